@@ -1,0 +1,25 @@
+import { spawnSync } from "node:child_process";
+import { dirname, join } from "node:path";
+
+/**
+ * `bun scripts/check.ts [--write]`: formatter and linter, then types. With --write the formatter and the linter's
+ * safe corrections are applied instead of reported. Everything wrong is shown before it ends with 1.
+ */
+const root = dirname(import.meta.dir);
+const write = process.argv.includes("--write") ? ["--write"] : [];
+
+const steps: Record<string, string[]> = {
+  "format and lint": [
+    join(root, "node_modules/@biomejs/biome/bin/biome"),
+    "check",
+    ...write,
+    "--error-on-warnings",
+  ],
+  types: ["check", "--no-script"],
+};
+
+const failed = Object.entries(steps).filter(
+  ([, args]) => spawnSync(process.execPath, args, { cwd: root, stdio: "inherit" }).status !== 0,
+);
+for (const [name] of failed) console.error(`check failed: ${name}`);
+process.exit(failed.length === 0 ? 0 : 1);

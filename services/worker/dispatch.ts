@@ -1,0 +1,111 @@
+import type { Beat, Due, DueItem } from "../../shared/bus/messages.ts";
+import type { Region } from "../../shared/domain/scope.ts";
+import type { Lane } from "./lane.ts";
+import type { Shard } from "./shard.ts";
+
+/** A delivery node that has not been heard for this long is given nothing; the sweep redelivers what it had. */
+const NODE_SILENT_MS = 2_000;
+/** How many entries a lane sends before the next lane has its turn. */
+const TURN_ITEMS = 32;
+/** One message, and so about one claim. */
+const MESSAGE_ITEMS_MAX = 200;
+
+interface DeliveryNode {
+  id: number;
+  regions: readonly Region[];
+  /** As it last said. */
+  room: number;
+  /** Sent since, and not yet answered. */
+  unanswered: number;
+  heardAt: number;
+}
+
+/** Shares what is ready among the delivery nodes that have room, one lane after the other. */
+export class Dispatcher {
+  private readonly nodes = new Map<number, DeliveryNode>();
+  private readonly turns = new Map<Region, { lane: Lane; shard: Shard }[]>();
+
+  constructor(private readonly sendDue: (deliveryNodeId: number, due: Omit<Due, "worker">) => void) {}
+
+  /** A lane has something to send: it joins the end of its region's row. */
+  enqueue(lane: Lane, shard: Shard): void {
+    lane.inTurn = true;
+    const row = this.turns.get(shard.held.region) ?? [];
+    row.push({ lane, shard });
+    this.turns.set(shard.held.region, row);
+  }
+
+  heard({ nodeId, regions, room }: Beat, now: number): void {
+    const unanswered = this.nodes.get(nodeId)?.unanswered ?? 0;
+    this.nodes.set(nodeId, { id: nodeId, regions, room, unanswered, heardAt: now });
+  }
+
+  answered(nodeId: number, count: number, room: number): void {
+    const node = this.nodes.get(nodeId);
+    if (node === undefined) return;
+    node.unanswered = Math.max(0, node.unanswered - count);
+    node.room = room;
+  }
+
+  /** Answers that will not come must not count for ever. */
+  forgetUnanswered(count: number): void {
+    for (const node of this.nodes.values()) node.unanswered = Math.max(0, node.unanswered - count);
+  }
+
+  /** Sends whatever is ready and has somewhere to go. `isActive` is false for shards whose lease may be over. */
+  run(now: number, isActive: (shard: Shard) => boolean): void {
+    for (const [region, row] of this.turns) {
+      const nodes = [...this.nodes.values()].filter(
+        (node) => node.heardAt > now - NODE_SILENT_MS && node.regions.includes(region),
+      );
+      this.runRegion(region, row, nodes, now, isActive);
+    }
+    for (const node of this.nodes.values()) {
+      if (node.heardAt < now - 10 * NODE_SILENT_MS) this.nodes.delete(node.id);
+    }
+  }
+
+  private runRegion(
+    region: Region,
+    row: { lane: Lane; shard: Shard }[],
+    nodes: DeliveryNode[],
+    now: number,
+    isActive: (shard: Shard) => boolean,
+  ): void {
+    let node = roomiest(nodes);
+    let items: DueItem[] = [];
+    const flush = () => {
+      if (node !== undefined && items.length > 0) {
+        node.unanswered += items.length;
+        this.sendDue(node.id, { region, items });
+      }
+      items = [];
+      node = roomiest(nodes);
+    };
+    let turn = 0;
+    // A lane that can send more joins the row again behind the others, so the row is walked to its moving end.
+    while (node !== undefined && turn < row.length) {
+      const { lane, shard } = row[turn++] as (typeof row)[number];
+      lane.inTurn = false;
+      if (!isActive(shard)) continue;
+      const room = Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX) - items.length;
+      for (const entry of shard.take(lane, Math.min(TURN_ITEMS, room), now)) {
+        const { projectNo, environment, jobId, attempt, dueAt } = entry;
+        items.push({ projectNo, environment, jobId, attempt, dueAt, shard: shard.held.shard });
+      }
+      if (lane.isSendable(now)) this.enqueue(lane, shard);
+      if (items.length >= Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX)) flush();
+    }
+    flush();
+    row.splice(0, turn);
+  }
+}
+
+function roomiest(nodes: readonly DeliveryNode[]): DeliveryNode | undefined {
+  let best: DeliveryNode | undefined;
+  for (const node of nodes) {
+    const room = node.room - node.unanswered;
+    if (room > 0 && (best === undefined || room > best.room - best.unanswered)) best = node;
+  }
+  return best;
+}

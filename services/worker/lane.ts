@@ -1,0 +1,128 @@
+import type { OwedAttempt } from "../../shared/bus/messages.ts";
+import type { Lane as LaneName } from "../../shared/store/sweep.ts";
+
+/** An owed attempt that the shard holds: on the wheel, ready to be sent, or sent and not yet answered. */
+export type Entry = OwedAttempt & {
+  state: "timed" | "ready" | "sent";
+  /** While timed: the wheel's handle, and where the shard keeps it for the wheel. */
+  handle: number;
+  place: number;
+  /** When it was sent, by the shard's clock. */
+  sentAt: number;
+};
+
+/**
+ * What a shard holds of one lane: the next few owed attempts, oldest first, and how many of them may be sent.
+ *
+ * Credits begin without bound. A refusal for want of a permit takes them all; they come back with the permits that
+ * are told of, and one more each time, whose refusal keeps the database telling. Once nothing is ready they are
+ * without bound again.
+ */
+export class Lane {
+  readonly known = new Map<string, Entry>();
+  /** Nothing that was due before this instant is owed in the lane, what is known apart. */
+  sinceAt: number;
+  /** Postgres may hold more that is due than is known here. */
+  hasMore = false;
+  timedCount = 0;
+  blockedUntilAt = 0;
+  credits = Number.POSITIVE_INFINITY;
+  /** Whether the lane stands in the dispatcher's row of turns. */
+  inTurn = false;
+
+  /** The last refill reached this far, and so many of its rows are still known. */
+  private refilledThrough = Number.NEGATIVE_INFINITY;
+  private refillLeft = 0;
+  private ready: Entry[] = [];
+  private readyHead = 0;
+  /** Refused ones, the next to be sent last. */
+  private returned: Entry[] = [];
+
+  constructor(
+    readonly name: LaneName,
+    readonly shard: number,
+    sinceAt: number,
+    public room: number,
+  ) {
+    this.sinceAt = sinceAt;
+  }
+
+  get readyCount(): number {
+    return this.ready.length - this.readyHead + this.returned.length;
+  }
+
+  /** Whether another entry may be held; if not, it is Postgres that remembers it. */
+  hasRoom(isDue: boolean): boolean {
+    return isDue ? this.readyCount < this.room : this.timedCount < LANE_TIMED_MAX;
+  }
+
+  isSendable(now: number): boolean {
+    return this.readyCount > 0 && this.credits > 0 && this.blockedUntilAt <= now;
+  }
+
+  /** Whether so little is left of the last refill that Postgres should be asked for more. */
+  wantsRefill(now: number): boolean {
+    return this.hasMore && this.refillLeft < this.room / 2 && this.blockedUntilAt <= now;
+  }
+
+  refilled(dueAts: readonly number[]): void {
+    this.hasMore = dueAts.length >= this.room;
+    this.refillLeft = dueAts.length;
+    this.refilledThrough = dueAts.at(-1) ?? Number.NEGATIVE_INFINITY;
+  }
+
+  setReady(entry: Entry): void {
+    entry.state = "ready";
+    this.ready.push(entry);
+  }
+
+  /** Takes the next ready ones, as many as credits allow, and marks them as sent. */
+  take(countMax: number, now: number): Entry[] {
+    const taken: Entry[] = [];
+    while (taken.length < countMax && this.credits > 0) {
+      const entry = this.nextReady();
+      if (entry === undefined) break;
+      // Forgotten or replaced by a later attempt while it stood in the row.
+      if (this.known.get(entry.jobId) !== entry || entry.state !== "ready") continue;
+      entry.state = "sent";
+      entry.sentAt = now;
+      this.credits--;
+      taken.push(entry);
+    }
+    if (this.readyCount === 0) this.credits = Number.POSITIVE_INFINITY;
+    return taken;
+  }
+
+  /** A refused entry goes back before the others. */
+  giveBack(entry: Entry): void {
+    entry.state = "ready";
+    let at = this.returned.length;
+    while (at > 0 && (this.returned[at - 1]?.dueAt ?? 0) < entry.dueAt) at--;
+    this.returned.splice(at, 0, entry);
+  }
+
+  forget(entry: Entry): void {
+    if (this.known.get(entry.jobId) !== entry) return;
+    this.known.delete(entry.jobId);
+    if (entry.dueAt <= this.refilledThrough) this.refillLeft--;
+  }
+
+  private nextReady(): Entry | undefined {
+    const returned = this.returned.pop();
+    if (returned !== undefined) return returned;
+    const entry = this.ready[this.readyHead];
+    if (entry === undefined) return undefined;
+    this.readyHead++;
+    if (this.readyHead === this.ready.length) {
+      this.ready = [];
+      this.readyHead = 0;
+    } else if (this.readyHead > 1_024 && this.readyHead > this.ready.length / 2) {
+      this.ready = this.ready.slice(this.readyHead);
+      this.readyHead = 0;
+    }
+    return entry;
+  }
+}
+
+/** How many entries of one lane the wheel holds at most. */
+const LANE_TIMED_MAX = 2_000;

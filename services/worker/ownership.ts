@@ -1,0 +1,108 @@
+import type { Region } from "../../shared/domain/scope.ts";
+import { rendezvousOwner } from "../../shared/domain/shard.ts";
+import type { Log } from "../../shared/platform/log.ts";
+import type { Database } from "../../shared/store/database.ts";
+import { listNodes } from "../../shared/store/nodes.ts";
+import {
+  acquireShards,
+  type HeldShard,
+  listShards,
+  renewShards,
+  resignShards,
+} from "../../shared/store/shards.ts";
+
+/**
+ * A lease is trusted for this part of its time, counted from before its renewal was sent: the rest is for clocks that
+ * run unevenly and for what was handed on just before the end.
+ */
+const TRUSTED_PART = 0.7;
+/** Leases are renewed this often in their lifetime. */
+const RENEWALS_PER_LEASE = 4;
+
+export interface OwnershipOptions {
+  db: Database;
+  nodeId: number;
+  regions: readonly Region[];
+  leaseMs: number;
+  log: Log;
+  onAcquired(shards: HeldShard[]): void;
+  onLost(shards: HeldShard[]): void;
+}
+
+/**
+ * Which shards this worker owns. The table decides; rendezvous hashing over the living workers says who should have
+ * what, so that all of them come to the same answer without asking each other.
+ */
+export class Ownership {
+  private held: HeldShard[] = [];
+  private trustedUntil = 0;
+  private renewAt = 0;
+
+  constructor(private readonly options: OwnershipOptions) {}
+
+  /** Whether what is held may be acted upon at this moment. */
+  get isTrusted(): boolean {
+    return performance.now() < this.trustedUntil;
+  }
+
+  /** Renews, takes what is free and should be ours, gives up one that should be another's. */
+  async tick(): Promise<void> {
+    const { db, nodeId, regions, leaseMs } = this.options;
+    if (performance.now() >= this.renewAt) await this.renew();
+    const workers = (await listNodes(db)).filter(
+      (node) => node.kind === "worker" && !node.dead && (node.id === nodeId || node.silentMs < leaseMs),
+    );
+    const ownerOf = (shard: { region: Region; shard: number }) =>
+      rendezvousOwner(
+        shard.region,
+        shard.shard,
+        workers.filter((worker) => worker.regions.includes(shard.region)).map((worker) => worker.id),
+      );
+    const rows = await listShards(db, regions);
+    const wanted = rows.filter((row) => row.leaseLeftMs === 0 && ownerOf(row) === nodeId);
+    if (wanted.length > 0) {
+      const askedAt = performance.now();
+      const acquired = await acquireShards(db, nodeId, wanted, leaseMs);
+      if (this.held.length === 0) {
+        this.trustedUntil = askedAt + TRUSTED_PART * leaseMs;
+        this.renewAt = askedAt + leaseMs / RENEWALS_PER_LEASE;
+      }
+      const names = new Set(acquired.map(shardName));
+      // One of ours that had lapsed, and that we have just taken anew, is another epoch of another actor.
+      this.lose(this.held.filter((shard) => names.has(shardName(shard))));
+      this.held.push(...acquired);
+      if (acquired.length > 0) this.options.onAcquired(acquired);
+    }
+    const foreign = this.held.find((shard) => ownerOf(shard) !== nodeId);
+    if (foreign !== undefined) {
+      this.lose([foreign]);
+      await resignShards(db, nodeId, [foreign]);
+    }
+  }
+
+  /** Gives everything back. */
+  async resign(): Promise<void> {
+    const held = this.held;
+    this.lose(held);
+    if (held.length > 0) await resignShards(this.options.db, this.options.nodeId, held);
+  }
+
+  private async renew(): Promise<void> {
+    const { db, nodeId, leaseMs } = this.options;
+    if (this.held.length === 0) return;
+    const askedAt = performance.now();
+    const standing = new Set((await renewShards(db, nodeId, this.held, leaseMs)).map(shardName));
+    this.trustedUntil = askedAt + TRUSTED_PART * leaseMs;
+    this.renewAt = askedAt + leaseMs / RENEWALS_PER_LEASE;
+    this.lose(this.held.filter((shard) => !standing.has(shardName(shard))));
+  }
+
+  private lose(lost: HeldShard[]): void {
+    if (lost.length === 0) return;
+    this.held = this.held.filter((shard) => !lost.includes(shard));
+    this.options.onLost(lost);
+    this.options.log.info({ shards: lost.map(shardName) }, "shards.lost");
+  }
+}
+
+export const shardName = (shard: { region: Region; shard: number }) => `${shard.region}/${shard.shard}`;

@@ -1,0 +1,281 @@
+import type { AnsweredItem, FreedPermits, OwedAttempt } from "../../shared/bus/messages.ts";
+import { ENVIRONMENTS, type Environment, type ProjectNo } from "../../shared/domain/scope.ts";
+import type { HeldShard } from "../../shared/store/shards.ts";
+import {
+  LANE_ROOM_MIN,
+  laneRoom,
+  type RefillLane,
+  SWEEP_LAG_MS,
+  type SweptRow,
+} from "../../shared/store/sweep.ts";
+import { type Entry, Lane } from "./lane.ts";
+import { Wheel } from "./wheel.ts";
+
+/** What is due later than this is left to the sweep, so that memory holds the near future only. */
+export const HORIZON_MS = 60_000;
+
+/** An answer that has not come by then is given up; the sweep finds out what became of the claim. */
+export const ANSWER_TIMEOUT_MS = 3_000;
+
+/**
+ * A shard is an actor: all that happens to it comes as one of these calls, one at a time, and it does nothing by
+ * itself. It remembers what is owed soon (lanes) and when (wheel), and may forget any of it without harm.
+ * Instants are milliseconds since 1970 by the database's clock.
+ */
+export class Shard {
+  private readonly wheel: Wheel;
+  private readonly lanes = new Map<string, Lane>();
+  private readonly timed: (Entry | undefined)[] = [];
+  private readonly freePlaces: number[] = [];
+  private readonly sent = new Set<Entry>();
+  /** Lanes that hold no memory here held nothing due before this instant. */
+  private sinceAt = Number.NEGATIVE_INFINITY;
+
+  constructor(
+    readonly held: HeldShard,
+    now: number,
+    private readonly calls: {
+      /** A lane has something to send and was not known to have. */
+      onSendable(lane: Lane, shard: Shard): void;
+      /** So little is left of what is due in a lane that Postgres should be asked for more. */
+      onLow(lane: Lane, shard: Shard): void;
+    },
+  ) {
+    this.wheel = new Wheel(now);
+  }
+
+  /** A command, a hint or a swept row says that this is owed. True if that was news. */
+  learn(owed: OwedAttempt, now: number, concurrency?: number): boolean {
+    if (owed.dueAt > now + HORIZON_MS) return false;
+    const lane = this.lane(owed.projectNo, owed.environment);
+    if (concurrency !== undefined) lane.room = laneRoom(concurrency);
+    const known = lane.known.get(owed.jobId);
+    if (known !== undefined) {
+      if (known.attempt > owed.attempt || (known.attempt === owed.attempt && known.dueAt <= owed.dueAt))
+        return false;
+      // A later attempt, or the same one brought forward by a manual retry.
+      this.forget(lane, known);
+    }
+    const isDue = owed.dueAt <= now;
+    if (!lane.hasRoom(isDue)) {
+      lane.hasMore = true;
+      return false;
+    }
+    const { projectNo, environment, jobId, attempt, dueAt } = owed;
+    const entry: Entry = {
+      projectNo,
+      environment,
+      jobId,
+      attempt,
+      dueAt,
+      state: "ready",
+      handle: 0,
+      place: 0,
+      sentAt: 0,
+    };
+    lane.known.set(jobId, entry);
+    if (isDue) {
+      lane.setReady(entry);
+      this.announce(lane, now);
+    } else {
+      this.setTimer(lane, entry, dueAt);
+    }
+    return true;
+  }
+
+  /** Moves what has come due to its lane's ready ones. */
+  advance(now: number): void {
+    this.wheel.advance(now, (place) => {
+      const entry = this.timed[place];
+      if (entry === undefined) return;
+      const lane = this.lane(entry.projectNo, entry.environment);
+      this.clearTimer(lane, entry);
+      lane.setReady(entry);
+      this.announce(lane, now);
+    });
+  }
+
+  /** When `advance` has something to do at the earliest. */
+  nextAt(): number {
+    return this.wheel.nextAt();
+  }
+
+  /** Takes ready entries of one of this shard's lanes to be sent. */
+  take(lane: Lane, countMax: number, now: number): Entry[] {
+    const taken = lane.take(countMax, now);
+    for (const entry of taken) this.sent.add(entry);
+    return taken;
+  }
+
+  /** Hears what became of a sent entry. Answers to what is not held any more are of no use. */
+  answer({ projectNo, jobId, attempt, answer }: AnsweredItem, now: number): void {
+    const lane = ENVIRONMENTS.map((environment) => this.lanes.get(laneKey(projectNo, environment))).find(
+      (candidate) => candidate?.known.has(jobId),
+    );
+    const entry = lane?.known.get(jobId);
+    if (lane === undefined || entry === undefined || entry.attempt !== attempt || entry.state !== "sent")
+      return;
+    this.sent.delete(entry);
+    switch (answer.kind) {
+      case "granted":
+      case "gone":
+        this.forget(lane, entry);
+        break;
+      case "early":
+        this.setTimer(lane, entry, now + answer.waitMs);
+        break;
+      case "no_permit":
+        lane.credits = 0;
+        lane.giveBack(entry);
+        break;
+      case "blocked":
+        lane.blockedUntilAt = Math.max(lane.blockedUntilAt, Math.min(answer.untilAt, now + BLOCKED_MS_MAX));
+        lane.giveBack(entry);
+        break;
+      case "node_full":
+        lane.giveBack(entry);
+        break;
+    }
+    this.announce(lane, now);
+  }
+
+  /** Permits of a project have come free. */
+  freed({ projectNo, permits }: FreedPermits, now: number): void {
+    for (const environment of ENVIRONMENTS) {
+      const lane = this.lanes.get(laneKey(projectNo, environment));
+      if (lane === undefined) continue;
+      lane.credits += permits + 1;
+      this.announce(lane, now);
+    }
+  }
+
+  /** Once a second: gives up on answers, lets refused lanes ask again, drops lanes that hold nothing. */
+  tidy(now: number): number {
+    let lostCount = 0;
+    for (const entry of this.sent) {
+      // Entries are in the order in which they were sent.
+      if (entry.sentAt > now - ANSWER_TIMEOUT_MS) break;
+      const lane = this.lane(entry.projectNo, entry.environment);
+      this.forget(lane, entry);
+      // Whether it is still owed is not known: the next look into Postgres must find it.
+      lane.sinceAt = Math.min(lane.sinceAt, entry.dueAt);
+      lostCount++;
+    }
+    for (const [key, lane] of this.lanes) {
+      if (lane.credits === 0) lane.credits = 1;
+      if (
+        lane.known.size === 0 &&
+        !lane.hasMore &&
+        lane.sinceAt >= this.sinceAt &&
+        lane.blockedUntilAt <= now
+      ) {
+        this.lanes.delete(key);
+      } else {
+        this.announce(lane, now);
+      }
+    }
+    return lostCount;
+  }
+
+  /** Where the sweep begins in lanes that are not remembered: they hold nothing due before this instant. */
+  get sweepsFromAt(): number {
+    return this.sinceAt;
+  }
+
+  rememberedLanes(): Lane[] {
+    return [...this.lanes.values()];
+  }
+
+  /**
+   * The sweep at `sweptAt` has looked, from `fromAt` on, into all lanes that were not remembered; `rows` is what it
+   * found, of each lane the oldest first. Says how many of them were news.
+   */
+  swept(rows: readonly SweptRow[], fromAt: number, sweptAt: number, now: number): number {
+    let newsCount = 0;
+    for (const laneRows of Map.groupBy(rows, (row) => laneKey(row.projectNo, row.environment)).values()) {
+      const [first] = laneRows;
+      if (first === undefined) continue;
+      const lane = this.lane(first.projectNo, first.environment);
+      lane.room = laneRoom(first.concurrency);
+      newsCount += this.refilled(
+        lane,
+        { ...lane.name, sinceAt: fromAt, room: lane.room },
+        laneRows,
+        sweptAt,
+        now,
+      );
+    }
+    this.sinceAt = Math.max(this.sinceAt, sweptAt - SWEEP_LAG_MS);
+    return newsCount;
+  }
+
+  /** What the sweep should ask for in a lane that is remembered, if it is worth asking. */
+  refillOf(lane: Lane, now: number): RefillLane | null {
+    if (lane.blockedUntilAt > now || (lane.hasMore && !lane.wantsRefill(now))) return null;
+    return { ...lane.name, sinceAt: lane.sinceAt, room: lane.room };
+  }
+
+  /** A lane's refill has come: its rows, oldest first. Says how many of them were news. */
+  refilled(lane: Lane, asked: RefillLane, rows: readonly SweptRow[], sweptAt: number, now: number): number {
+    let newsCount = 0;
+    for (const row of rows) if (this.learn(row, now, row.concurrency)) newsCount++;
+    lane.refilled(rows.map((row) => row.dueAt));
+    // Something may have been lost while the refill was under way; then it has to be looked for from there again.
+    if (lane.sinceAt >= asked.sinceAt) {
+      const through = Math.min(rows[0]?.dueAt ?? Number.POSITIVE_INFINITY, sweptAt - SWEEP_LAG_MS);
+      lane.sinceAt = Math.max(lane.sinceAt, through);
+    }
+    return newsCount;
+  }
+
+  /** What is remembered: entries over all lanes. */
+  get entryCount(): number {
+    let count = 0;
+    for (const lane of this.lanes.values()) count += lane.known.size;
+    return count;
+  }
+
+  private lane(projectNo: ProjectNo, environment: Environment): Lane {
+    const key = laneKey(projectNo, environment);
+    const known = this.lanes.get(key);
+    if (known !== undefined) return known;
+    const name = { projectNo, environment, region: this.held.region };
+    // Its true room comes with the first swept row; a command does not know the project's limit.
+    const lane = new Lane(name, this.held.shard, this.sinceAt, LANE_ROOM_MIN);
+    this.lanes.set(key, lane);
+    return lane;
+  }
+
+  private setTimer(lane: Lane, entry: Entry, at: number): void {
+    entry.state = "timed";
+    entry.place = this.freePlaces.pop() ?? this.timed.length;
+    entry.handle = this.wheel.insert(at, entry.place);
+    this.timed[entry.place] = entry;
+    lane.timedCount++;
+  }
+
+  private clearTimer(lane: Lane, entry: Entry): void {
+    this.timed[entry.place] = undefined;
+    this.freePlaces.push(entry.place);
+    lane.timedCount--;
+  }
+
+  private forget(lane: Lane, entry: Entry): void {
+    if (entry.state === "timed") {
+      this.wheel.cancel(entry.handle);
+      this.clearTimer(lane, entry);
+    }
+    this.sent.delete(entry);
+    lane.forget(entry);
+  }
+
+  private announce(lane: Lane, now: number): void {
+    if (!lane.inTurn && lane.isSendable(now)) this.calls.onSendable(lane, this);
+    if (lane.wantsRefill(now)) this.calls.onLow(lane, this);
+  }
+}
+
+/** A blocked lane is looked at again this often, since an upgrade or a release may come before the quota's rollover. */
+const BLOCKED_MS_MAX = 5_000;
+
+const laneKey = (projectNo: ProjectNo, environment: Environment) => `${projectNo} ${environment}`;

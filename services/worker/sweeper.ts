@@ -1,0 +1,80 @@
+import type { Clock } from "../../shared/platform/clock.ts";
+import type { Database } from "../../shared/store/database.ts";
+import {
+  type Lane as LaneName,
+  type RefillLane,
+  refillLanes,
+  sweepShards,
+} from "../../shared/store/sweep.ts";
+import type { Lane } from "./lane.ts";
+import type { Shard } from "./shard.ts";
+
+/** Further than one sweep ahead, so that what a sweep finds is on the wheel before it is due. */
+const SWEEP_AHEAD_MS = 1_500;
+
+/**
+ * The redelivery of everything: finds in Postgres what no message told of, or what was told and did not fit.
+ * Both questions are one statement each for all shards of the process.
+ */
+export class Sweeper {
+  private readonly low = new Map<Lane, Shard>();
+
+  constructor(
+    private readonly db: Database,
+    private readonly clock: Clock,
+  ) {}
+
+  /** Looks into every lane. Says how many attempts nothing had told of. */
+  async sweep(shards: readonly Shard[]): Promise<number> {
+    const asked = shards.map((shard) => ({ ...shard.held, sinceAt: shard.sweepsFromAt }));
+    if (asked.length === 0) return 0;
+    const remembered = shards.flatMap((shard) => shard.rememberedLanes().map((lane) => ({ lane, shard })));
+    const names = remembered.map(({ lane }) => lane.name);
+    const [swept, newsCount] = await Promise.all([
+      sweepShards(this.db, asked, names, SWEEP_AHEAD_MS),
+      this.ask(remembered),
+    ]);
+    const now = this.clock.now();
+    const rowsOf = Map.groupBy(swept.rows, (row) => `${row.region}/${row.shard}`);
+    return shards.reduce((count, shard, index) => {
+      const rows = rowsOf.get(`${shard.held.region}/${shard.held.shard}`) ?? [];
+      return count + shard.swept(rows, asked[index]?.sinceAt ?? Number.NEGATIVE_INFINITY, swept.sweptAt, now);
+    }, newsCount);
+  }
+
+  /** A lane will soon have nothing left to send while Postgres has more. */
+  noteLow(lane: Lane, shard: Shard): void {
+    this.low.set(lane, shard);
+  }
+
+  get hasLow(): boolean {
+    return this.low.size > 0;
+  }
+
+  /** Refills the lanes that were noted. */
+  async refill(): Promise<number> {
+    const lanes = [...this.low].map(([lane, shard]) => ({ lane, shard }));
+    this.low.clear();
+    return this.ask(lanes);
+  }
+
+  private async ask(lanes: { lane: Lane; shard: Shard }[]): Promise<number> {
+    const wanted: { lane: Lane; shard: Shard; asked: RefillLane }[] = [];
+    for (const { lane, shard } of lanes) {
+      const asked = shard.refillOf(lane, this.clock.now());
+      if (asked !== null) wanted.push({ lane, shard, asked });
+    }
+    if (wanted.length === 0) return 0;
+    const questions = wanted.map(({ asked }) => asked);
+    const { rows, sweptAt } = await refillLanes(this.db, questions, SWEEP_AHEAD_MS);
+    const rowsOf = Map.groupBy(rows, laneName);
+    const now = this.clock.now();
+    return wanted.reduce(
+      (count, { lane, shard, asked }) =>
+        count + shard.refilled(lane, asked, rowsOf.get(laneName(asked)) ?? [], sweptAt, now),
+      0,
+    );
+  }
+}
+
+const laneName = ({ projectNo, region, environment }: LaneName) => `${projectNo} ${region} ${environment}`;

@@ -1,0 +1,59 @@
+import type { Region } from "../domain/scope.ts";
+import type { Answers, Beat, Command, Due, Hint } from "./messages.ts";
+
+/**
+ * The way between nodes. Nothing here is awaited, nothing throws, and nothing is promised: a message that
+ * cannot be sent now is dropped, because the sweep finds in Postgres whatever no message told of. Handlers are
+ * called once for each message, in the order in which one sender sent; what a handler throws is logged and
+ * ends there. A node that sends to itself hears itself, never on the sender's own stack.
+ */
+export interface Bus {
+  /** Kept by the bus for a while, so that a node that was away for some seconds hears it late. */
+  sendCommand(command: Command): void;
+  /** Every command of the regions reaches every node that asks; a worker ignores the shards it does not own. */
+  consumeCommands(regions: Region[], handler: (command: Command) => void): Subscription;
+
+  sendDue(deliveryNodeId: number, due: Due): void;
+  onDue(nodeId: number, handler: (due: Due) => void): Subscription;
+
+  sendAnswers(workerNodeId: number, answers: Answers): void;
+  onAnswers(nodeId: number, handler: (answers: Answers) => void): Subscription;
+
+  sendHint(hint: Hint): void;
+  /** Every hint of the region; a worker ignores the shards it does not own. */
+  onHint(region: Region, handler: (hint: Hint) => void): Subscription;
+
+  sendBeat(kind: BeatKind, beat: Beat): void;
+  onBeat(kind: BeatKind, handler: (beat: Beat) => void): Subscription;
+
+  /** Whether what is sent now has somewhere to go. A frozen server is noticed within about 3 s. */
+  readonly connected: boolean;
+  /** How long no message of any kind was heard, own ones included, by the monotonic clock; at first since opening. */
+  silentMs(): number;
+  /** What went wrong since opening, for metrics. */
+  readonly counts: Readonly<BusCounts>;
+  /** Hands what was sent to the server if it takes it within a second, then ends every subscription. */
+  close(): Promise<void>;
+}
+
+export interface Subscription {
+  /** The handler hears nothing more, not even what had already arrived. */
+  unsubscribe(): void;
+}
+
+export type BeatKind = "worker" | "delivery";
+
+export interface BusCounts {
+  /** Messages that nobody could decode. */
+  malformed: number;
+  /** Messages whose handler threw. */
+  failed: number;
+  /** Messages that could not be sent: no connection, too large, or a server that does not take them. */
+  dropped: number;
+  /** Commands that were sent, but that the stream did not confirm. */
+  unacknowledged: number;
+}
+
+export function zeroCounts(): BusCounts {
+  return { malformed: 0, failed: 0, dropped: 0, unacknowledged: 0 };
+}

@@ -1,0 +1,119 @@
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import { ENVIRONMENTS, REGIONS } from "../domain/scope.ts";
+import {
+  decodeAnswers,
+  decodeBeat,
+  decodeCommand,
+  decodeDue,
+  decodeHint,
+  encodeAnswers,
+  encodeBeat,
+  encodeCommand,
+  encodeDue,
+  encodeHint,
+} from "./encoding.ts";
+import type { Answer, Command } from "./messages.ts";
+
+const count = fc.nat();
+const instant = fc.double({ min: 0, max: 4e12, noNaN: true }).map((ms) => ms + 0);
+const region = fc.constantFrom(...REGIONS);
+const attemptOf = {
+  environment: fc.constantFrom(...ENVIRONMENTS),
+  jobId: fc.string({ minLength: 1, maxLength: 64 }),
+  attempt: count,
+  dueAt: instant,
+};
+const owed = fc.record({ projectNo: count, ...attemptOf });
+const answer: fc.Arbitrary<Answer> = fc.oneof(
+  fc.constantFrom("granted", "gone", "no_permit", "node_full").map((kind) => ({ kind })),
+  instant.map((waitMs) => ({ kind: "early" as const, waitMs })),
+  instant.map((untilAt) => ({ kind: "blocked" as const, untilAt })),
+);
+const command: fc.Arbitrary<Command> = fc
+  .record({ region, shard: count, projectNo: count, owed: fc.array(fc.record(attemptOf)) })
+  .map((made) => ({
+    ...made,
+    owed: made.owed.map((item) => ({ projectNo: made.projectNo, ...item })),
+  }));
+
+describeKind("command", command, encodeCommand, decodeCommand);
+describeKind(
+  "due",
+  fc.record({
+    worker: count,
+    region,
+    items: fc.array(fc.record({ projectNo: count, ...attemptOf, shard: count })),
+  }),
+  encodeDue,
+  decodeDue,
+);
+describeKind(
+  "answers",
+  fc.record({
+    delivery: count,
+    room: count,
+    region,
+    items: fc.array(
+      fc.record({ projectNo: count, shard: count, jobId: attemptOf.jobId, attempt: count, answer }),
+    ),
+  }),
+  encodeAnswers,
+  decodeAnswers,
+);
+describeKind(
+  "hint",
+  fc.record({ region, shard: count, owed: fc.array(owed), freed: fc.array(fc.record({ projectNo: count, permits: count })) }),
+  encodeHint,
+  decodeHint,
+);
+describeKind(
+  "beat",
+  fc.record({ nodeId: count, regions: fc.array(region), room: count }),
+  encodeBeat,
+  decodeBeat,
+);
+
+test("a list item with one bad place spoils its whole message", () => {
+  const good = '["us-east",3,7,[1,"job_a",1,5.5]]';
+  expect(decodeCommand(good)?.owed).toHaveLength(1);
+  for (const bad of ["2", "-1", '"job_a"', "null"]) {
+    expect(decodeCommand(good.replace("[1,", `[${bad},`))).toBeUndefined();
+  }
+  expect(decodeCommand(good.replace(",5.5", ""))).toBeUndefined();
+  expect(decodeCommand(good.replace("us-east", "us-north"))).toBeUndefined();
+});
+
+function describeKind<M>(
+  name: string,
+  messages: fc.Arbitrary<M>,
+  encode: (message: M) => string,
+  decode: (text: string) => M | undefined,
+): void {
+  describe(`${name}:`, () => {
+    test("what was encoded is decoded", () => {
+      fc.assert(fc.property(messages, (message) => expect(decode(encode(message))).toEqual(message)));
+    });
+
+    test("it is refused when any one place holds something else, is missing or is added", () => {
+      const wrong = fc.constantFrom<unknown[]>(null, true, "", "x".repeat(65), -1, 0.5, {}, [[]], ["x"]);
+      fc.assert(
+        fc.property(messages, wrong, fc.nat(), (message, value, seed) => {
+          const fields: unknown[] = JSON.parse(encode(message));
+          expect(decode(JSON.stringify(fields.slice(1)))).toBeUndefined();
+          expect(decode(JSON.stringify([...fields, 0]))).toBeUndefined();
+          const altered = fields.with(seed % fields.length, value);
+          expect(decode(JSON.stringify(altered))).toBeUndefined();
+        }),
+      );
+    });
+
+    test("arbitrary text is refused without an exception", () => {
+      fc.assert(
+        fc.property(fc.oneof(fc.string(), fc.json()), (text) => expect(decode(text)).toBeUndefined()),
+      );
+      expect(decode("[".repeat(500_000))).toBeUndefined();
+      expect(decode(`[${"[".repeat(500_000)}${"]".repeat(500_000)}]`)).toBeUndefined();
+    });
+  });
+}

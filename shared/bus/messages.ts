@@ -1,0 +1,88 @@
+import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
+
+/**
+ * What travels over the bus. Every message is a hint: all of it can be lost, doubled, reordered or replayed,
+ * and costs lateness only, because the sweep finds in Postgres whatever no message told of. Messages hold ids,
+ * instants and numbers; never a payload, a key or a secret.
+ */
+
+/** An attempt that is owed: which job, which attempt, and when it is due (milliseconds since 1970, database clock). */
+export interface OwedAttempt {
+  projectNo: ProjectNo;
+  environment: Environment;
+  jobId: string;
+  attempt: number;
+  dueAt: number;
+}
+
+/** Gateway to worker, over JetStream on `cmd.<region>.<shard>.<projectNo>`: these jobs of one project were committed. */
+export interface Command {
+  region: Region;
+  shard: number;
+  projectNo: ProjectNo;
+  owed: OwedAttempt[];
+}
+
+/** Worker to one delivery node, on `due.<nodeId>`: claim and send these now. */
+export interface Due {
+  /** The node id of the worker that waits for the answers. */
+  worker: number;
+  region: Region;
+  items: DueItem[];
+}
+
+export interface DueItem extends OwedAttempt {
+  shard: number;
+}
+
+/** What became of one due item. `early` gives the milliseconds that are still to pass. */
+export type Answer =
+  | { kind: "granted" }
+  | { kind: "gone" }
+  | { kind: "early"; waitMs: number }
+  | { kind: "no_permit" }
+  | { kind: "blocked"; untilAt: number }
+  | { kind: "node_full" };
+
+/** Delivery node to the worker that sent the items, on `answers.<nodeId>`. */
+export interface Answers {
+  /** The node id of the delivery node that answers. */
+  delivery: number;
+  region: Region;
+  /** How many more attempts the node would take after these. */
+  room: number;
+  items: AnsweredItem[];
+}
+
+export interface AnsweredItem {
+  projectNo: ProjectNo;
+  shard: number;
+  jobId: string;
+  attempt: number;
+  answer: Answer;
+}
+
+/** To whoever owns the shard, on `hint.<region>.<shard>`: attempts newly owed, and projects whose permits came free. */
+export interface Hint {
+  region: Region;
+  shard: number;
+  owed: OwedAttempt[];
+  freed: FreedPermits[];
+}
+
+/** So many permits of a project have come back, and a claim from this shard had been refused one. */
+export interface FreedPermits {
+  projectNo: ProjectNo;
+  permits: number;
+}
+
+/**
+ * Twice a second from every worker and delivery node, on `beat.worker` and `beat.delivery`. It says who can be
+ * given work, and its absence tells a delivery node that the bus is silent.
+ */
+export interface Beat {
+  nodeId: number;
+  regions: Region[];
+  /** How many more attempts the node would take now; 0 while it drains. Workers send 0. */
+  room: number;
+}

@@ -1,0 +1,134 @@
+import type { Log } from "../platform/log.ts";
+import type { Bus, BusCounts, Subscription } from "./bus.ts";
+import { createComplaint } from "./complaint.ts";
+import {
+  decodeAnswers,
+  decodeBeat,
+  decodeCommand,
+  decodeDue,
+  decodeHint,
+  encodeAnswers,
+  encodeBeat,
+  encodeCommand,
+  encodeDue,
+  encodeHint,
+} from "./encoding.ts";
+import { subjects } from "./subjects.ts";
+
+/** How a text gets from a subject to whoever listens there: all in which one kind of bus differs from another. */
+export interface Wire {
+  /** Never throws; what cannot be sent is counted as dropped. A kept text also reaches who listens again soon. */
+  publish(subject: string, text: string, kept: boolean): void;
+  /** After unsubscribing the listener hears nothing more, not even what had already arrived. */
+  listen(listener: Listener): Subscription;
+  readonly connected: boolean;
+  close(): Promise<void>;
+}
+
+export interface Listener {
+  filter: string;
+  /** Whether it listens to texts that are published to be kept. */
+  kept: boolean;
+  onText(text: string): void;
+}
+
+/** Longer lists travel as several messages, so that none comes near the 1 MB that a NATS server takes. */
+const ITEMS_PER_MESSAGE_MAX = 1_000;
+
+/** The bus over a wire. Whatever arrives is decoded, and its handler guarded, here and nowhere else. */
+export function busOver(wire: Wire, counts: BusCounts, log: Log): Bus {
+  let heardAt = performance.now();
+  const complainMalformed = createComplaint(log, "malformed message dropped");
+  const complainFailed = createComplaint(log, "message handler failed");
+
+  function hear<M>(
+    filter: string,
+    decode: (text: string) => M | undefined,
+    handler: (message: M) => void,
+    kept = false,
+  ): Subscription {
+    return wire.listen({
+      filter,
+      kept,
+      onText(text) {
+        heardAt = performance.now();
+        const message = decode(text);
+        if (message === undefined) {
+          counts.malformed++;
+          complainMalformed({ filter, bytes: text.length });
+          return;
+        }
+        try {
+          handler(message);
+        } catch (error) {
+          counts.failed++;
+          complainFailed({ filter, err: error });
+        }
+      },
+    });
+  }
+
+  return {
+    sendCommand(command) {
+      const subject = subjects.command(command.region, command.shard, command.projectNo);
+      for (const owed of parts(command.owed))
+        wire.publish(subject, encodeCommand({ ...command, owed }), true);
+    },
+    consumeCommands(regions, handler) {
+      const perRegion = regions.map((region) =>
+        hear(subjects.commandsOf(region), decodeCommand, handler, true),
+      );
+      return {
+        unsubscribe() {
+          for (const subscription of perRegion) subscription.unsubscribe();
+        },
+      };
+    },
+
+    sendDue(deliveryNodeId, due) {
+      for (const items of parts(due.items)) {
+        wire.publish(subjects.due(deliveryNodeId), encodeDue({ ...due, items }), false);
+      }
+    },
+    onDue: (nodeId, handler) => hear(subjects.due(nodeId), decodeDue, handler),
+
+    sendAnswers(workerNodeId, answers) {
+      for (const items of parts(answers.items)) {
+        wire.publish(subjects.answers(workerNodeId), encodeAnswers({ ...answers, items }), false);
+      }
+    },
+    onAnswers: (nodeId, handler) => hear(subjects.answers(nodeId), decodeAnswers, handler),
+
+    sendHint({ region, shard, owed, freed }) {
+      const subject = subjects.hint(region, shard);
+      const owedParts = parts(owed);
+      const freedParts = parts(freed);
+      for (let at = 0; at < Math.max(owedParts.length, freedParts.length); at++) {
+        const part = { region, shard, owed: owedParts[at] ?? [], freed: freedParts[at] ?? [] };
+        wire.publish(subject, encodeHint(part), false);
+      }
+    },
+    onHint: (region, handler) => hear(subjects.hintsOf(region), decodeHint, handler),
+
+    sendBeat: (kind, beat) => wire.publish(subjects.beat(kind), encodeBeat(beat), false),
+    onBeat: (kind, handler) => hear(subjects.beat(kind), decodeBeat, handler),
+
+    get connected() {
+      return wire.connected;
+    },
+    silentMs: () => performance.now() - heardAt,
+    counts,
+    close: () => wire.close(),
+  };
+}
+
+/** The list in pieces that fit a message: none for an empty list, which tells nobody anything. */
+function parts<T>(items: T[]): T[][] {
+  if (items.length === 0) return [];
+  if (items.length <= ITEMS_PER_MESSAGE_MAX) return [items];
+  const pieces: T[][] = [];
+  for (let at = 0; at < items.length; at += ITEMS_PER_MESSAGE_MAX) {
+    pieces.push(items.slice(at, at + ITEMS_PER_MESSAGE_MAX));
+  }
+  return pieces;
+}

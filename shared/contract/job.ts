@@ -1,0 +1,209 @@
+import { type Static, Type } from "@sinclair/typebox";
+import type { RetryPolicy } from "../domain/backoff.ts";
+import { ApiError, type EntryError } from "../domain/errors.ts";
+import { JOB_PREFIX } from "../domain/ids.ts";
+import {
+  BATCH_JOBS_MAX,
+  decideNewJob,
+  JOB_STATUSES,
+  type JobContext,
+  type JobStatus,
+  type NewJob,
+  RETRY_POLICY_BOUNDS,
+} from "../domain/job.ts";
+import { filterOf, pageSizeOf, parseQuery } from "../domain/page.ts";
+import { REGIONS, type Region } from "../domain/scope.ts";
+import { type Body, checkPayloadSize } from "./json.ts";
+import { Timestamp, timestampOf } from "./timestamp.ts";
+import { validatorOf, wordOf } from "./validator.ts";
+
+const closed = { additionalProperties: false } as const;
+const { maxAttempts, baseSeconds, capSeconds } = RETRY_POLICY_BOUNDS;
+
+const retryPolicyFields = {
+  max_attempts: Type.Integer({
+    minimum: maxAttempts.min,
+    maximum: maxAttempts.max,
+    default: maxAttempts.default,
+  }),
+  base_seconds: Type.Integer({
+    minimum: baseSeconds.min,
+    maximum: baseSeconds.max,
+    default: baseSeconds.default,
+  }),
+  cap_seconds: Type.Integer({
+    minimum: capSeconds.min,
+    maximum: capSeconds.max,
+    default: capSeconds.default,
+  }),
+};
+export const RetryPolicySchema = Type.Object(retryPolicyFields, closed);
+export const RetryPolicyRequest = Type.Partial(RetryPolicySchema, closed);
+export const RegionSchema = wordOf(REGIONS, "Where the job runs.");
+const JobStatusSchema = wordOf(JOB_STATUSES, "Where the job is in its life.");
+const Payload = Type.Object(
+  {},
+  { additionalProperties: true, description: "At most 256 KB after JSON encoding." },
+);
+const TargetUrl = Type.String({ description: "HTTPS URL that receives the payload." });
+
+export const NewJobRequest = Type.Object(
+  {
+    target_url: TargetUrl,
+    payload: Type.Optional(Payload),
+    run_at: Type.Optional(
+      Type.String({ description: "ISO 8601 with Z or an offset. Omit to run immediately." }),
+    ),
+    region: Type.Optional(RegionSchema),
+    retry_policy: Type.Optional(RetryPolicyRequest),
+  },
+  closed,
+);
+
+/** The entries are checked one by one, so that every bad one can be named. */
+export const NewJobBatchRequest = Type.Object(
+  { jobs: Type.Array(Type.Unknown(), { minItems: 1, maxItems: BATCH_JOBS_MAX }) },
+  closed,
+);
+
+const listedFields = {
+  id: Type.String({ description: `Prefix ${JOB_PREFIX}.` }),
+  status: JobStatusSchema,
+  target_url: TargetUrl,
+  region: RegionSchema,
+  attempts: Type.Integer({ minimum: 0, description: "Runs recorded so far, one in progress included." }),
+  created_at: Timestamp,
+};
+
+export const ListedJob = Type.Object(listedFields, closed);
+export const CanceledJob = Type.Object({ ...listedFields, run_at: Timestamp }, closed);
+export const Job = Type.Object(
+  { ...listedFields, payload: Payload, run_at: Timestamp, retry_policy: RetryPolicySchema },
+  closed,
+);
+export const JobBatch = Type.Object({ data: Type.Array(Job) }, closed);
+
+/** A job that may be created, with the JSON text that its target will receive. */
+export interface AcceptedJob extends NewJob {
+  payloadText: string;
+}
+
+/** The body of POST /v2/jobs, parsed with "member". Throws ApiError. */
+export function readNewJob(body: Body, context: JobContext): AcceptedJob {
+  return acceptJob(body.value, body.payloadTexts[0], context);
+}
+
+/**
+ * The body of POST /v2/jobs/batch, parsed with "each job": every entry, or one ApiError whose details name every
+ * bad one.
+ */
+export function readNewJobBatch(body: Body, context: JobContext): AcceptedJob[] {
+  const { jobs } = validateBatch(body.value);
+  const accepted: AcceptedJob[] = [];
+  const details: EntryError[] = [];
+  jobs.forEach((entry, index) => {
+    try {
+      checkPayloadSize(body.payloadTexts[index]);
+      accepted.push(acceptJob(entry, body.payloadTexts[index], context));
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      const { code, message, param } = error;
+      details.push({ index, code, message, ...(param === undefined ? {} : { param }) });
+    }
+  });
+  if (details.length === 0) return accepted;
+  const message = `${details.length} of ${jobs.length} jobs cannot be created, so none was.`;
+  throw new ApiError("invalid_request", message, undefined, details);
+}
+
+export interface JobListQuery {
+  pageSize: number;
+  cursor: string | null;
+  status: JobStatus | null;
+  region: Region | null;
+}
+
+/** The query string of GET /v2/jobs. Throws ApiError. */
+export function readJobListQuery(query: string): JobListQuery {
+  const { limit, cursor, status, region } = parseQuery(query, ["limit", "cursor", "status", "region"]);
+  return {
+    pageSize: pageSizeOf(limit),
+    cursor: cursor ?? null,
+    status: filterOf(status, "status", JOB_STATUSES),
+    region: filterOf(region, "region", REGIONS),
+  };
+}
+
+/** What is known of a job where it is shown in a list. Instants are milliseconds since 1970. */
+export interface ListedJobFacts {
+  id: string;
+  status: JobStatus;
+  targetUrl: string;
+  region: Region;
+  attempts: number;
+  createdAt: number;
+}
+
+export interface JobFacts extends ListedJobFacts {
+  payloadText: string;
+  runAt: number;
+  retryPolicy: RetryPolicy;
+}
+
+export function viewListedJob(job: ListedJobFacts): Static<typeof ListedJob> {
+  return {
+    id: job.id,
+    status: job.status,
+    target_url: job.targetUrl,
+    region: job.region,
+    attempts: job.attempts,
+    created_at: timestampOf(job.createdAt),
+  };
+}
+
+export function viewCanceledJob(job: ListedJobFacts & { runAt: number }): Static<typeof CanceledJob> {
+  return { ...viewListedJob(job), run_at: timestampOf(job.runAt) };
+}
+
+/** The JSON text of a job object. It is text because the payload is shown as it was written. */
+export function jobText(job: JobFacts): string {
+  const { retryPolicy } = job;
+  return (
+    `{"id":"${job.id}","status":"${job.status}","target_url":${JSON.stringify(job.targetUrl)},` +
+    `"payload":${job.payloadText},"run_at":"${timestampOf(job.runAt)}","region":"${job.region}",` +
+    `"retry_policy":{"max_attempts":${retryPolicy.maxAttempts},"base_seconds":${retryPolicy.baseSeconds},` +
+    `"cap_seconds":${retryPolicy.capSeconds}},"attempts":${job.attempts},` +
+    `"created_at":"${timestampOf(job.createdAt)}"}`
+  );
+}
+
+/** The JSON text of the answer to a batch, in input order. */
+export function jobBatchText(jobs: readonly JobFacts[]): string {
+  return `{"data":[${jobs.map(jobText).join(",")}]}`;
+}
+
+const validateJob = validatorOf(NewJobRequest);
+const validateBatch = validatorOf(NewJobBatchRequest);
+
+/** Schedules take the same field with the same rules. */
+export function retryPolicyOf(request: Static<typeof RetryPolicyRequest>): Partial<RetryPolicy> {
+  const policy: Partial<RetryPolicy> = {};
+  if (request.max_attempts !== undefined) policy.maxAttempts = request.max_attempts;
+  if (request.base_seconds !== undefined) policy.baseSeconds = request.base_seconds;
+  if (request.cap_seconds !== undefined) policy.capSeconds = request.cap_seconds;
+  return policy;
+}
+
+function acceptJob(value: unknown, payloadText: string | undefined, context: JobContext): AcceptedJob {
+  const request = validateJob(value);
+  const job = decideNewJob(
+    {
+      targetUrl: request.target_url,
+      runAt: request.run_at,
+      region: request.region,
+      retryPolicy: retryPolicyOf(request.retry_policy ?? {}),
+    },
+    context,
+  );
+  return { ...job, payloadText: payloadText ?? "{}" };
+}

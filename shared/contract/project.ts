@@ -1,0 +1,150 @@
+import { type Static, Type } from "@sinclair/typebox";
+import { invalidRequest } from "../domain/errors.ts";
+import { PROJECT_PREFIX } from "../domain/ids.ts";
+import { checkName, PROJECT_NAME_CHARACTERS_MAX } from "../domain/name.ts";
+import { filterOf, parseQuery } from "../domain/page.ts";
+import {
+  billingMonthOf,
+  daysOfMonth,
+  effectiveDefaultRegion,
+  isBillingMonth,
+  isRegionAllowed,
+  limitsOf,
+  overageRuns,
+  PLAN_TERMS,
+  PLANS,
+  type Plan,
+  type PlanFacts,
+} from "../domain/plan.ts";
+import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../domain/scope.ts";
+import { API_VERSIONS, type ApiVersion } from "../domain/version.ts";
+import { RegionSchema } from "./job.ts";
+import { Timestamp, timestampOf } from "./timestamp.ts";
+import { validatorOf, wordOf } from "./validator.ts";
+
+const closed = { additionalProperties: false } as const;
+
+export const Project = Type.Object(
+  {
+    id: Type.String({ description: `Prefix ${PROJECT_PREFIX}.` }),
+    name: Type.String(),
+    plan: wordOf(PLANS, "The plan that sets the limits."),
+    default_region: RegionSchema,
+    limits: Type.Object(
+      { requests_per_minute: Type.Integer(), concurrency: Type.Integer(), schedules: Type.Integer() },
+      closed,
+    ),
+    usage: Type.Object({ runs_this_period: Type.Integer(), runs_included: Type.Integer() }, closed),
+    api_version: wordOf(API_VERSIONS, "Pinned API version."),
+    environment: wordOf(ENVIRONMENTS, "The environment of the key that asks."),
+    created_at: Timestamp,
+  },
+  closed,
+);
+
+export const ProjectUpdateRequest = Type.Object(
+  {
+    name: Type.Optional(Type.String({ description: `Up to ${PROJECT_NAME_CHARACTERS_MAX} characters.` })),
+    default_region: Type.Optional(RegionSchema),
+  },
+  closed,
+);
+
+export const UsageReport = Type.Object(
+  {
+    period: Type.String({ description: "YYYY-MM" }),
+    runs_total: Type.Integer(),
+    runs_included: Type.Integer(),
+    overage_runs: Type.Integer(),
+    by_day: Type.Array(
+      Type.Object({ date: Type.String({ description: "YYYY-MM-DD" }), runs: Type.Integer() }, closed),
+    ),
+  },
+  closed,
+);
+
+export interface ProjectUpdate {
+  name?: string;
+  defaultRegion?: Region;
+}
+
+/** The body of PATCH /v2/project. Throws ApiError. */
+export function readProjectUpdate(value: unknown, plan: Plan): ProjectUpdate {
+  const { name, default_region: defaultRegion } = validateUpdate(value);
+  if (name !== undefined) checkName(name, "name", PROJECT_NAME_CHARACTERS_MAX);
+  if (defaultRegion !== undefined && !isRegionAllowed(plan, defaultRegion)) {
+    throw invalidRequest(`The ${plan} plan is limited to the region us-east.`, "default_region");
+  }
+  return {
+    ...(name === undefined ? {} : { name }),
+    ...(defaultRegion === undefined ? {} : { defaultRegion }),
+  };
+}
+
+/** What is known of a project. Instants are milliseconds since 1970. */
+export interface ProjectFacts extends PlanFacts {
+  id: string;
+  name: string;
+  defaultRegion: Region;
+  apiVersion: ApiVersion;
+  createdAt: number;
+}
+
+export function viewProject(
+  project: ProjectFacts,
+  environment: Environment,
+  runsThisPeriod: number,
+): Static<typeof Project> {
+  const limits = limitsOf(project);
+  return {
+    id: project.id,
+    name: project.name,
+    plan: project.plan,
+    default_region: effectiveDefaultRegion(project.plan, project.defaultRegion),
+    limits: {
+      requests_per_minute: limits.requestsPerMinute,
+      concurrency: limits.concurrency,
+      schedules: limits.schedules,
+    },
+    usage: { runs_this_period: runsThisPeriod, runs_included: PLAN_TERMS[project.plan].runsIncluded },
+    api_version: project.apiVersion,
+    environment,
+    created_at: timestampOf(project.createdAt),
+  };
+}
+
+export interface UsageQuery {
+  /** YYYY-MM, the current month or an earlier one. */
+  period: string;
+  region: Region | null;
+}
+
+/** The query string of GET /v2/project/usage. Throws ApiError. */
+export function readUsageQuery(query: string, now: number): UsageQuery {
+  const { period, region } = parseQuery(query, ["period", "region"]);
+  const current = billingMonthOf(now);
+  if (period !== undefined && !isBillingMonth(period)) {
+    throw invalidRequest("period must be a month as YYYY-MM.", "period");
+  }
+  // Text order is time order in this format.
+  if (period !== undefined && period > current) {
+    throw invalidRequest(`period must not be after the current month, ${current}.`, "period");
+  }
+  return { period: period ?? current, region: filterOf(region, "region", REGIONS) };
+}
+
+/** `runsByDay` may leave out days without runs, and holds those of one region if the query names one. */
+export function viewUsage(
+  usage: { period: string; plan: Plan; runsTotal: number; runsByDay: ReadonlyMap<string, number> },
+  now: number,
+): Static<typeof UsageReport> {
+  return {
+    period: usage.period,
+    runs_total: usage.runsTotal,
+    runs_included: PLAN_TERMS[usage.plan].runsIncluded,
+    overage_runs: overageRuns(usage.plan, usage.runsTotal),
+    by_day: daysOfMonth(usage.period, now).map((date) => ({ date, runs: usage.runsByDay.get(date) ?? 0 })),
+  };
+}
+
+const validateUpdate = validatorOf(ProjectUpdateRequest);

@@ -1,0 +1,77 @@
+import { type Static, Type } from "@sinclair/typebox";
+import { JOB_PREFIX, parseId, RUN_PREFIX } from "../domain/ids.ts";
+import { filterOf, pageSizeOf, parseQuery } from "../domain/page.ts";
+import { RUN_STATUSES, type RunStatus } from "../domain/run.ts";
+import { Timestamp, timestampOf, timestampOrNull } from "./timestamp.ts";
+import { wordOf } from "./validator.ts";
+
+export const Run = Type.Object(
+  {
+    id: Type.String({ description: `Prefix ${RUN_PREFIX}.` }),
+    job_id: Type.String({ description: "Owning job." }),
+    attempt: Type.Integer({ minimum: 1 }),
+    status: wordOf(RUN_STATUSES, "What the attempt came to."),
+    response_status: Type.Union([Type.Integer(), Type.Null()], {
+      description: "HTTP status returned by the target; null if no response was received.",
+    }),
+    error: Type.Union([Type.String(), Type.Null()]),
+    started_at: Timestamp,
+    duration_ms: Type.Union([Type.Integer({ minimum: 0 }), Type.Null()], {
+      description: "Null while running.",
+    }),
+    next_retry_at: Type.Union([Timestamp, Type.Null()]),
+  },
+  { additionalProperties: false },
+);
+
+/** What is known of a run. Instants are milliseconds since 1970. */
+export interface RunFacts {
+  id: string;
+  jobId: string;
+  attempt: number;
+  status: RunStatus;
+  responseStatus: number | null;
+  error: string | null;
+  startedAt: number;
+  durationMs: number | null;
+  nextRetryAt: number | null;
+}
+
+export function viewRun(run: RunFacts): Static<typeof Run> {
+  return {
+    id: run.id,
+    job_id: run.jobId,
+    attempt: run.attempt,
+    status: run.status,
+    response_status: run.responseStatus,
+    error: run.error,
+    started_at: timestampOf(run.startedAt),
+    duration_ms: run.durationMs,
+    next_retry_at: timestampOrNull(run.nextRetryAt),
+  };
+}
+
+export interface RunListQuery {
+  pageSize: number;
+  cursor: string | null;
+  status: RunStatus | null;
+  /** `none` for a job_id that no job can have: the list is empty, like that of an unknown job. */
+  job: { kind: "any" } | { kind: "one"; id: string } | { kind: "none" };
+}
+
+/** The query string of GET /v2/runs. Throws ApiError. */
+export function readRunListQuery(query: string): RunListQuery {
+  const { limit, cursor, status, job_id } = parseQuery(query, ["limit", "cursor", "status", "job_id"]);
+  return {
+    pageSize: pageSizeOf(limit),
+    cursor: cursor ?? null,
+    status: filterOf(status, "status", RUN_STATUSES),
+    job: jobFilterOf(job_id),
+  };
+}
+
+function jobFilterOf(text: string | undefined): RunListQuery["job"] {
+  if (text === undefined) return { kind: "any" };
+  const id = parseId(JOB_PREFIX, text);
+  return id === null ? { kind: "none" } : { kind: "one", id };
+}

@@ -1,0 +1,183 @@
+/**
+ * Ids: a prefix and 26 characters of lower-case Crockford base32, which spell 128 bits in the layout of a ULID
+ * (48 bits of milliseconds since 1970, then 80 random bits). Text order, number order and time order agree.
+ * The database keeps the 128 bits as a uuid.
+ */
+
+export const JOB_PREFIX = "job_";
+export const RUN_PREFIX = "run_";
+export const SCHEDULE_PREFIX = "sch_";
+export const PROJECT_PREFIX = "prj_";
+export const WEBHOOK_PREFIX = "whk_";
+export const EVENT_PREFIX = "evt_";
+export const KEY_PREFIX = "key_";
+export const REQUEST_PREFIX = "req_";
+
+export interface IdSource {
+  /**
+   * A new id, greater than every earlier one of this source. Its time is `now` (milliseconds since 1970), or
+   * that of the id before it where the clock stood still or went back.
+   */
+  next(prefix: string, now: number): string;
+}
+
+const ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz";
+const BODY_LENGTH = 26;
+const TIME_LENGTH = 10;
+const BODY_PATTERN = /^[0-7][0-9a-hjkmnp-tv-z]{25}$/;
+
+/** The random bits are held as four numbers of 20 bits, each of which is exactly four characters. */
+const WORD_SIZE = 2 ** 20;
+const BYTES_PER_ID = 10;
+/** Random bytes are asked for in bulk, because a call for ten of them costs as much as one for a thousand. */
+const BYTES_PER_DRAW = BYTES_PER_ID * 128;
+
+/** `randomBytes` gives that many cryptographically random bytes. */
+export function createIdSource(randomBytes: (count: number) => Uint8Array): IdSource {
+  let pool = new Uint8Array(0);
+  let drawn = 0;
+  let time = -1;
+  let a = 0;
+  let b = 0;
+  let c = 0;
+  let d = 0;
+
+  function byte(): number {
+    if (drawn >= pool.length) {
+      pool = Uint8Array.from(randomBytes(BYTES_PER_DRAW));
+      drawn = 0;
+    }
+    return pool[drawn++] ?? 0;
+  }
+
+  function word(): number {
+    return ((byte() & 15) << 16) | (byte() << 8) | byte();
+  }
+
+  return {
+    next(prefix, now) {
+      // The database's clock is followed by a measured offset, so a reading of it may have a fraction.
+      const nowMs = Math.floor(now);
+      if (nowMs > time) {
+        time = nowMs;
+        a = word();
+        b = word();
+        c = word();
+        d = word();
+      } else {
+        // A random step, not 1: from one id of a batch nobody can write down its neighbours.
+        d += 1 + word();
+        c += d >= WORD_SIZE ? 1 : 0;
+        b += c >= WORD_SIZE ? 1 : 0;
+        a += b >= WORD_SIZE ? 1 : 0;
+        time += a >= WORD_SIZE ? 1 : 0;
+        a %= WORD_SIZE;
+        b %= WORD_SIZE;
+        c %= WORD_SIZE;
+        d %= WORD_SIZE;
+      }
+      return prefix + timeText(time) + wordText(a) + wordText(b) + wordText(c) + wordText(d);
+    },
+  };
+}
+
+/** The text itself if it is an id of that prefix in its one canonical spelling, else null. */
+export function parseId(prefix: string, text: string): string | null {
+  if (text.length !== prefix.length + BODY_LENGTH || !text.startsWith(prefix)) return null;
+  return BODY_PATTERN.test(text.slice(prefix.length)) ? text : null;
+}
+
+/** Milliseconds since 1970. The created_at of what an id names is this instant, so no row needs a column for it. */
+export function idTimeMs(id: string): number {
+  const start = id.length - BODY_LENGTH;
+  let time = 0;
+  for (let i = start; i < start + TIME_LENGTH; i++) time = time * 32 + valueAt(id, i);
+  return time;
+}
+
+const VALUES = new Uint8Array(128);
+const HEX_VALUES = new Uint8Array(128);
+const CODES = new Uint8Array(32);
+const HEX_CODES = new Uint8Array(16);
+for (let value = 0; value < 32; value++) {
+  const code = ALPHABET.charCodeAt(value);
+  VALUES[code] = value;
+  CODES[value] = code;
+}
+for (let value = 0; value < 16; value++) {
+  const code = "0123456789abcdef".charCodeAt(value);
+  HEX_VALUES[code] = value;
+  HEX_CODES[value] = code;
+}
+const DASH = 45;
+// One buffer each for the life of the process: text written into bytes costs half of text joined from pieces.
+const uuidBytes = Buffer.alloc(36, DASH);
+const bodyBytes = Buffer.alloc(BODY_LENGTH);
+
+/** The id must have passed `parseId` or come from the database. */
+export function idToUuid(id: string): string {
+  const start = id.length - BODY_LENGTH;
+  let bits = valueAt(id, start);
+  let bitCount = 3;
+  let at = 0;
+  for (let i = start + 1; i < id.length; i++) {
+    bits = (bits << 5) | valueAt(id, i);
+    bitCount += 5;
+    while (bitCount >= 4) {
+      bitCount -= 4;
+      if (at === 8 || at === 13 || at === 18 || at === 23) at++;
+      uuidBytes[at++] = HEX_CODES[(bits >>> bitCount) & 15] ?? 0;
+    }
+    bits &= 15;
+  }
+  return uuidBytes.toString("latin1");
+}
+
+/** The uuid must be in the form that Postgres prints: lower case, with dashes. */
+export function uuidToId(prefix: string, uuid: string): string {
+  // 128 bits are 26 characters of which the first has three bits: two zeros stand before them.
+  let bits = 0;
+  let bitCount = 2;
+  let at = 0;
+  for (let i = 0; i < 36; i++) {
+    const code = uuid.charCodeAt(i);
+    if (code === DASH) continue;
+    bits = (bits << 4) | (HEX_VALUES[code] ?? 0);
+    bitCount += 4;
+    if (bitCount >= 5) {
+      bitCount -= 5;
+      bodyBytes[at++] = CODES[(bits >>> bitCount) & 31] ?? 0;
+      bits &= 15;
+    }
+  }
+  return prefix + bodyBytes.toString("latin1");
+}
+
+function valueAt(id: string, index: number): number {
+  return VALUES[id.charCodeAt(index)] ?? 0;
+}
+
+let lastTime = -1;
+let lastTimeText = "";
+
+function timeText(time: number): string {
+  if (time === lastTime) return lastTimeText;
+  let rest = time;
+  let text = "";
+  for (let i = 0; i < TIME_LENGTH; i++) {
+    text = (ALPHABET[rest % 32] ?? "") + text;
+    rest = Math.floor(rest / 32);
+  }
+  lastTime = time;
+  lastTimeText = text;
+  return text;
+}
+
+function wordText(word: number): string {
+  return String.fromCharCode(
+    CODES[word >>> 15] ?? 0,
+    CODES[(word >>> 10) & 31] ?? 0,
+    CODES[(word >>> 5) & 31] ?? 0,
+    CODES[word & 31] ?? 0,
+  );
+}

@@ -1,0 +1,195 @@
+import type { RetryPolicy } from "./backoff.ts";
+import { ApiError, invalidRequest } from "./errors.ts";
+import { effectiveDefaultRegion, isRegionAllowed, type Plan } from "./plan.ts";
+import { attemptsAllowedAfterManualRetry, type RunStatus } from "./run.ts";
+import type { Region } from "./scope.ts";
+import { checkTarget, type TargetRules } from "./target.ts";
+
+/** What a job may be, and what can be done to it in each of its states. */
+
+export const JOB_STATUSES = ["queued", "running", "succeeded", "failed", "canceled"] as const;
+export type JobStatus = (typeof JOB_STATUSES)[number];
+export type TerminalStatus = "succeeded" | "failed" | "canceled";
+
+export const PAYLOAD_BYTES_MAX = 262_144;
+export const BATCH_JOBS_MAX = 100;
+export const RUN_AT_PAST_MS_MAX = 60_000;
+export const RUN_AT_YEARS_AHEAD_MAX = 10;
+export const RETRY_POLICY_BOUNDS = {
+  maxAttempts: { min: 1, default: 5, max: 25 },
+  baseSeconds: { min: 1, default: 10, max: 86_400 },
+  capSeconds: { min: 1, default: 3_600, max: 86_400 },
+} as const;
+
+/** The fields of a request for a job, their types already checked. */
+export interface JobRequest {
+  targetUrl: string;
+  runAt?: string | undefined;
+  region?: Region | undefined;
+  retryPolicy?: Partial<RetryPolicy> | undefined;
+}
+
+export interface JobContext {
+  plan: Plan;
+  defaultRegion: Region;
+  /** Milliseconds since 1970. */
+  now: number;
+  targets: TargetRules;
+}
+
+export interface NewJob {
+  targetUrl: string;
+  /** Null for an immediate job, whose run_at is its created_at. */
+  runAt: number | null;
+  region: Region;
+  retryPolicy: RetryPolicy;
+}
+
+/** Decides whether a job may be created and what it is, defaults filled in. Throws ApiError. */
+export function decideNewJob(request: JobRequest, { plan, defaultRegion, now, targets }: JobContext): NewJob {
+  checkTarget(request.targetUrl, "target_url", targets);
+  const runAt = request.runAt === undefined ? null : parseRunAt(request.runAt, now);
+  const retryPolicy = completeRetryPolicy(request.retryPolicy ?? {});
+  if (request.region !== undefined && !isRegionAllowed(plan, request.region)) {
+    throw invalidRequest(`The ${plan} plan is limited to the region us-east.`, "region");
+  }
+  const region = request.region ?? effectiveDefaultRegion(plan, defaultRegion);
+  return { targetUrl: request.targetUrl, runAt, region, retryPolicy };
+}
+
+/** Fills in the defaults. The bounds of each number were checked with its type. */
+export function completeRetryPolicy(partial: Partial<RetryPolicy>): RetryPolicy {
+  const bounds = RETRY_POLICY_BOUNDS;
+  const capSeconds = partial.capSeconds ?? bounds.capSeconds.default;
+  // Who lowers only the cap means all waits: the default base follows it. A base that was given does not.
+  const baseSeconds = partial.baseSeconds ?? Math.min(bounds.baseSeconds.default, capSeconds);
+  if (baseSeconds > capSeconds) {
+    throw invalidRequest(
+      `retry_policy.base_seconds must not exceed cap_seconds, which is ${capSeconds}${partial.capSeconds === undefined ? " by default" : ""}.`,
+      "retry_policy.base_seconds",
+    );
+  }
+  return { maxAttempts: partial.maxAttempts ?? bounds.maxAttempts.default, baseSeconds, capSeconds };
+}
+
+const INSTANT_PATTERN =
+  /^(?<year>[0-9]{4})-(?<month>0[1-9]|1[0-2])-(?<day>0[1-9]|[12][0-9]|3[01])T(?<hour>[01][0-9]|2[0-3]):(?<minute>[0-5][0-9])(?::(?<second>[0-5][0-9])(?:[.,](?<fraction>[0-9]{1,18}))?)?(?:Z|(?<sign>[+-])(?<offsetHour>[01][0-9]|2[0-3])(?::(?<offsetMinute>[0-5][0-9]))?)$/;
+
+/** Milliseconds since 1970. Throws run_at_in_past or invalid_request. Digits beyond the millisecond are dropped. */
+export function parseRunAt(text: string, now: number): number {
+  const at = parseInstant(text);
+  if (at === null) {
+    throw invalidRequest(
+      "run_at must be an ISO 8601 date and time with Z or an offset, such as 2026-11-01T09:30:00Z or 2026-11-01T09:30:00+01:00.",
+      "run_at",
+    );
+  }
+  if (at < now - RUN_AT_PAST_MS_MAX) {
+    throw new ApiError("run_at_in_past", "run_at is more than 60 seconds in the past.", "run_at");
+  }
+  const latest = new Date(now);
+  latest.setUTCFullYear(latest.getUTCFullYear() + RUN_AT_YEARS_AHEAD_MAX);
+  if (at > latest.getTime()) {
+    throw invalidRequest(`run_at must be at most ${RUN_AT_YEARS_AHEAD_MAX} years ahead.`, "run_at");
+  }
+  return at;
+}
+
+/** Strict ISO 8601 (extended format, real calendar dates, an offset or Z); null for anything else. */
+export function parseInstant(text: string): number | null {
+  const parts = INSTANT_PATTERN.exec(text)?.groups;
+  if (!parts) return null;
+  const { year = "", month = "", day = "", hour = "", minute = "", second = "00", fraction = "" } = parts;
+  const milliseconds = fraction.slice(0, 3).padEnd(3, "0");
+  const local = `${year}-${month}-${day}T${hour}:${minute}:${second}.${milliseconds}Z`;
+  const localAt = Date.parse(local);
+  // Some engines read February 30 as March 2: only a date that comes back as it went in is on the calendar.
+  if (Number.isNaN(localAt) || new Date(localAt).toISOString() !== local) return null;
+  const { sign = "+", offsetHour = "00", offsetMinute = "00" } = parts;
+  const offsetMs = (Number(offsetHour) * 60 + Number(offsetMinute)) * 60_000;
+  return sign === "-" ? localAt + offsetMs : localAt - offsetMs;
+}
+
+export function isTerminal(status: JobStatus): status is TerminalStatus {
+  switch (status) {
+    case "succeeded":
+    case "failed":
+    case "canceled":
+      return true;
+    case "queued":
+    case "running":
+      return false;
+  }
+}
+
+/** A job's status is not stored: it follows from how it ended, and whether an attempt is recorded and not settled. */
+export function jobStatusOf(job: { endedAs: TerminalStatus | null; hasRunInProgress: boolean }): JobStatus {
+  // A job canceled while it ran is canceled at once, although its attempt goes on.
+  return job.endedAs ?? (job.hasRunInProgress ? "running" : "queued");
+}
+
+export type CancelDecision =
+  /** No attempt is in progress: nothing of the job happens any more. */
+  | { kind: "cancel_waiting" }
+  /** The attempt in progress ends by itself and its run keeps its true result. */
+  | { kind: "cancel_running" }
+  /** A manual retry that waits for a permit: it is never sent, and its run ends failed, UNSENT_RUN_ERROR. */
+  | { kind: "cancel_unsent" }
+  | { kind: "refused"; error: ApiError };
+
+/** `isSent` is false while the attempt of a running job (a manual retry) still waits for its permit. */
+export function decideCancel(job: { status: JobStatus; isSent: boolean }): CancelDecision {
+  switch (job.status) {
+    case "queued":
+      return { kind: "cancel_waiting" };
+    case "running":
+      return { kind: job.isSent ? "cancel_running" : "cancel_unsent" };
+    case "succeeded":
+    case "failed":
+    case "canceled":
+      return refused(`The job is already ${job.status} and cannot be canceled.`);
+  }
+}
+
+export type ManualRetryDecision =
+  | {
+      kind: "accepted";
+      /** The number of the new attempt. */
+      attempt: number;
+      attemptsAllowed: number;
+      /** True if an automatic retry was pending: its run's next_retry_at becomes null. */
+      replacesPending: boolean;
+    }
+  | { kind: "refused"; error: ApiError };
+
+export function decideManualRetry(
+  job: { status: JobStatus; attempts: number; maxAttempts: number },
+  run: { status: RunStatus },
+): ManualRetryDecision {
+  switch (run.status) {
+    case "running":
+    case "succeeded":
+      return refused(`Only a failed or timed_out run can be retried; this one is ${run.status}.`);
+    case "failed":
+    case "timed_out":
+      break;
+  }
+  switch (job.status) {
+    case "running":
+    case "succeeded":
+    case "canceled":
+      return refused(`The job is ${job.status}, so none of its runs can be retried.`);
+    case "failed":
+    case "queued":
+      return {
+        kind: "accepted",
+        attempt: job.attempts + 1,
+        attemptsAllowed: attemptsAllowedAfterManualRetry(job.maxAttempts, job.attempts),
+        replacesPending: job.status === "queued",
+      };
+  }
+}
+
+function refused(message: string): { kind: "refused"; error: ApiError } {
+  return { kind: "refused", error: invalidRequest(message) };
+}

@@ -1,0 +1,24 @@
+import { invalidRequest } from "./errors.ts";
+
+/** The rule of every name and label that customers choose. Characters are Unicode code points. */
+
+export const PROJECT_NAME_CHARACTERS_MAX = 80;
+
+// biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what this looks for.
+const CONTROL_CHARACTERS = /[\u0000-\u001f\u007f-\u009f]/;
+
+/** Throws invalid_request for a blank name, one that is too long, or one that cannot be stored and shown. */
+export function checkName(text: string, param: string, charactersMax: number): void {
+  if (text.trim() === "") throw invalidRequest(`${param} must not be blank.`, param);
+  checkLabel(text, param, charactersMax);
+}
+
+/** The same for an optional label, which may be empty. */
+export function checkLabel(text: string, param: string, charactersMax: number): void {
+  if (text.length > 2 * charactersMax || [...text].length > charactersMax) {
+    throw invalidRequest(`${param} must have at most ${charactersMax} characters.`, param);
+  }
+  if (CONTROL_CHARACTERS.test(text) || !text.isWellFormed()) {
+    throw invalidRequest(`${param} must not contain control characters or broken Unicode.`, param);
+  }
+}

@@ -1,0 +1,42 @@
+import { expect, test } from "bun:test";
+import { ApiError } from "./errors.ts";
+import { filterOf, pageSizeOf, parseQuery } from "./page.ts";
+
+/** The param with which something is refused as invalid_request. */
+function paramOf(act: () => unknown): string | undefined {
+  try {
+    act();
+  } catch (error) {
+    if (error instanceof ApiError && error.code === "invalid_request") return error.param;
+    throw error;
+  }
+  throw new Error("It was not refused.");
+}
+
+test("a page holds 1 to 200 items, 50 if nothing is said", () => {
+  expect(pageSizeOf(undefined)).toBe(50);
+  for (const size of [1, 50, 199, 200]) expect(pageSizeOf(String(size))).toBe(size);
+  const bad = ["0", "201", "999", "1000", "-1", "+5", " 5", "5.0", "5.5", "1e2", "0x10", "007", "", "ten", "٣", "NaN"];
+  for (const text of bad) expect([text, paramOf(() => pageSizeOf(text))]).toEqual([text, "limit"]);
+});
+
+test("unknown and repeated query parameters are refused by name", () => {
+  const known = ["limit", "status"] as const;
+  expect(parseQuery("", known)).toEqual({});
+  expect(parseQuery("?", known)).toEqual({});
+  expect(parseQuery("?limit=5&status=failed", known)).toEqual({ limit: "5", status: "failed" });
+  expect(parseQuery("limit=%35", known)).toEqual({ limit: "5" });
+  expect(paramOf(() => parseQuery("limit=5&Status=failed", known))).toBe("Status");
+  expect(paramOf(() => parseQuery("limit=5&limit=5", known))).toBe("limit");
+  expect(paramOf(() => parseQuery("status=&status=failed", known))).toBe("status");
+  expect(paramOf(() => parseQuery("__proto__=1", known))).toBe("__proto__");
+  expect(paramOf(() => parseQuery("a=1", []))).toBe("a");
+});
+
+test("a filter is one of its words", () => {
+  expect(filterOf(undefined, "status", ["failed"])).toBeNull();
+  expect(filterOf("failed", "status", ["failed"])).toBe("failed");
+  for (const text of ["", "Failed", "failed,queued"]) {
+    expect(paramOf(() => filterOf(text, "status", ["failed", "queued"]))).toBe("status");
+  }
+});

@@ -1,0 +1,48 @@
+import { invalidRequest } from "./errors.ts";
+
+/** The rules of query strings and of pages. */
+
+export const PAGE_SIZE_DEFAULT = 50;
+export const PAGE_SIZE_MAX = 200;
+const PLAIN_NUMBER = /^[1-9][0-9]{0,2}$/;
+
+/** The parameters of a query string by name. Throws invalid_request for an unknown or repeated one. */
+export function parseQuery<Name extends string>(
+  query: string,
+  known: readonly Name[],
+): Partial<Record<Name, string>> {
+  const values: Partial<Record<Name, string>> = {};
+  if (query === "" || query === "?") return values;
+  for (const [name, value] of new URLSearchParams(query)) {
+    const match = known.find((candidate) => candidate === name);
+    if (match === undefined) {
+      const hint = known.length === 0 ? "This route takes none." : `Known are ${known.join(", ")}.`;
+      throw invalidRequest(`Unknown query parameter. ${hint}`, name);
+    }
+    if (values[match] !== undefined) {
+      throw invalidRequest(`The query parameter ${name} is given more than once.`, name);
+    }
+    values[match] = value;
+  }
+  return values;
+}
+
+/** The page size that `limit` asks for. Only plain decimal digits are a number here: not 0x10, 1e2 or +5. */
+export function pageSizeOf(limit: string | undefined): number {
+  if (limit === undefined) return PAGE_SIZE_DEFAULT;
+  const size = PLAIN_NUMBER.test(limit) ? Number(limit) : 0;
+  if (size >= 1 && size <= PAGE_SIZE_MAX) return size;
+  throw invalidRequest(`limit must be an integer from 1 to ${PAGE_SIZE_MAX}.`, "limit");
+}
+
+/** A filter that must be one of some words, null if it is absent. */
+export function filterOf<Choice extends string>(
+  value: string | undefined,
+  name: string,
+  choices: readonly Choice[],
+): Choice | null {
+  if (value === undefined) return null;
+  const choice = choices.find((candidate) => candidate === value);
+  if (choice === undefined) throw invalidRequest(`${name} must be one of ${choices.join(", ")}.`, name);
+  return choice;
+}

@@ -1,0 +1,136 @@
+import type { Region } from "./scope.ts";
+
+/** What each plan allows, and the billing month by which it is counted. */
+
+export interface Limits {
+  requestsPerMinute: number;
+  /** Job attempts and webhook deliveries in progress together, over both environments and all regions. */
+  concurrency: number;
+  /** Active schedules over both environments. */
+  schedules: number;
+}
+
+export interface PlanTerms extends Limits {
+  runsIncluded: number;
+  retentionDays: number;
+}
+
+export const PLANS = ["hobby", "pro", "scale", "enterprise"] as const;
+export type Plan = (typeof PLANS)[number];
+
+export const PLAN_TERMS: Readonly<Record<Plan, PlanTerms>> = {
+  hobby: { requestsPerMinute: 60, concurrency: 10, schedules: 10, runsIncluded: 10_000, retentionDays: 3 },
+  pro: {
+    requestsPerMinute: 600,
+    concurrency: 100,
+    schedules: 1_000,
+    runsIncluded: 250_000,
+    retentionDays: 30,
+  },
+  scale: {
+    requestsPerMinute: 3_000,
+    concurrency: 500,
+    schedules: 5_000,
+    runsIncluded: 5_000_000,
+    retentionDays: 90,
+  },
+  enterprise: {
+    requestsPerMinute: 10_000,
+    concurrency: 2_000,
+    schedules: 50_000,
+    runsIncluded: 50_000_000,
+    retentionDays: 365,
+  },
+};
+
+/** What an operator may set in place of a plan's own limit, at most. */
+export const LIMIT_OVERRIDE_MAX = 1_000_000;
+export const WEBHOOK_ENDPOINTS_MAX = 50;
+export const HOME_REGION: Region = "us-east";
+
+export function isPlan(text: string): text is Plan {
+  return (PLANS as readonly string[]).includes(text);
+}
+
+/** A project's plan and what an operator has set for it alone; null where nothing was set. */
+export interface PlanFacts {
+  plan: Plan;
+  requestsPerMinuteOverride: number | null;
+  concurrencyOverride: number | null;
+  schedulesOverride: number | null;
+}
+
+export function limitsOf(project: PlanFacts): Limits {
+  const terms = PLAN_TERMS[project.plan];
+  return {
+    requestsPerMinute: project.requestsPerMinuteOverride ?? terms.requestsPerMinute,
+    concurrency: project.concurrencyOverride ?? terms.concurrency,
+    schedules: project.schedulesOverride ?? terms.schedules,
+  };
+}
+
+export function isRegionAllowed(plan: Plan, region: Region): boolean {
+  return plan !== "hobby" || region === HOME_REGION;
+}
+
+/** After a downgrade the stored default may be a region that the plan no longer allows: it counts as us-east. */
+export function effectiveDefaultRegion(plan: Plan, defaultRegion: Region): Region {
+  return isRegionAllowed(plan, defaultRegion) ? defaultRegion : HOME_REGION;
+}
+
+/** True when no further run may start this month. Paid plans go on and are billed for the overage. */
+export function isQuotaSpent(plan: Plan, runsThisMonth: number): boolean {
+  return plan === "hobby" && runsThisMonth >= PLAN_TERMS.hobby.runsIncluded;
+}
+
+/** How many runs may still start this month: a number for hobby, null where there is no bound. */
+export function runsLeft(plan: Plan, runsThisMonth: number): number | null {
+  return plan === "hobby" ? Math.max(0, PLAN_TERMS.hobby.runsIncluded - runsThisMonth) : null;
+}
+
+export function overageRuns(plan: Plan, runsInMonth: number): number {
+  return plan === "hobby" ? 0 : Math.max(0, runsInMonth - PLAN_TERMS[plan].runsIncluded);
+}
+
+/** Runs that started before this instant are outside the plan's retention window. */
+export function retainedSince(plan: Plan, now: number): number {
+  return now - PLAN_TERMS[plan].retentionDays * DAY_MS;
+}
+
+const DAY_MS = 86_400_000;
+const MONTH_PATTERN = /^[0-9]{4}-(?:0[1-9]|1[0-2])$/;
+
+/** The UTC month of an instant, as YYYY-MM. */
+export function billingMonthOf(at: number): string {
+  return new Date(at).toISOString().slice(0, 7);
+}
+
+export function isBillingMonth(text: string): boolean {
+  return MONTH_PATTERN.test(text);
+}
+
+/** The first instant of a billing month. */
+export function monthStartsAt(month: string): number {
+  return Date.parse(`${month}-01T00:00:00.000Z`);
+}
+
+/** The first instant after a billing month: when a spent quota clears. */
+export function monthEndsAt(month: string): number {
+  const date = new Date(monthStartsAt(month));
+  return date.setUTCMonth(date.getUTCMonth() + 1);
+}
+
+/** Whole seconds to the rollover, rounded up, so that a client that waits for them is never too early. */
+export function secondsToRollover(now: number): number {
+  return Math.ceil((monthEndsAt(billingMonthOf(now)) - now) / 1_000);
+}
+
+/** Every UTC day of the month that has begun, as YYYY-MM-DD in order. */
+export function daysOfMonth(month: string, now: number): string[] {
+  const end = Math.min(monthEndsAt(month), now + 1);
+  const days: string[] = [];
+  for (let at = monthStartsAt(month); at < end; at += DAY_MS) {
+    days.push(new Date(at).toISOString().slice(0, 10));
+  }
+  return days;
+}

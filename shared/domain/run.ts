@@ -1,0 +1,176 @@
+import { parseRetryAfterMs, type Random, type RetryPolicy, retryDelayMs } from "./backoff.ts";
+
+/** What one attempt came to, and what that does to its job. */
+
+export const RUN_STATUSES = ["running", "succeeded", "failed", "timed_out"] as const;
+export type RunStatus = (typeof RUN_STATUSES)[number];
+
+/** How much of a target's answer is read before the attempt ends. */
+export const RESPONSE_BODY_BYTES_MAX = 65_536;
+export const ERROR_BYTES_MAX = 4_096;
+
+export type Outcome =
+  | { kind: "succeeded"; responseStatus: number; error: null }
+  | {
+      kind: "failed" | "timed_out";
+      /** Null if no response was received. */
+      responseStatus: number | null;
+      error: string;
+      retry: "backoff" | "at_once" | "never";
+      /** What the target asked for, null if nothing. */
+      retryAfterMs: number | null;
+    };
+
+/** The job as it stands while the attempt that is to be settled is its latest. */
+export interface SettledJob {
+  /** `running`, or `canceled` if DELETE came while the attempt was in progress. */
+  status: "running" | "canceled";
+  /** Runs recorded so far, this attempt's included. */
+  attempts: number;
+  attemptsAllowed: number;
+  retryPolicy: RetryPolicy;
+}
+
+export interface Chance {
+  /** Milliseconds since 1970. */
+  now: number;
+  random: Random;
+}
+
+export type Settlement =
+  | { status: "canceled"; nextRetryAt: null; event: null }
+  | { status: "succeeded"; nextRetryAt: null; event: "job.succeeded" }
+  | { status: "failed"; nextRetryAt: null; event: "job.failed" }
+  | { status: "queued"; nextRetryAt: number; event: null };
+
+/** What one finished attempt does to its job. */
+export function settleAttempt(job: SettledJob, outcome: Outcome, { now, random }: Chance): Settlement {
+  // DELETE has already answered "canceled": the attempt ran to its end, and that stands.
+  if (job.status === "canceled") return { status: "canceled", nextRetryAt: null, event: null };
+  if (outcome.kind === "succeeded") {
+    return { status: "succeeded", nextRetryAt: null, event: "job.succeeded" };
+  }
+  if (job.attempts >= job.attemptsAllowed || outcome.retry === "never") {
+    return { status: "failed", nextRetryAt: null, event: "job.failed" };
+  }
+  // An attempt that we broke off ourselves says nothing about the target: there is nothing to back off from.
+  if (outcome.retry === "at_once") return { status: "queued", nextRetryAt: now, event: null };
+  const delayMs = retryDelayMs(job.retryPolicy, job.attempts, outcome.retryAfterMs, random);
+  return { status: "queued", nextRetryAt: now + delayMs, event: null };
+}
+
+/**
+ * How many attempts a job may have in all once a manual retry is accepted: an exhausted job gets exactly one
+ * more, in every other case the new attempt counts toward max_attempts.
+ */
+export function attemptsAllowedAfterManualRetry(maxAttempts: number, attempts: number): number {
+  return Math.max(maxAttempts, attempts + 1);
+}
+
+/** How the HTTP exchange of an attempt ended. */
+export type Exchange =
+  | {
+      kind: "answered";
+      status: number;
+      headers: AnswerHeaders;
+      /** At most the first RESPONSE_BODY_BYTES_MAX bytes. */
+      body: Uint8Array;
+      /** `complete`; `enough` when the most that is read has been read; `broken` off; `stalled` to the deadline. */
+      bodyEnd: "complete" | "enough" | "broken" | "stalled";
+    }
+  /** No status line came: the name, the connection, TLS, or an address that may not be dialled. */
+  | { kind: "faulted"; message: string }
+  | { kind: "stalled" };
+
+/** The headers of a target's answer that the service reads; null where they are absent. */
+export interface AnswerHeaders {
+  location: string | null;
+  retryAfter: string | null;
+  serviceNoRetry: string | null;
+}
+
+/** Decides what an attempt came to. `attemptTimeoutMs` is only named in the text of the error. */
+export function judgeResponse(exchange: Exchange, now: number, attemptTimeoutMs: number): Outcome {
+  const timeLimit = `the limit of ${attemptTimeoutMs / 1_000} seconds`;
+  switch (exchange.kind) {
+    case "faulted":
+      return failure("failed", null, errorText(exchange.message));
+    case "stalled":
+      return failure("timed_out", null, `The target did not answer within ${timeLimit}.`);
+    case "answered":
+      return judgeAnswer(exchange, now, timeLimit);
+  }
+}
+
+/** The node shut down before the attempt had ended. */
+export function interruptedOutcome(): Outcome {
+  return { ...failure("failed", null, "interrupted by a shutdown"), retry: "at_once" };
+}
+
+/** The node that sent the attempt died, so nobody can know what the target did with it. */
+export function lostOutcome(): Outcome {
+  const error = "The node that sent this attempt died before it ended: its outcome is unknown.";
+  return { ...failure("failed", null, error), retry: "at_once" };
+}
+
+/** A manual retry whose job was canceled before a permit came free. */
+export const UNSENT_RUN_ERROR = "canceled before it was sent";
+
+type Unsuccessful = Exclude<Outcome, { kind: "succeeded" }>;
+type Answer = Extract<Exchange, { kind: "answered" }>;
+
+function failure(kind: Unsuccessful["kind"], responseStatus: number | null, error: string): Unsuccessful {
+  return { kind, responseStatus, error, retry: "backoff", retryAfterMs: null };
+}
+
+function judgeAnswer(answer: Answer, now: number, timeLimit: string): Outcome {
+  const { status, headers, bodyEnd } = answer;
+  const isGood = status >= 200 && status <= 299;
+  if (isGood && (bodyEnd === "complete" || bodyEnd === "enough")) {
+    return { kind: "succeeded", responseStatus: status, error: null };
+  }
+  const kind = bodyEnd === "stalled" ? "timed_out" : "failed";
+  const asksToWait = status === 429 || status === 503;
+  return {
+    kind,
+    responseStatus: status,
+    error: answerError(answer, isGood, timeLimit),
+    retry: headers.serviceNoRetry?.trim().toLowerCase() === "true" ? "never" : "backoff",
+    retryAfterMs:
+      asksToWait && headers.retryAfter !== null ? parseRetryAfterMs(headers.retryAfter, now) : null,
+  };
+}
+
+function answerError({ status, headers, body, bodyEnd }: Answer, isGood: boolean, timeLimit: string): string {
+  if (bodyEnd === "stalled") {
+    return `The target answered ${status}, but its body was not complete within ${timeLimit}.`;
+  }
+  if (isGood) return `The target answered ${status}, but its body broke off.`;
+  if (status >= 300 && status <= 399) {
+    return headers.location === null
+      ? `The target answered ${status} without a Location. Redirects are not followed.`
+      : errorText(
+          `The target answered ${status} with Location: ${headers.location} (redirects are not followed)`,
+        );
+  }
+  return body.length === 0 ? `The target answered ${status} with an empty body.` : errorText(body);
+}
+
+const decoder = new TextDecoder();
+const encoder = new TextEncoder();
+const scratch = new Uint8Array(ERROR_BYTES_MAX);
+/** A byte order mark and the broken sequence at the cut lie within this many bytes. */
+const CUT_MARGIN_BYTES = 8;
+// Line feeds and tabs are kept. The database cannot store U+0000, and a terminal should not obey the others.
+// biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what this looks for.
+const CONTROL_CHARACTERS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
+
+/** The text of a run's `error`: well-formed, without control characters, at most ERROR_BYTES_MAX bytes of UTF-8. */
+export function errorText(source: Uint8Array | string): string {
+  const text =
+    typeof source === "string"
+      ? source.slice(0, ERROR_BYTES_MAX + 1).toWellFormed()
+      : decoder.decode(source.subarray(0, ERROR_BYTES_MAX + CUT_MARGIN_BYTES));
+  const clean = text.replace(CONTROL_CHARACTERS, "\ufffd");
+  return clean.slice(0, encoder.encodeInto(clean, scratch).read);
+}

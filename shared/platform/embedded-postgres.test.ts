@@ -1,0 +1,227 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { SQL } from "bun";
+import { type EmbeddedPostgres, startEmbeddedPostgres } from "./embedded-postgres.ts";
+
+/** As below a closed home folder: nobody but this account may enter, and the server may be another account. */
+const closed = mkdtempSync(join(tmpdir(), "embedded-postgres-"));
+const template = join(closed, "template");
+
+/** Most of it is spent waiting for a disk that other tests may be using. */
+setDefaultTimeout(60_000);
+
+beforeAll(async () => {
+  await (await startEmbeddedPostgres({ dataDir: template })).stop();
+});
+
+afterAll(() => rmSync(closed, { recursive: true, force: true }));
+
+describe("an embedded Postgres", () => {
+  test("keeps what was committed over a stop and a start, below a closed folder", async () => {
+    const dataDir = join(closed, "kept");
+    await withServer(dataDir, (sql) => sql`CREATE TABLE kept AS SELECT 1 AS answer`);
+    await withServer(dataDir, async (sql) => expect((await sql`SELECT answer FROM kept`)[0].answer).toBe(1));
+  });
+
+  test("is durable, in UTF-8, in UTC, and open to 200 connections on the loopback address alone", async () => {
+    await withServer(freshCopy("settings"), async (sql) => {
+      const [settings] = await sql`
+        SELECT current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS commits,
+          current_setting('full_page_writes') AS pages, current_setting('timezone') AS zone,
+          current_setting('max_connections') AS connections, current_setting('listen_addresses') AS addresses,
+          current_setting('unix_socket_directories') AS sockets, current_setting('server_encoding') AS encoding,
+          datlocale AS locale
+        FROM pg_database WHERE datname = current_database()`;
+      expect(settings).toEqual({
+        fsync: "on",
+        commits: "on",
+        pages: "on",
+        zone: "UTC",
+        connections: "200",
+        addresses: "127.0.0.1",
+        sockets: "",
+        encoding: "UTF8",
+        locale: "C.UTF-8",
+      });
+    });
+  });
+
+  test("asks for the password, which only its own account can read", async () => {
+    const dataDir = freshCopy("password");
+    const server = await startEmbeddedPostgres({ dataDir });
+    try {
+      const wrong = new URL(server.url);
+      wrong.password = "guessed";
+      await expect(query(wrong.href, (sql) => sql`SELECT 1`)).rejects.toThrow(
+        "password authentication failed",
+      );
+      expect(statSync(join(dataDir, "postgres", "password")).mode & 0o777).toBe(0o600);
+    } finally {
+      await server.stop();
+    }
+  });
+
+  test("is refused to a second process, which is told the first one's pid", async () => {
+    const dataDir = freshCopy("refused");
+    const first = await startElsewhere(dataDir);
+    try {
+      await expect(startEmbeddedPostgres({ dataDir })).rejects.toThrow(
+        `the database in ${dataDir} is in use by the process with pid ${first.pid}`,
+      );
+      expect(await query(first.url, (sql) => sql`SELECT 1 AS answer`)).toHaveLength(1);
+    } finally {
+      await first.killOwner();
+    }
+  });
+
+  test("is refused a second time within one process, and free again after the stop", async () => {
+    const dataDir = freshCopy("twice");
+    const first = await startEmbeddedPostgres({ dataDir });
+    await expect(startEmbeddedPostgres({ dataDir })).rejects.toThrow(`pid ${process.pid}`);
+    await first.stop();
+    await first.stop();
+    await withServer(dataDir, (sql) => sql`SELECT 1`);
+  });
+
+  test("ends with its owner, even by SIGKILL, and loses no committed row", async () => {
+    const dataDir = freshCopy("killed");
+    const first = await startElsewhere(dataDir);
+    await query(first.url, (sql) => sql`CREATE TABLE kept AS SELECT 1 AS answer`);
+    const postmaster = postmasterPid(dataDir);
+    await first.killOwner();
+    await until(() => !isRunning(postmaster));
+    await withServer(dataDir, async (sql) => expect((await sql`SELECT answer FROM kept`)[0].answer).toBe(1));
+  });
+
+  test("waits for an earlier server that is still shutting down", async () => {
+    const dataDir = freshCopy("overlap");
+    const first = await startElsewhere(dataDir);
+    const postmaster = postmasterPid(dataDir);
+    process.kill(postmaster, "SIGSTOP");
+    await first.killOwner();
+    // Everything up to the wait for the earlier server is done when the call returns.
+    const second = startEmbeddedPostgres({ dataDir });
+    expect(isRunning(postmaster)).toBe(true);
+    process.kill(postmaster, "SIGCONT");
+    await (await second).stop();
+  });
+
+  test("takes no stranger for its earlier server when that one's pid has been given away", async () => {
+    const dataDir = freshCopy("stale");
+    const pidFile = join(dataDir, "postgres", "data", "postmaster.pid");
+    const server = await startEmbeddedPostgres({ dataDir });
+    const lines = readFileSync(pidFile, "utf8").split("\n");
+    await server.stop();
+
+    const { uid, gid } = statSync(join(dataDir, "postgres"));
+    const identity =
+      process.getuid?.() === 0 ? ["setpriv", `--reuid=${uid}`, `--regid=${gid}`, "--clear-groups"] : [];
+    const stranger = Bun.spawn([...identity, "sleep", "600"]);
+    try {
+      // Postgres judges by kill(pid, 0), which only tells of processes of its own account.
+      await until(() => statSync(`/proc/${stranger.pid}`).uid === uid);
+      writeFileSync(pidFile, [String(stranger.pid), ...lines.slice(1)].join("\n"));
+      await withServer(dataDir, (sql) => sql`SELECT 1`);
+      expect(stranger.exitCode).toBeNull();
+    } finally {
+      stranger.kill();
+    }
+  });
+
+  test("starts over when its making was killed midway", async () => {
+    const dataDir = join(closed, "half");
+    const home = join(dataDir, "postgres");
+    const first = spawnOwner(dataDir);
+    await until(() => partials(home).some((name) => existsSync(join(home, name, "base"))));
+    first.kill("SIGKILL");
+    await first.exited;
+    expect(existsSync(join(home, "data"))).toBe(false);
+    await withServer(dataDir, (sql) => sql`SELECT 1`);
+    expect(partials(home)).toEqual([]);
+  });
+});
+
+const POLL_MS = 5;
+const WAIT_MS = 30_000;
+
+async function until(holds: () => boolean): Promise<void> {
+  const giveUpAt = Date.now() + WAIT_MS;
+  while (!holds()) {
+    if (Date.now() > giveUpAt) throw new Error(`it did not come true within ${WAIT_MS} ms: ${holds}`);
+    await Bun.sleep(POLL_MS);
+  }
+}
+
+/** A data directory of its own from one initdb, since that takes most of a second. */
+function freshCopy(name: string): string {
+  const dataDir = join(closed, name);
+  mkdirSync(dataDir);
+  // Only cp keeps the owner, which the server's account depends on.
+  Bun.spawnSync(["cp", "-a", join(template, "postgres"), dataDir]);
+  return dataDir;
+}
+
+async function withServer(dataDir: string, act: (sql: SQL) => Promise<unknown>): Promise<void> {
+  const server: EmbeddedPostgres = await startEmbeddedPostgres({ dataDir });
+  try {
+    await query(server.url, act);
+  } finally {
+    await server.stop();
+  }
+}
+
+async function query<Rows>(url: string, act: (sql: SQL) => Promise<Rows>): Promise<Rows> {
+  const sql = new SQL(url, { max: 1 });
+  try {
+    return await act(sql);
+  } finally {
+    await sql.close();
+  }
+}
+
+function spawnOwner(dataDir: string) {
+  const code = `
+    import { startEmbeddedPostgres } from ${JSON.stringify(join(import.meta.dir, "embedded-postgres.ts"))};
+    console.log((await startEmbeddedPostgres({ dataDir: ${JSON.stringify(dataDir)} })).url);`;
+  return Bun.spawn([process.execPath, "-e", code], { stdout: "pipe", stderr: "inherit" });
+}
+
+/** Starts the server in another process, which holds it until it is killed. */
+async function startElsewhere(dataDir: string) {
+  const owner = spawnOwner(dataDir);
+  const { value } = await owner.stdout.getReader().read();
+  const url = new TextDecoder().decode(value).trim();
+  return {
+    url,
+    pid: owner.pid,
+    killOwner: async () => {
+      owner.kill("SIGKILL");
+      await owner.exited;
+    },
+  };
+}
+
+function postmasterPid(dataDir: string): number {
+  return Number(readFileSync(join(dataDir, "postgres", "data", "postmaster.pid"), "utf8").split("\n")[0]);
+}
+
+/** An ended process whose new parent has not asked for its exit code yet is still listed, without arguments. */
+function isRunning(pid: number): boolean {
+  const path = `/proc/${pid}/cmdline`;
+  return existsSync(path) && readFileSync(path, "utf8") !== "";
+}
+
+function partials(home: string): string[] {
+  return existsSync(home) ? readdirSync(home).filter((name) => name.startsWith("partial-")) : [];
+}

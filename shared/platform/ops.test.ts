@@ -1,0 +1,69 @@
+import { afterEach, describe, expect, test } from "bun:test";
+import { createMetrics } from "./metrics.ts";
+import { type Ops, startOps } from "./ops.ts";
+
+let ops: Ops | undefined;
+afterEach(() => ops?.stop());
+
+function start(
+  ready: () => boolean | Promise<boolean>,
+  routes: Record<string, (request: Request) => Promise<Response>> = {},
+): (path: string, init?: RequestInit) => Promise<Response> {
+  const started = startOps({ host: "127.0.0.1", port: 0, ready, metrics: createMetrics(), routes });
+  ops = started;
+  return (path, init) => fetch(`http://127.0.0.1:${started.port}${path}`, init);
+}
+
+describe("the door for operators", () => {
+  test("says that the process is alive, and what it counts", async () => {
+    const call = start(() => true);
+    expect((await call("/healthz")).status).toBe(200);
+    const page = await call("/metrics");
+    expect(page.headers.get("content-type")).toStartWith("text/plain");
+    expect(await page.text()).toContain("jobwheel_jobs_created_total 0");
+  });
+
+  test("says whether the process serves, anew for each question, and stays alive when it does not", async () => {
+    let serves = true;
+    const call = start(async () => serves);
+    expect((await call("/readyz")).status).toBe(200);
+    serves = false;
+    expect((await call("/readyz")).status).toBe(503);
+    expect((await call("/healthz")).status).toBe(200);
+  });
+
+  test("takes a failed or hanging check for a no", async () => {
+    let call = start(() => Promise.reject(new Error("no Postgres")));
+    expect((await call("/readyz")).status).toBe(503);
+    await ops?.stop();
+    call = start(() => Promise.withResolvers<boolean>().promise);
+    expect((await call("/readyz")).status).toBe(503);
+  });
+
+  test("has further routes by method and path, and nothing else", async () => {
+    const call = start(() => true, {
+      "POST /echo": async (request) => new Response(await request.text()),
+    });
+    expect(await (await call("/echo", { method: "POST", body: "hello" })).text()).toBe("hello");
+    expect((await call("/echo")).status).toBe(404);
+    expect((await call("/healthz", { method: "POST" })).status).toBe(404);
+    expect((await call("/healthz", { method: "HEAD" })).status).toBe(200);
+    expect((await call("/")).status).toBe(404);
+  });
+
+  test("tells nothing about a route that throws", async () => {
+    const call = start(() => true, { "GET /boom": () => Promise.reject(new Error("secret detail")) });
+    const answer = await call("/boom");
+    expect(answer.status).toBe(500);
+    expect(await answer.text()).toBe("internal error\n");
+  });
+
+  test("refuses a port that is taken", () => {
+    start(() => true);
+    const port = ops?.port ?? 0;
+    expect(port).toBeGreaterThan(0);
+    expect(() =>
+      startOps({ host: "127.0.0.1", port, ready: () => true, metrics: createMetrics() }),
+    ).toThrow();
+  });
+});

@@ -1,0 +1,69 @@
+import type { Metrics } from "./metrics.ts";
+
+export interface Ops {
+  /** The one that was asked for, or that the system chose for 0. */
+  port: number;
+  stop(): Promise<void>;
+}
+
+/** A probe that waits longer has given up, and an answer that takes longer is a no. */
+const READY_TIMEOUT_MS = 2_000;
+/** Enough for the largest payload that a job can carry. */
+const BODY_BYTES_MAX = 1_048_576;
+
+/**
+ * The door for operators, beside the API's: GET /healthz (alive), /readyz (200 while `ready` says so, else 503) and
+ * /metrics, and `routes` by method and path, such as "POST /echo". Throws if the port cannot be listened on.
+ */
+export function startOps({
+  host,
+  port,
+  ready,
+  metrics,
+  routes = {},
+}: {
+  host: string;
+  port: number;
+  /** Whether this process serves: not while it drains, nor without Postgres. A throw is a no. */
+  ready: () => boolean | Promise<boolean>;
+  metrics: Metrics;
+  routes?: Record<string, (request: Request) => Promise<Response>>;
+}): Ops {
+  const all = new Map(
+    Object.entries({
+      "GET /healthz": async () => new Response("ok\n"),
+      "GET /readyz": async () =>
+        (await isReady(ready)) ? new Response("ready\n") : new Response("not ready\n", { status: 503 }),
+      "GET /metrics": async () => {
+        const { text, contentType } = await metrics.page();
+        return new Response(text, { headers: { "content-type": contentType } });
+      },
+      ...routes,
+    }),
+  );
+  const server = Bun.serve({
+    hostname: host,
+    port,
+    maxRequestBodySize: BODY_BYTES_MAX,
+    development: false,
+    fetch(request) {
+      const method = request.method === "HEAD" ? "GET" : request.method;
+      const route = all.get(`${method} ${new URL(request.url).pathname}`);
+      return route?.(request) ?? new Response("not found\n", { status: 404 });
+    },
+    error: () => new Response("internal error\n", { status: 500 }),
+  });
+  return { port: server.port ?? port, stop: () => server.stop(true) };
+}
+
+async function isReady(ready: () => boolean | Promise<boolean>): Promise<boolean> {
+  const late = Promise.withResolvers<boolean>();
+  const timer = setTimeout(() => late.resolve(false), READY_TIMEOUT_MS);
+  try {
+    return await Promise.race([ready(), late.promise]);
+  } catch {
+    return false;
+  } finally {
+    clearTimeout(timer);
+  }
+}

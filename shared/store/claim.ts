@@ -1,0 +1,204 @@
+import { idToUuid, JOB_PREFIX, RUN_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../domain/ids.ts";
+import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
+import { environmentCode, regionCode } from "./codes.ts";
+import { column, type Database } from "./database.ts";
+
+/** An owed attempt that a delivery node wants to send, with the run id to record it under. */
+export interface Claim {
+  projectNo: ProjectNo;
+  environment: Environment;
+  region: Region;
+  jobId: string;
+  attempt: number;
+  runId: string;
+}
+
+/** What the claim decided. Instants are milliseconds since 1970 by the database's clock. */
+export type Claimed =
+  | { kind: "granted"; attempt: GrantedAttempt }
+  /** Not owed any more: sent, canceled or over. */
+  | { kind: "gone" }
+  | { kind: "early"; waitMs: number }
+  /** The project has as many requests in flight as it may have; it is noted that this region waits. */
+  | { kind: "no_permit" }
+  /** The month's quota is used up, or an operator holds the project. */
+  | { kind: "blocked"; untilAt: number };
+
+/** All that sending takes, so that the claim is the only question asked before dialling. */
+export interface GrantedAttempt {
+  jobId: string;
+  /** The claim's run id, or the one that a manual retry had already been answered with. */
+  runId: string;
+  attemptsAllowed: number;
+  /** When it was due, for `Service-Scheduled-At`. */
+  scheduledAt: number;
+  startedAt: number;
+  targetUrl: string;
+  payload: string;
+  scheduleId: string | null;
+  maxAttempts: number;
+  baseSeconds: number;
+  capSeconds: number;
+}
+
+/** Thrown to a node that was declared dead: nothing was claimed, and nothing will be. */
+export class NodeDeclaredDead extends Error {}
+
+/** How long a held project is left alone before it is looked at again. */
+const HELD_PAUSE_SECONDS = 2;
+
+/**
+ * Claims many attempts in one self-committing statement: permit, quota, run and start, all or nothing for each.
+ *
+ * Lock order: the node, the flows by project, the open jobs by id. Under READ COMMITTED a locked row is read in its
+ * newest version, and an UPDATE of a row that this statement has locked starts from that version as well; so the
+ * counts are exact although the statement's snapshot may be older than a mate's commit. What is owed is looked up by
+ * its key alone and judged afterwards: a condition on due_at in the join would invite the planner to the index of due
+ * rows, where one project's backlog stands in every look-up's way.
+ *
+ * A claim may hold each job once; the caller sees to that. Answers come in the order of the claims.
+ */
+export async function claimAttempts(
+  db: Database,
+  nodeId: number,
+  claims: readonly Claim[],
+): Promise<Claimed[]> {
+  const rows = await db.run<ClaimRow>("claim", CLAIM, [
+    nodeId,
+    column(claims.map((claim) => claim.projectNo)),
+    column(claims.map((claim) => environmentCode(claim.environment))),
+    column(claims.map((claim) => regionCode(claim.region))),
+    column(claims.map((claim) => idToUuid(claim.jobId))),
+    column(claims.map((claim) => claim.attempt)),
+    column(claims.map((claim) => idToUuid(claim.runId))),
+  ]);
+  // A living node is answered with one row more than there are verdicts.
+  if (rows.length === 0) throw new NodeDeclaredDead(`node ${nodeId} was declared dead`);
+  const answers: Claimed[] = claims.map(() => ({ kind: "gone" }));
+  for (const row of rows) if (row.n > 0) answers[row.n - 1] = readClaimed(row);
+  return answers;
+}
+
+const CLAIM = `
+WITH living AS MATERIALIZED (
+  SELECT id FROM nodes WHERE id = $1 AND NOT dead FOR KEY SHARE
+), item AS MATERIALIZED (
+  SELECT i.*
+    FROM unnest($2::int[], $3::smallint[], $4::smallint[], $5::uuid[], $6::smallint[], $7::uuid[])
+         WITH ORDINALITY AS i (project_no, environment, region, job_id, attempt, run_id, n)
+   WHERE EXISTS (SELECT FROM living)
+), flow AS MATERIALIZED (
+  SELECT i.*, f.held,
+         f.concurrency - f.development_jobs - f.production_jobs - f.development_webhooks - f.production_webhooks AS free,
+         f.month_runs_max - CASE WHEN f.month = date_trunc('month', now())::date THEN f.month_runs ELSE 0 END AS runs_left
+    FROM item i JOIN flows f USING (project_no)
+   ORDER BY f.project_no
+     FOR NO KEY UPDATE OF f
+), owed AS MATERIALIZED (
+  SELECT i.n, i.attempt AS asked, i.run_id AS new_run_id, i.held, i.free, i.runs_left,
+         o.project_no, o.environment, o.region, o.job_id, o.attempt, o.attempts_allowed, o.due_at, o.run_id
+    FROM flow i
+    JOIN open_jobs o ON o.project_no = i.project_no AND o.environment = i.environment
+                    AND o.region = i.region AND o.job_id = i.job_id
+   ORDER BY o.job_id
+     FOR NO KEY UPDATE OF o
+), ranked AS (
+  SELECT *, due_at <= now() AS due, run_id IS NULL AS counted,
+         row_number() OVER w AS rank, count(*) FILTER (WHERE run_id IS NULL) OVER w AS counted_rank
+    FROM owed
+   WHERE attempt = asked AND due_at IS NOT NULL
+  WINDOW w AS (PARTITION BY project_no, due_at <= now() ORDER BY n)
+), verdict AS MATERIALIZED (
+  SELECT *, CASE WHEN NOT due THEN 'early'
+                 WHEN held OR (counted AND counted_rank > runs_left) THEN 'blocked'
+                 WHEN rank > free THEN 'no_permit'
+                 ELSE 'granted' END AS kind
+    FROM ranked
+), taken AS (
+  UPDATE open_jobs o
+     SET due_at = NULL, run_id = coalesce(o.run_id, v.new_run_id), node_id = $1, started_at = now()
+    FROM verdict v
+   WHERE v.kind = 'granted' AND o.project_no = v.project_no AND o.environment = v.environment
+     AND o.region = v.region AND o.job_id = v.job_id
+), counted AS (
+  UPDATE flows f
+     SET development_jobs = f.development_jobs + c.development,
+         production_jobs = f.production_jobs + c.production,
+         month_runs = CASE WHEN f.month = c.month THEN f.month_runs ELSE 0 END + c.runs,
+         month = c.month,
+         waiting_regions = f.waiting_regions | c.waiting
+    FROM (SELECT project_no, date_trunc('month', now())::date AS month,
+                 count(*) FILTER (WHERE kind = 'granted' AND environment = 0) AS development,
+                 count(*) FILTER (WHERE kind = 'granted' AND environment = 1) AS production,
+                 count(*) FILTER (WHERE kind = 'granted' AND counted) AS runs,
+                 coalesce(bit_or(1 << region) FILTER (WHERE kind = 'no_permit'), 0)::smallint AS waiting
+            FROM verdict GROUP BY project_no) c
+   WHERE f.project_no = c.project_no
+), usage AS (
+  INSERT INTO usage_days AS u (project_no, day, region, runs)
+  SELECT project_no, now()::date, region, count(*)
+    FROM verdict WHERE kind = 'granted' AND counted
+   GROUP BY project_no, region ORDER BY project_no, region
+      ON CONFLICT (project_no, day, region) DO UPDATE SET runs = u.runs + excluded.runs
+)
+SELECT v.n::int AS n, v.kind,
+       CASE v.kind
+         WHEN 'early' THEN extract(epoch FROM v.due_at - now()) * 1000
+         WHEN 'blocked' THEN extract(epoch FROM CASE WHEN v.held THEN now() + interval '${HELD_PAUSE_SECONDS} s'
+                                                     ELSE date_trunc('month', now()) + interval '1 month' END) * 1000
+       END::float8 AS wait,
+       v.job_id, coalesce(v.run_id, v.new_run_id) AS run_id, v.attempts_allowed,
+       (extract(epoch FROM CASE WHEN v.attempt = 1 AND v.run_id IS NULL THEN j.run_at ELSE v.due_at END) * 1000)::float8 AS scheduled_at,
+       (extract(epoch FROM now()) * 1000)::float8 AS started_at,
+       j.target_url, j.payload, j.schedule_id, j.max_attempts, j.base_seconds, j.cap_seconds
+  FROM verdict v
+  LEFT JOIN jobs j ON v.kind = 'granted' AND j.project_no = v.project_no AND j.environment = v.environment
+                  AND j.region = v.region AND j.id = v.job_id
+ UNION ALL
+SELECT 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM living`;
+
+interface ClaimRow {
+  /** The claim's place, from 1; 0 in the row that stands for the living node. */
+  n: number;
+  kind: Exclude<Claimed["kind"], "gone">;
+  wait: number | null;
+  job_id: string;
+  run_id: string;
+  attempts_allowed: number;
+  scheduled_at: number;
+  started_at: number;
+  target_url: string;
+  payload: string;
+  schedule_id: string | null;
+  max_attempts: number;
+  base_seconds: number;
+  cap_seconds: number;
+}
+
+function readClaimed(row: ClaimRow): Claimed {
+  switch (row.kind) {
+    case "granted":
+      return {
+        kind: "granted",
+        attempt: {
+          jobId: uuidToId(JOB_PREFIX, row.job_id),
+          runId: uuidToId(RUN_PREFIX, row.run_id),
+          attemptsAllowed: row.attempts_allowed,
+          scheduledAt: row.scheduled_at,
+          startedAt: row.started_at,
+          targetUrl: row.target_url,
+          payload: row.payload,
+          scheduleId: row.schedule_id === null ? null : uuidToId(SCHEDULE_PREFIX, row.schedule_id),
+          maxAttempts: row.max_attempts,
+          baseSeconds: row.base_seconds,
+          capSeconds: row.cap_seconds,
+        },
+      };
+    case "early":
+      return { kind: "early", waitMs: row.wait ?? 0 };
+    case "blocked":
+      return { kind: "blocked", untilAt: row.wait ?? 0 };
+    case "no_permit":
+      return { kind: "no_permit" };
+  }
+}

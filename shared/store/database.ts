@@ -1,0 +1,103 @@
+import { drizzle, type NodePgDatabase } from "drizzle-orm/node-postgres";
+import pg from "pg";
+import type { Log } from "../platform/log.ts";
+import * as schema from "./schema.ts";
+
+/**
+ * One cell's Postgres. `drizzle` serves what runs rarely; the statements that run for every job go through `run`
+ * as named prepared statements, because building and planning them each time costs more than executing them.
+ */
+export interface Database {
+  drizzle: NodePgDatabase<typeof schema>;
+  /**
+   * Runs one self-committing statement. `name` must belong to `text` alone.
+   * Throws StoreUnavailable when the outcome is unknown or the server cannot be asked; other errors as they are.
+   */
+  run<Row>(name: string, text: string, values: unknown[]): Promise<Row[]>;
+  close(): Promise<void>;
+}
+
+/** Postgres could not be asked, or its answer did not arrive: whether the statement took effect is not known. */
+export class StoreUnavailable extends Error {}
+
+/** A connection that cannot be opened in this time is not waited for: the API promises 503 within 2 s. */
+const CONNECT_TIMEOUT_MS = 1_500;
+
+/**
+ * A statement whose answer does not arrive is given up by the client as well; a dead network tells nobody.
+ * Longer than the server's own statement_timeout, so that it is normally the server that decides.
+ */
+const ANSWER_TIMEOUT_MS = 8_000;
+
+/**
+ * How long a statement may run on the server. Rows are owed from the moment of their statement, so this is also how
+ * late a row may appear behind that moment, which the sweep's low-water marks allow for (sweep.ts).
+ */
+export const STATEMENT_TIMEOUT_MS = 5_000;
+
+/** What every session of the service's role runs with; `migrate` stores them and `openDatabase` checks them. */
+export const SESSION_SETTINGS: Record<string, string> = {
+  statement_timeout: `${STATEMENT_TIMEOUT_MS}ms`,
+  idle_in_transaction_session_timeout: "5s",
+  // Plans are made while the queue is empty and are kept while it grows: an index is always the right way in.
+  enable_seqscan: "off",
+  enable_hashjoin: "off",
+  enable_mergejoin: "off",
+  jit: "off",
+  timezone: "UTC",
+};
+
+export function openDatabase(url: string, options: { connections: number; log: Log }): Database {
+  const pool = new pg.Pool({
+    connectionString: url,
+    max: options.connections,
+    connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
+    query_timeout: ANSWER_TIMEOUT_MS,
+    idleTimeoutMillis: 0,
+    keepAlive: true,
+  });
+  pool.on("error", (error) => options.log.warn({ error: error.message }, "postgres.connection_lost"));
+  return {
+    drizzle: drizzle(pool, { schema }),
+    async run(name, text, values) {
+      try {
+        return (await pool.query({ name, text, values })).rows;
+      } catch (error) {
+        throw isDatabaseFault(error) ? new StoreUnavailable(describe(error), { cause: error }) : error;
+      }
+    },
+    close: () => pool.end(),
+  };
+}
+
+/**
+ * Whether an error says something about the server or the way to it, rather than about the statement's data.
+ * Classes of SQLSTATE: 08 connection, 40 rollback, 53 resources, 55 lock, 57 operator, 58 system, XX internal;
+ * an error without a SQLSTATE comes from the socket or the pool.
+ */
+export function isDatabaseFault(error: unknown): boolean {
+  if (error instanceof StoreUnavailable) return true;
+  if (!(error instanceof Error)) return false;
+  const code = (error as { code?: unknown }).code;
+  if (error instanceof pg.DatabaseError) return /^(08|40|53|55|57|58|XX|25)/.test(error.code ?? "");
+  return typeof code === "string" || /timeout|terminated|Connection|closed/i.test(error.message);
+}
+
+/** An array parameter as Postgres reads it; for numbers, uuids and instants, which need no quoting. */
+export function column(values: readonly (number | string | null)[]): string {
+  let text = "{";
+  for (let index = 0; index < values.length; index++) {
+    if (index > 0) text += ",";
+    text += values[index] ?? "NULL";
+  }
+  return `${text}}`;
+}
+
+/** An instant in milliseconds since 1970 as Postgres reads it inside an array parameter. */
+export function instant(ms: number): string {
+  return `"${new Date(ms).toISOString()}"`;
+}
+
+function describe(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

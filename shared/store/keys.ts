@@ -1,0 +1,121 @@
+import { and, eq, gt, isNull, or, sql } from "drizzle-orm";
+import { idToUuid, KEY_PREFIX, uuidToId } from "../domain/ids.ts";
+import type { KeyScope } from "../domain/key.ts";
+import type { Environment, ProjectNo } from "../domain/scope.ts";
+import { environmentCode, environmentOf } from "./codes.ts";
+import type { Database } from "./database.ts";
+import { type ProjectRow, readProject } from "./projects.ts";
+import { apiKeys, projects } from "./schema.ts";
+
+export interface NewKey {
+  id: string;
+  projectNo: ProjectNo;
+  environment: Environment;
+  scope: KeyScope;
+  name: string | null;
+  /** SHA-256 of the key. */
+  hash: Buffer;
+  expiresAt: Date | null;
+}
+
+export interface KeyRow extends Omit<NewKey, "hash"> {
+  revokedAt: Date | null;
+  lastUsedAt: Date | null;
+}
+
+/** Who a request comes from. */
+export interface Caller {
+  keyId: string;
+  scope: KeyScope;
+  environment: Environment;
+  project: ProjectRow;
+}
+
+export async function addKey(db: Pick<Database["drizzle"], "insert">, key: NewKey): Promise<void> {
+  await db.insert(apiKeys).values({
+    id: idToUuid(key.id),
+    projectNo: key.projectNo,
+    environment: environmentCode(key.environment),
+    scope: key.scope,
+    name: key.name,
+    hash: key.hash,
+    expiresAt: key.expiresAt,
+  });
+}
+
+/** The caller whose key has this hash, or null if the key is unknown, revoked or expired. */
+export async function findCaller(db: Database, hash: Buffer): Promise<Caller | null> {
+  const [row] = await db.drizzle
+    .select()
+    .from(apiKeys)
+    .innerJoin(projects, eq(projects.no, apiKeys.projectNo))
+    .where(
+      and(
+        eq(apiKeys.hash, hash),
+        isNull(apiKeys.revokedAt),
+        or(isNull(apiKeys.expiresAt), gt(apiKeys.expiresAt, sql`now()`)),
+      ),
+    );
+  if (row === undefined) return null;
+  const key = readKey(row.api_keys);
+  return {
+    keyId: key.id,
+    scope: key.scope,
+    environment: key.environment,
+    project: readProject(row.projects),
+  };
+}
+
+export async function findKey(db: Database, id: string): Promise<KeyRow | null> {
+  const [row] = await db.drizzle
+    .select()
+    .from(apiKeys)
+    .where(eq(apiKeys.id, idToUuid(id)));
+  return row === undefined ? null : readKey(row);
+}
+
+export async function listKeys(db: Database, projectNo: ProjectNo): Promise<KeyRow[]> {
+  return (
+    await db.drizzle.select().from(apiKeys).where(eq(apiKeys.projectNo, projectNo)).orderBy(apiKeys.id)
+  ).map(readKey);
+}
+
+/** False if there is no such key, or it was revoked before. */
+export async function revokeKey(db: Database, id: string): Promise<boolean> {
+  const rows = await db.drizzle
+    .update(apiKeys)
+    .set({ revokedAt: sql`now()` })
+    .where(and(eq(apiKeys.id, idToUuid(id)), isNull(apiKeys.revokedAt)))
+    .returning({ id: apiKeys.id });
+  return rows.length === 1;
+}
+
+/** Adds the successor of a key and lets the key itself expire after the overlap, in one transaction. */
+export async function replaceKey(
+  db: Database,
+  id: string,
+  successor: NewKey,
+  overlapHours: number,
+): Promise<void> {
+  await db.drizzle.transaction(async (tx) => {
+    await addKey(tx, successor);
+    const end = sql`now() + ${overlapHours}::int * interval '1 h'`;
+    await tx
+      .update(apiKeys)
+      .set({ expiresAt: sql`least(${apiKeys.expiresAt}, ${end})` })
+      .where(eq(apiKeys.id, idToUuid(id)));
+  });
+}
+
+function readKey(row: typeof apiKeys.$inferSelect): KeyRow {
+  return {
+    id: uuidToId(KEY_PREFIX, row.id),
+    projectNo: row.projectNo,
+    environment: environmentOf(row.environment),
+    scope: row.scope as KeyScope,
+    name: row.name,
+    expiresAt: row.expiresAt,
+    revokedAt: row.revokedAt,
+    lastUsedAt: row.lastUsedAt,
+  };
+}

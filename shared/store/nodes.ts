@@ -1,0 +1,158 @@
+import { JOB_PREFIX, RUN_PREFIX, uuidToId } from "../domain/ids.ts";
+import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
+import { environmentOf, regionCode, regionOf } from "./codes.ts";
+import { column, type Database } from "./database.ts";
+
+export type NodeKind = "worker" | "delivery";
+
+export interface NodeRow {
+  id: number;
+  kind: NodeKind;
+  name: string;
+  regions: Region[];
+  process: string;
+  dead: boolean;
+  /** Since its last heartbeat. */
+  silentMs: number;
+}
+
+/** Adds a node under a name that no living node of its kind has. The answer is its id, or null if the name is taken. */
+export async function addNode(
+  db: Database,
+  node: { kind: NodeKind; name: string; regions: readonly Region[]; process: string },
+): Promise<number | null> {
+  const values = [node.kind, node.name, column(node.regions.map(regionCode)), node.process];
+  const [row] = await db.run<{ id: number }>("add_node", ADD, values);
+  return row?.id ?? null;
+}
+
+const ADD = `
+INSERT INTO nodes (kind, name, regions, process) VALUES ($1, $2, $3::smallint[], $4)
+    ON CONFLICT (kind, name) WHERE NOT dead DO NOTHING
+RETURNING id`;
+
+export async function findLivingNode(db: Database, kind: NodeKind, name: string): Promise<NodeRow | null> {
+  const [row] = await db.run<Row>("find_node", `${SELECT} WHERE kind = $1 AND name = $2 AND NOT dead`, [
+    kind,
+    name,
+  ]);
+  return row === undefined ? null : readNode(row);
+}
+
+/** Every node that is not dead, and for an hour those that are. */
+export async function listNodes(db: Database): Promise<NodeRow[]> {
+  const rows = await db.run<Row>(
+    "list_nodes",
+    `${SELECT} WHERE NOT dead OR seen_at > now() - interval '1 h' ORDER BY id`,
+    [],
+  );
+  return rows.map(readNode);
+}
+
+const SELECT = `
+SELECT id, kind, name, regions, process, dead, (extract(epoch FROM now() - seen_at) * 1000)::float8 AS silent_ms FROM nodes`;
+
+/** Says that a node is alive. False if it was declared dead, and then it must claim nothing more. */
+export async function beatNode(db: Database, id: number): Promise<boolean> {
+  const rows = await db.run(
+    "beat_node",
+    "UPDATE nodes SET seen_at = now() WHERE id = $1 AND NOT dead RETURNING id",
+    [id],
+  );
+  return rows.length === 1;
+}
+
+/**
+ * Declares a node dead. It waits for claims that are under way and none follows; what the node had on the wire is
+ * thereby lost and may be rescued. Only for a node whose death is proved.
+ */
+export async function declareNodeDead(db: Database, id: number): Promise<boolean> {
+  const rows = await db.run(
+    "declare_dead",
+    "UPDATE nodes SET dead = true WHERE id = $1 AND NOT dead RETURNING id",
+    [id],
+  );
+  return rows.length === 1;
+}
+
+/** An attempt on the wire whose node will not settle it. */
+export interface LostAttempt {
+  projectNo: ProjectNo;
+  environment: Environment;
+  region: Region;
+  shard: number | null;
+  jobId: string;
+  runId: string;
+  attempt: number;
+  attemptsAllowed: number;
+  elapsedMs: number;
+  /** Whether the node's death is proved; else the attempt has outlived its deadline. */
+  nodeDead: boolean;
+}
+
+/** Attempts of dead nodes, and those that began more than `overdueMs` ago. The work grows with what is on the wire. */
+export async function listLostAttempts(
+  db: Database,
+  overdueMs: number,
+  limit: number,
+): Promise<LostAttempt[]> {
+  const rows = await db.run<LostRow>("list_lost", LOST, [overdueMs, limit]);
+  return rows.map((row) => ({
+    projectNo: row.project_no,
+    environment: environmentOf(row.environment),
+    region: regionOf(row.region),
+    shard: row.shard,
+    jobId: uuidToId(JOB_PREFIX, row.job_id),
+    runId: uuidToId(RUN_PREFIX, row.run_id),
+    attempt: row.attempt,
+    attemptsAllowed: row.attempts_allowed,
+    elapsedMs: row.elapsed_ms,
+    nodeDead: row.node_dead,
+  }));
+}
+
+const LOST = `
+SELECT o.project_no, o.environment, o.region, l.shard, o.job_id, o.run_id, o.attempt, o.attempts_allowed,
+       (extract(epoch FROM now() - o.started_at) * 1000)::float8 AS elapsed_ms, coalesce(n.dead, true) AS node_dead
+  FROM (SELECT * FROM open_jobs WHERE run_id IS NOT NULL OFFSET 0) o
+  LEFT JOIN nodes n ON n.id = o.node_id
+  LEFT JOIN lanes l ON l.project_no = o.project_no AND l.region = o.region AND l.environment = o.environment
+ WHERE o.node_id IS NOT NULL
+   AND (coalesce(n.dead, true) OR o.started_at < now() - $1::float8 * interval '1 ms')
+ ORDER BY o.started_at
+ LIMIT $2`;
+
+interface LostRow {
+  project_no: number;
+  environment: number;
+  region: number;
+  shard: number | null;
+  job_id: string;
+  run_id: string;
+  attempt: number;
+  attempts_allowed: number;
+  elapsed_ms: number;
+  node_dead: boolean;
+}
+
+interface Row {
+  id: number;
+  kind: NodeKind;
+  name: string;
+  regions: number[];
+  process: string;
+  dead: boolean;
+  silent_ms: number;
+}
+
+function readNode(row: Row): NodeRow {
+  return {
+    id: row.id,
+    kind: row.kind,
+    name: row.name,
+    regions: row.regions.map(regionOf),
+    process: row.process,
+    dead: row.dead,
+    silentMs: row.silent_ms,
+  };
+}

@@ -1,0 +1,250 @@
+import { idToUuid, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../domain/ids.ts";
+import { RUN_STATUSES, type RunStatus } from "../domain/run.ts";
+import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
+import { environmentCode, regionOf, runStatusCode, runStatusOf } from "./codes.ts";
+import { column, type Database } from "./database.ts";
+
+/** A run, ended or in progress. Instants are milliseconds since 1970. */
+export interface RunRow {
+  id: string;
+  jobId: string;
+  attempt: number;
+  status: RunStatus;
+  responseStatus: number | null;
+  error: string | null;
+  startedAt: number;
+  durationMs: number | null;
+  nextRetryAt: number | null;
+}
+
+type Scope = { projectNo: ProjectNo; environment: Environment };
+
+const ENDED_COLUMNS = `id, job_id, attempt, status, response_status, error,
+  (extract(epoch FROM started_at) * 1000)::float8 AS started_at, duration_ms,
+  (extract(epoch FROM next_retry_at) * 1000)::float8 AS next_retry_at`;
+const RUNNING_COLUMNS = `run_id AS id, job_id, attempt, 0::smallint AS status, NULL::smallint AS response_status, NULL AS error,
+  (extract(epoch FROM started_at) * 1000)::float8 AS started_at, NULL::int AS duration_ms, NULL::float8 AS next_retry_at`;
+const ENDED_CODES = `{${RUN_STATUSES.filter((status) => status !== "running")
+  .map(runStatusCode)
+  .join(",")}}`;
+
+/** One run, or null if this environment has none of that id. */
+export async function findRun(db: Database, scope: Scope, id: string): Promise<RunRow | null> {
+  const [row] = await db.run<Row>("find_run", FIND, [
+    scope.projectNo,
+    environmentCode(scope.environment),
+    idToUuid(id),
+  ]);
+  return row === undefined ? null : readRun(row);
+}
+
+const FIND = `
+SELECT ${RUNNING_COLUMNS} FROM open_jobs WHERE project_no = $1 AND environment = $2 AND run_id = $3
+UNION ALL
+SELECT ${ENDED_COLUMNS} FROM runs
+ WHERE project_no = $1 AND environment = $2 AND status = ANY ('${ENDED_CODES}') AND id = $3`;
+
+export interface RunListQuery extends Scope {
+  jobId: string | null;
+  status: RunStatus | null;
+  beforeId: string | null;
+  limit: number;
+}
+
+const NEWEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff";
+
+/** A page of an environment's runs, newest first; those in progress stand in the same order. */
+export async function listRuns(db: Database, query: RunListQuery): Promise<RunRow[]> {
+  const values = [
+    query.projectNo,
+    environmentCode(query.environment),
+    query.status === null ? column(RUN_STATUSES.map(runStatusCode)) : column([runStatusCode(query.status)]),
+    query.beforeId === null ? NEWEST_UUID : idToUuid(query.beforeId),
+    query.limit,
+  ];
+  const rows =
+    query.jobId === null
+      ? await db.run<Row>("list_runs", LIST, values)
+      : await db.run<Row>("list_runs_of_job", LIST_OF_JOB, [...values, idToUuid(query.jobId)]);
+  return rows.map(readRun);
+}
+
+const LIST = `
+SELECT * FROM (
+  (SELECT ${RUNNING_COLUMNS}
+     FROM (SELECT * FROM open_jobs WHERE project_no = $1 AND run_id IS NOT NULL OFFSET 0) running
+    WHERE 0 = ANY ($3::smallint[]) AND environment = $2 AND run_id < $4
+    ORDER BY run_id DESC LIMIT $5)
+  UNION ALL
+  SELECT found.*
+    FROM unnest($3::smallint[]) AS s (status)
+   CROSS JOIN LATERAL (
+     SELECT ${ENDED_COLUMNS} FROM runs
+      WHERE project_no = $1 AND environment = $2 AND status = s.status AND id < $4
+      ORDER BY id DESC LIMIT $5) found
+) page ORDER BY id DESC LIMIT $5`;
+
+// A job has few runs, so its own index finds them all and the filters follow.
+const LIST_OF_JOB = `
+SELECT * FROM (
+  SELECT ${RUNNING_COLUMNS}
+    FROM (SELECT * FROM open_jobs WHERE project_no = $1 AND run_id IS NOT NULL OFFSET 0) running
+   WHERE 0 = ANY ($3::smallint[]) AND environment = $2 AND job_id = $6 AND run_id < $4
+  UNION ALL
+  SELECT ${ENDED_COLUMNS}
+    FROM (SELECT * FROM runs WHERE job_id = $6 OFFSET 0) ended
+   WHERE project_no = $1 AND environment = $2 AND status = ANY ($3::smallint[]) AND id < $4
+) page ORDER BY id DESC LIMIT $5`;
+
+/** What a manual retry found. */
+export type Retried =
+  | { kind: "retried"; run: RunRow; region: Region; shard: number | null }
+  | { kind: "not_found" }
+  /** The run has not failed, or its job is running, succeeded or canceled. */
+  | { kind: "conflict" }
+  | { kind: "quota_exceeded" };
+
+/**
+ * Reopens the run's job for one more attempt, recorded under `newRunId` as running from this moment. A job that waits
+ * for its automatic retry gets this attempt in its place; one that has failed has at least this attempt left.
+ * Lock order as in claim.ts: the flow, then the job.
+ */
+export async function retryRun(
+  db: Database,
+  scope: Scope,
+  runId: string,
+  newRunId: string,
+): Promise<Retried> {
+  for (let look = 0; look < LOOKS_MAX; look++) {
+    const [row] = await db.run<RetryRow>("retry_run", RETRY, [
+      scope.projectNo,
+      environmentCode(scope.environment),
+      idToUuid(runId),
+      idToUuid(newRunId),
+    ]);
+    if (row?.outcome === "retried") {
+      const run: RunRow = {
+        id: newRunId,
+        jobId: uuidToId(JOB_PREFIX, row.job_id),
+        attempt: row.attempt,
+        status: "running",
+        responseStatus: null,
+        error: null,
+        startedAt: row.started_at,
+        durationMs: null,
+        nextRetryAt: null,
+      };
+      return { kind: "retried", run, region: regionOf(row.region), shard: row.shard };
+    }
+    if (row?.outcome === "quota_exceeded") return { kind: "quota_exceeded" };
+    const run = await findRun(db, scope, runId);
+    if (run === null) return { kind: "not_found" };
+    if (row?.outcome === "conflict" || run.status === "running" || run.status === "succeeded")
+      return { kind: "conflict" };
+  }
+  throw new Error(`the job of run ${runId} moved ${LOOKS_MAX} times while it was being retried`);
+}
+
+/** As for a cancel: a job that changed tables while its flow's lock was waited for is in neither; look again. */
+const LOOKS_MAX = 5;
+
+const RETRY = `
+WITH asked AS MATERIALIZED (
+  SELECT job_id FROM runs
+   WHERE project_no = $1 AND environment = $2 AND status IN (2, 3) AND id = $3
+), flow AS MATERIALIZED (
+  SELECT f.project_no, date_trunc('month', now())::date AS month,
+         f.month_runs_max - CASE WHEN f.month = date_trunc('month', now())::date THEN f.month_runs ELSE 0 END AS runs_left
+    FROM flows f
+   WHERE f.project_no = $1 AND EXISTS (SELECT FROM asked)
+     FOR NO KEY UPDATE
+), job AS MATERIALIZED (
+  SELECT j.id AS job_id, j.region, j.max_attempts
+    FROM asked a CROSS JOIN flow
+    JOIN jobs j ON j.project_no = $1 AND j.environment = $2 AND j.region = ANY ('{0,1,2,3}') AND j.id = a.job_id
+), open AS MATERIALIZED (
+  SELECT o.* FROM job j
+    JOIN open_jobs o ON o.project_no = $1 AND o.environment = $2 AND o.region = j.region AND o.job_id = j.job_id
+     FOR NO KEY UPDATE OF o
+), failed AS MATERIALIZED (
+  SELECT e.* FROM job j
+    JOIN ended_jobs e ON e.project_no = $1 AND e.environment = $2 AND e.status = 1 AND e.region = j.region AND e.job_id = j.job_id
+     FOR UPDATE OF e
+), decided AS MATERIALIZED (
+  SELECT j.job_id, j.region, f.month,
+         CASE WHEN o.job_id IS NULL AND e.job_id IS NULL THEN CASE WHEN over.status IS NULL THEN 'moved' ELSE 'conflict' END
+              WHEN o.job_id IS NOT NULL AND (o.run_id IS NOT NULL OR o.canceled) THEN 'conflict'
+              WHEN f.runs_left <= 0 THEN 'quota_exceeded'
+              ELSE 'retried' END AS outcome,
+         coalesce(o.attempt, e.attempts + 1)::smallint AS attempt,
+         coalesce(o.attempts_allowed, greatest(j.max_attempts, e.attempts + 1))::smallint AS attempts_allowed,
+         o.job_id IS NOT NULL AS was_queued
+    FROM job j CROSS JOIN flow f
+    LEFT JOIN open o ON true
+    LEFT JOIN failed e ON true
+    LEFT JOIN ended_jobs over ON over.project_no = $1 AND over.environment = $2 AND over.status IN (0, 2)
+                             AND over.region = j.region AND over.job_id = j.job_id
+), replaced AS (
+  UPDATE open_jobs o SET run_id = $4, due_at = now(), started_at = now()
+    FROM decided d
+   WHERE d.outcome = 'retried' AND d.was_queued AND o.project_no = $1 AND o.environment = $2
+     AND o.region = d.region AND o.job_id = d.job_id
+), unplanned AS (
+  UPDATE runs r SET next_retry_at = NULL
+    FROM decided d
+   WHERE d.outcome = 'retried' AND d.was_queued AND r.job_id = d.job_id AND r.attempt = d.attempt - 1
+), reopened AS (
+  DELETE FROM ended_jobs e USING decided d
+   WHERE d.outcome = 'retried' AND NOT d.was_queued AND e.project_no = $1 AND e.environment = $2
+     AND e.status = 1 AND e.region = d.region AND e.job_id = d.job_id
+), owed AS (
+  INSERT INTO open_jobs (project_no, environment, region, job_id, attempt, attempts_allowed, run_id, due_at, started_at)
+  SELECT $1, $2, region, job_id, attempt, attempts_allowed, $4, now(), now()
+    FROM decided WHERE outcome = 'retried' AND NOT was_queued
+), counted AS (
+  UPDATE flows f
+     SET month_runs = CASE WHEN f.month = d.month THEN f.month_runs ELSE 0 END + 1, month = d.month
+    FROM decided d WHERE d.outcome = 'retried' AND f.project_no = $1
+), usage AS (
+  INSERT INTO usage_days AS u (project_no, day, region, runs)
+  SELECT $1, now()::date, region, 1 FROM decided WHERE outcome = 'retried'
+      ON CONFLICT (project_no, day, region) DO UPDATE SET runs = u.runs + 1
+)
+SELECT d.outcome, d.job_id, d.region, d.attempt, (extract(epoch FROM now()) * 1000)::float8 AS started_at, l.shard
+  FROM decided d
+  LEFT JOIN lanes l ON l.project_no = $1 AND l.region = d.region AND l.environment = $2`;
+
+interface RetryRow {
+  outcome: "retried" | "conflict" | "quota_exceeded" | "moved";
+  job_id: string;
+  region: number;
+  attempt: number;
+  started_at: number;
+  shard: number | null;
+}
+
+interface Row {
+  id: string;
+  job_id: string;
+  attempt: number;
+  status: number;
+  response_status: number | null;
+  error: string | null;
+  started_at: number;
+  duration_ms: number | null;
+  next_retry_at: number | null;
+}
+
+function readRun(row: Row): RunRow {
+  return {
+    id: uuidToId(RUN_PREFIX, row.id),
+    jobId: uuidToId(JOB_PREFIX, row.job_id),
+    attempt: row.attempt,
+    status: runStatusOf(row.status),
+    responseStatus: row.response_status,
+    error: row.error,
+    startedAt: row.started_at,
+    durationMs: row.duration_ms,
+    nextRetryAt: row.next_retry_at,
+  };
+}

@@ -1,0 +1,221 @@
+import { sql } from "drizzle-orm";
+import {
+  bigint,
+  boolean,
+  customType,
+  date,
+  index,
+  integer,
+  pgTable,
+  primaryKey,
+  smallint,
+  text,
+  timestamp,
+  unique,
+  uniqueIndex,
+  uuid,
+} from "drizzle-orm/pg-core";
+
+/**
+ * The tables as drizzle knows them; migrations/ makes them and says what each is for. A test compares the two.
+ */
+
+const bytea = customType<{ data: Buffer }>({ dataType: () => "bytea" });
+const instant = (name: string) => timestamp(name, { withTimezone: true });
+
+export const projects = pgTable("projects", {
+  no: integer("no").primaryKey().generatedAlwaysAsIdentity(),
+  id: uuid("id").notNull().unique(),
+  name: text("name").notNull(),
+  plan: text("plan").notNull(),
+  defaultRegion: smallint("default_region").notNull().default(0),
+  apiVersion: text("api_version").notNull(),
+  requestsPerMinute: integer("requests_per_minute"),
+  concurrency: integer("concurrency"),
+  schedules: integer("schedules"),
+});
+
+export const apiKeys = pgTable(
+  "api_keys",
+  {
+    id: uuid("id").primaryKey(),
+    projectNo: integer("project_no")
+      .notNull()
+      .references(() => projects.no),
+    environment: smallint("environment").notNull(),
+    scope: text("scope").notNull(),
+    name: text("name"),
+    hash: bytea("hash").notNull().unique(),
+    expiresAt: instant("expires_at"),
+    revokedAt: instant("revoked_at"),
+    lastUsedAt: instant("last_used_at"),
+  },
+  (table) => [index("api_keys_project").on(table.projectNo)],
+);
+
+export const signingSecrets = pgTable(
+  "signing_secrets",
+  {
+    id: uuid("id").primaryKey(),
+    projectNo: integer("project_no")
+      .notNull()
+      .references(() => projects.no),
+    environment: smallint("environment").notNull(),
+    sealed: bytea("sealed").notNull(),
+    expiresAt: instant("expires_at"),
+  },
+  (table) => [index("signing_secrets_project").on(table.projectNo, table.environment)],
+);
+
+export const flows = pgTable("flows", {
+  projectNo: integer("project_no")
+    .primaryKey()
+    .references(() => projects.no),
+  concurrency: integer("concurrency").notNull(),
+  developmentJobs: integer("development_jobs").notNull().default(0),
+  productionJobs: integer("production_jobs").notNull().default(0),
+  developmentWebhooks: integer("development_webhooks").notNull().default(0),
+  productionWebhooks: integer("production_webhooks").notNull().default(0),
+  waitingRegions: smallint("waiting_regions").notNull().default(0),
+  month: date("month").notNull(),
+  monthRuns: bigint("month_runs", { mode: "number" }).notNull().default(0),
+  monthRunsMax: bigint("month_runs_max", { mode: "number" }),
+  held: boolean("held").notNull().default(false),
+});
+
+export const usageDays = pgTable(
+  "usage_days",
+  {
+    projectNo: integer("project_no").notNull(),
+    day: date("day").notNull(),
+    region: smallint("region").notNull(),
+    runs: bigint("runs", { mode: "number" }).notNull(),
+  },
+  (table) => [primaryKey({ columns: [table.projectNo, table.day, table.region] })],
+);
+
+export const nodes = pgTable(
+  "nodes",
+  {
+    id: integer("id").primaryKey().generatedAlwaysAsIdentity(),
+    kind: text("kind").notNull(),
+    name: text("name").notNull(),
+    regions: smallint("regions").array().notNull(),
+    process: text("process").notNull(),
+    startedAt: instant("started_at").notNull().defaultNow(),
+    seenAt: instant("seen_at").notNull().defaultNow(),
+    dead: boolean("dead").notNull().default(false),
+  },
+  (table) => [
+    unique("nodes_id_dead_key").on(table.id, table.dead),
+    uniqueIndex("nodes_living_name").on(table.kind, table.name).where(sql`NOT ${table.dead}`),
+  ],
+);
+
+export const shards = pgTable(
+  "shards",
+  {
+    region: smallint("region").notNull(),
+    shard: smallint("shard").notNull(),
+    epoch: bigint("epoch", { mode: "number" }).notNull().default(0),
+    owner: integer("owner"),
+    leaseUntil: instant("lease_until").notNull(),
+  },
+  (table) => [
+    primaryKey({ columns: [table.region, table.shard] }),
+    unique("shards_region_shard_epoch_key").on(table.region, table.shard, table.epoch),
+  ],
+);
+
+export const lanes = pgTable(
+  "lanes",
+  {
+    projectNo: integer("project_no").notNull(),
+    region: smallint("region").notNull(),
+    environment: smallint("environment").notNull(),
+    shard: smallint("shard").notNull(),
+  },
+  (table) => [
+    primaryKey({ columns: [table.projectNo, table.region, table.environment] }),
+    index("lanes_shard").on(table.region, table.shard),
+  ],
+);
+
+export const jobs = pgTable(
+  "jobs",
+  {
+    runAt: instant("run_at").notNull(),
+    projectNo: integer("project_no").notNull(),
+    baseSeconds: integer("base_seconds").notNull(),
+    capSeconds: integer("cap_seconds").notNull(),
+    environment: smallint("environment").notNull(),
+    region: smallint("region").notNull(),
+    maxAttempts: smallint("max_attempts").notNull(),
+    id: uuid("id").notNull(),
+    scheduleId: uuid("schedule_id"),
+    targetUrl: text("target_url").notNull(),
+    payload: text("payload").notNull(),
+  },
+  (table) => [primaryKey({ columns: [table.projectNo, table.environment, table.region, table.id] })],
+);
+
+export const openJobs = pgTable(
+  "open_jobs",
+  {
+    dueAt: instant("due_at"),
+    startedAt: instant("started_at"),
+    projectNo: integer("project_no").notNull(),
+    nodeId: integer("node_id"),
+    environment: smallint("environment").notNull(),
+    region: smallint("region").notNull(),
+    attempt: smallint("attempt").notNull().default(1),
+    attemptsAllowed: smallint("attempts_allowed").notNull(),
+    canceled: boolean("canceled").notNull().default(false),
+    jobId: uuid("job_id").notNull(),
+    runId: uuid("run_id"),
+  },
+  (table) => [
+    primaryKey({ columns: [table.projectNo, table.environment, table.region, table.jobId] }),
+    index("open_jobs_due")
+      .on(table.projectNo, table.region, table.environment, table.dueAt)
+      .where(sql`${table.dueAt} IS NOT NULL`),
+    index("open_jobs_running").on(table.projectNo, table.runId).where(sql`${table.runId} IS NOT NULL`),
+  ],
+);
+
+export const endedJobs = pgTable(
+  "ended_jobs",
+  {
+    endedAt: instant("ended_at").notNull(),
+    projectNo: integer("project_no").notNull(),
+    environment: smallint("environment").notNull(),
+    status: smallint("status").notNull(),
+    region: smallint("region").notNull(),
+    attempts: smallint("attempts").notNull(),
+    jobId: uuid("job_id").notNull(),
+  },
+  (table) => [
+    primaryKey({ columns: [table.projectNo, table.environment, table.status, table.region, table.jobId] }),
+  ],
+);
+
+export const runs = pgTable(
+  "runs",
+  {
+    startedAt: instant("started_at").notNull(),
+    nextRetryAt: instant("next_retry_at"),
+    projectNo: integer("project_no").notNull(),
+    durationMs: integer("duration_ms").notNull(),
+    environment: smallint("environment").notNull(),
+    status: smallint("status").notNull(),
+    attempt: smallint("attempt").notNull(),
+    responseStatus: smallint("response_status"),
+    id: uuid("id").notNull(),
+    jobId: uuid("job_id").notNull(),
+    error: text("error"),
+  },
+  (table) => [
+    unique("runs_job_id_attempt_key").on(table.jobId, table.attempt),
+    index("runs_listed").on(table.projectNo, table.environment, table.status, table.id),
+  ],
+);

@@ -1,0 +1,166 @@
+import { JOB_PREFIX, uuidToId } from "../domain/ids.ts";
+import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
+import { environmentCode, environmentOf, regionCode, regionOf } from "./codes.ts";
+import { column, type Database, instant, STATEMENT_TIMEOUT_MS } from "./database.ts";
+
+/** A project's jobs of one environment in one region: the smallest thing that takes turns. */
+export interface Lane {
+  projectNo: ProjectNo;
+  environment: Environment;
+  region: Region;
+}
+
+export interface SweepShard {
+  region: Region;
+  shard: number;
+  /** The shard's lanes hold nothing that was due before this instant, those apart that the sweep is told to leave out. */
+  sinceAt: number;
+}
+
+export interface RefillLane extends Lane {
+  /** The lane holds nothing due before this instant that the caller does not hold already. */
+  sinceAt: number;
+  /** How many rows may come back. */
+  room: number;
+}
+
+export interface SweptRow extends Lane {
+  shard: number;
+  jobId: string;
+  attempt: number;
+  dueAt: number;
+  /** The project's limit, which bounds how much of its lane is worth holding. */
+  concurrency: number;
+}
+
+export interface Swept {
+  /** Of each lane the oldest first. */
+  rows: SweptRow[];
+  /** The database's clock when the statement began. */
+  sweptAt: number;
+}
+
+/**
+ * How far behind the clock a row can appear: `due_at` is never less than the clock at the start of the statement that
+ * writes it, and that statement ends within its timeout. A sweep that found nothing due in a lane at instant T proves
+ * that nothing due before T - SWEEP_LAG_MS will ever be found there, unless something held by the sweeper comes back.
+ */
+export const SWEEP_LAG_MS = STATEMENT_TIMEOUT_MS + 1_000;
+
+/** What a lane is given at most in one sweep, however high its limit. */
+export const LANE_ROOM_MAX = 2_000;
+/** And at least: enough that short attempts do not wait for the next refill. */
+export const LANE_ROOM_MIN = 64;
+
+/** How much of a lane is held at once: about twice what its project may have in flight. */
+export function laneRoom(concurrency: number): number {
+  return Math.min(Math.max(2 * concurrency, LANE_ROOM_MIN), LANE_ROOM_MAX);
+}
+
+/**
+ * What is owed and due within `aheadMs`, oldest first, of every lane of the given shards but those in `except`: for
+ * each lane at most its room. No bound is shared between lanes, so nobody's backlog hides another's jobs.
+ *
+ * Every look into the index begins at a low-water mark: entries of jobs that are over stay in the index until a
+ * vacuum may remove them, which an old snapshot can put off for hours, and without the mark each sweep would step over
+ * all of them.
+ */
+export async function sweepShards(
+  db: Database,
+  shards: readonly SweepShard[],
+  except: readonly Lane[],
+  aheadMs: number,
+): Promise<Swept> {
+  return readSweep(
+    await db.run<SweepRow>("sweep", SWEEP, [
+      column(shards.map((shard) => regionCode(shard.region))),
+      column(shards.map((shard) => shard.shard)),
+      column(shards.map((shard) => sinceInstant(shard.sinceAt))),
+      ...laneColumns(except),
+      aheadMs,
+    ]),
+  );
+}
+
+/** The same for lanes that the caller knows, from where each was left. */
+export async function refillLanes(
+  db: Database,
+  lanes: readonly RefillLane[],
+  aheadMs: number,
+): Promise<Swept> {
+  return readSweep(
+    await db.run<SweepRow>("refill", REFILL, [
+      ...laneColumns(lanes),
+      column(lanes.map((lane) => sinceInstant(lane.sinceAt))),
+      column(lanes.map((lane) => lane.room)),
+      aheadMs,
+    ]),
+  );
+}
+
+const laneColumns = (lanes: readonly Lane[]) => [
+  column(lanes.map((lane) => lane.projectNo)),
+  column(lanes.map((lane) => regionCode(lane.region))),
+  column(lanes.map((lane) => environmentCode(lane.environment))),
+];
+const sinceInstant = (ms: number) => (ms === Number.NEGATIVE_INFINITY ? "-infinity" : instant(ms));
+
+const ROW_COLUMNS = `l.project_no, l.environment, l.region, l.shard, o.job_id, o.attempt,
+       (extract(epoch FROM o.due_at) * 1000)::float8 AS due_at, f.concurrency`;
+const owedRows = (since: string, ahead: string, room: string) => `
+  SELECT o.job_id, o.attempt, o.due_at
+    FROM open_jobs o
+   WHERE o.project_no = l.project_no AND o.region = l.region AND o.environment = l.environment
+     AND o.due_at >= ${since} AND o.due_at <= now() + ${ahead}::float8 * interval '1 ms'
+   ORDER BY o.due_at
+   LIMIT ${room}`;
+const SWEPT_AT = `
+ UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, (extract(epoch FROM now()) * 1000)::float8, NULL`;
+
+const SWEEP = `
+SELECT ${ROW_COLUMNS}
+  FROM unnest($1::smallint[], $2::smallint[], $3::timestamptz[]) AS s (region, shard, since)
+  JOIN lanes l ON l.region = s.region AND l.shard = s.shard
+  JOIN flows f ON f.project_no = l.project_no
+ CROSS JOIN LATERAL (${owedRows("s.since", "$7", `least(greatest(2 * f.concurrency, ${LANE_ROOM_MIN}), ${LANE_ROOM_MAX})`)}) o
+ WHERE (l.project_no, l.region, l.environment) NOT IN (SELECT * FROM unnest($4::int[], $5::smallint[], $6::smallint[]))
+${SWEPT_AT}`;
+
+const REFILL = `
+SELECT ${ROW_COLUMNS}
+  FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::timestamptz[], $5::int[]) AS known (project_no, region, environment, since, room)
+  JOIN lanes l ON l.project_no = known.project_no AND l.region = known.region AND l.environment = known.environment
+  JOIN flows f ON f.project_no = l.project_no
+ CROSS JOIN LATERAL (${owedRows("known.since", "$6", "known.room")}) o
+${SWEPT_AT}`;
+
+interface SweepRow {
+  project_no: number;
+  environment: number;
+  region: number;
+  shard: number;
+  job_id: string | null;
+  attempt: number;
+  due_at: number;
+  concurrency: number;
+}
+
+function readSweep(rows: SweepRow[]): Swept {
+  const swept: Swept = { rows: [], sweptAt: 0 };
+  for (const row of rows) {
+    if (row.job_id === null) swept.sweptAt = row.due_at;
+    else
+      swept.rows.push({
+        projectNo: row.project_no,
+        environment: environmentOf(row.environment),
+        region: regionOf(row.region),
+        shard: row.shard,
+        jobId: uuidToId(JOB_PREFIX, row.job_id),
+        attempt: row.attempt,
+        dueAt: row.due_at,
+        concurrency: row.concurrency,
+      });
+  }
+  return swept;
+}

@@ -1,0 +1,44 @@
+/** The middle of the samples: one slow round on a noisy machine does not move it. NaN without samples. */
+export function median(samples: readonly number[]): number {
+  const sorted = samples.toSorted((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  const upper = sorted[middle] ?? Number.NaN;
+  return sorted.length % 2 === 1 ? upper : ((sorted[middle - 1] ?? Number.NaN) + upper) / 2;
+}
+
+export function range(samples: readonly number[]): { least: number; most: number } {
+  return { least: Math.min(...samples), most: Math.max(...samples) };
+}
+
+/** The samples as a cell of a table: `median (least to most)`. */
+export function summarize(
+  samples: readonly number[],
+  format: (figure: number) => string = formatCount,
+): string {
+  const { least, most } = range(samples);
+  return `${format(median(samples))} (${format(least)} to ${format(most)})`;
+}
+
+/** Three significant digits for what is small, whole numbers with separators for what is large. */
+export function formatCount(figure: number): string {
+  const rounded = Math.abs(figure) >= 100 ? Math.round(figure) : Number(figure.toPrecision(3));
+  return rounded.toLocaleString("en-US");
+}
+
+/** Prints aligned columns: the first to the left, as it names the row, the others to the right. */
+export function printTable(headings: readonly string[], rows: readonly (readonly string[])[]): void {
+  const widths = headings.map((heading, column) =>
+    Math.max(heading.length, ...rows.map((row) => (row[column] ?? "").length)),
+  );
+  const line = (cells: readonly string[]) =>
+    widths
+      .map((width, column) => {
+        const cell = cells[column] ?? "";
+        return column === 0 ? cell.padEnd(width) : cell.padStart(width);
+      })
+      .join("  ")
+      .trimEnd();
+  console.log(line(headings));
+  console.log(widths.map((width) => "-".repeat(width)).join("  "));
+  for (const row of rows) console.log(line(row));
+}

@@ -1,0 +1,164 @@
+import { describe, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { dirname, join, normalize } from "node:path";
+import { Glob } from "bun";
+
+/**
+ * Which room may use which: domain <- contract <- store, bus <- services, and platform serves the last three.
+ * Services meet in rows and messages only; the standalone alone composes them.
+ */
+const ROOMS: Record<string, string[]> = {
+  "shared/domain": [],
+  "shared/contract": ["shared/domain"],
+  "shared/platform": ["shared/domain"],
+  "shared/store": ["shared/domain", "shared/contract", "shared/platform"],
+  "shared/bus": ["shared/domain", "shared/contract", "shared/platform"],
+  "services/gateway": ["shared"],
+  "services/worker": ["shared"],
+  "services/delivery": ["shared"],
+  "services/admin": ["shared"],
+  "services/standalone": ["shared", "services"],
+  scripts: [],
+};
+
+/** The one file or folder that knows each package. Whoever replaces a package looks nowhere else. */
+const PLACES: Record<string, string> = {
+  "@nats-io/jetstream": "shared/bus/",
+  "@nats-io/nats-core": "shared/bus/",
+  "@nats-io/transport-node": "shared/bus/",
+  "@sinclair/typebox": "shared/contract/",
+  "cron-parser": "shared/domain/cron.ts",
+  "drizzle-orm": "shared/store/",
+  elysia: "services/gateway/",
+  "ipaddr.js": "shared/domain/target.ts",
+  pg: "shared/store/",
+  pino: "shared/platform/log.ts",
+  "prom-client": "shared/platform/metrics.ts",
+  undici: "services/delivery/",
+};
+
+/** Built-in modules that compute and do nothing else. */
+const PURE_BUILTINS = ["node:crypto", "node:buffer", "node:net", "node:url", "node:util"];
+
+/** What brings time, chance or the outside world into a rule that should take them as arguments. */
+const IMPURE = [
+  /\bDate\.now\b/g,
+  /\bnew Date(?:\(\s*\)|\b(?!\())/g,
+  /(?<!new )\bDate\(/g,
+  /\bTemporal\.Now\b/g,
+  /\bperformance\./g,
+  /\bMath\.random\b/g,
+  /\bcrypto\.\w*[rR]andom\w*/g,
+  /import\s*\{[^}]*\brandom\w+[^}]*\}\s*from\s*"node:crypto"/g,
+  /(?<!\.)\bprocess\b/g,
+  /\bimport\.meta\.env\b/g,
+  /\bBun\.(?!cron\b|hash\b|CryptoHasher\b)/g,
+  /\bfetch\(/g,
+  /\bset(?:Timeout|Interval|Immediate)\(/g,
+  /\bconsole\./g,
+];
+
+const root = dirname(import.meta.dir);
+
+describe("the repository", () => {
+  test("imports only in the direction its rooms allow, and each package in its one place", () => {
+    const complaints = [...new Glob("{services,shared,scripts}/**/*.ts").scanSync({ cwd: root })]
+      .sort()
+      .flatMap((file) => judge(file, readFileSync(join(root, file), "utf8")));
+    expect(complaints).toEqual([]);
+  });
+
+  test("names a place for every package it depends on", () => {
+    const manifest = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as {
+      dependencies: Record<string, string>;
+    };
+    expect(Object.keys(PLACES).sort()).toEqual(Object.keys(manifest.dependencies).sort());
+  });
+});
+
+describe("the judge of imports", () => {
+  test.each([
+    ["shared/domain/job.ts", `import { Type } from "../contract/job.ts";`],
+    ["shared/contract/job.ts", `import type { Row } from "../store/schema.ts";`],
+    ["shared/store/jobs.ts", `export * from "../bus/bus.ts";`],
+    ["shared/platform/health.ts", `import {\n  a,\n  b,\n} from "../store/database.ts";`],
+    ["services/worker/main.ts", `const { start } = await import("../delivery/main.ts");`],
+    ["services/worker/main.ts", `import "../../test/support/postgres.ts";`],
+    ["shared/platform/log.ts", `let level: import("../contract/error.ts").Level;`],
+    ["services/gateway/app.ts", `import type { Pool } from "pg";`],
+    ["services/gateway/app.ts", `import { sql } from "drizzle-orm/sql";`],
+    ["services/gateway/app.ts", `const { Pool } = await import("../../node_modules/undici/index.js");`],
+    ["services/gateway/app.ts", `import unknown from "left-pad";`],
+    ["shared/platform/metrics.ts", `const pino = require("pino");`],
+    ["shared/domain/job.ts", `import { readFileSync } from "node:fs";`],
+    ["shared/domain/job.ts", `import { SQL } from "bun";`],
+    ["shared/domain/job.ts", `export const now = () => Date.now();`],
+    ["shared/domain/job.ts", `export const now = () => new Date();`],
+    ["shared/domain/job.ts", `export const chance = Math.random;`],
+    ["shared/domain/job.ts", `export const level = process.env.LOG_LEVEL;`],
+    ["shared/domain/job.ts", `import { randomBytes } from "node:crypto"; export const id = randomBytes(16);`],
+  ])("refuses in %s: %s", (file, source) => {
+    expect(judge(file, source)).not.toEqual([]);
+  });
+
+  test.each([
+    [
+      "shared/domain/job.ts",
+      `export const later = (now: Date) => new Date(now.getTime() + 1); // not Date.now()`,
+    ],
+    ["shared/domain/signing.ts", `import { createHmac } from "node:crypto"; export { createHmac };`],
+    ["shared/contract/job.ts", `import { Type } from "@sinclair/typebox/type";\nimport "../domain/job.ts";`],
+    ["shared/store/database.ts", `import pg from "pg";\nimport { log } from "../platform/log.ts";`],
+    ["services/standalone/main.ts", `import { start } from "../worker/main.ts";`],
+    ["services/worker/main.test.ts", `import "../../test/support/postgres.ts";\nimport pg from "pg";`],
+    ["services/gateway/routes/jobs.ts", `import { refuse } from "../errors.ts";`],
+  ])("lets stand in %s: %s", (file, source) => {
+    expect(judge(file, source)).toEqual([]);
+  });
+});
+
+/** Every reason why the file, by its path from the root, may not hold this source. */
+function judge(file: string, source: string): string[] {
+  // Tests stand beside what they test and bring their own tools and support along.
+  if (/(?:\.test|\/test-support)\.ts$/.test(file)) return [];
+  const room = findRoom(file);
+  if (room === undefined) return [`${file} stands in no known room`];
+  const imports = findImports(source).flatMap((specifier) => judgeImport(file, room, specifier));
+  return room === "shared/domain" ? [...imports, ...findImpurities(file, source)] : imports;
+}
+
+function judgeImport(file: string, room: string, specifier: string): string[] {
+  const packaged = specifier.split("node_modules/").at(-1) ?? specifier;
+  if (packaged.startsWith(".")) {
+    const target = normalize(join(dirname(file), packaged));
+    const allowed = [room, ...(ROOMS[room] ?? [])].some((prefix) => target.startsWith(`${prefix}/`));
+    return allowed ? [] : [`${file} imports ${target}`];
+  }
+  if (/^(?:node:|bun$|bun:)/.test(packaged)) {
+    return room === "shared/domain" && !PURE_BUILTINS.includes(packaged)
+      ? [`${file} imports ${packaged}`]
+      : [];
+  }
+  const name = packaged.split("/", packaged.startsWith("@") ? 2 : 1).join("/");
+  const place = PLACES[name];
+  return place !== undefined && file.startsWith(place) ? [] : [`${file} imports ${name}, not ${place}`];
+}
+
+function findRoom(file: string): string | undefined {
+  return Object.keys(ROOMS).find((room) => file.startsWith(`${room}/`));
+}
+
+/** All that the source names as a module, types included, which a transpiler would leave out. */
+function findImports(source: string): string[] {
+  const statements = /^\s*(?:import|export)\b(?:[^"';]*?\bfrom)?\s*["']([^"']+)["']/gm;
+  const calls = /\b(?:import|require|import\.meta\.resolve)\(\s*["']([^"']+)["']/g;
+  return [statements, calls].flatMap((pattern) =>
+    [...source.matchAll(pattern)].map((match) => match[1] ?? ""),
+  );
+}
+
+function findImpurities(file: string, source: string): string[] {
+  // The transpiler leaves the comments out, which may well speak of Date.now().
+  const code = new Bun.Transpiler({ loader: "ts" }).transformSync(source);
+  return IMPURE.flatMap((pattern) => [...code.matchAll(pattern)].map((match) => `${file} uses ${match[0]}`));
+}

@@ -1,0 +1,176 @@
+import { spawn } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { PostgreSqlContainer } from "@testcontainers/postgresql";
+import { Glob, SQL } from "bun";
+import { startEmbeddedPostgres } from "../shared/platform/embedded-postgres.ts";
+import { findNatsServer, natsVersion } from "./support/nats-binary.ts";
+
+/**
+ * `npm test`: formatter, linter and types, then every *.test.ts on a real Postgres and a real nats-server.
+ * `npm test -- <path>...`: only the test files whose path contains one of the words. It ends with one line,
+ * "N passed, N failed", and with 0 only if something ran and nothing failed.
+ */
+
+/** Each group is a process of its own: what chaos tests do to their process and clock must not reach the others. */
+const GROUPS: { name: string; holds: (file: string) => boolean }[] = [
+  { name: "everything but chaos", holds: (file) => !file.startsWith("test/chaos/") },
+  { name: "chaos", holds: (file) => file.startsWith("test/chaos/") },
+];
+const POSTGRES_IMAGE = "postgres:18";
+const POSTGRES_MAX_CONNECTIONS = 200;
+const CONTAINER_START_TIMEOUT_MS = 120_000;
+const TEST_TIMEOUT_MS = 60_000;
+const GROUP_TIMEOUT_MS = 3_600_000;
+
+interface Tally {
+  passed: number;
+  failed: number;
+  skipped: number;
+}
+
+const root = dirname(import.meta.dir);
+const words = process.argv.slice(2);
+const scratch = mkdtempSync(join(tmpdir(), "jobwheel-test-"));
+const interrupted = new AbortController();
+for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) process.on(signal, () => interrupted.abort());
+
+const total = await runEverything().catch((error: unknown) => {
+  console.error(error instanceof Error ? error.message : error);
+  return { passed: 0, failed: 1, skipped: 0 };
+});
+rmSync(scratch, { recursive: true, force: true });
+const skipped = total.skipped > 0 ? `, ${total.skipped} skipped` : "";
+console.log(`${total.passed} passed, ${total.failed} failed${skipped}`);
+process.exit(total.failed === 0 && total.passed > 0 && !interrupted.signal.aborted ? 0 : 1);
+
+async function runEverything(): Promise<Tally> {
+  const files = findTestFiles();
+  if (files.length === 0) throw new Error(`there is no test file for: ${words.join(" ")}`);
+  const parts: Tally[] = words.length === 0 ? [await runCheck()] : [];
+
+  const nats = await findNatsServer();
+  const postgres = await startPostgres();
+  try {
+    console.log(`Postgres ${await postgresVersion(postgres.url)} (${postgres.found})`);
+    console.log(`nats-server ${natsVersion(nats)} (${nats})`);
+    const environment = { ...process.env, TEST_DATABASE_URL: postgres.url, NATS_SERVER_BIN: nats };
+    for (const { name, holds } of GROUPS) {
+      const members = files.filter(holds);
+      if (members.length > 0 && !interrupted.signal.aborted)
+        parts.push(await runGroup(name, members, environment));
+    }
+  } finally {
+    await postgres.stop();
+  }
+  return parts.reduce(add);
+}
+
+function findTestFiles(): string[] {
+  const files = ["services", "shared", "scripts", "test"].flatMap((folder) => [
+    ...new Glob(`${folder}/**/*.test.ts`).scanSync({ cwd: root }),
+  ]);
+  return files.filter((file) => words.length === 0 || words.some((word) => file.includes(word))).sort();
+}
+
+/** Counts as one test, so that a total of "0 failed" says that the check passed too. */
+async function runCheck(): Promise<Tally> {
+  const code = await run([join(root, "scripts", "check.ts")], process.env);
+  return { passed: code === 0 ? 1 : 0, failed: code === 0 ? 0 : 1, skipped: 0 };
+}
+
+/**
+ * Bun's report leaves out what it did not survive: it is written at the end, and only with the files that loaded.
+ * So a file without any test in it, and an end that the counted failures do not explain, are failures as well.
+ */
+async function runGroup(name: string, files: string[], environment: NodeJS.ProcessEnv): Promise<Tally> {
+  const report = join(scratch, `${name}.xml`);
+  const reporter = ["--reporter=junit", `--reporter-outfile=${report}`];
+  const code = await run(
+    ["test", `--timeout=${TEST_TIMEOUT_MS}`, ...reporter, ...files.map((file) => `./${file}`)],
+    environment,
+  );
+  const tally = readReport(report, files);
+  if (code !== 0 && tally.failed === 0) {
+    console.error(`bun test ended with ${code} although no test failed (${name})`);
+    return { ...tally, failed: 1 };
+  }
+  return tally;
+}
+
+function readReport(path: string, files: string[]): Tally {
+  let report: string;
+  try {
+    report = readFileSync(path, "utf8");
+  } catch {
+    console.error("bun test ended without a report");
+    return { passed: 0, failed: 1, skipped: 0 };
+  }
+  const tally: Tally = { passed: 0, failed: 0, skipped: 0 };
+  const seen = new Set<string>();
+  // Suites named for a describe() lie within those of their file and are counted there.
+  for (const [element, file] of report.matchAll(/<testsuite name="([^"]*)" file="\1"[^>]*>/g)) {
+    const count = (name: string) => Number(new RegExp(` ${name}="(\\d+)"`).exec(element)?.[1] ?? 0);
+    seen.add(file ?? "");
+    tally.failed += count("failures");
+    tally.skipped += count("skipped");
+    tally.passed += count("tests") - count("failures") - count("skipped");
+  }
+  for (const file of files.filter((file) => !seen.has(file))) {
+    console.error(`no test of ${file} was run`);
+    tally.failed += 1;
+  }
+  return tally;
+}
+
+/** Runs Bun with the arguments on this terminal; answers its exit code, or -1 if it was killed. */
+function run(args: string[], env: NodeJS.ProcessEnv): Promise<number> {
+  const { promise, resolve, reject } = Promise.withResolvers<number>();
+  const signal = AbortSignal.any([interrupted.signal, AbortSignal.timeout(GROUP_TIMEOUT_MS)]);
+  const child = spawn(process.execPath, args, { cwd: root, env, stdio: "inherit" });
+  signal.addEventListener("abort", () => child.kill("SIGKILL"));
+  child.on("error", reject);
+  child.on("exit", (code) => resolve(code ?? -1));
+  return promise;
+}
+
+function add(one: Tally, other: Tally): Tally {
+  return {
+    passed: one.passed + other.passed,
+    failed: one.failed + other.failed,
+    skipped: one.skipped + other.skipped,
+  };
+}
+
+interface TestPostgres {
+  url: string;
+  found: string;
+  stop(): Promise<unknown>;
+}
+
+async function startPostgres(): Promise<TestPostgres> {
+  const named = process.env.TEST_DATABASE_URL;
+  if (named !== undefined) return { url: named, found: "TEST_DATABASE_URL", stop: async () => {} };
+  try {
+    const container = await new PostgreSqlContainer(POSTGRES_IMAGE)
+      .withCommand(["postgres", "-c", `max_connections=${POSTGRES_MAX_CONNECTIONS}`])
+      .withStartupTimeout(CONTAINER_START_TIMEOUT_MS)
+      .start();
+    return { url: container.getConnectionUri(), found: "Docker", stop: () => container.stop() };
+  } catch (error) {
+    console.log(`no Postgres from Docker: ${error instanceof Error ? error.message : error}`);
+  }
+  const embedded = await startEmbeddedPostgres({ dataDir: join(scratch, "postgres") });
+  return { url: embedded.url, found: "embedded", stop: () => embedded.stop() };
+}
+
+async function postgresVersion(url: string): Promise<string> {
+  const sql = new SQL(url, { max: 1 });
+  try {
+    const [row] = await sql`SELECT current_setting('server_version') AS version`;
+    return row.version;
+  } finally {
+    await sql.close();
+  }
+}

@@ -1,0 +1,102 @@
+import { spawnSync } from "node:child_process";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+
+const APT_TIMEOUT_MS = 180_000;
+const CACHE = join(dirname(dirname(import.meta.dir)), ".cache", "nats");
+
+/**
+ * A nats-server to test with: NATS_SERVER_BIN, else the one on PATH, else one unpacked earlier, else one unpacked
+ * now from Debian's packages. Nothing is installed and no right is needed for that; apt checks the signatures.
+ */
+export async function findNatsServer(): Promise<string> {
+  const named = process.env.NATS_SERVER_BIN;
+  if (named !== undefined) {
+    if (natsVersion(named) === undefined) throw new Error(`NATS_SERVER_BIN=${named} does not run`);
+    return named;
+  }
+  const onPath = Bun.which("nats-server");
+  if (onPath !== null && natsVersion(onPath) !== undefined) return onPath;
+
+  const cached = join(CACHE, "nats-server");
+  if (natsVersion(cached) !== undefined) return cached;
+  const failures: string[] = [];
+  for (const unpack of [unpackFromTrixie, unpackFromOwnRelease]) {
+    const failure = unpackInto(cached, unpack);
+    if (failure === undefined) return cached;
+    failures.push(failure);
+  }
+  throw new Error(
+    `No nats-server was found. Install version 2.9 or later (Debian: apt-get install nats-server; macOS: brew ` +
+      `install nats-server; others: https://github.com/nats-io/nats-server/releases) or name its binary in ` +
+      `NATS_SERVER_BIN. What was tried:\n${failures.join("\n")}`,
+  );
+}
+
+/** The version such as "2.10.27" that the binary reports, or undefined if it does not run. */
+export function natsVersion(binary: string): string | undefined {
+  const { status, stdout } = spawnSync(binary, ["--version"], { encoding: "utf8" });
+  return status === 0 ? /v(\d+\.\d+\.\d+)/.exec(stdout)?.[1] : undefined;
+}
+
+/** Answers why it failed, if it did. The binary gets its name in the cache only when it is whole and has run. */
+function unpackInto(target: string, unpack: (folder: string) => void): string | undefined {
+  mkdirSync(dirname(target), { recursive: true });
+  const folder = mkdtempSync(join(dirname(target), "unpack-"));
+  try {
+    unpack(folder);
+    const archive = readdirSync(folder).find((name) => name.endsWith(".deb"));
+    if (archive === undefined) throw new Error("apt-get downloaded nothing");
+    run(["dpkg-deb", "-x", archive, "."], folder);
+    const binary = ["usr/sbin/nats-server", "usr/bin/nats-server"]
+      .map((path) => join(folder, path))
+      .find(existsSync);
+    if (binary === undefined || natsVersion(binary) === undefined)
+      throw new Error("the package holds none that runs");
+    renameSync(binary, target);
+    return undefined;
+  } catch (error) {
+    return `${unpack.name}: ${error instanceof Error ? error.message : error}`;
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+/** Debian 13 has 2.10, whose static binary runs on Debian 12 as well. */
+function unpackFromTrixie(folder: string): void {
+  const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
+  const sources = join(folder, "trixie.list");
+  writeFileSync(sources, `deb [signed-by=${keyring}] http://deb.debian.org/debian trixie main\n`);
+  download(folder, { "Dir::Etc::sourcelist": sources, "Dir::Etc::sourceparts": "/dev/null" });
+}
+
+function unpackFromOwnRelease(folder: string): void {
+  download(folder, {});
+}
+
+/** The package lists go to a folder of their own: the machine's may be missing or old, and are not ours to change. */
+function download(folder: string, sources: Record<string, string>): void {
+  for (const path of ["lists/partial", "archives/partial"])
+    mkdirSync(join(folder, path), { recursive: true });
+  const settings = {
+    ...sources,
+    "Dir::State::lists": join(folder, "lists"),
+    "Dir::Cache": folder,
+    "Dir::Cache::archives": join(folder, "archives"),
+    "Acquire::Languages": "none",
+    // As root, apt would hand its downloads to an account that may not enter this folder.
+    "APT::Sandbox::User": "root",
+  };
+  const options = Object.entries(settings).flatMap(([name, value]) => ["-o", `${name}=${value}`]);
+  run(["apt-get", ...options, "update"], folder);
+  run(["apt-get", ...options, "download", "nats-server"], folder);
+}
+
+function run(command: string[], cwd: string): void {
+  // As root, apt would hand its downloads to an account that may not enter this folder.
+  const [file = "", ...args] =
+    command[0] === "apt-get" ? [...command, "-o", "APT::Sandbox::User=root"] : command;
+  const done = spawnSync(file, args, { cwd, encoding: "utf8", timeout: APT_TIMEOUT_MS });
+  if (done.status === 0) return;
+  throw new Error(`${file} ${args.at(-1)}: ${done.error?.message ?? done.stderr.trim()}`);
+}

@@ -1,0 +1,82 @@
+import { randomBytes } from "node:crypto";
+import { dirname, join } from "node:path";
+import pg from "pg";
+import { startEmbeddedPostgres } from "../../shared/platform/embedded-postgres.ts";
+
+export interface TestDatabase {
+  url: string;
+  /** Removes the database, whoever is still connected to it. */
+  drop(): Promise<void>;
+}
+
+const PREFIX = "test_";
+/** As many test processes may run side by side without TEST_DATABASE_URL, each with a server of its own. */
+const OWN_SERVERS_MAX = 8;
+/** Postgres cuts longer names short in silence, which would make two databases one. */
+const NAME_CHARACTERS_MAX = 40;
+
+/**
+ * An empty database that no other test sees, on the server of TEST_DATABASE_URL. Where that is unset, as when
+ * `bun test` is called for one file, this process gets an embedded server, which ends with it.
+ */
+export async function createTestDatabase(name = "database"): Promise<TestDatabase> {
+  const server = await findServer();
+  const readable = name
+    .toLowerCase()
+    .replace(/[^a-z0-9]+/g, "_")
+    .slice(0, NAME_CHARACTERS_MAX);
+  const database = `${PREFIX}${readable}_${randomBytes(6).toString("hex")}`;
+  await administer(server, (client) => client.query(`CREATE DATABASE ${database}`));
+  const url = new URL(server);
+  url.pathname = `/${database}`;
+  return {
+    url: url.href,
+    drop: async () => {
+      await administer(server, (client) => client.query(`DROP DATABASE IF EXISTS ${database} WITH (FORCE)`));
+    },
+  };
+}
+
+let ownServer: Promise<string> | undefined;
+
+function findServer(): Promise<string> {
+  const named = process.env.TEST_DATABASE_URL;
+  if (named !== undefined) return Promise.resolve(named);
+  ownServer ??= startOwnServer();
+  return ownServer;
+}
+
+/** The data directories stay in the cache, since to make one takes longer than most tests. */
+async function startOwnServer(): Promise<string> {
+  const cache = join(dirname(dirname(import.meta.dir)), ".cache");
+  for (let number = 0; number < OWN_SERVERS_MAX; number++) {
+    try {
+      const { url } = await startEmbeddedPostgres({ dataDir: join(cache, `test-postgres-${number}`) });
+      await dropLeftovers(url);
+      return url;
+    } catch (error) {
+      if (!(error instanceof Error && error.message.includes("is in use"))) throw error;
+    }
+  }
+  throw new Error(`${OWN_SERVERS_MAX} test servers are in use: set TEST_DATABASE_URL`);
+}
+
+async function dropLeftovers(server: string): Promise<void> {
+  await administer(server, async (client) => {
+    const { rows } = await client.query<{ datname: string }>(
+      "SELECT datname FROM pg_database WHERE starts_with(datname, $1)",
+      [PREFIX],
+    );
+    for (const { datname } of rows) await client.query(`DROP DATABASE ${datname} WITH (FORCE)`);
+  });
+}
+
+async function administer(server: string, act: (client: pg.Client) => Promise<unknown>): Promise<void> {
+  const client = new pg.Client({ connectionString: server });
+  await client.connect();
+  try {
+    await act(client);
+  } finally {
+    await client.end();
+  }
+}
