@@ -117,7 +117,11 @@ function judgingConnector(rules: TargetRules): buildConnector.connector {
     if (connect === undefined) {
       if (connectors.size >= CONNECTORS_MAX) connectors.clear();
       const judge = judgingLookup(port, rules);
-      connect = buildConnector({ timeout: CONNECT_TIMEOUT_MS, allowH2: false, lookup: judge } as buildConnector.BuildOptions);
+      connect = buildConnector({
+        timeout: CONNECT_TIMEOUT_MS,
+        allowH2: false,
+        lookup: judge,
+      } as buildConnector.BuildOptions);
       connectors.set(port, connect);
     }
     connect(options, callback);
@@ -139,7 +143,8 @@ function judgingLookup(port: number, rules: TargetRules): LookupFunction {
   };
 }
 
-const refusal = (address: string) => new Error(`The address ${address} may not be dialled: it is not public.`);
+const refusal = (address: string) =>
+  new Error(`The address ${address} may not be dialled: it is not public.`);
 
 function header(response: Dispatcher.ResponseData, name: string): string | null {
   const value = response.headers[name];

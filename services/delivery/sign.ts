@@ -16,7 +16,9 @@ export function signHeaders(
     return `v1,${hmac.digest("base64")}`;
   });
   return {
-    "service-signature": createHmac("sha256", secrets[0] ?? "").update(body).digest("hex"),
+    "service-signature": createHmac("sha256", secrets[0] ?? "")
+      .update(body)
+      .digest("hex"),
     "webhook-id": id,
     "webhook-timestamp": String(timestamp),
     "webhook-signature": signatures.join(" "),

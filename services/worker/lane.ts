@@ -11,12 +11,17 @@ export type Entry = OwedAttempt & {
   sentAt: number;
 };
 
+/** Sent to find out whether permits are free when nothing tells of it; twice as many each time that all were granted. */
+const PROBE_CREDITS_MIN = 32;
+const PROBE_CREDITS_MAX = 4_096;
+
 /**
  * What a shard holds of one lane: the next few owed attempts, oldest first, and how many of them may be sent.
  *
- * Credits begin without bound. A refusal for want of a permit takes them all; they come back with the permits that
- * are told of, and one more each time, whose refusal keeps the database telling. Once nothing is ready they are
- * without bound again.
+ * Credits begin without bound. A refusal for want of a permit takes them all, and is noted in the database, which tells
+ * of the next permits that come back: so many credits return, and one more, whose refusal is noted in turn. A hint may
+ * overtake the refusal that it answers, hence the count of returned permits in both. Where all were granted no refusal
+ * stands, nobody would tell, and the lane probes. Once nothing is ready credits are without bound again.
  */
 export class Lane {
   readonly known = new Map<string, Entry>();
@@ -25,8 +30,13 @@ export class Lane {
   /** Postgres may hold more that is due than is known here. */
   hasMore = false;
   timedCount = 0;
+  sentCount = 0;
   blockedUntilAt = 0;
   credits = Number.POSITIVE_INFINITY;
+  /** Up to which of the project's returned permits credits were given or refused. */
+  private returnedPermits = 0;
+  private hasRefusalNoted = false;
+  private probeCredits = PROBE_CREDITS_MIN;
   /** Whether the lane stands in the dispatcher's row of turns. */
   inTurn = false;
 
@@ -36,7 +46,7 @@ export class Lane {
   private ready: Entry[] = [];
   private readyHead = 0;
   /** Refused ones, the next to be sent last. */
-  private returned: Entry[] = [];
+  private refusedEntries: Entry[] = [];
 
   constructor(
     readonly name: LaneName,
@@ -48,7 +58,7 @@ export class Lane {
   }
 
   get readyCount(): number {
-    return this.ready.length - this.readyHead + this.returned.length;
+    return this.ready.length - this.readyHead + this.refusedEntries.length;
   }
 
   /** Whether another entry may be held; if not, it is Postgres that remembers it. */
@@ -93,12 +103,38 @@ export class Lane {
     return taken;
   }
 
+  refused(returned: number): void {
+    const since = this.returnedPermits - returned;
+    if (since > 0) {
+      this.credits = Math.min(this.credits, since + 1);
+    } else {
+      this.credits = 0;
+      this.hasRefusalNoted = true;
+      this.probeCredits = PROBE_CREDITS_MIN;
+      this.returnedPermits = returned;
+    }
+  }
+
+  freed(returned: number): void {
+    if (returned <= this.returnedPermits) return;
+    this.hasRefusalNoted = false;
+    this.credits += returned - this.returnedPermits + 1;
+    this.returnedPermits = returned;
+  }
+
+  /** Everything sent was answered; `isOverdue` if a noted refusal has been answered by nothing for too long. */
+  probe(isOverdue: boolean): void {
+    if (this.credits > 0 || (this.hasRefusalNoted && !isOverdue)) return;
+    this.credits = this.probeCredits;
+    this.probeCredits = Math.min(2 * this.probeCredits, PROBE_CREDITS_MAX);
+  }
+
   /** A refused entry goes back before the others. */
   giveBack(entry: Entry): void {
     entry.state = "ready";
-    let at = this.returned.length;
-    while (at > 0 && (this.returned[at - 1]?.dueAt ?? 0) < entry.dueAt) at--;
-    this.returned.splice(at, 0, entry);
+    let at = this.refusedEntries.length;
+    while (at > 0 && (this.refusedEntries[at - 1]?.dueAt ?? 0) < entry.dueAt) at--;
+    this.refusedEntries.splice(at, 0, entry);
   }
 
   forget(entry: Entry): void {
@@ -108,8 +144,8 @@ export class Lane {
   }
 
   private nextReady(): Entry | undefined {
-    const returned = this.returned.pop();
-    if (returned !== undefined) return returned;
+    const refused = this.refusedEntries.pop();
+    if (refused !== undefined) return refused;
     const entry = this.ready[this.readyHead];
     if (entry === undefined) return undefined;
     this.readyHead++;

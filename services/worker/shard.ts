@@ -104,6 +104,7 @@ export class Shard {
   take(lane: Lane, countMax: number, now: number): Entry[] {
     const taken = lane.take(countMax, now);
     for (const entry of taken) this.sent.add(entry);
+    lane.sentCount += taken.length;
     return taken;
   }
 
@@ -116,6 +117,7 @@ export class Shard {
     if (lane === undefined || entry === undefined || entry.attempt !== attempt || entry.state !== "sent")
       return;
     this.sent.delete(entry);
+    lane.sentCount--;
     switch (answer.kind) {
       case "granted":
       case "gone":
@@ -125,7 +127,7 @@ export class Shard {
         this.setTimer(lane, entry, now + answer.waitMs);
         break;
       case "no_permit":
-        lane.credits = 0;
+        lane.refused(answer.returned);
         lane.giveBack(entry);
         break;
       case "blocked":
@@ -136,15 +138,16 @@ export class Shard {
         lane.giveBack(entry);
         break;
     }
+    if (lane.sentCount === 0) lane.probe(false);
     this.announce(lane, now);
   }
 
   /** Permits of a project have come free. */
-  freed({ projectNo, permits }: FreedPermits, now: number): void {
+  freed({ projectNo, returned }: FreedPermits, now: number): void {
     for (const environment of ENVIRONMENTS) {
       const lane = this.lanes.get(laneKey(projectNo, environment));
       if (lane === undefined) continue;
-      lane.credits += permits + 1;
+      lane.freed(returned);
       this.announce(lane, now);
     }
   }
@@ -162,7 +165,7 @@ export class Shard {
       lostCount++;
     }
     for (const [key, lane] of this.lanes) {
-      if (lane.credits === 0) lane.credits = 1;
+      lane.probe(true);
       if (
         lane.known.size === 0 &&
         !lane.hasMore &&
@@ -265,7 +268,7 @@ export class Shard {
       this.wheel.cancel(entry.handle);
       this.clearTimer(lane, entry);
     }
-    this.sent.delete(entry);
+    if (this.sent.delete(entry)) lane.sentCount--;
     lane.forget(entry);
   }
 

@@ -120,8 +120,8 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     let lostCount = 0;
     for (const shard of shards.values()) lostCount += shard.tidy(now);
     dispatcher.forgetUnanswered(lostCount);
-    metrics.sweepFound(await sweeper.sweep([...shards.values()]));
-    metrics.shardsOwned(shards.size);
+    metrics.sweepFound.inc(await sweeper.sweep([...shards.values()]));
+    metrics.shardsOwned.set(shards.size);
     pumpSoon();
   }
 

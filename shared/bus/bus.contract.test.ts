@@ -145,7 +145,15 @@ function holdsFor(createKind: () => Kind): void {
     const here = await hearHints(a, a, "us-east");
     const there = await hearHints(a, b, "us-east");
     const west = await hearHints(a, b, "us-west");
-    const hint: Hint = { region: "us-east", shard: 5, owed: [owed(9, "job_x", 2)], freed: [{ projectNo: 3, permits: 1 }, { projectNo: 4, permits: 20 }] };
+    const hint: Hint = {
+      region: "us-east",
+      shard: 5,
+      owed: [owed(9, "job_x", 2)],
+      freed: [
+        { projectNo: 3, returned: 1 },
+        { projectNo: 4, returned: 20 },
+      ],
+    };
     a.sendHint(hint);
     a.sendHint(hintOf("us-west", 6));
     await until(() => here.length === 1 && there.length === 1 && west.length === 1);
@@ -209,7 +217,7 @@ function holdsFor(createKind: () => Kind): void {
     const dues = await hearDues(a, b, 7);
     const hints = await hearHints(a, b, "us-east");
     const items = Array.from({ length: 25_000 }, (_, no) => ({ ...owed(1, `job_${no}`, 1), shard: 0 }));
-    const freed = items.map((_, no) => ({ projectNo: no, permits: 1 }));
+    const freed = items.map((_, no) => ({ projectNo: no, returned: 1 }));
     a.sendDue(7, { worker: 1, region: "us-east", items: [] });
     a.sendDue(7, { worker: 1, region: "us-east", items });
     await until(() => dues.flatMap((due) => due.items).length === items.length);
@@ -323,7 +331,7 @@ function commandOf(region: Region, shard: number): Command {
 }
 
 function hintOf(region: Region, shard: number): Hint {
-  return { region, shard, owed: [], freed: [{ projectNo: 1, permits: 1 }] };
+  return { region, shard, owed: [], freed: [{ projectNo: 1, returned: 1 }] };
 }
 
 function dueOf(worker: number, shard: number): Due {

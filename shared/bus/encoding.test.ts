@@ -26,7 +26,8 @@ const attemptOf = {
 };
 const owed = fc.record({ projectNo: count, ...attemptOf });
 const answer: fc.Arbitrary<Answer> = fc.oneof(
-  fc.constantFrom("granted", "gone", "no_permit", "node_full").map((kind) => ({ kind })),
+  fc.constantFrom("granted", "gone", "node_full").map((kind) => ({ kind })),
+  count.map((returned) => ({ kind: "no_permit" as const, returned })),
   instant.map((waitMs) => ({ kind: "early" as const, waitMs })),
   instant.map((untilAt) => ({ kind: "blocked" as const, untilAt })),
 );
@@ -63,7 +64,12 @@ describeKind(
 );
 describeKind(
   "hint",
-  fc.record({ region, shard: count, owed: fc.array(owed), freed: fc.array(fc.record({ projectNo: count, permits: count })) }),
+  fc.record({
+    region,
+    shard: count,
+    owed: fc.array(owed),
+    freed: fc.array(fc.record({ projectNo: count, returned: count })),
+  }),
   encodeHint,
   decodeHint,
 );

@@ -100,7 +100,7 @@ export function encodeHint({ region, shard, owed, freed }: Hint): string {
   const flat: Flat = [];
   for (const item of owed) pushOwed(flat, item);
   const permits: Flat = [];
-  for (const item of freed) permits.push(item.projectNo, item.permits);
+  for (const item of freed) permits.push(item.projectNo, item.returned);
   return JSON.stringify([region, shard, flat, permits]);
 }
 
@@ -112,7 +112,7 @@ export const decodeHint = strictly(
     owed: asItems(fields[2], OWED_FIELDS, readOwed),
     freed: asItems(fields[3], 2, (flat, at) => ({
       projectNo: asCount(flat[at]),
-      permits: asCount(flat[at + 1]),
+      returned: asCount(flat[at + 1]),
     })),
   }),
 );
@@ -153,9 +153,10 @@ function answerNumber(answer: Answer): number {
       return answer.waitMs;
     case "blocked":
       return answer.untilAt;
+    case "no_permit":
+      return answer.returned;
     case "granted":
     case "gone":
-    case "no_permit":
     case "node_full":
       return 0;
   }
@@ -167,9 +168,10 @@ function asAnswer(kind: unknown, number: number): Answer {
       return { kind, waitMs: number };
     case "blocked":
       return { kind, untilAt: number };
+    case "no_permit":
+      return { kind, returned: number };
     case "granted":
     case "gone":
-    case "no_permit":
     case "node_full":
       return { kind };
     default:

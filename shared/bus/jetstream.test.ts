@@ -62,7 +62,7 @@ test(
 
     await start(server);
     await until(() => {
-      bus.sendHint({ region: "us-east", shard: 2, owed: [], freed: [{ projectNo: 1, permits: 1 }] });
+      bus.sendHint({ region: "us-east", shard: 2, owed: [], freed: [{ projectNo: 1, returned: 1 }] });
       return sendAndLook(bus, 2, heard) && hints.includes(2);
     }, RECOVERY_MS_MAX);
     expect(heard.has(1)).toBe(false);

@@ -42,7 +42,7 @@ export async function openBus(url: string, log: Log): Promise<Bus> {
         log.info({ server: link.server }, "bus connected");
         if (closing) link.sever("closed");
         for (const listener of listeners) link.add(listener);
-        link.settled.then(firstAttempt.resolve);
+        void link.settled.then(firstAttempt.resolve);
         const reason = await link.ended;
         if (!closing) log.warn({ reason }, "bus lost");
       } catch (error) {
@@ -144,7 +144,7 @@ function openLink(connection: NatsConnection, progress: Progress, counts: BusCou
       // A connection that is already broken has nothing left to close.
     });
   }
-  connection.closed().then((error) => sever(error ? String(error) : "closed by the server"));
+  void connection.closed().then((error) => sever(error ? String(error) : "closed by the server"));
 
   return {
     server: connection.getServer(),

@@ -35,12 +35,15 @@ export interface DueItem extends OwedAttempt {
   shard: number;
 }
 
-/** What became of one due item. `early` gives the milliseconds that are still to pass. */
+/**
+ * What became of one due item. `early` gives the milliseconds that are still to pass; `no_permit` how many permits had
+ * ever come back to the project when it was refused, so that a hint that overtook the refusal is recognised.
+ */
 export type Answer =
   | { kind: "granted" }
   | { kind: "gone" }
   | { kind: "early"; waitMs: number }
-  | { kind: "no_permit" }
+  | { kind: "no_permit"; returned: number }
   | { kind: "blocked"; untilAt: number }
   | { kind: "node_full" };
 
@@ -70,10 +73,10 @@ export interface Hint {
   freed: FreedPermits[];
 }
 
-/** So many permits of a project have come back, and a claim from this shard had been refused one. */
+/** Permits of a project have come back, `returned` of them ever, and a claim from this shard had been refused one. */
 export interface FreedPermits {
   projectNo: ProjectNo;
-  permits: number;
+  returned: number;
 }
 
 /**

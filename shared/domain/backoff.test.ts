@@ -60,7 +60,8 @@ test("Retry-After is read as seconds or as a date in any of the three forms of R
     ["Sun, 06 Nov 1994 25:49:37 GMT", null],
     ["Sun, 06 Nov 1994 08:49:37 CET", null],
   ];
-  for (const [header, waitMs] of golden) expect([header, parseRetryAfterMs(header, now)]).toEqual([header, waitMs]);
+  for (const [header, waitMs] of golden)
+    expect([header, parseRetryAfterMs(header, now)]).toEqual([header, waitMs]);
   const in2026 = Date.parse("2026-11-06T08:49:30Z");
   expect(parseRetryAfterMs("Friday, 06-Nov-26 08:49:37 GMT", in2026)).toBe(7_000);
   expect(parseRetryAfterMs("Sunday, 06-Nov-94 08:49:37 GMT", in2026)).toBe(0);

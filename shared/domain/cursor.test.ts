@@ -44,9 +44,20 @@ test("an altered cursor is refused, whichever character it is and however it is 
   for (let at = 0; at < cursor.length; at++) {
     for (const wrong of alphabet) {
       if (wrong === cursor[at]) continue;
-      expect(() => decodeCursor(cursor.slice(0, at) + wrong + cursor.slice(at + 1), binding, makeTag)).toThrow(ApiError);
+      expect(() =>
+        decodeCursor(cursor.slice(0, at) + wrong + cursor.slice(at + 1), binding, makeTag),
+      ).toThrow(ApiError);
     }
   }
-  const bad = ["", "x", `${cursor}=`, `${cursor}A`, ` ${cursor}`, cursor.slice(0, -1), position, "A".repeat(10_000)];
+  const bad = [
+    "",
+    "x",
+    `${cursor}=`,
+    `${cursor}A`,
+    ` ${cursor}`,
+    cursor.slice(0, -1),
+    position,
+    "A".repeat(10_000),
+  ];
   for (const text of bad) expect(() => decodeCursor(text, binding, makeTag)).toThrow(ApiError);
 });

@@ -34,7 +34,7 @@ const BYTES_PER_DRAW = BYTES_PER_ID * 128;
 
 /** `randomBytes` gives that many cryptographically random bytes. */
 export function createIdSource(randomBytes: (count: number) => Uint8Array): IdSource {
-  let pool = new Uint8Array(0);
+  let pool: Uint8Array = new Uint8Array(0);
   let drawn = 0;
   let time = -1;
   let a = 0;
@@ -44,7 +44,7 @@ export function createIdSource(randomBytes: (count: number) => Uint8Array): IdSo
 
   function byte(): number {
     if (drawn >= pool.length) {
-      pool = Uint8Array.from(randomBytes(BYTES_PER_DRAW));
+      pool = randomBytes(BYTES_PER_DRAW);
       drawn = 0;
     }
     return pool[drawn++] ?? 0;

@@ -47,12 +47,18 @@ test("hobby projects are limited to us-east, also where their stored default is 
   const hobby: JobContext = { ...context, plan: "hobby" };
   expect(decideNewJob({ targetUrl }, hobby).region).toBe("us-east");
   expect(decideNewJob({ targetUrl, region: "us-east" }, hobby).region).toBe("us-east");
-  expect(refusalOf(() => decideNewJob({ targetUrl, region: "us-west" }, hobby))).toEqual(["invalid_request", "region"]);
+  expect(refusalOf(() => decideNewJob({ targetUrl, region: "us-west" }, hobby))).toEqual([
+    "invalid_request",
+    "region",
+  ]);
 });
 
 test("the field at fault is named", () => {
   const invalid = "invalid_request";
-  expect(refusalOf(() => decideNewJob({ targetUrl: "http://a.com" }, context))).toEqual([invalid, "target_url"]);
+  expect(refusalOf(() => decideNewJob({ targetUrl: "http://a.com" }, context))).toEqual([
+    invalid,
+    "target_url",
+  ]);
   expect(refusalOf(() => decideNewJob({ targetUrl, runAt: "" }, context))).toEqual([invalid, "run_at"]);
 });
 
@@ -123,7 +129,10 @@ test("whatever is not a real instant is refused", () => {
 });
 
 test("every instant comes back from its own text", () => {
-  const instants = fc.integer({ min: Date.parse("0000-01-01T00:00:00Z"), max: Date.parse("9999-12-31T23:59:59Z") });
+  const instants = fc.integer({
+    min: Date.parse("0000-01-01T00:00:00Z"),
+    max: Date.parse("9999-12-31T23:59:59Z"),
+  });
   fc.assert(fc.property(instants, (at) => expect(parseInstant(new Date(at).toISOString())).toBe(at)));
 });
 

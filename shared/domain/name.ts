@@ -15,10 +15,16 @@ export function checkName(text: string, param: string, charactersMax: number): v
 
 /** The same for an optional label, which may be empty. */
 export function checkLabel(text: string, param: string, charactersMax: number): void {
-  if (text.length > 2 * charactersMax || [...text].length > charactersMax) {
+  if (hasMoreCharacters(text, charactersMax)) {
     throw invalidRequest(`${param} must have at most ${charactersMax} characters.`, param);
   }
   if (CONTROL_CHARACTERS.test(text) || !text.isWellFormed()) {
     throw invalidRequest(`${param} must not contain control characters or broken Unicode.`, param);
   }
+}
+
+/** A code point is one or two units of a string, so most texts need no counting, and one of megabytes neither. */
+export function hasMoreCharacters(text: string, charactersMax: number): boolean {
+  if (text.length <= charactersMax) return false;
+  return text.length > 2 * charactersMax || [...text].length > charactersMax;
 }

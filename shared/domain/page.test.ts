@@ -16,7 +16,24 @@ function paramOf(act: () => unknown): string | undefined {
 test("a page holds 1 to 200 items, 50 if nothing is said", () => {
   expect(pageSizeOf(undefined)).toBe(50);
   for (const size of [1, 50, 199, 200]) expect(pageSizeOf(String(size))).toBe(size);
-  const bad = ["0", "201", "999", "1000", "-1", "+5", " 5", "5.0", "5.5", "1e2", "0x10", "007", "", "ten", "٣", "NaN"];
+  const bad = [
+    "0",
+    "201",
+    "999",
+    "1000",
+    "-1",
+    "+5",
+    " 5",
+    "5.0",
+    "5.5",
+    "1e2",
+    "0x10",
+    "007",
+    "",
+    "ten",
+    "٣",
+    "NaN",
+  ];
   for (const text of bad) expect([text, paramOf(() => pageSizeOf(text))]).toEqual([text, "limit"]);
 });
 

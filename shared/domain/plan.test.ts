@@ -38,7 +38,11 @@ test("the plans are those of the contract", () => {
 
 test("an override stands in place of the plan's own limit, and only of that one", () => {
   const none = { requestsPerMinuteOverride: null, concurrencyOverride: null, schedulesOverride: null };
-  expect(limitsOf({ plan: "hobby", ...none })).toEqual({ requestsPerMinute: 60, concurrency: 10, schedules: 10 });
+  expect(limitsOf({ plan: "hobby", ...none })).toEqual({
+    requestsPerMinute: 60,
+    concurrency: 10,
+    schedules: 10,
+  });
   expect(limitsOf({ plan: "hobby", ...none, concurrencyOverride: 1 }).concurrency).toBe(1);
   expect(limitsOf({ plan: "pro", ...none, requestsPerMinuteOverride: 7 })).toEqual({
     requestsPerMinute: 7,
@@ -99,7 +103,11 @@ test("every instant lies in its month, and waiting the seconds to the rollover i
 test("a month is reported day by day up to today", () => {
   expect(daysOfMonth("2026-02", at("2026-11-21T00:00:00Z"))).toHaveLength(28);
   expect(daysOfMonth("2028-02", at("2028-11-21T00:00:00Z")).at(-1)).toBe("2028-02-29");
-  expect(daysOfMonth("2026-11", at("2026-11-03T00:00:00Z"))).toEqual(["2026-11-01", "2026-11-02", "2026-11-03"]);
+  expect(daysOfMonth("2026-11", at("2026-11-03T00:00:00Z"))).toEqual([
+    "2026-11-01",
+    "2026-11-02",
+    "2026-11-03",
+  ]);
   expect(daysOfMonth("2026-11", at("2026-11-02T23:59:59.999Z"))).toEqual(["2026-11-01", "2026-11-02"]);
   expect(daysOfMonth("2026-12", at("2026-11-30T00:00:00Z"))).toEqual([]);
 });

@@ -34,7 +34,9 @@ test("200 to 299 succeeds, and nothing else does", () => {
     expect(judge(status)).toMatchObject({ kind: "failed", responseStatus: status, retry: "backoff" });
   }
   expect(judge(500)).toMatchObject({ error: "out of stock" });
-  expect(judge(500, { body: new Uint8Array() })).toMatchObject({ error: "The target answered 500 with an empty body." });
+  expect(judge(500, { body: new Uint8Array() })).toMatchObject({
+    error: "The target answered 500 with an empty body.",
+  });
 });
 
 test("the status decides once enough of the body was read, however much more there would be", () => {
@@ -76,7 +78,9 @@ test("Service-No-Retry: true fails the job at once, any other value says nothing
     expect(judge(500, { headers: { ...noHeaders, serviceNoRetry: text } })).toMatchObject({ retry: "never" });
   }
   for (const text of ["false", "1", ""]) {
-    expect(judge(500, { headers: { ...noHeaders, serviceNoRetry: text } })).toMatchObject({ retry: "backoff" });
+    expect(judge(500, { headers: { ...noHeaders, serviceNoRetry: text } })).toMatchObject({
+      retry: "backoff",
+    });
   }
   expect(judge(200, { headers: { ...noHeaders, serviceNoRetry: "true" } }).kind).toBe("succeeded");
 });
@@ -110,7 +114,11 @@ test("a settled attempt moves its job on", () => {
     event: null,
   });
   const last = { ...job, attempts: 3 };
-  expect(settleAttempt(last, judge(500), chance)).toEqual({ status: "failed", nextRetryAt: null, event: "job.failed" });
+  expect(settleAttempt(last, judge(500), chance)).toEqual({
+    status: "failed",
+    nextRetryAt: null,
+    event: "job.failed",
+  });
   const timedOut = judgeResponse({ kind: "stalled" }, now, 900_000);
   expect(settleAttempt(job, timedOut, chance).status).toBe("queued");
   expect(settleAttempt(last, timedOut, chance).status).toBe("failed");
@@ -170,7 +178,8 @@ test("error text is cut at 4,096 bytes, between characters", () => {
       // Nothing but control characters differs from the source, and a cut leaves less than a character's room.
       const masked = (value: string) => value.replaceAll(/[\p{Cc}\p{Cs}\ufffd]/gu, "\ufffd");
       expect(masked(whole).startsWith(masked(text))).toBe(true);
-      if (masked(text) !== masked(whole)) expect(Buffer.byteLength(text)).toBeGreaterThan(ERROR_BYTES_MAX - 4);
+      if (masked(text) !== masked(whole))
+        expect(Buffer.byteLength(text)).toBeGreaterThan(ERROR_BYTES_MAX - 4);
     }),
     { numRuns: 200 },
   );

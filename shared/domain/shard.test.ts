@@ -5,7 +5,7 @@ import { rendezvousOwner, shardOf } from "./shard.ts";
 
 test("a project's shard never changes: its rows carry the number", () => {
   const golden = [1, 2, 3, 1_000, 2 ** 31, 2 ** 32 + 1, Number.MAX_SAFE_INTEGER].map((no) => shardOf(no, 64));
-  expect(golden).toEqual(GOLDEN_SHARDS);
+  expect(golden).toEqual([55, 6, 39, 24, 32, 47, 37]);
 });
 
 test("projects numbered in a row spread evenly over the shards", () => {
@@ -66,5 +66,3 @@ test("a node that leaves moves its own shards only, and to all the others", () =
     expect(gained.get(node)).toBeLessThan(120);
   }
 });
-
-const GOLDEN_SHARDS: number[] = [];

@@ -1,5 +1,6 @@
 import ipaddr from "ipaddr.js";
 import { invalidRequest } from "./errors.ts";
+import { hasMoreCharacters } from "./name.ts";
 
 /**
  * Where the service may send requests. A URL is judged as it is written when it is given to us, without
@@ -30,19 +31,18 @@ export function checkTarget(text: string, param: string, rules: TargetRules): vo
 
 /** What is wrong with a URL as written, as the end of a sentence about it; null if nothing is. */
 export function findTargetFault(text: string, rules: TargetRules): string | null {
-  // A code point is at most two units: the cheap test spares counting in a text of megabytes.
-  if (text.length > 2 * TARGET_URL_CHARACTERS_MAX || [...text].length > TARGET_URL_CHARACTERS_MAX) {
+  if (hasMoreCharacters(text, TARGET_URL_CHARACTERS_MAX)) {
     return `must have at most ${TARGET_URL_CHARACTERS_MAX} characters`;
   }
   const authority = AUTHORITY_PATTERN.exec(text)?.[1];
-  if (authority === undefined || !URL.canParse(text)) {
+  const url = URL.parse(text);
+  if (authority === undefined || url === null) {
     return `must be an absolute ${rules.allowInsecure ? "http or https" : "https"} URL, such as https://example.com/path`;
   }
   // The URL parser drops or rewrites these, so that two readers of the text could disagree on where it leads.
   if (UNSAFE_CHARACTERS.test(text) || !text.isWellFormed()) {
     return "must not contain blanks, backslashes, control characters or broken Unicode";
   }
-  const url = new URL(text);
   if (url.protocol !== "https:" && !rules.allowInsecure) return "must be an https URL";
   if (authority.includes("@")) return "must not contain credentials";
   const port = portOf(url);
@@ -78,6 +78,7 @@ const AUTHORITY_PATTERN = /^https?:\/\/([^/?#\\]+)/i;
 const UNSAFE_CHARACTERS = /[\u0000-\u0020\u007f-\u00a0\\]/;
 const GLOBAL_UNICAST = ipaddr.IPv6.parseCIDR("2000::/3");
 const PRIVATE_SUFFIXES = [".localhost", ".local", ".internal", ".onion"];
+const ADDRESS_START = /^[[0-9]/;
 const LOCAL_RANGES = ["loopback", "unspecified"];
 const HOSTNAME_LENGTH_MAX = 253;
 const LABEL_LENGTH_MAX = 63;
@@ -86,7 +87,7 @@ const LABEL_LENGTH_MAX = 63;
 function findHostFault(hostname: string, port: number, rules: TargetRules): string | null {
   const host = withoutFinalDot(hostname);
   if (
-    rules.own.some((own) => isSameHost(own.hostname, host) && (own.port === port || !rules.allowInsecure))
+    rules.own.some((own) => (own.port === port || !rules.allowInsecure) && isSameHost(own.hostname, host))
   ) {
     return "must not lead back to this service";
   }
@@ -113,6 +114,7 @@ function isSameHost(a: string, b: string): boolean {
 
 function isThisMachine(hostname: string): boolean {
   if (hostname === "localhost" || hostname.endsWith(".localhost")) return true;
+  if (!ADDRESS_START.test(hostname)) return false;
   const address = withoutBrackets(hostname);
   return ipaddr.isValid(address) && LOCAL_RANGES.includes(ipaddr.process(address).range());
 }

@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import { zeroCounts } from "../bus/bus.ts";
 import { createMetrics } from "./metrics.ts";
 
 describe("the metrics", () => {
@@ -20,7 +21,8 @@ describe("the metrics", () => {
 
   test("read the bus's counts anew each time", async () => {
     const metrics = createMetrics();
-    const counts = { dropped: 1, malformed: 0 };
+    const counts = zeroCounts();
+    counts.dropped = 1;
     metrics.showBus(() => counts);
     expect((await metrics.page()).text).toContain('jobwheel_bus_faults_total{kind="dropped"} 1\n');
     counts.dropped = 5;

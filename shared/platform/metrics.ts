@@ -30,7 +30,7 @@ export interface Metrics {
   shardsOwned: Level;
   attemptsInFlight: Level;
   /** Shows the bus's counts, by kind, as they are at the moment of each reading. */
-  showBus(readCounts: () => Readonly<Record<string, number>>): void;
+  showBus<Kind extends string>(readCounts: () => Readonly<Record<Kind, number>>): void;
   /** Everything in Prometheus' text format. */
   page(): Promise<{ text: string; contentType: string }>;
 }
@@ -78,14 +78,20 @@ export function createMetrics(): Metrics {
     labelNames: ["outcome"],
     registers,
   });
+  // Looked up once, since to find a label's counter costs more than to count; and shown from the start, since a
+  // rate over a series that appears with its first event misses that event.
+  const outcome = (name: string) => {
+    const counter = settled.labels(name);
+    counter.inc(0);
+    return counter;
+  };
 
   return {
     jobsCreated: count("jobs_created_total", "Jobs accepted over the API."),
-    // Looked up once: to find a label's counter costs more than to count.
     attemptsSettled: {
-      succeeded: settled.labels("succeeded"),
-      failed: settled.labels("failed"),
-      timed_out: settled.labels("timed_out"),
+      succeeded: outcome("succeeded"),
+      failed: outcome("failed"),
+      timed_out: outcome("timed_out"),
     },
     latenessSeconds: spread(
       "lateness_seconds",
@@ -105,7 +111,7 @@ export function createMetrics(): Metrics {
         registers,
         collect() {
           this.reset();
-          for (const [kind, value] of Object.entries(readCounts())) this.inc({ kind }, value);
+          for (const [kind, value] of Object.entries<number>(readCounts())) this.inc({ kind }, value);
         },
       });
     },

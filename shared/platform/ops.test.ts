@@ -58,12 +58,20 @@ describe("the door for operators", () => {
     expect(await answer.text()).toBe("internal error\n");
   });
 
-  test("refuses a port that is taken", () => {
-    start(() => true);
-    const port = ops?.port ?? 0;
-    expect(port).toBeGreaterThan(0);
-    expect(() =>
-      startOps({ host: "127.0.0.1", port, ready: () => true, metrics: createMetrics() }),
-    ).toThrow();
+  test("refuses a port on which another process listens", async () => {
+    const source = `Bun.serve({ hostname: "127.0.0.1", port: 0, fetch: () => new Response() }).port`;
+    const other = Bun.spawn([process.execPath, "-e", `console.log(${source})`]);
+    try {
+      for await (const line of other.stdout.pipeThrough(new TextDecoderStream())) {
+        const port = Number(line);
+        expect(port).toBeGreaterThan(0);
+        expect(() =>
+          startOps({ host: "127.0.0.1", port, ready: () => true, metrics: createMetrics() }),
+        ).toThrow("in use");
+        break;
+      }
+    } finally {
+      other.kill();
+    }
   });
 });

@@ -29,7 +29,7 @@ export function startOps({
   metrics: Metrics;
   routes?: Record<string, (request: Request) => Promise<Response>>;
 }): Ops {
-  const all = new Map(
+  const all = new Map<string, (request: Request) => Promise<Response>>(
     Object.entries({
       "GET /healthz": async () => new Response("ok\n"),
       "GET /readyz": async () =>

@@ -108,7 +108,13 @@ describe("death", () => {
   test.skipIf(process.getuid?.() !== 0)(
     "is not proved of a living process in a pid namespace of its own",
     async () => {
-      const { description } = await startChild(["unshare", "--pid", "--fork", "--mount-proc"]);
+      const { description } = await startChild([
+        "unshare",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+      ]);
       expect(description).toMatch(/pid:\[\d+\] 1 \d+$/);
       expect(description.split(" ")[1]).not.toBe(describeThisProcess().split(" ")[1] ?? "");
       expect(isProvedDead(description)).toBe(false);

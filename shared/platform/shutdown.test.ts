@@ -39,8 +39,9 @@ describe("a signal", () => {
     async (signal) => {
       const { child, readUntil, readAll } = await startChild(`
       shutdown.add("first", async () => {
+        const told = new Promise((resolve) => process.once("SIGUSR2", resolve));
         console.log("begun", shutdown.begun);
-        await new Promise((resolve) => process.once("SIGUSR2", resolve));
+        await told;
         console.log("stop first");
       });
       ${stopIn("second")} ${stopIn("third")}`);

@@ -19,8 +19,8 @@ export type Claimed =
   /** Not owed any more: sent, canceled or over. */
   | { kind: "gone" }
   | { kind: "early"; waitMs: number }
-  /** The project has as many requests in flight as it may have; it is noted that this region waits. */
-  | { kind: "no_permit" }
+  /** The project has as many requests in flight as it may have; it is noted that this region waits. `returned` of them ever came back. */
+  | { kind: "no_permit"; returned: number }
   /** The month's quota is used up, or an operator holds the project. */
   | { kind: "blocked"; untilAt: number };
 
@@ -56,7 +56,9 @@ const HELD_PAUSE_SECONDS = 2;
  * its key alone and judged afterwards: a condition on due_at in the join would invite the planner to the index of due
  * rows, where one project's backlog stands in every look-up's way.
  *
- * A claim may hold each job once; the caller sees to that. Answers come in the order of the claims.
+ * A claim whose answer was lost is simply made again: an attempt that this node has taken already is granted once more,
+ * and nothing is counted twice. So a node asks only for jobs of which it has nothing on the wire, and for each job once
+ * in a statement; the caller sees to both. Answers come in the order of the claims.
  */
 export async function claimAttempts(
   db: Database,
@@ -88,28 +90,30 @@ WITH living AS MATERIALIZED (
          WITH ORDINALITY AS i (project_no, environment, region, job_id, attempt, run_id, n)
    WHERE EXISTS (SELECT FROM living)
 ), flow AS MATERIALIZED (
-  SELECT i.*, f.held,
+  SELECT i.*, f.held, f.returned,
          f.concurrency - f.development_jobs - f.production_jobs - f.development_webhooks - f.production_webhooks AS free,
          f.month_runs_max - CASE WHEN f.month = date_trunc('month', now())::date THEN f.month_runs ELSE 0 END AS runs_left
     FROM item i JOIN flows f USING (project_no)
    ORDER BY f.project_no
      FOR NO KEY UPDATE OF f
 ), owed AS MATERIALIZED (
-  SELECT i.n, i.attempt AS asked, i.run_id AS new_run_id, i.held, i.free, i.runs_left,
-         o.project_no, o.environment, o.region, o.job_id, o.attempt, o.attempts_allowed, o.due_at, o.run_id
+  SELECT i.n, i.attempt AS asked, i.run_id AS new_run_id, i.held, i.returned, i.free, i.runs_left,
+         o.project_no, o.environment, o.region, o.job_id, o.attempt, o.attempts_allowed, o.due_at, o.run_id,
+         o.node_id, o.started_at
     FROM flow i
     JOIN open_jobs o ON o.project_no = i.project_no AND o.environment = i.environment
                     AND o.region = i.region AND o.job_id = i.job_id
    ORDER BY o.job_id
      FOR NO KEY UPDATE OF o
 ), ranked AS (
-  SELECT *, due_at <= now() AS due, run_id IS NULL AS counted,
+  SELECT *, due_at <= now() AS due, due_at IS NULL AS again, run_id IS NULL AS counted,
          row_number() OVER w AS rank, count(*) FILTER (WHERE run_id IS NULL) OVER w AS counted_rank
     FROM owed
-   WHERE attempt = asked AND due_at IS NOT NULL
+   WHERE attempt = asked AND (due_at IS NOT NULL OR node_id = $1)
   WINDOW w AS (PARTITION BY project_no, due_at <= now() ORDER BY n)
 ), verdict AS MATERIALIZED (
-  SELECT *, CASE WHEN NOT due THEN 'early'
+  SELECT *, CASE WHEN again THEN 'granted'
+                 WHEN NOT due THEN 'early'
                  WHEN held OR (counted AND counted_rank > runs_left) THEN 'blocked'
                  WHEN rank > free THEN 'no_permit'
                  ELSE 'granted' END AS kind
@@ -118,7 +122,7 @@ WITH living AS MATERIALIZED (
   UPDATE open_jobs o
      SET due_at = NULL, run_id = coalesce(o.run_id, v.new_run_id), node_id = $1, started_at = now()
     FROM verdict v
-   WHERE v.kind = 'granted' AND o.project_no = v.project_no AND o.environment = v.environment
+   WHERE v.kind = 'granted' AND NOT v.again AND o.project_no = v.project_no AND o.environment = v.environment
      AND o.region = v.region AND o.job_id = v.job_id
 ), counted AS (
   UPDATE flows f
@@ -128,8 +132,8 @@ WITH living AS MATERIALIZED (
          month = c.month,
          waiting_regions = f.waiting_regions | c.waiting
     FROM (SELECT project_no, date_trunc('month', now())::date AS month,
-                 count(*) FILTER (WHERE kind = 'granted' AND environment = 0) AS development,
-                 count(*) FILTER (WHERE kind = 'granted' AND environment = 1) AS production,
+                 count(*) FILTER (WHERE kind = 'granted' AND NOT again AND environment = 0) AS development,
+                 count(*) FILTER (WHERE kind = 'granted' AND NOT again AND environment = 1) AS production,
                  count(*) FILTER (WHERE kind = 'granted' AND counted) AS runs,
                  coalesce(bit_or(1 << region) FILTER (WHERE kind = 'no_permit'), 0)::smallint AS waiting
             FROM verdict GROUP BY project_no) c
@@ -144,12 +148,13 @@ WITH living AS MATERIALIZED (
 SELECT v.n::int AS n, v.kind,
        CASE v.kind
          WHEN 'early' THEN extract(epoch FROM v.due_at - now()) * 1000
+         WHEN 'no_permit' THEN v.returned
          WHEN 'blocked' THEN extract(epoch FROM CASE WHEN v.held THEN now() + interval '${HELD_PAUSE_SECONDS} s'
                                                      ELSE date_trunc('month', now()) + interval '1 month' END) * 1000
-       END::float8 AS wait,
+       END::float8 AS number,
        v.job_id, coalesce(v.run_id, v.new_run_id) AS run_id, v.attempts_allowed,
-       (extract(epoch FROM CASE WHEN v.attempt = 1 AND v.run_id IS NULL THEN j.run_at ELSE v.due_at END) * 1000)::float8 AS scheduled_at,
-       (extract(epoch FROM now()) * 1000)::float8 AS started_at,
+       (extract(epoch FROM CASE WHEN v.attempt = 1 THEN j.run_at ELSE coalesce(v.due_at, v.started_at) END) * 1000)::float8 AS scheduled_at,
+       (extract(epoch FROM CASE WHEN v.again THEN v.started_at ELSE now() END) * 1000)::float8 AS started_at,
        j.target_url, j.payload, j.schedule_id, j.max_attempts, j.base_seconds, j.cap_seconds
   FROM verdict v
   LEFT JOIN jobs j ON v.kind = 'granted' AND j.project_no = v.project_no AND j.environment = v.environment
@@ -161,7 +166,8 @@ interface ClaimRow {
   /** The claim's place, from 1; 0 in the row that stands for the living node. */
   n: number;
   kind: Exclude<Claimed["kind"], "gone">;
-  wait: number | null;
+  /** What the kind comes with: milliseconds to wait, permits returned, or an instant. */
+  number: number | null;
   job_id: string;
   run_id: string;
   attempts_allowed: number;
@@ -195,10 +201,10 @@ function readClaimed(row: ClaimRow): Claimed {
         },
       };
     case "early":
-      return { kind: "early", waitMs: row.wait ?? 0 };
+      return { kind: "early", waitMs: row.number ?? 0 };
     case "blocked":
-      return { kind: "blocked", untilAt: row.wait ?? 0 };
+      return { kind: "blocked", untilAt: row.number ?? 0 };
     case "no_permit":
-      return { kind: "no_permit" };
+      return { kind: "no_permit", returned: row.number ?? 0 };
   }
 }

@@ -83,6 +83,26 @@ export function isDatabaseFault(error: unknown): boolean {
   return typeof code === "string" || /timeout|terminated|Connection|closed/i.test(error.message);
 }
 
+/** Milliseconds since 1970 by the database's clock. */
+export async function askTime(db: Database): Promise<number> {
+  const text = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now";
+  const [row] = await db.run<{ now: number }>("ask_time", text, []);
+  if (row === undefined) throw new StoreUnavailable("no answer to the question for the time");
+  return row.now;
+}
+
+/** Throws unless `migrate` has prepared this database for this role: a session without its timeouts could hang. */
+export async function checkPrepared(db: Database): Promise<void> {
+  const [row] = await db.run<{ statement_timeout: string }>(
+    "check_prepared",
+    "SELECT setting || unit AS statement_timeout FROM pg_settings WHERE name = 'statement_timeout'",
+    [],
+  );
+  if (row?.statement_timeout !== SESSION_SETTINGS.statement_timeout) {
+    throw new Error("The database is not prepared: run `npm run migrate` as the role that the services use.");
+  }
+}
+
 /** An array parameter as Postgres reads it; for numbers, uuids and instants, which need no quoting. */
 export function column(values: readonly (number | string | null)[]): string {
   let text = "{";

@@ -76,6 +76,7 @@ export const flows = pgTable("flows", {
   productionJobs: integer("production_jobs").notNull().default(0),
   developmentWebhooks: integer("development_webhooks").notNull().default(0),
   productionWebhooks: integer("production_webhooks").notNull().default(0),
+  returned: bigint("returned", { mode: "number" }).notNull().default(0),
   waitingRegions: smallint("waiting_regions").notNull().default(0),
   month: date("month").notNull(),
   monthRuns: bigint("month_runs", { mode: "number" }).notNull().default(0),

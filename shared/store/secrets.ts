@@ -1,29 +1,33 @@
-import { and, desc, eq, gt, isNull, or, sql } from "drizzle-orm";
+import { and, eq, isNull, sql } from "drizzle-orm";
 import { idToUuid } from "../domain/ids.ts";
 import type { Environment, ProjectNo } from "../domain/scope.ts";
 import { environmentCode } from "./codes.ts";
-import type { Database } from "./database.ts";
+import { column, type Database } from "./database.ts";
 import { signingSecrets } from "./schema.ts";
 
-/** The environment's sealed signing secrets that are in force, the newest first: it signs `Service-Signature`. */
+/**
+ * The sealed signing secrets in force of many environments in one statement, in the order of the scopes and the newest
+ * first: that is the one which signs `Service-Signature`.
+ */
 export async function listSigningSecrets(
   db: Database,
-  projectNo: ProjectNo,
-  environment: Environment,
-): Promise<Buffer[]> {
-  const rows = await db.drizzle
-    .select({ sealed: signingSecrets.sealed })
-    .from(signingSecrets)
-    .where(
-      and(
-        eq(signingSecrets.projectNo, projectNo),
-        eq(signingSecrets.environment, environmentCode(environment)),
-        or(isNull(signingSecrets.expiresAt), gt(signingSecrets.expiresAt, sql`now()`)),
-      ),
-    )
-    .orderBy(desc(signingSecrets.id));
-  return rows.map((row) => row.sealed);
+  scopes: readonly { projectNo: ProjectNo; environment: Environment }[],
+): Promise<Buffer[][]> {
+  const rows = await db.run<{ n: number; sealed: Buffer }>("list_signing_secrets", LIST, [
+    column(scopes.map((scope) => scope.projectNo)),
+    column(scopes.map((scope) => environmentCode(scope.environment))),
+  ]);
+  const secrets: Buffer[][] = scopes.map(() => []);
+  for (const row of rows) secrets[row.n - 1]?.push(row.sealed);
+  return secrets;
 }
+
+const LIST = `
+SELECT i.n::int AS n, s.sealed
+  FROM unnest($1::int[], $2::smallint[]) WITH ORDINALITY AS i (project_no, environment, n)
+  JOIN signing_secrets s ON s.project_no = i.project_no AND s.environment = i.environment
+ WHERE s.expires_at IS NULL OR s.expires_at > now()
+ ORDER BY i.n, s.id DESC`;
 
 /** Adds a new secret; those before it go on signing for `overlapHours`. */
 export async function rotateSigningSecret(

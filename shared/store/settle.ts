@@ -1,7 +1,7 @@
 import { idToUuid, JOB_PREFIX, uuidToId } from "../domain/ids.ts";
 import type { RunStatus } from "../domain/run.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
-import { environmentCode, environmentOf, regionCode, regionOf, runStatusCode } from "./codes.ts";
+import { environmentCode, regionCode, regionOf, runStatusCode } from "./codes.ts";
 import { column, type Database, instant } from "./database.ts";
 
 /** How one attempt ended and what follows from it, as settleAttempt (domain/run.ts) decided. */
@@ -23,8 +23,8 @@ export interface Settlement {
 export interface Settled {
   /** The same order as the settlements; null for one whose attempt had been settled before, by whomever. */
   items: (SettledItem | null)[];
-  /** Lanes that were refused a permit of a project that now has one free. */
-  freed: { projectNo: ProjectNo; region: Region; environment: Environment; shard: number }[];
+  /** Where a permit had been refused to a project that now has one free, and how many came back to it ever. */
+  freed: { projectNo: ProjectNo; region: Region; shard: number; returned: number }[];
 }
 
 export interface SettledItem {
@@ -61,8 +61,8 @@ export async function settleAttempts(db: Database, settlements: readonly Settlem
       settled.freed.push({
         projectNo: row.project_no,
         region: regionOf(row.region),
-        environment: environmentOf(row.environment),
         shard: row.shard,
+        returned: Number(row.returned),
       });
     } else {
       settled.items[row.n - 1] = {
@@ -86,13 +86,13 @@ WITH item AS MATERIALIZED (
          WITH ORDINALITY AS i (project_no, environment, region, job_id, run_id, status, response_status,
                                error, duration_ms, next, due_at, n)
 ), flow AS MATERIALIZED (
-  SELECT i.*, f.waiting_regions
+  SELECT i.*, f.waiting_regions, f.returned
     FROM item i JOIN flows f USING (project_no)
    ORDER BY f.project_no
      FOR NO KEY UPDATE OF f
 ), attempt AS MATERIALIZED (
   SELECT i.n, i.project_no, i.environment, i.region, i.job_id, i.run_id, i.status, i.response_status, i.error,
-         i.duration_ms, i.next, greatest(i.due_at, now()) AS due_at, i.waiting_regions,
+         i.duration_ms, i.next, greatest(i.due_at, now()) AS due_at, i.waiting_regions, i.returned,
          o.attempt, o.started_at, o.canceled
     FROM flow i
     JOIN open_jobs o ON o.project_no = i.project_no AND o.environment = i.environment
@@ -125,25 +125,27 @@ WITH item AS MATERIALIZED (
   UPDATE flows f
      SET development_jobs = f.development_jobs - c.development,
          production_jobs = f.production_jobs - c.production,
+         returned = f.returned + c.development + c.production,
          waiting_regions = 0
     FROM (SELECT project_no, count(*) FILTER (WHERE environment = 0) AS development,
                  count(*) FILTER (WHERE environment = 1) AS production
             FROM attempt GROUP BY project_no) c
    WHERE f.project_no = c.project_no
 )
-SELECT a.n::int AS n, a.project_no, a.region, a.environment, NULL::smallint AS shard, a.job_id, a.attempt, a.next, a.canceled,
+SELECT a.n::int AS n, a.project_no, a.region, NULL::smallint AS shard, NULL::bigint AS returned, a.job_id, a.attempt, a.next, a.canceled,
        CASE WHEN a.next = 0 AND NOT a.canceled THEN extract(epoch FROM a.due_at) * 1000 END::float8 AS due_at
   FROM attempt a
 UNION ALL
-SELECT NULL, l.project_no, l.region, l.environment, l.shard, NULL, NULL, NULL, NULL, NULL
-  FROM (SELECT DISTINCT project_no, waiting_regions FROM attempt WHERE waiting_regions <> 0) f
+SELECT DISTINCT NULL::int, l.project_no, l.region, l.shard, f.returned, NULL::uuid, NULL::smallint, NULL::smallint,
+       NULL::boolean, NULL::float8
+  FROM (SELECT project_no, waiting_regions, returned + count(*) AS returned FROM attempt
+         WHERE waiting_regions <> 0 GROUP BY project_no, waiting_regions, returned) f
   JOIN lanes l ON l.project_no = f.project_no AND f.waiting_regions & (1 << l.region) <> 0`;
 
 type SettleRow = {
   project_no: ProjectNo;
   region: number;
-  environment: number;
 } & (
-  | { n: null; shard: number }
+  | { n: null; shard: number; returned: string }
   | { n: number; job_id: string; attempt: number; next: number; canceled: boolean; due_at: number | null }
 );

@@ -13,6 +13,8 @@ const SHORT_HORIZON_MS = 1_000;
 const START_MS = 1_800_000_000_000;
 const ROUNDS = 5;
 
+const AFTERWARDS = 1_000;
+
 const STANDING = 100_000;
 const CHURN = 5_000_000;
 const TIMEOUT_CHURN = 1_000_000;
@@ -181,12 +183,6 @@ function measureMemory(name: Name): Promise<Memory> {
 }
 
 async function measureTimersMemory(name: TimersName, dueAts: Float64Array): Promise<Memory> {
-  // A process holds many. Code compiled while there was one only keeps its first large array alive as a constant.
-  for (let others = 0; others < 50; others++) {
-    const other = openTimers(name);
-    for (let i = 0; i < 1_000; i++) other.insert(START_MS + (dueAts[i] as number), i);
-    other.advance(START_MS + HORIZON_MS, () => {});
-  }
   const timers = openTimers(name);
   // The handles a caller keeps are its own: they are not counted.
   const handles = new Float64Array(STANDING).fill(-1);
@@ -194,12 +190,17 @@ async function measureTimersMemory(name: TimersName, dueAts: Float64Array): Prom
   for (let i = 0; i < TIMERS; i++) timers.insert(START_MS + (dueAts[i] as number), i);
   const processBytes = residentBytes() - baseBytes;
   const heldBytes = timers.bytes;
-  timers.advance(START_MS + HORIZON_MS, () => {});
+  let nowMs = START_MS + HORIZON_MS;
+  const drop = () => {};
+  timers.advance(nowMs, drop);
+  // Code compiled in the burst keeps its array alive as a constant, until it runs again and meets another.
+  for (let i = 0; i < AFTERWARDS; i++) {
+    timers.insert(nowMs, i);
+    timers.advance(nowMs, drop);
+  }
   const processBytesAfter = residentBytes() - baseBytes;
   const heldBytesAfter = timers.bytes;
 
-  let nowMs = START_MS + HORIZON_MS;
-  const drop = () => {};
   const churn = churnHeap(CHURN, (step) => {
     const place = step % STANDING;
     timers.cancel(handles[place] as number);

@@ -51,6 +51,8 @@ CREATE TABLE flows (
   production_jobs integer NOT NULL DEFAULT 0,
   development_webhooks integer NOT NULL DEFAULT 0,
   production_webhooks integer NOT NULL DEFAULT 0,
+  -- Permits that ever came back. It orders refusals and returns, which travel by different ways.
+  returned bigint NOT NULL DEFAULT 0,
   -- One bit per region that was refused a permit and wants to hear of the next that comes free.
   waiting_regions smallint NOT NULL DEFAULT 0,
   -- The UTC month that month_runs counts, and the number that may not be exceeded (null: none).

@@ -1,0 +1,105 @@
+import { randomBytes } from "node:crypto";
+import {
+  type Exchange,
+  interruptedOutcome,
+  judgeResponse,
+  type Outcome,
+  settleAttempt,
+} from "../../shared/domain/run.ts";
+import type { Environment, ProjectNo, Region } from "../../shared/domain/scope.ts";
+import type { Clock } from "../../shared/platform/clock.ts";
+import type { GrantedAttempt } from "../../shared/store/claim.ts";
+import type { Settlement } from "../../shared/store/settle.ts";
+import type { Outbound } from "./outbound.ts";
+import { signHeaders } from "./sign.ts";
+
+/** An attempt that was granted, and where it belongs. */
+export interface Sending {
+  projectNo: ProjectNo;
+  environment: Environment;
+  region: Region;
+  attempt: number;
+  granted: GrantedAttempt;
+  /** Empty if they cannot be read; unsigned requests are not sent. */
+  secrets: readonly string[];
+}
+
+export interface Sender {
+  outbound: Outbound;
+  clock: Clock;
+  attemptTimeoutMs: number;
+  /** Aborted when the process may not wait any longer for what is on the wire. */
+  shutdown: AbortSignal;
+}
+
+/** Sends one attempt and decides what follows from how it ended. Never throws. */
+export async function sendAttempt(sending: Sending, sender: Sender): Promise<Settlement> {
+  const { outbound, clock, attemptTimeoutMs, shutdown } = sender;
+  const { granted } = sending;
+  const begunAt = performance.now();
+  const exchange: Exchange =
+    sending.secrets.length === 0
+      ? { kind: "faulted", message: "The request could not be signed." }
+      : await outbound.post({
+          url: granted.targetUrl,
+          headers: headersOf(sending, clock.now()),
+          body: granted.payload,
+          // The deadline counts from the recorded start, so what the claim took is taken off.
+          timeoutMs: Math.max(1, granted.startedAt + attemptTimeoutMs - clock.now()),
+          signal: shutdown,
+        });
+  const now = clock.now();
+  const interrupted = shutdown.aborted && exchange.kind !== "answered";
+  const outcome = interrupted ? interruptedOutcome() : judgeResponse(exchange, now, attemptTimeoutMs);
+  return settlementOf(sending, outcome, performance.now() - begunAt, now);
+}
+
+function settlementOf(sending: Sending, outcome: Outcome, durationMs: number, now: number): Settlement {
+  const { projectNo, environment, region, attempt, granted } = sending;
+  const retryPolicy = {
+    maxAttempts: granted.maxAttempts,
+    baseSeconds: granted.baseSeconds,
+    capSeconds: granted.capSeconds,
+  };
+  const job = {
+    status: "running" as const,
+    attempts: attempt,
+    attemptsAllowed: granted.attemptsAllowed,
+    retryPolicy,
+  };
+  const next = settleAttempt(job, outcome, { now, random: Math.random });
+  return {
+    projectNo,
+    environment,
+    region,
+    jobId: granted.jobId,
+    runId: granted.runId,
+    status: outcome.kind,
+    responseStatus: outcome.responseStatus,
+    error: outcome.error,
+    durationMs,
+    next:
+      next.status === "queued"
+        ? { status: "queued", dueAt: next.nextRetryAt }
+        : { status: next.status === "succeeded" ? "succeeded" : "failed" },
+  };
+}
+
+/** What the target is told (decisions.md, section 3). */
+function headersOf({ environment, attempt, granted, secrets }: Sending, now: number): Record<string, string> {
+  const headers: Record<string, string> = {
+    "content-type": "application/json",
+    "user-agent": "Jobwheel/1",
+    "service-job-id": granted.jobId,
+    "service-run-id": granted.runId,
+    "service-attempt": String(attempt),
+    "service-attempt-fence": String(attempt),
+    "service-scheduled-at": new Date(granted.scheduledAt).toISOString(),
+    "service-environment": environment,
+    "idempotency-key": granted.jobId,
+    traceparent: `00-${randomBytes(16).toString("hex")}-${randomBytes(8).toString("hex")}-01`,
+    ...signHeaders(granted.payload, { id: granted.runId, sentAt: now, secrets }),
+  };
+  if (granted.scheduleId !== null) headers["service-schedule-id"] = granted.scheduleId;
+  return headers;
+}

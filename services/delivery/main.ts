@@ -1,0 +1,16 @@
+import { createSeal } from "../../shared/platform/seal.ts";
+import { exitAsDead, joinAs, runService, targetRulesOf } from "../process.ts";
+import { startDelivery } from "./start.ts";
+
+await runService("delivery", async (config, parts) =>
+  startDelivery({
+    ...parts,
+    nodeId: await joinAs("delivery", parts.db, config),
+    seal: createSeal(config.secretsKey),
+    regions: config.regions,
+    targets: targetRulesOf(config, config.port),
+    attemptTimeoutMs: config.attemptTimeoutMs,
+    drainTimeoutMs: config.drainTimeoutMs,
+    onDeclaredDead: exitAsDead(parts.log),
+  }),
+);

@@ -1,0 +1,32 @@
+import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
+import type { Seal } from "../../shared/platform/seal.ts";
+import { createBatcher } from "../../shared/store/batch.ts";
+import type { Database } from "../../shared/store/database.ts";
+import { listSigningSecrets } from "../../shared/store/secrets.ts";
+
+/** A rotation is in force everywhere within this time, like every change of an operator. */
+const CACHED_MS = 4_000;
+const CACHED_MAX = 20_000;
+
+/** The signing secrets of environments, the newest first. Many that are asked for together are one statement. */
+export function createSigningSecrets(
+  db: Database,
+  seal: Seal,
+): (scope: { projectNo: ProjectNo; environment: Environment }) => Promise<string[]> {
+  const loading = createBatcher({
+    run: (scopes: { projectNo: ProjectNo; environment: Environment }[]) => listSigningSecrets(db, scopes),
+    itemsMax: 1_000,
+    inFlightMax: 1,
+  });
+  const cached = new Map<string, { until: number; secrets: Promise<string[]> }>();
+  return (scope) => {
+    const key = `${scope.projectNo} ${scope.environment}`;
+    const known = cached.get(key);
+    if (known !== undefined && known.until > performance.now()) return known.secrets;
+    if (cached.size >= CACHED_MAX) cached.clear();
+    const secrets = loading.submit(scope).then((sealed) => sealed.map((bytes) => seal.open(bytes)));
+    cached.set(key, { until: performance.now() + CACHED_MS, secrets });
+    secrets.catch(() => cached.delete(key));
+    return secrets;
+  };
+}

@@ -1,0 +1,245 @@
+import { randomBytes } from "node:crypto";
+import type { Bus } from "../../shared/bus/bus.ts";
+import type { Answer, AnsweredItem, Due, DueItem, Hint } from "../../shared/bus/messages.ts";
+import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
+import type { Region } from "../../shared/domain/scope.ts";
+import type { TargetRules } from "../../shared/domain/target.ts";
+import type { Clock } from "../../shared/platform/clock.ts";
+import type { Log } from "../../shared/platform/log.ts";
+import type { Metrics } from "../../shared/platform/metrics.ts";
+import { repeat } from "../../shared/platform/repeat.ts";
+import type { Seal } from "../../shared/platform/seal.ts";
+import { createBatcher } from "../../shared/store/batch.ts";
+import {
+  type Claim,
+  claimAttempts,
+  type GrantedAttempt,
+  NodeDeclaredDead,
+} from "../../shared/store/claim.ts";
+import { type Database, StoreUnavailable } from "../../shared/store/database.ts";
+import { beatNode, declareNodeDead } from "../../shared/store/nodes.ts";
+import { type SettledItem, type Settlement, settleAttempts } from "../../shared/store/settle.ts";
+import { sendAttempt } from "./attempts.ts";
+import { openOutbound } from "./outbound.ts";
+import { createSigningSecrets } from "./signing-secrets.ts";
+import { createSilentBusSweep } from "./silent-bus.ts";
+
+export interface DeliveryOptions {
+  db: Database;
+  bus: Bus;
+  clock: Clock;
+  log: Log;
+  metrics: Metrics;
+  seal: Seal;
+  /** From joinCell. */
+  nodeId: number;
+  regions: readonly Region[];
+  targets: TargetRules;
+  attemptTimeoutMs: number;
+  drainTimeoutMs: number;
+  /** The node was declared dead: nothing of it may go on. */
+  onDeclaredDead(): void;
+}
+
+/** Attempts that a node has claimed, or is claiming, at once. */
+const IN_FLIGHT_MAX = 4_000;
+const BEAT_EVERY_MS = 500;
+const CLAIM_ITEMS_MAX = 200;
+const SETTLE_ITEMS_MAX = 200;
+/** Two of each: while one waits for its fsync the next is being gathered and sent. */
+const STATEMENTS_MAX = 2;
+const ASK_AGAIN_MS = 250;
+const DRAIN_LOOK_MS = 20;
+
+/** Takes what is due, claims it, sends it, settles it, and tells the shard. */
+export async function startDelivery(options: DeliveryOptions): Promise<{ stop(): Promise<void> }> {
+  const { db, bus, clock, log, metrics, nodeId, regions } = options;
+  const ids = createIdSource(randomBytes);
+  const outbound = openOutbound(options.targets);
+  const secretsOf = createSigningSecrets(db, options.seal);
+  const shutdown = new AbortController();
+  const sender = { outbound, clock, attemptTimeoutMs: options.attemptTimeoutMs, shutdown: shutdown.signal };
+  /** Jobs with a claim or an attempt in progress here; one that is heard of twice is claimed once. */
+  const inFlight = new Set<string>();
+  let isDraining = false;
+  const room = () => (isDraining ? 0 : IN_FLIGHT_MAX - inFlight.size);
+
+  const claiming = createBatcher({
+    async run(claims: Claim[]) {
+      metrics.claimBatchSize.observe(claims.length);
+      return claimAttempts(db, nodeId, claims);
+    },
+    itemsMax: CLAIM_ITEMS_MAX,
+    inFlightMax: STATEMENTS_MAX,
+  });
+  const hints = gatherHints(bus);
+  const settling = createBatcher({
+    async run(items: (Settlement & { shard: number; attempt: number })[]) {
+      metrics.settleBatchSize.observe(items.length);
+      const { items: settled, freed } = await settleAttempts(db, items);
+      for (const [index, item] of items.entries()) {
+        const { projectNo, environment, jobId, attempt } = item;
+        const dueAt = settled[index]?.nextRetryAt ?? null;
+        if (dueAt !== null) {
+          hints
+            .add(item.region, item.shard)
+            .owed.push({ projectNo, environment, jobId, attempt: attempt + 1, dueAt });
+        }
+      }
+      for (const { projectNo, region, shard, returned } of freed) {
+        hints.add(region, shard).freed.push({ projectNo, returned });
+      }
+      hints.send();
+      return settled;
+    },
+    itemsMax: SETTLE_ITEMS_MAX,
+    inFlightMax: STATEMENTS_MAX,
+  });
+
+  /** Claims one owed attempt and, if it is granted, sees it through. Null if the same is under way already. */
+  async function take(region: Region, item: DueItem): Promise<Answer | null> {
+    if (inFlight.has(item.jobId)) return null;
+    if (room() <= 0) return { kind: "node_full" };
+    inFlight.add(item.jobId);
+    let isSending = false;
+    try {
+      const { projectNo, environment, jobId, attempt } = item;
+      const runId = ids.next(RUN_PREFIX, clock.now());
+      const claim = { projectNo, environment, region, jobId, attempt, runId };
+      const claimed = await untilAnswered(() => claiming.submit(claim));
+      if (claimed.kind !== "granted") return claimed;
+      isSending = true;
+      void send(region, item, claimed.attempt);
+      return { kind: "granted" };
+    } catch (error) {
+      if (error instanceof NodeDeclaredDead) options.onDeclaredDead();
+      else log.error({ err: error, jobId: item.jobId }, "claim.failed");
+      return null;
+    } finally {
+      if (!isSending) inFlight.delete(item.jobId);
+    }
+  }
+
+  async function send(region: Region, item: DueItem, granted: GrantedAttempt): Promise<void> {
+    const { projectNo, environment, attempt, shard } = item;
+    metrics.attemptsInFlight.set(inFlight.size);
+    metrics.latenessSeconds.observe(Math.max(0, clock.now() - item.dueAt) / 1_000);
+    const secrets = await untilAnswered(() => secretsOf({ projectNo, environment })).catch((error) => {
+      log.error({ err: error, jobId: item.jobId }, "signing_secrets.unreadable");
+      return [];
+    });
+    const sending = { projectNo, environment, region, attempt, granted, secrets };
+    const settlement = await sendAttempt(sending, sender);
+    const settled = await settle({ ...settlement, shard, attempt });
+    const wasFull = room() <= 0;
+    inFlight.delete(item.jobId);
+    if (wasFull) sendBeat();
+    metrics.attemptsInFlight.set(inFlight.size);
+    metrics.attemptsSettled[settlement.status].inc();
+    log.info(
+      {
+        jobId: item.jobId,
+        runId: granted.runId,
+        attempt,
+        durationMs: Math.round(settlement.durationMs),
+        outcome: settlement.status,
+        responseStatus: settlement.responseStatus,
+        job: settled?.status ?? "settled before",
+        nextRetryAt: settled?.nextRetryAt == null ? null : new Date(settled.nextRetryAt).toISOString(),
+      },
+      "attempt.settled",
+    );
+  }
+
+  async function settle(item: Settlement & { shard: number; attempt: number }): Promise<SettledItem | null> {
+    try {
+      return await untilAnswered(() => settling.submit(item));
+    } catch (error) {
+      // Something in the settlement itself is refused, and only the texts come from outside: without them it is whole.
+      log.error({ err: error, jobId: item.jobId }, "settle.refused");
+      return untilAnswered(() =>
+        settling.submit({ ...item, error: item.error === null ? null : "(not storable)" }),
+      );
+    }
+  }
+
+  /**
+   * Asks until Postgres has answered, however long that takes: a claim of unknown outcome may have been committed, and
+   * an attempt on the wire has to be settled. Errors that are not about reaching Postgres are the caller's.
+   */
+  async function untilAnswered<T>(ask: () => Promise<T>): Promise<T> {
+    for (;;) {
+      try {
+        return await ask();
+      } catch (error) {
+        if (!(error instanceof StoreUnavailable)) throw error;
+        log.warn({ err: error }, "delivery.store_unavailable");
+        await Bun.sleep(ASK_AGAIN_MS);
+      }
+    }
+  }
+
+  async function takeAll({ worker, region, items }: Due): Promise<void> {
+    const answers: AnsweredItem[] = [];
+    await Promise.all(
+      items.map(async (item) => {
+        const { projectNo, shard, jobId, attempt } = item;
+        const answer = await take(region, item);
+        if (answer !== null) answers.push({ projectNo, shard, jobId, attempt, answer });
+      }),
+    );
+    if (answers.length > 0)
+      bus.sendAnswers(worker, { delivery: nodeId, region, room: Math.max(0, room()), items: answers });
+  }
+
+  const sendBeat = () =>
+    bus.sendBeat("delivery", { nodeId, regions: [...regions], room: Math.max(0, room()) });
+  async function beat(): Promise<void> {
+    sendBeat();
+    if (!(await beatNode(db, nodeId))) options.onDeclaredDead();
+  }
+
+  const silentBus = createSilentBusSweep({ db, regions, room, take });
+  const subscriptions = [
+    bus.onDue(nodeId, (due) => void takeAll(due)),
+    bus.onBeat("worker", (heard) => silentBus.heardWorker(heard.regions)),
+  ];
+  const loops = [
+    repeat("beat", BEAT_EVERY_MS, beat, log),
+    repeat("silent-bus", silentBus.everyMs, silentBus.tick, log),
+  ];
+
+  return {
+    async stop() {
+      isDraining = true;
+      sendBeat();
+      for (const subscription of subscriptions) subscription.unsubscribe();
+      await loops[1]?.stop();
+      const abortAt = performance.now() + options.drainTimeoutMs;
+      while (inFlight.size > 0 && performance.now() < abortAt) await Bun.sleep(DRAIN_LOOK_MS);
+      shutdown.abort();
+      while (inFlight.size > 0) await Bun.sleep(DRAIN_LOOK_MS);
+      await loops[0]?.stop();
+      await outbound.close();
+      // Nothing of this node is on the wire any more, so its name is free at once.
+      await declareNodeDead(db, nodeId);
+    },
+  };
+}
+
+/** Collects what shards are to hear and sends each of them one message. */
+function gatherHints(bus: Bus): { add(region: Region, shard: number): Hint; send(): void } {
+  const hints = new Map<string, Hint>();
+  return {
+    add(region, shard) {
+      const key = `${region}/${shard}`;
+      const hint = hints.get(key) ?? { region, shard, owed: [], freed: [] };
+      hints.set(key, hint);
+      return hint;
+    },
+    send() {
+      for (const hint of hints.values()) bus.sendHint(hint);
+      hints.clear();
+    },
+  };
+}

@@ -1,0 +1,96 @@
+import { createHash } from "node:crypto";
+import { unauthorized } from "../../shared/domain/errors.ts";
+import { keyEnvironment } from "../../shared/domain/key.ts";
+import { type ApiVersion, isApiVersion } from "../../shared/domain/version.ts";
+import type { Database } from "../../shared/store/database.ts";
+import { type Caller, findCaller } from "../../shared/store/keys.ts";
+
+export interface AuthenticatedCaller extends Caller {
+  /** What the project is pinned to. */
+  version: ApiVersion;
+}
+
+export interface Authenticator {
+  /** Who the value of an Authorization header stands for. Throws unauthorized, or what the store throws. */
+  authenticate(header: string | null): AuthenticatedCaller | Promise<AuthenticatedCaller>;
+}
+
+/**
+ * What is known of a key is believed for this long after it was asked for, so that a revocation or an operator's
+ * change works within the 5 s that the API promises.
+ */
+const MEMORY_MS = 4_000;
+/** Unknown keys have a memory of their own: made-up ones must not drive out the real ones. */
+const CALLERS_MAX = 10_000;
+const UNKNOWN_MAX = 10_000;
+
+export function createAuthenticator(db: Database): Authenticator {
+  const callers = createMemory<AuthenticatedCaller>(CALLERS_MAX);
+  const unknown = createMemory<true>(UNKNOWN_MAX);
+  const asked = new Map<string, Promise<AuthenticatedCaller>>();
+
+  async function ask(hash: Buffer, name: string): Promise<AuthenticatedCaller> {
+    const askedAt = performance.now();
+    try {
+      const found = await findCaller(db, hash);
+      if (found === null) {
+        unknown.keep(name, true, askedAt);
+        throw unauthorized();
+      }
+      const caller = { ...found, version: pinnedVersion(found) };
+      callers.keep(name, caller, askedAt);
+      return caller;
+    } finally {
+      asked.delete(name);
+    }
+  }
+
+  return {
+    authenticate(header) {
+      const key = BEARER_PATTERN.exec(header ?? "")?.[1];
+      if (key === undefined || keyEnvironment(key) === null) throw unauthorized();
+      const hash = createHash("sha256").update(key).digest();
+      // Named by its hash, so that no key stays in memory longer than its request.
+      const name = hash.toString("latin1");
+      const now = performance.now();
+      const known = callers.find(name, now);
+      if (known !== undefined) return known;
+      if (unknown.find(name, now)) throw unauthorized();
+      const pending = asked.get(name) ?? ask(hash, name);
+      asked.set(name, pending);
+      return pending;
+    },
+  };
+}
+
+const BEARER_PATTERN = /^Bearer +([^ ]+)$/i;
+
+function pinnedVersion({ project }: Caller): ApiVersion {
+  if (!isApiVersion(project.apiVersion)) throw new Error(`unknown version ${project.apiVersion} in a row`);
+  return project.apiVersion;
+}
+
+interface Memory<Value> {
+  find(name: string, now: number): Value | undefined;
+  /** `learnedAt` is when the question was asked: the answer may have been overtaken since then. */
+  keep(name: string, value: Value, learnedAt: number): void;
+}
+
+/** Of each name its latest value, for MEMORY_MS; the names that were kept first make room for new ones. */
+function createMemory<Value>(entriesMax: number): Memory<Value> {
+  const entries = new Map<string, { value: Value; until: number }>();
+  return {
+    find(name, now) {
+      const entry = entries.get(name);
+      return entry !== undefined && entry.until > now ? entry.value : undefined;
+    },
+    keep(name, value, learnedAt) {
+      entries.delete(name);
+      entries.set(name, { value, until: learnedAt + MEMORY_MS });
+      for (const [oldest, { until }] of entries) {
+        if (until > learnedAt && entries.size <= entriesMax) break;
+        entries.delete(oldest);
+      }
+    },
+  };
+}

@@ -1,0 +1,55 @@
+import { viewError } from "../../shared/contract/error.ts";
+import { ApiError } from "../../shared/domain/errors.ts";
+import { secondsToRollover } from "../../shared/domain/plan.ts";
+import { isDatabaseFault } from "../../shared/store/database.ts";
+
+export interface Answer {
+  status: number;
+  /** JSON. */
+  text: string;
+  headers?: Record<string, string>;
+}
+
+/** The documented answer to a refused request. `now` is in milliseconds since 1970. */
+export function refuse(error: ApiError, requestId: string, now: number): Answer {
+  return {
+    status: error.status,
+    text: JSON.stringify(viewError(error, requestId)),
+    headers: headersOf(error, now),
+  };
+}
+
+/** What the client is told of whatever was thrown. internal_error stands for a bug, which the caller logs whole. */
+export function toRefusal(error: unknown): ApiError {
+  if (error instanceof ApiError) return error;
+  if (isStoreFault(error)) {
+    return new ApiError(
+      "service_unavailable",
+      "The service cannot reach its database. What was asked has happened entirely or not at all.",
+    );
+  }
+  return new ApiError("internal_error", "An internal error occurred.");
+}
+
+/** The query builder wraps what the driver throws. */
+function isStoreFault(error: unknown): boolean {
+  return isDatabaseFault(error) || (error instanceof Error && isDatabaseFault(error.cause));
+}
+
+export function quotaExceeded(): ApiError {
+  return new ApiError("quota_exceeded", "The project has used all runs that its plan includes this month.");
+}
+
+function headersOf(error: ApiError, now: number): Record<string, string> {
+  switch (error.code) {
+    case "unauthorized":
+      return { "WWW-Authenticate": "Bearer" };
+    case "quota_exceeded":
+      return { "Retry-After": String(secondsToRollover(now)) };
+    case "payload_too_large":
+      // What was declared and not read would have to be received before the next request on this connection.
+      return { Connection: "close" };
+    default:
+      return {};
+  }
+}

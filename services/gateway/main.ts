@@ -1,0 +1,14 @@
+import { createSeal } from "../../shared/platform/seal.ts";
+import { runService, targetRulesOf } from "../process.ts";
+import { startGateway } from "./start.ts";
+
+await runService("gateway", async (config, parts) =>
+  startGateway({
+    ...parts,
+    host: config.host,
+    port: config.port,
+    shardsPerRegion: config.shardsPerRegion,
+    targets: targetRulesOf(config, config.port),
+    cursorKey: createSeal(config.secretsKey).deriveKey("cursor"),
+  }),
+);

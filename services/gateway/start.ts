@@ -1,0 +1,73 @@
+import { createHmac, randomBytes } from "node:crypto";
+import type { Bus } from "../../shared/bus/bus.ts";
+import { createIdSource } from "../../shared/domain/ids.ts";
+import type { TargetRules } from "../../shared/domain/target.ts";
+import type { Clock } from "../../shared/platform/clock.ts";
+import type { Log } from "../../shared/platform/log.ts";
+import type { Database } from "../../shared/store/database.ts";
+import { createApp } from "./app.ts";
+import { createAuthenticator } from "./authenticate.ts";
+import { createJobCreation } from "./creation.ts";
+import { createPager } from "./pages.ts";
+import { jobRoutes } from "./routes/jobs.ts";
+import { projectRoutes } from "./routes/project.ts";
+import { runRoutes } from "./routes/runs.ts";
+
+export interface GatewayOptions {
+  host: string;
+  /** 0 for any that is free. */
+  port: number;
+  db: Database;
+  bus: Bus;
+  clock: Clock;
+  log: Log;
+  shardsPerRegion: number;
+  targets: TargetRules;
+  /** Every gateway of a cell has the same one, so that each takes the cursors of the others. */
+  cursorKey: Uint8Array;
+}
+
+/**
+ * Longer than the longest request, which is RECEIVE_TIMEOUT_MS and the store's time after it, or Bun would close the
+ * connection without an answer. Before its headers are complete a connection has about 10 s, whatever is set here.
+ */
+const IDLE_TIMEOUT_SECONDS = 40;
+
+export async function startGateway(
+  options: GatewayOptions,
+): Promise<{ port: number; stop(): Promise<void> }> {
+  const { db, bus, clock, log, shardsPerRegion, targets } = options;
+  const ids = createIdSource(randomBytes);
+  const pager = createPager((bytes) => createHmac("sha256", options.cursorKey).update(bytes).digest());
+  const creation = createJobCreation({ db, bus, clock });
+  const app = createApp({
+    routes: [
+      ...jobRoutes({ db, clock, ids, pager, creation, shardsPerRegion, targets }),
+      ...runRoutes({ db, bus, clock, ids, pager, shardsPerRegion }),
+      ...projectRoutes({ db }),
+    ],
+    authenticator: createAuthenticator(db),
+    clock,
+    log,
+  });
+  const server = Bun.serve({
+    hostname: options.host,
+    port: options.port,
+    // Two processes would share the port in silence, and requests with it.
+    reusePort: false,
+    development: false,
+    idleTimeout: IDLE_TIMEOUT_SECONDS,
+    // Bun's own refusal has no body; the app refuses by the declared length or counts as it reads.
+    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
+    fetch: app.answer,
+    error: app.answerBug,
+  });
+  return {
+    port: server.port ?? options.port,
+    /** Takes no more, ends what is in progress, and returns when its answers have been sent. */
+    async stop() {
+      await server.stop();
+      await creation.drain();
+    },
+  };
+}

@@ -1,0 +1,126 @@
+import type { Bus } from "../shared/bus/bus.ts";
+import { openBus } from "../shared/bus/jetstream.ts";
+import { ownAddressOf, type TargetRules } from "../shared/domain/target.ts";
+import { type Clock, startClock } from "../shared/platform/clock.ts";
+import { type Config, ConfigError, readConfig } from "../shared/platform/config.ts";
+import { createLog, type Log } from "../shared/platform/log.ts";
+import { createMetrics, type Metrics } from "../shared/platform/metrics.ts";
+import { startOps } from "../shared/platform/ops.ts";
+import { describeThisProcess, isProvedDead } from "../shared/platform/process-identity.ts";
+import { handleSignals, type Shutdown } from "../shared/platform/shutdown.ts";
+import {
+  askTime,
+  checkPrepared,
+  type Database,
+  openDatabase,
+  StoreUnavailable,
+} from "../shared/store/database.ts";
+import { joinCell } from "../shared/store/membership.ts";
+import type { NodeKind } from "../shared/store/nodes.ts";
+
+/** What every service of a process works with. */
+export interface Parts {
+  db: Database;
+  bus: Bus;
+  clock: Clock;
+  log: Log;
+  metrics: Metrics;
+  shutdown: Shutdown;
+}
+
+/** Enough for the statements that one process has in flight; more would only wait inside Postgres. */
+const CONNECTIONS = 12;
+const ASK_AGAIN_MS = 500;
+
+/** The settings of a service, or the end of the process with every wrong one named. */
+export function readConfigOrExit<S extends Parameters<typeof readConfig>[1]>(service: S): Config<S> {
+  try {
+    return readConfig(process.env, service);
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    process.stderr.write(`${error.message}\n`);
+    process.exit(2);
+  }
+}
+
+/** Runs one service over Postgres and NATS until it is told to stop. */
+export async function runService<S extends "gateway" | "worker" | "delivery">(
+  service: S,
+  start: (config: Config<S>, parts: Parts) => Promise<{ stop(): Promise<void> }>,
+): Promise<void> {
+  const config = readConfigOrExit(service);
+  const log = createLog({ level: config.logLevel, name: service });
+  const shutdown = handleSignals({ log, drainTimeoutMs: config.drainTimeoutMs });
+  const db = openDatabase(config.databaseUrl as string, { connections: CONNECTIONS, log });
+  let isStarted = false;
+  const metrics = createMetrics();
+  const ops = startOps({
+    host: config.host,
+    port: config.opsPort,
+    metrics,
+    ready: async () => isStarted && !shutdown.begun && (await askTime(db)) > 0,
+  });
+  const clock = await waitForDatabase(db, log);
+  const bus = await openBus(config.natsUrl as string, log);
+  metrics.showBus(() => ({ ...bus.counts }));
+  if (config.allowInsecureTargets && service !== "worker") warnOfInsecureTargets(log);
+  const running = await start(config, { db, bus, clock, log, metrics, shutdown });
+  isStarted = true;
+  shutdown.add(service, () => running.stop());
+  addCommonStops(shutdown, { db, bus, clock });
+  shutdown.add("ops", () => ops.stop());
+  log.info({ opsPort: ops.port }, "started");
+}
+
+/** Answers once Postgres can be asked and is prepared; throws if it is not. */
+export async function waitForDatabase(db: Database, log: Log): Promise<Clock> {
+  for (;;) {
+    try {
+      await checkPrepared(db);
+      return await startClock(() => askTime(db));
+    } catch (error) {
+      if (!(error instanceof StoreUnavailable)) throw error;
+      log.warn({ err: error }, "waiting for Postgres");
+      await Bun.sleep(ASK_AGAIN_MS);
+    }
+  }
+}
+
+export function addCommonStops(
+  shutdown: Shutdown,
+  { db, bus, clock }: Pick<Parts, "db" | "bus" | "clock">,
+): void {
+  shutdown.add("bus", () => bus.close());
+  shutdown.add("clock", async () => clock.stop());
+  shutdown.add("database", () => db.close());
+}
+
+/** Joins the cell as a worker or a delivery node. */
+export function joinAs(kind: NodeKind, db: Database, config: Config): Promise<number> {
+  const node = { kind, name: config.nodeName, regions: config.regions, process: describeThisProcess() };
+  return joinCell(db, node, { leaseMs: config.leaseTtlMs, isProvedDead });
+}
+
+/**
+ * A node that others hold to be dead has lost what it had on the wire: it ends at once, and whoever runs it starts it
+ * again as a new incarnation.
+ */
+export function exitAsDead(log: Log): () => void {
+  return () => {
+    log.error({}, "declared dead");
+    process.exit(1);
+  };
+}
+
+export function targetRulesOf(config: Config, gatewayPort: number): TargetRules {
+  const own = config.publicUrl === null ? [] : [ownAddressOf(config.publicUrl)];
+  const hosts = ["127.0.0.1", "localhost", "[::1]"].map((hostname) => ({ hostname, port: gatewayPort }));
+  return { allowInsecure: config.allowInsecureTargets, own: [...own, ...hosts] };
+}
+
+export function warnOfInsecureTargets(log: Log): void {
+  log.warn(
+    {},
+    "ALLOW_INSECURE_TARGETS is on: http and private addresses may be targets. Never so in production.",
+  );
+}

@@ -1,0 +1,146 @@
+import { createInProcessBus } from "../../shared/bus/in-process.ts";
+import { openBus } from "../../shared/bus/jetstream.ts";
+import { isLoopback } from "../../shared/platform/config.ts";
+import { startEmbeddedPostgres } from "../../shared/platform/embedded-postgres.ts";
+import { createLog } from "../../shared/platform/log.ts";
+import { createMetrics } from "../../shared/platform/metrics.ts";
+import { startOps } from "../../shared/platform/ops.ts";
+import { describeThisProcess, isProvedDead } from "../../shared/platform/process-identity.ts";
+import { createSeal } from "../../shared/platform/seal.ts";
+import { makeSecretsKey } from "../../shared/platform/secrets-key.ts";
+import { handleSignals } from "../../shared/platform/shutdown.ts";
+import { askTime, openDatabase } from "../../shared/store/database.ts";
+import { joinCell } from "../../shared/store/membership.ts";
+import { migrate } from "../../shared/store/migrate.ts";
+import { listProjects } from "../../shared/store/projects.ts";
+import { createProjectWithKeys } from "../admin/create-project.ts";
+import { startDelivery } from "../delivery/start.ts";
+import { startGateway } from "../gateway/start.ts";
+import {
+  addCommonStops,
+  exitAsDead,
+  readConfigOrExit,
+  targetRulesOf,
+  waitForDatabase,
+  warnOfInsecureTargets,
+} from "../process.ts";
+import { startWorker } from "../worker/start.ts";
+
+/** Everything in one process: the same services, over the bus within the process and the Postgres of the data directory. */
+
+const CONNECTIONS = 24;
+/** The standalone is one process by its data directory, so its nodes have a name without being given one. */
+const NODE_NAME = "standalone";
+/** How much of an echoed payload the terminal shows. */
+const ECHO_CHARACTERS_MAX = 200;
+
+const say = (line: string) => process.stdout.write(`${line}\n`);
+
+const config = readConfigOrExit("standalone");
+const log = createLog({ level: config.logLevel, name: "standalone" });
+const shutdown = handleSignals({ log, drainTimeoutMs: config.drainTimeoutMs });
+const metrics = createMetrics();
+
+const embedded =
+  config.databaseUrl === null
+    ? await startEmbeddedPostgres({ dataDir: config.dataDir, log: (line) => log.info({ line }, "postgres") })
+    : null;
+const databaseUrl = embedded?.url ?? config.databaseUrl ?? "";
+await migrate(databaseUrl);
+const db = openDatabase(databaseUrl, { connections: CONNECTIONS, log });
+const clock = await waitForDatabase(db, log);
+const bus = config.natsUrl === null ? createInProcessBus(log) : await openBus(config.natsUrl, log);
+metrics.showBus(() => ({ ...bus.counts }));
+const seal = createSeal(config.secretsKey ?? makeSecretsKey(config.dataDir));
+if (config.allowInsecureTargets) warnOfInsecureTargets(log);
+
+let isStarted = false;
+const ops = startOps({
+  host: config.host,
+  port: config.opsPort,
+  metrics,
+  ready: async () => isStarted && !shutdown.begun && (await askTime(db)) > 0,
+  routes: {
+    "POST /echo": async (request) => {
+      const body = await request.text();
+      say(
+        `echo: ${request.headers.get("service-job-id") ?? "a request"} arrived with ${body.slice(0, ECHO_CHARACTERS_MAX)}`,
+      );
+      return new Response(body, { headers: { "content-type": "application/json" } });
+    },
+  },
+});
+
+const parts = { db, bus, clock, log, metrics, onDeclaredDead: exitAsDead(log) };
+const join = (kind: "worker" | "delivery") =>
+  joinCell(
+    db,
+    {
+      kind,
+      name: config.nodeNameIsFixed || embedded === null ? config.nodeName : NODE_NAME,
+      regions: config.regions,
+      process: describeThisProcess(),
+    },
+    // Who holds the data directory is the only process there is: whatever else had this name is dead.
+    { leaseMs: config.leaseTtlMs, isProvedDead: embedded === null ? isProvedDead : () => true },
+  );
+const targets = targetRulesOf(config, config.port);
+const delivery = await startDelivery({
+  ...parts,
+  seal,
+  targets,
+  nodeId: await join("delivery"),
+  regions: config.regions,
+  attemptTimeoutMs: config.attemptTimeoutMs,
+  drainTimeoutMs: config.drainTimeoutMs,
+});
+const worker = await startWorker({
+  ...parts,
+  nodeId: await join("worker"),
+  regions: config.regions,
+  shardsPerRegion: config.shardsPerRegion,
+  leaseMs: config.leaseTtlMs,
+  attemptTimeoutMs: config.attemptTimeoutMs,
+});
+const gateway = await startGateway({
+  ...parts,
+  targets,
+  host: config.host,
+  port: config.port,
+  shardsPerRegion: config.shardsPerRegion,
+  cursorKey: seal.deriveKey("cursor"),
+});
+isStarted = true;
+
+shutdown.add("gateway", () => gateway.stop());
+shutdown.add("worker", () => worker.stop());
+shutdown.add("delivery", () => delivery.stop());
+addCommonStops(shutdown, { db, bus, clock });
+shutdown.add("ops", () => ops.stop());
+if (embedded !== null) shutdown.add("postgres", () => embedded.stop());
+
+const reachable = (port: number) => `http://${isLoopback(config.host) ? config.host : "127.0.0.1"}:${port}`;
+const api = reachable(gateway.port);
+if ((await listProjects(db)).length === 0) {
+  const made = await createProjectWithKeys(db, seal, {
+    name: "First project",
+    plan: "scale",
+    defaultRegion: "us-east",
+  });
+  say("");
+  say(`Created project ${made.project.id} (plan scale). Its keys are shown this once:`);
+  say(`  development  ${made.keys.development}`);
+  say(`  production   ${made.keys.production}`);
+  say("");
+  if (config.allowInsecureTargets) {
+    say("Send a first job; its arrival at the echo receiver is shown here:");
+    say("");
+    say(`curl -sS ${api}/v2/jobs -H 'Authorization: Bearer ${made.keys.development}' \\
+  -H 'Content-Type: application/json' \\
+  -d '{"target_url": "${reachable(ops.port)}/echo", "payload": {"hello": "world"}}'`);
+  } else {
+    say("The echo receiver is an http target: set ALLOW_INSECURE_TARGETS=true to send it a job.");
+  }
+  say("");
+}
+say(`Jobwheel answers at ${api} (health and metrics at ${reachable(ops.port)}). Ctrl-C stops it.`);

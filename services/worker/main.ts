@@ -1,0 +1,14 @@
+import { exitAsDead, joinAs, runService } from "../process.ts";
+import { startWorker } from "./start.ts";
+
+await runService("worker", async (config, parts) =>
+  startWorker({
+    ...parts,
+    nodeId: await joinAs("worker", parts.db, config),
+    regions: config.regions,
+    shardsPerRegion: config.shardsPerRegion,
+    leaseMs: config.leaseTtlMs,
+    attemptTimeoutMs: config.attemptTimeoutMs,
+    onDeclaredDead: exitAsDead(parts.log),
+  }),
+);

@@ -1,0 +1,138 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
+import net from "node:net";
+import {
+  parseRaw,
+  readRefusal,
+  startTestGateway,
+  TARGET_URL,
+  type TestGateway,
+  type TestProject,
+} from "../../support/gateway.ts";
+import { startTcpProxy, type TcpProxy } from "../tcp-proxy.ts";
+
+/** What the API promises: 503 within 2 s, and service again within 5 s of the database's return. */
+const REFUSED_MS_MAX = 2_000;
+const RECOVERED_MS_MAX = 5_000;
+/** As the gateway's own bound, REQUESTS_IN_PROGRESS_MAX. */
+const IN_PROGRESS_MAX = 2_000;
+
+let proxy: TcpProxy;
+let gateway: TestGateway;
+let project: TestProject;
+
+beforeAll(async () => {
+  gateway = await startTestGateway({
+    async via(databaseUrl) {
+      const url = new URL(databaseUrl);
+      proxy = await startTcpProxy({ host: url.hostname, port: Number(url.port) });
+      url.hostname = "127.0.0.1";
+      url.port = String(proxy.port);
+      return url.href;
+    },
+  });
+});
+beforeEach(async () => {
+  project = await gateway.addProject();
+});
+afterAll(async () => {
+  proxy.thaw();
+  await gateway.stop();
+  await proxy.stop();
+});
+
+const create = () =>
+  gateway.call("POST", "/v2/jobs", { key: project.production, body: { target_url: TARGET_URL } });
+const requests: [string, () => ReturnType<typeof create>][] = [
+  ["POST /v2/jobs", create],
+  ["GET /v2/jobs", () => gateway.call("GET", "/v2/jobs", { key: project.production })],
+  ["a key that is not known yet", () => gateway.call("GET", "/v2/project", { key: project.development })],
+];
+
+async function expectRefusals(): Promise<void> {
+  await Promise.all(
+    requests.map(async ([name, request]) => {
+      const startedAt = performance.now();
+      const answer = await request();
+      const elapsedMs = performance.now() - startedAt;
+      readRefusal(answer, "service_unavailable");
+      expect(answer.headers.get("retry-after")).toBeNull();
+      expect(elapsedMs, name).toBeLessThan(REFUSED_MS_MAX);
+    }),
+  );
+}
+
+async function expectRecovery(): Promise<void> {
+  const startedAt = performance.now();
+  for (const [name, request] of requests) {
+    let isServed = false;
+    while (!isServed && performance.now() - startedAt < RECOVERED_MS_MAX) {
+      isServed = (await request()).status < 300;
+    }
+    expect(isServed, name).toBe(true);
+  }
+}
+
+describe("without Postgres", () => {
+  test("every route answers 503 in time when it falls silent, and serves when it speaks again", async () => {
+    expect((await create()).status).toBe(201);
+    proxy.freeze();
+    try {
+      await expectRefusals();
+    } finally {
+      proxy.thaw();
+    }
+    await expectRecovery();
+  });
+
+  test("every route answers 503 in time when its connections break, and serves when it takes new ones", async () => {
+    expect((await create()).status).toBe(201);
+    proxy.cut();
+    try {
+      await expectRefusals();
+    } finally {
+      proxy.mend();
+    }
+    await expectRecovery();
+  });
+
+  test("what is wrong with a request is told all the same", async () => {
+    expect((await create()).status).toBe(201);
+    proxy.freeze();
+    try {
+      const answer = await gateway.call("POST", "/v2/jobs", { key: project.production, body: {} });
+      readRefusal(answer, "invalid_request", "target_url");
+      readRefusal(await gateway.call("GET", "/v2/project"), "unauthorized");
+      readRefusal(await gateway.call("GET", "/v2/no", { key: project.production }), "resource_not_found");
+    } finally {
+      proxy.thaw();
+    }
+  });
+
+  test("beyond its bound of requests in progress it refuses at once, and serves afterwards", async () => {
+    expect((await create()).status).toBe(201);
+    proxy.freeze();
+    const request = `GET /v2/jobs HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer ${project.production}\r\n\r\n`;
+    const sockets: net.Socket[] = [];
+    try {
+      const sent = Array.from({ length: IN_PROGRESS_MAX }, () => {
+        const { promise, resolve, reject } = Promise.withResolvers<void>();
+        const socket = net.connect(gateway.port, "127.0.0.1", () => socket.write(request, () => resolve()));
+        socket.on("error", reject);
+        sockets.push(socket);
+        return promise;
+      });
+      await Promise.all(sent);
+      // All of them wait for the silent database; these few more are too many, while some of those are still in.
+      const startedAt = performance.now();
+      const answers = await Promise.all(Array.from({ length: 5 }, () => gateway.send(request)));
+      expect(performance.now() - startedAt).toBeLessThan(1_000);
+      for (const raw of answers) {
+        expect(readRefusal(parseRaw(raw), "service_unavailable").message).toContain("overloaded");
+      }
+    } finally {
+      for (const socket of sockets) socket.destroy();
+      proxy.thaw();
+    }
+    await expectRecovery();
+  });
+});

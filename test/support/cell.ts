@@ -1,0 +1,212 @@
+import { randomBytes } from "node:crypto";
+import { startDelivery } from "../../services/delivery/start.ts";
+import { startWorker } from "../../services/worker/start.ts";
+import type { Bus } from "../../shared/bus/bus.ts";
+import { createInProcessBus } from "../../shared/bus/in-process.ts";
+import { createIdSource, JOB_PREFIX, PROJECT_PREFIX } from "../../shared/domain/ids.ts";
+import type { Plan } from "../../shared/domain/plan.ts";
+import { type Environment, REGIONS, type Region } from "../../shared/domain/scope.ts";
+import { shardOf } from "../../shared/domain/shard.ts";
+import { makeSecret } from "../../shared/domain/signing.ts";
+import { NEWEST_API_VERSION } from "../../shared/domain/version.ts";
+import { type Clock, startClock } from "../../shared/platform/clock.ts";
+import { createLog } from "../../shared/platform/log.ts";
+import { createMetrics } from "../../shared/platform/metrics.ts";
+import { describeThisProcess } from "../../shared/platform/process-identity.ts";
+import { createSeal } from "../../shared/platform/seal.ts";
+import { askTime, type Database, openDatabase } from "../../shared/store/database.ts";
+import { createJobs, findJob, type JobRow } from "../../shared/store/jobs.ts";
+import { joinCell } from "../../shared/store/membership.ts";
+import { migrate } from "../../shared/store/migrate.ts";
+import { createProject, type ProjectRow } from "../../shared/store/projects.ts";
+import { listRuns, type RunRow } from "../../shared/store/runs.ts";
+import { createTestDatabase } from "./postgres.ts";
+
+/** A database, a bus, and as many workers and delivery nodes of this process as a test starts; every project its own. */
+export interface Cell {
+  db: Database;
+  bus: Bus;
+  clock: Clock;
+  url: string;
+  addProject(options?: {
+    plan?: Plan;
+    concurrency?: number;
+  }): Promise<ProjectRow & { secrets: Record<Environment, string> }>;
+  /** Commits jobs as the gateway does; `tell` also sends their commands. */
+  addJobs(project: ProjectRow, jobs: JobWish[], options?: { tell?: boolean }): Promise<string[]>;
+  startWorker(options?: {
+    name?: string;
+    regions?: readonly Region[];
+    leaseMs?: number;
+  }): Promise<{ stop(): Promise<void> }>;
+  startDelivery(options?: {
+    name?: string;
+    regions?: readonly Region[];
+    attemptTimeoutMs?: number;
+    drainTimeoutMs?: number;
+  }): Promise<{ stop(): Promise<void> }>;
+  job(project: ProjectRow, id: string, environment?: Environment): Promise<JobRow>;
+  /** The job's runs, the first attempt first. */
+  runs(project: ProjectRow, id: string, environment?: Environment): Promise<RunRow[]>;
+  stop(): Promise<void>;
+}
+
+export interface JobWish {
+  targetUrl: string;
+  payload?: string;
+  runAt?: number;
+  region?: Region;
+  environment?: Environment;
+  maxAttempts?: number;
+  baseSeconds?: number;
+  capSeconds?: number;
+}
+
+const SHARDS_PER_REGION = 8;
+const LEASE_MS = 2_000;
+const ATTEMPT_TIMEOUT_MS = 10_000;
+
+export async function startCell(options: { bus?: Bus } = {}): Promise<Cell> {
+  const database = await createTestDatabase("cell");
+  await migrate(database.url);
+  const log = createLog({ name: "test", level: "warn" });
+  const db = openDatabase(database.url, { connections: 16, log });
+  const clock = await startClock(() => askTime(db));
+  const bus = options.bus ?? createInProcessBus(log);
+  const ids = createIdSource(randomBytes);
+  const seal = createSeal(randomBytes(32));
+  const lanes = new Set<string>();
+  const stops: (() => Promise<void>)[] = [];
+  const common = { db, bus, clock, log };
+  const fail = () => {
+    throw new Error("declared dead");
+  };
+  const join = (kind: "worker" | "delivery", name: string | undefined, regions: readonly Region[]) =>
+    joinCell(
+      db,
+      {
+        kind,
+        name: name ?? `${kind}-${randomBytes(4).toString("hex")}`,
+        regions,
+        process: describeThisProcess(),
+      },
+      { leaseMs: LEASE_MS, isProvedDead: () => false },
+    );
+  const remember = (service: { stop(): Promise<void> }) => {
+    let stopped: Promise<void> | undefined;
+    const once = { stop: () => (stopped ??= service.stop()) };
+    stops.push(once.stop);
+    return once;
+  };
+
+  return {
+    db,
+    bus,
+    clock,
+    url: database.url,
+    async addProject({ plan = "scale", concurrency } = {}) {
+      const secrets = { development: makeSecret(randomBytes), production: makeSecret(randomBytes) };
+      const project = await createProject(db, {
+        id: ids.next(PROJECT_PREFIX, clock.now()),
+        name: "test",
+        plan,
+        defaultRegion: "us-east",
+        apiVersion: NEWEST_API_VERSION,
+        keys: [],
+        secrets: (["development", "production"] as const).map((environment) => ({
+          id: ids.next("sec_", clock.now()),
+          environment,
+          sealed: seal.seal(secrets[environment]),
+        })),
+      });
+      if (concurrency !== undefined) {
+        await db.run("set_limit", "UPDATE flows SET concurrency = $2 WHERE project_no = $1", [
+          project.no,
+          concurrency,
+        ]);
+      }
+      return { ...project, secrets };
+    },
+    async addJobs(project, wishes, { tell = true } = {}) {
+      const jobs = wishes.map((wish) => ({
+        id: ids.next(JOB_PREFIX, Math.floor(clock.now())),
+        projectNo: project.no,
+        environment: wish.environment ?? ("production" as const),
+        region: wish.region ?? ("us-east" as const),
+        shard: shardOf(project.no, SHARDS_PER_REGION),
+        targetUrl: wish.targetUrl,
+        payload: wish.payload ?? "{}",
+        runAt: wish.runAt ?? clock.now(),
+        maxAttempts: wish.maxAttempts ?? 5,
+        baseSeconds: wish.baseSeconds ?? 1,
+        capSeconds: wish.capSeconds ?? 1,
+      }));
+      const created = await createJobs(db, jobs, lanes);
+      for (const [index, job] of jobs.entries()) {
+        const answer = created[index];
+        if (!tell || answer?.kind !== "created") continue;
+        const { projectNo, environment, region, shard } = job;
+        const owed = [{ projectNo, environment, jobId: job.id, attempt: 1, dueAt: answer.dueAt }];
+        bus.sendCommand({ region, shard, projectNo, owed });
+      }
+      return jobs.map((job) => job.id);
+    },
+    async startWorker({ name, regions = REGIONS, leaseMs = LEASE_MS } = {}) {
+      return remember(
+        await startWorker({
+          ...common,
+          metrics: createMetrics(),
+          nodeId: await join("worker", name, regions),
+          regions,
+          shardsPerRegion: SHARDS_PER_REGION,
+          leaseMs,
+          attemptTimeoutMs: ATTEMPT_TIMEOUT_MS,
+          onDeclaredDead: fail,
+        }),
+      );
+    },
+    async startDelivery({
+      name,
+      regions = REGIONS,
+      attemptTimeoutMs = ATTEMPT_TIMEOUT_MS,
+      drainTimeoutMs = 5_000,
+    } = {}) {
+      return remember(
+        await startDelivery({
+          ...common,
+          metrics: createMetrics(),
+          seal,
+          nodeId: await join("delivery", name, regions),
+          regions,
+          targets: { allowInsecure: true, own: [] },
+          attemptTimeoutMs,
+          drainTimeoutMs,
+          onDeclaredDead: fail,
+        }),
+      );
+    },
+    async job(project, id, environment = "production") {
+      const job = await findJob(db, { projectNo: project.no, environment }, id);
+      if (job === null) throw new Error(`no job ${id}`);
+      return job;
+    },
+    async runs(project, id, environment = "production") {
+      const query = {
+        projectNo: project.no,
+        environment,
+        jobId: id,
+        status: null,
+        beforeId: null,
+        limit: 100,
+      };
+      return (await listRuns(db, query)).reverse();
+    },
+    async stop() {
+      for (const stop of stops.reverse()) await stop();
+      await bus.close();
+      clock.stop();
+      await db.close();
+      await database.drop();
+    },
+  };
+}
