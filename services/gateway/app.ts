@@ -50,8 +50,12 @@ export interface App {
  */
 const STORE_TIME_MS_MAX = 1_800;
 
-/** Beyond these the gateway is overloaded. What was given up but still runs in Postgres counts as in progress. */
+/**
+ * Beyond these the gateway is overloaded. What was given up but still runs in Postgres counts as in progress. No
+ * project may have all of them: slow bodies would be enough to keep everybody else out.
+ */
 const REQUESTS_IN_PROGRESS_MAX = 2_000;
+const REQUESTS_OF_PROJECT_IN_PROGRESS_MAX = 500;
 
 /** What a path leads to: a route, or none of its methods (null), or nothing at all. */
 type Target = { allow: string; route: Route | null } | "nothing";
@@ -75,7 +79,7 @@ export function createApp(options: {
   const { routes, authenticator, clock, log } = options;
   const requestIds = createIdSource(randomBytes);
   const makeRequestId = () => requestIds.next(REQUEST_PREFIX, clock.now());
-  let inProgressCount = 0;
+  const inProgress = createCounter();
 
   async function answer(request: Request, id: string, target: Target): Promise<Response> {
     const exchange: Exchange = {
@@ -87,7 +91,8 @@ export function createApp(options: {
       version: NEWEST_API_VERSION,
     };
     try {
-      return respond(await Promise.race([perform(exchange), exchange.deadline.passed]), exchange);
+      const work = inProgress.count("all", REQUESTS_IN_PROGRESS_MAX, () => decide(exchange));
+      return respond(await Promise.race([work, exchange.deadline.passed]), exchange);
     } catch (error) {
       return respond(refuse(explain(error, exchange.requestId), exchange.requestId, clock.now()), exchange);
     } finally {
@@ -95,42 +100,12 @@ export function createApp(options: {
     }
   }
 
-  async function perform(exchange: Exchange): Promise<Answer> {
-    if (inProgressCount >= REQUESTS_IN_PROGRESS_MAX) {
-      throw new ApiError("service_unavailable", "The service is overloaded.");
-    }
-    inProgressCount++;
-    try {
-      return await decide(exchange);
-    } finally {
-      inProgressCount--;
-    }
-  }
-
-  /** The checks in the order that the API promises: each answer depends on none that comes later. */
   async function decide(exchange: Exchange): Promise<Answer> {
-    const { request, target, id, deadline } = exchange;
-    const { headers } = request;
-    const caller = await authenticator.authenticate(headers.get("authorization"));
+    const caller = await authenticator.authenticate(exchange.request.headers.get("authorization"));
     exchange.version = caller.version;
-    if (target === "nothing") throw resourceNotFound();
-    const { route } = target;
-    if (route === null) throw new ApiError("method_not_allowed", `This path takes ${target.allow}.`);
-    if (!isPermitted(caller.scope, route.resource, route.method === "GET" ? "read" : "write")) {
-      throw new ApiError("insufficient_scope", `A key of scope ${caller.scope} may not do this.`);
-    }
-    exchange.version = versionOf(headers.get("service-version"), caller.version);
-    const scope = { projectNo: caller.project.no, environment: caller.environment };
-    const apiRequest = { caller, scope, id, query: queryOf(request.url) };
-    if (route.body === null) {
-      if (route.method === "POST") checkIdempotencyKey(headers.get("idempotency-key"));
-      return route.answer(apiRequest);
-    }
-    deadline.pause();
-    const body = await readBody(request, route.body);
-    deadline.resume();
-    checkIdempotencyKey(headers.get("idempotency-key"));
-    return route.answer(apiRequest, body);
+    return inProgress.count(caller.project.no, REQUESTS_OF_PROJECT_IN_PROGRESS_MAX, () =>
+      answerCaller(caller, exchange),
+    );
   }
 
   function explain(error: unknown, requestId: string): ApiError {
@@ -186,6 +161,53 @@ export function createApp(options: {
       return elysia.fetch(request);
     },
     answerBug,
+  };
+}
+
+/** The checks in the order that the API promises: no answer depends on one that comes later. */
+async function answerCaller(caller: AuthenticatedCaller, exchange: Exchange): Promise<Answer> {
+  const { request, target, id, deadline } = exchange;
+  const { headers } = request;
+  if (target === "nothing") throw resourceNotFound();
+  const { route } = target;
+  if (route === null) throw new ApiError("method_not_allowed", `This path takes ${target.allow}.`);
+  if (!isPermitted(caller.scope, route.resource, route.method === "GET" ? "read" : "write")) {
+    throw new ApiError("insufficient_scope", `A key of scope ${caller.scope} may not do this.`);
+  }
+  exchange.version = versionOf(headers.get("service-version"), caller.version);
+  const scope = { projectNo: caller.project.no, environment: caller.environment };
+  const apiRequest = { caller, scope, id, query: queryOf(request.url) };
+  if (route.body === null) {
+    if (route.method === "POST") checkIdempotencyKey(headers.get("idempotency-key"));
+    return route.answer(apiRequest);
+  }
+  deadline.pause();
+  const body = await readBody(request, route.body);
+  deadline.resume();
+  checkIdempotencyKey(headers.get("idempotency-key"));
+  return route.answer(apiRequest, body);
+}
+
+interface Counter {
+  /** Does something while its name has fewer than `max` in progress. Throws service_unavailable otherwise. */
+  count<Result>(name: ProjectNo | "all", max: number, act: () => Promise<Result>): Promise<Result>;
+}
+
+function createCounter(): Counter {
+  const counts = new Map<ProjectNo | "all", number>();
+  return {
+    async count(name, max, act) {
+      const before = counts.get(name) ?? 0;
+      if (before >= max) throw new ApiError("service_unavailable", "The service is overloaded.");
+      counts.set(name, before + 1);
+      try {
+        return await act();
+      } finally {
+        const left = (counts.get(name) ?? 0) - 1;
+        if (left > 0) counts.set(name, left);
+        else counts.delete(name);
+      }
+    },
   };
 }
 

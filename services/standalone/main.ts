@@ -101,6 +101,7 @@ const worker = await startWorker({
   shardsPerRegion: config.shardsPerRegion,
   leaseMs: config.leaseTtlMs,
   attemptTimeoutMs: config.attemptTimeoutMs,
+  isProvedDead,
 });
 const gateway = await startGateway({
   ...parts,
@@ -110,7 +111,6 @@ const gateway = await startGateway({
   shardsPerRegion: config.shardsPerRegion,
   cursorKey: seal.deriveKey("cursor"),
 });
-isStarted = true;
 
 shutdown.add("gateway", () => gateway.stop());
 shutdown.add("worker", () => worker.stop());
@@ -144,3 +144,4 @@ if ((await listProjects(db)).length === 0) {
   say("");
 }
 say(`Jobwheel answers at ${api} (health and metrics at ${reachable(ops.port)}). Ctrl-C stops it.`);
+isStarted = true;

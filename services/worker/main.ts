@@ -1,3 +1,4 @@
+import { isProvedDead } from "../../shared/platform/process-identity.ts";
 import { exitAsDead, joinAs, runService } from "../process.ts";
 import { startWorker } from "./start.ts";
 
@@ -9,6 +10,7 @@ await runService("worker", async (config, parts) =>
     shardsPerRegion: config.shardsPerRegion,
     leaseMs: config.leaseTtlMs,
     attemptTimeoutMs: config.attemptTimeoutMs,
+    isProvedDead,
     onDeclaredDead: exitAsDead(parts.log),
   }),
 );

@@ -9,6 +9,7 @@ import type { Database } from "../../shared/store/database.ts";
 import { beatNode, declareNodeDead } from "../../shared/store/nodes.ts";
 import { createShards } from "../../shared/store/shards.ts";
 import { Dispatcher } from "./dispatch.ts";
+import { buryNodes } from "./duties/burial.ts";
 import { rescueAttempts } from "./duties/rescue.ts";
 import { Ownership, shardName } from "./ownership.ts";
 import { Shard } from "./shard.ts";
@@ -26,6 +27,8 @@ export interface WorkerOptions {
   shardsPerRegion: number;
   leaseMs: number;
   attemptTimeoutMs: number;
+  /** Whether a node's description of its process proves that the process is gone. */
+  isProvedDead(process: string): boolean;
   /** The node was declared dead: nothing of it may go on. */
   onDeclaredDead(): void;
 }
@@ -128,6 +131,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
   /** Whoever owns a region's first shard does its duties; two at once, during a move, do no harm. */
   async function rescue(): Promise<void> {
     if (!regions.some((region) => shardOf(region, 0) !== undefined)) return;
+    await buryNodes(db, options.isProvedDead, log);
     const now = clock.now();
     for (const { region, shard, owed } of await rescueAttempts(db, { ...options, now })) {
       learn(region, shard, [owed]);

@@ -57,6 +57,26 @@ describe("an embedded Postgres", () => {
     });
   });
 
+  test("keeps its data directory for itself when nobody refers to what its start returned", async () => {
+    const dataDir = freshCopy("unreferenced");
+    const own = `const { startEmbeddedPostgres } = await import(${JSON.stringify(join(import.meta.dir, "embedded-postgres.ts"))});
+      await startEmbeddedPostgres({ dataDir: ${JSON.stringify(dataDir)} });
+      Bun.gc(true);
+      await Bun.sleep(0);
+      Bun.gc(true);
+      console.log("collected");
+      await new Promise(() => setInterval(() => {}, 1000));`;
+    const holder = Bun.spawn([process.execPath, "-e", own], { stdout: "pipe", stderr: "inherit" });
+    const reader = holder.stdout.getReader();
+    try {
+      await reader.read();
+      await expect(startEmbeddedPostgres({ dataDir })).rejects.toThrow("is in use");
+    } finally {
+      holder.kill("SIGKILL");
+      await holder.exited;
+    }
+  });
+
   test("asks for the password, which only its own account can read", async () => {
     const dataDir = freshCopy("password");
     const server = await startEmbeddedPostgres({ dataDir });

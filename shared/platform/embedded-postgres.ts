@@ -106,8 +106,15 @@ function claimHome(home: string): () => void {
     throw new Error(`the database in ${dirname(home)} is in use by the process with pid ${owner}`);
   }
   writeFileSync(pidFile, String(process.pid));
-  return () => lock.close();
+  heldLocks.add(lock);
+  return () => {
+    heldLocks.delete(lock);
+    lock.close();
+  };
 }
+
+/** Keeps the locks from the garbage collector, which would close a handle that nobody refers to and so give it back. */
+const heldLocks = new Set<Database>();
 
 function readPassword(home: string, account: Account | undefined): string {
   const path = join(home, "password");

@@ -15,7 +15,7 @@ export interface HeldShard extends ShardName {
 export interface ShardRow extends HeldShard {
   /** The node id of the owner; null if nobody has it. */
   owner: number | null;
-  /** What is left of the lease; 0 if it is over. */
+  /** What is left of the lease; 0 if it is over, or if its owner is proved dead. */
   leaseLeftMs: number;
 }
 
@@ -46,12 +46,14 @@ export async function listShards(db: Database, regions: readonly Region[]): Prom
 }
 
 const LIST = `
-SELECT region, shard, epoch, owner,
-       CASE WHEN lease_until > now() THEN (extract(epoch FROM lease_until - now()) * 1000)::float8 ELSE 0 END AS lease_left_ms
-  FROM shards WHERE region = ANY ($1::smallint[]) ORDER BY region, shard`;
+SELECT s.region, s.shard, s.epoch, s.owner,
+       CASE WHEN s.lease_until > now() AND NOT coalesce(n.dead, false)
+            THEN (extract(epoch FROM s.lease_until - now()) * 1000)::float8 ELSE 0 END AS lease_left_ms
+  FROM shards s LEFT JOIN nodes n ON n.id = s.owner
+ WHERE s.region = ANY ($1::smallint[]) ORDER BY s.region, s.shard`;
 
 /**
- * Takes those of the wanted shards whose lease is over; each takeover begins a new epoch, which waits for fenced writes
+ * Takes those of the wanted shards whose lease is over or whose owner is proved dead; each takeover begins a new epoch, which waits for fenced writes
  * of the old one that are under way and lets none follow.
  */
 export async function acquireShards(
@@ -67,7 +69,7 @@ const ACQUIRE = `
 WITH free AS MATERIALIZED (
   SELECT s.region, s.shard
     FROM shards s JOIN unnest($1::smallint[], $2::smallint[]) AS w (region, shard) USING (region, shard)
-   WHERE s.lease_until <= now()
+   WHERE s.lease_until <= now() OR EXISTS (SELECT FROM nodes n WHERE n.id = s.owner AND n.dead)
    ORDER BY s.region, s.shard
      FOR UPDATE OF s SKIP LOCKED
 )

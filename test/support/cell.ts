@@ -161,6 +161,7 @@ export async function startCell(options: { bus?: Bus } = {}): Promise<Cell> {
           shardsPerRegion: SHARDS_PER_REGION,
           leaseMs,
           attemptTimeoutMs: ATTEMPT_TIMEOUT_MS,
+          isProvedDead: () => false,
           onDeclaredDead: fail,
         }),
       );

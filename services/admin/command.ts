@@ -1,0 +1,73 @@
+import { parseId } from "../../shared/domain/ids.ts";
+import type { Seal } from "../../shared/platform/seal.ts";
+import type { Database } from "../../shared/store/database.ts";
+
+/** One thing that an operator can ask for. */
+export interface Command {
+  /** What stands after the command's words, as the help shows it. */
+  usage: string;
+  /** The name of the one word that is not an option, null if there is none. */
+  operand: string | null;
+  /** The options, without dashes, that take a value. `--json` always exists. */
+  options: readonly string[];
+  run(input: Input, cell: Cell): Promise<Output>;
+}
+
+export interface Input {
+  operand: string;
+  option(name: string): string | undefined;
+  /** Throws Refusal if the option is missing. */
+  required(name: string): string;
+}
+
+/** What commands work on. */
+export interface Cell {
+  db: Database;
+  /** Throws Refusal if the key is not at hand, or not the one that this database's secrets are sealed with. */
+  openSeal(): Promise<Seal>;
+}
+
+export interface Output {
+  /** What `--json` prints. */
+  json: object;
+  /** What is printed without it. */
+  text: string;
+}
+
+/** What was asked for cannot be done: told in one line, without a stack. */
+export class Refusal extends Error {}
+
+export function parseChoice<Choice extends string>(
+  text: string,
+  name: string,
+  choices: readonly Choice[],
+): Choice {
+  const choice = choices.find((candidate) => candidate === text);
+  if (choice === undefined) throw new Refusal(`${name} must be one of ${choices.join(", ")}`);
+  return choice;
+}
+
+export function parseInteger(text: string, name: string, least: number, most: number): number {
+  const value = /^[0-9]{1,9}$/.test(text) ? Number(text) : Number.NaN;
+  if (value >= least && value <= most) return value;
+  throw new Refusal(`${name} must be a whole number from ${least} to ${most}`);
+}
+
+export function parseIdOf(prefix: string, text: string, name: string): string {
+  const id = parseId(prefix, text);
+  if (id === null) throw new Refusal(`${name} must be an id that begins with ${prefix}`);
+  return id;
+}
+
+/** Lines of columns; a row that is shorter than the others ends early. */
+export function table(rows: readonly (readonly string[])[]): string {
+  const widths: number[] = [];
+  for (const row of rows) {
+    row.forEach((cell, column) => {
+      widths[column] = Math.max(widths[column] ?? 0, Bun.stringWidth(cell));
+    });
+  }
+  const pad = (cell: string, column: number) =>
+    cell + " ".repeat((widths[column] ?? 0) - Bun.stringWidth(cell));
+  return rows.map((row) => row.map(pad).join("  ").trimEnd()).join("\n");
+}

@@ -1,0 +1,62 @@
+import { createHash, randomBytes } from "node:crypto";
+import { createIdSource, KEY_PREFIX, PROJECT_PREFIX } from "../../shared/domain/ids.ts";
+import { makeKey } from "../../shared/domain/key.ts";
+import type { Plan } from "../../shared/domain/plan.ts";
+import { ENVIRONMENTS, type Environment, type Region } from "../../shared/domain/scope.ts";
+import { makeSecret } from "../../shared/domain/signing.ts";
+import { NEWEST_API_VERSION } from "../../shared/domain/version.ts";
+import type { Seal } from "../../shared/platform/seal.ts";
+import { askTime, type Database } from "../../shared/store/database.ts";
+import { createProject, type ProjectRow } from "../../shared/store/projects.ts";
+
+/** A new project, and what is shown this once. */
+export interface CreatedProject {
+  project: ProjectRow;
+  keys: Record<Environment, string>;
+  signingSecrets: Record<Environment, string>;
+}
+
+/** Ids of secrets are seen by nobody; they order them by time. */
+export const SECRET_ID_PREFIX = "sec_";
+
+/** Creates a project with a key of full scope and a signing secret for each environment, all or nothing. */
+export async function createProjectWithKeys(
+  db: Database,
+  seal: Seal,
+  { name, plan, defaultRegion }: { name: string; plan: Plan; defaultRegion: Region },
+): Promise<CreatedProject> {
+  // created_at is the time in the id, so it has to be the database's.
+  const now = await askTime(db);
+  const ids = createIdSource(randomBytes);
+  const keys = {
+    development: makeKey("development", randomBytes),
+    production: makeKey("production", randomBytes),
+  };
+  const signingSecrets = { development: makeSecret(randomBytes), production: makeSecret(randomBytes) };
+  const project = await createProject(db, {
+    id: ids.next(PROJECT_PREFIX, now),
+    name,
+    plan,
+    defaultRegion,
+    apiVersion: NEWEST_API_VERSION,
+    keys: ENVIRONMENTS.map((environment) => ({
+      id: ids.next(KEY_PREFIX, now),
+      environment,
+      scope: "full",
+      name: null,
+      hash: hashKey(keys[environment]),
+      expiresAt: null,
+    })),
+    secrets: ENVIRONMENTS.map((environment) => ({
+      id: ids.next(SECRET_ID_PREFIX, now),
+      environment,
+      sealed: seal.seal(signingSecrets[environment]),
+    })),
+  });
+  return { project, keys, signingSecrets };
+}
+
+/** All that is kept of a key. A key has 190 random bits, so its hash needs no salt and no slowness. */
+export function hashKey(key: string): Buffer {
+  return createHash("sha256").update(key).digest();
+}

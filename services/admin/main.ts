@@ -1,0 +1,110 @@
+import { parseArgs } from "node:util";
+import { ApiError } from "../../shared/domain/errors.ts";
+import { ConfigError, readConfig } from "../../shared/platform/config.ts";
+import { isDatabaseFault } from "../../shared/store/database.ts";
+import { faultText, openCell } from "./cell.ts";
+import { type Command, type Input, Refusal, table } from "./command.ts";
+import { keyCreate, keyList, keyRevoke, keyRotate } from "./commands/key.ts";
+import { nodeDead, nodeList } from "./commands/node.ts";
+import { projectCreate, projectList, projectSet, projectShow } from "./commands/project.ts";
+import { secretRotate } from "./commands/secret.ts";
+import { shardList } from "./commands/shard.ts";
+
+/**
+ * The operator's command line: `npm run --silent admin -- project create --name N --plan P --json`. It works on the
+ * database of DATABASE_URL, or on that of the standalone which runs on DATA_DIR. A refusal is one line on stderr and 1.
+ */
+
+const COMMANDS: Readonly<Record<string, Command>> = {
+  "project create": projectCreate,
+  "project list": projectList,
+  "project show": projectShow,
+  "project set": projectSet,
+  "key create": keyCreate,
+  "key list": keyList,
+  "key revoke": keyRevoke,
+  "key rotate": keyRotate,
+  "secret rotate": secretRotate,
+  "node list": nodeList,
+  "node dead": nodeDead,
+  "shard list": shardList,
+};
+/** Every command's name is two words. */
+const NAME_WORDS = 2;
+
+try {
+  process.stdout.write(`${await run(process.argv.slice(2))}\n`);
+} catch (error) {
+  process.stderr.write(`${refusalOf(error) ?? Bun.inspect(error)}\n`);
+  process.exitCode = 1;
+}
+
+async function run(words: string[]): Promise<string> {
+  if (words[0] === "--help") return help();
+  const name = words.slice(0, NAME_WORDS).join(" ");
+  const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
+  if (command === undefined) {
+    throw new Refusal(`${name === "" ? "a command is needed" : `there is no command ${name}`}\n\n${help()}`);
+  }
+  const { input, json } = readInput(command, words.slice(NAME_WORDS));
+  const cell = await openCell(readConfig(process.env, "admin"));
+  try {
+    const output = await command.run(input, cell);
+    return json ? JSON.stringify(output.json) : output.text;
+  } finally {
+    await cell.db.close();
+  }
+}
+
+function readInput(command: Command, words: string[]): { input: Input; json: boolean } {
+  const options: Record<string, { type: "boolean" | "string" }> = { json: { type: "boolean" } };
+  for (const name of command.options) options[name] = { type: "string" };
+  const { values, positionals, tokens } = parseArgs({
+    args: words,
+    options,
+    allowPositionals: true,
+    strict: true,
+    tokens: true,
+  });
+  const given = tokens.flatMap((token) => (token.kind === "option" ? [token.name] : []));
+  const repeated = given.find((name, index) => given.indexOf(name) !== index);
+  if (repeated !== undefined) throw new Refusal(`--${repeated} is given more than once`);
+
+  const [operand, ...surplus] = positionals;
+  if (command.operand !== null && operand === undefined) throw new Refusal(`${command.operand} is missing`);
+  const unexpected = command.operand === null ? operand : surplus[0];
+  if (unexpected !== undefined) throw new Refusal(`unexpected: ${unexpected}`);
+
+  const option = (name: string) => {
+    const value = values[name];
+    return typeof value === "string" ? value : undefined;
+  };
+  const required = (name: string) => {
+    const value = option(name);
+    if (value === undefined) throw new Refusal(`--${name} is required`);
+    return value;
+  };
+  return { input: { operand: operand ?? "", option, required }, json: values.json === true };
+}
+
+function help(): string {
+  const lines = Object.entries(COMMANDS).map(([name, { usage }]) => [`  ${name}`, usage]);
+  return `The commands, each with --json if wanted:\n${table(lines)}`;
+}
+
+/** What to say of an error that is no bug, null if it is one. */
+function refusalOf(error: unknown): string | null {
+  if (error instanceof Refusal || error instanceof ApiError || error instanceof ConfigError) {
+    return error.message;
+  }
+  if (!(error instanceof Error)) return null;
+  const code = (error as { code?: unknown }).code;
+  if (typeof code === "string" && code.startsWith("ERR_PARSE_ARGS")) {
+    // An unknown option is one: that it might be meant as a plain word, as the rest of the message says, it is not.
+    return error.message.replace(/\. To specify a positional.*/s, "").replaceAll("\n", " ");
+  }
+  if (isDatabaseFault(error) || isDatabaseFault(error.cause)) {
+    return `the database did not answer, so a change may or may not have been made: ${faultText(error)}`;
+  }
+  return null;
+}

@@ -1,0 +1,219 @@
+import { randomBytes } from "node:crypto";
+import pg from "pg";
+import { createTestDatabase } from "../../test/support/postgres.ts";
+import { createIdSource, idToUuid, JOB_PREFIX, PROJECT_PREFIX, RUN_PREFIX } from "../domain/ids.ts";
+import type { Plan } from "../domain/plan.ts";
+import { type Environment, type ProjectNo, REGIONS, type Region } from "../domain/scope.ts";
+import { NEWEST_API_VERSION } from "../domain/version.ts";
+import { createLog } from "../platform/log.ts";
+import { type Claim, type Claimed, claimAttempts, type GrantedAttempt } from "./claim.ts";
+import { type Database, openDatabase } from "./database.ts";
+import { createJobs, type JobToCreate } from "./jobs.ts";
+import { migrate } from "./migrate.ts";
+import { addNode } from "./nodes.ts";
+import { createProject } from "./projects.ts";
+import type { Settlement } from "./settle.ts";
+
+const WAIT_MS_MAX = 4_000;
+const LOOK_EVERY_MS = 5;
+
+export interface Flow {
+  development_jobs: number;
+  production_jobs: number;
+  returned: number;
+  waiting_regions: number;
+  month_runs: number;
+}
+
+/** A migrated database of its own, and the steps that every test of the store begins with. */
+export interface TestStore {
+  db: Database;
+  url: string;
+  addProject(options?: { plan?: Plan; concurrency?: number }): Promise<ProjectNo>;
+  addNode(): Promise<number>;
+  /** Creates jobs that are due, unless told otherwise; answers with their ids, the oldest first. */
+  addJobs(projectNo: ProjectNo, count: number, wish?: Partial<JobToCreate>): Promise<string[]>;
+  newJob(projectNo: ProjectNo, wish?: Partial<JobToCreate>): JobToCreate;
+  newRunId(): string;
+  claimOf(projectNo: ProjectNo, jobId: string, wish?: Partial<Claim>): Claim;
+  /** Claims one attempt and expects it to be granted. */
+  start(
+    nodeId: number,
+    projectNo: ProjectNo,
+    jobId: string,
+    wish?: Partial<Claim>,
+  ): Promise<{ claim: Claim; granted: GrantedAttempt }>;
+  flow(projectNo: ProjectNo): Promise<Flow>;
+  /** Attempts that are recorded as being on the wire. */
+  onWire(projectNo: ProjectNo): Promise<number>;
+  /** A session of its own, for what is to stay open. It ends with the store. */
+  session(): Promise<pg.Client>;
+  /** Resolves once some session of this database waits for a lock. */
+  untilBlocked(): Promise<void>;
+  query<R extends pg.QueryResultRow>(text: string, values?: unknown[]): Promise<R[]>;
+  stop(): Promise<void>;
+}
+
+export async function startStore(options: { connections?: number } = {}): Promise<TestStore> {
+  const database = await createTestDatabase("store");
+  await migrate(database.url);
+  const log = createLog({ name: "test", level: "warn" });
+  const db = openDatabase(database.url, { connections: options.connections ?? 8, log });
+  const ids = createIdSource(randomBytes);
+  const sessions: pg.Client[] = [];
+  const session = async () => {
+    const client = new pg.Client({ connectionString: database.url });
+    // The database is dropped under whoever is still connected.
+    client.on("error", () => undefined);
+    await client.connect();
+    sessions.push(client);
+    return client;
+  };
+  const direct = await session();
+  const store: TestStore = {
+    db,
+    url: database.url,
+    async addProject({ plan = "scale", concurrency } = {}) {
+      const project = await createProject(db, {
+        id: ids.next(PROJECT_PREFIX, Date.now()),
+        name: "test",
+        plan,
+        defaultRegion: "us-east",
+        apiVersion: NEWEST_API_VERSION,
+        keys: [],
+        secrets: (["development", "production"] as const).map((environment) => ({
+          id: ids.next("sec_", Date.now()),
+          environment,
+          sealed: randomBytes(40),
+        })),
+      });
+      if (concurrency !== undefined) {
+        await direct.query("UPDATE flows SET concurrency = $2 WHERE project_no = $1", [
+          project.no,
+          concurrency,
+        ]);
+      }
+      return project.no;
+    },
+    async addNode() {
+      const name = `node-${randomBytes(6).toString("hex")}`;
+      const id = await addNode(db, { kind: "delivery", name, regions: REGIONS, process: "test" });
+      if (id === null) throw new Error(`the name ${name} is taken`);
+      return id;
+    },
+    newJob: (projectNo, wish = {}) => ({
+      id: ids.next(JOB_PREFIX, Date.now()),
+      projectNo,
+      environment: "production" as Environment,
+      region: "us-east" as Region,
+      shard: 0,
+      targetUrl: "https://target.example/hook",
+      payload: "{}",
+      runAt: Date.now() - 1_000,
+      maxAttempts: 5,
+      baseSeconds: 1,
+      capSeconds: 1,
+      ...wish,
+    }),
+    async addJobs(projectNo, count, wish) {
+      const jobs = Array.from({ length: count }, () => store.newJob(projectNo, wish));
+      await createJobs(db, jobs, new Set());
+      return jobs.map((job) => job.id);
+    },
+    newRunId: () => ids.next(RUN_PREFIX, Date.now()),
+    claimOf: (projectNo, jobId, wish = {}) => ({
+      projectNo,
+      environment: "production",
+      region: "us-east",
+      jobId,
+      attempt: 1,
+      runId: store.newRunId(),
+      ...wish,
+    }),
+    async start(nodeId, projectNo, jobId, wish) {
+      const claim = store.claimOf(projectNo, jobId, wish);
+      const [answer] = await claimAttempts(db, nodeId, [claim]);
+      if (answer?.kind !== "granted") throw new Error(`not granted but ${JSON.stringify(answer)}`);
+      return { claim, granted: answer.attempt };
+    },
+    async flow(projectNo) {
+      const [row] = await store.query<Record<keyof Flow, string>>(
+        `SELECT development_jobs, production_jobs, returned, waiting_regions, month_runs FROM flows WHERE project_no = $1`,
+        [projectNo],
+      );
+      if (row === undefined) throw new Error(`no project ${projectNo}`);
+      return {
+        development_jobs: Number(row.development_jobs),
+        production_jobs: Number(row.production_jobs),
+        returned: Number(row.returned),
+        waiting_regions: Number(row.waiting_regions),
+        month_runs: Number(row.month_runs),
+      };
+    },
+    async onWire(projectNo) {
+      const [row] = await store.query<{ count: number }>(
+        "SELECT count(*)::int AS count FROM open_jobs WHERE project_no = $1 AND node_id IS NOT NULL",
+        [projectNo],
+      );
+      return row?.count ?? 0;
+    },
+    session,
+    async untilBlocked() {
+      await until(async () => {
+        const [row] = await store.query<{ count: number }>(
+          "SELECT count(*)::int AS count FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        );
+        return (row?.count ?? 0) > 0;
+      });
+    },
+    query: async (text, values) => (await direct.query(text, values)).rows,
+    async stop() {
+      await db.close();
+      for (const client of sessions) await client.end();
+      await database.drop();
+    },
+  };
+  return store;
+}
+
+/** Looks again and again, and gives up loudly. */
+export async function until(condition: () => Promise<boolean> | boolean, waitMs = WAIT_MS_MAX): Promise<void> {
+  const deadline = performance.now() + waitMs;
+  while (!(await condition())) {
+    if (performance.now() > deadline) throw new Error(`not so within ${waitMs} ms: ${condition}`);
+    await Bun.sleep(LOOK_EVERY_MS);
+  }
+}
+
+/** The settlement of a granted attempt; it succeeded unless told otherwise. */
+export function settlementOf(
+  { claim, granted }: { claim: Claim; granted: Pick<GrantedAttempt, "runId"> },
+  wish: Partial<Settlement> = {},
+): Settlement {
+  return {
+    projectNo: claim.projectNo,
+    environment: claim.environment,
+    region: claim.region,
+    jobId: claim.jobId,
+    runId: granted.runId,
+    status: "succeeded",
+    responseStatus: 200,
+    error: null,
+    durationMs: 5,
+    next: { status: "succeeded" },
+    ...wish,
+  };
+}
+
+/** What a failed attempt settles with that is retried at `dueAt`, or with which the job is over. */
+export function failedWith(next: { dueAt: number } | "over"): Partial<Settlement> {
+  return {
+    status: "failed",
+    responseStatus: 500,
+    error: "no",
+    next: next === "over" ? { status: "failed" } : { status: "queued", dueAt: next.dueAt },
+  };
+}
+
+export const kindsOf = (answers: readonly Claimed[]) => answers.map((answer) => answer.kind);
+export const uuidOf = idToUuid;

@@ -1,0 +1,50 @@
+import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createLoad, expectNothingDoubled, expectRunsMatch, untilTerminal } from "../support/load.ts";
+import { startService } from "../support/service-process.ts";
+import { startTarget } from "../support/target.ts";
+
+setDefaultTimeout(120_000);
+
+const JOBS = 500;
+const ANSWER_AFTER_MS = 400;
+/** From the kill on: the restart itself, recovery of Postgres included, and the lost attempts' second round. */
+const RECOVERY_MS = 20_000;
+
+const dataDir = mkdtempSync(join(tmpdir(), "jobwheel-standalone-"));
+const target = startTarget(async () => {
+  await Bun.sleep(ANSWER_AFTER_MS);
+  return new Response("ok");
+});
+afterAll(async () => {
+  await target.stop();
+  rmSync(dataDir, { recursive: true, force: true });
+});
+
+test("a standalone killed with 500 jobs in flight ends every accepted job after its restart, none of them doubled", async () => {
+  const standalone = await startService("standalone", { DATA_DIR: dataDir });
+  const key = /svc_live_[A-Za-z0-9]+/.exec(standalone.output)?.[0] ?? "";
+  expect(key).not.toBe("");
+  const base = `http://127.0.0.1:${standalone.port}`;
+  const load = createLoad(() => base, key);
+  const posting = Array.from({ length: JOBS }, () => load.post({ target_url: target.url }));
+  await target.until((arrivals) => arrivals.length >= JOBS / 5);
+  await standalone.end("SIGKILL");
+  await Promise.all(posting);
+  const arrivedBefore = target.arrivals.length;
+  expect(arrivedBefore).toBeLessThan(JOBS);
+
+  await standalone.startAgain();
+  const jobs = await untilTerminal(base, key, load, RECOVERY_MS);
+  expect(jobs.length).toBeGreaterThan(arrivedBefore / 2);
+  expect(jobs.filter((job) => job.status !== "succeeded")).toEqual([]);
+  // Some were on the wire when it died: their first attempt is lost, and their second succeeds.
+  expect(jobs.filter((job) => job.attempts > 1).length).toBeGreaterThan(0);
+  expectNothingDoubled(target);
+  await expectRunsMatch(base, key, jobs);
+  // The keys are shown once.
+  expect(standalone.output.match(/svc_live_/g)).toHaveLength(1);
+  expect(await standalone.end("SIGTERM")).toBe(0);
+});

@@ -1,0 +1,125 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { rmSync } from "node:fs";
+import { createProjectWithKeys } from "../../services/admin/create-project.ts";
+import { createLog } from "../../shared/platform/log.ts";
+import { createSeal } from "../../shared/platform/seal.ts";
+import { openDatabase } from "../../shared/store/database.ts";
+import { migrate } from "../../shared/store/migrate.ts";
+import { createLoad, expectNothingDoubled, expectRunsMatch, untilTerminal } from "../support/load.ts";
+import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
+import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { type ServiceProcess, startService } from "../support/service-process.ts";
+import { startTarget } from "../support/target.ts";
+
+setDefaultTimeout(180_000);
+
+const LEASE_TTL_MS = 3_000;
+const POST_EVERY_MS = 10;
+/** How long each fault is left to do its work before the next. */
+const FAULT_MS = 1_500;
+const DRAINED_MS = 30_000;
+
+const target = startTarget(async ({ body, attempt }) => {
+  await Bun.sleep(20);
+  return new Response("x", { status: JSON.parse(body).fails && attempt === 1 ? 500 : 200 });
+});
+let database: TestDatabase;
+let nats: NatsServer;
+let key = "";
+const services: Record<"gateway" | "worker" | "delivery", ServiceProcess> = {} as never;
+const base = () => `http://127.0.0.1:${services.gateway.port}`;
+const job = () => ({
+  target_url: target.url,
+  payload: { fails: Math.random() < 0.2 },
+  retry_policy: { base_seconds: 1, cap_seconds: 1 },
+});
+
+beforeAll(async () => {
+  database = await createTestDatabase("three");
+  await migrate(database.url);
+  nats = await startNatsServer();
+  const secretsKey = randomBytes(32);
+  const db = openDatabase(database.url, { connections: 2, log: createLog({ level: "error", name: "test" }) });
+  const made = await createProjectWithKeys(db, createSeal(secretsKey), {
+    name: "chaos",
+    plan: "scale",
+    defaultRegion: "us-east",
+  });
+  key = made.keys.production;
+  await db.run("limits", "UPDATE projects SET requests_per_minute = 1000000", []);
+  await db.close();
+  const environment = {
+    DATABASE_URL: database.url,
+    NATS_URL: nats.url,
+    SECRETS_KEY: secretsKey.toString("base64"),
+    LEASE_TTL_MS: String(LEASE_TTL_MS),
+    DRAIN_TIMEOUT_MS: "5000",
+    SHARDS_PER_REGION: "16",
+  };
+  for (const name of ["gateway", "worker", "delivery"] as const)
+    services[name] = await startService(name, environment);
+});
+afterAll(async () => {
+  for (const service of Object.values(services)) await service.end("SIGKILL");
+  await nats.stop();
+  await target.stop();
+  await database.drop();
+});
+
+describe("three processes over NATS", () => {
+  test("each killed and restarted in turn under load: every accepted job ends, no attempt arrives twice", async () => {
+    const load = createLoad(base, key);
+    const running = load.begin(job, POST_EVERY_MS);
+    for (const name of ["delivery", "worker", "gateway", "delivery", "worker"] as const) {
+      await target.until(reached(target.arrivals.length + 50));
+      await services[name].end("SIGKILL");
+      await Bun.sleep(FAULT_MS);
+      await services[name].startAgain();
+    }
+    await target.until(reached(target.arrivals.length + 50));
+    await running.stop();
+    await expectAllEnded(load);
+  });
+
+  test("stopped with SIGTERM in turn under load: they exit with 0, and nothing is interrupted", async () => {
+    const load = createLoad(base, key);
+    const running = load.begin(job, POST_EVERY_MS);
+    for (const name of ["delivery", "worker", "gateway"] as const) {
+      await target.until(reached(target.arrivals.length + 50));
+      expect(await services[name].end("SIGTERM")).toBe(0);
+      await services[name].startAgain();
+    }
+    await running.stop();
+    await expectAllEnded(load);
+  });
+
+  test("NATS killed and its store wiped under load: POST still answers 201 and due jobs still go out", async () => {
+    const load = createLoad(base, key);
+    const running = load.begin(job, POST_EVERY_MS);
+    await target.until(reached(target.arrivals.length + 100));
+    await nats.kill("SIGKILL");
+    rmSync(nats.storeDir, { recursive: true, force: true });
+    const acceptedBefore = load.accepted.size;
+    const silentFrom = target.arrivals.length;
+    // More than what was already claimed or on its way when the bus went: these were found without it.
+    await target.until(reached(silentFrom + 200));
+    expect(load.accepted.size).toBeGreaterThan(acceptedBefore + 100);
+    expect([...load.refused]).toEqual([]);
+    nats = await startNatsServer({ port: nats.port, storeDir: nats.storeDir });
+    await target.until(reached(target.arrivals.length + 200));
+    await running.stop();
+    expect([...load.refused]).toEqual([]);
+    await expectAllEnded(load);
+  });
+});
+
+const reached = (count: number) => (arrivals: unknown[]) => arrivals.length >= count;
+
+async function expectAllEnded(load: ReturnType<typeof createLoad>): Promise<void> {
+  const jobs = await untilTerminal(base(), key, load, DRAINED_MS);
+  expect(jobs.length).toBe(load.accepted.size);
+  expect(jobs.filter((ended) => ended.status !== "succeeded")).toEqual([]);
+  expectNothingDoubled(target);
+  await expectRunsMatch(base(), key, jobs);
+}

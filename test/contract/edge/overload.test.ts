@@ -1,0 +1,81 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import net from "node:net";
+import { readRefusal, startTestGateway, type TestGateway, type TestProject } from "../../support/gateway.ts";
+
+/** As the gateway's own REQUESTS_IN_PROGRESS_MAX and REQUESTS_OF_PROJECT_IN_PROGRESS_MAX. */
+const IN_PROGRESS_MAX = 2_000;
+const OF_PROJECT_IN_PROGRESS_MAX = 500;
+const EVENTUALLY_MS_MAX = 10_000;
+const TEST_TIMEOUT_MS = 60_000;
+
+let gateway: TestGateway;
+let projects: TestProject[];
+let bystander: TestProject;
+const sockets: net.Socket[] = [];
+
+beforeAll(async () => {
+  gateway = await startTestGateway();
+  projects = await Promise.all(
+    Array.from({ length: IN_PROGRESS_MAX / OF_PROJECT_IN_PROGRESS_MAX }, () => gateway.addProject()),
+  );
+  bystander = await gateway.addProject();
+});
+afterAll(async () => {
+  for (const socket of sockets) socket.destroy();
+  await gateway.stop();
+});
+
+const show = (project: TestProject) => gateway.call("GET", "/v2/project", { key: project.production });
+
+/** As many requests whose bodies never come as one project may have in progress. */
+function stall(project: TestProject): void {
+  const head =
+    "POST /v2/jobs HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: 9\r\n" +
+    `Authorization: Bearer ${project.production}\r\n\r\n`;
+  const open = () => {
+    const socket = net.connect(gateway.port, "127.0.0.1", () => socket.write(head));
+    socket.on("error", () => socket.destroy());
+    // A look that was in progress at that moment had taken this one's place.
+    socket.on("data", () => {
+      socket.destroy();
+      open();
+    });
+    sockets.push(socket);
+  };
+  for (let n = 0; n < OF_PROJECT_IN_PROGRESS_MAX; n++) open();
+}
+
+async function eventually(project: TestProject, status: number): Promise<void> {
+  const startedAt = performance.now();
+  let answer = await show(project);
+  while (answer.status !== status && performance.now() - startedAt < EVENTUALLY_MS_MAX) {
+    answer = await show(project);
+  }
+  expect(answer.status).toBe(status);
+  if (status === 503) expect(readRefusal(answer, "service_unavailable").message).toContain("overloaded");
+}
+
+describe("requests that never end", () => {
+  test(
+    "of one project keep out that project, and nobody else",
+    async () => {
+      const [first] = projects;
+      if (first === undefined) throw new Error("there is no project");
+      stall(first);
+      await eventually(first, 503);
+      expect((await show(bystander)).status).toBe(200);
+    },
+    TEST_TIMEOUT_MS,
+  );
+
+  test(
+    "of many projects have a bound as well, and everybody is served when they are gone",
+    async () => {
+      for (const project of projects.slice(1)) stall(project);
+      await eventually(bystander, 503);
+      for (const socket of sockets.splice(0)) socket.destroy();
+      for (const project of [...projects, bystander]) await eventually(project, 200);
+    },
+    TEST_TIMEOUT_MS,
+  );
+});

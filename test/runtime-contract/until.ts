@@ -1,0 +1,22 @@
+import { readdirSync } from "node:fs";
+
+const LOOK_EVERY_MS = 10;
+const UNTIL_TIMEOUT_MS = 20_000;
+
+/** Resolves once `holds` is true; rejects with what `describe` says if that does not come in time. */
+export async function until(
+  holds: () => boolean | Promise<boolean>,
+  describe: () => string = () => String(holds),
+  timeoutMs = UNTIL_TIMEOUT_MS,
+): Promise<void> {
+  const giveUpAt = performance.now() + timeoutMs;
+  while (!(await holds())) {
+    if (performance.now() > giveUpAt) throw new Error(`did not come in ${timeoutMs} ms: ${describe()}`);
+    await Bun.sleep(LOOK_EVERY_MS);
+  }
+}
+
+/** Open file descriptors of this process, sockets included. */
+export function countFds(): number {
+  return readdirSync("/proc/self/fd").length;
+}

@@ -1,0 +1,112 @@
+import { expect } from "bun:test";
+import type { Target } from "./target.ts";
+
+/** A client that posts jobs and remembers which of them it was told are accepted. */
+export interface Load {
+  /** Ids that were answered with 201. */
+  accepted: Set<string>;
+  /** Requests that ended in any other way, by status, or "no answer". */
+  refused: Map<string, number>;
+  post(body: object): Promise<void>;
+  /** Posts every `everyMs` until it is stopped. */
+  begin(body: () => object, everyMs: number): { stop(): Promise<void> };
+}
+
+const REQUEST_TIMEOUT_MS = 5_000;
+const POLL_MS = 100;
+
+export function createLoad(base: () => string, key: string): Load {
+  const accepted = new Set<string>();
+  const refused = new Map<string, number>();
+  async function post(body: object): Promise<void> {
+    let outcome = "no answer";
+    try {
+      const response = await fetch(`${base()}/v2/jobs`, {
+        method: "POST",
+        headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
+        body: JSON.stringify(body),
+        signal: AbortSignal.timeout(REQUEST_TIMEOUT_MS),
+      });
+      outcome = String(response.status);
+      const answer = (await response.json()) as { id?: string };
+      if (response.status === 201 && answer.id !== undefined) {
+        accepted.add(answer.id);
+        return;
+      }
+    } catch {
+      // Whether it was accepted is not known, so nothing is expected of it.
+    }
+    refused.set(outcome, (refused.get(outcome) ?? 0) + 1);
+  }
+  return {
+    accepted,
+    refused,
+    post,
+    begin(body, everyMs) {
+      const pending = new Set<Promise<void>>();
+      const timer = setInterval(() => {
+        const request: Promise<void> = post(body()).finally(() => pending.delete(request));
+        pending.add(request);
+      }, everyMs);
+      return {
+        async stop() {
+          clearInterval(timer);
+          await Promise.all(pending);
+        },
+      };
+    },
+  };
+}
+
+interface JobAnswer {
+  id: string;
+  status: string;
+  attempts: number;
+}
+
+/** Asks for every accepted job until all are terminal, then answers with them; fails after `timeoutMs`. */
+export async function untilTerminal(
+  base: string,
+  key: string,
+  load: Load,
+  timeoutMs: number,
+): Promise<JobAnswer[]> {
+  const headers = { authorization: `Bearer ${key}` };
+  const giveUpAt = performance.now() + timeoutMs;
+  const ended = new Map<string, JobAnswer>();
+  for (;;) {
+    const open = [...load.accepted].filter((id) => !ended.has(id));
+    if (open.length === 0) return [...ended.values()];
+    for (const id of open) {
+      const job = (await (await fetch(`${base}/v2/jobs/${id}`, { headers })).json()) as JobAnswer;
+      if (job.status === "succeeded" || job.status === "failed" || job.status === "canceled")
+        ended.set(id, job);
+      else if (performance.now() > giveUpAt)
+        throw new Error(`${open.length} jobs not terminal: ${JSON.stringify(job)}`);
+    }
+    await Bun.sleep(POLL_MS);
+  }
+}
+
+/** No attempt arrived twice, and nothing arrived for a job in an order that its attempts do not have. */
+export function expectNothingDoubled(target: Target): void {
+  const counts = new Map<string, number>();
+  for (const { jobId, attempt } of target.arrivals) {
+    const name = `${jobId} attempt ${attempt}`;
+    counts.set(name, (counts.get(name) ?? 0) + 1);
+  }
+  expect([...counts].filter(([, count]) => count > 1)).toEqual([]);
+}
+
+/** Each job has as many runs as attempts, numbered without a gap. */
+export async function expectRunsMatch(base: string, key: string, jobs: JobAnswer[]): Promise<void> {
+  for (const job of jobs) {
+    const response = await fetch(`${base}/v2/runs?job_id=${job.id}`, {
+      headers: { authorization: `Bearer ${key}` },
+    });
+    const { data } = (await response.json()) as { data: { attempt: number; status: string }[] };
+    expect(data.map((run) => run.attempt).reverse()).toEqual(
+      Array.from({ length: job.attempts }, (_, index) => index + 1),
+    );
+  }
+}
