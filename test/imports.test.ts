@@ -5,7 +5,8 @@ import { Glob } from "bun";
 
 /**
  * Which room may use which: domain <- contract <- store, bus <- services, and platform serves the last three.
- * Services meet in rows and messages only; the standalone alone composes them.
+ * Services meet in rows and messages only; the standalone alone composes them. What every service's process is made
+ * of is put together in process, from the rooms below it.
  */
 const ROOMS: Record<string, string[]> = {
   "shared/domain": [],
@@ -13,6 +14,7 @@ const ROOMS: Record<string, string[]> = {
   "shared/platform": ["shared/domain"],
   "shared/store": ["shared/domain", "shared/contract", "shared/platform"],
   "shared/bus": ["shared/domain", "shared/contract", "shared/platform"],
+  "shared/process": ["shared"],
   "services/gateway": ["shared"],
   "services/worker": ["shared"],
   "services/delivery": ["shared"],

@@ -1,5 +1,5 @@
 import { createSeal } from "../../shared/platform/seal.ts";
-import { exitAsDead, joinAs, runService, targetRulesOf } from "../process.ts";
+import { exitAsDead, joinAs, runService, targetRulesOf } from "../../shared/process/service.ts";
 import { startDelivery } from "./start.ts";
 
 await runService("delivery", async (config, parts) =>

@@ -1,5 +1,5 @@
 import { createSeal } from "../../shared/platform/seal.ts";
-import { runService, targetRulesOf } from "../process.ts";
+import { runService, targetRulesOf } from "../../shared/process/service.ts";
 import { startGateway } from "./start.ts";
 
 await runService("gateway", async (config, parts) =>

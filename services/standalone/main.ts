@@ -9,13 +9,6 @@ import { describeThisProcess, isProvedDead } from "../../shared/platform/process
 import { createSeal } from "../../shared/platform/seal.ts";
 import { makeSecretsKey } from "../../shared/platform/secrets-key.ts";
 import { handleSignals } from "../../shared/platform/shutdown.ts";
-import { askTime, openDatabase } from "../../shared/store/database.ts";
-import { joinCell } from "../../shared/store/membership.ts";
-import { migrate } from "../../shared/store/migrate.ts";
-import { listProjects } from "../../shared/store/projects.ts";
-import { createProjectWithKeys } from "../admin/create-project.ts";
-import { startDelivery } from "../delivery/start.ts";
-import { startGateway } from "../gateway/start.ts";
 import {
   addCommonStops,
   exitAsDead,
@@ -23,7 +16,14 @@ import {
   targetRulesOf,
   waitForDatabase,
   warnOfInsecureTargets,
-} from "../process.ts";
+} from "../../shared/process/service.ts";
+import { askTime, openDatabase } from "../../shared/store/database.ts";
+import { joinCell } from "../../shared/store/membership.ts";
+import { migrate } from "../../shared/store/migrate.ts";
+import { listProjects } from "../../shared/store/projects.ts";
+import { createProjectWithKeys } from "../admin/create-project.ts";
+import { startDelivery } from "../delivery/start.ts";
+import { startGateway } from "../gateway/start.ts";
 import { startWorker } from "../worker/start.ts";
 
 /** Everything in one process: the same services, over the bus within the process and the Postgres of the data directory. */

@@ -1,5 +1,5 @@
 import { isProvedDead } from "../../shared/platform/process-identity.ts";
-import { exitAsDead, joinAs, runService } from "../process.ts";
+import { exitAsDead, joinAs, runService } from "../../shared/process/service.ts";
 import { startWorker } from "./start.ts";
 
 await runService("worker", async (config, parts) =>

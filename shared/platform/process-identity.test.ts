@@ -68,6 +68,18 @@ describe("death", () => {
     expect(isProvedDead(description)).toBe(true);
   });
 
+  test("is not proved of a frozen process of one thread either", async () => {
+    const child = spawn("sleep", ["1000"]);
+    children.push(child);
+    child.kill("SIGSTOP");
+    await until(() => stateOf(child.pid ?? 0) === "T");
+    const startTicks = readFileSync(`/proc/${child.pid}/stat`, "utf8").split(" ")[21];
+    const place = describeThisProcess().split(" ").slice(0, 2).join(" ");
+    expect(isProvedDead(`${place} ${child.pid} ${startTicks}`)).toBe(false);
+    await killed(child);
+    expect(isProvedDead(`${place} ${child.pid} ${startTicks}`)).toBe(true);
+  });
+
   test("is proved of a zombie, which nobody has waited for", async () => {
     // The shell becomes a sleep, which never waits for the child that it has inherited.
     const { description } = await startChild(["sh", "-c", `"$@" & exec sleep 1000`, "sh"]);

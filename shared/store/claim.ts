@@ -107,17 +107,20 @@ WITH living AS MATERIALIZED (
      FOR NO KEY UPDATE OF o
 ), ranked AS (
   SELECT *, due_at <= now() AS due, due_at IS NULL AS again, run_id IS NULL AS counted,
-         row_number() OVER w AS rank, count(*) FILTER (WHERE run_id IS NULL) OVER w AS counted_rank
+         run_id IS NOT NULL OR runs_left IS NULL OR count(*) FILTER (WHERE run_id IS NULL) OVER w <= runs_left AS in_quota
     FROM owed
    WHERE attempt = asked AND (due_at IS NOT NULL OR node_id = $1)
   WINDOW w AS (PARTITION BY project_no, due_at <= now() ORDER BY n)
 ), verdict AS MATERIALIZED (
+  -- What the quota blocks takes no permit, and while permits are what is missing the quota is not used up yet.
   SELECT *, CASE WHEN again THEN 'granted'
                  WHEN NOT due THEN 'early'
-                 WHEN held OR (counted AND counted_rank > runs_left) THEN 'blocked'
-                 WHEN rank > free THEN 'no_permit'
+                 WHEN held THEN 'blocked'
+                 WHEN count(*) FILTER (WHERE in_quota) OVER w > free THEN 'no_permit'
+                 WHEN NOT in_quota THEN 'blocked'
                  ELSE 'granted' END AS kind
     FROM ranked
+  WINDOW w AS (PARTITION BY project_no, due ORDER BY n)
 ), taken AS (
   UPDATE open_jobs o
      SET due_at = NULL, run_id = coalesce(o.run_id, v.new_run_id), node_id = $1, started_at = now()

@@ -57,8 +57,6 @@ export function openDatabase(url: string, options: { connections: number; log: L
     keepAlive: true,
   });
   pool.on("error", (error) => options.log.warn({ error: error.message }, "postgres.connection_lost"));
-  // The pool lets go of a connection before it has ended, and what it suffers then would end the process.
-  pool.on("connect", (client) => client.on("error", () => undefined));
   return {
     drizzle: drizzle(pool, { schema }),
     async run(name, text, values) {

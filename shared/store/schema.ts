@@ -120,7 +120,7 @@ export const shards = pgTable(
     shard: smallint("shard").notNull(),
     epoch: bigint("epoch", { mode: "number" }).notNull().default(0),
     owner: integer("owner"),
-    leaseUntil: instant("lease_until").notNull(),
+    leaseUntil: instant("lease_until").notNull().default(sql`'-infinity'`),
   },
   (table) => [
     primaryKey({ columns: [table.region, table.shard] }),

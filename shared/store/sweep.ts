@@ -107,8 +107,8 @@ const sinceInstant = (ms: number) => (ms === Number.NEGATIVE_INFINITY ? "-infini
 
 const ROW_COLUMNS = `l.project_no, l.environment, l.region, l.shard, o.job_id, o.attempt,
        (extract(epoch FROM o.due_at) * 1000)::float8 AS due_at, f.concurrency`;
-const owedRows = (since: string, ahead: string, room: string) => `
-  SELECT o.job_id, o.attempt, o.due_at
+const owedRows = (since: string, ahead: string, room: string, columns = "o.job_id, o.attempt, o.due_at") => `
+  SELECT ${columns}
     FROM open_jobs o
    WHERE o.project_no = l.project_no AND o.region = l.region AND o.environment = l.environment
      AND o.due_at >= ${since} AND o.due_at <= now() + ${ahead}::float8 * interval '1 ms'
@@ -118,13 +118,18 @@ const SWEPT_AT = `
  UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, (extract(epoch FROM now()) * 1000)::float8, NULL`;
 
+// Nearly all lanes have nothing to give. Looking for one entry before anything else reads only the index for them,
+// which is half of the sweep's cost; OFFSET 0 keeps the planner to that order.
 const SWEEP = `
 SELECT ${ROW_COLUMNS}
-  FROM unnest($1::smallint[], $2::smallint[], $3::timestamptz[]) AS s (region, shard, since)
-  JOIN lanes l ON l.region = s.region AND l.shard = s.shard
+  FROM (SELECT l.*, s.since
+          FROM unnest($1::smallint[], $2::smallint[], $3::timestamptz[]) AS s (region, shard, since)
+          JOIN lanes l ON l.region = s.region AND l.shard = s.shard
+         CROSS JOIN LATERAL (${owedRows("s.since", "$7", "1", "")}) any_owed
+         WHERE (l.project_no, l.region, l.environment) NOT IN (SELECT * FROM unnest($4::int[], $5::smallint[], $6::smallint[]))
+        OFFSET 0) l
   JOIN flows f ON f.project_no = l.project_no
- CROSS JOIN LATERAL (${owedRows("s.since", "$7", `least(greatest(2 * f.concurrency, ${LANE_ROOM_MIN}), ${LANE_ROOM_MAX})`)}) o
- WHERE (l.project_no, l.region, l.environment) NOT IN (SELECT * FROM unnest($4::int[], $5::smallint[], $6::smallint[]))
+ CROSS JOIN LATERAL (${owedRows("l.since", "$7", `least(greatest(2 * f.concurrency, ${LANE_ROOM_MIN}), ${LANE_ROOM_MAX})`)}) o
 ${SWEPT_AT}`;
 
 const REFILL = `

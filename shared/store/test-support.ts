@@ -177,7 +177,10 @@ export async function startStore(options: { connections?: number } = {}): Promis
 }
 
 /** Looks again and again, and gives up loudly. */
-export async function until(condition: () => Promise<boolean> | boolean, waitMs = WAIT_MS_MAX): Promise<void> {
+export async function until(
+  condition: () => Promise<boolean> | boolean,
+  waitMs = WAIT_MS_MAX,
+): Promise<void> {
   const deadline = performance.now() + waitMs;
   while (!(await condition())) {
     if (performance.now() > deadline) throw new Error(`not so within ${waitMs} ms: ${condition}`);

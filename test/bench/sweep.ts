@@ -20,9 +20,9 @@ import { formatCount, median, printTable, summarize } from "./measure.ts";
 
 /**
  * Is the sweep flat? 10,000 projects share 64 shards, with jobs stored for tomorrow; then one project has a million
- * due jobs; then a session holds a snapshot open while 100,000 jobs pass through, half of them that project's, half
- * two thirds of everybody's and one third of one other project's. Sweeps are timed with steady churn beside them, with
- * the marks that the worker keeps and as a worker sweeps that has none yet. Also what a stored job takes on disk.
+ * due jobs; then a session holds a snapshot open while 100,000 jobs pass through: half of them that project's, a sixth
+ * one other project's, a third everybody's. Sweeps are timed with steady churn beside them, with the marks that the
+ * worker keeps and as a worker sweeps that has none yet. Also what a stored job takes on disk.
  *
  * `--future N` stores N jobs for tomorrow (1,000,000), `--due N` makes N due (1,000,000).
  */

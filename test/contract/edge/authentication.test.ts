@@ -19,7 +19,8 @@ beforeAll(async () => {
 });
 afterAll(() => gateway.stop());
 
-const REVOKED_MS_MAX = 5_000;
+const NOTICED_MS_MAX = 5_000;
+const TEST_TIMEOUT_MS = 20_000;
 
 const get = (authorization: string, path = "/v2/project") =>
   gateway.call("GET", path, { headers: { Authorization: authorization } });
@@ -68,29 +69,37 @@ describe("a request under /v2", () => {
     readRefusal(parseRaw(await gateway.send(head)), "unauthorized");
   });
 
-  test("is refused within 5 s of its key's revocation", async () => {
-    const { key, id } = await gateway.addKey(project, {});
-    expect((await get(`Bearer ${key}`)).status).toBe(200);
-    await revokeKey(gateway.db, id);
-    const revokedAt = performance.now();
-    let isRefused = false;
-    while (!isRefused && performance.now() - revokedAt < REVOKED_MS_MAX) {
-      isRefused = (await get(`Bearer ${key}`)).status === 401;
-    }
-    expect(isRefused).toBe(true);
-  });
+  test(
+    "is refused within 5 s of its key's revocation",
+    async () => {
+      const { key, id } = await gateway.addKey(project, {});
+      expect((await get(`Bearer ${key}`)).status).toBe(200);
+      await revokeKey(gateway.db, id);
+      const revokedAt = performance.now();
+      let isRefused = false;
+      while (!isRefused && performance.now() - revokedAt < NOTICED_MS_MAX) {
+        isRefused = (await get(`Bearer ${key}`)).status === 401;
+      }
+      expect(isRefused).toBe(true);
+    },
+    TEST_TIMEOUT_MS,
+  );
 
-  test("sees an operator's change within 5 s", async () => {
-    const own = await gateway.addProject();
-    expect((await get(`Bearer ${own.production}`)).text).toContain('"plan":"pro"');
-    await gateway.query("UPDATE projects SET plan = 'scale' WHERE no = $1", [own.no]);
-    const changedAt = performance.now();
-    let isSeen = false;
-    while (!isSeen && performance.now() - changedAt < REVOKED_MS_MAX) {
-      isSeen = (await get(`Bearer ${own.production}`)).text.includes('"plan":"scale"');
-    }
-    expect(isSeen).toBe(true);
-  });
+  test(
+    "sees an operator's change within 5 s",
+    async () => {
+      const own = await gateway.addProject();
+      expect((await get(`Bearer ${own.production}`)).text).toContain('"plan":"pro"');
+      await gateway.query("UPDATE projects SET plan = 'scale' WHERE no = $1", [own.no]);
+      const changedAt = performance.now();
+      let isSeen = false;
+      while (!isSeen && performance.now() - changedAt < NOTICED_MS_MAX) {
+        isSeen = (await get(`Bearer ${own.production}`)).text.includes('"plan":"scale"');
+      }
+      expect(isSeen).toBe(true);
+    },
+    TEST_TIMEOUT_MS,
+  );
 });
 
 describe("a path outside /v2", () => {

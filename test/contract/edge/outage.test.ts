@@ -11,6 +11,7 @@ import { startTcpProxy, type TcpProxy } from "../tcp-proxy.ts";
 /** What the API promises: 503 within 2 s, and service again within 5 s of the database's return. */
 const REFUSED_MS_MAX = 2_000;
 const RECOVERED_MS_MAX = 5_000;
+const TEST_TIMEOUT_MS = 20_000;
 
 let proxy: TcpProxy;
 let gateway: TestGateway;
@@ -69,27 +70,35 @@ async function expectRecovery(): Promise<void> {
 }
 
 describe("without Postgres", () => {
-  test("every route answers 503 in time when it falls silent, and serves when it speaks again", async () => {
-    expect((await create()).status).toBe(201);
-    proxy.freeze();
-    try {
-      await expectRefusals();
-    } finally {
-      proxy.thaw();
-    }
-    await expectRecovery();
-  });
+  test(
+    "every route answers 503 in time when it falls silent, and serves when it speaks again",
+    async () => {
+      expect((await create()).status).toBe(201);
+      proxy.freeze();
+      try {
+        await expectRefusals();
+      } finally {
+        proxy.thaw();
+      }
+      await expectRecovery();
+    },
+    TEST_TIMEOUT_MS,
+  );
 
-  test("every route answers 503 in time when its connections break, and serves when it takes new ones", async () => {
-    expect((await create()).status).toBe(201);
-    proxy.cut();
-    try {
-      await expectRefusals();
-    } finally {
-      proxy.mend();
-    }
-    await expectRecovery();
-  });
+  test(
+    "every route answers 503 in time when its connections break, and serves when it takes new ones",
+    async () => {
+      expect((await create()).status).toBe(201);
+      proxy.cut();
+      try {
+        await expectRefusals();
+      } finally {
+        proxy.mend();
+      }
+      await expectRecovery();
+    },
+    TEST_TIMEOUT_MS,
+  );
 
   test("what is wrong with a request is told all the same", async () => {
     expect((await create()).status).toBe(201);

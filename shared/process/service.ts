@@ -1,22 +1,16 @@
-import type { Bus } from "../shared/bus/bus.ts";
-import { openBus } from "../shared/bus/jetstream.ts";
-import { ownAddressOf, type TargetRules } from "../shared/domain/target.ts";
-import { type Clock, startClock } from "../shared/platform/clock.ts";
-import { type Config, ConfigError, readConfig } from "../shared/platform/config.ts";
-import { createLog, type Log } from "../shared/platform/log.ts";
-import { createMetrics, type Metrics } from "../shared/platform/metrics.ts";
-import { startOps } from "../shared/platform/ops.ts";
-import { describeThisProcess, isProvedDead } from "../shared/platform/process-identity.ts";
-import { handleSignals, type Shutdown } from "../shared/platform/shutdown.ts";
-import {
-  askTime,
-  checkPrepared,
-  type Database,
-  openDatabase,
-  StoreUnavailable,
-} from "../shared/store/database.ts";
-import { joinCell } from "../shared/store/membership.ts";
-import type { NodeKind } from "../shared/store/nodes.ts";
+import type { Bus } from "../bus/bus.ts";
+import { openBus } from "../bus/jetstream.ts";
+import { ownAddressOf, type TargetRules } from "../domain/target.ts";
+import { type Clock, startClock } from "../platform/clock.ts";
+import { type Config, ConfigError, readConfig } from "../platform/config.ts";
+import { createLog, type Log } from "../platform/log.ts";
+import { createMetrics, type Metrics } from "../platform/metrics.ts";
+import { startOps } from "../platform/ops.ts";
+import { describeThisProcess, isProvedDead } from "../platform/process-identity.ts";
+import { handleSignals, type Shutdown } from "../platform/shutdown.ts";
+import { askTime, checkPrepared, type Database, openDatabase, StoreUnavailable } from "../store/database.ts";
+import { joinCell } from "../store/membership.ts";
+import type { NodeKind } from "../store/nodes.ts";
 
 /** What every service of a process works with. */
 export interface Parts {

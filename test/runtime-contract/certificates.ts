@@ -1,0 +1,49 @@
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+
+export interface Certificate {
+  key: string;
+  cert: string;
+}
+
+/** A certificate authority of this test's own, which nobody trusts who is not told to. */
+export interface Authority {
+  cert: string;
+  /** Where `cert` stands, for NODE_EXTRA_CA_CERTS. */
+  certPath: string;
+  /** `names` as in subjectAltName, such as `DNS:a.example`; `days` may be negative. */
+  issue(names: string, days?: number): Certificate;
+  /** A certificate that nobody has signed but itself. */
+  selfSigned(names: string): Certificate;
+  remove(): void;
+}
+
+export function makeAuthority(): Authority {
+  const folder = mkdtempSync(join(tmpdir(), "authority-"));
+  const openssl = (...args: string[]) => execFileSync("openssl", args, { cwd: folder, stdio: "pipe" });
+  const read = (name: string) => readFileSync(join(folder, name), "utf8");
+  const newKey = () => ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+  openssl("req", "-x509", ...newKey(), "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test authority");
+  let issued = 0;
+  return {
+    cert: read("ca.pem"),
+    certPath: join(folder, "ca.pem"),
+    issue(names, days = 1) {
+      const name = `leaf${issued++}`;
+      writeFileSync(join(folder, `${name}.ext`), `subjectAltName=${names}\n`);
+      openssl("req", ...newKey(), "-keyout", `${name}.key`, "-out", `${name}.csr`, "-subj", "/CN=leaf");
+      const signing = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", String(days)];
+      openssl("x509", "-req", "-in", `${name}.csr`, ...signing, "-extfile", `${name}.ext`, "-out", `${name}.pem`);
+      return { key: read(`${name}.key`), cert: read(`${name}.pem`) };
+    },
+    selfSigned(names) {
+      const name = `own${issued++}`;
+      const extension = ["-addext", `subjectAltName=${names}`];
+      openssl("req", "-x509", ...newKey(), "-keyout", `${name}.key`, "-out", `${name}.pem`, "-subj", "/CN=own", ...extension);
+      return { key: read(`${name}.key`), cert: read(`${name}.pem`) };
+    },
+    remove: () => rmSync(folder, { recursive: true, force: true }),
+  };
+}
