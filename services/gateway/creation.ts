@@ -1,5 +1,6 @@
 import type { Bus } from "../../shared/bus/bus.ts";
 import type { Command } from "../../shared/bus/messages.ts";
+import { HORIZON_MS } from "../../shared/domain/shard.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import { type Batcher, createBatcher } from "../../shared/store/batch.ts";
 import type { Database } from "../../shared/store/database.ts";
@@ -10,8 +11,6 @@ const JOBS_PER_STATEMENT_MAX = 100;
 const BYTES_PER_STATEMENT_MAX = 1_048_576;
 /** While one is being synced to disk the next is on its way. */
 const STATEMENTS_IN_FLIGHT_MAX = 2;
-/** Workers hold no timer beyond this; what is due later they find in Postgres by themselves. */
-const COMMAND_HORIZON_MS = 60_000;
 /** Where it is reached the memory begins anew, which costs each lane one needless look at its row. */
 const KNOWN_LANES_MAX = 100_000;
 
@@ -27,7 +26,7 @@ export function createJobCreation(options: {
     async run(jobs) {
       if (knownLanes.size > KNOWN_LANES_MAX) knownLanes.clear();
       const created = await createJobs(db, jobs, knownLanes);
-      for (const command of commandsOf(jobs, created, clock.now() + COMMAND_HORIZON_MS)) {
+      for (const command of commandsOf(jobs, created, clock.now() + HORIZON_MS)) {
         bus.sendCommand(command);
       }
       return created;

@@ -1,5 +1,6 @@
 import type { AnsweredItem, FreedPermits, OwedAttempt } from "../../shared/bus/messages.ts";
 import { ENVIRONMENTS, type Environment, type ProjectNo } from "../../shared/domain/scope.ts";
+import { HORIZON_MS } from "../../shared/domain/shard.ts";
 import type { HeldShard } from "../../shared/store/shards.ts";
 import {
   LANE_ROOM_MIN,
@@ -10,9 +11,6 @@ import {
 } from "../../shared/store/sweep.ts";
 import { type Entry, Lane } from "./lane.ts";
 import { Wheel } from "./wheel.ts";
-
-/** What is due later than this is left to the sweep, so that memory holds the near future only. */
-export const HORIZON_MS = 60_000;
 
 /** An answer that has not come by then is given up; the sweep finds out what became of the claim. */
 export const ANSWER_TIMEOUT_MS = 3_000;

@@ -2,6 +2,12 @@ import { type ProjectNo, REGIONS, type Region } from "./scope.ts";
 
 /** Which shard a project's work belongs to, and which worker node should own a shard. */
 
+/**
+ * How far ahead a worker remembers what is due. Nobody tells it of anything later, which waits in Postgres until the
+ * sweep finds it.
+ */
+export const HORIZON_MS = 60_000;
+
 /** The shard of a project, the same number in every region: 0 to shardsPerRegion - 1. */
 export function shardOf(projectNo: ProjectNo, shardsPerRegion: number): number {
   return mixInteger(projectNo) % shardsPerRegion;

@@ -24,6 +24,8 @@ export interface Parts {
 
 /** Enough for the statements that one process has in flight; more would only wait inside Postgres. */
 const CONNECTIONS = 12;
+/** A gateway has answered 503 by then; a connection that has gone silent is given up so that the next one works. */
+const GATEWAY_ANSWER_TIMEOUT_MS = 2_500;
 const ASK_AGAIN_MS = 500;
 
 /** The settings of a service, or the end of the process with every wrong one named. */
@@ -45,7 +47,11 @@ export async function runService<S extends "gateway" | "worker" | "delivery">(
   const config = readConfigOrExit(service);
   const log = createLog({ level: config.logLevel, name: service });
   const shutdown = handleSignals({ log, drainTimeoutMs: config.drainTimeoutMs });
-  const db = openDatabase(config.databaseUrl as string, { connections: CONNECTIONS, log });
+  const db = openDatabase(config.databaseUrl as string, {
+    connections: CONNECTIONS,
+    log,
+    ...(service === "gateway" && { answerTimeoutMs: GATEWAY_ANSWER_TIMEOUT_MS }),
+  });
   let isStarted = false;
   const metrics = createMetrics();
   const ops = startOps({

@@ -250,7 +250,7 @@ describe("a dead node", () => {
       isDeclared = true;
       return answer;
     });
-    await waitingFor(2);
+    await store.untilBlocked(2);
     expect(isDeclared).toBe(false);
     await holder.query("COMMIT");
     expect(kindsOf(await claiming)).toEqual(["granted"]);
@@ -398,18 +398,6 @@ describe("limits under concurrent claims, settlements, cancels and manual retrie
     }
   });
 });
-
-/** Resolves once so many sessions wait for locks. */
-async function waitingFor(count: number): Promise<void> {
-  for (let look = 0; look < 500; look++) {
-    const [row] = await store.query<{ count: number }>(
-      "SELECT count(*)::int AS count FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
-    );
-    if ((row?.count ?? 0) >= count) return;
-    await Bun.sleep(5);
-  }
-  throw new Error(`never ${count} sessions waited`);
-}
 
 const runIdOf = (answer: Claimed) => (answer.kind === "granted" ? answer.attempt.runId : null);
 const startedAtOf = (answer: Claimed) => (answer.kind === "granted" ? answer.attempt.startedAt : null);

@@ -47,12 +47,15 @@ export const SESSION_SETTINGS: Record<string, string> = {
   timezone: "UTC",
 };
 
-export function openDatabase(url: string, options: { connections: number; log: Log }): Database {
+export function openDatabase(
+  url: string,
+  options: { connections: number; log: Log; answerTimeoutMs?: number },
+): Database {
   const pool = new pg.Pool({
     connectionString: url,
     max: options.connections,
     connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
-    query_timeout: ANSWER_TIMEOUT_MS,
+    query_timeout: options.answerTimeoutMs ?? ANSWER_TIMEOUT_MS,
     idleTimeoutMillis: 0,
     keepAlive: true,
   });

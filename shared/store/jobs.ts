@@ -9,7 +9,7 @@ import {
   regionCode,
   regionOf,
 } from "./codes.ts";
-import { column, type Database, instant } from "./database.ts";
+import { column, type Database, instant, StoreUnavailable } from "./database.ts";
 
 /** A job as it was asked for. Instants are milliseconds since 1970. */
 export interface JobToCreate {
@@ -227,7 +227,7 @@ export async function cancelJob(
     if (rows[0]?.canceled) return { kind: "canceled", job };
     if (isTerminal(job.status)) return { kind: "conflict" };
   }
-  throw new Error(`job ${id} moved ${LOOKS_MAX} times while it was being canceled`);
+  throw new StoreUnavailable(`job ${id} moved ${LOOKS_MAX} times while it was being canceled`);
 }
 
 /**

@@ -1,11 +1,11 @@
-import { and, eq, gt, isNull, or, sql } from "drizzle-orm";
+import { and, eq, isNull, sql } from "drizzle-orm";
 import { idToUuid, KEY_PREFIX, uuidToId } from "../domain/ids.ts";
 import type { KeyScope } from "../domain/key.ts";
 import type { Environment, ProjectNo } from "../domain/scope.ts";
 import { environmentCode, environmentOf } from "./codes.ts";
 import type { Database } from "./database.ts";
 import { type ProjectRow, readProject } from "./projects.ts";
-import { apiKeys, projects } from "./schema.ts";
+import { apiKeys } from "./schema.ts";
 
 export interface NewKey {
   id: string;
@@ -45,26 +45,23 @@ export async function addKey(db: Pick<Database["drizzle"], "insert">, key: NewKe
 
 /** The caller whose key has this hash, or null if the key is unknown, revoked or expired. */
 export async function findCaller(db: Database, hash: Buffer): Promise<Caller | null> {
-  const [row] = await db.drizzle
-    .select()
-    .from(apiKeys)
-    .innerJoin(projects, eq(projects.no, apiKeys.projectNo))
-    .where(
-      and(
-        eq(apiKeys.hash, hash),
-        isNull(apiKeys.revokedAt),
-        or(isNull(apiKeys.expiresAt), gt(apiKeys.expiresAt, sql`now()`)),
-      ),
-    );
+  const [row] = await db.run<CallerRow>("find_caller", FIND_CALLER, [hash]);
   if (row === undefined) return null;
-  const key = readKey(row.api_keys);
   return {
-    keyId: key.id,
-    scope: key.scope,
-    environment: key.environment,
-    project: readProject(row.projects),
+    keyId: uuidToId(KEY_PREFIX, row.key_id),
+    scope: row.scope,
+    environment: environmentOf(row.environment),
+    project: readProject(row),
   };
 }
+
+const FIND_CALLER = `
+SELECT k.id AS key_id, k.scope, k.environment, p.no, p.id, p.name, p.plan, p.default_region AS "defaultRegion",
+       p.api_version AS "apiVersion", p.requests_per_minute AS "requestsPerMinute", p.concurrency, p.schedules
+  FROM api_keys k JOIN projects p ON p.no = k.project_no
+ WHERE k.hash = $1 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())`;
+
+type CallerRow = Parameters<typeof readProject>[0] & { key_id: string; scope: KeyScope; environment: number };
 
 export async function findKey(db: Database, id: string): Promise<KeyRow | null> {
   const [row] = await db.drizzle

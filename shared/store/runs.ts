@@ -2,7 +2,7 @@ import { idToUuid, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../domain/ids.ts";
 import { RUN_STATUSES, type RunStatus } from "../domain/run.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
 import { environmentCode, regionOf, runStatusCode, runStatusOf } from "./codes.ts";
-import { column, type Database } from "./database.ts";
+import { column, type Database, StoreUnavailable } from "./database.ts";
 
 /** A run, ended or in progress. Instants are milliseconds since 1970. */
 export interface RunRow {
@@ -142,7 +142,7 @@ export async function retryRun(
     if (row?.outcome === "conflict" || run.status === "running" || run.status === "succeeded")
       return { kind: "conflict" };
   }
-  throw new Error(`the job of run ${runId} moved ${LOOKS_MAX} times while it was being retried`);
+  throw new StoreUnavailable(`the job of run ${runId} moved ${LOOKS_MAX} times while it was being retried`);
 }
 
 /** As for a cancel: a job that changed tables while its flow's lock was waited for is in neither; look again. */

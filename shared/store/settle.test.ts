@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { idToUuid } from "../domain/ids.ts";
 import type { Environment } from "../domain/scope.ts";
 import { cancelJob, findJob } from "./jobs.ts";
 import { findRun } from "./runs.ts";
@@ -114,14 +115,16 @@ describe("a settlement", () => {
     const attempt = await startOne();
     const before = await store.flow(project);
     const first = settlementOf(attempt, failedWith({ dueAt: Date.now() + 60_000 }));
-    const answers = await Promise.all([first, settlementOf(attempt), first, settlementOf(attempt)].map(alone));
+    const answers = await Promise.all(
+      [first, settlementOf(attempt), first, settlementOf(attempt)].map(alone),
+    );
     expect(answers.filter((item) => item !== null)).toHaveLength(1);
     expect(await alone(first)).toBeNull();
     const after = await store.flow(project);
     expect(after.production_jobs).toBe(before.production_jobs - 1);
     expect(after.returned).toBe(before.returned + 1);
     expect(
-      await store.query("SELECT attempt FROM runs WHERE id = $1", [await uuid(attempt.granted.runId)]),
+      await store.query("SELECT attempt FROM runs WHERE id = $1", [idToUuid(attempt.granted.runId)]),
     ).toEqual([{ attempt: 1 }]);
   });
 
@@ -151,8 +154,15 @@ describe("a settlement", () => {
     const settlements = attempts.map((attempt, index) =>
       settlementOf(attempt, index === 1 ? failedWith("over") : {}),
     );
-    const unknown = settlementOf({ claim: store.claimOf(other, store.newJob(other).id), granted: { runId: store.newRunId() } });
-    const { items } = await settleAttempts(store.db, [...settlements.slice(0, 2), unknown, ...settlements.slice(2)]);
+    const unknown = settlementOf({
+      claim: store.claimOf(other, store.newJob(other).id),
+      granted: { runId: store.newRunId() },
+    });
+    const { items } = await settleAttempts(store.db, [
+      ...settlements.slice(0, 2),
+      unknown,
+      ...settlements.slice(2),
+    ]);
     expect(items.map((item) => item?.status ?? null)).toEqual([
       "succeeded",
       "failed",
@@ -164,7 +174,11 @@ describe("a settlement", () => {
     ]);
     expect(items[0]?.jobId).toBe(attempts[0]?.claim.jobId ?? "");
     for (const projectNo of [third, other]) {
-      expect(await store.flow(projectNo)).toMatchObject({ development_jobs: 0, production_jobs: 0, returned: 3 });
+      expect(await store.flow(projectNo)).toMatchObject({
+        development_jobs: 0,
+        production_jobs: 0,
+        returned: 3,
+      });
     }
   });
 
@@ -180,8 +194,8 @@ const alone = async (settlement: Parameters<typeof settleAttempts>[1][number]) =
   (await settleAttempts(store.db, [settlement])).items[0] ?? null;
 
 async function now(): Promise<number> {
-  const [row] = await store.query<{ now: number }>("SELECT (extract(epoch FROM now()) * 1000)::float8 AS now");
+  const [row] = await store.query<{ now: number }>(
+    "SELECT (extract(epoch FROM now()) * 1000)::float8 AS now",
+  );
   return row?.now ?? 0;
 }
-
-const uuid = async (id: string) => (await import("../domain/ids.ts")).idToUuid(id);

@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import pg from "pg";
 import { createTestDatabase } from "../../test/support/postgres.ts";
-import { createIdSource, idToUuid, JOB_PREFIX, PROJECT_PREFIX, RUN_PREFIX } from "../domain/ids.ts";
+import { createIdSource, JOB_PREFIX, PROJECT_PREFIX, RUN_PREFIX } from "../domain/ids.ts";
 import type { Plan } from "../domain/plan.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../domain/scope.ts";
 import { NEWEST_API_VERSION } from "../domain/version.ts";
@@ -48,8 +48,8 @@ export interface TestStore {
   onWire(projectNo: ProjectNo): Promise<number>;
   /** A session of its own, for what is to stay open. It ends with the store. */
   session(): Promise<pg.Client>;
-  /** Resolves once some session of this database waits for a lock. */
-  untilBlocked(): Promise<void>;
+  /** Resolves once a session of this database waits for a lock, or so many do. */
+  untilBlocked(countMin?: number): Promise<void>;
   query<R extends pg.QueryResultRow>(text: string, values?: unknown[]): Promise<R[]>;
   stop(): Promise<void>;
 }
@@ -57,7 +57,7 @@ export interface TestStore {
 export async function startStore(options: { connections?: number } = {}): Promise<TestStore> {
   const database = await createTestDatabase("store");
   await migrate(database.url);
-  const log = createLog({ name: "test", level: "warn" });
+  const log = createLog({ name: "test", level: "silent" });
   const db = openDatabase(database.url, { connections: options.connections ?? 8, log });
   const ids = createIdSource(randomBytes);
   const sessions: pg.Client[] = [];
@@ -69,7 +69,8 @@ export async function startStore(options: { connections?: number } = {}): Promis
     sessions.push(client);
     return client;
   };
-  const direct = await session();
+  const direct = new pg.Pool({ connectionString: database.url });
+  direct.on("error", () => undefined);
   const store: TestStore = {
     db,
     url: database.url,
@@ -158,17 +159,18 @@ export async function startStore(options: { connections?: number } = {}): Promis
       return row?.count ?? 0;
     },
     session,
-    async untilBlocked() {
+    async untilBlocked(countMin = 1) {
       await until(async () => {
         const [row] = await store.query<{ count: number }>(
           "SELECT count(*)::int AS count FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
         );
-        return (row?.count ?? 0) > 0;
+        return (row?.count ?? 0) >= countMin;
       });
     },
     query: async (text, values) => (await direct.query(text, values)).rows,
     async stop() {
       await db.close();
+      await direct.end();
       for (const client of sessions) await client.end();
       await database.drop();
     },
@@ -219,4 +221,3 @@ export function failedWith(next: { dueAt: number } | "over"): Partial<Settlement
 }
 
 export const kindsOf = (answers: readonly Claimed[]) => answers.map((answer) => answer.kind);
-export const uuidOf = idToUuid;

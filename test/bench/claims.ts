@@ -22,6 +22,14 @@ import { median, printTable } from "./measure.ts";
 
 const JOBS = 20_000;
 const BATCH = 100;
+/** A batch is drawn by lot from so many due attempts, so that the two claimers collide in part and not in all. */
+const PICK_AMONG = 4 * BATCH;
+/** With less than this left no new work is added, or the end would be a long trickle of small batches. */
+const DISTURB_UNTIL_DUE = 10 * BATCH;
+const DISTURB_EVERY_MS = 5;
+const CHECK_EVERY_MS = 25;
+const IDLE_LOOKS_MAX = 5;
+const IDLE_LOOK_MS = 100;
 const log = createLog({ name: "claims", level: "warn" });
 
 async function main(): Promise<void> {
@@ -68,10 +76,13 @@ async function measure(projectCount: number): Promise<string[]> {
   }
   await db.run("analyze", "ANALYZE", []);
   const claimers = [1, 2].map((number) =>
-    Bun.spawn([process.execPath, import.meta.path, "claimer", created.url, String(number)], {
-      stdout: "pipe",
-      stderr: "inherit",
-    }),
+    Bun.spawn(
+      [process.execPath, import.meta.path, "claimer", created.url, String(number), String(projectCount)],
+      {
+        stdout: "pipe",
+        stderr: "inherit",
+      },
+    ),
   );
   let running = true;
   const checks = { count: 0, worst: 0 };
@@ -84,6 +95,7 @@ async function measure(projectCount: number): Promise<string[]> {
       if (row.worst > 1) throw new Error("a limit was exceeded");
       checks.worst = Math.max(checks.worst, row.worst);
       if (row.in_use > 0) checks.count++;
+      await Bun.sleep(CHECK_EVERY_MS);
     }
   })();
   const disturbing = disturb(created.url, projectCount, () => running);
@@ -122,8 +134,8 @@ async function measure(projectCount: number): Promise<string[]> {
   ];
 }
 
-/** One claimer: what is due and not yet claimed, in random order, so that the two collide; half of it fails once. */
-async function claimAndSettle(url: string, number: number): Promise<void> {
+/** One claimer: what is due and not yet claimed, until nothing is for a while; half of it fails. */
+async function claimAndSettle(url: string, number: number, projectCount: number): Promise<void> {
   const db = openDatabase(url, { connections: 4, log });
   const ids = createIdSource(randomBytes);
   const node = await addNode(db, {
@@ -135,15 +147,13 @@ async function claimAndSettle(url: string, number: number): Promise<void> {
   if (node === null) throw new Error("the name is taken");
   const report = { claimUs: [] as number[], settleUs: [] as number[], sizes: [] as number[] };
   let idle = 0;
-  while (idle < 20) {
-    const due = await db.run<{ project_no: number; environment: number; job_id: string; attempt: number }>(
-      "pick",
-      PICK,
-      [BATCH],
-    );
+  while (idle < IDLE_LOOKS_MAX) {
+    const start = 1 + Math.floor(Math.random() * projectCount);
+    const among = await db.run<PickedRow>("pick", PICK, [start, PICK_AMONG]);
+    const due = drawByLot(among, BATCH);
     idle = due.length === 0 ? idle + 1 : 0;
     if (due.length === 0) {
-      await Bun.sleep(100);
+      await Bun.sleep(IDLE_LOOK_MS);
       continue;
     }
     const claims = due.map((row) => ({
@@ -154,7 +164,7 @@ async function claimAndSettle(url: string, number: number): Promise<void> {
       attempt: row.attempt,
       runId: ids.next(RUN_PREFIX, Date.now()),
     }));
-    let start = performance.now();
+    let askedAt = performance.now();
     const answers = await claimAttempts(db, node, claims);
     const granted: Settlement[] = [];
     for (const [index, answer] of answers.entries()) {
@@ -172,16 +182,31 @@ async function claimAndSettle(url: string, number: number): Promise<void> {
         next: retried ? { status: "queued", dueAt: Date.now() } : { status: fails ? "failed" : "succeeded" },
       });
     }
-    if (claims.length === BATCH) report.claimUs.push(((performance.now() - start) * 1_000) / claims.length);
+    if (claims.length === BATCH) report.claimUs.push(((performance.now() - askedAt) * 1_000) / claims.length);
     report.sizes.push(claims.length);
     if (granted.length === 0) continue;
-    start = performance.now();
+    askedAt = performance.now();
     await settleAttempts(db, granted);
     if (granted.length > BATCH / 2)
-      report.settleUs.push(((performance.now() - start) * 1_000) / granted.length);
+      report.settleUs.push(((performance.now() - askedAt) * 1_000) / granted.length);
   }
   await db.close();
   process.stdout.write(JSON.stringify(report));
+}
+
+interface PickedRow {
+  project_no: number;
+  environment: number;
+  job_id: string;
+  attempt: number;
+}
+
+function drawByLot<Row>(rows: Row[], count: number): Row[] {
+  return rows
+    .map((row) => ({ row, lot: Math.random() }))
+    .sort((a, b) => a.lot - b.lot)
+    .slice(0, count)
+    .map(({ row }) => row);
 }
 
 /** Cancels and manual retries of random jobs, as fast as one client can ask. */
@@ -194,6 +219,8 @@ async function disturb(
   const ids = createIdSource(randomBytes);
   const done = { canceled: 0, retried: 0 };
   while (goOn()) {
+    const [{ due } = { due: 0 }] = await db.run<{ due: number }>("due", DUE, [DISTURB_UNTIL_DUE]);
+    if (due < DISTURB_UNTIL_DUE) break;
     const scope = {
       projectNo: 1 + Math.floor(Math.random() * projectCount),
       environment: "production" as const,
@@ -213,7 +240,7 @@ async function disturb(
       if ((await retryRun(db, scope, run.id, ids.next(RUN_PREFIX, Date.now()))).kind === "retried")
         done.retried++;
     }
-    await Bun.sleep(20);
+    await Bun.sleep(DISTURB_EVERY_MS);
   }
   await db.close();
   return done;
@@ -225,9 +252,18 @@ WITH project AS (
   SELECT gen_random_uuid(), 'p' || n, 'scale', '2026-11-01' FROM generate_series(1, ${projectCount}) n RETURNING no)
 INSERT INTO flows (project_no, concurrency, month) SELECT no, ${limit}, date_trunc('month', now())::date FROM project`;
 
+/** From one project on and, where those after it have too little, from the first on. */
 const PICK = `
-SELECT project_no, environment, job_id, attempt FROM open_jobs
- WHERE due_at <= now() ORDER BY random() LIMIT $1`;
+SELECT * FROM (
+  (SELECT project_no, environment, job_id, attempt FROM open_jobs
+    WHERE project_no >= $1 AND due_at <= now() ORDER BY project_no, region, environment, due_at LIMIT $2)
+   UNION ALL
+  (SELECT project_no, environment, job_id, attempt FROM open_jobs
+    WHERE project_no < $1 AND due_at <= now() ORDER BY project_no, region, environment, due_at LIMIT $2)) due
+ LIMIT $2`;
+
+const DUE = `
+SELECT count(*)::int AS due FROM (SELECT FROM open_jobs WHERE due_at <= now() LIMIT $1) due`;
 
 const CHECK = `
 SELECT count(*) FILTER (WHERE f.development_jobs + f.production_jobs <> coalesce(o.n, 0))::int AS wrong,
@@ -244,5 +280,6 @@ SELECT (SELECT count(*)::int FROM open_jobs WHERE node_id IS NOT NULL) AS on_wir
        (SELECT count(*)::int FROM runs WHERE error IS DISTINCT FROM 'x') AS runs,
        (SELECT sum(month_runs)::int FROM flows) AS month_runs`;
 
-if (process.argv[2] === "claimer") await claimAndSettle(process.argv[3] ?? "", Number(process.argv[4]));
+if (process.argv[2] === "claimer")
+  await claimAndSettle(process.argv[3] ?? "", Number(process.argv[4]), Number(process.argv[5]));
 else await main();

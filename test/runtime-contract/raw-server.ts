@@ -15,7 +15,7 @@ export interface RawServer {
 
 export async function startRawServer(
   answer: (socket: net.Socket, request: string, place: number) => void,
-  options: { tls?: tls.TlsOptions; host?: string } = {},
+  options: { tls?: tls.TlsOptions; host?: string; port?: number } = {},
 ): Promise<RawServer> {
   const sockets = new Set<net.Socket>();
   const requests: string[] = [];
@@ -38,7 +38,7 @@ export async function startRawServer(
   const server = options.tls === undefined ? net.createServer(accept) : tls.createServer(options.tls, accept);
   server.on("tlsClientError", () => {});
   const host = options.host ?? "127.0.0.1";
-  await new Promise<void>((resolve) => server.listen(0, host, resolve));
+  await new Promise<void>((resolve) => server.listen(options.port ?? 0, host, resolve));
   const { port } = server.address() as net.AddressInfo;
   return {
     port,
