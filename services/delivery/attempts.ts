@@ -37,21 +37,31 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
   const { outbound, clock, attemptTimeoutMs, shutdown } = sender;
   const { granted } = sending;
   const begunAt = performance.now();
+  // The deadline counts from the recorded start. Past it others may hold the attempt to be lost: it is not sent any more.
+  const leftMs = granted.startedAt + attemptTimeoutMs - clock.now();
   const exchange: Exchange =
-    sending.secrets.length === 0
-      ? { kind: "faulted", message: "The request could not be signed." }
-      : await outbound.post({
-          url: granted.targetUrl,
-          headers: headersOf(sending, clock.now()),
-          body: granted.payload,
-          // The deadline counts from the recorded start, so what the claim took is taken off.
-          timeoutMs: Math.max(1, granted.startedAt + attemptTimeoutMs - clock.now()),
-          signal: shutdown,
-        });
+    leftMs <= 0
+      ? { kind: "stalled" }
+      : sending.secrets.length === 0
+        ? { kind: "faulted", message: "The request could not be signed." }
+        : await outbound.post({
+            url: granted.targetUrl,
+            headers: headersOf(sending, clock.now()),
+            body: granted.payload,
+            timeoutMs: leftMs,
+            signal: shutdown,
+          });
   const now = clock.now();
-  const interrupted = shutdown.aborted && exchange.kind !== "answered";
-  const outcome = interrupted ? interruptedOutcome() : judgeResponse(exchange, now, attemptTimeoutMs);
-  return settlementOf(sending, outcome, performance.now() - begunAt, now);
+  const isInterrupted = shutdown.aborted && isBrokenOff(exchange);
+  const outcome = isInterrupted ? interruptedOutcome() : judgeResponse(exchange, now, attemptTimeoutMs);
+  const settlement = settlementOf(sending, outcome, performance.now() - begunAt, now);
+  // What the target had answered by then is true all the same.
+  return exchange.kind === "answered" ? { ...settlement, responseStatus: exchange.status } : settlement;
+}
+
+/** Whether a shutdown may be what ended it; an exchange that stalled had met its deadline before. */
+function isBrokenOff(exchange: Exchange): boolean {
+  return exchange.kind === "faulted" || (exchange.kind === "answered" && exchange.bodyEnd === "broken");
 }
 
 function settlementOf(sending: Sending, outcome: Outcome, durationMs: number, now: number): Settlement {

@@ -1,8 +1,7 @@
 import type { DueItem } from "../../shared/bus/messages.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import type { Database } from "../../shared/store/database.ts";
-import { listShards } from "../../shared/store/shards.ts";
-import { sweepShards } from "../../shared/store/sweep.ts";
+import { listShardsInUse, type SweptRow, sweepShards } from "../../shared/store/sweep.ts";
 
 /** Workers beat twice a second; four beats missed mean that none can reach this node. */
 const SILENT_MS = 2_000;
@@ -32,12 +31,22 @@ export function createSilentBusSweep({
     async tick() {
       const silent = regions.filter((region) => (heardAt.get(region) ?? 0) < performance.now() - SILENT_MS);
       if (silent.length === 0 || room() <= 0) return;
-      const shards = (await listShards(db, silent)).map((row) => ({
-        ...row,
+      const shards = (await listShardsInUse(db, silent)).map((shard) => ({
+        ...shard,
         sinceAt: Number.NEGATIVE_INFINITY,
       }));
       const { rows } = await sweepShards(db, shards, [], 0);
-      await Promise.all(rows.slice(0, room()).map(({ region, ...item }) => take(region, item)));
+      const taken = inTurns(rows).slice(0, room());
+      await Promise.all(taken.map(({ region, ...item }) => take(region, item)));
     },
   };
 }
+
+/** The oldest of every lane, then the second of every lane, and so on: where not all fit, no backlog comes first. */
+function inTurns(rows: readonly SweptRow[]): SweptRow[] {
+  const lanes = [...Map.groupBy(rows, laneName).values()];
+  const turnCount = lanes.reduce((most, lane) => Math.max(most, lane.length), 0);
+  return Array.from({ length: turnCount }, (_, turn) => lanes.flatMap((lane) => lane[turn] ?? [])).flat();
+}
+
+const laneName = ({ projectNo, region, environment }: SweptRow) => `${projectNo} ${region} ${environment}`;

@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import type { Bus } from "../../shared/bus/bus.ts";
-import type { Answer, AnsweredItem, Due, DueItem, Hint } from "../../shared/bus/messages.ts";
+import type { Answer, AnsweredItem, Due, DueItem } from "../../shared/bus/messages.ts";
 import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import type { TargetRules } from "../../shared/domain/target.ts";
@@ -9,6 +9,7 @@ import type { Log } from "../../shared/platform/log.ts";
 import type { Metrics } from "../../shared/platform/metrics.ts";
 import { repeat } from "../../shared/platform/repeat.ts";
 import type { Seal } from "../../shared/platform/seal.ts";
+import { sendHints } from "../../shared/process/hints.ts";
 import { createBatcher } from "../../shared/store/batch.ts";
 import {
   type Claim,
@@ -49,6 +50,7 @@ const SETTLE_ITEMS_MAX = 200;
 /** Two of each: while one waits for its fsync the next is being gathered and sent. */
 const STATEMENTS_MAX = 2;
 const ASK_AGAIN_MS = 250;
+const WARN_EVERY_MS = 1_000;
 const DRAIN_LOOK_MS = 20;
 
 /** Takes what is due, claims it, sends it, settles it, and tells the shard. */
@@ -72,25 +74,12 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
     itemsMax: CLAIM_ITEMS_MAX,
     inFlightMax: STATEMENTS_MAX,
   });
-  const hints = gatherHints(bus);
   const settling = createBatcher({
     async run(items: (Settlement & { shard: number; attempt: number })[]) {
       metrics.settleBatchSize.observe(items.length);
-      const { items: settled, freed } = await settleAttempts(db, items);
-      for (const [index, item] of items.entries()) {
-        const { projectNo, environment, jobId, attempt } = item;
-        const dueAt = settled[index]?.nextRetryAt ?? null;
-        if (dueAt !== null) {
-          hints
-            .add(item.region, item.shard)
-            .owed.push({ projectNo, environment, jobId, attempt: attempt + 1, dueAt });
-        }
-      }
-      for (const { projectNo, region, shard, returned } of freed) {
-        hints.add(region, shard).freed.push({ projectNo, returned });
-      }
-      hints.send();
-      return settled;
+      const settled = await settleAttempts(db, items);
+      sendHints(bus, items, settled);
+      return settled.items;
     },
     itemsMax: SETTLE_ITEMS_MAX,
     inFlightMax: STATEMENTS_MAX,
@@ -109,11 +98,14 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
       const claimed = await untilAnswered(() => claiming.submit(claim));
       if (claimed.kind !== "granted") return claimed;
       isSending = true;
-      void send(region, item, claimed.attempt);
+      // Whatever is thrown there is a bug; the attempt stays on this node's account until its deadline ends it.
+      send(region, item, claimed.attempt).catch((error) =>
+        log.error({ err: error, jobId }, "attempt.failed"),
+      );
       return { kind: "granted" };
     } catch (error) {
       if (error instanceof NodeDeclaredDead) options.onDeclaredDead();
-      else log.error({ err: error, jobId: item.jobId }, "claim.failed");
+      else warn("claim.failed", error);
       return null;
     } finally {
       if (!isSending) inFlight.delete(item.jobId);
@@ -151,15 +143,17 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
     );
   }
 
+  /** Does not give up: the attempt has happened, and nobody else knows how it ended. */
   async function settle(item: Settlement & { shard: number; attempt: number }): Promise<SettledItem | null> {
-    try {
-      return await untilAnswered(() => settling.submit(item));
-    } catch (error) {
-      // Something in the settlement itself is refused, and only the texts come from outside: without them it is whole.
-      log.error({ err: error, jobId: item.jobId }, "settle.refused");
-      return untilAnswered(() =>
-        settling.submit({ ...item, error: item.error === null ? null : "(not storable)" }),
-      );
+    for (;;) {
+      try {
+        return await untilAnswered(() => settling.submit(item));
+      } catch (error) {
+        // Refused for something in it, and only the text comes from outside; or for something that operators mend.
+        warn("settle.refused", error);
+        if (item.error !== null) item = { ...item, error: "(not storable)" };
+        await Bun.sleep(ASK_AGAIN_MS);
+      }
     }
   }
 
@@ -173,10 +167,18 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
         return await ask();
       } catch (error) {
         if (!(error instanceof StoreUnavailable)) throw error;
-        log.warn({ err: error }, "delivery.store_unavailable");
+        warn("delivery.store_unavailable", error);
         await Bun.sleep(ASK_AGAIN_MS);
       }
     }
+  }
+
+  // In an outage everything that is in flight asks again and again: one line stands for all that failed in its second.
+  let warnedAt = Number.NEGATIVE_INFINITY;
+  function warn(message: string, error: unknown): void {
+    if (performance.now() < warnedAt + WARN_EVERY_MS) return;
+    warnedAt = performance.now();
+    log.warn({ err: error, inFlight: inFlight.size }, message);
   }
 
   async function takeAll({ worker, region, items }: Due): Promise<void> {
@@ -213,33 +215,17 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
     async stop() {
       isDraining = true;
       sendBeat();
-      for (const subscription of subscriptions) subscription.unsubscribe();
       await loops[1]?.stop();
       const abortAt = performance.now() + options.drainTimeoutMs;
       while (inFlight.size > 0 && performance.now() < abortAt) await Bun.sleep(DRAIN_LOOK_MS);
       shutdown.abort();
       while (inFlight.size > 0) await Bun.sleep(DRAIN_LOOK_MS);
+      // Until here workers that had not heard of the drain were told to turn to another node.
+      for (const subscription of subscriptions) subscription.unsubscribe();
       await loops[0]?.stop();
       await outbound.close();
       // Nothing of this node is on the wire any more, so its name is free at once.
       await declareNodeDead(db, nodeId);
-    },
-  };
-}
-
-/** Collects what shards are to hear and sends each of them one message. */
-function gatherHints(bus: Bus): { add(region: Region, shard: number): Hint; send(): void } {
-  const hints = new Map<string, Hint>();
-  return {
-    add(region, shard) {
-      const key = `${region}/${shard}`;
-      const hint = hints.get(key) ?? { region, shard, owed: [], freed: [] };
-      hints.set(key, hint);
-      return hint;
-    },
-    send() {
-      for (const hint of hints.values()) bus.sendHint(hint);
-      hints.clear();
     },
   };
 }

@@ -8,11 +8,13 @@ import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
 import { type ApiVersion, NEWEST_API_VERSION, versionOf } from "../../shared/domain/version.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
+import type { FirstAnswer, KeyToTake } from "../../shared/store/idempotency.ts";
 import type { AuthenticatedCaller, Authenticator } from "./authenticate.ts";
-import { type BodyRules, readBody } from "./body.ts";
+import { BODY_BYTES_MAX, type BodyRules, readBody } from "./body.ts";
 import { type Deadline, startDeadline } from "./deadline.ts";
 import { type Answer, refuse, toRefusal } from "./errors.ts";
-import { checkIdempotencyKey } from "./idempotency.ts";
+import { type Idempotency, readIdempotencyKey } from "./idempotency.ts";
+import { type RateLimiter, type RateStanding, rateHeaders, rateLimitExceeded } from "./rate-limit.ts";
 
 /** What a route knows of a request. */
 export interface ApiRequest {
@@ -26,17 +28,35 @@ export interface ApiRequest {
 }
 
 interface RouteShape {
-  method: "GET" | "POST" | "DELETE";
   /** At most one parameter, named `id`. */
   path: string;
   resource: Resource;
 }
 
-/** One operation of the API. It validates, calls one function and answers; what it throws becomes a refusal. */
+/**
+ * One operation of the API. It validates, calls one function and answers; what it throws becomes a refusal. A body where
+ * none is defined is ignored.
+ */
 export type Route =
-  | (RouteShape & { body: BodyRules; answer(request: ApiRequest, body: Body): Promise<Answer> })
-  /** A body where none is defined is ignored. */
-  | (RouteShape & { body: null; answer(request: ApiRequest): Promise<Answer> });
+  | (RouteShape & { method: "GET" | "DELETE"; body: null; answer(request: ApiRequest): Promise<Answer> })
+  | (RouteShape & {
+      method: "PATCH";
+      body: BodyRules;
+      answer(request: ApiRequest, body: Body): Promise<Answer>;
+    })
+  | CreationRoute;
+
+/** A POST honours an Idempotency-Key: `replay` renders what was answered to the first request that had it. */
+export type CreationRoute = RouteShape & {
+  method: "POST";
+  replay(request: ApiRequest, first: FirstAnswer): Promise<Answer>;
+} & (
+    | { body: null; create(request: ApiRequest, key: KeyToTake | null): Promise<Created> }
+    | { body: BodyRules; create(request: ApiRequest, key: KeyToTake | null, body: Body): Promise<Created> }
+  );
+
+/** A key is taken only where one was given. */
+export type Created = Answer | "key_taken";
 
 export interface App {
   answer(request: Request): Response | Promise<Response>;
@@ -56,6 +76,9 @@ const STORE_TIME_MS_MAX = 1_800;
  */
 const REQUESTS_IN_PROGRESS_MAX = 2_000;
 const REQUESTS_OF_PROJECT_IN_PROGRESS_MAX = 500;
+/** Eight of the largest batches, and four for one project. */
+const LARGE_BODY_BYTES_MAX = 268_435_456;
+const LARGE_BODY_BYTES_OF_PROJECT_MAX = 134_217_728;
 
 /** What a path leads to: a route, or none of its methods (null), or nothing at all. */
 type Target = { allow: string; route: Route | null } | "nothing";
@@ -68,18 +91,23 @@ interface Exchange {
   deadline: Deadline;
   /** The one that the answer names. */
   version: ApiVersion;
+  /** Null until it is known, as it is for every answer to a valid key that was found in time. */
+  rate: RateStanding | null;
 }
 
 export function createApp(options: {
   routes: readonly Route[];
   authenticator: Authenticator;
+  rateLimiter: RateLimiter;
+  idempotency: Idempotency;
   clock: Clock;
   log: Log;
 }): App {
-  const { routes, authenticator, clock, log } = options;
+  const { routes, authenticator, rateLimiter, idempotency, clock, log } = options;
   const requestIds = createIdSource(randomBytes);
   const makeRequestId = () => requestIds.next(REQUEST_PREFIX, clock.now());
   const inProgress = createCounter();
+  const largeBodyBytes = createCounter();
 
   async function answer(request: Request, id: string, target: Target): Promise<Response> {
     const exchange: Exchange = {
@@ -89,6 +117,7 @@ export function createApp(options: {
       requestId: makeRequestId(),
       deadline: startDeadline(STORE_TIME_MS_MAX),
       version: NEWEST_API_VERSION,
+      rate: null,
     };
     try {
       const work = inProgress.count("all", REQUESTS_IN_PROGRESS_MAX, () => decide(exchange));
@@ -103,8 +132,75 @@ export function createApp(options: {
   async function decide(exchange: Exchange): Promise<Answer> {
     const caller = await authenticator.authenticate(exchange.request.headers.get("authorization"));
     exchange.version = caller.version;
-    return inProgress.count(caller.project.no, REQUESTS_OF_PROJECT_IN_PROGRESS_MAX, () =>
-      answerCaller(caller, exchange),
+    return inProgress.count(caller.project.no, REQUESTS_OF_PROJECT_IN_PROGRESS_MAX, async () => {
+      exchange.rate = await rateLimiter.take(caller, inProgress.of("all"));
+      if (exchange.rate.retryAfterMs !== null) throw rateLimitExceeded();
+      return answerCaller(caller, exchange);
+    });
+  }
+
+  /** The checks in the order that the API promises: no answer depends on one that comes later. */
+  async function answerCaller(caller: AuthenticatedCaller, exchange: Exchange): Promise<Answer> {
+    const { request, target, id } = exchange;
+    if (target === "nothing") throw resourceNotFound();
+    const { route } = target;
+    if (route === null) throw new ApiError("method_not_allowed", `This path takes ${target.allow}.`);
+    if (!isPermitted(caller.scope, route.resource, route.method === "GET" ? "read" : "write")) {
+      throw new ApiError("insufficient_scope", `A key of scope ${caller.scope} may not do this.`);
+    }
+    exchange.version = versionOf(request.headers.get("service-version"), caller.version);
+    const scope = { projectNo: caller.project.no, environment: caller.environment };
+    const apiRequest: ApiRequest = { caller, scope, id, query: queryOf(request.url) };
+    if (route.method === "POST") {
+      return countLargeBody(exchange, route.body, scope.projectNo, () =>
+        answerCreation(route, apiRequest, exchange),
+      );
+    }
+    if (route.method === "PATCH") return route.answer(apiRequest, await receive(exchange, route.body));
+    return route.answer(apiRequest);
+  }
+
+  async function answerCreation(
+    route: CreationRoute,
+    apiRequest: ApiRequest,
+    exchange: Exchange,
+  ): Promise<Answer> {
+    let create: (key: KeyToTake | null) => Promise<Created>;
+    let bodyText: string | null = null;
+    if (route.body === null) {
+      create = (key) => route.create(apiRequest, key);
+    } else {
+      const body = await receive(exchange, route.body);
+      create = (key) => route.create(apiRequest, key, body);
+      bodyText = body.text;
+    }
+    const key = readIdempotencyKey(exchange.request.headers.get("idempotency-key"));
+    if (key !== null) {
+      const { scope, id } = apiRequest;
+      const operation = `${route.method} ${route.path} ${id}`;
+      const replay = (first: FirstAnswer) => route.replay(apiRequest, first);
+      return idempotency.answer({ scope, operation, key, bodyText, create, replay });
+    }
+    const created = await create(null);
+    if (created === "key_taken") throw new Error("a key is taken that nobody gave");
+    return created;
+  }
+
+  /** Of bodies that may be large, the bytes count: held in memory until they are answered, they have no other bound. */
+  function countLargeBody(
+    { request }: Exchange,
+    rules: BodyRules | null,
+    projectNo: ProjectNo,
+    act: () => Promise<Answer>,
+  ): Promise<Answer> {
+    if (rules === null || rules.bytesMax <= BODY_BYTES_MAX) return act();
+    const declared = request.headers.get("content-length");
+    const bytes = Math.min(declared === null ? rules.bytesMax : Number(declared), rules.bytesMax);
+    return largeBodyBytes.count(
+      "all",
+      LARGE_BODY_BYTES_MAX,
+      () => largeBodyBytes.count(projectNo, LARGE_BODY_BYTES_OF_PROJECT_MAX, act, bytes),
+      bytes,
     );
   }
 
@@ -116,13 +212,13 @@ export function createApp(options: {
 
   function answerOutside(error: ApiError): Response {
     const requestId = makeRequestId();
-    return respond(refuse(error, requestId, clock.now()), { requestId, version: null, target: "nothing" });
+    return respond(refuse(error, requestId, clock.now()), { ...OUTSIDE, requestId });
   }
 
   function answerBug(error: unknown): Response {
     const requestId = makeRequestId();
     const refusal = refuse(explain(error, requestId), requestId, clock.now());
-    return respond(refusal, { requestId, version: null, target: "nothing" });
+    return respond(refusal, { ...OUTSIDE, requestId });
   }
 
   const elysia = new Elysia({
@@ -164,46 +260,37 @@ export function createApp(options: {
   };
 }
 
-/** The checks in the order that the API promises: no answer depends on one that comes later. */
-async function answerCaller(caller: AuthenticatedCaller, exchange: Exchange): Promise<Answer> {
-  const { request, target, id, deadline } = exchange;
-  const { headers } = request;
-  if (target === "nothing") throw resourceNotFound();
-  const { route } = target;
-  if (route === null) throw new ApiError("method_not_allowed", `This path takes ${target.allow}.`);
-  if (!isPermitted(caller.scope, route.resource, route.method === "GET" ? "read" : "write")) {
-    throw new ApiError("insufficient_scope", `A key of scope ${caller.scope} may not do this.`);
-  }
-  exchange.version = versionOf(headers.get("service-version"), caller.version);
-  const scope = { projectNo: caller.project.no, environment: caller.environment };
-  const apiRequest = { caller, scope, id, query: queryOf(request.url) };
-  if (route.body === null) {
-    if (route.method === "POST") checkIdempotencyKey(headers.get("idempotency-key"));
-    return route.answer(apiRequest);
-  }
+/** Reads the body; the time that it takes to arrive is the client's and not the store's. */
+async function receive({ request, deadline }: Exchange, rules: BodyRules): Promise<Body> {
   deadline.pause();
-  const body = await readBody(request, route.body);
+  const body = await readBody(request, rules);
   deadline.resume();
-  checkIdempotencyKey(headers.get("idempotency-key"));
-  return route.answer(apiRequest, body);
+  return body;
 }
 
 interface Counter {
-  /** Does something while its name has fewer than `max` in progress. Throws service_unavailable otherwise. */
-  count<Result>(name: ProjectNo | "all", max: number, act: () => Promise<Result>): Promise<Result>;
+  of(name: ProjectNo | "all"): number;
+  /** Does something while less than `max` of its name is in progress with it. Throws service_unavailable otherwise. */
+  count<Result>(
+    name: ProjectNo | "all",
+    max: number,
+    act: () => Promise<Result>,
+    weight?: number,
+  ): Promise<Result>;
 }
 
 function createCounter(): Counter {
   const counts = new Map<ProjectNo | "all", number>();
   return {
-    async count(name, max, act) {
+    of: (name) => counts.get(name) ?? 0,
+    async count(name, max, act, weight = 1) {
       const before = counts.get(name) ?? 0;
-      if (before >= max) throw new ApiError("service_unavailable", "The service is overloaded.");
-      counts.set(name, before + 1);
+      if (before + weight > max) throw new ApiError("service_unavailable", "The service is overloaded.");
+      counts.set(name, before + weight);
       try {
         return await act();
       } finally {
-        const left = (counts.get(name) ?? 0) - 1;
+        const left = (counts.get(name) ?? 0) - weight;
         if (left > 0) counts.set(name, left);
         else counts.delete(name);
       }
@@ -211,16 +298,25 @@ function createCounter(): Counter {
   };
 }
 
+/** What is known of a request that no key stands behind. */
+const OUTSIDE = { version: null, rate: null, target: "nothing" } as const;
+
 /** Elysia takes bodies as far more than the API does; `readBody` is the only reader. */
 const UNPARSED = { parse: "none" } as const;
 
 function respond(
   answer: Answer,
-  { requestId, version, target }: { requestId: string; version: ApiVersion | null; target: Target },
+  {
+    requestId,
+    version,
+    rate,
+    target,
+  }: Pick<Exchange, "requestId" | "rate" | "target"> & { version: ApiVersion | null },
 ): Response {
   const headers: Record<string, string> = {
     "Content-Type": "application/json",
     "Request-Id": requestId,
+    ...(rate === null ? {} : rateHeaders(rate)),
     ...answer.headers,
   };
   if (version !== null) headers["Service-Version"] = version;

@@ -1,6 +1,7 @@
 import { createHash } from "node:crypto";
 import { unauthorized } from "../../shared/domain/errors.ts";
 import { keyEnvironment } from "../../shared/domain/key.ts";
+import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { type ApiVersion, isApiVersion } from "../../shared/domain/version.ts";
 import type { Database } from "../../shared/store/database.ts";
 import { type Caller, findCaller } from "../../shared/store/keys.ts";
@@ -13,6 +14,8 @@ export interface AuthenticatedCaller extends Caller {
 export interface Authenticator {
   /** Who the value of an Authorization header stands for. Throws unauthorized, or what the store throws. */
   authenticate(header: string | null): AuthenticatedCaller | Promise<AuthenticatedCaller>;
+  /** What is known of the project is asked for anew, so that a change made here works here at once. */
+  forget(projectNo: ProjectNo): void;
 }
 
 /**
@@ -60,6 +63,7 @@ export function createAuthenticator(db: Database): Authenticator {
       asked.set(name, pending);
       return pending;
     },
+    forget: (projectNo) => callers.drop(({ project }) => project.no === projectNo),
   };
 }
 
@@ -74,6 +78,7 @@ interface Memory<Value> {
   find(name: string, now: number): Value | undefined;
   /** `learnedAt` is when the question was asked: the answer may have been overtaken since then. */
   keep(name: string, value: Value, learnedAt: number): void;
+  drop(isStale: (value: Value) => boolean): void;
 }
 
 /** Of each name its latest value, for MEMORY_MS; the names that were kept first make room for new ones. */
@@ -91,6 +96,9 @@ function createMemory<Value>(entriesMax: number): Memory<Value> {
         if (until > learnedAt && entries.size <= entriesMax) break;
         entries.delete(oldest);
       }
+    },
+    drop(isStale) {
+      for (const [name, { value }] of entries) if (isStale(value)) entries.delete(name);
     },
   };
 }

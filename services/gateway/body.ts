@@ -8,6 +8,7 @@ export interface BodyRules {
 
 /** Of every body but that of a batch. */
 export const BODY_BYTES_MAX = 1_048_576;
+export const BATCH_BODY_BYTES_MAX = 33_554_432;
 
 /** For the whole body. Who sends more slowly would hold memory and a place among the requests in progress. */
 const RECEIVE_TIMEOUT_MS = 30_000;

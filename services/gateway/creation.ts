@@ -6,36 +6,46 @@ import { type Batcher, createBatcher } from "../../shared/store/batch.ts";
 import type { Database } from "../../shared/store/database.ts";
 import { type Created, createJobs, type JobToCreate } from "../../shared/store/jobs.ts";
 
-/** The rows of one statement: more save little and make the first of them wait for the last. */
-const JOBS_PER_STATEMENT_MAX = 100;
+/** In one statement: more save little and make the first of them wait for the last. */
+const REQUESTS_PER_STATEMENT_MAX = 100;
 const BYTES_PER_STATEMENT_MAX = 1_048_576;
+/** What a job weighs beside its payload, so that a batch of many small ones is as large as it is. */
+const BYTES_PER_JOB = 1_024;
 /** While one is being synced to disk the next is on its way. */
 const STATEMENTS_IN_FLIGHT_MAX = 2;
 /** Where it is reached the memory begins anew, which costs each lane one needless look at its row. */
 const KNOWN_LANES_MAX = 100_000;
 
+/** The jobs of each request are created together or not at all, and their answers are all of one kind. */
+export type JobCreation = Batcher<readonly JobToCreate[], Created[]>;
+
 /** Creates jobs by group commit and tells the workers of those that are soon due. */
-export function createJobCreation(options: {
-  db: Database;
-  bus: Bus;
-  clock: Clock;
-}): Batcher<JobToCreate, Created> {
+export function createJobCreation(options: { db: Database; bus: Bus; clock: Clock }): JobCreation {
   const { db, bus, clock } = options;
   const knownLanes = new Set<string>();
-  return createBatcher<JobToCreate, Created>({
-    async run(jobs) {
+  return createBatcher<readonly JobToCreate[], Created[]>({
+    async run(requests) {
       if (knownLanes.size > KNOWN_LANES_MAX) knownLanes.clear();
+      const jobs = requests.flat();
       const created = await createJobs(db, jobs, knownLanes);
       for (const command of commandsOf(jobs, created, clock.now() + HORIZON_MS)) {
         bus.sendCommand(command);
       }
-      return created;
+      let taken = 0;
+      return requests.map(({ length }) => {
+        taken += length;
+        return created.slice(taken - length, taken);
+      });
     },
-    itemsMax: JOBS_PER_STATEMENT_MAX,
+    itemsMax: REQUESTS_PER_STATEMENT_MAX,
     inFlightMax: STATEMENTS_IN_FLIGHT_MAX,
-    bytesOf: (job) => Buffer.byteLength(job.payload),
+    bytesOf,
     bytesMax: BYTES_PER_STATEMENT_MAX,
   });
+}
+
+function bytesOf(jobs: readonly JobToCreate[]): number {
+  return jobs.reduce((sum, job) => sum + BYTES_PER_JOB + Buffer.byteLength(job.payload), 0);
 }
 
 /** One command for each project and region of a committed batch. */

@@ -8,7 +8,9 @@ import type { Database } from "../../shared/store/database.ts";
 import { createApp } from "./app.ts";
 import { createAuthenticator } from "./authenticate.ts";
 import { createJobCreation } from "./creation.ts";
+import { createIdempotency } from "./idempotency.ts";
 import { createPager } from "./pages.ts";
+import { createRateLimiter } from "./rate-limit.ts";
 import { jobRoutes } from "./routes/jobs.ts";
 import { projectRoutes } from "./routes/project.ts";
 import { runRoutes } from "./routes/runs.ts";
@@ -40,13 +42,16 @@ export async function startGateway(
   const ids = createIdSource(randomBytes);
   const pager = createPager((bytes) => createHmac("sha256", options.cursorKey).update(bytes).digest());
   const creation = createJobCreation({ db, bus, clock });
+  const authenticator = createAuthenticator(db);
   const app = createApp({
     routes: [
       ...jobRoutes({ db, clock, ids, pager, creation, shardsPerRegion, targets }),
       ...runRoutes({ db, bus, clock, ids, pager, shardsPerRegion }),
-      ...projectRoutes({ db }),
+      ...projectRoutes({ db, clock, authenticator }),
     ],
-    authenticator: createAuthenticator(db),
+    authenticator,
+    rateLimiter: createRateLimiter(db),
+    idempotency: createIdempotency(db),
     clock,
     log,
   });

@@ -35,6 +35,11 @@ const NODE_NAME = "standalone";
 const ECHO_CHARACTERS_MAX = 200;
 
 const say = (line: string) => process.stdout.write(`${line}\n`);
+const printable = (text: string) => text.slice(0, ECHO_CHARACTERS_MAX).replace(/\p{C}/gu, "\ufffd");
+/** What Postgres says of its ordinary life would bury the keys, which are shown once. */
+const tellOfPostgres = (line: string) => {
+  if (/ (WARNING|ERROR|FATAL|PANIC): /.test(line)) log.warn({ line }, "postgres");
+};
 
 const config = readConfigOrExit("standalone");
 const log = createLog({ level: config.logLevel, name: "standalone" });
@@ -43,7 +48,7 @@ const metrics = createMetrics();
 
 const embedded =
   config.databaseUrl === null
-    ? await startEmbeddedPostgres({ dataDir: config.dataDir, log: (line) => log.info({ line }, "postgres") })
+    ? await startEmbeddedPostgres({ dataDir: config.dataDir, log: tellOfPostgres })
     : null;
 const databaseUrl = embedded?.url ?? config.databaseUrl ?? "";
 await migrate(databaseUrl);
@@ -60,15 +65,18 @@ const ops = startOps({
   port: config.opsPort,
   metrics,
   ready: async () => isStarted && !shutdown.begun && (await askTime(db)) > 0,
-  routes: {
-    "POST /echo": async (request) => {
-      const body = await request.text();
-      say(
-        `echo: ${request.headers.get("service-job-id") ?? "a request"} arrived with ${body.slice(0, ECHO_CHARACTERS_MAX)}`,
-      );
-      return new Response(body, { headers: { "content-type": "application/json" } });
-    },
-  },
+  // It takes requests without a key and writes to the terminal, so only this machine may send any.
+  routes: !isLoopback(config.host)
+    ? {}
+    : {
+        "POST /echo": async (request) => {
+          const body = await request.text();
+          say(
+            `echo: ${printable(request.headers.get("service-job-id") ?? "a request")} arrived with ${printable(body)}`,
+          );
+          return new Response(body, { headers: { "content-type": "application/json" } });
+        },
+      },
 });
 
 const parts = { db, bus, clock, log, metrics, onDeclaredDead: exitAsDead(log) };
@@ -112,9 +120,10 @@ const gateway = await startGateway({
   cursorKey: seal.deriveKey("cursor"),
 });
 
-shutdown.add("gateway", () => gateway.stop());
-shutdown.add("worker", () => worker.stop());
-shutdown.add("delivery", () => delivery.stop());
+// Together: a client that sends its body slowly must not use up the time that attempts on the wire have.
+shutdown.add("services", async () => {
+  await Promise.all([gateway.stop(), worker.stop(), delivery.stop()]);
+});
 addCommonStops(shutdown, { db, bus, clock });
 shutdown.add("ops", () => ops.stop());
 if (embedded !== null) shutdown.add("postgres", () => embedded.stop());
@@ -132,14 +141,16 @@ if ((await listProjects(db)).length === 0) {
   say(`  development  ${made.keys.development}`);
   say(`  production   ${made.keys.production}`);
   say("");
-  if (config.allowInsecureTargets) {
+  if (config.allowInsecureTargets && isLoopback(config.host)) {
     say("Send a first job; its arrival at the echo receiver is shown here:");
     say("");
     say(`curl -sS ${api}/v2/jobs -H 'Authorization: Bearer ${made.keys.development}' \\
   -H 'Content-Type: application/json' \\
   -d '{"target_url": "${reachable(ops.port)}/echo", "payload": {"hello": "world"}}'`);
   } else {
-    say("The echo receiver is an http target: set ALLOW_INSECURE_TARGETS=true to send it a job.");
+    say(
+      "The echo receiver is there when HOST is a loopback address and ALLOW_INSECURE_TARGETS is not false.",
+    );
   }
   say("");
 }

@@ -47,9 +47,17 @@ export class Dispatcher {
     node.room = room;
   }
 
-  /** Answers that will not come must not count for ever. */
-  forgetUnanswered(count: number): void {
-    for (const node of this.nodes.values()) node.unanswered = Math.max(0, node.unanswered - count);
+  /** Answers that will not come, each by the node that owes it, must not count for ever. */
+  forgetUnanswered(nodeIds: readonly number[]): void {
+    for (const nodeId of nodeIds) {
+      const node = this.nodes.get(nodeId);
+      if (node !== undefined) node.unanswered = Math.max(0, node.unanswered - 1);
+    }
+  }
+
+  /** The times at which nodes were heard mean nothing any more; they beat twice a second. */
+  forgetNodes(): void {
+    this.nodes.clear();
   }
 
   /** Sends whatever is ready and has somewhere to go. `isActive` is false for shards whose lease may be over. */
@@ -87,9 +95,10 @@ export class Dispatcher {
     while (node !== undefined && turn < row.length) {
       const { lane, shard } = row[turn++] as (typeof row)[number];
       lane.inTurn = false;
-      if (!isActive(shard)) continue;
+      // It may have been blocked or refused since it joined the row.
+      if (!isActive(shard) || !lane.isSendable(now)) continue;
       const room = Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX) - items.length;
-      for (const entry of shard.take(lane, Math.min(TURN_ITEMS, room), now)) {
+      for (const entry of shard.take(lane, Math.min(TURN_ITEMS, room), node.id, now)) {
         const { projectNo, environment, jobId, attempt, dueAt } = entry;
         items.push({ projectNo, environment, jobId, attempt, dueAt, shard: shard.held.shard });
       }

@@ -1,5 +1,5 @@
 import type { OwedAttempt } from "../../shared/bus/messages.ts";
-import type { Lane as LaneName } from "../../shared/store/sweep.ts";
+import type { Lane as LaneName, RefillLane } from "../../shared/store/sweep.ts";
 
 /** An owed attempt that the shard holds: on the wheel, ready to be sent, or sent and not yet answered. */
 export type Entry = OwedAttempt & {
@@ -7,8 +7,9 @@ export type Entry = OwedAttempt & {
   /** While timed: the wheel's handle, and where the shard keeps it for the wheel. */
   handle: number;
   place: number;
-  /** When it was sent, by the shard's clock. */
+  /** When it was sent, by the shard's clock, and to which delivery node. */
   sentAt: number;
+  sentTo: number;
 };
 
 /** Sent to find out whether permits are free when nothing tells of it; twice as many each time that all were granted. */
@@ -40,7 +41,9 @@ export class Lane {
   /** Whether the lane stands in the dispatcher's row of turns. */
   inTurn = false;
 
-  /** The last refill reached this far, and so many of its rows are still known. */
+  /** Something did not fit since Postgres was last asked. */
+  private hasOverflowed = false;
+  /** The last refill reached this far, and so much of what it reached over is still known. */
   private refilledThrough = Number.NEGATIVE_INFINITY;
   private refillLeft = 0;
   private ready: Entry[] = [];
@@ -75,10 +78,25 @@ export class Lane {
     return this.hasMore && this.refillLeft < this.room / 2 && this.blockedUntilAt <= now;
   }
 
-  refilled(dueAts: readonly number[]): void {
-    this.hasMore = dueAts.length >= this.room;
-    this.refillLeft = dueAts.length;
-    this.refilledThrough = dueAts.at(-1) ?? Number.NEGATIVE_INFINITY;
+  /** There was no room for something that is owed. */
+  overflow(): void {
+    this.hasMore = true;
+    this.hasOverflowed = true;
+  }
+
+  /** What Postgres should be asked for. */
+  ask(): RefillLane {
+    this.hasOverflowed = false;
+    return { ...this.name, sinceAt: this.sinceAt, room: this.room };
+  }
+
+  /** The answer has come and what it brought is known: entries due up to `throughAt`, so many as there was room for or fewer. */
+  refilled(throughAt: number, isAll: boolean): void {
+    this.hasMore = !isAll || this.hasOverflowed;
+    this.refilledThrough = throughAt;
+    this.refillLeft = 0;
+    // Counted here and not by rows, of which some may have been stale: what is never forgotten would never be missed.
+    for (const entry of this.known.values()) if (entry.dueAt <= throughAt) this.refillLeft++;
   }
 
   setReady(entry: Entry): void {
@@ -87,7 +105,7 @@ export class Lane {
   }
 
   /** Takes the next ready ones, as many as credits allow, and marks them as sent. */
-  take(countMax: number, now: number): Entry[] {
+  take(countMax: number, nodeId: number, now: number): Entry[] {
     const taken: Entry[] = [];
     while (taken.length < countMax && this.credits > 0) {
       const entry = this.nextReady();
@@ -96,6 +114,7 @@ export class Lane {
       if (this.known.get(entry.jobId) !== entry || entry.state !== "ready") continue;
       entry.state = "sent";
       entry.sentAt = now;
+      entry.sentTo = nodeId;
       this.credits--;
       taken.push(entry);
     }

@@ -37,6 +37,7 @@ export class Ownership {
   private held: HeldShard[] = [];
   private trustedUntil = 0;
   private renewAt = 0;
+  private graceUntil = 0;
 
   constructor(private readonly options: OwnershipOptions) {}
 
@@ -47,10 +48,24 @@ export class Ownership {
 
   /** Renews, takes what is free and should be ours, gives up one that should be another's. */
   async tick(): Promise<void> {
+    try {
+      await this.settleOwnership();
+    } catch (error) {
+      // Until every node can have beaten again, all that are not dead count as living: whoever is back first would
+      // else take what is the others', only to give it up again.
+      this.graceUntil = performance.now() + this.options.leaseMs;
+      throw error;
+    }
+  }
+
+  private async settleOwnership(): Promise<void> {
     const { db, nodeId, regions, leaseMs } = this.options;
     if (performance.now() >= this.renewAt) await this.renew();
     const workers = (await listNodes(db)).filter(
-      (node) => node.kind === "worker" && !node.dead && (node.id === nodeId || node.silentMs < leaseMs),
+      (node) =>
+        node.kind === "worker" &&
+        !node.dead &&
+        (node.id === nodeId || node.silentMs < leaseMs || performance.now() < this.graceUntil),
     );
     const ownerOf = (shard: { region: Region; shard: number }) =>
       rendezvousOwner(

@@ -16,6 +16,14 @@ import { Wheel } from "./wheel.ts";
 export const ANSWER_TIMEOUT_MS = 3_000;
 
 /**
+ * The marks from which sweeps begin suppose that a row appears within SWEEP_LAG_MS of its statement. A commit that
+ * hangs, for a disk or a standby that does not answer, is bounded by no timeout; so each shard looks so often at
+ * everything, the shards one after the other.
+ */
+const LOOK_BACK_EVERY_MS = 60_000;
+const LOOK_BACK_STEPS = 60;
+
+/**
  * A shard is an actor: all that happens to it comes as one of these calls, one at a time, and it does nothing by
  * itself. It remembers what is owed soon (lanes) and when (wheel), and may forget any of it without harm.
  * Instants are milliseconds since 1970 by the database's clock.
@@ -28,6 +36,7 @@ export class Shard {
   private readonly sent = new Set<Entry>();
   /** Lanes that hold no memory here held nothing due before this instant. */
   private sinceAt = Number.NEGATIVE_INFINITY;
+  private lookBackAt: number;
 
   constructor(
     readonly held: HeldShard,
@@ -40,13 +49,17 @@ export class Shard {
     },
   ) {
     this.wheel = new Wheel(now);
+    this.lookBackAt = now + (LOOK_BACK_EVERY_MS / LOOK_BACK_STEPS) * (1 + (held.shard % LOOK_BACK_STEPS));
   }
 
-  /** A command, a hint or a swept row says that this is owed. True if that was news. */
-  learn(owed: OwedAttempt, now: number, concurrency?: number): boolean {
+  /** A command or a hint says that this is owed. True if that was news, and there was room to keep it. */
+  learn(owed: OwedAttempt, now: number): boolean {
     if (owed.dueAt > now + HORIZON_MS) return false;
+    return this.keep(owed, now, (lane, isDue) => lane.hasRoom(isDue));
+  }
+
+  private keep(owed: OwedAttempt, now: number, hasRoom: (lane: Lane, isDue: boolean) => boolean): boolean {
     const lane = this.lane(owed.projectNo, owed.environment);
-    if (concurrency !== undefined) lane.room = laneRoom(concurrency);
     const known = lane.known.get(owed.jobId);
     if (known !== undefined) {
       if (known.attempt > owed.attempt || (known.attempt === owed.attempt && known.dueAt <= owed.dueAt))
@@ -55,8 +68,9 @@ export class Shard {
       this.forget(lane, known);
     }
     const isDue = owed.dueAt <= now;
-    if (!lane.hasRoom(isDue)) {
-      lane.hasMore = true;
+    if (!hasRoom(lane, isDue)) {
+      // What is not due yet the next sweeps find in time.
+      if (isDue) lane.overflow();
       return false;
     }
     const { projectNo, environment, jobId, attempt, dueAt } = owed;
@@ -70,6 +84,7 @@ export class Shard {
       handle: 0,
       place: 0,
       sentAt: 0,
+      sentTo: 0,
     };
     lane.known.set(jobId, entry);
     if (isDue) {
@@ -99,8 +114,8 @@ export class Shard {
   }
 
   /** Takes ready entries of one of this shard's lanes to be sent. */
-  take(lane: Lane, countMax: number, now: number): Entry[] {
-    const taken = lane.take(countMax, now);
+  take(lane: Lane, countMax: number, nodeId: number, now: number): Entry[] {
+    const taken = lane.take(countMax, nodeId, now);
     for (const entry of taken) this.sent.add(entry);
     lane.sentCount += taken.length;
     return taken;
@@ -150,9 +165,10 @@ export class Shard {
     }
   }
 
-  /** Once a second: gives up on answers, lets refused lanes ask again, drops lanes that hold nothing. */
-  tidy(now: number): number {
-    let lostCount = 0;
+  /** Once a second: gives up on answers (the answer names the delivery nodes that owed them), lets refused lanes ask again, drops lanes that hold nothing. */
+  tidy(now: number): number[] {
+    if (now >= this.lookBackAt) this.lookBack(now);
+    const unanswered: number[] = [];
     for (const entry of this.sent) {
       // Entries are in the order in which they were sent.
       if (entry.sentAt > now - ANSWER_TIMEOUT_MS) break;
@@ -160,7 +176,7 @@ export class Shard {
       this.forget(lane, entry);
       // Whether it is still owed is not known: the next look into Postgres must find it.
       lane.sinceAt = Math.min(lane.sinceAt, entry.dueAt);
-      lostCount++;
+      unanswered.push(entry.sentTo);
     }
     for (const [key, lane] of this.lanes) {
       lane.probe(true);
@@ -175,7 +191,18 @@ export class Shard {
         this.announce(lane, now);
       }
     }
-    return lostCount;
+    return unanswered;
+  }
+
+  /** The delivery nodes that owe an answer, each as often as it owes one. */
+  sentTo(): number[] {
+    return [...this.sent].map((entry) => entry.sentTo);
+  }
+
+  private lookBack(now: number): void {
+    this.lookBackAt = now + LOOK_BACK_EVERY_MS;
+    this.sinceAt = Number.NEGATIVE_INFINITY;
+    for (const lane of this.lanes.values()) lane.sinceAt = Number.NEGATIVE_INFINITY;
   }
 
   /** Where the sweep begins in lanes that are not remembered: they hold nothing due before this instant. */
@@ -197,14 +224,8 @@ export class Shard {
       const [first] = laneRows;
       if (first === undefined) continue;
       const lane = this.lane(first.projectNo, first.environment);
-      lane.room = laneRoom(first.concurrency);
-      newsCount += this.refilled(
-        lane,
-        { ...lane.name, sinceAt: fromAt, room: lane.room },
-        laneRows,
-        sweptAt,
-        now,
-      );
+      const asked = { ...lane.name, sinceAt: fromAt, room: laneRoom(first.concurrency) };
+      newsCount += this.refilled(asked, laneRows, sweptAt, now);
     }
     this.sinceAt = Math.max(this.sinceAt, sweptAt - SWEEP_LAG_MS);
     return newsCount;
@@ -213,19 +234,26 @@ export class Shard {
   /** What the sweep should ask for in a lane that is remembered, if it is worth asking. */
   refillOf(lane: Lane, now: number): RefillLane | null {
     if (lane.blockedUntilAt > now || (lane.hasMore && !lane.wantsRefill(now))) return null;
-    return { ...lane.name, sinceAt: lane.sinceAt, room: lane.room };
+    return lane.ask();
   }
 
   /** A lane's refill has come: its rows, oldest first. Says how many of them were news. */
-  refilled(lane: Lane, asked: RefillLane, rows: readonly SweptRow[], sweptAt: number, now: number): number {
+  refilled(asked: RefillLane, rows: readonly SweptRow[], sweptAt: number, now: number): number {
+    const lane = this.lane(asked.projectNo, asked.environment);
+    const [first] = rows;
+    if (first !== undefined) lane.room = laneRoom(first.concurrency);
     let newsCount = 0;
-    for (const row of rows) if (this.learn(row, now, row.concurrency)) newsCount++;
-    lane.refilled(rows.map((row) => row.dueAt));
+    // Until the answer has been read, nothing more is asked for.
+    lane.hasMore = false;
+    // All of them are kept, whatever commands have filled the lane with: these are older, and were asked for.
+    for (const row of rows) if (this.keep(row, now, () => true)) newsCount++;
+    lane.refilled(rows.at(-1)?.dueAt ?? Number.NEGATIVE_INFINITY, rows.length < asked.room);
     // Something may have been lost while the refill was under way; then it has to be looked for from there again.
     if (lane.sinceAt >= asked.sinceAt) {
       const through = Math.min(rows[0]?.dueAt ?? Number.POSITIVE_INFINITY, sweptAt - SWEEP_LAG_MS);
       lane.sinceAt = Math.max(lane.sinceAt, through);
     }
+    this.announce(lane, now);
     return newsCount;
   }
 

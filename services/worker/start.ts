@@ -7,10 +7,11 @@ import type { Metrics } from "../../shared/platform/metrics.ts";
 import { repeat } from "../../shared/platform/repeat.ts";
 import type { Database } from "../../shared/store/database.ts";
 import { beatNode, declareNodeDead } from "../../shared/store/nodes.ts";
-import { createShards } from "../../shared/store/shards.ts";
+import { createShards, type HeldShard } from "../../shared/store/shards.ts";
 import { Dispatcher } from "./dispatch.ts";
 import { buryNodes } from "./duties/burial.ts";
-import { rescueAttempts } from "./duties/rescue.ts";
+import { purgeExpiredKeys } from "./duties/key-purge.ts";
+import { RESCUE_GRACE_MS, rescueAttempts } from "./duties/rescue.ts";
 import { Ownership, shardName } from "./ownership.ts";
 import { Shard } from "./shard.ts";
 import { Sweeper } from "./sweeper.ts";
@@ -38,8 +39,13 @@ const BEAT_EVERY_MS = 500;
 const SWEEP_EVERY_MS = 1_000;
 const OWNERSHIP_EVERY_MS = 1_000;
 const RESCUE_EVERY_MS = 1_000;
+/** Often and little at a time, so that keys go at the pace at which they came. */
+const KEY_PURGE_EVERY_MS = 60_000;
 /** However far away the next timer is, so that a clock that was set is noticed. */
 const SLEEP_MS_MAX = 1_000;
+/** The clock is corrected by less than this all the time; more is somebody setting it. */
+const CLOCK_STEP_MS = 1_000;
+const NEVER_OVERDUE_MS = 10 * 365 * 86_400_000;
 
 /** Owns shards and hands what is due to delivery nodes. All shards of a process share its one thread. */
 export async function startWorker(options: WorkerOptions): Promise<{ stop(): Promise<void> }> {
@@ -52,6 +58,11 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
   const dispatcher = new Dispatcher((deliveryNodeId, due) =>
     bus.sendDue(deliveryNodeId, { ...due, worker: nodeId }),
   );
+  const createShard = (held: HeldShard) =>
+    new Shard(held, clock.now(), {
+      onSendable: (lane, shard) => dispatcher.enqueue(lane, shard),
+      onLow: (lane, shard) => sweeper.noteLow(lane, shard),
+    });
   const ownership = new Ownership({
     db,
     nodeId,
@@ -59,17 +70,15 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     leaseMs: options.leaseMs,
     log,
     onAcquired(acquired) {
-      const calls = {
-        onSendable: (lane: Parameters<Dispatcher["enqueue"]>[0], shard: Shard) =>
-          dispatcher.enqueue(lane, shard),
-        onLow: (lane: Parameters<Sweeper["noteLow"]>[0], shard: Shard) => sweeper.noteLow(lane, shard),
-      };
-      for (const held of acquired) shards.set(shardName(held), new Shard(held, clock.now(), calls));
+      for (const held of acquired) shards.set(shardName(held), createShard(held));
       log.info({ count: acquired.length }, "shards.acquired");
       sweeping.soon();
     },
     onLost(lost) {
-      for (const held of lost) shards.delete(shardName(held));
+      for (const held of lost) {
+        dispatcher.forgetUnanswered(shards.get(shardName(held))?.sentTo() ?? []);
+        shards.delete(shardName(held));
+      }
     },
   });
 
@@ -81,11 +90,14 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     isPumpWanted = true;
   };
   let isStopped = false;
+  let lastPumpedAt = Number.NEGATIVE_INFINITY;
   function pump(): void {
     isPumpWanted = false;
     if (isStopped) return;
     clearTimeout(timer);
     const now = clock.now();
+    if (now < lastPumpedAt - CLOCK_STEP_MS) forgetEverything();
+    lastPumpedAt = now;
     let nextAt = Number.POSITIVE_INFINITY;
     for (const shard of shards.values()) {
       if (shard.nextAt() <= now) shard.advance(now);
@@ -97,6 +109,17 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     );
     if (sweeper.hasLow) refilling.soon();
     timer = setTimeout(pump, Math.min(Math.max(nextAt - clock.now(), 0), SLEEP_MS_MAX));
+  }
+
+  /** What was remembered is timed by a clock that has gone back since; Postgres knows it all. */
+  function forgetEverything(): void {
+    log.warn({}, "the database's clock went back");
+    for (const [name, shard] of shards) {
+      dispatcher.forgetUnanswered(shard.sentTo());
+      shards.set(name, createShard(shard.held));
+    }
+    dispatcher.forgetNodes();
+    sweeping.soon();
   }
 
   function learn(region: Region, shardNo: number, owed: readonly OwedAttempt[]): void {
@@ -120,22 +143,32 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
 
   async function sweep(): Promise<void> {
     const now = clock.now();
-    let lostCount = 0;
-    for (const shard of shards.values()) lostCount += shard.tidy(now);
-    dispatcher.forgetUnanswered(lostCount);
+    for (const shard of shards.values()) dispatcher.forgetUnanswered(shard.tidy(now));
     metrics.sweepFound.inc(await sweeper.sweep([...shards.values()]));
     metrics.shardsOwned.set(shards.size);
     pumpSoon();
   }
 
+  // After an outage living nodes settle what ended meanwhile; only later is what is overdue held to be lost.
+  let askedWellSince = performance.now();
   /** Whoever owns a region's first shard does its duties; two at once, during a move, do no harm. */
+  const hasDuties = () => regions.some((region) => shardOf(region, 0) !== undefined);
+
   async function rescue(): Promise<void> {
-    if (!regions.some((region) => shardOf(region, 0) !== undefined)) return;
-    await buryNodes(db, options.isProvedDead, log);
-    const now = clock.now();
-    for (const { region, shard, owed } of await rescueAttempts(db, { ...options, now })) {
-      learn(region, shard, [owed]);
+    if (!hasDuties()) return;
+    const isSettled = performance.now() > askedWellSince + RESCUE_GRACE_MS;
+    const overdueMs = isSettled ? options.attemptTimeoutMs + RESCUE_GRACE_MS : NEVER_OVERDUE_MS;
+    try {
+      await buryNodes(db, options.isProvedDead, log);
+      await rescueAttempts(db, { bus, log, overdueMs, now: clock.now() });
+    } catch (error) {
+      askedWellSince = performance.now();
+      throw error;
     }
+  }
+
+  async function purgeKeys(): Promise<void> {
+    if (hasDuties()) await purgeExpiredKeys(db);
   }
 
   async function beat(): Promise<void> {
@@ -158,6 +191,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     repeat("beat", BEAT_EVERY_MS, beat, log),
     repeat("ownership", OWNERSHIP_EVERY_MS, () => ownership.tick(), log),
     repeat("rescue", RESCUE_EVERY_MS, rescue, log),
+    repeat("key purge", KEY_PURGE_EVERY_MS, purgeKeys, log),
     sweeping,
     refilling,
   ];

@@ -59,10 +59,10 @@ export class Sweeper {
   }
 
   private async ask(lanes: { lane: Lane; shard: Shard }[]): Promise<number> {
-    const wanted: { lane: Lane; shard: Shard; asked: RefillLane }[] = [];
+    const wanted: { shard: Shard; asked: RefillLane }[] = [];
     for (const { lane, shard } of lanes) {
       const asked = shard.refillOf(lane, this.clock.now());
-      if (asked !== null) wanted.push({ lane, shard, asked });
+      if (asked !== null) wanted.push({ shard, asked });
     }
     if (wanted.length === 0) return 0;
     const questions = wanted.map(({ asked }) => asked);
@@ -70,8 +70,8 @@ export class Sweeper {
     const rowsOf = Map.groupBy(rows, laneName);
     const now = this.clock.now();
     return wanted.reduce(
-      (count, { lane, shard, asked }) =>
-        count + shard.refilled(lane, asked, rowsOf.get(laneName(asked)) ?? [], sweptAt, now),
+      (count, { shard, asked }) =>
+        count + shard.refilled(asked, rowsOf.get(laneName(asked)) ?? [], sweptAt, now),
       0,
     );
   }

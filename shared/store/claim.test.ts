@@ -18,13 +18,6 @@ afterAll(() => store.stop());
 
 const claimAll = (claims: Claim[], node = nodeId) => claimAttempts(store.db, node, claims);
 
-async function grant(claims: Claim[]) {
-  return (await claimAll(claims)).map((answer, index) => {
-    if (answer.kind !== "granted") throw new Error(`not granted but ${answer.kind}`);
-    return { claim: claims[index] as Claim, granted: answer.attempt };
-  });
-}
-
 describe("a claim", () => {
   test("that is granted comes with all that sending takes, and is on record", async () => {
     const project = await store.addProject();

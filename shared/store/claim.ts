@@ -53,8 +53,13 @@ const HELD_PAUSE_SECONDS = 2;
  * Lock order: the node, the flows by project, the open jobs by id. Under READ COMMITTED a locked row is read in its
  * newest version, and an UPDATE of a row that this statement has locked starts from that version as well; so the
  * counts are exact although the statement's snapshot may be older than a mate's commit. What is owed is looked up by
- * its key alone and judged afterwards: a condition on due_at in the join would invite the planner to the index of due
- * rows, where one project's backlog stands in every look-up's way.
+ * its key alone, one after the other, and judged afterwards: with a join the planner could begin at the table, or at
+ * the index of due rows, where one project's backlog stands in every look-up's way. A flow is looked up once for all
+ * items of its project: while somebody holds an old snapshot each look-up walks through all of the row's versions.
+ *
+ * Where rows are changed, `project_no = ANY (ARRAY[...])` is a mere equality that no order can be made of: after a
+ * vacuum of a queue that ran nearly empty, one look-up by the key seems to cost as much as walking the key's whole
+ * index, and only for its order would the planner consider that walk.
  *
  * A claim whose answer was lost is simply made again: an attempt that this node has taken already is granted once more,
  * and nothing is counted twice. So a node asks only for jobs of which it has nothing on the wire, and for each job once
@@ -90,21 +95,30 @@ WITH living AS MATERIALIZED (
          WITH ORDINALITY AS i (project_no, environment, region, job_id, attempt, run_id, n)
    WHERE EXISTS (SELECT FROM living)
 ), flow AS MATERIALIZED (
-  SELECT i.*, f.held, f.returned,
+  SELECT p.*, f.held, f.returned,
          f.concurrency - f.development_jobs - f.production_jobs - f.development_webhooks - f.production_webhooks AS free,
          f.month_runs_max - CASE WHEN f.month = date_trunc('month', now())::date THEN f.month_runs ELSE 0 END AS runs_left
-    FROM item i JOIN flows f USING (project_no)
+    FROM (SELECT project_no, array_agg(environment) AS environments, array_agg(region) AS regions,
+                 array_agg(job_id) AS job_ids, array_agg(attempt) AS attempts, array_agg(run_id) AS run_ids,
+                 array_agg(n) AS ns
+            FROM item GROUP BY project_no) p
+    JOIN flows f USING (project_no)
    ORDER BY f.project_no
      FOR NO KEY UPDATE OF f
 ), owed AS MATERIALIZED (
-  SELECT i.n, i.attempt AS asked, i.run_id AS new_run_id, i.held, i.returned, i.free, i.runs_left,
-         o.project_no, o.environment, o.region, o.job_id, o.attempt, o.attempts_allowed, o.due_at, o.run_id,
-         o.node_id, o.started_at
-    FROM flow i
-    JOIN open_jobs o ON o.project_no = i.project_no AND o.environment = i.environment
-                    AND o.region = i.region AND o.job_id = i.job_id
-   ORDER BY o.job_id
-     FOR NO KEY UPDATE OF o
+  SELECT i.n, i.attempt AS asked, i.run_id AS new_run_id, i.held, i.returned, i.free, i.runs_left, o.*
+    FROM (SELECT f.project_no, f.held, f.returned, f.free, f.runs_left, a.*
+            FROM flow f
+           CROSS JOIN LATERAL unnest(f.environments, f.regions, f.job_ids, f.attempts, f.run_ids, f.ns)
+                 AS a (environment, region, job_id, attempt, run_id, n)
+           ORDER BY a.job_id) i
+   CROSS JOIN LATERAL (
+         SELECT o.project_no, o.environment, o.region, o.job_id, o.attempt, o.attempts_allowed, o.due_at, o.run_id,
+                o.node_id, o.started_at
+           FROM open_jobs o
+          WHERE o.project_no = i.project_no AND o.environment = i.environment
+            AND o.region = i.region AND o.job_id = i.job_id
+            FOR NO KEY UPDATE) o
 ), ranked AS (
   SELECT *, due_at <= now() AS due, due_at IS NULL AS again, run_id IS NULL AS counted,
          run_id IS NOT NULL OR runs_left IS NULL OR count(*) FILTER (WHERE run_id IS NULL) OVER w <= runs_left AS in_quota
@@ -125,7 +139,7 @@ WITH living AS MATERIALIZED (
   UPDATE open_jobs o
      SET due_at = NULL, run_id = coalesce(o.run_id, v.new_run_id), node_id = $1, started_at = now()
     FROM verdict v
-   WHERE v.kind = 'granted' AND NOT v.again AND o.project_no = v.project_no AND o.environment = v.environment
+   WHERE v.kind = 'granted' AND NOT v.again AND o.project_no = ANY (ARRAY[v.project_no]) AND o.environment = v.environment
      AND o.region = v.region AND o.job_id = v.job_id
 ), counted AS (
   UPDATE flows f

@@ -75,16 +75,23 @@ export function openDatabase(
 
 /**
  * Whether an error says something about the server or the way to it, rather than about the statement's data.
- * Classes of SQLSTATE: 08 connection, 40 rollback, 53 resources, 55 lock, 57 operator, 58 system, XX internal;
+ * Classes of SQLSTATE: 08 connection, 25 transaction state (a standby that is read-only), 28 password, 3D database name,
+ * 40 rollback, 53 resources, 55 lock, 57 operator, 58 system, XX internal;
  * an error without a SQLSTATE comes from the socket or the pool.
  */
 export function isDatabaseFault(error: unknown): boolean {
   if (error instanceof StoreUnavailable) return true;
   if (!(error instanceof Error)) return false;
   const code = (error as { code?: unknown }).code;
-  if (error instanceof pg.DatabaseError) return /^(08|40|53|55|57|58|XX|25)/.test(error.code ?? "");
-  return typeof code === "string" || /timeout|terminated|Connection|closed/i.test(error.message);
+  if (error instanceof pg.DatabaseError) return /^(08|25|28|3D|40|53|55|57|58|XX)/.test(error.code ?? "");
+  return (
+    (typeof code === "string" && SYSTEM_ERROR.test(code)) ||
+    /timeout|terminated|Connection|closed/i.test(error.message)
+  );
 }
+
+/** ECONNRESET, EAI_AGAIN and their like; not ERR_INVALID_ARG_TYPE, which is a fault of ours. */
+const SYSTEM_ERROR = /^E(?!RR_)[A-Z_]+$/;
 
 /** Milliseconds since 1970 by the database's clock. */
 export async function askTime(db: Database): Promise<number> {

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { idToUuid } from "../domain/ids.ts";
 import { JOB_STATUSES } from "../domain/job.ts";
 import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../domain/scope.ts";
 import { claimAttempts } from "./claim.ts";
@@ -298,7 +299,6 @@ async function walk(query: Omit<JobListQuery, "beforeId" | "limit">, limit: numb
 const runsOf = (jobId: string) => ({ ...scope(), jobId, status: null, beforeId: null, limit: 10 });
 
 async function countRows(table: string, id: string): Promise<number> {
-  const { idToUuid } = await import("../domain/ids.ts");
   const [row] = await store.query<{ count: number }>(
     `SELECT count(*)::int AS count FROM ${table} WHERE ${table === "jobs" ? "id" : "job_id"} = $1`,
     [idToUuid(id)],

@@ -10,6 +10,8 @@ import {
   regionOf,
 } from "./codes.ts";
 import { column, type Database, instant, StoreUnavailable } from "./database.ts";
+import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
+import { unplanRetry } from "./runs.ts";
 
 /** A job as it was asked for. Instants are milliseconds since 1970. */
 export interface JobToCreate {
@@ -25,9 +27,11 @@ export interface JobToCreate {
   maxAttempts: number;
   baseSeconds: number;
   capSeconds: number;
+  /** The same object for all jobs of one request: they are created together with it or not at all. */
+  key?: KeyToTake;
 }
 
-export interface JobRow extends Omit<JobToCreate, "shard"> {
+export interface JobRow extends Omit<JobToCreate, "shard" | "key"> {
   scheduleId: string | null;
   status: JobStatus;
   /** Runs recorded so far, one in progress included. */
@@ -36,8 +40,13 @@ export interface JobRow extends Omit<JobToCreate, "shard"> {
 
 export type JobSummary = Pick<JobRow, "id" | "status" | "targetUrl" | "region" | "attempts" | "runAt">;
 
-/** Either it was committed and is owed from `dueAt` on, or the project's month has no run left. */
-export type Created = { kind: "created"; dueAt: number } | { kind: "quota_exceeded" };
+export type Created =
+  /** It was committed and is owed from then on. */
+  | { kind: "created"; dueAt: number }
+  /** The project's month has no run left. */
+  | { kind: "quota_exceeded" }
+  /** Another request has had the Idempotency-Key; findFirstAnswer tells what it made. */
+  | { kind: "key_taken" };
 
 /**
  * Creates many jobs in one statement: all that are accepted, or after an error none. A job whose id exists already is
@@ -52,7 +61,7 @@ export async function createJobs(
   knownLanes: Set<string>,
 ): Promise<Created[]> {
   const lanes = jobs.map((job) => `${job.projectNo}/${job.region}/${job.environment}/${job.shard}`);
-  const rows = await db.run<{ created: boolean; due_at: number }>("create_jobs", CREATE, [
+  const values = [
     column(jobs.map((job) => job.projectNo)),
     column(jobs.map((job) => environmentCode(job.environment))),
     column(jobs.map((job) => regionCode(job.region))),
@@ -64,26 +73,42 @@ export async function createJobs(
     column(jobs.map((job) => job.maxAttempts)),
     column(jobs.map((job) => job.baseSeconds)),
     column(jobs.map((job) => job.capSeconds)),
-  ]);
+  ];
+  const rows = jobs.some((job) => job.key !== undefined)
+    ? await db.run<CreatedRow>("create_jobs_keyed", CREATE_KEYED, [
+        ...values,
+        jobs.map((job) => job.key?.digest ?? null),
+        jobs.map((job) => job.key?.requestHash ?? null),
+      ])
+    : await db.run<CreatedRow>("create_jobs", CREATE, values);
   return rows.map((row, index) => {
-    if (!row.created) return { kind: "quota_exceeded" };
+    if (!row.created) return { kind: row.key_taken ? "key_taken" : "quota_exceeded" };
     knownLanes.add(lanes[index] ?? "");
     return { kind: "created", dueAt: row.due_at };
   });
 }
 
+interface CreatedRow {
+  created: boolean;
+  key_taken: boolean;
+  due_at: number;
+}
+
+const asked = (keys: { parameters: string; columns: string }) => `
+  SELECT i.*, f.month_runs_max IS NULL OR f.month_runs < f.month_runs_max
+              OR f.month < date_trunc('month', now())::date
+              -- Accepted before, although the quota has been used up since. A scalar, or it might be read as a whole.
+              OR (SELECT true FROM jobs j WHERE j.project_no = i.project_no AND j.environment = i.environment
+                                            AND j.region = i.region AND j.id = i.id) IS NOT NULL AS accepted
+    FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::smallint[], $5::uuid[], $6::text[], $7::text[],
+                $8::timestamptz[], $9::smallint[], $10::int[], $11::int[]${keys.parameters})
+         WITH ORDINALITY AS i (project_no, environment, region, new_shard, id, target_url, payload,
+                               run_at, max_attempts, base_seconds, cap_seconds${keys.columns}, n)
+    JOIN flows f USING (project_no)`;
+
 // A run_at in the past is due from this statement on: due_at never lies behind the clock, which lets the sweep begin
 // where it ended (sweep.ts).
-const CREATE = `
-WITH item AS MATERIALIZED (
-  SELECT i.*, f.month_runs_max IS NULL OR f.month_runs < f.month_runs_max
-              OR f.month < date_trunc('month', now())::date AS accepted
-    FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::smallint[], $5::uuid[], $6::text[], $7::text[],
-                $8::timestamptz[], $9::smallint[], $10::int[], $11::int[])
-         WITH ORDINALITY AS i (project_no, environment, region, new_shard, id, target_url, payload,
-                               run_at, max_attempts, base_seconds, cap_seconds, n)
-    JOIN flows f USING (project_no)
-), job AS (
+const writeItems = `job AS (
   INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds)
   SELECT id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds
     FROM item WHERE accepted
@@ -100,7 +125,28 @@ WITH item AS MATERIALIZED (
       ON CONFLICT (project_no, region, environment) DO UPDATE SET shard = excluded.shard
    WHERE l.shard <> excluded.shard
 )
-SELECT accepted AS created, (extract(epoch FROM greatest(run_at, now())) * 1000)::float8 AS due_at FROM item ORDER BY n`;
+SELECT accepted AS created, (extract(epoch FROM greatest(run_at, now())) * 1000)::float8 AS due_at`;
+
+const CREATE = `
+WITH item AS MATERIALIZED (${asked({ parameters: "", columns: "" })}
+), ${writeItems}, false AS key_taken FROM item ORDER BY n`;
+
+// Keys come first and in one order, so that two gateways whose requests have several keys in common wait for each other
+// only one way round; everything else reads item, which waits for them.
+const CREATE_KEYED = `
+WITH asked AS MATERIALIZED (${asked({ parameters: ", $12::bytea[], $13::bytea[]", columns: ", digest, request_hash" })}
+), key AS (
+  INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids)
+  SELECT now(), project_no, environment, digest, request_hash, array_agg(id ORDER BY n)
+    FROM asked WHERE accepted AND digest IS NOT NULL
+   GROUP BY project_no, environment, digest, request_hash
+   ORDER BY project_no, environment, digest ${ON_CONFLICT_TAKE_KEY}
+  RETURNING project_no, environment, digest
+), item AS MATERIALIZED (
+  SELECT project_no, environment, region, new_shard, id, target_url, payload, run_at, max_attempts, base_seconds,
+         cap_seconds, n, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
+    FROM (SELECT *, digest IS NULL OR (project_no, environment, digest) IN (TABLE key) AS has_key FROM asked) judged
+), ${writeItems}, key_taken FROM item ORDER BY n`;
 
 const ENDED_CODES = `{${ENDED_STATUSES.map(endedStatusCode).join(",")}}`;
 const ALL_REGION_CODES = `{${REGIONS.map(regionCode).join(",")}}`;
@@ -138,6 +184,43 @@ export async function findJob(
     scheduleId: row.schedule_id === null ? null : uuidToId(SCHEDULE_PREFIX, row.schedule_id),
   };
 }
+
+/** What was asked for when a job was created, and never changes. */
+export type AskedJob = Pick<
+  JobRow,
+  "id" | "region" | "targetUrl" | "payload" | "runAt" | "maxAttempts" | "baseSeconds" | "capSeconds"
+>;
+
+/** Jobs as they were asked for, in the order of the ids; all of them must be there. */
+export async function findAskedJobs(
+  db: Database,
+  scope: { projectNo: ProjectNo; environment: Environment },
+  ids: readonly string[],
+): Promise<AskedJob[]> {
+  const rows = await db.run<AskedRow>("find_asked_jobs", FIND_ASKED, [
+    scope.projectNo,
+    environmentCode(scope.environment),
+    column(ids.map(idToUuid)),
+  ]);
+  if (rows.length !== ids.length) throw new Error(`${ids.length - rows.length} jobs are missing`);
+  return rows.map((row) => ({
+    id: uuidToId(JOB_PREFIX, row.id),
+    region: regionOf(row.region),
+    targetUrl: row.target_url,
+    payload: row.payload,
+    runAt: row.run_at,
+    maxAttempts: row.max_attempts,
+    baseSeconds: row.base_seconds,
+    capSeconds: row.cap_seconds,
+  }));
+}
+
+const FIND_ASKED = `
+SELECT j.id, j.region, j.target_url, j.payload, (extract(epoch FROM j.run_at) * 1000)::float8 AS run_at,
+       j.max_attempts, j.base_seconds, j.cap_seconds
+  FROM unnest($3::uuid[]) WITH ORDINALITY AS i (id, n)
+  JOIN jobs j ON j.project_no = $1 AND j.environment = $2 AND j.region = ANY ('${ALL_REGION_CODES}') AND j.id = i.id
+ ORDER BY i.n`;
 
 const SUMMARY_COLUMNS = `j.id, j.region, j.target_url, (extract(epoch FROM j.run_at) * 1000)::float8 AS run_at, ${STATE_COLUMNS}`;
 
@@ -217,14 +300,15 @@ export async function cancelJob(
   id: string,
 ): Promise<Canceled> {
   for (let look = 0; look < LOOKS_MAX; look++) {
-    const rows = await db.run<{ canceled: boolean }>("cancel_job", CANCEL, [
+    const [open] = await db.run<{ attempt: number; is_plan_unseen: boolean }>("cancel_job", CANCEL, [
       scope.projectNo,
       environmentCode(scope.environment),
       idToUuid(id),
     ]);
+    if (open?.is_plan_unseen) await unplanRetry(db, scope, id, open.attempt);
     const job = await findJob(db, scope, id);
     if (job === null) return { kind: "not_found" };
-    if (rows[0]?.canceled) return { kind: "canceled", job };
+    if (open !== undefined) return { kind: "canceled", job };
     if (isTerminal(job.status)) return { kind: "conflict" };
   }
   throw new StoreUnavailable(`job ${id} moved ${LOOKS_MAX} times while it was being canceled`);
@@ -263,8 +347,9 @@ WITH open AS MATERIALIZED (
 ), unplanned AS (
   UPDATE runs r SET next_retry_at = NULL FROM open
    WHERE open.run_id IS NULL AND r.job_id = open.job_id AND r.attempt = open.attempt - 1
+  RETURNING r.attempt
 )
-SELECT true AS canceled FROM open`;
+SELECT attempt, run_id IS NULL AND attempt > 1 AND NOT EXISTS (SELECT FROM unplanned) AS is_plan_unseen FROM open`;
 
 interface SummaryRow {
   id: string;
@@ -276,11 +361,18 @@ interface SummaryRow {
   attempts: number;
 }
 
-interface FullRow extends SummaryRow {
+interface AskedRow {
+  id: string;
+  region: number;
+  target_url: string;
   payload: string;
+  run_at: number;
   max_attempts: number;
   base_seconds: number;
   cap_seconds: number;
+}
+
+interface FullRow extends SummaryRow, AskedRow {
   schedule_id: string | null;
 }
 

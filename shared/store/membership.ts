@@ -11,22 +11,25 @@ const PATIENCE_MS = 3_000;
 
 /**
  * Joins the cell under a name and answers with the node's id, its incarnation. A predecessor of the same name is
- * declared dead as soon as that is proved: by `isProvedDead` (its description is that of a process which is gone), or by
- * its silence for a whole lease, since a name belongs to one process at a time. A living one is waited for, then the
- * call throws NameTaken.
+ * declared dead as soon as that is proved: by `isProvedDead` (its description is that of a process which is gone), or,
+ * since a name belongs to one process at a time, by a whole lease in which this call has asked and the predecessor has
+ * not beaten. Silence from before counts for nothing: it may have been Postgres that nobody reached. A living one is
+ * waited for, then the call throws NameTaken.
  */
 export async function joinCell(
   db: Database,
   node: { kind: NodeKind; name: string; regions: readonly Region[]; process: string },
   { leaseMs, isProvedDead }: { leaseMs: number; isProvedDead: (process: string) => boolean },
 ): Promise<number> {
-  const giveUpAt = performance.now() + leaseMs + PATIENCE_MS;
-  while (performance.now() < giveUpAt) {
+  const begunAt = performance.now();
+  while (performance.now() < begunAt + leaseMs + PATIENCE_MS) {
     const id = await addNode(db, node);
     if (id !== null) return id;
     const holder = await findLivingNode(db, node.kind, node.name);
     if (holder === null) continue;
-    if (isProvedDead(holder.process) || holder.silentMs > leaseMs) await declareNodeDead(db, holder.id);
+    const watchedMs = performance.now() - begunAt;
+    const isSilent = watchedMs > leaseMs && holder.silentMs > leaseMs;
+    if (isProvedDead(holder.process) || isSilent) await declareNodeDead(db, holder.id);
     else await Bun.sleep(ASK_EVERY_MS);
   }
   throw new NameTaken(

@@ -1,11 +1,11 @@
 import { eq, sql } from "drizzle-orm";
 import { idToUuid, PROJECT_PREFIX, parseId, uuidToId } from "../domain/ids.ts";
 import { isPlan, limitsOf, PLAN_TERMS, type Plan, type PlanFacts } from "../domain/plan.ts";
-import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
+import { ENVIRONMENTS, type Environment, type ProjectNo, type Region } from "../domain/scope.ts";
 import { environmentCode, regionCode, regionOf } from "./codes.ts";
 import type { Database } from "./database.ts";
 import { addKey, type NewKey } from "./keys.ts";
-import { flows, projects, signingSecrets } from "./schema.ts";
+import { flows, projects, rateWindows, signingSecrets } from "./schema.ts";
 
 export interface ProjectRow extends PlanFacts {
   no: ProjectNo;
@@ -46,6 +46,11 @@ export async function createProject(db: Database, project: NewProject): Promise<
       month: sql`date_trunc('month', now())::date`,
       monthRunsMax: monthRunsMax(project.plan),
     });
+    await tx
+      .insert(rateWindows)
+      .values(
+        ENVIRONMENTS.map((environment) => ({ projectNo: row.no, environment: environmentCode(environment) })),
+      );
     for (const key of project.keys) await addKey(tx, { ...key, projectNo: row.no });
     await tx.insert(signingSecrets).values(
       project.secrets.map((secret) => ({
@@ -117,6 +122,50 @@ export async function changeProject(
     return row === undefined ? null : readProject(row);
   });
 }
+
+/** Changes what a project's own keys may change. A member that is absent stays as it is. */
+export async function updateProject(
+  db: Database,
+  projectNo: ProjectNo,
+  change: Partial<Pick<ProjectRow, "name" | "defaultRegion">>,
+): Promise<ProjectRow> {
+  const { name, defaultRegion } = change;
+  const [row] = await db.drizzle
+    .update(projects)
+    .set({
+      name: name ?? sql`${projects.name}`,
+      defaultRegion: defaultRegion === undefined ? sql`${projects.defaultRegion}` : regionCode(defaultRegion),
+    })
+    .where(eq(projects.no, projectNo))
+    .returning();
+  if (row === undefined) throw new Error(`there is no project ${projectNo}`);
+  return readProject(row);
+}
+
+/** The runs that started in a UTC month (YYYY-MM): all of them, and by day (YYYY-MM-DD) those of one region or of all. */
+export async function countUsage(
+  db: Database,
+  projectNo: ProjectNo,
+  month: string,
+  region: Region | null,
+): Promise<{ runsTotal: number; runsByDay: Map<string, number> }> {
+  const rows = await db.run<{ day: string; total: number; shown: number }>("usage", USAGE, [
+    projectNo,
+    `${month}-01`,
+    region === null ? null : regionCode(region),
+  ]);
+  return {
+    runsTotal: rows.reduce((sum, row) => sum + row.total, 0),
+    runsByDay: new Map(rows.map((row) => [row.day, row.shown])),
+  };
+}
+
+const USAGE = `
+SELECT to_char(day, 'YYYY-MM-DD') AS day, sum(runs)::float8 AS total,
+       coalesce(sum(runs) FILTER (WHERE $3::smallint IS NULL OR region = $3), 0)::float8 AS shown
+  FROM usage_days
+ WHERE project_no = $1 AND day >= $2::date AND day < $2::date + interval '1 month'
+ GROUP BY day`;
 
 /** Only a hobby project's quota is hard; paid plans are billed for what is beyond. */
 function monthRunsMax(plan: Plan): number | null {

@@ -3,6 +3,7 @@ import { RUN_STATUSES, type RunStatus } from "../domain/run.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
 import { environmentCode, regionOf, runStatusCode, runStatusOf } from "./codes.ts";
 import { column, type Database, StoreUnavailable } from "./database.ts";
+import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
 
 /** A run, ended or in progress. Instants are milliseconds since 1970. */
 export interface RunRow {
@@ -102,7 +103,9 @@ export type Retried =
   | { kind: "not_found" }
   /** The run has not failed, or its job is running, succeeded or canceled. */
   | { kind: "conflict" }
-  | { kind: "quota_exceeded" };
+  | { kind: "quota_exceeded" }
+  /** Another request has had the Idempotency-Key; findFirstAnswer tells what it made. */
+  | { kind: "key_taken" };
 
 /**
  * Reopens the run's job for one more attempt, recorded under `newRunId` as running from this moment. A job that waits
@@ -114,6 +117,7 @@ export async function retryRun(
   scope: Scope,
   runId: string,
   newRunId: string,
+  key: KeyToTake | null = null,
 ): Promise<Retried> {
   for (let look = 0; look < LOOKS_MAX; look++) {
     const [row] = await db.run<RetryRow>("retry_run", RETRY, [
@@ -121,28 +125,34 @@ export async function retryRun(
       environmentCode(scope.environment),
       idToUuid(runId),
       idToUuid(newRunId),
+      key?.digest ?? null,
+      key?.requestHash ?? null,
     ]);
     if (row?.outcome === "retried") {
-      const run: RunRow = {
-        id: newRunId,
-        jobId: uuidToId(JOB_PREFIX, row.job_id),
-        attempt: row.attempt,
-        status: "running",
-        responseStatus: null,
-        error: null,
-        startedAt: row.started_at,
-        durationMs: null,
-        nextRetryAt: null,
-      };
+      const jobId = uuidToId(JOB_PREFIX, row.job_id);
+      if (row.is_plan_unseen) await unplanRetry(db, scope, jobId, row.attempt);
+      const run = startedRun({ id: newRunId, jobId, attempt: row.attempt, startedAt: row.started_at });
       return { kind: "retried", run, region: regionOf(row.region), shard: row.shard };
     }
-    if (row?.outcome === "quota_exceeded") return { kind: "quota_exceeded" };
+    if (row?.outcome === "quota_exceeded" || row?.outcome === "key_taken") return { kind: row.outcome };
     const run = await findRun(db, scope, runId);
     if (run === null) return { kind: "not_found" };
     if (row?.outcome === "conflict" || run.status === "running" || run.status === "succeeded")
       return { kind: "conflict" };
   }
   throw new StoreUnavailable(`the job of run ${runId} moved ${LOOKS_MAX} times while it was being retried`);
+}
+
+/** A run at its beginning. */
+export function startedRun(run: Pick<RunRow, "id" | "jobId" | "attempt" | "startedAt">): RunRow {
+  return {
+    ...run,
+    status: "running",
+    responseStatus: null,
+    error: null,
+    durationMs: null,
+    nextRetryAt: null,
+  };
 }
 
 /** As for a cancel: a job that changed tables while its flow's lock was waited for is in neither; look again. */
@@ -170,7 +180,7 @@ WITH asked AS MATERIALIZED (
   SELECT e.* FROM job j
     JOIN ended_jobs e ON e.project_no = $1 AND e.environment = $2 AND e.status = 1 AND e.region = j.region AND e.job_id = j.job_id
      FOR UPDATE OF e
-), decided AS MATERIALIZED (
+), judged AS MATERIALIZED (
   SELECT j.job_id, j.region, f.month,
          CASE WHEN o.job_id IS NULL AND e.job_id IS NULL THEN CASE WHEN over.status IS NULL THEN 'moved' ELSE 'conflict' END
               WHEN o.job_id IS NOT NULL AND (o.run_id IS NOT NULL OR o.canceled) THEN 'conflict'
@@ -184,6 +194,16 @@ WITH asked AS MATERIALIZED (
     LEFT JOIN failed e ON true
     LEFT JOIN ended_jobs over ON over.project_no = $1 AND over.environment = $2 AND over.status IN (0, 2)
                              AND over.region = j.region AND over.job_id = j.job_id
+), key AS (
+  INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids, run_id, attempt)
+  SELECT now(), $1, $2, $5, $6, ARRAY[job_id], $4, attempt
+    FROM judged WHERE outcome = 'retried' AND $5::bytea IS NOT NULL ${ON_CONFLICT_TAKE_KEY}
+  RETURNING 1
+), decided AS MATERIALIZED (
+  SELECT job_id, region, month, attempt, attempts_allowed, was_queued,
+         CASE WHEN outcome = 'retried' AND $5 IS NOT NULL AND NOT EXISTS (SELECT FROM key) THEN 'key_taken'
+              ELSE outcome END AS outcome
+    FROM judged
 ), replaced AS (
   UPDATE open_jobs o SET run_id = $4, due_at = now(), started_at = now()
     FROM decided d
@@ -193,6 +213,7 @@ WITH asked AS MATERIALIZED (
   UPDATE runs r SET next_retry_at = NULL
     FROM decided d
    WHERE d.outcome = 'retried' AND d.was_queued AND r.job_id = d.job_id AND r.attempt = d.attempt - 1
+  RETURNING r.attempt
 ), reopened AS (
   DELETE FROM ended_jobs e USING decided d
    WHERE d.outcome = 'retried' AND NOT d.was_queued AND e.project_no = $1 AND e.environment = $2
@@ -210,17 +231,33 @@ WITH asked AS MATERIALIZED (
   SELECT $1, now()::date, region, 1 FROM decided WHERE outcome = 'retried'
       ON CONFLICT (project_no, day, region) DO UPDATE SET runs = u.runs + 1
 )
-SELECT d.outcome, d.job_id, d.region, d.attempt, (extract(epoch FROM now()) * 1000)::float8 AS started_at, l.shard
+SELECT d.outcome, d.job_id, d.region, d.attempt, (extract(epoch FROM now()) * 1000)::float8 AS started_at, l.shard,
+       d.was_queued AND NOT EXISTS (SELECT FROM unplanned) AS is_plan_unseen
   FROM decided d
   LEFT JOIN lanes l ON l.project_no = $1 AND l.region = d.region AND l.environment = $2`;
 
 interface RetryRow {
-  outcome: "retried" | "conflict" | "quota_exceeded" | "moved";
+  outcome: "retried" | "conflict" | "quota_exceeded" | "key_taken" | "moved";
   job_id: string;
   region: number;
   attempt: number;
   started_at: number;
   shard: number | null;
+  is_plan_unseen: boolean;
+}
+
+/**
+ * Takes back the plan of the attempt that is not to follow by itself any more. Whoever changed the job did so already
+ * if that run stood in the statement's snapshot; it does not if the statement had to wait for the very settlement that
+ * recorded it.
+ */
+export async function unplanRetry(db: Database, scope: Scope, jobId: string, attempt: number): Promise<void> {
+  await db.run(
+    "unplan_retry",
+    `UPDATE runs SET next_retry_at = NULL
+      WHERE job_id = $1 AND attempt = $2::smallint - 1 AND project_no = $3 AND environment = $4`,
+    [idToUuid(jobId), attempt, scope.projectNo, environmentCode(scope.environment)],
+  );
 }
 
 interface Row {

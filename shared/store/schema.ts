@@ -95,6 +95,46 @@ export const usageDays = pgTable(
   (table) => [primaryKey({ columns: [table.projectNo, table.day, table.region] })],
 );
 
+export const rateWindows = pgTable(
+  "rate_windows",
+  {
+    projectNo: integer("project_no").notNull(),
+    environment: smallint("environment").notNull(),
+    accepted: integer("accepted").notNull().default(0),
+    standsUntil: bigint("stands_until", { mode: "number" }).notNull().default(0),
+  },
+  (table) => [primaryKey({ columns: [table.projectNo, table.environment] })],
+);
+
+export const rateTicks = pgTable(
+  "rate_ticks",
+  {
+    projectNo: integer("project_no").notNull(),
+    environment: smallint("environment").notNull(),
+    tick: bigint("tick", { mode: "number" }).notNull(),
+    accepted: integer("accepted").notNull(),
+  },
+  (table) => [primaryKey({ columns: [table.projectNo, table.environment, table.tick] })],
+);
+
+export const idempotencyKeys = pgTable(
+  "idempotency_keys",
+  {
+    createdAt: instant("created_at").notNull(),
+    projectNo: integer("project_no").notNull(),
+    environment: smallint("environment").notNull(),
+    attempt: smallint("attempt"),
+    digest: bytea("digest").notNull(),
+    requestHash: bytea("request_hash").notNull(),
+    jobIds: uuid("job_ids").array().notNull(),
+    runId: uuid("run_id"),
+  },
+  (table) => [
+    primaryKey({ columns: [table.projectNo, table.environment, table.digest] }),
+    index("idempotency_keys_age").on(table.createdAt),
+  ],
+);
+
 export const nodes = pgTable(
   "nodes",
   {

@@ -39,7 +39,7 @@ export interface SettledItem {
  * Settles many attempts in one self-committing statement: the run is written, the permit comes back, the job is
  * owed again or over. The attempt's run id is the compare-and-set: of two settlements of one attempt (an answer that
  * was lost and is sent again, a rescue and the node that it rescued from) the first counts and the second finds
- * nothing. Lock order as in claim.ts.
+ * nothing. Lock order and look-ups as in claim.ts; counting the flows locks all of them before the first job.
  */
 export async function settleAttempts(db: Database, settlements: readonly Settlement[]): Promise<Settled> {
   const rows = await db.run<SettleRow>("settle", SETTLE, [
@@ -51,7 +51,7 @@ export async function settleAttempts(db: Database, settlements: readonly Settlem
     column(settlements.map((item) => runStatusCode(item.status))),
     column(settlements.map((item) => item.responseStatus)),
     settlements.map((item) => item.error),
-    column(settlements.map((item) => Math.round(item.durationMs))),
+    column(settlements.map((item) => Math.min(Math.round(item.durationMs), DURATION_MS_MAX))),
     column(settlements.map((item) => ENDS.indexOf(item.next.status))),
     column(settlements.map((item) => (item.next.status === "queued" ? instant(item.next.dueAt) : null))),
   ]);
@@ -76,6 +76,8 @@ export async function settleAttempts(db: Database, settlements: readonly Settlem
   return settled;
 }
 
+/** The column is an integer; an attempt may be found lost after any time. */
+const DURATION_MS_MAX = 2_147_483_647;
 const ENDS = ["queued", "succeeded", "failed"] as const;
 
 const SETTLE = `
@@ -86,30 +88,33 @@ WITH item AS MATERIALIZED (
          WITH ORDINALITY AS i (project_no, environment, region, job_id, run_id, status, response_status,
                                error, duration_ms, next, due_at, n)
 ), flow AS MATERIALIZED (
-  SELECT i.*, f.waiting_regions, f.returned
-    FROM item i JOIN flows f USING (project_no)
+  SELECT f.project_no, f.waiting_regions, f.returned
+    FROM (SELECT DISTINCT project_no FROM item) p JOIN flows f USING (project_no)
    ORDER BY f.project_no
      FOR NO KEY UPDATE OF f
+), found AS MATERIALIZED (
+  SELECT i.*, o.run_id AS owed_run_id, o.node_id, o.attempt, o.started_at, o.canceled
+    FROM (SELECT * FROM item WHERE (SELECT count(*) FROM flow) > 0 ORDER BY job_id) i
+   CROSS JOIN LATERAL (
+         SELECT o.run_id, o.node_id, o.attempt, o.started_at, o.canceled
+           FROM open_jobs o
+          WHERE o.project_no = i.project_no AND o.environment = i.environment
+            AND o.region = i.region AND o.job_id = i.job_id
+            FOR NO KEY UPDATE) o
 ), attempt AS MATERIALIZED (
-  SELECT i.n, i.project_no, i.environment, i.region, i.job_id, i.run_id, i.status, i.response_status, i.error,
-         i.duration_ms, i.next, greatest(i.due_at, now()) AS due_at, i.waiting_regions, i.returned,
-         o.attempt, o.started_at, o.canceled
-    FROM flow i
-    JOIN open_jobs o ON o.project_no = i.project_no AND o.environment = i.environment
-                    AND o.region = i.region AND o.job_id = i.job_id
-   WHERE o.run_id = i.run_id AND o.node_id IS NOT NULL
-   ORDER BY o.job_id
-     FOR NO KEY UPDATE OF o
+  SELECT n, project_no, environment, region, job_id, run_id, status, response_status, error, duration_ms, next,
+         greatest(due_at, now()) AS due_at, attempt, started_at, canceled
+    FROM found WHERE owed_run_id = run_id AND node_id IS NOT NULL
 ), owed_again AS (
   UPDATE open_jobs o
      SET attempt = o.attempt + 1, due_at = a.due_at, run_id = NULL, node_id = NULL, started_at = NULL
     FROM attempt a
-   WHERE a.next = 0 AND NOT a.canceled AND o.project_no = a.project_no AND o.environment = a.environment
+   WHERE a.next = 0 AND NOT a.canceled AND o.project_no = ANY (ARRAY[a.project_no]) AND o.environment = a.environment
      AND o.region = a.region AND o.job_id = a.job_id
 ), over AS (
   DELETE FROM open_jobs o
    USING attempt a
-   WHERE (a.next <> 0 OR a.canceled) AND o.project_no = a.project_no AND o.environment = a.environment
+   WHERE (a.next <> 0 OR a.canceled) AND o.project_no = ANY (ARRAY[a.project_no]) AND o.environment = a.environment
      AND o.region = a.region AND o.job_id = a.job_id
 ), ended AS (
   INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at)
@@ -136,11 +141,12 @@ SELECT a.n::int AS n, a.project_no, a.region, NULL::smallint AS shard, NULL::big
        CASE WHEN a.next = 0 AND NOT a.canceled THEN extract(epoch FROM a.due_at) * 1000 END::float8 AS due_at
   FROM attempt a
 UNION ALL
-SELECT DISTINCT NULL::int, l.project_no, l.region, l.shard, f.returned, NULL::uuid, NULL::smallint, NULL::smallint,
+SELECT DISTINCT NULL::int, l.project_no, l.region, l.shard, f.returned + f.settled, NULL::uuid, NULL::smallint, NULL::smallint,
        NULL::boolean, NULL::float8
-  FROM (SELECT project_no, waiting_regions, returned + count(*) AS returned FROM attempt
-         WHERE waiting_regions <> 0 GROUP BY project_no, waiting_regions, returned) f
-  JOIN lanes l ON l.project_no = f.project_no AND f.waiting_regions & (1 << l.region) <> 0`;
+  FROM (SELECT project_no, waiting_regions, returned,
+               (SELECT count(*) FROM attempt a WHERE a.project_no = flow.project_no) AS settled
+          FROM flow WHERE waiting_regions <> 0) f
+  JOIN lanes l ON l.project_no = f.project_no AND f.settled > 0 AND f.waiting_regions & (1 << l.region) <> 0`;
 
 type SettleRow = {
   project_no: ProjectNo;

@@ -54,7 +54,8 @@ SELECT s.region, s.shard, s.epoch, s.owner,
 
 /**
  * Takes those of the wanted shards whose lease is over or whose owner is proved dead; each takeover begins a new epoch, which waits for fenced writes
- * of the old one that are under way and lets none follow.
+ * of the old one that are under way and lets none follow. A shard with such a write under way is passed over, for the
+ * next call to take.
  */
 export async function acquireShards(
   db: Database,

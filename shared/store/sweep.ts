@@ -82,6 +82,19 @@ export async function sweepShards(
   );
 }
 
+/** The shards that any lane of these regions belongs to, whether a worker has ever owned them or not. */
+export async function listShardsInUse(
+  db: Database,
+  regions: readonly Region[],
+): Promise<{ region: Region; shard: number }[]> {
+  const rows = await db.run<{ region: number; shard: number }>(
+    "list_shards_in_use",
+    "SELECT DISTINCT region, shard FROM lanes WHERE region = ANY ($1::smallint[])",
+    [column(regions.map(regionCode))],
+  );
+  return rows.map(({ region, shard }) => ({ region: regionOf(region), shard }));
+}
+
 /** The same for lanes that the caller knows, from where each was left. */
 export async function refillLanes(
   db: Database,

@@ -209,7 +209,7 @@ function drawByLot<Row>(rows: Row[], count: number): Row[] {
     .map(({ row }) => row);
 }
 
-/** Cancels and manual retries of random jobs, as fast as one client can ask. */
+/** Cancels and manual retries of random jobs, one after the other, while there is enough left to claim. */
 async function disturb(
   url: string,
   projectCount: number,

@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
 import { createServer } from "node:net";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
@@ -21,7 +22,8 @@ import { formatCount, printTable, summarize } from "./measure.ts";
  * deliveries and a load generator makes the requests, each a process of its own; Postgres is the server of the tests.
  *
  * `--seconds N` of creation (15), `--rounds N` (3), `--only NAMES` of: create, spread, immediate, stored, and
- * `--products NAMES` of: cell, standalone.
+ * `--products NAMES` of: cell, standalone. `--profile SERVICE` leaves that service's CPU profile in the folder for
+ * temporary files.
  */
 
 const CONNECTIONS = 64;
@@ -37,6 +39,7 @@ const STORED_LEAD_MS = 3_000;
 const STORED_PER_STATEMENT = 500;
 const SHARDS_PER_REGION = 64;
 const WAIT_MS_MAX = 120_000;
+const STOP_TIMEOUT_MS = 5_000;
 const LOOK_EVERY_MS = 25;
 const PAYLOAD = JSON.stringify({ text: "x".repeat(189) });
 const CLOCK_TICK_US = 10_000;
@@ -54,13 +57,14 @@ async function main(): Promise<void> {
       rounds: { type: "string", default: "3" },
       only: { type: "string", default: "create,spread,immediate,stored" },
       products: { type: "string", default: "cell,standalone" },
+      profile: { type: "string" },
     },
   });
   const parts = values.only.split(",") as Part[];
   const figures: string[][] = [];
   const cpu: string[][] = [];
   for (const product of values.products.split(",") as Product[]) {
-    const stage = await startStage(product);
+    const stage = await startStage(product, values.profile);
     try {
       await flood(stage, WARMUP_SECONDS);
       const samples = new Map<string, number[]>();
@@ -216,13 +220,13 @@ interface Stage {
   stop(): Promise<void>;
 }
 
-async function startStage(product: Product): Promise<Stage> {
+async function startStage(product: Product, profiled: string | undefined): Promise<Stage> {
   const stops: (() => Promise<unknown>)[] = [];
   const stop = async () => {
     for (const each of stops.reverse()) await each();
   };
   try {
-    return { ...(await composeStage(product, stops)), stop };
+    return { ...(await composeStage(product, profiled, stops)), stop };
   } catch (error) {
     await stop();
     throw error;
@@ -231,6 +235,7 @@ async function startStage(product: Product): Promise<Stage> {
 
 async function composeStage(
   product: Product,
+  profiled: string | undefined,
   stops: (() => Promise<unknown>)[],
 ): Promise<Omit<Stage, "stop">> {
   const database = await createTestDatabase("pipeline");
@@ -257,9 +262,12 @@ async function composeStage(
       stdio: ["ignore", "ignore", "inherit"],
     });
     pids.set(name, child.pid);
-    stops.push(() => {
-      child.kill("SIGKILL");
-      return child.exited;
+    stops.push(async () => {
+      // Asked to stop, so that a profile is written; a service that does not heed it is ended.
+      child.kill("SIGTERM");
+      const overdue = setTimeout(() => child.kill("SIGKILL"), STOP_TIMEOUT_MS);
+      await child.exited;
+      clearTimeout(overdue);
     });
   };
 
@@ -283,7 +291,7 @@ async function composeStage(
   const services = product === "cell" ? ["worker", "delivery", "gateway"] : ["standalone"];
   for (const service of services) {
     const opsPort = String(await findFreePort());
-    const flags = process.env.PROFILE === service ? ["--cpu-prof", "--cpu-prof-dir=/tmp"] : [];
+    const flags = service === profiled ? ["--cpu-prof", `--cpu-prof-dir=${tmpdir()}`] : [];
     spawn(service, [process.execPath, ...flags, `services/${service}/main.ts`], {
       ...environment,
       OPS_PORT: opsPort,

@@ -247,7 +247,7 @@ async function createWorker(db: Database): Promise<ChurningWorker> {
     sendable.clear();
     const taken = lanes.flatMap((lane) => {
       const shard = shardOfProject(lane.name.projectNo);
-      const entries = shard.take(lane, BATCH / 2, now);
+      const entries = shard.take(lane, BATCH / 2, 1, now);
       if (lane.isSendable(now)) sendable.add(lane);
       return entries.map((entry) => ({ ...entry, shard }));
     });

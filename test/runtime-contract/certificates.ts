@@ -35,13 +35,34 @@ export function makeAuthority(): Authority {
       writeFileSync(join(folder, `${name}.ext`), `subjectAltName=${names}\n`);
       openssl("req", ...newKey(), "-keyout", `${name}.key`, "-out", `${name}.csr`, "-subj", "/CN=leaf");
       const signing = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", String(days)];
-      openssl("x509", "-req", "-in", `${name}.csr`, ...signing, "-extfile", `${name}.ext`, "-out", `${name}.pem`);
+      openssl(
+        "x509",
+        "-req",
+        "-in",
+        `${name}.csr`,
+        ...signing,
+        "-extfile",
+        `${name}.ext`,
+        "-out",
+        `${name}.pem`,
+      );
       return { key: read(`${name}.key`), cert: read(`${name}.pem`) };
     },
     selfSigned(names) {
       const name = `own${issued++}`;
       const extension = ["-addext", `subjectAltName=${names}`];
-      openssl("req", "-x509", ...newKey(), "-keyout", `${name}.key`, "-out", `${name}.pem`, "-subj", "/CN=own", ...extension);
+      openssl(
+        "req",
+        "-x509",
+        ...newKey(),
+        "-keyout",
+        `${name}.key`,
+        "-out",
+        `${name}.pem`,
+        "-subj",
+        "/CN=own",
+        ...extension,
+      );
       return { key: read(`${name}.key`), cert: read(`${name}.pem`) };
     },
     remove: () => rmSync(folder, { recursive: true, force: true }),

@@ -56,7 +56,9 @@ describe("the HTTP client", () => {
     const lookup: LookupFunction = (_hostname, _options, callback) =>
       callback(new Error("refused by the lookup"), []);
     const agent = openAgent({ connect: buildConnector({ lookup } as buildConnector.BuildOptions) });
-    await expect(post(agent, `http://nowhere.invalid:${server.port}`)).rejects.toThrow("refused by the lookup");
+    await expect(post(agent, `http://nowhere.invalid:${server.port}`)).rejects.toThrow(
+      "refused by the lookup",
+    );
     expect(server.connectionCount).toBe(0);
   });
 
@@ -97,7 +99,9 @@ describe("the HTTP client", () => {
   });
 
   test("closes an idle socket as early as the server's own keep-alive asks", async () => {
-    const server = await serve((socket) => socket.write(answerOf("200 OK", { "keep-alive": "timeout=3" }, "ok")));
+    const server = await serve((socket) =>
+      socket.write(answerOf("200 OK", { "keep-alive": "timeout=3" }, "ok")),
+    );
     // Two seconds are taken off for the way; without the header this would stay for a minute.
     const agent = openAgent({ keepAliveTimeout: 60_000, keepAliveMaxTimeout: 60_000 });
     await (await post(agent, server.url)).body.text();
@@ -168,8 +172,34 @@ describe("the HTTP client", () => {
     },
   );
 
+  test("sends nothing once it is connected if it was aborted before", async () => {
+    const server = await serve((socket) => socket.write(answerOf("200 OK")));
+    const dial = buildConnector({});
+    let connect: (() => void) | undefined;
+    const agent = openAgent({
+      connect: (options, callback) => {
+        connect = () => void dial(options, callback);
+      },
+    });
+    const abort = new AbortController();
+    let isOver = false;
+    const asked = fault(post(agent, server.url, { signal: abort.signal })).finally(() => {
+      isOver = true;
+    });
+    await until(() => connect !== undefined);
+    abort.abort();
+    // That the promise still waits for the connection is why its caller must not wait for the promise alone.
+    await Bun.sleep(0);
+    expect(isOver).toBe(false);
+    connect?.();
+    expect(await asked).toBe(DOMException.ABORT_ERR);
+    expect(server.requests).toEqual([]);
+  });
+
   test("does not follow a redirect", async () => {
-    const server = await serve((socket) => socket.write(answerOf("307 Temporary Redirect", { location: "/else" })));
+    const server = await serve((socket) =>
+      socket.write(answerOf("307 Temporary Redirect", { location: "/else" })),
+    );
     const agent = openAgent();
     const { statusCode, headers } = await post(agent, server.url);
     expect([statusCode, headers.location]).toEqual([307, "/else"]);
@@ -177,7 +207,9 @@ describe("the HTTP client", () => {
   });
 
   test("refuses headers beyond maxHeaderSize and closes the socket", async () => {
-    const server = await serve((socket) => socket.write(answerOf("200 OK", { "x-long": "x".repeat(70_000) })));
+    const server = await serve((socket) =>
+      socket.write(answerOf("200 OK", { "x-long": "x".repeat(70_000) })),
+    );
     const agent = openAgent({ maxHeaderSize: 65_536 });
     expect(await fault(post(agent, server.url))).toBe("UND_ERR_HEADERS_OVERFLOW");
     await until(() => server.openCount === 0);
@@ -244,7 +276,9 @@ describe("the HTTP client", () => {
       expect([answer.statusCode, await answer.body.text()]).toEqual([200, "ok"]);
     }
     for (const path of ["/100", "/101"]) {
-      expect(["UND_ERR_SOCKET", "ERR_ASSERTION"]).toContain(await fault(post(agent, server.url, { path })) as string);
+      expect(["UND_ERR_SOCKET", "ERR_ASSERTION"]).toContain(
+        (await fault(post(agent, server.url, { path }))) as string,
+      );
     }
   });
 

@@ -19,10 +19,17 @@ const toLoopback: LookupFunction = (_hostname, _options, callback) =>
   callback(null, [{ address: "127.0.0.1", family: 4 }]);
 
 /** Posts to `https://<name>` at a server that shows this certificate; the status, or the text of the error. */
-async function postTo(name: string, tls: TlsOptions, ca: string | undefined = authority.cert): Promise<number | string> {
+async function postTo(
+  name: string,
+  tls: TlsOptions,
+  ca: string | null = authority.cert,
+): Promise<number | string> {
   const server = await startRawServer((socket) => socket.write(answerOf("200 OK")), { tls });
   closing.push(() => server.stop());
-  const connect = buildConnector({ lookup: toLoopback, ...(ca === undefined ? {} : { ca }) } as buildConnector.BuildOptions);
+  const connect = buildConnector({
+    lookup: toLoopback,
+    ...(ca === null ? {} : { ca }),
+  } as buildConnector.BuildOptions);
   const agent = new Agent({ connect });
   closing.push(() => agent.destroy());
   const origin = `https://${name}:${server.port}`;
@@ -44,7 +51,9 @@ describe("TLS in the HTTP client", () => {
   });
 
   test("refuses a certificate for another name or another address", async () => {
-    expect(await postTo("right.example", authority.issue("DNS:wrong.example"))).toBe("ERR_TLS_CERT_ALTNAME_INVALID");
+    expect(await postTo("right.example", authority.issue("DNS:wrong.example"))).toBe(
+      "ERR_TLS_CERT_ALTNAME_INVALID",
+    );
     expect(await postTo("127.0.0.1", authority.issue("IP:127.0.0.2"))).toBe("ERR_TLS_CERT_ALTNAME_INVALID");
   });
 
@@ -53,8 +62,10 @@ describe("TLS in the HTTP client", () => {
   });
 
   test("refuses one that is signed by itself, or by an authority that is not known", async () => {
-    expect(await postTo("right.example", authority.selfSigned("DNS:right.example"))).toBe("DEPTH_ZERO_SELF_SIGNED_CERT");
-    expect(await postTo("right.example", authority.issue("DNS:right.example"), undefined)).toMatch(
+    expect(await postTo("right.example", authority.selfSigned("DNS:right.example"))).toBe(
+      "DEPTH_ZERO_SELF_SIGNED_CERT",
+    );
+    expect(await postTo("right.example", authority.issue("DNS:right.example"), null)).toMatch(
       /UNABLE_TO_VERIFY_LEAF_SIGNATURE|UNABLE_TO_GET_ISSUER_CERT/,
     );
   });

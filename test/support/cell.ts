@@ -69,7 +69,7 @@ const ATTEMPT_TIMEOUT_MS = 10_000;
 export async function startCell(options: { bus?: Bus } = {}): Promise<Cell> {
   const database = await createTestDatabase("cell");
   await migrate(database.url);
-  const log = createLog({ name: "test", level: "warn" });
+  const log = createLog({ name: "test", level: "error" });
   const db = openDatabase(database.url, { connections: 16, log });
   const clock = await startClock(() => askTime(db));
   const bus = options.bus ?? createInProcessBus(log);

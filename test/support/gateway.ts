@@ -23,7 +23,7 @@ import { type Database, openDatabase } from "../../shared/store/database.ts";
 import { addKey } from "../../shared/store/keys.ts";
 import { migrate } from "../../shared/store/migrate.ts";
 import { addNode } from "../../shared/store/nodes.ts";
-import { createProject } from "../../shared/store/projects.ts";
+import { changeProject, createProject } from "../../shared/store/projects.ts";
 import { settleAttempts } from "../../shared/store/settle.ts";
 import { createTestDatabase } from "./postgres.ts";
 
@@ -34,7 +34,10 @@ export interface TestGateway {
   bus: Bus;
   /** The commands that workers have been sent so far. */
   commands: Command[];
-  addProject(plan?: Plan): Promise<TestProject>;
+  /** With so high a request rate that no test meets it, unless its plan's own is asked for. */
+  addProject(plan?: Plan, options?: { requestRate?: "of its plan" | number }): Promise<TestProject>;
+  /** Another gateway over the same database. */
+  startMate(): Promise<{ port: number; stop(): Promise<void> }>;
   addKey(project: TestProject, key: Partial<KeyTerms>): Promise<{ id: string; key: string }>;
   call(method: string, path: string, request?: CallOptions): Promise<Answer>;
   /** Sends exactly these bytes and reads until the answer is complete or the connection ends. */
@@ -51,7 +54,7 @@ export interface TestGateway {
   ): Promise<{ runId: string }>;
   /** Runs a statement beside the service, as its operator could. */
   query<Row extends pg.QueryResultRow>(text: string, values?: unknown[]): Promise<Row[]>;
-  /** The number of rows of every table. */
+  /** The number of rows of every table but those that count requests, refused ones too. */
   countRows(): Promise<Record<string, number>>;
   stop(): Promise<void>;
 }
@@ -75,6 +78,8 @@ export interface CallOptions {
   /** An object is sent as JSON; a text as it is. */
   body?: object | string;
   headers?: Record<string, string>;
+  /** Of another gateway. */
+  port?: number;
 }
 
 export interface Answer {
@@ -88,6 +93,7 @@ export type JobView = Static<typeof Job>;
 export const TARGET_URL = "https://example.com/hook";
 const SHARDS_PER_REGION = 64;
 const CONNECTIONS = 4;
+const HIGH_REQUEST_RATE = 1_000_000;
 const REQUEST_ID_PATTERN = /^req_[0-9a-z]{26}$/;
 const TIMESTAMP_PATTERN = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
 
@@ -109,17 +115,17 @@ export async function startTestGateway(
   const bus = createInProcessBus(log);
   const commands: Command[] = [];
   bus.consumeCommands([...REGIONS], (command) => commands.push(command));
-  const gateway = await startGateway({
+  const gatewayOptions = {
     host: "127.0.0.1",
     port: 0,
-    db,
     bus,
     clock: { now: () => Date.now(), stop() {} },
     log,
     shardsPerRegion: SHARDS_PER_REGION,
     targets: { allowInsecure: false, own: [] },
     cursorKey: randomBytes(32),
-  });
+  };
+  const gateway = await startGateway({ ...gatewayOptions, db });
   const { port } = gateway;
   const ids = createIdSource(randomBytes);
   const nodeId = await addNode(direct, {
@@ -135,7 +141,9 @@ export async function startTestGateway(
     bus,
     commands,
 
-    async addProject(plan = "pro") {
+    startMate: () => startGateway({ ...gatewayOptions, db: direct }),
+
+    async addProject(plan = "pro", { requestRate = HIGH_REQUEST_RATE } = {}) {
       const keys = ENVIRONMENTS.map((environment) => makeTestKey({ environment }));
       const row = await createProject(direct, {
         id: ids.next(PROJECT_PREFIX, Date.now()),
@@ -150,6 +158,9 @@ export async function startTestGateway(
           sealed: randomBytes(32),
         })),
       });
+      if (requestRate !== "of its plan") {
+        await changeProject(direct, row.id, { requestsPerMinuteOverride: requestRate });
+      }
       const [development, production] = keys.map(({ key }) => key);
       if (development === undefined || production === undefined) throw new Error("a key is missing");
       return { no: row.no, id: row.id, development, production };
@@ -161,8 +172,8 @@ export async function startTestGateway(
       return { id: row.id, key };
     },
 
-    async call(method, path, { key, body, headers = {} } = {}) {
-      const response = await fetch(`http://127.0.0.1:${port}${path}`, {
+    async call(method, path, { key, body, headers = {}, port: asked = port } = {}) {
+      const response = await fetch(`http://127.0.0.1:${asked}${path}`, {
         method,
         headers: {
           ...(key === undefined ? {} : { Authorization: `Bearer ${key}` }),
@@ -218,7 +229,7 @@ export async function startTestGateway(
 
     async countRows() {
       const tables = await test.query<{ name: string }>(
-        "SELECT tablename AS name FROM pg_tables WHERE schemaname = 'public' ORDER BY 1",
+        "SELECT tablename AS name FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'rate_ticks' ORDER BY 1",
       );
       const counts: Record<string, number> = {};
       for (const { name } of tables) {

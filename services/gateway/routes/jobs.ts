@@ -1,23 +1,28 @@
 import {
+  type AcceptedJob,
+  type JobFacts,
+  jobBatchText,
   jobText,
   readJobListQuery,
   readNewJob,
+  readNewJobBatch,
   viewCanceledJob,
   viewListedJob,
 } from "../../../shared/contract/job.ts";
 import { viewList } from "../../../shared/contract/list.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
 import { type IdSource, idTimeMs, JOB_PREFIX, parseId } from "../../../shared/domain/ids.ts";
-import { decideCancel } from "../../../shared/domain/job.ts";
+import { decideCancel, type JobContext } from "../../../shared/domain/job.ts";
 import { parseQuery } from "../../../shared/domain/page.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { TargetRules } from "../../../shared/domain/target.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
-import type { Batcher } from "../../../shared/store/batch.ts";
 import { type Database, StoreUnavailable } from "../../../shared/store/database.ts";
+import type { KeyToTake } from "../../../shared/store/idempotency.ts";
 import {
-  type Created,
+  type AskedJob,
   cancelJob,
+  findAskedJobs,
   findJob,
   type JobRow,
   type JobSummary,
@@ -25,7 +30,8 @@ import {
   listJobs,
 } from "../../../shared/store/jobs.ts";
 import type { ApiRequest, Route } from "../app.ts";
-import { BODY_BYTES_MAX } from "../body.ts";
+import { BATCH_BODY_BYTES_MAX, BODY_BYTES_MAX } from "../body.ts";
+import type { JobCreation } from "../creation.ts";
 import { quotaExceeded } from "../errors.ts";
 import type { Pager } from "../pages.ts";
 
@@ -34,51 +40,79 @@ export function jobRoutes(options: {
   clock: Clock;
   ids: IdSource;
   pager: Pager;
-  creation: Batcher<JobToCreate, Created>;
+  creation: JobCreation;
   shardsPerRegion: number;
   targets: TargetRules;
 }): Route[] {
   const { db, clock, ids, pager, creation, shardsPerRegion, targets } = options;
+
+  const contextOf = ({ caller }: ApiRequest): JobContext => {
+    const { plan, defaultRegion } = caller.project;
+    return { plan, defaultRegion, now: clock.now(), targets };
+  };
+
+  /** Creates all of them, or none with the key taken. Throws ApiError. */
+  async function create(
+    scope: ApiRequest["scope"],
+    accepted: readonly AcceptedJob[],
+    key: KeyToTake | null,
+  ): Promise<JobToCreate[] | "key_taken"> {
+    const shard = shardOf(scope.projectNo, shardsPerRegion);
+    const now = clock.now();
+    const jobs = accepted.map(({ targetUrl, region, retryPolicy, payloadText, runAt }): JobToCreate => {
+      const id = ids.next(JOB_PREFIX, now);
+      const fields = { targetUrl, payload: payloadText, runAt: runAt ?? idTimeMs(id), ...retryPolicy };
+      return { id, ...scope, region, shard, ...fields, ...(key === null ? {} : { key }) };
+    });
+    const [created] = await creation.submit(jobs);
+    if (created?.kind === "quota_exceeded") throw quotaExceeded();
+    return created?.kind === "key_taken" ? "key_taken" : jobs;
+  }
+
   return [
     {
       method: "POST",
       path: "/v2/jobs",
       resource: "jobs",
       body: { payload: "member", bytesMax: BODY_BYTES_MAX },
-      async answer({ caller, scope, query }, body) {
-        parseQuery(query, []);
-        const { plan, defaultRegion } = caller.project;
-        const now = clock.now();
-        const accepted = readNewJob(body, { plan, defaultRegion, now, targets });
-        const { targetUrl, region, retryPolicy, payloadText } = accepted;
-        const id = ids.next(JOB_PREFIX, now);
-        const createdAt = idTimeMs(id);
-        const runAt = accepted.runAt ?? createdAt;
-        const created = await creation.submit({
-          id,
-          ...scope,
-          region,
-          shard: shardOf(scope.projectNo, shardsPerRegion),
-          targetUrl,
-          payload: payloadText,
-          runAt,
-          ...retryPolicy,
-        });
-        if (created.kind === "quota_exceeded") throw quotaExceeded();
-        const text = jobText({
-          id,
-          status: "queued",
-          targetUrl,
-          payloadText,
-          runAt,
-          region,
-          retryPolicy,
-          attempts: 0,
-          createdAt,
-        });
-        return { status: 201, text };
+      async create(request, key, body) {
+        parseQuery(request.query, []);
+        const accepted = readNewJob(body, contextOf(request));
+        const jobs = await create(request.scope, [accepted], key);
+        return jobs === "key_taken" ? jobs : { status: 201, text: oneText(jobs) };
+      },
+      async replay({ scope }, { jobIds }) {
+        return { status: 201, text: oneText(await findAskedJobs(db, scope, jobIds)) };
       },
     },
+    {
+      method: "POST",
+      path: "/v2/jobs/batch",
+      resource: "jobs",
+      body: { payload: "each job", bytesMax: BATCH_BODY_BYTES_MAX },
+      async create(request, key, body) {
+        parseQuery(request.query, []);
+        const accepted = readNewJobBatch(body, contextOf(request));
+        const jobs = await create(request.scope, accepted, key);
+        return jobs === "key_taken" ? jobs : { status: 201, text: jobBatchText(jobs.map(newJobFacts)) };
+      },
+      async replay({ scope }, { jobIds }) {
+        const jobs = await findAskedJobs(db, scope, jobIds);
+        return { status: 201, text: jobBatchText(jobs.map(newJobFacts)) };
+      },
+    },
+    // Their other methods are those of a job whose id is "batch", and there is none.
+    ...(["GET", "DELETE"] as const).map(
+      (method): Route => ({
+        method,
+        path: "/v2/jobs/batch",
+        resource: "jobs",
+        body: null,
+        answer: async () => {
+          throw resourceNotFound();
+        },
+      }),
+    ),
     {
       method: "GET",
       path: "/v2/jobs",
@@ -153,11 +187,21 @@ function summaryFacts({ id, status, targetUrl, region, attempts, runAt }: JobSum
   return { id, status, targetUrl, region, attempts, runAt, createdAt: idTimeMs(id) };
 }
 
-function jobFacts(job: JobRow) {
-  const { payload, maxAttempts, baseSeconds, capSeconds } = job;
-  return {
-    ...summaryFacts(job),
-    payloadText: payload,
-    retryPolicy: { maxAttempts, baseSeconds, capSeconds },
-  };
+function jobFacts(job: JobRow): JobFacts {
+  return { ...summaryFacts(job), ...askedFacts(job) };
+}
+
+/** A job as its creation shows it, whatever has become of it since. */
+function newJobFacts(job: AskedJob): JobFacts {
+  return { ...summaryFacts({ ...job, status: "queued", attempts: 0 }), ...askedFacts(job) };
+}
+
+function oneText(jobs: readonly AskedJob[]): string {
+  const [job] = jobs;
+  if (job === undefined) throw new Error("a created job is missing");
+  return jobText(newJobFacts(job));
+}
+
+function askedFacts({ payload, maxAttempts, baseSeconds, capSeconds }: AskedJob) {
+  return { payloadText: payload, retryPolicy: { maxAttempts, baseSeconds, capSeconds } };
 }

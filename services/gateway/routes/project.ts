@@ -1,23 +1,73 @@
-import { viewProject } from "../../../shared/contract/project.ts";
+import {
+  readProjectUpdate,
+  readUsageQuery,
+  viewProject,
+  viewUsage,
+} from "../../../shared/contract/project.ts";
 import { idTimeMs } from "../../../shared/domain/ids.ts";
 import { parseQuery } from "../../../shared/domain/page.ts";
+import type { Clock } from "../../../shared/platform/clock.ts";
 import type { Database } from "../../../shared/store/database.ts";
-import { countMonthRuns } from "../../../shared/store/projects.ts";
-import type { Route } from "../app.ts";
+import {
+  countMonthRuns,
+  countUsage,
+  type ProjectRow,
+  updateProject,
+} from "../../../shared/store/projects.ts";
+import type { ApiRequest, Route } from "../app.ts";
+import type { Authenticator } from "../authenticate.ts";
+import { BODY_BYTES_MAX } from "../body.ts";
+import type { Answer } from "../errors.ts";
 
-export function projectRoutes({ db }: { db: Database }): Route[] {
+export function projectRoutes(options: {
+  db: Database;
+  clock: Clock;
+  authenticator: Pick<Authenticator, "forget">;
+}): Route[] {
+  const { db, clock, authenticator } = options;
+
+  async function show({ caller }: ApiRequest, project: ProjectRow): Promise<Answer> {
+    const { environment, version: apiVersion } = caller;
+    const runsThisMonth = await countMonthRuns(db, project.no);
+    const facts = { ...project, apiVersion, createdAt: idTimeMs(project.id) };
+    return { status: 200, text: JSON.stringify(viewProject(facts, environment, runsThisMonth)) };
+  }
+
   return [
     {
       method: "GET",
       path: "/v2/project",
       resource: "project",
       body: null,
+      async answer(request) {
+        parseQuery(request.query, []);
+        return show(request, request.caller.project);
+      },
+    },
+    {
+      method: "PATCH",
+      path: "/v2/project",
+      resource: "project",
+      body: { payload: "none", bytesMax: BODY_BYTES_MAX },
+      async answer(request, body) {
+        parseQuery(request.query, []);
+        const { no, plan } = request.caller.project;
+        const project = await updateProject(db, no, readProjectUpdate(body.value, plan));
+        authenticator.forget(no);
+        return show(request, project);
+      },
+    },
+    {
+      method: "GET",
+      path: "/v2/project/usage",
+      resource: "project",
+      body: null,
       async answer({ caller, query }) {
-        parseQuery(query, []);
-        const { project, environment, version: apiVersion } = caller;
-        const runsThisMonth = await countMonthRuns(db, project.no);
-        const facts = { ...project, apiVersion, createdAt: idTimeMs(project.id) };
-        return { status: 200, text: JSON.stringify(viewProject(facts, environment, runsThisMonth)) };
+        const now = clock.now();
+        const { period, region } = readUsageQuery(query, now);
+        const { no, plan } = caller.project;
+        const usage = await countUsage(db, no, period, region);
+        return { status: 200, text: JSON.stringify(viewUsage({ period, plan, ...usage }, now)) };
       },
     },
   ];

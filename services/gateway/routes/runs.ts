@@ -10,9 +10,10 @@ import type { Region } from "../../../shared/domain/scope.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
 import { type Database, StoreUnavailable } from "../../../shared/store/database.ts";
+import type { KeyToTake } from "../../../shared/store/idempotency.ts";
 import { findJob } from "../../../shared/store/jobs.ts";
 import type { Caller } from "../../../shared/store/keys.ts";
-import { findRun, listRuns, type RunRow, retryRun } from "../../../shared/store/runs.ts";
+import { findRun, listRuns, type RunRow, retryRun, startedRun } from "../../../shared/store/runs.ts";
 import type { ApiRequest, Route } from "../app.ts";
 import { quotaExceeded } from "../errors.ts";
 import type { Pager } from "../pages.ts";
@@ -74,13 +75,15 @@ export function runRoutes(options: {
       path: "/v2/runs/:id/retry",
       resource: "runs",
       body: null,
-      async answer(request) {
+      async create(request, key) {
         const runId = readRunId(request.id);
         parseQuery(request.query, []);
         await findRetained(request, runId);
         const { scope } = request;
         const newRunId = ids.next(RUN_PREFIX, clock.now());
-        const { run, region, shard } = await retry(db, scope, runId, newRunId);
+        const retried = await retry(db, scope, runId, newRunId, key);
+        if (retried === "key_taken") return retried;
+        const { run, region, shard } = retried;
         const { jobId, attempt, startedAt: dueAt } = run;
         bus.sendCommand({
           region,
@@ -89,6 +92,10 @@ export function runRoutes(options: {
           owed: [{ ...scope, jobId, attempt, dueAt }],
         });
         return { status: 201, text: JSON.stringify(viewRun(run)) };
+      },
+      async replay(_request, { jobIds: [jobId], run, at }) {
+        if (jobId === undefined || run === null) throw new Error("a manual retry has no run");
+        return { status: 201, text: JSON.stringify(viewRun(startedRun({ ...run, jobId, startedAt: at }))) };
       },
     },
   ];
@@ -103,12 +110,15 @@ async function retry(
   scope: ApiRequest["scope"],
   runId: string,
   newRunId: string,
-): Promise<{ run: RunRow; region: Region; shard: number | null }> {
+  key: KeyToTake | null,
+): Promise<{ run: RunRow; region: Region; shard: number | null } | "key_taken"> {
   for (let attempt = 0; attempt < RETRY_TRIES_MAX; attempt++) {
-    const retried = await retryRun(db, scope, runId, newRunId);
+    const retried = await retryRun(db, scope, runId, newRunId, key);
     switch (retried.kind) {
       case "retried":
         return retried;
+      case "key_taken":
+        return "key_taken";
       case "quota_exceeded":
         throw quotaExceeded();
       case "not_found":

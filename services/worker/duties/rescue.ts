@@ -1,14 +1,15 @@
-import type { OwedAttempt } from "../../../shared/bus/messages.ts";
+import type { Bus } from "../../../shared/bus/bus.ts";
 import { lostOutcome, settleAttempt } from "../../../shared/domain/run.ts";
-import type { Region } from "../../../shared/domain/scope.ts";
 import type { Log } from "../../../shared/platform/log.ts";
+import { sendHints } from "../../../shared/process/hints.ts";
 import type { Database } from "../../../shared/store/database.ts";
 import { type LostAttempt, listLostAttempts } from "../../../shared/store/nodes.ts";
 import { settleAttempts } from "../../../shared/store/settle.ts";
 
 /** An attempt may outlive its deadline by this much before its node is held to be gone for good. */
 export const RESCUE_GRACE_MS = 30_000;
-const RESCUES_PER_TICK = 500;
+const RESCUES_PER_STATEMENT = 500;
+const STATEMENTS_PER_TICK_MAX = 20;
 
 /**
  * Ends attempts that their node will not settle: those of nodes whose death is proved, and those long past their
@@ -17,34 +18,21 @@ const RESCUES_PER_TICK = 500;
  */
 export async function rescueAttempts(
   db: Database,
-  { attemptTimeoutMs, now, log }: { attemptTimeoutMs: number; now: number; log: Log },
-): Promise<{ region: Region; shard: number; owed: OwedAttempt }[]> {
-  const lost = await listLostAttempts(db, attemptTimeoutMs + RESCUE_GRACE_MS, RESCUES_PER_TICK);
-  if (lost.length === 0) return [];
-  const settled = await settleAttempts(
-    db,
-    lost.map((attempt) => settlementOf(attempt, now)),
-  );
-  const owedAgain: { region: Region; shard: number; owed: OwedAttempt }[] = [];
-  for (const [index, item] of settled.items.entries()) {
-    const attempt = lost[index];
-    if (item === null || attempt === undefined) continue;
-    log.warn(
-      { jobId: item.jobId, attempt: item.attempt, nodeDead: attempt.nodeDead, status: item.status },
-      "attempt.rescued",
-    );
-    if (item.nextRetryAt === null || attempt.shard === null) continue;
-    const { projectNo, environment, region, shard } = attempt;
-    const owed = {
-      projectNo,
-      environment,
-      jobId: item.jobId,
-      attempt: item.attempt + 1,
-      dueAt: item.nextRetryAt,
-    };
-    owedAgain.push({ region, shard, owed });
+  { overdueMs, now, bus, log }: { overdueMs: number; now: number; bus: Bus; log: Log },
+): Promise<void> {
+  for (let statement = 0; statement < STATEMENTS_PER_TICK_MAX; statement++) {
+    const lost = await listLostAttempts(db, overdueMs, RESCUES_PER_STATEMENT);
+    if (lost.length === 0) return;
+    const settlements = lost.map((attempt) => settlementOf(attempt, now));
+    const settled = await settleAttempts(db, settlements);
+    sendHints(bus, lost, settled);
+    for (const [index, item] of settled.items.entries()) {
+      if (item === null) continue;
+      const { jobId, attempt, status } = item;
+      log.warn({ jobId, attempt, nodeDead: lost[index]?.nodeDead, status }, "attempt.rescued");
+    }
+    if (lost.length < RESCUES_PER_STATEMENT) return;
   }
-  return owedAgain;
 }
 
 function settlementOf(attempt: LostAttempt, now: number) {

@@ -5,6 +5,8 @@ CREATE TABLE rate_windows (
   project_no integer NOT NULL,
   environment smallint NOT NULL,
   accepted integer NOT NULL DEFAULT 0,
+  -- Before this tick nothing leaves the window, so that its sum needs no looking after.
+  stands_until bigint NOT NULL DEFAULT 0,
   PRIMARY KEY (project_no, environment)
 ) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 --> statement-breakpoint
@@ -16,3 +18,6 @@ CREATE TABLE rate_ticks (
   accepted integer NOT NULL,
   PRIMARY KEY (project_no, environment, tick)
 ) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+--> statement-breakpoint
+INSERT INTO rate_windows (project_no, environment)
+SELECT no, environment FROM projects CROSS JOIN (VALUES (0), (1)) AS e (environment);

@@ -100,14 +100,14 @@ describe("without Postgres", () => {
     TEST_TIMEOUT_MS,
   );
 
-  test("what is wrong with a request is told all the same", async () => {
+  test("a key that is known to be none is told all the same, and nothing else: the request rate comes first", async () => {
     expect((await create()).status).toBe(201);
     proxy.freeze();
     try {
-      const answer = await gateway.call("POST", "/v2/jobs", { key: project.production, body: {} });
-      readRefusal(answer, "invalid_request", "target_url");
       readRefusal(await gateway.call("GET", "/v2/project"), "unauthorized");
-      readRefusal(await gateway.call("GET", "/v2/no", { key: project.production }), "resource_not_found");
+      const answer = await gateway.call("GET", "/v2/no", { key: project.production });
+      readRefusal(answer, "service_unavailable");
+      expect(answer.headers.get("ratelimit-limit")).toBeNull();
     } finally {
       proxy.thaw();
     }

@@ -1,10 +1,19 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import net from "node:net";
-import { readRefusal, startTestGateway, type TestGateway, type TestProject } from "../../support/gateway.ts";
+import {
+  readRefusal,
+  startTestGateway,
+  TARGET_URL,
+  type TestGateway,
+  type TestProject,
+} from "../../support/gateway.ts";
 
 /** As the gateway's own REQUESTS_IN_PROGRESS_MAX and REQUESTS_OF_PROJECT_IN_PROGRESS_MAX. */
 const IN_PROGRESS_MAX = 2_000;
 const OF_PROJECT_IN_PROGRESS_MAX = 500;
+/** The largest batch, and how many of them one project may have in progress. */
+const BATCH_BYTES_MAX = 33_554_432;
+const BATCHES_OF_PROJECT_MAX = 4;
 const EVENTUALLY_MS_MAX = 10_000;
 const TEST_TIMEOUT_MS = 60_000;
 
@@ -75,6 +84,49 @@ describe("requests that never end", () => {
       await eventually(bystander, 503);
       for (const socket of sockets.splice(0)) socket.destroy();
       for (const project of [...projects, bystander]) await eventually(project, 200);
+    },
+    TEST_TIMEOUT_MS,
+  );
+});
+
+describe("batches that never end", () => {
+  test(
+    "are bounded by their bytes, for one project and for all, and hold up nothing else",
+    async () => {
+      const stallBatch = (project: TestProject) =>
+        new Promise<string>((resolve) => {
+          const socket = net.connect(gateway.port, "127.0.0.1", () =>
+            socket.write(
+              "POST /v2/jobs/batch HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n" +
+                `Content-Length: ${BATCH_BYTES_MAX}\r\nAuthorization: Bearer ${project.production}\r\n\r\n`,
+            ),
+          );
+          let text = "";
+          socket.on("data", (chunk: Buffer) => {
+            text += chunk.toString();
+            if (text.includes('"error"')) socket.destroy();
+          });
+          socket.on("close", () => resolve(text));
+          sockets.push(socket);
+        });
+      const [first, second, third] = await Promise.all([1, 2, 3].map(() => gateway.addProject()));
+      if (first === undefined || second === undefined || third === undefined) throw new Error("no project");
+      // One more than fits: whichever comes last is refused, and the others go on waiting for their bodies.
+      const refused = (project: TestProject, count: number) =>
+        Promise.race(Array.from({ length: count }, () => stallBatch(project)));
+      expect(await refused(first, BATCHES_OF_PROJECT_MAX + 1)).toContain("overloaded");
+      expect(await refused(second, BATCHES_OF_PROJECT_MAX + 1)).toContain("overloaded");
+      expect(await stallBatch(third)).toContain("overloaded");
+      await gateway.createJob(third);
+      const small = { key: third.production, body: { jobs: [{ target_url: TARGET_URL }] } };
+      readRefusal(await gateway.call("POST", "/v2/jobs/batch", small), "service_unavailable");
+      for (const socket of sockets.splice(0)) socket.destroy();
+      const startedAt = performance.now();
+      let status = 0;
+      while (status !== 201 && performance.now() - startedAt < EVENTUALLY_MS_MAX) {
+        status = (await gateway.call("POST", "/v2/jobs/batch", small)).status;
+      }
+      expect(status).toBe(201);
     },
     TEST_TIMEOUT_MS,
   );

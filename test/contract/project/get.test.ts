@@ -13,7 +13,7 @@ let project: TestProject;
 
 beforeAll(async () => {
   gateway = await startTestGateway();
-  project = await gateway.addProject();
+  project = await gateway.addProject("pro", { requestRate: "of its plan" });
 });
 afterAll(() => gateway.stop());
 

@@ -1,0 +1,139 @@
+import { describe, expect, test } from "bun:test";
+import type { Due } from "../../shared/bus/messages.ts";
+import type { Region } from "../../shared/domain/scope.ts";
+import { Dispatcher } from "./dispatch.ts";
+import { Shard } from "./shard.ts";
+import { owedOf } from "./test-support.ts";
+
+const NOW = 1_800_000_000_000;
+const all = () => true;
+
+function startDispatch(region: Region = "us-east") {
+  const messages: (Omit<Due, "worker"> & { node: number })[] = [];
+  const dispatcher = new Dispatcher((node, due) => messages.push({ ...due, node }));
+  const startShard = (shardRegion: Region, number: number) =>
+    new Shard({ region: shardRegion, shard: number, epoch: 1 }, NOW, {
+      onSendable: (lane, shard) => dispatcher.enqueue(lane, shard),
+      onLow: () => undefined,
+    });
+  const shard = startShard(region, 3);
+  return {
+    dispatcher,
+    shard,
+    startShard,
+    /** Owes so many attempts of a project now. */
+    owe(projectNo: number, count: number, to = shard) {
+      for (let n = 0; n < count; n++) to.learn(owedOf({ projectNo, dueAt: NOW }), NOW);
+    },
+    hear(nodeId: number, room: number, now = NOW, regions: Region[] = [region]) {
+      dispatcher.heard({ nodeId, regions, room }, now);
+    },
+    run(now = NOW, isActive: (shard: Shard) => boolean = all) {
+      dispatcher.run(now, isActive);
+      return messages.splice(0);
+    },
+  };
+}
+
+const countOf = (messages: readonly { items: unknown[] }[]) =>
+  messages.reduce((sum, { items }) => sum + items.length, 0);
+
+describe("what is ready", () => {
+  test("goes to a node of the region, with all that a claim needs", () => {
+    const { shard, hear, run } = startDispatch();
+    const owed = owedOf({ environment: "development", attempt: 4, dueAt: NOW - 7 });
+    shard.learn(owed, NOW);
+    expect(run()).toEqual([]);
+    hear(8, 100, NOW, ["us-west"]);
+    expect(run()).toEqual([]);
+    hear(9, 100);
+    expect(run()).toEqual([{ node: 9, region: "us-east", items: [{ ...owed, shard: 3 }] }]);
+    expect(run()).toEqual([]);
+  });
+
+  test("is taken in turns: a project with many due jobs does not hold up one with a few", () => {
+    const { owe, hear, run } = startDispatch();
+    owe(1, 64);
+    owe(2, 2);
+    owe(3, 64);
+    hear(9, 70);
+    const projects = run().flatMap(({ items }) => items.map((item) => item.projectNo));
+    expect(projects).toHaveLength(70);
+    expect(projects.slice(0, 66)).toEqual([...Array(32).fill(1), ...Array(2).fill(2), ...Array(32).fill(3)]);
+    expect(new Set(projects.slice(66))).toEqual(new Set([1]));
+    hear(9, 1_000);
+    expect(run().flatMap(({ items }) => items.map((item) => item.projectNo))[0]).toBe(3);
+  });
+
+  test("never exceeds a node's room, whatever is unanswered, and goes where there is most of it", () => {
+    const { dispatcher, owe, hear, run } = startDispatch();
+    for (let project = 1; project <= 10; project++) owe(project, 50);
+    hear(7, 30);
+    hear(8, 90);
+    const messages = run();
+    expect(messages[0]?.node).toBe(8);
+    expect(countOf(messages.filter(({ node }) => node === 7))).toBe(30);
+    expect(countOf(messages.filter(({ node }) => node === 8))).toBe(90);
+    expect(run()).toEqual([]);
+    // A beat was on its way while these were sent: its room does not know of them.
+    hear(7, 30);
+    expect(run()).toEqual([]);
+    dispatcher.answered(7, 30, 12);
+    expect(countOf(run())).toBe(12);
+    hear(8, 0);
+    expect(run()).toEqual([]);
+  });
+
+  test("goes out in messages of a bounded size", () => {
+    const { owe, hear, run } = startDispatch();
+    for (let project = 1; project <= 20; project++) owe(project, 60);
+    hear(9, 4_000);
+    const messages = run();
+    expect(countOf(messages)).toBe(1_200);
+    expect(Math.max(...messages.map(({ items }) => items.length))).toBeLessThanOrEqual(200);
+  });
+
+  test("waits for a node that is heard; one that has been silent gets nothing", () => {
+    const { owe, hear, run } = startDispatch();
+    owe(1, 3);
+    hear(9, 100);
+    expect(run(NOW + 2_000)).toEqual([]);
+    hear(9, 100, NOW + 2_001);
+    expect(countOf(run(NOW + 2_001))).toBe(3);
+  });
+
+  test("of a shard whose lease may be over stays there, and of another goes out", () => {
+    const { shard, startShard, owe, hear, run } = startDispatch();
+    const other = startShard("us-east", 4);
+    owe(1, 2);
+    owe(2, 2, other);
+    hear(9, 100);
+    const messages = run(NOW, (candidate) => candidate === other);
+    expect(messages.flatMap(({ items }) => items.map((item) => item.shard))).toEqual([4, 4]);
+    // Trusted again, it is found by the next look at the shard.
+    shard.tidy(NOW + 1_000);
+    expect(countOf(run(NOW + 1_000))).toBe(2);
+  });
+
+  test("of a lane that was blocked while it stood in the row is left alone", () => {
+    const { shard, owe, hear, run } = startDispatch();
+    owe(1, 2);
+    hear(9, 1);
+    const [first] = run().flatMap(({ items }) => items);
+    if (first === undefined) throw new Error("nothing was sent");
+    shard.answer({ ...first, answer: { kind: "blocked", untilAt: NOW + 60_000 } }, NOW);
+    hear(9, 100);
+    expect(run()).toEqual([]);
+  });
+
+  test("does not wait for ever for room that unheard answers hold", () => {
+    const { dispatcher, owe, hear, run } = startDispatch();
+    owe(1, 20);
+    hear(9, 10);
+    expect(countOf(run())).toBe(10);
+    dispatcher.forgetUnanswered(Array.from({ length: 10 }, () => 8));
+    expect(countOf(run())).toBe(0);
+    dispatcher.forgetUnanswered(Array.from({ length: 10 }, () => 9));
+    expect(countOf(run())).toBe(10);
+  });
+});

@@ -1,0 +1,75 @@
+import type { Answer, OwedAttempt } from "../../shared/bus/messages.ts";
+import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
+import type { Environment } from "../../shared/domain/scope.ts";
+import type { SweptRow } from "../../shared/store/sweep.ts";
+import type { Entry, Lane } from "./lane.ts";
+import { Shard } from "./shard.ts";
+
+// Ids in an order that is the same in every run.
+let drawn = 0;
+const ids = createIdSource((count) => Uint8Array.from({ length: count }, () => (drawn++ * 75) & 255));
+
+/** The delivery node to which everything is sent. */
+export const NODE = 7;
+
+export const newJobId = () => ids.next(JOB_PREFIX, 1);
+
+export function owedOf(wish: Partial<OwedAttempt> = {}): OwedAttempt {
+  return { projectNo: 1, environment: "production", jobId: newJobId(), attempt: 1, dueAt: 0, ...wish };
+}
+
+export function sweptOf(owed: OwedAttempt, concurrency = 500): SweptRow {
+  return { ...owed, region: "us-east", shard: 3, concurrency };
+}
+
+/** A shard, and what it has called out since it was last asked. */
+export function startShard(now: number) {
+  const sendable: Lane[] = [];
+  const low: Lane[] = [];
+  const shard = new Shard({ region: "us-east", shard: 3, epoch: 1 }, now, {
+    onSendable: (lane) => sendable.push(lane),
+    onLow: (lane) => low.push(lane),
+  });
+  return {
+    shard,
+    low,
+    lane(projectNo = 1, environment: Environment = "production"): Lane | undefined {
+      return shard
+        .rememberedLanes()
+        .find(({ name }) => name.projectNo === projectNo && name.environment === environment);
+    },
+    /** What the shard wants to send now, all of it, as a dispatcher with room for everything would take it. */
+    send(now: number, countMax = Number.POSITIVE_INFINITY): Entry[] {
+      if (shard.nextAt() <= now) shard.advance(now);
+      const sent: Entry[] = [];
+      for (const lane of new Set(sendable.splice(0))) sent.push(...shard.take(lane, countMax, NODE, now));
+      return sent;
+    },
+    answer(entry: OwedAttempt, answer: Answer, now: number): void {
+      shard.answer(
+        { projectNo: entry.projectNo, shard: 3, jobId: entry.jobId, attempt: entry.attempt, answer },
+        now,
+      );
+    },
+    /** A whole sweep of which nothing is lost, over what is owed. */
+    sweep(owed: readonly OwedAttempt[], now: number, concurrency = 500): void {
+      shard.tidy(now);
+      const asked = shard.sweepsFromAt;
+      const remembered = shard.rememberedLanes();
+      const rows = owed
+        .filter((row) => row.dueAt <= now + 1_500)
+        .sort((one, other) => one.dueAt - other.dueAt)
+        .map((row) => sweptOf(row, concurrency));
+      const isOf = (lane: Lane) => (row: SweptRow) =>
+        row.projectNo === lane.name.projectNo && row.environment === lane.name.environment;
+      for (const lane of remembered) {
+        const question = shard.refillOf(lane, now);
+        if (question === null) continue;
+        const found = rows.filter((row) => isOf(lane)(row) && row.dueAt >= question.sinceAt);
+        shard.refilled(question, found.slice(0, question.room), now, now);
+      }
+      const others = rows.filter((row) => row.dueAt >= asked && !remembered.some((lane) => isOf(lane)(row)));
+      shard.swept(others, asked, now, now);
+    },
+  };
+}

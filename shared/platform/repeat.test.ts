@@ -1,0 +1,108 @@
+import { describe, expect, test } from "bun:test";
+import { createLog, type Log } from "./log.ts";
+import { repeat } from "./repeat.ts";
+
+const log = createLog({ level: "silent", name: "test" });
+
+/** A tick whose every end the test decides. */
+function startTicks() {
+  const ends: (() => void)[] = [];
+  let waiting: (() => void)[] = [];
+  let running = 0;
+  let runningMax = 0;
+  return {
+    ends,
+    get runningMax() {
+      return runningMax;
+    },
+    async tick() {
+      running++;
+      runningMax = Math.max(runningMax, running);
+      const { promise, resolve } = Promise.withResolvers<void>();
+      ends.push(resolve);
+      for (const look of waiting) look();
+      await promise;
+      running--;
+    },
+    /** Resolves once so many have begun. */
+    async begun(count: number) {
+      while (ends.length < count) {
+        const { promise, resolve } = Promise.withResolvers<void>();
+        waiting.push(resolve);
+        await promise;
+      }
+      waiting = [];
+    },
+  };
+}
+
+const turn = () => new Promise<void>((resolve) => setImmediate(resolve));
+
+describe("repeat", () => {
+  test("begins at once and goes on, one tick at a time", async () => {
+    const ticks = startTicks();
+    const loop = repeat("test", 1, ticks.tick, log);
+    expect(ticks.ends).toHaveLength(1);
+    for (let count = 1; count <= 5; count++) {
+      await ticks.begun(count);
+      ticks.ends[count - 1]?.();
+    }
+    await ticks.begun(6);
+    ticks.ends[5]?.();
+    await loop.stop();
+    expect(ticks.runningMax).toBe(1);
+  });
+
+  test("asked for many times while it runs, runs once more", async () => {
+    const ticks = startTicks();
+    const loop = repeat("test", Number.POSITIVE_INFINITY, ticks.tick, log);
+    await turn();
+    expect(ticks.ends).toHaveLength(0);
+    for (let count = 0; count < 5; count++) loop.soon();
+    ticks.ends[0]?.();
+    await ticks.begun(2);
+    ticks.ends[1]?.();
+    await turn();
+    expect(ticks.ends).toHaveLength(2);
+    loop.soon();
+    expect(ticks.ends).toHaveLength(3);
+    ticks.ends[2]?.();
+    await loop.stop();
+  });
+
+  test("logs what a tick throws and goes on", async () => {
+    const warnings: object[] = [];
+    const listening: Log = { ...log, warn: (fields) => void warnings.push(fields) };
+    const { promise, resolve } = Promise.withResolvers<void>();
+    let count = 0;
+    const loop = repeat(
+      "failing",
+      1,
+      async () => {
+        if (++count === 3) resolve();
+        throw new Error("no");
+      },
+      listening,
+    );
+    await promise;
+    await loop.stop();
+    expect(warnings[0]).toMatchObject({ loop: "failing", err: new Error("no") });
+  });
+
+  test("once stopped begins nothing, and has ended when stop has", async () => {
+    const ticks = startTicks();
+    const loop = repeat("test", 1, ticks.tick, log);
+    loop.soon();
+    let isStopped = false;
+    const stopping = loop.stop().then(() => {
+      isStopped = true;
+    });
+    await turn();
+    expect(isStopped).toBe(false);
+    ticks.ends[0]?.();
+    await stopping;
+    loop.soon();
+    await turn();
+    expect(ticks.ends).toHaveLength(1);
+  });
+});

@@ -1,0 +1,82 @@
+import { JOB_PREFIX, RUN_PREFIX, uuidToId } from "../domain/ids.ts";
+import type { Environment, ProjectNo } from "../domain/scope.ts";
+import { environmentCode } from "./codes.ts";
+import type { Database } from "./database.ts";
+
+/** An Idempotency-Key that a request wants to have for itself, in the statement that does what it asks for. */
+export interface KeyToTake {
+  /** SHA-256 of the route and the key. */
+  digest: Buffer;
+  /** SHA-256 of the request's body as a JSON value. */
+  requestHash: Buffer;
+}
+
+/** What was made under a key, and what is needed to answer that again. */
+export interface FirstAnswer {
+  requestHash: Buffer;
+  /** In the order of the request. */
+  jobIds: string[];
+  /** Of a manual retry. */
+  run: { id: string; attempt: number } | null;
+  /** Milliseconds since 1970, as of the statement that made it. */
+  at: number;
+}
+
+/** How long a key belongs to its first request. */
+const KEY_LIFE = "interval '24 h'";
+
+/**
+ * Takes keys with whatever SELECT goes before it. One that another transaction is just taking is waited for, and one that
+ * is taken is left alone: then no row comes back. Who asks once more for what it took has it still.
+ */
+export const ON_CONFLICT_TAKE_KEY = `
+      ON CONFLICT (project_no, environment, digest) DO UPDATE
+     SET created_at = excluded.created_at, attempt = excluded.attempt, request_hash = excluded.request_hash,
+         job_ids = excluded.job_ids, run_id = excluded.run_id
+   WHERE k.created_at <= now() - ${KEY_LIFE}
+      OR k.job_ids = excluded.job_ids AND k.run_id IS NOT DISTINCT FROM excluded.run_id`;
+
+/** What was made under this key within its life, or null if nothing was. */
+export async function findFirstAnswer(
+  db: Database,
+  scope: { projectNo: ProjectNo; environment: Environment },
+  digest: Buffer,
+): Promise<FirstAnswer | null> {
+  const [row] = await db.run<Row>("find_first_answer", FIND, [
+    scope.projectNo,
+    environmentCode(scope.environment),
+    digest,
+  ]);
+  if (row === undefined) return null;
+  return {
+    requestHash: row.request_hash,
+    jobIds: row.job_ids.map((id) => uuidToId(JOB_PREFIX, id)),
+    run: row.run_id === null ? null : { id: uuidToId(RUN_PREFIX, row.run_id), attempt: row.attempt },
+    at: row.at,
+  };
+}
+
+const FIND = `
+SELECT request_hash, job_ids::text[] AS job_ids, run_id, attempt, (extract(epoch FROM created_at) * 1000)::float8 AS at
+  FROM idempotency_keys
+ WHERE project_no = $1 AND environment = $2 AND digest = $3 AND created_at > now() - ${KEY_LIFE}`;
+
+interface Row {
+  request_hash: Buffer;
+  job_ids: string[];
+  run_id: string | null;
+  attempt: number;
+  at: number;
+}
+
+/** Removes up to `limit` keys whose life is over, the oldest first; answers how many. Several may do so at once. */
+export async function purgeKeys(db: Database, limit: number): Promise<number> {
+  const rows = await db.run("purge_keys", PURGE, [limit]);
+  return rows.length;
+}
+
+const PURGE = `
+DELETE FROM idempotency_keys
+ WHERE ctid = ANY (ARRAY (SELECT ctid FROM idempotency_keys WHERE created_at <= now() - ${KEY_LIFE}
+                           ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED))
+RETURNING 1`;

@@ -1,0 +1,133 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import {
+  type Answer,
+  readRefusal,
+  startTestGateway,
+  TARGET_URL,
+  type TestGateway,
+  type TestProject,
+} from "../../support/gateway.ts";
+
+let gateway: TestGateway;
+let mate: { port: number; stop(): Promise<void> };
+
+beforeAll(async () => {
+  gateway = await startTestGateway();
+  mate = await gateway.startMate();
+});
+afterAll(async () => {
+  await mate.stop();
+  await gateway.stop();
+});
+
+const addProject = (requestRate: number) => gateway.addProject("pro", { requestRate });
+const get = (project: TestProject, path = "/v2/project", port = gateway.port) =>
+  gateway.call("GET", path, { key: project.production, port });
+const headersOf = ({ headers }: Answer) => ({
+  limit: headers.get("ratelimit-limit"),
+  remaining: headers.get("ratelimit-remaining"),
+  reset: headers.get("ratelimit-reset"),
+  retryAfter: headers.get("retry-after"),
+});
+/** A minute, rounded up with the tenth of a second in which the oldest request may have been accepted. */
+const WHOLE_WINDOW = "61";
+
+describe("the request rate", () => {
+  test("is told on every answer to a valid key, and counts each of them", async () => {
+    const project = await addProject(9);
+    const key = project.production;
+    const { key: readKey } = await gateway.addKey(project, { scope: "read" });
+    const answers = [
+      await get(project),
+      await get(project, "/v2/nothing"),
+      await gateway.call("PUT", "/v2/jobs", { key }),
+      await gateway.call("HEAD", "/v2/jobs", { key }),
+      await gateway.call("POST", "/v2/jobs", { key, body: {} }),
+      await gateway.call("POST", "/v2/jobs", { key, body: "x", headers: { "Content-Type": "text/plain" } }),
+      await gateway.call("POST", "/v2/jobs", { key: readKey, body: { target_url: TARGET_URL } }),
+      await gateway.call("POST", "/v2/jobs", { key, body: { target_url: TARGET_URL } }),
+      await gateway.call("GET", "/v2/jobs", { key, headers: { "Service-Version": "1" } }),
+    ];
+    expect(answers.map(({ status }) => status)).toEqual([200, 404, 405, 200, 400, 415, 403, 201, 400]);
+    expect(answers.map(headersOf)).toEqual(
+      answers.map((_, n) => ({
+        limit: "9",
+        remaining: String(8 - n),
+        reset: WHOLE_WINDOW,
+        retryAfter: null,
+      })),
+    );
+  });
+
+  test("beyond it refuses before anything else is looked at, and leaves nothing behind", async () => {
+    const project = await addProject(1);
+    expect((await get(project)).status).toBe(200);
+    const before = await gateway.countRows();
+    const refused = [
+      await get(project, "/v2/nothing"),
+      await gateway.call("POST", "/v2/jobs", { key: project.production, body: "{" }),
+      await gateway.call("POST", "/v2/jobs", {
+        key: project.production,
+        body: { target_url: TARGET_URL },
+        headers: { "Idempotency-Key": "a" },
+      }),
+    ];
+    for (const answer of refused) {
+      readRefusal(answer, "rate_limit_exceeded");
+      const { limit, remaining, reset, retryAfter } = headersOf(answer);
+      expect({ limit, remaining }).toEqual({ limit: "1", remaining: "0" });
+      expect(Number(retryAfter)).toBeGreaterThan(50);
+      expect(Number(retryAfter)).toBeLessThanOrEqual(61);
+      expect(reset).toBe(retryAfter);
+    }
+    expect(await gateway.countRows()).toEqual(before);
+  });
+
+  test("accepts again once the oldest has left the window", async () => {
+    const project = await addProject(2);
+    await get(project);
+    await get(project);
+    expect((await get(project)).status).toBe(429);
+    await gateway.query("UPDATE rate_ticks SET tick = tick - 601 WHERE project_no = $1", [project.no]);
+    await gateway.query("UPDATE rate_windows SET stands_until = 0 WHERE project_no = $1", [project.no]);
+    expect(headersOf(await get(project)).remaining).toBe("1");
+  });
+
+  test("is counted for each environment and project apart", async () => {
+    const [project, stranger] = [await addProject(1), await addProject(1)];
+    const answers = [
+      await get(project),
+      await gateway.call("GET", "/v2/project", { key: project.development }),
+      await get(stranger),
+      await get(project),
+    ];
+    expect(answers.map(({ status }) => status)).toEqual([200, 200, 200, 429]);
+  });
+
+  test("is not told to an unknown key, nor outside /v2", async () => {
+    for (const answer of [await gateway.call("GET", "/v2/project"), await gateway.call("GET", "/")]) {
+      expect(headersOf(answer)).toEqual({ limit: null, remaining: null, reset: null, retryAfter: null });
+    }
+  });
+
+  test("accepts exactly the limit of a burst over two gateways, ten times out of ten", async () => {
+    for (let round = 0; round < 10; round++) {
+      const project = await addProject(60);
+      const answers = await Promise.all(
+        Array.from({ length: 61 }, (_, n) =>
+          get(project, "/v2/project", n % 2 === 0 ? gateway.port : mate.port),
+        ),
+      );
+      const accepted = answers.filter(({ status }) => status === 200);
+      expect(accepted).toHaveLength(60);
+      // Each of them has been told another number of requests that are left.
+      const remaining = accepted.map((answer) => Number(headersOf(answer).remaining));
+      expect(remaining.sort((one, other) => one - other)).toEqual(Array.from({ length: 60 }, (_, n) => n));
+    }
+  });
+
+  test("is the plan's own unless an operator has set another", async () => {
+    const project = await gateway.addProject("hobby", { requestRate: "of its plan" });
+    expect(headersOf(await get(project))).toMatchObject({ limit: "60", remaining: "59" });
+  });
+});

@@ -1,0 +1,111 @@
+import { createHmac, randomBytes } from "node:crypto";
+import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
+import type { Environment } from "../../shared/domain/scope.ts";
+import { StoreUnavailable } from "../../shared/store/database.ts";
+import type { JobRow } from "../../shared/store/jobs.ts";
+import type { ProjectRow } from "../../shared/store/projects.ts";
+import { type Retried, type RunRow, retryRun } from "../../shared/store/runs.ts";
+import type { Cell } from "../support/cell.ts";
+import type { Arrival } from "../support/target.ts";
+
+const LOOK_EVERY_MS = 20;
+const UNTIL_TIMEOUT_MS = 20_000;
+const TERMINAL = ["succeeded", "failed", "canceled"];
+
+/** Looks until `find` answers something; rejects with the last error or with nothing found. */
+export async function until<T>(
+  find: () => Promise<T | undefined | false> | T | undefined | false,
+  timeoutMs = UNTIL_TIMEOUT_MS,
+): Promise<T> {
+  const giveUpAt = performance.now() + timeoutMs;
+  for (;;) {
+    // Some tests take the database away meanwhile, from this looking as well.
+    const found = await Promise.try(find).catch((error: unknown) => {
+      if (!(error instanceof StoreUnavailable)) throw error;
+      return undefined;
+    });
+    if (found !== undefined && found !== false) return found;
+    if (performance.now() > giveUpAt) throw new Error(`did not come in ${timeoutMs} ms: ${find}`);
+    await Bun.sleep(LOOK_EVERY_MS);
+  }
+}
+
+export function untilJob(
+  cell: Cell,
+  project: ProjectRow,
+  id: string,
+  holds: (job: JobRow) => boolean,
+  environment?: Environment,
+): Promise<JobRow> {
+  return until(async () => {
+    const job = await cell.job(project, id, environment);
+    return holds(job) && job;
+  });
+}
+
+export const untilEnded = (cell: Cell, project: ProjectRow, id: string, environment?: Environment) =>
+  untilJob(cell, project, id, (job) => TERMINAL.includes(job.status), environment);
+
+/** Every one of them has ended; the statuses, in their order. */
+export async function untilAllEnded(
+  cell: Cell,
+  project: ProjectRow,
+  ids: readonly string[],
+  timeoutMs = 60_000,
+): Promise<string[]> {
+  // One question for all of them, or looking would be most of the load.
+  await until(async () => {
+    const [row] = await cell.db.run<{ open: number }>(
+      "open_of_project",
+      "SELECT count(*)::int AS open FROM open_jobs WHERE project_no = $1",
+      [project.no],
+    );
+    return row?.open === 0;
+  }, timeoutMs);
+  const jobs = await Promise.all(ids.map((id) => cell.job(project, id)));
+  return jobs.map((job) => job.status);
+}
+
+/** What no test may find: a (job, attempt) that arrived twice. */
+export function repeatedArrivals(arrivals: readonly Arrival[]): string[] {
+  const names = arrivals.map(({ jobId, attempt }) => `${jobId} ${attempt}`);
+  return names.filter((name, index) => names.indexOf(name) !== index);
+}
+
+const runIds = createIdSource(randomBytes);
+
+/** Asks for a manual retry as the gateway does; the command is what tells the worker. */
+export async function retry(cell: Cell, project: ProjectRow, runId: string): Promise<Retried> {
+  const scope = { projectNo: project.no, environment: "production" as const };
+  const retried = await retryRun(cell.db, scope, runId, runIds.next(RUN_PREFIX, cell.clock.now()));
+  if (retried.kind === "retried" && retried.shard !== null) {
+    const { run, region, shard } = retried;
+    const owed = [
+      {
+        projectNo: project.no,
+        environment: scope.environment,
+        jobId: run.jobId,
+        attempt: run.attempt,
+        dueAt: run.startedAt,
+      },
+    ];
+    cell.bus.sendCommand({ region, shard, projectNo: project.no, owed });
+  }
+  return retried;
+}
+
+/** The one run that a retry made. */
+export async function retried(cell: Cell, project: ProjectRow, runId: string): Promise<RunRow> {
+  const answer = await retry(cell, project, runId);
+  if (answer.kind !== "retried") throw new Error(`not retried: ${answer.kind}`);
+  return answer.run;
+}
+
+export const signatureOf = (secret: string, body: string) =>
+  createHmac("sha256", secret).update(body).digest("hex");
+
+/** A gate that every request waits at until it is opened. */
+export function makeGate(): { passed: Promise<void>; open(): void } {
+  const { promise, resolve } = Promise.withResolvers<void>();
+  return { passed: promise, open: resolve };
+}
