@@ -78,6 +78,9 @@ function readAnswer(row: Row): RateAnswer {
 const NOW_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::float8";
 const NOW_TICK = `floor(${NOW_MS} / ${TICK_MS})::bigint`;
 
+/** Behind subqueries the planner knows no length, or it would find a cheaper plan, and make it anew, for every list. */
+const ASKED = "unnest((SELECT $1::int[]), (SELECT $2::smallint[]), (SELECT $3::int[]), (SELECT $4::int[]))";
+
 // Nearly always there is room for all that ask, and nothing has left the window since the last look: then the sum alone
 // says so, for a third of the price. Where that is not so no row comes back, and the whole statement decides.
 const TAKE_QUICKLY = `
@@ -85,7 +88,7 @@ WITH quick AS MATERIALIZED (
   SELECT set_config('synchronous_commit', 'off', true)
 ), win AS (
   UPDATE rate_windows w SET accepted = w.accepted + a.request_count
-    FROM quick, unnest($1::int[], $2::smallint[], $3::int[], $4::int[])
+    FROM quick, ${ASKED}
          WITH ORDINALITY AS a (project_no, environment, request_count, max, n)
    WHERE w.project_no = a.project_no AND w.environment = a.environment
      AND w.accepted + a.request_count <= a.max AND w.stands_until > ${NOW_TICK}
@@ -105,7 +108,7 @@ const TAKE = `
 WITH quick AS MATERIALIZED (
   SELECT set_config('synchronous_commit', 'off', true)
 ), asked AS MATERIALIZED (
-  SELECT a.* FROM quick, unnest($1::int[], $2::smallint[], $3::int[], $4::int[])
+  SELECT a.* FROM quick, ${ASKED}
          WITH ORDINALITY AS a (project_no, environment, request_count, max, n)
 ), win AS MATERIALIZED (
   SELECT a.*, w.accepted, w.stands_until

@@ -348,3 +348,22 @@ describe("Postgres", () => {
     expect(target.arrivals.length).toBe(1);
   });
 });
+
+describe("the database's clock", () => {
+  test("may go back by an hour: what is due after that is still sent, at its time", async () => {
+    const { now } = cell.clock;
+    let aheadMs = 3_600_000;
+    const target = openTarget();
+    const project = await cell.addProject();
+    await cell.startWorker({ clock: { now: () => now() + aheadMs, stop() {} } });
+    await cell.startDelivery();
+    // A job that is told of and sent at once shows that the worker's wheels stand an hour ahead.
+    const [first = ""] = await cell.addJobs(project, [{ targetUrl: target.url, runAt: now() }]);
+    await untilEnded(cell, project, first);
+    aheadMs = 0;
+    const runAt = now() + 1_000;
+    const [second = ""] = await cell.addJobs(project, [{ targetUrl: target.url, runAt }]);
+    await untilEnded(cell, project, second);
+    expect(target.arrivals.at(-1)?.at).toBeGreaterThanOrEqual(Math.floor(runAt));
+  });
+});

@@ -38,6 +38,7 @@ export interface Cell {
     name?: string;
     regions?: readonly Region[];
     leaseMs?: number;
+    clock?: Clock;
   }): Promise<{ stop(): Promise<void> }>;
   startDelivery(options?: {
     name?: string;
@@ -151,10 +152,11 @@ export async function startCell(options: { bus?: Bus } = {}): Promise<Cell> {
       }
       return jobs.map((job) => job.id);
     },
-    async startWorker({ name, regions = REGIONS, leaseMs = LEASE_MS } = {}) {
+    async startWorker({ name, regions = REGIONS, leaseMs = LEASE_MS, clock: itsClock = clock } = {}) {
       return remember(
         await startWorker({
           ...common,
+          clock: itsClock,
           metrics: createMetrics(),
           nodeId: await join("worker", name, regions),
           regions,
