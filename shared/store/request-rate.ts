@@ -23,6 +23,8 @@ export interface RateAnswer {
 }
 
 const TICK_MS = 100;
+/** Whoever had the lock before read the same clock, so a tick this far ahead is of another one. */
+const FUTURE_TICKS = 10;
 /** A whole minute must lie behind the end of the tick in which a request was accepted. */
 const WINDOW_TICKS = 601;
 
@@ -32,75 +34,20 @@ const WINDOW_TICKS = 601;
  * statement. The commit is not waited for: a crash of Postgres may forget what was accepted in its last second.
  */
 export async function takeRequests(db: Database, questions: readonly RateQuestion[]): Promise<RateAnswer[]> {
-  const answers = new Map<RateQuestion, RateAnswer>();
-  // In the order in which the rows are locked, by all statements.
-  let open = questions.toSorted(
-    (one, other) =>
-      one.projectNo - other.projectNo ||
-      environmentCode(one.environment) - environmentCode(other.environment),
-  );
-  for (const [name, text] of [
-    ["take_requests_quickly", TAKE_QUICKLY],
-    ["take_requests", TAKE],
-  ] as const) {
-    if (open.length === 0) break;
-    for (const row of await db.run<Row>(name, text, valuesOf(open))) {
-      const question = open[row.n - 1];
-      if (question !== undefined) answers.set(question, readAnswer(row));
-    }
-    open = open.filter((question) => !answers.has(question));
-  }
-  return questions.map((question) => {
-    const answer = answers.get(question);
-    if (answer === undefined) throw new Error("a project's environment has no request rate");
-    return answer;
-  });
-}
-
-function valuesOf(questions: readonly RateQuestion[]): string[] {
-  return [
+  const rows = await db.run<Row>("take_requests", TAKE, [
     column(questions.map((question) => question.projectNo)),
     column(questions.map((question) => environmentCode(question.environment))),
     column(questions.map((question) => question.requestCount)),
     column(questions.map((question) => question.limit)),
-  ];
-}
-
-function readAnswer(row: Row): RateAnswer {
-  return {
+  ]);
+  if (rows.length !== questions.length) throw new Error("a project's environment has no request rate");
+  return rows.map((row) => ({
     acceptedCount: row.taken,
     remaining: Math.max(0, row.remaining),
     retryAfterMs: row.retry_after_ms ?? 0,
     resetMs: Math.max(0, row.reset_ms),
-  };
+  }));
 }
-
-const NOW_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::float8";
-const NOW_TICK = `floor(${NOW_MS} / ${TICK_MS})::bigint`;
-
-/** Behind subqueries the planner knows no length, or it would find a cheaper plan, and make it anew, for every list. */
-const ASKED = "unnest((SELECT $1::int[]), (SELECT $2::smallint[]), (SELECT $3::int[]), (SELECT $4::int[]))";
-
-// Nearly always there is room for all that ask, and nothing has left the window since the last look: then the sum alone
-// says so, for a third of the price. Where that is not so no row comes back, and the whole statement decides.
-const TAKE_QUICKLY = `
-WITH quick AS MATERIALIZED (
-  SELECT set_config('synchronous_commit', 'off', true)
-), win AS (
-  UPDATE rate_windows w SET accepted = w.accepted + a.request_count
-    FROM quick, ${ASKED}
-         WITH ORDINALITY AS a (project_no, environment, request_count, max, n)
-   WHERE w.project_no = a.project_no AND w.environment = a.environment
-     AND w.accepted + a.request_count <= a.max AND w.stands_until > ${NOW_TICK}
-  RETURNING a.n, w.project_no, w.environment, a.request_count AS taken, a.max - w.accepted AS remaining,
-            ${NOW_MS} AS now_ms, ${NOW_TICK} AS tick
-), added AS (
-  INSERT INTO rate_ticks AS r (project_no, environment, tick, accepted)
-  SELECT project_no, environment, tick, taken FROM win
-      ON CONFLICT (project_no, environment, tick) DO UPDATE SET accepted = r.accepted + excluded.accepted
-)
-SELECT n::int AS n, taken, remaining, NULL AS retry_after_ms, (tick + ${WINDOW_TICKS}) * ${TICK_MS} - now_ms AS reset_ms
-  FROM win`;
 
 // The sum decides and not the ticks: a statement that waited for the lock reads the locked row as it is now, but ticks as
 // they were when it began. A tick that a mate has removed meanwhile is not removed again, so it is subtracted once.
@@ -108,21 +55,23 @@ const TAKE = `
 WITH quick AS MATERIALIZED (
   SELECT set_config('synchronous_commit', 'off', true)
 ), asked AS MATERIALIZED (
-  SELECT a.* FROM quick, ${ASKED}
+  SELECT a.* FROM quick, unnest($1::int[], $2::smallint[], $3::int[], $4::int[])
          WITH ORDINALITY AS a (project_no, environment, request_count, max, n)
 ), win AS MATERIALIZED (
-  SELECT a.*, w.accepted, w.stands_until
+  SELECT a.*, w.accepted
     FROM asked a JOIN rate_windows w USING (project_no, environment)
    ORDER BY a.project_no, a.environment
      FOR NO KEY UPDATE OF w
 ), timed AS MATERIALIZED (
   -- The clock after the lock was had, so that ticks never lie behind those of whoever had it before.
-  SELECT *, ${NOW_MS} AS now_ms FROM win
+  SELECT *, (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now_ms FROM win
 ), ticked AS MATERIALIZED (
   SELECT *, floor(now_ms / ${TICK_MS})::bigint AS tick FROM timed
 ), expired AS (
   DELETE FROM rate_ticks r USING ticked t
-   WHERE r.project_no = t.project_no AND r.environment = t.environment AND r.tick <= t.tick - ${WINDOW_TICKS}
+   -- Ticks that are still to come are those of a clock that has gone back since; they would never expire.
+   WHERE r.project_no = t.project_no AND r.environment = t.environment
+     AND (r.tick <= t.tick - ${WINDOW_TICKS} OR r.tick > t.tick + ${FUTURE_TICKS})
   RETURNING r.project_no, r.environment, r.accepted
 ), counted AS MATERIALIZED (
   SELECT t.*, t.accepted - coalesce(x.accepted, 0) AS standing
@@ -130,12 +79,7 @@ WITH quick AS MATERIALIZED (
     LEFT JOIN LATERAL (SELECT sum(e.accepted)::int AS accepted FROM expired e
                         WHERE e.project_no = t.project_no AND e.environment = t.environment) x ON true
 ), decided AS MATERIALIZED (
-  -- Of what mates have just accepted no tick is seen; then the window is looked after once more.
-  SELECT *, least(request_count, greatest(max - standing, 0)) AS taken,
-         coalesce((SELECT min(r.tick) + ${WINDOW_TICKS} FROM rate_ticks r
-                    WHERE r.project_no = c.project_no AND r.environment = c.environment
-                      AND r.tick > c.tick - ${WINDOW_TICKS}), c.tick) AS stands_until_then
-    FROM counted c
+  SELECT *, least(request_count, greatest(max - standing, 0)) AS taken FROM counted
 ), added AS (
   INSERT INTO rate_ticks AS r (project_no, environment, tick, accepted)
   SELECT project_no, environment, tick, taken FROM decided WHERE taken > 0
@@ -143,12 +87,11 @@ WITH quick AS MATERIALIZED (
       ON CONFLICT (project_no, environment, tick) DO UPDATE SET accepted = r.accepted + excluded.accepted
 ), summed AS (
   -- What the lock has read is compared: w itself would first be judged by the snapshot, in which it can be older.
-  UPDATE rate_windows w SET accepted = d.standing + d.taken, stands_until = d.stands_until_then
+  UPDATE rate_windows w SET accepted = d.standing + d.taken
     FROM decided d
-   WHERE w.project_no = d.project_no AND w.environment = d.environment
-     AND (d.accepted, d.stands_until) <> (d.standing + d.taken, d.stands_until_then)
+   WHERE w.project_no = d.project_no AND w.environment = d.environment AND d.accepted <> d.standing + d.taken
 )
-SELECT d.n::int AS n, d.taken, d.max - d.standing - d.taken AS remaining,
+SELECT d.taken, d.max - d.standing - d.taken AS remaining,
        CASE WHEN d.taken < d.request_count THEN
          (coalesce((SELECT f.tick
                       FROM (SELECT r.tick, sum(r.accepted) OVER (ORDER BY r.tick) AS freed
@@ -163,10 +106,9 @@ SELECT d.n::int AS n, d.taken, d.max - d.standing - d.taken AS remaining,
              ELSE coalesce((SELECT max(r.tick) FROM rate_ticks r
                              WHERE r.project_no = d.project_no AND r.environment = d.environment), d.tick)
         END + ${WINDOW_TICKS}) * ${TICK_MS} - d.now_ms AS reset_ms
-  FROM decided d`;
+  FROM decided d ORDER BY d.n`;
 
 interface Row {
-  n: number;
   taken: number;
   remaining: number;
   retry_after_ms: number | null;

@@ -101,7 +101,6 @@ export const rateWindows = pgTable(
     projectNo: integer("project_no").notNull(),
     environment: smallint("environment").notNull(),
     accepted: integer("accepted").notNull().default(0),
-    standsUntil: bigint("stands_until", { mode: "number" }).notNull().default(0),
   },
   (table) => [primaryKey({ columns: [table.projectNo, table.environment] })],
 );

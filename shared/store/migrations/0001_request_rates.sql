@@ -5,8 +5,6 @@ CREATE TABLE rate_windows (
   project_no integer NOT NULL,
   environment smallint NOT NULL,
   accepted integer NOT NULL DEFAULT 0,
-  -- Before this tick nothing leaves the window, so that its sum needs no looking after.
-  stands_until bigint NOT NULL DEFAULT 0,
   PRIMARY KEY (project_no, environment)
 ) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 --> statement-breakpoint
