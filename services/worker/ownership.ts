@@ -116,7 +116,7 @@ export class Ownership {
     if (lost.length === 0) return;
     this.held = this.held.filter((shard) => !lost.includes(shard));
     this.options.onLost(lost);
-    this.options.log.info({ shards: lost.map(shardName) }, "shards.lost");
+    this.options.log.info({ count: lost.length }, "shards.lost");
   }
 }
 
