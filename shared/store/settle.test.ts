@@ -83,6 +83,15 @@ describe("a settlement", () => {
     expect(run?.nextRetryAt).toBe(items[0]?.nextRetryAt ?? 0);
   });
 
+  test("of an attempt that was found lost after months is recorded all the same", async () => {
+    const attempt = await startOne();
+    const { items } = await settleAttempts(store.db, [
+      settlementOf(attempt, { durationMs: 90 * 86_400_000 }),
+    ]);
+    expect(items[0]?.status).toBe("succeeded");
+    expect((await findRun(store.db, scope(), attempt.granted.runId))?.durationMs).toBe(2_147_483_647);
+  });
+
   test("of the last failure ends the job as failed", async () => {
     const attempt = await startOne(1);
     const { items } = await settleAttempts(store.db, [settlementOf(attempt, failedWith("over"))]);
