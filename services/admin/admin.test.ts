@@ -16,6 +16,7 @@ import { findProject, listProjects } from "../../shared/store/projects.ts";
 import { listSigningSecrets } from "../../shared/store/secrets.ts";
 import { acquireShards, createShards } from "../../shared/store/shards.ts";
 import { createTestDatabase, type TestDatabase } from "../../test/support/postgres.ts";
+import { runProgram } from "./test-support.ts";
 
 const HOUR_MS = 3_600_000;
 const KEY = new Uint8Array(32).fill(5);
@@ -41,26 +42,6 @@ afterAll(async () => {
   await database.drop();
   rmSync(scratch, { recursive: true, force: true });
 });
-
-interface Answer {
-  code: number;
-  stdout: string;
-  stderr: string;
-}
-
-async function runProgram(
-  program: string,
-  words: readonly string[],
-  environment: Record<string, string>,
-): Promise<Answer> {
-  const child = Bun.spawn([process.execPath, join(import.meta.dir, program), ...words], {
-    env: { PATH: process.env.PATH ?? "", ...environment },
-    stdout: "pipe",
-    stderr: "pipe",
-  });
-  const [stdout, stderr, code] = await Promise.all([child.stdout.text(), child.stderr.text(), child.exited]);
-  return { code, stdout, stderr };
-}
 
 const admin = (...words: string[]) => runProgram("main.ts", words, settings);
 

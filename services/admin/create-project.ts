@@ -8,6 +8,7 @@ import { NEWEST_API_VERSION } from "../../shared/domain/version.ts";
 import type { Seal } from "../../shared/platform/seal.ts";
 import { askTime, type Database } from "../../shared/store/database.ts";
 import { createProject, type ProjectRow } from "../../shared/store/projects.ts";
+import { makeCause } from "./cause.ts";
 
 /** A new project, and what is shown this once. */
 export interface CreatedProject {
@@ -33,26 +34,30 @@ export async function createProjectWithKeys(
     production: makeKey("production", randomBytes),
   };
   const signingSecrets = { development: makeSecret(randomBytes), production: makeSecret(randomBytes) };
-  const project = await createProject(db, {
-    id: ids.next(PROJECT_PREFIX, now),
-    name,
-    plan,
-    defaultRegion,
-    apiVersion: NEWEST_API_VERSION,
-    keys: ENVIRONMENTS.map((environment) => ({
-      id: ids.next(KEY_PREFIX, now),
-      environment,
-      scope: "full",
-      name: null,
-      hash: hashKey(keys[environment]),
-      expiresAt: null,
-    })),
-    secrets: ENVIRONMENTS.map((environment) => ({
-      id: ids.next(SECRET_ID_PREFIX, now),
-      environment,
-      sealed: seal.seal(signingSecrets[environment]),
-    })),
-  });
+  const project = await createProject(
+    db,
+    {
+      id: ids.next(PROJECT_PREFIX, now),
+      name,
+      plan,
+      defaultRegion,
+      apiVersion: NEWEST_API_VERSION,
+      keys: ENVIRONMENTS.map((environment) => ({
+        id: ids.next(KEY_PREFIX, now),
+        environment,
+        scope: "full",
+        name: null,
+        hash: hashKey(keys[environment]),
+        expiresAt: null,
+      })),
+      secrets: ENVIRONMENTS.map((environment) => ({
+        id: ids.next(SECRET_ID_PREFIX, now),
+        environment,
+        sealed: seal.seal(signingSecrets[environment]),
+      })),
+    },
+    await makeCause(db),
+  );
   return { project, keys, signingSecrets };
 }
 

@@ -4,6 +4,7 @@ import { ConfigError, readConfig } from "../../shared/platform/config.ts";
 import { isDatabaseFault } from "../../shared/store/database.ts";
 import { faultText, openCell } from "./cell.ts";
 import { type Command, type Input, Refusal, table } from "./command.ts";
+import { auditList } from "./commands/audit.ts";
 import { keyCreate, keyList, keyRevoke, keyRotate } from "./commands/key.ts";
 import { nodeDead, nodeList } from "./commands/node.ts";
 import { projectCreate, projectList, projectSet, projectShow } from "./commands/project.ts";
@@ -28,6 +29,7 @@ const COMMANDS: Readonly<Record<string, Command>> = {
   "node list": nodeList,
   "node dead": nodeDead,
   "shard list": shardList,
+  "audit list": auditList,
 };
 /** Every command's name is two words. */
 const NAME_WORDS = 2;

@@ -1,13 +1,13 @@
-import { randomBytes } from "node:crypto";
 import { Elysia } from "elysia";
 import type { Body } from "../../shared/contract/json.ts";
 import { ApiError, resourceNotFound } from "../../shared/domain/errors.ts";
-import { createIdSource, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
+import { type IdSource, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
 import { isPermitted, type Resource } from "../../shared/domain/key.ts";
 import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
 import { type ApiVersion, NEWEST_API_VERSION, versionOf } from "../../shared/domain/version.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
+import type { KeyCause } from "../../shared/store/audit.ts";
 import type { FirstAnswer, KeyToTake } from "../../shared/store/idempotency.ts";
 import type { AuthenticatedCaller, Authenticator } from "./authenticate.ts";
 import { BODY_BYTES_MAX, type BodyRules, readBody } from "./body.ts";
@@ -25,6 +25,11 @@ export interface ApiRequest {
   id: string;
   /** The query string as it was written. */
   query: string;
+  /**
+   * What a change is recorded under. The request's id is made when it is first asked for: a job's id that is taken from it
+   * tells when the job was accepted, however slowly the request arrived.
+   */
+  cause(): KeyCause;
 }
 
 interface RouteShape {
@@ -85,7 +90,7 @@ type Target = { allow: string; route: Route | null } | "nothing";
 
 interface Exchange {
   request: Request;
-  requestId: string;
+  readonly requestId: string;
   id: string;
   target: Target;
   deadline: Deadline;
@@ -101,20 +106,24 @@ export function createApp(options: {
   rateLimiter: RateLimiter;
   idempotency: Idempotency;
   clock: Clock;
+  ids: IdSource;
   log: Log;
 }): App {
-  const { routes, authenticator, rateLimiter, idempotency, clock, log } = options;
-  const requestIds = createIdSource(randomBytes);
-  const makeRequestId = () => requestIds.next(REQUEST_PREFIX, clock.now());
+  const { routes, authenticator, rateLimiter, idempotency, clock, ids, log } = options;
+  const makeRequestId = () => ids.next(REQUEST_PREFIX, clock.now());
   const inProgress = createCounter();
   const largeBodyBytes = createCounter();
 
   async function answer(request: Request, id: string, target: Target): Promise<Response> {
+    let requestId: string | null = null;
     const exchange: Exchange = {
       request,
       id,
       target,
-      requestId: makeRequestId(),
+      get requestId() {
+        requestId ??= makeRequestId();
+        return requestId;
+      },
       deadline: startDeadline(STORE_TIME_MS_MAX),
       version: NEWEST_API_VERSION,
       rate: null,
@@ -150,7 +159,8 @@ export function createApp(options: {
     }
     exchange.version = versionOf(request.headers.get("service-version"), caller.version);
     const scope = { projectNo: caller.project.no, environment: caller.environment };
-    const apiRequest: ApiRequest = { caller, scope, id, query: queryOf(request.url) };
+    const cause = () => ({ requestId: exchange.requestId, keyNo: caller.keyNo });
+    const apiRequest: ApiRequest = { caller, scope, id, query: queryOf(request.url), cause };
     if (route.method === "POST") {
       return countLargeBody(exchange, route.body, scope.projectNo, () =>
         answerCreation(route, apiRequest, exchange),

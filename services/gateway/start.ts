@@ -53,6 +53,7 @@ export async function startGateway(
     rateLimiter: createRateLimiter(db),
     idempotency: createIdempotency(db),
     clock,
+    ids,
     log,
   });
   const server = Bun.serve({

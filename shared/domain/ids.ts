@@ -87,6 +87,11 @@ export function parseId(prefix: string, text: string): string | null {
   return BODY_PATTERN.test(text.slice(prefix.length)) ? text : null;
 }
 
+/** The id of the same 128 bits under another prefix. */
+export function retypeId(id: string, prefix: string): string {
+  return prefix + id.slice(-BODY_LENGTH);
+}
+
 /** Milliseconds since 1970. The created_at of what an id names is this instant, so no row needs a column for it. */
 export function idTimeMs(id: string): number {
   const start = id.length - BODY_LENGTH;

@@ -1,6 +1,7 @@
-import { idToUuid, JOB_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../domain/ids.ts";
+import { idToUuid, JOB_PREFIX, retypeId, SCHEDULE_PREFIX, uuidToId } from "../domain/ids.ts";
 import { isTerminal, type JobStatus, jobStatusOf } from "../domain/job.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../domain/scope.ts";
+import type { KeyCause } from "./audit.ts";
 import {
   ENDED_STATUSES,
   endedStatusCode,
@@ -29,9 +30,11 @@ export interface JobToCreate {
   capSeconds: number;
   /** The same object for all jobs of one request: they are created together with it or not at all. */
   key?: KeyToTake;
+  /** Null for a job that nobody asked for. */
+  cause: KeyCause | null;
 }
 
-export interface JobRow extends Omit<JobToCreate, "shard" | "key"> {
+export interface JobRow extends Omit<JobToCreate, "shard" | "key" | "cause"> {
   scheduleId: string | null;
   status: JobStatus;
   /** Runs recorded so far, one in progress included. */
@@ -73,6 +76,8 @@ export async function createJobs(
     column(jobs.map((job) => job.maxAttempts)),
     column(jobs.map((job) => job.baseSeconds)),
     column(jobs.map((job) => job.capSeconds)),
+    column(jobs.map((job) => job.cause?.keyNo ?? null)),
+    column(jobs.map((job) => requestUuidOf(job))),
   ];
   const rows = jobs.some((job) => job.key !== undefined)
     ? await db.run<CreatedRow>("create_jobs_keyed", CREATE_KEYED, [
@@ -88,6 +93,11 @@ export async function createJobs(
   });
 }
 
+/** Null where the job's own id says it. */
+function requestUuidOf({ id, cause }: JobToCreate): string | null {
+  return cause === null || retypeId(cause.requestId, JOB_PREFIX) === id ? null : idToUuid(cause.requestId);
+}
+
 interface CreatedRow {
   created: boolean;
   key_taken: boolean;
@@ -101,16 +111,18 @@ const asked = (keys: { parameters: string; columns: string }) => `
               OR (SELECT true FROM jobs j WHERE j.project_no = i.project_no AND j.environment = i.environment
                                             AND j.region = i.region AND j.id = i.id) IS NOT NULL AS accepted
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::smallint[], $5::uuid[], $6::text[], $7::text[],
-                $8::timestamptz[], $9::smallint[], $10::int[], $11::int[]${keys.parameters})
+                $8::timestamptz[], $9::smallint[], $10::int[], $11::int[], $12::int[], $13::uuid[]${keys.parameters})
          WITH ORDINALITY AS i (project_no, environment, region, new_shard, id, target_url, payload,
-                               run_at, max_attempts, base_seconds, cap_seconds${keys.columns}, n)
+                               run_at, max_attempts, base_seconds, cap_seconds, key_no, request_id${keys.columns}, n)
     JOIN flows f USING (project_no)`;
 
 // A run_at in the past is due from this statement on: due_at never lies behind the clock, which lets the sweep begin
 // where it ended (sweep.ts).
 const writeItems = `job AS (
-  INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds)
-  SELECT id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds
+  INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds,
+                    cap_seconds, key_no, request_id)
+  SELECT id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds,
+         key_no, request_id
     FROM item WHERE accepted
       ON CONFLICT (project_no, environment, region, id) DO NOTHING
   RETURNING project_no, environment, region, id, run_at, max_attempts
@@ -134,7 +146,7 @@ WITH item AS MATERIALIZED (${asked({ parameters: "", columns: "" })}
 // Keys come first and in one order, so that two gateways whose requests have several keys in common wait for each other
 // only one way round; everything else reads item, which waits for them.
 const CREATE_KEYED = `
-WITH asked AS MATERIALIZED (${asked({ parameters: ", $12::bytea[], $13::bytea[]", columns: ", digest, request_hash" })}
+WITH asked AS MATERIALIZED (${asked({ parameters: ", $14::bytea[], $15::bytea[]", columns: ", digest, request_hash" })}
 ), key AS (
   INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids)
   SELECT now(), project_no, environment, digest, request_hash, array_agg(id ORDER BY n)
@@ -144,7 +156,7 @@ WITH asked AS MATERIALIZED (${asked({ parameters: ", $12::bytea[], $13::bytea[]"
   RETURNING project_no, environment, digest
 ), item AS MATERIALIZED (
   SELECT project_no, environment, region, new_shard, id, target_url, payload, run_at, max_attempts, base_seconds,
-         cap_seconds, n, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
+         cap_seconds, key_no, request_id, n, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
     FROM (SELECT *, digest IS NULL OR (project_no, environment, digest) IN (TABLE key) AS has_key FROM asked) judged
 ), ${writeItems}, key_taken FROM item ORDER BY n`;
 
@@ -298,12 +310,16 @@ export async function cancelJob(
   db: Database,
   scope: { projectNo: ProjectNo; environment: Environment },
   id: string,
+  cause: KeyCause | null = null,
 ): Promise<Canceled> {
   for (let look = 0; look < LOOKS_MAX; look++) {
     const [open] = await db.run<{ attempt: number; is_plan_unseen: boolean }>("cancel_job", CANCEL, [
       scope.projectNo,
       environmentCode(scope.environment),
       idToUuid(id),
+      id,
+      cause === null ? null : idToUuid(cause.requestId),
+      cause?.keyNo ?? null,
     ]);
     if (open?.is_plan_unseen) await unplanRetry(db, scope, id, open.attempt);
     const job = await findJob(db, scope, id);
@@ -348,6 +364,9 @@ WITH open AS MATERIALIZED (
   UPDATE runs r SET next_retry_at = NULL FROM open
    WHERE open.run_id IS NULL AND r.job_id = open.job_id AND r.attempt = open.attempt - 1
   RETURNING r.attempt
+), audited AS (
+  INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject)
+  SELECT $5, $1, $2, $6, 'job.cancel', $4 FROM open WHERE $5::uuid IS NOT NULL
 )
 SELECT attempt, run_id IS NULL AND attempt > 1 AND NOT EXISTS (SELECT FROM unplanned) AS is_plan_unseen FROM open`;
 

@@ -2,6 +2,7 @@ import { and, eq, isNull, sql } from "drizzle-orm";
 import { idToUuid, KEY_PREFIX, uuidToId } from "../domain/ids.ts";
 import type { KeyScope } from "../domain/key.ts";
 import type { Environment, ProjectNo } from "../domain/scope.ts";
+import { type OperatorCause, recordChange } from "./audit.ts";
 import { environmentCode, environmentOf } from "./codes.ts";
 import type { Database } from "./database.ts";
 import { type ProjectRow, readProject } from "./projects.ts";
@@ -26,6 +27,8 @@ export interface KeyRow extends Omit<NewKey, "hash"> {
 /** Who a request comes from. */
 export interface Caller {
   keyId: string;
+  /** What rows name the key by. */
+  keyNo: number;
   scope: KeyScope;
   environment: Environment;
   project: ProjectRow;
@@ -49,6 +52,7 @@ export async function findCaller(db: Database, hash: Buffer): Promise<Caller | n
   if (row === undefined) return null;
   return {
     keyId: uuidToId(KEY_PREFIX, row.key_id),
+    keyNo: row.key_no,
     scope: row.scope,
     environment: environmentOf(row.environment),
     project: readProject(row),
@@ -56,12 +60,17 @@ export async function findCaller(db: Database, hash: Buffer): Promise<Caller | n
 }
 
 const FIND_CALLER = `
-SELECT k.id AS key_id, k.scope, k.environment, p.no, p.id, p.name, p.plan, p.default_region AS "defaultRegion",
+SELECT k.id AS key_id, k.no AS key_no, k.scope, k.environment, p.no, p.id, p.name, p.plan, p.default_region AS "defaultRegion",
        p.api_version AS "apiVersion", p.requests_per_minute AS "requestsPerMinute", p.concurrency, p.schedules
   FROM api_keys k JOIN projects p ON p.no = k.project_no
  WHERE k.hash = $1 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())`;
 
-type CallerRow = Parameters<typeof readProject>[0] & { key_id: string; scope: KeyScope; environment: number };
+type CallerRow = Parameters<typeof readProject>[0] & {
+  key_id: string;
+  key_no: number;
+  scope: KeyScope;
+  environment: number;
+};
 
 export async function findKey(db: Database, id: string): Promise<KeyRow | null> {
   const [row] = await db.drizzle
@@ -77,14 +86,28 @@ export async function listKeys(db: Database, projectNo: ProjectNo): Promise<KeyR
   ).map(readKey);
 }
 
+export async function createKey(db: Database, key: NewKey, cause: OperatorCause): Promise<void> {
+  await db.drizzle.transaction(async (tx) => {
+    await addKey(tx, key);
+    const { id: subject, projectNo, environment, scope, name } = key;
+    const detail = { scope, name, expires_at: key.expiresAt };
+    await recordChange(tx, cause, { action: "key.create", projectNo, environment, subject, detail });
+  });
+}
+
 /** False if there is no such key, or it was revoked before. */
-export async function revokeKey(db: Database, id: string): Promise<boolean> {
-  const rows = await db.drizzle
-    .update(apiKeys)
-    .set({ revokedAt: sql`now()` })
-    .where(and(eq(apiKeys.id, idToUuid(id)), isNull(apiKeys.revokedAt)))
-    .returning({ id: apiKeys.id });
-  return rows.length === 1;
+export async function revokeKey(db: Database, id: string, cause: OperatorCause): Promise<boolean> {
+  return db.drizzle.transaction(async (tx) => {
+    const [row] = await tx
+      .update(apiKeys)
+      .set({ revokedAt: sql`now()` })
+      .where(and(eq(apiKeys.id, idToUuid(id)), isNull(apiKeys.revokedAt)))
+      .returning();
+    if (row === undefined) return false;
+    const { projectNo, environment } = readKey(row);
+    await recordChange(tx, cause, { action: "key.revoke", projectNo, environment, subject: id });
+    return true;
+  });
 }
 
 /** Adds the successor of a key and lets the key itself expire after the overlap, in one transaction. */
@@ -93,6 +116,7 @@ export async function replaceKey(
   id: string,
   successor: NewKey,
   overlapHours: number,
+  cause: OperatorCause,
 ): Promise<void> {
   await db.drizzle.transaction(async (tx) => {
     await addKey(tx, successor);
@@ -101,6 +125,9 @@ export async function replaceKey(
       .update(apiKeys)
       .set({ expiresAt: sql`least(${apiKeys.expiresAt}, ${end})` })
       .where(eq(apiKeys.id, idToUuid(id)));
+    const { projectNo, environment } = successor;
+    const detail = { successor: successor.id, overlap_hours: overlapHours };
+    await recordChange(tx, cause, { action: "key.rotate", projectNo, environment, subject: id, detail });
   });
 }
 

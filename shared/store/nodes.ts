@@ -1,5 +1,6 @@
-import { JOB_PREFIX, RUN_PREFIX, uuidToId } from "../domain/ids.ts";
+import { idToUuid, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../domain/ids.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
+import type { OperatorCause } from "./audit.ts";
 import { environmentOf, regionCode, regionOf } from "./codes.ts";
 import { column, type Database } from "./database.ts";
 
@@ -64,16 +65,27 @@ export async function beatNode(db: Database, id: number): Promise<boolean> {
 
 /**
  * Declares a node dead. It waits for claims that are under way and none follows; what the node had on the wire is
- * thereby lost and may be rescued. Only for a node whose death is proved.
+ * thereby lost and may be rescued. Only for a node whose death is proved, or on an operator's word.
  */
-export async function declareNodeDead(db: Database, id: number): Promise<boolean> {
-  const rows = await db.run(
-    "declare_dead",
-    "UPDATE nodes SET dead = true WHERE id = $1 AND NOT dead RETURNING id",
-    [id],
-  );
+export async function declareNodeDead(
+  db: Database,
+  id: number,
+  cause: OperatorCause | null = null,
+): Promise<boolean> {
+  const values = [id, cause === null ? null : idToUuid(cause.requestId), cause?.operator ?? null];
+  const rows = await db.run("declare_dead", DECLARE_DEAD, values);
   return rows.length === 1;
 }
+
+const DECLARE_DEAD = `
+WITH declared AS (
+  UPDATE nodes SET dead = true WHERE id = $1 AND NOT dead RETURNING id, kind, name
+), audited AS (
+  INSERT INTO audit_entries (id, operator, action, subject, detail)
+  SELECT $2, $3, 'node.declare_dead', name, json_build_object('id', id, 'kind', kind)
+    FROM declared WHERE $2::uuid IS NOT NULL
+)
+SELECT id FROM declared`;
 
 /** An attempt on the wire whose node will not settle it. */
 export interface LostAttempt {

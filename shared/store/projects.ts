@@ -2,6 +2,7 @@ import { eq, sql } from "drizzle-orm";
 import { idToUuid, PROJECT_PREFIX, parseId, uuidToId } from "../domain/ids.ts";
 import { isPlan, limitsOf, PLAN_TERMS, type Plan, type PlanFacts } from "../domain/plan.ts";
 import { ENVIRONMENTS, type Environment, type ProjectNo, type Region } from "../domain/scope.ts";
+import { type KeyCause, type OperatorCause, recordChange } from "./audit.ts";
 import { environmentCode, regionCode, regionOf } from "./codes.ts";
 import type { Database } from "./database.ts";
 import { addKey, type NewKey } from "./keys.ts";
@@ -27,7 +28,11 @@ export interface NewProject {
 }
 
 /** Creates a project with its keys and signing secrets, all or nothing. */
-export async function createProject(db: Database, project: NewProject): Promise<ProjectRow> {
+export async function createProject(
+  db: Database,
+  project: NewProject,
+  cause: OperatorCause,
+): Promise<ProjectRow> {
   return db.drizzle.transaction(async (tx) => {
     const [row] = await tx
       .insert(projects)
@@ -60,6 +65,15 @@ export async function createProject(db: Database, project: NewProject): Promise<
         sealed: secret.sealed,
       })),
     );
+    const { id: subject, name, plan, defaultRegion: default_region } = project;
+    const detail = { name, plan, default_region, keys: project.keys.map(({ id }) => id) };
+    await recordChange(tx, cause, {
+      action: "project.create",
+      projectNo: row.no,
+      environment: null,
+      subject,
+      detail,
+    });
     return readProject(row);
   });
 }
@@ -95,6 +109,7 @@ export async function changeProject(
   db: Database,
   id: string,
   change: ProjectChange,
+  cause: OperatorCause,
 ): Promise<ProjectRow | null> {
   return db.drizzle.transaction(async (tx) => {
     const found = await tx
@@ -119,6 +134,19 @@ export async function changeProject(
       .update(flows)
       .set({ concurrency: limitsOf(project).concurrency, monthRunsMax: monthRunsMax(project.plan) })
       .where(eq(flows.projectNo, project.no));
+    await recordChange(tx, cause, {
+      action: "project.change",
+      projectNo: project.no,
+      environment: null,
+      subject: id,
+      detail: {
+        plan: change.plan,
+        api_version: change.apiVersion,
+        requests_per_minute: change.requestsPerMinuteOverride,
+        concurrency: change.concurrencyOverride,
+        schedules: change.schedulesOverride,
+      },
+    });
     return row === undefined ? null : readProject(row);
   });
 }
@@ -128,18 +156,30 @@ export async function updateProject(
   db: Database,
   projectNo: ProjectNo,
   change: Partial<Pick<ProjectRow, "name" | "defaultRegion">>,
+  cause: KeyCause,
 ): Promise<ProjectRow> {
   const { name, defaultRegion } = change;
-  const [row] = await db.drizzle
-    .update(projects)
-    .set({
-      name: name ?? sql`${projects.name}`,
-      defaultRegion: defaultRegion === undefined ? sql`${projects.defaultRegion}` : regionCode(defaultRegion),
-    })
-    .where(eq(projects.no, projectNo))
-    .returning();
-  if (row === undefined) throw new Error(`there is no project ${projectNo}`);
-  return readProject(row);
+  return db.drizzle.transaction(async (tx) => {
+    const [row] = await tx
+      .update(projects)
+      .set({
+        name: name ?? sql`${projects.name}`,
+        defaultRegion:
+          defaultRegion === undefined ? sql`${projects.defaultRegion}` : regionCode(defaultRegion),
+      })
+      .where(eq(projects.no, projectNo))
+      .returning();
+    if (row === undefined) throw new Error(`there is no project ${projectNo}`);
+    const project = readProject(row);
+    await recordChange(tx, cause, {
+      action: "project.update",
+      projectNo,
+      environment: null,
+      subject: project.id,
+      detail: { name, default_region: defaultRegion },
+    });
+    return project;
+  });
 }
 
 /** The runs that started in a UTC month (YYYY-MM): all of them, and by day (YYYY-MM-DD) those of one region or of all. */

@@ -1,6 +1,7 @@
 import { idToUuid, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../domain/ids.ts";
 import { RUN_STATUSES, type RunStatus } from "../domain/run.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
+import type { KeyCause } from "./audit.ts";
 import { environmentCode, regionOf, runStatusCode, runStatusOf } from "./codes.ts";
 import { column, type Database, StoreUnavailable } from "./database.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
@@ -118,6 +119,7 @@ export async function retryRun(
   runId: string,
   newRunId: string,
   key: KeyToTake | null = null,
+  cause: KeyCause | null = null,
 ): Promise<Retried> {
   for (let look = 0; look < LOOKS_MAX; look++) {
     const [row] = await db.run<RetryRow>("retry_run", RETRY, [
@@ -127,6 +129,10 @@ export async function retryRun(
       idToUuid(newRunId),
       key?.digest ?? null,
       key?.requestHash ?? null,
+      cause === null ? null : idToUuid(cause.requestId),
+      cause?.keyNo ?? null,
+      runId,
+      newRunId,
     ]);
     if (row?.outcome === "retried") {
       const jobId = uuidToId(JOB_PREFIX, row.job_id);
@@ -230,6 +236,10 @@ WITH asked AS MATERIALIZED (
   INSERT INTO usage_days AS u (project_no, day, region, runs)
   SELECT $1, now()::date, region, 1 FROM decided WHERE outcome = 'retried'
       ON CONFLICT (project_no, day, region) DO UPDATE SET runs = u.runs + 1
+), audited AS (
+  INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject, detail)
+  SELECT $7, $1, $2, $8, 'run.retry', $9, json_build_object('run_id', $10::text)
+    FROM decided WHERE outcome = 'retried' AND $7::uuid IS NOT NULL
 )
 SELECT d.outcome, d.job_id, d.region, d.attempt, (extract(epoch FROM now()) * 1000)::float8 AS started_at, l.shard,
        d.was_queued AND NOT EXISTS (SELECT FROM unplanned) AS is_plan_unseen

@@ -6,6 +6,7 @@ import {
   date,
   index,
   integer,
+  json,
   pgTable,
   primaryKey,
   smallint,
@@ -49,6 +50,7 @@ export const apiKeys = pgTable(
     expiresAt: instant("expires_at"),
     revokedAt: instant("revoked_at"),
     lastUsedAt: instant("last_used_at"),
+    no: integer("no").generatedAlwaysAsIdentity().unique(),
   },
   (table) => [index("api_keys_project").on(table.projectNo)],
 );
@@ -195,6 +197,8 @@ export const jobs = pgTable(
     scheduleId: uuid("schedule_id"),
     targetUrl: text("target_url").notNull(),
     payload: text("payload").notNull(),
+    keyNo: integer("key_no"),
+    requestId: uuid("request_id"),
   },
   (table) => [primaryKey({ columns: [table.projectNo, table.environment, table.region, table.id] })],
 );
@@ -258,4 +262,20 @@ export const runs = pgTable(
     unique("runs_job_id_attempt_key").on(table.jobId, table.attempt),
     index("runs_listed").on(table.projectNo, table.environment, table.status, table.id),
   ],
+);
+
+export const auditEntries = pgTable(
+  "audit_entries",
+  {
+    id: uuid("id").primaryKey(),
+    recordedAt: instant("recorded_at").notNull().defaultNow(),
+    projectNo: integer("project_no"),
+    environment: smallint("environment"),
+    keyNo: integer("key_no"),
+    operator: text("operator"),
+    action: text("action").notNull(),
+    subject: text("subject").notNull(),
+    detail: json("detail"),
+  },
+  (table) => [index("audit_entries_project").on(table.projectNo, table.id)],
 );

@@ -1,6 +1,7 @@
 import { and, desc, eq, isNull, sql } from "drizzle-orm";
 import { idToUuid } from "../domain/ids.ts";
 import type { Environment, ProjectNo } from "../domain/scope.ts";
+import { type OperatorCause, recordChange } from "./audit.ts";
 import { environmentCode } from "./codes.ts";
 import { column, type Database } from "./database.ts";
 import { signingSecrets } from "./schema.ts";
@@ -44,6 +45,7 @@ export async function rotateSigningSecret(
   db: Database,
   secret: { id: string; projectNo: ProjectNo; environment: Environment; sealed: Buffer },
   overlapHours: number,
+  cause: OperatorCause,
 ): Promise<void> {
   await db.drizzle.transaction(async (tx) => {
     const environment = environmentCode(secret.environment);
@@ -60,5 +62,13 @@ export async function rotateSigningSecret(
     await tx
       .insert(signingSecrets)
       .values({ id: idToUuid(secret.id), projectNo: secret.projectNo, environment, sealed: secret.sealed });
+    const { id: subject, projectNo } = secret;
+    await recordChange(tx, cause, {
+      action: "secret.rotate",
+      projectNo,
+      environment: secret.environment,
+      subject,
+      detail: { overlap_hours: overlapHours },
+    });
   });
 }

@@ -1,5 +1,6 @@
 import { randomBytes } from "node:crypto";
 import pg from "pg";
+import { testCause } from "../../test/support/cause.ts";
 import { createTestDatabase } from "../../test/support/postgres.ts";
 import { createIdSource, JOB_PREFIX, PROJECT_PREFIX, RUN_PREFIX } from "../domain/ids.ts";
 import type { Plan } from "../domain/plan.ts";
@@ -77,19 +78,23 @@ export async function startStore(options: { connections?: number } = {}): Promis
     db,
     url: database.url,
     async addProject({ plan = "scale", concurrency } = {}) {
-      const project = await createProject(db, {
-        id: ids.next(PROJECT_PREFIX, Date.now()),
-        name: "test",
-        plan,
-        defaultRegion: "us-east",
-        apiVersion: NEWEST_API_VERSION,
-        keys: [],
-        secrets: (["development", "production"] as const).map((environment) => ({
-          id: ids.next("sec_", Date.now()),
-          environment,
-          sealed: randomBytes(40),
-        })),
-      });
+      const project = await createProject(
+        db,
+        {
+          id: ids.next(PROJECT_PREFIX, Date.now()),
+          name: "test",
+          plan,
+          defaultRegion: "us-east",
+          apiVersion: NEWEST_API_VERSION,
+          keys: [],
+          secrets: (["development", "production"] as const).map((environment) => ({
+            id: ids.next("sec_", Date.now()),
+            environment,
+            sealed: randomBytes(40),
+          })),
+        },
+        testCause(),
+      );
       if (concurrency !== undefined) {
         await direct.query("UPDATE flows SET concurrency = $2 WHERE project_no = $1", [
           project.no,
@@ -116,6 +121,7 @@ export async function startStore(options: { connections?: number } = {}): Promis
       maxAttempts: 5,
       baseSeconds: 1,
       capSeconds: 1,
+      cause: null,
       ...wish,
     }),
     async addJobs(projectNo, count, wish) {

@@ -71,6 +71,7 @@ async function measure(projectCount: number): Promise<string[]> {
       maxAttempts: 3,
       baseSeconds: 1,
       capSeconds: 1,
+      cause: null,
     }));
     await createJobs(db, jobs, lanes);
   }

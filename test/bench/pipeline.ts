@@ -13,6 +13,7 @@ import { type Database, openDatabase } from "../../shared/store/database.ts";
 import { createJobs } from "../../shared/store/jobs.ts";
 import { migrate } from "../../shared/store/migrate.ts";
 import { changeProject, type ProjectRow } from "../../shared/store/projects.ts";
+import { testCause } from "../support/cause.ts";
 import { startNatsServer } from "../support/nats-server.ts";
 import { createTestDatabase } from "../support/postgres.ts";
 import { formatCount, printTable, summarize } from "./measure.ts";
@@ -250,7 +251,7 @@ async function composeStage(
     defaultRegion: "us-east",
   });
   // The load is one project's, whose plan would allow less.
-  await changeProject(db, project.id, { requestsPerMinuteOverride: 1_000_000 });
+  await changeProject(db, project.id, { requestsPerMinuteOverride: 1_000_000 }, testCause());
 
   const pids = new Map<string, number>([["load", 0]]);
   const spawn = (name: string, command: string[], environment: Record<string, string>) => {
@@ -324,7 +325,7 @@ async function composeStage(
         return rows.length === 0;
       }),
     async setConcurrency(concurrency) {
-      await changeProject(db, project.id, { concurrencyOverride: concurrency });
+      await changeProject(db, project.id, { concurrencyOverride: concurrency }, testCause());
     },
     store: (count, dueAt) => storeJobs(db, project, `${sinkOrigin}/hook`, count, dueAt),
     async cpuUs() {
@@ -357,6 +358,7 @@ async function storeJobs(
       maxAttempts: 5,
       baseSeconds: 10,
       capSeconds: 3_600,
+      cause: null,
     }));
     await createJobs(db, jobs, lanes);
   }

@@ -226,6 +226,7 @@ async function createWorker(db: Database): Promise<ChurningWorker> {
         maxAttempts: 5,
         baseSeconds: 10,
         capSeconds: 3_600,
+        cause: null,
       } as const;
     });
     const created = await createJobs(db, jobs, knownLanes);

@@ -20,6 +20,7 @@ import { joinCell } from "../../shared/store/membership.ts";
 import { migrate } from "../../shared/store/migrate.ts";
 import { createProject, type ProjectRow } from "../../shared/store/projects.ts";
 import { listRuns, type RunRow } from "../../shared/store/runs.ts";
+import { testCause } from "./cause.ts";
 import { createTestDatabase } from "./postgres.ts";
 
 /** A database, a bus, and as many workers and delivery nodes of this process as a test starts; every project its own. */
@@ -107,19 +108,23 @@ export async function startCell(options: { bus?: Bus } = {}): Promise<Cell> {
     url: database.url,
     async addProject({ plan = "scale", concurrency } = {}) {
       const secrets = { development: makeSecret(randomBytes), production: makeSecret(randomBytes) };
-      const project = await createProject(db, {
-        id: ids.next(PROJECT_PREFIX, clock.now()),
-        name: "test",
-        plan,
-        defaultRegion: "us-east",
-        apiVersion: NEWEST_API_VERSION,
-        keys: [],
-        secrets: (["development", "production"] as const).map((environment) => ({
-          id: ids.next("sec_", clock.now()),
-          environment,
-          sealed: seal.seal(secrets[environment]),
-        })),
-      });
+      const project = await createProject(
+        db,
+        {
+          id: ids.next(PROJECT_PREFIX, clock.now()),
+          name: "test",
+          plan,
+          defaultRegion: "us-east",
+          apiVersion: NEWEST_API_VERSION,
+          keys: [],
+          secrets: (["development", "production"] as const).map((environment) => ({
+            id: ids.next("sec_", clock.now()),
+            environment,
+            sealed: seal.seal(secrets[environment]),
+          })),
+        },
+        testCause(),
+      );
       if (concurrency !== undefined) {
         await db.run("set_limit", "UPDATE flows SET concurrency = $2 WHERE project_no = $1", [
           project.no,
@@ -141,6 +146,7 @@ export async function startCell(options: { bus?: Bus } = {}): Promise<Cell> {
         maxAttempts: wish.maxAttempts ?? 5,
         baseSeconds: wish.baseSeconds ?? 1,
         capSeconds: wish.capSeconds ?? 1,
+        cause: null,
       }));
       const created = await createJobs(db, jobs, lanes);
       for (const [index, job] of jobs.entries()) {

@@ -25,6 +25,7 @@ import { migrate } from "../../shared/store/migrate.ts";
 import { addNode } from "../../shared/store/nodes.ts";
 import { changeProject, createProject } from "../../shared/store/projects.ts";
 import { settleAttempts } from "../../shared/store/settle.ts";
+import { testCause } from "./cause.ts";
 import { createTestDatabase } from "./postgres.ts";
 
 /** A gateway on a real socket over a migrated database of its own, and what tests need to drive it. */
@@ -145,21 +146,25 @@ export async function startTestGateway(
 
     async addProject(plan = "pro", { requestRate = HIGH_REQUEST_RATE } = {}) {
       const keys = ENVIRONMENTS.map((environment) => makeTestKey({ environment }));
-      const row = await createProject(direct, {
-        id: ids.next(PROJECT_PREFIX, Date.now()),
-        name: "Test",
-        plan,
-        defaultRegion: "us-east",
-        apiVersion: NEWEST_API_VERSION,
-        keys: keys.map(({ row }) => row),
-        secrets: ENVIRONMENTS.map((environment) => ({
-          id: ids.next(KEY_PREFIX, Date.now()),
-          environment,
-          sealed: randomBytes(32),
-        })),
-      });
+      const row = await createProject(
+        direct,
+        {
+          id: ids.next(PROJECT_PREFIX, Date.now()),
+          name: "Test",
+          plan,
+          defaultRegion: "us-east",
+          apiVersion: NEWEST_API_VERSION,
+          keys: keys.map(({ row }) => row),
+          secrets: ENVIRONMENTS.map((environment) => ({
+            id: ids.next(KEY_PREFIX, Date.now()),
+            environment,
+            sealed: randomBytes(32),
+          })),
+        },
+        testCause(),
+      );
       if (requestRate !== "of its plan") {
-        await changeProject(direct, row.id, { requestsPerMinuteOverride: requestRate });
+        await changeProject(direct, row.id, { requestsPerMinuteOverride: requestRate }, testCause());
       }
       const [development, production] = keys.map(({ key }) => key);
       if (development === undefined || production === undefined) throw new Error("a key is missing");

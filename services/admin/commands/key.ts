@@ -6,7 +6,7 @@ import { checkName } from "../../../shared/domain/name.ts";
 import { ENVIRONMENTS } from "../../../shared/domain/scope.ts";
 import { askTime, type Database } from "../../../shared/store/database.ts";
 import {
-  addKey,
+  createKey,
   findKey,
   type KeyRow,
   listKeys,
@@ -14,6 +14,7 @@ import {
   replaceKey,
   revokeKey,
 } from "../../../shared/store/keys.ts";
+import { makeCause } from "../cause.ts";
 import { type Command, parseChoice, parseIdOf, parseInteger, Refusal, table } from "../command.ts";
 import { hashKey } from "../create-project.ts";
 import { requireProject } from "./project.ts";
@@ -41,7 +42,7 @@ export const keyCreate: Command = {
     const now = await askTime(db);
     const expiresAt = lifeMs === null ? null : new Date(now + lifeMs);
     const made = make({ projectNo: project.no, environment, scope, name, expiresAt }, now);
-    await addKey(db.drizzle, made.row);
+    await createKey(db, made.row, await makeCause(db));
     return show(made);
   },
 };
@@ -89,7 +90,7 @@ export const keyRevoke: Command = {
   async run(input, { db }) {
     const key = await requireKey(db, input.operand);
     // What was revoked before is revoked: whoever asks twice has what they want.
-    await revokeKey(db, key.id);
+    await revokeKey(db, key.id, await makeCause(db));
     return { json: { id: key.id, revoked: true }, text: `${key.id} is revoked` };
   },
 };
@@ -112,7 +113,7 @@ export const keyRotate: Command = {
     const { projectNo, environment, scope, name, expiresAt } = key;
     // A key that was to end goes on to end: its successor is no way around that.
     const made = make({ projectNo, environment, scope, name, expiresAt }, now);
-    await replaceKey(db, key.id, made.row, overlapHours);
+    await replaceKey(db, key.id, made.row, overlapHours, await makeCause(db));
     return show(made);
   },
 };

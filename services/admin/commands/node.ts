@@ -1,4 +1,5 @@
 import { declareNodeDead, listNodes } from "../../../shared/store/nodes.ts";
+import { makeCause } from "../cause.ts";
 import { type Command, Refusal, table } from "../command.ts";
 
 const DECIMALS = 1;
@@ -46,7 +47,7 @@ export const nodeDead: Command = {
     const living = (await listNodes(db)).filter((node) => node.name === name && !node.dead);
     const declared: { id: number; kind: string }[] = [];
     for (const { id, kind } of living) {
-      if (await declareNodeDead(db, id)) declared.push({ id, kind });
+      if (await declareNodeDead(db, id, await makeCause(db))) declared.push({ id, kind });
     }
     if (declared.length === 0) throw new Refusal(`there is no living node named ${name}`);
     const kinds = declared.map(({ kind }) => kind).join(" and ");

@@ -13,6 +13,7 @@ import {
   type ProjectChange,
   type ProjectRow,
 } from "../../../shared/store/projects.ts";
+import { makeCause } from "../cause.ts";
 import {
   type Command,
   type Input,
@@ -95,7 +96,7 @@ export const projectSet: Command = {
   options: ["plan", "requests-per-minute", "concurrency", "schedules", "api-version"],
   async run(input, { db }) {
     const id = parseIdOf(PROJECT_PREFIX, input.operand, "ID");
-    const row = await changeProject(db, id, readChange(input));
+    const row = await changeProject(db, id, readChange(input), await makeCause(db));
     if (row === null) throw new Refusal(`there is no project ${id}`);
     const project = await view(db, row);
     return { json: { project }, text: describe(project) };

@@ -4,6 +4,7 @@ import { ENVIRONMENTS } from "../../../shared/domain/scope.ts";
 import { makeSecret } from "../../../shared/domain/signing.ts";
 import { askTime } from "../../../shared/store/database.ts";
 import { rotateSigningSecret } from "../../../shared/store/secrets.ts";
+import { makeCause } from "../cause.ts";
 import { type Command, parseChoice, table } from "../command.ts";
 import { SECRET_ID_PREFIX } from "../create-project.ts";
 import { requireProject } from "./project.ts";
@@ -25,6 +26,7 @@ export const secretRotate: Command = {
       db,
       { id, projectNo: project.no, environment, sealed: seal.seal(secret) },
       OVERLAP_HOURS,
+      await makeCause(db),
     );
     return {
       json: { project_id: project.id, environment, secret },

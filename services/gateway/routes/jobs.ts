@@ -11,12 +11,13 @@ import {
 } from "../../../shared/contract/job.ts";
 import { viewList } from "../../../shared/contract/list.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
-import { type IdSource, idTimeMs, JOB_PREFIX, parseId } from "../../../shared/domain/ids.ts";
+import { type IdSource, idTimeMs, JOB_PREFIX, parseId, retypeId } from "../../../shared/domain/ids.ts";
 import { decideCancel, type JobContext } from "../../../shared/domain/job.ts";
 import { parseQuery } from "../../../shared/domain/page.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { TargetRules } from "../../../shared/domain/target.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
+import type { KeyCause } from "../../../shared/store/audit.ts";
 import { type Database, StoreUnavailable } from "../../../shared/store/database.ts";
 import type { KeyToTake } from "../../../shared/store/idempotency.ts";
 import {
@@ -53,17 +54,22 @@ export function jobRoutes(options: {
 
   /** Creates all of them, or none with the key taken. Throws ApiError. */
   async function create(
-    scope: ApiRequest["scope"],
+    request: ApiRequest,
     accepted: readonly AcceptedJob[],
     key: KeyToTake | null,
   ): Promise<JobToCreate[] | "key_taken"> {
+    const { scope } = request;
     const shard = shardOf(scope.projectNo, shardsPerRegion);
+    const cause = request.cause();
     const now = clock.now();
-    const jobs = accepted.map(({ targetUrl, region, retryPolicy, payloadText, runAt }): JobToCreate => {
-      const id = ids.next(JOB_PREFIX, now);
-      const fields = { targetUrl, payload: payloadText, runAt: runAt ?? idTimeMs(id), ...retryPolicy };
-      return { id, ...scope, region, shard, ...fields, ...(key === null ? {} : { key }) };
-    });
+    const jobs = accepted.map(
+      ({ targetUrl, region, retryPolicy, payloadText, runAt }, index): JobToCreate => {
+        // The first has the 128 bits of its request, so that for most jobs nothing needs to be kept of the request.
+        const id = index === 0 ? retypeId(cause.requestId, JOB_PREFIX) : ids.next(JOB_PREFIX, now);
+        const fields = { targetUrl, payload: payloadText, runAt: runAt ?? idTimeMs(id), ...retryPolicy };
+        return { id, ...scope, region, shard, cause, ...fields, ...(key === null ? {} : { key }) };
+      },
+    );
     const [created] = await creation.submit(jobs);
     if (created?.kind === "quota_exceeded") throw quotaExceeded();
     return created?.kind === "key_taken" ? "key_taken" : jobs;
@@ -78,7 +84,7 @@ export function jobRoutes(options: {
       async create(request, key, body) {
         parseQuery(request.query, []);
         const accepted = readNewJob(body, contextOf(request));
-        const jobs = await create(request.scope, [accepted], key);
+        const jobs = await create(request, [accepted], key);
         return jobs === "key_taken" ? jobs : { status: 201, text: oneText(jobs) };
       },
       async replay({ scope }, { jobIds }) {
@@ -93,7 +99,7 @@ export function jobRoutes(options: {
       async create(request, key, body) {
         parseQuery(request.query, []);
         const accepted = readNewJobBatch(body, contextOf(request));
-        const jobs = await create(request.scope, accepted, key);
+        const jobs = await create(request, accepted, key);
         return jobs === "key_taken" ? jobs : { status: 201, text: jobBatchText(jobs.map(newJobFacts)) };
       },
       async replay({ scope }, { jobIds }) {
@@ -150,10 +156,10 @@ export function jobRoutes(options: {
       path: "/v2/jobs/:id",
       resource: "jobs",
       body: null,
-      async answer({ scope, id, query }) {
+      async answer({ scope, id, query, cause }) {
         const jobId = readJobId(id);
         parseQuery(query, []);
-        const job = await cancel(db, scope, jobId);
+        const job = await cancel(db, scope, jobId, cause());
         return { status: 200, text: JSON.stringify(viewCanceledJob(summaryFacts(job))) };
       },
     },
@@ -164,9 +170,14 @@ export function jobRoutes(options: {
 const CANCEL_TRIES_MAX = 5;
 
 /** Throws ApiError for a job that is unknown or has ended. */
-async function cancel(db: Database, scope: ApiRequest["scope"], id: string): Promise<JobSummary> {
+async function cancel(
+  db: Database,
+  scope: ApiRequest["scope"],
+  id: string,
+  cause: KeyCause,
+): Promise<JobSummary> {
   for (let attempt = 0; attempt < CANCEL_TRIES_MAX; attempt++) {
-    const canceled = await cancelJob(db, scope, id);
+    const canceled = await cancelJob(db, scope, id, cause);
     if (canceled.kind === "canceled") return canceled.job;
     const job = canceled.kind === "conflict" ? await findJob(db, scope, id) : null;
     if (job === null) throw resourceNotFound();

@@ -52,7 +52,8 @@ export function projectRoutes(options: {
       async answer(request, body) {
         parseQuery(request.query, []);
         const { no, plan } = request.caller.project;
-        const project = await updateProject(db, no, readProjectUpdate(body.value, plan));
+        const change = readProjectUpdate(body.value, plan);
+        const project = await updateProject(db, no, change, request.cause());
         authenticator.forget(no);
         return show(request, project);
       },

@@ -9,6 +9,7 @@ import { retainedSince } from "../../../shared/domain/plan.ts";
 import type { Region } from "../../../shared/domain/scope.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
+import type { KeyCause } from "../../../shared/store/audit.ts";
 import { type Database, StoreUnavailable } from "../../../shared/store/database.ts";
 import type { KeyToTake } from "../../../shared/store/idempotency.ts";
 import { findJob } from "../../../shared/store/jobs.ts";
@@ -81,7 +82,7 @@ export function runRoutes(options: {
         await findRetained(request, runId);
         const { scope } = request;
         const newRunId = ids.next(RUN_PREFIX, clock.now());
-        const retried = await retry(db, scope, runId, newRunId, key);
+        const retried = await retry(db, scope, runId, newRunId, key, request.cause());
         if (retried === "key_taken") return retried;
         const { run, region, shard } = retried;
         const { jobId, attempt, startedAt: dueAt } = run;
@@ -111,9 +112,10 @@ async function retry(
   runId: string,
   newRunId: string,
   key: KeyToTake | null,
+  cause: KeyCause,
 ): Promise<{ run: RunRow; region: Region; shard: number | null } | "key_taken"> {
   for (let attempt = 0; attempt < RETRY_TRIES_MAX; attempt++) {
-    const retried = await retryRun(db, scope, runId, newRunId, key);
+    const retried = await retryRun(db, scope, runId, newRunId, key, cause);
     switch (retried.kind) {
       case "retried":
         return retried;

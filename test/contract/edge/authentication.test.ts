@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { makeKey } from "../../../shared/domain/key.ts";
 import { revokeKey } from "../../../shared/store/keys.ts";
+import { testCause } from "../../support/cause.ts";
 import {
   parseRaw,
   readRefusal,
@@ -29,7 +30,7 @@ describe("a request under /v2", () => {
   test("needs a key: every reason has one message, and no answer tells more", async () => {
     const { key: expired } = await gateway.addKey(project, { expiresAt: new Date(Date.now() - 1_000) });
     const { key: revoked, id } = await gateway.addKey(project, {});
-    await revokeKey(gateway.db, id);
+    await revokeKey(gateway.db, id, testCause());
     const { production } = project;
     const mistyped = production.slice(0, -1) + (production.endsWith("a") ? "b" : "a");
     const answers = [
@@ -74,7 +75,7 @@ describe("a request under /v2", () => {
     async () => {
       const { key, id } = await gateway.addKey(project, {});
       expect((await get(`Bearer ${key}`)).status).toBe(200);
-      await revokeKey(gateway.db, id);
+      await revokeKey(gateway.db, id, testCause());
       const revokedAt = performance.now();
       let isRefused = false;
       while (!isRefused && performance.now() - revokedAt < NOTICED_MS_MAX) {

@@ -1,0 +1,111 @@
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { hostname } from "node:os";
+import { createLog } from "../../shared/platform/log.ts";
+import { type Database, openDatabase } from "../../shared/store/database.ts";
+import { addNode } from "../../shared/store/nodes.ts";
+import { createTestDatabase, type TestDatabase } from "../../test/support/postgres.ts";
+import { runProgram } from "./test-support.ts";
+
+interface Entry {
+  id: string;
+  at: string;
+  request_id: string;
+  by: object;
+  action: string;
+  subject: string;
+  project_id: string | null;
+  environment: string | null;
+  detail: object | null;
+}
+
+const SECRETS_KEY = new Uint8Array(32).fill(5).toBase64();
+const OPERATOR = { kind: "operator", name: `dana@${hostname()}` };
+
+let database: TestDatabase;
+let db: Database;
+beforeAll(async () => {
+  database = await createTestDatabase("audit");
+  await runProgram("migrate.ts", [], { DATABASE_URL: database.url });
+  db = openDatabase(database.url, { connections: 1, log: createLog({ level: "silent", name: "test" }) });
+});
+afterAll(async () => {
+  await db.close();
+  await database.drop();
+});
+
+async function ask<T = object>(...words: string[]): Promise<T> {
+  const settings = { DATABASE_URL: database.url, SECRETS_KEY, SUDO_USER: "dana" };
+  const { code, stdout, stderr } = await runProgram("main.ts", [...words, "--json"], settings);
+  expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+  return JSON.parse(stdout) as T;
+}
+
+const list = (...words: string[]) => ask<{ data: Entry[]; next: string | null }>("audit", "list", ...words);
+
+test("every command that changes something is recorded with the operator, what was changed, and nothing secret", async () => {
+  const { project, keys } = await ask<{ project: { id: string }; keys: Record<string, string> }>(
+    ...["project", "create", "--name", "Acme", "--plan", "pro"],
+  );
+  const place = ["--project", project.id, "--environment", "production"];
+  await ask("project", "set", project.id, "--plan", "scale", "--concurrency", "7");
+  const made = await ask<{ id: string; key: string }>("key", "create", ...place, "--name", "CI");
+  const next = await ask<{ id: string; key: string }>("key", "rotate", made.id, "--overlap-hours", "2");
+  await ask("key", "revoke", made.id);
+  const { secret } = await ask<{ secret: string }>("secret", "rotate", ...place);
+  for (const kind of ["worker", "delivery"] as const) {
+    await addNode(db, { kind, name: "both", regions: ["us-east"], process: "p" });
+  }
+  await ask("node", "dead", "both");
+  // None of these changes anything.
+  await ask("key", "revoke", made.id);
+  await ask("project", "show", project.id);
+  await ask("key", "list", "--project", project.id);
+
+  const { data, next: more } = await list();
+  expect(more).toBeNull();
+  expect(data.map(({ action, subject, detail }) => ({ action, subject, detail }))).toEqual([
+    { action: "node.declare_dead", subject: "both", detail: { id: 2, kind: "delivery" } },
+    { action: "node.declare_dead", subject: "both", detail: { id: 1, kind: "worker" } },
+    { action: "secret.rotate", subject: expect.stringMatching(/^sec_/), detail: { overlap_hours: 24 } },
+    { action: "key.revoke", subject: made.id, detail: null },
+    { action: "key.rotate", subject: made.id, detail: { successor: next.id, overlap_hours: 2 } },
+    { action: "key.create", subject: made.id, detail: { scope: "full", name: "CI", expires_at: null } },
+    { action: "project.change", subject: project.id, detail: { plan: "scale", concurrency: 7 } },
+    {
+      action: "project.create",
+      subject: project.id,
+      detail: {
+        name: "Acme",
+        plan: "pro",
+        default_region: "us-east",
+        keys: [expect.stringMatching(/^key_/), expect.stringMatching(/^key_/)],
+      },
+    },
+  ] as unknown as typeof data);
+  for (const entry of data) {
+    expect(entry.by).toEqual(OPERATOR);
+    expect(entry.request_id).toMatch(/^req_[0-9a-z]{26}$/);
+    expect(Math.abs(Date.parse(entry.at) - Date.now())).toBeLessThan(60_000);
+    expect(entry.project_id).toBe(entry.subject === "both" ? null : project.id);
+  }
+  const text = JSON.stringify(data);
+  for (const hidden of [made.key, next.key, secret, ...Object.values(keys)])
+    expect(text).not.toContain(hidden);
+
+  // The same, of one project, in pages.
+  const first = await list("--project", project.id, "--limit", "4");
+  const second = await list("--project", project.id, "--limit", "4", "--before", first.next ?? "");
+  expect([...first.data, ...second.data]).toEqual(data.filter(({ project_id }) => project_id === project.id));
+});
+
+test.each([
+  [["--limit", "0"], "--limit must be a whole number from 1 to 1000"],
+  [["--before", "job_1"], "--before must be an id that begins with aud_"],
+  [["--project", "prj_01kak0000000000000000000zz"], "there is no project"],
+])("refuses %p", async (words, message) => {
+  const { code, stderr } = await runProgram("main.ts", ["audit", "list", ...words], {
+    DATABASE_URL: database.url,
+  });
+  expect(code).toBe(1);
+  expect(stderr).toContain(message);
+});

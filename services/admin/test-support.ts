@@ -1,0 +1,22 @@
+import { join } from "node:path";
+
+export interface Answer {
+  code: number;
+  stdout: string;
+  stderr: string;
+}
+
+/** Runs a program of this folder as an operator does. */
+export async function runProgram(
+  program: "main.ts" | "migrate.ts",
+  words: readonly string[],
+  environment: Record<string, string>,
+): Promise<Answer> {
+  const child = Bun.spawn([process.execPath, join(import.meta.dir, program), ...words], {
+    env: { PATH: process.env.PATH ?? "", ...environment },
+    stdout: "pipe",
+    stderr: "pipe",
+  });
+  const [stdout, stderr, code] = await Promise.all([child.stdout.text(), child.stderr.text(), child.exited]);
+  return { code, stdout, stderr };
+}

@@ -1,0 +1,173 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { type AuditEntry, listAudit } from "../../../shared/store/audit.ts";
+import { startTestGateway, TARGET_URL, type TestGateway, type TestProject } from "../../support/gateway.ts";
+
+let gateway: TestGateway;
+beforeAll(async () => {
+  gateway = await startTestGateway();
+});
+afterAll(() => gateway.stop());
+
+async function changesOf(project: TestProject): Promise<AuditEntry[]> {
+  const entries = await listAudit(gateway.db, { projectNo: project.no, beforeId: null, limit: 1_000 });
+  return entries.filter(({ by }) => by.kind === "key");
+}
+
+/** A project with one job of each kind that the changes begin from; every change is to its production environment. */
+async function prepare() {
+  const project = await gateway.addProject();
+  const queued = await gateway.createJob(project);
+  const failed = await gateway.createJob(project, { retry_policy: { max_attempts: 1 } });
+  const { runId } = await gateway.attempt(project, failed, 1, { status: "failed", leaves: "failed" });
+  return { project, queued, failed, runId, before: await changesOf(project) };
+}
+
+type Prepared = Awaited<ReturnType<typeof prepare>>;
+
+const CHANGES: {
+  method: string;
+  path: (from: Prepared) => string;
+  body?: object;
+  action: string;
+  subject: (from: Prepared, answer: { id: string }) => string;
+  detail?: (answer: { id: string }) => object;
+}[] = [
+  {
+    method: "POST",
+    path: () => "/v2/jobs",
+    body: { target_url: TARGET_URL },
+    action: "job.create",
+    subject: (_from, { id }) => id,
+  },
+  {
+    method: "DELETE",
+    path: ({ queued }) => `/v2/jobs/${queued.id}`,
+    action: "job.cancel",
+    subject: ({ queued }) => queued.id,
+  },
+  {
+    method: "POST",
+    path: ({ runId }) => `/v2/runs/${runId}/retry`,
+    action: "run.retry",
+    subject: ({ runId }) => runId,
+    detail: ({ id }) => ({ run_id: id }),
+  },
+  {
+    method: "PATCH",
+    path: () => "/v2/project",
+    body: { name: "Renamed" },
+    action: "project.update",
+    subject: ({ project }) => project.id,
+    detail: () => ({ name: "Renamed" }),
+  },
+];
+
+describe("every change by a key is recorded with who, what, when and the request's id", () => {
+  test.each(CHANGES)("$action", async ({ method, path, body, action, subject, detail }) => {
+    const from = await prepare();
+    const since = Date.now();
+    const answer = await gateway.call(method, path(from), {
+      key: from.project.production,
+      ...(body === undefined ? {} : { body }),
+    });
+    expect(answer.status).toBeLessThan(300);
+    const view = JSON.parse(answer.text) as { id: string };
+    const [entry, ...earlier] = await changesOf(from.project);
+    expect(earlier).toEqual(from.before);
+    expect(entry).toMatchObject({
+      requestId: answer.headers.get("request-id") ?? "",
+      action,
+      subject: subject(from, view),
+      projectId: from.project.id,
+      environment: action === "project.update" ? null : "production",
+      detail: detail?.(view) ?? null,
+    } as object);
+    expect(entry?.by.kind).toBe("key");
+    expect(Math.abs((entry?.at ?? 0) - since)).toBeLessThan(60_000);
+  });
+
+  test("a batch: each job names the one request", async () => {
+    const project = await gateway.addProject();
+    const answer = await gateway.call("POST", "/v2/jobs/batch", {
+      key: project.development,
+      body: { jobs: Array.from({ length: 3 }, () => ({ target_url: TARGET_URL })) },
+    });
+    const ids = (JSON.parse(answer.text) as { data: { id: string }[] }).data.map(({ id }) => id);
+    const entries = await changesOf(project);
+    expect(entries.map(({ subject }) => subject)).toEqual(ids.toReversed());
+    for (const entry of entries) {
+      expect(entry).toMatchObject({
+        action: "job.create",
+        requestId: answer.headers.get("request-id") ?? "",
+        environment: "development",
+      });
+    }
+  });
+
+  test("the key that was used, and no other", async () => {
+    const project = await gateway.addProject();
+    const other = await gateway.addKey(project, { environment: "production" });
+    await gateway.call("POST", "/v2/jobs", { key: other.key, body: { target_url: TARGET_URL } });
+    await gateway.call("POST", "/v2/jobs", { key: project.production, body: { target_url: TARGET_URL } });
+    const [second, first] = await changesOf(project);
+    expect(first?.by).toEqual({ kind: "key", id: other.id, name: null });
+    expect(second?.by).toMatchObject({ kind: "key" });
+    expect(second?.by).not.toEqual(first?.by as object);
+  });
+});
+
+describe("what changes nothing is not recorded", () => {
+  test("a refusal, a replay and a read", async () => {
+    const { project, failed, before } = await prepare();
+    const call = (method: string, path: string, body?: object, headers: Record<string, string> = {}) =>
+      gateway.call(method, path, {
+        key: project.production,
+        headers,
+        ...(body === undefined ? {} : { body }),
+      });
+    const headers = { "Idempotency-Key": "once" };
+    await call("POST", "/v2/jobs", { target_url: TARGET_URL }, headers);
+    const after = await changesOf(project);
+    expect(after.length).toBe(before.length + 1);
+
+    expect((await call("POST", "/v2/jobs", { target_url: TARGET_URL }, headers)).status).toBe(201);
+    expect((await call("POST", "/v2/jobs", { target_url: "http://x" })).status).toBe(400);
+    expect((await call("DELETE", `/v2/jobs/${failed.id}`)).status).toBe(400);
+    expect((await call("PATCH", "/v2/project", { name: " " })).status).toBe(400);
+    expect((await call("GET", "/v2/jobs")).status).toBe(200);
+    expect(await changesOf(project)).toEqual(after);
+  });
+});
+
+describe("the record", () => {
+  test("is walked page by page, each entry once, over jobs and other changes together", async () => {
+    const { project, queued } = await prepare();
+    await gateway.call("DELETE", `/v2/jobs/${queued.id}`, { key: project.production });
+    for (let made = 0; made < 5; made++) await gateway.createJob(project);
+    const all = await listAudit(gateway.db, { projectNo: project.no, beforeId: null, limit: 1_000 });
+    expect(all.map(({ action }) => action)).toEqual([
+      ...Array.from({ length: 5 }, () => "job.create"),
+      "job.cancel",
+      "job.create",
+      "job.create",
+      "project.change",
+      "project.create",
+    ] as AuditEntry["action"][]);
+    const walked: AuditEntry[] = [];
+    for (let beforeId: string | null = null; ; ) {
+      const page = await listAudit(gateway.db, { projectNo: project.no, beforeId, limit: 3 });
+      walked.push(...page);
+      if (page.length < 3) break;
+      beforeId = page.at(-1)?.id ?? null;
+    }
+    expect(walked).toEqual(all);
+  });
+
+  test.each([
+    "UPDATE audit_entries SET operator = 'somebody else'",
+    "DELETE FROM audit_entries",
+    "TRUNCATE audit_entries",
+  ])("takes nothing but additions: %s", async (text) => {
+    await expect(gateway.query(text)).rejects.toThrow("append-only");
+  });
+});

@@ -1,0 +1,10 @@
+import { randomBytes } from "node:crypto";
+import { createIdSource, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
+import type { OperatorCause } from "../../shared/store/audit.ts";
+
+const requestIds = createIdSource(randomBytes);
+
+/** What a test changes as the operator that it plays. */
+export function testCause(): OperatorCause {
+  return { requestId: requestIds.next(REQUEST_PREFIX, Date.now()), operator: "test" };
+}
