@@ -1,0 +1,84 @@
+import { expect } from "bun:test";
+import { randomBytes } from "node:crypto";
+import fc from "fast-check";
+import { timestampOf } from "../../shared/contract/timestamp.ts";
+import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
+import type { Region } from "../../shared/domain/scope.ts";
+import { claimAttempts } from "../../shared/store/claim.ts";
+import { settleAttempts } from "../../shared/store/settle.ts";
+import { FUTURE } from "./jobs.ts";
+import { choice, pick, Step } from "./step.ts";
+
+const runIds = createIdSource(randomBytes);
+
+/** What worker and delivery do: the next attempt of a job is claimed. */
+export const claim = choice.map(
+  (index) =>
+    new Step(
+      `claim job ${index}`,
+      async (model, { gateway, project, nodeId, note }) => {
+        const owed = model.jobs.filter(
+          (job) => (job.status === "queued" || job.current !== null) && job.run_at < FUTURE,
+        );
+        const job = pick(index % 4 === 0 || owed.length === 0 ? model.jobs : owed, index);
+        // On the wire already, a claim by the same node would be granted again.
+        if (job === undefined || job.current?.isSent) return;
+        const attempt = job.current === null ? job.attempts + 1 : job.attempts;
+        const runId = job.current?.runId ?? runIds.next(RUN_PREFIX, Date.now());
+        const place = { projectNo: project.no, environment: job.env, region: job.region as Region };
+        const [claimed] = await claimAttempts(gateway.db, nodeId, [
+          { ...place, jobId: job.id, attempt, runId },
+        ]);
+        const isOwed = job.status === "queued" || job.current !== null;
+        const isBlocked = job.current === null && !model.hasQuota;
+        const isFull = model.onWire >= model.terms.concurrency;
+        const isEarly = Date.parse(job.run_at) > Date.now();
+        const reasons = [isBlocked && "blocked", isFull && "no_permit", isEarly && "early"].filter(Boolean);
+        const expected = !isOwed ? ["gone"] : reasons.length > 0 ? reasons : ["granted"];
+        expect(expected).toContain(claimed?.kind ?? "nothing");
+        note(`claim ${claimed?.kind}${job.current === null ? "" : " of a manual retry"}`);
+        if (claimed?.kind !== "granted") return;
+        expect(claimed.attempt.attemptsAllowed).toBe(job.allowed);
+        const startedAt = timestampOf(claimed.attempt.startedAt);
+        if (job.current === null) return model.begin(job, { id: runId, started_at: startedAt }, true);
+        const run = model.run(job.env, runId);
+        if (run === null) throw new Error("the owed run is missing");
+        run.started_at = startedAt;
+        job.current.isSent = true;
+      },
+      (model) => model.jobs.length > 0,
+    ),
+);
+
+/** What delivery does when an attempt has ended. */
+export const settle = fc.tuple(choice, fc.constantFrom("succeeded", "failed", "failed", "timed_out")).map(
+  ([index, status]) =>
+    new Step(
+      `settle ${index} as ${status}`,
+      async (model, { gateway, project }) => {
+        const job = pick(
+          model.jobs.filter((job) => job.current?.isSent),
+          index,
+        );
+        if (job?.current == null) return;
+        const { runId } = job.current;
+        const responseStatus = status === "timed_out" ? null : status === "succeeded" ? 200 : 500;
+        const leaves = model.end(job, { status, responseStatus });
+        await settleAttempts(gateway.db, [
+          {
+            projectNo: project.no,
+            environment: job.env,
+            region: job.region as Region,
+            jobId: job.id,
+            runId,
+            status,
+            responseStatus,
+            error: status === "succeeded" ? null : "it broke",
+            durationMs: 12,
+            next: leaves === "queued" ? { status: leaves, dueAt: Date.now() } : { status: leaves },
+          },
+        ]);
+      },
+      (model) => model.onWire > 0,
+    ),
+);
