@@ -6,7 +6,7 @@ import {
   type TestGateway,
   type TestProject,
 } from "../../support/gateway.ts";
-import { startTcpProxy, type TcpProxy } from "../tcp-proxy.ts";
+import { startTcpProxy, type TcpProxy } from "../../support/tcp-proxy.ts";
 
 /** What the API promises: 503 within 2 s, and service again within 5 s of the database's return. */
 const REFUSED_MS_MAX = 2_000;

@@ -8,6 +8,8 @@ export interface TcpProxy {
   /** Ends every connection and refuses new ones. */
   cut(): void;
   mend(): void;
+  /** From the first request that contains this text on, its connection's answers do not arrive; the request does. */
+  withholdAnswersTo(text: string): void;
   stop(): Promise<void>;
 }
 
@@ -16,6 +18,7 @@ export async function startTcpProxy(target: { host: string; port: number }): Pro
   const waiting: (() => void)[] = [];
   let isFrozen = false;
   let isCut = false;
+  let withheld: string | null = null;
 
   const server = net.createServer((client) => {
     keep(client);
@@ -39,13 +42,16 @@ export async function startTcpProxy(target: { host: string; port: number }): Pro
     if (client.destroyed) return;
     const upstream = net.connect(target.port, target.host);
     keep(upstream);
-    for (const [from, to] of [
-      [client, upstream],
-      [upstream, client],
-    ] as const) {
-      from.on("data", (chunk) => to.write(chunk));
-      from.on("close", () => to.destroy());
-    }
+    let isWithheld = false;
+    client.on("data", (chunk) => {
+      isWithheld ||= withheld !== null && chunk.includes(withheld);
+      upstream.write(chunk);
+    });
+    upstream.on("data", (chunk) => {
+      if (!isWithheld) client.write(chunk);
+    });
+    client.on("close", () => upstream.destroy());
+    upstream.on("close", () => client.destroy());
     client.resume();
   }
 
@@ -67,6 +73,9 @@ export async function startTcpProxy(target: { host: string; port: number }): Pro
     },
     mend() {
       isCut = false;
+    },
+    withholdAnswersTo(text) {
+      withheld = text;
     },
     async stop() {
       for (const socket of sockets) socket.destroy();
