@@ -1,5 +1,5 @@
 import { ConfigError, readConfig } from "../../shared/platform/config.ts";
-import { isDatabaseFault } from "../../shared/store/database.ts";
+import { isLockTimeout } from "../../shared/store/database.ts";
 import { migrate } from "../../shared/store/migrate.ts";
 import { faultText, findDatabaseUrl } from "./cell.ts";
 import { Refusal } from "./command.ts";
@@ -9,7 +9,6 @@ import { Refusal } from "./command.ts";
 /** A migration gives way to traffic that holds a table it needs, and the next try may find it free. */
 const TRIES = 10;
 const PAUSE_MS = 3_000;
-const LOCK_NOT_AVAILABLE = "55P03";
 
 try {
   await migrateWithPatience(findDatabaseUrl(readConfig(process.env, "admin")));
@@ -31,9 +30,4 @@ async function migrateWithPatience(url: string): Promise<void> {
       await Bun.sleep(PAUSE_MS);
     }
   }
-}
-
-function isLockTimeout(error: unknown): boolean {
-  const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
-  return isDatabaseFault(cause) && (cause as { code?: unknown }).code === LOCK_NOT_AVAILABLE;
 }

@@ -24,10 +24,11 @@ export interface IdSource {
 const ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz";
 const BODY_LENGTH = 26;
 const TIME_LENGTH = 10;
-const BODY_PATTERN = /^[0-7][0-9a-hjkmnp-tv-z]{25}$/;
+export const ID_BODY_PATTERN = /^[0-7][0-9a-hjkmnp-tv-z]{25}$/;
 
 /** The random bits are held as four numbers of 20 bits, each of which is exactly four characters. */
 const WORD_SIZE = 2 ** 20;
+const FIRST_WORD = "0000";
 const BYTES_PER_ID = 10;
 /** Random bytes are asked for in bulk, because a call for ten of them costs as much as one for a thousand. */
 const BYTES_PER_DRAW = BYTES_PER_ID * 128;
@@ -84,12 +85,17 @@ export function createIdSource(randomBytes: (count: number) => Uint8Array): IdSo
 /** The text itself if it is an id of that prefix in its one canonical spelling, else null. */
 export function parseId(prefix: string, text: string): string | null {
   if (text.length !== prefix.length + BODY_LENGTH || !text.startsWith(prefix)) return null;
-  return BODY_PATTERN.test(text.slice(prefix.length)) ? text : null;
+  return ID_BODY_PATTERN.test(text.slice(prefix.length)) ? text : null;
 }
 
 /** The id of the same 128 bits under another prefix. */
 export function retypeId(id: string, prefix: string): string {
   return prefix + id.slice(-BODY_LENGTH);
+}
+
+/** The least id of an instant (milliseconds since 1970): every id of that time or later is at least as great. */
+export function firstIdAt(prefix: string, at: number): string {
+  return prefix + timeText(Math.ceil(at)) + FIRST_WORD.repeat(4);
 }
 
 /** Milliseconds since 1970. The created_at of what an id names is this instant, so no row needs a column for it. */

@@ -176,7 +176,7 @@ describe("the month's quota", () => {
     const [failed = "", ...waiting] = await store.addJobs(project, 4, { maxAttempts: 1 });
     const attempt = await store.start(nodeId, project, failed);
     await settleAttempts(store.db, [settlementOf(attempt, failedWith("over"))]);
-    const scope = { projectNo: project, environment: "production" as const };
+    const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
     const retried = await retryRun(store.db, scope, attempt.granted.runId, store.newRunId());
     expect(retried.kind).toBe("retried");
     await store.query("UPDATE flows SET month_runs_max = month_runs WHERE project_no = $1", [project]);
@@ -343,7 +343,7 @@ describe("limits under concurrent claims, settlements, cancels and manual retrie
         }
         const [failed] = sample(failedRuns, 1);
         if (failed !== undefined) {
-          const scope = { projectNo: failed.projectNo, environment: "production" as const };
+          const scope = { projectNo: failed.projectNo, environment: "production" as const, sinceAt: 0 };
           const retried = await retryRun(store.db, scope, failed.runId, store.newRunId());
           if (retried.kind === "retried") attempts.set(failed.jobId, retried.run.attempt);
         }

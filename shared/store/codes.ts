@@ -1,4 +1,5 @@
 import type { TerminalStatus } from "../domain/job.ts";
+import { PLANS, type Plan } from "../domain/plan.ts";
 import { RUN_STATUSES, type RunStatus } from "../domain/run.ts";
 import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../domain/scope.ts";
 
@@ -10,6 +11,8 @@ export const regionCode = (region: Region): number => REGIONS.indexOf(region);
 export const environmentCode = (environment: Environment): number => ENVIRONMENTS.indexOf(environment);
 export const runStatusCode = (status: RunStatus): number => RUN_STATUSES.indexOf(status);
 export const endedStatusCode = (status: TerminalStatus): number => ENDED_STATUSES.indexOf(status);
+/** Where a project's runs are kept. A greater class is kept longer: a test holds that. */
+export const retentionClassOf = (plan: Plan): number => PLANS.indexOf(plan);
 
 export const regionOf = (code: number): Region => named(REGIONS, code);
 export const environmentOf = (code: number): Environment => named(ENVIRONMENTS, code);

@@ -3,6 +3,8 @@ import { drizzle } from "drizzle-orm/node-postgres";
 import { migrate as applyMigrations } from "drizzle-orm/node-postgres/migrator";
 import pg from "pg";
 import { SESSION_SETTINGS } from "./database.ts";
+import { createRunPartitions } from "./retention.ts";
+import * as schema from "./schema.ts";
 
 /** Any number of processes may call this at once; they take turns under one advisory lock. */
 const MIGRATION_LOCK = 0x6a6f6277;
@@ -22,7 +24,12 @@ export async function migrate(url: string): Promise<void> {
     await client.query("SELECT pg_advisory_lock($1)", [MIGRATION_LOCK]);
     await client.query(`SET lock_timeout = ${LOCK_TIMEOUT_MS}`);
     await client.query("SET idle_in_transaction_session_timeout = 0");
-    await applyMigrations(drizzle(client), { migrationsFolder: join(import.meta.dir, "migrations") });
+    const db = drizzle(client, { schema });
+    await applyMigrations(db, { migrationsFolder: join(import.meta.dir, "migrations") });
+    const { rows: times } = await client.query<{ now: number }>(
+      "SELECT (extract(epoch FROM now()) * 1000)::float8 AS now",
+    );
+    await createRunPartitions({ drizzle: db }, times[0]?.now ?? 0);
     const { rows } = await client.query<{ database: string }>(
       "SELECT quote_ident(current_database()) AS database",
     );

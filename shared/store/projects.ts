@@ -3,9 +3,10 @@ import { idToUuid, PROJECT_PREFIX, parseId, uuidToId } from "../domain/ids.ts";
 import { isPlan, limitsOf, PLAN_TERMS, type Plan, type PlanFacts } from "../domain/plan.ts";
 import { ENVIRONMENTS, type Environment, type ProjectNo, type Region } from "../domain/scope.ts";
 import { type KeyCause, type OperatorCause, recordChange } from "./audit.ts";
-import { environmentCode, regionCode, regionOf } from "./codes.ts";
+import { environmentCode, regionCode, regionOf, retentionClassOf } from "./codes.ts";
 import type { Database } from "./database.ts";
 import { addKey, type NewKey } from "./keys.ts";
+import { noteRunMove } from "./run-moves.ts";
 import { flows, projects, rateWindows, signingSecrets } from "./schema.ts";
 
 export interface ProjectRow extends PlanFacts {
@@ -48,6 +49,7 @@ export async function createProject(
     await tx.insert(flows).values({
       projectNo: row.no,
       concurrency: PLAN_TERMS[project.plan].concurrency,
+      retentionClass: retentionClassOf(project.plan),
       month: sql`date_trunc('month', now())::date`,
       monthRunsMax: monthRunsMax(project.plan),
     });
@@ -118,7 +120,8 @@ export async function changeProject(
       .where(eq(projects.id, idToUuid(id)))
       .for("update");
     if (found[0] === undefined) return null;
-    const project = { ...readProject(found[0]), ...change };
+    const before = readProject(found[0]);
+    const project = { ...before, ...change };
     const [row] = await tx
       .update(projects)
       .set({
@@ -132,8 +135,13 @@ export async function changeProject(
       .returning();
     await tx
       .update(flows)
-      .set({ concurrency: limitsOf(project).concurrency, monthRunsMax: monthRunsMax(project.plan) })
+      .set({
+        concurrency: limitsOf(project).concurrency,
+        monthRunsMax: monthRunsMax(project.plan),
+        retentionClass: retentionClassOf(project.plan),
+      })
       .where(eq(flows.projectNo, project.no));
+    if (retentionClassOf(project.plan) > retentionClassOf(before.plan)) await noteRunMove(tx, project.no);
     await recordChange(tx, cause, {
       action: "project.change",
       projectNo: project.no,

@@ -19,7 +19,7 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-const scope = (environment: Environment = "production") => ({ projectNo: project, environment });
+const scope = (environment: Environment = "production") => ({ projectNo: project, environment, sinceAt: 0 });
 const retry = (runId: string, newRunId = store.newRunId()) => retryRun(store.db, scope(), runId, newRunId);
 const find = (id: string) => findJob(store.db, scope(), id);
 const startOne = async (maxAttempts = 5) => {
@@ -125,7 +125,7 @@ describe("a manual retry", () => {
     await settleAttempts(store.db, [settlementOf(running)]);
     expect(await retry(running.granted.runId)).toEqual({ kind: "conflict" });
     const { runId } = await failOne("over");
-    const others = { projectNo: await store.addProject(), environment: "production" as const };
+    const others = { projectNo: await store.addProject(), environment: "production" as const, sinceAt: 0 };
     expect(await retry(store.newRunId())).toEqual({ kind: "not_found" });
     expect(await retryRun(store.db, scope("development"), runId, store.newRunId())).toEqual({
       kind: "not_found",
@@ -194,7 +194,7 @@ describe("a manual retry", () => {
     const first = await store.start(nodeId, narrow, failed);
     await settleAttempts(store.db, [settlementOf(first, failedWith("over"))]);
     const holding = await store.start(nodeId, narrow, busy);
-    const narrowScope = { projectNo: narrow, environment: "production" as const };
+    const narrowScope = { projectNo: narrow, environment: "production" as const, sinceAt: 0 };
     const retried = await retryRun(store.db, narrowScope, first.granted.runId, store.newRunId());
     const claim = store.claimOf(narrow, failed, { attempt: 2 });
     expect(kindsOf(await claimAttempts(store.db, nodeId, [claim]))).toEqual(["no_permit"]);
@@ -224,7 +224,7 @@ describe("pages of runs", () => {
             status === "succeeded" ? {} : { ...failedWith(isLast ? "over" : { dueAt: 0 }), status };
           await settleAttempts(store.db, [settlementOf(started, wish)]);
         }
-        const run = await findRun(store.db, { projectNo: owner, environment }, started.granted.runId);
+        const run = await findRun(store.db, { projectNo: owner, environment, sinceAt: 0 }, started.granted.runId);
         if (run === null) throw new Error("a started run is not found");
         expect(run).toMatchObject({ jobId, attempt, status });
         model.push({ ...run, environment });
@@ -239,7 +239,7 @@ describe("pages of runs", () => {
             .filter((run) => status === null || run.status === status)
             .map(({ environment: _, ...run }) => run)
             .sort((one, other) => (one.id < other.id ? 1 : -1));
-          expect(await walk({ projectNo: owner, environment, status, jobId })).toEqual(wanted);
+          expect(await walk({ projectNo: owner, environment, sinceAt: 0, status, jobId })).toEqual(wanted);
         }
       }
     }

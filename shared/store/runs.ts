@@ -1,4 +1,4 @@
-import { idToUuid, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../domain/ids.ts";
+import { firstIdAt, idToUuid, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../domain/ids.ts";
 import { RUN_STATUSES, type RunStatus } from "../domain/run.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
 import type { KeyCause } from "./audit.ts";
@@ -20,6 +20,9 @@ export interface RunRow {
 }
 
 type Scope = { projectNo: ProjectNo; environment: Environment };
+/** A run of an earlier id than `sinceAt` (milliseconds since 1970) is outside the project's retention and is not found. */
+export type RetainedScope = Scope & { sinceAt: number };
+const firstUuidAt = (at: number) => idToUuid(firstIdAt(RUN_PREFIX, at));
 
 const ENDED_COLUMNS = `id, job_id, attempt, status, response_status, error,
   (extract(epoch FROM started_at) * 1000)::float8 AS started_at, duration_ms,
@@ -30,12 +33,13 @@ const ENDED_CODES = `{${RUN_STATUSES.filter((status) => status !== "running")
   .map(runStatusCode)
   .join(",")}}`;
 
-/** One run, or null if this environment has none of that id. */
-export async function findRun(db: Database, scope: Scope, id: string): Promise<RunRow | null> {
+/** One run, or null if this environment has none of that id, or no longer. One in progress is always found. */
+export async function findRun(db: Database, scope: RetainedScope, id: string): Promise<RunRow | null> {
   const [row] = await db.run<Row>("find_run", FIND, [
     scope.projectNo,
     environmentCode(scope.environment),
     idToUuid(id),
+    firstUuidAt(scope.sinceAt),
   ]);
   return row === undefined ? null : readRun(row);
 }
@@ -44,9 +48,9 @@ const FIND = `
 SELECT ${RUNNING_COLUMNS} FROM open_jobs WHERE project_no = $1 AND environment = $2 AND run_id = $3
 UNION ALL
 SELECT ${ENDED_COLUMNS} FROM runs
- WHERE project_no = $1 AND environment = $2 AND status = ANY ('${ENDED_CODES}') AND id = $3`;
+ WHERE project_no = $1 AND environment = $2 AND status = ANY ('${ENDED_CODES}') AND id = $3 AND id >= $4`;
 
-export interface RunListQuery extends Scope {
+export interface RunListQuery extends RetainedScope {
   jobId: string | null;
   status: RunStatus | null;
   beforeId: string | null;
@@ -63,6 +67,7 @@ export async function listRuns(db: Database, query: RunListQuery): Promise<RunRo
     query.status === null ? column(RUN_STATUSES.map(runStatusCode)) : column([runStatusCode(query.status)]),
     query.beforeId === null ? NEWEST_UUID : idToUuid(query.beforeId),
     query.limit,
+    firstUuidAt(query.sinceAt),
   ];
   const rows =
     query.jobId === null
@@ -82,7 +87,7 @@ SELECT * FROM (
     FROM unnest($3::smallint[]) AS s (status)
    CROSS JOIN LATERAL (
      SELECT ${ENDED_COLUMNS} FROM runs
-      WHERE project_no = $1 AND environment = $2 AND status = s.status AND id < $4
+      WHERE project_no = $1 AND environment = $2 AND status = s.status AND id < $4 AND id >= $6
       ORDER BY id DESC LIMIT $5) found
 ) page ORDER BY id DESC LIMIT $5`;
 
@@ -91,10 +96,10 @@ const LIST_OF_JOB = `
 SELECT * FROM (
   SELECT ${RUNNING_COLUMNS}
     FROM (SELECT * FROM open_jobs WHERE project_no = $1 AND run_id IS NOT NULL OFFSET 0) running
-   WHERE 0 = ANY ($3::smallint[]) AND environment = $2 AND job_id = $6 AND run_id < $4
+   WHERE 0 = ANY ($3::smallint[]) AND environment = $2 AND job_id = $7 AND run_id < $4
   UNION ALL
   SELECT ${ENDED_COLUMNS}
-    FROM (SELECT * FROM runs WHERE job_id = $6 OFFSET 0) ended
+    FROM (SELECT * FROM runs WHERE job_id = $7 AND id >= $6 OFFSET 0) ended
    WHERE project_no = $1 AND environment = $2 AND status = ANY ($3::smallint[]) AND id < $4
 ) page ORDER BY id DESC LIMIT $5`;
 
@@ -115,7 +120,7 @@ export type Retried =
  */
 export async function retryRun(
   db: Database,
-  scope: Scope,
+  scope: RetainedScope,
   runId: string,
   newRunId: string,
   key: KeyToTake | null = null,
@@ -133,6 +138,7 @@ export async function retryRun(
       cause?.keyNo ?? null,
       runId,
       newRunId,
+      firstUuidAt(scope.sinceAt),
     ]);
     if (row?.outcome === "retried") {
       const jobId = uuidToId(JOB_PREFIX, row.job_id);
@@ -167,7 +173,7 @@ const LOOKS_MAX = 5;
 const RETRY = `
 WITH asked AS MATERIALIZED (
   SELECT job_id FROM runs
-   WHERE project_no = $1 AND environment = $2 AND status IN (2, 3) AND id = $3
+   WHERE project_no = $1 AND environment = $2 AND status IN (2, 3) AND id = $3 AND id >= $11
 ), flow AS MATERIALIZED (
   SELECT f.project_no, date_trunc('month', now())::date AS month,
          f.month_runs_max - CASE WHEN f.month = date_trunc('month', now())::date THEN f.month_runs ELSE 0 END AS runs_left

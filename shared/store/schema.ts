@@ -34,6 +34,7 @@ export const projects = pgTable("projects", {
   requestsPerMinute: integer("requests_per_minute"),
   concurrency: integer("concurrency"),
   schedules: integer("schedules"),
+  activeSchedules: integer("active_schedules").notNull().default(0),
 });
 
 export const apiKeys = pgTable(
@@ -84,6 +85,7 @@ export const flows = pgTable("flows", {
   monthRuns: bigint("month_runs", { mode: "number" }).notNull().default(0),
   monthRunsMax: bigint("month_runs_max", { mode: "number" }),
   held: boolean("held").notNull().default(false),
+  retentionClass: smallint("retention_class").notNull(),
 });
 
 export const usageDays = pgTable(
@@ -129,6 +131,7 @@ export const idempotencyKeys = pgTable(
     requestHash: bytea("request_hash").notNull(),
     jobIds: uuid("job_ids").array().notNull(),
     runId: uuid("run_id"),
+    answer: bytea("answer"),
   },
   (table) => [
     primaryKey({ columns: [table.projectNo, table.environment, table.digest] }),
@@ -254,15 +257,21 @@ export const runs = pgTable(
     status: smallint("status").notNull(),
     attempt: smallint("attempt").notNull(),
     responseStatus: smallint("response_status"),
+    retentionClass: smallint("retention_class").notNull().default(3),
     id: uuid("id").notNull(),
     jobId: uuid("job_id").notNull(),
     error: text("error"),
   },
   (table) => [
-    unique("runs_job_id_attempt_key").on(table.jobId, table.attempt),
+    index("runs_of_job").on(table.jobId, table.attempt),
     index("runs_listed").on(table.projectNo, table.environment, table.status, table.id),
   ],
 );
+
+export const runMoves = pgTable("run_moves", {
+  projectNo: integer("project_no").primaryKey(),
+  notedAt: instant("noted_at").notNull().default(sql`clock_timestamp()`),
+});
 
 export const auditEntries = pgTable(
   "audit_entries",
@@ -278,4 +287,58 @@ export const auditEntries = pgTable(
     detail: json("detail"),
   },
   (table) => [index("audit_entries_project").on(table.projectNo, table.id)],
+);
+
+export const schedules = pgTable(
+  "schedules",
+  {
+    nextRunAt: instant("next_run_at"),
+    projectNo: integer("project_no").notNull(),
+    baseSeconds: integer("base_seconds").notNull(),
+    capSeconds: integer("cap_seconds").notNull(),
+    revision: integer("revision").notNull().default(0),
+    environment: smallint("environment").notNull(),
+    shard: smallint("shard").notNull(),
+    maxAttempts: smallint("max_attempts").notNull(),
+    paused: boolean("paused").notNull().default(false),
+    id: uuid("id").notNull(),
+    name: text("name").notNull(),
+    cron: text("cron").notNull(),
+    timezone: text("timezone").notNull(),
+    targetUrl: text("target_url").notNull(),
+    payload: text("payload").notNull(),
+  },
+  (table) => [
+    primaryKey({ columns: [table.projectNo, table.environment, table.id] }),
+    unique("schedules_name").on(table.projectNo, table.environment, table.name),
+    index("schedules_due").on(table.shard, table.nextRunAt).where(sql`${table.nextRunAt} IS NOT NULL`),
+    index("schedules_listed").on(table.projectNo, table.environment, table.paused, table.id),
+  ],
+);
+
+export const firings = pgTable(
+  "firings",
+  {
+    firedFor: instant("fired_for").notNull(),
+    scheduleId: uuid("schedule_id").notNull(),
+    jobId: uuid("job_id"),
+  },
+  (table) => [
+    primaryKey({ columns: [table.scheduleId, table.firedFor] }),
+    index("firings_age").using("brin", table.firedFor),
+  ],
+);
+
+export const timetables = pgTable(
+  "timetables",
+  {
+    no: bigint("no", { mode: "number" }).generatedAlwaysAsIdentity(),
+    since: instant("since").notNull().defaultNow(),
+    supersededAt: instant("superseded_at"),
+    scheduleId: uuid("schedule_id").notNull(),
+    paused: boolean("paused").notNull(),
+    cron: text("cron").notNull(),
+    timezone: text("timezone").notNull(),
+  },
+  (table) => [primaryKey({ columns: [table.scheduleId, table.no] })],
 );

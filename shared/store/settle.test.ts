@@ -18,7 +18,7 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-const scope = (environment: Environment = "production") => ({ projectNo: project, environment });
+const scope = (environment: Environment = "production") => ({ projectNo: project, environment, sinceAt: 0 });
 
 async function startOne(maxAttempts = 5) {
   const [jobId = ""] = await store.addJobs(project, 1, { maxAttempts });

@@ -88,13 +88,16 @@ WITH item AS MATERIALIZED (
          WITH ORDINALITY AS i (project_no, environment, region, job_id, run_id, status, response_status,
                                error, duration_ms, next, due_at, n)
 ), flow AS MATERIALIZED (
-  SELECT f.project_no, f.waiting_regions, f.returned
+  SELECT f.project_no, f.waiting_regions, f.returned, f.retention_class
     FROM (SELECT DISTINCT project_no FROM item) p JOIN flows f USING (project_no)
    ORDER BY f.project_no
      FOR NO KEY UPDATE OF f
+), locked AS MATERIALIZED (
+  SELECT array_agg(project_no) AS projects, array_agg(retention_class) AS classes FROM flow
 ), found AS MATERIALIZED (
   SELECT i.*, o.run_id AS owed_run_id, o.node_id, o.attempt, o.started_at, o.canceled
-    FROM (SELECT * FROM item WHERE (SELECT count(*) FROM flow) > 0 ORDER BY job_id) i
+    FROM (SELECT item.*, l.classes[array_position(l.projects, item.project_no)] AS retention_class
+            FROM locked l CROSS JOIN item ORDER BY job_id) i
    CROSS JOIN LATERAL (
          SELECT o.run_id, o.node_id, o.attempt, o.started_at, o.canceled
            FROM open_jobs o
@@ -103,7 +106,7 @@ WITH item AS MATERIALIZED (
             FOR NO KEY UPDATE) o
 ), attempt AS MATERIALIZED (
   SELECT n, project_no, environment, region, job_id, run_id, status, response_status, error, duration_ms, next,
-         greatest(due_at, now()) AS due_at, attempt, started_at, canceled
+         greatest(due_at, now()) AS due_at, retention_class, attempt, started_at, canceled
     FROM found WHERE owed_run_id = run_id AND node_id IS NOT NULL
 ), owed_again AS (
   UPDATE open_jobs o
@@ -121,9 +124,9 @@ WITH item AS MATERIALIZED (
   SELECT project_no, environment, region, job_id, next - 1, attempt, now()
     FROM attempt WHERE next <> 0 AND NOT canceled
 ), recorded AS (
-  INSERT INTO runs (id, job_id, project_no, environment, attempt, status, response_status, error,
+  INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
                     started_at, duration_ms, next_retry_at)
-  SELECT run_id, job_id, project_no, environment, attempt, status, response_status, error,
+  SELECT run_id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
          started_at, duration_ms, CASE WHEN next = 0 AND NOT canceled THEN due_at END
     FROM attempt
 ), returned AS (

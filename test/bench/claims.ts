@@ -225,6 +225,7 @@ async function disturb(
     const scope = {
       projectNo: 1 + Math.floor(Math.random() * projectCount),
       environment: "production" as const,
+      sinceAt: 0,
     };
     const [open] = await db.run<{ job_id: string }>(
       "any_open",
@@ -251,7 +252,8 @@ const seed = (projectCount: number, limit: number) => `
 WITH project AS (
   INSERT INTO projects (id, name, plan, api_version)
   SELECT gen_random_uuid(), 'p' || n, 'scale', '2026-11-01' FROM generate_series(1, ${projectCount}) n RETURNING no)
-INSERT INTO flows (project_no, concurrency, month) SELECT no, ${limit}, date_trunc('month', now())::date FROM project`;
+INSERT INTO flows (project_no, concurrency, month, retention_class)
+SELECT no, ${limit}, date_trunc('month', now())::date, 2 FROM project`;
 
 /** From one project on and, where those after it have too little, from the first on. */
 const PICK = `

@@ -113,8 +113,8 @@ WITH project AS (
   INSERT INTO projects (id, name, plan, api_version)
   SELECT gen_random_uuid(), 'p' || n, 'scale', '2026-11-01' FROM generate_series(1, ${PROJECTS}) n RETURNING no
 ), flow AS (
-  INSERT INTO flows (project_no, concurrency, month)
-  SELECT no, ${CONCURRENCY}, date_trunc('month', now())::date FROM project
+  INSERT INTO flows (project_no, concurrency, month, retention_class)
+  SELECT no, ${CONCURRENCY}, date_trunc('month', now())::date, 2 FROM project
 )
 INSERT INTO lanes (project_no, region, environment, shard)
 SELECT no, 0, 1, ($1::int[])[no] FROM project ORDER BY random()`;

@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { Job } from "../../../shared/contract/job.ts";
+import type { Client } from "../../../shared/client/index.ts";
 import { Run } from "../../../shared/contract/run.ts";
+import { clientOf } from "../../support/client.ts";
 import {
-  type JobView,
   readAs,
   readRefusal,
   startTestGateway,
@@ -12,18 +12,16 @@ import {
 
 let gateway: TestGateway;
 let project: TestProject;
+let client: Client;
 
 beforeAll(async () => {
   gateway = await startTestGateway();
   project = await gateway.addProject();
+  client = clientOf(gateway, project.production);
 });
 afterAll(() => gateway.stop());
 
 const retry = (id: string, key = project.production) => gateway.call("POST", `/v2/runs/${id}/retry`, { key });
-const showJob = async ({ id }: JobView) =>
-  readAs(Job, await gateway.call("GET", `/v2/jobs/${id}`, { key: project.production }));
-const showRun = async (id: string) =>
-  readAs(Run, await gateway.call("GET", `/v2/runs/${id}`, { key: project.production }));
 
 describe("POST /v2/runs/{id}/retry", () => {
   test.each(["failed", "timed_out"] as const)("reopens a failed job whose run %s", async (status) => {
@@ -41,8 +39,8 @@ describe("POST /v2/runs/{id}/retry", () => {
       duration_ms: null,
       next_retry_at: null,
     });
-    expect(await showRun(run.id)).toEqual(run);
-    expect(await showJob(job)).toMatchObject({ status: "running", attempts: 2 });
+    expect(await client.runs.get(run.id)).toEqual(run);
+    expect(await client.jobs.get(job.id)).toMatchObject({ status: "running", attempts: 2 });
   });
 
   test("tells the worker of the attempt", async () => {
@@ -59,10 +57,10 @@ describe("POST /v2/runs/{id}/retry", () => {
   test("takes the place of a pending automatic retry", async () => {
     const job = await gateway.createJob(project);
     const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "queued" });
-    expect((await showRun(runId)).next_retry_at).not.toBeNull();
+    expect((await client.runs.get(runId)).next_retry_at).not.toBeNull();
     expect(readAs(Run, await retry(runId), 201).attempt).toBe(2);
-    expect((await showRun(runId)).next_retry_at).toBeNull();
-    expect((await showJob(job)).attempts).toBe(2);
+    expect((await client.runs.get(runId)).next_retry_at).toBeNull();
+    expect((await client.jobs.get(job.id)).attempts).toBe(2);
   });
 
   test("refuses a run that succeeded or is still running", async () => {
@@ -87,7 +85,7 @@ describe("POST /v2/runs/{id}/retry", () => {
     await gateway.attempt(project, succeeded.job, 2, { status: "succeeded", leaves: "succeeded" });
     expect(readRefusal(await retry(succeeded.runId), "invalid_request").message).toContain("succeeded");
     const canceled = await failedOnce();
-    await gateway.call("DELETE", `/v2/jobs/${canceled.job.id}`, { key: project.production });
+    await client.jobs.cancel(canceled.job.id);
     expect(readRefusal(await retry(canceled.runId), "invalid_request").message).toContain("canceled");
   });
 
@@ -96,7 +94,7 @@ describe("POST /v2/runs/{id}/retry", () => {
     const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "failed" });
     const answers = await Promise.all(Array.from({ length: 8 }, () => retry(runId)));
     expect(answers.map(({ status }) => status).sort()).toEqual([201, ...Array(7).fill(400)]);
-    expect((await showJob(job)).attempts).toBe(2);
+    expect((await client.jobs.get(job.id)).attempts).toBe(2);
   });
 
   test("counts as a run of the month, and is refused when the quota is spent", async () => {
@@ -121,7 +119,7 @@ describe("POST /v2/runs/{id}/retry", () => {
     readRefusal(await retry(runId, stranger.production), "resource_not_found");
     readRefusal(await retry("run_00000000000000000000000000"), "resource_not_found");
     readRefusal(await retry("nonsense"), "resource_not_found");
-    expect((await showJob(job)).status).toBe("failed");
+    expect((await client.jobs.get(job.id)).status).toBe("failed");
   });
 
   test("refuses a key that may only read, a query parameter and a malformed Idempotency-Key", async () => {
@@ -142,6 +140,6 @@ describe("POST /v2/runs/{id}/retry", () => {
       "invalid_request",
       "Idempotency-Key",
     );
-    expect((await showJob(job)).status).toBe("failed");
+    expect((await client.jobs.get(job.id)).status).toBe("failed");
   });
 });
