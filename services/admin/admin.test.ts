@@ -10,7 +10,7 @@ import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal.ts";
 import { makeSecretsKey } from "../../shared/platform/secrets-key.ts";
 import { askTime, type Database, openDatabase } from "../../shared/store/database.ts";
-import { findCaller, listKeys } from "../../shared/store/keys.ts";
+import { findCallers, listKeys } from "../../shared/store/keys.ts";
 import { addNode, beatNode } from "../../shared/store/nodes.ts";
 import { findProject, listProjects } from "../../shared/store/projects.ts";
 import { listSigningSecrets } from "../../shared/store/secrets.ts";
@@ -67,8 +67,9 @@ interface Made {
 
 const createProject = (plan = "pro") => ask<Created>("project", "create", "--name", "Acme", "--plan", plan);
 
-function findCallerOf(key: string) {
-  return findCaller(db, createHash("sha256").update(key).digest());
+async function findCallerOf(key: string) {
+  const [caller] = await findCallers(db, [createHash("sha256").update(key).digest()]);
+  return caller;
 }
 
 async function secretsOf(projectId: string, environment: Environment): Promise<string[]> {

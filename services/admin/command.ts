@@ -13,6 +13,11 @@ export interface Command {
   run(input: Input, cell: Cell): Promise<Output>;
 }
 
+/** What an operator can ask for without any cell: it is only worked out. */
+export interface Calculation extends Omit<Command, "run"> {
+  calculate(input: Input): Output;
+}
+
 export interface Input {
   operand: string;
   option(name: string): string | undefined;
@@ -32,6 +37,8 @@ export interface Output {
   json: object;
   /** What is printed without it. */
   text: string;
+  /** The answer is no: it ends with 1. */
+  isRefusal?: boolean;
 }
 
 /** What was asked for cannot be done: told in one line, without a stack. */

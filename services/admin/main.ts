@@ -3,8 +3,9 @@ import { ApiError } from "../../shared/domain/errors.ts";
 import { ConfigError, readConfig } from "../../shared/platform/config.ts";
 import { isDatabaseFault } from "../../shared/store/database.ts";
 import { faultText, openCell } from "./cell.ts";
-import { type Command, type Input, Refusal, table } from "./command.ts";
+import { type Calculation, type Command, type Input, type Output, Refusal, table } from "./command.ts";
 import { auditList } from "./commands/audit.ts";
+import { cronPreview } from "./commands/cron.ts";
 import { keyCreate, keyList, keyRevoke, keyRotate } from "./commands/key.ts";
 import { nodeDead, nodeList } from "./commands/node.ts";
 import { projectCreate, projectList, projectSet, projectShow } from "./commands/project.ts";
@@ -16,7 +17,7 @@ import { shardList } from "./commands/shard.ts";
  * database of DATABASE_URL, or on that of the standalone which runs on DATA_DIR. A refusal is one line on stderr and 1.
  */
 
-const COMMANDS: Readonly<Record<string, Command>> = {
+const COMMANDS: Readonly<Record<string, Command | Calculation>> = {
   "project create": projectCreate,
   "project list": projectList,
   "project show": projectShow,
@@ -30,6 +31,7 @@ const COMMANDS: Readonly<Record<string, Command>> = {
   "node dead": nodeDead,
   "shard list": shardList,
   "audit list": auditList,
+  "cron preview": cronPreview,
 };
 /** Every command's name is two words. */
 const NAME_WORDS = 2;
@@ -49,20 +51,28 @@ async function run(words: string[]): Promise<string> {
     throw new Refusal(`${name === "" ? "a command is needed" : `there is no command ${name}`}\n\n${help()}`);
   }
   const { input, json } = readInput(command, words.slice(NAME_WORDS));
+  const output = "calculate" in command ? command.calculate(input) : await runOnCell(command, input);
+  if (output.isRefusal) {
+    if (!json) throw new Refusal(output.text);
+    process.exitCode = 1;
+  }
+  return json ? JSON.stringify(output.json) : output.text;
+}
+
+async function runOnCell(command: Command, input: Input): Promise<Output> {
   const cell = await openCell(readConfig(process.env, "admin"));
   try {
-    const output = await command.run(input, cell);
-    return json ? JSON.stringify(output.json) : output.text;
+    return await command.run(input, cell);
   } finally {
     await cell.db.close();
   }
 }
 
-function readInput(command: Command, words: string[]): { input: Input; json: boolean } {
+function readInput(command: Command | Calculation, words: string[]): { input: Input; json: boolean } {
   const options: Record<string, { type: "boolean" | "string" }> = { json: { type: "boolean" } };
   for (const name of command.options) options[name] = { type: "string" };
   const { values, positionals, tokens } = parseArgs({
-    args: words,
+    args: joinValues(words, options),
     options,
     allowPositionals: true,
     strict: true,
@@ -87,6 +97,18 @@ function readInput(command: Command, words: string[]): { input: Input; json: boo
     return value;
   };
   return { input: { operand: operand ?? "", option, required }, json: values.json === true };
+}
+
+/** There are no options of one dash: what begins with one after an option that takes a value is that value. */
+function joinValues(words: string[], options: Record<string, { type: string }>): string[] {
+  const joined: string[] = [];
+  for (const word of words) {
+    const option = joined.at(-1) ?? "";
+    const takesValue = option.startsWith("--") && options[option.slice(2)]?.type === "string";
+    if (takesValue && /^-[^-]/.test(word)) joined.splice(-1, 1, `${option}=${word}`);
+    else joined.push(word);
+  }
+  return joined;
 }
 
 function help(): string {

@@ -1,5 +1,6 @@
 import type { Bus } from "../../shared/bus/bus.ts";
 import type { Answers, Hint, OwedAttempt } from "../../shared/bus/messages.ts";
+import { HOME_REGION } from "../../shared/domain/plan.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
@@ -12,6 +13,8 @@ import { Dispatcher } from "./dispatch.ts";
 import { buryNodes } from "./duties/burial.ts";
 import { purgeExpiredKeys } from "./duties/key-purge.ts";
 import { RESCUE_GRACE_MS, rescueAttempts } from "./duties/rescue.ts";
+import { retainRuns } from "./duties/retention.ts";
+import { Firer } from "./firing.ts";
 import { Ownership, shardName } from "./ownership.ts";
 import { Shard } from "./shard.ts";
 import { Sweeper } from "./sweeper.ts";
@@ -37,10 +40,12 @@ export interface WorkerOptions {
 /** Twice a second, so that a delivery node that hears none for 2 s knows that the bus is silent. */
 const BEAT_EVERY_MS = 500;
 const SWEEP_EVERY_MS = 1_000;
+const LOOK_EVERY_MS = 1_000;
 const OWNERSHIP_EVERY_MS = 1_000;
 const RESCUE_EVERY_MS = 1_000;
 /** Often and little at a time, so that keys go at the pace at which they came. */
 const KEY_PURGE_EVERY_MS = 60_000;
+const RETENTION_EVERY_MS = 60_000;
 /** However far away the next timer is, so that a clock that was set is noticed. */
 const SLEEP_MS_MAX = 1_000;
 /** The clock is corrected by less than this all the time; more is somebody setting it. */
@@ -63,6 +68,17 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
       onSendable: (lane, shard) => dispatcher.enqueue(lane, shard),
       onLow: (lane, shard) => sweeper.noteLow(lane, shard),
     });
+  const firer = new Firer({
+    db,
+    bus,
+    clock,
+    log,
+    heldOf: (shard) => (ownership.isTrusted ? shardOf(HOME_REGION, shard)?.held : undefined),
+    onChange({ look }) {
+      if (look) looking.soon();
+      pumpSoon();
+    },
+  });
   const ownership = new Ownership({
     db,
     nodeId,
@@ -73,6 +89,8 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
       for (const held of acquired) shards.set(shardName(held), createShard(held));
       log.info({ count: acquired.length }, "shards.acquired");
       sweeping.soon();
+      firer.forget();
+      looking.soon();
     },
     onLost(lost) {
       for (const held of lost) {
@@ -103,6 +121,8 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
       if (shard.nextAt() <= now) shard.advance(now);
       nextAt = Math.min(nextAt, shard.nextAt());
     }
+    if (firer.nextAt() <= now) firer.advance(now);
+    nextAt = Math.min(nextAt, firer.nextAt());
     dispatcher.run(
       now,
       (shard) => ownership.isTrusted && shardOf(shard.held.region, shard.held.shard) === shard,
@@ -120,6 +140,8 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     }
     dispatcher.forgetNodes();
     sweeping.soon();
+    firer.forget();
+    looking.soon();
   }
 
   function learn(region: Region, shardNo: number, owed: readonly OwedAttempt[]): void {
@@ -171,13 +193,20 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     if (hasDuties()) await purgeExpiredKeys(db);
   }
 
+  async function retain(): Promise<void> {
+    if (hasDuties()) await retainRuns(db, { now: clock.now(), log });
+  }
+
   async function beat(): Promise<void> {
     bus.sendBeat("worker", { nodeId, regions: [...regions], room: 0 });
     if (!(await beatNode(db, nodeId))) options.onDeclaredDead();
   }
 
   const subscriptions = [
-    bus.consumeCommands([...regions], ({ region, shard, owed }) => learn(region, shard, owed)),
+    bus.consumeCommands([...regions], ({ region, shard, owed }) => {
+      if (owed.length === 0 && region === HOME_REGION && shardOf(region, shard)) looking.soon();
+      learn(region, shard, owed);
+    }),
     ...regions.map((region) => bus.onHint(region, hear)),
     bus.onAnswers(nodeId, hearAnswers),
     bus.onBeat("delivery", (heard) => {
@@ -185,6 +214,11 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
       pumpSoon();
     }),
   ];
+  const lookForSchedules = () =>
+    firer.look(
+      [...shards.values()].filter(({ held }) => held.region === HOME_REGION).map(({ held }) => held.shard),
+    );
+  const looking = repeat("schedules", LOOK_EVERY_MS, lookForSchedules, log);
   const sweeping = repeat("sweep", SWEEP_EVERY_MS, sweep, log);
   const refilling = repeat("refill", Number.POSITIVE_INFINITY, () => sweeper.refill().then(pumpSoon), log);
   const loops = [
@@ -192,6 +226,8 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     repeat("ownership", OWNERSHIP_EVERY_MS, () => ownership.tick(), log),
     repeat("rescue", RESCUE_EVERY_MS, rescue, log),
     repeat("key purge", KEY_PURGE_EVERY_MS, purgeKeys, log),
+    repeat("retention", RETENTION_EVERY_MS, retain, log),
+    looking,
     sweeping,
     refilling,
   ];
@@ -201,6 +237,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
       clearTimeout(timer);
       for (const subscription of subscriptions) subscription.unsubscribe();
       await Promise.all(loops.map((loop) => loop.stop()));
+      await firer.drain();
       // Said in so many words, the others need not wait for the leases to end.
       await ownership.resign();
       await declareNodeDead(db, nodeId);

@@ -213,6 +213,13 @@ function holdsFor(createKind: () => Kind): void {
     expect(own[0]).toEqual(delivery);
   });
 
+  test("a command without jobs arrives", async () => {
+    const commands = await hearCommands(a, b, ["us-east"]);
+    a.sendCommand({ region: "us-east", shard: 3, projectNo: 5, owed: [] });
+    await until(() => commands.length === 1);
+    expect(commands).toEqual([{ region: "us-east", shard: 3, projectNo: 5, owed: [] }]);
+  });
+
   test("a list too long for one message arrives whole, an empty one not at all", async () => {
     const dues = await hearDues(a, b, 7);
     const hints = await hearHints(a, b, "us-east");

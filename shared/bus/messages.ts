@@ -15,7 +15,10 @@ export interface OwedAttempt {
   dueAt: number;
 }
 
-/** Gateway to worker, over JetStream on `cmd.<region>.<shard>.<projectNo>`: these jobs of one project were committed. */
+/**
+ * Gateway to worker, over JetStream on `cmd.<region>.<shard>.<projectNo>`: these jobs of one project were committed. With
+ * none it says that one of the project's schedules was changed, and when it fires next.
+ */
 export interface Command {
   region: Region;
   shard: number;

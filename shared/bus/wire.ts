@@ -71,7 +71,8 @@ export function busOver(wire: Wire, counts: BusCounts, log: Log): Bus {
   return {
     sendCommand(command) {
       const subject = subjects.command(command.region, command.shard, command.projectNo);
-      for (const owed of parts(command.owed))
+      // One without jobs is one without a list, and tells of a schedule.
+      for (const owed of command.owed.length === 0 ? [[]] : parts(command.owed))
         wire.publish(subject, encodeCommand({ ...command, owed }), true);
     },
     consumeCommands(regions, handler) {

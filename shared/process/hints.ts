@@ -1,6 +1,7 @@
 import type { Bus } from "../bus/bus.ts";
-import type { Hint } from "../bus/messages.ts";
+import type { Command, Hint, OwedAttempt } from "../bus/messages.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
+import { HORIZON_MS } from "../domain/shard.ts";
 import type { Settled } from "../store/settle.ts";
 
 /** An attempt that was settled, and the shard that looks after its job; null if nobody knows it any more. */
@@ -31,4 +32,21 @@ export function sendHints(bus: Bus, attempts: readonly SettledAttempt[], { items
     hintTo(region, shard).freed.push({ projectNo, returned });
   }
   for (const hint of hints.values()) bus.sendHint(hint);
+}
+
+/** Tells the workers of jobs that were committed, one command for each project and region; later ones the sweep finds. */
+export function sendCommands(
+  bus: Bus,
+  owed: readonly (OwedAttempt & { region: Region; shard: number })[],
+  now: number,
+): void {
+  const commands = new Map<string, Command>();
+  for (const { region, shard, projectNo, environment, jobId, attempt, dueAt } of owed) {
+    if (dueAt > now + HORIZON_MS) continue;
+    const place = `${projectNo}/${region}`;
+    const command = commands.get(place) ?? { region, shard, projectNo, owed: [] };
+    command.owed.push({ projectNo, environment, jobId, attempt, dueAt });
+    commands.set(place, command);
+  }
+  for (const command of commands.values()) bus.sendCommand(command);
 }

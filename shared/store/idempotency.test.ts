@@ -21,7 +21,7 @@ beforeEach(async () => {
 afterAll(() => store.stop());
 
 const newKey = (): KeyToTake => ({ digest: randomBytes(32), requestHash: randomBytes(32) });
-const scope = () => ({ projectNo: project, environment: "production" as const });
+const scope = () => ({ projectNo: project, environment: "production" as const, sinceAt: 0 });
 const jobsOf = (key: KeyToTake, count = 1) =>
   Array.from({ length: count }, () => ({ ...store.newJob(project), key }));
 const kinds = async (jobs: JobToCreate[]) =>
@@ -150,6 +150,7 @@ describe("a manual retry under a key", () => {
       requestHash: key.requestHash,
       jobIds: [jobId],
       run: { id: runId, attempt: 2 },
+      answer: null,
       at: startedAt,
     });
     // Its attempt fails as well: with the same key no third one begins, with another one does.

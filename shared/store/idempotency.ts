@@ -18,6 +18,8 @@ export interface FirstAnswer {
   jobIds: string[];
   /** Of a manual retry. */
   run: { id: string; attempt: number } | null;
+  /** What was answered, of what changes after it was made. */
+  answer: Buffer | null;
   /** Milliseconds since 1970, as of the statement that made it. */
   at: number;
 }
@@ -25,16 +27,19 @@ export interface FirstAnswer {
 /** How long a key belongs to its first request. */
 const KEY_LIFE = "interval '24 h'";
 
+const SET_KEY = `
+     SET created_at = excluded.created_at, attempt = excluded.attempt, request_hash = excluded.request_hash,
+         job_ids = excluded.job_ids, run_id = excluded.run_id, answer = excluded.answer`;
+
 /**
  * Takes keys with whatever SELECT goes before it. One that another transaction is just taking is waited for, and one that
  * is taken is left alone: then no row comes back. Who asks once more for what it took has it still.
  */
 export const ON_CONFLICT_TAKE_KEY = `
-      ON CONFLICT (project_no, environment, digest) DO UPDATE
-     SET created_at = excluded.created_at, attempt = excluded.attempt, request_hash = excluded.request_hash,
-         job_ids = excluded.job_ids, run_id = excluded.run_id
+      ON CONFLICT (project_no, environment, digest) DO UPDATE ${SET_KEY}
    WHERE k.created_at <= now() - ${KEY_LIFE}
-      OR k.job_ids = excluded.job_ids AND k.run_id IS NOT DISTINCT FROM excluded.run_id`;
+      OR k.job_ids = excluded.job_ids AND k.run_id IS NOT DISTINCT FROM excluded.run_id
+         AND k.answer IS NOT DISTINCT FROM excluded.answer`;
 
 /** What was made under this key within its life, or null if nothing was. */
 export async function findFirstAnswer(
@@ -52,12 +57,13 @@ export async function findFirstAnswer(
     requestHash: row.request_hash,
     jobIds: row.job_ids.map((id) => uuidToId(JOB_PREFIX, id)),
     run: row.run_id === null ? null : { id: uuidToId(RUN_PREFIX, row.run_id), attempt: row.attempt },
+    answer: row.answer,
     at: row.at,
   };
 }
 
 const FIND = `
-SELECT request_hash, job_ids::text[] AS job_ids, run_id, attempt, (extract(epoch FROM created_at) * 1000)::float8 AS at
+SELECT request_hash, job_ids::text[] AS job_ids, run_id, attempt, answer, (extract(epoch FROM created_at) * 1000)::float8 AS at
   FROM idempotency_keys
  WHERE project_no = $1 AND environment = $2 AND digest = $3 AND created_at > now() - ${KEY_LIFE}`;
 
@@ -66,8 +72,30 @@ interface Row {
   job_ids: string[];
   run_id: string | null;
   attempt: number;
+  answer: Buffer | null;
   at: number;
 }
+
+/**
+ * Keeps an answer under a key although nothing was made. False if another request has had the key, be its answer the same:
+ * where nothing is made, that tells nothing of who had asked for it.
+ */
+export async function keepAnswer(
+  db: Database,
+  scope: { projectNo: ProjectNo; environment: Environment },
+  key: KeyToTake,
+  answer: Buffer,
+): Promise<boolean> {
+  const values = [scope.projectNo, environmentCode(scope.environment), key.digest, key.requestHash, answer];
+  return (await db.run("keep_answer", KEEP, values)).length === 1;
+}
+
+const KEEP = `
+INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids, answer)
+VALUES (now(), $1, $2, $3, $4, '{}', $5)
+    ON CONFLICT (project_no, environment, digest) DO UPDATE ${SET_KEY}
+ WHERE k.created_at <= now() - ${KEY_LIFE}
+RETURNING 1`;
 
 /** Removes up to `limit` keys whose life is over, the oldest first; answers how many. Several may do so at once. */
 export async function purgeKeys(db: Database, limit: number): Promise<number> {

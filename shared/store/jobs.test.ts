@@ -20,7 +20,7 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-const scope = (environment: Environment = "production") => ({ projectNo: project, environment });
+const scope = (environment: Environment = "production") => ({ projectNo: project, environment, sinceAt: 0 });
 const find = (id: string) => findJob(store.db, scope(), id);
 const cancel = (id: string) => cancelJob(store.db, scope(), id);
 const create = (...jobs: ReturnType<TestStore["newJob"]>[]) => createJobs(store.db, jobs, new Set());
@@ -249,7 +249,7 @@ describe("pages of jobs", () => {
     await cancelJob(store.db, { projectNo: owner, environment: "production" }, onWire.id);
     model.push({ ...onWire, status: "canceled", environment: "production" });
     const retried = await jobIn(owner, "failed", "us-west", "production");
-    const ownerScope = { projectNo: owner, environment: "production" as const };
+    const ownerScope = { projectNo: owner, environment: "production" as const, sinceAt: 0 };
     const [run] = await listRuns(store.db, { ...runsOf(retried.id), ...ownerScope });
     await retryRun(store.db, ownerScope, run?.id ?? "", store.newRunId());
     model.push({ ...retried, status: "running", attempts: 2, environment: "production" });

@@ -10,7 +10,7 @@ import {
   regionCode,
   regionOf,
 } from "./codes.ts";
-import { column, type Database, instant, StoreUnavailable } from "./database.ts";
+import { column, type Database, instant, StoreUnavailable, textColumn } from "./database.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
 import { unplanRetry } from "./runs.ts";
 
@@ -32,9 +32,11 @@ export interface JobToCreate {
   key?: KeyToTake;
   /** Null for a job that nobody asked for. */
   cause: KeyCause | null;
+  /** Of a job that is made out of its schedule's turn. */
+  scheduleId?: string;
 }
 
-export interface JobRow extends Omit<JobToCreate, "shard" | "key" | "cause"> {
+export interface JobRow extends Omit<JobToCreate, "shard" | "key" | "cause" | "scheduleId"> {
   scheduleId: string | null;
   status: JobStatus;
   /** Runs recorded so far, one in progress included. */
@@ -51,6 +53,8 @@ export type Created =
   /** Another request has had the Idempotency-Key; findFirstAnswer tells what it made. */
   | { kind: "key_taken" };
 
+const LARGE_BYTES = 1_048_576;
+
 /**
  * Creates many jobs in one statement: all that are accepted, or after an error none. A job whose id exists already is
  * left as it is and reported as created, so that an unknown outcome can simply be sent again; what is owed is inserted
@@ -63,6 +67,9 @@ export async function createJobs(
   jobs: readonly JobToCreate[],
   knownLanes: Set<string>,
 ): Promise<Created[]> {
+  const payloads = textColumn(jobs.map((job) => job.payload));
+  // What took tens of milliseconds to encode takes as many to send, and requests have a turn in between.
+  if (payloads.length > LARGE_BYTES) await new Promise(setImmediate);
   const lanes = jobs.map((job) => `${job.projectNo}/${job.region}/${job.environment}/${job.shard}`);
   const values = [
     column(jobs.map((job) => job.projectNo)),
@@ -70,14 +77,15 @@ export async function createJobs(
     column(jobs.map((job) => regionCode(job.region))),
     column(jobs.map((job, index) => (knownLanes.has(lanes[index] ?? "") ? null : job.shard))),
     column(jobs.map((job) => idToUuid(job.id))),
-    jobs.map((job) => job.targetUrl),
-    jobs.map((job) => job.payload),
+    textColumn(jobs.map((job) => job.targetUrl)),
+    payloads,
     column(jobs.map((job) => instant(job.runAt))),
     column(jobs.map((job) => job.maxAttempts)),
     column(jobs.map((job) => job.baseSeconds)),
     column(jobs.map((job) => job.capSeconds)),
     column(jobs.map((job) => job.cause?.keyNo ?? null)),
     column(jobs.map((job) => requestUuidOf(job))),
+    column(jobs.map((job) => (job.scheduleId === undefined ? null : idToUuid(job.scheduleId)))),
   ];
   const rows = jobs.some((job) => job.key !== undefined)
     ? await db.run<CreatedRow>("create_jobs_keyed", CREATE_KEYED, [
@@ -111,18 +119,18 @@ const asked = (keys: { parameters: string; columns: string }) => `
               OR (SELECT true FROM jobs j WHERE j.project_no = i.project_no AND j.environment = i.environment
                                             AND j.region = i.region AND j.id = i.id) IS NOT NULL AS accepted
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::smallint[], $5::uuid[], $6::text[], $7::text[],
-                $8::timestamptz[], $9::smallint[], $10::int[], $11::int[], $12::int[], $13::uuid[]${keys.parameters})
+                $8::timestamptz[], $9::smallint[], $10::int[], $11::int[], $12::int[], $13::uuid[], $14::uuid[]${keys.parameters})
          WITH ORDINALITY AS i (project_no, environment, region, new_shard, id, target_url, payload,
-                               run_at, max_attempts, base_seconds, cap_seconds, key_no, request_id${keys.columns}, n)
+                               run_at, max_attempts, base_seconds, cap_seconds, key_no, request_id, schedule_id${keys.columns}, n)
     JOIN flows f USING (project_no)`;
 
 // A run_at in the past is due from this statement on: due_at never lies behind the clock, which lets the sweep begin
 // where it ended (sweep.ts).
 const writeItems = `job AS (
   INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds,
-                    cap_seconds, key_no, request_id)
+                    cap_seconds, key_no, request_id, schedule_id)
   SELECT id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds,
-         key_no, request_id
+         key_no, request_id, schedule_id
     FROM item WHERE accepted
       ON CONFLICT (project_no, environment, region, id) DO NOTHING
   RETURNING project_no, environment, region, id, run_at, max_attempts
@@ -146,7 +154,7 @@ WITH item AS MATERIALIZED (${asked({ parameters: "", columns: "" })}
 // Keys come first and in one order, so that two gateways whose requests have several keys in common wait for each other
 // only one way round; everything else reads item, which waits for them.
 const CREATE_KEYED = `
-WITH asked AS MATERIALIZED (${asked({ parameters: ", $14::bytea[], $15::bytea[]", columns: ", digest, request_hash" })}
+WITH asked AS MATERIALIZED (${asked({ parameters: ", $15::bytea[], $16::bytea[]", columns: ", digest, request_hash" })}
 ), key AS (
   INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids)
   SELECT now(), project_no, environment, digest, request_hash, array_agg(id ORDER BY n)
@@ -156,7 +164,7 @@ WITH asked AS MATERIALIZED (${asked({ parameters: ", $14::bytea[], $15::bytea[]"
   RETURNING project_no, environment, digest
 ), item AS MATERIALIZED (
   SELECT project_no, environment, region, new_shard, id, target_url, payload, run_at, max_attempts, base_seconds,
-         cap_seconds, key_no, request_id, n, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
+         cap_seconds, key_no, request_id, schedule_id, n, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
     FROM (SELECT *, digest IS NULL OR (project_no, environment, digest) IN (TABLE key) AS has_key FROM asked) judged
 ), ${writeItems}, key_taken FROM item ORDER BY n`;
 
@@ -356,9 +364,10 @@ WITH open AS MATERIALIZED (
          attempt - CASE WHEN run_id IS NULL THEN 1 ELSE 0 END, now()
     FROM open
 ), never_sent AS (
-  INSERT INTO runs (id, job_id, project_no, environment, attempt, status, response_status, error,
+  INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
                     started_at, duration_ms, next_retry_at)
-  SELECT run_id, job_id, project_no, environment, attempt, 2, NULL, 'canceled before it was sent', started_at, 0, NULL
+  SELECT run_id, job_id, project_no, environment, (SELECT retention_class FROM flows WHERE project_no = $1), attempt, 2,
+         NULL, 'canceled before it was sent', started_at, 0, NULL
     FROM open WHERE run_id IS NOT NULL AND node_id IS NULL
 ), unplanned AS (
   UPDATE runs r SET next_retry_at = NULL FROM open

@@ -4,7 +4,7 @@ import type { KeyScope } from "../domain/key.ts";
 import type { Environment, ProjectNo } from "../domain/scope.ts";
 import { type OperatorCause, recordChange } from "./audit.ts";
 import { environmentCode, environmentOf } from "./codes.ts";
-import type { Database } from "./database.ts";
+import { column, type Database, instant } from "./database.ts";
 import { type ProjectRow, readProject } from "./projects.ts";
 import { apiKeys } from "./schema.ts";
 
@@ -46,26 +46,50 @@ export async function addKey(db: Pick<Database["drizzle"], "insert">, key: NewKe
   });
 }
 
-/** The caller whose key has this hash, or null if the key is unknown, revoked or expired. */
-export async function findCaller(db: Database, hash: Buffer): Promise<Caller | null> {
-  const [row] = await db.run<CallerRow>("find_caller", FIND_CALLER, [hash]);
-  if (row === undefined) return null;
-  return {
-    keyId: uuidToId(KEY_PREFIX, row.key_id),
-    keyNo: row.key_no,
-    scope: row.scope,
-    environment: environmentOf(row.environment),
-    project: readProject(row),
-  };
+/** The callers whose keys have these hashes; null for each key that is unknown, revoked or expired. */
+export async function findCallers(db: Database, hashes: readonly Buffer[]): Promise<(Caller | null)[]> {
+  const callers = hashes.map((): Caller | null => null);
+  for (const row of await db.run<CallerRow>("find_callers", FIND_CALLERS, [hashes])) {
+    callers[row.n - 1] = {
+      keyId: uuidToId(KEY_PREFIX, row.key_id),
+      keyNo: row.key_no,
+      scope: row.scope,
+      environment: environmentOf(row.environment),
+      project: readProject(row),
+    };
+  }
+  return callers;
 }
 
-const FIND_CALLER = `
-SELECT k.id AS key_id, k.no AS key_no, k.scope, k.environment, p.no, p.id, p.name, p.plan, p.default_region AS "defaultRegion",
-       p.api_version AS "apiVersion", p.requests_per_minute AS "requestsPerMinute", p.concurrency, p.schedules
-  FROM api_keys k JOIN projects p ON p.no = k.project_no
- WHERE k.hash = $1 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())`;
+const FIND_CALLERS = `
+SELECT a.n::int, k.id AS key_id, k.no AS key_no, k.scope, k.environment, p.no, p.id, p.name, p.plan,
+       p.default_region AS "defaultRegion", p.api_version AS "apiVersion", p.requests_per_minute AS "requestsPerMinute",
+       p.concurrency, p.schedules
+  FROM unnest($1::bytea[]) WITH ORDINALITY AS a (hash, n)
+  JOIN api_keys k ON k.hash = a.hash AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
+  JOIN projects p ON p.no = k.project_no`;
+
+/** Writes when keys were last used, as pairs of the key and milliseconds since 1970; an earlier use changes nothing. */
+export async function noteKeyUses(db: Database, uses: readonly (readonly [number, number])[]): Promise<void> {
+  await db.run("note_key_uses", NOTE_KEY_USES, [
+    column(uses.map(([keyNo]) => keyNo)),
+    column(uses.map(([, at]) => instant(at))),
+  ]);
+}
+
+// In one order, because other gateways write the same keys.
+const NOTE_KEY_USES = `
+WITH used AS MATERIALIZED (
+  SELECT k.no, u.at
+    FROM unnest($1::int[], $2::timestamptz[]) AS u (no, at) JOIN api_keys k USING (no)
+   WHERE k.last_used_at IS NULL OR k.last_used_at < u.at
+   ORDER BY k.no
+     FOR NO KEY UPDATE OF k
+)
+UPDATE api_keys k SET last_used_at = used.at FROM used WHERE k.no = used.no`;
 
 type CallerRow = Parameters<typeof readProject>[0] & {
+  n: number;
   key_id: string;
   key_no: number;
   scope: KeyScope;

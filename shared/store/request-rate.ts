@@ -68,10 +68,16 @@ WITH quick AS MATERIALIZED (
 ), ticked AS MATERIALIZED (
   SELECT *, floor(now_ms / ${TICK_MS})::bigint AS tick FROM timed
 ), expired AS (
+  -- Looked for in two ranges of the index, or every tick of the minute would be looked at.
   DELETE FROM rate_ticks r USING ticked t
-   -- Ticks that are still to come are those of a clock that has gone back since; they would never expire.
    WHERE r.project_no = t.project_no AND r.environment = t.environment
-     AND (r.tick <= t.tick - ${WINDOW_TICKS} OR r.tick > t.tick + ${FUTURE_TICKS})
+     AND r.tick = ANY (ARRAY (
+           SELECT o.tick FROM rate_ticks o
+            WHERE o.project_no = t.project_no AND o.environment = t.environment AND o.tick <= t.tick - ${WINDOW_TICKS}
+            UNION ALL
+           -- Ticks that are still to come are those of a clock that has gone back since; they would never expire.
+           SELECT o.tick FROM rate_ticks o
+            WHERE o.project_no = t.project_no AND o.environment = t.environment AND o.tick > t.tick + ${FUTURE_TICKS}))
   RETURNING r.project_no, r.environment, r.accepted
 ), counted AS MATERIALIZED (
   SELECT t.*, t.accepted - coalesce(x.accepted, 0) AS standing

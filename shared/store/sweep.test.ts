@@ -84,7 +84,7 @@ describe("the sweep", () => {
         shard: 21,
       },
     );
-    const scope = { projectNo: project, environment: "production" as const };
+    const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
     await store.start(nodeId, project, running);
     await cancelJob(store.db, scope, canceled);
     await settleAttempts(store.db, [settlementOf(await store.start(nodeId, project, over))]);
@@ -172,7 +172,7 @@ describe("the sweep", () => {
     const [jobId = ""] = await store.addJobs(project, 1, { shard: 61, runAt: Date.now() - 50_000 });
     const attempt = await store.start(nodeId, project, jobId);
     await settleAttempts(store.db, [settlementOf(attempt, failedWith({ dueAt: 0 }))]);
-    const scope = { projectNo: project, environment: "production" as const };
+    const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
     await retryRun(store.db, scope, attempt.granted.runId, store.newRunId());
     const [row] = await sweep(shard(61));
     expect(row?.dueAt).toBeGreaterThanOrEqual(startedAt);
@@ -190,7 +190,7 @@ describe("on a table of 100,000 owed rows", () => {
     await settleAttempts(store.db, [settlementOf(failed, failedWith("over"))]);
     await store.query("VACUUM ANALYZE");
 
-    const scope = { projectNo: project, environment: "production" as const };
+    const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
     const page = { ...scope, region: null, beforeId: null, limit: 50 };
     const recorder = record(store.db);
     const claim = store.claimOf(project, jobId);
@@ -246,7 +246,7 @@ describe("on a table of 100,000 owed rows", () => {
     const project = await store.addProject({ concurrency: 100 });
     await backlog(project, 81, 50_000);
     const jobs = await store.addJobs(project, 100, { shard: 81 });
-    const scope = { projectNo: project, environment: "production" as const };
+    const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
     const recorder = record(store.db);
     await claimAttempts(
       recorder.db,
@@ -312,7 +312,9 @@ async function explain(mode: string, text: string, values: unknown[]) {
     await client.query("BEGIN");
     await client.query(`SET LOCAL plan_cache_mode = ${mode}`);
     await client.query(`PREPARE asked AS ${text}`);
-    const list = values.map((value) => client.escapeLiteral(asText(value))).join(", ");
+    const list = values
+      .map((value) => (value === null ? "NULL" : client.escapeLiteral(asText(value))))
+      .join(", ");
     const { rows } = await client.query<{ "QUERY PLAN": { Plan: PlanNode }[] }>(
       `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked${values.length > 0 ? `(${list})` : ""}`,
     );

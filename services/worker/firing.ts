@@ -1,0 +1,209 @@
+import { randomBytes } from "node:crypto";
+import type { Bus } from "../../shared/bus/bus.ts";
+import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
+import { decideFiring, readTimetable, type Timetable } from "../../shared/domain/schedule.ts";
+import type { Clock } from "../../shared/platform/clock.ts";
+import type { Log } from "../../shared/platform/log.ts";
+import { sendCommands } from "../../shared/process/hints.ts";
+import type { Database } from "../../shared/store/database.ts";
+import {
+  type DueSchedule,
+  type Firing,
+  fireSchedules,
+  listDueSchedules,
+} from "../../shared/store/firings.ts";
+import type { HeldShard } from "../../shared/store/shards.ts";
+import { SWEEP_LAG_MS } from "../../shared/store/sweep.ts";
+import { Wheel } from "./wheel.ts";
+
+/** Further than two looks ahead, so that what is due is on the wheel before it is, even after a slow look. */
+const AHEAD_MS = 3_000;
+/** What one look may bring of each shard; a shard that has more is looked at again once this has fired. */
+const SCHEDULES_PER_SHARD_MAX = 5_000;
+/** Larger ones take no less time a firing, and the first of them waits for the last. */
+const FIRINGS_PER_STATEMENT_MAX = 100;
+/** While one is being synced to disk the next is on its way. */
+const STATEMENTS_IN_FLIGHT_MAX = 2;
+/** As the shards do: what appears later than SWEEP_LAG_MS behind the clock is found so often. */
+const LOOK_BACK_EVERY_MS = 60_000;
+/** Where it is reached the memory begins anew, which costs each timetable one more reading. */
+const TIMETABLES_MAX = 50_000;
+
+export interface FirerOptions {
+  db: Database;
+  bus: Bus;
+  clock: Clock;
+  log: Log;
+  /** The shard of the home region as this worker owns it now, if it does and may act on it. */
+  heldOf(shard: number): HeldShard | undefined;
+  /** A timer was set, or the next look is wanted at once. */
+  onChange(wanted: { look: boolean }): void;
+}
+
+interface Timer {
+  due: DueSchedule;
+  place: number;
+  handle: number;
+}
+
+/**
+ * Fires schedules at their instants. What it remembers may be lost or stale without harm: the store fires a schedule
+ * only at the instant that it was remembered with, only for the shard's owner, and only once.
+ */
+export class Firer {
+  private wheel: Wheel;
+  private readonly timers = new Map<string, Timer>();
+  private timed: (Timer | undefined)[] = [];
+  private freePlaces: number[] = [];
+  private ready: Timer[] = [];
+  private readonly inFlight = new Set<Promise<void>>();
+  private readonly timetables = new Map<string, Timetable>();
+  private readonly ids = createIdSource(randomBytes);
+  private sinceAt = Number.NEGATIVE_INFINITY;
+  private lookBackAt = 0;
+  private hasMore = false;
+
+  constructor(private readonly options: FirerOptions) {
+    this.wheel = new Wheel(options.clock.now());
+  }
+
+  /** When `advance` has something to do at the earliest. */
+  nextAt(): number {
+    return this.wheel.nextAt();
+  }
+
+  /** Fires what has come due. */
+  advance(now: number): void {
+    this.wheel.advance(now, (place) => {
+      const timer = this.timed[place];
+      if (timer === undefined) return;
+      this.release(timer);
+      this.ready.push(timer);
+    });
+    this.fireReady();
+  }
+
+  /** Everything is looked for anew: a shard was acquired, or the clock was set back. */
+  forget(): void {
+    this.sinceAt = Number.NEGATIVE_INFINITY;
+    this.wheel = new Wheel(this.options.clock.now());
+    this.timers.clear();
+    this.timed = [];
+    this.freePlaces = [];
+  }
+
+  /** Resolves when nothing is being fired any more. */
+  async drain(): Promise<void> {
+    this.ready = [];
+    await Promise.all(this.inFlight);
+  }
+
+  /** Learns what comes due in these shards of the home region. */
+  async look(shards: readonly number[]): Promise<void> {
+    const { db, clock } = this.options;
+    if (shards.length === 0) return;
+    const askedAt = clock.now();
+    if (askedAt >= this.lookBackAt) {
+      this.lookBackAt = askedAt + LOOK_BACK_EVERY_MS;
+      this.sinceAt = Number.NEGATIVE_INFINITY;
+    }
+    const rows = await listDueSchedules(db, shards, {
+      sinceAt: this.sinceAt,
+      aheadMs: AHEAD_MS,
+      limit: SCHEDULES_PER_SHARD_MAX,
+    });
+    for (const row of rows) this.learn(row);
+    this.hasMore = [...Map.groupBy(rows, ({ shard }) => shard).values()].some(
+      ({ length }) => length === SCHEDULES_PER_SHARD_MAX,
+    );
+    // What is remembered does not need to be found again until it has fired.
+    if (!this.hasMore) this.sinceAt = Math.max(this.sinceAt, askedAt - SWEEP_LAG_MS);
+    this.options.onChange({ look: false });
+  }
+
+  private learn(due: DueSchedule): void {
+    const known = this.timers.get(due.scheduleId);
+    if (known?.due.nextRunAt === due.nextRunAt) return;
+    if (known !== undefined) this.drop(known);
+    const place = this.freePlaces.pop() ?? this.timed.length;
+    const timer = { due, place, handle: this.wheel.insert(due.nextRunAt, place) };
+    this.timed[place] = timer;
+    this.timers.set(due.scheduleId, timer);
+  }
+
+  private release(timer: Timer): void {
+    this.timed[timer.place] = undefined;
+    this.freePlaces.push(timer.place);
+  }
+
+  private drop(timer: Timer): void {
+    if (this.timed[timer.place] === timer) {
+      this.wheel.cancel(timer.handle);
+      this.release(timer);
+    }
+    this.timers.delete(timer.due.scheduleId);
+  }
+
+  private fireReady(): void {
+    while (this.ready.length > 0 && this.inFlight.size < STATEMENTS_IN_FLIGHT_MAX) {
+      const batch = this.ready.splice(0, FIRINGS_PER_STATEMENT_MAX);
+      const firing = this.fire(batch).finally(() => {
+        this.inFlight.delete(firing);
+        this.fireReady();
+        if (this.hasMore && this.ready.length === 0) this.options.onChange({ look: true });
+      });
+      this.inFlight.add(firing);
+    }
+  }
+
+  private async fire(batch: readonly Timer[]): Promise<void> {
+    const { db, bus, clock, log } = this.options;
+    try {
+      const firings = batch.flatMap((timer) => this.decide(timer) ?? []);
+      if (firings.length === 0) return;
+      const fired = await fireSchedules(db, firings);
+      const owed = firings.flatMap(({ projectNo, environment, jobId }, index) => {
+        const outcome = fired[index];
+        if (outcome?.kind !== "fired") return [];
+        const { region, shard, dueAt } = outcome;
+        return [{ projectNo, environment, region, shard, jobId, attempt: 1, dueAt }];
+      });
+      sendCommands(bus, owed, clock.now());
+    } catch (error) {
+      // Whether they have fired is not known: the next look finds those that have not.
+      log.warn({ err: error, count: batch.length }, "schedules.not_fired");
+      this.sinceAt = Number.NEGATIVE_INFINITY;
+    } finally {
+      for (const timer of batch) {
+        if (this.timers.get(timer.due.scheduleId) === timer) this.timers.delete(timer.due.scheduleId);
+      }
+    }
+  }
+
+  private decide({ due }: Timer): Firing | null {
+    const { clock, log } = this.options;
+    const held = this.options.heldOf(due.shard);
+    if (held === undefined) return null;
+    const now = clock.now();
+    try {
+      const { projectNo, environment, scheduleId, nextRunAt } = due;
+      const { firedFor, thenAt } = decideFiring(this.timetableOf(due), nextRunAt, now);
+      const jobId = this.ids.next(JOB_PREFIX, now);
+      return { projectNo, environment, scheduleId, held, nextRunAt, firedFor, thenAt, jobId };
+    } catch (error) {
+      // It was accepted once: the others must not wait for whoever finds out why it is not any more.
+      log.error({ err: error, scheduleId: due.scheduleId }, "schedule.unreadable");
+      return null;
+    }
+  }
+
+  private timetableOf({ cron, timezone }: DueSchedule): Timetable {
+    const name = `${cron}\n${timezone}`;
+    const known = this.timetables.get(name);
+    if (known !== undefined) return known;
+    if (this.timetables.size >= TIMETABLES_MAX) this.timetables.clear();
+    const timetable = readTimetable(cron, timezone);
+    this.timetables.set(name, timetable);
+    return timetable;
+  }
+}

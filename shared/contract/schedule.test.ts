@@ -1,0 +1,186 @@
+import { expect, test } from "bun:test";
+import { Value } from "@sinclair/typebox/value";
+import { ApiError } from "../domain/errors.ts";
+import { parseZone } from "../domain/zone.ts";
+import { parseBody } from "./json.ts";
+import {
+  Firing,
+  readFiringListQuery,
+  readNewSchedule,
+  readScheduleListQuery,
+  readSchedulePreview,
+  readScheduleUpdate,
+  Schedule,
+  type ScheduleFacts,
+  ScheduleList,
+  SchedulePreview,
+  scheduleListText,
+  scheduleText,
+  viewFiring,
+  viewPreview,
+} from "./schedule.ts";
+
+const targets = { allowInsecure: false, own: [] };
+const bodyOf = (text: string) => parseBody(Buffer.from(text), "member");
+const readNew = (text: string) => readNewSchedule(bodyOf(text), targets);
+const readUpdate = (text: string) => readScheduleUpdate(bodyOf(text));
+const withField = (field: string) =>
+  `{"name":"a","cron":"0 0 1 1 *","target_url":"https://example.com/hook",${field}}`;
+
+function refusalOf(act: () => unknown): ApiError {
+  try {
+    act();
+  } catch (error) {
+    if (error instanceof ApiError) return error;
+    throw error;
+  }
+  throw new Error("It was not refused.");
+}
+
+test("a full request is accepted as it is, and its timetable read", () => {
+  const { timetable, ...accepted } =
+    readNew(`{"name":"Täglich","cron":" 30 2 * * * ","timezone":"europe/berlin",
+    "target_url":"https://example.com/hook","payload":{"n": 9007199254740993},
+    "retry_policy":{"max_attempts":25,"base_seconds":2,"cap_seconds":3}}`);
+  expect(accepted).toEqual({
+    name: "Täglich",
+    targetUrl: "https://example.com/hook",
+    payloadText: '{"n":9007199254740993}',
+    retryPolicy: { maxAttempts: 25, baseSeconds: 2, capSeconds: 3 },
+  });
+  expect([timetable.expression, timetable.zone.name]).toEqual(["30 2 * * *", "Europe/Berlin"]);
+});
+
+test("what is left out has its default", () => {
+  const { timetable, payloadText, retryPolicy } = readNew(withField('"retry_policy":{"cap_seconds":4}'));
+  expect([timetable.zone.name, payloadText]).toEqual(["UTC", "{}"]);
+  expect(retryPolicy).toEqual({ maxAttempts: 5, baseSeconds: 4, capSeconds: 4 });
+});
+
+test("a wrong type, null, or an unknown name is refused with its path", () => {
+  const refused: [string, string | undefined][] = [
+    ["[]", undefined],
+    ["{}", "name"],
+    [withField('"timezone":null'), "timezone"],
+    [withField('"payload":"{}"'), "payload"],
+    [withField('"retry_policy":{"retries":5}'), "retry_policy.retries"],
+    [withField('"retry_policy":{"max_attempts":"5"}'), "retry_policy.max_attempts"],
+    [withField('"run_at":"2030-01-01T00:00:00Z"'), "run_at"],
+    [withField('"constructor":{}'), "constructor"],
+  ];
+  for (const [text, param] of refused) {
+    const { code, param: at } = refusalOf(() => readNew(text));
+    expect([text, code, at]).toEqual([text, "invalid_request", param]);
+  }
+});
+
+test("a change takes what it is given, keeps what it is not, and knows nothing else", () => {
+  expect(readUpdate("{}")).toEqual({});
+  expect(readUpdate('{"payload":{"a": 1.0},"paused":false}')).toEqual({
+    payloadText: '{"a":1.0}',
+    paused: false,
+  });
+  expect(readUpdate('{"cron":"x","timezone":""}')).toEqual({ cron: "x", timezone: "" });
+  for (const name of ["cron", "timezone", "payload", "paused"]) {
+    expect(refusalOf(() => readUpdate(`{"${name}":null}`)).param).toBe(name);
+  }
+  for (const name of ["name", "target_url", "retry_policy", "id", "next_run_at"]) {
+    const { code, param, message } = refusalOf(() => readUpdate(`{"${name}":"x"}`));
+    expect([code, param]).toEqual(["invalid_request", name]);
+    expect(message).toContain("Known are cron, timezone, payload, paused.");
+  }
+});
+
+test("a preview begins now and shows five firings, unless it is told otherwise", () => {
+  const now = Date.parse("2026-11-21T10:00:00Z");
+  const read = (fields: object) => readSchedulePreview({ cron: "@daily", ...fields }, now);
+  expect(read({})).toMatchObject({ from: now, count: 5 });
+  expect(read({ from: "2020-01-01T00:00:00+01:00", count: 1_000 })).toMatchObject({
+    from: Date.parse("2019-12-31T23:00:00Z"),
+    count: 1_000,
+  });
+  for (const from of ["tomorrow", "2027-01-01", "2027-02-30T00:00:00Z", "2027-01-01T00:00:00"]) {
+    expect(refusalOf(() => read({ from })).param).toBe("from");
+  }
+});
+
+test("the queries of the lists", () => {
+  expect(readScheduleListQuery("")).toEqual({ pageSize: 50, cursor: null, paused: null });
+  expect(readScheduleListQuery("paused=false&limit=200&cursor=abc")).toEqual({
+    pageSize: 200,
+    cursor: "abc",
+    paused: false,
+  });
+  expect(readScheduleListQuery("paused=true").paused).toBe(true);
+  expect(readFiringListQuery("limit=1")).toEqual({ pageSize: 1, cursor: null });
+  for (const query of ["paused=0", "paused=", "paused=true&paused=true"]) {
+    expect(refusalOf(() => readScheduleListQuery(query)).param).toBe("paused");
+  }
+  expect(refusalOf(() => readFiringListQuery("paused=true")).param).toBe("paused");
+});
+
+const facts: ScheduleFacts = {
+  id: "sch_01arz3ndektsv4rrffq69g5fav",
+  name: 'the "quoted" one',
+  cron: "30 2 * * *",
+  timezone: "Europe/Berlin",
+  targetUrl: "https://example.com/hook",
+  payloadText: '{"z":9007199254740993,"a":1.10}',
+  retryPolicy: { maxAttempts: 5, baseSeconds: 10, capSeconds: 3_600 },
+  paused: false,
+  nextRunAt: Date.parse("2026-11-22T01:30:00Z"),
+  createdAt: Date.parse("2026-11-21T10:00:00.007Z"),
+};
+
+test("a schedule object has exactly the documented fields, and its payload as it was written", () => {
+  const text = scheduleText(facts);
+  expect(text).toContain('"payload":{"z":9007199254740993,"a":1.10}');
+  const view = JSON.parse(text);
+  expect(Value.Check(Schedule, view)).toBe(true);
+  expect(view).toMatchObject({
+    name: 'the "quoted" one',
+    retry_policy: { max_attempts: 5, base_seconds: 10, cap_seconds: 3_600 },
+    next_run_at: "2026-11-22T01:30:00.000Z",
+    created_at: "2026-11-21T10:00:00.007Z",
+  });
+  const list = JSON.parse(scheduleListText([facts, { ...facts, paused: true, nextRunAt: null }], null));
+  expect(Value.Check(ScheduleList, list)).toBe(true);
+  expect(list.data[1]).toEqual({ ...view, paused: true, next_run_at: null });
+  expect(JSON.parse(scheduleListText([], "next"))).toEqual({ data: [], next_cursor: "next" });
+});
+
+test("an instant is shown in UTC and as the clocks of its zone showed it", () => {
+  const at = Date.parse("2027-03-28T01:30:00Z");
+  const view = viewFiring({
+    at,
+    zone: parseZone("Europe/Berlin"),
+    status: "skipped_quota",
+    jobId: null,
+    movedByClockChange: true,
+  });
+  expect(Value.Check(Firing, view)).toBe(true);
+  expect(view).toEqual({
+    at: "2027-03-28T01:30:00.000Z",
+    local_time: "2027-03-28T03:30:00+02:00",
+    status: "skipped_quota",
+    job_id: null,
+    moved_dst: true,
+  });
+});
+
+test("a preview tells whether one more schedule would be taken", () => {
+  const { timetable } = readNew(withField('"timezone":"Asia/Kolkata"'));
+  const plan = (active: number) => viewPreview(timetable, [], { active, limit: 10 }).plan;
+  expect(plan(9)).toEqual({ active_schedules: 9, limit: 10, allowed: true });
+  // More than the limit is what a smaller plan leaves.
+  expect([10, 11].map((active) => plan(active).allowed)).toEqual([false, false]);
+  const firings = [{ at: Date.parse("2026-12-31T18:30:00Z"), movedByClockChange: false }];
+  const view = viewPreview(timetable, firings, { active: 0, limit: 10 });
+  expect(Value.Check(SchedulePreview, view)).toBe(true);
+  expect(view).toMatchObject({
+    cron: "0 0 1 1 *",
+    timezone: "Asia/Kolkata",
+    firings: [{ local_time: "2027-01-01T00:00:00+05:30" }],
+    min_gap_seconds: 365 * 86_400,
+  });
+});

@@ -1,0 +1,327 @@
+import { type Static, Type } from "@sinclair/typebox";
+import type { RetryPolicy } from "../domain/backoff.ts";
+import { minGapSeconds } from "../domain/cron-gap.ts";
+import { invalidRequest } from "../domain/errors.ts";
+import { SCHEDULE_PREFIX } from "../domain/ids.ts";
+import { completeRetryPolicy, parseInstant } from "../domain/job.ts";
+import { checkName } from "../domain/name.ts";
+import { filterOf, pageSizeOf, parseQuery } from "../domain/page.ts";
+import {
+  acceptTimetable,
+  FIRING_STATUSES,
+  type FiringStatus,
+  PREVIEW_FIRINGS_DEFAULT,
+  PREVIEW_FIRINGS_MAX,
+  SCHEDULE_NAME_CHARACTERS_MAX,
+  type Timetable,
+} from "../domain/schedule.ts";
+import { checkTarget, type TargetRules } from "../domain/target.ts";
+import { localTimeOf, type Zone } from "../domain/zone.ts";
+import { idOf } from "./id.ts";
+import { JobId, Payload, RetryPolicyRequest, RetryPolicySchema, retryPolicyOf, TargetUrl } from "./job.ts";
+import type { Body } from "./json.ts";
+import { listOf, pageParameters } from "./list.ts";
+import { Timestamp, timestampOf, timestampOrNull } from "./timestamp.ts";
+import { namesOf, validatorOf, wordOf } from "./validator.ts";
+
+const closed = { additionalProperties: false } as const;
+
+export const ScheduleId = idOf(SCHEDULE_PREFIX, "The id of a schedule.");
+
+const Name = Type.String({
+  documented: { minLength: 1, maxLength: SCHEDULE_NAME_CHARACTERS_MAX },
+  description: "Unique within the project and environment.",
+  examples: ["nightly-invoices"],
+});
+const CronExpression = Type.String({
+  documented: { maxLength: 256 },
+  description:
+    "Five fields (minute, hour, day of month, month, day of week), or six with leading seconds, or a nickname such as " +
+    "@daily. Never more often than every 30 seconds.",
+  examples: ["30 2 * * *"],
+});
+const Timezone = Type.String({
+  default: "UTC",
+  description: "IANA time zone name in which the expression is read.",
+  examples: ["Europe/Berlin"],
+});
+
+export const NewScheduleRequest = Type.Object(
+  {
+    name: Name,
+    cron: CronExpression,
+    target_url: TargetUrl,
+    timezone: Type.Optional(Timezone),
+    payload: Type.Optional({ ...Payload, default: {} }),
+    retry_policy: Type.Optional(RetryPolicyRequest),
+  },
+  { ...closed, title: "NewScheduleRequest" },
+);
+
+export const ScheduleUpdateRequest = Type.Object(
+  {
+    cron: Type.Optional(CronExpression),
+    timezone: Type.Optional(Timezone),
+    payload: Type.Optional(Payload),
+    paused: Type.Optional(Type.Boolean({ description: "What was missed while paused is not replayed." })),
+  },
+  { ...closed, title: "ScheduleUpdateRequest", description: "What is left out keeps its value." },
+);
+
+export const Schedule = Type.Object(
+  {
+    id: ScheduleId,
+    name: Name,
+    cron: CronExpression,
+    timezone: Timezone,
+    target_url: TargetUrl,
+    payload: Payload,
+    retry_policy: RetryPolicySchema,
+    paused: Type.Boolean({ description: "When true the schedule does not fire." }),
+    next_run_at: Type.Union([Timestamp, Type.Null()], { description: "Next firing; null when paused." }),
+    created_at: Timestamp,
+  },
+  { ...closed, title: "Schedule", description: "Creates a job at every instant of its timetable." },
+);
+export const ScheduleList = listOf(Schedule, "ScheduleList");
+export const DeletedSchedule = Type.Object(
+  { id: ScheduleId, deleted: Type.Literal(true) },
+  { ...closed, title: "DeletedSchedule" },
+);
+
+const PausedParameter = wordOf(["true", "false"], "Only paused or only active schedules.");
+export const ScheduleListParameters = Type.Object({
+  ...pageParameters,
+  paused: Type.Optional(PausedParameter),
+});
+
+const LocalTime = Type.String({
+  description: "The same instant on the wall clock of the time zone, with its offset.",
+  examples: ["2026-03-29T03:30:00+02:00"],
+});
+const MovedDst = Type.Boolean({
+  description:
+    "Whether a clock change skipped the matching local time, so that it fires later by the length of the gap.",
+});
+
+export const SchedulePreviewRequest = Type.Object(
+  {
+    cron: CronExpression,
+    timezone: Type.Optional(Timezone),
+    from: Type.Optional(
+      Type.String({
+        documented: { format: "date-time" },
+        description: "ISO 8601 with Z or an offset: firings after this instant. By default after now.",
+      }),
+    ),
+    count: Type.Optional(
+      Type.Integer({ minimum: 1, maximum: PREVIEW_FIRINGS_MAX, default: PREVIEW_FIRINGS_DEFAULT }),
+    ),
+  },
+  { ...closed, title: "SchedulePreviewRequest" },
+);
+export const SchedulePreview = Type.Object(
+  {
+    cron: CronExpression,
+    timezone: Timezone,
+    firings: Type.Array(Type.Object({ at: Timestamp, local_time: LocalTime, moved_dst: MovedDst }, closed)),
+    min_gap_seconds: Type.Integer({
+      description: "The smallest gap between two firings of the timetable, clock changes not considered.",
+    }),
+    plan: Type.Object(
+      {
+        active_schedules: Type.Integer({ description: "Over both environments." }),
+        limit: Type.Integer(),
+        allowed: Type.Boolean({ description: "Whether one more active schedule would be accepted now." }),
+      },
+      closed,
+    ),
+  },
+  { ...closed, title: "SchedulePreview" },
+);
+
+const FiringStatusSchema = wordOf(FIRING_STATUSES, "What became of the instant.", "FiringStatus");
+export const Firing = Type.Object(
+  {
+    at: Timestamp,
+    local_time: LocalTime,
+    status: FiringStatusSchema,
+    job_id: Type.Union([JobId, Type.Null()], { description: "The job that was created; null unless fired." }),
+    moved_dst: MovedDst,
+  },
+  {
+    ...closed,
+    title: "Firing",
+    description: "One instant of a schedule's timetable, and what became of it.",
+  },
+);
+export const FiringList = listOf(Firing, "FiringList");
+export const FiringListParameters = Type.Object(pageParameters);
+
+/** A schedule as a client asks for it, judged; defaults filled in. */
+export interface AcceptedSchedule {
+  name: string;
+  timetable: Timetable;
+  targetUrl: string;
+  payloadText: string;
+  retryPolicy: RetryPolicy;
+}
+
+/** The body of POST /v2/schedules, parsed with "member". Throws ApiError. */
+export function readNewSchedule(body: Body, targets: TargetRules): AcceptedSchedule {
+  const request = validateNew(body.value);
+  checkName(request.name, "name", SCHEDULE_NAME_CHARACTERS_MAX);
+  const timetable = acceptTimetable(request.cron, request.timezone ?? "UTC");
+  checkTarget(request.target_url, "target_url", targets);
+  return {
+    name: request.name,
+    timetable,
+    targetUrl: request.target_url,
+    payloadText: body.payloadTexts[0] ?? "{}",
+    retryPolicy: completeRetryPolicy(retryPolicyOf(request.retry_policy ?? {})),
+  };
+}
+
+export interface ScheduleUpdate {
+  cron?: string;
+  timezone?: string;
+  payloadText?: string;
+  paused?: boolean;
+}
+
+/** The body of PATCH /v2/schedules/{id}, parsed with "member"; the timetable is judged with the rest of the schedule. */
+export function readScheduleUpdate(body: Body): ScheduleUpdate {
+  const { cron, timezone, paused } = validateUpdate(body.value);
+  const payloadText = body.payloadTexts[0];
+  return {
+    ...(cron === undefined ? {} : { cron }),
+    ...(timezone === undefined ? {} : { timezone }),
+    ...(payloadText === undefined ? {} : { payloadText }),
+    ...(paused === undefined ? {} : { paused }),
+  };
+}
+
+/** The body of POST /v2/schedules/preview. Throws ApiError. */
+export function readSchedulePreview(
+  value: unknown,
+  now: number,
+): { timetable: Timetable; from: number; count: number } {
+  const { cron, timezone = "UTC", from: text, count = PREVIEW_FIRINGS_DEFAULT } = validatePreview(value);
+  const timetable = acceptTimetable(cron, timezone);
+  const from = text === undefined ? now : parseInstant(text);
+  if (from === null)
+    throw invalidRequest("from must be an ISO 8601 date and time with Z or an offset.", "from");
+  return { timetable, from, count };
+}
+
+export interface ScheduleListQuery {
+  pageSize: number;
+  cursor: string | null;
+  paused: boolean | null;
+}
+
+/** The query string of GET /v2/schedules. Throws ApiError. */
+export function readScheduleListQuery(query: string): ScheduleListQuery {
+  const { limit, cursor, paused } = parseQuery(query, namesOf(ScheduleListParameters));
+  const word = filterOf(paused, "paused", ["true", "false"] as const);
+  return {
+    pageSize: pageSizeOf(limit),
+    cursor: cursor ?? null,
+    paused: word === null ? null : word === "true",
+  };
+}
+
+/** The query string of GET /v2/schedules/{id}/firings. Throws ApiError. */
+export function readFiringListQuery(query: string): { pageSize: number; cursor: string | null } {
+  const { limit, cursor } = parseQuery(query, namesOf(FiringListParameters));
+  return { pageSize: pageSizeOf(limit), cursor: cursor ?? null };
+}
+
+/** What is known of a schedule. Instants are milliseconds since 1970. */
+export interface ScheduleFacts {
+  id: string;
+  name: string;
+  cron: string;
+  timezone: string;
+  targetUrl: string;
+  payloadText: string;
+  retryPolicy: RetryPolicy;
+  paused: boolean;
+  nextRunAt: number | null;
+  createdAt: number;
+}
+
+/** The JSON text of a schedule object. It is text because the payload is shown as it was written. */
+export function scheduleText(schedule: ScheduleFacts): string {
+  const { maxAttempts, baseSeconds, capSeconds } = schedule.retryPolicy;
+  const { payload: _, ...view }: Static<typeof Schedule> = {
+    id: schedule.id,
+    name: schedule.name,
+    cron: schedule.cron,
+    timezone: schedule.timezone,
+    target_url: schedule.targetUrl,
+    payload: {},
+    retry_policy: { max_attempts: maxAttempts, base_seconds: baseSeconds, cap_seconds: capSeconds },
+    paused: schedule.paused,
+    next_run_at: timestampOrNull(schedule.nextRunAt),
+    created_at: timestampOf(schedule.createdAt),
+  };
+  return `${JSON.stringify(view).slice(0, -1)},"payload":${schedule.payloadText}}`;
+}
+
+/** The JSON text of a page of schedules. */
+export function scheduleListText(schedules: readonly ScheduleFacts[], nextCursor: string | null): string {
+  return `{"data":[${schedules.map(scheduleText).join(",")}],"next_cursor":${JSON.stringify(nextCursor)}}`;
+}
+
+/** An instant of a timetable, and what became of it. */
+export interface FiringFacts {
+  at: number;
+  zone: Zone;
+  status: FiringStatus;
+  jobId: string | null;
+  movedByClockChange: boolean;
+}
+
+export function viewFiring({
+  at,
+  zone,
+  status,
+  jobId,
+  movedByClockChange,
+}: FiringFacts): Static<typeof Firing> {
+  return {
+    at: timestampOf(at),
+    local_time: localTimeOf(zone, at),
+    status,
+    job_id: jobId,
+    moved_dst: movedByClockChange,
+  };
+}
+
+/** The next firings of a timetable, and whether a schedule that has it would be accepted now. */
+export function viewPreview(
+  { expression, cron, zone }: Timetable,
+  firings: readonly { at: number; movedByClockChange: boolean }[],
+  schedules: { active: number; limit: number },
+): Static<typeof SchedulePreview> {
+  return {
+    cron: expression,
+    timezone: zone.name,
+    firings: firings.map(({ at, movedByClockChange }) => ({
+      at: timestampOf(at),
+      local_time: localTimeOf(zone, at),
+      moved_dst: movedByClockChange,
+    })),
+    min_gap_seconds: minGapSeconds(cron),
+    plan: {
+      active_schedules: schedules.active,
+      limit: schedules.limit,
+      allowed: schedules.active < schedules.limit,
+    },
+  };
+}
+
+const validateNew = validatorOf(NewScheduleRequest);
+const validateUpdate = validatorOf(ScheduleUpdateRequest);
+const validatePreview = validatorOf(SchedulePreviewRequest);

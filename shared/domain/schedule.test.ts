@@ -1,0 +1,162 @@
+import { describe, expect, test } from "bun:test";
+import {
+  CATCH_UP_MS,
+  decideChange,
+  decideFiring,
+  expectedInstants,
+  type PastTimetable,
+  readTimetable,
+} from "./schedule.ts";
+
+const MINUTE_MS = 60_000;
+const HOUR_MS = 3_600_000;
+const at = (text: string) => Date.parse(`2026-11-21T${text}Z`);
+const iso = (ms: number | null) => (ms === null ? null : new Date(ms).toISOString());
+const minutely = readTimetable("* * * * *", "UTC");
+const hourly = readTimetable("0 * * * *", "UTC");
+
+describe("what fires when a schedule's turn has come", () => {
+  const decide = (timetable: typeof minutely, nextRunAt: number, now: number) => {
+    const { firedFor, thenAt } = decideFiring(timetable, nextRunAt, now);
+    return [iso(firedFor), iso(thenAt)];
+  };
+
+  test("in time: the instant itself, and then the next one", () => {
+    expect(decide(minutely, at("10:00:00"), at("10:00:00.004"))).toEqual([
+      "2026-11-21T10:00:00.000Z",
+      "2026-11-21T10:01:00.000Z",
+    ]);
+  });
+
+  test("by a clock that is behind: never before its time, and not twice", () => {
+    expect(decide(minutely, at("10:00:00"), at("09:59:59.990"))).toEqual([
+      "2026-11-21T10:00:00.000Z",
+      "2026-11-21T10:01:00.000Z",
+    ]);
+  });
+
+  test("after an outage: the latest one alone", () => {
+    expect(decide(minutely, at("09:00:00"), at("10:00:30"))).toEqual([
+      "2026-11-21T10:00:00.000Z",
+      "2026-11-21T10:01:00.000Z",
+    ]);
+  });
+
+  test("after an outage: the latest one only if it is at most 10 minutes late", () => {
+    expect(decide(hourly, at("08:00:00"), at("10:10:00"))[0]).toBe("2026-11-21T10:00:00.000Z");
+    expect(decide(hourly, at("08:00:00"), at("10:10:00.001"))).toEqual([null, "2026-11-21T11:00:00.000Z"]);
+    expect(CATCH_UP_MS).toBe(10 * MINUTE_MS);
+  });
+
+  test("after an outage of years: in as few steps as after one of minutes", () => {
+    expect(decide(minutely, Date.parse("2001-01-01T00:00:00Z"), at("10:00:30"))[0]).toBe(
+      "2026-11-21T10:00:00.000Z",
+    );
+  });
+});
+
+describe("a change", () => {
+  const schedule = { cron: "0 * * * *", timezone: "UTC", paused: false };
+  const now = at("10:30:00");
+
+  test("of nothing that decides when it fires leaves the next firing as it is", () => {
+    for (const change of [{}, { cron: " 0 * * * * " }, { timezone: "utc" }, { paused: false }]) {
+      expect(decideChange(schedule, change, now)).toEqual({
+        ...schedule,
+        nextRunAt: undefined,
+        resumes: false,
+      });
+    }
+  });
+
+  test("of the timetable begins anew from now", () => {
+    expect(decideChange(schedule, { cron: "15 * * * *" }, now).nextRunAt).toBe(at("11:15:00"));
+    expect(decideChange(schedule, { timezone: "asia/kolkata" }, now)).toMatchObject({
+      timezone: "Asia/Kolkata",
+      nextRunAt: at("11:30:00"),
+    });
+  });
+
+  test("pauses and resumes; a paused one may be changed and stays paused", () => {
+    expect(decideChange(schedule, { paused: true }, now)).toMatchObject({ nextRunAt: null, resumes: false });
+    const paused = { ...schedule, paused: true };
+    expect(decideChange(paused, { paused: false }, now)).toMatchObject({
+      nextRunAt: at("11:00:00"),
+      resumes: true,
+    });
+    expect(decideChange(paused, { cron: "15 * * * *" }, now)).toMatchObject({
+      nextRunAt: null,
+      paused: true,
+    });
+  });
+
+  test("to a timetable that may not be is refused, by what the whole would be", () => {
+    expect(() => decideChange(schedule, { cron: "0,10 * * * * *" }, now)).toThrow("30 seconds");
+    expect(() => decideChange(schedule, { timezone: "PST" }, now)).toThrow("timezone");
+  });
+});
+
+describe("the instants of a schedule's timetables", () => {
+  const timetable = (since: string, wish: Partial<PastTimetable> = {}): PastTimetable => ({
+    since: at(since),
+    supersededAt: null,
+    paused: false,
+    cron: "0 * * * *",
+    timezone: "UTC",
+    ...wish,
+  });
+  const list = (timetables: PastTimetable[], from: string, to: string) =>
+    [...expectedInstants(timetables, at(from), at(to))].map(
+      (instant) => `${new Date(instant.at).toISOString().slice(11, 16)}${instant.paused ? " paused" : ""}`,
+    );
+
+  test("are those after its creation, newest first, both ends of the window included", () => {
+    expect(list([timetable("07:30:00")], "00:00:00", "10:00:00")).toEqual(["10:00", "09:00", "08:00"]);
+    expect(list([timetable("00:30:00")], "08:00:00", "10:59:59")).toEqual(["10:00", "09:00", "08:00"]);
+  });
+
+  test("go over from one timetable to the next at the change", () => {
+    const changed = timetable("09:30:00", { cron: "20,40 * * * *", supersededAt: at("10:00:00") });
+    expect(list([timetable("07:30:00"), changed], "00:00:00", "10:30:00")).toEqual([
+      "10:20",
+      "09:40",
+      "09:00",
+      "08:00",
+    ]);
+  });
+
+  test("are marked while it is paused, until it is resumed", () => {
+    const paused = timetable("08:30:00", { paused: true, supersededAt: at("09:00:00") });
+    const resumed = timetable("10:30:00");
+    expect(list([timetable("07:30:00"), paused, resumed], "00:00:00", "11:00:00")).toEqual([
+      "11:00",
+      "10:00 paused",
+      "09:00 paused",
+      "08:00",
+    ]);
+  });
+
+  test("that were due and overtaken by a change: skipped by a pause, unknown to another timetable", () => {
+    const overtaken = { supersededAt: at("09:00:00") };
+    const paused = timetable("09:00:00.500", { paused: true, ...overtaken });
+    expect(list([timetable("07:30:00"), paused], "00:00:00", "09:59:00")).toEqual(["09:00 paused", "08:00"]);
+    const changed = timetable("09:00:00.500", { cron: "20 * * * *", ...overtaken });
+    expect(list([timetable("07:30:00"), changed], "00:00:00", "09:59:00")).toEqual(["09:20", "08:00"]);
+  });
+
+  test("that the clocks skip are shown where they fire", () => {
+    const berlin: PastTimetable = {
+      since: Date.parse("2026-03-28T00:00:00Z"),
+      supersededAt: null,
+      paused: false,
+      cron: "30 2 * * *",
+      timezone: "Europe/Berlin",
+    };
+    const end = Date.parse("2026-03-29T12:00:00Z");
+    const instants = [...expectedInstants([berlin], end - 36 * HOUR_MS, end)];
+    expect(instants.map(({ at, movedByClockChange }) => [iso(at), movedByClockChange])).toEqual([
+      ["2026-03-29T01:30:00.000Z", true],
+      ["2026-03-28T01:30:00.000Z", false],
+    ]);
+  });
+});

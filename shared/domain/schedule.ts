@@ -1,0 +1,120 @@
+import { checkGap, parseCron } from "./cron.ts";
+import type { Cron } from "./cron-fields.ts";
+import { type Firing, firingsUntil, nextFiring, previousFiring } from "./cron-firings.ts";
+import { parseZone, type Zone } from "./zone.ts";
+
+/** When a schedule fires next, what its own outages cost it, and what became of every instant of its timetable. */
+
+export const SCHEDULE_NAME_CHARACTERS_MAX = 100;
+export const PREVIEW_FIRINGS_DEFAULT = 5;
+export const PREVIEW_FIRINGS_MAX = 1_000;
+
+/** After an outage of the service the latest missed firing still fires if it is no later than this. */
+export const CATCH_UP_MS = 600_000;
+
+export interface Timetable {
+  /** As it was given, without the blanks around it. */
+  expression: string;
+  cron: Cron;
+  zone: Zone;
+}
+
+/** A timetable that was accepted once. Throws ApiError. */
+export function readTimetable(cron: string, timezone: string): Timetable {
+  return { expression: cron.trim(), cron: parseCron(cron), zone: parseZone(timezone) };
+}
+
+/** A timetable that a schedule may have. Throws invalid_cron_expression or interval_too_short. */
+export function acceptTimetable(cron: string, timezone: string): Timetable {
+  const timetable = readTimetable(cron, timezone);
+  checkGap(timetable.cron);
+  return timetable;
+}
+
+/** The first instant after `after`, in milliseconds since 1970; null if there is none up to the year 9999. */
+export function nextInstant({ cron, zone }: Timetable, after: number): number | null {
+  return nextFiring(cron, zone, after)?.at ?? null;
+}
+
+/** What a schedule does whose `nextRunAt` has come: only the latest of what is due fires, unless it is too late. */
+export function decideFiring(
+  timetable: Timetable,
+  nextRunAt: number,
+  now: number,
+): { firedFor: number | null; thenAt: number | null } {
+  // Never before its time, by whatever clock it was asked.
+  const until = Math.max(now, nextRunAt);
+  const latest = previousFiring(timetable.cron, timetable.zone, until)?.at ?? nextRunAt;
+  const due = Math.max(latest, nextRunAt);
+  return {
+    firedFor: due >= now - CATCH_UP_MS ? due : null,
+    thenAt: nextInstant(timetable, until),
+  };
+}
+
+/** The fields of a schedule that a client may change. */
+export interface Changeable {
+  cron: string;
+  timezone: string;
+  paused: boolean;
+}
+
+export interface DecidedChange extends Changeable {
+  /** Undefined where the next firing stays what it is. */
+  nextRunAt: number | null | undefined;
+  /** Whether it begins to count among the active ones. */
+  resumes: boolean;
+}
+
+/** What a schedule becomes by a change. Throws ApiError for a timetable that it may not have. */
+export function decideChange(schedule: Changeable, change: Partial<Changeable>, now: number): DecidedChange {
+  const timetable = acceptTimetable(change.cron ?? schedule.cron, change.timezone ?? schedule.timezone);
+  const { expression: cron, zone } = timetable;
+  const paused = change.paused ?? schedule.paused;
+  const isSame = cron === schedule.cron && zone.name === schedule.timezone && paused === schedule.paused;
+  const nextRunAt = isSame ? undefined : paused ? null : nextInstant(timetable, now);
+  return { cron, timezone: zone.name, paused, nextRunAt, resumes: schedule.paused && !paused };
+}
+
+export const FIRING_STATUSES = ["fired", "skipped_paused", "skipped_quota", "missed_outage"] as const;
+export type FiringStatus = (typeof FIRING_STATUSES)[number];
+
+/** A timetable that a schedule had, from the change that brought it to the one that ended it. */
+export interface PastTimetable {
+  since: number;
+  /** The firing of the one before that had not come when this one began. */
+  supersededAt: number | null;
+  paused: boolean;
+  cron: string;
+  timezone: string;
+}
+
+export interface ExpectedInstant extends Firing {
+  zone: Zone;
+  /** Whether the schedule was paused then. */
+  paused: boolean;
+}
+
+/**
+ * The instants of a schedule's timetables in [fromAt, toAt], newest first. `timetables` are all that it has had, in their
+ * order. What a change overtook before it had fired belongs to what the change made of it: a pause skips it, another
+ * timetable does not know it.
+ */
+export function* expectedInstants(
+  timetables: readonly PastTimetable[],
+  fromAt: number,
+  toAt: number,
+): Generator<ExpectedInstant, void> {
+  let until = toAt;
+  for (const { since, supersededAt, paused, cron: expression, timezone } of timetables.toReversed()) {
+    const overtakenAt = supersededAt !== null && supersededAt <= since ? supersededAt : null;
+    const after = paused && overtakenAt !== null ? overtakenAt - 1 : since;
+    const { cron, zone } = readTimetable(expression, timezone);
+    for (const firing of firingsUntil(cron, zone, until)) {
+      if (firing.at <= after || firing.at < fromAt) break;
+      yield { ...firing, zone, paused };
+    }
+    until = Math.min(until, overtakenAt === null ? since : overtakenAt - 1);
+    if (until < fromAt) return;
+  }
+}

@@ -1,0 +1,116 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { createProjectWithKeys } from "../../services/admin/create-project.ts";
+import { createLog } from "../../shared/platform/log.ts";
+import { createSeal } from "../../shared/platform/seal.ts";
+import { type Database, openDatabase } from "../../shared/store/database.ts";
+import { migrate } from "../../shared/store/migrate.ts";
+import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
+import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { type ServiceProcess, startService } from "../support/service-process.ts";
+
+setDefaultTimeout(180_000);
+
+/** Schedules fire twice a minute, so many of them in each second of the half minute. */
+const SCHEDULES_PER_SECOND = 4;
+const SECONDS = 30;
+const LEASE_TTL_MS = 2_000;
+const KILLS = 6;
+
+let database: TestDatabase;
+let nats: NatsServer;
+let db: Database;
+let gateway: ServiceProcess;
+const workers: ServiceProcess[] = [];
+let key = "";
+
+beforeAll(async () => {
+  database = await createTestDatabase("firing");
+  await migrate(database.url);
+  nats = await startNatsServer();
+  const secretsKey = randomBytes(32);
+  db = openDatabase(database.url, { connections: 2, log: createLog({ level: "error", name: "test" }) });
+  const terms = { name: "chaos", plan: "scale", defaultRegion: "us-east" } as const;
+  key = (await createProjectWithKeys(db, createSeal(secretsKey), terms)).keys.production;
+  const environment = {
+    DATABASE_URL: database.url,
+    NATS_URL: nats.url,
+    SECRETS_KEY: secretsKey.toString("base64"),
+    LEASE_TTL_MS: String(LEASE_TTL_MS),
+    SHARDS_PER_REGION: "8",
+  };
+  gateway = await startService("gateway", environment);
+  for (let index = 0; index < 2; index++) workers.push(await startService("worker", environment));
+});
+afterAll(async () => {
+  for (const service of [gateway, ...workers]) await service.end("SIGKILL");
+  await nats.stop();
+  await db.close();
+  await database.drop();
+});
+
+async function ask<T>(method: string, path: string, body?: object): Promise<T> {
+  const response = await fetch(`http://127.0.0.1:${gateway.port}${path}`, {
+    method,
+    headers: { Authorization: `Bearer ${key}`, "Content-Type": "application/json" },
+    ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+  });
+  const text = await response.text();
+  expect({ path, status: response.status, text: response.ok ? "" : text }).toEqual({
+    path,
+    status: method === "POST" ? 201 : 200,
+    text: "",
+  });
+  return JSON.parse(text) as T;
+}
+
+test("owners killed around hundreds of firings: every instant of every schedule fires exactly once", async () => {
+  const schedules: string[] = [];
+  for (let index = 0; index < SCHEDULES_PER_SECOND * SECONDS; index++) {
+    const second = index % SECONDS;
+    const { id } = await ask<{ id: string }>("POST", "/v2/schedules", {
+      name: `every half minute ${index}`,
+      cron: `${second},${second + 30} * * * * *`,
+      target_url: "https://example.com/hook",
+    });
+    schedules.push(id);
+  }
+  const startedAt = Date.now();
+  const countFirings = async () => {
+    const [row] = await db.run<{ count: string }>("count_firings", "SELECT count(*) FROM firings", []);
+    return Number(row?.count);
+  };
+  const seen = async (countMin: number) => {
+    while ((await countFirings()) < countMin) await Bun.sleep(10);
+  };
+  for (let kill = 0; kill < KILLS; kill++) {
+    // In the midst of firings; whoever lives has to take over before the next one is fired twice or not at all.
+    await seen((await countFirings()) + 25 + kill * 3);
+    await workers[kill % 2]?.end("SIGKILL");
+    await seen((await countFirings()) + 8);
+    await workers[kill % 2]?.startAgain();
+  }
+  await seen(SCHEDULES_PER_SECOND * SECONDS * 2);
+  const endedAt = Date.now();
+
+  let firedCount = 0;
+  for (const id of schedules) {
+    const { data } = await ask<{ data: { at: string; status: string; job_id: string | null }[] }>(
+      "GET",
+      `/v2/schedules/${id}/firings?limit=200`,
+    );
+    expect(data.filter(({ status }) => status !== "fired")).toEqual([]);
+    firedCount += data.length;
+  }
+  const [doubled] = await db.run<{ count: string }>(
+    "doubled",
+    "SELECT count(*) FROM (SELECT FROM jobs GROUP BY schedule_id, run_at HAVING count(*) > 1) d",
+    [],
+  );
+  expect(Number(doubled?.count)).toBe(0);
+  const [jobs] = await db.run<{ count: string }>("jobs", "SELECT count(*) FROM jobs", []);
+  expect(Number(jobs?.count)).toBe(await countFirings());
+  // Nothing that was due is missing: each schedule has one every half minute, from its creation on.
+  const halves = Math.floor((endedAt - startedAt) / 30_000);
+  expect(firedCount).toBeGreaterThanOrEqual(schedules.length * halves);
+});
