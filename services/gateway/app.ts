@@ -1,67 +1,24 @@
 import { Elysia } from "elysia";
 import type { Body } from "../../shared/contract/json.ts";
-import { ApiError, resourceNotFound } from "../../shared/domain/errors.ts";
+import type { Operation } from "../../shared/contract/operations/operation.ts";
+import { OPERATIONS, type OperationId } from "../../shared/contract/operations.ts";
+import { ApiError, invalidRequest, resourceNotFound } from "../../shared/domain/errors.ts";
 import { type IdSource, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
-import { isPermitted, type Resource } from "../../shared/domain/key.ts";
-import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
+import { isPermitted } from "../../shared/domain/key.ts";
+import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { type ApiVersion, NEWEST_API_VERSION, versionOf } from "../../shared/domain/version.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
-import type { KeyCause } from "../../shared/store/audit.ts";
 import type { FirstAnswer, KeyToTake } from "../../shared/store/idempotency.ts";
 import type { AuthenticatedCaller, Authenticator } from "./authenticate.ts";
-import { BODY_BYTES_MAX, type BodyRules, readBody } from "./body.ts";
+import { BODY_BYTES_MAX, type BodyRules, declaredBytes, hashBody, readBody } from "./body.ts";
 import { type Deadline, startDeadline } from "./deadline.ts";
+import type { Page } from "./docs.ts";
 import { type Answer, refuse, toRefusal } from "./errors.ts";
 import { type Idempotency, readIdempotencyKey } from "./idempotency.ts";
+import { pace } from "./large-answer.ts";
 import { type RateLimiter, type RateStanding, rateHeaders, rateLimitExceeded } from "./rate-limit.ts";
-
-/** What a route knows of a request. */
-export interface ApiRequest {
-  caller: AuthenticatedCaller;
-  /** Whose rows the route may see. */
-  scope: { projectNo: ProjectNo; environment: Environment };
-  /** The id in the path as it was written; empty where the path has none. */
-  id: string;
-  /** The query string as it was written. */
-  query: string;
-  /**
-   * What a change is recorded under. The request's id is made when it is first asked for: a job's id that is taken from it
-   * tells when the job was accepted, however slowly the request arrived.
-   */
-  cause(): KeyCause;
-}
-
-interface RouteShape {
-  /** At most one parameter, named `id`. */
-  path: string;
-  resource: Resource;
-}
-
-/**
- * One operation of the API. It validates, calls one function and answers; what it throws becomes a refusal. A body where
- * none is defined is ignored.
- */
-export type Route =
-  | (RouteShape & { method: "GET" | "DELETE"; body: null; answer(request: ApiRequest): Promise<Answer> })
-  | (RouteShape & {
-      method: "PATCH";
-      body: BodyRules;
-      answer(request: ApiRequest, body: Body): Promise<Answer>;
-    })
-  | CreationRoute;
-
-/** A POST honours an Idempotency-Key: `replay` renders what was answered to the first request that had it. */
-export type CreationRoute = RouteShape & {
-  method: "POST";
-  replay(request: ApiRequest, first: FirstAnswer): Promise<Answer>;
-} & (
-    | { body: null; create(request: ApiRequest, key: KeyToTake | null): Promise<Created> }
-    | { body: BodyRules; create(request: ApiRequest, key: KeyToTake | null, body: Body): Promise<Created> }
-  );
-
-/** A key is taken only where one was given. */
-export type Created = Answer | "key_taken";
+import type { ApiRequest, Created, CreationRoute, Route, Routes } from "./route.ts";
 
 export interface App {
   answer(request: Request): Response | Promise<Response>;
@@ -85,8 +42,15 @@ const REQUESTS_OF_PROJECT_IN_PROGRESS_MAX = 500;
 const LARGE_BODY_BYTES_MAX = 268_435_456;
 const LARGE_BODY_BYTES_OF_PROJECT_MAX = 134_217_728;
 
-/** What a path leads to: a route, or none of its methods (null), or nothing at all. */
-type Target = { allow: string; route: Route | null } | "nothing";
+/** An operation at a path as the router spells it, in which the parameter is named `id`. */
+interface Served {
+  operation: Operation;
+  path: string;
+  route: Route;
+}
+
+/** What a path leads to: an operation, or none of its methods (null), or nothing at all. */
+type Target = { allow: string; served: Served | null } | "nothing";
 
 interface Exchange {
   request: Request;
@@ -101,7 +65,8 @@ interface Exchange {
 }
 
 export function createApp(options: {
-  routes: readonly Route[];
+  routes: Routes;
+  docs: readonly Page[];
   authenticator: Authenticator;
   rateLimiter: RateLimiter;
   idempotency: Idempotency;
@@ -109,7 +74,7 @@ export function createApp(options: {
   ids: IdSource;
   log: Log;
 }): App {
-  const { routes, authenticator, rateLimiter, idempotency, clock, ids, log } = options;
+  const { routes, docs, authenticator, rateLimiter, idempotency, clock, ids, log } = options;
   const makeRequestId = () => ids.next(REQUEST_PREFIX, clock.now());
   const inProgress = createCounter();
   const largeBodyBytes = createCounter();
@@ -152,44 +117,48 @@ export function createApp(options: {
   async function answerCaller(caller: AuthenticatedCaller, exchange: Exchange): Promise<Answer> {
     const { request, target, id } = exchange;
     if (target === "nothing") throw resourceNotFound();
-    const { route } = target;
-    if (route === null) throw new ApiError("method_not_allowed", `This path takes ${target.allow}.`);
-    if (!isPermitted(caller.scope, route.resource, route.method === "GET" ? "read" : "write")) {
+    const { served } = target;
+    if (served === null) throw methodNotAllowed(target.allow);
+    const { operation, route } = served;
+    if (!isPermitted(caller.scope, operation.resource, operation.method === "GET" ? "read" : "write")) {
       throw new ApiError("insufficient_scope", `A key of scope ${caller.scope} may not do this.`);
     }
     exchange.version = versionOf(request.headers.get("service-version"), caller.version);
     const scope = { projectNo: caller.project.no, environment: caller.environment };
     const cause = () => ({ requestId: exchange.requestId, keyNo: caller.keyNo });
     const apiRequest: ApiRequest = { caller, scope, id, query: queryOf(request.url), cause };
-    if (route.method === "POST") {
+    if ("create" in route) {
       return countLargeBody(exchange, route.body, scope.projectNo, () =>
-        answerCreation(route, apiRequest, exchange),
+        answerCreation({ ...served, route }, apiRequest, exchange).then(pace),
       );
     }
-    if (route.method === "PATCH") return route.answer(apiRequest, await receive(exchange, route.body));
-    return route.answer(apiRequest);
+    if (route.body !== null) return route.answer(apiRequest, await receive(exchange, route.body));
+    checkConnected(request);
+    return pace(await route.answer(apiRequest));
   }
 
   async function answerCreation(
-    route: CreationRoute,
+    { operation, path, route }: Served & { route: CreationRoute },
     apiRequest: ApiRequest,
     exchange: Exchange,
   ): Promise<Answer> {
     let create: (key: KeyToTake | null) => Promise<Created>;
-    let bodyText: string | null = null;
+    let body: Body | null = null;
     if (route.body === null) {
+      checkConnected(exchange.request);
       create = (key) => route.create(apiRequest, key);
     } else {
-      const body = await receive(exchange, route.body);
-      create = (key) => route.create(apiRequest, key, body);
-      bodyText = body.text;
+      const received = await receive(exchange, route.body);
+      create = (key) => route.create(apiRequest, key, received);
+      body = received;
     }
     const key = readIdempotencyKey(exchange.request.headers.get("idempotency-key"));
     if (key !== null) {
       const { scope, id } = apiRequest;
-      const operation = `${route.method} ${route.path} ${id}`;
       const replay = (first: FirstAnswer) => route.replay(apiRequest, first);
-      return idempotency.answer({ scope, operation, key, bodyText, create, replay });
+      const request = `${operation.method} ${path} ${id}`;
+      const requestHash = await exchange.deadline.exempt(() => hashBody(body));
+      return idempotency.answer({ scope, operation: request, key, requestHash, create, replay });
     }
     const created = await create(null);
     if (created === "key_taken") throw new Error("a key is taken that nobody gave");
@@ -204,8 +173,7 @@ export function createApp(options: {
     act: () => Promise<Answer>,
   ): Promise<Answer> {
     if (rules === null || rules.bytesMax <= BODY_BYTES_MAX) return act();
-    const declared = request.headers.get("content-length");
-    const bytes = Math.min(declared === null ? rules.bytesMax : Number(declared), rules.bytesMax);
+    const bytes = Math.min(declaredBytes(request.headers) ?? rules.bytesMax, rules.bytesMax);
     return largeBodyBytes.count(
       "all",
       LARGE_BODY_BYTES_MAX,
@@ -220,9 +188,19 @@ export function createApp(options: {
     return refusal;
   }
 
-  function answerOutside(error: ApiError): Response {
+  function answerOutside(error: ApiError, target: Target = "nothing"): Response {
     const requestId = makeRequestId();
-    return respond(refuse(error, requestId, clock.now()), { ...OUTSIDE, requestId });
+    return respond(refuse(error, requestId, clock.now()), { ...OUTSIDE, target, requestId });
+  }
+
+  async function answerPage(page: Page, request: Request): Promise<Response> {
+    if (request.method !== "GET" && request.method !== "HEAD") {
+      const allow = "GET, HEAD";
+      return answerOutside(methodNotAllowed(allow), { allow, served: null });
+    }
+    const response = await page.answer(request);
+    response.headers.set("Request-Id", makeRequestId());
+    return response;
   }
 
   function answerBug(error: unknown): Response {
@@ -240,29 +218,32 @@ export function createApp(options: {
     handler: { standardHostname: false },
   }).onError(({ error }) => answerBug(error));
 
-  for (const [path, members] of Map.groupBy(routes, (route) => route.path)) {
+  const all = serve(routes);
+  for (const path of new Set(all.map((served) => served.path))) {
+    const members = membersOf(path, all);
     const allow = allowOf(members);
-    for (const route of members) {
+    for (const served of members) {
       elysia.route(
-        route.method,
+        served.operation.method,
         path,
-        ({ request, params }) => answer(request, idOf(params), { allow, route }),
+        ({ request, params }) => answer(request, idOf(params), { allow, served }),
         UNPARSED,
       );
     }
-    elysia.all(path, ({ request }) => answer(request, "", { allow, route: null }), UNPARSED);
+    elysia.all(path, ({ request }) => answer(request, "", { allow, served: null }), UNPARSED);
   }
   for (const path of ["/v2", "/v2/*"]) {
     elysia.all(path, ({ request }) => answer(request, "", "nothing"), UNPARSED);
   }
+  for (const page of docs) elysia.all(page.path, ({ request }) => answerPage(page, request), UNPARSED);
   // Nothing is told there to anybody, so nobody needs a key to hear it.
   elysia.all("/*", () => answerOutside(resourceNotFound()), UNPARSED);
 
   return {
     answer(request) {
-      // Without a usable Host header Bun gives the bare path, in which Elysia would look for a host.
-      if (request.url.startsWith("/")) {
-        return answerOutside(new ApiError("invalid_request", "A Host header with a host is required."));
+      // Without a usable Host header Bun gives the bare path, in which Elysia would look for a host; of two it takes the first.
+      if (request.url.startsWith("/") || request.headers.get("host")?.includes(",")) {
+        return answerOutside(new ApiError("invalid_request", "One Host header with one host is required."));
       }
       return elysia.fetch(request);
     },
@@ -272,21 +253,26 @@ export function createApp(options: {
 
 /** Reads the body; the time that it takes to arrive is the client's and not the store's. */
 async function receive({ request, deadline }: Exchange, rules: BodyRules): Promise<Body> {
-  deadline.pause();
-  const body = await readBody(request, rules);
-  deadline.resume();
+  const body = await deadline.exempt(() => readBody(request, rules));
+  checkConnected(request);
   return body;
+}
+
+/**
+ * For whoever has gone nothing is done; nor for whoever sent something behind the request that is not HTTP, because Bun
+ * has refused it then with a 400 that looks like the answer to the request itself.
+ */
+function checkConnected(request: Request): void {
+  if (request.signal.aborted) throw invalidRequest("The connection is gone.");
 }
 
 interface Counter {
   of(name: ProjectNo | "all"): number;
-  /** Does something while less than `max` of its name is in progress with it. Throws service_unavailable otherwise. */
-  count<Result>(
-    name: ProjectNo | "all",
-    max: number,
-    act: () => Promise<Result>,
-    weight?: number,
-  ): Promise<Result>;
+  /**
+   * Does something while less than `max` of its name is in progress with it. Throws service_unavailable otherwise. A large
+   * answer is in progress until the client has taken it.
+   */
+  count(name: ProjectNo | "all", max: number, act: () => Promise<Answer>, weight?: number): Promise<Answer>;
 }
 
 function createCounter(): Counter {
@@ -297,12 +283,19 @@ function createCounter(): Counter {
       const before = counts.get(name) ?? 0;
       if (before + weight > max) throw new ApiError("service_unavailable", "The service is overloaded.");
       counts.set(name, before + weight);
-      try {
-        return await act();
-      } finally {
+      const end = () => {
         const left = (counts.get(name) ?? 0) - weight;
         if (left > 0) counts.set(name, left);
         else counts.delete(name);
+      };
+      try {
+        const answer = await act();
+        if (answer.large === undefined) end();
+        else void answer.large.taken.then(end);
+        return answer;
+      } catch (error) {
+        end();
+        throw error;
       }
     },
   };
@@ -331,12 +324,36 @@ function respond(
   };
   if (version !== null) headers["Service-Version"] = version;
   if (answer.status === 405 && target !== "nothing") headers.Allow = target.allow;
-  return new Response(answer.text, { status: answer.status, headers });
+  return new Response(answer.large?.stream ?? answer.text, { status: answer.status, headers });
 }
 
-function allowOf(routes: readonly Route[]): string {
-  const methods = routes.flatMap(({ method }) => (method === "GET" ? ["GET", "HEAD"] : [method]));
+function serve(routes: Routes): Served[] {
+  return (Object.keys(OPERATIONS) as OperationId[]).map((id) => {
+    const operation = OPERATIONS[id];
+    return { operation, path: operation.path.replace(/\{\w+\}/, ":id"), route: routes[id] };
+  });
+}
+
+/** A path that can be read as another's with a parameter, as /v2/jobs/batch can, has the methods of both. */
+function membersOf(path: string, all: readonly Served[]): Served[] {
+  const own = all.filter((served) => served.path === path);
+  const methods = own.map(({ operation }) => operation.method);
+  const others = all.filter((served) => {
+    const pattern = new RegExp(`^${served.path.replace(":id", "[^/]+")}$`);
+    return served.path !== path && pattern.test(path) && !methods.includes(served.operation.method);
+  });
+  return [...own, ...others];
+}
+
+function allowOf(members: readonly Served[]): string {
+  const methods = members.flatMap(({ operation: { method } }) =>
+    method === "GET" ? ["GET", "HEAD"] : [method],
+  );
   return methods.sort().join(", ");
+}
+
+function methodNotAllowed(allow: string): ApiError {
+  return new ApiError("method_not_allowed", `This path takes ${allow}.`);
 }
 
 /**

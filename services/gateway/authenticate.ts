@@ -3,8 +3,10 @@ import { unauthorized } from "../../shared/domain/errors.ts";
 import { keyEnvironment } from "../../shared/domain/key.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { type ApiVersion, isApiVersion } from "../../shared/domain/version.ts";
+import { createBatcher } from "../../shared/store/batch.ts";
 import type { Database } from "../../shared/store/database.ts";
-import { type Caller, findCaller } from "../../shared/store/keys.ts";
+import { type Caller, findCallers } from "../../shared/store/keys.ts";
+import type { LastUse } from "./last-use.ts";
 
 export interface AuthenticatedCaller extends Caller {
   /** What the project is pinned to. */
@@ -23,25 +25,29 @@ export interface Authenticator {
  * change works within the 5 s that the API promises.
  */
 const MEMORY_MS = 4_000;
-/** Unknown keys have a memory of their own: made-up ones must not drive out the real ones. */
 const CALLERS_MAX = 10_000;
-const UNKNOWN_MAX = 10_000;
+/** However many keys are guessed at, no more statements than this are under way for them, and none asks for more keys. */
+const LOOK_UPS_IN_FLIGHT_MAX = 1;
+const KEYS_PER_LOOK_UP_MAX = 500;
 
-export function createAuthenticator(db: Database): Authenticator {
+export function createAuthenticator(db: Database, lastUse: Pick<LastUse, "note">): Authenticator {
   const callers = createMemory<AuthenticatedCaller>(CALLERS_MAX);
-  const unknown = createMemory<true>(UNKNOWN_MAX);
   const asked = new Map<string, Promise<AuthenticatedCaller>>();
+  const lookUps = createBatcher<Buffer, Caller | null>({
+    run: (hashes) => findCallers(db, hashes),
+    itemsMax: KEYS_PER_LOOK_UP_MAX,
+    inFlightMax: LOOK_UPS_IN_FLIGHT_MAX,
+  });
 
   async function ask(hash: Buffer, name: string): Promise<AuthenticatedCaller> {
     const askedAt = performance.now();
     try {
-      const found = await findCaller(db, hash);
-      if (found === null) {
-        unknown.keep(name, true, askedAt);
-        throw unauthorized();
-      }
+      const found = await lookUps.submit(hash);
+      // It is not remembered that a key is unknown: once it is made it works, whoever asked for it before.
+      if (found === null) throw unauthorized();
       const caller = { ...found, version: pinnedVersion(found) };
       callers.keep(name, caller, askedAt);
+      lastUse.note(caller.keyNo);
       return caller;
     } finally {
       asked.delete(name);
@@ -55,10 +61,11 @@ export function createAuthenticator(db: Database): Authenticator {
       const hash = createHash("sha256").update(key).digest();
       // Named by its hash, so that no key stays in memory longer than its request.
       const name = hash.toString("latin1");
-      const now = performance.now();
-      const known = callers.find(name, now);
-      if (known !== undefined) return known;
-      if (unknown.find(name, now)) throw unauthorized();
+      const known = callers.find(name, performance.now());
+      if (known !== undefined) {
+        lastUse.note(known.keyNo);
+        return known;
+      }
       const pending = asked.get(name) ?? ask(hash, name);
       asked.set(name, pending);
       return pending;

@@ -1,5 +1,9 @@
-import { type Body, type PayloadPlace, parseBody } from "../../shared/contract/json.ts";
+import { createHash } from "node:crypto";
+import { canonicalParts } from "../../shared/contract/canonical.ts";
+import { type Body, parseBodyInSlices, SLICE_CHARACTERS } from "../../shared/contract/json.ts";
+import type { PayloadPlace } from "../../shared/contract/json-scanner.ts";
 import { ApiError, invalidRequest } from "../../shared/domain/errors.ts";
+import { nextTurn } from "./turns.ts";
 
 export interface BodyRules {
   payload: PayloadPlace;
@@ -16,7 +20,37 @@ const RECEIVE_TIMEOUT_MS = 30_000;
 /** Reads and parses the body of a request: media type, then size, then syntax. Throws ApiError. */
 export async function readBody(request: Request, rules: BodyRules): Promise<Body> {
   checkMediaType(request.headers);
-  return parseBody(await readBytes(request, rules.bytesMax), rules.payload);
+  const bytes = await readBytes(request, rules.bytesMax);
+  if (bytes.length > SLICE_CHARACTERS) await nextTurn();
+  const reading = parseBodyInSlices(bytes, rules.payload);
+  for (;;) {
+    const { done, value } = reading.next();
+    if (done) return value;
+    await nextTurn();
+  }
+}
+
+/** SHA-256 of what the body says: that of another spelling of the same JSON value is the same. */
+export async function hashBody(body: Body | null): Promise<Buffer> {
+  const hash = createHash("sha256");
+  let characterCount = 0;
+  for (const part of body === null ? [] : canonicalParts(body)) {
+    hash.update(part);
+    characterCount += part.length;
+    if (characterCount < SLICE_CHARACTERS) continue;
+    characterCount = 0;
+    await nextTurn();
+  }
+  return hash.digest();
+}
+
+/** Null for a body that comes in chunks, or for none. Throws invalid_request where the header comes twice. */
+export function declaredBytes(headers: Headers): number | null {
+  const text = headers.get("content-length");
+  if (text === null) return null;
+  // The server takes two that are equal for one, and hands both on.
+  if (!/^[0-9]+$/.test(text)) throw invalidRequest("Content-Length must be given once.");
+  return Number(text);
 }
 
 function checkMediaType(headers: Headers): void {
@@ -37,8 +71,8 @@ function trimLower(text: string): string {
 }
 
 async function readBytes(request: Request, bytesMax: number): Promise<Uint8Array> {
-  const declared = request.headers.get("content-length");
-  if (declared !== null && Number(declared) > bytesMax) throw tooLarge(bytesMax);
+  const declared = declaredBytes(request.headers);
+  if (declared !== null && declared > bytesMax) throw tooLarge(bytesMax);
   const { promise: timeout, reject } = Promise.withResolvers<never>();
   const timer = setTimeout(() => reject(tooSlow()), RECEIVE_TIMEOUT_MS);
   try {
@@ -63,6 +97,8 @@ async function countChunks(request: Request, bytesMax: number): Promise<Uint8Arr
     if (byteCount > bytesMax) throw tooLarge(bytesMax);
     chunks.push(chunk);
   }
+  // What came behind the last chunk, as trailers do, is only now looked at, and ends the connection if it is refused.
+  await new Promise(setImmediate);
   return Buffer.concat(chunks);
 }
 

@@ -1,7 +1,6 @@
 import type { Bus } from "../../shared/bus/bus.ts";
-import type { Command } from "../../shared/bus/messages.ts";
-import { HORIZON_MS } from "../../shared/domain/shard.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
+import { sendCommands } from "../../shared/process/hints.ts";
 import { type Batcher, createBatcher } from "../../shared/store/batch.ts";
 import type { Database } from "../../shared/store/database.ts";
 import { type Created, createJobs, type JobToCreate } from "../../shared/store/jobs.ts";
@@ -28,9 +27,11 @@ export function createJobCreation(options: { db: Database; bus: Bus; clock: Cloc
       if (knownLanes.size > KNOWN_LANES_MAX) knownLanes.clear();
       const jobs = requests.flat();
       const created = await createJobs(db, jobs, knownLanes);
-      for (const command of commandsOf(jobs, created, clock.now() + HORIZON_MS)) {
-        bus.sendCommand(command);
-      }
+      const owed = jobs.flatMap(({ id: jobId, ...place }, index) => {
+        const answer = created[index];
+        return answer?.kind === "created" ? [{ ...place, jobId, attempt: 1, dueAt: answer.dueAt }] : [];
+      });
+      sendCommands(bus, owed, clock.now());
       let taken = 0;
       return requests.map(({ length }) => {
         taken += length;
@@ -46,22 +47,4 @@ export function createJobCreation(options: { db: Database; bus: Bus; clock: Cloc
 
 function bytesOf(jobs: readonly JobToCreate[]): number {
   return jobs.reduce((sum, job) => sum + BYTES_PER_JOB + Buffer.byteLength(job.payload), 0);
-}
-
-/** One command for each project and region of a committed batch. */
-function commandsOf(
-  jobs: readonly JobToCreate[],
-  created: readonly Created[],
-  horizonAt: number,
-): Iterable<Command> {
-  const commands = new Map<string, Command>();
-  jobs.forEach(({ id: jobId, projectNo, environment, region, shard }, index) => {
-    const answer = created[index];
-    if (answer?.kind !== "created" || answer.dueAt > horizonAt) return;
-    const place = `${projectNo}/${region}`;
-    const command = commands.get(place) ?? { region, shard, projectNo, owed: [] };
-    command.owed.push({ projectNo, environment, jobId, attempt: 1, dueAt: answer.dueAt });
-    commands.set(place, command);
-  });
-  return commands.values();
 }

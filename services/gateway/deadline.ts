@@ -4,9 +4,8 @@ import { StoreUnavailable } from "../../shared/store/database.ts";
 export interface Deadline {
   /** Rejects with StoreUnavailable when the time is over. */
   passed: Promise<never>;
-  /** While it is paused no time passes. */
-  pause(): void;
-  resume(): void;
+  /** While this acts no time passes. Once it has thrown none passes any more: the request has its answer. */
+  exempt<Result>(act: () => Promise<Result>): Promise<Result>;
   /** It must be stopped in the end, or its timer stays. */
   stop(): void;
 }
@@ -19,13 +18,13 @@ export function startDeadline(limitMs: number): Deadline {
   let timer = setTimeout(pass, leftMs);
   return {
     passed: promise,
-    pause() {
+    async exempt(act) {
       clearTimeout(timer);
       leftMs -= performance.now() - resumedAt;
-    },
-    resume() {
+      const result = await act();
       resumedAt = performance.now();
       timer = setTimeout(pass, Math.max(0, leftMs));
+      return result;
     },
     stop: () => clearTimeout(timer),
   };

@@ -2,11 +2,14 @@ import { viewError } from "../../shared/contract/error.ts";
 import { ApiError } from "../../shared/domain/errors.ts";
 import { secondsToRollover } from "../../shared/domain/plan.ts";
 import { isDatabaseFault } from "../../shared/store/database.ts";
+import type { LargeText } from "./large-answer.ts";
 
 export interface Answer {
   status: number;
   /** JSON. */
   text: string;
+  /** How the text is sent where it is large. */
+  large?: LargeText;
   headers?: Record<string, string>;
 }
 

@@ -1,10 +1,9 @@
 import { createHash } from "node:crypto";
-import { canonicalText } from "../../shared/contract/json.ts";
 import { ApiError, invalidRequest } from "../../shared/domain/errors.ts";
 import { type Database, StoreUnavailable } from "../../shared/store/database.ts";
 import { type FirstAnswer, findFirstAnswer, type KeyToTake } from "../../shared/store/idempotency.ts";
-import type { ApiRequest } from "./app.ts";
 import type { Answer } from "./errors.ts";
+import type { ApiRequest } from "./route.ts";
 
 /** A request that is to be carried out once, however often it is sent. */
 export interface KeyedRequest {
@@ -12,8 +11,8 @@ export interface KeyedRequest {
   /** Method and path, in the one spelling that all requests of this operation have. */
   operation: string;
   key: string;
-  /** JSON that has passed `parseBody`; null where the operation takes none. */
-  bodyText: string | null;
+  /** SHA-256 of the body as a JSON value. */
+  requestHash: Buffer;
   /** Carries it out, the key in the same statement. Throws ApiError for a refusal, which leaves the key free. */
   create(key: KeyToTake): Promise<Answer | "key_taken">;
   /** Renders what was answered to the first request. */
@@ -44,7 +43,7 @@ export function createIdempotency(db: Database): Idempotency {
 
   return {
     async answer(request) {
-      const key = hashKey(request);
+      const key = keyToTake(request);
       const name = key.digest.toString("latin1");
       for (let turn = 0; turn < TURNS_MAX; turn++) {
         const first = inProgress.get(name);
@@ -105,13 +104,7 @@ function replayed(answer: Answer): Answer {
   return { ...answer, headers: { ...answer.headers, "Idempotent-Replayed": "true" } };
 }
 
-function hashKey({ scope, operation, key, bodyText }: KeyedRequest): KeyToTake {
-  return {
-    digest: sha256(JSON.stringify([scope.projectNo, scope.environment, operation, key])),
-    requestHash: sha256(bodyText === null ? "" : canonicalText(bodyText)),
-  };
-}
-
-function sha256(text: string): Buffer {
-  return createHash("sha256").update(text).digest();
+function keyToTake({ scope, operation, key, requestHash }: KeyedRequest): KeyToTake {
+  const name = JSON.stringify([scope.projectNo, scope.environment, operation, key]);
+  return { digest: createHash("sha256").update(name).digest(), requestHash };
 }

@@ -9,6 +9,7 @@ await runService("gateway", async (config, parts) =>
     port: config.port,
     shardsPerRegion: config.shardsPerRegion,
     targets: targetRulesOf(config, config.port),
+    publicUrl: config.publicUrl,
     cursorKey: createSeal(config.secretsKey).deriveKey("cursor"),
   }),
 );

@@ -7,8 +7,11 @@ export interface Walk {
   beforeId: string | null;
   /** How many rows to ask the store for: one more than the page holds tells whether another follows. */
   rowsMax: number;
-  /** Cuts the rows to the page. */
-  page<Row extends { id: string }>(rows: readonly Row[]): { rows: Row[]; nextCursor: string | null };
+  /** Cuts the rows to the page. With `isCut` others follow although there are no more rows than the page holds. */
+  page<Row extends { id: string }>(
+    rows: readonly Row[],
+    isCut?: boolean,
+  ): { rows: Row[]; nextCursor: string | null };
 }
 
 export interface Pager {
@@ -34,9 +37,9 @@ export function createPager(makeTag: MakeTag): Pager {
       return {
         beforeId: cursor === null ? null : decodeCursor(cursor, binding, makeTag),
         rowsMax: pageSize + 1,
-        page(rows) {
+        page(rows, isCut = false) {
           const shown = rows.slice(0, pageSize);
-          const last = rows.length > pageSize ? shown.at(-1) : undefined;
+          const last = isCut || rows.length > pageSize ? shown.at(-1) : undefined;
           return { rows: shown, nextCursor: last ? encodeCursor(last.id, binding, makeTag) : null };
         },
       };

@@ -8,12 +8,15 @@ import type { Database } from "../../shared/store/database.ts";
 import { createApp } from "./app.ts";
 import { createAuthenticator } from "./authenticate.ts";
 import { createJobCreation } from "./creation.ts";
+import { createDocs } from "./docs.ts";
 import { createIdempotency } from "./idempotency.ts";
+import { createLastUse } from "./last-use.ts";
 import { createPager } from "./pages.ts";
-import { createRateLimiter } from "./rate-limit.ts";
+import { createRateLimiter, type RateLimiter } from "./rate-limit.ts";
 import { jobRoutes } from "./routes/jobs.ts";
 import { projectRoutes } from "./routes/project.ts";
 import { runRoutes } from "./routes/runs.ts";
+import { scheduleRoutes } from "./routes/schedules.ts";
 
 export interface GatewayOptions {
   host: string;
@@ -25,8 +28,12 @@ export interface GatewayOptions {
   log: Log;
   shardsPerRegion: number;
   targets: TargetRules;
+  /** Where clients reach the API; null where they find its description. */
+  publicUrl: string | null;
   /** Every gateway of a cell has the same one, so that each takes the cursors of the others. */
   cursorKey: Uint8Array;
+  /** The database's own, unless a benchmark asks what it costs. */
+  rateLimiter?: RateLimiter;
 }
 
 /**
@@ -38,19 +45,22 @@ const IDLE_TIMEOUT_SECONDS = 40;
 export async function startGateway(
   options: GatewayOptions,
 ): Promise<{ port: number; stop(): Promise<void> }> {
-  const { db, bus, clock, log, shardsPerRegion, targets } = options;
+  const { db, bus, clock, log, shardsPerRegion, targets, publicUrl } = options;
   const ids = createIdSource(randomBytes);
   const pager = createPager((bytes) => createHmac("sha256", options.cursorKey).update(bytes).digest());
   const creation = createJobCreation({ db, bus, clock });
-  const authenticator = createAuthenticator(db);
+  const lastUse = createLastUse({ db, clock, log });
+  const authenticator = createAuthenticator(db, lastUse);
   const app = createApp({
-    routes: [
+    routes: {
       ...jobRoutes({ db, clock, ids, pager, creation, shardsPerRegion, targets }),
+      ...scheduleRoutes({ db, bus, clock, pager, creation, shardsPerRegion, targets }),
       ...runRoutes({ db, bus, clock, ids, pager, shardsPerRegion }),
       ...projectRoutes({ db, clock, authenticator }),
-    ],
+    },
+    docs: createDocs(publicUrl),
     authenticator,
-    rateLimiter: createRateLimiter(db),
+    rateLimiter: options.rateLimiter ?? createRateLimiter(db),
     idempotency: createIdempotency(db),
     clock,
     ids,
@@ -73,7 +83,7 @@ export async function startGateway(
     /** Takes no more, ends what is in progress, and returns when its answers have been sent. */
     async stop() {
       await server.stop();
-      await creation.drain();
+      await Promise.all([creation.drain(), lastUse.stop()]);
     },
   };
 }

@@ -117,6 +117,7 @@ const gateway = await startGateway({
   host: config.host,
   port: config.port,
   shardsPerRegion: config.shardsPerRegion,
+  publicUrl: config.publicUrl,
   cursorKey: seal.deriveKey("cursor"),
 });
 

@@ -4,17 +4,24 @@ import { ApiError } from "../domain/errors.ts";
 import { ErrorBody, viewError } from "./error.ts";
 
 test("an error body has only the fields that say something", () => {
-  const plain = viewError(new ApiError("rate_limit_exceeded", "Too fast."), "req_1");
+  const plain = viewError(new ApiError("rate_limit_exceeded", "Too fast."), "req_01arz3ndektsv4rrffq69g5fav");
   expect(plain).toEqual({
-    error: { code: "rate_limit_exceeded", message: "Too fast.", request_id: "req_1" },
+    error: {
+      code: "rate_limit_exceeded",
+      message: "Too fast.",
+      request_id: "req_01arz3ndektsv4rrffq69g5fav",
+    },
   });
   expect(Value.Check(ErrorBody, plain)).toBe(true);
   const details = [{ index: 3, code: "run_at_in_past" as const, message: "Past.", param: "run_at" }];
-  const batch = viewError(new ApiError("invalid_request", "One is bad.", "jobs", details), "req_2");
+  const batch = viewError(
+    new ApiError("invalid_request", "One is bad.", "jobs", details),
+    "req_01arz3ndektsv4rrffq69g5fav",
+  );
   expect(batch.error).toEqual({
     code: "invalid_request",
     message: "One is bad.",
-    request_id: "req_2",
+    request_id: "req_01arz3ndektsv4rrffq69g5fav",
     param: "jobs",
     details,
   });

@@ -13,9 +13,12 @@ import {
 } from "../domain/job.ts";
 import { filterOf, pageSizeOf, parseQuery } from "../domain/page.ts";
 import { REGIONS, type Region } from "../domain/scope.ts";
+import { TARGET_URL_CHARACTERS_MAX } from "../domain/target.ts";
+import { idOf } from "./id.ts";
 import { type Body, checkPayloadSize } from "./json.ts";
+import { listOf, pageParameters } from "./list.ts";
 import { Timestamp, timestampOf } from "./timestamp.ts";
-import { validatorOf, wordOf } from "./validator.ts";
+import { namesOf, validatorOf, wordOf } from "./validator.ts";
 
 const closed = { additionalProperties: false } as const;
 const { maxAttempts, baseSeconds, capSeconds } = RETRY_POLICY_BOUNDS;
@@ -25,49 +28,87 @@ const retryPolicyFields = {
     minimum: maxAttempts.min,
     maximum: maxAttempts.max,
     default: maxAttempts.default,
+    description: "After this many failed attempts the job has failed.",
   }),
   base_seconds: Type.Integer({
     minimum: baseSeconds.min,
     maximum: baseSeconds.max,
     default: baseSeconds.default,
+    description:
+      "The wait before attempt n+1 is a random one of 0 to min(cap_seconds, base_seconds * 2^(n-1)) seconds. " +
+      "May not exceed cap_seconds; left out, it is lowered to it.",
   }),
   cap_seconds: Type.Integer({
     minimum: capSeconds.min,
     maximum: capSeconds.max,
     default: capSeconds.default,
+    description: "No wait is longer, whatever a target's Retry-After asks for.",
   }),
 };
-export const RetryPolicySchema = Type.Object(retryPolicyFields, closed);
-export const RetryPolicyRequest = Type.Partial(RetryPolicySchema, closed);
-export const RegionSchema = wordOf(REGIONS, "Where the job runs.");
-const JobStatusSchema = wordOf(JOB_STATUSES, "Where the job is in its life.");
-const Payload = Type.Object(
+export const RetryPolicySchema = Type.Object(retryPolicyFields, {
+  ...closed,
+  title: "RetryPolicy",
+  description: "Exponential backoff with full jitter.",
+});
+export const RetryPolicyRequest = Type.Partial(RetryPolicySchema, {
+  ...closed,
+  title: "RetryPolicyRequest",
+  description: "What is left out has its default.",
+});
+export const RegionSchema = wordOf(REGIONS, "Where the job runs.", "Region");
+const JobStatusSchema = wordOf(JOB_STATUSES, "Where the job is in its life.", "JobStatus");
+export const Payload = Type.Object(
   {},
-  { additionalProperties: true, description: "At most 256 KB after JSON encoding." },
+  {
+    additionalProperties: true,
+    title: "Payload",
+    description:
+      "Any JSON object, at most 256 KB (262,144 bytes) after JSON encoding. The target receives it as it was written, " +
+      "numbers beyond double precision included.",
+  },
 );
-const TargetUrl = Type.String({ description: "HTTPS URL that receives the payload." });
+export const TargetUrl = Type.String({
+  documented: { format: "uri", maxLength: TARGET_URL_CHARACTERS_MAX },
+  description: "HTTPS URL with a public host and without credentials that receives the payload.",
+  examples: ["https://example.com/hooks/invoices"],
+});
+
+export const JobId = idOf(JOB_PREFIX, "The id of a job.");
 
 export const NewJobRequest = Type.Object(
   {
     target_url: TargetUrl,
-    payload: Type.Optional(Payload),
+    payload: Type.Optional({ ...Payload, default: {} }),
     run_at: Type.Optional(
-      Type.String({ description: "ISO 8601 with Z or an offset. Omit to run immediately." }),
+      Type.String({
+        documented: { format: "date-time" },
+        description:
+          "ISO 8601 with Z or an offset, at most 10 years ahead and at most 60 seconds in the past. Omit it to run the " +
+          "job immediately.",
+        examples: ["2030-12-24T18:00:00Z"],
+      }),
     ),
-    region: Type.Optional(RegionSchema),
+    region: Type.Optional(
+      wordOf(
+        REGIONS,
+        "Where the job runs: by default in the project's default_region. Hobby projects are limited to us-east.",
+      ),
+    ),
     retry_policy: Type.Optional(RetryPolicyRequest),
   },
-  closed,
+  { ...closed, title: "NewJobRequest" },
 );
 
-/** The entries are checked one by one, so that every bad one can be named. */
-export const NewJobBatchRequest = Type.Object(
-  { jobs: Type.Array(Type.Unknown(), { minItems: 1, maxItems: BATCH_JOBS_MAX }) },
-  closed,
+const batchSize = { minItems: 1, maxItems: BATCH_JOBS_MAX };
+export const JobBatchRequest = Type.Object(
+  { jobs: Type.Array(NewJobRequest, batchSize) },
+  { ...closed, title: "JobBatchRequest" },
 );
+/** The entries are checked one by one, so that every bad one can be named. */
+export const NewJobBatchRequest = Type.Object({ jobs: Type.Array(Type.Unknown(), batchSize) }, closed);
 
 const listedFields = {
-  id: Type.String({ description: `Prefix ${JOB_PREFIX}.` }),
+  id: JobId,
   status: JobStatusSchema,
   target_url: TargetUrl,
   region: RegionSchema,
@@ -75,13 +116,30 @@ const listedFields = {
   created_at: Timestamp,
 };
 
-export const ListedJob = Type.Object(listedFields, closed);
-export const CanceledJob = Type.Object({ ...listedFields, run_at: Timestamp }, closed);
+export const ListedJob = Type.Object(listedFields, {
+  ...closed,
+  title: "ListedJob",
+  description: "A job as lists show it.",
+});
+export const JobList = listOf(ListedJob, "JobList");
+export const CanceledJob = Type.Object(
+  { ...listedFields, run_at: Timestamp },
+  { ...closed, title: "CanceledJob", description: "A job as its cancellation shows it." },
+);
 export const Job = Type.Object(
   { ...listedFields, payload: Payload, run_at: Timestamp, retry_policy: RetryPolicySchema },
-  closed,
+  { ...closed, title: "Job", description: "One unit of background work." },
 );
-export const JobBatch = Type.Object({ data: Type.Array(Job) }, closed);
+export const JobBatch = Type.Object(
+  { data: Type.Array(Job, { description: "The jobs in the order in which they were asked for." }) },
+  { ...closed, title: "JobBatch" },
+);
+
+export const JobListParameters = Type.Object({
+  ...pageParameters,
+  status: Type.Optional(JobStatusSchema),
+  region: Type.Optional(RegionSchema),
+});
 
 /** A job that may be created, with the JSON text that its target will receive. */
 export interface AcceptedJob extends NewJob {
@@ -103,7 +161,7 @@ export function readNewJobBatch(body: Body, context: JobContext): AcceptedJob[] 
   const details: EntryError[] = [];
   jobs.forEach((entry, index) => {
     try {
-      checkPayloadSize(body.payloadTexts[index]);
+      checkPayloadSize(body, index);
       accepted.push(acceptJob(entry, body.payloadTexts[index], context));
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
@@ -125,7 +183,7 @@ export interface JobListQuery {
 
 /** The query string of GET /v2/jobs. Throws ApiError. */
 export function readJobListQuery(query: string): JobListQuery {
-  const { limit, cursor, status, region } = parseQuery(query, ["limit", "cursor", "status", "region"]);
+  const { limit, cursor, status, region } = parseQuery(query, namesOf(JobListParameters));
   return {
     pageSize: pageSizeOf(limit),
     cursor: cursor ?? null,

@@ -18,50 +18,95 @@ import {
 } from "../domain/plan.ts";
 import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../domain/scope.ts";
 import { API_VERSIONS, type ApiVersion } from "../domain/version.ts";
+import { idOf } from "./id.ts";
 import { RegionSchema } from "./job.ts";
 import { Timestamp, timestampOf } from "./timestamp.ts";
-import { validatorOf, wordOf } from "./validator.ts";
+import { namesOf, validatorOf, wordOf } from "./validator.ts";
 
 const closed = { additionalProperties: false } as const;
+const MONTH_PATTERN = "^[0-9]{4}-(?:0[1-9]|1[0-2])$";
+const DATE_PATTERN = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$";
+
+const count = (description: string) => Type.Integer({ minimum: 0, description });
 
 export const Project = Type.Object(
   {
-    id: Type.String({ description: `Prefix ${PROJECT_PREFIX}.` }),
-    name: Type.String(),
+    id: idOf(PROJECT_PREFIX, "The id of a project."),
+    name: Type.String({ description: "Display name." }),
     plan: wordOf(PLANS, "The plan that sets the limits."),
     default_region: RegionSchema,
     limits: Type.Object(
-      { requests_per_minute: Type.Integer(), concurrency: Type.Integer(), schedules: Type.Integer() },
+      {
+        requests_per_minute: count("Requests a minute, for each environment."),
+        concurrency: count(
+          "Job attempts and webhook deliveries in progress together, over both environments.",
+        ),
+        schedules: count("Active schedules, over both environments."),
+      },
       closed,
     ),
-    usage: Type.Object({ runs_this_period: Type.Integer(), runs_included: Type.Integer() }, closed),
+    usage: Type.Object(
+      {
+        runs_this_period: count("Runs started this UTC month, over both environments."),
+        runs_included: count("Runs a month that the plan includes."),
+      },
+      closed,
+    ),
     api_version: wordOf(API_VERSIONS, "Pinned API version."),
     environment: wordOf(ENVIRONMENTS, "The environment of the key that asks."),
     created_at: Timestamp,
   },
-  closed,
+  { ...closed, title: "Project", description: "The project that owns the key." },
 );
 
 export const ProjectUpdateRequest = Type.Object(
   {
-    name: Type.Optional(Type.String({ description: `Up to ${PROJECT_NAME_CHARACTERS_MAX} characters.` })),
-    default_region: Type.Optional(RegionSchema),
+    name: Type.Optional(
+      Type.String({
+        documented: { pattern: "\\S", maxLength: PROJECT_NAME_CHARACTERS_MAX },
+        description: `Up to ${PROJECT_NAME_CHARACTERS_MAX} characters, not all blank.`,
+      }),
+    ),
+    default_region: Type.Optional(
+      wordOf(
+        REGIONS,
+        "Where jobs run that name no region. Jobs that exist stay where they are. Hobby projects are limited to us-east.",
+      ),
+    ),
   },
-  closed,
+  { ...closed, title: "ProjectUpdateRequest", description: "What is left out stays as it is." },
 );
 
 export const UsageReport = Type.Object(
   {
-    period: Type.String({ description: "YYYY-MM" }),
-    runs_total: Type.Integer(),
-    runs_included: Type.Integer(),
-    overage_runs: Type.Integer(),
+    period: Type.String({ pattern: MONTH_PATTERN, description: "The UTC month, YYYY-MM." }),
+    runs_total: count("Runs started in the period, in all regions."),
+    runs_included: count("Runs a month that the plan includes."),
+    overage_runs: count("Runs beyond those included; 0 on hobby, which has none."),
     by_day: Type.Array(
-      Type.Object({ date: Type.String({ description: "YYYY-MM-DD" }), runs: Type.Integer() }, closed),
+      Type.Object(
+        {
+          date: Type.String({ pattern: DATE_PATTERN, description: "The UTC day, YYYY-MM-DD." }),
+          runs: count("Runs started on that day, in the region asked for."),
+        },
+        closed,
+      ),
+      { description: "Every day of the period up to today, zeros included." },
     ),
   },
-  closed,
+  { ...closed, title: "UsageReport" },
 );
+
+export const UsageParameters = Type.Object({
+  period: Type.Optional(
+    Type.String({
+      pattern: MONTH_PATTERN,
+      description: "A UTC month as YYYY-MM, by default the current one and never a later one.",
+      examples: ["2026-11"],
+    }),
+  ),
+  region: Type.Optional(wordOf(REGIONS, "Restricts by_day to this region.")),
+});
 
 export interface ProjectUpdate {
   name?: string;
@@ -121,7 +166,7 @@ export interface UsageQuery {
 
 /** The query string of GET /v2/project/usage. Throws ApiError. */
 export function readUsageQuery(query: string, now: number): UsageQuery {
-  const { period, region } = parseQuery(query, ["period", "region"]);
+  const { period, region } = parseQuery(query, namesOf(UsageParameters));
   const current = billingMonthOf(now);
   if (period !== undefined && !isBillingMonth(period)) {
     throw invalidRequest("period must be a month as YYYY-MM.", "period");

@@ -2,27 +2,48 @@ import { type Static, Type } from "@sinclair/typebox";
 import { JOB_PREFIX, parseId, RUN_PREFIX } from "../domain/ids.ts";
 import { filterOf, pageSizeOf, parseQuery } from "../domain/page.ts";
 import { RUN_STATUSES, type RunStatus } from "../domain/run.ts";
+import { idOf } from "./id.ts";
+import { JobId } from "./job.ts";
+import { listOf, pageParameters } from "./list.ts";
 import { Timestamp, timestampOf, timestampOrNull } from "./timestamp.ts";
-import { wordOf } from "./validator.ts";
+import { namesOf, wordOf } from "./validator.ts";
+
+const RunStatusSchema = wordOf(RUN_STATUSES, "What the attempt came to.", "RunStatus");
+
+export const RunId = idOf(RUN_PREFIX, "The id of a run.");
 
 export const Run = Type.Object(
   {
-    id: Type.String({ description: `Prefix ${RUN_PREFIX}.` }),
-    job_id: Type.String({ description: "Owning job." }),
-    attempt: Type.Integer({ minimum: 1 }),
-    status: wordOf(RUN_STATUSES, "What the attempt came to."),
+    id: RunId,
+    job_id: JobId,
+    attempt: Type.Integer({ minimum: 1, description: "The attempt's number, from 1." }),
+    status: RunStatusSchema,
     response_status: Type.Union([Type.Integer(), Type.Null()], {
       description: "HTTP status returned by the target; null if no response was received.",
     }),
-    error: Type.Union([Type.String(), Type.Null()]),
+    error: Type.Union([Type.String(), Type.Null()], {
+      description:
+        "What went wrong, or the beginning of the target's answer, at most 4,096 bytes. Null on success and while running.",
+    }),
     started_at: Timestamp,
     duration_ms: Type.Union([Type.Integer({ minimum: 0 }), Type.Null()], {
       description: "Null while running.",
     }),
-    next_retry_at: Type.Union([Timestamp, Type.Null()]),
+    next_retry_at: Type.Union([Timestamp, Type.Null()], {
+      description: "When the attempt after this one was planned; null if none follows.",
+    }),
   },
-  { additionalProperties: false },
+  { additionalProperties: false, title: "Run", description: "The record of one attempt." },
 );
+export const RunList = listOf(Run, "RunList");
+
+export const RunListParameters = Type.Object({
+  ...pageParameters,
+  status: Type.Optional(RunStatusSchema),
+  job_id: Type.Optional(
+    Type.String({ description: "Only the runs of this job. For a job that is unknown the list is empty." }),
+  ),
+});
 
 /** What is known of a run. Instants are milliseconds since 1970. */
 export interface RunFacts {
@@ -61,7 +82,7 @@ export interface RunListQuery {
 
 /** The query string of GET /v2/runs. Throws ApiError. */
 export function readRunListQuery(query: string): RunListQuery {
-  const { limit, cursor, status, job_id } = parseQuery(query, ["limit", "cursor", "status", "job_id"]);
+  const { limit, cursor, status, job_id } = parseQuery(query, namesOf(RunListParameters));
   return {
     pageSize: pageSizeOf(limit),
     cursor: cursor ?? null,

@@ -2,6 +2,7 @@ import { Type } from "@sinclair/typebox";
 
 /** An instant as the API writes it. A pattern and not a format, whose meaning would be a global of the process. */
 export const Timestamp = Type.String({
+  title: "Timestamp",
   description: "ISO 8601 in UTC with milliseconds.",
   pattern: "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}Z$",
   examples: ["2026-11-01T09:30:00.000Z"],

@@ -1,4 +1,11 @@
-import { type Static, type TSchema, type TUnsafe, Type } from "@sinclair/typebox";
+import {
+  type Static,
+  type TObject,
+  type TProperties,
+  type TSchema,
+  type TUnsafe,
+  Type,
+} from "@sinclair/typebox";
 import { TypeCompiler, type ValueError, ValueErrorType } from "@sinclair/typebox/compiler";
 import { type ApiError, invalidRequest, PARAM_LENGTH_MAX } from "../domain/errors.ts";
 
@@ -12,14 +19,23 @@ export function validatorOf<Schema extends TSchema>(schema: Schema): (value: unk
   };
 }
 
-/** A string that is one of these words. */
-export function wordOf<Word extends string>(words: readonly Word[], description: string): TUnsafe<Word> {
+/** A string that is one of these words. With a title it is a schema of its own in the published document. */
+export function wordOf<Word extends string>(
+  words: readonly Word[],
+  description: string,
+  title?: string,
+): TUnsafe<Word> {
   return Type.Unsafe<Word>(
     Type.Union(
       words.map((word) => Type.Literal(word)),
-      { description },
+      { description, ...(title === undefined ? {} : { title }) },
     ),
   );
+}
+
+/** The names of a schema's fields, such as the query parameters that an operation takes. */
+export function namesOf<Fields extends TProperties>(schema: TObject<Fields>): (keyof Fields & string)[] {
+  return Object.keys(schema.properties);
 }
 
 /** What a body holds is said by type and name, never by value: payloads and secrets must not get into errors. */

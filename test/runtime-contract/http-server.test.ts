@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import net from "node:net";
+import { until } from "./until.ts";
 
 let server: ReturnType<typeof Bun.serve>;
 let port = 0;
@@ -12,6 +13,8 @@ beforeAll(() => {
     async fetch(request) {
       const { pathname, search } = new URL(request.url);
       if (pathname === "/throws") throw new Error("a bug");
+      if (pathname === "/slow") return answerSlowly(request);
+      if (pathname === "/large") return new Response(large());
       const body = await request.text();
       return Response.json({
         method: request.method,
@@ -25,6 +28,34 @@ beforeAll(() => {
   port = server.port ?? 0;
 });
 afterAll(() => server.stop(true));
+
+const slow = { begun: 0, gone: 0, release: Promise.withResolvers<void>() };
+
+async function answerSlowly(request: Request): Promise<Response> {
+  slow.begun++;
+  await slow.release.promise;
+  // Asked for the first time only now, after it has happened.
+  if (request.signal.aborted) slow.gone++;
+  return new Response("at last");
+}
+
+const PIECE = new Uint8Array(65_536);
+const PIECES_MAX = 1_000;
+const stream = { pulls: 0, isCanceled: false };
+
+function large(): ReadableStream {
+  stream.pulls = 0;
+  stream.isCanceled = false;
+  return new ReadableStream({
+    pull(controller) {
+      if (stream.pulls++ < PIECES_MAX) controller.enqueue(PIECE);
+      else controller.close();
+    },
+    cancel() {
+      stream.isCanceled = true;
+    },
+  });
+}
 
 /** Sends bytes and answers with all that came until the server closed. */
 function send(text: string): Promise<string> {
@@ -41,6 +72,8 @@ function send(text: string): Promise<string> {
 
 const post = (headers: string, body = "") =>
   `POST /p?q=1 HTTP/1.1\r\nHost: a.example\r\n${headers}\r\n${body}`;
+
+const SLOW = "GET /slow HTTP/1.1\r\nHost: a\r\n\r\n";
 
 describe("the HTTP server", () => {
   test("gives a body as it was sent, with a length and in chunks", async () => {
@@ -75,6 +108,55 @@ describe("the HTTP server", () => {
     ["a broken request line", "NONSENSE\r\n\r\n"],
   ])("refuses %s with 400 and closes", async (_what, text) => {
     expect(await send(text)).toStartWith("HTTP/1.1 400");
+  });
+
+  test("takes two equal lengths for one, and two hosts for the first, and gives both joined", async () => {
+    const lengths = await send(post("Content-Length: 2\r\nContent-Length: 2\r\nConnection: close\r\n", "ab"));
+    expect(lengths).toContain(`["content-length","2, 2"]`);
+    const hosts = await send(post("Host: b.example\r\nConnection: close\r\n"));
+    expect(hosts).toContain(`["host","a.example, b.example"]`);
+  });
+
+  test.each<[string, (socket: net.Socket) => void]>([
+    ["is gone", (socket) => socket.destroy()],
+    ["has closed its side", (socket) => socket.end()],
+    ["has sent what is not HTTP", (socket) => socket.write("NONSENSE\r\n\r\n")],
+    ["has sent another request before it was answered", (socket) => socket.write(SLOW)],
+  ])("tells a handler, whenever it asks, that the client %s, and answers no more", async (_what, act) => {
+    Object.assign(slow, { begun: 0, gone: 0, release: Promise.withResolvers<void>() });
+    let answer = "";
+    const socket = net.connect({ port, host: "127.0.0.1", allowHalfOpen: true }, () => socket.write(SLOW));
+    const closed = Promise.withResolvers<void>();
+    socket.on("data", (chunk: Buffer) => (answer += chunk.toString("latin1")));
+    socket.on("error", () => undefined);
+    socket.on("end", () => socket.end());
+    socket.on("close", () => closed.resolve());
+    await until(() => slow.begun === 1);
+    act(socket);
+    await closed.promise;
+    // What went out to the server may arrive there only now.
+    await send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    slow.release.resolve();
+    await until(() => slow.gone === 1);
+    expect(slow.begun).toBe(1);
+    expect(answer).not.toContain("at last");
+  });
+
+  test("pulls a stream no further than its client reads, and cancels it when the client goes", async () => {
+    const socket = net.connect(port, "127.0.0.1", () =>
+      socket.write("GET /large HTTP/1.1\r\nHost: a\r\n\r\n"),
+    );
+    socket.pause();
+    socket.on("error", () => undefined);
+    let before = -1;
+    await until(() => {
+      const isStill = stream.pulls > 0 && stream.pulls === before;
+      before = stream.pulls;
+      return isStill;
+    });
+    expect(stream.pulls).toBeLessThan(PIECES_MAX / 2);
+    socket.destroy();
+    await until(() => stream.isCanceled);
   });
 
   test("answers many requests that came on one socket, in their order", async () => {

@@ -64,7 +64,7 @@ export interface JobWish {
   capSeconds?: number;
 }
 
-const SHARDS_PER_REGION = 8;
+export const SHARDS_PER_REGION = 8;
 const LEASE_MS = 2_000;
 const ATTEMPT_TIMEOUT_MS = 10_000;
 
@@ -206,6 +206,7 @@ export async function startCell(options: { bus?: Bus } = {}): Promise<Cell> {
         jobId: id,
         status: null,
         beforeId: null,
+        sinceAt: 0,
         limit: 100,
       };
       return (await listRuns(db, query)).reverse();

@@ -17,7 +17,7 @@ import type { Plan } from "../../shared/domain/plan.ts";
 import type { RunStatus } from "../../shared/domain/run.ts";
 import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../../shared/domain/scope.ts";
 import { NEWEST_API_VERSION } from "../../shared/domain/version.ts";
-import { createLog } from "../../shared/platform/log.ts";
+import { createLog, type LogLevel } from "../../shared/platform/log.ts";
 import { claimAttempts } from "../../shared/store/claim.ts";
 import { type Database, openDatabase } from "../../shared/store/database.ts";
 import { addKey } from "../../shared/store/keys.ts";
@@ -38,7 +38,7 @@ export interface TestGateway {
   /** With so high a request rate that no test meets it, unless its plan's own is asked for. */
   addProject(plan?: Plan, options?: { requestRate?: "of its plan" | number }): Promise<TestProject>;
   /** Another gateway over the same database. */
-  startMate(): Promise<{ port: number; stop(): Promise<void> }>;
+  startMate(options?: { publicUrl?: string }): Promise<{ port: number; stop(): Promise<void> }>;
   addKey(project: TestProject, key: Partial<KeyTerms>): Promise<{ id: string; key: string }>;
   call(method: string, path: string, request?: CallOptions): Promise<Answer>;
   /** Sends exactly these bytes and reads until the answer is complete or the connection ends. */
@@ -98,13 +98,16 @@ const HIGH_REQUEST_RATE = 1_000_000;
 const REQUEST_ID_PATTERN = /^req_[0-9a-z]{26}$/;
 const TIMESTAMP_PATTERN = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
 
-/** `via` puts something between the gateway and its database. */
+/**
+ * `via` puts something between the gateway and its database; a test that provokes bugs need not log them;
+ * `now` is the gateway's clock, which a test may move.
+ */
 export async function startTestGateway(
-  options: { via?: (databaseUrl: string) => Promise<string> } = {},
+  options: { via?: (databaseUrl: string) => Promise<string>; logLevel?: LogLevel; now?: () => number } = {},
 ): Promise<TestGateway> {
   const database = await createTestDatabase("gateway");
   await migrate(database.url);
-  const log = createLog({ level: "error", name: "test" });
+  const log = createLog({ level: options.logLevel ?? "error", name: "test" });
   const db = openDatabase((await options.via?.(database.url)) ?? database.url, {
     connections: CONNECTIONS,
     log,
@@ -120,10 +123,11 @@ export async function startTestGateway(
     host: "127.0.0.1",
     port: 0,
     bus,
-    clock: { now: () => Date.now(), stop() {} },
+    clock: { now: options.now ?? (() => Date.now()), stop() {} },
     log,
     shardsPerRegion: SHARDS_PER_REGION,
     targets: { allowInsecure: false, own: [] },
+    publicUrl: null,
     cursorKey: randomBytes(32),
   };
   const gateway = await startGateway({ ...gatewayOptions, db });
@@ -142,7 +146,7 @@ export async function startTestGateway(
     bus,
     commands,
 
-    startMate: () => startGateway({ ...gatewayOptions, db: direct }),
+    startMate: (mate = {}) => startGateway({ ...gatewayOptions, ...mate, db: direct }),
 
     async addProject(plan = "pro", { requestRate = HIGH_REQUEST_RATE } = {}) {
       const keys = ENVIRONMENTS.map((environment) => makeTestKey({ environment }));

@@ -1,8 +1,8 @@
 import { spawnSync } from "node:child_process";
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { openDebianPackages } from "./debian-packages.ts";
 
-const APT_TIMEOUT_MS = 180_000;
 const CACHE = join(dirname(dirname(import.meta.dir)), ".cache", "nats");
 
 /**
@@ -45,9 +45,6 @@ function unpackInto(target: string, unpack: (folder: string) => void): string | 
   const folder = mkdtempSync(join(dirname(target), "unpack-"));
   try {
     unpack(folder);
-    const archive = readdirSync(folder).find((name) => name.endsWith(".deb"));
-    if (archive === undefined) throw new Error("apt-get downloaded nothing");
-    run(["dpkg-deb", "-x", archive, "."], folder);
     const binary = ["usr/sbin/nats-server", "usr/bin/nats-server"]
       .map((path) => join(folder, path))
       .find(existsSync);
@@ -67,36 +64,10 @@ function unpackFromTrixie(folder: string): void {
   const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
   const sources = join(folder, "trixie.list");
   writeFileSync(sources, `deb [signed-by=${keyring}] http://deb.debian.org/debian trixie main\n`);
-  download(folder, { "Dir::Etc::sourcelist": sources, "Dir::Etc::sourceparts": "/dev/null" });
+  const settings = { "Dir::Etc::sourcelist": sources, "Dir::Etc::sourceparts": "/dev/null" };
+  openDebianPackages(folder, settings).unpack(["nats-server"]);
 }
 
 function unpackFromOwnRelease(folder: string): void {
-  download(folder, {});
-}
-
-/** The package lists go to a folder of their own: the machine's may be missing or old, and are not ours to change. */
-function download(folder: string, sources: Record<string, string>): void {
-  for (const path of ["lists/partial", "archives/partial"])
-    mkdirSync(join(folder, path), { recursive: true });
-  const settings = {
-    ...sources,
-    "Dir::State::lists": join(folder, "lists"),
-    "Dir::Cache": folder,
-    "Dir::Cache::archives": join(folder, "archives"),
-    "Acquire::Languages": "none",
-    // As root, apt would hand its downloads to an account that may not enter this folder.
-    "APT::Sandbox::User": "root",
-  };
-  const options = Object.entries(settings).flatMap(([name, value]) => ["-o", `${name}=${value}`]);
-  run(["apt-get", ...options, "update"], folder);
-  run(["apt-get", ...options, "download", "nats-server"], folder);
-}
-
-function run(command: string[], cwd: string): void {
-  // As root, apt would hand its downloads to an account that may not enter this folder.
-  const [file = "", ...args] =
-    command[0] === "apt-get" ? [...command, "-o", "APT::Sandbox::User=root"] : command;
-  const done = spawnSync(file, args, { cwd, encoding: "utf8", timeout: APT_TIMEOUT_MS });
-  if (done.status === 0) return;
-  throw new Error(`${file} ${args.at(-1)}: ${done.error?.message ?? done.stderr.trim()}`);
+  openDebianPackages(folder).unpack(["nats-server"]);
 }

@@ -30,11 +30,11 @@ import {
   type JobToCreate,
   listJobs,
 } from "../../../shared/store/jobs.ts";
-import type { ApiRequest, Route } from "../app.ts";
 import { BATCH_BODY_BYTES_MAX, BODY_BYTES_MAX } from "../body.ts";
 import type { JobCreation } from "../creation.ts";
 import { quotaExceeded } from "../errors.ts";
 import type { Pager } from "../pages.ts";
+import type { ApiRequest, RoutesOf } from "../route.ts";
 
 export function jobRoutes(options: {
   db: Database;
@@ -44,7 +44,7 @@ export function jobRoutes(options: {
   creation: JobCreation;
   shardsPerRegion: number;
   targets: TargetRules;
-}): Route[] {
+}): RoutesOf<"jobs"> {
   const { db, clock, ids, pager, creation, shardsPerRegion, targets } = options;
 
   const contextOf = ({ caller }: ApiRequest): JobContext => {
@@ -75,11 +75,8 @@ export function jobRoutes(options: {
     return created?.kind === "key_taken" ? "key_taken" : jobs;
   }
 
-  return [
-    {
-      method: "POST",
-      path: "/v2/jobs",
-      resource: "jobs",
+  return {
+    createJob: {
       body: { payload: "member", bytesMax: BODY_BYTES_MAX },
       async create(request, key, body) {
         parseQuery(request.query, []);
@@ -91,10 +88,7 @@ export function jobRoutes(options: {
         return { status: 201, text: oneText(await findAskedJobs(db, scope, jobIds)) };
       },
     },
-    {
-      method: "POST",
-      path: "/v2/jobs/batch",
-      resource: "jobs",
+    createJobBatch: {
       body: { payload: "each job", bytesMax: BATCH_BODY_BYTES_MAX },
       async create(request, key, body) {
         parseQuery(request.query, []);
@@ -107,22 +101,7 @@ export function jobRoutes(options: {
         return { status: 201, text: jobBatchText(jobs.map(newJobFacts)) };
       },
     },
-    // Their other methods are those of a job whose id is "batch", and there is none.
-    ...(["GET", "DELETE"] as const).map(
-      (method): Route => ({
-        method,
-        path: "/v2/jobs/batch",
-        resource: "jobs",
-        body: null,
-        answer: async () => {
-          throw resourceNotFound();
-        },
-      }),
-    ),
-    {
-      method: "GET",
-      path: "/v2/jobs",
-      resource: "jobs",
+    listJobs: {
       body: null,
       async answer({ caller, scope, query }) {
         const asked = readJobListQuery(query);
@@ -138,10 +117,7 @@ export function jobRoutes(options: {
         return { status: 200, text: JSON.stringify(view) };
       },
     },
-    {
-      method: "GET",
-      path: "/v2/jobs/:id",
-      resource: "jobs",
+    getJob: {
       body: null,
       async answer({ scope, id, query }) {
         const jobId = readJobId(id);
@@ -151,10 +127,7 @@ export function jobRoutes(options: {
         return { status: 200, text: jobText(jobFacts(job)) };
       },
     },
-    {
-      method: "DELETE",
-      path: "/v2/jobs/:id",
-      resource: "jobs",
+    cancelJob: {
       body: null,
       async answer({ scope, id, query, cause }) {
         const jobId = readJobId(id);
@@ -163,7 +136,7 @@ export function jobRoutes(options: {
         return { status: 200, text: JSON.stringify(viewCanceledJob(summaryFacts(job))) };
       },
     },
-  ];
+  };
 }
 
 /** A job that had ended when it was to be canceled can be reopened by a manual retry before its error is told. */
@@ -210,6 +183,11 @@ function newJobFacts(job: AskedJob): JobFacts {
 function oneText(jobs: readonly AskedJob[]): string {
   const [job] = jobs;
   if (job === undefined) throw new Error("a created job is missing");
+  return newJobText(job);
+}
+
+/** The JSON text of a job as its creation shows it. */
+export function newJobText(job: AskedJob): string {
   return jobText(newJobFacts(job));
 }
 

@@ -14,16 +14,16 @@ import {
   type ProjectRow,
   updateProject,
 } from "../../../shared/store/projects.ts";
-import type { ApiRequest, Route } from "../app.ts";
 import type { Authenticator } from "../authenticate.ts";
 import { BODY_BYTES_MAX } from "../body.ts";
 import type { Answer } from "../errors.ts";
+import type { ApiRequest, RoutesOf } from "../route.ts";
 
 export function projectRoutes(options: {
   db: Database;
   clock: Clock;
   authenticator: Pick<Authenticator, "forget">;
-}): Route[] {
+}): RoutesOf<"project"> {
   const { db, clock, authenticator } = options;
 
   async function show({ caller }: ApiRequest, project: ProjectRow): Promise<Answer> {
@@ -33,21 +33,15 @@ export function projectRoutes(options: {
     return { status: 200, text: JSON.stringify(viewProject(facts, environment, runsThisMonth)) };
   }
 
-  return [
-    {
-      method: "GET",
-      path: "/v2/project",
-      resource: "project",
+  return {
+    getProject: {
       body: null,
       async answer(request) {
         parseQuery(request.query, []);
         return show(request, request.caller.project);
       },
     },
-    {
-      method: "PATCH",
-      path: "/v2/project",
-      resource: "project",
+    updateProject: {
       body: { payload: "none", bytesMax: BODY_BYTES_MAX },
       async answer(request, body) {
         parseQuery(request.query, []);
@@ -58,10 +52,7 @@ export function projectRoutes(options: {
         return show(request, project);
       },
     },
-    {
-      method: "GET",
-      path: "/v2/project/usage",
-      resource: "project",
+    getUsage: {
       body: null,
       async answer({ caller, query }) {
         const now = clock.now();
@@ -71,5 +62,5 @@ export function projectRoutes(options: {
         return { status: 200, text: JSON.stringify(viewUsage({ period, plan, ...usage }, now)) };
       },
     },
-  ];
+  };
 }

@@ -13,11 +13,17 @@ import type { KeyCause } from "../../../shared/store/audit.ts";
 import { type Database, StoreUnavailable } from "../../../shared/store/database.ts";
 import type { KeyToTake } from "../../../shared/store/idempotency.ts";
 import { findJob } from "../../../shared/store/jobs.ts";
-import type { Caller } from "../../../shared/store/keys.ts";
-import { findRun, listRuns, type RunRow, retryRun, startedRun } from "../../../shared/store/runs.ts";
-import type { ApiRequest, Route } from "../app.ts";
+import {
+  findRun,
+  listRuns,
+  type RetainedScope,
+  type RunRow,
+  retryRun,
+  startedRun,
+} from "../../../shared/store/runs.ts";
 import { quotaExceeded } from "../errors.ts";
 import type { Pager } from "../pages.ts";
+import type { ApiRequest, RoutesOf } from "../route.ts";
 
 export function runRoutes(options: {
   db: Database;
@@ -26,23 +32,20 @@ export function runRoutes(options: {
   ids: IdSource;
   pager: Pager;
   shardsPerRegion: number;
-}): Route[] {
+}): RoutesOf<"runs"> {
   const { db, bus, clock, ids, pager, shardsPerRegion } = options;
 
-  /** Throws resource_not_found for a run that this caller does not see, or no longer. */
-  async function findRetained({ caller, scope }: ApiRequest, id: string): Promise<RunRow> {
-    const run = await findRun(db, scope, id);
-    if (run === null || !isRetained(run, caller, clock.now())) throw resourceNotFound();
-    return run;
-  }
+  /** The runs that this caller may see: those that its plan keeps as of now. */
+  const retainedBy = ({ caller, scope }: ApiRequest): RetainedScope => ({
+    ...scope,
+    sinceAt: retainedSince(caller.project.plan, clock.now()),
+  });
 
-  return [
-    {
-      method: "GET",
-      path: "/v2/runs",
-      resource: "runs",
+  return {
+    listRuns: {
       body: null,
-      async answer({ caller, scope, query }) {
+      async answer(request) {
+        const { caller, query } = request;
         const asked = readRunListQuery(query);
         const { status, job } = asked;
         const jobId = job.kind === "one" ? job.id : null;
@@ -53,36 +56,29 @@ export function runRoutes(options: {
         const found =
           job.kind === "none"
             ? []
-            : await listRuns(db, { ...scope, jobId, status, beforeId, limit: rowsMax });
-        // What is older than the window comes last, so the list ends where it begins.
-        const now = clock.now();
-        const { rows, nextCursor } = walk.page(found.filter((run) => isRetained(run, caller, now)));
+            : await listRuns(db, { ...retainedBy(request), jobId, status, beforeId, limit: rowsMax });
+        const { rows, nextCursor } = walk.page(found);
         return { status: 200, text: JSON.stringify(viewList(rows.map(viewRun), nextCursor)) };
       },
     },
-    {
-      method: "GET",
-      path: "/v2/runs/:id",
-      resource: "runs",
+    getRun: {
       body: null,
       async answer(request) {
         const runId = readRunId(request.id);
         parseQuery(request.query, []);
-        return { status: 200, text: JSON.stringify(viewRun(await findRetained(request, runId))) };
+        const run = await findRun(db, retainedBy(request), runId);
+        if (run === null) throw resourceNotFound();
+        return { status: 200, text: JSON.stringify(viewRun(run)) };
       },
     },
-    {
-      method: "POST",
-      path: "/v2/runs/:id/retry",
-      resource: "runs",
+    retryRun: {
       body: null,
       async create(request, key) {
         const runId = readRunId(request.id);
         parseQuery(request.query, []);
-        await findRetained(request, runId);
         const { scope } = request;
         const newRunId = ids.next(RUN_PREFIX, clock.now());
-        const retried = await retry(db, scope, runId, newRunId, key, request.cause());
+        const retried = await retry(db, retainedBy(request), runId, newRunId, key, request.cause());
         if (retried === "key_taken") return retried;
         const { run, region, shard } = retried;
         const { jobId, attempt, startedAt: dueAt } = run;
@@ -99,7 +95,7 @@ export function runRoutes(options: {
         return { status: 201, text: JSON.stringify(viewRun(startedRun({ ...run, jobId, startedAt: at }))) };
       },
     },
-  ];
+  };
 }
 
 /** A job that could not be retried can have moved on before its error is told. */
@@ -108,7 +104,7 @@ const RETRY_TRIES_MAX = 5;
 /** Throws ApiError for a run that is unknown or cannot be retried now. */
 async function retry(
   db: Database,
-  scope: ApiRequest["scope"],
+  scope: RetainedScope,
   runId: string,
   newRunId: string,
   key: KeyToTake | null,
@@ -143,9 +139,4 @@ function readRunId(text: string): string {
   const id = parseId(RUN_PREFIX, text);
   if (id === null) throw resourceNotFound();
   return id;
-}
-
-/** A run in progress is shown however long ago it began. */
-function isRetained(run: RunRow, { project }: Caller, now: number): boolean {
-  return run.status === "running" || run.startedAt >= retainedSince(project.plan, now);
 }

@@ -1,5 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { OPERATIONS, type OperationId } from "../../../shared/contract/operations.ts";
 import { type AuditEntry, listAudit } from "../../../shared/store/audit.ts";
+import { clientOf } from "../../support/client.ts";
 import { startTestGateway, TARGET_URL, type TestGateway, type TestProject } from "../../support/gateway.ts";
 
 let gateway: TestGateway;
@@ -19,54 +21,65 @@ async function prepare() {
   const queued = await gateway.createJob(project);
   const failed = await gateway.createJob(project, { retry_policy: { max_attempts: 1 } });
   const { runId } = await gateway.attempt(project, failed, 1, { status: "failed", leaves: "failed" });
-  return { project, queued, failed, runId, before: await changesOf(project) };
+  const { schedules } = clientOf(gateway, project.production);
+  const { id: scheduleId } = await schedules.create({ name: "old", cron: "@daily", target_url: TARGET_URL });
+  return { project, queued, failed, runId, scheduleId, before: await changesOf(project) };
 }
 
 type Prepared = Awaited<ReturnType<typeof prepare>>;
 
-const CHANGES: {
-  method: string;
-  path: (from: Prepared) => string;
+interface Change {
   body?: object;
-  action: string;
+  action: AuditEntry["action"];
   subject: (from: Prepared, answer: { id: string }) => string;
   detail?: (answer: { id: string }) => object;
-}[] = [
-  {
-    method: "POST",
-    path: () => "/v2/jobs",
+}
+
+/** By the operation that makes them; of a batch each job is one. */
+const CHANGES: Partial<Record<OperationId, Change>> = {
+  createJob: {
     body: { target_url: TARGET_URL },
     action: "job.create",
     subject: (_from, { id }) => id,
   },
-  {
-    method: "DELETE",
-    path: ({ queued }) => `/v2/jobs/${queued.id}`,
-    action: "job.cancel",
-    subject: ({ queued }) => queued.id,
-  },
-  {
-    method: "POST",
-    path: ({ runId }) => `/v2/runs/${runId}/retry`,
+  cancelJob: { action: "job.cancel", subject: ({ queued }) => queued.id },
+  retryRun: {
     action: "run.retry",
     subject: ({ runId }) => runId,
     detail: ({ id }) => ({ run_id: id }),
   },
-  {
-    method: "PATCH",
-    path: () => "/v2/project",
+  createSchedule: {
+    body: { name: "new", cron: "@daily", target_url: TARGET_URL },
+    action: "schedule.create",
+    subject: (_from, { id }) => id,
+  },
+  updateSchedule: {
+    body: { timezone: "asia/tokyo", paused: true },
+    action: "schedule.update",
+    subject: ({ scheduleId }) => scheduleId,
+    detail: () => ({ cron: "@daily", timezone: "Asia/Tokyo", paused: true }),
+  },
+  deleteSchedule: { action: "schedule.delete", subject: ({ scheduleId }) => scheduleId },
+  runSchedule: { action: "job.create", subject: (_from, { id }) => id },
+  updateProject: {
     body: { name: "Renamed" },
     action: "project.update",
     subject: ({ project }) => project.id,
     detail: () => ({ name: "Renamed" }),
   },
-];
+};
+/** A batch has a test of its own, and a preview makes nothing. */
+const OTHERS: OperationId[] = ["createJobBatch", "previewSchedule"];
 
 describe("every change by a key is recorded with who, what, when and the request's id", () => {
-  test.each(CHANGES)("$action", async ({ method, path, body, action, subject, detail }) => {
+  const cases = Object.entries(CHANGES) as [OperationId, Change][];
+  test.each(cases)("%s", async (operation, { body, action, subject, detail }) => {
     const from = await prepare();
     const since = Date.now();
-    const answer = await gateway.call(method, path(from), {
+    const { method, path } = OPERATIONS[operation];
+    const ids = { job_id: from.queued.id, run_id: from.runId, schedule_id: from.scheduleId };
+    const filled = path.replace(/\{(\w+)\}/, (_, name: keyof typeof ids) => ids[name]);
+    const answer = await gateway.call(method, filled, {
       key: from.project.production,
       ...(body === undefined ? {} : { body }),
     });
@@ -84,6 +97,12 @@ describe("every change by a key is recorded with who, what, when and the request
     } as object);
     expect(entry?.by.kind).toBe("key");
     expect(Math.abs((entry?.at ?? 0) - since)).toBeLessThan(60_000);
+  });
+
+  test("and so for every operation that changes something", () => {
+    const all = Object.keys(OPERATIONS) as OperationId[];
+    const changing = all.filter((id) => OPERATIONS[id].method !== "GET");
+    expect([...Object.keys(CHANGES), ...OTHERS].sort()).toEqual(changing.sort());
   });
 
   test("a batch: each job names the one request", async () => {
@@ -118,7 +137,7 @@ describe("every change by a key is recorded with who, what, when and the request
 
 describe("what changes nothing is not recorded", () => {
   test("a refusal, a replay and a read", async () => {
-    const { project, failed, before } = await prepare();
+    const { project, failed, scheduleId, before } = await prepare();
     const call = (method: string, path: string, body?: object, headers: Record<string, string> = {}) =>
       gateway.call(method, path, {
         key: project.production,
@@ -134,6 +153,12 @@ describe("what changes nothing is not recorded", () => {
     expect((await call("POST", "/v2/jobs", { target_url: "http://x" })).status).toBe(400);
     expect((await call("DELETE", `/v2/jobs/${failed.id}`)).status).toBe(400);
     expect((await call("PATCH", "/v2/project", { name: " " })).status).toBe(400);
+    const schedule = { name: "old", cron: "@daily", target_url: TARGET_URL };
+    expect((await call("POST", "/v2/schedules", schedule)).status).toBe(409);
+    expect((await call("POST", "/v2/schedules/preview", { cron: "@daily" })).status).toBe(200);
+    expect((await call("PATCH", `/v2/schedules/${scheduleId}`, { cron: "x" })).status).toBe(400);
+    expect((await call("PATCH", `/v2/schedules/${scheduleId}`, { paused: false })).status).toBe(200);
+    expect((await call("DELETE", `/v2/schedules/${scheduleId}x`)).status).toBe(404);
     expect((await call("GET", "/v2/jobs")).status).toBe(200);
     expect(await changesOf(project)).toEqual(after);
   });
@@ -148,6 +173,7 @@ describe("the record", () => {
     expect(all.map(({ action }) => action)).toEqual([
       ...Array.from({ length: 5 }, () => "job.create"),
       "job.cancel",
+      "schedule.create",
       "job.create",
       "job.create",
       "project.change",

@@ -17,6 +17,7 @@ test("a gateway that stops ends what it has begun and takes nothing more", async
     log: createLog({ level: "error", name: "test" }),
     shardsPerRegion: 64,
     targets: { allowInsecure: false, own: [] },
+    publicUrl: null,
     cursorKey: randomBytes(32),
   });
   const body = JSON.stringify({ target_url: TARGET_URL });

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { CanceledJob, Job } from "../../../shared/contract/job.ts";
-import { Run } from "../../../shared/contract/run.ts";
+import type { Client } from "../../../shared/client/index.ts";
+import { CanceledJob } from "../../../shared/contract/job.ts";
+import { clientOf } from "../../support/client.ts";
 import {
   readAs,
   readRefusal,
@@ -12,16 +13,16 @@ import {
 
 let gateway: TestGateway;
 let project: TestProject;
+let client: Client;
 
 beforeAll(async () => {
   gateway = await startTestGateway();
   project = await gateway.addProject();
+  client = clientOf(gateway, project.production);
 });
 afterAll(() => gateway.stop());
 
 const cancel = (id: string, key = project.production) => gateway.call("DELETE", `/v2/jobs/${id}`, { key });
-const show = async (id: string) =>
-  readAs(Job, await gateway.call("GET", `/v2/jobs/${id}`, { key: project.production }));
 
 describe("DELETE /v2/jobs/{id}", () => {
   test("cancels a queued job and answers exactly the documented fields", async () => {
@@ -35,36 +36,34 @@ describe("DELETE /v2/jobs/{id}", () => {
       created_at: job.created_at,
       run_at: "2027-01-01T00:00:00.000Z",
     });
-    expect((await show(job.id)).status).toBe("canceled");
+    expect((await client.jobs.get(job.id)).status).toBe("canceled");
   });
 
   test("answers canceled at once for a running job, whose run keeps its true result", async () => {
     const job = await gateway.createJob(project);
     const { runId } = await gateway.claim(project, job, 1);
     expect(readAs(CanceledJob, await cancel(job.id))).toMatchObject({ status: "canceled", attempts: 1 });
-    const run = await gateway.call("GET", `/v2/runs/${runId}`, { key: project.production });
-    expect(readAs(Run, run).status).toBe("running");
-    expect((await show(job.id)).status).toBe("canceled");
+    expect((await client.runs.get(runId)).status).toBe("running");
+    expect((await client.jobs.get(job.id)).status).toBe("canceled");
   });
 
   test("cancels a job between two attempts: its run plans no retry any more", async () => {
     const job = await gateway.createJob(project);
     const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "queued" });
-    const planned = async () =>
-      readAs(Run, await gateway.call("GET", `/v2/runs/${runId}`, { key: project.production })).next_retry_at;
-    expect(await planned()).not.toBeNull();
+    expect((await client.runs.get(runId)).next_retry_at).not.toBeNull();
     expect(readAs(CanceledJob, await cancel(job.id))).toMatchObject({ status: "canceled", attempts: 1 });
-    expect(await planned()).toBeNull();
+    expect((await client.runs.get(runId)).next_retry_at).toBeNull();
   });
 
   test("ends the unsent run of a manual retry as failed", async () => {
     const job = await gateway.createJob(project);
     const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "failed" });
-    const retried = await gateway.call("POST", `/v2/runs/${runId}/retry`, { key: project.production });
-    const run = readAs(Run, retried, 201);
+    const run = await client.runs.retry(runId);
     readAs(CanceledJob, await cancel(job.id));
-    const shown = await gateway.call("GET", `/v2/runs/${run.id}`, { key: project.production });
-    expect(readAs(Run, shown)).toMatchObject({ status: "failed", error: "canceled before it was sent" });
+    expect(await client.runs.get(run.id)).toMatchObject({
+      status: "failed",
+      error: "canceled before it was sent",
+    });
   });
 
   test.each(["succeeded", "failed"] as const)("refuses a job that has %s", async (status) => {
@@ -74,7 +73,7 @@ describe("DELETE /v2/jobs/{id}", () => {
     const { message } = readRefusal(await cancel(job.id), "invalid_request");
     expect(message).toContain(status);
     expect(await gateway.countRows()).toEqual(before);
-    expect((await show(job.id)).status).toBe(status);
+    expect((await client.jobs.get(job.id)).status).toBe(status);
   });
 
   test("refuses a job that was canceled before", async () => {
@@ -96,7 +95,7 @@ describe("DELETE /v2/jobs/{id}", () => {
     readRefusal(await cancel(job.id, stranger.production), "resource_not_found");
     readRefusal(await cancel("job_00000000000000000000000000"), "resource_not_found");
     readRefusal(await cancel("nonsense"), "resource_not_found");
-    expect((await show(job.id)).status).toBe("queued");
+    expect((await client.jobs.get(job.id)).status).toBe("queued");
   });
 
   test("refuses a key that may only read, and a query parameter", async () => {
@@ -104,7 +103,7 @@ describe("DELETE /v2/jobs/{id}", () => {
     const { key } = await gateway.addKey(project, { scope: "read" });
     readRefusal(await cancel(job.id, key), "insufficient_scope");
     readRefusal(await cancel(`${job.id}?force=true`), "invalid_request", "force");
-    expect((await show(job.id)).status).toBe("queued");
+    expect((await client.jobs.get(job.id)).status).toBe("queued");
   });
 
   test("ignores a body, whatever it holds", async () => {

@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { Job } from "../../../shared/contract/job.ts";
+import type { Client } from "../../../shared/client/index.ts";
+import { clientOf } from "../../support/client.ts";
 import {
   type JobView,
-  readAs,
   readRefusal,
   startTestGateway,
   type TestGateway,
@@ -11,11 +11,13 @@ import {
 
 let gateway: TestGateway;
 let project: TestProject;
+let client: Client;
 let job: JobView;
 
 beforeAll(async () => {
   gateway = await startTestGateway();
   project = await gateway.addProject();
+  client = clientOf(gateway, project.production);
   job = await gateway.createJob(project, { payload: { a: 1 } });
 });
 afterAll(() => gateway.stop());
@@ -24,23 +26,19 @@ const get = (id: string, key = project.production) => gateway.call("GET", `/v2/j
 
 describe("GET /v2/jobs/{id}", () => {
   test("shows the job as its creation did", async () => {
-    expect(readAs(Job, await get(job.id))).toEqual(job);
+    expect(await client.jobs.get(job.id)).toEqual(job);
   });
 
   test("shows a job's way through its attempts", async () => {
     const moved = await gateway.createJob(project);
-    const shown = async () => {
-      const { status, attempts } = readAs(Job, await get(moved.id));
-      return { status, attempts };
-    };
     const { runId } = await gateway.claim(project, moved, 1);
     expect(runId).toStartWith("run_");
-    expect(await shown()).toEqual({ status: "running", attempts: 1 });
+    expect(await client.jobs.get(moved.id)).toMatchObject({ status: "running", attempts: 1 });
     const other = await gateway.createJob(project);
     await gateway.attempt(project, other, 1, { status: "failed", leaves: "queued" });
-    expect(readAs(Job, await get(other.id))).toMatchObject({ status: "queued", attempts: 1 });
+    expect(await client.jobs.get(other.id)).toMatchObject({ status: "queued", attempts: 1 });
     await gateway.attempt(project, other, 2, { status: "succeeded", leaves: "succeeded" });
-    expect(readAs(Job, await get(other.id))).toMatchObject({ status: "succeeded", attempts: 2 });
+    expect(await client.jobs.get(other.id)).toMatchObject({ status: "succeeded", attempts: 2 });
   });
 
   test("tells nobody whether another's job exists: every 404 has the same bytes but for its request id", async () => {

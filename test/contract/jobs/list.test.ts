@@ -1,9 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import type { Static } from "@sinclair/typebox";
-import { ListedJob } from "../../../shared/contract/job.ts";
-import { listOf } from "../../../shared/contract/list.ts";
+import type { JobListQuery, ListedJob, Page } from "../../../shared/client/index.ts";
+import type { Region } from "../../../shared/domain/scope.ts";
+import { clientOf } from "../../support/client.ts";
 import {
-  readAs,
   readRefusal,
   startTestGateway,
   TARGET_URL,
@@ -20,26 +19,20 @@ beforeAll(async () => {
 });
 afterAll(() => gateway.stop());
 
-interface Page {
-  data: Static<typeof ListedJob>[];
-  next_cursor: string | null;
-}
-
-const JobList = listOf(ListedJob);
 const get = (query: string, key = project.production) => gateway.call("GET", `/v2/jobs${query}`, { key });
-const list = async (query: string, key?: string) => readAs(JobList, await get(query, key)) as unknown as Page;
-const idsOf = ({ data }: Page) => data.map(({ id }) => id);
+const list = (key: string, query?: JobListQuery) => clientOf(gateway, key).jobs.list(query);
+const idsOf = ({ data }: Page<ListedJob>) => data.map(({ id }) => id);
 
 describe("GET /v2/jobs", () => {
   test("is an empty list in an environment without jobs", async () => {
-    expect(await list("", project.development)).toEqual({ data: [], next_cursor: null });
+    expect(await list(project.development)).toEqual({ data: [], next_cursor: null });
   });
 
   test("holds exactly the documented fields, newest first", async () => {
     const own = await gateway.addProject();
     const first = await gateway.createJob(own);
     const second = await gateway.createJob(own, { region: "us-west" });
-    const { data, next_cursor } = await list("", own.production);
+    const { data, next_cursor } = await list(own.production);
     expect(data.map(({ id }) => id)).toEqual([second.id, first.id]);
     expect(data[1]).toEqual({
       id: first.id,
@@ -54,7 +47,7 @@ describe("GET /v2/jobs", () => {
 
   test("filters by status and region, and both together", async () => {
     const own = await gateway.addProject();
-    const make = (region: string) => gateway.createJob(own, { region });
+    const make = (region: Region) => gateway.createJob(own, { region });
     const queued = await make("us-east");
     const running = await make("us-west");
     await gateway.claim(own, running, 1);
@@ -63,21 +56,21 @@ describe("GET /v2/jobs", () => {
     const failed = await make("us-east");
     await gateway.attempt(own, failed, 1, { status: "failed", leaves: "failed" });
     const canceled = await make("eu-central");
-    await gateway.call("DELETE", `/v2/jobs/${canceled.id}`, { key: own.production });
-    const found = async (query: string) => idsOf(await list(query, own.production));
-    expect(await found("?status=queued")).toEqual([queued.id]);
-    expect(await found("?status=running")).toEqual([running.id]);
-    expect(await found("?status=succeeded")).toEqual([succeeded.id]);
-    expect(await found("?status=failed")).toEqual([failed.id]);
-    expect(await found("?status=canceled")).toEqual([canceled.id]);
-    expect(await found("?region=us-west")).toEqual([succeeded.id, running.id]);
-    expect(await found("?region=us-west&status=running")).toEqual([running.id]);
-    expect(await found("?region=ap-southeast")).toEqual([]);
+    await clientOf(gateway, own.production).jobs.cancel(canceled.id);
+    const found = async (query: JobListQuery) => idsOf(await list(own.production, query));
+    expect(await found({ status: "queued" })).toEqual([queued.id]);
+    expect(await found({ status: "running" })).toEqual([running.id]);
+    expect(await found({ status: "succeeded" })).toEqual([succeeded.id]);
+    expect(await found({ status: "failed" })).toEqual([failed.id]);
+    expect(await found({ status: "canceled" })).toEqual([canceled.id]);
+    expect(await found({ region: "us-west" })).toEqual([succeeded.id, running.id]);
+    expect(await found({ region: "us-west", status: "running" })).toEqual([running.id]);
+    expect(await found({ region: "ap-southeast" })).toEqual([]);
   });
 
   test("a hobby project may ask for any region", async () => {
     const hobby = await gateway.addProject("hobby");
-    expect((await list("?region=eu-central", hobby.production)).data).toEqual([]);
+    expect((await list(hobby.production, { region: "eu-central" })).data).toEqual([]);
   });
 
   test("walking it while jobs are added shows each earlier job exactly once", async () => {
@@ -85,18 +78,16 @@ describe("GET /v2/jobs", () => {
     const earlier: string[] = [];
     for (let n = 0; n < 40; n++) earlier.push((await gateway.createJob(own)).id);
     const seen: string[] = [];
-    let cursor: string | null = null;
-    for (let page = 0; page < 100; page++) {
-      const adding = Promise.all([gateway.createJob(own), gateway.createJob(own, { region: "us-west" })]);
-      const query: string = cursor === null ? "?limit=3" : `?limit=3&cursor=${cursor}`;
-      const answer: Page = await list(query, own.production);
-      expect(answer.data.length).toBeLessThanOrEqual(3);
-      seen.push(...idsOf(answer));
+    const add = () => Promise.all([gateway.createJob(own), gateway.createJob(own, { region: "us-west" })]);
+    let adding = add();
+    for await (const page of list(own.production, { limit: 3 }).pages()) {
+      expect(page.data.length).toBeLessThanOrEqual(3);
+      seen.push(...idsOf(page));
       await adding;
-      cursor = answer.next_cursor;
-      if (cursor === null) break;
+      // While the next page is read.
+      adding = add();
     }
-    expect(cursor).toBeNull();
+    await adding;
     expect(new Set(seen).size).toBe(seen.length);
     expect(seen.filter((id) => earlier.includes(id))).toEqual(earlier.toReversed());
   });
@@ -104,8 +95,8 @@ describe("GET /v2/jobs", () => {
   test("ends without a cursor when the last page is full", async () => {
     const own = await gateway.addProject();
     for (let n = 0; n < 4; n++) await gateway.createJob(own);
-    const first = await list("?limit=2", own.production);
-    const second = await list(`?limit=2&cursor=${first.next_cursor}`, own.production);
+    const first = await list(own.production, { limit: 2 });
+    const second = await list(own.production, { limit: 2, cursor: first.next_cursor ?? "" });
     expect(second.data.length).toBe(2);
     expect(second.next_cursor).toBeNull();
   });
@@ -113,9 +104,10 @@ describe("GET /v2/jobs", () => {
   test("the page size is 50 unless told, and may change on the way", async () => {
     const own = await gateway.addProject();
     await Promise.all(Array.from({ length: 60 }, () => gateway.createJob(own)));
-    const first = await list("", own.production);
+    const first = await list(own.production);
     expect(first.data.length).toBe(50);
-    expect((await list(`?limit=200&cursor=${first.next_cursor}`, own.production)).data.length).toBe(10);
+    const second = await list(own.production, { limit: 200, cursor: first.next_cursor ?? "" });
+    expect(second.data.length).toBe(10);
   });
 
   test.each([
@@ -145,11 +137,12 @@ describe("a cursor of GET /v2/jobs", () => {
   let cursor: string;
   beforeAll(async () => {
     for (let n = 0; n < 3; n++) await gateway.createJob(project);
-    cursor = (await list("?limit=1&status=queued")).next_cursor ?? "";
+    cursor = (await list(project.production, { limit: 1, status: "queued" })).next_cursor ?? "";
   });
 
   test("works with the list it came from", async () => {
-    expect((await list(`?limit=1&status=queued&cursor=${cursor}`)).data.length).toBe(1);
+    const next = await list(project.production, { limit: 1, status: "queued", cursor });
+    expect(next.data.length).toBe(1);
   });
 
   test("does not work altered, in any of its characters", async () => {

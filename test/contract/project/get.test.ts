@@ -1,12 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { Project } from "../../../shared/contract/project.ts";
-import {
-  readAs,
-  readRefusal,
-  startTestGateway,
-  type TestGateway,
-  type TestProject,
-} from "../../support/gateway.ts";
+import { clientOf, refusalOf } from "../../support/client.ts";
+import { readRefusal, startTestGateway, type TestGateway, type TestProject } from "../../support/gateway.ts";
 
 let gateway: TestGateway;
 let project: TestProject;
@@ -17,11 +11,11 @@ beforeAll(async () => {
 });
 afterAll(() => gateway.stop());
 
-const get = (key = project.production, query = "") => gateway.call("GET", `/v2/project${query}`, { key });
+const show = (key: string) => clientOf(gateway, key).project.get();
 
 describe("GET /v2/project", () => {
   test("shows the project and the environment of the key", async () => {
-    const shown = readAs(Project, await get());
+    const shown = await show(project.production);
     expect(shown).toEqual({
       id: project.id,
       name: "Test",
@@ -33,14 +27,14 @@ describe("GET /v2/project", () => {
       environment: "production",
       created_at: expect.any(String) as unknown as string,
     });
-    expect(readAs(Project, await get(project.development))).toEqual({ ...shown, environment: "development" });
+    expect(await show(project.development)).toEqual({ ...shown, environment: "development" });
   });
 
   test("counts the runs that have started", async () => {
     const own = await gateway.addProject();
     await gateway.claim(own, await gateway.createJob(own), 1);
     await gateway.attempt(own, await gateway.createJob(own), 1, { status: "failed", leaves: "queued" });
-    expect(readAs(Project, await get(own.production)).usage.runs_this_period).toBe(2);
+    expect((await show(own.production)).usage.runs_this_period).toBe(2);
   });
 
   test("shows what an operator negotiated, and the effective default region", async () => {
@@ -49,7 +43,7 @@ describe("GET /v2/project", () => {
       "UPDATE projects SET requests_per_minute = 77, concurrency = 3, default_region = 2 WHERE no = $1",
       [own.no],
     );
-    expect(readAs(Project, await get(own.production))).toMatchObject({
+    expect(await show(own.production)).toMatchObject({
       default_region: "us-east",
       limits: { requests_per_minute: 77, concurrency: 3, schedules: 10 },
       usage: { runs_included: 10_000 },
@@ -57,11 +51,12 @@ describe("GET /v2/project", () => {
   });
 
   test("takes no query parameter", async () => {
-    readRefusal(await get(project.production, "?a=1"), "invalid_request", "a");
+    const answer = await gateway.call("GET", "/v2/project?a=1", { key: project.production });
+    readRefusal(answer, "invalid_request", "a");
   });
 
   test("is closed to a key that may only work with jobs", async () => {
     const { key } = await gateway.addKey(project, { scope: "jobs" });
-    readRefusal(await get(key), "insufficient_scope");
+    await refusalOf(show(key), "insufficient_scope");
   });
 });

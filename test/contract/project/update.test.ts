@@ -1,8 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { Job } from "../../../shared/contract/job.ts";
-import { Project } from "../../../shared/contract/project.ts";
+import { clientOf, refusalOf } from "../../support/client.ts";
 import {
-  readAs,
   readRefusal,
   startTestGateway,
   TARGET_URL,
@@ -25,59 +23,53 @@ afterAll(async () => {
 });
 
 const NOTICED_MS_MAX = 5_000;
-const patch = (body: object | string, key = project.production) =>
-  gateway.call("PATCH", "/v2/project", { key, body });
-const show = async (port = gateway.port, key = project.production) =>
-  readAs(Project, await gateway.call("GET", "/v2/project", { key, port }));
+const patch = (body: object | string) =>
+  gateway.call("PATCH", "/v2/project", { key: project.production, body });
+const client = (key = project.production) => clientOf(gateway, key);
 
 describe("PATCH /v2/project", () => {
   test("changes what is given and shows the project, at once and to every key", async () => {
-    await show();
-    await show(gateway.port, project.development);
-    const named = readAs(Project, await patch({ name: "Schön 🛒" }));
+    await client().project.get();
+    await client(project.development).project.get();
+    const named = await client().project.update({ name: "Schön 🛒" });
     expect(named).toMatchObject({ id: project.id, name: "Schön 🛒", default_region: "us-east" });
-    expect(await show()).toEqual(named);
-    const moved = readAs(Project, await patch({ default_region: "eu-central" }, project.development));
+    expect(await client().project.get()).toEqual(named);
+    const moved = await client(project.development).project.update({ default_region: "eu-central" });
     expect(moved).toMatchObject({
       name: "Schön 🛒",
       default_region: "eu-central",
       environment: "development",
     });
-    expect(await show()).toEqual({ ...moved, environment: "production" });
-    const both = readAs(Project, await patch({ name: "Test", default_region: "us-east" }));
+    expect(await client().project.get()).toEqual({ ...moved, environment: "production" });
+    const both = await client().project.update({ name: "Test", default_region: "us-east" });
     expect(both).toMatchObject({ name: "Test", default_region: "us-east" });
   });
 
   test("with nothing to change changes nothing", async () => {
-    const before = await show();
-    expect(readAs(Project, await patch({}))).toEqual(before);
+    const before = await client().project.get();
+    expect(await client().project.update({})).toEqual(before);
   });
 
   test("a default region counts for jobs created afterwards, and moves none", async () => {
     const own = await gateway.addProject();
     const before = await gateway.createJob(own);
-    await patch({ default_region: "ap-southeast" }, own.production);
+    await client(own.production).project.update({ default_region: "ap-southeast" });
     expect((await gateway.createJob(own)).region).toBe("ap-southeast");
-    const shown = await gateway.call("GET", `/v2/jobs/${before.id}`, { key: own.production });
-    expect(readAs(Job, shown).region).toBe("us-east");
+    expect((await client(own.production).jobs.get(before.id)).region).toBe("us-east");
   });
 
   test("works within 5 s on every other gateway", async () => {
     const own = await gateway.addProject();
-    expect((await show(mate.port, own.production)).name).toBe("Test");
-    await patch({ name: "Changed", default_region: "us-west" }, own.production);
+    const elsewhere = clientOf(gateway, own.production, mate.port);
+    expect((await elsewhere.project.get()).name).toBe("Test");
+    await client(own.production).project.update({ name: "Changed", default_region: "us-west" });
     const changedAt = performance.now();
     let name = "";
     while (name !== "Changed" && performance.now() - changedAt < NOTICED_MS_MAX) {
-      name = (await show(mate.port, own.production)).name;
+      name = (await elsewhere.project.get()).name;
     }
     expect(name).toBe("Changed");
-    const created = await gateway.call("POST", "/v2/jobs", {
-      key: own.production,
-      body: { target_url: TARGET_URL },
-      port: mate.port,
-    });
-    expect(readAs(Job, created, 201).region).toBe("us-west");
+    expect((await elsewhere.jobs.create({ target_url: TARGET_URL })).region).toBe("us-west");
   }, 20_000);
 
   test.each([
@@ -91,23 +83,23 @@ describe("PATCH /v2/project", () => {
     ["an unknown field", { plan: "scale" }, "plan"],
     ["an array", [], undefined],
   ])("refuses %s and changes nothing", async (_, body, param) => {
-    const before = await show();
+    const before = await client().project.get();
     readRefusal(await patch(body), "invalid_request", param);
-    expect(await show()).toEqual(before);
+    expect(await client().project.get()).toEqual(before);
   });
 
   test("takes a name of 80 characters", async () => {
     const own = await gateway.addProject();
-    expect(readAs(Project, await patch({ name: "🛒".repeat(80) }, own.production)).name).toBe(
-      "🛒".repeat(80),
-    );
+    const name = "🛒".repeat(80);
+    expect((await client(own.production).project.update({ name })).name).toBe(name);
   });
 
   test("keeps a hobby project in us-east", async () => {
     const hobby = await gateway.addProject("hobby");
-    const refused = await patch({ name: "No", default_region: "us-west" }, hobby.production);
-    readRefusal(refused, "invalid_request", "default_region");
-    expect(readAs(Project, await patch({ default_region: "us-east" }, hobby.production)).name).toBe("Test");
+    const { update } = client(hobby.production).project;
+    const refused = update({ name: "No", default_region: "us-west" });
+    await refusalOf(refused, "invalid_request", "default_region");
+    expect((await update({ default_region: "us-east" })).name).toBe("Test");
   });
 
   test("refuses a body that is no JSON, a query parameter, and a key that may not change it", async () => {
@@ -122,7 +114,7 @@ describe("PATCH /v2/project", () => {
     readRefusal(queried, "invalid_request", "a");
     for (const scope of ["read", "jobs"] as const) {
       const { key } = await gateway.addKey(project, { scope });
-      readRefusal(await patch({ name: "No" }, key), "insufficient_scope");
+      await refusalOf(client(key).project.update({ name: "No" }), "insufficient_scope");
     }
   });
 });

@@ -1,12 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { UsageReport } from "../../../shared/contract/project.ts";
-import {
-  readAs,
-  readRefusal,
-  startTestGateway,
-  type TestGateway,
-  type TestProject,
-} from "../../support/gateway.ts";
+import type { UsageQuery, UsageReport } from "../../../shared/client/index.ts";
+import { clientOf, refusalOf } from "../../support/client.ts";
+import { readRefusal, startTestGateway, type TestGateway, type TestProject } from "../../support/gateway.ts";
 
 let gateway: TestGateway;
 let project: TestProject;
@@ -19,13 +14,10 @@ afterAll(() => gateway.stop());
 
 const MONTH = new Date().toISOString().slice(0, 7);
 const TODAY = new Date().toISOString().slice(0, 10);
-const get = (query = "", key = project.production) =>
-  gateway.call("GET", `/v2/project/usage${query}`, { key });
-const report = async (query = "", key?: string) => readAs(UsageReport, await get(query, key));
+const report = (key: string, query?: UsageQuery) => clientOf(gateway, key).project.usage(query);
 const setRuns = (own: TestProject, day: string, region: number, runs: number) =>
   gateway.query("INSERT INTO usage_days VALUES ($1, $2, $3, $4)", [own.no, day, region, runs]);
-const daysWithRuns = ({ by_day }: Awaited<ReturnType<typeof report>>) =>
-  by_day.filter(({ runs }) => runs > 0);
+const daysWithRuns = ({ by_day }: UsageReport) => by_day.filter(({ runs }) => runs > 0);
 
 describe("GET /v2/project/usage", () => {
   test("counts the runs that have started today, over both environments", async () => {
@@ -34,14 +26,14 @@ describe("GET /v2/project/usage", () => {
     await gateway.attempt(own, job, 1, { status: "failed", leaves: "queued" });
     await gateway.claim(own, job, 2);
     await gateway.claim(own, await gateway.createJob(own, { region: "us-west" }), 1);
-    const all = await report("", own.production);
+    const all = await report(own.production);
     expect(all).toMatchObject({ period: MONTH, runs_total: 3, runs_included: 250_000, overage_runs: 0 });
     expect(daysWithRuns(all)).toEqual([{ date: TODAY, runs: 3 }]);
-    expect(await report("", own.development)).toEqual(all);
+    expect(await report(own.development)).toEqual(all);
   });
 
   test("holds every day of the current month up to today, zeros included", async () => {
-    const { by_day } = await report();
+    const { by_day } = await report(project.production);
     expect(by_day.map(({ date }) => date)).toEqual(
       Array.from({ length: Number(TODAY.slice(8)) }, (_, n) => `${MONTH}-${String(n + 1).padStart(2, "0")}`),
     );
@@ -57,7 +49,7 @@ describe("GET /v2/project/usage", () => {
     ] as const) {
       await setRuns(own, day, 0, runs);
     }
-    const february = await report("?period=2024-02", own.production);
+    const february = await report(own.production, { period: "2024-02" });
     expect(february).toMatchObject({ period: "2024-02", runs_total: 5 });
     expect(february.by_day).toHaveLength(29);
     expect(daysWithRuns(february)).toEqual([
@@ -71,22 +63,23 @@ describe("GET /v2/project/usage", () => {
     await setRuns(own, "2024-02-01", 0, 2);
     await setRuns(own, "2024-02-01", 1, 5);
     await setRuns(own, "2024-02-02", 2, 7);
-    const west = await report("?period=2024-02&region=us-west", own.production);
+    const west = await report(own.production, { period: "2024-02", region: "us-west" });
     expect(west.runs_total).toBe(14);
     expect(daysWithRuns(west)).toEqual([{ date: "2024-02-01", runs: 5 }]);
-    expect(daysWithRuns(await report("?period=2024-02&region=ap-southeast", own.production))).toEqual([]);
+    const nowhere = await report(own.production, { period: "2024-02", region: "ap-southeast" });
+    expect(daysWithRuns(nowhere)).toEqual([]);
   });
 
   test("names the runs beyond those included, on paid plans alone", async () => {
     const [pro, hobby] = [await gateway.addProject("pro"), await gateway.addProject("hobby")];
     for (const own of [pro, hobby]) await setRuns(own, "2024-02-01", 0, 3_000_000_000);
-    const usage = async (own: TestProject) => report("?period=2024-02", own.production);
+    const usage = (own: TestProject) => report(own.production, { period: "2024-02" });
     expect(await usage(pro)).toMatchObject({ runs_total: 3_000_000_000, overage_runs: 2_999_750_000 });
     expect(await usage(hobby)).toMatchObject({ runs_included: 10_000, overage_runs: 0 });
   });
 
   test("of a month before the project existed is all zeros", async () => {
-    const old = await report("?period=1999-12");
+    const old = await report(project.production, { period: "1999-12" });
     expect(old).toMatchObject({ runs_total: 0, overage_runs: 0 });
     expect(old.by_day).toHaveLength(31);
   });
@@ -100,13 +93,14 @@ describe("GET /v2/project/usage", () => {
     ["month=2024-01", "month"],
     ["period=2024-01&period=2024-01", "period"],
   ])("refuses ?%s", async (query, param) => {
-    readRefusal(await get(`?${query}`), "invalid_request", param);
+    const answer = await gateway.call("GET", `/v2/project/usage?${query}`, { key: project.production });
+    readRefusal(answer, "invalid_request", param);
   });
 
   test("is open to a key that reads and closed to one that may only work with jobs", async () => {
     const { key: readKey } = await gateway.addKey(project, { scope: "read" });
-    expect((await get("", readKey)).status).toBe(200);
+    expect((await report(readKey)).period).toBe(MONTH);
     const { key: jobsKey } = await gateway.addKey(project, { scope: "jobs" });
-    readRefusal(await get("", jobsKey), "insufficient_scope");
+    await refusalOf(report(jobsKey), "insufficient_scope");
   });
 });

@@ -1,0 +1,284 @@
+import type { Bus } from "../../../shared/bus/bus.ts";
+import type { Body } from "../../../shared/contract/json.ts";
+import { viewList } from "../../../shared/contract/list.ts";
+import {
+  readFiringListQuery,
+  readNewSchedule,
+  readScheduleListQuery,
+  readSchedulePreview,
+  readScheduleUpdate,
+  scheduleListText,
+  scheduleText,
+  viewFiring,
+  viewPreview,
+} from "../../../shared/contract/schedule.ts";
+import { firingsAfter } from "../../../shared/domain/cron-firings.ts";
+import { ApiError, resourceNotFound } from "../../../shared/domain/errors.ts";
+import { idTimeMs, JOB_PREFIX, parseId, retypeId, SCHEDULE_PREFIX } from "../../../shared/domain/ids.ts";
+import { parseQuery } from "../../../shared/domain/page.ts";
+import { effectiveDefaultRegion, HOME_REGION, limitsOf, retainedSince } from "../../../shared/domain/plan.ts";
+import { decideChange, nextInstant } from "../../../shared/domain/schedule.ts";
+import { shardOf } from "../../../shared/domain/shard.ts";
+import type { TargetRules } from "../../../shared/domain/target.ts";
+import type { Clock } from "../../../shared/platform/clock.ts";
+import { type Database, StoreUnavailable } from "../../../shared/store/database.ts";
+import { type KeyToTake, keepAnswer } from "../../../shared/store/idempotency.ts";
+import { findAskedJobs } from "../../../shared/store/jobs.ts";
+import {
+  changeSchedule,
+  countActiveSchedules,
+  createSchedule,
+  deleteSchedule,
+  findSchedule,
+  listSchedules,
+  type ScheduleRow,
+} from "../../../shared/store/schedules.ts";
+import { BODY_BYTES_MAX } from "../body.ts";
+import type { JobCreation } from "../creation.ts";
+import { type Answer, quotaExceeded } from "../errors.ts";
+import { createInTurn } from "../in-turn.ts";
+import { readLedger } from "../ledger.ts";
+import type { Pager } from "../pages.ts";
+import type { ApiRequest, RoutesOf } from "../route.ts";
+import { newJobText } from "./jobs.ts";
+
+const BODY = { payload: "member", bytesMax: BODY_BYTES_MAX } as const;
+
+export function scheduleRoutes(options: {
+  db: Database;
+  bus: Bus;
+  clock: Clock;
+  pager: Pager;
+  creation: JobCreation;
+  shardsPerRegion: number;
+  targets: TargetRules;
+}): RoutesOf<"schedules"> {
+  const { db, bus, clock, pager, creation, shardsPerRegion, targets } = options;
+
+  const inTurn = createInTurn();
+  const activeMaxOf = ({ caller }: ApiRequest) => limitsOf(caller.project).schedules;
+
+  /** The owner looks by itself for what comes due; sooner than that it has to be told. */
+  function tellWorker({ scope }: ApiRequest, nextRunAt: number | null): void {
+    if (nextRunAt === null || nextRunAt > clock.now() + WORKER_LOOKS_AHEAD_MS) return;
+    const shard = shardOf(scope.projectNo, shardsPerRegion);
+    bus.sendCommand({ region: HOME_REGION, shard, projectNo: scope.projectNo, owed: [] });
+  }
+
+  async function find(scope: ApiRequest["scope"], scheduleId: string): Promise<ScheduleRow> {
+    const schedule = await findSchedule(db, scope, scheduleId);
+    if (schedule === null) throw resourceNotFound();
+    return schedule;
+  }
+
+  /**
+   * Decided on the schedule as it is, and decided again if another gateway or its next firing was faster. Changes through
+   * this one wait for each other, or all but one of many that come together would be decided in vain. Throws ApiError.
+   */
+  function change(request: ApiRequest, scheduleId: string, body: Body): Promise<ScheduleRow> {
+    const { scope } = request;
+    return inTurn(JSON.stringify([scope, scheduleId]), async () => {
+      for (let attempt = 0; attempt < CHANGE_TRIES_MAX; attempt++) {
+        const schedule = await find(scope, scheduleId);
+        const update = readScheduleUpdate(body);
+        const { cron, timezone, paused, nextRunAt } = decideChange(schedule, update, clock.now());
+        const payload = update.payloadText ?? schedule.payload;
+        if (nextRunAt === undefined && payload === schedule.payload) return schedule;
+        const activeMax = activeMaxOf(request);
+        const { revision } = schedule;
+        const decided = { revision, cron, timezone, paused, nextRunAt, payload, activeMax };
+        const changed = await changeSchedule(db, scope, scheduleId, decided, request.cause());
+        if (changed.kind === "limit_exceeded") throw planLimitExceeded(activeMax);
+        if (changed.kind === "changed") return changed.schedule;
+      }
+      throw new StoreUnavailable(`schedule ${scheduleId} was changed ${CHANGE_TRIES_MAX} times at once`);
+    });
+  }
+
+  return {
+    createSchedule: {
+      body: BODY,
+      async create(request, key, body) {
+        parseQuery(request.query, []);
+        const { scope } = request;
+        const { name, timetable, targetUrl, payloadText, retryPolicy } = readNewSchedule(body, targets);
+        const cause = request.cause();
+        const schedule: ScheduleRow = {
+          id: retypeId(cause.requestId, SCHEDULE_PREFIX),
+          ...scope,
+          name,
+          cron: timetable.expression,
+          timezone: timetable.zone.name,
+          targetUrl,
+          payload: payloadText,
+          retryPolicy,
+          paused: false,
+          nextRunAt: nextInstant(timetable, clock.now()),
+          revision: 0,
+        };
+        const text = oneText(schedule);
+        const activeMax = activeMaxOf(request);
+        const outcome = await createSchedule(
+          db,
+          { ...schedule, shard: shardOf(scope.projectNo, shardsPerRegion), activeMax },
+          cause,
+          key === null ? null : { ...key, answer: Buffer.from(text) },
+        );
+        switch (outcome) {
+          case "key_taken":
+            return outcome;
+          case "name_taken":
+            throw new ApiError("schedule_name_taken", "A schedule of this name exists already.", "name");
+          case "limit_exceeded":
+            throw planLimitExceeded(activeMax);
+          case "created":
+            tellWorker(request, schedule.nextRunAt);
+            return { status: 201, text };
+        }
+      },
+      replay: async (_request, first) => keptAnswer(201, first.answer),
+    },
+    previewSchedule: {
+      body: { payload: "none", bytesMax: BODY_BYTES_MAX },
+      async create(request, key, body) {
+        parseQuery(request.query, []);
+        const { timetable, from, count } = readSchedulePreview(body.value, clock.now());
+        const firings = firingsAfter(timetable.cron, timetable.zone, from).take(count).toArray();
+        const active = await countActiveSchedules(db, request.scope.projectNo);
+        const preview = viewPreview(timetable, firings, { active, limit: activeMaxOf(request) });
+        return keep(request, key, { status: 200, text: JSON.stringify(preview) });
+      },
+      replay: async (_request, first) => keptAnswer(200, first.answer),
+    },
+    listSchedules: {
+      body: null,
+      async answer({ caller, scope, query }) {
+        const asked = readScheduleListQuery(query);
+        const { paused } = asked;
+        const filters = { paused: paused === null ? null : String(paused) };
+        const walk = pager.walk("GET /v2/schedules", caller, asked, filters);
+        const { beforeId, rowsMax: limit } = walk;
+        const found = await listSchedules(db, { ...scope, paused, beforeId, limit });
+        const { rows, nextCursor } = walk.page(found.rows, found.isCut);
+        return { status: 200, text: scheduleListText(rows.map(factsOf), nextCursor) };
+      },
+    },
+    getSchedule: {
+      body: null,
+      async answer({ scope, id, query }) {
+        const scheduleId = readScheduleId(id);
+        parseQuery(query, []);
+        return { status: 200, text: oneText(await find(scope, scheduleId)) };
+      },
+    },
+    updateSchedule: {
+      body: BODY,
+      async answer(request, body) {
+        const scheduleId = readScheduleId(request.id);
+        parseQuery(request.query, []);
+        const schedule = await change(request, scheduleId, body);
+        tellWorker(request, schedule.nextRunAt);
+        return { status: 200, text: oneText(schedule) };
+      },
+    },
+    deleteSchedule: {
+      body: null,
+      async answer({ scope, id, query, cause }) {
+        const scheduleId = readScheduleId(id);
+        parseQuery(query, []);
+        if (!(await deleteSchedule(db, scope, scheduleId, cause()))) throw resourceNotFound();
+        return { status: 200, text: JSON.stringify({ id: scheduleId, deleted: true }) };
+      },
+    },
+    listFirings: {
+      body: null,
+      async answer({ caller, scope, id, query }) {
+        const scheduleId = readScheduleId(id);
+        const asked = readFiringListQuery(query);
+        // Before the schedule is looked at, which may be resumed after it.
+        const now = clock.now();
+        const schedule = await find(scope, scheduleId);
+        const walk = pager.walk(`GET /v2/schedules/${scheduleId}/firings`, caller, asked, {});
+        const found = await readLedger(db, schedule, {
+          fromAt: retainedSince(caller.project.plan, now),
+          toAt: walk.beforeId === null ? now : Number(walk.beforeId) - 1,
+          limit: walk.rowsMax,
+        });
+        const { rows, nextCursor } = walk.page(found.map((firing) => ({ ...firing, id: String(firing.at) })));
+        return { status: 200, text: JSON.stringify(viewList(rows.map(viewFiring), nextCursor)) };
+      },
+    },
+    runSchedule: {
+      body: null,
+      async create(request, key) {
+        const { scope, caller } = request;
+        const scheduleId = readScheduleId(request.id);
+        parseQuery(request.query, []);
+        const schedule = await find(scope, scheduleId);
+        const cause = request.cause();
+        const id = retypeId(cause.requestId, JOB_PREFIX);
+        const job = {
+          id,
+          ...scope,
+          region: effectiveDefaultRegion(caller.project.plan, caller.project.defaultRegion),
+          shard: shardOf(scope.projectNo, shardsPerRegion),
+          targetUrl: schedule.targetUrl,
+          payload: schedule.payload,
+          runAt: idTimeMs(id),
+          ...schedule.retryPolicy,
+          scheduleId: schedule.id,
+          cause,
+          ...(key === null ? {} : { key }),
+        };
+        const [created] = await creation.submit([job]);
+        if (created?.kind === "quota_exceeded") throw quotaExceeded();
+        if (created?.kind === "key_taken") return "key_taken";
+        return { status: 201, text: newJobText(job) };
+      },
+      async replay({ scope }, { jobIds }) {
+        const [job] = await findAskedJobs(db, scope, jobIds);
+        if (job === undefined) throw new Error("a created job is missing");
+        return { status: 201, text: newJobText(job) };
+      },
+    },
+  };
+
+  /** An answer that nothing was made for is kept for its key all the same. */
+  async function keep(
+    { scope }: ApiRequest,
+    key: KeyToTake | null,
+    answer: Answer,
+  ): Promise<Answer | "key_taken"> {
+    if (key === null) return answer;
+    return (await keepAnswer(db, scope, key, Buffer.from(answer.text))) ? answer : "key_taken";
+  }
+}
+
+function readScheduleId(text: string): string {
+  const id = parseId(SCHEDULE_PREFIX, text);
+  if (id === null) throw resourceNotFound();
+  return id;
+}
+
+/** As far ahead as the owner of a schedule looks, and the second until it looks again. */
+const WORKER_LOOKS_AHEAD_MS = 5_000;
+const CHANGE_TRIES_MAX = 20;
+
+function keptAnswer(status: number, answer: Buffer | null): Answer {
+  if (answer === null) throw new Error("a kept answer is missing");
+  return { status, text: answer.toString() };
+}
+
+function planLimitExceeded(activeMax: number): ApiError {
+  return new ApiError(
+    "plan_limit_exceeded",
+    `The project's limit of ${activeMax} active schedules, over both environments, is reached.`,
+  );
+}
+
+const factsOf = (schedule: ScheduleRow) => ({
+  ...schedule,
+  payloadText: schedule.payload,
+  createdAt: idTimeMs(schedule.id),
+});
+const oneText = (schedule: ScheduleRow) => scheduleText(factsOf(schedule));

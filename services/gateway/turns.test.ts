@@ -1,0 +1,25 @@
+import { expect, test } from "bun:test";
+import { nextTurn } from "./turns.ts";
+
+test("each turn of the event loop has one slice, whoever asks, and those who wait take turns", async () => {
+  const slices: { turn: number; who: number }[] = [];
+  let turn = 0;
+  let isOver = false;
+  const count = () => {
+    turn++;
+    if (!isOver) setImmediate(count);
+  };
+  setImmediate(count);
+  const work = async (who: number) => {
+    for (let slice = 0; slice < 5; slice++) {
+      await nextTurn();
+      slices.push({ turn, who });
+    }
+  };
+  await Promise.all([0, 1, 2, 3].map(work));
+  isOver = true;
+  expect(new Set(slices.map((slice) => slice.turn)).size).toBe(slices.length);
+  expect(slices.map(({ who }) => who)).toEqual(Array.from({ length: 20 }, (_, n) => n % 4));
+  // Who comes when nobody waits has the next one.
+  await nextTurn();
+});

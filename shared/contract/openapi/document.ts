@@ -1,0 +1,84 @@
+import type { Resource } from "../../domain/key.ts";
+import type { Content, Operation } from "../operations/operation.ts";
+import { OPERATIONS } from "../operations.ts";
+import { describeAttempt, TARGETS_TAG } from "./attempt.ts";
+import { headerComponents, headersOf } from "./headers.ts";
+import { API_INFO } from "./info.ts";
+import { parameterComponents, parametersOf } from "./parameters.ts";
+import { createRefusals, type Refusals } from "./refusals.ts";
+import { createSchemas, type Json, type Schemas } from "./schemas.ts";
+
+const TAGS: Record<Resource, { name: string; description: string }> = {
+  jobs: { name: "Jobs", description: "Units of background work: what is sent where, and when." },
+  runs: { name: "Runs", description: "The records of attempts." },
+  schedules: { name: "Schedules", description: "What creates jobs again and again." },
+  project: { name: "Project", description: "The project that owns the key, its limits and its usage." },
+  webhooks: { name: "Webhooks", description: "The endpoints that are told how jobs end." },
+};
+
+/**
+ * The OpenAPI document of the whole API, as JSON. `publicUrl` is where clients reach the service; null says that it is
+ * where they have got the document from.
+ */
+export function describeApi(publicUrl: string | null): string {
+  const schemas = createSchemas();
+  const refusals = createRefusals(schemas);
+  const operations: [string, Operation][] = Object.entries(OPERATIONS);
+  const paths: Record<string, Json> = {};
+  for (const [id, operation] of operations) {
+    const { path, method } = operation;
+    paths[path] = {
+      ...paths[path],
+      [method.toLowerCase()]: describeOperation(id, operation, schemas, refusals),
+    };
+  }
+  const resources = new Set(operations.map(([, { resource }]) => resource));
+  const attempt = describeAttempt(schemas);
+  return JSON.stringify({
+    openapi: "3.1.1",
+    info: API_INFO,
+    servers: [{ url: publicUrl?.replace(/\/+$/, "") ?? "/", description: "This service." }],
+    security: [{ ApiKey: [] }],
+    tags: [...[...resources].map((resource) => TAGS[resource]), TARGETS_TAG],
+    paths,
+    webhooks: { attempt: { post: attempt } },
+    components: {
+      securitySchemes: {
+        ApiKey: {
+          type: "http",
+          scheme: "bearer",
+          description: "`svc_dev_...` for the development environment, `svc_live_...` for production.",
+        },
+      },
+      parameters: parameterComponents(schemas),
+      headers: headerComponents(schemas),
+      responses: refusals.components,
+      schemas: schemas.components,
+    },
+  });
+}
+
+function describeOperation(id: string, operation: Operation, schemas: Schemas, refusals: Refusals): Json {
+  const { method, resource, summary, description, body, status, response } = operation;
+  return {
+    operationId: id,
+    tags: [TAGS[resource].name],
+    summary,
+    description,
+    parameters: parametersOf(operation, schemas),
+    ...(body === null ? {} : { requestBody: { required: true, content: describeContent(body, schemas) } }),
+    responses: {
+      [status]: {
+        description: status === 201 ? "Created." : "Done.",
+        headers: headersOf(status, schemas, method === "POST"),
+        content: describeContent(response, schemas),
+      },
+      ...refusals.responsesOf(operation),
+    },
+  };
+}
+
+function describeContent({ schema, examples }: Content, schemas: Schemas): Json {
+  const values = Object.entries(examples).map(([name, value]) => [name, { value }]);
+  return { "application/json": { schema: schemas.refer(schema), examples: Object.fromEntries(values) } };
+}

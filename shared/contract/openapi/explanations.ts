@@ -1,0 +1,89 @@
+import type { ErrorCode } from "../../domain/errors.ts";
+
+interface Explanation {
+  /** When it is answered: the rest of a sentence that begins with the code. */
+  when: string;
+  /** Of the example. */
+  message: string;
+  param?: string;
+}
+
+export const EXPLANATIONS: Readonly<Record<ErrorCode, Explanation>> = {
+  invalid_request: {
+    when: "a field, query parameter or header is wrong or unknown, or the resource's state does not allow the request",
+    message: "runAt is not a known field. Did you mean run_at?",
+    param: "runAt",
+  },
+  run_at_in_past: {
+    when: "`run_at` is more than 60 seconds in the past",
+    message: "run_at is more than 60 seconds in the past.",
+    param: "run_at",
+  },
+  invalid_cron_expression: {
+    when: "a cron expression or a timezone is malformed or unknown",
+    message: "cron must be a cron expression of 5 or 6 fields.",
+    param: "cron",
+  },
+  interval_too_short: {
+    when: "a cron expression fires more often than every 30 seconds",
+    message: "cron must not fire more often than every 30 seconds.",
+    param: "cron",
+  },
+  unauthorized: {
+    when: "the API key is missing, malformed, unknown, revoked or expired",
+    message: "A valid API key is required, in one header: Authorization: Bearer <API_KEY>.",
+  },
+  plan_limit_exceeded: {
+    when: "the plan allows no more active schedules, or the environment no more webhook endpoints",
+    message: "The plan allows 10 active schedules.",
+  },
+  insufficient_scope: {
+    when: "the key's scope does not allow the request",
+    message: "A key of scope read may not do this.",
+  },
+  resource_not_found: {
+    when: "there is no such resource, or it belongs to another project or to the other environment",
+    message: "There is no such resource.",
+  },
+  method_not_allowed: {
+    when: "the path does not take the request's method; `Allow` names those that it takes",
+    message: "This path takes GET, HEAD, POST.",
+  },
+  idempotency_conflict: {
+    when: "the Idempotency-Key was used within 24 hours for a request with another body",
+    message: "This Idempotency-Key was used within 24 hours for a request with another body.",
+    param: "Idempotency-Key",
+  },
+  schedule_name_taken: {
+    when: "the environment has a schedule of that name",
+    message: "There is a schedule of this name.",
+    param: "name",
+  },
+  payload_too_large: {
+    when: "a payload is larger than 256 KB, or the whole body than 1 MiB (32 MiB for a batch)",
+    message: "The body must have at most 1048576 bytes.",
+  },
+  unsupported_media_type: {
+    when: "the body is not `application/json` in UTF-8, or has a Content-Encoding",
+    message: "Content-Type must be application/json, in UTF-8.",
+  },
+  rate_limit_exceeded: {
+    when: "the environment's requests of this minute are used up; nothing was done, so it is safe to try again",
+    message:
+      "The environment's requests of this minute are used up. Nothing was done, so it is safe to try again.",
+  },
+  quota_exceeded: {
+    when: "a hobby project has used all runs of the month; it clears when the month ends or the plan is upgraded",
+    message: "The project has used all runs that its plan includes this month.",
+  },
+  internal_error: {
+    when: "the service has a bug; what was asked has happened entirely or not at all",
+    message: "An internal error occurred.",
+  },
+  service_unavailable: {
+    when:
+      "the service cannot reach its database or is overloaded; what was asked has happened entirely or not at all, and a " +
+      "retry with the same Idempotency-Key is safe",
+    message: "The service cannot reach its database. What was asked has happened entirely or not at all.",
+  },
+};

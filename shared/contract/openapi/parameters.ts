@@ -1,0 +1,54 @@
+import { type TSchema, Type } from "@sinclair/typebox";
+import { API_VERSIONS } from "../../domain/version.ts";
+import type { Operation } from "../operations/operation.ts";
+import { wordOf } from "../validator.ts";
+import type { Json, Schemas } from "./schemas.ts";
+
+/** The request headers that several operations take, each by the name of its component. */
+const HEADERS = {
+  ServiceVersion: {
+    name: "Service-Version",
+    description: "The API version to use instead of the one that the project is pinned to.",
+    schema: wordOf(API_VERSIONS, "A version of the API."),
+  },
+  IdempotencyKey: {
+    name: "Idempotency-Key",
+    description:
+      "Makes it safe to send the request again: for 24 hours the same request with the same key has the first answer once " +
+      "more. A refused request leaves the key free.",
+    schema: Type.String({
+      minLength: 1,
+      maxLength: 255,
+      pattern: "^[\\x20-\\x7e]+$",
+      examples: ["b5b2e0a4-invoice-4711"],
+    }),
+  },
+};
+
+export function parametersOf({ method, path, id, query }: Operation, schemas: Schemas): Json[] {
+  const headers = method === "POST" ? ["IdempotencyKey", "ServiceVersion"] : ["ServiceVersion"];
+  return [
+    ...(id === null ? [] : [describe("path", nameIn(path), id, schemas)]),
+    ...Object.entries(query.properties).map(([name, schema]) => describe("query", name, schema, schemas)),
+    ...headers.map((name) => ({ $ref: `#/components/parameters/${name}` })),
+  ];
+}
+
+export function parameterComponents(schemas: Schemas): Json {
+  return Object.fromEntries(
+    Object.entries(HEADERS).map(([component, { name, description, schema }]) => [
+      component,
+      { name, in: "header", required: false, description, schema: schemas.refer(schema) },
+    ]),
+  );
+}
+
+function describe(place: "path" | "query", name: string, schema: TSchema, schemas: Schemas): Json {
+  const { description } = schema;
+  return { name, in: place, required: place === "path", description, schema: schemas.refer(schema) };
+}
+
+/** The name within the braces. */
+function nameIn(path: string): string {
+  return path.slice(path.indexOf("{") + 1, path.indexOf("}"));
+}

@@ -1,0 +1,167 @@
+import type { Static } from "@sinclair/typebox";
+import { type ErrorView, REQUEST_ID_EXAMPLE } from "../error.ts";
+import {
+  CanceledJob,
+  Job,
+  JobBatch,
+  JobBatchRequest,
+  JobId,
+  JobList,
+  JobListParameters,
+  type ListedJob,
+  NewJobRequest,
+} from "../job.ts";
+import { NEXT_CURSOR_EXAMPLE } from "../list.ts";
+import { NO_PARAMETERS, type Operation } from "./operation.ts";
+
+const CREATED_AT = "2026-11-21T06:12:25.328Z";
+
+const JOB_REQUEST_EXAMPLE: Static<typeof NewJobRequest> = {
+  target_url: "https://example.com/hooks/invoices",
+  payload: { invoice: 4711 },
+};
+
+const FULL_JOB_REQUEST_EXAMPLE: Static<typeof NewJobRequest> = {
+  target_url: "https://example.com/hooks/reminders",
+  payload: { invoice: 4711, reminder: 1 },
+  run_at: "2030-12-24T18:00:00Z",
+  region: "eu-central",
+  retry_policy: { max_attempts: 10, base_seconds: 30, cap_seconds: 3_600 },
+};
+
+const LISTED_JOB_EXAMPLE: Static<typeof ListedJob> = {
+  id: "job_01m7ybr3kgsnpd4n830jn3f3ba",
+  status: "queued",
+  target_url: JOB_REQUEST_EXAMPLE.target_url,
+  region: "us-east",
+  attempts: 0,
+  created_at: CREATED_AT,
+};
+
+export const JOB_EXAMPLE: Static<typeof Job> = {
+  ...LISTED_JOB_EXAMPLE,
+  payload: { invoice: 4711 },
+  run_at: CREATED_AT,
+  retry_policy: { max_attempts: 5, base_seconds: 10, cap_seconds: 3_600 },
+};
+
+const BATCH_EXAMPLE: Static<typeof JobBatch> = {
+  data: [
+    JOB_EXAMPLE,
+    {
+      ...JOB_EXAMPLE,
+      id: "job_01m7ybr3kgsnpd4n830jn3f3bb",
+      target_url: FULL_JOB_REQUEST_EXAMPLE.target_url,
+      payload: { invoice: 4711, reminder: 1 },
+      run_at: "2030-12-24T18:00:00.000Z",
+      region: "eu-central",
+      retry_policy: { max_attempts: 10, base_seconds: 30, cap_seconds: 3_600 },
+    },
+  ],
+};
+
+const BAD_ENTRY_EXAMPLE: ErrorView = {
+  error: {
+    code: "invalid_request",
+    message: "1 of 2 jobs cannot be created, so none was.",
+    request_id: REQUEST_ID_EXAMPLE,
+    details: [
+      {
+        index: 1,
+        code: "run_at_in_past",
+        message: "run_at is more than 60 seconds in the past.",
+        param: "run_at",
+      },
+    ],
+  },
+};
+
+const JOB_LIST_EXAMPLE: Static<typeof JobList> = {
+  data: [{ ...LISTED_JOB_EXAMPLE, status: "succeeded", attempts: 1 }],
+  next_cursor: NEXT_CURSOR_EXAMPLE,
+};
+
+const CANCELED_JOB_EXAMPLE: Static<typeof CanceledJob> = {
+  ...LISTED_JOB_EXAMPLE,
+  status: "canceled",
+  run_at: CREATED_AT,
+};
+
+export const JOB_OPERATIONS = {
+  createJob: {
+    method: "POST",
+    path: "/v2/jobs",
+    id: null,
+    resource: "jobs",
+    summary: "Create a job",
+    description: "Without `run_at` the job runs immediately, with it once at that time.",
+    query: NO_PARAMETERS,
+    body: {
+      schema: NewJobRequest,
+      examples: { immediate: JOB_REQUEST_EXAMPLE, everyField: FULL_JOB_REQUEST_EXAMPLE },
+    },
+    status: 201,
+    response: { schema: Job, examples: { queued: JOB_EXAMPLE } },
+    codes: ["run_at_in_past", "quota_exceeded"],
+  },
+  createJobBatch: {
+    method: "POST",
+    path: "/v2/jobs/batch",
+    id: null,
+    resource: "jobs",
+    summary: "Create up to 100 jobs",
+    description:
+      "All jobs are created or none. It counts as one request for the rate limit. Where entries are bad the answer is " +
+      "`invalid_request`, and `details` names every one of them with its own code.",
+    query: NO_PARAMETERS,
+    body: {
+      schema: JobBatchRequest,
+      examples: { twoJobs: { jobs: [JOB_REQUEST_EXAMPLE, FULL_JOB_REQUEST_EXAMPLE] } },
+    },
+    status: 201,
+    response: { schema: JobBatch, examples: { queued: BATCH_EXAMPLE } },
+    codes: ["quota_exceeded"],
+    invalidExample: BAD_ENTRY_EXAMPLE,
+  },
+  listJobs: {
+    method: "GET",
+    path: "/v2/jobs",
+    id: null,
+    resource: "jobs",
+    summary: "List jobs",
+    description: "Newest first. List items leave out `payload`, `run_at` and `retry_policy`.",
+    query: JobListParameters,
+    body: null,
+    status: 200,
+    response: { schema: JobList, examples: { firstPage: JOB_LIST_EXAMPLE } },
+    codes: [],
+  },
+  getJob: {
+    method: "GET",
+    path: "/v2/jobs/{job_id}",
+    id: JobId,
+    resource: "jobs",
+    summary: "Get a job",
+    description: "A job of another project or of the other environment is not found.",
+    query: NO_PARAMETERS,
+    body: null,
+    status: 200,
+    response: { schema: Job, examples: { queued: JOB_EXAMPLE } },
+    codes: [],
+  },
+  cancelJob: {
+    method: "DELETE",
+    path: "/v2/jobs/{job_id}",
+    id: JobId,
+    resource: "jobs",
+    summary: "Cancel a job",
+    description:
+      "No further attempt follows. An attempt in progress runs to its end and its run keeps its true result. A job that " +
+      "has ended is refused with `invalid_request`.",
+    query: NO_PARAMETERS,
+    body: null,
+    status: 200,
+    response: { schema: CanceledJob, examples: { canceled: CANCELED_JOB_EXAMPLE } },
+    codes: [],
+  },
+} as const satisfies Record<string, Operation>;

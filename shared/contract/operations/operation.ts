@@ -1,0 +1,54 @@
+import { type TObject, type TSchema, Type } from "@sinclair/typebox";
+import { type ErrorCode, STATUS_OF_CODE } from "../../domain/errors.ts";
+import { isPermitted, KEY_SCOPES, type Resource } from "../../domain/key.ts";
+import type { ErrorView } from "../error.ts";
+
+/** One method of one path. The gateway finds its routes by it, and the published document describes it. */
+export interface Operation {
+  method: "GET" | "POST" | "PATCH" | "DELETE";
+  /** At most one parameter, in braces. */
+  path: string;
+  /** What the path's parameter is; null where it has none. */
+  id: TSchema | null;
+  resource: Resource;
+  summary: string;
+  description: string;
+  query: TObject;
+  body: Content | null;
+  /** Of every answer that is not a refusal. */
+  status: 200 | 201;
+  response: Content;
+  /** Those that follow from the rest are not repeated here (`errorCodesOf`). */
+  codes: readonly ErrorCode[];
+  /** Of an invalid_request that says more than those of other operations do. */
+  invalidExample?: ErrorView;
+}
+
+export interface Content {
+  schema: TSchema;
+  /** By name. */
+  examples: Readonly<Record<string, unknown>>;
+}
+
+export const NO_PARAMETERS = Type.Object({});
+
+const EVERYWHERE = [
+  "invalid_request",
+  "unauthorized",
+  "method_not_allowed",
+  "rate_limit_exceeded",
+  "internal_error",
+  "service_unavailable",
+] as const satisfies ErrorCode[];
+
+/** Every code with which the operation can answer, in the order of the table of codes. */
+export function errorCodesOf({ method, id, resource, body, codes }: Operation): ErrorCode[] {
+  const access = method === "GET" ? "read" : "write";
+  const found = new Set<ErrorCode>([...EVERYWHERE, ...codes]);
+  if (!KEY_SCOPES.every((scope) => isPermitted(scope, resource, access))) found.add("insufficient_scope");
+  if (id !== null) found.add("resource_not_found");
+  if (body !== null) found.add("payload_too_large").add("unsupported_media_type");
+  // Requests with the same key are compared by their bodies: without one there is nothing to differ in.
+  if (method === "POST" && body !== null) found.add("idempotency_conflict");
+  return (Object.keys(STATUS_OF_CODE) as ErrorCode[]).filter((code) => found.has(code));
+}

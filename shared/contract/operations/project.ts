@@ -1,0 +1,74 @@
+import type { Static } from "@sinclair/typebox";
+import { Project, ProjectUpdateRequest, UsageParameters, UsageReport } from "../project.ts";
+import { NO_PARAMETERS, type Operation } from "./operation.ts";
+
+const PROJECT_EXAMPLE: Static<typeof Project> = {
+  id: "prj_01m7ybqz0000000000000000aa",
+  name: "Webshop",
+  plan: "pro",
+  default_region: "us-east",
+  limits: { requests_per_minute: 600, concurrency: 100, schedules: 1_000 },
+  usage: { runs_this_period: 12_345, runs_included: 250_000 },
+  api_version: "2026-11-01",
+  environment: "production",
+  created_at: "2026-11-20T09:30:00.000Z",
+};
+
+const USAGE_EXAMPLE: Static<typeof UsageReport> = {
+  period: "2026-11",
+  runs_total: 12_345,
+  runs_included: 250_000,
+  overage_runs: 0,
+  by_day: [
+    { date: "2026-11-01", runs: 5_000 },
+    { date: "2026-11-02", runs: 7_345 },
+  ],
+};
+
+export const PROJECT_OPERATIONS = {
+  getProject: {
+    method: "GET",
+    path: "/v2/project",
+    id: null,
+    resource: "project",
+    summary: "Get the project",
+    description: "The project and the environment that the key belongs to.",
+    query: NO_PARAMETERS,
+    body: null,
+    status: 200,
+    response: { schema: Project, examples: { project: PROJECT_EXAMPLE } },
+    codes: [],
+  },
+  updateProject: {
+    method: "PATCH",
+    path: "/v2/project",
+    id: null,
+    resource: "project",
+    summary: "Change the project",
+    description: "A new `default_region` affects only jobs that are created afterward.",
+    query: NO_PARAMETERS,
+    body: {
+      schema: ProjectUpdateRequest,
+      examples: { nameAndRegion: { name: "Webshop", default_region: "eu-central" } },
+    },
+    status: 200,
+    response: {
+      schema: Project,
+      examples: { changed: { ...PROJECT_EXAMPLE, default_region: "eu-central" } },
+    },
+    codes: [],
+  },
+  getUsage: {
+    method: "GET",
+    path: "/v2/project/usage",
+    id: null,
+    resource: "project",
+    summary: "Get the usage of a month",
+    description: "Runs are counted when they start, over both environments.",
+    query: UsageParameters,
+    body: null,
+    status: 200,
+    response: { schema: UsageReport, examples: { november: USAGE_EXAMPLE } },
+    codes: [],
+  },
+} as const satisfies Record<string, Operation>;

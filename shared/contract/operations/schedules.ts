@@ -1,0 +1,187 @@
+import type { Static } from "@sinclair/typebox";
+import { Job } from "../job.ts";
+import { NEXT_CURSOR_EXAMPLE } from "../list.ts";
+import {
+  DeletedSchedule,
+  type Firing,
+  FiringList,
+  FiringListParameters,
+  NewScheduleRequest,
+  Schedule,
+  ScheduleId,
+  ScheduleList,
+  ScheduleListParameters,
+  SchedulePreview,
+  SchedulePreviewRequest,
+  ScheduleUpdateRequest,
+} from "../schedule.ts";
+import { JOB_EXAMPLE } from "./jobs.ts";
+import { NO_PARAMETERS, type Operation } from "./operation.ts";
+
+const SCHEDULE_ID = "sch_01m7ybr3kgsnpd4n830jn3f3ba";
+
+const SCHEDULE_REQUEST_EXAMPLE: Static<typeof NewScheduleRequest> = {
+  name: "nightly-invoices",
+  cron: "30 2 * * *",
+  timezone: "Europe/Berlin",
+  target_url: "https://example.com/hooks/invoices",
+  payload: { kind: "nightly" },
+};
+
+const SCHEDULE_EXAMPLE: Static<typeof Schedule> = {
+  id: SCHEDULE_ID,
+  name: SCHEDULE_REQUEST_EXAMPLE.name,
+  cron: "30 2 * * *",
+  timezone: "Europe/Berlin",
+  target_url: SCHEDULE_REQUEST_EXAMPLE.target_url,
+  payload: { kind: "nightly" },
+  retry_policy: { max_attempts: 5, base_seconds: 10, cap_seconds: 3_600 },
+  paused: false,
+  next_run_at: "2027-03-28T01:30:00.000Z",
+  created_at: "2026-11-21T06:12:25.328Z",
+};
+
+const FIRING_EXAMPLE: Static<typeof Firing> = {
+  at: "2027-03-28T01:30:00.000Z",
+  local_time: "2027-03-28T03:30:00+02:00",
+  status: "fired",
+  job_id: "job_01m7ybr3kgsnpd4n830jn3f3ba",
+  moved_dst: true,
+};
+
+const PREVIEW_EXAMPLE: Static<typeof SchedulePreview> = {
+  cron: "30 2 * * *",
+  timezone: "Europe/Berlin",
+  firings: [{ at: FIRING_EXAMPLE.at, local_time: FIRING_EXAMPLE.local_time, moved_dst: true }],
+  min_gap_seconds: 86_400,
+  plan: { active_schedules: 3, limit: 1_000, allowed: true },
+};
+
+export const SCHEDULE_OPERATIONS = {
+  createSchedule: {
+    method: "POST",
+    path: "/v2/schedules",
+    id: null,
+    resource: "schedules",
+    summary: "Create a schedule",
+    description:
+      "Its jobs run in the project's default_region of the moment of each firing. With fixed hours every matching local " +
+      "time fires exactly once: one that a clock change skips fires later by the length of the gap, and a repeated one " +
+      "fires the first time only. With `*` in the hour field it fires at every real instant whose local time matches.",
+    query: NO_PARAMETERS,
+    body: { schema: NewScheduleRequest, examples: { nightly: SCHEDULE_REQUEST_EXAMPLE } },
+    status: 201,
+    response: { schema: Schedule, examples: { active: SCHEDULE_EXAMPLE } },
+    codes: ["invalid_cron_expression", "interval_too_short", "plan_limit_exceeded", "schedule_name_taken"],
+  },
+  previewSchedule: {
+    method: "POST",
+    path: "/v2/schedules/preview",
+    id: null,
+    resource: "schedules",
+    summary: "Preview a timetable",
+    description:
+      "Tells when a schedule would fire, from the very code that fires schedules. Nothing is created.",
+    query: NO_PARAMETERS,
+    body: {
+      schema: SchedulePreviewRequest,
+      examples: { nextFive: { cron: "30 2 * * *", timezone: "Europe/Berlin" } },
+    },
+    status: 200,
+    response: { schema: SchedulePreview, examples: { acrossAClockChange: PREVIEW_EXAMPLE } },
+    codes: ["invalid_cron_expression", "interval_too_short"],
+  },
+  listSchedules: {
+    method: "GET",
+    path: "/v2/schedules",
+    id: null,
+    resource: "schedules",
+    summary: "List schedules",
+    description: "Newest first.",
+    query: ScheduleListParameters,
+    body: null,
+    status: 200,
+    response: {
+      schema: ScheduleList,
+      examples: { firstPage: { data: [SCHEDULE_EXAMPLE], next_cursor: NEXT_CURSOR_EXAMPLE } },
+    },
+    codes: [],
+  },
+  getSchedule: {
+    method: "GET",
+    path: "/v2/schedules/{schedule_id}",
+    id: ScheduleId,
+    resource: "schedules",
+    summary: "Get a schedule",
+    description: "A schedule of another project or of the other environment is not found.",
+    query: NO_PARAMETERS,
+    body: null,
+    status: 200,
+    response: { schema: Schedule, examples: { active: SCHEDULE_EXAMPLE } },
+    codes: [],
+  },
+  updateSchedule: {
+    method: "PATCH",
+    path: "/v2/schedules/{schedule_id}",
+    id: ScheduleId,
+    resource: "schedules",
+    summary: "Change, pause or resume a schedule",
+    description:
+      "`payload` replaces the whole object. After a pause was answered nothing fires; what was missed while paused is " +
+      "not replayed.",
+    query: NO_PARAMETERS,
+    body: { schema: ScheduleUpdateRequest, examples: { pause: { paused: true } } },
+    status: 200,
+    response: {
+      schema: Schedule,
+      examples: { paused: { ...SCHEDULE_EXAMPLE, paused: true, next_run_at: null } },
+    },
+    codes: ["invalid_cron_expression", "interval_too_short", "plan_limit_exceeded"],
+  },
+  deleteSchedule: {
+    method: "DELETE",
+    path: "/v2/schedules/{schedule_id}",
+    id: ScheduleId,
+    resource: "schedules",
+    summary: "Delete a schedule",
+    description:
+      "It never fires again, and its name is free at once. Jobs that it has created are unaffected.",
+    query: NO_PARAMETERS,
+    body: null,
+    status: 200,
+    response: { schema: DeletedSchedule, examples: { deleted: { id: SCHEDULE_ID, deleted: true } } },
+    codes: [],
+  },
+  listFirings: {
+    method: "GET",
+    path: "/v2/schedules/{schedule_id}/firings",
+    id: ScheduleId,
+    resource: "schedules",
+    summary: "List what became of a schedule's instants",
+    description:
+      "Every instant that the schedule's timetables had within the plan's retention window, newest first, and what " +
+      "became of it.",
+    query: FiringListParameters,
+    body: null,
+    status: 200,
+    response: {
+      schema: FiringList,
+      examples: { firstPage: { data: [FIRING_EXAMPLE], next_cursor: NEXT_CURSOR_EXAMPLE } },
+    },
+    codes: [],
+  },
+  runSchedule: {
+    method: "POST",
+    path: "/v2/schedules/{schedule_id}/run",
+    id: ScheduleId,
+    resource: "schedules",
+    summary: "Run a schedule now",
+    description:
+      "Creates one job of the schedule at once, outside its timetable, even while it is paused. A body is ignored.",
+    query: NO_PARAMETERS,
+    body: null,
+    status: 201,
+    response: { schema: Job, examples: { queued: JOB_EXAMPLE } },
+    codes: ["quota_exceeded"],
+  },
+} as const satisfies Record<string, Operation>;

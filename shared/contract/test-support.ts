@@ -1,0 +1,20 @@
+import fc from "fast-check";
+
+/** Any JSON value as text with white space wherever it may stand, and as text without any. */
+export const jsonTexts = fc
+  .tuple(fc.jsonValue(), fc.array(fc.constantFrom("", " ", "\n\t", "\r\n"), { minLength: 1 }))
+  .map(([value, spaces]) => {
+    let count = 0;
+    const space = () => spaces[count++ % spaces.length] ?? "";
+    const write = (part: unknown): string => {
+      if (Array.isArray(part))
+        return `[${space()}${part.map((entry) => write(entry) + space()).join(`,${space()}`)}]`;
+      if (typeof part !== "object" || part === null) return JSON.stringify(part);
+      const members = Object.entries(part).map(
+        ([name, member]) =>
+          `${space()}${JSON.stringify(name)}${space()}:${space()}${write(member)}${space()}`,
+      );
+      return `{${members.join(",")}${space()}}`;
+    };
+    return { spaced: space() + write(value) + space(), plain: JSON.stringify(value), value };
+  });

@@ -1,0 +1,182 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import net from "node:net";
+import { PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
+import { countFds, until } from "../../runtime-contract/until.ts";
+import {
+  parseRaw,
+  readRefusal,
+  startTestGateway,
+  TARGET_URL,
+  type TestGateway,
+  type TestProject,
+} from "../../support/gateway.ts";
+import { chunked, exchange, expectServed, head, JSON_TYPE } from "./support.ts";
+
+/** As the gateway's own RECEIVE_TIMEOUT_MS and TAKE_TIMEOUT_MS. */
+const DEADLINE_MS = 30_000;
+/** Bun's own, for the head of a request. */
+const HEAD_DEADLINE_MS_MAX = 15_000;
+const MARGIN_MS = 5_000;
+const BYTE_EVERY_MS = 500;
+const SILENT_CONNECTIONS = 3_000;
+const CONNECTIONS_AT_ONCE = 200;
+/** Who does not declare the length of a batch is counted with the largest, of which a project may have so many. */
+const BATCHES_OF_PROJECT_MAX = 4;
+/** More than the kernel keeps for a client that does not read. */
+const LARGE_ANSWER_PAYLOADS = 40;
+const TEST_TIMEOUT_MS = 60_000;
+
+let gateway: TestGateway;
+let neighbour: TestProject;
+const sockets: net.Socket[] = [];
+
+beforeAll(async () => {
+  gateway = await startTestGateway();
+  neighbour = await gateway.addProject();
+});
+afterAll(async () => {
+  for (const socket of sockets) socket.destroy();
+  await gateway.stop();
+});
+
+/** A connection that a test ends, if nobody else does. */
+function connect(onConnect: (socket: net.Socket) => void): net.Socket {
+  const socket = net.connect(gateway.port, "127.0.0.1", () => onConnect(socket));
+  socket.on("error", () => socket.destroy());
+  sockets.push(socket);
+  return socket;
+}
+
+/** Sends a byte at a time and answers with what came, and after how long the server ended the connection. */
+function dribble(start: string, rest: string): Promise<{ text: string; tookMs: number }> {
+  const { promise, resolve } = Promise.withResolvers<{ text: string; tookMs: number }>();
+  const startedAt = performance.now();
+  let text = "";
+  let sent = 0;
+  const socket = connect((socket) => socket.write(start));
+  const timer = setInterval(() => socket.write(rest[sent++] ?? " "), BYTE_EVERY_MS);
+  socket.on("data", (chunk: Buffer) => {
+    text += chunk.toString();
+    if (text.includes('"error"')) socket.end();
+  });
+  socket.on("close", () => {
+    clearInterval(timer);
+    resolve({ text, tookMs: performance.now() - startedAt });
+  });
+  return promise;
+}
+
+// All of it at once, because each of them takes as long as the deadline that it is about.
+describe.concurrent("a client that", () => {
+  test(
+    "sends its body byte by byte is refused when its time is over, and has created nothing",
+    async () => {
+      const project = await gateway.addProject();
+      const body = JSON.stringify({ target_url: TARGET_URL }).padEnd(1_000);
+      const start = head(project, "POST /v2/jobs", JSON_TYPE, `Content-Length: ${body.length}`);
+      const [{ text, tookMs }, inChunks] = await Promise.all([
+        dribble(`${start}\r\n`, body),
+        dribble(
+          `${head(project, "POST /v2/jobs", JSON_TYPE, "Transfer-Encoding: chunked")}\r\n400\r\n`,
+          body,
+        ),
+      ]);
+      for (const answer of [text, inChunks.text]) {
+        const { message } = readRefusal(parseRaw(answer), "invalid_request");
+        expect(message).toContain("30 seconds");
+      }
+      for (const ms of [tookMs, inChunks.tookMs]) {
+        expect(ms).toBeGreaterThan(DEADLINE_MS - 100);
+        expect(ms).toBeLessThan(DEADLINE_MS + MARGIN_MS);
+      }
+      const [row] = await gateway.query("SELECT count(*)::int AS count FROM jobs WHERE project_no = $1", [
+        project.no,
+      ]);
+      expect(row).toEqual({ count: 0 });
+      await expectServed(gateway, project);
+    },
+    TEST_TIMEOUT_MS,
+  );
+
+  test(
+    "sends its headers byte by byte is cut off, however few bytes were missing",
+    async () => {
+      const start = head(neighbour, "GET /v2/project");
+      const [within, between] = await Promise.all([
+        dribble(`${start}X: `, "a".repeat(1_000)),
+        dribble(start, "X: 1\r\n".repeat(200)),
+      ]);
+      for (const { text, tookMs } of [within, between]) {
+        expect(text).toBe("");
+        expect(tookMs).toBeLessThan(HEAD_DEADLINE_MS_MAX);
+      }
+    },
+    TEST_TIMEOUT_MS,
+  );
+
+  test(
+    "opens thousands of connections and says nothing keeps nobody out, and is cut off",
+    async () => {
+      const before = countFds();
+      let openCount = 0;
+      // Not all at once: what the kernel cannot queue looks open to the client and is not known to the server.
+      for (let n = 0; n < SILENT_CONNECTIONS; n += CONNECTIONS_AT_ONCE) {
+        const wave = Array.from({ length: CONNECTIONS_AT_ONCE }, () => {
+          const { promise, resolve } = Promise.withResolvers<void>();
+          connect(() => resolve()).on("close", () => openCount--);
+          openCount++;
+          return promise;
+        });
+        await Promise.all(wave);
+      }
+      for (let n = 0; n < 10; n++) await expectServed(gateway, neighbour);
+      await until(
+        () => openCount === 0,
+        () => `${openCount} are open`,
+      );
+      await until(
+        () => countFds() < before + 100,
+        () => `${countFds()} descriptors, ${before} before`,
+      );
+    },
+    TEST_TIMEOUT_MS,
+  );
+
+  test(
+    "does not read its answers keeps its own project from more of them, for as long as it may take to read, and nobody else",
+    async () => {
+      const project = await gateway.addProject();
+      const payload = { x: "y".repeat(PAYLOAD_BYTES_MAX - 8) };
+      const batchOf = (count: number) =>
+        JSON.stringify({ jobs: Array.from({ length: count }, () => ({ target_url: TARGET_URL, payload })) });
+      const start = head(project, "POST /v2/jobs/batch", JSON_TYPE, "Transfer-Encoding: chunked");
+      const post = async () => {
+        const bytes = `${start}Connection: close\r\n\r\n${chunked(batchOf(1))}`;
+        return parseRaw(await exchange(gateway.port, bytes));
+      };
+      const jobsMade = async () => {
+        const rows = await gateway.query("SELECT 1 FROM jobs WHERE project_no = $1", [project.no]);
+        return rows.length;
+      };
+      const large = `${start}\r\n${chunked(batchOf(LARGE_ANSWER_PAYLOADS))}`;
+      for (let n = 0; n < BATCHES_OF_PROJECT_MAX; n++) connect((socket) => socket.pause().write(large));
+      const startedAt = performance.now();
+      await until(async () => (await jobsMade()) === BATCHES_OF_PROJECT_MAX * LARGE_ANSWER_PAYLOADS);
+      const refused = await post();
+      expect(readRefusal(refused, "service_unavailable").message).toContain("overloaded");
+      expect((await gateway.call("GET", "/v2/jobs", { key: project.production })).status).toBe(200);
+      await expectServed(gateway, neighbour);
+      let status = 0;
+      await until(
+        async () => {
+          ({ status } = await post());
+          return status === 201;
+        },
+        () => `the answer is still ${status}`,
+        DEADLINE_MS + MARGIN_MS,
+      );
+      expect(performance.now() - startedAt).toBeGreaterThan(DEADLINE_MS - MARGIN_MS);
+    },
+    TEST_TIMEOUT_MS,
+  );
+});

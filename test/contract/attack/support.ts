@@ -1,0 +1,57 @@
+import { expect } from "bun:test";
+import net from "node:net";
+import type { TestGateway, TestProject } from "../../support/gateway.ts";
+
+/** As soon as this a new connection must be served, whatever others are doing. */
+const AT_ONCE_MS_MAX = 1_000;
+const RAW_TIMEOUT_MS = 60_000;
+
+/** The lines of a request, without the empty one that ends them. */
+export function head(project: TestProject | null, start: string, ...lines: string[]): string {
+  const key = project === null ? [] : [`Authorization: Bearer ${project.production}`];
+  return [`${start} HTTP/1.1`, "Host: test", ...key, ...lines].map((line) => `${line}\r\n`).join("");
+}
+
+export const JSON_TYPE = "Content-Type: application/json";
+
+export function chunked(...chunks: string[]): string {
+  return [...chunks, ""].map((chunk) => `${Buffer.byteLength(chunk).toString(16)}\r\n${chunk}\r\n`).join("");
+}
+
+/** Sends these bytes as they are and answers with everything that comes until the server ends the connection. */
+export function exchange(port: number, bytes: string | Uint8Array, { end = false } = {}): Promise<string> {
+  const { promise, resolve, reject } = Promise.withResolvers<string>();
+  let text = "";
+  const socket = net.connect({ port, host: "127.0.0.1", allowHalfOpen: true }, () => {
+    if (end) socket.end(bytes);
+    else socket.write(bytes);
+  });
+  socket.setTimeout(RAW_TIMEOUT_MS, () => reject(new Error("the server did not end the connection")));
+  socket.on("data", (chunk: Buffer) => (text += chunk.toString("latin1")));
+  // Who is cut off while it is still sending is told so by a reset.
+  socket.on("error", () => resolve(text));
+  socket.on("end", () => socket.end());
+  socket.on("close", () => resolve(text));
+  return promise;
+}
+
+/** Whatever happens, no table has another row afterwards, and the next caller is served at once. */
+export async function expectNoTrace<Result>(
+  gateway: TestGateway,
+  project: TestProject,
+  act: () => Promise<Result>,
+): Promise<Result> {
+  const before = await gateway.countRows();
+  const result = await act();
+  await expectServed(gateway, project);
+  expect(await gateway.countRows()).toEqual(before);
+  return result;
+}
+
+/** A request on a new connection is answered at once. */
+export async function expectServed(gateway: TestGateway, project: TestProject): Promise<void> {
+  const startedAt = performance.now();
+  const raw = await exchange(gateway.port, `${head(project, "GET /v2/project", "Connection: close")}\r\n`);
+  expect(raw).toStartWith("HTTP/1.1 200");
+  expect(performance.now() - startedAt).toBeLessThan(AT_ONCE_MS_MAX);
+}

@@ -1,0 +1,185 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import type { Operation } from "../../../shared/contract/operations/operation.ts";
+import { OPERATIONS } from "../../../shared/contract/operations.ts";
+import { createIdSource } from "../../../shared/domain/ids.ts";
+import {
+  type Answer,
+  readRefusal,
+  startTestGateway,
+  type TestGateway,
+  type TestProject,
+} from "../../support/gateway.ts";
+import { expectNoTrace } from "./support.ts";
+
+let gateway: TestGateway;
+let victim: TestProject;
+let attacker: TestProject;
+/** Of everything that has an id one that is the victim's, by the name of the path's parameter. */
+const victims = new Map<string, string>();
+
+/** The route table itself, so that whatever is added to it is tried too. */
+const operations: [string, Operation][] = Object.entries(OPERATIONS);
+const withId = operations.filter(([, { id }]) => id !== null);
+const parameterOf = ({ path }: Operation) => /\{(\w+)\}/.exec(path)?.[1] ?? "";
+const parameters = [...new Set(withId.map(([, operation]) => parameterOf(operation)))];
+
+const ROUNDS = 40;
+/** What a look at a row costs more than none, at the very most. */
+const TIMING_FACTOR_MAX = 4;
+
+beforeAll(async () => {
+  gateway = await startTestGateway();
+  victim = await gateway.addProject();
+  attacker = await gateway.addProject();
+  for (const parameter of parameters) victims.set(parameter, await addResource(parameter));
+});
+afterAll(() => gateway.stop());
+
+async function addResource(parameter: string): Promise<string> {
+  if (parameter === "run_id") {
+    const job = await gateway.createJob(victim, { retry_policy: { max_attempts: 1 } });
+    return (await gateway.attempt(victim, job, 1, { status: "failed", leaves: "failed" })).runId;
+  }
+  // Everything else is created by a POST to the path above it, whose documentation has a body that works.
+  const above = withId
+    .map(([, { path }]) => path.split(`/{${parameter}}`))
+    .find(([, rest]) => rest === "")?.[0];
+  const creation = operations.find(([, { method, path }]) => method === "POST" && path === above)?.[1];
+  const [body] = Object.values(creation?.body?.examples ?? {}) as object[];
+  if (above === undefined || body === undefined) throw new Error(`nothing makes a ${parameter}`);
+  const answer = await gateway.call("POST", above, { key: victim.production, body });
+  if (answer.status !== 201) throw new Error(answer.text);
+  return (JSON.parse(answer.text) as { id: string }).id;
+}
+
+const ask = (operation: Operation, id: string, key: string): Promise<Answer> => {
+  const [body] = Object.values(operation.body?.examples ?? {}) as object[];
+  const path = operation.path.replace(/\{\w+\}/, encodeURIComponent(id));
+  return gateway.call(operation.method, path, { key, ...(body === undefined ? {} : { body }) });
+};
+
+/** All of an answer but what is another in every answer. */
+function bytesOf({ status, headers, text }: Answer): string {
+  const changing = ["date", "request-id", "ratelimit-remaining", "ratelimit-reset"];
+  const shown = [...headers].filter(([name]) => !changing.includes(name));
+  return JSON.stringify([status, shown, text.replace(headers.get("request-id") ?? "", "")]);
+}
+
+const swapPrefix = (id: string, other: string) => other.slice(0, 4) + id.slice(4);
+
+/** Ids that are none of the attacker's, each of which could tell something by being answered in another way. */
+function foreignIds(id: string): Record<string, string> {
+  const unknown = createIdSource((count) => new Uint8Array(count).fill(7)).next(id.slice(0, 4), Date.now());
+  const others = parameters.map((parameter) => swapPrefix(id, victims.get(parameter) ?? ""));
+  return {
+    "of another project": id,
+    unknown,
+    "of the first moment": `${id.slice(0, 4)}${"0".repeat(26)}`,
+    "of the last moment": `${id.slice(0, 4)}7${"z".repeat(25)}`,
+    "too great for an id": `${id.slice(0, 4)}8${"z".repeat(25)}`,
+    "in upper case": id.toUpperCase(),
+    "with a body in upper case": id.slice(0, 4) + id.slice(4).toUpperCase(),
+    "one character short": id.slice(0, -1),
+    "one character long": `${id}0`,
+    "without a prefix": id.slice(4),
+    "with a letter that ids do not have": `${id.slice(0, -1)}u`,
+    "with a blank": `${id} `,
+    "with a line feed": `${id}\n`,
+    "with a NUL": `${id}\0`,
+    "with a wildcard": `${id.slice(0, -1)}%`,
+    "with a quote": `${id.slice(0, -1)}'`,
+    long: "x".repeat(5_000),
+    ...Object.fromEntries(
+      others.filter((it) => it !== id).map((it) => [`with the prefix ${it.slice(0, 4)}`, it]),
+    ),
+  };
+}
+
+describe.each(withId)("%s", (_, operation) => {
+  test("answers to every id that is not the caller's with the same bytes, and does nothing", async () => {
+    const id = victims.get(parameterOf(operation)) ?? "";
+    await expectNoTrace(gateway, attacker, async () => {
+      const first = await ask(operation, "nothing", attacker.production);
+      readRefusal(first, "resource_not_found");
+      for (const [kind, foreign] of Object.entries(foreignIds(id))) {
+        expect([kind, bytesOf(await ask(operation, foreign, attacker.production))]).toEqual([
+          kind,
+          bytesOf(first),
+        ]);
+      }
+      const inOtherEnvironment = await ask(operation, id, victim.development);
+      expect(bytesOf(inOtherEnvironment)).toBe(bytesOf(first));
+    });
+  });
+
+  test("takes no longer for an id that somebody else has", async () => {
+    const id = victims.get(parameterOf(operation)) ?? "";
+    const unknown = foreignIds(id).unknown ?? "";
+    const timesOf = { foreign: [] as number[], unknown: [] as number[] };
+    for (let round = 0; round < ROUNDS; round++) {
+      for (const [kind, asked] of [
+        ["foreign", id],
+        ["unknown", unknown],
+      ] as const) {
+        const startedAt = performance.now();
+        await ask(operation, asked, attacker.production);
+        timesOf[kind].push(performance.now() - startedAt);
+      }
+    }
+    const best = (times: number[]) => Math.min(...times);
+    expect(best(timesOf.foreign)).toBeLessThan(TIMING_FACTOR_MAX * best(timesOf.unknown));
+    expect(best(timesOf.unknown)).toBeLessThan(TIMING_FACTOR_MAX * best(timesOf.foreign));
+  });
+});
+
+describe("a list", () => {
+  const lists = operations.filter(
+    ([, { method, id, query }]) => method === "GET" && id === null && "cursor" in query.properties,
+  );
+
+  test.each(lists)("of another project shows nothing of the victim's: %s", async (_, operation) => {
+    for (const key of [attacker.production, attacker.development, victim.development]) {
+      const { text } = await gateway.call("GET", operation.path, { key });
+      expect(JSON.parse(text)).toEqual({ data: [], next_cursor: null });
+    }
+  });
+
+  test.each(lists)("filtered by an id does not tell whose it is: %s", async (_, operation) => {
+    for (const name of Object.keys(operation.query.properties).filter((it) => victims.has(it))) {
+      const id = victims.get(name) ?? "";
+      const answers = await Promise.all(
+        [...Object.values(foreignIds(id)), "nothing"].map((foreign) =>
+          gateway.call("GET", `${operation.path}?${name}=${encodeURIComponent(foreign)}`, {
+            key: attacker.production,
+          }),
+        ),
+      );
+      expect(new Set(answers.map(bytesOf)).size).toBe(1);
+      expect(answers[0]?.text).toBe('{"data":[],"next_cursor":null}');
+    }
+  });
+});
+
+test("an Idempotency-Key of somebody else is free, and tells nothing of what was made under it", async () => {
+  const creations = operations.filter(
+    ([, { method, id, body }]) => method === "POST" && id === null && body !== null,
+  );
+  for (const [name, operation] of creations) {
+    const [body] = Object.values(operation.body?.examples ?? {}) as object[];
+    const send = async (key: string) => {
+      const headers = { "Idempotency-Key": "the same" };
+      return gateway.call("POST", operation.path, { key, headers, ...(body === undefined ? {} : { body }) });
+    };
+    const answers = [
+      await send(victim.production),
+      await send(attacker.production),
+      await send(victim.development),
+    ];
+    expect([name, ...answers.map(({ headers }) => headers.get("idempotent-replayed"))]).toEqual([
+      name,
+      null,
+      null,
+      null,
+    ]);
+  }
+});

@@ -1,0 +1,72 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { startTestGateway, type TestGateway } from "../../support/gateway.ts";
+import { type Json, readPublished } from "./published.ts";
+
+const CLI = fileURLToPath(import.meta.resolve("@redocly/cli/bin/cli.js"));
+const RULES = join(import.meta.dir, "redocly.yaml");
+const LINT_TIMEOUT_MS = 30_000;
+
+let gateway: TestGateway;
+let text: string;
+/** An empty one: the linter would obey an ignore file that lies where it runs. */
+let folder: string;
+
+beforeAll(async () => {
+  gateway = await startTestGateway();
+  ({ text } = await readPublished(gateway));
+  folder = mkdtempSync(join(tmpdir(), "jobwheel-lint-"));
+});
+afterAll(async () => {
+  rmSync(folder, { recursive: true });
+  await gateway.stop();
+});
+
+/** What a public linter complains about, in the document as it was served. */
+function lint(document: string): string[] {
+  const file = join(folder, "openapi.json");
+  writeFileSync(file, document);
+  const run = spawnSync(process.execPath, [CLI, "lint", file, `--config=${RULES}`, "--format=json"], {
+    cwd: folder,
+    // Nothing is sent anywhere and nothing is asked for.
+    env: { ...process.env, REDOCLY_TELEMETRY: "off", REDOCLY_SUPPRESS_UPDATE_NOTICE: "true" },
+    encoding: "utf8",
+    timeout: LINT_TIMEOUT_MS,
+  });
+  const { totals, problems } = JSON.parse(run.stdout);
+  const complaints = problems.map(
+    (problem: Json) => `${problem.severity} ${problem.ruleId} ${problem.message}`,
+  );
+  expect(complaints).toHaveLength(totals.errors + totals.warnings + totals.ignored);
+  expect(run.status === 0).toBe(complaints.length === 0);
+  return complaints;
+}
+
+describe("the published document", () => {
+  test("leaves a strict public linter nothing to complain about", () => {
+    expect(lint(text)).toEqual([]);
+  });
+
+  test("would be faulted by it for what is missing, left over or untrue", () => {
+    const document = JSON.parse(text);
+    delete document.info.license;
+    delete document.paths["/v2/jobs"].get.summary;
+    delete document.components.schemas.Region;
+    document.components.schemas.Spare = { type: "string" };
+    document.components.schemas.Run.required.push("owner");
+    const complaints = lint(JSON.stringify(document)).join("\n");
+    for (const rule of [
+      "info-license",
+      "operation-summary",
+      "no-unresolved-refs",
+      "no-unused-components",
+      "no-invalid-media-type-examples",
+    ]) {
+      expect(complaints).toContain(rule);
+    }
+  });
+});

@@ -1,0 +1,113 @@
+import { Ajv2020, type ValidateFunction } from "ajv/dist/2020.js";
+import type { TestGateway } from "../../support/gateway.ts";
+
+/**
+ * The OpenAPI document that a gateway serves, read as a client would: by what it says alone, and with a validator that
+ * knows nothing of the code behind it. Places in it are JSON pointers.
+ */
+export interface Published {
+  text: string;
+  document: Json;
+  operations: PublishedOperation[];
+  /** What stands at a place, references followed. */
+  look(place: string): Json;
+  /** Why the value does not fit the schema at this place; empty if it fits. Whatever it does not know is a fault. */
+  findFaults(schemaPlace: string, value: unknown): string[];
+}
+
+export interface PublishedOperation {
+  id: string;
+  method: string;
+  path: string;
+  /** Of every request example of the body. */
+  bodies: Json[];
+  answers: PublishedAnswer[];
+}
+
+export interface PublishedAnswer {
+  status: number;
+  schemaPlace: string;
+  headers: PublishedHeader[];
+  /** The codes that its schema allows; none for an answer that is not a refusal. */
+  codes: string[];
+}
+
+export interface PublishedHeader {
+  name: string;
+  required: boolean;
+  schemaPlace: string;
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: nothing is known of the document but what it says itself.
+export type Json = any;
+
+const METHODS = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
+const DATE_TIME = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:\d{2})$/;
+
+export async function readPublished(gateway: TestGateway): Promise<Published> {
+  const { text } = await gateway.call("GET", "/openapi.json");
+  const document: Json = JSON.parse(text);
+  // Unknown keywords and formats are errors: what is no JSON Schema 2020-12 must not be in it.
+  const ajv = new Ajv2020({ strict: true, allowUnionTypes: true, allErrors: true });
+  ajv.addFormat("date-time", DATE_TIME);
+  ajv.addFormat("uri", (uri) => URL.canParse(uri));
+  // The whole document stands where ajv expects a schema, so that references within it lead where they say.
+  ajv.addVocabulary(Object.keys(document));
+  ajv.addSchema(document, "document");
+  const validators = new Map<string, ValidateFunction>();
+
+  function find(place: string): { place: string; node: Json } {
+    const steps = place.split("/").slice(1).map(unescapeStep);
+    const node = steps.reduce((inner: Json, step) => inner?.[step], document);
+    if (node === undefined) throw new Error(`there is nothing at ${place}`);
+    return typeof node.$ref === "string" ? find(node.$ref) : { place, node };
+  }
+
+  function readOperation(path: string, method: string): PublishedOperation {
+    const { place, node } = find(`#/paths/${escapeStep(path)}/${method}`);
+    const content = node.requestBody?.content["application/json"];
+    const bodies = Object.values(content?.examples ?? {}).map((example: Json) => example.value);
+    const answers = Object.keys(node.responses).map((status) => readAnswer(`${place}/responses`, status));
+    return { id: node.operationId, method: method.toUpperCase(), path, bodies, answers };
+  }
+
+  function readAnswer(responses: string, status: string): PublishedAnswer {
+    const { place, node } = find(`${responses}/${status}`);
+    const schemaPlace = `${place}/content/application~1json/schema`;
+    const headers = Object.keys(node.headers).map((name): PublishedHeader => {
+      const header = find(`${place}/headers/${escapeStep(name)}`);
+      return { name, required: header.node.required === true, schemaPlace: `${header.place}/schema` };
+    });
+    const code = find(schemaPlace).node.properties.error?.properties?.code;
+    const codes = code === undefined ? [] : code.const === undefined ? code.enum : [code.const];
+    return { status: Number(status), schemaPlace, headers, codes };
+  }
+
+  return {
+    text,
+    document,
+    operations: Object.keys(document.paths).flatMap((path) =>
+      METHODS.filter((method) => method in document.paths[path]).map((method) => readOperation(path, method)),
+    ),
+    look: (place) => find(place).node,
+    findFaults(schemaPlace, value) {
+      let validate = validators.get(schemaPlace);
+      if (validate === undefined) {
+        validate = ajv.compile({ $ref: `document${schemaPlace}` });
+        validators.set(schemaPlace, validate);
+      }
+      validate(value);
+      return (validate.errors ?? []).map(({ instancePath, message, params }) =>
+        [instancePath, message, JSON.stringify(params)].join(" "),
+      );
+    },
+  };
+}
+
+export function escapeStep(step: string): string {
+  return step.replaceAll("~", "~0").replaceAll("/", "~1");
+}
+
+function unescapeStep(step: string): string {
+  return step.replaceAll("~1", "/").replaceAll("~0", "~");
+}

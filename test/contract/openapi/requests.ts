@@ -1,0 +1,196 @@
+import {
+  type Answer,
+  parseRaw,
+  TARGET_URL,
+  type TestGateway,
+  type TestProject,
+} from "../../support/gateway.ts";
+import type { PublishedOperation } from "./published.ts";
+
+/** Real requests that have an operation answer with each of its codes. */
+export interface Requests {
+  /** One for every body of the operation's examples. */
+  succeed(operation: PublishedOperation): Promise<Answer[]>;
+  /** The first answer once more. */
+  replay(operation: PublishedOperation): Promise<Answer>;
+  /**
+   * By the code that they are after: what each of them sends to an operation that cannot answer so is answered otherwise.
+   */
+  provocations: Record<string, (operation: PublishedOperation) => Promise<Answer>>;
+}
+
+const UNKNOWN_ID_BODY = "0".repeat(26);
+/** The most that any body may have is less. */
+const TOO_MANY_BYTES = 33_554_433;
+
+/** `outage` breaks the gateway's database for the time of a request. */
+export async function prepareRequests(
+  gateway: TestGateway,
+  outage: (act: () => Promise<Answer>) => Promise<Answer>,
+): Promise<Requests> {
+  const project = await gateway.addProject();
+  const { key: readKey } = await gateway.addKey(project, { scope: "read" });
+  const { key: jobsKey } = await gateway.addKey(project, { scope: "jobs" });
+  const exhausted = await gateway.addProject("pro", { requestRate: 1 });
+  await gateway.call("GET", "/v2/project", { key: exhausted.production });
+  const spent = await gateway.addProject("hobby");
+  const spentIds = await addFailedRun(spent);
+  await gateway.query("UPDATE flows SET month_runs = 10000 WHERE project_no = $1", [spent.no]);
+  // Only a bug or an operator's mistake pins a project to a version that the service has never had.
+  const broken = await gateway.addProject();
+  await gateway.query("UPDATE projects SET api_version = 'none' WHERE no = $1", [broken.no]);
+
+  async function addFailedRun(owner: TestProject): Promise<Record<string, string>> {
+    const job = await gateway.createJob(owner, { retry_policy: { max_attempts: 1 } });
+    const { runId } = await gateway.attempt(owner, job, 1, { status: "failed", leaves: "failed" });
+    return { job_id: job.id, run_id: runId };
+  }
+
+  async function addSchedule(owner: TestProject, name = newName()): Promise<Record<string, string>> {
+    const body = { name, cron: "@yearly", target_url: TARGET_URL };
+    const answer = await gateway.call("POST", "/v2/schedules", { key: owner.production, body });
+    return { schedule_id: JSON.parse(answer.text).id };
+  }
+
+  /** What operations succeed on, by the name of the path's parameter. */
+  const addResources: Record<string, (owner: TestProject) => Promise<Record<string, string>>> = {
+    job_id: async (owner) => ({ job_id: (await gateway.createJob(owner)).id }),
+    run_id: addFailedRun,
+    schedule_id: (owner) => addSchedule(owner),
+  };
+
+  async function pathOf({ path }: PublishedOperation, owner = project): Promise<string> {
+    const name = /\{(\w+)\}/.exec(path)?.[1];
+    if (name === undefined) return path;
+    const addResource = addResources[name];
+    if (addResource === undefined) throw new Error(`nothing makes a ${name}`);
+    return fill(path, await addResource(owner));
+  }
+
+  async function send(
+    operation: PublishedOperation,
+    request: {
+      key?: string | null;
+      path?: string;
+      query?: string;
+      body?: object | undefined;
+      headers?: Record<string, string>;
+    } = {},
+  ): Promise<Answer> {
+    const { key = project.production, query = "", headers = {} } = request;
+    const body =
+      operation.bodies.length === 0 ? undefined : (request.body ?? withNewName(operation.bodies[0]));
+    const path = request.path ?? (await pathOf(operation));
+    return gateway.call(operation.method, path + query, {
+      ...(key === null ? {} : { key }),
+      ...(body === undefined ? {} : { body }),
+      headers,
+    });
+  }
+
+  /** A body that is longer than it may be needs only to be announced. */
+  async function announce(operation: PublishedOperation): Promise<Answer> {
+    const lines = [
+      `${operation.method} ${await pathOf(operation)} HTTP/1.1`,
+      "Host: test",
+      `Authorization: Bearer ${project.production}`,
+      "Content-Type: application/json",
+      `Content-Length: ${TOO_MANY_BYTES}`,
+    ];
+    return parseRaw(await gateway.send(`${lines.join("\r\n")}\r\n\r\n`));
+  }
+
+  /** The example with something else in it. */
+  async function sendWith(operation: PublishedOperation, fields: object): Promise<Answer> {
+    return send(operation, { body: { ...withNewName(operation.bodies[0]), ...fields } });
+  }
+
+  /** By a project that may have no further active schedule. */
+  async function exceedPlan(operation: PublishedOperation): Promise<Answer> {
+    const owner = await gateway.addProject("pro");
+    const path = await pathOf(operation, owner);
+    await gateway.query("UPDATE schedules SET paused = true WHERE project_no = $1", [owner.no]);
+    await gateway.query("UPDATE projects SET active_schedules = 1000 WHERE no = $1", [owner.no]);
+    const body = operation.method === "PATCH" ? { paused: false } : withNewName(operation.bodies[0]);
+    return send(operation, { key: owner.production, path, body });
+  }
+
+  async function conflict(operation: PublishedOperation): Promise<Answer> {
+    const path = await pathOf(operation);
+    const headers = { "Idempotency-Key": `conflict in ${operation.id}` };
+    await send(operation, { path, headers });
+    return send(operation, { path, headers, body: { target_url: TARGET_URL, jobs: [] } });
+  }
+
+  const provocations: Requests["provocations"] = {
+    invalid_request: (operation) => send(operation, { query: "?unknown=1" }),
+    run_at_in_past: (operation) =>
+      send(operation, { body: { target_url: TARGET_URL, run_at: "2020-01-01T00:00:00Z" } }),
+    unauthorized: (operation) => send(operation, { key: null }),
+    insufficient_scope: (operation) =>
+      send(operation, { key: /^\/v2\/(?:jobs|runs)/.test(operation.path) ? readKey : jobsKey }),
+    async resource_not_found(operation) {
+      const path = (await pathOf(operation)).replace(/[0-9a-z]{26}/, UNKNOWN_ID_BODY);
+      return send(operation, { path });
+    },
+    method_not_allowed: (operation) => send({ ...operation, method: "PUT" }),
+    idempotency_conflict: conflict,
+    payload_too_large: announce,
+    unsupported_media_type: (operation) => send(operation, { headers: { "Content-Type": "text/plain" } }),
+    rate_limit_exceeded: (operation) => send(operation, { key: exhausted.production }),
+    async quota_exceeded(operation) {
+      const isOfSchedule = operation.path.includes("{schedule_id}");
+      return send(operation, {
+        key: spent.production,
+        path: isOfSchedule ? await pathOf(operation, spent) : fill(operation.path, spentIds),
+        body: withoutRegions(withNewName(operation.bodies[0])),
+      });
+    },
+    invalid_cron_expression: (operation) => sendWith(operation, { cron: "" }),
+    interval_too_short: (operation) => sendWith(operation, { cron: "* * * * * *" }),
+    plan_limit_exceeded: exceedPlan,
+    async schedule_name_taken(operation) {
+      await addSchedule(project, "taken");
+      return sendWith(operation, { name: "taken" });
+    },
+    internal_error: (operation) => send(operation, { key: broken.production }),
+    async service_unavailable(operation) {
+      const path = await pathOf(operation);
+      return outage(() => send(operation, { path }));
+    },
+  };
+
+  return {
+    async succeed(operation) {
+      const bodies = operation.bodies.length === 0 ? [undefined] : operation.bodies;
+      return Promise.all(bodies.map((body) => send(operation, { body: withNewName(body) })));
+    },
+    async replay(operation) {
+      const path = await pathOf(operation);
+      const headers = { "Idempotency-Key": `replay of ${operation.id}` };
+      const body = withNewName(operation.bodies[0]);
+      await send(operation, { path, headers, body });
+      return send(operation, { path, headers, body });
+    },
+    provocations,
+  };
+}
+
+/** Puts ids where the path has parameters. */
+function fill(path: string, ids: Record<string, string>): string {
+  return path.replace(/\{(\w+)\}/g, (parameter, name: string) => ids[name] ?? parameter);
+}
+
+let lastName = 0;
+const newName = () => `schedule ${++lastName}`;
+
+/** Of the names in an environment each is given once. */
+function withNewName(body: object | undefined): object | undefined {
+  return body !== undefined && "name" in body ? { ...body, name: newName() } : body;
+}
+
+/** A hobby project has one region. */
+function withoutRegions(body: object | undefined): object | undefined {
+  if (body === undefined) return undefined;
+  return JSON.parse(JSON.stringify(body, (name, value) => (name === "region" ? undefined : value)));
+}

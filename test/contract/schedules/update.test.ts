@@ -1,0 +1,227 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { RawJson, type Schedule, type Schedules, type ScheduleUpdate } from "../../../shared/client/index.ts";
+import type { ErrorCode } from "../../../shared/domain/errors.ts";
+import { PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
+import { HOME_REGION } from "../../../shared/domain/plan.ts";
+import { until } from "../../runtime-contract/until.ts";
+import { clientOf } from "../../support/client.ts";
+import { readRefusal, startTestGateway, type TestGateway, type TestProject } from "../../support/gateway.ts";
+import { newSchedule, nextNewYear } from "./support.ts";
+
+let gateway: TestGateway;
+let mate: { port: number; stop(): Promise<void> };
+let project: TestProject;
+let schedules: Schedules;
+
+beforeAll(async () => {
+  gateway = await startTestGateway();
+  mate = await gateway.startMate();
+  project = await gateway.addProject();
+  schedules = clientOf(gateway, project.production).schedules;
+});
+afterAll(async () => {
+  await mate.stop();
+  await gateway.stop();
+});
+
+const patch = (id: string, body: object | string, key = project.production) =>
+  gateway.call("PATCH", `/v2/schedules/${id}`, { key, body });
+const create = (wish = {}) => schedules.create(newSchedule(wish));
+
+/** A next firing that no timetable has, and that shows whether it was thought of anew. */
+const MARK = "2099-05-05T05:05:05.000Z";
+async function createMarked(wish = {}): Promise<Schedule> {
+  const { id, name } = await create(wish);
+  await gateway.query("UPDATE schedules SET next_run_at = $1 WHERE name = $2", [MARK, name]);
+  return schedules.get(id);
+}
+
+describe("PATCH /v2/schedules/{id}", () => {
+  test("changes what is given and keeps the rest, and GET shows the same", async () => {
+    const before = await create({ payload: { a: 1 }, retry_policy: { max_attempts: 2 } });
+    const steps: [ScheduleUpdate, Partial<Schedule>][] = [
+      [{ timezone: "asia/tokyo" }, { timezone: "Asia/Tokyo" }],
+      [{ cron: " 30 12 * JUL * " }, { cron: "30 12 * JUL *" }],
+      [{ payload: { b: 2 } }, { payload: { b: 2 } }],
+      [{ paused: true }, { paused: true, next_run_at: null }],
+      [
+        { timezone: "UTC", cron: "@yearly", payload: {}, paused: false },
+        { ...before, cron: "@yearly", payload: {} },
+      ],
+    ];
+    let expected: Schedule = before;
+    for (const [change, outcome] of steps) {
+      const { result, answer } = await schedules.update(before.id, change).withAnswer();
+      expected = { ...expected, next_run_at: result.next_run_at, ...outcome };
+      expect([answer.status, result]).toEqual([200, expected]);
+      expect((await schedules.get(before.id).withAnswer()).answer.text).toBe(answer.text);
+    }
+  });
+
+  test("replaces the payload whole, and keeps its text", async () => {
+    const { id } = await create({ payload: { a: 1, nested: { b: 2 } } });
+    const exact = '{"nested":{"c":9007199254740993},"x":1.50}';
+    const { answer } = await schedules.update(id, { payload: new RawJson(exact) }).withAnswer();
+    expect(answer.text).toContain(`"payload":${exact}`);
+    expect((await schedules.run(id).withAnswer()).answer.text).toContain(`"payload":${exact}`);
+  });
+
+  test.each<[string, ScheduleUpdate]>([
+    ["nothing", {}],
+    ["the payload", { payload: { b: 2 } }],
+    ["the same expression", { cron: " 0 0 1 1 *" }],
+    ["the same zone", { timezone: "utc" }],
+    ["what is so already", { cron: "0 0 1 1 *", timezone: "UTC", paused: false }],
+  ])("leaves the next firing as it is: %s", async (_, change) => {
+    const { id } = await createMarked();
+    expect(await schedules.update(id, change)).toMatchObject({ next_run_at: MARK, paused: false });
+  });
+
+  test.each<[string, ScheduleUpdate]>([
+    ["another expression", { cron: "0 0 0 1 1 *" }],
+    ["another zone", { timezone: "Etc/UTC" }],
+  ])("thinks of the next firing anew: %s", async (_, change) => {
+    const { id } = await createMarked();
+    expect((await schedules.update(id, change)).next_run_at).toBe(nextNewYear());
+  });
+
+  test("pauses and resumes; a paused one keeps no next firing, whatever else is changed", async () => {
+    const { id } = await create();
+    for (const change of [
+      { paused: true },
+      { paused: true },
+      { cron: "0 0 2 1 *" },
+      { timezone: "Asia/Tokyo" },
+    ]) {
+      expect(await schedules.update(id, change)).toMatchObject({ paused: true, next_run_at: null });
+    }
+    await schedules.update(id, { cron: "0 0 1 1 *", timezone: "UTC" });
+    for (let twice = 0; twice < 2; twice++) {
+      expect(await schedules.resume(id)).toMatchObject({ paused: false, next_run_at: nextNewYear() });
+    }
+  });
+
+  test("does not replay what was missed while it was paused", async () => {
+    const { id } = await create({ cron: "* * * * *" });
+    await schedules.pause(id);
+    await gateway.query("UPDATE timetables SET since = since - interval '1 day'");
+    const startedAt = Date.now();
+    const { next_run_at } = await schedules.resume(id);
+    expect(Date.parse(next_run_at ?? "")).toBeGreaterThan(startedAt);
+  });
+
+  test("is recorded only where it changes something", async () => {
+    const { id } = await create();
+    const before = await gateway.countRows();
+    for (const change of [{}, { paused: false }, { cron: "0 0 1 1 *" }, { payload: {} }]) {
+      await schedules.update(id, change);
+    }
+    expect(await gateway.countRows()).toEqual(before);
+  });
+
+  test("tells the worker of what fires within seconds", async () => {
+    const own = await gateway.addProject();
+    const mine = clientOf(gateway, own.production).schedules;
+    const { id } = await mine.create(newSchedule());
+    await mine.update(id, { payload: { a: 1 } });
+    const told = () => gateway.commands.filter(({ projectNo }) => projectNo === own.no);
+    expect(told()).toEqual([]);
+    await mine.update(id, { cron: `${(new Date().getUTCSeconds() + 2) % 60} * * * * *` });
+    await until(() => told().length > 0);
+    expect(told()).toMatchObject([{ region: HOME_REGION, owed: [] }]);
+  });
+
+  test("that many ask for at once over two gateways are all made, one after the other", async () => {
+    const { id } = await create();
+    const changes: ScheduleUpdate[] = Array.from({ length: 40 }, (_, n) =>
+      n % 2 === 0 ? { cron: `${n} 0 1 1 *` } : { payload: { n } },
+    );
+    const answers = await Promise.all(
+      changes.map((change, n) =>
+        clientOf(gateway, project.production, n % 4 < 2 ? gateway.port : mate.port).schedules.update(
+          id,
+          change,
+        ),
+      ),
+    );
+    answers.forEach((answer, n) => {
+      expect(answer).toMatchObject(changes[n] as object);
+    });
+    const { cron, payload, next_run_at } = await schedules.get(id);
+    expect(next_run_at).toBe(
+      nextNewYear().replace("00:00:00", `00:${cron.split(" ")[0]?.padStart(2, "0")}:00`),
+    );
+    expect((payload.n as number) % 2).toBe(1);
+    const [row] = await gateway.query<{ n: number }>(
+      "SELECT count(*)::int AS n FROM audit_entries WHERE subject = $1 AND action = 'schedule.update'",
+      [id],
+    );
+    // The one that asks for what is so already changes nothing.
+    expect(row?.n).toBe(39);
+  });
+
+  test("never makes a firing of what passed while it waited", async () => {
+    const { id } = await create();
+    // On the second connection to this row that waits, the decision is old when its turn has come.
+    await gateway.query("BEGIN");
+    await gateway.query("SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [project.no]);
+    const instant = Math.ceil((Date.now() + 300) / 1_000) * 1_000;
+    const changing = schedules.update(id, { cron: `${new Date(instant).getUTCSeconds()} * * * * *` });
+    await until(() => Date.now() > instant);
+    await gateway.query("COMMIT");
+    expect((await changing).next_run_at).toBe(new Date(instant + 60_000).toISOString());
+  });
+});
+
+describe("PATCH /v2/schedules/{id} refuses and leaves everything as it was:", () => {
+  let schedule: Schedule;
+  beforeAll(async () => {
+    schedule = await create();
+  });
+  const cases: [string, object | string, ErrorCode, string | undefined][] = [
+    ["a null cron", { cron: null }, "invalid_request", "cron"],
+    ["a null timezone", { timezone: null }, "invalid_request", "timezone"],
+    ["a null payload", { payload: null }, "invalid_request", "payload"],
+    ["a null paused", { paused: null }, "invalid_request", "paused"],
+    ["a word for paused", { paused: "true" }, "invalid_request", "paused"],
+    ["a number for paused", { paused: 1 }, "invalid_request", "paused"],
+    ["an array as payload", { payload: [] }, "invalid_request", "payload"],
+    [
+      "a payload over 256 KB",
+      { payload: { x: "y".repeat(PAYLOAD_BYTES_MAX - 7) } },
+      "payload_too_large",
+      "payload",
+    ],
+    ["an empty cron", { cron: "" }, "invalid_cron_expression", "cron"],
+    ["an unreadable cron", { cron: "every day" }, "invalid_cron_expression", "cron"],
+    ["what never fires", { cron: "0 0 31 4 *" }, "invalid_cron_expression", "cron"],
+    ["what fires too often", { cron: "*/29 * * * * *" }, "interval_too_short", "cron"],
+    ["an unknown timezone", { timezone: "CEST" }, "invalid_cron_expression", "timezone"],
+    ["an empty timezone", { timezone: "" }, "invalid_cron_expression", "timezone"],
+    ["one good field and a bad one", { paused: true, cron: "x" }, "invalid_cron_expression", "cron"],
+    ["another name", { name: "other" }, "invalid_request", "name"],
+    ["another target", { target_url: "https://example.com/2" }, "invalid_request", "target_url"],
+    ["another policy", { retry_policy: {} }, "invalid_request", "retry_policy"],
+    ["another next firing", { next_run_at: MARK }, "invalid_request", "next_run_at"],
+    ["an array", [], "invalid_request", undefined],
+    ["an empty body", "", "invalid_request", undefined],
+  ];
+  test.each(cases)("%s", async (_, body, code, param) => {
+    const before = await gateway.countRows();
+    const { message } = readRefusal(await patch(schedule.id, body), code, param);
+    if (param !== undefined) expect(message).toContain(param);
+    expect(await gateway.countRows()).toEqual(before);
+    expect(await schedules.get(schedule.id)).toEqual(schedule);
+  });
+
+  test("a query parameter, and keys that may not write schedules", async () => {
+    const call = (query: string, key: string) =>
+      gateway.call("PATCH", `/v2/schedules/${schedule.id}${query}`, { key, body: { paused: true } });
+    readRefusal(await call("?x=1", project.production), "invalid_request", "x");
+    for (const scope of ["read", "jobs"] as const) {
+      const { key } = await gateway.addKey(project, { scope });
+      readRefusal(await call("", key), "insufficient_scope");
+    }
+    expect(await schedules.get(schedule.id)).toEqual(schedule);
+  });
+});

@@ -1,0 +1,52 @@
+import { expect } from "bun:test";
+import { ApiError, type Client, createClient } from "../../shared/client/index.ts";
+import { OPERATIONS } from "../../shared/contract/operations.ts";
+import type { ErrorCode } from "../../shared/domain/errors.ts";
+import { type Answer, readAs, readRefusal, type TestGateway } from "./gateway.ts";
+
+/**
+ * The official client with this key. It tries everything once, and each answer must be exactly what the contract says of
+ * its operation: status, headers and fields.
+ */
+export function clientOf(gateway: TestGateway, apiKey: string, port = gateway.port): Client {
+  return createClient({
+    baseUrl: `http://127.0.0.1:${port}`,
+    apiKey,
+    retriesMax: 0,
+    async fetch(url, init) {
+      const response = await fetch(url, init);
+      const { status, headers } = response;
+      const text = await response.text();
+      checkAnswer(init.method ?? "", new URL(url).pathname, { status, headers, text });
+      return new Response(text, { status, headers });
+    },
+  });
+}
+
+/** The call must be refused with this code, and for this field if any; answers what the refusal says. */
+export async function refusalOf(call: Promise<unknown>, code: ErrorCode, param?: string): Promise<ApiError> {
+  const error = await call.then(
+    () => new Error(`it was not refused with ${code}`),
+    (reason: unknown) => reason,
+  );
+  if (!(error instanceof ApiError)) throw error;
+  expect({ code: error.code, param: error.param }).toEqual({ code, param: param ?? null });
+  return error;
+}
+
+function checkAnswer(method: string, path: string, answer: Answer): void {
+  if (answer.status >= 400) {
+    const { error } = JSON.parse(answer.text);
+    readRefusal(answer, error.code, error.param);
+    return;
+  }
+  const operation = Object.values(OPERATIONS).find(
+    (known) => known.method === method && matches(known.path, path),
+  );
+  if (operation === undefined) throw new Error(`${method} ${path} is no operation`);
+  readAs(operation.response.schema, answer, operation.status);
+}
+
+function matches(pattern: string, path: string): boolean {
+  return new RegExp(`^${pattern.replace(/\{\w+\}/, "[^/]+")}$`).test(path);
+}

@@ -1,0 +1,35 @@
+import { startTestGateway, type TestGateway } from "./gateway.ts";
+import { startTcpProxy, type TcpProxy } from "./tcp-proxy.ts";
+
+/** A gateway, and what stands between it and its database. */
+export interface ProxiedGateway {
+  gateway: TestGateway;
+  proxy: TcpProxy;
+  stop(): Promise<void>;
+}
+
+export async function startProxiedGateway(
+  options: Pick<NonNullable<Parameters<typeof startTestGateway>[0]>, "logLevel"> = {},
+): Promise<ProxiedGateway> {
+  const started = Promise.withResolvers<TcpProxy>();
+  const gateway = await startTestGateway({
+    ...options,
+    async via(databaseUrl) {
+      const url = new URL(databaseUrl);
+      const proxy = await startTcpProxy({ host: url.hostname, port: Number(url.port) });
+      started.resolve(proxy);
+      url.hostname = "127.0.0.1";
+      url.port = String(proxy.port);
+      return url.href;
+    },
+  });
+  const proxy = await started.promise;
+  return {
+    gateway,
+    proxy,
+    async stop() {
+      await gateway.stop();
+      await proxy.stop();
+    },
+  };
+}
