@@ -1,0 +1,67 @@
+import { onAbort } from "./abort.ts";
+import { createJobs, type Jobs } from "./jobs.ts";
+import { createProject, type Projects } from "./project.ts";
+import { createRuns, type Runs } from "./runs.ts";
+import { createSchedules, type Schedules } from "./schedules.ts";
+import { createSend, type RequestOptions, type Surroundings } from "./send.ts";
+
+export interface Client {
+  jobs: Jobs;
+  schedules: Schedules;
+  runs: Runs;
+  project: Projects;
+}
+
+/** The options of a request given here count for all that give none of their own. */
+export interface ClientOptions extends RequestOptions, Partial<Surroundings> {
+  /** A key belongs to one project and one environment. */
+  apiKey: string;
+  /** Such as https://jobs.example.com; `/v2` is not part of it. */
+  baseUrl: string;
+}
+
+/** A client holds no connection and needs no end. Throws TypeError for options that cannot work. */
+export function createClient(options: ClientOptions): Client {
+  const { fetch, now, random, sleep, ...rest } = options;
+  const send = createSend(
+    { ...rest, baseUrl: readBaseUrl(options.baseUrl), apiKey: readApiKey(options.apiKey) },
+    {
+      fetch: fetch ?? ((url, init) => globalThis.fetch(url, init)),
+      now: now ?? (() => performance.now()),
+      random: random ?? Math.random,
+      sleep: sleep ?? wait,
+    },
+  );
+  return {
+    jobs: createJobs(send),
+    schedules: createSchedules(send),
+    runs: createRuns(send),
+    project: createProject(send),
+  };
+}
+
+function readBaseUrl(text: string): string {
+  const { protocol, origin, pathname, username } = new URL(text);
+  if ((protocol !== "https:" && protocol !== "http:") || username !== "") {
+    throw new TypeError("baseUrl must be an https or http URL without credentials.");
+  }
+  return origin + pathname.replace(/\/+$/, "");
+}
+
+/** A key with a line feed at its end is common, and what `fetch` says about it would quote the key. */
+function readApiKey(text: string): string {
+  if (/^[\x21-\x7e]+$/.test(text)) return text;
+  throw new TypeError("apiKey must be a key as it was shown at its creation, without blanks.");
+}
+
+function wait(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const end = () => {
+      clearTimeout(timer);
+      forget();
+      resolve();
+    };
+    const timer = setTimeout(end, signal?.aborted ? 0 : ms);
+    const forget = onAbort(signal, end);
+  });
+}

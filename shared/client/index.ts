@@ -1,0 +1,31 @@
+/**
+ * The client of the API, for Node 20 and newer, Bun, browsers and edge runtimes: it needs `fetch` and WebCrypto, and
+ * imports nothing.
+ *
+ *   const jobwheel = createClient({ baseUrl: "https://jobs.example.com", apiKey });
+ *   const job = await jobwheel.jobs.create({ target_url: "https://example.com/hook", payload: { order: 7 } });
+ *   for await (const run of jobwheel.runs.list({ job_id: job.id })) console.log(run.status);
+ */
+export type { Answer, Answered, Call, RateLimit } from "./answer.ts";
+export { type Client, type ClientOptions, createClient } from "./client.ts";
+export { ApiError, type ApiErrorCode, ConnectionError, JobwheelError, TimeoutError } from "./errors.ts";
+export type { CanceledJob, Job, JobBatch, JobListQuery, Jobs, ListedJob, NewJob } from "./jobs.ts";
+export type { List, Page } from "./list.ts";
+export type { Fetch } from "./one-try.ts";
+export { RawJson } from "./payload.ts";
+export type { Project, Projects, ProjectUpdate, UsageQuery, UsageReport } from "./project.ts";
+export type { Run, RunListQuery, Runs } from "./runs.ts";
+export type {
+  DeletedSchedule,
+  Firing,
+  FiringListQuery,
+  NewSchedule,
+  Schedule,
+  ScheduleListQuery,
+  SchedulePreview,
+  Schedules,
+  ScheduleUpdate,
+  Timetable,
+} from "./schedules.ts";
+export type { CreationOptions, RequestOptions } from "./send.ts";
+export { type ReceivedRequest, SignatureError, type SignatureRules, verifySignature } from "./signature.ts";

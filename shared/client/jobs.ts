@@ -1,0 +1,73 @@
+import type { BodyOf, QueryOf, ResponseOf } from "../contract/operations.ts";
+import { type Answered, type Call, callOf } from "./answer.ts";
+import { ApiError } from "./errors.ts";
+import { type List, walkList } from "./list.ts";
+import { bodyText, type RawJson } from "./payload.ts";
+import type { CreationOptions, RequestOptions, Send } from "./send.ts";
+
+export type Job = Omit<ResponseOf<"getJob">, "payload"> & { payload: Record<string, unknown> };
+export type ListedJob = ResponseOf<"listJobs">["data"][number];
+export type CanceledJob = ResponseOf<"cancelJob">;
+export type JobListQuery = QueryOf<"listJobs">;
+export interface JobBatch {
+  data: Job[];
+}
+
+export type NewJob = Omit<BodyOf<"createJob">, "payload" | "run_at"> & {
+  /** A JSON object, or one as RawJson where its numbers must stay as they are written. */
+  payload?: object | RawJson;
+  /** Omit to run at once. */
+  run_at?: string | Date;
+};
+
+export interface Jobs {
+  create(job: NewJob, options?: CreationOptions): Call<Job>;
+  /** Up to 100 jobs, all or none, answered in their order. */
+  createBatch(jobs: readonly NewJob[], options?: CreationOptions): Call<JobBatch>;
+  get(id: string, options?: RequestOptions): Call<Job>;
+  list(query?: JobListQuery, options?: RequestOptions): List<ListedJob>;
+  /**
+   * An attempt in progress runs to its end, and nothing follows. A job that has succeeded or failed is refused as
+   * invalid_request. One that is canceled already is answered as canceled, where the API itself refuses: a try whose
+   * answer was lost can have canceled it, and runtimes may send a DELETE again by themselves (RFC 9110, 9.2.2).
+   */
+  cancel(id: string, options?: RequestOptions): Call<CanceledJob>;
+}
+
+export function createJobs(send: Send): Jobs {
+  const get = (id: string, options?: RequestOptions) =>
+    send<Job>({ method: "GET", path: jobPath(id), options });
+
+  async function cancel(id: string, options?: RequestOptions): Promise<Answered<CanceledJob>> {
+    try {
+      return await send<CanceledJob>({ method: "DELETE", path: jobPath(id), options }).withAnswer();
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.code !== "invalid_request") throw error;
+      const { result, answer } = await get(id, options).withAnswer();
+      if (result.status !== "canceled") throw error;
+      return { result: canceledJobOf(result), answer };
+    }
+  }
+
+  return {
+    get,
+    create: (job, options) => send({ method: "POST", path: "/v2/jobs", body: () => bodyText(job), options }),
+    createBatch: (jobs, options) =>
+      send({
+        method: "POST",
+        path: "/v2/jobs/batch",
+        body: () => `{"jobs":[${jobs.map(bodyText).join(",")}]}`,
+        options,
+      }),
+    list: (query, options) => walkList(send, { method: "GET", path: "/v2/jobs", query, options }),
+    cancel: (id, options) => callOf(cancel(id, options)),
+  };
+}
+
+function jobPath(id: string): string {
+  return `/v2/jobs/${encodeURIComponent(id)}`;
+}
+
+function canceledJobOf({ id, status, target_url, region, attempts, created_at, run_at }: Job): CanceledJob {
+  return { id, status, target_url, region, attempts, created_at, run_at };
+}

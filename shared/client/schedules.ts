@@ -1,0 +1,78 @@
+import type { BodyOf, QueryOf, ResponseOf } from "../contract/operations.ts";
+import type { Call } from "./answer.ts";
+import type { Job } from "./jobs.ts";
+import { type List, walkList } from "./list.ts";
+import { bodyText, type RawJson } from "./payload.ts";
+import type { CreationOptions, RequestOptions, Send } from "./send.ts";
+
+export type Schedule = Omit<ResponseOf<"getSchedule">, "payload"> & { payload: Record<string, unknown> };
+export type DeletedSchedule = ResponseOf<"deleteSchedule">;
+export type ScheduleListQuery = Omit<QueryOf<"listSchedules">, "paused"> & { paused?: boolean };
+export type SchedulePreview = ResponseOf<"previewSchedule">;
+export type Firing = ResponseOf<"listFirings">["data"][number];
+export type FiringListQuery = QueryOf<"listFirings">;
+
+export type NewSchedule = WithPayload<BodyOf<"createSchedule">>;
+export type ScheduleUpdate = WithPayload<BodyOf<"updateSchedule">>;
+export type Timetable = Omit<BodyOf<"previewSchedule">, "from"> & {
+  /** The firings after this instant; now unless given. */
+  from?: string | Date;
+};
+
+type WithPayload<Body> = Omit<Body, "payload"> & {
+  /** A JSON object, or one as RawJson where its numbers must stay as they are written. */
+  payload?: object | RawJson;
+};
+
+export interface Schedules {
+  create(schedule: NewSchedule, options?: CreationOptions): Call<Schedule>;
+  /** When a timetable would fire. Nothing is created. */
+  preview(timetable: Timetable, options?: RequestOptions): Call<SchedulePreview>;
+  get(id: string, options?: RequestOptions): Call<Schedule>;
+  list(query?: ScheduleListQuery, options?: RequestOptions): List<Schedule>;
+  /** What is left out keeps its value; a payload replaces the whole of the one before. */
+  update(id: string, changes: ScheduleUpdate, options?: RequestOptions): Call<Schedule>;
+  pause(id: string, options?: RequestOptions): Call<Schedule>;
+  /** What was missed while it was paused is not replayed. */
+  resume(id: string, options?: RequestOptions): Call<Schedule>;
+  /**
+   * It never fires again; the jobs that it made stay. Refused as resource_not_found where it is gone already, also where a
+   * try of this very call has deleted it and its answer was lost.
+   */
+  delete(id: string, options?: RequestOptions): Call<DeletedSchedule>;
+  /** Every instant of its timetables within the plan's retention window, and what became of it. */
+  firings(id: string, query?: FiringListQuery, options?: RequestOptions): List<Firing>;
+  /** Makes one job of it at once, outside its timetable, even while it is paused. */
+  run(id: string, options?: CreationOptions): Call<Job>;
+}
+
+export function createSchedules(send: Send): Schedules {
+  const update = (id: string, changes: ScheduleUpdate, options?: RequestOptions) =>
+    send<Schedule>({ method: "PATCH", path: schedulePath(id), body: () => bodyText(changes), options });
+
+  return {
+    update,
+    create: (schedule, options) =>
+      send({ method: "POST", path: "/v2/schedules", body: () => bodyText(schedule), options }),
+    preview: (timetable, options) =>
+      send({
+        method: "POST",
+        path: "/v2/schedules/preview",
+        body: () => JSON.stringify(timetable),
+        options,
+        makesNothing: true,
+      }),
+    get: (id, options) => send({ method: "GET", path: schedulePath(id), options }),
+    list: (query, options) => walkList(send, { method: "GET", path: "/v2/schedules", query, options }),
+    pause: (id, options) => update(id, { paused: true }, options),
+    resume: (id, options) => update(id, { paused: false }, options),
+    delete: (id, options) => send({ method: "DELETE", path: schedulePath(id), options }),
+    firings: (id, query, options) =>
+      walkList(send, { method: "GET", path: `${schedulePath(id)}/firings`, query, options }),
+    run: (id, options) => send({ method: "POST", path: `${schedulePath(id)}/run`, options }),
+  };
+}
+
+function schedulePath(id: string): string {
+  return `/v2/schedules/${encodeURIComponent(id)}`;
+}

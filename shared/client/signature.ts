@@ -1,0 +1,162 @@
+/** Whether a request that claims to come from the service does: a job's delivery or a webhook's event. */
+
+/** As a server received it. */
+export interface ReceivedRequest {
+  /** The raw body. What was parsed and written again has other bytes, and no signature fits it. */
+  body: string | Uint8Array;
+  /** A `Headers`, or what Node's http calls `request.headers`. */
+  headers: Headers | Readonly<Record<string, string | readonly string[] | undefined>>;
+}
+
+export interface SignatureRules {
+  /** `whsec_...`, whole. Several while one takes the place of another. */
+  secrets: string | readonly string[];
+  /**
+   * Which signature counts. `service-signature` is the HMAC of the body alone: it fits again whenever somebody sends
+   * the same request again, so it is only for where the `webhook-*` headers do not arrive.
+   */
+  scheme?: "standard-webhooks" | "service-signature" | undefined;
+  /** How far the time in the request may lie from ours, either way. Default 300. */
+  toleranceSeconds?: number | undefined;
+  /** Milliseconds since 1970. */
+  now?: (() => number) | undefined;
+}
+
+/** The request does not come from the service, or not now. */
+export class SignatureError extends Error {
+  override name = "SignatureError";
+}
+
+const SECRET_PREFIX = "whsec_";
+const TOLERANCE_SECONDS = 300;
+
+/**
+ * The body's text, of a request whose signature fits one of the secrets; so whoever parses what comes back has parsed
+ * nothing unsigned. Throws SignatureError, and TypeError for arguments that no request could pass.
+ * Standard Webhooks 1.0, and the HMAC-SHA256 of Service-Signature.
+ */
+export async function verifySignature(request: ReceivedRequest, rules: SignatureRules): Promise<string> {
+  const body = readBody(request.body);
+  const secrets = readSecrets(rules.secrets);
+  if (rules.scheme === "service-signature") await verifyBodyOnly(body, request.headers, secrets);
+  else await verifyStandard(body, request.headers, secrets, rules);
+  return new TextDecoder("utf-8", { ignoreBOM: true }).decode(body);
+}
+
+async function verifyStandard(
+  body: Uint8Array<ArrayBuffer>,
+  headers: ReceivedRequest["headers"],
+  secrets: readonly string[],
+  { toleranceSeconds = TOLERANCE_SECONDS, now = Date.now }: SignatureRules,
+): Promise<void> {
+  const id = readHeader(headers, "webhook-id");
+  const timestamp = readHeader(headers, "webhook-timestamp");
+  const signatures = readHeader(headers, "webhook-signature").split(" ");
+  if (!/^[0-9]{1,12}$/.test(timestamp))
+    throw new SignatureError("webhook-timestamp is no number of seconds.");
+  const awaySeconds = Math.abs(Math.floor(now() / 1_000) - Number(timestamp));
+  if (!(awaySeconds <= toleranceSeconds)) {
+    throw new SignatureError(`webhook-timestamp is ${awaySeconds} s away from the time here.`);
+  }
+  const head = encoder.encode(`${id}.${timestamp}.`);
+  const signed = new Uint8Array(head.length + body.length);
+  signed.set(head);
+  signed.set(body, head.length);
+  const given = signatures.map((signature) => (signature.startsWith("v1,") ? signature.slice(3) : ""));
+  await findMatch(secrets.map(standardKey), signed, given.map(bytesOfBase64));
+}
+
+async function verifyBodyOnly(
+  body: Uint8Array<ArrayBuffer>,
+  headers: ReceivedRequest["headers"],
+  secrets: readonly string[],
+): Promise<void> {
+  const given = bytesOfHex(readHeader(headers, "service-signature"));
+  await findMatch(
+    secrets.map((secret) => encoder.encode(secret)),
+    body,
+    [given],
+  );
+}
+
+/** Throws SignatureError if none of the signatures was made with any of the keys. */
+async function findMatch(
+  keys: readonly Uint8Array<ArrayBuffer>[],
+  signed: Uint8Array<ArrayBuffer>,
+  given: readonly Uint8Array[],
+): Promise<void> {
+  const expected = await Promise.all(keys.map((key) => hmac(key, signed)));
+  let matchCount = 0;
+  for (const wanted of expected) {
+    for (const signature of given) matchCount += isEqual(wanted, signature) ? 1 : 0;
+  }
+  if (matchCount === 0) throw new SignatureError("No signature fits the body and any of the secrets.");
+}
+
+async function hmac(key: Uint8Array<ArrayBuffer>, data: Uint8Array<ArrayBuffer>): Promise<Uint8Array> {
+  const algorithm = { name: "HMAC", hash: "SHA-256" };
+  const imported = await crypto.subtle.importKey("raw", key, algorithm, false, ["sign"]);
+  return new Uint8Array(await crypto.subtle.sign("HMAC", imported, data));
+}
+
+/** Takes the same time wherever two signatures differ. Their length is no secret. */
+function isEqual(wanted: Uint8Array, given: Uint8Array): boolean {
+  if (wanted.length !== given.length) return false;
+  let difference = 0;
+  for (let i = 0; i < wanted.length; i++) difference |= (wanted[i] ?? 0) ^ (given[i] ?? 0);
+  return difference === 0;
+}
+
+const encoder = new TextEncoder();
+
+function readBody(body: string | Uint8Array): Uint8Array<ArrayBuffer> {
+  if (typeof body === "string") return encoder.encode(body);
+  if (ArrayBuffer.isView(body)) return new Uint8Array(body);
+  throw new TypeError("body must be the raw body, as text or bytes, before anything has parsed it.");
+}
+
+function readSecrets(given: string | readonly string[]): readonly string[] {
+  const secrets = typeof given === "string" ? [given] : given;
+  const areSecrets = secrets.every(
+    (secret) => secret.startsWith(SECRET_PREFIX) && standardKey(secret).length > 0,
+  );
+  if (secrets.length > 0 && areSecrets) return secrets;
+  throw new TypeError(`secrets must be one or more signing secrets, ${SECRET_PREFIX} included.`);
+}
+
+function standardKey(secret: string): Uint8Array<ArrayBuffer> {
+  return bytesOfBase64(secret.slice(SECRET_PREFIX.length));
+}
+
+/** Throws SignatureError if the request has none. */
+function readHeader(headers: ReceivedRequest["headers"], name: string): string {
+  const value = isHeaders(headers) ? headers.get(name) : findMember(headers, name);
+  if (typeof value === "string" && value !== "") return value;
+  throw new SignatureError(`The request has no ${name}, or more than one.`);
+}
+
+/** Not by class: tests and polyfills bring classes of their own along. */
+function isHeaders(headers: ReceivedRequest["headers"]): headers is Headers {
+  return typeof headers.get === "function";
+}
+
+/** Frameworks spell the names of headers as they please. */
+function findMember<Value>(members: Readonly<Record<string, Value>>, name: string): Value | undefined {
+  const spelling = Object.keys(members).find((key) => key.toLowerCase() === name);
+  return spelling === undefined ? undefined : members[spelling];
+}
+
+/** Empty, and so the signature of nothing, if the text is no base64. */
+function bytesOfBase64(text: string): Uint8Array<ArrayBuffer> {
+  try {
+    return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  } catch {
+    return new Uint8Array();
+  }
+}
+
+/** Empty if the text is no hexadecimal. */
+function bytesOfHex(text: string): Uint8Array<ArrayBuffer> {
+  if (!/^(?:[0-9a-f]{2})+$/.test(text)) return new Uint8Array();
+  return Uint8Array.from(text.match(/../g) ?? [], (pair) => Number.parseInt(pair, 16));
+}

@@ -1,0 +1,78 @@
+import type { Socket } from "node:net";
+import { answerOf, startRawServer } from "../runtime-contract/raw-server.ts";
+import type { TestGateway } from "../support/gateway.ts";
+
+/** What befalls one request between a client and the gateway. */
+export type Fault =
+  | "none"
+  /** The gateway never hears of it, and the connection ends. */
+  | "request lost"
+  /** The gateway carries it out, and the connection ends. */
+  | "answer lost"
+  | "answer cut in half"
+  /** The gateway never hears of it, and nothing happens any more. */
+  | "request stuck"
+  | "answer stuck"
+  | "answer stuck halfway"
+  /** Somebody else answers. */
+  | { status: string; headers?: Record<string, string>; body?: string };
+
+export interface FaultyRoad {
+  url: string;
+  /** For the requests to come, one each; those beyond meet none. */
+  faults: Fault[];
+  /** What has arrived so far, head and body as they came. */
+  requests: string[];
+  /** The values of a header over all requests; empty where one has none. */
+  valuesOf(header: string): string[];
+  stop(): Promise<void>;
+}
+
+export async function startFaultyRoad(gateway: TestGateway): Promise<FaultyRoad> {
+  const faults: Fault[] = [];
+  const server = await startRawServer((socket, request) => {
+    void answer(socket, request, faults.shift() ?? "none");
+  });
+
+  async function answer(socket: Socket, request: string, fault: Fault): Promise<void> {
+    if (typeof fault !== "string") {
+      socket.write(answerOf(fault.status, fault.headers, fault.body));
+      return;
+    }
+    const forward = () => gateway.send(Buffer.from(request, "latin1"));
+    switch (fault) {
+      case "none":
+        socket.write(await forward());
+        break;
+      case "request lost":
+        socket.destroy();
+        break;
+      case "answer lost":
+        await forward();
+        socket.destroy();
+        break;
+      case "answer cut in half": {
+        const text = await forward();
+        socket.write(text.slice(0, -10), () => socket.destroy());
+        break;
+      }
+      case "request stuck":
+        break;
+      case "answer stuck":
+        await forward();
+        break;
+      case "answer stuck halfway":
+        socket.write((await forward()).slice(0, -10));
+        break;
+    }
+  }
+
+  return {
+    url: server.url,
+    faults,
+    requests: server.requests,
+    valuesOf: (header) =>
+      server.requests.map((request) => new RegExp(`\r\n${header}: (.*)\r\n`, "i").exec(request)?.[1] ?? ""),
+    stop: () => server.stop(),
+  };
+}

@@ -1,0 +1,229 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import manifest from "../../package.json";
+import { type Client, createClient, RawJson } from "../../shared/client/index.ts";
+import { CLIENT_VERSION } from "../../shared/client/send.ts";
+import { OPERATIONS } from "../../shared/contract/operations.ts";
+import { startTestGateway, TARGET_URL, type TestGateway, type TestProject } from "../support/gateway.ts";
+
+let gateway: TestGateway;
+let project: TestProject;
+let client: Client;
+const asked: Request[] = [];
+
+beforeAll(async () => {
+  gateway = await startTestGateway();
+  project = await gateway.addProject();
+  client = createClient({
+    baseUrl: `http://127.0.0.1:${gateway.port}/`,
+    apiKey: project.production,
+    fetch(url, init) {
+      asked.push(new Request(url, init));
+      return fetch(url, init);
+    },
+  });
+});
+afterAll(() => gateway.stop());
+
+const fields = { target_url: TARGET_URL, payload: { order: 7 } };
+const lastAsked = () => asked.at(-1) as Request;
+
+describe("the client", () => {
+  test("creates, reads, lists and cancels jobs", async () => {
+    const runAt = new Date(Date.now() + 3_600_000);
+    const job = await client.jobs.create({
+      ...fields,
+      run_at: runAt,
+      region: "eu-central",
+      retry_policy: { max_attempts: 2 },
+    });
+    expect(job).toMatchObject({ ...fields, run_at: runAt.toISOString(), region: "eu-central", attempts: 0 });
+    expect(await client.jobs.get(job.id)).toEqual(job);
+    expect((await client.jobs.list({ status: "queued", region: "eu-central" })).data).toMatchObject([
+      { id: job.id },
+    ]);
+    expect(await client.jobs.cancel(job.id)).toMatchObject({ id: job.id, status: "canceled" });
+    const { data } = await client.jobs.createBatch([fields, { target_url: TARGET_URL }]);
+    expect(data).toMatchObject([fields, { payload: {} }]);
+  });
+
+  test("reads, lists and retries runs", async () => {
+    const job = await client.jobs.create({ ...fields, retry_policy: { max_attempts: 1 } });
+    const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "failed" });
+    expect(await client.runs.get(runId)).toMatchObject({ id: runId, job_id: job.id, status: "failed" });
+    const retried = await client.runs.retry(runId, { idempotencyKey: "again" });
+    expect(retried).toMatchObject({ job_id: job.id, attempt: 2, status: "running" });
+    expect((await client.runs.list({ job_id: job.id })).data.map(({ id }) => id)).toEqual([
+      retried.id,
+      runId,
+    ]);
+  });
+
+  test("creates, previews, reads, lists, changes, runs and deletes schedules", async () => {
+    const { schedules } = client;
+    const { firings, plan } = await schedules.preview({
+      cron: "0 9 * * MON",
+      timezone: "Europe/Berlin",
+      from: new Date("2027-01-01T00:00:00Z"),
+      count: 1,
+    });
+    expect(firings).toMatchObject([
+      { at: "2027-01-04T08:00:00.000Z", local_time: "2027-01-04T09:00:00+01:00" },
+    ]);
+    expect(plan).toMatchObject({ active_schedules: 0, allowed: true });
+    expect(lastAsked().headers.has("idempotency-key")).toBe(false);
+    const made = await schedules.create({ ...fields, name: "weekly", cron: "0 9 * * MON" });
+    expect(made).toMatchObject({ ...fields, name: "weekly", paused: false });
+    expect(await schedules.get(made.id)).toEqual(made);
+    expect(await schedules.update(made.id, { timezone: "Asia/Tokyo" })).toMatchObject({
+      timezone: "Asia/Tokyo",
+    });
+    expect(await schedules.pause(made.id)).toMatchObject({ paused: true, next_run_at: null });
+    expect((await schedules.list({ paused: true })).data).toMatchObject([{ id: made.id }]);
+    expect((await schedules.list({ paused: false })).data).toEqual([]);
+    const job = await schedules.run(made.id, { idempotencyKey: "now" });
+    expect(await schedules.run(made.id, { idempotencyKey: "now" })).toEqual(job);
+    expect(await client.jobs.get(job.id)).toMatchObject(fields);
+    expect(await schedules.resume(made.id)).toMatchObject({ paused: false });
+    expect(await schedules.firings(made.id, { limit: 1 })).toEqual({ data: [], next_cursor: null });
+    expect(await schedules.delete(made.id)).toEqual({ id: made.id, deleted: true });
+  });
+
+  test("reads and changes the project, and reads its usage", async () => {
+    expect(await client.project.get()).toMatchObject({ id: project.id, environment: "production" });
+    const changed = await client.project.update({ name: "Schön", default_region: "us-west" });
+    expect(changed).toMatchObject({ name: "Schön", default_region: "us-west" });
+    await client.project.update({ default_region: "us-east" });
+    const usage = await client.project.usage({ period: "2024-02", region: "us-west" });
+    expect(usage).toMatchObject({ period: "2024-02", runs_total: 0, by_day: { length: 29 } });
+  });
+
+  test("has a function for every operation of the API", async () => {
+    const told = asked.map(({ method, url }) => {
+      const path = new URL(url).pathname.replace(
+        /(job|run|sch)_[0-9a-z]{26}/,
+        (_, kind: string) => `{${kind === "sch" ? "schedule" : kind}_id}`,
+      );
+      return `${method} ${path}`;
+    });
+    const operations = Object.values(OPERATIONS).map(({ method, path }) => `${method} ${path}`);
+    expect([...new Set(told)].sort()).toEqual(operations.sort());
+  });
+
+  test("sends payloads as JavaScript writes them, and raw ones with every digit", async () => {
+    const exact = '{"id":9007199254740993,"price":1.10,"s":"a b\\u00e9"}';
+    const created = [
+      (await client.jobs.create({ target_url: TARGET_URL, payload: new RawJson(exact) }).withAnswer()).answer,
+      (
+        await client.jobs
+          .createBatch([fields, { target_url: TARGET_URL, payload: new RawJson(exact) }])
+          .withAnswer()
+      ).answer,
+      (
+        await client.schedules
+          .create({ name: "raw", cron: "@daily", target_url: TARGET_URL, payload: new RawJson("{}") })
+          .then(({ id }) => client.schedules.update(id, { payload: new RawJson(exact) }).withAnswer())
+      ).answer,
+    ];
+    for (const { text } of created) expect(text).toContain(`"payload":${exact}`);
+    const job = await client.jobs.create({
+      payload: { at: new Date(0), gone: undefined },
+      target_url: TARGET_URL,
+    });
+    expect(job.payload).toEqual({ at: "1970-01-01T00:00:00.000Z" });
+  });
+
+  test.each(["", "[]", "7", "null", '{"a":1}}', '{"a":1},"region":"us-west"', "{a:1}"])(
+    "takes nothing for a raw payload that is no JSON object: %s",
+    (text) => {
+      expect(() => new RawJson(text)).toThrow(SyntaxError);
+    },
+  );
+
+  test("says who it is and which version of the API it speaks", async () => {
+    await client.project.get();
+    const { headers } = lastAsked();
+    expect(headers.get("service-version")).toBe("2026-11-01");
+    expect(headers.get("service-client")).toBe(`jobwheel-typescript/${manifest.version}`);
+    expect(CLIENT_VERSION).toBe(manifest.version);
+  });
+
+  test("tells what came with an answer, where that is wanted", async () => {
+    const own = await gateway.addProject("pro", { requestRate: 100 });
+    const other = createClient({ baseUrl: `http://127.0.0.1:${gateway.port}`, apiKey: own.development });
+    const { result, answer } = await other.project.get().withAnswer();
+    expect(result.environment).toBe("development");
+    expect(answer).toEqual({
+      status: 200,
+      requestId: expect.stringMatching(/^req_/),
+      rateLimit: { limit: 100, remaining: 99, resetSeconds: expect.any(Number) },
+      isReplayed: false,
+      text: JSON.stringify(result),
+    });
+  });
+
+  test("keeps ids and filters within their place in the URL", async () => {
+    for (const id of ["", "..", "../project", "a?b=c", "a#b", "a/b", "%zz"]) {
+      for (const call of [
+        () => client.jobs.get(id),
+        () => client.runs.get(id),
+        () => client.runs.retry(id),
+        () => client.schedules.get(id),
+        () => client.schedules.update(id, {}),
+        () => client.schedules.delete(id),
+        () => client.schedules.firings(id),
+        () => client.schedules.run(id),
+      ]) {
+        const error = await call().catch((thrown: unknown) => thrown);
+        expect(error).toMatchObject({ code: "resource_not_found" });
+      }
+    }
+    expect(await client.runs.list({ job_id: "a&status=failed" })).toEqual({ data: [], next_cursor: null });
+    expect(new URL(lastAsked().url).search).toBe("?job_id=a%26status%3Dfailed");
+  });
+
+  test("reaches a service behind a path", async () => {
+    const urls: string[] = [];
+    const behind = createClient({
+      baseUrl: "https://example.com/jobs//",
+      apiKey: project.production,
+      async fetch(url) {
+        urls.push(url);
+        return Response.json({});
+      },
+    });
+    await behind.jobs.list({ limit: 5 });
+    expect(urls).toEqual(["https://example.com/jobs/v2/jobs?limit=5"]);
+  });
+
+  test.each(["svc_live_abc\n", "", " ", "svc_live_ünicode"])(
+    "refuses a key that cannot be one: %j",
+    (apiKey) => {
+      expect(() => createClient({ baseUrl: "https://example.com", apiKey })).toThrow(TypeError);
+      expect(() => createClient({ baseUrl: "https://example.com", apiKey })).not.toThrow("svc_");
+    },
+  );
+
+  test.each(["example.com", "ftp://example.com", "https://a:b@example.com", ""])(
+    "refuses an address that cannot be the service's: %s",
+    (baseUrl) => {
+      expect(() => createClient({ baseUrl, apiKey: project.production })).toThrow(TypeError);
+    },
+  );
+
+  test("rejects what JSON cannot hold, and sends nothing", async () => {
+    const before = asked.length;
+    const call = client.jobs.create({ target_url: TARGET_URL, payload: { n: 9007199254740993n } });
+    expect(await call.catch((thrown: unknown) => thrown)).toBeInstanceOf(TypeError);
+    expect(asked.length).toBe(before);
+  });
+
+  test.each(["", " a", "a ", "ü", "x".repeat(256)])(
+    "refuses an idempotency key that would not arrive as it is: %j",
+    async (idempotencyKey) => {
+      const before = asked.length;
+      const error = await client.jobs.create(fields, { idempotencyKey }).catch((thrown: unknown) => thrown);
+      expect(error).toBeInstanceOf(TypeError);
+      expect(asked.length).toBe(before);
+    },
+  );
+});

@@ -1,0 +1,80 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { signHeaders } from "../../services/delivery/sign.ts";
+import { makeSecret } from "../../shared/domain/signing.ts";
+import { startTestGateway, TARGET_URL, type TestGateway } from "../support/gateway.ts";
+import { startFaultyRoad } from "./faulty-road.ts";
+
+let gateway: TestGateway;
+let folder: string;
+
+beforeAll(async () => {
+  gateway = await startTestGateway();
+  folder = mkdtempSync(join(tmpdir(), "jobwheel-client-"));
+});
+afterAll(async () => {
+  rmSync(folder, { recursive: true, force: true });
+  await gateway.stop();
+});
+
+const JOURNEY = join(import.meta.dir, "journey.mjs");
+const CLIENT = join(import.meta.dir, "../../shared/client/index.ts");
+const MINIFIED_BYTES_MAX = 12_000;
+
+async function build(format: "esm" | "cjs", minify = false): Promise<string> {
+  const built = await Bun.build({ entrypoints: [CLIENT], target: "browser", format, minify });
+  return (await built.outputs[0]?.text()) ?? "";
+}
+
+describe("the built client", () => {
+  test.each([
+    ["node", "modules"],
+    ["node", "sandbox"],
+    [process.execPath, "modules"],
+  ] as const)("works for a customer of %s: %s", async (runtime, mode) => {
+    const file = join(folder, mode === "sandbox" ? "client.cjs" : "client.mjs");
+    await Bun.write(file, await build(mode === "sandbox" ? "cjs" : "esm"));
+    const project = await gateway.addProject();
+    const secret = makeSecret(randomBytes);
+    const body = '{"n":1}';
+    const road = await startFaultyRoad(gateway);
+    road.faults.push("answer lost", "answer cut in half");
+    const input = {
+      baseUrl: road.url,
+      apiKey: project.production,
+      targetUrl: TARGET_URL,
+      received: { body, headers: signHeaders(body, { id: "run_1", sentAt: Date.now(), secrets: [secret] }) },
+      secret,
+    };
+    const journey = Bun.spawn([runtime, JOURNEY, mode, file, JSON.stringify(input)], { stderr: "pipe" });
+    const [said, complaint, code] = await Promise.all([
+      new Response(journey.stdout).text(),
+      new Response(journey.stderr).text(),
+      journey.exited,
+    ]);
+    await road.stop();
+    expect({ complaint, code }).toEqual({ complaint: "", code: 0 });
+    expect(JSON.parse(said)).toEqual({
+      isReplayed: true,
+      isExact: true,
+      walked: 21,
+      payloads: Array.from({ length: 20 }, (_, n) => n),
+      canceled: "canceled",
+      refused: [true, "invalid_request", "target_url"],
+      late: "TimeoutError",
+      aborted: "gone",
+      verified: body,
+      forged: "SignatureError",
+      warnings: [],
+    });
+  });
+
+  test("imports nothing and is small", async () => {
+    const code = await build("esm", true);
+    expect(new Bun.Transpiler({ loader: "js" }).scanImports(code)).toEqual([]);
+    expect(code.length).toBeLessThan(MINIFIED_BYTES_MAX);
+  });
+});
