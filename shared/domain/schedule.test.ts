@@ -64,7 +64,6 @@ describe("a change", () => {
       expect(decideChange(schedule, change, now)).toEqual({
         ...schedule,
         nextRunAt: undefined,
-        resumes: false,
       });
     }
   });
@@ -78,11 +77,10 @@ describe("a change", () => {
   });
 
   test("pauses and resumes; a paused one may be changed and stays paused", () => {
-    expect(decideChange(schedule, { paused: true }, now)).toMatchObject({ nextRunAt: null, resumes: false });
+    expect(decideChange(schedule, { paused: true }, now)).toMatchObject({ nextRunAt: null });
     const paused = { ...schedule, paused: true };
     expect(decideChange(paused, { paused: false }, now)).toMatchObject({
       nextRunAt: at("11:00:00"),
-      resumes: true,
     });
     expect(decideChange(paused, { cron: "15 * * * *" }, now)).toMatchObject({
       nextRunAt: null,

@@ -62,8 +62,6 @@ export interface Changeable {
 export interface DecidedChange extends Changeable {
   /** Undefined where the next firing stays what it is. */
   nextRunAt: number | null | undefined;
-  /** Whether it begins to count among the active ones. */
-  resumes: boolean;
 }
 
 /** What a schedule becomes by a change. Throws ApiError for a timetable that it may not have. */
@@ -73,7 +71,7 @@ export function decideChange(schedule: Changeable, change: Partial<Changeable>, 
   const paused = change.paused ?? schedule.paused;
   const isSame = cron === schedule.cron && zone.name === schedule.timezone && paused === schedule.paused;
   const nextRunAt = isSame ? undefined : paused ? null : nextInstant(timetable, now);
-  return { cron, timezone: zone.name, paused, nextRunAt, resumes: schedule.paused && !paused };
+  return { cron, timezone: zone.name, paused, nextRunAt };
 }
 
 export const FIRING_STATUSES = ["fired", "skipped_paused", "skipped_quota", "missed_outage"] as const;

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import type { Bus } from "../../../shared/bus/bus.ts";
 import type { Body } from "../../../shared/contract/json.ts";
 import { viewList } from "../../../shared/contract/list.ts";
@@ -90,6 +91,8 @@ export function scheduleRoutes(options: {
         const changed = await changeSchedule(db, scope, scheduleId, decided, request.cause());
         if (changed.kind === "limit_exceeded") throw planLimitExceeded(activeMax);
         if (changed.kind === "changed") return changed.schedule;
+        // Of two gateways that go in step the same one would lose every time.
+        await sleep(Math.random() * CHANGE_WAIT_MS_MAX);
       }
       throw new StoreUnavailable(`schedule ${scheduleId} was changed ${CHANGE_TRIES_MAX} times at once`);
     });
@@ -262,7 +265,8 @@ function readScheduleId(text: string): string {
 
 /** As far ahead as the owner of a schedule looks, and the second until it looks again. */
 const WORKER_LOOKS_AHEAD_MS = 5_000;
-const CHANGE_TRIES_MAX = 20;
+const CHANGE_TRIES_MAX = 50;
+const CHANGE_WAIT_MS_MAX = 10;
 
 function keptAnswer(status: number, answer: Buffer | null): Answer {
   if (answer === null) throw new Error("a kept answer is missing");

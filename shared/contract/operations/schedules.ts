@@ -97,7 +97,8 @@ export const SCHEDULE_OPERATIONS = {
     id: null,
     resource: "schedules",
     summary: "List schedules",
-    description: "Newest first.",
+    description:
+      "Newest first. A page of large payloads holds fewer than `limit`: `next_cursor` alone tells whether others follow.",
     query: ScheduleListParameters,
     body: null,
     status: 200,
@@ -177,7 +178,8 @@ export const SCHEDULE_OPERATIONS = {
     resource: "schedules",
     summary: "Run a schedule now",
     description:
-      "Creates one job of the schedule at once, outside its timetable, even while it is paused. A body is ignored.",
+      "Creates one job of the schedule at once, outside its timetable, even while it is paused. Its next firing stays " +
+      "what it is, and its firings do not tell of it. A body is ignored.",
     query: NO_PARAMETERS,
     body: null,
     status: 201,

@@ -132,8 +132,8 @@ describe("PATCH /v2/schedules/{id}", () => {
   });
 
   test("that many ask for at once over two gateways are all made, one after the other", async () => {
-    const { id } = await create();
-    const changes: ScheduleUpdate[] = Array.from({ length: 40 }, (_, n) =>
+    const { id } = await create({ cron: "@daily" });
+    const changes: ScheduleUpdate[] = Array.from({ length: 60 }, (_, n) =>
       n % 2 === 0 ? { cron: `${n} 0 1 1 *` } : { payload: { n } },
     );
     const answers = await Promise.all(
@@ -156,8 +156,7 @@ describe("PATCH /v2/schedules/{id}", () => {
       "SELECT count(*)::int AS n FROM audit_entries WHERE subject = $1 AND action = 'schedule.update'",
       [id],
     );
-    // The one that asks for what is so already changes nothing.
-    expect(row?.n).toBe(39);
+    expect(row?.n).toBe(60);
   });
 
   test("never makes a firing of what passed while it waited", async () => {
