@@ -102,6 +102,14 @@ describe("clock changes of other kinds", () => {
       "10-02 15:45, ~10-03 15:45, 10-04 15:15",
     ],
     [
+      "half an hour is skipped: after what was not skipped",
+      "15,40 2 * * *",
+      "Australia/Lord_Howe",
+      "2026-10-03T12:00",
+      "2026-10-04T12:00",
+      "10-03 15:40, ~15:45",
+    ],
+    [
       "half an hour is repeated: the first time only",
       "45 1 * * *",
       "Australia/Lord_Howe",
@@ -307,6 +315,12 @@ test("firings end with the year 9999 and begin with the year 0", () => {
     expect(new Date(first?.at ?? 0).toISOString()).toStartWith("000");
     expect(previousFiring(cron, zone, Date.parse("-000001-01-01T00:00:00Z"))).toBeNull();
   }
+  // In UTC the last hours of that year in New York are in the next.
+  const evening = parseCron("0 18,21 31 12 *");
+  const newYork = parseZone("America/New_York");
+  const last = nextFiring(evening, newYork, Date.parse("9999-12-31T00:00:00Z"));
+  expect(last?.at).toBe(Date.parse("9999-12-31T23:00:00Z"));
+  expect(nextFiring(evening, newYork, last?.at ?? 0)).toBeNull();
   expect(nextFiring(cron, parseZone("UTC"), Number.NaN)).toBeNull();
   expect(nextFiring(cron, parseZone("UTC"), Number.POSITIVE_INFINITY)).toBeNull();
 });

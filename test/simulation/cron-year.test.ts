@@ -66,12 +66,12 @@ describe.each(years)(`all of $year in $zone (seed ${seed})`, ({ zone: name, year
     "%s fires nothing twice and leaves nothing out under a clock that jumps",
     (expression) => {
       const cron = parseCron(expression);
-      const random = fc.sample(fc.double({ min: 0, max: 1, noNaN: true }), { seed, numRuns: 997 });
+      const random = fc.sample(fc.nat(999), { seed, numRuns: 997 });
       const fired: number[] = [];
       let dueAt = nextFiring(cron, zone, fromAt)?.at ?? toAt;
       let step = 0;
       for (let now = fromAt; now < toAt; step++) {
-        const chance = random[step % random.length] as number;
+        const chance = (random[step % random.length] as number) / 1_000;
         // Mostly on by up to six hours; now and then an hour back, or a whole day on.
         now += chance < 0.1 ? -HOUR_MS : chance > 0.98 ? DAY_MS : chance * 6 * HOUR_MS;
         while (dueAt <= Math.min(now, toAt - 1)) {

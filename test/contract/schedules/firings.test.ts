@@ -236,7 +236,9 @@ describe("GET /v2/schedules/{id}/firings", () => {
 describe("the ledger of a schedule", () => {
   /** What is done while its project is held, so that the firing comes while it waits for its turn. */
   async function passInstant<Result>(act: (cron: string) => Promise<Result>): Promise<[number, Result]> {
-    const instant = Math.ceil((Date.now() + 500) / 1_000) * 1_000;
+    // Shortly before a second begins, so that nobody waits for long.
+    await until(() => Date.now() % 1_000 > 500 && Date.now() % 1_000 < 700);
+    const instant = Math.ceil(Date.now() / 1_000) * 1_000;
     await gateway.query("BEGIN");
     await gateway.query("SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [project.no]);
     const acting = act(`${new Date(instant).getUTCSeconds()} * * * * *`);
