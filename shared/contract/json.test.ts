@@ -28,12 +28,13 @@ const invalid: [string, undefined] = ["invalid_request", undefined];
 
 test("a body has the value that JSON.parse finds, and its payload the text without white space", () => {
   fc.assert(
-    fc.property(jsonTexts, ({ spaced, plain, value }) => {
+    fc.property(jsonTexts, ({ spaced, plain }) => {
       const body = parse(`{"a":[${spaced},1] , "payload" :${spaced},"z":{"payload":0}}`, "member");
       const { payload, ...others } = body.value as Record<string, unknown>;
       expect(JSON.stringify(others)).toBe(`{"a":[${plain},1],"z":{"payload":0}}`);
       expect(body.payloadTexts).toEqual([plain]);
-      expect(payload).toEqual(Array.isArray(value) ? [] : Object(value) === value ? {} : value);
+      const shell = plain.startsWith("{") ? "{}" : plain.startsWith("[") ? "[]" : plain;
+      expect(payload).toEqual(JSON.parse(shell));
     }),
   );
 });

@@ -76,7 +76,7 @@ const runIds = createIdSource(randomBytes);
 
 /** Asks for a manual retry as the gateway does; the command is what tells the worker. */
 export async function retry(cell: Cell, project: ProjectRow, runId: string): Promise<Retried> {
-  const scope = { projectNo: project.no, environment: "production" as const };
+  const scope = { projectNo: project.no, environment: "production" as const, sinceAt: 0 };
   const retried = await retryRun(cell.db, scope, runId, runIds.next(RUN_PREFIX, cell.clock.now()));
   if (retried.kind === "retried" && retried.shard !== null) {
     const { run, region, shard } = retried;

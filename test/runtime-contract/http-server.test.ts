@@ -102,12 +102,40 @@ describe("the HTTP server", () => {
     expect(answer).toEndWith("caught");
   });
 
-  test.each([
-    ["no host", "GET / HTTP/1.1\r\n\r\n"],
-    ["both a length and chunks", post("Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n")],
-    ["a broken request line", "NONSENSE\r\n\r\n"],
-  ])("refuses %s with 400 and closes", async (_what, text) => {
-    expect(await send(text)).toStartWith("HTTP/1.1 400");
+  test.each<[string, number, string]>([
+    ["no host", 400, "GET / HTTP/1.1\r\n\r\n"],
+    [
+      "both a length and chunks",
+      400,
+      post("Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"),
+    ],
+    ["two lengths that differ", 400, post("Content-Length: 4\r\nContent-Length: 5\r\n", "abcd")],
+    ["a negative length", 400, post("Content-Length: -1\r\n")],
+    ["another coding than chunks", 400, post("Transfer-Encoding: gzip, chunked\r\n", "0\r\n\r\n")],
+    ["a folded header", 400, post("A: 1\r\n B: 2\r\n")],
+    ["a control character in a header", 400, post("A: \u0001\r\n")],
+    ["an empty line before the request", 400, `\r\n${post("")}`],
+    ["a broken request line", 400, "NONSENSE\r\n\r\n"],
+    ["a request without a version", 505, "GET /\r\n\r\n"],
+    ["another version", 505, "GET / HTTP/2.0\r\nHost: a\r\n\r\n"],
+    ["16 KB of headers", 431, post(`A: ${"a".repeat(16_384)}\r\n`)],
+    ["200 headers", 431, post("A: 1\r\n".repeat(200))],
+  ])("refuses %s by itself with a bare %d, and closes", async (_what, status, text) => {
+    expect(await send(text)).toMatch(new RegExp(`^HTTP/1.1 ${status} [^\\r]+\r\nConnection: close\r\n\r\n$`));
+  });
+
+  test.each(["FROBNICATE", "get"])("closes without an answer on the method %s", async (method) => {
+    expect(await send(`${method} / HTTP/1.1\r\nHost: a\r\n\r\n`)).toBe("");
+  });
+
+  test.each(["TRACE", "CONNECT", "PROPFIND", "QUERY"])("gives the handler the method %s", async (method) => {
+    const answer = await send(`${method} / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n`);
+    expect(answer).toContain(`"method":"${method}"`);
+  });
+
+  test("gives a path without its dots, and with slashes in the place of backslashes", async () => {
+    const answer = await send("GET /a/./b/%2e%2e\\c HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    expect(answer).toContain(`"path":"/a/c"`);
   });
 
   test("takes two equal lengths for one, and two hosts for the first, and gives both joined", async () => {

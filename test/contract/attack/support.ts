@@ -2,8 +2,8 @@ import { expect } from "bun:test";
 import net from "node:net";
 import type { TestGateway, TestProject } from "../../support/gateway.ts";
 
-/** As soon as this a new connection must be served, whatever others are doing. */
-const AT_ONCE_MS_MAX = 1_000;
+/** As soon as this a new connection must be served, whatever others are doing. What is held up waits for 10 s and more. */
+const AT_ONCE_MS_MAX = 5_000;
 const RAW_TIMEOUT_MS = 60_000;
 
 /** The lines of a request, without the empty one that ends them. */

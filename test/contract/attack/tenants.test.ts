@@ -23,7 +23,7 @@ const withId = operations.filter(([, { id }]) => id !== null);
 const parameterOf = ({ path }: Operation) => /\{(\w+)\}/.exec(path)?.[1] ?? "";
 const parameters = [...new Set(withId.map(([, operation]) => parameterOf(operation)))];
 
-const ROUNDS = 40;
+const ROUNDS = 20;
 /** What a look at a row costs more than none, at the very most. */
 const TIMING_FACTOR_MAX = 4;
 
