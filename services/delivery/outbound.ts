@@ -1,9 +1,8 @@
-import { lookup } from "node:dns";
-import { isIP, type LookupFunction } from "node:net";
-// The bare name is replaced by a stub on Bun, which ignores `lookup` and timeouts without a word.
-import { Agent, buildConnector, type Dispatcher } from "undici/index.js";
-import { type Exchange, RESPONSE_BODY_BYTES_MAX } from "../../shared/domain/run.ts";
-import { mayDial, type TargetRules } from "../../shared/domain/target.ts";
+// The bare name is replaced by a stub on Bun, which ignores `connect` and timeouts without a word.
+import { Agent, type Dispatcher } from "undici/index.js";
+import { ERROR_BYTES_MAX, type Exchange, RESPONSE_BODY_BYTES_MAX } from "../../shared/domain/run.ts";
+import type { TargetRules } from "../../shared/domain/target.ts";
+import { createDialler, type Resolve } from "./dial.ts";
 
 /** One POST to a customer's host. */
 export interface OutboundRequest {
@@ -27,13 +26,17 @@ export interface Outbound {
  * closed from the other side the POST fails although nobody has refused it.
  */
 const KEEP_ALIVE_MS = 1_500;
-const CONNECT_TIMEOUT_MS = 10_000;
 const HEADER_BYTES_MAX = 65_536;
+/** What is kept of a body: a run's error is made of it, and a character may lie across the end of that. */
+const KEPT_BYTES_MAX = 2 * ERROR_BYTES_MAX;
 
-/** The one place for requests to customers' hosts: the address that was judged is the one that is dialled. */
-export function openOutbound(rules: TargetRules): Outbound {
+/**
+ * The one place for requests to customers' hosts: the address that was judged is the one that is dialled. `resolve` is
+ * the system's unless a test has names of its own.
+ */
+export function openOutbound(rules: TargetRules, resolve?: Resolve): Outbound {
   const agent = new Agent({
-    connect: judgingConnector(rules),
+    connect: createDialler(rules, resolve),
     pipelining: 1,
     keepAliveTimeout: KEEP_ALIVE_MS,
     keepAliveMaxTimeout: KEEP_ALIVE_MS,
@@ -86,7 +89,7 @@ export function openOutbound(rules: TargetRules): Outbound {
 }
 
 async function readAnswer(response: Dispatcher.ResponseData, isStalled: () => boolean): Promise<Exchange> {
-  const chunks: Uint8Array[] = [];
+  let kept = new Uint8Array();
   let bytes = 0;
   const answer = (bodyEnd: "complete" | "enough" | "broken" | "stalled"): Exchange => ({
     kind: "answered",
@@ -96,12 +99,13 @@ async function readAnswer(response: Dispatcher.ResponseData, isStalled: () => bo
       retryAfter: header(response, "retry-after"),
       serviceNoRetry: header(response, "service-no-retry"),
     },
-    body: Buffer.concat(chunks).subarray(0, RESPONSE_BODY_BYTES_MAX),
+    body: kept,
     bodyEnd,
   });
   try {
     for await (const chunk of response.body) {
-      chunks.push(chunk);
+      // Copied, since a chunk of one byte would keep all that was received with it.
+      if (bytes < KEPT_BYTES_MAX) kept = Buffer.concat([kept, chunk.subarray(0, KEPT_BYTES_MAX - bytes)]);
       bytes += chunk.length;
       if (bytes >= RESPONSE_BODY_BYTES_MAX) {
         response.body.destroy();
@@ -114,49 +118,6 @@ async function readAnswer(response: Dispatcher.ResponseData, isStalled: () => bo
   }
 }
 
-/**
- * Judges every address that a name stands for at the moment of connecting: with one that may not be dialled, whoever
- * owns the name would choose which one is. An address in the URL itself is not looked up and is judged before.
- */
-function judgingConnector(rules: TargetRules): buildConnector.connector {
-  const connectors = new Map<number, buildConnector.connector>();
-  return (options, callback) => {
-    const port = Number(options.port || (options.protocol === "https:" ? 443 : 80));
-    const literal = options.hostname.replace(/^\[|\]$/g, "");
-    if (isIP(literal) !== 0 && !mayDial(literal, port, rules)) return callback(refusal(literal), null);
-    let connect = connectors.get(port);
-    if (connect === undefined) {
-      if (connectors.size >= CONNECTORS_MAX) connectors.clear();
-      const judge = judgingLookup(port, rules);
-      connect = buildConnector({
-        timeout: CONNECT_TIMEOUT_MS,
-        allowH2: false,
-        lookup: judge,
-      } as buildConnector.BuildOptions);
-      connectors.set(port, connect);
-    }
-    connect(options, callback);
-  };
-}
-
-/** A connector is kept for each port, because the judgement depends on it and the lookup is not told. */
-const CONNECTORS_MAX = 256;
-
-function judgingLookup(port: number, rules: TargetRules): LookupFunction {
-  return (hostname, options, callback) => {
-    lookup(hostname, { ...options, all: true }, (error, addresses) => {
-      const forbidden = error ? undefined : addresses.find(({ address }) => !mayDial(address, port, rules));
-      const fault = error ?? (forbidden === undefined ? null : refusal(forbidden.address));
-      if (options.all) return callback(fault, fault ? [] : addresses);
-      const [first] = addresses ?? [];
-      callback(fault, first?.address ?? "", first?.family ?? 4);
-    });
-  };
-}
-
-const refusal = (address: string) =>
-  new Error(`The address ${address} may not be dialled: it is not public.`);
-
 function header(response: Dispatcher.ResponseData, name: string): string | null {
   const value = response.headers[name];
   return (Array.isArray(value) ? value[0] : value) ?? null;
@@ -166,9 +127,21 @@ function faulted(message: string): Exchange {
   return { kind: "faulted", message };
 }
 
+/** What the client says of answers that it does not take, in words for whoever runs the target. */
+const WORDS: Record<string, string> = {
+  "bad response": 'The target answered "100 Continue", which it was not asked for',
+  "bad upgrade": 'The target answered "101 Switching Protocols", which it was not asked for',
+  "false == true":
+    "The target answered with a status below 200 that is not one of HTTP, or that it was not asked for",
+  "other side closed": "The target closed the connection without an answer",
+  "Headers Overflow Error": `The target sent more than ${HEADER_BYTES_MAX} bytes of headers`,
+  "Response body length does not match content-length header":
+    "The target answered with a length that is not that of its body, or with two",
+};
+
 function describe(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   const code = (error as { code?: unknown }).code;
-  const text = error.message === "" ? error.name : error.message;
+  const text = WORDS[error.message] ?? (error.message === "" ? error.name : error.message);
   return typeof code === "string" && !text.includes(code) ? `${text} (${code})` : text;
 }

@@ -3,7 +3,7 @@ import type { Bus } from "../../shared/bus/bus.ts";
 import type { Answer, AnsweredItem, Due, DueItem } from "../../shared/bus/messages.ts";
 import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import type { Region } from "../../shared/domain/scope.ts";
-import type { TargetRules } from "../../shared/domain/target.ts";
+import { hostOfTarget, type TargetRules } from "../../shared/domain/target.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
 import type { Metrics } from "../../shared/platform/metrics.ts";
@@ -13,6 +13,7 @@ import { sendHints } from "../../shared/process/hints.ts";
 import { createBatcher } from "../../shared/store/batch.ts";
 import {
   type Claim,
+  type Claimed,
   claimAttempts,
   type GrantedAttempt,
   NodeDeclaredDead,
@@ -20,7 +21,9 @@ import {
 import { type Database, StoreUnavailable } from "../../shared/store/database.ts";
 import { beatNode, declareNodeDead } from "../../shared/store/nodes.ts";
 import { type SettledItem, type Settlement, settleAttempts } from "../../shared/store/settle.ts";
+import { findTargetUrls, type JobPlace } from "../../shared/store/target-urls.ts";
 import { sendAttempt } from "./attempts.ts";
+import { JobsInFlight, NODE_LIMITS, type NodeLimits, RequestsPerHost } from "./concurrency.ts";
 import { openOutbound } from "./outbound.ts";
 import { createSigningSecrets } from "./signing-secrets.ts";
 import { createSilentBusSweep } from "./silent-bus.ts";
@@ -38,18 +41,21 @@ export interface DeliveryOptions {
   targets: TargetRules;
   attemptTimeoutMs: number;
   drainTimeoutMs: number;
+  limits?: NodeLimits;
   /** The node was declared dead: nothing of it may go on. */
   onDeclaredDead(): void;
 }
 
-/** Attempts that a node has claimed, or is claiming, at once. */
-const IN_FLIGHT_MAX = 4_000;
 const BEAT_EVERY_MS = 500;
 const CLAIM_ITEMS_MAX = 200;
 const SETTLE_ITEMS_MAX = 200;
 /** Two of each: while one waits for its fsync the next is being gathered and sent. */
 const STATEMENTS_MAX = 2;
 const ASK_AGAIN_MS = 250;
+/** A project that has its share of a full node is left alone for so long. */
+const SHARE_PAUSE_MS = 250;
+/** An attempt whose host is full is asked for again between so long and twice that. */
+const HOST_PAUSE_MS = 500;
 const WARN_EVERY_MS = 1_000;
 const DRAIN_LOOK_MS = 20;
 
@@ -61,16 +67,23 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
   const secretsOf = createSigningSecrets(db, options.seal);
   const shutdown = new AbortController();
   const sender = { outbound, clock, attemptTimeoutMs: options.attemptTimeoutMs, shutdown: shutdown.signal };
-  /** Jobs with a claim or an attempt in progress here; one that is heard of twice is claimed once. */
-  const inFlight = new Set<string>();
+  const limits = options.limits ?? NODE_LIMITS;
+  /** One that is heard of twice is claimed once. */
+  const inFlight = new JobsInFlight(limits);
+  const hosts = new RequestsPerHost(limits);
   let isDraining = false;
-  const room = () => (isDraining ? 0 : IN_FLIGHT_MAX - inFlight.size);
+  const room = () => (isDraining ? 0 : inFlight.room);
 
   const claiming = createBatcher({
     async run(claims: Claim[]) {
       metrics.claimBatchSize.observe(claims.length);
       return claimAttempts(db, nodeId, claims);
     },
+    itemsMax: CLAIM_ITEMS_MAX,
+    inFlightMax: STATEMENTS_MAX,
+  });
+  const locating = createBatcher({
+    run: (jobs: JobPlace[]) => findTargetUrls(db, jobs),
     itemsMax: CLAIM_ITEMS_MAX,
     inFlightMax: STATEMENTS_MAX,
   });
@@ -87,19 +100,29 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
 
   /** Claims one owed attempt and, if it is granted, sees it through. Null if the same is under way already. */
   async function take(region: Region, item: DueItem): Promise<Answer | null> {
-    if (inFlight.has(item.jobId)) return null;
+    const { projectNo, environment, jobId, attempt } = item;
+    if (inFlight.has(jobId)) return null;
     if (room() <= 0) return { kind: "node_full" };
-    inFlight.add(item.jobId);
+    // Not "node_full", which says that the same may be sent again at once: the node has room, though not for this.
+    if (inFlight.isShareTaken(projectNo)) return { kind: "blocked", untilAt: clock.now() + SHARE_PAUSE_MS };
+    inFlight.add(jobId, projectNo);
     let isSending = false;
     try {
-      const { projectNo, environment, jobId, attempt } = item;
-      const runId = ids.next(RUN_PREFIX, clock.now());
-      const claim = { projectNo, environment, region, jobId, attempt, runId };
-      const claimed = await untilAnswered(() => claiming.submit(claim));
-      if (claimed.kind !== "granted") return claimed;
+      const job = { projectNo, environment, region, jobId };
+      let host: string | null = null;
+      if (!hosts.mayClaimBlindly()) {
+        const url = await untilAnswered(() => locating.submit(job));
+        if (url === null) return { kind: "gone" };
+        host = hostOfTarget(url);
+        if (!hosts.mayClaimFor(host)) {
+          return { kind: "early", waitMs: HOST_PAUSE_MS * (1 + Math.random()) };
+        }
+      }
+      const granted = await claim({ ...job, attempt, runId: ids.next(RUN_PREFIX, clock.now()) }, host);
+      if (granted.kind !== "granted") return granted;
       isSending = true;
       // Whatever is thrown there is a bug; the attempt stays on this node's account until its deadline ends it.
-      send(region, item, claimed.attempt).catch((error) =>
+      send(region, item, granted.attempt).catch((error) =>
         log.error({ err: error, jobId }, "attempt.failed"),
       );
       return { kind: "granted" };
@@ -108,7 +131,19 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
       else warn("claim.failed", error);
       return null;
     } finally {
-      if (!isSending) inFlight.delete(item.jobId);
+      if (!isSending) inFlight.delete(jobId, projectNo);
+    }
+  }
+
+  /** What is granted counts at its host from then on; `host` is null where it was not known before. */
+  async function claim(wish: Claim, host: string | null): Promise<Claimed> {
+    hosts.add(host);
+    try {
+      const claimed = await untilAnswered(() => claiming.submit(wish));
+      if (claimed.kind === "granted") hosts.add(hostOfTarget(claimed.attempt.targetUrl));
+      return claimed;
+    } finally {
+      hosts.delete(host);
     }
   }
 
@@ -122,9 +157,10 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
     });
     const sending = { projectNo, environment, region, attempt, granted, secrets };
     const settlement = await sendAttempt(sending, sender);
+    hosts.delete(hostOfTarget(granted.targetUrl));
     const settled = await settle({ ...settlement, shard, attempt });
     const wasFull = room() <= 0;
-    inFlight.delete(item.jobId);
+    inFlight.delete(item.jobId, projectNo);
     if (wasFull) sendBeat();
     metrics.attemptsInFlight.set(inFlight.size);
     metrics.attemptsSettled[settlement.status].inc();

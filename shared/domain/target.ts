@@ -43,16 +43,34 @@ export function findTargetFault(text: string, rules: TargetRules): string | null
   if (UNSAFE_CHARACTERS.test(text) || !text.isWellFormed()) {
     return "must not contain blanks, backslashes, control characters or broken Unicode";
   }
-  if (url.protocol !== "https:" && !rules.allowInsecure) return "must be an https URL";
   if (authority.includes("@")) return "must not contain credentials";
-  const port = portOf(url);
+  return findOriginFault({ protocol: url.protocol, hostname: url.hostname, port: portOf(url) }, rules);
+}
+
+/** Where a URL leads, before anything is resolved. */
+export interface TargetOrigin {
+  /** As in `URL.protocol`. */
+  protocol: string;
+  /** As in `URL.hostname`: IPv4 in any spelling has become four decimal parts, names are ASCII, IPv6 is in brackets. */
+  hostname: string;
+  port: number;
+}
+
+/** What is wrong with it, as the end of a sentence about the URL; null if nothing is. */
+export function findOriginFault(
+  { protocol, hostname, port }: TargetOrigin,
+  rules: TargetRules,
+): string | null {
+  if (protocol !== "https:" && !rules.allowInsecure) return "must be an https URL";
   if (port === 0) return "must not use port 0";
-  return findHostFault(url.hostname, port, rules);
+  return findHostFault(hostname, port, rules);
 }
 
 /** True for an address that any host on the internet could have. `address` is IPv4 or IPv6 text, without brackets. */
 export function isPublicAddress(address: string): boolean {
-  if (ipaddr.IPv4.isValidFourPartDecimal(address)) return ipaddr.IPv4.parse(address).range() === "unicast";
+  if (ipaddr.IPv4.isValidFourPartDecimal(address)) {
+    return ipaddr.IPv4.parse(address).range() === "unicast" && !CLOUD_HOSTS.includes(address);
+  }
   if (!ipaddr.IPv6.isValid(address)) return false;
   const parsed = ipaddr.IPv6.parse(address);
   // Outside 2000::/3 nothing is assigned to hosts. ipaddr.js calls some of that unicast, such as ::127.0.0.1.
@@ -66,6 +84,11 @@ export function mayDial(address: string, port: number, rules: TargetRules): bool
   return !rules.own.some((own) => own.port === port && isSameHost(own.hostname, hostname));
 }
 
+/** The host of an accepted URL, the same for every spelling of it, whatever the port. */
+export function hostOfTarget(url: string): string {
+  return withoutFinalDot(URL.parse(url)?.hostname ?? "");
+}
+
 /** The address that a URL of our own stands for. */
 export function ownAddressOf(url: string): OwnAddress {
   const parsed = new URL(url);
@@ -76,6 +99,8 @@ export function ownAddressOf(url: string): OwnAddress {
 const AUTHORITY_PATTERN = /^https?:\/\/([^/?#\\]+)/i;
 // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what this looks for.
 const UNSAFE_CHARACTERS = /[\u0000-\u0020\u007f-\u00a0\\]/;
+/** Where Azure's own host answers the virtual machines on it: an address of the public kind that is not on the internet. */
+const CLOUD_HOSTS = ["168.63.129.16"];
 const GLOBAL_UNICAST = ipaddr.IPv6.parseCIDR("2000::/3");
 const PRIVATE_SUFFIXES = [".localhost", ".local", ".internal", ".onion"];
 const ADDRESS_START = /^[[0-9]/;
@@ -83,7 +108,6 @@ const LOCAL_RANGES = ["loopback", "unspecified"];
 const HOSTNAME_LENGTH_MAX = 253;
 const LABEL_LENGTH_MAX = 63;
 
-/** `hostname` as the URL parser gives it: IPv4 in any spelling has become four decimal parts, names are ASCII. */
 function findHostFault(hostname: string, port: number, rules: TargetRules): string | null {
   const host = withoutFinalDot(hostname);
   if (

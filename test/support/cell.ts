@@ -1,4 +1,5 @@
 import { randomBytes } from "node:crypto";
+import { NODE_LIMITS, type NodeLimits } from "../../services/delivery/concurrency.ts";
 import { startDelivery } from "../../services/delivery/start.ts";
 import { startWorker } from "../../services/worker/start.ts";
 import type { Bus } from "../../shared/bus/bus.ts";
@@ -46,6 +47,7 @@ export interface Cell {
     regions?: readonly Region[];
     attemptTimeoutMs?: number;
     drainTimeoutMs?: number;
+    limits?: NodeLimits;
   }): Promise<{ stop(): Promise<void> }>;
   job(project: ProjectRow, id: string, environment?: Environment): Promise<JobRow>;
   /** The job's runs, the first attempt first. */
@@ -179,6 +181,7 @@ export async function startCell(options: { bus?: Bus } = {}): Promise<Cell> {
       regions = REGIONS,
       attemptTimeoutMs = ATTEMPT_TIMEOUT_MS,
       drainTimeoutMs = 5_000,
+      limits = NODE_LIMITS,
     } = {}) {
       return remember(
         await startDelivery({
@@ -190,6 +193,7 @@ export async function startCell(options: { bus?: Bus } = {}): Promise<Cell> {
           targets: { allowInsecure: true, own: [] },
           attemptTimeoutMs,
           drainTimeoutMs,
+          limits,
           onDeclaredDead: fail,
         }),
       );
