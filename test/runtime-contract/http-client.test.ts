@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import type { LookupFunction } from "node:net";
+import { gzipSync } from "node:zlib";
 // The bare name is a stub on Bun; this is the package itself, as the delivery side imports it.
 import { Agent, buildConnector, type Dispatcher } from "undici/index.js";
 import { answerOf, type RawServer, startRawServer } from "./raw-server.ts";
@@ -131,6 +132,27 @@ describe("the HTTP client", () => {
     await until(() => server.openCount === 0);
     expect((await post(agent, server.url)).statusCode).toBe(200);
     expect(server.requests.length).toBe(2);
+  });
+
+  test("sends each POST once, or fails it, where servers close at any moment after their answer", async () => {
+    const server = await serve((socket) => {
+      socket.write(answerOf("200 OK", {}, "ok"));
+      setTimeout(() => socket.destroy(), Math.random() * 4);
+    });
+    const agent = openAgent({ keepAliveTimeout: 1_500, keepAliveMaxTimeout: 1_500 });
+    const outcomes = new Map<unknown, number>();
+    for (let count = 0; count < 500; count++) {
+      const asked = post(agent, server.url, { path: `/${count}` }).then(({ body }) => body.text());
+      const outcome = await fault(asked);
+      outcomes.set(outcome, (outcomes.get(outcome) ?? 0) + 1);
+    }
+    const paths = server.requests.map((request) => request.slice(0, request.indexOf(" HTTP")));
+    expect(new Set(paths).size).toBe(paths.length);
+    // What failed, failed as a fault of the network.
+    const known = ["no error", "UND_ERR_SOCKET", "ECONNRESET", "EPIPE"];
+    expect([...outcomes.keys()].filter((outcome) => !known.includes(String(outcome)))).toEqual([]);
+    expect(outcomes.get("no error")).toBeGreaterThan(250);
+    expect(paths.length).toBeGreaterThanOrEqual(outcomes.get("no error") ?? 0);
   });
 
   test("has more than 2,000 requests in flight at once", async () => {
@@ -279,6 +301,56 @@ describe("the HTTP client", () => {
       expect(["UND_ERR_SOCKET", "ERR_ASSERTION"]).toContain(
         (await fault(post(agent, server.url, { path }))) as string,
       );
+    }
+  });
+
+  test("reads a connection by read() and sends a request by write(), by which answers are bounded", async () => {
+    const server = await serve((socket) => socket.write(answerOf("200 OK", {}, "ok")));
+    const dial = buildConnector({});
+    const counts = { read: 0, written: 0 };
+    const agent = openAgent({
+      connect: (options, callback) =>
+        dial(options, (error, socket) => {
+          if (error !== null) return callback(error, null);
+          const read = socket.read.bind(socket);
+          socket.read = (size?: number) => {
+            const chunk = read(size);
+            counts.read += chunk?.length ?? 0;
+            return chunk;
+          };
+          const write = socket.write.bind(socket) as (...args: unknown[]) => boolean;
+          socket.write = (...args: unknown[]) => {
+            counts.written++;
+            return write(...args);
+          };
+          callback(null, socket);
+        }),
+    });
+    for (let count = 1; count <= 3; count++) {
+      await (await post(agent, server.url)).body.text();
+      expect(counts.read).toBe(count * answerOf("200 OK", {}, "ok").length);
+      expect(counts.written).toBeGreaterThanOrEqual(count);
+    }
+  });
+
+  test("does not unpack what is packed", async () => {
+    const packed = gzipSync(Buffer.alloc(10_000_000));
+    const server = await serve((socket) => {
+      socket.write(`HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: ${packed.length}\r\n\r\n`);
+      socket.write(packed);
+    });
+    const { body } = await post(openAgent(), server.url);
+    expect(Buffer.from(await body.arrayBuffer()).equals(packed)).toBe(true);
+  });
+
+  test("takes a length beside chunks, and two lengths, as faults", async () => {
+    const heads = [
+      "content-length: 2\r\ntransfer-encoding: chunked",
+      "content-length: 2\r\ncontent-length: 3",
+    ];
+    for (const head of heads) {
+      const server = await serve((socket) => socket.write(`HTTP/1.1 200 OK\r\n${head}\r\n\r\n`));
+      expect(await fault(post(openAgent(), server.url))).toBe("UND_ERR_RES_CONTENT_LENGTH_MISMATCH");
     }
   });
 

@@ -1,0 +1,100 @@
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import { JobsInFlight, RequestsPerHost } from "./concurrency.ts";
+
+const LIMITS = { attemptsMax: 100, perHostMax: 5 };
+
+/** Takes jobs of the project until it may have no more; how many it has then. */
+function fill(jobs: JobsInFlight, projectNo: number): number {
+  let count = 0;
+  while (jobs.room > 0 && !jobs.isShareTaken(projectNo)) jobs.add(`${projectNo} ${count++}`, projectNo);
+  return count;
+}
+
+describe("a node that gets full", () => {
+  test("lets one project have what it wants up to four fifths", () => {
+    const jobs = new JobsInFlight(LIMITS);
+    expect(fill(jobs, 1)).toBe(80);
+    expect(jobs.room).toBe(20);
+  });
+
+  test("has room for each project that comes while all before it stall", () => {
+    const jobs = new JobsInFlight(LIMITS);
+    expect([1, 2, 3, 4, 5].map((projectNo) => fill(jobs, projectNo))).toEqual([80, 10, 5, 3, 1]);
+    expect(jobs.room).toBe(1);
+  });
+
+  test("grants nothing beyond an equal share", () => {
+    const jobs = new JobsInFlight(LIMITS);
+    for (let projectNo = 1; projectNo <= 40; projectNo++) {
+      for (let count = 0; count < 2; count++) jobs.add(`${projectNo} ${count}`, projectNo);
+    }
+    // 40 projects and the one that asks share 100: two each, and the half does not count.
+    expect(jobs.isShareTaken(1)).toBe(false);
+    jobs.add("1 2", 1);
+    expect(jobs.isShareTaken(1)).toBe(true);
+    expect(fill(jobs, 41)).toBe(3);
+  });
+
+  test("gives shares back with the jobs that end", () => {
+    const jobs = new JobsInFlight(LIMITS);
+    fill(jobs, 1);
+    for (let count = 0; count < 80; count++) jobs.delete(`1 ${count}`, 1);
+    jobs.delete("1 0", 1);
+    expect(jobs.size).toBe(0);
+    expect(fill(jobs, 2)).toBe(80);
+  });
+});
+
+describe("the requests in flight to one host", () => {
+  test("are never more than their limit, whatever is claimed, known before or not, and in whatever order it ends", () => {
+    const step = fc.record({
+      host: fc.nat(2),
+      looksUp: fc.boolean(),
+      isGranted: fc.boolean(),
+      ends: fc.nat(9),
+    });
+    fc.assert(
+      fc.property(fc.array(step, { maxLength: 300 }), (steps) => {
+        const hosts = new RequestsPerHost(LIMITS);
+        const sent: string[] = [];
+        const claims: { host: string; counted: string | null; isGranted: boolean }[] = [];
+        for (const { host, looksUp, isGranted, ends } of steps) {
+          const name = `host ${host}`;
+          if (!looksUp && hosts.mayClaimBlindly()) claims.push({ host: name, counted: null, isGranted });
+          else if (hosts.mayClaimFor(name)) claims.push({ host: name, counted: name, isGranted });
+          else continue;
+          hosts.add(claims.at(-1)?.counted ?? null);
+          // Some claim is answered, and some request ends, while others are still under way.
+          if (ends % 2 === 0) {
+            const [claim] = claims.splice(ends % claims.length, 1);
+            if (claim?.isGranted) sent.push(claim.host) && hosts.add(claim.host);
+            if (claim !== undefined) hosts.delete(claim.counted);
+          }
+          if (ends % 3 === 0 && sent.length > 0) hosts.delete(sent.splice(ends % sent.length, 1)[0] ?? null);
+          for (const each of new Set(sent)) {
+            expect(sent.filter((other) => other === each).length).toBeLessThanOrEqual(LIMITS.perHostMax);
+          }
+        }
+        for (const claim of claims) hosts.delete(claim.counted);
+        for (const host of sent) hosts.delete(host);
+        // All is back: as many blind claims as at first.
+        let blind = 0;
+        for (; hosts.mayClaimBlindly(); blind++) hosts.add(null);
+        expect(blind).toBe(LIMITS.perHostMax);
+      }),
+    );
+  });
+
+  test("leave other hosts free", () => {
+    const hosts = new RequestsPerHost(LIMITS);
+    for (let count = 0; count < 5; count++) hosts.add("full");
+    expect([hosts.mayClaimBlindly(), hosts.mayClaimFor("full"), hosts.mayClaimFor("other")]).toEqual([
+      false,
+      false,
+      true,
+    ]);
+    hosts.delete("full");
+    expect(hosts.mayClaimFor("full")).toBe(true);
+  });
+});

@@ -1,0 +1,108 @@
+import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { answerOf, type RawServer, startRawServer } from "../../test/runtime-contract/raw-server.ts";
+import { until } from "../../test/runtime-contract/until.ts";
+import type { Resolve } from "./dial.ts";
+import { openOutbound } from "./outbound.ts";
+
+setDefaultTimeout(60_000);
+
+const closing: (() => Promise<unknown>)[] = [];
+afterEach(async () => {
+  for (const close of closing.splice(0).reverse()) await close();
+});
+
+async function serve(...args: Parameters<typeof startRawServer>): Promise<RawServer> {
+  const server = await startRawServer(...args);
+  closing.push(() => server.stop());
+  return server;
+}
+
+/** Posts, and says what came of it in one word or the words of the fault. */
+function poster(allowInsecure: boolean, resolve?: Resolve): (url: string) => Promise<string> {
+  const outbound = openOutbound({ allowInsecure, own: [{ hostname: "own.example", port: 443 }] }, resolve);
+  closing.push(() => outbound.close());
+  const signal = new AbortController().signal;
+  return async (url) => {
+    const exchange = await outbound.post({ url, headers: {}, body: "{}", timeoutMs: 5_000, signal });
+    if (exchange.kind === "answered") return `${exchange.status} ${exchange.bodyEnd}`;
+    return exchange.kind === "faulted" ? exchange.message : exchange.kind;
+  };
+}
+
+const four = (...addresses: string[]) => addresses.map((address) => ({ address, family: 4 as const }));
+
+describe("a connection to a customer's host", () => {
+  test("is made to an address that was judged, whatever the name stands for a moment later", async () => {
+    const server = await serve((socket) => socket.write(answerOf("200 OK", { connection: "close" })));
+    const asked: string[] = [];
+    const post = poster(true, async (hostname) => {
+      asked.push(hostname);
+      return asked.length === 1 ? four("127.0.0.1") : four("127.0.0.2");
+    });
+    expect(await post(`http://a.example:${server.port}/`)).toBe("200 complete");
+    expect(asked).toEqual(["a.example"]);
+    expect(await post(`http://a.example:${server.port}/`)).toContain("ECONNREFUSED 127.0.0.2");
+    expect(asked.length).toBe(2);
+  });
+
+  test.each([
+    ["the first", four("127.0.0.1", "8.8.8.8")],
+    ["the last", four("8.8.8.8", "127.0.0.1")],
+    ["an IPv6 one", [...four("8.8.8.8"), { address: "::ffff:127.0.0.1", family: 6 as const }]],
+  ])("is not made if %s of the addresses may not be dialled", async (_which, addresses) => {
+    const server = await serve((socket) => socket.write(answerOf("200 OK")));
+    expect(await poster(false, async () => addresses)(`https://a.example:${server.port}/`)).toMatch(
+      /address (::ffff:)?127\.0\.0\.1 may not be dialled/,
+    );
+    expect(server.connectionCount).toBe(0);
+  });
+
+  test("is not made without an address, and says which name it was", async () => {
+    expect(await poster(true, async () => [])("http://a.example/")).toBe(
+      "The name a.example has no address.",
+    );
+    expect(await poster(true)("http://nowhere.invalid/")).toBe(
+      "The name nowhere.invalid could not be resolved (ENOTFOUND).",
+    );
+  });
+
+  test.each([
+    ["http://public.example/", "must be an https URL"],
+    ["https://localhost/", "must have a full host name"],
+    ["https://a.localhost/", "must have a public host name"],
+    ["https://db.internal/", "must have a public host name"],
+    ["https://own.example/", "must not lead back to this service"],
+    ["https://own.example.:8443/", "must not lead back to this service"],
+    ["https://[fd00::1]/", "must lead to a public address"],
+  ])("is not made to %s, and its name is not even looked up", async (url, reason) => {
+    let asked = 0;
+    const post = poster(false, async () => {
+      asked++;
+      return four("8.8.8.8");
+    });
+    expect(await post(url)).toContain(`may not be dialled: its URL ${reason}`);
+    expect(asked).toBe(0);
+  });
+});
+
+describe("what a host sends for one answer", () => {
+  const flood = (text: string) => text.repeat(Math.ceil(2_000_000 / text.length));
+
+  test.each([
+    ["interim answers", "HTTP/1.1 103 Early Hints\r\n\r\n", /more than 1048576 bytes/],
+    ["blank lines", "\r\n", /more than 1048576 bytes/],
+    ["chunks of one byte, which are read for 64 KB", "1\r\nx\r\n", /^200 enough$/],
+  ])("is bounded: %s", async (_what, text, outcome) => {
+    const head = text.startsWith("1\r") ? "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" : "";
+    const server = await serve((socket) => socket.write(head + flood(text)));
+    expect(await poster(true)(server.url)).toMatch(outcome);
+    await until(() => server.openCount === 0);
+  });
+
+  test("is counted anew for each request on a connection", async () => {
+    const server = await serve((socket) => socket.write(answerOf("200 OK", {}, "x".repeat(60_000))));
+    const post = poster(true);
+    for (let count = 0; count < 40; count++) expect(await post(server.url)).toBe("200 complete");
+    expect(server.connectionCount).toBeLessThan(10);
+  });
+});

@@ -1,0 +1,110 @@
+import { isIP, type LookupFunction, type Socket } from "node:net";
+import { dns } from "bun";
+// The bare name is replaced by a stub on Bun, which ignores `lookup` and timeouts without a word.
+import { buildConnector } from "undici/index.js";
+import { findOriginFault, mayDial, type TargetRules } from "../../shared/domain/target.ts";
+
+export interface ResolvedAddress {
+  address: string;
+  family: 4 | 6;
+}
+
+/** Every address that a name stands for now, in the order in which they are to be tried. Throws if there is none. */
+export type Resolve = (hostname: string) => Promise<ResolvedAddress[]>;
+
+/** Name, connection and TLS together. */
+const CONNECT_TIMEOUT_MS = 10_000;
+/**
+ * What a host may send for one request: many times what is read of an answer, since chunks of one byte take six. It
+ * bounds what is neither head nor body: interim answers, blanks, chunk extensions, a status line without end.
+ */
+const ANSWER_BYTES_MAX = 1_048_576;
+/** A connector is kept for each port, because the judgement depends on it and the lookup is not told. */
+const CONNECTORS_MAX = 256;
+
+/**
+ * Connects to customers' hosts. The origin is judged again, since the rules may have changed since the URL was accepted,
+ * and then every address that its name stands for at this moment: with one that may not be dialled, whoever owns the
+ * name would choose which one is.
+ */
+export function createDialler(rules: TargetRules, resolve: Resolve = resolveName): buildConnector.connector {
+  const connectors = new Map<number, buildConnector.connector>();
+  return (options, callback) => {
+    const { protocol, hostname } = options;
+    const port = Number(options.port || (protocol === "https:" ? 443 : 80));
+    const address = hostname.replace(/^\[|\]$/g, "");
+    const isAddress = isIP(address) !== 0;
+    const host = isAddress && address.includes(":") ? `[${address}]` : hostname;
+    const fault = findOriginFault({ protocol, hostname: host, port }, rules);
+    if (fault !== null) return callback(new Error(`The target may not be dialled: its URL ${fault}.`), null);
+    // An address is not looked up, so it is judged here.
+    if (isAddress && !mayDial(address, port, rules)) return callback(refusal(address), null);
+    let connect = connectors.get(port);
+    if (connect === undefined) {
+      if (connectors.size >= CONNECTORS_MAX) connectors.clear();
+      connect = buildConnector({
+        timeout: CONNECT_TIMEOUT_MS,
+        allowH2: false,
+        lookup: judgingLookup(port, rules, resolve),
+      } as buildConnector.BuildOptions);
+      connectors.set(port, connect);
+    }
+    connect(options, (error, socket) => {
+      if (error !== null) return callback(error, null);
+      boundAnswers(socket);
+      callback(null, socket);
+    });
+  };
+}
+
+function judgingLookup(port: number, rules: TargetRules, resolve: Resolve): LookupFunction {
+  return (hostname, options, callback) => {
+    resolve(hostname).then(
+      (addresses) => {
+        const forbidden = addresses.find(({ address }) => !mayDial(address, port, rules));
+        const [first] = addresses;
+        if (forbidden !== undefined) callback(refusal(forbidden.address), []);
+        else if (first === undefined) callback(new Error(`The name ${hostname} has no address.`), []);
+        else if (options.all) callback(null, addresses);
+        else callback(null, first.address, first.family);
+      },
+      (error: unknown) => callback(error instanceof Error ? error : new Error(String(error)), []),
+    );
+  };
+}
+
+/**
+ * By c-ares, which waits for any number of names at once. The system's resolver holds a thread for each, and a few
+ * names whose servers do not answer would keep all others waiting.
+ */
+async function resolveName(hostname: string): Promise<ResolvedAddress[]> {
+  try {
+    return await dns.lookup(hostname, { backend: "c-ares" });
+  } catch (error) {
+    const { code } = error as { code?: unknown };
+    throw new Error(`The name ${hostname} could not be resolved (${String(code).replace(/^DNS_/, "")}).`);
+  }
+}
+
+/** Ends a connection on which more comes after a request than any answer that is read could take. */
+function boundAnswers(socket: Socket): void {
+  let bytes = 0;
+  const read = socket.read.bind(socket);
+  socket.read = (size?: number) => {
+    const chunk = read(size);
+    bytes += chunk?.length ?? 0;
+    if (bytes > ANSWER_BYTES_MAX && !socket.destroyed) {
+      socket.destroy(new Error(`The target sent more than ${ANSWER_BYTES_MAX} bytes for one answer.`));
+    }
+    return chunk;
+  };
+  const write = socket.write.bind(socket) as (...args: unknown[]) => boolean;
+  // One request at a time is on a socket, so whatever comes after its bytes is for it.
+  socket.write = (...args: unknown[]) => {
+    bytes = 0;
+    return write(...args);
+  };
+}
+
+const refusal = (address: string) =>
+  new Error(`The address ${address} may not be dialled: it is not public, or this service's own.`);
