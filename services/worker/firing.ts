@@ -1,11 +1,11 @@
 import { randomBytes } from "node:crypto";
 import type { Bus } from "../../shared/bus/bus.ts";
 import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
-import { decideFiring, readTimetable, type Timetable } from "../../shared/domain/schedule.ts";
+import { CATCH_UP_MS, decideFiring, readTimetable, type Timetable } from "../../shared/domain/schedule.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
 import { sendCommands } from "../../shared/process/hints.ts";
-import type { Database } from "../../shared/store/database.ts";
+import { type Database, StoreUnavailable } from "../../shared/store/database.ts";
 import {
   type DueSchedule,
   type Firing,
@@ -25,7 +25,9 @@ const FIRINGS_PER_STATEMENT_MAX = 100;
 /** While one is being synced to disk the next is on its way. */
 const STATEMENTS_IN_FLIGHT_MAX = 2;
 /** As the shards do: what appears later than SWEEP_LAG_MS behind the clock is found so often. */
-const LOOK_BACK_EVERY_MS = 60_000;
+const LOOK_ANEW_EVERY_MS = 60_000;
+/** Where a look begins that knows of none before: what is older will not fire any more, and is for `lookBack`. */
+const ANEW_BACK_MS = CATCH_UP_MS + 1_000;
 /** Where it is reached the memory begins anew, which costs each timetable one more reading. */
 const TIMETABLES_MAX = 50_000;
 
@@ -36,7 +38,7 @@ export interface FirerOptions {
   log: Log;
   /** The shard of the home region as this worker owns it now, if it does and may act on it. */
   heldOf(shard: number): HeldShard | undefined;
-  /** A timer was set, or the next look is wanted at once. */
+  /** A timer was set, or the next look of either kind is wanted at once. */
   onChange(wanted: { look: boolean }): void;
 }
 
@@ -59,9 +61,12 @@ export class Firer {
   private readonly inFlight = new Set<Promise<void>>();
   private readonly timetables = new Map<string, Timetable>();
   private readonly ids = createIdSource(randomBytes);
-  private sinceAt = Number.NEGATIVE_INFINITY;
-  private lookBackAt = 0;
+  private sinceAt = 0;
+  /** Where the last look began is of no interest to the next one. */
+  private isAnew = true;
+  private anewAt = 0;
   private hasMore = false;
+  private hasMoreBehind = false;
 
   constructor(private readonly options: FirerOptions) {
     this.wheel = new Wheel(options.clock.now());
@@ -85,7 +90,7 @@ export class Firer {
 
   /** Everything is looked for anew: a shard was acquired, or the clock was set back. */
   forget(): void {
-    this.sinceAt = Number.NEGATIVE_INFINITY;
+    this.isAnew = true;
     this.wheel = new Wheel(this.options.clock.now());
     this.timers.clear();
     this.timed = [];
@@ -98,32 +103,46 @@ export class Firer {
     await Promise.all(this.inFlight);
   }
 
-  /** Learns what comes due in these shards of the home region. */
+  /** Learns what comes due in these shards of the home region, and what has come due of late. */
   async look(shards: readonly number[]): Promise<void> {
-    const { db, clock } = this.options;
-    if (shards.length === 0) return;
-    const askedAt = clock.now();
-    if (askedAt >= this.lookBackAt) {
-      this.lookBackAt = askedAt + LOOK_BACK_EVERY_MS;
-      this.sinceAt = Number.NEGATIVE_INFINITY;
+    const askedAt = this.options.clock.now();
+    if (this.isAnew || askedAt >= this.anewAt) {
+      this.anewAt = askedAt + LOOK_ANEW_EVERY_MS;
+      this.sinceAt = askedAt - ANEW_BACK_MS;
     }
-    const rows = await listDueSchedules(db, shards, {
-      sinceAt: this.sinceAt,
-      aheadMs: AHEAD_MS,
-      limit: SCHEDULES_PER_SHARD_MAX,
-    });
-    for (const row of rows) this.learn(row);
-    this.hasMore = [...Map.groupBy(rows, ({ shard }) => shard).values()].some(
-      ({ length }) => length === SCHEDULES_PER_SHARD_MAX,
-    );
+    // From here on: whoever asks for it while this look is under way gets another one.
+    this.isAnew = false;
+    try {
+      this.hasMore = await this.learnDue(shards, this.sinceAt, AHEAD_MS);
+    } catch (error) {
+      this.isAnew = true;
+      throw error;
+    }
     // What is remembered does not need to be found again until it has fired.
-    if (!this.hasMore) this.sinceAt = Math.max(this.sinceAt, askedAt - SWEEP_LAG_MS);
+    if (!this.hasMore) this.sinceAt = askedAt - SWEEP_LAG_MS;
+  }
+
+  /**
+   * Learns what is too late to fire, so that it goes on. Apart from `look`, since it begins where the index does: while
+   * somebody holds an old snapshot the entries of all that has fired since stand in its way, and it may fail of that.
+   */
+  async lookBack(shards: readonly number[]): Promise<void> {
+    this.hasMoreBehind = await this.learnDue(shards, Number.NEGATIVE_INFINITY, -CATCH_UP_MS);
+  }
+
+  /** Answers whether some shard has more of them than were learned. */
+  private async learnDue(shards: readonly number[], sinceAt: number, aheadMs: number): Promise<boolean> {
+    if (shards.length === 0) return false;
+    const limit = SCHEDULES_PER_SHARD_MAX;
+    const rows = await listDueSchedules(this.options.db, shards, { sinceAt, aheadMs, limit });
+    for (const row of rows) this.learn(row);
     this.options.onChange({ look: false });
+    return [...Map.groupBy(rows, ({ shard }) => shard).values()].some(({ length }) => length === limit);
   }
 
   private learn(due: DueSchedule): void {
     const known = this.timers.get(due.scheduleId);
-    if (known?.due.nextRunAt === due.nextRunAt) return;
+    if (known !== undefined && isSameTurn(known.due, due)) return;
     if (known !== undefined) this.drop(known);
     const place = this.freePlaces.pop() ?? this.timed.length;
     const timer = { due, place, handle: this.wheel.insert(due.nextRunAt, place) };
@@ -147,20 +166,23 @@ export class Firer {
   private fireReady(): void {
     while (this.ready.length > 0 && this.inFlight.size < STATEMENTS_IN_FLIGHT_MAX) {
       const batch = this.ready.splice(0, FIRINGS_PER_STATEMENT_MAX);
-      const firing = this.fire(batch).finally(() => {
+      const firing = this.fire(batch).then((outcome) => {
         this.inFlight.delete(firing);
         this.fireReady();
-        if (this.hasMore && this.ready.length === 0) this.options.onChange({ look: true });
+        const isMore = this.hasMore || this.hasMoreBehind;
+        // Where nothing has moved the same would be found again, and again at once.
+        if (outcome === "moved" && isMore && this.ready.length === 0) this.options.onChange({ look: true });
       });
       this.inFlight.add(firing);
     }
   }
 
-  private async fire(batch: readonly Timer[]): Promise<void> {
+  /** Whether any of them has moved on. Does not throw. */
+  private async fire(batch: readonly Timer[]): Promise<"moved" | "unmoved" | "outage"> {
     const { db, bus, clock, log } = this.options;
     try {
       const firings = batch.flatMap((timer) => this.decide(timer) ?? []);
-      if (firings.length === 0) return;
+      if (firings.length === 0) return "unmoved";
       const fired = await fireSchedules(db, firings);
       const owed = firings.flatMap(({ projectNo, environment, jobId }, index) => {
         const outcome = fired[index];
@@ -169,15 +191,31 @@ export class Firer {
         return [{ projectNo, environment, region, shard, jobId, attempt: 1, dueAt }];
       });
       sendCommands(bus, owed, clock.now());
+      return fired.some(({ kind }) => kind !== "gone") ? "moved" : "unmoved";
     } catch (error) {
+      const isOutage = error instanceof StoreUnavailable;
+      if (!isOutage && batch.length > 1) return await this.fireOneByOne(batch);
       // Whether they have fired is not known: the next look finds those that have not.
       log.warn({ err: error, count: batch.length }, "schedules.not_fired");
-      this.sinceAt = Number.NEGATIVE_INFINITY;
+      this.isAnew = true;
+      return isOutage ? "outage" : "unmoved";
     } finally {
       for (const timer of batch) {
         if (this.timers.get(timer.due.scheduleId) === timer) this.timers.delete(timer.due.scheduleId);
       }
     }
+  }
+
+  /** The statement failed for one schedule's sake and nobody knows whose: alone, only that one fails. */
+  private async fireOneByOne(batch: readonly Timer[]): Promise<"moved" | "unmoved" | "outage"> {
+    let outcome: "moved" | "unmoved" = "unmoved";
+    for (const timer of batch) {
+      const alone = await this.fire([timer]);
+      // Every further statement would have to run into the same timeout.
+      if (alone === "outage") return alone;
+      if (alone === "moved") outcome = alone;
+    }
+    return outcome;
   }
 
   private decide({ due }: Timer): Firing | null {
@@ -186,10 +224,10 @@ export class Firer {
     if (held === undefined) return null;
     const now = clock.now();
     try {
-      const { projectNo, environment, scheduleId, nextRunAt } = due;
+      const { projectNo, environment, scheduleId, cron, timezone, nextRunAt } = due;
       const { firedFor, thenAt } = decideFiring(this.timetableOf(due), nextRunAt, now);
       const jobId = this.ids.next(JOB_PREFIX, now);
-      return { projectNo, environment, scheduleId, held, nextRunAt, firedFor, thenAt, jobId };
+      return { projectNo, environment, scheduleId, held, cron, timezone, nextRunAt, firedFor, thenAt, jobId };
     } catch (error) {
       // It was accepted once: the others must not wait for whoever finds out why it is not any more.
       log.error({ err: error, scheduleId: due.scheduleId }, "schedule.unreadable");
@@ -207,3 +245,6 @@ export class Firer {
     return timetable;
   }
 }
+
+const isSameTurn = (one: DueSchedule, other: DueSchedule) =>
+  one.nextRunAt === other.nextRunAt && one.cron === other.cron && one.timezone === other.timezone;

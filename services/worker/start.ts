@@ -41,6 +41,7 @@ export interface WorkerOptions {
 const BEAT_EVERY_MS = 500;
 const SWEEP_EVERY_MS = 1_000;
 const LOOK_EVERY_MS = 1_000;
+const LOOK_BACK_EVERY_MS = 60_000;
 const OWNERSHIP_EVERY_MS = 1_000;
 const RESCUE_EVERY_MS = 1_000;
 /** Often and little at a time, so that keys go at the pace at which they came. */
@@ -75,7 +76,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     log,
     heldOf: (shard) => (ownership.isTrusted ? shardOf(HOME_REGION, shard)?.held : undefined),
     onChange({ look }) {
-      if (look) looking.soon();
+      if (look) lookSoon();
       pumpSoon();
     },
   });
@@ -90,7 +91,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
       log.info({ count: acquired.length }, "shards.acquired");
       sweeping.soon();
       firer.forget();
-      looking.soon();
+      lookSoon();
     },
     onLost(lost) {
       for (const held of lost) {
@@ -141,7 +142,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     dispatcher.forgetNodes();
     sweeping.soon();
     firer.forget();
-    looking.soon();
+    lookSoon();
   }
 
   function learn(region: Region, shardNo: number, owed: readonly OwedAttempt[]): void {
@@ -214,11 +215,14 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
       pumpSoon();
     }),
   ];
-  const lookForSchedules = () =>
-    firer.look(
-      [...shards.values()].filter(({ held }) => held.region === HOME_REGION).map(({ held }) => held.shard),
-    );
-  const looking = repeat("schedules", LOOK_EVERY_MS, lookForSchedules, log);
+  const homeShards = () =>
+    [...shards.values()].filter(({ held }) => held.region === HOME_REGION).map(({ held }) => held.shard);
+  const looking = repeat("schedules", LOOK_EVERY_MS, () => firer.look(homeShards()), log);
+  const lookingBack = repeat("late schedules", LOOK_BACK_EVERY_MS, () => firer.lookBack(homeShards()), log);
+  function lookSoon(): void {
+    looking.soon();
+    lookingBack.soon();
+  }
   const sweeping = repeat("sweep", SWEEP_EVERY_MS, sweep, log);
   const refilling = repeat("refill", Number.POSITIVE_INFINITY, () => sweeper.refill().then(pumpSoon), log);
   const loops = [
@@ -228,6 +232,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     repeat("key purge", KEY_PURGE_EVERY_MS, purgeKeys, log),
     repeat("retention", RETENTION_EVERY_MS, retain, log),
     looking,
+    lookingBack,
     sweeping,
     refilling,
   ];

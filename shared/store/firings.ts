@@ -3,7 +3,7 @@ import { HOME_REGION, isRegionAllowed, PLANS } from "../domain/plan.ts";
 import { CATCH_UP_MS } from "../domain/schedule.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../domain/scope.ts";
 import { environmentCode, environmentOf, regionCode, regionOf } from "./codes.ts";
-import { column, type Database, instant } from "./database.ts";
+import { column, type Database, instant, textColumn } from "./database.ts";
 import type { HeldShard } from "./shards.ts";
 
 /** A schedule that comes due. Instants are milliseconds since 1970. */
@@ -18,8 +18,8 @@ export interface DueSchedule {
 }
 
 /**
- * The schedules of these shards of the home region that come due within `aheadMs`, of each shard the oldest first and at
- * most `limit`. `sinceAt` is where the look begins: what lies before it has been looked at.
+ * The schedules of these shards of the home region that come due within `aheadMs`, or did so long ago where that is
+ * negative, of each shard the oldest first and at most `limit`. `sinceAt` is where the look begins: what lies before it has been looked at.
  */
 export async function listDueSchedules(
   db: Database,
@@ -63,12 +63,14 @@ interface DueRow {
   next_run_at: number;
 }
 
-/** One schedule's turn, decided on the `nextRunAt` that it was found with. */
+/** One schedule's turn, decided on the timetable and the `nextRunAt` that it was found with. */
 export interface Firing {
   projectNo: ProjectNo;
   environment: Environment;
   scheduleId: string;
   held: HeldShard;
+  cron: string;
+  timezone: string;
   nextRunAt: number;
   /** The instant that fires now; null where all that was due is too late. */
   firedFor: number | null;
@@ -87,11 +89,12 @@ export type Fired =
 
 /**
  * Fires many schedules in one self-committing statement: for each the job, the record of the firing, and its next
- * instant, all or nothing. It is fenced by the shards' epochs, and compare-and-set on the instant that was next: a
- * pause, a change or a deletion that was answered before leaves nothing to fire. The record is unique for a schedule and
- * its instant, whatever else fails. What is due or too late is judged by the database's clock as well: a worker whose
- * clock is wrong would fire what is to come, and pass over what is due. Lock order: fence, schedules by id; the quota is read without a lock, as by a
- * creation.
+ * instant, all or nothing. It is fenced by the shards' epochs, and compare-and-set on the instant that was next and on
+ * the timetable: a pause, a change or a deletion that was answered before leaves nothing to fire, and a change that
+ * leaves the instant as it was does not let the timetable of before say what follows it. The record is unique for a
+ * schedule and its instant, whatever else fails. What is due or too late is judged by the database's clock as well: a
+ * worker whose clock is wrong would fire what is to come, and pass over what is due. Lock order: fence, schedules by id;
+ * the quota is read without a lock, as by a creation.
  */
 export async function fireSchedules(db: Database, firings: readonly Firing[]): Promise<Fired[]> {
   const rows = await db.run<FiredRow>("fire_schedules", FIRE, [
@@ -104,6 +107,8 @@ export async function fireSchedules(db: Database, firings: readonly Firing[]): P
     column(firings.map((firing) => (firing.firedFor === null ? null : instant(firing.firedFor)))),
     column(firings.map((firing) => (firing.thenAt === null ? null : instant(firing.thenAt)))),
     column(firings.map((firing) => idToUuid(firing.jobId))),
+    textColumn(firings.map((firing) => firing.cron)),
+    textColumn(firings.map((firing) => firing.timezone)),
   ]);
   const fired: Fired[] = firings.map(() => ({ kind: "gone" }));
   for (const row of rows) {
@@ -126,8 +131,9 @@ const FIRE = `
 WITH item AS MATERIALIZED (
   SELECT i.*
     FROM unnest($1::int[], $2::smallint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::timestamptz[], $7::timestamptz[],
-                $8::timestamptz[], $9::uuid[])
-         WITH ORDINALITY AS i (project_no, environment, schedule_id, shard, epoch, next_run_at, fired_for, then_at, job_id, n)
+                $8::timestamptz[], $9::uuid[], $10::text[], $11::text[])
+         WITH ORDINALITY AS i (project_no, environment, schedule_id, shard, epoch, next_run_at, fired_for, then_at, job_id,
+                               cron, timezone, n)
 ), fence AS MATERIALIZED (
   SELECT s.shard, s.epoch
     FROM (SELECT DISTINCT shard, epoch FROM item) i
@@ -141,7 +147,7 @@ WITH item AS MATERIALIZED (
          SELECT s.project_no, s.environment, s.id, s.target_url, s.payload, s.max_attempts, s.base_seconds, s.cap_seconds
            FROM schedules s
           WHERE s.project_no = i.project_no AND s.environment = i.environment AND s.id = i.schedule_id
-            AND s.next_run_at = i.next_run_at
+            AND s.next_run_at = i.next_run_at AND s.cron = i.cron AND s.timezone = i.timezone
             FOR NO KEY UPDATE) s
    WHERE coalesce(i.fired_for <= now() + ${CLOCK_TOLERANCE}, i.next_run_at <= now() + ${CLOCK_TOLERANCE} - ${CATCH_UP})
 ), moved AS (

@@ -371,7 +371,7 @@ WITH open AS MATERIALIZED (
     FROM open WHERE run_id IS NOT NULL AND node_id IS NULL
 ), unplanned AS (
   UPDATE runs r SET next_retry_at = NULL FROM open
-   WHERE open.run_id IS NULL AND r.job_id = open.job_id AND r.attempt = open.attempt - 1
+   WHERE open.run_id IS NULL AND r.job_id = open.job_id AND r.attempt = open.attempt - 1 AND r.id >= $3
   RETURNING r.attempt
 ), audited AS (
   INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject)

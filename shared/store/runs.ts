@@ -224,7 +224,7 @@ WITH asked AS MATERIALIZED (
 ), unplanned AS (
   UPDATE runs r SET next_retry_at = NULL
     FROM decided d
-   WHERE d.outcome = 'retried' AND d.was_queued AND r.job_id = d.job_id AND r.attempt = d.attempt - 1
+   WHERE d.outcome = 'retried' AND d.was_queued AND r.job_id = d.job_id AND r.attempt = d.attempt - 1 AND r.id >= $3
   RETURNING r.attempt
 ), reopened AS (
   DELETE FROM ended_jobs e USING decided d
@@ -264,8 +264,8 @@ interface RetryRow {
 
 /**
  * Takes back the plan of the attempt that is not to follow by itself any more. Whoever changed the job did so already
- * if that run stood in the statement's snapshot; it does not if the statement had to wait for the very settlement that
- * recorded it.
+ * if that run stood in the statement's snapshot, and it looked only at tables of runs that are not older than what it
+ * knows. It did not if it had to wait for the very settlement that recorded the run, or if a clock was set back.
  */
 export async function unplanRetry(db: Database, scope: Scope, jobId: string, attempt: number): Promise<void> {
   await db.run(

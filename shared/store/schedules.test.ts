@@ -90,6 +90,8 @@ const firingOf = (schedule: ScheduleToCreate, wish: Partial<Firing> = {}): Firin
   environment: schedule.environment,
   scheduleId: schedule.id,
   held,
+  cron: schedule.cron,
+  timezone: schedule.timezone,
   nextRunAt: schedule.nextRunAt ?? 0,
   firedFor: schedule.nextRunAt,
   thenAt: (schedule.nextRunAt ?? 0) + MINUTE_MS,

@@ -1,0 +1,116 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { ERROR_BYTES_MAX } from "../../shared/domain/run.ts";
+import type { ProjectRow } from "../../shared/store/projects.ts";
+import { repeatedArrivals, until, untilAllEnded, untilEnded } from "../flow/support.ts";
+import { countFds } from "../runtime-contract/until.ts";
+import { type Cell, startCell } from "../support/cell.ts";
+import { startTarget } from "../support/target.ts";
+import { HOSTILE_KINDS, type HostileTarget } from "../support/target-hostile.ts";
+
+setDefaultTimeout(120_000);
+
+const ATTEMPT_TIMEOUT_MS = 2_500;
+const CAP_SECONDS = 1;
+/** What a busy machine may add to a deadline. */
+const SLACK_MS = 5_000;
+const NEIGHBOUR_JOBS = 40;
+/** The pool of the cell, which opens them as they are needed. */
+const DATABASE_CONNECTIONS = 16;
+
+/** One job for each kind, all at once, beside a neighbour whose target is as it should be. */
+let cell: Cell;
+let project: ProjectRow;
+let neighbour: ProjectRow;
+const good = startTarget();
+const targets = new Map<string, HostileTarget>();
+const ids = new Map<string, string>();
+let fdsBefore = 0;
+
+beforeAll(async () => {
+  cell = await startCell();
+  await cell.startWorker();
+  await cell.startDelivery({ attemptTimeoutMs: ATTEMPT_TIMEOUT_MS });
+  project = await cell.addProject();
+  neighbour = await cell.addProject();
+  for (const [name, kind] of Object.entries(HOSTILE_KINDS)) targets.set(name, await kind.start());
+  const [warmUp = ""] = await cell.addJobs(neighbour, [{ targetUrl: good.url }]);
+  await untilEnded(cell, neighbour, warmUp);
+  fdsBefore = countFds();
+  for (const [name, target] of targets) {
+    const wish = { targetUrl: target.url, maxAttempts: 2, baseSeconds: CAP_SECONDS, capSeconds: CAP_SECONDS };
+    const [id = ""] = await cell.addJobs(project, [wish]);
+    ids.set(name, id);
+  }
+});
+afterAll(async () => {
+  await cell.stop();
+  await good.stop();
+  for (const target of targets.values()) await target.stop();
+});
+
+describe("beside hostile targets", () => {
+  test("a neighbour's jobs are all delivered, each with its first attempt", async () => {
+    for (let count = 0; count < NEIGHBOUR_JOBS; count++) {
+      const [id = ""] = await cell.addJobs(neighbour, [{ targetUrl: good.url, maxAttempts: 1 }]);
+      expect(await untilEnded(cell, neighbour, id)).toMatchObject({ status: "succeeded", attempts: 1 });
+    }
+    expect(repeatedArrivals(good.arrivals)).toEqual([]);
+  });
+});
+
+describe("a target that", () => {
+  test.each(Object.keys(HOSTILE_KINDS))("%s has the runs that it earned", async (name) => {
+    const expected = HOSTILE_KINDS[name]?.run;
+    const id = ids.get(name) ?? "";
+    const attempts = expected?.status === "succeeded" ? 1 : 2;
+    const job = await untilEnded(cell, project, id);
+    expect(job).toMatchObject({ status: attempts === 1 ? "succeeded" : "failed", attempts });
+    const runs = await cell.runs(project, id);
+    expect(runs.length).toBe(attempts);
+    for (const run of runs) {
+      expect(run).toMatchObject({ status: expected?.status, responseStatus: expected?.responseStatus });
+      if (expected?.error === null) expect(run.error).toBeNull();
+      else expect(run.error ?? "").toMatch(expected?.error ?? /nothing/);
+      // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what this looks for.
+      expect(run.error ?? "").not.toMatch(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/);
+      expect(Buffer.byteLength(run.error ?? "")).toBeLessThanOrEqual(ERROR_BYTES_MAX);
+      expect(run.durationMs ?? Number.NaN).toBeLessThan(ATTEMPT_TIMEOUT_MS + SLACK_MS);
+      if (run.status === "timed_out") {
+        // The deadline counts from the recorded start, the duration from when it could be sent.
+        expect(run.durationMs).toBeGreaterThan(ATTEMPT_TIMEOUT_MS / 2);
+      }
+    }
+    // Whatever it asks for, the wait stays within the policy's cap.
+    const [first] = runs;
+    if (attempts === 2 && first !== undefined) {
+      const waitMs = (first.nextRetryAt ?? Number.NaN) - first.startedAt - (first.durationMs ?? 0);
+      expect(waitMs).toBeGreaterThanOrEqual(-SLACK_MS);
+      expect(waitMs).toBeLessThanOrEqual(CAP_SECONDS * 1_000 + SLACK_MS);
+    }
+    // No request was sent twice by itself.
+    expect(targets.get(name)?.requestCount ?? 0).toBeLessThanOrEqual(attempts);
+  });
+});
+
+describe("once all attempts at hostile targets have ended", () => {
+  test("every permit has come back, each exactly once", async () => {
+    await untilAllEnded(cell, project, [...ids.values()]);
+    const runs = await Promise.all([...ids.values()].map((id) => cell.runs(project, id)));
+    const [flow] = await cell.db.run<Record<string, number>>(
+      "flow_of_project",
+      "SELECT development_jobs + production_jobs AS in_use, returned::int AS returned FROM flows WHERE project_no = $1",
+      [project.no],
+    );
+    expect(flow).toEqual({ in_use: 0, returned: runs.flat().length });
+  });
+
+  test("no connection is left at any of them, and no descriptor here", async () => {
+    await untilAllEnded(cell, project, [...ids.values()]);
+    for (const [name, target] of targets) {
+      await until(() => target.openCount === 0).catch(() => {
+        throw new Error(`${target.openCount} connections are open at the target that ${name}`);
+      });
+    }
+    await until(() => countFds() <= fdsBefore + DATABASE_CONNECTIONS);
+  });
+});

@@ -1,0 +1,83 @@
+import { untilAllEnded } from "../flow/support.ts";
+import { countFds } from "../runtime-contract/until.ts";
+import { startCell } from "../support/cell.ts";
+
+/**
+ * A delivery node under attack, in a process of its own, so that what it holds is not its targets'. The arguments are how
+ * many attempts to warm up with, how many follow, in how many rounds, and the targets' URLs. It prints a line of JSON
+ * before the first round and after each.
+ */
+
+export interface AttackRound {
+  /** Since the warm-up. */
+  attempts: number;
+  rssBytes: number;
+  heapBytes: number;
+  /** Descriptors beyond those that the service had at first and those of the database's pool. */
+  fdsLeft: number;
+}
+
+const ATTEMPT_TIMEOUT_MS = 1_000;
+/** So many jobs are created at once, each with one attempt. */
+const BATCH_JOBS = 500;
+/** Connections that were never taken are given up within this, and idle ones are closed. */
+const QUIET_MS_MAX = 20_000;
+const QUIET_LOOK_MS = 100;
+const MEMORY_LOOKS = 20;
+/** The pool of the cell, which opens them as they are needed. */
+const DATABASE_CONNECTIONS = 16;
+
+const [warmUpText, attemptsText, roundsText, ...urls] = process.argv.slice(2);
+const [warmUp, attempts, rounds] = [Number(warmUpText), Number(attemptsText), Number(roundsText)];
+const cell = await startCell();
+const fdsBefore = countFds();
+await cell.startWorker();
+await cell.startDelivery({ attemptTimeoutMs: ATTEMPT_TIMEOUT_MS });
+const project = await cell.addProject();
+await cell.db.run("set_limit", "UPDATE flows SET concurrency = 400 WHERE project_no = $1", [project.no]);
+
+await attack(warmUp);
+for (let round = 0, done = 0; round <= rounds; round++) {
+  await untilQuiet();
+  const { rss, heapUsed } = await measureMemory();
+  const line: AttackRound = {
+    attempts: done,
+    rssBytes: rss,
+    heapBytes: heapUsed,
+    fdsLeft: Math.max(0, countFds() - fdsBefore - DATABASE_CONNECTIONS),
+  };
+  console.log(JSON.stringify(line));
+  if (round < rounds) await attack(attempts / rounds);
+  done += attempts / rounds;
+}
+await cell.stop();
+
+async function attack(count: number): Promise<void> {
+  for (let begun = 0; begun < count; begun += BATCH_JOBS) {
+    const jobs = Array.from({ length: Math.min(BATCH_JOBS, count - begun) }, (_, index) => ({
+      targetUrl: urls[index % urls.length] ?? "",
+      maxAttempts: 1,
+    }));
+    await untilAllEnded(cell, project, await cell.addJobs(project, jobs));
+  }
+}
+
+/** Waits until no more descriptors are open than at first, or for as long as that may take. */
+async function untilQuiet(): Promise<void> {
+  const giveUpAt = performance.now() + QUIET_MS_MAX;
+  while (countFds() > fdsBefore + DATABASE_CONNECTIONS && performance.now() < giveUpAt) {
+    await Bun.sleep(QUIET_LOOK_MS);
+  }
+}
+
+/** The least of several looks: freed pages go back to the system one after the other, with each collection some more. */
+async function measureMemory(): Promise<NodeJS.MemoryUsage> {
+  let least = process.memoryUsage();
+  for (let look = 0; look < MEMORY_LOOKS; look++) {
+    Bun.gc(true);
+    await Bun.sleep(QUIET_LOOK_MS);
+    const now = process.memoryUsage();
+    if (now.rss < least.rss) least = now;
+  }
+  return least;
+}

@@ -1,0 +1,86 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import net from "node:net";
+import { join } from "node:path";
+import type { TlsOptions } from "node:tls";
+import { type Authority, makeAuthority } from "../runtime-contract/certificates.ts";
+import { answerOf, type RawServer, startRawServer } from "../runtime-contract/raw-server.ts";
+
+setDefaultTimeout(60_000);
+
+/** A name that its certificate is for; all names lead to this machine. */
+const NAME = "right.example";
+
+let authority: Authority;
+beforeAll(() => {
+  authority = makeAuthority();
+});
+afterAll(() => authority.remove());
+
+/** What comes of a POST by a process that trusts the authority, and what the host got to read of it. */
+async function postTo(tls: TlsOptions): Promise<{ outcome: string; requests: string[] }> {
+  const server: RawServer = await startRawServer((socket) => socket.write(answerOf("200 OK")), { tls });
+  try {
+    return { outcome: await postFromElsewhere(`https://${NAME}:${server.port}/`), requests: server.requests };
+  } finally {
+    await server.stop();
+  }
+}
+
+async function postFromElsewhere(url: string): Promise<string> {
+  // Whom a process trusts is read once, at its start.
+  const child = Bun.spawn([process.execPath, join(import.meta.dir, "post.ts"), url], {
+    env: { ...process.env, NODE_EXTRA_CA_CERTS: authority.certPath },
+    stdout: "pipe",
+    stderr: "inherit",
+  });
+  const text = await new Response(child.stdout).text();
+  await child.exited;
+  return text.trim();
+}
+
+describe("a target over TLS", () => {
+  test("with a certificate for its name is sent its request", async () => {
+    const { outcome, requests } = await postTo(authority.issue(`DNS:${NAME}`));
+    expect([outcome, requests.length]).toEqual(["200 complete", 1]);
+  });
+
+  test.each([
+    [
+      "a certificate for another name",
+      () => authority.issue("DNS:wrong.example"),
+      "ERR_TLS_CERT_ALTNAME_INVALID",
+    ],
+    [
+      "a certificate for its address alone",
+      () => authority.issue("IP:127.0.0.1"),
+      "ERR_TLS_CERT_ALTNAME_INVALID",
+    ],
+    ["a certificate that has expired", () => authority.issue(`DNS:${NAME}`, -1), "CERT_HAS_EXPIRED"],
+    [
+      "a certificate that it signed itself",
+      () => authority.selfSigned(`DNS:${NAME}`),
+      "DEPTH_ZERO_SELF_SIGNED_CERT",
+    ],
+  ])("with %s is sent nothing, and the fault says why", async (_what, issue, code) => {
+    const { outcome, requests } = await postTo(issue());
+    expect(outcome).toContain(code);
+    expect(requests).toEqual([]);
+  });
+
+  test("that is none is sent nothing but the beginning of a handshake", async () => {
+    const heard: Buffer[] = [];
+    const server = net.createServer((socket) =>
+      socket
+        .on("error", () => {})
+        .on("data", (chunk) => {
+          heard.push(Buffer.from(chunk));
+          socket.end(answerOf("200 OK"));
+        }),
+    );
+    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+    const { port } = server.address() as net.AddressInfo;
+    expect(await postFromElsewhere(`https://${NAME}:${port}/secret-path`)).not.toContain("200");
+    expect(Buffer.concat(heard).toString("latin1")).not.toContain("secret-path");
+    server.close();
+  });
+});

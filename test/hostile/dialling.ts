@@ -1,0 +1,106 @@
+import net from "node:net";
+import { type Outbound, openOutbound } from "../../services/delivery/outbound.ts";
+import { ownAddressOf } from "../../shared/domain/target.ts";
+import {
+  OWN_URL,
+  PUBLIC_FOUR,
+  PUBLIC_SIX,
+  REFUSED_HOSTS,
+  REFUSED_URLS,
+  SPECIAL_ADDRESSES,
+} from "./addresses.ts";
+
+/**
+ * Dials all that may not be dialled, beside canaries on every address of this machine, and prints what came of it. Run in
+ * a network of its own, in which the special addresses stand on the loopback interface, it hears at those as well. The
+ * argument is the canaries' port, 0 on a network that others have too.
+ */
+
+export interface Dialling {
+  /** What a canary heard, by the address at which it heard it: how many connections. */
+  heard: Record<string, number>;
+  /** What was sent although it should have been refused. */
+  notRefused: string[];
+  dialled: number;
+  /** How often the rebinding name was asked for, and what came of its two requests. */
+  rebinding: { lookups: number; messages: string[] };
+  /** Where requests arrived that were allowed to: the canaries can hear. */
+  control: Record<string, number>;
+}
+
+const TIMEOUT_MS = 2_000;
+
+let port = Number(process.argv[2]);
+/** Else the public addresses are those of others, who are left alone. */
+const isAlone = port !== 0;
+let heard: Record<string, number> = {};
+for (const host of ["0.0.0.0", "::"]) {
+  const server = net.createServer((socket) => {
+    const address = (socket.localAddress ?? "").replace("::ffff:", "");
+    heard[address] = (heard[address] ?? 0) + 1;
+    socket.destroy();
+  });
+  await new Promise<void>((resolve) => server.listen({ port, host, ipv6Only: host === "::" }, resolve));
+  port = (server.address() as net.AddressInfo).port;
+}
+
+const addresses = new Map<string, string[]>();
+let lookups = 0;
+const resolve = async (hostname: string) => {
+  lookups++;
+  const answers = addresses.get(hostname) ?? [isAlone ? PUBLIC_FOUR : "127.0.0.1"];
+  return answers.map((address) => ({ address, family: net.isIPv6(address) ? (6 as const) : (4 as const) }));
+};
+const rules = { allowInsecure: false, own: [ownAddressOf(OWN_URL)] };
+const outbound = openOutbound(rules, resolve);
+const notRefused: string[] = [];
+let dialled = 0;
+
+for (const host of REFUSED_HOSTS) await dial(`https://${host}:${port}/`);
+// Some of these lead to a public host once they are parsed; what counts is that they lead nowhere else.
+for (const url of REFUSED_URLS) await post(outbound, url);
+for (const [index, address] of SPECIAL_ADDRESSES.entries()) {
+  const publicOne = net.isIPv6(address) ? PUBLIC_SIX : PUBLIC_FOUR;
+  for (const [place, answers] of [[address], [publicOne, address], [address, publicOne]].entries()) {
+    const name = `answer-${index}-${place}.example`;
+    addresses.set(name, answers);
+    await dial(`https://${name}:${port}/`, answers.join(" and "));
+  }
+}
+const whileRefusing = heard;
+
+heard = {};
+lookups = 0;
+const messages: string[] = [];
+for (const answer of isAlone ? [PUBLIC_FOUR, "127.0.0.1"] : []) {
+  // Between the two requests, and between any judgement and its dialling, the name is given another address.
+  addresses.set("rebinding.example", [answer]);
+  const posted = post(outbound, `https://rebinding.example:${port}/`);
+  queueMicrotask(() => addresses.set("rebinding.example", ["127.0.0.1"]));
+  messages.push(await posted);
+}
+const rebinding = { lookups, messages };
+if (isAlone) {
+  for (const address of ["127.0.0.1", "10.0.0.1", "169.254.169.254", "[fd00::1]"]) {
+    await post(openOutbound({ allowInsecure: true, own: [] }), `http://${address}:${port}/`);
+  }
+  await post(outbound, `https://${PUBLIC_FOUR}:${port}/`);
+  await post(outbound, `https://[${PUBLIC_SIX}]:${port}/`);
+}
+
+const result: Dialling = { heard: whileRefusing, notRefused, dialled, rebinding, control: heard };
+console.log(JSON.stringify(result));
+process.exit(0);
+
+async function dial(url: string, what = url): Promise<void> {
+  dialled++;
+  const message = await post(outbound, url);
+  if (!/may not be dialled|cannot be parsed|Invalid URL/.test(message))
+    notRefused.push(`${what}: ${message}`);
+}
+
+async function post(by: Outbound, url: string): Promise<string> {
+  const signal = new AbortController().signal;
+  const exchange = await by.post({ url, headers: {}, body: "{}", timeoutMs: TIMEOUT_MS, signal });
+  return exchange.kind === "faulted" ? exchange.message : exchange.kind;
+}

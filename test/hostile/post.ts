@@ -1,0 +1,24 @@
+import { openOutbound } from "../../services/delivery/outbound.ts";
+
+/** Sends one POST to the URL that is its argument, where every name leads to this machine, and prints what came of it. */
+
+const TIMEOUT_MS = 10_000;
+
+const outbound = openOutbound({ allowInsecure: true, own: [] }, async () => [
+  { address: "127.0.0.1", family: 4 },
+]);
+const exchange = await outbound.post({
+  url: process.argv[2] ?? "",
+  headers: {},
+  body: "{}",
+  timeoutMs: TIMEOUT_MS,
+  signal: new AbortController().signal,
+});
+console.log(
+  exchange.kind === "answered"
+    ? `${exchange.status} ${exchange.bodyEnd}`
+    : exchange.kind === "faulted"
+      ? exchange.message
+      : exchange.kind,
+);
+process.exit(0);

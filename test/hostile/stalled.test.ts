@@ -1,0 +1,75 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { repeatedArrivals, until, untilAllEnded } from "../flow/support.ts";
+import { startRawServer } from "../runtime-contract/raw-server.ts";
+import { type Cell, startCell } from "../support/cell.ts";
+import { startTarget } from "../support/target.ts";
+import { startBlackhole } from "../support/target-hostile.ts";
+
+setDefaultTimeout(120_000);
+
+const STALLED_EACH = 100;
+const GOOD_JOBS = 200;
+/** Longer than the neighbours can take, and short enough to see the stalled ones end. */
+const ATTEMPT_TIMEOUT_MS = 15_000;
+
+let cell: Cell;
+beforeAll(async () => {
+  cell = await startCell();
+  await cell.startWorker();
+  await cell.startDelivery({ attemptTimeoutMs: ATTEMPT_TIMEOUT_MS });
+});
+afterAll(() => cell.stop());
+
+describe("300 attempts that stall in three ways", () => {
+  test("stop no attempt at other targets, and are ended and let go of at their deadline", async () => {
+    const silent = await startRawServer(() => {});
+    const blackhole = await startBlackhole();
+    const good = startTarget();
+    const urls = [silent.url, silent.url.replace("http:", "https:"), blackhole.url];
+    const stalled = await cell.addProject();
+    const stalledIds = await cell.addJobs(
+      stalled,
+      Array.from({ length: STALLED_EACH * urls.length }, (_, index) => ({
+        targetUrl: urls[index % urls.length] ?? "",
+        maxAttempts: 1,
+      })),
+    );
+    const inFlight = () => countRunning(stalled.no);
+    await until(async () => (await inFlight()) === stalledIds.length);
+    await until(() => silent.openCount === 2 * STALLED_EACH);
+
+    const neighbour = await cell.addProject();
+    const goodIds = await cell.addJobs(
+      neighbour,
+      Array.from({ length: GOOD_JOBS }, () => ({ targetUrl: good.url, maxAttempts: 1 })),
+    );
+    await good.until((arrivals) => arrivals.length === GOOD_JOBS);
+    // All of them went through while nothing of what stalls had ended.
+    expect(await inFlight()).toBe(stalledIds.length);
+    expect(new Set(await untilAllEnded(cell, neighbour, goodIds))).toEqual(new Set(["succeeded"]));
+    expect(repeatedArrivals(good.arrivals)).toEqual([]);
+
+    expect(new Set(await untilAllEnded(cell, stalled, stalledIds))).toEqual(new Set(["failed"]));
+    await until(() => silent.openCount === 0);
+    expect(await countPermits(stalled.no)).toEqual({ in_use: 0, returned: stalledIds.length });
+    await Promise.all([silent.stop(), blackhole.stop(), good.stop()]);
+  });
+});
+
+async function countRunning(projectNo: number): Promise<number> {
+  const [row] = await cell.db.run<{ count: number }>(
+    "running_of_project",
+    "SELECT count(*)::int AS count FROM open_jobs WHERE project_no = $1 AND node_id IS NOT NULL",
+    [projectNo],
+  );
+  return row?.count ?? 0;
+}
+
+async function countPermits(projectNo: number): Promise<{ in_use: number; returned: number } | undefined> {
+  const [row] = await cell.db.run<{ in_use: number; returned: number }>(
+    "permits_of_project",
+    "SELECT development_jobs + production_jobs AS in_use, returned::int AS returned FROM flows WHERE project_no = $1",
+    [projectNo],
+  );
+  return row;
+}

@@ -1,0 +1,26 @@
+import { join } from "node:path";
+import { HOSTILE_KINDS } from "../support/target-hostile.ts";
+import type { AttackRound } from "./attack.ts";
+
+/** Attacks a delivery node of its own with targets of every hostile kind; what it held before and after each round. */
+export async function measureAttack(wish: {
+  warmUp: number;
+  attempts: number;
+  rounds: number;
+}): Promise<{ rounds: AttackRound[]; openCount: number }> {
+  const targets = await Promise.all(Object.values(HOSTILE_KINDS).map((kind) => kind.start()));
+  try {
+    const numbers = [wish.warmUp, wish.attempts, wish.rounds].map(String);
+    const urls = targets.map((target) => target.url);
+    const child = Bun.spawn([process.execPath, join(import.meta.dir, "attack.ts"), ...numbers, ...urls], {
+      stdout: "pipe",
+      stderr: "inherit",
+    });
+    const lines = (await new Response(child.stdout).text()).trim().split("\n");
+    if ((await child.exited) !== 0) throw new Error("the node under attack ended badly");
+    const openCount = targets.reduce((sum, target) => sum + target.openCount, 0);
+    return { rounds: lines.map((line) => JSON.parse(line)), openCount };
+  } finally {
+    for (const target of targets) await target.stop();
+  }
+}
