@@ -224,7 +224,11 @@ describe("pages of runs", () => {
             status === "succeeded" ? {} : { ...failedWith(isLast ? "over" : { dueAt: 0 }), status };
           await settleAttempts(store.db, [settlementOf(started, wish)]);
         }
-        const run = await findRun(store.db, { projectNo: owner, environment, sinceAt: 0 }, started.granted.runId);
+        const run = await findRun(
+          store.db,
+          { projectNo: owner, environment, sinceAt: 0 },
+          started.granted.runId,
+        );
         if (run === null) throw new Error("a started run is not found");
         expect(run).toMatchObject({ jobId, attempt, status });
         model.push({ ...run, environment });
