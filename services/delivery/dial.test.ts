@@ -1,4 +1,5 @@
 import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { startNameServer } from "../../test/runtime-contract/name-server.ts";
 import { answerOf, type RawServer, startRawServer } from "../../test/runtime-contract/raw-server.ts";
 import { until } from "../../test/runtime-contract/until.ts";
 import type { Resolve } from "./dial.ts";
@@ -55,6 +56,22 @@ describe("a connection to a customer's host", () => {
       /address (::ffff:)?127\.0\.0\.1 may not be dialled/,
     );
     expect(server.connectionCount).toBe(0);
+  });
+
+  test("does not wait for other names, however many have servers that are silent", async () => {
+    const names = await startNameServer("127.0.0.1");
+    closing.push(() => names.stop());
+    const server = await serve((socket) => socket.write(answerOf("200 OK")));
+    const post = poster(true);
+    let ended = 0;
+    const silent = Array.from({ length: 300 }, (_, index) =>
+      post(`http://silent-${index}.example/`).finally(() => ended++),
+    );
+    for (let index = 0; index < 10; index++) {
+      expect(await post(`http://present-${index}.example:${server.port}/`)).toBe("200 complete");
+    }
+    expect(ended).toBe(0);
+    expect(new Set(await Promise.all(silent))).toEqual(new Set(["stalled"]));
   });
 
   test("is not made without an address, and says which name it was", async () => {

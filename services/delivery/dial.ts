@@ -1,4 +1,4 @@
-import { isIP, type LookupFunction, type Socket } from "node:net";
+import { isIPv6, type LookupFunction, type Socket } from "node:net";
 import { dns } from "bun";
 // The bare name is replaced by a stub on Bun, which ignores `lookup` and timeouts without a word.
 import { buildConnector } from "undici/index.js";
@@ -33,12 +33,12 @@ export function createDialler(rules: TargetRules, resolve: Resolve = resolveName
     const { protocol, hostname } = options;
     const port = Number(options.port || (protocol === "https:" ? 443 : 80));
     const address = hostname.replace(/^\[|\]$/g, "");
-    const isAddress = isIP(address) !== 0;
-    const host = isAddress && address.includes(":") ? `[${address}]` : hostname;
-    const fault = findOriginFault({ protocol, hostname: host, port }, rules);
+    // An address in the URL is not looked up: this is the judgement on it.
+    const fault = findOriginFault(
+      { protocol, hostname: isIPv6(address) ? `[${address}]` : hostname, port },
+      rules,
+    );
     if (fault !== null) return callback(new Error(`The target may not be dialled: its URL ${fault}.`), null);
-    // An address is not looked up, so it is judged here.
-    if (isAddress && !mayDial(address, port, rules)) return callback(refusal(address), null);
     let connect = connectors.get(port);
     if (connect === undefined) {
       if (connectors.size >= CONNECTORS_MAX) connectors.clear();

@@ -195,9 +195,10 @@ export class Firer {
     } catch (error) {
       const isOutage = error instanceof StoreUnavailable;
       if (!isOutage && batch.length > 1) return await this.fireOneByOne(batch);
-      // Whether they have fired is not known: the next look finds those that have not.
       log.warn({ err: error, count: batch.length }, "schedules.not_fired");
-      this.isAnew = true;
+      // Whether they have fired is not known: the next look finds those that have not. One that failed alone is found
+      // no sooner than by the looks that come anyway.
+      if (isOutage) this.isAnew = true;
       return isOutage ? "outage" : "unmoved";
     } finally {
       for (const timer of batch) {

@@ -359,6 +359,16 @@ describe("a firing", () => {
     expect(await jobsOf(other.id)).toHaveLength(fired[0] === "fired" ? 1 : 0);
   });
 
+  test("decided on a timetable that was replaced since does nothing, though the new one has the same instant", async () => {
+    const schedule = await create({ cron: "* * * * *" });
+    const stale = firingOf(schedule);
+    await change(schedule, { cron: "0 12 * * *" });
+    expect(await fire(stale)).toEqual(["gone"]);
+    await change(schedule, { revision: 1, cron: "0 12 * * *", timezone: "Europe/Berlin" });
+    expect(await fire({ ...stale, cron: "0 12 * * *" })).toEqual(["gone"]);
+    expect(await fire({ ...stale, cron: "0 12 * * *", timezone: "Europe/Berlin" })).toEqual(["fired"]);
+  });
+
   test("of one instant has one job even if the schedule were set back", async () => {
     const schedule = await create();
     expect(await fire(firingOf(schedule))).toEqual(["fired"]);

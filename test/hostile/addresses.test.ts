@@ -97,9 +97,13 @@ describe("dialling", () => {
     },
   );
 
+  test("does not follow a redirect to the metadata service", () => {
+    expect(dialling.redirect).toEqual({ status: "302", heard: {} });
+  });
+
   test.skipIf(network === null)("was watched by canaries that can hear, public addresses included", () => {
     expect(dialling.control).toEqual({
-      [PUBLIC_FOUR]: 2,
+      [PUBLIC_FOUR]: 1,
       [PUBLIC_SIX]: 1,
       "127.0.0.1": 1,
       "10.0.0.1": 1,

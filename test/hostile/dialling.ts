@@ -1,6 +1,7 @@
 import net from "node:net";
 import { type Outbound, openOutbound } from "../../services/delivery/outbound.ts";
 import { ownAddressOf } from "../../shared/domain/target.ts";
+import { answerOf, startRawServer } from "../runtime-contract/raw-server.ts";
 import {
   OWN_URL,
   PUBLIC_FOUR,
@@ -24,6 +25,8 @@ export interface Dialling {
   dialled: number;
   /** How often the rebinding name was asked for, and what came of its two requests. */
   rebinding: { lookups: number; messages: string[] };
+  /** What a host answered that redirects to the metadata service, and where requests went then. */
+  redirect: { status: string; heard: Record<string, number> };
   /** Where requests arrived that were allowed to: the canaries can hear. */
   control: Record<string, number>;
 }
@@ -53,6 +56,7 @@ const resolve = async (hostname: string) => {
 };
 const rules = { allowInsecure: false, own: [ownAddressOf(OWN_URL)] };
 const outbound = openOutbound(rules, resolve);
+const insecure = openOutbound({ allowInsecure: true, own: [] });
 const notRefused: string[] = [];
 let dialled = 0;
 
@@ -80,15 +84,23 @@ for (const answer of isAlone ? [PUBLIC_FOUR, "127.0.0.1"] : []) {
   messages.push(await posted);
 }
 const rebinding = { lookups, messages };
+heard = {};
+const metadata = `http://169.254.169.254:${port}/latest/meta-data/`;
+const redirecting = await startRawServer((socket) =>
+  socket.write(answerOf("302 Found", { location: metadata })),
+);
+const redirect = { status: await post(insecure, redirecting.url), heard };
+
+heard = {};
 if (isAlone) {
   for (const address of ["127.0.0.1", "10.0.0.1", "169.254.169.254", "[fd00::1]"]) {
-    await post(openOutbound({ allowInsecure: true, own: [] }), `http://${address}:${port}/`);
+    await post(insecure, `http://${address}:${port}/`);
   }
   await post(outbound, `https://${PUBLIC_FOUR}:${port}/`);
   await post(outbound, `https://[${PUBLIC_SIX}]:${port}/`);
 }
 
-const result: Dialling = { heard: whileRefusing, notRefused, dialled, rebinding, control: heard };
+const result: Dialling = { heard: whileRefusing, notRefused, dialled, rebinding, redirect, control: heard };
 console.log(JSON.stringify(result));
 process.exit(0);
 
@@ -102,5 +114,6 @@ async function dial(url: string, what = url): Promise<void> {
 async function post(by: Outbound, url: string): Promise<string> {
   const signal = new AbortController().signal;
   const exchange = await by.post({ url, headers: {}, body: "{}", timeoutMs: TIMEOUT_MS, signal });
+  if (exchange.kind === "answered") return String(exchange.status);
   return exchange.kind === "faulted" ? exchange.message : exchange.kind;
 }

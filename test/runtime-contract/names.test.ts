@@ -1,25 +1,14 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { getServers, setServers } from "node:dns";
-import { join } from "node:path";
 import { dns } from "bun";
+import { startNameServer } from "./name-server.ts";
 
 setDefaultTimeout(60_000);
 
-const before = getServers();
-let server: Bun.Subprocess<"ignore", "pipe", "inherit">;
+let server: Awaited<ReturnType<typeof startNameServer>>;
 beforeAll(async () => {
-  server = Bun.spawn([process.execPath, join(import.meta.dir, "name-server.ts")], {
-    stdin: "ignore",
-    stdout: "pipe",
-  });
-  const { value } = await server.stdout.getReader().read();
-  setServers([`127.0.0.1:${Number(new TextDecoder().decode(value))}`]);
+  server = await startNameServer("192.0.2.7");
 });
-afterAll(async () => {
-  setServers(before);
-  server.kill();
-  await server.exited;
-});
+afterAll(() => server.stop());
 
 const lookUp = (name: string) => dns.lookup(name, { backend: "c-ares" });
 

@@ -1,0 +1,172 @@
+import { afterAll, beforeAll, beforeEach, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { createInProcessBus } from "../../shared/bus/in-process.ts";
+import { createIdSource, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../../shared/domain/ids.ts";
+import type { ProjectNo } from "../../shared/domain/scope.ts";
+import { createLog } from "../../shared/platform/log.ts";
+import { listFirings } from "../../shared/store/firings.ts";
+import { changeSchedule, createSchedule, findSchedule } from "../../shared/store/schedules.ts";
+import { acquireShards, createShards, type HeldShard } from "../../shared/store/shards.ts";
+import { startStore, type TestStore, until } from "../../shared/store/test-support.ts";
+import { Firer } from "./firing.ts";
+
+setDefaultTimeout(30_000);
+
+const SHARD = 3;
+const SECOND_MS = 1_000;
+const MINUTE_MS = 60_000;
+const HOUR_MS = 3_600_000;
+const LEASE_MS = 10 * MINUTE_MS;
+const ids = createIdSource(randomBytes);
+const cause = () => ({ requestId: ids.next(REQUEST_PREFIX, Date.now()), keyNo: 1 });
+
+let store: TestStore;
+let project: ProjectNo;
+let held: HeldShard;
+/** How far the worker's idea of the time is ahead. */
+let aheadMs = 0;
+let firer: Firer;
+
+beforeAll(async () => {
+  store = await startStore();
+  await createShards(store.db, ["us-east"], SHARD + 1);
+  const wanted = [{ region: "us-east", shard: SHARD }] as const;
+  const [acquired] = await acquireShards(store.db, await store.addNode(), wanted, LEASE_MS);
+  if (acquired === undefined) throw new Error("the shard was not to be had");
+  held = acquired;
+});
+beforeEach(async () => {
+  await store.query("DELETE FROM schedules");
+  project = await store.addProject();
+  aheadMs = 0;
+  firer = new Firer({
+    db: store.db,
+    bus: createInProcessBus(),
+    clock: { now, stop: () => undefined },
+    log: createLog({ name: "test", level: "silent" }),
+    heldOf: () => held,
+    onChange: () => undefined,
+  });
+});
+afterAll(() => store.stop());
+
+const now = () => Date.now() + aheadMs;
+const scope = () => ({ projectNo: project, environment: "production" as const });
+const wholeSecond = (at: number) => Math.floor(at / SECOND_MS) * SECOND_MS;
+
+/** A schedule whose next firing is at that instant, whatever its timetable says. */
+async function create(nextRunAt: number, wish: { cron?: string; payload?: string } = {}): Promise<string> {
+  const id = ids.next(SCHEDULE_PREFIX, Date.now());
+  const schedule = {
+    ...scope(),
+    id,
+    name: id,
+    cron: "* * * * *",
+    timezone: "UTC",
+    targetUrl: "https://target.example/hook",
+    payload: "{}",
+    retryPolicy: { maxAttempts: 1, baseSeconds: 1, capSeconds: 1 },
+    nextRunAt: wholeSecond(nextRunAt),
+    shard: SHARD,
+    activeMax: 1_000,
+    ...wish,
+  };
+  expect(await createSchedule(store.db, schedule, cause(), null)).toBe("created");
+  return id;
+}
+
+const nextRunAt = async (id: string) => (await findSchedule(store.db, scope(), id))?.nextRunAt ?? 0;
+const firedCount = async (id: string) =>
+  (await listFirings(store.db, id, { fromAt: 0, toAt: now() + HOUR_MS })).length;
+
+/** Turns the wheel until what was learned has fired. */
+async function turnUntil(condition: () => Promise<boolean>): Promise<void> {
+  await until(() => {
+    firer.advance(now());
+    return condition();
+  });
+}
+
+/** Begins a look, and lets it end only after `act`. */
+async function lookDuring(act: () => void): Promise<void> {
+  const session = await store.session();
+  await session.query("BEGIN");
+  await session.query("LOCK TABLE schedules IN ACCESS EXCLUSIVE MODE");
+  const look = firer.look([SHARD]);
+  await store.untilBlocked();
+  act();
+  await session.query("COMMIT");
+  await look;
+}
+
+test("a shard acquired while a look is under way: what came due before is found by the next look", async () => {
+  await firer.look([SHARD]);
+  await lookDuring(() => firer.forget());
+  const late = await create(Date.now() - 30 * SECOND_MS);
+  await firer.look([SHARD]);
+  await turnUntil(async () => (await firedCount(late)) === 1);
+});
+
+test("the clock set back an hour while a look is under way: what comes due from then on fires in time", async () => {
+  aheadMs = HOUR_MS;
+  await firer.look([SHARD]);
+  await lookDuring(() => {
+    aheadMs = 0;
+    firer.forget();
+  });
+  const first = await create(Date.now() - SECOND_MS);
+  await firer.look([SHARD]);
+  await turnUntil(async () => (await firedCount(first)) === 1);
+  const second = await create(Date.now() - SECOND_MS);
+  await firer.look([SHARD]);
+  await turnUntil(async () => (await firedCount(second)) === 1);
+});
+
+test("a timetable replaced by one with the same next instant: the one of before says no more what follows", async () => {
+  const due = wholeSecond(Date.now() + 1.5 * SECOND_MS);
+  const id = await create(due);
+  await firer.look([SHARD]);
+  const changed = await changeSchedule(
+    store.db,
+    scope(),
+    id,
+    {
+      revision: 0,
+      cron: "0 0 1 1 *",
+      timezone: "UTC",
+      payload: "{}",
+      paused: false,
+      nextRunAt: due,
+      activeMax: 10,
+    },
+    cause(),
+  );
+  expect(changed.kind).toBe("changed");
+  await firer.look([SHARD]);
+  await turnUntil(async () => (await firedCount(id)) === 1);
+  const next = new Date(await nextRunAt(id)).toISOString();
+  expect(next).toEndWith("-01-01T00:00:00.000Z");
+});
+
+test("one schedule that cannot fire keeps none of those from firing that come due with it", async () => {
+  const due = Date.now() - 2 * SECOND_MS;
+  await store.query("ALTER TABLE jobs ADD CONSTRAINT poison CHECK (payload <> '\"poison\"')");
+  const poisoned = await create(due, { payload: `"poison"` });
+  const mates = await Promise.all(Array.from({ length: 20 }, () => create(due)));
+  await firer.look([SHARD]);
+  await turnUntil(async () => (await Promise.all(mates.map(firedCount))).every((count) => count === 1));
+  expect(await firedCount(poisoned)).toBe(0);
+  expect(await nextRunAt(poisoned)).toBe(wholeSecond(due));
+  await store.query("ALTER TABLE jobs DROP CONSTRAINT poison");
+});
+
+test("what is too late to fire is left to the look back, which lets it go on", async () => {
+  const late = await create(Date.now() - 15 * MINUTE_MS, { cron: "0 0 1 1 *" });
+  await firer.look([SHARD]);
+  firer.advance(now());
+  await firer.drain();
+  expect(await nextRunAt(late)).toBeLessThan(now());
+  await firer.lookBack([SHARD]);
+  await turnUntil(async () => (await nextRunAt(late)) > now());
+  expect(await firedCount(late)).toBe(0);
+});
