@@ -11,7 +11,7 @@ import { beatNode, declareNodeDead } from "../../shared/store/nodes.ts";
 import { createShards, type HeldShard } from "../../shared/store/shards.ts";
 import { Dispatcher } from "./dispatch.ts";
 import { buryNodes } from "./duties/burial.ts";
-import { purgeExpiredKeys } from "./duties/key-purge.ts";
+import { purgeExpired } from "./duties/purge.ts";
 import { RESCUE_GRACE_MS, rescueAttempts } from "./duties/rescue.ts";
 import { retainRuns } from "./duties/retention.ts";
 import { Firer } from "./firing.ts";
@@ -45,7 +45,7 @@ const LOOK_BACK_EVERY_MS = 60_000;
 const OWNERSHIP_EVERY_MS = 1_000;
 const RESCUE_EVERY_MS = 1_000;
 /** Often and little at a time, so that keys go at the pace at which they came. */
-const KEY_PURGE_EVERY_MS = 60_000;
+const PURGE_EVERY_MS = 60_000;
 const RETENTION_EVERY_MS = 60_000;
 /** However far away the next timer is, so that a clock that was set is noticed. */
 const SLEEP_MS_MAX = 1_000;
@@ -190,8 +190,8 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     }
   }
 
-  async function purgeKeys(): Promise<void> {
-    if (hasDuties()) await purgeExpiredKeys(db);
+  async function purge(): Promise<void> {
+    if (hasDuties()) await purgeExpired(db);
   }
 
   async function retain(): Promise<void> {
@@ -229,7 +229,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     repeat("beat", BEAT_EVERY_MS, beat, log),
     repeat("ownership", OWNERSHIP_EVERY_MS, () => ownership.tick(), log),
     repeat("rescue", RESCUE_EVERY_MS, rescue, log),
-    repeat("key purge", KEY_PURGE_EVERY_MS, purgeKeys, log),
+    repeat("purge", PURGE_EVERY_MS, purge, log),
     repeat("retention", RETENTION_EVERY_MS, retain, log),
     looking,
     lookingBack,

@@ -1,5 +1,5 @@
 import { idToUuid, JOB_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../domain/ids.ts";
-import { HOME_REGION, isRegionAllowed, PLANS } from "../domain/plan.ts";
+import { HOME_REGION, isRegionAllowed, PLAN_TERMS, PLANS } from "../domain/plan.ts";
 import { CATCH_UP_MS } from "../domain/schedule.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../domain/scope.ts";
 import { environmentCode, environmentOf, regionCode, regionOf } from "./codes.ts";
@@ -218,6 +218,18 @@ export async function listFirings(
 const LIST_FIRINGS = `
 SELECT (extract(epoch FROM fired_for) * 1000)::float8 AS fired_for, job_id
   FROM firings WHERE schedule_id = $1 AND fired_for >= $2::timestamptz AND fired_for <= $3::timestamptz`;
+
+/** Removes up to `limit` firings that no plan shows any more; answers how many. Several may do so at once. */
+export async function purgeFirings(db: Database, limit: number): Promise<number> {
+  return (await db.run("purge_firings", PURGE_FIRINGS, [limit])).length;
+}
+
+const KEPT_DAYS = Math.max(...PLANS.map((plan) => PLAN_TERMS[plan].retentionDays)) + 1;
+const PURGE_FIRINGS = `
+DELETE FROM firings
+ WHERE ctid = ANY (ARRAY (SELECT ctid FROM firings WHERE fired_for < now() - interval '${KEPT_DAYS} days'
+                           LIMIT $1 FOR UPDATE SKIP LOCKED))
+RETURNING 1`;
 
 /** A timetable that a schedule has or had. */
 export interface TimetableRow {

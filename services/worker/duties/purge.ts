@@ -1,0 +1,20 @@
+import type { Database } from "../../../shared/store/database.ts";
+import { purgeFirings } from "../../../shared/store/firings.ts";
+import { purgeKeys } from "../../../shared/store/idempotency.ts";
+
+/** Small enough that nobody waits for one statement, and so many that what an hour brings is gone within it. */
+const ROWS_PER_STATEMENT = 2_000;
+const STATEMENTS_PER_TICK_MAX = 500;
+
+/** Removes Idempotency-Keys whose life is over, and firings that no plan shows any more; answers how many. */
+export async function purgeExpired(db: Database): Promise<number> {
+  let purgedCount = 0;
+  for (const purge of [purgeKeys, purgeFirings]) {
+    for (let statement = 0; statement < STATEMENTS_PER_TICK_MAX; statement++) {
+      const count = await purge(db, ROWS_PER_STATEMENT);
+      purgedCount += count;
+      if (count < ROWS_PER_STATEMENT) break;
+    }
+  }
+  return purgedCount;
+}
