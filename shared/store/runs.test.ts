@@ -1,4 +1,6 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { createIdSource, RUN_PREFIX } from "../domain/ids.ts";
 import { RUN_STATUSES } from "../domain/run.ts";
 import { ENVIRONMENTS, type Environment } from "../domain/scope.ts";
 import { claimAttempts } from "./claim.ts";
@@ -88,6 +90,17 @@ describe("a manual retry", () => {
     await settling;
     expect(await retrying).toMatchObject({ kind: "retried", run: { attempt: 3 } });
     expect(await findRun(store.db, scope(), attempt.granted.runId)).toMatchObject({ nextRetryAt: null });
+  });
+
+  test("clears the plan of the last attempt also if a clock was set back since the one that is retried", async () => {
+    const [jobId = ""] = await store.addJobs(project, 1);
+    const ahead = createIdSource(randomBytes).next(RUN_PREFIX, Date.now() + 3_600_000);
+    const first = await store.start(nodeId, project, jobId, { runId: ahead });
+    await settleAttempts(store.db, [settlementOf(first, failedWith({ dueAt: Date.now() }))]);
+    const second = await store.start(nodeId, project, jobId, { attempt: 2 });
+    await settleAttempts(store.db, [settlementOf(second, failedWith({ dueAt: Date.now() + 60_000 }))]);
+    expect(await retry(first.granted.runId)).toMatchObject({ kind: "retried", run: { attempt: 3 } });
+    expect(await findRun(store.db, scope(), second.granted.runId)).toMatchObject({ nextRetryAt: null });
   });
 
   test("of any failed run of the job owes the next attempt, not that one", async () => {
