@@ -6,6 +6,8 @@ import { faultText, openCell } from "./cell.ts";
 import { type Calculation, type Command, type Input, type Output, Refusal, table } from "./command.ts";
 import { auditList } from "./commands/audit.ts";
 import { cronPreview } from "./commands/cron.ts";
+import { hold, resume } from "./commands/hold.ts";
+import { hostClear, hostLimit, hostList } from "./commands/host.ts";
 import { keyCreate, keyList, keyRevoke, keyRotate } from "./commands/key.ts";
 import { nodeDead, nodeList } from "./commands/node.ts";
 import { projectCreate, projectList, projectSet, projectShow } from "./commands/project.ts";
@@ -30,11 +32,16 @@ const COMMANDS: Readonly<Record<string, Command | Calculation>> = {
   "node list": nodeList,
   "node dead": nodeDead,
   "shard list": shardList,
+  "host list": hostList,
+  "host limit": hostLimit,
+  "host clear": hostClear,
   "audit list": auditList,
   "cron preview": cronPreview,
+  hold,
+  resume,
 };
-/** Every command's name is two words. */
-const NAME_WORDS = 2;
+/** Names have one word or two. */
+const NAME_WORDS_MAX = 2;
 
 try {
   process.stdout.write(`${await run(process.argv.slice(2))}\n`);
@@ -45,12 +52,15 @@ try {
 
 async function run(words: string[]): Promise<string> {
   if (words[0] === "--help") return help();
-  const name = words.slice(0, NAME_WORDS).join(" ");
-  const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
-  if (command === undefined) {
-    throw new Refusal(`${name === "" ? "a command is needed" : `there is no command ${name}`}\n\n${help()}`);
+  const named = words.slice(0, NAME_WORDS_MAX).join(" ");
+  const name = [named, words[0] ?? ""].find((candidate) => Object.hasOwn(COMMANDS, candidate));
+  const command = name === undefined ? undefined : COMMANDS[name];
+  if (name === undefined || command === undefined) {
+    throw new Refusal(
+      `${named === "" ? "a command is needed" : `there is no command ${named}`}\n\n${help()}`,
+    );
   }
-  const { input, json } = readInput(command, words.slice(NAME_WORDS));
+  const { input, json } = readInput(command, words.slice(name.split(" ").length));
   const output = "calculate" in command ? command.calculate(input) : await runOnCell(command, input);
   if (output.isRefusal) {
     if (!json) throw new Refusal(output.text);

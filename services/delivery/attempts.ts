@@ -95,11 +95,17 @@ function settlementOf(sending: Sending, outcome: Outcome, durationMs: number, no
   };
 }
 
+export const USER_AGENT = "Jobwheel/1";
+
+/** A trace of its own for each request (W3C Trace Context). */
+export const newTraceparent = () =>
+  `00-${randomBytes(16).toString("hex")}-${randomBytes(8).toString("hex")}-01`;
+
 /** What the target is told (decisions.md, section 3). */
 function headersOf({ environment, attempt, granted, secrets }: Sending, now: number): Record<string, string> {
   const headers: Record<string, string> = {
     "content-type": "application/json",
-    "user-agent": "Jobwheel/1",
+    "user-agent": USER_AGENT,
     "service-job-id": granted.jobId,
     "service-run-id": granted.runId,
     "service-attempt": String(attempt),
@@ -107,7 +113,7 @@ function headersOf({ environment, attempt, granted, secrets }: Sending, now: num
     "service-scheduled-at": new Date(granted.scheduledAt).toISOString(),
     "service-environment": environment,
     "idempotency-key": granted.jobId,
-    traceparent: `00-${randomBytes(16).toString("hex")}-${randomBytes(8).toString("hex")}-01`,
+    traceparent: newTraceparent(),
     ...signHeaders(granted.payload, { id: granted.runId, sentAt: now, secrets }),
   };
   if (granted.scheduleId !== null) headers["service-schedule-id"] = granted.scheduleId;

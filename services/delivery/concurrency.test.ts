@@ -1,11 +1,11 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { JobsInFlight, RequestsPerHost } from "./concurrency.ts";
+import { InFlight, RequestsPerHost } from "./concurrency.ts";
 
 const LIMITS = { attemptsMax: 100, perHostMax: 5 };
 
 /** Takes jobs of the project until it may have no more; how many it has then. */
-function fill(jobs: JobsInFlight, projectNo: number): number {
+function fill(jobs: InFlight, projectNo: number): number {
   let count = 0;
   while (jobs.room > 0 && !jobs.isShareTaken(projectNo)) jobs.add(`${projectNo} ${count++}`, projectNo);
   return count;
@@ -13,19 +13,19 @@ function fill(jobs: JobsInFlight, projectNo: number): number {
 
 describe("a node that gets full", () => {
   test("lets one project have what it wants up to four fifths", () => {
-    const jobs = new JobsInFlight(LIMITS);
+    const jobs = new InFlight(LIMITS);
     expect(fill(jobs, 1)).toBe(80);
     expect(jobs.room).toBe(20);
   });
 
   test("has room for each project that comes while all before it stall", () => {
-    const jobs = new JobsInFlight(LIMITS);
+    const jobs = new InFlight(LIMITS);
     expect([1, 2, 3, 4, 5].map((projectNo) => fill(jobs, projectNo))).toEqual([80, 10, 5, 3, 1]);
     expect(jobs.room).toBe(1);
   });
 
   test("grants nothing beyond an equal share", () => {
-    const jobs = new JobsInFlight(LIMITS);
+    const jobs = new InFlight(LIMITS);
     for (let projectNo = 1; projectNo <= 40; projectNo++) {
       for (let count = 0; count < 2; count++) jobs.add(`${projectNo} ${count}`, projectNo);
     }
@@ -37,7 +37,7 @@ describe("a node that gets full", () => {
   });
 
   test("gives shares back with the jobs that end", () => {
-    const jobs = new JobsInFlight(LIMITS);
+    const jobs = new InFlight(LIMITS);
     fill(jobs, 1);
     for (let count = 0; count < 80; count++) jobs.delete(`1 ${count}`, 1);
     jobs.delete("1 0", 1);
@@ -55,7 +55,7 @@ describe("the requests in flight to one host", () => {
       ends: fc.nat(9),
     });
     fc.assert(
-      fc.property(fc.array(step, { maxLength: 300 }), (steps) => {
+      fc.property(fc.array(step, { maxLength: 300, size: "max" }), (steps) => {
         const hosts = new RequestsPerHost(LIMITS);
         const sent: string[] = [];
         const claims: { host: string; counted: string | null; isGranted: boolean }[] = [];
@@ -84,6 +84,72 @@ describe("the requests in flight to one host", () => {
         expect(blind).toBe(LIMITS.perHostMax);
       }),
     );
+  });
+
+  test("are never more than operators allow, wherever blind claims lead and whatever the limits become meanwhile", () => {
+    const HOSTS = ["host 0", "host 1", "host 2"];
+    const limit = fc.record({ host: fc.constantFrom(...HOSTS), requests: fc.nat(7) });
+    const step = fc.record({ host: fc.nat(2), looksUp: fc.boolean(), ends: fc.nat(9) });
+    const change = fc.record({
+      limits: fc.uniqueArray(limit, { selector: (each) => each.host, maxLength: 3 }),
+    });
+    fc.assert(
+      fc.property(fc.array(fc.oneof({ weight: 9, arbitrary: step }, change), { maxLength: 200, size: "max" }), (steps) => {
+        const hosts = new RequestsPerHost(LIMITS);
+        let lowered = new Map<string, number>();
+        const sent: string[] = [];
+        const claims: { host: string; counted: string | null }[] = [];
+        const sentTo = (host: string) => sent.filter((other) => other === host).length;
+        const expectWithin = (bounds: readonly number[]) => {
+          for (const [index, host] of HOSTS.entries()) {
+            expect(sentTo(host)).toBeLessThanOrEqual(bounds[index] ?? 0);
+          }
+        };
+        for (const each of steps) {
+          // What was claimed under other limits may end there.
+          const bounds = HOSTS.map((host) => Math.max(lowered.get(host) ?? LIMITS.perHostMax, sentTo(host)));
+          if ("limits" in each) {
+            for (const { host, counted } of claims.splice(0)) {
+              sent.push(host) && hosts.add(host);
+              hosts.delete(counted);
+            }
+            expectWithin(bounds);
+            lowered = new Map(each.limits.map(({ host, requests }) => [host, requests]));
+            hosts.lower(each.limits);
+            continue;
+          }
+          const name = HOSTS[each.host] ?? "";
+          if (!each.looksUp && hosts.mayClaimBlindly()) claims.push({ host: name, counted: null });
+          else if (hosts.mayClaimFor(name)) claims.push({ host: name, counted: name });
+          else continue;
+          hosts.add(claims.at(-1)?.counted ?? null);
+          if (each.ends % 2 === 0) {
+            const [claim] = claims.splice(each.ends % claims.length, 1);
+            if (claim === undefined) continue;
+            sent.push(claim.host) && hosts.add(claim.host);
+            hosts.delete(claim.counted);
+          }
+          expectWithin(bounds);
+          if (each.ends % 3 === 0 && sent.length > 0) hosts.delete(sent.splice(0, 1)[0] ?? null);
+        }
+      }),
+    );
+  });
+
+  test("are none to a host at 0, and looked up for that, while other hosts are as free as before", () => {
+    const hosts = new RequestsPerHost(LIMITS);
+    hosts.lower([{ host: "held", requests: 0 }]);
+    const may = () => [hosts.mayClaimBlindly(), hosts.mayClaimFor("held"), hosts.mayClaimFor("other")];
+    expect(may()).toEqual([false, false, true]);
+    hosts.lower([]);
+    expect(may()).toEqual([true, true, true]);
+  });
+
+  test("are not let be more than a node takes on", () => {
+    const hosts = new RequestsPerHost(LIMITS);
+    hosts.lower([{ host: "wide", requests: 1_000 }]);
+    for (let count = 0; count < LIMITS.perHostMax; count++) hosts.add("wide");
+    expect([hosts.mayClaimBlindly(), hosts.mayClaimFor("wide")]).toEqual([false, false]);
   });
 
   test("leave other hosts free", () => {

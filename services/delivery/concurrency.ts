@@ -1,44 +1,45 @@
+import { HOST_REQUESTS_MAX, type HostLimit } from "../../shared/domain/host-limit.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
 
 /** How much one node takes on at once. */
 export interface NodeLimits {
   /** Attempts claimed or being claimed. */
   attemptsMax: number;
-  /** Requests to one host, over all projects: no less than the largest plan may have in flight. */
+  /** Requests to one host, over all projects; operators lower it for some. */
   perHostMax: number;
 }
 
-export const NODE_LIMITS: NodeLimits = { attemptsMax: 4_000, perHostMax: 2_000 };
+export const NODE_LIMITS: NodeLimits = { attemptsMax: 4_000, perHostMax: HOST_REQUESTS_MAX };
 
 /** Over this part of what a node takes on, projects have equal shares of it. */
 const SHARED_FROM = 0.8;
 
-/** The jobs of which a node has a claim or an attempt in progress. */
-export class JobsInFlight {
-  private readonly jobs = new Set<string>();
+/** The jobs and deliveries, by their ids, of which a node has a claim or an attempt in progress. */
+export class InFlight {
+  private readonly ids = new Set<string>();
   private readonly perProject = new Map<ProjectNo, number>();
 
   constructor(private readonly limits: NodeLimits) {}
 
   get size(): number {
-    return this.jobs.size;
+    return this.ids.size;
   }
 
   get room(): number {
-    return this.limits.attemptsMax - this.jobs.size;
+    return this.limits.attemptsMax - this.ids.size;
   }
 
-  has(jobId: string): boolean {
-    return this.jobs.has(jobId);
+  has(id: string): boolean {
+    return this.ids.has(id);
   }
 
-  add(jobId: string, projectNo: ProjectNo): void {
-    this.jobs.add(jobId);
+  add(id: string, projectNo: ProjectNo): void {
+    this.ids.add(id);
     this.perProject.set(projectNo, (this.perProject.get(projectNo) ?? 0) + 1);
   }
 
-  delete(jobId: string, projectNo: ProjectNo): void {
-    if (!this.jobs.delete(jobId)) return;
+  delete(id: string, projectNo: ProjectNo): void {
+    if (!this.ids.delete(id)) return;
     const left = (this.perProject.get(projectNo) ?? 0) - 1;
     if (left > 0) this.perProject.set(projectNo, left);
     else this.perProject.delete(projectNo);
@@ -52,7 +53,7 @@ export class JobsInFlight {
    */
   isShareTaken(projectNo: ProjectNo): boolean {
     const { attemptsMax } = this.limits;
-    if (this.jobs.size < SHARED_FROM * attemptsMax) return false;
+    if (this.ids.size < SHARED_FROM * attemptsMax) return false;
     const taken = this.perProject.get(projectNo) ?? 0;
     const sharers = this.perProject.size + (taken === 0 ? 1 : 0);
     return taken >= attemptsMax / sharers || taken >= this.room;
@@ -61,9 +62,9 @@ export class JobsInFlight {
 
 /**
  * The requests in flight to each host, and the claims that may become some. Where an attempt leads is known only once it
- * is claimed, and then it has to be sent. So a claim is made blindly while even the fullest host could take all that
- * are being claimed blindly, which costs nothing; else its host is looked up first, and must have room for it and for
- * those. The limit is exact, and no claimed attempt waits.
+ * is claimed, and then it has to be sent. So a claim is made blindly while every host could take all that are being
+ * claimed blindly, which costs nothing; else its host is looked up first, and must have room for it and for those. The
+ * limits are exact, and no claimed attempt waits.
  */
 export class RequestsPerHost {
   private readonly counts = new Map<string, number>();
@@ -71,15 +72,25 @@ export class RequestsPerHost {
   private readonly hostsWith: number[] = [];
   private fullestCount = 0;
   private blindCount = 0;
+  /** What operators have lowered. There are few, so these are walked whenever one of them may have changed. */
+  private lowered = new Map<string, number>();
+  /** The least room that one of those has. */
+  private leastRoom = Number.POSITIVE_INFINITY;
 
   constructor(private readonly limits: NodeLimits) {}
 
+  /** From now on these limits hold, instead of those before. What is in flight beyond them ends. */
+  lower(hosts: readonly HostLimit[]): void {
+    this.lowered = new Map(hosts.map(({ host, requests }) => [host, requests]));
+    this.findLeastRoom();
+  }
+
   mayClaimBlindly(): boolean {
-    return this.fullestCount + this.blindCount < this.limits.perHostMax;
+    return this.blindCount < Math.min(this.limits.perHostMax - this.fullestCount, this.leastRoom);
   }
 
   mayClaimFor(host: string): boolean {
-    return (this.counts.get(host) ?? 0) + this.blindCount < this.limits.perHostMax;
+    return this.blindCount < this.roomOf(host);
   }
 
   /** A request to the host, or a claim that may become one; null for a blind claim. */
@@ -93,6 +104,16 @@ export class RequestsPerHost {
     else this.move(host, -1);
   }
 
+  private roomOf(host: string): number {
+    const { perHostMax } = this.limits;
+    return Math.min(this.lowered.get(host) ?? perHostMax, perHostMax) - (this.counts.get(host) ?? 0);
+  }
+
+  private findLeastRoom(): void {
+    this.leastRoom = Number.POSITIVE_INFINITY;
+    for (const host of this.lowered.keys()) this.leastRoom = Math.min(this.leastRoom, this.roomOf(host));
+  }
+
   private move(host: string, step: 1 | -1): void {
     const before = this.counts.get(host) ?? 0;
     const after = before + step;
@@ -103,5 +124,6 @@ export class RequestsPerHost {
     if (after > this.fullestCount) this.fullestCount = after;
     // Its last host has just gone one down.
     else if (before === this.fullestCount && this.hostsWith[before] === 0) this.fullestCount = after;
+    if (this.lowered.has(host)) this.findLeastRoom();
   }
 }

@@ -12,7 +12,7 @@ export interface ResolvedAddress {
 /** Every address that a name stands for now, in the order in which they are to be tried. Throws if there is none. */
 export type Resolve = (hostname: string) => Promise<ResolvedAddress[]>;
 
-/** Name, connection and TLS together. */
+/** Name, connection and TLS together. Less than an attempt may outlive its deadline before others take it for lost. */
 const CONNECT_TIMEOUT_MS = 10_000;
 /**
  * What a host may send for one request: many times what is read of an answer, since chunks of one byte take six. It
@@ -49,8 +49,15 @@ export function createDialler(rules: TargetRules, resolve: Resolve = resolveName
       } as buildConnector.BuildOptions);
       connectors.set(port, connect);
     }
+    const begunAt = performance.now();
     connect(options, (error, socket) => {
       if (error !== null) return callback(error, null);
+      // A process that was frozen hears of its connections before its timers. Whatever waited for this one may have been
+      // held to be lost since, and given to another node.
+      if (performance.now() - begunAt > CONNECT_TIMEOUT_MS) {
+        socket.destroy();
+        return callback(new Error("The connection was made too late."), null);
+      }
       boundAnswers(socket);
       callback(null, socket);
     });

@@ -49,4 +49,4 @@ function inTurns(rows: readonly SweptRow[]): SweptRow[] {
   return Array.from({ length: turnCount }, (_, turn) => lanes.flatMap((lane) => lane[turn] ?? [])).flat();
 }
 
-const laneName = ({ projectNo, region, environment }: SweptRow) => `${projectNo} ${region} ${environment}`;
+const laneName = ({ projectNo, region, flowClass }: SweptRow) => `${projectNo} ${region} ${flowClass}`;

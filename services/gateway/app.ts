@@ -11,7 +11,7 @@ import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
 import type { FirstAnswer, KeyToTake } from "../../shared/store/idempotency.ts";
 import type { AuthenticatedCaller, Authenticator } from "./authenticate.ts";
-import { BODY_BYTES_MAX, type BodyRules, declaredBytes, hashBody, readBody } from "./body.ts";
+import { allReceived, BODY_BYTES_MAX, type BodyRules, declaredBytes, hashBody, readBody } from "./body.ts";
 import { type Deadline, startDeadline } from "./deadline.ts";
 import type { Page } from "./docs.ts";
 import { type Answer, refuse, toRefusal } from "./errors.ts";
@@ -42,12 +42,15 @@ const REQUESTS_OF_PROJECT_IN_PROGRESS_MAX = 500;
 const LARGE_BODY_BYTES_MAX = 268_435_456;
 const LARGE_BODY_BYTES_OF_PROJECT_MAX = 134_217_728;
 
-/** An operation at a path as the router spells it, in which the parameter is named `id`. */
+/** An operation at a path as the router spells it, in which the parameters are named `id` and `innerId`. */
 interface Served {
   operation: Operation;
   path: string;
   route: Route;
 }
+
+/** As they were written; empty where the path has none. */
+type PathIds = Pick<ApiRequest, "id" | "innerId">;
 
 /** What a path leads to: an operation, or none of its methods (null), or nothing at all. */
 type Target = { allow: string; served: Served | null } | "nothing";
@@ -55,7 +58,7 @@ type Target = { allow: string; served: Served | null } | "nothing";
 interface Exchange {
   request: Request;
   readonly requestId: string;
-  id: string;
+  ids: PathIds;
   target: Target;
   deadline: Deadline;
   /** The one that the answer names. */
@@ -79,11 +82,11 @@ export function createApp(options: {
   const inProgress = createCounter();
   const largeBodyBytes = createCounter();
 
-  async function answer(request: Request, id: string, target: Target): Promise<Response> {
+  async function answer(request: Request, ids: PathIds, target: Target): Promise<Response> {
     let requestId: string | null = null;
     const exchange: Exchange = {
       request,
-      id,
+      ids,
       target,
       get requestId() {
         requestId ??= makeRequestId();
@@ -115,7 +118,7 @@ export function createApp(options: {
 
   /** The checks in the order that the API promises: no answer depends on one that comes later. */
   async function answerCaller(caller: AuthenticatedCaller, exchange: Exchange): Promise<Answer> {
-    const { request, target, id } = exchange;
+    const { request, target, ids } = exchange;
     if (target === "nothing") throw resourceNotFound();
     const { served } = target;
     if (served === null) throw methodNotAllowed(target.allow);
@@ -126,13 +129,14 @@ export function createApp(options: {
     exchange.version = versionOf(request.headers.get("service-version"), caller.version);
     const scope = { projectNo: caller.project.no, environment: caller.environment };
     const cause = () => ({ requestId: exchange.requestId, keyNo: caller.keyNo });
-    const apiRequest: ApiRequest = { caller, scope, id, query: queryOf(request.url), cause };
+    const apiRequest: ApiRequest = { caller, scope, ...ids, query: queryOf(request.url), cause };
     if ("create" in route) {
       return countLargeBody(exchange, route.body, scope.projectNo, () =>
         answerCreation({ ...served, route }, apiRequest, exchange).then(pace),
       );
     }
     if (route.body !== null) return route.answer(apiRequest, await receive(exchange, route.body));
+    await allReceived();
     checkConnected(request);
     return pace(await route.answer(apiRequest));
   }
@@ -145,6 +149,7 @@ export function createApp(options: {
     let create: (key: KeyToTake | null) => Promise<Created>;
     let body: Body | null = null;
     if (route.body === null) {
+      await allReceived();
       checkConnected(exchange.request);
       create = (key) => route.create(apiRequest, key);
     } else {
@@ -154,9 +159,9 @@ export function createApp(options: {
     }
     const key = readIdempotencyKey(exchange.request.headers.get("idempotency-key"));
     if (key !== null) {
-      const { scope, id } = apiRequest;
+      const { scope, id, innerId } = apiRequest;
       const replay = (first: FirstAnswer) => route.replay(apiRequest, first);
-      const request = `${operation.method} ${path} ${id}`;
+      const request = `${operation.method} ${path} ${innerId === "" ? id : `${id} ${innerId}`}`;
       const requestHash = await exchange.deadline.exempt(() => hashBody(body));
       return idempotency.answer({ scope, operation: request, key, requestHash, create, replay });
     }
@@ -226,14 +231,14 @@ export function createApp(options: {
       elysia.route(
         served.operation.method,
         path,
-        ({ request, params }) => answer(request, idOf(params), { allow, served }),
+        ({ request, params }) => answer(request, idsOf(params), { allow, served }),
         UNPARSED,
       );
     }
-    elysia.all(path, ({ request }) => answer(request, "", { allow, served: null }), UNPARSED);
+    elysia.all(path, ({ request }) => answer(request, NO_IDS, { allow, served: null }), UNPARSED);
   }
   for (const path of ["/v2", "/v2/*"]) {
-    elysia.all(path, ({ request }) => answer(request, "", "nothing"), UNPARSED);
+    elysia.all(path, ({ request }) => answer(request, NO_IDS, "nothing"), UNPARSED);
   }
   for (const page of docs) elysia.all(page.path, ({ request }) => answerPage(page, request), UNPARSED);
   // Nothing is told there to anybody, so nobody needs a key to hear it.
@@ -330,7 +335,8 @@ function respond(
 function serve(routes: Routes): Served[] {
   return (Object.keys(OPERATIONS) as OperationId[]).map((id) => {
     const operation = OPERATIONS[id];
-    return { operation, path: operation.path.replace(/\{\w+\}/, ":id"), route: routes[id] };
+    const path = operation.path.replace(/\{\w+\}/, ":id").replace(/\{\w+\}/, ":innerId");
+    return { operation, path, route: routes[id] };
   });
 }
 
@@ -339,7 +345,7 @@ function membersOf(path: string, all: readonly Served[]): Served[] {
   const own = all.filter((served) => served.path === path);
   const methods = own.map(({ operation }) => operation.method);
   const others = all.filter((served) => {
-    const pattern = new RegExp(`^${served.path.replace(":id", "[^/]+")}$`);
+    const pattern = new RegExp(`^${served.path.replaceAll(/:\w+/g, "[^/]+")}$`);
     return served.path !== path && pattern.test(path) && !methods.includes(served.operation.method);
   });
   return [...own, ...others];
@@ -360,9 +366,12 @@ function methodNotAllowed(allow: string): ApiError {
  * A path without a parameter has no params, and an id that is not even percent-encoded properly comes as null, which
  * is as unknown as any other malformed one.
  */
-function idOf(params: unknown): string {
-  return (params as { id?: string | null } | undefined)?.id ?? "";
+function idsOf(params: unknown): PathIds {
+  const { id, innerId } = (params ?? {}) as { [Name in keyof PathIds]?: string | null };
+  return { id: id ?? "", innerId: innerId ?? "" };
 }
+
+const NO_IDS: PathIds = { id: "", innerId: "" };
 
 function queryOf(url: string): string {
   const start = url.indexOf("?");

@@ -77,10 +77,12 @@ async function readBytes(request: Request, bytesMax: number): Promise<Uint8Array
   const timer = setTimeout(() => reject(tooSlow()), RECEIVE_TIMEOUT_MS);
   try {
     // The server holds a body to its declared length; only a chunked one must be counted.
-    return await Promise.race([
+    const bytes = await Promise.race([
       declared === null ? countChunks(request, bytesMax) : request.bytes(),
       timeout,
     ]);
+    await allReceived();
+    return bytes;
   } catch (error) {
     // Nobody hears this answer: the connection is gone.
     throw error instanceof ApiError ? error : invalidRequest("The body broke off.");
@@ -97,9 +99,15 @@ async function countChunks(request: Request, bytesMax: number): Promise<Uint8Arr
     if (byteCount > bytesMax) throw tooLarge(bytesMax);
     chunks.push(chunk);
   }
-  // What came behind the last chunk, as trailers do, is only now looked at, and ends the connection if it is refused.
-  await new Promise(setImmediate);
   return Buffer.concat(chunks);
+}
+
+/**
+ * What came together with a request and stands behind it, trailers or something that is not HTTP, the server looks at by
+ * the end of this turn of the event loop; if it refuses that, the connection is gone.
+ */
+export function allReceived(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
 }
 
 function tooLarge(bytesMax: number): ApiError {

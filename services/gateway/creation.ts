@@ -1,4 +1,5 @@
 import type { Bus } from "../../shared/bus/bus.ts";
+import { flowClassOf } from "../../shared/domain/flow-class.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import { sendCommands } from "../../shared/process/hints.ts";
 import { type Batcher, createBatcher } from "../../shared/store/batch.ts";
@@ -27,9 +28,11 @@ export function createJobCreation(options: { db: Database; bus: Bus; clock: Cloc
       if (knownLanes.size > KNOWN_LANES_MAX) knownLanes.clear();
       const jobs = requests.flat();
       const created = await createJobs(db, jobs, knownLanes);
-      const owed = jobs.flatMap(({ id: jobId, ...place }, index) => {
+      const owed = jobs.flatMap(({ id, projectNo, environment, region, shard }, index) => {
         const answer = created[index];
-        return answer?.kind === "created" ? [{ ...place, jobId, attempt: 1, dueAt: answer.dueAt }] : [];
+        if (answer?.kind !== "created") return [];
+        const flowClass = flowClassOf("jobs", environment);
+        return [{ projectNo, flowClass, region, shard, id, attempt: 1, dueAt: answer.dueAt }];
       });
       sendCommands(bus, owed, clock.now());
       let taken = 0;

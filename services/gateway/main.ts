@@ -10,6 +10,6 @@ await runService("gateway", async (config, parts) =>
     shardsPerRegion: config.shardsPerRegion,
     targets: targetRulesOf(config, config.port),
     publicUrl: config.publicUrl,
-    cursorKey: createSeal(config.secretsKey).deriveKey("cursor"),
+    seal: createSeal(config.secretsKey),
   }),
 );

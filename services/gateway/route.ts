@@ -15,6 +15,8 @@ export interface ApiRequest {
   scope: { projectNo: ProjectNo; environment: Environment };
   /** The id in the path as it was written; empty where the path has none. */
   id: string;
+  /** The second id in the path, of something that belongs to the first; empty where the path has none. */
+  innerId: string;
   /** The query string as it was written. */
   query: string;
   /**

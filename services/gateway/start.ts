@@ -4,6 +4,7 @@ import { createIdSource } from "../../shared/domain/ids.ts";
 import type { TargetRules } from "../../shared/domain/target.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
+import type { Seal } from "../../shared/platform/seal.ts";
 import type { Database } from "../../shared/store/database.ts";
 import { createApp } from "./app.ts";
 import { createAuthenticator } from "./authenticate.ts";
@@ -13,10 +14,12 @@ import { createIdempotency } from "./idempotency.ts";
 import { createLastUse } from "./last-use.ts";
 import { createPager } from "./pages.ts";
 import { createRateLimiter, type RateLimiter } from "./rate-limit.ts";
+import { deliveryRoutes } from "./routes/deliveries.ts";
 import { jobRoutes } from "./routes/jobs.ts";
 import { projectRoutes } from "./routes/project.ts";
 import { runRoutes } from "./routes/runs.ts";
 import { scheduleRoutes } from "./routes/schedules.ts";
+import { webhookRoutes } from "./routes/webhooks.ts";
 
 export interface GatewayOptions {
   host: string;
@@ -30,8 +33,8 @@ export interface GatewayOptions {
   targets: TargetRules;
   /** Where clients reach the API; null where they find its description. */
   publicUrl: string | null;
-  /** Every gateway of a cell has the same one, so that each takes the cursors of the others. */
-  cursorKey: Uint8Array;
+  /** Every gateway of a cell has the same one, so that each opens the secrets of the others and takes their cursors. */
+  seal: Seal;
   /** The database's own, unless a benchmark asks what it costs. */
   rateLimiter?: RateLimiter;
 }
@@ -45,22 +48,26 @@ const IDLE_TIMEOUT_SECONDS = 40;
 export async function startGateway(
   options: GatewayOptions,
 ): Promise<{ port: number; stop(): Promise<void> }> {
-  const { db, bus, clock, log, shardsPerRegion, targets, publicUrl } = options;
+  const { db, bus, clock, log, shardsPerRegion, targets, publicUrl, seal } = options;
   const ids = createIdSource(randomBytes);
-  const pager = createPager((bytes) => createHmac("sha256", options.cursorKey).update(bytes).digest());
+  const cursorKey = seal.deriveKey("cursor");
+  const pager = createPager((bytes) => createHmac("sha256", cursorKey).update(bytes).digest());
   const creation = createJobCreation({ db, bus, clock });
   const lastUse = createLastUse({ db, clock, log });
   const authenticator = createAuthenticator(db, lastUse);
+  const rateLimiter = options.rateLimiter ?? createRateLimiter(db, log);
   const app = createApp({
     routes: {
       ...jobRoutes({ db, clock, ids, pager, creation, shardsPerRegion, targets }),
       ...scheduleRoutes({ db, bus, clock, pager, creation, shardsPerRegion, targets }),
       ...runRoutes({ db, bus, clock, ids, pager, shardsPerRegion }),
       ...projectRoutes({ db, clock, authenticator }),
+      ...webhookRoutes({ db, pager, targets, seal }),
+      ...deliveryRoutes({ db, bus, clock, pager, shardsPerRegion }),
     },
     docs: createDocs(publicUrl),
     authenticator,
-    rateLimiter: options.rateLimiter ?? createRateLimiter(db),
+    rateLimiter,
     idempotency: createIdempotency(db),
     clock,
     ids,
@@ -83,7 +90,7 @@ export async function startGateway(
     /** Takes no more, ends what is in progress, and returns when its answers have been sent. */
     async stop() {
       await server.stop();
-      await Promise.all([creation.drain(), lastUse.stop()]);
+      await Promise.all([creation.drain(), lastUse.stop(), rateLimiter.stop()]);
     },
   };
 }

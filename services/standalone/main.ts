@@ -11,6 +11,7 @@ import { makeSecretsKey } from "../../shared/platform/secrets-key.ts";
 import { handleSignals } from "../../shared/platform/shutdown.ts";
 import {
   addCommonStops,
+  checkRestored,
   exitAsDead,
   readConfigOrExit,
   targetRulesOf,
@@ -93,6 +94,7 @@ const join = (kind: "worker" | "delivery") =>
     { leaseMs: config.leaseTtlMs, isProvedDead: embedded === null ? isProvedDead : () => true },
   );
 const targets = targetRulesOf(config, config.port);
+await checkRestored(parts);
 const delivery = await startDelivery({
   ...parts,
   seal,
@@ -100,6 +102,8 @@ const delivery = await startDelivery({
   nodeId: await join("delivery"),
   regions: config.regions,
   attemptTimeoutMs: config.attemptTimeoutMs,
+  webhookTimeoutMs: config.webhookTimeoutMs,
+  webhookRetryScale: config.webhookRetryScale,
   drainTimeoutMs: config.drainTimeoutMs,
 });
 const worker = await startWorker({
@@ -109,6 +113,8 @@ const worker = await startWorker({
   shardsPerRegion: config.shardsPerRegion,
   leaseMs: config.leaseTtlMs,
   attemptTimeoutMs: config.attemptTimeoutMs,
+  webhookTimeoutMs: config.webhookTimeoutMs,
+  webhookRetryScale: config.webhookRetryScale,
   isProvedDead,
 });
 const gateway = await startGateway({
@@ -118,7 +124,7 @@ const gateway = await startGateway({
   port: config.port,
   shardsPerRegion: config.shardsPerRegion,
   publicUrl: config.publicUrl,
-  cursorKey: seal.deriveKey("cursor"),
+  seal,
 });
 
 // Together: a client that sends its body slowly must not use up the time that attempts on the wire have.

@@ -99,8 +99,8 @@ export class Dispatcher {
       if (!isActive(shard) || !lane.isSendable(now)) continue;
       const room = Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX) - items.length;
       for (const entry of shard.take(lane, Math.min(TURN_ITEMS, room), node.id, now)) {
-        const { projectNo, environment, jobId, attempt, dueAt } = entry;
-        items.push({ projectNo, environment, jobId, attempt, dueAt, shard: shard.held.shard });
+        const { projectNo, flowClass, id, attempt, dueAt } = entry;
+        items.push({ projectNo, flowClass, id, attempt, dueAt, shard: shard.held.shard });
       }
       if (lane.isSendable(now)) this.enqueue(lane, shard);
       if (items.length >= Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX)) flush();

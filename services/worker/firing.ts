@@ -1,5 +1,6 @@
 import { randomBytes } from "node:crypto";
 import type { Bus } from "../../shared/bus/bus.ts";
+import { flowClassOf } from "../../shared/domain/flow-class.ts";
 import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
 import { CATCH_UP_MS, decideFiring, readTimetable, type Timetable } from "../../shared/domain/schedule.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
@@ -188,7 +189,17 @@ export class Firer {
         const outcome = fired[index];
         if (outcome?.kind !== "fired") return [];
         const { region, shard, dueAt } = outcome;
-        return [{ projectNo, environment, region, shard, jobId, attempt: 1, dueAt }];
+        return [
+          {
+            projectNo,
+            flowClass: flowClassOf("jobs", environment),
+            region,
+            shard,
+            id: jobId,
+            attempt: 1,
+            dueAt,
+          },
+        ];
       });
       sendCommands(bus, owed, clock.now());
       return fired.some(({ kind }) => kind !== "gone") ? "moved" : "unmoved";

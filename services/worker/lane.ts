@@ -111,7 +111,7 @@ export class Lane {
       const entry = this.nextReady();
       if (entry === undefined) break;
       // Forgotten or replaced by a later attempt while it stood in the row.
-      if (this.known.get(entry.jobId) !== entry || entry.state !== "ready") continue;
+      if (this.known.get(entry.id) !== entry || entry.state !== "ready") continue;
       entry.state = "sent";
       entry.sentAt = now;
       entry.sentTo = nodeId;
@@ -157,8 +157,8 @@ export class Lane {
   }
 
   forget(entry: Entry): void {
-    if (this.known.get(entry.jobId) !== entry) return;
-    this.known.delete(entry.jobId);
+    if (this.known.get(entry.id) !== entry) return;
+    this.known.delete(entry.id);
     if (entry.dueAt <= this.refilledThrough) this.refillLeft--;
   }
 

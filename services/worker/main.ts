@@ -5,11 +5,13 @@ import { startWorker } from "./start.ts";
 await runService("worker", async (config, parts) =>
   startWorker({
     ...parts,
-    nodeId: await joinAs("worker", parts.db, config),
+    nodeId: await joinAs("worker", parts, config),
     regions: config.regions,
     shardsPerRegion: config.shardsPerRegion,
     leaseMs: config.leaseTtlMs,
     attemptTimeoutMs: config.attemptTimeoutMs,
+    webhookTimeoutMs: config.webhookTimeoutMs,
+    webhookRetryScale: config.webhookRetryScale,
     isProvedDead,
     onDeclaredDead: exitAsDead(parts.log),
   }),

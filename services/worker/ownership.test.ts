@@ -66,6 +66,8 @@ async function startWorkerOn(leaseMs = LEASE_MS) {
     shardsPerRegion: SHARDS,
     leaseMs,
     attemptTimeoutMs: 10_000,
+    webhookTimeoutMs: 10_000,
+    webhookRetryScale: 1,
     isProvedDead: () => false,
     onDeclaredDead: () => undefined,
   });

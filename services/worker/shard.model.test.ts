@@ -1,7 +1,7 @@
 import { expect, setDefaultTimeout, test } from "bun:test";
 import fc from "fast-check";
 import type { Answer, Due, DueItem, FreedPermits, OwedAttempt } from "../../shared/bus/messages.ts";
-import { ENVIRONMENTS } from "../../shared/domain/scope.ts";
+import { FLOW_CLASSES } from "../../shared/domain/flow-class.ts";
 import { laneRoom, type RefillLane, SWEEP_LAG_MS, type SweptRow } from "../../shared/store/sweep.ts";
 import { Dispatcher } from "./dispatch.ts";
 import type { Lane } from "./lane.ts";
@@ -71,15 +71,15 @@ class World {
     for (let n = 0; n < count; n++) {
       const row: Row = {
         projectNo,
-        environment: development ? "development" : "production",
-        jobId: newJobId(),
+        flowClass: development ? "development jobs" : "production webhooks",
+        id: newJobId(),
         attempt: 1,
         dueAt: this.now + (aheadMs === 0 ? 0 : aheadMs + n / 8),
         visibleAt: this.now + lagMs,
         state: "owed",
         left: n % 3,
       };
-      this.rows.set(row.jobId, row);
+      this.rows.set(row.id, row);
       // Nobody can tell of what is not committed, and what is committed so late is not told of.
       if (isTold && lagMs === 0) this.hints.push({ owed: owedOf(row) });
     }
@@ -111,7 +111,7 @@ class World {
   }
 
   private judge(item: DueItem): Answer {
-    const row = this.rows.get(item.jobId);
+    const row = this.rows.get(item.id);
     if (row === undefined || row.attempt !== item.attempt || row.state !== "owed") return { kind: "gone" };
     if (row.dueAt > this.now) return { kind: "early", waitMs: row.dueAt - this.now };
     const flow = this.flow(row.projectNo);
@@ -120,11 +120,11 @@ class World {
       flow.isWaiting = true;
       return { kind: "no_permit", returned: flow.returned };
     }
-    if (item.jobId.endsWith("7") && !this.sent.has(`full ${item.jobId}`)) {
-      this.sent.add(`full ${item.jobId}`);
+    if (item.id.endsWith("7") && !this.sent.has(`full ${item.id}`)) {
+      this.sent.add(`full ${item.id}`);
       return { kind: "node_full" };
     }
-    const name = `${row.jobId} ${row.attempt}`;
+    const name = `${row.id} ${row.attempt}`;
     if (this.sent.has(name)) throw new Error(`${name} was sent twice`);
     this.sent.add(name);
     row.state = "wire";
@@ -162,8 +162,8 @@ class World {
   deliverAnswer(pick: number): void {
     const [answered] = this.answers.splice(pick % Math.max(1, this.answers.length), 1);
     if (answered === undefined) return;
-    const { projectNo, shard, jobId, attempt } = answered.item;
-    this.shard.answer({ projectNo, shard, jobId, attempt, answer: answered.answer }, this.now);
+    const { projectNo, shard, id, attempt } = answered.item;
+    this.shard.answer({ projectNo, shard, id, attempt, answer: answered.answer }, this.now);
   }
 
   /** As Sweeper.sweep, its two questions asked now and their answers kept until `endSweep`. */
@@ -176,10 +176,10 @@ class World {
     const refilled = this.askFor(remembered);
     const sweptAt = this.now;
     const rows = PROJECTS.flatMap((projectNo) =>
-      ENVIRONMENTS.flatMap((environment) => {
-        const name = { projectNo, environment, region: "us-east" as const };
+      FLOW_CLASSES.flatMap((flowClass) => {
+        const name = { projectNo, flowClass, region: "us-east" as const };
         const isRemembered = remembered.some(
-          (lane) => lane.name.projectNo === projectNo && lane.name.environment === environment,
+          (lane) => lane.name.projectNo === projectNo && lane.name.flowClass === flowClass,
         );
         return isRemembered
           ? []
@@ -229,7 +229,7 @@ class World {
 
   private read(asked: RefillLane): SweptRow[] {
     return this.all("owed")
-      .filter((row) => row.projectNo === asked.projectNo && row.environment === asked.environment)
+      .filter((row) => row.projectNo === asked.projectNo && row.flowClass === asked.flowClass)
       .filter(
         (row) => row.visibleAt <= this.now && row.dueAt >= asked.sinceAt && row.dueAt <= this.now + 1_500,
       )
@@ -250,10 +250,10 @@ class World {
   }
 }
 
-const owedOf = ({ projectNo, environment, jobId, attempt, dueAt }: Row): OwedAttempt => ({
+const owedOf = ({ projectNo, flowClass, id, attempt, dueAt }: Row): OwedAttempt => ({
   projectNo,
-  environment,
-  jobId,
+  flowClass,
+  id,
   attempt,
   dueAt,
 });

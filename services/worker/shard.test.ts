@@ -4,7 +4,7 @@ import { ANSWER_TIMEOUT_MS } from "./shard.ts";
 import { NODE, owedOf, startShard, sweptOf } from "./test-support.ts";
 
 const NOW = 1_800_000_000_000;
-const jobIds = (entries: readonly { jobId: string }[]) => entries.map((entry) => entry.jobId);
+const jobIds = (entries: readonly { id: string }[]) => entries.map((entry) => entry.id);
 
 describe("what a shard is told", () => {
   test("is sent once it is due and not before, however often it is told", () => {
@@ -17,7 +17,7 @@ describe("what a shard is told", () => {
     ]);
     expect(send(NOW + 1_000)).toEqual([]);
     expect(shard.nextAt()).toBeLessThanOrEqual(NOW + 1_000.5);
-    expect(jobIds(send(NOW + 1_000.5))).toEqual([owed.jobId]);
+    expect(jobIds(send(NOW + 1_000.5))).toEqual([owed.id]);
     expect(shard.learn(owed, NOW + 1_001)).toBe(false);
     expect(send(NOW + 2_000)).toEqual([]);
   });
@@ -35,7 +35,7 @@ describe("what a shard is told", () => {
     shard.learn(owed, NOW);
     expect(shard.learn({ ...owed, dueAt: NOW + 5 }, NOW + 5)).toBe(true);
     const [sent] = send(NOW + 5);
-    expect(sent).toMatchObject({ jobId: owed.jobId, attempt: 2, dueAt: NOW + 5 });
+    expect(sent).toMatchObject({ id: owed.id, attempt: 2, dueAt: NOW + 5 });
     answer(owed, { kind: "granted" }, NOW + 6);
     expect(send(NOW + 40_000)).toEqual([]);
     expect(shard.entryCount).toBe(0);
@@ -76,7 +76,7 @@ describe("answers", () => {
     send(NOW);
     answer(owed, { kind: "early", waitMs: 12.25 }, NOW + 3);
     expect(send(NOW + 15)).toEqual([]);
-    expect(jobIds(send(NOW + 15.25))).toEqual([owed.jobId]);
+    expect(jobIds(send(NOW + 15.25))).toEqual([owed.id]);
     answer(owed, { kind: "granted" }, NOW + 16);
     expect(shard.entryCount).toBe(0);
   });
@@ -85,9 +85,9 @@ describe("answers", () => {
     const { shard, send, answer } = startShard(NOW);
     const [one, two] = [owedOf({ dueAt: 1 }), owedOf({ dueAt: 2 })];
     for (const owed of [one, two]) shard.learn(owed, NOW);
-    expect(jobIds(send(NOW, 1))).toEqual([one.jobId]);
+    expect(jobIds(send(NOW, 1))).toEqual([one.id]);
     answer(one, { kind: "node_full" }, NOW);
-    expect(jobIds(send(NOW))).toEqual([one.jobId, two.jobId]);
+    expect(jobIds(send(NOW))).toEqual([one.id, two.id]);
   });
 
   test("blocked puts the lane aside and nobody else, and looks again within seconds whatever it was told", () => {
@@ -98,7 +98,7 @@ describe("answers", () => {
     answer(held, { kind: "blocked", untilAt: NOW + 86_400_000 }, NOW);
     shard.learn(free, NOW);
     shard.learn(owedOf(), NOW);
-    expect(jobIds(send(NOW))).toEqual([free.jobId]);
+    expect(jobIds(send(NOW))).toEqual([free.id]);
     shard.tidy(NOW + 4_999);
     expect(send(NOW + 4_999)).toEqual([]);
     shard.tidy(NOW + 5_000);
@@ -114,7 +114,7 @@ describe("answers that do not come", () => {
     send(NOW);
     let now = NOW;
     for (; now <= NOW + ANSWER_TIMEOUT_MS + 2 * SWEEP_LAG_MS; now += 1_000) sweep([owed], now);
-    expect(jobIds(send(now))).toEqual([owed.jobId]);
+    expect(jobIds(send(now))).toEqual([owed.id]);
   });
 
   test("are counted, so that the nodes' room is not lost with them", () => {
@@ -140,7 +140,7 @@ describe("a row that appears far behind the marks, since its commit hung for lon
       sweep(isRemembered ? [{ ...future, dueAt: now + 1_400 }] : [], now);
     for (; now <= NOW + 155_000; now += 1_000)
       sweep(isRemembered ? [late, { ...future, dueAt: now + 1_400 }] : [late], now);
-    expect(jobIds(send(now))).toContain(late.jobId);
+    expect(jobIds(send(now))).toContain(late.id);
   });
 });
 
@@ -166,11 +166,11 @@ describe("a lane that holds as much as it may", () => {
     const told = Array.from({ length: 64 }, () => owedOf({ dueAt: NOW }));
     const older = Array.from({ length: 200 }, (_, n) => owedOf({ dueAt: NOW - 200 + n }));
     for (const attempt of told) shard.learn(attempt, NOW);
-    const owed = new Map([...told, ...older].map((attempt) => [attempt.jobId, attempt]));
+    const owed = new Map([...told, ...older].map((attempt) => [attempt.id, attempt]));
     for (let now = NOW; now < NOW + 30_000; now += 1_000) {
       sweep([...owed.values()], now, 10);
       for (const entry of send(now)) {
-        owed.delete(entry.jobId);
+        owed.delete(entry.id);
         answer(entry, { kind: "granted" }, now);
       }
     }
@@ -242,7 +242,7 @@ describe("permits", () => {
   test("of one project do not hold up another, nor its other environment", () => {
     const { shard, send, answer } = startRefused();
     for (const entry of send(NOW)) answer(entry, refuse, NOW);
-    const others = [owedOf({ projectNo: 2 }), owedOf({ environment: "development" })];
+    const others = [owedOf({ projectNo: 2 }), owedOf({ flowClass: "development jobs" })];
     for (const owed of others) shard.learn(owed, NOW);
     expect(jobIds(send(NOW))).toEqual(jobIds(others));
   });

@@ -1,5 +1,6 @@
 import type { AnsweredItem, FreedPermits, OwedAttempt } from "../../shared/bus/messages.ts";
-import { ENVIRONMENTS, type Environment, type ProjectNo } from "../../shared/domain/scope.ts";
+import { FLOW_CLASSES, type FlowClass } from "../../shared/domain/flow-class.ts";
+import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { HORIZON_MS } from "../../shared/domain/shard.ts";
 import type { HeldShard } from "../../shared/store/shards.ts";
 import {
@@ -59,8 +60,8 @@ export class Shard {
   }
 
   private keep(owed: OwedAttempt, now: number, hasRoom: (lane: Lane, isDue: boolean) => boolean): boolean {
-    const lane = this.lane(owed.projectNo, owed.environment);
-    const known = lane.known.get(owed.jobId);
+    const lane = this.lane(owed.projectNo, owed.flowClass);
+    const known = lane.known.get(owed.id);
     if (known !== undefined) {
       if (known.attempt > owed.attempt || (known.attempt === owed.attempt && known.dueAt <= owed.dueAt))
         return false;
@@ -73,11 +74,11 @@ export class Shard {
       if (isDue) lane.overflow();
       return false;
     }
-    const { projectNo, environment, jobId, attempt, dueAt } = owed;
+    const { projectNo, flowClass, id, attempt, dueAt } = owed;
     const entry: Entry = {
       projectNo,
-      environment,
-      jobId,
+      flowClass,
+      id,
       attempt,
       dueAt,
       state: "ready",
@@ -86,7 +87,7 @@ export class Shard {
       sentAt: 0,
       sentTo: 0,
     };
-    lane.known.set(jobId, entry);
+    lane.known.set(id, entry);
     if (isDue) {
       lane.setReady(entry);
       this.announce(lane, now);
@@ -101,7 +102,7 @@ export class Shard {
     this.wheel.advance(now, (place) => {
       const entry = this.timed[place];
       if (entry === undefined) return;
-      const lane = this.lane(entry.projectNo, entry.environment);
+      const lane = this.lane(entry.projectNo, entry.flowClass);
       this.clearTimer(lane, entry);
       lane.setReady(entry);
       this.announce(lane, now);
@@ -122,11 +123,11 @@ export class Shard {
   }
 
   /** Hears what became of a sent entry. Answers to what is not held any more are of no use. */
-  answer({ projectNo, jobId, attempt, answer }: AnsweredItem, now: number): void {
-    const lane = ENVIRONMENTS.map((environment) => this.lanes.get(laneKey(projectNo, environment))).find(
-      (candidate) => candidate?.known.has(jobId),
+  answer({ projectNo, id, attempt, answer }: AnsweredItem, now: number): void {
+    const lane = FLOW_CLASSES.map((flowClass) => this.lanes.get(laneKey(projectNo, flowClass))).find(
+      (candidate) => candidate?.known.has(id),
     );
-    const entry = lane?.known.get(jobId);
+    const entry = lane?.known.get(id);
     if (lane === undefined || entry === undefined || entry.attempt !== attempt || entry.state !== "sent")
       return;
     this.sent.delete(entry);
@@ -157,8 +158,8 @@ export class Shard {
 
   /** Permits of a project have come free. */
   freed({ projectNo, returned }: FreedPermits, now: number): void {
-    for (const environment of ENVIRONMENTS) {
-      const lane = this.lanes.get(laneKey(projectNo, environment));
+    for (const flowClass of FLOW_CLASSES) {
+      const lane = this.lanes.get(laneKey(projectNo, flowClass));
       if (lane === undefined) continue;
       lane.freed(returned);
       this.announce(lane, now);
@@ -172,7 +173,7 @@ export class Shard {
     for (const entry of this.sent) {
       // Entries are in the order in which they were sent.
       if (entry.sentAt > now - ANSWER_TIMEOUT_MS) break;
-      const lane = this.lane(entry.projectNo, entry.environment);
+      const lane = this.lane(entry.projectNo, entry.flowClass);
       this.forget(lane, entry);
       // Whether it is still owed is not known: the next look into Postgres must find it.
       lane.sinceAt = Math.min(lane.sinceAt, entry.dueAt);
@@ -220,10 +221,10 @@ export class Shard {
    */
   swept(rows: readonly SweptRow[], fromAt: number, sweptAt: number, now: number): number {
     let newsCount = 0;
-    for (const laneRows of Map.groupBy(rows, (row) => laneKey(row.projectNo, row.environment)).values()) {
+    for (const laneRows of Map.groupBy(rows, (row) => laneKey(row.projectNo, row.flowClass)).values()) {
       const [first] = laneRows;
       if (first === undefined) continue;
-      const lane = this.lane(first.projectNo, first.environment);
+      const lane = this.lane(first.projectNo, first.flowClass);
       const asked = { ...lane.name, sinceAt: fromAt, room: laneRoom(first.concurrency) };
       newsCount += this.refilled(asked, laneRows, sweptAt, now);
     }
@@ -239,7 +240,7 @@ export class Shard {
 
   /** A lane's refill has come: its rows, oldest first. Says how many of them were news. */
   refilled(asked: RefillLane, rows: readonly SweptRow[], sweptAt: number, now: number): number {
-    const lane = this.lane(asked.projectNo, asked.environment);
+    const lane = this.lane(asked.projectNo, asked.flowClass);
     const [first] = rows;
     if (first !== undefined) lane.room = laneRoom(first.concurrency);
     let newsCount = 0;
@@ -264,11 +265,11 @@ export class Shard {
     return count;
   }
 
-  private lane(projectNo: ProjectNo, environment: Environment): Lane {
-    const key = laneKey(projectNo, environment);
+  private lane(projectNo: ProjectNo, flowClass: FlowClass): Lane {
+    const key = laneKey(projectNo, flowClass);
     const known = this.lanes.get(key);
     if (known !== undefined) return known;
-    const name = { projectNo, environment, region: this.held.region };
+    const name = { projectNo, flowClass, region: this.held.region };
     // Its true room comes with the first swept row; a command does not know the project's limit.
     const lane = new Lane(name, this.held.shard, this.sinceAt, LANE_ROOM_MIN);
     this.lanes.set(key, lane);
@@ -307,4 +308,4 @@ export class Shard {
 /** A blocked lane is looked at again this often, since an upgrade or a release may come before the quota's rollover. */
 const BLOCKED_MS_MAX = 5_000;
 
-const laneKey = (projectNo: ProjectNo, environment: Environment) => `${projectNo} ${environment}`;
+const laneKey = (projectNo: ProjectNo, flowClass: FlowClass) => `${projectNo} ${flowClass}`;

@@ -12,7 +12,7 @@ import { createShards, type HeldShard } from "../../shared/store/shards.ts";
 import { Dispatcher } from "./dispatch.ts";
 import { buryNodes } from "./duties/burial.ts";
 import { purgeExpired } from "./duties/purge.ts";
-import { RESCUE_GRACE_MS, rescueAttempts } from "./duties/rescue.ts";
+import { RESCUE_GRACE_MS, rescueAttempts, rescueDeliveries } from "./duties/rescue.ts";
 import { retainRuns } from "./duties/retention.ts";
 import { Firer } from "./firing.ts";
 import { Ownership, shardName } from "./ownership.ts";
@@ -31,6 +31,9 @@ export interface WorkerOptions {
   shardsPerRegion: number;
   leaseMs: number;
   attemptTimeoutMs: number;
+  webhookTimeoutMs: number;
+  /** Multiplies every wait of the deliveries' retries. */
+  webhookRetryScale: number;
   /** Whether a node's description of its process proves that the process is gone. */
   isProvedDead(process: string): boolean;
   /** The node was declared dead: nothing of it may go on. */
@@ -180,10 +183,13 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
   async function rescue(): Promise<void> {
     if (!hasDuties()) return;
     const isSettled = performance.now() > askedWellSince + RESCUE_GRACE_MS;
-    const overdueMs = isSettled ? options.attemptTimeoutMs + RESCUE_GRACE_MS : NEVER_OVERDUE_MS;
+    const overdueMs = (timeoutMs: number) => (isSettled ? timeoutMs + RESCUE_GRACE_MS : NEVER_OVERDUE_MS);
+    const rescue = { bus, log, now: clock.now() };
     try {
       await buryNodes(db, options.isProvedDead, log);
-      await rescueAttempts(db, { bus, log, overdueMs, now: clock.now() });
+      await rescueAttempts(db, { ...rescue, overdueMs: overdueMs(options.attemptTimeoutMs) });
+      const scale = options.webhookRetryScale;
+      await rescueDeliveries(db, { ...rescue, scale, overdueMs: overdueMs(options.webhookTimeoutMs) });
     } catch (error) {
       askedWellSince = performance.now();
       throw error;

@@ -77,4 +77,4 @@ export class Sweeper {
   }
 }
 
-const laneName = ({ projectNo, region, environment }: LaneName) => `${projectNo} ${region} ${environment}`;
+const laneName = ({ projectNo, region, flowClass }: LaneName) => `${projectNo} ${region} ${flowClass}`;

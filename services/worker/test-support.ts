@@ -1,6 +1,6 @@
 import type { Answer, OwedAttempt } from "../../shared/bus/messages.ts";
+import type { FlowClass } from "../../shared/domain/flow-class.ts";
 import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
-import type { Environment } from "../../shared/domain/scope.ts";
 import type { SweptRow } from "../../shared/store/sweep.ts";
 import type { Entry, Lane } from "./lane.ts";
 import { Shard } from "./shard.ts";
@@ -15,7 +15,7 @@ export const NODE = 7;
 export const newJobId = () => ids.next(JOB_PREFIX, 1);
 
 export function owedOf(wish: Partial<OwedAttempt> = {}): OwedAttempt {
-  return { projectNo: 1, environment: "production", jobId: newJobId(), attempt: 1, dueAt: 0, ...wish };
+  return { projectNo: 1, flowClass: "production jobs", id: newJobId(), attempt: 1, dueAt: 0, ...wish };
 }
 
 export function sweptOf(owed: OwedAttempt, concurrency = 500): SweptRow {
@@ -33,10 +33,10 @@ export function startShard(now: number) {
   return {
     shard,
     low,
-    lane(projectNo = 1, environment: Environment = "production"): Lane | undefined {
+    lane(projectNo = 1, flowClass: FlowClass = "production jobs"): Lane | undefined {
       return shard
         .rememberedLanes()
-        .find(({ name }) => name.projectNo === projectNo && name.environment === environment);
+        .find(({ name }) => name.projectNo === projectNo && name.flowClass === flowClass);
     },
     /** What the shard wants to send now, all of it, as a dispatcher with room for everything would take it. */
     send(now: number, countMax = Number.POSITIVE_INFINITY): Entry[] {
@@ -47,7 +47,7 @@ export function startShard(now: number) {
     },
     answer(entry: OwedAttempt, answer: Answer, now: number): void {
       shard.answer(
-        { projectNo: entry.projectNo, shard: 3, jobId: entry.jobId, attempt: entry.attempt, answer },
+        { projectNo: entry.projectNo, shard: 3, id: entry.id, attempt: entry.attempt, answer },
         now,
       );
     },
@@ -61,7 +61,7 @@ export function startShard(now: number) {
         .sort((one, other) => one.dueAt - other.dueAt)
         .map((row) => sweptOf(row, concurrency));
       const isOf = (lane: Lane) => (row: SweptRow) =>
-        row.projectNo === lane.name.projectNo && row.environment === lane.name.environment;
+        row.projectNo === lane.name.projectNo && row.flowClass === lane.name.flowClass;
       for (const lane of remembered) {
         const question = shard.refillOf(lane, now);
         if (question === null) continue;

@@ -180,9 +180,9 @@ function holdsFor(createKind: () => Kind): void {
       room: 12,
       region: "us-west",
       items: [
-        { projectNo: 1, shard: 2, jobId: "job_a", attempt: 1, answer: { kind: "granted" } },
-        { projectNo: 1, shard: 2, jobId: "job_b", attempt: 2, answer: { kind: "early", waitMs: 1.5 } },
-        { projectNo: 1, shard: 2, jobId: "job_c", attempt: 3, answer: { kind: "blocked", untilAt: 1e12 } },
+        { projectNo: 1, shard: 2, id: "job_a", attempt: 1, answer: { kind: "granted" } },
+        { projectNo: 1, shard: 2, id: "job_b", attempt: 2, answer: { kind: "early", waitMs: 1.5 } },
+        { projectNo: 1, shard: 2, id: "job_c", attempt: 3, answer: { kind: "blocked", untilAt: 1e12 } },
       ],
     };
     await until(() => {
@@ -313,7 +313,7 @@ function holdsFor(createKind: () => Kind): void {
         delivery: 1,
         room: 0,
         region: "us-east",
-        items: [{ projectNo: 1, shard: 1, jobId: "job_a", attempt: 1, answer: { kind: "gone" } }],
+        items: [{ projectNo: 1, shard: 1, id: "job_a", attempt: 1, answer: { kind: "gone" } }],
       });
       a.sendBeat("worker", { nodeId: 1, regions: [], room: 0 });
     }
@@ -329,8 +329,8 @@ function holdsFor(createKind: () => Kind): void {
 /** The shard, or worker, of the messages that only prove that a listener is there. */
 const PROBE = 999_999;
 
-function owed(projectNo: number, jobId: string, attempt: number): OwedAttempt {
-  return { projectNo, environment: "production", jobId, attempt, dueAt: 1_790_000_000_000.25 };
+function owed(projectNo: number, id: string, attempt: number): OwedAttempt {
+  return { projectNo, flowClass: "production webhooks", id, attempt, dueAt: 1_790_000_000_000.25 };
 }
 
 function commandOf(region: Region, shard: number): Command {

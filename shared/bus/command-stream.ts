@@ -25,6 +25,8 @@ import type { Listener } from "./wire.ts";
 const STREAM = "cmd";
 const STREAM_AGE_MAX_MS = 120_000;
 const STREAM_BYTES_MAX = 256 * 1024 * 1024;
+/** On a cluster of servers, so that the loss of one of them delays no command. */
+const STREAM_COPIES = 3;
 const API_TIMEOUT_MS = 2_000;
 const HEARTBEAT_MS = 500;
 /** How much earlier than the last command it heard a consumer starts again. What it hears twice is harmless. */
@@ -80,7 +82,7 @@ export function openCommandStream(
     restoring = true;
     try {
       const api = await manager;
-      await createStream(api);
+      await createStream(api, connection.info?.cluster === undefined ? 1 : STREAM_COPIES);
       streamDoubtful = false;
       for (const consumer of consumers.values()) {
         if (!consumer.flowing()) await consumer.start(api);
@@ -116,8 +118,8 @@ export function openCommandStream(
   };
 }
 
-/** Does nothing when the stream exists. One that an operator configured otherwise, with replicas say, is left as it is. */
-async function createStream(api: JetStreamManager): Promise<void> {
+/** Does nothing when the stream exists. One that an operator configured otherwise is left as it is. */
+async function createStream(api: JetStreamManager, copies: number): Promise<void> {
   try {
     await api.streams.add({
       name: STREAM,
@@ -127,6 +129,7 @@ async function createStream(api: JetStreamManager): Promise<void> {
       discard: DiscardPolicy.Old,
       max_age: nanos(STREAM_AGE_MAX_MS),
       max_bytes: STREAM_BYTES_MAX,
+      num_replicas: copies,
     });
   } catch (error) {
     if (!(error instanceof JetStreamApiError && error.apiError().err_code === STREAM_CONFIGURED_OTHERWISE)) {

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { ENVIRONMENTS, REGIONS } from "../domain/scope.ts";
+import { FLOW_CLASSES } from "../domain/flow-class.ts";
+import { REGIONS } from "../domain/scope.ts";
 import {
   decodeAnswers,
   decodeBeat,
@@ -19,8 +20,8 @@ const count = fc.nat();
 const instant = fc.double({ min: 0, max: 4e12, noNaN: true }).map((ms) => ms + 0);
 const region = fc.constantFrom(...REGIONS);
 const attemptOf = {
-  environment: fc.constantFrom(...ENVIRONMENTS),
-  jobId: fc.string({ minLength: 1, maxLength: 64 }),
+  flowClass: fc.constantFrom(...FLOW_CLASSES),
+  id: fc.string({ minLength: 1, maxLength: 64 }),
   attempt: count,
   dueAt: instant,
 };
@@ -55,9 +56,7 @@ describeKind(
     delivery: count,
     room: count,
     region,
-    items: fc.array(
-      fc.record({ projectNo: count, shard: count, jobId: attemptOf.jobId, attempt: count, answer }),
-    ),
+    items: fc.array(fc.record({ projectNo: count, shard: count, id: attemptOf.id, attempt: count, answer })),
   }),
   encodeAnswers,
   decodeAnswers,
@@ -83,7 +82,7 @@ describeKind(
 test("a list item with one bad place spoils its whole message", () => {
   const good = '["us-east",3,7,[1,"job_a",1,5.5]]';
   expect(decodeCommand(good)?.owed).toHaveLength(1);
-  for (const bad of ["2", "-1", '"job_a"', "null"]) {
+  for (const bad of ["4", "-1", '"job_a"', "null"]) {
     expect(decodeCommand(good.replace("[1,", `[${bad},`))).toBeUndefined();
   }
   expect(decodeCommand(good.replace(",5.5", ""))).toBeUndefined();

@@ -1,4 +1,5 @@
-import { ENVIRONMENTS, type Environment, isRegion, type Region } from "../domain/scope.ts";
+import { FLOW_CLASSES, type FlowClass } from "../domain/flow-class.ts";
+import { isRegion, type Region } from "../domain/scope.ts";
 import type {
   Answer,
   AnsweredItem,
@@ -25,8 +26,8 @@ const ID_CHARACTERS_MAX = 64;
 
 export function encodeCommand({ region, shard, projectNo, owed }: Command): string {
   const flat: Flat = [];
-  for (const { environment, jobId, attempt, dueAt } of owed) {
-    flat.push(ENVIRONMENTS.indexOf(environment), jobId, attempt, dueAt);
+  for (const { flowClass, id, attempt, dueAt } of owed) {
+    flat.push(FLOW_CLASSES.indexOf(flowClass), id, attempt, dueAt);
   }
   return JSON.stringify([region, shard, projectNo, flat]);
 }
@@ -39,8 +40,8 @@ export const decodeCommand = strictly(4, (fields): Command => {
     projectNo,
     owed: asItems(fields[3], 4, (flat, at) => ({
       projectNo,
-      environment: asEnvironment(flat[at]),
-      jobId: asId(flat[at + 1]),
+      flowClass: asFlowClass(flat[at]),
+      id: asId(flat[at + 1]),
       attempt: asCount(flat[at + 2]),
       dueAt: asInstant(flat[at + 3]),
     })),
@@ -70,8 +71,8 @@ export const decodeDue = strictly(
 
 export function encodeAnswers({ delivery, region, room, items }: Answers): string {
   const flat: Flat = [];
-  for (const { projectNo, shard, jobId, attempt, answer } of items) {
-    flat.push(projectNo, shard, jobId, attempt, answer.kind, answerNumber(answer));
+  for (const { projectNo, shard, id, attempt, answer } of items) {
+    flat.push(projectNo, shard, id, attempt, answer.kind, answerNumber(answer));
   }
   return JSON.stringify([delivery, region, room, flat]);
 }
@@ -88,7 +89,7 @@ export const decodeAnswers = strictly(
       (flat, at): AnsweredItem => ({
         projectNo: asCount(flat[at]),
         shard: asCount(flat[at + 1]),
-        jobId: asId(flat[at + 2]),
+        id: asId(flat[at + 2]),
         attempt: asCount(flat[at + 3]),
         answer: asAnswer(flat[at + 4], asInstant(flat[at + 5])),
       }),
@@ -132,15 +133,15 @@ export const decodeBeat = strictly(
 
 type Flat = (string | number)[];
 
-function pushOwed(flat: Flat, { projectNo, environment, jobId, attempt, dueAt }: OwedAttempt): void {
-  flat.push(projectNo, ENVIRONMENTS.indexOf(environment), jobId, attempt, dueAt);
+function pushOwed(flat: Flat, { projectNo, flowClass, id, attempt, dueAt }: OwedAttempt): void {
+  flat.push(projectNo, FLOW_CLASSES.indexOf(flowClass), id, attempt, dueAt);
 }
 
 function readOwed(flat: readonly unknown[], at: number): OwedAttempt {
   return {
     projectNo: asCount(flat[at]),
-    environment: asEnvironment(flat[at + 1]),
-    jobId: asId(flat[at + 2]),
+    flowClass: asFlowClass(flat[at + 1]),
+    id: asId(flat[at + 2]),
     attempt: asCount(flat[at + 3]),
     dueAt: asInstant(flat[at + 4]),
   };
@@ -226,8 +227,8 @@ function asRegion(value: unknown): Region {
   throw new Malformed();
 }
 
-function asEnvironment(value: unknown): Environment {
-  const environment = typeof value === "number" ? ENVIRONMENTS[value] : undefined;
-  if (environment) return environment;
+function asFlowClass(value: unknown): FlowClass {
+  const flowClass = typeof value === "number" ? FLOW_CLASSES[value] : undefined;
+  if (flowClass) return flowClass;
   throw new Malformed();
 }

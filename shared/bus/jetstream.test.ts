@@ -216,7 +216,7 @@ function commandOf(shard: number): Command {
     region: "us-east",
     shard,
     projectNo: 1,
-    owed: [{ projectNo: 1, environment: "development", jobId: "job_a", attempt: 1, dueAt: 0 }],
+    owed: [{ projectNo: 1, flowClass: "development jobs", id: "job_a", attempt: 1, dueAt: 0 }],
   };
 }
 
@@ -235,8 +235,8 @@ function sendAndLook(sender: Bus, shard: number, heard: Set<number>): boolean {
 function floodItems() {
   return Array.from({ length: 900 }, (_, no) => ({
     projectNo: 1,
-    environment: "production" as const,
-    jobId: `job_${no}_${"x".repeat(40)}`,
+    flowClass: "production jobs" as const,
+    id: `job_${no}_${"x".repeat(40)}`,
     attempt: 1,
     dueAt: 1_790_000_000_000,
     shard: 1,

@@ -1,4 +1,5 @@
-import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
+import type { FlowClass } from "../domain/flow-class.ts";
+import type { ProjectNo, Region } from "../domain/scope.ts";
 
 /**
  * What travels over the bus. Every message is a hint: all of it can be lost, doubled, reordered or replayed,
@@ -6,11 +7,12 @@ import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
  * instants and numbers; never a payload, a key or a secret.
  */
 
-/** An attempt that is owed: which job, which attempt, and when it is due (milliseconds since 1970, database clock). */
+/** An attempt that is owed: of which job or delivery, which attempt, and when it is due (milliseconds since 1970, database clock). */
 export interface OwedAttempt {
   projectNo: ProjectNo;
-  environment: Environment;
-  jobId: string;
+  flowClass: FlowClass;
+  /** Of the job or the delivery. */
+  id: string;
   attempt: number;
   dueAt: number;
 }
@@ -63,7 +65,7 @@ export interface Answers {
 export interface AnsweredItem {
   projectNo: ProjectNo;
   shard: number;
-  jobId: string;
+  id: string;
   attempt: number;
   answer: Answer;
 }

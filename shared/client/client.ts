@@ -4,12 +4,14 @@ import { createProject, type Projects } from "./project.ts";
 import { createRuns, type Runs } from "./runs.ts";
 import { createSchedules, type Schedules } from "./schedules.ts";
 import { createSend, type RequestOptions, type Surroundings } from "./send.ts";
+import { createWebhooks, type Webhooks } from "./webhooks.ts";
 
 export interface Client {
   jobs: Jobs;
   schedules: Schedules;
   runs: Runs;
   project: Projects;
+  webhooks: Webhooks;
 }
 
 /** The options of a request given here count for all that give none of their own. */
@@ -37,6 +39,7 @@ export function createClient(options: ClientOptions): Client {
     schedules: createSchedules(send),
     runs: createRuns(send),
     project: createProject(send),
+    webhooks: createWebhooks(send),
   };
 }
 

@@ -29,3 +29,15 @@ export type {
 } from "./schedules.ts";
 export type { CreationOptions, RequestOptions } from "./send.ts";
 export { type ReceivedRequest, SignatureError, type SignatureRules, verifySignature } from "./signature.ts";
+export type {
+  DeletedWebhook,
+  Delivery,
+  DeliveryListQuery,
+  NewWebhook,
+  RevealedWebhook,
+  Webhook,
+  WebhookEvent,
+  WebhookListQuery,
+  Webhooks,
+  WebhookUpdate,
+} from "./webhooks.ts";

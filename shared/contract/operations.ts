@@ -3,6 +3,7 @@ import { JOB_OPERATIONS } from "./operations/jobs.ts";
 import { PROJECT_OPERATIONS } from "./operations/project.ts";
 import { RUN_OPERATIONS } from "./operations/runs.ts";
 import { SCHEDULE_OPERATIONS } from "./operations/schedules.ts";
+import { WEBHOOK_OPERATIONS } from "./operations/webhooks.ts";
 
 /** All operations of the API by the names that programs know them by. */
 export const OPERATIONS = {
@@ -10,6 +11,7 @@ export const OPERATIONS = {
   ...SCHEDULE_OPERATIONS,
   ...RUN_OPERATIONS,
   ...PROJECT_OPERATIONS,
+  ...WEBHOOK_OPERATIONS,
 };
 
 export type Operations = typeof OPERATIONS;

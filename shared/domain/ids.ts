@@ -10,6 +10,8 @@ export const SCHEDULE_PREFIX = "sch_";
 export const PROJECT_PREFIX = "prj_";
 export const WEBHOOK_PREFIX = "whk_";
 export const EVENT_PREFIX = "evt_";
+export const DELIVERY_PREFIX = "dlv_";
+export const ATTEMPT_PREFIX = "dat_";
 export const KEY_PREFIX = "key_";
 export const REQUEST_PREFIX = "req_";
 

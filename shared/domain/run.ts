@@ -102,16 +102,19 @@ export function judgeResponse(exchange: Exchange, now: number, attemptTimeoutMs:
   }
 }
 
+export const INTERRUPTED_ERROR = "interrupted by a shutdown";
+
 /** The node shut down before the attempt had ended. */
 export function interruptedOutcome(): Outcome {
-  return { ...failure("failed", null, "interrupted by a shutdown"), retry: "at_once" };
+  return { ...failure("failed", null, INTERRUPTED_ERROR), retry: "at_once" };
 }
 
 /** The node that sent the attempt died, so nobody can know what the target did with it. */
 export function lostOutcome(): Outcome {
-  const error = "The node that sent this attempt died before it ended: its outcome is unknown.";
-  return { ...failure("failed", null, error), retry: "at_once" };
+  return { ...failure("failed", null, LOST_ERROR), retry: "at_once" };
 }
+
+export const LOST_ERROR = "The node that sent this attempt died before it ended: its outcome is unknown.";
 
 /** A manual retry whose job was canceled before a permit came free. */
 export const UNSENT_RUN_ERROR = "canceled before it was sent";

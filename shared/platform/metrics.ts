@@ -19,6 +19,8 @@ export interface Spread {
 export interface Metrics {
   jobsCreated: Count;
   attemptsSettled: Record<"succeeded" | "failed" | "timed_out", Count>;
+  /** Attempts of deliveries to webhook endpoints. */
+  deliveriesSettled: Record<"succeeded" | "failed" | "timed_out", Count>;
   /** From when an attempt was due until it was claimed. */
   latenessSeconds: Spread;
   /** Attempts asked for in one claim statement. */
@@ -72,27 +74,29 @@ export function createMetrics(): Metrics {
   const spread = (name: string, help: string, buckets: number[]) =>
     new Histogram({ name: PREFIX + name, help, buckets, registers });
 
-  const settled = new Counter({
-    name: `${PREFIX}attempts_settled_total`,
-    help: "Attempts that ended, by outcome.",
-    labelNames: ["outcome"],
-    registers,
-  });
   // Looked up once, since to find a label's counter costs more than to count; and shown from the start, since a
   // rate over a series that appears with its first event misses that event.
-  const outcome = (name: string) => {
-    const counter = settled.labels(name);
-    counter.inc(0);
-    return counter;
+  const outcomes = (name: string, help: string) => {
+    const settled = new Counter({ name: PREFIX + name, help, labelNames: ["outcome"], registers });
+    const outcome = (kind: string) => {
+      const counter = settled.labels(kind);
+      counter.inc(0);
+      return counter;
+    };
+    return {
+      succeeded: outcome("succeeded"),
+      failed: outcome("failed"),
+      timed_out: outcome("timed_out"),
+    };
   };
 
   return {
     jobsCreated: count("jobs_created_total", "Jobs accepted over the API."),
-    attemptsSettled: {
-      succeeded: outcome("succeeded"),
-      failed: outcome("failed"),
-      timed_out: outcome("timed_out"),
-    },
+    attemptsSettled: outcomes("attempts_settled_total", "Attempts of jobs that ended, by outcome."),
+    deliveriesSettled: outcomes(
+      "deliveries_settled_total",
+      "Attempts of webhook deliveries that ended, by outcome.",
+    ),
     latenessSeconds: spread(
       "lateness_seconds",
       "From when an attempt was due until it was claimed.",

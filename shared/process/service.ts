@@ -9,6 +9,7 @@ import { startOps } from "../platform/ops.ts";
 import { describeThisProcess, isProvedDead } from "../platform/process-identity.ts";
 import { handleSignals, type Shutdown } from "../platform/shutdown.ts";
 import { askTime, checkPrepared, type Database, openDatabase, StoreUnavailable } from "../store/database.ts";
+import { holdIfRestored } from "../store/holds.ts";
 import { joinCell } from "../store/membership.ts";
 import type { NodeKind } from "../store/nodes.ts";
 
@@ -95,8 +96,19 @@ export function addCommonStops(
   shutdown.add("database", () => db.close());
 }
 
+/** Before anything is sent: a cell whose database was restored from a backup is held, and says so. */
+export async function checkRestored({ db, log }: Pick<Parts, "db" | "log">): Promise<void> {
+  if (await holdIfRestored(db))
+    log.error({}, "this database was restored: nothing is sent until `admin resume`");
+}
+
 /** Joins the cell as a worker or a delivery node. */
-export function joinAs(kind: NodeKind, db: Database, config: Config): Promise<number> {
+export async function joinAs(
+  kind: NodeKind,
+  { db, log }: Pick<Parts, "db" | "log">,
+  config: Config,
+): Promise<number> {
+  await checkRestored({ db, log });
   const node = { kind, name: config.nodeName, regions: config.regions, process: describeThisProcess() };
   return joinCell(db, node, { leaseMs: config.leaseTtlMs, isProvedDead });
 }

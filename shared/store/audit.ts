@@ -31,6 +31,12 @@ export type AuditAction =
   | "schedule.create"
   | "schedule.update"
   | "schedule.delete"
+  | "webhook.create"
+  | "webhook.update"
+  | "webhook.delete"
+  | "webhook.rotate"
+  | "webhook.test"
+  | "delivery.retry"
   | "project.create"
   | "project.change"
   | "project.update"
@@ -38,13 +44,19 @@ export type AuditAction =
   | "key.revoke"
   | "key.rotate"
   | "secret.rotate"
+  | "project.hold"
+  | "project.resume"
+  | "region.hold"
+  | "region.resume"
+  | "host.limit"
+  | "host.clear"
   | "node.declare_dead";
 
 export interface Change {
   action: AuditAction;
   projectNo: ProjectNo | null;
   environment: Environment | null;
-  /** An id, or a node's name. */
+  /** An id, a node's name, or a host. */
   subject: string;
   /** Never a key, a secret or a payload. */
   detail?: object;

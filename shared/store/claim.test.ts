@@ -204,14 +204,14 @@ describe("a refusal for want of a permit", () => {
       { kind: "no_permit", returned: 0 },
       { kind: "no_permit", returned: 0 },
     ]);
-    expect(await store.flow(project)).toMatchObject({ waiting_regions: 0b11 });
+    expect(await store.flow(project)).toMatchObject({ waiting: 0b11_0000 });
 
     const { freed } = await settleAttempts(store.db, [settlementOf(attempt)]);
     expect(freed.sort((one, other) => one.shard - other.shard)).toEqual([
       { projectNo: project, region: "us-east", shard: 3, returned: 1 },
       { projectNo: project, region: "us-west", shard: 5, returned: 1 },
     ]);
-    expect(await store.flow(project)).toMatchObject({ waiting_regions: 0, returned: 1, production_jobs: 0 });
+    expect(await store.flow(project)).toMatchObject({ waiting: 0, returned: 1, production_jobs: 0 });
 
     const second = await store.start(nodeId, project, east);
     expect((await settleAttempts(store.db, [settlementOf(second)])).freed).toEqual([]);

@@ -2,6 +2,15 @@ import { idToUuid, JOB_PREFIX, RUN_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
 import { environmentCode, regionCode } from "./codes.ts";
 import { column, type Database } from "./database.ts";
+import {
+  CLAIMED_PERMITS,
+  inTurn,
+  IS_HELD,
+  PERMIT_COLUMNS,
+  PERMIT_NAMES,
+  PLACE_VERDICT,
+  TAKE_PERMITS,
+} from "./permits.ts";
 
 /** An owed attempt that a delivery node wants to send, with the run id to record it under. */
 export interface Claim {
@@ -14,10 +23,11 @@ export interface Claim {
 }
 
 /** What the claim decided. Instants are milliseconds since 1970 by the database's clock. */
-export type Claimed =
-  | { kind: "granted"; attempt: GrantedAttempt }
+export type Claimed<Granted = GrantedAttempt> =
+  | { kind: "granted"; attempt: Granted }
   /** Not owed any more: sent, canceled or over. */
   | { kind: "gone" }
+  /** Not due yet, or what is free is kept for a class that has been called. */
   | { kind: "early"; waitMs: number }
   /** The project has as many requests in flight as it may have; it is noted that this region waits. `returned` of them ever came back. */
   | { kind: "no_permit"; returned: number }
@@ -45,7 +55,7 @@ export interface GrantedAttempt {
 export class NodeDeclaredDead extends Error {}
 
 /** How long a held project is left alone before it is looked at again. */
-const HELD_PAUSE_SECONDS = 2;
+export const HELD_PAUSE_SECONDS = 2;
 
 /**
  * Claims many attempts in one self-committing statement: permit, quota, run and start, all or nothing for each.
@@ -95,8 +105,7 @@ WITH living AS MATERIALIZED (
          WITH ORDINALITY AS i (project_no, environment, region, job_id, attempt, run_id, n)
    WHERE EXISTS (SELECT FROM living)
 ), flow AS MATERIALIZED (
-  SELECT p.*, f.held, f.returned,
-         f.concurrency - f.development_jobs - f.production_jobs - f.development_webhooks - f.production_webhooks AS free,
+  SELECT p.*, ${PERMIT_COLUMNS},
          f.month_runs_max - CASE WHEN f.month = date_trunc('month', now())::date THEN f.month_runs ELSE 0 END AS runs_left
     FROM (SELECT project_no, array_agg(environment) AS environments, array_agg(region) AS regions,
                  array_agg(job_id) AS job_ids, array_agg(attempt) AS attempts, array_agg(run_id) AS run_ids,
@@ -106,8 +115,8 @@ WITH living AS MATERIALIZED (
    ORDER BY f.project_no
      FOR NO KEY UPDATE OF f
 ), owed AS MATERIALIZED (
-  SELECT i.n, i.attempt AS asked, i.run_id AS new_run_id, i.held, i.returned, i.free, i.runs_left, o.*
-    FROM (SELECT f.project_no, f.held, f.returned, f.free, f.runs_left, a.*
+  SELECT i.n, i.attempt AS asked, i.run_id AS new_run_id, ${PERMIT_NAMES}, i.runs_left, o.*
+    FROM (SELECT f.project_no, ${PERMIT_NAMES}, f.runs_left, a.*
             FROM flow f
            CROSS JOIN LATERAL unnest(f.environments, f.regions, f.job_ids, f.attempts, f.run_ids, f.ns)
                  AS a (environment, region, job_id, attempt, run_id, n)
@@ -120,39 +129,36 @@ WITH living AS MATERIALIZED (
             AND o.region = i.region AND o.job_id = i.job_id
             FOR NO KEY UPDATE) o
 ), ranked AS (
-  SELECT *, due_at <= now() AS due, due_at IS NULL AS again, run_id IS NULL AS counted,
+  SELECT *, due_at <= now() AS due, due_at IS NULL AS again, run_id IS NULL AS counted, ${IS_HELD} AS is_held,
          run_id IS NOT NULL OR runs_left IS NULL OR count(*) FILTER (WHERE run_id IS NULL) OVER w <= runs_left AS in_quota
     FROM owed
    WHERE attempt = asked AND (due_at IS NOT NULL OR node_id = $1)
   WINDOW w AS (PARTITION BY project_no, due_at <= now() ORDER BY n)
 ), verdict AS MATERIALIZED (
   -- What the quota blocks takes no permit, and while permits are what is missing the quota is not used up yet.
-  SELECT *, CASE WHEN again THEN 'granted'
+  SELECT *, kind = 'granted' AND NOT again AS taken
+    FROM (SELECT *, CASE WHEN again THEN 'granted'
                  WHEN NOT due THEN 'early'
-                 WHEN held THEN 'blocked'
-                 WHEN count(*) FILTER (WHERE in_quota) OVER w > free THEN 'no_permit'
-                 WHEN NOT in_quota THEN 'blocked'
-                 ELSE 'granted' END AS kind
-    FROM ranked
-  WINDOW w AS (PARTITION BY project_no, due ORDER BY n)
+                 WHEN is_held THEN 'blocked'
+                 WHEN NOT in_quota THEN
+                   CASE WHEN count(*) FILTER (WHERE in_quota) OVER (PARTITION BY project_no, due ORDER BY n) > free
+                        THEN 'no_permit' ELSE 'blocked' END
+                 ${PLACE_VERDICT} AS kind
+            FROM (${inTurn("SELECT *, environment AS class, coalesce(due AND NOT is_held AND in_quota, false) AS wants FROM ranked")}) placed) judged
 ), taken AS (
   UPDATE open_jobs o
      SET due_at = NULL, run_id = coalesce(o.run_id, v.new_run_id), node_id = $1, started_at = now()
     FROM verdict v
-   WHERE v.kind = 'granted' AND NOT v.again AND o.project_no = ANY (ARRAY[v.project_no]) AND o.environment = v.environment
+   WHERE v.taken AND o.project_no = ANY (ARRAY[v.project_no]) AND o.environment = v.environment
      AND o.region = v.region AND o.job_id = v.job_id
 ), counted AS (
   UPDATE flows f
-     SET development_jobs = f.development_jobs + c.development,
-         production_jobs = f.production_jobs + c.production,
+     SET ${TAKE_PERMITS},
          month_runs = CASE WHEN f.month = c.month THEN f.month_runs ELSE 0 END + c.runs,
-         month = c.month,
-         waiting_regions = f.waiting_regions | c.waiting
+         month = c.month
     FROM (SELECT project_no, date_trunc('month', now())::date AS month,
-                 count(*) FILTER (WHERE kind = 'granted' AND NOT again AND environment = 0) AS development,
-                 count(*) FILTER (WHERE kind = 'granted' AND NOT again AND environment = 1) AS production,
                  count(*) FILTER (WHERE kind = 'granted' AND counted) AS runs,
-                 coalesce(bit_or(1 << region) FILTER (WHERE kind = 'no_permit'), 0)::smallint AS waiting
+                 ${CLAIMED_PERMITS}
             FROM verdict GROUP BY project_no) c
    WHERE f.project_no = c.project_no
 ), usage AS (
@@ -164,9 +170,9 @@ WITH living AS MATERIALIZED (
 )
 SELECT v.n::int AS n, v.kind,
        CASE v.kind
-         WHEN 'early' THEN extract(epoch FROM v.due_at - now()) * 1000
+         WHEN 'early' THEN CASE WHEN v.due THEN v.kept_ms ELSE extract(epoch FROM v.due_at - now()) * 1000 END
          WHEN 'no_permit' THEN v.returned
-         WHEN 'blocked' THEN extract(epoch FROM CASE WHEN v.held THEN now() + interval '${HELD_PAUSE_SECONDS} s'
+         WHEN 'blocked' THEN extract(epoch FROM CASE WHEN v.is_held THEN now() + interval '${HELD_PAUSE_SECONDS} s'
                                                      ELSE date_trunc('month', now()) + interval '1 month' END) * 1000
        END::float8 AS number,
        v.job_id, coalesce(v.run_id, v.new_run_id) AS run_id, v.attempts_allowed,

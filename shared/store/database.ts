@@ -14,8 +14,13 @@ export interface Database {
    * Throws StoreUnavailable when the outcome is unknown or the server cannot be asked; other errors as they are.
    */
   run<Row>(name: string, text: string, values: unknown[]): Promise<Row[]>;
+  /** Runs several statements, all or nothing: whatever `act` throws takes them back. */
+  transact<Result>(act: (tx: Transaction) => Promise<Result>): Promise<Result>;
   close(): Promise<void>;
 }
+
+/** Where the statements of one transaction run. */
+export type Transaction = Pick<Database, "drizzle" | "run">;
 
 /** How often a statement that met a row on its way to another partition is made. */
 const TRIES_MAX = 5;
@@ -65,6 +70,9 @@ export function openDatabase(
     keepAlive: true,
   });
   pool.on("error", (error) => options.log.warn({ error: error.message }, "postgres.connection_lost"));
+  // The pool listens to idle connections only. One that is lost within a transaction fails its statement as well, and an
+  // error that nobody listens to would end the process.
+  pool.on("connect", (client) => client.on("error", () => undefined));
   return {
     drizzle: drizzle(pool, { schema }),
     async run(name, text, values) {
@@ -75,6 +83,27 @@ export function openDatabase(
           if (isMovedRow(error) && attempt < TRIES_MAX) continue;
           throw isDatabaseFault(error) ? new StoreUnavailable(describe(error), { cause: error }) : error;
         }
+      }
+    },
+    // The query builder's own transactions keep a connection for good where the first statement fails.
+    async transact(act) {
+      const client = await pool.connect();
+      try {
+        await client.query("BEGIN");
+        const result = await act({
+          drizzle: drizzle(client, { schema }),
+          run: async (name, text, values) => (await client.query({ name, text, values })).rows,
+        });
+        await client.query("COMMIT");
+        client.release();
+        return result;
+      } catch (error) {
+        const isClean = await client.query("ROLLBACK").then(
+          () => true,
+          () => false,
+        );
+        client.release(!isClean);
+        throw error;
       }
     },
     close: () => pool.end(),

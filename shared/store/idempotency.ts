@@ -77,11 +77,11 @@ interface Row {
 }
 
 /**
- * Keeps an answer under a key although nothing was made. False if another request has had the key, be its answer the same:
- * where nothing is made, that tells nothing of who had asked for it.
+ * Keeps an answer under a key although nothing was made, or before anything is made in the transaction. False if another
+ * request has had the key, be its answer the same: that tells nothing of who had asked for it.
  */
 export async function keepAnswer(
-  db: Database,
+  db: Pick<Database, "run">,
   scope: { projectNo: ProjectNo; environment: Environment },
   key: KeyToTake,
   answer: Buffer,

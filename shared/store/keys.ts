@@ -111,7 +111,7 @@ export async function listKeys(db: Database, projectNo: ProjectNo): Promise<KeyR
 }
 
 export async function createKey(db: Database, key: NewKey, cause: OperatorCause): Promise<void> {
-  await db.drizzle.transaction(async (tx) => {
+  await db.transact(async ({ drizzle: tx }) => {
     await addKey(tx, key);
     const { id: subject, projectNo, environment, scope, name } = key;
     const detail = { scope, name, expires_at: key.expiresAt };
@@ -121,7 +121,7 @@ export async function createKey(db: Database, key: NewKey, cause: OperatorCause)
 
 /** False if there is no such key, or it was revoked before. */
 export async function revokeKey(db: Database, id: string, cause: OperatorCause): Promise<boolean> {
-  return db.drizzle.transaction(async (tx) => {
+  return db.transact(async ({ drizzle: tx }) => {
     const [row] = await tx
       .update(apiKeys)
       .set({ revokedAt: sql`now()` })
@@ -142,7 +142,7 @@ export async function replaceKey(
   overlapHours: number,
   cause: OperatorCause,
 ): Promise<void> {
-  await db.drizzle.transaction(async (tx) => {
+  await db.transact(async ({ drizzle: tx }) => {
     await addKey(tx, successor);
     const end = sql`now() + ${overlapHours}::int * interval '1 h'`;
     await tx

@@ -1,4 +1,11 @@
-import { idToUuid, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../domain/ids.ts";
+import {
+  ATTEMPT_PREFIX,
+  DELIVERY_PREFIX,
+  idToUuid,
+  JOB_PREFIX,
+  RUN_PREFIX,
+  uuidToId,
+} from "../domain/ids.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
 import type { OperatorCause } from "./audit.ts";
 import { environmentOf, regionCode, regionOf } from "./codes.ts";
@@ -143,6 +150,66 @@ interface LostRow {
   run_id: string;
   attempt: number;
   attempts_allowed: number;
+  elapsed_ms: number;
+  node_dead: boolean;
+}
+
+/** An attempt of a delivery on the wire whose node will not settle it. */
+export interface LostDelivery extends Omit<LostAttempt, "jobId" | "runId" | "attemptsAllowed"> {
+  deliveryId: string;
+  attemptId: string;
+  /** Milliseconds since 1970. */
+  startedAt: number;
+  firstStartedAt: number;
+  byHand: boolean;
+}
+
+/** The same for deliveries. */
+export async function listLostDeliveries(
+  db: Database,
+  overdueMs: number,
+  limit: number,
+): Promise<LostDelivery[]> {
+  const rows = await db.run<LostDeliveryRow>("list_lost_deliveries", LOST_DELIVERIES, [overdueMs, limit]);
+  return rows.map((row) => ({
+    projectNo: row.project_no,
+    environment: environmentOf(row.environment),
+    region: regionOf(row.region),
+    shard: row.shard,
+    deliveryId: uuidToId(DELIVERY_PREFIX, row.id),
+    attemptId: uuidToId(ATTEMPT_PREFIX, row.attempt_id),
+    attempt: row.attempt,
+    startedAt: row.started_at,
+    firstStartedAt: row.first_started_at,
+    byHand: row.by_hand,
+    elapsedMs: row.elapsed_ms,
+    nodeDead: row.node_dead,
+  }));
+}
+
+const LOST_DELIVERIES = `
+SELECT o.project_no, o.environment, o.region, l.shard, o.id, o.attempt_id, o.attempt, o.by_hand,
+       (extract(epoch FROM o.started_at) * 1000)::float8 AS started_at,
+       (extract(epoch FROM o.first_started_at) * 1000)::float8 AS first_started_at,
+       (extract(epoch FROM now() - o.started_at) * 1000)::float8 AS elapsed_ms, coalesce(n.dead, true) AS node_dead
+  FROM (SELECT * FROM open_deliveries WHERE node_id IS NOT NULL OFFSET 0) o
+  LEFT JOIN nodes n ON n.id = o.node_id
+  LEFT JOIN lanes l ON l.project_no = o.project_no AND l.region = o.region AND l.environment = o.environment
+ WHERE coalesce(n.dead, true) OR o.started_at < now() - $1::float8 * interval '1 ms'
+ ORDER BY o.started_at
+ LIMIT $2`;
+
+interface LostDeliveryRow {
+  project_no: number;
+  environment: number;
+  region: number;
+  shard: number | null;
+  id: string;
+  attempt_id: string;
+  attempt: number;
+  by_hand: boolean;
+  started_at: number;
+  first_started_at: number;
   elapsed_ms: number;
   node_dead: boolean;
 }

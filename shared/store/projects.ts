@@ -34,7 +34,7 @@ export async function createProject(
   project: NewProject,
   cause: OperatorCause,
 ): Promise<ProjectRow> {
-  return db.drizzle.transaction(async (tx) => {
+  return db.transact(async ({ drizzle: tx }) => {
     const [row] = await tx
       .insert(projects)
       .values({
@@ -113,7 +113,7 @@ export async function changeProject(
   change: ProjectChange,
   cause: OperatorCause,
 ): Promise<ProjectRow | null> {
-  return db.drizzle.transaction(async (tx) => {
+  return db.transact(async ({ drizzle: tx }) => {
     const found = await tx
       .select()
       .from(projects)
@@ -167,7 +167,7 @@ export async function updateProject(
   cause: KeyCause,
 ): Promise<ProjectRow> {
   const { name, defaultRegion } = change;
-  return db.drizzle.transaction(async (tx) => {
+  return db.transact(async ({ drizzle: tx }) => {
     const [row] = await tx
       .update(projects)
       .set({

@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { ENVIRONMENTS, type ProjectNo } from "../domain/scope.ts";
 import { createLog } from "../platform/log.ts";
 import { type Database, openDatabase } from "./database.ts";
-import { type RateAnswer, type RateQuestion, takeRequests } from "./request-rate.ts";
+import { type RateAnswer, type RateQuestion, type SpentLoan, takeRequests } from "./request-rate.ts";
 import { startStore, type TestStore } from "./test-support.ts";
 
 setDefaultTimeout(60_000);
@@ -33,6 +33,9 @@ const question = (wish: Partial<RateQuestion> = {}): RateQuestion => ({
   environment: "production",
   requestCount: 1,
   limit: 10,
+  loan: crypto.randomUUID(),
+  demand: 0,
+  over: [],
   ...wish,
 });
 
@@ -46,6 +49,12 @@ async function take(wish: Partial<RateQuestion> = {}, db = store.db): Promise<Ra
 async function age(ticks: number): Promise<void> {
   await store.query("UPDATE rate_ticks SET tick = -tick WHERE project_no = $1", [project]);
   await store.query("UPDATE rate_ticks SET tick = -tick - $2 WHERE project_no = $1", [project, ticks]);
+  await store.query(
+    `UPDATE rate_windows SET loans = (SELECT jsonb_object_agg(key, jsonb_build_array((value->>0)::bigint - $2, value->1))
+                                        FROM jsonb_each(loans))
+      WHERE project_no = $1 AND loans <> '{}'`,
+    [project, ticks],
+  );
 }
 
 async function expectSumRight(): Promise<number> {
@@ -229,5 +238,141 @@ describe("the request rate", () => {
       ),
       { numRuns: 60 },
     );
+  });
+});
+
+const HIGH_DEMAND = 10_000;
+
+/** Takes one request, and a loan that lasts; at the very end of a tick it tries again. */
+async function takeLoan(
+  wish: Partial<RateQuestion> = {},
+): Promise<RateAnswer & { loan: string; takenCount: number }> {
+  let over: SpentLoan[] = [];
+  for (let takenCount = 1; ; takenCount++) {
+    const loan = crypto.randomUUID();
+    const answer = await take({ loan, demand: HIGH_DEMAND, over, ...wish });
+    if (answer.lentMs > 2) return { ...answer, loan, takenCount };
+    over = [{ loan, spentCount: 0 }];
+  }
+}
+
+describe("requests that are lent", () => {
+  test("count at once, in a tick that ends with the loan", async () => {
+    const { lentCount, lentMs, remaining, takenCount, resetMs } = await takeLoan({
+      limit: 1_000,
+      demand: 40,
+    });
+    expect(lentCount).toBe(Math.ceil(40 * 1.25 * (lentMs / TICK_MS)));
+    expect(lentMs).toBeLessThanOrEqual(TICK_MS);
+    expect(resetMs).toBeCloseTo(lentMs + WINDOW_MS, 1);
+    expect(remaining).toBe(1_000 - takenCount - lentCount);
+    expect(await expectSumRight()).toBe(takenCount + lentCount);
+  });
+
+  test("are at most an eighth of what is left, and never reach the last quarter of the limit", async () => {
+    const first = await takeLoan({ limit: 800 });
+    expect(first.lentCount).toBe(Math.floor((800 - first.takenCount) / 8));
+    await take({
+      limit: 800,
+      over: [{ loan: first.loan, spentCount: 0 }],
+      requestCount: 589 - first.takenCount,
+    });
+    // One by one until the next loan would be smaller than any that is made.
+    for (let standing = 590; standing <= 600; standing++) {
+      const loan = crypto.randomUUID();
+      const { lentCount, lentMs } = await take({ limit: 800, loan, demand: HIGH_DEMAND });
+      if (standing > 595) expect(lentCount).toBe(0);
+      else if (lentMs > 1) expect(lentCount).toBe(600 - standing);
+      await take({ limit: 800, requestCount: 0, over: [{ loan, spentCount: 0 }] });
+    }
+  });
+
+  test("are none where few are asked for, and none of a small limit", async () => {
+    expect((await take({ limit: 1_000, demand: 3 })).lentCount).toBe(0);
+    expect((await take({ limit: 40, demand: HIGH_DEMAND })).lentCount).toBe(0);
+  });
+
+  test("are given back once, however often it is said", async () => {
+    const { loan, lentCount, takenCount } = await takeLoan({ limit: 1_000 });
+    const over = [{ loan, spentCount: 10 }];
+    for (let time = 0; time < 3; time++) {
+      const { remaining } = await take({ limit: 1_000, requestCount: 0, over });
+      expect(remaining).toBe(1_000 - takenCount - 10);
+      expect(await expectSumRight()).toBe(takenCount + 10);
+    }
+    expect(lentCount).toBeGreaterThan(10);
+  });
+
+  test("refuse nobody before they are given back", async () => {
+    const { loan, lentCount, takenCount } = await takeLoan({ limit: 100 });
+    const left = 100 - takenCount - lentCount;
+    expect(await take({ limit: 100, requestCount: left }, other)).toMatchObject({
+      acceptedCount: left,
+      isUndecided: false,
+    });
+    expect(await take({ limit: 100 }, other)).toMatchObject({ acceptedCount: 0, isUndecided: true });
+    const back = await take({ limit: 100, requestCount: 20, over: [{ loan, spentCount: 3 }] });
+    expect(back).toMatchObject({ acceptedCount: lentCount - 3, isUndecided: false });
+    expect(await expectSumRight()).toBe(100);
+  });
+
+  test("are taken for accepted when they have not come back in eight ticks, and may still come back", async () => {
+    const { loan, lentCount } = await takeLoan({ limit: 100 });
+    await take({ limit: 100, requestCount: 100 });
+    await age(8);
+    const refused = await take({ limit: 100 }, other);
+    expect(refused).toMatchObject({ acceptedCount: 0, isUndecided: false, remaining: 0 });
+    expect(refused.retryAfterMs).toBeGreaterThan(WINDOW_MS - 5_000);
+    await age(300);
+    const { remaining } = await take({ limit: 100, requestCount: 0, over: [{ loan, spentCount: 0 }] });
+    expect(remaining).toBe(lentCount);
+    await expectSumRight();
+  });
+
+  test("are forgotten with their tick, and what is given back then is nothing", async () => {
+    const { loan } = await takeLoan({ limit: 100 });
+    await age(601);
+    expect(await take({ limit: 100, over: [{ loan, spentCount: 0 }] })).toMatchObject({ remaining: 99 });
+    expect(await expectSumRight()).toBe(1);
+  });
+
+  test("do not outlive a clock that has gone back", async () => {
+    const { loan } = await takeLoan({ limit: 100 });
+    await age(-36_000);
+    expect((await take({ limit: 100 })).remaining).toBe(99);
+    await take({ limit: 100, over: [{ loan, spentCount: 0 }] });
+    expect(await expectSumRight()).toBe(2);
+  });
+
+  test("do not count for the wait that is named while they are given back", async () => {
+    const { loan, takenCount } = await takeLoan({ limit: 100 });
+    await age(300);
+    await take({ limit: 100, requestCount: 4 });
+    // With what stands of the old tick alone there would still be one too many.
+    const over = [{ loan, spentCount: 0 }];
+    const { retryAfterMs } = await take({ limit: 4 - 1, over });
+    expect(takenCount).toBeLessThan(3);
+    expect(retryAfterMs).toBeGreaterThan(WINDOW_MS - 5_000);
+  });
+
+  test("are seen by whoever waited for the lock while they were lent", async () => {
+    const mate = await store.session();
+    await mate.query("BEGIN");
+    await mate.query("SELECT 1 FROM rate_windows WHERE project_no = $1 FOR UPDATE", [project]);
+    const waiting = take({ limit: 100 }, other);
+    await store.untilBlocked();
+    const loan = crypto.randomUUID();
+    const [row] = (
+      await mate.query("SELECT floor(extract(epoch FROM clock_timestamp()) * 10)::bigint AS tick")
+    ).rows;
+    await mate.query("INSERT INTO rate_ticks VALUES ($1, 1, $2, 100)", [project, row.tick]);
+    await mate.query(
+      "UPDATE rate_windows SET accepted = 100, loans = jsonb_build_object($2::text, jsonb_build_array($3::bigint, 50)) WHERE project_no = $1 AND environment = 1",
+      [project, loan, row.tick],
+    );
+    await mate.query("COMMIT");
+    expect(await waiting).toMatchObject({ acceptedCount: 0, isUndecided: true });
+    expect((await take({ limit: 100, over: [{ loan, spentCount: 0 }] })).remaining).toBe(49);
+    expect(await expectSumRight()).toBe(51);
   });
 });

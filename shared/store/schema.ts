@@ -7,6 +7,7 @@ import {
   index,
   integer,
   json,
+  jsonb,
   pgTable,
   primaryKey,
   smallint,
@@ -86,6 +87,10 @@ export const flows = pgTable("flows", {
   monthRunsMax: bigint("month_runs_max", { mode: "number" }),
   held: boolean("held").notNull().default(false),
   retentionClass: smallint("retention_class").notNull(),
+  subscriptions: smallint("subscriptions").notNull().default(0),
+  waiting: integer("waiting").notNull().default(0),
+  lastClass: smallint("last_class").notNull().default(0),
+  calledAt: instant("called_at").array().notNull().default(sql`'{-infinity,-infinity,-infinity,-infinity}'`),
 });
 
 export const usageDays = pgTable(
@@ -105,6 +110,7 @@ export const rateWindows = pgTable(
     projectNo: integer("project_no").notNull(),
     environment: smallint("environment").notNull(),
     accepted: integer("accepted").notNull().default(0),
+    loans: jsonb("loans").notNull().default({}),
   },
   (table) => [primaryKey({ columns: [table.projectNo, table.environment] })],
 );
@@ -179,10 +185,12 @@ export const lanes = pgTable(
     region: smallint("region").notNull(),
     environment: smallint("environment").notNull(),
     shard: smallint("shard").notNull(),
+    hasDeliveries: boolean("has_deliveries").notNull().default(false),
   },
   (table) => [
     primaryKey({ columns: [table.projectNo, table.region, table.environment] }),
     index("lanes_shard").on(table.region, table.shard),
+    index("lanes_with_deliveries").on(table.region, table.shard).where(sql`${table.hasDeliveries}`),
   ],
 );
 
@@ -342,3 +350,137 @@ export const timetables = pgTable(
   },
   (table) => [primaryKey({ columns: [table.scheduleId, table.no] })],
 );
+
+export const webhooks = pgTable(
+  "webhooks",
+  {
+    failingSince: instant("failing_since"),
+    succeededAt: instant("succeeded_at"),
+    oldSecretUntil: instant("old_secret_until"),
+    projectNo: integer("project_no").notNull(),
+    generation: integer("generation").notNull().default(0),
+    environment: smallint("environment").notNull(),
+    events: smallint("events").notNull(),
+    enabled: boolean("enabled").notNull().default(true),
+    id: uuid("id").notNull(),
+    url: text("url").notNull(),
+    description: text("description"),
+    sealedSecret: bytea("sealed_secret").notNull(),
+    sealedOldSecret: bytea("sealed_old_secret"),
+  },
+  (table) => [primaryKey({ columns: [table.projectNo, table.environment, table.id] })],
+);
+
+export const events = pgTable(
+  "events",
+  {
+    occurredAt: instant("occurred_at").notNull(),
+    startedAt: instant("started_at").notNull(),
+    projectNo: integer("project_no").notNull(),
+    durationMs: integer("duration_ms").notNull(),
+    environment: smallint("environment").notNull(),
+    region: smallint("region").notNull(),
+    type: smallint("type").notNull(),
+    attempt: smallint("attempt").notNull(),
+    runStatus: smallint("run_status").notNull(),
+    responseStatus: smallint("response_status"),
+    id: uuid("id").notNull(),
+    jobId: uuid("job_id"),
+    apiVersion: text("api_version").notNull(),
+    error: text("error"),
+  },
+  (table) => [
+    primaryKey({ columns: [table.projectNo, table.environment, table.id] }),
+    index("events_age").using("brin", table.occurredAt),
+  ],
+);
+
+export const openDeliveries = pgTable(
+  "open_deliveries",
+  {
+    dueAt: instant("due_at"),
+    startedAt: instant("started_at"),
+    firstStartedAt: instant("first_started_at"),
+    projectNo: integer("project_no").notNull(),
+    nodeId: integer("node_id"),
+    generation: integer("generation").notNull(),
+    environment: smallint("environment").notNull(),
+    region: smallint("region").notNull(),
+    attempt: smallint("attempt").notNull().default(1),
+    byHand: boolean("by_hand").notNull().default(false),
+    id: uuid("id").notNull(),
+    webhookId: uuid("webhook_id").notNull(),
+    eventId: uuid("event_id").notNull(),
+    attemptId: uuid("attempt_id"),
+  },
+  (table) => [
+    primaryKey({ columns: [table.projectNo, table.environment, table.region, table.id] }),
+    index("open_deliveries_due")
+      .on(table.projectNo, table.region, table.environment, table.dueAt)
+      .where(sql`${table.dueAt} IS NOT NULL`),
+    index("open_deliveries_running").on(table.nodeId).where(sql`${table.nodeId} IS NOT NULL`),
+    index("open_deliveries_listed").on(
+      table.projectNo,
+      table.environment,
+      table.webhookId,
+      table.generation,
+      table.id,
+    ),
+  ],
+);
+
+export const endedDeliveries = pgTable(
+  "ended_deliveries",
+  {
+    endedAt: instant("ended_at").notNull(),
+    firstStartedAt: instant("first_started_at"),
+    projectNo: integer("project_no").notNull(),
+    environment: smallint("environment").notNull(),
+    region: smallint("region").notNull(),
+    status: smallint("status").notNull(),
+    attempts: smallint("attempts").notNull(),
+    id: uuid("id").notNull(),
+    webhookId: uuid("webhook_id").notNull(),
+    eventId: uuid("event_id").notNull(),
+  },
+  (table) => [
+    primaryKey({ columns: [table.projectNo, table.environment, table.webhookId, table.status, table.id] }),
+    index("ended_deliveries_age").using("brin", table.endedAt),
+  ],
+);
+
+export const deliveryAttempts = pgTable(
+  "delivery_attempts",
+  {
+    startedAt: instant("started_at").notNull(),
+    durationMs: integer("duration_ms").notNull(),
+    attempt: smallint("attempt").notNull(),
+    status: smallint("status").notNull(),
+    responseStatus: smallint("response_status"),
+    deliveryId: uuid("delivery_id").notNull(),
+    webhookId: uuid("webhook_id").notNull(),
+    error: text("error"),
+  },
+  (table) => [
+    primaryKey({ columns: [table.deliveryId, table.attempt] }),
+    index("delivery_attempts_failed").on(table.webhookId, table.startedAt).where(sql`${table.status} <> 1`),
+    index("delivery_attempts_age").using("brin", table.startedAt),
+  ],
+);
+
+export const hostLimits = pgTable("host_limits", {
+  limitedAt: instant("limited_at").notNull().defaultNow(),
+  requests: integer("requests").notNull(),
+  host: text("host").primaryKey(),
+});
+
+export const heldRegions = pgTable("held_regions", {
+  heldAt: instant("held_at").notNull().defaultNow(),
+  region: smallint("region").primaryKey(),
+});
+
+export const cell = pgTable("cell", {
+  systemIdentifier: bigint("system_identifier", { mode: "bigint" }).notNull(),
+  timeline: integer("timeline").notNull(),
+  one: boolean("one").primaryKey().default(true),
+});

@@ -47,7 +47,7 @@ export async function rotateSigningSecret(
   overlapHours: number,
   cause: OperatorCause,
 ): Promise<void> {
-  await db.drizzle.transaction(async (tx) => {
+  await db.transact(async ({ drizzle: tx }) => {
     const environment = environmentCode(secret.environment);
     await tx
       .update(signingSecrets)

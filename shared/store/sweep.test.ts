@@ -33,11 +33,11 @@ const shard = (number: number, sinceAt = EVER, region: ShardName["region"] = "us
   shard: number,
   sinceAt,
 });
-const idsOf = (rows: readonly SweptRow[]) => rows.map((row) => row.jobId);
+const idsOf = (rows: readonly SweptRow[]) => rows.map((row) => row.id);
 const lane = (projectNo: number, region: ShardName["region"] = "us-east") => ({
   projectNo,
   region,
-  environment: "production" as const,
+  flowClass: "production jobs" as const,
 });
 const sweep = async (...shards: ReturnType<typeof shard>[]) =>
   (await sweepShards(store.db, shards, [], 0)).rows;
@@ -56,22 +56,22 @@ describe("the sweep", () => {
 
     const { rows, sweptAt } = await sweepShards(store.db, [shard(11)], [], 60_000);
     expect(Math.abs(sweptAt - Date.now())).toBeLessThan(2_000);
-    const production = rows.filter((row) => row.environment === "production");
+    const production = rows.filter((row) => row.flowClass === "production jobs");
     expect(idsOf(production).slice(3)).toEqual([soon]);
     expect(idsOf(production).slice(0, 3).sort()).toEqual([...early].sort());
     expect(production[3]).toEqual({
       projectNo: project,
-      environment: "production",
+      flowClass: "production jobs",
       region: "us-east",
       shard: 11,
-      jobId: soon,
+      id: soon,
       attempt: 1,
       dueAt: Math.floor(now) + 20_000,
       concurrency: 500,
     });
-    expect(idsOf(rows.filter((row) => row.environment === "development"))).toEqual([development]);
+    expect(idsOf(rows.filter((row) => row.flowClass === "development jobs"))).toEqual([development]);
     expect(idsOf(await sweep(shard(11, EVER, "us-west")))).toEqual([west]);
-    expect((await sweep(shard(11))).map((row) => row.jobId)).not.toContain(soon);
+    expect((await sweep(shard(11))).map((row) => row.id)).not.toContain(soon);
     expect(await sweep(shard(13))).toEqual([]);
   });
 
@@ -95,7 +95,7 @@ describe("the sweep", () => {
     ]);
     await retryRun(store.db, scope, failing[1]?.granted.runId ?? "", store.newRunId());
     const rows = await sweep(shard(21));
-    expect(rows.map((row) => [row.jobId, row.attempt])).toEqual([
+    expect(rows.map((row) => [row.id, row.attempt])).toEqual([
       [again, 2],
       [retried, 2],
     ]);

@@ -1,12 +1,13 @@
-import { JOB_PREFIX, uuidToId } from "../domain/ids.ts";
-import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
-import { environmentCode, environmentOf, regionCode, regionOf } from "./codes.ts";
+import { type FlowClass, kindOf } from "../domain/flow-class.ts";
+import { DELIVERY_PREFIX, JOB_PREFIX, uuidToId } from "../domain/ids.ts";
+import type { ProjectNo, Region } from "../domain/scope.ts";
+import { flowClassCode, flowClassNamed, regionCode, regionOf } from "./codes.ts";
 import { column, type Database, instant, STATEMENT_TIMEOUT_MS } from "./database.ts";
 
-/** A project's jobs of one environment in one region: the smallest thing that takes turns. */
+/** A project's jobs, or deliveries, of one environment in one region: the smallest thing that takes turns. */
 export interface Lane {
   projectNo: ProjectNo;
-  environment: Environment;
+  flowClass: FlowClass;
   region: Region;
 }
 
@@ -26,7 +27,8 @@ export interface RefillLane extends Lane {
 
 export interface SweptRow extends Lane {
   shard: number;
-  jobId: string;
+  /** Of the job or the delivery. */
+  id: string;
   attempt: number;
   dueAt: number;
   /** The project's limit, which bounds how much of its lane is worth holding. */
@@ -114,51 +116,75 @@ export async function refillLanes(
 const laneColumns = (lanes: readonly Lane[]) => [
   column(lanes.map((lane) => lane.projectNo)),
   column(lanes.map((lane) => regionCode(lane.region))),
-  column(lanes.map((lane) => environmentCode(lane.environment))),
+  column(lanes.map((lane) => flowClassCode(lane.flowClass))),
 ];
 const sinceInstant = (ms: number) => (ms === Number.NEGATIVE_INFINITY ? "-infinity" : instant(ms));
 
-const ROW_COLUMNS = `l.project_no, l.environment, l.region, l.shard, o.job_id, o.attempt,
+/** Where what a kind owes stands, and how its rows become a lane's: classes are numbered by kind, then by environment. */
+interface Owed {
+  table: "open_jobs" | "open_deliveries";
+  id: "job_id" | "id";
+  /** The number of its first class. */
+  firstClass: 0 | 2;
+  /** Which lanes are walked; no others have anything of this kind. */
+  lanes: "true" | "l.has_deliveries";
+}
+const OWED_KINDS: readonly Owed[] = [
+  { table: "open_jobs", id: "job_id", firstClass: 0, lanes: "true" },
+  { table: "open_deliveries", id: "id", firstClass: 2, lanes: "l.has_deliveries" },
+];
+
+const rowColumns = ({ firstClass }: Owed) =>
+  `l.project_no, (l.environment + ${firstClass})::smallint AS flow_class, l.region, l.shard, o.id, o.attempt,
        (extract(epoch FROM o.due_at) * 1000)::float8 AS due_at, f.concurrency`;
-const owedRows = (since: string, ahead: string, room: string, columns = "o.job_id, o.attempt, o.due_at") => `
+const owedRows = (
+  { table, id }: Owed,
+  since: string,
+  ahead: string,
+  room: string,
+  columns = `o.${id} AS id, o.attempt, o.due_at`,
+) => `
   SELECT ${columns}
-    FROM open_jobs o
+    FROM ${table} o
    WHERE o.project_no = l.project_no AND o.region = l.region AND o.environment = l.environment
      AND o.due_at >= ${since} AND o.due_at <= now() + ${ahead}::float8 * interval '1 ms'
    ORDER BY o.due_at
    LIMIT ${room}`;
-const SWEPT_AT = `
+const withSweptAt = (select: (owed: Owed) => string) => `${OWED_KINDS.map(select).join("\n UNION ALL")}
  UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, (extract(epoch FROM now()) * 1000)::float8, NULL`;
 
 // Nearly all lanes have nothing to give. Looking for one entry before anything else reads only the index for them,
 // which is half of the sweep's cost; OFFSET 0 keeps the planner to that order.
-const SWEEP = `
-SELECT ${ROW_COLUMNS}
+const SWEEP = withSweptAt(
+  (owed) => `
+SELECT ${rowColumns(owed)}
   FROM (SELECT l.*, s.since
           FROM unnest($1::smallint[], $2::smallint[], $3::timestamptz[]) AS s (region, shard, since)
-          JOIN lanes l ON l.region = s.region AND l.shard = s.shard
-         CROSS JOIN LATERAL (${owedRows("s.since", "$7", "1", "")}) any_owed
-         WHERE (l.project_no, l.region, l.environment) NOT IN (SELECT * FROM unnest($4::int[], $5::smallint[], $6::smallint[]))
+          JOIN lanes l ON l.region = s.region AND l.shard = s.shard AND ${owed.lanes}
+         CROSS JOIN LATERAL (${owedRows(owed, "s.since", "$7", "1", "")}) any_owed
+         WHERE (l.project_no, l.region, l.environment + ${owed.firstClass})
+               NOT IN (SELECT * FROM unnest($4::int[], $5::smallint[], $6::smallint[]))
         OFFSET 0) l
   JOIN flows f ON f.project_no = l.project_no
- CROSS JOIN LATERAL (${owedRows("l.since", "$7", `least(greatest(2 * f.concurrency, ${LANE_ROOM_MIN}), ${LANE_ROOM_MAX})`)}) o
-${SWEPT_AT}`;
+ CROSS JOIN LATERAL (${owedRows(owed, "l.since", "$7", `least(greatest(2 * f.concurrency, ${LANE_ROOM_MIN}), ${LANE_ROOM_MAX})`)}) o`,
+);
 
-const REFILL = `
-SELECT ${ROW_COLUMNS}
-  FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::timestamptz[], $5::int[]) AS known (project_no, region, environment, since, room)
-  JOIN lanes l ON l.project_no = known.project_no AND l.region = known.region AND l.environment = known.environment
+const REFILL = withSweptAt(
+  (owed) => `
+SELECT ${rowColumns(owed)}
+  FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::timestamptz[], $5::int[]) AS known (project_no, region, flow_class, since, room)
+  JOIN lanes l ON l.project_no = known.project_no AND l.region = known.region AND l.environment = known.flow_class - ${owed.firstClass}
   JOIN flows f ON f.project_no = l.project_no
- CROSS JOIN LATERAL (${owedRows("known.since", "$6", "known.room")}) o
-${SWEPT_AT}`;
+ CROSS JOIN LATERAL (${owedRows(owed, "known.since", "$6", "known.room")}) o`,
+);
 
 interface SweepRow {
   project_no: number;
-  environment: number;
+  flow_class: number;
   region: number;
   shard: number;
-  job_id: string | null;
+  id: string | null;
   attempt: number;
   due_at: number;
   concurrency: number;
@@ -167,18 +193,21 @@ interface SweepRow {
 function readSweep(rows: SweepRow[]): Swept {
   const swept: Swept = { rows: [], sweptAt: 0 };
   for (const row of rows) {
-    if (row.job_id === null) swept.sweptAt = row.due_at;
-    else
-      swept.rows.push({
-        projectNo: row.project_no,
-        environment: environmentOf(row.environment),
-        region: regionOf(row.region),
-        shard: row.shard,
-        jobId: uuidToId(JOB_PREFIX, row.job_id),
-        attempt: row.attempt,
-        dueAt: row.due_at,
-        concurrency: row.concurrency,
-      });
+    if (row.id === null) {
+      swept.sweptAt = row.due_at;
+      continue;
+    }
+    const flowClass = flowClassNamed(row.flow_class);
+    swept.rows.push({
+      projectNo: row.project_no,
+      flowClass,
+      region: regionOf(row.region),
+      shard: row.shard,
+      id: uuidToId(kindOf(flowClass) === "jobs" ? JOB_PREFIX : DELIVERY_PREFIX, row.id),
+      attempt: row.attempt,
+      dueAt: row.due_at,
+      concurrency: row.concurrency,
+    });
   }
   return swept;
 }

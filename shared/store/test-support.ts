@@ -24,7 +24,7 @@ export interface Flow {
   development_jobs: number;
   production_jobs: number;
   returned: number;
-  waiting_regions: number;
+  waiting: number;
   month_runs: number;
 }
 
@@ -147,7 +147,7 @@ export async function startStore(options: { connections?: number } = {}): Promis
     },
     async flow(projectNo) {
       const [row] = await store.query<Record<keyof Flow, string>>(
-        `SELECT development_jobs, production_jobs, returned, waiting_regions, month_runs FROM flows WHERE project_no = $1`,
+        `SELECT development_jobs, production_jobs, returned, waiting, month_runs FROM flows WHERE project_no = $1`,
         [projectNo],
       );
       if (row === undefined) throw new Error(`no project ${projectNo}`);
@@ -155,7 +155,7 @@ export async function startStore(options: { connections?: number } = {}): Promis
         development_jobs: Number(row.development_jobs),
         production_jobs: Number(row.production_jobs),
         returned: Number(row.returned),
-        waiting_regions: Number(row.waiting_regions),
+        waiting: Number(row.waiting),
         month_runs: Number(row.month_runs),
       };
     },

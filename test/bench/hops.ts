@@ -105,8 +105,8 @@ function createGateway(bus: Bus): Gateway {
     for (let no = 0; no < listLength; no++) {
       owed.push({
         projectNo: PROJECT_NO,
-        environment: "production",
-        jobId: `job_01k9x${String(sentCount++).padStart(21, "0")}`,
+        flowClass: "production jobs",
+        id: `job_01k9x${String(sentCount++).padStart(21, "0")}`,
         attempt: messageNo,
         dueAt: Date.now(),
       });
@@ -184,10 +184,10 @@ function serveAsDelivery(bus: Bus): void {
       delivery: DELIVERY,
       room: 1_000,
       region: REGION,
-      items: items.map(({ projectNo, shard, jobId, attempt }) => ({
+      items: items.map(({ projectNo, shard, id, attempt }) => ({
         projectNo,
         shard,
-        jobId,
+        id,
         attempt,
         answer: { kind: "granted" },
       })),

@@ -31,6 +31,7 @@ const PROJECTS = 10_000;
 const SHARDS = 64;
 const REGION = "us-east";
 const ENVIRONMENT = "production";
+const FLOW_CLASS = "production jobs";
 const CONCURRENCY = 500;
 /** Whose backlog it is, and who else is busier than the others. */
 const LOADED_PROJECT = 1;
@@ -170,6 +171,7 @@ function createSpy(db: Database): { db: Database; last: Map<string, Call> } {
     last,
     db: {
       drizzle: db.drizzle,
+      transact: db.transact,
       close: db.close,
       async run<Row>(name: string, text: string, values: unknown[]) {
         const start = performance.now();
@@ -233,9 +235,9 @@ async function createWorker(db: Database): Promise<ChurningWorker> {
     for (const [index, job] of jobs.entries()) {
       const answer = created[index];
       if (answer?.kind !== "created") throw new Error("a job was refused");
-      const { projectNo, environment, id: jobId } = job;
+      const { projectNo, id } = job;
       shardOfProject(projectNo).learn(
-        { projectNo, environment, jobId, attempt: 1, dueAt: answer.dueAt },
+        { projectNo, flowClass: FLOW_CLASS, id, attempt: 1, dueAt: answer.dueAt },
         clock.now(),
       );
     }
@@ -253,13 +255,13 @@ async function createWorker(db: Database): Promise<ChurningWorker> {
       return entries.map((entry) => ({ ...entry, shard }));
     });
     if (taken.length === 0) return 0;
-    const claims = taken.map(({ projectNo, environment, jobId, attempt }) => {
+    const claims = taken.map(({ projectNo, id: jobId, attempt }) => {
       const runId = ids.next(RUN_PREFIX, clock.now());
-      return { projectNo, environment, region: REGION, jobId, attempt, runId } as const;
+      return { projectNo, environment: ENVIRONMENT, region: REGION, jobId, attempt, runId } as const;
     });
     const claimed = await claimAttempts(db, nodeId, claims);
     const settlements: Settlement[] = [];
-    for (const [index, { shard, projectNo, jobId, attempt }] of taken.entries()) {
+    for (const [index, { shard, projectNo, id, attempt }] of taken.entries()) {
       const claim = claims[index];
       const answer = claimed[index];
       if (claim === undefined || answer === undefined) throw new Error("a claim has no answer");
@@ -267,7 +269,7 @@ async function createWorker(db: Database): Promise<ChurningWorker> {
       if (answer.kind !== "granted" && answer.kind !== "gone")
         throw new Error(`a claim was answered ${answer.kind}`);
       const { kind } = answer;
-      shard.answer({ projectNo, shard: shard.held.shard, jobId, attempt, answer: { kind } }, clock.now());
+      shard.answer({ projectNo, shard: shard.held.shard, id, attempt, answer: { kind } }, clock.now());
       if (kind === "gone") continue;
       const outcome = { status: "succeeded", responseStatus: 200, error: null, durationMs: 1 } as const;
       settlements.push({ ...claim, ...outcome, next: { status: "succeeded" } });

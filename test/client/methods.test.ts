@@ -88,6 +88,30 @@ describe("the client", () => {
     expect(await schedules.delete(made.id)).toEqual({ id: made.id, deleted: true });
   });
 
+  test("creates, reads, lists, changes, tries out, rotates and deletes webhook endpoints", async () => {
+    const { webhooks } = client;
+    const url = "https://example.com/events";
+    const made = await webhooks.create({ url, events: ["job.failed"], description: "Billing" });
+    expect(made.secret).toMatch(/^whsec_[A-Za-z0-9+/]{43}=$/);
+    const shown = await webhooks.get(made.id);
+    expect(shown).toEqual({ ...made, secret: `whsec_****${made.secret.slice(-4)}` });
+    expect(await webhooks.update(made.id, { description: null })).toMatchObject({ url, description: null });
+    const sample = await webhooks.test(made.id, { idempotencyKey: "sample" });
+    expect(await webhooks.test(made.id, { idempotencyKey: "sample" })).toEqual(sample);
+    expect((await webhooks.deliveries(made.id, { status: "pending" })).data).toEqual([sample]);
+    expect(await webhooks.retry(made.id, sample.id)).toMatchObject({ id: sample.id, status: "pending" });
+    const { secret } = await webhooks.rotate(made.id);
+    expect(secret).not.toBe(made.secret);
+    expect(await webhooks.disable(made.id)).toMatchObject({ status: "disabled" });
+    expect((await webhooks.list({ status: "disabled" })).data).toMatchObject([{ id: made.id }]);
+    expect((await webhooks.list({ status: "enabled" })).data).toEqual([]);
+    expect(await webhooks.enable(made.id)).toMatchObject({
+      status: "enabled",
+      secret: `whsec_****${secret.slice(-4)}`,
+    });
+    expect(await webhooks.delete(made.id)).toEqual({ id: made.id, deleted: true });
+  });
+
   test("reads and changes the project, and reads its usage", async () => {
     expect(await client.project.get()).toMatchObject({ id: project.id, environment: "production" });
     const changed = await client.project.update({ name: "Schön", default_region: "us-west" });
@@ -98,10 +122,11 @@ describe("the client", () => {
   });
 
   test("has a function for every operation of the API", async () => {
+    const names: Record<string, string> = { sch: "schedule", whk: "webhook", dlv: "delivery" };
     const told = asked.map(({ method, url }) => {
       const path = new URL(url).pathname.replace(
-        /(job|run|sch)_[0-9a-z]{26}/,
-        (_, kind: string) => `{${kind === "sch" ? "schedule" : kind}_id}`,
+        /(job|run|sch|whk|dlv)_[0-9a-z]{26}/g,
+        (_, kind: string) => `{${names[kind] ?? kind}_id}`,
       );
       return `${method} ${path}`;
     });
@@ -172,6 +197,13 @@ describe("the client", () => {
         () => client.schedules.delete(id),
         () => client.schedules.firings(id),
         () => client.schedules.run(id),
+        () => client.webhooks.get(id),
+        () => client.webhooks.update(id, {}),
+        () => client.webhooks.delete(id),
+        () => client.webhooks.rotate(id),
+        () => client.webhooks.test(id),
+        () => client.webhooks.deliveries(id),
+        () => client.webhooks.retry(`whk_${"0".repeat(26)}`, id),
       ]) {
         const error = await call().catch((thrown: unknown) => thrown);
         expect(error).toMatchObject({ code: "resource_not_found" });

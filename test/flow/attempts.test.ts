@@ -210,10 +210,10 @@ describe("a manual retry", () => {
     await until(async () => {
       const [row] = await cell.db.run<{ waiting: number }>(
         "waiting_of_project",
-        "SELECT waiting_regions AS waiting FROM flows WHERE project_no = $1",
+        "SELECT waiting FROM flows WHERE project_no = $1",
         [project.no],
       );
-      return row?.waiting === 1;
+      return row?.waiting === 0b1_0000;
     });
     expect(target.arrivals.length).toBe(2);
     const freeAt = cell.clock.now();

@@ -66,21 +66,22 @@ describe("the bus", () => {
       { targetUrl: target.url },
       { targetUrl: target.url, runAt },
     ]);
-    const owed = { projectNo, environment: "production" as const, jobId: now, attempt: 1, dueAt: 0, shard };
+    const owed = { projectNo, flowClass: "production jobs" as const, id: now, attempt: 1, dueAt: 0, shard };
     const unknown = createIdSource(randomBytes).next(JOB_PREFIX, Date.now());
     const say = () => {
       const items = [
         owed,
         owed,
-        { ...owed, jobId: later },
+        { ...owed, id: later },
         { ...owed, attempt: 2 },
         { ...owed, attempt: 99_999 },
-        { ...owed, environment: "development" as const },
+        { ...owed, flowClass: "development jobs" as const },
+        { ...owed, flowClass: "production webhooks" as const },
         { ...owed, projectNo: 2_000_000_000 },
         { ...owed, projectNo: 99_999_999_999 },
-        { ...owed, jobId: unknown },
-        { ...owed, jobId: "nonsense" },
-        { ...owed, jobId: "job_00000000000000000000000000" },
+        { ...owed, id: unknown },
+        { ...owed, id: "nonsense" },
+        { ...owed, id: "job_00000000000000000000000000" },
       ];
       cell.bus.sendDue(delivery, { worker, region: "us-east", items });
       cell.bus.sendDue(delivery, { worker, region: "ap-southeast", items });
@@ -210,12 +211,12 @@ describe("a delivery node that stops", () => {
     const worker = 999_999;
     const heard: Answers[] = [];
     cell.bus.onAnswers(worker, (answers) => void heard.push(answers));
-    const tell = (jobId: string) => {
+    const tell = (id: string) => {
       const shard = shardOf(project.no, 8);
       const item = {
         projectNo: project.no,
-        environment: "production" as const,
-        jobId,
+        flowClass: "production jobs" as const,
+        id,
         attempt: 1,
         dueAt: 0,
         shard,

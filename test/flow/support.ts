@@ -1,4 +1,5 @@
 import { createHmac, randomBytes } from "node:crypto";
+import { flowClassOf } from "../../shared/domain/flow-class.ts";
 import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import type { Environment } from "../../shared/domain/scope.ts";
 import { StoreUnavailable } from "../../shared/store/database.ts";
@@ -83,8 +84,8 @@ export async function retry(cell: Cell, project: ProjectRow, runId: string): Pro
     const owed = [
       {
         projectNo: project.no,
-        environment: scope.environment,
-        jobId: run.jobId,
+        flowClass: flowClassOf("jobs", scope.environment),
+        id: run.jobId,
         attempt: run.attempt,
         dueAt: run.startedAt,
       },

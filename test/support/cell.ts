@@ -4,23 +4,32 @@ import { startDelivery } from "../../services/delivery/start.ts";
 import { startWorker } from "../../services/worker/start.ts";
 import type { Bus } from "../../shared/bus/bus.ts";
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
-import { createIdSource, JOB_PREFIX, PROJECT_PREFIX } from "../../shared/domain/ids.ts";
+import { flowClassOf } from "../../shared/domain/flow-class.ts";
+import {
+  createIdSource,
+  JOB_PREFIX,
+  PROJECT_PREFIX,
+  REQUEST_PREFIX,
+  WEBHOOK_PREFIX,
+} from "../../shared/domain/ids.ts";
 import type { Plan } from "../../shared/domain/plan.ts";
 import { type Environment, REGIONS, type Region } from "../../shared/domain/scope.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
 import { NEWEST_API_VERSION } from "../../shared/domain/version.ts";
+import { EVENT_TYPES, type EventType } from "../../shared/domain/webhook.ts";
 import { type Clock, startClock } from "../../shared/platform/clock.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics.ts";
 import { describeThisProcess } from "../../shared/platform/process-identity.ts";
-import { createSeal } from "../../shared/platform/seal.ts";
+import { createSeal, type Seal } from "../../shared/platform/seal.ts";
 import { askTime, type Database, openDatabase } from "../../shared/store/database.ts";
 import { createJobs, findJob, type JobRow } from "../../shared/store/jobs.ts";
 import { joinCell } from "../../shared/store/membership.ts";
 import { migrate } from "../../shared/store/migrate.ts";
 import { createProject, type ProjectRow } from "../../shared/store/projects.ts";
 import { listRuns, type RunRow } from "../../shared/store/runs.ts";
+import { createWebhook } from "../../shared/store/webhooks.ts";
 import { testCause } from "./cause.ts";
 import { createTestDatabase } from "./postgres.ts";
 
@@ -29,6 +38,7 @@ export interface Cell {
   db: Database;
   bus: Bus;
   clock: Clock;
+  seal: Seal;
   url: string;
   addProject(options?: {
     plan?: Plan;
@@ -36,16 +46,22 @@ export interface Cell {
   }): Promise<ProjectRow & { secrets: Record<Environment, string> }>;
   /** Commits jobs as the gateway does; `tell` also sends their commands. */
   addJobs(project: ProjectRow, jobs: JobWish[], options?: { tell?: boolean }): Promise<string[]>;
+  /** An endpoint that hears of both types of event unless told otherwise. */
+  addEndpoint(project: ProjectRow, wish: EndpointWish): Promise<{ id: string; secret: string }>;
   startWorker(options?: {
     name?: string;
     regions?: readonly Region[];
     leaseMs?: number;
     clock?: Clock;
+    webhookTimeoutMs?: number;
+    webhookRetryScale?: number;
   }): Promise<{ stop(): Promise<void> }>;
   startDelivery(options?: {
     name?: string;
     regions?: readonly Region[];
     attemptTimeoutMs?: number;
+    webhookTimeoutMs?: number;
+    webhookRetryScale?: number;
     drainTimeoutMs?: number;
     limits?: NodeLimits;
   }): Promise<{ stop(): Promise<void> }>;
@@ -66,16 +82,26 @@ export interface JobWish {
   capSeconds?: number;
 }
 
+export interface EndpointWish {
+  url: string;
+  events?: EventType[];
+  environment?: Environment;
+}
+
 export const SHARDS_PER_REGION = 8;
 const LEASE_MS = 2_000;
 const ATTEMPT_TIMEOUT_MS = 10_000;
+const WEBHOOK_TIMEOUT_MS = 5_000;
 
-export async function startCell(options: { bus?: Bus } = {}): Promise<Cell> {
+/** `startClock` gives it another clock than the database's own: it is asked before anything else knows the database. */
+export async function startCell(
+  options: { bus?: Bus; startClock?: (url: string) => Promise<Clock> } = {},
+): Promise<Cell> {
   const database = await createTestDatabase("cell");
   await migrate(database.url);
   const log = createLog({ name: "test", level: "error" });
   const db = openDatabase(database.url, { connections: 16, log });
-  const clock = await startClock(() => askTime(db));
+  const clock = await (options.startClock?.(database.url) ?? startClock(() => askTime(db)));
   const bus = options.bus ?? createInProcessBus(log);
   const ids = createIdSource(randomBytes);
   const seal = createSeal(randomBytes(32));
@@ -107,6 +133,7 @@ export async function startCell(options: { bus?: Bus } = {}): Promise<Cell> {
     db,
     bus,
     clock,
+    seal,
     url: database.url,
     async addProject({ plan = "scale", concurrency } = {}) {
       const secrets = { development: makeSecret(randomBytes), production: makeSecret(randomBytes) };
@@ -155,12 +182,34 @@ export async function startCell(options: { bus?: Bus } = {}): Promise<Cell> {
         const answer = created[index];
         if (!tell || answer?.kind !== "created") continue;
         const { projectNo, environment, region, shard } = job;
-        const owed = [{ projectNo, environment, jobId: job.id, attempt: 1, dueAt: answer.dueAt }];
+        const flowClass = flowClassOf("jobs", environment);
+        const owed = [{ projectNo, flowClass, id: job.id, attempt: 1, dueAt: answer.dueAt }];
         bus.sendCommand({ region, shard, projectNo, owed });
       }
       return jobs.map((job) => job.id);
     },
-    async startWorker({ name, regions = REGIONS, leaseMs = LEASE_MS, clock: itsClock = clock } = {}) {
+    async addEndpoint(project, { url, events = [...EVENT_TYPES], environment = "production" }) {
+      const secret = makeSecret(randomBytes);
+      const id = ids.next(WEBHOOK_PREFIX, clock.now());
+      const fields = { url, events, status: "enabled", description: null } as const;
+      const place = { id, projectNo: project.no, environment, sealedSecret: seal.seal(secret) };
+      const created = await createWebhook(
+        db,
+        { ...place, ...fields, events },
+        { requestId: ids.next(REQUEST_PREFIX, clock.now()), keyNo: 0 },
+        null,
+      );
+      if (created !== "created") throw new Error(created);
+      return { id, secret };
+    },
+    async startWorker({
+      name,
+      regions = REGIONS,
+      leaseMs = LEASE_MS,
+      clock: itsClock = clock,
+      webhookTimeoutMs = WEBHOOK_TIMEOUT_MS,
+      webhookRetryScale = 1,
+    } = {}) {
       return remember(
         await startWorker({
           ...common,
@@ -171,6 +220,8 @@ export async function startCell(options: { bus?: Bus } = {}): Promise<Cell> {
           shardsPerRegion: SHARDS_PER_REGION,
           leaseMs,
           attemptTimeoutMs: ATTEMPT_TIMEOUT_MS,
+          webhookTimeoutMs,
+          webhookRetryScale,
           isProvedDead: () => false,
           onDeclaredDead: fail,
         }),
@@ -180,6 +231,8 @@ export async function startCell(options: { bus?: Bus } = {}): Promise<Cell> {
       name,
       regions = REGIONS,
       attemptTimeoutMs = ATTEMPT_TIMEOUT_MS,
+      webhookTimeoutMs = WEBHOOK_TIMEOUT_MS,
+      webhookRetryScale = 1,
       drainTimeoutMs = 5_000,
       limits = NODE_LIMITS,
     } = {}) {
@@ -192,6 +245,8 @@ export async function startCell(options: { bus?: Bus } = {}): Promise<Cell> {
           regions,
           targets: { allowInsecure: true, own: [] },
           attemptTimeoutMs,
+          webhookTimeoutMs,
+          webhookRetryScale,
           drainTimeoutMs,
           limits,
           onDeclaredDead: fail,

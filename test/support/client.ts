@@ -48,5 +48,5 @@ function checkAnswer(method: string, path: string, answer: Answer): void {
 }
 
 function matches(pattern: string, path: string): boolean {
-  return new RegExp(`^${pattern.replace(/\{\w+\}/, "[^/]+")}$`).test(path);
+  return new RegExp(`^${pattern.replaceAll(/\{\w+\}/g, "[^/]+")}$`).test(path);
 }

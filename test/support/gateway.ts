@@ -18,6 +18,7 @@ import type { RunStatus } from "../../shared/domain/run.ts";
 import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../../shared/domain/scope.ts";
 import { NEWEST_API_VERSION } from "../../shared/domain/version.ts";
 import { createLog, type LogLevel } from "../../shared/platform/log.ts";
+import { createSeal } from "../../shared/platform/seal.ts";
 import { claimAttempts } from "../../shared/store/claim.ts";
 import { type Database, openDatabase } from "../../shared/store/database.ts";
 import { addKey } from "../../shared/store/keys.ts";
@@ -128,7 +129,7 @@ export async function startTestGateway(
     shardsPerRegion: SHARDS_PER_REGION,
     targets: { allowInsecure: false, own: [] },
     publicUrl: null,
-    cursorKey: randomBytes(32),
+    seal: createSeal(randomBytes(32)),
   };
   const gateway = await startGateway({ ...gatewayOptions, db });
   const { port } = gateway;

@@ -2,6 +2,7 @@ import type { Bus } from "../../../shared/bus/bus.ts";
 import { viewList } from "../../../shared/contract/list.ts";
 import { readRunListQuery, viewRun } from "../../../shared/contract/run.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
+import { flowClassOf } from "../../../shared/domain/flow-class.ts";
 import { type IdSource, parseId, RUN_PREFIX } from "../../../shared/domain/ids.ts";
 import { decideManualRetry } from "../../../shared/domain/job.ts";
 import { parseQuery } from "../../../shared/domain/page.ts";
@@ -81,12 +82,13 @@ export function runRoutes(options: {
         const retried = await retry(db, retainedBy(request), runId, newRunId, key, request.cause());
         if (retried === "key_taken") return retried;
         const { run, region, shard } = retried;
-        const { jobId, attempt, startedAt: dueAt } = run;
+        const { jobId: id, attempt, startedAt: dueAt } = run;
+        const { projectNo, environment } = scope;
         bus.sendCommand({
           region,
-          shard: shard ?? shardOf(scope.projectNo, shardsPerRegion),
-          projectNo: scope.projectNo,
-          owed: [{ ...scope, jobId, attempt, dueAt }],
+          shard: shard ?? shardOf(projectNo, shardsPerRegion),
+          projectNo,
+          owed: [{ projectNo, flowClass: flowClassOf("jobs", environment), id, attempt, dueAt }],
         });
         return { status: 201, text: JSON.stringify(viewRun(run)) };
       },

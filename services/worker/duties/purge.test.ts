@@ -1,35 +1,119 @@
-import { expect, test } from "bun:test";
-import { startStore } from "../../../shared/store/test-support.ts";
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { randomUUID } from "node:crypto";
+import { DELIVERY_PREFIX, EVENT_PREFIX, firstIdAt, idToUuid, uuidToId } from "../../../shared/domain/ids.ts";
+import { settleDeliveries } from "../../../shared/store/delivery-settle.ts";
+import {
+  addEndpoint,
+  deliverySettlementOf,
+  endJobs,
+  startDelivery,
+} from "../../../shared/store/delivery-test-support.ts";
+import type { OwedDelivery } from "../../../shared/store/settle.ts";
+import { startStore, type TestStore } from "../../../shared/store/test-support.ts";
 import { purgeExpired } from "./purge.ts";
 
+let store: TestStore;
+beforeEach(async () => {
+  store = await startStore();
+});
+afterEach(() => store.stop());
+
 test("the purge takes as many statements as there are expired keys, and leaves the others", async () => {
-  const store = await startStore();
-  try {
-    await store.query(
-      `INSERT INTO idempotency_keys (created_at, project_no, environment, digest, request_hash, job_ids)
+  await store.query(
+    `INSERT INTO idempotency_keys (created_at, project_no, environment, digest, request_hash, job_ids)
        SELECT now() - CASE WHEN n <= 4500 THEN interval '25 h' ELSE interval '1 h' END, 1, 1, int4send(n), '', '{}'
          FROM generate_series(1, 4600) AS n`,
-    );
-    expect(await purgeExpired(store.db)).toBe(4_500);
-    expect(await store.query("SELECT count(*)::int AS count FROM idempotency_keys")).toEqual([
-      { count: 100 },
-    ]);
-  } finally {
-    await store.stop();
-  }
+  );
+  expect(await purgeExpired(store.db)).toBe(4_500);
+  expect(await store.query("SELECT count(*)::int AS count FROM idempotency_keys")).toEqual([{ count: 100 }]);
 });
 
 test("firings go once no plan shows them any more, and not before", async () => {
-  const store = await startStore();
-  try {
-    await store.query(
-      `INSERT INTO firings (schedule_id, fired_for)
+  await store.query(
+    `INSERT INTO firings (schedule_id, fired_for)
        SELECT gen_random_uuid(), now() - CASE WHEN n <= 4500 THEN interval '367 days' ELSE interval '365 days' END
          FROM generate_series(1, 4600) AS n`,
+  );
+  expect(await purgeExpired(store.db)).toBe(4_500);
+  expect(await store.query("SELECT count(*)::int AS count FROM firings")).toEqual([{ count: 100 }]);
+});
+
+describe("what was sent to endpoints", () => {
+  const rows = (table: string) => store.query(`SELECT count(*)::int AS count FROM ${table}`);
+
+  test("goes a day after the 30 for which it is shown, however much of it there is, and not before", async () => {
+    const age = "CASE WHEN n <= 4500 THEN interval '31 days 1 min' ELSE interval '30 days 23 h' END";
+    await store.query(
+      `INSERT INTO ended_deliveries (ended_at, project_no, environment, region, status, attempts, id, webhook_id, event_id)
+       SELECT now() - ${age}, 1, 1, 0, n % 3, 1, gen_random_uuid(), gen_random_uuid(), gen_random_uuid()
+         FROM generate_series(1, 4600) AS n`,
     );
-    expect(await purgeExpired(store.db)).toBe(4_500);
-    expect(await store.query("SELECT count(*)::int AS count FROM firings")).toEqual([{ count: 100 }]);
-  } finally {
-    await store.stop();
-  }
+    await store.query(
+      `INSERT INTO delivery_attempts (started_at, duration_ms, attempt, status, delivery_id, webhook_id)
+       SELECT now() - ${age}, 1, 1, 1 + n % 2, gen_random_uuid(), gen_random_uuid() FROM generate_series(1, 4600) AS n`,
+    );
+    await addEvents("gen_random_uuid()", age, 4_600);
+    expect(await purgeExpired(store.db)).toBe(13_500);
+    for (const table of ["ended_deliveries", "delivery_attempts", "events"])
+      expect(await rows(table)).toEqual([{ count: 100 }]);
+    expect(await purgeExpired(store.db)).toBe(0);
+  });
+
+  test("keeps the events of a project that still owes one of them, however old, and lets them go after that", async () => {
+    const nodeId = await store.addNode();
+    const project = await store.addProject();
+    await addEndpoint(store, project);
+    const [held, over] = (await endJobs(store, nodeId, project, { count: 2 })) as [
+      OwedDelivery,
+      OwedDelivery,
+    ];
+    await settleDeliveries(store.db, [deliverySettlementOf(await startDelivery(store, nodeId, over))], 0);
+    // As if they had ended so long ago: the time is in front of the delivery's id as well.
+    await store.query(
+      "UPDATE events SET occurred_at = occurred_at - interval '40 days' WHERE project_no = $1",
+      [project],
+    );
+    await store.query(
+      `UPDATE open_deliveries o
+          SET id = (lpad(to_hex(floor(extract(epoch FROM e.occurred_at) * 1000)::bigint), 12, '0')
+                    || right(replace(o.id::text, '-', ''), 20))::uuid
+         FROM events e WHERE e.id = o.event_id AND o.project_no = $1`,
+      [project],
+    );
+    expect(await purgeExpired(store.db)).toBe(0);
+    const [kept] = await store.query<{ event_id: string; id: string }>(
+      "SELECT o.event_id, o.id FROM open_deliveries o JOIN events e ON e.id = o.event_id WHERE o.project_no = $1",
+      [project],
+    );
+    const id = uuidToId(DELIVERY_PREFIX, kept?.id ?? "");
+    const started = await startDelivery(store, nodeId, { ...held, id });
+    expect(started.granted.event.id).toBe(uuidToId(EVENT_PREFIX, kept?.event_id ?? ""));
+    expect(await purgeExpired(store.db)).toBe(0);
+    await settleDeliveries(store.db, [deliverySettlementOf(started)], 0);
+    expect(await purgeExpired(store.db)).toBe(2);
+  });
+
+  test("keeps the event of a sample whose delivery waits, although the two have times of their own", async () => {
+    const AGE_MS = 31 * 86_400_000 + 100;
+    const project = await store.addProject();
+    const event = randomUUID();
+    await addEvents(`'${event}'`, `interval '${AGE_MS} ms'`, 1, project);
+    const endpoint = await addEndpoint(store, project);
+    const sample = idToUuid(firstIdAt(DELIVERY_PREFIX, Date.now() - AGE_MS + 300));
+    await store.query(
+      `INSERT INTO open_deliveries (project_no, environment, region, id, webhook_id, event_id, generation, by_hand, due_at)
+       VALUES ($1, 1, 0, $2, $3, $4, 0, true, now())`,
+      [project, sample, idToUuid(endpoint), event],
+    );
+    expect(await purgeExpired(store.db)).toBe(0);
+    await store.query("DELETE FROM open_deliveries WHERE project_no = $1", [project]);
+    expect(await purgeExpired(store.db)).toBe(1);
+  });
+
+  const addEvents = (id: string, age: string, count: number, project = 1) =>
+    store.query(
+      `INSERT INTO events (occurred_at, started_at, project_no, duration_ms, environment, region, type, attempt, run_status,
+                           id, api_version)
+       SELECT now() - ${age}, now(), ${project}, 1, 1, 0, 0, 1, 1, ${id}, '2026-11-01' FROM generate_series(1, ${count}) AS n`,
+    );
 });

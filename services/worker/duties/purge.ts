@@ -1,4 +1,9 @@
 import type { Database } from "../../../shared/store/database.ts";
+import {
+  purgeDeliveryAttempts,
+  purgeEndedDeliveries,
+  purgeEvents,
+} from "../../../shared/store/delivery-purge.ts";
 import { purgeFirings } from "../../../shared/store/firings.ts";
 import { purgeKeys } from "../../../shared/store/idempotency.ts";
 
@@ -6,10 +11,12 @@ import { purgeKeys } from "../../../shared/store/idempotency.ts";
 const ROWS_PER_STATEMENT = 2_000;
 const STATEMENTS_PER_TICK_MAX = 500;
 
-/** Removes Idempotency-Keys whose life is over, and firings that no plan shows any more; answers how many. */
+const PURGES = [purgeKeys, purgeFirings, purgeEndedDeliveries, purgeDeliveryAttempts, purgeEvents];
+
+/** Removes Idempotency-Keys whose life is over, and firings and deliveries that nobody is shown any more; answers how many. */
 export async function purgeExpired(db: Database): Promise<number> {
   let purgedCount = 0;
-  for (const purge of [purgeKeys, purgeFirings]) {
+  for (const purge of PURGES) {
     for (let statement = 0; statement < STATEMENTS_PER_TICK_MAX; statement++) {
       const count = await purge(db, ROWS_PER_STATEMENT);
       purgedCount += count;

@@ -1,41 +1,91 @@
 import type { Bus } from "../../../shared/bus/bus.ts";
-import { lostOutcome, settleAttempt } from "../../../shared/domain/run.ts";
+import {
+  brokenOffDelivery,
+  DELIVERY_WINDOW_SECONDS,
+  settleDelivery,
+} from "../../../shared/domain/delivery.ts";
+import { LOST_ERROR, lostOutcome, settleAttempt } from "../../../shared/domain/run.ts";
 import type { Log } from "../../../shared/platform/log.ts";
-import { sendHints } from "../../../shared/process/hints.ts";
+import { owedBySettled, owedBySettledDeliveries, sendHints } from "../../../shared/process/hints.ts";
 import type { Database } from "../../../shared/store/database.ts";
-import { type LostAttempt, listLostAttempts } from "../../../shared/store/nodes.ts";
-import { settleAttempts } from "../../../shared/store/settle.ts";
+import { type DeliverySettlement, settleDeliveries } from "../../../shared/store/delivery-settle.ts";
+import {
+  type LostAttempt,
+  type LostDelivery,
+  listLostAttempts,
+  listLostDeliveries,
+} from "../../../shared/store/nodes.ts";
+import { type Settlement, settleAttempts } from "../../../shared/store/settle.ts";
 
 /** An attempt may outlive its deadline by this much before its node is held to be gone for good. */
 export const RESCUE_GRACE_MS = 30_000;
 const RESCUES_PER_STATEMENT = 500;
 const STATEMENTS_PER_TICK_MAX = 20;
 
+export interface Rescue {
+  bus: Bus;
+  log: Log;
+  /** By the database's clock. */
+  now: number;
+  /** An attempt that began longer ago than this is lost, whether its node lives or not. */
+  overdueMs: number;
+}
+
 /**
  * Ends attempts that their node will not settle: those of nodes whose death is proved, and those long past their
  * deadline. What became of them at the target is unknown, so the run says that, and what attempts remain follow at
  * once. The permit comes back with the settlement; a node that was only slow finds its attempt settled.
  */
-export async function rescueAttempts(
+export async function rescueAttempts(db: Database, { overdueMs, now, bus, log }: Rescue): Promise<void> {
+  await inBatches(
+    () => listLostAttempts(db, overdueMs, RESCUES_PER_STATEMENT),
+    async (lost) => {
+      const settled = await settleAttempts(
+        db,
+        lost.map((attempt) => settlementOf(attempt, now)),
+      );
+      sendHints(bus, { owed: owedBySettled(lost, settled), freed: settled.freed });
+      for (const [index, item] of settled.items.entries()) {
+        if (item === null) continue;
+        const { jobId, attempt, status } = item;
+        log.warn({ jobId, attempt, nodeDead: lost[index]?.nodeDead, status }, "attempt.rescued");
+      }
+    },
+  );
+}
+
+/** The same for deliveries to endpoints, of which the next attempt follows at once as well. */
+export async function rescueDeliveries(
   db: Database,
-  { overdueMs, now, bus, log }: { overdueMs: number; now: number; bus: Bus; log: Log },
+  { overdueMs, now, bus, log, scale }: Rescue & { scale: number },
+): Promise<void> {
+  await inBatches(
+    () => listLostDeliveries(db, overdueMs, RESCUES_PER_STATEMENT),
+    async (lost) => {
+      const settlements = lost.map((delivery) => deliverySettlementOf(delivery, now, scale));
+      const settled = await settleDeliveries(db, settlements, DELIVERY_WINDOW_SECONDS * 1_000 * scale);
+      sendHints(bus, { owed: owedBySettledDeliveries(lost, settled), freed: settled.freed });
+      for (const [index, item] of settled.items.entries()) {
+        if (item === null) continue;
+        const { deliveryId, nodeDead } = lost[index] ?? {};
+        log.warn({ deliveryId, attempt: item.attempt, nodeDead, status: item.status }, "delivery.rescued");
+      }
+    },
+  );
+}
+
+async function inBatches<Lost>(
+  list: () => Promise<Lost[]>,
+  end: (lost: Lost[]) => Promise<void>,
 ): Promise<void> {
   for (let statement = 0; statement < STATEMENTS_PER_TICK_MAX; statement++) {
-    const lost = await listLostAttempts(db, overdueMs, RESCUES_PER_STATEMENT);
-    if (lost.length === 0) return;
-    const settlements = lost.map((attempt) => settlementOf(attempt, now));
-    const settled = await settleAttempts(db, settlements);
-    sendHints(bus, lost, settled);
-    for (const [index, item] of settled.items.entries()) {
-      if (item === null) continue;
-      const { jobId, attempt, status } = item;
-      log.warn({ jobId, attempt, nodeDead: lost[index]?.nodeDead, status }, "attempt.rescued");
-    }
+    const lost = await list();
+    if (lost.length > 0) await end(lost);
     if (lost.length < RESCUES_PER_STATEMENT) return;
   }
 }
 
-function settlementOf(attempt: LostAttempt, now: number) {
+function settlementOf(attempt: LostAttempt, now: number): Settlement {
   const outcome = lostOutcome();
   const job = {
     status: "running" as const,
@@ -55,5 +105,22 @@ function settlementOf(attempt: LostAttempt, now: number) {
       next.status === "queued"
         ? { status: "queued" as const, dueAt: next.nextRetryAt }
         : { status: "failed" as const },
+  };
+}
+
+function deliverySettlementOf(delivery: LostDelivery, now: number, scale: number): DeliverySettlement {
+  const outcome = brokenOffDelivery(LOST_ERROR);
+  const { attempt: number, startedAt, firstStartedAt, byHand } = delivery;
+  return {
+    ...delivery,
+    status: "failed",
+    responseStatus: null,
+    error: outcome.error,
+    durationMs: delivery.elapsedMs,
+    next: settleDelivery({ number, startedAt, firstStartedAt, byHand }, outcome, {
+      now,
+      random: () => 0,
+      scale,
+    }),
   };
 }

@@ -1,19 +1,23 @@
-import { type TSchema, Type } from "@sinclair/typebox";
+import { Type } from "@sinclair/typebox";
 import { SCHEDULE_PREFIX } from "../../domain/ids.ts";
-import { ENVIRONMENTS } from "../../domain/scope.ts";
 import { idOf } from "../id.ts";
 import { JobId, Payload } from "../job.ts";
 import { RunId } from "../run.ts";
 import { Timestamp } from "../timestamp.ts";
-import { wordOf } from "../validator.ts";
 import type { Json, Schemas } from "./schemas.ts";
+import {
+  describeSentHeaders,
+  SERVICE_ENVIRONMENT,
+  type SentHeader,
+  signatureHeaders,
+  TRACEPARENT,
+  USER_AGENT,
+} from "./sent-headers.ts";
 
 const attemptNumber = Type.Integer({ minimum: 1 });
-const hexOfBytes = (count: number) => `[0-9a-f]{${2 * count}}`;
 
-/** The headers of an attempt. Optional are those that only some attempts have. */
-const HEADERS: { name: string; description: string; schema: TSchema; optional?: true }[] = [
-  { name: "User-Agent", description: "Tells the service apart.", schema: Type.String() },
+const HEADERS: SentHeader[] = [
+  USER_AGENT,
   { name: "Service-Job-Id", description: "The job.", schema: JobId },
   { name: "Service-Run-Id", description: "The run that records this attempt.", schema: RunId },
   { name: "Service-Attempt", description: "The attempt's number, from 1.", schema: attemptNumber },
@@ -33,38 +37,14 @@ const HEADERS: { name: string; description: string; schema: TSchema; optional?: 
     schema: idOf(SCHEDULE_PREFIX, "The id of a schedule."),
     optional: true,
   },
-  {
-    name: "Service-Environment",
-    description: "The environment of the job.",
-    schema: wordOf(ENVIRONMENTS, "An environment of a project."),
-  },
+  SERVICE_ENVIRONMENT,
   {
     name: "Idempotency-Key",
     description: "The job's id, the same on every attempt: what was done under it need not be done again.",
     schema: JobId,
   },
-  {
-    name: "traceparent",
-    description: "W3C Trace Context.",
-    schema: Type.String({ pattern: `^00-${hexOfBytes(16)}-${hexOfBytes(8)}-${hexOfBytes(1)}$` }),
-  },
-  {
-    name: "Service-Signature",
-    description:
-      "HMAC-SHA256 of the raw body in lower-case hexadecimal, keyed with the whole signing secret of the environment.",
-    schema: Type.String({ pattern: `^${hexOfBytes(32)}$` }),
-  },
-  { name: "webhook-id", description: "Standard Webhooks: the run's id.", schema: RunId },
-  {
-    name: "webhook-timestamp",
-    description: "Standard Webhooks: when it was sent, in seconds since 1970.",
-    schema: Type.Integer({ minimum: 0 }),
-  },
-  {
-    name: "webhook-signature",
-    description: "Standard Webhooks: one signature for each secret in force, with blanks between.",
-    schema: Type.String({ pattern: "^v1,[A-Za-z0-9+/]{43}=( v1,[A-Za-z0-9+/]{43}=)*$" }),
-  },
+  TRACEPARENT,
+  ...signatureHeaders("environment", { description: "Standard Webhooks: the run's id.", schema: RunId }),
 ];
 
 export const TARGETS_TAG = { name: "Targets", description: "What the service sends to the URLs of jobs." };
@@ -89,13 +69,7 @@ export function describeAttempt(schemas: Schemas): Json {
       "attempt of a job is in progress, but a job can be attempted again although its target has done the work: targets " +
       "go by `Idempotency-Key`. The answer is awaited for 15 minutes. Redirects are never followed.",
     security: [],
-    parameters: HEADERS.map(({ name, description, schema, optional }) => ({
-      name,
-      in: "header",
-      required: optional !== true,
-      description,
-      schema: schemas.refer(schema),
-    })),
+    parameters: describeSentHeaders(HEADERS, schemas),
     requestBody: {
       description: "The payload alone, as it was written.",
       required: true,

@@ -2,6 +2,7 @@ import type { Resource } from "../../domain/key.ts";
 import type { Content, Operation } from "../operations/operation.ts";
 import { OPERATIONS } from "../operations.ts";
 import { describeAttempt, TARGETS_TAG } from "./attempt.ts";
+import { describeEvent, ENDPOINTS_TAG } from "./event.ts";
 import { headerComponents, headersOf } from "./headers.ts";
 import { API_INFO } from "./info.ts";
 import { parameterComponents, parametersOf } from "./parameters.ts";
@@ -34,14 +35,15 @@ export function describeApi(publicUrl: string | null): string {
   }
   const resources = new Set(operations.map(([, { resource }]) => resource));
   const attempt = describeAttempt(schemas);
+  const event = describeEvent(schemas);
   return JSON.stringify({
     openapi: "3.1.1",
     info: API_INFO,
     servers: [{ url: publicUrl?.replace(/\/+$/, "") ?? "/", description: "This service." }],
     security: [{ ApiKey: [] }],
-    tags: [...[...resources].map((resource) => TAGS[resource]), TARGETS_TAG],
+    tags: [...[...resources].map((resource) => TAGS[resource]), TARGETS_TAG, ENDPOINTS_TAG],
     paths,
-    webhooks: { attempt: { post: attempt } },
+    webhooks: { attempt: { post: attempt }, event: { post: event } },
     components: {
       securitySchemes: {
         ApiKey: {

@@ -25,10 +25,12 @@ const HEADERS = {
   },
 };
 
-export function parametersOf({ method, path, id, query }: Operation, schemas: Schemas): Json[] {
+export function parametersOf({ method, path, id, innerId, query }: Operation, schemas: Schemas): Json[] {
   const headers = method === "POST" ? ["IdempotencyKey", "ServiceVersion"] : ["ServiceVersion"];
   return [
-    ...(id === null ? [] : [describe("path", nameIn(path), id, schemas)]),
+    ...[id, innerId].flatMap((schema, index) =>
+      schema ? [describe("path", namesIn(path)[index] ?? "", schema, schemas)] : [],
+    ),
     ...Object.entries(query.properties).map(([name, schema]) => describe("query", name, schema, schemas)),
     ...headers.map((name) => ({ $ref: `#/components/parameters/${name}` })),
   ];
@@ -48,7 +50,7 @@ function describe(place: "path" | "query", name: string, schema: TSchema, schema
   return { name, in: place, required: place === "path", description, schema: schemas.refer(schema) };
 }
 
-/** The name within the braces. */
-function nameIn(path: string): string {
-  return path.slice(path.indexOf("{") + 1, path.indexOf("}"));
+/** The names within braces. */
+function namesIn(path: string): string[] {
+  return [...path.matchAll(/\{(\w+)\}/g)].map(([, name = ""]) => name);
 }

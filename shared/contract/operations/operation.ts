@@ -6,10 +6,12 @@ import type { ErrorView } from "../error.ts";
 /** One method of one path. The gateway finds its routes by it, and the published document describes it. */
 export interface Operation {
   method: "GET" | "POST" | "PATCH" | "DELETE";
-  /** At most one parameter, in braces. */
+  /** At most two parameters, in braces. */
   path: string;
   /** What the path's parameter is; null where it has none. */
   id: TSchema | null;
+  /** What its second parameter is, of something that belongs to the first. */
+  innerId?: TSchema;
   resource: Resource;
   summary: string;
   description: string;

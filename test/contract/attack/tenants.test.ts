@@ -32,6 +32,9 @@ beforeAll(async () => {
   victim = await gateway.addProject();
   attacker = await gateway.addProject();
   for (const parameter of parameters) victims.set(parameter, await addResource(parameter));
+  const path = `/v2/webhooks/${victims.get("webhook_id")}/test`;
+  const sample = await gateway.call("POST", path, { key: victim.production });
+  victims.set("delivery_id", (JSON.parse(sample.text) as { id: string }).id);
 });
 afterAll(() => gateway.stop());
 
@@ -54,7 +57,9 @@ async function addResource(parameter: string): Promise<string> {
 
 const ask = (operation: Operation, id: string, key: string): Promise<Answer> => {
   const [body] = Object.values(operation.body?.examples ?? {}) as object[];
-  const path = operation.path.replace(/\{\w+\}/, encodeURIComponent(id));
+  const path = operation.path
+    .replace(/\{\w+\}/, encodeURIComponent(id))
+    .replace(/\{(\w+)\}/, (_, inner: string) => victims.get(inner) ?? "");
   return gateway.call(operation.method, path, { key, ...(body === undefined ? {} : { body }) });
 };
 

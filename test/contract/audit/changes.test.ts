@@ -10,6 +10,9 @@ beforeAll(async () => {
 });
 afterAll(() => gateway.stop());
 
+/** Whoever knows such a path can write there. */
+const SECRET_URL = "https://hooks.example.com/T0/B0/xoxb";
+
 async function changesOf(project: TestProject): Promise<AuditEntry[]> {
   const entries = await listAudit(gateway.db, { projectNo: project.no, beforeId: null, limit: 1_000 });
   return entries.filter(({ by }) => by.kind === "key");
@@ -21,9 +24,12 @@ async function prepare() {
   const queued = await gateway.createJob(project);
   const failed = await gateway.createJob(project, { retry_policy: { max_attempts: 1 } });
   const { runId } = await gateway.attempt(project, failed, 1, { status: "failed", leaves: "failed" });
-  const { schedules } = clientOf(gateway, project.production);
+  const { schedules, webhooks } = clientOf(gateway, project.production);
   const { id: scheduleId } = await schedules.create({ name: "old", cron: "@daily", target_url: TARGET_URL });
-  return { project, queued, failed, runId, scheduleId, before: await changesOf(project) };
+  const { id: webhookId } = await webhooks.create({ url: SECRET_URL, events: ["job.failed"] });
+  const { id: deliveryId } = await webhooks.test(webhookId);
+  const before = await changesOf(project);
+  return { project, queued, failed, runId, scheduleId, webhookId, deliveryId, before };
 }
 
 type Prepared = Awaited<ReturnType<typeof prepare>>;
@@ -32,7 +38,7 @@ interface Change {
   body?: object;
   action: AuditEntry["action"];
   subject: (from: Prepared, answer: { id: string }) => string;
-  detail?: (answer: { id: string }) => object;
+  detail?: (answer: { id: string }, from: Prepared) => object;
 }
 
 /** By the operation that makes them; of a batch each job is one. */
@@ -61,6 +67,34 @@ const CHANGES: Partial<Record<OperationId, Change>> = {
   },
   deleteSchedule: { action: "schedule.delete", subject: ({ scheduleId }) => scheduleId },
   runSchedule: { action: "job.create", subject: (_from, { id }) => id },
+  createWebhook: {
+    body: { url: SECRET_URL, events: ["job.failed", "job.succeeded"], description: "Billing" },
+    action: "webhook.create",
+    subject: (_from, { id }) => id,
+    detail: () => ({
+      origin: "https://hooks.example.com",
+      events: ["job.succeeded", "job.failed"],
+      status: "enabled",
+    }),
+  },
+  updateWebhook: {
+    body: { url: "https://other.example.com/path", status: "disabled" },
+    action: "webhook.update",
+    subject: ({ webhookId }) => webhookId,
+    detail: () => ({ origin: "https://other.example.com", events: ["job.failed"], status: "disabled" }),
+  },
+  deleteWebhook: { action: "webhook.delete", subject: ({ webhookId }) => webhookId },
+  rotateWebhookSecret: { action: "webhook.rotate", subject: ({ webhookId }) => webhookId },
+  testWebhook: {
+    action: "webhook.test",
+    subject: ({ webhookId }) => webhookId,
+    detail: ({ id }) => ({ delivery_id: id }),
+  },
+  retryDelivery: {
+    action: "delivery.retry",
+    subject: ({ deliveryId }) => deliveryId,
+    detail: (_, { webhookId }) => ({ webhook_id: webhookId }),
+  },
   updateProject: {
     body: { name: "Renamed" },
     action: "project.update",
@@ -77,8 +111,14 @@ describe("every change by a key is recorded with who, what, when and the request
     const from = await prepare();
     const since = Date.now();
     const { method, path } = OPERATIONS[operation];
-    const ids = { job_id: from.queued.id, run_id: from.runId, schedule_id: from.scheduleId };
-    const filled = path.replace(/\{(\w+)\}/, (_, name: keyof typeof ids) => ids[name]);
+    const ids = {
+      job_id: from.queued.id,
+      run_id: from.runId,
+      schedule_id: from.scheduleId,
+      webhook_id: from.webhookId,
+      delivery_id: from.deliveryId,
+    };
+    const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: keyof typeof ids) => ids[name]);
     const answer = await gateway.call(method, filled, {
       key: from.project.production,
       ...(body === undefined ? {} : { body }),
@@ -93,7 +133,7 @@ describe("every change by a key is recorded with who, what, when and the request
       subject: subject(from, view),
       projectId: from.project.id,
       environment: action === "project.update" ? null : "production",
-      detail: detail?.(view) ?? null,
+      detail: detail?.(view, from) ?? null,
     } as object);
     expect(entry?.by.kind).toBe("key");
     expect(Math.abs((entry?.at ?? 0) - since)).toBeLessThan(60_000);
@@ -137,7 +177,7 @@ describe("every change by a key is recorded with who, what, when and the request
 
 describe("what changes nothing is not recorded", () => {
   test("a refusal, a replay and a read", async () => {
-    const { project, failed, scheduleId, before } = await prepare();
+    const { project, failed, scheduleId, webhookId, deliveryId, before } = await prepare();
     const call = (method: string, path: string, body?: object, headers: Record<string, string> = {}) =>
       gateway.call(method, path, {
         key: project.production,
@@ -159,6 +199,13 @@ describe("what changes nothing is not recorded", () => {
     expect((await call("PATCH", `/v2/schedules/${scheduleId}`, { cron: "x" })).status).toBe(400);
     expect((await call("PATCH", `/v2/schedules/${scheduleId}`, { paused: false })).status).toBe(200);
     expect((await call("DELETE", `/v2/schedules/${scheduleId}x`)).status).toBe(404);
+    expect((await call("POST", "/v2/webhooks", { url: "http://x", events: [] })).status).toBe(400);
+    expect((await call("PATCH", `/v2/webhooks/${webhookId}`, { events: ["job.failed"] })).status).toBe(200);
+    expect((await call("PATCH", `/v2/webhooks/${webhookId}`, { url: "x" })).status).toBe(400);
+    expect((await call("POST", `/v2/webhooks/${webhookId}x/rotate`)).status).toBe(404);
+    expect((await call("POST", `/v2/webhooks/${webhookId}/deliveries/${deliveryId}x/retry`)).status).toBe(
+      404,
+    );
     expect((await call("GET", "/v2/jobs")).status).toBe(200);
     expect(await changesOf(project)).toEqual(after);
   });
@@ -173,6 +220,8 @@ describe("the record", () => {
     expect(all.map(({ action }) => action)).toEqual([
       ...Array.from({ length: 5 }, () => "job.create"),
       "job.cancel",
+      "webhook.test",
+      "webhook.create",
       "schedule.create",
       "job.create",
       "job.create",

@@ -29,6 +29,30 @@ const headersOf = ({ headers }: Answer) => ({
   reset: headers.get("ratelimit-reset"),
   retryAfter: headers.get("retry-after"),
 });
+/** Looks all the time at what is lent; answers in the end how often it has seen some. */
+function watchLoans(project: TestProject): { seen(): number; stop(): Promise<number> } {
+  let seen = 0;
+  let isOver = false;
+  const watching = (async () => {
+    while (!isOver) {
+      const rows = await gateway.query("SELECT 1 FROM rate_windows WHERE project_no = $1 AND loans <> '{}'", [
+        project.no,
+      ]);
+      seen += rows.length;
+    }
+  })();
+  return {
+    seen: () => seen,
+    async stop() {
+      isOver = true;
+      await watching;
+      return seen;
+    },
+  };
+}
+
+/** Requests at once. */
+const CROWD = 60;
 /** A minute, rounded up with the tenth of a second in which the oldest request may have been accepted. */
 const WHOLE_WINDOW = "61";
 
@@ -123,6 +147,59 @@ describe("the request rate", () => {
       const remaining = accepted.map((answer) => Number(headersOf(answer).remaining));
       expect(remaining.sort((one, other) => one - other)).toEqual(Array.from({ length: 60 }, (_, n) => n));
     }
+  });
+
+  test("is counted down by one with each request of one gateway, whether it is asked for or lent", async () => {
+    const project = await addProject(3_000);
+    const loans = watchLoans(project);
+    const remaining: string[] = [];
+    while (remaining.length < 400) remaining.push(headersOf(await get(project)).remaining ?? "");
+    expect(remaining).toEqual(remaining.map((_, n) => String(2_999 - n)));
+    expect(await loans.stop()).toBeGreaterThan(0);
+  });
+
+  test.each([600, 3_000])(
+    "of %d accepts exactly so many over two gateways that live on loans, ten times out of ten",
+    async (limit) => {
+      let seen = 0;
+      for (let round = 0; round < 10; round++) {
+        const project = await addProject(limit);
+        const loans = watchLoans(project);
+        const statuses: number[] = [];
+        // More than the burst's part are on their way from the first moment, so that both gateways see demand.
+        await Promise.all(
+          Array.from({ length: CROWD }, async (_, n) => {
+            for (let sent = n; sent <= limit; sent += CROWD) {
+              statuses.push(
+                (await get(project, "/v2/project", n % 2 === 0 ? gateway.port : mate.port)).status,
+              );
+            }
+          }),
+        );
+        expect(statuses.filter((status) => status === 200)).toHaveLength(limit);
+        expect(statuses.filter((status) => status === 429)).toHaveLength(1);
+        seen += await loans.stop();
+      }
+      expect(seen).toBeGreaterThan(0);
+    },
+  );
+
+  test("is given back by a gateway that stops, as far as it was lent and not spent", async () => {
+    const third = await gateway.startMate();
+    const project = await addProject(3_000);
+    const loans = watchLoans(project);
+    let count = 0;
+    while (loans.seen() === 0) {
+      await get(project, "/v2/project", third.port);
+      count++;
+    }
+    await third.stop();
+    expect(
+      await gateway.query("SELECT accepted, loans FROM rate_windows WHERE accepted > 0 AND project_no = $1", [
+        project.no,
+      ]),
+    ).toEqual([{ accepted: count, loans: {} }]);
+    await loans.stop();
   });
 
   test("is the plan's own unless an operator has set another", async () => {

@@ -3,6 +3,7 @@ import { randomBytes } from "node:crypto";
 import net from "node:net";
 import { startGateway } from "../../../services/gateway/start.ts";
 import { createLog } from "../../../shared/platform/log.ts";
+import { createSeal } from "../../../shared/platform/seal.ts";
 import { parseRaw, startTestGateway, TARGET_URL } from "../../support/gateway.ts";
 
 test("a gateway that stops ends what it has begun and takes nothing more", async () => {
@@ -18,7 +19,7 @@ test("a gateway that stops ends what it has begun and takes nothing more", async
     shardsPerRegion: 64,
     targets: { allowInsecure: false, own: [] },
     publicUrl: null,
-    cursorKey: randomBytes(32),
+    seal: createSeal(randomBytes(32)),
   });
   const body = JSON.stringify({ target_url: TARGET_URL });
   const head =

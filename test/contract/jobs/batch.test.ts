@@ -74,7 +74,7 @@ describe("POST /v2/jobs/batch", () => {
     const { data } = readAs(JobBatch, answer, 201);
     const told = () => gateway.commands.filter(({ projectNo }) => projectNo === own.no);
     for (let turn = 0; turn < 1_000 && told().length < 1; turn++) await new Promise(setImmediate);
-    expect(told().flatMap(({ owed }) => owed.map(({ jobId }) => jobId))).toEqual([data[0]?.id ?? ""]);
+    expect(told().flatMap(({ owed }) => owed.map(({ id }) => id))).toEqual([data[0]?.id ?? ""]);
   });
 
   test("takes 100 jobs of 256 KB each", async () => {

@@ -91,12 +91,12 @@ describe("POST /v2/jobs", () => {
     const last = await gateway.createJob(own, { region: "ap-southeast" });
     const told = () => gateway.commands.filter(({ projectNo }) => projectNo === own.no);
     for (let turn = 0; turn < 1_000 && told().length < 2; turn++) await new Promise(setImmediate);
-    expect(told().map(({ region, owed }) => ({ region, ids: owed.map(({ jobId }) => jobId) }))).toEqual([
+    expect(told().map(({ region, owed }) => ({ region, ids: owed.map(({ id }) => id) }))).toEqual([
       { region: "us-east", ids: [soon.id] },
       { region: "ap-southeast", ids: [last.id] },
     ]);
-    expect(told()[0]?.owed[0]).toMatchObject({ environment: "production", attempt: 1 });
-    expect(told().flatMap(({ owed }) => owed.map(({ jobId }) => jobId))).not.toContain(later.id);
+    expect(told()[0]?.owed[0]).toMatchObject({ flowClass: "production jobs", attempt: 1 });
+    expect(told().flatMap(({ owed }) => owed.map(({ id }) => id))).not.toContain(later.id);
   });
 
   test("gives every one of many concurrent requests its own job", async () => {

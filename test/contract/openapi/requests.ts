@@ -1,3 +1,4 @@
+import { WEBHOOK_ENDPOINTS_MAX } from "../../../shared/domain/plan.ts";
 import {
   type Answer,
   parseRaw,
@@ -52,11 +53,26 @@ export async function prepareRequests(
     return { schedule_id: JSON.parse(answer.text).id };
   }
 
-  /** What operations succeed on, by the name of the path's parameter. */
+  /** With a delivery. The environment's older ones make room for it. */
+  async function addWebhook({ no, production: key }: TestProject): Promise<Record<string, string>> {
+    await gateway.query(
+      `DELETE FROM webhooks
+        WHERE project_no = $1 AND id NOT IN (SELECT id FROM webhooks WHERE project_no = $1 ORDER BY id DESC LIMIT 20)`,
+      [no],
+    );
+    const body = { url: TARGET_URL, events: ["job.failed"] };
+    const answer = await gateway.call("POST", "/v2/webhooks", { key, body });
+    const { id } = JSON.parse(answer.text);
+    const sample = await gateway.call("POST", `/v2/webhooks/${id}/test`, { key });
+    return { webhook_id: id, delivery_id: JSON.parse(sample.text).id };
+  }
+
+  /** What operations succeed on, by the name of the path's first parameter. */
   const addResources: Record<string, (owner: TestProject) => Promise<Record<string, string>>> = {
     job_id: async (owner) => ({ job_id: (await gateway.createJob(owner)).id }),
     run_id: addFailedRun,
     schedule_id: (owner) => addSchedule(owner),
+    webhook_id: addWebhook,
   };
 
   async function pathOf({ path }: PublishedOperation, owner = project): Promise<string> {
@@ -105,9 +121,16 @@ export async function prepareRequests(
     return send(operation, { body: { ...withNewName(operation.bodies[0]), ...fields } });
   }
 
-  /** By a project that may have no further active schedule. */
+  /** By a project that may have no further active schedule, nor a webhook endpoint. */
   async function exceedPlan(operation: PublishedOperation): Promise<Answer> {
     const owner = await gateway.addProject("pro");
+    await addWebhook(owner);
+    await gateway.query(
+      `INSERT INTO webhooks (project_no, environment, id, events, url, sealed_secret)
+       SELECT project_no, environment, (left(id::text, 24) || lpad(n::text, 12, '0'))::uuid, events, url, sealed_secret
+         FROM webhooks, generate_series(2, $2) AS n WHERE project_no = $1`,
+      [owner.no, WEBHOOK_ENDPOINTS_MAX],
+    );
     const path = await pathOf(operation, owner);
     await gateway.query("UPDATE schedules SET paused = true WHERE project_no = $1", [owner.no]);
     await gateway.query("UPDATE projects SET active_schedules = 1000 WHERE no = $1", [owner.no]);

@@ -48,7 +48,7 @@ describe("POST /v2/runs/{id}/retry", () => {
     const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "failed" });
     const run = readAs(Run, await retry(runId), 201);
     const told = () =>
-      gateway.commands.find(({ owed }) => owed.some((o) => o.jobId === job.id && o.attempt === 2));
+      gateway.commands.find(({ owed }) => owed.some((o) => o.id === job.id && o.attempt === 2));
     for (let turn = 0; turn < 1_000 && told() === undefined; turn++) await new Promise(setImmediate);
     expect(told()).toMatchObject({ region: "us-west", projectNo: project.no });
     expect(Math.abs((told()?.owed[0]?.dueAt ?? 0) - Date.parse(run.started_at))).toBeLessThan(2);

@@ -46,7 +46,7 @@ describe("POST /v2/schedules/{id}/run", () => {
     const { jobs } = clientOf(gateway, project.production);
     expect(await jobs.get(job.id)).toEqual(job);
     expect((await jobs.list({ limit: 1 })).data).toMatchObject([{ id: job.id }]);
-    const told = () => gateway.commands.flatMap(({ owed }) => owed.map(({ jobId }) => jobId));
+    const told = () => gateway.commands.flatMap(({ owed }) => owed.map(({ id }) => id));
     await until(() => told().includes(job.id));
   });
 

@@ -1,0 +1,46 @@
+import { PROJECT_PREFIX } from "../../../shared/domain/ids.ts";
+import { REGIONS } from "../../../shared/domain/scope.ts";
+import { setProjectHeld, setRegionsHeld } from "../../../shared/store/holds.ts";
+import { makeCause } from "../cause.ts";
+import {
+  type Cell,
+  type Command,
+  type Input,
+  type Output,
+  parseChoice,
+  parseIdOf,
+  Refusal,
+} from "../command.ts";
+
+/** Nothing of a project, of a region, to a host, or of the whole cell is sent until `resume`; what is on the wire ends. */
+export const hold = holding(true);
+export const resume = holding(false);
+
+function holding(held: boolean): Command {
+  return {
+    usage: "[--project ID | --region R | --host H]   without any: the whole cell",
+    operand: null,
+    options: ["project", "region", "host"],
+    run: (input, cell) => setHeld(input, cell, held),
+  };
+}
+
+async function setHeld({ option }: Input, { db }: Cell, held: boolean): Promise<Output> {
+  const given = ["project", "region", "host"].filter((name) => option(name) !== undefined);
+  if (given.length > 1) throw new Refusal(`only one of --${given.join(" and --")} can be given`);
+  const cause = await makeCause(db);
+  const project = option("project");
+  if (project !== undefined) {
+    const id = parseIdOf(PROJECT_PREFIX, project, "--project");
+    if (!(await setProjectHeld(db, id, held, cause))) throw new Refusal(`there is no project ${id}`);
+    return outputOf({ project: id }, `project ${id}`, held);
+  }
+  const region = option("region");
+  const regions = region === undefined ? REGIONS : [parseChoice(region, "--region", REGIONS)];
+  await setRegionsHeld(db, regions, held, cause);
+  return outputOf({ regions }, regions.length === 1 ? `region ${regions[0]}` : "the whole cell", held);
+}
+
+function outputOf(subject: object, name: string, held: boolean): Output {
+  return { json: { ...subject, held }, text: `${name} ${held ? "is held" : "goes on"}` };
+}

@@ -1,0 +1,88 @@
+import type { Bus } from "../../shared/bus/bus.ts";
+import { type IdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
+import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
+import type { Log } from "../../shared/platform/log.ts";
+import type { Metrics } from "../../shared/platform/metrics.ts";
+import { owedBySettled, sendHints } from "../../shared/process/hints.ts";
+import { createBatcher } from "../../shared/store/batch.ts";
+import { type Claim, claimAttempts, type GrantedAttempt } from "../../shared/store/claim.ts";
+import type { Database } from "../../shared/store/database.ts";
+import { type Settlement, settleAttempts } from "../../shared/store/settle.ts";
+import { findTargetUrls, type OwedPlace } from "../../shared/store/target-urls.ts";
+import { type Sender, sendAttempt } from "./attempts.ts";
+import { BATCH } from "./batches.ts";
+import type { Outgoing } from "./outgoing.ts";
+import type { Patience } from "./patience.ts";
+
+/** Attempts of jobs. */
+export function createJobs(options: {
+  db: Database;
+  bus: Bus;
+  log: Log;
+  metrics: Metrics;
+  nodeId: number;
+  ids: IdSource;
+  sender: Sender;
+  patience: Patience;
+  secretsOf(scope: { projectNo: ProjectNo; environment: Environment }): Promise<string[]>;
+}): Outgoing<GrantedAttempt> {
+  const { db, bus, log, metrics, nodeId, ids, sender, patience, secretsOf } = options;
+  const { clock } = sender;
+  const locating = createBatcher({ run: (jobs: OwedPlace[]) => findTargetUrls(db, jobs), ...BATCH });
+  const claiming = createBatcher({
+    async run(claims: Claim[]) {
+      metrics.claimBatchSize.observe(claims.length);
+      return claimAttempts(db, nodeId, claims);
+    },
+    ...BATCH,
+  });
+  const settling = createBatcher({
+    async run(items: (Settlement & { shard: number })[]) {
+      metrics.settleBatchSize.observe(items.length);
+      const settled = await settleAttempts(db, items);
+      sendHints(bus, { owed: owedBySettled(items, settled), freed: settled.freed });
+      return settled.items;
+    },
+    ...BATCH,
+  });
+
+  return {
+    locate: (item) => locating.submit(item),
+    claim({ projectNo, environment, region, id: jobId, attempt }) {
+      const runId = ids.next(RUN_PREFIX, clock.now());
+      return claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
+    },
+    urlOf: ({ targetUrl }) => targetUrl,
+    async send({ projectNo, environment, region, id: jobId, attempt, shard }, granted) {
+      const secrets = await patience
+        .untilAnswered(() => secretsOf({ projectNo, environment }))
+        .catch((error) => {
+          log.error({ err: error, jobId }, "signing_secrets.unreadable");
+          return [];
+        });
+      const settlement = await sendAttempt(
+        { projectNo, environment, region, attempt, granted, secrets },
+        sender,
+      );
+      return async () => {
+        const settled = await patience.untilSettled({ ...settlement, shard }, (item) =>
+          settling.submit(item),
+        );
+        metrics.attemptsSettled[settlement.status].inc();
+        log.info(
+          {
+            jobId,
+            runId: granted.runId,
+            attempt,
+            durationMs: Math.round(settlement.durationMs),
+            outcome: settlement.status,
+            responseStatus: settlement.responseStatus,
+            job: settled?.status ?? "settled before",
+            nextRetryAt: settled?.nextRetryAt == null ? null : new Date(settled.nextRetryAt).toISOString(),
+          },
+          "attempt.settled",
+        );
+      };
+    },
+  };
+}

@@ -1,0 +1,184 @@
+import type { Bus } from "../../shared/bus/bus.ts";
+import { eventText } from "../../shared/contract/event.ts";
+import {
+  brokenOffDelivery,
+  DELIVERY_WINDOW_SECONDS,
+  type DeliveryOutcome,
+  judgeDelivery,
+  settleDelivery,
+  unsentDelivery,
+} from "../../shared/domain/delivery.ts";
+import { ATTEMPT_PREFIX, type IdSource } from "../../shared/domain/ids.ts";
+import { INTERRUPTED_ERROR } from "../../shared/domain/run.ts";
+import type { Log } from "../../shared/platform/log.ts";
+import type { Metrics } from "../../shared/platform/metrics.ts";
+import type { Seal } from "../../shared/platform/seal.ts";
+import { owedBySettledDeliveries, sendHints } from "../../shared/process/hints.ts";
+import { createBatcher } from "../../shared/store/batch.ts";
+import type { Database } from "../../shared/store/database.ts";
+import {
+  claimDeliveries,
+  type DeliveryClaim,
+  type GrantedDelivery,
+} from "../../shared/store/delivery-claim.ts";
+import { type DeliverySettlement, settleDeliveries } from "../../shared/store/delivery-settle.ts";
+import { findEndpointUrls, type OwedPlace } from "../../shared/store/target-urls.ts";
+import { newTraceparent, type Sender, USER_AGENT } from "./attempts.ts";
+import { BATCH } from "./batches.ts";
+import type { Outgoing, OwedItem } from "./outgoing.ts";
+import type { Patience } from "./patience.ts";
+import { signHeaders } from "./sign.ts";
+
+/** Deliveries of events to webhook endpoints. */
+export function createWebhooks(options: {
+  db: Database;
+  bus: Bus;
+  log: Log;
+  metrics: Metrics;
+  nodeId: number;
+  ids: IdSource;
+  seal: Seal;
+  sender: DeliverySender;
+  patience: Patience;
+}): Outgoing<GrantedDelivery> {
+  const { db, bus, log, metrics, nodeId, ids, seal, sender, patience } = options;
+  const windowMs = DELIVERY_WINDOW_SECONDS * 1_000 * sender.scale;
+  const locating = createBatcher({ run: (places: OwedPlace[]) => findEndpointUrls(db, places), ...BATCH });
+  const claiming = createBatcher({
+    async run(claims: DeliveryClaim[]) {
+      metrics.claimBatchSize.observe(claims.length);
+      return claimDeliveries(db, nodeId, claims);
+    },
+    ...BATCH,
+  });
+  const settling = createBatcher({
+    async run(items: (DeliverySettlement & { shard: number })[]) {
+      metrics.settleBatchSize.observe(items.length);
+      const settled = await settleDeliveries(db, items, windowMs);
+      sendHints(bus, { owed: owedBySettledDeliveries(items, settled), freed: settled.freed });
+      return settled.items;
+    },
+    ...BATCH,
+  });
+
+  return {
+    locate: (item) => locating.submit(item),
+    claim({ projectNo, environment, region, id: deliveryId, attempt }) {
+      const attemptId = ids.next(ATTEMPT_PREFIX, sender.clock.now());
+      return claiming.submit({ projectNo, environment, region, deliveryId, attempt, attemptId });
+    },
+    urlOf: ({ endpoint }) => endpoint?.url ?? null,
+    async send(item, granted) {
+      const { shard, attempt, id: deliveryId } = item;
+      const secrets = openSecrets(granted, seal, log);
+      const settlement = await sendDelivery({ item, granted, secrets }, sender);
+      return async () => {
+        const settled = await patience.untilSettled({ ...settlement, shard }, (it) => settling.submit(it));
+        metrics.deliveriesSettled[settlement.status].inc();
+        log.info(
+          {
+            deliveryId,
+            webhookId: granted.webhookId,
+            eventId: granted.event.id,
+            attempt,
+            durationMs: Math.round(settlement.durationMs),
+            outcome: settlement.status,
+            responseStatus: settlement.responseStatus,
+            delivery: settled?.status ?? "settled before",
+            nextAttemptAt:
+              settled?.nextAttemptAt == null ? null : new Date(settled.nextAttemptAt).toISOString(),
+            ...(settled?.isDisabling ? { webhook: "disabled" } : {}),
+          },
+          "delivery.settled",
+        );
+      };
+    },
+  };
+}
+
+/** Empty if they cannot be read; unsigned requests are not sent. */
+function openSecrets({ endpoint, webhookId }: GrantedDelivery, seal: Seal, log: Log): string[] {
+  try {
+    return endpoint?.sealedSecrets.map((sealed) => seal.open(sealed)) ?? [];
+  } catch (error) {
+    log.error({ err: error, webhookId }, "webhook_secret.unreadable");
+    return [];
+  }
+}
+
+export interface DeliverySender extends Omit<Sender, "attemptTimeoutMs"> {
+  timeoutMs: number;
+  /** Multiplies every wait and the window, for trials. */
+  scale: number;
+}
+
+export interface SendingDelivery {
+  item: Pick<OwedItem, "projectNo" | "environment" | "region" | "attempt">;
+  granted: GrantedDelivery;
+  secrets: readonly string[];
+}
+
+/** Sends one event to one endpoint and decides what follows from how that ended. Never throws. */
+export async function sendDelivery(
+  { item, granted, secrets }: SendingDelivery,
+  sender: DeliverySender,
+): Promise<DeliverySettlement> {
+  const { clock, scale } = sender;
+  const begunAt = performance.now();
+  const outcome = await attempt({ granted, secrets }, sender);
+  const { deliveryId, attemptId, startedAt, firstStartedAt, byHand } = granted;
+  const { projectNo, environment, region } = item;
+  const ended = { number: item.attempt, startedAt, firstStartedAt, byHand };
+  const next = settleDelivery(ended, outcome, { now: clock.now(), random: Math.random, scale });
+  return {
+    projectNo,
+    environment,
+    region,
+    deliveryId,
+    attemptId,
+    status: outcome.kind,
+    responseStatus: outcome.responseStatus,
+    error: outcome.error,
+    durationMs: performance.now() - begunAt,
+    next,
+  };
+}
+
+async function attempt(
+  { granted, secrets }: Pick<SendingDelivery, "granted" | "secrets">,
+  { outbound, clock, timeoutMs, shutdown }: DeliverySender,
+): Promise<DeliveryOutcome> {
+  // The deadline counts from the recorded start. Past it others may hold the attempt to be lost: it is not sent any more.
+  const leftMs = granted.startedAt + timeoutMs - clock.now();
+  if (leftMs <= 0) return judgeDelivery({ kind: "stalled" }, clock.now(), timeoutMs);
+  if (granted.endpoint === null) return unsentDelivery("The endpoint was deleted before anything was sent.");
+  if (secrets.length === 0) return unsentDelivery("The request could not be signed.");
+  const body = eventText(granted.event);
+  const exchange = await outbound.post({
+    url: granted.endpoint.url,
+    headers: headersOf(granted, body, secrets, clock.now()),
+    body,
+    timeoutMs: leftMs,
+    signal: shutdown,
+  });
+  // Where a status had come, it decides: the endpoint has been told.
+  if (shutdown.aborted && exchange.kind === "faulted") return brokenOffDelivery(INTERRUPTED_ERROR);
+  return judgeDelivery(exchange, clock.now(), timeoutMs);
+}
+
+/** What the endpoint is told beside the event (decisions.md, section 6). */
+function headersOf(
+  { event, isSample }: GrantedDelivery,
+  body: string,
+  secrets: readonly string[],
+  now: number,
+): Record<string, string> {
+  return {
+    "content-type": "application/json",
+    "user-agent": USER_AGENT,
+    "service-environment": event.environment,
+    ...(isSample ? { "service-webhook-test": "true" } : {}),
+    traceparent: newTraceparent(),
+    ...signHeaders(body, { id: event.id, sentAt: now, secrets }),
+  };
+}

@@ -1,0 +1,124 @@
+import type { Bus } from "../../../shared/bus/bus.ts";
+import { readDeliveryListQuery, viewDelivery } from "../../../shared/contract/delivery.ts";
+import { sampleRun } from "../../../shared/contract/event.ts";
+import { viewList } from "../../../shared/contract/list.ts";
+import { resourceNotFound } from "../../../shared/domain/errors.ts";
+import { flowClassOf } from "../../../shared/domain/flow-class.ts";
+import { DELIVERY_PREFIX, EVENT_PREFIX, parseId, retypeId } from "../../../shared/domain/ids.ts";
+import { parseQuery } from "../../../shared/domain/page.ts";
+import { HOME_REGION } from "../../../shared/domain/plan.ts";
+import { shardOf } from "../../../shared/domain/shard.ts";
+import { checkEnabled, decideDeliveryRetry, deliveriesSince } from "../../../shared/domain/webhook.ts";
+import type { Clock } from "../../../shared/platform/clock.ts";
+import type { Database } from "../../../shared/store/database.ts";
+import { oweSample, retryDelivery } from "../../../shared/store/deliveries-by-hand.ts";
+import { type DeliveryRow, listDeliveries } from "../../../shared/store/delivery-log.ts";
+import type { FirstAnswer, KeyToTake } from "../../../shared/store/idempotency.ts";
+import { findWebhook } from "../../../shared/store/webhooks.ts";
+import type { Answer } from "../errors.ts";
+import type { Pager } from "../pages.ts";
+import type { ApiRequest, RoutesOf } from "../route.ts";
+import { readWebhookId, type webhookRoutes } from "./webhooks.ts";
+
+/** Of what is sent to webhook endpoints. */
+export function deliveryRoutes(options: {
+  db: Database;
+  bus: Bus;
+  clock: Clock;
+  pager: Pager;
+  shardsPerRegion: number;
+}): Omit<RoutesOf<"webhooks">, keyof ReturnType<typeof webhookRoutes>> {
+  const { db, bus, clock, pager, shardsPerRegion } = options;
+
+  /** The message may be lost: the sweep finds what is owed. */
+  function tellWorker({ scope }: ApiRequest, delivery: DeliveryRow, attempt: number, shard: number): void {
+    const { projectNo, environment } = scope;
+    const { id, region, nextAttemptAt } = delivery;
+    const flowClass = flowClassOf("webhooks", environment);
+    const owed = [{ projectNo, flowClass, id, attempt, dueAt: nextAttemptAt ?? clock.now() }];
+    bus.sendCommand({ region, shard, projectNo, owed });
+  }
+
+  return {
+    testWebhook: {
+      body: null,
+      async create(request, key) {
+        const webhookId = readWebhookId(request.id);
+        parseQuery(request.query, []);
+        const { scope, caller } = request;
+        const cause = request.cause();
+        const shard = shardOf(scope.projectNo, shardsPerRegion);
+        const sample = {
+          eventId: retypeId(cause.requestId, EVENT_PREFIX),
+          deliveryId: retypeId(cause.requestId, DELIVERY_PREFIX),
+          apiVersion: caller.version,
+          region: HOME_REGION,
+          shard,
+          runOf: sampleRun,
+        };
+        const owed = await oweSample(db, scope, webhookId, sample, checkEnabled, cause, withAnswer(key));
+        if (owed.kind === "key_taken") return "key_taken";
+        if (owed.kind === "not_found") throw resourceNotFound();
+        tellWorker(request, owed.delivery, 1, shard);
+        return { status: 200, text: textOf(owed.delivery) };
+      },
+      replay: async (_request, first) => keptAnswer(first),
+    },
+    listDeliveries: {
+      body: null,
+      async answer({ caller, scope, id, query }) {
+        const webhookId = readWebhookId(id);
+        const asked = readDeliveryListQuery(query);
+        const { status } = asked;
+        if ((await findWebhook(db, scope, webhookId)) === null) throw resourceNotFound();
+        const walk = pager.walk(`GET /v2/webhooks/${webhookId}/deliveries`, caller, asked, { status });
+        const found = await listDeliveries(db, {
+          ...scope,
+          webhookId,
+          status,
+          sinceAt: deliveriesSince(clock.now()),
+          beforeId: walk.beforeId,
+          limit: walk.rowsMax,
+        });
+        const { rows, nextCursor } = walk.page(found.rows, found.isCut);
+        return { status: 200, text: JSON.stringify(viewList(rows.map(viewDelivery), nextCursor)) };
+      },
+    },
+    retryDelivery: {
+      body: null,
+      async create(request, key) {
+        const webhookId = readWebhookId(request.id);
+        const id = parseId(DELIVERY_PREFIX, request.innerId);
+        if (id === null) throw resourceNotFound();
+        parseQuery(request.query, []);
+        const { projectNo } = request.scope;
+        const retried = await retryDelivery(
+          db,
+          { ...request.scope, sinceAt: deliveriesSince(clock.now()) },
+          { webhookId, id },
+          decideDeliveryRetry,
+          request.cause(),
+          withAnswer(key),
+        );
+        if (retried.kind === "key_taken") return "key_taken";
+        if (retried.kind === "not_found") throw resourceNotFound();
+        const { delivery, attempt, shard } = retried;
+        tellWorker(request, delivery, attempt, shard ?? shardOf(projectNo, shardsPerRegion));
+        return { status: 200, text: textOf(delivery) };
+      },
+      replay: async (_request, first) => keptAnswer(first),
+    },
+  };
+}
+
+const textOf = (delivery: DeliveryRow) => JSON.stringify(viewDelivery(delivery));
+
+function withAnswer(key: KeyToTake | null) {
+  const answerOf = (delivery: DeliveryRow) => Buffer.from(textOf(delivery));
+  return key === null ? null : { ...key, answerOf };
+}
+
+function keptAnswer({ answer }: FirstAnswer): Answer {
+  if (answer === null) throw new Error("a kept answer is missing");
+  return { status: 200, text: answer.toString() };
+}

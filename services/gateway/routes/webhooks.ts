@@ -1,0 +1,163 @@
+import { randomBytes } from "node:crypto";
+import { viewList } from "../../../shared/contract/list.ts";
+import {
+  readNewWebhook,
+  readWebhookListQuery,
+  readWebhookUpdate,
+  viewWebhook,
+} from "../../../shared/contract/webhook.ts";
+import { ApiError, resourceNotFound } from "../../../shared/domain/errors.ts";
+import { idTimeMs, parseId, retypeId, WEBHOOK_PREFIX } from "../../../shared/domain/ids.ts";
+import { parseQuery } from "../../../shared/domain/page.ts";
+import { WEBHOOK_ENDPOINTS_MAX } from "../../../shared/domain/plan.ts";
+import { makeSecret, maskSecret } from "../../../shared/domain/signing.ts";
+import type { TargetRules } from "../../../shared/domain/target.ts";
+import { decideEndpointChange, decideNewEndpoint } from "../../../shared/domain/webhook.ts";
+import type { Seal } from "../../../shared/platform/seal.ts";
+import type { Database } from "../../../shared/store/database.ts";
+import type { FirstAnswer } from "../../../shared/store/idempotency.ts";
+import {
+  changeWebhook,
+  createWebhook,
+  deleteWebhook,
+  findWebhook,
+  listWebhooks,
+  rotateWebhookSecret,
+  type WebhookRow,
+} from "../../../shared/store/webhooks.ts";
+import { BODY_BYTES_MAX, type BodyRules } from "../body.ts";
+import type { Answer } from "../errors.ts";
+import type { Pager } from "../pages.ts";
+import type { RoutesOf } from "../route.ts";
+
+const BODY: BodyRules = { payload: "none", bytesMax: BODY_BYTES_MAX };
+
+type DeliveryRouteId = "testWebhook" | "listDeliveries" | "retryDelivery";
+
+/** Of the endpoints themselves; what is sent to them has routes of its own. */
+export function webhookRoutes(options: {
+  db: Database;
+  pager: Pager;
+  targets: TargetRules;
+  seal: Seal;
+}): Omit<RoutesOf<"webhooks">, DeliveryRouteId> {
+  const { db, pager, targets, seal } = options;
+
+  const viewMasked = (webhook: WebhookRow) => view(webhook, maskSecret(seal.open(webhook.sealedSecret)));
+  /** Of a new secret; kept for its Idempotency-Key it is sealed, too. */
+  const revealedText = (webhook: WebhookRow, secret: string) => JSON.stringify(view(webhook, secret));
+
+  function keptAnswer(status: number, { answer }: FirstAnswer): Answer {
+    if (answer === null) throw new Error("a kept answer is missing");
+    return { status, text: seal.open(answer) };
+  }
+
+  return {
+    createWebhook: {
+      body: BODY,
+      async create(request, key, body) {
+        parseQuery(request.query, []);
+        const fields = decideNewEndpoint(readNewWebhook(body.value), targets);
+        const cause = request.cause();
+        const secret = makeSecret(randomBytes);
+        const webhook: WebhookRow = {
+          id: retypeId(cause.requestId, WEBHOOK_PREFIX),
+          ...request.scope,
+          ...fields,
+          sealedSecret: seal.seal(secret),
+        };
+        const text = revealedText(webhook, secret);
+        const keyWithAnswer = key === null ? null : { ...key, answer: seal.seal(text) };
+        switch (await createWebhook(db, webhook, cause, keyWithAnswer)) {
+          case "key_taken":
+            return "key_taken";
+          case "limit_exceeded":
+            throw new ApiError(
+              "plan_limit_exceeded",
+              `The environment's limit of ${WEBHOOK_ENDPOINTS_MAX} webhook endpoints is reached.`,
+            );
+          case "created":
+            return { status: 201, text };
+        }
+      },
+      replay: async (_request, first) => keptAnswer(201, first),
+    },
+    listWebhooks: {
+      body: null,
+      async answer({ caller, scope, query }) {
+        const asked = readWebhookListQuery(query);
+        const { status } = asked;
+        const walk = pager.walk("GET /v2/webhooks", caller, asked, { status });
+        const { beforeId, rowsMax: limit } = walk;
+        const found = await listWebhooks(db, { ...scope, status, beforeId, limit });
+        const { rows, nextCursor } = walk.page(found);
+        return { status: 200, text: JSON.stringify(viewList(rows.map(viewMasked), nextCursor)) };
+      },
+    },
+    getWebhook: {
+      body: null,
+      async answer({ scope, id, query }) {
+        const webhookId = readWebhookId(id);
+        parseQuery(query, []);
+        return answerMasked(await findWebhook(db, scope, webhookId));
+      },
+    },
+    updateWebhook: {
+      body: BODY,
+      async answer({ scope, id, query, cause }, body) {
+        const webhookId = readWebhookId(id);
+        parseQuery(query, []);
+        // Before the body is judged, of which a stranger should not hear.
+        if ((await findWebhook(db, scope, webhookId)) === null) throw resourceNotFound();
+        const update = readWebhookUpdate(body.value);
+        const decide = (webhook: WebhookRow) => decideEndpointChange(webhook, update, targets);
+        return answerMasked(await changeWebhook(db, scope, webhookId, decide, cause()));
+      },
+    },
+    deleteWebhook: {
+      body: null,
+      async answer({ scope, id, query, cause }) {
+        const webhookId = readWebhookId(id);
+        parseQuery(query, []);
+        if (!(await deleteWebhook(db, scope, webhookId, cause()))) throw resourceNotFound();
+        return { status: 200, text: JSON.stringify({ id: webhookId, deleted: true }) };
+      },
+    },
+    rotateWebhookSecret: {
+      body: null,
+      async create({ scope, id, query, cause }, key) {
+        const webhookId = readWebhookId(id);
+        parseQuery(query, []);
+        const secret = makeSecret(randomBytes);
+        const answerOf = (webhook: WebhookRow) => seal.seal(revealedText(webhook, secret));
+        const keyWithAnswer = key === null ? null : { ...key, answerOf };
+        const sealed = seal.seal(secret);
+        const rotated = await rotateWebhookSecret(db, scope, webhookId, sealed, cause(), keyWithAnswer);
+        switch (rotated.kind) {
+          case "not_found":
+            throw resourceNotFound();
+          case "key_taken":
+            return "key_taken";
+          case "rotated":
+            return { status: 200, text: revealedText(rotated.webhook, secret) };
+        }
+      },
+      replay: async (_request, first) => keptAnswer(200, first),
+    },
+  };
+
+  function answerMasked(webhook: WebhookRow | null): Answer {
+    if (webhook === null) throw resourceNotFound();
+    return { status: 200, text: JSON.stringify(viewMasked(webhook)) };
+  }
+}
+
+const view = (webhook: WebhookRow, secret: string) =>
+  viewWebhook({ ...webhook, createdAt: idTimeMs(webhook.id) }, secret);
+
+/** Throws resource_not_found for what cannot be one. */
+export function readWebhookId(text: string): string {
+  const id = parseId(WEBHOOK_PREFIX, text);
+  if (id === null) throw resourceNotFound();
+  return id;
+}

@@ -1,0 +1,75 @@
+import { Type } from "@sinclair/typebox";
+import { EVENT_TYPES, type EventType } from "../../domain/webhook.ts";
+import { Event, EventId, eventText, sampleFacts, sampleRun } from "../event.ts";
+import type { Json, Schemas } from "./schemas.ts";
+import {
+  describeSentHeaders,
+  SERVICE_ENVIRONMENT,
+  type SentHeader,
+  signatureHeaders,
+  TRACEPARENT,
+  USER_AGENT,
+} from "./sent-headers.ts";
+
+const HEADERS: SentHeader[] = [
+  USER_AGENT,
+  SERVICE_ENVIRONMENT,
+  {
+    name: "Service-Webhook-Test",
+    description: "On a sample that was asked for: its job and run are none.",
+    schema: Type.Literal("true"),
+    optional: true,
+  },
+  TRACEPARENT,
+  ...signatureHeaders("endpoint", {
+    description: "Standard Webhooks: the event's id, the same on every attempt and to every endpoint.",
+    schema: EventId,
+  }),
+];
+
+export const ENDPOINTS_TAG = {
+  name: "Endpoints",
+  description: "What the service sends to webhook endpoints.",
+};
+
+/** What an endpoint receives, and what its answers mean. */
+export function describeEvent(schemas: Schemas): Json {
+  const examples = EVENT_TYPES.map((type) => [type, { value: JSON.parse(exampleText(type)) }]);
+  return {
+    operationId: "receiveEvent",
+    tags: [ENDPOINTS_TAG.name],
+    summary: "A job has come to its end",
+    description:
+      "The service tells the endpoints that subscribe to the event. Each is told at least once: whoever must not act twice " +
+      "goes by `webhook-id`. The answer is awaited for 15 seconds. What fails is sent again for 48 hours: after 5 seconds, " +
+      "5 minutes, 30 minutes, 2, 5, 10 and 14 hours, give or take a tenth, and a last time. Redirects are never followed.",
+    security: [],
+    parameters: describeSentHeaders(HEADERS, schemas),
+    requestBody: {
+      description: "The same bytes on every attempt and to every endpoint.",
+      required: true,
+      content: {
+        "application/json": { schema: schemas.refer(Event), examples: Object.fromEntries(examples) },
+      },
+    },
+    responses: {
+      "2XX": { description: "Delivered." },
+      "410": { description: "Failed, and not sent again." },
+      default: { description: "Failed, and sent again." },
+    },
+  };
+}
+
+function exampleText(type: EventType): string {
+  const facts = sampleFacts({
+    id: "evt_01m7ybr3vq81qbcnqxb2xa9jzd",
+    type,
+    occurredAt: Date.UTC(2026, 10, 21, 6, 12, 25, 618),
+    apiVersion: "2026-11-01",
+    projectId: "prj_01m7ybr1f6vn9s8d2w4k0x5t3q",
+    environment: "production",
+    region: "us-east",
+    run: { ...sampleRun(type), startedAt: Date.UTC(2026, 10, 21, 6, 12, 25, 498) },
+  });
+  return eventText(facts);
+}

@@ -1,0 +1,209 @@
+import type { Static } from "@sinclair/typebox";
+import { Delivery, DeliveryId, DeliveryList, DeliveryListParameters } from "../delivery.ts";
+import { NEXT_CURSOR_EXAMPLE } from "../list.ts";
+import {
+  DeletedWebhook,
+  NewWebhookRequest,
+  RevealedWebhook,
+  Webhook,
+  WebhookId,
+  WebhookList,
+  WebhookListParameters,
+  WebhookUpdateRequest,
+} from "../webhook.ts";
+import { NO_PARAMETERS, type Operation } from "./operation.ts";
+
+const WEBHOOK_ID = "whk_01m7ybr3kgsnpd4n830jn3f3ba";
+
+const WEBHOOK_REQUEST_EXAMPLE: Static<typeof NewWebhookRequest> = {
+  url: "https://example.com/hooks/jobwheel",
+  events: ["job.succeeded", "job.failed"],
+  description: "Billing",
+};
+
+const REVEALED_EXAMPLE: Static<typeof RevealedWebhook> = {
+  id: WEBHOOK_ID,
+  url: WEBHOOK_REQUEST_EXAMPLE.url,
+  events: ["job.succeeded", "job.failed"],
+  status: "enabled",
+  description: "Billing",
+  created_at: "2026-11-21T06:12:25.328Z",
+  secret: "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw4bN1c7tFQw8=",
+};
+const WEBHOOK_EXAMPLE: Static<typeof Webhook> = { ...REVEALED_EXAMPLE, secret: "whsec_****Qw8=" };
+
+const DELIVERY_EXAMPLE: Static<typeof Delivery> = {
+  id: "dlv_01m7ybr3w8k5vz2n6r9tq4c1x7",
+  webhook_id: WEBHOOK_ID,
+  event_id: "evt_01m7ybr3vq81qbcnqxb2xa9jzd",
+  event_type: "job.failed",
+  job_id: "job_01m7ybr3kgsnpd4n830jn3f3ba",
+  status: "pending",
+  attempts: [
+    {
+      attempt: 1,
+      status: "failed",
+      response_status: 503,
+      error: "The endpoint answered 503 with an empty body.",
+      started_at: "2026-11-21T06:12:25.640Z",
+      duration_ms: 31,
+    },
+  ],
+  next_attempt_at: "2026-11-21T06:12:30.702Z",
+  created_at: "2026-11-21T06:12:25.618Z",
+};
+
+const SAMPLE_EXAMPLE: Static<typeof Delivery> = {
+  ...DELIVERY_EXAMPLE,
+  id: "dlv_01m7ybr9c2w1k3v5t7s9q1n3m5",
+  event_id: "evt_01m7ybr9c2w1k3v5t7s9q1n3m5",
+  event_type: "job.succeeded",
+  job_id: null,
+  attempts: [],
+  next_attempt_at: "2026-11-21T06:12:28.017Z",
+  created_at: "2026-11-21T06:12:28.017Z",
+};
+
+export const WEBHOOK_OPERATIONS = {
+  createWebhook: {
+    method: "POST",
+    path: "/v2/webhooks",
+    id: null,
+    resource: "webhooks",
+    summary: "Create a webhook endpoint",
+    description:
+      "The answer shows the endpoint's secret, which no later answer does: deliveries are signed with it. A project has at " +
+      "most 50 endpoints in each environment.",
+    query: NO_PARAMETERS,
+    body: { schema: NewWebhookRequest, examples: { billing: WEBHOOK_REQUEST_EXAMPLE } },
+    status: 201,
+    response: { schema: RevealedWebhook, examples: { enabled: REVEALED_EXAMPLE } },
+    codes: ["plan_limit_exceeded"],
+  },
+  listWebhooks: {
+    method: "GET",
+    path: "/v2/webhooks",
+    id: null,
+    resource: "webhooks",
+    summary: "List webhook endpoints",
+    description: "Newest first.",
+    query: WebhookListParameters,
+    body: null,
+    status: 200,
+    response: {
+      schema: WebhookList,
+      examples: { firstPage: { data: [WEBHOOK_EXAMPLE], next_cursor: NEXT_CURSOR_EXAMPLE } },
+    },
+    codes: [],
+  },
+  getWebhook: {
+    method: "GET",
+    path: "/v2/webhooks/{webhook_id}",
+    id: WebhookId,
+    resource: "webhooks",
+    summary: "Get a webhook endpoint",
+    description: "An endpoint of another project or of the other environment is not found.",
+    query: NO_PARAMETERS,
+    body: null,
+    status: 200,
+    response: { schema: Webhook, examples: { enabled: WEBHOOK_EXAMPLE } },
+    codes: [],
+  },
+  updateWebhook: {
+    method: "PATCH",
+    path: "/v2/webhooks/{webhook_id}",
+    id: WebhookId,
+    resource: "webhooks",
+    summary: "Change, disable or enable a webhook endpoint",
+    description:
+      "`events` replaces the whole list. What is retried goes to the endpoint's present `url`. Disabling drops what is owed " +
+      "to the endpoint; enabling it does not bring that back, and begins a new 48 hours. The secret stays what it is.",
+    query: NO_PARAMETERS,
+    body: {
+      schema: WebhookUpdateRequest,
+      examples: { disable: { status: "disabled" }, clearDescription: { description: null } },
+    },
+    status: 200,
+    response: { schema: Webhook, examples: { disabled: { ...WEBHOOK_EXAMPLE, status: "disabled" } } },
+    codes: [],
+  },
+  deleteWebhook: {
+    method: "DELETE",
+    path: "/v2/webhooks/{webhook_id}",
+    id: WebhookId,
+    resource: "webhooks",
+    summary: "Delete a webhook endpoint",
+    description: "Nothing is sent to it any more; what was owed to it is discarded.",
+    query: NO_PARAMETERS,
+    body: null,
+    status: 200,
+    response: { schema: DeletedWebhook, examples: { deleted: { id: WEBHOOK_ID, deleted: true } } },
+    codes: [],
+  },
+  rotateWebhookSecret: {
+    method: "POST",
+    path: "/v2/webhooks/{webhook_id}/rotate",
+    id: WebhookId,
+    resource: "webhooks",
+    summary: "Give a webhook endpoint a new secret",
+    description:
+      "The answer shows the new secret, which no later answer does. For 24 hours `webhook-signature` holds a signature of " +
+      "the one before as well, while `Service-Signature` is made with the new one at once. A second rotation within that time " +
+      "ends the older one. A body is ignored.",
+    query: NO_PARAMETERS,
+    body: null,
+    status: 200,
+    response: { schema: RevealedWebhook, examples: { rotated: REVEALED_EXAMPLE } },
+    codes: [],
+  },
+  testWebhook: {
+    method: "POST",
+    path: "/v2/webhooks/{webhook_id}/test",
+    id: WebhookId,
+    resource: "webhooks",
+    summary: "Send a sample event",
+    description:
+      "A sample of the first event that the endpoint subscribes to is sent to it at once and once, signed as any other and " +
+      "with the header `Service-Webhook-Test: true`. A disabled endpoint is refused with `invalid_request`. A body is ignored.",
+    query: NO_PARAMETERS,
+    body: null,
+    status: 200,
+    response: { schema: Delivery, examples: { owed: SAMPLE_EXAMPLE } },
+    codes: [],
+  },
+  listDeliveries: {
+    method: "GET",
+    path: "/v2/webhooks/{webhook_id}/deliveries",
+    id: WebhookId,
+    resource: "webhooks",
+    summary: "List what was sent to a webhook endpoint",
+    description:
+      "Newest first, of the last 30 days, with every attempt. A page of long errors holds fewer than `limit`: `next_cursor` " +
+      "alone tells whether others follow.",
+    query: DeliveryListParameters,
+    body: null,
+    status: 200,
+    response: {
+      schema: DeliveryList,
+      examples: { firstPage: { data: [DELIVERY_EXAMPLE], next_cursor: NEXT_CURSOR_EXAMPLE } },
+    },
+    codes: [],
+  },
+  retryDelivery: {
+    method: "POST",
+    path: "/v2/webhooks/{webhook_id}/deliveries/{delivery_id}/retry",
+    id: WebhookId,
+    innerId: DeliveryId,
+    resource: "webhooks",
+    summary: "Retry a delivery now",
+    description:
+      "The next attempt of a delivery that waits for one is due at once. One that is over, be it succeeded, failed or " +
+      "dropped, has exactly one more. While an attempt is in progress, where the endpoint is disabled, and after 100 attempts " +
+      "it is refused with `invalid_request`. A body is ignored.",
+    query: NO_PARAMETERS,
+    body: null,
+    status: 200,
+    response: { schema: Delivery, examples: { pending: DELIVERY_EXAMPLE } },
+    codes: [],
+  },
+} as const satisfies Record<string, Operation>;

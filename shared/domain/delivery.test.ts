@@ -1,0 +1,210 @@
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import {
+  brokenOffDelivery,
+  DELIVERY_WAITS_SECONDS,
+  DELIVERY_WINDOW_SECONDS,
+  type DeliveryAttempt,
+  type DeliveryOutcome,
+  judgeDelivery,
+  type SettledDelivery,
+  settleDelivery,
+  unsentDelivery,
+} from "./delivery.ts";
+import { type AnswerHeaders, type Exchange, INTERRUPTED_ERROR } from "./run.ts";
+
+const HOUR_MS = 3_600_000;
+const now = Date.parse("2026-11-21T10:00:00Z");
+const noHeaders: AnswerHeaders = { location: null, retryAfter: null, serviceNoRetry: null };
+const failed = unsentDelivery("no");
+
+type Answer = Extract<Exchange, { kind: "answered" }>;
+
+function judge(status: number, rest: Partial<Answer> = {}): DeliveryOutcome {
+  const body = new TextEncoder().encode("out of order");
+  return judgeDelivery(
+    { kind: "answered", status, headers: noHeaders, body, bodyEnd: "complete", ...rest },
+    now,
+    15_000,
+  );
+}
+
+function settle(
+  attempt: Partial<DeliveryAttempt>,
+  outcome: DeliveryOutcome,
+  { random = 0.5, scale = 1, at = now }: { random?: number; scale?: number; at?: number } = {},
+): SettledDelivery {
+  const whole = { number: 1, startedAt: now, firstStartedAt: now, byHand: false, ...attempt };
+  return settleDelivery(whole, outcome, { now: at, random: () => random, scale });
+}
+
+describe("what an attempt of a delivery came to", () => {
+  test("is a success for 200 to 299, and for nothing else", () => {
+    for (const status of [200, 202, 204, 299]) {
+      expect(judge(status)).toEqual({ kind: "succeeded", responseStatus: status, error: null });
+    }
+    for (const status of [101, 199, 300, 304, 400, 404, 429, 500, 599]) {
+      expect(judge(status)).toMatchObject({ kind: "failed", responseStatus: status, retry: "waits" });
+    }
+    expect(judge(500)).toMatchObject({ error: "out of order" });
+  });
+
+  test("is decided by the status, however the body behind it ends", () => {
+    for (const bodyEnd of ["complete", "enough", "broken", "stalled"] as const) {
+      expect(judge(200, { bodyEnd })).toEqual({ kind: "succeeded", responseStatus: 200, error: null });
+      expect(judge(500, { bodyEnd }).kind).not.toBe("succeeded");
+      expect(judge(410, { bodyEnd })).toMatchObject({ responseStatus: 410, retry: "never" });
+    }
+    expect(judge(500, { bodyEnd: "stalled" })).toMatchObject({ kind: "timed_out", responseStatus: 500 });
+  });
+
+  test("is a failure for a redirect, which is named and not followed", () => {
+    const headers = { ...noHeaders, location: "https://elsewhere.example/" };
+    expect(judge(307, { headers })).toMatchObject({
+      kind: "failed",
+      error: "The target answered 307 with Location: https://elsewhere.example/ (redirects are not followed)",
+      retry: "waits",
+    });
+  });
+
+  test("is timed out where nothing was answered in time, and failed where nobody could be reached", () => {
+    expect(judgeDelivery({ kind: "stalled" }, now, 15_000)).toEqual({
+      kind: "timed_out",
+      responseStatus: null,
+      error: "The target did not answer within the limit of 15 seconds.",
+      retry: "waits",
+    });
+    expect(judgeDelivery({ kind: "faulted", message: "connection refused" }, now, 15_000)).toEqual({
+      kind: "failed",
+      responseStatus: null,
+      error: "connection refused",
+      retry: "waits",
+    });
+  });
+
+  test("takes no wish of the endpoint's about when to come again: the waits are documented", () => {
+    const headers = { ...noHeaders, retryAfter: "86400", serviceNoRetry: "true" };
+    expect(judge(503, { headers })).toMatchObject({ retry: "waits" });
+    expect(judge(410, { headers })).toMatchObject({ retry: "never" });
+  });
+});
+
+describe("what follows from an attempt of a delivery", () => {
+  test("that failed is the next one after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, counted from its end", () => {
+    const minute = 60_000;
+    const documented = [
+      5_000,
+      5 * minute,
+      30 * minute,
+      120 * minute,
+      300 * minute,
+      600 * minute,
+      840 * minute,
+    ];
+    expect(DELIVERY_WAITS_SECONDS.map((seconds) => seconds * 1_000)).toEqual(documented);
+    for (const [index, waitMs] of documented.entries()) {
+      const attempt = { number: index + 1, startedAt: now - 15_000, firstStartedAt: now - 15_000 };
+      expect(settle(attempt, failed)).toEqual({ status: "pending", dueAt: now + waitMs });
+      expect(dueAtOf(settle(attempt, failed, { random: 0 }))).toBeCloseTo(now + 0.9 * waitMs, 2);
+      expect(dueAtOf(settle(attempt, failed, { random: 1 - 2 ** -53 }))).toBeCloseTo(now + 1.1 * waitMs, 2);
+    }
+  });
+
+  test("that failed after those is one exactly 48 h after the first began, and none follows that one", () => {
+    const firstStartedAt = now - 32 * HOUR_MS;
+    const lastAt = firstStartedAt + 48 * HOUR_MS;
+    for (const random of [0, 0.5, 0.99]) {
+      const eighth = settle({ number: 8, firstStartedAt }, failed, { random });
+      expect(eighth).toEqual({ status: "pending", dueAt: lastAt });
+    }
+    expect(settle({ number: 9, startedAt: lastAt, firstStartedAt }, failed, { at: lastAt + 5 })).toEqual({
+      status: "failed",
+    });
+  });
+
+  test("is never due after the 48 h, and at once where they are over and the last attempt is still owed", () => {
+    const firstStartedAt = now - 47 * HOUR_MS;
+    expect(settle({ number: 3, firstStartedAt }, failed)).toEqual({
+      status: "pending",
+      dueAt: now + 1_800_000,
+    });
+    expect(settle({ number: 7, firstStartedAt }, failed)).toEqual({
+      status: "pending",
+      dueAt: now + HOUR_MS,
+    });
+    // It began within the 48 h and ended after them.
+    const late = { number: 3, startedAt: now - 10_000, firstStartedAt: now - 48 * HOUR_MS + 5_000 };
+    expect(settle(late, failed, { at: now + 10_000 })).toEqual({ status: "pending", dueAt: now + 5_000 });
+  });
+
+  test("is kept in whole milliseconds, and the last attempt is known as such to whatever part of one it began", () => {
+    fc.assert(
+      fc.property(fc.integer({ min: 0, max: 999 }), fc.integer({ min: 8, max: 30 }), (micros, number) => {
+        const firstStartedAt = now + micros / 1_000;
+        const next = settle({ number, firstStartedAt, startedAt: now + HOUR_MS }, failed, {
+          at: now + HOUR_MS,
+        });
+        // A claim is granted from the instant on that the row keeps.
+        const startedAt = Math.trunc(dueAtOf(next));
+        expect(startedAt).toBeGreaterThanOrEqual(firstStartedAt + 48 * HOUR_MS);
+        expect(startedAt).toBeLessThan(firstStartedAt + 48 * HOUR_MS + 1);
+        const last = { number: number + 1, firstStartedAt, startedAt };
+        expect(settle(last, failed, { at: startedAt + 1 })).toEqual({ status: "failed" });
+      }),
+    );
+  });
+
+  test("that succeeded, met a 410, or was asked for by hand is nothing", () => {
+    expect(settle({}, judge(204))).toEqual({ status: "succeeded" });
+    expect(settle({}, judge(410))).toEqual({ status: "failed" });
+    expect(settle({ byHand: true }, failed)).toEqual({ status: "failed" });
+    expect(settle({ byHand: true }, brokenOffDelivery(INTERRUPTED_ERROR))).toEqual({ status: "failed" });
+  });
+
+  test("that we broke off ourselves is another one at once, until the 48 h are over", () => {
+    const broken = brokenOffDelivery(INTERRUPTED_ERROR);
+    expect(settle({ number: 5 }, broken)).toEqual({ status: "pending", dueAt: now });
+    expect(settle({ number: 5, firstStartedAt: now - 48 * HOUR_MS }, broken)).toEqual({ status: "failed" });
+  });
+
+  test("keeps its proportions on any scale: every wait and the window shrink alike", () => {
+    const scale = 0.001;
+    expect(settle({ number: 4 }, failed, { scale })).toEqual({ status: "pending", dueAt: now + 7_200 });
+    const firstStartedAt = now - 100_000;
+    expect(settle({ number: 8, firstStartedAt }, failed, { scale })).toEqual({
+      status: "pending",
+      dueAt: firstStartedAt + 172_800,
+    });
+    expect(settle({ number: 9, firstStartedAt: now - 172_800 }, failed, { scale })).toEqual({
+      status: "failed",
+    });
+    expect(dueAtOf(settle({ number: 1 }, failed, { scale, random: 0 }))).toBeCloseTo(now + 4.5, 2);
+  });
+
+  test("makes nine attempts over the 48 h where every one of them fails, whatever the chances", () => {
+    fc.assert(
+      fc.property(fc.array(fc.double({ min: 0, max: 0.999, noNaN: true }), { minLength: 9 }), (chances) => {
+        let startedAt = now;
+        let number = 1;
+        for (;;) {
+          const at = startedAt + 15_000;
+          const next = settle({ number, startedAt, firstStartedAt: now }, failed, {
+            at,
+            random: chances[number - 1] ?? 0,
+          });
+          if (next.status !== "pending") break;
+          expect(next.dueAt).toBeGreaterThanOrEqual(at);
+          startedAt = next.dueAt;
+          number++;
+        }
+        expect(number).toBe(9);
+        expect(startedAt).toBe(now + DELIVERY_WINDOW_SECONDS * 1_000);
+      }),
+    );
+  });
+});
+
+function dueAtOf(settled: SettledDelivery): number {
+  if (settled.status !== "pending") throw new Error(`nothing follows: ${settled.status}`);
+  return settled.dueAt;
+}

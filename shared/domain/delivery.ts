@@ -1,0 +1,85 @@
+import type { Random } from "./backoff.ts";
+import { type Exchange, judgeResponse } from "./run.ts";
+
+/** How events reach their endpoints: what an attempt came to, and when the next one follows (decisions.md, section 6). */
+
+/** From the end of one attempt to the start of the next. */
+export const DELIVERY_WAITS_SECONDS = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400] as const;
+/** Each wait is longer or shorter by at most this part of it. */
+export const DELIVERY_JITTER = 0.1;
+/**
+ * The last attempt begins so long after the first one began. An endpoint is disabled when an attempt fails and all that
+ * was sent to it has failed since one that began so long ago.
+ */
+export const DELIVERY_WINDOW_SECONDS = 48 * 3_600;
+
+/** Told of the endpoint itself, which is gone for good. */
+const GONE = 410;
+
+export type DeliveryOutcome =
+  | { kind: "succeeded"; responseStatus: number; error: null }
+  | {
+      kind: "failed" | "timed_out";
+      responseStatus: number | null;
+      error: string;
+      /** By the waits above; at once, where the endpoint is not to blame; never. */
+      retry: "waits" | "at_once" | "never";
+    };
+
+/** Decides what an attempt came to: the status decides, whatever becomes of the body behind it. */
+export function judgeDelivery(exchange: Exchange, now: number, timeoutMs: number): DeliveryOutcome {
+  if (exchange.kind === "answered" && exchange.status >= 200 && exchange.status <= 299) {
+    return { kind: "succeeded", responseStatus: exchange.status, error: null };
+  }
+  const { kind, responseStatus, error } = judgeResponse(exchange, now, timeoutMs);
+  const retry = responseStatus === GONE ? "never" : "waits";
+  return {
+    kind: kind === "timed_out" ? kind : "failed",
+    responseStatus,
+    error: error ?? "",
+    retry,
+  };
+}
+
+/** The attempt was broken off by us, or its node died: there is nothing to wait for. */
+export function brokenOffDelivery(error: string): DeliveryOutcome {
+  return { kind: "failed", responseStatus: null, error, retry: "at_once" };
+}
+
+/** Nothing was sent, for a reason that may last. */
+export function unsentDelivery(error: string): DeliveryOutcome {
+  return { kind: "failed", responseStatus: null, error, retry: "waits" };
+}
+
+/** An attempt that has ended. Instants are milliseconds since 1970. */
+export interface DeliveryAttempt {
+  /** From 1. */
+  number: number;
+  startedAt: number;
+  /** When the first attempt of this delivery began. */
+  firstStartedAt: number;
+  /** Asked for by hand once the delivery had ended: none follows by itself. */
+  byHand: boolean;
+}
+
+export type SettledDelivery =
+  | { status: "succeeded" }
+  | { status: "failed" }
+  | { status: "pending"; dueAt: number };
+
+/** What follows from an attempt. `scale` multiplies every wait and the whole window, for trials. */
+export function settleDelivery(
+  attempt: DeliveryAttempt,
+  outcome: DeliveryOutcome,
+  { now, random, scale }: { now: number; random: Random; scale: number },
+): SettledDelivery {
+  if (outcome.kind === "succeeded") return { status: "succeeded" };
+  // Rows keep whole milliseconds of it. Rounded down, the last attempt could begin too early to be known as the last.
+  const lastAt = Math.ceil(attempt.firstStartedAt + DELIVERY_WINDOW_SECONDS * 1_000 * scale);
+  if (outcome.retry === "never" || attempt.byHand || attempt.startedAt >= lastAt) return { status: "failed" };
+  if (outcome.retry === "at_once") return { status: "pending", dueAt: now };
+  const waitSeconds = DELIVERY_WAITS_SECONDS[attempt.number - 1];
+  if (waitSeconds === undefined) return { status: "pending", dueAt: lastAt };
+  const jitter = 1 + DELIVERY_JITTER * (2 * random() - 1);
+  return { status: "pending", dueAt: Math.min(now + waitSeconds * 1_000 * scale * jitter, lastAt) };
+}

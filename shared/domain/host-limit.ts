@@ -1,0 +1,24 @@
+import { hostOfTarget } from "./target.ts";
+
+/**
+ * How many requests one delivery node has in flight to one host, over all projects: no less than the largest plan may
+ * have in flight. Operators can lower it for a host; at 0 nothing is sent there.
+ */
+export const HOST_REQUESTS_MAX = 2_000;
+
+export interface HostLimit {
+  /** As hostOfTarget spells it. */
+  host: string;
+  requests: number;
+}
+
+/** A host as an operator writes it, spelled as those of targets are; null for what is no host alone. */
+export function readHost(text: string): string | null {
+  const host = hostOfTarget(`https://${text}/`);
+  return host === "" || NOT_OF_HOSTS.test(text) || PORT.test(text) ? null : host;
+}
+
+// What would make the URL parser take only a part of the text for the host, or repair it.
+const NOT_OF_HOSTS = /[\s/\\?#@%]/;
+// In an IPv6 address a colon stands within the brackets.
+const PORT = /:[^\]]*$/;

@@ -1,0 +1,79 @@
+import { describe, expect, test } from "bun:test";
+import {
+  checkEnabled,
+  DELIVERY_ATTEMPTS_MAX,
+  decideDeliveryRetry,
+  decideEndpointChange,
+  decideNewEndpoint,
+  deliveriesSince,
+  type EndpointFields,
+  EVENT_TYPES,
+  type EventType,
+} from "./webhook.ts";
+
+const targets = { allowInsecure: false, own: [{ hostname: "jobs.example.com", port: 443 }] };
+const url = "https://example.com/events";
+const endpoint: EndpointFields = { url, events: ["job.failed"], status: "disabled", description: "Billing" };
+const make = (wish: object) =>
+  decideNewEndpoint({ url, events: ["job.failed"], description: null, ...wish }, targets);
+
+describe("an endpoint", () => {
+  test("is enabled, and has its events in the one order", () => {
+    const events: EventType[] = [...EVENT_TYPES].reverse();
+    expect(make({ events })).toEqual({ url, events: [...EVENT_TYPES], status: "enabled", description: null });
+  });
+
+  test("may not be the service itself, by whichever way it gets there", () => {
+    const own = "https://jobs.example.com/events";
+    expect(() => make({ url: own })).toThrow("url");
+    expect(() => decideEndpointChange(endpoint, { url: own }, targets)).toThrow("url");
+  });
+
+  test("is told of each event once", () => {
+    const events: EventType[] = ["job.failed", "job.succeeded", "job.failed"];
+    expect(() => make({ events })).toThrow("events[2] is given twice.");
+    expect(() => decideEndpointChange(endpoint, { events }, targets)).toThrow("events[2] is given twice.");
+  });
+
+  test.each(["", " ", "\u2003"])("has no description where that shows nothing: %j", (description) => {
+    expect(make({ description }).description).toBeNull();
+  });
+
+  test("keeps what a change leaves alone, although that would not be accepted today", () => {
+    const old = { ...endpoint, url: "https://jobs.example.com/" };
+    expect(decideEndpointChange(old, { status: "enabled" }, targets)).toEqual({ ...old, status: "enabled" });
+    expect(decideEndpointChange(old, { description: null }, targets)).toEqual({ ...old, description: null });
+    expect(decideEndpointChange(old, {}, targets)).toEqual(old);
+  });
+});
+
+describe("a delivery", () => {
+  const retry = (wish: object, status: EndpointFields["status"] = "enabled") =>
+    decideDeliveryRetry({ status: "failed", isInProgress: false, attemptCount: 1, ...wish }, status);
+
+  test("is hastened while it waits, and reopened once it is over", () => {
+    expect(retry({ status: "pending" })).toBe("hastened");
+    for (const status of ["succeeded", "failed", "dropped"]) expect(retry({ status })).toBe("reopened");
+  });
+
+  test("is left alone while an attempt is in progress, dropped or not", () => {
+    for (const status of ["pending", "dropped"])
+      expect(() => retry({ status, isInProgress: true })).toThrow("in progress");
+  });
+
+  test("goes to no endpoint that is disabled", () => {
+    expect(() => retry({}, "disabled")).toThrow("disabled");
+    expect(() => checkEnabled("disabled")).toThrow("disabled");
+    checkEnabled("enabled");
+  });
+
+  test("has a bound to its attempts", () => {
+    expect(retry({ attemptCount: DELIVERY_ATTEMPTS_MAX - 1 })).toBe("reopened");
+    expect(() => retry({ attemptCount: DELIVERY_ATTEMPTS_MAX })).toThrow("at most 100 attempts");
+  });
+
+  test("is shown for 30 days on every plan", () => {
+    const now = Date.UTC(2026, 10, 22);
+    expect(new Date(deliveriesSince(now)).toISOString()).toBe("2026-10-23T00:00:00.000Z");
+  });
+});

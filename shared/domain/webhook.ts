@@ -1,0 +1,116 @@
+import { invalidRequest } from "./errors.ts";
+import { checkLabel } from "./name.ts";
+import { checkTarget, type TargetRules } from "./target.ts";
+
+/** What endpoints can be told of, what an endpoint may be, what a change makes of it, and what can be sent again. */
+
+/** In the order in which every endpoint shows those that it subscribes to. */
+export const EVENT_TYPES = ["job.succeeded", "job.failed"] as const;
+export type EventType = (typeof EVENT_TYPES)[number];
+
+export const ENDPOINT_STATUSES = ["enabled", "disabled"] as const;
+export type EndpointStatus = (typeof ENDPOINT_STATUSES)[number];
+
+export const DELIVERY_STATUSES = ["pending", "succeeded", "failed", "dropped"] as const;
+export type DeliveryStatus = (typeof DELIVERY_STATUSES)[number];
+
+export const DESCRIPTION_CHARACTERS_MAX = 200;
+/** After a rotation the secret before it signs as well for this long. */
+export const OLD_SECRET_HOURS = 24;
+/** A delivery is shown, and can be retried, for this long after its event. */
+export const DELIVERY_RETENTION_DAYS = 30;
+/** A page of deliveries tells of all attempts, and by hand anybody can add to them. */
+export const DELIVERY_ATTEMPTS_MAX = 100;
+
+/** What a client chooses of an endpoint. */
+export interface EndpointFields {
+  url: string;
+  /** Without duplicates, in the order of EVENT_TYPES. */
+  events: EventType[];
+  status: EndpointStatus;
+  description: string | null;
+}
+
+export interface EndpointRequest {
+  url: string;
+  /** One or more, in any order. */
+  events: readonly EventType[];
+  description: string | null;
+}
+
+/** An endpoint that may be made. Throws ApiError. */
+export function decideNewEndpoint(request: EndpointRequest, targets: TargetRules): EndpointFields {
+  checkTarget(request.url, "url", targets);
+  return {
+    url: request.url,
+    events: decideEvents(request.events),
+    status: "enabled",
+    description: decideDescription(request.description),
+  };
+}
+
+/** What an endpoint becomes by a change. Throws ApiError. */
+export function decideEndpointChange(
+  endpoint: EndpointFields,
+  change: Partial<EndpointRequest & { status: EndpointStatus }>,
+  targets: TargetRules,
+): EndpointFields {
+  const { url, events, status, description } = change;
+  if (url !== undefined) checkTarget(url, "url", targets);
+  return {
+    url: url ?? endpoint.url,
+    events: events === undefined ? endpoint.events : decideEvents(events),
+    status: status ?? endpoint.status,
+    description: description === undefined ? endpoint.description : decideDescription(description),
+  };
+}
+
+/** A description without a visible character says nothing: it is none. */
+function decideDescription(description: string | null): string | null {
+  if (description === null) return null;
+  checkLabel(description, "description", DESCRIPTION_CHARACTERS_MAX);
+  return description.trim() === "" ? null : description;
+}
+
+function decideEvents(events: readonly EventType[]): EventType[] {
+  events.forEach((event, index) => {
+    if (events.indexOf(event) !== index) {
+      throw invalidRequest(`events[${index}] is given twice.`, `events[${index}]`);
+    }
+  });
+  return EVENT_TYPES.filter((type) => events.includes(type));
+}
+
+/** Deliveries that were made before this instant are shown no more. */
+export function deliveriesSince(now: number): number {
+  return now - DELIVERY_RETENTION_DAYS * DAY_MS;
+}
+
+const DAY_MS = 86_400_000;
+
+/** What a delivery is retried by hand on. */
+export interface RetriableDelivery {
+  /** As it is shown: what was owed before its endpoint was disabled is dropped. */
+  status: DeliveryStatus;
+  isInProgress: boolean;
+  /** How many attempts it has had. */
+  attemptCount: number;
+}
+
+/** Whether the attempt that it waits for comes at once, or it is opened again for exactly one more. Throws ApiError. */
+export function decideDeliveryRetry(
+  { status, isInProgress, attemptCount }: RetriableDelivery,
+  endpointStatus: EndpointStatus,
+): "hastened" | "reopened" {
+  checkEnabled(endpointStatus);
+  if (isInProgress) throw invalidRequest("An attempt of this delivery is in progress.");
+  if (attemptCount >= DELIVERY_ATTEMPTS_MAX) {
+    throw invalidRequest(`A delivery has at most ${DELIVERY_ATTEMPTS_MAX} attempts.`);
+  }
+  return status === "pending" ? "hastened" : "reopened";
+}
+
+/** Throws invalid_request for an endpoint to which nothing is sent. */
+export function checkEnabled(status: EndpointStatus): void {
+  if (status === "disabled") throw invalidRequest("The endpoint is disabled.");
+}

@@ -1,0 +1,181 @@
+import { randomBytes } from "node:crypto";
+import {
+  ATTEMPT_PREFIX,
+  createIdSource,
+  DELIVERY_PREFIX,
+  REQUEST_PREFIX,
+  WEBHOOK_PREFIX,
+} from "../domain/ids.ts";
+import type { Environment, ProjectNo } from "../domain/scope.ts";
+import { type EndpointFields, EVENT_TYPES, type EventType } from "../domain/webhook.ts";
+import type { KeyCause } from "./audit.ts";
+import { claimDeliveries, type DeliveryClaim, type GrantedDelivery } from "./delivery-claim.ts";
+import type { DeliverySettlement } from "./delivery-settle.ts";
+import { type OwedDelivery, settleAttempts } from "./settle.ts";
+import { failedWith, settlementOf, type TestStore } from "./test-support.ts";
+import { changeWebhook, createWebhook, deleteWebhook } from "./webhooks.ts";
+
+/** The steps that every test of webhooks begins with. */
+
+const ids = createIdSource(randomBytes);
+export const newAttemptId = () => ids.next(ATTEMPT_PREFIX, Date.now());
+export const newDeliveryId = () => ids.next(DELIVERY_PREFIX, Date.now());
+
+export const keyCause = (): KeyCause => ({ requestId: ids.next(REQUEST_PREFIX, Date.now()), keyNo: 0 });
+
+export interface EndpointWish extends Partial<Omit<EndpointFields, "events">> {
+  events?: EventType[];
+  environment?: Environment;
+}
+
+/** An endpoint that hears of both types of event in production unless told otherwise; answers with its id. */
+export async function addEndpoint(
+  store: TestStore,
+  projectNo: ProjectNo,
+  { environment = "production", ...wish }: EndpointWish = {},
+): Promise<string> {
+  const id = ids.next(WEBHOOK_PREFIX, Date.now());
+  const fields = {
+    url: "https://endpoint.example/hook",
+    events: [...EVENT_TYPES],
+    status: "enabled" as const,
+  };
+  const webhook = {
+    id,
+    projectNo,
+    environment,
+    sealedSecret: randomBytes(40),
+    description: null,
+    ...fields,
+    ...wish,
+  };
+  const created = await createWebhook(store.db, webhook, keyCause(), null);
+  if (created !== "created") throw new Error(created);
+  return id;
+}
+
+export const setStatus = (
+  store: TestStore,
+  projectNo: ProjectNo,
+  id: string,
+  status: "enabled" | "disabled",
+  environment: Environment = "production",
+) =>
+  changeWebhook(store.db, { projectNo, environment }, id, (webhook) => ({ ...webhook, status }), keyCause());
+
+export const removeEndpoint = (store: TestStore, projectNo: ProjectNo, id: string) =>
+  deleteWebhook(store.db, { projectNo, environment: "production" }, id, keyCause());
+
+/** Ends as many jobs, as failed unless told otherwise; answers with what is owed to endpoints because of that. */
+export async function endJobs(
+  store: TestStore,
+  nodeId: number,
+  projectNo: ProjectNo,
+  {
+    count = 1,
+    type = "job.failed",
+    environment = "production" as Environment,
+  }: {
+    count?: number;
+    type?: EventType;
+    environment?: Environment;
+  } = {},
+): Promise<OwedDelivery[]> {
+  const jobs = await store.addJobs(projectNo, count, { environment });
+  const started = [];
+  for (const jobId of jobs) started.push(await store.start(nodeId, projectNo, jobId, { environment }));
+  const wish = type === "job.failed" ? failedWith("over") : {};
+  const { deliveries } = await settleAttempts(
+    store.db,
+    started.map((attempt) => settlementOf(attempt, wish)),
+  );
+  return deliveries;
+}
+
+export const deliveryClaimOf = (
+  { projectNo, environment, region, id }: Pick<OwedDelivery, "projectNo" | "environment" | "region" | "id">,
+  wish: Partial<DeliveryClaim> = {},
+): DeliveryClaim => ({
+  projectNo,
+  environment,
+  region,
+  deliveryId: id,
+  attempt: 1,
+  attemptId: newAttemptId(),
+  ...wish,
+});
+
+export interface StartedDelivery {
+  claim: DeliveryClaim;
+  granted: GrantedDelivery;
+}
+
+/** Claims one attempt of a delivery and expects it to be granted. */
+export async function startDelivery(
+  store: TestStore,
+  nodeId: number,
+  owed: OwedDelivery,
+  wish?: Partial<DeliveryClaim>,
+): Promise<StartedDelivery> {
+  const claim = deliveryClaimOf(owed, wish);
+  const [answer] = await claimDeliveries(store.db, nodeId, [claim]);
+  if (answer?.kind !== "granted") throw new Error(`not granted but ${JSON.stringify(answer)}`);
+  return { claim, granted: answer.attempt };
+}
+
+/** The settlement of a granted attempt; it succeeded unless told otherwise. */
+export function deliverySettlementOf(
+  { claim, granted }: StartedDelivery,
+  wish: Partial<DeliverySettlement> = {},
+): DeliverySettlement {
+  const { projectNo, environment, region, deliveryId } = claim;
+  return {
+    projectNo,
+    environment,
+    region,
+    deliveryId,
+    attemptId: granted.attemptId,
+    status: "succeeded",
+    responseStatus: 200,
+    error: null,
+    durationMs: 5,
+    next: { status: "succeeded" },
+    ...wish,
+  };
+}
+
+/** What a failed attempt settles with that is retried at `dueAt`, or with which its delivery is over. */
+export function failedDelivery(next: { dueAt: number } | "over"): Partial<DeliverySettlement> {
+  return {
+    status: "failed",
+    responseStatus: 500,
+    error: "no",
+    next: next === "over" ? { status: "failed" } : { status: "pending", dueAt: next.dueAt },
+  };
+}
+
+/** How many permits the project's deliveries hold, by environment. */
+export async function permitsHeld(
+  store: TestStore,
+  projectNo: ProjectNo,
+): Promise<{ development: number; production: number }> {
+  const [row] = await store.query<{ development: number; production: number }>(
+    `SELECT development_webhooks::int AS development, production_webhooks::int AS production
+       FROM flows WHERE project_no = $1`,
+    [projectNo],
+  );
+  if (row === undefined) throw new Error(`no project ${projectNo}`);
+  return row;
+}
+
+/** How the project's deliveries have ended, by the words of the API; those that are open are "open". */
+export async function endsOf(store: TestStore, projectNo: ProjectNo): Promise<string[]> {
+  const rows = await store.query<{ status: string }>(
+    `SELECT 'open' AS status FROM open_deliveries WHERE project_no = $1
+     UNION ALL
+     SELECT (ARRAY['succeeded', 'failed', 'dropped'])[status + 1] FROM ended_deliveries WHERE project_no = $1
+     ORDER BY status`,
+    [projectNo],
+  );
+  return rows.map((row) => row.status);
+}

@@ -1,0 +1,51 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { type Cell, startCell } from "../support/cell.ts";
+import { startTarget } from "../support/target.ts";
+
+setDefaultTimeout(120_000);
+
+const BACKLOG = 2_000;
+const LIMIT = 5;
+const SLOW_MS = 50;
+const PROBES = 21;
+/** Far less than the backlog takes, and more than a busy machine adds. */
+const LATE_MS_MAX = 500;
+
+let cell: Cell;
+beforeAll(async () => {
+  cell = await startCell();
+  await cell.startWorker();
+  await cell.startDelivery();
+});
+afterAll(() => cell.stop());
+
+describe("a project at its limit", () => {
+  test("with 2,000 due jobs, told of and found, does not delay another project's jobs", async () => {
+    const slow = startTarget(async () => {
+      await Bun.sleep(SLOW_MS);
+      return new Response("ok");
+    });
+    const prompt = startTarget();
+    const loaded = await cell.addProject({ concurrency: LIMIT });
+    const wishes = Array(BACKLOG / 2).fill({ targetUrl: slow.url });
+    await cell.addJobs(loaded, wishes, { tell: false });
+    await cell.addJobs(loaded, wishes);
+    await slow.until((arrivals) => arrivals.length > 2 * LIMIT);
+    const other = await cell.addProject();
+    const lateMs: number[] = [];
+    for (let count = 1; count <= PROBES; count++) {
+      const addedAt = Date.now();
+      await cell.addJobs(other, [{ targetUrl: prompt.url }]);
+      await prompt.until((arrivals) => arrivals.length === count);
+      lateMs.push((prompt.arrivals.at(-1)?.at ?? Number.NaN) - addedAt);
+    }
+    expect(lateMs.toSorted((a, b) => a - b)[PROBES >> 1]).toBeLessThan(LATE_MS_MAX);
+    // It was there all the while, and goes on.
+    const arrivedCount = slow.arrivals.length;
+    expect(arrivedCount).toBeLessThan(BACKLOG / 2);
+    await slow.until((arrivals) => arrivals.length > arrivedCount + 2 * LIMIT);
+    expect(slow.openMax).toBe(LIMIT);
+    await cell.db.run("hold", "UPDATE flows SET held = true WHERE project_no = $1", [loaded.no]);
+    await Promise.all([slow.stop(), prompt.stop()]);
+  });
+});

@@ -1,0 +1,127 @@
+import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import type net from "node:net";
+import { answerOf, type RawServer, startRawServer } from "../runtime-contract/raw-server.ts";
+import { type Cell, startCell } from "../support/cell.ts";
+import { startTarget, type Target } from "../support/target.ts";
+import { until, untilEnded } from "./support.ts";
+
+setDefaultTimeout(60_000);
+
+const WEBHOOK_TIMEOUT_MS = 1_000;
+/** 5 s become 50 ms, and the 48 h half an hour. */
+const RETRY_SCALE = 0.01;
+/** A head that promises more than ever comes. */
+const HALF = "content-length: 100\r\n\r\nhalf";
+
+let cell: Cell;
+let delivery: { stop(): Promise<void> };
+let jobs: Target;
+let endpoint: RawServer;
+beforeEach(async () => {
+  cell = await startCell();
+  const options = { webhookTimeoutMs: WEBHOOK_TIMEOUT_MS, webhookRetryScale: RETRY_SCALE, drainTimeoutMs: 0 };
+  await cell.startWorker(options);
+  delivery = await cell.startDelivery(options);
+  jobs = startTarget();
+});
+afterEach(async () => {
+  await cell.stop();
+  await Promise.all([jobs.stop(), endpoint.stop()]);
+});
+
+/** Ends a job, of which an endpoint is told that answers as given, the first time and later ones. */
+async function tell(answer: (socket: net.Socket, place: number) => void): Promise<void> {
+  endpoint = await startRawServer((socket, _request, place) => answer(socket, place));
+  const project = await cell.addProject();
+  await cell.addEndpoint(project, { url: `${endpoint.url}/hook` });
+  const [jobId = ""] = await cell.addJobs(project, [{ targetUrl: jobs.url }]);
+  await untilEnded(cell, project, jobId);
+}
+
+const attempts = () =>
+  cell.db.run<{ status: number; response_status: number | null; error: string | null }>(
+    "test_attempts",
+    "SELECT status, response_status, error FROM delivery_attempts ORDER BY attempt",
+    [],
+  );
+const [SUCCEEDED, FAILED, TIMED_OUT] = [1, 2, 3];
+
+/** How the delivery has ended, once it has. */
+async function untilOver(): Promise<{ status: number; attempts: number }> {
+  return until(async () => {
+    const rows = await cell.db.run<{ status: number; attempts: number }>(
+      "test_ended",
+      "SELECT status, attempts FROM ended_deliveries",
+      [],
+    );
+    return rows[0];
+  });
+}
+const [OVER_SUCCEEDED, OVER_FAILED] = [0, 1];
+
+describe("an answer of an endpoint", () => {
+  test.each([
+    ["stalls", (socket: net.Socket) => void socket.write(`HTTP/1.1 200 OK\r\n${HALF}`)],
+    ["breaks off", (socket: net.Socket) => void socket.end(`HTTP/1.1 204 OK\r\n${HALF}`)],
+  ])("of 2xx is a success, although its body %s: nothing is sent twice", async (_, answer) => {
+    await tell(answer);
+    expect(await untilOver()).toEqual({ status: OVER_SUCCEEDED, attempts: 1 });
+    expect(endpoint.requests).toHaveLength(1);
+  });
+
+  test("of 3xx is a failure: it is not followed, and the same comes again", async () => {
+    const elsewhere = startTarget();
+    await tell((socket, place) =>
+      socket.write(place === 1 ? answerOf("307 Moved", { location: elsewhere.url }) : answerOf("200 OK")),
+    );
+    expect(await untilOver()).toEqual({ status: OVER_SUCCEEDED, attempts: 2 });
+    expect(await attempts()).toMatchObject([
+      { status: FAILED, response_status: 307, error: expect.stringContaining("redirects are not followed") },
+      { status: SUCCEEDED, response_status: 200 },
+    ]);
+    expect(elsewhere.arrivals).toHaveLength(0);
+    await elsewhere.stop();
+  });
+
+  test("of 410 ends the delivery, and leaves the endpoint as it is", async () => {
+    await tell((socket) => socket.write(answerOf("410 Gone")));
+    expect(await untilOver()).toEqual({ status: OVER_FAILED, attempts: 1 });
+    expect(await cell.db.run("test_enabled", "SELECT enabled FROM webhooks", [])).toEqual([
+      { enabled: true },
+    ]);
+  });
+
+  test("that does not come within the time limit is timed out, and the same comes again", async () => {
+    await tell((socket, place) => void (place > 1 && socket.write(answerOf("200 OK"))));
+    expect(await untilOver()).toEqual({ status: OVER_SUCCEEDED, attempts: 2 });
+    expect(await attempts()).toMatchObject([
+      { status: TIMED_OUT, response_status: null },
+      { status: SUCCEEDED, response_status: 200 },
+    ]);
+    expect(endpoint.requests[1]?.split("\r\n\r\n")[1]).toBe(endpoint.requests[0]?.split("\r\n\r\n")[1] ?? "");
+  });
+});
+
+describe("a shutdown in the middle of a delivery", () => {
+  test("after the status has come changes nothing: that is what the delivery came to", async () => {
+    await tell((socket, place) =>
+      socket.write(place === 1 ? `HTTP/1.1 200 OK\r\n${HALF}` : answerOf("200 OK")),
+    );
+    await until(() => endpoint.requests.length === 1);
+    // What was written before this answer has come by then.
+    await fetch(endpoint.url, { method: "POST" });
+    await delivery.stop();
+    expect(await untilOver()).toEqual({ status: OVER_SUCCEEDED, attempts: 1 });
+  });
+
+  test("before anything has come breaks it off, and the next node sends it at once", async () => {
+    await tell((socket, place) => void (place > 1 && socket.write(answerOf("200 OK"))));
+    await until(() => endpoint.requests.length === 1);
+    await delivery.stop();
+    expect(await attempts()).toMatchObject([
+      { status: FAILED, response_status: null, error: "interrupted by a shutdown" },
+    ]);
+    await cell.startDelivery();
+    expect(await untilOver()).toEqual({ status: OVER_SUCCEEDED, attempts: 2 });
+  });
+});

@@ -1,0 +1,49 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { Webhook } from "standardwebhooks";
+import { EVENT_PREFIX, retypeId } from "../../shared/domain/ids.ts";
+import { type Cell, startCell } from "../support/cell.ts";
+import { startTarget } from "../support/target.ts";
+import { signatureOf, untilEnded } from "./support.ts";
+
+setDefaultTimeout(120_000);
+
+let cell: Cell;
+beforeAll(async () => {
+  cell = await startCell();
+  await cell.startWorker();
+  await cell.startDelivery();
+});
+afterAll(() => cell.stop());
+
+describe("an endpoint", () => {
+  test("is told once of each job that ends, signed so that the public package verifies it", async () => {
+    const target = startTarget(({ path }) => new Response("", { status: path === "/hook" ? 200 : 500 }));
+    const endpoint = startTarget();
+    const project = await cell.addProject();
+    const { secret } = await cell.addEndpoint(project, { url: endpoint.url });
+    const [good = "", bad = ""] = await cell.addJobs(project, [
+      { targetUrl: target.url },
+      { targetUrl: target.url.replace("hook", "bad"), maxAttempts: 2 },
+    ]);
+    await untilEnded(cell, project, good);
+    await untilEnded(cell, project, bad);
+    await endpoint.until((arrivals) => arrivals.length === 2);
+    for (const { headers, body } of endpoint.arrivals) {
+      const event = new Webhook(secret).verify(body, headers) as {
+        id: string;
+        type: string;
+        data: { job: { id: string; status: string; attempts: number }; run: { id: string; attempt: number } };
+      };
+      expect(headers["webhook-id"]).toBe(event.id);
+      expect(headers["service-signature"]).toBe(signatureOf(secret, body));
+      const { job, run } = event.data;
+      expect(event.id).toBe(retypeId(run.id, EVENT_PREFIX));
+      const isGood = job.id === good;
+      expect(event.type).toBe(isGood ? "job.succeeded" : "job.failed");
+      expect(job).toMatchObject({ status: isGood ? "succeeded" : "failed", attempts: isGood ? 1 : 2 });
+      const last = (await cell.runs(project, job.id)).at(-1);
+      expect(run).toMatchObject({ id: last?.id, attempt: last?.attempt });
+    }
+    await Promise.all([target.stop(), endpoint.stop()]);
+  });
+});
