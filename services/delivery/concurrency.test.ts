@@ -94,45 +94,50 @@ describe("the requests in flight to one host", () => {
       limits: fc.uniqueArray(limit, { selector: (each) => each.host, maxLength: 3 }),
     });
     fc.assert(
-      fc.property(fc.array(fc.oneof({ weight: 9, arbitrary: step }, change), { maxLength: 200, size: "max" }), (steps) => {
-        const hosts = new RequestsPerHost(LIMITS);
-        let lowered = new Map<string, number>();
-        const sent: string[] = [];
-        const claims: { host: string; counted: string | null }[] = [];
-        const sentTo = (host: string) => sent.filter((other) => other === host).length;
-        const expectWithin = (bounds: readonly number[]) => {
-          for (const [index, host] of HOSTS.entries()) {
-            expect(sentTo(host)).toBeLessThanOrEqual(bounds[index] ?? 0);
-          }
-        };
-        for (const each of steps) {
-          // What was claimed under other limits may end there.
-          const bounds = HOSTS.map((host) => Math.max(lowered.get(host) ?? LIMITS.perHostMax, sentTo(host)));
-          if ("limits" in each) {
-            for (const { host, counted } of claims.splice(0)) {
-              sent.push(host) && hosts.add(host);
-              hosts.delete(counted);
+      fc.property(
+        fc.array(fc.oneof({ weight: 9, arbitrary: step }, change), { maxLength: 200, size: "max" }),
+        (steps) => {
+          const hosts = new RequestsPerHost(LIMITS);
+          let lowered = new Map<string, number>();
+          const sent: string[] = [];
+          const claims: { host: string; counted: string | null }[] = [];
+          const sentTo = (host: string) => sent.filter((other) => other === host).length;
+          const expectWithin = (bounds: readonly number[]) => {
+            for (const [index, host] of HOSTS.entries()) {
+              expect(sentTo(host)).toBeLessThanOrEqual(bounds[index] ?? 0);
+            }
+          };
+          for (const each of steps) {
+            // What was claimed under other limits may end there.
+            const bounds = HOSTS.map((host) =>
+              Math.max(lowered.get(host) ?? LIMITS.perHostMax, sentTo(host)),
+            );
+            if ("limits" in each) {
+              for (const { host, counted } of claims.splice(0)) {
+                sent.push(host) && hosts.add(host);
+                hosts.delete(counted);
+              }
+              expectWithin(bounds);
+              lowered = new Map(each.limits.map(({ host, requests }) => [host, requests]));
+              hosts.lower(each.limits);
+              continue;
+            }
+            const name = HOSTS[each.host] ?? "";
+            if (!each.looksUp && hosts.mayClaimBlindly()) claims.push({ host: name, counted: null });
+            else if (hosts.mayClaimFor(name)) claims.push({ host: name, counted: name });
+            else continue;
+            hosts.add(claims.at(-1)?.counted ?? null);
+            if (each.ends % 2 === 0) {
+              const [claim] = claims.splice(each.ends % claims.length, 1);
+              if (claim === undefined) continue;
+              sent.push(claim.host) && hosts.add(claim.host);
+              hosts.delete(claim.counted);
             }
             expectWithin(bounds);
-            lowered = new Map(each.limits.map(({ host, requests }) => [host, requests]));
-            hosts.lower(each.limits);
-            continue;
+            if (each.ends % 3 === 0 && sent.length > 0) hosts.delete(sent.splice(0, 1)[0] ?? null);
           }
-          const name = HOSTS[each.host] ?? "";
-          if (!each.looksUp && hosts.mayClaimBlindly()) claims.push({ host: name, counted: null });
-          else if (hosts.mayClaimFor(name)) claims.push({ host: name, counted: name });
-          else continue;
-          hosts.add(claims.at(-1)?.counted ?? null);
-          if (each.ends % 2 === 0) {
-            const [claim] = claims.splice(each.ends % claims.length, 1);
-            if (claim === undefined) continue;
-            sent.push(claim.host) && hosts.add(claim.host);
-            hosts.delete(claim.counted);
-          }
-          expectWithin(bounds);
-          if (each.ends % 3 === 0 && sent.length > 0) hosts.delete(sent.splice(0, 1)[0] ?? null);
-        }
-      }),
+        },
+      ),
     );
   });
 

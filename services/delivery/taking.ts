@@ -95,8 +95,7 @@ export function createTaking(options: {
   async function send<Granted>(outgoing: Outgoing<Granted>, item: OwedItem, granted: Granted): Promise<void> {
     metrics.attemptsInFlight.set(inFlight.size);
     metrics.latenessSeconds.observe(Math.max(0, clock.now() - item.dueAt) / 1_000);
-    const settle = await outgoing.send(item, granted);
-    count(outgoing, granted, "delete");
+    const settle = await outgoing.send(item, granted).finally(() => count(outgoing, granted, "delete"));
     await settle();
     const wasFull = room() <= 0;
     inFlight.delete(item.id, item.projectNo);

@@ -139,6 +139,7 @@ export async function sendDelivery(
     status: outcome.kind,
     responseStatus: outcome.responseStatus,
     error: outcome.error,
+    isOurFault: outcome.kind !== "succeeded" && outcome.fault === "ours",
     durationMs: performance.now() - begunAt,
     next,
   };
@@ -150,7 +151,7 @@ async function attempt(
 ): Promise<DeliveryOutcome> {
   // The deadline counts from the recorded start. Past it others may hold the attempt to be lost: it is not sent any more.
   const leftMs = granted.startedAt + timeoutMs - clock.now();
-  if (leftMs <= 0) return judgeDelivery({ kind: "stalled" }, clock.now(), timeoutMs);
+  if (leftMs <= 0) return unsentDelivery("The time of this attempt was over before anything was sent.");
   if (granted.endpoint === null) return unsentDelivery("The endpoint was deleted before anything was sent.");
   if (secrets.length === 0) return unsentDelivery("The request could not be signed.");
   const body = eventText(granted.event);

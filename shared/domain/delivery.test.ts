@@ -73,12 +73,14 @@ describe("what an attempt of a delivery came to", () => {
       responseStatus: null,
       error: "The target did not answer within the limit of 15 seconds.",
       retry: "waits",
+      fault: "endpoint",
     });
     expect(judgeDelivery({ kind: "faulted", message: "connection refused" }, now, 15_000)).toEqual({
       kind: "failed",
       responseStatus: null,
       error: "connection refused",
       retry: "waits",
+      fault: "endpoint",
     });
   });
 

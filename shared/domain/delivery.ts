@@ -22,8 +22,10 @@ export type DeliveryOutcome =
       kind: "failed" | "timed_out";
       responseStatus: number | null;
       error: string;
-      /** By the waits above; at once, where the endpoint is not to blame; never. */
+      /** By the waits above; at once; never. */
       retry: "waits" | "at_once" | "never";
+      /** Whose fault it was; ours says nothing about the endpoint. */
+      fault: "endpoint" | "ours";
     };
 
 /** Decides what an attempt came to: the status decides, whatever becomes of the body behind it. */
@@ -38,17 +40,18 @@ export function judgeDelivery(exchange: Exchange, now: number, timeoutMs: number
     responseStatus,
     error: error ?? "",
     retry,
+    fault: "endpoint",
   };
 }
 
 /** The attempt was broken off by us, or its node died: there is nothing to wait for. */
 export function brokenOffDelivery(error: string): DeliveryOutcome {
-  return { kind: "failed", responseStatus: null, error, retry: "at_once" };
+  return { kind: "failed", responseStatus: null, error, retry: "at_once", fault: "ours" };
 }
 
 /** Nothing was sent, for a reason that may last. */
 export function unsentDelivery(error: string): DeliveryOutcome {
-  return { kind: "failed", responseStatus: null, error, retry: "waits" };
+  return { kind: "failed", responseStatus: null, error, retry: "waits", fault: "ours" };
 }
 
 /** An attempt that has ended. Instants are milliseconds since 1970. */

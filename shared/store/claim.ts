@@ -4,8 +4,8 @@ import { environmentCode, regionCode } from "./codes.ts";
 import { column, type Database } from "./database.ts";
 import {
   CLAIMED_PERMITS,
-  inTurn,
   IS_HELD,
+  inTurn,
   PERMIT_COLUMNS,
   PERMIT_NAMES,
   PLACE_VERDICT,

@@ -26,8 +26,8 @@ import {
 import { column, type Database } from "./database.ts";
 import {
   CLAIMED_PERMITS,
-  inTurn,
   IS_HELD,
+  inTurn,
   PERMIT_COLUMNS,
   PERMIT_NAMES,
   PLACE_VERDICT,

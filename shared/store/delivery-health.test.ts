@@ -175,6 +175,7 @@ async function end(project: ProjectNo, ending: ReadonlyMap<Attempt, boolean>, ho
       status: "succeeded",
       responseStatus: 200,
       error: null,
+      isOurFault: false,
       durationMs: 5,
       next: { status: "succeeded" },
       ...(succeeds ? {} : failedDelivery("over")),

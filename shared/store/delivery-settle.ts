@@ -16,6 +16,8 @@ export interface DeliverySettlement {
   status: Exclude<RunStatus, "running">;
   responseStatus: number | null;
   error: string | null;
+  /** It failed for a reason that says nothing about the endpoint. */
+  isOurFault: boolean;
   durationMs: number;
   next: { status: "pending"; dueAt: number } | { status: "succeeded" } | { status: "failed" };
 }
@@ -64,6 +66,7 @@ export async function settleDeliveries(
     column(settlements.map((item) => NEXT.indexOf(item.next.status))),
     column(settlements.map((item) => (item.next.status === "pending" ? instant(item.next.dueAt) : null))),
     windowMs,
+    column(settlements.map((item) => String(item.isOurFault))),
   ]);
   const settled: SettledDeliveries = { items: settlements.map(() => null), freed: [] };
   for (const row of rows) {
@@ -90,9 +93,9 @@ const SETTLE = `
 WITH item AS MATERIALIZED (
   SELECT i.*
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::uuid[], $6::smallint[], $7::smallint[],
-                $8::text[], $9::int[], $10::smallint[], $11::timestamptz[])
+                $8::text[], $9::int[], $10::smallint[], $11::timestamptz[], $13::boolean[])
          WITH ORDINALITY AS i (project_no, environment, region, id, attempt_id, status, response_status,
-                               error, duration_ms, next, due_at, n)
+                               error, duration_ms, next, due_at, is_our_fault, n)
 ), flow AS MATERIALIZED (
   SELECT f.project_no, f.waiting, f.returned
     FROM (SELECT DISTINCT project_no FROM item) p JOIN flows f USING (project_no)
@@ -119,7 +122,7 @@ WITH item AS MATERIALIZED (
 ), told AS MATERIALIZED (
   -- What was sent before the endpoint was last disabled says nothing about it any more.
   SELECT a.webhook_id, max(a.started_at) FILTER (WHERE a.status = ${SUCCEEDED}) AS succeeded_at,
-         array_agg(a.started_at) FILTER (WHERE a.status <> ${SUCCEEDED}) AS failed_ats
+         array_agg(a.started_at) FILTER (WHERE a.status <> ${SUCCEEDED} AND NOT a.is_our_fault) AS failed_ats
     FROM attempt a JOIN endpoint e ON e.id = a.webhook_id AND e.generation = a.generation
    GROUP BY a.webhook_id
 ), health AS MATERIALIZED (
@@ -127,7 +130,7 @@ WITH item AS MATERIALIZED (
          least(CASE WHEN latest.succeeded_at IS NULL OR e.failing_since > latest.succeeded_at THEN e.failing_since
                     -- What else has failed since it began was settled before it.
                     ELSE (SELECT min(d.started_at) FROM delivery_attempts d
-                           WHERE e.failing_since IS NOT NULL AND d.webhook_id = e.id AND d.status <> ${SUCCEEDED}
+                           WHERE e.failing_since IS NOT NULL AND d.webhook_id = e.id AND d.status <> ${SUCCEEDED} AND NOT d.is_our_fault
                              AND d.started_at > latest.succeeded_at) END,
                (SELECT min(f.at) FROM unnest(t.failed_ats) AS f (at)
                  WHERE latest.succeeded_at IS NULL OR f.at > latest.succeeded_at)) AS failed_since
@@ -160,8 +163,8 @@ WITH item AS MATERIALIZED (
          attempt, first_started_at, now()
     FROM ending WHERE next <> 0 OR is_dropped
 ), recorded AS (
-  INSERT INTO delivery_attempts (delivery_id, attempt, webhook_id, status, response_status, error, started_at, duration_ms)
-  SELECT id, attempt, webhook_id, status, response_status, error, started_at, duration_ms FROM ending
+  INSERT INTO delivery_attempts (delivery_id, attempt, webhook_id, status, response_status, error, started_at, duration_ms, is_our_fault)
+  SELECT id, attempt, webhook_id, status, response_status, error, started_at, duration_ms, is_our_fault FROM ending
 ), healed AS (
   UPDATE webhooks w
      SET failing_since = j.failed_since, succeeded_at = j.latest_at, enabled = w.enabled AND NOT j.is_disabling,

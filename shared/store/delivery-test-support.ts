@@ -18,7 +18,7 @@ import { changeWebhook, createWebhook, deleteWebhook } from "./webhooks.ts";
 /** The steps that every test of webhooks begins with. */
 
 const ids = createIdSource(randomBytes);
-export const newAttemptId = () => ids.next(ATTEMPT_PREFIX, Date.now());
+const newAttemptId = () => ids.next(ATTEMPT_PREFIX, Date.now());
 export const newDeliveryId = () => ids.next(DELIVERY_PREFIX, Date.now());
 
 export const keyCause = (): KeyCause => ({ requestId: ids.next(REQUEST_PREFIX, Date.now()), keyNo: 0 });
@@ -138,6 +138,7 @@ export function deliverySettlementOf(
     status: "succeeded",
     responseStatus: 200,
     error: null,
+    isOurFault: false,
     durationMs: 5,
     next: { status: "succeeded" },
     ...wish,

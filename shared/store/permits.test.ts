@@ -164,7 +164,7 @@ async function settle(askers: readonly Asker[]): Promise<FreedPermits[]> {
   if (deliveries.length > 0) {
     const settlements = deliveries.map(({ id, recordId, projectNo, environment, region }) => ({
       ...{ projectNo, environment, region, deliveryId: id, attemptId: recordId },
-      ...{ status: "succeeded" as const, responseStatus: 200, error: null, durationMs: 5 },
+      ...{ status: "succeeded" as const, responseStatus: 200, error: null, isOurFault: false, durationMs: 5 },
       next: { status: "succeeded" as const },
     }));
     freed.push(...(await settleDeliveries(store.db, settlements, WINDOW_MS)).freed);

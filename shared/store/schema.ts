@@ -457,13 +457,16 @@ export const deliveryAttempts = pgTable(
     attempt: smallint("attempt").notNull(),
     status: smallint("status").notNull(),
     responseStatus: smallint("response_status"),
+    isOurFault: boolean("is_our_fault").notNull().default(false),
     deliveryId: uuid("delivery_id").notNull(),
     webhookId: uuid("webhook_id").notNull(),
     error: text("error"),
   },
   (table) => [
     primaryKey({ columns: [table.deliveryId, table.attempt] }),
-    index("delivery_attempts_failed").on(table.webhookId, table.startedAt).where(sql`${table.status} <> 1`),
+    index("delivery_attempts_failed")
+      .on(table.webhookId, table.startedAt)
+      .where(sql`${table.status} <> 1 AND NOT ${table.isOurFault}`),
     index("delivery_attempts_age").using("brin", table.startedAt),
   ],
 );

@@ -12,6 +12,8 @@ const HOST = "127.0.0.1";
 /** Within which every node keeps to a limit. */
 const KNOWN_MS = 5_000;
 const NODES = 2;
+/** In which a node that knew nothing would have sent long ago. */
+const UNKNOWN_MS = 2_000;
 
 let cell: Cell;
 beforeAll(async () => {
@@ -76,11 +78,7 @@ describe("a limit of requests to one host", () => {
     await limit(0);
     // A node that has started knows it.
     const node = await cell.startDelivery();
-    const session = new pg.Client({ connectionString: cell.url });
-    session.on("error", () => undefined);
-    await session.connect();
-    await session.query("SET idle_in_transaction_session_timeout = 0");
-    await session.query("BEGIN; LOCK TABLE host_limits IN ACCESS EXCLUSIVE MODE");
+    const session = await lockLimits();
     await until(async () => (await waitingCount()) > 0);
     const target = startOverlapTarget(5);
     const project = await cell.addProject();
@@ -98,7 +96,38 @@ describe("a limit of requests to one host", () => {
     await node.stop();
     await target.stop();
   });
+
+  test("is known to a node before it sends anything", async () => {
+    await limit(0);
+    const session = await lockLimits();
+    const target = startOverlapTarget(5);
+    const project = await cell.addProject();
+    await cell.addJobs(project, [{ targetUrl: target.url }, { targetUrl: elsewhere(target.url) }]);
+    const starting = cell.startDelivery();
+    await until(async () => (await waitingCount()) > 0);
+    const askedAt = performance.now();
+    await until(() => performance.now() - askedAt > UNKNOWN_MS);
+    expect(target.arrivals.length).toBe(0);
+    await session.query("COMMIT");
+    await session.end();
+    const node = await starting;
+    await until(() => target.arrivals.length === 1);
+    await clear();
+    await until(() => target.arrivals.length === 2);
+    await node.stop();
+    await target.stop();
+  });
 });
+
+/** From now on nobody can read the limits, until this session ends. */
+async function lockLimits(): Promise<pg.Client> {
+  const session = new pg.Client({ connectionString: cell.url });
+  session.on("error", () => undefined);
+  await session.connect();
+  await session.query("SET idle_in_transaction_session_timeout = 0");
+  await session.query("BEGIN; LOCK TABLE host_limits IN ACCESS EXCLUSIVE MODE");
+  return session;
+}
 
 async function openCount(): Promise<number> {
   const [row] = await cell.db.run<{ count: number }>(

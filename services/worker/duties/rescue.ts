@@ -116,6 +116,7 @@ function deliverySettlementOf(delivery: LostDelivery, now: number, scale: number
     status: "failed",
     responseStatus: null,
     error: outcome.error,
+    isOurFault: true,
     durationMs: delivery.elapsedMs,
     next: settleDelivery({ number, startedAt, firstStartedAt, byHand }, outcome, {
       now,

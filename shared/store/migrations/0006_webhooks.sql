@@ -101,6 +101,8 @@ CREATE TABLE delivery_attempts (
   attempt smallint NOT NULL,
   status smallint NOT NULL,
   response_status smallint,
+  -- It failed for a reason that says nothing about the endpoint.
+  is_our_fault boolean NOT NULL DEFAULT false,
   delivery_id uuid NOT NULL,
   webhook_id uuid NOT NULL,
   error text,
@@ -108,7 +110,7 @@ CREATE TABLE delivery_attempts (
 );
 --> statement-breakpoint
 -- Since when everything sent to an endpoint has failed is looked up here where an attempt that began before has succeeded.
-CREATE INDEX delivery_attempts_failed ON delivery_attempts (webhook_id, started_at) WHERE status <> 1;
+CREATE INDEX delivery_attempts_failed ON delivery_attempts (webhook_id, started_at) WHERE status <> 1 AND NOT is_our_fault;
 --> statement-breakpoint
 CREATE INDEX delivery_attempts_age ON delivery_attempts USING brin (started_at);
 --> statement-breakpoint

@@ -1,0 +1,270 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { createProjectWithKeys } from "../../services/admin/create-project.ts";
+import {
+  createIdSource,
+  EVENT_PREFIX,
+  idToUuid,
+  REQUEST_PREFIX,
+  uuidToId,
+  WEBHOOK_PREFIX,
+} from "../../shared/domain/ids.ts";
+import { makeSecret } from "../../shared/domain/signing.ts";
+import { EVENT_TYPES, type EventType } from "../../shared/domain/webhook.ts";
+import { createLog } from "../../shared/platform/log.ts";
+import { createSeal } from "../../shared/platform/seal.ts";
+import { type Database, openDatabase } from "../../shared/store/database.ts";
+import { migrate } from "../../shared/store/migrate.ts";
+import { createWebhook } from "../../shared/store/webhooks.ts";
+import { until } from "../flow/support.ts";
+import { createLoad, untilTerminal } from "../support/load.ts";
+import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
+import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { type ServiceProcess, startService } from "../support/service-process.ts";
+import { startTarget, type Target } from "../support/target.ts";
+
+setDefaultTimeout(300_000);
+
+const LEASE_TTL_MS = 3_000;
+const POST_EVERY_MS = 15;
+/** How many more jobs are attempted between one death and the next, and while a process is dead. */
+const JOBS_BETWEEN = 60;
+const DRAINED_MS = 60_000;
+/** Waits of 5 s become 250 ms: what an endpoint refuses comes again while the killing goes on. */
+const RETRY_SCALE = "0.05";
+/** Every so many jobs one fails for good, and every so many deliveries are refused at first. */
+const FAILING_EVERY = 4;
+const REFUSED_EVERY = 5;
+
+let database: TestDatabase;
+let db: Database;
+let nats: NatsServer;
+let key = "";
+const services: Record<"gateway" | "worker" | "delivery", ServiceProcess> = {} as never;
+const base = () => `http://127.0.0.1:${services.gateway.port}`;
+
+const jobs = startTarget(async ({ body }) => {
+  await Bun.sleep(20);
+  return new Response("", { status: JSON.parse(body).fails ? 500 : 200 });
+});
+/** Refuses the first delivery of some events, and is in no hurry, so that some die on the wire. */
+function startEndpoint(): Target {
+  const refused = new Set<string>();
+  let count = 0;
+  return startTarget(async ({ headers }) => {
+    await Bun.sleep(20);
+    const event = headers["webhook-id"] ?? "";
+    if (refused.has(event) || ++count % REFUSED_EVERY !== 0) return new Response("");
+    refused.add(event);
+    return new Response("", { status: 503 });
+  });
+}
+const endpoints: Record<"all" | "failures", { target: Target; id: string; types: EventType[] }> = {
+  all: { target: startEndpoint(), id: "", types: [...EVENT_TYPES] },
+  failures: { target: startEndpoint(), id: "", types: ["job.failed"] },
+};
+
+beforeAll(async () => {
+  database = await createTestDatabase("events");
+  await migrate(database.url);
+  nats = await startNatsServer();
+  const secretsKey = randomBytes(32);
+  const seal = createSeal(secretsKey);
+  db = openDatabase(database.url, { connections: 2, log: createLog({ level: "error", name: "test" }) });
+  const made = await createProjectWithKeys(db, seal, {
+    name: "chaos",
+    plan: "scale",
+    defaultRegion: "us-east",
+  });
+  key = made.keys.production;
+  await db.run("limits", "UPDATE projects SET requests_per_minute = 1000000", []);
+  const [project] = await db.run<{ no: number }>("project", "SELECT no FROM projects", []);
+  const ids = createIdSource(randomBytes);
+  for (const endpoint of Object.values(endpoints)) {
+    endpoint.id = ids.next(WEBHOOK_PREFIX, Date.now());
+    await createWebhook(
+      db,
+      {
+        id: endpoint.id,
+        projectNo: project?.no ?? 0,
+        environment: "production",
+        url: endpoint.target.url,
+        events: endpoint.types,
+        status: "enabled",
+        description: null,
+        sealedSecret: seal.seal(makeSecret(randomBytes)),
+      },
+      { requestId: ids.next(REQUEST_PREFIX, Date.now()), keyNo: 0 },
+      null,
+    );
+  }
+  const environment = {
+    DATABASE_URL: database.url,
+    NATS_URL: nats.url,
+    SECRETS_KEY: secretsKey.toString("base64"),
+    LEASE_TTL_MS: String(LEASE_TTL_MS),
+    WEBHOOK_RETRY_SCALE: RETRY_SCALE,
+    DRAIN_TIMEOUT_MS: "5000",
+    SHARDS_PER_REGION: "16",
+  };
+  for (const name of ["gateway", "worker", "delivery"] as const)
+    services[name] = await startService(name, environment);
+});
+afterAll(async () => {
+  for (const service of Object.values(services)) await service.end("SIGKILL");
+  await db.close();
+  await nats.stop();
+  for (const { target } of [{ target: jobs }, ...Object.values(endpoints)]) await target.stop();
+  await database.drop();
+});
+
+const count = async (name: string, text: string) =>
+  (await db.run<{ count: number }>(`test_${name}`, `SELECT count(*)::int AS count ${text}`, []))[0]?.count ??
+  -1;
+
+describe("events, when every process is killed in turn under load", () => {
+  test("all arrive: each job ends, and nothing stays owed to an endpoint", async () => {
+    const load = createLoad(base, key);
+    let jobCount = 0;
+    const job = () => ({
+      target_url: jobs.url,
+      payload: { fails: ++jobCount % FAILING_EVERY === 0 },
+      retry_policy: { max_attempts: 2, base_seconds: 1, cap_seconds: 1 },
+    });
+    const running = load.begin(job, POST_EVERY_MS);
+    const more = (target: Target, countMore: number) => {
+      const enough = target.arrivals.length + countMore;
+      return target.until((arrivals) => arrivals.length >= enough, 60_000);
+    };
+    for (const name of [
+      "delivery",
+      "worker",
+      "gateway",
+      "delivery",
+      "worker",
+      "gateway",
+      "delivery",
+    ] as const) {
+      await more(endpoints.all.target, JOBS_BETWEEN);
+      await services[name].end("SIGKILL");
+      await services[name].startAgain();
+    }
+    await nats.kill("SIGKILL");
+    await more(endpoints.all.target, JOBS_BETWEEN);
+    nats = await startNatsServer({ port: nats.port, storeDir: nats.storeDir });
+    await more(endpoints.all.target, JOBS_BETWEEN);
+    await running.stop();
+    await retrySomeByHand();
+    const ended = await untilTerminal(base(), key, load, DRAINED_MS);
+    expect(ended.filter(({ status }) => status === "canceled")).toEqual([]);
+    await until(async () => (await count("open", "FROM open_jobs")) === 0, DRAINED_MS);
+    await until(async () => (await count("open_deliveries", "FROM open_deliveries")) === 0, DRAINED_MS);
+    expect(load.accepted.size).toBeGreaterThan(300);
+  });
+
+  test("match the terminal transitions one to one, both ways", async () => {
+    // A run after which none was planned is one that ended its job; nothing was canceled here.
+    const unmatched = await db.run(
+      "test_unmatched",
+      `SELECT r.id AS run_id, e.id AS event_id, e.type, r.status
+         FROM (SELECT * FROM runs WHERE next_retry_at IS NULL) r FULL JOIN events e ON e.id = r.id
+        WHERE r.id IS NULL OR e.id IS NULL OR e.job_id <> r.job_id OR e.attempt <> r.attempt
+           OR e.type <> CASE WHEN r.status = 1 THEN 0 ELSE 1 END`,
+      [],
+    );
+    expect(unmatched).toEqual([]);
+    const last = await db.run(
+      "test_last",
+      `SELECT j.job_id FROM ended_jobs j
+        WHERE NOT EXISTS (SELECT FROM events e WHERE e.job_id = j.job_id AND e.attempt = j.attempts AND e.type = j.status)`,
+      [],
+    );
+    expect(last).toEqual([]);
+    // Those that were reopened by hand have ended twice.
+    expect(
+      await count("twice", "FROM (SELECT job_id FROM events GROUP BY job_id HAVING count(*) = 2) t"),
+    ).toBeGreaterThan(5);
+    expect(await count("events", "FROM events WHERE type = 1")).toBeGreaterThan(50);
+  });
+
+  test("are owed once to each endpoint that wanted them, and to no other", async () => {
+    const wrong = await db.run(
+      "test_wrong",
+      `SELECT e.id AS event_id, w.id AS webhook_id, d.id AS delivery_id
+         FROM (events e CROSS JOIN webhooks w) FULL JOIN ended_deliveries d ON d.event_id = e.id AND d.webhook_id = w.id
+        WHERE (d.id IS NOT NULL) IS DISTINCT FROM (w.events & (1 << e.type) <> 0) OR d.status <> 0`,
+      [],
+    );
+    expect(wrong).toEqual([]);
+    const doubled = await db.run(
+      "test_doubled",
+      "SELECT event_id FROM ended_deliveries GROUP BY event_id, webhook_id HAVING count(*) > 1",
+      [],
+    );
+    expect(doubled).toEqual([]);
+  });
+
+  test("arrived at least once each, and at most once for each attempt on record", async () => {
+    for (const { target, id } of Object.values(endpoints)) {
+      const rows = await db.run<{ event_id: string; attempts: number; recorded: number }>(
+        "test_recorded",
+        `SELECT d.event_id, d.attempts, count(a.*)::int AS recorded
+           FROM ended_deliveries d LEFT JOIN delivery_attempts a ON a.delivery_id = d.id
+          WHERE d.webhook_id = $1 GROUP BY d.event_id, d.attempts`,
+        [idToUuid(id)],
+      );
+      const arrived = Map.groupBy(target.arrivals, ({ headers }) => headers["webhook-id"] ?? "");
+      const recorded = new Map(rows.map((row) => [uuidToId(EVENT_PREFIX, row.event_id), row]));
+      expect([...arrived.keys()].sort()).toEqual([...recorded.keys()].sort());
+      for (const [event, row] of recorded) {
+        const arrivals = arrived.get(event) ?? [];
+        expect({
+          event,
+          isLogged: row.recorded === row.attempts,
+          isTooOften: arrivals.length > row.recorded,
+        }).toEqual({
+          event,
+          isLogged: true,
+          isTooOften: false,
+        });
+        expect(new Set(arrivals.map(({ body }) => body)).size).toBe(1);
+      }
+    }
+    // Some were refused, and some were on the wire when their node was killed: else nothing of this was tried.
+    expect(await count("refused", "FROM delivery_attempts WHERE response_status = 503")).toBeGreaterThan(20);
+    expect(
+      await count("lost", "FROM delivery_attempts WHERE error LIKE 'The node that sent this attempt died%'"),
+    ).toBeGreaterThan(0);
+  });
+
+  test("leave no permit taken", async () => {
+    const [flow] = await db.run(
+      "test_flow",
+      "SELECT development_jobs, production_jobs, development_webhooks, production_webhooks FROM flows",
+      [],
+    );
+    expect(flow).toEqual({
+      development_jobs: 0,
+      production_jobs: 0,
+      development_webhooks: 0,
+      production_webhooks: 0,
+    });
+  });
+
+  /** Some jobs that have failed for good are opened again, so that they end, and are told of, once more. */
+  async function retrySomeByHand(): Promise<void> {
+    const headers = { authorization: `Bearer ${key}` };
+    let retriedCount = 0;
+    await until(async () => {
+      const response = await fetch(`${base()}/v2/jobs?status=failed&limit=50`, { headers });
+      const { data } = (await response.json()) as { data: { id: string; attempts: number }[] };
+      for (const { id } of data.filter(({ attempts }) => attempts === 2)) {
+        const runs = await fetch(`${base()}/v2/runs?job_id=${id}`, { headers });
+        const [last] = ((await runs.json()) as { data: { id: string }[] }).data;
+        const retried = await fetch(`${base()}/v2/runs/${last?.id}/retry`, { method: "POST", headers });
+        if (retried.status === 201) retriedCount++;
+      }
+      return retriedCount >= 10;
+    }, DRAINED_MS);
+  }
+});

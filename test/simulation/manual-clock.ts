@@ -1,0 +1,52 @@
+import pg from "pg";
+import { type Clock, startClock } from "../../shared/platform/clock.ts";
+
+/** A clock that runs as every other does, and leaps forward when it is told to; the database's own leaps with it. */
+export interface ManualClock extends Clock {
+  /** To that instant, milliseconds since 1970. It never goes back. */
+  leapTo(at: number): Promise<void>;
+}
+
+/**
+ * Replaces the clock of a database. Functions that stand before those of the catalogue in the search path give the
+ * time to every statement of the sessions that begin from now on, with what was leapt added.
+ */
+export async function startManualClock(url: string): Promise<ManualClock> {
+  const client = new pg.Client({ connectionString: url });
+  // The database is dropped under it.
+  client.on("error", () => undefined);
+  await client.connect();
+  await client.query(`
+    CREATE SCHEMA manual;
+    CREATE TABLE manual.leapt (ms float8 NOT NULL);
+    INSERT INTO manual.leapt VALUES (0);
+    CREATE FUNCTION manual.now() RETURNS timestamptz STABLE LANGUAGE sql AS
+      $$ SELECT pg_catalog.now() + (SELECT ms FROM manual.leapt) * interval '1 ms' $$;
+    CREATE FUNCTION manual.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAGE sql AS
+      $$ SELECT pg_catalog.clock_timestamp() + (SELECT ms FROM manual.leapt) * interval '1 ms' $$;
+    DO $$ BEGIN
+      EXECUTE format('ALTER DATABASE %I SET search_path = manual, pg_catalog, public', current_database());
+    END $$`);
+  const clock = await startClock(async () => {
+    const { rows } = await client.query(
+      "SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::float8 AS at",
+    );
+    return rows[0].at;
+  });
+  let leaptMs = 0;
+  const now = () => clock.now() + leaptMs;
+  return {
+    now,
+    async leapTo(at) {
+      const leapMs = at - now();
+      if (leapMs <= 0) return;
+      // The database first: a service that is ahead of it is told that it is early.
+      await client.query("UPDATE manual.leapt SET ms = ms + $1::float8", [leapMs]);
+      leaptMs += leapMs;
+    },
+    stop() {
+      clock.stop();
+      client.end().catch(() => undefined);
+    },
+  };
+}
