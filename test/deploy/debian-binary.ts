@@ -1,0 +1,46 @@
+import { spawnSync } from "node:child_process";
+import { existsSync, mkdirSync, mkdtempSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { openDebianPackages } from "../support/debian-packages.ts";
+
+const CACHE = join(dirname(dirname(import.meta.dir)), ".cache", "debian-13");
+const KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/** A kubectl whose kustomize knows components: the one on PATH, else Debian's. */
+export const findKubectl = () =>
+  findBinary("kubectl", (kubectl) => /Kustomize Version: v[5-9]/.test(kubectl("version", "--client")));
+
+export const findPromtool = () =>
+  findBinary("promtool", (promtool) => promtool("--version").includes("promtool"));
+
+type Ask = (...args: string[]) => string;
+
+/**
+ * The binary on PATH if it will do, else one unpacked earlier, else one unpacked now from Debian 13's package of its name: both
+ * are static Go binaries, which run on older releases, too. Nothing is installed; apt checks the signatures.
+ */
+function findBinary(name: string, willDo: (ask: Ask) => boolean): string {
+  const works = (path: string) =>
+    willDo((...args) => spawnSync(path, args, { encoding: "utf8" }).stdout ?? "");
+  const onPath = Bun.which(name);
+  if (onPath !== null && works(onPath)) return onPath;
+  const cached = join(CACHE, name);
+  if (works(cached)) return cached;
+
+  mkdirSync(CACHE, { recursive: true });
+  const folder = mkdtempSync(join(CACHE, "unpack-"));
+  try {
+    const sources = join(folder, "trixie.list");
+    writeFileSync(sources, `deb [signed-by=${KEYRING}] http://deb.debian.org/debian trixie main\n`);
+    const settings = { "Dir::Etc::sourcelist": sources, "Dir::Etc::sourceparts": "/dev/null" };
+    // The release is named, since a newer version that is installed here would be taken for the one to download.
+    openDebianPackages(folder, settings).unpack([`${name}/trixie`]);
+    const binary = join(folder, "usr", "bin", name);
+    if (!existsSync(binary) || !works(binary)) throw new Error(`Debian's package holds no ${name} that runs`);
+    // It gets its name in the cache only when it is whole and has run.
+    renameSync(binary, cached);
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+  return cached;
+}

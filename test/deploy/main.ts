@@ -1,0 +1,125 @@
+import { spawnSync } from "node:child_process";
+import { cpSync, existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { findNatsServer } from "../support/nats-binary.ts";
+import { findPromtool } from "./debian-binary.ts";
+import { layOut, readImage } from "./image.ts";
+import { CELLS, DEPLOY, findApplied, render, renderCell } from "./manifests.ts";
+import { readValues, writeConfiguration } from "./nats-chart.ts";
+import { judgePolicy } from "./policy.ts";
+import { judgeSchemas } from "./schemas.ts";
+
+/**
+ * `npm run check:deploy`: what of deploy/ can be judged without a cluster and without an engine for containers. Every
+ * complaint is shown before it ends with 1, and so is what was not judged.
+ */
+
+const ROOT = dirname(DEPLOY);
+/** What the service starts with is complete if all that it lacks are its settings. */
+const SETTINGS_MISSING = 2;
+
+const withoutSchema = new Set<string>();
+const checks: Record<string, () => string[]> = {
+  "every folder renders, and belongs to a cell": () => {
+    const known = Object.values(CELLS).flat();
+    return findApplied().flatMap((folder) => [
+      ...(known.includes(folder) ? [] : [`${folder} belongs to no cell`]),
+      ...attempt(() => (render(folder).length > 0 ? [] : [`${folder} is empty`])),
+    ]);
+  },
+  "schemas of Kubernetes, CloudNativePG and External Secrets": () =>
+    eachCell((cell) => {
+      const { complaints, unjudged } = judgeSchemas(renderCell(cell));
+      for (const name of unjudged) withoutSchema.add(name);
+      return complaints;
+    }),
+  policy: () =>
+    eachCell((cell) =>
+      Object.entries(judgePolicy(renderCell(cell))).map(([rule, found]) => `${rule}: ${found.join(", ")}`),
+    ),
+  "nats-server takes the configuration that the values make": () => inScratch(checkNats),
+  "promtool takes the configuration of Prometheus": () =>
+    complaintsOf(findPromtool(), ["check", "config", join(DEPLOY, "compose", "prometheus.yml")]),
+  "each service finds all that it imports in what the image holds": () => inScratch(checkImage),
+};
+
+const nats = await findNatsServer();
+let failedCount = 0;
+for (const [name, check] of Object.entries(checks)) {
+  const complaints = attempt(check);
+  console.log(`${complaints.length === 0 ? "ok    " : "FAILED"} ${name}`);
+  for (const complaint of complaints) console.log(`         ${complaint}`);
+  if (complaints.length > 0) failedCount++;
+}
+console.log(`\nNot checked here, for want of a cluster and of an engine for containers:
+  the image is not built, compose.yaml is not started, nothing is applied and no roll-out is seen;
+  the chart of NATS is not rendered: its values are checked in its configuration only;
+  no package has the schema of: ${[...withoutSchema].join(", ")}.
+That the processes run with the manifests' arguments and environment is tested: npm test -- test/deploy`);
+process.exit(failedCount === 0 ? 0 : 1);
+
+function eachCell(judge: (cell: string) => string[]): string[] {
+  return Object.keys(CELLS).flatMap((cell) => judge(cell).map((complaint) => `${cell}: ${complaint}`));
+}
+
+/** What a check throws is a complaint like any other. */
+function attempt(check: () => string[]): string[] {
+  try {
+    return check();
+  } catch (error) {
+    return [error instanceof Error ? error.message : String(error)];
+  }
+}
+
+function checkNats(folder: string): string[] {
+  const file = join(folder, "nats.conf");
+  writeFileSync(file, writeConfiguration(readValues(), { server_name: "check" }, folder));
+  const passwords = { GATEWAY_PASSWORD: "wheel", WORKER_PASSWORD: "wheel", DELIVERY_PASSWORD: "wheel" };
+  return complaintsOf(nats, ["-t", "-c", file], { env: passwords });
+}
+
+/** With the packages of the image and no others: its very command of installation runs. */
+function checkImage(folder: string): string[] {
+  const app = join(folder, "app");
+  layOut(readImage(), app);
+  rmSync(join(app, "node_modules"));
+  cpSync(join(ROOT, "bun.lock"), join(app, "bun.lock"));
+  const install = ["install", "--frozen-lockfile", "--production", "--omit=optional", "--ignore-scripts"];
+  const failed = complaintsOf(process.execPath, install, { cwd: app });
+  if (failed.length > 0) return failed;
+
+  const entries = readdirSync(join(app, "services")).map((service) => `services/${service}/main.ts`);
+  return [...entries, "services/admin/migrate.ts"]
+    .filter((entry) => existsSync(join(app, entry)))
+    .flatMap((entry) => {
+      const args = entry === "services/admin/main.ts" ? [entry, "--help"] : [entry];
+      const { status, stdout, stderr } = spawnSync(process.execPath, args, {
+        cwd: app,
+        env: {},
+        encoding: "utf8",
+      });
+      const isComplete =
+        status === 0 || status === SETTINGS_MISSING || stderr.startsWith("DATABASE_URL is not set");
+      return isComplete ? [] : [`${entry}: ${(stdout + stderr).trim()}`];
+    });
+}
+
+function complaintsOf(
+  file: string,
+  args: string[],
+  options: { cwd?: string; env?: Record<string, string> } = {},
+): string[] {
+  const env = { ...process.env, ...options.env };
+  const { status, stdout, stderr, error } = spawnSync(file, args, { ...options, env, encoding: "utf8" });
+  return status === 0 ? [] : [error?.message ?? `${stdout}${stderr}`.trim()];
+}
+
+function inScratch(check: (folder: string) => string[]): string[] {
+  const folder = mkdtempSync(join(tmpdir(), "check-deploy-"));
+  try {
+    return check(folder);
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}

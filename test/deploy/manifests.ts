@@ -1,0 +1,106 @@
+import { spawnSync } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { Glob } from "bun";
+import type { IDeployment } from "kubernetes-models/apps/v1/Deployment";
+import type { IStatefulSet } from "kubernetes-models/apps/v1/StatefulSet";
+import type { IJob } from "kubernetes-models/batch/v1/Job";
+import type { IConfigMap } from "kubernetes-models/v1/ConfigMap";
+import type { IContainer } from "kubernetes-models/v1/Container";
+import type { IPodSpec } from "kubernetes-models/v1/PodSpec";
+import { findKubectl } from "./debian-binary.ts";
+import { natsStatefulSet, readValues } from "./nats-chart.ts";
+
+/** One object of Kubernetes, as `kubectl kustomize` prints it. */
+export interface Resource {
+  apiVersion: string;
+  kind: string;
+  metadata: { name: string; namespace?: string; labels?: Record<string, string> };
+}
+
+/** What makes pods. */
+export interface Workload {
+  kind: string;
+  name: string;
+  labels: Record<string, string>;
+  pod: IPodSpec;
+  /** It has one container each. */
+  container: IContainer;
+}
+
+export const DEPLOY = join(dirname(dirname(import.meta.dir)), "deploy");
+
+/** What is applied together makes up a cell, or a region of one, and is judged together. */
+export const CELLS: Readonly<Record<string, readonly string[]>> = {
+  dev: ["overlays/dev", "overlays/dev/migration"],
+  production: ["overlays/production", "overlays/production/migration", "postgres"],
+  "production-eu-central": ["overlays/production-eu-central"],
+};
+
+/** Every folder that is applied by itself, so that none is added without being judged. */
+export function findApplied(): string[] {
+  return [...new Glob("{overlays,postgres}/**/kustomization.yaml").scanSync({ cwd: DEPLOY })]
+    .filter((file) => readFileSync(join(DEPLOY, file), "utf8").includes("\nkind: Kustomization\n"))
+    .map((file) => dirname(file))
+    .sort();
+}
+
+/** Throws what kubectl says if the folder cannot be rendered. */
+export function render(folder: string): Resource[] {
+  const { status, stdout, stderr } = spawnSync(findKubectl(), ["kustomize", join(DEPLOY, folder)], {
+    encoding: "utf8",
+  });
+  if (status !== 0) throw new Error(`deploy/${folder}: ${stderr.trim()}`);
+  return [Bun.YAML.parse(stdout)].flat() as Resource[];
+}
+
+/** All that is applied to make the cell, and NATS where its chart is a part of that. */
+export function renderCell(cell: string): Resource[] {
+  const nats = cell === "production" ? [natsStatefulSet(readValues())] : [];
+  return [...(CELLS[cell] ?? []).flatMap(render), ...nats];
+}
+
+/** Those of the kind, as the type that belongs to it. */
+export function ofKind<T>(resources: readonly Resource[], kind: string): (T & Resource)[] {
+  return resources.filter((resource) => resource.kind === kind) as (T & Resource)[];
+}
+
+export function findWorkloads(resources: readonly Resource[]): Workload[] {
+  const makers = ["Deployment", "StatefulSet", "Job"].flatMap((kind) =>
+    ofKind<IDeployment | IStatefulSet | IJob>(resources, kind),
+  );
+  return makers.map(({ kind, metadata, spec }) => {
+    const pod = spec?.template.spec;
+    const container = pod?.containers[0];
+    if (pod === undefined || container === undefined)
+      throw new Error(`${kind} ${metadata.name} has no container`);
+    return { kind, name: metadata.name, labels: spec?.template.metadata?.labels ?? {}, pod, container };
+  });
+}
+
+/**
+ * The environment that the container starts with. `secretOf` stands in for the cluster's secrets, and `podName` for the
+ * name that the pod gets. Throws where something is referred to that is not there.
+ */
+export function environmentOf(
+  { container, name }: Workload,
+  resources: readonly Resource[],
+  { podName, secretOf }: { podName: string; secretOf: (secret: string, key: string) => string },
+): Record<string, string> {
+  const environment: Record<string, string> = {};
+  for (const { configMapRef } of container.envFrom ?? []) {
+    const map = ofKind<IConfigMap>(resources, "ConfigMap").find(
+      ({ metadata }) => metadata.name === configMapRef?.name,
+    );
+    if (map === undefined) throw new Error(`${name} takes its settings from a ConfigMap that is not there`);
+    Object.assign(environment, map.data);
+  }
+  for (const { name: variable, value, valueFrom } of container.env ?? []) {
+    const secret = valueFrom?.secretKeyRef;
+    if (secret !== undefined) environment[variable] = secretOf(secret.name ?? "", secret.key);
+    else if (valueFrom?.fieldRef?.fieldPath === "metadata.name") environment[variable] = podName;
+    else if (value !== undefined) environment[variable] = value;
+    else throw new Error(`${name}: nobody knows what ${variable} is`);
+  }
+  return environment;
+}

@@ -1,0 +1,112 @@
+import { spawn } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { findNatsServer } from "../support/nats-binary.ts";
+import { readValues, writeConfiguration } from "./nats-chart.ts";
+
+export interface NatsCluster {
+  /** Where a user of that name logs in, all servers with commas between. */
+  urlOf(user: string): string;
+  /** The pages for operators of each server, by its number. */
+  monitors: string[];
+  /** What the servers have logged. */
+  readonly log: string;
+  kill(server: number): Promise<void>;
+  stop(): Promise<void>;
+}
+
+const PASSWORD = "wheel";
+const READY_TIMEOUT_MS = 20_000;
+const LOOK_EVERY_MS = 50;
+
+/** Real servers, configured as the chart would do it from deploy/nats/values.yaml, on the loopback address. */
+export async function startNatsCluster(): Promise<NatsCluster> {
+  const binary = await findNatsServer();
+  const values = readValues();
+  const folder = mkdtempSync(join(tmpdir(), "nats-cluster-"));
+  const environment = Object.fromEntries(
+    ["GATEWAY", "WORKER", "DELIVERY"].map((user) => [`${user}_PASSWORD`, PASSWORD]),
+  );
+  const numbers = Array.from({ length: values.config.cluster.replicas }, (_, number) => number);
+  const ports = await Promise.all(
+    numbers.map(async () => ({
+      client: await freePort(),
+      route: await freePort(),
+      monitor: await freePort(),
+    })),
+  );
+  const routes = ports.map(({ route }) => `nats://127.0.0.1:${route}`);
+  let log = "";
+
+  const servers = ports.map(({ client, route, monitor }, number) => {
+    const home = join(folder, String(number));
+    mkdirSync(home);
+    const file = join(home, "nats.conf");
+    const own = {
+      server_name: `nats-${number}`,
+      host: "127.0.0.1",
+      port: client,
+      http: `127.0.0.1:${monitor}`,
+      cluster: { name: "nats", host: "127.0.0.1", port: route, routes, no_advertise: true },
+    };
+    writeFileSync(file, writeConfiguration(values, own, home));
+    const command = [binary, "--config", file];
+    const [program = "", ...args] =
+      process.platform === "linux" ? ["setpriv", "--pdeathsig", "KILL", ...command] : command;
+    const server = spawn(program, args, {
+      env: { ...process.env, ...environment },
+      stdio: ["ignore", "ignore", "pipe"],
+    });
+    server.stderr.on("data", (chunk) => (log += chunk));
+    const ended = new Promise<void>((resolve) => server.on("exit", () => resolve()));
+    return { server, ended };
+  });
+  const monitors = ports.map(({ monitor }) => `http://127.0.0.1:${monitor}`);
+  await untilHealthy(monitors, () => log);
+
+  const kill = async (number: number) => {
+    servers[number]?.server.kill("SIGKILL");
+    await servers[number]?.ended;
+  };
+  return {
+    urlOf: (user) => ports.map(({ client }) => `nats://${user}:${PASSWORD}@127.0.0.1:${client}`).join(","),
+    monitors,
+    get log() {
+      return log;
+    },
+    kill,
+    async stop() {
+      for (const number of numbers) await kill(number);
+      rmSync(folder, { recursive: true, force: true });
+    },
+  };
+}
+
+/** Healthy is a server that has found the others and a leader among them. */
+async function untilHealthy(monitors: string[], log: () => string): Promise<void> {
+  const giveUpAt = performance.now() + READY_TIMEOUT_MS;
+  for (const monitor of monitors) {
+    const isHealthy = () =>
+      fetch(`${monitor}/healthz`).then(
+        ({ ok }) => ok,
+        () => false,
+      );
+    while (!(await isHealthy())) {
+      if (performance.now() > giveUpAt) throw new Error(`the NATS servers did not find together:\n${log()}`);
+      await Bun.sleep(LOOK_EVERY_MS);
+    }
+  }
+}
+
+export function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const server = createServer();
+    server.on("error", reject);
+    server.listen(0, "127.0.0.1", () => {
+      const address = server.address();
+      server.close(() => resolve(typeof address === "object" && address !== null ? address.port : 0));
+    });
+  });
+}
