@@ -10,6 +10,8 @@ export type Entry = OwedAttempt & {
   /** When it was sent, by the shard's clock, and to which delivery node. */
   sentAt: number;
   sentTo: number;
+  /** It is due, and timed because a delivery node has put it off. */
+  isPutOff: boolean;
 };
 
 /** Sent to find out whether permits are free when nothing tells of it; twice as many each time that all were granted. */
@@ -31,6 +33,8 @@ export class Lane {
   /** Postgres may hold more that is due than is known here. */
   hasMore = false;
   timedCount = 0;
+  /** How many of the timed ones were put off. What is owed behind them may lead elsewhere, and does not wait for them. */
+  putOffCount = 0;
   sentCount = 0;
   blockedUntilAt = 0;
   credits = Number.POSITIVE_INFINITY;
@@ -75,7 +79,12 @@ export class Lane {
 
   /** Whether so little is left of the last refill that Postgres should be asked for more. */
   wantsRefill(now: number): boolean {
-    return this.hasMore && this.refillLeft < this.room / 2 && this.blockedUntilAt <= now;
+    return (
+      this.hasMore &&
+      this.refillLeft - this.putOffCount < this.room / 2 &&
+      this.putOffCount < LANE_PUT_OFF_MAX &&
+      this.blockedUntilAt <= now
+    );
   }
 
   /** There was no room for something that is owed. */
@@ -87,7 +96,7 @@ export class Lane {
   /** What Postgres should be asked for. */
   ask(): RefillLane {
     this.hasOverflowed = false;
-    return { ...this.name, sinceAt: this.sinceAt, room: this.room };
+    return { ...this.name, sinceAt: this.sinceAt, room: this.room + this.putOffCount };
   }
 
   /** The answer has come and what it brought is known: entries due up to `throughAt`, so many as there was room for or fewer. */
@@ -181,3 +190,5 @@ export class Lane {
 
 /** How many entries of one lane the wheel holds at most. */
 const LANE_TIMED_MAX = 2_000;
+/** Beyond so many that are put off, what is behind them waits for them. */
+const LANE_PUT_OFF_MAX = 1_000;

@@ -86,6 +86,7 @@ export class Shard {
       place: 0,
       sentAt: 0,
       sentTo: 0,
+      isPutOff: false,
     };
     lane.known.set(id, entry);
     if (isDue) {
@@ -282,12 +283,15 @@ export class Shard {
     entry.handle = this.wheel.insert(at, entry.place);
     this.timed[entry.place] = entry;
     lane.timedCount++;
+    entry.isPutOff = at > entry.dueAt;
+    if (entry.isPutOff) lane.putOffCount++;
   }
 
   private clearTimer(lane: Lane, entry: Entry): void {
     this.timed[entry.place] = undefined;
     this.freePlaces.push(entry.place);
     lane.timedCount--;
+    if (entry.isPutOff) lane.putOffCount--;
   }
 
   private forget(lane: Lane, entry: Entry): void {

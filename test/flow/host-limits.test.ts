@@ -12,6 +12,8 @@ const HOST = "127.0.0.1";
 /** Within which every node keeps to a limit. */
 const KNOWN_MS = 5_000;
 const NODES = 2;
+/** Three times what a worker remembers of a project with a low limit. */
+const HELD_JOBS = 200;
 /** In which a node that knew nothing would have sent long ago. */
 const UNKNOWN_MS = 2_000;
 
@@ -93,6 +95,23 @@ describe("a limit of requests to one host", () => {
     await session.end();
     await clear();
     await until(() => target.arrivals.length === 10);
+    await node.stop();
+    await target.stop();
+  });
+
+  test("at 0 does not hold up what leads elsewhere, although more is owed to that host than anybody remembers", async () => {
+    await limit(0);
+    const node = await cell.startDelivery();
+    const target = startOverlapTarget(5);
+    const project = await cell.addProject({ concurrency: 5 });
+    const held = Array(HELD_JOBS).fill({ targetUrl: target.url });
+    // Nobody is told of these: they are found, the oldest first.
+    await cell.addJobs(project, held, { tell: false });
+    await cell.addJobs(project, [{ targetUrl: elsewhere(target.url) }], { tell: false });
+    await until(() => target.arrivals.length === 1);
+    expect(await openCount()).toBeGreaterThanOrEqual(HELD_JOBS);
+    await clear();
+    await until(() => target.arrivals.length === 1 + HELD_JOBS);
     await node.stop();
     await target.stop();
   });

@@ -1,6 +1,9 @@
 import { PROJECT_PREFIX } from "../../../shared/domain/ids.ts";
 import { REGIONS } from "../../../shared/domain/scope.ts";
+import type { OperatorCause } from "../../../shared/store/audit.ts";
+import type { Database } from "../../../shared/store/database.ts";
 import { setProjectHeld, setRegionsHeld } from "../../../shared/store/holds.ts";
+import { clearHostLimit, setHostLimit } from "../../../shared/store/host-limits.ts";
 import { makeCause } from "../cause.ts";
 import {
   type Cell,
@@ -11,6 +14,7 @@ import {
   parseIdOf,
   Refusal,
 } from "../command.ts";
+import { parseHost } from "./host.ts";
 
 /** Nothing of a project, of a region, to a host, or of the whole cell is sent until `resume`; what is on the wire ends. */
 export const hold = holding(true);
@@ -35,10 +39,19 @@ async function setHeld({ option }: Input, { db }: Cell, held: boolean): Promise<
     if (!(await setProjectHeld(db, id, held, cause))) throw new Refusal(`there is no project ${id}`);
     return outputOf({ project: id }, `project ${id}`, held);
   }
+  const host = option("host");
+  if (host !== undefined) return setHostHeld(db, parseHost(host), held, cause);
   const region = option("region");
   const regions = region === undefined ? REGIONS : [parseChoice(region, "--region", REGIONS)];
   await setRegionsHeld(db, regions, held, cause);
   return outputOf({ regions }, regions.length === 1 ? `region ${regions[0]}` : "the whole cell", held);
+}
+
+/** To hold a host is to limit it to nothing; resumed, it is like any other, whatever limit it had before. */
+async function setHostHeld(db: Database, host: string, held: boolean, cause: OperatorCause): Promise<Output> {
+  if (held) await setHostLimit(db, { host, requests: 0 }, cause);
+  else await clearHostLimit(db, host, cause);
+  return outputOf({ host }, `host ${host}`, held);
 }
 
 function outputOf(subject: object, name: string, held: boolean): Output {

@@ -1,0 +1,109 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { REGIONS } from "../../shared/domain/scope.ts";
+import { type Cell, startCell } from "../../test/support/cell.ts";
+import { startTarget, type Target } from "../../test/support/target.ts";
+import { runProgram } from "./test-support.ts";
+
+setDefaultTimeout(120_000);
+
+let cell: Cell;
+let target: Target;
+let endpoint: Target;
+beforeAll(async () => {
+  cell = await startCell();
+  await cell.startWorker();
+  await cell.startDelivery();
+  target = startTarget();
+  endpoint = startTarget();
+});
+afterAll(async () => {
+  await cell.stop();
+  await Promise.all([target.stop(), endpoint.stop()]);
+});
+
+const admin = async (...words: string[]) => {
+  const answer = await runProgram("main.ts", words, { DATABASE_URL: cell.url });
+  return { ...answer, stdout: answer.stdout.trim() };
+};
+const arrivedOf = (ids: readonly string[]) =>
+  target.arrivals.filter(({ jobId }) => ids.includes(jobId)).length;
+
+/** Work goes on in another project while something is held; so long that nothing of the held one is merely late. */
+async function untilOthersGoOn(): Promise<void> {
+  const other = await cell.addProject();
+  for (let round = 0; round < 3; round++) {
+    const ids = await cell.addJobs(other, [{ targetUrl: target.url, runAt: cell.clock.now() + 1_000 }]);
+    await target.until(() => arrivedOf(ids) === 1);
+  }
+}
+
+describe("what is held", () => {
+  test.each(["project", "region", "host"] as const)(
+    "by %s is not sent, while the rest goes on, and all of it is once it is resumed",
+    async (kind) => {
+      const project = await cell.addProject();
+      const elsewhere = startTarget();
+      await cell.addEndpoint(project, {
+        url: kind === "host" ? elsewhere.url.replace("127.0.0.1", "localhost") : endpoint.url,
+      });
+      const subject = { project: project.id, region: "eu-central", host: "localhost" }[kind];
+      const targetUrl = kind === "host" ? target.url.replace("127.0.0.1", "localhost") : target.url;
+      const held = await admin("hold", `--${kind}`, subject, "--json");
+      expect(JSON.parse(held.stdout)).toMatchObject({ held: true });
+      // A delivery node has heard of a host within 5 s; a hold of a project or a region binds the next claim.
+      if (kind === "host") await Bun.sleep(5_000);
+      const endpointCount = endpoint.arrivals.length;
+      const region = kind === "region" ? "eu-central" : "us-east";
+      const ids = await cell.addJobs(
+        project,
+        Array.from({ length: 20 }, () => ({ targetUrl, region }) as const),
+      );
+      await untilOthersGoOn();
+      expect(arrivedOf(ids)).toBe(0);
+      await admin("resume", `--${kind}`, subject);
+      await target.until(() => arrivedOf(ids) === 20, 60_000);
+      if (kind === "host") await elsewhere.until((arrivals) => arrivals.length === 20, 60_000);
+      else await endpoint.until((arrivals) => arrivals.length === endpointCount + 20, 60_000);
+      await elsewhere.stop();
+    },
+  );
+
+  test("is the whole cell where nothing is named, webhooks included", async () => {
+    const project = await cell.addProject();
+    await cell.addEndpoint(project, { url: endpoint.url });
+    let isHeld = Promise.resolve({ code: 1, stdout: "", stderr: "" });
+    const slow = startTarget(async () => {
+      // The job ends after the hold: what it tells the endpoint has to wait.
+      isHeld = admin("hold", "--json");
+      await isHeld;
+      return new Response("ok");
+    });
+    const before = endpoint.arrivals.length;
+    const [id = ""] = await cell.addJobs(project, [{ targetUrl: slow.url }]);
+    await slow.until((arrivals) => arrivals.length === 1);
+    expect(JSON.parse((await isHeld).stdout)).toEqual({ regions: [...REGIONS], held: true });
+    const [next = ""] = await cell.addJobs(project, [{ targetUrl: target.url }]);
+    for (let look = 0; look < 30; look++) {
+      expect(endpoint.arrivals.length).toBe(before);
+      await Bun.sleep(100);
+    }
+    expect(await cell.job(project, id)).toMatchObject({ status: "succeeded" });
+    expect(arrivedOf([next])).toBe(0);
+    expect((await admin("resume")).stdout).toBe("the whole cell goes on");
+    await endpoint.until((arrivals) => arrivals.length === before + 2);
+    await slow.stop();
+  });
+});
+
+test("a hold of two things at once, of no project and of no host is refused", async () => {
+  for (const words of [
+    ["--project", `prj_${"0".repeat(26)}`],
+    ["--project", "x"],
+    ["--region", "mars"],
+    ["--host", "https://x.example/"],
+    ["--region", "us-east", "--host", "x.example"],
+  ]) {
+    expect((await admin("hold", ...words)).code).toBe(1);
+  }
+  expect(await cell.db.run("held", "SELECT region FROM held_regions", [])).toEqual([]);
+});
