@@ -9,7 +9,8 @@ import { findNatsServer, natsVersion } from "./support/nats-binary.ts";
 
 /**
  * `npm test`: formatter, linter and types, then every *.test.ts on a real Postgres and a real nats-server.
- * `npm test -- <path>...`: only the test files whose path contains one of the words. It ends with one line,
+ * `npm test -- <path>...`: only the test files whose path contains one of the words, and of the long ones
+ * (`*.long.test.ts`, all of them with `npm run test:long`) those too. It ends with one line,
  * "N passed, N failed", and with 0 only if something ran and nothing failed.
  */
 
@@ -71,7 +72,9 @@ function findTestFiles(): string[] {
   const files = ["services", "shared", "scripts", "test"].flatMap((folder) => [
     ...new Glob(`${folder}/**/*.test.ts`).scanSync({ cwd: root }),
   ]);
-  return files.filter((file) => words.length === 0 || words.some((word) => file.includes(word))).sort();
+  const isWanted = (file: string) =>
+    words.length === 0 ? !file.endsWith(".long.test.ts") : words.some((word) => file.includes(word));
+  return files.filter(isWanted).sort();
 }
 
 /** Counts as one test, so that a total of "0 failed" says that the check passed too. */

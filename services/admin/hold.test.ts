@@ -50,6 +50,9 @@ describe("what is held", () => {
       const targetUrl = kind === "host" ? target.url.replace("127.0.0.1", "localhost") : target.url;
       const held = await admin("hold", `--${kind}`, subject, "--json");
       expect(JSON.parse(held.stdout)).toMatchObject({ held: true });
+      expect(JSON.parse((await admin("hold", "list", "--json")).stdout).data).toMatchObject([
+        { [kind]: subject },
+      ]);
       // A delivery node has heard of a host within 5 s; a hold of a project or a region binds the next claim.
       if (kind === "host") await Bun.sleep(5_000);
       const endpointCount = endpoint.arrivals.length;

@@ -6,7 +6,7 @@ import { faultText, openCell } from "./cell.ts";
 import { type Calculation, type Command, type Input, type Output, Refusal, table } from "./command.ts";
 import { auditList } from "./commands/audit.ts";
 import { cronPreview } from "./commands/cron.ts";
-import { hold, resume } from "./commands/hold.ts";
+import { hold, holdList, resume } from "./commands/hold.ts";
 import { hostClear, hostLimit, hostList } from "./commands/host.ts";
 import { keyCreate, keyList, keyRevoke, keyRotate } from "./commands/key.ts";
 import { nodeDead, nodeList } from "./commands/node.ts";
@@ -38,6 +38,7 @@ const COMMANDS: Readonly<Record<string, Command | Calculation>> = {
   "audit list": auditList,
   "cron preview": cronPreview,
   hold,
+  "hold list": holdList,
   resume,
 };
 /** Names have one word or two. */

@@ -29,17 +29,16 @@ export function createJobs(options: {
   const { db, bus, log, metrics, nodeId, ids, sender, patience, secretsOf } = options;
   const { clock } = sender;
   const locating = createBatcher({ run: (jobs: OwedPlace[]) => findTargetUrls(db, jobs), ...BATCH });
+  const timedClaim = metrics.statement("claim_jobs");
+  const timedSettlement = metrics.statement("settle_jobs");
+  const noteLateness = metrics.lateness("jobs");
   const claiming = createBatcher({
-    async run(claims: Claim[]) {
-      metrics.claimBatchSize.observe(claims.length);
-      return claimAttempts(db, nodeId, claims);
-    },
+    run: (claims: Claim[]) => timedClaim(claims.length, () => claimAttempts(db, nodeId, claims)),
     ...BATCH,
   });
   const settling = createBatcher({
     async run(items: (Settlement & { shard: number })[]) {
-      metrics.settleBatchSize.observe(items.length);
-      const settled = await settleAttempts(db, items);
+      const settled = await timedSettlement(items.length, () => settleAttempts(db, items));
       sendHints(bus, { owed: owedBySettled(items, settled), freed: settled.freed });
       return settled.items;
     },
@@ -53,13 +52,14 @@ export function createJobs(options: {
       return claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
     },
     urlOf: ({ targetUrl }) => targetUrl,
-    async send({ projectNo, environment, region, id: jobId, attempt, shard }, granted) {
+    async send({ projectNo, environment, region, id: jobId, attempt, shard, dueAt }, granted) {
       const secrets = await patience
         .untilAnswered(() => secretsOf({ projectNo, environment }))
         .catch((error) => {
           log.error({ err: error, jobId }, "signing_secrets.unreadable");
           return [];
         });
+      if (secrets.length > 0) noteLateness(region, clock.now() - dueAt);
       const settlement = await sendAttempt(
         { projectNo, environment, region, attempt, granted, secrets },
         sender,

@@ -6,7 +6,7 @@ import type { Region } from "../../shared/domain/scope.ts";
 import type { TargetRules } from "../../shared/domain/target.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
-import type { Metrics } from "../../shared/platform/metrics.ts";
+import { type Metrics, single } from "../../shared/platform/metrics.ts";
 import { repeat } from "../../shared/platform/repeat.ts";
 import type { Seal } from "../../shared/platform/seal.ts";
 import type { Database } from "../../shared/store/database.ts";
@@ -57,6 +57,7 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
   const inFlight = new InFlight(limits);
   const hosts = new RequestsPerHost(limits);
   let isDraining = false;
+  metrics.attemptsInFlight.follow(() => single(inFlight.size));
   const room = () => (isDraining ? 0 : inFlight.room);
   const sendBeat = () =>
     bus.sendBeat("delivery", { nodeId, regions: [...regions], room: Math.max(0, room()) });
@@ -78,7 +79,6 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
     patience,
     clock,
     log,
-    metrics,
     onRoom: sendBeat,
     onDeclaredDead: options.onDeclaredDead,
   });
@@ -110,9 +110,10 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
     bus.onDue(nodeId, (due) => void takeAll(due)),
     bus.onBeat("worker", (heard) => silentBus.heardWorker(heard.regions)),
   ];
+  const sweeping = repeat("silent-bus", silentBus.everyMs, silentBus.tick, log);
   const loops = [
     repeat("beat", BEAT_EVERY_MS, beat, log),
-    repeat("silent-bus", silentBus.everyMs, silentBus.tick, log),
+    sweeping,
     repeat("host-limits", HOST_LIMITS_EVERY_MS, readHostLimits, log),
   ];
 
@@ -120,7 +121,7 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
     async stop() {
       isDraining = true;
       sendBeat();
-      await loops[1]?.stop();
+      await sweeping.stop();
       const abortAt = performance.now() + options.drainTimeoutMs;
       while (inFlight.size > 0 && performance.now() < abortAt) await Bun.sleep(DRAIN_LOOK_MS);
       shutdown.abort();

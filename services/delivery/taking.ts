@@ -4,7 +4,6 @@ import type { Region } from "../../shared/domain/scope.ts";
 import { hostOfTarget } from "../../shared/domain/target.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
-import type { Metrics } from "../../shared/platform/metrics.ts";
 import { type Claimed, type GrantedAttempt, NodeDeclaredDead } from "../../shared/store/claim.ts";
 import type { GrantedDelivery } from "../../shared/store/delivery-claim.ts";
 import type { InFlight, RequestsPerHost } from "./concurrency.ts";
@@ -28,13 +27,12 @@ export function createTaking(options: {
   patience: Patience;
   clock: Clock;
   log: Log;
-  metrics: Metrics;
   /** There was no room until something ended just now. */
   onRoom(): void;
   /** The node was declared dead: nothing of it may go on. */
   onDeclaredDead(): void;
 }): Take {
-  const { jobs, webhooks, inFlight, hosts, room, patience, clock, log, metrics } = options;
+  const { jobs, webhooks, inFlight, hosts, room, patience, clock, log } = options;
 
   async function takeOf<Granted>(outgoing: Outgoing<Granted>, item: OwedItem): Promise<Answer | null> {
     const { id, projectNo } = item;
@@ -93,14 +91,11 @@ export function createTaking(options: {
   }
 
   async function send<Granted>(outgoing: Outgoing<Granted>, item: OwedItem, granted: Granted): Promise<void> {
-    metrics.attemptsInFlight.set(inFlight.size);
-    metrics.latenessSeconds.observe(Math.max(0, clock.now() - item.dueAt) / 1_000);
     const settle = await outgoing.send(item, granted).finally(() => count(outgoing, granted, "delete"));
     await settle();
     const wasFull = room() <= 0;
     inFlight.delete(item.id, item.projectNo);
     if (wasFull) options.onRoom();
-    metrics.attemptsInFlight.set(inFlight.size);
   }
 
   return (region, item) => {

@@ -44,17 +44,16 @@ export function createWebhooks(options: {
   const { db, bus, log, metrics, nodeId, ids, seal, sender, patience } = options;
   const windowMs = DELIVERY_WINDOW_SECONDS * 1_000 * sender.scale;
   const locating = createBatcher({ run: (places: OwedPlace[]) => findEndpointUrls(db, places), ...BATCH });
+  const timedClaim = metrics.statement("claim_webhooks");
+  const timedSettlement = metrics.statement("settle_webhooks");
+  const noteLateness = metrics.lateness("webhooks");
   const claiming = createBatcher({
-    async run(claims: DeliveryClaim[]) {
-      metrics.claimBatchSize.observe(claims.length);
-      return claimDeliveries(db, nodeId, claims);
-    },
+    run: (claims: DeliveryClaim[]) => timedClaim(claims.length, () => claimDeliveries(db, nodeId, claims)),
     ...BATCH,
   });
   const settling = createBatcher({
     async run(items: (DeliverySettlement & { shard: number })[]) {
-      metrics.settleBatchSize.observe(items.length);
-      const settled = await settleDeliveries(db, items, windowMs);
+      const settled = await timedSettlement(items.length, () => settleDeliveries(db, items, windowMs));
       sendHints(bus, { owed: owedBySettledDeliveries(items, settled), freed: settled.freed });
       return settled.items;
     },
@@ -71,10 +70,14 @@ export function createWebhooks(options: {
     async send(item, granted) {
       const { shard, attempt, id: deliveryId } = item;
       const secrets = openSecrets(granted, seal, log);
+      if (granted.endpoint !== null && secrets.length > 0) {
+        noteLateness(item.region, sender.clock.now() - item.dueAt);
+      }
       const settlement = await sendDelivery({ item, granted, secrets }, sender);
       return async () => {
         const settled = await patience.untilSettled({ ...settlement, shard }, (it) => settling.submit(it));
         metrics.deliveriesSettled[settlement.status].inc();
+        if (settled?.isDisabling) metrics.webhooksDisabled.inc();
         log.info(
           {
             deliveryId,
@@ -126,9 +129,9 @@ export async function sendDelivery(
   const { clock, scale } = sender;
   const begunAt = performance.now();
   const outcome = await attempt({ granted, secrets }, sender);
-  const { deliveryId, attemptId, startedAt, firstStartedAt, byHand } = granted;
+  const { deliveryId, attemptId, startedAt, firstStartedAt, waits, byHand } = granted;
   const { projectNo, environment, region } = item;
-  const ended = { number: item.attempt, startedAt, firstStartedAt, byHand };
+  const ended = { waits, startedAt, firstStartedAt, byHand };
   const next = settleDelivery(ended, outcome, { now: clock.now(), random: Math.random, scale });
   return {
     projectNo,

@@ -9,7 +9,9 @@ import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { type ApiVersion, NEWEST_API_VERSION, versionOf } from "../../shared/domain/version.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
+import type { Metrics } from "../../shared/platform/metrics.ts";
 import type { FirstAnswer, KeyToTake } from "../../shared/store/idempotency.ts";
+import { createAnswerNotes } from "./answer-notes.ts";
 import type { AuthenticatedCaller, Authenticator } from "./authenticate.ts";
 import { allReceived, BODY_BYTES_MAX, type BodyRules, declaredBytes, hashBody, readBody } from "./body.ts";
 import { type Deadline, startDeadline } from "./deadline.ts";
@@ -44,6 +46,7 @@ const LARGE_BODY_BYTES_OF_PROJECT_MAX = 134_217_728;
 
 /** An operation at a path as the router spells it, in which the parameters are named `id` and `innerId`. */
 interface Served {
+  id: OperationId;
   operation: Operation;
   path: string;
   route: Route;
@@ -76,13 +79,23 @@ export function createApp(options: {
   clock: Clock;
   ids: IdSource;
   log: Log;
+  metrics: Metrics;
 }): App {
-  const { routes, docs, authenticator, rateLimiter, idempotency, clock, ids, log } = options;
+  const { routes, docs, authenticator, rateLimiter, idempotency, clock, ids, log, metrics } = options;
+  const noteAnswer = createAnswerNotes(metrics);
   const makeRequestId = () => ids.next(REQUEST_PREFIX, clock.now());
   const inProgress = createCounter();
   const largeBodyBytes = createCounter();
 
   async function answer(request: Request, ids: PathIds, target: Target): Promise<Response> {
+    const receivedAt = performance.now();
+    const response = await answerInTime(request, ids, target);
+    const operation = target === "nothing" ? null : (target.served?.id ?? null);
+    noteAnswer(operation, response.status, performance.now() - receivedAt);
+    return response;
+  }
+
+  async function answerInTime(request: Request, ids: PathIds, target: Target): Promise<Response> {
     let requestId: string | null = null;
     const exchange: Exchange = {
       request,
@@ -189,6 +202,7 @@ export function createApp(options: {
 
   function explain(error: unknown, requestId: string): ApiError {
     const refusal = toRefusal(error);
+    metrics.refusals.of({ code: refusal.code }).inc();
     if (refusal.code === "internal_error") log.error({ err: error, requestId }, "request.failed");
     return refusal;
   }
@@ -336,7 +350,7 @@ function serve(routes: Routes): Served[] {
   return (Object.keys(OPERATIONS) as OperationId[]).map((id) => {
     const operation = OPERATIONS[id];
     const path = operation.path.replace(/\{\w+\}/, ":id").replace(/\{\w+\}/, ":innerId");
-    return { operation, path, route: routes[id] };
+    return { id, operation, path, route: routes[id] };
   });
 }
 

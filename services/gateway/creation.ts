@@ -1,6 +1,7 @@
 import type { Bus } from "../../shared/bus/bus.ts";
 import { flowClassOf } from "../../shared/domain/flow-class.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
+import type { Metrics } from "../../shared/platform/metrics.ts";
 import { sendCommands } from "../../shared/process/hints.ts";
 import { type Batcher, createBatcher } from "../../shared/store/batch.ts";
 import type { Database } from "../../shared/store/database.ts";
@@ -20,20 +21,28 @@ const KNOWN_LANES_MAX = 100_000;
 export type JobCreation = Batcher<readonly JobToCreate[], Created[]>;
 
 /** Creates jobs by group commit and tells the workers of those that are soon due. */
-export function createJobCreation(options: { db: Database; bus: Bus; clock: Clock }): JobCreation {
-  const { db, bus, clock } = options;
+export function createJobCreation(options: {
+  db: Database;
+  bus: Bus;
+  clock: Clock;
+  metrics: Metrics;
+}): JobCreation {
+  const { db, bus, clock, metrics } = options;
+  const timed = metrics.statement("create_jobs");
+  const jobsCreated = metrics.jobsCreated.of({ origin: "api" });
   const knownLanes = new Set<string>();
   return createBatcher<readonly JobToCreate[], Created[]>({
     async run(requests) {
       if (knownLanes.size > KNOWN_LANES_MAX) knownLanes.clear();
       const jobs = requests.flat();
-      const created = await createJobs(db, jobs, knownLanes);
+      const created = await timed(jobs.length, () => createJobs(db, jobs, knownLanes));
       const owed = jobs.flatMap(({ id, projectNo, environment, region, shard }, index) => {
         const answer = created[index];
         if (answer?.kind !== "created") return [];
         const flowClass = flowClassOf("jobs", environment);
         return [{ projectNo, flowClass, region, shard, id, attempt: 1, dueAt: answer.dueAt }];
       });
+      jobsCreated.inc(owed.length);
       sendCommands(bus, owed, clock.now());
       let taken = 0;
       return requests.map(({ length }) => {

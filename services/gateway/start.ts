@@ -4,6 +4,7 @@ import { createIdSource } from "../../shared/domain/ids.ts";
 import type { TargetRules } from "../../shared/domain/target.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
+import type { Metrics } from "../../shared/platform/metrics.ts";
 import type { Seal } from "../../shared/platform/seal.ts";
 import type { Database } from "../../shared/store/database.ts";
 import { createApp } from "./app.ts";
@@ -29,6 +30,7 @@ export interface GatewayOptions {
   bus: Bus;
   clock: Clock;
   log: Log;
+  metrics: Metrics;
   shardsPerRegion: number;
   targets: TargetRules;
   /** Where clients reach the API; null where they find its description. */
@@ -48,11 +50,11 @@ const IDLE_TIMEOUT_SECONDS = 40;
 export async function startGateway(
   options: GatewayOptions,
 ): Promise<{ port: number; stop(): Promise<void> }> {
-  const { db, bus, clock, log, shardsPerRegion, targets, publicUrl, seal } = options;
+  const { db, bus, clock, log, metrics, shardsPerRegion, targets, publicUrl, seal } = options;
   const ids = createIdSource(randomBytes);
   const cursorKey = seal.deriveKey("cursor");
   const pager = createPager((bytes) => createHmac("sha256", cursorKey).update(bytes).digest());
-  const creation = createJobCreation({ db, bus, clock });
+  const creation = createJobCreation({ db, bus, clock, metrics });
   const lastUse = createLastUse({ db, clock, log });
   const authenticator = createAuthenticator(db, lastUse);
   const rateLimiter = options.rateLimiter ?? createRateLimiter(db, log);
@@ -72,6 +74,7 @@ export async function startGateway(
     clock,
     ids,
     log,
+    metrics,
   });
   const server = Bun.serve({
     hostname: options.host,

@@ -14,6 +14,7 @@ import {
   checkRestored,
   exitAsDead,
   readConfigOrExit,
+  showStores,
   targetRulesOf,
   waitForDatabase,
   warnOfInsecureTargets,
@@ -56,7 +57,7 @@ await migrate(databaseUrl);
 const db = openDatabase(databaseUrl, { connections: CONNECTIONS, log });
 const clock = await waitForDatabase(db, log);
 const bus = config.natsUrl === null ? createInProcessBus(log) : await openBus(config.natsUrl, log);
-metrics.showBus(() => ({ ...bus.counts }));
+showStores(metrics, { db, bus });
 const seal = createSeal(config.secretsKey ?? makeSecretsKey(config.dataDir));
 if (config.allowInsecureTargets) warnOfInsecureTargets(log);
 

@@ -4,6 +4,7 @@ import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import { createIdSource, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../../shared/domain/ids.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { createLog } from "../../shared/platform/log.ts";
+import { createMetrics } from "../../shared/platform/metrics.ts";
 import { listFirings } from "../../shared/store/firings.ts";
 import { changeSchedule, createSchedule, findSchedule } from "../../shared/store/schedules.ts";
 import { acquireShards, createShards, type HeldShard } from "../../shared/store/shards.ts";
@@ -44,6 +45,7 @@ beforeEach(async () => {
     bus: createInProcessBus(),
     clock: { now, stop: () => undefined },
     log: createLog({ name: "test", level: "silent" }),
+    metrics: createMetrics(),
     heldOf: () => held,
     onChange: () => undefined,
   });

@@ -4,7 +4,9 @@ import { flowClassOf } from "../../shared/domain/flow-class.ts";
 import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
 import { CATCH_UP_MS, decideFiring, readTimetable, type Timetable } from "../../shared/domain/schedule.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
+import type { Count } from "../../shared/platform/families.ts";
 import type { Log } from "../../shared/platform/log.ts";
+import type { Metrics } from "../../shared/platform/metrics.ts";
 import { sendCommands } from "../../shared/process/hints.ts";
 import { type Database, StoreUnavailable } from "../../shared/store/database.ts";
 import {
@@ -37,6 +39,7 @@ export interface FirerOptions {
   bus: Bus;
   clock: Clock;
   log: Log;
+  metrics: Metrics;
   /** The shard of the home region as this worker owns it now, if it does and may act on it. */
   heldOf(shard: number): HeldShard | undefined;
   /** A timer was set, or the next look of either kind is wanted at once. */
@@ -68,9 +71,13 @@ export class Firer {
   private anewAt = 0;
   private hasMore = false;
   private hasMoreBehind = false;
+  private readonly timedFiring: ReturnType<Metrics["statement"]>;
+  private readonly jobsCreated: Count;
 
   constructor(private readonly options: FirerOptions) {
     this.wheel = new Wheel(options.clock.now());
+    this.timedFiring = options.metrics.statement("fire_schedules");
+    this.jobsCreated = options.metrics.jobsCreated.of({ origin: "schedule" });
   }
 
   /** When `advance` has something to do at the earliest. */
@@ -184,7 +191,7 @@ export class Firer {
     try {
       const firings = batch.flatMap((timer) => this.decide(timer) ?? []);
       if (firings.length === 0) return "unmoved";
-      const fired = await fireSchedules(db, firings);
+      const fired = await this.timedFiring(firings.length, () => fireSchedules(db, firings));
       const owed = firings.flatMap(({ projectNo, environment, jobId }, index) => {
         const outcome = fired[index];
         if (outcome?.kind !== "fired") return [];
@@ -201,6 +208,7 @@ export class Firer {
           },
         ];
       });
+      this.jobsCreated.inc(owed.length);
       sendCommands(bus, owed, clock.now());
       return fired.some(({ kind }) => kind !== "gone") ? "moved" : "unmoved";
     } catch (error) {

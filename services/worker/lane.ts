@@ -68,6 +68,14 @@ export class Lane {
     return this.ready.length - this.readyHead + this.refusedEntries.length;
   }
 
+  /** When the ready one that is sent next has been due since; null if there is none. */
+  get nextDueAt(): number | null {
+    // Those before the head are sent or forgotten.
+    const isReady = (entry: Entry) => entry.state === "ready" && this.known.get(entry.id) === entry;
+    const next = this.refusedEntries.findLast(isReady) ?? this.ready.find(isReady);
+    return next?.dueAt ?? null;
+  }
+
   /** Whether another entry may be held; if not, it is Postgres that remembers it. */
   hasRoom(isDue: boolean): boolean {
     return isDue ? this.readyCount < this.room : this.timedCount < LANE_TIMED_MAX;

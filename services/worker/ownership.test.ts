@@ -121,6 +121,7 @@ describe("ownership", () => {
     await createShards(store.db, ["us-east"], SHARDS);
     const nodeId = await joinWorker();
     const held = new Map<string, number>();
+    const losses: string[] = [];
     const ownership = new Ownership({
       db: store.db,
       nodeId,
@@ -130,11 +131,12 @@ describe("ownership", () => {
       onAcquired: (shards: HeldShard[]) => {
         for (const shard of shards) held.set(shardName(shard), shard.epoch);
       },
-      onLost: (shards: HeldShard[]) => {
+      onLost: (shards, why) => {
+        losses.push(why);
         for (const shard of shards) held.delete(shardName(shard));
       },
     });
-    return { ownership, held, nodeId };
+    return { ownership, held, losses, nodeId };
   }
   const silence = (nodeId: number) =>
     store.query("UPDATE nodes SET seen_at = now() - interval '1 day' WHERE id = $1", [nodeId]);
@@ -159,7 +161,7 @@ describe("ownership", () => {
   });
 
   test("notices at the next renewal what another has taken, and drops exactly that", async () => {
-    const { ownership, held, nodeId } = await own(40);
+    const { ownership, held, losses, nodeId } = await own(40);
     await ownership.tick();
     const thief = await joinWorker();
     await store.query(
@@ -178,7 +180,10 @@ describe("ownership", () => {
       return held.has("us-east/5");
     });
     expect((await listShards(store.db, ["us-east"])).every((row) => row.owner === nodeId)).toBe(true);
+    expect(new Set(losses)).toEqual(new Set(["lost"]));
+    losses.length = 0;
     await ownership.resign();
+    expect(losses).toEqual(["resigned"]);
   });
 
   test("gives up what should be another's, one shard at a time, and both never act for one shard", async () => {
@@ -201,6 +206,7 @@ describe("ownership", () => {
       );
     }
     expect(two.held.size).toBeGreaterThan(0);
+    expect(new Set(one.losses)).toEqual(new Set(["resigned"]));
     await Promise.all([one.ownership.resign(), two.ownership.resign()]);
   });
 

@@ -26,7 +26,8 @@ export interface OwnershipOptions {
   leaseMs: number;
   log: Log;
   onAcquired(shards: HeldShard[]): void;
-  onLost(shards: HeldShard[]): void;
+  /** Resigned, where that was this worker's own will. */
+  onLost(shards: HeldShard[], why: "lost" | "resigned"): void;
 }
 
 /**
@@ -84,13 +85,16 @@ export class Ownership {
       }
       const names = new Set(acquired.map(shardName));
       // One of ours that had lapsed, and that we have just taken anew, is another epoch of another actor.
-      this.lose(this.held.filter((shard) => names.has(shardName(shard))));
+      this.lose(
+        this.held.filter((shard) => names.has(shardName(shard))),
+        "lost",
+      );
       this.held.push(...acquired);
       if (acquired.length > 0) this.options.onAcquired(acquired);
     }
     const foreign = this.held.find((shard) => ownerOf(shard) !== nodeId);
     if (foreign !== undefined) {
-      this.lose([foreign]);
+      this.lose([foreign], "resigned");
       await resignShards(db, nodeId, [foreign]);
     }
   }
@@ -98,7 +102,7 @@ export class Ownership {
   /** Gives everything back. */
   async resign(): Promise<void> {
     const held = this.held;
-    this.lose(held);
+    this.lose(held, "resigned");
     if (held.length > 0) await resignShards(this.options.db, this.options.nodeId, held);
   }
 
@@ -109,13 +113,16 @@ export class Ownership {
     const standing = new Set((await renewShards(db, nodeId, this.held, leaseMs)).map(shardName));
     this.trustedUntil = askedAt + TRUSTED_PART * leaseMs;
     this.renewAt = askedAt + leaseMs / RENEWALS_PER_LEASE;
-    this.lose(this.held.filter((shard) => !standing.has(shardName(shard))));
+    this.lose(
+      this.held.filter((shard) => !standing.has(shardName(shard))),
+      "lost",
+    );
   }
 
-  private lose(lost: HeldShard[]): void {
+  private lose(lost: HeldShard[], why: "lost" | "resigned"): void {
     if (lost.length === 0) return;
     this.held = this.held.filter((shard) => !lost.includes(shard));
-    this.options.onLost(lost);
+    this.options.onLost(lost, why);
     this.options.log.info({ count: lost.length }, "shards.lost");
   }
 }

@@ -55,6 +55,28 @@ describe("what a shard is told", () => {
   });
 });
 
+describe("what operators are shown of a shard", () => {
+  test("is how much is ready, and the oldest of it that its lane may send; what is refused waits for its project", () => {
+    const { shard, send, answer } = startShard(NOW);
+    expect(shard.backlog(NOW)).toEqual({ readyCount: 0, oldestDueAt: null });
+    const refused = owedOf({ dueAt: NOW - 9_000 });
+    const [young, old] = [
+      owedOf({ projectNo: 2, dueAt: NOW - 10 }),
+      owedOf({ projectNo: 3, dueAt: NOW - 700 }),
+    ];
+    for (const owed of [refused, young, old]) shard.learn(owed, NOW);
+    shard.learn(owedOf({ dueAt: NOW + 5_000 }), NOW);
+    expect(shard.backlog(NOW)).toEqual({ readyCount: 3, oldestDueAt: NOW - 9_000 });
+    send(NOW);
+    expect(shard.backlog(NOW)).toEqual({ readyCount: 0, oldestDueAt: null });
+    answer(refused, { kind: "no_permit", returned: 0 }, NOW);
+    answer(old, { kind: "node_full" }, NOW);
+    expect(shard.backlog(NOW)).toEqual({ readyCount: 2, oldestDueAt: NOW - 700 });
+    shard.learn({ ...old, attempt: 2, dueAt: NOW + 50 }, NOW);
+    expect(shard.backlog(NOW).oldestDueAt).toBeNull();
+  });
+});
+
 describe("answers", () => {
   test("granted and gone are the end of an entry; what is not held any more is ignored", () => {
     const { shard, send, answer } = startShard(NOW);

@@ -266,6 +266,18 @@ export class Shard {
     return count;
   }
 
+  /** How many are ready, and since when the oldest is due that nothing of its own lane's holds back; null if none is. */
+  backlog(now: number): { readyCount: number; oldestDueAt: number | null } {
+    let readyCount = 0;
+    let oldestDueAt: number | null = null;
+    for (const lane of this.lanes.values()) {
+      readyCount += lane.readyCount;
+      const dueAt = lane.isSendable(now) ? lane.nextDueAt : null;
+      if (dueAt !== null && (oldestDueAt === null || dueAt < oldestDueAt)) oldestDueAt = dueAt;
+    }
+    return { readyCount, oldestDueAt };
+  }
+
   private lane(projectNo: ProjectNo, flowClass: FlowClass): Lane {
     const key = laneKey(projectNo, flowClass);
     const known = this.lanes.get(key);

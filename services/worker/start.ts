@@ -4,13 +4,16 @@ import { HOME_REGION } from "../../shared/domain/plan.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
-import type { Metrics } from "../../shared/platform/metrics.ts";
+import { type Metrics, single } from "../../shared/platform/metrics.ts";
 import { repeat } from "../../shared/platform/repeat.ts";
 import type { Database } from "../../shared/store/database.ts";
+import { holdIfRestored } from "../../shared/store/holds.ts";
 import { beatNode, declareNodeDead } from "../../shared/store/nodes.ts";
 import { createShards, type HeldShard } from "../../shared/store/shards.ts";
 import { Dispatcher } from "./dispatch.ts";
 import { buryNodes } from "./duties/burial.ts";
+import { createCellView } from "./duties/cell.ts";
+import { auditPermits } from "./duties/permits.ts";
 import { purgeExpired } from "./duties/purge.ts";
 import { RESCUE_GRACE_MS, rescueAttempts, rescueDeliveries } from "./duties/rescue.ts";
 import { retainRuns } from "./duties/retention.ts";
@@ -50,6 +53,11 @@ const RESCUE_EVERY_MS = 1_000;
 /** Often and little at a time, so that keys go at the pace at which they came. */
 const PURGE_EVERY_MS = 60_000;
 const RETENTION_EVERY_MS = 60_000;
+/** As often as metrics are usually read. */
+const CELL_EVERY_MS = 15_000;
+/** Within the time in which a failover is known by its nodes' beats. */
+const WATCH_EVERY_MS = 60_000;
+const AUDIT_EVERY_MS = 60_000;
 /** However far away the next timer is, so that a clock that was set is noticed. */
 const SLEEP_MS_MAX = 1_000;
 /** The clock is corrected by less than this all the time; more is somebody setting it. */
@@ -64,6 +72,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
   const shards = new Map<string, Shard>();
   const shardOf = (region: Region, shard: number) => shards.get(shardName({ region, shard }));
   const sweeper = new Sweeper(db, clock);
+  showShards(metrics, shards, clock);
   const dispatcher = new Dispatcher((deliveryNodeId, due) =>
     bus.sendDue(deliveryNodeId, { ...due, worker: nodeId }),
   );
@@ -77,6 +86,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     bus,
     clock,
     log,
+    metrics,
     heldOf: (shard) => (ownership.isTrusted ? shardOf(HOME_REGION, shard)?.held : undefined),
     onChange({ look }) {
       if (look) lookSoon();
@@ -92,11 +102,14 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     onAcquired(acquired) {
       for (const held of acquired) shards.set(shardName(held), createShard(held));
       log.info({ count: acquired.length }, "shards.acquired");
+      metrics.leaseChanges.acquired.inc(acquired.length);
+      lookingAtCell.soon();
       sweeping.soon();
       firer.forget();
       lookSoon();
     },
-    onLost(lost) {
+    onLost(lost, why) {
+      metrics.leaseChanges[why].inc(lost.length);
       for (const held of lost) {
         dispatcher.forgetUnanswered(shards.get(shardName(held))?.sentTo() ?? []);
         shards.delete(shardName(held));
@@ -167,11 +180,12 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     pumpSoon();
   }
 
+  const timedSweep = metrics.statement("sweep");
   async function sweep(): Promise<void> {
     const now = clock.now();
     for (const shard of shards.values()) dispatcher.forgetUnanswered(shard.tidy(now));
-    metrics.sweepFound.inc(await sweeper.sweep([...shards.values()]));
-    metrics.shardsOwned.set(shards.size);
+    const swept = [...shards.values()];
+    metrics.sweepFound.inc(await timedSweep(swept.length, () => sweeper.sweep(swept)));
     pumpSoon();
   }
 
@@ -184,7 +198,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     if (!hasDuties()) return;
     const isSettled = performance.now() > askedWellSince + RESCUE_GRACE_MS;
     const overdueMs = (timeoutMs: number) => (isSettled ? timeoutMs + RESCUE_GRACE_MS : NEVER_OVERDUE_MS);
-    const rescue = { bus, log, now: clock.now() };
+    const rescue = { bus, log, metrics, now: clock.now() };
     try {
       await buryNodes(db, options.isProvedDead, log);
       await rescueAttempts(db, { ...rescue, overdueMs: overdueMs(options.attemptTimeoutMs) });
@@ -198,6 +212,15 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
 
   async function purge(): Promise<void> {
     if (hasDuties()) await purgeExpired(db);
+  }
+
+  async function watchDatabase(): Promise<void> {
+    if (await holdIfRestored(db))
+      log.error({}, "this database was restored: nothing is sent until `admin resume`");
+  }
+
+  async function audit(): Promise<void> {
+    if (hasDuties()) await auditPermits(db, log, metrics.permitsMiscounted);
   }
 
   async function retain(): Promise<void> {
@@ -229,6 +252,10 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     looking.soon();
     lookingBack.soon();
   }
+  const cellView = createCellView(db, metrics);
+  // A shard has one owner, so one worker shows the cell.
+  const isShowingCell = () => shardOf(HOME_REGION, 0) !== undefined;
+  const lookingAtCell = repeat("cell", CELL_EVERY_MS, () => cellView.tick(isShowingCell()), log);
   const sweeping = repeat("sweep", SWEEP_EVERY_MS, sweep, log);
   const refilling = repeat("refill", Number.POSITIVE_INFINITY, () => sweeper.refill().then(pumpSoon), log);
   const loops = [
@@ -237,8 +264,11 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     repeat("rescue", RESCUE_EVERY_MS, rescue, log),
     repeat("purge", PURGE_EVERY_MS, purge, log),
     repeat("retention", RETENTION_EVERY_MS, retain, log),
+    repeat("database", WATCH_EVERY_MS, watchDatabase, log),
+    repeat("permits", AUDIT_EVERY_MS, audit, log),
     looking,
     lookingBack,
+    lookingAtCell,
     sweeping,
     refilling,
   ];
@@ -254,4 +284,21 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
       await declareNodeDead(db, nodeId);
     },
   };
+}
+
+/** Read from the shards' memory: Postgres is not asked, and may hold more than they remember. */
+function showShards(metrics: Metrics, shards: ReadonlyMap<string, Shard>, clock: Clock): void {
+  metrics.shardsOwned.follow(() => single(shards.size));
+  const read = (figureOf: (shard: Shard, now: number) => number) =>
+    function* () {
+      const now = clock.now();
+      for (const shard of shards.values()) {
+        const { region, shard: no } = shard.held;
+        yield { labels: { region, shard: String(no) }, value: figureOf(shard, now) };
+      }
+    };
+  metrics.shardReady.follow(read((shard, now) => shard.backlog(now).readyCount));
+  metrics.shardOldestDueSeconds.follow(
+    read((shard, now) => Math.max(0, now - (shard.backlog(now).oldestDueAt ?? now)) / 1_000),
+  );
 }

@@ -7,7 +7,6 @@ import {
   type DeliveryAttempt,
   type DeliveryOutcome,
   judgeDelivery,
-  type SettledDelivery,
   settleDelivery,
   unsentDelivery,
 } from "./delivery.ts";
@@ -29,13 +28,18 @@ function judge(status: number, rest: Partial<Answer> = {}): DeliveryOutcome {
   );
 }
 
+type Told = { status: "succeeded" | "failed" } | { status: "pending"; dueAt: number };
+
+/** What follows from the attempt of that number, before which each wait was used; how many are then used, apart. */
 function settle(
-  attempt: Partial<DeliveryAttempt>,
+  { number = 1, ...attempt }: Partial<DeliveryAttempt> & { number?: number },
   outcome: DeliveryOutcome,
   { random = 0.5, scale = 1, at = now }: { random?: number; scale?: number; at?: number } = {},
-): SettledDelivery {
-  const whole = { number: 1, startedAt: now, firstStartedAt: now, byHand: false, ...attempt };
-  return settleDelivery(whole, outcome, { now: at, random: () => random, scale });
+): Told {
+  const whole = { waits: number - 1, startedAt: now, firstStartedAt: now, byHand: false, ...attempt };
+  const settled = settleDelivery(whole, outcome, { now: at, random: () => random, scale });
+  if (settled.status !== "pending") return settled;
+  return { status: settled.status, dueAt: settled.dueAt };
 }
 
 describe("what an attempt of a delivery came to", () => {
@@ -163,6 +167,14 @@ describe("what follows from an attempt of a delivery", () => {
     expect(settle({ byHand: true }, brokenOffDelivery(INTERRUPTED_ERROR))).toEqual({ status: "failed" });
   });
 
+  test("uses up the wait that follows it, unless the next attempt comes at once", () => {
+    const attempt = { waits: 2, startedAt: now, firstStartedAt: now, byHand: false };
+    const chance = { now, random: () => 0.5, scale: 1 };
+    expect(settleDelivery(attempt, failed, chance)).toMatchObject({ waits: 3 });
+    expect(settleDelivery({ ...attempt, waits: 7 }, failed, chance)).toMatchObject({ waits: 7 });
+    expect(settleDelivery(attempt, brokenOffDelivery(INTERRUPTED_ERROR), chance)).toMatchObject({ waits: 2 });
+  });
+
   test("that we broke off ourselves is another one at once, until the 48 h are over", () => {
     const broken = brokenOffDelivery(INTERRUPTED_ERROR);
     expect(settle({ number: 5 }, broken)).toEqual({ status: "pending", dueAt: now });
@@ -206,7 +218,7 @@ describe("what follows from an attempt of a delivery", () => {
   });
 });
 
-function dueAtOf(settled: SettledDelivery): number {
+function dueAtOf(settled: Told): number {
   if (settled.status !== "pending") throw new Error(`nothing follows: ${settled.status}`);
   return settled.dueAt;
 }

@@ -56,8 +56,8 @@ export function unsentDelivery(error: string): DeliveryOutcome {
 
 /** An attempt that has ended. Instants are milliseconds since 1970. */
 export interface DeliveryAttempt {
-  /** From 1. */
-  number: number;
+  /** How many of the waits were used before it: none by an attempt that followed at once. */
+  waits: number;
   startedAt: number;
   /** When the first attempt of this delivery began. */
   firstStartedAt: number;
@@ -68,7 +68,7 @@ export interface DeliveryAttempt {
 export type SettledDelivery =
   | { status: "succeeded" }
   | { status: "failed" }
-  | { status: "pending"; dueAt: number };
+  | { status: "pending"; dueAt: number; waits: number };
 
 /** What follows from an attempt. `scale` multiplies every wait and the whole window, for trials. */
 export function settleDelivery(
@@ -80,9 +80,10 @@ export function settleDelivery(
   // Rows keep whole milliseconds of it. Rounded down, the last attempt could begin too early to be known as the last.
   const lastAt = Math.ceil(attempt.firstStartedAt + DELIVERY_WINDOW_SECONDS * 1_000 * scale);
   if (outcome.retry === "never" || attempt.byHand || attempt.startedAt >= lastAt) return { status: "failed" };
-  if (outcome.retry === "at_once") return { status: "pending", dueAt: now };
-  const waitSeconds = DELIVERY_WAITS_SECONDS[attempt.number - 1];
-  if (waitSeconds === undefined) return { status: "pending", dueAt: lastAt };
+  if (outcome.retry === "at_once") return { status: "pending", dueAt: now, waits: attempt.waits };
+  const waitSeconds = DELIVERY_WAITS_SECONDS[attempt.waits];
+  if (waitSeconds === undefined) return { status: "pending", dueAt: lastAt, waits: attempt.waits };
   const jitter = 1 + DELIVERY_JITTER * (2 * random() - 1);
-  return { status: "pending", dueAt: Math.min(now + waitSeconds * 1_000 * scale * jitter, lastAt) };
+  const dueAt = Math.min(now + waitSeconds * 1_000 * scale * jitter, lastAt);
+  return { status: "pending", dueAt, waits: attempt.waits + 1 };
 }

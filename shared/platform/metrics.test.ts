@@ -1,29 +1,35 @@
 import { describe, expect, test } from "bun:test";
-import { zeroCounts } from "../bus/bus.ts";
-import { createMetrics } from "./metrics.ts";
+import { byLabel, createMetrics } from "./metrics.ts";
 
 describe("the metrics", () => {
   test("tell what was counted, by label where there is one", async () => {
     const metrics = createMetrics();
-    metrics.jobsCreated.inc(3);
+    metrics.jobsCreated.of({ origin: "api" }).inc(3);
     metrics.attemptsSettled.timed_out.inc();
-    metrics.latenessSeconds.observe(0.0015);
-    metrics.shardsOwned.set(7);
+    metrics.lateness("jobs")("us-east", 1.5);
     const { text, contentType } = await metrics.page();
     expect(contentType).toStartWith("text/plain");
-    expect(text).toContain("\njobwheel_jobs_created_total 3\n");
+    expect(text).toContain('\njobwheel_jobs_created_total{origin="api"} 3\n');
     expect(text).toContain('jobwheel_attempts_settled_total{outcome="timed_out"} 1\n');
     expect(text).toContain('jobwheel_attempts_settled_total{outcome="failed"} 0\n');
-    expect(text).toContain('jobwheel_lateness_seconds_bucket{le="0.001"} 0\n');
-    expect(text).toContain('jobwheel_lateness_seconds_bucket{le="0.002"} 1\n');
-    expect(text).toContain("jobwheel_shards_owned 7\n");
+    expect(text).toContain('jobwheel_lateness_seconds_bucket{kind="jobs",region="us-east",le="0.001"} 0\n');
+    expect(text).toContain('jobwheel_lateness_seconds_bucket{kind="jobs",region="us-east",le="0.002"} 1\n');
+    expect(text).not.toContain('lateness_seconds_count{kind="webhooks"');
+  });
+
+  test("never take from a sum what a clock that was behind makes early", async () => {
+    const metrics = createMetrics();
+    metrics.lateness("webhooks")("eu-central", -3);
+    const place = '{kind="webhooks",region="eu-central"}';
+    const { text } = await metrics.page();
+    expect(text).toContain(`jobwheel_lateness_seconds_sum${place} 0\n`);
+    expect(text).toContain(`jobwheel_lateness_seconds_count${place} 1\n`);
   });
 
   test("read the bus's counts anew each time", async () => {
     const metrics = createMetrics();
-    const counts = zeroCounts();
-    counts.dropped = 1;
-    metrics.showBus(() => counts);
+    const counts = { dropped: 1, malformed: 0 };
+    metrics.busFaults.follow(() => byLabel("kind", counts));
     expect((await metrics.page()).text).toContain('jobwheel_bus_faults_total{kind="dropped"} 1\n');
     counts.dropped = 5;
     const { text } = await metrics.page();
@@ -31,10 +37,39 @@ describe("the metrics", () => {
     expect(text).toContain('jobwheel_bus_faults_total{kind="malformed"} 0\n');
   });
 
+  test("of a statement that failed have its time and its rows too, and its error goes on", async () => {
+    const metrics = createMetrics();
+    const run = metrics.statement("claim_jobs");
+    expect(await run(7, async () => "answer")).toBe("answer");
+    expect(run(2, () => Promise.reject(new Error("lost")))).rejects.toThrow("lost");
+    await Promise.resolve();
+    const { text } = await metrics.page();
+    expect(text).toContain('jobwheel_statement_rows_sum{statement="claim_jobs"} 9\n');
+    expect(text).toContain('jobwheel_statement_seconds_count{statement="claim_jobs"} 2\n');
+    expect(text).toMatch(/jobwheel_statement_seconds_sum\{statement="claim_jobs"} \d/);
+  });
+
   test("of two in one process know nothing of each other", async () => {
     const [one, other] = [createMetrics(), createMetrics()];
-    one.jobsCreated.inc();
-    expect((await other.page()).text).toContain("jobwheel_jobs_created_total 0\n");
+    one.webhooksDisabled.inc();
+    expect((await other.page()).text).toContain("jobwheel_webhooks_disabled_total 0\n");
+  });
+
+  test("tell of an event loop that was held up", async () => {
+    const metrics = createMetrics();
+    // A first look at the loop has to have been taken before it is held up.
+    const longestSeconds = async () =>
+      Number(/^nodejs_eventloop_lag_max_seconds (\S+)$/m.exec((await metrics.page()).text)?.[1]);
+    while (!((await longestSeconds()) > 0)) await Bun.sleep(10);
+    const until = performance.now() + 200;
+    while (performance.now() < until);
+    let longest = 0;
+    const giveUpAt = performance.now() + 5_000;
+    while (longest < 0.15 && performance.now() < giveUpAt) {
+      await Bun.sleep(10);
+      longest = await longestSeconds();
+    }
+    expect(longest).toBeWithin(0.15, 2);
   });
 
   test("are ours, or the usual ones of a process as far as Bun gives them a meaning", async () => {
@@ -43,7 +78,8 @@ describe("the metrics", () => {
     expect(names).toContain("process_cpu_seconds_total");
     expect(names).toContain("process_resident_memory_bytes");
     expect(names).toContain("nodejs_eventloop_lag_p99_seconds");
-    expect(names.filter((name) => /active|heap_space|version/.test(name))).toEqual([]);
+    expect(names.filter((name) => /active|heap_space|version|lag_mean/.test(name))).toEqual([]);
     expect(names.filter((name) => !/^(jobwheel|process|nodejs)_/.test(name))).toEqual([]);
+    expect(new Set(names).size).toBe(names.length);
   });
 });

@@ -1,50 +1,61 @@
-import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
+import { collectDefaultMetrics, Registry } from "prom-client";
+import type { FlowKind } from "../domain/flow-class.ts";
+import { REGIONS, type Region } from "../domain/scope.ts";
+import { type Count, Families, type Followed, type Members, type Spread } from "./families.ts";
 
-/** Something that only ever happens more often. */
-export interface Count {
-  inc(by?: number): void;
-}
+/** The statements on the way of a job. */
+export type Statement =
+  | "create_jobs"
+  | "claim_jobs"
+  | "claim_webhooks"
+  | "settle_jobs"
+  | "settle_webhooks"
+  | "fire_schedules"
+  | "sweep";
 
-/** Something that goes up and down. */
-export interface Level {
-  set(value: number): void;
-}
-
-/** Something of which the distribution matters. */
-export interface Spread {
-  observe(value: number): void;
-}
-
-/** What one process tells of itself. A service leaves what it does not do at zero. */
+/** What one process tells of itself; deploy/METRICS.md lists it. A service leaves what it does not do at zero, or without values. */
 export interface Metrics {
-  jobsCreated: Count;
+  requests: Members<"operation" | "status", Count>;
+  requestSeconds: Members<"operation", Spread>;
+  refusals: Members<"code", Count>;
+  jobsCreated: Members<"origin", Count>;
+  /** For attempts of one kind: takes by how much one of a region was late, in milliseconds. */
+  lateness(kind: FlowKind): (region: Region, ms: number) => void;
   attemptsSettled: Record<"succeeded" | "failed" | "timed_out", Count>;
   /** Attempts of deliveries to webhook endpoints. */
   deliveriesSettled: Record<"succeeded" | "failed" | "timed_out", Count>;
-  /** From when an attempt was due until it was claimed. */
-  latenessSeconds: Spread;
-  /** Attempts asked for in one claim statement. */
-  claimBatchSize: Spread;
-  /** Attempts settled in one settle statement. */
-  settleBatchSize: Spread;
-  /** Due work that only the sweep found, so that a hint about it was lost or late. */
+  attemptsRescued: Record<FlowKind, Count>;
+  webhooksDisabled: Count;
+  attemptsInFlight: Followed<never>;
+  /** Runs a statement for so many rows, with its time, also if it fails. What goes through here is shown from then on. */
+  statement(name: Statement): <Result>(rowCount: number, run: () => Promise<Result>) => Promise<Result>;
   sweepFound: Count;
-  shardsOwned: Level;
-  attemptsInFlight: Level;
-  /** Shows the bus's counts, by kind, as they are at the moment of each reading. */
-  showBus<Kind extends string>(readCounts: () => Readonly<Record<Kind, number>>): void;
+  leaseChanges: Record<"acquired" | "lost" | "resigned", Count>;
+  shardsOwned: Followed<never>;
+  shardReady: Followed<"region" | "shard">;
+  shardOldestDueSeconds: Followed<"region" | "shard">;
+  permitsInUse: Followed<"kind" | "environment">;
+  permitsMiscounted: Count;
+  webhookDeliveriesDue: Followed<never>;
+  nodes: Followed<"kind" | "state">;
+  postgresConnections: Followed<"state">;
+  statementErrors: Followed<"kind">;
+  busFaults: Followed<"kind">;
   /** Everything in Prometheus' text format. */
   page(): Promise<{ text: string; contentType: string }>;
 }
 
-const PREFIX = "jobwheel_";
 /** Fine about the goals of 3 and 10 ms, coarse up to what an outage makes of it. */
-const LATENESS_BUCKETS_SECONDS = [
+const LATENESS_BOUNDS_SECONDS = [
   0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900,
 ];
-const BATCH_BUCKETS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000];
+/** To beyond the 2 s within which an outage is answered, and to a body that takes all the time it has. */
+const REQUEST_BOUNDS_SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 40];
+/** To beyond a statement's timeout. */
+const STATEMENT_BOUNDS_SECONDS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 10];
+const ROWS_BOUNDS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000];
 
-/** Of the usual metrics of a process, those to which Bun gives no meaning. */
+/** Of the usual metrics of a process, those to which Bun gives no meaning, or not always. */
 const MEANINGLESS_ON_BUN = [
   "nodejs_active_resources",
   "nodejs_active_resources_total",
@@ -57,6 +68,10 @@ const MEANINGLESS_ON_BUN = [
   "nodejs_heap_space_size_available_bytes",
   "nodejs_version_info",
   "nodejs_gc_duration_seconds",
+  // While nothing was recorded these are not a number, or 292 years.
+  "nodejs_eventloop_lag_min_seconds",
+  "nodejs_eventloop_lag_mean_seconds",
+  "nodejs_eventloop_lag_stddev_seconds",
   // Of virtual memory Bun reserves gigabytes that it never touches.
   "process_virtual_memory_bytes",
   "process_heap_bytes",
@@ -65,60 +80,136 @@ const MEANINGLESS_ON_BUN = [
 /** A registry of its own, so that a process can hold several, as tests do. */
 export function createMetrics(): Metrics {
   const registry = new Registry();
-  const registers = [registry];
   collectDefaultMetrics({ register: registry });
   for (const name of MEANINGLESS_ON_BUN) registry.removeSingleMetric(name);
 
-  const count = (name: string, help: string) => new Counter({ name: PREFIX + name, help, registers });
-  const level = (name: string, help: string) => new Gauge({ name: PREFIX + name, help, registers });
-  const spread = (name: string, help: string, buckets: number[]) =>
-    new Histogram({ name: PREFIX + name, help, buckets, registers });
-
-  // Looked up once, since to find a label's counter costs more than to count; and shown from the start, since a
-  // rate over a series that appears with its first event misses that event.
+  const families = new Families("jobwheel_");
+  const count = (name: string, help: string) => families.counts(name, help).of({});
   const outcomes = (name: string, help: string) => {
-    const settled = new Counter({ name: PREFIX + name, help, labelNames: ["outcome"], registers });
-    const outcome = (kind: string) => {
-      const counter = settled.labels(kind);
-      counter.inc(0);
-      return counter;
-    };
+    const settled = families.counts<"outcome">(name, help);
     return {
-      succeeded: outcome("succeeded"),
-      failed: outcome("failed"),
-      timed_out: outcome("timed_out"),
+      succeeded: settled.of({ outcome: "succeeded" }),
+      failed: settled.of({ outcome: "failed" }),
+      timed_out: settled.of({ outcome: "timed_out" }),
     };
   };
+  const rescued = families.counts<"kind">(
+    "attempts_rescued_total",
+    "Attempts that their node did not settle, because it is dead or they had outlived their deadline.",
+  );
+  const leases = families.counts<"change">(
+    "lease_changes_total",
+    "Shards whose lease this worker acquired, lost against its will, or resigned.",
+  );
+  const latenessSeconds = families.spreads<"kind" | "region">(
+    "lateness_seconds",
+    "From when an attempt was due until its request was handed to the HTTP client.",
+    LATENESS_BOUNDS_SECONDS,
+  );
+  const statementSeconds = families.spreads<"statement">(
+    "statement_seconds",
+    "From sending a statement on the way of a job until its answer, failures included.",
+    STATEMENT_BOUNDS_SECONDS,
+  );
+  const statementRows = families.spreads<"statement">(
+    "statement_rows",
+    "What one such statement is about: jobs, attempts, deliveries, schedules, shards.",
+    ROWS_BOUNDS,
+  );
 
   return {
-    jobsCreated: count("jobs_created_total", "Jobs accepted over the API."),
+    requests: families.counts("requests_total", "Requests to the API that were answered."),
+    requestSeconds: families.spreads(
+      "request_seconds",
+      "From a request's head until its answer, the receipt of its body included.",
+      REQUEST_BOUNDS_SECONDS,
+    ),
+    refusals: families.counts("refusals_total", "Requests to the API that were refused, by error code."),
+    jobsCreated: families.counts(
+      "jobs_created_total",
+      "Jobs committed, one by one and in batches over the API, and by schedules.",
+    ),
+    lateness(kind) {
+      const members = new Map(REGIONS.map((region) => [region, latenessSeconds.of({ kind, region })]));
+      // Two clocks that follow the database's differ by as much as their measurements err.
+      return (region, ms) => members.get(region)?.observe(Math.max(0, ms) / 1_000);
+    },
     attemptsSettled: outcomes("attempts_settled_total", "Attempts of jobs that ended, by outcome."),
     deliveriesSettled: outcomes(
       "deliveries_settled_total",
       "Attempts of webhook deliveries that ended, by outcome.",
     ),
-    latenessSeconds: spread(
-      "lateness_seconds",
-      "From when an attempt was due until it was claimed.",
-      LATENESS_BUCKETS_SECONDS,
+    attemptsRescued: { jobs: rescued.of({ kind: "jobs" }), webhooks: rescued.of({ kind: "webhooks" }) },
+    webhooksDisabled: count("webhooks_disabled_total", "Endpoints disabled since everything to them failed."),
+    attemptsInFlight: families.levels(
+      "attempts_in_flight",
+      "Attempts of jobs and deliveries in hand, from before their claim until they are settled.",
     ),
-    claimBatchSize: spread("claim_batch_size", "Attempts asked for in one claim statement.", BATCH_BUCKETS),
-    settleBatchSize: spread("settle_batch_size", "Attempts settled in one statement.", BATCH_BUCKETS),
-    sweepFound: count("sweep_found_total", "Due work that only the sweep found, not a hint."),
-    shardsOwned: level("shards_owned", "Shards whose lease this process holds."),
-    attemptsInFlight: level("attempts_in_flight", "Attempts that are on the wire."),
-    showBus(readCounts) {
-      new Counter({
-        name: `${PREFIX}bus_faults_total`,
-        help: "What went wrong on the bus since it was opened, by kind.",
-        labelNames: ["kind"],
-        registers,
-        collect() {
-          this.reset();
-          for (const [kind, value] of Object.entries<number>(readCounts())) this.inc({ kind }, value);
-        },
-      });
+    statement(name) {
+      const [seconds, rows] = [
+        statementSeconds.of({ statement: name }),
+        statementRows.of({ statement: name }),
+      ];
+      return async (rowCount, run) => {
+        rows.observe(rowCount);
+        const sentAt = performance.now();
+        try {
+          return await run();
+        } finally {
+          seconds.observe((performance.now() - sentAt) / 1_000);
+        }
+      };
     },
-    page: async () => ({ text: await registry.metrics(), contentType: registry.contentType }),
+    sweepFound: count(
+      "sweep_found_total",
+      "Owed attempts that only a sweep found: scheduled beyond the horizon, or hinted at by a message that was lost or late.",
+    ),
+    leaseChanges: {
+      acquired: leases.of({ change: "acquired" }),
+      lost: leases.of({ change: "lost" }),
+      resigned: leases.of({ change: "resigned" }),
+    },
+    shardsOwned: families.levels("shards_owned", "Shards whose lease this worker holds."),
+    shardReady: families.levels(
+      "shard_ready_attempts",
+      "Due attempts that a shard remembers and has not handed to delivery.",
+    ),
+    shardOldestDueSeconds: families.levels(
+      "shard_oldest_due_seconds",
+      "For how long the oldest attempt of a shard has been due that nothing of its project's holds back; 0 if there is none.",
+    ),
+    permitsInUse: families.levels("permits_in_use", "Permits in use over all projects of the cell."),
+    permitsMiscounted: count(
+      "permits_miscounted_total",
+      "Projects that an audit found with more or fewer permits in use than attempts on the wire; each is a bug.",
+    ),
+    webhookDeliveriesDue: families.levels(
+      "webhook_deliveries_due",
+      "Webhook deliveries of the cell that are due and not on the wire, up to 1,000 of each lane.",
+    ),
+    nodes: families.levels("nodes", "Nodes of the cell that are not dead: alive, or silent for 5 s."),
+    postgresConnections: families.levels("postgres_connections", "Connections of this process's pool."),
+    statementErrors: families.followedCounts(
+      "statement_errors_total",
+      "Statements without an answer, Postgres being out of reach or unable, and statements that it refused.",
+    ),
+    busFaults: families.followedCounts(
+      "bus_faults_total",
+      "What went wrong on the bus since it was opened, by kind.",
+    ),
+    page: async () => ({
+      text: families.text() + (await registry.metrics()),
+      contentType: registry.contentType,
+    }),
   };
 }
+
+/** The values of a metric with one label, from an object whose names are the label's. */
+export function* byLabel<Name extends string>(label: Name, values: Readonly<Record<string, number>>) {
+  for (const [name, value] of Object.entries(values)) {
+    yield { labels: { [label]: name } as Record<Name, string>, value };
+  }
+}
+
+/** The value of a metric without labels. */
+export const single = (value: number) => [{ labels: {}, value }];

@@ -20,7 +20,7 @@ describe("the door for operators", () => {
     expect((await call("/healthz")).status).toBe(200);
     const page = await call("/metrics");
     expect(page.headers.get("content-type")).toStartWith("text/plain");
-    expect(await page.text()).toContain("jobwheel_jobs_created_total 0");
+    expect(await page.text()).toContain("\njobwheel_webhooks_disabled_total 0\n");
   });
 
   test("says whether the process serves, anew for each question, and stays alive when it does not", async () => {

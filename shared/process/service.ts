@@ -4,12 +4,19 @@ import { ownAddressOf, type TargetRules } from "../domain/target.ts";
 import { type Clock, startClock } from "../platform/clock.ts";
 import { type Config, ConfigError, readConfig } from "../platform/config.ts";
 import { createLog, type Log } from "../platform/log.ts";
-import { createMetrics, type Metrics } from "../platform/metrics.ts";
+import { byLabel, createMetrics, type Metrics } from "../platform/metrics.ts";
 import { startOps } from "../platform/ops.ts";
 import { describeThisProcess, isProvedDead } from "../platform/process-identity.ts";
 import { handleSignals, type Shutdown } from "../platform/shutdown.ts";
-import { askTime, checkPrepared, type Database, openDatabase, StoreUnavailable } from "../store/database.ts";
-import { holdIfRestored } from "../store/holds.ts";
+import {
+  askTime,
+  checkPrepared,
+  type Database,
+  openDatabase,
+  type PooledDatabase,
+  StoreUnavailable,
+} from "../store/database.ts";
+import { holdIfRestored, listHeldRegions } from "../store/holds.ts";
 import { joinCell } from "../store/membership.ts";
 import type { NodeKind } from "../store/nodes.ts";
 
@@ -63,7 +70,7 @@ export async function runService<S extends "gateway" | "worker" | "delivery">(
   });
   const clock = await waitForDatabase(db, log);
   const bus = await openBus(config.natsUrl as string, log);
-  metrics.showBus(() => ({ ...bus.counts }));
+  showStores(metrics, { db, bus });
   if (config.allowInsecureTargets && service !== "worker") warnOfInsecureTargets(log);
   const running = await start(config, { db, bus, clock, log, metrics, shutdown });
   isStarted = true;
@@ -71,6 +78,16 @@ export async function runService<S extends "gateway" | "worker" | "delivery">(
   addCommonStops(shutdown, { db, bus, clock });
   shutdown.add("ops", () => ops.stop());
   log.info({ opsPort: ops.port }, "started");
+}
+
+/** Shows operators how the ways to Postgres and to NATS fare. */
+export function showStores(
+  metrics: Metrics,
+  { db, bus }: { db: PooledDatabase; bus: Pick<Bus, "counts"> },
+): void {
+  metrics.postgresConnections.follow(() => byLabel("state", db.connections()));
+  metrics.statementErrors.follow(() => byLabel("kind", db.errors));
+  metrics.busFaults.follow(() => byLabel("kind", { ...bus.counts }));
 }
 
 /** Answers once Postgres can be asked and is prepared; throws if it is not. */
@@ -100,6 +117,8 @@ export function addCommonStops(
 export async function checkRestored({ db, log }: Pick<Parts, "db" | "log">): Promise<void> {
   if (await holdIfRestored(db))
     log.error({}, "this database was restored: nothing is sent until `admin resume`");
+  const regions = (await listHeldRegions(db)).map(({ region }) => region);
+  if (regions.length > 0) log.warn({ regions }, "regions.held");
 }
 
 /** Joins the cell as a worker or a delivery node. */

@@ -48,3 +48,32 @@ describe("a transaction", () => {
     expect(await nameOf()).toEqual([{ name: "x" }]);
   });
 });
+
+describe("what operators are shown of a database", () => {
+  test("is how its connections are used, and its errors by whether Postgres could be asked", async () => {
+    const log = createLog({ name: "test", level: "silent" });
+    const db = openDatabase(store.url, { connections: 1, log });
+    expect(db.connections()).toEqual({ busy: 0, idle: 0, waiting: 0 });
+    const held = Promise.withResolvers<void>();
+    const holding = db.transact(async (tx) => {
+      await tx.run("pid", PID, []);
+      await held.promise;
+    });
+    const second = db.run("pid", PID, []);
+    expect(db.connections()).toEqual({ busy: 1, idle: 0, waiting: 1 });
+    held.resolve();
+    await Promise.all([holding, second]);
+    expect(db.connections()).toEqual({ busy: 0, idle: 1, waiting: 0 });
+
+    await expect(db.run("nonsense", "SELECT nothing", [])).rejects.toThrow();
+    const add = "INSERT INTO nodes (kind, name, regions, process) VALUES ('worker', 'twice', '{}', 'test')";
+    await db.run("add", add, []);
+    await expect(db.run("add", add, [])).rejects.toThrow("nodes_living_name");
+    const refusal = new Error("no statement's fault");
+    await expect(db.transact(() => Promise.reject(refusal))).rejects.toBe(refusal);
+    expect(db.errors).toEqual({ unavailable: 0, refused: 1 });
+    await expect(db.run("end", "SELECT pg_terminate_backend(pg_backend_pid())", [])).rejects.toThrow();
+    expect(db.errors).toEqual({ unavailable: 1, refused: 1 });
+    await db.close();
+  });
+});

@@ -22,6 +22,13 @@ export interface Database {
 /** Where the statements of one transaction run. */
 export type Transaction = Pick<Database, "drizzle" | "run">;
 
+/** A database with a pool of this process's own, and what operators are shown of it. */
+export interface PooledDatabase extends Database {
+  connections(): Record<"busy" | "idle" | "waiting", number>;
+  /** Statements without an answer, and statements that were refused for what they say, so far. */
+  errors: Readonly<Record<"unavailable" | "refused", number>>;
+}
+
 /** How often a statement that met a row on its way to another partition is made. */
 const TRIES_MAX = 5;
 
@@ -60,7 +67,7 @@ export const SESSION_SETTINGS: Record<string, string> = {
 export function openDatabase(
   url: string,
   options: { connections: number; log: Log; answerTimeoutMs?: number },
-): Database {
+): PooledDatabase {
   const pool = new pg.Pool({
     connectionString: url,
     max: options.connections,
@@ -73,7 +80,19 @@ export function openDatabase(
   // The pool listens to idle connections only. One that is lost within a transaction fails its statement as well, and an
   // error that nobody listens to would end the process.
   pool.on("connect", (client) => client.on("error", () => undefined));
+  const errors = { unavailable: 0, refused: 0 };
+  const countError = (error: unknown) => {
+    if (isDatabaseFault(error)) errors.unavailable++;
+    // What a unique key refuses is an answer: a name is taken.
+    else if (error instanceof pg.DatabaseError && error.code !== "23505") errors.refused++;
+  };
   return {
+    errors,
+    connections: () => ({
+      busy: pool.totalCount - pool.idleCount,
+      idle: pool.idleCount,
+      waiting: pool.waitingCount,
+    }),
     drizzle: drizzle(pool, { schema }),
     async run(name, text, values) {
       for (let attempt = 1; ; attempt++) {
@@ -81,6 +100,7 @@ export function openDatabase(
           return (await pool.query({ name, text, values })).rows;
         } catch (error) {
           if (isMovedRow(error) && attempt < TRIES_MAX) continue;
+          countError(error);
           throw isDatabaseFault(error) ? new StoreUnavailable(describe(error), { cause: error }) : error;
         }
       }
@@ -98,6 +118,7 @@ export function openDatabase(
         client.release();
         return result;
       } catch (error) {
+        countError(error);
         const isClean = await client.query("ROLLBACK").then(
           () => true,
           () => false,

@@ -5,7 +5,7 @@ import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
 import type { EndpointStatus, EventType, RetriableDelivery } from "../domain/webhook.ts";
 import { type KeyCause, recordChange } from "./audit.ts";
 import { environmentCode, eventTypeCode, eventTypesOf, regionCode, runStatusCode } from "./codes.ts";
-import { type Database, StoreUnavailable, type Transaction } from "./database.ts";
+import { type Database, StoreUnavailable } from "./database.ts";
 import {
   type DeliveryRow,
   ENDED_COLUMNS,
@@ -15,7 +15,7 @@ import {
   TOLD_COLUMNS,
   type ToldRow,
 } from "./delivery-log.ts";
-import { type KeyToTake, keepAnswer } from "./idempotency.ts";
+import { type KeyToTake, keepAnswer, takeKeyFrom } from "./idempotency.ts";
 import { webhooks } from "./schema.ts";
 
 /**
@@ -48,63 +48,40 @@ export async function retryDelivery(
   key: KeyToAnswer | null,
 ): Promise<RetriedDelivery> {
   if (idTimeMs(id) < scope.sinceAt) return { kind: "not_found" };
+  const place = [scope.projectNo, environmentCode(scope.environment), idToUuid(webhookId), idToUuid(id)];
   for (let look = 0; look < LOOKS_MAX; look++) {
-    const retried = await db
-      .transact((tx) => tryRetry(tx, scope, { webhookId, id }, decide, cause, key))
-      .catch(moved);
-    if (retried !== "moved") return retried;
+    const endpoint = await lookAt(db, scope, webhookId);
+    if (endpoint === null) return { kind: "not_found" };
+    const [row] = await db.run<ToldRow & { shard: number | null }>("find_delivery", FIND, place);
+    if (row === undefined) return { kind: "not_found" };
+    const found = readDelivery(row, webhookId);
+    const { status, attemptCount } = { status: found.status, attemptCount: row.attempt_count };
+    const retry = decide({ status, attemptCount, isInProgress: row.running_since !== null }, endpoint.status);
+    const delivery: DeliveryRow = { ...found, status: "pending", nextAttemptAt: endpoint.at };
+    const [made] = await db.run<{ outcome: "retried" | "key_taken" }>("retry_delivery", RETRY, [
+      ...place,
+      endpoint.generation,
+      retry === "reopened",
+      new Date(endpoint.at).toISOString(),
+      attemptCount,
+      key?.digest ?? null,
+      key?.requestHash ?? null,
+      key?.answerOf(delivery) ?? null,
+      idToUuid(cause.requestId),
+      cause.keyNo,
+      id,
+      webhookId,
+    ]);
+    if (made?.outcome === "key_taken") return { kind: "key_taken" };
+    if (made?.outcome === "retried") {
+      return { kind: "retried", delivery, attempt: attemptCount + 1, shard: row.shard };
+    }
   }
   throw new StoreUnavailable(`delivery ${id} moved ${LOOKS_MAX} times while it was being retried`);
 }
 
 /** A delivery that is being claimed, settled or ended is another one a moment later. */
 const LOOKS_MAX = 10;
-
-class Moved extends Error {}
-
-function moved(error: unknown): "moved" {
-  if (error instanceof Moved) return "moved";
-  throw error;
-}
-
-async function tryRetry(
-  tx: Transaction,
-  scope: Scope,
-  { webhookId, id }: { webhookId: string; id: string },
-  decide: (delivery: RetriableDelivery, endpoint: EndpointStatus) => "hastened" | "reopened",
-  cause: KeyCause,
-  key: KeyToAnswer | null,
-): Promise<RetriedDelivery> {
-  const endpoint = await lookAt(tx, scope, webhookId);
-  if (endpoint === null) return { kind: "not_found" };
-  const place = [scope.projectNo, environmentCode(scope.environment), idToUuid(webhookId), idToUuid(id)];
-  const [row] = await tx.run<ToldRow & { shard: number | null }>("find_delivery", FIND, place);
-  if (row === undefined) return { kind: "not_found" };
-  const found = readDelivery(row, webhookId);
-  const { status, attemptCount } = { status: found.status, attemptCount: row.attempt_count };
-  const retry = decide({ status, attemptCount, isInProgress: row.running_since !== null }, endpoint.status);
-  const delivery: DeliveryRow = { ...found, status: "pending", nextAttemptAt: endpoint.at };
-  if (key !== null && !(await keepAnswer(tx, scope, key, key.answerOf(delivery))))
-    return { kind: "key_taken" };
-  await recordChange(tx.drizzle, cause, {
-    projectNo: scope.projectNo,
-    environment: scope.environment,
-    action: "delivery.retry",
-    subject: id,
-    detail: { webhook_id: webhookId },
-  });
-  const now = new Date(endpoint.at).toISOString();
-  const made = await tx.run("retry_delivery", RETRY, [
-    ...place,
-    endpoint.generation,
-    retry === "reopened",
-    now,
-    attemptCount,
-  ]);
-  // Thrown, so that the key and the audit's entry are taken back.
-  if (made.length === 0) throw new Moved();
-  return { kind: "retried", delivery, attempt: attemptCount + 1, shard: row.shard };
-}
 
 const FIND = `
 WITH d AS MATERIALIZED (
@@ -120,26 +97,50 @@ SELECT ${TOLD_COLUMNS}, l.shard
   FROM d${TOLD}
   LEFT JOIN lanes l ON l.project_no = $1 AND l.region = d.region AND l.environment = $2`;
 
-// Only of the delivery as it was found: not on the wire, and with no attempt more.
+// Only of the delivery as it was found: not on the wire, and with no attempt more. The wait that a hastened attempt did not
+// wait for is its own again. due_at is what is answered, the clock a look before this statement: should more than the
+// sweep's lag lie between them, and the command be lost, the minute's look at everything finds it.
 const RETRY = `
-WITH owed AS (
-  UPDATE open_deliveries SET due_at = $7::timestamptz, generation = $5, by_hand = by_hand OR $6::boolean
+WITH open AS MATERIALIZED (
+  SELECT region, due_at FROM open_deliveries
    WHERE project_no = $1 AND environment = $2 AND region = ANY (${ALL_REGIONS}) AND id = $4 AND webhook_id = $3
      AND node_id IS NULL AND attempt = $8::int + 1
-  RETURNING 1
-), ended AS (
-  DELETE FROM ended_deliveries
+     FOR NO KEY UPDATE
+), over AS MATERIALIZED (
+  SELECT status FROM ended_deliveries
    WHERE project_no = $1 AND environment = $2 AND webhook_id = $3 AND status = ANY ('{0,1,2}') AND id = $4
      AND attempts = $8
-  RETURNING *
+     FOR UPDATE
+), found AS MATERIALIZED (
+  SELECT FROM open UNION ALL SELECT FROM over
+), key AS (${takeKeyFrom("found", { digest: "$9", requestHash: "$10", answer: "$11" })}
+), decided AS MATERIALIZED (
+  SELECT CASE WHEN $9::bytea IS NOT NULL AND NOT EXISTS (SELECT FROM key) THEN 'key_taken' ELSE 'retried' END AS outcome
+    FROM found
+), owed AS (
+  UPDATE open_deliveries o
+     SET due_at = $7::timestamptz, generation = $5, by_hand = by_hand OR $6::boolean,
+         waits = CASE WHEN w.due_at > now() THEN greatest(waits - 1, 0) ELSE waits END
+    FROM open w, decided d
+   WHERE d.outcome = 'retried' AND o.project_no = $1 AND o.environment = $2 AND o.region = w.region AND o.id = $4
+), ended AS (
+  DELETE FROM ended_deliveries e
+   USING over w, decided d
+   WHERE d.outcome = 'retried' AND e.project_no = $1 AND e.environment = $2 AND e.webhook_id = $3 AND e.status = w.status
+     AND e.id = $4
+  RETURNING e.*
 ), reopened AS (
   INSERT INTO open_deliveries (project_no, environment, region, id, webhook_id, event_id, generation, attempt, by_hand,
                                first_started_at, due_at)
   SELECT project_no, environment, region, id, webhook_id, event_id, $5::int, attempts + 1, true, first_started_at,
          $7::timestamptz
     FROM ended
+), audited AS (
+  INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject, detail)
+  SELECT $12, $1, $2, $13, 'delivery.retry', $14, json_build_object('webhook_id', $15::text) FROM decided
+   WHERE outcome = 'retried'
 )
-SELECT 1 FROM owed UNION ALL SELECT 1 FROM ended`;
+SELECT outcome FROM decided`;
 
 export interface Sample {
   eventId: string;
@@ -228,10 +229,10 @@ WITH event AS (
    WHERE l.shard <> excluded.shard OR NOT l.has_deliveries
 )
 INSERT INTO open_deliveries (project_no, environment, region, id, webhook_id, event_id, generation, by_hand, due_at)
-VALUES ($1, $2, $5, $8, $3, $7, $4, true, $11)`;
+VALUES ($1, $2, $5, $8, $3, $7, $4, true, $11::timestamptz)`;
 
 /** The endpoint, and what the database's clock says (milliseconds since 1970). */
-async function lookAt(tx: Transaction, { projectNo, environment }: Scope, id: string) {
+async function lookAt(tx: Pick<Database, "drizzle">, { projectNo, environment }: Scope, id: string) {
   const [row] = await tx.drizzle
     .select({
       enabled: webhooks.enabled,

@@ -52,6 +52,8 @@ export interface GrantedDelivery {
   attemptId: string;
   startedAt: number;
   firstStartedAt: number;
+  /** How many of the waits between attempts were used. */
+  waits: number;
   byHand: boolean;
   /** Where it goes now; null if the endpoint is gone, so that nothing is sent. */
   endpoint: {
@@ -173,7 +175,7 @@ SELECT v.n::int AS n, v.kind,
          WHEN 'no_permit' THEN v.returned
          WHEN 'blocked' THEN extract(epoch FROM now() + interval '${HELD_PAUSE_SECONDS} s') * 1000
        END::float8 AS number,
-       v.id, v.webhook_id, CASE WHEN v.again THEN v.attempt_id ELSE v.new_attempt_id END AS attempt_id, v.by_hand,
+       v.id, v.webhook_id, CASE WHEN v.again THEN v.attempt_id ELSE v.new_attempt_id END AS attempt_id, v.by_hand, v.waits,
        (extract(epoch FROM CASE WHEN v.again THEN v.started_at ELSE now() END) * 1000)::float8 AS started_at,
        (extract(epoch FROM coalesce(v.first_started_at, now())) * 1000)::float8 AS first_started_at,
        v.url, v.sealed_secret, v.sealed_old_secret,
@@ -185,7 +187,7 @@ SELECT v.n::int AS n, v.kind,
   LEFT JOIN projects p ON p.no = e.project_no
   LEFT JOIN jobs j ON j.project_no = e.project_no AND j.environment = e.environment AND j.region = e.region AND j.id = e.job_id
  UNION ALL
-SELECT 0, ${Array(27).fill("NULL").join(", ")} FROM living`;
+SELECT 0, ${Array(28).fill("NULL").join(", ")} FROM living`;
 
 interface ClaimRow {
   /** The claim's place, from 1; 0 in the row that stands for the living node. */
@@ -197,6 +199,7 @@ interface ClaimRow {
   webhook_id: string;
   attempt_id: string;
   by_hand: boolean;
+  waits: number;
   started_at: number;
   first_started_at: number;
   /** Null where the endpoint was deleted after this same claim had been granted before. */
@@ -233,6 +236,7 @@ function readClaimed(row: ClaimRow): Claimed<GrantedDelivery> {
           startedAt: row.started_at,
           firstStartedAt: row.first_started_at,
           byHand: row.by_hand,
+          waits: row.waits,
           endpoint: readEndpoint(row),
           event: readEvent(row),
           isSample: row.job_id === null,

@@ -74,7 +74,7 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
     find_endpoint_urls: ["open_deliveries_pkey", "webhooks_pkey"],
     sweep: ["open_deliveries_due"],
     purge_ended_deliveries: ["ended_deliveries_age"],
-    purge_delivery_attempts: ["delivery_attempts_age"],
+    purge_delivery_attempts: ["delivery_attempts_pkey"],
     purge_events: ["events_age", "open_deliveries_pkey"],
   };
   expect([...recorder.statements.keys()].sort()).toEqual(Object.keys(WANTED).sort());

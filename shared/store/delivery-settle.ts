@@ -1,3 +1,4 @@
+import type { SettledDelivery } from "../domain/delivery.ts";
 import { idToUuid } from "../domain/ids.ts";
 import type { RunStatus } from "../domain/run.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
@@ -19,7 +20,7 @@ export interface DeliverySettlement {
   /** It failed for a reason that says nothing about the endpoint. */
   isOurFault: boolean;
   durationMs: number;
-  next: { status: "pending"; dueAt: number } | { status: "succeeded" } | { status: "failed" };
+  next: SettledDelivery;
 }
 
 export interface SettledDeliveries {
@@ -45,7 +46,7 @@ const SUCCEEDED = runStatusCode("succeeded");
 /**
  * Settles many attempts of deliveries in one self-committing statement, as settleAttempts does those of jobs. An endpoint
  * is disabled here when an attempt has failed and everything sent to it has failed since one that began at least
- * `windowMs` ago. Attempts overlap, so what counts is when they began: of those that failed, the first that began after
+ * `windowMs` ago; what failed by our own fault, or was only sent by hand, does not count. Attempts overlap, so what counts is when they began: of those that failed, the first that began after
  * the latest that succeeded.
  */
 export async function settleDeliveries(
@@ -67,6 +68,7 @@ export async function settleDeliveries(
     column(settlements.map((item) => (item.next.status === "pending" ? instant(item.next.dueAt) : null))),
     windowMs,
     column(settlements.map((item) => String(item.isOurFault))),
+    column(settlements.map((item) => (item.next.status === "pending" ? item.next.waits : 0))),
   ]);
   const settled: SettledDeliveries = { items: settlements.map(() => null), freed: [] };
   for (const row of rows) {
@@ -93,9 +95,9 @@ const SETTLE = `
 WITH item AS MATERIALIZED (
   SELECT i.*
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::uuid[], $6::smallint[], $7::smallint[],
-                $8::text[], $9::int[], $10::smallint[], $11::timestamptz[], $13::boolean[])
+                $8::text[], $9::int[], $10::smallint[], $11::timestamptz[], $13::boolean[], $14::smallint[])
          WITH ORDINALITY AS i (project_no, environment, region, id, attempt_id, status, response_status,
-                               error, duration_ms, next, due_at, is_our_fault, n)
+                               error, duration_ms, next, due_at, is_our_fault, waits, n)
 ), flow AS MATERIALIZED (
   SELECT f.project_no, f.waiting, f.returned
     FROM (SELECT DISTINCT project_no FROM item) p JOIN flows f USING (project_no)
@@ -103,7 +105,7 @@ WITH item AS MATERIALIZED (
      FOR NO KEY UPDATE OF f
 ), found AS MATERIALIZED (
   SELECT i.*, o.attempt_id AS open_attempt_id, o.node_id, o.attempt, o.started_at, o.first_started_at, o.webhook_id,
-         o.event_id, o.generation
+         o.event_id, o.generation, NOT o.by_hand AND NOT i.is_our_fault AS counts
     FROM (SELECT item.* FROM (SELECT count(*) FROM flow) l CROSS JOIN item ORDER BY id) i
    CROSS JOIN LATERAL (
          SELECT o.* FROM open_deliveries o
@@ -122,7 +124,7 @@ WITH item AS MATERIALIZED (
 ), told AS MATERIALIZED (
   -- What was sent before the endpoint was last disabled says nothing about it any more.
   SELECT a.webhook_id, max(a.started_at) FILTER (WHERE a.status = ${SUCCEEDED}) AS succeeded_at,
-         array_agg(a.started_at) FILTER (WHERE a.status <> ${SUCCEEDED} AND NOT a.is_our_fault) AS failed_ats
+         array_agg(a.started_at) FILTER (WHERE a.status <> ${SUCCEEDED} AND a.counts) AS failed_ats
     FROM attempt a JOIN endpoint e ON e.id = a.webhook_id AND e.generation = a.generation
    GROUP BY a.webhook_id
 ), health AS MATERIALIZED (
@@ -130,7 +132,7 @@ WITH item AS MATERIALIZED (
          least(CASE WHEN latest.succeeded_at IS NULL OR e.failing_since > latest.succeeded_at THEN e.failing_since
                     -- What else has failed since it began was settled before it.
                     ELSE (SELECT min(d.started_at) FROM delivery_attempts d
-                           WHERE e.failing_since IS NOT NULL AND d.webhook_id = e.id AND d.status <> ${SUCCEEDED} AND NOT d.is_our_fault
+                           WHERE e.failing_since IS NOT NULL AND d.webhook_id = e.id AND d.status <> ${SUCCEEDED} AND d.counts
                              AND d.started_at > latest.succeeded_at) END,
                (SELECT min(f.at) FROM unnest(t.failed_ats) AS f (at)
                  WHERE latest.succeeded_at IS NULL OR f.at > latest.succeeded_at)) AS failed_since
@@ -148,7 +150,7 @@ WITH item AS MATERIALIZED (
     FROM attempt a LEFT JOIN judged j ON j.id = a.webhook_id
 ), owed_again AS (
   UPDATE open_deliveries o
-     SET attempt = o.attempt + 1, due_at = e.next_at, attempt_id = NULL, node_id = NULL, started_at = NULL
+     SET attempt = o.attempt + 1, waits = e.waits, due_at = e.next_at, attempt_id = NULL, node_id = NULL, started_at = NULL
     FROM ending e
    WHERE e.next = 0 AND NOT e.is_dropped AND o.project_no = ANY (ARRAY[e.project_no]) AND o.environment = e.environment
      AND o.region = e.region AND o.id = e.id
@@ -163,8 +165,8 @@ WITH item AS MATERIALIZED (
          attempt, first_started_at, now()
     FROM ending WHERE next <> 0 OR is_dropped
 ), recorded AS (
-  INSERT INTO delivery_attempts (delivery_id, attempt, webhook_id, status, response_status, error, started_at, duration_ms, is_our_fault)
-  SELECT id, attempt, webhook_id, status, response_status, error, started_at, duration_ms, is_our_fault FROM ending
+  INSERT INTO delivery_attempts (delivery_id, attempt, webhook_id, status, response_status, error, started_at, duration_ms, counts)
+  SELECT id, attempt, webhook_id, status, response_status, error, started_at, duration_ms, counts FROM ending
 ), healed AS (
   UPDATE webhooks w
      SET failing_since = j.failed_since, succeeded_at = j.latest_at, enabled = w.enabled AND NOT j.is_disabling,

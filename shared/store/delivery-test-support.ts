@@ -151,7 +151,7 @@ export function failedDelivery(next: { dueAt: number } | "over"): Partial<Delive
     status: "failed",
     responseStatus: 500,
     error: "no",
-    next: next === "over" ? { status: "failed" } : { status: "pending", dueAt: next.dueAt },
+    next: next === "over" ? { status: "failed" } : { status: "pending", dueAt: next.dueAt, waits: 1 },
   };
 }
 

@@ -228,7 +228,7 @@ const KEPT_DAYS = Math.max(...PLANS.map((plan) => PLAN_TERMS[plan].retentionDays
 const PURGE_FIRINGS = `
 DELETE FROM firings
  WHERE ctid = ANY (ARRAY (SELECT ctid FROM firings WHERE fired_for < now() - interval '${KEPT_DAYS} days'
-                           LIMIT $1 FOR UPDATE SKIP LOCKED))
+                           ORDER BY fired_for LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING 1`;
 
 /** A timetable that a schedule has or had. */

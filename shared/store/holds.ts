@@ -1,4 +1,4 @@
-import { idToUuid } from "../domain/ids.ts";
+import { idToUuid, PROJECT_PREFIX, uuidToId } from "../domain/ids.ts";
 import { REGIONS, type Region } from "../domain/scope.ts";
 import type { OperatorCause } from "./audit.ts";
 import { regionCode, regionOf } from "./codes.ts";
@@ -81,11 +81,23 @@ SELECT FROM projects WHERE id = $1`;
 /** Backups are restored for longer than a failover lasts: nodes that beat within this time were at work in what went on. */
 const FAILOVER_MINUTES_MAX = 5;
 
+/** The projects that are held, by their ids. */
+export async function listHeldProjects(db: Database): Promise<string[]> {
+  const rows = await db.run<{ id: string }>(
+    "list_held_projects",
+    "SELECT p.id FROM flows f JOIN projects p ON p.no = f.project_no WHERE f.held ORDER BY p.no",
+    [],
+  );
+  return rows.map(({ id }) => uuidToId(PROJECT_PREFIX, id));
+}
+
 /**
- * Whoever joins the cell says so before it does. If this Postgres is another than the one in which the cell was last at
+ * Whoever joins the cell asks this before it does, and workers ask it again while they work, so that a failover is noted
+ * while it is known to be one. If this Postgres is another than the one in which the cell was last at
  * work, it was restored from a backup: what happened since the backup is not known here, so every region is held, and an
  * operator lets it go on once he has seen to that. Another system identifier proves a restored dump. A new timeline is
- * that of a failover or of a recovery to an earlier time; after a failover nodes have beaten just before.
+ * that of a failover or of a recovery to an earlier time; after a failover nodes have beaten just before. What looks the
+ * same in all of this is not told apart: a copy of the disk, a recovery to a moment ago.
  */
 export async function holdIfRestored(db: Database): Promise<boolean> {
   const [row] = await db.run<{ restored: boolean }>("hold_if_restored", HOLD_IF_RESTORED, [
@@ -96,7 +108,9 @@ export async function holdIfRestored(db: Database): Promise<boolean> {
 
 const HOLD_IF_RESTORED = `
 WITH here AS MATERIALIZED (
-  SELECT s.system_identifier, c.timeline_id AS timeline FROM pg_control_system() s, pg_control_checkpoint() c
+  -- The timeline that is written now; the control file has that of the last checkpoint.
+  SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int AS timeline
+    FROM pg_control_system()
 ), known AS MATERIALIZED (
   SELECT system_identifier, timeline FROM cell FOR NO KEY UPDATE
 ), restored AS MATERIALIZED (

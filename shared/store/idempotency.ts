@@ -41,6 +41,20 @@ export const ON_CONFLICT_TAKE_KEY = `
       OR k.job_ids = excluded.job_ids AND k.run_id IS NOT DISTINCT FROM excluded.run_id
          AND k.answer IS NOT DISTINCT FROM excluded.answer`;
 
+/**
+ * Takes a key, if one was given, within a statement that keeps an answer and makes no job: with the row that `from` has, and
+ * in it $1 and $2 are project and environment. The texts name the parameters. No row comes back for a key that is taken.
+ */
+export const takeKeyFrom = (
+  from: string,
+  key: { digest: string; requestHash: string; answer: string },
+): string => `
+  INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids, answer)
+  SELECT now(), $1, $2, ${key.digest}, ${key.requestHash}, '{}', ${key.answer} FROM ${from} WHERE ${key.digest}::bytea IS NOT NULL
+      ON CONFLICT (project_no, environment, digest) DO UPDATE ${SET_KEY}
+   WHERE k.created_at <= now() - ${KEY_LIFE}
+  RETURNING 1`;
+
 /** What was made under this key within its life, or null if nothing was. */
 export async function findFirstAnswer(
   db: Database,

@@ -161,6 +161,7 @@ export interface LostDelivery extends Omit<LostAttempt, "jobId" | "runId" | "att
   /** Milliseconds since 1970. */
   startedAt: number;
   firstStartedAt: number;
+  waits: number;
   byHand: boolean;
 }
 
@@ -181,6 +182,7 @@ export async function listLostDeliveries(
     attempt: row.attempt,
     startedAt: row.started_at,
     firstStartedAt: row.first_started_at,
+    waits: row.waits,
     byHand: row.by_hand,
     elapsedMs: row.elapsed_ms,
     nodeDead: row.node_dead,
@@ -188,7 +190,7 @@ export async function listLostDeliveries(
 }
 
 const LOST_DELIVERIES = `
-SELECT o.project_no, o.environment, o.region, l.shard, o.id, o.attempt_id, o.attempt, o.by_hand,
+SELECT o.project_no, o.environment, o.region, l.shard, o.id, o.attempt_id, o.attempt, o.waits, o.by_hand,
        (extract(epoch FROM o.started_at) * 1000)::float8 AS started_at,
        (extract(epoch FROM o.first_started_at) * 1000)::float8 AS first_started_at,
        (extract(epoch FROM now() - o.started_at) * 1000)::float8 AS elapsed_ms, coalesce(n.dead, true) AS node_dead
@@ -207,6 +209,7 @@ interface LostDeliveryRow {
   id: string;
   attempt_id: string;
   attempt: number;
+  waits: number;
   by_hand: boolean;
   started_at: number;
   first_started_at: number;

@@ -1,3 +1,5 @@
+import { STATEMENT_TIMEOUT_MS } from "./database.ts";
+
 /**
  * Who gets a project's next permits (decisions.md, section 5), in the words of the statements that claim and settle. The
  * classes of domain/flow-class.ts are numbered by kind, then by environment.
@@ -15,10 +17,15 @@ const eachClass = (text: (code: number, place: number) => string): string[] =>
   CLASS_CODES.map((code) => text(code, code + 1));
 const IN_USE = "f.development_jobs, f.production_jobs, f.development_webhooks, f.production_webhooks";
 
+/**
+ * A call can be later than the beginning of a claim that waited for it, but not by more than a statement may take; one
+ * that is was made before the clock was set back, and would keep permits until it is that late again.
+ */
+const notToCome = (place: number) => `f.called_at[${place}] < now() + interval '${STATEMENT_TIMEOUT_MS} ms'`;
 /** The classes that were told lately that permits are free, and have not come yet. */
 const CALLED = eachClass(
   (code, place) =>
-    `CASE WHEN f.called_at[${place}] > now() - interval '${CALLED_MS} ms' THEN ${1 << code} ELSE 0 END`,
+    `CASE WHEN f.called_at[${place}] > now() - interval '${CALLED_MS} ms' AND ${notToCome(place)} THEN ${1 << code} ELSE 0 END`,
 ).join(" | ");
 /** When the last of them was told; CALLED_MS ago if there is none. */
 const LAST_CALLED_AT = `greatest(now() - interval '${CALLED_MS} ms', ${eachClass((_, place) => `f.called_at[${place}]`).join(", ")})`;
@@ -26,7 +33,7 @@ const LAST_CALLED_AT = `greatest(now() - interval '${CALLED_MS} ms', ${eachClass
 /** Of a locked flow (f): what its permits are judged by. */
 export const PERMIT_COLUMNS = `f.held, f.returned, f.last_class, ARRAY[${IN_USE}] AS in_use,
          f.concurrency - ${IN_USE.replaceAll(",", " -")} AS free, ${CALLED} AS called,
-         ${CALLED_MS} - extract(epoch FROM now() - ${LAST_CALLED_AT}) * 1000 AS kept_ms`;
+         least(${CALLED_MS} - extract(epoch FROM now() - ${LAST_CALLED_AT}) * 1000, ${CALLED_MS}) AS kept_ms`;
 /** The same once more, to carry them on. */
 export const PERMIT_NAMES = "held, returned, last_class, in_use, free, called, kept_ms";
 

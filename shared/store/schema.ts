@@ -333,7 +333,7 @@ export const firings = pgTable(
   },
   (table) => [
     primaryKey({ columns: [table.scheduleId, table.firedFor] }),
-    index("firings_age").using("brin", table.firedFor),
+    index("firings_age").on(table.firedFor),
   ],
 );
 
@@ -391,7 +391,7 @@ export const events = pgTable(
   },
   (table) => [
     primaryKey({ columns: [table.projectNo, table.environment, table.id] }),
-    index("events_age").using("brin", table.occurredAt),
+    index("events_age").on(table.occurredAt),
   ],
 );
 
@@ -406,6 +406,7 @@ export const openDeliveries = pgTable(
     generation: integer("generation").notNull(),
     environment: smallint("environment").notNull(),
     region: smallint("region").notNull(),
+    waits: smallint("waits").notNull().default(0),
     attempt: smallint("attempt").notNull().default(1),
     byHand: boolean("by_hand").notNull().default(false),
     id: uuid("id").notNull(),
@@ -445,7 +446,7 @@ export const endedDeliveries = pgTable(
   },
   (table) => [
     primaryKey({ columns: [table.projectNo, table.environment, table.webhookId, table.status, table.id] }),
-    index("ended_deliveries_age").using("brin", table.endedAt),
+    index("ended_deliveries_age").on(table.endedAt),
   ],
 );
 
@@ -457,7 +458,7 @@ export const deliveryAttempts = pgTable(
     attempt: smallint("attempt").notNull(),
     status: smallint("status").notNull(),
     responseStatus: smallint("response_status"),
-    isOurFault: boolean("is_our_fault").notNull().default(false),
+    counts: boolean("counts").notNull().default(true),
     deliveryId: uuid("delivery_id").notNull(),
     webhookId: uuid("webhook_id").notNull(),
     error: text("error"),
@@ -466,8 +467,7 @@ export const deliveryAttempts = pgTable(
     primaryKey({ columns: [table.deliveryId, table.attempt] }),
     index("delivery_attempts_failed")
       .on(table.webhookId, table.startedAt)
-      .where(sql`${table.status} <> 1 AND NOT ${table.isOurFault}`),
-    index("delivery_attempts_age").using("brin", table.startedAt),
+      .where(sql`${table.status} <> 1 AND ${table.counts}`),
   ],
 );
 

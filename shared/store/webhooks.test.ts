@@ -64,15 +64,13 @@ async function rowOf(id: string) {
   return row;
 }
 
-/** A transaction that holds what claims and settlements do, until `end`, in which it comes to the endpoint as they do. */
+/** A transaction that holds what claims do, until `end`. */
 async function claimUnderWay(projectNo: ProjectNo, id: string): Promise<() => Promise<unknown>> {
   const session = await store.session();
   await session.query("BEGIN");
   await session.query("SELECT FROM flows WHERE project_no = $1 FOR NO KEY UPDATE", [projectNo]);
-  return async () => {
-    await session.query("UPDATE webhooks SET failing_since = now() WHERE id = $1", [idToUuid(id)]);
-    await session.query("COMMIT");
-  };
+  await session.query("SELECT FROM webhooks WHERE id = $1 FOR SHARE", [idToUuid(id)]);
+  return () => session.query("COMMIT");
 }
 
 const isPending = async (promise: Promise<unknown>) =>
@@ -100,7 +98,7 @@ describe("the endpoints of an environment", () => {
     for (let n = 1; n < WEBHOOK_ENDPOINTS_MAX; n++) await addWebhook(projectNo);
     const session = await store.session();
     await session.query("BEGIN");
-    await session.query("SELECT FROM flows WHERE project_no = $1 FOR NO KEY UPDATE", [projectNo]);
+    await session.query("SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [projectNo]);
     const both = [store.db, other].map((db) => createWebhook(db, newWebhook(projectNo), cause(), null));
     await store.untilBlocked(2);
     await session.query("COMMIT");
@@ -109,7 +107,7 @@ describe("the endpoints of an environment", () => {
 });
 
 describe("what a project's flow says of its subscriptions", () => {
-  test("follows every change: one bit for each environment and event", async () => {
+  test("has one bit for each environment and event that an endpoint has ever wanted", async () => {
     const projectNo = await store.addProject();
     expect(await subscriptionsOf(projectNo)).toBe(0);
     const failed = await addWebhook(projectNo, { events: ["job.failed"] });
@@ -119,13 +117,9 @@ describe("what a project's flow says of its subscriptions", () => {
     await addWebhook(projectNo, { environment: "development", events: ["job.succeeded"] });
     expect(await subscriptionsOf(projectNo)).toBe(0b1101);
     await change(projectNo, both, { status: "disabled" });
-    expect(await subscriptionsOf(projectNo)).toBe(0b1001);
     await change(projectNo, failed, { events: ["job.succeeded"] });
-    expect(await subscriptionsOf(projectNo)).toBe(0b0101);
-    await change(projectNo, both, { status: "enabled" });
-    expect(await subscriptionsOf(projectNo)).toBe(0b1101);
     await deleteWebhook(store.db, scopeOf(projectNo), both, cause());
-    expect(await subscriptionsOf(projectNo)).toBe(0b0101);
+    expect(await subscriptionsOf(projectNo)).toBe(0b1101);
   });
 
   test("lacks nothing that any endpoint wants, whatever two processes change at once", async () => {
@@ -150,7 +144,8 @@ describe("what a project's flow says of its subscriptions", () => {
           WHERE project_no = $1 AND enabled`,
         [projectNo],
       );
-      expect(await subscriptionsOf(projectNo)).toBe(row?.wanted);
+      const wanted = row?.wanted ?? 0;
+      expect(((await subscriptionsOf(projectNo)) ?? 0) & wanted).toBe(wanted);
     }
   });
 
@@ -222,7 +217,6 @@ describe("changes of one endpoint at once", () => {
     const id = await addWebhook(projectNo);
     const session = await store.session();
     await session.query("BEGIN");
-    await session.query("SELECT FROM flows WHERE project_no = $1 FOR NO KEY UPDATE", [projectNo]);
     await session.query("UPDATE webhooks SET enabled = false, generation = generation + 1 WHERE id = $1", [
       idToUuid(id),
     ]);

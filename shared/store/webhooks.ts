@@ -1,19 +1,17 @@
-import { and, eq, sql } from "drizzle-orm";
+import { and, count, eq, sql } from "drizzle-orm";
 import { idToUuid, uuidToId, WEBHOOK_PREFIX } from "../domain/ids.ts";
 import { WEBHOOK_ENDPOINTS_MAX } from "../domain/plan.ts";
 import type { Environment, ProjectNo } from "../domain/scope.ts";
 import { type EndpointFields, type EndpointStatus, OLD_SECRET_HOURS } from "../domain/webhook.ts";
 import { type KeyCause, recordChange } from "./audit.ts";
 import { environmentCode, environmentOf, eventTypesMask, eventTypesOf } from "./codes.ts";
-import type { Database, Transaction } from "./database.ts";
-import { type KeyToTake, keepAnswer } from "./idempotency.ts";
+import { type Database, StoreUnavailable } from "./database.ts";
+import { type KeyToTake, keepAnswer, takeKeyFrom } from "./idempotency.ts";
 import { webhooks } from "./schema.ts";
 
 /**
- * Endpoints as clients make and change them. Every change locks the project's row first: changes of one project wait for
- * each other, so that each sees all endpoints that there are, and `subscriptions` never lacks what one of them wants. The
- * flow, which every claim and settlement of the project waits for, is locked by the last statement alone, and before the
- * endpoint, as they do it. A settlement may disable an endpoint at any time before that.
+ * Endpoints as clients make and change them. Claims and settlements of the whole node wait for the rows of a flow and of an
+ * endpoint; so these are locked by statements that commit themselves, and never across a round trip.
  */
 
 export interface WebhookRow extends EndpointFields {
@@ -33,13 +31,20 @@ export async function createWebhook(
   key: (KeyToTake & { answer: Buffer }) | null,
 ): Promise<"created" | "limit_exceeded" | "key_taken"> {
   const { id, projectNo, environment } = webhook;
+  await subscribe(db, webhook);
   return db.transact(async (tx) => {
-    const mates = await lockWebhooks(tx, projectNo);
-    if (mates.filter((mate) => mate.environment === environment).length >= WEBHOOK_ENDPOINTS_MAX)
-      return "limit_exceeded";
+    // The project's creations wait for each other here, and only they.
+    await tx.run("lock_project", "SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [projectNo]);
+    const [found] = await tx.drizzle
+      .select({ count: count() })
+      .from(webhooks)
+      .where(and(eq(webhooks.projectNo, projectNo), inEnvironment(webhook)));
+    if ((found?.count ?? 0) >= WEBHOOK_ENDPOINTS_MAX) return "limit_exceeded";
     if (key !== null && !(await keepAnswer(tx, webhook, key, key.answer))) return "key_taken";
     await recordChange(tx.drizzle, cause, {
-      ...changeOf(webhook, id),
+      projectNo,
+      environment,
+      subject: id,
       action: "webhook.create",
       detail: detailOf(webhook),
     });
@@ -50,13 +55,26 @@ export async function createWebhook(
       sealedSecret: webhook.sealedSecret,
       ...columnsOf(webhook),
     });
-    await tx.run("note_subscriptions", "UPDATE flows SET subscriptions = $2 WHERE project_no = $1", [
-      projectNo,
-      subscriptionsOf([...mates, webhook]),
-    ]);
     return "created";
   });
 }
+
+/**
+ * Notes what an endpoint is going to want, before it does: it is what the settlement of a job asks first. The mask only
+ * grows. What nobody wants any more costs a settlement one look that finds no endpoint; what is missing costs events.
+ */
+async function subscribe(
+  db: Database,
+  { projectNo, environment, events }: Scope & Pick<EndpointFields, "events">,
+): Promise<void> {
+  await db.run("subscribe", SUBSCRIBE, [
+    projectNo,
+    eventTypesMask(events) << (2 * environmentCode(environment)),
+  ]);
+}
+
+const SUBSCRIBE = `
+UPDATE flows SET subscriptions = subscriptions | $2::smallint WHERE project_no = $1 AND subscriptions & $2 <> $2`;
 
 /** One endpoint, or null if this environment has none of that id. */
 export async function findWebhook(
@@ -92,7 +110,7 @@ export async function listWebhooks(
 
 /**
  * Changes one endpoint to what `decide` makes of it; what it throws changes nothing. Null if this environment has none of
- * that id. To disable it waits for claims under way, and none that comes after finds anything that was owed before. To
+ * that id. A disabling waits for claims under way, and none that comes after finds anything that was owed before. To
  * enable begins new 48 hours.
  */
 export async function changeWebhook(
@@ -102,46 +120,49 @@ export async function changeWebhook(
   decide: (webhook: WebhookRow) => EndpointFields,
   cause: KeyCause,
 ): Promise<WebhookRow | null> {
-  return db.transact(async (tx) => {
-    const all = await lockWebhooks(tx, scope.projectNo);
-    const webhook = all.find((mate) => mate.id === id && mate.environment === scope.environment);
-    if (webhook === undefined) return null;
+  for (let look = 0; look < LOOKS_MAX; look++) {
+    const webhook = await findWebhook(db, scope, id);
+    if (webhook === null) return null;
     const changed = { ...webhook, ...decide(webhook) };
-    const columns = columnsOf(changed);
-    if (JSON.stringify(columns) === JSON.stringify(columnsOf(webhook))) return webhook;
-    await recordChange(tx.drizzle, cause, {
-      ...changeOf(scope, id),
-      action: "webhook.update",
-      detail: detailOf(changed),
-    });
-    const [row] = await tx.run<{ enabled: boolean }>("change_webhook", CHANGE, [
+    const [before, after] = [columnsOf(webhook), columnsOf(changed)];
+    if (JSON.stringify(before) === JSON.stringify(after)) return webhook;
+    await subscribe(db, changed);
+    const rows = await db.run("change_webhook", CHANGE, [
       ...placeOf(scope, id),
-      columns.url,
-      columns.events,
-      columns.description,
-      // What was not asked for may have been changed by a settlement meanwhile, and that stands.
-      changed.status === webhook.status ? null : columns.enabled,
-      subscriptionsOf(all.map((mate) => (mate === webhook ? changed : mate))),
+      ...[before, after].flatMap(({ url, events, description, enabled }) => [
+        url,
+        events,
+        description,
+        enabled,
+      ]),
+      ...causeOf(cause),
+      id,
+      JSON.stringify(detailOf(changed)),
     ]);
-    return { ...changed, status: row?.enabled ? "enabled" : "disabled" };
-  });
+    if (rows.length === 1) return changed;
+  }
+  throw movedTooOften(id);
 }
 
+/** Somebody else changed it between the look and the statement: a client, or a settlement that disabled it. */
+const LOOKS_MAX = 20;
+const movedTooOften = (id: string) =>
+  new StoreUnavailable(`endpoint ${id} moved ${LOOKS_MAX} times while it was being changed`);
+
 const CHANGE = `
-WITH flow AS MATERIALIZED (
-  SELECT project_no FROM flows WHERE project_no = $1 FOR NO KEY UPDATE
-), changed AS (
-  UPDATE webhooks w
-     SET url = $4, events = $5, description = $6, enabled = coalesce($7, w.enabled),
-         generation = w.generation + CASE WHEN NOT $7 AND w.enabled THEN 1 ELSE 0 END,
-         failing_since = CASE WHEN $7 THEN NULL ELSE w.failing_since END
-    FROM flow
-   WHERE w.project_no = $1 AND w.environment = $2 AND w.id = $3
-  RETURNING w.enabled
-), noted AS (
-  UPDATE flows SET subscriptions = $8 WHERE project_no = $1
+WITH changed AS (
+  UPDATE webhooks
+     SET url = $8, events = $9, description = $10, enabled = $11,
+         generation = generation + CASE WHEN $7::boolean AND NOT $11::boolean THEN 1 ELSE 0 END,
+         failing_since = CASE WHEN $11 AND NOT $7 THEN NULL ELSE failing_since END
+   WHERE project_no = $1 AND environment = $2 AND id = $3
+     AND url = $4 AND events = $5 AND description IS NOT DISTINCT FROM $6 AND enabled = $7
+  RETURNING id
+), audited AS (
+  INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject, detail)
+  SELECT $12, $1, $2, $13, 'webhook.update', $14, $15::json FROM changed
 )
-SELECT enabled FROM changed`;
+SELECT id FROM changed`;
 
 /** Deletes one endpoint, and with it the right to whatever is owed to it. False if this environment has none of that id. */
 export async function deleteWebhook(
@@ -150,23 +171,18 @@ export async function deleteWebhook(
   id: string,
   cause: KeyCause,
 ): Promise<boolean> {
-  return db.transact(async (tx) => {
-    const all = await lockWebhooks(tx, scope.projectNo);
-    const others = all.filter((mate) => mate.id !== id || mate.environment !== scope.environment);
-    if (others.length === all.length) return false;
-    await recordChange(tx.drizzle, cause, { ...changeOf(scope, id), action: "webhook.delete" });
-    await tx.run("delete_webhook", DELETE, [...placeOf(scope, id), subscriptionsOf(others)]);
-    return true;
-  });
+  const rows = await db.run("delete_webhook", DELETE, [...placeOf(scope, id), ...causeOf(cause), id]);
+  return rows.length === 1;
 }
 
 const DELETE = `
-WITH flow AS MATERIALIZED (
-  SELECT project_no FROM flows WHERE project_no = $1 FOR NO KEY UPDATE
-), noted AS (
-  UPDATE flows SET subscriptions = $4 WHERE project_no = $1
+WITH deleted AS (
+  DELETE FROM webhooks WHERE project_no = $1 AND environment = $2 AND id = $3 RETURNING id
+), audited AS (
+  INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject)
+  SELECT $4, $1, $2, $5, 'webhook.delete', $6 FROM deleted
 )
-DELETE FROM webhooks w USING flow WHERE w.project_no = $1 AND w.environment = $2 AND w.id = $3`;
+SELECT id FROM deleted`;
 
 export type RotatedWebhook =
   | { kind: "rotated"; webhook: WebhookRow }
@@ -182,46 +198,47 @@ export async function rotateWebhookSecret(
   cause: KeyCause,
   key: (KeyToTake & { answerOf: (webhook: WebhookRow) => Buffer }) | null,
 ): Promise<RotatedWebhook> {
-  return db.transact(async (tx) => {
-    await lockProject(tx, scope.projectNo);
-    const webhook = await findWebhook(tx, scope, id);
+  for (let look = 0; look < LOOKS_MAX; look++) {
+    const webhook = await findWebhook(db, scope, id);
     if (webhook === null) return { kind: "not_found" };
-    if (key !== null && !(await keepAnswer(tx, scope, key, key.answerOf(webhook))))
-      return { kind: "key_taken" };
-    await recordChange(tx.drizzle, cause, { ...changeOf(scope, id), action: "webhook.rotate" });
-    await tx.drizzle
-      .update(webhooks)
-      .set({
-        sealedSecret,
-        sealedOldSecret: webhook.sealedSecret,
-        oldSecretUntil: sql`now() + ${OLD_SECRET_HOURS}::int * interval '1 h'`,
-      })
-      .where(isOne(scope, id));
-    return { kind: "rotated", webhook: { ...webhook, sealedSecret } };
-  });
+    const { url, events, description, enabled } = columnsOf(webhook);
+    const [row] = await db.run<{ outcome: "rotated" | "key_taken" }>("rotate_webhook", ROTATE, [
+      ...placeOf(scope, id),
+      ...[url, events, description, enabled],
+      sealedSecret,
+      OLD_SECRET_HOURS,
+      ...causeOf(cause),
+      id,
+      key?.digest ?? null,
+      key?.requestHash ?? null,
+      key?.answerOf(webhook) ?? null,
+    ]);
+    if (row?.outcome === "rotated") return { kind: "rotated", webhook: { ...webhook, sealedSecret } };
+    if (row?.outcome === "key_taken") return { kind: "key_taken" };
+  }
+  throw movedTooOften(id);
 }
 
-async function lockProject(tx: Transaction, projectNo: ProjectNo): Promise<void> {
-  await tx.run("lock_project", "SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [projectNo]);
-}
-
-/** All endpoints of a project, which no client changes until the transaction ends. */
-async function lockWebhooks(tx: Transaction, projectNo: ProjectNo): Promise<WebhookRow[]> {
-  await lockProject(tx, projectNo);
-  const rows = await tx.drizzle.select().from(webhooks).where(eq(webhooks.projectNo, projectNo));
-  return rows.map(readWebhook);
-}
-
-/** Which events of which environment some endpoint wants to hear of: what the settlement of a job asks first. */
-function subscriptionsOf(all: readonly WebhookRow[]): number {
-  return all
-    .filter(({ status }) => status === "enabled")
-    .reduce(
-      (mask, { environment, events }) =>
-        mask | (eventTypesMask(events) << (2 * environmentCode(environment))),
-      0,
-    );
-}
+const ROTATE = `
+WITH endpoint AS MATERIALIZED (
+  SELECT sealed_secret FROM webhooks
+   WHERE project_no = $1 AND environment = $2 AND id = $3
+     AND url = $4 AND events = $5 AND description IS NOT DISTINCT FROM $6 AND enabled = $7
+     FOR NO KEY UPDATE
+), key AS (${takeKeyFrom("endpoint", { digest: "$13", requestHash: "$14", answer: "$15" })}
+), decided AS MATERIALIZED (
+  SELECT sealed_secret, CASE WHEN $13::bytea IS NOT NULL AND NOT EXISTS (SELECT FROM key) THEN 'key_taken' ELSE 'rotated' END AS outcome
+    FROM endpoint
+), rotated AS (
+  UPDATE webhooks w
+     SET sealed_secret = $8, sealed_old_secret = d.sealed_secret, old_secret_until = now() + $9::int * interval '1 h'
+    FROM decided d
+   WHERE d.outcome = 'rotated' AND w.project_no = $1 AND w.environment = $2 AND w.id = $3
+), audited AS (
+  INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject)
+  SELECT $10, $1, $2, $11, 'webhook.rotate', $12 FROM decided WHERE outcome = 'rotated'
+)
+SELECT outcome FROM decided`;
 
 const placeOf = ({ projectNo, environment }: Scope, id: string) => [
   projectNo,
@@ -229,17 +246,13 @@ const placeOf = ({ projectNo, environment }: Scope, id: string) => [
   idToUuid(id),
 ];
 
+const causeOf = ({ requestId, keyNo }: KeyCause) => [idToUuid(requestId), keyNo];
+
 const inEnvironment = ({ environment }: Scope) => eq(webhooks.environment, environmentCode(environment));
 
 function isOne(scope: Scope, id: string) {
   return and(eq(webhooks.projectNo, scope.projectNo), inEnvironment(scope), eq(webhooks.id, idToUuid(id)));
 }
-
-const changeOf = ({ projectNo, environment }: Scope, subject: string) => ({
-  projectNo,
-  environment,
-  subject,
-});
 
 /** The path of a URL may be what keeps others from writing there. */
 const detailOf = ({ url, events, status }: EndpointFields) => ({

@@ -6,6 +6,7 @@ import type { RateLimiter } from "../../services/gateway/rate-limit.ts";
 import { startGateway } from "../../services/gateway/start.ts";
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import { createLog } from "../../shared/platform/log.ts";
+import { createMetrics } from "../../shared/platform/metrics.ts";
 import { createSeal } from "../../shared/platform/seal.ts";
 import { openDatabase } from "../../shared/store/database.ts";
 import { migrate } from "../../shared/store/migrate.ts";
@@ -95,6 +96,7 @@ async function serve(isChecked: boolean, url: string): Promise<void> {
     bus: createInProcessBus(log),
     clock: { now: () => Date.now(), stop() {} },
     log,
+    metrics: createMetrics(),
     shardsPerRegion: 64,
     targets: { allowInsecure: false, own: [] },
     seal: createSeal(randomBytes(32)),

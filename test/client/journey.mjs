@@ -6,7 +6,7 @@ import vm from "node:vm";
  * met as JSON. In the sandbox the client finds nothing but what browsers and edge runtimes have as well.
  */
 const [mode, path, input] = process.argv.slice(2);
-const { baseUrl, apiKey, targetUrl, received, secret } = JSON.parse(input);
+const { baseUrl, silentUrl, apiKey, targetUrl, received, secret } = JSON.parse(input);
 const { createClient, ApiError, RawJson, verifySignature } =
   mode === "sandbox" ? loadInSandbox(path) : await import(path);
 
@@ -25,7 +25,8 @@ for await (const { id } of client.jobs.list({ limit: 6 })) walked.push(id);
 const many = await Promise.all(data.map(({ id }) => client.jobs.get(id)));
 const canceled = await client.jobs.cancel(job.id);
 const refused = await client.jobs.create({ target_url: "nowhere" }).catch((error) => error);
-const late = await client.project.get({ timeoutMs: 0, retriesMax: 0 }).catch((error) => error);
+const unheard = createClient({ baseUrl: silentUrl, apiKey });
+const late = await unheard.project.get({ timeoutMs: 50, retriesMax: 0 }).catch((error) => error);
 const aborted = await client.project.get({ signal: AbortSignal.abort("gone") }).catch((reason) => reason);
 const forged = await verifySignature({ ...received, body: "{}" }, { secrets: secret }).catch(
   (error) => error,

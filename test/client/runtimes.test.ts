@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { mkdtempSync, rmSync } from "node:fs";
+import net from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { signHeaders } from "../../services/delivery/sign.ts";
@@ -10,12 +11,16 @@ import { startFaultyRoad } from "./faulty-road.ts";
 
 let gateway: TestGateway;
 let folder: string;
+/** Takes connections and says nothing. */
+const silent = net.createServer();
 
 beforeAll(async () => {
   gateway = await startTestGateway();
+  await new Promise<void>((listening) => silent.listen(0, "127.0.0.1", listening));
   folder = mkdtempSync(join(tmpdir(), "jobwheel-client-"));
 });
 afterAll(async () => {
+  silent.close();
   rmSync(folder, { recursive: true, force: true });
   await gateway.stop();
 });
@@ -44,6 +49,7 @@ describe("the built client", () => {
     road.faults.push("answer lost", "answer cut in half");
     const input = {
       baseUrl: road.url,
+      silentUrl: `http://127.0.0.1:${(silent.address() as net.AddressInfo).port}`,
       apiKey: project.production,
       targetUrl: TARGET_URL,
       received: { body, headers: signHeaders(body, { id: "run_1", sentAt: Date.now(), secrets: [secret] }) },

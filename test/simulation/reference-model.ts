@@ -81,6 +81,14 @@ export class ReferenceModel {
     return this.terms.plan !== "hobby" || this.runsCounted < HOBBY_RUNS_MAX;
   }
 
+  /** The environments that were refused a permit, and of these the ones that were told of it when one came free. */
+  readonly waiting = new Set<string>();
+  readonly called = new Set<string>();
+
+  isCalledBeside(environment: string): boolean {
+    return [...this.called].some((called) => called !== environment);
+  }
+
   get onWire(): number {
     return this.jobs.filter((job) => job.current?.isSent).length;
   }

@@ -18,6 +18,7 @@ import type { RunStatus } from "../../shared/domain/run.ts";
 import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../../shared/domain/scope.ts";
 import { NEWEST_API_VERSION } from "../../shared/domain/version.ts";
 import { createLog, type LogLevel } from "../../shared/platform/log.ts";
+import { createMetrics } from "../../shared/platform/metrics.ts";
 import { createSeal } from "../../shared/platform/seal.ts";
 import { claimAttempts } from "../../shared/store/claim.ts";
 import { type Database, openDatabase } from "../../shared/store/database.ts";
@@ -126,6 +127,7 @@ export async function startTestGateway(
     bus,
     clock: { now: options.now ?? (() => Date.now()), stop() {} },
     log,
+    metrics: createMetrics(),
     shardsPerRegion: SHARDS_PER_REGION,
     targets: { allowInsecure: false, own: [] },
     publicUrl: null,

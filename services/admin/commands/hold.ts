@@ -1,9 +1,15 @@
+import { timestampOf } from "../../../shared/contract/timestamp.ts";
 import { PROJECT_PREFIX } from "../../../shared/domain/ids.ts";
 import { REGIONS } from "../../../shared/domain/scope.ts";
 import type { OperatorCause } from "../../../shared/store/audit.ts";
 import type { Database } from "../../../shared/store/database.ts";
-import { setProjectHeld, setRegionsHeld } from "../../../shared/store/holds.ts";
-import { clearHostLimit, setHostLimit } from "../../../shared/store/host-limits.ts";
+import {
+  listHeldProjects,
+  listHeldRegions,
+  setProjectHeld,
+  setRegionsHeld,
+} from "../../../shared/store/holds.ts";
+import { clearHostLimit, listHostLimits, setHostLimit } from "../../../shared/store/host-limits.ts";
 import { makeCause } from "../cause.ts";
 import {
   type Cell,
@@ -13,12 +19,36 @@ import {
   parseChoice,
   parseIdOf,
   Refusal,
+  table,
 } from "../command.ts";
 import { parseHost } from "./host.ts";
 
 /** Nothing of a project, of a region, to a host, or of the whole cell is sent until `resume`; what is on the wire ends. */
 export const hold = holding(true);
 export const resume = holding(false);
+
+/** What is held now. */
+export const holdList: Command = {
+  usage: "",
+  operand: null,
+  options: [],
+  async run(_input, { db }) {
+    const regions = await listHeldRegions(db);
+    const hosts = (await listHostLimits(db)).filter(({ requests }) => requests === 0);
+    const held = [
+      ...(await listHeldProjects(db)).map((id) => ({ project: id })),
+      ...regions.map(({ region, heldAt }) => ({ region, held_at: timestampOf(heldAt) })),
+      ...hosts.map(({ host, limitedAt }) => ({ host, held_at: timestampOf(limitedAt) })),
+    ];
+    return {
+      json: { data: held },
+      text: table([
+        ["WHAT", "NAME", "SINCE"],
+        ...held.map((entry) => [...(Object.entries(entry)[0] ?? []), Object.values(entry)[1] ?? ""]),
+      ]),
+    };
+  },
+};
 
 function holding(held: boolean): Command {
   return {

@@ -6,6 +6,7 @@ import {
 } from "../../../shared/domain/delivery.ts";
 import { LOST_ERROR, lostOutcome, settleAttempt } from "../../../shared/domain/run.ts";
 import type { Log } from "../../../shared/platform/log.ts";
+import type { Metrics } from "../../../shared/platform/metrics.ts";
 import { owedBySettled, owedBySettledDeliveries, sendHints } from "../../../shared/process/hints.ts";
 import type { Database } from "../../../shared/store/database.ts";
 import { type DeliverySettlement, settleDeliveries } from "../../../shared/store/delivery-settle.ts";
@@ -25,6 +26,7 @@ const STATEMENTS_PER_TICK_MAX = 20;
 export interface Rescue {
   bus: Bus;
   log: Log;
+  metrics: Metrics;
   /** By the database's clock. */
   now: number;
   /** An attempt that began longer ago than this is lost, whether its node lives or not. */
@@ -36,7 +38,10 @@ export interface Rescue {
  * deadline. What became of them at the target is unknown, so the run says that, and what attempts remain follow at
  * once. The permit comes back with the settlement; a node that was only slow finds its attempt settled.
  */
-export async function rescueAttempts(db: Database, { overdueMs, now, bus, log }: Rescue): Promise<void> {
+export async function rescueAttempts(
+  db: Database,
+  { overdueMs, now, bus, log, metrics }: Rescue,
+): Promise<void> {
   await inBatches(
     () => listLostAttempts(db, overdueMs, RESCUES_PER_STATEMENT),
     async (lost) => {
@@ -48,6 +53,7 @@ export async function rescueAttempts(db: Database, { overdueMs, now, bus, log }:
       for (const [index, item] of settled.items.entries()) {
         if (item === null) continue;
         const { jobId, attempt, status } = item;
+        metrics.attemptsRescued.jobs.inc();
         log.warn({ jobId, attempt, nodeDead: lost[index]?.nodeDead, status }, "attempt.rescued");
       }
     },
@@ -57,7 +63,7 @@ export async function rescueAttempts(db: Database, { overdueMs, now, bus, log }:
 /** The same for deliveries to endpoints, of which the next attempt follows at once as well. */
 export async function rescueDeliveries(
   db: Database,
-  { overdueMs, now, bus, log, scale }: Rescue & { scale: number },
+  { overdueMs, now, bus, log, metrics, scale }: Rescue & { scale: number },
 ): Promise<void> {
   await inBatches(
     () => listLostDeliveries(db, overdueMs, RESCUES_PER_STATEMENT),
@@ -68,7 +74,10 @@ export async function rescueDeliveries(
       for (const [index, item] of settled.items.entries()) {
         if (item === null) continue;
         const { deliveryId, nodeDead } = lost[index] ?? {};
-        log.warn({ deliveryId, attempt: item.attempt, nodeDead, status: item.status }, "delivery.rescued");
+        const { attempt, status, isDisabling } = item;
+        metrics.attemptsRescued.webhooks.inc();
+        if (isDisabling) metrics.webhooksDisabled.inc();
+        log.warn({ deliveryId, attempt, nodeDead, status, isDisabling }, "delivery.rescued");
       }
     },
   );
@@ -110,7 +119,7 @@ function settlementOf(attempt: LostAttempt, now: number): Settlement {
 
 function deliverySettlementOf(delivery: LostDelivery, now: number, scale: number): DeliverySettlement {
   const outcome = brokenOffDelivery(LOST_ERROR);
-  const { attempt: number, startedAt, firstStartedAt, byHand } = delivery;
+  const { waits, startedAt, firstStartedAt, byHand } = delivery;
   return {
     ...delivery,
     status: "failed",
@@ -118,7 +127,7 @@ function deliverySettlementOf(delivery: LostDelivery, now: number, scale: number
     error: outcome.error,
     isOurFault: true,
     durationMs: delivery.elapsedMs,
-    next: settleDelivery({ number, startedAt, firstStartedAt, byHand }, outcome, {
+    next: settleDelivery({ waits, startedAt, firstStartedAt, byHand }, outcome, {
       now,
       random: () => 0,
       scale,

@@ -42,7 +42,8 @@ CREATE TABLE events (
   PRIMARY KEY (project_no, environment, id)
 );
 --> statement-breakpoint
-CREATE INDEX events_age ON events USING brin (occurred_at);
+-- For the purge. Not brin: vacuumed pages are filled with what is new, until every range has something of every age.
+CREATE INDEX events_age ON events (occurred_at);
 --> statement-breakpoint
 -- What is owed to endpoints: one row per event and endpoint until it has ended. due_at is set while an attempt is owed
 -- and null while one is on the wire; attempt_id and node_id are set while it is.
@@ -56,6 +57,8 @@ CREATE TABLE open_deliveries (
   generation integer NOT NULL,
   environment smallint NOT NULL,
   region smallint NOT NULL,
+  -- How many of the waits between attempts were used.
+  waits smallint NOT NULL DEFAULT 0,
   -- The number of the attempt owed or on the wire.
   attempt smallint NOT NULL DEFAULT 1,
   -- Asked for by hand once it had ended: whatever comes of this attempt, none follows by itself.
@@ -92,7 +95,7 @@ CREATE TABLE ended_deliveries (
   PRIMARY KEY (project_no, environment, webhook_id, status, id)
 );
 --> statement-breakpoint
-CREATE INDEX ended_deliveries_age ON ended_deliveries USING brin (ended_at);
+CREATE INDEX ended_deliveries_age ON ended_deliveries (ended_at);
 --> statement-breakpoint
 -- Each attempt of a delivery that has ended.
 CREATE TABLE delivery_attempts (
@@ -101,8 +104,8 @@ CREATE TABLE delivery_attempts (
   attempt smallint NOT NULL,
   status smallint NOT NULL,
   response_status smallint,
-  -- It failed for a reason that says nothing about the endpoint.
-  is_our_fault boolean NOT NULL DEFAULT false,
+  -- Whether its failure tells of the endpoint's health: not one of our own fault, nor one that was asked for by hand.
+  counts boolean NOT NULL DEFAULT true,
   delivery_id uuid NOT NULL,
   webhook_id uuid NOT NULL,
   error text,
@@ -110,9 +113,7 @@ CREATE TABLE delivery_attempts (
 );
 --> statement-breakpoint
 -- Since when everything sent to an endpoint has failed is looked up here where an attempt that began before has succeeded.
-CREATE INDEX delivery_attempts_failed ON delivery_attempts (webhook_id, started_at) WHERE status <> 1 AND NOT is_our_fault;
---> statement-breakpoint
-CREATE INDEX delivery_attempts_age ON delivery_attempts USING brin (started_at);
+CREATE INDEX delivery_attempts_failed ON delivery_attempts (webhook_id, started_at) WHERE status <> 1 AND counts;
 --> statement-breakpoint
 -- Which lanes have ever had a delivery: the sweep for deliveries walks no others.
 ALTER TABLE lanes ADD COLUMN has_deliveries boolean NOT NULL DEFAULT false;

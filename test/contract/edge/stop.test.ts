@@ -3,6 +3,7 @@ import { randomBytes } from "node:crypto";
 import net from "node:net";
 import { startGateway } from "../../../services/gateway/start.ts";
 import { createLog } from "../../../shared/platform/log.ts";
+import { createMetrics } from "../../../shared/platform/metrics.ts";
 import { createSeal } from "../../../shared/platform/seal.ts";
 import { parseRaw, startTestGateway, TARGET_URL } from "../../support/gateway.ts";
 
@@ -16,6 +17,7 @@ test("a gateway that stops ends what it has begun and takes nothing more", async
     bus: other.bus,
     clock: { now: () => Date.now(), stop() {} },
     log: createLog({ level: "error", name: "test" }),
+    metrics: createMetrics(),
     shardsPerRegion: 64,
     targets: { allowInsecure: false, own: [] },
     publicUrl: null,

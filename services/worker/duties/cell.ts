@@ -1,0 +1,41 @@
+import { environmentOfClass, FLOW_CLASSES, kindOf } from "../../../shared/domain/flow-class.ts";
+import { type Metrics, single } from "../../../shared/platform/metrics.ts";
+import { type CellState, lookAtCell } from "../../../shared/store/cell.ts";
+import type { Database } from "../../../shared/store/database.ts";
+
+/** What was seen longer ago is not shown any more: no figure says more than an old one. */
+const SHOWN_MS_MAX = 60_000;
+
+/** Shows what only the database knows of the cell as a whole, by a look at it now and then. */
+export function createCellView(db: Database, metrics: Metrics): { tick(isOnDuty: boolean): Promise<void> } {
+  let seen: CellState | null = null;
+  let seenAt = 0;
+  const show = <Shown>(values: (state: CellState) => Shown[]) =>
+    seen !== null && performance.now() < seenAt + SHOWN_MS_MAX ? values(seen) : [];
+  metrics.permitsInUse.follow(() =>
+    show(({ permitsInUse }) =>
+      FLOW_CLASSES.map((flowClass) => {
+        const labels = { kind: kindOf(flowClass), environment: environmentOfClass(flowClass) };
+        return { labels, value: permitsInUse[flowClass] };
+      }),
+    ),
+  );
+  metrics.webhookDeliveriesDue.follow(() => show(({ webhookDeliveriesDue }) => single(webhookDeliveriesDue)));
+  metrics.nodes.follow(() =>
+    show(({ nodes }) =>
+      nodes.flatMap(({ kind, alive, silent }) => [
+        { labels: { kind, state: "alive" }, value: alive },
+        { labels: { kind, state: "silent" }, value: silent },
+      ]),
+    ),
+  );
+  return {
+    async tick(isOnDuty) {
+      if (!isOnDuty) seen = null;
+      else {
+        seen = await lookAtCell(db);
+        seenAt = performance.now();
+      }
+    },
+  };
+}

@@ -1,0 +1,62 @@
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { lookAtCell } from "./cell.ts";
+import { startStore, type TestStore } from "./test-support.ts";
+
+let store: TestStore;
+beforeAll(async () => {
+  store = await startStore();
+});
+afterAll(() => store.stop());
+
+test("permits are those of all projects, each by its class", async () => {
+  const nodeId = await store.addNode();
+  const [one, other] = [await store.addProject(), await store.addProject()];
+  for (const project of [one, other, other]) {
+    const [job = ""] = await store.addJobs(project, 1);
+    await store.start(nodeId, project, job);
+  }
+  const [sample = ""] = await store.addJobs(one, 1, { environment: "development" });
+  await store.start(nodeId, one, sample, { environment: "development" });
+  await store.query(
+    "UPDATE flows SET development_webhooks = 5, production_webhooks = 7 WHERE project_no = $1",
+    [other],
+  );
+  expect((await lookAtCell(store.db)).permitsInUse).toEqual({
+    "development jobs": 1,
+    "production jobs": 3,
+    "development webhooks": 5,
+    "production webhooks": 7,
+  });
+});
+
+test("deliveries count once they are due, not while they are on the wire, and a backlog of one lane only so far", async () => {
+  const [project, large] = [await store.addProject(), await store.addProject()];
+  await store.addJobs(project, 1);
+  await store.addJobs(large, 1);
+  const owe = (projectNo: number, count: number, due: string) =>
+    store.query(
+      `INSERT INTO open_deliveries (due_at, project_no, environment, region, generation, id, webhook_id, event_id)
+       SELECT ${due}, l.project_no, l.environment, l.region, 0, gen_random_uuid(), gen_random_uuid(), gen_random_uuid()
+         FROM lanes l, generate_series(1, $2) WHERE l.project_no = $1`,
+      [projectNo, count],
+    );
+  await owe(project, 3, "now() - interval '1 s'");
+  await owe(project, 4, "now() + interval '1 h'");
+  await owe(project, 5, "NULL");
+  expect((await lookAtCell(store.db)).webhookDeliveriesDue).toBe(0);
+  await store.query("UPDATE lanes SET has_deliveries = true");
+  expect((await lookAtCell(store.db)).webhookDeliveriesDue).toBe(3);
+  await owe(large, 1_200, "now() - interval '1 s'");
+  expect((await lookAtCell(store.db)).webhookDeliveriesDue).toBe(1_003);
+});
+
+test("a node is silent once it has missed its beats, and no node at all once it is dead", async () => {
+  await store.query("UPDATE nodes SET dead = true");
+  const ids = [await store.addNode(), await store.addNode(), await store.addNode()];
+  await store.query("UPDATE nodes SET seen_at = now() - interval '6 s' WHERE id = $1", [ids[0]]);
+  await store.query("UPDATE nodes SET kind = 'worker' WHERE id = $1", [ids[1]]);
+  expect((await lookAtCell(store.db)).nodes).toEqual([
+    { kind: "worker", alive: 1, silent: 0 },
+    { kind: "delivery", alive: 1, silent: 1 },
+  ]);
+});

@@ -1,0 +1,45 @@
+import { describe, expect, test } from "bun:test";
+import { until } from "../flow/support.ts";
+import {
+  DRAINED_MS,
+  deliveries,
+  expectAllDelivered,
+  FROZEN,
+  makeBusyProject,
+  onWire,
+  openCount,
+  RESCUE_GRACE_MS,
+  repeated,
+  silentMs,
+  stopAmid,
+  TIMEOUT_MS,
+  target,
+  useBusyCell,
+} from "./busy-cell.ts";
+
+useBusyCell();
+
+describe("60 slow jobs in two regions and the 60 webhooks that they make, over two delivery nodes", () => {
+  test("never overlap more while a node is frozen past its attempts' deadlines: their permits come back 30 s behind those and no sooner, and waking it sends nothing", async () => {
+    const project = await makeBusyProject();
+    const held = await stopAmid(project, "SIGSTOP");
+    const stoppedAt = performance.now();
+    target.hold(({ recordId }) => held.has(recordId));
+    await until(() => performance.now() - stoppedAt > TIMEOUT_MS);
+    expect(target.open.filter(({ recordId }) => held.has(recordId)).length).toBe(held.size);
+    // The target is done with them. Nobody else knows that, so their permits stay with the frozen node.
+    target.hold(() => false);
+    const permitsHeld = async () => (await onWire(project)).filter(({ name }) => name === FROZEN).length;
+    await until(async () => (await openCount(project)) === held.size, DRAINED_MS);
+    await until(async () => (await permitsHeld()) < held.size, DRAINED_MS);
+    expect(performance.now() - stoppedAt).toBeGreaterThan(RESCUE_GRACE_MS);
+    await until(async () => (await openCount(project)) === 0, DRAINED_MS);
+    const arrivedCount = target.arrivals.length;
+    process.kill(deliveries[0]?.pid ?? 0, "SIGCONT");
+    // It has heard what was said while it was frozen, and said that it lives.
+    await until(async () => (await silentMs(FROZEN)) < 1_000);
+    await expectAllDelivered(project);
+    expect(target.arrivals.length).toBe(arrivedCount);
+    expect(repeated("job")).toEqual([]);
+  });
+});

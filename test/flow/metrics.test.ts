@@ -1,0 +1,209 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { createProjectWithKeys } from "../../services/admin/create-project.ts";
+import { REGIONS } from "../../shared/domain/scope.ts";
+import { createLog } from "../../shared/platform/log.ts";
+import { createSeal } from "../../shared/platform/seal.ts";
+import { openDatabase } from "../../shared/store/database.ts";
+import { migrate } from "../../shared/store/migrate.ts";
+import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
+import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { type ServiceProcess, startService } from "../support/service-process.ts";
+import { startTarget } from "../support/target.ts";
+
+setDefaultTimeout(60_000);
+
+const NAMES = ["gateway", "worker", "delivery"] as const;
+type Name = (typeof NAMES)[number];
+const SHARDS_PER_REGION = 4;
+const JOBS = 3;
+const SEEN_MS_MAX = 20_000;
+
+const held = Promise.withResolvers<void>();
+const target = startTarget(async ({ path }) => {
+  if (path === "/held") await held.promise;
+  return new Response("ok");
+});
+let database: TestDatabase;
+let nats: NatsServer;
+let key = "";
+const services: Record<Name, ServiceProcess> = {} as never;
+
+beforeAll(async () => {
+  [database, nats] = await Promise.all([createTestDatabase("metrics"), startNatsServer()]);
+  await migrate(database.url);
+  const secretsKey = randomBytes(32);
+  const db = openDatabase(database.url, { connections: 1, log: createLog({ level: "error", name: "test" }) });
+  const wish = { name: "metrics", plan: "scale", defaultRegion: "us-east" } as const;
+  key = (await createProjectWithKeys(db, createSeal(secretsKey), wish)).keys.production;
+  await db.close();
+  const environment = {
+    DATABASE_URL: database.url,
+    NATS_URL: nats.url,
+    SECRETS_KEY: secretsKey.toString("base64"),
+    SHARDS_PER_REGION: String(SHARDS_PER_REGION),
+  };
+  // The worker first: what it looks at when it gets its shards is then known.
+  await Promise.all(NAMES.map(async (name) => (services[name] = await startService(name, environment))));
+});
+afterAll(async () => {
+  held.resolve();
+  for (const service of Object.values(services)) await service.end("SIGKILL");
+  await nats.stop();
+  await target.stop();
+  await database.drop();
+});
+
+describe("the metrics of three processes", () => {
+  test("tell of jobs from request to webhook, and of whoever was refused", async () => {
+    const answers = [
+      await post("/v2/webhooks", { url: target.url, events: ["job.succeeded"] }),
+      await post("/v2/jobs", { target_url: target.url }),
+      await post("/v2/jobs/batch", { jobs: [{ target_url: target.url }, { target_url: target.url }] }),
+      await post("/v2/jobs", {}),
+      await post("/v2/nothing", {}),
+      await fetch(`http://127.0.0.1:${services.gateway.port}/v2/jobs`),
+    ];
+    expect(answers.map(({ status }) => status)).toEqual([201, 201, 201, 400, 404, 401]);
+    const delivery = await untilShown("delivery", (page) => page.value(DELIVERED) === JOBS);
+
+    const gateway = await read("gateway");
+    expect(gateway.value('jobwheel_jobs_created_total{origin="api"}')).toBe(JOBS);
+    expect(gateway.value('jobwheel_requests_total{operation="createJob",status="2xx"}')).toBe(1);
+    expect(gateway.value('jobwheel_requests_total{operation="createJob",status="4xx"}')).toBe(1);
+    expect(gateway.value('jobwheel_requests_total{operation="none",status="4xx"}')).toBe(1);
+    expect(gateway.value('jobwheel_request_seconds_count{operation="createJob"}')).toBe(2);
+    expect(gateway.value('jobwheel_request_seconds_sum{operation="createJob"}')).toBeGreaterThan(0);
+    for (const code of ["invalid_request", "resource_not_found", "unauthorized"])
+      expect(gateway.value(`jobwheel_refusals_total{code="${code}"}`)).toBe(1);
+
+    expect(delivery.value('jobwheel_attempts_settled_total{outcome="succeeded"}')).toBe(JOBS);
+    for (const kind of ["jobs", "webhooks"]) {
+      const place = `{kind="${kind}",region="us-east"}`;
+      expect(delivery.value(`jobwheel_lateness_seconds_count${place}`)).toBe(JOBS);
+      // Within what a job took at most here, and not one of the ends of a clock that was never asked.
+      expect(delivery.value(`jobwheel_lateness_seconds_sum${place}`)).toBeWithin(0.000_1, JOBS * 5);
+      for (const statement of [`claim_${kind}`, `settle_${kind}`]) {
+        expect(delivery.value(`jobwheel_statement_rows_sum{statement="${statement}"}`)).toBe(JOBS);
+        expect(delivery.value(`jobwheel_statement_seconds_sum{statement="${statement}"}`)).toBeGreaterThan(0);
+      }
+    }
+    expect(delivery.value("jobwheel_attempts_in_flight")).toBe(0);
+    expect(delivery.value('jobwheel_postgres_connections{state="idle"}')).toBeGreaterThan(0);
+  });
+
+  test("tell of the shards and of the cell", async () => {
+    const all = SHARDS_PER_REGION * REGIONS.length;
+    const worker = await untilShown("worker", (page) => page.value("jobwheel_shards_owned") === all);
+    expect(worker.value('jobwheel_lease_changes_total{change="acquired"}')).toBe(all);
+    expect(worker.value('jobwheel_lease_changes_total{change="lost"}')).toBe(0);
+    for (const name of ["jobwheel_shard_ready_attempts", "jobwheel_shard_oldest_due_seconds"])
+      expect(worker.samples.filter(([sample]) => sample.startsWith(`${name}{`)).length).toBe(all);
+    expect(worker.value('jobwheel_nodes{kind="worker",state="alive"}')).toBe(1);
+    expect(worker.value('jobwheel_permits_in_use{kind="jobs",environment="production"}')).toBe(0);
+    expect(worker.value("jobwheel_webhook_deliveries_due")).toBe(0);
+    expect(worker.value('jobwheel_statement_errors_total{kind="refused"}')).toBe(0);
+  });
+
+  test("are those of deploy/METRICS.md, and name nobody", async () => {
+    const pages = await Promise.all(NAMES.map((name) => read(name)));
+    const names = new Set(pages.flatMap(({ families }) => [...families.keys()]));
+    const found = [...names].map((name) => {
+      const shown = pages.map(({ families }) => families.get(name));
+      const labels = new Set(shown.flatMap((family) => [...(family?.labels ?? [])]));
+      const { type, help } = shown.find((family) => family !== undefined) ?? { type: "", help: "" };
+      return { name, type, labels: [...labels].join(", "), meaning: help };
+    });
+    const rows = listed();
+    expect(rows.map(({ services: _, ...row }) => row)).toEqual(found.sort(byName));
+    for (const { name, services: telling } of rows) {
+      for (const [index, service] of NAMES.entries()) {
+        const values = pages[index]?.families.get(name)?.values ?? [];
+        // What a service does not do, it shows as nothing or as zero.
+        const isTrue = telling.includes(service) ? values.length > 0 : values.every((value) => value === 0);
+        expect([name, service, isTrue]).toEqual([name, service, true]);
+      }
+    }
+    for (const { samples } of pages) {
+      for (const [sample] of samples) expect(sample).not.toMatch(/_[0-9a-z]{26}|127\.0\.0\.1|svc_|http/);
+    }
+  });
+
+  test("tell of an attempt whose node was killed", async () => {
+    const rescued = 'jobwheel_attempts_rescued_total{kind="jobs"}';
+    expect((await read("worker")).value(rescued)).toBe(0);
+    await post("/v2/jobs", { target_url: target.url.replace("/hook", "/held") });
+    await target.until((arrivals) => arrivals.some(({ path }) => path === "/held"));
+    expect((await read("delivery")).value("jobwheel_attempts_in_flight")).toBe(1);
+    await services.delivery.end("SIGKILL");
+    await untilShown("worker", (page) => page.value(rescued) === 1);
+  });
+});
+
+const DELIVERED = 'jobwheel_deliveries_settled_total{outcome="succeeded"}';
+
+function post(path: string, body: unknown): Promise<Response> {
+  return fetch(`http://127.0.0.1:${services.gateway.port}${path}`, {
+    method: "POST",
+    headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
+    body: JSON.stringify(body),
+  });
+}
+
+interface Page {
+  families: Map<string, { type: string; help: string; labels: Set<string>; values: number[] }>;
+  samples: [sample: string, value: number][];
+  value(sample: string): number | undefined;
+}
+
+async function read(name: Name): Promise<Page> {
+  const text = await (await fetch(`http://127.0.0.1:${services[name].opsPort}/metrics`)).text();
+  const families: Page["families"] = new Map();
+  for (const [, family = "", help = ""] of text.matchAll(/^# HELP (\S+) (.*)$/gm))
+    families.set(family, { type: "", help, labels: new Set(), values: [] });
+  for (const [, family = "", type = ""] of text.matchAll(/^# TYPE (\S+) (.*)$/gm)) {
+    const known = families.get(family);
+    if (known !== undefined) known.type = type;
+  }
+  const samples = [...text.matchAll(/^([^#\s].*) (\S+)$/gm)].map(
+    ([, sample = "", value]): [string, number] => [sample, Number(value)],
+  );
+  for (const [sample, value] of samples) {
+    const [full = "", labels = ""] = sample.split("{");
+    const family = families.get(full) ?? families.get(full.replace(/_(bucket|sum|count)$/, ""));
+    if (family === undefined) throw new Error(`${sample} has no name`);
+    family.values.push(value);
+    for (const [, label = ""] of labels.matchAll(/(\w+)="/g)) if (label !== "le") family.labels.add(label);
+  }
+  return { families, samples, value: (asked) => samples.find(([sample]) => sample === asked)?.[1] };
+}
+
+async function untilShown(name: Name, isShown: (page: Page) => boolean): Promise<Page> {
+  const giveUpAt = performance.now() + SEEN_MS_MAX;
+  for (;;) {
+    const page = await read(name);
+    if (isShown(page)) return page;
+    if (performance.now() > giveUpAt) throw new Error(`not shown by the ${name} in time`);
+    await Bun.sleep(50);
+  }
+}
+
+const byName = (one: { name: string }, other: { name: string }) => (one.name < other.name ? -1 : 1);
+
+/** The rows of the document's table, without its units, which names end in. */
+function listed() {
+  const document = readFileSync(join(import.meta.dir, "../../deploy/METRICS.md"), "utf8");
+  return document
+    .split("\n")
+    .filter((line) => /^\| `(jobwheel|nodejs|process)_/.test(line))
+    .map((line) => {
+      const cells = line.slice(1, -1).split("|");
+      const [name = "", type = "", labels = "", services = "", , meaning = ""] = cells.map((cell) =>
+        cell.trim(),
+      );
+      return { name: name.replaceAll("`", ""), type, labels, services, meaning };
+    })
+    .sort(byName);
+}

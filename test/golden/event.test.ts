@@ -1,0 +1,44 @@
+import { expect, test } from "bun:test";
+import { eventText } from "../../shared/contract/event.ts";
+
+/**
+ * The bytes of an event, which are the same on every retry: bodies are rendered at each attempt, so a release that renders
+ * them in another way changes those of deliveries that wait. A new shape needs a new api_version, by which both are told
+ * apart, and never a change of these.
+ */
+const BYTES =
+  '{"id":"evt_01m7ybr3vq81qbcnqxb2xa9jzd","type":"job.failed","created_at":"2026-11-21T06:12:27.001Z","api_version":"2026-11-01",' +
+  '"project_id":"prj_01m7ybr3kgsnpd4n830jn3f3ba","environment":"production","data":{"job":{"id":"job_01m7ybr3kgsnpd4n830jn3f3ba",' +
+  '"status":"failed","target_url":"https://example.com/hooks/jobs?a=\u00e9\\"","region":"eu-central","attempts":2,"schedule_id":null,' +
+  '"created_at":"2026-11-21T06:12:25.328Z"},"run":{"id":"run_01m7ybr3vq81qbcnqxb2xa9jzd","job_id":"job_01m7ybr3kgsnpd4n830jn3f3ba",' +
+  '"attempt":2,"status":"timed_out","response_status":null,"error":"line\\nline","started_at":"2026-11-21T06:12:25.592Z","duration_ms":1408,' +
+  '"next_retry_at":null}}}';
+
+test("an event is spelled as it always was", () => {
+  const facts = {
+    id: "evt_01m7ybr3vq81qbcnqxb2xa9jzd",
+    type: "job.failed",
+    occurredAt: Date.parse("2026-11-21T06:12:27.001Z"),
+    apiVersion: "2026-11-01",
+    projectId: "prj_01m7ybr3kgsnpd4n830jn3f3ba",
+    environment: "production",
+    job: {
+      id: "job_01m7ybr3kgsnpd4n830jn3f3ba",
+      targetUrl: 'https://example.com/hooks/jobs?a=\u00e9"',
+      region: "eu-central",
+      attempts: 2,
+      scheduleId: null,
+      createdAt: Date.parse("2026-11-21T06:12:25.328Z"),
+    },
+    run: {
+      id: "run_01m7ybr3vq81qbcnqxb2xa9jzd",
+      attempt: 2,
+      status: "timed_out",
+      responseStatus: null,
+      error: "line\nline",
+      startedAt: Date.parse("2026-11-21T06:12:25.592Z"),
+      durationMs: 1408,
+    },
+  } as const;
+  expect(eventText(facts)).toBe(BYTES);
+});
