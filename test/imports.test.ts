@@ -36,7 +36,7 @@ const PLACES: Record<string, string> = {
   "ipaddr.js": "shared/domain/target.ts",
   pg: "shared/store/",
   pino: "shared/platform/log.ts",
-  "prom-client": "shared/platform/metrics.ts",
+  "prom-client": "shared/platform/",
   "swagger-ui-dist": "services/gateway/docs.ts",
   undici: "services/delivery/",
 };

@@ -1,3 +1,5 @@
+import { Counter, Gauge, Histogram, type Registry } from "prom-client";
+
 /** Something that only ever happens more often. */
 export interface Count {
   inc(by?: number): void;
@@ -22,81 +24,62 @@ export interface Followed<Name extends string> {
   follow(read: () => Iterable<{ labels: Labels<Name>; value: number }>): void;
 }
 
-/**
- * The metrics of one process in Prometheus' text format (version 0.0.4). Every count is in the way of a request or of an
- * attempt, so it is an addition to a number that its owner holds, and whatever else there is to do waits for the reading.
- */
+/** The metrics of one process, each with its labels. */
 export class Families {
-  private readonly all: Family[] = [];
+  constructor(
+    private readonly prefix: string,
+    private readonly registry: Registry,
+  ) {}
 
-  constructor(private readonly prefix: string) {}
-
-  counts<Name extends string = never>(name: string, help: string): Members<Name, Count> {
-    return this.members(name, "counter", help, () => {
-      let total = 0;
-      return {
-        inc: (by = 1) => {
-          total += by;
-        },
-        samples: () => [{ suffix: "", labels: {}, value: total }],
-      };
-    });
-  }
-
-  /** `bounds` are the upper ends of the buckets, the least first. */
-  spreads<Name extends string>(name: string, help: string, bounds: readonly number[]): Members<Name, Spread> {
-    return this.members(name, "histogram", help, () => createSpread(bounds));
-  }
-
-  levels<Name extends string>(name: string, help: string): Followed<Name> {
-    return this.followed(name, "gauge", help);
-  }
-
-  /** What only grows, counted elsewhere. */
-  followedCounts<Name extends string>(name: string, help: string): Followed<Name> {
-    return this.followed(name, "counter", help);
-  }
-
-  text(): string {
-    return this.all
-      .map(({ name, type, help, samples }) => {
-        const lines = Iterator.from(samples()).map(
-          ({ suffix, labels, value }) => `${name}${suffix}${labelText(labels)} ${value}\n`,
-        );
-        return `# HELP ${name} ${help}\n# TYPE ${name} ${type}\n${lines.toArray().join("")}`;
-      })
-      .join("");
-  }
-
-  private members<Name extends string, Member extends Sampled>(
+  counts<Name extends string = never>(
     name: string,
-    type: string,
     help: string,
-    create: () => Member,
-  ): Members<Name, Member> {
-    const members = new Map<string, { labels: Labels<Name>; member: Member }>();
-    this.add(name, type, help, function* () {
-      for (const { labels, member } of members.values()) {
-        for (const sample of member.samples()) yield { ...sample, labels: { ...labels, ...sample.labels } };
-      }
-    });
+    labelNames: readonly Name[] = [],
+  ): Members<Name, Count> {
+    const counter = new Counter<Name>(this.about(name, help, labelNames));
     return {
       of(labels) {
-        const key = labelText(labels);
-        let known = members.get(key);
-        if (known === undefined) {
-          known = { labels, member: create() };
-          members.set(key, known);
-        }
-        return known.member;
+        const member = labelNames.length === 0 ? counter : counter.labels(labels);
+        member.inc(0);
+        return member;
       },
     };
   }
 
-  private followed<Name extends string>(name: string, type: string, help: string): Followed<Name> {
-    let read: () => Iterable<{ labels: Labels<Name>; value: number }> = () => [];
-    this.add(name, type, help, function* () {
-      for (const { labels, value } of read()) yield { suffix: "", labels, value };
+  /** `bounds` are the upper ends of the buckets, the least first. */
+  spreads<Name extends string>(
+    name: string,
+    help: string,
+    labelNames: readonly Name[],
+    bounds: readonly number[],
+  ): Members<Name, Spread> {
+    const histogram = new Histogram<Name>({ ...this.about(name, help, labelNames), buckets: [...bounds] });
+    const shown = new Set<string>();
+    return {
+      of(labels) {
+        const key = JSON.stringify(labels);
+        // To show it anew would lose what it has.
+        if (!shown.has(key)) histogram.zero(labels);
+        shown.add(key);
+        return histogram.labels(labels);
+      },
+    };
+  }
+
+  levels<Name extends string = never>(
+    name: string,
+    help: string,
+    labelNames: readonly Name[] = [],
+  ): Followed<Name> {
+    let read: Read<Name> = () => [];
+    new Gauge<Name>({
+      ...this.about(name, help, labelNames),
+      collect() {
+        this.reset();
+        // Without labels it would be 0 where nobody knows it.
+        if (labelNames.length === 0) this.remove();
+        for (const { labels, value } of read()) this.set(labels, value);
+      },
     });
     return {
       follow(itsRead) {
@@ -105,55 +88,30 @@ export class Families {
     };
   }
 
-  private add(name: string, type: string, help: string, samples: () => Iterable<Sample>): void {
-    this.all.push({ name: this.prefix + name, type, help, samples });
+  /** What only grows, counted elsewhere. */
+  followedCounts<Name extends string>(
+    name: string,
+    help: string,
+    labelNames: readonly Name[],
+  ): Followed<Name> {
+    let read: Read<Name> = () => [];
+    new Counter<Name>({
+      ...this.about(name, help, labelNames),
+      collect() {
+        this.reset();
+        for (const { labels, value } of read()) this.inc(labels, value);
+      },
+    });
+    return {
+      follow(itsRead) {
+        read = itsRead;
+      },
+    };
+  }
+
+  private about<Name extends string>(name: string, help: string, labelNames: readonly Name[]) {
+    return { name: this.prefix + name, help, labelNames: [...labelNames], registers: [this.registry] };
   }
 }
 
-interface Family {
-  name: string;
-  type: string;
-  help: string;
-  samples(): Iterable<Sample>;
-}
-
-interface Sample {
-  suffix: string;
-  labels: Readonly<Record<string, string>>;
-  value: number;
-}
-
-interface Sampled {
-  samples(): Sample[];
-}
-
-function createSpread(bounds: readonly number[]): Spread & Sampled {
-  const counts = new Float64Array(bounds.length + 1);
-  let sum = 0;
-  return {
-    observe(value) {
-      let place = 0;
-      while (place < bounds.length && value > (bounds[place] as number)) place++;
-      counts[place] = (counts[place] as number) + 1;
-      sum += value;
-    },
-    samples() {
-      let upTo = 0;
-      const buckets = [...counts].map((count, place) => {
-        upTo += count;
-        return { suffix: "_bucket", labels: { le: String(bounds[place] ?? "+Inf") }, value: upTo };
-      });
-      return [
-        ...buckets,
-        { suffix: "_sum", labels: {}, value: sum },
-        { suffix: "_count", labels: {}, value: upTo },
-      ];
-    },
-  };
-}
-
-/** Quotes, backslashes and line ends are escaped as in JSON; nothing else that JSON escapes is in a label. */
-function labelText(labels: Readonly<Record<string, string>>): string {
-  const pairs = Object.entries(labels).map(([name, value]) => `${name}=${JSON.stringify(value)}`);
-  return pairs.length === 0 ? "" : `{${pairs.join(",")}}`;
-}
+type Read<Name extends string> = () => Iterable<{ labels: Labels<Name>; value: number }>;

@@ -12,8 +12,8 @@ describe("the metrics", () => {
     expect(text).toContain('\njobwheel_jobs_created_total{origin="api"} 3\n');
     expect(text).toContain('jobwheel_attempts_settled_total{outcome="timed_out"} 1\n');
     expect(text).toContain('jobwheel_attempts_settled_total{outcome="failed"} 0\n');
-    expect(text).toContain('jobwheel_lateness_seconds_bucket{kind="jobs",region="us-east",le="0.001"} 0\n');
-    expect(text).toContain('jobwheel_lateness_seconds_bucket{kind="jobs",region="us-east",le="0.002"} 1\n');
+    expect(text).toContain('jobwheel_lateness_seconds_bucket{le="0.001",kind="jobs",region="us-east"} 0\n');
+    expect(text).toContain('jobwheel_lateness_seconds_bucket{le="0.002",kind="jobs",region="us-east"} 1\n');
     expect(text).not.toContain('lateness_seconds_count{kind="webhooks"');
   });
 

@@ -83,51 +83,63 @@ export function createMetrics(): Metrics {
   collectDefaultMetrics({ register: registry });
   for (const name of MEANINGLESS_ON_BUN) registry.removeSingleMetric(name);
 
-  const families = new Families("jobwheel_");
+  const families = new Families("jobwheel_", registry);
   const count = (name: string, help: string) => families.counts(name, help).of({});
   const outcomes = (name: string, help: string) => {
-    const settled = families.counts<"outcome">(name, help);
+    const settled = families.counts(name, help, ["outcome"]);
     return {
       succeeded: settled.of({ outcome: "succeeded" }),
       failed: settled.of({ outcome: "failed" }),
       timed_out: settled.of({ outcome: "timed_out" }),
     };
   };
-  const rescued = families.counts<"kind">(
+  const rescued = families.counts(
     "attempts_rescued_total",
     "Attempts that their node did not settle, because it is dead or they had outlived their deadline.",
+    ["kind"],
   );
-  const leases = families.counts<"change">(
+  const leases = families.counts(
     "lease_changes_total",
     "Shards whose lease this worker acquired, lost against its will, or resigned.",
+    ["change"],
   );
-  const latenessSeconds = families.spreads<"kind" | "region">(
+  const latenessSeconds = families.spreads(
     "lateness_seconds",
     "From when an attempt was due until its request was handed to the HTTP client.",
+    ["kind", "region"],
     LATENESS_BOUNDS_SECONDS,
   );
-  const statementSeconds = families.spreads<"statement">(
+  const statementSeconds = families.spreads(
     "statement_seconds",
     "From sending a statement on the way of a job until its answer, failures included.",
+    ["statement"],
     STATEMENT_BOUNDS_SECONDS,
   );
-  const statementRows = families.spreads<"statement">(
+  const statementRows = families.spreads(
     "statement_rows",
     "What one such statement is about: jobs, attempts, deliveries, schedules, shards.",
+    ["statement"],
     ROWS_BOUNDS,
   );
 
   return {
-    requests: families.counts("requests_total", "Requests to the API that were answered."),
+    requests: families.counts("requests_total", "Requests to the API that were answered.", [
+      "operation",
+      "status",
+    ]),
     requestSeconds: families.spreads(
       "request_seconds",
       "From a request's head until its answer, the receipt of its body included.",
+      ["operation"],
       REQUEST_BOUNDS_SECONDS,
     ),
-    refusals: families.counts("refusals_total", "Requests to the API that were refused, by error code."),
+    refusals: families.counts("refusals_total", "Requests to the API that were refused, by error code.", [
+      "code",
+    ]),
     jobsCreated: families.counts(
       "jobs_created_total",
       "Jobs committed, one by one and in batches over the API, and by schedules.",
+      ["origin"],
     ),
     lateness(kind) {
       const members = new Map(REGIONS.map((region) => [region, latenessSeconds.of({ kind, region })]));
@@ -173,12 +185,17 @@ export function createMetrics(): Metrics {
     shardReady: families.levels(
       "shard_ready_attempts",
       "Due attempts that a shard remembers and has not handed to delivery.",
+      ["region", "shard"],
     ),
     shardOldestDueSeconds: families.levels(
       "shard_oldest_due_seconds",
       "For how long the oldest attempt of a shard has been due that nothing of its project's holds back; 0 if there is none.",
+      ["region", "shard"],
     ),
-    permitsInUse: families.levels("permits_in_use", "Permits in use over all projects of the cell."),
+    permitsInUse: families.levels("permits_in_use", "Permits in use over all projects of the cell.", [
+      "kind",
+      "environment",
+    ]),
     permitsMiscounted: count(
       "permits_miscounted_total",
       "Projects that an audit found with more or fewer permits in use than attempts on the wire; each is a bug.",
@@ -187,18 +204,25 @@ export function createMetrics(): Metrics {
       "webhook_deliveries_due",
       "Webhook deliveries of the cell that are due and not on the wire, up to 1,000 of each lane.",
     ),
-    nodes: families.levels("nodes", "Nodes of the cell that are not dead: alive, or silent for 5 s."),
-    postgresConnections: families.levels("postgres_connections", "Connections of this process's pool."),
+    nodes: families.levels("nodes", "Nodes of the cell that are not dead: alive, or silent for 5 s.", [
+      "kind",
+      "state",
+    ]),
+    postgresConnections: families.levels("postgres_connections", "Connections of this process's pool.", [
+      "state",
+    ]),
     statementErrors: families.followedCounts(
       "statement_errors_total",
       "Statements without an answer, Postgres being out of reach or unable, and statements that it refused.",
+      ["kind"],
     ),
     busFaults: families.followedCounts(
       "bus_faults_total",
       "What went wrong on the bus since it was opened, by kind.",
+      ["kind"],
     ),
     page: async () => ({
-      text: families.text() + (await registry.metrics()),
+      text: await registry.metrics(),
       contentType: registry.contentType,
     }),
   };
