@@ -1,5 +1,5 @@
 import { spawn } from "node:child_process";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { PostgreSqlContainer } from "@testcontainers/postgresql";
@@ -15,9 +15,20 @@ import { findNatsServer, natsVersion } from "./support/nats-binary.ts";
  */
 
 /** Each group is a process of its own: what chaos tests do to their process and clock must not reach the others. */
-const GROUPS: { name: string; holds: (file: string) => boolean }[] = [
-  { name: "everything but chaos", holds: (file) => !file.startsWith("test/chaos/") },
-  { name: "chaos", holds: (file) => file.startsWith("test/chaos/") },
+interface Group {
+  name: string;
+  holds: (file: string) => boolean;
+}
+const isChaos = (file: string) => file.startsWith("test/chaos/");
+const isFromOutside = (file: string) =>
+  /^test\/(client|contract|golden|hostile|runtime-contract|simulation)\//.test(file);
+/** Most tests wait more than they work, so those of one stage run at once. */
+const STAGES: Group[][] = [
+  [
+    { name: "services and stores", holds: (file) => !isChaos(file) && !isFromOutside(file) },
+    { name: "from outside", holds: isFromOutside },
+  ],
+  [{ name: "chaos", holds: isChaos }],
 ];
 const POSTGRES_IMAGE = "postgres:18";
 const POSTGRES_MAX_CONNECTIONS = 200;
@@ -57,10 +68,15 @@ async function runEverything(): Promise<Tally> {
     console.log(`Postgres ${await postgresVersion(postgres.url)} (${postgres.found})`);
     console.log(`nats-server ${natsVersion(nats)} (${nats})`);
     const environment = { ...process.env, TEST_DATABASE_URL: postgres.url, NATS_SERVER_BIN: nats };
-    for (const { name, holds } of GROUPS) {
-      const members = files.filter(holds);
-      if (members.length > 0 && !interrupted.signal.aborted)
-        parts.push(await runGroup(name, members, environment));
+    for (const stage of STAGES) {
+      const groups = stage
+        .map(({ name, holds }) => ({ name, members: files.filter(holds) }))
+        .filter(({ members }) => members.length > 0);
+      if (interrupted.signal.aborted) break;
+      const tallies = groups.map(({ name, members }, place) =>
+        runGroup(name, members, environment, place === 0),
+      );
+      parts.push(...(await Promise.all(tallies)));
     }
   } finally {
     await postgres.stop();
@@ -87,12 +103,18 @@ async function runCheck(): Promise<Tally> {
  * Bun's report leaves out what it did not survive: it is written at the end, and only with the files that loaded.
  * So a file without any test in it, and an end that the counted failures do not explain, are failures as well.
  */
-async function runGroup(name: string, files: string[], environment: NodeJS.ProcessEnv): Promise<Tally> {
+async function runGroup(
+  name: string,
+  files: string[],
+  environment: NodeJS.ProcessEnv,
+  isShown: boolean,
+): Promise<Tally> {
   const report = join(scratch, `${name}.xml`);
   const reporter = ["--reporter=junit", `--reporter-outfile=${report}`];
   const code = await run(
     ["test", `--timeout=${TEST_TIMEOUT_MS}`, ...reporter, ...files.map((file) => `./${file}`)],
     environment,
+    isShown ? null : join(scratch, `${name}.log`),
   );
   const tally = readReport(report, files);
   if (code !== 0 && tally.failed === 0) {
@@ -127,14 +149,21 @@ function readReport(path: string, files: string[]): Tally {
   return tally;
 }
 
-/** Runs Bun with the arguments on this terminal; answers its exit code, or -1 if it was killed. */
-function run(args: string[], env: NodeJS.ProcessEnv): Promise<number> {
+/**
+ * Runs Bun with the arguments on this terminal, which shows it at once, or at its end where a file keeps it until then.
+ * Answers its exit code, or -1 if it was killed.
+ */
+function run(args: string[], env: NodeJS.ProcessEnv, keptIn: string | null = null): Promise<number> {
   const { promise, resolve, reject } = Promise.withResolvers<number>();
   const signal = AbortSignal.any([interrupted.signal, AbortSignal.timeout(GROUP_TIMEOUT_MS)]);
-  const child = spawn(process.execPath, args, { cwd: root, env, stdio: "inherit" });
+  const output = keptIn === null ? "inherit" : openSync(keptIn, "w");
+  const child = spawn(process.execPath, args, { cwd: root, env, stdio: ["inherit", output, output] });
   signal.addEventListener("abort", () => child.kill("SIGKILL"));
   child.on("error", reject);
-  child.on("exit", (code) => resolve(code ?? -1));
+  child.on("exit", (code) => {
+    if (keptIn !== null) process.stdout.write(readFileSync(keptIn));
+    resolve(code ?? -1);
+  });
   return promise;
 }
 
