@@ -51,7 +51,7 @@ describe("what is held", () => {
       const held = await admin("hold", `--${kind}`, subject, "--json");
       expect(JSON.parse(held.stdout)).toMatchObject({ held: true });
       expect(JSON.parse((await admin("hold", "list", "--json")).stdout).data).toMatchObject([
-        { [kind]: subject },
+        { kind, name: subject },
       ]);
       // A delivery node has heard of a host within 5 s; a hold of a project or a region binds the next claim.
       if (kind === "host") await Bun.sleep(5_000);

@@ -54,7 +54,8 @@ export function createTaking(options: {
       const claimed = await claim(outgoing, item, host);
       if (claimed.kind !== "granted") return claimed;
       isSending = true;
-      // Whatever is thrown there is a bug; the attempt stays on this node's account until its deadline ends it.
+      // Whatever is thrown there is a bug: the attempt is not settled by this node, which goes on counting it; others find
+      // it past its deadline.
       send(outgoing, item, claimed.attempt).catch((error) => log.error({ err: error, id }, "attempt.failed"));
       return { kind: "granted" };
     } catch (error) {

@@ -46,8 +46,8 @@ const SUCCEEDED = runStatusCode("succeeded");
 /**
  * Settles many attempts of deliveries in one self-committing statement, as settleAttempts does those of jobs. An endpoint
  * is disabled here when an attempt has failed and everything sent to it has failed since one that began at least
- * `windowMs` ago; what failed by our own fault, or was only sent by hand, does not count. Attempts overlap, so what counts is when they began: of those that failed, the first that began after
- * the latest that succeeded.
+ * `windowMs` ago; what failed by our own fault, or was only sent by hand, does not count. Attempts overlap, so what
+ * counts is when they began: of those that failed, the first that began after the latest that succeeded.
  */
 export async function settleDeliveries(
   db: Database,

@@ -78,9 +78,6 @@ WITH changed AS (
 )
 SELECT FROM projects WHERE id = $1`;
 
-/** Backups are restored for longer than a failover lasts: nodes that beat within this time were at work in what went on. */
-const FAILOVER_MINUTES_MAX = 5;
-
 /** The projects that are held, by their ids. */
 export async function listHeldProjects(db: Database): Promise<string[]> {
   const rows = await db.run<{ id: string }>(
@@ -91,13 +88,16 @@ export async function listHeldProjects(db: Database): Promise<string[]> {
   return rows.map(({ id }) => uuidToId(PROJECT_PREFIX, id));
 }
 
+/** Backups are restored for longer than a failover lasts: nodes that beat within this time were at work in what went on. */
+const FAILOVER_MINUTES_MAX = 5;
+
 /**
  * Whoever joins the cell asks this before it does, and workers ask it again while they work, so that a failover is noted
- * while it is known to be one. If this Postgres is another than the one in which the cell was last at
- * work, it was restored from a backup: what happened since the backup is not known here, so every region is held, and an
- * operator lets it go on once he has seen to that. Another system identifier proves a restored dump. A new timeline is
- * that of a failover or of a recovery to an earlier time; after a failover nodes have beaten just before. What looks the
- * same in all of this is not told apart: a copy of the disk, a recovery to a moment ago.
+ * while it is known to be one. If this Postgres is another than the one in which the cell was last at work, it was
+ * restored from a backup: what happened since the backup is not known here, so every region is held, and an operator lets
+ * it go on. Another system identifier proves a restored dump. A new timeline is that of a failover or of a recovery to an
+ * earlier time; after a failover nodes have beaten just before. What looks the same in all of this is not told apart: a
+ * copy of the disk, a recovery to a moment ago.
  */
 export async function holdIfRestored(db: Database): Promise<boolean> {
   const [row] = await db.run<{ restored: boolean }>("hold_if_restored", HOLD_IF_RESTORED, [

@@ -149,6 +149,13 @@ describe("what a project's flow says of its subscriptions", () => {
     }
   });
 
+  test("is left alone by a creation that is refused", async () => {
+    const projectNo = await store.addProject();
+    for (let n = 0; n < WEBHOOK_ENDPOINTS_MAX; n++) await addWebhook(projectNo, { events: ["job.failed"] });
+    expect(await createWebhook(store.db, newWebhook(projectNo), cause(), null)).toBe("limit_exceeded");
+    expect(await subscriptionsOf(projectNo)).toBe(0b1000);
+  });
+
   test("is the same for a project of another number", async () => {
     const [projectNo, stranger] = [await store.addProject(), await store.addProject()];
     await addWebhook(projectNo);

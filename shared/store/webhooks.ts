@@ -11,7 +11,9 @@ import { webhooks } from "./schema.ts";
 
 /**
  * Endpoints as clients make and change them. Claims and settlements of the whole node wait for the rows of a flow and of an
- * endpoint; so these are locked by statements that commit themselves, and never across a round trip.
+ * endpoint; so these are locked by statements that commit themselves, and not across a round trip. The one exception is
+ * the creation that first brings a project's flow a kind of event: it locks the flow by its last statement before it
+ * commits, so that a refused one leaves nothing.
  */
 
 export interface WebhookRow extends EndpointFields {
@@ -31,7 +33,6 @@ export async function createWebhook(
   key: (KeyToTake & { answer: Buffer }) | null,
 ): Promise<"created" | "limit_exceeded" | "key_taken"> {
   const { id, projectNo, environment } = webhook;
-  await subscribe(db, webhook);
   return db.transact(async (tx) => {
     // The project's creations wait for each other here, and only they.
     await tx.run("lock_project", "SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [projectNo]);
@@ -55,16 +56,18 @@ export async function createWebhook(
       sealedSecret: webhook.sealedSecret,
       ...columnsOf(webhook),
     });
+    await subscribe(tx, webhook);
     return "created";
   });
 }
 
 /**
- * Notes what an endpoint is going to want, before it does: it is what the settlement of a job asks first. The mask only
- * grows. What nobody wants any more costs a settlement one look that finds no endpoint; what is missing costs events.
+ * Notes what an endpoint is going to want, no later than it does: it is what the settlement of a job asks first. The mask
+ * only grows. What nobody wants any more costs a settlement one look that finds no endpoint; what is missing costs events.
+ * A flow that knows already, as all but the first few times, is not locked.
  */
 async function subscribe(
-  db: Database,
+  db: Pick<Database, "run">,
   { projectNo, environment, events }: Scope & Pick<EndpointFields, "events">,
 ): Promise<void> {
   await db.run("subscribe", SUBSCRIBE, [

@@ -36,15 +36,15 @@ export const holdList: Command = {
     const regions = await listHeldRegions(db);
     const hosts = (await listHostLimits(db)).filter(({ requests }) => requests === 0);
     const held = [
-      ...(await listHeldProjects(db)).map((id) => ({ project: id })),
-      ...regions.map(({ region, heldAt }) => ({ region, held_at: timestampOf(heldAt) })),
-      ...hosts.map(({ host, limitedAt }) => ({ host, held_at: timestampOf(limitedAt) })),
+      ...(await listHeldProjects(db)).map((name) => ({ kind: "project", name, held_at: null })),
+      ...regions.map(({ region: name, heldAt }) => ({ kind: "region", name, held_at: timestampOf(heldAt) })),
+      ...hosts.map(({ host: name, limitedAt }) => ({ kind: "host", name, held_at: timestampOf(limitedAt) })),
     ];
     return {
       json: { data: held },
       text: table([
-        ["WHAT", "NAME", "SINCE"],
-        ...held.map((entry) => [...(Object.entries(entry)[0] ?? []), Object.values(entry)[1] ?? ""]),
+        ["KIND", "NAME", "SINCE"],
+        ...held.map(({ kind, name, held_at }) => [kind, name, held_at ?? "see admin audit list"]),
       ]),
     };
   },
