@@ -118,6 +118,24 @@ describe("a sample", () => {
   });
 });
 
+test("an attempt that is hastened gives back the wait that it did not wait for, and one that is due has none to give", async () => {
+  const projectNo = await store.addProject();
+  const webhookId = await addEndpoint(store, projectNo);
+  const owed = await owe(projectNo, webhookId);
+  if (owed.kind !== "owed") throw new Error(owed.kind);
+  const { id } = owed.delivery;
+  const waits = async (dueIn: string) => {
+    await store.query(
+      `UPDATE open_deliveries SET by_hand = false, waits = 3, due_at = now() + interval '${dueIn}' WHERE id = $1`,
+      [idToUuid(id)],
+    );
+    await retry(projectNo, webhookId, id);
+    return store.query("SELECT waits FROM open_deliveries WHERE id = $1", [idToUuid(id)]);
+  };
+  expect(await waits("5 min")).toEqual([{ waits: 2 }]);
+  expect(await waits("-1 s")).toEqual([{ waits: 3 }]);
+});
+
 describe("what clients ask for by hand", () => {
   test("meets jobs that end, claims, settlements and disablings without a deadlock, and every delivery stays one", async () => {
     const nodeId = await store.addNode();

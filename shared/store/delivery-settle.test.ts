@@ -105,6 +105,7 @@ describe("a settlement of a delivery", () => {
     });
     await store.query("UPDATE open_deliveries SET due_at = now() WHERE project_no = $1", [project]);
     const second = await startDelivery(store, nodeId, owedOf(started), { attempt: 2 });
+    expect([started.granted.waits, second.granted.waits]).toEqual([0, 1]);
     const late = await settle(second, failedDelivery({ dueAt: dueAt - HOUR_MS }));
     expect(late.items[0]?.nextAttemptAt).toBeGreaterThanOrEqual(second.granted.startedAt);
     expect((await attemptsOf(started)).map((attempt) => attempt.attempt)).toEqual([1, 2]);
@@ -284,6 +285,24 @@ describe("an endpoint of which everything has failed", () => {
     const { items } = await settle(started, { ...failedDelivery("over"), isOurFault: true });
     expect(items[0]).toMatchObject({ status: "failed", isDisabling: false });
     expect(await endpointRow(endpoint)).toEqual({ enabled: true, generation: 0, failing_since: null });
+  });
+
+  test("is not disabled for what failed by hand, but lives on by what has succeeded by hand", async () => {
+    const { project, endpoint, owed } = await owe(3);
+    const [failing, sample, last] = await Promise.all(owed.map((one) => startDelivery(store, nodeId, one)));
+    if (failing === undefined || sample === undefined || last === undefined) throw new Error("too few");
+    await backdate([failing], 49);
+    const byHand = "UPDATE open_deliveries SET by_hand = true WHERE id = $1";
+    await store.query(byHand, [idToUuid(failing.claim.deliveryId)]);
+    await store.query(byHand, [idToUuid(sample.claim.deliveryId)]);
+    expect((await settle(failing, failedDelivery("over"))).items[0]).toMatchObject({ isDisabling: false });
+    expect(await endpointRow(endpoint)).toMatchObject({ enabled: true, failing_since: null });
+    await store.query("UPDATE webhooks SET failing_since = now() - interval '49 h' WHERE id = $1", [
+      idToUuid(endpoint),
+    ]);
+    await settle(sample);
+    expect((await settle(last, failedDelivery("over"))).items[0]).toMatchObject({ isDisabling: false });
+    expect(await endsOf(store, project)).toEqual(["failed", "failed", "succeeded"]);
   });
 
   test("begins new 48 hours when it is enabled again", async () => {

@@ -275,6 +275,16 @@ describe("a class that was called", () => {
     expect(await kinds(deliveries.slice(0, 2))).toEqual(["granted", "no_permit"]);
   });
 
+  test("keeps nothing for a call that the clock, set back since, has still to come to", async () => {
+    const { project, running, jobs } = await makeFullProject(2);
+    await settle(running);
+    await store.query(
+      "UPDATE flows SET called_at = array_fill(now() + interval '1 h', ARRAY[4]) WHERE project_no = $1",
+      [project],
+    );
+    expect(await kinds(jobs.slice(0, 3))).toEqual(["granted", "granted", "no_permit"]);
+  });
+
   test("keeps no more than what would go to it: what is beyond is granted at once", async () => {
     const { running, jobs, deliveries } = await makeFullProject(6);
     // Two jobs go on; of the four that are free the deliveries are owed those up to an equal share.
