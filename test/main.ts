@@ -10,7 +10,7 @@ import { findNatsServer, natsVersion } from "./support/nats-binary.ts";
 /**
  * `npm test`: formatter, linter and types, then every *.test.ts on a real Postgres and a real nats-server.
  * `npm test -- <path>...`: only the test files whose path contains one of the words, and of the long ones
- * (`*.long.test.ts`, all of them with `npm run test:long`) those too. It ends with one line,
+ * (`*.long.test.ts`, all of them with `npm run test:long`) those too. It shows what fails, and ends with one line,
  * "N passed, N failed", and with 0 only if something ran and nothing failed.
  */
 
@@ -109,10 +109,11 @@ async function runGroup(
   environment: NodeJS.ProcessEnv,
   isShown: boolean,
 ): Promise<Tally> {
+  console.log(`${name}: ${files.length} files`);
   const report = join(scratch, `${name}.xml`);
   const reporter = ["--reporter=junit", `--reporter-outfile=${report}`];
   const code = await run(
-    ["test", `--timeout=${TEST_TIMEOUT_MS}`, ...reporter, ...files.map((file) => `./${file}`)],
+    ["test", `--timeout=${TEST_TIMEOUT_MS}`, "--only-failures", ...reporter, ...files.map((file) => `./${file}`)],
     environment,
     isShown ? null : join(scratch, `${name}.log`),
   );
