@@ -14,6 +14,12 @@ export interface BodyRules {
 export const BODY_BYTES_MAX = 1_048_576;
 export const BATCH_BODY_BYTES_MAX = 33_554_432;
 
+/**
+ * A body that is too large is received and dropped up to here before it is refused: who is answered and cut off while
+ * still sending may never read the answer (RFC 9112, 9.6).
+ */
+const DROPPED_BYTES_MAX = 2 * BATCH_BODY_BYTES_MAX;
+
 /** For the whole body. Who sends more slowly would hold memory and a place among the requests in progress. */
 const RECEIVE_TIMEOUT_MS = 30_000;
 
@@ -72,15 +78,13 @@ function trimLower(text: string): string {
 
 async function readBytes(request: Request, bytesMax: number): Promise<Uint8Array> {
   const declared = declaredBytes(request.headers);
-  if (declared !== null && declared > bytesMax) throw tooLarge(bytesMax);
+  if (declared !== null && declared > DROPPED_BYTES_MAX) throw tooLarge(bytesMax);
+  const isCounted = declared === null || declared > bytesMax;
   const { promise: timeout, reject } = Promise.withResolvers<never>();
   const timer = setTimeout(() => reject(tooSlow()), RECEIVE_TIMEOUT_MS);
   try {
-    // The server holds a body to its declared length; only a chunked one must be counted.
-    const bytes = await Promise.race([
-      declared === null ? countChunks(request, bytesMax) : request.bytes(),
-      timeout,
-    ]);
+    // The server holds a body to its declared length; only one that comes in chunks, or is too large, must be counted.
+    const bytes = await Promise.race([isCounted ? countChunks(request, bytesMax) : request.bytes(), timeout]);
     await allReceived();
     return bytes;
   } catch (error) {
@@ -92,13 +96,15 @@ async function readBytes(request: Request, bytesMax: number): Promise<Uint8Array
 }
 
 async function countChunks(request: Request, bytesMax: number): Promise<Uint8Array> {
-  const chunks: Uint8Array[] = [];
+  let chunks: Uint8Array[] = [];
   let byteCount = 0;
   for await (const chunk of request.body ?? []) {
     byteCount += chunk.byteLength;
-    if (byteCount > bytesMax) throw tooLarge(bytesMax);
-    chunks.push(chunk);
+    if (byteCount > DROPPED_BYTES_MAX) break;
+    if (byteCount > bytesMax) chunks = [];
+    else chunks.push(chunk);
   }
+  if (byteCount > bytesMax) throw tooLarge(bytesMax);
   return Buffer.concat(chunks);
 }
 

@@ -1,5 +1,7 @@
 import { heapStats } from "bun:jsc";
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { once } from "node:events";
+import net from "node:net";
 import { brotliCompressSync, deflateSync, gzipSync } from "node:zlib";
 import { PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
 import {
@@ -10,7 +12,7 @@ import {
   type TestGateway,
   type TestProject,
 } from "../../support/gateway.ts";
-import { exchange, expectNoTrace, head, JSON_TYPE } from "./support.ts";
+import { exchange, expectNoTrace, expectServed, head, JSON_TYPE } from "./support.ts";
 
 let gateway: TestGateway;
 let project: TestProject;
@@ -113,6 +115,19 @@ describe.each(FRAMINGS)("a body %s", (framing) => {
       readRefusal(parseRaw(await exchange(gateway.port, bytes)), "invalid_request");
     });
   });
+});
+
+test("a body that is far too large is refused when it has been received, for who is cut off may not read why", async () => {
+  const bytes = request("POST /v2/jobs", Buffer.alloc(40_000_000, " "), "with its length");
+  const socket = net.connect(gateway.port, "127.0.0.1");
+  let text = "";
+  socket.on("data", (chunk: Buffer) => (text += chunk.toString("latin1")));
+  socket.write(bytes.subarray(0, BODY_BYTES_MAX * 2));
+  await expectServed(gateway, project);
+  expect(text).toBe("");
+  socket.write(bytes.subarray(BODY_BYTES_MAX * 2));
+  await once(socket, "close");
+  readRefusal(parseRaw(text), "payload_too_large");
 });
 
 test("the largest bodies leave nothing in memory, accepted or refused", async () => {
