@@ -113,7 +113,13 @@ async function runGroup(
   const report = join(scratch, `${name}.xml`);
   const reporter = ["--reporter=junit", `--reporter-outfile=${report}`];
   const code = await run(
-    ["test", `--timeout=${TEST_TIMEOUT_MS}`, "--only-failures", ...reporter, ...files.map((file) => `./${file}`)],
+    [
+      "test",
+      `--timeout=${TEST_TIMEOUT_MS}`,
+      "--only-failures",
+      ...reporter,
+      ...files.map((file) => `./${file}`),
+    ],
     environment,
     isShown ? null : join(scratch, `${name}.log`),
   );
