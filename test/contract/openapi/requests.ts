@@ -22,7 +22,7 @@ export interface Requests {
 
 const UNKNOWN_ID_BODY = "0".repeat(26);
 /** The most that any body may have is less. */
-const TOO_MANY_BYTES = 33_554_433;
+const TOO_MANY_BYTES = 67_108_865;
 
 /** `outage` breaks the gateway's database for the time of a request. */
 export async function prepareRequests(
@@ -104,7 +104,7 @@ export async function prepareRequests(
     });
   }
 
-  /** A body that is longer than it may be needs only to be announced. */
+  /** A body that is twice as long as any may be needs only to be announced. */
   async function announce(operation: PublishedOperation): Promise<Answer> {
     const lines = [
       `${operation.method} ${await pathOf(operation)} HTTP/1.1`,
