@@ -1,0 +1,183 @@
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import type { Database } from "../../../shared/store/database.ts";
+
+/** What the processes of a cell have used, read from the kernel, from Postgres and from NATS. */
+
+export const PARTS = ["gateway", "worker", "delivery", "postgres", "nats"] as const;
+export type Part = (typeof PARTS)[number];
+export const PODS = ["gateway", "worker", "delivery", "nats"] as const;
+
+export interface Reading {
+  cpuUs: Record<Part, number>;
+  /** A place in the write-ahead log. */
+  wal: string;
+  nats: { messages: number; bytes: number; streamBytes: number };
+}
+
+export interface Rows {
+  inserted: number;
+  updated: number;
+  deleted: number;
+  transactions: number;
+  fsyncs: number;
+}
+
+export interface Watched {
+  db: Database;
+  pids: Record<(typeof PODS)[number], number>;
+  postmaster: number;
+  natsMonitor: string;
+}
+
+const CLOCK_TICK_US = 10_000;
+
+export async function read({ db, pids, postmaster, natsMonitor }: Watched): Promise<Reading> {
+  const [{ wal } = { wal: "" }] = await db.run<{ wal: string }>(
+    "lsn",
+    "SELECT pg_current_wal_lsn() AS wal",
+    [],
+  );
+  const [said, stored] = await Promise.all([
+    askJson<Varz>(`${natsMonitor}/varz`),
+    askJson<Jsz>(`${natsMonitor}/jsz`),
+  ]);
+  return {
+    cpuUs: {
+      gateway: cpuUsOf(pids.gateway),
+      worker: cpuUsOf(pids.worker),
+      delivery: cpuUsOf(pids.delivery),
+      nats: cpuUsOf(pids.nats),
+      postgres: serverCpuUs(postmaster),
+    },
+    wal,
+    nats: {
+      messages: said.in_msgs + said.out_msgs,
+      bytes: said.in_bytes + said.out_bytes,
+      streamBytes: stored.bytes,
+    },
+  };
+}
+
+interface Varz {
+  in_msgs: number;
+  out_msgs: number;
+  in_bytes: number;
+  out_bytes: number;
+}
+interface Jsz {
+  bytes: number;
+}
+
+const askJson = async <Answer>(url: string) => (await (await fetch(url)).json()) as Answer;
+
+/** What was written between two places, by kind; full page images stand apart, as they depend on checkpoints. */
+export async function readWal(
+  db: Database,
+  from: string,
+  to: string,
+): Promise<{ bytes: number; records: number; imageBytes: number }> {
+  const rows = await db.run<{ records: number; bytes: number; images: number }>("wal_stats", WAL_STATS, [
+    from,
+    to,
+  ]);
+  const [{ records, bytes, images } = { records: 0, bytes: 0, images: 0 }] = rows;
+  return { records, bytes, imageBytes: images };
+}
+
+const WAL_STATS = `
+SELECT coalesce(sum(count), 0)::float8 AS records, coalesce(sum(record_size), 0)::float8 AS bytes,
+       coalesce(sum(fpi_size), 0)::float8 AS images
+  FROM pg_get_wal_stats($1::pg_lsn, $2::pg_lsn) WHERE $1::pg_lsn < $2::pg_lsn`;
+
+/** All connections but the one that says so are ended, and that one tells what it has counted at once. */
+export async function endOtherBackends(db: Database): Promise<void> {
+  await db.run("end_backends", END_BACKENDS, []);
+}
+
+/** With the time that each may take to tell what it has counted, in milliseconds. */
+const END_BACKENDS = `
+SELECT pg_terminate_backend(pid, 1000), pg_stat_force_next_flush() FROM pg_stat_activity
+ WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`;
+
+export async function readRows(db: Database): Promise<Rows> {
+  const [row] = await db.run<Rows & Record<string, unknown>>("rows", ROWS, []);
+  if (row === undefined) throw new Error("Postgres does not say what it has counted");
+  return row;
+}
+
+const ROWS = `
+SELECT tup_inserted::float8 AS inserted, tup_updated::float8 AS updated, tup_deleted::float8 AS deleted,
+       xact_commit::float8 AS transactions,
+       (SELECT sum(fsyncs)::float8 FROM pg_stat_io WHERE object = 'wal') AS fsyncs
+  FROM pg_stat_database WHERE datname = current_database()`;
+
+/** Bytes on disk with indexes, by how long they stay. */
+export interface Disk {
+  /** Until the job or the delivery is over; the room is used again. */
+  queues: number;
+  /** As long as the plan shows runs. */
+  runs: number;
+  /** Events and deliveries: 30 days and one. */
+  deliveries: number;
+  /** For ever: nothing removes them. */
+  rest: number;
+}
+
+export async function readDisk(db: Database): Promise<Disk> {
+  await db.run("vacuum", "VACUUM", []);
+  const [disk] = await db.run<Disk & Record<string, unknown>>("disk", DISK, []);
+  if (disk === undefined) throw new Error("Postgres does not say how large its tables are");
+  return disk;
+}
+
+const DISK = `
+SELECT coalesce(sum(size) FILTER (WHERE kind = 'queues'), 0)::float8 AS queues,
+       coalesce(sum(size) FILTER (WHERE kind = 'runs'), 0)::float8 AS runs,
+       coalesce(sum(size) FILTER (WHERE kind = 'deliveries'), 0)::float8 AS deliveries,
+       coalesce(sum(size) FILTER (WHERE kind = 'rest'), 0)::float8 AS rest
+  FROM (SELECT pg_total_relation_size(c.oid) AS size,
+               CASE WHEN c.relname LIKE 'open\\_%' THEN 'queues'
+                    WHEN c.relname LIKE 'runs%' THEN 'runs'
+                    WHEN c.relname IN ('events', 'ended_deliveries', 'delivery_attempts') THEN 'deliveries'
+                    ELSE 'rest' END AS kind
+          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE c.relkind = 'r' AND n.nspname = 'public') sizes`;
+
+/** User and system time of a process, as the kernel counts it (proc(5), fields 14 to 17 with its dead children). */
+function cpuUsOf(pid: number, alsoChildren = false): number {
+  const fields = statOf(pid);
+  const own = Number(fields[11]) + Number(fields[12]);
+  return (alsoChildren ? own + Number(fields[13]) + Number(fields[14]) : own) * CLOCK_TICK_US;
+}
+
+const statOf = (pid: number) =>
+  readFileSync(`/proc/${pid}/stat`, "utf8").split(") ").at(-1)?.split(" ") ?? [];
+export const parentOf = (pid: number) => Number(statOf(pid)[1]);
+
+/** Of a whole server: what writes its log, cleans its tables and makes its checkpoints is a part of the cost. */
+function serverCpuUs(postmaster: number): number {
+  let used = cpuUsOf(postmaster, true);
+  for (const name of readdirSync("/proc")) {
+    const pid = Number(name);
+    if (!Number.isInteger(pid)) continue;
+    try {
+      if (parentOf(pid) === postmaster) used += cpuUsOf(pid);
+    } catch {
+      // It has ended since the folder was read.
+    }
+  }
+  return used;
+}
+
+/** From now on the most memory that each process has held is counted anew. */
+export function forgetPeaks(pids: Watched["pids"]): void {
+  for (const part of PODS) writeFileSync(`/proc/${pids[part]}/clear_refs`, "5");
+}
+
+/** The most resident memory since then, in bytes. */
+export function readPeaks(pids: Watched["pids"]): Record<(typeof PODS)[number], number> {
+  const peakOf = (pid: number) =>
+    Number(/VmHWM:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1]) * 1_024;
+  const { gateway, worker, delivery, nats } = pids;
+  return { gateway: peakOf(gateway), worker: peakOf(worker), delivery: peakOf(delivery), nats: peakOf(nats) };
+}
