@@ -14,21 +14,28 @@ import { findNatsServer, natsVersion } from "./support/nats-binary.ts";
  * "N passed, N failed", and with 0 only if something ran and nothing failed.
  */
 
-/** Each group is a process of its own: what chaos tests do to their process and clock must not reach the others. */
+/** Each group is a process of its own: what tests do to their process and clock must not reach the others. */
 interface Group {
   name: string;
   holds: (file: string) => boolean;
 }
 const isChaos = (file: string) => file.startsWith("test/chaos/");
+const isOperations = (file: string) => file.startsWith("test/operations/");
 const isFromOutside = (file: string) =>
   /^test\/(client|contract|golden|hostile|runtime-contract|simulation)\//.test(file);
 /** Most tests wait more than they work, so those of one stage run at once. */
 const STAGES: Group[][] = [
   [
-    { name: "services and stores", holds: (file) => !isChaos(file) && !isFromOutside(file) },
+    {
+      name: "services and stores",
+      holds: (file) => !isChaos(file) && !isOperations(file) && !isFromOutside(file),
+    },
     { name: "from outside", holds: isFromOutside },
   ],
-  [{ name: "chaos", holds: isChaos }],
+  [
+    { name: "chaos", holds: isChaos },
+    { name: "operations", holds: isOperations },
+  ],
 ];
 const POSTGRES_IMAGE = "postgres:18";
 const POSTGRES_MAX_CONNECTIONS = 200;

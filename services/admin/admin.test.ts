@@ -356,8 +356,8 @@ describe("node and shard", () => {
         { id: delivery, kind: "delivery" },
       ],
     });
-    expect(await beatNode(db, worker)).toBe(false);
-    expect(await beatNode(db, other)).toBe(true);
+    expect(await beatNode(db, worker, 0)).toEqual({ kind: "dead" });
+    expect(await beatNode(db, other, 0)).toEqual({ kind: "alive", beats: 1 });
     const { data } = await ask<{ data: { name: string; dead: boolean }[] }>("node", "list");
     expect(data.map(({ name, dead }) => [name, dead])).toEqual([
       ["both", true],
@@ -425,13 +425,13 @@ describe("the command line", () => {
     await createProject();
     const words = ["project", "create", "--name", "A", "--plan", "pro", "--json"];
     const wrong = await runProgram("main.ts", words, { ...settings, SECRETS_KEY: OTHER_KEY.toBase64() });
-    expect(wrong.stderr).toContain("SECRETS_KEY is not the one");
+    expect(wrong.stderr).toContain("SECRETS_KEY is not the key that this cell seals with");
     const without = await runProgram("main.ts", words, { ...settings, SECRETS_KEY: "" });
     expect(without).toEqual({ code: 1, stdout: "", stderr: "SECRETS_KEY is not set\n" });
     const found = join(scratch, "found");
     makeSecretsKey(found);
     const foreign = await runProgram("main.ts", words, { ...settings, SECRETS_KEY: "", DATA_DIR: found });
-    expect(foreign.stderr).toContain(`the key in ${found} is not the one`);
+    expect(foreign.stderr).toContain(`(the key in ${found})`);
     expect((await runProgram("main.ts", ["project", "list"], { ...settings, SECRETS_KEY: "" })).code).toBe(0);
   });
 

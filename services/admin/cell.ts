@@ -4,25 +4,31 @@ import type { Config } from "../../shared/platform/config.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createSeal, type Seal } from "../../shared/platform/seal.ts";
 import { findSecretsKey } from "../../shared/platform/secrets-key.ts";
+import { openCellSeal, WrongSecretsKey } from "../../shared/process/cell-seal.ts";
 import { checkPrepared, type Database, openDatabase } from "../../shared/store/database.ts";
-import { findSealedSecret } from "../../shared/store/secrets.ts";
+import { lookAtKeys } from "../../shared/store/secrets-keys.ts";
 import { type Cell, Refusal } from "./command.ts";
 
 const CONNECTIONS = 4;
+const log = createLog({ level: "silent", name: "admin" });
 
 /** Opens the cell that the settings name. Throws Refusal if its Postgres cannot be used. */
 export async function openCell(config: Config<"admin">): Promise<Cell> {
-  const db = openDatabase(findDatabaseUrl(config), {
-    connections: CONNECTIONS,
-    log: createLog({ level: "silent", name: "admin" }),
-  });
+  const db = openDatabase(findDatabaseUrl(config), { connections: CONNECTIONS, log });
   try {
     await checkPrepared(db);
   } catch (error) {
     await db.close();
     throw new Refusal(`the database cannot be used: ${faultText(error)}`);
   }
-  return { db, openSeal: () => openSeal(db, config) };
+  return {
+    db,
+    openSeal: () => openSeal(db, config),
+    findSeal() {
+      const given = findKeys(config);
+      return given && createSeal(given.secretsKey, given.secretsKeyFallbacks);
+    },
+  };
 }
 
 /** DATABASE_URL, or the Postgres of the standalone that runs on the data directory. Throws Refusal. */
@@ -55,22 +61,31 @@ function findEmbeddedUrl(dataDir: string): string | null {
   }
 }
 
+/** SECRETS_KEY, or the key of the standalone's data directory, and the others. */
+function findKeys({ secretsKey, secretsKeyFallbacks, dataDir }: Config<"admin">) {
+  const key = secretsKey ?? findSecretsKey(dataDir);
+  return key && { secretsKey: key, secretsKeyFallbacks };
+}
+
+/** It is the services that change the key of a cell: a command that sealed with one before them would seal for nobody. */
 async function openSeal(db: Database, config: Config<"admin">): Promise<Seal> {
-  const key = config.secretsKey ?? findSecretsKey(config.dataDir);
-  if (key === null) throw new Refusal("SECRETS_KEY is not set");
-  const seal = createSeal(key);
-  const sealed = await findSealedSecret(db);
-  if (sealed === null) {
-    // Without a secret to try it on, a key found in a folder says nothing about somebody else's database.
-    if (config.secretsKey === null && config.databaseUrl !== null)
-      throw new Refusal("SECRETS_KEY is not set");
-    return seal;
-  }
+  const given = findKeys(config);
+  if (given === null) throw new Refusal("SECRETS_KEY is not set");
+  const { known, sample } = await lookAtKeys(db);
+  const isFound = config.secretsKey === null;
+  // With nothing to try it on, a key found in a folder says nothing about somebody else's database.
+  if (isFound && config.databaseUrl !== null && known.length === 0 && sample === null)
+    throw new Refusal("SECRETS_KEY is not set");
   try {
-    seal.open(sealed);
-    return seal;
-  } catch {
-    const origin = config.secretsKey === null ? `the key in ${config.dataDir}` : "SECRETS_KEY";
-    throw new Refusal(`${origin} is not the one that this database's secrets are sealed with`);
+    const present = known.find(({ seals }) => seals)?.fingerprint;
+    const [fingerprint] = createSeal(given.secretsKey).fingerprints;
+    if (present !== undefined && present !== fingerprint)
+      throw new WrongSecretsKey(
+        `SECRETS_KEY is not the key that this cell seals with: it is ${fingerprint}, and not ${present}`,
+      );
+    return await openCellSeal({ db, log }, given);
+  } catch (error) {
+    if (!(error instanceof WrongSecretsKey)) throw error;
+    throw new Refusal(isFound ? `${error.message} (the key in ${config.dataDir})` : error.message);
   }
 }

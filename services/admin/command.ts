@@ -28,8 +28,10 @@ export interface Input {
 /** What commands work on. */
 export interface Cell {
   db: Database;
-  /** Throws Refusal if the key is not at hand, or not the one that this database's secrets are sealed with. */
+  /** Throws Refusal if the key is not at hand, or not the one that the cell seals with. */
   openSeal(): Promise<Seal>;
+  /** The keys that are at hand, whatever the cell has to say of them; null if there is none. */
+  findSeal(): Seal | null;
 }
 
 export interface Output {

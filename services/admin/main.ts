@@ -12,6 +12,7 @@ import { keyCreate, keyList, keyRevoke, keyRotate } from "./commands/key.ts";
 import { nodeDead, nodeList } from "./commands/node.ts";
 import { projectCreate, projectList, projectSet, projectShow } from "./commands/project.ts";
 import { secretRotate } from "./commands/secret.ts";
+import { secretsKeyList, secretsKeyLost, secretsKeyReseal } from "./commands/secrets-key.ts";
 import { shardList } from "./commands/shard.ts";
 
 /**
@@ -29,6 +30,9 @@ const COMMANDS: Readonly<Record<string, Command | Calculation>> = {
   "key revoke": keyRevoke,
   "key rotate": keyRotate,
   "secret rotate": secretRotate,
+  "secrets-key list": secretsKeyList,
+  "secrets-key reseal": secretsKeyReseal,
+  "secrets-key lost": secretsKeyLost,
   "node list": nodeList,
   "node dead": nodeDead,
   "shard list": shardList,

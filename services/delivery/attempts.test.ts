@@ -46,6 +46,7 @@ async function attemptAt(
       region: "eu-central",
       attempt: 2,
       secrets: [SECRET],
+      span: null,
       ...wish.sending,
       granted: {
         jobId: "job_1",
@@ -59,6 +60,7 @@ async function attemptAt(
         maxAttempts: 5,
         baseSeconds: 10,
         capSeconds: 60,
+        trace: { traceId: "4bf92f3577b34da6a3ce929d0e0e4736", spanId: "00f067aa0ba902b7", isSampled: true },
         ...wish.granted,
       },
     },
@@ -121,7 +123,7 @@ describe("an attempt", () => {
       "service-scheduled-at": "2026-05-01T11:59:59.000Z",
       "webhook-id": "run_1",
     });
-    expect(headers.get("traceparent")).toMatch(/^00-[0-9a-f]{32}-[0-9a-f]{16}-01$/);
+    expect(headers.get("traceparent")).toBe("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
   });
 
   test("is not sent unsigned", async () => {

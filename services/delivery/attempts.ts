@@ -1,4 +1,3 @@
-import { randomBytes } from "node:crypto";
 import {
   type Exchange,
   interruptedOutcome,
@@ -7,11 +6,14 @@ import {
   settleAttempt,
 } from "../../shared/domain/run.ts";
 import type { Environment, ProjectNo, Region } from "../../shared/domain/scope.ts";
+import { unrecordedContext } from "../../shared/domain/trace.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
+import type { Span } from "../../shared/platform/traces.ts";
 import type { GrantedAttempt } from "../../shared/store/claim.ts";
 import type { Settlement } from "../../shared/store/settle.ts";
 import type { Outbound } from "./outbound.ts";
 import { signHeaders } from "./sign.ts";
+import { sendTraced } from "./traced.ts";
 
 /** An attempt that was granted, and where it belongs. */
 export interface Sending {
@@ -22,6 +24,7 @@ export interface Sending {
   granted: GrantedAttempt;
   /** Empty if they cannot be read; unsigned requests are not sent. */
   secrets: readonly string[];
+  span: Span | null;
 }
 
 export interface Sender {
@@ -35,7 +38,8 @@ export interface Sender {
 /** Sends one attempt and decides what follows from how it ended. Never throws. */
 export async function sendAttempt(sending: Sending, sender: Sender): Promise<Settlement> {
   const { outbound, clock, attemptTimeoutMs, shutdown } = sender;
-  const { granted } = sending;
+  const { granted, span } = sending;
+  const unrecorded = granted.trace ?? unrecordedContext(granted.jobId, granted.runId);
   const begunAt = performance.now();
   // The deadline counts from the recorded start. Past it others may hold the attempt to be lost: it is not sent any more.
   const leftMs = granted.startedAt + attemptTimeoutMs - clock.now();
@@ -44,13 +48,15 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
       ? { kind: "stalled" }
       : sending.secrets.length === 0
         ? { kind: "faulted", message: "The request could not be signed." }
-        : await outbound.post({
-            url: granted.targetUrl,
-            headers: headersOf(sending, clock.now()),
-            body: granted.payload,
-            timeoutMs: leftMs,
-            signal: shutdown,
-          });
+        : await sendTraced(span, unrecorded, clock, (traceparent) =>
+            outbound.post({
+              url: granted.targetUrl,
+              headers: headersOf(sending, traceparent, clock.now()),
+              body: granted.payload,
+              timeoutMs: leftMs,
+              signal: shutdown,
+            }),
+          );
   const now = clock.now();
   const isInterrupted = shutdown.aborted && isBrokenOff(exchange);
   const outcome = isInterrupted ? interruptedOutcome() : judgeResponse(exchange, now, attemptTimeoutMs);
@@ -97,12 +103,12 @@ function settlementOf(sending: Sending, outcome: Outcome, durationMs: number, no
 
 export const USER_AGENT = "Jobwheel/1";
 
-/** A trace of its own for each request (W3C Trace Context). */
-export const newTraceparent = () =>
-  `00-${randomBytes(16).toString("hex")}-${randomBytes(8).toString("hex")}-01`;
-
 /** What the target is told (decisions.md, section 3). */
-function headersOf({ environment, attempt, granted, secrets }: Sending, now: number): Record<string, string> {
+function headersOf(
+  { environment, attempt, granted, secrets }: Sending,
+  traceparent: string,
+  now: number,
+): Record<string, string> {
   const headers: Record<string, string> = {
     "content-type": "application/json",
     "user-agent": USER_AGENT,
@@ -113,7 +119,7 @@ function headersOf({ environment, attempt, granted, secrets }: Sending, now: num
     "service-scheduled-at": new Date(granted.scheduledAt).toISOString(),
     "service-environment": environment,
     "idempotency-key": granted.jobId,
-    traceparent: newTraceparent(),
+    traceparent,
     ...signHeaders(granted.payload, { id: granted.runId, sentAt: now, secrets }),
   };
   if (granted.scheduleId !== null) headers["service-schedule-id"] = granted.scheduleId;

@@ -3,6 +3,7 @@ import { type IdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
 import type { Log } from "../../shared/platform/log.ts";
 import type { Metrics } from "../../shared/platform/metrics.ts";
+import type { Traces } from "../../shared/platform/traces.ts";
 import { owedBySettled, sendHints } from "../../shared/process/hints.ts";
 import { createBatcher } from "../../shared/store/batch.ts";
 import { type Claim, claimAttempts, type GrantedAttempt } from "../../shared/store/claim.ts";
@@ -13,6 +14,7 @@ import { type Sender, sendAttempt } from "./attempts.ts";
 import { BATCH } from "./batches.ts";
 import type { Outgoing } from "./outgoing.ts";
 import type { Patience } from "./patience.ts";
+import { beginAttempt, endAttempt } from "./traced.ts";
 
 /** Attempts of jobs. */
 export function createJobs(options: {
@@ -20,13 +22,14 @@ export function createJobs(options: {
   bus: Bus;
   log: Log;
   metrics: Metrics;
+  traces: Traces;
   nodeId: number;
   ids: IdSource;
   sender: Sender;
   patience: Patience;
   secretsOf(scope: { projectNo: ProjectNo; environment: Environment }): Promise<string[]>;
 }): Outgoing<GrantedAttempt> {
-  const { db, bus, log, metrics, nodeId, ids, sender, patience, secretsOf } = options;
+  const { db, bus, log, metrics, traces, nodeId, ids, sender, patience, secretsOf } = options;
   const { clock } = sender;
   const locating = createBatcher({ run: (jobs: OwedPlace[]) => findTargetUrls(db, jobs), ...BATCH });
   const timedClaim = metrics.statement("claim_jobs");
@@ -52,7 +55,17 @@ export function createJobs(options: {
       return claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
     },
     urlOf: ({ targetUrl }) => targetUrl,
-    async send({ projectNo, environment, region, id: jobId, attempt, shard, dueAt }, granted) {
+    async send(item, granted) {
+      const { projectNo, environment, region, id: jobId, attempt, shard, dueAt } = item;
+      const { runId, scheduleId } = granted;
+      const span = beginAttempt(traces, item, granted, () => ({
+        name: "attempt",
+        attributes: {
+          "jobwheel.job_id": jobId,
+          "jobwheel.run_id": runId,
+          ...(scheduleId === null ? {} : { "jobwheel.schedule_id": scheduleId }),
+        },
+      }));
       const secrets = await patience
         .untilAnswered(() => secretsOf({ projectNo, environment }))
         .catch((error) => {
@@ -61,24 +74,25 @@ export function createJobs(options: {
         });
       if (secrets.length > 0) noteLateness(region, clock.now() - dueAt);
       const settlement = await sendAttempt(
-        { projectNo, environment, region, attempt, granted, secrets },
+        { projectNo, environment, region, attempt, granted, secrets, span },
         sender,
       );
       return async () => {
-        const settled = await patience.untilSettled({ ...settlement, shard }, (item) =>
-          settling.submit(item),
-        );
+        const settled = await patience.untilSettled({ ...settlement, shard }, (it) => settling.submit(it));
         metrics.attemptsSettled[settlement.status].inc();
+        const next = settled?.status ?? "settled before";
+        endAttempt(span, clock.now(), { ...settlement, next });
         log.info(
           {
             jobId,
-            runId: granted.runId,
+            runId,
             attempt,
             durationMs: Math.round(settlement.durationMs),
             outcome: settlement.status,
             responseStatus: settlement.responseStatus,
-            job: settled?.status ?? "settled before",
+            job: next,
             nextRetryAt: settled?.nextRetryAt == null ? null : new Date(settled.nextRetryAt).toISOString(),
+            ...(span === null ? {} : { traceId: span.context.traceId }),
           },
           "attempt.settled",
         );

@@ -1,12 +1,13 @@
-import { createSeal } from "../../shared/platform/seal.ts";
+import { openCellSealOrExit } from "../../shared/process/cell-seal.ts";
 import { exitAsDead, joinAs, runService, targetRulesOf } from "../../shared/process/service.ts";
 import { startDelivery } from "./start.ts";
 
 await runService("delivery", async (config, parts) =>
   startDelivery({
     ...parts,
+    // Before it joins: whoever is refused leaves nothing.
+    seal: await openCellSealOrExit(parts, config),
     nodeId: await joinAs("delivery", parts, config),
-    seal: createSeal(config.secretsKey),
     regions: config.regions,
     targets: targetRulesOf(config, config.port),
     attemptTimeoutMs: config.attemptTimeoutMs,

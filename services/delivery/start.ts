@@ -9,9 +9,11 @@ import type { Log } from "../../shared/platform/log.ts";
 import { type Metrics, single } from "../../shared/platform/metrics.ts";
 import { repeat } from "../../shared/platform/repeat.ts";
 import type { Seal } from "../../shared/platform/seal.ts";
+import { NO_TRACES, type Traces } from "../../shared/platform/traces.ts";
+import { createHeartbeat } from "../../shared/process/heartbeat.ts";
 import type { Database } from "../../shared/store/database.ts";
 import { listHostLimits } from "../../shared/store/host-limits.ts";
-import { beatNode, declareNodeDead } from "../../shared/store/nodes.ts";
+import { declareNodeDead } from "../../shared/store/nodes.ts";
 import { InFlight, NODE_LIMITS, type NodeLimits, RequestsPerHost } from "./concurrency.ts";
 import { createJobs } from "./jobs.ts";
 import { openOutbound } from "./outbound.ts";
@@ -27,6 +29,8 @@ export interface DeliveryOptions {
   clock: Clock;
   log: Log;
   metrics: Metrics;
+  /** None unless they are wanted. */
+  traces?: Traces;
   seal: Seal;
   /** From joinCell. */
   nodeId: number;
@@ -63,7 +67,8 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
     bus.sendBeat("delivery", { nodeId, regions: [...regions], room: Math.max(0, room()) });
 
   const patience = createPatience(log, () => inFlight.size);
-  const common = { db, bus, log, metrics, nodeId, ids: createIdSource(randomBytes), patience };
+  const traces = options.traces ?? NO_TRACES;
+  const common = { db, bus, log, metrics, traces, nodeId, ids: createIdSource(randomBytes), patience };
   const way = { outbound, clock, shutdown: shutdown.signal };
   const { attemptTimeoutMs, webhookTimeoutMs: timeoutMs, webhookRetryScale: scale } = options;
   const take = createTaking({
@@ -96,9 +101,10 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
       bus.sendAnswers(worker, { delivery: nodeId, region, room: Math.max(0, room()), items: answers });
   }
 
+  const heartbeat = createHeartbeat(options);
   async function beat(): Promise<void> {
     sendBeat();
-    if (!(await beatNode(db, nodeId))) options.onDeclaredDead();
+    await heartbeat();
   }
 
   const readHostLimits = async () => hosts.lower(await listHostLimits(db));

@@ -10,9 +10,11 @@ import {
 } from "../../shared/domain/delivery.ts";
 import { ATTEMPT_PREFIX, type IdSource } from "../../shared/domain/ids.ts";
 import { INTERRUPTED_ERROR } from "../../shared/domain/run.ts";
+import { unrecordedContext } from "../../shared/domain/trace.ts";
 import type { Log } from "../../shared/platform/log.ts";
 import type { Metrics } from "../../shared/platform/metrics.ts";
 import type { Seal } from "../../shared/platform/seal.ts";
+import type { Span, Traces } from "../../shared/platform/traces.ts";
 import { owedBySettledDeliveries, sendHints } from "../../shared/process/hints.ts";
 import { createBatcher } from "../../shared/store/batch.ts";
 import type { Database } from "../../shared/store/database.ts";
@@ -23,11 +25,12 @@ import {
 } from "../../shared/store/delivery-claim.ts";
 import { type DeliverySettlement, settleDeliveries } from "../../shared/store/delivery-settle.ts";
 import { findEndpointUrls, type OwedPlace } from "../../shared/store/target-urls.ts";
-import { newTraceparent, type Sender, USER_AGENT } from "./attempts.ts";
+import { type Sender, USER_AGENT } from "./attempts.ts";
 import { BATCH } from "./batches.ts";
 import type { Outgoing, OwedItem } from "./outgoing.ts";
 import type { Patience } from "./patience.ts";
 import { signHeaders } from "./sign.ts";
+import { beginAttempt, endAttempt, sendTraced } from "./traced.ts";
 
 /** Deliveries of events to webhook endpoints. */
 export function createWebhooks(options: {
@@ -35,13 +38,14 @@ export function createWebhooks(options: {
   bus: Bus;
   log: Log;
   metrics: Metrics;
+  traces: Traces;
   nodeId: number;
   ids: IdSource;
   seal: Seal;
   sender: DeliverySender;
   patience: Patience;
 }): Outgoing<GrantedDelivery> {
-  const { db, bus, log, metrics, nodeId, ids, seal, sender, patience } = options;
+  const { db, bus, log, metrics, traces, nodeId, ids, seal, sender, patience } = options;
   const windowMs = DELIVERY_WINDOW_SECONDS * 1_000 * sender.scale;
   const locating = createBatcher({ run: (places: OwedPlace[]) => findEndpointUrls(db, places), ...BATCH });
   const timedClaim = metrics.statement("claim_webhooks");
@@ -69,28 +73,41 @@ export function createWebhooks(options: {
     urlOf: ({ endpoint }) => endpoint?.url ?? null,
     async send(item, granted) {
       const { shard, attempt, id: deliveryId } = item;
+      const { webhookId, event } = granted;
+      const span = beginAttempt(traces, item, granted, () => ({
+        name: "delivery",
+        attributes: {
+          "jobwheel.delivery_id": deliveryId,
+          "jobwheel.webhook_id": webhookId,
+          "jobwheel.event_id": event.id,
+          "jobwheel.job_id": event.job.id,
+        },
+      }));
       const secrets = openSecrets(granted, seal, log);
       if (granted.endpoint !== null && secrets.length > 0) {
         noteLateness(item.region, sender.clock.now() - item.dueAt);
       }
-      const settlement = await sendDelivery({ item, granted, secrets }, sender);
+      const settlement = await sendDelivery({ item, granted, secrets, span }, sender);
       return async () => {
         const settled = await patience.untilSettled({ ...settlement, shard }, (it) => settling.submit(it));
         metrics.deliveriesSettled[settlement.status].inc();
         if (settled?.isDisabling) metrics.webhooksDisabled.inc();
+        const next = settled?.status ?? "settled before";
+        endAttempt(span, sender.clock.now(), { ...settlement, next });
         log.info(
           {
             deliveryId,
-            webhookId: granted.webhookId,
-            eventId: granted.event.id,
+            webhookId,
+            eventId: event.id,
             attempt,
             durationMs: Math.round(settlement.durationMs),
             outcome: settlement.status,
             responseStatus: settlement.responseStatus,
-            delivery: settled?.status ?? "settled before",
+            delivery: next,
             nextAttemptAt:
               settled?.nextAttemptAt == null ? null : new Date(settled.nextAttemptAt).toISOString(),
             ...(settled?.isDisabling ? { webhook: "disabled" } : {}),
+            ...(span === null ? {} : { traceId: span.context.traceId }),
           },
           "delivery.settled",
         );
@@ -119,16 +136,17 @@ export interface SendingDelivery {
   item: Pick<OwedItem, "projectNo" | "environment" | "region" | "attempt">;
   granted: GrantedDelivery;
   secrets: readonly string[];
+  span: Span | null;
 }
 
 /** Sends one event to one endpoint and decides what follows from how that ended. Never throws. */
 export async function sendDelivery(
-  { item, granted, secrets }: SendingDelivery,
+  { item, granted, secrets, span }: SendingDelivery,
   sender: DeliverySender,
 ): Promise<DeliverySettlement> {
   const { clock, scale } = sender;
   const begunAt = performance.now();
-  const outcome = await attempt({ granted, secrets }, sender);
+  const outcome = await attempt({ granted, secrets, span }, sender);
   const { deliveryId, attemptId, startedAt, firstStartedAt, waits, byHand } = granted;
   const { projectNo, environment, region } = item;
   const ended = { waits, startedAt, firstStartedAt, byHand };
@@ -149,7 +167,7 @@ export async function sendDelivery(
 }
 
 async function attempt(
-  { granted, secrets }: Pick<SendingDelivery, "granted" | "secrets">,
+  { granted, secrets, span }: Omit<SendingDelivery, "item">,
   { outbound, clock, timeoutMs, shutdown }: DeliverySender,
 ): Promise<DeliveryOutcome> {
   // The deadline counts from the recorded start. Past it others may hold the attempt to be lost: it is not sent any more.
@@ -158,12 +176,11 @@ async function attempt(
   if (granted.endpoint === null) return unsentDelivery("The endpoint was deleted before anything was sent.");
   if (secrets.length === 0) return unsentDelivery("The request could not be signed.");
   const body = eventText(granted.event);
-  const exchange = await outbound.post({
-    url: granted.endpoint.url,
-    headers: headersOf(granted, body, secrets, clock.now()),
-    body,
-    timeoutMs: leftMs,
-    signal: shutdown,
+  const { url } = granted.endpoint;
+  const unrecorded = granted.trace ?? unrecordedContext(granted.event.job.id, granted.attemptId);
+  const exchange = await sendTraced(span, unrecorded, clock, (traceparent) => {
+    const headers = headersOf(granted, body, { secrets, traceparent, now: clock.now() });
+    return outbound.post({ url, headers, body, timeoutMs: leftMs, signal: shutdown });
   });
   // Where a status had come, it decides: the endpoint has been told.
   if (shutdown.aborted && exchange.kind === "faulted") return brokenOffDelivery(INTERRUPTED_ERROR);
@@ -174,15 +191,14 @@ async function attempt(
 function headersOf(
   { event, isSample }: GrantedDelivery,
   body: string,
-  secrets: readonly string[],
-  now: number,
+  { secrets, traceparent, now }: { secrets: readonly string[]; traceparent: string; now: number },
 ): Record<string, string> {
   return {
     "content-type": "application/json",
     "user-agent": USER_AGENT,
     "service-environment": event.environment,
     ...(isSample ? { "service-webhook-test": "true" } : {}),
-    traceparent: newTraceparent(),
+    traceparent,
     ...signHeaders(body, { id: event.id, sentAt: now, secrets }),
   };
 }

@@ -10,6 +10,7 @@ import { type ApiVersion, NEWEST_API_VERSION, versionOf } from "../../shared/dom
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
 import type { Metrics } from "../../shared/platform/metrics.ts";
+import type { Traces } from "../../shared/platform/traces.ts";
 import type { FirstAnswer, KeyToTake } from "../../shared/store/idempotency.ts";
 import { createAnswerNotes } from "./answer-notes.ts";
 import type { AuthenticatedCaller, Authenticator } from "./authenticate.ts";
@@ -20,6 +21,7 @@ import { type Answer, refuse, toRefusal } from "./errors.ts";
 import { type Idempotency, readIdempotencyKey } from "./idempotency.ts";
 import { pace } from "./large-answer.ts";
 import { type RateLimiter, type RateStanding, rateHeaders, rateLimitExceeded } from "./rate-limit.ts";
+import { createRequestTraces, type RequestTrace } from "./request-trace.ts";
 import type { ApiRequest, Created, CreationRoute, Route, Routes } from "./route.ts";
 
 export interface App {
@@ -61,6 +63,8 @@ type Target = { allow: string; served: Served | null } | "nothing";
 interface Exchange {
   request: Request;
   readonly requestId: string;
+  /** By performance.now(). */
+  receivedAt: number;
   ids: PathIds;
   target: Target;
   deadline: Deadline;
@@ -68,6 +72,8 @@ interface Exchange {
   version: ApiVersion;
   /** Null until it is known, as it is for every answer to a valid key that was found in time. */
   rate: RateStanding | null;
+  /** Null until it is known who asks for what. */
+  trace: RequestTrace | null;
 }
 
 export function createApp(options: {
@@ -80,25 +86,33 @@ export function createApp(options: {
   ids: IdSource;
   log: Log;
   metrics: Metrics;
+  traces: Traces;
 }): App {
   const { routes, docs, authenticator, rateLimiter, idempotency, clock, ids, log, metrics } = options;
   const noteAnswer = createAnswerNotes(metrics);
+  const traceRequest = createRequestTraces(options.traces, clock);
   const makeRequestId = () => ids.next(REQUEST_PREFIX, clock.now());
   const inProgress = createCounter();
   const largeBodyBytes = createCounter();
 
   async function answer(request: Request, ids: PathIds, target: Target): Promise<Response> {
     const receivedAt = performance.now();
-    const response = await answerInTime(request, ids, target);
+    const response = await answerInTime(request, ids, target, receivedAt);
     const operation = target === "nothing" ? null : (target.served?.id ?? null);
     noteAnswer(operation, response.status, performance.now() - receivedAt);
     return response;
   }
 
-  async function answerInTime(request: Request, ids: PathIds, target: Target): Promise<Response> {
+  async function answerInTime(
+    request: Request,
+    ids: PathIds,
+    target: Target,
+    receivedAt: number,
+  ): Promise<Response> {
     let requestId: string | null = null;
     const exchange: Exchange = {
       request,
+      receivedAt,
       ids,
       target,
       get requestId() {
@@ -108,12 +122,18 @@ export function createApp(options: {
       deadline: startDeadline(STORE_TIME_MS_MAX),
       version: NEWEST_API_VERSION,
       rate: null,
+      trace: null,
     };
     try {
       const work = inProgress.count("all", REQUESTS_IN_PROGRESS_MAX, () => decide(exchange));
-      return respond(await Promise.race([work, exchange.deadline.passed]), exchange);
+      const answer = await Promise.race([work, exchange.deadline.passed]);
+      exchange.trace?.end(answer.status, null);
+      return respond(answer, exchange);
     } catch (error) {
-      return respond(refuse(explain(error, exchange.requestId), exchange.requestId, clock.now()), exchange);
+      const refusal = explain(error, exchange.requestId);
+      const answer = refuse(refusal, exchange.requestId, clock.now());
+      exchange.trace?.end(answer.status, refusal.code);
+      return respond(answer, exchange);
     } finally {
       exchange.deadline.stop();
     }
@@ -136,13 +156,16 @@ export function createApp(options: {
     const { served } = target;
     if (served === null) throw methodNotAllowed(target.allow);
     const { operation, route } = served;
+    const scope = { projectNo: caller.project.no, environment: caller.environment };
+    const trace = traceRequest(exchange, operation, scope);
+    exchange.trace = trace;
     if (!isPermitted(caller.scope, operation.resource, operation.method === "GET" ? "read" : "write")) {
       throw new ApiError("insufficient_scope", `A key of scope ${caller.scope} may not do this.`);
     }
     exchange.version = versionOf(request.headers.get("service-version"), caller.version);
-    const scope = { projectNo: caller.project.no, environment: caller.environment };
     const cause = () => ({ requestId: exchange.requestId, keyNo: caller.keyNo });
-    const apiRequest: ApiRequest = { caller, scope, ...ids, query: queryOf(request.url), cause };
+    const query = queryOf(request.url);
+    const apiRequest: ApiRequest = { caller, scope, ...ids, query, cause, trace: trace.context };
     if ("create" in route) {
       return countLargeBody(exchange, route.body, scope.projectNo, () =>
         answerCreation({ ...served, route }, apiRequest, exchange).then(pace),

@@ -1,4 +1,4 @@
-import { createSeal } from "../../shared/platform/seal.ts";
+import { openCellSealOrExit } from "../../shared/process/cell-seal.ts";
 import { runService, targetRulesOf } from "../../shared/process/service.ts";
 import { startGateway } from "./start.ts";
 
@@ -10,6 +10,6 @@ await runService("gateway", async (config, parts) =>
     shardsPerRegion: config.shardsPerRegion,
     targets: targetRulesOf(config, config.port),
     publicUrl: config.publicUrl,
-    seal: createSeal(config.secretsKey),
+    seal: await openCellSealOrExit(parts, config),
   }),
 );

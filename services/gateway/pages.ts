@@ -24,7 +24,8 @@ export interface Pager {
   ): Walk;
 }
 
-export function createPager(makeTag: MakeTag): Pager {
+/** Cursors are made with the first tag, and taken with each of them. */
+export function createPager(...makeTags: [MakeTag, ...MakeTag[]]): Pager {
   return {
     walk(route, { project, environment }, { pageSize, cursor }, filters) {
       const inForce = Object.entries(filters).filter((entry): entry is [string, string] => entry[1] !== null);
@@ -35,12 +36,12 @@ export function createPager(makeTag: MakeTag): Pager {
         filters: Object.fromEntries(inForce),
       };
       return {
-        beforeId: cursor === null ? null : decodeCursor(cursor, binding, makeTag),
+        beforeId: cursor === null ? null : decodeCursor(cursor, binding, ...makeTags),
         rowsMax: pageSize + 1,
         page(rows, isCut = false) {
           const shown = rows.slice(0, pageSize);
           const last = isCut || rows.length > pageSize ? shown.at(-1) : undefined;
-          return { rows: shown, nextCursor: last ? encodeCursor(last.id, binding, makeTag) : null };
+          return { rows: shown, nextCursor: last ? encodeCursor(last.id, binding, makeTags[0]) : null };
         },
       };
     },

@@ -2,6 +2,7 @@ import type { Body } from "../../shared/contract/json.ts";
 import type { OperationId, Operations } from "../../shared/contract/operations.ts";
 import type { Resource } from "../../shared/domain/key.ts";
 import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
+import type { TraceContext } from "../../shared/domain/trace.ts";
 import type { KeyCause } from "../../shared/store/audit.ts";
 import type { FirstAnswer, KeyToTake } from "../../shared/store/idempotency.ts";
 import type { AuthenticatedCaller } from "./authenticate.ts";
@@ -24,6 +25,8 @@ export interface ApiRequest {
    * tells when the job was accepted, however slowly the request arrived.
    */
   cause(): KeyCause;
+  /** Where in a trace stands what this request makes; null if nobody has given it a place. */
+  trace(): TraceContext | null;
 }
 
 /**

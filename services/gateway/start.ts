@@ -6,6 +6,7 @@ import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
 import type { Metrics } from "../../shared/platform/metrics.ts";
 import type { Seal } from "../../shared/platform/seal.ts";
+import { NO_TRACES, type Traces } from "../../shared/platform/traces.ts";
 import type { Database } from "../../shared/store/database.ts";
 import { createApp } from "./app.ts";
 import { createAuthenticator } from "./authenticate.ts";
@@ -37,6 +38,8 @@ export interface GatewayOptions {
   publicUrl: string | null;
   /** Every gateway of a cell has the same one, so that each opens the secrets of the others and takes their cursors. */
   seal: Seal;
+  /** None unless they are wanted. */
+  traces?: Traces;
   /** The database's own, unless a benchmark asks what it costs. */
   rateLimiter?: RateLimiter;
 }
@@ -52,8 +55,8 @@ export async function startGateway(
 ): Promise<{ port: number; stop(): Promise<void> }> {
   const { db, bus, clock, log, metrics, shardsPerRegion, targets, publicUrl, seal } = options;
   const ids = createIdSource(randomBytes);
-  const cursorKey = seal.deriveKey("cursor");
-  const pager = createPager((bytes) => createHmac("sha256", cursorKey).update(bytes).digest());
+  const [ownKey, ...otherKeys] = seal.deriveKeys("cursor");
+  const pager = createPager(makeTagOf(ownKey), ...otherKeys.map(makeTagOf));
   const creation = createJobCreation({ db, bus, clock, metrics });
   const lastUse = createLastUse({ db, clock, log });
   const authenticator = createAuthenticator(db, lastUse);
@@ -75,6 +78,7 @@ export async function startGateway(
     ids,
     log,
     metrics,
+    traces: options.traces ?? NO_TRACES,
   });
   const server = Bun.serve({
     hostname: options.host,
@@ -97,3 +101,6 @@ export async function startGateway(
     },
   };
 }
+
+const makeTagOf = (key: Uint8Array) => (bytes: Uint8Array) =>
+  createHmac("sha256", key).update(bytes).digest();

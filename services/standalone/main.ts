@@ -6,9 +6,10 @@ import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics.ts";
 import { startOps } from "../../shared/platform/ops.ts";
 import { describeThisProcess, isProvedDead } from "../../shared/platform/process-identity.ts";
-import { createSeal } from "../../shared/platform/seal.ts";
 import { makeSecretsKey } from "../../shared/platform/secrets-key.ts";
 import { handleSignals } from "../../shared/platform/shutdown.ts";
+import { startTraces } from "../../shared/platform/traces.ts";
+import { openCellSealOrExit } from "../../shared/process/cell-seal.ts";
 import {
   addCommonStops,
   checkRestored,
@@ -58,7 +59,10 @@ const db = openDatabase(databaseUrl, { connections: CONNECTIONS, log });
 const clock = await waitForDatabase(db, log);
 const bus = config.natsUrl === null ? createInProcessBus(log) : await openBus(config.natsUrl, log);
 showStores(metrics, { db, bus });
-const seal = createSeal(config.secretsKey ?? makeSecretsKey(config.dataDir));
+const seal = await openCellSealOrExit(
+  { db, log },
+  { ...config, secretsKey: config.secretsKey ?? makeSecretsKey(config.dataDir) },
+);
 if (config.allowInsecureTargets) warnOfInsecureTargets(log);
 
 let isStarted = false;
@@ -81,7 +85,9 @@ const ops = startOps({
       },
 });
 
-const parts = { db, bus, clock, log, metrics, onDeclaredDead: exitAsDead(log) };
+const { nodeName, traces: settings } = config;
+const traces = await startTraces({ service: "standalone", nodeName, settings, log });
+const parts = { db, bus, clock, log, metrics, traces, onDeclaredDead: exitAsDead(log) };
 const join = (kind: "worker" | "delivery") =>
   joinCell(
     db,
@@ -95,7 +101,7 @@ const join = (kind: "worker" | "delivery") =>
     { leaseMs: config.leaseTtlMs, isProvedDead: embedded === null ? isProvedDead : () => true },
   );
 const targets = targetRulesOf(config, config.port);
-await checkRestored(parts);
+await checkRestored(parts, config);
 const delivery = await startDelivery({
   ...parts,
   seal,
@@ -132,7 +138,7 @@ const gateway = await startGateway({
 shutdown.add("services", async () => {
   await Promise.all([gateway.stop(), worker.stop(), delivery.stop()]);
 });
-addCommonStops(shutdown, { db, bus, clock });
+addCommonStops(shutdown, { db, bus, clock, traces });
 shutdown.add("ops", () => ops.stop());
 if (embedded !== null) shutdown.add("postgres", () => embedded.stop());
 

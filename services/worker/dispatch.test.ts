@@ -15,6 +15,7 @@ function startDispatch(region: Region = "us-east") {
     new Shard({ region: shardRegion, shard: number, epoch: 1 }, NOW, {
       onSendable: (lane, shard) => dispatcher.enqueue(lane, shard),
       onLow: () => undefined,
+      onGranted: () => undefined,
     });
   const shard = startShard(region, 3);
   return {

@@ -5,6 +5,7 @@ import { createIdSource, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../../shared/do
 import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics.ts";
+import { NO_TRACES } from "../../shared/platform/traces.ts";
 import { listFirings } from "../../shared/store/firings.ts";
 import { changeSchedule, createSchedule, findSchedule } from "../../shared/store/schedules.ts";
 import { acquireShards, createShards, type HeldShard } from "../../shared/store/shards.ts";
@@ -46,6 +47,7 @@ beforeEach(async () => {
     clock: { now, stop: () => undefined },
     log: createLog({ name: "test", level: "silent" }),
     metrics: createMetrics(),
+    traces: NO_TRACES,
     heldOf: () => held,
     onChange: () => undefined,
   });

@@ -7,6 +7,7 @@ import type { Clock } from "../../shared/platform/clock.ts";
 import type { Count } from "../../shared/platform/families.ts";
 import type { Log } from "../../shared/platform/log.ts";
 import type { Metrics } from "../../shared/platform/metrics.ts";
+import type { Span, Traces } from "../../shared/platform/traces.ts";
 import { sendCommands } from "../../shared/process/hints.ts";
 import { type Database, StoreUnavailable } from "../../shared/store/database.ts";
 import {
@@ -40,10 +41,16 @@ export interface FirerOptions {
   clock: Clock;
   log: Log;
   metrics: Metrics;
+  traces: Traces;
   /** The shard of the home region as this worker owns it now, if it does and may act on it. */
   heldOf(shard: number): HeldShard | undefined;
   /** A timer was set, or the next look of either kind is wanted at once. */
   onChange(wanted: { look: boolean }): void;
+}
+
+/** A firing, and its span where one is recorded. */
+interface TracedFiring extends Firing {
+  span: Span | null;
 }
 
 interface Timer {
@@ -192,10 +199,12 @@ export class Firer {
       const firings = batch.flatMap((timer) => this.decide(timer) ?? []);
       if (firings.length === 0) return "unmoved";
       const fired = await this.timedFiring(firings.length, () => fireSchedules(db, firings));
-      const owed = firings.flatMap(({ projectNo, environment, jobId }, index) => {
+      const now = clock.now();
+      const owed = firings.flatMap(({ projectNo, environment, jobId, span }, index) => {
         const outcome = fired[index];
         if (outcome?.kind !== "fired") return [];
         const { region, shard, dueAt } = outcome;
+        span?.end(now, { attributes: { "jobwheel.region": region }, isError: false });
         return [
           {
             projectNo,
@@ -209,7 +218,7 @@ export class Firer {
         ];
       });
       this.jobsCreated.inc(owed.length);
-      sendCommands(bus, owed, clock.now());
+      sendCommands(bus, owed, now);
       return fired.some(({ kind }) => kind !== "gone") ? "moved" : "unmoved";
     } catch (error) {
       const isOutage = error instanceof StoreUnavailable;
@@ -238,7 +247,7 @@ export class Firer {
     return outcome;
   }
 
-  private decide({ due }: Timer): Firing | null {
+  private decide({ due }: Timer): TracedFiring | null {
     const { clock, log } = this.options;
     const held = this.options.heldOf(due.shard);
     if (held === undefined) return null;
@@ -247,12 +256,33 @@ export class Firer {
       const { projectNo, environment, scheduleId, cron, timezone, nextRunAt } = due;
       const { firedFor, thenAt } = decideFiring(this.timetableOf(due), nextRunAt, now);
       const jobId = this.ids.next(JOB_PREFIX, now);
-      return { projectNo, environment, scheduleId, held, cron, timezone, nextRunAt, firedFor, thenAt, jobId };
+      const span = firedFor === null ? null : this.beginSpan(due, firedFor, jobId, now);
+      const trace = span?.context ?? null;
+      const turn = { projectNo, environment, scheduleId, held, cron, timezone, nextRunAt };
+      return { ...turn, firedFor, thenAt, jobId, trace, span };
     } catch (error) {
       // It was accepted once: the others must not wait for whoever finds out why it is not any more.
       log.error({ err: error, scheduleId: due.scheduleId }, "schedule.unreadable");
       return null;
     }
+  }
+
+  /** From the instant that fires; it is ended, and thereby told, only if a job was made. */
+  private beginSpan(due: DueSchedule, firedFor: number, jobId: string, now: number): Span | null {
+    const { projectNo, environment, scheduleId } = due;
+    return this.options.traces.begin(null, projectNo, () => ({
+      name: "fire schedule",
+      kind: "internal",
+      at: firedFor,
+      id: jobId,
+      attributes: {
+        "jobwheel.project_no": projectNo,
+        "jobwheel.environment": environment,
+        "jobwheel.schedule_id": scheduleId,
+        "jobwheel.job_id": jobId,
+        "jobwheel.lateness_ms": Math.round(now - firedFor),
+      },
+    }));
   }
 
   private timetableOf({ cron, timezone }: DueSchedule): Timetable {

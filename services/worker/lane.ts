@@ -37,6 +37,8 @@ export class Lane {
   putOffCount = 0;
   sentCount = 0;
   blockedUntilAt = 0;
+  /** What was due by then had to wait for its project's limit, quota or hold. */
+  heldBackUntilAt = Number.NEGATIVE_INFINITY;
   credits = Number.POSITIVE_INFINITY;
   /** Up to which of the project's returned permits credits were given or refused. */
   private returnedPermits = 0;

@@ -242,6 +242,7 @@ class World {
     return new Shard({ region: "us-east", shard: 3, epoch: 1 }, this.now, {
       onSendable: (lane, shard) => this.dispatcher.enqueue(lane, shard),
       onLow: (lane) => this.low.add(lane),
+      onGranted: () => undefined,
     });
   }
 

@@ -77,6 +77,47 @@ describe("what operators are shown of a shard", () => {
   });
 });
 
+describe("what is granted late", () => {
+  const grant = (started: ReturnType<typeof startShard>, now: number) => {
+    for (const entry of started.send(now)) started.answer(entry, { kind: "granted" }, now);
+    return started.granted.splice(0).map(({ isHeldBack }) => isHeldBack);
+  };
+
+  test("was not held back where no answer said so, whatever else kept it waiting", () => {
+    const started = startShard(NOW);
+    started.shard.learn(owedOf({ dueAt: NOW }), NOW);
+    for (const entry of started.send(NOW)) started.answer(entry, { kind: "node_full" }, NOW + 5_000);
+    expect(grant(started, NOW + 5_000)).toEqual([false]);
+  });
+
+  test("was held back where its project's limit, quota or hold, or its host, said no since it was due", () => {
+    const noes = [
+      { kind: "no_permit", returned: 0 },
+      { kind: "blocked", untilAt: NOW + 5_000 },
+      { kind: "early", waitMs: 900 },
+    ] as const;
+    for (const no of noes) {
+      const started = startShard(NOW);
+      started.shard.learn(owedOf({ dueAt: NOW }), NOW);
+      for (const entry of started.send(NOW)) started.answer(entry, no, NOW);
+      started.shard.freed({ projectNo: 1, returned: 1 }, NOW + 5_000);
+      started.shard.tidy(NOW + 5_000);
+      expect(grant(started, NOW + 5_000)).toEqual([true]);
+    }
+  });
+
+  test("was held back by a lane that stood still when it came due, and not by one that had gone on before", () => {
+    const started = startShard(NOW);
+    const [first, second] = [owedOf({ dueAt: NOW }), owedOf({ dueAt: NOW + 1_000 })];
+    for (const owed of [first, second]) started.shard.learn(owed, NOW);
+    for (const entry of started.send(NOW)) started.answer(entry, { kind: "no_permit", returned: 0 }, NOW);
+    started.shard.advance(NOW + 1_000);
+    started.shard.freed({ projectNo: 1, returned: 9 }, NOW + 4_000);
+    started.shard.learn(owedOf({ dueAt: NOW + 4_001 }), NOW + 4_001);
+    expect(grant(started, NOW + 9_000)).toEqual([true, true, false]);
+  });
+});
+
 describe("answers", () => {
   test("granted and gone are the end of an entry; what is not held any more is ignored", () => {
     const { shard, send, answer } = startShard(NOW);

@@ -47,6 +47,8 @@ export class Shard {
       onSendable(lane: Lane, shard: Shard): void;
       /** So little is left of what is due in a lane that Postgres should be asked for more. */
       onLow(lane: Lane, shard: Shard): void;
+      /** A delivery node has claimed it. Whether it had to wait for a limit, a quota or a hold says `isHeldBack`. */
+      onGranted(entry: Entry, isHeldBack: boolean, now: number): void;
     },
   ) {
     this.wheel = new Wheel(now);
@@ -135,6 +137,9 @@ export class Shard {
     lane.sentCount--;
     switch (answer.kind) {
       case "granted":
+        this.calls.onGranted(entry, entry.isPutOff || entry.dueAt <= lane.heldBackUntilAt, now);
+        this.forget(lane, entry);
+        break;
       case "gone":
         this.forget(lane, entry);
         break;
@@ -143,10 +148,12 @@ export class Shard {
         break;
       case "no_permit":
         lane.refused(answer.returned);
+        lane.heldBackUntilAt = Math.max(lane.heldBackUntilAt, now);
         lane.giveBack(entry);
         break;
       case "blocked":
         lane.blockedUntilAt = Math.max(lane.blockedUntilAt, Math.min(answer.untilAt, now + BLOCKED_MS_MAX));
+        lane.heldBackUntilAt = Math.max(lane.heldBackUntilAt, lane.blockedUntilAt);
         lane.giveBack(entry);
         break;
       case "node_full":
@@ -162,8 +169,17 @@ export class Shard {
     for (const flowClass of FLOW_CLASSES) {
       const lane = this.lanes.get(laneKey(projectNo, flowClass));
       if (lane === undefined) continue;
+      if (lane.credits === 0) lane.heldBackUntilAt = Math.max(lane.heldBackUntilAt, now);
       lane.freed(returned);
       this.announce(lane, now);
+    }
+  }
+
+  /** The region is held: Postgres, which would refuse every lane by itself, is not asked until then. */
+  hold(untilAt: number): void {
+    for (const lane of this.lanes.values()) {
+      lane.blockedUntilAt = Math.max(lane.blockedUntilAt, untilAt);
+      lane.heldBackUntilAt = Math.max(lane.heldBackUntilAt, untilAt);
     }
   }
 

@@ -1,14 +1,17 @@
 import type { Bus } from "../../shared/bus/bus.ts";
 import type { Answers, Hint, OwedAttempt } from "../../shared/bus/messages.ts";
+import { kindOf } from "../../shared/domain/flow-class.ts";
 import { HOME_REGION } from "../../shared/domain/plan.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
 import { type Metrics, single } from "../../shared/platform/metrics.ts";
 import { repeat } from "../../shared/platform/repeat.ts";
+import { NO_TRACES, type Traces } from "../../shared/platform/traces.ts";
+import { createHeartbeat } from "../../shared/process/heartbeat.ts";
 import type { Database } from "../../shared/store/database.ts";
-import { holdIfRestored } from "../../shared/store/holds.ts";
-import { beatNode, declareNodeDead } from "../../shared/store/nodes.ts";
+import { listHeldRegions } from "../../shared/store/holds.ts";
+import { declareNodeDead } from "../../shared/store/nodes.ts";
 import { createShards, type HeldShard } from "../../shared/store/shards.ts";
 import { Dispatcher } from "./dispatch.ts";
 import { buryNodes } from "./duties/burial.ts";
@@ -28,6 +31,8 @@ export interface WorkerOptions {
   clock: Clock;
   log: Log;
   metrics: Metrics;
+  /** None unless they are wanted. */
+  traces?: Traces;
   /** From joinCell. */
   nodeId: number;
   regions: readonly Region[];
@@ -46,6 +51,8 @@ export interface WorkerOptions {
 /** Twice a second, so that a delivery node that hears none for 2 s knows that the bus is silent. */
 const BEAT_EVERY_MS = 500;
 const SWEEP_EVERY_MS = 1_000;
+/** Until the sweep after the next, if one is late; a region that is resumed waits no longer for its first attempt. */
+const HELD_MS = 2_000;
 const LOOK_EVERY_MS = 1_000;
 const LOOK_BACK_EVERY_MS = 60_000;
 const OWNERSHIP_EVERY_MS = 1_000;
@@ -55,8 +62,6 @@ const PURGE_EVERY_MS = 60_000;
 const RETENTION_EVERY_MS = 60_000;
 /** As often as metrics are usually read. */
 const CELL_EVERY_MS = 15_000;
-/** Within the time in which a failover is known by its nodes' beats. */
-const WATCH_EVERY_MS = 60_000;
 const AUDIT_EVERY_MS = 60_000;
 /** However far away the next timer is, so that a clock that was set is noticed. */
 const SLEEP_MS_MAX = 1_000;
@@ -76,17 +81,24 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
   const dispatcher = new Dispatcher((deliveryNodeId, due) =>
     bus.sendDue(deliveryNodeId, { ...due, worker: nodeId }),
   );
-  const createShard = (held: HeldShard) =>
-    new Shard(held, clock.now(), {
+  const createShard = (held: HeldShard) => {
+    const note = {
+      jobs: metrics.granted("jobs", held.region),
+      webhooks: metrics.granted("webhooks", held.region),
+    };
+    return new Shard(held, clock.now(), {
       onSendable: (lane, shard) => dispatcher.enqueue(lane, shard),
       onLow: (lane, shard) => sweeper.noteLow(lane, shard),
+      onGranted: ({ flowClass, dueAt }, isHeldBack, now) => note[kindOf(flowClass)](now - dueAt, isHeldBack),
     });
+  };
   const firer = new Firer({
     db,
     bus,
     clock,
     log,
     metrics,
+    traces: options.traces ?? NO_TRACES,
     heldOf: (shard) => (ownership.isTrusted ? shardOf(HOME_REGION, shard)?.held : undefined),
     onChange({ look }) {
       if (look) lookSoon();
@@ -185,7 +197,10 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     const now = clock.now();
     for (const shard of shards.values()) dispatcher.forgetUnanswered(shard.tidy(now));
     const swept = [...shards.values()];
+    const held = new Set((await listHeldRegions(db)).map(({ region }) => region));
     metrics.sweepFound.inc(await timedSweep(swept.length, () => sweeper.sweep(swept)));
+    // With what the sweep has just found, before any of it is sent.
+    for (const shard of swept) if (held.has(shard.held.region)) shard.hold(clock.now() + HELD_MS);
     pumpSoon();
   }
 
@@ -214,11 +229,6 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     if (hasDuties()) await purgeExpired(db);
   }
 
-  async function watchDatabase(): Promise<void> {
-    if (await holdIfRestored(db))
-      log.error({}, "this database was restored: nothing is sent until `admin resume`");
-  }
-
   async function audit(): Promise<void> {
     if (hasDuties()) await auditPermits(db, log, metrics.permitsMiscounted);
   }
@@ -227,9 +237,10 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     if (hasDuties()) await retainRuns(db, { now: clock.now(), log });
   }
 
+  const heartbeat = createHeartbeat(options);
   async function beat(): Promise<void> {
     bus.sendBeat("worker", { nodeId, regions: [...regions], room: 0 });
-    if (!(await beatNode(db, nodeId))) options.onDeclaredDead();
+    await heartbeat();
   }
 
   const subscriptions = [
@@ -264,7 +275,6 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     repeat("rescue", RESCUE_EVERY_MS, rescue, log),
     repeat("purge", PURGE_EVERY_MS, purge, log),
     repeat("retention", RETENTION_EVERY_MS, retain, log),
-    repeat("database", WATCH_EVERY_MS, watchDatabase, log),
     repeat("permits", AUDIT_EVERY_MS, audit, log),
     looking,
     lookingBack,

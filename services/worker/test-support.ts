@@ -26,13 +26,16 @@ export function sweptOf(owed: OwedAttempt, concurrency = 500): SweptRow {
 export function startShard(now: number) {
   const sendable: Lane[] = [];
   const low: Lane[] = [];
+  const granted: { entry: Entry; isHeldBack: boolean }[] = [];
   const shard = new Shard({ region: "us-east", shard: 3, epoch: 1 }, now, {
     onSendable: (lane) => sendable.push(lane),
     onLow: (lane) => low.push(lane),
+    onGranted: (entry, isHeldBack) => granted.push({ entry, isHeldBack }),
   });
   return {
     shard,
     low,
+    granted,
     lane(projectNo = 1, flowClass: FlowClass = "production jobs"): Lane | undefined {
       return shard
         .rememberedLanes()

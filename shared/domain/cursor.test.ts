@@ -37,6 +37,7 @@ test("a cursor of another list is refused", () => {
   for (const other of others) expect(() => decodeCursor(cursor, other, makeTag)).toThrow(ApiError);
   const otherKey = (bytes: Uint8Array) => new Bun.CryptoHasher("sha256", "another").update(bytes).digest();
   expect(() => decodeCursor(cursor, binding, otherKey)).toThrow(ApiError);
+  expect(decodeCursor(cursor, binding, otherKey, makeTag)).toBe(position);
 });
 
 test("an altered cursor is refused, whichever character it is and however it is spelt", () => {

@@ -30,12 +30,16 @@ export function encodeCursor(position: string, binding: CursorBinding, makeTag: 
   return Buffer.concat([tag, Buffer.from(position)]).toString("base64url");
 }
 
-/** The position. Throws invalid_request for a cursor that this service did not make for exactly this list. */
-export function decodeCursor(text: string, binding: CursorBinding, makeTag: MakeTag): string {
+/**
+ * The position. Throws invalid_request for a cursor that this service did not make for exactly this list, with one of the
+ * keys of the tags.
+ */
+export function decodeCursor(text: string, binding: CursorBinding, ...makeTags: MakeTag[]): string {
   if (text.length <= CURSOR_LENGTH_MAX && BASE64URL_PATTERN.test(text)) {
     const position = Buffer.from(text, "base64url").toString("utf8", TAG_BYTES);
     // To make it again and compare the whole text leaves an altered cursor no second spelling to hide in.
-    if (isEqual(text, encodeCursor(position, binding, makeTag))) return position;
+    const isMadeWith = (makeTag: MakeTag) => isEqual(text, encodeCursor(position, binding, makeTag));
+    if (makeTags.some(isMadeWith)) return position;
   }
   throw invalidRequest("cursor must be the next_cursor of an answer of this same list, unaltered.", "cursor");
 }

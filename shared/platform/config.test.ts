@@ -3,6 +3,7 @@ import { ConfigError, readConfig, type Service } from "./config.ts";
 
 const NODE = { DATABASE_URL: "postgres://u:pw@db/jobwheel", NATS_URL: "nats://bus:4222" };
 const KEY = Buffer.alloc(32, 9).toString("base64");
+const OTHER_KEY = Buffer.alloc(32, 8).toString("hex");
 
 function linesOf(environment: Record<string, string>, service: Service): readonly string[] {
   try {
@@ -30,12 +31,14 @@ describe("the settings", () => {
       logLevel: "info",
       dataDir: "./.data",
       secretsKey: null,
+      secretsKeyFallbacks: [],
       allowInsecureTargets: false,
       attemptTimeoutMs: 900_000,
       webhookTimeoutMs: 15_000,
       webhookRetryScale: 1,
       leaseTtlMs: 10_000,
       drainTimeoutMs: 30_000,
+      traces: null,
     });
     expect(config.nodeName).not.toBe(readConfig(NODE, "worker").nodeName);
   });
@@ -55,12 +58,15 @@ describe("the settings", () => {
         LOG_LEVEL: "debug",
         DATA_DIR: "/var/lib/jobwheel",
         SECRETS_KEY: KEY,
+        SECRETS_KEY_FALLBACKS: `${OTHER_KEY}, ${KEY}`,
         ALLOW_INSECURE_TARGETS: "true",
         ATTEMPT_TIMEOUT_MS: "1500",
         WEBHOOK_TIMEOUT_MS: "500",
         WEBHOOK_RETRY_SCALE: "0.001",
         LEASE_TTL_MS: "2000",
         DRAIN_TIMEOUT_MS: "930000",
+        OTEL_EXPORTER_OTLP_ENDPOINT: "http://collector:4318",
+        OTEL_TRACES_SAMPLER_ARG: "0.25",
       },
       "delivery",
     );
@@ -78,12 +84,14 @@ describe("the settings", () => {
       logLevel: "debug",
       dataDir: "/var/lib/jobwheel",
       secretsKey: new Uint8Array(32).fill(9),
+      secretsKeyFallbacks: [new Uint8Array(32).fill(8), new Uint8Array(32).fill(9)],
       allowInsecureTargets: true,
       attemptTimeoutMs: 1_500,
       webhookTimeoutMs: 500,
       webhookRetryScale: 0.001,
       leaseTtlMs: 2_000,
       drainTimeoutMs: 930_000,
+      traces: { endpoint: "http://collector:4318", ratio: 0.25 },
     });
   });
 
@@ -128,7 +136,12 @@ describe("the settings", () => {
     ["PUBLIC_URL", "jobs.example.com"],
     ["PUBLIC_URL", "https://u:p@jobs.example.com"],
     ["LOG_LEVEL", "INFO"],
+    ["OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"],
+    ["OTEL_EXPORTER_OTLP_ENDPOINT", "http://u:p@collector:4318"],
+    ["OTEL_TRACES_SAMPLER_ARG", "1.01"],
+    ["OTEL_TRACES_SAMPLER_ARG", "1%"],
     ["SECRETS_KEY", "c2hvcnQ="],
+    ["SECRETS_KEY_FALLBACKS", `${KEY},`],
     ["ALLOW_INSECURE_TARGETS", "yes"],
     ["ATTEMPT_TIMEOUT_MS", "0"],
     ["WEBHOOK_TIMEOUT_MS", "15s"],
@@ -146,10 +159,11 @@ describe("the settings", () => {
       DATABASE_URL: "mysql://u:sesame-db@host/x",
       NATS_URL: "http://u:sesame-nats@host",
       SECRETS_KEY: "sesame-key",
+      SECRETS_KEY_FALLBACKS: "sesame-older-key",
       PUBLIC_URL: "https://u:sesame-public@host",
     };
     const lines = linesOf(secrets, "gateway");
-    expect(lines.length).toBe(4);
+    expect(lines.length).toBe(5);
     expect(lines.join("\n")).not.toContain("sesame");
     expect(new ConfigError(lines).message).not.toContain("sesame");
   });

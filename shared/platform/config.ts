@@ -2,7 +2,8 @@ import { randomBytes } from "node:crypto";
 import { isIP, isIPv4 } from "node:net";
 import { isRegion, REGIONS, type Region } from "../domain/scope.ts";
 import type { LogLevel } from "./log.ts";
-import { parseSecretsKey } from "./secrets-key.ts";
+import { parseSecretsKey, parseSecretsKeys } from "./secrets-key.ts";
+import type { TraceSettings } from "./traces.ts";
 
 export type Service = "gateway" | "worker" | "delivery" | "standalone" | "admin";
 
@@ -28,6 +29,8 @@ export interface Config<S extends Service = Service> {
   dataDir: string;
   /** 32 bytes. Null: the key of the data directory. */
   secretsKey: S extends "gateway" | "delivery" ? Uint8Array : Uint8Array | null;
+  /** 32 bytes each: they open what they sealed and seal no more. */
+  secretsKeyFallbacks: readonly Uint8Array[];
   allowInsecureTargets: boolean;
   attemptTimeoutMs: number;
   webhookTimeoutMs: number;
@@ -35,6 +38,7 @@ export interface Config<S extends Service = Service> {
   webhookRetryScale: number;
   leaseTtlMs: number;
   drainTimeoutMs: number;
+  traces: TraceSettings;
 }
 
 /** A service that runs by itself, beside others that have the same database and the same NATS. */
@@ -56,6 +60,8 @@ const SHARDS_PER_REGION_MAX = 4_096;
 const DURATION_MS_MAX = 86_400_000;
 /** Below this, renewing leases would be most of what a node does. */
 const LEASE_TTL_MS_MIN = 100;
+/** Of what no client has a trace of its own for. */
+const TRACES_RATIO = 0.01;
 /** What was wrongly put into a setting is shown up to this length. */
 const SHOWN_CHARACTERS_MAX = 40;
 
@@ -92,6 +98,16 @@ export function readConfig<S extends Service>(
     if ((environment[name]?.trim() ?? "") === "") lines.push(`${name} is required`);
   }
 
+  function readTraces(): TraceSettings {
+    const endpoint = readSecretly(
+      "OTEL_EXPORTER_OTLP_ENDPOINT",
+      "an http or https URL without credentials or a query",
+      parsePlainUrl,
+    );
+    const ratio = read("OTEL_TRACES_SAMPLER_ARG", "a number from 0 to 1", parseRatio) ?? TRACES_RATIO;
+    return endpoint === null ? null : { endpoint, ratio };
+  }
+
   const host =
     read("HOST", "an IP address or a host name", parseHost) ??
     (service === "standalone" ? "127.0.0.1" : "0.0.0.0");
@@ -113,12 +129,18 @@ export function readConfig<S extends Service>(
     publicUrl: readSecretly(
       "PUBLIC_URL",
       "an http or https URL without credentials or a query",
-      parsePublicUrl,
+      parsePlainUrl,
     ),
     logLevel:
       read("LOG_LEVEL", `one of ${LOG_LEVELS.join(", ")}`, (text) => parseWord(text, LOG_LEVELS)) ?? "info",
     dataDir: read("DATA_DIR", "a path", (text) => text) ?? "./.data",
     secretsKey: readSecretly("SECRETS_KEY", "32 bytes in base64 or hex", parseSecretsKey),
+    secretsKeyFallbacks:
+      readSecretly(
+        "SECRETS_KEY_FALLBACKS",
+        "keys of 32 bytes in base64 or hex, with commas between",
+        parseSecretsKeys,
+      ) ?? [],
     allowInsecureTargets:
       read("ALLOW_INSECURE_TARGETS", "true or false", parseBoolean) ??
       (service === "standalone" && isLoopback(host)),
@@ -127,6 +149,7 @@ export function readConfig<S extends Service>(
     webhookRetryScale: read("WEBHOOK_RETRY_SCALE", "a number above 0, at most 1", parseScale) ?? 1,
     leaseTtlMs: readInteger("LEASE_TTL_MS", LEASE_TTL_MS_MIN, DURATION_MS_MAX) ?? 10_000,
     drainTimeoutMs: readInteger("DRAIN_TIMEOUT_MS", 0, DURATION_MS_MAX) ?? 30_000,
+    traces: readTraces(),
   };
   const listensTwice = service === "gateway" || service === "standalone";
   if (listensTwice && config.port !== 0 && config.port === config.opsPort) {
@@ -167,6 +190,11 @@ function parseScale(text: string): number | null {
   return value > 0 && value <= 1 ? value : null;
 }
 
+function parseRatio(text: string): number | null {
+  const value = PLAIN_DECIMAL.test(text) ? Number(text) : Number.NaN;
+  return value <= 1 ? value : null;
+}
+
 function parseBoolean(text: string): boolean | null {
   if (text === "true") return true;
   return text === "false" ? false : null;
@@ -191,7 +219,7 @@ function parseNatsUrl(text: string): string | null {
   return servers.every((server) => ["nats:", "tls:"].includes(protocolOf(server))) ? servers.join(",") : null;
 }
 
-function parsePublicUrl(text: string): string | null {
+function parsePlainUrl(text: string): string | null {
   if (!["http:", "https:"].includes(protocolOf(text))) return null;
   const { username, password, search, hash } = new URL(text);
   return username + password + search + hash === "" ? text : null;

@@ -21,6 +21,8 @@ export interface Metrics {
   jobsCreated: Members<"origin", Count>;
   /** For attempts of one kind: takes by how much one of a region was late, in milliseconds. */
   lateness(kind: FlowKind): (region: Region, ms: number) => void;
+  /** For attempts of one kind and region: takes by how many milliseconds one was claimed late, and whether it was held back. */
+  granted(kind: FlowKind, region: Region): (lateMs: number, isHeldBack: boolean) => void;
   attemptsSettled: Record<"succeeded" | "failed" | "timed_out", Count>;
   /** Attempts of deliveries to webhook endpoints. */
   deliveriesSettled: Record<"succeeded" | "failed" | "timed_out", Count>;
@@ -36,7 +38,12 @@ export interface Metrics {
   shardOldestDueSeconds: Followed<"region" | "shard">;
   permitsInUse: Followed<"kind" | "environment">;
   permitsMiscounted: Count;
+  jobsDue: Followed<never>;
   webhookDeliveriesDue: Followed<never>;
+  shardsUnowned: Followed<"region">;
+  holds: Followed<"kind">;
+  runTablesReadySeconds: Followed<never>;
+  secretsKeyAgeSeconds: Followed<never>;
   nodes: Followed<"kind" | "state">;
   postgresConnections: Followed<"state">;
   statementErrors: Followed<"kind">;
@@ -45,6 +52,8 @@ export interface Metrics {
   page(): Promise<{ text: string; contentType: string }>;
 }
 
+/** Whoever is claimed within this time of being due is on time: what the service's objective is about. */
+const ON_TIME_WITHIN_MS = 1_000;
 /** Fine about the goals of 3 and 10 ms, coarse up to what an outage makes of it. */
 const LATENESS_BOUNDS_SECONDS = [
   0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900,
@@ -103,6 +112,11 @@ export function createMetrics(): Metrics {
     "Shards whose lease this worker acquired, lost against its will, or resigned.",
     ["change"],
   );
+  const granted = families.counts(
+    "attempts_granted_total",
+    "Attempts that a delivery node claimed: within a second of when they were due, late, or late since a limit, a quota or a hold kept them waiting.",
+    ["kind", "region", "start"],
+  );
   const latenessSeconds = families.spreads(
     "lateness_seconds",
     "From when an attempt was due until its request was handed to the HTTP client.",
@@ -145,6 +159,13 @@ export function createMetrics(): Metrics {
       const members = new Map(REGIONS.map((region) => [region, latenessSeconds.of({ kind, region })]));
       // Two clocks that follow the database's differ by as much as their measurements err.
       return (region, ms) => members.get(region)?.observe(Math.max(0, ms) / 1_000);
+    },
+    granted(kind, region) {
+      const [onTime, late, heldBack] = ["on_time", "late", "held_back"].map((start) =>
+        granted.of({ kind, region, start }),
+      );
+      return (lateMs, isHeldBack) =>
+        (lateMs <= ON_TIME_WITHIN_MS ? onTime : isHeldBack ? heldBack : late)?.inc();
     },
     attemptsSettled: outcomes("attempts_settled_total", "Attempts of jobs that ended, by outcome."),
     deliveriesSettled: outcomes(
@@ -200,9 +221,27 @@ export function createMetrics(): Metrics {
       "permits_miscounted_total",
       "Projects that an audit found with more or fewer permits in use than attempts on the wire; each is a bug.",
     ),
+    jobsDue: families.levels(
+      "jobs_due",
+      "Attempts of jobs of the cell that are due and not on the wire, up to 1,000 of each lane.",
+    ),
     webhookDeliveriesDue: families.levels(
       "webhook_deliveries_due",
       "Webhook deliveries of the cell that are due and not on the wire, up to 1,000 of each lane.",
+    ),
+    shardsUnowned: families.levels(
+      "shards_unowned",
+      "Shards of the cell that no worker owns: their leases are over.",
+      ["region"],
+    ),
+    holds: families.levels("holds", "What operators or a restored database hold back in the cell.", ["kind"]),
+    runTablesReadySeconds: families.levels(
+      "run_tables_ready_seconds",
+      "For how long yet the tables suffice that are ready for the runs of every plan.",
+    ),
+    secretsKeyAgeSeconds: families.levels(
+      "secrets_key_age_seconds",
+      "For how long the key has been in use that seals the secrets of the cell at present.",
     ),
     nodes: families.levels("nodes", "Nodes of the cell that are not dead: alive, or silent for 5 s.", [
       "kind",

@@ -43,10 +43,57 @@ describe("a seal", () => {
   });
 
   test("derives one key for each label, the same in every process with the same key", () => {
-    const cursors = seal.deriveKey("cursors");
-    expect(cursors.length).toBe(32);
-    expect(createSeal(KEY).deriveKey("cursors")).toEqual(cursors);
-    expect(seal.deriveKey("others")).not.toEqual(cursors);
-    expect(createSeal(OTHER_KEY).deriveKey("cursors")).not.toEqual(cursors);
+    const [cursors, ...others] = seal.deriveKeys("cursors");
+    expect([cursors.length, others.length]).toEqual([32, 0]);
+    expect(createSeal(KEY).deriveKeys("cursors")).toEqual([cursors]);
+    expect(seal.deriveKeys("others")).not.toEqual([cursors]);
+    expect(createSeal(OTHER_KEY).deriveKeys("cursors")).not.toEqual([cursors]);
+  });
+});
+
+describe("a seal with fallbacks", () => {
+  const THIRD_KEY = new Uint8Array(32).fill(9);
+  const rotating = createSeal(OTHER_KEY, [KEY, THIRD_KEY]);
+
+  test("seals with its first key alone, which a process that has it only as a fallback opens", () => {
+    const sealed = rotating.seal("secret");
+    expect(createSeal(OTHER_KEY).open(sealed)).toBe("secret");
+    expect(createSeal(KEY, [OTHER_KEY]).open(sealed)).toBe("secret");
+    expect(() => createSeal(KEY).open(sealed)).toThrow();
+  });
+
+  test("opens what each of its keys has sealed, and tells which", () => {
+    for (const key of [OTHER_KEY, KEY, THIRD_KEY]) {
+      const sealed = createSeal(key).seal("secret");
+      expect(rotating.open(sealed)).toBe("secret");
+      expect(rotating.findKey(sealed)).toBe(createSeal(key).fingerprints[0]);
+    }
+    const foreign = createSeal(new Uint8Array(32)).seal("secret");
+    expect(rotating.findKey(foreign)).toBeNull();
+    expect(() => rotating.open(foreign)).toThrow("sealed with a key that is not given");
+  });
+
+  test("derives from each of its keys, the sealing one first", () => {
+    expect(rotating.deriveKeys("cursors")).toEqual([
+      ...createSeal(OTHER_KEY).deriveKeys("cursors"),
+      ...createSeal(KEY).deriveKeys("cursors"),
+      ...createSeal(THIRD_KEY).deriveKeys("cursors"),
+    ]);
+  });
+
+  test("shows fingerprints that are the same everywhere, and neither a part of the key nor of what is derived", () => {
+    expect(rotating.fingerprints).toHaveLength(3);
+    expect(new Set(rotating.fingerprints).size).toBe(3);
+    const random = crypto.getRandomValues(new Uint8Array(32));
+    const [fingerprint] = createSeal(random).fingerprints;
+    expect(fingerprint).toMatch(/^[0-9a-f]{16}$/);
+    expect(createSeal(Uint8Array.from(random)).fingerprints).toEqual([fingerprint]);
+    const [cursors] = createSeal(random).deriveKeys("cursor");
+    for (const bytes of [random, cursors])
+      expect(Buffer.from(bytes).toString("hex")).not.toContain(fingerprint);
+  });
+
+  test("refuses a fallback that is not 32 bytes", () => {
+    expect(() => createSeal(KEY, [new Uint8Array(31)])).toThrow("32 bytes");
   });
 });

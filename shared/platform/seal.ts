@@ -1,14 +1,18 @@
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from "node:crypto";
 import { SECRETS_KEY_BYTES } from "./secrets-key.ts";
 
-/** What keeps secrets unreadable at rest. */
+/** What keeps secrets unreadable at rest: under one key, and under others that open what they sealed and seal no more. */
 export interface Seal {
   /** nonce (12 bytes) | ciphertext | tag (16 bytes); the same text never seals to the same bytes twice. */
   seal(text: string): Buffer;
-  /** Throws if the bytes were sealed with another key, or altered. */
+  /** Throws if the bytes were sealed with a key that is not among these, or altered. */
   open(sealed: Buffer): string;
-  /** 32 bytes for another use, a different one for each label, from which neither the key nor the others follow. */
-  deriveKey(label: string): Uint8Array;
+  /** The fingerprint of the key that the bytes were sealed with; null if it is not among these. */
+  findKey(sealed: Buffer): string | null;
+  /** 32 bytes of each key for another use, those of the sealing key first: from them neither a key nor what another label has follows. */
+  deriveKeys(label: string): [Uint8Array, ...Uint8Array[]];
+  /** What tells one key from another and may be shown: that of the sealing key first. */
+  fingerprints: readonly [string, ...string[]];
 }
 
 const CIPHER = "aes-256-gcm";
@@ -16,10 +20,30 @@ const CIPHER = "aes-256-gcm";
 const NONCE_BYTES = 12;
 const TAG_BYTES = 16;
 const DERIVED_KEY_BYTES = 32;
+const FINGERPRINT_BYTES = 8;
 
-/** AES-256-GCM; derived keys by HKDF with SHA-256 (RFC 5869). */
-export function createSeal(key: Uint8Array): Seal {
-  if (key.length !== SECRETS_KEY_BYTES) throw new Error(`a key of ${SECRETS_KEY_BYTES} bytes is needed`);
+/**
+ * AES-256-GCM; derived keys by HKDF with SHA-256 (RFC 5869). The bytes do not name their key: each is tried, the sealing
+ * one first, and the tag tells. To fail costs as much as to open, and only while the key is being changed.
+ */
+export function createSeal(key: Uint8Array, fallbacks: readonly Uint8Array[] = []): Seal {
+  for (const { length } of [key, ...fallbacks])
+    if (length !== SECRETS_KEY_BYTES) throw new Error(`a key of ${SECRETS_KEY_BYTES} bytes is needed`);
+
+  const ofEach = <Made>(make: (key: Uint8Array) => Made): [Made, ...Made[]] => [
+    make(key),
+    ...fallbacks.map(make),
+  ];
+  const keys = ofEach((one) => ({ key: one, fingerprint: fingerprintOf(one) }));
+
+  function findOpened(sealed: Buffer): { fingerprint: string; text: Buffer } | null {
+    for (const { key: one, fingerprint } of keys) {
+      const text = open(sealed, one);
+      if (text !== null) return { fingerprint, text };
+    }
+    return null;
+  }
+
   return {
     seal(text) {
       const nonce = randomBytes(NONCE_BYTES);
@@ -27,16 +51,35 @@ export function createSeal(key: Uint8Array): Seal {
       return Buffer.concat([nonce, cipher.update(text, "utf8"), cipher.final(), cipher.getAuthTag()]);
     },
     open(sealed) {
-      if (sealed.length < NONCE_BYTES + TAG_BYTES) throw new Error("too short to be a sealed secret");
-      const tagStart = sealed.length - TAG_BYTES;
-      const nonce = sealed.subarray(0, NONCE_BYTES);
-      const decipher = createDecipheriv(CIPHER, key, nonce, { authTagLength: TAG_BYTES });
-      decipher.setAuthTag(sealed.subarray(tagStart));
-      const text = decipher.update(sealed.subarray(NONCE_BYTES, tagStart));
-      return Buffer.concat([text, decipher.final()]).toString("utf8");
+      const opened = findOpened(sealed);
+      if (opened === null) throw new Error("sealed with a key that is not given, or altered");
+      return opened.text.toString("utf8");
     },
-    deriveKey(label) {
-      return new Uint8Array(hkdfSync("sha256", key, "", `jobwheel ${label}`, DERIVED_KEY_BYTES));
-    },
+    findKey: (sealed) => findOpened(sealed)?.fingerprint ?? null,
+    deriveKeys: (label) => ofEach((one) => deriveKey(one, label)),
+    fingerprints: ofEach(fingerprintOf),
   };
+}
+
+/** Null if it was sealed with another key, or altered. */
+function open(sealed: Buffer, key: Uint8Array): Buffer | null {
+  if (sealed.length < NONCE_BYTES + TAG_BYTES) return null;
+  const tagStart = sealed.length - TAG_BYTES;
+  const nonce = sealed.subarray(0, NONCE_BYTES);
+  const decipher = createDecipheriv(CIPHER, key, nonce, { authTagLength: TAG_BYTES });
+  decipher.setAuthTag(sealed.subarray(tagStart));
+  const text = decipher.update(sealed.subarray(NONCE_BYTES, tagStart));
+  try {
+    return Buffer.concat([text, decipher.final()]);
+  } catch {
+    return null;
+  }
+}
+
+function deriveKey(key: Uint8Array, label: string): Uint8Array {
+  return new Uint8Array(hkdfSync("sha256", key, "", `jobwheel ${label}`, DERIVED_KEY_BYTES));
+}
+
+function fingerprintOf(key: Uint8Array): string {
+  return Buffer.from(deriveKey(key, "fingerprint")).toString("hex", 0, FINGERPRINT_BYTES);
 }

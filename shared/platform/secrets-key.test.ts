@@ -2,7 +2,7 @@ import { afterAll, describe, expect, test } from "bun:test";
 import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { findSecretsKey, makeSecretsKey, parseSecretsKey } from "./secrets-key.ts";
+import { findSecretsKey, makeSecretsKey, parseSecretsKey, parseSecretsKeys } from "./secrets-key.ts";
 
 const scratch = mkdtempSync(join(tmpdir(), "jobwheel-key-"));
 afterAll(() => rmSync(scratch, { recursive: true }));
@@ -24,6 +24,19 @@ describe("a spelled key", () => {
     `${Buffer.alloc(32).toString("base64").slice(0, 42)}*=`,
   ])("is refused where it is not 32 bytes: %p", (text) => {
     expect(parseSecretsKey(text)).toBeNull();
+  });
+});
+
+describe("a list of keys", () => {
+  const [hex, base64] = [Buffer.from(BYTES).toString("hex"), Buffer.from(BYTES).toString("base64")];
+
+  test("is read with commas between, each in its own spelling", () => {
+    expect(parseSecretsKeys(hex)).toEqual([BYTES]);
+    expect(parseSecretsKeys(`${hex}, ${base64}`)).toEqual([BYTES, BYTES]);
+  });
+
+  test.each([`${hex},`, `,${hex}`, `${hex} ${base64}`, `${hex},secret`])("is refused whole: %p", (text) => {
+    expect(parseSecretsKeys(text)).toBeNull();
   });
 });
 

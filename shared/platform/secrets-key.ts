@@ -26,6 +26,12 @@ export function parseSecretsKey(text: string): Uint8Array | null {
   return BASE64.test(text) ? Uint8Array.from(Buffer.from(text, "base64")) : null;
 }
 
+/** The keys that a comma list spells, else null. */
+export function parseSecretsKeys(text: string): Uint8Array[] | null {
+  const keys = text.split(",").map((key) => parseSecretsKey(key.trim()));
+  return keys.every((key) => key !== null) ? keys : null;
+}
+
 /** The key in the data directory, made if there is none. Processes that make one together all get the same. */
 export function makeSecretsKey(dataDir: string): Uint8Array {
   const path = join(dataDir, FILE);

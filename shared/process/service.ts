@@ -8,6 +8,7 @@ import { byLabel, createMetrics, type Metrics } from "../platform/metrics.ts";
 import { startOps } from "../platform/ops.ts";
 import { describeThisProcess, isProvedDead } from "../platform/process-identity.ts";
 import { handleSignals, type Shutdown } from "../platform/shutdown.ts";
+import { startTraces, type Traces } from "../platform/traces.ts";
 import {
   askTime,
   checkPrepared,
@@ -16,9 +17,11 @@ import {
   type PooledDatabase,
   StoreUnavailable,
 } from "../store/database.ts";
-import { holdIfRestored, listHeldRegions } from "../store/holds.ts";
+import { listHeldRegions } from "../store/holds.ts";
 import { joinCell } from "../store/membership.ts";
 import type { NodeKind } from "../store/nodes.ts";
+import { holdIfRestored, isNoted } from "../store/restored.ts";
+import { RESTORED } from "./heartbeat.ts";
 
 /** What every service of a process works with. */
 export interface Parts {
@@ -27,6 +30,7 @@ export interface Parts {
   clock: Clock;
   log: Log;
   metrics: Metrics;
+  traces: Traces;
   shutdown: Shutdown;
 }
 
@@ -72,10 +76,11 @@ export async function runService<S extends "gateway" | "worker" | "delivery">(
   const bus = await openBus(config.natsUrl as string, log);
   showStores(metrics, { db, bus });
   if (config.allowInsecureTargets && service !== "worker") warnOfInsecureTargets(log);
-  const running = await start(config, { db, bus, clock, log, metrics, shutdown });
+  const traces = await startTraces({ service, nodeName: config.nodeName, settings: config.traces, log });
+  const running = await start(config, { db, bus, clock, log, metrics, traces, shutdown });
   isStarted = true;
   shutdown.add(service, () => running.stop());
-  addCommonStops(shutdown, { db, bus, clock });
+  addCommonStops(shutdown, { db, bus, clock, traces });
   shutdown.add("ops", () => ops.stop());
   log.info({ opsPort: ops.port }, "started");
 }
@@ -106,17 +111,25 @@ export async function waitForDatabase(db: Database, log: Log): Promise<Clock> {
 
 export function addCommonStops(
   shutdown: Shutdown,
-  { db, bus, clock }: Pick<Parts, "db" | "bus" | "clock">,
+  { db, bus, clock, traces }: Pick<Parts, "db" | "bus" | "clock" | "traces">,
 ): void {
+  shutdown.add("traces", () => traces.stop());
   shutdown.add("bus", () => bus.close());
   shutdown.add("clock", async () => clock.stop());
   shutdown.add("database", () => db.close());
 }
 
-/** Before anything is sent: a cell whose database was restored from a backup is held, and says so. */
-export async function checkRestored({ db, log }: Pick<Parts, "db" | "log">): Promise<void> {
-  if (await holdIfRestored(db))
-    log.error({}, "this database was restored: nothing is sent until `admin resume`");
+/**
+ * Before anything is sent: a cell whose database was restored from a backup is held, and says so. After a failover, nodes
+ * that were at work note the new Postgres as soon as they have reached it, for which they have a lease's time.
+ */
+export async function checkRestored(
+  { db, log }: Pick<Parts, "db" | "log">,
+  { leaseTtlMs }: Pick<Config, "leaseTtlMs">,
+): Promise<void> {
+  const giveUpAt = performance.now() + leaseTtlMs;
+  while (!(await isNoted(db)) && performance.now() < giveUpAt) await Bun.sleep(ASK_AGAIN_MS);
+  if (await holdIfRestored(db)) log.error({}, RESTORED);
   const regions = (await listHeldRegions(db)).map(({ region }) => region);
   if (regions.length > 0) log.warn({ regions }, "regions.held");
 }
@@ -127,7 +140,7 @@ export async function joinAs(
   { db, log }: Pick<Parts, "db" | "log">,
   config: Config,
 ): Promise<number> {
-  await checkRestored({ db, log });
+  await checkRestored({ db, log }, config);
   const node = { kind, name: config.nodeName, regions: config.regions, process: describeThisProcess() };
   return joinCell(db, node, { leaseMs: config.leaseTtlMs, isProvedDead });
 }

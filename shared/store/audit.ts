@@ -44,6 +44,9 @@ export type AuditAction =
   | "key.revoke"
   | "key.rotate"
   | "secret.rotate"
+  | "secrets_key.reseal"
+  | "secrets_key.retire"
+  | "secrets_key.lose"
   | "project.hold"
   | "project.resume"
   | "region.hold"
@@ -56,7 +59,7 @@ export interface Change {
   action: AuditAction;
   projectNo: ProjectNo | null;
   environment: Environment | null;
-  /** An id, a node's name, or a host. */
+  /** An id, a node's name, a host, or a key's fingerprint. */
   subject: string;
   /** Never a key, a secret or a payload. */
   detail?: object;

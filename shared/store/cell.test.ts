@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
+import { REGIONS } from "../domain/scope.ts";
 import { lookAtCell } from "./cell.ts";
 import { startStore, type TestStore } from "./test-support.ts";
 
@@ -59,4 +60,43 @@ test("a node is silent once it has missed its beats, and no node at all once it 
     { kind: "worker", alive: 1, silent: 0 },
     { kind: "delivery", alive: 1, silent: 1 },
   ]);
+});
+
+test("shards without a lease, and those of the dead, have no owner", async () => {
+  const [living = 0, dead = 0] = [await store.addNode(), await store.addNode()];
+  await store.query("UPDATE nodes SET dead = true WHERE id = $1", [dead]);
+  await store.query("DELETE FROM shards");
+  await store.query(
+    `INSERT INTO shards (region, shard, owner, lease_until)
+     VALUES (0, 0, $1, now() + interval '1 min'), (0, 1, $1, now()), (0, 2, $2, now() + interval '1 min'),
+            (1, 0, $1, now() + interval '1 min')`,
+    [living, dead],
+  );
+  expect((await lookAtCell(store.db)).shardsUnowned).toEqual([
+    { region: REGIONS[0], count: 2 },
+    { region: REGIONS[1], count: 0 },
+  ]);
+});
+
+test("jobs count once they are due, and what is held back is told", async () => {
+  await store.query("DELETE FROM open_jobs");
+  const project = await store.addProject();
+  await store.addJobs(project, 3);
+  await store.addJobs(project, 4, { runAt: Date.now() + 3_600_000 });
+  const before = await lookAtCell(store.db);
+  expect([before.jobsDue, before.holds]).toEqual([3, { region: 0, project: 0, host: 0 }]);
+  await store.query("INSERT INTO held_regions (region) VALUES (1)");
+  await store.query("UPDATE flows SET held = true WHERE project_no = $1", [project]);
+  await store.query("INSERT INTO host_limits (host, requests) VALUES ('example.com', 0), ('example.org', 9)");
+  expect((await lookAtCell(store.db)).holds).toEqual({ region: 1, project: 1, host: 1 });
+});
+
+test("the tables of runs last for days, and for no time at all once one plan's are gone", async () => {
+  expect((await lookAtCell(store.db)).runTablesReadySeconds).toBeGreaterThan(86_400);
+  const [row] = await store.query<{ drops: string }>(
+    `SELECT string_agg(format('DROP TABLE %s', inhrelid::regclass), ';') AS drops FROM pg_inherits
+      WHERE inhparent = 'runs_hobby'::regclass AND inhrelid <> 'runs_hobby_default'::regclass`,
+  );
+  await store.query(row?.drops ?? "");
+  expect((await lookAtCell(store.db)).runTablesReadySeconds).toBe(0);
 });

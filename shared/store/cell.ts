@@ -1,14 +1,24 @@
 import { FLOW_CLASSES, type FlowClass } from "../domain/flow-class.ts";
+import type { Region } from "../domain/scope.ts";
+import { regionOf } from "./codes.ts";
 import type { Database } from "./database.ts";
 import type { NodeKind } from "./nodes.ts";
+import { findRunTablesReadySeconds } from "./retention.ts";
 
 /** Over all projects and nodes, at one moment. */
 export interface CellState {
   permitsInUse: Record<FlowClass, number>;
-  /** Of each lane up to DUE_PER_LANE_MAX. */
+  /** Of each lane up to DUE_PER_LANE_MAX, like the deliveries. */
+  jobsDue: number;
   webhookDeliveriesDue: number;
   /** Those that are not declared dead; silent ones have not beaten for SILENT_SECONDS. */
   nodes: { kind: NodeKind; alive: number; silent: number }[];
+  /** Shards without an owner, of each region that has shards. */
+  shardsUnowned: { region: Region; count: number }[];
+  holds: Record<"region" | "project" | "host", number>;
+  runTablesReadySeconds: number;
+  /** For how long the key that seals has done so; null while none is known. */
+  secretsKeyAgeSeconds: number | null;
 }
 
 /** What is due in the largest backlogs is not counted to its end, which the sum does not need to say that it is large. */
@@ -24,19 +34,28 @@ export async function lookAtCell(db: Database): Promise<CellState> {
     permitsInUse: Object.fromEntries(
       FLOW_CLASSES.map((name, place) => [name, row.in_use[place]]),
     ) as CellState["permitsInUse"],
-    webhookDeliveriesDue: row.due,
+    jobsDue: row.jobs_due,
+    webhookDeliveriesDue: row.deliveries_due,
     nodes: (["worker", "delivery"] as const).map((kind) => ({
       kind,
       alive: row.nodes[`${kind}_alive`],
       silent: row.nodes[`${kind}_silent`],
     })),
+    shardsUnowned: row.unowned.map(({ region, count }) => ({ region: regionOf(region), count })),
+    holds: row.holds,
+    secretsKeyAgeSeconds: row.key_age,
+    runTablesReadySeconds: await findRunTablesReadySeconds(db),
   };
 }
 
 interface Row {
   in_use: number[];
-  due: number;
+  jobs_due: number;
+  deliveries_due: number;
   nodes: Record<`${NodeKind}_${"alive" | "silent"}`, number>;
+  unowned: { region: number; count: number }[];
+  holds: CellState["holds"];
+  key_age: number | null;
 }
 
 const LOOK = `
@@ -50,7 +69,21 @@ SELECT (SELECT ARRAY[coalesce(sum(development_jobs), 0), coalesce(sum(production
                  WHERE o.project_no = l.project_no AND o.region = l.region AND o.environment = l.environment
                    AND o.due_at <= now()
                  LIMIT ${DUE_PER_LANE_MAX}) due
-         WHERE l.has_deliveries) AS due,
+         WHERE l.has_deliveries) AS deliveries_due,
+       (SELECT count(*)::int
+          FROM lanes l
+         CROSS JOIN LATERAL (SELECT
+                  FROM open_jobs o
+                 WHERE o.project_no = l.project_no AND o.region = l.region AND o.environment = l.environment
+                   AND o.due_at <= now()
+                 LIMIT ${DUE_PER_LANE_MAX}) due) AS jobs_due,
+       (SELECT coalesce(json_agg(u), '[]')
+          FROM (SELECT s.region, count(*) FILTER (WHERE s.lease_until <= now() OR coalesce(n.dead, false))
+                  FROM shards s LEFT JOIN nodes n ON n.id = s.owner GROUP BY s.region ORDER BY s.region) u) AS unowned,
+       json_build_object('region', (SELECT count(*) FROM held_regions),
+                         'project', (SELECT count(*) FROM flows WHERE held),
+                         'host', (SELECT count(*) FROM host_limits WHERE requests = 0)) AS holds,
+       (SELECT extract(epoch FROM now() - first_used_at)::float8 FROM secrets_keys WHERE seals) AS key_age,
        (SELECT json_build_object(
                  'worker_alive', count(*) FILTER (WHERE kind = 'worker' AND NOT silent),
                  'worker_silent', count(*) FILTER (WHERE kind = 'worker' AND silent),

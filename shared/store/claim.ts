@@ -1,5 +1,6 @@
 import { idToUuid, JOB_PREFIX, RUN_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../domain/ids.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
+import type { TraceContext } from "../domain/trace.ts";
 import { environmentCode, regionCode } from "./codes.ts";
 import { column, type Database } from "./database.ts";
 import {
@@ -11,6 +12,7 @@ import {
   PLACE_VERDICT,
   TAKE_PERMITS,
 } from "./permits.ts";
+import { readTrace } from "./traces.ts";
 
 /** An owed attempt that a delivery node wants to send, with the run id to record it under. */
 export interface Claim {
@@ -49,6 +51,8 @@ export interface GrantedAttempt {
   maxAttempts: number;
   baseSeconds: number;
   capSeconds: number;
+  /** Null if nobody has given it a place in a trace. */
+  trace: TraceContext | null;
 }
 
 /** Thrown to a node that was declared dead: nothing was claimed, and nothing will be. */
@@ -123,7 +127,7 @@ WITH living AS MATERIALIZED (
            ORDER BY a.job_id) i
    CROSS JOIN LATERAL (
          SELECT o.project_no, o.environment, o.region, o.job_id, o.attempt, o.attempts_allowed, o.due_at, o.run_id,
-                o.node_id, o.started_at
+                o.node_id, o.started_at, o.trace
            FROM open_jobs o
           WHERE o.project_no = i.project_no AND o.environment = i.environment
             AND o.region = i.region AND o.job_id = i.job_id
@@ -178,12 +182,12 @@ SELECT v.n::int AS n, v.kind,
        v.job_id, coalesce(v.run_id, v.new_run_id) AS run_id, v.attempts_allowed,
        (extract(epoch FROM CASE WHEN v.attempt = 1 THEN j.run_at ELSE coalesce(v.due_at, v.started_at) END) * 1000)::float8 AS scheduled_at,
        (extract(epoch FROM CASE WHEN v.again THEN v.started_at ELSE now() END) * 1000)::float8 AS started_at,
-       j.target_url, j.payload, j.schedule_id, j.max_attempts, j.base_seconds, j.cap_seconds
+       j.target_url, j.payload, j.schedule_id, j.max_attempts, j.base_seconds, j.cap_seconds, coalesce(v.trace, j.trace) AS trace
   FROM verdict v
   LEFT JOIN jobs j ON v.kind = 'granted' AND j.project_no = v.project_no AND j.environment = v.environment
                   AND j.region = v.region AND j.id = v.job_id
  UNION ALL
-SELECT 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM living`;
+SELECT 0, ${Array(14).fill("NULL").join(", ")} FROM living`;
 
 interface ClaimRow {
   /** The claim's place, from 1; 0 in the row that stands for the living node. */
@@ -202,6 +206,7 @@ interface ClaimRow {
   max_attempts: number;
   base_seconds: number;
   cap_seconds: number;
+  trace: Buffer | null;
 }
 
 function readClaimed(row: ClaimRow): Claimed {
@@ -221,6 +226,7 @@ function readClaimed(row: ClaimRow): Claimed {
           maxAttempts: row.max_attempts,
           baseSeconds: row.base_seconds,
           capSeconds: row.cap_seconds,
+          trace: readTrace(row.trace),
         },
       };
     case "early":

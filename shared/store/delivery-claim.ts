@@ -13,6 +13,7 @@ import {
   WEBHOOK_PREFIX,
 } from "../domain/ids.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
+import type { TraceContext } from "../domain/trace.ts";
 import { type Claimed, HELD_PAUSE_SECONDS, NodeDeclaredDead } from "./claim.ts";
 import {
   ENDED_DELIVERY_STATUSES,
@@ -33,6 +34,7 @@ import {
   PLACE_VERDICT,
   TAKE_PERMITS,
 } from "./permits.ts";
+import { readTrace } from "./traces.ts";
 
 /** An owed attempt of a delivery that a node wants to send, with the id to record it under. */
 export interface DeliveryClaim {
@@ -64,6 +66,8 @@ export interface GrantedDelivery {
   event: EventFacts;
   /** Nobody's job stands behind it: the endpoint is being tried. */
   isSample: boolean;
+  /** That of the attempt which ended the job; null if nobody has given it a place in a trace. */
+  trace: TraceContext | null;
 }
 
 /**
@@ -181,13 +185,14 @@ SELECT v.n::int AS n, v.kind,
        v.url, v.sealed_secret, v.sealed_old_secret,
        e.id AS event_id, e.type, (extract(epoch FROM e.occurred_at) * 1000)::float8 AS occurred_at, e.api_version,
        p.id AS project_id, e.environment, e.region, e.job_id, j.target_url, j.schedule_id, e.attempt, e.run_status,
-       e.response_status, e.error, (extract(epoch FROM e.started_at) * 1000)::float8 AS run_started_at, e.duration_ms
+       e.response_status, e.error, (extract(epoch FROM e.started_at) * 1000)::float8 AS run_started_at, e.duration_ms,
+       coalesce(e.trace, j.trace) AS trace
   FROM verdict v
   LEFT JOIN events e ON v.kind = 'granted' AND e.project_no = v.project_no AND e.environment = v.environment AND e.id = v.event_id
   LEFT JOIN projects p ON p.no = e.project_no
   LEFT JOIN jobs j ON j.project_no = e.project_no AND j.environment = e.environment AND j.region = e.region AND j.id = e.job_id
  UNION ALL
-SELECT 0, ${Array(28).fill("NULL").join(", ")} FROM living`;
+SELECT 0, ${Array(29).fill("NULL").join(", ")} FROM living`;
 
 interface ClaimRow {
   /** The claim's place, from 1; 0 in the row that stands for the living node. */
@@ -222,6 +227,7 @@ interface ClaimRow {
   error: string | null;
   run_started_at: number;
   duration_ms: number;
+  trace: Buffer | null;
 }
 
 function readClaimed(row: ClaimRow): Claimed<GrantedDelivery> {
@@ -240,6 +246,7 @@ function readClaimed(row: ClaimRow): Claimed<GrantedDelivery> {
           endpoint: readEndpoint(row),
           event: readEvent(row),
           isSample: row.job_id === null,
+          trace: readTrace(row.trace),
         },
       };
     case "early":

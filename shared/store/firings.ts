@@ -2,9 +2,11 @@ import { idToUuid, JOB_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../domain/ids.t
 import { HOME_REGION, isRegionAllowed, PLAN_TERMS, PLANS } from "../domain/plan.ts";
 import { CATCH_UP_MS } from "../domain/schedule.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../domain/scope.ts";
+import type { TraceContext } from "../domain/trace.ts";
 import { environmentCode, environmentOf, regionCode, regionOf } from "./codes.ts";
 import { column, type Database, instant, textColumn } from "./database.ts";
 import type { HeldShard } from "./shards.ts";
+import { traceHex } from "./traces.ts";
 
 /** A schedule that comes due. Instants are milliseconds since 1970. */
 export interface DueSchedule {
@@ -78,6 +80,8 @@ export interface Firing {
   thenAt: number | null;
   /** For the job that it makes. */
   jobId: string;
+  /** Where that job's attempts belong; null if they are given no place. */
+  trace: TraceContext | null;
 }
 
 export type Fired =
@@ -109,6 +113,7 @@ export async function fireSchedules(db: Database, firings: readonly Firing[]): P
     column(firings.map((firing) => idToUuid(firing.jobId))),
     textColumn(firings.map((firing) => firing.cron)),
     textColumn(firings.map((firing) => firing.timezone)),
+    column(firings.map((firing) => traceHex(firing.trace))),
   ]);
   const fired: Fired[] = firings.map(() => ({ kind: "gone" }));
   for (const row of rows) {
@@ -131,9 +136,9 @@ const FIRE = `
 WITH item AS MATERIALIZED (
   SELECT i.*
     FROM unnest($1::int[], $2::smallint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::timestamptz[], $7::timestamptz[],
-                $8::timestamptz[], $9::uuid[], $10::text[], $11::text[])
+                $8::timestamptz[], $9::uuid[], $10::text[], $11::text[], $12::text[])
          WITH ORDINALITY AS i (project_no, environment, schedule_id, shard, epoch, next_run_at, fired_for, then_at, job_id,
-                               cron, timezone, n)
+                               cron, timezone, trace, n)
 ), fence AS MATERIALIZED (
   SELECT s.shard, s.epoch
     FROM (SELECT DISTINCT shard, epoch FROM item) i
@@ -141,7 +146,7 @@ WITH item AS MATERIALIZED (
    ORDER BY s.shard
      FOR KEY SHARE OF s
 ), due AS MATERIALIZED (
-  SELECT i.n, i.fired_for, i.then_at, i.job_id, s.*
+  SELECT i.n, i.fired_for, i.then_at, i.job_id, i.trace, s.*
     FROM (SELECT item.* FROM item JOIN fence USING (shard, epoch) ORDER BY schedule_id) i
    CROSS JOIN LATERAL (
          SELECT s.project_no, s.environment, s.id, s.target_url, s.payload, s.max_attempts, s.base_seconds, s.cap_seconds
@@ -171,8 +176,9 @@ WITH item AS MATERIALIZED (
   SELECT j.* FROM judged j WHERE j.job_id IN (SELECT job_id FROM recorded WHERE job_id IS NOT NULL)
 ), job AS (
   INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds,
-                    cap_seconds, schedule_id)
-  SELECT job_id, project_no, environment, region, target_url, payload, fired_for, max_attempts, base_seconds, cap_seconds, id
+                    cap_seconds, schedule_id, trace)
+  SELECT job_id, project_no, environment, region, target_url, payload, fired_for, max_attempts, base_seconds, cap_seconds, id,
+         decode(trace, 'hex')
     FROM fired
 ), owed AS (
   INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed)

@@ -3,7 +3,7 @@ import { testCause } from "../../test/support/cause.ts";
 import { PROJECT_PREFIX, uuidToId } from "../domain/ids.ts";
 import { REGIONS } from "../domain/scope.ts";
 import { claimAttempts } from "./claim.ts";
-import { holdIfRestored, listHeldRegions, setProjectHeld, setRegionsHeld } from "./holds.ts";
+import { listHeldRegions, setProjectHeld, setRegionsHeld } from "./holds.ts";
 import { startStore, type TestStore } from "./test-support.ts";
 
 setDefaultTimeout(60_000);
@@ -53,37 +53,4 @@ test("holding a project that does not exist is refused, and to say it twice chan
       "SELECT count(*)::int AS count FROM audit_entries WHERE action IN ('project.hold', 'project.resume')",
     ),
   ).toEqual([{ count: 2 }]);
-});
-
-describe("a cell that starts", () => {
-  const isHeld = async () => (await listHeldRegions(store.db)).length === REGIONS.length;
-  const forgetBeats = () => store.query("UPDATE nodes SET seen_at = now() - interval '6 min'");
-
-  test("for the first time, or again on the same Postgres however late, is not held", async () => {
-    expect(await holdIfRestored(store.db)).toBe(false);
-    await forgetBeats();
-    expect(await holdIfRestored(store.db)).toBe(false);
-    expect(await isHeld()).toBe(false);
-  });
-
-  test("on a dump that was restored elsewhere is held once, and goes on when it is told to", async () => {
-    await holdIfRestored(store.db);
-    await store.query("UPDATE cell SET system_identifier = system_identifier - 1");
-    const answers = await Promise.all([1, 2, 3].map(() => holdIfRestored(store.db)));
-    expect(answers.filter((isRestored) => isRestored)).toHaveLength(1);
-    expect(await isHeld()).toBe(true);
-    await setRegionsHeld(store.db, REGIONS, false, testCause());
-    expect(await holdIfRestored(store.db)).toBe(false);
-    expect(await isHeld()).toBe(false);
-  });
-
-  test("on a new timeline is held after a recovery, and not after a failover amid work", async () => {
-    await holdIfRestored(store.db);
-    await store.query("UPDATE cell SET timeline = timeline - 1");
-    expect(await holdIfRestored(store.db)).toBe(false);
-    await store.query("UPDATE cell SET timeline = timeline - 1");
-    await forgetBeats();
-    expect(await holdIfRestored(store.db)).toBe(true);
-    expect(await isHeld()).toBe(true);
-  });
 });

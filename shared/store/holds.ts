@@ -1,5 +1,5 @@
 import { idToUuid, PROJECT_PREFIX, uuidToId } from "../domain/ids.ts";
-import { REGIONS, type Region } from "../domain/scope.ts";
+import type { Region } from "../domain/scope.ts";
 import type { OperatorCause } from "./audit.ts";
 import { regionCode, regionOf } from "./codes.ts";
 import { column, type Database } from "./database.ts";
@@ -9,14 +9,25 @@ import { column, type Database } from "./database.ts";
  * The claim itself looks, so a hold that was answered binds every claim that begins after it. What is on the wire ends.
  */
 
+export interface HeldRegion {
+  region: Region;
+  heldAt: number;
+  /** Not on an operator's word alone: the cell found its database restored (restored.ts). */
+  isRestored: boolean;
+}
+
 /** The regions in which nothing is sent. */
-export async function listHeldRegions(db: Database): Promise<{ region: Region; heldAt: number }[]> {
-  const rows = await db.run<{ region: number; held_at: number }>(
+export async function listHeldRegions(db: Database): Promise<HeldRegion[]> {
+  const rows = await db.run<{ region: number; held_at: number; restored: boolean }>(
     "list_held_regions",
-    "SELECT region, (extract(epoch FROM held_at) * 1000)::float8 AS held_at FROM held_regions ORDER BY region",
+    "SELECT region, (extract(epoch FROM held_at) * 1000)::float8 AS held_at, restored FROM held_regions ORDER BY region",
     [],
   );
-  return rows.map((row) => ({ region: regionOf(row.region), heldAt: row.held_at }));
+  return rows.map((row) => ({
+    region: regionOf(row.region),
+    heldAt: row.held_at,
+    isRestored: row.restored,
+  }));
 }
 
 /** Holds regions, or lets them go on. Answers those for which that was a change. */
@@ -87,44 +98,3 @@ export async function listHeldProjects(db: Database): Promise<string[]> {
   );
   return rows.map(({ id }) => uuidToId(PROJECT_PREFIX, id));
 }
-
-/** Backups are restored for longer than a failover lasts: nodes that beat within this time were at work in what went on. */
-const FAILOVER_MINUTES_MAX = 5;
-
-/**
- * Whoever joins the cell asks this before it does, and workers ask it again while they work, so that a failover is noted
- * while it is known to be one. If this Postgres is another than the one in which the cell was last at work, it was
- * restored from a backup: what happened since the backup is not known here, so every region is held, and an operator lets
- * it go on. Another system identifier proves a restored dump. A new timeline is that of a failover or of a recovery to an
- * earlier time; after a failover nodes have beaten just before. What looks the same in all of this is not told apart: a
- * copy of the disk, a recovery to a moment ago.
- */
-export async function holdIfRestored(db: Database): Promise<boolean> {
-  const [row] = await db.run<{ restored: boolean }>("hold_if_restored", HOLD_IF_RESTORED, [
-    column(REGIONS.map(regionCode)),
-  ]);
-  return row?.restored ?? false;
-}
-
-const HOLD_IF_RESTORED = `
-WITH here AS MATERIALIZED (
-  -- The timeline that is written now; the control file has that of the last checkpoint.
-  SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int AS timeline
-    FROM pg_control_system()
-), known AS MATERIALIZED (
-  SELECT system_identifier, timeline FROM cell FOR NO KEY UPDATE
-), restored AS MATERIALIZED (
-  SELECT h.timeline
-    FROM here h, known k
-   WHERE h.system_identifier <> k.system_identifier
-      OR h.timeline <> k.timeline
-         AND NOT EXISTS (SELECT FROM nodes WHERE seen_at > now() - interval '${FAILOVER_MINUTES_MAX} min')
-), noted AS (
-  INSERT INTO cell AS c (system_identifier, timeline) SELECT system_identifier, timeline FROM here
-      ON CONFLICT (one) DO UPDATE SET system_identifier = excluded.system_identifier, timeline = excluded.timeline
-   WHERE (c.system_identifier, c.timeline) <> (excluded.system_identifier, excluded.timeline)
-), held AS (
-  INSERT INTO held_regions (region) SELECT unnest($1::smallint[]) WHERE EXISTS (SELECT FROM restored)
-      ON CONFLICT DO NOTHING
-)
-SELECT EXISTS (SELECT FROM restored) AS restored`;

@@ -1,6 +1,7 @@
 import { idToUuid, JOB_PREFIX, retypeId, SCHEDULE_PREFIX, uuidToId } from "../domain/ids.ts";
 import { isTerminal, type JobStatus, jobStatusOf } from "../domain/job.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../domain/scope.ts";
+import type { TraceContext } from "../domain/trace.ts";
 import type { KeyCause } from "./audit.ts";
 import {
   ENDED_STATUSES,
@@ -13,6 +14,7 @@ import {
 import { column, type Database, instant, StoreUnavailable, textColumn } from "./database.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
 import { unplanRetry } from "./runs.ts";
+import { traceHex } from "./traces.ts";
 
 /** A job as it was asked for. Instants are milliseconds since 1970. */
 export interface JobToCreate {
@@ -34,9 +36,11 @@ export interface JobToCreate {
   cause: KeyCause | null;
   /** Of a job that is made out of its schedule's turn. */
   scheduleId?: string;
+  /** Where its attempts belong, if anybody has given them a place. */
+  trace?: TraceContext | null;
 }
 
-export interface JobRow extends Omit<JobToCreate, "shard" | "key" | "cause" | "scheduleId"> {
+export interface JobRow extends Omit<JobToCreate, "shard" | "key" | "cause" | "scheduleId" | "trace"> {
   scheduleId: string | null;
   status: JobStatus;
   /** Runs recorded so far, one in progress included. */
@@ -86,6 +90,7 @@ export async function createJobs(
     column(jobs.map((job) => job.cause?.keyNo ?? null)),
     column(jobs.map((job) => requestUuidOf(job))),
     column(jobs.map((job) => (job.scheduleId === undefined ? null : idToUuid(job.scheduleId)))),
+    column(jobs.map((job) => traceHex(job.trace ?? null))),
   ];
   const rows = jobs.some((job) => job.key !== undefined)
     ? await db.run<CreatedRow>("create_jobs_keyed", CREATE_KEYED, [
@@ -119,18 +124,18 @@ const asked = (keys: { parameters: string; columns: string }) => `
               OR (SELECT true FROM jobs j WHERE j.project_no = i.project_no AND j.environment = i.environment
                                             AND j.region = i.region AND j.id = i.id) IS NOT NULL AS accepted
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::smallint[], $5::uuid[], $6::text[], $7::text[],
-                $8::timestamptz[], $9::smallint[], $10::int[], $11::int[], $12::int[], $13::uuid[], $14::uuid[]${keys.parameters})
+                $8::timestamptz[], $9::smallint[], $10::int[], $11::int[], $12::int[], $13::uuid[], $14::uuid[], $15::text[]${keys.parameters})
          WITH ORDINALITY AS i (project_no, environment, region, new_shard, id, target_url, payload,
-                               run_at, max_attempts, base_seconds, cap_seconds, key_no, request_id, schedule_id${keys.columns}, n)
+                               run_at, max_attempts, base_seconds, cap_seconds, key_no, request_id, schedule_id, trace${keys.columns}, n)
     JOIN flows f USING (project_no)`;
 
 // A run_at in the past is due from this statement on: due_at never lies behind the clock, which lets the sweep begin
 // where it ended (sweep.ts).
 const writeItems = `job AS (
   INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds,
-                    cap_seconds, key_no, request_id, schedule_id)
+                    cap_seconds, key_no, request_id, schedule_id, trace)
   SELECT id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds,
-         key_no, request_id, schedule_id
+         key_no, request_id, schedule_id, decode(trace, 'hex')
     FROM item WHERE accepted
       ON CONFLICT (project_no, environment, region, id) DO NOTHING
   RETURNING project_no, environment, region, id, run_at, max_attempts
@@ -154,7 +159,7 @@ WITH item AS MATERIALIZED (${asked({ parameters: "", columns: "" })}
 // Keys come first and in one order, so that two gateways whose requests have several keys in common wait for each other
 // only one way round; everything else reads item, which waits for them.
 const CREATE_KEYED = `
-WITH asked AS MATERIALIZED (${asked({ parameters: ", $15::bytea[], $16::bytea[]", columns: ", digest, request_hash" })}
+WITH asked AS MATERIALIZED (${asked({ parameters: ", $16::bytea[], $17::bytea[]", columns: ", digest, request_hash" })}
 ), key AS (
   INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids)
   SELECT now(), project_no, environment, digest, request_hash, array_agg(id ORDER BY n)
@@ -164,7 +169,7 @@ WITH asked AS MATERIALIZED (${asked({ parameters: ", $15::bytea[], $16::bytea[]"
   RETURNING project_no, environment, digest
 ), item AS MATERIALIZED (
   SELECT project_no, environment, region, new_shard, id, target_url, payload, run_at, max_attempts, base_seconds,
-         cap_seconds, key_no, request_id, schedule_id, n, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
+         cap_seconds, key_no, request_id, schedule_id, trace, n, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
     FROM (SELECT *, digest IS NULL OR (project_no, environment, digest) IN (TABLE key) AS has_key FROM asked) judged
 ), ${writeItems}, key_taken FROM item ORDER BY n`;
 

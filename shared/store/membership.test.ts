@@ -46,8 +46,8 @@ describe("joining the cell", () => {
     const first = await join("b", {}, "old");
     const second = await join("b", { dead: ["old"] });
     expect(second).not.toBe(first);
-    expect(await beatNode(store.db, first)).toBe(false);
-    expect(await beatNode(store.db, second)).toBe(true);
+    expect(await beatNode(store.db, first, 0)).toEqual({ kind: "dead" });
+    expect(await beatNode(store.db, second, 0)).toEqual({ kind: "alive", beats: 1 });
   });
 
   test("under the name of one that has been silent for a lease buries it", async () => {
@@ -60,12 +60,12 @@ describe("joining the cell", () => {
 
   test("under the name of a living one waits for it, and is refused", async () => {
     const first = await join("d");
-    const beating = setInterval(() => void beatNode(store.db, first), 20);
+    const beating = setInterval(() => void beatNode(store.db, first, 0), 20);
     const startedAt = performance.now();
     await expect(join("d", { leaseMs: 300 })).rejects.toBeInstanceOf(NameTaken);
     clearInterval(beating);
     expect(performance.now() - startedAt).toBeGreaterThan(300);
-    expect(await beatNode(store.db, first)).toBe(true);
+    expect(await beatNode(store.db, first, 0)).toMatchObject({ kind: "alive" });
   });
 
   test("under one name by many at once makes one node, and each of the others its successor or nothing", async () => {

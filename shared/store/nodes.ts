@@ -10,6 +10,7 @@ import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
 import type { OperatorCause } from "./audit.ts";
 import { environmentOf, regionCode, regionOf } from "./codes.ts";
 import { column, type Database } from "./database.ts";
+import { noteHere } from "./restored.ts";
 
 export type NodeKind = "worker" | "delivery";
 
@@ -60,15 +61,27 @@ export async function listNodes(db: Database): Promise<NodeRow[]> {
 const SELECT = `
 SELECT id, kind, name, regions, process, dead, (extract(epoch FROM now() - seen_at) * 1000)::float8 AS silent_ms FROM nodes`;
 
-/** Says that a node is alive. False if it was declared dead, and then it must claim nothing more. */
-export async function beatNode(db: Database, id: number): Promise<boolean> {
-  const rows = await db.run(
-    "beat_node",
-    "UPDATE nodes SET seen_at = now() WHERE id = $1 AND NOT dead RETURNING id",
-    [id],
-  );
-  return rows.length === 1;
+/** How a node's beat was taken. A dead node must claim nothing more, nor one whose Postgres does not know what it was told. */
+export type Beaten = { kind: "alive"; beats: number } | { kind: "dead" } | { kind: "restored" };
+
+/**
+ * Says that a node is alive. `answered` is the number of its beats that it knows to be committed; if they all stand here,
+ * this Postgres is the one that goes on, and is noted as that (restored.ts).
+ */
+export async function beatNode(db: Database, id: number, answered: number): Promise<Beaten> {
+  const [row] = await db.run<{ is_whole: boolean; beats: number | null }>("beat_node", BEAT, [id, answered]);
+  // A node is never deleted, so one that is not there was added after the backup.
+  if (row === undefined || !row.is_whole) return { kind: "restored" };
+  return row.beats === null ? { kind: "dead" } : { kind: "alive", beats: row.beats };
 }
+
+const BEAT = `
+WITH beaten AS (
+  UPDATE nodes SET seen_at = now(), beats = beats + 1 WHERE id = $1 AND NOT dead AND beats >= $2 RETURNING beats::float8
+), noted AS (${noteHere("SELECT FROM beaten")}
+)
+-- Judged by the row as it was when this statement began: whoever declares the node dead at this moment restores nothing.
+SELECT n.beats >= $2 AS is_whole, (SELECT beats FROM beaten) AS beats FROM nodes n WHERE n.id = $1`;
 
 /**
  * Declares a node dead. It waits for claims that are under way and none follows; what the node had on the wire is

@@ -2,7 +2,7 @@ import { sql } from "drizzle-orm";
 import { firstIdAt, idTimeMs, idToUuid, PROJECT_PREFIX, RUN_PREFIX, uuidToId } from "../domain/ids.ts";
 import { PLANS, type Plan, retainedSince } from "../domain/plan.ts";
 import { retentionClassOf } from "./codes.ts";
-import { type Database, isLockTimeout } from "./database.ts";
+import { askTime, type Database, isLockTimeout } from "./database.ts";
 
 /**
  * The tables of ended runs: for each plan one for every stretch of time, by the times of the runs' ids, and a DEFAULT for
@@ -133,6 +133,17 @@ export async function purgeDefaults(db: Connection, now: number, limit: number):
   return purgedCount;
 }
 
+/** For how long from now on the runs of every plan have a table of their time. */
+export async function findRunTablesReadySeconds(db: Database): Promise<number> {
+  const now = await askTime(db);
+  let seconds = Number.POSITIVE_INFINITY;
+  for (const plan of PLANS) {
+    const last = (await listPartitions(db.drizzle, plan)).at(-1);
+    seconds = Math.min(seconds, last === undefined ? 0 : (last.untilAt - now) / 1_000);
+  }
+  return Math.max(0, seconds);
+}
+
 /** The projects whose runs in the tables of a plan are to be moved to those of another. */
 const movingOutOf = (plan: Plan) => sql`
   SELECT project_no FROM run_moves JOIN flows f USING (project_no) WHERE f.retention_class > ${retentionClassOf(plan)}`;
@@ -144,7 +155,7 @@ interface Partition {
 }
 
 /** The tables of a plan but for DEFAULT, the oldest first. */
-async function listPartitions(tx: Transaction, plan: Plan): Promise<Partition[]> {
+async function listPartitions(tx: Pick<Transaction, "execute">, plan: Plan): Promise<Partition[]> {
   const { rows } = await tx.execute<{ name: string; until: string }>(sql`
     SELECT c.relname AS name, b.bounds[1] AS until
       FROM pg_inherits i

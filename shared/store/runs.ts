@@ -1,10 +1,12 @@
 import { firstIdAt, idToUuid, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../domain/ids.ts";
 import { RUN_STATUSES, type RunStatus } from "../domain/run.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
+import type { TraceContext } from "../domain/trace.ts";
 import type { KeyCause } from "./audit.ts";
 import { environmentCode, regionOf, runStatusCode, runStatusOf } from "./codes.ts";
 import { column, type Database, StoreUnavailable } from "./database.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
+import { traceHex } from "./traces.ts";
 
 /** A run, ended or in progress. Instants are milliseconds since 1970. */
 export interface RunRow {
@@ -115,7 +117,8 @@ export type Retried =
 
 /**
  * Reopens the run's job for one more attempt, recorded under `newRunId` as running from this moment. A job that waits
- * for its automatic retry gets this attempt in its place; one that has failed has at least this attempt left.
+ * for its automatic retry gets this attempt in its place; one that has failed has at least this attempt left. `trace` is
+ * where this attempt and those that follow belong, if not where the job does.
  * Lock order as in claim.ts: the flow, then the job.
  */
 export async function retryRun(
@@ -125,6 +128,7 @@ export async function retryRun(
   newRunId: string,
   key: KeyToTake | null = null,
   cause: KeyCause | null = null,
+  trace: TraceContext | null = null,
 ): Promise<Retried> {
   for (let look = 0; look < LOOKS_MAX; look++) {
     const [row] = await db.run<RetryRow>("retry_run", RETRY, [
@@ -139,6 +143,7 @@ export async function retryRun(
       runId,
       newRunId,
       firstUuidAt(scope.sinceAt),
+      traceHex(trace),
     ]);
     if (row?.outcome === "retried") {
       const jobId = uuidToId(JOB_PREFIX, row.job_id);
@@ -217,7 +222,7 @@ WITH asked AS MATERIALIZED (
               ELSE outcome END AS outcome
     FROM judged
 ), replaced AS (
-  UPDATE open_jobs o SET run_id = $4, due_at = now(), started_at = now()
+  UPDATE open_jobs o SET run_id = $4, due_at = now(), started_at = now(), trace = coalesce(decode($12, 'hex'), o.trace)
     FROM decided d
    WHERE d.outcome = 'retried' AND d.was_queued AND o.project_no = $1 AND o.environment = $2
      AND o.region = d.region AND o.job_id = d.job_id
@@ -231,8 +236,8 @@ WITH asked AS MATERIALIZED (
    WHERE d.outcome = 'retried' AND NOT d.was_queued AND e.project_no = $1 AND e.environment = $2
      AND e.status = 1 AND e.region = d.region AND e.job_id = d.job_id
 ), owed AS (
-  INSERT INTO open_jobs (project_no, environment, region, job_id, attempt, attempts_allowed, run_id, due_at, started_at)
-  SELECT $1, $2, region, job_id, attempt, attempts_allowed, $4, now(), now()
+  INSERT INTO open_jobs (project_no, environment, region, job_id, attempt, attempts_allowed, run_id, due_at, started_at, trace)
+  SELECT $1, $2, region, job_id, attempt, attempts_allowed, $4, now(), now(), decode($12, 'hex')
     FROM decided WHERE outcome = 'retried' AND NOT was_queued
 ), counted AS (
   UPDATE flows f

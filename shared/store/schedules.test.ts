@@ -96,6 +96,7 @@ const firingOf = (schedule: ScheduleToCreate, wish: Partial<Firing> = {}): Firin
   firedFor: schedule.nextRunAt,
   thenAt: (schedule.nextRunAt ?? 0) + MINUTE_MS,
   jobId: ids.next(JOB_PREFIX, Date.now()),
+  trace: null,
   ...wish,
 });
 const fire = async (...firings: Firing[]) => (await fireSchedules(store.db, firings)).map(({ kind }) => kind);

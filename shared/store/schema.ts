@@ -71,6 +71,17 @@ export const signingSecrets = pgTable(
   (table) => [index("signing_secrets_project").on(table.projectNo, table.environment)],
 );
 
+export const secretsKeys = pgTable(
+  "secrets_keys",
+  {
+    firstUsedAt: instant("first_used_at").notNull().defaultNow(),
+    retiredAt: instant("retired_at"),
+    seals: boolean("seals").notNull(),
+    fingerprint: text("fingerprint").primaryKey(),
+  },
+  (table) => [uniqueIndex("secrets_keys_sealing").on(table.seals).where(sql`${table.seals}`)],
+);
+
 export const flows = pgTable("flows", {
   projectNo: integer("project_no")
     .primaryKey()
@@ -156,6 +167,7 @@ export const nodes = pgTable(
     startedAt: instant("started_at").notNull().defaultNow(),
     seenAt: instant("seen_at").notNull().defaultNow(),
     dead: boolean("dead").notNull().default(false),
+    beats: bigint("beats", { mode: "number" }).notNull().default(0),
   },
   (table) => [
     unique("nodes_id_dead_key").on(table.id, table.dead),
@@ -210,6 +222,7 @@ export const jobs = pgTable(
     payload: text("payload").notNull(),
     keyNo: integer("key_no"),
     requestId: uuid("request_id"),
+    trace: bytea("trace"),
   },
   (table) => [primaryKey({ columns: [table.projectNo, table.environment, table.region, table.id] })],
 );
@@ -228,6 +241,7 @@ export const openJobs = pgTable(
     canceled: boolean("canceled").notNull().default(false),
     jobId: uuid("job_id").notNull(),
     runId: uuid("run_id"),
+    trace: bytea("trace"),
   },
   (table) => [
     primaryKey({ columns: [table.projectNo, table.environment, table.region, table.jobId] }),
@@ -388,6 +402,7 @@ export const events = pgTable(
     jobId: uuid("job_id"),
     apiVersion: text("api_version").notNull(),
     error: text("error"),
+    trace: bytea("trace"),
   },
   (table) => [
     primaryKey({ columns: [table.projectNo, table.environment, table.id] }),
@@ -480,10 +495,12 @@ export const hostLimits = pgTable("host_limits", {
 export const heldRegions = pgTable("held_regions", {
   heldAt: instant("held_at").notNull().defaultNow(),
   region: smallint("region").primaryKey(),
+  restored: boolean("restored").notNull().default(false),
 });
 
 export const cell = pgTable("cell", {
   systemIdentifier: bigint("system_identifier", { mode: "bigint" }).notNull(),
   timeline: integer("timeline").notNull(),
   one: boolean("one").primaryKey().default(true),
+  databaseOid: bigint("database_oid", { mode: "number" }),
 });

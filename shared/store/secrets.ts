@@ -1,4 +1,4 @@
-import { and, desc, eq, isNull, sql } from "drizzle-orm";
+import { and, eq, isNull, sql } from "drizzle-orm";
 import { idToUuid } from "../domain/ids.ts";
 import type { Environment, ProjectNo } from "../domain/scope.ts";
 import { type OperatorCause, recordChange } from "./audit.ts";
@@ -29,16 +29,6 @@ SELECT i.n::int AS n, s.sealed
   JOIN signing_secrets s ON s.project_no = i.project_no AND s.environment = i.environment
  WHERE s.expires_at IS NULL OR s.expires_at > now()
  ORDER BY i.n, s.id DESC`;
-
-/** Any one sealed secret of this database, null if it has none: what a key can be tried on. */
-export async function findSealedSecret(db: Database): Promise<Buffer | null> {
-  const [row] = await db.drizzle
-    .select({ sealed: signingSecrets.sealed })
-    .from(signingSecrets)
-    .orderBy(desc(signingSecrets.id))
-    .limit(1);
-  return row?.sealed ?? null;
-}
 
 /** Adds a new secret; those before it go on signing for `overlapHours`. */
 export async function rotateSigningSecret(

@@ -127,19 +127,19 @@ WITH item AS MATERIALIZED (
   SELECT array_agg(project_no) AS projects, array_agg(retention_class) AS classes,
          array_agg(subscriptions) AS subscriptions FROM flow
 ), found AS MATERIALIZED (
-  SELECT i.*, o.run_id AS owed_run_id, o.node_id, o.attempt, o.started_at, o.canceled
+  SELECT i.*, o.run_id AS owed_run_id, o.node_id, o.attempt, o.started_at, o.canceled, o.trace
     FROM (SELECT item.*, l.classes[array_position(l.projects, item.project_no)] AS retention_class,
                  l.subscriptions[array_position(l.projects, item.project_no)] AS subscriptions
             FROM locked l CROSS JOIN item ORDER BY job_id) i
    CROSS JOIN LATERAL (
-         SELECT o.run_id, o.node_id, o.attempt, o.started_at, o.canceled
+         SELECT o.run_id, o.node_id, o.attempt, o.started_at, o.canceled, o.trace
            FROM open_jobs o
           WHERE o.project_no = i.project_no AND o.environment = i.environment
             AND o.region = i.region AND o.job_id = i.job_id
             FOR NO KEY UPDATE) o
 ), attempt AS MATERIALIZED (
   SELECT n, project_no, environment, region, job_id, run_id, status, response_status, error, duration_ms, next,
-         greatest(due_at, now()) AS due_at, retention_class, subscriptions, attempt, started_at, canceled
+         greatest(due_at, now()) AS due_at, retention_class, subscriptions, attempt, started_at, canceled, trace
     FROM found WHERE owed_run_id = run_id AND node_id IS NOT NULL
 ), owed_again AS (
   UPDATE open_jobs o
@@ -185,9 +185,9 @@ WITH item AS MATERIALIZED (
             AND w.enabled AND w.events & (1 << t.type) <> 0 OFFSET 0) w
 ), event AS (
   INSERT INTO events (id, project_no, environment, region, type, job_id, attempt, run_status, response_status, error,
-                      started_at, duration_ms, occurred_at, api_version)
+                      started_at, duration_ms, occurred_at, api_version, trace)
   SELECT DISTINCT ON (h.run_id) h.run_id, h.project_no, h.environment, h.region, h.type, h.job_id, h.attempt, h.status,
-         h.response_status, h.error, h.started_at, h.duration_ms, now(), p.api_version
+         h.response_status, h.error, h.started_at, h.duration_ms, now(), p.api_version, h.trace
     FROM heard h JOIN projects p ON p.no = h.project_no
 ), delivery AS (
   INSERT INTO open_deliveries (project_no, environment, region, id, webhook_id, event_id, generation, due_at)

@@ -204,6 +204,7 @@ async function createWorker(db: Database): Promise<ChurningWorker> {
       new Shard({ region: REGION, shard, epoch: 1 }, clock.now(), {
         onSendable: (lane) => sendable.add(lane),
         onLow: (lane, held) => sweeper.noteLow(lane, held),
+        onGranted: () => undefined,
       }),
   );
   const shardOfProject = (projectNo: number) => {

@@ -21,7 +21,7 @@ const { services, volumes } = Bun.YAML.parse(text) as {
 const GIVEN: Readonly<Record<string, string>> = { SECRETS_KEY: "0".repeat(64), POSTGRES_PASSWORD: "wheel" };
 /** As compose does it for `${NAME:?reason}`. */
 const fillIn = (value: string) =>
-  value.replace(/\$\{(\w+):\?[^}]*\}/g, (_, name: string) => GIVEN[name] ?? "");
+  value.replace(/\$\{(\w+):[?-][^}]*\}/g, (_, name: string) => GIVEN[name] ?? "");
 
 describe("compose.yaml", () => {
   test("runs two of each service beside NATS, Postgres, Prometheus and Grafana", () => {
@@ -62,7 +62,7 @@ describe("compose.yaml", () => {
 
   test("holds no secret", () => {
     const variables = Object.values(services).flatMap(({ environment = {} }) => Object.entries(environment));
-    const isGiven = (value: string) => /^\$\{\w+:\?[^}]*\}$/.test(value);
+    const isGiven = (value: string) => /^\$\{\w+:(\?[^}]*|-)\}$/.test(value);
     const written = variables.filter(([name, value]) => {
       const password = /:\/\/[^:]+:(.*)@/.exec(value)?.[1];
       return (/PASSWORD|KEY/.test(name) && !isGiven(value)) || (password !== undefined && !isGiven(password));

@@ -13,11 +13,14 @@ export const findKubectl = () =>
 export const findPromtool = () =>
   findBinary("promtool", (promtool) => promtool("--version").includes("promtool"));
 
+export const findPrometheus = () =>
+  findBinary("prometheus", (prometheus) => prometheus("--version").includes("prometheus, version"));
+
 type Ask = (...args: string[]) => string;
 
 /**
- * The binary on PATH if it will do, else one unpacked earlier, else one unpacked now from Debian 13's package of its name: both
- * are static Go binaries, which run on older releases, too. Nothing is installed; apt checks the signatures.
+ * The binary on PATH if it will do, else one unpacked earlier, else one unpacked now from Debian 13's package of its name: all
+ * are Go binaries, which need no more than a libc and run on older releases, too. Nothing is installed; apt checks the signatures.
  */
 function findBinary(name: string, willDo: (ask: Ask) => boolean): string {
   const works = (path: string) =>

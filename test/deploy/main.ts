@@ -6,6 +6,7 @@ import { findNatsServer } from "../support/nats-binary.ts";
 import { findPromtool } from "./debian-binary.ts";
 import { layOut, readImage } from "./image.ts";
 import { CELLS, DEPLOY, findApplied, render, renderCell } from "./manifests.ts";
+import { judgeDashboard, judgeRules, judgeRunbook, RULES_FILE } from "./monitoring.ts";
 import { readValues, writeConfiguration } from "./nats-chart.ts";
 import { judgePolicy } from "./policy.ts";
 import { judgeSchemas } from "./schemas.ts";
@@ -41,6 +42,12 @@ const checks: Record<string, () => string[]> = {
   "nats-server takes the configuration that the values make": () => inScratch(checkNats),
   "promtool takes the configuration of Prometheus": () =>
     complaintsOf(findPromtool(), ["check", "config", join(DEPLOY, "compose", "prometheus.yml")]),
+  "promtool takes the rules, and they fire as their tests say": () => [
+    ...complaintsOf(findPromtool(), ["check", "rules", "--lint=all", "--lint-fatal", RULES_FILE]),
+    ...complaintsOf(findPromtool(), ["test", "rules", join(import.meta.dir, "rules.promtool.yaml")]),
+  ],
+  "rules and dashboard ask for what the services expose": () => [...judgeRules(), ...judgeDashboard()],
+  "each alert leads to its section of the runbook": () => judgeRunbook(),
   "each service finds all that it imports in what the image holds": () => inScratch(checkImage),
 };
 
@@ -55,8 +62,9 @@ for (const [name, check] of Object.entries(checks)) {
 console.log(`\nNot checked here, for want of a cluster and of an engine for containers:
   the image is not built, compose.yaml is not started, nothing is applied and no roll-out is seen;
   the chart of NATS is not rendered: its values are checked in its configuration only;
-  no package has the schema of: ${[...withoutSchema].join(", ")}.
-That the processes run with the manifests' arguments and environment is tested: npm test -- test/deploy`);
+  no package has the schema of: ${[...withoutSchema].join(", ")};
+  no Grafana shows the dashboard, and no Alertmanager sends anything on.
+That every alert fires, and that the processes run with the manifests' arguments and environment is tested: npm test -- test/deploy`);
 process.exit(failedCount === 0 ? 0 : 1);
 
 function eachCell(judge: (cell: string) => string[]): string[] {

@@ -33,13 +33,13 @@ export const DEPLOY = join(dirname(dirname(import.meta.dir)), "deploy");
 /** What is applied together makes up a cell, or a region of one, and is judged together. */
 export const CELLS: Readonly<Record<string, readonly string[]>> = {
   dev: ["overlays/dev", "overlays/dev/migration"],
-  production: ["overlays/production", "overlays/production/migration", "postgres"],
-  "production-eu-central": ["overlays/production-eu-central"],
+  production: ["overlays/production", "overlays/production/migration", "postgres", "monitoring/home"],
+  "production-eu-central": ["overlays/production-eu-central", "monitoring/region"],
 };
 
 /** Every folder that is applied by itself, so that none is added without being judged. */
 export function findApplied(): string[] {
-  return [...new Glob("{overlays,postgres}/**/kustomization.yaml").scanSync({ cwd: DEPLOY })]
+  return [...new Glob("{monitoring,overlays,postgres}/**/kustomization.yaml").scanSync({ cwd: DEPLOY })]
     .filter((file) => readFileSync(join(DEPLOY, file), "utf8").includes("\nkind: Kustomization\n"))
     .map((file) => dirname(file))
     .sort();

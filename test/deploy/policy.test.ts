@@ -72,6 +72,14 @@ const BROKEN: Record<keyof typeof RULES, [what: string, from: string | RegExp, t
     ["in a ConfigMap", '"LOG_LEVEL":"info"', '"SECRETS_KEY":"x"'],
     ["a Secret", '"kind":"ServiceAccount"', '"kind":"Secret"'],
   ],
+  "whoever has the key of the secrets has those beside it, of which there need not be any": [
+    [
+      "required",
+      '"name":"jobwheel-secrets-key","optional":true',
+      '"name":"jobwheel-secrets-key","optional":false',
+    ],
+    ["not given", '"name":"SECRETS_KEY_FALLBACKS"', '"name":"LOG_LEVEL"'],
+  ],
   "settings are ones that the services know, with values that they take": [
     ["a misspelt name", '"SHARDS_PER_REGION"', '"SHARD_PER_REGION"'],
     ["a wrong value", '"LOG_LEVEL":"info"', '"LOG_LEVEL":"loud"'],

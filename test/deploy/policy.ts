@@ -52,6 +52,14 @@ export const RULES: Readonly<Record<string, (resources: readonly Resource[]) => 
     /^[^@]+:(?!latest$)[\w.-]+$|@sha256:[0-9a-f]{64}$/.test(container.image ?? ""),
   ),
   "every secret is referred to, and none stands here": findSecrets,
+  "whoever has the key of the secrets has those beside it, of which there need not be any": ofEachPod(
+    ({ container }) => {
+      const refOf = (variable: string) =>
+        container.env?.find(({ name }) => name === variable)?.valueFrom?.secretKeyRef;
+      const [key, fallbacks] = [refOf("SECRETS_KEY"), refOf("SECRETS_KEY_FALLBACKS")];
+      return fallbacks?.name === key?.name && (key === undefined || fallbacks?.optional === true);
+    },
+  ),
   "settings are ones that the services know, with values that they take": judgeSettings,
   "a pod has the time that its drain may take": judgeGrace,
   "a delivery node is named for its pod, of which there is one at a time": (resources) =>

@@ -248,6 +248,7 @@ function secretOf(secret: string, secretKey: string): string {
     "jobwheel-nats worker-url": nats.urlOf("worker"),
     "jobwheel-nats delivery-url": nats.urlOf("delivery"),
     "jobwheel-secrets-key key": secretsKey.toString("base64"),
+    "jobwheel-secrets-key fallbacks": randomBytes(32).toString("hex"),
   };
   const value = secrets[`${secret} ${secretKey}`];
   if (value === undefined) throw new Error(`nobody fills in ${secretKey} of ${secret}`);

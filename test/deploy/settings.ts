@@ -31,6 +31,7 @@ const SECRETS: Readonly<Record<string, string>> = {
   DATABASE_URL: "postgres://user@host/database",
   NATS_URL: "nats://host:4222",
   SECRETS_KEY: "0".repeat(64),
+  SECRETS_KEY_FALLBACKS: "1".repeat(64),
 };
 
 /** Whatever a service would say of its settings at its start, and variables that it would never read. */

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { createHmac } from "node:crypto";
 import { retryCeilingMs } from "../../shared/domain/backoff.ts";
 import { ENVIRONMENTS } from "../../shared/domain/scope.ts";
+import { traceIdOf } from "../../shared/domain/trace.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 import { retried, retry, signatureOf, until, untilEnded, untilJob } from "./support.ts";
@@ -52,7 +53,7 @@ describe("a job", () => {
         "webhook-id": run?.id ?? "",
         "webhook-signature": `v1,${signed}`,
       });
-      expect(traceparent).toMatch(/^00-[0-9a-f]{32}-[0-9a-f]{16}-01$/);
+      expect(traceparent).toMatch(new RegExp(`^00-${traceIdOf(id)}-[0-9a-f]{16}-00$`));
       expect(Math.abs(Number(timestamp) * 1_000 - arrival.at)).toBeLessThan(5_000);
       expect(job).toMatchObject({ status: "succeeded", attempts: 1 });
       expect(run).toMatchObject({

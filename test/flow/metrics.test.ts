@@ -1,13 +1,12 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
-import { readFileSync } from "node:fs";
-import { join } from "node:path";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { REGIONS } from "../../shared/domain/scope.ts";
 import { createLog } from "../../shared/platform/log.ts";
-import { createSeal } from "../../shared/platform/seal.ts";
+import { openCellSeal } from "../../shared/process/cell-seal.ts";
 import { openDatabase } from "../../shared/store/database.ts";
 import { migrate } from "../../shared/store/migrate.ts";
+import { listMetrics } from "../deploy/metrics-page.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
@@ -35,9 +34,11 @@ beforeAll(async () => {
   [database, nats] = await Promise.all([createTestDatabase("metrics"), startNatsServer()]);
   await migrate(database.url);
   const secretsKey = randomBytes(32);
-  const db = openDatabase(database.url, { connections: 1, log: createLog({ level: "error", name: "test" }) });
+  const log = createLog({ level: "error", name: "test" });
+  const db = openDatabase(database.url, { connections: 1, log });
   const wish = { name: "metrics", plan: "scale", defaultRegion: "us-east" } as const;
-  key = (await createProjectWithKeys(db, createSeal(secretsKey), wish)).keys.production;
+  const seal = await openCellSeal({ db, log }, { secretsKey, secretsKeyFallbacks: [] });
+  key = (await createProjectWithKeys(db, seal, wish)).keys.production;
   await db.close();
   const environment = {
     DATABASE_URL: database.url,
@@ -116,7 +117,7 @@ describe("the metrics of three processes", () => {
       const { type, help } = shown.find((family) => family !== undefined) ?? { type: "", help: "" };
       return { name, type, labels: [...labels].join(", "), meaning: help };
     });
-    const rows = listed();
+    const rows = listMetrics();
     expect(rows.map(({ services: _, ...row }) => row)).toEqual(found.sort(byName));
     for (const { name, services: telling } of rows) {
       for (const [index, service] of NAMES.entries()) {
@@ -191,19 +192,3 @@ async function untilShown(name: Name, isShown: (page: Page) => boolean): Promise
 }
 
 const byName = (one: { name: string }, other: { name: string }) => (one.name < other.name ? -1 : 1);
-
-/** The rows of the document's table, without its units, which names end in. */
-function listed() {
-  const document = readFileSync(join(import.meta.dir, "../../deploy/METRICS.md"), "utf8");
-  return document
-    .split("\n")
-    .filter((line) => /^\| `(jobwheel|nodejs|process)_/.test(line))
-    .map((line) => {
-      const cells = line.slice(1, -1).split("|");
-      const [name = "", type = "", labels = "", services = "", , meaning = ""] = cells.map((cell) =>
-        cell.trim(),
-      );
-      return { name: name.replaceAll("`", ""), type, labels, services, meaning };
-    })
-    .sort(byName);
-}

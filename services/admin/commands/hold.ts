@@ -36,15 +36,35 @@ export const holdList: Command = {
     const regions = await listHeldRegions(db);
     const hosts = (await listHostLimits(db)).filter(({ requests }) => requests === 0);
     const held = [
-      ...(await listHeldProjects(db)).map((name) => ({ kind: "project", name, held_at: null })),
-      ...regions.map(({ region: name, heldAt }) => ({ kind: "region", name, held_at: timestampOf(heldAt) })),
-      ...hosts.map(({ host: name, limitedAt }) => ({ kind: "host", name, held_at: timestampOf(limitedAt) })),
+      ...(await listHeldProjects(db)).map((name) => ({
+        kind: "project",
+        name,
+        held_at: null,
+        reason: "operator",
+      })),
+      ...regions.map(({ region: name, heldAt, isRestored }) => ({
+        kind: "region",
+        name,
+        held_at: timestampOf(heldAt),
+        reason: isRestored ? "restored" : "operator",
+      })),
+      ...hosts.map(({ host: name, limitedAt }) => ({
+        kind: "host",
+        name,
+        held_at: timestampOf(limitedAt),
+        reason: "operator",
+      })),
     ];
     return {
       json: { data: held },
       text: table([
-        ["KIND", "NAME", "SINCE"],
-        ...held.map(({ kind, name, held_at }) => [kind, name, held_at ?? "see admin audit list"]),
+        ["KIND", "NAME", "SINCE", "WHY"],
+        ...held.map(({ kind, name, held_at, reason }) => [
+          kind,
+          name,
+          held_at ?? "see admin audit list",
+          reason === "restored" ? "the database was restored" : "an operator",
+        ]),
       ]),
     };
   },

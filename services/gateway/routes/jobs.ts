@@ -61,13 +61,14 @@ export function jobRoutes(options: {
     const { scope } = request;
     const shard = shardOf(scope.projectNo, shardsPerRegion);
     const cause = request.cause();
+    const trace = request.trace();
     const now = clock.now();
     const jobs = accepted.map(
       ({ targetUrl, region, retryPolicy, payloadText, runAt }, index): JobToCreate => {
         // The first has the 128 bits of its request, so that for most jobs nothing needs to be kept of the request.
         const id = index === 0 ? retypeId(cause.requestId, JOB_PREFIX) : ids.next(JOB_PREFIX, now);
         const fields = { targetUrl, payload: payloadText, runAt: runAt ?? idTimeMs(id), ...retryPolicy };
-        return { id, ...scope, region, shard, cause, ...fields, ...(key === null ? {} : { key }) };
+        return { id, ...scope, region, shard, cause, trace, ...fields, ...(key === null ? {} : { key }) };
       },
     );
     const [created] = await creation.submit(jobs);

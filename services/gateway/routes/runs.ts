@@ -10,7 +10,6 @@ import { retainedSince } from "../../../shared/domain/plan.ts";
 import type { Region } from "../../../shared/domain/scope.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
-import type { KeyCause } from "../../../shared/store/audit.ts";
 import { type Database, StoreUnavailable } from "../../../shared/store/database.ts";
 import type { KeyToTake } from "../../../shared/store/idempotency.ts";
 import { findJob } from "../../../shared/store/jobs.ts";
@@ -79,7 +78,7 @@ export function runRoutes(options: {
         parseQuery(request.query, []);
         const { scope } = request;
         const newRunId = ids.next(RUN_PREFIX, clock.now());
-        const retried = await retry(db, retainedBy(request), runId, newRunId, key, request.cause());
+        const retried = await retry(db, retainedBy(request), { runId, newRunId, key }, request);
         if (retried === "key_taken") return retried;
         const { run, region, shard } = retried;
         const { jobId: id, attempt, startedAt: dueAt } = run;
@@ -107,13 +106,12 @@ const RETRY_TRIES_MAX = 5;
 async function retry(
   db: Database,
   scope: RetainedScope,
-  runId: string,
-  newRunId: string,
-  key: KeyToTake | null,
-  cause: KeyCause,
+  { runId, newRunId, key }: { runId: string; newRunId: string; key: KeyToTake | null },
+  request: Pick<ApiRequest, "cause" | "trace">,
 ): Promise<{ run: RunRow; region: Region; shard: number | null } | "key_taken"> {
+  const [cause, trace] = [request.cause(), request.trace()];
   for (let attempt = 0; attempt < RETRY_TRIES_MAX; attempt++) {
-    const retried = await retryRun(db, scope, runId, newRunId, key, cause);
+    const retried = await retryRun(db, scope, runId, newRunId, key, cause, trace);
     switch (retried.kind) {
       case "retried":
         return retried;

@@ -231,6 +231,7 @@ export function scheduleRoutes(options: {
           ...schedule.retryPolicy,
           scheduleId: schedule.id,
           cause,
+          trace: request.trace(),
           ...(key === null ? {} : { key }),
         };
         const [created] = await creation.submit([job]);

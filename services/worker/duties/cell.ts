@@ -1,5 +1,5 @@
 import { environmentOfClass, FLOW_CLASSES, kindOf } from "../../../shared/domain/flow-class.ts";
-import { type Metrics, single } from "../../../shared/platform/metrics.ts";
+import { byLabel, type Metrics, single } from "../../../shared/platform/metrics.ts";
 import { type CellState, lookAtCell } from "../../../shared/store/cell.ts";
 import type { Database } from "../../../shared/store/database.ts";
 
@@ -21,6 +21,19 @@ export function createCellView(db: Database, metrics: Metrics): { tick(isOnDuty:
     ),
   );
   metrics.webhookDeliveriesDue.follow(() => show(({ webhookDeliveriesDue }) => single(webhookDeliveriesDue)));
+  metrics.jobsDue.follow(() => show(({ jobsDue }) => single(jobsDue)));
+  metrics.shardsUnowned.follow(() =>
+    show(({ shardsUnowned }) =>
+      shardsUnowned.map(({ region, count }) => ({ labels: { region }, value: count })),
+    ),
+  );
+  metrics.holds.follow(() => show(({ holds }) => [...byLabel("kind", holds)]));
+  metrics.runTablesReadySeconds.follow(() =>
+    show(({ runTablesReadySeconds }) => single(runTablesReadySeconds)),
+  );
+  metrics.secretsKeyAgeSeconds.follow(() =>
+    show(({ secretsKeyAgeSeconds: age }) => (age === null ? [] : [age])).flatMap(single),
+  );
   metrics.nodes.follow(() =>
     show(({ nodes }) =>
       nodes.flatMap(({ kind, alive, silent }) => [

@@ -23,10 +23,21 @@ const HEADERS = {
       examples: ["b5b2e0a4-invoice-4711"],
     }),
   },
+  Traceparent: {
+    name: "traceparent",
+    description:
+      "W3C Trace Context: what is sent to targets and webhook endpoints because of this request has a `traceparent` of the " +
+      "same trace, with the same sampled flag. One that is malformed is ignored; `tracestate` is not passed on.",
+    schema: Type.String({ examples: ["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"] }),
+  },
 };
 
-export function parametersOf({ method, path, id, innerId, query }: Operation, schemas: Schemas): Json[] {
+export function parametersOf(
+  { method, path, id, innerId, query, isTraced }: Operation,
+  schemas: Schemas,
+): Json[] {
   const headers = method === "POST" ? ["IdempotencyKey", "ServiceVersion"] : ["ServiceVersion"];
+  if (isTraced) headers.push("Traceparent");
   return [
     ...[id, innerId].flatMap((schema, index) =>
       schema ? [describe("path", namesIn(path)[index] ?? "", schema, schemas)] : [],

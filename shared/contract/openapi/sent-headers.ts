@@ -27,7 +27,9 @@ export const SERVICE_ENVIRONMENT: SentHeader = {
 
 export const TRACEPARENT: SentHeader = {
   name: "traceparent",
-  description: "W3C Trace Context.",
+  description:
+    "W3C Trace Context: of the trace in which the job was asked for, if the request named one. Else all attempts and " +
+    "events of a job share a trace, whose id has the 128 bits of the job's.",
   schema: Type.String({ pattern: `^00-${hexOfBytes(16)}-${hexOfBytes(8)}-${hexOfBytes(1)}$` }),
 };
 

@@ -103,6 +103,7 @@ export const JOB_OPERATIONS = {
     status: 201,
     response: { schema: Job, examples: { queued: JOB_EXAMPLE } },
     codes: ["run_at_in_past", "quota_exceeded"],
+    isTraced: true,
   },
   createJobBatch: {
     method: "POST",
@@ -121,6 +122,7 @@ export const JOB_OPERATIONS = {
     status: 201,
     response: { schema: JobBatch, examples: { queued: BATCH_EXAMPLE } },
     codes: ["quota_exceeded"],
+    isTraced: true,
     invalidExample: BAD_ENTRY_EXAMPLE,
   },
   listJobs: {

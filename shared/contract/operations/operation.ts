@@ -22,6 +22,8 @@ export interface Operation {
   response: Content;
   /** Those that follow from the rest are not repeated here (`errorCodesOf`). */
   codes: readonly ErrorCode[];
+  /** What is sent because of it belongs to the trace of the request. */
+  isTraced?: true;
   /** Of an invalid_request that says more than those of other operations do. */
   invalidExample?: ErrorView;
 }

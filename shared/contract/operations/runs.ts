@@ -73,5 +73,6 @@ export const RUN_OPERATIONS = {
     status: 201,
     response: { schema: Run, examples: { running: NEW_RUN_EXAMPLE } },
     codes: ["quota_exceeded"],
+    isTraced: true,
   },
 } as const satisfies Record<string, Operation>;

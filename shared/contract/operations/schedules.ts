@@ -185,5 +185,6 @@ export const SCHEDULE_OPERATIONS = {
     status: 201,
     response: { schema: Job, examples: { queued: JOB_EXAMPLE } },
     codes: ["quota_exceeded"],
+    isTraced: true,
   },
 } as const satisfies Record<string, Operation>;

@@ -1,0 +1,138 @@
+import { timestampOf } from "../../../shared/contract/timestamp.ts";
+import type { Seal } from "../../../shared/platform/seal.ts";
+import {
+  type CellKeys,
+  lookAtKeys,
+  loseKey,
+  recordReseal,
+  retireKeys,
+} from "../../../shared/store/secrets-keys.ts";
+import { makeCause } from "../cause.ts";
+import { type Cell, type Command, Refusal, table } from "../command.ts";
+import { replacingUnreadable, resealing, type Walk, walkSealed } from "../sealed.ts";
+
+/** Each comes by all that is sealed. What is sealed with the old key behind its back the next one finds. */
+const WALKS_MAX = 10;
+
+export const secretsKeyList: Command = {
+  usage: "",
+  operand: null,
+  options: [],
+  async run(_input, { db, findSeal }) {
+    const { known } = await lookAtKeys(db);
+    const seal = findSeal();
+    const walk = seal && (await walkSealed(db, seal));
+    const unused = seal?.fingerprints.filter((given) =>
+      known.every(({ fingerprint }) => fingerprint !== given),
+    );
+    const keys = [
+      ...known.map(({ fingerprint, seals, firstUsedAt, retiredAt }) => ({
+        fingerprint,
+        state: seals ? "seals" : retiredAt === null ? "opens" : "retired",
+        first_used_at: timestampOf(firstUsedAt),
+        retired_at: retiredAt === null ? null : timestampOf(retiredAt),
+      })),
+      ...(unused ?? []).map((fingerprint) => ({
+        fingerprint,
+        state: "unused",
+        first_used_at: null,
+        retired_at: null,
+      })),
+    ].map((key) => ({
+      ...key,
+      given_as: givenAs(key.fingerprint, seal),
+      sealed_count: walk?.found.get(key.fingerprint) ?? null,
+    }));
+    return {
+      json: { data: keys, unreadable_count: walk?.unreadable ?? null },
+      text: [
+        table([
+          ["FINGERPRINT", "STATE", "FIRST USED", "RETIRED", "SEALED", "GIVEN HERE AS"],
+          ...keys.map((key) => [
+            key.fingerprint,
+            key.state,
+            key.first_used_at ?? "-",
+            key.retired_at ?? "-",
+            String(key.sealed_count ?? "unknown"),
+            key.given_as ?? "-",
+          ]),
+        ]),
+        ...(walk === null || walk.unreadable === 0 ? [] : [`no key given here opens ${walk.unreadable}`]),
+      ].join("\n"),
+    };
+  },
+};
+
+/** What is under another key that is given comes under the one that the cell seals with; then the others can be taken away. */
+export const secretsKeyReseal: Command = {
+  usage: "",
+  operand: null,
+  options: [],
+  async run(_input, { db, findSeal }) {
+    const { known } = await lookAtKeys(db);
+    const seal = requireSeal({ findSeal });
+    const [sealing] = seal.fingerprints;
+    if (!known.some(({ seals, fingerprint }) => seals && fingerprint === sealing))
+      throw new Refusal(`SECRETS_KEY (${sealing}) is not the key that this cell seals with`);
+    let walk = await walkSealed(db, seal);
+    let resealed = 0;
+    if (countOthers(walk, sealing) > 0) await recordReseal(db, sealing, await makeCause(db));
+    for (let walks = 0; countOthers(walk, sealing) > 0 && walks < WALKS_MAX; walks++) {
+      walk = await walkSealed(db, seal, resealing(seal));
+      resealed += walk.replaced;
+    }
+    const left = countOthers(walk, sealing) + walk.unreadable;
+    const retired = left === 0 ? await retireKeys(db, sealing, await makeCause(db)) : [];
+    const lines = [
+      `${resealed} resealed with ${sealing}`,
+      `${left} left under another key`,
+      ...retired.map((key) => `${key} is not needed any more`),
+    ];
+    return { json: { sealing, resealed, left, retired }, text: lines.join("\n"), isRefusal: left > 0 };
+  },
+};
+
+/** When nobody has a key any more: the cell takes SECRETS_KEY instead, and new secrets stand where none can be read. */
+export const secretsKeyLost: Command = {
+  usage: "FINGERPRINT   nobody has that key: every secret under it is replaced by a new one",
+  operand: "FINGERPRINT",
+  options: [],
+  async run({ operand: lost }, { db, findSeal }) {
+    const { known } = await lookAtKeys(db);
+    const seal = requireSeal({ findSeal });
+    const [sealing] = seal.fingerprints;
+    if (!known.some(({ fingerprint }) => fingerprint === lost))
+      throw new Refusal(`this cell knows no key ${lost}`);
+    if (seal.fingerprints.includes(lost)) throw new Refusal(`${lost} is given here, so it is not lost`);
+    const missing = findMissing(known, seal).filter((fingerprint) => fingerprint !== lost);
+    if (missing.length > 0) throw new Refusal(`give ${missing.join(", ")} too, or it would count as lost`);
+    await loseKey(db, lost, sealing, await makeCause(db));
+    const { replaced } = await walkSealed(db, seal, replacingUnreadable(seal));
+    return {
+      json: { lost, sealing, replaced },
+      text: `${replaced} secrets are new, and known to nobody until they are rotated`,
+    };
+  },
+};
+
+function requireSeal({ findSeal }: Pick<Cell, "findSeal">): Seal {
+  const seal = findSeal();
+  if (seal === null) throw new Refusal("SECRETS_KEY is not set");
+  return seal;
+}
+
+function givenAs(fingerprint: string, seal: Seal | null): string | null {
+  const place = seal?.fingerprints.indexOf(fingerprint) ?? -1;
+  if (place < 0) return null;
+  return place === 0 ? "SECRETS_KEY" : "SECRETS_KEY_FALLBACKS";
+}
+
+function findMissing(known: CellKeys["known"], { fingerprints }: Seal): string[] {
+  return known.flatMap(({ fingerprint, isRetired }) =>
+    isRetired || fingerprints.includes(fingerprint) ? [] : [fingerprint],
+  );
+}
+
+function countOthers({ found }: Walk, sealing: string): number {
+  return [...found].reduce((sum, [key, count]) => sum + (key === sealing ? 0 : count), 0);
+}

@@ -1,0 +1,321 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { readFileSync } from "node:fs";
+import { SQL } from "bun";
+import { type CreatedProject, createProjectWithKeys } from "../../services/admin/create-project.ts";
+import { ENVIRONMENTS, type Environment } from "../../shared/domain/scope.ts";
+import { createLog } from "../../shared/platform/log.ts";
+import { createSeal } from "../../shared/platform/seal.ts";
+import { type Database, openDatabase } from "../../shared/store/database.ts";
+import { setProjectHeld, setRegionsHeld } from "../../shared/store/holds.ts";
+import { migrate } from "../../shared/store/migrate.ts";
+import { RETENTION_LOCK } from "../../shared/store/retention.ts";
+import { until } from "../flow/support.ts";
+import { testCause } from "../support/cause.ts";
+import { createLoad } from "../support/load.ts";
+import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
+import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { type ServiceProcess, startService } from "../support/service-process.ts";
+import { startTarget } from "../support/target.ts";
+import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
+import { RULES_FILE, readRules } from "./monitoring.ts";
+import { type Firing, type Prometheus, startPrometheus } from "./prometheus.ts";
+
+/**
+ * A cell of real processes, watched by a real Prometheus with the rules that are deployed. Every duration in them is made
+ * seconds; every threshold stays what it is. First nothing may fire, though a project waits for its limit all the
+ * while; then every alert's condition is made true.
+ */
+
+setDefaultTimeout(120_000);
+
+/** Some eight seconds of jobs and their webhooks. */
+const HEALTHY_ARRIVALS = 600;
+const HEALTHY_MS_MAX = 30_000;
+const STARVED_MS = 150;
+/** So many that what is due beside the project's limit of 500 is a backlog. */
+const ENDPOINTS = 10;
+const FIRES_MS_MAX = 40_000;
+/** The audit of permits comes once a minute, and the first one before there are any. */
+const AUDITED_MS_MAX = 75_000;
+const LOOK_EVERY_MS = 200;
+const SHARDS_PER_REGION = 4;
+
+const held = Promise.withResolvers<void>();
+const together = Promise.withResolvers<void>();
+const target = startTarget(async ({ path }) => {
+  if (path === "/slow") await Bun.sleep(300);
+  if (path === "/held") await held.promise;
+  if (path === "/together") await together.promise;
+  return new Response("ok");
+});
+const urlOf = (path: string) => target.url.replace("/hook", path);
+
+let database: TestDatabase;
+let db: Database;
+let nats: NatsServer;
+let proxy: TcpProxy;
+let sql: SQL;
+let prometheus: Prometheus;
+let session: SQL;
+let customer: CreatedProject;
+let limited: CreatedProject;
+let crowd: CreatedProject;
+let idle: CreatedProject;
+let gateway: ServiceProcess;
+let homeWorker: ServiceProcess;
+let farWorker: ServiceProcess;
+let delivery: ServiceProcess;
+/** What has fired so far, each with its labels. */
+const fired = new Map<string, Firing>();
+let isWatching = true;
+let watching: Promise<void>;
+
+beforeAll(async () => {
+  [database, nats] = await Promise.all([createTestDatabase("alerts"), startNatsServer()]);
+  await migrate(database.url);
+  const secretsKey = randomBytes(32);
+  const log = createLog({ level: "error", name: "test" });
+  db = openDatabase(database.url, { connections: 2, log });
+  sql = new SQL(database.url, { max: 2 });
+  session = new SQL(database.url, { max: 1 });
+  const seal = createSeal(secretsKey);
+  const add = async (name: string) =>
+    createProjectWithKeys(db, seal, { name, plan: "scale", defaultRegion: "us-east" });
+  customer = await add("customer");
+  limited = await add("limited");
+  crowd = await add("crowd");
+  idle = await add("idle");
+  await sql`UPDATE flows SET concurrency = 2 WHERE project_no = ${limited.project.no}`;
+
+  const { hostname, port } = new URL(database.url);
+  proxy = await startTcpProxy({ host: hostname, port: Number(port) });
+  const proxied = new URL(database.url);
+  proxied.host = `127.0.0.1:${proxy.port}`;
+  const environment = {
+    DATABASE_URL: database.url,
+    NATS_URL: nats.url,
+    SECRETS_KEY: secretsKey.toString("base64"),
+    SHARDS_PER_REGION: String(SHARDS_PER_REGION),
+  };
+  homeWorker = await startService("worker", {
+    ...environment,
+    REGIONS: "us-east,us-west,ap-southeast",
+    NODE_NAME: "home",
+  });
+  [farWorker, delivery, gateway] = await Promise.all([
+    startService("worker", { ...environment, REGIONS: "eu-central", NODE_NAME: "far" }),
+    startService("delivery", { ...environment, NODE_NAME: "delivery" }),
+    startService("gateway", { ...environment, DATABASE_URL: proxied.href }),
+  ]);
+  const addressOf = ({ opsPort }: ServiceProcess) => `127.0.0.1:${opsPort}`;
+  prometheus = await startPrometheus({
+    rules: hasten(readFileSync(RULES_FILE, "utf8")),
+    targets: {
+      gateway: [addressOf(gateway)],
+      worker: [addressOf(homeWorker), addressOf(farWorker)],
+      delivery: [addressOf(delivery)],
+    },
+  });
+  // Until each was scraped once, the rules find them missing.
+  await until(
+    async () => (await prometheus.ask("count(up == 1)")) === 4 && (await prometheus.firing()).length === 0,
+  );
+  watching = watch();
+});
+
+afterAll(async () => {
+  isWatching = false;
+  held.resolve();
+  await watching;
+  await prometheus.stop();
+  for (const service of [gateway, homeWorker, farWorker, delivery]) await service.end("SIGKILL");
+  await nats.stop();
+  await proxy.stop();
+  await target.stop();
+  await Promise.all([sql.close(), session.close()]);
+  await db.close();
+  await database.drop();
+});
+
+test("nothing fires on a healthy cell, though a project waits for its limit all the while", async () => {
+  for (let batch = 0; batch < 3; batch++) await postBatch(limited, "production", urlOf("/slow"), 100);
+  await post(customer, "production", "webhooks", { url: urlOf("/hook"), events: ["job.succeeded"] });
+  const load = createLoad(() => `http://127.0.0.1:${gateway.port}`, customer.keys.production);
+  const running = load.begin(() => ({ target_url: urlOf("/hook") }), 20);
+  await target.until((arrivals) => arrivals.length > HEALTHY_ARRIVALS, HEALTHY_MS_MAX);
+  await running.stop();
+  const granted = (start: string) => prometheus.ask(`sum(jobwheel_attempts_granted_total{start="${start}"})`);
+  expect(await granted("held_back")).toBeGreaterThan(5);
+  expect(await granted("on_time")).toBeGreaterThan(HEALTHY_ARRIVALS / 4);
+  // Whether this machine leaves a process its time is not for the cell to say.
+  expect([...fired.values()].filter(({ alertname }) => alertname !== "JobwheelEventLoopBlocked")).toEqual([]);
+});
+
+describe("alerts", () => {
+  test("have conditions that are noticed at the next look at the cell: they are made true", async () => {
+    await sql`UPDATE secrets_keys SET first_used_at = now() - interval '367 days'`;
+    await setRegionsHeld(db, ["us-west"], true, testCause());
+    await setProjectHeld(db, idle.project.id, true, testCause());
+    await sql`UPDATE flows SET production_webhooks = 3 WHERE project_no = ${idle.project.no}`;
+    await keepFromMakingRunTables();
+    await dropRunTablesAhead();
+    process.kill(farWorker.pid, "SIGSTOP");
+    for (const environment of ENVIRONMENTS) {
+      const hook = { url: urlOf("/held"), events: ["job.succeeded"] };
+      for (let endpoint = 0; endpoint < ENDPOINTS; endpoint++)
+        expect(await post(crowd, environment, "webhooks", hook)).toBe(201);
+      await postBatch(crowd, environment, urlOf("/together"), 100);
+      for (let batch = 0; batch < 7; batch++) await postBatch(limited, environment, urlOf("/slow"), 100);
+    }
+    // All of them are on the wire before the first of their webhooks takes a permit.
+    await target.until(
+      (arrivals) => arrivals.filter(({ path }) => path === "/together").length === ENVIRONMENTS.length * 100,
+    );
+    together.resolve();
+    const owed = async () =>
+      (await sql`SELECT count(*)::int AS n FROM open_deliveries WHERE project_no = ${crowd.project.no}`)[0].n;
+    await until(async () => (await owed()) === ENVIRONMENTS.length * 100 * ENDPOINTS);
+  });
+
+  test("have conditions that delivery makes: it stands still with attempts on the wire", async () => {
+    await post(customer, "production", "jobs", { target_url: urlOf("/held") });
+    await target.until((arrivals) => arrivals.some(({ path, jobId }) => path === "/held" && jobId !== ""));
+    process.kill(delivery.pid, "SIGSTOP");
+    await postBatch(customer, "production", urlOf("/hook"), 50);
+  });
+
+  test("fire when a process gets little time, when Postgres refuses, is slow, is silent", async () => {
+    const giveUpAt = performance.now() + FIRES_MS_MAX;
+    while (!fires("JobwheelEventLoopBlocked") && performance.now() < giveUpAt) {
+      process.kill(gateway.pid, "SIGSTOP");
+      await Bun.sleep(STARVED_MS);
+      process.kill(gateway.pid, "SIGCONT");
+      await Bun.sleep(STARVED_MS / 2);
+    }
+    expect(fires("JobwheelEventLoopBlocked")).toBe(true);
+
+    await sql`ALTER TABLE jobs RENAME TO jobs_away`;
+    expect(await post(customer, "production", "jobs", { target_url: urlOf("/hook") })).toBe(500);
+    await sql`ALTER TABLE jobs_away RENAME TO jobs`;
+    await untilFires("JobwheelStatementsRefused");
+
+    const ask = async (alerts: string[]) => {
+      while (!alerts.every((name) => fires(name)) && performance.now() < giveUpAt)
+        await Promise.all(Array.from({ length: 60 }, () => get(customer, "jobs")));
+      expect(alerts.filter((name) => !fires(name))).toEqual([]);
+    };
+    await sql.begin(async (tx) => {
+      await tx`SET LOCAL idle_in_transaction_session_timeout = 0`;
+      await tx`LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE`;
+      await ask(["JobwheelPoolWaits"]);
+    });
+    proxy.freeze();
+    await ask(["JobwheelPostgresUnavailable", "JobwheelApiFails"]);
+    proxy.thaw();
+  });
+
+  test("fire for what was made true before", async () => {
+    await untilFires("JobwheelSecretsKeyOld");
+    await untilFires("JobwheelRegionHeld");
+    await untilFires("JobwheelHoldForgotten", { kind: "project" });
+    await untilFires("JobwheelRunTablesRunOut");
+    await untilFires("JobwheelShardsWithoutOwner", { region: "eu-central" });
+    await untilFires("JobwheelNodeSilent", { kind: "worker" });
+    await untilFires("JobwheelNodeSilent", { kind: "delivery" });
+    await untilFires("JobwheelProcessDown", { service: "worker" });
+    await untilFires("JobwheelServiceDown", { service: "delivery" });
+    await untilFires("JobwheelBacklogGrows", { kind: "jobs" });
+    await untilFires("JobwheelBacklogGrows", { kind: "webhooks" });
+    await untilFires("JobwheelDueWorkWaits", { region: "us-east" });
+    // What a busy machine may have made late before, which nothing has been since delivery stands still.
+    for (const [key, { alertname }] of fired) if (alertname.startsWith("JobwheelLate")) fired.delete(key);
+  });
+
+  test("fire when delivery goes on late, and when it dies with attempts on the wire", async () => {
+    process.kill(delivery.pid, "SIGCONT");
+    await untilFires("JobwheelLate", { region: "us-east" });
+    await untilFires("JobwheelLateSlowly", { region: "us-east" });
+    await delivery.end("SIGKILL");
+    await delivery.startAgain();
+    await untilFires("JobwheelRescuesGoOn");
+  });
+
+  test("fire without NATS, and without a gateway", async () => {
+    await nats.kill("SIGKILL");
+    await untilFires("JobwheelBusFails");
+    await gateway.end("SIGKILL");
+    await untilFires("JobwheelServiceDown", { service: "gateway" });
+  });
+
+  test("fire for permits that differ from what is on the wire, at the audit", async () => {
+    await untilFires("JobwheelPermitsMiscounted", {}, AUDITED_MS_MAX);
+  });
+
+  test("fire without any worker, of which one told of the cell", async () => {
+    expect(fires("JobwheelCellUntold")).toBe(false);
+    await homeWorker.end("SIGKILL");
+    await untilFires("JobwheelCellUntold");
+    await untilFires("JobwheelServiceDown", { service: "worker" });
+  });
+
+  test("of every rule have fired", () => {
+    const silent = readRules().filter(({ alert, labels }) => alert !== undefined && !fires(alert, labels));
+    expect(silent.map(({ alert, labels }) => [alert, labels])).toEqual([]);
+  });
+});
+
+/** Every window becomes seconds, and so does every wait. */
+function hasten(rules: string): string {
+  return rules
+    .replace(/\[\d+[mhd](:\d+m)?\]/g, (_, step) => (step === undefined ? "[6s]" : "[6s:1s]"))
+    .replace(/^( *for:) .*$/gm, "$1 2s");
+}
+
+async function watch(): Promise<void> {
+  while (isWatching) {
+    for (const alert of await prometheus.firing()) fired.set(JSON.stringify(alert), alert);
+    await Bun.sleep(LOOK_EVERY_MS);
+  }
+}
+
+/** Whether it has fired so far, with these labels. */
+function fires(alertname: string, labels: Record<string, string> = {}): boolean {
+  const wanted = Object.entries({ alertname, ...labels });
+  return [...fired.values()].some((alert) => wanted.every(([label, value]) => alert[label] === value));
+}
+
+function untilFires(alertname: string, labels?: Record<string, string>, timeoutMs = FIRES_MS_MAX) {
+  return until(() => fires(alertname, labels), timeoutMs).catch(() => {
+    throw new Error(`${alertname} did not fire in ${timeoutMs} ms`);
+  });
+}
+
+const call = (project: CreatedProject, environment: Environment, path: string, body?: unknown) =>
+  fetch(`http://127.0.0.1:${gateway.port}/v2/${path}`, {
+    method: body === undefined ? "GET" : "POST",
+    headers: {
+      authorization: `Bearer ${project.keys[environment]}`,
+      "content-type": "application/json",
+    },
+    body: body === undefined ? null : JSON.stringify(body),
+  });
+const get = (project: CreatedProject, path: string) => call(project, "production", path);
+const post = async (project: CreatedProject, environment: Environment, path: string, body: unknown) =>
+  (await call(project, environment, path, body)).status;
+
+async function postBatch(project: CreatedProject, environment: Environment, url: string, count: number) {
+  const jobs = Array.from({ length: count }, () => ({ target_url: url }));
+  expect(await post(project, environment, "jobs/batch", { jobs })).toBe(201);
+}
+
+/** As a migration that hangs would. */
+async function keepFromMakingRunTables(): Promise<void> {
+  await session.unsafe(`SELECT pg_advisory_lock(${RETENTION_LOCK})`);
+}
+
+async function dropRunTablesAhead(): Promise<void> {
+  const tables = await sql`SELECT inhrelid::regclass::text AS name FROM pg_inherits
+    WHERE inhparent = 'runs_hobby'::regclass AND inhrelid <> 'runs_hobby_default'::regclass ORDER BY 1 DESC LIMIT 3`;
+  for (const { name } of tables) await sql.unsafe(`DROP TABLE ${name}`);
+}

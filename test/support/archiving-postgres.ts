@@ -1,0 +1,157 @@
+import {
+  appendFileSync,
+  chmodSync,
+  chownSync,
+  mkdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
+import { join } from "node:path";
+import pg from "pg";
+import { type EmbeddedPostgres, startEmbeddedPostgres } from "../../shared/platform/embedded-postgres.ts";
+
+/** A Postgres of a test's own that can be backed up and lost, as operators do it: base backups, and the archive of its log. */
+export interface ArchivingPostgres {
+  url: string;
+  port: number;
+  /** Copies the data directory while it is in use. */
+  backUp(): Promise<Backup>;
+  /** Resolves once all that is committed by now is in the archive. */
+  archive(): Promise<void>;
+  /** SIGKILL: what was not archived is lost with it, unless its disk is not. */
+  kill(): Promise<void>;
+  /** What a synchronous standby has once this one is killed: every commit that was answered. */
+  readonly disk: Backup;
+  stop(): Promise<void>;
+}
+
+/** Where the pieces of a backup lie. */
+export interface Backup {
+  data: string;
+  password: string;
+  archive: string;
+}
+
+const LOOK_EVERY_MS = 20;
+const ARCHIVED_MS = 20_000;
+
+/** Makes one under `folder`, which archives to `folder`/archive. Postgres is another user than root, and has to get there. */
+export async function startArchivingPostgres(folder: string): Promise<ArchivingPostgres> {
+  const first = await startEmbeddedPostgres({ dataDir: folder });
+  const archive = join(folder, "archive");
+  mkdirSync(archive);
+  const owner = statSync(dataOf(folder));
+  chownSync(archive, owner.uid, owner.gid);
+  chmodSync(folder, 0o755);
+  await withClient(first.url, async (client) => {
+    await client.query("ALTER SYSTEM SET archive_mode = on");
+    // A file shows under its name when it is whole, and never twice.
+    await client.query(
+      `ALTER SYSTEM SET archive_command = 'test ! -f ${archive}/%f && cp %p ${archive}/%f.new && mv ${archive}/%f.new ${archive}/%f'`,
+    );
+  });
+  // The archiver comes with the next start.
+  await first.stop();
+  return running(folder, await startEmbeddedPostgres({ dataDir: folder }));
+}
+
+/**
+ * Restores a backup into `folder`, which is empty: up to an instant (as Postgres writes it), or to the end of what the
+ * archive has. Either way a new timeline begins.
+ */
+export async function restorePostgres(
+  folder: string,
+  backup: Backup,
+  { until }: { until?: string } = {},
+): Promise<ArchivingPostgres> {
+  const home = join(folder, "postgres");
+  mkdirSync(home, { recursive: true });
+  chmodSync(folder, 0o755);
+  await copy(backup.data, dataOf(folder));
+  await copy(backup.password, join(home, "password"));
+  const settings = {
+    archive_mode: "off",
+    restore_command: `cp ${backup.archive}/%f "%p"`,
+    ...(until !== undefined && { recovery_target_time: until, recovery_target_action: "promote" }),
+  };
+  const lines = Object.entries(settings).map(([name, value]) => `${name} = '${value}'\n`);
+  appendFileSync(join(dataOf(folder), "postgresql.auto.conf"), lines.join(""));
+  writeFileSync(join(dataOf(folder), "recovery.signal"), "");
+  return running(folder, await startEmbeddedPostgres({ dataDir: folder }));
+}
+
+const dataOf = (folder: string) => join(folder, "postgres", "data");
+
+function running(folder: string, server: EmbeddedPostgres): ArchivingPostgres {
+  const data = dataOf(folder);
+  const places = { password: join(folder, "postgres", "password"), archive: join(folder, "archive") };
+  return {
+    url: server.url,
+    disk: { data, ...places },
+    port: Number(new URL(server.url).port),
+    async backUp() {
+      const backup = join(folder, "backup");
+      await withClient(server.url, async (client) => {
+        await client.query("SELECT pg_backup_start('test', fast => true)");
+        await copy(data, backup);
+        const { rows } = await client.query<{ labelfile: string }>("SELECT labelfile FROM pg_backup_stop()");
+        // What was written meanwhile comes from the archive, and the server's own marks are not the copy's.
+        rmSync(join(backup, "pg_wal"), { recursive: true });
+        rmSync(join(backup, "postmaster.pid"), { force: true });
+        mkdirSync(join(backup, "pg_wal"), { mode: 0o700 });
+        writeFileSync(join(backup, "backup_label"), rows[0]?.labelfile ?? "");
+        const { uid, gid } = statSync(data);
+        for (const name of ["pg_wal", "backup_label"]) chownSync(join(backup, name), uid, gid);
+      });
+      return { data: backup, ...places };
+    },
+    async archive() {
+      await withClient(server.url, async (client) => {
+        const { rows } = await client.query<{ file: string }>(
+          "SELECT pg_walfile_name(pg_switch_wal()) AS file",
+        );
+        const file = rows[0]?.file ?? "";
+        const giveUpAt = performance.now() + ARCHIVED_MS;
+        for (;;) {
+          const asked = await client.query("SELECT FROM pg_stat_archiver WHERE last_archived_wal >= $1", [
+            file,
+          ]);
+          if (asked.rowCount === 1) return;
+          if (performance.now() > giveUpAt) throw new Error(`${file} was not archived`);
+          await Bun.sleep(LOOK_EVERY_MS);
+        }
+      });
+    },
+    async kill() {
+      const [pid] = readFileSync(join(data, "postmaster.pid"), "utf8").split("\n");
+      process.kill(Number(pid), "SIGKILL");
+      await server.stop();
+    },
+    stop: () => server.stop(),
+  };
+}
+
+/** Beside this process, which has a load to keep up. Files that go while they are copied are not of the backup. */
+async function copy(from: string, to: string): Promise<void> {
+  const child = Bun.spawn(["cp", "-a", from, to], {
+    env: { LC_ALL: "C", PATH: process.env.PATH ?? "" },
+    stderr: "pipe",
+  });
+  const [errors] = await Promise.all([child.stderr.text(), child.exited]);
+  const others = errors
+    .split("\n")
+    .filter((line) => line !== "" && !line.endsWith("No such file or directory"));
+  if (others.length > 0) throw new Error(others.join("\n"));
+}
+
+async function withClient(url: string, act: (client: pg.Client) => Promise<unknown>): Promise<void> {
+  const client = new pg.Client({ connectionString: url, options: "-c statement_timeout=60s" });
+  await client.connect();
+  try {
+    await act(client);
+  } finally {
+    await client.end();
+  }
+}
