@@ -1,6 +1,8 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { hostname } from "node:os";
+import { REQUEST_PREFIX, uuidToId } from "../../shared/domain/ids.ts";
 import { createLog } from "../../shared/platform/log.ts";
+import { recordChange } from "../../shared/store/audit.ts";
 import { type Database, openDatabase } from "../../shared/store/database.ts";
 import { addNode } from "../../shared/store/nodes.ts";
 import { createTestDatabase, type TestDatabase } from "../../test/support/postgres.ts";
@@ -98,7 +100,23 @@ test("every command that changes something is recorded with the operator, what w
   expect([...first.data, ...second.data]).toEqual(data.filter(({ project_id }) => project_id === project.id));
 });
 
+test("what operators did is found among all that keys do", async () => {
+  const createRequestId = () => uuidToId(REQUEST_PREFIX, Bun.randomUUIDv7());
+  const change = { action: "job.cancel", projectNo: 1, environment: "production", subject: "job" } as const;
+  const { data: before } = await list("--by", "operator");
+  for (let i = 0; i < 60; i++) {
+    await recordChange(db.drizzle, { requestId: createRequestId(), keyNo: 1 }, change);
+  }
+  await ask("hold", "--region", "us-west");
+  const { data: after } = await list("--by", "operator");
+  expect(after.map(({ action, subject, by }) => ({ action, subject, by })).slice(0, 1)).toEqual([
+    { action: "region.hold", subject: "us-west", by: OPERATOR },
+  ]);
+  expect(after.slice(1)).toEqual(before);
+});
+
 test.each([
+  [["--by", "key"], "--by must be one of operator"],
   [["--limit", "0"], "--limit must be a whole number from 1 to 1000"],
   [["--before", "job_1"], "--before must be an id that begins with aud_"],
   [["--project", "prj_01kak0000000000000000000zz"], "there is no project"],

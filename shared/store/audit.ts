@@ -98,12 +98,15 @@ export interface AuditEntry {
 
 export const AUDIT_PREFIX = "aud_";
 
-/** A page of what was changed, newest first: of one project, or of all and of the nodes. */
+/** A page of what was changed, newest first: of one project, or of all and of the nodes; by operators alone, or by keys too. */
 export async function listAudit(
   db: Database,
-  query: { projectNo: ProjectNo | null; beforeId: string | null; limit: number },
+  query: { projectNo: ProjectNo | null; isOfOperators?: boolean; beforeId: string | null; limit: number },
 ): Promise<AuditEntry[]> {
-  const rows = await db.run<Row>("list_audit", LIST, [
+  const [name, statement] = query.isOfOperators
+    ? ["list_operators_audit", LIST_OF_OPERATORS]
+    : ["list_audit", LIST];
+  const rows = await db.run<Row>(name, statement, [
     query.projectNo,
     query.beforeId === null ? NEWEST_UUID : idToUuid(query.beforeId),
     query.limit,
@@ -126,16 +129,15 @@ export async function listAudit(
 
 const NEWEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
-// Jobs are found by way of their lanes, so that no index is kept for this alone.
-const LIST = `
-SELECT entry.*, p.id AS project_id, k.id AS key_id, k.name AS key_name
-  FROM (
+const entriesWhere = (condition: string) => `
   (SELECT id, id AS request_id, (extract(epoch FROM recorded_at) * 1000)::float8 AS at, project_no, environment, key_no,
           operator, action, subject, detail
      FROM audit_entries
-    WHERE ($1::int IS NULL OR project_no = $1) AND id < $2
-    ORDER BY id DESC LIMIT $3)
-  UNION ALL
+    WHERE ($1::int IS NULL OR project_no = $1) AND id < $2 AND ${condition}
+    ORDER BY id DESC LIMIT $3)`;
+
+// Jobs are found by way of their lanes, so that no index is kept for this alone.
+const CREATED_JOBS = `
   (SELECT job.id, coalesce(job.request_id, job.id), NULL, l.project_no, l.environment, job.key_no, NULL, 'job.create', NULL, NULL
      FROM lanes l
     CROSS JOIN LATERAL (
@@ -144,11 +146,19 @@ SELECT entry.*, p.id AS project_id, k.id AS key_id, k.name AS key_name
          AND j.id < $2 AND j.key_no IS NOT NULL
        ORDER BY j.id DESC LIMIT $3) job
     WHERE $1::int IS NULL OR l.project_no = $1
-    ORDER BY job.id DESC LIMIT $3)
+    ORDER BY job.id DESC LIMIT $3)`;
+
+const listOf = (entries: string) => `
+SELECT entry.*, p.id AS project_id, k.id AS key_id, k.name AS key_name
+  FROM (${entries}
   ) entry
   LEFT JOIN projects p ON p.no = entry.project_no
   LEFT JOIN api_keys k ON k.no = entry.key_no
  ORDER BY entry.id DESC LIMIT $3`;
+
+const LIST = listOf(`${entriesWhere("true")}
+  UNION ALL${CREATED_JOBS}`);
+const LIST_OF_OPERATORS = listOf(entriesWhere("operator IS NOT NULL"));
 
 type Row = {
   id: string;

@@ -308,7 +308,10 @@ export const auditEntries = pgTable(
     subject: text("subject").notNull(),
     detail: json("detail"),
   },
-  (table) => [index("audit_entries_project").on(table.projectNo, table.id)],
+  (table) => [
+    index("audit_entries_project").on(table.projectNo, table.id),
+    index("audit_entries_operators").on(table.id).where(sql`${table.operator} IS NOT NULL`),
+  ],
 );
 
 export const schedules = pgTable(

@@ -1,23 +1,30 @@
 import { timestampOf } from "../../../shared/contract/timestamp.ts";
 import { AUDIT_PREFIX, listAudit } from "../../../shared/store/audit.ts";
-import { type Command, parseIdOf, parseInteger, table } from "../command.ts";
+import { type Command, parseChoice, parseIdOf, parseInteger, table } from "../command.ts";
 import { requireProject } from "./project.ts";
 
 const ENTRIES_DEFAULT = 50;
 const ENTRIES_MAX = 1_000;
 
-/** Who changed what, newest first; `--before` takes the `next` of the page before. */
+/** Who changed what, newest first; `--before` takes the `next` of the page before. Keys create jobs all day long, so operators can be listed alone. */
 export const auditList: Command = {
-  usage: "[--project ID] [--limit N] [--before ENTRY_ID]",
+  usage: "[--project ID] [--by operator] [--limit N] [--before ENTRY_ID]",
   operand: null,
-  options: ["project", "limit", "before"],
+  options: ["project", "by", "limit", "before"],
   async run(input, { db }) {
     const projectId = input.option("project");
+    const by = input.option("by");
+    if (by !== undefined) parseChoice(by, "--by", ["operator"]);
     const before = input.option("before");
     const limit = parseInteger(input.option("limit") ?? String(ENTRIES_DEFAULT), "--limit", 1, ENTRIES_MAX);
     const beforeId = before === undefined ? null : parseIdOf(AUDIT_PREFIX, before, "--before");
     const project = projectId === undefined ? null : await requireProject(db, projectId, "--project");
-    const entries = await listAudit(db, { projectNo: project?.no ?? null, beforeId, limit });
+    const entries = await listAudit(db, {
+      projectNo: project?.no ?? null,
+      isOfOperators: by !== undefined,
+      beforeId,
+      limit,
+    });
     const data = entries.map((entry) => ({
       id: entry.id,
       at: timestampOf(entry.at),
