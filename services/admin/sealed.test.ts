@@ -1,8 +1,10 @@
 import { afterAll, beforeAll, beforeEach, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createIdSource, REQUEST_PREFIX, uuidToId, WEBHOOK_PREFIX } from "../../shared/domain/ids.ts";
+import { PAYLOAD_BYTES_MAX } from "../../shared/domain/job.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { createSeal } from "../../shared/platform/seal.ts";
+import { listSealed, type RowKey } from "../../shared/store/sealed.ts";
 import { startStore, type TestStore } from "../../shared/store/test-support.ts";
 import { rotateWebhookSecret } from "../../shared/store/webhooks.ts";
 import { replacingUnreadable, resealing, walkSealed } from "./sealed.ts";
@@ -105,6 +107,23 @@ test("answers that hold no secret stay as they are, whatever their first byte is
   const answers = await store.query<{ answer: Buffer | null }>("SELECT answer FROM idempotency_keys");
   expect(answers.filter(({ answer }) => answer?.equals(plain))).toHaveLength(1);
   expect(answers.filter(({ answer }) => answer === null)).toHaveLength(1);
+});
+
+test("answers that repeat payloads are read a few megabytes at a time, and none is left out", async () => {
+  const large = Buffer.from(JSON.stringify({ payload: "x".repeat(PAYLOAD_BYTES_MAX) }));
+  for (let count = 0; count < 30; count++) await keepAnswer(large);
+  for (let count = 0; count < 3; count++) await keepAnswer(old.seal("{}"));
+  const met: number[] = [];
+  let after: RowKey | null = null;
+  do {
+    const { rows, next } = await listSealed(store.db, "kept_answers", after);
+    expect(rows.reduce((sum, { sealed }) => sum + sealed.length, 0)).toBeLessThan(5_000_000);
+    met.push(rows.length);
+    after = next;
+  } while (after !== null);
+  expect(met.length).toBeGreaterThan(1);
+  expect(met.reduce((sum, count) => sum + count)).toBe(33);
+  expect(await walkSealed(store.db, both, resealing(both))).toMatchObject({ unreadable: 0, replaced: 3 });
 });
 
 test("what no key at hand opens is counted, and only replaced where that is asked for", async () => {

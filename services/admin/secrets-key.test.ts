@@ -128,10 +128,24 @@ test("a key that is lost is given up by its name alone, and only its secrets bec
     expect([code, stderr]).toEqual([1, expect.stringContaining(message)]);
   }
   const done = await ask(["secrets-key", "lost", oldPrint, "--json"], NEW);
-  expect(json(done)).toEqual({ lost: oldPrint, sealing: newPrint, replaced: 2 });
+  expect(json(done)).toEqual({ lost: [oldPrint], sealing: newPrint, replaced: 2 });
   expect(await changes()).toEqual([["secrets_key.lose", oldPrint]]);
   await serve(NEW);
   // The key that seals may be the lost one, too.
   expect(json(await ask(["secrets-key", "lost", newPrint, "--json"], THIRD)).replaced).toBe(4);
+  await serve(THIRD);
+});
+
+test("both keys that are lost while one follows the other are given up together, and neither without the other", async () => {
+  await createProjectWithKeys(db, await serve(NEW, OLD), PROJECT);
+  for (const [lost, other] of [
+    [oldPrint, newPrint],
+    [newPrint, oldPrint],
+  ] as const) {
+    const { code, stderr } = await ask(["secrets-key", "lost", lost], THIRD);
+    expect([code, stderr]).toEqual([1, expect.stringContaining(`give ${other} too`)]);
+  }
+  const done = await ask(["secrets-key", "lost", `${oldPrint},${newPrint}`, "--json"], THIRD);
+  expect(json(done)).toMatchObject({ lost: [oldPrint, newPrint], replaced: 4 });
   await serve(THIRD);
 });

@@ -6,7 +6,7 @@ await runService("delivery", async (config, parts) =>
   startDelivery({
     ...parts,
     // Before it joins: whoever is refused leaves nothing.
-    seal: await openCellSealOrExit(parts, config),
+    seal: await openCellSealOrExit(parts, config, "opens"),
     nodeId: await joinAs("delivery", parts, config),
     regions: config.regions,
     targets: targetRulesOf(config, config.port),

@@ -119,6 +119,17 @@ describe("a change of the key", () => {
     expect([second?.fingerprint, second?.seals]).toEqual([printOf(B), true]);
   });
 
+  test("is not undone by a process that was left behind and seals nothing", async () => {
+    await open(A);
+    await open(B, A);
+    await store.query("UPDATE secrets_keys SET retired_at = now() WHERE fingerprint = $1", [printOf(A)]);
+    const before = await rows();
+    const leftBehind = { secretsKey: A, secretsKeyFallbacks: [B] };
+    expect((await openCellSeal({ db: store.db, log }, leftBehind, "opens")).fingerprints[1]).toBe(printOf(B));
+    expect(await rows()).toEqual(before);
+    await open(B);
+  });
+
   test("is not over while something may be under the key before", async () => {
     await open(A);
     await open(B, A);

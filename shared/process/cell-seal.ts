@@ -13,6 +13,12 @@ export interface GivenSecretsKeys {
 /** The keys of this process do not open what the cell has sealed. */
 export class WrongSecretsKey extends Error {}
 
+/**
+ * Whether a process makes secrets or only reads them. One that only reads, and was left behind when the key was changed,
+ * must not bring the key of before back by starting again: those who seal with the new one alone could start no more.
+ */
+export type Use = "seals" | "opens";
+
 /** From then on it is said at each start. */
 const OLD_SECONDS = 365 * 86_400;
 
@@ -23,12 +29,13 @@ const OLD_SECONDS = 365 * 86_400;
 export async function openCellSeal(
   { db, log }: { db: Database; log: Log },
   { secretsKey, secretsKeyFallbacks }: GivenSecretsKeys,
+  use: Use = "seals",
 ): Promise<Seal> {
   const seal = createSeal(secretsKey, secretsKeyFallbacks);
   const [fingerprint] = seal.fingerprints;
   const keys = await lookAtKeys(db);
-  if (decideEntries(keys, seal).length > 0) {
-    await noteKeys(db, (known) => decideEntries(known, seal));
+  if (decideEntries(keys, seal, use).length > 0) {
+    await noteKeys(db, (known) => decideEntries(known, seal, use));
     log.info({ fingerprint }, "secrets_key.noted");
   }
   const ageSeconds = keys.known.find((key) => key.fingerprint === fingerprint)?.ageSeconds ?? 0;
@@ -42,9 +49,10 @@ export async function openCellSeal(
 export async function openCellSealOrExit(
   parts: { db: Database; log: Log },
   given: GivenSecretsKeys,
+  use: Use = "seals",
 ): Promise<Seal> {
   try {
-    return await openCellSeal(parts, given);
+    return await openCellSeal(parts, given, use);
   } catch (error) {
     if (!(error instanceof WrongSecretsKey)) throw error;
     process.stderr.write(`${error.message}\n`);
@@ -53,7 +61,7 @@ export async function openCellSealOrExit(
 }
 
 /** What the cell has to note for a process with these keys, nothing if it knows. Throws WrongSecretsKey. */
-export function decideEntries({ known, sample }: CellKeys, seal: Seal): KeyEntry[] {
+export function decideEntries({ known, sample }: CellKeys, seal: Seal, use: Use): KeyEntry[] {
   const [sealing, ...fallbacks] = seal.fingerprints;
   const now: KeyEntry = { fingerprint: sealing, firstUsedAt: null };
   if (known.length > 0) {
@@ -62,7 +70,7 @@ export function decideEntries({ known, sample }: CellKeys, seal: Seal): KeyEntry
       case "present":
         return [];
       case "change":
-        return [now];
+        return use === "opens" && known.some(({ fingerprint }) => fingerprint === sealing) ? [] : [now];
       case "refused":
         throw new WrongSecretsKey(refusal(sealing, known, verdict.missing));
     }

@@ -105,6 +105,14 @@ describe("migrate", () => {
     }
   });
 
+  test("holds the locks of no migration while another is under way", async () => {
+    const [row] = await store.query<{ transactions: number; migrations: number }>(
+      "SELECT count(DISTINCT xmin::text)::int AS transactions, count(*)::int AS migrations FROM drizzle.__drizzle_migrations",
+    );
+    expect(row?.migrations).toBeGreaterThan(1);
+    expect(row?.transactions).toBe(row?.migrations as number);
+  });
+
   test("gives every session of the role its settings", async () => {
     const rows = await store.db.run<{ name: string; setting: string }>(
       "settings",

@@ -31,7 +31,10 @@ export const SEALED_PLACES = Object.keys(PLACES) as SealedPlace[];
 /** The values of a row's primary key. */
 export type RowKey = readonly unknown[];
 
-/** A page of what stands in a place. Rows without anything sealed count for its size, so that each is a bounded piece of work. */
+/**
+ * A page of what stands in a place. Rows without anything sealed count for its size, so that each is a bounded piece of work;
+ * it is cut where what stands there becomes too many bytes, as answers do that repeat a payload.
+ */
 export async function listSealed(
   db: Database,
   place: SealedPlace,
@@ -39,22 +42,31 @@ export async function listSealed(
 ): Promise<{ rows: { key: RowKey; sealed: Buffer }[]; next: RowKey | null }> {
   const { table, column, key }: Place = PLACES[place];
   const names = key.map(([name]) => name);
-  const found = await db.run<Record<string, unknown> & { sealed: Buffer | null }>(
+  const order = names.join(", ");
+  const found = await db.run<Record<string, unknown> & { sealed: Buffer | null; met: number }>(
     `list_${place}`,
-    `SELECT ${names.join(", ")}, ${column} AS sealed FROM ${table}
-      WHERE (${names.join(", ")}) > (${key.map(([, type], index) => `$${index + 1}::${type}`).join(", ")})
-      ORDER BY ${names.join(", ")} LIMIT ${PAGE_ROWS}`,
+    `SELECT ${order}, sealed, met
+       FROM (SELECT ${order}, sealed, count(*) OVER ()::int AS met,
+                    coalesce(sum(octet_length(sealed)) OVER before, 0) AS bytes_before
+               FROM (SELECT ${order}, ${column} AS sealed FROM ${table}
+                      WHERE (${order}) > (${key.map(([, type], index) => `$${index + 1}::${type}`).join(", ")})
+                      ORDER BY ${order} LIMIT ${PAGE_ROWS}) page
+             WINDOW before AS (ORDER BY ${order} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) counted
+      WHERE bytes_before < ${PAGE_BYTES}
+      ORDER BY ${order}`,
     [...(after ?? key.map(([, , lowest]) => lowest))],
   );
   const keyOf = (row: Record<string, unknown>) => names.map((name) => row[name]);
-  const last = found.length === PAGE_ROWS ? found.at(-1) : undefined;
+  const last = found.at(-1);
+  const isLast = last === undefined || (found.length === last.met && last.met < PAGE_ROWS);
   return {
     rows: found.flatMap((row) => (row.sealed === null ? [] : { key: keyOf(row), sealed: row.sealed })),
-    next: last === undefined ? null : keyOf(last),
+    next: isLast ? null : keyOf(last),
   };
 }
 
 const PAGE_ROWS = 500;
+const PAGE_BYTES = 4_194_304;
 
 export interface SealedChange {
   key: RowKey;

@@ -94,19 +94,23 @@ export const secretsKeyReseal: Command = {
 
 /** When nobody has a key any more: the cell takes SECRETS_KEY instead, and new secrets stand where none can be read. */
 export const secretsKeyLost: Command = {
-  usage: "FINGERPRINT   nobody has that key: every secret under it is replaced by a new one",
+  usage: "FINGERPRINT[,...]   nobody has these keys: every secret under them is replaced by a new one",
   operand: "FINGERPRINT",
   options: [],
-  async run({ operand: lost }, { db, findSeal }) {
+  async run({ operand }, { db, findSeal }) {
     const { known } = await lookAtKeys(db);
     const seal = requireSeal({ findSeal });
     const [sealing] = seal.fingerprints;
-    if (!known.some(({ fingerprint }) => fingerprint === lost))
-      throw new Refusal(`this cell knows no key ${lost}`);
-    if (seal.fingerprints.includes(lost)) throw new Refusal(`${lost} is given here, so it is not lost`);
-    const missing = findMissing(known, seal).filter((fingerprint) => fingerprint !== lost);
+    // Whoever loses the key while it is being changed loses two, of which neither can be given up while the other is missed.
+    const lost = operand.split(",");
+    for (const name of lost) {
+      if (!known.some(({ fingerprint }) => fingerprint === name))
+        throw new Refusal(`this cell knows no key ${name}`);
+      if (seal.fingerprints.includes(name)) throw new Refusal(`${name} is given here, so it is not lost`);
+    }
+    const missing = findMissing(known, seal).filter((fingerprint) => !lost.includes(fingerprint));
     if (missing.length > 0) throw new Refusal(`give ${missing.join(", ")} too, or it would count as lost`);
-    await loseKey(db, lost, sealing, await makeCause(db));
+    for (const name of lost) await loseKey(db, name, sealing, await makeCause(db));
     const { replaced } = await walkSealed(db, seal, replacingUnreadable(seal));
     return {
       json: { lost, sealing, replaced },
