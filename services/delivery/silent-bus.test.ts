@@ -1,7 +1,9 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import type { DueItem } from "../../shared/bus/messages.ts";
-import { REGIONS } from "../../shared/domain/scope.ts";
+import { REGIONS, type Region } from "../../shared/domain/scope.ts";
+import { setRegionsHeld } from "../../shared/store/holds.ts";
 import { createShards } from "../../shared/store/shards.ts";
+import { testCause } from "../../test/support/cause.ts";
 import { type Cell, startCell } from "../../test/support/cell.ts";
 import { createSilentBusSweep } from "./silent-bus.ts";
 
@@ -45,6 +47,28 @@ describe("the sweep of a delivery node", () => {
     taken.length = 0;
     await sweep.tick();
     expect(taken).toEqual([]);
+  });
+
+  test("leaves out what is held, which Postgres would refuse again at every look", async () => {
+    const project = await cell.addProject();
+    for (const region of ["eu-central", "ap-southeast"] as const)
+      await cell.addJobs(project, [{ targetUrl: "http://127.0.0.1:9/", region }], { tell: false });
+    const taken: Region[] = [];
+    const sweep = createSilentBusSweep({
+      db: cell.db,
+      regions: ["eu-central", "ap-southeast"],
+      room: () => 4,
+      take: async (region) => void taken.push(region),
+    });
+    await setRegionsHeld(cell.db, ["eu-central"], true, testCause());
+    for (let tick = 0; taken.length === 0 && tick < TICKS_MAX; tick++) {
+      await Bun.sleep(TICK_EVERY_MS);
+      await sweep.tick();
+    }
+    expect(taken).toEqual(["ap-southeast"]);
+    await setRegionsHeld(cell.db, ["eu-central"], false, testCause());
+    await sweep.tick();
+    expect(taken).toContain("eu-central");
   });
 
   test("takes nothing while the node has no room", async () => {

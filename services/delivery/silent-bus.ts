@@ -1,6 +1,7 @@
 import type { DueItem } from "../../shared/bus/messages.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import type { Database } from "../../shared/store/database.ts";
+import { listHeldRegions } from "../../shared/store/holds.ts";
 import { listShardsInUse, type SweptRow, sweepShards } from "../../shared/store/sweep.ts";
 
 /** Workers beat twice a second; four beats missed mean that none can reach this node. */
@@ -31,7 +32,10 @@ export function createSilentBusSweep({
     async tick() {
       const silent = regions.filter((region) => (heardAt.get(region) ?? 0) < performance.now() - SILENT_MS);
       if (silent.length === 0 || room() <= 0) return;
-      const shards = (await listShardsInUse(db, silent)).map((shard) => ({
+      const held = new Set((await listHeldRegions(db)).map(({ region }) => region));
+      const sendable = silent.filter((region) => !held.has(region));
+      if (sendable.length === 0) return;
+      const shards = (await listShardsInUse(db, sendable)).map((shard) => ({
         ...shard,
         sinceAt: Number.NEGATIVE_INFINITY,
       }));

@@ -1,4 +1,4 @@
-import type { Answer, DueItem } from "../../shared/bus/messages.ts";
+import { type Answer, type DueItem, SHARE_PAUSE_MS } from "../../shared/bus/messages.ts";
 import { environmentOfClass, kindOf } from "../../shared/domain/flow-class.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import { hostOfTarget } from "../../shared/domain/target.ts";
@@ -10,8 +10,6 @@ import type { InFlight, RequestsPerHost } from "./concurrency.ts";
 import type { Outgoing, OwedItem } from "./outgoing.ts";
 import type { Patience } from "./patience.ts";
 
-/** A project that has its share of a full node is left alone for so long. */
-const SHARE_PAUSE_MS = 250;
 /** An attempt whose host is full is asked for again between so long and twice that. */
 const HOST_PAUSE_MS = 500;
 

@@ -83,6 +83,11 @@ export class Lane {
     return isDue ? this.readyCount < this.room : this.timedCount < LANE_TIMED_MAX;
   }
 
+  /** Whether so much is ready that what comes due is left to Postgres: a lane may stand still for as long as it is held. */
+  get isFull(): boolean {
+    return this.readyCount >= this.room + LANE_TIMED_MAX;
+  }
+
   isSendable(now: number): boolean {
     return this.readyCount > 0 && this.credits > 0 && this.blockedUntilAt <= now;
   }

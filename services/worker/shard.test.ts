@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import { SHARE_PAUSE_MS } from "../../shared/bus/messages.ts";
 import { SWEEP_LAG_MS } from "../../shared/store/sweep.ts";
 import { ANSWER_TIMEOUT_MS } from "./shard.ts";
 import { NODE, owedOf, startShard, sweptOf } from "./test-support.ts";
@@ -87,6 +88,22 @@ describe("what is granted late", () => {
     const started = startShard(NOW);
     started.shard.learn(owedOf({ dueAt: NOW }), NOW);
     for (const entry of started.send(NOW)) started.answer(entry, { kind: "node_full" }, NOW + 5_000);
+    expect(grant(started, NOW + 5_000)).toEqual([false]);
+  });
+
+  test("was not held back by a delivery node whose clock was behind", () => {
+    const started = startShard(NOW);
+    started.shard.learn(owedOf({ dueAt: NOW }), NOW);
+    for (const entry of started.send(NOW)) started.answer(entry, { kind: "early", waitMs: 3 }, NOW);
+    expect(grant(started, NOW + 5_000)).toEqual([false]);
+  });
+
+  test("was not held back by full delivery nodes, of which its project had its share", () => {
+    const started = startShard(NOW);
+    started.shard.learn(owedOf({ dueAt: NOW }), NOW);
+    const crowded = { kind: "blocked", untilAt: NOW + SHARE_PAUSE_MS } as const;
+    for (const entry of started.send(NOW)) started.answer(entry, crowded, NOW);
+    started.shard.tidy(NOW + 5_000);
     expect(grant(started, NOW + 5_000)).toEqual([false]);
   });
 
@@ -251,6 +268,39 @@ describe("a lane that holds as much as it may", () => {
     expect(known.hasMore).toBe(true);
     for (const entry of send(NOW)) answer(entry, { kind: "granted" }, NOW);
     expect(low).toContain(known);
+  });
+});
+
+describe("a region that is held for long", () => {
+  test("costs no more memory as what was delayed comes due, and all of it is sent once it is resumed", () => {
+    const { shard, send, answer, sweep } = startShard(NOW);
+    const owed = new Map<string, ReturnType<typeof owedOf>>();
+    const rows = () => [...owed.values()];
+    let now = NOW;
+    let mostCount = 0;
+    for (; now < NOW + 30_000; now += 1_000) {
+      for (let n = 0; n < 500; n++) {
+        const delayed = owedOf({ dueAt: now + 500 + n });
+        owed.set(delayed.id, delayed);
+        shard.learn(delayed, now);
+      }
+      sweep(rows(), now, 10);
+      shard.hold(now + 2_000);
+      expect(send(now)).toEqual([]);
+      mostCount = Math.max(mostCount, shard.entryCount);
+    }
+    expect(owed.size).toBe(15_000);
+    expect(mostCount).toBeLessThan(5_000);
+    for (; owed.size > 0 && now < NOW + 600_000; now += 1_000) {
+      sweep(rows(), now, 10);
+      for (const entry of send(now)) {
+        owed.delete(entry.id);
+        answer(entry, { kind: "granted" }, now);
+      }
+    }
+    expect(owed.size).toBe(0);
+    for (const end = now + 10_000; now < end; now += 1_000) sweep([], now);
+    expect(shard.rememberedLanes()).toEqual([]);
   });
 });
 

@@ -1,4 +1,9 @@
-import type { AnsweredItem, FreedPermits, OwedAttempt } from "../../shared/bus/messages.ts";
+import {
+  type AnsweredItem,
+  type FreedPermits,
+  type OwedAttempt,
+  SHARE_PAUSE_MS,
+} from "../../shared/bus/messages.ts";
 import { FLOW_CLASSES, type FlowClass } from "../../shared/domain/flow-class.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { HORIZON_MS } from "../../shared/domain/shard.ts";
@@ -107,9 +112,16 @@ export class Shard {
       if (entry === undefined) return;
       const lane = this.lane(entry.projectNo, entry.flowClass);
       this.clearTimer(lane, entry);
-      lane.setReady(entry);
+      if (lane.isFull) this.leaveToPostgres(lane, entry);
+      else lane.setReady(entry);
       this.announce(lane, now);
     });
+  }
+
+  private leaveToPostgres(lane: Lane, entry: Entry): void {
+    lane.forget(entry);
+    lane.overflow();
+    lane.sinceAt = Math.min(lane.sinceAt, entry.dueAt);
   }
 
   /** When `advance` has something to do at the earliest. */
@@ -153,7 +165,9 @@ export class Shard {
         break;
       case "blocked":
         lane.blockedUntilAt = Math.max(lane.blockedUntilAt, Math.min(answer.untilAt, now + BLOCKED_MS_MAX));
-        lane.heldBackUntilAt = Math.max(lane.heldBackUntilAt, lane.blockedUntilAt);
+        // That delivery nodes are full is no limit of the project's. Two clocks differ by less than half of it.
+        if (answer.untilAt > now + 2 * SHARE_PAUSE_MS)
+          lane.heldBackUntilAt = Math.max(lane.heldBackUntilAt, lane.blockedUntilAt);
         lane.giveBack(entry);
         break;
       case "node_full":
@@ -311,7 +325,7 @@ export class Shard {
     entry.handle = this.wheel.insert(at, entry.place);
     this.timed[entry.place] = entry;
     lane.timedCount++;
-    entry.isPutOff = at > entry.dueAt;
+    entry.isPutOff = at > entry.dueAt + CLOCKS_DIFFER_MS;
     if (entry.isPutOff) lane.putOffCount++;
   }
 
@@ -336,6 +350,9 @@ export class Shard {
     if (lane.wantsRefill(now)) this.calls.onLow(lane, this);
   }
 }
+
+/** What was sent by a clock that is ahead of the database's by less than this was not put off. */
+const CLOCKS_DIFFER_MS = 100;
 
 /** A blocked lane is looked at again this often, since an upgrade or a release may come before the quota's rollover. */
 const BLOCKED_MS_MAX = 5_000;

@@ -42,7 +42,8 @@ export interface DueItem extends OwedAttempt {
 
 /**
  * What became of one due item. `early` gives the milliseconds that are still to pass; `no_permit` how many permits had
- * ever come back to the project when it was refused, so that a hint that overtook the refusal is recognised.
+ * ever come back to the project when it was refused, so that a hint that overtook the refusal is recognised. `blocked` for
+ * no longer than SHARE_PAUSE_MS says that the node is full and the project has its share of it; a quota or a hold blocks for longer.
  */
 export type Answer =
   | { kind: "granted" }
@@ -51,6 +52,9 @@ export type Answer =
   | { kind: "no_permit"; returned: number }
   | { kind: "blocked"; untilAt: number }
   | { kind: "node_full" };
+
+/** A project that has its share of a full node is left alone for so long. */
+export const SHARE_PAUSE_MS = 250;
 
 /** Delivery node to the worker that sent the items, on `answers.<nodeId>`. */
 export interface Answers {

@@ -43,6 +43,7 @@ export interface Metrics {
   shardsUnowned: Followed<"region">;
   holds: Followed<"kind">;
   runTablesReadySeconds: Followed<never>;
+  firingsOverdueSeconds: Followed<never>;
   secretsKeyAgeSeconds: Followed<never>;
   nodes: Followed<"kind" | "state">;
   postgresConnections: Followed<"state">;
@@ -238,6 +239,10 @@ export function createMetrics(): Metrics {
     runTablesReadySeconds: families.levels(
       "run_tables_ready_seconds",
       "For how long yet the tables suffice that are ready for the runs of every plan.",
+    ),
+    firingsOverdueSeconds: families.levels(
+      "firings_overdue_seconds",
+      "For how long the oldest firing of a schedule has been due that is not made; 0 if there is none.",
     ),
     secretsKeyAgeSeconds: families.levels(
       "secrets_key_age_seconds",

@@ -91,6 +91,26 @@ test("jobs count once they are due, and what is held back is told", async () => 
   expect((await lookAtCell(store.db)).holds).toEqual({ region: 1, project: 1, host: 1 });
 });
 
+test("firings are overdue from when the first of them was due, whatever is paused or to come", async () => {
+  const overdue = async () => (await lookAtCell(store.db)).firingsOverdueSeconds;
+  expect(await overdue()).toBe(0);
+  const project = await store.addProject();
+  const add = (shard: number, nextRunAt: string) =>
+    store.query(
+      `INSERT INTO schedules (next_run_at, project_no, base_seconds, cap_seconds, environment, shard, max_attempts, id, name, cron, timezone, target_url, payload)
+       VALUES (${nextRunAt}, $1, 1, 1, 1, $2, 1, gen_random_uuid(), gen_random_uuid()::text, '* * * * *', 'UTC', 'u', '{}')`,
+      [project, shard],
+    );
+  await add(0, "now() + interval '1 h'");
+  await add(1, "NULL");
+  expect(await overdue()).toBe(0);
+  await add(1, "now() - interval '90 s'");
+  await add(0, "now() - interval '30 s'");
+  const seconds = await overdue();
+  expect(seconds).toBeGreaterThanOrEqual(90);
+  expect(seconds).toBeLessThan(150);
+});
+
 test("the tables of runs last for days, and for no time at all once one plan's are gone", async () => {
   expect((await lookAtCell(store.db)).runTablesReadySeconds).toBeGreaterThan(86_400);
   const [row] = await store.query<{ drops: string }>(

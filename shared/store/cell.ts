@@ -1,6 +1,7 @@
 import { FLOW_CLASSES, type FlowClass } from "../domain/flow-class.ts";
+import { HOME_REGION } from "../domain/plan.ts";
 import type { Region } from "../domain/scope.ts";
-import { regionOf } from "./codes.ts";
+import { regionCode, regionOf } from "./codes.ts";
 import type { Database } from "./database.ts";
 import type { NodeKind } from "./nodes.ts";
 import { findRunTablesReadySeconds } from "./retention.ts";
@@ -17,6 +18,8 @@ export interface CellState {
   shardsUnowned: { region: Region; count: number }[];
   holds: Record<"region" | "project" | "host", number>;
   runTablesReadySeconds: number;
+  /** For how long the oldest firing that is due has not been made; 0 if there is none. */
+  firingsOverdueSeconds: number;
   /** For how long the key that seals has done so; null while none is known. */
   secretsKeyAgeSeconds: number | null;
 }
@@ -45,6 +48,7 @@ export async function lookAtCell(db: Database): Promise<CellState> {
     holds: row.holds,
     secretsKeyAgeSeconds: row.key_age,
     runTablesReadySeconds: await findRunTablesReadySeconds(db),
+    firingsOverdueSeconds: row.firings_overdue,
   };
 }
 
@@ -56,6 +60,7 @@ interface Row {
   unowned: { region: number; count: number }[];
   holds: CellState["holds"];
   key_age: number | null;
+  firings_overdue: number;
 }
 
 const LOOK = `
@@ -83,6 +88,11 @@ SELECT (SELECT ARRAY[coalesce(sum(development_jobs), 0), coalesce(sum(production
        json_build_object('region', (SELECT count(*) FROM held_regions),
                          'project', (SELECT count(*) FROM flows WHERE held),
                          'host', (SELECT count(*) FROM host_limits WHERE requests = 0)) AS holds,
+       (SELECT coalesce(greatest(extract(epoch FROM now() - min(first.next_run_at)), 0), 0)::float8
+          FROM shards s
+         CROSS JOIN LATERAL (SELECT next_run_at FROM schedules
+                              WHERE shard = s.shard AND next_run_at IS NOT NULL ORDER BY next_run_at LIMIT 1) first
+         WHERE s.region = ${regionCode(HOME_REGION)}) AS firings_overdue,
        (SELECT extract(epoch FROM now() - first_used_at)::float8 FROM secrets_keys WHERE seals) AS key_age,
        (SELECT json_build_object(
                  'worker_alive', count(*) FILTER (WHERE kind = 'worker' AND NOT silent),

@@ -70,8 +70,7 @@ export type Beaten = { kind: "alive"; beats: number } | { kind: "dead" } | { kin
  */
 export async function beatNode(db: Database, id: number, answered: number): Promise<Beaten> {
   const [row] = await db.run<{ is_whole: boolean; beats: number | null }>("beat_node", BEAT, [id, answered]);
-  // A node is never deleted, so one that is not there was added after the backup.
-  if (row === undefined || !row.is_whole) return { kind: "restored" };
+  if (!row?.is_whole) return { kind: "restored" };
   return row.beats === null ? { kind: "dead" } : { kind: "alive", beats: row.beats };
 }
 
@@ -81,7 +80,10 @@ WITH beaten AS (
 ), noted AS (${noteHere("SELECT FROM beaten")}
 )
 -- Judged by the row as it was when this statement began: whoever declares the node dead at this moment restores nothing.
-SELECT n.beats >= $2 AS is_whole, (SELECT beats FROM beaten) AS beats FROM nodes n WHERE n.id = $1`;
+-- A node that is not there was purged if it is older than all that are; else it was added after the backup.
+SELECT CASE WHEN n.id IS NULL THEN $1 < (SELECT min(id) FROM nodes) ELSE n.beats >= $2 END AS is_whole,
+       (SELECT beats FROM beaten) AS beats
+  FROM (SELECT) one LEFT JOIN nodes n ON n.id = $1`;
 
 /**
  * Declares a node dead. It waits for claims that are under way and none follows; what the node had on the wire is
@@ -106,6 +108,25 @@ WITH declared AS (
     FROM declared WHERE $2::uuid IS NOT NULL
 )
 SELECT id FROM declared`;
+
+/** How long nodes that are dead are kept after their last beat. */
+const DEAD_KEPT_DAYS = 31;
+
+/**
+ * Removes dead nodes of long ago, the oldest first and none that is younger than one which stays: so a process that thaws
+ * after it was purged is told that it is dead, and not that its database was restored. Answers how many. Whatever still
+ * names such a node takes it for dead.
+ */
+export async function purgeNodes(db: Database, limit: number): Promise<number> {
+  return (await db.run("purge_nodes", PURGE, [limit])).length;
+}
+
+const PURGE = `
+DELETE FROM nodes WHERE id = ANY (ARRAY (
+  SELECT id FROM nodes
+   WHERE id < (SELECT min(id) FROM nodes WHERE NOT dead OR seen_at > now() - interval '${DEAD_KEPT_DAYS} days')
+   ORDER BY id LIMIT $1))
+RETURNING id`;
 
 /** An attempt on the wire whose node will not settle it. */
 export interface LostAttempt {

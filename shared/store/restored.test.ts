@@ -2,8 +2,8 @@ import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from
 import { testCause } from "../../test/support/cause.ts";
 import { REGIONS } from "../domain/scope.ts";
 import { listHeldRegions, setRegionsHeld } from "./holds.ts";
-import { beatNode } from "./nodes.ts";
-import { holdIfRestored, isNoted } from "./restored.ts";
+import { beatNode, purgeNodes } from "./nodes.ts";
+import { holdIfRestored, isNoted, noteHere } from "./restored.ts";
 import { startStore, type TestStore } from "./test-support.ts";
 
 setDefaultTimeout(60_000);
@@ -81,6 +81,27 @@ describe("a node that was at work", () => {
 
   test("and is not there at all was added after the backup", async () => {
     expect(await beatNode(store.db, 4_711, 0)).toEqual({ kind: "restored" });
+    await store.addNode();
+    expect(await beatNode(store.db, 4_711, 0)).toEqual({ kind: "restored" });
+  });
+
+  test("and thaws after it was purged is dead, which restores nothing", async () => {
+    const frozen = await store.addNode();
+    await beatNode(store.db, frozen, 0);
+    await store.query("UPDATE nodes SET dead = true, seen_at = now() - interval '32 days'");
+    await store.addNode();
+    expect(await purgeNodes(store.db, 10)).toBe(1);
+    expect(await beatNode(store.db, frozen, 1)).toEqual({ kind: "dead" });
+  });
+
+  test("and beats waits for nobody else's beat, however long its commit takes", async () => {
+    const [mine, other] = [await store.addNode(), await store.addNode()];
+    await beatNode(store.db, mine, 0);
+    const slow = await store.session();
+    await slow.query("BEGIN");
+    await slow.query("UPDATE nodes SET seen_at = now(), beats = beats + 1 WHERE id = $1", [other]);
+    await slow.query(noteHere("SELECT"));
+    expect(await beatNode(store.db, mine, 1)).toEqual({ kind: "alive", beats: 2 });
   });
 
   test("and is declared dead amid its beat is dead, which restores nothing", async () => {

@@ -30,13 +30,18 @@ const HERE = `
 const IS_OTHER = `(c.system_identifier, c.timeline, coalesce(c.database_oid, h.database_oid))
                <> (h.system_identifier, h.timeline, h.database_oid)`;
 
-/** Notes this Postgres as the one in which the cell is at work, where the query `when` finds a row. */
+/**
+ * Notes this Postgres as the one in which the cell is at work, where the query `when` finds a row. Where it is noted
+ * already nothing is inserted: a conflict would lock the row, and every beat of every node wait for the one before it.
+ */
 export const noteHere = (when: string): string => `
-  INSERT INTO cell AS c (${COLUMNS}) SELECT h.* FROM (${HERE}) h WHERE EXISTS (${when})
+  INSERT INTO cell AS c (${COLUMNS})
+  SELECT h.* FROM (${HERE}) h
+   WHERE EXISTS (${when})
+     AND NOT EXISTS (SELECT FROM cell n WHERE (n.system_identifier, n.timeline, n.database_oid)
+                                            = (h.system_identifier, h.timeline, h.database_oid))
       ON CONFLICT (one) DO UPDATE
-     SET system_identifier = excluded.system_identifier, timeline = excluded.timeline, database_oid = excluded.database_oid
-   WHERE (c.system_identifier, c.timeline, c.database_oid)
-         IS DISTINCT FROM (excluded.system_identifier, excluded.timeline, excluded.database_oid)`;
+     SET system_identifier = excluded.system_identifier, timeline = excluded.timeline, database_oid = excluded.database_oid`;
 
 /** Whether the cell was last at work in this Postgres. If it never was anywhere, this one is noted. */
 export async function isNoted(db: Database): Promise<boolean> {

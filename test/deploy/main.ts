@@ -44,7 +44,11 @@ const checks: Record<string, () => string[]> = {
     complaintsOf(findPromtool(), ["check", "config", join(DEPLOY, "compose", "prometheus.yml")]),
   "promtool takes the rules, and they fire as their tests say": () => [
     ...complaintsOf(findPromtool(), ["check", "rules", "--lint=all", "--lint-fatal", RULES_FILE]),
-    ...complaintsOf(findPromtool(), ["test", "rules", join(import.meta.dir, "rules.promtool.yaml")]),
+    ...complaintsOf(findPromtool(), [
+      "test",
+      "rules",
+      ...["rules", "outages"].map((name) => join(import.meta.dir, `${name}.promtool.yaml`)),
+    ]),
   ],
   "rules and dashboard ask for what the services expose": () => [...judgeRules(), ...judgeDashboard()],
   "each alert leads to its section of the runbook": () => judgeRunbook(),

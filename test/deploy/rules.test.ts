@@ -35,6 +35,11 @@ describe("the rules", () => {
     expect([status, said]).toEqual([0, expect.stringContaining("SUCCESS")]);
   });
 
+  test("let a failover be, page for an outage of minutes, and for a node of which nothing succeeds, not for a target", () => {
+    const { status, said } = promtool("test", "rules", join(import.meta.dir, "outages.promtool.yaml"));
+    expect([status, said]).toEqual([0, expect.stringContaining("SUCCESS")]);
+  });
+
   test("are the same for Prometheus and for its operator; a further region has those that its processes tell of", () => {
     const file = readFileSync(join(dirname(RULES_FILE), "prometheus-rule.yaml"), "utf8");
     const [, below = ""] = file.split("\nspec:\n");

@@ -31,6 +31,9 @@ export function createCellView(db: Database, metrics: Metrics): { tick(isOnDuty:
   metrics.runTablesReadySeconds.follow(() =>
     show(({ runTablesReadySeconds }) => single(runTablesReadySeconds)),
   );
+  metrics.firingsOverdueSeconds.follow(() =>
+    show(({ firingsOverdueSeconds }) => single(firingsOverdueSeconds)),
+  );
   metrics.secretsKeyAgeSeconds.follow(() =>
     show(({ secretsKeyAgeSeconds: age }) => (age === null ? [] : [age])).flatMap(single),
   );

@@ -38,6 +38,20 @@ test("firings go once no plan shows them any more, and not before", async () => 
   expect(await store.query("SELECT count(*)::int AS count FROM firings")).toEqual([{ count: 100 }]);
 });
 
+test("dead nodes go a month after their last beat, but for those that are younger than one which stays", async () => {
+  await store.query(
+    `INSERT INTO nodes (kind, name, regions, process, dead, seen_at)
+       SELECT 'worker', 'worker-' || n, '{}', '', n <> 4501, now() - CASE n WHEN 4503 THEN interval '30 days' ELSE interval '32 days' END
+         FROM generate_series(1, 4503) AS n`,
+  );
+  const names = async () => (await store.query("SELECT name FROM nodes ORDER BY id")).map(({ name }) => name);
+  expect(await purgeExpired(store.db)).toBe(4_500);
+  expect(await names()).toEqual(["worker-4501", "worker-4502", "worker-4503"]);
+  await store.query("UPDATE nodes SET dead = true");
+  expect(await purgeExpired(store.db)).toBe(2);
+  expect(await names()).toEqual(["worker-4503"]);
+});
+
 describe("what was sent to endpoints", () => {
   const rows = (table: string) => store.query(`SELECT count(*)::int AS count FROM ${table}`);
 

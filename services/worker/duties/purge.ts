@@ -6,14 +6,22 @@ import {
 } from "../../../shared/store/delivery-purge.ts";
 import { purgeFirings } from "../../../shared/store/firings.ts";
 import { purgeKeys } from "../../../shared/store/idempotency.ts";
+import { purgeNodes } from "../../../shared/store/nodes.ts";
 
 /** Small enough that nobody waits for one statement, and so many that what an hour brings is gone within it. */
 const ROWS_PER_STATEMENT = 2_000;
 const STATEMENTS_PER_TICK_MAX = 500;
 
-const PURGES = [purgeKeys, purgeFirings, purgeEndedDeliveries, purgeDeliveryAttempts, purgeEvents];
+const PURGES = [
+  purgeKeys,
+  purgeFirings,
+  purgeEndedDeliveries,
+  purgeDeliveryAttempts,
+  purgeEvents,
+  purgeNodes,
+];
 
-/** Removes Idempotency-Keys whose life is over, and firings and deliveries that nobody is shown any more; answers how many. */
+/** Removes Idempotency-Keys whose life is over, firings and deliveries that nobody is shown any more, and dead nodes; answers how many. */
 export async function purgeExpired(db: Database): Promise<number> {
   let purgedCount = 0;
   for (const purge of PURGES) {

@@ -10,6 +10,8 @@ import { type Database, openDatabase } from "../../shared/store/database.ts";
 import { setProjectHeld, setRegionsHeld } from "../../shared/store/holds.ts";
 import { migrate } from "../../shared/store/migrate.ts";
 import { RETENTION_LOCK } from "../../shared/store/retention.ts";
+import { RULES_FILE, readRules } from "../deploy/monitoring.ts";
+import { type Firing, type Prometheus, startPrometheus } from "../deploy/prometheus.ts";
 import { until } from "../flow/support.ts";
 import { testCause } from "../support/cause.ts";
 import { createLoad } from "../support/load.ts";
@@ -18,8 +20,6 @@ import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget } from "../support/target.ts";
 import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
-import { RULES_FILE, readRules } from "./monitoring.ts";
-import { type Firing, type Prometheus, startPrometheus } from "./prometheus.ts";
 
 /**
  * A cell of real processes, watched by a real Prometheus with the rules that are deployed. Every duration in them is made
@@ -47,6 +47,7 @@ const target = startTarget(async ({ path }) => {
   if (path === "/slow") await Bun.sleep(300);
   if (path === "/held") await held.promise;
   if (path === "/together") await together.promise;
+  if (path === "/failing") return new Response("no", { status: 500 });
   return new Response("ok");
 });
 const urlOf = (path: string) => target.url.replace("/hook", path);
@@ -158,6 +159,8 @@ describe("alerts", () => {
     await setRegionsHeld(db, ["us-west"], true, testCause());
     await setProjectHeld(db, idle.project.id, true, testCause());
     await sql`UPDATE flows SET production_webhooks = 3 WHERE project_no = ${idle.project.no}`;
+    const yearly = { name: "yearly", cron: "0 0 1 1 *", target_url: urlOf("/hook") };
+    expect(await post(idle, "production", "schedules", yearly)).toBe(201);
     await keepFromMakingRunTables();
     await dropRunTablesAhead();
     process.kill(farWorker.pid, "SIGSTOP");
@@ -216,6 +219,12 @@ describe("alerts", () => {
   });
 
   test("fire for what was made true before", async () => {
+    await sql.begin(async (tx) => {
+      await tx`SET LOCAL idle_in_transaction_session_timeout = 0`;
+      await tx`LOCK TABLE firings IN ACCESS EXCLUSIVE MODE`;
+      await sql`UPDATE schedules SET next_run_at = now() - interval '2 min'`;
+      await untilFires("JobwheelFiringsStand");
+    });
     await untilFires("JobwheelSecretsKeyOld");
     await untilFires("JobwheelRegionHeld");
     await untilFires("JobwheelHoldForgotten", { kind: "project" });
@@ -232,10 +241,16 @@ describe("alerts", () => {
     for (const [key, { alertname }] of fired) if (alertname.startsWith("JobwheelLate")) fired.delete(key);
   });
 
-  test("fire when delivery goes on late, and when it dies with attempts on the wire", async () => {
+  test("fire when delivery goes on late, when nothing succeeds, and when it dies with attempts on the wire", async () => {
     process.kill(delivery.pid, "SIGCONT");
     await untilFires("JobwheelLate", { region: "us-east" });
     await untilFires("JobwheelLateSlowly", { region: "us-east" });
+    expect(fires("JobwheelEverythingFails")).toBe(false);
+    for (const { project } of [limited, crowd]) await setProjectHeld(db, project.id, true, testCause());
+    await until(async () => {
+      await postBatch(customer, "production", urlOf("/failing"), 100);
+      return fires("JobwheelEverythingFails", { service: "delivery" });
+    }, FIRES_MS_MAX);
     await delivery.end("SIGKILL");
     await delivery.startAgain();
     await untilFires("JobwheelRescuesGoOn");
