@@ -3,7 +3,7 @@ import { chmodSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
-import { JOB_PREFIX, uuidToId } from "../../shared/domain/ids.ts";
+import { JOB_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../../shared/domain/ids.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal.ts";
 import { type Database, openDatabase } from "../../shared/store/database.ts";
@@ -39,7 +39,6 @@ export interface RestorableCell {
   load: Load;
   target: Target;
   endpoint: Target & { secret: string };
-  schedules: string[];
   /** What is held open at the target is answered from now on, and whatever comes later at once. */
   release(): void;
   stopLoad(): Promise<void>;
@@ -93,7 +92,6 @@ export async function startRestorableCell(): Promise<RestorableCell> {
     load,
     target,
     endpoint: Object.assign(endpoint, { secret: "" }),
-    schedules: [],
     release() {
       isReleased.resolve();
     },
@@ -144,7 +142,7 @@ export async function startRestorableCell(): Promise<RestorableCell> {
   for (const second of SCHEDULE_SECONDS) {
     const cron = `${second},${second + 30} * * * * *`;
     const schedule = { name: `at ${second}`, cron, target_url: target.url, payload: { kind: "quick" } };
-    cell.schedules.push((await cell.ask<{ id: string }>("POST", "/v2/schedules", schedule)).id);
+    await cell.ask("POST", "/v2/schedules", schedule);
   }
   let count = 0;
   running = load.begin(() => jobOf(count++, target.url), POST_EVERY_MS);
@@ -215,3 +213,11 @@ SELECT id AS job_id, NULL::int AS attempt, false AS is_open FROM jobs
 SELECT job_id, attempt, false FROM runs
  UNION ALL
 SELECT job_id, attempt, true FROM open_jobs WHERE node_id IS NOT NULL`;
+
+/** The ids of the schedules whose next firing should have been. */
+export async function readOverdueSchedules(db: Database): Promise<string[]> {
+  const rows = await db.run<{ id: string }>("overdue", OVERDUE, []);
+  return rows.map(({ id }) => uuidToId(SCHEDULE_PREFIX, id));
+}
+
+const OVERDUE = "SELECT id::text FROM schedules WHERE next_run_at <= now()";
