@@ -68,7 +68,8 @@ console.log(`\nNot checked here, for want of a cluster and of an engine for cont
   the chart of NATS is not rendered: its values are checked in its configuration only;
   no package has the schema of: ${[...withoutSchema].join(", ")};
   no Grafana shows the dashboard, and no Alertmanager sends anything on.
-That every alert fires, and that the processes run with the manifests' arguments and environment is tested: npm test -- test/deploy`);
+That the processes run with the manifests' arguments and environment is tested by npm test -- test/deploy, that every
+alert fires, that a backup goes on and that operators' commands do as they say by npm test -- test/operations`);
 process.exit(failedCount === 0 ? 0 : 1);
 
 function eachCell(judge: (cell: string) => string[]): string[] {
