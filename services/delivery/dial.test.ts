@@ -1,8 +1,9 @@
 import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import type { Socket } from "node:net";
 import { startNameServer } from "../../test/runtime-contract/name-server.ts";
 import { answerOf, type RawServer, startRawServer } from "../../test/runtime-contract/raw-server.ts";
 import { until } from "../../test/runtime-contract/until.ts";
-import type { Resolve } from "./dial.ts";
+import { createDialler, type Resolve } from "./dial.ts";
 import { openOutbound } from "./outbound.ts";
 
 setDefaultTimeout(60_000);
@@ -28,6 +29,14 @@ function poster(allowInsecure: boolean, resolve?: Resolve): (url: string) => Pro
     if (exchange.kind === "answered") return `${exchange.status} ${exchange.bodyEnd}`;
     return exchange.kind === "faulted" ? exchange.message : exchange.kind;
   };
+}
+
+function dialled(port: number): Promise<Socket> {
+  const connect = createDialler({ allowInsecure: true, own: [] });
+  const { promise, resolve, reject } = Promise.withResolvers<Socket>();
+  const origin = { hostname: "127.0.0.1", protocol: "http:", port: String(port) };
+  connect(origin, (error, socket) => (error === null ? resolve(socket) : reject(error)));
+  return promise;
 }
 
 const four = (...addresses: string[]) => addresses.map((address) => ({ address, family: 4 as const }));
@@ -78,8 +87,10 @@ describe("a connection to a customer's host", () => {
     expect(await poster(true, async () => [])("http://a.example/")).toBe(
       "The name a.example has no address.",
     );
-    expect(await poster(true)("http://nowhere.invalid/")).toBe(
-      "The name nowhere.invalid could not be resolved (ENOTFOUND).",
+    const names = await startNameServer("127.0.0.1");
+    closing.push(() => names.stop());
+    expect(await poster(true)("http://absent.example/")).toBe(
+      "The name absent.example could not be resolved (ENOTFOUND).",
     );
   });
 
@@ -114,6 +125,17 @@ describe("what a host sends for one answer", () => {
     const server = await serve((socket) => socket.write(head + flood(text)));
     expect(await poster(true)(server.url)).toMatch(outcome);
     await until(() => server.openCount === 0);
+  });
+
+  test("is parsed in small pieces, and no further once it was refused: a flood holds the node up no longer than that", async () => {
+    const server = await serve((socket) => socket.write(flood("x-more: 1\r\n")));
+    const socket = await dialled(server.port);
+    socket.on("readable", () => undefined).write("POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n");
+    await until(() => socket.readableLength > 10_000);
+    expect(socket.read().length).toBeLessThanOrEqual(4_096);
+    expect(socket.readableLength).toBeGreaterThan(0);
+    socket.destroy();
+    expect(socket.read()).toBeNull();
   });
 
   test("is counted anew for each request on a connection", async () => {

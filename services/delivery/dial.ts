@@ -19,6 +19,11 @@ const CONNECT_TIMEOUT_MS = 10_000;
  * bounds what is neither head nor body: interim answers, blanks, chunk extensions, a status line without end.
  */
 const ANSWER_BYTES_MAX = 1_048_576;
+/**
+ * What the parser is given at a time. It goes on to the end of a piece whatever it finds: of every header beyond its limit
+ * it makes an error with a stack, which held a node up for a fifth of a second where a piece was all that had arrived.
+ */
+const PIECE_BYTES_MAX = 4_096;
 /** A connector is kept for each port, because the judgement depends on it and the lookup is not told. */
 const CONNECTORS_MAX = 256;
 
@@ -93,12 +98,16 @@ async function resolveName(hostname: string): Promise<ResolvedAddress[]> {
   }
 }
 
-/** Ends a connection on which more comes after a request than any answer that is read could take. */
+/**
+ * Ends a connection on which more comes after a request than any answer that is read could take, and lets it be read in
+ * small pieces, of which there are no more once it is closed.
+ */
 function boundAnswers(socket: Socket): void {
   let bytes = 0;
   const read = socket.read.bind(socket);
   socket.read = (size?: number) => {
-    const chunk = read(size);
+    if (socket.destroyed) return null;
+    const chunk = read(size ?? (Math.min(socket.readableLength, PIECE_BYTES_MAX) || undefined));
     bytes += chunk?.length ?? 0;
     if (bytes > ANSWER_BYTES_MAX && !socket.destroyed) {
       socket.destroy(new Error(`The target sent more than ${ANSWER_BYTES_MAX} bytes for one answer.`));

@@ -30,12 +30,13 @@ async function main(): Promise<void> {
   });
   const before = rounds[0]?.rssBytes ?? Number.NaN;
   printTable(
-    ["attempts", "RSS, MB", "of before", "heap, MB", "descriptors left"],
-    rounds.map(({ attempts, rssBytes, heapBytes, fdsLeft }) => [
+    ["attempts", "RSS, MB", "of before", "heap, MB", "neighbour late, ms", "descriptors left"],
+    rounds.map(({ attempts, rssBytes, heapBytes, neighbourLateMs, fdsLeft }) => [
       String(attempts),
       (rssBytes / MEGABYTE).toFixed(1),
       `${((100 * rssBytes) / before).toFixed(1)} %`,
       (heapBytes / MEGABYTE).toFixed(1),
+      neighbourLateMs.toFixed(1),
       String(fdsLeft),
     ]),
   );

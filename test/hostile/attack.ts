@@ -1,6 +1,8 @@
+import { median } from "../bench/measure.ts";
 import { untilAllEnded } from "../flow/support.ts";
 import { countFds } from "../runtime-contract/until.ts";
 import { startCell } from "../support/cell.ts";
+import { startTarget } from "../support/target.ts";
 
 /**
  * A delivery node under attack, in a process of its own, so that what it holds is not its targets'. The arguments are how
@@ -13,6 +15,8 @@ export interface AttackRound {
   attempts: number;
   rssBytes: number;
   heapBytes: number;
+  /** How late a neighbour's jobs arrive at a target that is as it should be: the median, in milliseconds. */
+  neighbourLateMs: number;
   /** Descriptors beyond those that the service had at first and those of the database's pool. */
   fdsLeft: number;
 }
@@ -27,16 +31,25 @@ const MEMORY_LOOKS = 20;
 /** The pool of the cell, which opens them as they are needed. */
 const DATABASE_CONNECTIONS = 16;
 
+const NEIGHBOUR_JOBS = 100;
+const NEIGHBOUR_EVERY_MS = 50;
+/** Before the first of them is due. */
+const LEAD_MS = 500;
+
 const [warmUpText, attemptsText, roundsText, ...urls] = process.argv.slice(2);
 const [warmUp, attempts, rounds] = [Number(warmUpText), Number(attemptsText), Number(roundsText)];
 const cell = await startCell();
+const good = startTarget();
 const fdsBefore = countFds();
 await cell.startWorker();
 await cell.startDelivery({ attemptTimeoutMs: ATTEMPT_TIMEOUT_MS });
 const project = await cell.addProject();
 await cell.db.run("set_limit", "UPDATE flows SET concurrency = 400 WHERE project_no = $1", [project.no]);
 
+const neighbour = await cell.addProject();
+
 await attack(warmUp);
+let neighbourLateMs = await deliverToNeighbour();
 for (let round = 0, done = 0; round <= rounds; round++) {
   await untilQuiet();
   const { rss, heapUsed } = await measureMemory();
@@ -44,13 +57,17 @@ for (let round = 0, done = 0; round <= rounds; round++) {
     attempts: done,
     rssBytes: rss,
     heapBytes: heapUsed,
+    neighbourLateMs,
     fdsLeft: Math.max(0, countFds() - fdsBefore - DATABASE_CONNECTIONS),
   };
   console.log(JSON.stringify(line));
-  if (round < rounds) await attack(attempts / rounds);
+  if (round < rounds) {
+    [neighbourLateMs] = await Promise.all([deliverToNeighbour(), attack(attempts / rounds)]);
+  }
   done += attempts / rounds;
 }
 await cell.stop();
+await good.stop();
 
 async function attack(count: number): Promise<void> {
   for (let begun = 0; begun < count; begun += BATCH_JOBS) {
@@ -60,6 +77,23 @@ async function attack(count: number): Promise<void> {
     }));
     await untilAllEnded(cell, project, await cell.addJobs(project, jobs));
   }
+}
+
+/** Of jobs that are due one after the other, whatever becomes of those before. */
+async function deliverToNeighbour(): Promise<number> {
+  const firstAt = Date.now() + LEAD_MS;
+  const dueAts = Array.from({ length: NEIGHBOUR_JOBS }, (_, index) => firstAt + index * NEIGHBOUR_EVERY_MS);
+  const wishes = dueAts.map((runAt) => ({ targetUrl: good.url, runAt }));
+  const jobIds = await cell.addJobs(neighbour, wishes);
+  await untilAllEnded(cell, neighbour, jobIds);
+  // Of a job that a busy machine made arrive twice, the first one counts.
+  const arrivedAt = new Map(
+    good.arrivals
+      .splice(0)
+      .reverse()
+      .map(({ jobId, at }) => [jobId, at]),
+  );
+  return median(jobIds.map((id, index) => (arrivedAt.get(id) ?? Number.NaN) - (dueAts[index] ?? 0)));
 }
 
 /** Waits until no more descriptors are open than at first, or for as long as that may take. */

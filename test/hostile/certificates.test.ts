@@ -4,6 +4,8 @@ import { join } from "node:path";
 import type { TlsOptions } from "node:tls";
 import { type Authority, makeAuthority } from "../runtime-contract/certificates.ts";
 import { answerOf, type RawServer, startRawServer } from "../runtime-contract/raw-server.ts";
+import { startCertifiedTargets } from "../support/target-certificates.ts";
+import type { CertifiedRuns } from "./certified-runs.ts";
 
 setDefaultTimeout(60_000);
 
@@ -82,5 +84,29 @@ describe("a target over TLS", () => {
     expect(await postFromElsewhere(`https://${NAME}:${port}/secret-path`)).not.toContain("200");
     expect(Buffer.concat(heard).toString("latin1")).not.toContain("secret-path");
     server.close();
+  });
+});
+
+describe("runs at targets over TLS", () => {
+  test("fail before anything is sent where the certificate is wrong, say why, and give each permit back once", async () => {
+    const { good, bad, environment, stop } = await startCertifiedTargets();
+    const targets = [good, ...Object.values(bad)];
+    const child = Bun.spawn(
+      [process.execPath, join(import.meta.dir, "certified-runs.ts"), ...targets.map(({ url }) => url)],
+      { env: { ...process.env, ...environment }, stdout: "pipe", stderr: "inherit" },
+    );
+    const { runs, permits }: CertifiedRuns = JSON.parse(await new Response(child.stdout).text());
+    expect(await child.exited).toBe(0);
+    const failed = (code: string) =>
+      Array(2).fill({ status: "failed", responseStatus: null, error: expect.stringContaining(code) });
+    expect(runs).toMatchObject([
+      [{ status: "succeeded", responseStatus: 200, error: null }],
+      failed("ERR_TLS_CERT_ALTNAME_INVALID"),
+      failed("CERT_HAS_EXPIRED"),
+      failed("DEPTH_ZERO_SELF_SIGNED_CERT"),
+    ]);
+    expect(targets.map(({ requests }) => requests.length)).toEqual([1, 0, 0, 0]);
+    expect(permits).toEqual({ in_use: 0, returned: 7 });
+    await stop();
   });
 });

@@ -1,4 +1,5 @@
 import { join } from "node:path";
+import { startCertifiedTargets } from "../support/target-certificates.ts";
 import { HOSTILE_KINDS } from "../support/target-hostile.ts";
 import type { AttackRound } from "./attack.ts";
 
@@ -8,11 +9,14 @@ export async function measureAttack(wish: {
   attempts: number;
   rounds: number;
 }): Promise<{ rounds: AttackRound[]; openCount: number }> {
-  const targets = await Promise.all(Object.values(HOSTILE_KINDS).map((kind) => kind.start()));
+  const started = await Promise.all(Object.values(HOSTILE_KINDS).map((kind) => kind.start()));
+  const certified = await startCertifiedTargets();
+  const targets = [...started, ...Object.values(certified.bad)];
   try {
     const numbers = [wish.warmUp, wish.attempts, wish.rounds].map(String);
     const urls = targets.map((target) => target.url);
     const child = Bun.spawn([process.execPath, join(import.meta.dir, "attack.ts"), ...numbers, ...urls], {
+      env: { ...process.env, ...certified.environment },
       stdout: "pipe",
       stderr: "inherit",
     });
@@ -21,6 +25,7 @@ export async function measureAttack(wish: {
     const openCount = targets.reduce((sum, target) => sum + target.openCount, 0);
     return { rounds: lines.map((line) => JSON.parse(line)), openCount };
   } finally {
-    for (const target of targets) await target.stop();
+    for (const target of started) await target.stop();
+    await certified.stop();
   }
 }
