@@ -2,7 +2,7 @@ import { Elysia } from "elysia";
 import type { Body } from "../../shared/contract/json.ts";
 import type { Operation } from "../../shared/contract/operations/operation.ts";
 import { OPERATIONS, type OperationId } from "../../shared/contract/operations.ts";
-import { ApiError, invalidRequest, resourceNotFound } from "../../shared/domain/errors.ts";
+import { ApiError, type ErrorCode, invalidRequest, resourceNotFound } from "../../shared/domain/errors.ts";
 import { type IdSource, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
 import { isPermitted } from "../../shared/domain/key.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
@@ -21,6 +21,7 @@ import { type Answer, refuse, toRefusal } from "./errors.ts";
 import { type Idempotency, readIdempotencyKey } from "./idempotency.ts";
 import { pace } from "./large-answer.ts";
 import { type RateLimiter, type RateStanding, rateHeaders, rateLimitExceeded } from "./rate-limit.ts";
+import { createRequestLog } from "./request-log.ts";
 import { createRequestTraces, type RequestTrace } from "./request-trace.ts";
 import type { ApiRequest, Created, CreationRoute, Route, Routes } from "./route.ts";
 
@@ -92,14 +93,14 @@ export function createApp(options: {
   const noteAnswer = createAnswerNotes(metrics);
   const traceRequest = createRequestTraces(options.traces, clock);
   const makeRequestId = () => ids.next(REQUEST_PREFIX, clock.now());
+  const requestLog = createRequestLog(log);
   const inProgress = createCounter();
   const largeBodyBytes = createCounter();
 
   async function answer(request: Request, ids: PathIds, target: Target): Promise<Response> {
     const receivedAt = performance.now();
     const response = await answerInTime(request, ids, target, receivedAt);
-    const operation = target === "nothing" ? null : (target.served?.id ?? null);
-    noteAnswer(operation, response.status, performance.now() - receivedAt);
+    noteAnswer(operationOf(target), response.status, performance.now() - receivedAt);
     return response;
   }
 
@@ -127,16 +128,23 @@ export function createApp(options: {
     try {
       const work = inProgress.count("all", REQUESTS_IN_PROGRESS_MAX, () => decide(exchange));
       const answer = await Promise.race([work, exchange.deadline.passed]);
-      exchange.trace?.end(answer.status, null);
+      noteEnd(exchange, answer.status, null);
       return respond(answer, exchange);
     } catch (error) {
       const refusal = explain(error, exchange.requestId);
       const answer = refuse(refusal, exchange.requestId, clock.now());
-      exchange.trace?.end(answer.status, refusal.code);
+      noteEnd(exchange, answer.status, refusal.code);
       return respond(answer, exchange);
     } finally {
       exchange.deadline.stop();
     }
+  }
+
+  function noteEnd(exchange: Exchange, status: number, code: ErrorCode | null): void {
+    exchange.trace?.end(status, code);
+    const { requestId, target, receivedAt } = exchange;
+    const durationMs = performance.now() - receivedAt;
+    requestLog.answered({ requestId, operation: operationOf(target), status, code, durationMs });
   }
 
   async function decide(exchange: Exchange): Promise<Answer> {
@@ -226,7 +234,7 @@ export function createApp(options: {
   function explain(error: unknown, requestId: string): ApiError {
     const refusal = toRefusal(error);
     metrics.refusals.of({ code: refusal.code }).inc();
-    if (refusal.code === "internal_error") log.error({ err: error, requestId }, "request.failed");
+    requestLog.refused(error, refusal.code, requestId);
     return refusal;
   }
 
@@ -393,6 +401,10 @@ function allowOf(members: readonly Served[]): string {
     method === "GET" ? ["GET", "HEAD"] : [method],
   );
   return methods.sort().join(", ");
+}
+
+function operationOf(target: Target): OperationId | null {
+  return target === "nothing" ? null : (target.served?.id ?? null);
 }
 
 function methodNotAllowed(allow: string): ApiError {

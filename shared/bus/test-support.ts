@@ -1,7 +1,7 @@
 import type { Log } from "../platform/log.ts";
 import type { Subscription } from "./bus.ts";
 
-const WAIT_MS_MAX = 4_000;
+const WAIT_MS_MAX = 20_000;
 const LOOK_EVERY_MS = 5;
 
 /** Looks again and again, and gives up loudly. */
@@ -37,13 +37,14 @@ export async function listen<M>(
 }
 
 export interface TestLog extends Log {
-  lines: { level: "info" | "warn" | "error"; fields: object; message: string }[];
+  lines: { level: "debug" | "info" | "warn" | "error"; fields: object; message: string }[];
 }
 
 export function createTestLog(): TestLog {
   const lines: TestLog["lines"] = [];
   return {
     lines,
+    debug: (fields, message) => lines.push({ level: "debug", fields, message }),
     info: (fields, message) => lines.push({ level: "info", fields, message }),
     warn: (fields, message) => lines.push({ level: "warn", fields, message }),
     error: (fields, message) => lines.push({ level: "error", fields, message }),

@@ -2,6 +2,7 @@ import pino from "pino";
 
 /** What code outside this folder knows of logging: the fields first, then a sentence that never varies. */
 export interface Log {
+  debug(fields: object, message: string): void;
   info(fields: object, message: string): void;
   warn(fields: object, message: string): void;
   error(fields: object, message: string): void;

@@ -24,6 +24,7 @@ beforeEach(async () => {
 
 let lines: { level: "info" | "warn"; fields: object; message: string }[] = [];
 const log = {
+  debug: () => undefined,
   info: (fields: object, message: string) => lines.push({ level: "info", fields, message }),
   warn: (fields: object, message: string) => lines.push({ level: "warn", fields, message }),
   error: () => undefined,
