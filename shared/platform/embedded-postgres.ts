@@ -41,6 +41,7 @@ const INITDB_TIMEOUT_MS = 120_000;
 /** Recovery after a crash replays what was written since the last checkpoint. */
 const START_TIMEOUT_MS = 300_000;
 const STOP_TIMEOUT_MS = 30_000;
+const RESTART_PAUSE_MS = 1_000;
 const POLL_MS = 20;
 const PORT_TRIES = 5;
 const LOG_LINES_KEPT = 20;
@@ -49,7 +50,8 @@ const LOG_LINES_KEPT = 20;
  * Starts a durable Postgres whose data is under `dataDir`, and creates it there on the first start. One process
  * at a time may have a data directory: a second is refused with an error that names the first. Whatever an earlier
  * process left behind when it was killed (half a cluster, a stale pid file, a server still shutting down) is
- * cleared away first. The server shuts down cleanly when this process dies, even by SIGKILL (on Linux).
+ * cleared away first. The server shuts down cleanly when this process dies, even by SIGKILL (on Linux); one that dies
+ * itself is started again, on the same port and with all that was committed.
  *
  * Postgres refuses to run as root. Started by root it runs as the account that owns the data, which on the first
  * start becomes `postgres` or `nobody`.
@@ -76,12 +78,38 @@ export async function startEmbeddedPostgres({
       initialise(home, cluster, binaries, account);
     }
 
-    const server = await startServer({ cluster, clusterName, binaries, account, log });
+    const start = { cluster, clusterName, binaries, account, log };
+    const { port, process: first } = await startServer(start);
+    let server = first;
+    let revival = Promise.resolve();
     let stopped: Promise<void> | undefined;
+    const reviveWhenItDies = () => {
+      server.once("exit", () => {
+        revival = revive();
+      });
+    };
+    const revive = async () => {
+      if (stopped === undefined) log("jobwheel WARNING: Postgres has ended, and is started again");
+      while (stopped === undefined) {
+        try {
+          await endPredecessor(clusterName, cluster);
+          if (stopped !== undefined) return;
+          server = spawnServer(start, port);
+          const failure = await waitUntilReady(server, log);
+          if (failure === undefined) return reviveWhenItDies();
+        } catch (error) {
+          log(`jobwheel ERROR: ${error instanceof Error ? error.message : error}`);
+        }
+        await Bun.sleep(RESTART_PAUSE_MS);
+      }
+    };
+    reviveWhenItDies();
     return {
-      url: `postgres://postgres:${password}@127.0.0.1:${server.port}/postgres`,
+      url: `postgres://postgres:${password}@127.0.0.1:${port}/postgres`,
       stop: () => {
-        stopped ??= stopServer(server.process).finally(release);
+        stopped ??= stopServer(server)
+          .then(() => revival)
+          .finally(release);
         return stopped;
       },
     };
