@@ -175,8 +175,7 @@ export class Lane {
   /** A refused entry goes back before the others. */
   giveBack(entry: Entry): void {
     entry.state = "ready";
-    let at = this.refusedEntries.length;
-    while (at > 0 && (this.refusedEntries[at - 1]?.dueAt ?? 0) < entry.dueAt) at--;
+    const at = this.refusedEntries.findLastIndex((other) => !isBefore(other, entry)) + 1;
     this.refusedEntries.splice(at, 0, entry);
   }
 
@@ -201,6 +200,11 @@ export class Lane {
     }
     return entry;
   }
+}
+
+/** Of those due at one instant, the one whose id was made first. */
+function isBefore(one: Entry, other: Entry): boolean {
+  return one.dueAt === other.dueAt ? one.id < other.id : one.dueAt < other.dueAt;
 }
 
 /** How many entries of one lane the wheel holds at most. */

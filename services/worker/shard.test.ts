@@ -329,6 +329,20 @@ describe("permits", () => {
     expect(send(NOW)).toEqual([]);
   });
 
+  test("of one instant go out in the order in which they were made, refused or not", () => {
+    const { shard, send, answer, sweep } = startShard(NOW);
+    const owed = Array.from({ length: 9 }, (_, n) => owedOf({ id: `job-${n}`, dueAt: NOW }));
+    sweep(owed, NOW);
+    for (const entry of send(NOW)) answer(entry, { kind: "no_permit", returned: 0 }, NOW);
+    for (let returned = 1; returned < owed.length; returned++) {
+      shard.freed({ projectNo: 1, returned }, NOW);
+      const [granted, ...rest] = send(NOW);
+      expect(granted?.id).toBe(`job-${returned - 1}`);
+      if (granted) answer(granted, { kind: "granted" }, NOW);
+      for (const entry of rest) answer(entry, { kind: "no_permit", returned }, NOW);
+    }
+  });
+
   test("whose return is told before the refusal is heard are not lost", () => {
     const { shard, send, answer } = startRefused();
     const sent = send(NOW);

@@ -199,7 +199,7 @@ export async function countUsage(
 ): Promise<{ runsTotal: number; runsByDay: Map<string, number> }> {
   const rows = await db.run<{ day: string; total: number; shown: number }>("usage", USAGE, [
     projectNo,
-    `${month}-01`,
+    month,
     region === null ? null : regionCode(region),
   ]);
   return {
@@ -208,11 +208,12 @@ export async function countUsage(
   };
 }
 
+// As text '0000-01-01' would be no date to Postgres, which counts from the year 1.
 const USAGE = `
 SELECT to_char(day, 'YYYY-MM-DD') AS day, sum(runs)::float8 AS total,
        coalesce(sum(runs) FILTER (WHERE $3::smallint IS NULL OR region = $3), 0)::float8 AS shown
   FROM usage_days
- WHERE project_no = $1 AND day >= $2::date AND day < $2::date + interval '1 month'
+ WHERE project_no = $1 AND day >= to_date($2, 'YYYY-MM') AND day < to_date($2, 'YYYY-MM') + interval '1 month'
  GROUP BY day`;
 
 /** Only a hobby project's quota is hard; paid plans are billed for what is beyond. */
