@@ -27,8 +27,9 @@ import {
 } from "../../../shared/store/webhooks.ts";
 import { BODY_BYTES_MAX, type BodyRules } from "../body.ts";
 import type { Answer } from "../errors.ts";
+import { createInTurn } from "../in-turn.ts";
 import type { Pager } from "../pages.ts";
-import type { RoutesOf } from "../route.ts";
+import type { ApiRequest, RoutesOf } from "../route.ts";
 
 const BODY: BodyRules = { payload: "none", bytesMax: BODY_BYTES_MAX };
 
@@ -42,6 +43,11 @@ export function webhookRoutes(options: {
   seal: Seal;
 }): Omit<RoutesOf<"webhooks">, DeliveryRouteId> {
   const { db, pager, targets, seal } = options;
+
+  const inTurn = createInTurn();
+  /** Changes of an endpoint wait for each other, or all but one of many that come together would be decided in vain. */
+  const changing = <Result>(scope: ApiRequest["scope"], webhookId: string, act: () => Promise<Result>) =>
+    inTurn(JSON.stringify([scope, webhookId]), act);
 
   const viewMasked = (webhook: WebhookRow) => view(webhook, maskSecret(seal.open(webhook.sealedSecret)));
   /** Of a new secret; kept for its Idempotency-Key it is sealed, too. */
@@ -111,7 +117,8 @@ export function webhookRoutes(options: {
         if ((await findWebhook(db, scope, webhookId)) === null) throw resourceNotFound();
         const update = readWebhookUpdate(body.value);
         const decide = (webhook: WebhookRow) => decideEndpointChange(webhook, update, targets);
-        return answerMasked(await changeWebhook(db, scope, webhookId, decide, cause()));
+        const change = () => changeWebhook(db, scope, webhookId, decide, cause());
+        return answerMasked(await changing(scope, webhookId, change));
       },
     },
     deleteWebhook: {
@@ -132,7 +139,8 @@ export function webhookRoutes(options: {
         const answerOf = (webhook: WebhookRow) => seal.seal(revealedText(webhook, secret));
         const keyWithAnswer = key === null ? null : { ...key, answerOf };
         const sealed = seal.seal(secret);
-        const rotated = await rotateWebhookSecret(db, scope, webhookId, sealed, cause(), keyWithAnswer);
+        const rotate = () => rotateWebhookSecret(db, scope, webhookId, sealed, cause(), keyWithAnswer);
+        const rotated = await changing(scope, webhookId, rotate);
         switch (rotated.kind) {
           case "not_found":
             throw resourceNotFound();
