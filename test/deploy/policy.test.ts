@@ -96,6 +96,21 @@ const BROKEN: Record<keyof typeof RULES, [what: string, from: string | RegExp, t
     ["in order", '"podManagementPolicy":"Parallel"', '"podManagementPolicy":"OrderedReady"'],
     ["any number", '"kind":"StatefulSet"', '"kind":"Deployment"'],
   ],
+  "pods of a service are spread, and no drain takes two of them at once": [
+    [
+      "over machines alone",
+      '"topologyKey":"topology.kubernetes.io/zone"',
+      '"topologyKey":"kubernetes.io/hostname"',
+    ],
+    [
+      "over zones alone",
+      '"topologyKey":"kubernetes.io/hostname"',
+      '"topologyKey":"topology.kubernetes.io/zone"',
+    ],
+    ["unevenly", '"maxSkew":1', '"maxSkew":9'],
+    ["two at once", '"maxUnavailable":1,"selector"', '"maxUnavailable":2,"selector"'],
+    ["without a budget", '"kind":"PodDisruptionBudget"', '"kind":"NoBudget"'],
+  ],
   "selectors find what they are for": [
     ["a Service", '"selector":{"app.kubernetes.io/name":"gateway"}', '"selector":{"app":"gateway"}'],
     ["its port", '"targetPort":"http"', '"targetPort":"https"'],

@@ -1,6 +1,8 @@
+import type { IPodDisruptionBudget } from "kubernetes-models/policy/v1/PodDisruptionBudget";
 import type { IConfigMap } from "kubernetes-models/v1/ConfigMap";
 import type { IServiceAccount } from "kubernetes-models/v1/ServiceAccount";
 import { findWorkloads, ofKind, type Resource, type Workload } from "./manifests.ts";
+import { selects } from "./network.ts";
 import { judgeReach } from "./reach.ts";
 import { judgeSelectors } from "./selectors.ts";
 import { findServices, judgeSettings } from "./settings.ts";
@@ -69,6 +71,7 @@ export const RULES: Readonly<Record<string, (resources: readonly Resource[]) => 
       const isSo = kind === "StatefulSet" && named?.fieldPath === "metadata.name";
       return isSo && set?.spec?.podManagementPolicy === "Parallel" ? [] : [name];
     }),
+  "pods of a service are spread, and no drain takes two of them at once": judgeSpread,
   "selectors find what they are for": judgeSelectors,
   "pods reach what they need and nothing else": judgeReach,
 };
@@ -122,6 +125,26 @@ function judgeGrace(resources: readonly Resource[]): string[] {
       const pause = container.lifecycle?.preStop?.sleep?.seconds ?? 0;
       const needed = pause + Number(drain) / 1_000 + AFTER_DRAIN_SECONDS;
       return !((pod.terminationGracePeriodSeconds ?? 0) >= needed);
+    })
+    .map(({ name }) => name);
+}
+
+const SPREAD_OVER = ["topology.kubernetes.io/zone", "kubernetes.io/hostname"];
+
+function judgeSpread(resources: readonly Resource[]): string[] {
+  const budgets = ofKind<IPodDisruptionBudget>(resources, "PodDisruptionBudget");
+  return (["gateway", "worker", "delivery"] as const)
+    .flatMap((service) => findServices(resources, service))
+    .filter(({ pod, labels }) => {
+      const spread = (pod.topologySpreadConstraints ?? []).filter(
+        ({ labelSelector, maxSkew }) =>
+          maxSkew === 1 && labelSelector !== undefined && selects(labelSelector, labels),
+      );
+      const isSpread = SPREAD_OVER.every((key) => spread.some(({ topologyKey }) => topologyKey === key));
+      const isKept = budgets.some(
+        ({ spec }) => spec?.maxUnavailable === 1 && selects(spec.selector ?? {}, labels),
+      );
+      return !isSpread || !isKept;
     })
     .map(({ name }) => name);
 }
