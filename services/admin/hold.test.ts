@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { REGIONS } from "../../shared/domain/scope.ts";
+import { untilEnded } from "../../test/flow/support.ts";
 import { type Cell, startCell } from "../../test/support/cell.ts";
 import { startTarget, type Target } from "../../test/support/target.ts";
 import { runProgram } from "./test-support.ts";
@@ -86,11 +87,11 @@ describe("what is held", () => {
     await slow.until((arrivals) => arrivals.length === 1);
     expect(JSON.parse((await isHeld).stdout)).toEqual({ regions: [...REGIONS], held: true });
     const [next = ""] = await cell.addJobs(project, [{ targetUrl: target.url }]);
+    expect(await untilEnded(cell, project, id)).toMatchObject({ status: "succeeded" });
     for (let look = 0; look < 30; look++) {
       expect(endpoint.arrivals.length).toBe(before);
       await Bun.sleep(100);
     }
-    expect(await cell.job(project, id)).toMatchObject({ status: "succeeded" });
     expect(arrivedOf([next])).toBe(0);
     expect((await admin("resume")).stdout).toBe("the whole cell goes on");
     await endpoint.until((arrivals) => arrivals.length === before + 2);

@@ -3,8 +3,10 @@ import type net from "node:net";
 import { ERROR_BYTES_MAX, type Exchange, RESPONSE_BODY_BYTES_MAX } from "../../shared/domain/run.ts";
 import type { TargetRules } from "../../shared/domain/target.ts";
 import { makeAuthority } from "../../test/runtime-contract/certificates.ts";
+import { startNameServer } from "../../test/runtime-contract/name-server.ts";
 import { answerOf, type RawServer, startRawServer } from "../../test/runtime-contract/raw-server.ts";
 import { countFds, until } from "../../test/runtime-contract/until.ts";
+import { startStopwatch } from "../../test/support/stopwatch.ts";
 import { startBlackhole } from "../../test/support/target-hostile.ts";
 import { type Outbound, type OutboundRequest, openOutbound } from "./outbound.ts";
 
@@ -39,6 +41,9 @@ const requestTo = (url: string, options: Partial<OutboundRequest> = {}): Outboun
   signal: never,
   ...options,
 });
+
+/** What a host has sent is read by then, whatever the machine does meanwhile. */
+const HEARD_MS = 3_000;
 
 /** What a host that answers with these bytes comes to. */
 async function postTo(
@@ -153,8 +158,9 @@ describe("a hostile host", () => {
     expect(exchange).toEqual({ kind: "stalled" });
     expect(performance.now() - begunAt).toBeGreaterThanOrEqual(499);
     // A drain does not wait for what is still trying to connect.
+    const draining = startStopwatch();
     await outbound.close();
-    expect(performance.now() - begunAt).toBeLessThan(5_000);
+    expect(draining.stop()).toBeLessThan(5_000);
   });
 
   test("that accepts and stays silent is a stall at the deadline", async () => {
@@ -166,7 +172,7 @@ describe("a hostile host", () => {
   test("that stalls in its body is a stall with its status", async () => {
     const exchange = await postTo(
       (socket) => socket.write("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf"),
-      { timeoutMs: 300 },
+      { timeoutMs: HEARD_MS },
     );
     expect(exchange).toMatchObject({ kind: "answered", status: 200, bodyEnd: "stalled" });
     expect(textOf(exchange)).toBe("half");
@@ -177,7 +183,6 @@ describe("a hostile host", () => {
       const timer = setInterval(() => socket.write(text), 50);
       socket.on("close", () => clearInterval(timer));
     };
-    const begunAt = performance.now();
     const inHead = await postTo(
       (socket) => {
         socket.write("HTTP/1.1 200 OK\r\n");
@@ -186,15 +191,22 @@ describe("a hostile host", () => {
       { timeoutMs: 400 },
     );
     expect(inHead).toEqual({ kind: "stalled" });
+    let isAnotherOver = false;
     const inBody = await postTo(
       (socket) => {
-        setTimeout(() => socket.write("HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n"), 300);
-        drip(socket, "");
+        setTimeout(() => {
+          socket.write("HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n");
+          drip(socket, "x");
+          // As long as a deadline of the body's own would be.
+          setTimeout(() => {
+            isAnotherOver = true;
+          }, HEARD_MS);
+        }, HEARD_MS / 2);
       },
-      { timeoutMs: 400 },
+      { timeoutMs: HEARD_MS },
     );
     expect(inBody).toMatchObject({ kind: "answered", status: 200, bodyEnd: "stalled" });
-    expect(performance.now() - begunAt).toBeLessThan(5_000);
+    expect(isAnotherOver).toBe(false);
   });
 
   test.each(["content-length: 10\r\n\r\nhalf", "transfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n"])(
@@ -244,8 +256,10 @@ describe("a hostile host", () => {
   });
 
   test("that has no name is a fault that names it", async () => {
-    const exchange = await open().post(requestTo("http://nowhere.invalid/"));
-    expect(exchange).toEqual({ kind: "faulted", message: expect.stringContaining("nowhere.invalid") });
+    const names = await startNameServer("127.0.0.1");
+    closing.push(() => names.stop());
+    const exchange = await open().post(requestTo("http://absent.example/"));
+    expect(exchange).toEqual({ kind: "faulted", message: expect.stringContaining("absent.example") });
   });
 
   test("whose certificate nobody vouches for is a fault, before anything is sent", async () => {
@@ -359,7 +373,7 @@ describe("after an attack", () => {
     const fdsBefore = countFds();
     const bytesBefore = process.memoryUsage().heapUsed;
     await attack(2_000);
-    expect(countFds()).toBeLessThanOrEqual(fdsBefore + 10);
+    await until(() => countFds() <= fdsBefore + 10);
     expect(process.memoryUsage().heapUsed - bytesBefore).toBeLessThan(20_000_000);
   });
 });

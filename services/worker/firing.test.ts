@@ -9,7 +9,7 @@ import { NO_TRACES } from "../../shared/platform/traces.ts";
 import { listFirings } from "../../shared/store/firings.ts";
 import { changeSchedule, createSchedule, findSchedule } from "../../shared/store/schedules.ts";
 import { acquireShards, createShards, type HeldShard } from "../../shared/store/shards.ts";
-import { startStore, type TestStore, until } from "../../shared/store/test-support.ts";
+import { inTime, startStore, type TestStore, until } from "../../shared/store/test-support.ts";
 import { Firer } from "./firing.ts";
 
 setDefaultTimeout(30_000);
@@ -127,25 +127,29 @@ test("the clock set back an hour while a look is under way: what comes due from 
 });
 
 test("a timetable replaced by one with the same next instant: the one of before says no more what follows", async () => {
-  const due = wholeSecond(Date.now() + 1.5 * SECOND_MS);
-  const id = await create(due);
-  await firer.look([SHARD]);
-  const changed = await changeSchedule(
-    store.db,
-    scope(),
-    id,
-    {
-      revision: 0,
-      cron: "0 0 1 1 *",
-      timezone: "UTC",
-      payload: "{}",
-      paused: false,
-      nextRunAt: due,
-      activeMax: 10,
-    },
-    cause(),
-  );
-  expect(changed.kind).toBe("changed");
+  let id = "";
+  // It has to be changed before it is due, and remembered before that.
+  await inTime(SECOND_MS, async () => {
+    const due = wholeSecond(Date.now() + 2.5 * SECOND_MS);
+    id = await create(due);
+    await firer.look([SHARD]);
+    const changed = await changeSchedule(
+      store.db,
+      scope(),
+      id,
+      {
+        revision: 0,
+        cron: "0 0 1 1 *",
+        timezone: "UTC",
+        payload: "{}",
+        paused: false,
+        nextRunAt: due,
+        activeMax: 10,
+      },
+      cause(),
+    );
+    expect(changed.kind).toBe("changed");
+  });
   await firer.look([SHARD]);
   await turnUntil(async () => (await firedCount(id)) === 1);
   const next = new Date(await nextRunAt(id)).toISOString();
@@ -165,7 +169,7 @@ test("one schedule that cannot fire keeps none of those from firing that come du
 });
 
 test("what is too late to fire is left to the look back, which lets it go on", async () => {
-  const late = await create(Date.now() - 15 * MINUTE_MS, { cron: "0 0 1 1 *" });
+  const late = await create(Date.now() - 15 * MINUTE_MS, { cron: "0 0 29 2 *" });
   await firer.look([SHARD]);
   firer.advance(now());
   await firer.drain();

@@ -253,6 +253,7 @@ function holdsFor(createKind: () => Kind): void {
 
   test("a handler that throws is logged, and goes on hearing, as the others do", async () => {
     const failedBefore = a.counts.failed;
+    const startedAt = performance.now();
     const shards: number[] = [];
     subscriptions.push(
       a.onHint("us-east", ({ shard }) => {
@@ -267,9 +268,12 @@ function holdsFor(createKind: () => Kind): void {
     expect(shards).toEqual([1, 2, 3]);
     expect(a.counts.failed).toBe(failedBefore + 3);
     const lines = log.lines.filter(({ message }) => message === "message handler failed");
-    expect(lines.map(({ fields }) => fields)).toEqual([
-      { filter: "hint.us-east.*", raisedCount: 1, err: new Error("broken handler") },
-    ]);
+    expect(lines[0]?.fields).toEqual({
+      filter: "hint.us-east.*",
+      raisedCount: 1,
+      err: new Error("broken handler"),
+    });
+    expect(lines.length).toBeLessThanOrEqual(complaintsSince(startedAt));
   });
 
   test("an unsubscribed handler hears nothing more, not even what is already under way", async () => {
@@ -295,9 +299,10 @@ function holdsFor(createKind: () => Kind): void {
   test("silence is counted from the last message that was heard", async () => {
     const heard = await hearHints(a, a, "us-east");
     await until(() => a.silentMs() > 200);
+    const sentAt = performance.now();
     a.sendHint(hintOf("us-east", 1));
     await until(() => heard.length === 1);
-    expect(a.silentMs()).toBeLessThan(200);
+    expect(a.silentMs()).toBeLessThan(performance.now() - sentAt);
   });
 
   test("sending with nowhere to send to neither throws nor blocks, and is counted", async () => {
@@ -325,6 +330,9 @@ function holdsFor(createKind: () => Kind): void {
     a.sendHint(hintOf("us-east", 1));
   });
 }
+
+/** What is complained of again and again is written once a second. */
+const complaintsSince = (at: number) => 1 + Math.floor((performance.now() - at) / 1_000);
 
 /** The shard, or worker, of the messages that only prove that a listener is there. */
 const PROBE = 999_999;
@@ -372,6 +380,7 @@ test("over NATS, bytes that are no message are dropped and counted, and the next
       new Uint8Array([0xff, 0xfe, 0x00, 0x5b]),
       "[".repeat(900_000),
     ];
+    const startedAt = performance.now();
     for (const bytes of rubbish) {
       for (const subject of ["cmd.us-east.1.1", "hint.us-east.1"]) stranger.publish(subject, bytes);
     }
@@ -382,10 +391,10 @@ test("over NATS, bytes that are no message are dropped and counted, and the next
     await until(() => commands.messages.length === 1 && hints.messages.length === 1);
     expect(bus.counts).toEqual({ malformed: 2 * rubbish.length, failed: 0, dropped: 0, unacknowledged: 0 });
     const lines = log.lines.filter(({ message }) => message === "malformed message dropped");
-    expect(lines.length).toBeWithin(1, 4);
+    expect(lines.length).toBeWithin(1, 2 * complaintsSince(startedAt) + 1);
   } finally {
     await stranger.close();
     await bus.close();
     await server.stop();
   }
-}, 20_000);
+});

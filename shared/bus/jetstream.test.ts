@@ -4,6 +4,7 @@ import { createConnection, createServer, type Server, type Socket } from "node:n
 import { jetstreamManager } from "@nats-io/jetstream";
 import { connect, headers } from "@nats-io/transport-node";
 import { type NatsServer, startNatsServer } from "../../test/support/nats-server.ts";
+import { startStopwatch } from "../../test/support/stopwatch.ts";
 import type { Bus } from "./bus.ts";
 import { encodeCommand } from "./encoding.ts";
 import { openBus } from "./jetstream.ts";
@@ -14,7 +15,7 @@ import { createTestLog, until } from "./test-support.ts";
 const RECOVERY_MS_MAX = 2_000;
 /** What a bus may take to notice a server that accepts bytes and answers nothing. */
 const FROZEN_MS_MAX = 4_000;
-const TEST_MS_MAX = 30_000;
+const TEST_MS_MAX = 60_000;
 
 const log = createTestLog();
 let undo: (() => Promise<unknown>)[] = [];
@@ -39,7 +40,7 @@ test(
       await until(() => !gateway.connected && !worker.connected);
       rmSync(server.storeDir, { recursive: true, force: true });
       server = await start(server);
-      await until(() => sendAndLook(gateway, round, heard), RECOVERY_MS_MAX);
+      await untilWithin(RECOVERY_MS_MAX, () => sendAndLook(gateway, round, heard));
     }
   },
   TEST_MS_MAX,
@@ -50,9 +51,9 @@ test(
   async () => {
     const server = await start();
     await server.kill("SIGKILL");
-    const openedAt = performance.now();
+    const opening = startStopwatch();
     const bus = await open(server.url);
-    expect(performance.now() - openedAt).toBeLessThan(2_500);
+    expect(opening.stop()).toBeLessThan(2_500);
     expect(bus.connected).toBe(false);
     const heard = hearShards(bus);
     const hints: number[] = [];
@@ -61,10 +62,10 @@ test(
     expect(bus.counts.dropped).toBe(1);
 
     await start(server);
-    await until(() => {
+    await untilWithin(RECOVERY_MS_MAX, () => {
       bus.sendHint({ region: "us-east", shard: 2, owed: [], freed: [{ projectNo: 1, returned: 1 }] });
       return sendAndLook(bus, 2, heard) && hints.includes(2);
-    }, RECOVERY_MS_MAX);
+    });
     expect(heard.has(1)).toBe(false);
   },
   TEST_MS_MAX,
@@ -103,10 +104,10 @@ test(
     const consumers = await manager.consumers.list("cmd").next();
     expect(consumers).toHaveLength(1);
     await manager.consumers.delete("cmd", consumers[0]?.name ?? "");
-    await until(() => sendAndLook(bus, 2, heard), 6_000);
+    await until(() => sendAndLook(bus, 2, heard));
 
     await manager.streams.delete("cmd");
-    await until(() => sendAndLook(bus, 3, heard), 6_000);
+    await until(() => sendAndLook(bus, 3, heard));
     expect(bus.counts.unacknowledged).toBeGreaterThan(0);
   },
   TEST_MS_MAX,
@@ -158,10 +159,10 @@ test(
     const flood = { worker: 1, region: "us-east" as const, items: floodItems() };
     for (let sentBytes = 0; sentBytes < 40 * 1024 * 1024; sentBytes += 64_000) bus.sendDue(9, flood);
     expect(bus.counts.dropped).toBeGreaterThan(0);
-    await until(() => !bus.connected, FROZEN_MS_MAX);
+    await untilWithin(FROZEN_MS_MAX, () => !bus.connected);
 
     await server.kill("SIGCONT");
-    await until(() => sendAndLook(bus, 2, heard), RECOVERY_MS_MAX);
+    await untilWithin(RECOVERY_MS_MAX, () => sendAndLook(bus, 2, heard));
   },
   TEST_MS_MAX,
 );
@@ -173,9 +174,9 @@ test(
     const bus = await open(server.url);
     await server.kill("SIGSTOP");
     undo.push(() => server.kill("SIGCONT"));
-    const closedAt = performance.now();
+    const closing = startStopwatch();
     await bus.close();
-    expect(performance.now() - closedAt).toBeLessThan(1_500);
+    expect(closing.stop()).toBeLessThan(1_500);
   },
   TEST_MS_MAX,
 );
@@ -209,6 +210,13 @@ async function open(url: string): Promise<Bus> {
   const bus = await openBus(url, log);
   undo.push(() => bus.close());
   return bus;
+}
+
+/** It comes in that time, whatever the machine adds to it. */
+async function untilWithin(timeMs: number, condition: () => boolean): Promise<void> {
+  const stopwatch = startStopwatch();
+  await until(condition);
+  expect(stopwatch.stop()).toBeLessThan(timeMs);
 }
 
 function commandOf(shard: number): Command {

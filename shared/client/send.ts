@@ -88,7 +88,10 @@ export function createSend(
     const leftMs = () => deadlineMs - (now() - startedAt);
     let isOutcomeUnknown = false;
     for (let triesMade = 1; ; triesMade++) {
-      const outcome = await tryOnce(fetch, url, init, { timeoutMs: Math.min(timeoutMs, leftMs()), signal });
+      const outcome = await tryOnce(fetch, url, init, {
+        timeoutMs: Math.min(timeoutMs, Math.max(0, leftMs())),
+        signal,
+      });
       if (outcome.kind === "answered") return { result: outcome.value as Result, answer: outcome.answer };
       isOutcomeUnknown ||= leavesOutcomeUnknown(outcome);
       const waitMs = retryWaitMs(outcome, triesMade, random());

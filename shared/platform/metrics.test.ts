@@ -56,6 +56,7 @@ describe("the metrics", () => {
   });
 
   test("tell of an event loop that was held up", async () => {
+    const begunAt = performance.now();
     const metrics = createMetrics();
     // A first look at the loop has to have been taken before it is held up.
     const longestSeconds = async () =>
@@ -69,7 +70,7 @@ describe("the metrics", () => {
       await Bun.sleep(10);
       longest = await longestSeconds();
     }
-    expect(longest).toBeWithin(0.15, 2);
+    expect(longest).toBeWithin(0.15, 2 + (performance.now() - begunAt) / 1_000);
   });
 
   test("are ours, or the usual ones of a process as far as Bun gives them a meaning", async () => {

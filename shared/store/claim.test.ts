@@ -24,7 +24,9 @@ describe("a claim", () => {
     const runAt = Math.floor(Date.now()) - 5_000;
     const wish = { payload: `{"n":9007199254740993,"z":"\\u0000"}`, runAt, maxAttempts: 3 };
     const [jobId = ""] = await store.addJobs(project, 1, wish);
+    const askedAt = Date.now();
     const { claim, granted } = await store.start(nodeId, project, jobId);
+    expect(granted.startedAt).toBeWithin(askedAt - 1_000, Date.now() + 1_000);
     expect(granted).toMatchObject({
       jobId,
       runId: claim.runId,
@@ -35,7 +37,6 @@ describe("a claim", () => {
       scheduleId: null,
       maxAttempts: 3,
     });
-    expect(Math.abs(granted.startedAt - Date.now())).toBeLessThan(2_000);
     expect(await store.flow(project)).toMatchObject({
       production_jobs: 1,
       development_jobs: 0,
@@ -115,10 +116,11 @@ describe("a claim", () => {
     const project = await store.addProject();
     const [jobId = ""] = await store.addJobs(project, 1);
     await store.query("UPDATE flows SET held = true WHERE project_no = $1", [project]);
+    const askedAt = Date.now();
     const [answer] = await claimAll([store.claimOf(project, jobId)]);
     expect(answer?.kind).toBe("blocked");
     if (answer?.kind === "blocked") {
-      expect(answer.untilAt).toBeGreaterThan(Date.now());
+      expect(answer.untilAt).toBeGreaterThan(askedAt);
       expect(answer.untilAt).toBeLessThan(Date.now() + 5_000);
     }
     await store.query("UPDATE flows SET held = false WHERE project_no = $1", [project]);

@@ -66,12 +66,12 @@ export const SESSION_SETTINGS: Record<string, string> = {
 
 export function openDatabase(
   url: string,
-  options: { connections: number; log: Log; answerTimeoutMs?: number },
+  options: { connections: number; log: Log; answerTimeoutMs?: number; connectTimeoutMs?: number },
 ): PooledDatabase {
   const pool = new pg.Pool({
     connectionString: url,
     max: options.connections,
-    connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
+    connectionTimeoutMillis: options.connectTimeoutMs ?? CONNECT_TIMEOUT_MS,
     query_timeout: options.answerTimeoutMs ?? ANSWER_TIMEOUT_MS,
     idleTimeoutMillis: 0,
     keepAlive: true,

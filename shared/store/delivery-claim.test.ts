@@ -59,7 +59,9 @@ async function oweOne(options?: { concurrency?: number }) {
 describe("a claim of a delivery", () => {
   test("that is granted comes with the event and with where it goes, and takes a permit of its own class", async () => {
     const { project, endpoint, owed } = await oweOne();
+    const askedAt = Date.now();
     const { claim, granted } = await startDelivery(store, nodeId, owed);
+    expect(granted.startedAt).toBeWithin(askedAt - 1_000, Date.now() + 1_000);
     expect(granted).toMatchObject({
       deliveryId: owed.id,
       webhookId: endpoint,
@@ -76,7 +78,6 @@ describe("a claim of a delivery", () => {
     });
     expect(granted.endpoint?.sealedSecrets).toHaveLength(1);
     expect(granted.firstStartedAt).toBe(granted.startedAt);
-    expect(Math.abs(granted.startedAt - Date.now())).toBeLessThan(2_000);
     expect(await permitsHeld(store, project)).toEqual({ development: 0, production: 1 });
     expect(await store.flow(project)).toMatchObject({ production_jobs: 0 });
   });
@@ -106,8 +107,9 @@ describe("a claim of a delivery", () => {
   test("of a held project is blocked for a moment, and of one at its limit refused", async () => {
     const { project, owed } = await oweOne({ concurrency: 1 });
     await store.query("UPDATE flows SET held = true WHERE project_no = $1", [project]);
+    const askedAt = Date.now();
     const [blocked] = await claimAll([owed]);
-    expect(blocked?.kind === "blocked" && blocked.untilAt > Date.now()).toBe(true);
+    expect(blocked?.kind === "blocked" && blocked.untilAt > askedAt).toBe(true);
     await store.query("UPDATE flows SET held = false WHERE project_no = $1", [project]);
     const [jobId = ""] = await store.addJobs(project, 1);
     await store.start(nodeId, project, jobId);

@@ -200,28 +200,30 @@ describe("canceling", () => {
 
   test("against a claim: either the attempt was sent before, or it is never sent; cancels in a crowd win once", async () => {
     let [wonBefore, wonAfter] = [0, 0];
-    // The cancels begin later and later within the time of a claim, so that each side wins some rounds.
+    // Whoever has won has to begin later in the next round, so that each side wins some of them on any machine.
+    let headStartMs = 0;
+    const after = async <T>(waitMs: number, act: () => Promise<T>): Promise<T> => {
+      if (waitMs > 0) await Bun.sleep(waitMs);
+      return act();
+    };
     for (let round = 0; round < 60 || (round < 600 && wonBefore * wonAfter === 0); round++) {
-      const headStartMs = (round % 6) / 2;
-      const cancelLater = async (id: string) => {
-        if (headStartMs > 0) await Bun.sleep(headStartMs);
-        return cancel(id);
-      };
       const [id = ""] = await store.addJobs(project, 1);
       const claim = store.claimOf(project, id);
       const [claimed, ...canceled] = await Promise.all([
-        claimAttempts(store.db, nodeId, [claim]),
-        cancelLater(id),
-        cancelLater(id),
+        after(-headStartMs, () => claimAttempts(store.db, nodeId, [claim])),
+        after(headStartMs, () => cancel(id)),
+        after(headStartMs, () => cancel(id)),
       ]);
       expect(canceled.map((answer) => answer.kind).sort()).toEqual(["canceled", "conflict"]);
       const [answer] = claimed;
       if (answer?.kind === "granted") {
         await settleAttempts(store.db, [settlementOf({ claim, granted: answer.attempt })]);
         wonAfter++;
+        headStartMs -= 0.5;
       } else {
         expect(answer?.kind).toBe("gone");
         wonBefore++;
+        headStartMs += 0.5;
       }
       const attempts = answer?.kind === "granted" ? 1 : 0;
       expect(await find(id)).toMatchObject({ status: "canceled", attempts });

@@ -1,15 +1,15 @@
 import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
+import { startStopwatch } from "../../test/support/stopwatch.ts";
 import { createIdSource, idTimeMs, idToUuid, RUN_PREFIX } from "../domain/ids.ts";
 import { PLAN_TERMS, PLANS, type Plan } from "../domain/plan.ts";
 import type { ProjectNo } from "../domain/scope.ts";
-import { createLog } from "../platform/log.ts";
 import { retentionClassOf } from "./codes.ts";
-import { openDatabase } from "./database.ts";
+import { beatNode } from "./nodes.ts";
 import { createRunPartitions, dropExpiredPartitions, purgeDefaults } from "./retention.ts";
 import { findRun } from "./runs.ts";
 import { settleAttempts } from "./settle.ts";
-import { settlementOf, startStore, type TestStore, until } from "./test-support.ts";
+import { openTestDatabase, settlementOf, startStore, type TestStore, until } from "./test-support.ts";
 
 setDefaultTimeout(60_000);
 
@@ -54,6 +54,8 @@ async function tablesOf(plan: Plan): Promise<string[]> {
   return rows.map(({ name }) => name);
 }
 
+/** When the table of that name begins. */
+const dayOf = (table: string) => Date.parse(table.replace(/.*(\d{4})(\d\d)(\d\d)$/, "$1-$2-$3"));
 const dateOf = (at: number) => new Date(at).toISOString().slice(0, 10).replaceAll("-", "");
 
 describe("the tables of runs", () => {
@@ -70,14 +72,18 @@ describe("the tables of runs", () => {
 
   test("are made ahead of time, without a gap, however long nobody has made any", async () => {
     const project = await store.addProject({ plan: "hobby" });
-    const later = Date.now() + 9 * DAY_MS;
+    // The day on which they were made first may be over by now.
+    const [first = ""] = await tablesOf("hobby");
+    const firstAt = dayOf(first);
+    expect(firstAt).toBeWithin(Date.now() - 2 * DAY_MS, Date.now());
+    const later = firstAt + 9.5 * DAY_MS;
     const { names } = await createRunPartitions(store.db, later);
-    const days = Array.from({ length: 12 }, (_, day) => `runs_hobby_${dateOf(Date.now() + day * DAY_MS)}`);
+    const days = Array.from({ length: 12 }, (_, day) => `runs_hobby_${dateOf(firstAt + day * DAY_MS)}`);
     expect(await tablesOf("hobby")).toEqual(days);
     expect(names).toContain(days.at(-1) ?? "");
     expect((await createRunPartitions(store.db, later)).names).toEqual([]);
     for (const at of [0, 3, 9.5, 11]) {
-      const runId = await settleRun(project, Date.now() + at * DAY_MS);
+      const runId = await settleRun(project, firstAt + at * DAY_MS);
       expect(await tableOf(runId)).toBe(`runs_hobby_${dateOf(idTimeMs(runId))}`);
     }
   });
@@ -97,7 +103,8 @@ describe("the tables of runs", () => {
 
   test("leave a crowd in DEFAULT, which is never locked for long, until it expires there", async () => {
     const project = await store.addProject({ plan: "hobby" });
-    const at = Date.now() + 30 * DAY_MS;
+    // At noon, so that all of them are of one day.
+    const at = (Math.floor(Date.now() / DAY_MS) + 30.5) * DAY_MS;
     await insertRuns(project, "hobby", at, 10_001);
     await createRunPartitions(store.db, at);
     expect(await tablesOf("hobby")).not.toContain(`runs_hobby_${dateOf(at)}`);
@@ -120,8 +127,7 @@ describe("the tables of runs", () => {
     for (const plan of PLANS) {
       const [table = ""] = await tablesOf(plan);
       const [next = ""] = (await tablesOf(plan)).slice(1);
-      const endsAt = Date.parse(next.replace(/.*(\d{4})(\d\d)(\d\d)$/, "$1-$2-$3"));
-      const expiredAt = endsAt + PLAN_TERMS[plan].retentionDays * DAY_MS + GRACE_MS;
+      const expiredAt = dayOf(next) + PLAN_TERMS[plan].retentionDays * DAY_MS + GRACE_MS;
       expect((await dropExpiredPartitions(store.db, expiredAt - 1)).names).not.toContain(table);
       expect(await tableOf(runs.get(plan) ?? "")).toBe(table);
       expect((await dropExpiredPartitions(store.db, expiredAt)).names).toContain(table);
@@ -157,20 +163,31 @@ describe("while attempts are settled", () => {
   test("tables come and go, and no settlement fails or waits long", async () => {
     const projects = [await store.addProject({ plan: "hobby" }), await store.addProject({ plan: "pro" })];
     let isOver = false;
+    const timed = async <T>(waits: number[], act: () => Promise<T>): Promise<T> => {
+      const startedAt = performance.now();
+      const answer = await act();
+      waits.push(performance.now() - startedAt);
+      return answer;
+    };
     const settling = projects.flatMap((project) =>
       [1, 2].map(async () => {
         const waits: number[] = [];
         while (!isOver) {
           const [jobId = ""] = await store.addJobs(project, 1);
           const attempt = await store.start(nodeId, project, jobId);
-          const startedAt = performance.now();
-          const { items } = await settleAttempts(store.db, [settlementOf(attempt)]);
-          waits.push(performance.now() - startedAt);
+          const { items } = await timed(waits, () => settleAttempts(store.db, [settlementOf(attempt)]));
           expect(items[0]).toMatchObject({ status: "succeeded" });
         }
         return waits;
       }),
     );
+    /** How long a commit takes that has nothing to do with those tables: what the machine adds to any of them. */
+    const beat = async () => {
+      const waits: number[] = [];
+      while (!isOver) await timed(waits, () => beatNode(store.db, nodeId, 0));
+      return Math.max(...waits);
+    };
+    const beating = beat();
     const changed = { made: 0, dropped: 0 };
     for (let day = 1; day <= 25; day++) {
       const now = Date.now() + day * DAY_MS;
@@ -184,7 +201,7 @@ describe("while attempts are settled", () => {
     expect(changed.made).toBeGreaterThan(25);
     expect(changed.dropped).toBeGreaterThan(15);
     expect(waits.length).toBeGreaterThan(50);
-    expect(Math.max(...waits)).toBeLessThan(1_500);
+    expect(Math.max(...waits)).toBeLessThan(1_500 + (await beating));
   });
 
   test("a drop that finds a table in use gives way to the settlements that wait behind it", async () => {
@@ -197,9 +214,9 @@ describe("while attempts are settled", () => {
 
     const dropping = dropExpiredPartitions(store.db, Date.now() + 6 * DAY_MS);
     await store.untilBlocked();
-    const startedAt = performance.now();
+    const stopwatch = startStopwatch();
     await settleRun(project);
-    expect(performance.now() - startedAt).toBeLessThan(2_000);
+    expect(stopwatch.stop()).toBeLessThan(2_000);
     expect(await dropping).toMatchObject({ gaveWayCount: 1 });
     expect(await tablesOf("hobby")).toContain(table);
 
@@ -226,8 +243,7 @@ describe("while attempts are settled", () => {
 });
 
 test("many workers at once make and drop each table once, and none of them fails", async () => {
-  const log = createLog({ name: "test", level: "silent" });
-  const mates = Array.from({ length: 4 }, () => openDatabase(store.url, { connections: 2, log }));
+  const mates = Array.from({ length: 4 }, () => openTestDatabase(store.url, 2));
   try {
     const now = Date.now() + 40 * DAY_MS;
     const atOnce = async (change: typeof createRunPartitions) => {
@@ -237,7 +253,7 @@ test("many workers at once make and drop each table once, and none of them fails
         const changes = await Promise.all(mates.map((mate) => change(mate, now)));
         for (const each of changes) names.push(...each.names);
         return changes.every((each) => each.names.length === 0);
-      }, 20_000);
+      });
       return names;
     };
     const made = await atOnce(createRunPartitions);

@@ -4,9 +4,8 @@ import { createIdSource, idToUuid, REQUEST_PREFIX, WEBHOOK_PREFIX } from "../dom
 import { WEBHOOK_ENDPOINTS_MAX } from "../domain/plan.ts";
 import type { ProjectNo } from "../domain/scope.ts";
 import type { EndpointFields } from "../domain/webhook.ts";
-import { createLog } from "../platform/log.ts";
-import { type Database, openDatabase } from "./database.ts";
-import { startStore, type TestStore } from "./test-support.ts";
+import type { Database } from "./database.ts";
+import { openTestDatabase, startStore, type TestStore } from "./test-support.ts";
 import { changeWebhook, createWebhook, deleteWebhook, findWebhook, type WebhookRow } from "./webhooks.ts";
 
 let store: TestStore;
@@ -15,7 +14,7 @@ let other: Database;
 
 beforeAll(async () => {
   store = await startStore();
-  other = openDatabase(store.url, { connections: 8, log: createLog({ name: "test", level: "silent" }) });
+  other = openTestDatabase(store.url, 8);
 });
 afterAll(async () => {
   await other.close();

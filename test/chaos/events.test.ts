@@ -22,6 +22,7 @@ import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget, type Target } from "../support/target.ts";
+import { listUnmatchedEvents } from "../support/unmatched-events.ts";
 
 setDefaultTimeout(300_000);
 
@@ -163,16 +164,7 @@ describe("events, when every process is killed in turn under load", () => {
   });
 
   test("match the terminal transitions one to one, both ways", async () => {
-    // A run after which none was planned is one that ended its job; nothing was canceled here.
-    const unmatched = await db.run(
-      "test_unmatched",
-      `SELECT r.id AS run_id, e.id AS event_id, e.type, r.status
-         FROM (SELECT * FROM runs WHERE next_retry_at IS NULL) r FULL JOIN events e ON e.id = r.id
-        WHERE r.id IS NULL OR e.id IS NULL OR e.job_id <> r.job_id OR e.attempt <> r.attempt
-           OR e.type <> CASE WHEN r.status = 1 THEN 0 ELSE 1 END`,
-      [],
-    );
-    expect(unmatched).toEqual([]);
+    expect(await listUnmatchedEvents(db)).toEqual([]);
     const last = await db.run(
       "test_last",
       `SELECT j.job_id FROM ended_jobs j

@@ -129,7 +129,8 @@ test.each([
     );
     while ((await count("idempotency_keys")) === before.keys) await Bun.sleep(5);
     await deaf.end("SIGKILL");
-    expect(await lost).toBe("no answer");
+    // Or 503, if this took longer than a gateway waits for Postgres: that tells as little.
+    expect(["no answer", 503]).toContain(await lost);
 
     const retried = await post(mate, path, key, body);
     const text = await retried.text();

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { type ApiError, type Client, createClient } from "../../shared/client/index.ts";
 import { idToUuid } from "../../shared/domain/ids.ts";
+import { passNearEnd } from "../support/boundary.ts";
 import { startTestGateway, TARGET_URL, type TestGateway, type TestProject } from "../support/gateway.ts";
 import { type FaultyRoad, startFaultyRoad } from "./faulty-road.ts";
 
@@ -55,6 +56,7 @@ describe("a request for a schedule whose answers are lost again and again", () =
 });
 
 test("the firings of a schedule are walked over all pages, the newest first", async () => {
+  await passNearEnd(3_600_000);
   const { id } = await client.schedules.create(fields);
   await gateway.query("UPDATE timetables SET since = now() - interval '1 day' WHERE schedule_id = $1", [
     idToUuid(id),

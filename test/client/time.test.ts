@@ -32,6 +32,8 @@ const failureOf = (call: Promise<unknown>) =>
   );
 const fields = { target_url: TARGET_URL };
 const SHORT_MS = 60;
+/** Most requests are answered in this time, also where the machine is slow. */
+const ENOUGH_MS = 1_000;
 /** Longer than any test may take. */
 const LONG_MS = 3_600_000;
 
@@ -40,7 +42,7 @@ describe("a try", () => {
     "ends with its time and is made again: %s",
     async (fault) => {
       road.faults.push(fault);
-      const client = clientWith({ timeoutMs: SHORT_MS, retriesMax: 50, random: () => 0 });
+      const client = clientWith({ timeoutMs: ENOUGH_MS, retriesMax: 50, random: () => 0 });
       const { result, answer } = await client.jobs.create(fields).withAnswer();
       if (fault !== "request stuck") expect(answer.isReplayed).toBe(true);
       const { data } = await client.jobs.list();
@@ -85,6 +87,26 @@ describe("the deadline", () => {
     expect(await failureOf(client.project.get())).toBeInstanceOf(TimeoutError);
     // The next wait would be 1,998 ms, and 1,501.5 are left.
     expect(waitsMs.map(Math.round)).toEqual([500, 999]);
+  });
+
+  test("that a wait has outlasted after all leaves its try no time, and not less than none", async () => {
+    const warnings: string[] = [];
+    const warn = ({ name }: Error) => warnings.push(name);
+    process.on("warning", warn);
+    road.faults.push("request stuck", "request stuck");
+    let nowMs = 0;
+    const client = clientWith({
+      deadlineMs: 3_000,
+      timeoutMs: 1,
+      random: () => 0.5,
+      now: () => nowMs,
+      async sleep() {
+        nowMs += 3_001;
+      },
+    });
+    expect(await failureOf(client.project.get())).toMatchObject({ message: "No answer came within 0 ms." });
+    process.off("warning", warn);
+    expect(warnings).toEqual([]);
   });
 
   test("ends the only try where that has more time", async () => {

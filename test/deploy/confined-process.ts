@@ -27,7 +27,8 @@ export function startConfined(
   const child = spawn(file, rest, { cwd, env, stdio: ["ignore", "pipe", "pipe"] });
   let output = "";
   for (const stream of [child.stdout, child.stderr]) stream.on("data", (chunk) => (output += chunk));
-  const ended = new Promise<number | null>((resolve) => child.on("exit", resolve));
+  // Not "exit", upon which what it said last may still be on its way.
+  const ended = new Promise<number | null>((resolve) => child.on("close", resolve));
   return {
     get output() {
       return output;

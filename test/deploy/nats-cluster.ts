@@ -1,9 +1,9 @@
 import { spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { findNatsServer } from "../support/nats-binary.ts";
+import { claimPort } from "../support/port.ts";
 import { readValues, writeConfiguration } from "./nats-chart.ts";
 
 export interface NatsCluster {
@@ -32,9 +32,9 @@ export async function startNatsCluster(): Promise<NatsCluster> {
   const numbers = Array.from({ length: values.config.cluster.replicas }, (_, number) => number);
   const ports = await Promise.all(
     numbers.map(async () => ({
-      client: await freePort(),
-      route: await freePort(),
-      monitor: await freePort(),
+      client: await claimPort(),
+      route: await claimPort(),
+      monitor: await claimPort(),
     })),
   );
   const routes = ports.map(({ route }) => `nats://127.0.0.1:${route}`);
@@ -98,15 +98,4 @@ async function untilHealthy(monitors: string[], log: () => string): Promise<void
       await Bun.sleep(LOOK_EVERY_MS);
     }
   }
-}
-
-export function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const server = createServer();
-    server.on("error", reject);
-    server.listen(0, "127.0.0.1", () => {
-      const address = server.address();
-      server.close(() => resolve(typeof address === "object" && address !== null ? address.port : 0));
-    });
-  });
 }

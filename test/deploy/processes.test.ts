@@ -10,12 +10,13 @@ import { REGIONS } from "../../shared/domain/scope.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal.ts";
 import { openDatabase } from "../../shared/store/database.ts";
+import { claimPort } from "../support/port.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 import { startTarget } from "../support/target.ts";
 import { type ConfinedProcess, startConfined } from "./confined-process.ts";
 import { layOut, readImage } from "./image.ts";
 import { environmentOf, findWorkloads, renderCell, type Workload } from "./manifests.ts";
-import { freePort, type NatsCluster, startNatsCluster } from "./nats-cluster.ts";
+import { type NatsCluster, startNatsCluster } from "./nats-cluster.ts";
 
 setDefaultTimeout(60_000);
 
@@ -231,7 +232,7 @@ async function start(name: string): Promise<Running> {
       (candidate) => environment[candidate] === String(containerPort),
     );
     if (variable === undefined) throw new Error(`${name} is not told to listen on ${containerPort}`);
-    ports[portName] = await freePort();
+    ports[portName] = await claimPort();
     environment[variable] = String(ports[portName]);
   }
   const args = [...(workload.container.command ?? []), ...(workload.container.args ?? [])];

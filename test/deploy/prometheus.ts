@@ -3,8 +3,8 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { until } from "../flow/support.ts";
+import { claimPort } from "../support/port.ts";
 import { findPrometheus } from "./debian-binary.ts";
-import { freePort } from "./nats-cluster.ts";
 
 /** One alert that fires, with the labels that it was given. */
 export type Firing = Record<string, string> & { alertname: string };
@@ -43,7 +43,7 @@ export async function startPrometheus(options: {
   };
   // What is JSON is YAML as well.
   writeFileSync(join(folder, "prometheus.yml"), JSON.stringify(configuration));
-  const base = `http://127.0.0.1:${await freePort()}`;
+  const base = `http://127.0.0.1:${await claimPort()}`;
   const settings = {
     "config.file": join(folder, "prometheus.yml"),
     "storage.tsdb.path": join(folder, "data"),

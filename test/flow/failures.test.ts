@@ -196,8 +196,6 @@ describe("a delivery node that stops", () => {
   });
 
   test("sends workers that have not heard of it to another node", async () => {
-    const draining = await cell.startDelivery({ drainTimeoutMs: 30_000 });
-    const delivery = await deliveryNodeId();
     const gate = Promise.withResolvers<void>();
     const target = openTarget(async () => {
       await gate.promise;
@@ -208,6 +206,10 @@ describe("a delivery node that stops", () => {
       { targetUrl: target.url },
       { targetUrl: target.url },
     ]);
+    // Lest the node finds them by itself, as it would once it has heard no worker for 2 s.
+    await cell.db.run("hide", "DELETE FROM lanes WHERE project_no = $1", [project.no]);
+    const draining = await cell.startDelivery({ drainTimeoutMs: 30_000 });
+    const delivery = await deliveryNodeId();
     const worker = 999_999;
     const heard: Answers[] = [];
     cell.bus.onAnswers(worker, (answers) => void heard.push(answers));

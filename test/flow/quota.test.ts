@@ -1,8 +1,10 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
-import { countMonthRuns } from "../../shared/store/projects.ts";
+import { idToUuid } from "../../shared/domain/ids.ts";
+import { changeProject, countMonthRuns, type ProjectRow } from "../../shared/store/projects.ts";
+import { testCause } from "../support/cause.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
-import { repeatedArrivals } from "./support.ts";
+import { repeatedArrivals, until, untilAllEnded } from "./support.ts";
 
 setDefaultTimeout(60_000);
 
@@ -45,11 +47,58 @@ test("the 10,001st run of a hobby project does not start over two nodes and envi
   expect(failing.arrivals).toHaveLength(LEFT);
   expect(repeatedArrivals(failing.arrivals)).toEqual([]);
   expect(await countMonthRuns(cell.db, hobby.no)).toBe(INCLUDED);
-  const [started] = await cell.db.run(
-    "count_runs",
-    "SELECT count(*)::int AS runs FROM runs WHERE project_no = $1",
+  // The last of them may not be settled yet.
+  const countRuns = "SELECT count(*)::int AS runs FROM runs WHERE project_no = $1";
+  const startedCount = async () =>
+    (await cell.db.run<{ runs: number }>("count_runs", countRuns, [hobby.no]))[0]?.runs;
+  await until(async () => (await startedCount()) === LEFT);
+  await Promise.all([failing.stop(), calm.stop()]);
+});
+
+const hold = (project: ProjectRow, held: boolean) =>
+  cell.db.run("hold", "UPDATE flows SET held = $2 WHERE project_no = $1", [project.no, held]);
+
+test.concurrent.each([
+  {
+    when: "the plan is upgraded",
+    release: ({ id }: ProjectRow) => changeProject(cell.db, id, { plan: "pro" }, testCause()),
+    counted: INCLUDED + JOBS,
+  },
+  {
+    when: "the month ends",
+    release: ({ no }: ProjectRow) =>
+      cell.db.run("end_month", "UPDATE flows SET month = month - 1 WHERE project_no = $1", [no]),
+    counted: JOBS,
+  },
+])("what waits for runs stays queued, and goes out oldest first when $when", async ({ release, counted }) => {
+  const hobby = await cell.addProject({ plan: "hobby" });
+  const witness = await cell.addProject();
+  // One at a time, so that their order is to be seen.
+  await changeProject(cell.db, hobby.id, { concurrencyOverride: 1 }, testCause());
+  const [target, calm] = [startTarget(), startTarget()];
+  await hold(hobby, true);
+  const lastDueAt = Math.floor(cell.clock.now()) + 1_000;
+  const ids = await cell.addJobs(
+    hobby,
+    Array.from({ length: JOBS }, (_, n) => ({ targetUrl: target.url, runAt: lastDueAt - n })),
+  );
+  await cell.db.run("use_up", "UPDATE flows SET month_runs = $2 WHERE project_no = $1", [hobby.no, INCLUDED]);
+  await hold(hobby, false);
+  await cell.addJobs(witness, [{ targetUrl: calm.url, runAt: lastDueAt + WITNESS_AFTER_MS }]);
+  await calm.until((arrivals) => arrivals.length === 1);
+  expect(target.arrivals).toEqual([]);
+  for (const id of ids) expect(await cell.job(hobby, id)).toMatchObject({ status: "queued", attempts: 0 });
+
+  const owed = await cell.db.run<{ id: string; due: number }>(
+    "owed",
+    "SELECT job_id::text AS id, extract(epoch FROM due_at)::float8 AS due FROM open_jobs WHERE project_no = $1",
     [hobby.no],
   );
-  expect(started).toEqual({ runs: LEFT });
-  await Promise.all([failing.stop(), calm.stop()]);
+  const dueOf = new Map(owed.map(({ id, due }) => [id, due]));
+  await release(hobby);
+  expect(await untilAllEnded(cell, hobby, ids)).toEqual(Array(JOBS).fill("succeeded"));
+  const sent = target.arrivals.map(({ jobId }) => dueOf.get(idToUuid(jobId)) ?? Number.NaN);
+  expect(sent).toEqual(sent.toSorted((one, other) => one - other));
+  expect(await countMonthRuns(cell.db, hobby.no)).toBe(counted);
+  await Promise.all([target.stop(), calm.stop()]);
 });

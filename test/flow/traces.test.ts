@@ -192,10 +192,11 @@ describe("the trace of a client's own", () => {
     // In the order in which they happened, by the one clock.
     for (const span of spans) expect(span.endedAt).toBeGreaterThanOrEqual(span.startedAt);
     expect(attempts[1]?.startedAt).toBeGreaterThanOrEqual(attempts[0]?.startedAt ?? 0);
-    const line = delivery.output
-      .split("\n")
-      .find((text) => text.includes("attempt.settled") && text.includes(job.id));
-    expect(JSON.parse(line ?? "{}").traceId).toBe(client.traceId);
+    // What a process has printed may come later than what it has sent since.
+    const line = await until(() =>
+      delivery.output.split("\n").find((text) => text.includes("attempt.settled") && text.includes(job.id)),
+    );
+    expect(JSON.parse(line).traceId).toBe(client.traceId);
   });
 
   test("has every job of a batch", async () => {

@@ -7,7 +7,7 @@ import { until, untilEnded } from "./support.ts";
 
 setDefaultTimeout(60_000);
 
-const WEBHOOK_TIMEOUT_MS = 1_000;
+const WEBHOOK_TIMEOUT_MS = 3_000;
 /** 5 s become 50 ms, and the 48 h half an hour. */
 const RETRY_SCALE = 0.01;
 /** A head that promises more than ever comes. */

@@ -31,7 +31,8 @@ export interface Dialling {
   control: Record<string, number>;
 }
 
-const TIMEOUT_MS = 2_000;
+/** All of them are refused, closed or answered at once. */
+const TIMEOUT_MS = 20_000;
 
 let port = Number(process.argv[2]);
 /** Else the public addresses are those of others, who are left alone. */

@@ -22,6 +22,9 @@ function openTarget(...args: Parameters<typeof startTarget>): Target {
   return target;
 }
 
+/** For what stands at a gate until the test opens it. */
+const PATIENT = { attemptTimeoutMs: 30_000 };
+
 const times = <T>(count: number, make: (index: number) => T): T[] =>
   Array.from({ length: count }, (_, index) => make(index));
 /** Another name for the same machine, so that one listener is two hosts. */
@@ -30,7 +33,10 @@ const underOtherName = (url: string) => url.replace("127.0.0.1", "localhost");
 describe("the limit of requests in flight to one host", () => {
   test("holds over several projects, and all is delivered in the end", async () => {
     await cell.startDelivery({ limits: { attemptsMax: 1_000, perHostMax: 4 } });
-    const target = openTarget(async () => {
+    const four = makeGate();
+    const target: Target = openTarget(async () => {
+      if (target.open === 4) four.open();
+      await four.passed;
       await Bun.sleep(20);
       return new Response("ok");
     });
@@ -52,7 +58,7 @@ describe("the limit of requests in flight to one host", () => {
   });
 
   test("that is reached leaves other hosts as they are, takes no permit, and starts no attempt", async () => {
-    await cell.startDelivery({ limits: { attemptsMax: 1_000, perHostMax: 4 } });
+    await cell.startDelivery({ ...PATIENT, limits: { attemptsMax: 1_000, perHostMax: 4 } });
     const gate = makeGate();
     const target = openTarget(async ({ path }) => {
       if (path === "/stall") await gate.passed;
@@ -89,7 +95,7 @@ describe("the limit of requests in flight to one host", () => {
 
 describe("a delivery node that targets have filled by stalling", () => {
   test("still delivers for every project that comes, and gives a project no more than its share", async () => {
-    await cell.startDelivery({ limits: { attemptsMax: 50, perHostMax: 2_000 } });
+    await cell.startDelivery({ ...PATIENT, limits: { attemptsMax: 50, perHostMax: 2_000 } });
     const gate = makeGate();
     const stalling = openTarget(async () => {
       await gate.passed;

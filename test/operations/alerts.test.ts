@@ -16,6 +16,7 @@ import { until } from "../flow/support.ts";
 import { testCause } from "../support/cause.ts";
 import { createLoad } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
+import { watchPauses } from "../support/pauses.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget } from "../support/target.ts";
@@ -27,12 +28,17 @@ import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
  * while; then every alert's condition is made true.
  */
 
-setDefaultTimeout(120_000);
+setDefaultTimeout(240_000);
 
 /** Some eight seconds of jobs and their webhooks. */
 const HEALTHY_ARRIVALS = 600;
 const HEALTHY_MS_MAX = 30_000;
+/** A machine that stands still for longer makes attempts late, for which the cell is not to blame. */
+const STILL_MS_MAX = 400;
+const HEALTHY_ROUNDS_MAX = 5;
 const STARVED_MS = 150;
+/** More than the second that an attempt has. */
+const LATE_MS = 1_300;
 /** So many that what is due beside the project's limit of 500 is a backlog. */
 const ENDPOINTS = 10;
 const FIRES_MS_MAX = 40_000;
@@ -120,7 +126,9 @@ beforeAll(async () => {
   });
   // Until each was scraped once, the rules find them missing.
   await until(
-    async () => (await prometheus.ask("count(up == 1)")) === 4 && (await prometheus.firing()).length === 0,
+    async () =>
+      (await prometheus.ask("count(up == 1)")) === 4 &&
+      (await prometheus.firing()).filter(isOfCell).length === 0,
   );
   watching = watch();
 });
@@ -140,17 +148,25 @@ afterAll(async () => {
 });
 
 test("nothing fires on a healthy cell, though a project waits for its limit all the while", async () => {
-  for (let batch = 0; batch < 3; batch++) await postBatch(limited, "production", urlOf("/slow"), 100);
   await post(customer, "production", "webhooks", { url: urlOf("/hook"), events: ["job.succeeded"] });
   const load = createLoad(() => `http://127.0.0.1:${gateway.port}`, customer.keys.production);
-  const running = load.begin(() => ({ target_url: urlOf("/hook") }), 20);
-  await target.until((arrivals) => arrivals.length > HEALTHY_ARRIVALS, HEALTHY_MS_MAX);
-  await running.stop();
+  const pauses = await watchPauses(database.url);
+  for (let round = 1; ; round++) {
+    pauses.longestMs();
+    fired.clear();
+    for (let batch = 0; batch < 3; batch++) await postBatch(limited, "production", urlOf("/slow"), 100);
+    const enough = target.arrivals.length + HEALTHY_ARRIVALS;
+    const running = load.begin(() => ({ target_url: urlOf("/hook") }), 20);
+    await target.until((arrivals) => arrivals.length > enough, HEALTHY_MS_MAX);
+    await running.stop();
+    if (pauses.longestMs() < STILL_MS_MAX || round === HEALTHY_ROUNDS_MAX) break;
+    await until(async () => (await prometheus.firing()).filter(isOfCell).length === 0, HEALTHY_MS_MAX);
+  }
+  await pauses.stop();
   const granted = (start: string) => prometheus.ask(`sum(jobwheel_attempts_granted_total{start="${start}"})`);
   expect(await granted("held_back")).toBeGreaterThan(5);
   expect(await granted("on_time")).toBeGreaterThan(HEALTHY_ARRIVALS / 4);
-  // Whether this machine leaves a process its time is not for the cell to say.
-  expect([...fired.values()].filter(({ alertname }) => alertname !== "JobwheelEventLoopBlocked")).toEqual([]);
+  expect([...fired.values()].filter(isOfCell)).toEqual([]);
 });
 
 describe("alerts", () => {
@@ -185,12 +201,13 @@ describe("alerts", () => {
     await post(customer, "production", "jobs", { target_url: urlOf("/held") });
     await target.until((arrivals) => arrivals.some(({ path, jobId }) => path === "/held" && jobId !== ""));
     process.kill(delivery.pid, "SIGSTOP");
-    await postBatch(customer, "production", urlOf("/hook"), 50);
+    // So many that there is success enough beside what will have been on the wire for too long.
+    for (let batch = 0; batch < 6; batch++) await postBatch(customer, "production", urlOf("/hook"), 100);
   });
 
   test("fire when a process gets little time, when Postgres refuses, is slow, is silent", async () => {
-    const giveUpAt = performance.now() + FIRES_MS_MAX;
-    while (!fires("JobwheelEventLoopBlocked") && performance.now() < giveUpAt) {
+    const starvedSince = performance.now();
+    while (!fires("JobwheelEventLoopBlocked") && performance.now() < starvedSince + FIRES_MS_MAX) {
       process.kill(gateway.pid, "SIGSTOP");
       await Bun.sleep(STARVED_MS);
       process.kill(gateway.pid, "SIGCONT");
@@ -204,6 +221,7 @@ describe("alerts", () => {
     await untilFires("JobwheelStatementsRefused");
 
     const ask = async (alerts: string[]) => {
+      const giveUpAt = performance.now() + FIRES_MS_MAX;
       while (!alerts.every((name) => fires(name)) && performance.now() < giveUpAt)
         await Promise.all(Array.from({ length: 60 }, () => get(customer, "jobs")));
       expect(alerts.filter((name) => !fires(name))).toEqual([]);
@@ -243,6 +261,15 @@ describe("alerts", () => {
 
   test("fire when delivery goes on late, when nothing succeeds, and when it dies with attempts on the wire", async () => {
     process.kill(delivery.pid, "SIGCONT");
+    // What a node claims by itself is not counted, as it does once it has heard no worker for 2 s.
+    const giveUpAt = performance.now() + FIRES_MS_MAX;
+    while (!fires("JobwheelLate", { region: "us-east" }) && performance.now() < giveUpAt) {
+      process.kill(delivery.pid, "SIGSTOP");
+      await postBatch(customer, "production", urlOf("/hook"), 50);
+      await Bun.sleep(LATE_MS);
+      process.kill(delivery.pid, "SIGCONT");
+      await Bun.sleep(LATE_MS);
+    }
     await untilFires("JobwheelLate", { region: "us-east" });
     await untilFires("JobwheelLateSlowly", { region: "us-east" });
     expect(fires("JobwheelEverythingFails")).toBe(false);
@@ -279,6 +306,9 @@ describe("alerts", () => {
     expect(silent.map(({ alert, labels }) => [alert, labels])).toEqual([]);
   });
 });
+
+/** Whether this machine leaves a process its time is not for the cell to say. */
+const isOfCell = ({ alertname }: Firing) => alertname !== "JobwheelEventLoopBlocked";
 
 /** Every window becomes seconds, and so does every wait. */
 function hasten(rules: string): string {

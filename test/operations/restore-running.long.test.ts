@@ -5,6 +5,7 @@ import { until } from "../flow/support.ts";
 import { askAdmin } from "../support/admin-program.ts";
 import { type ArchivingPostgres, type Backup, restorePostgres } from "../support/archiving-postgres.ts";
 import { expectNothingDoubled } from "../support/load.ts";
+import { listUnmatchedEvents } from "../support/unmatched-events.ts";
 import { type RestorableCell, readKnown, startRestorableCell } from "./restorable-cell.ts";
 
 setDefaultTimeout(180_000);
@@ -40,6 +41,9 @@ const timeline = async () => {
 const heldRegions = async () =>
   (await askAdmin<{ data: { name: string }[] }>(cell.url, "hold", "list")).data.map(({ name }) => name);
 
+const countEvents = async () =>
+  (await cell.db.run<{ count: number }>("events", "SELECT count(*)::int AS count FROM events", []))[0]?.count;
+
 /** What the services know as their Postgres is another one from now on. */
 async function replace(source: Backup, name: string): Promise<void> {
   await current.kill();
@@ -47,7 +51,7 @@ async function replace(source: Backup, name: string): Promise<void> {
   cell.place.port = current.port;
 }
 
-test("a failover to one that has every commit holds nothing, nor does a node that starts amid it", async () => {
+test("a Postgres that is killed, and a failover to one that has every commit, hold nothing, nor does a node that starts amid it; events match the ends of jobs", async () => {
   expect(await timeline()).toBe("00000001");
   const { worker, delivery } = cell.services;
   const restarted = worker.end("SIGKILL").then(() => worker.startAgain());
@@ -58,6 +62,8 @@ test("a failover to one that has every commit holds nothing, nor does a node tha
   expect(await heldRegions()).toEqual([]);
   expect(worker.output + delivery.output).not.toContain("this database was restored");
   expectNothingDoubled(cell.target);
+  expect(await countEvents()).toBeGreaterThan(BETWEEN);
+  expect(await listUnmatchedEvents(cell.db)).toEqual([]);
 });
 
 test("a backup that is restored under running nodes is held by them, and they start anew", async () => {
@@ -76,4 +82,5 @@ test("a backup that is restored under running nodes is held by them, and they st
   await arrived();
   const after = cell.target.arrivals.slice(arrivedCount);
   expect(after.filter(({ jobId, attempt }) => started.has(`${jobId} ${attempt}`))).toEqual([]);
+  expect(await listUnmatchedEvents(cell.db)).toEqual([]);
 });

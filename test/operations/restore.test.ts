@@ -83,7 +83,9 @@ async function expectRestored(wish: { until: () => string | undefined; generatio
   await cell.startServices({ worker, delivery });
   expect(await whyHeld()).toEqual(REGIONS.map((name) => ({ kind: "region", name, reason: "restored" })));
   const { services } = cell;
-  expect(services.worker.output + services.delivery.output).toContain("this database was restored");
+  await until(() =>
+    `${services.worker.output}${services.delivery.output}`.includes("this database was restored"),
+  );
   const posted = await cell.ask<{ id: string }>("POST", "/v2/jobs", {
     target_url: target.url,
     payload: { kind: "quick" },
@@ -92,7 +94,8 @@ async function expectRestored(wish: { until: () => string | undefined; generatio
   const metrics = `http://127.0.0.1:${services.worker.opsPort}/metrics`;
   const isShown = async () =>
     (await (await fetch(metrics)).text()).includes('jobwheel_holds{kind="region"} 4');
-  await until(isShown);
+  // It looks at the cell every 15 s.
+  await until(isShown, ENDED_MS);
   const heldSince = performance.now();
   await until(() => performance.now() > heldSince + HELD_MS);
   // Schedules fire all the while, and what they make waits with the rest.

@@ -114,10 +114,10 @@ describe("the Postgres driver", () => {
   });
 
   test("gives up on an answer after query_timeout and does not use that session again", async () => {
-    const impatient = new pg.Pool({ connectionString: database.url, max: 1, query_timeout: 300 });
+    const impatient = new pg.Pool({ connectionString: database.url, max: 1, query_timeout: 2_000 });
     impatient.on("error", () => {});
     const before = (await impatient.query("SELECT pg_backend_pid() AS pid")).rows[0]?.pid;
-    await expect(impatient.query("SELECT pg_sleep(5)")).rejects.toThrow("timeout");
+    await expect(impatient.query("SELECT pg_sleep(60)")).rejects.toThrow("timeout");
     const after = (await impatient.query("SELECT pg_backend_pid() AS pid")).rows[0]?.pid;
     expect(after).not.toBe(before);
     await impatient.end();

@@ -39,7 +39,7 @@ const INVALID_WISHES: Wish[] = [
   },
 ];
 
-export const FUTURE = "2027-03-04T05:06:07.089Z";
+export const FUTURE = "2035-03-04T05:06:07.089Z";
 const REGIONS = ["us-east", "us-west", "eu-central", "ap-southeast"] as const;
 
 /** Present now and then, so that most wishes are plain. */

@@ -89,7 +89,8 @@ export interface EndpointWish {
 }
 
 export const SHARDS_PER_REGION = 8;
-const LEASE_MS = 2_000;
+/** So long that no worker loses it because this process stands still for a moment. */
+const LEASE_MS = 10_000;
 const ATTEMPT_TIMEOUT_MS = 10_000;
 const WEBHOOK_TIMEOUT_MS = 5_000;
 

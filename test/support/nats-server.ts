@@ -4,12 +4,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { findNatsServer } from "./nats-binary.ts";
+import { claimPort } from "./port.ts";
 
 const START_TIMEOUT_MS = 30_000;
 const STOP_TIMEOUT_MS = 10_000;
 const LOG_LINES_KEPT = 20;
-/** Makes nats-server choose a free port, which it then tells in its log. */
-const ANY_PORT = -1;
 
 export interface NatsServer {
   url: string;
@@ -27,13 +26,14 @@ export interface NatsServer {
  * of one that was killed, it comes back as that one. It dies with the test process (on Linux).
  */
 export async function startNatsServer({
-  port,
+  port: formerPort,
   storeDir,
 }: {
   port?: number;
   storeDir?: string;
 } = {}): Promise<NatsServer> {
   const binary = await findNatsServer();
+  const port = formerPort ?? (await claimPort());
   const store = storeDir ?? mkdtempSync(join(tmpdir(), "nats-server-"));
   const command = [
     binary,
@@ -41,7 +41,7 @@ export async function startNatsServer({
     "--addr",
     "127.0.0.1",
     "--port",
-    String(port ?? ANY_PORT),
+    String(port),
     "--store_dir",
     store,
   ];
@@ -49,30 +49,27 @@ export async function startNatsServer({
     process.platform === "linux" ? ["setpriv", "--pdeathsig", "KILL", ...command] : command;
   const server = spawn(file, args, { stdio: ["ignore", "ignore", "pipe"] });
 
-  const ready = Promise.withResolvers<number>();
+  const ready = Promise.withResolvers<void>();
   const ended = Promise.withResolvers<void>();
   const lastLines: string[] = [];
-  let boundPort = 0;
   createInterface({ input: server.stderr }).on("line", (line) => {
     lastLines.push(line);
     if (lastLines.length > LOG_LINES_KEPT) lastLines.shift();
-    const listening = /Listening for client connections on 127\.0\.0\.1:(\d+)/.exec(line);
-    if (listening) boundPort = Number(listening[1]);
-    if (line.includes("Server is ready")) ready.resolve(boundPort);
+    if (line.includes("Server is ready")) ready.resolve();
   });
   server.on("error", ready.reject);
   server.on("exit", () => ended.resolve());
   server.on("close", () => ready.reject(new Error(`nats-server did not start:\n${lastLines.join("\n")}`)));
   const timer = setTimeout(() => server.kill("SIGKILL"), START_TIMEOUT_MS);
-  const usedPort = await ready.promise.finally(() => clearTimeout(timer));
+  await ready.promise.finally(() => clearTimeout(timer));
 
   const kill = async (signal: NodeJS.Signals) => {
     server.kill(signal);
     if (signal === "SIGKILL") await ended.promise;
   };
   return {
-    url: `nats://127.0.0.1:${usedPort}`,
-    port: usedPort,
+    url: `nats://127.0.0.1:${port}`,
+    port,
     storeDir: store,
     pid: server.pid ?? 0,
     kill,

@@ -1,6 +1,6 @@
 import { spawn } from "node:child_process";
-import { createServer } from "node:net";
 import { dirname } from "node:path";
+import { claimPort } from "./port.ts";
 
 /** A service as the process that operators run, on ports of its own. */
 export interface ServiceProcess {
@@ -24,7 +24,7 @@ export async function startService(
   name: "gateway" | "worker" | "delivery" | "standalone",
   environment: Record<string, string>,
 ): Promise<ServiceProcess> {
-  const [port, opsPort] = [await freePort(), await freePort()];
+  const [port, opsPort] = [await claimPort(), await claimPort()];
   const settings = {
     PATH: process.env.PATH ?? "",
     HOME: process.env.HOME ?? "",
@@ -47,8 +47,9 @@ export async function startService(
     started.stdout.on("data", (chunk) => (output += chunk));
     started.stderr.on("data", (chunk) => (output += chunk));
     let exited = false;
+    // Not "exit", upon which what it said last may still be on its way.
     ended = new Promise((resolve) =>
-      started.on("exit", (code) => {
+      started.on("close", (code) => {
         exited = true;
         resolve(code);
       }),
@@ -85,15 +86,4 @@ async function isReady(opsPort: number): Promise<boolean> {
   } catch {
     return false;
   }
-}
-
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const server = createServer();
-    server.on("error", reject);
-    server.listen(0, "127.0.0.1", () => {
-      const address = server.address();
-      server.close(() => resolve(typeof address === "object" && address !== null ? address.port : 0));
-    });
-  });
 }

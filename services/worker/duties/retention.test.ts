@@ -3,12 +3,16 @@ import { PROJECT_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
 import type { Plan } from "../../../shared/domain/plan.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { createLog } from "../../../shared/platform/log.ts";
-import { openDatabase } from "../../../shared/store/database.ts";
 import { changeProject } from "../../../shared/store/projects.ts";
 import { listRunMoves } from "../../../shared/store/run-moves.ts";
 import { findRun } from "../../../shared/store/runs.ts";
 import { settleAttempts } from "../../../shared/store/settle.ts";
-import { settlementOf, startStore, type TestStore } from "../../../shared/store/test-support.ts";
+import {
+  openTestDatabase,
+  settlementOf,
+  startStore,
+  type TestStore,
+} from "../../../shared/store/test-support.ts";
 import { testCause } from "../../../test/support/cause.ts";
 import { retainRuns } from "./retention.ts";
 
@@ -70,7 +74,7 @@ test("forgets an upgrade once nothing can be written any more where its runs sto
 });
 
 test("does no harm when two workers do it at once, over and over", async () => {
-  const mates = [1, 2].map(() => openDatabase(store.url, { connections: 2, log }));
+  const mates = [1, 2].map(() => openTestDatabase(store.url, 2));
   const projects = await Promise.all(Array.from({ length: 5 }, () => store.addProject({ plan: "hobby" })));
   const runs = await Promise.all(projects.map(settleRun));
   try {

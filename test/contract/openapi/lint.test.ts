@@ -9,7 +9,7 @@ import { type Json, readPublished } from "./published.ts";
 
 const CLI = fileURLToPath(import.meta.resolve("@redocly/cli/bin/cli.js"));
 const RULES = join(import.meta.dir, "redocly.yaml");
-const LINT_TIMEOUT_MS = 30_000;
+const LINT_TIMEOUT_MS = 50_000;
 
 let gateway: TestGateway;
 let text: string;

@@ -5,8 +5,8 @@ import { startTestGateway, type TestGateway } from "../../support/gateway.ts";
 
 /** The browser may have to be downloaded first. */
 const SETUP_TIMEOUT_MS = 600_000;
-const LAUNCH_TIMEOUT_MS = 60_000;
-const TEST_TIMEOUT_MS = 60_000;
+const LAUNCH_TIMEOUT_MS = 240_000;
+const TEST_TIMEOUT_MS = 240_000;
 /** It asks nobody for anything of its own accord. */
 const FLAGS = [
   "--headless",

@@ -1,5 +1,5 @@
 import { Ajv2020, type ValidateFunction } from "ajv/dist/2020.js";
-import type { TestGateway } from "../../support/gateway.ts";
+import type { Answer, TestGateway } from "../../support/gateway.ts";
 
 /**
  * The OpenAPI document that a gateway serves, read as a client would: by what it says alone, and with a validator that
@@ -19,6 +19,10 @@ export interface PublishedOperation {
   id: string;
   method: string;
   path: string;
+  /** As they stand there: each has a name, and says what it is in. */
+  parameters: Json[];
+  /** Null if it takes no body. */
+  bodySchema: Json;
   /** Of every request example of the body. */
   bodies: Json[];
   answers: PublishedAnswer[];
@@ -41,6 +45,8 @@ export interface PublishedHeader {
 // biome-ignore lint/suspicious/noExplicitAny: nothing is known of the document but what it says itself.
 export type Json = any;
 
+/** What HTTP itself adds; a document need not speak of it. */
+const HTTP_HEADERS = ["connection", "content-length", "content-type", "date"];
 const METHODS = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 const DATE_TIME = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:\d{2})$/;
 
@@ -68,7 +74,19 @@ export async function readPublished(gateway: TestGateway): Promise<Published> {
     const content = node.requestBody?.content["application/json"];
     const bodies = Object.values(content?.examples ?? {}).map((example: Json) => example.value);
     const answers = Object.keys(node.responses).map((status) => readAnswer(`${place}/responses`, status));
-    return { id: node.operationId, method: method.toUpperCase(), path, bodies, answers };
+    const parameters = node.parameters.map(
+      (_: Json, index: number) => find(`${place}/parameters/${index}`).node,
+    );
+    const bodySchema = content?.schema ?? null;
+    return {
+      id: node.operationId,
+      method: method.toUpperCase(),
+      path,
+      parameters,
+      bodySchema,
+      bodies,
+      answers,
+    };
   }
 
   function readAnswer(responses: string, status: string): PublishedAnswer {
@@ -102,6 +120,32 @@ export async function readPublished(gateway: TestGateway): Promise<Published> {
       );
     },
   };
+}
+
+/** What the answer has that its operation does not document, and what it lacks that is documented. */
+export function findAnswerFaults(
+  published: Published,
+  { answers }: PublishedOperation,
+  answer: Answer,
+): string[] {
+  const documented = answers.find(({ status }) => status === answer.status);
+  if (documented === undefined) return [`the status ${answer.status} is not documented`];
+  const faults = published.findFaults(documented.schemaPlace, JSON.parse(answer.text));
+  for (const { name, required, schemaPlace } of documented.headers) {
+    const value = answer.headers.get(name);
+    if (value === null && required) faults.push(`${name} is absent`);
+    if (value === null) continue;
+    const isNumber = published.look(schemaPlace).type === "integer";
+    for (const fault of published.findFaults(schemaPlace, isNumber ? Number(value) : value)) {
+      faults.push(`${name} ${fault}`);
+    }
+  }
+  const names = documented.headers.map(({ name }) => name.toLowerCase());
+  for (const name of answer.headers.keys()) {
+    if (!names.includes(name) && !HTTP_HEADERS.includes(name)) faults.push(`${name} is not documented`);
+  }
+  if (answer.headers.get("content-type") !== "application/json") faults.push("it is no JSON");
+  return faults;
 }
 
 export function escapeStep(step: string): string {

@@ -10,6 +10,10 @@ import type { PublishedOperation } from "./published.ts";
 
 /** Real requests that have an operation answer with each of its codes. */
 export interface Requests {
+  /** What the operation succeeds with, but for what is given. */
+  send(operation: PublishedOperation, request?: GivenRequest): Promise<Answer>;
+  /** The path to something that was made for this request. */
+  pathOf(operation: PublishedOperation): Promise<string>;
   /** One for every body of the operation's examples. */
   succeed(operation: PublishedOperation): Promise<Answer[]>;
   /** The first answer once more. */
@@ -18,6 +22,15 @@ export interface Requests {
    * By the code that they are after: what each of them sends to an operation that cannot answer so is answered otherwise.
    */
   provocations: Record<string, (operation: PublishedOperation) => Promise<Answer>>;
+}
+
+export interface GivenRequest {
+  key?: string | null;
+  path?: string;
+  query?: string;
+  /** A text is sent as it is. */
+  body?: object | string | undefined;
+  headers?: Record<string, string>;
 }
 
 const UNKNOWN_ID_BODY = "0".repeat(26);
@@ -33,7 +46,6 @@ export async function prepareRequests(
   const { key: readKey } = await gateway.addKey(project, { scope: "read" });
   const { key: jobsKey } = await gateway.addKey(project, { scope: "jobs" });
   const exhausted = await gateway.addProject("pro", { requestRate: 1 });
-  await gateway.call("GET", "/v2/project", { key: exhausted.production });
   const spent = await gateway.addProject("hobby");
   const spentIds = await addFailedRun(spent);
   await gateway.query("UPDATE flows SET month_runs = 10000 WHERE project_no = $1", [spent.no]);
@@ -83,16 +95,7 @@ export async function prepareRequests(
     return fill(path, await addResource(owner));
   }
 
-  async function send(
-    operation: PublishedOperation,
-    request: {
-      key?: string | null;
-      path?: string;
-      query?: string;
-      body?: object | undefined;
-      headers?: Record<string, string>;
-    } = {},
-  ): Promise<Answer> {
+  async function send(operation: PublishedOperation, request: GivenRequest = {}): Promise<Answer> {
     const { key = project.production, query = "", headers = {} } = request;
     const body =
       operation.bodies.length === 0 ? undefined : (request.body ?? withNewName(operation.bodies[0]));
@@ -160,7 +163,11 @@ export async function prepareRequests(
     idempotency_conflict: conflict,
     payload_too_large: announce,
     unsupported_media_type: (operation) => send(operation, { headers: { "Content-Type": "text/plain" } }),
-    rate_limit_exceeded: (operation) => send(operation, { key: exhausted.production }),
+    async rate_limit_exceeded(operation) {
+      // Its one request a minute, if that is not spent any more.
+      await gateway.call("GET", "/v2/project", { key: exhausted.production });
+      return send(operation, { key: exhausted.production });
+    },
     async quota_exceeded(operation) {
       const isOfSchedule = operation.path.includes("{schedule_id}");
       return send(operation, {
@@ -184,6 +191,8 @@ export async function prepareRequests(
   };
 
   return {
+    send,
+    pathOf,
     async succeed(operation) {
       const bodies = operation.bodies.length === 0 ? [undefined] : operation.bodies;
       return Promise.all(bodies.map((body) => send(operation, { body: withNewName(body) })));
@@ -208,7 +217,7 @@ let lastName = 0;
 const newName = () => `schedule ${++lastName}`;
 
 /** Of the names in an environment each is given once. */
-function withNewName(body: object | undefined): object | undefined {
+export function withNewName(body: object | undefined): object | undefined {
   return body !== undefined && "name" in body ? { ...body, name: newName() } : body;
 }
 

@@ -62,6 +62,38 @@ describe("GET /v2/runs", () => {
     expect(seen).toEqual([runningId, ...runIds.toReversed()]);
   });
 
+  test("walking it while attempts begin and end shows each earlier run exactly once", async () => {
+    const own = await gateway.addProject();
+    const earlier: string[] = [];
+    const inProgress: JobView[] = [];
+    for (let n = 0; n < 20; n++) {
+      const job = await gateway.createJob(own);
+      if (n % 2 === 0) {
+        earlier.push((await gateway.attempt(own, job, 1, { status: "failed", leaves: "queued" })).runId);
+      } else {
+        earlier.push((await gateway.claim(own, job, 1)).runId);
+        inProgress.push(job);
+      }
+    }
+    const change = async () => {
+      const ending = [inProgress.shift(), inProgress.pop()].filter((job) => job !== undefined);
+      for (const job of ending)
+        await gateway.attempt(own, job, 1, { status: "succeeded", leaves: "succeeded" });
+      await gateway.claim(own, await gateway.createJob(own), 1);
+    };
+    const seen: string[] = [];
+    let changing = change();
+    for await (const page of list({ limit: 3 }, own.production).pages()) {
+      seen.push(...page.data.map(({ id }) => id));
+      await changing;
+      // While the next page is read.
+      changing = change();
+    }
+    await changing;
+    expect(new Set(seen).size).toBe(seen.length);
+    expect(seen.filter((id) => earlier.includes(id))).toEqual(earlier.toReversed());
+  });
+
   test("a cursor is bound to its filters", async () => {
     const { next_cursor } = await list({ limit: 1 });
     readRefusal(await get(`?cursor=${next_cursor}&status=failed`), "invalid_request", "cursor");

@@ -5,6 +5,8 @@ import { idTimeMs } from "../../../shared/domain/ids.ts";
 import { PLAN_TERMS, PLANS, type Plan } from "../../../shared/domain/plan.ts";
 import { changeProject } from "../../../shared/store/projects.ts";
 import { dropExpiredPartitions } from "../../../shared/store/retention.ts";
+import { until } from "../../runtime-contract/until.ts";
+import { passNearEnd } from "../../support/boundary.ts";
 import { testCause } from "../../support/cause.ts";
 import {
   readAs,
@@ -33,13 +35,15 @@ const list = async (key: string, query = "") =>
   readAs(RunList, await gateway.call("GET", `/v2/runs${query}`, { key }));
 const listed = async (key: string, query = "") => (await list(key, query)).data.map(({ id }) => id);
 
-/** A job whose attempts have all failed, its runs from the first on. */
+/** A job whose attempts have all failed, its runs from the first on, no two of them of one millisecond. */
 async function failedJob(project: TestProject, attempts = 1) {
   const job = await gateway.createJob(project);
   const runIds: string[] = [];
   for (let attempt = 1; attempt <= attempts; attempt++) {
     const leaves = attempt === attempts ? "failed" : "queued";
-    runIds.push((await gateway.attempt(project, job, attempt, { status: "failed", leaves })).runId);
+    const { runId } = await gateway.attempt(project, job, attempt, { status: "failed", leaves });
+    runIds.push(runId);
+    await until(() => Date.now() > idTimeMs(runId));
   }
   return { job, runIds, runId: runIds[0] ?? "" };
 }
@@ -121,6 +125,7 @@ describe("the retention of runs", () => {
   });
 
   test("leaves a retry's first answer to its Idempotency-Key, when the run is hidden and when it is gone", async () => {
+    await passNearEnd(DAY_MS);
     const project = await gateway.addProject("hobby");
     const { production: key } = project;
     const { job, runId } = await failedJob(project);

@@ -12,7 +12,7 @@ import {
   type TestGateway,
   type TestProject,
 } from "../../support/gateway.ts";
-import { newSchedule, nextNewYear } from "./support.ts";
+import { cronOfSoon, newSchedule, nextNewYear } from "./support.ts";
 
 let gateway: TestGateway;
 let mate: { port: number; stop(): Promise<void> };
@@ -125,8 +125,7 @@ describe("POST /v2/schedules", () => {
     const own = await gateway.addProject();
     const told = () => gateway.commands.filter(({ projectNo }) => projectNo === own.no);
     await create({}, own.production);
-    const inTwoSeconds = (new Date().getUTCSeconds() + 2) % 60;
-    await create({ cron: `${inTwoSeconds} * * * * *` }, own.production);
+    await create({ cron: cronOfSoon() }, own.production);
     await until(() => told().length > 0);
     expect(told()).toMatchObject([{ region: HOME_REGION, owed: [] }]);
   });

@@ -1,11 +1,17 @@
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import type { Firing, FiringListQuery, NewSchedule, Schedules } from "../../../shared/client/index.ts";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
+import type {
+  Firing,
+  FiringListQuery,
+  NewSchedule,
+  Schedule,
+  Schedules,
+} from "../../../shared/client/index.ts";
 import { idToUuid } from "../../../shared/domain/ids.ts";
 import { PLAN_TERMS, PLANS } from "../../../shared/domain/plan.ts";
-import { until } from "../../runtime-contract/until.ts";
+import { passNearEnd } from "../../support/boundary.ts";
 import { clientOf } from "../../support/client.ts";
 import { readRefusal, startTestGateway, type TestGateway, type TestProject } from "../../support/gateway.ts";
-import { newSchedule } from "./support.ts";
+import { newSchedule, passInstant } from "./support.ts";
 
 let gateway: TestGateway;
 let project: TestProject;
@@ -17,9 +23,12 @@ beforeAll(async () => {
   schedules = clientOf(gateway, project.production).schedules;
 });
 afterAll(() => gateway.stop());
+// In some zones the hours of the tests' expressions begin at half past.
+beforeEach(() => passNearEnd(HOUR_MS / 2));
 
 const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
+const ROUNDS_MAX = 10;
 
 async function create(wish: Partial<NewSchedule> = {}, owner = schedules): Promise<string> {
   return (await owner.create(newSchedule({ cron: "0 * * * *", ...wish }))).id;
@@ -234,25 +243,18 @@ describe("GET /v2/schedules/{id}/firings", () => {
 });
 
 describe("the ledger of a schedule", () => {
-  /** What is done while its project is held, so that the firing comes while it waits for its turn. */
-  async function passInstant<Result>(act: (cron: string) => Promise<Result>): Promise<[number, Result]> {
-    // Shortly before a second begins, so that nobody waits for long.
-    await until(() => Date.now() % 1_000 > 500 && Date.now() % 1_000 < 700);
-    const instant = Math.ceil(Date.now() / 1_000) * 1_000;
-    await gateway.query("BEGIN");
-    await gateway.query("SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [project.no]);
-    const acting = act(`${new Date(instant).getUTCSeconds()} * * * * *`);
-    await until(() => Date.now() > instant);
-    await gateway.query("COMMIT");
-    return [instant, await acting];
-  }
-
   test("knows the firing that came while the schedule was being created", async () => {
     // All connections wait for the project: of some the statement begins after the instant that they were decided before.
-    const [instant, made] = await passInstant((cron) =>
-      Promise.all(Array.from({ length: 12 }, () => schedules.create(newSchedule({ cron })))),
-    );
-    const early = made.filter(({ next_run_at }) => next_run_at === iso(instant));
+    let instant = 0;
+    let early: Schedule[] = [];
+    // Where the machine is held up all of them are decided behind the instant.
+    for (let round = 0; round < ROUNDS_MAX && early.length === 0; round++) {
+      const [passed, made] = await passInstant(gateway, project, (cron) =>
+        Promise.all(Array.from({ length: 12 }, () => schedules.create(newSchedule({ cron })))),
+      );
+      instant = passed;
+      early = made.filter(({ next_run_at }) => next_run_at === iso(instant));
+    }
     expect(early.length).toBeGreaterThan(0);
     for (const { id } of early) {
       await fire(id, instant, null);
@@ -263,7 +265,9 @@ describe("the ledger of a schedule", () => {
 
   test("does not know an instant that a change came too late for", async () => {
     const id = await create();
-    const [instant, { next_run_at }] = await passInstant((cron) => schedules.update(id, { cron }));
+    const [instant, { next_run_at }] = await passInstant(gateway, project, (cron) =>
+      schedules.update(id, { cron }),
+    );
     expect(next_run_at).toBe(iso(instant + 60_000));
     expect(await ledgerOf(id)).toEqual([]);
   });

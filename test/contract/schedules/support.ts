@@ -1,5 +1,6 @@
-import type { NewSchedule } from "../../../shared/client/index.ts";
-import { TARGET_URL } from "../../support/gateway.ts";
+import { ApiError, type NewSchedule } from "../../../shared/client/index.ts";
+import { until } from "../../runtime-contract/until.ts";
+import { TARGET_URL, type TestGateway, type TestProject } from "../../support/gateway.ts";
 
 let lastName = 0;
 
@@ -11,4 +12,44 @@ export function newSchedule(wish: Partial<NewSchedule> = {}): NewSchedule {
 /** What `newSchedule` fires next for. */
 export function nextNewYear(): string {
   return new Date(Date.UTC(new Date().getUTCFullYear() + 1, 0)).toISOString();
+}
+
+/** Less than the worker looks ahead, and more than a machine that is held up takes to ask. */
+const SOON_SECONDS = 4;
+
+/** An expression that fires within seconds, and then not for most of a minute. */
+export function cronOfSoon(): string {
+  return `${(new Date().getUTCSeconds() + SOON_SECONDS) % 60} * * * * *`;
+}
+
+const TRIES_MAX = 10;
+
+/**
+ * What is done while its project is held, so that the firing comes while it waits for its turn. It is done again where the
+ * machine was held up for longer than the gateway waits.
+ */
+export async function passInstant<Result>(
+  gateway: TestGateway,
+  project: TestProject,
+  act: (cron: string) => Promise<Result>,
+): Promise<[instant: number, result: Result]> {
+  for (let count = 0; count < TRIES_MAX; count++) {
+    // Shortly before a second begins, so that nobody waits for long.
+    await until(() => Date.now() % 1_000 > 500 && Date.now() % 1_000 < 700);
+    const instant = Math.ceil(Date.now() / 1_000) * 1_000;
+    await gateway.query("BEGIN");
+    await gateway.query("SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [project.no]);
+    const acting = act(`${new Date(instant).getUTCSeconds()} * * * * *`).then(
+      (result) => ({ result }),
+      (error: unknown) => {
+        if (error instanceof ApiError && error.code === "service_unavailable") return null;
+        throw error;
+      },
+    );
+    await until(() => Date.now() > instant);
+    await gateway.query("COMMIT");
+    const acted = await acting;
+    if (acted !== null) return [instant, acted.result];
+  }
+  throw new Error(`the gateway gave up ${TRIES_MAX} times`);
 }

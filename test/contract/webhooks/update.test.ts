@@ -57,6 +57,26 @@ describe("PATCH /v2/webhooks/{id}", () => {
     expect(both.events as string[]).toEqual(["job.succeeded", "job.failed"]);
   });
 
+  test("that many ask for at once over two gateways are all made", async () => {
+    const { id } = await add();
+    const mate = await gateway.startMate();
+    const changes: WebhookUpdate[] = Array.from({ length: 30 }, (_, n) =>
+      n % 2 === 0 ? { url: `https://example.com/${n}` } : { description: `of ${n}` },
+    );
+    const answers = await Promise.all(
+      changes.map((change, n) =>
+        clientOf(gateway, project.production, n % 4 < 2 ? gateway.port : mate.port).webhooks.update(
+          id,
+          change,
+        ),
+      ),
+    );
+    await mate.stop();
+    answers.forEach((answer, n) => {
+      expect(answer).toMatchObject(changes[n] as object);
+    });
+  });
+
   test("clears the description by null, and by one of blanks", async () => {
     const { id } = await add();
     expect((await webhooks().update(id, { description: null })).description).toBeNull();
