@@ -88,8 +88,10 @@ export function createApp(options: {
   log: Log;
   metrics: Metrics;
   traces: Traces;
+  storeTimeMsMax: number | undefined;
 }): App {
   const { routes, docs, authenticator, rateLimiter, idempotency, clock, ids, log, metrics } = options;
+  const { storeTimeMsMax = STORE_TIME_MS_MAX } = options;
   const noteAnswer = createAnswerNotes(metrics);
   const traceRequest = createRequestTraces(options.traces, clock);
   const makeRequestId = () => ids.next(REQUEST_PREFIX, clock.now());
@@ -120,7 +122,7 @@ export function createApp(options: {
         requestId ??= makeRequestId();
         return requestId;
       },
-      deadline: startDeadline(STORE_TIME_MS_MAX),
+      deadline: startDeadline(storeTimeMsMax),
       version: NEWEST_API_VERSION,
       rate: null,
       trace: null,

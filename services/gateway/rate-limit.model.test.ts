@@ -4,7 +4,8 @@ import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { askTime, type Database, StoreUnavailable } from "../../shared/store/database.ts";
 import type { Caller } from "../../shared/store/keys.ts";
-import { openTestDatabase, startStore, type TestStore } from "../../shared/store/test-support.ts";
+import { startStore, type TestStore } from "../../shared/store/test-support.ts";
+import { openTestDatabase } from "../../test/support/database.ts";
 import { createRateLimiter, type RateLimiter } from "./rate-limit.ts";
 
 setDefaultTimeout(120_000);
@@ -26,7 +27,7 @@ const pools: Database[] = [];
 
 beforeAll(async () => {
   store = await startStore();
-  for (let n = 0; n < GATEWAYS; n++) pools.push(openTestDatabase(store.url, 2));
+  for (let n = 0; n < GATEWAYS; n++) pools.push(openTestDatabase(store.url, 2, "silent"));
 });
 afterAll(async () => {
   await Promise.all(pools.map((pool) => pool.close()));

@@ -42,6 +42,8 @@ export interface GatewayOptions {
   traces?: Traces;
   /** The database's own, unless a benchmark asks what it costs. */
   rateLimiter?: RateLimiter;
+  /** How long a request may wait for Postgres: as the API promises, unless a test is about something else. */
+  storeTimeMsMax?: number | undefined;
 }
 
 /**
@@ -79,6 +81,7 @@ export async function startGateway(
     log,
     metrics,
     traces: options.traces ?? NO_TRACES,
+    storeTimeMsMax: options.storeTimeMsMax,
   });
   const server = Bun.serve({
     hostname: options.host,

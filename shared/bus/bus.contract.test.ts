@@ -309,8 +309,9 @@ function holdsFor(createKind: () => Kind): void {
     await kind.cut();
     await until(() => !a.connected && !b.connected);
     const droppedBefore = a.counts.dropped;
-    const startedAt = performance.now();
-    for (let no = 0; no < 10_000; no++) {
+    const times: number[] = [];
+    let startedAt = performance.now();
+    for (let no = 1; no <= 10_000; no++) {
       a.sendCommand(commandOf("us-east", no));
       a.sendHint(hintOf("us-east", no));
       a.sendDue(7, dueOf(1, no));
@@ -321,8 +322,13 @@ function holdsFor(createKind: () => Kind): void {
         items: [{ projectNo: 1, shard: 1, id: "job_a", attempt: 1, answer: { kind: "gone" } }],
       });
       a.sendBeat("worker", { nodeId: 1, regions: [], room: 0 });
+      if (no % 1_000 === 0) {
+        times.push(performance.now() - startedAt);
+        startedAt = performance.now();
+      }
     }
-    expect(performance.now() - startedAt).toBeLessThan(2_000);
+    // The machine may have stood still in some of them; what blocks does so in all.
+    expect(Math.min(...times)).toBeLessThan(200);
     expect(a.counts.dropped - droppedBefore).toBe(50_000);
     await a.close();
     await a.close();

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { openTestDatabase, startStore, type TestStore } from "./test-support.ts";
+import { openTestDatabase } from "../../test/support/database.ts";
+import { startStore, type TestStore } from "./test-support.ts";
 
 let store: TestStore;
 beforeAll(async () => {
@@ -11,7 +12,7 @@ const PID = "SELECT pg_backend_pid() AS pid";
 
 describe("a transaction", () => {
   test("that cannot begin, or loses its connection within, keeps no connection of the pool", async () => {
-    const db = openTestDatabase(store.url, 2);
+    const db = openTestDatabase(store.url, 2, "silent");
     const end = (pid: number | undefined) => store.query("SELECT pg_terminate_backend($1)", [pid]);
     const [idle] = await db.run<{ pid: number }>("pid", PID, []);
     await end(idle?.pid);
@@ -48,7 +49,7 @@ describe("a transaction", () => {
 
 describe("what operators are shown of a database", () => {
   test("is how its connections are used, and its errors by whether Postgres could be asked", async () => {
-    const db = openTestDatabase(store.url, 1);
+    const db = openTestDatabase(store.url, 1, "silent");
     expect(db.connections()).toEqual({ busy: 0, idle: 0, waiting: 0 });
     const held = Promise.withResolvers<void>();
     const holding = db.transact(async (tx) => {

@@ -1,9 +1,10 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import fc from "fast-check";
+import { openTestDatabase } from "../../test/support/database.ts";
 import { ENVIRONMENTS, type ProjectNo } from "../domain/scope.ts";
 import type { Database } from "./database.ts";
 import { type RateAnswer, type RateQuestion, type SpentLoan, takeRequests } from "./request-rate.ts";
-import { inTime, openTestDatabase, startStore, type TestStore } from "./test-support.ts";
+import { inTime, startStore, type TestStore } from "./test-support.ts";
 
 setDefaultTimeout(60_000);
 
@@ -14,7 +15,7 @@ let project: ProjectNo;
 
 beforeAll(async () => {
   store = await startStore();
-  other = openTestDatabase(store.url, 8);
+  other = openTestDatabase(store.url, 8, "silent");
 });
 beforeEach(async () => {
   project = await store.addProject();

@@ -9,7 +9,7 @@ import { dropExpiredPartitions } from "./retention.ts";
 import { endRunMove, listRunMoves, moveRuns } from "./run-moves.ts";
 import { findRun, listRuns, retryRun } from "./runs.ts";
 import { settleAttempts } from "./settle.ts";
-import { failedWith, inTime, settlementOf, startStore, type TestStore } from "./test-support.ts";
+import { comesToWait, failedWith, inTime, settlementOf, startStore, type TestStore } from "./test-support.ts";
 
 setDefaultTimeout(60_000);
 
@@ -152,8 +152,9 @@ describe("an upgrade", () => {
       begin();
       // The drop waits for what has been noted to be committed, and then sees it.
       const dropping = dropExpiredPartitions(store.db, laterOn());
-      await store.untilBlocked();
+      const isWaiting = await comesToWait(store, dropping);
       await operator.query("COMMIT");
+      expect(isWaiting).toBe(true);
       expect(await dropping).toEqual({ names: [], gaveWayCount: 0 });
     });
     expect(await classTableOf(runId)).toBe("runs_hobby");

@@ -1,14 +1,14 @@
 import { randomBytes } from "node:crypto";
 import pg from "pg";
 import { testCause } from "../../test/support/cause.ts";
+import { openTestDatabase } from "../../test/support/database.ts";
 import { createTestDatabase } from "../../test/support/postgres.ts";
 import { createIdSource, JOB_PREFIX, PROJECT_PREFIX, RUN_PREFIX } from "../domain/ids.ts";
 import type { Plan } from "../domain/plan.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../domain/scope.ts";
 import { NEWEST_API_VERSION } from "../domain/version.ts";
-import { createLog } from "../platform/log.ts";
 import { type Claim, type Claimed, claimAttempts, type GrantedAttempt } from "./claim.ts";
-import { type Database, openDatabase, type PooledDatabase } from "./database.ts";
+import type { Database } from "./database.ts";
 import { createJobs, type JobToCreate } from "./jobs.ts";
 import { migrate } from "./migrate.ts";
 import { addNode } from "./nodes.ts";
@@ -19,8 +19,6 @@ const WAIT_MS_MAX = 20_000;
 const LOOK_EVERY_MS = 5;
 /** The tester's own statements fill tables and hold locks, on machines that do other things too. */
 const PATIENT = "-c statement_timeout=60s -c idle_in_transaction_session_timeout=60s";
-/** A crowd may wait for few connections, on such machines. */
-const CONNECT_TIMEOUT_MS = 20_000;
 
 export interface Flow {
   development_jobs: number;
@@ -62,7 +60,7 @@ export interface TestStore {
 export async function startStore(options: { connections?: number } = {}): Promise<TestStore> {
   const database = await createTestDatabase("store");
   await migrate(database.url);
-  const db = openTestDatabase(database.url, options.connections ?? 8);
+  const db = openTestDatabase(database.url, options.connections ?? 8, "silent");
   const ids = createIdSource(randomBytes);
   const sessions: pg.Client[] = [];
   const session = async () => {
@@ -187,12 +185,6 @@ export async function startStore(options: { connections?: number } = {}): Promis
   return store;
 }
 
-/** What a process of the service has of its database, but for its impatience. */
-export function openTestDatabase(url: string, connections: number): PooledDatabase {
-  const log = createLog({ name: "test", level: "silent" });
-  return openDatabase(url, { connections, log, connectTimeoutMs: CONNECT_TIMEOUT_MS });
-}
-
 /**
  * For what holds only for a time: where it failed after more than that, it is tried again from its beginning, since a
  * machine that stood still proves nothing. The time counts from `begin`, if that is called, and anew from each such call.
@@ -214,6 +206,10 @@ export async function inTime(timeMs: number, act: (begin: () => void) => Promise
     }
   }
 }
+
+/** Whether it came to wait for a lock, and did not end before that could be seen: some statements wait for a moment only. */
+export const comesToWait = (store: TestStore, statement: Promise<unknown>): Promise<boolean> =>
+  Promise.race([store.untilBlocked().then(() => true), statement.then(() => false)]);
 
 /** Looks again and again, and gives up loudly. */
 export async function until(

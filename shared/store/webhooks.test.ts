@@ -1,11 +1,12 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
+import { openTestDatabase } from "../../test/support/database.ts";
 import { createIdSource, idToUuid, REQUEST_PREFIX, WEBHOOK_PREFIX } from "../domain/ids.ts";
 import { WEBHOOK_ENDPOINTS_MAX } from "../domain/plan.ts";
 import type { ProjectNo } from "../domain/scope.ts";
 import type { EndpointFields } from "../domain/webhook.ts";
 import type { Database } from "./database.ts";
-import { openTestDatabase, startStore, type TestStore } from "./test-support.ts";
+import { startStore, type TestStore } from "./test-support.ts";
 import { changeWebhook, createWebhook, deleteWebhook, findWebhook, type WebhookRow } from "./webhooks.ts";
 
 let store: TestStore;
@@ -14,7 +15,7 @@ let other: Database;
 
 beforeAll(async () => {
   store = await startStore();
-  other = openTestDatabase(store.url, 8);
+  other = openTestDatabase(store.url, 8, "silent");
 });
 afterAll(async () => {
   await other.close();

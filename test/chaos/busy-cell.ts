@@ -14,14 +14,14 @@ import type { Region } from "../../shared/domain/scope.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
 import { EVENT_TYPES } from "../../shared/domain/webhook.ts";
-import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal.ts";
-import { type Database, openDatabase } from "../../shared/store/database.ts";
+import type { Database } from "../../shared/store/database.ts";
 import { createJobs } from "../../shared/store/jobs.ts";
 import { migrate } from "../../shared/store/migrate.ts";
 import type { ProjectRow } from "../../shared/store/projects.ts";
 import { createWebhook } from "../../shared/store/webhooks.ts";
 import { until } from "../flow/support.ts";
+import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { type OverlapTarget, startOverlapTarget } from "../support/overlap-target.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
@@ -32,8 +32,11 @@ export const JOBS = 60;
 const REGIONS: Region[] = ["us-east", "eu-central"];
 const SHARDS_PER_REGION = 16;
 export const LEASE_TTL_MS = 2_000;
-/** Much longer than a test freezes a node whose attempts are to end in time. */
-export const TIMEOUT_MS = 20_000;
+/**
+ * Much longer than a test freezes a node whose attempts are to end in time; and with the grace behind it longer than what
+ * a killed one had may take to come back, so that nothing but the proof of its death brings it back.
+ */
+export const TIMEOUT_MS = 40_000;
 /** Behind the deadline, before a node whose death nobody can prove is held to be gone. */
 export const RESCUE_GRACE_MS = 30_000;
 const SLOW_MS = 150;
@@ -59,7 +62,7 @@ export function useBusyCell(): void {
   beforeAll(async () => {
     database = await createTestDatabase("overlap");
     await migrate(database.url);
-    db = openDatabase(database.url, { connections: 4, log: createLog({ level: "error", name: "test" }) });
+    db = openTestDatabase(database.url, 4);
     nats = await startNatsServer();
     worker = await startService("worker", environment("worker"));
   });

@@ -11,12 +11,12 @@ import {
 } from "../../shared/domain/ids.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
 import { EVENT_TYPES, type EventType } from "../../shared/domain/webhook.ts";
-import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal.ts";
-import { type Database, openDatabase } from "../../shared/store/database.ts";
+import type { Database } from "../../shared/store/database.ts";
 import { migrate } from "../../shared/store/migrate.ts";
 import { createWebhook } from "../../shared/store/webhooks.ts";
 import { until } from "../flow/support.ts";
+import { openTestDatabase } from "../support/database.ts";
 import { createLoad, untilTerminal } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
@@ -71,7 +71,7 @@ beforeAll(async () => {
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
   const seal = createSeal(secretsKey);
-  db = openDatabase(database.url, { connections: 2, log: createLog({ level: "error", name: "test" }) });
+  db = openTestDatabase(database.url);
   const made = await createProjectWithKeys(db, seal, {
     name: "chaos",
     plan: "scale",

@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
-import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal.ts";
-import { type Database, openDatabase } from "../../shared/store/database.ts";
+import type { Database } from "../../shared/store/database.ts";
 import { migrate } from "../../shared/store/migrate.ts";
+import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
@@ -29,7 +29,7 @@ beforeAll(async () => {
   await migrate(database.url);
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
-  db = openDatabase(database.url, { connections: 2, log: createLog({ level: "error", name: "test" }) });
+  db = openTestDatabase(database.url);
   const terms = { name: "chaos", plan: "scale", defaultRegion: "us-east" } as const;
   key = (await createProjectWithKeys(db, createSeal(secretsKey), terms)).keys.production;
   const environment = {

@@ -2,11 +2,10 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { randomBytes } from "node:crypto";
 import { rmSync } from "node:fs";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
-import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal.ts";
-import { openDatabase } from "../../shared/store/database.ts";
 import { migrate } from "../../shared/store/migrate.ts";
 import { until } from "../flow/support.ts";
+import { openTestDatabase } from "../support/database.ts";
 import {
   createLoad,
   expectNothingDoubled,
@@ -48,7 +47,7 @@ beforeAll(async () => {
   await migrate(database.url);
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
-  const db = openDatabase(database.url, { connections: 2, log: createLog({ level: "error", name: "test" }) });
+  const db = openTestDatabase(database.url);
   const made = await createProjectWithKeys(db, createSeal(secretsKey), {
     name: "chaos",
     plan: "scale",

@@ -7,9 +7,8 @@ import { connect, type NatsConnection } from "@nats-io/transport-node";
 import { Glob } from "bun";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { REGIONS } from "../../shared/domain/scope.ts";
-import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal.ts";
-import { openDatabase } from "../../shared/store/database.ts";
+import { openTestDatabase } from "../support/database.ts";
 import { claimPort } from "../support/port.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 import { startTarget } from "../support/target.ts";
@@ -18,9 +17,9 @@ import { layOut, readImage } from "./image.ts";
 import { environmentOf, findWorkloads, renderCell, type Workload } from "./manifests.ts";
 import { type NatsCluster, startNatsCluster } from "./nats-cluster.ts";
 
-setDefaultTimeout(60_000);
+setDefaultTimeout(200_000);
 
-const READY_TIMEOUT_MS = 30_000;
+const READY_TIMEOUT_MS = 90_000;
 const LOOK_EVERY_MS = 20;
 const SERVICES = ["gateway", "worker", "delivery"] as const;
 
@@ -79,10 +78,7 @@ describe("with the manifests' arguments and environment, on a file system that i
       const migration = await start("migrate");
       expect([await migration.ended, migration.output]).toEqual([0, "the schema is up to date\n"]);
     }
-    const db = openDatabase(database.url, {
-      connections: 1,
-      log: createLog({ level: "error", name: "test" }),
-    });
+    const db = openTestDatabase(database.url, 1);
     const project = { name: "Deploy", plan: "scale", defaultRegion: "us-east" } as const;
     key = (await createProjectWithKeys(db, createSeal(secretsKey), project)).keys.production;
     await db.close();

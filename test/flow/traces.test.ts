@@ -2,11 +2,11 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { randomBytes } from "node:crypto";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { formatTraceparent, type TraceContext, traceIdOf } from "../../shared/domain/trace.ts";
-import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal.ts";
-import { type Database, openDatabase } from "../../shared/store/database.ts";
+import type { Database } from "../../shared/store/database.ts";
 import { migrate } from "../../shared/store/migrate.ts";
 import { type CollectedSpan, startCollector } from "../support/collector.ts";
+import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
@@ -40,7 +40,7 @@ beforeAll(async () => {
   await migrate(database.url);
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
-  db = openDatabase(database.url, { connections: 2, log: createLog({ level: "error", name: "test" }) });
+  db = openTestDatabase(database.url);
   const terms = { name: "traces", plan: "scale", defaultRegion: "us-east" } as const;
   project = await createProjectWithKeys(db, createSeal(secretsKey), terms);
   const untraced = {

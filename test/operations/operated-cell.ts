@@ -3,13 +3,13 @@ import { randomBytes } from "node:crypto";
 import { rmSync } from "node:fs";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import type { Region } from "../../shared/domain/scope.ts";
-import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal.ts";
-import { type Database, openDatabase } from "../../shared/store/database.ts";
+import type { Database } from "../../shared/store/database.ts";
 import { migrate } from "../../shared/store/migrate.ts";
 import { listNodes, type NodeRow } from "../../shared/store/nodes.ts";
 import { until } from "../flow/support.ts";
 import { askAdmin } from "../support/admin-program.ts";
+import { openTestDatabase } from "../support/database.ts";
 import { createLoad, expectNothingDoubled, type Load } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createTestDatabase } from "../support/postgres.ts";
@@ -81,7 +81,7 @@ export interface OperatedCell {
 export async function startOperatedCell(): Promise<OperatedCell> {
   const database = await createTestDatabase("operators");
   await migrate(database.url);
-  const db = openDatabase(database.url, { connections: 2, log: createLog({ level: "error", name: "test" }) });
+  const db = openTestDatabase(database.url);
   let nats: NatsServer = await startNatsServer();
   const secretsKey = randomBytes(32);
   const environment = {

@@ -1,11 +1,10 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
-import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal.ts";
-import { openDatabase } from "../../shared/store/database.ts";
 import { migrate } from "../../shared/store/migrate.ts";
 import { until } from "../flow/support.ts";
+import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
@@ -25,7 +24,7 @@ beforeAll(async () => {
   [database, nats] = await Promise.all([createTestDatabase("request_log"), startNatsServer()]);
   await migrate(database.url);
   const secretsKey = randomBytes(32);
-  const db = openDatabase(database.url, { connections: 1, log: createLog({ level: "error", name: "test" }) });
+  const db = openTestDatabase(database.url, 1);
   const terms = { name: "logged", plan: "scale", defaultRegion: "us-east" } as const;
   key = (await createProjectWithKeys(db, createSeal(secretsKey), terms)).keys.production;
   await db.close();

@@ -4,11 +4,10 @@ import pg from "pg";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { runProgram } from "../../services/admin/test-support.ts";
 import { verifySignature } from "../../shared/client/signature.ts";
-import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal.ts";
-import { openDatabase } from "../../shared/store/database.ts";
 import { migrate } from "../../shared/store/migrate.ts";
 import { until } from "../flow/support.ts";
+import { openTestDatabase } from "../support/database.ts";
 import {
   createLoad,
   expectNothingDoubled,
@@ -58,8 +57,7 @@ beforeAll(async () => {
   await migrate(database.url);
   direct = new pg.Client({ connectionString: database.url });
   await direct.connect();
-  const log = createLog({ level: "error", name: "test" });
-  const db = openDatabase(database.url, { connections: 2, log });
+  const db = openTestDatabase(database.url);
   const wish = { name: "rotated", plan: "scale", defaultRegion: "us-east" } as const;
   project = await createProjectWithKeys(db, createSeal(OLD), wish);
   signingSecrets.push(project.signingSecrets.production);

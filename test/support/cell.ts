@@ -23,7 +23,7 @@ import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics.ts";
 import { describeThisProcess } from "../../shared/platform/process-identity.ts";
 import { createSeal, type Seal } from "../../shared/platform/seal.ts";
-import { askTime, type Database, openDatabase } from "../../shared/store/database.ts";
+import { askTime, type Database } from "../../shared/store/database.ts";
 import { createJobs, findJob, type JobRow } from "../../shared/store/jobs.ts";
 import { joinCell } from "../../shared/store/membership.ts";
 import { migrate } from "../../shared/store/migrate.ts";
@@ -31,6 +31,7 @@ import { createProject, type ProjectRow } from "../../shared/store/projects.ts";
 import { listRuns, type RunRow } from "../../shared/store/runs.ts";
 import { createWebhook } from "../../shared/store/webhooks.ts";
 import { testCause } from "./cause.ts";
+import { openTestDatabase } from "./database.ts";
 import { createTestDatabase } from "./postgres.ts";
 
 /** A database, a bus, and as many workers and delivery nodes of this process as a test starts; every project its own. */
@@ -91,6 +92,7 @@ export interface EndpointWish {
 export const SHARDS_PER_REGION = 8;
 /** So long that no worker loses it because this process stands still for a moment. */
 const LEASE_MS = 10_000;
+const CONNECTIONS = 16;
 const ATTEMPT_TIMEOUT_MS = 10_000;
 const WEBHOOK_TIMEOUT_MS = 5_000;
 
@@ -101,7 +103,7 @@ export async function startCell(
   const database = await createTestDatabase("cell");
   await migrate(database.url);
   const log = createLog({ name: "test", level: "error" });
-  const db = openDatabase(database.url, { connections: 16, log });
+  const db = openTestDatabase(database.url, CONNECTIONS);
   const clock = await (options.startClock?.(database.url) ?? startClock(() => askTime(db)));
   const bus = options.bus ?? createInProcessBus(log);
   const ids = createIdSource(randomBytes);

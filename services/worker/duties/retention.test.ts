@@ -7,13 +7,9 @@ import { changeProject } from "../../../shared/store/projects.ts";
 import { listRunMoves } from "../../../shared/store/run-moves.ts";
 import { findRun } from "../../../shared/store/runs.ts";
 import { settleAttempts } from "../../../shared/store/settle.ts";
-import {
-  openTestDatabase,
-  settlementOf,
-  startStore,
-  type TestStore,
-} from "../../../shared/store/test-support.ts";
+import { settlementOf, startStore, type TestStore } from "../../../shared/store/test-support.ts";
 import { testCause } from "../../../test/support/cause.ts";
+import { openTestDatabase } from "../../../test/support/database.ts";
 import { retainRuns } from "./retention.ts";
 
 setDefaultTimeout(60_000);
@@ -74,7 +70,7 @@ test("forgets an upgrade once nothing can be written any more where its runs sto
 });
 
 test("does no harm when two workers do it at once, over and over", async () => {
-  const mates = [1, 2].map(() => openTestDatabase(store.url, 2));
+  const mates = [1, 2].map(() => openTestDatabase(store.url, 2, "silent"));
   const projects = await Promise.all(Array.from({ length: 5 }, () => store.addProject({ plan: "hobby" })));
   const runs = await Promise.all(projects.map(settleRun));
   try {

@@ -1,4 +1,4 @@
-import { ApiError, type NewSchedule } from "../../../shared/client/index.ts";
+import type { NewSchedule } from "../../../shared/client/index.ts";
 import { until } from "../../runtime-contract/until.ts";
 import { TARGET_URL, type TestGateway, type TestProject } from "../../support/gateway.ts";
 
@@ -22,34 +22,19 @@ export function cronOfSoon(): string {
   return `${(new Date().getUTCSeconds() + SOON_SECONDS) % 60} * * * * *`;
 }
 
-const TRIES_MAX = 10;
-
-/**
- * What is done while its project is held, so that the firing comes while it waits for its turn. It is done again where the
- * machine was held up for longer than the gateway waits.
- */
+/** What is done while its project is held, so that the firing comes while it waits for its turn. */
 export async function passInstant<Result>(
   gateway: TestGateway,
   project: TestProject,
   act: (cron: string) => Promise<Result>,
 ): Promise<[instant: number, result: Result]> {
-  for (let count = 0; count < TRIES_MAX; count++) {
-    // Shortly before a second begins, so that nobody waits for long.
-    await until(() => Date.now() % 1_000 > 500 && Date.now() % 1_000 < 700);
-    const instant = Math.ceil(Date.now() / 1_000) * 1_000;
-    await gateway.query("BEGIN");
-    await gateway.query("SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [project.no]);
-    const acting = act(`${new Date(instant).getUTCSeconds()} * * * * *`).then(
-      (result) => ({ result }),
-      (error: unknown) => {
-        if (error instanceof ApiError && error.code === "service_unavailable") return null;
-        throw error;
-      },
-    );
-    await until(() => Date.now() > instant);
-    await gateway.query("COMMIT");
-    const acted = await acting;
-    if (acted !== null) return [instant, acted.result];
-  }
-  throw new Error(`the gateway gave up ${TRIES_MAX} times`);
+  // Shortly before a second begins, so that nobody waits for long.
+  await until(() => Date.now() % 1_000 > 500 && Date.now() % 1_000 < 700);
+  const instant = Math.ceil(Date.now() / 1_000) * 1_000;
+  await gateway.query("BEGIN");
+  await gateway.query("SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [project.no]);
+  const acting = act(`${new Date(instant).getUTCSeconds()} * * * * *`);
+  await until(() => Date.now() > instant);
+  await gateway.query("COMMIT");
+  return [instant, await acting];
 }
