@@ -18,7 +18,7 @@ export interface NatsCluster {
 }
 
 const PASSWORD = "wheel";
-const READY_TIMEOUT_MS = 20_000;
+const READY_TIMEOUT_MS = 45_000;
 const LOOK_EVERY_MS = 50;
 
 /** Real servers, configured as the chart would do it from deploy/nats/values.yaml, on the loopback address. */

@@ -18,7 +18,7 @@ export interface Prometheus {
   stop(): Promise<void>;
 }
 
-const START_TIMEOUT_MS = 20_000;
+const START_TIMEOUT_MS = 45_000;
 const EVERY = "500ms";
 
 /** `targets` are addresses by the name of the service, as deploy/compose/prometheus.yml labels them. */

@@ -28,14 +28,14 @@ import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
  * while; then every alert's condition is made true.
  */
 
-setDefaultTimeout(240_000);
+setDefaultTimeout(600_000);
 
 /** Some eight seconds of jobs and their webhooks. */
 const HEALTHY_ARRIVALS = 600;
-const HEALTHY_MS_MAX = 30_000;
+const HEALTHY_MS_MAX = 120_000;
 /** A machine that stands still for longer makes attempts late, for which the cell is not to blame. */
 const STILL_MS_MAX = 400;
-const HEALTHY_ROUNDS_MAX = 5;
+const HEALTHY_ROUNDS_MAX = 3;
 const STARVED_MS = 150;
 /** More than the second that an attempt has. */
 const LATE_MS = 1_300;
@@ -150,18 +150,22 @@ test("nothing fires on a healthy cell, though a project waits for its limit all 
   await post(customer, "production", "webhooks", { url: urlOf("/hook"), events: ["job.succeeded"] });
   const load = createLoad(() => `http://127.0.0.1:${gateway.port}`, customer.keys.production);
   const pauses = await watchPauses(database.url);
-  for (let round = 1; ; round++) {
-    pauses.longestMs();
-    fired.clear();
-    for (let batch = 0; batch < 3; batch++) await postBatch(limited, "production", urlOf("/slow"), 100);
-    const enough = target.arrivals.length + HEALTHY_ARRIVALS;
-    const running = load.begin(() => ({ target_url: urlOf("/hook") }), 20);
-    await target.until((arrivals) => arrivals.length > enough, HEALTHY_MS_MAX);
-    await running.stop();
-    if (pauses.longestMs() < STILL_MS_MAX || round === HEALTHY_ROUNDS_MAX) break;
-    await until(async () => (await prometheus.firing()).filter(isOfCell).length === 0, HEALTHY_MS_MAX);
+  try {
+    for (let round = 1; ; round++) {
+      pauses.longestMs();
+      fired.clear();
+      for (let batch = 0; batch < 3; batch++) await postBatch(limited, "production", urlOf("/slow"), 100);
+      const enough = target.arrivals.length + HEALTHY_ARRIVALS;
+      const running = load.begin(() => ({ target_url: urlOf("/hook") }), 20);
+      await target
+        .until((arrivals) => arrivals.length > enough, HEALTHY_MS_MAX)
+        .finally(() => running.stop());
+      if (pauses.longestMs() < STILL_MS_MAX || round === HEALTHY_ROUNDS_MAX) break;
+      await until(async () => (await prometheus.firing()).filter(isOfCell).length === 0, HEALTHY_MS_MAX);
+    }
+  } finally {
+    await pauses.stop();
   }
-  await pauses.stop();
   const granted = (start: string) => prometheus.ask(`sum(jobwheel_attempts_granted_total{start="${start}"})`);
   expect(await granted("held_back")).toBeGreaterThan(5);
   expect(await granted("on_time")).toBeGreaterThan(HEALTHY_ARRIVALS / 4);
