@@ -73,7 +73,7 @@ export function completeRetryPolicy(partial: Partial<RetryPolicy>): RetryPolicy 
 }
 
 const INSTANT_PATTERN =
-  /^(?<year>[0-9]{4})-(?<month>0[1-9]|1[0-2])-(?<day>0[1-9]|[12][0-9]|3[01])T(?<hour>[01][0-9]|2[0-3]):(?<minute>[0-5][0-9])(?::(?<second>[0-5][0-9])(?:[.,](?<fraction>[0-9]{1,18}))?)?(?:Z|(?<sign>[+-])(?<offsetHour>[01][0-9]|2[0-3])(?::(?<offsetMinute>[0-5][0-9]))?)$/;
+  /^(?<year>[0-9]{4})-(?<month>0[1-9]|1[0-2])-(?<day>0[1-9]|[12][0-9]|3[01])[Tt](?<hour>[01][0-9]|2[0-3]):(?<minute>[0-5][0-9])(?::(?<second>[0-5][0-9])(?:[.,](?<fraction>[0-9]{1,18}))?)?(?:[Zz]|(?<sign>[+-])(?<offsetHour>[01][0-9]|2[0-3])(?::?(?<offsetMinute>[0-5][0-9]))?)$/;
 
 /** Milliseconds since 1970. Throws run_at_in_past or invalid_request. Digits beyond the millisecond are dropped. */
 export function parseRunAt(text: string, now: number): number {
@@ -95,7 +95,7 @@ export function parseRunAt(text: string, now: number): number {
   return at;
 }
 
-/** Strict ISO 8601 (extended format, real calendar dates, an offset or Z); null for anything else. */
+/** ISO 8601: extended format, a real calendar date, an offset (with or without a colon) or Z; null for anything else. */
 export function parseInstant(text: string): number | null {
   const parts = INSTANT_PATTERN.exec(text)?.groups;
   if (!parts) return null;

@@ -112,6 +112,15 @@ describe("POST /v2/jobs", () => {
     }
   });
 
+  test.each(["T02:30:00+0200", "T02:30:00+02", "T02:30:00+02:00", "T00:30:00Z", "t00:30:00z"])(
+    "takes run_at with any spelling of its offset, and shows it in UTC: %s",
+    async (time) => {
+      const date = `${new Date().getUTCFullYear() + 1}-01-01`;
+      const { run_at } = await gateway.createJob(project, { run_at: `${date}${time}` });
+      expect(run_at).toBe(`${date}T00:30:00.000Z`);
+    },
+  );
+
   test("runs a job at once whose run_at is up to a minute ago, and keeps it as given", async () => {
     const runAt = new Date(Date.now() - 50_000).toISOString();
     expect(readAs(Job, await post({ target_url: TARGET_URL, run_at: runAt }), 201).run_at).toBe(runAt);
