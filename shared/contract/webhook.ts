@@ -29,11 +29,11 @@ const Events = Type.Array(EventTypeSchema, {
   minItems: 1,
   maxItems: EVENT_TYPES.length,
   documented: { uniqueItems: true },
-  description: `What the endpoint is told of. Always shown in the order ${EVENT_TYPES.join(", ")}.`,
+  description: "What the endpoint is told of.",
 });
 const Description = Type.String({
   documented: { maxLength: DESCRIPTION_CHARACTERS_MAX },
-  description: "A label; null is none, and so is one of nothing but blanks.",
+  description: "A label; null is none.",
   examples: ["Billing"],
 });
 const StatusSchema = wordOf(

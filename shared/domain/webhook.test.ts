@@ -18,9 +18,11 @@ const make = (wish: object) =>
   decideNewEndpoint({ url, events: ["job.failed"], description: null, ...wish }, targets);
 
 describe("an endpoint", () => {
-  test("is enabled, and has its events in the one order", () => {
-    const events: EventType[] = [...EVENT_TYPES].reverse();
-    expect(make({ events })).toEqual({ url, events: [...EVENT_TYPES], status: "enabled", description: null });
+  test("is enabled, and has its events in the order in which they were given", () => {
+    for (const events of [[...EVENT_TYPES], [...EVENT_TYPES].reverse()]) {
+      expect(make({ events })).toEqual({ url, events, status: "enabled", description: null });
+      expect(decideEndpointChange(endpoint, { events }, targets).events).toEqual(events);
+    }
   });
 
   test("may not be the service itself, by whichever way it gets there", () => {
@@ -35,8 +37,9 @@ describe("an endpoint", () => {
     expect(() => decideEndpointChange(endpoint, { events }, targets)).toThrow("events[2] is given twice.");
   });
 
-  test.each(["", " ", "\u2003"])("has no description where that shows nothing: %j", (description) => {
-    expect(make({ description }).description).toBeNull();
+  test.each(["", " ", "\u2003", " Billing "])("has its description as it was given: %j", (description) => {
+    expect(make({ description }).description).toBe(description);
+    expect(decideEndpointChange(endpoint, { description }, targets).description).toBe(description);
   });
 
   test("keeps what a change leaves alone, although that would not be accepted today", () => {

@@ -4,7 +4,6 @@ import { checkTarget, type TargetRules } from "./target.ts";
 
 /** What endpoints can be told of, what an endpoint may be, what a change makes of it, and what can be sent again. */
 
-/** In the order in which every endpoint shows those that it subscribes to. */
 export const EVENT_TYPES = ["job.succeeded", "job.failed"] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
 
@@ -25,7 +24,7 @@ export const DELIVERY_ATTEMPTS_MAX = 100;
 /** What a client chooses of an endpoint. */
 export interface EndpointFields {
   url: string;
-  /** Without duplicates, in the order of EVENT_TYPES. */
+  /** One or more without duplicates, in the order in which they were given. */
   events: EventType[];
   status: EndpointStatus;
   description: string | null;
@@ -33,23 +32,16 @@ export interface EndpointFields {
 
 export interface EndpointRequest {
   url: string;
-  /** One or more, in any order. */
-  events: readonly EventType[];
+  events: EventType[];
   description: string | null;
 }
 
 /** An endpoint that may be made. Throws ApiError. */
 export function decideNewEndpoint(request: EndpointRequest, targets: TargetRules): EndpointFields {
-  checkTarget(request.url, "url", targets);
-  return {
-    url: request.url,
-    events: decideEvents(request.events),
-    status: "enabled",
-    description: decideDescription(request.description),
-  };
+  return decideEndpointChange({ ...request, status: "enabled" }, request, targets);
 }
 
-/** What an endpoint becomes by a change. Throws ApiError. */
+/** What an endpoint becomes by a change: events and description are kept as they are given. Throws ApiError. */
 export function decideEndpointChange(
   endpoint: EndpointFields,
   change: Partial<EndpointRequest & { status: EndpointStatus }>,
@@ -57,28 +49,22 @@ export function decideEndpointChange(
 ): EndpointFields {
   const { url, events, status, description } = change;
   if (url !== undefined) checkTarget(url, "url", targets);
+  if (events !== undefined) checkEvents(events);
+  if (typeof description === "string") checkLabel(description, "description", DESCRIPTION_CHARACTERS_MAX);
   return {
     url: url ?? endpoint.url,
-    events: events === undefined ? endpoint.events : decideEvents(events),
+    events: events ?? endpoint.events,
     status: status ?? endpoint.status,
-    description: description === undefined ? endpoint.description : decideDescription(description),
+    description: description === undefined ? endpoint.description : description,
   };
 }
 
-/** A description without a visible character says nothing: it is none. */
-function decideDescription(description: string | null): string | null {
-  if (description === null) return null;
-  checkLabel(description, "description", DESCRIPTION_CHARACTERS_MAX);
-  return description.trim() === "" ? null : description;
-}
-
-function decideEvents(events: readonly EventType[]): EventType[] {
+function checkEvents(events: readonly EventType[]): void {
   events.forEach((event, index) => {
     if (events.indexOf(event) !== index) {
       throw invalidRequest(`events[${index}] is given twice.`, `events[${index}]`);
     }
   });
-  return EVENT_TYPES.filter((type) => events.includes(type));
 }
 
 /** Deliveries that were made before this instant are shown no more. */

@@ -20,9 +20,16 @@ export const endedStatusCode = (status: TerminalStatus): number => ENDED_STATUSE
 export const endedDeliveryStatusCode = (status: EndedDeliveryStatus): number =>
   ENDED_DELIVERY_STATUSES.indexOf(status);
 export const eventTypeCode = (type: EventType): number => EVENT_TYPES.indexOf(type);
-/** A set of types of event, as endpoints keep theirs. */
+/** A set of types of event: one bit for each. */
 export const eventTypesMask = (types: readonly EventType[]): number =>
   types.reduce((mask, type) => mask | (1 << eventTypeCode(type)), 0);
+/** Behind the bits of an endpoint's types stands the place, in the order of EVENT_TYPES, of the one that was named first. */
+const FIRST_TYPE_SHIFT = 8;
+/** The list that an endpoint was given: of two types, the first one tells the order. */
+export const eventListCode = (types: readonly EventType[]): number => {
+  const inOrder: readonly (EventType | undefined)[] = EVENT_TYPES.filter((type) => types.includes(type));
+  return eventTypesMask(types) | (inOrder.indexOf(types[0]) << FIRST_TYPE_SHIFT);
+};
 /** Where a project's runs are kept. A greater class is kept longer: a test holds that. */
 export const retentionClassOf = (plan: Plan): number => PLANS.indexOf(plan);
 
@@ -34,8 +41,11 @@ export const endedStatusOf = (code: number): TerminalStatus => named(ENDED_STATU
 export const endedDeliveryStatusOf = (code: number): EndedDeliveryStatus =>
   named(ENDED_DELIVERY_STATUSES, code);
 export const eventTypeOf = (code: number): EventType => named(EVENT_TYPES, code);
-export const eventTypesOf = (mask: number): EventType[] =>
-  EVENT_TYPES.filter((type) => (mask & (1 << eventTypeCode(type))) !== 0);
+export const eventListOf = (code: number): EventType[] => {
+  const types = EVENT_TYPES.filter((type) => (code & (1 << eventTypeCode(type))) !== 0);
+  const first = named(types, code >> FIRST_TYPE_SHIFT);
+  return [first, ...types.filter((type) => type !== first)];
+};
 
 function named<T>(names: readonly T[], code: number): T {
   const name = names[code];

@@ -4,7 +4,7 @@ import { idTimeMs, idToUuid } from "../domain/ids.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
 import type { EndpointStatus, EventType, RetriableDelivery } from "../domain/webhook.ts";
 import { type KeyCause, recordChange } from "./audit.ts";
-import { environmentCode, eventTypeCode, eventTypesOf, regionCode, runStatusCode } from "./codes.ts";
+import { environmentCode, eventListOf, eventTypeCode, regionCode, runStatusCode } from "./codes.ts";
 import { type Database, StoreUnavailable } from "./database.ts";
 import {
   type DeliveryRow,
@@ -250,5 +250,5 @@ async function lookAt(tx: Pick<Database, "drizzle">, { projectNo, environment }:
     );
   if (row === undefined) return null;
   const status: EndpointStatus = row.enabled ? "enabled" : "disabled";
-  return { status, events: eventTypesOf(row.events), generation: row.generation, at: row.at };
+  return { status, events: eventListOf(row.events), generation: row.generation, at: row.at };
 }

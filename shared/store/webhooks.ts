@@ -4,7 +4,7 @@ import { WEBHOOK_ENDPOINTS_MAX } from "../domain/plan.ts";
 import type { Environment, ProjectNo } from "../domain/scope.ts";
 import { type EndpointFields, type EndpointStatus, OLD_SECRET_HOURS } from "../domain/webhook.ts";
 import { type KeyCause, recordChange } from "./audit.ts";
-import { environmentCode, environmentOf, eventTypesMask, eventTypesOf } from "./codes.ts";
+import { environmentCode, environmentOf, eventListCode, eventListOf, eventTypesMask } from "./codes.ts";
 import { type Database, StoreUnavailable } from "./database.ts";
 import { type KeyToTake, keepAnswer, takeKeyFrom } from "./idempotency.ts";
 import { webhooks } from "./schema.ts";
@@ -265,7 +265,7 @@ const detailOf = ({ url, events, status }: EndpointFields) => ({
 });
 
 function columnsOf({ url, events, status, description }: EndpointFields) {
-  return { url, events: eventTypesMask(events), enabled: status === "enabled", description };
+  return { url, events: eventListCode(events), enabled: status === "enabled", description };
 }
 
 function readWebhook(row: typeof webhooks.$inferSelect): WebhookRow {
@@ -274,7 +274,7 @@ function readWebhook(row: typeof webhooks.$inferSelect): WebhookRow {
     projectNo: row.projectNo,
     environment: environmentOf(row.environment),
     url: row.url,
-    events: eventTypesOf(row.events),
+    events: eventListOf(row.events),
     status: row.enabled ? "enabled" : "disabled",
     description: row.description,
     sealedSecret: row.sealedSecret,
