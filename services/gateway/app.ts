@@ -1,6 +1,6 @@
 import { Elysia } from "elysia";
 import type { Body } from "../../shared/contract/json.ts";
-import type { Operation } from "../../shared/contract/operations/operation.ts";
+import { accessOf, type Operation } from "../../shared/contract/operations/operation.ts";
 import { OPERATIONS, type OperationId } from "../../shared/contract/operations.ts";
 import { ApiError, type ErrorCode, invalidRequest, resourceNotFound } from "../../shared/domain/errors.ts";
 import { type IdSource, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
@@ -169,7 +169,7 @@ export function createApp(options: {
     const scope = { projectNo: caller.project.no, environment: caller.environment };
     const trace = traceRequest(exchange, operation, scope);
     exchange.trace = trace;
-    if (!isPermitted(caller.scope, operation.resource, operation.method === "GET" ? "read" : "write")) {
+    if (!isPermitted(caller.scope, operation.resource, accessOf(operation))) {
       throw new ApiError("insufficient_scope", `A key of scope ${caller.scope} may not do this.`);
     }
     exchange.version = versionOf(request.headers.get("service-version"), caller.version);

@@ -79,4 +79,5 @@ test("a scope permits what its name says", () => {
     ["read", resources, []],
     ["jobs", ["jobs", "runs"], ["jobs", "runs"]],
   ]);
+  for (const scope of KEY_SCOPES) expect(isPermitted(scope, "project", "identify")).toBe(true);
 });

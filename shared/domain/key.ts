@@ -46,13 +46,19 @@ export function keyEnvironment(text: string): Environment | null {
 export const KEY_SCOPES = ["full", "read", "jobs"] as const;
 export type KeyScope = (typeof KEY_SCOPES)[number];
 export type Resource = "jobs" | "runs" | "schedules" | "project" | "webhooks";
+/** `identify` tells whose key it is. */
+export type Access = "identify" | "read" | "write";
 
 export function isKeyScope(text: string): text is KeyScope {
   return (KEY_SCOPES as readonly string[]).includes(text);
 }
 
-/** What a key may do: `read` reads everything, `jobs` does everything with jobs and runs, and nothing else. */
-export function isPermitted(scope: KeyScope, resource: Resource, access: "read" | "write"): boolean {
+/**
+ * What a key may do: `read` reads everything, `jobs` does everything with jobs and runs, and nothing else. Every key tells
+ * whose it is.
+ */
+export function isPermitted(scope: KeyScope, resource: Resource, access: Access): boolean {
+  if (access === "identify") return true;
   switch (scope) {
     case "full":
       return true;

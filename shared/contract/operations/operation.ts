@@ -1,6 +1,6 @@
 import { type TObject, type TSchema, Type } from "@sinclair/typebox";
 import { type ErrorCode, STATUS_OF_CODE } from "../../domain/errors.ts";
-import { isPermitted, KEY_SCOPES, type Resource } from "../../domain/key.ts";
+import { type Access, isPermitted, KEY_SCOPES, type Resource } from "../../domain/key.ts";
 import type { ErrorView } from "../error.ts";
 
 /** One method of one path. The gateway finds its routes by it, and the published document describes it. */
@@ -13,6 +13,8 @@ export interface Operation {
   /** What its second parameter is, of something that belongs to the first. */
   innerId?: TSchema;
   resource: Resource;
+  /** What a key's scope must allow, where the method does not tell (`accessOf`). */
+  access?: Access;
   summary: string;
   description: string;
   query: TObject;
@@ -45,11 +47,17 @@ const EVERYWHERE = [
   "service_unavailable",
 ] as const satisfies ErrorCode[];
 
+/** What a key's scope must allow. */
+export function accessOf({ method, access }: Operation): Access {
+  return access ?? (method === "GET" ? "read" : "write");
+}
+
 /** Every code with which the operation can answer, in the order of the table of codes. */
-export function errorCodesOf({ method, id, resource, body, codes }: Operation): ErrorCode[] {
-  const access = method === "GET" ? "read" : "write";
+export function errorCodesOf(operation: Operation): ErrorCode[] {
+  const { method, id, resource, body, codes } = operation;
   const found = new Set<ErrorCode>([...EVERYWHERE, ...codes]);
-  if (!KEY_SCOPES.every((scope) => isPermitted(scope, resource, access))) found.add("insufficient_scope");
+  if (!KEY_SCOPES.every((scope) => isPermitted(scope, resource, accessOf(operation))))
+    found.add("insufficient_scope");
   if (id !== null) found.add("resource_not_found");
   if (body !== null) found.add("payload_too_large").add("unsupported_media_type");
   // Requests with the same key are compared by their bodies: without one there is nothing to differ in.

@@ -31,6 +31,7 @@ export const PROJECT_OPERATIONS = {
     path: "/v2/project",
     id: null,
     resource: "project",
+    access: "identify",
     summary: "Get the project",
     description: "The project and the environment that the key belongs to.",
     query: NO_PARAMETERS,

@@ -79,6 +79,7 @@ export const SCHEDULE_OPERATIONS = {
     path: "/v2/schedules/preview",
     id: null,
     resource: "schedules",
+    access: "read",
     summary: "Preview a timetable",
     description:
       "Tells when a schedule would fire, from the very code that fires schedules. Nothing is created.",

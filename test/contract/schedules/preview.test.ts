@@ -24,6 +24,14 @@ const shown = ({ firings }: SchedulePreview) =>
   firings.map(({ local_time, moved_dst }) => `${local_time}${moved_dst ? " moved" : ""}`);
 
 describe("POST /v2/schedules/preview", () => {
+  test("serves a key that may only read", async () => {
+    const { key } = await gateway.addKey(project, { scope: "read" });
+    expect((await post({ cron: "@daily" }, key)).status).toBe(200);
+    expect((await post({ cron: "@daily", from: "2027-03-27t00:00:00+0200" }, key)).text).toContain(
+      '"at":"2027-03-27T00:00:00.000Z"',
+    );
+  });
+
   test("shows the next five firings from now on, and what a creation would make of the rest", async () => {
     const preview = await schedules.preview({ cron: " @yearly ", timezone: "utc" });
     expect(preview).toMatchObject({ cron: "@yearly", timezone: "UTC", min_gap_seconds: 365 * 86_400 });
@@ -141,10 +149,8 @@ describe("POST /v2/schedules/preview refuses", () => {
     readRefusal(await post(body), code, param);
   });
 
-  test("keys that may only read, or only work with jobs", async () => {
-    for (const scope of ["read", "jobs"] as const) {
-      const { key } = await gateway.addKey(project, { scope });
-      readRefusal(await post({ cron: "@daily" }, key), "insufficient_scope");
-    }
+  test("a key that may only work with jobs", async () => {
+    const { key } = await gateway.addKey(project, { scope: "jobs" });
+    readRefusal(await post({ cron: "@daily" }, key), "insufficient_scope");
   });
 });
