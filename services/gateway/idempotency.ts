@@ -29,12 +29,16 @@ const TURNS_MAX = 500;
 /** A key can reach its end between being found taken and being looked up. */
 const LOOKS_MAX = 3;
 
-const KEY_PATTERN = /^[\x20-\x7e]{1,255}$/;
+/** Without a comma before a blank: this is how the server, and proxies, join a header that was sent twice. */
+const KEY_PATTERN = /^(?!.*, )[\x20-\x7e]{1,255}$/;
 
 /** Null if the request has none. Throws invalid_request for an Idempotency-Key that cannot be honoured. */
 export function readIdempotencyKey(header: string | null): string | null {
   if (header === null || KEY_PATTERN.test(header)) return header;
-  throw invalidRequest("Idempotency-Key must be 1 to 255 printable ASCII characters.", "Idempotency-Key");
+  throw invalidRequest(
+    "Idempotency-Key must be given once: 1 to 255 printable ASCII characters, no comma before a blank among them.",
+    "Idempotency-Key",
+  );
 }
 
 export function createIdempotency(db: Database): Idempotency {

@@ -21,7 +21,7 @@ export interface RequestOptions {
 }
 
 export interface CreationOptions extends RequestOptions {
-  /** 1 to 255 printable ASCII characters. Made by the client unless given, so that its own retries are safe. */
+  /** 1 to 255 printable ASCII characters, no comma before a blank. Made by the client unless given, so that its own retries are safe. */
   idempotencyKey?: string | undefined;
 }
 
@@ -104,8 +104,8 @@ export function createSend(
   return (request) => callOf(carryOut(request));
 }
 
-/** The API takes blanks at the ends, but HTTP drops them on the way. */
-const IDEMPOTENCY_KEY_PATTERN = /^(?! )[\x20-\x7e]{1,255}(?<! )$/;
+/** HTTP drops blanks at the ends on the way, and the API takes a comma before a blank for two keys. */
+const IDEMPOTENCY_KEY_PATTERN = /^(?! )(?!.*, )[\x20-\x7e]{1,255}(?<! )$/;
 const IDEMPOTENCY_KEY_BYTES = 16;
 
 function readIdempotencyKey(given: string | undefined): string {
@@ -115,7 +115,7 @@ function readIdempotencyKey(given: string | undefined): string {
   }
   if (IDEMPOTENCY_KEY_PATTERN.test(given)) return given;
   throw new TypeError(
-    "idempotencyKey must be 1 to 255 printable ASCII characters without blanks at its ends.",
+    "idempotencyKey must be 1 to 255 printable ASCII characters without blanks at its ends or after a comma.",
   );
 }
 

@@ -15,11 +15,12 @@ const HEADERS = {
     name: "Idempotency-Key",
     description:
       "Makes it safe to send the request again: for 24 hours the same request with the same key has the first answer once " +
-      "more. A refused request leaves the key free.",
+      "more. A refused request leaves the key free. A comma before a blank is refused, since a header that is sent twice " +
+      "reads like that.",
     schema: Type.String({
       minLength: 1,
       maxLength: 255,
-      pattern: "^[\\x20-\\x7e]+$",
+      pattern: "^(?!.*, )[\\x20-\\x7e]+$",
       examples: ["b5b2e0a4-invoice-4711"],
     }),
   },
