@@ -1,3 +1,4 @@
+import type { BunRequest } from "bun";
 import { Elysia } from "elysia";
 import type { Body } from "../../shared/contract/json.ts";
 import { accessOf, type Operation } from "../../shared/contract/operations/operation.ts";
@@ -26,7 +27,8 @@ import { createRequestTraces, type RequestTrace } from "./request-trace.ts";
 import type { ApiRequest, Created, CreationRoute, Route, Routes } from "./route.ts";
 
 export interface App {
-  answer(request: Request): Response | Promise<Response>;
+  /** What answers at each path, as Bun's router spells them: it goes by the path as it was sent. */
+  paths: Record<string, (request: BunRequest) => Response | Promise<Response>>;
   /** For what even the app itself throws. */
   answerBug(error: unknown): Response;
 }
@@ -284,23 +286,36 @@ export function createApp(options: {
     }
     elysia.all(path, ({ request }) => answer(request, NO_IDS, { allow, served: null }), UNPARSED);
   }
-  for (const path of ["/v2", "/v2/*"]) {
-    elysia.all(path, ({ request }) => answer(request, NO_IDS, "nothing"), UNPARSED);
-  }
   for (const page of docs) elysia.all(page.path, ({ request }) => answerPage(page, request), UNPARSED);
-  // Nothing is told there to anybody, so nobody needs a key to hear it.
-  elysia.all("/*", () => answerOutside(resourceNotFound()), UNPARSED);
 
-  return {
-    answer(request) {
+  const answerKnown = (request: BunRequest) =>
+    Object.values(request.params).some(isRewritten) ? answerUnknown(request) : elysia.fetch(request);
+  const answerUnknown = (request: BunRequest) => answer(request, NO_IDS, "nothing");
+  const answerHosted =
+    (act: App["paths"][string]): App["paths"][string] =>
+    (request) => {
       // Without a usable Host header Bun gives the bare path, in which Elysia would look for a host; of two it takes the first.
       if (request.url.startsWith("/") || request.headers.get("host")?.includes(",")) {
         return answerOutside(new ApiError("invalid_request", "One Host header with one host is required."));
       }
-      return elysia.fetch(request);
-    },
-    answerBug,
+      return act(request);
+    };
+  const paths: App["paths"] = {
+    // Nothing is told there to anybody, so nobody needs a key to hear it.
+    "/*": answerHosted(() => answerOutside(resourceNotFound())),
+    "/v2": answerHosted(answerUnknown),
+    "/v2/*": answerHosted(answerUnknown),
   };
+  for (const { path } of [...all, ...docs]) paths[path] = answerHosted(answerKnown);
+  return { paths, answerBug };
+}
+
+/**
+ * Bun's `request.url`, by which Elysia goes, has no dot segments and no backslashes any more, and ends for Elysia before a
+ * `#`. Only what stands in the place of a parameter can have held any, since Bun's router compares the rest as it was sent.
+ */
+function isRewritten(parameter: string | undefined): boolean {
+  return parameter === undefined || /^\.{0,2}$|[\\#]/.test(parameter);
 }
 
 /** Reads the body; the time that it takes to arrive is the client's and not the store's. */

@@ -92,7 +92,7 @@ export async function startGateway(
     idleTimeout: IDLE_TIMEOUT_SECONDS,
     // Bun's own refusal has no body; the app refuses by the declared length or counts as it reads.
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
-    fetch: app.answer,
+    routes: app.paths,
     error: app.answerBug,
   });
   return {

@@ -10,6 +10,10 @@ beforeAll(() => {
     port: 0,
     idleTimeout: 0,
     maxRequestBodySize: 1_000,
+    routes: {
+      "/routed/:id": ({ params }) => new Response(`id ${params.id}`),
+      "/routed/*": () => new Response("below"),
+    },
     async fetch(request) {
       const { pathname, search } = new URL(request.url);
       if (pathname === "/throws") throw new Error("a bug");
@@ -136,6 +140,25 @@ describe("the HTTP server", () => {
   test("gives a path without its dots, and with slashes in the place of backslashes", async () => {
     const answer = await send("GET /a/./b/%2e%2e\\c HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     expect(answer).toContain(`"path":"/a/c"`);
+  });
+
+  test.each([
+    ["/routed/a", "id a"],
+    ["/routed/a?b/../c", "id a"],
+    ["http://other/routed/a", "id a"],
+    ["/routed/..", "id .."],
+    ["/routed/%2E%2e", "id .."],
+    ["/routed/.\\a", "id .\\a"],
+    ["/routed/a#b", "id a#b"],
+    ["/routed/./a", "below"],
+    ["/routed/a/../../routed/a", "below"],
+    ["/./routed/a", '"path":"/routed/a"'],
+    ["/routed\\a", '"path":"/routed/a"'],
+  ])("goes by the path as it was sent when it chooses a route: %s", async (path, expected) => {
+    for (const method of ["GET", "POST"]) {
+      const lines = "Host: a\r\nContent-Length: 0\r\nConnection: close\r\n";
+      expect(await send(`${method} ${path} HTTP/1.1\r\n${lines}\r\n`)).toContain(expected);
+    }
   });
 
   test("takes two equal lengths for one, and two hosts for the first, and gives both joined", async () => {

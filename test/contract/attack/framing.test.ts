@@ -157,12 +157,23 @@ describe("a header that comes twice", () => {
     expect(error.message).not.toContain(project.production);
   });
 
-  test("is one key if it is Idempotency-Key: the two together name the request, always in their order", async () => {
-    const twice = post([LENGTH, "Idempotency-Key: a", "Idempotency-Key: b"]);
-    const once = post([LENGTH, "Idempotency-Key: a, b"]);
-    const answers = [await gateway.send(twice()), await gateway.send(once())].map(parseRaw);
-    expect(answers.map(({ status }) => status)).toEqual([201, 201]);
-    expect(answers[1]?.text).toBe(answers[0]?.text ?? "");
+  test.each<string[]>([
+    ["Idempotency-Key: a", "idempotency-key: b"],
+    ["Idempotency-Key: a", "Idempotency-Key: a"],
+    ["Idempotency-Key: a", "Idempotency-Key:"],
+    ["Idempotency-Key:", "Idempotency-Key: a"],
+    // As a proxy joins the two.
+    ["Idempotency-Key: a, b"],
+  ])("is refused if it is Idempotency-Key: %s %s", async (...lines) => {
+    for (const bytes of [post([LENGTH, ...lines]), post([LENGTH, ...lines], BODY.replace("hook", "haak"))]) {
+      const raw = await expectNoTrace(gateway, project, () => gateway.send(bytes()));
+      readRefusal(parseRaw(raw), "invalid_request", "Idempotency-Key");
+    }
+  });
+
+  test("is told from a comma in one Idempotency-Key", async () => {
+    const raw = await gateway.send(post([LENGTH, "Idempotency-Key: a,b ,c"])());
+    expect(parseRaw(raw).status).toBe(201);
   });
 });
 
@@ -251,13 +262,62 @@ describe("a request line", () => {
     readRefusal(parseRaw(raw), "invalid_request", param);
   });
 
+  test.each(["http://other/v2/project", "https://other:1/v2/project"])(
+    "may spell the path of the project as %s",
+    async (path) => {
+      expect(parseRaw(await gateway.send(get(`GET ${path}`)())).status).toBe(200);
+    },
+  );
+
   test.each([
-    "http://other/v2/project",
-    "https://other:1/v2/project",
-    "/v2/jobs/../project",
-    "/v2/jobs/%2e%2e/project",
-    "/v2\\project",
-  ])("may spell the path of the project as %s", async (path) => {
-    expect(parseRaw(await gateway.send(get(`GET ${path}`)())).status).toBe(200);
+    "GET /v2/jobs/../project",
+    "GET /v2/jobs/%2e%2e/project",
+    "GET /v2/jobs/.%2E/project",
+    "GET /v2/./project",
+    "GET /v2/%2e/project",
+    "GET /v2/project/.",
+    "GET /v2/project/x/..",
+    "GET /v2/project/%2E%2e/project",
+    "GET /v2\\project",
+    "GET /v2\\..\\v2\\project",
+    "GET /x/../v2/project",
+    "GET http://other/v2/jobs/../project",
+    "POST /v2/runs/./retry",
+    "POST /v2/jobs/.\\batch",
+    "POST /v2/schedules/x/../preview",
+    "GET /v2/jobs/.",
+    "GET /v2/jobs/..",
+    "DELETE /v2/jobs/%2e",
+    "GET /v2/../openapi.json",
+    "GET /docs/../openapi.json",
+    "GET /docs\\start.js",
+  ])("is never rewritten: %s is an unknown path", async (start) => {
+    const raw = await expectNoTrace(gateway, project, () => gateway.send(get(start)()));
+    readRefusal(parseRaw(raw), "resource_not_found");
+  });
+
+  test("does not reach a job by another spelling of its path", async () => {
+    const { id } = await gateway.createJob(project);
+    for (const path of [
+      `./${id}`,
+      `.\\${id}`,
+      `x/../${id}`,
+      `${id}/.`,
+      `${id}/x/..`,
+      `${id}#x`,
+      `%2e/${id}`,
+    ]) {
+      for (const method of ["GET", "DELETE"]) {
+        const raw = await gateway.send(get(`${method} /v2/jobs/${path}`)());
+        readRefusal(parseRaw(raw), "resource_not_found");
+      }
+    }
+    expect(parseRaw(await gateway.send(get(`GET /v2/jobs/${id}`)())).text).toContain('"status":"queued"');
+  });
+
+  test("whose path leads out of /v2 is asked for a key, and one that leads into it is not", async () => {
+    const without = (path: string) => gateway.send(`${head(null, `GET ${path}`)}\r\n`);
+    readRefusal(parseRaw(await without("/v2/../openapi.json")), "unauthorized");
+    readRefusal(parseRaw(await without("/x/../v2/project")), "resource_not_found");
   });
 });
