@@ -15,7 +15,15 @@ import type { Traces } from "../../shared/platform/traces.ts";
 import type { FirstAnswer, KeyToTake } from "../../shared/store/idempotency.ts";
 import { createAnswerNotes } from "./answer-notes.ts";
 import type { AuthenticatedCaller, Authenticator } from "./authenticate.ts";
-import { allReceived, BODY_BYTES_MAX, type BodyRules, declaredBytes, hashBody, readBody } from "./body.ts";
+import {
+  allReceived,
+  BODY_BYTES_MAX,
+  type BodyRules,
+  declaredBytes,
+  hashBody,
+  type Patience,
+  readBody,
+} from "./body.ts";
 import { type Deadline, startDeadline } from "./deadline.ts";
 import type { Page } from "./docs.ts";
 import { type Answer, refuse, toRefusal } from "./errors.ts";
@@ -91,6 +99,7 @@ export function createApp(options: {
   metrics: Metrics;
   traces: Traces;
   storeTimeMsMax: number | undefined;
+  patience: Patience;
 }): App {
   const { routes, docs, authenticator, rateLimiter, idempotency, clock, ids, log, metrics } = options;
   const { storeTimeMsMax = STORE_TIME_MS_MAX } = options;
@@ -183,7 +192,8 @@ export function createApp(options: {
         answerCreation({ ...served, route }, apiRequest, exchange).then(pace),
       );
     }
-    if (route.body !== null) return route.answer(apiRequest, await receive(exchange, route.body));
+    if (route.body !== null)
+      return route.answer(apiRequest, await receive(exchange, route.body, options.patience));
     await allReceived();
     checkConnected(request);
     return pace(await route.answer(apiRequest));
@@ -201,7 +211,7 @@ export function createApp(options: {
       checkConnected(exchange.request);
       create = (key) => route.create(apiRequest, key);
     } else {
-      const received = await receive(exchange, route.body);
+      const received = await receive(exchange, route.body, options.patience);
       create = (key) => route.create(apiRequest, key, received);
       body = received;
     }
@@ -319,8 +329,8 @@ function isRewritten(parameter: string | undefined): boolean {
 }
 
 /** Reads the body; the time that it takes to arrive is the client's and not the store's. */
-async function receive({ request, deadline }: Exchange, rules: BodyRules): Promise<Body> {
-  const body = await deadline.exempt(() => readBody(request, rules));
+async function receive({ request, deadline }: Exchange, rules: BodyRules, patience: Patience): Promise<Body> {
+  const body = await deadline.exempt(() => readBody(request, rules, patience));
   checkConnected(request);
   return body;
 }

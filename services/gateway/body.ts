@@ -20,13 +20,22 @@ export const BATCH_BODY_BYTES_MAX = 33_554_432;
  */
 const DROPPED_BYTES_MAX = 2 * BATCH_BODY_BYTES_MAX;
 
-/** For the whole body. Who sends more slowly would hold memory and a place among the requests in progress. */
-const RECEIVE_TIMEOUT_MS = 30_000;
+/** How long a body may take to arrive: a client that sends more slowly holds memory and a place among the requests in progress. */
+export interface Patience {
+  /** What every body has, however small: RECEIVE_MS, unless a test is about something else. */
+  receiveMs: number;
+  /** Says whether the server leaves the connection of a request open although it is older than its idle timeout. */
+  keepOpen(request: Request, isKept: boolean): void;
+}
+
+export const RECEIVE_MS = 30_000;
+/** So many bytes have one more second. A line of 1 Mbit/s brings the largest batch in time. */
+const BYTES_PER_SECOND_MIN = 131_072;
 
 /** Reads and parses the body of a request: media type, then size, then syntax. Throws ApiError. */
-export async function readBody(request: Request, rules: BodyRules): Promise<Body> {
+export async function readBody(request: Request, rules: BodyRules, patience: Patience): Promise<Body> {
   checkMediaType(request.headers);
-  const bytes = await readBytes(request, rules.bytesMax);
+  const bytes = await readBytes(request, rules.bytesMax, patience);
   if (bytes.length > SLICE_CHARACTERS) await nextTurn();
   const reading = parseBodyInSlices(bytes, rules.payload);
   for (;;) {
@@ -76,35 +85,64 @@ function trimLower(text: string): string {
   return text.trim().toLowerCase();
 }
 
-async function readBytes(request: Request, bytesMax: number): Promise<Uint8Array> {
+async function readBytes(request: Request, bytesMax: number, patience: Patience): Promise<Uint8Array> {
   const declared = declaredBytes(request.headers);
   if (declared !== null && declared > DROPPED_BYTES_MAX) throw tooLarge(bytesMax);
-  const isCounted = declared === null || declared > bytesMax;
-  const { promise: timeout, reject } = Promise.withResolvers<never>();
-  const timer = setTimeout(() => reject(tooSlow()), RECEIVE_TIMEOUT_MS);
+  // The server holds a body to its declared length; only one that comes in chunks, or is too large, must be counted.
+  const count = declared === null || declared > bytesMax ? { bytes: 0 } : null;
+  const limit = startLimit(request, patience, () => count?.bytes ?? declared ?? 0);
   try {
-    // The server holds a body to its declared length; only one that comes in chunks, or is too large, must be counted.
-    const bytes = await Promise.race([isCounted ? countChunks(request, bytesMax) : request.bytes(), timeout]);
+    const bytes = count === null ? request.bytes() : countChunks(request, bytesMax, count);
+    const received = await Promise.race([bytes, limit.passed]);
     await allReceived();
-    return bytes;
+    return received;
   } catch (error) {
     // Nobody hears this answer: the connection is gone.
     throw error instanceof ApiError ? error : invalidRequest("The body broke off.");
   } finally {
-    clearTimeout(timer);
+    limit.stop();
   }
 }
 
-async function countChunks(request: Request, bytesMax: number): Promise<Uint8Array> {
+/** Rejects with request_timeout when the time for a body of `bytes()` is over: its declared length, or what has come of it. */
+function startLimit(
+  request: Request,
+  { receiveMs, keepOpen }: Patience,
+  bytes: () => number,
+): { passed: Promise<never>; stop(): void } {
+  const { promise, reject } = Promise.withResolvers<never>();
+  const startedAt = performance.now();
+  let isKept = false;
+  const look = () => {
+    const leftMs = startedAt + receiveMs + (bytes() / BYTES_PER_SECOND_MIN) * 1_000 - performance.now();
+    if (leftMs <= 0) return reject(tooSlow(receiveMs));
+    if (!isKept) keepOpen(request, true);
+    isKept = true;
+    timer = setTimeout(look, leftMs);
+  };
+  let timer = setTimeout(look, receiveMs);
+  return {
+    passed: promise,
+    stop() {
+      clearTimeout(timer);
+      if (isKept) keepOpen(request, false);
+    },
+  };
+}
+
+async function countChunks(
+  request: Request,
+  bytesMax: number,
+  count: { bytes: number },
+): Promise<Uint8Array> {
   let chunks: Uint8Array[] = [];
-  let byteCount = 0;
   for await (const chunk of request.body ?? []) {
-    byteCount += chunk.byteLength;
-    if (byteCount > DROPPED_BYTES_MAX) break;
-    if (byteCount > bytesMax) chunks = [];
+    count.bytes += chunk.byteLength;
+    if (count.bytes > DROPPED_BYTES_MAX) break;
+    if (count.bytes > bytesMax) chunks = [];
     else chunks.push(chunk);
   }
-  if (byteCount > bytesMax) throw tooLarge(bytesMax);
+  if (count.bytes > bytesMax) throw tooLarge(bytesMax);
   return Buffer.concat(chunks);
 }
 
@@ -120,6 +158,9 @@ function tooLarge(bytesMax: number): ApiError {
   return new ApiError("payload_too_large", `The body must have at most ${bytesMax} bytes.`);
 }
 
-function tooSlow(): ApiError {
-  return invalidRequest(`The body did not arrive within ${RECEIVE_TIMEOUT_MS / 1_000} seconds.`);
+function tooSlow(receiveMs: number): ApiError {
+  return new ApiError(
+    "request_timeout",
+    `The body was not complete in time: ${receiveMs / 1_000} seconds, and one more for each ${BYTES_PER_SECOND_MIN} bytes.`,
+  );
 }

@@ -49,6 +49,7 @@ function headersOf(error: ApiError, now: number): Record<string, string> {
       return { "WWW-Authenticate": "Bearer" };
     case "quota_exceeded":
       return { "Retry-After": String(secondsToRollover(now)) };
+    case "request_timeout":
     case "payload_too_large":
       // What was declared and not read would have to be received before the next request on this connection.
       return { Connection: "close" };

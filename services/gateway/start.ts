@@ -10,6 +10,7 @@ import { NO_TRACES, type Traces } from "../../shared/platform/traces.ts";
 import type { Database } from "../../shared/store/database.ts";
 import { createApp } from "./app.ts";
 import { createAuthenticator } from "./authenticate.ts";
+import { RECEIVE_MS } from "./body.ts";
 import { createJobCreation } from "./creation.ts";
 import { createDocs } from "./docs.ts";
 import { createIdempotency } from "./idempotency.ts";
@@ -44,18 +45,23 @@ export interface GatewayOptions {
   rateLimiter?: RateLimiter;
   /** How long a request may wait for Postgres: as the API promises, unless a test is about something else. */
   storeTimeMsMax?: number | undefined;
+  /** How long a small body may take to arrive: as the API promises, unless a test is about something else. */
+  receiveMs?: number | undefined;
 }
 
 /**
- * Longer than the longest request, which is RECEIVE_TIMEOUT_MS and the store's time after it, or Bun would close the
- * connection without an answer. Before its headers are complete a connection has about 10 s, whatever is set here.
+ * Bun closes a connection so long after a request began, however much of its body comes meanwhile, or since anything was
+ * sent; it must not do so before a small body has had its time, and the store its own. Before its headers are complete a
+ * connection has about 10 s, whatever is set here.
  */
-const IDLE_TIMEOUT_SECONDS = 40;
+const IDLE_SECONDS_AFTER_BODY = 10;
 
 export async function startGateway(
   options: GatewayOptions,
 ): Promise<{ port: number; stop(): Promise<void> }> {
   const { db, bus, clock, log, metrics, shardsPerRegion, targets, publicUrl, seal } = options;
+  const receiveMs = options.receiveMs ?? RECEIVE_MS;
+  const idleTimeout = Math.ceil(receiveMs / 1_000) + IDLE_SECONDS_AFTER_BODY;
   const ids = createIdSource(randomBytes);
   const [ownKey, ...otherKeys] = seal.deriveKeys("cursor");
   const pager = createPager(makeTagOf(ownKey), ...otherKeys.map(makeTagOf));
@@ -82,6 +88,10 @@ export async function startGateway(
     metrics,
     traces: options.traces ?? NO_TRACES,
     storeTimeMsMax: options.storeTimeMsMax,
+    patience: {
+      receiveMs,
+      keepOpen: (request, isKept) => server.timeout(request, isKept ? 0 : idleTimeout),
+    },
   });
   const server = Bun.serve({
     hostname: options.host,
@@ -89,7 +99,7 @@ export async function startGateway(
     // Two processes would share the port in silence, and requests with it.
     reusePort: false,
     development: false,
-    idleTimeout: IDLE_TIMEOUT_SECONDS,
+    idleTimeout,
     // Bun's own refusal has no body; the app refuses by the declared length or counts as it reads.
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     routes: app.paths,

@@ -66,6 +66,7 @@ describe("the wait before another try", () => {
     [504, "unexpected_answer", 250],
     [599, "unexpected_answer", 250],
     [408, "unexpected_answer", 250],
+    [408, "request_timeout", 250],
     [200, "unexpected_answer", 250],
     [429, "quota_exceeded", null],
     [429, "a_code_of_next_year", 250],
@@ -93,5 +94,6 @@ describe("the outcome", () => {
     for (const status of [0, 302, 400, 404, 409, 429, 499]) {
       expect([status, leavesOutcomeUnknown(refused(status))]).toEqual([status, false]);
     }
+    expect(leavesOutcomeUnknown(refused(408, "request_timeout"))).toBe(false);
   });
 });

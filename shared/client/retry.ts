@@ -1,3 +1,4 @@
+import type { ErrorCode } from "../domain/errors.ts";
 import type { Failure } from "./errors.ts";
 
 /** Which failures are tried again, and after which wait. */
@@ -7,12 +8,13 @@ export const BACKOFF_CAP_MS = 8_000;
 
 /**
  * Whether what was asked may have happened although the try failed: without an answer, after any 5xx, and after a
- * success that cannot be read. A 408 is a proxy's, which knows no more than we do.
+ * success that cannot be read. A 408 without the service's own code is a proxy's, which knows no more than we do.
  */
 export function leavesOutcomeUnknown(failure: Failure): boolean {
   if (failure.kind !== "refused") return true;
-  const { status } = failure.refusal;
-  return status >= 500 || status === 408 || (status >= 200 && status < 300);
+  const { status, code } = failure.refusal;
+  const isByProxy = status === 408 && code !== REQUEST_TIMEOUT;
+  return status >= 500 || isByProxy || (status >= 200 && status < 300);
 }
 
 /**
@@ -22,7 +24,7 @@ export function leavesOutcomeUnknown(failure: Failure): boolean {
  * back while one waits.
  */
 export function retryWaitMs(failure: Failure, triesMade: number, random: number): number | null {
-  if (!leavesOutcomeUnknown(failure) && !isRateLimited(failure)) return null;
+  if (!leavesOutcomeUnknown(failure) && !mayPass(failure)) return null;
   const toldSeconds = failure.kind === "refused" ? failure.refusal.retryAfterSeconds : null;
   // Many clients are told the same second; the backoff spreads them behind it.
   return (
@@ -30,7 +32,11 @@ export function retryWaitMs(failure: Failure, triesMade: number, random: number)
   );
 }
 
-function isRateLimited(failure: Failure): boolean {
+const REQUEST_TIMEOUT: ErrorCode = "request_timeout";
+
+/** Whether the same request, of which nothing was done, may be taken another time. */
+function mayPass(failure: Failure): boolean {
   if (failure.kind !== "refused") return false;
-  return failure.refusal.status === 429 && failure.refusal.code !== "quota_exceeded";
+  const { status, code } = failure.refusal;
+  return code === REQUEST_TIMEOUT || (status === 429 && code !== "quota_exceeded");
 }

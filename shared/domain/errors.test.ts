@@ -12,6 +12,7 @@ test("each code has the status of the contract", () => {
     insufficient_scope: 403,
     resource_not_found: 404,
     method_not_allowed: 405,
+    request_timeout: 408,
     idempotency_conflict: 409,
     schedule_name_taken: 409,
     payload_too_large: 413,

@@ -41,6 +41,7 @@ export const STATUS_OF_CODE = {
   insufficient_scope: 403,
   resource_not_found: 404,
   method_not_allowed: 405,
+  request_timeout: 408,
   idempotency_conflict: 409,
   schedule_name_taken: 409,
   payload_too_large: 413,

@@ -10,6 +10,7 @@ const TABLE: [number, string[]][] = [
   [403, ["plan_limit_exceeded", "insufficient_scope"]],
   [404, ["resource_not_found"]],
   [405, ["method_not_allowed"]],
+  [408, ["request_timeout"]],
   [409, ["idempotency_conflict", "schedule_name_taken"]],
   [413, ["payload_too_large"]],
   [415, ["unsupported_media_type"]],

@@ -33,6 +33,12 @@ beforeAll(() => {
 });
 afterAll(() => server.stop(true));
 
+const IDLE_SECONDS = 1;
+/** Together much longer than Bun's timers may be late, which tick every 4 s. */
+const SLOW_BODY_BYTES = 100;
+const BYTE_EVERY_MS = 100;
+const SLOW_TEST_TIMEOUT_MS = 60_000;
+
 const slow = { begun: 0, gone: 0, release: Promise.withResolvers<void>() };
 
 async function answerSlowly(request: Request): Promise<Response> {
@@ -192,6 +198,47 @@ describe("the HTTP server", () => {
     expect(slow.begun).toBe(1);
     expect(answer).not.toContain("at last");
   });
+
+  test.concurrent(
+    "cuts a connection at its idle timeout however much of a body comes meanwhile, unless it is told to wait",
+    async () => {
+      const idle = Bun.serve({
+        hostname: "127.0.0.1",
+        port: 0,
+        idleTimeout: IDLE_SECONDS,
+        async fetch(request, server) {
+          const isPatient = request.headers.has("patient");
+          if (isPatient) server.timeout(request, 0);
+          const { length } = await request.text();
+          if (isPatient) server.timeout(request, IDLE_SECONDS);
+          return new Response(`${length} bytes`);
+        },
+      });
+      const post = (line: string) => {
+        const { promise, resolve } = Promise.withResolvers<{ text: string; sentCount: number }>();
+        let text = "";
+        let sentCount = 0;
+        const start = `POST / HTTP/1.1\r\nHost: a\r\nContent-Length: ${SLOW_BODY_BYTES}\r\n${line}\r\n`;
+        const socket = net.connect(idle.port ?? 0, "127.0.0.1", () => socket.write(start));
+        const timer = setInterval(() => {
+          if (sentCount++ < SLOW_BODY_BYTES) socket.write("x");
+        }, BYTE_EVERY_MS);
+        socket.on("data", (chunk: Buffer) => (text += chunk.toString()));
+        socket.on("error", () => undefined);
+        socket.on("close", () => {
+          clearInterval(timer);
+          resolve({ text, sentCount });
+        });
+        return promise;
+      };
+      const [hasty, patient] = await Promise.all([post(""), post("Patient: yes\r\n")]);
+      await idle.stop(true);
+      expect(hasty.text).toBe("");
+      expect(hasty.sentCount).toBeLessThan(SLOW_BODY_BYTES);
+      expect(patient.text).toEndWith(`${SLOW_BODY_BYTES} bytes`);
+    },
+    SLOW_TEST_TIMEOUT_MS,
+  );
 
   test("pulls a stream no further than its client reads, and cancels it when the client goes", async () => {
     const socket = net.connect(port, "127.0.0.1", () =>

@@ -40,11 +40,14 @@ export interface TestGateway {
   /** With so high a request rate that no test meets it, unless its plan's own is asked for. */
   addProject(plan?: Plan, options?: { requestRate?: "of its plan" | number }): Promise<TestProject>;
   /** Another gateway over the same database. */
-  startMate(options?: { publicUrl?: string }): Promise<{ port: number; stop(): Promise<void> }>;
+  startMate(options?: {
+    publicUrl?: string;
+    receiveMs?: number;
+  }): Promise<{ port: number; stop(): Promise<void> }>;
   addKey(project: TestProject, key: Partial<KeyTerms>): Promise<{ id: string; key: string }>;
   call(method: string, path: string, request?: CallOptions): Promise<Answer>;
   /** Sends exactly these bytes and reads until the answer is complete or the connection ends. */
-  send(bytes: string | Uint8Array): Promise<string>;
+  send(bytes: string | Uint8Array, port?: number): Promise<string>;
   createJob(project: TestProject, fields?: object): Promise<JobView>;
   /** What worker and delivery would do: the job's next attempt is claimed, and its node is on the wire. */
   claim(project: TestProject, job: JobView, attempt: number): Promise<{ runId: string }>;
@@ -202,7 +205,7 @@ export async function startTestGateway(
       return { status: response.status, headers: response.headers, text: await response.text() };
     },
 
-    send: (bytes) => send(port, bytes),
+    send: (bytes, asked = port) => send(asked, bytes),
 
     async createJob(project, fields = {}) {
       const answer = await test.call("POST", "/v2/jobs", {

@@ -49,6 +49,12 @@ export const EXPLANATIONS: Readonly<Record<ErrorCode, Explanation>> = {
     when: "the path does not take the request's method; `Allow` names those that it takes",
     message: "This path takes GET, HEAD, POST.",
   },
+  request_timeout: {
+    when:
+      "the body was not complete in time: 30 seconds, and one more for each 128 KiB of its `Content-Length`, or of what has " +
+      "come in chunks; nothing was done",
+    message: "The body was not complete in time: 30 seconds, and one more for each 131072 bytes.",
+  },
   idempotency_conflict: {
     when: "the Idempotency-Key was used within 24 hours for a request with another body",
     message: "This Idempotency-Key was used within 24 hours for a request with another body.",

@@ -59,7 +59,7 @@ export function errorCodesOf(operation: Operation): ErrorCode[] {
   if (!KEY_SCOPES.every((scope) => isPermitted(scope, resource, accessOf(operation))))
     found.add("insufficient_scope");
   if (id !== null) found.add("resource_not_found");
-  if (body !== null) found.add("payload_too_large").add("unsupported_media_type");
+  if (body !== null) found.add("request_timeout").add("payload_too_large").add("unsupported_media_type");
   // Requests with the same key are compared by their bodies: without one there is nothing to differ in.
   if (method === "POST" && body !== null) found.add("idempotency_conflict");
   return (Object.keys(STATUS_OF_CODE) as ErrorCode[]).filter((code) => found.has(code));

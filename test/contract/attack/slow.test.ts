@@ -12,12 +12,18 @@ import {
 } from "../../support/gateway.ts";
 import { chunked, exchange, expectServed, head, JSON_TYPE } from "./support.ts";
 
-/** As the gateway's own RECEIVE_TIMEOUT_MS and TAKE_TIMEOUT_MS. */
+/** As the gateway's own RECEIVE_MS and TAKE_TIMEOUT_MS. */
 const DEADLINE_MS = 30_000;
 /** Bun's own for the head of a request is about 12 s; it would take minutes to send all of it. */
 const HEAD_DEADLINE_MS_MAX = 30_000;
 const MARGIN_MS = 5_000;
 const BYTE_EVERY_MS = 500;
+/** 4.5 MiB have 36 s more than that, and take 19. */
+const HASTY_RECEIVE_MS = 1_000;
+const SLOW_BODY_BYTES = 4_718_592;
+const SLOW_PIECE_BYTES = 98_304;
+const SLOW_BODY_PIECES = SLOW_BODY_BYTES / SLOW_PIECE_BYTES;
+const PIECE_EVERY_MS = 400;
 const SILENT_CONNECTIONS = 3_000;
 const CONNECTIONS_AT_ONCE = 200;
 /** Who does not declare the length of a batch is counted with the largest, of which a project may have so many. */
@@ -67,6 +73,41 @@ function dribble(start: string, rest: string): Promise<{ text: string; tookMs: n
   return promise;
 }
 
+/**
+ * Sends piece after piece and answers with what came, how long the pieces took, and after how long without a word the
+ * server ended the connection.
+ */
+function trickle(
+  port: number,
+  start: string,
+  pieces: string[],
+): Promise<{ text: string; sentMs: number; idleMs: number }> {
+  const { promise, resolve } = Promise.withResolvers<{ text: string; sentMs: number; idleMs: number }>();
+  const startedAt = performance.now();
+  let text = "";
+  let sentMs = 0;
+  let answeredAt = 0;
+  let sent = 0;
+  const socket = net.connect(port, "127.0.0.1", () => socket.write(start));
+  sockets.push(socket);
+  const timer = setInterval(() => {
+    socket.write(pieces[sent++] ?? "");
+    if (sent < pieces.length) return;
+    clearInterval(timer);
+    sentMs = performance.now() - startedAt;
+  }, PIECE_EVERY_MS);
+  socket.on("data", (chunk: Buffer) => {
+    text += chunk.toString();
+    answeredAt = performance.now();
+  });
+  socket.on("error", () => socket.destroy());
+  socket.on("close", () => {
+    clearInterval(timer);
+    resolve({ text, sentMs, idleMs: performance.now() - answeredAt });
+  });
+  return promise;
+}
+
 // All of it at once, because each of them takes as long as the deadline that it is about.
 describe.concurrent("a client that", () => {
   test(
@@ -83,8 +124,9 @@ describe.concurrent("a client that", () => {
         ),
       ]);
       for (const answer of [text, inChunks.text]) {
-        const { message } = readRefusal(parseRaw(answer), "invalid_request");
+        const { message } = readRefusal(parseRaw(answer), "request_timeout");
         expect(message).toContain("30 seconds");
+        expect(parseRaw(answer).headers.get("connection")).toBe("close");
       }
       for (const ms of [tookMs, inChunks.tookMs]) {
         expect(ms).toBeGreaterThan(DEADLINE_MS - 100);
@@ -95,6 +137,34 @@ describe.concurrent("a client that", () => {
       ]);
       expect(row).toEqual({ count: 0 });
       await expectServed(gateway, project);
+    },
+    TEST_TIMEOUT_MS,
+  );
+
+  test(
+    "sends a large body over a slow line is served, however long that takes, and its connection ends as others do",
+    async () => {
+      const hasty = await gateway.startMate({ receiveMs: HASTY_RECEIVE_MS });
+      const project = await gateway.addProject();
+      const body = JSON.stringify({ jobs: [{ target_url: TARGET_URL }] }).padEnd(SLOW_BODY_BYTES);
+      const start = head(project, "POST /v2/jobs/batch", JSON_TYPE);
+      const pieces = Array.from({ length: SLOW_BODY_PIECES }, (_, n) =>
+        body.slice(n * SLOW_PIECE_BYTES, (n + 1) * SLOW_PIECE_BYTES),
+      );
+      const [whole, inChunks] = await Promise.all([
+        trickle(hasty.port, `${start}Content-Length: ${body.length}\r\n\r\n`, pieces),
+        trickle(
+          hasty.port,
+          `${start}Transfer-Encoding: chunked\r\n\r\n`,
+          pieces.map((piece, n) => (n + 1 < pieces.length ? chunked(piece).slice(0, -5) : chunked(piece))),
+        ),
+      ]);
+      await hasty.stop();
+      for (const { text, sentMs, idleMs } of [whole, inChunks]) {
+        expect(parseRaw(text).status).toBe(201);
+        // Longer than the server leaves a connection open on which nothing is asked for.
+        expect(sentMs).toBeGreaterThan(idleMs);
+      }
     },
     TEST_TIMEOUT_MS,
   );

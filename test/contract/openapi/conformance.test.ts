@@ -23,7 +23,10 @@ beforeAll(async () => {
     }
   });
 });
-afterAll(() => proxied.stop());
+afterAll(async () => {
+  await requests.stop();
+  await proxied.stop();
+});
 
 describe("the published document", () => {
   test(

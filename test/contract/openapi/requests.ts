@@ -22,6 +22,7 @@ export interface Requests {
    * By the code that they are after: what each of them sends to an operation that cannot answer so is answered otherwise.
    */
   provocations: Record<string, (operation: PublishedOperation) => Promise<Answer>>;
+  stop(): Promise<void>;
 }
 
 export interface GivenRequest {
@@ -36,12 +37,15 @@ export interface GivenRequest {
 const UNKNOWN_ID_BODY = "0".repeat(26);
 /** The most that any body may have is less. */
 const TOO_MANY_BYTES = 67_108_865;
+/** Of a gateway that nobody but a client who sends no body asks for anything. */
+const HASTY_RECEIVE_MS = 200;
 
 /** `outage` breaks the gateway's database for the time of a request. */
 export async function prepareRequests(
   gateway: TestGateway,
   outage: (act: () => Promise<Answer>) => Promise<Answer>,
 ): Promise<Requests> {
+  const hasty = await gateway.startMate({ receiveMs: HASTY_RECEIVE_MS });
   const project = await gateway.addProject();
   const { key: readKey } = await gateway.addKey(project, { scope: "read" });
   const { key: jobsKey } = await gateway.addKey(project, { scope: "jobs" });
@@ -107,16 +111,16 @@ export async function prepareRequests(
     });
   }
 
-  /** A body that is twice as long as any may be needs only to be announced. */
-  async function announce(operation: PublishedOperation): Promise<Answer> {
+  /** Sends all but the body. */
+  async function announce(operation: PublishedOperation, bodyBytes: number, port?: number): Promise<Answer> {
     const lines = [
       `${operation.method} ${await pathOf(operation)} HTTP/1.1`,
       "Host: test",
       `Authorization: Bearer ${project.production}`,
       "Content-Type: application/json",
-      `Content-Length: ${TOO_MANY_BYTES}`,
+      `Content-Length: ${bodyBytes}`,
     ];
-    return parseRaw(await gateway.send(`${lines.join("\r\n")}\r\n\r\n`));
+    return parseRaw(await gateway.send(`${lines.join("\r\n")}\r\n\r\n`, port));
   }
 
   /** The example with something else in it. */
@@ -161,7 +165,8 @@ export async function prepareRequests(
     },
     method_not_allowed: (operation) => send({ ...operation, method: "PUT" }),
     idempotency_conflict: conflict,
-    payload_too_large: announce,
+    request_timeout: (operation) => announce(operation, 2, hasty.port),
+    payload_too_large: (operation) => announce(operation, TOO_MANY_BYTES),
     unsupported_media_type: (operation) => send(operation, { headers: { "Content-Type": "text/plain" } }),
     async rate_limit_exceeded(operation) {
       // Its one request a minute, if that is not spent any more.
@@ -205,6 +210,7 @@ export async function prepareRequests(
       return send(operation, { path, headers, body });
     },
     provocations,
+    stop: hasty.stop,
   };
 }
 
