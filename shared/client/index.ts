@@ -1,6 +1,6 @@
 /**
- * The client of the API, for Node 20 and newer, Bun, browsers and edge runtimes: it needs `fetch` and WebCrypto, and
- * imports nothing.
+ * The client of the API, for Node 20 and newer, Bun and edge runtimes: it needs `fetch` and WebCrypto, and imports
+ * nothing. The service answers no cross-origin requests (CORS), so pages of other origins cannot use it.
  *
  *   const jobwheel = createClient({ baseUrl: "https://jobs.example.com", apiKey });
  *   const job = await jobwheel.jobs.create({ target_url: "https://example.com/hook", payload: { order: 7 } });

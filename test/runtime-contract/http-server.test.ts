@@ -134,6 +134,13 @@ describe("the HTTP server", () => {
     expect(await send(text)).toMatch(new RegExp(`^HTTP/1.1 ${status} [^\\r]+\r\nConnection: close\r\n\r\n$`));
   });
 
+  test("takes trailers behind chunks for another request, which it refuses with a bare 400", async () => {
+    const chunks = "1\r\na\r\n0\r\nX: 1\r\n\r\n";
+    const answer = await send(post("Transfer-Encoding: chunked\r\n", chunks));
+    expect(answer).toContain(`"body":"a"`);
+    expect(answer).toEndWith("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
+  });
+
   test.each(["FROBNICATE", "get"])("closes without an answer on the method %s", async (method) => {
     expect(await send(`${method} / HTTP/1.1\r\nHost: a\r\n\r\n`)).toBe("");
   });

@@ -17,6 +17,10 @@ timetables; a key of scope \`jobs\` does everything with jobs and runs, and gets
 Bodies are JSON in UTF-8. Unknown fields and query parameters are refused, as are \`null\` where no type allows it and two
 members of the same name. HEAD works as GET does. Every POST takes an \`Idempotency-Key\`.
 
+A connection is ended without an answer if its client closes its own side of it, or sends a further request, before the
+answer has come. A head of more than 16 KB, trailers behind chunks, and what is no HTTP/1.1 are refused with 431, 400 or 505
+and no body.
+
 ## Lists
 Newest first. \`next_cursor\` is the \`cursor\` of the next page and null on the last. A cursor works with the filters that
 it was made with.
