@@ -50,9 +50,9 @@ export interface GatewayOptions {
 }
 
 /**
- * Bun closes a connection so long after a request began, however much of its body comes meanwhile, or since anything was
- * sent; it must not do so before a small body has had its time, and the store its own. Before its headers are complete a
- * connection has about 10 s, whatever is set here.
+ * Bun closes a connection when its idle timeout is over, and a body that comes slowly does not begin it anew. That must not
+ * be before a small body has had its time, and the store its own. Before its headers are complete a connection has about
+ * 10 s, whatever is set here.
  */
 const IDLE_SECONDS_AFTER_BODY = 10;
 

@@ -207,7 +207,7 @@ describe("the HTTP server", () => {
   });
 
   test.concurrent(
-    "cuts a connection at its idle timeout however much of a body comes meanwhile, unless it is told to wait",
+    "cuts a connection at its idle timeout although bytes of a body come meanwhile, unless it is told to wait",
     async () => {
       const idle = Bun.serve({
         hostname: "127.0.0.1",

@@ -15,7 +15,11 @@ export function head(project: TestProject | null, start: string, ...lines: strin
 export const JSON_TYPE = "Content-Type: application/json";
 
 export function chunked(...chunks: string[]): string {
-  return [...chunks, ""].map((chunk) => `${Buffer.byteLength(chunk).toString(16)}\r\n${chunk}\r\n`).join("");
+  return [...chunks, ""].map(chunkOf).join("");
+}
+
+export function chunkOf(text: string): string {
+  return `${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`;
 }
 
 /** Sends these bytes as they are and answers with everything that comes until the server ends the connection. */
