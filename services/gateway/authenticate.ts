@@ -22,7 +22,7 @@ export interface Authenticator {
 
 /**
  * What is known of a key is believed for this long after it was asked for, so that a revocation or an operator's
- * change works within the 5 s that the API promises.
+ * change works within the 5 s that the API promises; and never beyond the instant at which the key expires.
  */
 const MEMORY_MS = 4_000;
 const CALLERS_MAX = 10_000;
@@ -46,7 +46,7 @@ export function createAuthenticator(db: Database, lastUse: Pick<LastUse, "note">
       // It is not remembered that a key is unknown: once it is made it works, whoever asked for it before.
       if (found === null) throw unauthorized();
       const caller = { ...found, version: pinnedVersion(found) };
-      callers.keep(name, caller, askedAt);
+      callers.keep(name, caller, askedAt, Math.min(MEMORY_MS, caller.validMs ?? MEMORY_MS));
       lastUse.note(caller.keyNo);
       return caller;
     } finally {
@@ -84,11 +84,11 @@ function pinnedVersion({ project }: Caller): ApiVersion {
 interface Memory<Value> {
   find(name: string, now: number): Value | undefined;
   /** `learnedAt` is when the question was asked: the answer may have been overtaken since then. */
-  keep(name: string, value: Value, learnedAt: number): void;
+  keep(name: string, value: Value, learnedAt: number, keptMs: number): void;
   drop(isStale: (value: Value) => boolean): void;
 }
 
-/** Of each name its latest value, for MEMORY_MS; the names that were kept first make room for new ones. */
+/** Of each name its latest value, for as long as it is kept; the names that were kept first make room for new ones. */
 function createMemory<Value>(entriesMax: number): Memory<Value> {
   const entries = new Map<string, { value: Value; until: number }>();
   return {
@@ -96,9 +96,9 @@ function createMemory<Value>(entriesMax: number): Memory<Value> {
       const entry = entries.get(name);
       return entry !== undefined && entry.until > now ? entry.value : undefined;
     },
-    keep(name, value, learnedAt) {
+    keep(name, value, learnedAt, keptMs) {
       entries.delete(name);
-      entries.set(name, { value, until: learnedAt + MEMORY_MS });
+      entries.set(name, { value, until: learnedAt + keptMs });
       for (const [oldest, { until }] of entries) {
         if (until > learnedAt && entries.size <= entriesMax) break;
         entries.delete(oldest);

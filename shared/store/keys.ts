@@ -31,6 +31,8 @@ export interface Caller {
   keyNo: number;
   scope: KeyScope;
   environment: Environment;
+  /** How long the key was still valid when it was looked at; null for one that does not expire. */
+  validMs: number | null;
   project: ProjectRow;
 }
 
@@ -55,6 +57,7 @@ export async function findCallers(db: Database, hashes: readonly Buffer[]): Prom
       keyNo: row.key_no,
       scope: row.scope,
       environment: environmentOf(row.environment),
+      validMs: row.valid_ms,
       project: readProject(row),
     };
   }
@@ -62,7 +65,8 @@ export async function findCallers(db: Database, hashes: readonly Buffer[]): Prom
 }
 
 const FIND_CALLERS = `
-SELECT a.n::int, k.id AS key_id, k.no AS key_no, k.scope, k.environment, p.no, p.id, p.name, p.plan,
+SELECT a.n::int, k.id AS key_id, k.no AS key_no, k.scope, k.environment,
+       extract(epoch FROM k.expires_at - now())::float8 * 1000 AS valid_ms, p.no, p.id, p.name, p.plan,
        p.default_region AS "defaultRegion", p.api_version AS "apiVersion", p.requests_per_minute AS "requestsPerMinute",
        p.concurrency, p.schedules
   FROM unnest($1::bytea[]) WITH ORDINALITY AS a (hash, n)
@@ -94,6 +98,7 @@ type CallerRow = Parameters<typeof readProject>[0] & {
   key_no: number;
   scope: KeyScope;
   environment: number;
+  valid_ms: number | null;
 };
 
 export async function findKey(db: Database, id: string): Promise<KeyRow | null> {

@@ -27,6 +27,7 @@ afterAll(async () => {
 });
 
 const NOTICED_MS_MAX = 5_000;
+const ASK_EVERY_MS = 10;
 const TEST_TIMEOUT_MS = 20_000;
 
 const get = (authorization: string, port = gateway.port) =>
@@ -103,6 +104,26 @@ describe.concurrent("whatever a gateway knows of a key", () => {
       await expectNoticed(`Bearer ${key}`, ({ status }) => status === 200);
       for (const port of [gateway.port, mate.port])
         readRefusal(await get(`Bearer ${key}`, port), "unauthorized");
+    },
+    TEST_TIMEOUT_MS,
+  );
+
+  test(
+    "is forgotten in time: a key works until it expires and never after",
+    async () => {
+      const expiresAt = new Date(Date.now() + 3_000);
+      const { key } = await gateway.addKey(project, { expiresAt });
+      let served = 0;
+      for (;;) {
+        const askedAt = Date.now();
+        const { status } = await get(`Bearer ${key}`);
+        if (status !== 200) break;
+        served++;
+        expect(askedAt).toBeLessThan(expiresAt.getTime());
+        await Bun.sleep(ASK_EVERY_MS);
+      }
+      expect(Date.now()).toBeGreaterThanOrEqual(expiresAt.getTime());
+      expect(served).toBeGreaterThan(0);
     },
     TEST_TIMEOUT_MS,
   );
