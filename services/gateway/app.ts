@@ -252,15 +252,15 @@ export function createApp(options: {
     return refusal;
   }
 
-  function answerOutside(error: ApiError, target: Target = "nothing"): Response {
+  function answerOutside(error: ApiError, known: { target?: Target; version?: ApiVersion } = {}): Response {
     const requestId = makeRequestId();
-    return respond(refuse(error, requestId, clock.now()), { ...OUTSIDE, target, requestId });
+    return respond(refuse(error, requestId, clock.now()), { ...OUTSIDE, ...known, requestId });
   }
 
   async function answerPage(page: Page, request: Request): Promise<Response> {
     if (request.method !== "GET" && request.method !== "HEAD") {
       const allow = "GET, HEAD";
-      return answerOutside(methodNotAllowed(allow), { allow, served: null });
+      return answerOutside(methodNotAllowed(allow), { target: { allow, served: null } });
     }
     const response = await page.answer(request);
     response.headers.set("Request-Id", makeRequestId());
@@ -301,22 +301,22 @@ export function createApp(options: {
   const answerKnown = (request: BunRequest) =>
     Object.values(request.params).some(isRewritten) ? answerUnknown(request) : elysia.fetch(request);
   const answerUnknown = (request: BunRequest) => answer(request, NO_IDS, "nothing");
-  const answerHosted =
-    (act: App["paths"][string]): App["paths"][string] =>
-    (request) => {
+  const paths: App["paths"] = {};
+  const serveAt = (path: string, act: App["paths"][string]) => {
+    const known = path.startsWith("/v2") ? { version: NEWEST_API_VERSION } : {};
+    paths[path] = (request) => {
       // Without a usable Host header Bun gives the bare path, in which Elysia would look for a host; of two it takes the first.
       if (request.url.startsWith("/") || request.headers.get("host")?.includes(",")) {
-        return answerOutside(new ApiError("invalid_request", "One Host header with one host is required."));
+        const error = new ApiError("invalid_request", "One Host header with one host is required.");
+        return answerOutside(error, known);
       }
       return act(request);
     };
-  const paths: App["paths"] = {
-    // Nothing is told there to anybody, so nobody needs a key to hear it.
-    "/*": answerHosted(() => answerOutside(resourceNotFound())),
-    "/v2": answerHosted(answerUnknown),
-    "/v2/*": answerHosted(answerUnknown),
   };
-  for (const { path } of [...all, ...docs]) paths[path] = answerHosted(answerKnown);
+  // Nothing is told there to anybody, so nobody needs a key to hear it.
+  serveAt("/*", () => answerOutside(resourceNotFound()));
+  for (const path of ["/v2", "/v2/*"]) serveAt(path, answerUnknown);
+  for (const { path } of [...all, ...docs]) serveAt(path, answerKnown);
   return { paths, answerBug };
 }
 

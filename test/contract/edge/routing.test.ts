@@ -77,7 +77,9 @@ describe("routing", () => {
   test.each(["HTTP/1.1\r\nHost:", "HTTP/1.1\r\nHost: a/b", "HTTP/1.0"])(
     "a request without a usable host is refused in the documented form: %s",
     async (rest) => {
-      readRefusal(parseRaw(await gateway.send(`GET /v2/project ${rest}\r\n\r\n`)), "invalid_request");
+      const answer = parseRaw(await gateway.send(`GET /v2/project ${rest}\r\n\r\n`));
+      readRefusal(answer, "invalid_request");
+      expect(answer.headers.get("service-version")).toBe("2026-11-01");
     },
   );
 });
