@@ -90,7 +90,8 @@ async function readBytes(request: Request, bytesMax: number, patience: Patience)
   if (declared !== null && declared > DROPPED_BYTES_MAX) throw tooLarge(bytesMax);
   // The server holds a body to its declared length; only one that comes in chunks, or is too large, must be counted.
   const count = declared === null || declared > bytesMax ? { bytes: 0 } : null;
-  const limit = startLimit(request, patience, () => count?.bytes ?? declared ?? 0);
+  // What is too large has no more time than the largest that may come.
+  const limit = startLimit(request, patience, () => Math.min(count?.bytes ?? declared ?? 0, bytesMax));
   try {
     const bytes = count === null ? request.bytes() : countChunks(request, bytesMax, count);
     const received = await Promise.race([bytes, limit.passed]);
