@@ -37,6 +37,7 @@ test("Retry-After counts where it is longer, and only up to the cap", () => {
   expect(retryDelayMs(policy, 1, 60_000, highest)).toBe(60_000);
   expect(retryDelayMs(policy, 1, 5_000, highest)).toBe(10_000);
   expect(retryDelayMs(policy, 1, 3_600_001, lowest)).toBe(3_600_000);
+  expect(retryDelayMs(policy, 1, Number.POSITIVE_INFINITY, lowest)).toBe(3_600_000);
 });
 
 test("Retry-After is read as seconds or as a date in any of the three forms of RFC 9110", () => {
@@ -55,7 +56,8 @@ test("Retry-After is read as seconds or as a date in any of the three forms of R
     ["1.5", null],
     ["", null],
     ["soon", null],
-    ["99999999999", null],
+    ["99999999999", 99_999_999_999_000],
+    ["9".repeat(400), Number.POSITIVE_INFINITY],
     ["1994-11-06T08:49:37Z", null],
     ["Sun, 06 Nov 1994 25:49:37 GMT", null],
     ["Sun, 06 Nov 1994 08:49:37 CET", null],

@@ -29,7 +29,7 @@ export function retryCeilingMs(policy: RetryPolicy, attempt: number): number {
   return Math.min(policy.capSeconds, policy.baseSeconds * 2 ** (attempt - 1)) * 1_000;
 }
 
-const SECONDS_PATTERN = /^[0-9]{1,10}$/;
+const SECONDS_PATTERN = /^[0-9]+$/;
 const MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec";
 const CLOCK = "(?<time>[0-9]{2}:[0-9]{2}:[0-9]{2})";
 // RFC 9110, section 5.6.7: the one form that is sent today, and the two that a recipient must still read.
@@ -42,6 +42,7 @@ const DATE_PATTERNS = [
 /** The wait that a Retry-After header asks for; 0 for a date that has passed, null where it cannot be read. */
 export function parseRetryAfterMs(header: string, now: number): number | null {
   const text = header.trim();
+  // Infinity is a wait as well: no wait goes beyond the policy's cap.
   if (SECONDS_PATTERN.test(text)) return Number(text) * 1_000;
   const at = parseHttpDate(text, now);
   return at === null ? null : Math.max(0, at - now);
