@@ -102,7 +102,11 @@ const UNSAFE_CHARACTERS = /[\u0000-\u0020\u007f-\u00a0\\]/;
 /** Where Azure's own host answers the virtual machines on it: an address of the public kind that is not on the internet. */
 const CLOUD_HOSTS = ["168.63.129.16"];
 const GLOBAL_UNICAST = ipaddr.IPv6.parseCIDR("2000::/3");
-const PRIVATE_SUFFIXES = [".localhost", ".local", ".internal", ".onion"];
+/** Names that only a network of its own knows: of the cluster, of a house, of an office, and of addresses themselves. */
+const PRIVATE_SUFFIXES = [
+  ...[".localhost", ".local", ".internal", ".onion", ".svc", ".arpa"],
+  ...[".lan", ".corp", ".home", ".intranet", ".test"],
+];
 const ADDRESS_START = /^[[0-9]/;
 const LOCAL_RANGES = ["loopback", "unspecified"];
 const HOSTNAME_LENGTH_MAX = 253;
@@ -143,7 +147,8 @@ function isThisMachine(hostname: string): boolean {
   return ipaddr.isValid(address) && LOCAL_RANGES.includes(ipaddr.process(address).range());
 }
 
-function portOf(url: URL): number {
+/** The port that a URL leads to, given or not. */
+export function portOf(url: URL): number {
   if (url.port !== "") return Number(url.port);
   return url.protocol === "https:" ? 443 : 80;
 }

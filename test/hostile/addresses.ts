@@ -26,6 +26,8 @@ const NAMES =
   "localhost LOCALHOST localhost. a.localhost A.LOCALHOST. lｏcalhost ⓛocalhost lo\u00adcalhost xn--localhost- intranet router metadata " +
   "postgres com com. printer.local PRINTER.LOCAL. printer.ｌｏｃａｌ metadata.google.internal metadata.google.internal. " +
   "METADATA.GOOGLE.INTERNAL instance-data.ec2.internal db.internal db。internal abc.onion ABC.ONION. a..local .local " +
+  "postgres-rw.jobwheel.svc Postgres-RW.jobwheel.SVC. api.default.svc.cluster.local 1.0.0.10.in-addr.arpa home.arpa " +
+  "nas.lan NAS.LAN. git.corp tv.home wiki.intranet wiki.ｉntranet a.test A.TEST. " +
   "example.com.. api.jobwheel.example API.JOBWHEEL.EXAMPLE api.jobwheel.example. ａpi.jobwheel.example";
 
 /** Hosts that are refused as they are written. */
