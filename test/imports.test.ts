@@ -42,7 +42,6 @@ const PLACES: Record<string, string> = {
   pino: "shared/platform/log.ts",
   "prom-client": "shared/platform/",
   "swagger-ui-dist": "services/gateway/docs.ts",
-  undici: "services/delivery/",
 };
 
 /** Built-in modules that compute and do nothing else. */
@@ -105,7 +104,7 @@ describe("the judge of imports", () => {
     ["shared/platform/log.ts", `let level: import("../contract/error.ts").Level;`],
     ["services/gateway/app.ts", `import type { Pool } from "pg";`],
     ["services/gateway/app.ts", `import { sql } from "drizzle-orm/sql";`],
-    ["services/gateway/app.ts", `const { Pool } = await import("../../node_modules/undici/index.js");`],
+    ["services/gateway/app.ts", `const { Pool } = await import("../../node_modules/pg/lib/index.js");`],
     ["services/gateway/app.ts", `import unknown from "left-pad";`],
     ["shared/platform/metrics.ts", `const pino = require("pino");`],
     ["shared/domain/job.ts", `import { readFileSync } from "node:fs";`],

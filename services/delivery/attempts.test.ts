@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import type net from "node:net";
+import { gzipSync } from "node:zlib";
 import { ERROR_BYTES_MAX } from "../../shared/domain/run.ts";
 import type { Settlement } from "../../shared/store/settle.ts";
 import { answerOf, startRawServer } from "../../test/runtime-contract/raw-server.ts";
@@ -193,6 +194,22 @@ describe("an attempt", () => {
     expect(waitOf(await attemptAt(says("500 Bad", asked)))).toBeLessThanOrEqual(20_000);
   });
 
+  test("waits for the policy's cap where it is asked to wait for longer than any number holds", async () => {
+    for (const digits of [11, 20, 400]) {
+      const asked = { "retry-after": "9".repeat(digits) };
+      expect(waitOf(await attemptAt(says("503 Busy", asked)))).toBe(60_000);
+    }
+  });
+
+  test("keeps a body in a content coding by its name and its length", async () => {
+    const packed = gzipSync("out of stock");
+    const { error } = await attemptAt((socket) => {
+      socket.write(`HTTP/1.1 500 Bad\r\ncontent-encoding: GZip\r\ncontent-length: ${packed.length}\r\n\r\n`);
+      socket.write(packed);
+    });
+    expect(error).toBe(`(gzip, ${packed.length} bytes)`);
+  });
+
   test("is the last where the target says so, or none is left", async () => {
     const told = await attemptAt(says("500 Bad", { "service-no-retry": "true" }));
     expect(told).toMatchObject({ status: "failed", next: { status: "failed" } });
@@ -262,8 +279,15 @@ describe("a shutdown that cannot wait", () => {
       shutdown: shutdown.signal,
       post: async () => {
         shutdown.abort();
-        const headers = { location: null, retryAfter: null, serviceNoRetry: null };
-        return { kind: "answered", status: 200, headers, body: new Uint8Array(), bodyEnd: "broken" };
+        const headers = { location: null, retryAfter: null, serviceNoRetry: null, contentEncoding: null };
+        return {
+          kind: "answered",
+          status: 200,
+          headers,
+          body: new Uint8Array(),
+          bodyBytes: 0,
+          bodyEnd: "broken",
+        };
       },
     });
     expect(settlement).toMatchObject({ ...INTERRUPTED, responseStatus: 200 });

@@ -1,9 +1,8 @@
 import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
-import type { Socket } from "node:net";
 import { startNameServer } from "../../test/runtime-contract/name-server.ts";
 import { answerOf, type RawServer, startRawServer } from "../../test/runtime-contract/raw-server.ts";
 import { until } from "../../test/runtime-contract/until.ts";
-import { createDialler, type Resolve } from "./dial.ts";
+import type { Resolve } from "./dial.ts";
 import { openOutbound } from "./outbound.ts";
 
 setDefaultTimeout(60_000);
@@ -31,14 +30,6 @@ function poster(allowInsecure: boolean, resolve?: Resolve): (url: string) => Pro
   };
 }
 
-function dialled(port: number): Promise<Socket> {
-  const connect = createDialler({ allowInsecure: true, own: [] });
-  const { promise, resolve, reject } = Promise.withResolvers<Socket>();
-  const origin = { hostname: "127.0.0.1", protocol: "http:", port: String(port) };
-  connect(origin, (error, socket) => (error === null ? resolve(socket) : reject(error)));
-  return promise;
-}
-
 const four = (...addresses: string[]) => addresses.map((address) => ({ address, family: 4 as const }));
 
 describe("a connection to a customer's host", () => {
@@ -51,7 +42,10 @@ describe("a connection to a customer's host", () => {
     });
     expect(await post(`http://a.example:${server.port}/`)).toBe("200 complete");
     expect(asked).toEqual(["a.example"]);
-    expect(await post(`http://a.example:${server.port}/`)).toContain("ECONNREFUSED 127.0.0.2");
+    // Nobody listens there, and the address stays untold.
+    expect(await post(`http://a.example:${server.port}/`)).toBe(
+      "The target refused the connection (ECONNREFUSED).",
+    );
     expect(asked.length).toBe(2);
   });
 
@@ -61,8 +55,8 @@ describe("a connection to a customer's host", () => {
     ["an IPv6 one", [...four("8.8.8.8"), { address: "::ffff:127.0.0.1", family: 6 as const }]],
   ])("is not made if %s of the addresses may not be dialled", async (_which, addresses) => {
     const server = await serve((socket) => socket.write(answerOf("200 OK")));
-    expect(await poster(false, async () => addresses)(`https://a.example:${server.port}/`)).toMatch(
-      /address (::ffff:)?127\.0\.0\.1 may not be dialled/,
+    expect(await poster(false, async () => addresses)(`https://a.example:${server.port}/`)).toBe(
+      "The name a.example could not be resolved (ENOTFOUND).",
     );
     expect(server.connectionCount).toBe(0);
   });
@@ -117,25 +111,18 @@ describe("what a host sends for one answer", () => {
   const flood = (text: string) => text.repeat(Math.ceil(2_000_000 / text.length));
 
   test.each([
-    ["interim answers", "HTTP/1.1 103 Early Hints\r\n\r\n", /more than 1048576 bytes/],
-    ["blank lines", "\r\n", /more than 1048576 bytes/],
+    ["interim answers", "HTTP/1.1 103 Early Hints\r\n\r\n", /more than 65536 bytes of headers/],
+    ["headers", "x-more: 1\r\n", /more than 65536 bytes of headers/],
     ["chunks of one byte, which are read for 64 KB", "1\r\nx\r\n", /^200 enough$/],
   ])("is bounded: %s", async (_what, text, outcome) => {
-    const head = text.startsWith("1\r") ? "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" : "";
+    const head = text.startsWith("x-more")
+      ? "HTTP/1.1 200 OK\r\n"
+      : text.startsWith("1\r")
+        ? "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+        : "";
     const server = await serve((socket) => socket.write(head + flood(text)));
     expect(await poster(true)(server.url)).toMatch(outcome);
     await until(() => server.openCount === 0);
-  });
-
-  test("is parsed in small pieces, and no further once it was refused: a flood holds the node up no longer than that", async () => {
-    const server = await serve((socket) => socket.write(flood("x-more: 1\r\n")));
-    const socket = await dialled(server.port);
-    socket.on("readable", () => undefined).write("POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n");
-    await until(() => socket.readableLength > 10_000);
-    expect(socket.read().length).toBeLessThanOrEqual(4_096);
-    expect(socket.readableLength).toBeGreaterThan(0);
-    socket.destroy();
-    expect(socket.read()).toBeNull();
   });
 
   test("is counted anew for each request on a connection", async () => {

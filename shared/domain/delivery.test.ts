@@ -14,7 +14,12 @@ import { type AnswerHeaders, type Exchange, INTERRUPTED_ERROR } from "./run.ts";
 
 const HOUR_MS = 3_600_000;
 const now = Date.parse("2026-11-21T10:00:00Z");
-const noHeaders: AnswerHeaders = { location: null, retryAfter: null, serviceNoRetry: null };
+const noHeaders: AnswerHeaders = {
+  location: null,
+  retryAfter: null,
+  serviceNoRetry: null,
+  contentEncoding: null,
+};
 const failed = unsentDelivery("no");
 
 type Answer = Extract<Exchange, { kind: "answered" }>;
@@ -22,7 +27,15 @@ type Answer = Extract<Exchange, { kind: "answered" }>;
 function judge(status: number, rest: Partial<Answer> = {}): DeliveryOutcome {
   const body = new TextEncoder().encode("out of order");
   return judgeDelivery(
-    { kind: "answered", status, headers: noHeaders, body, bodyEnd: "complete", ...rest },
+    {
+      kind: "answered",
+      status,
+      headers: noHeaders,
+      body,
+      bodyBytes: body.length,
+      bodyEnd: "complete",
+      ...rest,
+    },
     now,
     15_000,
   );
@@ -68,6 +81,15 @@ describe("what an attempt of a delivery came to", () => {
       kind: "failed",
       error: "The target answered 307 with Location: https://elsewhere.example/ (redirects are not followed)",
       retry: "waits",
+    });
+  });
+
+  test("is our own fault where the endpoint closed a kept connection in place of an answer: another follows at once", () => {
+    expect(judgeDelivery({ kind: "unknown" }, now, 15_000)).toMatchObject({
+      kind: "failed",
+      error: expect.stringContaining("its outcome is unknown"),
+      retry: "at_once",
+      fault: "ours",
     });
   });
 

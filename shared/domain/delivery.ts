@@ -1,5 +1,5 @@
 import type { Random } from "./backoff.ts";
-import { type Exchange, judgeResponse } from "./run.ts";
+import { type Exchange, judgeResponse, UNKNOWN_ERROR } from "./run.ts";
 
 /** How events reach their endpoints: what an attempt came to, and when the next one follows (decisions.md, section 6). */
 
@@ -33,6 +33,7 @@ export function judgeDelivery(exchange: Exchange, now: number, timeoutMs: number
   if (exchange.kind === "answered" && exchange.status >= 200 && exchange.status <= 299) {
     return { kind: "succeeded", responseStatus: exchange.status, error: null };
   }
+  if (exchange.kind === "unknown") return brokenOffDelivery(UNKNOWN_ERROR);
   const { kind, responseStatus, error } = judgeResponse(exchange, now, timeoutMs);
   const retry = responseStatus === GONE ? "never" : "waits";
   return {

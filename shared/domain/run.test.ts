@@ -10,17 +10,31 @@ import {
   judgeResponse,
   lostOutcome,
   type Outcome,
+  RESPONSE_BODY_BYTES_MAX,
   settleAttempt,
 } from "./run.ts";
 
 const now = Date.parse("2026-11-21T10:00:00Z");
-const noHeaders: AnswerHeaders = { location: null, retryAfter: null, serviceNoRetry: null };
+const noHeaders: AnswerHeaders = {
+  location: null,
+  retryAfter: null,
+  serviceNoRetry: null,
+  contentEncoding: null,
+};
 type Answer = Extract<Exchange, { kind: "answered" }>;
 
 function judge(status: number, rest: Partial<Answer> = {}): Outcome {
   const body = new TextEncoder().encode("out of stock");
   return judgeResponse(
-    { kind: "answered", status, headers: noHeaders, body, bodyEnd: "complete", ...rest },
+    {
+      kind: "answered",
+      status,
+      headers: noHeaders,
+      body,
+      bodyBytes: body.length,
+      bodyEnd: "complete",
+      ...rest,
+    },
     now,
     900_000,
   );
@@ -37,6 +51,23 @@ test("200 to 299 succeeds, and nothing else does", () => {
   expect(judge(500, { body: new Uint8Array() })).toMatchObject({
     error: "The target answered 500 with an empty body.",
   });
+});
+
+test("a body in a content coding is named by its coding and its length, since nobody can read it", () => {
+  const coded = (contentEncoding: string) => judge(500, { headers: { ...noHeaders, contentEncoding } }).error;
+  expect(coded("gzip")).toBe("(gzip, 12 bytes)");
+  expect(coded("GZip, br")).toBe("(gzip, br, 12 bytes)");
+  for (const none of ["", "identity", "Identity"]) expect(coded(none)).toBe("out of stock");
+  expect(
+    judge(500, { bodyBytes: RESPONSE_BODY_BYTES_MAX, headers: { ...noHeaders, contentEncoding: "br" } })
+      .error,
+  ).toBe("(br, 65536 bytes)");
+  expect(Buffer.byteLength(coded("x".repeat(60_000)) ?? "")).toBe(ERROR_BYTES_MAX);
+});
+
+test("an attempt whose kept connection was closed in place of an answer is retried at once, as after a lost node", () => {
+  const outcome = judgeResponse({ kind: "unknown" }, now, 900_000);
+  expect(outcome).toEqual({ ...lostOutcome(), error: expect.stringContaining("its outcome is unknown") });
 });
 
 test("the status decides once enough of the body was read, however much more there would be", () => {

@@ -73,20 +73,25 @@ export type Exchange =
       kind: "answered";
       status: number;
       headers: AnswerHeaders;
-      /** At most the first RESPONSE_BODY_BYTES_MAX bytes. */
+      /** The beginning of the body, as much as a run's error may be made of. */
       body: Uint8Array;
+      /** How much of the body was read, at most RESPONSE_BODY_BYTES_MAX. */
+      bodyBytes: number;
       /** `complete`; `enough` when the most that is read has been read; `broken` off; `stalled` to the deadline. */
       bodyEnd: "complete" | "enough" | "broken" | "stalled";
     }
   /** No status line came: the name, the connection, TLS, or an address that may not be dialled. */
   | { kind: "faulted"; message: string }
-  | { kind: "stalled" };
+  | { kind: "stalled" }
+  /** It went out on a connection that had been kept, and the target closed that without a byte of an answer. */
+  | { kind: "unknown" };
 
 /** The headers of a target's answer that the service reads; null where they are absent. */
 export interface AnswerHeaders {
   location: string | null;
   retryAfter: string | null;
   serviceNoRetry: string | null;
+  contentEncoding: string | null;
 }
 
 /** Decides what an attempt came to. `attemptTimeoutMs` is only named in the text of the error. */
@@ -97,10 +102,20 @@ export function judgeResponse(exchange: Exchange, now: number, attemptTimeoutMs:
       return failure("failed", null, errorText(exchange.message));
     case "stalled":
       return failure("timed_out", null, `The target did not answer within ${timeLimit}.`);
+    case "unknown":
+      return unknownOutcome();
     case "answered":
       return judgeAnswer(exchange, now, timeLimit);
   }
 }
+
+/** Keeping the connection was our choice, so its end says nothing about the target. */
+function unknownOutcome(): Outcome {
+  return { ...failure("failed", null, UNKNOWN_ERROR), retry: "at_once" };
+}
+
+export const UNKNOWN_ERROR =
+  "The target closed a connection that had been kept as this attempt was sent on it: its outcome is unknown.";
 
 export const INTERRUPTED_ERROR = "interrupted by a shutdown";
 
@@ -144,7 +159,8 @@ function judgeAnswer(answer: Answer, now: number, timeLimit: string): Outcome {
   };
 }
 
-function answerError({ status, headers, body, bodyEnd }: Answer, isGood: boolean, timeLimit: string): string {
+function answerError(answer: Answer, isGood: boolean, timeLimit: string): string {
+  const { status, headers, body, bodyBytes, bodyEnd } = answer;
   if (bodyEnd === "stalled") {
     return `The target answered ${status}, but its body was not complete within ${timeLimit}.`;
   }
@@ -156,7 +172,12 @@ function answerError({ status, headers, body, bodyEnd }: Answer, isGood: boolean
           `The target answered ${status} with Location: ${headers.location} (redirects are not followed)`,
         );
   }
-  return body.length === 0 ? `The target answered ${status} with an empty body.` : errorText(body);
+  if (body.length === 0) return `The target answered ${status} with an empty body.`;
+  const coding = headers.contentEncoding?.toLowerCase() ?? "";
+  // What is packed is not unpacked, and cannot be read as it is.
+  return coding === "" || coding === "identity"
+    ? errorText(body)
+    : errorText(`(${coding}, ${bodyBytes} bytes)`);
 }
 
 const decoder = new TextDecoder();

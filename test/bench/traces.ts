@@ -32,8 +32,9 @@ const client: TraceContext = {
 const exchange: Exchange = {
   kind: "answered",
   status: 200,
-  headers: { location: null, retryAfter: null, serviceNoRetry: null },
+  headers: { location: null, retryAfter: null, serviceNoRetry: null, contentEncoding: null },
   body: new Uint8Array(),
+  bodyBytes: 0,
   bodyEnd: "complete",
 };
 const outcome = { status: "succeeded", responseStatus: 200, next: "succeeded" };

@@ -108,7 +108,7 @@ process.exit(0);
 async function dial(url: string, what = url): Promise<void> {
   dialled++;
   const message = await post(outbound, url);
-  if (!/may not be dialled|cannot be parsed|Invalid URL/.test(message))
+  if (!/may not be dialled|could not be resolved \(ENOTFOUND\)|cannot be parsed|Invalid URL/.test(message))
     notRefused.push(`${what}: ${message}`);
 }
 

@@ -1,0 +1,194 @@
+import { ERROR_BYTES_MAX, type Exchange, RESPONSE_BODY_BYTES_MAX } from "../../../shared/domain/run.ts";
+import { ChunkReader } from "./chunks.ts";
+import { AnswerFault } from "./fault.ts";
+import { type AnswerHead, HeadReader } from "./head.ts";
+import { LineReader } from "./lines.ts";
+
+/**
+ * What a host may send for one answer: many times what is read of it, since chunks of one byte take six. It bounds what
+ * is neither head nor body.
+ */
+const ANSWER_BYTES_MAX = 1_048_576;
+/** What is kept of a body: a run's error is made of it, and a character may lie across the end of that. */
+const KEPT_BYTES_MAX = 2 * ERROR_BYTES_MAX;
+
+const FIRST_FINAL_STATUS = 200;
+
+type State = "head" | "length" | "chunked" | "until-close" | "over";
+type BodyEnd = Extract<Exchange, { kind: "answered" }>["bodyEnd"];
+
+/**
+ * Reads one answer after the other from a connection, from whatever pieces arrive. Knows no sockets. What it holds is
+ * bounded: one line of a head, and the beginning of a body.
+ */
+export class AnswerReader {
+  /** Null until the head of the final answer is complete. */
+  head: AnswerHead | null = null;
+  state: State = "head";
+  /** Bytes that have come for this answer. */
+  byteCount = 0;
+  /** How the body ended, once the answer is over. */
+  bodyEnd: BodyEnd = "complete";
+  /** Why the answer cannot be read; null where it can. */
+  fault: string | null = null;
+  /** Something came behind the end of the answer: nobody knows to which request it belongs. */
+  hasMore = false;
+  private readonly lines = new LineReader();
+  private readonly heads = new HeadReader();
+  private readonly chunks = new ChunkReader();
+  private leftBytes = 0;
+  private bodyBytes = 0;
+  private kept: Buffer = NOTHING;
+
+  /** For the answer to the next request on the connection. */
+  begin(): void {
+    this.head = null;
+    this.state = "head";
+    this.byteCount = 0;
+    this.bodyEnd = "complete";
+    this.fault = null;
+    this.hasMore = false;
+    this.lines.begin();
+    this.heads.begin();
+    this.bodyBytes = 0;
+    this.kept = NOTHING;
+  }
+
+  /** Takes what has arrived. The answer is over once `state` says so. */
+  read(chunk: Buffer): void {
+    this.byteCount += chunk.length;
+    let at = 0;
+    try {
+      while (at < chunk.length && this.state !== "over") at = this.step(chunk, at);
+    } catch (error) {
+      if (!(error instanceof AnswerFault)) throw error;
+      this.refuse(error.message);
+    }
+    if (at < chunk.length) this.hasMore = true;
+    if (this.byteCount > ANSWER_BYTES_MAX && this.state !== "over") {
+      this.refuse(`The target sent more than ${ANSWER_BYTES_MAX} bytes for one answer.`);
+    }
+    if (this.state === "over") this.lines.release();
+  }
+
+  /** The target sends nothing more: `isClean` where it said so itself, and did not break off. */
+  endOfInput(isClean: boolean): void {
+    if (this.state === "over") return;
+    if (this.state === "until-close" && isClean) this.finish("complete");
+    else this.breakOff("broken");
+  }
+
+  /** Ends what is not over. */
+  breakOff(how: "broken" | "stalled"): void {
+    if (this.state !== "over") this.finish(how);
+  }
+
+  /** What an answer that is over, and could be read, has come to; null where there is no head. */
+  exchange(): Exchange | null {
+    if (this.head === null) return null;
+    const { status, headers } = this.head;
+    const { kept: body, bodyBytes, bodyEnd } = this;
+    return {
+      kind: "answered",
+      status,
+      headers,
+      body,
+      bodyBytes: Math.min(bodyBytes, RESPONSE_BODY_BYTES_MAX),
+      bodyEnd,
+    };
+  }
+
+  private step(chunk: Buffer, at: number): number {
+    switch (this.state) {
+      case "head":
+        return this.readHead(chunk, at);
+      case "length": {
+        const end = Math.min(chunk.length, at + this.leftBytes);
+        this.leftBytes -= end - at;
+        this.takeBody(chunk, at, end);
+        if (this.leftBytes === 0 && this.state === "length") this.finish("complete");
+        return end;
+      }
+      case "chunked":
+        return this.readChunks(chunk, at);
+      case "until-close":
+        this.takeBody(chunk, at, chunk.length);
+        return chunk.length;
+      case "over":
+        return at;
+    }
+  }
+
+  private readHead(chunk: Buffer, from: number): number {
+    const { lines, heads } = this;
+    const behind = lines.next(chunk, from);
+    if (behind < 0) {
+      heads.checkBeginning(lines.bytes, lines.start, lines.end);
+      return chunk.length;
+    }
+    const head = heads.readLine(lines.bytes, lines.start, lines.end);
+    if (head === null) return behind;
+    if (head.status < FIRST_FINAL_STATUS) {
+      // RFC 9110, section 15.2: an interim answer is a head alone, and the final one follows.
+      heads.begin();
+      return behind;
+    }
+    this.head = head;
+    const { framing } = head;
+    switch (framing.kind) {
+      case "none":
+        this.finish("complete");
+        break;
+      case "length":
+        this.leftBytes = framing.bytes;
+        this.state = "length";
+        break;
+      case "chunked":
+        this.chunks.begin();
+        this.state = "chunked";
+        break;
+      case "until-close":
+        this.state = "until-close";
+        break;
+    }
+    return behind;
+  }
+
+  private readChunks(chunk: Buffer, from: number): number {
+    const { chunks, lines } = this;
+    if (chunks.state === "trailers") {
+      const behind = lines.next(chunk, from);
+      if (behind < 0) return chunk.length;
+      // A trailer is a field like another; none is wanted.
+      if (lines.start === lines.end) this.finish("complete");
+      else this.heads.readLine(lines.bytes, lines.start, lines.end);
+      return behind;
+    }
+    const at = chunks.skipFraming(chunk, from);
+    if (chunks.state !== "data") return at;
+    const end = Math.min(chunk.length, at + chunks.leftBytes);
+    this.takeBody(chunk, at, end);
+    chunks.tookData(end - at);
+    return end;
+  }
+
+  private takeBody(chunk: Buffer, from: number, to: number): void {
+    const keptTo = Math.min(to, from + KEPT_BYTES_MAX - this.bodyBytes);
+    // Copied, since a chunk of one byte would keep all that was received with it.
+    if (keptTo > from) this.kept = Buffer.concat([this.kept, chunk.subarray(from, keptTo)]);
+    this.bodyBytes += to - from;
+    if (this.bodyBytes >= RESPONSE_BODY_BYTES_MAX) this.finish("enough");
+  }
+
+  private refuse(message: string): void {
+    if (this.head === null) this.fault = message;
+    this.finish("broken");
+  }
+
+  private finish(bodyEnd: BodyEnd): void {
+    this.bodyEnd = bodyEnd;
+    this.state = "over";
+  }
+}
+
+const NOTHING = Buffer.alloc(0);

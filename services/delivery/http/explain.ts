@@ -1,0 +1,23 @@
+/** What the system says of a connection, in words for whoever runs the target. None of them holds an address. */
+const WORDS: Record<string, string> = {
+  ECONNREFUSED: "The target refused the connection",
+  ECONNRESET: "The target reset the connection",
+  EPIPE: "The target closed the connection without an answer",
+  ETIMEDOUT: "The target did not take the connection in time",
+  EHOSTUNREACH: "The target's host cannot be reached",
+  ENETUNREACH: "The target's network cannot be reached",
+};
+
+/**
+ * Says why a connection failed. The system's own text names the address that was dialled, which may be known to nobody
+ * but the resolver of this cell: only its code is told. What TLS says of a certificate is the target's own.
+ */
+export function explainFault(error: Error | null, otherwise: string): string {
+  if (error === null) return otherwise;
+  const { code, syscall } = error as { code?: unknown; syscall?: unknown };
+  if (typeof code !== "string") return otherwise;
+  const words = WORDS[code];
+  if (words !== undefined) return `${words} (${code}).`;
+  if (syscall !== undefined || /^E[A-Z0-9]+$/.test(code)) return `The connection failed (${code}).`;
+  return `${error.message} (${code})`;
+}

@@ -1,0 +1,58 @@
+/** How a host treats connections on which nothing happens. */
+export interface Habit {
+  /** It was seen to keep one for so long. */
+  keptMs: number;
+  /** It was seen to close one that was idle for so long. */
+  closedAfterMs: number;
+  /** It was seen to close one that had answered so many requests. */
+  closedAfterAnswers: number;
+  /** When it last closed one. */
+  closedAt: number;
+}
+
+/** A connection that a host closes within this was not idle for too long: it has served what it may. */
+const BRISK_MS = 50;
+/** A restart of a host closes its connections once, whenever that is. */
+const FORGET_CLOSINGS_AFTER_MS = 600_000;
+const HOSTS_MAX = 10_000;
+
+/** What was seen of hosts, by their origins. The host that was met first is forgotten first. */
+export class Habits {
+  private readonly habits = new Map<string, Habit>();
+
+  of(origin: string, now: number): Readonly<Habit> | undefined {
+    const habit = this.habits.get(origin);
+    if (habit !== undefined && now - habit.closedAt > FORGET_CLOSINGS_AFTER_MS) forgetClosings(habit);
+    return habit;
+  }
+
+  noteKept(origin: string, idleMs: number): void {
+    const habit = this.meet(origin);
+    habit.keptMs = Math.max(habit.keptMs, idleMs);
+  }
+
+  noteClosed(origin: string, idleMs: number, answeredCount: number, now: number): void {
+    const habit = this.meet(origin);
+    habit.closedAt = now;
+    if (idleMs < BRISK_MS) habit.closedAfterAnswers = Math.min(habit.closedAfterAnswers, answeredCount);
+    else habit.closedAfterMs = Math.min(habit.closedAfterMs, idleMs);
+  }
+
+  private meet(origin: string): Habit {
+    let habit = this.habits.get(origin);
+    if (habit === undefined) {
+      habit = { keptMs: 0, closedAfterMs: 0, closedAfterAnswers: 0, closedAt: 0 };
+      forgetClosings(habit);
+      this.habits.set(origin, habit);
+      const [first] = this.habits.keys();
+      if (this.habits.size > HOSTS_MAX && first !== undefined) this.habits.delete(first);
+    }
+    return habit;
+  }
+}
+
+function forgetClosings(habit: Habit): void {
+  habit.closedAfterMs = Number.POSITIVE_INFINITY;
+  habit.closedAfterAnswers = Number.POSITIVE_INFINITY;
+  habit.closedAt = Number.POSITIVE_INFINITY;
+}

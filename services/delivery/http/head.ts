@@ -1,0 +1,162 @@
+import type { AnswerHeaders } from "../../../shared/domain/run.ts";
+import { AnswerFault } from "./fault.ts";
+import { decideFraming, type Framing } from "./framing.ts";
+
+/** What is known of an answer once its head is complete. */
+export interface AnswerHead {
+  status: number;
+  headers: AnswerHeaders;
+  framing: Framing;
+  /** Whether the connection may be used again once the answer is complete, as far as the target says. */
+  isPersistent: boolean;
+  /** For how long the target says that it keeps an idle connection; null where it does not say. */
+  keepAliveMs: number | null;
+}
+
+const STATUS_LINE_START = "HTTP/1.";
+const STATUS_LINE = /^HTTP\/1\.([0-9]) ([0-9]{3})(?: [\t\x20-\x7e\x80-\xff]*)?$/;
+const STATUS_MIN = 100;
+const KEEP_ALIVE_TIMEOUT = /(?:^|[\s,;])timeout *= *"?([0-9]{1,6})(?![0-9])/i;
+
+/** Names that are read, in lower case. All others are only looked at for whether they could be read in two ways. */
+const WANTED = new Set([
+  ...["connection", "content-length", "transfer-encoding", "keep-alive"],
+  ...["content-encoding", "location", "retry-after", "service-no-retry"],
+]);
+const WANTED_LENGTHS = new Set([...WANTED].map((name) => name.length));
+
+const SPACE = 32;
+const TAB = 9;
+const COLON = 58;
+const DELETE = 127;
+/** RFC 9110, section 5.6.2. */
+const IS_TOKEN = Array.from({ length: 256 }, (_, byte) =>
+  /[!#$%&'*+\-.^_`|~0-9A-Za-z]/.test(String.fromCharCode(byte)),
+);
+
+const NOT_HTTP = "The target's answer does not match the HTTP/1.1 protocol";
+
+/** Reads the head of an answer, line by line. */
+export class HeadReader {
+  private minor = -1;
+  private status = 0;
+  private names: string[] = [];
+  private values: string[] = [];
+  /** Whether the last field was one that is read. Null before the first field. */
+  private isLastWanted: boolean | null = null;
+
+  begin(): void {
+    this.minor = -1;
+    this.names = [];
+    this.values = [];
+    this.isLastWanted = null;
+  }
+
+  /** Null until the head is complete. */
+  readLine(bytes: Buffer, start: number, end: number): AnswerHead | null {
+    if (this.minor < 0) this.readStatusLine(bytes.toString("latin1", start, end));
+    else if (start === end) return this.complete();
+    else if (isBlank(bytes[start])) this.fold(bytes, start, end);
+    else this.readField(bytes, start, end);
+    return null;
+  }
+
+  /** Refuses a line that is not complete and cannot become a status line any more: nobody waits for its end. */
+  checkBeginning(bytes: Buffer, start: number, end: number): void {
+    if (this.minor >= 0) return;
+    const beginning = bytes.toString("latin1", start, Math.min(end, start + STATUS_LINE_START.length));
+    if (!STATUS_LINE_START.startsWith(beginning)) throw new AnswerFault(`${NOT_HTTP}: it begins otherwise.`);
+  }
+
+  private readStatusLine(line: string): void {
+    const parts = STATUS_LINE.exec(line);
+    if (parts === null) throw new AnswerFault(`${NOT_HTTP}: its status line is none.`);
+    this.minor = Number(parts[1]);
+    this.status = Number(parts[2]);
+    if (this.status < STATUS_MIN) {
+      throw new AnswerFault("The target answered with a status below 100, which HTTP does not have.");
+    }
+  }
+
+  /** RFC 9112, section 5. */
+  private readField(bytes: Buffer, start: number, end: number): void {
+    let at = start;
+    while (at < end && IS_TOKEN[bytes[at] ?? 0]) at++;
+    if (at === start || at === end || bytes[at] !== COLON) {
+      throw new AnswerFault(`${NOT_HTTP}: a header's name is none.`);
+    }
+    checkValue(bytes, at + 1, end);
+    const name = WANTED_LENGTHS.has(at - start) ? bytes.toString("latin1", start, at).toLowerCase() : "";
+    this.isLastWanted = WANTED.has(name);
+    if (!this.isLastWanted) return;
+    this.names.push(name);
+    this.values.push(readValue(bytes, at + 1, end));
+  }
+
+  /** RFC 9112, section 5.2: a line that begins with a blank goes on with the value of the one before. */
+  private fold(bytes: Buffer, start: number, end: number): void {
+    if (this.isLastWanted === null)
+      throw new AnswerFault(`${NOT_HTTP}: a blank stands before its first header.`);
+    checkValue(bytes, start, end);
+    if (!this.isLastWanted) return;
+    const more = readValue(bytes, start, end);
+    if (more !== "") this.values[this.values.length - 1] += ` ${more}`;
+  }
+
+  private complete(): AnswerHead {
+    const { status } = this;
+    const transferEncoding = this.listOf("transfer-encoding");
+    const contentLength = this.listOf("content-length");
+    const framing = decideFraming(status, transferEncoding, contentLength);
+    const isClosing = (this.listOf("connection") ?? "")
+      .toLowerCase()
+      .split(/[\s,]+/)
+      .includes("close");
+    const timeout = KEEP_ALIVE_TIMEOUT.exec(this.listOf("keep-alive") ?? "")?.[1];
+    return {
+      status,
+      headers: {
+        location: this.first("location"),
+        retryAfter: this.first("retry-after"),
+        serviceNoRetry: this.first("service-no-retry"),
+        contentEncoding: this.listOf("content-encoding"),
+      },
+      framing,
+      isPersistent: this.minor === 1 && !isClosing && framing.kind !== "until-close" && !framing.isDoubtful,
+      keepAliveMs: timeout === undefined ? null : Number(timeout) * 1_000,
+    };
+  }
+
+  private first(name: string): string | null {
+    return this.values[this.names.indexOf(name)] ?? null;
+  }
+
+  /** RFC 9110, section 5.3: fields of one name are one list. */
+  private listOf(name: string): string | null {
+    let list: string | null = null;
+    for (const [place, value] of this.values.entries()) {
+      if (this.names[place] === name) list = list === null ? value : `${list}, ${value}`;
+    }
+    return list;
+  }
+}
+
+/** RFC 9110, section 5.5: no control character but the tab. A lone CR is one. */
+function checkValue(bytes: Buffer, start: number, end: number): void {
+  for (let at = start; at < end; at++) {
+    const byte = bytes[at] ?? 0;
+    if ((byte < SPACE && byte !== TAB) || byte === DELETE) {
+      throw new AnswerFault(`${NOT_HTTP}: a header holds a control character.`);
+    }
+  }
+}
+
+function readValue(bytes: Buffer, from: number, to: number): string {
+  let start = from;
+  let end = to;
+  while (start < end && isBlank(bytes[start])) start++;
+  while (end > start && isBlank(bytes[end - 1])) end--;
+  return bytes.toString("utf8", start, end);
+}
+
+const isBlank = (byte: number | undefined) => byte === SPACE || byte === TAB;

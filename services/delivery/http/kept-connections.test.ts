@@ -1,0 +1,73 @@
+import { expect, setDefaultTimeout, test } from "bun:test";
+import { join } from "node:path";
+import { openOutbound } from "../outbound.ts";
+
+setDefaultTimeout(120_000);
+
+const TARGET = join(import.meta.dir, "../../../test/support/target-closing.ts");
+const RUN_MS = 10_000;
+const UNKNOWN_PART_MAX = 0.001;
+
+/**
+ * How targets close kept connections. All senders send at once, so that as many connections are idle for as long as they
+ * pause: for so long that targets close just then, or less.
+ */
+const CLOSING = [
+  { when: "after 200 ms", idleMs: 200, requestsMax: 0, senders: 60, pausesMs: [50, 195, 199, 201, 205] },
+  { when: "after a second", idleMs: 1_000, requestsMax: 0, senders: 250, pausesMs: [300, 990, 998, 1_001] },
+  { when: "after each tenth request", idleMs: 0, requestsMax: 10, senders: 20, pausesMs: [0, 1, 5, 20] },
+];
+
+interface Sent {
+  answered: number;
+  unknown: number;
+  /** Whatever else they came to. */
+  others: string[];
+  /** What the target saw. */
+  seen: number;
+  connections: number;
+}
+
+async function sendTo({ idleMs, requestsMax, senders, pausesMs }: (typeof CLOSING)[number]): Promise<Sent> {
+  const child = Bun.spawn([process.execPath, TARGET, String(idleMs), String(requestsMax)], {
+    stdio: ["pipe", "pipe", "inherit"],
+  });
+  const output = child.stdout.getReader();
+  const read = async () => new TextDecoder().decode((await output.read()).value).trim();
+  const url = `http://127.0.0.1:${await read()}/`;
+  const outbound = openOutbound({ allowInsecure: true, own: [] });
+  const { signal } = new AbortController();
+  const sent: Sent = { answered: 0, unknown: 0, others: [], seen: 0, connections: 0 };
+  const sendUntil = performance.now() + RUN_MS;
+  for (let round = 0; performance.now() < sendUntil; round++) {
+    const posts = Array.from({ length: senders }, () =>
+      outbound.post({ url, headers: {}, body: "{}", timeoutMs: 60_000, signal }),
+    );
+    for (const exchange of await Promise.all(posts)) {
+      if (exchange.kind === "answered") sent.answered++;
+      else if (exchange.kind === "unknown") sent.unknown++;
+      else sent.others.push(JSON.stringify(exchange));
+    }
+    await Bun.sleep(pausesMs[round % pausesMs.length] ?? 0);
+  }
+  await outbound.close();
+  child.stdin.end();
+  const [seen, connections] = (await read()).split(" ").map(Number);
+  await child.exited;
+  return { ...sent, seen: seen ?? Number.NaN, connections: connections ?? Number.NaN };
+}
+
+test("of attempts at targets that close kept connections less than 0.1 % have an unknown outcome, and none another", async () => {
+  const sent = await Promise.all(CLOSING.map(sendTo));
+  for (const [place, { when }] of CLOSING.entries()) {
+    const { answered, unknown, others, seen, connections } = sent[place] as Sent;
+    expect([when, others]).toEqual([when, []]);
+    // What the target never saw was not answered either.
+    expect(seen).toBeLessThanOrEqual(answered + unknown);
+    // So many that one in a thousand would show.
+    expect(answered).toBeGreaterThan(1_000);
+    expect(unknown / (answered + unknown)).toBeLessThan(UNKNOWN_PART_MAX);
+    // Connections are kept all the same.
+    expect(connections).toBeLessThan(answered);
+  }
+});

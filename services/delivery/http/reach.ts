@@ -1,0 +1,110 @@
+import net, { type Socket } from "node:net";
+import tls from "node:tls";
+
+/** A connection that is being made. Nothing is heard of it once it was canceled. */
+export interface Reaching {
+  cancel(): void;
+}
+
+/** One of the two is called, once. */
+export interface Reached {
+  onReached(socket: Socket): void;
+  onFailed(error: Error): void;
+}
+
+/** The next address is tried beside the first when that has not answered for so long (RFC 8305, section 5). */
+const NEXT_ADDRESS_AFTER_MS = 250;
+/** A name may have a thousand addresses. */
+const ADDRESSES_MAX = 4;
+
+/** Connects to one of the addresses, and to nothing else. For https, its certificate is verified for the host. */
+export function reach(
+  addresses: readonly string[],
+  { hostname, port, isSecure }: { hostname: string; port: number; isSecure: boolean },
+  { onReached, onFailed }: Reached,
+): Reaching {
+  let securing: Reaching | null = null;
+  const reaching = reachFirst(addresses.slice(0, ADDRESSES_MAX), port, {
+    onFailed,
+    onReached(socket) {
+      if (isSecure) securing = secure(socket, hostname, { onReached, onFailed });
+      else onReached(socket);
+    },
+  });
+  return {
+    cancel() {
+      reaching.cancel();
+      securing?.cancel();
+    },
+  };
+}
+
+function reachFirst(addresses: readonly string[], port: number, { onReached, onFailed }: Reached): Reaching {
+  const open = new Set<Socket>();
+  let next = 0;
+  let timer: NodeJS.Timeout | undefined;
+  function tryNext(): void {
+    clearTimeout(timer);
+    const host = addresses[next];
+    if (host === undefined) return;
+    next++;
+    const socket = net.connect({ host, port, noDelay: true });
+    open.add(socket);
+    socket.once("connect", () => {
+      if (!open.delete(socket)) return;
+      socket.off("error", onError);
+      cancel();
+      onReached(socket);
+    });
+    const onError = (error: Error) => {
+      if (!open.delete(socket)) return;
+      if (next < addresses.length) tryNext();
+      else if (open.size === 0) onFailed(error);
+    };
+    socket.on("error", onError);
+    if (next < addresses.length) timer = setTimeout(tryNext, NEXT_ADDRESS_AFTER_MS);
+  }
+  function cancel(): void {
+    clearTimeout(timer);
+    next = addresses.length;
+    const left = [...open];
+    open.clear();
+    for (const socket of left) socket.destroy();
+  }
+  tryNext();
+  return { cancel };
+}
+
+function secure(socket: Socket, hostname: string, { onReached, onFailed }: Reached): Reaching {
+  const secured = tls.connect({
+    socket,
+    host: hostname,
+    // RFC 6066, section 3: an address is no name that could be asked for. Its certificate is checked for the address.
+    ...(net.isIP(hostname) === 0 ? { servername: hostname } : {}),
+    ALPNProtocols: ["http/1.1"],
+    rejectUnauthorized: true,
+  });
+  let isOver = false;
+  const fail = (error: Error) => {
+    if (isOver) return;
+    isOver = true;
+    secured.destroy();
+    onFailed(error);
+  };
+  const onClose = () => fail(new Error("The target closed the connection in the TLS handshake."));
+  secured.on("error", fail);
+  secured.on("close", onClose);
+  secured.once("secureConnect", () => {
+    if (isOver) return;
+    if (!secured.authorized) return fail(new Error("The target's certificate could not be verified."));
+    isOver = true;
+    secured.off("error", fail).off("close", onClose);
+    onReached(secured);
+  });
+  return {
+    cancel() {
+      isOver = true;
+      secured.destroy();
+    },
+  };
+}
