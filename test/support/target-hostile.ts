@@ -144,7 +144,7 @@ export const HOSTILE_KINDS: Record<string, HostileKind> = {
     { ...SUCCEEDED, responseStatus: 204 },
   ),
   "announces a body with 204 and sends none": kindOf(
-    (socket) => socket.write(answerOf("204 No Content", { "transfer-encoding": "chunked" })),
+    (socket) => socket.write("HTTP/1.1 204 No Content\r\ntransfer-encoding: chunked\r\n\r\n"),
     { ...SUCCEEDED, responseStatus: 204 },
   ),
   "answers 099": kindOf((socket) => socket.write(answerOf("099 What")), failed(/a status below 100/)),

@@ -56,18 +56,20 @@ export class AnswerReader {
 
   /** Takes what has arrived. The answer is over once `state` says so. */
   read(chunk: Buffer): void {
+    const leftBytes = ANSWER_BYTES_MAX - this.byteCount;
+    const readable = chunk.length > leftBytes ? chunk.subarray(0, leftBytes) : chunk;
     this.byteCount += chunk.length;
     let at = 0;
     try {
-      while (at < chunk.length && this.state !== "over") at = this.step(chunk, at);
+      while (at < readable.length && this.state !== "over") at = this.step(readable, at);
+      if (readable !== chunk && this.state !== "over") {
+        throw new AnswerFault(`The target sent more than ${ANSWER_BYTES_MAX} bytes for one answer.`);
+      }
     } catch (error) {
       if (!(error instanceof AnswerFault)) throw error;
       this.refuse(error.message);
     }
     if (at < chunk.length) this.hasMore = true;
-    if (this.byteCount > ANSWER_BYTES_MAX && this.state !== "over") {
-      this.refuse(`The target sent more than ${ANSWER_BYTES_MAX} bytes for one answer.`);
-    }
     if (this.state === "over") this.lines.release();
   }
 

@@ -100,7 +100,8 @@ export class HeadReader {
     checkValue(bytes, start, end);
     if (!this.isLastWanted) return;
     const more = readValue(bytes, start, end);
-    if (more !== "") this.values[this.values.length - 1] += ` ${more}`;
+    const last = this.values.length - 1;
+    if (more !== "") this.values[last] = this.values[last] === "" ? more : `${this.values[last]} ${more}`;
   }
 
   private complete(): AnswerHead {

@@ -1,0 +1,131 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+// The bare name is replaced by a stub on Bun.
+import { Agent } from "undici/index.js";
+import { RESPONSE_BODY_BYTES_MAX } from "../../../shared/domain/run.ts";
+import { startRawServer } from "../../../test/runtime-contract/raw-server.ts";
+import { HOSTILE_KINDS } from "../../../test/support/target-hostile.ts";
+import { openOutbound } from "../outbound.ts";
+import { RULES } from "./test-support.ts";
+
+setDefaultTimeout(120_000);
+
+/** Enough for whatever comes to an end by itself, and for what does not. */
+const TIMEOUT_MS = 30_000;
+const STALLED_TIMEOUT_MS = 3_000;
+/** For undici alone, which reads on for as long as a flood comes. */
+const FLOODED_TIMEOUT_MS = 500;
+
+/** Where our client and undici come to different ends, and why ours is wanted. */
+const DIFFERENCES: Record<string, { undici: string; why: string }> = {
+  "answers 100 and then 200": { undici: "faulted", why: "interim answers are read past" },
+  "answers 101 and then 200": { undici: "faulted", why: "interim answers are read past" },
+  "switches protocols": { undici: "faulted", why: "interim answers are read past, and nothing follows" },
+  "answers 204 with a body": { undici: "204 broken", why: "a 204 ends with its head" },
+  ...Object.fromEntries(
+    [
+      ...["early hints", "blank lines", "a status line", "blanks in a header"].map((what) => [
+        what,
+        "stalled",
+      ]),
+      ...["a chunk extension", "a chunk size"].map((what) => [what, "200 stalled"]),
+    ].map(([what, undici = ""]) => [
+      `sends ${what} without end`,
+      { undici, why: "nobody waits for the end" },
+    ]),
+  ),
+};
+
+let agent: Agent;
+beforeAll(() => {
+  agent = new Agent({ pipelining: 1, maxHeaderSize: 65_536, headersTimeout: 0, bodyTimeout: 0 });
+});
+afterAll(() => agent.destroy());
+
+/** What undici makes of a target, read as far as we read. */
+async function postByUndici(url: string, timeoutMs: number): Promise<{ outcome: string; body: string }> {
+  const signal = AbortSignal.timeout(timeoutMs);
+  let status = "";
+  let body = "";
+  const outcomeOf = (end: string) => ({ outcome: status === "" ? end : `${status} ${end}`, body });
+  const target = new URL(url);
+  try {
+    const answered = agent.request({
+      origin: target.origin,
+      path: "/hook",
+      method: "POST",
+      body: "{}",
+      signal,
+    });
+    const timeout = new Promise<never>((_resolve, reject) => {
+      signal.addEventListener("abort", () => reject(signal.reason));
+    });
+    const response = await Promise.race([answered, timeout]);
+    status = String(response.statusCode);
+    for await (const chunk of response.body) {
+      body += chunk.toString("latin1");
+      if (body.length >= RESPONSE_BODY_BYTES_MAX) return outcomeOf("enough");
+    }
+    return outcomeOf("complete");
+  } catch {
+    return outcomeOf(signal.aborted ? "stalled" : status === "" ? "faulted" : "broken");
+  }
+}
+
+/** What our client makes of it, in the same words. */
+async function postByOurs(url: string, timeoutMs: number): Promise<string> {
+  const outbound = openOutbound({ allowInsecure: true, own: [] });
+  const { signal } = new AbortController();
+  const exchange = await outbound.post({ url, headers: {}, body: "{}", timeoutMs, signal });
+  await outbound.close();
+  return exchange.kind === "answered" ? `${exchange.status} ${exchange.bodyEnd}` : exchange.kind;
+}
+
+describe("beside undici", () => {
+  for (const { rule, answers } of RULES) {
+    test(rule, async () => {
+      await Promise.all(
+        answers.map(async ({ bytes, comes, undici }) => {
+          const server = await startRawServer((socket) => socket.end(Buffer.from(bytes, "latin1")));
+          const { outcome, body } = await postByUndici(server.url, TIMEOUT_MS);
+          await server.stop();
+          const told = outcome === "faulted" ? "fault" : `${outcome} ${body}`;
+          const alike = comes.replace(/ (kept|closed) /, " complete ");
+          expect([bytes.slice(0, 200), told]).toEqual([bytes.slice(0, 200), undici ?? alike]);
+          // A difference that is none any more is not named.
+          expect([bytes.slice(0, 200), undici]).not.toEqual([bytes.slice(0, 200), alike]);
+        }),
+      );
+    });
+  }
+
+  async function compare(name: string): Promise<void> {
+    const kind = HOSTILE_KINDS[name];
+    const target = await kind?.start();
+    if (kind === undefined || target === undefined) throw new Error(`${name} is no hostile kind`);
+    const timeoutMs = kind.run.status === "timed_out" ? STALLED_TIMEOUT_MS : TIMEOUT_MS;
+    const difference = DIFFERENCES[name]?.undici;
+    try {
+      const ours = await postByOurs(target.url, timeoutMs);
+      const isFlood = difference?.endsWith("stalled") ?? false;
+      const { outcome } = await postByUndici(target.url, isFlood ? FLOODED_TIMEOUT_MS : timeoutMs);
+      expect([name, outcome]).toEqual([name, difference ?? ours]);
+      // A difference that is none any more is not named.
+      expect([name, ours]).not.toEqual([name, difference ?? ""]);
+    } finally {
+      await target.stop();
+    }
+  }
+
+  test("targets that stall come to the same, or to a difference that is named", async () => {
+    const names = Object.keys(HOSTILE_KINDS).filter(
+      (name) => HOSTILE_KINDS[name]?.run.status === "timed_out",
+    );
+    await Promise.all(names.map(compare));
+  });
+
+  test("every other hostile target comes to the same, or to a difference that is named", async () => {
+    for (const name of Object.keys(HOSTILE_KINDS)) {
+      if (HOSTILE_KINDS[name]?.run.status !== "timed_out") await compare(name);
+    }
+  });
+});
