@@ -1,9 +1,9 @@
 import { afterAll, afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
-import type { LookupFunction } from "node:net";
-import type { TlsOptions } from "node:tls";
-import { Agent, buildConnector } from "undici/index.js";
+import net from "node:net";
+import tls, { type TlsOptions } from "node:tls";
 import { makeAuthority } from "./certificates.ts";
 import { answerOf, startRawServer } from "./raw-server.ts";
+import { countFds, until } from "./until.ts";
 
 setDefaultTimeout(30_000);
 
@@ -15,54 +15,78 @@ afterEach(async () => {
   for (const close of closing.splice(0).reverse()) await close();
 });
 
-const toLoopback: LookupFunction = (_hostname, _options, callback) =>
-  callback(null, [{ address: "127.0.0.1", family: 4 }]);
-
-/** Posts to `https://<name>` at a server that shows this certificate; the status, or the text of the error. */
+/**
+ * Connects to a host at a server that shows this certificate, as the delivery side does: over a socket that is connected,
+ * with SNI for a name and without for an address. The status of its answer, or the code of the error.
+ */
 async function postTo(
-  name: string,
-  tls: TlsOptions,
+  host: string,
+  certificate: TlsOptions,
   ca: string | null = authority.cert,
 ): Promise<number | string> {
-  const server = await startRawServer((socket) => socket.write(answerOf("200 OK")), { tls });
+  const address = net.isIPv6(host) ? host : "127.0.0.1";
+  const server = await startRawServer((socket) => socket.write(answerOf("200 OK")), {
+    tls: certificate,
+    host: address,
+  });
   closing.push(() => server.stop());
-  const connect = buildConnector({
-    lookup: toLoopback,
-    ...(ca === null ? {} : { ca }),
-  } as buildConnector.BuildOptions);
-  const agent = new Agent({ connect });
-  closing.push(() => agent.destroy());
-  const origin = `https://${name}:${server.port}`;
-  const asked = agent.request({ origin, path: "/", method: "POST", body: "{}" });
-  const outcome = await asked.then(
-    ({ statusCode }) => statusCode,
-    (error: { code?: string }) => String(error.code),
-  );
+  const outcome = await ask(server.port, address, host, ca);
   // Whatever the fault is, nothing may have been sent.
   if (outcome !== 200) expect(server.requests).toEqual([]);
   return outcome;
 }
 
-describe("TLS in the HTTP client", () => {
-  test("takes a certificate for the name, and for an address in the URL", async () => {
+async function ask(port: number, address: string, host: string, ca: string | null): Promise<number | string> {
+  const socket = net.connect({ port, host: address });
+  await new Promise((resolve) => socket.once("connect", resolve));
+  const secured = tls.connect({
+    socket,
+    host,
+    ...(net.isIP(host) === 0 ? { servername: host } : {}),
+    ALPNProtocols: ["http/1.1"],
+    rejectUnauthorized: true,
+    ...(ca === null ? {} : { ca }),
+  });
+  closing.push(async () => secured.destroy());
+  return new Promise((resolve) => {
+    secured.on("error", (error: NodeJS.ErrnoException) => resolve(String(error.code)));
+    secured.on("data", (chunk: Buffer) => resolve(Number(chunk.toString("latin1").slice(9, 12))));
+    secured.once("secureConnect", () => {
+      if (secured.authorized) secured.write("POST / HTTP/1.1\r\n\r\n");
+    });
+  });
+}
+
+describe("TLS of node:tls", () => {
+  test("takes a certificate for the name, and for an address", async () => {
     expect(await postTo("right.example", authority.issue("DNS:right.example"))).toBe(200);
     expect(await postTo("a.wild.example", authority.issue("DNS:*.wild.example"))).toBe(200);
     expect(await postTo("127.0.0.1", authority.issue("IP:127.0.0.1"))).toBe(200);
+    expect(await postTo("::1", authority.issue("IP:::1"))).toBe(200);
   });
 
-  test("refuses a certificate for another name or another address", async () => {
-    expect(await postTo("right.example", authority.issue("DNS:wrong.example"))).toBe(
-      "ERR_TLS_CERT_ALTNAME_INVALID",
-    );
-    expect(await postTo("127.0.0.1", authority.issue("IP:127.0.0.2"))).toBe("ERR_TLS_CERT_ALTNAME_INVALID");
+  test.each([
+    ["right.example", "DNS:wrong.example"],
+    ["a.b.wild.example", "DNS:*.wild.example"],
+    ["right.example", "IP:127.0.0.1"],
+    ["127.0.0.1", "IP:127.0.0.2"],
+    ["127.0.0.1", "DNS:right.example"],
+    ["127.0.0.1", "DNS:127.0.0.1"],
+    ["::1", "IP:127.0.0.1"],
+  ])("refuses for %s a certificate for %s", async (host, names) => {
+    expect(await postTo(host, authority.issue(names))).toBe("ERR_TLS_CERT_ALTNAME_INVALID");
   });
 
   test("refuses one that has expired", async () => {
     expect(await postTo("right.example", authority.issue("DNS:right.example", -1))).toBe("CERT_HAS_EXPIRED");
+    expect(await postTo("127.0.0.1", authority.issue("IP:127.0.0.1", -1))).toBe("CERT_HAS_EXPIRED");
   });
 
   test("refuses one that is signed by itself, or by an authority that is not known", async () => {
     expect(await postTo("right.example", authority.selfSigned("DNS:right.example"))).toBe(
+      "DEPTH_ZERO_SELF_SIGNED_CERT",
+    );
+    expect(await postTo("127.0.0.1", authority.selfSigned("IP:127.0.0.1"))).toBe(
       "DEPTH_ZERO_SELF_SIGNED_CERT",
     );
     expect(await postTo("right.example", authority.issue("DNS:right.example"), null)).toMatch(
@@ -70,46 +94,61 @@ describe("TLS in the HTTP client", () => {
     );
   });
 
-  test("asks for the name with SNI, and checks the certificate that it was given for it", async () => {
-    const asked: string[] = [];
-    const { key, cert } = authority.issue("DNS:right.example");
+  test("asks for a name with SNI, for an address without, and offers HTTP/1.1 alone", async () => {
+    const asked: [string | false, string[]][] = [];
+    const { key, cert } = authority.issue("DNS:right.example,IP:127.0.0.1");
     const options: TlsOptions = {
       key,
       cert,
-      SNICallback: (name, callback) => {
-        asked.push(name);
-        callback(null);
+      ALPNCallback: ({ servername, protocols }) => {
+        asked.push([servername, protocols]);
+        return "http/1.1";
       },
     };
     expect(await postTo("right.example", options)).toBe(200);
-    expect(asked).toEqual(["right.example"]);
+    expect(await postTo("127.0.0.1", options)).toBe(200);
+    expect(asked).toEqual([
+      ["right.example", ["http/1.1"]],
+      [false, ["http/1.1"]],
+    ]);
+  });
+
+  test("fails where the target speaks HTTP/2 alone", async () => {
+    const options = { ...authority.issue("DNS:right.example"), ALPNProtocols: ["h2"] };
+    expect(await postTo("right.example", options)).toContain("NO_APPLICATION_PROTOCOL");
   });
 
   test("checks every new connection: one that was good does not vouch for the next", async () => {
-    const good = authority.issue("DNS:right.example");
-    const bad = authority.selfSigned("DNS:right.example");
-    let port = 0;
-    const connect = buildConnector({ lookup: toLoopback, ca: authority.cert } as buildConnector.BuildOptions);
-    const agent = new Agent({ connect });
-    closing.push(() => agent.destroy());
-    const ask = async (tls: TlsOptions) => {
-      const server = await startRawServer(
-        (socket) => socket.end(answerOf("200 OK", { connection: "close" })),
-        { tls, ...(port === 0 ? {} : { port }) },
-      );
-      port = server.port;
-      try {
-        return await agent
-          .request({ origin: `https://right.example:${port}`, path: "/", method: "POST", body: "{}" })
-          .then(
-            ({ statusCode }) => statusCode,
-            (error: { code?: string }) => String(error.code),
-          );
-      } finally {
-        await server.stop();
-      }
-    };
-    expect(await ask(good)).toBe(200);
-    expect(await ask(bad)).toBe("DEPTH_ZERO_SELF_SIGNED_CERT");
+    const server = await startRawServer((socket) => socket.end(answerOf("200 OK")), {
+      tls: authority.issue("DNS:right.example"),
+    });
+    expect(await ask(server.port, "127.0.0.1", "right.example", authority.cert)).toBe(200);
+    await server.stop();
+    const next = await startRawServer((socket) => socket.end(answerOf("200 OK")), {
+      tls: authority.selfSigned("DNS:right.example"),
+      port: server.port,
+    });
+    closing.push(() => next.stop());
+    expect(await ask(next.port, "127.0.0.1", "right.example", authority.cert)).toBe(
+      "DEPTH_ZERO_SELF_SIGNED_CERT",
+    );
+  });
+
+  test("takes the socket with it when it is destroyed in the handshake", async () => {
+    const server = await startRawServer(() => undefined);
+    closing.push(() => server.stop());
+    const fdsBefore = countFds();
+    const secured = await Promise.all(
+      Array.from({ length: 20 }, async () => {
+        const socket = net.connect({ port: server.port, host: "127.0.0.1" });
+        await new Promise((resolve) => socket.once("connect", resolve));
+        return tls
+          .connect({ socket, host: "right.example", servername: "right.example" })
+          .on("error", () => undefined);
+      }),
+    );
+    await until(() => server.openCount === 20);
+    for (const socket of secured) socket.destroy();
+    await until(() => server.openCount === 0 && countFds() <= fdsBefore);
   });
 });

@@ -125,7 +125,7 @@ export class Client implements ConnectionOwner {
     const seconds = CONNECT_TIMEOUT_MS / 1_000;
     this.settle(post, {
       kind: "faulted",
-      message: `The target took no connection within ${seconds} seconds.`,
+      message: `No connection to the target could be made within ${seconds} seconds.`,
     });
   }
 
