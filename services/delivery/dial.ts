@@ -26,14 +26,13 @@ export function createDialler(rules: TargetRules, resolve: Resolve = resolveName
     const isSecure = url.protocol === "https:";
     let reaching: Reaching | null = null;
     let isCanceled = false;
-    lookUp().then(
-      (addresses) => {
+    lookUp()
+      .then((addresses) => {
         if (!isCanceled) reaching = reach(addresses, { hostname, port, isSecure }, reached);
-      },
-      (error: Error) => {
+      })
+      .catch((error: Error) => {
         if (!isCanceled) reached.onFailed(error);
-      },
-    );
+      });
     return {
       cancel() {
         isCanceled = true;

@@ -70,7 +70,7 @@ export class AnswerReader {
       this.refuse(error.message);
     }
     if (at < chunk.length) this.hasMore = true;
-    if (this.state === "over") this.lines.release();
+    this.lines.release();
   }
 
   /** The target sends nothing more: `isClean` where it said so itself, and did not break off. */

@@ -104,7 +104,7 @@ export class Client implements ConnectionOwner {
       return;
     }
     post.connection = connection;
-    connection.send(post.request, (exchange) => this.settle(post, exchange));
+    connection.send(post.takeRequest(), (exchange) => this.settle(post, exchange));
   }
 
   private giveUpUnsent(post: Post, connection: Connection): void {
@@ -170,7 +170,7 @@ class Post {
   connection: Connection | null = null;
   connectBy = Number.POSITIVE_INFINITY;
   readonly origin: string;
-  readonly request: Buffer;
+  private request: Buffer | null;
   readonly deadlineAt: number;
   readonly signal: AbortSignal;
 
@@ -183,5 +183,13 @@ class Post {
     this.request = request;
     this.deadlineAt = deadlineAt;
     this.signal = signal;
+  }
+
+  /** It is not held while the answer is waited for, which may be for a quarter of an hour. */
+  takeRequest(): Buffer {
+    const { request } = this;
+    if (request === null) throw new Error("A request is sent once.");
+    this.request = null;
+    return request;
   }
 }

@@ -50,10 +50,10 @@ export class LineReader {
     return behind;
   }
 
-  /** Gives back what is only held for a line in several pieces. */
+  /** Lets go of what arrived, and keeps only the beginning of a line of which the end has not come. */
   release(): void {
-    this.part = NOTHING;
     this.bytes = NOTHING;
+    if (this.partBytes === 0) this.part = NOTHING;
   }
 
   private show(bytes: Buffer, start: number, end: number): void {
@@ -65,7 +65,7 @@ export class LineReader {
   private keep(chunk: Buffer, from: number, to: number): void {
     const needed = this.partBytes + to - from;
     if (needed > this.part.length) {
-      const larger = Buffer.allocUnsafe(Math.max(PART_BYTES_MIN, 2 * needed));
+      const larger = Buffer.allocUnsafe(Math.max(PART_BYTES_MIN, Math.min(2 * needed, HEAD_BYTES_MAX)));
       this.part.copy(larger, 0, 0, this.partBytes);
       this.part = larger;
     }

@@ -27,8 +27,8 @@ export function reach(
   const reaching = reachFirst(addresses.slice(0, ADDRESSES_MAX), port, {
     onFailed,
     onReached(socket) {
-      if (isSecure) securing = secure(socket, hostname, { onReached, onFailed });
-      else onReached(socket);
+      if (!isSecure) onReached(socket);
+      else securing = secure(socket, hostname, { onReached, onFailed });
     },
   });
   return {
@@ -93,6 +93,8 @@ function secure(socket: Socket, hostname: string, { onReached, onFailed }: Reach
   };
   const onClose = () => fail(new Error("The target closed the connection in the TLS handshake."));
   secured.on("error", fail);
+  // Of a reset in the handshake the socket below may tell alone.
+  socket.on("error", fail);
   secured.on("close", onClose);
   secured.once("secureConnect", () => {
     if (isOver) return;
