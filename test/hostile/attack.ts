@@ -68,6 +68,8 @@ for (let round = 0, done = 0; round <= rounds; round++) {
 }
 await cell.stop();
 await good.stop();
+// A Postgres that nobody lent is a child of this process, and would keep it.
+process.exit(0);
 
 async function attack(count: number): Promise<void> {
   for (let begun = 0; begun < count; begun += BATCH_JOBS) {
