@@ -39,6 +39,7 @@ export class AnswerReader {
   private leftBytes = 0;
   private bodyBytes = 0;
   private kept: Buffer = NOTHING;
+  private keptBytes = 0;
 
   /** For the answer to the next request on the connection. */
   begin(): void {
@@ -52,6 +53,7 @@ export class AnswerReader {
     this.heads.begin();
     this.bodyBytes = 0;
     this.kept = NOTHING;
+    this.keptBytes = 0;
   }
 
   /** Takes what has arrived. The answer is over once `state` says so. */
@@ -89,12 +91,12 @@ export class AnswerReader {
   exchange(): Exchange | null {
     if (this.head === null) return null;
     const { status, headers } = this.head;
-    const { kept: body, bodyBytes, bodyEnd } = this;
+    const { kept, keptBytes, bodyBytes, bodyEnd } = this;
     return {
       kind: "answered",
       status,
       headers,
-      body,
+      body: kept.subarray(0, keptBytes),
       bodyBytes: Math.min(bodyBytes, RESPONSE_BODY_BYTES_MAX),
       bodyEnd,
     };
@@ -175,11 +177,23 @@ export class AnswerReader {
   }
 
   private takeBody(chunk: Buffer, from: number, to: number): void {
-    const keptTo = Math.min(to, from + KEPT_BYTES_MAX - this.bodyBytes);
-    // Copied, since a chunk of one byte would keep all that was received with it.
-    if (keptTo > from) this.kept = Buffer.concat([this.kept, chunk.subarray(from, keptTo)]);
+    const keptTo = Math.min(to, from + KEPT_BYTES_MAX - this.keptBytes);
+    if (keptTo > from) this.keep(chunk, from, keptTo);
     this.bodyBytes += to - from;
     if (this.bodyBytes >= RESPONSE_BODY_BYTES_MAX) this.finish("enough");
+  }
+
+  /** Copied, since a chunk of one byte would keep all that was received with it. */
+  private keep(chunk: Buffer, from: number, to: number): void {
+    const needed = this.keptBytes + to - from;
+    if (needed > this.kept.length) {
+      // Twice as much each time: a body that comes byte by byte is not copied anew for each of them.
+      const larger = Buffer.allocUnsafeSlow(Math.min(2 * needed, KEPT_BYTES_MAX));
+      this.kept.copy(larger, 0, 0, this.keptBytes);
+      this.kept = larger;
+    }
+    chunk.copy(this.kept, this.keptBytes, from, to);
+    this.keptBytes = needed;
   }
 
   private refuse(message: string): void {
