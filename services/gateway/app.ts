@@ -21,18 +21,22 @@ import {
   type BodyRules,
   declaredBytes,
   hashBody,
+  largePayloadBytes,
   type Patience,
   readBody,
 } from "./body.ts";
 import { type Deadline, startDeadline } from "./deadline.ts";
 import type { Page } from "./docs.ts";
-import { type Answer, refuse, toRefusal } from "./errors.ts";
+import { type Answer, type PacedAnswer, refuse, toRefusal } from "./errors.ts";
+import { createHeldBytes } from "./held-bytes.ts";
 import { type Idempotency, readIdempotencyKey } from "./idempotency.ts";
 import { pace } from "./large-answer.ts";
 import { type RateLimiter, type RateStanding, rateHeaders, rateLimitExceeded } from "./rate-limit.ts";
 import { createRequestLog } from "./request-log.ts";
 import { createRequestTraces, type RequestTrace } from "./request-trace.ts";
 import type { ApiRequest, Created, CreationRoute, Route, Routes } from "./route.ts";
+import { createStoreAccess } from "./store-access.ts";
+import { nextTurn } from "./turns.ts";
 
 export interface App {
   /** What answers at each path, as Bun's router spells them: it goes by the path as it was sent. */
@@ -53,9 +57,17 @@ const STORE_TIME_MS_MAX = 1_800;
  */
 const REQUESTS_IN_PROGRESS_MAX = 2_000;
 const REQUESTS_OF_PROJECT_IN_PROGRESS_MAX = 500;
+/** In Postgres at once, but for what shares its statements, which always finds a connection. */
+const STORE_REQUESTS_MAX = { ofProject: 2, ofAll: 8 };
+/** Of reads that may have more bytes than that. The projects take turns at them, and small reads go past them. */
+const LARGE_READS_MAX = { ofProject: 1, ofAll: 1 };
+const LARGE_READ_BYTES_MIN = 2_097_152;
+/** A project with more requests in progress begins and refuses them one at a time: hundreds come, and give up, at once. */
+const CROWD_MIN = 8;
 /** Eight of the largest batches, and four for one project. */
-const LARGE_BODY_BYTES_MAX = 268_435_456;
-const LARGE_BODY_BYTES_OF_PROJECT_MAX = 134_217_728;
+const LARGE_BODY_BYTES_MAX = { ofProject: 134_217_728, ofAll: 268_435_456, always: 0 };
+/** Of answers that are being read from Postgres or wait for their clients. The largest page has 9 MiB. */
+const ANSWER_BYTES_MAX = { ofProject: 33_554_432, ofAll: 67_108_864, always: 2_097_152 };
 
 /** An operation at a path as the router spells it, in which the parameters are named `id` and `innerId`. */
 interface Served {
@@ -85,6 +97,8 @@ interface Exchange {
   rate: RateStanding | null;
   /** Null until it is known who asks for what. */
   trace: RequestTrace | null;
+  /** Waits until the event loop has time for this one of its project's many requests; once it is known whose it is. */
+  takeTurn(): Promise<void>;
 }
 
 export function createApp(options: {
@@ -108,7 +122,10 @@ export function createApp(options: {
   const makeRequestId = () => ids.next(REQUEST_PREFIX, clock.now());
   const requestLog = createRequestLog(log);
   const inProgress = createCounter();
-  const largeBodyBytes = createCounter();
+  const largeBodyBytes = createHeldBytes(LARGE_BODY_BYTES_MAX);
+  const answerBytes = createHeldBytes(ANSWER_BYTES_MAX);
+  const storeAccess = createStoreAccess(STORE_REQUESTS_MAX);
+  const largeReads = createStoreAccess(LARGE_READS_MAX);
 
   async function answer(request: Request, ids: PathIds, target: Target): Promise<Response> {
     const receivedAt = performance.now();
@@ -137,6 +154,7 @@ export function createApp(options: {
       version: NEWEST_API_VERSION,
       rate: null,
       trace: null,
+      takeTurn: async () => undefined,
     };
     try {
       const work = inProgress.count("all", REQUESTS_IN_PROGRESS_MAX, () => decide(exchange));
@@ -144,6 +162,7 @@ export function createApp(options: {
       noteEnd(exchange, answer.status, null);
       return respond(answer, exchange);
     } catch (error) {
+      await exchange.takeTurn();
       const refusal = explain(error, exchange.requestId);
       const answer = refuse(refusal, exchange.requestId, clock.now());
       noteEnd(exchange, answer.status, refusal.code);
@@ -160,10 +179,15 @@ export function createApp(options: {
     requestLog.answered({ requestId, operation: operationOf(target), status, code, durationMs });
   }
 
-  async function decide(exchange: Exchange): Promise<Answer> {
+  async function decide(exchange: Exchange): Promise<PacedAnswer> {
     const caller = await authenticator.authenticate(exchange.request.headers.get("authorization"));
     exchange.version = caller.version;
-    return inProgress.count(caller.project.no, REQUESTS_OF_PROJECT_IN_PROGRESS_MAX, async () => {
+    const { no } = caller.project;
+    return inProgress.count(no, REQUESTS_OF_PROJECT_IN_PROGRESS_MAX, async () => {
+      exchange.takeTurn = async () => {
+        if (inProgress.of(no) > CROWD_MIN) await nextTurn(no);
+      };
+      await exchange.takeTurn();
       exchange.rate = await rateLimiter.take(caller, inProgress.of("all"));
       if (exchange.rate.retryAfterMs !== null) throw rateLimitExceeded();
       return answerCaller(caller, exchange);
@@ -171,7 +195,7 @@ export function createApp(options: {
   }
 
   /** The checks in the order that the API promises: no answer depends on one that comes later. */
-  async function answerCaller(caller: AuthenticatedCaller, exchange: Exchange): Promise<Answer> {
+  async function answerCaller(caller: AuthenticatedCaller, exchange: Exchange): Promise<PacedAnswer> {
     const { request, target, ids } = exchange;
     if (target === "nothing") throw resourceNotFound();
     const { served } = target;
@@ -189,43 +213,84 @@ export function createApp(options: {
     const apiRequest: ApiRequest = { caller, scope, ...ids, query, cause, trace: trace.context };
     if ("create" in route) {
       return countLargeBody(exchange, route.body, scope.projectNo, () =>
-        answerCreation({ ...served, route }, apiRequest, exchange).then(pace),
+        answerCreation({ ...served, route }, apiRequest, exchange),
       );
     }
-    if (route.body !== null)
-      return route.answer(apiRequest, await receive(exchange, route.body, options.patience));
-    await allReceived();
-    checkConnected(request);
-    return pace(await route.answer(apiRequest));
+    if (route.body === null) {
+      await allReceived();
+      checkConnected(request);
+      return answerFromStore(exchange, scope.projectNo, route, () => route.answer(apiRequest));
+    }
+    const body = await receive(exchange, route.body, scope.projectNo, options.patience);
+    return answerFromStore(exchange, scope.projectNo, route, () => route.answer(apiRequest, body));
+  }
+
+  function enterStore<Result>(
+    { request, deadline }: Exchange,
+    projectNo: ProjectNo,
+    act: () => Promise<Result>,
+    access = storeAccess,
+  ): Promise<Result> {
+    return access.enter(projectNo, () => !deadline.isPassed && !request.signal.aborted, act);
+  }
+
+  /** What a large answer takes is counted once its turn has come, before it is read. */
+  function answerFromStore(
+    exchange: Exchange,
+    projectNo: ProjectNo,
+    { answerBytesMax = 0 }: Route,
+    act: () => Promise<Answer>,
+  ): Promise<PacedAnswer> {
+    const read = () =>
+      enterStore(exchange, projectNo, () =>
+        answerBytes.hold(projectNo, answerBytesMax, async () => finish(await act(), exchange, projectNo)),
+      );
+    if (answerBytesMax <= LARGE_READ_BYTES_MIN) return read();
+    return enterStore(exchange, projectNo, read, largeReads);
+  }
+
+  /** Nobody takes an answer that comes too late. */
+  async function finish(answer: Answer, { deadline }: Exchange, projectNo: ProjectNo): Promise<PacedAnswer> {
+    const finished = await pace(answer, projectNo);
+    if (deadline.isPassed) finished.large?.drop();
+    return finished;
   }
 
   async function answerCreation(
     { operation, path, route }: Served & { route: CreationRoute },
     apiRequest: ApiRequest,
     exchange: Exchange,
-  ): Promise<Answer> {
-    let create: (key: KeyToTake | null) => Promise<Created>;
+  ): Promise<PacedAnswer> {
+    const { scope, id, innerId } = apiRequest;
+    const { projectNo } = scope;
+    const inStore = <Result>(act: () => Promise<Result>) => enterStore(exchange, projectNo, act);
+    let act: (key: KeyToTake | null) => Promise<Created>;
     let body: Body | null = null;
     if (route.body === null) {
       await allReceived();
       checkConnected(exchange.request);
-      create = (key) => route.create(apiRequest, key);
+      act = (key) => route.create(apiRequest, key);
     } else {
-      const received = await receive(exchange, route.body, options.patience);
-      create = (key) => route.create(apiRequest, key, received);
+      const received = await receive(exchange, route.body, projectNo, options.patience);
+      act = (key) => route.create(apiRequest, key, received);
       body = received;
     }
+    const create = route.isShared ? act : (key: KeyToTake | null) => inStore(() => act(key));
     const key = readIdempotencyKey(exchange.request.headers.get("idempotency-key"));
-    if (key !== null) {
-      const { scope, id, innerId } = apiRequest;
-      const replay = (first: FirstAnswer) => route.replay(apiRequest, first);
+    const carryOut = async () => {
+      if (key === null) {
+        const created = await create(null);
+        if (created === "key_taken") throw new Error("a key is taken that nobody gave");
+        return finish(created, exchange, projectNo);
+      }
+      const replay = (first: FirstAnswer) => inStore(() => route.replay(apiRequest, first));
       const request = `${operation.method} ${path} ${innerId === "" ? id : `${id} ${innerId}`}`;
-      const requestHash = await exchange.deadline.exempt(() => hashBody(body));
-      return idempotency.answer({ scope, operation: request, key, requestHash, create, replay });
-    }
-    const created = await create(null);
-    if (created === "key_taken") throw new Error("a key is taken that nobody gave");
-    return created;
+      const requestHash = await exchange.deadline.exempt(() => hashBody(body, projectNo));
+      const keyed = { scope, operation: request, key, requestHash, create, replay };
+      return finish(await idempotency.answer(keyed), exchange, projectNo);
+    };
+    if (isLarge(route.body)) return carryOut();
+    return answerBytes.hold(projectNo, route.answerBytesMax ?? largePayloadBytes(body), carryOut);
   }
 
   /** Of bodies that may be large, the bytes count: held in memory until they are answered, they have no other bound. */
@@ -233,16 +298,11 @@ export function createApp(options: {
     { request }: Exchange,
     rules: BodyRules | null,
     projectNo: ProjectNo,
-    act: () => Promise<Answer>,
-  ): Promise<Answer> {
-    if (rules === null || rules.bytesMax <= BODY_BYTES_MAX) return act();
+    act: () => Promise<PacedAnswer>,
+  ): Promise<PacedAnswer> {
+    if (!isLarge(rules)) return act();
     const bytes = Math.min(declaredBytes(request.headers) ?? rules.bytesMax, rules.bytesMax);
-    return largeBodyBytes.count(
-      "all",
-      LARGE_BODY_BYTES_MAX,
-      () => largeBodyBytes.count(projectNo, LARGE_BODY_BYTES_OF_PROJECT_MAX, act, bytes),
-      bytes,
-    );
+    return largeBodyBytes.hold(projectNo, bytes, act);
   }
 
   function explain(error: unknown, requestId: string): ApiError {
@@ -329,8 +389,13 @@ function isRewritten(parameter: string | undefined): boolean {
 }
 
 /** Reads the body; the time that it takes to arrive is the client's and not the store's. */
-async function receive({ request, deadline }: Exchange, rules: BodyRules, patience: Patience): Promise<Body> {
-  const body = await deadline.exempt(() => readBody(request, rules, patience));
+async function receive(
+  { request, deadline }: Exchange,
+  rules: BodyRules,
+  projectNo: ProjectNo,
+  patience: Patience,
+): Promise<Body> {
+  const body = await deadline.exempt(() => readBody(request, rules, projectNo, patience));
   checkConnected(request);
   return body;
 }
@@ -343,25 +408,28 @@ function checkConnected(request: Request): void {
   if (request.signal.aborted) throw invalidRequest("The connection is gone.");
 }
 
+const isLarge = (rules: BodyRules | null): rules is BodyRules =>
+  rules !== null && rules.bytesMax > BODY_BYTES_MAX;
+
 interface Counter {
   of(name: ProjectNo | "all"): number;
   /**
    * Does something while less than `max` of its name is in progress with it. Throws service_unavailable otherwise. A large
    * answer is in progress until the client has taken it.
    */
-  count(name: ProjectNo | "all", max: number, act: () => Promise<Answer>, weight?: number): Promise<Answer>;
+  count(name: ProjectNo | "all", max: number, act: () => Promise<PacedAnswer>): Promise<PacedAnswer>;
 }
 
 function createCounter(): Counter {
   const counts = new Map<ProjectNo | "all", number>();
   return {
     of: (name) => counts.get(name) ?? 0,
-    async count(name, max, act, weight = 1) {
+    async count(name, max, act) {
       const before = counts.get(name) ?? 0;
-      if (before + weight > max) throw new ApiError("service_unavailable", "The service is overloaded.");
-      counts.set(name, before + weight);
+      if (before >= max) throw new ApiError("service_unavailable", "The service is overloaded.");
+      counts.set(name, before + 1);
       const end = () => {
-        const left = (counts.get(name) ?? 0) - weight;
+        const left = (counts.get(name) ?? 0) - 1;
         if (left > 0) counts.set(name, left);
         else counts.delete(name);
       };
@@ -385,7 +453,7 @@ const OUTSIDE = { version: null, rate: null, target: "nothing" } as const;
 const UNPARSED = { parse: "none" } as const;
 
 function respond(
-  answer: Answer,
+  answer: PacedAnswer,
   {
     requestId,
     version,

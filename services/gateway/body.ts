@@ -3,6 +3,8 @@ import { canonicalParts } from "../../shared/contract/canonical.ts";
 import { type Body, parseBodyInSlices, SLICE_CHARACTERS } from "../../shared/contract/json.ts";
 import type { PayloadPlace } from "../../shared/contract/json-scanner.ts";
 import { ApiError, invalidRequest } from "../../shared/domain/errors.ts";
+import type { ProjectNo } from "../../shared/domain/scope.ts";
+import { LARGE_CHARACTERS } from "./large-answer.ts";
 import { nextTurn } from "./turns.ts";
 
 export interface BodyRules {
@@ -33,20 +35,25 @@ export const RECEIVE_MS = 30_000;
 const BYTES_PER_SECOND_MIN = 131_072;
 
 /** Reads and parses the body of a request: media type, then size, then syntax. Throws ApiError. */
-export async function readBody(request: Request, rules: BodyRules, patience: Patience): Promise<Body> {
+export async function readBody(
+  request: Request,
+  rules: BodyRules,
+  projectNo: ProjectNo,
+  patience: Patience,
+): Promise<Body> {
   checkMediaType(request.headers);
   const bytes = await readBytes(request, rules.bytesMax, patience);
-  if (bytes.length > SLICE_CHARACTERS) await nextTurn();
+  if (bytes.length > SLICE_CHARACTERS) await nextTurn(projectNo);
   const reading = parseBodyInSlices(bytes, rules.payload);
   for (;;) {
     const { done, value } = reading.next();
     if (done) return value;
-    await nextTurn();
+    await nextTurn(projectNo);
   }
 }
 
 /** SHA-256 of what the body says: that of another spelling of the same JSON value is the same. */
-export async function hashBody(body: Body | null): Promise<Buffer> {
+export async function hashBody(body: Body | null, projectNo: ProjectNo): Promise<Buffer> {
   const hash = createHash("sha256");
   let characterCount = 0;
   for (const part of body === null ? [] : canonicalParts(body)) {
@@ -54,9 +61,16 @@ export async function hashBody(body: Body | null): Promise<Buffer> {
     characterCount += part.length;
     if (characterCount < SLICE_CHARACTERS) continue;
     characterCount = 0;
-    await nextTurn();
+    await nextTurn(projectNo);
   }
   return hash.digest();
+}
+
+/** How many bytes the payloads have that an answer repeats; 0 where that is too little to be counted. */
+export function largePayloadBytes(body: Body | null): number {
+  const texts = body?.payloadTexts ?? [];
+  const bytes = texts.reduce((sum, text) => sum + Buffer.byteLength(text ?? ""), 0);
+  return bytes > LARGE_CHARACTERS ? bytes : 0;
 }
 
 /** Null for a body that comes in chunks, or for none. Throws invalid_request where the header comes twice. */

@@ -2,19 +2,24 @@ import { viewError } from "../../shared/contract/error.ts";
 import { ApiError } from "../../shared/domain/errors.ts";
 import { secondsToRollover } from "../../shared/domain/plan.ts";
 import { isDatabaseFault } from "../../shared/store/database.ts";
-import type { LargeText } from "./large-answer.ts";
+import type { LargeAnswer } from "./large-answer.ts";
 
 export interface Answer {
   status: number;
-  /** JSON. */
-  text: string;
-  /** How the text is sent where it is large. */
-  large?: LargeText;
+  /** JSON, in parts where it can be so large that to put it together would take long. */
+  text: string | readonly string[];
   headers?: Record<string, string>;
 }
 
+/** An answer as it is sent. */
+export interface PacedAnswer extends Answer {
+  text: string;
+  /** What is sent in place of the text where that is large. */
+  large?: LargeAnswer;
+}
+
 /** The documented answer to a refused request. `now` is in milliseconds since 1970. */
-export function refuse(error: ApiError, requestId: string, now: number): Answer {
+export function refuse(error: ApiError, requestId: string, now: number): PacedAnswer {
   return {
     status: error.status,
     text: JSON.stringify(viewError(error, requestId)),

@@ -1,8 +1,28 @@
 import type { FiringFacts } from "../../shared/contract/schedule.ts";
-import { expectedInstants, type FiringStatus } from "../../shared/domain/schedule.ts";
+import { type ExpectedInstant, expectedStretches, type FiringStatus } from "../../shared/domain/schedule.ts";
 import type { Database } from "../../shared/store/database.ts";
 import { listFirings, listTimetables } from "../../shared/store/firings.ts";
 import type { ScheduleRow } from "../../shared/store/schedules.ts";
+import { startSlicedWork } from "./turns.ts";
+
+/** An instant of the ledger. Its id is the place from which the next page goes on. */
+type LedgerRow = FiringFacts & { id: string };
+
+interface LedgerPage {
+  rows: LedgerRow[];
+  /** Older timetables were not looked at; `endId` is the place of the first of them. */
+  isCut: boolean;
+  endId?: string;
+}
+
+/** Where a page begins: at an instant, and with no later timetable than that one. */
+interface LedgerPlace {
+  toAt: number;
+  untilNo: number | null;
+}
+
+/** How many timetables a page looks at. They may have had no instant, so the page may be empty. */
+const TIMETABLES_MAX = 100;
 
 /**
  * What became of a schedule's instants in [fromAt, toAt], newest first and at most `limit`. `schedule` was looked at before
@@ -10,21 +30,57 @@ import type { ScheduleRow } from "../../shared/store/schedules.ts";
  */
 export async function readLedger(
   db: Database,
-  { id, nextRunAt }: ScheduleRow,
-  { fromAt, toAt, limit }: { fromAt: number; toAt: number; limit: number },
-): Promise<FiringFacts[]> {
+  { id, projectNo, nextRunAt }: ScheduleRow,
+  { fromAt, toAt, untilNo, limit }: LedgerPlace & { fromAt: number; limit: number },
+): Promise<LedgerPage> {
   // What is due and not yet fired is neither fired nor missed.
   const untilAt = Math.min(toAt, (nextRunAt ?? Number.POSITIVE_INFINITY) - 1);
-  const timetables = await listTimetables(db, id, untilAt);
-  const instants = expectedInstants(timetables, fromAt, untilAt).take(limit).toArray();
+  const timetables = await listTimetables(db, id, { untilAt, untilNo, limit: TIMETABLES_MAX + 1 });
+  const next = timetables[TIMETABLES_MAX];
+  const work = startSlicedWork(projectNo);
+  const found: (ExpectedInstant & { id: string })[] = [];
+  let leftUntil = untilAt;
+  for (const stretch of expectedStretches(timetables.slice(0, TIMETABLES_MAX), fromAt, untilAt)) {
+    for (const instant of stretch.instants) {
+      found.push({ ...instant, id: placeId(instant.at, stretch.timetable.no) });
+      if (found.length === limit) break;
+      await work.pause();
+    }
+    if (found.length === limit) break;
+    leftUntil = stretch.olderUntil;
+    await work.pause();
+  }
+  const rows = await withOutcomes(db, id, found);
+  if (next === undefined || leftUntil < fromAt) return { rows, isCut: false };
+  return { rows, isCut: true, endId: placeId(Math.floor(leftUntil) + 1, next.no) };
+}
+
+async function withOutcomes(
+  db: Database,
+  scheduleId: string,
+  instants: readonly (ExpectedInstant & { id: string })[],
+): Promise<LedgerRow[]> {
   const [newest, oldest] = [instants[0], instants.at(-1)];
   if (newest === undefined || oldest === undefined) return [];
-  const rows = await listFirings(db, id, { fromAt: oldest.at, toAt: newest.at });
-  const jobOf = new Map(rows.map(({ firedFor, jobId }) => [firedFor, jobId]));
-  return instants.map(({ at, zone, paused, movedByClockChange }) => {
+  const fired = await listFirings(db, scheduleId, { fromAt: oldest.at, toAt: newest.at });
+  const jobOf = new Map(fired.map(({ firedFor, jobId }) => [firedFor, jobId]));
+  return instants.map(({ id, at, zone, paused, movedByClockChange }) => {
     const jobId = jobOf.get(at);
-    return { at, zone, status: statusOf(jobId, paused), jobId: jobId ?? null, movedByClockChange };
+    return { id, at, zone, status: statusOf(jobId, paused), jobId: jobId ?? null, movedByClockChange };
   });
+}
+
+/** The place before an instant of a timetable. */
+const placeId = (at: number, timetableNo: number) => `${at}.${timetableNo}`;
+
+/** Of a position that a cursor held; null for the first page. */
+export function readLedgerPlace(position: string | null, now: number): LedgerPlace {
+  const [at, no] = position?.split(".") ?? [];
+  return {
+    toAt: at === undefined ? now : Number(at) - 1,
+    // A cursor of an older version tells the instant alone.
+    untilNo: no === undefined ? null : Number(no),
+  };
 }
 
 /** `jobId` is undefined for what was never looked at in time. */

@@ -1,5 +1,8 @@
+import { listParts } from "../../shared/contract/list.ts";
 import { type CursorBinding, decodeCursor, encodeCursor, type MakeTag } from "../../shared/domain/cursor.ts";
+import type { ProjectNo } from "../../shared/domain/scope.ts";
 import type { Caller } from "../../shared/store/keys.ts";
+import { startSlicedWork } from "./turns.ts";
 
 /** A list as one caller walks it: its cursors work nowhere else. */
 export interface Walk {
@@ -7,10 +10,14 @@ export interface Walk {
   beforeId: string | null;
   /** How many rows to ask the store for: one more than the page holds tells whether another follows. */
   rowsMax: number;
-  /** Cuts the rows to the page. With `isCut` others follow although there are no more rows than the page holds. */
+  /**
+   * Cuts the rows to the page. With `isCut` others follow although there are no more rows than the page holds: after the
+   * last of them, or from `endId` on.
+   */
   page<Row extends { id: string }>(
     rows: readonly Row[],
     isCut?: boolean,
+    endId?: string,
   ): { rows: Row[]; nextCursor: string | null };
 }
 
@@ -38,12 +45,28 @@ export function createPager(...makeTags: [MakeTag, ...MakeTag[]]): Pager {
       return {
         beforeId: cursor === null ? null : decodeCursor(cursor, binding, ...makeTags),
         rowsMax: pageSize + 1,
-        page(rows, isCut = false) {
+        page(rows, isCut = false, endId) {
           const shown = rows.slice(0, pageSize);
-          const last = isCut || rows.length > pageSize ? shown.at(-1) : undefined;
-          return { rows: shown, nextCursor: last ? encodeCursor(last.id, binding, makeTags[0]) : null };
+          const lastId = shown.at(-1)?.id;
+          const end = rows.length > pageSize ? lastId : isCut ? (endId ?? lastId) : undefined;
+          return { rows: shown, nextCursor: end ? encodeCursor(end, binding, makeTags[0]) : null };
         },
       };
     },
   };
+}
+
+/** The JSON text of a page that may be long, in parts and made in slices. */
+export async function pageText<Row>(
+  { rows, nextCursor }: { rows: readonly Row[]; nextCursor: string | null },
+  partsOf: (row: Row) => string[],
+  projectNo: ProjectNo,
+): Promise<string[]> {
+  const work = startSlicedWork(projectNo);
+  const items: string[][] = [];
+  for (const row of rows) {
+    items.push(partsOf(row));
+    await work.pause();
+  }
+  return listParts(items, nextCursor);
 }

@@ -35,18 +35,26 @@ export interface ApiRequest {
  */
 export type Route = PlainRoute | UpdateRoute | CreationRoute;
 
-interface PlainRoute {
+/** What the bytes of an answer that can be large are bounded by, so that they are counted before they are read. */
+interface Weighed {
+  /** Left out where it is small, or no larger than the payloads of the request. */
+  answerBytesMax?: number;
+}
+
+interface PlainRoute extends Weighed {
   body: null;
   answer(request: ApiRequest): Promise<Answer>;
 }
 
-interface UpdateRoute {
+interface UpdateRoute extends Weighed {
   body: BodyRules;
   answer(request: ApiRequest, body: Body): Promise<Answer>;
 }
 
 /** A POST honours an Idempotency-Key: `replay` renders what was answered to the first request that had it. */
-export type CreationRoute = {
+export type CreationRoute = Weighed & {
+  /** Whether `create` shares its statements with other requests, so that it needs no way to Postgres of its own. */
+  isShared?: true;
   replay(request: ApiRequest, first: FirstAnswer): Promise<Answer>;
 } & (BodilessCreation | BodiedCreation);
 

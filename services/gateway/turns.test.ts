@@ -1,6 +1,9 @@
 import { expect, test } from "bun:test";
 import { nextTurn } from "./turns.ts";
 
+const PROJECT = 1;
+const OTHER_PROJECT = 2;
+
 test("each turn of the event loop has one slice, whoever asks, and those who wait take turns", async () => {
   const slices: { turn: number; who: number }[] = [];
   let turn = 0;
@@ -12,7 +15,7 @@ test("each turn of the event loop has one slice, whoever asks, and those who wai
   setImmediate(count);
   const work = async (who: number) => {
     for (let slice = 0; slice < 5; slice++) {
-      await nextTurn();
+      await nextTurn(PROJECT);
       slices.push({ turn, who });
     }
   };
@@ -21,5 +24,17 @@ test("each turn of the event loop has one slice, whoever asks, and those who wai
   expect(new Set(slices.map((slice) => slice.turn)).size).toBe(slices.length);
   expect(slices.map(({ who }) => who)).toEqual(Array.from({ length: 20 }, (_, n) => n % 4));
   // Who comes when nobody waits has the next one.
-  await nextTurn();
+  await nextTurn(PROJECT);
+});
+
+test("the projects take turns, however many slices each of them wants", async () => {
+  const slices: string[] = [];
+  const work = async (projectNo: number) => {
+    await nextTurn(projectNo);
+    slices.push(projectNo === PROJECT ? "many" : "one");
+  };
+  const many = Array.from({ length: 100 }, () => work(PROJECT));
+  await Promise.all([...many, work(OTHER_PROJECT)]);
+  expect(slices.indexOf("one")).toBe(1);
+  expect(slices).toHaveLength(101);
 });

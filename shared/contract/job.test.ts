@@ -7,7 +7,7 @@ import {
   Job,
   JobBatch,
   type JobFacts,
-  jobBatchText,
+  jobBatchParts,
   jobText,
   ListedJob,
   readJobListQuery,
@@ -204,7 +204,7 @@ test("a job object has exactly the documented fields, and its payload as it was 
     attempts: 0,
     created_at: "2026-11-21T10:00:00.007Z",
   });
-  const batch = JSON.parse(jobBatchText([facts, { ...facts, attempts: 1 }]));
+  const batch = JSON.parse(jobBatchParts([facts, { ...facts, attempts: 1 }]).join(""));
   expect(Value.Check(JobBatch, batch)).toBe(true);
   expect(batch.data[1].attempts).toBe(1);
 });

@@ -16,7 +16,7 @@ import { REGIONS, type Region } from "../domain/scope.ts";
 import { TARGET_URL_CHARACTERS_MAX } from "../domain/target.ts";
 import { idOf } from "./id.ts";
 import { type Body, checkPayloadSize } from "./json.ts";
-import { listOf, pageParameters } from "./list.ts";
+import { listOf, pageParameters, separated } from "./list.ts";
 import { Timestamp, timestampOf } from "./timestamp.ts";
 import { namesOf, validatorOf, wordOf } from "./validator.ts";
 
@@ -225,19 +225,25 @@ export function viewCanceledJob(job: ListedJobFacts & { runAt: number }): Static
 
 /** The JSON text of a job object. It is text because the payload is shown as it was written. */
 export function jobText(job: JobFacts): string {
-  const { retryPolicy } = job;
-  return (
-    `{"id":"${job.id}","status":"${job.status}","target_url":${JSON.stringify(job.targetUrl)},` +
-    `"payload":${job.payloadText},"run_at":"${timestampOf(job.runAt)}","region":"${job.region}",` +
-    `"retry_policy":{"max_attempts":${retryPolicy.maxAttempts},"base_seconds":${retryPolicy.baseSeconds},` +
-    `"cap_seconds":${retryPolicy.capSeconds}},"attempts":${job.attempts},` +
-    `"created_at":"${timestampOf(job.createdAt)}"}`
-  );
+  return jobParts(job).join("");
 }
 
-/** The JSON text of the answer to a batch, in input order. */
-export function jobBatchText(jobs: readonly JobFacts[]): string {
-  return `{"data":[${jobs.map(jobText).join(",")}]}`;
+/** The same in parts: what stands before the payload, the payload, and the rest. */
+function jobParts(job: JobFacts): string[] {
+  const { retryPolicy } = job;
+  return [
+    `{"id":"${job.id}","status":"${job.status}","target_url":${JSON.stringify(job.targetUrl)},"payload":`,
+    job.payloadText,
+    `,"run_at":"${timestampOf(job.runAt)}","region":"${job.region}",` +
+      `"retry_policy":{"max_attempts":${retryPolicy.maxAttempts},"base_seconds":${retryPolicy.baseSeconds},` +
+      `"cap_seconds":${retryPolicy.capSeconds}},"attempts":${job.attempts},` +
+      `"created_at":"${timestampOf(job.createdAt)}"}`,
+  ];
+}
+
+/** The JSON text of the answer to a batch, in input order and in parts. */
+export function jobBatchParts(jobs: readonly JobFacts[]): string[] {
+  return ['{"data":[', ...separated(jobs.map(jobParts)), "]}"];
 }
 
 const validateJob = validatorOf(NewJobRequest);

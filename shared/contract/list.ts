@@ -44,3 +44,13 @@ export interface ListView<Item> {
 export function viewList<Item>(data: Item[], nextCursor: string | null): ListView<Item> {
   return { data, next_cursor: nextCursor };
 }
+
+/** The JSON text of a page, in parts. So are the texts of its items, which stay what they are. */
+export function listParts(items: readonly (readonly string[])[], nextCursor: string | null): string[] {
+  return ['{"data":[', ...separated(items), `],"next_cursor":${JSON.stringify(nextCursor)}}`];
+}
+
+/** The parts of a JSON array's items, with the commas between the items. */
+export function separated(items: readonly (readonly string[])[]): string[] {
+  return items.flatMap((parts, index) => (index === 0 ? parts : [",", ...parts]));
+}

@@ -3,6 +3,7 @@ import { Value } from "@sinclair/typebox/value";
 import { ApiError } from "../domain/errors.ts";
 import { parseZone } from "../domain/zone.ts";
 import { parseBody } from "./json.ts";
+import { listParts } from "./list.ts";
 import {
   Firing,
   readFiringListQuery,
@@ -14,8 +15,7 @@ import {
   type ScheduleFacts,
   ScheduleList,
   SchedulePreview,
-  scheduleListText,
-  scheduleText,
+  scheduleParts,
   viewFiring,
   viewPreview,
 } from "./schedule.ts";
@@ -133,7 +133,7 @@ const facts: ScheduleFacts = {
 };
 
 test("a schedule object has exactly the documented fields, and its payload as it was written", () => {
-  const text = scheduleText(facts);
+  const text = scheduleParts(facts).join("");
   expect(text).toContain('"payload":{"z":9007199254740993,"a":1.10}');
   const view = JSON.parse(text);
   expect(Value.Check(Schedule, view)).toBe(true);
@@ -143,10 +143,12 @@ test("a schedule object has exactly the documented fields, and its payload as it
     next_run_at: "2026-11-22T01:30:00.000Z",
     created_at: "2026-11-21T10:00:00.007Z",
   });
-  const list = JSON.parse(scheduleListText([facts, { ...facts, paused: true, nextRunAt: null }], null));
+  const list = JSON.parse(
+    listParts([[text], scheduleParts({ ...facts, paused: true, nextRunAt: null })], null).join(""),
+  );
   expect(Value.Check(ScheduleList, list)).toBe(true);
   expect(list.data[1]).toEqual({ ...view, paused: true, next_run_at: null });
-  expect(JSON.parse(scheduleListText([], "next"))).toEqual({ data: [], next_cursor: "next" });
+  expect(JSON.parse(listParts([], "next").join(""))).toEqual({ data: [], next_cursor: "next" });
 });
 
 test("an instant is shown in UTC and as the clocks of its zone showed it", () => {

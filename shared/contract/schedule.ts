@@ -251,8 +251,11 @@ export interface ScheduleFacts {
   createdAt: number;
 }
 
-/** The JSON text of a schedule object. It is text because the payload is shown as it was written. */
-export function scheduleText(schedule: ScheduleFacts): string {
+/**
+ * The JSON text of a schedule object, in parts: what stands before its payload, the payload, and the end. It is text because
+ * the payload is shown as it was written.
+ */
+export function scheduleParts(schedule: ScheduleFacts): string[] {
   const { maxAttempts, baseSeconds, capSeconds } = schedule.retryPolicy;
   const { payload: _, ...view }: Static<typeof Schedule> = {
     id: schedule.id,
@@ -266,12 +269,7 @@ export function scheduleText(schedule: ScheduleFacts): string {
     next_run_at: timestampOrNull(schedule.nextRunAt),
     created_at: timestampOf(schedule.createdAt),
   };
-  return `${JSON.stringify(view).slice(0, -1)},"payload":${schedule.payloadText}}`;
-}
-
-/** The JSON text of a page of schedules. */
-export function scheduleListText(schedules: readonly ScheduleFacts[], nextCursor: string | null): string {
-  return `{"data":[${schedules.map(scheduleText).join(",")}],"next_cursor":${JSON.stringify(nextCursor)}}`;
+  return [`${JSON.stringify(view).slice(0, -1)},"payload":`, schedule.payloadText, "}"];
 }
 
 /** An instant of a timetable, and what became of it. */

@@ -3,7 +3,7 @@ import {
   CATCH_UP_MS,
   decideChange,
   decideFiring,
-  expectedInstants,
+  expectedStretches,
   type PastTimetable,
   readTimetable,
 } from "./schedule.ts";
@@ -103,8 +103,10 @@ describe("the instants of a schedule's timetables", () => {
     timezone: "UTC",
     ...wish,
   });
+  const instantsOf = (timetables: PastTimetable[], fromAt: number, toAt: number) =>
+    [...expectedStretches(timetables.toReversed(), fromAt, toAt)].flatMap(({ instants }) => [...instants]);
   const list = (timetables: PastTimetable[], from: string, to: string) =>
-    [...expectedInstants(timetables, at(from), at(to))].map(
+    instantsOf(timetables, at(from), at(to)).map(
       (instant) => `${new Date(instant.at).toISOString().slice(11, 16)}${instant.paused ? " paused" : ""}`,
     );
 
@@ -151,7 +153,7 @@ describe("the instants of a schedule's timetables", () => {
       timezone: "Europe/Berlin",
     };
     const end = Date.parse("2026-03-29T12:00:00Z");
-    const instants = [...expectedInstants([berlin], end - 36 * HOUR_MS, end)];
+    const instants = instantsOf([berlin], end - 36 * HOUR_MS, end);
     expect(instants.map(({ at, movedByClockChange }) => [iso(at), movedByClockChange])).toEqual([
       ["2026-03-29T01:30:00.000Z", true],
       ["2026-03-28T01:30:00.000Z", false],

@@ -93,26 +93,44 @@ export interface ExpectedInstant extends Firing {
   paused: boolean;
 }
 
+/** What the timetable of one stretch of a schedule's past expected. */
+export interface ExpectedStretch<Timetable> {
+  timetable: Timetable;
+  /** Newest first. */
+  instants: Iterable<ExpectedInstant>;
+  /** The last instant at which an older timetable may have expected something. */
+  olderUntil: number;
+}
+
 /**
- * The instants of a schedule's timetables in [fromAt, toAt], newest first. `timetables` are all that it has had, in their
- * order. What a change overtook before it had fired belongs to what the change made of it: a pause skips it, another
- * timetable does not know it.
+ * The instants of a schedule's timetables in [fromAt, toAt], newest first, timetable by timetable. `timetables` are all
+ * that it has had, the latest one first. What a change overtook before it had fired belongs to what the change made of it:
+ * a pause skips it, another timetable does not know it. Nothing is computed before it is asked for.
  */
-export function* expectedInstants(
-  timetables: readonly PastTimetable[],
+export function* expectedStretches<Timetable extends PastTimetable>(
+  timetables: readonly Timetable[],
   fromAt: number,
   toAt: number,
-): Generator<ExpectedInstant, void> {
+): Generator<ExpectedStretch<Timetable>, void> {
   let until = toAt;
-  for (const { since, supersededAt, paused, cron: expression, timezone } of timetables.toReversed()) {
+  for (const timetable of timetables) {
+    const { since, supersededAt, paused } = timetable;
     const overtakenAt = supersededAt !== null && supersededAt <= since ? supersededAt : null;
     const after = paused && overtakenAt !== null ? overtakenAt - 1 : since;
-    const { cron, zone } = readTimetable(expression, timezone);
-    for (const firing of firingsUntil(cron, zone, until)) {
-      if (firing.at <= after || firing.at < fromAt) break;
-      yield { ...firing, zone, paused };
-    }
-    until = Math.min(until, overtakenAt === null ? since : overtakenAt - 1);
-    if (until < fromAt) return;
+    const olderUntil = Math.min(until, overtakenAt === null ? since : overtakenAt - 1);
+    yield { timetable, instants: instantsOf(timetable, { fromAt, after, until }), olderUntil };
+    if (olderUntil < fromAt) return;
+    until = olderUntil;
+  }
+}
+
+function* instantsOf(
+  { cron: expression, timezone, paused }: PastTimetable,
+  { fromAt, after, until }: { fromAt: number; after: number; until: number },
+): Generator<ExpectedInstant, void> {
+  const { cron, zone } = readTimetable(expression, timezone);
+  for (const firing of firingsUntil(cron, zone, until)) {
+    if (firing.at <= after || firing.at < fromAt) return;
+    yield { ...firing, zone, paused };
   }
 }

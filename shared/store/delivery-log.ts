@@ -44,8 +44,8 @@ export interface DeliveryAttemptRow {
 
 type Scope = { projectNo: ProjectNo; environment: Environment };
 /** Of a page's attempts together; only the last delivery may go beyond it. */
-const PAGE_BYTES_MAX = 4_194_304;
-const BYTES_PER_ATTEMPT = 150;
+export const PAGE_BYTES_MAX = 4_194_304;
+export const BYTES_PER_ATTEMPT = 150;
 const NEWEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
 const statusCode = (status: DeliveryStatus) => DELIVERY_STATUSES.indexOf(status);

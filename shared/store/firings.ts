@@ -239,6 +239,8 @@ RETURNING 1`;
 
 /** A timetable that a schedule has or had. */
 export interface TimetableRow {
+  /** Of two timetables the later one has the greater number. */
+  no: number;
   since: number;
   /** The firing of the timetable before that this one made void; null if none was next. */
   supersededAt: number | null;
@@ -247,32 +249,31 @@ export interface TimetableRow {
   timezone: string;
 }
 
-/** To read more of them would keep the gateway from everything else: a millisecond for every 20. */
-const TIMETABLES_MAX = 1_000;
-
-/** The timetables of a schedule that begin up to an instant, at most the latest 1,000 of them, the first one first. */
+/**
+ * The timetables of a schedule that begin up to an instant, the latest one first and at most `limit`. With `untilNo` none
+ * is later than that one.
+ */
 export async function listTimetables(
   db: Database,
   scheduleId: string,
-  untilAt: number,
+  query: { untilAt: number; untilNo: number | null; limit: number },
 ): Promise<TimetableRow[]> {
-  const rows = await db.run<{
-    since: number;
-    superseded_at: number | null;
-    paused: boolean;
-    cron: string;
-    timezone: string;
-  }>("list_timetables", LIST_TIMETABLES, [
-    idToUuid(scheduleId),
-    new Date(untilAt).toISOString(),
-    TIMETABLES_MAX,
-  ]);
-  return rows.map(({ superseded_at: supersededAt, ...row }) => ({ ...row, supersededAt })).reverse();
+  const rows = await db.run<Omit<TimetableRow, "supersededAt"> & { superseded_at: number | null }>(
+    "list_timetables",
+    LIST_TIMETABLES,
+    [
+      idToUuid(scheduleId),
+      new Date(query.untilAt).toISOString(),
+      query.untilNo ?? Number.MAX_SAFE_INTEGER,
+      query.limit,
+    ],
+  );
+  return rows.map(({ superseded_at: supersededAt, ...row }) => ({ ...row, supersededAt }));
 }
 
 const LIST_TIMETABLES = `
-SELECT (extract(epoch FROM since) * 1000)::float8 AS since,
+SELECT no::float8 AS no, (extract(epoch FROM since) * 1000)::float8 AS since,
        (extract(epoch FROM superseded_at) * 1000)::float8 AS superseded_at, paused, cron, timezone
   FROM timetables
- WHERE schedule_id = $1 AND least(since, superseded_at) <= $2::timestamptz
- ORDER BY no DESC LIMIT $3`;
+ WHERE schedule_id = $1 AND no <= $3::bigint AND least(since, superseded_at) <= $2::timestamptz
+ ORDER BY no DESC LIMIT $4`;

@@ -216,8 +216,34 @@ export type AskedJob = Pick<
   "id" | "region" | "targetUrl" | "payload" | "runAt" | "maxAttempts" | "baseSeconds" | "capSeconds"
 >;
 
+/** Of one statement's payloads but for the last: what comes at once is dealt with at once. */
+const ASKED_BYTES_MAX = 524_288;
+
 /** Jobs as they were asked for, in the order of the ids; all of them must be there. */
 export async function findAskedJobs(
+  db: Database,
+  scope: { projectNo: ProjectNo; environment: Environment },
+  ids: readonly string[],
+): Promise<AskedJob[]> {
+  if (ids.length <= 1) return findAskedTogether(db, scope, ids);
+  const sizes = await db.run<{ bytes: number }>("measure_asked_jobs", MEASURE_ASKED, [
+    scope.projectNo,
+    environmentCode(scope.environment),
+    column(ids.map(idToUuid)),
+  ]);
+  const jobs: AskedJob[] = [];
+  let [begin, bytes] = [0, 0];
+  for (const [index, size] of sizes.entries()) {
+    bytes += size.bytes;
+    if (bytes < ASKED_BYTES_MAX && index < ids.length - 1) continue;
+    jobs.push(...(await findAskedTogether(db, scope, ids.slice(begin, index + 1))));
+    [begin, bytes] = [index + 1, 0];
+  }
+  if (jobs.length !== ids.length) throw new Error(`${ids.length - jobs.length} jobs are missing`);
+  return jobs;
+}
+
+async function findAskedTogether(
   db: Database,
   scope: { projectNo: ProjectNo; environment: Environment },
   ids: readonly string[],
@@ -239,6 +265,13 @@ export async function findAskedJobs(
     capSeconds: row.cap_seconds,
   }));
 }
+
+// The size of a payload is known without reading it.
+const MEASURE_ASKED = `
+SELECT octet_length(j.payload) AS bytes
+  FROM unnest($3::uuid[]) WITH ORDINALITY AS i (id, n)
+  JOIN jobs j ON j.project_no = $1 AND j.environment = $2 AND j.region = ANY ('${ALL_REGION_CODES}') AND j.id = i.id
+ ORDER BY i.n`;
 
 const FIND_ASKED = `
 SELECT j.id, j.region, j.target_url, j.payload, (extract(epoch FROM j.run_at) * 1000)::float8 AS run_at,

@@ -132,9 +132,9 @@ describe("a schedule", () => {
       revision: 0,
     });
     expect(await findSchedule(store.db, { ...scope(), environment: "development" }, schedule.id)).toBeNull();
-    expect(await listTimetables(store.db, schedule.id, Date.now())).toMatchObject([
-      { cron: "* * * * *", timezone: "UTC", paused: false, supersededAt: null },
-    ]);
+    expect(
+      await listTimetables(store.db, schedule.id, { untilAt: Date.now(), untilNo: null, limit: 10 }),
+    ).toMatchObject([{ cron: "* * * * *", timezone: "UTC", paused: false, supersededAt: null }]);
   });
 
   test("is listed newest first, all or only the paused or the active ones, a page at a time", async () => {

@@ -125,34 +125,54 @@ const COLUMNS = `id, project_no, environment, name, cron, timezone, target_url, 
 const FIND = `SELECT ${COLUMNS} FROM schedules WHERE project_no = $1 AND environment = $2 AND id = $3`;
 
 /** Of a page's payloads together; only the last of them may go beyond it. */
-const PAGE_BYTES_MAX = 4_194_304;
+export const PAGE_BYTES_MAX = 4_194_304;
+/** Of one statement's: what comes at once is dealt with at once, and nobody else has a turn meanwhile. */
+const STATEMENT_BYTES_MAX = 262_144;
 
 /**
  * A page of an environment's schedules, newest first. It is cut where its payloads become too many bytes for one answer:
- * then others follow although there are fewer than `limit`.
+ * then others follow although there are fewer than `limit`. Large payloads come in several statements, so that a page may
+ * miss what was deleted, and hold what was changed, while it was read.
  */
 export async function listSchedules(
   db: Database,
   query: Scope & { paused: boolean | null; beforeId: string | null; limit: number },
 ): Promise<{ rows: ScheduleRow[]; isCut: boolean }> {
-  const rows = await db.run<Row & { found: number }>("list_schedules", LIST, [
-    query.projectNo,
-    environmentCode(query.environment),
-    query.paused === null ? "{false,true}" : `{${query.paused}}`,
-    query.beforeId === null ? NEWEST_UUID : idToUuid(query.beforeId),
-    query.limit,
-    PAGE_BYTES_MAX,
-  ]);
-  return { rows: rows.map(readSchedule), isCut: rows.length < (rows[0]?.found ?? 0) };
+  const rows: ScheduleRow[] = [];
+  let bytesLeft = PAGE_BYTES_MAX;
+  for (;;) {
+    const beforeId = rows.at(-1)?.id ?? query.beforeId;
+    const found = await db.run<ListedRow>("list_schedules", LIST, [
+      query.projectNo,
+      environmentCode(query.environment),
+      query.paused === null ? "{false,true}" : `{${query.paused}}`,
+      beforeId === null ? NEWEST_UUID : idToUuid(beforeId),
+      query.limit - rows.length,
+      Math.min(STATEMENT_BYTES_MAX, bytesLeft),
+    ]);
+    for (const row of found) {
+      rows.push(readSchedule(row));
+      bytesLeft -= row.bytes;
+    }
+    const isCut = found.length < (found[0]?.found ?? 0);
+    if (!isCut || bytesLeft <= 0) return { rows, isCut };
+  }
+}
+
+interface ListedRow extends Row {
+  /** Of its payload. */
+  bytes: number;
+  /** How many there are up to the limit. */
+  found: number;
 }
 
 const NEWEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
 // The size of a payload is known without reading it.
 const LIST = `
-SELECT page.found, one.*
+SELECT page.found, page.bytes, one.*
   FROM (
-   SELECT found.id, sum(bytes) OVER (ORDER BY found.id DESC) - bytes AS bytes_before, count(*) OVER ()::int AS found
+   SELECT found.id, bytes, sum(bytes) OVER (ORDER BY found.id DESC) - bytes AS bytes_before, count(*) OVER ()::int AS found
      FROM unnest($3::boolean[]) AS p (paused)
     CROSS JOIN LATERAL (
       SELECT id, octet_length(payload) AS bytes FROM schedules

@@ -1,22 +1,32 @@
 import type { Bus } from "../../../shared/bus/bus.ts";
 import { readDeliveryListQuery, viewDelivery } from "../../../shared/contract/delivery.ts";
 import { sampleRun } from "../../../shared/contract/event.ts";
-import { viewList } from "../../../shared/contract/list.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
 import { flowClassOf } from "../../../shared/domain/flow-class.ts";
 import { DELIVERY_PREFIX, EVENT_PREFIX, parseId, retypeId } from "../../../shared/domain/ids.ts";
 import { parseQuery } from "../../../shared/domain/page.ts";
 import { HOME_REGION } from "../../../shared/domain/plan.ts";
+import { ERROR_BYTES_MAX } from "../../../shared/domain/run.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
-import { checkEnabled, decideDeliveryRetry, deliveriesSince } from "../../../shared/domain/webhook.ts";
+import {
+  checkEnabled,
+  DELIVERY_ATTEMPTS_MAX,
+  decideDeliveryRetry,
+  deliveriesSince,
+} from "../../../shared/domain/webhook.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
 import type { Database } from "../../../shared/store/database.ts";
 import { oweSample, retryDelivery } from "../../../shared/store/deliveries-by-hand.ts";
-import { type DeliveryRow, listDeliveries } from "../../../shared/store/delivery-log.ts";
+import {
+  BYTES_PER_ATTEMPT,
+  type DeliveryRow,
+  listDeliveries,
+  PAGE_BYTES_MAX,
+} from "../../../shared/store/delivery-log.ts";
 import type { FirstAnswer, KeyToTake } from "../../../shared/store/idempotency.ts";
 import { findWebhook } from "../../../shared/store/webhooks.ts";
 import type { Answer } from "../errors.ts";
-import type { Pager } from "../pages.ts";
+import { type Pager, pageText } from "../pages.ts";
 import type { ApiRequest, RoutesOf } from "../route.ts";
 import { readWebhookId, type webhookRoutes } from "./webhooks.ts";
 
@@ -66,6 +76,7 @@ export function deliveryRoutes(options: {
     },
     listDeliveries: {
       body: null,
+      answerBytesMax: DELIVERY_PAGE_BYTES_MAX,
       async answer({ caller, scope, id, query }) {
         const webhookId = readWebhookId(id);
         const asked = readDeliveryListQuery(query);
@@ -80,8 +91,8 @@ export function deliveryRoutes(options: {
           beforeId: walk.beforeId,
           limit: walk.rowsMax,
         });
-        const { rows, nextCursor } = walk.page(found.rows, found.isCut);
-        return { status: 200, text: JSON.stringify(viewList(rows.map(viewDelivery), nextCursor)) };
+        const page = walk.page(found.rows, found.isCut);
+        return { status: 200, text: await pageText(page, (delivery) => [textOf(delivery)], scope.projectNo) };
       },
     },
     retryDelivery: {
@@ -110,6 +121,10 @@ export function deliveryRoutes(options: {
     },
   };
 }
+
+/** JSON may write each character as two. */
+const DELIVERY_PAGE_BYTES_MAX =
+  2 * (PAGE_BYTES_MAX + DELIVERY_ATTEMPTS_MAX * (ERROR_BYTES_MAX + BYTES_PER_ATTEMPT));
 
 const textOf = (delivery: DeliveryRow) => JSON.stringify(viewDelivery(delivery));
 

@@ -1,7 +1,7 @@
 import {
   type AcceptedJob,
   type JobFacts,
-  jobBatchText,
+  jobBatchParts,
   jobText,
   readJobListQuery,
   readNewJob,
@@ -12,8 +12,8 @@ import {
 import { viewList } from "../../../shared/contract/list.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
 import { type IdSource, idTimeMs, JOB_PREFIX, parseId, retypeId } from "../../../shared/domain/ids.ts";
-import { decideCancel, type JobContext } from "../../../shared/domain/job.ts";
-import { parseQuery } from "../../../shared/domain/page.ts";
+import { decideCancel, type JobContext, PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
+import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { TargetRules } from "../../../shared/domain/target.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
@@ -78,6 +78,7 @@ export function jobRoutes(options: {
 
   return {
     createJob: {
+      isShared: true,
       body: { payload: "member", bytesMax: BODY_BYTES_MAX },
       async create(request, key, body) {
         parseQuery(request.query, []);
@@ -90,20 +91,22 @@ export function jobRoutes(options: {
       },
     },
     createJobBatch: {
+      isShared: true,
       body: { payload: "each job", bytesMax: BATCH_BODY_BYTES_MAX },
       async create(request, key, body) {
         parseQuery(request.query, []);
         const accepted = readNewJobBatch(body, contextOf(request));
         const jobs = await create(request, accepted, key);
-        return jobs === "key_taken" ? jobs : { status: 201, text: jobBatchText(jobs.map(newJobFacts)) };
+        return jobs === "key_taken" ? jobs : { status: 201, text: jobBatchParts(jobs.map(newJobFacts)) };
       },
       async replay({ scope }, { jobIds }) {
         const jobs = await findAskedJobs(db, scope, jobIds);
-        return { status: 201, text: jobBatchText(jobs.map(newJobFacts)) };
+        return { status: 201, text: jobBatchParts(jobs.map(newJobFacts)) };
       },
     },
     listJobs: {
       body: null,
+      answerBytesMax: JOB_PAGE_BYTES_MAX,
       async answer({ caller, scope, query }) {
         const asked = readJobListQuery(query);
         const { status, region } = asked;
@@ -120,6 +123,7 @@ export function jobRoutes(options: {
     },
     getJob: {
       body: null,
+      answerBytesMax: PAYLOAD_ANSWER_BYTES_MAX,
       async answer({ scope, id, query }) {
         const jobId = readJobId(id);
         parseQuery(query, []);
@@ -139,6 +143,12 @@ export function jobRoutes(options: {
     },
   };
 }
+
+/** Beside the payload: a URL of 2,048 characters, each of which JSON may write as two, and some short fields. */
+const JOB_BYTES_MAX = 4_608;
+const JOB_PAGE_BYTES_MAX = PAGE_SIZE_MAX * JOB_BYTES_MAX;
+/** Of one job. Those of one schedule are no more. */
+export const PAYLOAD_ANSWER_BYTES_MAX = PAYLOAD_BYTES_MAX + 2 * JOB_BYTES_MAX;
 
 /** A job that had ended when it was to be canceled can be reopened by a manual retry before its error is told. */
 const CANCEL_TRIES_MAX = 5;

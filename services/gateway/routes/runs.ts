@@ -1,12 +1,12 @@
 import type { Bus } from "../../../shared/bus/bus.ts";
-import { viewList } from "../../../shared/contract/list.ts";
 import { readRunListQuery, viewRun } from "../../../shared/contract/run.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
 import { flowClassOf } from "../../../shared/domain/flow-class.ts";
 import { type IdSource, parseId, RUN_PREFIX } from "../../../shared/domain/ids.ts";
 import { decideManualRetry } from "../../../shared/domain/job.ts";
-import { parseQuery } from "../../../shared/domain/page.ts";
+import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
 import { retainedSince } from "../../../shared/domain/plan.ts";
+import { ERROR_BYTES_MAX } from "../../../shared/domain/run.ts";
 import type { Region } from "../../../shared/domain/scope.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
@@ -22,7 +22,7 @@ import {
   startedRun,
 } from "../../../shared/store/runs.ts";
 import { quotaExceeded } from "../errors.ts";
-import type { Pager } from "../pages.ts";
+import { type Pager, pageText } from "../pages.ts";
 import type { ApiRequest, RoutesOf } from "../route.ts";
 
 export function runRoutes(options: {
@@ -44,6 +44,7 @@ export function runRoutes(options: {
   return {
     listRuns: {
       body: null,
+      answerBytesMax: RUN_PAGE_BYTES_MAX,
       async answer(request) {
         const { caller, query } = request;
         const asked = readRunListQuery(query);
@@ -57,8 +58,8 @@ export function runRoutes(options: {
           job.kind === "none"
             ? []
             : await listRuns(db, { ...retainedBy(request), jobId, status, beforeId, limit: rowsMax });
-        const { rows, nextCursor } = walk.page(found);
-        return { status: 200, text: JSON.stringify(viewList(rows.map(viewRun), nextCursor)) };
+        const text = await pageText(walk.page(found), (run) => [textOf(run)], request.scope.projectNo);
+        return { status: 200, text };
       },
     },
     getRun: {
@@ -98,6 +99,12 @@ export function runRoutes(options: {
     },
   };
 }
+
+/** Beside its error, each character of which JSON may write as two. */
+const RUN_BYTES_MAX = 512;
+const RUN_PAGE_BYTES_MAX = PAGE_SIZE_MAX * (RUN_BYTES_MAX + 2 * ERROR_BYTES_MAX);
+
+const textOf = (run: RunRow) => JSON.stringify(viewRun(run));
 
 /** A job that could not be retried can have moved on before its error is told. */
 const RETRY_TRIES_MAX = 5;

@@ -8,15 +8,15 @@ import {
   readScheduleListQuery,
   readSchedulePreview,
   readScheduleUpdate,
-  scheduleListText,
-  scheduleText,
+  scheduleParts,
   viewFiring,
   viewPreview,
 } from "../../../shared/contract/schedule.ts";
-import { firingsAfter } from "../../../shared/domain/cron-firings.ts";
+import { type Firing, firingsAfter } from "../../../shared/domain/cron-firings.ts";
 import { ApiError, resourceNotFound } from "../../../shared/domain/errors.ts";
 import { idTimeMs, JOB_PREFIX, parseId, retypeId, SCHEDULE_PREFIX } from "../../../shared/domain/ids.ts";
-import { parseQuery } from "../../../shared/domain/page.ts";
+import { PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
+import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
 import { effectiveDefaultRegion, HOME_REGION, limitsOf, retainedSince } from "../../../shared/domain/plan.ts";
 import { decideChange, nextInstant } from "../../../shared/domain/schedule.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
@@ -32,16 +32,18 @@ import {
   deleteSchedule,
   findSchedule,
   listSchedules,
+  PAGE_BYTES_MAX,
   type ScheduleRow,
 } from "../../../shared/store/schedules.ts";
 import { BODY_BYTES_MAX } from "../body.ts";
 import type { JobCreation } from "../creation.ts";
 import { type Answer, quotaExceeded } from "../errors.ts";
 import { createInTurn } from "../in-turn.ts";
-import { readLedger } from "../ledger.ts";
-import type { Pager } from "../pages.ts";
+import { readLedger, readLedgerPlace } from "../ledger.ts";
+import { type Pager, pageText } from "../pages.ts";
 import type { ApiRequest, RoutesOf } from "../route.ts";
-import { newJobText } from "./jobs.ts";
+import { startSlicedWork } from "../turns.ts";
+import { newJobText, PAYLOAD_ANSWER_BYTES_MAX } from "./jobs.ts";
 
 const BODY = { payload: "member", bytesMax: BODY_BYTES_MAX } as const;
 
@@ -146,7 +148,12 @@ export function scheduleRoutes(options: {
       async create(request, key, body) {
         parseQuery(request.query, []);
         const { timetable, from, count } = readSchedulePreview(body.value, clock.now());
-        const firings = firingsAfter(timetable.cron, timetable.zone, from).take(count).toArray();
+        const work = startSlicedWork(request.scope.projectNo);
+        const firings: Firing[] = [];
+        for (const firing of firingsAfter(timetable.cron, timetable.zone, from).take(count)) {
+          firings.push(firing);
+          await work.pause();
+        }
         const active = await countActiveSchedules(db, request.scope.projectNo);
         const preview = viewPreview(timetable, firings, { active, limit: activeMaxOf(request) });
         return keep(request, key, { status: 200, text: JSON.stringify(preview) });
@@ -155,6 +162,7 @@ export function scheduleRoutes(options: {
     },
     listSchedules: {
       body: null,
+      answerBytesMax: SCHEDULE_PAGE_BYTES_MAX,
       async answer({ caller, scope, query }) {
         const asked = readScheduleListQuery(query);
         const { paused } = asked;
@@ -162,12 +170,13 @@ export function scheduleRoutes(options: {
         const walk = pager.walk("GET /v2/schedules", caller, asked, filters);
         const { beforeId, rowsMax: limit } = walk;
         const found = await listSchedules(db, { ...scope, paused, beforeId, limit });
-        const { rows, nextCursor } = walk.page(found.rows, found.isCut);
-        return { status: 200, text: scheduleListText(rows.map(factsOf), nextCursor) };
+        const page = walk.page(found.rows, found.isCut);
+        return { status: 200, text: await pageText(page, partsOf, scope.projectNo) };
       },
     },
     getSchedule: {
       body: null,
+      answerBytesMax: PAYLOAD_ANSWER_BYTES_MAX,
       async answer({ scope, id, query }) {
         const scheduleId = readScheduleId(id);
         parseQuery(query, []);
@@ -175,6 +184,7 @@ export function scheduleRoutes(options: {
       },
     },
     updateSchedule: {
+      answerBytesMax: PAYLOAD_ANSWER_BYTES_MAX,
       body: BODY,
       async answer(request, body) {
         const scheduleId = readScheduleId(request.id);
@@ -204,14 +214,15 @@ export function scheduleRoutes(options: {
         const walk = pager.walk(`GET /v2/schedules/${scheduleId}/firings`, caller, asked, {});
         const found = await readLedger(db, schedule, {
           fromAt: retainedSince(caller.project.plan, now),
-          toAt: walk.beforeId === null ? now : Number(walk.beforeId) - 1,
+          ...readLedgerPlace(walk.beforeId, now),
           limit: walk.rowsMax,
         });
-        const { rows, nextCursor } = walk.page(found.map((firing) => ({ ...firing, id: String(firing.at) })));
+        const { rows, nextCursor } = walk.page(found.rows, found.isCut, found.endId);
         return { status: 200, text: JSON.stringify(viewList(rows.map(viewFiring), nextCursor)) };
       },
     },
     runSchedule: {
+      answerBytesMax: PAYLOAD_ANSWER_BYTES_MAX,
       body: null,
       async create(request, key) {
         const { scope, caller } = request;
@@ -251,7 +262,7 @@ export function scheduleRoutes(options: {
   async function keep(
     { scope }: ApiRequest,
     key: KeyToTake | null,
-    answer: Answer,
+    answer: Answer & { text: string },
   ): Promise<Answer | "key_taken"> {
     if (key === null) return answer;
     return (await keepAnswer(db, scope, key, Buffer.from(answer.text))) ? answer : "key_taken";
@@ -263,6 +274,9 @@ function readScheduleId(text: string): string {
   if (id === null) throw resourceNotFound();
   return id;
 }
+
+const SCHEDULE_PAGE_BYTES_MAX =
+  PAGE_BYTES_MAX + PAYLOAD_ANSWER_BYTES_MAX + PAGE_SIZE_MAX * (PAYLOAD_ANSWER_BYTES_MAX - PAYLOAD_BYTES_MAX);
 
 /** As far ahead as the owner of a schedule looks, and the second until it looks again. */
 const WORKER_LOOKS_AHEAD_MS = 5_000;
@@ -286,4 +300,5 @@ const factsOf = (schedule: ScheduleRow) => ({
   payloadText: schedule.payload,
   createdAt: idTimeMs(schedule.id),
 });
-const oneText = (schedule: ScheduleRow) => scheduleText(factsOf(schedule));
+const partsOf = (schedule: ScheduleRow) => scheduleParts(factsOf(schedule));
+const oneText = (schedule: ScheduleRow) => partsOf(schedule).join("");

@@ -90,6 +90,7 @@ export function webhookRoutes(options: {
     },
     listWebhooks: {
       body: null,
+      answerBytesMax: WEBHOOK_PAGE_BYTES_MAX,
       async answer({ caller, scope, query }) {
         const asked = readWebhookListQuery(query);
         const { status } = asked;
@@ -159,6 +160,9 @@ export function webhookRoutes(options: {
     return { status: 200, text: JSON.stringify(viewMasked(webhook)) };
   }
 }
+
+/** A URL of 2,048 characters and a description of 200, each of up to four bytes, and some short fields. */
+const WEBHOOK_PAGE_BYTES_MAX = WEBHOOK_ENDPOINTS_MAX * 9_216;
 
 const view = (webhook: WebhookRow, secret: string) =>
   viewWebhook({ ...webhook, createdAt: idTimeMs(webhook.id) }, secret);
