@@ -1,0 +1,153 @@
+import { spawn } from "node:child_process";
+import { randomBytes } from "node:crypto";
+import { readFileSync } from "node:fs";
+import { createInterface } from "node:readline";
+import { createProjectWithKeys } from "../../services/admin/create-project.ts";
+import { idToUuid } from "../../shared/domain/ids.ts";
+import { PAYLOAD_BYTES_MAX } from "../../shared/domain/job.ts";
+import { createSeal } from "../../shared/platform/seal.ts";
+import { migrate } from "../../shared/store/migrate.ts";
+import { changeProject } from "../../shared/store/projects.ts";
+import { testCause } from "../support/cause.ts";
+import { openTestDatabase } from "../support/database.ts";
+import { startNatsServer } from "../support/nats-server.ts";
+import { createTestDatabase } from "../support/postgres.ts";
+import { startService } from "../support/service-process.ts";
+
+/** Two gateways, each a process of its own, over one database: one is attacked, the other shows what the machine does. */
+export interface ReadGateways {
+  attacked: {
+    port: number;
+    rssBytes(): number;
+    /** How long its event loop's thread has worked so far; what the machine kept from it is not in that. */
+    workedMs(): number;
+  };
+  quiet: { port: number };
+  /** The key of a new project of plan scale, at its own rate unless it may ask as often as it likes. */
+  addProject(options?: { asksOften: boolean }): Promise<string>;
+  /** As many schedules as fill a page with 4 MiB of payloads. */
+  fillPage(key: string): Promise<void>;
+  /** The id of a schedule that has had so many timetables, none of them for as long as a firing. */
+  addChangedSchedule(key: string, timetableCount: number): Promise<string>;
+  startCrowd(key: string, path: string, clients: number, manner: "reads" | "does not read"): Crowd;
+  stop(): Promise<void>;
+}
+
+export interface Crowd {
+  /** All of them send once more. Answers with what they were told, or once all have sent where they do not read. */
+  wave(): Promise<string>;
+  stop(): Promise<void>;
+}
+
+const PAGE_BYTES = 4_194_304;
+
+export async function startReadGateways(): Promise<ReadGateways> {
+  const database = await createTestDatabase("reads");
+  await migrate(database.url);
+  const db = openTestDatabase(database.url);
+  const nats = await startNatsServer();
+  const secretsKey = randomBytes(32);
+  const environment = {
+    DATABASE_URL: database.url,
+    NATS_URL: nats.url,
+    SECRETS_KEY: secretsKey.toString("base64"),
+  };
+  const [attacked, quiet] = await Promise.all([
+    startService("gateway", environment),
+    startService("gateway", environment),
+  ]);
+  const crowds = new Set<Crowd>();
+
+  async function addSchedule(key: string, payload: object): Promise<string> {
+    const response = await fetch(`http://127.0.0.1:${quiet.port}/v2/schedules`, {
+      method: "POST",
+      headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
+      body: JSON.stringify({
+        name: randomBytes(8).toString("hex"),
+        cron: "0 0 1 1 *",
+        target_url: "https://example.com/hook",
+        payload,
+      }),
+    });
+    const { id } = (await response.json()) as { id?: string };
+    if (id === undefined) throw new Error(`a schedule was refused with ${response.status}`);
+    return id;
+  }
+
+  return {
+    attacked: {
+      port: attacked.port,
+      rssBytes: () => rssBytes(attacked.pid),
+      workedMs: () => workedMs(attacked.pid),
+    },
+    quiet,
+    async addProject({ asksOften } = { asksOften: false }) {
+      const wish = { name: "reads", plan: "scale", defaultRegion: "us-east" } as const;
+      const { project, keys } = await createProjectWithKeys(db, createSeal(secretsKey), wish);
+      if (asksOften)
+        await changeProject(db, project.id, { requestsPerMinuteOverride: 1_000_000 }, testCause());
+      return keys.production;
+    },
+    async fillPage(key) {
+      // The character at the end makes it a text of two bytes for each of the others.
+      const filler = () => `${randomBytes((PAYLOAD_BYTES_MAX - 12) / 2).toString("hex")}😀`;
+      for (let bytes = 0; bytes < PAGE_BYTES; bytes += PAYLOAD_BYTES_MAX)
+        await addSchedule(key, { x: filler() });
+    },
+    async addChangedSchedule(key, timetableCount) {
+      const id = await addSchedule(key, {});
+      await db.run(
+        "past",
+        `INSERT INTO timetables (since, schedule_id, paused, cron, timezone)
+         SELECT now() - (1 + $2::int - n) * interval '1 s', $1, false, (n % 60) || ' 3 29 2 *', 'Europe/Berlin'
+           FROM generate_series(1, $2::int) n`,
+        [idToUuid(id), timetableCount],
+      );
+      return id;
+    },
+    startCrowd(key, path, clients, manner) {
+      const program = `${import.meta.dir}/reading-crowd.ts`;
+      const child = spawn(
+        process.execPath,
+        [program, String(attacked.port), path, key, String(clients), manner],
+        { stdio: ["pipe", "pipe", "inherit"] },
+      );
+      const ended = new Promise((resolve) => child.on("close", resolve));
+      const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+      const crowd: Crowd = {
+        async wave() {
+          child.stdin.write("\n");
+          const { value, done } = await lines.next();
+          if (done) throw new Error("the crowd has gone");
+          return value;
+        },
+        async stop() {
+          crowds.delete(crowd);
+          child.kill("SIGKILL");
+          await ended;
+        },
+      };
+      crowds.add(crowd);
+      return crowd;
+    },
+    async stop() {
+      for (const crowd of crowds) await crowd.stop();
+      await Promise.all([attacked.end("SIGKILL"), quiet.end("SIGKILL")]);
+      await nats.stop();
+      await db.close();
+      await database.drop();
+    },
+  };
+}
+
+/** What the kernel says that a process has in memory. */
+function rssBytes(pid: number): number {
+  const kib = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1];
+  if (kib === undefined) throw new Error("the process has no memory");
+  return Number(kib) * 1_024;
+}
+
+function workedMs(pid: number): number {
+  const [workedNs] = readFileSync(`/proc/${pid}/task/${pid}/schedstat`, "utf8").split(" ");
+  return Number(workedNs) / 1e6;
+}

@@ -1,0 +1,120 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { type ReadGateways, startReadGateways } from "./read-gateways.ts";
+
+setDefaultTimeout(300_000);
+
+/** What the flood may add to another's request. */
+const ADDED_MS_MAX = 20;
+/** Together they stay within a minute's requests of the plan scale. */
+const CLIENTS = 450;
+const WAVES = 3;
+/** A round in which the machine stood still for somebody else proves nothing; a flood that harms shows it in each. */
+const ROUNDS_MAX = 3;
+const ASK_EVERY_MS = 5;
+const CALM_QUESTIONS = 200;
+const TIMETABLES = 1_000;
+
+let gateways: ReadGateways;
+let neighbour: string;
+
+beforeAll(async () => {
+  gateways = await startReadGateways();
+  neighbour = await gateways.addProject({ asksOften: true });
+});
+afterAll(() => gateways.stop());
+
+interface Harm {
+  /** What the median of the neighbour's requests took longer than at the quiet gateway, asked at the same moment. */
+  p50Ms: number;
+  /**
+   * What the gateway worked, for whomever, while a request of the neighbour waited for it: in the 99th percentile. On a
+   * machine that has nothing else to do this is what the request takes; on a busy one that would be the machine's doing.
+   */
+  p99WorkMs: number;
+}
+
+async function measureHarm(isOver: (asked: number) => boolean): Promise<Harm> {
+  const { attacked, quiet } = gateways;
+  const ask = async (port: number) => {
+    const startedAt = performance.now();
+    const headers = { authorization: `Bearer ${neighbour}` };
+    const response = await fetch(`http://127.0.0.1:${port}/v2/jobs?limit=1`, { headers });
+    await response.text();
+    expect(response.status).toBe(200);
+    return performance.now() - startedAt;
+  };
+  const longerMs: number[] = [];
+  const workMs: number[] = [];
+  while (!isOver(workMs.length)) {
+    const workedBefore = attacked.workedMs();
+    const asked = ask(attacked.port).then((tookMs) => {
+      workMs.push(attacked.workedMs() - workedBefore);
+      return tookMs;
+    });
+    const [attackedMs, quietMs] = await Promise.all([asked, ask(quiet.port)]);
+    longerMs.push(attackedMs - quietMs);
+    await Bun.sleep(ASK_EVERY_MS);
+  }
+  console.log(
+    "wall",
+    quantile(longerMs, 0.5).toFixed(1),
+    quantile(longerMs, 0.99).toFixed(1),
+    "work",
+    quantile(workMs, 0.5).toFixed(1),
+    quantile(workMs, 0.99).toFixed(1),
+    workMs.length,
+  );
+  return { p50Ms: quantile(longerMs, 0.5), p99WorkMs: quantile(workMs, 0.99) };
+}
+
+function quantile(values: number[], share: number): number {
+  return values.toSorted((a, b) => a - b)[Math.floor(share * (values.length - 1))] ?? Number.NaN;
+}
+
+/** What a flood adds to the harm that nobody does. */
+async function flood({ key, path }: Flooder): Promise<Harm> {
+  const calm = await measureHarm((asked) => asked === CALM_QUESTIONS);
+  const crowd = gateways.startCrowd(key, path, CLIENTS, "reads");
+  let said = "";
+  let isOver = false;
+  const waves = (async () => {
+    for (let wave = 0; wave < WAVES; wave++) said += await crowd.wave();
+  })().finally(() => (isOver = true));
+  const flooded = await measureHarm(() => isOver);
+  await waves;
+  await crowd.stop();
+  // Some of them are answered, or there was no flood.
+  expect(said).toContain('"200"');
+  return { p50Ms: flooded.p50Ms - calm.p50Ms, p99WorkMs: flooded.p99WorkMs - calm.p99WorkMs };
+}
+
+/** Whose key asks for what. */
+interface Flooder {
+  key: string;
+  path: string;
+}
+
+async function expectNeighbourServed(addFlooder: () => Promise<Flooder>): Promise<void> {
+  const isHarmless = ({ p50Ms, p99WorkMs }: Harm) => p50Ms <= ADDED_MS_MAX && p99WorkMs <= ADDED_MS_MAX;
+  let harm: Harm = { p50Ms: Number.NaN, p99WorkMs: Number.NaN };
+  for (let round = 0; round < ROUNDS_MAX && !isHarmless(harm); round++)
+    harm = await flood(await addFlooder());
+  expect(harm.p50Ms).toBeLessThanOrEqual(ADDED_MS_MAX);
+  expect(harm.p99WorkMs).toBeLessThanOrEqual(ADDED_MS_MAX);
+}
+
+describe("a project that floods a gateway with its dearest reads moves another's p99 by at most 20 ms", () => {
+  test("with the firings of a schedule that was changed 1,000 times", () =>
+    expectNeighbourServed(async () => {
+      const key = await gateways.addProject();
+      const id = await gateways.addChangedSchedule(key, TIMETABLES);
+      return { key, path: `/v2/schedules/${id}/firings?limit=200` };
+    }));
+
+  test("with pages of 4 MiB of payloads", () =>
+    expectNeighbourServed(async () => {
+      const key = await gateways.addProject();
+      await gateways.fillPage(key);
+      return { key, path: "/v2/schedules?limit=200" };
+    }));
+});

@@ -1,0 +1,89 @@
+import { expect } from "bun:test";
+import { until } from "../runtime-contract/until.ts";
+import { type ReadGateways, startReadGateways } from "./read-gateways.ts";
+
+const PAGE = "/v2/schedules?limit=200";
+/** Just below what a project may have in progress. */
+const CLIENTS = 480;
+const RSS_BYTES_MAX = 512_000_000;
+/** Of the memory at rest, after some such pages were read by clients that take them. */
+const GROWTH_MAX = 1.2;
+const BACK_MS_MAX = 60_000;
+const LOOK_EVERY_MS = 50;
+const READERS = 4;
+const READ_WAVES = 10;
+/** Memory that has not shrunk for so long is at rest. */
+const REST_MS = 5_000;
+const REST_MS_MAX = 60_000;
+
+export interface UnreadAnswers {
+  baseBytes: number;
+  peakBytes: number;
+  backMs: number;
+}
+
+/**
+ * Clients of some projects ask for pages of 4 MiB for a while and read none of them: the gateway's memory has a bound, and
+ * comes back.
+ */
+export async function expectMemoryBounded(attack: {
+  projects: number;
+  holdMs: number;
+}): Promise<UnreadAnswers> {
+  const gateways = await startReadGateways();
+  try {
+    const { rssBytes } = gateways.attacked;
+    const keys = await Promise.all(Array.from({ length: attack.projects }, () => gateways.addProject()));
+    for (const key of keys) await gateways.fillPage(key);
+    await readSome(gateways, keys[0] ?? "");
+    const baseBytes = await restingBytes(rssBytes);
+    const peakBytes = await attackFor(gateways, keys, attack.holdMs);
+    expect(peakBytes).toBeLessThan(RSS_BYTES_MAX);
+    const stoppedAt = performance.now();
+    await until(
+      () => rssBytes() < GROWTH_MAX * baseBytes,
+      () => `${rssBytes()} bytes are in memory, ${baseBytes} before`,
+      BACK_MS_MAX,
+    );
+    return { baseBytes, peakBytes, backMs: performance.now() - stoppedAt };
+  } finally {
+    await gateways.stop();
+  }
+}
+
+async function readSome(gateways: ReadGateways, key: string): Promise<void> {
+  const readers = gateways.startCrowd(key, PAGE, READERS, "reads");
+  for (let wave = 0; wave < READ_WAVES; wave++) expect(await readers.wave()).toBe(`{"200":${READERS}}`);
+  await readers.stop();
+}
+
+async function restingBytes(rssBytes: () => number): Promise<number> {
+  let least = rssBytes();
+  let leastAt = performance.now();
+  await until(
+    () => {
+      const bytes = rssBytes();
+      if (bytes < least) [least, leastAt] = [bytes, performance.now()];
+      return performance.now() - leastAt > REST_MS;
+    },
+    () => "the gateway has no rest",
+    REST_MS_MAX,
+  );
+  return least;
+}
+
+/** The most that was in memory meanwhile. */
+async function attackFor(gateways: ReadGateways, keys: string[], holdMs: number): Promise<number> {
+  const { rssBytes } = gateways.attacked;
+  let peakBytes = 0;
+  const watch = setInterval(() => (peakBytes = Math.max(peakBytes, rssBytes())), LOOK_EVERY_MS);
+  try {
+    const crowds = keys.map((key) => gateways.startCrowd(key, PAGE, CLIENTS, "does not read"));
+    for (const crowd of crowds) expect(await crowd.wave()).toBe("sent");
+    await Bun.sleep(holdMs);
+    for (const crowd of crowds) await crowd.stop();
+  } finally {
+    clearInterval(watch);
+  }
+  return peakBytes;
+}
