@@ -63,7 +63,7 @@ const STORE_REQUESTS_MAX = { ofProject: 2, ofAll: 8 };
 const LARGE_READS_MAX = { ofProject: 1, ofAll: 1 };
 const LARGE_READ_BYTES_MIN = 2_097_152;
 /** A project with more requests in progress begins and refuses them one at a time: hundreds come, and give up, at once. */
-const CROWD_MIN = 8;
+const CROWD_MIN = 64;
 /** Eight of the largest batches, and four for one project. */
 const LARGE_BODY_BYTES_MAX = { ofProject: 134_217_728, ofAll: 268_435_456, always: 0 };
 /** Of answers that are being read from Postgres or wait for their clients. The largest page has 9 MiB. */
@@ -302,7 +302,7 @@ export function createApp(options: {
   ): Promise<PacedAnswer> {
     if (!isLarge(rules)) return act();
     const bytes = Math.min(declaredBytes(request.headers) ?? rules.bytesMax, rules.bytesMax);
-    return largeBodyBytes.hold(projectNo, bytes, act);
+    return largeBodyBytes.hold(projectNo, bytes, act, bytes);
   }
 
   function explain(error: unknown, requestId: string): ApiError {

@@ -5,10 +5,15 @@ import type { PacedAnswer } from "./errors.ts";
 /** Counts the bytes that are in memory for clients, of each project and of all together. */
 export interface HeldBytes {
   /**
-   * Does something that holds up to so many bytes, and then those of its answer until the client has taken it. Throws
-   * service_unavailable where so many are not to be had.
+   * Does something that holds up to so many bytes, and then those of its answer, but at least `leastBytes`, until the client
+   * has taken it. Throws service_unavailable where so many are not to be had.
    */
-  hold(projectNo: ProjectNo, bytes: number, act: () => Promise<PacedAnswer>): Promise<PacedAnswer>;
+  hold(
+    projectNo: ProjectNo,
+    bytes: number,
+    act: () => Promise<PacedAnswer>,
+    leastBytes?: number,
+  ): Promise<PacedAnswer>;
 }
 
 /** So many of one project, and of all together; `always` a project may have, whatever the others hold. */
@@ -30,7 +35,7 @@ export function createHeldBytes(max: HeldBytesMax): HeldBytes {
   }
 
   return {
-    async hold(projectNo, bytes, act) {
+    async hold(projectNo, bytes, act, leastBytes = 0) {
       const ofProject = (ofProjects.get(projectNo) ?? 0) + bytes;
       // What needs none is not refused, although a correction may have gone beyond.
       if (bytes > 0 && ofProject > (ofAll + bytes > max.ofAll ? max.always : max.ofProject)) {
@@ -44,8 +49,9 @@ export function createHeldBytes(max: HeldBytesMax): HeldBytes {
       add(projectNo, bytes);
       try {
         const answer = await act();
-        holdNow(answer.large?.byteCount ?? 0);
-        void answer.large?.taken.then(() => holdNow(0));
+        const { large } = answer;
+        holdNow(large === undefined ? 0 : Math.max(large.byteCount, leastBytes));
+        void large?.taken.then(() => holdNow(0));
         return answer;
       } catch (error) {
         holdNow(0);
