@@ -90,7 +90,18 @@ export class RequestsPerHost {
   }
 
   mayClaimFor(host: string): boolean {
-    return this.blindCount < this.roomOf(host);
+    return this.claimsLeftFor(host) > 0;
+  }
+
+  /** How many more claims may be made for the host now: every blind one may lead there. */
+  claimsLeftFor(host: string): number {
+    return this.roomOf(host) - this.blindCount;
+  }
+
+  /** How many more requests the host could take, if no blind claim leads there. */
+  roomOf(host: string): number {
+    const { perHostMax } = this.limits;
+    return Math.min(this.lowered.get(host) ?? perHostMax, perHostMax) - (this.counts.get(host) ?? 0);
   }
 
   /** A request to the host, or a claim that may become one; null for a blind claim. */
@@ -102,11 +113,6 @@ export class RequestsPerHost {
   delete(host: string | null): void {
     if (host === null) this.blindCount--;
     else this.move(host, -1);
-  }
-
-  private roomOf(host: string): number {
-    const { perHostMax } = this.limits;
-    return Math.min(this.lowered.get(host) ?? perHostMax, perHostMax) - (this.counts.get(host) ?? 0);
   }
 
   private findLeastRoom(): void {

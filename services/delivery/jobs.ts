@@ -8,6 +8,7 @@ import { owedBySettled, sendHints } from "../../shared/process/hints.ts";
 import { createBatcher } from "../../shared/store/batch.ts";
 import { type Claim, claimAttempts, type GrantedAttempt } from "../../shared/store/claim.ts";
 import type { Database } from "../../shared/store/database.ts";
+import { type Parked, parkAttempts } from "../../shared/store/parking.ts";
 import { type Settlement, settleAttempts } from "../../shared/store/settle.ts";
 import { findTargetUrls, type OwedPlace } from "../../shared/store/target-urls.ts";
 import { type Sender, sendAttempt } from "./attempts.ts";
@@ -32,6 +33,7 @@ export function createJobs(options: {
   const { db, bus, log, metrics, traces, nodeId, ids, sender, patience, secretsOf } = options;
   const { clock } = sender;
   const locating = createBatcher({ run: (jobs: OwedPlace[]) => findTargetUrls(db, jobs), ...BATCH });
+  const parking = createBatcher({ run: (items: Parked[]) => parkAttempts(db, "jobs", items), ...BATCH });
   const timedClaim = metrics.statement("claim_jobs");
   const timedSettlement = metrics.statement("settle_jobs");
   const noteLateness = metrics.lateness("jobs");
@@ -50,6 +52,8 @@ export function createJobs(options: {
 
   return {
     locate: (item) => locating.submit(item),
+    park: ({ projectNo, environment, region, id, attempt }, at) =>
+      parking.submit({ projectNo, environment, region, id, attempt, ...at }),
     claim({ projectNo, environment, region, id: jobId, attempt }) {
       const runId = ids.next(RUN_PREFIX, clock.now());
       return claiming.submit({ projectNo, environment, region, jobId, attempt, runId });

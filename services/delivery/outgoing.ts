@@ -1,6 +1,7 @@
 import type { DueItem } from "../../shared/bus/messages.ts";
 import type { Environment, Region } from "../../shared/domain/scope.ts";
 import type { Claimed } from "../../shared/store/claim.ts";
+import type { ParkOutcome } from "../../shared/store/parking.ts";
 
 /** An owed attempt that the node was told of, and where it belongs. */
 export type OwedItem = DueItem & { region: Region; environment: Environment };
@@ -9,6 +10,8 @@ export type OwedItem = DueItem & { region: Region; environment: Environment };
 export interface Outgoing<Granted> {
   /** Where it leads; null if nothing of that id is owed. */
   locate(item: OwedItem): Promise<string | null>;
+  /** Sets it aside, for its host takes none now. */
+  park(item: OwedItem, at: { host: string; url: string }): Promise<ParkOutcome>;
   claim(item: OwedItem): Promise<Claimed<Granted>>;
   /** Where what was claimed leads; null if it goes nowhere any more. */
   urlOf(granted: Granted): string | null;

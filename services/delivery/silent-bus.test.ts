@@ -31,7 +31,10 @@ describe("the sweep of a delivery node", () => {
       db: cell.db,
       regions: ["us-east"],
       room: () => room,
-      take: async (_region, item) => void taken.push(item),
+      take: async (_region, item) => {
+        taken.push(item);
+        return null;
+      },
     });
     room = 4;
     await sweep.tick();
@@ -58,7 +61,10 @@ describe("the sweep of a delivery node", () => {
       db: cell.db,
       regions: ["eu-central", "ap-southeast"],
       room: () => 4,
-      take: async (region) => void taken.push(region),
+      take: async (region) => {
+        taken.push(region);
+        return null;
+      },
     });
     await setRegionsHeld(cell.db, ["eu-central"], true, testCause());
     for (let tick = 0; taken.length === 0 && tick < TICKS_MAX; tick++) {
@@ -77,7 +83,10 @@ describe("the sweep of a delivery node", () => {
       db: cell.db,
       regions: ["us-west"],
       room: () => 0,
-      take: async (_region, item) => void taken.push(item),
+      take: async (_region, item) => {
+        taken.push(item);
+        return null;
+      },
     });
     await sweep.tick();
     expect(taken).toEqual([]);

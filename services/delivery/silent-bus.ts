@@ -1,4 +1,4 @@
-import type { DueItem } from "../../shared/bus/messages.ts";
+import type { Answer, DueItem } from "../../shared/bus/messages.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import type { Database } from "../../shared/store/database.ts";
 import { listHeldRegions } from "../../shared/store/holds.ts";
@@ -7,6 +7,8 @@ import { listShardsInUse, type SweptRow, sweepShards } from "../../shared/store/
 /** Workers beat twice a second; four beats missed mean that none can reach this node. */
 const SILENT_MS = 2_000;
 const SWEEP_EVERY_MS = 500;
+/** What was parked, because its host takes none now, hid what is due behind it: so often the next look follows at once. */
+const LOOKS_MAX = 100;
 
 /**
  * While no worker of a region is heard, because the bus is down or all of them are, the node looks for what is due
@@ -21,7 +23,7 @@ export function createSilentBusSweep({
   db: Database;
   regions: readonly Region[];
   room: () => number;
-  take: (region: Region, item: DueItem) => Promise<unknown>;
+  take: (region: Region, item: DueItem) => Promise<Answer | null>;
 }): { heardWorker(regions: readonly Region[]): void; tick(): Promise<void>; everyMs: number } {
   const heardAt = new Map<Region, number>(regions.map((region) => [region, performance.now()]));
   return {
@@ -39,9 +41,12 @@ export function createSilentBusSweep({
         ...shard,
         sinceAt: Number.NEGATIVE_INFINITY,
       }));
-      const { rows } = await sweepShards(db, shards, [], 0);
-      const taken = inTurns(rows).slice(0, room());
-      await Promise.all(taken.map(({ region, ...item }) => take(region, item)));
+      for (let look = 0; look < LOOKS_MAX && room() > 0; look++) {
+        const { rows } = await sweepShards(db, shards, [], 0);
+        const taken = inTurns(rows).slice(0, room());
+        const answers = await Promise.all(taken.map(({ region, ...item }) => take(region, item)));
+        if (!answers.some((answer) => answer?.kind === "gone")) return;
+      }
     },
   };
 }

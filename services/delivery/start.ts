@@ -18,9 +18,10 @@ import { InFlight, NODE_LIMITS, type NodeLimits, RequestsPerHost } from "./concu
 import { createJobs } from "./jobs.ts";
 import { openOutbound } from "./outbound.ts";
 import { createPatience } from "./patience.ts";
+import { createReleases, type Releases } from "./releases.ts";
 import { createSigningSecrets } from "./signing-secrets.ts";
 import { createSilentBusSweep } from "./silent-bus.ts";
-import { createTaking } from "./taking.ts";
+import { createTaking, type Take } from "./taking.ts";
 import { createWebhooks } from "./webhooks.ts";
 
 export interface DeliveryOptions {
@@ -71,7 +72,7 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
   const common = { db, bus, log, metrics, traces, nodeId, ids: createIdSource(randomBytes), patience };
   const way = { outbound, clock, shutdown: shutdown.signal };
   const { attemptTimeoutMs, webhookTimeoutMs: timeoutMs, webhookRetryScale: scale } = options;
-  const take = createTaking({
+  const take: Take = createTaking({
     jobs: createJobs({
       ...common,
       secretsOf: createSigningSecrets(db, seal),
@@ -85,8 +86,12 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
     clock,
     log,
     onRoom: sendBeat,
+    onParked: (host) => releases.parked(host),
+    onFreed: (host) => releases.freed(host),
     onDeclaredDead: options.onDeclaredDead,
   });
+
+  const releases: Releases = createReleases({ db, bus, regions, hosts, room, take, patience });
 
   async function takeAll({ worker, region, items }: Due): Promise<void> {
     const answers: AnsweredItem[] = [];
@@ -120,6 +125,7 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
   const loops = [
     repeat("beat", BEAT_EVERY_MS, beat, log),
     sweeping,
+    repeat("releases", releases.everyMs, releases.tick, log),
     repeat("host-limits", HOST_LIMITS_EVERY_MS, readHostLimits, log),
   ];
 

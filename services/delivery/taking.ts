@@ -10,11 +10,14 @@ import type { InFlight, RequestsPerHost } from "./concurrency.ts";
 import type { Outgoing, OwedItem } from "./outgoing.ts";
 import type { Patience } from "./patience.ts";
 
-/** An attempt whose host is full is asked for again between so long and twice that. */
+/** An attempt that only blind claims keep from its host is asked for again between so long and twice that. */
 const HOST_PAUSE_MS = 500;
 
-/** Claims one owed attempt and, if it is granted, sees it through. Null if the same is under way already. */
-export type Take = (region: Region, item: DueItem) => Promise<Answer | null>;
+/**
+ * Claims one owed attempt and, if it is granted, sees it through; parked, it is gone. Null if the same is under way
+ * already. At `heldFor` a place is kept for it.
+ */
+export type Take = (region: Region, item: DueItem, heldFor?: string | null) => Promise<Answer | null>;
 
 export function createTaking(options: {
   jobs: Outgoing<GrantedAttempt>;
@@ -27,12 +30,20 @@ export function createTaking(options: {
   log: Log;
   /** There was no room until something ended just now. */
   onRoom(): void;
+  /** Something was parked at the host. */
+  onParked(host: string): void;
+  /** Something that was sent to the host has been settled: its place there is free, and its permit. */
+  onFreed(host: string): void;
   /** The node was declared dead: nothing of it may go on. */
   onDeclaredDead(): void;
 }): Take {
   const { jobs, webhooks, inFlight, hosts, room, patience, clock, log } = options;
 
-  async function takeOf<Granted>(outgoing: Outgoing<Granted>, item: OwedItem): Promise<Answer | null> {
+  async function takeOf<Granted>(
+    outgoing: Outgoing<Granted>,
+    item: OwedItem,
+    heldFor: string | null,
+  ): Promise<Answer | null> {
     const { id, projectNo } = item;
     if (inFlight.has(id)) return null;
     if (room() <= 0) return { kind: "node_full" };
@@ -42,11 +53,12 @@ export function createTaking(options: {
     let isSending = false;
     try {
       let host: string | null = null;
-      if (!hosts.mayClaimBlindly()) {
+      if (heldFor !== null || !hosts.mayClaimBlindly()) {
         const url = await patience.untilAnswered(() => outgoing.locate(item));
-        if (url !== null) host = hostOfTarget(url);
-        if (host !== null && !hosts.mayClaimFor(host)) {
-          return { kind: "early", waitMs: HOST_PAUSE_MS * (1 + Math.random()) };
+        if (url !== null) {
+          host = hostOfTarget(url);
+          if (host !== heldFor && !hosts.mayClaimFor(host))
+            return await putAside(outgoing, item, { host, url });
         }
       }
       const claimed = await claim(outgoing, item, host);
@@ -65,6 +77,19 @@ export function createTaking(options: {
     }
   }
 
+  async function putAside<Granted>(
+    outgoing: Outgoing<Granted>,
+    item: OwedItem,
+    at: { host: string; url: string },
+  ): Promise<Answer> {
+    if (hosts.roomOf(at.host) <= 0) {
+      const outcome = await patience.untilAnswered(() => outgoing.park(item, at));
+      if (outcome === "parked") options.onParked(at.host);
+      if (outcome !== "elsewhere") return { kind: "gone" };
+    }
+    return { kind: "early", waitMs: HOST_PAUSE_MS * (1 + Math.random()) };
+  }
+
   /**
    * What is granted counts at its host from then on; `host` is null where it was not known before. An endpoint can have
    * been given another host meanwhile, and then that one may have a request too many.
@@ -77,33 +102,38 @@ export function createTaking(options: {
     hosts.add(host);
     try {
       const claimed = await patience.untilAnswered(() => outgoing.claim(item));
-      if (claimed.kind === "granted") count(outgoing, claimed.attempt, "add");
+      const granted = claimed.kind === "granted" ? hostOf(outgoing, claimed.attempt) : null;
+      if (granted !== null) hosts.add(granted);
       return claimed;
     } finally {
       hosts.delete(host);
     }
   }
 
-  function count<Granted>(outgoing: Outgoing<Granted>, granted: Granted, step: "add" | "delete"): void {
+  function hostOf<Granted>(outgoing: Outgoing<Granted>, granted: Granted): string | null {
     const url = outgoing.urlOf(granted);
-    if (url !== null) hosts[step](hostOfTarget(url));
+    return url === null ? null : hostOfTarget(url);
   }
 
   async function send<Granted>(outgoing: Outgoing<Granted>, item: OwedItem, granted: Granted): Promise<void> {
-    const settle = await outgoing.send(item, granted).finally(() => count(outgoing, granted, "delete"));
+    const host = hostOf(outgoing, granted);
+    const settle = await outgoing.send(item, granted).finally(() => {
+      if (host !== null) hosts.delete(host);
+    });
     await settle();
     const wasFull = room() <= 0;
     inFlight.delete(item.id, item.projectNo);
     if (wasFull) options.onRoom();
+    if (host !== null) options.onFreed(host);
   }
 
-  return (region, item) => {
+  return (region, item, heldFor = null) => {
     const owed = { ...item, region, environment: environmentOfClass(item.flowClass) };
     switch (kindOf(item.flowClass)) {
       case "jobs":
-        return takeOf(jobs, owed);
+        return takeOf(jobs, owed, heldFor);
       case "webhooks":
-        return takeOf(webhooks, owed);
+        return takeOf(webhooks, owed, heldFor);
     }
   };
 }

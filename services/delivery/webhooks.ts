@@ -24,6 +24,7 @@ import {
   type GrantedDelivery,
 } from "../../shared/store/delivery-claim.ts";
 import { type DeliverySettlement, settleDeliveries } from "../../shared/store/delivery-settle.ts";
+import { type Parked, parkAttempts } from "../../shared/store/parking.ts";
 import { findEndpointUrls, type OwedPlace } from "../../shared/store/target-urls.ts";
 import { type Sender, USER_AGENT } from "./attempts.ts";
 import { BATCH } from "./batches.ts";
@@ -48,6 +49,7 @@ export function createWebhooks(options: {
   const { db, bus, log, metrics, traces, nodeId, ids, seal, sender, patience } = options;
   const windowMs = DELIVERY_WINDOW_SECONDS * 1_000 * sender.scale;
   const locating = createBatcher({ run: (places: OwedPlace[]) => findEndpointUrls(db, places), ...BATCH });
+  const parking = createBatcher({ run: (items: Parked[]) => parkAttempts(db, "webhooks", items), ...BATCH });
   const timedClaim = metrics.statement("claim_webhooks");
   const timedSettlement = metrics.statement("settle_webhooks");
   const noteLateness = metrics.lateness("webhooks");
@@ -66,6 +68,8 @@ export function createWebhooks(options: {
 
   return {
     locate: (item) => locating.submit(item),
+    park: ({ projectNo, environment, region, id, attempt }, at) =>
+      parking.submit({ projectNo, environment, region, id, attempt, ...at }),
     claim({ projectNo, environment, region, id: deliveryId, attempt }) {
       const attemptId = ids.next(ATTEMPT_PREFIX, sender.clock.now());
       return claiming.submit({ projectNo, environment, region, deliveryId, attempt, attemptId });

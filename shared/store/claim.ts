@@ -127,7 +127,7 @@ WITH living AS MATERIALIZED (
            ORDER BY a.job_id) i
    CROSS JOIN LATERAL (
          SELECT o.project_no, o.environment, o.region, o.job_id, o.attempt, o.attempts_allowed, o.due_at, o.run_id,
-                o.node_id, o.started_at, o.trace
+                o.node_id, o.started_at, o.trace, o.parked_due_at
            FROM open_jobs o
           WHERE o.project_no = i.project_no AND o.environment = i.environment
             AND o.region = i.region AND o.job_id = i.job_id
@@ -180,7 +180,7 @@ SELECT v.n::int AS n, v.kind,
                                                      ELSE date_trunc('month', now()) + interval '1 month' END) * 1000
        END::float8 AS number,
        v.job_id, coalesce(v.run_id, v.new_run_id) AS run_id, v.attempts_allowed,
-       (extract(epoch FROM CASE WHEN v.attempt = 1 THEN j.run_at ELSE coalesce(v.due_at, v.started_at) END) * 1000)::float8 AS scheduled_at,
+       (extract(epoch FROM CASE WHEN v.attempt = 1 THEN j.run_at ELSE coalesce(v.parked_due_at, v.due_at, v.started_at) END) * 1000)::float8 AS scheduled_at,
        (extract(epoch FROM CASE WHEN v.again THEN v.started_at ELSE now() END) * 1000)::float8 AS started_at,
        j.target_url, j.payload, j.schedule_id, j.max_attempts, j.base_seconds, j.cap_seconds, coalesce(v.trace, j.trace) AS trace
   FROM verdict v

@@ -119,7 +119,7 @@ WITH open AS MATERIALIZED (
     FROM found
 ), owed AS (
   UPDATE open_deliveries o
-     SET due_at = $7::timestamptz, generation = $5, by_hand = by_hand OR $6::boolean,
+     SET due_at = $7::timestamptz, parked_due_at = NULL, generation = $5, by_hand = by_hand OR $6::boolean,
          waits = CASE WHEN w.due_at > now() THEN greatest(waits - 1, 0) ELSE waits END
     FROM open w, decided d
    WHERE d.outcome = 'retried' AND o.project_no = $1 AND o.environment = $2 AND o.region = w.region AND o.id = $4

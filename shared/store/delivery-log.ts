@@ -54,7 +54,7 @@ const statusCode = (status: DeliveryStatus) => DELIVERY_STATUSES.indexOf(status)
 export const OPEN_COLUMNS = `o.id, o.event_id, o.region, o.attempt - 1 AS attempt_count,
   CASE WHEN w.enabled AND o.generation = w.generation THEN 0 ELSE 3 END AS status,
   CASE WHEN o.node_id IS NOT NULL THEN (extract(epoch FROM o.started_at) * 1000)::float8 END AS running_since,
-  (extract(epoch FROM o.due_at) * 1000)::float8 AS due_at`;
+  (extract(epoch FROM coalesce(o.due_at, CASE WHEN o.node_id IS NULL THEN o.parked_due_at END)) * 1000)::float8 AS due_at`;
 export const ENDED_COLUMNS = `e.id, e.event_id, e.region, e.attempts, e.status + 1, NULL::float8, NULL::float8`;
 
 /** What is told of a delivery beside its own row (d), where $1 and $2 are its project and environment. */

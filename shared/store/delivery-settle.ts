@@ -150,7 +150,8 @@ WITH item AS MATERIALIZED (
     FROM attempt a LEFT JOIN judged j ON j.id = a.webhook_id
 ), owed_again AS (
   UPDATE open_deliveries o
-     SET attempt = o.attempt + 1, waits = e.waits, due_at = e.next_at, attempt_id = NULL, node_id = NULL, started_at = NULL
+     SET attempt = o.attempt + 1, waits = e.waits, due_at = e.next_at, attempt_id = NULL, node_id = NULL, started_at = NULL,
+         parked_due_at = NULL
     FROM ending e
    WHERE e.next = 0 AND NOT e.is_dropped AND o.project_no = ANY (ARRAY[e.project_no]) AND o.environment = e.environment
      AND o.region = e.region AND o.id = e.id

@@ -222,7 +222,8 @@ WITH asked AS MATERIALIZED (
               ELSE outcome END AS outcome
     FROM judged
 ), replaced AS (
-  UPDATE open_jobs o SET run_id = $4, due_at = now(), started_at = now(), trace = coalesce(decode($12, 'hex'), o.trace)
+  UPDATE open_jobs o SET run_id = $4, due_at = now(), parked_due_at = NULL, started_at = now(),
+         trace = coalesce(decode($12, 'hex'), o.trace)
     FROM decided d
    WHERE d.outcome = 'retried' AND d.was_queued AND o.project_no = $1 AND o.environment = $2
      AND o.region = d.region AND o.job_id = d.job_id

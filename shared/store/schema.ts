@@ -242,9 +242,14 @@ export const openJobs = pgTable(
     jobId: uuid("job_id").notNull(),
     runId: uuid("run_id"),
     trace: bytea("trace"),
+    parkedHost: text("parked_host"),
+    parkedDueAt: instant("parked_due_at"),
   },
   (table) => [
     primaryKey({ columns: [table.projectNo, table.environment, table.region, table.jobId] }),
+    index("open_jobs_parked")
+      .on(table.parkedHost, table.projectNo, table.region, table.environment, table.parkedDueAt)
+      .where(sql`${table.dueAt} IS NULL AND ${table.nodeId} IS NULL`),
     index("open_jobs_due")
       .on(table.projectNo, table.region, table.environment, table.dueAt)
       .where(sql`${table.dueAt} IS NOT NULL`),
@@ -431,9 +436,14 @@ export const openDeliveries = pgTable(
     webhookId: uuid("webhook_id").notNull(),
     eventId: uuid("event_id").notNull(),
     attemptId: uuid("attempt_id"),
+    parkedHost: text("parked_host"),
+    parkedDueAt: instant("parked_due_at"),
   },
   (table) => [
     primaryKey({ columns: [table.projectNo, table.environment, table.region, table.id] }),
+    index("open_deliveries_parked")
+      .on(table.parkedHost, table.projectNo, table.region, table.environment, table.parkedDueAt)
+      .where(sql`${table.dueAt} IS NULL AND ${table.nodeId} IS NULL`),
     index("open_deliveries_due")
       .on(table.projectNo, table.region, table.environment, table.dueAt)
       .where(sql`${table.dueAt} IS NOT NULL`),
@@ -494,6 +504,18 @@ export const hostLimits = pgTable("host_limits", {
   requests: integer("requests").notNull(),
   host: text("host").primaryKey(),
 });
+
+export const leftHosts = pgTable(
+  "left_hosts",
+  {
+    leftAt: instant("left_at").notNull().default(sql`clock_timestamp()`),
+    projectNo: integer("project_no").notNull(),
+    environment: smallint("environment").notNull(),
+    webhookId: uuid("webhook_id").notNull(),
+    host: text("host").notNull(),
+  },
+  (table) => [primaryKey({ columns: [table.webhookId, table.host] })],
+);
 
 export const heldRegions = pgTable("held_regions", {
   heldAt: instant("held_at").notNull().defaultNow(),

@@ -143,7 +143,8 @@ WITH item AS MATERIALIZED (
     FROM found WHERE owed_run_id = run_id AND node_id IS NOT NULL
 ), owed_again AS (
   UPDATE open_jobs o
-     SET attempt = o.attempt + 1, due_at = a.due_at, run_id = NULL, node_id = NULL, started_at = NULL
+     SET attempt = o.attempt + 1, due_at = a.due_at, run_id = NULL, node_id = NULL, started_at = NULL,
+         parked_due_at = NULL
     FROM attempt a
    WHERE a.next = 0 AND NOT a.canceled AND o.project_no = ANY (ARRAY[a.project_no]) AND o.environment = a.environment
      AND o.region = a.region AND o.job_id = a.job_id

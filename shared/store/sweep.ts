@@ -1,4 +1,4 @@
-import { type FlowClass, kindOf } from "../domain/flow-class.ts";
+import { type FlowClass, type FlowKind, kindOf } from "../domain/flow-class.ts";
 import { DELIVERY_PREFIX, JOB_PREFIX, uuidToId } from "../domain/ids.ts";
 import type { ProjectNo, Region } from "../domain/scope.ts";
 import { flowClassCode, flowClassNamed, regionCode, regionOf } from "./codes.ts";
@@ -121,7 +121,7 @@ const laneColumns = (lanes: readonly Lane[]) => [
 const sinceInstant = (ms: number) => (ms === Number.NEGATIVE_INFINITY ? "-infinity" : instant(ms));
 
 /** Where what a kind owes stands, and how its rows become a lane's: classes are numbered by kind, then by environment. */
-interface Owed {
+export interface Owed {
   table: "open_jobs" | "open_deliveries";
   id: "job_id" | "id";
   /** The number of its first class. */
@@ -129,10 +129,10 @@ interface Owed {
   /** Which lanes are walked; no others have anything of this kind. */
   lanes: "true" | "l.has_deliveries";
 }
-const OWED_KINDS: readonly Owed[] = [
-  { table: "open_jobs", id: "job_id", firstClass: 0, lanes: "true" },
-  { table: "open_deliveries", id: "id", firstClass: 2, lanes: "l.has_deliveries" },
-];
+export const OWED: Record<FlowKind, Owed> = {
+  jobs: { table: "open_jobs", id: "job_id", firstClass: 0, lanes: "true" },
+  webhooks: { table: "open_deliveries", id: "id", firstClass: 2, lanes: "l.has_deliveries" },
+};
 
 const rowColumns = ({ firstClass }: Owed) =>
   `l.project_no, (l.environment + ${firstClass})::smallint AS flow_class, l.region, l.shard, o.id, o.attempt,
@@ -150,7 +150,9 @@ const owedRows = (
      AND o.due_at >= ${since} AND o.due_at <= now() + ${ahead}::float8 * interval '1 ms'
    ORDER BY o.due_at
    LIMIT ${room}`;
-const withSweptAt = (select: (owed: Owed) => string) => `${OWED_KINDS.map(select).join("\n UNION ALL")}
+const withSweptAt = (
+  select: (owed: Owed) => string,
+) => `${Object.values(OWED).map(select).join("\n UNION ALL")}
  UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, (extract(epoch FROM now()) * 1000)::float8, NULL`;
 

@@ -2,6 +2,7 @@ import { and, count, eq, sql } from "drizzle-orm";
 import { idToUuid, uuidToId, WEBHOOK_PREFIX } from "../domain/ids.ts";
 import { WEBHOOK_ENDPOINTS_MAX } from "../domain/plan.ts";
 import type { Environment, ProjectNo } from "../domain/scope.ts";
+import { hostOfTarget } from "../domain/target.ts";
 import { type EndpointFields, type EndpointStatus, OLD_SECRET_HOURS } from "../domain/webhook.ts";
 import { type KeyCause, recordChange } from "./audit.ts";
 import { environmentCode, environmentOf, eventListCode, eventListOf, eventTypesMask } from "./codes.ts";
@@ -141,6 +142,7 @@ export async function changeWebhook(
       ...causeOf(cause),
       id,
       JSON.stringify(detailOf(changed)),
+      hostOfTarget(webhook.url),
     ]);
     if (rows.length === 1) return changed;
   }
@@ -152,6 +154,12 @@ const LOOKS_MAX = 20;
 const movedTooOften = (id: string) =>
   new StoreUnavailable(`endpoint ${id} moved ${LOOKS_MAX} times while it was being changed`);
 
+/** What is parked for the endpoint at its host so far does not wait for that host any more (parked.ts). */
+const leaveHost = (left: string, host: string) => `left_host AS (
+  INSERT INTO left_hosts (project_no, environment, webhook_id, host) SELECT $1, $2, $3, ${host}::text FROM ${left}
+      ON CONFLICT (webhook_id, host) DO UPDATE SET left_at = excluded.left_at
+)`;
+
 const CHANGE = `
 WITH changed AS (
   UPDATE webhooks
@@ -160,8 +168,8 @@ WITH changed AS (
          failing_since = CASE WHEN $11 AND NOT $7 THEN NULL ELSE failing_since END
    WHERE project_no = $1 AND environment = $2 AND id = $3
      AND url = $4 AND events = $5 AND description IS NOT DISTINCT FROM $6 AND enabled = $7
-  RETURNING id
-), audited AS (
+  RETURNING id, url
+), ${leaveHost("changed WHERE url <> $4", "$16")}, audited AS (
   INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject, detail)
   SELECT $12, $1, $2, $13, 'webhook.update', $14, $15::json FROM changed
 )
@@ -174,14 +182,26 @@ export async function deleteWebhook(
   id: string,
   cause: KeyCause,
 ): Promise<boolean> {
-  const rows = await db.run("delete_webhook", DELETE, [...placeOf(scope, id), ...causeOf(cause), id]);
-  return rows.length === 1;
+  for (let look = 0; look < LOOKS_MAX; look++) {
+    const webhook = await findWebhook(db, scope, id);
+    if (webhook === null) return false;
+    const { url } = webhook;
+    const rows = await db.run("delete_webhook", DELETE, [
+      ...placeOf(scope, id),
+      ...causeOf(cause),
+      id,
+      url,
+      hostOfTarget(url),
+    ]);
+    if (rows.length === 1) return true;
+  }
+  throw movedTooOften(id);
 }
 
 const DELETE = `
 WITH deleted AS (
-  DELETE FROM webhooks WHERE project_no = $1 AND environment = $2 AND id = $3 RETURNING id
-), audited AS (
+  DELETE FROM webhooks WHERE project_no = $1 AND environment = $2 AND id = $3 AND url = $7 RETURNING id
+), ${leaveHost("deleted", "$8")}, audited AS (
   INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject)
   SELECT $4, $1, $2, $5, 'webhook.delete', $6 FROM deleted
 )

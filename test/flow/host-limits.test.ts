@@ -14,8 +14,8 @@ const KNOWN_MS = 5_000;
 const NODES = 2;
 /** So many jobs that are sent after another one show that it does not follow: two would arrive in any order. */
 const OVERTAKING = 10;
-/** Three times what a worker remembers of a project with a low limit. */
-const HELD_JOBS = 200;
+/** More than a worker remembers of a project with a low limit, or would look past. */
+const HELD_JOBS = 3_000;
 /** In which a node that knew nothing would have sent long ago. */
 const UNKNOWN_MS = 2_000;
 

@@ -1,0 +1,152 @@
+import type { Bus } from "../../shared/bus/bus.ts";
+import type { FlowKind } from "../../shared/domain/flow-class.ts";
+import type { Region } from "../../shared/domain/scope.ts";
+import { sendHints } from "../../shared/process/hints.ts";
+import type { Database } from "../../shared/store/database.ts";
+import {
+  listLeftHosts,
+  listParkedHosts,
+  type ParkedLane,
+  type ReleasedAttempt,
+  releaseLeft,
+  releaseParked,
+} from "../../shared/store/parked.ts";
+import type { RequestsPerHost } from "./concurrency.ts";
+import type { Patience } from "./patience.ts";
+import type { Take } from "./taking.ts";
+
+/** How soon is found what no freed place calls: after a resume or a raised limit, and what dead nodes would have called. */
+const LOOK_EVERY_MS = 1_000;
+/** In one statement. */
+const RELEASED_MAX = 200;
+/**
+ * So many of each lane come with every look although its project has no permit free, and wait for one among the others
+ * that are due: a project that is always at its limit would else send nothing of them.
+ */
+const RELEASED_MIN = 32;
+const LEFT_HOSTS_MAX = 20;
+const KINDS: readonly FlowKind[] = ["jobs", "webhooks"];
+
+export interface Releases {
+  everyMs: number;
+  /** Finds what is parked at hosts that have room. */
+  tick(): Promise<void>;
+  /** The node has parked something at the host. */
+  parked(host: string): void;
+  /** A place at the host has come free. */
+  freed(host: string): void;
+}
+
+/**
+ * Brings back what is parked at hosts that have room on this node. A place that comes free calls the next at once; each is
+ * taken by the node that called it, so that nobody else has that place before.
+ */
+export function createReleases({
+  db,
+  bus,
+  regions,
+  hosts,
+  room,
+  take,
+  patience,
+}: {
+  db: Database;
+  bus: Bus;
+  regions: readonly Region[];
+  hosts: RequestsPerHost;
+  room(): number;
+  take: Take;
+  patience: Patience;
+}): Releases {
+  /** The hosts at which something is parked, as far as is known. */
+  let waiting = new Set<string>();
+  /** Of those that are being looked at: whether a place has come free meanwhile. */
+  const looking = new Map<string, boolean>();
+  const lastLanes = new Map<string, ParkedLane>();
+  let kindsInTurn = KINDS;
+
+  /** Calls what is next, for as long as some of it is sent and there is room. */
+  async function release(host: string, countMin: number): Promise<void> {
+    if (looking.has(host)) {
+      looking.set(host, true);
+      return;
+    }
+    do {
+      looking.set(host, false);
+      try {
+        while (await releaseSome(host, countMin));
+      } catch (error) {
+        patience.warn("release.failed", error);
+      }
+    } while (looking.get(host));
+    looking.delete(host);
+  }
+
+  /** True if some of what was called is sent, and more may be. */
+  async function releaseSome(host: string, countMin: number): Promise<boolean> {
+    const count = Math.min(hosts.claimsLeftFor(host), room(), RELEASED_MAX);
+    if (count <= 0) return false;
+    kindsInTurn = kindsInTurn.toReversed();
+    for (let place = 0; place < count; place++) hosts.add(host);
+    try {
+      const released: ReleasedAttempt[] = [];
+      for (const kind of kindsInTurn) {
+        if (released.length < count)
+          released.push(...(await releaseOf(kind, host, count - released.length, countMin)));
+      }
+      return await takeAll(released, host);
+    } finally {
+      for (let place = 0; place < count; place++) hosts.delete(host);
+    }
+  }
+
+  async function releaseOf(
+    kind: FlowKind,
+    host: string,
+    count: number,
+    countMin: number,
+  ): Promise<ReleasedAttempt[]> {
+    const turn = `${kind} ${host}`;
+    const after = lastLanes.get(turn) ?? null;
+    const { attempts, last } = await releaseParked(db, kind, { host, regions, after, count, countMin });
+    if (attempts.length >= count && last !== null) {
+      lastLanes.set(turn, last);
+      return attempts;
+    }
+    // Behind the last lane comes the first again.
+    lastLanes.delete(turn);
+    if (after === null) return attempts;
+    return [...attempts, ...(await releaseOf(kind, host, count - attempts.length, countMin))];
+  }
+
+  /** What is not sent now waits for its permit, or its quota, among all that is due: its shard is told. True if some is. */
+  async function takeAll(released: readonly ReleasedAttempt[], host: string | null): Promise<boolean> {
+    const answers = await Promise.all(released.map(({ region, ...item }) => take(region, item, host)));
+    const owed = released.filter((_, index) => !["granted", "gone"].includes(answers[index]?.kind ?? ""));
+    if (owed.length > 0) sendHints(bus, { owed, freed: [] });
+    return answers.some((answer) => answer?.kind === "granted");
+  }
+
+  async function releaseLeftHosts(): Promise<void> {
+    for (const left of await listLeftHosts(db, LEFT_HOSTS_MAX)) {
+      await takeAll(await releaseLeft(db, left, RELEASED_MAX), null);
+    }
+  }
+
+  return {
+    everyMs: LOOK_EVERY_MS,
+    async tick() {
+      if (room() <= 0) return;
+      await releaseLeftHosts();
+      waiting = new Set((await Promise.all(KINDS.map((kind) => listParkedHosts(db, kind)))).flat());
+      await Promise.all([...waiting].map((host) => release(host, RELEASED_MIN)));
+    },
+    parked(host) {
+      waiting.add(host);
+      if (hosts.roomOf(host) > 0) void release(host, 0);
+    },
+    freed(host) {
+      if (waiting.has(host)) void release(host, 0);
+    },
+  };
+}
