@@ -24,7 +24,9 @@ const RELEASED_MAX = 200;
  * that are due: a project that is always at its limit would else send nothing of them.
  */
 const RELEASED_MIN = 32;
+/** At each look, of what endpoints have left behind: of so many of them, and of each so often RELEASED_MAX. */
 const LEFT_HOSTS_MAX = 20;
+const LEFT_TURNS_MAX = 5;
 const KINDS: readonly FlowKind[] = ["jobs", "webhooks"];
 
 export interface Releases {
@@ -60,7 +62,7 @@ export function createReleases({
 }): Releases {
   /** The hosts at which something is parked, as far as is known. */
   let waiting = new Set<string>();
-  /** Of those that are being looked at: whether a place has come free meanwhile. */
+  /** Of those that are being looked at: whether to look once more, for what has come meanwhile. */
   const looking = new Map<string, boolean>();
   const lastLanes = new Map<string, ParkedLane>();
   let kindsInTurn = KINDS;
@@ -74,7 +76,7 @@ export function createReleases({
     do {
       looking.set(host, false);
       try {
-        while (await releaseSome(host, countMin));
+        for (let atLeast = countMin; await releaseSome(host, atLeast); ) atLeast = 0;
       } catch (error) {
         patience.warn("release.failed", error);
       }
@@ -129,7 +131,11 @@ export function createReleases({
 
   async function releaseLeftHosts(): Promise<void> {
     for (const left of await listLeftHosts(db, LEFT_HOSTS_MAX)) {
-      await takeAll(await releaseLeft(db, left, RELEASED_MAX), null);
+      for (let turn = 0; turn < LEFT_TURNS_MAX; turn++) {
+        const released = await releaseLeft(db, left, RELEASED_MAX);
+        await takeAll(released, null);
+        if (released.length < RELEASED_MAX) break;
+      }
     }
   }
 
@@ -143,7 +149,8 @@ export function createReleases({
     },
     parked(host) {
       waiting.add(host);
-      if (hosts.roomOf(host) > 0) void release(host, 0);
+      // A look that is under way may have kept the very places for which there was no room.
+      if (looking.has(host) || hosts.roomOf(host) > 0) void release(host, 0);
     },
     freed(host) {
       if (waiting.has(host)) void release(host, 0);

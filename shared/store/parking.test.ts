@@ -38,6 +38,8 @@ describe("a parked attempt", () => {
     expect(await claimAttempts(store.db, nodeId, [store.claimOf(project, id)])).toEqual([{ kind: "gone" }]);
     const { attempts } = await release("once.example", 10);
     expect(attempts.map((attempt) => attempt.id)).toEqual([id]);
-    expect(await claimAttempts(store.db, nodeId, [store.claimOf(project, id)])).toMatchObject([{ kind: "granted" }]);
+    expect(await claimAttempts(store.db, nodeId, [store.claimOf(project, id)])).toMatchObject([
+      { kind: "granted" },
+    ]);
   });
 });

@@ -1,0 +1,215 @@
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
+import { createInProcessBus } from "../../shared/bus/in-process.ts";
+import { JOB_PREFIX, uuidToId } from "../../shared/domain/ids.ts";
+import { shardOf } from "../../shared/domain/shard.ts";
+import { createLog } from "../../shared/platform/log.ts";
+import { clearHostLimit, setHostLimit } from "../../shared/store/host-limits.ts";
+import type { ProjectRow } from "../../shared/store/projects.ts";
+import { changeWebhook, deleteWebhook } from "../../shared/store/webhooks.ts";
+import { testCause } from "../support/cause.ts";
+import { type Cell, SHARDS_PER_REGION, startCell } from "../support/cell.ts";
+import { startTarget, type Target } from "../support/target.ts";
+import { until } from "./support.ts";
+
+setDefaultTimeout(240_000);
+
+const HOST = "127.0.0.1";
+const HELD = 100_000;
+/** All of them pass by once. */
+const PARKING_MS_MAX = 180_000;
+const LIMIT = 100;
+const PROBES = 31;
+/** What a busy machine adds to a median. */
+const NOISE_MS = 50;
+/** More than a worker, or a node without one, looks past. */
+const HELD_WITHOUT_WORKER = 3_000;
+const RESUMED = 300;
+/** By as many, of those that are called at once, one that waits for its permit may be overtaken: by few of all. */
+const OVERTAKING = 1_000;
+
+const limit = (cell: Cell, requests: number) => setHostLimit(cell.db, { host: HOST, requests }, testCause());
+const clear = (cell: Cell) => clearHostLimit(cell.db, HOST, testCause());
+/** The same server under another name. */
+const elsewhere = ({ url }: Target) => url.replace(HOST, "localhost");
+
+describe("what is held at one host", () => {
+  test("is 100,000 jobs that cost nothing and delay no other host; resumed, the oldest start first", async () => {
+    const bus = createInProcessBus(createLog({ name: "test", level: "error" }));
+    let askedCount = 0;
+    const cell = await startCell({
+      bus: {
+        ...bus,
+        sendDue(nodeId, due) {
+          askedCount += due.items.length;
+          bus.sendDue(nodeId, due);
+        },
+      },
+    });
+    const [held, other] = [startTarget(), startTarget()];
+    try {
+      await limit(cell, 0);
+      await cell.startWorker();
+      await cell.startDelivery();
+      const project = await cell.addProject({ concurrency: LIMIT });
+      const aloneMs = await probe(cell, project, other);
+      const ids = await seed(cell, project, held.url);
+      await until(async () => (await countDue(cell)) === 0, PARKING_MS_MAX);
+
+      askedCount = 0;
+      const besideMs = await probe(cell, project, other);
+      expect(besideMs).toBeLessThan(2 * aloneMs + NOISE_MS);
+      expect(askedCount).toBe(PROBES);
+      expect(held.arrivals.length).toBe(0);
+
+      await clear(cell);
+      await held.until(({ length }) => length >= RESUMED, 60_000);
+      await limit(cell, 0);
+      const places = new Map(ids.map((id, place) => [id, place]));
+      const firstPlaces = held.arrivals.slice(0, RESUMED).map(({ jobId }) => places.get(jobId) ?? HELD);
+      expect(Math.max(...firstPlaces)).toBeLessThan(RESUMED + OVERTAKING);
+      expect(held.openMax).toBeLessThanOrEqual(LIMIT);
+    } finally {
+      await cell.stop();
+      await Promise.all([held.stop(), other.stop()]);
+    }
+  });
+
+  test("hides nothing that leads elsewhere from a node without a worker, and is found by one that never knew of it", async () => {
+    const cell = await startCell();
+    const [held, other] = [startTarget(), startTarget()];
+    try {
+      await limit(cell, 0);
+      const node = await cell.startDelivery();
+      const project = await cell.addProject({ concurrency: LIMIT });
+      await cell.addJobs(project, Array(HELD_WITHOUT_WORKER).fill({ targetUrl: held.url }), { tell: false });
+      await cell.addJobs(project, [{ targetUrl: elsewhere(other) }], { tell: false });
+      await other.until(({ length }) => length === 1, 60_000);
+      await node.stop();
+      await clear(cell);
+      await cell.startDelivery();
+      await held.until(({ length }) => length === HELD_WITHOUT_WORKER, 120_000);
+    } finally {
+      await cell.stop();
+      await Promise.all([held.stop(), other.stop()]);
+    }
+  });
+});
+
+describe("what a host has no room for", () => {
+  test("is called when a place comes free, of every project as much", async () => {
+    const cell = await startCell();
+    const target = startTarget();
+    try {
+      await limit(cell, 0);
+      await cell.startWorker();
+      await cell.startDelivery();
+      const [large, small] = [await cell.addProject(), await cell.addProject()];
+      await cell.addJobs(large, Array(200).fill({ targetUrl: target.url }));
+      const smalls = await cell.addJobs(small, Array(5).fill({ targetUrl: target.url }));
+      await until(async () => (await countDue(cell)) === 0);
+      await limit(cell, 1);
+      const startedAt = performance.now();
+      await target.until(({ length }) => length === 205, 120_000);
+      // One at each look would take as many seconds.
+      expect(performance.now() - startedAt).toBeLessThan(100_000);
+      expect(target.openMax).toBe(1);
+      const last = target.arrivals.findLastIndex(({ jobId }) => smalls.includes(jobId));
+      expect(last).toBeLessThan(20);
+    } finally {
+      await cell.stop();
+      await target.stop();
+    }
+  });
+});
+
+describe("deliveries that are held", () => {
+  test("delay no other endpoint, and are sent where their endpoint leads by then, or not at all", async () => {
+    const cell = await startCell();
+    const [held, moved, other] = [startTarget(), startTarget(), startTarget()];
+    try {
+      await limit(cell, 0);
+      await cell.startWorker();
+      await cell.startDelivery();
+      const project = await cell.addProject({ concurrency: LIMIT });
+      const scope = { projectNo: project.no, environment: "production" } as const;
+      const cause = { requestId: testCause().requestId, keyNo: 0 };
+      const leaving = await cell.addEndpoint(project, { url: held.url });
+      const deleted = await cell.addEndpoint(project, { url: `${held.url}/deleted` });
+      await cell.addEndpoint(project, { url: elsewhere(other) });
+      await cell.addJobs(project, Array(300).fill({ targetUrl: `${elsewhere(other)}/job` }));
+      await other.until(({ length }) => length === 600, 60_000);
+      await until(async () => (await countParked(cell)) === 600);
+      expect(held.arrivals.length).toBe(0);
+      await changeWebhook(
+        cell.db,
+        scope,
+        leaving.id,
+        (webhook) => ({ ...webhook, url: elsewhere(moved) }),
+        cause,
+      );
+      await moved.until(({ length }) => length === 300, 60_000);
+      await deleteWebhook(cell.db, scope, deleted.id, {
+        ...cause,
+        requestId: testCause().requestId,
+      });
+      await until(async () => (await countParked(cell)) === 0);
+      expect(held.arrivals.length).toBe(0);
+    } finally {
+      await cell.stop();
+      await Promise.all([held.stop(), moved.stop(), other.stop()]);
+    }
+  });
+});
+
+/** The median of how late single jobs arrive, one after the other, in milliseconds. */
+async function probe(cell: Cell, project: ProjectRow, target: Target): Promise<number> {
+  const lateMs: number[] = [];
+  for (let count = 1; count <= PROBES; count++) {
+    const before = target.arrivals.length;
+    const addedAt = Date.now();
+    await cell.addJobs(project, [{ targetUrl: elsewhere(target) }]);
+    await target.until(({ length }) => length > before);
+    lateMs.push((target.arrivals.at(-1)?.at ?? Number.NaN) - addedAt);
+  }
+  return lateMs.toSorted((a, b) => a - b)[PROBES >> 1] ?? Number.NaN;
+}
+
+/** Due jobs, the oldest first, without a gateway for each. */
+async function seed(cell: Cell, project: ProjectRow, targetUrl: string): Promise<string[]> {
+  const rows = await cell.db.run<{ id: string }>("seed", SEED, [
+    project.no,
+    HELD,
+    targetUrl,
+    shardOf(project.no, SHARDS_PER_REGION),
+  ]);
+  return rows.map(({ id }) => uuidToId(JOB_PREFIX, id)).toSorted();
+}
+
+const SEED = `
+WITH made AS (
+  SELECT (lpad(to_hex(1700000000000 + n), 12, '0') || left(md5(n::text), 20))::uuid AS id,
+         now() - interval '1 hour' + n * interval '1 ms' AS due_at
+    FROM generate_series(1, $2::int) n
+), job AS (
+  INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds)
+  SELECT id, $1, 1, 0, $3, '{}', due_at, 5, 10, 3600 FROM made
+), lane AS (
+  INSERT INTO lanes (project_no, region, environment, shard) VALUES ($1, 0, 1, $4) ON CONFLICT DO NOTHING
+)
+INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed)
+SELECT $1, 1, 0, id, due_at, 5 FROM made
+RETURNING job_id AS id`;
+
+const countDue = (cell: Cell) =>
+  count(cell, "due", "SELECT count(*)::int AS count FROM open_jobs WHERE due_at IS NOT NULL");
+const countParked = (cell: Cell) =>
+  count(
+    cell,
+    "parked",
+    "SELECT count(*)::int AS count FROM open_deliveries WHERE due_at IS NULL AND node_id IS NULL",
+  );
+
+async function count(cell: Cell, name: string, text: string): Promise<number> {
+  const [row] = await cell.db.run<{ count: number }>(name, text, []);
+  return row?.count ?? 0;
+}
