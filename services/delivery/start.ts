@@ -64,8 +64,10 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
   let isDraining = false;
   metrics.attemptsInFlight.follow(() => single(inFlight.size));
   const room = () => (isDraining ? 0 : inFlight.room);
-  const sendBeat = () =>
-    bus.sendBeat("delivery", { nodeId, regions: [...regions], room: Math.max(0, room()) });
+  /** A node that cannot reach Postgres claims nothing: what it were handed would be late. */
+  let isReached = true;
+  const roomOffered = () => (isReached ? Math.max(0, room()) : 0);
+  const sendBeat = () => bus.sendBeat("delivery", { nodeId, regions: [...regions], room: roomOffered() });
 
   const patience = createPatience(log, () => inFlight.size);
   const traces = options.traces ?? NO_TRACES;
@@ -103,13 +105,19 @@ export async function startDelivery(options: DeliveryOptions): Promise<{ stop():
       }),
     );
     if (answers.length > 0)
-      bus.sendAnswers(worker, { delivery: nodeId, region, room: Math.max(0, room()), items: answers });
+      bus.sendAnswers(worker, { delivery: nodeId, region, room: roomOffered(), items: answers });
   }
 
   const heartbeat = createHeartbeat(options);
   async function beat(): Promise<void> {
     sendBeat();
-    await heartbeat();
+    try {
+      await heartbeat();
+      isReached = true;
+    } catch (error) {
+      isReached = false;
+      throw error;
+    }
   }
 
   const readHostLimits = async () => hosts.lower(await listHostLimits(db));

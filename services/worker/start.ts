@@ -238,8 +238,14 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
   }
 
   const heartbeat = createHeartbeat(options);
+  /** Says where delivery nodes need not look for what is due themselves: this worker finds it and hands it to them. */
+  function sendBeat(): void {
+    if (!ownership.isTrusted) return;
+    const held = [...new Set([...shards.values()].map((shard) => shard.held.region))];
+    if (held.length > 0) bus.sendBeat("worker", { nodeId, regions: held, room: 0 });
+  }
   async function beat(): Promise<void> {
-    bus.sendBeat("worker", { nodeId, regions: [...regions], room: 0 });
+    sendBeat();
     await heartbeat();
   }
 

@@ -89,12 +89,14 @@ export interface FreedPermits {
 }
 
 /**
- * Twice a second from every worker and delivery node, on `beat.worker` and `beat.delivery`. It says who can be
- * given work, and its absence tells a delivery node that the bus is silent.
+ * Twice a second from every delivery node, and from every worker that holds shards by a lease that it trusts, on
+ * `beat.delivery` and `beat.worker`. It says who can be given work. Where none comes from a worker, delivery nodes look for
+ * what is due themselves.
  */
 export interface Beat {
   nodeId: number;
+  /** That a delivery node serves, or in which a worker holds shards. */
   regions: Region[];
-  /** How many more attempts the node would take now; 0 while it drains. Workers send 0. */
+  /** How many more attempts the node would take now; 0 while it drains or cannot reach Postgres. Workers send 0. */
   room: number;
 }

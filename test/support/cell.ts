@@ -56,8 +56,11 @@ export interface Cell {
     clock?: Clock;
     webhookTimeoutMs?: number;
     webhookRetryScale?: number;
+    /** Its own way to Postgres. */
+    db?: Database;
   }): Promise<{ stop(): Promise<void> }>;
   startDelivery(options?: {
+    db?: Database;
     name?: string;
     regions?: readonly Region[];
     attemptTimeoutMs?: number;
@@ -212,10 +215,12 @@ export async function startCell(
       clock: itsClock = clock,
       webhookTimeoutMs = WEBHOOK_TIMEOUT_MS,
       webhookRetryScale = 1,
+      db: itsDb = db,
     } = {}) {
       return remember(
         await startWorker({
           ...common,
+          db: itsDb,
           clock: itsClock,
           metrics: createMetrics(),
           nodeId: await join("worker", name, regions),
@@ -231,6 +236,7 @@ export async function startCell(
       );
     },
     async startDelivery({
+      db: itsDb = db,
       name,
       regions = REGIONS,
       attemptTimeoutMs = ATTEMPT_TIMEOUT_MS,
@@ -242,6 +248,7 @@ export async function startCell(
       return remember(
         await startDelivery({
           ...common,
+          db: itsDb,
           metrics: createMetrics(),
           seal,
           nodeId: await join("delivery", name, regions),
