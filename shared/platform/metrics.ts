@@ -40,6 +40,7 @@ export interface Metrics {
   permitsMiscounted: Count;
   jobsDue: Followed<never>;
   webhookDeliveriesDue: Followed<never>;
+  attemptsParked: Followed<"kind">;
   shardsUnowned: Followed<"region">;
   holds: Followed<"kind">;
   runTablesReadySeconds: Followed<never>;
@@ -229,6 +230,11 @@ export function createMetrics(): Metrics {
     webhookDeliveriesDue: families.levels(
       "webhook_deliveries_due",
       "Webhook deliveries of the cell that are due and not on the wire, up to 1,000 of each lane.",
+    ),
+    attemptsParked: families.levels(
+      "attempts_parked",
+      "Attempts of the cell that wait for their host, which is held or full, up to 10,000 of each kind.",
+      ["kind"],
     ),
     shardsUnowned: families.levels(
       "shards_unowned",

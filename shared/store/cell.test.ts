@@ -85,6 +85,12 @@ test("jobs count once they are due, and what is held back is told", async () => 
   await store.addJobs(project, 4, { runAt: Date.now() + 3_600_000 });
   const before = await lookAtCell(store.db);
   expect([before.jobsDue, before.holds]).toEqual([3, { region: 0, project: 0, host: 0 }]);
+  await store.query(
+    `UPDATE open_jobs SET parked_host = 'example.com', parked_due_at = due_at, due_at = NULL
+      WHERE job_id = (SELECT job_id FROM open_jobs WHERE due_at <= now() LIMIT 1)`,
+  );
+  const parked = await lookAtCell(store.db);
+  expect([parked.jobsDue, parked.attemptsParked]).toEqual([2, { jobs: 1, webhooks: 0 }]);
   await store.query("INSERT INTO held_regions (region) VALUES (1)");
   await store.query("UPDATE flows SET held = true WHERE project_no = $1", [project]);
   await store.query("INSERT INTO host_limits (host, requests) VALUES ('example.com', 0), ('example.org', 9)");

@@ -1,4 +1,4 @@
-import { FLOW_CLASSES, type FlowClass } from "../domain/flow-class.ts";
+import { FLOW_CLASSES, type FlowClass, type FlowKind } from "../domain/flow-class.ts";
 import { HOME_REGION } from "../domain/plan.ts";
 import type { Region } from "../domain/scope.ts";
 import { regionCode, regionOf } from "./codes.ts";
@@ -12,6 +12,8 @@ export interface CellState {
   /** Of each lane up to DUE_PER_LANE_MAX, like the deliveries. */
   jobsDue: number;
   webhookDeliveriesDue: number;
+  /** Up to PARKED_MAX of each. */
+  attemptsParked: Record<FlowKind, number>;
   /** Those that are not declared dead; silent ones have not beaten for SILENT_SECONDS. */
   nodes: { kind: NodeKind; alive: number; silent: number }[];
   /** Shards without an owner, of each region that has shards. */
@@ -26,8 +28,13 @@ export interface CellState {
 
 /** What is due in the largest backlogs is not counted to its end, which the sum does not need to say that it is large. */
 const DUE_PER_LANE_MAX = 1_000;
+const PARKED_MAX = 10_000;
 /** Ten beats. */
 const SILENT_SECONDS = 5;
+
+const countParked = (table: string) => `
+         (SELECT count(*) FROM (SELECT FROM ${table}
+                                 WHERE parked_host > '' AND due_at IS NULL AND node_id IS NULL LIMIT ${PARKED_MAX}) p)`;
 
 /** The work grows with the projects and with the lanes that ever had a delivery, not with what is owed. */
 export async function lookAtCell(db: Database): Promise<CellState> {
@@ -39,6 +46,7 @@ export async function lookAtCell(db: Database): Promise<CellState> {
     ) as CellState["permitsInUse"],
     jobsDue: row.jobs_due,
     webhookDeliveriesDue: row.deliveries_due,
+    attemptsParked: row.parked,
     nodes: (["worker", "delivery"] as const).map((kind) => ({
       kind,
       alive: row.nodes[`${kind}_alive`],
@@ -56,6 +64,7 @@ interface Row {
   in_use: number[];
   jobs_due: number;
   deliveries_due: number;
+  parked: CellState["attemptsParked"];
   nodes: Record<`${NodeKind}_${"alive" | "silent"}`, number>;
   unowned: { region: number; count: number }[];
   holds: CellState["holds"];
@@ -82,6 +91,7 @@ SELECT (SELECT ARRAY[coalesce(sum(development_jobs), 0), coalesce(sum(production
                  WHERE o.project_no = l.project_no AND o.region = l.region AND o.environment = l.environment
                    AND o.due_at <= now()
                  LIMIT ${DUE_PER_LANE_MAX}) due) AS jobs_due,
+       json_build_object('jobs', ${countParked("open_jobs")}, 'webhooks', ${countParked("open_deliveries")}) AS parked,
        (SELECT coalesce(json_agg(u), '[]')
           FROM (SELECT s.region, count(*) FILTER (WHERE s.lease_until <= now() OR coalesce(n.dead, false))
                   FROM shards s LEFT JOIN nodes n ON n.id = s.owner GROUP BY s.region ORDER BY s.region) u) AS unowned,

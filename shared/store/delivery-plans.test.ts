@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { idToUuid } from "../domain/ids.ts";
+import { REGIONS } from "../domain/scope.ts";
 import type { Database } from "./database.ts";
 import { claimDeliveries } from "./delivery-claim.ts";
 import { purgeDeliveryAttempts, purgeEndedDeliveries, purgeEvents } from "./delivery-purge.ts";
@@ -13,6 +14,8 @@ import {
   startDelivery,
 } from "./delivery-test-support.ts";
 import { listLostDeliveries } from "./nodes.ts";
+import { listParkedHosts, releaseLeft, releaseParked } from "./parked.ts";
+import { parkAttempts } from "./parking.ts";
 import { type OwedDelivery, settleAttempts } from "./settle.ts";
 import { sweepShards } from "./sweep.ts";
 import { findEndpointUrls } from "./target-urls.ts";
@@ -62,6 +65,18 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
   await listLostDeliveries(recorder.db, 60_000, 10);
   await findEndpointUrls(recorder.db, [claimed]);
   await sweepShards(recorder.db, [{ region: "us-east", shard: 0, sinceAt: Date.now() }], [], 1_500);
+  const { projectNo, environment, region, id } = claimed;
+  await parkAttempts(recorder.db, "webhooks", [
+    { projectNo, environment, region, id, attempt: 1, host: "h.example", url: "https://h.example" },
+  ]);
+  await listParkedHosts(recorder.db, "webhooks");
+  const parked = { host: "held.example", regions: REGIONS, after: null, count: 10, countMin: 0 };
+  await releaseParked(recorder.db, "webhooks", parked);
+  await releaseLeft(
+    recorder.db,
+    { projectNo, environment, webhookId: endpoint, host: "left.example", leftAt: "-infinity" },
+    10,
+  );
   await purgeEndedDeliveries(recorder.db, 2_000);
   await purgeDeliveryAttempts(recorder.db, 2_000);
   await purgeEvents(recorder.db, 2_000);
@@ -73,6 +88,11 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
     list_lost_deliveries: ["open_deliveries_running"],
     find_endpoint_urls: ["open_deliveries_pkey", "webhooks_pkey"],
     sweep: ["open_deliveries_due"],
+    park_webhooks: ["open_deliveries_pkey", "webhooks_pkey"],
+    list_parked_webhooks: ["open_deliveries_parked"],
+    release_webhooks: ["open_deliveries_parked", "open_deliveries_pkey"],
+    release_left: ["open_deliveries_parked", "open_deliveries_pkey"],
+    forget_left_host: [],
     purge_ended_deliveries: ["ended_deliveries_age"],
     purge_delivery_attempts: ["delivery_attempts_pkey"],
     purge_events: ["events_age", "open_deliveries_pkey"],
@@ -98,6 +118,12 @@ async function fill(project: number, endpoint: string): Promise<void> {
   await store.query(
     `INSERT INTO open_deliveries (project_no, environment, region, id, webhook_id, event_id, generation, due_at)
      SELECT $1, 1, 0, gen_random_uuid(), $2, gen_random_uuid(), 0, now() + n * interval '1 s' FROM generate_series(1, $3::int) AS n`,
+    [project, uuid, OWED],
+  );
+  await store.query(
+    `INSERT INTO open_deliveries (project_no, environment, region, id, webhook_id, event_id, generation, parked_host, parked_due_at)
+     SELECT $1, 1, 0, gen_random_uuid(), $2, gen_random_uuid(), 0, 'held.example', now() - n * interval '1 s'
+       FROM generate_series(1, $3::int) AS n`,
     [project, uuid, OWED],
   );
   await store.query(

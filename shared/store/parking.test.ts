@@ -1,9 +1,13 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { REGIONS } from "../domain/scope.ts";
 import { claimAttempts } from "./claim.ts";
-import { type ParkedLane, releaseParked } from "./parked.ts";
+import { cancelJob, findJob } from "./jobs.ts";
+import { listParkedHosts, type ParkedLane, releaseParked } from "./parked.ts";
 import { type Parked, parkAttempts } from "./parking.ts";
-import { startStore, type TestStore } from "./test-support.ts";
+import { retryRun } from "./runs.ts";
+import { settleAttempts } from "./settle.ts";
+import { sweepShards } from "./sweep.ts";
+import { failedWith, settlementOf, startStore, type TestStore } from "./test-support.ts";
 
 setDefaultTimeout(60_000);
 
@@ -15,31 +19,136 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-const url = "https://target.example/hook";
-const parkedOf = (projectNo: number, id: string, host: string): Parked => ({
-  projectNo,
-  environment: "production",
-  region: "us-east",
-  id,
-  attempt: 1,
-  host,
-  url,
-});
+const scopeOf = (projectNo: number) => ({ projectNo, environment: "production" }) as const;
+function park(projectNo: number, ids: readonly string[], host: string, wish: Partial<Parked> = {}) {
+  const url = `https://${host}/hook`;
+  const common = { projectNo, environment: "production", region: "us-east", attempt: 1, host, url } as const;
+  return parkAttempts(
+    store.db,
+    "jobs",
+    ids.map((id) => ({ ...common, id, ...wish })),
+  );
+}
 const release = (host: string, count: number, after: ParkedLane | null = null, countMin = 0) =>
   releaseParked(store.db, "jobs", { host, regions: REGIONS, after, count, countMin });
+async function idsReleased(host: string, count: number): Promise<string[]> {
+  return (await release(host, count)).attempts.map(({ id }) => id);
+}
+const sweptIds = async () =>
+  (
+    await sweepShards(
+      store.db,
+      [{ region: "us-east", shard: 0, sinceAt: Number.NEGATIVE_INFINITY }],
+      [],
+      1_500,
+    )
+  ).rows.map(({ id }) => id);
 
 describe("a parked attempt", () => {
-  test("is not claimed and is parked once", async () => {
+  test("is neither swept nor claimed, and is due again from its release on", async () => {
     const project = await store.addProject();
     const [id = ""] = await store.addJobs(project, 1);
-    const parked = parkedOf(project, id, "once.example");
-    expect(await parkAttempts(store.db, "jobs", [parked])).toEqual(["parked"]);
-    expect(await parkAttempts(store.db, "jobs", [parked])).toEqual(["gone"]);
+    expect(await park(project, [id], "once.example")).toEqual(["parked"]);
+    expect(await park(project, [id], "once.example")).toEqual(["gone"]);
+    expect(await listParkedHosts(store.db, "jobs")).toContain("once.example");
+    expect(await sweptIds()).not.toContain(id);
     expect(await claimAttempts(store.db, nodeId, [store.claimOf(project, id)])).toEqual([{ kind: "gone" }]);
+    const releasedFrom = Date.now() - 1_000;
     const { attempts } = await release("once.example", 10);
-    expect(attempts.map((attempt) => attempt.id)).toEqual([id]);
+    expect(attempts).toMatchObject([{ id, shard: 0, flowClass: "production jobs", attempt: 1 }]);
+    expect(attempts[0]?.dueAt).toBeGreaterThan(releasedFrom);
+    expect(await sweptIds()).toContain(id);
     expect(await claimAttempts(store.db, nodeId, [store.claimOf(project, id)])).toMatchObject([
       { kind: "granted" },
     ]);
+    expect(await park(project, [id], "once.example")).toEqual(["gone"]);
+  });
+
+  test("keeps the time for which its retry was planned, and loses it with the attempt", async () => {
+    const project = await store.addProject();
+    const [id = ""] = await store.addJobs(project, 1);
+    const first = await store.start(nodeId, project, id);
+    const failed = failedWith({ dueAt: Date.now() });
+    const { items } = await settleAttempts(store.db, [settlementOf(first, failed)]);
+    const plannedAt = items[0]?.nextRetryAt ?? Number.NaN;
+    expect(await park(project, [id], "retry.example", { attempt: 2 })).toEqual(["parked"]);
+    await release("retry.example", 1);
+    expect(await park(project, [id], "retry.example", { attempt: 2 })).toEqual(["parked"]);
+    await release("retry.example", 1);
+    const second = await store.start(nodeId, project, id, { attempt: 2 });
+    expect(second.granted.scheduledAt).toBe(plannedAt);
+    await settleAttempts(store.db, [settlementOf(second, failed)]);
+    const third = await store.start(nodeId, project, id, { attempt: 3 });
+    expect(third.granted.scheduledAt).toBeGreaterThan(plannedAt);
+  });
+
+  test("is canceled, and retried by hand, like any other", async () => {
+    const project = await store.addProject();
+    const [canceled = "", retried = ""] = await store.addJobs(project, 2);
+    const first = await store.start(nodeId, project, retried);
+    await settleAttempts(store.db, [settlementOf(first, failedWith({ dueAt: Date.now() }))]);
+    await park(project, [canceled], "hand.example");
+    await park(project, [retried], "hand.example", { attempt: 2 });
+    expect(await cancelJob(store.db, scopeOf(project), canceled)).toMatchObject({ kind: "canceled" });
+    const runId = store.newRunId();
+    const scope = { ...scopeOf(project), sinceAt: 0 };
+    expect(await retryRun(store.db, scope, first.granted.runId, runId)).toMatchObject({ kind: "retried" });
+    expect((await findJob(store.db, scopeOf(project), retried))?.status).toBe("running");
+    expect(await idsReleased("hand.example", 10)).toEqual([]);
+    const second = await store.start(nodeId, project, retried, { attempt: 2 });
+    expect(second.granted.runId).toBe(runId);
+  });
+});
+
+describe("a release", () => {
+  test("takes of every lane as much, the oldest first, and goes on behind the last", async () => {
+    const [large, small, last] = [
+      await store.addProject(),
+      await store.addProject(),
+      await store.addProject(),
+    ];
+    const larges = await store.addJobs(large, 20);
+    const smalls = await store.addJobs(small, 2);
+    const lasts = await store.addJobs(last, 2);
+    for (const [project, ids] of [
+      [large, larges],
+      [small, smalls],
+      [last, lasts],
+    ] as const)
+      await park(project, ids, "turns.example");
+    const first = await release("turns.example", 2);
+    expect(first.attempts.map(({ id }) => id).toSorted()).toEqual(
+      [larges[0], smalls[0]].toSorted() as string[],
+    );
+    expect(first.last?.projectNo).toBe(small);
+    const second = await release("turns.example", 2, first.last);
+    expect(second.attempts.map(({ id }) => id)).toEqual(lasts);
+    expect((await release("turns.example", 3)).attempts.length).toBe(3);
+  });
+
+  test("brings no more than there are permits free, or the least that is asked for, and nothing that is held", async () => {
+    const project = await store.addProject({ concurrency: 3 });
+    const ids = await store.addJobs(project, 10);
+    await park(project, ids.slice(1), "permits.example");
+    await store.start(nodeId, project, ids[0] ?? "");
+    expect(await idsReleased("permits.example", 10)).toEqual(ids.slice(1, 3));
+    await store.query("UPDATE flows SET concurrency = 1 WHERE project_no = $1", [project]);
+    expect(await idsReleased("permits.example", 10)).toEqual([]);
+    expect((await release("permits.example", 10, null, 2)).attempts.length).toBe(2);
+    await store.query("UPDATE flows SET concurrency = 9, held = true WHERE project_no = $1", [project]);
+    expect((await release("permits.example", 10, null, 2)).attempts).toEqual([]);
+    await store.query("UPDATE flows SET held = false WHERE project_no = $1", [project]);
+    await store.query("INSERT INTO held_regions (region) VALUES (0)");
+    expect((await release("permits.example", 10, null, 2)).attempts).toEqual([]);
+    await store.query("DELETE FROM held_regions");
+    expect((await release("permits.example", 10)).attempts.length).toBe(5);
+  });
+
+  test("by two nodes at once brings each attempt once", async () => {
+    const project = await store.addProject();
+    const ids = await store.addJobs(project, 100);
+    await park(project, ids, "two.example");
+    const both = await Promise.all([idsReleased("two.example", 100), idsReleased("two.example", 100)]);
+    expect(both.flat().toSorted()).toEqual(ids.toSorted());
   });
 });

@@ -22,6 +22,7 @@ export function createCellView(db: Database, metrics: Metrics): { tick(isOnDuty:
   );
   metrics.webhookDeliveriesDue.follow(() => show(({ webhookDeliveriesDue }) => single(webhookDeliveriesDue)));
   metrics.jobsDue.follow(() => show(({ jobsDue }) => single(jobsDue)));
+  metrics.attemptsParked.follow(() => show(({ attemptsParked }) => [...byLabel("kind", attemptsParked)]));
   metrics.shardsUnowned.follow(() =>
     show(({ shardsUnowned }) =>
       shardsUnowned.map(({ region, count }) => ({ labels: { region }, value: count })),
