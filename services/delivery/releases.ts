@@ -62,25 +62,25 @@ export function createReleases({
 }): Releases {
   /** The hosts at which something is parked, as far as is known. */
   let waiting = new Set<string>();
-  /** Of those that are being looked at: whether to look once more, for what has come meanwhile. */
-  const looking = new Map<string, boolean>();
+  const looking = new Set<string>();
+  /** Of those, where to look once more for what has come meanwhile, and for how many at least. */
+  const again = new Map<string, number>();
   const lastLanes = new Map<string, ParkedLane>();
   let kindsInTurn = KINDS;
 
   /** Calls what is next, for as long as some of it is sent and there is room. */
   async function release(host: string, countMin: number): Promise<void> {
-    if (looking.has(host)) {
-      looking.set(host, true);
-      return;
-    }
-    do {
-      looking.set(host, false);
+    again.set(host, Math.max(countMin, again.get(host) ?? 0));
+    if (looking.has(host)) return;
+    looking.add(host);
+    for (let atLeast = again.get(host); atLeast !== undefined; atLeast = again.get(host)) {
+      again.delete(host);
       try {
-        for (let atLeast = countMin; await releaseSome(host, atLeast); ) atLeast = 0;
+        while (await releaseSome(host, atLeast)) atLeast = 0;
       } catch (error) {
         patience.warn("release.failed", error);
       }
-    } while (looking.get(host));
+    }
     looking.delete(host);
   }
 

@@ -74,7 +74,7 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
   await releaseParked(recorder.db, "webhooks", parked);
   await releaseLeft(
     recorder.db,
-    { projectNo, environment, webhookId: endpoint, host: "left.example", leftAt: "-infinity" },
+    { projectNo, environment, webhookId: endpoint, host: "left.example", url: null, leftAt: "-infinity" },
     10,
   );
   await purgeEndedDeliveries(recorder.db, 2_000);

@@ -1,6 +1,7 @@
 import { environmentOfClass, type FlowKind, kindOf } from "../domain/flow-class.ts";
 import { DELIVERY_PREFIX, idToUuid, JOB_PREFIX, uuidToId, WEBHOOK_PREFIX } from "../domain/ids.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
+import { hostOfTarget } from "../domain/target.ts";
 import { environmentCode, environmentOf, flowClassNamed, regionCode, regionOf } from "./codes.ts";
 import { column, type Database } from "./database.ts";
 import { OWED, type Owed, type SweptRow } from "./sweep.ts";
@@ -138,12 +139,14 @@ WITH RECURSIVE lane AS (
 };
 const RELEASE: Record<FlowKind, string> = { jobs: release(OWED.jobs), webhooks: release(OWED.webhooks) };
 
-/** An endpoint that leads to this host no more. */
+/** A host that an endpoint has left. */
 export interface LeftHost {
   projectNo: ProjectNo;
   environment: Environment;
   webhookId: string;
   host: string;
+  /** Where the endpoint leads now; null if it is deleted. */
+  url: string | null;
   /** Tells this leaving from a later one. */
   leftAt: string;
 }
@@ -155,25 +158,36 @@ export async function listLeftHosts(db: Database, limit: number): Promise<LeftHo
     environment: number;
     webhook_id: string;
     host: string;
+    url: string | null;
     left_at: string;
-  }>(
-    "list_left_hosts",
-    "SELECT project_no, environment, webhook_id, host, left_at::text FROM left_hosts LIMIT $1",
-    [limit],
-  );
+  }>("list_left_hosts", LIST_LEFT, [limit]);
   return rows.map((row) => ({
     projectNo: row.project_no,
     environment: environmentOf(row.environment),
     webhookId: uuidToId(WEBHOOK_PREFIX, row.webhook_id),
     host: row.host,
+    url: row.url,
     leftAt: row.left_at,
   }));
 }
 
-/** Makes up to `limit` deliveries to such an endpoint due again; once there are fewer, none is left at that host. */
+const LIST_LEFT = `
+SELECT l.project_no, l.environment, l.webhook_id, l.host, l.left_at::text, w.url
+  FROM (SELECT * FROM left_hosts LIMIT $1) l
+  LEFT JOIN webhooks w ON w.project_no = l.project_no AND w.environment = l.environment AND w.id = l.webhook_id`;
+
+/**
+ * Makes up to `limit` deliveries to such an endpoint due again; once there are fewer, none is left at that host. To one
+ * that leads there again they stay parked.
+ */
 export async function releaseLeft(db: Database, left: LeftHost, limit: number): Promise<ReleasedAttempt[]> {
-  const { host, projectNo, leftAt } = left;
+  const { host, projectNo, url, leftAt } = left;
   const webhook = idToUuid(left.webhookId);
+  const forget = () => db.run("forget_left_host", FORGET_LEFT, [webhook, host, leftAt]);
+  if (url !== null && hostOfTarget(url) === host) {
+    await forget();
+    return [];
+  }
   const rows = await db.run<ReleasedRow>("release_left", RELEASE_LEFT, [
     host,
     projectNo,
@@ -181,9 +195,7 @@ export async function releaseLeft(db: Database, left: LeftHost, limit: number): 
     webhook,
     limit,
   ]);
-  if (rows.length < limit) {
-    await db.run("forget_left_host", FORGET_LEFT, [webhook, host, leftAt]);
-  }
+  if (rows.length < limit) await forget();
   return rows.map(readReleased);
 }
 

@@ -140,13 +140,16 @@ describe("deliveries that are held", () => {
       await other.until(({ length }) => length === 600, 60_000);
       await until(async () => (await countParked(cell)) === 600);
       expect(held.arrivals.length).toBe(0);
-      await changeWebhook(
-        cell.db,
-        scope,
-        leaving.id,
-        (webhook) => ({ ...webhook, url: elsewhere(moved) }),
-        cause,
-      );
+      const lead = (url: string) =>
+        changeWebhook(cell.db, scope, leaving.id, (webhook) => ({ ...webhook, url }), {
+          ...cause,
+          requestId: testCause().requestId,
+        });
+      // To leave and to come back changes nothing.
+      await lead("http://other.invalid/");
+      await lead(held.url);
+      await until(async () => (await countLeft(cell)) === 0);
+      await lead(elsewhere(moved));
       await moved.until(({ length }) => length === 300, 60_000);
       await deleteWebhook(cell.db, scope, deleted.id, {
         ...cause,
@@ -208,6 +211,8 @@ const countParked = (cell: Cell) =>
     "parked",
     "SELECT count(*)::int AS count FROM open_deliveries WHERE due_at IS NULL AND node_id IS NULL",
   );
+
+const countLeft = (cell: Cell) => count(cell, "left", "SELECT count(*)::int AS count FROM left_hosts");
 
 async function count(cell: Cell, name: string, text: string): Promise<number> {
   const [row] = await cell.db.run<{ count: number }>(name, text, []);
