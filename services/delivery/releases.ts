@@ -121,9 +121,14 @@ export function createReleases({
     return [...attempts, ...(await releaseOf(kind, host, count - attempts.length, countMin))];
   }
 
-  /** What is not sent now waits for its permit, or its quota, among all that is due: its shard is told. True if some is. */
+  /**
+   * What is not sent now, for want of a permit or a quota or because another region's nodes send it, waits among all that is
+   * due: its shard is told. True if some is sent.
+   */
   async function takeAll(released: readonly ReleasedAttempt[], host: string | null): Promise<boolean> {
-    const answers = await Promise.all(released.map(({ region, ...item }) => take(region, item, host)));
+    const answers = await Promise.all(
+      released.map(({ region, ...item }) => (regions.includes(region) ? take(region, item, host) : null)),
+    );
     const owed = released.filter((_, index) => !["granted", "gone"].includes(answers[index]?.kind ?? ""));
     if (owed.length > 0) sendHints(bus, { owed, freed: [] });
     return answers.some((answer) => answer?.kind === "granted");

@@ -1,12 +1,14 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { REGIONS } from "../domain/scope.ts";
 import { claimAttempts } from "./claim.ts";
+import { addEndpoint, endJobs } from "./delivery-test-support.ts";
 import { cancelJob, findJob } from "./jobs.ts";
-import { listParkedHosts, type ParkedLane, releaseParked } from "./parked.ts";
+import { listParkedHosts, type ParkedLane, releaseLeft, releaseParked } from "./parked.ts";
 import { type Parked, parkAttempts } from "./parking.ts";
 import { retryRun } from "./runs.ts";
 import { settleAttempts } from "./settle.ts";
 import { sweepShards } from "./sweep.ts";
+import { findEndpointUrls } from "./target-urls.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "./test-support.ts";
 
 setDefaultTimeout(60_000);
@@ -98,6 +100,21 @@ describe("a parked attempt", () => {
     const second = await store.start(nodeId, project, retried, { attempt: 2 });
     expect(second.granted.runId).toBe(runId);
   });
+});
+
+test("a delivery is not parked by a URL that its endpoint has no more", async () => {
+  const project = await store.addProject();
+  const webhookId = await addEndpoint(store, project);
+  const [delivery] = await endJobs(store, nodeId, project, { count: 1 });
+  if (delivery === undefined) throw new Error("nothing is owed");
+  const { environment, region, id } = delivery;
+  const url = (await findEndpointUrls(store.db, [delivery]))[0] ?? "";
+  const common = { projectNo: project, environment, region, id, attempt: 1, host: "moved.example" };
+  const parkBy = (seen: string) => parkAttempts(store.db, "webhooks", [{ ...common, url: seen }]);
+  expect(await parkBy("https://moved.example/before")).toEqual(["elsewhere"]);
+  expect(await parkBy(url)).toEqual(["parked"]);
+  const left = { ...scopeOf(project), webhookId, host: "moved.example", url, leftAt: "-infinity" };
+  expect((await releaseLeft(store.db, left, 10)).map((released) => released.id)).toEqual([id]);
 });
 
 describe("a release", () => {
