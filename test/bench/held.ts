@@ -36,7 +36,7 @@ const MS_PER_TICK = 10;
 const SEED = `
 WITH made AS (
   SELECT (lpad(to_hex(1700000000000 + n), 12, '0') || left(md5(n::text), 20))::uuid AS id,
-         now() - interval '1 hour' + n * interval '1 ms' AS due_at
+         now() + n * interval '1 us' AS due_at
     FROM generate_series(1, $2::int) n
 ), job AS (
   INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds)
