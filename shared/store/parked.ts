@@ -1,10 +1,10 @@
-import { environmentOfClass, type FlowKind, kindOf } from "../domain/flow-class.ts";
-import { DELIVERY_PREFIX, idToUuid, JOB_PREFIX, uuidToId, WEBHOOK_PREFIX } from "../domain/ids.ts";
+import { environmentOfClass, type FlowKind } from "../domain/flow-class.ts";
+import { idToUuid, uuidToId, WEBHOOK_PREFIX } from "../domain/ids.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
 import { hostOfTarget } from "../domain/target.ts";
 import { environmentCode, environmentOf, flowClassNamed, regionCode, regionOf } from "./codes.ts";
 import { column, type Database } from "./database.ts";
-import { OWED, type Owed, type SweptRow } from "./sweep.ts";
+import { OWED, type Owed, type OwedRow, readOwed, type SweptRow } from "./sweep.ts";
 
 /** What parking.ts has set aside, and how it becomes due again: from that moment on, so that every sweep finds it. */
 
@@ -64,7 +64,7 @@ export async function releaseParked(
     countMin: number;
   },
 ): Promise<{ attempts: ReleasedAttempt[]; last: ParkedLane | null }> {
-  const rows = await db.run<ReleasedRow>(`release_${kind}`, RELEASE[kind], [
+  const rows = await db.run<OwedRow>(`release_${kind}`, RELEASE[kind], [
     host,
     column(regions.map(regionCode)),
     after?.projectNo ?? -1,
@@ -73,16 +73,16 @@ export async function releaseParked(
     count,
     countMin,
   ]);
-  const last = rows.reduce<ReleasedRow | undefined>(
+  const last = rows.reduce<OwedRow | undefined>(
     (latest, row) => (latest === undefined || compareLanes(row, latest) > 0 ? row : latest),
     undefined,
   );
-  return { attempts: rows.map(readReleased), last: last === undefined ? null : laneOf(last) };
+  return { attempts: rows.map(readOwed), last: last === undefined ? null : laneOf(last) };
 }
 
-const compareLanes = (one: ReleasedRow, other: ReleasedRow): number =>
+const compareLanes = (one: OwedRow, other: OwedRow): number =>
   one.project_no - other.project_no || one.region - other.region || one.flow_class - other.flow_class;
-const laneOf = ({ project_no, region, flow_class }: ReleasedRow): ParkedLane => ({
+const laneOf = ({ project_no, region, flow_class }: OwedRow): ParkedLane => ({
   projectNo: project_no,
   region: regionOf(region),
   environment: environmentOfClass(flowClassNamed(flow_class)),
@@ -188,7 +188,7 @@ export async function releaseLeft(db: Database, left: LeftHost, limit: number): 
     await forget();
     return [];
   }
-  const rows = await db.run<ReleasedRow>("release_left", RELEASE_LEFT, [
+  const rows = await db.run<OwedRow>("release_left", RELEASE_LEFT, [
     host,
     projectNo,
     environmentCode(left.environment),
@@ -196,7 +196,7 @@ export async function releaseLeft(db: Database, left: LeftHost, limit: number): 
     limit,
   ]);
   if (rows.length < limit) await forget();
-  return rows.map(readReleased);
+  return rows.map(readOwed);
 }
 
 // Not of locked rows alone: none may be passed over, since nobody looks for it there again.
@@ -210,26 +210,3 @@ WITH picked AS MATERIALIZED (
 ), ${released(OWED.webhooks)}`;
 const FORGET_LEFT =
   "DELETE FROM left_hosts WHERE webhook_id = $1 AND host = $2 AND left_at = $3::timestamptz";
-
-interface ReleasedRow {
-  project_no: number;
-  flow_class: number;
-  region: number;
-  shard: number;
-  id: string;
-  attempt: number;
-  due_at: number;
-}
-
-function readReleased(row: ReleasedRow): ReleasedAttempt {
-  const flowClass = flowClassNamed(row.flow_class);
-  return {
-    projectNo: row.project_no,
-    flowClass,
-    region: regionOf(row.region),
-    shard: row.shard,
-    id: uuidToId(kindOf(flowClass) === "jobs" ? JOB_PREFIX : DELIVERY_PREFIX, row.id),
-    attempt: row.attempt,
-    dueAt: row.due_at,
-  };
-}

@@ -181,16 +181,7 @@ SELECT ${rowColumns(owed)}
  CROSS JOIN LATERAL (${owedRows(owed, "known.since", "$6", "known.room")}) o`,
 );
 
-interface SweepRow {
-  project_no: number;
-  flow_class: number;
-  region: number;
-  shard: number;
-  id: string | null;
-  attempt: number;
-  due_at: number;
-  concurrency: number;
-}
+type SweepRow = Omit<OwedRow, "id"> & { id: string | null; concurrency: number };
 
 function readSweep(rows: SweepRow[]): Swept {
   const swept: Swept = { rows: [], sweptAt: 0 };
@@ -199,17 +190,31 @@ function readSweep(rows: SweepRow[]): Swept {
       swept.sweptAt = row.due_at;
       continue;
     }
-    const flowClass = flowClassNamed(row.flow_class);
-    swept.rows.push({
-      projectNo: row.project_no,
-      flowClass,
-      region: regionOf(row.region),
-      shard: row.shard,
-      id: uuidToId(kindOf(flowClass) === "jobs" ? JOB_PREFIX : DELIVERY_PREFIX, row.id),
-      attempt: row.attempt,
-      dueAt: row.due_at,
-      concurrency: row.concurrency,
-    });
+    swept.rows.push({ ...readOwed({ ...row, id: row.id }), concurrency: row.concurrency });
   }
   return swept;
+}
+
+/** An owed attempt as these statements answer it. */
+export interface OwedRow {
+  project_no: number;
+  flow_class: number;
+  region: number;
+  shard: number;
+  id: string;
+  attempt: number;
+  due_at: number;
+}
+
+export function readOwed(row: OwedRow): Omit<SweptRow, "concurrency"> {
+  const flowClass = flowClassNamed(row.flow_class);
+  return {
+    projectNo: row.project_no,
+    flowClass,
+    region: regionOf(row.region),
+    shard: row.shard,
+    id: uuidToId(kindOf(flowClass) === "jobs" ? JOB_PREFIX : DELIVERY_PREFIX, row.id),
+    attempt: row.attempt,
+    dueAt: row.due_at,
+  };
 }

@@ -11,6 +11,7 @@ import { setHostLimit } from "../../shared/store/host-limits.ts";
 import { createJobs } from "../../shared/store/jobs.ts";
 import { migrate } from "../../shared/store/migrate.ts";
 import type { ProjectRow } from "../../shared/store/projects.ts";
+import { ADD_DUE_JOBS } from "../support/due-jobs.ts";
 import { startNatsServer } from "../support/nats-server.ts";
 import { createTestDatabase } from "../support/postgres.ts";
 import { startService } from "../support/service-process.ts";
@@ -33,19 +34,6 @@ const REST_MS_MAX = 60_000;
 const PROBES_MS_MAX = 60_000;
 const MS_PER_TICK = 10;
 
-const SEED = `
-WITH made AS (
-  SELECT (lpad(to_hex(1700000000000 + n), 12, '0') || left(md5(n::text), 20))::uuid AS id,
-         now() + n * interval '1 us' AS due_at
-    FROM generate_series(1, $2::int) n
-), job AS (
-  INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds)
-  SELECT id, $1, 1, 0, $3, '{}', due_at, 5, 10, 3600 FROM made
-), lane AS (
-  INSERT INTO lanes (project_no, region, environment, shard) VALUES ($1, 0, 1, $4)
-)
-INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed)
-SELECT $1, 1, 0, id, due_at, 5 FROM made`;
 const PATIENT = "options=-c%20statement_timeout%3D120s";
 
 const { values } = parseArgs({
@@ -97,7 +85,7 @@ async function measure(held: number): Promise<string[]> {
     const { project } = await createProjectWithKeys(db, seal, wish);
     const shard = shardOf(project.no, SHARDS_PER_REGION);
     if (held > 0)
-      await db.run("held", SEED, [project.no, held, `http://127.0.0.1:${target.port}/held`, shard]);
+      await db.run("held", ADD_DUE_JOBS, [project.no, held, `http://127.0.0.1:${target.port}/held`, shard]);
     const restMs = await until(async () => (await countDue(db)) === 0, REST_MS_MAX);
     const pids = services.map(({ pid }) => pid);
     const before = await readCpuMs(db, pids);

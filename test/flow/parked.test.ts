@@ -8,6 +8,7 @@ import type { ProjectRow } from "../../shared/store/projects.ts";
 import { changeWebhook, deleteWebhook } from "../../shared/store/webhooks.ts";
 import { testCause } from "../support/cause.ts";
 import { type Cell, SHARDS_PER_REGION, startCell } from "../support/cell.ts";
+import { ADD_DUE_JOBS } from "../support/due-jobs.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { until } from "./support.ts";
 
@@ -179,7 +180,7 @@ async function probe(cell: Cell, project: ProjectRow, target: Target): Promise<n
 
 /** Due jobs, the oldest first, without a gateway for each. */
 async function seed(cell: Cell, project: ProjectRow, targetUrl: string): Promise<string[]> {
-  const rows = await cell.db.run<{ id: string }>("seed", SEED, [
+  const rows = await cell.db.run<{ id: string }>("seed", ADD_DUE_JOBS, [
     project.no,
     HELD,
     targetUrl,
@@ -187,21 +188,6 @@ async function seed(cell: Cell, project: ProjectRow, targetUrl: string): Promise
   ]);
   return rows.map(({ id }) => uuidToId(JOB_PREFIX, id)).toSorted();
 }
-
-const SEED = `
-WITH made AS (
-  SELECT (lpad(to_hex(1700000000000 + n), 12, '0') || left(md5(n::text), 20))::uuid AS id,
-         now() + n * interval '1 us' AS due_at
-    FROM generate_series(1, $2::int) n
-), job AS (
-  INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds)
-  SELECT id, $1, 1, 0, $3, '{}', due_at, 5, 10, 3600 FROM made
-), lane AS (
-  INSERT INTO lanes (project_no, region, environment, shard) VALUES ($1, 0, 1, $4) ON CONFLICT DO NOTHING
-)
-INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed)
-SELECT $1, 1, 0, id, due_at, 5 FROM made
-RETURNING job_id AS id`;
 
 const countDue = (cell: Cell) =>
   count(cell, "due", "SELECT count(*)::int AS count FROM open_jobs WHERE due_at IS NOT NULL");
