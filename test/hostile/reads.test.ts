@@ -55,15 +55,6 @@ async function measureHarm(isOver: (asked: number) => boolean): Promise<Harm> {
     longerMs.push(attackedMs - quietMs);
     await Bun.sleep(ASK_EVERY_MS);
   }
-  console.log(
-    "wall",
-    quantile(longerMs, 0.5).toFixed(1),
-    quantile(longerMs, 0.99).toFixed(1),
-    "work",
-    quantile(workMs, 0.5).toFixed(1),
-    quantile(workMs, 0.99).toFixed(1),
-    workMs.length,
-  );
   return { p50Ms: quantile(longerMs, 0.5), p99WorkMs: quantile(workMs, 0.99) };
 }
 
