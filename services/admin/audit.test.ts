@@ -115,6 +115,73 @@ test("what operators did is found among all that keys do", async () => {
   expect(after.slice(1)).toEqual(before);
 });
 
+let requests = 0;
+/** Makes a change, and answers who the newest entry says that it was. */
+async function changeAs(words: string[], environment: Record<string, string>): Promise<object | undefined> {
+  const settings = { DATABASE_URL: database.url, SUDO_USER: "dana", ...environment };
+  const change = ["host", "limit", "who.example.com", "--requests", String(++requests)];
+  const { code, stderr } = await runProgram("main.ts", [...change, ...words], settings);
+  expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+  return (await list("--limit", "1")).data[0]?.by;
+}
+
+test("the operator is who --as names, else OPERATOR, else the account at the terminal, and lists show it", async () => {
+  const environment = { OPERATOR: "Kim Øst" };
+  expect(await changeAs(["--as", "lee@example.com"], environment)).toEqual({
+    kind: "operator",
+    name: "lee@example.com",
+  });
+  expect(await changeAs([], environment)).toEqual({ kind: "operator", name: "Kim Øst" });
+  expect(await changeAs([], { OPERATOR: "" })).toEqual(OPERATOR);
+  const { stdout } = await runProgram("main.ts", ["audit", "list", "--by", "operator", "--as", "whoever"], {
+    DATABASE_URL: database.url,
+  });
+  expect(stdout).toMatch(/lee@example\.com +host\.limit /);
+  expect(stdout).toMatch(/Kim Øst +host\.limit /);
+});
+
+test("every command that makes an entry names the operator in it", async () => {
+  const as = ["--as", "robin"];
+  const { project } = await ask<{ project: { id: string } }>(
+    ...["project", "create", "--name", "Named", "--plan", "pro", ...as],
+  );
+  const place = ["--project", project.id, "--environment", "production"];
+  await ask("project", "set", project.id, "--concurrency", "7", ...as);
+  const made = await ask<{ id: string }>("key", "create", ...place, ...as);
+  const next = await ask<{ id: string }>("key", "rotate", made.id, ...as);
+  await ask("key", "revoke", next.id, ...as);
+  await ask("secret", "rotate", ...place, ...as);
+  await ask("hold", "--project", project.id, ...as);
+  await ask("resume", "--project", project.id, ...as);
+  await ask("resume", "--region", "us-west", ...as);
+  await ask("host", "limit", "example.com", "--requests", "1", ...as);
+  await ask("host", "clear", "example.com", ...as);
+  await addNode(db, { kind: "worker", name: "named", regions: ["us-east"], process: "p" });
+  await ask("node", "dead", "named", ...as);
+  const newest = (await list("--limit", "12")).data;
+  expect(newest.map(({ by }) => by)).toEqual(newest.map(() => ({ kind: "operator", name: "robin" })));
+  expect(newest.at(-1)?.action).toBe("project.create");
+});
+
+test.each([
+  ["--as", [" "], {}, "--as must not be blank"],
+  ["--as", ["x".repeat(81)], {}, "--as must have at most 80 characters"],
+  ["--as", ["a\u001b[2Jb"], {}, "--as must not contain control characters"],
+  ["--as", ["a", "--as", "b"], {}, "--as is given more than once"],
+  ["OPERATOR", [], { OPERATOR: "a\nb" }, "OPERATOR must not contain control characters"],
+  ["OPERATOR", [], { OPERATOR: "x".repeat(81) }, "OPERATOR must have at most 80 characters"],
+])("%s with %p and %p is refused, and changes nothing", async (name, words, environment, message) => {
+  const before = await list("--limit", "1");
+  const command = ["hold", "--region", "eu-central", ...(name === "--as" ? ["--as", ...words] : [])];
+  const { code, stdout, stderr } = await runProgram("main.ts", command, {
+    DATABASE_URL: database.url,
+    ...environment,
+  });
+  expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
+  expect(stderr).toContain(message);
+  expect(await list("--limit", "1")).toEqual(before);
+});
+
 test.each([
   [["--by", "key"], "--by must be one of operator"],
   [["--limit", "0"], "--limit must be a whole number from 1 to 1000"],

@@ -1,18 +1,33 @@
 import { randomBytes } from "node:crypto";
 import { hostname, userInfo } from "node:os";
 import { createIdSource, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
+import { checkName } from "../../shared/domain/name.ts";
 import type { OperatorCause } from "../../shared/store/audit.ts";
-import { askTime, type Database } from "../../shared/store/database.ts";
+import { askTime } from "../../shared/store/database.ts";
+import type { Cell } from "./command.ts";
 
+const OPERATOR_CHARACTERS_MAX = 80;
 const requestIds = createIdSource(randomBytes);
 
-/** What a change by the person at this terminal is recorded under; each change needs one of its own. */
-export async function makeCause(db: Database): Promise<OperatorCause> {
-  return { requestId: requestIds.next(REQUEST_PREFIX, await askTime(db)), operator: operatorName() };
+/** What a change by the operator is recorded under; each change needs one of its own. */
+export async function makeCause({ db, operator }: Pick<Cell, "db" | "operator">): Promise<OperatorCause> {
+  return { requestId: requestIds.next(REQUEST_PREFIX, await askTime(db)), operator };
+}
+
+/**
+ * Who makes the change: `--as`, else OPERATOR, else the account at the terminal. In a container that account is the same
+ * for everybody, so people give their name there. Throws invalid_request.
+ */
+export function readOperator(as: string | undefined): string {
+  const variable = process.env.OPERATOR || undefined;
+  const name = as ?? variable;
+  if (name === undefined) return findAccount();
+  checkName(name, as === undefined ? "OPERATOR" : "--as", OPERATOR_CHARACTERS_MAX);
+  return name;
 }
 
 /** `user@host`: who became root by sudo is named as who they are. */
-function operatorName(): string {
+export function findAccount(): string {
   return `${process.env.SUDO_USER || userName()}@${hostname()}`;
 }
 

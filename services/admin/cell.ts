@@ -13,7 +13,7 @@ const CONNECTIONS = 4;
 const log = createLog({ level: "silent", name: "admin" });
 
 /** Opens the cell that the settings name. Throws Refusal if its Postgres cannot be used. */
-export async function openCell(config: Config<"admin">): Promise<Cell> {
+export async function openCell(config: Config<"admin">, operator: string): Promise<Cell> {
   const db = openDatabase(findDatabaseUrl(config), { connections: CONNECTIONS, log });
   try {
     await checkPrepared(db);
@@ -23,6 +23,7 @@ export async function openCell(config: Config<"admin">): Promise<Cell> {
   }
   return {
     db,
+    operator,
     openSeal: () => openSeal(db, config),
     findSeal() {
       const given = findKeys(config);

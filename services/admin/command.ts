@@ -8,7 +8,7 @@ export interface Command {
   usage: string;
   /** The name of the one word that is not an option, null if there is none. */
   operand: string | null;
-  /** The options, without dashes, that take a value. `--json` always exists. */
+  /** The options, without dashes, that take a value. `--json` and `--as` always exist. */
   options: readonly string[];
   run(input: Input, cell: Cell): Promise<Output>;
 }
@@ -28,6 +28,8 @@ export interface Input {
 /** What commands work on. */
 export interface Cell {
   db: Database;
+  /** By whom changes are recorded to be made. */
+  operator: string;
   /** Throws Refusal if the key is not at hand, or not the one that the cell seals with. */
   openSeal(): Promise<Seal>;
   /** The keys that are at hand, whatever the cell has to say of them; null if there is none. */

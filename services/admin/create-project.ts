@@ -8,7 +8,7 @@ import { NEWEST_API_VERSION } from "../../shared/domain/version.ts";
 import type { Seal } from "../../shared/platform/seal.ts";
 import { askTime, type Database } from "../../shared/store/database.ts";
 import { createProject, type ProjectRow } from "../../shared/store/projects.ts";
-import { makeCause } from "./cause.ts";
+import { findAccount, makeCause } from "./cause.ts";
 
 /** A new project, and what is shown this once. */
 export interface CreatedProject {
@@ -25,6 +25,7 @@ export async function createProjectWithKeys(
   db: Database,
   seal: Seal,
   { name, plan, defaultRegion }: { name: string; plan: Plan; defaultRegion: Region },
+  operator: string = findAccount(),
 ): Promise<CreatedProject> {
   // created_at is the time in the id, so it has to be the database's.
   const now = await askTime(db);
@@ -56,7 +57,7 @@ export async function createProjectWithKeys(
         sealed: seal.seal(signingSecrets[environment]),
       })),
     },
-    await makeCause(db),
+    await makeCause({ db, operator }),
   );
   return { project, keys, signingSecrets };
 }

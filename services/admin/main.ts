@@ -2,6 +2,7 @@ import { parseArgs } from "node:util";
 import { ApiError } from "../../shared/domain/errors.ts";
 import { ConfigError, readConfig } from "../../shared/platform/config.ts";
 import { isDatabaseFault } from "../../shared/store/database.ts";
+import { readOperator } from "./cause.ts";
 import { faultText, openCell } from "./cell.ts";
 import { type Calculation, type Command, type Input, type Output, Refusal, table } from "./command.ts";
 import { auditList } from "./commands/audit.ts";
@@ -65,8 +66,9 @@ async function run(words: string[]): Promise<string> {
       `${named === "" ? "a command is needed" : `there is no command ${named}`}\n\n${help()}`,
     );
   }
-  const { input, json } = readInput(command, words.slice(name.split(" ").length));
-  const output = "calculate" in command ? command.calculate(input) : await runOnCell(command, input);
+  const { input, json, as } = readInput(command, words.slice(name.split(" ").length));
+  const output =
+    "calculate" in command ? command.calculate(input) : await runOnCell(command, input, readOperator(as));
   if (output.isRefusal) {
     if (!json) throw new Refusal(output.text);
     process.exitCode = 1;
@@ -74,8 +76,8 @@ async function run(words: string[]): Promise<string> {
   return json ? JSON.stringify(output.json) : output.text;
 }
 
-async function runOnCell(command: Command, input: Input): Promise<Output> {
-  const cell = await openCell(readConfig(process.env, "admin"));
+async function runOnCell(command: Command, input: Input, operator: string): Promise<Output> {
+  const cell = await openCell(readConfig(process.env, "admin"), operator);
   try {
     return await command.run(input, cell);
   } finally {
@@ -83,8 +85,14 @@ async function runOnCell(command: Command, input: Input): Promise<Output> {
   }
 }
 
-function readInput(command: Command | Calculation, words: string[]): { input: Input; json: boolean } {
-  const options: Record<string, { type: "boolean" | "string" }> = { json: { type: "boolean" } };
+function readInput(
+  command: Command | Calculation,
+  words: string[],
+): { input: Input; json: boolean; as: string | undefined } {
+  const options: Record<string, { type: "boolean" | "string" }> = {
+    json: { type: "boolean" },
+    as: { type: "string" },
+  };
   for (const name of command.options) options[name] = { type: "string" };
   const { values, positionals, tokens } = parseArgs({
     args: joinValues(words, options),
@@ -111,7 +119,11 @@ function readInput(command: Command | Calculation, words: string[]): { input: In
     if (value === undefined) throw new Refusal(`--${name} is required`);
     return value;
   };
-  return { input: { operand: operand ?? "", option, required }, json: values.json === true };
+  return {
+    input: { operand: operand ?? "", option, required },
+    json: values.json === true,
+    as: option("as"),
+  };
 }
 
 /** There are no options of one dash: what begins with one after an option that takes a value is that value. */
@@ -128,7 +140,7 @@ function joinValues(words: string[], options: Record<string, { type: string }>):
 
 function help(): string {
   const lines = Object.entries(COMMANDS).map(([name, { usage }]) => [`  ${name}`, usage]);
-  return `The commands, each with --json if wanted:\n${table(lines)}`;
+  return `The commands, each with --json if wanted, and with --as NAME (or OPERATOR=NAME), by which the audit names you:\n${table(lines)}`;
 }
 
 /** What to say of an error that is no bug, null if it is one. */

@@ -79,10 +79,10 @@ function holding(held: boolean): Command {
   };
 }
 
-async function setHeld({ option }: Input, { db }: Cell, held: boolean): Promise<Output> {
+async function setHeld({ option }: Input, { db, operator }: Cell, held: boolean): Promise<Output> {
   const given = ["project", "region", "host"].filter((name) => option(name) !== undefined);
   if (given.length > 1) throw new Refusal(`only one of --${given.join(" and --")} can be given`);
-  const cause = await makeCause(db);
+  const cause = await makeCause({ db, operator });
   const project = option("project");
   if (project !== undefined) {
     const id = parseIdOf(PROJECT_PREFIX, project, "--project");

@@ -29,10 +29,10 @@ export const hostLimit: Command = {
   usage: "HOST --requests N   in flight from each delivery node; 0: nothing is sent there",
   operand: "HOST",
   options: ["requests"],
-  async run(input, { db }) {
+  async run(input, { db, operator }) {
     const host = parseHost(input.operand);
     const requests = parseInteger(input.required("requests"), "--requests", 0, HOST_REQUESTS_MAX);
-    await setHostLimit(db, { host, requests }, await makeCause(db));
+    await setHostLimit(db, { host, requests }, await makeCause({ db, operator }));
     return {
       json: { host, requests },
       text: `each delivery node has at most ${requests} requests in flight to ${host}`,
@@ -44,9 +44,10 @@ export const hostClear: Command = {
   usage: "HOST",
   operand: "HOST",
   options: [],
-  async run(input, { db }) {
+  async run(input, { db, operator }) {
     const host = parseHost(input.operand);
-    if (!(await clearHostLimit(db, host, await makeCause(db)))) throw new Refusal(`${host} is not limited`);
+    if (!(await clearHostLimit(db, host, await makeCause({ db, operator }))))
+      throw new Refusal(`${host} is not limited`);
     return { json: { host, requests: null }, text: `${host} is not limited any more` };
   },
 };

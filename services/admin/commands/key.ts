@@ -30,7 +30,7 @@ export const keyCreate: Command = {
   usage: "--project ID --environment ENVIRONMENT [--scope SCOPE] [--name NAME] [--expires-in-hours HOURS]",
   operand: null,
   options: ["project", "environment", "scope", "name", "expires-in-hours"],
-  async run(input, { db }) {
+  async run(input, { db, operator }) {
     const environment = parseChoice(input.required("environment"), "--environment", ENVIRONMENTS);
     const scope = parseChoice(input.option("scope") ?? "full", "--scope", KEY_SCOPES);
     const name = input.option("name") ?? null;
@@ -42,7 +42,7 @@ export const keyCreate: Command = {
     const now = await askTime(db);
     const expiresAt = lifeMs === null ? null : new Date(now + lifeMs);
     const made = make({ projectNo: project.no, environment, scope, name, expiresAt }, now);
-    await createKey(db, made.row, await makeCause(db));
+    await createKey(db, made.row, await makeCause({ db, operator }));
     return show(made);
   },
 };
@@ -87,10 +87,10 @@ export const keyRevoke: Command = {
   usage: "KEY_ID",
   operand: "KEY_ID",
   options: [],
-  async run(input, { db }) {
+  async run(input, { db, operator }) {
     const key = await requireKey(db, input.operand);
     // What was revoked before is revoked: whoever asks twice has what they want.
-    await revokeKey(db, key.id, await makeCause(db));
+    await revokeKey(db, key.id, await makeCause({ db, operator }));
     return { json: { id: key.id, revoked: true }, text: `${key.id} is revoked` };
   },
 };
@@ -99,7 +99,7 @@ export const keyRotate: Command = {
   usage: "KEY_ID [--overlap-hours HOURS]",
   operand: "KEY_ID",
   options: ["overlap-hours"],
-  async run(input, { db }) {
+  async run(input, { db, operator }) {
     const text = input.option("overlap-hours");
     const overlapHours =
       text === undefined
@@ -113,7 +113,7 @@ export const keyRotate: Command = {
     const { projectNo, environment, scope, name, expiresAt } = key;
     // A key that was to end goes on to end: its successor is no way around that.
     const made = make({ projectNo, environment, scope, name, expiresAt }, now);
-    await replaceKey(db, key.id, made.row, overlapHours, await makeCause(db));
+    await replaceKey(db, key.id, made.row, overlapHours, await makeCause({ db, operator }));
     return show(made);
   },
 };

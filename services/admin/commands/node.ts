@@ -42,12 +42,12 @@ export const nodeDead: Command = {
   usage: "NAME",
   operand: "NAME",
   options: [],
-  async run(input, { db }) {
+  async run(input, { db, operator }) {
     const name = input.operand;
     const living = (await listNodes(db)).filter((node) => node.name === name && !node.dead);
     const declared: { id: number; kind: string }[] = [];
     for (const { id, kind } of living) {
-      if (await declareNodeDead(db, id, await makeCause(db))) declared.push({ id, kind });
+      if (await declareNodeDead(db, id, await makeCause({ db, operator }))) declared.push({ id, kind });
     }
     if (declared.length === 0) throw new Refusal(`there is no living node named ${name}`);
     const kinds = declared.map(({ kind }) => kind).join(" and ");

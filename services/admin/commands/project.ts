@@ -29,7 +29,7 @@ export const projectCreate: Command = {
   usage: "--name NAME --plan PLAN [--default-region REGION]",
   operand: null,
   options: ["name", "plan", "default-region"],
-  async run(input, { db, openSeal }) {
+  async run(input, { db, operator, openSeal }) {
     const name = input.required("name");
     checkName(name, "--name", PROJECT_NAME_CHARACTERS_MAX);
     const plan = parseChoice(input.required("plan"), "--plan", PLANS);
@@ -41,7 +41,12 @@ export const projectCreate: Command = {
     if (!isRegionAllowed(plan, defaultRegion)) {
       throw new Refusal(`the ${plan} plan is limited to the region ${HOME_REGION}`);
     }
-    const created = await createProjectWithKeys(db, await openSeal(), { name, plan, defaultRegion });
+    const created = await createProjectWithKeys(
+      db,
+      await openSeal(),
+      { name, plan, defaultRegion },
+      operator,
+    );
     const project = await view(db, created.project);
     const { keys, signingSecrets } = created;
     return {
@@ -94,9 +99,9 @@ export const projectSet: Command = {
     "ID [--plan PLAN] [--requests-per-minute N] [--concurrency N] [--schedules N] [--api-version VERSION]",
   operand: "ID",
   options: ["plan", "requests-per-minute", "concurrency", "schedules", "api-version"],
-  async run(input, { db }) {
+  async run(input, { db, operator }) {
     const id = parseIdOf(PROJECT_PREFIX, input.operand, "ID");
-    const row = await changeProject(db, id, readChange(input), await makeCause(db));
+    const row = await changeProject(db, id, readChange(input), await makeCause({ db, operator }));
     if (row === null) throw new Refusal(`there is no project ${id}`);
     const project = await view(db, row);
     return { json: { project }, text: describe(project) };

@@ -16,7 +16,7 @@ export const secretRotate: Command = {
   usage: "--project ID --environment ENVIRONMENT",
   operand: null,
   options: ["project", "environment"],
-  async run(input, { db, openSeal }) {
+  async run(input, { db, operator, openSeal }) {
     const environment = parseChoice(input.required("environment"), "--environment", ENVIRONMENTS);
     const project = await requireProject(db, input.required("project"), "--project");
     const seal = await openSeal();
@@ -26,7 +26,7 @@ export const secretRotate: Command = {
       db,
       { id, projectNo: project.no, environment, sealed: seal.seal(secret) },
       OVERLAP_HOURS,
-      await makeCause(db),
+      await makeCause({ db, operator }),
     );
     return {
       json: { project_id: project.id, environment, secret },

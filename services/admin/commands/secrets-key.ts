@@ -68,7 +68,7 @@ export const secretsKeyReseal: Command = {
   usage: "",
   operand: null,
   options: [],
-  async run(_input, { db, findSeal }) {
+  async run(_input, { db, operator, findSeal }) {
     const { known } = await lookAtKeys(db);
     const seal = requireSeal({ findSeal });
     const [sealing] = seal.fingerprints;
@@ -76,13 +76,13 @@ export const secretsKeyReseal: Command = {
       throw new Refusal(`SECRETS_KEY (${sealing}) is not the key that this cell seals with`);
     let walk = await walkSealed(db, seal);
     let resealed = 0;
-    if (countOthers(walk, sealing) > 0) await recordReseal(db, sealing, await makeCause(db));
+    if (countOthers(walk, sealing) > 0) await recordReseal(db, sealing, await makeCause({ db, operator }));
     for (let walks = 0; countOthers(walk, sealing) > 0 && walks < WALKS_MAX; walks++) {
       walk = await walkSealed(db, seal, resealing(seal));
       resealed += walk.replaced;
     }
     const left = countOthers(walk, sealing) + walk.unreadable;
-    const retired = left === 0 ? await retireKeys(db, sealing, await makeCause(db)) : [];
+    const retired = left === 0 ? await retireKeys(db, sealing, await makeCause({ db, operator })) : [];
     const lines = [
       `${resealed} resealed with ${sealing}`,
       `${left} left under another key`,
@@ -97,7 +97,7 @@ export const secretsKeyLost: Command = {
   usage: "FINGERPRINT[,...]   nobody has these keys: every secret under them is replaced by a new one",
   operand: "FINGERPRINT",
   options: [],
-  async run({ operand }, { db, findSeal }) {
+  async run({ operand }, { db, operator, findSeal }) {
     const { known } = await lookAtKeys(db);
     const seal = requireSeal({ findSeal });
     const [sealing] = seal.fingerprints;
@@ -110,7 +110,7 @@ export const secretsKeyLost: Command = {
     }
     const missing = findMissing(known, seal).filter((fingerprint) => !lost.includes(fingerprint));
     if (missing.length > 0) throw new Refusal(`give ${missing.join(", ")} too, or it would count as lost`);
-    for (const name of lost) await loseKey(db, name, sealing, await makeCause(db));
+    for (const name of lost) await loseKey(db, name, sealing, await makeCause({ db, operator }));
     const { replaced } = await walkSealed(db, seal, replacingUnreadable(seal));
     return {
       json: { lost, sealing, replaced },
