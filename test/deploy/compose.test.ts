@@ -1,8 +1,10 @@
 import { describe, expect, test } from "bun:test";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import { findTargetFault } from "../../shared/domain/target.ts";
 import { readConfig } from "../../shared/platform/config.ts";
-import { DEPLOY } from "./manifests.ts";
+import { targetRulesOf } from "../../shared/process/service.ts";
+import { DEPLOY, environmentOf, findWorkloads, render } from "./manifests.ts";
 
 interface Composed {
   image: string;
@@ -11,6 +13,8 @@ interface Composed {
   depends_on?: Record<string, unknown>;
   volumes?: string[];
   stop_grace_period?: string;
+  healthcheck?: { test: string[] };
+  extra_hosts?: string[];
 }
 
 const text = readFileSync(join(DEPLOY, "compose.yaml"), "utf8");
@@ -22,6 +26,17 @@ const GIVEN: Readonly<Record<string, string>> = { SECRETS_KEY: "0".repeat(64), P
 /** As compose does it for `${NAME:?reason}`. */
 const fillIn = (value: string) =>
   value.replace(/\$\{(\w+):[?-][^}]*\}/g, (_, name: string) => GIVEN[name] ?? "");
+
+function environmentOfService(name: string): Record<string, string> {
+  const variables = Object.entries(services[name]?.environment ?? {});
+  return Object.fromEntries(variables.map(([variable, value]) => [variable, fillIn(value)]));
+}
+
+/** What judges a target where the service has this environment, before it is dialled. */
+function laptopFault(service: "gateway" | "delivery", environment: Record<string, string>): string | null {
+  const config = readConfig(environment, service);
+  return findTargetFault("http://host.docker.internal:4000/", targetRulesOf(config, config.port));
+}
 
 describe("compose.yaml", () => {
   test("runs two of each service beside NATS, Postgres, Prometheus and Grafana", () => {
@@ -35,14 +50,9 @@ describe("compose.yaml", () => {
 
   test.each(["gateway", "worker", "delivery"] as const)("gives %s settings that it takes", (service) => {
     for (const number of [1, 2]) {
-      const {
-        command,
-        environment = {},
-        stop_grace_period: grace = "",
-      } = services[`${service}-${number}`] ?? {};
+      const { command, stop_grace_period: grace = "" } = services[`${service}-${number}`] ?? {};
       expect(command).toEqual([`services/${service}/main.ts`]);
-      const filled = Object.entries(environment).map(([name, value]) => [name, fillIn(value)]);
-      const config = readConfig(Object.fromEntries(filled), service);
+      const config = readConfig(environmentOfService(`${service}-${number}`), service);
       expect(Number.parseInt(grace, 10) * 1_000).toBeGreaterThan(config.drainTimeoutMs + 10_000);
       if (service !== "gateway") expect(config.nodeName).toBe(`${service}-${number}`);
     }
@@ -60,6 +70,40 @@ describe("compose.yaml", () => {
     }
   });
 
+  test.each([1, 2])("takes and sends jobs to the laptop itself (%p)", (number) => {
+    for (const service of ["gateway", "delivery"] as const)
+      expect(laptopFault(service, environmentOfService(`${service}-${number}`))).toBeNull();
+    expect(services[`delivery-${number}`]?.extra_hosts).toEqual(["host.docker.internal:host-gateway"]);
+  });
+
+  test("knows of everything that goes on running whether it serves", () => {
+    const unknown = Object.entries(services).filter(([, { healthcheck }]) => healthcheck === undefined);
+    expect(unknown.map(([name]) => name)).toEqual(["migrate"]);
+  });
+
+  test.each([
+    ["serves", 200, 0],
+    ["does not serve", 503, 1],
+    ["is not there", null, 1],
+  ] as const)("a service that %s is seen to", async (_, status, code) => {
+    const server = Bun.serve({
+      port: 0,
+      fetch: ({ url }) => new Response("", { status: url.endsWith("/readyz") ? (status ?? 0) : 404 }),
+    });
+    const { port } = server;
+    if (status === null) await server.stop(true);
+    for (const service of ["gateway-1", "worker-2", "delivery-1"]) {
+      const [how, file, ...args] = services[service]?.healthcheck?.test ?? [];
+      // The image has one program.
+      expect([how, file]).toEqual(["CMD", "/usr/local/bin/bun"]);
+      const words = args.map((word) => word.replace("127.0.0.1:9090", `127.0.0.1:${port}`));
+      expect(words).not.toEqual(args);
+      const check = Bun.spawn([process.execPath, ...words], { env: {}, stdout: "ignore", stderr: "ignore" });
+      expect(await check.exited).toBe(code);
+    }
+    await server.stop(true);
+  });
+
   test("holds no secret", () => {
     const variables = Object.values(services).flatMap(({ environment = {} }) => Object.entries(environment));
     const isGiven = (value: string) => /^\$\{\w+:(\?[^}]*|-)\}$/.test(value);
@@ -69,4 +113,19 @@ describe("compose.yaml", () => {
     });
     expect(written).toEqual([]);
   });
+});
+
+test("overlays/dev takes jobs to the laptop itself, and sends them", () => {
+  const resources = render("overlays/dev");
+  for (const service of ["gateway", "delivery"] as const) {
+    const workload = findWorkloads(resources).find(({ name }) => name === service);
+    if (workload === undefined) throw new Error(`there is no ${service}`);
+    const environment = environmentOf(workload, resources, {
+      podName: "pod",
+      secretOf: (_, key) =>
+        ({ url: "postgres://host/name", key: GIVEN.SECRETS_KEY })[key] ??
+        (key === "fallbacks" ? "" : "nats://host"),
+    });
+    expect(laptopFault(service, environment)).toBeNull();
+  }
 });

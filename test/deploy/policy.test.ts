@@ -132,6 +132,7 @@ const BROKEN: Record<keyof typeof RULES, [what: string, from: string | RegExp, t
       /"podSelector":\{"matchLabels":\{"app.kubernetes.io\/name":"delivery"\}\},"policyTypes":\["Egress"\]/,
       '"podSelector":{},"policyTypes":["Egress"]',
     ],
+    ["a setting for trials", '"LOG_LEVEL":"info"', '"ALLOW_INSECURE_TARGETS":"true"'],
     ["all IPv6", '"cidr":"2000::/3"', '"cidr":"::/0"'],
     [
       "Postgres for everybody",
