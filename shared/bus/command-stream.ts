@@ -10,7 +10,6 @@ import {
   StorageType,
 } from "@nats-io/jetstream";
 import {
-  createInbox,
   type Msg,
   type NatsConnection,
   type Subscription as NatsSubscription,
@@ -63,13 +62,14 @@ export type Progress = WeakMap<Listener, { startedAt?: Date; last?: Msg }>;
 
 export function openCommandStream(
   connection: NatsConnection,
+  nameInbox: () => string,
   progress: Progress,
   counts: BusCounts,
   log: Log,
 ): CommandStream {
   const manager = jetstreamManager(connection, { checkAPI: false, timeout: API_TIMEOUT_MS });
   const consumers = new Map<Listener, Consumer>();
-  const acknowledgements = openAcknowledgements(connection, counts, () => {
+  const acknowledgements = openAcknowledgements(connection, nameInbox(), counts, () => {
     streamDoubtful = true;
   });
   const complain = createComplaint(log, "command stream not restored");
@@ -97,7 +97,7 @@ export function openCommandStream(
   return {
     publish: acknowledgements.publish,
     follow(listener) {
-      const consumer = createConsumer(connection, listener, progress);
+      const consumer = createConsumer(connection, nameInbox, listener, progress);
       consumers.set(listener, consumer);
       void restore();
       return () => {
@@ -149,7 +149,12 @@ interface Consumer {
  * An ephemeral push consumer. The server pushes to an inbox of ours, which costs per command what a core
  * message costs, has no loop that could end, and works the same on every server since 2.9.
  */
-function createConsumer(connection: NatsConnection, listener: Listener, progress: Progress): Consumer {
+function createConsumer(
+  connection: NatsConnection,
+  nameInbox: () => string,
+  listener: Listener,
+  progress: Progress,
+): Consumer {
   const reached = progress.get(listener) ?? {};
   progress.set(listener, reached);
   let subscription: NatsSubscription | undefined;
@@ -178,7 +183,7 @@ function createConsumer(connection: NatsConnection, listener: Listener, progress
   return {
     async start(api) {
       subscription?.unsubscribe();
-      inbox = createInbox();
+      inbox = nameInbox();
       subscription = connection.subscribe(inbox, { callback: onMessage });
       const heardAt = (reached.last && storedAt(reached.last)) ?? reached.startedAt;
       const info = await api.consumers.add(STREAM, {
@@ -229,8 +234,12 @@ function storedAt(message: Msg): Date | undefined {
  * one came, and speaks for every command before it on the same connection: at a low rate each command is
  * confirmed by itself, at a high one a whole window is.
  */
-function openAcknowledgements(connection: NatsConnection, counts: BusCounts, onLost: () => void) {
-  const inbox = createInbox();
+function openAcknowledgements(
+  connection: NatsConnection,
+  inbox: string,
+  counts: BusCounts,
+  onLost: () => void,
+) {
   let unaskedCount = 0;
   let windowNo = 0;
   let asked: { reply: string; commandCount: number; ticks: number } | undefined;

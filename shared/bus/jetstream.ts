@@ -1,4 +1,9 @@
-import { connect, type NatsConnection, type NodeConnectionOptions } from "@nats-io/transport-node";
+import {
+  connect,
+  createInbox,
+  type NatsConnection,
+  type NodeConnectionOptions,
+} from "@nats-io/transport-node";
 import type { Log } from "../platform/log.ts";
 import { type Bus, type BusCounts, zeroCounts } from "./bus.ts";
 import { openCommandStream, type Progress } from "./command-stream.ts";
@@ -37,7 +42,7 @@ export async function openBus(url: string, log: Log): Promise<Bus> {
     let toldUnreachable = false;
     while (!closing) {
       try {
-        link = openLink(await connect(options), progress, counts, log);
+        link = openLink(await connect(options), options.inboxPrefix, progress, counts, log);
         toldUnreachable = false;
         log.info({ server: link.server }, "bus connected");
         if (closing) link.sever("closed");
@@ -109,8 +114,14 @@ interface Link {
   sever(reason: string): void;
 }
 
-function openLink(connection: NatsConnection, progress: Progress, counts: BusCounts, log: Log): Link {
-  const stream = openCommandStream(connection, progress, counts, log);
+function openLink(
+  connection: NatsConnection,
+  inboxPrefix: string | undefined,
+  progress: Progress,
+  counts: BusCounts,
+  log: Log,
+): Link {
+  const stream = openCommandStream(connection, () => createInbox(inboxPrefix), progress, counts, log);
   const unsubscribers = new Map<Listener, () => void>();
   const ended = Promise.withResolvers<string>();
   let unconfirmedBytes = 0;
@@ -192,7 +203,13 @@ function openLink(connection: NatsConnection, progress: Progress, counts: BusCou
   };
 }
 
-/** The client itself reads only host and port from a URL; the first server's URL says how to log in to each. */
+/** A login that can be one word of a subject. */
+const SUBJECT_WORD = /^[A-Za-z0-9_-]+$/;
+
+/**
+ * The client itself reads only host and port from a URL; the first server's URL says how to log in to each. Answers come
+ * to inboxes below the name of the login, so that its permissions need not open the inboxes of others.
+ */
 function connectionOptions(url: string): NodeConnectionOptions {
   const servers = url.split(",");
   const { protocol, username, password } = new URL(servers[0] ?? url);
@@ -201,6 +218,7 @@ function connectionOptions(url: string): NodeConnectionOptions {
     servers: servers.map((server) => new URL(server).host),
     ...(protocol === "tls:" && { tls: {} }),
     ...(user !== "" && (password === "" ? { token: user } : { user, pass: decodeURIComponent(password) })),
+    ...(password !== "" && SUBJECT_WORD.test(user) && { inboxPrefix: `_INBOX.${user}` }),
     timeout: CONNECT_TIMEOUT_MS,
     reconnect: false,
     noAsyncTraces: true,
