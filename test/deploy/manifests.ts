@@ -1,6 +1,6 @@
 import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { Glob } from "bun";
 import type { IDeployment } from "kubernetes-models/apps/v1/Deployment";
 import type { IStatefulSet } from "kubernetes-models/apps/v1/StatefulSet";
@@ -15,7 +15,12 @@ import { natsStatefulSet, readValues } from "./nats-chart.ts";
 export interface Resource {
   apiVersion: string;
   kind: string;
-  metadata: { name: string; namespace?: string; labels?: Record<string, string> };
+  metadata: {
+    name: string;
+    namespace?: string;
+    labels?: Record<string, string>;
+    annotations?: Record<string, string>;
+  };
 }
 
 /** What makes pods. */
@@ -32,25 +37,25 @@ export const DEPLOY = join(dirname(dirname(import.meta.dir)), "deploy");
 
 /** What is applied together makes up a cell, or a region of one, and is judged together. */
 export const CELLS: Readonly<Record<string, readonly string[]>> = {
-  dev: ["overlays/dev", "overlays/dev/migration"],
-  production: ["overlays/production", "overlays/production/migration", "postgres", "monitoring/home"],
-  "production-eu-central": ["overlays/production-eu-central", "monitoring/region"],
+  dev: ["overlays/dev"],
+  production: ["overlays/production", "overlays/production/postgres", "overlays/production/monitoring"],
+  "production-eu-central": ["overlays/production-eu-central", "overlays/production-eu-central/monitoring"],
 };
 
 /** Every folder that is applied by itself, so that none is added without being judged. */
 export function findApplied(): string[] {
-  return [...new Glob("{monitoring,overlays,postgres}/**/kustomization.yaml").scanSync({ cwd: DEPLOY })]
+  return [...new Glob("overlays/**/kustomization.yaml").scanSync({ cwd: DEPLOY })]
     .filter((file) => readFileSync(join(DEPLOY, file), "utf8").includes("\nkind: Kustomization\n"))
     .map((file) => dirname(file))
     .sort();
 }
 
-/** Throws what kubectl says if the folder cannot be rendered. */
+/** `folder` is seen from deploy/. Throws what kubectl says if it cannot be rendered. */
 export function render(folder: string): Resource[] {
-  const { status, stdout, stderr } = spawnSync(findKubectl(), ["kustomize", join(DEPLOY, folder)], {
+  const { status, stdout, stderr } = spawnSync(findKubectl(), ["kustomize", resolve(DEPLOY, folder)], {
     encoding: "utf8",
   });
-  if (status !== 0) throw new Error(`deploy/${folder}: ${stderr.trim()}`);
+  if (status !== 0) throw new Error(`${folder}: ${stderr.trim()}`);
   return [Bun.YAML.parse(stdout)].flat() as Resource[];
 }
 

@@ -70,6 +70,10 @@ export function judgeRules(rules = readRules()): string[] {
   });
 }
 
+/** The same for one expression by itself. */
+export const judgeQuery = (expression: string): string[] =>
+  judgeExpression(expression, knownMetrics(readRules()), VALUES).complaints;
+
 /** The same for the dashboard. */
 export function judgeDashboard(dashboard = readDashboard()): string[] {
   const known = knownMetrics(readRules());

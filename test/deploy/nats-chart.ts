@@ -48,7 +48,7 @@ export function natsStatefulSet({ config, container, podTemplate }: Values) {
   return {
     apiVersion: "apps/v1",
     kind: "StatefulSet",
-    metadata: { name: "nats" },
+    metadata: { name: "nats", namespace: "jobwheel" },
     spec: {
       replicas: config.cluster.replicas,
       selector: { matchLabels: labels },

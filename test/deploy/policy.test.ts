@@ -145,6 +145,40 @@ const BROKEN: Record<keyof typeof RULES, [what: string, from: string | RegExp, t
       /"kubernetes.io\/metadata.name":"traefik"/g,
       '"kubernetes.io/metadata.name":"elsewhere"',
     ],
+    ["the API for nobody", '"port":"http","protocol":"TCP"', '"port":"ops","protocol":"TCP"'],
+    ["Prometheus in front of the API", '"port":"ops","protocol":"TCP"', '"port":"http","protocol":"TCP"'],
+  ],
+  "every object names its namespace, so that none goes where a context leads": [
+    ["a policy", '"name":"default-deny","namespace":"jobwheel"', '"name":"default-deny"'],
+    ["another one", '"name":"dns","namespace":"jobwheel"', '"name":"dns","namespace":"default"'],
+  ],
+  "nothing is applied before what it needs, and gateways are last": [
+    ["before the sync", '"argocd.argoproj.io/hook":"Sync"', '"argocd.argoproj.io/hook":"PreSync"'],
+    ["gateways first", '"argocd.argoproj.io/sync-wave":"4"', '"argocd.argoproj.io/sync-wave":"1"'],
+    ["delivery last", '"argocd.argoproj.io/sync-wave":"2"', '"argocd.argoproj.io/sync-wave":"4"'],
+    [
+      "the migration without its way",
+      '"labels":{"app.kubernetes.io/name":"migrate","app.kubernetes.io/part-of":"jobwheel"},"name":"migrate","namespace":"jobwheel"},"spec":{"egress"',
+      '"labels":{"app.kubernetes.io/name":"worker"},"name":"migrate","namespace":"jobwheel"},"spec":{"egress"',
+    ],
+    [
+      "settings with the gateway",
+      /("kind":"ConfigMap","metadata":\{)/,
+      '$1"labels":{"app.kubernetes.io/name":"gateway"},',
+    ],
+    ["an autoscaler at once", /"sync-wave":"5"|"argocd.argoproj.io\/sync-wave":"5"/g, '"was":"5"'],
+  ],
+  "one alone says how many pods there are": [
+    ["delivery", '"podManagementPolicy":"Parallel"', '"podManagementPolicy":"Parallel","replicas":3'],
+    ["two autoscalers", '"kind":"StatefulSet","name":"delivery"', '"kind":"Deployment","name":"gateway"'],
+  ],
+  "autoscalers ask for what the services expose": [
+    ["a metric of nobody", "sum(jobwheel_attempts_in_flight)", "sum(jobwheel_attempts_on_the_wire)"],
+    ["a word that never is", 'start=\\"late\\"', 'start=\\"slow\\"'],
+  ],
+  "no scale-down cuts an attempt": [
+    ["all at once", '"periodSeconds":945', '"periodSeconds":15'],
+    ["a short drain", '"value":"930000"', '"value":"600000"'],
   ],
 };
 

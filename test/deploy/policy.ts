@@ -3,7 +3,9 @@ import type { IConfigMap } from "kubernetes-models/v1/ConfigMap";
 import type { IServiceAccount } from "kubernetes-models/v1/ServiceAccount";
 import { findWorkloads, ofKind, type Resource, type Workload } from "./manifests.ts";
 import { selects } from "./network.ts";
+import { judgeOrder } from "./order.ts";
 import { judgeReach } from "./reach.ts";
+import { judgeCounts, judgeQueries, judgeScaleDown } from "./scaling.ts";
 import { judgeSelectors } from "./selectors.ts";
 import { findServices, judgeSettings } from "./settings.ts";
 
@@ -74,7 +76,17 @@ export const RULES: Readonly<Record<string, (resources: readonly Resource[]) => 
   "pods of a service are spread, and no drain takes two of them at once": judgeSpread,
   "selectors find what they are for": judgeSelectors,
   "pods reach what they need and nothing else": judgeReach,
+  "every object names its namespace, so that none goes where a context leads": (resources) =>
+    resources
+      .filter(({ kind, metadata }) => !CLUSTER_WIDE.includes(kind) && metadata.namespace !== "jobwheel")
+      .map(({ kind, metadata }) => `${kind} ${metadata.name}`),
+  "nothing is applied before what it needs, and gateways are last": judgeOrder,
+  "one alone says how many pods there are": judgeCounts,
+  "autoscalers ask for what the services expose": judgeQueries,
+  "no scale-down cuts an attempt": judgeScaleDown,
 };
+
+const CLUSTER_WIDE = ["Namespace", "PriorityClass"];
 
 /** The rules that are broken, with what they have to say. */
 export function judgePolicy(resources: readonly Resource[]): Record<string, string[]> {

@@ -55,6 +55,7 @@ export function judgeReach(resources: readonly Resource[]): string[] {
     wrong.push(`${what} is ${isOpen ? "closed" : "open"}`);
   };
 
+  const ways = findWaysIn(policies);
   for (const pod of pods) {
     const { name } = pod;
     const end = endOf(pod);
@@ -78,8 +79,13 @@ export function judgeReach(resources: readonly Resource[]): string[] {
         expectWay(`a stranger to ${name}`, from, end, port.containerPort, false);
     }
     const hasOps = pod.container.ports?.some((port) => port.name === "ops") ?? false;
-    expectWay(`Prometheus to ${name}`, { ...abroad, namespace: "monitoring" }, end, 9090, hasOps);
-    expectWay(`the ingress to ${name}`, { ...abroad, namespace: "traefik" }, end, 8080, name === "gateway");
+    for (const { namespace, port } of ways) {
+      const isForIt = port === "ops" ? hasOps : name === "gateway";
+      expectWay(`${namespace} to ${name}`, { ...abroad, namespace }, end, PORTS[port], isForIt);
+    }
+  }
+  for (const port of isServed(resources) ? (["ops", "http"] as const) : []) {
+    if (!ways.some((way) => way.port === port)) wrong.push(`no namespace reaches ${port}`);
   }
   for (const from of [stranger, abroad]) {
     expectWay("a stranger to Postgres", from, postgres, POSTGRES, false);
@@ -93,4 +99,24 @@ export function judgeReach(resources: readonly Resource[]): string[] {
 function allowsPrivate(pod: Workload, resources: readonly Resource[]): boolean {
   const environment = environmentOf(pod, resources, { podName: "", secretOf: () => "" });
   return environment.ALLOW_INSECURE_TARGETS === "true";
+}
+
+const PORTS = { http: 8080, ops: 9090 };
+
+/** From which other namespaces the services are reached, and where: that of the ingress, and that of Prometheus. */
+function findWaysIn(policies: readonly INetworkPolicy[]): { namespace: string; port: keyof typeof PORTS }[] {
+  return policies.flatMap(({ spec }) =>
+    (spec?.ingress ?? []).flatMap(({ from = [], ports = [] }) =>
+      from.flatMap(({ namespaceSelector }) => {
+        const namespace = namespaceSelector?.matchLabels?.["kubernetes.io/metadata.name"];
+        if (namespace === undefined) return [];
+        return ports.flatMap(({ port }) => (port === "http" || port === "ops" ? [{ namespace, port }] : []));
+      }),
+    ),
+  );
+}
+
+/** Whether there is anybody to reach it: an ingress for the API, and with it a Prometheus. */
+function isServed(resources: readonly Resource[]): boolean {
+  return resources.some(({ kind }) => kind === "Ingress");
 }

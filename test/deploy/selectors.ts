@@ -36,11 +36,14 @@ export function judgeSelectors(resources: readonly Resource[]): string[] {
       lost.push(`PodDisruptionBudget ${metadata.name}`);
     }
   }
-  for (const { metadata, spec } of ofKind<Selecting>(resources, "HorizontalPodAutoscaler")) {
-    const { kind, name } = spec?.scaleTargetRef ?? {};
-    if (!resources.some((resource) => resource.kind === kind && resource.metadata.name === name)) {
-      lost.push(`HorizontalPodAutoscaler ${metadata.name}`);
-    }
+  for (const { kind, metadata, spec } of ["HorizontalPodAutoscaler", "ScaledObject"].flatMap((kind) =>
+    ofKind<Selecting>(resources, kind),
+  )) {
+    const target = spec?.scaleTargetRef;
+    if (
+      !resources.some((resource) => resource.kind === target?.kind && resource.metadata.name === target.name)
+    )
+      lost.push(`${kind} ${metadata.name}`);
   }
   for (const { metadata, spec } of ofKind<Selecting>(resources, "Ingress")) {
     for (const path of spec?.rules?.flatMap(({ http }) => http?.paths ?? []) ?? []) {
