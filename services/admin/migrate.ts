@@ -1,15 +1,19 @@
 import { ConfigError, readConfig } from "../../shared/platform/config.ts";
-import { isLockTimeout } from "../../shared/store/database.ts";
+import { isDatabaseFault, isLockTimeout } from "../../shared/store/database.ts";
 import { migrate } from "../../shared/store/migrate.ts";
 import { faultText, findDatabaseUrl } from "./cell.ts";
 import { Refusal } from "./command.ts";
 
-/** `npm run migrate`: brings the schema of DATABASE_URL up to date. Safe while services run, and to run again. */
+/**
+ * `npm run migrate`: brings the schema of DATABASE_URL up to date. Safe while services run, and to run again. With `--wait`
+ * a Postgres that cannot be reached is waited for, as long as whoever runs this allows.
+ */
 
 /** A migration gives way to traffic that holds a table it needs, and the next try may find it free. */
 const TRIES = 10;
 const PAUSE_MS = 3_000;
 
+const waits = process.argv.includes("--wait");
 try {
   await migrateWithPatience(findDatabaseUrl(readConfig(process.env, "admin")));
   process.stdout.write("the schema is up to date\n");
@@ -21,12 +25,18 @@ try {
 }
 
 async function migrateWithPatience(url: string): Promise<void> {
-  for (let attempt = 1; ; attempt++) {
+  let lockedOut = 0;
+  let isWaiting = false;
+  for (;;) {
     try {
       return await migrate(url);
     } catch (error) {
-      if (attempt === TRIES || !isLockTimeout(error)) throw error;
-      process.stderr.write(`a table is in use; trying again in ${PAUSE_MS} ms\n`);
+      if (isLockTimeout(error) && ++lockedOut < TRIES) {
+        process.stderr.write(`a table is in use; trying again in ${PAUSE_MS} ms\n`);
+      } else if (waits && !isLockTimeout(error) && isDatabaseFault(error)) {
+        if (!isWaiting) process.stderr.write(`waiting for Postgres: ${faultText(error)}\n`);
+        isWaiting = true;
+      } else throw error;
       await Bun.sleep(PAUSE_MS);
     }
   }

@@ -13,6 +13,7 @@ import {
   askTime,
   checkPrepared,
   type Database,
+  NotPrepared,
   openDatabase,
   type PooledDatabase,
   StoreUnavailable,
@@ -39,6 +40,8 @@ const CONNECTIONS = 12;
 /** A gateway has answered 503 by then; a connection that has gone silent is given up so that the next one works. */
 const GATEWAY_ANSWER_TIMEOUT_MS = 2_500;
 const ASK_AGAIN_MS = 500;
+/** Often enough for whoever looks at a process that does not begin. */
+const SAY_AGAIN_MS = 60_000;
 
 /** The settings of a service, or the end of the process with every wrong one named. */
 export function readConfigOrExit<S extends Parameters<typeof readConfig>[1]>(service: S): Config<S> {
@@ -95,16 +98,33 @@ export function showStores(
   metrics.busFaults.follow(() => byLabel("kind", { ...bus.counts }));
 }
 
-/** Answers once Postgres can be asked and is prepared; throws if it is not. */
-export async function waitForDatabase(db: Database, log: Log): Promise<Clock> {
+/**
+ * Answers once Postgres can be asked and `migrate` of this release has run. Whoever starts everything at once need not know
+ * an order: the wait is told when it begins, now and then, and when it ends.
+ */
+export async function waitForDatabase(
+  db: PooledDatabase,
+  log: Log,
+  { askAgainMs, sayAgainMs } = { askAgainMs: ASK_AGAIN_MS, sayAgainMs: SAY_AGAIN_MS },
+): Promise<Clock> {
+  const begunAt = performance.now();
+  let toldAt: number | null = null;
   for (;;) {
     try {
       await checkPrepared(db);
-      return await startClock(() => askTime(db));
+      const clock = await startClock(() => askTime(db));
+      if (toldAt !== null)
+        log.info({ waitedMs: Math.round(performance.now() - begunAt) }, "Postgres is ready");
+      return clock;
     } catch (error) {
-      if (!(error instanceof StoreUnavailable)) throw error;
-      log.warn({ err: error }, "waiting for Postgres");
-      await Bun.sleep(ASK_AGAIN_MS);
+      if (!(error instanceof StoreUnavailable || error instanceof NotPrepared)) throw error;
+      if (toldAt === null || performance.now() - toldAt >= sayAgainMs) {
+        toldAt = performance.now();
+        log.warn({ why: error.message, waitedMs: Math.round(toldAt - begunAt) }, "waiting for Postgres");
+      }
+      // A failure of this one is the next round's to tell.
+      if (error instanceof NotPrepared) await db.renewConnection().catch(() => undefined);
+      await Bun.sleep(askAgainMs);
     }
   }
 }

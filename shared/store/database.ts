@@ -1,6 +1,7 @@
 import { drizzle, type NodePgDatabase } from "drizzle-orm/node-postgres";
 import pg from "pg";
 import type { Log } from "../platform/log.ts";
+import journal from "./migrations/meta/_journal.json" with { type: "json" };
 import * as schema from "./schema.ts";
 
 /**
@@ -25,6 +26,8 @@ export type Transaction = Pick<Database, "drizzle" | "run">;
 /** A database with a pool of this process's own, and what operators are shown of it. */
 export interface PooledDatabase extends Database {
   connections(): Record<"busy" | "idle" | "waiting", number>;
+  /** Ends a connection that nobody uses: the next one has the settings that its role has by then. */
+  renewConnection(): Promise<void>;
   /** Statements without an answer, and statements that were refused for what they say, so far. */
   errors: Readonly<Record<"unavailable" | "refused", number>>;
 }
@@ -93,6 +96,10 @@ export function openDatabase(
       idle: pool.idleCount,
       waiting: pool.waitingCount,
     }),
+    async renewConnection() {
+      const client = await pool.connect();
+      client.release(true);
+    },
     drizzle: drizzle(pool, { schema }),
     async run(name, text, values) {
       for (let attempt = 1; ; attempt++) {
@@ -173,7 +180,16 @@ export async function askTime(db: Database): Promise<number> {
   return row.now;
 }
 
-/** Throws unless `migrate` has prepared this database for this role: a session without its timeouts could hang. */
+/** `migrate` has not run yet, or not that of this release. */
+export class NotPrepared extends Error {}
+
+/** Of this release's newest migration, as `migrate` notes it; those after it take nothing away. */
+const NEWEST_MIGRATION = Math.max(...journal.entries.map(({ when }) => when));
+
+/**
+ * Throws NotPrepared unless `migrate` has brought this database up to this release, and prepared it for this role: a
+ * session without its timeouts could hang.
+ */
 export async function checkPrepared(db: Database): Promise<void> {
   const [row] = await db.run<{ statement_timeout: string }>(
     "check_prepared",
@@ -181,7 +197,19 @@ export async function checkPrepared(db: Database): Promise<void> {
     [],
   );
   if (row?.statement_timeout !== SESSION_SETTINGS.statement_timeout) {
-    throw new Error("The database is not prepared: run `npm run migrate` as the role that the services use.");
+    throw new NotPrepared(
+      "The database is not prepared: run `npm run migrate` as the role that the services use.",
+    );
+  }
+  const [last] = await db.run<{ at: number }>(
+    "check_migrated",
+    "SELECT max(created_at)::float8 AS at FROM drizzle.__drizzle_migrations",
+    [],
+  );
+  if ((last?.at ?? 0) < NEWEST_MIGRATION) {
+    throw new NotPrepared(
+      "The database has the schema of a release before this one: run `npm run migrate` of this one.",
+    );
   }
 }
 

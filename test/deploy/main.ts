@@ -101,6 +101,9 @@ function checkImage(folder: string): string[] {
   const install = ["install", "--frozen-lockfile", "--production", "--omit=optional", "--ignore-scripts"];
   const failed = complaintsOf(process.execPath, install, { cwd: app });
   if (failed.length > 0) return failed;
+  // The Containerfile installs them once for all kinds of machines.
+  const native = [...new Bun.Glob("node_modules/**/*.{node,so,dylib,exe}").scanSync({ cwd: app })];
+  if (native.length > 0) return native.map((file) => `${file} is for one kind of machine`);
 
   const entries = readdirSync(join(app, "services")).map((service) => `services/${service}/main.ts`);
   return [...entries, "services/admin/migrate.ts"]

@@ -1,0 +1,37 @@
+import { expect, setDefaultTimeout, test } from "bun:test";
+import { join } from "node:path";
+import { createTestDatabase } from "../../test/support/postgres.ts";
+import { startTcpProxy } from "../../test/support/tcp-proxy.ts";
+import { runProgram } from "./test-support.ts";
+
+setDefaultTimeout(120_000);
+
+test("with --wait a migration waits for a Postgres that is not there yet, in one line; without, it ends", async () => {
+  const database = await createTestDatabase("migrate_wait");
+  const direct = new URL(database.url);
+  const proxy = await startTcpProxy({ host: direct.hostname, port: Number(direct.port) });
+  const url = new URL(database.url);
+  url.hostname = "127.0.0.1";
+  url.port = String(proxy.port);
+  try {
+    proxy.cut();
+    const refused = await runProgram("migrate.ts", [], { DATABASE_URL: url.href });
+    expect([refused.code, refused.stdout]).toEqual([1, ""]);
+
+    const waiting = Bun.spawn([process.execPath, join(import.meta.dir, "migrate.ts"), "--wait"], {
+      env: { PATH: process.env.PATH ?? "", DATABASE_URL: url.href },
+      stdout: "pipe",
+      stderr: "pipe",
+    });
+    let told = "";
+    for await (const chunk of waiting.stderr) {
+      if (told === "") proxy.mend();
+      told += new TextDecoder().decode(chunk);
+    }
+    expect([await waiting.exited, await waiting.stdout.text()]).toEqual([0, "the schema is up to date\n"]);
+    expect(told).toMatch(/^waiting for Postgres: [^\n]+\n$/);
+  } finally {
+    await proxy.stop();
+    await database.drop();
+  }
+});

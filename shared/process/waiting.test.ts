@@ -1,0 +1,185 @@
+import { afterAll, afterEach, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { claimPort } from "../../test/support/port.ts";
+import { createTestDatabase, type TestDatabase } from "../../test/support/postgres.ts";
+import { createLog } from "../platform/log.ts";
+import { openDatabase } from "../store/database.ts";
+import { migrate } from "../store/migrate.ts";
+import { waitForDatabase } from "./service.ts";
+
+setDefaultTimeout(120_000);
+
+const WAIT_MS_MAX = 60_000;
+const LOOK_EVERY_MS = 20;
+const BEGINS = "waiting for Postgres";
+const ENDS = "Postgres is ready";
+
+let bare: TestDatabase;
+beforeAll(async () => {
+  bare = await createTestDatabase("waiting");
+});
+afterAll(() => bare.drop());
+
+interface Started {
+  opsUrl: string;
+  ended: Promise<number>;
+  readonly output: string;
+  signal(name: NodeJS.Signals): void;
+}
+let started: Started[] = [];
+afterEach(async () => {
+  for (const { signal, ended } of started) {
+    signal("SIGKILL");
+    await ended;
+  }
+  started = [];
+});
+
+async function start(
+  service: string,
+  databaseUrl: string,
+  environment: Record<string, string> = {},
+): Promise<Started> {
+  const opsPort = await claimPort();
+  const child = Bun.spawn([process.execPath, `services/${service}/main.ts`], {
+    cwd: new URL("../..", import.meta.url).pathname,
+    env: {
+      PATH: process.env.PATH ?? "",
+      HOST: "127.0.0.1",
+      PORT: String(await claimPort()),
+      OPS_PORT: String(opsPort),
+      DATABASE_URL: databaseUrl,
+      NATS_URL: `nats://127.0.0.1:${await claimPort()}`,
+      SECRETS_KEY: "0".repeat(64),
+      ...environment,
+    },
+    stdout: "pipe",
+    stderr: "pipe",
+  });
+  let output = "";
+  const take = async (stream: ReadableStream<Uint8Array>) => {
+    for await (const chunk of stream) output += new TextDecoder().decode(chunk);
+  };
+  const ended = Promise.all([take(child.stdout), take(child.stderr), child.exited]).then(
+    ([, , code]) => code,
+  );
+  const process_ = {
+    opsUrl: `http://127.0.0.1:${opsPort}`,
+    ended,
+    get output() {
+      return output;
+    },
+    signal: (name: NodeJS.Signals) => child.kill(name),
+  };
+  started.push(process_);
+  return process_;
+}
+
+async function until(holds: () => boolean | Promise<boolean>, explain: () => string): Promise<void> {
+  const giveUpAt = performance.now() + WAIT_MS_MAX;
+  while (!(await holds())) {
+    if (performance.now() > giveUpAt) throw new Error(`it did not come true in time: ${explain()}`);
+    await Bun.sleep(LOOK_EVERY_MS);
+  }
+}
+
+const ask = (url: string) =>
+  fetch(url).then(
+    ({ status }) => status,
+    () => 0,
+  );
+const countOf = (text: string, words: string) => text.split(words).length - 1;
+
+describe.each(["gateway", "worker", "delivery"])("a %s", (service) => {
+  test("whose Postgres is not migrated waits alive, says so in one line, and begins when it is", async () => {
+    const own = await createTestDatabase(`waiting_${service}`);
+    try {
+      const waiting = await start(service, own.url);
+      await until(
+        () => waiting.output.includes(BEGINS),
+        () => waiting.output,
+      );
+      expect(await ask(`${waiting.opsUrl}/healthz`)).toBe(200);
+      expect(await ask(`${waiting.opsUrl}/readyz`)).toBe(503);
+      expect(waiting.output).toContain("npm run migrate");
+      await migrate(own.url);
+      await until(
+        async () => (await ask(`${waiting.opsUrl}/readyz`)) === 200,
+        () => waiting.output,
+      );
+      expect([countOf(waiting.output, BEGINS), countOf(waiting.output, ENDS)]).toEqual([1, 1]);
+      waiting.signal("SIGTERM");
+      expect(await waiting.ended).toBe(0);
+    } finally {
+      await own.drop();
+    }
+  });
+
+  test("that cannot reach Postgres waits, and SIGTERM ends it with 0", async () => {
+    const waiting = await start(service, `postgres://nobody:sesame@127.0.0.1:${await claimPort()}/none`);
+    await until(
+      () => waiting.output.includes(BEGINS),
+      () => waiting.output,
+    );
+    expect(await ask(`${waiting.opsUrl}/healthz`)).toBe(200);
+    expect(await ask(`${waiting.opsUrl}/readyz`)).toBe(503);
+    waiting.signal("SIGTERM");
+    expect(await waiting.ended).toBe(0);
+    expect(waiting.output).not.toContain("sesame");
+  });
+
+  test("with a wrong setting refuses at once, whatever Postgres is like", async () => {
+    const refusing = await start(service, bare.url, { LOG_LEVEL: "loud" });
+    expect(await refusing.ended).toBe(2);
+    expect(refusing.output).not.toContain(BEGINS);
+  });
+});
+
+test("a schema of the release before is waited for, and one of a later release will do", async () => {
+  await migrate(bare.url);
+  const log = createLog({ level: "silent", name: "test" });
+  const db = openDatabase(bare.url, { connections: 1, log });
+  const shift = (by: number) =>
+    db.run("shift", "UPDATE drizzle.__drizzle_migrations SET created_at = created_at + $1", [by]);
+  try {
+    await shift(-1);
+    let isReady = false;
+    const waiting = waitForDatabase(db, log, { askAgainMs: 1, sayAgainMs: 1_000 }).then((clock) => {
+      isReady = true;
+      clock.stop();
+    });
+    await Bun.sleep(100);
+    expect(isReady).toBe(false);
+    await shift(2);
+    await waiting;
+  } finally {
+    await db.close();
+  }
+});
+
+test("however long it takes, a wait is told at its begin, now and then, and at its end", async () => {
+  const lines: string[] = [];
+  const log = {
+    ...createLog({ level: "silent", name: "test" }),
+    warn: (_: object, message: string) => void lines.push(message),
+    info: (_: object, message: string) => void lines.push(message),
+  };
+  const url = new URL(bare.url);
+  url.port = String(await claimPort());
+  const closed = openDatabase(url.href, { connections: 1, log });
+  const open = openDatabase(bare.url, { connections: 1, log });
+  let asked = 0;
+  const db = {
+    ...open,
+    run: <Row>(name: string, text: string, values: unknown[]) => {
+      asked++;
+      return (asked <= 200 ? closed : open).run<Row>(name, text, values);
+    },
+  };
+  (await waitForDatabase(db, log, { askAgainMs: 1, sayAgainMs: 50 })).stop();
+  expect(lines[0]).toBe(BEGINS);
+  expect(lines.at(-1)).toBe(ENDS);
+  // Of 200 questions without an answer, few are told.
+  expect(lines.length).toBeGreaterThan(2);
+  expect(lines.length).toBeLessThan(100);
+  await Promise.all([closed.close(), open.close()]);
+});
