@@ -1,11 +1,11 @@
 import { spawnSync } from "node:child_process";
 import { cpSync, existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { dirname, join } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { findNatsServer } from "../support/nats-binary.ts";
 import { findPromtool } from "./debian-binary.ts";
 import { layOut, readImage } from "./image.ts";
-import { CELLS, DEPLOY, findApplied, render, renderCell } from "./manifests.ts";
+import { CELLS, DEPLOY, findApplied, type Resource, render, renderCell } from "./manifests.ts";
 import { judgeDashboard, judgeRules, judgeRunbook, RULES_FILE } from "./monitoring.ts";
 import { readValues, writeConfiguration } from "./nats-chart.ts";
 import { judgePolicy } from "./policy.ts";
@@ -13,15 +13,35 @@ import { judgeSchemas } from "./schemas.ts";
 
 /**
  * `npm run check:deploy`: what of deploy/ can be judged without a cluster and without an engine for containers. Every
- * complaint is shown before it ends with 1, and so is what was not judged.
+ * complaint is shown before it ends with 1, and so is what was not judged. With folders, those are judged in the place of
+ * the cells that are here, together as one.
  */
+
+const ownFolders = process.argv.slice(2).map((folder) => resolve(folder));
+const cells = new Map(
+  ownFolders.length > 0
+    ? [["yours", () => ownFolders.flatMap(render)]]
+    : Object.keys(CELLS).map((cell) => [cell, () => renderCell(cell)]),
+);
 
 const ROOT = dirname(DEPLOY);
 /** What the service starts with is complete if all that it lacks are its settings. */
 const SETTINGS_MISSING = 2;
 
 const withoutSchema = new Set<string>();
-const checks: Record<string, () => string[]> = {
+const ofCells: Record<string, () => string[]> = {
+  "schemas of Kubernetes and its extensions": () =>
+    eachCell((resources) => {
+      const { complaints, unjudged } = judgeSchemas(resources);
+      for (const name of unjudged) withoutSchema.add(name);
+      return complaints;
+    }),
+  policy: () =>
+    eachCell((resources) =>
+      Object.entries(judgePolicy(resources)).map(([rule, found]) => `${rule}: ${found.join(", ")}`),
+    ),
+};
+const ofRepository: Record<string, () => string[]> = {
   "every folder renders, and belongs to a cell": () => {
     const known = Object.values(CELLS).flat();
     return findApplied().flatMap((folder) => [
@@ -29,16 +49,6 @@ const checks: Record<string, () => string[]> = {
       ...attempt(() => (render(folder).length > 0 ? [] : [`${folder} is empty`])),
     ]);
   },
-  "schemas of Kubernetes, CloudNativePG and External Secrets": () =>
-    eachCell((cell) => {
-      const { complaints, unjudged } = judgeSchemas(renderCell(cell));
-      for (const name of unjudged) withoutSchema.add(name);
-      return complaints;
-    }),
-  policy: () =>
-    eachCell((cell) =>
-      Object.entries(judgePolicy(renderCell(cell))).map(([rule, found]) => `${rule}: ${found.join(", ")}`),
-    ),
   "nats-server takes the configuration that the values make": () => inScratch(checkNats),
   "promtool takes the configuration of Prometheus": () =>
     complaintsOf(findPromtool(), ["check", "config", join(DEPLOY, "compose", "prometheus.yml")]),
@@ -55,7 +65,8 @@ const checks: Record<string, () => string[]> = {
   "each service finds all that it imports in what the image holds": () => inScratch(checkImage),
 };
 
-const nats = await findNatsServer();
+const nats = ownFolders.length > 0 ? "" : await findNatsServer();
+const checks = ownFolders.length > 0 ? ofCells : { ...ofRepository, ...ofCells };
 let failedCount = 0;
 for (const [name, check] of Object.entries(checks)) {
   const complaints = attempt(check);
@@ -72,8 +83,10 @@ That the processes run with the manifests' arguments and environment is tested b
 alert fires, that a backup goes on and that operators' commands do as they say by npm test -- test/operations`);
 process.exit(failedCount === 0 ? 0 : 1);
 
-function eachCell(judge: (cell: string) => string[]): string[] {
-  return Object.keys(CELLS).flatMap((cell) => judge(cell).map((complaint) => `${cell}: ${complaint}`));
+function eachCell(judge: (resources: Resource[]) => string[]): string[] {
+  return [...cells].flatMap(([cell, renderAll]) =>
+    judge(renderAll()).map((complaint) => `${cell}: ${complaint}`),
+  );
 }
 
 /** What a check throws is a complaint like any other. */
