@@ -3,6 +3,7 @@ import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
 import type { TraceContext } from "../domain/trace.ts";
 import { environmentCode, regionCode } from "./codes.ts";
 import { column, type Database } from "./database.ts";
+import { CLOCK, countRuns, MONTH_AT_CLOCK, MONTH_COLUMNS } from "./month.ts";
 import {
   CLAIMED_PERMITS,
   IS_HELD,
@@ -109,8 +110,7 @@ WITH living AS MATERIALIZED (
          WITH ORDINALITY AS i (project_no, environment, region, job_id, attempt, run_id, n)
    WHERE EXISTS (SELECT FROM living)
 ), flow AS MATERIALIZED (
-  SELECT p.*, ${PERMIT_COLUMNS},
-         f.month_runs_max - CASE WHEN f.month = date_trunc('month', now())::date THEN f.month_runs ELSE 0 END AS runs_left
+  SELECT p.*, ${PERMIT_COLUMNS}, ${MONTH_COLUMNS}
     FROM (SELECT project_no, array_agg(environment) AS environments, array_agg(region) AS regions,
                  array_agg(job_id) AS job_ids, array_agg(attempt) AS attempts, array_agg(run_id) AS run_ids,
                  array_agg(n) AS ns
@@ -118,10 +118,11 @@ WITH living AS MATERIALIZED (
     JOIN flows f USING (project_no)
    ORDER BY f.project_no
      FOR NO KEY UPDATE OF f
-), owed AS MATERIALIZED (
-  SELECT i.n, i.attempt AS asked, i.run_id AS new_run_id, ${PERMIT_NAMES}, i.runs_left, o.*
-    FROM (SELECT f.project_no, ${PERMIT_NAMES}, f.runs_left, a.*
+), ${CLOCK}, owed AS MATERIALIZED (
+  SELECT i.n, i.attempt AS asked, i.run_id AS new_run_id, ${PERMIT_NAMES}, i.month, i.runs_left, o.*
+    FROM (SELECT f.project_no, ${PERMIT_NAMES}, ${MONTH_AT_CLOCK}, a.*
             FROM flow f
+           CROSS JOIN clock
            CROSS JOIN LATERAL unnest(f.environments, f.regions, f.job_ids, f.attempts, f.run_ids, f.ns)
                  AS a (environment, region, job_id, attempt, run_id, n)
            ORDER BY a.job_id) i
@@ -151,25 +152,25 @@ WITH living AS MATERIALIZED (
             FROM (${inTurn("SELECT *, environment AS class, coalesce(due AND NOT is_held AND in_quota, false) AS wants FROM ranked")}) placed) judged
 ), taken AS (
   UPDATE open_jobs o
-     SET due_at = NULL, run_id = coalesce(o.run_id, v.new_run_id), node_id = $1, started_at = now()
-    FROM verdict v
+     SET due_at = NULL, run_id = coalesce(o.run_id, v.new_run_id), node_id = $1, started_at = clock.at
+    FROM verdict v CROSS JOIN clock
    WHERE v.taken AND o.project_no = ANY (ARRAY[v.project_no]) AND o.environment = v.environment
      AND o.region = v.region AND o.job_id = v.job_id
 ), counted AS (
   UPDATE flows f
      SET ${TAKE_PERMITS},
-         month_runs = CASE WHEN f.month = c.month THEN f.month_runs ELSE 0 END + c.runs,
-         month = c.month
-    FROM (SELECT project_no, date_trunc('month', now())::date AS month,
+         ${countRuns("c.runs")}
+    FROM (SELECT project_no,
                  count(*) FILTER (WHERE kind = 'granted' AND counted) AS runs,
                  ${CLAIMED_PERMITS}
             FROM verdict GROUP BY project_no) c
+   CROSS JOIN clock
    WHERE f.project_no = c.project_no
 ), usage AS (
   INSERT INTO usage_days AS u (project_no, day, region, runs)
-  SELECT project_no, now()::date, region, count(*)
-    FROM verdict WHERE kind = 'granted' AND counted
-   GROUP BY project_no, region ORDER BY project_no, region
+  SELECT project_no, greatest(clock.day, v.month), region, count(*)
+    FROM verdict v CROSS JOIN clock WHERE kind = 'granted' AND counted
+   GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
       ON CONFLICT (project_no, day, region) DO UPDATE SET runs = u.runs + excluded.runs
 )
 SELECT v.n::int AS n, v.kind,
@@ -177,13 +178,14 @@ SELECT v.n::int AS n, v.kind,
          WHEN 'early' THEN CASE WHEN v.due THEN v.kept_ms ELSE extract(epoch FROM v.due_at - now()) * 1000 END
          WHEN 'no_permit' THEN v.returned
          WHEN 'blocked' THEN extract(epoch FROM CASE WHEN v.is_held THEN now() + interval '${HELD_PAUSE_SECONDS} s'
-                                                     ELSE date_trunc('month', now()) + interval '1 month' END) * 1000
+                                                     ELSE v.month + interval '1 month' END) * 1000
        END::float8 AS number,
        v.job_id, coalesce(v.run_id, v.new_run_id) AS run_id, v.attempts_allowed,
        (extract(epoch FROM CASE WHEN v.attempt = 1 THEN j.run_at ELSE coalesce(v.parked_due_at, v.due_at, v.started_at) END) * 1000)::float8 AS scheduled_at,
-       (extract(epoch FROM CASE WHEN v.again THEN v.started_at ELSE now() END) * 1000)::float8 AS started_at,
+       (extract(epoch FROM CASE WHEN v.again THEN v.started_at ELSE clock.at END) * 1000)::float8 AS started_at,
        j.target_url, j.payload, j.schedule_id, j.max_attempts, j.base_seconds, j.cap_seconds, coalesce(v.trace, j.trace) AS trace
   FROM verdict v
+ CROSS JOIN clock
   LEFT JOIN jobs j ON v.kind = 'granted' AND j.project_no = v.project_no AND j.environment = v.environment
                   AND j.region = v.region AND j.id = v.job_id
  UNION ALL

@@ -5,6 +5,7 @@ import { type Environment, type ProjectNo, REGIONS, type Region } from "../domai
 import type { TraceContext } from "../domain/trace.ts";
 import { environmentCode, environmentOf, regionCode, regionOf } from "./codes.ts";
 import { column, type Database, instant, textColumn } from "./database.ts";
+import { HAS_QUOTA } from "./month.ts";
 import type { HeldShard } from "./shards.ts";
 import { traceHex } from "./traces.ts";
 
@@ -161,8 +162,7 @@ WITH item AS MATERIALIZED (
    WHERE s.project_no = d.project_no AND s.environment = d.environment AND s.id = d.id
 ), judged AS MATERIALIZED (
   SELECT d.*, CASE WHEN p.plan = ANY ('{${HOME_PLANS.join(",")}}') THEN ${HOME}::smallint ELSE p.default_region END AS region,
-         f.month_runs_max IS NULL OR f.month_runs < f.month_runs_max
-           OR f.month < date_trunc('month', now())::date AS has_quota
+         ${HAS_QUOTA} AS has_quota
     FROM due d
     JOIN projects p ON p.no = d.project_no
     JOIN flows f ON f.project_no = d.project_no

@@ -13,6 +13,7 @@ import {
 } from "./codes.ts";
 import { column, type Database, instant, StoreUnavailable, textColumn } from "./database.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
+import { HAS_QUOTA } from "./month.ts";
 import { unplanRetry } from "./runs.ts";
 import { traceHex } from "./traces.ts";
 
@@ -118,8 +119,7 @@ interface CreatedRow {
 }
 
 const asked = (keys: { parameters: string; columns: string }) => `
-  SELECT i.*, f.month_runs_max IS NULL OR f.month_runs < f.month_runs_max
-              OR f.month < date_trunc('month', now())::date
+  SELECT i.*, ${HAS_QUOTA}
               -- Accepted before, although the quota has been used up since. A scalar, or it might be read as a whole.
               OR (SELECT true FROM jobs j WHERE j.project_no = i.project_no AND j.environment = i.environment
                                             AND j.region = i.region AND j.id = i.id) IS NOT NULL AS accepted

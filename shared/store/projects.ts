@@ -6,6 +6,7 @@ import { type KeyCause, type OperatorCause, recordChange } from "./audit.ts";
 import { environmentCode, regionCode, regionOf, retentionClassOf } from "./codes.ts";
 import type { Database } from "./database.ts";
 import { addKey, type NewKey } from "./keys.ts";
+import { MONTH_RUNS } from "./month.ts";
 import { noteRunMove } from "./run-moves.ts";
 import { flows, projects, rateWindows, signingSecrets } from "./schema.ts";
 
@@ -93,12 +94,11 @@ export async function listProjects(db: Database): Promise<ProjectRow[]> {
   return (await db.drizzle.select().from(projects).orderBy(projects.no)).map(readProject);
 }
 
-/** Runs started in the present UTC month, over both environments. */
+/** Runs started in the present UTC month, over both environments: those that the quota counts. */
 export async function countMonthRuns(db: Database, projectNo: ProjectNo): Promise<number> {
   const rows = await db.run<{ runs: number }>(
     "month_runs",
-    `SELECT CASE WHEN month = date_trunc('month', now())::date THEN month_runs ELSE 0 END::float8 AS runs
-       FROM flows WHERE project_no = $1`,
+    `SELECT (${MONTH_RUNS})::float8 AS runs FROM flows f WHERE f.project_no = $1`,
     [projectNo],
   );
   return rows[0]?.runs ?? 0;

@@ -6,6 +6,7 @@ import type { KeyCause } from "./audit.ts";
 import { environmentCode, regionOf, runStatusCode, runStatusOf } from "./codes.ts";
 import { column, type Database, StoreUnavailable } from "./database.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
+import { CLOCK, countRuns, MONTH_AT_CLOCK, MONTH_COLUMNS } from "./month.ts";
 import { traceHex } from "./traces.ts";
 
 /** A run, ended or in progress. Instants are milliseconds since 1970. */
@@ -180,12 +181,11 @@ WITH asked AS MATERIALIZED (
   SELECT job_id FROM runs
    WHERE project_no = $1 AND environment = $2 AND status IN (2, 3) AND id = $3 AND id >= $11
 ), flow AS MATERIALIZED (
-  SELECT f.project_no, date_trunc('month', now())::date AS month,
-         f.month_runs_max - CASE WHEN f.month = date_trunc('month', now())::date THEN f.month_runs ELSE 0 END AS runs_left
+  SELECT f.project_no, ${MONTH_COLUMNS}
     FROM flows f
    WHERE f.project_no = $1 AND EXISTS (SELECT FROM asked)
      FOR NO KEY UPDATE
-), job AS MATERIALIZED (
+), ${CLOCK}, job AS MATERIALIZED (
   SELECT j.id AS job_id, j.region, j.max_attempts
     FROM asked a CROSS JOIN flow
     JOIN jobs j ON j.project_no = $1 AND j.environment = $2 AND j.region = ANY ('{0,1,2,3}') AND j.id = a.job_id
@@ -206,7 +206,7 @@ WITH asked AS MATERIALIZED (
          coalesce(o.attempt, e.attempts + 1)::smallint AS attempt,
          coalesce(o.attempts_allowed, greatest(j.max_attempts, e.attempts + 1))::smallint AS attempts_allowed,
          o.job_id IS NOT NULL AS was_queued
-    FROM job j CROSS JOIN flow f
+    FROM job j CROSS JOIN (SELECT ${MONTH_AT_CLOCK} FROM flow CROSS JOIN clock) f
     LEFT JOIN open o ON true
     LEFT JOIN failed e ON true
     LEFT JOIN ended_jobs over ON over.project_no = $1 AND over.environment = $2 AND over.status IN (0, 2)
@@ -222,9 +222,9 @@ WITH asked AS MATERIALIZED (
               ELSE outcome END AS outcome
     FROM judged
 ), replaced AS (
-  UPDATE open_jobs o SET run_id = $4, due_at = now(), parked_due_at = NULL, started_at = now(),
+  UPDATE open_jobs o SET run_id = $4, due_at = now(), parked_due_at = NULL, started_at = clock.at,
          trace = coalesce(decode($12, 'hex'), o.trace)
-    FROM decided d
+    FROM decided d CROSS JOIN clock
    WHERE d.outcome = 'retried' AND d.was_queued AND o.project_no = $1 AND o.environment = $2
      AND o.region = d.region AND o.job_id = d.job_id
 ), unplanned AS (
@@ -238,24 +238,25 @@ WITH asked AS MATERIALIZED (
      AND e.status = 1 AND e.region = d.region AND e.job_id = d.job_id
 ), owed AS (
   INSERT INTO open_jobs (project_no, environment, region, job_id, attempt, attempts_allowed, run_id, due_at, started_at, trace)
-  SELECT $1, $2, region, job_id, attempt, attempts_allowed, $4, now(), now(), decode($12, 'hex')
-    FROM decided WHERE outcome = 'retried' AND NOT was_queued
+  SELECT $1, $2, region, job_id, attempt, attempts_allowed, $4, now(), clock.at, decode($12, 'hex')
+    FROM decided CROSS JOIN clock WHERE outcome = 'retried' AND NOT was_queued
 ), counted AS (
   UPDATE flows f
-     SET month_runs = CASE WHEN f.month = d.month THEN f.month_runs ELSE 0 END + 1, month = d.month
-    FROM decided d WHERE d.outcome = 'retried' AND f.project_no = $1
+     SET ${countRuns("1")}
+    FROM decided d CROSS JOIN clock WHERE d.outcome = 'retried' AND f.project_no = $1
 ), usage AS (
   INSERT INTO usage_days AS u (project_no, day, region, runs)
-  SELECT $1, now()::date, region, 1 FROM decided WHERE outcome = 'retried'
+  SELECT $1, greatest(clock.day, decided.month), region, 1 FROM decided CROSS JOIN clock WHERE outcome = 'retried'
       ON CONFLICT (project_no, day, region) DO UPDATE SET runs = u.runs + 1
 ), audited AS (
   INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject, detail)
   SELECT $7, $1, $2, $8, 'run.retry', $9, json_build_object('run_id', $10::text)
     FROM decided WHERE outcome = 'retried' AND $7::uuid IS NOT NULL
 )
-SELECT d.outcome, d.job_id, d.region, d.attempt, (extract(epoch FROM now()) * 1000)::float8 AS started_at, l.shard,
+SELECT d.outcome, d.job_id, d.region, d.attempt, (extract(epoch FROM clock.at) * 1000)::float8 AS started_at, l.shard,
        d.was_queued AND NOT EXISTS (SELECT FROM unplanned) AS is_plan_unseen
   FROM decided d
+ CROSS JOIN clock
   LEFT JOIN lanes l ON l.project_no = $1 AND l.region = d.region AND l.environment = $2`;
 
 interface RetryRow {
