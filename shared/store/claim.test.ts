@@ -112,6 +112,26 @@ describe("a claim", () => {
     ]);
   });
 
+  test("of a retry that is sent again after an unknown outcome names the due time that the first answer named", async () => {
+    const project = await store.addProject();
+    const [automatic = "", manual = ""] = await store.addJobs(project, 2);
+    // The due time of the plan, and that of the request.
+    const first = await store.start(nodeId, project, automatic);
+    const dueAt = Math.floor(Date.now()) - 5_000;
+    const [plan] = (await settleAttempts(store.db, [settlementOf(first, failedWith({ dueAt }))])).items;
+    const failed = await store.start(nodeId, project, manual);
+    await settleAttempts(store.db, [settlementOf(failed, failedWith("over"))]);
+    const scope = { projectNo: project, environment: "production", sinceAt: 0 } as const;
+    const retried = await retryRun(store.db, scope, failed.granted.runId, store.newRunId());
+    const requestedAt = retried.kind === "retried" ? retried.run.startedAt : 0;
+
+    const claims = [automatic, manual].map((jobId) => store.claimOf(project, jobId, { attempt: 2 }));
+    const answers = [await claimAll(claims), await claimAll(claims)];
+    for (const answer of answers)
+      expect(answer.map(scheduledAtOf)).toEqual([plan?.nextRetryAt ?? null, requestedAt]);
+    expect(answers[1]).toEqual(answers[0]);
+  });
+
   test("of a held project is blocked for a moment; a release lets it through", async () => {
     const project = await store.addProject();
     const [jobId = ""] = await store.addJobs(project, 1);
@@ -406,3 +426,4 @@ function sample<T>(members: readonly T[], countMax: number): T[] {
   }
   return taken;
 }
+const scheduledAtOf = (answer: Claimed) => (answer.kind === "granted" ? answer.attempt.scheduledAt : null);

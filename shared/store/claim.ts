@@ -77,7 +77,7 @@ export const HELD_PAUSE_SECONDS = 2;
  * index, and only for its order would the planner consider that walk.
  *
  * A claim whose answer was lost is simply made again: an attempt that this node has taken already is granted once more,
- * and nothing is counted twice. So a node asks only for jobs of which it has nothing on the wire, and for each job once
+ * and nothing is counted twice; when it was due is kept in parked_due_at until the attempt is over. So a node asks only for jobs of which it has nothing on the wire, and for each job once
  * in a statement; the caller sees to both. Answers come in the order of the claims.
  */
 export async function claimAttempts(
@@ -152,7 +152,8 @@ WITH living AS MATERIALIZED (
             FROM (${inTurn("SELECT *, environment AS class, coalesce(due AND NOT is_held AND in_quota, false) AS wants FROM ranked")}) placed) judged
 ), taken AS (
   UPDATE open_jobs o
-     SET due_at = NULL, run_id = coalesce(o.run_id, v.new_run_id), node_id = $1, started_at = clock.at
+     SET due_at = NULL, run_id = coalesce(o.run_id, v.new_run_id), node_id = $1, started_at = clock.at,
+         parked_due_at = coalesce(o.parked_due_at, o.due_at)
     FROM verdict v CROSS JOIN clock
    WHERE v.taken AND o.project_no = ANY (ARRAY[v.project_no]) AND o.environment = v.environment
      AND o.region = v.region AND o.job_id = v.job_id
