@@ -151,6 +151,9 @@ export function decideCancel(job: { status: JobStatus; isSent: boolean }): Cance
   }
 }
 
+/** Of a job, retries by hand included. Attempts are counted in 16 bits wherever they stand. */
+export const ATTEMPTS_MAX = 32_767;
+
 export type ManualRetryDecision =
   | {
       kind: "accepted";
@@ -181,6 +184,7 @@ export function decideManualRetry(
       return refused(`The job is ${job.status}, so none of its runs can be retried.`);
     case "failed":
     case "queued":
+      if (job.attempts >= ATTEMPTS_MAX) return refused(`A job has at most ${ATTEMPTS_MAX} attempts.`);
       return {
         kind: "accepted",
         attempt: job.attempts + 1,

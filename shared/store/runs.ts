@@ -1,4 +1,5 @@
 import { firstIdAt, idToUuid, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../domain/ids.ts";
+import { ATTEMPTS_MAX } from "../domain/job.ts";
 import { RUN_STATUSES, type RunStatus } from "../domain/run.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
 import type { TraceContext } from "../domain/trace.ts";
@@ -110,7 +111,7 @@ SELECT * FROM (
 export type Retried =
   | { kind: "retried"; run: RunRow; region: Region; shard: number | null }
   | { kind: "not_found" }
-  /** The run has not failed, or its job is running, succeeded or canceled. */
+  /** The run has not failed, or its job is running, succeeded or canceled, or has had all attempts that a job may have. */
   | { kind: "conflict" }
   | { kind: "quota_exceeded" }
   /** Another request has had the Idempotency-Key; findFirstAnswer tells what it made. */
@@ -201,10 +202,11 @@ WITH asked AS MATERIALIZED (
   SELECT j.job_id, j.region, f.month,
          CASE WHEN o.job_id IS NULL AND e.job_id IS NULL THEN CASE WHEN over.status IS NULL THEN 'moved' ELSE 'conflict' END
               WHEN o.job_id IS NOT NULL AND (o.run_id IS NOT NULL OR o.canceled) THEN 'conflict'
+              WHEN e.attempts >= ${ATTEMPTS_MAX} THEN 'conflict'
               WHEN f.runs_left <= 0 THEN 'quota_exceeded'
               ELSE 'retried' END AS outcome,
-         coalesce(o.attempt, e.attempts + 1)::smallint AS attempt,
-         coalesce(o.attempts_allowed, greatest(j.max_attempts, e.attempts + 1))::smallint AS attempts_allowed,
+         coalesce(o.attempt, least(e.attempts + 1, ${ATTEMPTS_MAX}))::smallint AS attempt,
+         coalesce(o.attempts_allowed, least(greatest(j.max_attempts, e.attempts + 1), ${ATTEMPTS_MAX}))::smallint AS attempts_allowed,
          o.job_id IS NOT NULL AS was_queued
     FROM job j CROSS JOIN (SELECT ${MONTH_AT_CLOCK} FROM flow CROSS JOIN clock) f
     LEFT JOIN open o ON true
@@ -213,8 +215,8 @@ WITH asked AS MATERIALIZED (
                              AND over.region = j.region AND over.job_id = j.job_id
 ), key AS (
   INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids, run_id, attempt)
-  SELECT now(), $1, $2, $5, $6, ARRAY[job_id], $4, attempt
-    FROM judged WHERE outcome = 'retried' AND $5::bytea IS NOT NULL ${ON_CONFLICT_TAKE_KEY}
+  SELECT clock.at, $1, $2, $5, $6, ARRAY[job_id], $4, attempt
+    FROM judged CROSS JOIN clock WHERE outcome = 'retried' AND $5::bytea IS NOT NULL ${ON_CONFLICT_TAKE_KEY}
   RETURNING 1
 ), decided AS MATERIALIZED (
   SELECT job_id, region, month, attempt, attempts_allowed, was_queued,
@@ -222,7 +224,7 @@ WITH asked AS MATERIALIZED (
               ELSE outcome END AS outcome
     FROM judged
 ), replaced AS (
-  UPDATE open_jobs o SET run_id = $4, due_at = now(), parked_due_at = NULL, started_at = clock.at,
+  UPDATE open_jobs o SET run_id = $4, due_at = clock.at, parked_due_at = NULL, started_at = clock.at,
          trace = coalesce(decode($12, 'hex'), o.trace)
     FROM decided d CROSS JOIN clock
    WHERE d.outcome = 'retried' AND d.was_queued AND o.project_no = $1 AND o.environment = $2
@@ -238,7 +240,7 @@ WITH asked AS MATERIALIZED (
      AND e.status = 1 AND e.region = d.region AND e.job_id = d.job_id
 ), owed AS (
   INSERT INTO open_jobs (project_no, environment, region, job_id, attempt, attempts_allowed, run_id, due_at, started_at, trace)
-  SELECT $1, $2, region, job_id, attempt, attempts_allowed, $4, now(), clock.at, decode($12, 'hex')
+  SELECT $1, $2, region, job_id, attempt, attempts_allowed, $4, clock.at, clock.at, decode($12, 'hex')
     FROM decided CROSS JOIN clock WHERE outcome = 'retried' AND NOT was_queued
 ), counted AS (
   UPDATE flows f

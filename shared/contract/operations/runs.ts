@@ -1,4 +1,5 @@
 import type { Static } from "@sinclair/typebox";
+import { ATTEMPTS_MAX } from "../../domain/job.ts";
 import { Run, RunId, RunList, RunListParameters } from "../run.ts";
 import { NO_PARAMETERS, type Operation } from "./operation.ts";
 
@@ -67,7 +68,7 @@ export const RUN_OPERATIONS = {
     description:
       "Starts a new attempt of the run's job outside the automatic backoff. The run must be failed or timed_out, and its " +
       "job failed, or queued between attempts; anything else is refused with `invalid_request`. A job whose attempts are " +
-      "exhausted is reopened for exactly one more. A body is ignored.",
+      `exhausted is reopened for exactly one more, up to ${ATTEMPTS_MAX} attempts of a job. A body is ignored.`,
     query: NO_PARAMETERS,
     body: null,
     status: 201,

@@ -89,6 +89,24 @@ describe("POST /v2/runs/{id}/retry", () => {
     expect(readRefusal(await retry(canceled.runId), "invalid_request").message).toContain("canceled");
   });
 
+  test("refuses the attempt after the last that a job may have, and no one before it", async () => {
+    const job = await gateway.createJob(project);
+    const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "failed" });
+    await gateway.query("UPDATE ended_jobs SET attempts = 32766 WHERE project_no = $1", [project.no]);
+    await gateway.query("UPDATE runs SET attempt = 32766 WHERE project_no = $1", [project.no]);
+    const last = readAs(Run, await retry(runId), 201);
+    expect(last.attempt).toBe(32_767);
+    await gateway.attempt(project, job, 32_767, { status: "failed", leaves: "failed" });
+    const before = await gateway.countRows();
+    for (const id of [runId, last.id]) {
+      expect(readRefusal(await retry(id), "invalid_request").message).toBe(
+        "A job has at most 32767 attempts.",
+      );
+    }
+    expect(await gateway.countRows()).toEqual(before);
+    expect((await client.jobs.get(job.id)).attempts).toBe(32_767);
+  });
+
   test("of many that come at once exactly one begins an attempt", async () => {
     const job = await gateway.createJob(project);
     const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "failed" });
