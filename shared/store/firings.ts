@@ -237,6 +237,37 @@ DELETE FROM firings
                            ORDER BY fired_for LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING 1`;
 
+/** Removes up to `limit` timetables that were replaced before all that any plan shows, as purgeFirings does. */
+export async function purgeTimetables(db: Database, limit: number): Promise<number> {
+  return (await db.run("purge_timetables", PURGE_TIMETABLES, [limit])).length;
+}
+
+const PURGE_TIMETABLES = `
+DELETE FROM timetables
+ WHERE ctid = ANY (ARRAY (SELECT ctid FROM timetables WHERE replaced_at < now() - interval '${KEPT_DAYS} days'
+                           ORDER BY replaced_at LIMIT $1 FOR UPDATE SKIP LOCKED))
+RETURNING 1`;
+
+/** The same for the timetables of deleted schedules, each of which is forgotten once it has none. */
+export async function purgeDeletedSchedules(db: Database, limit: number): Promise<number> {
+  return (await db.run("purge_deleted_schedules", PURGE_DELETED, [limit])).length;
+}
+
+const PURGE_DELETED = `
+WITH deleted AS MATERIALIZED (
+  SELECT schedule_id FROM deleted_schedules ORDER BY schedule_id LIMIT $1 FOR UPDATE SKIP LOCKED
+), past AS (
+  DELETE FROM timetables
+   WHERE ctid = ANY (ARRAY (SELECT t.ctid FROM deleted d JOIN timetables t USING (schedule_id) LIMIT $1))
+  RETURNING 1
+), forgotten AS (
+  DELETE FROM deleted_schedules s
+   USING deleted d
+   WHERE s.schedule_id = d.schedule_id AND NOT EXISTS (SELECT FROM timetables t WHERE t.schedule_id = d.schedule_id)
+  RETURNING 1
+)
+SELECT FROM past UNION ALL SELECT FROM forgotten`;
+
 /** A timetable that a schedule has or had. */
 export interface TimetableRow {
   /** Of two timetables the later one has the greater number. */

@@ -260,6 +260,11 @@ WITH project AS MATERIALIZED (
   INSERT INTO timetables (since, schedule_id, superseded_at, paused, cron, timezone)
   SELECT at, $3, next_run_at, $8, $5, $6
     FROM decided WHERE outcome = 'changed' AND (paused <> $8 OR cron <> $5 OR timezone <> $6)
+), replaced AS (
+  UPDATE timetables t SET replaced_at = d.at
+    FROM decided d
+   WHERE d.outcome = 'changed' AND (d.paused <> $8 OR d.cron <> $5 OR d.timezone <> $6) AND t.schedule_id = $3
+     AND t.no = (SELECT no FROM timetables WHERE schedule_id = $3 ORDER BY no DESC LIMIT 1)
 ), audited AS (
   INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject, detail)
   SELECT $12, $1, $2, $13, 'schedule.update', $14, json_build_object('cron', $5::text, 'timezone', $6::text, 'paused', $8::boolean)
@@ -267,7 +272,10 @@ WITH project AS MATERIALIZED (
 )
 SELECT d.outcome, c.* FROM decided d LEFT JOIN changed c ON true`;
 
-/** Deletes one schedule; its jobs stay. False if this environment has none of that id. */
+/**
+ * Deletes one schedule; its jobs stay. False if this environment has none of that id. Of its timetables there may be
+ * millions: they are left to the purge.
+ */
 export async function deleteSchedule(
   db: Database,
   scope: Scope,
@@ -296,7 +304,7 @@ WITH project AS MATERIALIZED (
   UPDATE projects p SET active_schedules = p.active_schedules - 1
     FROM deleted d WHERE p.no = $1 AND NOT d.paused
 ), past AS (
-  DELETE FROM timetables t USING deleted d WHERE t.schedule_id = d.id
+  INSERT INTO deleted_schedules (schedule_id) SELECT id FROM deleted
 ), audited AS (
   INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject)
   SELECT $4, $1, $2, $5, 'schedule.delete', $6 FROM deleted

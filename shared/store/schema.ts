@@ -369,9 +369,23 @@ export const timetables = pgTable(
     paused: boolean("paused").notNull(),
     cron: text("cron").notNull(),
     timezone: text("timezone").notNull(),
+    replacedAt: instant("replaced_at"),
   },
-  (table) => [primaryKey({ columns: [table.scheduleId, table.no] })],
+  (table) => [
+    primaryKey({ columns: [table.scheduleId, table.no] }),
+    index("timetables_replaced").on(table.replacedAt).where(sql`${table.replacedAt} IS NOT NULL`),
+  ],
 );
+
+export const deletedSchedules = pgTable("deleted_schedules", {
+  scheduleId: uuid("schedule_id").primaryKey(),
+});
+
+export const clockWatch = pgTable("clock_watch", {
+  seenAt: instant("seen_at").notNull(),
+  steadySince: instant("steady_since").notNull(),
+  one: boolean("one").primaryKey().default(true),
+});
 
 export const webhooks = pgTable(
   "webhooks",

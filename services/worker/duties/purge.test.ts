@@ -1,6 +1,16 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import { randomUUID } from "node:crypto";
-import { DELIVERY_PREFIX, EVENT_PREFIX, firstIdAt, idToUuid, uuidToId } from "../../../shared/domain/ids.ts";
+import { randomBytes, randomUUID } from "node:crypto";
+import {
+  createIdSource,
+  DELIVERY_PREFIX,
+  EVENT_PREFIX,
+  firstIdAt,
+  idToUuid,
+  REQUEST_PREFIX,
+  SCHEDULE_PREFIX,
+  uuidToId,
+} from "../../../shared/domain/ids.ts";
+import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { settleDeliveries } from "../../../shared/store/delivery-settle.ts";
 import {
   addEndpoint,
@@ -8,9 +18,20 @@ import {
   endJobs,
   startDelivery,
 } from "../../../shared/store/delivery-test-support.ts";
+import { listTimetables } from "../../../shared/store/firings.ts";
+import {
+  changeSchedule,
+  createSchedule,
+  deleteSchedule,
+  findSchedule,
+} from "../../../shared/store/schedules.ts";
 import type { OwedDelivery } from "../../../shared/store/settle.ts";
 import { startStore, type TestStore } from "../../../shared/store/test-support.ts";
 import { purgeExpired } from "./purge.ts";
+
+const HOUR_MS = 3_600_000;
+const ids = createIdSource(randomBytes);
+const testKeyCause = () => ({ requestId: ids.next(REQUEST_PREFIX, Date.now()), keyNo: 1 });
 
 let store: TestStore;
 beforeEach(async () => {
@@ -36,6 +57,96 @@ test("firings go once no plan shows them any more, and not before", async () => 
   );
   expect(await purgeExpired(store.db)).toBe(4_500);
   expect(await store.query("SELECT count(*)::int AS count FROM firings")).toEqual([{ count: 100 }]);
+});
+
+describe("the timetables of a schedule", () => {
+  const projectNo = () => store.addProject();
+  const listed = async (id: string) =>
+    (await listTimetables(store.db, id, Date.now())).map(({ timezone }) => timezone);
+
+  async function addSchedule(project: ProjectNo): Promise<string> {
+    const id = ids.next(SCHEDULE_PREFIX, Date.now());
+    const created = await createSchedule(
+      store.db,
+      {
+        id,
+        projectNo: project,
+        environment: "production",
+        name: "every hour",
+        cron: "0 * * * *",
+        timezone: "UTC",
+        targetUrl: "https://target.example/hook",
+        payload: "{}",
+        retryPolicy: { maxAttempts: 1, baseSeconds: 1, capSeconds: 1 },
+        nextRunAt: Date.now() + HOUR_MS,
+        shard: 0,
+        activeMax: 10,
+      },
+      testKeyCause(),
+      null,
+    );
+    expect(created).toBe("created");
+    return id;
+  }
+
+  /** As a client does by a PATCH. */
+  async function change(project: ProjectNo, id: string, timezone: string): Promise<void> {
+    const scope = { projectNo: project, environment: "production" } as const;
+    const schedule = await findSchedule(store.db, scope, id);
+    if (schedule === null) throw new Error("the schedule is gone");
+    const changed = { ...schedule, timezone, nextRunAt: Date.now() + HOUR_MS, activeMax: 10 };
+    expect((await changeSchedule(store.db, scope, id, changed, testKeyCause())).kind).toBe("changed");
+  }
+
+  test("go once others had replaced them before the oldest instant that is shown, while the schedule lives on", async () => {
+    const project = await projectNo();
+    const [changed, unchanged] = [await addSchedule(project), await addSchedule(await projectNo())];
+    for (const zone of ["Europe/Paris", "Europe/Rome", "Europe/Vienna"]) await change(project, changed, zone);
+    expect(await listed(changed)).toEqual(["UTC", "Europe/Paris", "Europe/Rome", "Europe/Vienna"]);
+    // UTC and Paris were replaced 367 and 366.5 days ago, Rome, which was in force 366 days ago, 364 days ago.
+    const ages = [
+      ["UTC", 400, 367],
+      ["Europe/Paris", 367, 366.5],
+      ["Europe/Rome", 366.5, 364],
+      ["Europe/Vienna", 364, null],
+    ];
+    for (const age of ages) {
+      await store.query(
+        `UPDATE timetables
+            SET since = since - $2::float8 * interval '1 day', replaced_at = replaced_at - $3::float8 * interval '1 day'
+          WHERE schedule_id = '${idToUuid(changed)}' AND timezone = $1`,
+        age,
+      );
+    }
+    expect(await purgeExpired(store.db)).toBe(2);
+    expect(await listed(changed)).toEqual(["Europe/Rome", "Europe/Vienna"]);
+    expect(await listed(unchanged)).toEqual(["UTC"]);
+  });
+
+  test("outlive their schedule's deletion until the purge has come, however many there are", async () => {
+    const project = await projectNo();
+    const [deleted, other] = [await addSchedule(project), await addSchedule(await projectNo())];
+    await store.query(
+      `INSERT INTO timetables (schedule_id, paused, cron, timezone, replaced_at)
+         SELECT $1, false, '0 * * * *', 'UTC', now() FROM generate_series(1, 4500)`,
+      [idToUuid(deleted)],
+    );
+    const scope = { projectNo: project, environment: "production" } as const;
+    expect(await deleteSchedule(store.db, scope, deleted, testKeyCause())).toBe(true);
+    const counts = () =>
+      store.query(
+        `SELECT (SELECT count(*)::int FROM timetables WHERE schedule_id = $1) AS deleted,
+                (SELECT count(*)::int FROM timetables WHERE schedule_id = $2) AS other,
+                (SELECT count(*)::int FROM deleted_schedules) AS noted`,
+        [idToUuid(deleted), idToUuid(other)],
+      );
+    // The answer waits for none of them, and the name is free.
+    expect(await counts()).toEqual([{ deleted: 4_501, other: 1, noted: 1 }]);
+    await addSchedule(project);
+    await purgeExpired(store.db);
+    await purgeExpired(store.db);
+    expect(await counts()).toEqual([{ deleted: 0, other: 1, noted: 0 }]);
+  });
 });
 
 test("dead nodes go a month after their last beat, but for those that are younger than one which stays", async () => {

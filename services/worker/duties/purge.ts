@@ -4,7 +4,7 @@ import {
   purgeEndedDeliveries,
   purgeEvents,
 } from "../../../shared/store/delivery-purge.ts";
-import { purgeFirings } from "../../../shared/store/firings.ts";
+import { purgeDeletedSchedules, purgeFirings, purgeTimetables } from "../../../shared/store/firings.ts";
 import { purgeKeys } from "../../../shared/store/idempotency.ts";
 import { purgeNodes } from "../../../shared/store/nodes.ts";
 
@@ -15,13 +15,18 @@ const STATEMENTS_PER_TICK_MAX = 500;
 const PURGES = [
   purgeKeys,
   purgeFirings,
+  purgeTimetables,
+  purgeDeletedSchedules,
   purgeEndedDeliveries,
   purgeDeliveryAttempts,
   purgeEvents,
   purgeNodes,
 ];
 
-/** Removes Idempotency-Keys whose life is over, firings and deliveries that nobody is shown any more, and dead nodes; answers how many. */
+/**
+ * Removes Idempotency-Keys whose life is over, firings, timetables and deliveries that nobody is shown any more, and dead
+ * nodes; answers how many.
+ */
 export async function purgeExpired(db: Database): Promise<number> {
   let purgedCount = 0;
   for (const purge of PURGES) {

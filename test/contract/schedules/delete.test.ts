@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { purgeExpired } from "../../../services/worker/duties/purge.ts";
 import type { Schedules } from "../../../shared/client/index.ts";
 import { clientOf, refusalOf } from "../../support/client.ts";
 import { readRefusal, startTestGateway, type TestGateway, type TestProject } from "../../support/gateway.ts";
@@ -36,6 +37,7 @@ describe("DELETE /v2/schedules/{id}", () => {
     const [active, paused] = [await schedules.create(newSchedule()), await schedules.create(newSchedule())];
     await schedules.pause(paused.id);
     for (const { id } of [active, paused]) await schedules.delete(id);
+    await purgeExpired(gateway.db);
     for (const table of ["schedules", "timetables"]) {
       const rows = await gateway.query(`SELECT FROM ${table}`);
       expect(rows, table).toHaveLength((await schedules.list()).data.length);
