@@ -1,6 +1,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Config } from "../../shared/platform/config.ts";
+import { messageOf } from "../../shared/platform/error-text.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createSeal, type Seal } from "../../shared/platform/seal.ts";
 import { findSecretsKey } from "../../shared/platform/secrets-key.ts";
@@ -45,7 +46,7 @@ export function faultText(error: unknown): string {
   while (root instanceof Error && root.cause !== undefined) root = root.cause;
   if (!(root instanceof Error)) return String(root);
   // A refused connection to a name with several addresses has a code, but no message.
-  return root.message || String((root as { code?: unknown }).code ?? root.name);
+  return messageOf(root) || String((root as { code?: unknown }).code ?? root.name);
 }
 
 /** Line 4 of the file that a running Postgres keeps in its data directory is its port. */

@@ -1,6 +1,7 @@
 import { parseArgs } from "node:util";
 import { ApiError } from "../../shared/domain/errors.ts";
 import { ConfigError, readConfig } from "../../shared/platform/config.ts";
+import { tellError } from "../../shared/platform/error-text.ts";
 import { isDatabaseFault } from "../../shared/store/database.ts";
 import { readOperator } from "./cause.ts";
 import { faultText, openCell } from "./cell.ts";
@@ -52,7 +53,7 @@ const NAME_WORDS_MAX = 2;
 try {
   process.stdout.write(`${await run(process.argv.slice(2))}\n`);
 } catch (error) {
-  process.stderr.write(`${refusalOf(error) ?? Bun.inspect(error)}\n`);
+  process.stderr.write(`${refusalOf(error) ?? Bun.inspect(tellError(error))}\n`);
   process.exitCode = 1;
 }
 

@@ -1,7 +1,7 @@
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import { openBus } from "../../shared/bus/jetstream.ts";
 import { isLoopback } from "../../shared/platform/config.ts";
-import { startEmbeddedPostgres } from "../../shared/platform/embedded-postgres.ts";
+import { isComplaint, startEmbeddedPostgres } from "../../shared/platform/embedded-postgres.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics.ts";
 import { startOps } from "../../shared/platform/ops.ts";
@@ -41,7 +41,7 @@ const say = (line: string) => process.stdout.write(`${line}\n`);
 const printable = (text: string) => text.slice(0, ECHO_CHARACTERS_MAX).replace(/\p{C}/gu, "\ufffd");
 /** What Postgres says of its ordinary life would bury the keys, which are shown once. */
 const tellOfPostgres = (line: string) => {
-  if (/ (WARNING|ERROR|FATAL|PANIC): /.test(line)) log.warn({ line }, "postgres");
+  if (isComplaint(line)) log.warn({ line }, "postgres");
 };
 
 const config = readConfigOrExit("standalone");

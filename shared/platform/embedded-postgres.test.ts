@@ -12,7 +12,7 @@ import {
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { SQL } from "bun";
-import { type EmbeddedPostgres, startEmbeddedPostgres } from "./embedded-postgres.ts";
+import { type EmbeddedPostgres, isComplaint, startEmbeddedPostgres } from "./embedded-postgres.ts";
 
 /** As below a closed home folder: nobody but this account may enter, and the server may be another account. */
 const closed = mkdtempSync(join(tmpdir(), "embedded-postgres-"));
@@ -55,6 +55,32 @@ describe("an embedded Postgres", () => {
         locale: "C.UTF-8",
       });
     });
+  });
+
+  test("complains of statements that fail, and of none in words that quote what a customer has sent", async () => {
+    const lines: string[] = [];
+    const server = await startEmbeddedPostgres({
+      dataDir: freshCopy("complaints"),
+      log: (line) => lines.push(line),
+    });
+    const sql = new SQL(server.url, { max: 1 });
+    for (const statement of [
+      "SELECT 'canary'::int",
+      "SELECT E'canary\n2026-11-22 10:00:00.000 UTC [1] XX000 ERROR:  canary'::int",
+      "CREATE TABLE refusing (url text CHECK (false))",
+      "INSERT INTO refusing VALUES ('canary')",
+      "SELECT missing",
+    ]) {
+      await sql.unsafe(statement).catch(() => undefined);
+    }
+    await sql.end();
+    await server.stop();
+    const complaints = lines.filter(isComplaint);
+    expect(lines.filter((line) => line.includes("canary")).length).toBeGreaterThan(3);
+    expect(complaints.filter((line) => line.includes("canary"))).toEqual([]);
+    const seen = complaints.join();
+    for (const message of ["violates check constraint", 'column "missing" does not exist'])
+      expect(seen).toContain(message);
   });
 
   test("keeps its data directory for itself when nobody refers to what its start returned", async () => {

@@ -26,6 +26,7 @@ import {
   own,
   prepareBinaries,
 } from "./embedded-postgres-binaries.ts";
+import { QUOTES_VALUES } from "./error-text.ts";
 
 export interface EmbeddedPostgres {
   /** A superuser's connection string, on 127.0.0.1 and a port that changes from start to start. */
@@ -319,6 +320,8 @@ function spawnServer({ cluster, clusterName, binaries, account }: ServerStart, p
     shared_buffers: SHARED_BUFFERS,
     timezone: "UTC",
     log_timezone: "UTC",
+    // The moment, the process, and which error it is.
+    log_line_prefix: "%m [%p] %e ",
     cluster_name: clusterName,
   };
   const options = Object.entries(settings).flatMap(([name, value]) => ["-c", `${name}=${value}`]);
@@ -332,6 +335,15 @@ function spawnServer({ cluster, clusterName, binaries, account }: ServerStart, p
     detached: true,
     stdio: ["ignore", "ignore", "pipe"],
   });
+}
+
+/**
+ * Whether a line of its log is one that somebody should see: of Postgres' own troubles, and of statements that it refused, but
+ * for those whose message quotes a value. The lines that follow with the row, or the rest of a value, begin otherwise.
+ */
+export function isComplaint(line: string): boolean {
+  const [, code = ""] = /^\S+ \S+ UTC \[\d+\] (\w{5}) (?:WARNING|ERROR|FATAL|PANIC): /.exec(line) ?? [];
+  return /^jobwheel (WARNING|ERROR): /.test(line) || (code !== "" && !QUOTES_VALUES.test(code));
 }
 
 /** Answers undefined once the server accepts connections, or its last words if it ended instead. */
