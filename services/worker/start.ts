@@ -16,6 +16,7 @@ import { createShards, type HeldShard } from "../../shared/store/shards.ts";
 import { Dispatcher } from "./dispatch.ts";
 import { buryNodes } from "./duties/burial.ts";
 import { createCellView } from "./duties/cell.ts";
+import { ClockWatch } from "./duties/clock-watch.ts";
 import { auditPermits } from "./duties/permits.ts";
 import { purgeExpired } from "./duties/purge.ts";
 import { RESCUE_GRACE_MS, rescueAttempts, rescueDeliveries } from "./duties/rescue.ts";
@@ -67,7 +68,6 @@ const AUDIT_EVERY_MS = 60_000;
 const SLEEP_MS_MAX = 1_000;
 /** The clock is corrected by less than this all the time; more is somebody setting it. */
 const CLOCK_STEP_MS = 1_000;
-const NEVER_OVERDUE_MS = 10 * 365 * 86_400_000;
 
 /** Owns shards and hands what is due to delivery nodes. All shards of a process share its one thread. */
 export async function startWorker(options: WorkerOptions): Promise<{ stop(): Promise<void> }> {
@@ -204,6 +204,8 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
     pumpSoon();
   }
 
+  const clockWatch = new ClockWatch({ db, clock, log });
+  metrics.deletionsWaitSeconds.follow(() => (hasDuties() ? single(clockWatch.waitMs() / 1_000) : []));
   // After an outage living nodes settle what ended meanwhile; only later is what is overdue held to be lost.
   let askedWellSince = performance.now();
   /** Whoever owns a region's first shard does its duties; two at once, during a move, do no harm. */
@@ -212,13 +214,18 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
   async function rescue(): Promise<void> {
     if (!hasDuties()) return;
     const isSettled = performance.now() > askedWellSince + RESCUE_GRACE_MS;
-    const overdueMs = (timeoutMs: number) => (isSettled ? timeoutMs + RESCUE_GRACE_MS : NEVER_OVERDUE_MS);
+    const lostBefore = (timeoutMs: number) => {
+      const overdueMs = timeoutMs + RESCUE_GRACE_MS;
+      const now = isSettled ? clockWatch.nowIfSteadyFor(overdueMs) : null;
+      return now === null ? Number.NEGATIVE_INFINITY : now - overdueMs;
+    };
     const rescue = { bus, log, metrics, now: clock.now() };
     try {
+      await clockWatch.noteOnce();
       await buryNodes(db, options.isProvedDead, log);
-      await rescueAttempts(db, { ...rescue, overdueMs: overdueMs(options.attemptTimeoutMs) });
+      await rescueAttempts(db, { ...rescue, lostBefore: lostBefore(options.attemptTimeoutMs) });
       const scale = options.webhookRetryScale;
-      await rescueDeliveries(db, { ...rescue, scale, overdueMs: overdueMs(options.webhookTimeoutMs) });
+      await rescueDeliveries(db, { ...rescue, scale, lostBefore: lostBefore(options.webhookTimeoutMs) });
     } catch (error) {
       askedWellSince = performance.now();
       throw error;
@@ -226,7 +233,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
   }
 
   async function purge(): Promise<void> {
-    if (hasDuties()) await purgeExpired(db);
+    if (hasDuties()) await clockWatch.delete((now) => purgeExpired(db, now));
   }
 
   async function audit(): Promise<void> {
@@ -234,7 +241,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ stop(): Pro
   }
 
   async function retain(): Promise<void> {
-    if (hasDuties()) await retainRuns(db, { now: clock.now(), log });
+    if (hasDuties()) await clockWatch.delete((now) => retainRuns(db, { now, log }));
   }
 
   const heartbeat = createHeartbeat(options);

@@ -44,6 +44,7 @@ export interface Metrics {
   shardsUnowned: Followed<"region">;
   holds: Followed<"kind">;
   runTablesReadySeconds: Followed<never>;
+  deletionsWaitSeconds: Followed<never>;
   firingsOverdueSeconds: Followed<never>;
   secretsKeyAgeSeconds: Followed<never>;
   nodes: Followed<"kind" | "state">;
@@ -245,6 +246,10 @@ export function createMetrics(): Metrics {
     runTablesReadySeconds: families.levels(
       "run_tables_ready_seconds",
       "For how long yet the tables suffice that are ready for the runs of every plan.",
+    ),
+    deletionsWaitSeconds: families.levels(
+      "deletions_wait_seconds",
+      "For how long yet nothing is deleted by time, as the database's clock has leapt or was not watched; 0 while it is trusted.",
     ),
     firingsOverdueSeconds: families.levels(
       "firings_overdue_seconds",

@@ -62,7 +62,7 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
   ];
   await settleDeliveries(recorder.db, settlements, 48 * HOUR_MS);
   await settleAttempts(recorder.db, [settlementOf(attempt)]);
-  await listLostDeliveries(recorder.db, 60_000, 10);
+  await listLostDeliveries(recorder.db, Date.now() - 60_000, 10);
   await findEndpointUrls(recorder.db, [claimed]);
   await sweepShards(recorder.db, [{ region: "us-east", shard: 0, sinceAt: Date.now() }], [], 1_500);
   const { projectNo, environment, region, id } = claimed;
@@ -77,9 +77,9 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
     { projectNo, environment, webhookId: endpoint, host: "left.example", url: null, leftAt: "-infinity" },
     10,
   );
-  await purgeEndedDeliveries(recorder.db, 2_000);
-  await purgeDeliveryAttempts(recorder.db, 2_000);
-  await purgeEvents(recorder.db, 2_000);
+  await purgeEndedDeliveries(recorder.db, 2_000, Date.now());
+  await purgeDeliveryAttempts(recorder.db, 2_000, Date.now());
+  await purgeEvents(recorder.db, 2_000, Date.now());
 
   const WANTED: Record<string, string[]> = {
     claim_deliveries: ["events_pkey", "open_deliveries_pkey", "webhooks_pkey"],

@@ -122,7 +122,7 @@ describe("a settlement of a delivery", () => {
 
   test("that is sent again counts once, and so does a rescue of the same attempt", async () => {
     const { project, started } = await startOne();
-    const [lost] = (await listLostDeliveries(store.db, -1_000, 500)).filter(
+    const [lost] = (await listLostDeliveries(store.db, Date.now() + 1_000, 500)).filter(
       (delivery) => delivery.projectNo === project,
     );
     expect(lost).toMatchObject({

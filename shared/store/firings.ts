@@ -225,26 +225,29 @@ const LIST_FIRINGS = `
 SELECT (extract(epoch FROM fired_for) * 1000)::float8 AS fired_for, job_id
   FROM firings WHERE schedule_id = $1 AND fired_for >= $2::timestamptz AND fired_for <= $3::timestamptz`;
 
-/** Removes up to `limit` firings that no plan shows any more; answers how many. Several may do so at once. */
-export async function purgeFirings(db: Database, limit: number): Promise<number> {
-  return (await db.run("purge_firings", PURGE_FIRINGS, [limit])).length;
+/**
+ * Removes up to `limit` firings that no plan shows any more at `now` (milliseconds since 1970); answers how many. Several may
+ * do so at once.
+ */
+export async function purgeFirings(db: Database, limit: number, now: number): Promise<number> {
+  return (await db.run("purge_firings", PURGE_FIRINGS, [limit, new Date(now).toISOString()])).length;
 }
 
 const KEPT_DAYS = Math.max(...PLANS.map((plan) => PLAN_TERMS[plan].retentionDays)) + 1;
 const PURGE_FIRINGS = `
 DELETE FROM firings
- WHERE ctid = ANY (ARRAY (SELECT ctid FROM firings WHERE fired_for < now() - interval '${KEPT_DAYS} days'
+ WHERE ctid = ANY (ARRAY (SELECT ctid FROM firings WHERE fired_for < $2::timestamptz - interval '${KEPT_DAYS} days'
                            ORDER BY fired_for LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING 1`;
 
 /** Removes up to `limit` timetables that were replaced before all that any plan shows, as purgeFirings does. */
-export async function purgeTimetables(db: Database, limit: number): Promise<number> {
-  return (await db.run("purge_timetables", PURGE_TIMETABLES, [limit])).length;
+export async function purgeTimetables(db: Database, limit: number, now: number): Promise<number> {
+  return (await db.run("purge_timetables", PURGE_TIMETABLES, [limit, new Date(now).toISOString()])).length;
 }
 
 const PURGE_TIMETABLES = `
 DELETE FROM timetables
- WHERE ctid = ANY (ARRAY (SELECT ctid FROM timetables WHERE replaced_at < now() - interval '${KEPT_DAYS} days'
+ WHERE ctid = ANY (ARRAY (SELECT ctid FROM timetables WHERE replaced_at < $2::timestamptz - interval '${KEPT_DAYS} days'
                            ORDER BY replaced_at LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING 1`;
 

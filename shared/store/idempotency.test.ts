@@ -176,13 +176,13 @@ describe("a manual retry under a key", () => {
 
 describe("keys whose life is over", () => {
   test("are purged, the oldest first and no more than asked for, and no others are", async () => {
-    await purgeKeys(store.db, 10_000);
+    await purgeKeys(store.db, 10_000, Date.now());
     const keys = Array.from({ length: 5 }, newKey);
     for (const [index, key] of keys.entries()) {
       await kinds(jobsOf(key));
       await setAge(key, index === 4 ? "23 h 59 min" : `${25 + index} h`);
     }
-    expect(await purgeKeys(store.db, 1)).toBe(1);
+    expect(await purgeKeys(store.db, 1, Date.now())).toBe(1);
     const left = await store.query<{ digest: Buffer }>(
       "SELECT digest FROM idempotency_keys WHERE project_no = $1 ORDER BY created_at DESC",
       [project],
@@ -190,8 +190,8 @@ describe("keys whose life is over", () => {
     expect(left.map(({ digest }) => digest)).toEqual(
       [4, 0, 1, 2].map((index) => keys[index]?.digest as Buffer),
     );
-    expect(await purgeKeys(store.db, 100)).toBe(3);
-    expect(await purgeKeys(store.db, 100)).toBe(0);
+    expect(await purgeKeys(store.db, 100, Date.now())).toBe(3);
+    expect(await purgeKeys(store.db, 100, Date.now())).toBe(0);
     expect(await find(keys[4] as KeyToTake)).not.toBeNull();
   });
 });

@@ -111,14 +111,19 @@ VALUES (now(), $1, $2, $3, $4, '{}', $5)
  WHERE k.created_at <= now() - ${KEY_LIFE}
 RETURNING 1`;
 
-/** Removes up to `limit` keys whose life is over, the oldest first; answers how many. Several may do so at once. */
-export async function purgeKeys(db: Database, limit: number): Promise<number> {
-  const rows = await db.run("purge_keys", PURGE, [limit]);
-  return rows.length;
+/**
+ * Removes up to `limit` keys whose life was over a while before `now` (milliseconds since 1970), the oldest first; answers how
+ * many. Several may do so at once.
+ */
+export async function purgeKeys(db: Database, limit: number, now: number): Promise<number> {
+  return (await db.run("purge_keys", PURGE, [limit, new Date(now).toISOString()])).length;
 }
+
+/** What the clock may have leapt unseen (clock-watch.ts) takes no key away before its time. */
+const PURGE_LATER = "interval '15 min'";
 
 const PURGE = `
 DELETE FROM idempotency_keys
- WHERE ctid = ANY (ARRAY (SELECT ctid FROM idempotency_keys WHERE created_at <= now() - ${KEY_LIFE}
+ WHERE ctid = ANY (ARRAY (SELECT ctid FROM idempotency_keys WHERE created_at <= $2::timestamptz - ${KEY_LIFE} - ${PURGE_LATER}
                            ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING 1`;

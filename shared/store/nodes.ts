@@ -117,14 +117,14 @@ const DEAD_KEPT_DAYS = 31;
  * after it was purged is told that it is dead, and not that its database was restored. Answers how many. Whatever still
  * names such a node takes it for dead.
  */
-export async function purgeNodes(db: Database, limit: number): Promise<number> {
-  return (await db.run("purge_nodes", PURGE, [limit])).length;
+export async function purgeNodes(db: Database, limit: number, now: number): Promise<number> {
+  return (await db.run("purge_nodes", PURGE, [limit, new Date(now).toISOString()])).length;
 }
 
 const PURGE = `
 DELETE FROM nodes WHERE id = ANY (ARRAY (
   SELECT id FROM nodes
-   WHERE id < (SELECT min(id) FROM nodes WHERE NOT dead OR seen_at > now() - interval '${DEAD_KEPT_DAYS} days')
+   WHERE id < (SELECT min(id) FROM nodes WHERE NOT dead OR seen_at > $2::timestamptz - interval '${DEAD_KEPT_DAYS} days')
    ORDER BY id LIMIT $1))
 RETURNING id`;
 
@@ -143,13 +143,16 @@ export interface LostAttempt {
   nodeDead: boolean;
 }
 
-/** Attempts of dead nodes, and those that began more than `overdueMs` ago. The work grows with what is on the wire. */
+/**
+ * Attempts of dead nodes, and those that began before an instant (milliseconds since 1970; -Infinity for none of them). The
+ * work grows with what is on the wire.
+ */
 export async function listLostAttempts(
   db: Database,
-  overdueMs: number,
+  beganBefore: number,
   limit: number,
 ): Promise<LostAttempt[]> {
-  const rows = await db.run<LostRow>("list_lost", LOST, [overdueMs, limit]);
+  const rows = await db.run<LostRow>("list_lost", LOST, [instantBefore(beganBefore), limit]);
   return rows.map((row) => ({
     projectNo: row.project_no,
     environment: environmentOf(row.environment),
@@ -164,6 +167,9 @@ export async function listLostAttempts(
   }));
 }
 
+const instantBefore = (at: number) =>
+  at === Number.NEGATIVE_INFINITY ? "-infinity" : new Date(at).toISOString();
+
 const LOST = `
 SELECT o.project_no, o.environment, o.region, l.shard, o.job_id, o.run_id, o.attempt, o.attempts_allowed,
        (extract(epoch FROM now() - o.started_at) * 1000)::float8 AS elapsed_ms, coalesce(n.dead, true) AS node_dead
@@ -171,7 +177,7 @@ SELECT o.project_no, o.environment, o.region, l.shard, o.job_id, o.run_id, o.att
   LEFT JOIN nodes n ON n.id = o.node_id
   LEFT JOIN lanes l ON l.project_no = o.project_no AND l.region = o.region AND l.environment = o.environment
  WHERE o.node_id IS NOT NULL
-   AND (coalesce(n.dead, true) OR o.started_at < now() - $1::float8 * interval '1 ms')
+   AND (coalesce(n.dead, true) OR o.started_at < $1::timestamptz)
  ORDER BY o.started_at
  LIMIT $2`;
 
@@ -202,10 +208,13 @@ export interface LostDelivery extends Omit<LostAttempt, "jobId" | "runId" | "att
 /** The same for deliveries. */
 export async function listLostDeliveries(
   db: Database,
-  overdueMs: number,
+  beganBefore: number,
   limit: number,
 ): Promise<LostDelivery[]> {
-  const rows = await db.run<LostDeliveryRow>("list_lost_deliveries", LOST_DELIVERIES, [overdueMs, limit]);
+  const rows = await db.run<LostDeliveryRow>("list_lost_deliveries", LOST_DELIVERIES, [
+    instantBefore(beganBefore),
+    limit,
+  ]);
   return rows.map((row) => ({
     projectNo: row.project_no,
     environment: environmentOf(row.environment),
@@ -231,7 +240,7 @@ SELECT o.project_no, o.environment, o.region, l.shard, o.id, o.attempt_id, o.att
   FROM (SELECT * FROM open_deliveries WHERE node_id IS NOT NULL OFFSET 0) o
   LEFT JOIN nodes n ON n.id = o.node_id
   LEFT JOIN lanes l ON l.project_no = o.project_no AND l.region = o.region AND l.environment = o.environment
- WHERE coalesce(n.dead, true) OR o.started_at < now() - $1::float8 * interval '1 ms'
+ WHERE coalesce(n.dead, true) OR o.started_at < $1::timestamptz
  ORDER BY o.started_at
  LIMIT $2`;
 

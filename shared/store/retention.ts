@@ -35,12 +35,14 @@ export interface Changed {
   gaveWayCount: number;
 }
 
-/** Makes the tables that the runs of now and of the near future go into. */
-export function createRunPartitions(db: Connection, now: number): Promise<Changed> {
-  return changeInTurns(
-    db,
-    PLANS.map((plan) => (tx) => createNextPartition(tx, plan, now)),
-  );
+/** Makes the tables that the runs of now and of the near future go into, and no more than so many. */
+export function createRunPartitions(
+  db: Connection,
+  now: number,
+  tablesMax = Number.POSITIVE_INFINITY,
+): Promise<Changed> {
+  const makes = PLANS.map((plan) => (tx: Transaction) => createNextPartition(tx, plan, now));
+  return changeInTurns(db, makes, tablesMax);
 }
 
 async function createNextPartition(tx: Transaction, plan: Plan, now: number): Promise<string | null> {
@@ -79,12 +81,14 @@ async function isCrowded(tx: Transaction, plan: Plan, fromAt: number, untilAt: n
   return rows.length > 0;
 }
 
-/** Drops the tables whose every run is past its plan's retention and the grace. */
-export function dropExpiredPartitions(db: Connection, now: number): Promise<Changed> {
-  return changeInTurns(db, [
-    ...PLANS.map((plan) => (tx: Transaction) => dropFirstPartition(tx, plan, now)),
-    dropUnsorted,
-  ]);
+/** Drops the tables whose every run is past its plan's retention and the grace, and no more than so many. */
+export function dropExpiredPartitions(
+  db: Connection,
+  now: number,
+  tablesMax = Number.POSITIVE_INFINITY,
+): Promise<Changed> {
+  const drops = PLANS.map((plan) => (tx: Transaction) => dropFirstPartition(tx, plan, now));
+  return changeInTurns(db, [...drops, dropUnsorted], tablesMax);
 }
 
 /**
@@ -167,12 +171,13 @@ async function listPartitions(tx: Pick<Transaction, "execute">, plan: Plan): Pro
 }
 
 /**
- * Makes each change again and again until it answers null, every time in a transaction of its own. None is made while
- * another process makes one.
+ * Makes each change again and again until it answers null, every time in a transaction of its own, and so many at most. None
+ * is made while another process makes one.
  */
 async function changeInTurns(
   db: Connection,
   changes: readonly ((tx: Transaction) => Promise<string | null>)[],
+  changesMax = Number.POSITIVE_INFINITY,
 ): Promise<Changed> {
   const changed: Changed = { names: [], gaveWayCount: 0 };
   const take = (change: (typeof changes)[number]) =>
@@ -184,7 +189,11 @@ async function changeInTurns(
     });
   for (const change of changes) {
     try {
-      for (let name = await take(change); name !== null; name = await take(change)) changed.names.push(name);
+      while (changed.names.length < changesMax) {
+        const name = await take(change);
+        if (name === null) break;
+        changed.names.push(name);
+      }
     } catch (error) {
       if (!isLockTimeout(error)) throw error;
       changed.gaveWayCount++;

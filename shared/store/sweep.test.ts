@@ -205,7 +205,7 @@ describe("on a table of 100,000 owed rows", () => {
     await listRuns(recorder.db, { ...page, jobId: null, status: null });
     await listRuns(recorder.db, { ...page, jobId, status: null });
     await findRun(recorder.db, scope, claim.runId);
-    await listLostAttempts(recorder.db, 60_000, 10);
+    await listLostAttempts(recorder.db, Date.now() - 60_000, 10);
     await retryRun(recorder.db, scope, failed.granted.runId, store.newRunId());
     await cancelJob(recorder.db, scope, failing[0] ?? "");
 

@@ -182,6 +182,8 @@ describe("alerts", () => {
     expect(await post(idle, "production", "schedules", yearly)).toBe(201);
     await keepFromMakingRunTables();
     await dropRunTablesAhead();
+    // As if the clock had leapt by two days since a worker has noted it.
+    await sql`UPDATE clock_watch SET seen_at = seen_at - interval '2 days'`;
     process.kill(farWorker.pid, "SIGSTOP");
     for (const environment of ENVIRONMENTS) {
       const hook = { url: urlOf("/held"), events: ["job.succeeded"] };
@@ -250,6 +252,7 @@ describe("alerts", () => {
     await untilFires("JobwheelRegionHeld");
     await untilFires("JobwheelHoldForgotten", { kind: "project" });
     await untilFires("JobwheelRunTablesRunOut");
+    await untilFires("JobwheelClockLeapt", {}, AUDITED_MS_MAX);
     await untilFires("JobwheelShardsWithoutOwner", { region: "eu-central" });
     await untilFires("JobwheelNodeSilent", { kind: "worker" });
     await untilFires("JobwheelNodeSilent", { kind: "delivery" });

@@ -25,13 +25,13 @@ const PURGES = [
 
 /**
  * Removes Idempotency-Keys whose life is over, firings, timetables and deliveries that nobody is shown any more, and dead
- * nodes; answers how many.
+ * nodes, at `now` (milliseconds since 1970); answers how many.
  */
-export async function purgeExpired(db: Database): Promise<number> {
+export async function purgeExpired(db: Database, now: number): Promise<number> {
   let purgedCount = 0;
   for (const purge of PURGES) {
     for (let statement = 0; statement < STATEMENTS_PER_TICK_MAX; statement++) {
-      const count = await purge(db, ROWS_PER_STATEMENT);
+      const count = await purge(db, ROWS_PER_STATEMENT, now);
       purgedCount += count;
       if (count < ROWS_PER_STATEMENT) break;
     }

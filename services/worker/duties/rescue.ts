@@ -29,8 +29,8 @@ export interface Rescue {
   metrics: Metrics;
   /** By the database's clock. */
   now: number;
-  /** An attempt that began longer ago than this is lost, whether its node lives or not. */
-  overdueMs: number;
+  /** An attempt that began before this instant is lost, whether its node lives or not; -Infinity while nobody knows. */
+  lostBefore: number;
 }
 
 /**
@@ -40,10 +40,10 @@ export interface Rescue {
  */
 export async function rescueAttempts(
   db: Database,
-  { overdueMs, now, bus, log, metrics }: Rescue,
+  { lostBefore, now, bus, log, metrics }: Rescue,
 ): Promise<void> {
   await inBatches(
-    () => listLostAttempts(db, overdueMs, RESCUES_PER_STATEMENT),
+    () => listLostAttempts(db, lostBefore, RESCUES_PER_STATEMENT),
     async (lost) => {
       const settled = await settleAttempts(
         db,
@@ -63,10 +63,10 @@ export async function rescueAttempts(
 /** The same for deliveries to endpoints, of which the next attempt follows at once as well. */
 export async function rescueDeliveries(
   db: Database,
-  { overdueMs, now, bus, log, metrics, scale }: Rescue & { scale: number },
+  { lostBefore, now, bus, log, metrics, scale }: Rescue & { scale: number },
 ): Promise<void> {
   await inBatches(
-    () => listLostDeliveries(db, overdueMs, RESCUES_PER_STATEMENT),
+    () => listLostDeliveries(db, lostBefore, RESCUES_PER_STATEMENT),
     async (lost) => {
       const settlements = lost.map((delivery) => deliverySettlementOf(delivery, now, scale));
       const settled = await settleDeliveries(db, settlements, DELIVERY_WINDOW_SECONDS * 1_000 * scale);

@@ -13,16 +13,19 @@ const RUNS_PER_STATEMENT = 1_000;
 /** What remains is for the next tick, so that the duty never takes a large part of what Postgres can do. */
 const STATEMENTS_PER_TICK_MAX = 200;
 const MOVES_PER_TICK_MAX = 100;
+/** There is one to make and one to drop a day. Where there are many, the clock may be wrong, and somebody has the time to see it. */
+const TABLES_MADE_PER_TICK_MAX = 20;
+const TABLES_DROPPED_PER_TICK_MAX = 2;
 
 /**
  * Deletes runs that no plan shows any more, and keeps the tables ready that the next ones go into. `now` is milliseconds
  * since 1970. Any worker may do this; where two do it at once, one of them finds nothing to do.
  */
 export async function retainRuns(db: Database, { now, log }: { now: number; log: Log }): Promise<void> {
-  tell("runs.partition_created", await createRunPartitions(db, now), log);
+  tell("runs.partition_created", await createRunPartitions(db, now, TABLES_MADE_PER_TICK_MAX), log);
   // Before anything is dropped, what an upgrade has saved is brought out of the way.
   await moveNotedRuns(db, log);
-  tell("runs.partition_dropped", await dropExpiredPartitions(db, now), log);
+  tell("runs.partition_dropped", await dropExpiredPartitions(db, now, TABLES_DROPPED_PER_TICK_MAX), log);
   await purgeExpiredRuns(db, now, log);
 }
 

@@ -37,7 +37,7 @@ describe("DELETE /v2/schedules/{id}", () => {
     const [active, paused] = [await schedules.create(newSchedule()), await schedules.create(newSchedule())];
     await schedules.pause(paused.id);
     for (const { id } of [active, paused]) await schedules.delete(id);
-    await purgeExpired(gateway.db);
+    await purgeExpired(gateway.db, Date.now());
     for (const table of ["schedules", "timetables"]) {
       const rows = await gateway.query(`SELECT FROM ${table}`);
       expect(rows, table).toHaveLength((await schedules.list()).data.length);

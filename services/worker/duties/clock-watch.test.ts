@@ -1,0 +1,173 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { createLog } from "../../../shared/platform/log.ts";
+import { declareNodeDead } from "../../../shared/store/nodes.ts";
+import { startStore, type TestStore } from "../../../shared/store/test-support.ts";
+import { type ManualClock, startManualClock } from "../../../test/simulation/manual-clock.ts";
+import { ClockWatch } from "./clock-watch.ts";
+import { purgeExpired } from "./purge.ts";
+import { retainRuns } from "./retention.ts";
+
+setDefaultTimeout(60_000);
+
+const MINUTE_MS = 60_000;
+const DAY_MS = 86_400_000;
+const log = createLog({ name: "test", level: "silent" });
+
+describe("what deletes by time", () => {
+  let store: TestStore;
+  beforeAll(async () => {
+    store = await startStore();
+  });
+  beforeEach(() => store.query("DELETE FROM clock_watch"));
+  afterAll(() => store.stop());
+
+  /** A worker's two clocks, which both run; `leap` sets the database's alone. */
+  function startWatch({ at = Date.now() } = {}) {
+    const clocks = { database: at, own: Math.random() * DAY_MS };
+    const watch = new ClockWatch({
+      db: store.db,
+      clock: { now: () => clocks.database },
+      // It begins anywhere.
+      monotonic: () => clocks.own,
+      log,
+    });
+    return {
+      async tick(ms = 0) {
+        clocks.database += ms;
+        clocks.own += ms;
+        let judgedAt: number | null = null;
+        await watch.delete(async (now) => {
+          judgedAt = now;
+        });
+        return judgedAt as number | null;
+      },
+      leap: (ms: number) => {
+        clocks.database += ms;
+      },
+      nowIfSteadyFor: (ms: number) => watch.nowIfSteadyFor(ms),
+      waitMs: () => watch.waitMs(),
+      get at() {
+        return clocks.database;
+      },
+    };
+  }
+
+  test("goes by the clock while it runs as clocks do", async () => {
+    const watch = startWatch();
+    expect(watch.nowIfSteadyFor(0)).toBeNull();
+    for (let minute = 0; minute < 5; minute++) expect(await watch.tick(MINUTE_MS)).toBe(watch.at);
+    watch.leap(500);
+    expect(await watch.tick(MINUTE_MS)).toBe(watch.at);
+    expect(watch.waitMs()).toBe(0);
+  });
+
+  test.each([
+    ["ahead", 30 * DAY_MS],
+    ["back", -30 * DAY_MS],
+    ["ahead by a minute", MINUTE_MS],
+  ])("waits for an hour once the clock has leapt %s, and again once it has leapt back", async (_, leapMs) => {
+    const watch = startWatch();
+    await watch.tick(MINUTE_MS);
+    for (const ms of [leapMs, -leapMs]) {
+      watch.leap(ms);
+      expect(watch.nowIfSteadyFor(0)).toBe(watch.at);
+      expect(watch.nowIfSteadyFor(1)).toBeNull();
+      for (let minute = 0; minute < 60; minute++) expect(await watch.tick(MINUTE_MS - 1)).toBeNull();
+      expect(watch.waitMs()).toBeWithin(1, MINUTE_MS);
+      expect(await watch.tick(MINUTE_MS)).toBe(watch.at);
+      expect(watch.waitMs()).toBe(0);
+    }
+  });
+
+  test("waits in a process that begins while the clock is wrong, and in one that takes over", async () => {
+    const before = startWatch();
+    await before.tick(MINUTE_MS);
+    const within = startWatch({ at: before.at + 400 * DAY_MS });
+    expect(await within.tick()).toBeNull();
+    // It goes on to wait where another began, and no longer.
+    const mate = startWatch({ at: within.at });
+    expect(await mate.tick(MINUTE_MS)).toBeNull();
+    const later = startWatch({ at: before.at + MINUTE_MS });
+    expect(await later.tick()).toBeNull();
+    for (let minute = 0; minute < 59; minute++) expect(await later.tick(MINUTE_MS)).toBeNull();
+    const successor = startWatch({ at: later.at });
+    expect(await successor.tick(MINUTE_MS)).toBe(successor.at);
+  });
+
+  test("does not miss a leap that it saw while Postgres did not answer", async () => {
+    const watch = startWatch();
+    await watch.tick(MINUTE_MS);
+    await store.query("ALTER TABLE clock_watch RENAME TO clock_away");
+    watch.leap(5 * MINUTE_MS);
+    await watch.tick(MINUTE_MS).catch(() => undefined);
+    await store.query("ALTER TABLE clock_away RENAME TO clock_watch");
+    expect(await watch.tick(MINUTE_MS)).toBeNull();
+    const mate = startWatch({ at: watch.at });
+    expect(await mate.tick(MINUTE_MS)).toBeNull();
+  });
+});
+
+describe("a clock that is days ahead for a minute", () => {
+  let store: TestStore;
+  let clock: ManualClock;
+  beforeAll(async () => {
+    store = await startStore();
+    clock = await startManualClock(store.url);
+  });
+  afterAll(async () => {
+    clock.stop();
+    await store.stop();
+  });
+
+  const FACTS = `
+    SELECT (SELECT count(*)::int FROM idempotency_keys) AS keys, (SELECT count(*)::int FROM firings) AS firings,
+           (SELECT count(*)::int FROM ended_deliveries) AS deliveries, (SELECT count(*)::int FROM events) AS events,
+           (SELECT count(*)::int FROM nodes) AS nodes,
+           ARRAY (SELECT inhrelid::regclass::text FROM pg_inherits
+                   WHERE inhparent = ANY ('{runs_hobby,runs_pro,runs_scale,runs_enterprise}'::regclass[]) ORDER BY 1) AS tables`;
+
+  /** A turn of both duties, as the worker gives them. */
+  async function doDuties(watch: ClockWatch): Promise<void> {
+    await watch.delete((now) => purgeExpired(store.db, now));
+    await watch.delete((now) => retainRuns(store.db, { now, log }));
+  }
+  const startWatch = () => new ClockWatch({ db: store.db, clock, log, monotonic: () => performance.now() });
+
+  test("takes no history away, neither in a worker that was there before nor in one that begins then", async () => {
+    await store.query(
+      `INSERT INTO idempotency_keys (created_at, project_no, environment, digest, request_hash, job_ids)
+       VALUES (now(), 1, 1, '', '', '{}')`,
+    );
+    await store.query("INSERT INTO firings (fired_for, schedule_id) VALUES (now(), gen_random_uuid())");
+    await store.query(
+      `INSERT INTO ended_deliveries (ended_at, project_no, environment, region, status, attempts, id, webhook_id, event_id)
+       VALUES (now(), 1, 1, 0, 0, 1, gen_random_uuid(), gen_random_uuid(), gen_random_uuid())`,
+    );
+    await store.query(
+      `INSERT INTO events (occurred_at, started_at, project_no, duration_ms, environment, region, type, attempt, run_status,
+                           id, api_version)
+       VALUES (now(), now(), 1, 1, 1, 0, 0, 1, 1, gen_random_uuid(), '2026-11-01')`,
+    );
+    await declareNodeDead(store.db, await store.addNode());
+    await store.addNode();
+    const watch = startWatch();
+    await doDuties(watch);
+    const facts = await store.query(FACTS);
+    await clock.leapTo(clock.now() + 400 * DAY_MS);
+    for (const judge of [watch, startWatch()]) await doDuties(judge);
+    expect(await store.query(FACTS)).toEqual(facts);
+    // Once the clock is found to be right after all, what is over goes, of the tables a few in a turn.
+    await clock.leapTo(clock.now() + 61 * MINUTE_MS);
+    await store.query(
+      "UPDATE clock_watch SET steady_since = steady_since - interval '1 day', seen_at = seen_at + interval '61 min'",
+    );
+    const tables = async () => (await store.query<{ tables: string[] }>(FACTS))[0]?.tables ?? [];
+    const before = await tables();
+    await doDuties(startWatch());
+    expect(await store.query(FACTS)).toMatchObject([
+      { keys: 0, firings: 0, deliveries: 0, events: 0, nodes: 1 },
+    ]);
+    const left = await tables();
+    expect(before.filter((name) => !left.includes(name))).toHaveLength(2);
+  });
+});

@@ -1,0 +1,85 @@
+import type { Clock } from "../../../shared/platform/clock.ts";
+import type { Log } from "../../../shared/platform/log.ts";
+import { LEAP_MS, noteClock } from "../../../shared/store/clock-watch.ts";
+import type { Database } from "../../../shared/store/database.ts";
+
+/** Longer than it takes an operator who was called to set a clock right. */
+export const DELETIONS_WAIT_MS = 3_600_000;
+
+/**
+ * Keeps a clock that is wrong for a while from destroying anything: what was deleted by it is gone for good. The database's
+ * clock is compared with this process's own, which runs evenly and is never set, and with what workers have noted before.
+ * Who destroys asks for the instant to judge by, and waits until the clock has run evenly for long enough.
+ */
+export class ClockWatch {
+  private readonly db: Database;
+  private readonly clock: Pick<Clock, "now">;
+  private readonly log: Log;
+  private readonly monotonic: () => number;
+  /** By how much the database's clock is ahead of this process's. */
+  private offsetMs: number | null = null;
+  /** By the database's clock; null before the first note. */
+  private steadySince: number | null = null;
+  /** Of the last leap, until it is noted. */
+  private leaptAt: number | null = null;
+
+  constructor(options: { db: Database; clock: Pick<Clock, "now">; log: Log; monotonic?: () => number }) {
+    this.db = options.db;
+    this.clock = options.clock;
+    this.log = options.log;
+    this.monotonic = options.monotonic ?? (() => performance.now());
+  }
+
+  /** Destroys what is over at the instant that it is given, unless the clock has not run evenly for long enough. */
+  async delete(act: (now: number) => Promise<unknown>): Promise<void> {
+    await this.note();
+    const now = this.nowIfSteadyFor(DELETIONS_WAIT_MS);
+    if (now !== null) await act(now);
+  }
+
+  /** So that the clock can be trusted by a process that has just begun. */
+  async noteOnce(): Promise<void> {
+    if (this.steadySince === null) await this.note();
+  }
+
+  private async note(): Promise<void> {
+    const now = this.look();
+    const leaptAt = this.leaptAt;
+    this.leaptAt = null;
+    try {
+      const steadySince = await noteClock(this.db, { now, leaptAt });
+      // Unless it has leapt again meanwhile.
+      if (this.leaptAt !== null) return;
+      if (steadySince >= now) this.log.error({}, "clock.unseen");
+      this.steadySince = steadySince;
+    } catch (error) {
+      this.leaptAt ??= leaptAt;
+      throw error;
+    }
+  }
+
+  /** The present instant, or null where the clock has not run evenly for so long. */
+  nowIfSteadyFor(ms: number): number | null {
+    const now = this.look();
+    return this.steadySince !== null && now - this.steadySince >= ms ? now : null;
+  }
+
+  /** For how long yet nothing is deleted. */
+  waitMs(): number {
+    const now = this.look();
+    return this.steadySince === null ? 0 : Math.max(0, this.steadySince + DELETIONS_WAIT_MS - now);
+  }
+
+  private look(): number {
+    const now = this.clock.now();
+    const offsetMs = now - this.monotonic();
+    const leapMs = this.offsetMs === null ? 0 : offsetMs - this.offsetMs;
+    this.offsetMs = offsetMs;
+    if (Math.abs(leapMs) > LEAP_MS) {
+      this.log.error({ leapMs: Math.round(leapMs) }, "clock.leapt");
+      this.steadySince = now;
+      this.leaptAt = now;
+    }
+    return now;
+  }
+}
