@@ -1,0 +1,51 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { RESCUE_GRACE_MS } from "../../services/worker/duties/rescue.ts";
+import { type ManualClock, startManualClock } from "../simulation/manual-clock.ts";
+import { type Cell, startCell } from "../support/cell.ts";
+import { startTarget } from "../support/target.ts";
+import { until, untilEnded } from "./support.ts";
+
+setDefaultTimeout(180_000);
+
+/** Beyond the time that an attempt has, and the grace in which its node may settle it. */
+const LEAP_MS = 3_600_000;
+/** So many times the rescue looks for lost attempts meanwhile. */
+const LOOKS = 5;
+const LOOK_EVERY_MS = 1_000;
+
+let cell: Cell;
+let clock: ManualClock;
+beforeAll(async () => {
+  cell = await startCell({
+    async startClock(url) {
+      clock = await startManualClock(url);
+      return clock;
+    },
+  });
+});
+afterAll(() => cell.stop());
+
+test("an attempt on the wire is not taken for lost because the database's clock has leapt", async () => {
+  const release = Promise.withResolvers<void>();
+  const target = startTarget(async () => {
+    await release.promise;
+    return new Response("ok");
+  });
+  const project = await cell.addProject();
+  await cell.startWorker();
+  await cell.startDelivery({ attemptTimeoutMs: LEAP_MS });
+  const startedAt = performance.now();
+  // Before that nothing is held to be overdue.
+  await until(() => performance.now() > startedAt + RESCUE_GRACE_MS + LOOK_EVERY_MS, 2 * RESCUE_GRACE_MS);
+  const [id = ""] = await cell.addJobs(project, [{ targetUrl: target.url, runAt: clock.now() }]);
+  await target.until((arrivals) => arrivals.length === 1);
+  await clock.leapTo(clock.now() + LEAP_MS);
+  const leaptAt = performance.now();
+  await until(() => performance.now() > leaptAt + LOOKS * LOOK_EVERY_MS);
+  expect(await cell.runs(project, id)).toMatchObject([{ attempt: 1, status: "running" }]);
+  release.resolve();
+  await untilEnded(cell, project, id);
+  expect(await cell.runs(project, id)).toMatchObject([{ attempt: 1, status: "succeeded" }]);
+  expect(target.arrivals).toHaveLength(1);
+  await target.stop();
+});
