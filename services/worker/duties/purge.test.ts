@@ -61,8 +61,12 @@ test("firings go once no plan shows them any more, and not before", async () => 
 
 describe("the timetables of a schedule", () => {
   const projectNo = () => store.addProject();
-  const listed = async (id: string) =>
-    (await listTimetables(store.db, id, Date.now() + HOUR_MS)).map(({ timezone }) => timezone);
+  /** The first one first. */
+  const listed = async (id: string) => {
+    const untilAt = Date.now() + HOUR_MS;
+    const timetables = await listTimetables(store.db, id, { untilAt, untilNo: null, limit: 1_000 });
+    return timetables.map(({ timezone }) => timezone).reverse();
+  };
 
   async function addSchedule(project: ProjectNo): Promise<string> {
     const id = ids.next(SCHEDULE_PREFIX, Date.now());

@@ -73,7 +73,7 @@ const CHANGES: Partial<Record<OperationId, Change>> = {
     subject: (_from, { id }) => id,
     detail: () => ({
       origin: "https://hooks.example.com",
-      events: ["job.succeeded", "job.failed"],
+      events: ["job.failed", "job.succeeded"],
       status: "enabled",
     }),
   },
