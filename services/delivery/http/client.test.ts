@@ -432,6 +432,9 @@ describe("what is told of a target", () => {
     // Nobody here trusts the certificate, which is looked at once all was asked.
     expect(wordsOf(await outbound.post(requestTo(`https://a.example:${port}/`)))).toContain("certificate");
     expect(asked).toEqual(["a.example"]);
+    // RFC 6066, section 3: without the dot that may end a name.
+    await outbound.post(requestTo(`https://b.example.:${port}/`));
+    expect(asked.splice(1)).toEqual(["b.example"]);
     expect(wordsOf(await outbound.post(requestTo(`https://127.0.0.1:${port}/`)))).toContain("certificate");
     expect(asked).toEqual(["a.example"]);
   });

@@ -80,7 +80,8 @@ function secure(socket: Socket, hostname: string, { onReached, onFailed }: Reach
     socket,
     host: hostname,
     // RFC 6066, section 3: an address is no name that could be asked for. Its certificate is checked for the address.
-    ...(net.isIP(hostname) === 0 ? { servername: hostname } : {}),
+    // A name is asked for without its last dot: with it, some servers break the handshake off.
+    ...(net.isIP(hostname) === 0 ? { servername: hostname.replace(/\.$/, "") } : {}),
     ALPNProtocols: ["http/1.1"],
     rejectUnauthorized: true,
   });
