@@ -8,6 +8,8 @@ import { countFds, until } from "../../../test/runtime-contract/until.ts";
 import { startBlackhole } from "../../../test/support/target-hostile.ts";
 import type { Resolve } from "../dial.ts";
 import { type Outbound, type OutboundRequest, openOutbound } from "../outbound.ts";
+import { Client } from "./client.ts";
+import type { Reached } from "./reach.ts";
 
 setDefaultTimeout(60_000);
 
@@ -276,6 +278,35 @@ describe("a target over TLS", () => {
       const words = wordsOf(await open().post(requestTo(url)));
       expect([RESET, "The target closed the connection in the TLS handshake."]).toContain(words);
     }
+  });
+});
+
+describe("a resolver that does not answer", () => {
+  test("keeps no hold of the requests that have ended meanwhile", async () => {
+    const reached: Reached[] = [];
+    const client = new Client((_url, told) => {
+      reached.push(told);
+      return { cancel: () => undefined };
+    });
+    closing.push(() => client.close());
+    const count = 20;
+    let freed = 0;
+    const registry = new FinalizationRegistry(() => freed++);
+    const post = () => {
+      const request = Buffer.alloc(100_000);
+      registry.register(request, null);
+      return client.post(new URL("http://a.example/"), {
+        ...{ request, signal: never, deadlineAt: performance.now() + 100 },
+      });
+    };
+    const exchanges = await Promise.all(Array.from({ length: count }, post));
+    expect(exchanges.map(wordsOf)).toEqual(exchanges.map(() => "stalled"));
+    await until(() => {
+      Bun.gc(true);
+      // The garbage collector may see a few of them on the stack.
+      return freed >= count / 2;
+    });
+    expect(reached.length).toBe(count);
   });
 });
 

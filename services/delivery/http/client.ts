@@ -113,7 +113,9 @@ export class Client implements ConnectionOwner {
   }
 
   private settle(post: Post, exchange: Exchange): void {
-    if (this.posts.delete(post)) post.resolve(exchange);
+    if (!this.posts.delete(post)) return;
+    post.dropRequest();
+    post.resolve(exchange);
   }
 
   private giveUp(post: Post): void {
@@ -191,5 +193,10 @@ class Post {
     if (request === null) throw new Error("A request is sent once.");
     this.request = null;
     return request;
+  }
+
+  /** A resolver that has not answered yet keeps hold of the post, for half a minute after it has ended. */
+  dropRequest(): void {
+    this.request = null;
   }
 }
