@@ -1,5 +1,8 @@
 import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import net from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import tls from "node:tls";
 import type { Exchange } from "../../../shared/domain/run.ts";
 import { makeAuthority } from "../../../test/runtime-contract/certificates.ts";
@@ -278,6 +281,38 @@ describe("a target over TLS", () => {
       const words = wordsOf(await open().post(requestTo(url)));
       expect([RESET, "The target closed the connection in the TLS handshake."]).toContain(words);
     }
+  });
+});
+
+describe("a target that is trusted", () => {
+  test("and sends session tickets without end is a fault, long before the deadline", async () => {
+    const authority = makeAuthority();
+    closing.push(() => authority.remove());
+    const trusted = tls.getCACertificates("default");
+    tls.setDefaultCACertificates([authority.cert]);
+    closing.push(() => tls.setDefaultCACertificates(trusted));
+    const { key, cert } = authority.issue("DNS:a.example");
+    const folder = mkdtempSync(join(tmpdir(), "tickets-"));
+    closing.push(() => rmSync(folder, { recursive: true }));
+    writeFileSync(join(folder, "target.pem"), key + cert);
+    const place = ["-accept", "127.0.0.1:0", "-cert", "target.pem", "-naccept", "1"];
+    const target = Bun.spawn(["openssl", "s_server", ...place, "-tls1_3", "-num_tickets", "300000"], {
+      cwd: folder,
+      stdin: "pipe",
+      stdout: "pipe",
+      stderr: "ignore",
+    });
+    closing.push(() => target.kill());
+    let told = "";
+    for await (const piece of target.stdout) {
+      told += new TextDecoder().decode(piece);
+      if (told.includes("ACCEPT")) break;
+    }
+    const port = /ACCEPT \S+:(\d+)/.exec(told)?.[1];
+    const outbound = open(async () => [{ address: "127.0.0.1", family: 4 }]);
+    expect(wordsOf(await outbound.post(requestTo(`https://a.example:${port}/`)))).toBe(
+      "The target sent session tickets without end (ERR_TLS_TICKETS)",
+    );
   });
 });
 

@@ -16,6 +16,8 @@ export interface Reached {
 const NEXT_ADDRESS_AFTER_MS = 250;
 /** A name may have a thousand addresses. */
 const ADDRESSES_MAX = 4;
+/** Servers send two or so. They come beside the answer, so that nothing else bounds them. */
+const TICKETS_MAX = 32;
 
 /** Connects to one of the addresses, and to nothing else. For https, its certificate is verified for the host. */
 export function reach(
@@ -97,6 +99,12 @@ function secure(socket: Socket, hostname: string, { onReached, onFailed }: Reach
   // Of a reset in the handshake the socket below may tell alone.
   socket.on("error", fail);
   secured.on("close", onClose);
+  let ticketCount = 0;
+  secured.on("session", () => {
+    if (++ticketCount <= TICKETS_MAX) return;
+    const error = new Error("The target sent session tickets without end");
+    secured.destroy(Object.assign(error, { code: "ERR_TLS_TICKETS" }));
+  });
   secured.once("secureConnect", () => {
     if (isOver) return;
     if (!secured.authorized) return fail(new Error("The target's certificate could not be verified."));
