@@ -10,7 +10,7 @@ import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { type ApiVersion, NEWEST_API_VERSION, versionOf } from "../../shared/domain/version.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
-import type { Metrics } from "../../shared/platform/metrics.ts";
+import { type Metrics, single } from "../../shared/platform/metrics.ts";
 import type { Traces } from "../../shared/platform/traces.ts";
 import type { FirstAnswer, KeyToTake } from "../../shared/store/idempotency.ts";
 import { createAnswerNotes } from "./answer-notes.ts";
@@ -126,6 +126,7 @@ export function createApp(options: {
   const answerBytes = createHeldBytes(ANSWER_BYTES_MAX);
   const storeAccess = createStoreAccess(STORE_REQUESTS_MAX);
   const largeReads = createStoreAccess(LARGE_READS_MAX);
+  metrics.requestsWaiting.follow(() => single(storeAccess.crowdedOut()));
 
   async function answer(request: Request, ids: PathIds, target: Target): Promise<Response> {
     const receivedAt = performance.now();

@@ -10,12 +10,15 @@ import { createRotation } from "./rotation.ts";
 export interface StoreAccess {
   /** `isWanted` is asked when the turn has come: nothing is done for whoever has an answer by then, or has gone. */
   enter<Result>(projectNo: ProjectNo, isWanted: () => boolean, act: () => Promise<Result>): Promise<Result>;
+  /** How many requests wait while all places are taken. A project that waits for itself alone does not count. */
+  crowdedOut(): number;
 }
 
 export function createStoreAccess(max: { ofProject: number; ofAll: number }): StoreAccess {
   const waiting = createRotation<() => void>();
   const counts = new Map<ProjectNo, number>();
   let count = 0;
+  let waitingCount = 0;
 
   const hasPlace = (projectNo: ProjectNo) => (counts.get(projectNo) ?? 0) < max.ofProject;
 
@@ -36,9 +39,12 @@ export function createStoreAccess(max: { ofProject: number; ofAll: number }): St
   }
 
   return {
+    crowdedOut: () => (count < max.ofAll ? 0 : waitingCount),
     async enter(projectNo, isWanted, act) {
       const { promise: admitted, resolve } = Promise.withResolvers<void>();
+      waitingCount++;
       waiting.add(projectNo, () => {
+        waitingCount--;
         count++;
         counts.set(projectNo, (counts.get(projectNo) ?? 0) + 1);
         resolve();

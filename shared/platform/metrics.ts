@@ -45,6 +45,7 @@ export interface Metrics {
   holds: Followed<"kind">;
   runTablesReadySeconds: Followed<never>;
   deletionsWaitSeconds: Followed<never>;
+  requestsWaiting: Followed<never>;
   firingsOverdueSeconds: Followed<never>;
   secretsKeyAgeSeconds: Followed<never>;
   nodes: Followed<"kind" | "state">;
@@ -266,6 +267,10 @@ export function createMetrics(): Metrics {
     postgresConnections: families.levels("postgres_connections", "Connections of this process's pool.", [
       "state",
     ]),
+    requestsWaiting: families.levels(
+      "requests_waiting",
+      "Requests that wait for a turn at Postgres while all turns are taken.",
+    ),
     statementErrors: families.followedCounts(
       "statement_errors_total",
       "Statements without an answer, Postgres being out of reach or unable, and statements that it refused.",
