@@ -20,8 +20,8 @@ const LOOK_EVERY_MS = 1_000;
 /** In one statement. */
 const RELEASED_MAX = 200;
 /**
- * So many of each lane come with every look although its project has no permit free, and wait for one among the others
- * that are due: a project that is always at its limit would else send nothing of them.
+ * So many of each lane come once with every look at all hosts although its project has no permit free, and wait for one
+ * among the others that are due: a project that is always at its limit would else send nothing of them.
  */
 const RELEASED_MIN = 32;
 /** At each look, of what endpoints have left behind: of so many of them, and of each so often RELEASED_MAX. */
@@ -63,20 +63,21 @@ export function createReleases({
   /** The hosts at which something is parked, as far as is known. */
   let waiting = new Set<string>();
   const looking = new Set<string>();
-  /** Of those, where to look once more for what has come meanwhile, and for how many at least. */
-  const again = new Map<string, number>();
+  /** Of those, where to look once more for what has come meanwhile. */
+  const again = new Set<string>();
+  /** Where the next places call of every lane, whether its project has a permit free or not. */
+  let callingAll = new Set<string>();
   const lastLanes = new Map<string, ParkedLane>();
   let kindsInTurn = KINDS;
 
   /** Calls what is next, for as long as some of it is sent and there is room. */
-  async function release(host: string, countMin: number): Promise<void> {
-    again.set(host, Math.max(countMin, again.get(host) ?? 0));
+  async function release(host: string): Promise<void> {
+    again.add(host);
     if (looking.has(host)) return;
     looking.add(host);
-    for (let atLeast = again.get(host); atLeast !== undefined; atLeast = again.get(host)) {
-      again.delete(host);
+    while (again.delete(host)) {
       try {
-        while (await releaseSome(host, atLeast)) atLeast = 0;
+        while (await releaseSome(host));
       } catch (error) {
         patience.warn("release.failed", error);
       }
@@ -84,10 +85,12 @@ export function createReleases({
     looking.delete(host);
   }
 
-  /** True if some of what was called is sent, and more may be. */
-  async function releaseSome(host: string, countMin: number): Promise<boolean> {
+  /** True if more may be sent: some of what was called is, or it was called without permits, and those that have one follow. */
+  async function releaseSome(host: string): Promise<boolean> {
     const count = Math.min(hosts.claimsLeftFor(host), room(), RELEASED_MAX);
     if (count <= 0) return false;
+    const isCallingAll = callingAll.delete(host);
+    const countMin = isCallingAll ? RELEASED_MIN : 0;
     kindsInTurn = kindsInTurn.toReversed();
     for (let place = 0; place < count; place++) hosts.add(host);
     try {
@@ -96,7 +99,7 @@ export function createReleases({
         if (released.length < count)
           released.push(...(await releaseOf(kind, host, count - released.length, countMin)));
       }
-      return await takeAll(released, host);
+      return (await takeAll(released, host)) || isCallingAll;
     } finally {
       for (let place = 0; place < count; place++) hosts.delete(host);
     }
@@ -148,17 +151,19 @@ export function createReleases({
     everyMs: LOOK_EVERY_MS,
     async tick() {
       if (room() <= 0) return;
-      await releaseLeftHosts();
       waiting = new Set((await Promise.all(KINDS.map((kind) => listParkedHosts(db, kind)))).flat());
-      await Promise.all([...waiting].map((host) => release(host, RELEASED_MIN)));
+      callingAll = new Set(waiting);
+      // None is waited for: what is parked at one host may be sent for hours.
+      for (const host of waiting) void release(host);
+      await releaseLeftHosts();
     },
     parked(host) {
       waiting.add(host);
       // A look that is under way may have kept the very places for which there was no room.
-      if (looking.has(host) || hosts.roomOf(host) > 0) void release(host, 0);
+      if (looking.has(host) || hosts.roomOf(host) > 0) void release(host);
     },
     freed(host) {
-      if (waiting.has(host)) void release(host, 0);
+      if (waiting.has(host)) void release(host);
     },
   };
 }

@@ -1,0 +1,82 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { createInProcessBus } from "../../shared/bus/in-process.ts";
+import type { Answer } from "../../shared/bus/messages.ts";
+import { REGIONS } from "../../shared/domain/scope.ts";
+import { createLog } from "../../shared/platform/log.ts";
+import { parkAttempts } from "../../shared/store/parking.ts";
+import { startStore, type TestStore } from "../../shared/store/test-support.ts";
+import { RequestsPerHost } from "./concurrency.ts";
+import { createPatience } from "./patience.ts";
+import { createReleases } from "./releases.ts";
+
+setDefaultTimeout(60_000);
+
+const log = createLog({ name: "test", level: "error" });
+let store: TestStore;
+beforeAll(async () => {
+  store = await startStore();
+});
+afterAll(() => store.stop());
+
+async function park(projectNo: number, count: number, host: string): Promise<string[]> {
+  const ids = await store.addJobs(projectNo, count);
+  const url = `https://${host}/hook`;
+  const common = { projectNo, environment: "production", region: "us-east", attempt: 1, host, url } as const;
+  const parked = await parkAttempts(
+    store.db,
+    "jobs",
+    ids.map((id) => ({ ...common, id })),
+  );
+  expect(parked).toEqual(ids.map(() => "parked"));
+  return ids;
+}
+
+/** Of a node that sends one request at a time to a host, and whose claims are answered so. */
+function releasesOf(answer: (id: string) => Answer) {
+  return createReleases({
+    db: store.db,
+    bus: createInProcessBus(log),
+    regions: REGIONS,
+    hosts: new RequestsPerHost({ attemptsMax: 10, perHostMax: 1 }),
+    room: () => 10,
+    take: async (_, { id }) => answer(id),
+    patience: createPatience(log, () => 0),
+  });
+}
+
+async function until(isSo: () => boolean): Promise<void> {
+  while (!isSo()) await Bun.sleep(5);
+}
+
+test("a look at all hosts does not wait until one host's backlog is sent", async () => {
+  const COUNT = 300;
+  await park(await store.addProject(), COUNT, "busy.example");
+  let sentCount = 0;
+  const releases = releasesOf(() => {
+    sentCount++;
+    return { kind: "granted" };
+  });
+  await releases.tick();
+  expect(sentCount).toBeLessThan(COUNT);
+  await until(() => sentCount === COUNT);
+});
+
+test("what is called without a permit and refused leaves the place to what has one, in the same look", async () => {
+  const HOST = "refused.example";
+  const refused = new Set<string>();
+  for (let count = 0; count < 3; count++) {
+    const project = await store.addProject({ concurrency: 1 });
+    await store.query("UPDATE flows SET production_webhooks = 1 WHERE project_no = $1", [project]);
+    for (const id of await park(project, 1, HOST)) refused.add(id);
+  }
+  const [good] = await park(await store.addProject(), 1, HOST);
+  const asked: string[] = [];
+  const releases = releasesOf((id) => {
+    asked.push(id);
+    return refused.has(id) ? { kind: "no_permit", returned: 0 } : { kind: "granted" };
+  });
+  await releases.tick();
+  await until(() => asked.length > 0);
+  await Bun.sleep(300);
+  expect(asked).toContain(good);
+});
