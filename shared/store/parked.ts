@@ -45,7 +45,8 @@ export interface ParkedLane {
 
 /**
  * Makes up to `count` of what is parked at a host due again, of the lanes after `after` as much of each, the oldest first:
- * no project's backlog stands before another's. Of a lane come no more than its project has permits free, or `countMin`.
+ * no project's backlog stands before another's. Of a lane come no more than its project has permits free, and of jobs no
+ * more than its quota leaves, or `countMin`.
  */
 export async function releaseParked(
   db: Database,
@@ -102,7 +103,13 @@ SELECT r.project_no, (r.environment + ${firstClass})::smallint AS flow_class, r.
   JOIN lanes l ON l.project_no = r.project_no AND l.region = r.region AND l.environment = r.environment
  ORDER BY r.due_at`;
 
-const release = (owed: Owed) => {
+const PERMITS_FREE =
+  "f.concurrency - f.development_jobs - f.production_jobs - f.development_webhooks - f.production_webhooks";
+const RUNS_LEFT =
+  "f.month_runs_max - CASE WHEN f.month = date_trunc('month', now())::date THEN f.month_runs ELSE 0 END";
+
+// LEAST passes over the null of a project without a quota.
+const release = (owed: Owed, allowed: string) => {
   const { table, id } = owed;
   const laneAfter = (place: string) => `
   SELECT o.project_no, o.region, o.environment FROM ${table} o
@@ -119,8 +126,7 @@ WITH RECURSIVE lane AS (
             FROM lane
             JOIN flows f USING (project_no)
            CROSS JOIN LATERAL (
-                 SELECT greatest(f.concurrency - f.development_jobs - f.production_jobs - f.development_webhooks
-                                 - f.production_webhooks, $7::int) AS count) p
+                 SELECT greatest(least(${allowed}), $7::int) AS count) p
            WHERE region = ANY ($2::smallint[]) AND region <> ALL (ARRAY (SELECT h.region FROM held_regions h))
              AND NOT f.held AND p.count > 0
            LIMIT $6::int) c
@@ -134,10 +140,14 @@ WITH RECURSIVE lane AS (
           ORDER BY o.parked_due_at
           LIMIT least(ceil($6::float8 / c.lane_count), c.permit_count)
             FOR NO KEY UPDATE SKIP LOCKED) o
+   ORDER BY row_number() OVER (PARTITION BY c.project_no, c.region, c.environment ORDER BY o.parked_due_at), o.parked_due_at
    LIMIT $6::int
 ), ${released(owed)}`;
 };
-const RELEASE: Record<FlowKind, string> = { jobs: release(OWED.jobs), webhooks: release(OWED.webhooks) };
+const RELEASE: Record<FlowKind, string> = {
+  jobs: release(OWED.jobs, `${PERMITS_FREE}, ${RUNS_LEFT}`),
+  webhooks: release(OWED.webhooks, PERMITS_FREE),
+};
 
 /** A host that an endpoint has left. */
 export interface LeftHost {

@@ -161,6 +161,31 @@ describe("a release", () => {
     expect((await release("permits.example", 10)).attempts.length).toBe(5);
   });
 
+  test("brings some of every lane, although what it brings cannot be shared out equally", async () => {
+    const [late, ...early] = [await store.addProject(), await store.addProject(), await store.addProject()];
+    for (const project of early) await park(project, await store.addJobs(project, 20), "shares.example");
+    const lates = await store.addJobs(late, 20);
+    await park(late, lates, "shares.example");
+    expect(
+      (await idsReleased("shares.example", 4)).filter((id) => lates.includes(id)).length,
+    ).toBeGreaterThan(0);
+  });
+
+  test("leaves what the month's quota would refuse, the least that is asked for apart", async () => {
+    const project = await store.addProject();
+    await park(project, await store.addJobs(project, 5), "quota.example");
+    await store.query(
+      "UPDATE flows SET month = date_trunc('month', now()), month_runs_max = 9, month_runs = 8 WHERE project_no = $1",
+      [project],
+    );
+    expect((await idsReleased("quota.example", 10)).length).toBe(1);
+    await store.query("UPDATE flows SET month_runs = 9 WHERE project_no = $1", [project]);
+    expect(await idsReleased("quota.example", 10)).toEqual([]);
+    expect((await release("quota.example", 10, null, 2)).attempts.length).toBe(2);
+    await store.query("UPDATE flows SET month = month - interval '1 month' WHERE project_no = $1", [project]);
+    expect((await idsReleased("quota.example", 10)).length).toBe(2);
+  });
+
   test("by two nodes at once brings each attempt once", async () => {
     const project = await store.addProject();
     const ids = await store.addJobs(project, 100);
