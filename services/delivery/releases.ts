@@ -4,6 +4,7 @@ import type { Region } from "../../shared/domain/scope.ts";
 import { sendHints } from "../../shared/process/hints.ts";
 import type { Database } from "../../shared/store/database.ts";
 import {
+  forgetIdleLeftHosts,
   listLeftHosts,
   listParkedHosts,
   type ParkedLane,
@@ -27,6 +28,8 @@ const RELEASED_MIN = 32;
 /** At each look, of what endpoints have left behind: of so many of them, and of each so often RELEASED_MAX. */
 const LEFT_HOSTS_MAX = 20;
 const LEFT_TURNS_MAX = 5;
+/** And of hosts where nothing is left, so many are forgotten. */
+const IDLE_LEFT_HOSTS_MAX = 1_000;
 const KINDS: readonly FlowKind[] = ["jobs", "webhooks"];
 
 export interface Releases {
@@ -138,6 +141,7 @@ export function createReleases({
   }
 
   async function releaseLeftHosts(): Promise<void> {
+    await forgetIdleLeftHosts(db, IDLE_LEFT_HOSTS_MAX);
     for (const left of await listLeftHosts(db, LEFT_HOSTS_MAX)) {
       for (let turn = 0; turn < LEFT_TURNS_MAX; turn++) {
         const released = await releaseLeft(db, left, RELEASED_MAX);

@@ -14,7 +14,7 @@ import {
   startDelivery,
 } from "./delivery-test-support.ts";
 import { listLostDeliveries } from "./nodes.ts";
-import { listParkedHosts, releaseLeft, releaseParked } from "./parked.ts";
+import { forgetIdleLeftHosts, listParkedHosts, releaseLeft, releaseParked } from "./parked.ts";
 import { parkAttempts } from "./parking.ts";
 import { type OwedDelivery, settleAttempts } from "./settle.ts";
 import { sweepShards } from "./sweep.ts";
@@ -72,6 +72,8 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
   await listParkedHosts(recorder.db, "webhooks");
   const parked = { host: "held.example", regions: REGIONS, after: null, count: 10, countMin: 0 };
   await releaseParked(recorder.db, "webhooks", parked);
+  await store.query(LEAVE_MANY, [project]);
+  await forgetIdleLeftHosts(recorder.db, 1_000);
   await releaseLeft(
     recorder.db,
     { projectNo, environment, webhookId: endpoint, host: "left.example", url: null, leftAt: "-infinity" },
@@ -93,6 +95,7 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
     release_webhooks: ["open_deliveries_parked", "open_deliveries_pkey"],
     release_left: ["open_deliveries_parked", "open_deliveries_pkey"],
     forget_left_host: [],
+    forget_idle_left_hosts: ["open_deliveries_parked"],
     purge_ended_deliveries: ["ended_deliveries_age"],
     purge_delivery_attempts: ["delivery_attempts_pkey"],
     purge_events: ["events_age", "open_deliveries_pkey"],
@@ -113,6 +116,11 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
 });
 
 /** Much that is owed later, and much that was. */
+/** Hosts that nothing is parked at. */
+const LEAVE_MANY = `
+INSERT INTO left_hosts (project_no, environment, webhook_id, host)
+SELECT $1, 1, gen_random_uuid(), 'left-' || n FROM generate_series(1, 200) n`;
+
 async function fill(project: number, endpoint: string): Promise<void> {
   const uuid = idToUuid(endpoint);
   await store.query(

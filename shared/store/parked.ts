@@ -187,6 +187,26 @@ SELECT l.project_no, l.environment, l.webhook_id, l.host, l.left_at::text, w.url
   LEFT JOIN webhooks w ON w.project_no = l.project_no AND w.environment = l.environment AND w.id = l.webhook_id`;
 
 /**
+ * Forgets up to `limit` hosts where nothing is parked for the endpoints that left them. Who changes URLs all day leaves many
+ * of these, and others' would wait behind them.
+ */
+export async function forgetIdleLeftHosts(db: Database, limit: number): Promise<void> {
+  await db.run("forget_idle_left_hosts", FORGET_IDLE, [limit]);
+}
+
+// What was parked before an endpoint left is seen by whoever sees that it left. One that leaves once more has another left_at.
+// NOT EXISTS would be planned as a join, which walks through all that is parked for each host.
+const FORGET_IDLE = `
+WITH idle AS MATERIALIZED (
+  SELECT l.webhook_id, l.host, l.left_at FROM left_hosts l
+   WHERE (SELECT o.id FROM open_deliveries o
+           WHERE o.parked_host = l.host AND o.project_no = l.project_no AND o.environment = l.environment
+             AND o.webhook_id = l.webhook_id AND ${isParked} LIMIT 1) IS NULL
+   LIMIT $1
+)
+DELETE FROM left_hosts l USING idle i WHERE l.webhook_id = i.webhook_id AND l.host = i.host AND l.left_at = i.left_at`;
+
+/**
  * Makes up to `limit` deliveries to such an endpoint due again; once there are fewer, none is left at that host. To one
  * that leads there again they stay parked.
  */

@@ -1,15 +1,23 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { idToUuid } from "../domain/ids.ts";
 import { REGIONS } from "../domain/scope.ts";
 import { claimAttempts } from "./claim.ts";
 import { addEndpoint, endJobs } from "./delivery-test-support.ts";
 import { cancelJob, findJob } from "./jobs.ts";
-import { listParkedHosts, type ParkedLane, releaseLeft, releaseParked } from "./parked.ts";
+import {
+  forgetIdleLeftHosts,
+  listLeftHosts,
+  listParkedHosts,
+  type ParkedLane,
+  releaseLeft,
+  releaseParked,
+} from "./parked.ts";
 import { type Parked, parkAttempts } from "./parking.ts";
 import { retryRun } from "./runs.ts";
 import { settleAttempts } from "./settle.ts";
 import { sweepShards } from "./sweep.ts";
 import { findEndpointUrls } from "./target-urls.ts";
-import { failedWith, settlementOf, startStore, type TestStore } from "./test-support.ts";
+import { comesToWait, failedWith, settlementOf, startStore, type TestStore } from "./test-support.ts";
 
 setDefaultTimeout(60_000);
 
@@ -115,6 +123,40 @@ test("a delivery is not parked by a URL that its endpoint has no more", async ()
   expect(await parkBy(url)).toEqual(["parked"]);
   const left = { ...scopeOf(project), webhookId, host: "moved.example", url, leftAt: "-infinity" };
   expect((await releaseLeft(store.db, left, 10)).map((released) => released.id)).toEqual([id]);
+});
+
+test("hosts where nothing is parked for the endpoints that left them are forgotten, those apart that are left once more", async () => {
+  const project = await store.addProject();
+  const webhookId = await addEndpoint(store, project);
+  const [delivery] = await endJobs(store, nodeId, project, { count: 1 });
+  if (delivery === undefined) throw new Error("nothing is owed");
+  const { environment, region, id } = delivery;
+  const url = (await findEndpointUrls(store.db, [delivery]))[0] ?? "";
+  const host = "behind-many.example";
+  const parked = { projectNo: project, environment, region, id, attempt: 1, host, url };
+  expect(await parkAttempts(store.db, "webhooks", [parked])).toEqual(["parked"]);
+  const leave = (hosts: string) =>
+    store.query(
+      `INSERT INTO left_hosts (project_no, environment, webhook_id, host)
+       SELECT $1, 1, $2, host FROM ${hosts} ON CONFLICT (webhook_id, host) DO UPDATE SET left_at = excluded.left_at`,
+      [project, idToUuid(webhookId)],
+    );
+  let forgotten: Promise<void> | undefined;
+  await leave("(SELECT 'h' || n || '.example' AS host FROM generate_series(1, 500) n) many");
+  await leave(`(VALUES ('${host}')) one (host)`);
+  await store.db.transact(async (tx) => {
+    await tx.run(
+      "leave_again",
+      "UPDATE left_hosts SET left_at = clock_timestamp() WHERE host = 'h1.example'",
+      [],
+    );
+    const forgetting = forgetIdleLeftHosts(store.db, 1_000);
+    expect(await comesToWait(store, forgetting)).toBe(true);
+    forgotten = forgetting;
+  });
+  await forgotten;
+  const listed = await listLeftHosts(store.db, 20);
+  expect(listed.map((left) => left.host).toSorted()).toEqual([host, "h1.example"]);
 });
 
 describe("a release", () => {
