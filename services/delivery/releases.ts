@@ -30,6 +30,9 @@ const LEFT_HOSTS_MAX = 20;
 const LEFT_TURNS_MAX = 5;
 /** And of hosts where nothing is left, so many are forgotten. */
 const IDLE_LEFT_HOSTS_MAX = 1_000;
+/** So long are blind claims waited for that are all that keeps from a host. */
+const BLIND_LOOK_MS = 5;
+const BLIND_LOOKS_MAX = 20;
 const KINDS: readonly FlowKind[] = ["jobs", "webhooks"];
 
 export interface Releases {
@@ -90,22 +93,29 @@ export function createReleases({
 
   /** True if more may be sent: some of what was called is, or it was called without permits, and those that have one follow. */
   async function releaseSome(host: string): Promise<boolean> {
-    const count = Math.min(hosts.claimsLeftFor(host), room(), RELEASED_MAX);
-    if (count <= 0) return false;
+    const kept = Math.min(hosts.roomOf(host), room(), RELEASED_MAX);
+    if (kept <= 0) return false;
+    for (let place = 0; place < kept; place++) hosts.add(host);
+    try {
+      // Every blind claim may lead there. While the places are kept few begin, and those under way end soon.
+      const countLeft = () => kept + Math.min(0, hosts.claimsLeftFor(host));
+      for (let look = 0; look < BLIND_LOOKS_MAX && countLeft() <= 0; look++) await Bun.sleep(BLIND_LOOK_MS);
+      return countLeft() > 0 && (await releaseInto(host, countLeft()));
+    } finally {
+      for (let place = 0; place < kept; place++) hosts.delete(host);
+    }
+  }
+
+  async function releaseInto(host: string, count: number): Promise<boolean> {
     const isCallingAll = callingAll.delete(host);
     const countMin = isCallingAll ? RELEASED_MIN : 0;
     kindsInTurn = kindsInTurn.toReversed();
-    for (let place = 0; place < count; place++) hosts.add(host);
-    try {
-      const released: ReleasedAttempt[] = [];
-      for (const kind of kindsInTurn) {
-        if (released.length < count)
-          released.push(...(await releaseOf(kind, host, count - released.length, countMin)));
-      }
-      return (await takeAll(released, host)) || isCallingAll;
-    } finally {
-      for (let place = 0; place < count; place++) hosts.delete(host);
+    const released: ReleasedAttempt[] = [];
+    for (const kind of kindsInTurn) {
+      if (released.length < count)
+        released.push(...(await releaseOf(kind, host, count - released.length, countMin)));
     }
+    return (await takeAll(released, host)) || isCallingAll;
   }
 
   async function releaseOf(
