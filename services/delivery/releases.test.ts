@@ -33,9 +33,13 @@ async function park(projectNo: number, count: number, host: string): Promise<str
 
 const ONE_PER_HOST = { attemptsMax: 10, perHostMax: 1 };
 /** Of a node that sends one request at a time to a host, and whose claims are answered so. */
-function releasesOf(answer: (id: string) => Answer, hosts = new RequestsPerHost(ONE_PER_HOST)) {
+function releasesOf(
+  answer: (id: string) => Answer,
+  hosts = new RequestsPerHost(ONE_PER_HOST),
+  db = store.db,
+) {
   return createReleases({
-    db: store.db,
+    db,
     bus: createInProcessBus(log),
     regions: REGIONS,
     hosts,
@@ -116,4 +120,35 @@ test("blind claims that come one after the other keep no host from what is parke
     await Promise.all(traffic);
   }
   expect(blindWithAsked).toBe(0);
+});
+
+test("jobs and deliveries have their turns at each host, whichever hosts are looked at between", async () => {
+  const [one, other] = ["one-kind.example", "other-kind.example"];
+  const project = await store.addProject();
+  for (const host of [one, other]) await park(project, 40, host);
+  const looks: string[] = [];
+  const db: typeof store.db = {
+    ...store.db,
+    run(name, text, values) {
+      if (name.startsWith("release_") && values[0] === other) looks.push(name);
+      return store.db.run(name, text, values);
+    },
+  };
+  const asked: string[] = [];
+  const releases = releasesOf(
+    (id) => {
+      asked.push(id);
+      return { kind: "early", waitMs: 1 };
+    },
+    new RequestsPerHost(ONE_PER_HOST),
+    db,
+  );
+  for (const host of [one, other]) releases.parked(host);
+  await until(() => asked.length === 2);
+  for (let turn = 0; turn < 60 && !looks.includes("release_webhooks"); turn++) {
+    releases.freed(turn % 2 === 0 ? one : other);
+    await until(() => asked.length === 3 + turn);
+    await Bun.sleep(10);
+  }
+  expect(looks).toContain("release_webhooks");
 });

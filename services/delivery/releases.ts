@@ -74,7 +74,6 @@ export function createReleases({
   /** Where the next places call of every lane, whether its project has a permit free or not. */
   let callingAll = new Set<string>();
   const lastLanes = new Map<string, ParkedLane>();
-  let kindsInTurn = KINDS;
 
   /** Calls what is next, for as long as some of it is sent and there is room. */
   async function release(host: string): Promise<void> {
@@ -109,9 +108,9 @@ export function createReleases({
   async function releaseInto(host: string, count: number): Promise<boolean> {
     const isCallingAll = callingAll.delete(host);
     const countMin = isCallingAll ? RELEASED_MIN : 0;
-    kindsInTurn = kindsInTurn.toReversed();
     const released: ReleasedAttempt[] = [];
-    for (const kind of kindsInTurn) {
+    // By chance: hosts that are looked at one after the other would keep a row of turns in step, each with its own kind first.
+    for (const kind of Math.random() < 0.5 ? KINDS : KINDS.toReversed()) {
       if (released.length < count)
         released.push(...(await releaseOf(kind, host, count - released.length, countMin)));
     }
