@@ -20,6 +20,8 @@ export class Connection {
   /** By `performance.now()`. */
   readonly openedAt = performance.now();
   idleSince = this.openedAt;
+  /** When it was last taken out of the pool. */
+  usedAt = this.openedAt;
   /** For how long the target said that it keeps an idle connection; null where it did not say. */
   keepAliveMs: number | null = null;
   private readonly reader = new AnswerReader();

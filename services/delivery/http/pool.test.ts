@@ -113,6 +113,24 @@ describe("an idle connection", () => {
     expect(trial.usableMs({ answeredCount: 10 })).toBe(100);
   });
 
+  test("is not kept so either where the process was held up before it saw that, or waited for the answer", () => {
+    const seenLate = new Trial();
+    const idle = seenLate.keep("idle", { answeredCount: 10 });
+    // The timers of a loop that was held up come before its sockets.
+    seenLate.now += 100;
+    seenLate.pool.sweep(seenLate.now);
+    seenLate.pool.remove(idle, "idle", seenLate.now);
+    expect(seenLate.usableMs({ answeredCount: 10 })).toBe(0);
+
+    const unanswered = new Trial();
+    unanswered.keep("used", { answeredCount: 10 });
+    const used = unanswered.pool.take(ORIGIN, unanswered.now);
+    if (used === null) throw new Error("none was kept");
+    unanswered.pass(200);
+    unanswered.pool.remove(used, "unanswered", unanswered.now);
+    expect(unanswered.usableMs({ answeredCount: 10 })).toBe(0);
+  });
+
   test("is closed with all others to its host that are kept, once one was closed in place of an answer", () => {
     const trial = new Trial();
     for (const name of ["a", "b", "c"]) trial.keep(name);

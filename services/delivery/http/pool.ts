@@ -24,8 +24,9 @@ export class Pool {
   /** Of each origin, the one that has been idle for longest comes first. */
   private readonly idle = new Map<string, Connection[]>();
   private readonly habits = new Habits();
-  /** The event loop has looked at all sockets since. */
   private sweptAt = 0;
+  /** The event loop has looked at all sockets since: what was closed before it is known. */
+  private sweptBeforeAt = 0;
 
   /** Keeps a connection that has just become idle, or closes it. */
   keep(connection: Connection): void {
@@ -51,14 +52,16 @@ export class Pool {
     const latest = this.idle.get(origin)?.at(-1);
     if (latest === undefined || now >= this.usableUntil(latest, now)) return null;
     this.drop(latest);
+    latest.usedAt = now;
     return latest;
   }
 
   /** Forgets a connection that is closed. One that the target closed tells something about its host. */
   remove(connection: Connection, how: ConnectionEnd, now: number): void {
-    const { origin, idleSince, answeredCount } = connection;
-    // It may have been closed long ago, and only now be seen.
-    const idleMs = Math.max(0, this.sweptAt - idleSince);
+    const { origin, idleSince, usedAt, answeredCount } = connection;
+    // It may have been closed long ago, and only now be seen. A request on it may have waited since for an answer.
+    const keptUntil = how === "unanswered" ? Math.min(usedAt, this.sweptBeforeAt) : this.sweptBeforeAt;
+    const idleMs = Math.max(0, keptUntil - idleSince);
     if (how !== "ours") this.habits.noteClosed(origin, idleMs, answeredCount, now);
     this.drop(connection);
     // Whatever made the target close one connection under a request may have closed the others as well.
@@ -73,6 +76,7 @@ export class Pool {
       for (const connection of [...ofOrigin])
         if (now >= this.watchedUntil(connection, now)) connection.close();
     }
+    this.sweptBeforeAt = this.sweptAt;
     this.sweptAt = now;
   }
 
