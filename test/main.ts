@@ -22,15 +22,18 @@ interface Group {
 const isChaos = (file: string) => file.startsWith("test/chaos/");
 const isOperations = (file: string) => file.startsWith("test/operations/");
 const isFromOutside = (file: string) =>
-  /^test\/(client|contract|golden|hostile|runtime-contract|simulation)\//.test(file);
+  /^test\/(client|contract|golden|hostile|runtime-contract)\//.test(file);
+const isBesideItsCode = (file: string) => !file.startsWith("test/");
 /** Most tests wait more than they work, so those of one stage run at once. */
 const STAGES: Group[][] = [
   [
-    {
-      name: "services and stores",
-      holds: (file) => !isChaos(file) && !isOperations(file) && !isFromOutside(file),
-    },
+    { name: "beside the code", holds: isBesideItsCode },
     { name: "from outside", holds: isFromOutside },
+    {
+      name: "whole cells",
+      holds: (file) =>
+        ![isBesideItsCode, isFromOutside, isChaos, isOperations].some((holdsFile) => holdsFile(file)),
+    },
   ],
   [
     { name: "chaos", holds: isChaos },
