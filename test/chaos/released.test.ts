@@ -1,0 +1,83 @@
+import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { endedStatusCode } from "../../shared/store/codes.ts";
+import type { Transaction } from "../../shared/store/database.ts";
+import { clearHostLimit, setHostLimit } from "../../shared/store/host-limits.ts";
+import { migrate } from "../../shared/store/migrate.ts";
+import { until } from "../flow/support.ts";
+import { testCause } from "../support/cause.ts";
+import { openTestDatabase } from "../support/database.ts";
+import { createLoad, expectNothingDoubled } from "../support/load.ts";
+import { createTestDatabase } from "../support/postgres.ts";
+import { startService } from "../support/service-process.ts";
+import { startTarget } from "../support/target.ts";
+
+setDefaultTimeout(180_000);
+
+const JOBS = 40;
+const HOST = "127.0.0.1";
+const RECOVERY_MS = 60_000;
+
+const dataDir = mkdtempSync(join(tmpdir(), "jobwheel-released-"));
+const database = await createTestDatabase("released");
+const db = openTestDatabase(database.url);
+const target = startTarget();
+afterAll(async () => {
+  await target.stop();
+  await db.close();
+  await database.drop();
+  rmSync(dataDir, { recursive: true, force: true });
+});
+
+const countJobs = async (sql: Transaction, which: "parked" | "due"): Promise<number> => {
+  const isDue = which === "due" ? "IS NOT NULL" : "IS NULL";
+  const [row] = await sql.run<{ count: number }>(
+    `count_${which}`,
+    `SELECT count(*)::int AS count FROM open_jobs WHERE parked_host = '${HOST}' AND node_id IS NULL AND due_at ${isDue}`,
+    [],
+  );
+  return row?.count ?? 0;
+};
+
+const END_WAITING = `
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`;
+
+const countEnded = async (attempts: number): Promise<number> => {
+  const text = "SELECT count(*)::int AS count FROM ended_jobs WHERE status = $1 AND attempts = $2";
+  const [row] = await db.run<{ count: number }>("count_ended", text, [
+    endedStatusCode("succeeded"),
+    attempts,
+  ]);
+  return row?.count ?? 0;
+};
+
+test("what a node has released and not yet claimed when it is killed is sent once by the next", async () => {
+  await migrate(database.url);
+  await setHostLimit(db, { host: HOST, requests: 0 }, testCause());
+  const standalone = await startService("standalone", { DATA_DIR: dataDir, DATABASE_URL: database.url });
+  const key = await until(() => /svc_live_[A-Za-z0-9]+(?=\s)/.exec(standalone.output)?.[0]);
+  const base = `http://127.0.0.1:${standalone.port}`;
+  const load = createLoad(() => base, key);
+  await Promise.all(Array.from({ length: JOBS }, () => load.post({ target_url: target.url })));
+  expect(load.accepted.size).toBe(JOBS);
+  await until(async () => (await countJobs(db, "parked")) === JOBS);
+
+  // A claim waits for the row of its project; a release only reads it.
+  await db.transact(async (sql) => {
+    await sql.run("lock_flows", "SELECT project_no FROM flows FOR UPDATE", []);
+    await clearHostLimit(db, HOST, testCause());
+    await until(async () => (await countJobs(sql, "due")) > 0);
+    await standalone.end("SIGKILL");
+    // Postgres would carry out for the dead what waits for the lock.
+    await sql.run("end_waiting", END_WAITING, []);
+  });
+  expect(target.arrivals.length).toBe(0);
+
+  await standalone.startAgain();
+  await target.until((arrivals) => arrivals.length >= JOBS, RECOVERY_MS);
+  await until(async () => (await countEnded(1)) === JOBS);
+  expectNothingDoubled(target);
+  expect(await standalone.end("SIGTERM")).toBe(0);
+});
