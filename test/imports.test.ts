@@ -3,6 +3,8 @@ import { readFileSync } from "node:fs";
 import { dirname, join, normalize } from "node:path";
 import { Glob } from "bun";
 
+const STORE_BELOW = ["shared/domain", "shared/contract", "shared/platform"];
+
 /**
  * Which room may use which: domain <- contract <- store, bus <- services, and platform serves the last three.
  * Services meet in rows and messages only; the standalone alone composes them. What every service's process is made
@@ -14,7 +16,14 @@ const ROOMS: Record<string, string[]> = {
   "shared/contract": ["shared/domain"],
   "shared/client": ["shared/contract", "shared/domain"],
   "shared/platform": ["shared/domain"],
-  "shared/store": ["shared/domain", "shared/contract", "shared/platform"],
+  "shared/store/database": STORE_BELOW,
+  "shared/store/queue": [...STORE_BELOW, "shared/store/database"],
+  "shared/store/retention": [...STORE_BELOW, "shared/store/database"],
+  "shared/store/resources": [
+    ...STORE_BELOW,
+    ...["database", "queue", "retention"].map((room) => `shared/store/${room}`),
+  ],
+  "shared/store/cell": [...STORE_BELOW, "shared/store"],
   "shared/bus": ["shared/domain", "shared/contract", "shared/platform"],
   "shared/process": ["shared"],
   "services/gateway": ["shared"],
@@ -30,10 +39,10 @@ const PLACES: Record<string, string> = {
   "@nats-io/jetstream": "shared/bus/",
   "@nats-io/nats-core": "shared/bus/",
   "@nats-io/transport-node": "shared/bus/",
-  "@opentelemetry/api": "shared/platform/trace-recorder.ts",
-  "@opentelemetry/exporter-trace-otlp-http": "shared/platform/trace-recorder.ts",
-  "@opentelemetry/resources": "shared/platform/trace-recorder.ts",
-  "@opentelemetry/sdk-trace": "shared/platform/trace-recorder.ts",
+  "@opentelemetry/api": "shared/platform/traces/recorder.ts",
+  "@opentelemetry/exporter-trace-otlp-http": "shared/platform/traces/recorder.ts",
+  "@opentelemetry/resources": "shared/platform/traces/recorder.ts",
+  "@opentelemetry/sdk-trace": "shared/platform/traces/recorder.ts",
   "@sinclair/typebox": "shared/contract/",
   "drizzle-orm": "shared/store/",
   elysia: "services/gateway/",
@@ -93,7 +102,7 @@ describe("the judge of imports", () => {
   test.each([
     ["shared/domain/job.ts", `import { Type } from "../contract/job.ts";`],
     ["shared/contract/job.ts", `import type { Row } from "../store/schema.ts";`],
-    ["shared/store/jobs.ts", `export * from "../bus/bus.ts";`],
+    ["shared/store/resources/jobs.ts", `export * from "../bus/bus.ts";`],
     ["shared/platform/health.ts", `import {\n  a,\n  b,\n} from "../store/database.ts";`],
     ["shared/client/jobs.ts", `import { JOB_STATUSES } from "../domain/job.ts";`],
     ["shared/client/jobs.ts", `import type { Static } from "@sinclair/typebox";`],
@@ -106,7 +115,7 @@ describe("the judge of imports", () => {
     ["services/gateway/app.ts", `import { sql } from "drizzle-orm/sql";`],
     ["services/gateway/app.ts", `const { Pool } = await import("../../node_modules/pg/lib/index.js");`],
     ["services/gateway/app.ts", `import unknown from "left-pad";`],
-    ["shared/platform/metrics.ts", `const pino = require("pino");`],
+    ["shared/platform/metrics/metrics.ts", `const pino = require("pino");`],
     ["shared/domain/job.ts", `import { readFileSync } from "node:fs";`],
     ["shared/domain/job.ts", `import { SQL } from "bun";`],
     ["shared/domain/job.ts", `export const now = () => Date.now();`],
@@ -129,7 +138,10 @@ describe("the judge of imports", () => {
       "shared/client/jobs.ts",
       `import type { JobStatus } from "../domain/job.ts";\nimport { ApiError } from "./errors.ts";\nthrow new ApiError({} as JobStatus);`,
     ],
-    ["shared/store/database.ts", `import pg from "pg";\nimport { log } from "../platform/log.ts";`],
+    [
+      "shared/store/database/database.ts",
+      `import pg from "pg";\nimport { log } from "../../platform/log.ts";`,
+    ],
     ["services/standalone/main.ts", `import { start } from "../worker/main.ts";`],
     ["services/worker/main.test.ts", `import "../../test/support/postgres.ts";\nimport pg from "pg";`],
     ["services/gateway/routes/jobs.ts", `import { refuse } from "../errors.ts";`],
@@ -141,7 +153,7 @@ describe("the judge of imports", () => {
 /** Every reason why the file, by its path from the root, may not hold this source. */
 function judge(file: string, source: string): string[] {
   // Tests stand beside what they test and bring their own tools and support along.
-  if (/(?:\.test|\/test-support)\.ts$/.test(file)) return [];
+  if (/(?:\.test|test-support)\.ts$/.test(file)) return [];
   const room = findRoom(file);
   if (room === undefined) return [`${file} stands in no known room`];
   const imports = findImports(source).flatMap((specifier) => judgeImport(file, room, specifier));

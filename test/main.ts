@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { PostgreSqlContainer } from "@testcontainers/postgresql";
 import { Glob, SQL } from "bun";
-import { startEmbeddedPostgres } from "../shared/platform/embedded-postgres.ts";
+import { startEmbeddedPostgres } from "../shared/platform/embedded-postgres/embedded-postgres.ts";
 import { findNatsServer, natsVersion } from "./support/nats-binary.ts";
 
 /**

@@ -2,9 +2,9 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { hostname } from "node:os";
 import { REQUEST_PREFIX, uuidToId } from "../../shared/domain/ids.ts";
 import { createLog } from "../../shared/platform/log.ts";
-import { recordChange } from "../../shared/store/audit.ts";
-import { type Database, openDatabase } from "../../shared/store/database.ts";
-import { addNode } from "../../shared/store/nodes.ts";
+import { addNode } from "../../shared/store/cell/nodes.ts";
+import { type Database, openDatabase } from "../../shared/store/database/database.ts";
+import { recordChange } from "../../shared/store/resources/audit.ts";
 import { createTestDatabase, type TestDatabase } from "../../test/support/postgres.ts";
 import { runProgram } from "./test-support.ts";
 

@@ -2,8 +2,8 @@ import { randomBytes } from "node:crypto";
 import { hostname, userInfo } from "node:os";
 import { createIdSource, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
 import { checkName } from "../../shared/domain/name.ts";
-import type { OperatorCause } from "../../shared/store/audit.ts";
-import { askTime } from "../../shared/store/database.ts";
+import { askTime } from "../../shared/store/database/database.ts";
+import type { OperatorCause } from "../../shared/store/resources/audit.ts";
 import type { Cell } from "./command.ts";
 
 const OPERATOR_CHARACTERS_MAX = 80;

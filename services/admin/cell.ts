@@ -3,11 +3,11 @@ import { join } from "node:path";
 import type { Config } from "../../shared/platform/config.ts";
 import { messageOf } from "../../shared/platform/error-text.ts";
 import { createLog } from "../../shared/platform/log.ts";
-import { createSeal, type Seal } from "../../shared/platform/seal.ts";
-import { findSecretsKey } from "../../shared/platform/secrets-key.ts";
+import { createSeal, type Seal } from "../../shared/platform/seal/seal.ts";
+import { findSecretsKey } from "../../shared/platform/seal/secrets-key.ts";
 import { openCellSeal, WrongSecretsKey } from "../../shared/process/cell-seal.ts";
-import { checkPrepared, type Database, openDatabase } from "../../shared/store/database.ts";
-import { lookAtKeys } from "../../shared/store/secrets-keys.ts";
+import { lookAtKeys } from "../../shared/store/cell/secrets-keys.ts";
+import { checkPrepared, type Database, openDatabase } from "../../shared/store/database/database.ts";
 import { type Cell, Refusal } from "./command.ts";
 
 const CONNECTIONS = 4;

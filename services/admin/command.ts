@@ -1,6 +1,6 @@
 import { parseId } from "../../shared/domain/ids.ts";
-import type { Seal } from "../../shared/platform/seal.ts";
-import type { Database } from "../../shared/store/database.ts";
+import type { Seal } from "../../shared/platform/seal/seal.ts";
+import type { Database } from "../../shared/store/database/database.ts";
 
 /** One thing that an operator can ask for. */
 export interface Command {

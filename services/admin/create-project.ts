@@ -5,9 +5,9 @@ import type { Plan } from "../../shared/domain/plan.ts";
 import { ENVIRONMENTS, type Environment, type Region } from "../../shared/domain/scope.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
 import { NEWEST_API_VERSION } from "../../shared/domain/version.ts";
-import type { Seal } from "../../shared/platform/seal.ts";
-import { askTime, type Database } from "../../shared/store/database.ts";
-import { createProject, type ProjectRow } from "../../shared/store/projects.ts";
+import type { Seal } from "../../shared/platform/seal/seal.ts";
+import { askTime, type Database } from "../../shared/store/database/database.ts";
+import { createProject, type ProjectRow } from "../../shared/store/resources/projects.ts";
 import { findAccount, makeCause } from "./cause.ts";
 
 /** A new project, and what is shown this once. */

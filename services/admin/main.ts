@@ -2,7 +2,7 @@ import { parseArgs } from "node:util";
 import { ApiError } from "../../shared/domain/errors.ts";
 import { ConfigError, readConfig } from "../../shared/platform/config.ts";
 import { tellError } from "../../shared/platform/error-text.ts";
-import { isDatabaseFault } from "../../shared/store/database.ts";
+import { isDatabaseFault } from "../../shared/store/database/database.ts";
 import { readOperator } from "./cause.ts";
 import { faultText, openCell } from "./cell.ts";
 import { type Calculation, type Command, type Input, type Output, Refusal, table } from "./command.ts";

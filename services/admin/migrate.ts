@@ -1,6 +1,6 @@
 import { ConfigError, readConfig } from "../../shared/platform/config.ts";
-import { isDatabaseFault, isLockTimeout } from "../../shared/store/database.ts";
-import { migrate } from "../../shared/store/migrate.ts";
+import { migrate } from "../../shared/store/cell/migrate.ts";
+import { isDatabaseFault, isLockTimeout } from "../../shared/store/database/database.ts";
 import { faultText, findDatabaseUrl } from "./cell.ts";
 import { Refusal } from "./command.ts";
 

@@ -3,10 +3,10 @@ import { randomBytes } from "node:crypto";
 import { createIdSource, REQUEST_PREFIX, uuidToId, WEBHOOK_PREFIX } from "../../shared/domain/ids.ts";
 import { PAYLOAD_BYTES_MAX } from "../../shared/domain/job.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
-import { createSeal } from "../../shared/platform/seal.ts";
-import { listSealed, type RowKey } from "../../shared/store/sealed.ts";
+import { createSeal } from "../../shared/platform/seal/seal.ts";
+import { listSealed, type RowKey } from "../../shared/store/cell/sealed.ts";
+import { rotateWebhookSecret } from "../../shared/store/resources/webhooks.ts";
 import { startStore, type TestStore } from "../../shared/store/test-support.ts";
-import { rotateWebhookSecret } from "../../shared/store/webhooks.ts";
 import { replacingUnreadable, resealing, walkSealed } from "./sealed.ts";
 
 setDefaultTimeout(30_000);

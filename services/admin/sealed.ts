@@ -1,14 +1,14 @@
 import { randomBytes } from "node:crypto";
 import { makeSecret } from "../../shared/domain/signing.ts";
-import type { Seal } from "../../shared/platform/seal.ts";
-import type { Database } from "../../shared/store/database.ts";
+import type { Seal } from "../../shared/platform/seal/seal.ts";
 import {
   listSealed,
   type RowKey,
   replaceSealed,
   SEALED_PLACES,
   type SealedPlace,
-} from "../../shared/store/sealed.ts";
+} from "../../shared/store/cell/sealed.ts";
+import type { Database } from "../../shared/store/database/database.ts";
 
 /** What a walk over all that is sealed in the cell has met. */
 export interface Walk {

@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, beforeEach, expect, setDefaultTimeout, test } from "bun:test";
 import { createLog } from "../../shared/platform/log.ts";
-import { createSeal } from "../../shared/platform/seal.ts";
+import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { openCellSeal } from "../../shared/process/cell-seal.ts";
-import { listAudit } from "../../shared/store/audit.ts";
-import { type Database, openDatabase } from "../../shared/store/database.ts";
-import { migrate } from "../../shared/store/migrate.ts";
+import { migrate } from "../../shared/store/cell/migrate.ts";
+import { type Database, openDatabase } from "../../shared/store/database/database.ts";
+import { listAudit } from "../../shared/store/resources/audit.ts";
 import { createTestDatabase, type TestDatabase } from "../../test/support/postgres.ts";
 import { createProjectWithKeys } from "./create-project.ts";
 import { runProgram } from "./test-support.ts";

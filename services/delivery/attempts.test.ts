@@ -2,7 +2,7 @@ import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import type net from "node:net";
 import { gzipSync } from "node:zlib";
 import { ERROR_BYTES_MAX } from "../../shared/domain/run.ts";
-import type { Settlement } from "../../shared/store/settle.ts";
+import type { Settlement } from "../../shared/store/queue/settle.ts";
 import { answerOf, startRawServer } from "../../test/runtime-contract/raw-server.ts";
 import { type Sending, sendAttempt } from "./attempts.ts";
 import { type Outbound, openOutbound } from "./outbound.ts";

@@ -8,9 +8,9 @@ import {
 import type { Environment, ProjectNo, Region } from "../../shared/domain/scope.ts";
 import { unrecordedContext } from "../../shared/domain/trace.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
-import type { Span } from "../../shared/platform/traces.ts";
-import type { GrantedAttempt } from "../../shared/store/claim.ts";
-import type { Settlement } from "../../shared/store/settle.ts";
+import type { Span } from "../../shared/platform/traces/traces.ts";
+import type { GrantedAttempt } from "../../shared/store/queue/claim.ts";
+import type { Settlement } from "../../shared/store/queue/settle.ts";
 import type { Outbound } from "./outbound.ts";
 import { signHeaders } from "./sign.ts";
 import { sendTraced } from "./traced.ts";

@@ -1,7 +1,7 @@
 import type { DueItem } from "../../shared/bus/messages.ts";
 import type { Environment, Region } from "../../shared/domain/scope.ts";
-import type { Claimed } from "../../shared/store/claim.ts";
-import type { ParkOutcome } from "../../shared/store/parking.ts";
+import type { Claimed } from "../../shared/store/queue/claim.ts";
+import type { ParkOutcome } from "../../shared/store/queue/parking.ts";
 
 /** An owed attempt that the node was told of, and where it belongs. */
 export type OwedItem = DueItem & { region: Region; environment: Environment };

@@ -1,5 +1,5 @@
 import type { Log } from "../../shared/platform/log.ts";
-import { StoreUnavailable } from "../../shared/store/database.ts";
+import { StoreUnavailable } from "../../shared/store/database/database.ts";
 
 const ASK_AGAIN_MS = 250;
 const WARN_EVERY_MS = 1_000;

@@ -3,7 +3,7 @@ import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import type { Answer } from "../../shared/bus/messages.ts";
 import { REGIONS } from "../../shared/domain/scope.ts";
 import { createLog } from "../../shared/platform/log.ts";
-import { parkAttempts } from "../../shared/store/parking.ts";
+import { parkAttempts } from "../../shared/store/queue/parking.ts";
 import { startStore, type TestStore, until } from "../../shared/store/test-support.ts";
 import { RequestsPerHost } from "./concurrency.ts";
 import { createPatience } from "./patience.ts";

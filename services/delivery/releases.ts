@@ -2,7 +2,7 @@ import type { Bus } from "../../shared/bus/bus.ts";
 import type { FlowKind } from "../../shared/domain/flow-class.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import { sendHints } from "../../shared/process/hints.ts";
-import type { Database } from "../../shared/store/database.ts";
+import type { Database } from "../../shared/store/database/database.ts";
 import {
   forgetIdleLeftHosts,
   listLeftHosts,
@@ -11,7 +11,7 @@ import {
   type ReleasedAttempt,
   releaseLeft,
   releaseParked,
-} from "../../shared/store/parked.ts";
+} from "../../shared/store/queue/parked.ts";
 import type { RequestsPerHost } from "./concurrency.ts";
 import type { Patience } from "./patience.ts";
 import type { Take } from "./taking.ts";

@@ -1,8 +1,8 @@
 import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
-import type { Seal } from "../../shared/platform/seal.ts";
-import { createBatcher } from "../../shared/store/batch.ts";
-import type { Database } from "../../shared/store/database.ts";
-import { listSigningSecrets } from "../../shared/store/secrets.ts";
+import type { Seal } from "../../shared/platform/seal/seal.ts";
+import { createBatcher } from "../../shared/store/database/batch.ts";
+import type { Database } from "../../shared/store/database/database.ts";
+import { listSigningSecrets } from "../../shared/store/resources/secrets.ts";
 
 /** A rotation is in force everywhere within this time, like every change of an operator. */
 const CACHED_MS = 4_000;

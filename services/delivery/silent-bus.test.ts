@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import type { DueItem } from "../../shared/bus/messages.ts";
 import { REGIONS, type Region } from "../../shared/domain/scope.ts";
-import { setRegionsHeld } from "../../shared/store/holds.ts";
-import { createShards } from "../../shared/store/shards.ts";
+import { setRegionsHeld } from "../../shared/store/cell/holds.ts";
+import { createShards } from "../../shared/store/queue/shards.ts";
 import { testCause } from "../../test/support/cause.ts";
 import { type Cell, startCell } from "../../test/support/cell.ts";
 import { createSilentBusSweep } from "./silent-bus.ts";

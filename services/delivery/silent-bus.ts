@@ -1,8 +1,8 @@
 import type { Answer, DueItem } from "../../shared/bus/messages.ts";
 import type { Region } from "../../shared/domain/scope.ts";
-import type { Database } from "../../shared/store/database.ts";
-import { listHeldRegions } from "../../shared/store/holds.ts";
-import { listShardsInUse, type SweptRow, sweepShards } from "../../shared/store/sweep.ts";
+import { listHeldRegions } from "../../shared/store/cell/holds.ts";
+import type { Database } from "../../shared/store/database/database.ts";
+import { listShardsInUse, type SweptRow, sweepShards } from "../../shared/store/queue/sweep.ts";
 
 /** Workers beat twice a second; four beats missed mean that none can reach this node. */
 const SILENT_MS = 2_000;

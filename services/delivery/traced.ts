@@ -1,7 +1,7 @@
 import type { Exchange } from "../../shared/domain/run.ts";
 import { formatTraceparent, type TraceContext } from "../../shared/domain/trace.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
-import type { Attributes, Span, Traces } from "../../shared/platform/traces.ts";
+import type { Attributes, Span, Traces } from "../../shared/platform/traces/traces.ts";
 import type { OwedItem } from "./outgoing.ts";
 
 /** What is granted and may have a place in a trace. */

@@ -12,20 +12,20 @@ import { ATTEMPT_PREFIX, type IdSource } from "../../shared/domain/ids.ts";
 import { INTERRUPTED_ERROR } from "../../shared/domain/run.ts";
 import { unrecordedContext } from "../../shared/domain/trace.ts";
 import type { Log } from "../../shared/platform/log.ts";
-import type { Metrics } from "../../shared/platform/metrics.ts";
-import type { Seal } from "../../shared/platform/seal.ts";
-import type { Span, Traces } from "../../shared/platform/traces.ts";
+import type { Metrics } from "../../shared/platform/metrics/metrics.ts";
+import type { Seal } from "../../shared/platform/seal/seal.ts";
+import type { Span, Traces } from "../../shared/platform/traces/traces.ts";
 import { owedBySettledDeliveries, sendHints } from "../../shared/process/hints.ts";
-import { createBatcher } from "../../shared/store/batch.ts";
-import type { Database } from "../../shared/store/database.ts";
+import { createBatcher } from "../../shared/store/database/batch.ts";
+import type { Database } from "../../shared/store/database/database.ts";
 import {
   claimDeliveries,
   type DeliveryClaim,
   type GrantedDelivery,
-} from "../../shared/store/delivery-claim.ts";
-import { type DeliverySettlement, settleDeliveries } from "../../shared/store/delivery-settle.ts";
-import { type Parked, parkAttempts } from "../../shared/store/parking.ts";
-import { findEndpointUrls, type OwedPlace } from "../../shared/store/target-urls.ts";
+} from "../../shared/store/queue/delivery-claim.ts";
+import { type DeliverySettlement, settleDeliveries } from "../../shared/store/queue/delivery-settle.ts";
+import { type Parked, parkAttempts } from "../../shared/store/queue/parking.ts";
+import { findEndpointUrls, type OwedPlace } from "../../shared/store/queue/target-urls.ts";
 import { type Sender, USER_AGENT } from "./attempts.ts";
 import { BATCH } from "./batches.ts";
 import type { Outgoing, OwedItem } from "./outgoing.ts";

@@ -10,11 +10,13 @@ import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { type ApiVersion, NEWEST_API_VERSION, versionOf } from "../../shared/domain/version.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
-import { type Metrics, single } from "../../shared/platform/metrics.ts";
-import type { Traces } from "../../shared/platform/traces.ts";
-import type { FirstAnswer, KeyToTake } from "../../shared/store/idempotency.ts";
-import { createAnswerNotes } from "./answer-notes.ts";
-import type { AuthenticatedCaller, Authenticator } from "./authenticate.ts";
+import { type Metrics, single } from "../../shared/platform/metrics/metrics.ts";
+import type { Traces } from "../../shared/platform/traces/traces.ts";
+import type { FirstAnswer, KeyToTake } from "../../shared/store/resources/idempotency.ts";
+import type { Page } from "./docs.ts";
+import { type RateLimiter, type RateStanding, rateHeaders, rateLimitExceeded } from "./rate/limiter.ts";
+import { createAnswerNotes } from "./request/answer-notes.ts";
+import type { AuthenticatedCaller, Authenticator } from "./request/authenticate.ts";
 import {
   allReceived,
   BODY_BYTES_MAX,
@@ -24,19 +26,17 @@ import {
   largePayloadBytes,
   type Patience,
   readBody,
-} from "./body.ts";
-import { type Deadline, startDeadline } from "./deadline.ts";
-import type { Page } from "./docs.ts";
-import { type Answer, type PacedAnswer, refuse, toRefusal } from "./errors.ts";
-import { createHeldBytes } from "./held-bytes.ts";
-import { type Idempotency, readIdempotencyKey } from "./idempotency.ts";
-import { pace } from "./large-answer.ts";
-import { type RateLimiter, type RateStanding, rateHeaders, rateLimitExceeded } from "./rate-limit.ts";
-import { createRequestLog } from "./request-log.ts";
-import { createRequestTraces, type RequestTrace } from "./request-trace.ts";
-import type { ApiRequest, Created, CreationRoute, Route, Routes } from "./route.ts";
-import { createStoreAccess } from "./store-access.ts";
-import { nextTurn } from "./turns.ts";
+} from "./request/body.ts";
+import { type Deadline, startDeadline } from "./request/deadline.ts";
+import { type Answer, type PacedAnswer, refuse, toRefusal } from "./request/errors.ts";
+import { createHeldBytes } from "./request/held-bytes.ts";
+import { type Idempotency, readIdempotencyKey } from "./request/idempotency.ts";
+import { pace } from "./request/large-answer.ts";
+import { createRequestLog } from "./request/request-log.ts";
+import { createRequestTraces, type RequestTrace } from "./request/request-trace.ts";
+import type { ApiRequest, Created, CreationRoute, Route, Routes } from "./request/route.ts";
+import { createStoreAccess } from "./request/store-access.ts";
+import { nextTurn } from "./request/turns.ts";
 
 export interface App {
   /** What answers at each path, as Bun's router spells them: it goes by the path as it was sent. */

@@ -1,11 +1,11 @@
 import type { Bus } from "../../shared/bus/bus.ts";
 import { flowClassOf } from "../../shared/domain/flow-class.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
-import type { Metrics } from "../../shared/platform/metrics.ts";
+import type { Metrics } from "../../shared/platform/metrics/metrics.ts";
 import { sendCommands } from "../../shared/process/hints.ts";
-import { type Batcher, createBatcher } from "../../shared/store/batch.ts";
-import type { Database } from "../../shared/store/database.ts";
-import { type Created, createJobs, type JobToCreate } from "../../shared/store/jobs.ts";
+import { type Batcher, createBatcher } from "../../shared/store/database/batch.ts";
+import type { Database } from "../../shared/store/database/database.ts";
+import { type Created, createJobs, type JobToCreate } from "../../shared/store/resources/jobs.ts";
 
 /** In one statement: more save little and make the first of them wait for the last. */
 const REQUESTS_PER_STATEMENT_MAX = 100;

@@ -1,9 +1,9 @@
 import type { FiringFacts } from "../../shared/contract/schedule.ts";
 import { type ExpectedInstant, expectedStretches, type FiringStatus } from "../../shared/domain/schedule.ts";
-import type { Database } from "../../shared/store/database.ts";
-import { listFirings, listTimetables } from "../../shared/store/firings.ts";
-import type { ScheduleRow } from "../../shared/store/schedules.ts";
-import { startSlicedWork } from "./turns.ts";
+import type { Database } from "../../shared/store/database/database.ts";
+import { listFirings, listTimetables } from "../../shared/store/queue/firings.ts";
+import type { ScheduleRow } from "../../shared/store/resources/schedules.ts";
+import { startSlicedWork } from "./request/turns.ts";
 
 /** An instant of the ledger. Its id is the place from which the next page goes on. */
 type LedgerRow = FiringFacts & { id: string };

@@ -1,14 +1,17 @@
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import { openBus } from "../../shared/bus/jetstream.ts";
 import { isLoopback } from "../../shared/platform/config.ts";
-import { isComplaint, startEmbeddedPostgres } from "../../shared/platform/embedded-postgres.ts";
+import {
+  isComplaint,
+  startEmbeddedPostgres,
+} from "../../shared/platform/embedded-postgres/embedded-postgres.ts";
 import { createLog } from "../../shared/platform/log.ts";
-import { createMetrics } from "../../shared/platform/metrics.ts";
+import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
 import { startOps } from "../../shared/platform/ops.ts";
 import { describeThisProcess, isProvedDead } from "../../shared/platform/process-identity.ts";
-import { makeSecretsKey } from "../../shared/platform/secrets-key.ts";
+import { makeSecretsKey } from "../../shared/platform/seal/secrets-key.ts";
 import { handleSignals } from "../../shared/platform/shutdown.ts";
-import { startTraces } from "../../shared/platform/traces.ts";
+import { startTraces } from "../../shared/platform/traces/traces.ts";
 import { openCellSealOrExit } from "../../shared/process/cell-seal.ts";
 import {
   addCommonStops,
@@ -20,10 +23,10 @@ import {
   waitForDatabase,
   warnOfInsecureTargets,
 } from "../../shared/process/service.ts";
-import { askTime, openDatabase } from "../../shared/store/database.ts";
-import { joinCell } from "../../shared/store/membership.ts";
-import { migrate } from "../../shared/store/migrate.ts";
-import { listProjects } from "../../shared/store/projects.ts";
+import { joinCell } from "../../shared/store/cell/membership.ts";
+import { migrate } from "../../shared/store/cell/migrate.ts";
+import { askTime, openDatabase } from "../../shared/store/database/database.ts";
+import { listProjects } from "../../shared/store/resources/projects.ts";
 import { createProjectWithKeys } from "../admin/create-project.ts";
 import { startDelivery } from "../delivery/start.ts";
 import { startGateway } from "../gateway/start.ts";

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import type { Due } from "../../shared/bus/messages.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import { Dispatcher } from "./dispatch.ts";
-import { Shard } from "./shard.ts";
+import { Shard } from "./shard/shard.ts";
 import { owedOf } from "./test-support.ts";
 
 const NOW = 1_800_000_000_000;

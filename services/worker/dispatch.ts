@@ -1,7 +1,7 @@
 import type { Beat, Due, DueItem } from "../../shared/bus/messages.ts";
 import type { Region } from "../../shared/domain/scope.ts";
-import type { Lane } from "./lane.ts";
-import type { Shard } from "./shard.ts";
+import type { Lane } from "./shard/lane.ts";
+import type { Shard } from "./shard/shard.ts";
 
 /** A delivery node that has not been heard for this long is given nothing; the sweep redelivers what it had. */
 const NODE_SILENT_MS = 2_000;

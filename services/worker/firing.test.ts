@@ -4,11 +4,11 @@ import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import { createIdSource, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../../shared/domain/ids.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { createLog } from "../../shared/platform/log.ts";
-import { createMetrics } from "../../shared/platform/metrics.ts";
-import { NO_TRACES } from "../../shared/platform/traces.ts";
-import { listFirings } from "../../shared/store/firings.ts";
-import { changeSchedule, createSchedule, findSchedule } from "../../shared/store/schedules.ts";
-import { acquireShards, createShards, type HeldShard } from "../../shared/store/shards.ts";
+import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
+import { NO_TRACES } from "../../shared/platform/traces/traces.ts";
+import { listFirings } from "../../shared/store/queue/firings.ts";
+import { acquireShards, createShards, type HeldShard } from "../../shared/store/queue/shards.ts";
+import { changeSchedule, createSchedule, findSchedule } from "../../shared/store/resources/schedules.ts";
 import { inTime, startStore, type TestStore, until } from "../../shared/store/test-support.ts";
 import { Firer } from "./firing.ts";
 

@@ -4,21 +4,21 @@ import { flowClassOf } from "../../shared/domain/flow-class.ts";
 import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
 import { CATCH_UP_MS, decideFiring, readTimetable, type Timetable } from "../../shared/domain/schedule.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
-import type { Count } from "../../shared/platform/families.ts";
 import type { Log } from "../../shared/platform/log.ts";
-import type { Metrics } from "../../shared/platform/metrics.ts";
-import type { Span, Traces } from "../../shared/platform/traces.ts";
+import type { Count } from "../../shared/platform/metrics/families.ts";
+import type { Metrics } from "../../shared/platform/metrics/metrics.ts";
+import type { Span, Traces } from "../../shared/platform/traces/traces.ts";
 import { sendCommands } from "../../shared/process/hints.ts";
-import { type Database, StoreUnavailable } from "../../shared/store/database.ts";
+import { type Database, StoreUnavailable } from "../../shared/store/database/database.ts";
 import {
   type DueSchedule,
   type Firing,
   fireSchedules,
   listDueSchedules,
-} from "../../shared/store/firings.ts";
-import type { HeldShard } from "../../shared/store/shards.ts";
-import { SWEEP_LAG_MS } from "../../shared/store/sweep.ts";
-import { Wheel } from "./wheel.ts";
+} from "../../shared/store/queue/firings.ts";
+import type { HeldShard } from "../../shared/store/queue/shards.ts";
+import { SWEEP_LAG_MS } from "../../shared/store/queue/sweep.ts";
+import { Wheel } from "./shard/wheel.ts";
 
 /** Further than two looks ahead, so that what is due is on the wheel before it is, even after a slow look. */
 const AHEAD_MS = 3_000;

@@ -1,15 +1,15 @@
 import type { Region } from "../../shared/domain/scope.ts";
 import { rendezvousOwner } from "../../shared/domain/shard.ts";
 import type { Log } from "../../shared/platform/log.ts";
-import type { Database } from "../../shared/store/database.ts";
-import { listNodes } from "../../shared/store/nodes.ts";
+import { listNodes } from "../../shared/store/cell/nodes.ts";
+import type { Database } from "../../shared/store/database/database.ts";
 import {
   acquireShards,
   type HeldShard,
   listShards,
   renewShards,
   resignShards,
-} from "../../shared/store/shards.ts";
+} from "../../shared/store/queue/shards.ts";
 
 /**
  * A lease is trusted for this part of its time, counted from before its renewal was sent: the rest is for clocks that

@@ -5,14 +5,14 @@ import { HOME_REGION } from "../../shared/domain/plan.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Log } from "../../shared/platform/log.ts";
-import { type Metrics, single } from "../../shared/platform/metrics.ts";
+import { type Metrics, single } from "../../shared/platform/metrics/metrics.ts";
 import { repeat } from "../../shared/platform/repeat.ts";
-import { NO_TRACES, type Traces } from "../../shared/platform/traces.ts";
+import { NO_TRACES, type Traces } from "../../shared/platform/traces/traces.ts";
 import { createHeartbeat } from "../../shared/process/heartbeat.ts";
-import type { Database } from "../../shared/store/database.ts";
-import { listHeldRegions } from "../../shared/store/holds.ts";
-import { declareNodeDead } from "../../shared/store/nodes.ts";
-import { createShards, type HeldShard } from "../../shared/store/shards.ts";
+import { listHeldRegions } from "../../shared/store/cell/holds.ts";
+import { declareNodeDead } from "../../shared/store/cell/nodes.ts";
+import type { Database } from "../../shared/store/database/database.ts";
+import { createShards, type HeldShard } from "../../shared/store/queue/shards.ts";
 import { Dispatcher } from "./dispatch.ts";
 import { buryNodes } from "./duties/burial.ts";
 import { createCellView } from "./duties/cell.ts";
@@ -23,7 +23,7 @@ import { RESCUE_GRACE_MS, rescueAttempts, rescueDeliveries } from "./duties/resc
 import { retainRuns } from "./duties/retention.ts";
 import { Firer } from "./firing.ts";
 import { Ownership, shardName } from "./ownership.ts";
-import { Shard } from "./shard.ts";
+import { Shard } from "./shard/shard.ts";
 import { Sweeper } from "./sweeper.ts";
 
 export interface WorkerOptions {

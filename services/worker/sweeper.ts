@@ -1,13 +1,13 @@
 import type { Clock } from "../../shared/platform/clock.ts";
-import type { Database } from "../../shared/store/database.ts";
+import type { Database } from "../../shared/store/database/database.ts";
 import {
   type Lane as LaneName,
   type RefillLane,
   refillLanes,
   sweepShards,
-} from "../../shared/store/sweep.ts";
-import type { Lane } from "./lane.ts";
-import type { Shard } from "./shard.ts";
+} from "../../shared/store/queue/sweep.ts";
+import type { Lane } from "./shard/lane.ts";
+import type { Shard } from "./shard/shard.ts";
 
 /** Further than one sweep ahead, so that what a sweep finds is on the wheel before it is due. */
 const SWEEP_AHEAD_MS = 1_500;

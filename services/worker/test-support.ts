@@ -1,9 +1,9 @@
 import type { Answer, OwedAttempt } from "../../shared/bus/messages.ts";
 import type { FlowClass } from "../../shared/domain/flow-class.ts";
 import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
-import type { SweptRow } from "../../shared/store/sweep.ts";
-import type { Entry, Lane } from "./lane.ts";
-import { Shard } from "./shard.ts";
+import type { SweptRow } from "../../shared/store/queue/sweep.ts";
+import type { Entry, Lane } from "./shard/lane.ts";
+import { Shard } from "./shard/shard.ts";
 
 // Ids in an order that is the same in every run.
 let drawn = 0;

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { Value } from "@sinclair/typebox/value";
+import { parseZone } from "../domain/cron/zone.ts";
 import { ApiError } from "../domain/errors.ts";
-import { parseZone } from "../domain/zone.ts";
 import { parseBody } from "./json.ts";
 import { listParts } from "./list.ts";
 import {

@@ -1,6 +1,7 @@
 import { type Static, Type } from "@sinclair/typebox";
 import type { RetryPolicy } from "../domain/backoff.ts";
-import { minGapSeconds } from "../domain/cron-gap.ts";
+import { minGapSeconds } from "../domain/cron/gap.ts";
+import { localTimeOf, type Zone } from "../domain/cron/zone.ts";
 import { invalidRequest } from "../domain/errors.ts";
 import { SCHEDULE_PREFIX } from "../domain/ids.ts";
 import { completeRetryPolicy, parseInstant } from "../domain/job.ts";
@@ -16,7 +17,6 @@ import {
   type Timetable,
 } from "../domain/schedule.ts";
 import { checkTarget, type TargetRules } from "../domain/target.ts";
-import { localTimeOf, type Zone } from "../domain/zone.ts";
 import { idOf } from "./id.ts";
 import { JobId, Payload, RetryPolicyRequest, RetryPolicySchema, retryPolicyOf, TargetUrl } from "./job.ts";
 import type { Body } from "./json.ts";

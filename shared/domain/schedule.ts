@@ -1,7 +1,7 @@
-import { checkGap, parseCron } from "./cron.ts";
-import type { Cron } from "./cron-fields.ts";
-import { type Firing, firingsUntil, nextFiring, previousFiring } from "./cron-firings.ts";
-import { parseZone, type Zone } from "./zone.ts";
+import { checkGap, parseCron } from "./cron/cron.ts";
+import type { Cron } from "./cron/fields.ts";
+import { type Firing, firingsUntil, nextFiring, previousFiring } from "./cron/firings.ts";
+import { parseZone, type Zone } from "./cron/zone.ts";
 
 /** When a schedule fires next, what its own outages cost it, and what became of every instant of its timetable. */
 

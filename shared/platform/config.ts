@@ -2,8 +2,8 @@ import { randomBytes } from "node:crypto";
 import { isIP, isIPv4 } from "node:net";
 import { isRegion, REGIONS, type Region } from "../domain/scope.ts";
 import type { LogLevel } from "./log.ts";
-import { parseSecretsKey, parseSecretsKeys } from "./secrets-key.ts";
-import type { TraceSettings } from "./traces.ts";
+import { parseSecretsKey, parseSecretsKeys } from "./seal/secrets-key.ts";
+import type { TraceSettings } from "./traces/traces.ts";
 
 export type Service = "gateway" | "worker" | "delivery" | "standalone" | "admin";
 

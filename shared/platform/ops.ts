@@ -1,4 +1,4 @@
-import type { Metrics } from "./metrics.ts";
+import type { Metrics } from "./metrics/metrics.ts";
 
 export interface Ops {
   /** The one that was asked for, or that the system chose for 0. */

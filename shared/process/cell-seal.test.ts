@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createIdSource, idToUuid } from "../domain/ids.ts";
-import { createSeal } from "../platform/seal.ts";
-import { lookAtKeys } from "../store/secrets-keys.ts";
+import { createSeal } from "../platform/seal/seal.ts";
+import { lookAtKeys } from "../store/cell/secrets-keys.ts";
 import { startStore, type TestStore } from "../store/test-support.ts";
 import { openCellSeal, WrongSecretsKey } from "./cell-seal.ts";
 

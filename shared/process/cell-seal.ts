@@ -1,8 +1,8 @@
 import { judgeKeys } from "../domain/secrets-key.ts";
 import type { Log } from "../platform/log.ts";
-import { createSeal, type Seal } from "../platform/seal.ts";
-import type { Database } from "../store/database.ts";
-import { type CellKeys, type KeyEntry, lookAtKeys, noteKeys } from "../store/secrets-keys.ts";
+import { createSeal, type Seal } from "../platform/seal/seal.ts";
+import { type CellKeys, type KeyEntry, lookAtKeys, noteKeys } from "../store/cell/secrets-keys.ts";
+import type { Database } from "../store/database/database.ts";
 
 /** The keys of a process. */
 export interface GivenSecretsKeys {

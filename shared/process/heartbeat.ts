@@ -1,7 +1,7 @@
 import type { Log } from "../platform/log.ts";
-import type { Database } from "../store/database.ts";
-import { beatNode } from "../store/nodes.ts";
-import { holdIfRestored } from "../store/restored.ts";
+import { beatNode } from "../store/cell/nodes.ts";
+import { holdIfRestored } from "../store/cell/restored.ts";
+import type { Database } from "../store/database/database.ts";
 
 export const RESTORED = "this database was restored: nothing is sent until `admin resume`";
 

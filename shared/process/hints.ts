@@ -3,8 +3,8 @@ import type { Command, Hint, OwedAttempt } from "../bus/messages.ts";
 import { flowClassOf } from "../domain/flow-class.ts";
 import type { Environment, ProjectNo, Region } from "../domain/scope.ts";
 import { HORIZON_MS } from "../domain/shard.ts";
-import type { SettledDeliveries } from "../store/delivery-settle.ts";
-import type { FreedPermits, Settled } from "../store/settle.ts";
+import type { SettledDeliveries } from "../store/queue/delivery-settle.ts";
+import type { FreedPermits, Settled } from "../store/queue/settle.ts";
 
 /** What is owed, and where it is looked after. */
 export type PlacedAttempt = OwedAttempt & { region: Region; shard: number };

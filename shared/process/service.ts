@@ -4,11 +4,15 @@ import { ownAddressOf, type TargetRules } from "../domain/target.ts";
 import { type Clock, startClock } from "../platform/clock.ts";
 import { type Config, ConfigError, readConfig } from "../platform/config.ts";
 import { createLog, type Log } from "../platform/log.ts";
-import { byLabel, createMetrics, type Metrics } from "../platform/metrics.ts";
+import { byLabel, createMetrics, type Metrics } from "../platform/metrics/metrics.ts";
 import { startOps } from "../platform/ops.ts";
 import { describeThisProcess, isProvedDead } from "../platform/process-identity.ts";
 import { handleSignals, type Shutdown } from "../platform/shutdown.ts";
-import { startTraces, type Traces } from "../platform/traces.ts";
+import { startTraces, type Traces } from "../platform/traces/traces.ts";
+import { listHeldRegions } from "../store/cell/holds.ts";
+import { joinCell } from "../store/cell/membership.ts";
+import type { NodeKind } from "../store/cell/nodes.ts";
+import { holdIfRestored, isNoted } from "../store/cell/restored.ts";
 import {
   askTime,
   checkPrepared,
@@ -17,11 +21,7 @@ import {
   openDatabase,
   type PooledDatabase,
   StoreUnavailable,
-} from "../store/database.ts";
-import { listHeldRegions } from "../store/holds.ts";
-import { joinCell } from "../store/membership.ts";
-import type { NodeKind } from "../store/nodes.ts";
-import { holdIfRestored, isNoted } from "../store/restored.ts";
+} from "../store/database/database.ts";
 import { RESTORED } from "./heartbeat.ts";
 
 /** What every service of a process works with. */

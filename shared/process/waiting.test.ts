@@ -2,8 +2,8 @@ import { afterAll, afterEach, beforeAll, describe, expect, setDefaultTimeout, te
 import { claimPort } from "../../test/support/port.ts";
 import { createTestDatabase, type TestDatabase } from "../../test/support/postgres.ts";
 import { createLog } from "../platform/log.ts";
-import { openDatabase } from "../store/database.ts";
-import { migrate } from "../store/migrate.ts";
+import { migrate } from "../store/cell/migrate.ts";
+import { openDatabase } from "../store/database/database.ts";
 import { waitForDatabase } from "./service.ts";
 
 setDefaultTimeout(120_000);

@@ -8,12 +8,12 @@ import {
 } from "../domain/ids.ts";
 import type { Environment, ProjectNo } from "../domain/scope.ts";
 import { type EndpointFields, EVENT_TYPES, type EventType } from "../domain/webhook.ts";
-import type { KeyCause } from "./audit.ts";
-import { claimDeliveries, type DeliveryClaim, type GrantedDelivery } from "./delivery-claim.ts";
-import type { DeliverySettlement } from "./delivery-settle.ts";
-import { type OwedDelivery, settleAttempts } from "./settle.ts";
+import { claimDeliveries, type DeliveryClaim, type GrantedDelivery } from "./queue/delivery-claim.ts";
+import type { DeliverySettlement } from "./queue/delivery-settle.ts";
+import { type OwedDelivery, settleAttempts } from "./queue/settle.ts";
+import type { KeyCause } from "./resources/audit.ts";
+import { changeWebhook, createWebhook, deleteWebhook } from "./resources/webhooks.ts";
 import { failedWith, settlementOf, type TestStore } from "./test-support.ts";
-import { changeWebhook, createWebhook, deleteWebhook } from "./webhooks.ts";
 
 /** The steps that every test of webhooks begins with. */
 

@@ -7,13 +7,13 @@ import { createIdSource, JOB_PREFIX, PROJECT_PREFIX, RUN_PREFIX } from "../domai
 import type { Plan } from "../domain/plan.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../domain/scope.ts";
 import { NEWEST_API_VERSION } from "../domain/version.ts";
-import { type Claim, type Claimed, claimAttempts, type GrantedAttempt } from "./claim.ts";
-import type { Database } from "./database.ts";
-import { createJobs, type JobToCreate } from "./jobs.ts";
-import { migrate } from "./migrate.ts";
-import { addNode } from "./nodes.ts";
-import { createProject } from "./projects.ts";
-import type { Settlement } from "./settle.ts";
+import { migrate } from "./cell/migrate.ts";
+import { addNode } from "./cell/nodes.ts";
+import type { Database } from "./database/database.ts";
+import { type Claim, type Claimed, claimAttempts, type GrantedAttempt } from "./queue/claim.ts";
+import type { Settlement } from "./queue/settle.ts";
+import { createJobs, type JobToCreate } from "./resources/jobs.ts";
+import { createProject } from "./resources/projects.ts";
 
 const WAIT_MS_MAX = 20_000;
 const LOOK_EVERY_MS = 5;

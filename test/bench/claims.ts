@@ -3,13 +3,13 @@ import { createIdSource, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../../shared/d
 import type { Environment } from "../../shared/domain/scope.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
 import { createLog } from "../../shared/platform/log.ts";
-import { claimAttempts } from "../../shared/store/claim.ts";
-import { openDatabase } from "../../shared/store/database.ts";
-import { cancelJob, createJobs } from "../../shared/store/jobs.ts";
-import { migrate } from "../../shared/store/migrate.ts";
-import { addNode } from "../../shared/store/nodes.ts";
-import { listRuns, retryRun } from "../../shared/store/runs.ts";
-import { type Settlement, settleAttempts } from "../../shared/store/settle.ts";
+import { migrate } from "../../shared/store/cell/migrate.ts";
+import { addNode } from "../../shared/store/cell/nodes.ts";
+import { openDatabase } from "../../shared/store/database/database.ts";
+import { claimAttempts } from "../../shared/store/queue/claim.ts";
+import { type Settlement, settleAttempts } from "../../shared/store/queue/settle.ts";
+import { cancelJob, createJobs } from "../../shared/store/resources/jobs.ts";
+import { listRuns, retryRun } from "../../shared/store/resources/runs.ts";
 import { createTestDatabase } from "../support/postgres.ts";
 import { median, printTable } from "./measure.ts";
 

@@ -1,9 +1,9 @@
 import { heapStats } from "bun:jsc";
 import { CronExpressionParser } from "cron-parser";
 import { Cron as Croner } from "croner";
-import { checkGap, parseCron } from "../../shared/domain/cron.ts";
-import { nextFiring } from "../../shared/domain/cron-firings.ts";
-import { parseZone, Zone } from "../../shared/domain/zone.ts";
+import { checkGap, parseCron } from "../../shared/domain/cron/cron.ts";
+import { nextFiring } from "../../shared/domain/cron/firings.ts";
+import { parseZone, Zone } from "../../shared/domain/cron/zone.ts";
 import { formatCount, median, printTable } from "./measure.ts";
 
 /**

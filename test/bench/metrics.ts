@@ -1,6 +1,6 @@
-import { createAnswerNotes } from "../../services/gateway/answer-notes.ts";
+import { createAnswerNotes } from "../../services/gateway/request/answer-notes.ts";
 import { REGIONS } from "../../shared/domain/scope.ts";
-import { createMetrics } from "../../shared/platform/metrics.ts";
+import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
 import { printTable, summarize } from "./measure.ts";
 
 /** What the metrics of a job cost from its request to its webhook, and what it costs to show them all. */

@@ -1,14 +1,14 @@
 import { randomBytes } from "node:crypto";
 import { beginAttempt, endAttempt, sendTraced } from "../../services/delivery/traced.ts";
-import { createRequestTraces } from "../../services/gateway/request-trace.ts";
+import { createRequestTraces } from "../../services/gateway/request/request-trace.ts";
 import { OPERATIONS } from "../../shared/contract/operations.ts";
 import { flowClassOf } from "../../shared/domain/flow-class.ts";
 import { createIdSource, JOB_PREFIX, REQUEST_PREFIX, RUN_PREFIX, retypeId } from "../../shared/domain/ids.ts";
 import type { Exchange } from "../../shared/domain/run.ts";
 import { formatTraceparent, type TraceContext, unrecordedContext } from "../../shared/domain/trace.ts";
 import { createLog } from "../../shared/platform/log.ts";
-import { startRecorder } from "../../shared/platform/trace-recorder.ts";
-import { chooseTraces, NO_TRACES, type Traces } from "../../shared/platform/traces.ts";
+import { startRecorder } from "../../shared/platform/traces/recorder.ts";
+import { chooseTraces, NO_TRACES, type Traces } from "../../shared/platform/traces/traces.ts";
 import { printTable, summarize } from "./measure.ts";
 
 /** What the trace of a job costs from its request to its webhook: none wanted, none recorded, and recorded and sent. */

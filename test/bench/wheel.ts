@@ -1,4 +1,4 @@
-import { Wheel } from "../../services/worker/wheel.ts";
+import { Wheel } from "../../services/worker/shard/wheel.ts";
 import { formatCount, median, printTable, summarize } from "./measure.ts";
 
 /**

@@ -11,10 +11,10 @@ import {
 } from "../../shared/domain/ids.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
 import { EVENT_TYPES, type EventType } from "../../shared/domain/webhook.ts";
-import { createSeal } from "../../shared/platform/seal.ts";
-import type { Database } from "../../shared/store/database.ts";
-import { migrate } from "../../shared/store/migrate.ts";
-import { createWebhook } from "../../shared/store/webhooks.ts";
+import { createSeal } from "../../shared/platform/seal/seal.ts";
+import { migrate } from "../../shared/store/cell/migrate.ts";
+import type { Database } from "../../shared/store/database/database.ts";
+import { createWebhook } from "../../shared/store/resources/webhooks.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { createLoad, untilTerminal } from "../support/load.ts";

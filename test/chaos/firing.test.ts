@@ -1,9 +1,9 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
-import { createSeal } from "../../shared/platform/seal.ts";
-import type { Database } from "../../shared/store/database.ts";
-import { migrate } from "../../shared/store/migrate.ts";
+import { createSeal } from "../../shared/platform/seal/seal.ts";
+import { migrate } from "../../shared/store/cell/migrate.ts";
+import type { Database } from "../../shared/store/database/database.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";

@@ -7,7 +7,7 @@ import { connect, type NatsConnection } from "@nats-io/transport-node";
 import { Glob } from "bun";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { REGIONS } from "../../shared/domain/scope.ts";
-import { createSeal } from "../../shared/platform/seal.ts";
+import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { claimPort } from "../support/port.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";

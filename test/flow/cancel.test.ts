@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { UNSENT_RUN_ERROR } from "../../shared/domain/run.ts";
-import { cancelJob } from "../../shared/store/jobs.ts";
-import type { ProjectRow } from "../../shared/store/projects.ts";
+import { cancelJob } from "../../shared/store/resources/jobs.ts";
+import type { ProjectRow } from "../../shared/store/resources/projects.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 import { retried, until, untilEnded, untilJob } from "./support.ts";

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import type { Beat } from "../../shared/bus/messages.ts";
 import { createLog } from "../../shared/platform/log.ts";
-import type { PooledDatabase } from "../../shared/store/database.ts";
+import type { PooledDatabase } from "../../shared/store/database/database.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { startTarget, type Target } from "../support/target.ts";

@@ -4,7 +4,7 @@ import pg from "pg";
 import type { Answers } from "../../shared/bus/messages.ts";
 import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
-import { listNodes } from "../../shared/store/nodes.ts";
+import { listNodes } from "../../shared/store/cell/nodes.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { repeatedArrivals, until, untilAllEnded, untilEnded, untilJob } from "./support.ts";

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import pg from "pg";
-import { clearHostLimit, setHostLimit } from "../../shared/store/host-limits.ts";
+import { clearHostLimit, setHostLimit } from "../../shared/store/cell/host-limits.ts";
 import { testCause } from "../support/cause.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startOverlapTarget } from "../support/overlap-target.ts";

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import type net from "node:net";
 import { UNKNOWN_ERROR } from "../../shared/domain/run.ts";
-import type { ProjectRow } from "../../shared/store/projects.ts";
+import type { ProjectRow } from "../../shared/store/resources/projects.ts";
 import { answerOf, type RawServer, startRawServer } from "../runtime-contract/raw-server.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { idToUuid } from "../../shared/domain/ids.ts";
-import { changeProject, countMonthRuns, type ProjectRow } from "../../shared/store/projects.ts";
+import { changeProject, countMonthRuns, type ProjectRow } from "../../shared/store/resources/projects.ts";
 import { testCause } from "../support/cause.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";

@@ -3,14 +3,14 @@ import { randomBytes } from "node:crypto";
 import { createIdSource, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../../shared/domain/ids.ts";
 import { HOME_REGION } from "../../shared/domain/plan.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
-import { listFirings } from "../../shared/store/firings.ts";
-import type { ProjectRow } from "../../shared/store/projects.ts";
+import { listFirings } from "../../shared/store/queue/firings.ts";
+import type { ProjectRow } from "../../shared/store/resources/projects.ts";
 import {
   changeSchedule,
   createSchedule,
   deleteSchedule,
   findSchedule,
-} from "../../shared/store/schedules.ts";
+} from "../../shared/store/resources/schedules.ts";
 import { type Cell, SHARDS_PER_REGION, startCell } from "../support/cell.ts";
 import { type Arrival, startTarget, type Target } from "../support/target.ts";
 import { until } from "./support.ts";

@@ -2,10 +2,10 @@ import { createHmac, randomBytes } from "node:crypto";
 import { flowClassOf } from "../../shared/domain/flow-class.ts";
 import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import type { Environment } from "../../shared/domain/scope.ts";
-import { StoreUnavailable } from "../../shared/store/database.ts";
-import type { JobRow } from "../../shared/store/jobs.ts";
-import type { ProjectRow } from "../../shared/store/projects.ts";
-import { type Retried, type RunRow, retryRun } from "../../shared/store/runs.ts";
+import { StoreUnavailable } from "../../shared/store/database/database.ts";
+import type { JobRow } from "../../shared/store/resources/jobs.ts";
+import type { ProjectRow } from "../../shared/store/resources/projects.ts";
+import { type Retried, type RunRow, retryRun } from "../../shared/store/resources/runs.ts";
 import type { Cell } from "../support/cell.ts";
 import type { Arrival } from "../support/target.ts";
 

@@ -2,9 +2,9 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { randomBytes } from "node:crypto";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { formatTraceparent, type TraceContext, traceIdOf } from "../../shared/domain/trace.ts";
-import { createSeal } from "../../shared/platform/seal.ts";
-import type { Database } from "../../shared/store/database.ts";
-import { migrate } from "../../shared/store/migrate.ts";
+import { createSeal } from "../../shared/platform/seal/seal.ts";
+import { migrate } from "../../shared/store/cell/migrate.ts";
+import type { Database } from "../../shared/store/database/database.ts";
 import { type CollectedSpan, startCollector } from "../support/collector.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";

@@ -10,10 +10,10 @@ import { createIdSource, DELIVERY_PREFIX, EVENT_PREFIX, REQUEST_PREFIX } from ".
 import { shardOf } from "../../shared/domain/shard.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
 import { checkEnabled } from "../../shared/domain/webhook.ts";
-import type { KeyCause } from "../../shared/store/audit.ts";
-import { oweSample } from "../../shared/store/deliveries-by-hand.ts";
-import type { ProjectRow } from "../../shared/store/projects.ts";
-import { rotateWebhookSecret } from "../../shared/store/webhooks.ts";
+import type { KeyCause } from "../../shared/store/resources/audit.ts";
+import { oweSample } from "../../shared/store/resources/deliveries-by-hand.ts";
+import type { ProjectRow } from "../../shared/store/resources/projects.ts";
+import { rotateWebhookSecret } from "../../shared/store/resources/webhooks.ts";
 import { type Cell, SHARDS_PER_REGION, startCell } from "../support/cell.ts";
 import { type Arrival, startTarget, type Target } from "../support/target.ts";
 import { signatureOf, untilEnded } from "./support.ts";

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { ERROR_BYTES_MAX } from "../../shared/domain/run.ts";
 import { REGIONS } from "../../shared/domain/scope.ts";
-import type { ProjectRow } from "../../shared/store/projects.ts";
+import type { ProjectRow } from "../../shared/store/resources/projects.ts";
 import { repeatedArrivals, until, untilAllEnded, untilEnded } from "../flow/support.ts";
 import { countFds } from "../runtime-contract/until.ts";
 import { type Cell, startCell } from "../support/cell.ts";

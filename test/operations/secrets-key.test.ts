@@ -4,8 +4,8 @@ import pg from "pg";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { runProgram } from "../../services/admin/test-support.ts";
 import { verifySignature } from "../../shared/client/signature.ts";
-import { createSeal } from "../../shared/platform/seal.ts";
-import { migrate } from "../../shared/store/migrate.ts";
+import { createSeal } from "../../shared/platform/seal/seal.ts";
+import { migrate } from "../../shared/store/cell/migrate.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import {

@@ -1,5 +1,5 @@
 import fc from "fast-check";
-import { parseCron } from "../../shared/domain/cron.ts";
+import { parseCron } from "../../shared/domain/cron/cron.ts";
 import { ApiError } from "../../shared/domain/errors.ts";
 
 /** Zones with clock changes of every kind, and years in which they have them. Offsets are whole minutes in all. */

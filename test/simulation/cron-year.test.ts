@@ -1,9 +1,9 @@
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { randomInt } from "node:crypto";
 import fc from "fast-check";
-import { parseCron } from "../../shared/domain/cron.ts";
-import { type Firing, firingsAfter, firingsUntil, nextFiring } from "../../shared/domain/cron-firings.ts";
-import { parseZone } from "../../shared/domain/zone.ts";
+import { parseCron } from "../../shared/domain/cron/cron.ts";
+import { type Firing, firingsAfter, firingsUntil, nextFiring } from "../../shared/domain/cron/firings.ts";
+import { parseZone } from "../../shared/domain/cron/zone.ts";
 import { ZONES } from "./cron-cases.ts";
 import { WallClock } from "./cron-oracle.ts";
 

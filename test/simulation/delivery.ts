@@ -4,8 +4,8 @@ import fc from "fast-check";
 import { timestampOf } from "../../shared/contract/timestamp.ts";
 import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import type { Region } from "../../shared/domain/scope.ts";
-import { claimAttempts } from "../../shared/store/claim.ts";
-import { settleAttempts } from "../../shared/store/settle.ts";
+import { claimAttempts } from "../../shared/store/queue/claim.ts";
+import { settleAttempts } from "../../shared/store/queue/settle.ts";
 import { FUTURE } from "./jobs.ts";
 import { choice, pick, Step } from "./step.ts";
 

@@ -9,9 +9,13 @@ import {
   uuidToId,
 } from "../../shared/domain/ids.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
-import type { KeyCause } from "../../shared/store/audit.ts";
-import type { ProjectRow } from "../../shared/store/projects.ts";
-import { changeWebhook, rotateWebhookSecret, type WebhookRow } from "../../shared/store/webhooks.ts";
+import type { KeyCause } from "../../shared/store/resources/audit.ts";
+import type { ProjectRow } from "../../shared/store/resources/projects.ts";
+import {
+  changeWebhook,
+  rotateWebhookSecret,
+  type WebhookRow,
+} from "../../shared/store/resources/webhooks.ts";
 import { signatureOf, until, untilEnded } from "../flow/support.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { type Arrival, startTarget, type Target } from "../support/target.ts";

@@ -10,7 +10,10 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import pg from "pg";
-import { type EmbeddedPostgres, startEmbeddedPostgres } from "../../shared/platform/embedded-postgres.ts";
+import {
+  type EmbeddedPostgres,
+  startEmbeddedPostgres,
+} from "../../shared/platform/embedded-postgres/embedded-postgres.ts";
 
 /** A Postgres of a test's own that can be backed up and lost, as operators do it: base backups, and the archive of its log. */
 export interface ArchivingPostgres {

@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { createIdSource, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
-import type { OperatorCause } from "../../shared/store/audit.ts";
+import type { OperatorCause } from "../../shared/store/resources/audit.ts";
 
 const requestIds = createIdSource(randomBytes);
 

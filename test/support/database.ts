@@ -1,5 +1,5 @@
 import { createLog } from "../../shared/platform/log.ts";
-import { openDatabase, type PooledDatabase } from "../../shared/store/database.ts";
+import { openDatabase, type PooledDatabase } from "../../shared/store/database/database.ts";
 
 /** A crowd may wait for few connections, and a machine that is slow for a moment is no outage of Postgres. */
 const CONNECT_TIMEOUT_MS = 20_000;

@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { dirname, join } from "node:path";
 import pg from "pg";
-import { startEmbeddedPostgres } from "../../shared/platform/embedded-postgres.ts";
+import { startEmbeddedPostgres } from "../../shared/platform/embedded-postgres/embedded-postgres.ts";
 
 export interface TestDatabase {
   url: string;

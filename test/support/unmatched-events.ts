@@ -1,4 +1,4 @@
-import type { Database } from "../../shared/store/database.ts";
+import type { Database } from "../../shared/store/database/database.ts";
 
 /** Runs that ended their job without the event of that, and events without such a run, where nothing was canceled. */
 export function listUnmatchedEvents(db: Database): Promise<unknown[]> {

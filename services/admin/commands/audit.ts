@@ -1,5 +1,5 @@
 import { timestampOf } from "../../../shared/contract/timestamp.ts";
-import { AUDIT_PREFIX, listAudit } from "../../../shared/store/audit.ts";
+import { AUDIT_PREFIX, listAudit } from "../../../shared/store/resources/audit.ts";
 import { type Command, parseChoice, parseIdOf, parseInteger, table } from "../command.ts";
 import { requireProject } from "./project.ts";
 

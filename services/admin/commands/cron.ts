@@ -1,10 +1,10 @@
 import { timestampOf } from "../../../shared/contract/timestamp.ts";
-import { checkGap, parseCron } from "../../../shared/domain/cron.ts";
-import { firingsAfter } from "../../../shared/domain/cron-firings.ts";
-import { minGapSeconds } from "../../../shared/domain/cron-gap.ts";
+import { checkGap, parseCron } from "../../../shared/domain/cron/cron.ts";
+import { firingsAfter } from "../../../shared/domain/cron/firings.ts";
+import { minGapSeconds } from "../../../shared/domain/cron/gap.ts";
+import { localTimeOf, parseZone } from "../../../shared/domain/cron/zone.ts";
 import { ApiError, invalidRequest } from "../../../shared/domain/errors.ts";
 import { parseInstant } from "../../../shared/domain/job.ts";
-import { localTimeOf, parseZone } from "../../../shared/domain/zone.ts";
 import { type Calculation, type Input, type Output, parseInteger, Refusal, table } from "../command.ts";
 
 const COUNT_DEFAULT = "5";

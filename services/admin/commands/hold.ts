@@ -1,15 +1,15 @@
 import { timestampOf } from "../../../shared/contract/timestamp.ts";
 import { PROJECT_PREFIX } from "../../../shared/domain/ids.ts";
 import { REGIONS } from "../../../shared/domain/scope.ts";
-import type { OperatorCause } from "../../../shared/store/audit.ts";
-import type { Database } from "../../../shared/store/database.ts";
 import {
   listHeldProjects,
   listHeldRegions,
   setProjectHeld,
   setRegionsHeld,
-} from "../../../shared/store/holds.ts";
-import { clearHostLimit, listHostLimits, setHostLimit } from "../../../shared/store/host-limits.ts";
+} from "../../../shared/store/cell/holds.ts";
+import { clearHostLimit, listHostLimits, setHostLimit } from "../../../shared/store/cell/host-limits.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
+import type { OperatorCause } from "../../../shared/store/resources/audit.ts";
 import { makeCause } from "../cause.ts";
 import {
   type Cell,

@@ -1,6 +1,6 @@
 import { timestampOf } from "../../../shared/contract/timestamp.ts";
 import { HOST_REQUESTS_MAX, readHost } from "../../../shared/domain/host-limit.ts";
-import { clearHostLimit, listHostLimits, setHostLimit } from "../../../shared/store/host-limits.ts";
+import { clearHostLimit, listHostLimits, setHostLimit } from "../../../shared/store/cell/host-limits.ts";
 import { makeCause } from "../cause.ts";
 import { type Command, parseInteger, Refusal, table } from "../command.ts";
 

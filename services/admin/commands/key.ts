@@ -4,7 +4,7 @@ import { createIdSource, idTimeMs, KEY_PREFIX } from "../../../shared/domain/ids
 import { KEY_SCOPES, makeKey } from "../../../shared/domain/key.ts";
 import { checkName } from "../../../shared/domain/name.ts";
 import { ENVIRONMENTS } from "../../../shared/domain/scope.ts";
-import { askTime, type Database } from "../../../shared/store/database.ts";
+import { askTime, type Database } from "../../../shared/store/database/database.ts";
 import {
   createKey,
   findKey,
@@ -13,7 +13,7 @@ import {
   type NewKey,
   replaceKey,
   revokeKey,
-} from "../../../shared/store/keys.ts";
+} from "../../../shared/store/resources/keys.ts";
 import { makeCause } from "../cause.ts";
 import { type Command, parseChoice, parseIdOf, parseInteger, Refusal, table } from "../command.ts";
 import { hashKey } from "../create-project.ts";

@@ -1,4 +1,4 @@
-import { declareNodeDead, listNodes } from "../../../shared/store/nodes.ts";
+import { declareNodeDead, listNodes } from "../../../shared/store/cell/nodes.ts";
 import { makeCause } from "../cause.ts";
 import { type Command, Refusal, table } from "../command.ts";
 

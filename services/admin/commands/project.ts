@@ -4,7 +4,7 @@ import { checkName, PROJECT_NAME_CHARACTERS_MAX } from "../../../shared/domain/n
 import { HOME_REGION, isRegionAllowed, LIMIT_OVERRIDE_MAX, PLANS } from "../../../shared/domain/plan.ts";
 import { REGIONS } from "../../../shared/domain/scope.ts";
 import { API_VERSIONS } from "../../../shared/domain/version.ts";
-import type { Database } from "../../../shared/store/database.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
 import {
   changeProject,
   countMonthRuns,
@@ -12,7 +12,7 @@ import {
   listProjects,
   type ProjectChange,
   type ProjectRow,
-} from "../../../shared/store/projects.ts";
+} from "../../../shared/store/resources/projects.ts";
 import { makeCause } from "../cause.ts";
 import {
   type Command,

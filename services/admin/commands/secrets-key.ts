@@ -1,12 +1,12 @@
 import { timestampOf } from "../../../shared/contract/timestamp.ts";
-import type { Seal } from "../../../shared/platform/seal.ts";
+import type { Seal } from "../../../shared/platform/seal/seal.ts";
 import {
   type CellKeys,
   lookAtKeys,
   loseKey,
   recordReseal,
   retireKeys,
-} from "../../../shared/store/secrets-keys.ts";
+} from "../../../shared/store/cell/secrets-keys.ts";
 import { makeCause } from "../cause.ts";
 import { type Cell, type Command, Refusal, table } from "../command.ts";
 import { replacingUnreadable, resealing, type Walk, walkSealed } from "../sealed.ts";

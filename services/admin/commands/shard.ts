@@ -1,6 +1,6 @@
 import { REGIONS } from "../../../shared/domain/scope.ts";
-import { listNodes } from "../../../shared/store/nodes.ts";
-import { listShards } from "../../../shared/store/shards.ts";
+import { listNodes } from "../../../shared/store/cell/nodes.ts";
+import { listShards } from "../../../shared/store/queue/shards.ts";
 import { type Command, table } from "../command.ts";
 
 export const shardList: Command = {

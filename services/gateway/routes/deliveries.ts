@@ -15,19 +15,19 @@ import {
   deliveriesSince,
 } from "../../../shared/domain/webhook.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
-import type { Database } from "../../../shared/store/database.ts";
-import { oweSample, retryDelivery } from "../../../shared/store/deliveries-by-hand.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
+import { oweSample, retryDelivery } from "../../../shared/store/resources/deliveries-by-hand.ts";
 import {
   BYTES_PER_ATTEMPT,
   type DeliveryRow,
   listDeliveries,
   PAGE_BYTES_MAX,
-} from "../../../shared/store/delivery-log.ts";
-import type { FirstAnswer, KeyToTake } from "../../../shared/store/idempotency.ts";
-import { findWebhook } from "../../../shared/store/webhooks.ts";
-import type { Answer } from "../errors.ts";
+} from "../../../shared/store/resources/delivery-log.ts";
+import type { FirstAnswer, KeyToTake } from "../../../shared/store/resources/idempotency.ts";
+import { findWebhook } from "../../../shared/store/resources/webhooks.ts";
 import { type Pager, pageText } from "../pages.ts";
-import type { ApiRequest, RoutesOf } from "../route.ts";
+import type { Answer } from "../request/errors.ts";
+import type { ApiRequest, RoutesOf } from "../request/route.ts";
 import { readWebhookId, type webhookRoutes } from "./webhooks.ts";
 
 /** Of what is sent to webhook endpoints. */

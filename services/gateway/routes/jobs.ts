@@ -17,9 +17,9 @@ import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { TargetRules } from "../../../shared/domain/target.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
-import type { KeyCause } from "../../../shared/store/audit.ts";
-import { type Database, StoreUnavailable } from "../../../shared/store/database.ts";
-import type { KeyToTake } from "../../../shared/store/idempotency.ts";
+import { type Database, StoreUnavailable } from "../../../shared/store/database/database.ts";
+import type { KeyCause } from "../../../shared/store/resources/audit.ts";
+import type { KeyToTake } from "../../../shared/store/resources/idempotency.ts";
 import {
   type AskedJob,
   cancelJob,
@@ -29,12 +29,12 @@ import {
   type JobSummary,
   type JobToCreate,
   listJobs,
-} from "../../../shared/store/jobs.ts";
-import { BATCH_BODY_BYTES_MAX, BODY_BYTES_MAX } from "../body.ts";
+} from "../../../shared/store/resources/jobs.ts";
 import type { JobCreation } from "../creation.ts";
-import { quotaExceeded } from "../errors.ts";
 import type { Pager } from "../pages.ts";
-import type { ApiRequest, RoutesOf } from "../route.ts";
+import { BATCH_BODY_BYTES_MAX, BODY_BYTES_MAX } from "../request/body.ts";
+import { quotaExceeded } from "../request/errors.ts";
+import type { ApiRequest, RoutesOf } from "../request/route.ts";
 
 export function jobRoutes(options: {
   db: Database;

@@ -7,17 +7,17 @@ import {
 import { idTimeMs } from "../../../shared/domain/ids.ts";
 import { parseQuery } from "../../../shared/domain/page.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
-import type { Database } from "../../../shared/store/database.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
 import {
   countMonthRuns,
   countUsage,
   type ProjectRow,
   updateProject,
-} from "../../../shared/store/projects.ts";
-import type { Authenticator } from "../authenticate.ts";
-import { BODY_BYTES_MAX } from "../body.ts";
-import type { Answer } from "../errors.ts";
-import type { ApiRequest, RoutesOf } from "../route.ts";
+} from "../../../shared/store/resources/projects.ts";
+import type { Authenticator } from "../request/authenticate.ts";
+import { BODY_BYTES_MAX } from "../request/body.ts";
+import type { Answer } from "../request/errors.ts";
+import type { ApiRequest, RoutesOf } from "../request/route.ts";
 
 export function projectRoutes(options: {
   db: Database;

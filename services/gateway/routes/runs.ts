@@ -10,9 +10,9 @@ import { ERROR_BYTES_MAX } from "../../../shared/domain/run.ts";
 import type { Region } from "../../../shared/domain/scope.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
-import { type Database, StoreUnavailable } from "../../../shared/store/database.ts";
-import type { KeyToTake } from "../../../shared/store/idempotency.ts";
-import { findJob } from "../../../shared/store/jobs.ts";
+import { type Database, StoreUnavailable } from "../../../shared/store/database/database.ts";
+import type { KeyToTake } from "../../../shared/store/resources/idempotency.ts";
+import { findJob } from "../../../shared/store/resources/jobs.ts";
 import {
   findRun,
   listRuns,
@@ -20,10 +20,10 @@ import {
   type RunRow,
   retryRun,
   startedRun,
-} from "../../../shared/store/runs.ts";
-import { quotaExceeded } from "../errors.ts";
+} from "../../../shared/store/resources/runs.ts";
 import { type Pager, pageText } from "../pages.ts";
-import type { ApiRequest, RoutesOf } from "../route.ts";
+import { quotaExceeded } from "../request/errors.ts";
+import type { ApiRequest, RoutesOf } from "../request/route.ts";
 
 export function runRoutes(options: {
   db: Database;

@@ -12,7 +12,7 @@ import {
   viewFiring,
   viewPreview,
 } from "../../../shared/contract/schedule.ts";
-import { type Firing, firingsAfter } from "../../../shared/domain/cron-firings.ts";
+import { type Firing, firingsAfter } from "../../../shared/domain/cron/firings.ts";
 import { ApiError, resourceNotFound } from "../../../shared/domain/errors.ts";
 import { idTimeMs, JOB_PREFIX, parseId, retypeId, SCHEDULE_PREFIX } from "../../../shared/domain/ids.ts";
 import { PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
@@ -22,9 +22,9 @@ import { decideChange, nextInstant } from "../../../shared/domain/schedule.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { TargetRules } from "../../../shared/domain/target.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
-import { type Database, StoreUnavailable } from "../../../shared/store/database.ts";
-import { type KeyToTake, keepAnswer } from "../../../shared/store/idempotency.ts";
-import { findAskedJobs } from "../../../shared/store/jobs.ts";
+import { type Database, StoreUnavailable } from "../../../shared/store/database/database.ts";
+import { type KeyToTake, keepAnswer } from "../../../shared/store/resources/idempotency.ts";
+import { findAskedJobs } from "../../../shared/store/resources/jobs.ts";
 import {
   changeSchedule,
   countActiveSchedules,
@@ -34,15 +34,15 @@ import {
   listSchedules,
   PAGE_BYTES_MAX,
   type ScheduleRow,
-} from "../../../shared/store/schedules.ts";
-import { BODY_BYTES_MAX } from "../body.ts";
+} from "../../../shared/store/resources/schedules.ts";
 import type { JobCreation } from "../creation.ts";
-import { type Answer, quotaExceeded } from "../errors.ts";
-import { createInTurn } from "../in-turn.ts";
 import { readLedger, readLedgerPlace } from "../ledger.ts";
 import { type Pager, pageText } from "../pages.ts";
-import type { ApiRequest, RoutesOf } from "../route.ts";
-import { startSlicedWork } from "../turns.ts";
+import { BODY_BYTES_MAX } from "../request/body.ts";
+import { type Answer, quotaExceeded } from "../request/errors.ts";
+import { createInTurn } from "../request/in-turn.ts";
+import type { ApiRequest, RoutesOf } from "../request/route.ts";
+import { startSlicedWork } from "../request/turns.ts";
 import { newJobText, PAYLOAD_ANSWER_BYTES_MAX } from "./jobs.ts";
 
 const BODY = { payload: "member", bytesMax: BODY_BYTES_MAX } as const;

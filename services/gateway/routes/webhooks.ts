@@ -13,9 +13,9 @@ import { WEBHOOK_ENDPOINTS_MAX } from "../../../shared/domain/plan.ts";
 import { makeSecret, maskSecret } from "../../../shared/domain/signing.ts";
 import type { TargetRules } from "../../../shared/domain/target.ts";
 import { decideEndpointChange, decideNewEndpoint } from "../../../shared/domain/webhook.ts";
-import type { Seal } from "../../../shared/platform/seal.ts";
-import type { Database } from "../../../shared/store/database.ts";
-import type { FirstAnswer } from "../../../shared/store/idempotency.ts";
+import type { Seal } from "../../../shared/platform/seal/seal.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
+import type { FirstAnswer } from "../../../shared/store/resources/idempotency.ts";
 import {
   changeWebhook,
   createWebhook,
@@ -24,12 +24,12 @@ import {
   listWebhooks,
   rotateWebhookSecret,
   type WebhookRow,
-} from "../../../shared/store/webhooks.ts";
-import { BODY_BYTES_MAX, type BodyRules } from "../body.ts";
-import type { Answer } from "../errors.ts";
-import { createInTurn } from "../in-turn.ts";
+} from "../../../shared/store/resources/webhooks.ts";
 import type { Pager } from "../pages.ts";
-import type { ApiRequest, RoutesOf } from "../route.ts";
+import { BODY_BYTES_MAX, type BodyRules } from "../request/body.ts";
+import type { Answer } from "../request/errors.ts";
+import { createInTurn } from "../request/in-turn.ts";
+import type { ApiRequest, RoutesOf } from "../request/route.ts";
 
 const BODY: BodyRules = { payload: "none", bytesMax: BODY_BYTES_MAX };
 

@@ -1,6 +1,6 @@
 import type { Log } from "../../../shared/platform/log.ts";
-import type { Database } from "../../../shared/store/database.ts";
-import { declareNodeDead, listNodes } from "../../../shared/store/nodes.ts";
+import { declareNodeDead, listNodes } from "../../../shared/store/cell/nodes.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
 
 /** Nodes beat twice a second; one that has missed a few is worth a look. */
 const SUSPICIOUS_MS = 2_000;

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
-import { createMetrics } from "../../../shared/platform/metrics.ts";
-import { StoreUnavailable } from "../../../shared/store/database.ts";
+import { createMetrics } from "../../../shared/platform/metrics/metrics.ts";
+import { StoreUnavailable } from "../../../shared/store/database/database.ts";
 import { startStore } from "../../../shared/store/test-support.ts";
 import { createCellView } from "./cell.ts";
 

@@ -1,7 +1,7 @@
 import { environmentOfClass, FLOW_CLASSES, kindOf } from "../../../shared/domain/flow-class.ts";
-import { byLabel, type Metrics, single } from "../../../shared/platform/metrics.ts";
-import { type CellState, lookAtCell } from "../../../shared/store/cell.ts";
-import type { Database } from "../../../shared/store/database.ts";
+import { byLabel, type Metrics, single } from "../../../shared/platform/metrics/metrics.ts";
+import { type CellState, lookAtCell } from "../../../shared/store/cell/cell.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
 
 /** What was seen longer ago is not shown any more: no figure says more than an old one. */
 const SHOWN_MS_MAX = 60_000;

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { createLog } from "../../../shared/platform/log.ts";
-import { declareNodeDead } from "../../../shared/store/nodes.ts";
+import { declareNodeDead } from "../../../shared/store/cell/nodes.ts";
 import { startStore, type TestStore } from "../../../shared/store/test-support.ts";
 import { type ManualClock, startManualClock } from "../../../test/simulation/manual-clock.ts";
 import { ClockWatch } from "./clock-watch.ts";

@@ -1,7 +1,7 @@
 import type { Clock } from "../../../shared/platform/clock.ts";
 import type { Log } from "../../../shared/platform/log.ts";
-import { LEAP_MS, noteClock } from "../../../shared/store/clock-watch.ts";
-import type { Database } from "../../../shared/store/database.ts";
+import { LEAP_MS, noteClock } from "../../../shared/store/cell/clock-watch.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
 
 /** Longer than it takes an operator who was called to set a clock right. */
 export const DELETIONS_WAIT_MS = 3_600_000;

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { listMiscountedFlows } from "../../../shared/store/permits-audit.ts";
+import { listMiscountedFlows } from "../../../shared/store/cell/permits-audit.ts";
 import { startStore } from "../../../shared/store/test-support.ts";
 
 test("permits in use that are not on the wire are found, and what is on the wire without a permit", async () => {

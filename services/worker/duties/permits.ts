@@ -1,7 +1,7 @@
-import type { Count } from "../../../shared/platform/families.ts";
 import type { Log } from "../../../shared/platform/log.ts";
-import type { Database } from "../../../shared/store/database.ts";
-import { listMiscountedFlows } from "../../../shared/store/permits-audit.ts";
+import type { Count } from "../../../shared/platform/metrics/families.ts";
+import { listMiscountedFlows } from "../../../shared/store/cell/permits-audit.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
 
 /**
  * Counts what is on the wire and compares it with the permits in use. They are changed by the same statements, so that

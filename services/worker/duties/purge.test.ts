@@ -11,21 +11,21 @@ import {
   uuidToId,
 } from "../../../shared/domain/ids.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
-import { settleDeliveries } from "../../../shared/store/delivery-settle.ts";
 import {
   addEndpoint,
   deliverySettlementOf,
   endJobs,
   startDelivery,
 } from "../../../shared/store/delivery-test-support.ts";
-import { listTimetables } from "../../../shared/store/firings.ts";
+import { settleDeliveries } from "../../../shared/store/queue/delivery-settle.ts";
+import { listTimetables } from "../../../shared/store/queue/firings.ts";
+import type { OwedDelivery } from "../../../shared/store/queue/settle.ts";
 import {
   changeSchedule,
   createSchedule,
   deleteSchedule,
   findSchedule,
-} from "../../../shared/store/schedules.ts";
-import type { OwedDelivery } from "../../../shared/store/settle.ts";
+} from "../../../shared/store/resources/schedules.ts";
 import { startStore, type TestStore } from "../../../shared/store/test-support.ts";
 import { purgeExpired } from "./purge.ts";
 

@@ -1,12 +1,12 @@
-import type { Database } from "../../../shared/store/database.ts";
+import { purgeNodes } from "../../../shared/store/cell/nodes.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
+import { purgeDeletedSchedules, purgeFirings, purgeTimetables } from "../../../shared/store/queue/firings.ts";
+import { purgeKeys } from "../../../shared/store/resources/idempotency.ts";
 import {
   purgeDeliveryAttempts,
   purgeEndedDeliveries,
   purgeEvents,
-} from "../../../shared/store/delivery-purge.ts";
-import { purgeDeletedSchedules, purgeFirings, purgeTimetables } from "../../../shared/store/firings.ts";
-import { purgeKeys } from "../../../shared/store/idempotency.ts";
-import { purgeNodes } from "../../../shared/store/nodes.ts";
+} from "../../../shared/store/retention/delivery-purge.ts";
 
 /** Small enough that nobody waits for one statement, and so many that what an hour brings is gone within it. */
 const ROWS_PER_STATEMENT = 2_000;

@@ -6,17 +6,17 @@ import {
 } from "../../../shared/domain/delivery.ts";
 import { LOST_ERROR, lostOutcome, settleAttempt } from "../../../shared/domain/run.ts";
 import type { Log } from "../../../shared/platform/log.ts";
-import type { Metrics } from "../../../shared/platform/metrics.ts";
+import type { Metrics } from "../../../shared/platform/metrics/metrics.ts";
 import { owedBySettled, owedBySettledDeliveries, sendHints } from "../../../shared/process/hints.ts";
-import type { Database } from "../../../shared/store/database.ts";
-import { type DeliverySettlement, settleDeliveries } from "../../../shared/store/delivery-settle.ts";
 import {
   type LostAttempt,
   type LostDelivery,
   listLostAttempts,
   listLostDeliveries,
-} from "../../../shared/store/nodes.ts";
-import { type Settlement, settleAttempts } from "../../../shared/store/settle.ts";
+} from "../../../shared/store/cell/nodes.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
+import { type DeliverySettlement, settleDeliveries } from "../../../shared/store/queue/delivery-settle.ts";
+import { type Settlement, settleAttempts } from "../../../shared/store/queue/settle.ts";
 
 /** An attempt may outlive its deadline by this much before its node is held to be gone for good. */
 export const RESCUE_GRACE_MS = 30_000;

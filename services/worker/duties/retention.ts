@@ -1,12 +1,12 @@
 import type { Log } from "../../../shared/platform/log.ts";
-import type { Database } from "../../../shared/store/database.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
 import {
   type Changed,
   createRunPartitions,
   dropExpiredPartitions,
   purgeDefaults,
-} from "../../../shared/store/retention.ts";
-import { endRunMove, listRunMoves, moveRuns } from "../../../shared/store/run-moves.ts";
+} from "../../../shared/store/retention/retention.ts";
+import { endRunMove, listRunMoves, moveRuns } from "../../../shared/store/retention/run-moves.ts";
 
 /** Small enough that nobody waits for one statement. */
 const RUNS_PER_STATEMENT = 1_000;

@@ -1,5 +1,5 @@
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
-import type { Database } from "../../../shared/store/database.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
 
 /** What the processes of a cell have used, read from the kernel, from Postgres and from NATS. */
 

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { makeKey } from "../../../shared/domain/key.ts";
-import { findKey, revokeKey } from "../../../shared/store/keys.ts";
+import { findKey, revokeKey } from "../../../shared/store/resources/keys.ts";
 import { testCause } from "../../support/cause.ts";
 import { readRefusal, startTestGateway, type TestGateway, type TestProject } from "../../support/gateway.ts";
 import { expectNoTrace, expectServed } from "./support.ts";

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { makeKey } from "../../../shared/domain/key.ts";
-import { revokeKey } from "../../../shared/store/keys.ts";
+import { revokeKey } from "../../../shared/store/resources/keys.ts";
 import { testCause } from "../../support/cause.ts";
 import {
   type Answer,

@@ -3,8 +3,8 @@ import { randomBytes } from "node:crypto";
 import net from "node:net";
 import { startGateway } from "../../../services/gateway/start.ts";
 import { createLog } from "../../../shared/platform/log.ts";
-import { createMetrics } from "../../../shared/platform/metrics.ts";
-import { createSeal } from "../../../shared/platform/seal.ts";
+import { createMetrics } from "../../../shared/platform/metrics/metrics.ts";
+import { createSeal } from "../../../shared/platform/seal/seal.ts";
 import { parseRaw, startTestGateway, TARGET_URL } from "../../support/gateway.ts";
 
 test("a gateway that stops ends what it has begun and takes nothing more", async () => {

@@ -3,7 +3,7 @@ import { sampleRun } from "../../../shared/contract/event.ts";
 import { createIdSource, DELIVERY_PREFIX, EVENT_PREFIX, REQUEST_PREFIX } from "../../../shared/domain/ids.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import { checkEnabled } from "../../../shared/domain/webhook.ts";
-import { oweSample } from "../../../shared/store/deliveries-by-hand.ts";
+import { oweSample } from "../../../shared/store/resources/deliveries-by-hand.ts";
 import { type Cell, SHARDS_PER_REGION, startCell } from "../../support/cell.ts";
 import { startTestGateway, type TestGateway } from "../../support/gateway.ts";
 import { type Arrival, startTarget, type Target } from "../../support/target.ts";

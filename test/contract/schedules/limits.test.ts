@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { changeProject } from "../../../shared/store/projects.ts";
+import { changeProject } from "../../../shared/store/resources/projects.ts";
 import { testCause } from "../../support/cause.ts";
 import { clientOf, refusalOf } from "../../support/client.ts";
 import { startTestGateway, type TestGateway, type TestProject } from "../../support/gateway.ts";

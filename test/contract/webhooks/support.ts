@@ -7,7 +7,7 @@ import {
   JOB_PREFIX,
   retypeId,
 } from "../../../shared/domain/ids.ts";
-import { ENDED_DELIVERY_STATUSES } from "../../../shared/store/codes.ts";
+import { ENDED_DELIVERY_STATUSES } from "../../../shared/store/database/codes.ts";
 import type { TestGateway, TestProject } from "../../support/gateway.ts";
 
 export const ENDPOINT_URL = "https://example.com/events";

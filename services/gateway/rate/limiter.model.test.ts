@@ -1,0 +1,200 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import fc from "fast-check";
+import type { ProjectNo } from "../../../shared/domain/scope.ts";
+import { createLog } from "../../../shared/platform/log.ts";
+import { askTime, type Database, StoreUnavailable } from "../../../shared/store/database/database.ts";
+import type { Caller } from "../../../shared/store/resources/keys.ts";
+import { startStore, type TestStore } from "../../../shared/store/test-support.ts";
+import { openTestDatabase } from "../../../test/support/database.ts";
+import { createRateLimiter, type RateLimiter } from "./limiter.ts";
+
+setDefaultTimeout(120_000);
+
+const TICK_MS = 100;
+const GATEWAYS = 3;
+/** What a gateway has been lent is awaited for somewhat longer; one that is held up for so long is taken for dead. */
+const HELD_UP_MS_MAX = 500;
+/** Which of the statement's parameters names loans. */
+const LOANS = 5;
+const log = createLog({ name: "test", level: "silent" });
+
+/** Over all that is tested here. */
+let lentCount = 0;
+/** The longest time for which a gateway had no answer, or this process no turn. */
+let heldUpMs = 0;
+let store: TestStore;
+const pools: Database[] = [];
+
+beforeAll(async () => {
+  store = await startStore();
+  for (let n = 0; n < GATEWAYS; n++) pools.push(openTestDatabase(store.url, 2, "silent"));
+});
+afterAll(async () => {
+  await Promise.all(pools.map((pool) => pool.close()));
+  await store.stop();
+});
+
+/** A gateway's limiter, and what happens to its next statement. */
+interface Gateway {
+  limiter: RateLimiter;
+  /** The names of all that it may have been lent. */
+  loans: Set<string>;
+  fate: "well" | "not sent" | "answer lost" | "dead";
+}
+
+function startLimiter(pool: Database): Gateway {
+  const db: Database = {
+    ...pool,
+    async run<Row>(name: string, text: string, values: unknown[]) {
+      const { fate } = gateway;
+      for (const loan of String(values[LOANS]).matchAll(/[0-9a-f-]{36}/g)) gateway.loans.add(loan[0]);
+      if (fate === "dead") return new Promise<Row[]>(() => undefined);
+      gateway.fate = "well";
+      if (fate === "not sent") throw new StoreUnavailable("not sent");
+      const sentAt = performance.now();
+      const rows = await pool.run<Row>(name, text, values);
+      heldUpMs = Math.max(heldUpMs, performance.now() - sentAt);
+      for (const row of rows as { lent: number }[]) lentCount += row.lent;
+      if (fate === "answer lost") throw new StoreUnavailable("answer lost");
+      return rows;
+    },
+  };
+  const gateway: Gateway = { limiter: createRateLimiter(db, log), loans: new Set(), fate: "well" };
+  return gateway;
+}
+
+interface Asked {
+  /** The decision fell between these, in milliseconds of performance.now(). */
+  from: number;
+  to: number;
+  outcome: "accepted" | "refused" | "unknown";
+}
+
+/** What to add to performance.now() for the database's clock is between these. */
+async function measureOffset(): Promise<{ min: number; max: number }> {
+  let best = { min: Number.NEGATIVE_INFINITY, max: Number.POSITIVE_INFINITY };
+  for (let sample = 0; sample < 20; sample++) {
+    const from = performance.now();
+    const time = await askTime(store.db);
+    const offset = { min: time - performance.now(), max: time - from };
+    if (offset.max - offset.min < best.max - best.min) best = offset;
+  }
+  return best;
+}
+
+const callerOf = (no: ProjectNo, limit: number) =>
+  ({
+    project: { no, plan: "pro", requestsPerMinuteOverride: limit },
+    environment: "production",
+  }) as Caller;
+
+const step = fc.record({
+  gateway: fc.nat(GATEWAYS - 1),
+  /** So many at once, so many times one after the other. */
+  crowd: fc.oneof(
+    fc.record({ width: fc.integer({ min: 1, max: 12 }), length: fc.integer({ min: 1, max: 12 }) }),
+    fc.record({ width: fc.integer({ min: 20, max: 200 }), length: fc.constant(1) }),
+  ),
+  pauseMs: fc.oneof({ weight: 3, arbitrary: fc.constant(0) }, { weight: 2, arbitrary: fc.nat(120) }),
+  event: fc.oneof(
+    { weight: 12, arbitrary: fc.constant("none" as const) },
+    { weight: 2, arbitrary: fc.constantFrom("freeze", "not sent", "answer lost") },
+    { weight: 1, arbitrary: fc.constant("dead" as const) },
+  ),
+});
+
+test("whatever gateways do with their loans, what is accepted counts in its own tick, and nothing else counts", async () => {
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(step, { minLength: 4, maxLength: 25 }),
+      fc.integer({ min: 60, max: 800 }),
+      async (steps, limit) => {
+        const projectNo = await store.addProject();
+        const caller = callerOf(projectNo, limit);
+        const gateways = pools.map(startLimiter);
+        const asked: Asked[] = [];
+        const offset = await measureOffset();
+
+        async function ask(gateway: Gateway): Promise<void> {
+          const from = performance.now();
+          const outcome = await gateway.limiter.take(caller, 1).then(
+            ({ retryAfterMs }) => (retryAfterMs === null ? "accepted" : "refused"),
+            () => "unknown" as const,
+          );
+          asked.push({ from, to: performance.now(), outcome });
+        }
+
+        heldUpMs = 0;
+        let lookedAt = performance.now();
+        const looking = setInterval(() => {
+          heldUpMs = Math.max(heldUpMs, performance.now() - lookedAt);
+          lookedAt = performance.now();
+        }, 10);
+        const running: Promise<unknown>[] = [];
+        for (const {
+          gateway: index,
+          crowd: { width, length },
+          pauseMs,
+          event,
+        } of steps) {
+          const gateway = gateways[index] as Gateway;
+          if (event === "dead") {
+            await Promise.all(running);
+            gateway.fate = "dead";
+            gateways[index] = startLimiter(pools[index] as Database);
+            continue;
+          }
+          // Nothing in this process runs meanwhile, as if it had been stopped.
+          if (event === "freeze") Bun.sleepSync(1.3 * TICK_MS);
+          else if (event !== "none") gateway.fate = event;
+          running.push(
+            ...Array.from({ length: width }, async () => {
+              for (let n = 0; n < length; n++) await ask(gateway);
+            }),
+          );
+          await Bun.sleep(pauseMs);
+        }
+        await Promise.all(running);
+        for (const gateway of gateways) gateway.fate = "well";
+        await Promise.all(gateways.map(({ limiter }) => limiter.stop()));
+        clearInterval(looking);
+
+        const [window] = await store.query<{ accepted: number; loans: Record<string, [number, number]> }>(
+          "SELECT accepted, loans FROM rate_windows WHERE project_no = $1 AND environment = 1",
+          [projectNo],
+        );
+        const ticks = await store.query<{ tick: string; accepted: number }>(
+          "SELECT tick, accepted FROM rate_ticks WHERE project_no = $1",
+          [projectNo],
+        );
+        // Of the living nothing is left.
+        const loans = Object.entries(window?.loans ?? {});
+        for (const { loans: own } of gateways) expect(loans.filter(([loan]) => own.has(loan))).toEqual([]);
+        const dead = loans.reduce((sum, [, [, count]]) => sum + count, 0);
+        const of = (...outcomes: Asked["outcome"][]) =>
+          asked.filter(({ outcome }) => outcomes.includes(outcome));
+        const [accepted, perhapsAccepted] = [of("accepted"), of("accepted", "unknown")];
+
+        expect(accepted.length).toBeLessThanOrEqual(limit);
+        expect(ticks.reduce((sum, tick) => sum + tick.accepted, 0)).toBe(window?.accepted ?? -1);
+        for (const refusal of heldUpMs < HELD_UP_MS_MAX ? of("refused") : []) {
+          const before = perhapsAccepted.filter(({ from }) => from <= refusal.to);
+          expect(before.length + dead).toBeGreaterThanOrEqual(limit);
+        }
+        for (const { tick } of ticks) {
+          const startsAt = Number(tick) * TICK_MS;
+          const counted = ticks.reduce(
+            (sum, other) => sum + (Number(other.tick) >= Number(tick) ? other.accepted : 0),
+            0,
+          );
+          const surely = accepted.filter(({ from }) => from + offset.min >= startsAt);
+          const perhaps = perhapsAccepted.filter(({ to }) => to + offset.max >= startsAt);
+          expect(counted).toBeGreaterThanOrEqual(surely.length);
+          expect(counted).toBeLessThanOrEqual(perhaps.length + dead);
+        }
+      },
+    ),
+    { numRuns: 25 },
+  );
+  expect(lentCount).toBeGreaterThan(0);
+});

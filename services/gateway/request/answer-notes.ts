@@ -1,0 +1,32 @@
+import { OPERATIONS, type OperationId } from "../../../shared/contract/operations.ts";
+import { STATUS_OF_CODE } from "../../../shared/domain/errors.ts";
+import type { Metrics } from "../../../shared/platform/metrics/metrics.ts";
+
+/** Of paths and methods that the API does not have. */
+const NO_OPERATION = "none";
+/** The API's own, by the first digit; it sends no others. */
+const STATUS_CLASSES = [2, 4, 5];
+
+/** Counts what was answered to each operation, and in what time; null for none of them. */
+export function createAnswerNotes(
+  metrics: Metrics,
+): (operation: OperationId | null, status: number, durationMs: number) => void {
+  // From the start, as the answers are.
+  for (const code of Object.keys(STATUS_OF_CODE)) metrics.refusals.of({ code });
+  const names = [...(Object.keys(OPERATIONS) as OperationId[]), NO_OPERATION];
+  const notes = new Map(
+    names.map((operation) => {
+      const seconds = metrics.requestSeconds.of({ operation });
+      const byClass = STATUS_CLASSES.map((digit) => {
+        const count = metrics.requests.of({ operation, status: `${digit}xx` });
+        return [digit, count] as const;
+      });
+      return [operation, { seconds, byClass: new Map(byClass) }] as const;
+    }),
+  );
+  return (operation, status, durationMs) => {
+    const note = notes.get(operation ?? NO_OPERATION);
+    note?.seconds.observe(durationMs / 1_000);
+    note?.byClass.get(Math.floor(status / 100))?.inc();
+  };
+}

@@ -1,0 +1,111 @@
+import { createHash } from "node:crypto";
+import { unauthorized } from "../../../shared/domain/errors.ts";
+import { keyEnvironment } from "../../../shared/domain/key.ts";
+import type { ProjectNo } from "../../../shared/domain/scope.ts";
+import { type ApiVersion, isApiVersion } from "../../../shared/domain/version.ts";
+import { createBatcher } from "../../../shared/store/database/batch.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
+import { type Caller, findCallers } from "../../../shared/store/resources/keys.ts";
+import type { LastUse } from "./last-use.ts";
+
+export interface AuthenticatedCaller extends Caller {
+  /** What the project is pinned to. */
+  version: ApiVersion;
+}
+
+export interface Authenticator {
+  /** Who the value of an Authorization header stands for. Throws unauthorized, or what the store throws. */
+  authenticate(header: string | null): AuthenticatedCaller | Promise<AuthenticatedCaller>;
+  /** What is known of the project is asked for anew, so that a change made here works here at once. */
+  forget(projectNo: ProjectNo): void;
+}
+
+/**
+ * What is known of a key is believed for this long after it was asked for, so that a revocation or an operator's
+ * change works within the 5 s that the API promises; and never beyond the instant at which the key expires.
+ */
+const MEMORY_MS = 4_000;
+const CALLERS_MAX = 10_000;
+/** However many keys are guessed at, no more statements than this are under way for them, and none asks for more keys. */
+const LOOK_UPS_IN_FLIGHT_MAX = 1;
+const KEYS_PER_LOOK_UP_MAX = 500;
+
+export function createAuthenticator(db: Database, lastUse: Pick<LastUse, "note">): Authenticator {
+  const callers = createMemory<AuthenticatedCaller>(CALLERS_MAX);
+  const asked = new Map<string, Promise<AuthenticatedCaller>>();
+  const lookUps = createBatcher<Buffer, Caller | null>({
+    run: (hashes) => findCallers(db, hashes),
+    itemsMax: KEYS_PER_LOOK_UP_MAX,
+    inFlightMax: LOOK_UPS_IN_FLIGHT_MAX,
+  });
+
+  async function ask(hash: Buffer, name: string): Promise<AuthenticatedCaller> {
+    const askedAt = performance.now();
+    try {
+      const found = await lookUps.submit(hash);
+      // It is not remembered that a key is unknown: once it is made it works, whoever asked for it before.
+      if (found === null) throw unauthorized();
+      const caller = { ...found, version: pinnedVersion(found) };
+      callers.keep(name, caller, askedAt, Math.min(MEMORY_MS, caller.validMs ?? MEMORY_MS));
+      lastUse.note(caller.keyNo);
+      return caller;
+    } finally {
+      asked.delete(name);
+    }
+  }
+
+  return {
+    authenticate(header) {
+      const key = BEARER_PATTERN.exec(header ?? "")?.[1];
+      if (key === undefined || keyEnvironment(key) === null) throw unauthorized();
+      const hash = createHash("sha256").update(key).digest();
+      // Named by its hash, so that no key stays in memory longer than its request.
+      const name = hash.toString("latin1");
+      const known = callers.find(name, performance.now());
+      if (known !== undefined) {
+        lastUse.note(known.keyNo);
+        return known;
+      }
+      const pending = asked.get(name) ?? ask(hash, name);
+      asked.set(name, pending);
+      return pending;
+    },
+    forget: (projectNo) => callers.drop(({ project }) => project.no === projectNo),
+  };
+}
+
+const BEARER_PATTERN = /^Bearer +([^ ]+)$/i;
+
+function pinnedVersion({ project }: Caller): ApiVersion {
+  if (!isApiVersion(project.apiVersion)) throw new Error(`unknown version ${project.apiVersion} in a row`);
+  return project.apiVersion;
+}
+
+interface Memory<Value> {
+  find(name: string, now: number): Value | undefined;
+  /** `learnedAt` is when the question was asked: the answer may have been overtaken since then. */
+  keep(name: string, value: Value, learnedAt: number, keptMs: number): void;
+  drop(isStale: (value: Value) => boolean): void;
+}
+
+/** Of each name its latest value, for as long as it is kept; the names that were kept first make room for new ones. */
+function createMemory<Value>(entriesMax: number): Memory<Value> {
+  const entries = new Map<string, { value: Value; until: number }>();
+  return {
+    find(name, now) {
+      const entry = entries.get(name);
+      return entry !== undefined && entry.until > now ? entry.value : undefined;
+    },
+    keep(name, value, learnedAt, keptMs) {
+      entries.delete(name);
+      entries.set(name, { value, until: learnedAt + keptMs });
+      for (const [oldest, { until }] of entries) {
+        if (until > learnedAt && entries.size <= entriesMax) break;
+        entries.delete(oldest);
+      }
+    },
+    drop(isStale) {
+      for (const [name, { value }] of entries) if (isStale(value)) entries.delete(name);
+    },
+  };
+}

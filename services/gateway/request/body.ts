@@ -1,0 +1,181 @@
+import { createHash } from "node:crypto";
+import { canonicalParts } from "../../../shared/contract/canonical.ts";
+import { type Body, parseBodyInSlices, SLICE_CHARACTERS } from "../../../shared/contract/json.ts";
+import type { PayloadPlace } from "../../../shared/contract/json-scanner.ts";
+import { ApiError, invalidRequest } from "../../../shared/domain/errors.ts";
+import type { ProjectNo } from "../../../shared/domain/scope.ts";
+import { LARGE_CHARACTERS } from "./large-answer.ts";
+import { nextTurn } from "./turns.ts";
+
+export interface BodyRules {
+  payload: PayloadPlace;
+  bytesMax: number;
+}
+
+/** Of every body but that of a batch. */
+export const BODY_BYTES_MAX = 1_048_576;
+export const BATCH_BODY_BYTES_MAX = 33_554_432;
+
+/**
+ * A body that is too large is received and dropped up to here before it is refused: who is answered and cut off while
+ * still sending may never read the answer (RFC 9112, 9.6).
+ */
+const DROPPED_BYTES_MAX = 2 * BATCH_BODY_BYTES_MAX;
+
+/** How long a body may take to arrive: a client that sends more slowly holds memory and a place among the requests in progress. */
+export interface Patience {
+  /** What every body has, however small: RECEIVE_MS, unless a test is about something else. */
+  receiveMs: number;
+  /** Says whether the server leaves the connection of a request open although it is older than its idle timeout. */
+  keepOpen(request: Request, isKept: boolean): void;
+}
+
+export const RECEIVE_MS = 30_000;
+/** So many bytes have one more second. A line of 1 Mbit/s brings the largest batch in time. */
+const BYTES_PER_SECOND_MIN = 131_072;
+
+/** Reads and parses the body of a request: media type, then size, then syntax. Throws ApiError. */
+export async function readBody(
+  request: Request,
+  rules: BodyRules,
+  projectNo: ProjectNo,
+  patience: Patience,
+): Promise<Body> {
+  checkMediaType(request.headers);
+  const bytes = await readBytes(request, rules.bytesMax, patience);
+  if (bytes.length > SLICE_CHARACTERS) await nextTurn(projectNo);
+  const reading = parseBodyInSlices(bytes, rules.payload);
+  for (;;) {
+    const { done, value } = reading.next();
+    if (done) return value;
+    await nextTurn(projectNo);
+  }
+}
+
+/** SHA-256 of what the body says: that of another spelling of the same JSON value is the same. */
+export async function hashBody(body: Body | null, projectNo: ProjectNo): Promise<Buffer> {
+  const hash = createHash("sha256");
+  let characterCount = 0;
+  for (const part of body === null ? [] : canonicalParts(body)) {
+    hash.update(part);
+    characterCount += part.length;
+    if (characterCount < SLICE_CHARACTERS) continue;
+    characterCount = 0;
+    await nextTurn(projectNo);
+  }
+  return hash.digest();
+}
+
+/** How many bytes the payloads have that an answer repeats; 0 where that is too little to be counted. */
+export function largePayloadBytes(body: Body | null): number {
+  const texts = body?.payloadTexts ?? [];
+  const bytes = texts.reduce((sum, text) => sum + Buffer.byteLength(text ?? ""), 0);
+  return bytes > LARGE_CHARACTERS ? bytes : 0;
+}
+
+/** Null for a body that comes in chunks, or for none. Throws invalid_request where the header comes twice. */
+export function declaredBytes(headers: Headers): number | null {
+  const text = headers.get("content-length");
+  if (text === null) return null;
+  // The server takes two that are equal for one, and hands both on.
+  if (!/^[0-9]+$/.test(text)) throw invalidRequest("Content-Length must be given once.");
+  return Number(text);
+}
+
+function checkMediaType(headers: Headers): void {
+  const [type = "", ...parameters] = (headers.get("content-type") ?? "").split(";").map(trimLower);
+  const isUtf8 = parameters.every((parameter) => UTF8_PARAMETERS.includes(parameter));
+  if (type !== "application/json" || !isUtf8) {
+    throw new ApiError("unsupported_media_type", "Content-Type must be application/json, in UTF-8.");
+  }
+  if (trimLower(headers.get("content-encoding") ?? "identity") !== "identity") {
+    throw new ApiError("unsupported_media_type", "Content-Encoding must be absent or identity.");
+  }
+}
+
+const UTF8_PARAMETERS = ["", "charset=utf-8", 'charset="utf-8"'];
+
+function trimLower(text: string): string {
+  return text.trim().toLowerCase();
+}
+
+async function readBytes(request: Request, bytesMax: number, patience: Patience): Promise<Uint8Array> {
+  const declared = declaredBytes(request.headers);
+  if (declared !== null && declared > DROPPED_BYTES_MAX) throw tooLarge(bytesMax);
+  // The server holds a body to its declared length; only one that comes in chunks, or is too large, must be counted.
+  const count = declared === null || declared > bytesMax ? { bytes: 0 } : null;
+  // What is too large has no more time than the largest that may come.
+  const limit = startLimit(request, patience, () => Math.min(count?.bytes ?? declared ?? 0, bytesMax));
+  try {
+    const bytes = count === null ? request.bytes() : countChunks(request, bytesMax, count);
+    const received = await Promise.race([bytes, limit.passed]);
+    await allReceived();
+    return received;
+  } catch (error) {
+    // Nobody hears this answer: the connection is gone.
+    throw error instanceof ApiError ? error : invalidRequest("The body broke off.");
+  } finally {
+    limit.stop();
+  }
+}
+
+/** Rejects with request_timeout when the time for a body of `bytes()` is over: its declared length, or what has come of it. */
+function startLimit(
+  request: Request,
+  { receiveMs, keepOpen }: Patience,
+  bytes: () => number,
+): { passed: Promise<never>; stop(): void } {
+  const { promise, reject } = Promise.withResolvers<never>();
+  const startedAt = performance.now();
+  let isKept = false;
+  const look = () => {
+    const leftMs = startedAt + receiveMs + (bytes() / BYTES_PER_SECOND_MIN) * 1_000 - performance.now();
+    if (leftMs <= 0) return reject(tooSlow(receiveMs));
+    if (!isKept) keepOpen(request, true);
+    isKept = true;
+    timer = setTimeout(look, leftMs);
+  };
+  let timer = setTimeout(look, receiveMs);
+  return {
+    passed: promise,
+    stop() {
+      clearTimeout(timer);
+      if (isKept) keepOpen(request, false);
+    },
+  };
+}
+
+async function countChunks(
+  request: Request,
+  bytesMax: number,
+  count: { bytes: number },
+): Promise<Uint8Array> {
+  let chunks: Uint8Array[] = [];
+  for await (const chunk of request.body ?? []) {
+    count.bytes += chunk.byteLength;
+    if (count.bytes > DROPPED_BYTES_MAX) break;
+    if (count.bytes > bytesMax) chunks = [];
+    else chunks.push(chunk);
+  }
+  if (count.bytes > bytesMax) throw tooLarge(bytesMax);
+  return Buffer.concat(chunks);
+}
+
+/**
+ * What came together with a request and stands behind it, trailers or something that is not HTTP, the server looks at by
+ * the end of this turn of the event loop; if it refuses that, the connection is gone.
+ */
+export function allReceived(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
+}
+
+function tooLarge(bytesMax: number): ApiError {
+  return new ApiError("payload_too_large", `The body must have at most ${bytesMax} bytes.`);
+}
+
+function tooSlow(receiveMs: number): ApiError {
+  return new ApiError(
+    "request_timeout",
+    `The body was not complete in time: ${receiveMs / 1_000} seconds, and one more for each ${BYTES_PER_SECOND_MIN} bytes.`,
+  );
+}

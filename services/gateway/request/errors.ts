@@ -1,0 +1,64 @@
+import { viewError } from "../../../shared/contract/error.ts";
+import { ApiError } from "../../../shared/domain/errors.ts";
+import { secondsToRollover } from "../../../shared/domain/plan.ts";
+import { isDatabaseFault } from "../../../shared/store/database/database.ts";
+import type { LargeAnswer } from "./large-answer.ts";
+
+export interface Answer {
+  status: number;
+  /** JSON, in parts where it can be so large that to put it together would take long. */
+  text: string | readonly string[];
+  headers?: Record<string, string>;
+}
+
+/** An answer as it is sent. */
+export interface PacedAnswer extends Answer {
+  text: string;
+  /** What is sent in place of the text where that is large. */
+  large?: LargeAnswer;
+}
+
+/** The documented answer to a refused request. `now` is in milliseconds since 1970. */
+export function refuse(error: ApiError, requestId: string, now: number): PacedAnswer {
+  return {
+    status: error.status,
+    text: JSON.stringify(viewError(error, requestId)),
+    headers: headersOf(error, now),
+  };
+}
+
+/** What the client is told of whatever was thrown. internal_error stands for a bug, which the caller logs whole. */
+export function toRefusal(error: unknown): ApiError {
+  if (error instanceof ApiError) return error;
+  if (isStoreFault(error)) {
+    return new ApiError(
+      "service_unavailable",
+      "The service cannot reach its database. What was asked has happened entirely or not at all.",
+    );
+  }
+  return new ApiError("internal_error", "An internal error occurred.");
+}
+
+/** The query builder wraps what the driver throws. */
+function isStoreFault(error: unknown): boolean {
+  return isDatabaseFault(error) || (error instanceof Error && isDatabaseFault(error.cause));
+}
+
+export function quotaExceeded(): ApiError {
+  return new ApiError("quota_exceeded", "The project has used all runs that its plan includes this month.");
+}
+
+function headersOf(error: ApiError, now: number): Record<string, string> {
+  switch (error.code) {
+    case "unauthorized":
+      return { "WWW-Authenticate": "Bearer" };
+    case "quota_exceeded":
+      return { "Retry-After": String(secondsToRollover(now)) };
+    case "request_timeout":
+    case "payload_too_large":
+      // What was declared and not read would have to be received before the next request on this connection.
+      return { Connection: "close" };
+    default:
+      return {};
+  }
+}

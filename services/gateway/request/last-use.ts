@@ -1,0 +1,55 @@
+import type { Clock } from "../../../shared/platform/clock.ts";
+import type { Log } from "../../../shared/platform/log.ts";
+import { repeat } from "../../../shared/platform/repeat.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
+import { noteKeyUses } from "../../../shared/store/resources/keys.ts";
+
+/** When each key was last used, written behind the requests: their answers do not wait for it. */
+export interface LastUse {
+  note(keyNo: number): void;
+  /** Writes what is due: nothing for a key that was not used, and each key once in WRITE_EVERY_MS at most. */
+  tick(): Promise<void>;
+  /** Writes what is left; does not throw. */
+  stop(): Promise<void>;
+}
+
+const WRITE_EVERY_MS = 60_000;
+/** The first use of a key is seen after this time. */
+const TICK_MS = 5_000;
+const KEYS_PER_STATEMENT_MAX = 1_000;
+
+export function createLastUse(options: { db: Database; clock: Clock; log: Log }): LastUse {
+  const { db, clock, log } = options;
+  /** Keys whose last use is not written yet, and those that were written less than WRITE_EVERY_MS ago. */
+  const usedAt = new Map<number, number>();
+  const writtenAt = new Map<number, number>();
+
+  async function write(isDue: (keyNo: number) => boolean): Promise<void> {
+    const due = [...usedAt].filter(([keyNo]) => isDue(keyNo));
+    for (let start = 0; start < due.length; start += KEYS_PER_STATEMENT_MAX) {
+      const uses = due.slice(start, start + KEYS_PER_STATEMENT_MAX);
+      await noteKeyUses(db, uses);
+      const now = performance.now();
+      for (const [keyNo, at] of uses) {
+        if (usedAt.get(keyNo) === at) usedAt.delete(keyNo);
+        writtenAt.set(keyNo, now);
+      }
+    }
+  }
+
+  async function tick(): Promise<void> {
+    const before = performance.now() - WRITE_EVERY_MS;
+    for (const [keyNo, at] of writtenAt) if (at <= before) writtenAt.delete(keyNo);
+    await write((keyNo) => !writtenAt.has(keyNo));
+  }
+
+  const ticking = repeat("last_use", TICK_MS, tick, log);
+  return {
+    note: (keyNo) => usedAt.set(keyNo, clock.now()),
+    tick,
+    async stop() {
+      await ticking.stop();
+      await write(() => true).catch((error: unknown) => log.warn({ err: error }, "last_use.lost"));
+    },
+  };
+}

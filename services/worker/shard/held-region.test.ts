@@ -1,0 +1,53 @@
+import { setDefaultTimeout, test } from "bun:test";
+import { createInProcessBus } from "../../../shared/bus/in-process.ts";
+import { createLog } from "../../../shared/platform/log.ts";
+import { setRegionsHeld } from "../../../shared/store/cell/holds.ts";
+import { until } from "../../../test/flow/support.ts";
+import { testCause } from "../../../test/support/cause.ts";
+import { startCell } from "../../../test/support/cell.ts";
+import { startTarget } from "../../../test/support/target.ts";
+
+setDefaultTimeout(60_000);
+
+const JOBS = 40;
+/** Longer than a lane whose claim was refused for a hold waits until it asks again, and for the sweep that has it ask. */
+const WATCHED_MS = 5_000;
+
+test("what a held region owes is not asked for again and again, and all of it is sent once it is resumed", async () => {
+  const bus = createInProcessBus(createLog({ name: "test", level: "error" }));
+  let sentCount = 0;
+  const cell = await startCell({
+    bus: {
+      ...bus,
+      sendDue(nodeId, due) {
+        if (due.region === "eu-central") sentCount += due.items.length;
+        bus.sendDue(nodeId, due);
+      },
+    },
+  });
+  const target = startTarget();
+  try {
+    await setRegionsHeld(cell.db, ["eu-central"], true, testCause());
+    await cell.startWorker();
+    await cell.startDelivery();
+    const project = await cell.addProject();
+    const wish = { targetUrl: target.url, region: "eu-central" } as const;
+    await cell.addJobs(
+      project,
+      Array.from({ length: JOBS }, () => wish),
+    );
+    // What the worker was told of a lane that it did not know is sent, and refused by the claim, until the next sweep.
+    await cell.addJobs(project, [{ targetUrl: target.url }]);
+    await target.until((arrivals) => arrivals.length === 1);
+    let last = { sentCount, at: performance.now() };
+    await until(() => {
+      if (sentCount !== last.sentCount) last = { sentCount, at: performance.now() };
+      return performance.now() > last.at + WATCHED_MS;
+    });
+    await setRegionsHeld(cell.db, ["eu-central"], false, testCause());
+    await target.until((arrivals) => arrivals.length === JOBS + 1);
+  } finally {
+    await cell.stop();
+    await target.stop();
+  }
+});

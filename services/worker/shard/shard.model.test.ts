@@ -1,0 +1,394 @@
+import { expect, setDefaultTimeout, test } from "bun:test";
+import fc from "fast-check";
+import type { Answer, Due, DueItem, FreedPermits, OwedAttempt } from "../../../shared/bus/messages.ts";
+import { FLOW_CLASSES } from "../../../shared/domain/flow-class.ts";
+import { laneRoom, type RefillLane, SWEEP_LAG_MS, type SweptRow } from "../../../shared/store/queue/sweep.ts";
+import { Dispatcher } from "../dispatch.ts";
+import { newJobId, sweptOf } from "../test-support.ts";
+import type { Lane } from "./lane.ts";
+import { Shard } from "./shard.ts";
+
+setDefaultTimeout(120_000);
+
+/**
+ * A shard and a dispatcher over a database that is a list, with every message in the tester's hand: it may come late,
+ * twice or never, and what the sweep read may be old when it arrives. Whatever happened, once messages come through
+ * again everything that is owed is sent; and what was sent before its time or beyond a limit was so by nobody's order.
+ */
+
+const START = 1_800_000_000_000;
+const PROJECTS = [1, 2];
+const STEP_MS = 100;
+/** Enough for everything that a run can create, at the smallest limit. */
+const QUIET_STEPS_MAX = 6_000;
+
+interface Row extends OwedAttempt {
+  /** When other statements see it: it is owed from its own statement's beginning on. */
+  visibleAt: number;
+  state: "owed" | "wire" | "over";
+  /** How many attempts follow this one. */
+  left: number;
+}
+
+class World {
+  now = START;
+  readonly rows = new Map<string, Row>();
+  readonly limits = new Map(
+    PROJECTS.map((no) => [no, { limit: 1, returned: 0, isWaiting: false, isHeld: false }]),
+  );
+  readonly sent = new Set<string>();
+  dues: Due[] = [];
+  answers: { item: DueItem; answer: Answer }[] = [];
+  hints: ({ owed: OwedAttempt } | { freed: FreedPermits })[] = [];
+  private low = new Set<Lane>();
+  private sweeping: (() => void) | null = null;
+  private refills: (() => void)[] = [];
+  private dispatcher = this.startDispatcher();
+  shard = this.startShard();
+
+  flow(no: number) {
+    const flow = this.limits.get(no);
+    if (flow === undefined) throw new Error(`no project ${no}`);
+    return flow;
+  }
+
+  inUse(no: number): number {
+    return this.all("wire").filter((row) => row.projectNo === no).length;
+  }
+
+  all(state: Row["state"]): Row[] {
+    return [...this.rows.values()].filter((row) => row.state === state);
+  }
+
+  create(
+    projectNo: number,
+    development: boolean,
+    count: number,
+    aheadMs: number,
+    lagMs: number,
+    isTold: boolean,
+  ) {
+    for (let n = 0; n < count; n++) {
+      const row: Row = {
+        projectNo,
+        flowClass: development ? "development jobs" : "production webhooks",
+        id: newJobId(),
+        attempt: 1,
+        dueAt: this.now + (aheadMs === 0 ? 0 : aheadMs + n / 8),
+        visibleAt: this.now + lagMs,
+        state: "owed",
+        left: n % 3,
+      };
+      this.rows.set(row.id, row);
+      // Nobody can tell of what is not committed, and what is committed so late is not told of.
+      if (isTold && lagMs === 0) this.hints.push({ owed: owedOf(row) });
+    }
+  }
+
+  retryByHand(pick: number, isTold: boolean): void {
+    const waiting = this.all("owed").filter((row) => row.attempt > 1 && row.dueAt > this.now);
+    const row = waiting[pick % Math.max(1, waiting.length)];
+    if (row === undefined) return;
+    row.dueAt = this.now;
+    if (isTold) this.hints.push({ owed: owedOf(row) });
+  }
+
+  pass(ms: number): void {
+    this.now += ms;
+    this.dispatcher.heard({ nodeId: 9, regions: ["us-east"], room: 400 }, this.now);
+    if (this.shard.nextAt() <= this.now) this.shard.advance(this.now);
+    this.dispatcher.run(this.now, (shard) => shard === this.shard);
+  }
+
+  /** The claim of a whole message, as claim.ts decides it; its answers are on their way. */
+  claim(due: Due, areAnswersLost: boolean): void {
+    for (const item of due.items) {
+      const answer = this.judge(item);
+      if (!areAnswersLost) this.answers.push({ item, answer });
+    }
+    const count = due.items.length;
+    if (!areAnswersLost) this.dispatcher.answered(9, count, 400);
+  }
+
+  private judge(item: DueItem): Answer {
+    const row = this.rows.get(item.id);
+    if (row === undefined || row.attempt !== item.attempt || row.state !== "owed") return { kind: "gone" };
+    if (row.dueAt > this.now) return { kind: "early", waitMs: row.dueAt - this.now };
+    const flow = this.flow(row.projectNo);
+    if (flow.isHeld) return { kind: "blocked", untilAt: this.now + 2_000 };
+    if (this.inUse(row.projectNo) >= flow.limit) {
+      flow.isWaiting = true;
+      return { kind: "no_permit", returned: flow.returned };
+    }
+    if (item.id.endsWith("7") && !this.sent.has(`full ${item.id}`)) {
+      this.sent.add(`full ${item.id}`);
+      return { kind: "node_full" };
+    }
+    const name = `${row.id} ${row.attempt}`;
+    if (this.sent.has(name)) throw new Error(`${name} was sent twice`);
+    this.sent.add(name);
+    row.state = "wire";
+    return { kind: "granted" };
+  }
+
+  settle(pick: number, isTold: boolean): void {
+    const wire = this.all("wire");
+    const row = wire[pick % Math.max(1, wire.length)];
+    if (row === undefined) return;
+    const flow = this.flow(row.projectNo);
+    flow.returned++;
+    if (row.left > 0) {
+      row.left--;
+      row.attempt++;
+      row.state = "owed";
+      row.dueAt = this.now + (pick % 4) * 700;
+      if (isTold) this.hints.push({ owed: owedOf(row) });
+    } else {
+      row.state = "over";
+    }
+    if (flow.isWaiting && isTold) {
+      this.hints.push({ freed: { projectNo: row.projectNo, returned: flow.returned } });
+    }
+    flow.isWaiting = false;
+  }
+
+  deliverHint(pick: number): void {
+    const [hint] = this.hints.splice(pick % Math.max(1, this.hints.length), 1);
+    if (hint === undefined) return;
+    if ("freed" in hint) this.shard.freed(hint.freed, this.now);
+    else this.shard.learn(hint.owed, this.now);
+  }
+
+  deliverAnswer(pick: number): void {
+    const [answered] = this.answers.splice(pick % Math.max(1, this.answers.length), 1);
+    if (answered === undefined) return;
+    const { projectNo, shard, id, attempt } = answered.item;
+    this.shard.answer({ projectNo, shard, id, attempt, answer: answered.answer }, this.now);
+  }
+
+  /** As Sweeper.sweep, its two questions asked now and their answers kept until `endSweep`. */
+  beginSweep(): void {
+    if (this.sweeping !== null) return;
+    const shard = this.shard;
+    this.dispatcher.forgetUnanswered(shard.tidy(this.now));
+    const fromAt = shard.sweepsFromAt;
+    const remembered = shard.rememberedLanes();
+    const refilled = this.askFor(remembered);
+    const sweptAt = this.now;
+    const rows = PROJECTS.flatMap((projectNo) =>
+      FLOW_CLASSES.flatMap((flowClass) => {
+        const name = { projectNo, flowClass, region: "us-east" as const };
+        const isRemembered = remembered.some(
+          (lane) => lane.name.projectNo === projectNo && lane.name.flowClass === flowClass,
+        );
+        return isRemembered
+          ? []
+          : this.read({ ...name, sinceAt: fromAt, room: laneRoom(this.flow(projectNo).limit) });
+      }),
+    );
+    this.sweeping = () => {
+      refilled();
+      if (shard === this.shard) shard.swept(rows, fromAt, sweptAt, this.now);
+    };
+  }
+
+  endSweep(): void {
+    this.sweeping?.();
+    this.sweeping = null;
+  }
+
+  beginRefill(): void {
+    const lanes = [...this.low];
+    this.low.clear();
+    if (lanes.length > 0) this.refills.push(this.askFor(lanes));
+  }
+
+  endRefill(): void {
+    this.refills.shift()?.();
+  }
+
+  restart(): void {
+    this.low.clear();
+    this.shard = this.startShard();
+  }
+
+  get isAllSent(): boolean {
+    return this.all("owed").length === 0 && this.all("wire").length === 0;
+  }
+
+  private askFor(lanes: readonly Lane[]): () => void {
+    const shard = this.shard;
+    const asked = lanes.map((lane) => shard.refillOf(lane, this.now)).filter((question) => question !== null);
+    const found = asked.map((question) => ({ question, rows: this.read(question) }));
+    const sweptAt = this.now;
+    return () => {
+      if (shard !== this.shard) return;
+      for (const { question, rows } of found) shard.refilled(question, rows, sweptAt, this.now);
+    };
+  }
+
+  private read(asked: RefillLane): SweptRow[] {
+    return this.all("owed")
+      .filter((row) => row.projectNo === asked.projectNo && row.flowClass === asked.flowClass)
+      .filter(
+        (row) => row.visibleAt <= this.now && row.dueAt >= asked.sinceAt && row.dueAt <= this.now + 1_500,
+      )
+      .sort((one, other) => one.dueAt - other.dueAt)
+      .slice(0, asked.room)
+      .map((row) => sweptOf(owedOf(row), this.flow(row.projectNo).limit));
+  }
+
+  private startShard(): Shard {
+    return new Shard({ region: "us-east", shard: 3, epoch: 1 }, this.now, {
+      onSendable: (lane, shard) => this.dispatcher.enqueue(lane, shard),
+      onLow: (lane) => this.low.add(lane),
+      onGranted: () => undefined,
+    });
+  }
+
+  private startDispatcher(): Dispatcher {
+    return new Dispatcher((_, due) => this.dues.push({ ...due, worker: 1 }));
+  }
+}
+
+const owedOf = ({ projectNo, flowClass, id, attempt, dueAt }: Row): OwedAttempt => ({
+  projectNo,
+  flowClass,
+  id,
+  attempt,
+  dueAt,
+});
+
+const pick = fc.nat(1_000);
+const often = fc.nat(9).map((n) => n > 2);
+const command = fc.oneof(
+  fc.record({
+    kind: fc.constant("create" as const),
+    projectNo: fc.constantFrom(...PROJECTS),
+    development: fc.boolean(),
+    count: fc.constantFrom(1, 3, 40, 150),
+    aheadMs: fc.constantFrom(0, 0, 300, 2_000, 70_000),
+    lagMs: fc.constantFrom(0, 0, 800, SWEEP_LAG_MS - 1_000, 4 * SWEEP_LAG_MS),
+    isTold: often,
+  }),
+  fc.record({ kind: fc.constant("pass" as const), ms: fc.constantFrom(1, 20, 300, 1_000, 3_500) }),
+  fc.record({ kind: fc.constant("claim" as const), pick, isHeard: often, areAnswersHeard: often }),
+  fc.record({ kind: fc.constant("claim all" as const) }),
+  fc.record({ kind: fc.constant("settle" as const), pick, count: fc.constantFrom(1, 5, 50), isTold: often }),
+  fc.record({ kind: fc.constant("hints" as const), pick, count: fc.constantFrom(1, 20, 500) }),
+  fc.record({ kind: fc.constant("answers" as const), pick, count: fc.constantFrom(1, 20, 500) }),
+  fc.record({ kind: fc.constant("lose" as const) }),
+  fc.record({
+    kind: fc.constantFrom("begin sweep", "end sweep", "begin refill", "end refill", "restart" as const),
+  }),
+  fc.record({ kind: fc.constant("retry" as const), pick, isTold: often }),
+  fc.record({
+    kind: fc.constant("hold" as const),
+    projectNo: fc.constantFrom(...PROJECTS),
+    isHeld: fc.boolean(),
+  }),
+);
+type Command = typeof command extends fc.Arbitrary<infer C> ? C : never;
+
+function obey(world: World, step: Command): void {
+  switch (step.kind) {
+    case "create":
+      world.create(step.projectNo, step.development, step.count, step.aheadMs, step.lagMs, step.isTold);
+      break;
+    case "pass":
+      world.pass(step.ms);
+      break;
+    case "claim": {
+      const [due] = world.dues.splice(step.pick % Math.max(1, world.dues.length), 1);
+      if (due !== undefined && step.isHeard) world.claim(due, !step.areAnswersHeard);
+      break;
+    }
+    case "claim all":
+      for (const due of world.dues.splice(0)) world.claim(due, false);
+      break;
+    case "settle":
+      for (let n = 0; n < step.count; n++) world.settle(step.pick + n, step.isTold);
+      break;
+    case "hints":
+      for (let n = 0; n < step.count && world.hints.length > 0; n++) world.deliverHint(step.pick * n);
+      break;
+    case "answers":
+      for (let n = 0; n < step.count && world.answers.length > 0; n++) world.deliverAnswer(step.pick * n);
+      break;
+    case "lose":
+      world.hints.length = 0;
+      break;
+    case "begin sweep":
+      world.beginSweep();
+      break;
+    case "end sweep":
+      world.endSweep();
+      break;
+    case "begin refill":
+      world.beginRefill();
+      break;
+    case "end refill":
+      world.endRefill();
+      break;
+    case "restart":
+      world.restart();
+      break;
+    case "retry":
+      world.retryByHand(step.pick, step.isTold);
+      break;
+    case "hold":
+      world.flow(step.projectNo).isHeld = step.isHeld;
+      break;
+  }
+}
+
+/** Nothing is lost any more; answers with how long it took until nothing was owed. */
+function calmDown(world: World): number {
+  for (const no of PROJECTS) world.flow(no).isHeld = false;
+  for (let step = 0; step < QUIET_STEPS_MAX; step++) {
+    if (world.isAllSent) return step * STEP_MS;
+    world.pass(STEP_MS);
+    for (const due of world.dues.splice(0)) world.claim(due, false);
+    while (world.answers.length > 0) world.deliverAnswer(0);
+    for (let count = world.all("wire").length; count > 0; count--) world.settle(0, true);
+    while (world.hints.length > 0) world.deliverHint(0);
+    world.endRefill();
+    world.beginRefill();
+    if (step % 10 === 0) {
+      world.endSweep();
+      world.beginSweep();
+    }
+  }
+  const owed = world.all("owed");
+  throw new Error(
+    `${owed.length} attempts are still owed, the first due at ${(owed[0]?.dueAt ?? 0) - START}`,
+  );
+}
+
+test("a shard sends everything that is owed in the end, whatever was lost, late, refused or in its way", () => {
+  fc.assert(
+    fc.property(
+      fc.array(command, { minLength: 5, maxLength: 60 }),
+      fc.constantFrom(1, 5, 40, 100),
+      fc.constantFrom(1, 5, 40, 100),
+      (steps, one, other) => {
+        const world = new World();
+        world.flow(1).limit = one;
+        world.flow(2).limit = other;
+        for (const step of steps) obey(world, step);
+        calmDown(world);
+        // And then it remembers nothing.
+        for (let n = 0; n < 20; n++) {
+          world.pass(1_000);
+          for (const due of world.dues.splice(0)) world.claim(due, false);
+          while (world.answers.length > 0) world.deliverAnswer(0);
+          world.endSweep();
+          world.beginSweep();
+        }
+        expect(world.shard.entryCount).toBe(0);
+        expect(world.shard.rememberedLanes()).toEqual([]);
+      },
+    ),
+    { numRuns: 400 },
+  );
+});

@@ -1,0 +1,128 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { idToUuid } from "../../domain/ids.ts";
+import { settleAttempts } from "../queue/settle.ts";
+import { settlementOf, startStore, type TestStore } from "../test-support.ts";
+import { joinCell, NameTaken } from "./membership.ts";
+import { beatNode, declareNodeDead, findLivingNode, listLostAttempts, listNodes } from "./nodes.ts";
+
+setDefaultTimeout(30_000);
+
+let store: TestStore;
+beforeAll(async () => {
+  store = await startStore();
+});
+afterAll(() => store.stop());
+
+const join = (
+  name: string,
+  {
+    leaseMs = 60_000,
+    dead = [],
+    kind = "worker",
+  }: { leaseMs?: number; dead?: string[]; kind?: "worker" | "delivery" } = {},
+  process = "mine",
+) =>
+  joinCell(
+    store.db,
+    { kind, name, regions: ["us-west", "eu-central"], process },
+    { leaseMs, isProvedDead: (candidate) => dead.includes(candidate) },
+  );
+const silence = (id: number, ms: number) =>
+  store.query("UPDATE nodes SET seen_at = now() - $2::float8 * interval '1 ms' WHERE id = $1", [id, ms]);
+
+describe("joining the cell", () => {
+  test("answers with an incarnation of its own; a name is taken per kind", async () => {
+    const worker = await join("a");
+    expect(await findLivingNode(store.db, "worker", "a")).toMatchObject({
+      id: worker,
+      regions: ["us-west", "eu-central"],
+      process: "mine",
+      dead: false,
+    });
+    expect(await join("a", { kind: "delivery" })).not.toBe(worker);
+  });
+
+  test("under the name of a process that is proved dead buries it at once", async () => {
+    const first = await join("b", {}, "old");
+    const second = await join("b", { dead: ["old"] });
+    expect(second).not.toBe(first);
+    expect(await beatNode(store.db, first, 0)).toEqual({ kind: "dead" });
+    expect(await beatNode(store.db, second, 0)).toEqual({ kind: "alive", beats: 1 });
+  });
+
+  test("under the name of one that has been silent for a lease buries it", async () => {
+    const first = await join("c");
+    await silence(first, 5_000);
+    const second = await join("c", { leaseMs: 4_000 });
+    expect(await findLivingNode(store.db, "worker", "c")).toMatchObject({ id: second });
+    expect((await listNodes(store.db)).find((node) => node.id === first)?.dead ?? true).toBe(true);
+  });
+
+  test("under the name of a living one waits for it, and is refused", async () => {
+    const first = await join("d");
+    let isOver = false;
+    const beat = async () => {
+      for (; !isOver; await Bun.sleep(20)) await beatNode(store.db, first, 0);
+    };
+    const beating = beat();
+    const leaseMs = 3_000;
+    const startedAt = performance.now();
+    await expect(join("d", { leaseMs })).rejects.toBeInstanceOf(NameTaken);
+    expect(performance.now() - startedAt).toBeGreaterThan(leaseMs);
+    isOver = true;
+    await beating;
+    expect(await beatNode(store.db, first, 0)).toMatchObject({ kind: "alive" });
+  });
+
+  test("under one name by many at once makes one node, and each of the others its successor or nothing", async () => {
+    const ids = await Promise.all(Array.from({ length: 6 }, () => join("e", { dead: ["mine"] })));
+    expect(new Set(ids).size).toBe(6);
+    const living = (await listNodes(store.db)).filter((node) => node.name === "e" && !node.dead);
+    expect(living).toHaveLength(1);
+    expect(ids).toContain(living[0]?.id ?? 0);
+  });
+
+  test("waits out a name that comes free meanwhile", async () => {
+    const first = await join("f");
+    const joining = join("f");
+    expect(await declareNodeDead(store.db, first)).toBe(true);
+    expect(await declareNodeDead(store.db, first)).toBe(false);
+    expect(await joining).not.toBe(first);
+  });
+});
+
+describe("lost attempts", () => {
+  test("are those of dead nodes and those past their deadline, the oldest first, and no others", async () => {
+    const project = await store.addProject();
+    const [dead, living] = [await store.addNode(), await store.addNode()];
+    const [a = "", b = "", c = "", unsent = ""] = await store.addJobs(project, 4, {
+      maxAttempts: 3,
+      shard: 5,
+    });
+    const ofDead = await store.start(dead, project, a);
+    const overdue = await store.start(living, project, b);
+    const young = await store.start(living, project, c);
+    await store.query("UPDATE open_jobs SET started_at = now() - interval '1 h' WHERE run_id = $1", [
+      idToUuid(overdue.granted.runId),
+    ]);
+    // A manual retry that was not sent has a run but no node, and its wait is nobody's death.
+    await store.query(
+      `UPDATE open_jobs SET run_id = gen_random_uuid(), started_at = now() - interval '1 h'
+        WHERE project_no = $1 AND job_id = $2`,
+      [project, idToUuid(unsent)],
+    );
+    await declareNodeDead(store.db, dead);
+    const lost = await listLostAttempts(store.db, Date.now() - 1_800_000, 10);
+    expect(lost).toMatchObject([
+      { jobId: b, runId: overdue.granted.runId, attempt: 1, attemptsAllowed: 3, shard: 5, nodeDead: false },
+      { jobId: a, runId: ofDead.granted.runId, attempt: 1, attemptsAllowed: 3, shard: 5, nodeDead: true },
+    ]);
+    expect(lost[0]?.elapsedMs).toBeGreaterThan(3_590_000);
+    expect(await listLostAttempts(store.db, Date.now() - 1_800_000, 1)).toHaveLength(1);
+    await settleAttempts(
+      store.db,
+      [ofDead, overdue, young].map((attempt) => settlementOf(attempt)),
+    );
+    expect(await listLostAttempts(store.db, Date.now(), 10)).toEqual([]);
+  });
+});

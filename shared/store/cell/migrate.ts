@@ -1,0 +1,87 @@
+import { join } from "node:path";
+import { setTimeout } from "node:timers/promises";
+import { readMigrationFiles } from "drizzle-orm/migrator";
+import { drizzle } from "drizzle-orm/node-postgres";
+import pg from "pg";
+import { SESSION_SETTINGS } from "../database/database.ts";
+import * as schema from "../database/schema.ts";
+import { createRunPartitions } from "../retention/retention.ts";
+
+/** Any number of processes may call this at once; they take turns under one advisory lock. */
+const MIGRATION_LOCK = 0x6a6f6277;
+/** Who waits for the lock within a statement has a snapshot, for whose end an index that is built beside the traffic waits. */
+const MIGRATION_LOCK_POLL_MS = 200;
+
+/** A migration that cannot have its table lock soon gives way to the traffic and is tried again by its caller. */
+const LOCK_TIMEOUT_MS = 5_000;
+
+/**
+ * Brings the schema up to date, and stores the settings that every session of this role must have with the role
+ * itself: session-wide SET does not survive a transaction-mode pooler.
+ */
+export async function migrate(url: string): Promise<void> {
+  const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 10_000 });
+  await client.connect();
+  try {
+    await client.query("SET statement_timeout = 0");
+    await takeMigrationLock(client);
+    await client.query(`SET lock_timeout = ${LOCK_TIMEOUT_MS}`);
+    await client.query("SET idle_in_transaction_session_timeout = 0");
+    const db = drizzle(client, { schema });
+    await applyMigrations(client);
+    const { rows: times } = await client.query<{ now: number }>(
+      "SELECT (extract(epoch FROM now()) * 1000)::float8 AS now",
+    );
+    await createRunPartitions({ drizzle: db }, times[0]?.now ?? 0);
+    const { rows } = await client.query<{ database: string }>(
+      "SELECT quote_ident(current_database()) AS database",
+    );
+    for (const [name, value] of Object.entries(SESSION_SETTINGS)) {
+      await client.query(`ALTER ROLE CURRENT_USER IN DATABASE ${rows[0]?.database} SET ${name} = '${value}'`);
+    }
+  } finally {
+    await client.end();
+  }
+}
+
+async function takeMigrationLock(client: pg.Client): Promise<void> {
+  for (;;) {
+    const { rows } = await client.query<{ taken: boolean }>("SELECT pg_try_advisory_lock($1) AS taken", [
+      MIGRATION_LOCK,
+    ]);
+    if (rows[0]?.taken) return;
+    await setTimeout(MIGRATION_LOCK_POLL_MS);
+  }
+}
+
+/**
+ * Each in a transaction of its own: what one has locked, and the traffic waits for, is free again while the next builds an
+ * index over a table that has grown for years. One that does so CONCURRENTLY has none, and must be repeatable from its beginning. Where
+ * they are noted is the query builder's own table.
+ */
+async function applyMigrations(client: pg.Client): Promise<void> {
+  await client.query("CREATE SCHEMA IF NOT EXISTS drizzle");
+  await client.query(`
+    CREATE TABLE IF NOT EXISTS drizzle.__drizzle_migrations (
+      id SERIAL PRIMARY KEY,
+      hash text NOT NULL,
+      created_at bigint
+    )`);
+  const { rows } = await client.query<{ at: number }>(
+    "SELECT coalesce(max(created_at), -1)::float8 AS at FROM drizzle.__drizzle_migrations",
+  );
+  const lastAt = rows[0]?.at ?? -1;
+  for (const migration of readMigrationFiles({
+    migrationsFolder: join(import.meta.dir, "../database/migrations"),
+  })) {
+    if (migration.folderMillis <= lastAt) continue;
+    const isConcurrent = migration.sql.some((statement) => statement.includes(" CONCURRENTLY "));
+    if (!isConcurrent) await client.query("BEGIN");
+    for (const statement of migration.sql) await client.query(statement);
+    await client.query("INSERT INTO drizzle.__drizzle_migrations (hash, created_at) VALUES ($1, $2)", [
+      migration.hash,
+      migration.folderMillis,
+    ]);
+    if (!isConcurrent) await client.query("COMMIT");
+  }
+}

@@ -1,0 +1,81 @@
+import { REGIONS } from "../../domain/scope.ts";
+import { regionCode } from "../database/codes.ts";
+import { column, type Database } from "../database/database.ts";
+
+/**
+ * Tells a Postgres that was restored from a backup from one that goes on. What was done since the backup is not known in
+ * a restored one, so every region is held until an operator lets it go on.
+ *
+ * Each start, and each failover as well, may find another Postgres than the one that was noted: another server, timeline
+ * or database. Then those who were at work tell: a node knows how many of its beats were answered, and where all of them
+ * still stand, nothing that was answered is missing, and it notes the new Postgres with its next beat (beatNode). Where
+ * nobody who was at work does so, the cell is held. A node that misses beats proves a restore by itself, whatever the
+ * Postgres looks like.
+ *
+ * Not told apart: a copy of the disk, which is on the timeline of its origin, under nodes that have all been started anew;
+ * and what was committed between the last beat and a failure, less than a second.
+ */
+
+const COLUMNS = "system_identifier, timeline, database_oid";
+
+/** The Postgres that is asked. */
+const HERE = `
+  SELECT system_identifier,
+         -- The timeline that is written now; the control file has that of the last checkpoint.
+         ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int AS timeline,
+         (SELECT d.oid::bigint FROM pg_database d WHERE d.datname = current_database()) AS database_oid
+    FROM pg_control_system()`;
+
+/** Whether what is noted (c) is another Postgres than this one (h); the oldest notes have no database. */
+const IS_OTHER = `(c.system_identifier, c.timeline, coalesce(c.database_oid, h.database_oid))
+               <> (h.system_identifier, h.timeline, h.database_oid)`;
+
+/**
+ * Notes this Postgres as the one in which the cell is at work, where the query `when` finds a row. Where it is noted
+ * already nothing is inserted: a conflict would lock the row, and every beat of every node wait for the one before it.
+ */
+export const noteHere = (when: string): string => `
+  INSERT INTO cell AS c (${COLUMNS})
+  SELECT h.* FROM (${HERE}) h
+   WHERE EXISTS (${when})
+     AND NOT EXISTS (SELECT FROM cell n WHERE (n.system_identifier, n.timeline, n.database_oid)
+                                            = (h.system_identifier, h.timeline, h.database_oid))
+      ON CONFLICT (one) DO UPDATE
+     SET system_identifier = excluded.system_identifier, timeline = excluded.timeline, database_oid = excluded.database_oid`;
+
+/** Whether the cell was last at work in this Postgres. If it never was anywhere, this one is noted. */
+export async function isNoted(db: Database): Promise<boolean> {
+  const [row] = await db.run<{ is_noted: boolean }>("is_noted", IS_NOTED, []);
+  return row?.is_noted ?? false;
+}
+
+const IS_NOTED = `
+WITH here AS MATERIALIZED (${HERE}), first AS (
+  INSERT INTO cell (${COLUMNS}) SELECT ${COLUMNS} FROM here ON CONFLICT DO NOTHING
+)
+SELECT NOT EXISTS (SELECT FROM cell c, here h WHERE ${IS_OTHER}) AS is_noted`;
+
+/**
+ * Holds every region if this is another Postgres than was noted, or if it is proved to be a restored one, and notes it.
+ * True for the one that did.
+ */
+export async function holdIfRestored(
+  db: Database,
+  { isProved }: { isProved: boolean } = { isProved: false },
+): Promise<boolean> {
+  const values = [column(REGIONS.map(regionCode)), isProved];
+  const [row] = await db.run<{ restored: boolean }>("hold_if_restored", HOLD_IF_RESTORED, values);
+  return row?.restored ?? false;
+}
+
+const HOLD_IF_RESTORED = `
+WITH here AS MATERIALIZED (${HERE}), noted AS MATERIALIZED (
+  SELECT * FROM cell FOR NO KEY UPDATE
+), restored AS MATERIALIZED (
+  SELECT FROM here h, noted c WHERE $2 OR ${IS_OTHER}
+), renoted AS (${noteHere("SELECT FROM restored")}
+), held AS (
+  INSERT INTO held_regions (region, restored) SELECT unnest($1::smallint[]), true WHERE EXISTS (SELECT FROM restored)
+      ON CONFLICT (region) DO UPDATE SET restored = true
+)
+SELECT EXISTS (SELECT FROM restored) AS restored`;

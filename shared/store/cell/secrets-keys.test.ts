@@ -1,0 +1,100 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { testCause } from "../../../test/support/cause.ts";
+import { startStore, type TestStore } from "../test-support.ts";
+import { lookAtCell } from "./cell.ts";
+import { type CellKeys, lookAtKeys, loseKey, noteKeys, retireKeys } from "./secrets-keys.ts";
+
+setDefaultTimeout(30_000);
+
+const YEAR_MS = 365 * 86_400_000;
+
+let store: TestStore;
+beforeAll(async () => {
+  store = await startStore();
+});
+afterAll(() => store.stop());
+beforeEach(() => store.query("TRUNCATE secrets_keys"));
+
+const now = (fingerprint: string) => ({ fingerprint, firstUsedAt: null });
+/** `A` seals, `a` opens, `(a)` is retired. */
+async function shown(): Promise<string> {
+  const { known } = await lookAtKeys(store.db);
+  return known
+    .map(({ fingerprint, seals, isRetired }) =>
+      isRetired ? `(${fingerprint})` : seals ? fingerprint.toUpperCase() : fingerprint,
+    )
+    .join(" ");
+}
+
+describe("the keys that a cell knows", () => {
+  test("are none at first, with a secret to try one on if there is any", async () => {
+    expect(await lookAtKeys(store.db)).toMatchObject({ known: [] });
+    await store.addProject();
+    const { sample } = await lookAtKeys(store.db);
+    expect(sample?.sealed.length).toBe(40);
+    expect(Math.abs((sample?.oldestAt ?? 0) - Date.now())).toBeLessThan(60_000);
+  });
+
+  test("have one that seals, however often that changes, and each the age of its first use", async () => {
+    const firstUsedAt = Date.now() - 2 * YEAR_MS;
+    expect((await lookAtCell(store.db)).secretsKeyAgeSeconds).toBeNull();
+    await noteKeys(store.db, () => [{ fingerprint: "a", firstUsedAt }]);
+    const { secretsKeyAgeSeconds } = await lookAtCell(store.db);
+    expect(secretsKeyAgeSeconds).toBeWithin((2 * YEAR_MS) / 1_000 - 60, (2 * YEAR_MS) / 1_000 + 60);
+    await noteKeys(store.db, () => [now("b")]);
+    expect(await shown()).toBe("a B");
+    await noteKeys(store.db, () => [now("a")]);
+    expect(await shown()).toBe("A b");
+    const { known } = await lookAtKeys(store.db);
+    expect(known[0]?.firstUsedAt).toBe(firstUsedAt);
+    expect(known[0]?.ageSeconds).toBeWithin((2 * YEAR_MS) / 1_000 - 60, (2 * YEAR_MS) / 1_000 + 60);
+    expect(known[1]?.ageSeconds).toBeLessThan(60);
+  });
+
+  test("are decided on by one process at a time: of many with a key of their own one is first", async () => {
+    const decideFirst = (fingerprint: string) => (keys: CellKeys) => {
+      if (keys.known.length > 0) throw new Error("another was first");
+      return [now(fingerprint)];
+    };
+    const gate = await store.session();
+    await gate.query("BEGIN; LOCK TABLE secrets_keys IN ACCESS EXCLUSIVE MODE");
+    const notes = Array.from({ length: 6 }, (_, n) => noteKeys(store.db, decideFirst(`key ${n}`)));
+    const outcomes = Promise.allSettled(notes);
+    await store.untilBlocked(notes.length);
+    await gate.query("COMMIT");
+    const refusals = (await outcomes).flatMap((one) =>
+      one.status === "rejected" ? [one.reason.message] : [],
+    );
+    expect(refusals).toEqual(Array.from({ length: 5 }, () => "another was first"));
+    expect((await lookAtKeys(store.db)).known).toHaveLength(1);
+  });
+
+  test("stay as they are if the decision fails", async () => {
+    await noteKeys(store.db, () => [now("a")]);
+    const fail = () => {
+      throw new Error("refused");
+    };
+    await expect(noteKeys(store.db, fail)).rejects.toThrow("refused");
+    expect(await shown()).toBe("A");
+  });
+
+  test("are retired but for the one that seals, and not if another has begun to", async () => {
+    await noteKeys(store.db, () => [now("a"), now("b"), now("c")]);
+    expect(await retireKeys(store.db, "b", testCause())).toEqual([]);
+    expect(await shown()).toBe("a b C");
+    expect((await retireKeys(store.db, "c", testCause())).sort()).toEqual(["a", "b"]);
+    expect(await retireKeys(store.db, "c", testCause())).toEqual([]);
+    expect(await shown()).toBe("(a) (b) C");
+    await noteKeys(store.db, () => [now("a")]);
+    expect(await shown()).toBe("A (b) c");
+  });
+
+  test("lose one, and another seals in its stead if it was the one", async () => {
+    await noteKeys(store.db, () => [now("a"), now("b")]);
+    await loseKey(store.db, "a", "c", testCause());
+    expect(await shown()).toBe("(a) B");
+    await loseKey(store.db, "b", "c", testCause());
+    await loseKey(store.db, "b", "d", testCause());
+    expect(await shown()).toBe("(a) (b) C");
+  });
+});

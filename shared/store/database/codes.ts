@@ -1,0 +1,54 @@
+import { FLOW_CLASSES, type FlowClass } from "../../domain/flow-class.ts";
+import type { TerminalStatus } from "../../domain/job.ts";
+import { PLANS, type Plan } from "../../domain/plan.ts";
+import { RUN_STATUSES, type RunStatus } from "../../domain/run.ts";
+import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../../domain/scope.ts";
+import { type DeliveryStatus, EVENT_TYPES, type EventType } from "../../domain/webhook.ts";
+
+/** The small numbers that stand for the API's words in the hot tables. A number, once used, keeps its meaning. */
+
+export const ENDED_STATUSES: readonly TerminalStatus[] = ["succeeded", "failed", "canceled"];
+/** Of deliveries. */
+export type EndedDeliveryStatus = Exclude<DeliveryStatus, "pending">;
+export const ENDED_DELIVERY_STATUSES: readonly EndedDeliveryStatus[] = ["succeeded", "failed", "dropped"];
+
+export const regionCode = (region: Region): number => REGIONS.indexOf(region);
+export const environmentCode = (environment: Environment): number => ENVIRONMENTS.indexOf(environment);
+export const flowClassCode = (flowClass: FlowClass): number => FLOW_CLASSES.indexOf(flowClass);
+export const runStatusCode = (status: RunStatus): number => RUN_STATUSES.indexOf(status);
+export const endedStatusCode = (status: TerminalStatus): number => ENDED_STATUSES.indexOf(status);
+export const endedDeliveryStatusCode = (status: EndedDeliveryStatus): number =>
+  ENDED_DELIVERY_STATUSES.indexOf(status);
+export const eventTypeCode = (type: EventType): number => EVENT_TYPES.indexOf(type);
+/** A set of types of event: one bit for each. */
+export const eventTypesMask = (types: readonly EventType[]): number =>
+  types.reduce((mask, type) => mask | (1 << eventTypeCode(type)), 0);
+/** Behind the bits of an endpoint's types stands the place, in the order of EVENT_TYPES, of the one that was named first. */
+const FIRST_TYPE_SHIFT = 8;
+/** The list that an endpoint was given: of two types, the first one tells the order. */
+export const eventListCode = (types: readonly EventType[]): number => {
+  const inOrder: readonly (EventType | undefined)[] = EVENT_TYPES.filter((type) => types.includes(type));
+  return eventTypesMask(types) | (inOrder.indexOf(types[0]) << FIRST_TYPE_SHIFT);
+};
+/** Where a project's runs are kept. A greater class is kept longer: a test holds that. */
+export const retentionClassOf = (plan: Plan): number => PLANS.indexOf(plan);
+
+export const regionOf = (code: number): Region => named(REGIONS, code);
+export const environmentOf = (code: number): Environment => named(ENVIRONMENTS, code);
+export const flowClassNamed = (code: number): FlowClass => named(FLOW_CLASSES, code);
+export const runStatusOf = (code: number): RunStatus => named(RUN_STATUSES, code);
+export const endedStatusOf = (code: number): TerminalStatus => named(ENDED_STATUSES, code);
+export const endedDeliveryStatusOf = (code: number): EndedDeliveryStatus =>
+  named(ENDED_DELIVERY_STATUSES, code);
+export const eventTypeOf = (code: number): EventType => named(EVENT_TYPES, code);
+export const eventListOf = (code: number): EventType[] => {
+  const types = EVENT_TYPES.filter((type) => (code & (1 << eventTypeCode(type))) !== 0);
+  const first = named(types, code >> FIRST_TYPE_SHIFT);
+  return [first, ...types.filter((type) => type !== first)];
+};
+
+function named<T>(names: readonly T[], code: number): T {
+  const name = names[code];
+  if (name === undefined) throw new Error(`unknown code ${code} in a row`);
+  return name;
+}

@@ -1,0 +1,76 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { openTestDatabase } from "../../../test/support/database.ts";
+import { startStore, type TestStore } from "../test-support.ts";
+
+let store: TestStore;
+beforeAll(async () => {
+  store = await startStore();
+});
+afterAll(() => store.stop());
+
+const PID = "SELECT pg_backend_pid() AS pid";
+
+describe("a transaction", () => {
+  test("that cannot begin, or loses its connection within, keeps no connection of the pool", async () => {
+    const db = openTestDatabase(store.url, 2, "silent");
+    const end = (pid: number | undefined) => store.query("SELECT pg_terminate_backend($1)", [pid]);
+    const [idle] = await db.run<{ pid: number }>("pid", PID, []);
+    await end(idle?.pid);
+    for (let n = 0; n < 5; n++) {
+      const lost = db.transact(async (tx) => {
+        const [own] = await tx.run<{ pid: number }>("pid", PID, []);
+        await end(own?.pid);
+        await tx.run("one", "SELECT 1 AS one", []);
+      });
+      await lost.catch(() => undefined);
+    }
+    expect(await db.transact((tx) => tx.run<{ one: number }>("one", "SELECT 1 AS one", []))).toEqual([
+      { one: 1 },
+    ]);
+    await db.close();
+  });
+
+  test("takes everything back where it is refused, and its connection goes on", async () => {
+    const projectNo = await store.addProject();
+    const nameOf = () => store.query("SELECT name FROM projects WHERE no = $1", [projectNo]);
+    const before = await nameOf();
+    const refused = store.db.transact(async (tx) => {
+      await tx.run("rename", "UPDATE projects SET name = 'x' WHERE no = $1", [projectNo]);
+      throw new Error("refused");
+    });
+    await expect(refused).rejects.toThrow("refused");
+    expect(await nameOf()).toEqual(before);
+    await store.db.transact((tx) =>
+      tx.run("rename", "UPDATE projects SET name = 'x' WHERE no = $1", [projectNo]),
+    );
+    expect(await nameOf()).toEqual([{ name: "x" }]);
+  });
+});
+
+describe("what operators are shown of a database", () => {
+  test("is how its connections are used, and its errors by whether Postgres could be asked", async () => {
+    const db = openTestDatabase(store.url, 1, "silent");
+    expect(db.connections()).toEqual({ busy: 0, idle: 0, waiting: 0 });
+    const held = Promise.withResolvers<void>();
+    const holding = db.transact(async (tx) => {
+      await tx.run("pid", PID, []);
+      await held.promise;
+    });
+    const second = db.run("pid", PID, []);
+    expect(db.connections()).toEqual({ busy: 1, idle: 0, waiting: 1 });
+    held.resolve();
+    await Promise.all([holding, second]);
+    expect(db.connections()).toEqual({ busy: 0, idle: 1, waiting: 0 });
+
+    await expect(db.run("nonsense", "SELECT nothing", [])).rejects.toThrow();
+    const add = "INSERT INTO nodes (kind, name, regions, process) VALUES ('worker', 'twice', '{}', 'test')";
+    await db.run("add", add, []);
+    await expect(db.run("add", add, [])).rejects.toThrow("nodes_living_name");
+    const refusal = new Error("no statement's fault");
+    await expect(db.transact(() => Promise.reject(refusal))).rejects.toBe(refusal);
+    expect(db.errors).toEqual({ unavailable: 0, refused: 1 });
+    await expect(db.run("end", "SELECT pg_terminate_backend(pg_backend_pid())", [])).rejects.toThrow();
+    expect(db.errors).toEqual({ unavailable: 1, refused: 1 });
+    await db.close();
+  });
+});

@@ -1,0 +1,255 @@
+import { drizzle, type NodePgDatabase } from "drizzle-orm/node-postgres";
+import pg from "pg";
+import type { Log } from "../../platform/log.ts";
+import journal from "./migrations/meta/_journal.json" with { type: "json" };
+import * as schema from "./schema.ts";
+
+/**
+ * One cell's Postgres. `drizzle` serves what runs rarely; the statements that run for every job go through `run`
+ * as named prepared statements, because building and planning them each time costs more than executing them.
+ */
+export interface Database {
+  drizzle: NodePgDatabase<typeof schema>;
+  /**
+   * Runs one self-committing statement. `name` must belong to `text` alone.
+   * Throws StoreUnavailable when the outcome is unknown or the server cannot be asked; other errors as they are.
+   */
+  run<Row>(name: string, text: string, values: unknown[]): Promise<Row[]>;
+  /** Runs several statements, all or nothing: whatever `act` throws takes them back. */
+  transact<Result>(act: (tx: Transaction) => Promise<Result>): Promise<Result>;
+  close(): Promise<void>;
+}
+
+/** Where the statements of one transaction run. */
+export type Transaction = Pick<Database, "drizzle" | "run">;
+
+/** A database with a pool of this process's own, and what operators are shown of it. */
+export interface PooledDatabase extends Database {
+  connections(): Record<"busy" | "idle" | "waiting", number>;
+  /** Ends a connection that nobody uses: the next one has the settings that its role has by then. */
+  renewConnection(): Promise<void>;
+  /** Statements without an answer, and statements that were refused for what they say, so far. */
+  errors: Readonly<Record<"unavailable" | "refused", number>>;
+}
+
+/** How often a statement that met a row on its way to another partition is made. */
+const TRIES_MAX = 5;
+
+/** Postgres could not be asked, or its answer did not arrive: whether the statement took effect is not known. */
+export class StoreUnavailable extends Error {}
+
+/** A connection that cannot be opened in this time is not waited for: the API promises 503 within 2 s. */
+const CONNECT_TIMEOUT_MS = 1_500;
+
+/**
+ * A statement whose answer does not arrive is given up by the client as well; a dead network tells nobody.
+ * Longer than the server's own statement_timeout, so that it is normally the server that decides.
+ */
+const ANSWER_TIMEOUT_MS = 8_000;
+
+/**
+ * How long a statement may run on the server. Rows are owed from the moment of their statement, so this is also how
+ * late a row may appear behind that moment, which the sweep's low-water marks allow for (sweep.ts).
+ */
+export const STATEMENT_TIMEOUT_MS = 5_000;
+
+/** What every session of the service's role runs with; `migrate` stores them and `openDatabase` checks them. */
+export const SESSION_SETTINGS: Record<string, string> = {
+  statement_timeout: `${STATEMENT_TIMEOUT_MS}ms`,
+  idle_in_transaction_session_timeout: "5s",
+  // Plans are made while the queue is empty and are kept while it grows: an index is always the right way in.
+  enable_seqscan: "off",
+  enable_hashjoin: "off",
+  enable_mergejoin: "off",
+  jit: "off",
+  // A plan made for the parameters at hand knows which tables of runs to leave out, and costs more to make than it saves.
+  plan_cache_mode: "force_generic_plan",
+  timezone: "UTC",
+};
+
+export function openDatabase(
+  url: string,
+  options: { connections: number; log: Log; answerTimeoutMs?: number; connectTimeoutMs?: number },
+): PooledDatabase {
+  const pool = new pg.Pool({
+    connectionString: url,
+    max: options.connections,
+    connectionTimeoutMillis: options.connectTimeoutMs ?? CONNECT_TIMEOUT_MS,
+    query_timeout: options.answerTimeoutMs ?? ANSWER_TIMEOUT_MS,
+    idleTimeoutMillis: 0,
+    keepAlive: true,
+  });
+  pool.on("error", (error) => options.log.warn({ error: error.message }, "postgres.connection_lost"));
+  // The pool listens to idle connections only. One that is lost within a transaction fails its statement as well, and an
+  // error that nobody listens to would end the process.
+  pool.on("connect", (client) => client.on("error", () => undefined));
+  const errors = { unavailable: 0, refused: 0 };
+  const countError = (error: unknown) => {
+    if (isDatabaseFault(error)) errors.unavailable++;
+    // What a unique key refuses is an answer: a name is taken.
+    else if (error instanceof pg.DatabaseError && error.code !== "23505") errors.refused++;
+  };
+  return {
+    errors,
+    connections: () => ({
+      busy: pool.totalCount - pool.idleCount,
+      idle: pool.idleCount,
+      waiting: pool.waitingCount,
+    }),
+    async renewConnection() {
+      const client = await pool.connect();
+      client.release(true);
+    },
+    drizzle: drizzle(pool, { schema }),
+    async run(name, text, values) {
+      for (let attempt = 1; ; attempt++) {
+        try {
+          return (await pool.query({ name, text, values })).rows;
+        } catch (error) {
+          if (isMovedRow(error) && attempt < TRIES_MAX) continue;
+          countError(error);
+          throw isDatabaseFault(error) ? new StoreUnavailable(describe(error), { cause: error }) : error;
+        }
+      }
+    },
+    // The query builder's own transactions keep a connection for good where the first statement fails.
+    async transact(act) {
+      const client = await pool.connect();
+      try {
+        await client.query("BEGIN");
+        const result = await act({
+          drizzle: drizzle(client, { schema }),
+          run: async (name, text, values) => (await client.query({ name, text, values })).rows,
+        });
+        await client.query("COMMIT");
+        client.release();
+        return result;
+      } catch (error) {
+        countError(error);
+        const isClean = await client.query("ROLLBACK").then(
+          () => true,
+          () => false,
+        );
+        client.release(!isClean);
+        throw error;
+      }
+    },
+    close: () => pool.end(),
+  };
+}
+
+/**
+ * Whether an error says something about the server or the way to it, rather than about the statement's data.
+ * Classes of SQLSTATE: 08 connection, 25 transaction state (a standby that is read-only), 28 password, 3D database name,
+ * 40 rollback, 53 resources, 55 lock, 57 operator, 58 system, XX internal;
+ * an error without a SQLSTATE comes from the socket or the pool.
+ */
+export function isDatabaseFault(error: unknown): boolean {
+  if (error instanceof StoreUnavailable) return true;
+  if (!(error instanceof Error)) return false;
+  const code = (error as { code?: unknown }).code;
+  if (error instanceof pg.DatabaseError) return /^(08|25|28|3D|40|53|55|57|58|XX)/.test(error.code ?? "");
+  return (
+    (typeof code === "string" && SYSTEM_ERROR.test(code)) ||
+    /timeout|terminated|Connection|closed/i.test(error.message)
+  );
+}
+
+/**
+ * A row that the statement was to change has just gone to another partition (run-moves.ts). Nothing was done, and the
+ * statement finds the row where it is now when it is made again.
+ */
+function isMovedRow(error: unknown): boolean {
+  return error instanceof pg.DatabaseError && error.code === "40001";
+}
+
+/** Whether a statement gave way because a lock was not to be had within lock_timeout. */
+export function isLockTimeout(error: unknown): boolean {
+  const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
+  return cause instanceof pg.DatabaseError && cause.code === "55P03";
+}
+
+/** ECONNRESET, EAI_AGAIN and their like; not ERR_INVALID_ARG_TYPE, which is a fault of ours. */
+const SYSTEM_ERROR = /^E(?!RR_)[A-Z_]+$/;
+
+/** Milliseconds since 1970 by the database's clock. */
+export async function askTime(db: Database): Promise<number> {
+  const text = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now";
+  const [row] = await db.run<{ now: number }>("ask_time", text, []);
+  if (row === undefined) throw new StoreUnavailable("no answer to the question for the time");
+  return row.now;
+}
+
+/** `migrate` has not run yet, or not that of this release. */
+export class NotPrepared extends Error {}
+
+/** Of this release's newest migration, as `migrate` notes it; those after it take nothing away. */
+const NEWEST_MIGRATION = Math.max(...journal.entries.map(({ when }) => when));
+
+/**
+ * Throws NotPrepared unless `migrate` has brought this database up to this release, and prepared it for this role: a
+ * session without its timeouts could hang.
+ */
+export async function checkPrepared(db: Database): Promise<void> {
+  const [row] = await db.run<{ statement_timeout: string }>(
+    "check_prepared",
+    "SELECT setting || unit AS statement_timeout FROM pg_settings WHERE name = 'statement_timeout'",
+    [],
+  );
+  if (row?.statement_timeout !== SESSION_SETTINGS.statement_timeout) {
+    throw new NotPrepared(
+      "The database is not prepared: run `npm run migrate` as the role that the services use.",
+    );
+  }
+  const [last] = await db.run<{ at: number }>(
+    "check_migrated",
+    "SELECT max(created_at)::float8 AS at FROM drizzle.__drizzle_migrations",
+    [],
+  );
+  if ((last?.at ?? 0) < NEWEST_MIGRATION) {
+    throw new NotPrepared(
+      "The database has the schema of a release before this one: run `npm run migrate` of this one.",
+    );
+  }
+}
+
+/** An array parameter as Postgres reads it; for numbers, uuids and instants, which need no quoting. */
+export function column(values: readonly (number | string | null)[]): string {
+  let text = "{";
+  for (let index = 0; index < values.length; index++) {
+    if (index > 0) text += ",";
+    text += values[index] ?? "NULL";
+  }
+  return `${text}}`;
+}
+
+/**
+ * An array parameter of texts in the binary form of Postgres (array_recv): the other one has to quote them, which takes
+ * seven times as long for JSON.
+ */
+export function textColumn(values: readonly string[]): Buffer {
+  const [dimensionCount, hasNulls, firstIndex] = [1, 0, 1];
+  const headers = [dimensionCount, hasNulls, TEXT_OID, values.length, firstIndex];
+  const bytes = Buffer.allocUnsafe(
+    values.reduce((sum, value) => sum + 4 + Buffer.byteLength(value), 4 * headers.length),
+  );
+  let at = 0;
+  for (const header of headers) at = bytes.writeInt32BE(header, at);
+  for (const value of values) {
+    const length = bytes.write(value, at + 4);
+    at = bytes.writeInt32BE(length, at) + length;
+  }
+  return bytes;
+}
+
+/** Of the type text in pg_type. */
+const TEXT_OID = 25;
+
+/** An instant in milliseconds since 1970 as Postgres reads it inside an array parameter. */
+export function instant(ms: number): string {
+  return `"${new Date(ms).toISOString()}"`;
+}
+
+function describe(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

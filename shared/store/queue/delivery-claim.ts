@@ -1,0 +1,301 @@
+import { type EventFacts, sampleFacts } from "../../contract/event.ts";
+import {
+  ATTEMPT_PREFIX,
+  DELIVERY_PREFIX,
+  EVENT_PREFIX,
+  idTimeMs,
+  idToUuid,
+  JOB_PREFIX,
+  PROJECT_PREFIX,
+  RUN_PREFIX,
+  SCHEDULE_PREFIX,
+  uuidToId,
+  WEBHOOK_PREFIX,
+} from "../../domain/ids.ts";
+import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
+import type { TraceContext } from "../../domain/trace.ts";
+import {
+  ENDED_DELIVERY_STATUSES,
+  environmentCode,
+  environmentOf,
+  eventTypeOf,
+  regionCode,
+  regionOf,
+  runStatusOf,
+} from "../database/codes.ts";
+import { column, type Database } from "../database/database.ts";
+import { readTrace } from "../database/traces.ts";
+import { type Claimed, HELD_PAUSE_SECONDS, NodeDeclaredDead } from "./claim.ts";
+import {
+  CLAIMED_PERMITS,
+  IS_HELD,
+  inTurn,
+  PERMIT_COLUMNS,
+  PERMIT_NAMES,
+  PLACE_VERDICT,
+  TAKE_PERMITS,
+} from "./permits.ts";
+
+/** An owed attempt of a delivery that a node wants to send, with the id to record it under. */
+export interface DeliveryClaim {
+  projectNo: ProjectNo;
+  environment: Environment;
+  region: Region;
+  deliveryId: string;
+  attempt: number;
+  /** Has no other use than to tell this claim from every other. */
+  attemptId: string;
+}
+
+/** All that sending takes. Instants are milliseconds since 1970 by the database's clock. */
+export interface GrantedDelivery {
+  deliveryId: string;
+  webhookId: string;
+  attemptId: string;
+  startedAt: number;
+  firstStartedAt: number;
+  /** How many of the waits between attempts were used. */
+  waits: number;
+  byHand: boolean;
+  /** Where it goes now; null if the endpoint is gone, so that nothing is sent. */
+  endpoint: {
+    url: string;
+    /** The secrets in force, the newest first. */
+    sealedSecrets: Buffer[];
+  } | null;
+  event: EventFacts;
+  /** Nobody's job stands behind it: the endpoint is being tried. */
+  isSample: boolean;
+  /** That of the attempt which ended the job; null if nobody has given it a place in a trace. */
+  trace: TraceContext | null;
+}
+
+/**
+ * Claims many deliveries in one self-committing statement, as claimAttempts does jobs, and with the same repeat of a
+ * claim whose answer was lost. What is owed to an endpoint that was disabled or deleted since is not granted but ended
+ * here, as dropped: so disabling costs the same however much is owed. Endpoints are locked, and thereby read as they
+ * are now; whoever changes one holds the flow before it, as this statement does.
+ */
+export async function claimDeliveries(
+  db: Database,
+  nodeId: number,
+  claims: readonly DeliveryClaim[],
+): Promise<Claimed<GrantedDelivery>[]> {
+  const rows = await db.run<ClaimRow>("claim_deliveries", CLAIM, [
+    nodeId,
+    column(claims.map((claim) => claim.projectNo)),
+    column(claims.map((claim) => environmentCode(claim.environment))),
+    column(claims.map((claim) => regionCode(claim.region))),
+    column(claims.map((claim) => idToUuid(claim.deliveryId))),
+    column(claims.map((claim) => claim.attempt)),
+    column(claims.map((claim) => idToUuid(claim.attemptId))),
+  ]);
+  if (rows.length === 0) throw new NodeDeclaredDead(`node ${nodeId} was declared dead`);
+  const answers: Claimed<GrantedDelivery>[] = claims.map(() => ({ kind: "gone" }));
+  for (const row of rows) if (row.n > 0) answers[row.n - 1] = readClaimed(row);
+  return answers;
+}
+
+const CLAIM = `
+WITH living AS MATERIALIZED (
+  SELECT id FROM nodes WHERE id = $1 AND NOT dead FOR KEY SHARE
+), item AS MATERIALIZED (
+  SELECT i.*
+    FROM unnest($2::int[], $3::smallint[], $4::smallint[], $5::uuid[], $6::smallint[], $7::uuid[])
+         WITH ORDINALITY AS i (project_no, environment, region, id, attempt, attempt_id, n)
+   WHERE EXISTS (SELECT FROM living)
+), flow AS MATERIALIZED (
+  SELECT p.*, ${PERMIT_COLUMNS}
+    FROM (SELECT project_no, array_agg(environment) AS environments, array_agg(region) AS regions,
+                 array_agg(id) AS ids, array_agg(attempt) AS attempts, array_agg(attempt_id) AS attempt_ids,
+                 array_agg(n) AS ns
+            FROM item GROUP BY project_no) p
+    JOIN flows f USING (project_no)
+   ORDER BY f.project_no
+     FOR NO KEY UPDATE OF f
+), owed AS MATERIALIZED (
+  SELECT i.n, i.attempt AS asked, i.attempt_id AS new_attempt_id, ${PERMIT_NAMES}, o.*
+    FROM (SELECT f.project_no, ${PERMIT_NAMES}, a.*
+            FROM flow f
+           CROSS JOIN LATERAL unnest(f.environments, f.regions, f.ids, f.attempts, f.attempt_ids, f.ns)
+                 AS a (environment, region, id, attempt, attempt_id, n)
+           ORDER BY a.id) i
+   CROSS JOIN LATERAL (
+         SELECT o.* FROM open_deliveries o
+          WHERE o.project_no = i.project_no AND o.environment = i.environment AND o.region = i.region AND o.id = i.id
+            FOR NO KEY UPDATE) o
+), asked AS MATERIALIZED (
+  SELECT *, due_at <= now() AS due, due_at IS NULL AS again, ${IS_HELD} AS is_held
+    FROM owed
+   WHERE attempt = asked AND (due_at IS NOT NULL OR node_id = $1)
+), endpoint AS MATERIALIZED (
+  SELECT w.*
+    FROM (SELECT DISTINCT project_no, environment, webhook_id FROM asked ORDER BY webhook_id) a
+   CROSS JOIN LATERAL (
+         SELECT w.project_no, w.environment, w.id, w.generation, w.enabled, w.url, w.sealed_secret,
+                CASE WHEN w.old_secret_until > now() THEN w.sealed_old_secret END AS sealed_old_secret
+           FROM webhooks w
+          WHERE w.project_no = a.project_no AND w.environment = a.environment AND w.id = a.webhook_id
+            FOR SHARE) w
+), met AS MATERIALIZED (
+  SELECT a.*, e.url, e.sealed_secret, e.sealed_old_secret,
+         -- What is on the wire already goes to its end.
+         NOT again AND NOT coalesce(e.enabled AND e.generation = a.generation, false) AS is_dropped
+    FROM asked a
+    LEFT JOIN endpoint e ON e.project_no = a.project_no AND e.environment = a.environment AND e.id = a.webhook_id
+), verdict AS MATERIALIZED (
+  SELECT *, kind = 'granted' AND NOT again AS taken
+    FROM (SELECT *, CASE WHEN again THEN 'granted'
+                 WHEN NOT due THEN 'early'
+                 WHEN is_held THEN 'blocked'
+                 ${PLACE_VERDICT} AS kind
+            FROM (${inTurn("SELECT *, (environment + 2)::smallint AS class, coalesce(due AND NOT is_held, false) AS wants FROM met WHERE NOT is_dropped")}) placed) judged
+), taken AS (
+  UPDATE open_deliveries o
+     SET due_at = NULL, attempt_id = v.new_attempt_id, node_id = $1, started_at = now(),
+         first_started_at = coalesce(o.first_started_at, now())
+    FROM verdict v
+   WHERE v.taken AND o.project_no = ANY (ARRAY[v.project_no]) AND o.environment = v.environment
+     AND o.region = v.region AND o.id = v.id
+), dropped AS (
+  DELETE FROM open_deliveries o
+   USING met m
+   WHERE m.is_dropped AND o.project_no = ANY (ARRAY[m.project_no]) AND o.environment = m.environment
+     AND o.region = m.region AND o.id = m.id
+), ended AS (
+  INSERT INTO ended_deliveries (project_no, environment, region, id, webhook_id, event_id, status, attempts, first_started_at, ended_at)
+  SELECT project_no, environment, region, id, webhook_id, event_id, ${ENDED_DELIVERY_STATUSES.indexOf("dropped")},
+         attempt - 1, first_started_at, now()
+    FROM met WHERE is_dropped
+), counted AS (
+  UPDATE flows f
+     SET ${TAKE_PERMITS}
+    FROM (SELECT project_no, ${CLAIMED_PERMITS} FROM verdict GROUP BY project_no) c
+   WHERE f.project_no = c.project_no
+)
+SELECT v.n::int AS n, v.kind,
+       CASE v.kind
+         WHEN 'early' THEN CASE WHEN v.due THEN v.kept_ms ELSE extract(epoch FROM v.due_at - now()) * 1000 END
+         WHEN 'no_permit' THEN v.returned
+         WHEN 'blocked' THEN extract(epoch FROM now() + interval '${HELD_PAUSE_SECONDS} s') * 1000
+       END::float8 AS number,
+       v.id, v.webhook_id, CASE WHEN v.again THEN v.attempt_id ELSE v.new_attempt_id END AS attempt_id, v.by_hand, v.waits,
+       (extract(epoch FROM CASE WHEN v.again THEN v.started_at ELSE now() END) * 1000)::float8 AS started_at,
+       (extract(epoch FROM coalesce(v.first_started_at, now())) * 1000)::float8 AS first_started_at,
+       v.url, v.sealed_secret, v.sealed_old_secret,
+       e.id AS event_id, e.type, (extract(epoch FROM e.occurred_at) * 1000)::float8 AS occurred_at, e.api_version,
+       p.id AS project_id, e.environment, e.region, e.job_id, j.target_url, j.schedule_id, e.attempt, e.run_status,
+       e.response_status, e.error, (extract(epoch FROM e.started_at) * 1000)::float8 AS run_started_at, e.duration_ms,
+       coalesce(e.trace, j.trace) AS trace
+  FROM verdict v
+  LEFT JOIN events e ON v.kind = 'granted' AND e.project_no = v.project_no AND e.environment = v.environment AND e.id = v.event_id
+  LEFT JOIN projects p ON p.no = e.project_no
+  LEFT JOIN jobs j ON j.project_no = e.project_no AND j.environment = e.environment AND j.region = e.region AND j.id = e.job_id
+ UNION ALL
+SELECT 0, ${Array(29).fill("NULL").join(", ")} FROM living`;
+
+interface ClaimRow {
+  /** The claim's place, from 1; 0 in the row that stands for the living node. */
+  n: number;
+  kind: Exclude<Claimed["kind"], "gone">;
+  /** What the kind comes with: milliseconds to wait, permits returned, or an instant. */
+  number: number | null;
+  id: string;
+  webhook_id: string;
+  attempt_id: string;
+  by_hand: boolean;
+  waits: number;
+  started_at: number;
+  first_started_at: number;
+  /** Null where the endpoint was deleted after this same claim had been granted before. */
+  url: string | null;
+  sealed_secret: Buffer | null;
+  sealed_old_secret: Buffer | null;
+  event_id: string;
+  type: number;
+  occurred_at: number;
+  api_version: string;
+  project_id: string;
+  environment: number;
+  region: number;
+  job_id: string | null;
+  target_url: string;
+  schedule_id: string | null;
+  attempt: number;
+  run_status: number;
+  response_status: number | null;
+  error: string | null;
+  run_started_at: number;
+  duration_ms: number;
+  trace: Buffer | null;
+}
+
+function readClaimed(row: ClaimRow): Claimed<GrantedDelivery> {
+  switch (row.kind) {
+    case "granted":
+      return {
+        kind: "granted",
+        attempt: {
+          deliveryId: uuidToId(DELIVERY_PREFIX, row.id),
+          webhookId: uuidToId(WEBHOOK_PREFIX, row.webhook_id),
+          attemptId: uuidToId(ATTEMPT_PREFIX, row.attempt_id),
+          startedAt: row.started_at,
+          firstStartedAt: row.first_started_at,
+          byHand: row.by_hand,
+          waits: row.waits,
+          endpoint: readEndpoint(row),
+          event: readEvent(row),
+          isSample: row.job_id === null,
+          trace: readTrace(row.trace),
+        },
+      };
+    case "early":
+      return { kind: "early", waitMs: row.number ?? 0 };
+    case "blocked":
+      return { kind: "blocked", untilAt: row.number ?? 0 };
+    case "no_permit":
+      return { kind: "no_permit", returned: row.number ?? 0 };
+  }
+}
+
+function readEndpoint({ url, sealed_secret, sealed_old_secret }: ClaimRow): GrantedDelivery["endpoint"] {
+  if (url === null || sealed_secret === null) return null;
+  return {
+    url,
+    sealedSecrets: sealed_old_secret === null ? [sealed_secret] : [sealed_secret, sealed_old_secret],
+  };
+}
+
+function readEvent(row: ClaimRow): EventFacts {
+  const region = regionOf(row.region);
+  const event = {
+    id: uuidToId(EVENT_PREFIX, row.event_id),
+    type: eventTypeOf(row.type),
+    occurredAt: row.occurred_at,
+    apiVersion: row.api_version,
+    projectId: uuidToId(PROJECT_PREFIX, row.project_id),
+    environment: environmentOf(row.environment),
+  };
+  const run = {
+    attempt: row.attempt,
+    status: runStatusOf(row.run_status),
+    responseStatus: row.response_status,
+    error: row.error,
+    startedAt: row.run_started_at,
+    durationMs: row.duration_ms,
+  };
+  if (row.job_id === null) return sampleFacts({ ...event, region, run });
+  const jobId = uuidToId(JOB_PREFIX, row.job_id);
+  return {
+    ...event,
+    job: {
+      id: jobId,
+      targetUrl: row.target_url,
+      region,
+      attempts: row.attempt,
+      scheduleId: row.schedule_id === null ? null : uuidToId(SCHEDULE_PREFIX, row.schedule_id),
+      createdAt: idTimeMs(jobId),
+    },
+    run: { id: uuidToId(RUN_PREFIX, row.event_id), ...run },
+  };
+}

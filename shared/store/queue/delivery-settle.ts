@@ -1,0 +1,215 @@
+import type { SettledDelivery } from "../../domain/delivery.ts";
+import { idToUuid } from "../../domain/ids.ts";
+import type { RunStatus } from "../../domain/run.ts";
+import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
+import {
+  ENDED_DELIVERY_STATUSES,
+  environmentCode,
+  regionCode,
+  regionOf,
+  runStatusCode,
+} from "../database/codes.ts";
+import { column, type Database, instant } from "../database/database.ts";
+import { IS_CALLED, returnPermits } from "./permits.ts";
+import { DURATION_MS_MAX, type FreedPermits } from "./settle.ts";
+
+/** How one attempt of a delivery ended and what follows from it, as settleDelivery (domain/delivery.ts) decided. */
+export interface DeliverySettlement {
+  projectNo: ProjectNo;
+  environment: Environment;
+  region: Region;
+  deliveryId: string;
+  attemptId: string;
+  status: Exclude<RunStatus, "running">;
+  responseStatus: number | null;
+  error: string | null;
+  /** It failed for a reason that says nothing about the endpoint. */
+  isOurFault: boolean;
+  durationMs: number;
+  next: SettledDelivery;
+}
+
+export interface SettledDeliveries {
+  /** The same order as the settlements; null for one whose attempt had been settled before, by whomever. */
+  items: (SettledDeliveryItem | null)[];
+  freed: FreedPermits[];
+}
+
+export interface SettledDeliveryItem {
+  attempt: number;
+  /** What the delivery is from then on; dropped if its endpoint was disabled or deleted meanwhile, or is disabled by this. */
+  status: "pending" | "succeeded" | "failed" | "dropped";
+  /** When the next attempt is due, by the database's clock; null if none follows. */
+  nextAttemptAt: number | null;
+  /** Whether this settlement has disabled the endpoint. */
+  isDisabling: boolean;
+}
+
+const NEXT = ["pending", "succeeded", "failed"] as const;
+const DROPPED = ENDED_DELIVERY_STATUSES.indexOf("dropped");
+const SUCCEEDED = runStatusCode("succeeded");
+
+/**
+ * Settles many attempts of deliveries in one self-committing statement, as settleAttempts does those of jobs. An endpoint
+ * is disabled here when an attempt has failed and everything sent to it has failed since one that began at least
+ * `windowMs` ago; what failed by our own fault, or was only sent by hand, does not count. Attempts overlap, so what
+ * counts is when they began: of those that failed, the first that began after the latest that succeeded.
+ */
+export async function settleDeliveries(
+  db: Database,
+  settlements: readonly DeliverySettlement[],
+  windowMs: number,
+): Promise<SettledDeliveries> {
+  const rows = await db.run<SettleRow>("settle_deliveries", SETTLE, [
+    column(settlements.map((item) => item.projectNo)),
+    column(settlements.map((item) => environmentCode(item.environment))),
+    column(settlements.map((item) => regionCode(item.region))),
+    column(settlements.map((item) => idToUuid(item.deliveryId))),
+    column(settlements.map((item) => idToUuid(item.attemptId))),
+    column(settlements.map((item) => runStatusCode(item.status))),
+    column(settlements.map((item) => item.responseStatus)),
+    settlements.map((item) => item.error),
+    column(settlements.map((item) => Math.min(Math.round(item.durationMs), DURATION_MS_MAX))),
+    column(settlements.map((item) => NEXT.indexOf(item.next.status))),
+    column(settlements.map((item) => (item.next.status === "pending" ? instant(item.next.dueAt) : null))),
+    windowMs,
+    column(settlements.map((item) => String(item.isOurFault))),
+    column(settlements.map((item) => (item.next.status === "pending" ? item.next.waits : 0))),
+  ]);
+  const settled: SettledDeliveries = { items: settlements.map(() => null), freed: [] };
+  for (const row of rows) {
+    if (row.kind === "freed") {
+      settled.freed.push({
+        projectNo: row.project_no,
+        region: regionOf(row.region),
+        shard: row.shard,
+        returned: Number(row.returned),
+      });
+    } else {
+      settled.items[row.n - 1] = {
+        attempt: row.attempt,
+        status: row.is_dropped ? "dropped" : (NEXT[row.next] ?? "failed"),
+        nextAttemptAt: row.due_at,
+        isDisabling: row.is_disabling,
+      };
+    }
+  }
+  return settled;
+}
+
+const SETTLE = `
+WITH item AS MATERIALIZED (
+  SELECT i.*
+    FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::uuid[], $6::smallint[], $7::smallint[],
+                $8::text[], $9::int[], $10::smallint[], $11::timestamptz[], $13::boolean[], $14::smallint[])
+         WITH ORDINALITY AS i (project_no, environment, region, id, attempt_id, status, response_status,
+                               error, duration_ms, next, due_at, is_our_fault, waits, n)
+), flow AS MATERIALIZED (
+  SELECT f.project_no, f.waiting, f.returned
+    FROM (SELECT DISTINCT project_no FROM item) p JOIN flows f USING (project_no)
+   ORDER BY f.project_no
+     FOR NO KEY UPDATE OF f
+), found AS MATERIALIZED (
+  SELECT i.*, o.attempt_id AS open_attempt_id, o.node_id, o.attempt, o.started_at, o.first_started_at, o.webhook_id,
+         o.event_id, o.generation, NOT o.by_hand AND NOT i.is_our_fault AS counts
+    FROM (SELECT item.* FROM (SELECT count(*) FROM flow) l CROSS JOIN item ORDER BY id) i
+   CROSS JOIN LATERAL (
+         SELECT o.* FROM open_deliveries o
+          WHERE o.project_no = i.project_no AND o.environment = i.environment AND o.region = i.region AND o.id = i.id
+            FOR NO KEY UPDATE) o
+), attempt AS MATERIALIZED (
+  SELECT * FROM found WHERE open_attempt_id = attempt_id AND node_id IS NOT NULL
+), endpoint AS MATERIALIZED (
+  SELECT w.*
+    FROM (SELECT DISTINCT project_no, environment, webhook_id FROM attempt ORDER BY webhook_id) a
+   CROSS JOIN LATERAL (
+         SELECT w.project_no, w.environment, w.id, w.generation, w.enabled, w.failing_since, w.succeeded_at
+           FROM webhooks w
+          WHERE w.project_no = a.project_no AND w.environment = a.environment AND w.id = a.webhook_id
+            FOR NO KEY UPDATE) w
+), told AS MATERIALIZED (
+  -- What was sent before the endpoint was last disabled says nothing about it any more.
+  SELECT a.webhook_id, max(a.started_at) FILTER (WHERE a.status = ${SUCCEEDED}) AS succeeded_at,
+         array_agg(a.started_at) FILTER (WHERE a.status <> ${SUCCEEDED} AND a.counts) AS failed_ats
+    FROM attempt a JOIN endpoint e ON e.id = a.webhook_id AND e.generation = a.generation
+   GROUP BY a.webhook_id
+), health AS MATERIALIZED (
+  SELECT e.*, latest.succeeded_at AS latest_at, t.failed_ats IS NOT NULL AS has_failed,
+         least(CASE WHEN latest.succeeded_at IS NULL OR e.failing_since > latest.succeeded_at THEN e.failing_since
+                    -- What else has failed since it began was settled before it.
+                    ELSE (SELECT min(d.started_at) FROM delivery_attempts d
+                           WHERE e.failing_since IS NOT NULL AND d.webhook_id = e.id AND d.status <> ${SUCCEEDED} AND d.counts
+                             AND d.started_at > latest.succeeded_at) END,
+               (SELECT min(f.at) FROM unnest(t.failed_ats) AS f (at)
+                 WHERE latest.succeeded_at IS NULL OR f.at > latest.succeeded_at)) AS failed_since
+    FROM endpoint e
+    JOIN told t ON t.webhook_id = e.id
+   CROSS JOIN LATERAL (SELECT greatest(e.succeeded_at, t.succeeded_at) AS succeeded_at) latest
+), judged AS MATERIALIZED (
+  SELECT *, enabled AND has_failed AND coalesce(failed_since <= now() - $12::float8 * interval '1 ms', false) AS is_disabling
+    FROM health
+), ending AS MATERIALIZED (
+  SELECT a.*, coalesce(j.is_disabling, false) AS is_disabling,
+         -- Its endpoint is judged only if it was neither disabled nor deleted since this was owed to it.
+         a.next = 0 AND NOT coalesce(j.enabled AND j.generation = a.generation AND NOT j.is_disabling, false) AS is_dropped,
+         greatest(a.due_at, now()) AS next_at
+    FROM attempt a LEFT JOIN judged j ON j.id = a.webhook_id
+), owed_again AS (
+  UPDATE open_deliveries o
+     SET attempt = o.attempt + 1, waits = e.waits, due_at = e.next_at, attempt_id = NULL, node_id = NULL, started_at = NULL,
+         parked_due_at = NULL
+    FROM ending e
+   WHERE e.next = 0 AND NOT e.is_dropped AND o.project_no = ANY (ARRAY[e.project_no]) AND o.environment = e.environment
+     AND o.region = e.region AND o.id = e.id
+), over AS (
+  DELETE FROM open_deliveries o
+   USING ending e
+   WHERE (e.next <> 0 OR e.is_dropped) AND o.project_no = ANY (ARRAY[e.project_no]) AND o.environment = e.environment
+     AND o.region = e.region AND o.id = e.id
+), ended AS (
+  INSERT INTO ended_deliveries (project_no, environment, region, id, webhook_id, event_id, status, attempts, first_started_at, ended_at)
+  SELECT project_no, environment, region, id, webhook_id, event_id, CASE WHEN is_dropped THEN ${DROPPED} ELSE next - 1 END,
+         attempt, first_started_at, now()
+    FROM ending WHERE next <> 0 OR is_dropped
+), recorded AS (
+  INSERT INTO delivery_attempts (delivery_id, attempt, webhook_id, status, response_status, error, started_at, duration_ms, counts)
+  SELECT id, attempt, webhook_id, status, response_status, error, started_at, duration_ms, counts FROM ending
+), healed AS (
+  UPDATE webhooks w
+     SET failing_since = j.failed_since, succeeded_at = j.latest_at, enabled = w.enabled AND NOT j.is_disabling,
+         generation = w.generation + j.is_disabling::int
+    FROM judged j
+   WHERE w.project_no = j.project_no AND w.environment = j.environment AND w.id = j.id
+), returned AS (
+  UPDATE flows f
+     SET development_webhooks = f.development_webhooks - c.development,
+         production_webhooks = f.production_webhooks - c.production,
+         ${returnPermits("c.development + c.production")}
+    FROM (SELECT project_no, count(*) FILTER (WHERE environment = 0) AS development,
+                 count(*) FILTER (WHERE environment = 1) AS production
+            FROM attempt GROUP BY project_no) c
+   WHERE f.project_no = c.project_no
+)
+SELECT 'attempt' AS kind, e.n::int AS n, e.project_no, e.region, NULL::smallint AS shard, NULL::bigint AS returned,
+       e.attempt, e.next, e.is_dropped, e.is_disabling,
+       CASE WHEN e.next = 0 AND NOT e.is_dropped THEN extract(epoch FROM e.next_at) * 1000 END::float8 AS due_at
+  FROM ending e
+UNION ALL
+SELECT DISTINCT 'freed', NULL::int, l.project_no, l.region, l.shard, f.returned + f.settled, NULL::smallint, NULL::smallint,
+       NULL::boolean, NULL::boolean, NULL::float8
+  FROM (SELECT project_no, waiting, returned,
+               (SELECT count(*) FROM attempt a WHERE a.project_no = flow.project_no) AS settled
+          FROM flow WHERE waiting <> 0) f
+  JOIN lanes l ON l.project_no = f.project_no AND f.settled > 0 AND ${IS_CALLED}`;
+
+type SettleRow =
+  | {
+      kind: "attempt";
+      n: number;
+      attempt: number;
+      next: number;
+      is_dropped: boolean;
+      is_disabling: boolean;
+      due_at: number | null;
+    }
+  | { kind: "freed"; project_no: ProjectNo; region: number; shard: number; returned: string };

@@ -1,0 +1,313 @@
+import { idToUuid, JOB_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
+import { HOME_REGION, isRegionAllowed, PLAN_TERMS, PLANS } from "../../domain/plan.ts";
+import { CATCH_UP_MS } from "../../domain/schedule.ts";
+import { type Environment, type ProjectNo, REGIONS, type Region } from "../../domain/scope.ts";
+import type { TraceContext } from "../../domain/trace.ts";
+import { environmentCode, environmentOf, regionCode, regionOf } from "../database/codes.ts";
+import { column, type Database, instant, textColumn } from "../database/database.ts";
+import { traceHex } from "../database/traces.ts";
+import { HAS_QUOTA } from "./month.ts";
+import type { HeldShard } from "./shards.ts";
+
+/** A schedule that comes due. Instants are milliseconds since 1970. */
+export interface DueSchedule {
+  projectNo: ProjectNo;
+  environment: Environment;
+  scheduleId: string;
+  shard: number;
+  cron: string;
+  timezone: string;
+  nextRunAt: number;
+}
+
+/**
+ * The schedules of these shards of the home region that come due within `aheadMs`, or did so long ago where that is
+ * negative, of each shard the oldest first and at most `limit`. `sinceAt` is where the look begins: what lies before it has been looked at.
+ */
+export async function listDueSchedules(
+  db: Database,
+  shards: readonly number[],
+  query: { sinceAt: number; aheadMs: number; limit: number },
+): Promise<DueSchedule[]> {
+  const rows = await db.run<DueRow>("list_due_schedules", LIST_DUE, [
+    column(shards),
+    query.sinceAt === Number.NEGATIVE_INFINITY ? "-infinity" : new Date(query.sinceAt).toISOString(),
+    query.aheadMs,
+    query.limit,
+  ]);
+  return rows.map((row) => ({
+    projectNo: row.project_no,
+    environment: environmentOf(row.environment),
+    scheduleId: uuidToId(SCHEDULE_PREFIX, row.id),
+    shard: row.shard,
+    cron: row.cron,
+    timezone: row.timezone,
+    nextRunAt: row.next_run_at,
+  }));
+}
+
+const LIST_DUE = `
+SELECT due.*
+  FROM unnest($1::smallint[]) AS s (shard)
+ CROSS JOIN LATERAL (
+   SELECT project_no, environment, id, shard, cron, timezone,
+          (extract(epoch FROM next_run_at) * 1000)::float8 AS next_run_at
+     FROM schedules
+    WHERE shard = s.shard AND next_run_at >= $2::timestamptz AND next_run_at <= now() + $3::float8 * interval '1 ms'
+    ORDER BY next_run_at LIMIT $4) due`;
+
+interface DueRow {
+  project_no: number;
+  environment: number;
+  id: string;
+  shard: number;
+  cron: string;
+  timezone: string;
+  next_run_at: number;
+}
+
+/** One schedule's turn, decided on the timetable and the `nextRunAt` that it was found with. */
+export interface Firing {
+  projectNo: ProjectNo;
+  environment: Environment;
+  scheduleId: string;
+  held: HeldShard;
+  cron: string;
+  timezone: string;
+  nextRunAt: number;
+  /** The instant that fires now; null where all that was due is too late. */
+  firedFor: number | null;
+  /** The next one after it; null if the timetable has none. */
+  thenAt: number | null;
+  /** For the job that it makes. */
+  jobId: string;
+  /** Where that job's attempts belong; null if they are given no place. */
+  trace: TraceContext | null;
+}
+
+export type Fired =
+  | { kind: "fired"; region: Region; shard: number; dueAt: number }
+  /** No quota was left, or what was due is too late; the schedule goes on. */
+  | { kind: "skipped" }
+  /** It was changed, paused, deleted or fired by another, or the shard is another's now. */
+  | { kind: "gone" };
+
+/**
+ * Fires many schedules in one self-committing statement: for each the job, the record of the firing, and its next
+ * instant, all or nothing. It is fenced by the shards' epochs, and compare-and-set on the instant that was next and on
+ * the timetable: a pause, a change or a deletion that was answered before leaves nothing to fire, and a change that
+ * leaves the instant as it was does not let the timetable of before say what follows it. The record is unique for a
+ * schedule and its instant, whatever else fails. What is due or too late is judged by the database's clock as well: a
+ * worker whose clock is wrong would fire what is to come, and pass over what is due. Lock order: fence, schedules by id;
+ * the quota is read without a lock, as by a creation.
+ */
+export async function fireSchedules(db: Database, firings: readonly Firing[]): Promise<Fired[]> {
+  const rows = await db.run<FiredRow>("fire_schedules", FIRE, [
+    column(firings.map((firing) => firing.projectNo)),
+    column(firings.map((firing) => environmentCode(firing.environment))),
+    column(firings.map((firing) => idToUuid(firing.scheduleId))),
+    column(firings.map((firing) => firing.held.shard)),
+    column(firings.map((firing) => firing.held.epoch)),
+    column(firings.map((firing) => instant(firing.nextRunAt))),
+    column(firings.map((firing) => (firing.firedFor === null ? null : instant(firing.firedFor)))),
+    column(firings.map((firing) => (firing.thenAt === null ? null : instant(firing.thenAt)))),
+    column(firings.map((firing) => idToUuid(firing.jobId))),
+    textColumn(firings.map((firing) => firing.cron)),
+    textColumn(firings.map((firing) => firing.timezone)),
+    column(firings.map((firing) => traceHex(firing.trace))),
+  ]);
+  const fired: Fired[] = firings.map(() => ({ kind: "gone" }));
+  for (const row of rows) {
+    fired[row.n - 1] =
+      row.region === null
+        ? { kind: "skipped" }
+        : { kind: "fired", region: regionOf(row.region), shard: row.lane_shard, dueAt: row.due_at };
+  }
+  return fired;
+}
+
+/** A worker follows the database's clock by a measured offset. */
+const CLOCK_TOLERANCE = "interval '1 s'";
+const CATCH_UP = `interval '${CATCH_UP_MS} ms'`;
+const HOME = regionCode(HOME_REGION);
+/** A default_region that the plan does not allow any more counts as the home region. */
+const HOME_PLANS = PLANS.filter((plan) => REGIONS.some((region) => !isRegionAllowed(plan, region)));
+
+const FIRE = `
+WITH item AS MATERIALIZED (
+  SELECT i.*
+    FROM unnest($1::int[], $2::smallint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::timestamptz[], $7::timestamptz[],
+                $8::timestamptz[], $9::uuid[], $10::text[], $11::text[], $12::text[])
+         WITH ORDINALITY AS i (project_no, environment, schedule_id, shard, epoch, next_run_at, fired_for, then_at, job_id,
+                               cron, timezone, trace, n)
+), fence AS MATERIALIZED (
+  SELECT s.shard, s.epoch
+    FROM (SELECT DISTINCT shard, epoch FROM item) i
+    JOIN shards s ON s.region = ${HOME} AND s.shard = i.shard AND s.epoch = i.epoch
+   ORDER BY s.shard
+     FOR KEY SHARE OF s
+), due AS MATERIALIZED (
+  SELECT i.n, i.fired_for, i.then_at, i.job_id, i.trace, s.*
+    FROM (SELECT item.* FROM item JOIN fence USING (shard, epoch) ORDER BY schedule_id) i
+   CROSS JOIN LATERAL (
+         SELECT s.project_no, s.environment, s.id, s.target_url, s.payload, s.max_attempts, s.base_seconds, s.cap_seconds
+           FROM schedules s
+          WHERE s.project_no = i.project_no AND s.environment = i.environment AND s.id = i.schedule_id
+            AND s.next_run_at = i.next_run_at AND s.cron = i.cron AND s.timezone = i.timezone
+            FOR NO KEY UPDATE) s
+   WHERE coalesce(i.fired_for <= now() + ${CLOCK_TOLERANCE}, i.next_run_at <= now() + ${CLOCK_TOLERANCE} - ${CATCH_UP})
+), moved AS (
+  UPDATE schedules s SET next_run_at = d.then_at
+    FROM due d
+   WHERE s.project_no = d.project_no AND s.environment = d.environment AND s.id = d.id
+), judged AS MATERIALIZED (
+  SELECT d.*, CASE WHEN p.plan = ANY ('{${HOME_PLANS.join(",")}}') THEN ${HOME}::smallint ELSE p.default_region END AS region,
+         ${HAS_QUOTA} AS has_quota
+    FROM due d
+    JOIN projects p ON p.no = d.project_no
+    JOIN flows f ON f.project_no = d.project_no
+   WHERE d.fired_for IS NOT NULL
+), recorded AS (
+  INSERT INTO firings (schedule_id, fired_for, job_id)
+  SELECT id, fired_for, CASE WHEN has_quota THEN job_id END FROM judged
+      ON CONFLICT (schedule_id, fired_for) DO NOTHING
+  RETURNING job_id
+), fired AS MATERIALIZED (
+  SELECT j.* FROM judged j WHERE j.job_id IN (SELECT job_id FROM recorded WHERE job_id IS NOT NULL)
+), job AS (
+  INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds,
+                    cap_seconds, schedule_id, trace)
+  SELECT job_id, project_no, environment, region, target_url, payload, fired_for, max_attempts, base_seconds, cap_seconds, id,
+         decode(trace, 'hex')
+    FROM fired
+), owed AS (
+  INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed)
+  SELECT project_no, environment, region, job_id, greatest(fired_for, now()), max_attempts FROM fired
+), lane AS (
+  INSERT INTO lanes (project_no, region, environment, shard)
+  SELECT DISTINCT f.project_no, f.region, f.environment, i.shard FROM fired f JOIN item i ON i.n = f.n
+   ORDER BY 1, 2, 3
+      ON CONFLICT (project_no, region, environment) DO NOTHING
+)
+SELECT d.n::int AS n, f.region, coalesce(l.shard, i.shard) AS lane_shard,
+       (extract(epoch FROM greatest(f.fired_for, now())) * 1000)::float8 AS due_at
+  FROM due d
+  JOIN item i ON i.n = d.n
+  LEFT JOIN fired f ON f.n = d.n
+  LEFT JOIN lanes l ON l.project_no = f.project_no AND l.region = f.region AND l.environment = f.environment`;
+
+type FiredRow = { n: number } & ({ region: null } | { region: number; lane_shard: number; due_at: number });
+
+/** What the ledger knows of an instant; `jobId` is null where no quota was left. */
+export interface FiringRow {
+  firedFor: number;
+  jobId: string | null;
+}
+
+/** The firings of a schedule for instants in [fromAt, toAt], in no order. */
+export async function listFirings(
+  db: Database,
+  scheduleId: string,
+  { fromAt, toAt }: { fromAt: number; toAt: number },
+): Promise<FiringRow[]> {
+  const rows = await db.run<{ fired_for: number; job_id: string | null }>("list_firings", LIST_FIRINGS, [
+    idToUuid(scheduleId),
+    new Date(fromAt).toISOString(),
+    new Date(toAt).toISOString(),
+  ]);
+  return rows.map((row) => ({
+    firedFor: row.fired_for,
+    jobId: row.job_id === null ? null : uuidToId(JOB_PREFIX, row.job_id),
+  }));
+}
+
+const LIST_FIRINGS = `
+SELECT (extract(epoch FROM fired_for) * 1000)::float8 AS fired_for, job_id
+  FROM firings WHERE schedule_id = $1 AND fired_for >= $2::timestamptz AND fired_for <= $3::timestamptz`;
+
+/**
+ * Removes up to `limit` firings that no plan shows any more at `now` (milliseconds since 1970); answers how many. Several may
+ * do so at once.
+ */
+export async function purgeFirings(db: Database, limit: number, now: number): Promise<number> {
+  return (await db.run("purge_firings", PURGE_FIRINGS, [limit, new Date(now).toISOString()])).length;
+}
+
+const KEPT_DAYS = Math.max(...PLANS.map((plan) => PLAN_TERMS[plan].retentionDays)) + 1;
+const PURGE_FIRINGS = `
+DELETE FROM firings
+ WHERE ctid = ANY (ARRAY (SELECT ctid FROM firings WHERE fired_for < $2::timestamptz - interval '${KEPT_DAYS} days'
+                           ORDER BY fired_for LIMIT $1 FOR UPDATE SKIP LOCKED))
+RETURNING 1`;
+
+/** Removes up to `limit` timetables that were replaced before all that any plan shows, as purgeFirings does. */
+export async function purgeTimetables(db: Database, limit: number, now: number): Promise<number> {
+  return (await db.run("purge_timetables", PURGE_TIMETABLES, [limit, new Date(now).toISOString()])).length;
+}
+
+const PURGE_TIMETABLES = `
+DELETE FROM timetables
+ WHERE ctid = ANY (ARRAY (SELECT ctid FROM timetables WHERE replaced_at < $2::timestamptz - interval '${KEPT_DAYS} days'
+                           ORDER BY replaced_at LIMIT $1 FOR UPDATE SKIP LOCKED))
+RETURNING 1`;
+
+/** The same for the timetables of deleted schedules, each of which is forgotten once it has none. */
+export async function purgeDeletedSchedules(db: Database, limit: number): Promise<number> {
+  return (await db.run("purge_deleted_schedules", PURGE_DELETED, [limit])).length;
+}
+
+const PURGE_DELETED = `
+WITH deleted AS MATERIALIZED (
+  SELECT schedule_id FROM deleted_schedules ORDER BY schedule_id LIMIT $1 FOR UPDATE SKIP LOCKED
+), past AS (
+  DELETE FROM timetables
+   WHERE ctid = ANY (ARRAY (SELECT t.ctid FROM deleted d JOIN timetables t USING (schedule_id) LIMIT $1))
+  RETURNING 1
+), forgotten AS (
+  DELETE FROM deleted_schedules s
+   USING deleted d
+   WHERE s.schedule_id = d.schedule_id AND NOT EXISTS (SELECT FROM timetables t WHERE t.schedule_id = d.schedule_id)
+  RETURNING 1
+)
+SELECT FROM past UNION ALL SELECT FROM forgotten`;
+
+/** A timetable that a schedule has or had. */
+export interface TimetableRow {
+  /** Of two timetables the later one has the greater number. */
+  no: number;
+  since: number;
+  /** The firing of the timetable before that this one made void; null if none was next. */
+  supersededAt: number | null;
+  paused: boolean;
+  cron: string;
+  timezone: string;
+}
+
+/**
+ * The timetables of a schedule that begin up to an instant, the latest one first and at most `limit`. With `untilNo` none
+ * is later than that one.
+ */
+export async function listTimetables(
+  db: Database,
+  scheduleId: string,
+  query: { untilAt: number; untilNo: number | null; limit: number },
+): Promise<TimetableRow[]> {
+  const rows = await db.run<Omit<TimetableRow, "supersededAt"> & { superseded_at: number | null }>(
+    "list_timetables",
+    LIST_TIMETABLES,
+    [
+      idToUuid(scheduleId),
+      new Date(query.untilAt).toISOString(),
+      query.untilNo ?? Number.MAX_SAFE_INTEGER,
+      query.limit,
+    ],
+  );
+  return rows.map(({ superseded_at: supersededAt, ...row }) => ({ ...row, supersededAt }));
+}
+
+const LIST_TIMETABLES = `
+SELECT no::float8 AS no, (extract(epoch FROM since) * 1000)::float8 AS since,
+       (extract(epoch FROM superseded_at) * 1000)::float8 AS superseded_at, paused, cron, timezone
+  FROM timetables
+ WHERE schedule_id = $1 AND no <= $3::bigint AND least(since, superseded_at) <= $2::timestamptz
+ ORDER BY no DESC LIMIT $4`;

@@ -1,0 +1,176 @@
+import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import type pg from "pg";
+import { type ManualClock, startManualClock } from "../../../test/simulation/manual-clock.ts";
+import type { ProjectNo } from "../../domain/scope.ts";
+import type { Database } from "../database/database.ts";
+import { createJobs } from "../resources/jobs.ts";
+import { countMonthRuns, countUsage } from "../resources/projects.ts";
+import { retryRun } from "../resources/runs.ts";
+import { failedWith, kindsOf, settlementOf, startStore, type TestStore } from "../test-support.ts";
+import { claimAttempts } from "./claim.ts";
+import { settleAttempts } from "./settle.ts";
+
+setDefaultTimeout(60_000);
+
+const QUOTA = 10;
+const MINUTE_MS = 60_000;
+
+let store: TestStore;
+let clock: ManualClock;
+let nodeId: number;
+let project: ProjectNo;
+/** The first instant of the month that is next when the tests begin. */
+let rolloverAt: number;
+
+beforeEach(async () => {
+  store = await startStore();
+  clock = await startManualClock(store.url);
+  const today = new Date(clock.now());
+  rolloverAt = Date.UTC(today.getUTCFullYear(), today.getUTCMonth() + 1);
+  if (rolloverAt - clock.now() < 2 * MINUTE_MS) {
+    rolloverAt = Date.UTC(today.getUTCFullYear(), today.getUTCMonth() + 2);
+  }
+  nodeId = await store.addNode();
+  project = await store.addProject({ plan: "hobby", concurrency: 1_000 });
+  await store.query("UPDATE flows SET month_runs_max = $1", [QUOTA]);
+  // Whatever was begun before midnight has this long until then.
+  await clock.leapTo(rolloverAt - MINUTE_MS);
+});
+afterEach(async () => {
+  clock.stop();
+  await store.stop();
+});
+
+const monthOf = (at: number) => new Date(at).toISOString().slice(0, 7);
+/** Sets the database's clock back, as nobody should. */
+const setBack = (ms: number) => store.query("UPDATE manual.leapt SET ms = ms - $1::float8", [ms]);
+
+/** A session that has the project's flow, and whose statements stand in one transaction until it is committed. */
+async function lockFlow(): Promise<pg.Client> {
+  const session = await store.session();
+  await session.query("BEGIN");
+  await session.query("SELECT FROM flows WHERE project_no = $1 FOR NO KEY UPDATE", [project]);
+  return session;
+}
+const within = (session: pg.Client): Pick<Database, "run"> => ({
+  run: async (name, text, values) => (await session.query({ name, text, values })).rows,
+});
+
+const claim = async (count: number) => claimJobs(await store.addJobs(project, count));
+const claimJobs = (jobs: string[], db: Pick<Database, "run"> = store.db) =>
+  claimAttempts(
+    db as Database,
+    nodeId,
+    jobs.map((job) => store.claimOf(project, job)),
+  );
+const grantedCount = (answers: Awaited<ReturnType<typeof claim>>) =>
+  kindsOf(answers).filter((kind) => kind === "granted").length;
+
+/** What is counted, and what has started, of the two months: all of them must agree. */
+async function expectCounts(counts: { before: number; after: number }) {
+  const [flow] = await store.query("SELECT month::text AS month, month_runs::int AS runs FROM flows");
+  expect(flow).toEqual({ month: new Date(rolloverAt).toISOString().slice(0, 10), runs: counts.after });
+  const started = await store.query<{ month: string; count: number }>(
+    `SELECT to_char(started_at, 'YYYY-MM') AS month, count(*)::int AS count
+       FROM (SELECT started_at FROM open_jobs WHERE run_id IS NOT NULL UNION ALL SELECT started_at FROM runs) r GROUP BY 1`,
+  );
+  for (const [at, count] of [
+    [rolloverAt - 1, counts.before],
+    [rolloverAt, counts.after],
+  ] as const) {
+    expect((await countUsage(store.db, project, monthOf(at), null)).runsTotal).toBe(count);
+    expect(started.find(({ month }) => month === monthOf(at))?.count ?? 0).toBe(count);
+  }
+}
+
+describe("at the month's end", () => {
+  test("a claim that waited for the flow over midnight counts in the month that has begun", async () => {
+    expect(grantedCount(await claim(3))).toBe(3);
+    const jobs = await store.addJobs(project, 6);
+    const mate = await lockFlow();
+    const waiting = claim(8);
+    await store.untilBlocked();
+    await clock.leapTo(rolloverAt + MINUTE_MS);
+    expect(grantedCount(await claimJobs(jobs, within(mate)))).toBe(6);
+    await mate.query("COMMIT");
+    // Four are left of the new month, and none of them comes from the month before.
+    expect(grantedCount(await waiting)).toBe(4);
+    expect(grantedCount(await claim(5))).toBe(0);
+    await expectCounts({ before: 3, after: QUOTA });
+    expect(await countMonthRuns(store.db, project)).toBe(QUOTA);
+  });
+
+  test("a claim that waited over midnight for a flow of the month before counts in the new one as well", async () => {
+    const jobs = await store.addJobs(project, QUOTA + 2);
+    expect(grantedCount(await claim(QUOTA))).toBe(QUOTA);
+    const mate = await lockFlow();
+    const waiting = claimJobs(jobs);
+    await store.untilBlocked();
+    await clock.leapTo(rolloverAt + MINUTE_MS);
+    await mate.query("COMMIT");
+    const answers = await waiting;
+    expect(grantedCount(answers)).toBe(QUOTA);
+    const untilAt = Date.UTC(new Date(rolloverAt).getUTCFullYear(), new Date(rolloverAt).getUTCMonth() + 1);
+    expect(answers).toContainEqual({ kind: "blocked", untilAt });
+    await expectCounts({ before: QUOTA, after: QUOTA });
+  });
+
+  test("a manual retry that waited for the flow over midnight counts in the month that has begun", async () => {
+    const [jobId = ""] = await store.addJobs(project, 1);
+    const attempt = await store.start(nodeId, project, jobId);
+    await settleAttempts(store.db, [settlementOf(attempt, failedWith("over"))]);
+    const retry = () =>
+      retryRun(
+        store.db,
+        { projectNo: project, environment: "production", sinceAt: 0 },
+        attempt.granted.runId,
+        store.newRunId(),
+      );
+    const jobs = await store.addJobs(project, QUOTA - 1);
+    const mate = await lockFlow();
+    const waiting = retry();
+    await store.untilBlocked();
+    await clock.leapTo(rolloverAt + MINUTE_MS);
+    expect(grantedCount(await claimJobs(jobs, within(mate)))).toBe(QUOTA - 1);
+    await mate.query("COMMIT");
+    expect((await waiting).kind).toBe("retried");
+    expect(grantedCount(await claim(1))).toBe(0);
+    await expectCounts({ before: 1, after: QUOTA });
+  });
+
+  test("a manual retry that waited over midnight is refused where the new month is used up", async () => {
+    const [jobId = ""] = await store.addJobs(project, 1);
+    const attempt = await store.start(nodeId, project, jobId);
+    await settleAttempts(store.db, [settlementOf(attempt, failedWith("over"))]);
+    const scope = { projectNo: project, environment: "production", sinceAt: 0 } as const;
+    const jobs = await store.addJobs(project, QUOTA);
+    const mate = await lockFlow();
+    const waiting = retryRun(store.db, scope, attempt.granted.runId, store.newRunId());
+    await store.untilBlocked();
+    await clock.leapTo(rolloverAt + MINUTE_MS);
+    expect(grantedCount(await claimJobs(jobs, within(mate)))).toBe(QUOTA);
+    await mate.query("COMMIT");
+    expect(await waiting).toEqual({ kind: "quota_exceeded" });
+    await expectCounts({ before: 1, after: QUOTA });
+  });
+});
+
+test("a clock that is set back over midnight takes nothing back: the quota, the count and the days go on", async () => {
+  expect(grantedCount(await claim(2))).toBe(2);
+  await clock.leapTo(rolloverAt + MINUTE_MS);
+  expect(grantedCount(await claim(QUOTA - 2))).toBe(QUOTA - 2);
+  const jobs = await store.addJobs(project, 1);
+  await setBack(2 * MINUTE_MS);
+  // Of the month that had begun two runs are left, whatever the clock says; their days are in it.
+  expect(grantedCount(await claim(QUOTA))).toBe(2);
+  expect(await countMonthRuns(store.db, project)).toBe(QUOTA);
+  await setBack(-2 * MINUTE_MS);
+  expect(kindsOf(await claimJobs(jobs))).toEqual(["blocked"]);
+  await setBack(2 * MINUTE_MS);
+  const created = await createJobs(store.db, [store.newJob(project)], new Set());
+  expect(created).toEqual([{ kind: "quota_exceeded" }]);
+  const [flow] = await store.query("SELECT month::text AS month, month_runs::int AS runs FROM flows");
+  expect(flow).toEqual({ month: new Date(rolloverAt).toISOString().slice(0, 10), runs: QUOTA });
+  expect((await countUsage(store.db, project, monthOf(rolloverAt), null)).runsTotal).toBe(QUOTA);
+  expect((await countUsage(store.db, project, monthOf(rolloverAt - 1), null)).runsTotal).toBe(2);
+});

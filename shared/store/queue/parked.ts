@@ -1,0 +1,242 @@
+import { environmentOfClass, type FlowKind } from "../../domain/flow-class.ts";
+import { idToUuid, uuidToId, WEBHOOK_PREFIX } from "../../domain/ids.ts";
+import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
+import { hostOfTarget } from "../../domain/target.ts";
+import { environmentCode, environmentOf, flowClassNamed, regionCode, regionOf } from "../database/codes.ts";
+import { column, type Database } from "../database/database.ts";
+import { OWED, type Owed, type OwedRow, readOwed, type SweptRow } from "./sweep.ts";
+
+/** What parking.ts has set aside, and how it becomes due again: from that moment on, so that every sweep finds it. */
+
+export type ReleasedAttempt = Omit<SweptRow, "concurrency">;
+
+const isParked = "o.due_at IS NULL AND o.node_id IS NULL";
+
+/** Operators limit few hosts, and a node can be full for two or three. */
+const HOSTS_MAX = 1_000;
+
+/** The hosts at which something of a kind is parked, in all regions. */
+export async function listParkedHosts(db: Database, kind: FlowKind): Promise<string[]> {
+  const rows = await db.run<{ parked_host: string }>(`list_parked_${kind}`, LIST[kind], [HOSTS_MAX]);
+  return rows.map((row) => row.parked_host);
+}
+
+// One look into the index for each host, however much is parked there.
+const list = ({ table }: Owed) => {
+  const hostAfter = (before: string) => `
+  SELECT o.parked_host FROM ${table} o
+   WHERE ${isParked} AND o.parked_host > ${before} ORDER BY o.parked_host LIMIT 1`;
+  return `
+WITH RECURSIVE host AS (
+  (${hostAfter("''")})
+  UNION ALL
+  SELECT n.* FROM host CROSS JOIN LATERAL (${hostAfter("host.parked_host")}) n
+)
+SELECT parked_host FROM host LIMIT $1`;
+};
+const LIST: Record<FlowKind, string> = { jobs: list(OWED.jobs), webhooks: list(OWED.webhooks) };
+
+/** A lane of which something is parked; between two of them lies the next one's turn. */
+export interface ParkedLane {
+  projectNo: ProjectNo;
+  region: Region;
+  environment: Environment;
+}
+
+/**
+ * Makes up to `count` of what is parked at a host due again, of the lanes after `after` as much of each, the oldest first:
+ * no project's backlog stands before another's. Of a lane come no more than its project has permits free, and of jobs no
+ * more than its quota leaves, or `countMin`.
+ */
+export async function releaseParked(
+  db: Database,
+  kind: FlowKind,
+  {
+    host,
+    regions,
+    after,
+    count,
+    countMin,
+  }: {
+    host: string;
+    regions: readonly Region[];
+    after: ParkedLane | null;
+    count: number;
+    countMin: number;
+  },
+): Promise<{ attempts: ReleasedAttempt[]; last: ParkedLane | null }> {
+  const rows = await db.run<OwedRow>(`release_${kind}`, RELEASE[kind], [
+    host,
+    column(regions.map(regionCode)),
+    after?.projectNo ?? -1,
+    after === null ? 0 : regionCode(after.region),
+    after === null ? 0 : environmentCode(after.environment),
+    count,
+    countMin,
+  ]);
+  const last = rows.reduce<OwedRow | undefined>(
+    (latest, row) => (latest === undefined || compareLanes(row, latest) > 0 ? row : latest),
+    undefined,
+  );
+  return { attempts: rows.map(readOwed), last: last === undefined ? null : laneOf(last) };
+}
+
+const compareLanes = (one: OwedRow, other: OwedRow): number =>
+  one.project_no - other.project_no || one.region - other.region || one.flow_class - other.flow_class;
+const laneOf = ({ project_no, region, flow_class }: OwedRow): ParkedLane => ({
+  projectNo: project_no,
+  region: regionOf(region),
+  environment: environmentOfClass(flowClassNamed(flow_class)),
+});
+
+// A place for each, so that they keep their order.
+const released = ({ table, id, firstClass }: Owed) => `released AS (
+  UPDATE ${table} o SET due_at = greatest(now(), p.parked_due_at) + p.place * interval '1 us'
+    FROM picked p
+   WHERE o.project_no = ANY (ARRAY[p.project_no]) AND o.environment = p.environment AND o.region = p.region
+     AND o.${id} = p.id
+  RETURNING o.*
+)
+SELECT r.project_no, (r.environment + ${firstClass})::smallint AS flow_class, r.region, l.shard, r.${id} AS id, r.attempt,
+       (extract(epoch FROM r.due_at) * 1000)::float8 AS due_at
+  FROM released r
+  JOIN lanes l ON l.project_no = r.project_no AND l.region = r.region AND l.environment = r.environment
+ ORDER BY r.due_at`;
+
+const PERMITS_FREE =
+  "f.concurrency - f.development_jobs - f.production_jobs - f.development_webhooks - f.production_webhooks";
+const RUNS_LEFT =
+  "f.month_runs_max - CASE WHEN f.month = date_trunc('month', now())::date THEN f.month_runs ELSE 0 END";
+
+// LEAST passes over the null of a project without a quota.
+const release = (owed: Owed, allowed: string) => {
+  const { table, id } = owed;
+  const laneAfter = (place: string) => `
+  SELECT o.project_no, o.region, o.environment FROM ${table} o
+   WHERE o.parked_host = $1 AND ${isParked} AND (o.project_no, o.region, o.environment) > (${place})
+   ORDER BY o.project_no, o.region, o.environment LIMIT 1`;
+  return `
+WITH RECURSIVE lane AS (
+  (${laneAfter("$3::int, $4::smallint, $5::smallint")})
+  UNION ALL
+  SELECT n.* FROM lane CROSS JOIN LATERAL (${laneAfter("lane.project_no, lane.region, lane.environment")}) n
+), chosen AS MATERIALIZED (
+  SELECT c.*, count(*) OVER () AS lane_count
+    FROM (SELECT lane.*, p.count AS permit_count
+            FROM lane
+            JOIN flows f USING (project_no)
+           CROSS JOIN LATERAL (
+                 SELECT greatest(least(${allowed}), $7::int) AS count) p
+           WHERE region = ANY ($2::smallint[]) AND region <> ALL (ARRAY (SELECT h.region FROM held_regions h))
+             AND NOT f.held AND p.count > 0
+           LIMIT $6::int) c
+), picked AS MATERIALIZED (
+  SELECT c.project_no, c.region, c.environment, o.*, row_number() OVER (ORDER BY o.parked_due_at) AS place
+    FROM chosen c
+   CROSS JOIN LATERAL (
+         SELECT o.${id} AS id, o.parked_due_at FROM ${table} o
+          WHERE o.parked_host = $1 AND ${isParked} AND o.project_no = c.project_no AND o.region = c.region
+            AND o.environment = c.environment
+          ORDER BY o.parked_due_at
+          LIMIT least(ceil($6::float8 / c.lane_count), c.permit_count)
+            FOR NO KEY UPDATE SKIP LOCKED) o
+   ORDER BY row_number() OVER (PARTITION BY c.project_no, c.region, c.environment ORDER BY o.parked_due_at), o.parked_due_at
+   LIMIT $6::int
+), ${released(owed)}`;
+};
+const RELEASE: Record<FlowKind, string> = {
+  jobs: release(OWED.jobs, `${PERMITS_FREE}, ${RUNS_LEFT}`),
+  webhooks: release(OWED.webhooks, PERMITS_FREE),
+};
+
+/** A host that an endpoint has left. */
+export interface LeftHost {
+  projectNo: ProjectNo;
+  environment: Environment;
+  webhookId: string;
+  host: string;
+  /** Where the endpoint leads now; null if it is deleted. */
+  url: string | null;
+  /** Tells this leaving from a later one. */
+  leftAt: string;
+}
+
+/** Some of the hosts that endpoints have left and where something of theirs may be parked still. */
+export async function listLeftHosts(db: Database, limit: number): Promise<LeftHost[]> {
+  const rows = await db.run<{
+    project_no: number;
+    environment: number;
+    webhook_id: string;
+    host: string;
+    url: string | null;
+    left_at: string;
+  }>("list_left_hosts", LIST_LEFT, [limit]);
+  return rows.map((row) => ({
+    projectNo: row.project_no,
+    environment: environmentOf(row.environment),
+    webhookId: uuidToId(WEBHOOK_PREFIX, row.webhook_id),
+    host: row.host,
+    url: row.url,
+    leftAt: row.left_at,
+  }));
+}
+
+const LIST_LEFT = `
+SELECT l.project_no, l.environment, l.webhook_id, l.host, l.left_at::text, w.url
+  FROM (SELECT * FROM left_hosts LIMIT $1) l
+  LEFT JOIN webhooks w ON w.project_no = l.project_no AND w.environment = l.environment AND w.id = l.webhook_id`;
+
+/**
+ * Forgets up to `limit` hosts where nothing is parked for the endpoints that left them. Who changes URLs all day leaves many
+ * of these, and others' would wait behind them.
+ */
+export async function forgetIdleLeftHosts(db: Database, limit: number): Promise<void> {
+  await db.run("forget_idle_left_hosts", FORGET_IDLE, [limit]);
+}
+
+// What was parked before an endpoint left is seen by whoever sees that it left. One that leaves once more has another left_at.
+// NOT EXISTS would be planned as a join, which walks through all that is parked for each host.
+const FORGET_IDLE = `
+WITH idle AS MATERIALIZED (
+  SELECT l.webhook_id, l.host, l.left_at FROM left_hosts l
+   WHERE (SELECT o.id FROM open_deliveries o
+           WHERE o.parked_host = l.host AND o.project_no = l.project_no AND o.environment = l.environment
+             AND o.webhook_id = l.webhook_id AND ${isParked} LIMIT 1) IS NULL
+   LIMIT $1
+)
+DELETE FROM left_hosts l USING idle i WHERE l.webhook_id = i.webhook_id AND l.host = i.host AND l.left_at = i.left_at`;
+
+/**
+ * Makes up to `limit` deliveries to such an endpoint due again; once there are fewer, none is left at that host. To one
+ * that leads there again they stay parked.
+ */
+export async function releaseLeft(db: Database, left: LeftHost, limit: number): Promise<ReleasedAttempt[]> {
+  const { host, projectNo, url, leftAt } = left;
+  const webhook = idToUuid(left.webhookId);
+  const forget = () => db.run("forget_left_host", FORGET_LEFT, [webhook, host, leftAt]);
+  if (url !== null && hostOfTarget(url) === host) {
+    await forget();
+    return [];
+  }
+  const rows = await db.run<OwedRow>("release_left", RELEASE_LEFT, [
+    host,
+    projectNo,
+    environmentCode(left.environment),
+    webhook,
+    limit,
+  ]);
+  if (rows.length < limit) await forget();
+  return rows.map(readOwed);
+}
+
+// Not of locked rows alone: none may be passed over, since nobody looks for it there again.
+const RELEASE_LEFT = `
+WITH picked AS MATERIALIZED (
+  SELECT o.*, row_number() OVER (ORDER BY o.parked_due_at) AS place
+    FROM (SELECT o.project_no, o.environment, o.region, o.id, o.parked_due_at FROM open_deliveries o
+           WHERE o.parked_host = $1 AND o.project_no = $2 AND o.environment = $3 AND o.webhook_id = $4 AND ${isParked}
+           ORDER BY o.id LIMIT $5
+             FOR NO KEY UPDATE) o
+), ${released(OWED.webhooks)}`;
+const FORGET_LEFT =
+  "DELETE FROM left_hosts WHERE webhook_id = $1 AND host = $2 AND left_at = $3::timestamptz";

@@ -1,0 +1,230 @@
+import { DELIVERY_PREFIX, idToUuid, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
+import type { RunStatus } from "../../domain/run.ts";
+import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
+import { environmentCode, environmentOf, regionCode, regionOf, runStatusCode } from "../database/codes.ts";
+import { column, type Database, instant } from "../database/database.ts";
+import { IS_CALLED, returnPermits } from "./permits.ts";
+
+/** How one attempt ended and what follows from it, as settleAttempt (domain/run.ts) decided. */
+export interface Settlement {
+  projectNo: ProjectNo;
+  environment: Environment;
+  region: Region;
+  jobId: string;
+  runId: string;
+  status: Exclude<RunStatus, "running">;
+  responseStatus: number | null;
+  error: string | null;
+  durationMs: number;
+  /** Unless the job was canceled meanwhile: retried at that instant, or over. */
+  next: { status: "queued"; dueAt: number } | { status: "succeeded" } | { status: "failed" };
+}
+
+/** What the settlement did. */
+export interface Settled {
+  /** The same order as the settlements; null for one whose attempt had been settled before, by whomever. */
+  items: (SettledItem | null)[];
+  freed: FreedPermits[];
+  /** What is owed to endpoints from now on, of the jobs that have ended. */
+  deliveries: OwedDelivery[];
+}
+
+/** Where a permit had been refused to a project that now has one free, and how many came back to it ever. */
+export interface FreedPermits {
+  projectNo: ProjectNo;
+  region: Region;
+  shard: number;
+  returned: number;
+}
+
+export interface OwedDelivery {
+  projectNo: ProjectNo;
+  environment: Environment;
+  region: Region;
+  shard: number;
+  id: string;
+  dueAt: number;
+}
+
+export interface SettledItem {
+  jobId: string;
+  attempt: number;
+  status: "queued" | "succeeded" | "failed" | "canceled";
+  /** When the next attempt is due, by the database's clock; null if none follows. */
+  nextRetryAt: number | null;
+}
+
+/**
+ * Settles many attempts in one self-committing statement: the run is written, the permit comes back, the job is
+ * owed again or over. The attempt's run id is the compare-and-set: of two settlements of one attempt (an answer that
+ * was lost and is sent again, a rescue and the node that it rescued from) the first counts and the second finds
+ * nothing. Lock order and look-ups as in claim.ts; counting the flows locks all of them before the first job.
+ *
+ * A job that is over is told to the endpoints that are enabled and subscribed, by one row each: in the same statement,
+ * so that there is neither a transition without its event nor an event without its transition.
+ */
+export async function settleAttempts(db: Database, settlements: readonly Settlement[]): Promise<Settled> {
+  const rows = await db.run<SettleRow>("settle", SETTLE, [
+    column(settlements.map((item) => item.projectNo)),
+    column(settlements.map((item) => environmentCode(item.environment))),
+    column(settlements.map((item) => regionCode(item.region))),
+    column(settlements.map((item) => idToUuid(item.jobId))),
+    column(settlements.map((item) => idToUuid(item.runId))),
+    column(settlements.map((item) => runStatusCode(item.status))),
+    column(settlements.map((item) => item.responseStatus)),
+    settlements.map((item) => item.error),
+    column(settlements.map((item) => Math.min(Math.round(item.durationMs), DURATION_MS_MAX))),
+    column(settlements.map((item) => ENDS.indexOf(item.next.status))),
+    column(settlements.map((item) => (item.next.status === "queued" ? instant(item.next.dueAt) : null))),
+  ]);
+  const settled: Settled = { items: settlements.map(() => null), freed: [], deliveries: [] };
+  for (const row of rows) {
+    const { project_no: projectNo } = row;
+    const region = regionOf(row.region);
+    switch (row.kind) {
+      case "attempt":
+        settled.items[row.n - 1] = {
+          jobId: uuidToId(JOB_PREFIX, row.id),
+          attempt: row.attempt,
+          status: row.canceled ? "canceled" : (ENDS[row.next] ?? "failed"),
+          nextRetryAt: row.due_at,
+        };
+        break;
+      case "freed":
+        settled.freed.push({ projectNo, region, shard: row.shard, returned: Number(row.returned) });
+        break;
+      case "delivery":
+        settled.deliveries.push({
+          projectNo,
+          environment: environmentOf(row.environment),
+          region,
+          shard: row.shard,
+          id: uuidToId(DELIVERY_PREFIX, row.id),
+          dueAt: row.due_at,
+        });
+    }
+  }
+  return settled;
+}
+
+/** The column is an integer; an attempt may be found lost after any time. */
+export const DURATION_MS_MAX = 2_147_483_647;
+const ENDS = ["queued", "succeeded", "failed"] as const;
+
+const SETTLE = `
+WITH item AS MATERIALIZED (
+  SELECT i.*
+    FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::uuid[], $6::smallint[], $7::smallint[],
+                $8::text[], $9::int[], $10::smallint[], $11::timestamptz[])
+         WITH ORDINALITY AS i (project_no, environment, region, job_id, run_id, status, response_status,
+                               error, duration_ms, next, due_at, n)
+), flow AS MATERIALIZED (
+  SELECT f.project_no, f.waiting, f.returned, f.retention_class, f.subscriptions
+    FROM (SELECT DISTINCT project_no FROM item) p JOIN flows f USING (project_no)
+   ORDER BY f.project_no
+     FOR NO KEY UPDATE OF f
+), locked AS MATERIALIZED (
+  SELECT array_agg(project_no) AS projects, array_agg(retention_class) AS classes,
+         array_agg(subscriptions) AS subscriptions FROM flow
+), found AS MATERIALIZED (
+  SELECT i.*, o.run_id AS owed_run_id, o.node_id, o.attempt, o.started_at, o.canceled, o.trace
+    FROM (SELECT item.*, l.classes[array_position(l.projects, item.project_no)] AS retention_class,
+                 l.subscriptions[array_position(l.projects, item.project_no)] AS subscriptions
+            FROM locked l CROSS JOIN item ORDER BY job_id) i
+   CROSS JOIN LATERAL (
+         SELECT o.run_id, o.node_id, o.attempt, o.started_at, o.canceled, o.trace
+           FROM open_jobs o
+          WHERE o.project_no = i.project_no AND o.environment = i.environment
+            AND o.region = i.region AND o.job_id = i.job_id
+            FOR NO KEY UPDATE) o
+), attempt AS MATERIALIZED (
+  SELECT n, project_no, environment, region, job_id, run_id, status, response_status, error, duration_ms, next,
+         greatest(due_at, now()) AS due_at, retention_class, subscriptions, attempt, started_at, canceled, trace
+    FROM found WHERE owed_run_id = run_id AND node_id IS NOT NULL
+), owed_again AS (
+  UPDATE open_jobs o
+     SET attempt = o.attempt + 1, due_at = a.due_at, run_id = NULL, node_id = NULL, started_at = NULL,
+         parked_due_at = NULL
+    FROM attempt a
+   WHERE a.next = 0 AND NOT a.canceled AND o.project_no = ANY (ARRAY[a.project_no]) AND o.environment = a.environment
+     AND o.region = a.region AND o.job_id = a.job_id
+), over AS (
+  DELETE FROM open_jobs o
+   USING attempt a
+   WHERE (a.next <> 0 OR a.canceled) AND o.project_no = ANY (ARRAY[a.project_no]) AND o.environment = a.environment
+     AND o.region = a.region AND o.job_id = a.job_id
+), ended AS (
+  INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at)
+  SELECT project_no, environment, region, job_id, next - 1, attempt, now()
+    FROM attempt WHERE next <> 0 AND NOT canceled
+), recorded AS (
+  INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
+                    started_at, duration_ms, next_retry_at)
+  SELECT run_id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
+         started_at, duration_ms, CASE WHEN next = 0 AND NOT canceled THEN due_at END
+    FROM attempt
+), returned AS (
+  UPDATE flows f
+     SET development_jobs = f.development_jobs - c.development,
+         production_jobs = f.production_jobs - c.production,
+         ${returnPermits("c.development + c.production")}
+    FROM (SELECT project_no, count(*) FILTER (WHERE environment = 0) AS development,
+                 count(*) FILTER (WHERE environment = 1) AS production
+            FROM attempt GROUP BY project_no) c
+   WHERE f.project_no = c.project_no
+), heard AS MATERIALIZED (
+  -- Endpoints as they are at the instant of the event, which is that of the statement.
+  SELECT t.*, w.id AS webhook_id, w.generation,
+         (lpad(to_hex(floor(extract(epoch FROM now()) * 1000)::bigint), 12, '0')
+          || left(md5(t.run_id::text || w.id::text), 20))::uuid AS delivery_id
+    FROM (SELECT *, next - 1 AS type FROM attempt
+           WHERE next <> 0 AND NOT canceled AND subscriptions & (1 << (environment * 2 + next - 1)) <> 0) t
+   CROSS JOIN LATERAL (
+         -- OFFSET 0 keeps the planner to the project's own endpoints, whatever it believes of the table.
+         SELECT w.id, w.generation FROM webhooks w
+          WHERE w.project_no = t.project_no AND w.environment = t.environment
+            AND w.enabled AND w.events & (1 << t.type) <> 0 OFFSET 0) w
+), event AS (
+  INSERT INTO events (id, project_no, environment, region, type, job_id, attempt, run_status, response_status, error,
+                      started_at, duration_ms, occurred_at, api_version, trace)
+  SELECT DISTINCT ON (h.run_id) h.run_id, h.project_no, h.environment, h.region, h.type, h.job_id, h.attempt, h.status,
+         h.response_status, h.error, h.started_at, h.duration_ms, now(), p.api_version, h.trace
+    FROM heard h JOIN projects p ON p.no = h.project_no
+), delivery AS (
+  INSERT INTO open_deliveries (project_no, environment, region, id, webhook_id, event_id, generation, due_at)
+  SELECT project_no, environment, region, delivery_id, webhook_id, run_id, generation, now() FROM heard
+), delivering AS (
+  UPDATE lanes l SET has_deliveries = true
+    FROM (SELECT DISTINCT project_no, region, environment FROM heard) h
+   WHERE l.project_no = h.project_no AND l.region = h.region AND l.environment = h.environment AND NOT l.has_deliveries
+)
+SELECT 'attempt' AS kind, a.n::int AS n, a.project_no, a.environment, a.region, NULL::smallint AS shard, NULL::bigint AS returned,
+       a.job_id AS id, a.attempt, a.next, a.canceled,
+       CASE WHEN a.next = 0 AND NOT a.canceled THEN extract(epoch FROM a.due_at) * 1000 END::float8 AS due_at
+  FROM attempt a
+UNION ALL
+SELECT DISTINCT 'freed', NULL::int, l.project_no, NULL::smallint, l.region, l.shard, f.returned + f.settled, NULL::uuid, NULL::smallint,
+       NULL::smallint, NULL::boolean, NULL::float8
+  FROM (SELECT project_no, waiting, returned,
+               (SELECT count(*) FROM attempt a WHERE a.project_no = flow.project_no) AS settled
+          FROM flow WHERE waiting <> 0) f
+  JOIN lanes l ON l.project_no = f.project_no AND f.settled > 0 AND ${IS_CALLED}
+UNION ALL
+SELECT 'delivery', NULL, h.project_no, h.environment, h.region, l.shard, NULL, h.delivery_id, NULL, NULL, NULL,
+       extract(epoch FROM now()) * 1000
+  FROM heard h
+  JOIN lanes l ON l.project_no = h.project_no AND l.region = h.region AND l.environment = h.environment`;
+
+type SettleRow = { project_no: ProjectNo; region: number } & (
+  | {
+      kind: "attempt";
+      n: number;
+      id: string;
+      attempt: number;
+      next: number;
+      canceled: boolean;
+      due_at: number | null;
+    }
+  | { kind: "freed"; shard: number; returned: string }
+  | { kind: "delivery"; environment: number; shard: number; id: string; due_at: number }
+);

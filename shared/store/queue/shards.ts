@@ -1,0 +1,129 @@
+import type { Region } from "../../domain/scope.ts";
+import { regionCode, regionOf } from "../database/codes.ts";
+import { column, type Database } from "../database/database.ts";
+
+export interface ShardName {
+  region: Region;
+  shard: number;
+}
+
+/** A shard that this process may act for, as long as its lease lasts. */
+export interface HeldShard extends ShardName {
+  epoch: number;
+}
+
+export interface ShardRow extends HeldShard {
+  /** The node id of the owner; null if nobody has it. */
+  owner: number | null;
+  /** What is left of the lease; 0 if it is over, or if its owner is proved dead. */
+  leaseLeftMs: number;
+}
+
+/** Adds the rows of shards that are not there yet. Rows are never removed: what a smaller setting leaves over is still owned. */
+export async function createShards(
+  db: Database,
+  regions: readonly Region[],
+  shardsPerRegion: number,
+): Promise<void> {
+  await db.run("create_shards", CREATE, [column(regions.map(regionCode)), shardsPerRegion]);
+}
+
+const CREATE = `
+INSERT INTO shards (region, shard)
+SELECT r.region, n FROM unnest($1::smallint[]) AS r (region), generate_series(0, $2::int - 1) AS n
+ ORDER BY 1, 2
+    ON CONFLICT DO NOTHING`;
+
+export async function listShards(db: Database, regions: readonly Region[]): Promise<ShardRow[]> {
+  const rows = await db.run<Row>("list_shards", LIST, [column(regions.map(regionCode))]);
+  return rows.map((row) => ({
+    region: regionOf(row.region),
+    shard: row.shard,
+    epoch: Number(row.epoch),
+    owner: row.owner,
+    leaseLeftMs: row.lease_left_ms,
+  }));
+}
+
+const LIST = `
+SELECT s.region, s.shard, s.epoch, s.owner,
+       CASE WHEN s.lease_until > now() AND NOT coalesce(n.dead, false)
+            THEN (extract(epoch FROM s.lease_until - now()) * 1000)::float8 ELSE 0 END AS lease_left_ms
+  FROM shards s LEFT JOIN nodes n ON n.id = s.owner
+ WHERE s.region = ANY ($1::smallint[]) ORDER BY s.region, s.shard`;
+
+/**
+ * Takes those of the wanted shards whose lease is over or whose owner is proved dead; each takeover begins a new epoch, which waits for fenced writes
+ * of the old one that are under way and lets none follow. A shard with such a write under way is passed over, for the
+ * next call to take.
+ */
+export async function acquireShards(
+  db: Database,
+  nodeId: number,
+  wanted: readonly ShardName[],
+  leaseMs: number,
+): Promise<HeldShard[]> {
+  return (await db.run<Row>("acquire_shards", ACQUIRE, [...names(wanted), nodeId, leaseMs])).map(readHeld);
+}
+
+const ACQUIRE = `
+WITH free AS MATERIALIZED (
+  SELECT s.region, s.shard
+    FROM shards s JOIN unnest($1::smallint[], $2::smallint[]) AS w (region, shard) USING (region, shard)
+   WHERE s.lease_until <= now() OR EXISTS (SELECT FROM nodes n WHERE n.id = s.owner AND n.dead)
+   ORDER BY s.region, s.shard
+     FOR UPDATE OF s SKIP LOCKED
+)
+UPDATE shards s SET epoch = s.epoch + 1, owner = $3, lease_until = now() + $4::float8 * interval '1 ms'
+  FROM free WHERE s.region = free.region AND s.shard = free.shard
+RETURNING s.region, s.shard, s.epoch`;
+
+/** Prolongs leases and answers with those that still stand. One that lapsed stands if nobody took the shard. */
+export async function renewShards(
+  db: Database,
+  nodeId: number,
+  held: readonly HeldShard[],
+  leaseMs: number,
+): Promise<HeldShard[]> {
+  const values = [...names(held), column(held.map((shard) => shard.epoch)), nodeId, leaseMs];
+  return (await db.run<Row>("renew_shards", RENEW, values)).map(readHeld);
+}
+
+const RENEW = `
+WITH mine AS MATERIALIZED (
+  SELECT s.region, s.shard
+    FROM shards s JOIN unnest($1::smallint[], $2::smallint[], $3::bigint[]) AS h (region, shard, epoch) USING (region, shard, epoch)
+   WHERE s.owner = $4
+   ORDER BY s.region, s.shard
+     FOR NO KEY UPDATE OF s
+)
+UPDATE shards s SET lease_until = now() + $5::float8 * interval '1 ms'
+  FROM mine WHERE s.region = mine.region AND s.shard = mine.shard
+RETURNING s.region, s.shard, s.epoch`;
+
+/** Gives shards back, so that the next owner need not wait for the lease to end. */
+export async function resignShards(db: Database, nodeId: number, held: readonly HeldShard[]): Promise<void> {
+  await db.run("resign_shards", RESIGN, [...names(held), column(held.map((shard) => shard.epoch)), nodeId]);
+}
+
+const RESIGN = `
+UPDATE shards s SET owner = NULL, lease_until = '-infinity'
+  FROM unnest($1::smallint[], $2::smallint[], $3::bigint[]) AS h (region, shard, epoch)
+ WHERE s.region = h.region AND s.shard = h.shard AND s.epoch = h.epoch AND s.owner = $4`;
+
+interface Row {
+  region: number;
+  shard: number;
+  epoch: string;
+  owner: number | null;
+  lease_left_ms: number;
+}
+
+const names = (shards: readonly ShardName[]) => [
+  column(shards.map((shard) => regionCode(shard.region))),
+  column(shards.map((shard) => shard.shard)),
+];
+
+function readHeld(row: Row): HeldShard {
+  return { region: regionOf(row.region), shard: row.shard, epoch: Number(row.epoch) };
+}

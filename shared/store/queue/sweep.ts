@@ -1,0 +1,220 @@
+import { type FlowClass, type FlowKind, kindOf } from "../../domain/flow-class.ts";
+import { DELIVERY_PREFIX, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
+import type { ProjectNo, Region } from "../../domain/scope.ts";
+import { flowClassCode, flowClassNamed, regionCode, regionOf } from "../database/codes.ts";
+import { column, type Database, instant, STATEMENT_TIMEOUT_MS } from "../database/database.ts";
+
+/** A project's jobs, or deliveries, of one environment in one region: the smallest thing that takes turns. */
+export interface Lane {
+  projectNo: ProjectNo;
+  flowClass: FlowClass;
+  region: Region;
+}
+
+export interface SweepShard {
+  region: Region;
+  shard: number;
+  /** The shard's lanes hold nothing that was due before this instant, those apart that the sweep is told to leave out. */
+  sinceAt: number;
+}
+
+export interface RefillLane extends Lane {
+  /** The lane holds nothing due before this instant that the caller does not hold already. */
+  sinceAt: number;
+  /** How many rows may come back. */
+  room: number;
+}
+
+export interface SweptRow extends Lane {
+  shard: number;
+  /** Of the job or the delivery. */
+  id: string;
+  attempt: number;
+  dueAt: number;
+  /** The project's limit, which bounds how much of its lane is worth holding. */
+  concurrency: number;
+}
+
+export interface Swept {
+  /** Of each lane the oldest first. */
+  rows: SweptRow[];
+  /** The database's clock when the statement began. */
+  sweptAt: number;
+}
+
+/**
+ * How far behind the clock a row can appear: `due_at` is never less than the clock at the start of the statement that
+ * writes it, and that statement ends within its timeout. A sweep that found nothing due in a lane at instant T proves
+ * that nothing due before T - SWEEP_LAG_MS will ever be found there, unless something held by the sweeper comes back.
+ */
+export const SWEEP_LAG_MS = STATEMENT_TIMEOUT_MS + 1_000;
+
+/** What a lane is given at most in one sweep, however high its limit. */
+export const LANE_ROOM_MAX = 2_000;
+/** And at least: enough that short attempts do not wait for the next refill. */
+export const LANE_ROOM_MIN = 64;
+
+/** How much of a lane is held at once: about twice what its project may have in flight. */
+export function laneRoom(concurrency: number): number {
+  return Math.min(Math.max(2 * concurrency, LANE_ROOM_MIN), LANE_ROOM_MAX);
+}
+
+/**
+ * What is owed and due within `aheadMs`, oldest first, of every lane of the given shards but those in `except`: for
+ * each lane at most its room. No bound is shared between lanes, so nobody's backlog hides another's jobs.
+ *
+ * Every look into the index begins at a low-water mark: entries of jobs that are over stay in the index until a
+ * vacuum may remove them, which an old snapshot can put off for hours, and without the mark each sweep would step over
+ * all of them.
+ */
+export async function sweepShards(
+  db: Database,
+  shards: readonly SweepShard[],
+  except: readonly Lane[],
+  aheadMs: number,
+): Promise<Swept> {
+  return readSweep(
+    await db.run<SweepRow>("sweep", SWEEP, [
+      column(shards.map((shard) => regionCode(shard.region))),
+      column(shards.map((shard) => shard.shard)),
+      column(shards.map((shard) => sinceInstant(shard.sinceAt))),
+      ...laneColumns(except),
+      aheadMs,
+    ]),
+  );
+}
+
+/** The shards that any lane of these regions belongs to, whether a worker has ever owned them or not. */
+export async function listShardsInUse(
+  db: Database,
+  regions: readonly Region[],
+): Promise<{ region: Region; shard: number }[]> {
+  const rows = await db.run<{ region: number; shard: number }>(
+    "list_shards_in_use",
+    "SELECT DISTINCT region, shard FROM lanes WHERE region = ANY ($1::smallint[])",
+    [column(regions.map(regionCode))],
+  );
+  return rows.map(({ region, shard }) => ({ region: regionOf(region), shard }));
+}
+
+/** The same for lanes that the caller knows, from where each was left. */
+export async function refillLanes(
+  db: Database,
+  lanes: readonly RefillLane[],
+  aheadMs: number,
+): Promise<Swept> {
+  return readSweep(
+    await db.run<SweepRow>("refill", REFILL, [
+      ...laneColumns(lanes),
+      column(lanes.map((lane) => sinceInstant(lane.sinceAt))),
+      column(lanes.map((lane) => lane.room)),
+      aheadMs,
+    ]),
+  );
+}
+
+const laneColumns = (lanes: readonly Lane[]) => [
+  column(lanes.map((lane) => lane.projectNo)),
+  column(lanes.map((lane) => regionCode(lane.region))),
+  column(lanes.map((lane) => flowClassCode(lane.flowClass))),
+];
+const sinceInstant = (ms: number) => (ms === Number.NEGATIVE_INFINITY ? "-infinity" : instant(ms));
+
+/** Where what a kind owes stands, and how its rows become a lane's: classes are numbered by kind, then by environment. */
+export interface Owed {
+  table: "open_jobs" | "open_deliveries";
+  id: "job_id" | "id";
+  /** The number of its first class. */
+  firstClass: 0 | 2;
+  /** Which lanes are walked; no others have anything of this kind. */
+  lanes: "true" | "l.has_deliveries";
+}
+export const OWED: Record<FlowKind, Owed> = {
+  jobs: { table: "open_jobs", id: "job_id", firstClass: 0, lanes: "true" },
+  webhooks: { table: "open_deliveries", id: "id", firstClass: 2, lanes: "l.has_deliveries" },
+};
+
+const rowColumns = ({ firstClass }: Owed) =>
+  `l.project_no, (l.environment + ${firstClass})::smallint AS flow_class, l.region, l.shard, o.id, o.attempt,
+       (extract(epoch FROM o.due_at) * 1000)::float8 AS due_at, f.concurrency`;
+const owedRows = (
+  { table, id }: Owed,
+  since: string,
+  ahead: string,
+  room: string,
+  columns = `o.${id} AS id, o.attempt, o.due_at`,
+) => `
+  SELECT ${columns}
+    FROM ${table} o
+   WHERE o.project_no = l.project_no AND o.region = l.region AND o.environment = l.environment
+     AND o.due_at >= ${since} AND o.due_at <= now() + ${ahead}::float8 * interval '1 ms'
+   ORDER BY o.due_at
+   LIMIT ${room}`;
+const withSweptAt = (
+  select: (owed: Owed) => string,
+) => `${Object.values(OWED).map(select).join("\n UNION ALL")}
+ UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, (extract(epoch FROM now()) * 1000)::float8, NULL`;
+
+// Nearly all lanes have nothing to give. Looking for one entry before anything else reads only the index for them,
+// which is half of the sweep's cost; OFFSET 0 keeps the planner to that order.
+const SWEEP = withSweptAt(
+  (owed) => `
+SELECT ${rowColumns(owed)}
+  FROM (SELECT l.*, s.since
+          FROM unnest($1::smallint[], $2::smallint[], $3::timestamptz[]) AS s (region, shard, since)
+          JOIN lanes l ON l.region = s.region AND l.shard = s.shard AND ${owed.lanes}
+         CROSS JOIN LATERAL (${owedRows(owed, "s.since", "$7", "1", "")}) any_owed
+         WHERE (l.project_no, l.region, l.environment + ${owed.firstClass})
+               NOT IN (SELECT * FROM unnest($4::int[], $5::smallint[], $6::smallint[]))
+        OFFSET 0) l
+  JOIN flows f ON f.project_no = l.project_no
+ CROSS JOIN LATERAL (${owedRows(owed, "l.since", "$7", `least(greatest(2 * f.concurrency, ${LANE_ROOM_MIN}), ${LANE_ROOM_MAX})`)}) o`,
+);
+
+const REFILL = withSweptAt(
+  (owed) => `
+SELECT ${rowColumns(owed)}
+  FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::timestamptz[], $5::int[]) AS known (project_no, region, flow_class, since, room)
+  JOIN lanes l ON l.project_no = known.project_no AND l.region = known.region AND l.environment = known.flow_class - ${owed.firstClass}
+  JOIN flows f ON f.project_no = l.project_no
+ CROSS JOIN LATERAL (${owedRows(owed, "known.since", "$6", "known.room")}) o`,
+);
+
+type SweepRow = Omit<OwedRow, "id"> & { id: string | null; concurrency: number };
+
+function readSweep(rows: SweepRow[]): Swept {
+  const swept: Swept = { rows: [], sweptAt: 0 };
+  for (const row of rows) {
+    if (row.id === null) {
+      swept.sweptAt = row.due_at;
+      continue;
+    }
+    swept.rows.push({ ...readOwed({ ...row, id: row.id }), concurrency: row.concurrency });
+  }
+  return swept;
+}
+
+/** An owed attempt as these statements answer it. */
+export interface OwedRow {
+  project_no: number;
+  flow_class: number;
+  region: number;
+  shard: number;
+  id: string;
+  attempt: number;
+  due_at: number;
+}
+
+export function readOwed(row: OwedRow): Omit<SweptRow, "concurrency"> {
+  const flowClass = flowClassNamed(row.flow_class);
+  return {
+    projectNo: row.project_no,
+    flowClass,
+    region: regionOf(row.region),
+    shard: row.shard,
+    id: uuidToId(kindOf(flowClass) === "jobs" ? JOB_PREFIX : DELIVERY_PREFIX, row.id),
+    attempt: row.attempt,
+    dueAt: row.due_at,
+  };
+}

@@ -1,0 +1,200 @@
+import type { Environment, ProjectNo } from "../../domain/scope.ts";
+import { environmentCode } from "../database/codes.ts";
+import { column, type Database } from "../database/database.ts";
+
+/** So many requests of one environment that arrived together at one gateway; none where only loans are given back. */
+export interface RateQuestion {
+  projectNo: ProjectNo;
+  environment: Environment;
+  requestCount: number;
+  /** Requests per minute. */
+  limit: number;
+  /** A new uuid: the name of what may be lent with the answer. */
+  loan: string;
+  /** How many requests the gateway expects in a whole tick; nothing is lent for 0. */
+  demand: number;
+  /** Loans of this environment that are over. To say it again changes nothing. */
+  over: readonly SpentLoan[];
+}
+
+export interface SpentLoan {
+  loan: string;
+  spentCount: number;
+}
+
+export interface RateAnswer {
+  /** The first so many of the requests are accepted; the others are refused and do not count, unless they are undecided. */
+  acceptedCount: number;
+  /** Whether the others may be accepted yet: what is missing is lent to another gateway and may come back at once. */
+  isUndecided: boolean;
+  /** So many more may be accepted without asking, until `lentMs` after the moment in which the question was sent. */
+  lentCount: number;
+  lentMs: number;
+  /** What is left of the limit after all these. */
+  remaining: number;
+  /** Until a refused request would be accepted; 0 if none was refused. */
+  retryAfterMs: number;
+  /** Until nothing of what was accepted counts any more. */
+  resetMs: number;
+}
+
+const TICK_MS = 100;
+/** Whoever had the lock before read the same clock, so a tick this far ahead is of another one. */
+const FUTURE_TICKS = 10;
+/** A whole minute must lie behind the end of the tick in which a request was accepted. */
+const WINDOW_TICKS = 601;
+
+/** What is lent beyond the demand of a tick, since the next one may bring more. */
+const LENT_PER_DEMAND = 1.25;
+/** Fewer are not worth the account of them; so small limits, and clients that ask now and then, meet no loan. */
+const LENT_MIN = 5;
+/** Of what is left no loan is a larger part, and none is made once three quarters of the limit are used or lent. */
+const LENT_PART = 8;
+/**
+ * A gateway gives back within some milliseconds of the tick's end; a busy machine may hold it up. If it has not in so many
+ * ticks more, it is dead or frozen, and nobody waits for it: its loan counts as accepted until the minute is over or it
+ * comes to itself. A request must be decided well within the time in which the API promises an answer.
+ */
+const AWAITED_TICKS = 7;
+
+/**
+ * Accepts requests within a sliding minute, by the database's clock and exact over any number of gateways: an accepted
+ * request counts until the tick of its acceptance is a whole minute past. Each environment may be asked for once in a
+ * statement. The commit is not waited for: a crash of Postgres may forget what was accepted in its last second.
+ *
+ * A gateway in demand is lent requests for the rest of the tick. They are counted in full at once, in that tick. The
+ * clock is read after the question was sent, so whoever counts `lentMs` from there stops before the tick does, and what
+ * is spent is accepted in the tick in which it counts, as if it had been asked for. What is not spent comes back with a
+ * later question; before that it refuses nobody (`isUndecided`).
+ */
+export async function takeRequests(db: Database, questions: readonly RateQuestion[]): Promise<RateAnswer[]> {
+  const over = questions.flatMap((question) => question.over);
+  const rows = await db.run<Row>("take_requests", TAKE, [
+    column(questions.map((question) => question.projectNo)),
+    column(questions.map((question) => environmentCode(question.environment))),
+    column(questions.map((question) => question.requestCount)),
+    column(questions.map((question) => question.limit)),
+    column(questions.map((question) => question.demand)),
+    column(questions.map((question) => question.loan)),
+    JSON.stringify(Object.fromEntries(over.map(({ loan, spentCount }) => [loan, spentCount]))),
+  ]);
+  if (rows.length !== questions.length) throw new Error("a project's environment has no request rate");
+  return rows.map((row) => ({
+    acceptedCount: row.taken,
+    isUndecided: row.undecided,
+    lentCount: row.lent,
+    lentMs: row.lent_ms,
+    remaining: Math.max(0, row.remaining),
+    retryAfterMs: row.retry_after_ms ?? 0,
+    resetMs: Math.max(0, row.reset_ms),
+  }));
+}
+
+// The sum and the loans beside it decide, and not the ticks: a statement that waited for the lock reads the locked row as
+// it is now, but ticks as they were when it began. A tick that a mate has removed meanwhile is not removed again, so it is
+// subtracted once; nor is a loan given back twice, since the first time has removed it from the row.
+const TAKE = `
+WITH quick AS MATERIALIZED (
+  SELECT set_config('synchronous_commit', 'off', true)
+), asked AS MATERIALIZED (
+  SELECT a.* FROM quick, unnest($1::int[], $2::smallint[], $3::int[], $4::int[], $5::int[], $6::uuid[])
+         WITH ORDINALITY AS a (project_no, environment, request_count, max, demand, loan, n)
+), win AS MATERIALIZED (
+  SELECT a.*, w.accepted, w.loans
+    FROM asked a JOIN rate_windows w USING (project_no, environment)
+   ORDER BY a.project_no, a.environment
+     FOR NO KEY UPDATE OF w
+), timed AS MATERIALIZED (
+  -- The clock after the lock was had, so that ticks never lie behind those of whoever had it before.
+  SELECT *, (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now_ms FROM win
+), ticked AS MATERIALIZED (
+  SELECT *, floor(now_ms / ${TICK_MS})::bigint AS tick FROM timed
+), expired AS (
+  -- Looked for in two ranges of the index, or every tick of the minute would be looked at.
+  DELETE FROM rate_ticks r USING ticked t
+   WHERE r.project_no = t.project_no AND r.environment = t.environment
+     AND r.tick = ANY (ARRAY (
+           SELECT o.tick FROM rate_ticks o
+            WHERE o.project_no = t.project_no AND o.environment = t.environment AND o.tick <= t.tick - ${WINDOW_TICKS}
+            UNION ALL
+           -- Ticks that are still to come are those of a clock that has gone back since; they would never expire.
+           SELECT o.tick FROM rate_ticks o
+            WHERE o.project_no = t.project_no AND o.environment = t.environment AND o.tick > t.tick + ${FUTURE_TICKS}))
+  RETURNING r.project_no, r.environment, r.accepted
+), accounted AS (
+  -- Loans go with their ticks, whole; of those that are over, what was not spent is given back to the tick.
+  SELECT t.*, l.*
+    FROM ticked t
+   CROSS JOIN LATERAL (
+      SELECT jsonb_object_agg(k.loan, k.terms) FILTER (WHERE k.spent IS NULL) AS kept,
+             bool_or(k.spent IS NULL AND k.tick >= t.tick - ${AWAITED_TICKS}) AS is_awaited,
+             array_agg(k.tick) FILTER (WHERE k.spent < k.count) AS back_ticks,
+             array_agg(k.count - k.spent) FILTER (WHERE k.spent < k.count) AS back_counts,
+             coalesce(sum(k.count - k.spent) FILTER (WHERE k.spent < k.count), 0)::int AS back
+        FROM (SELECT j.loan, j.terms, (j.terms->>0)::bigint AS tick, (j.terms->>1)::int AS count,
+                     ($7::jsonb->>j.loan)::int AS spent
+                FROM jsonb_each(t.loans) AS j (loan, terms)) k
+       WHERE t.loans <> '{}' AND k.tick > t.tick - ${WINDOW_TICKS} AND k.tick <= t.tick + ${FUTURE_TICKS}
+    ) l
+), counted AS (
+  SELECT a.*, a.accepted - coalesce(x.accepted, 0) - a.back AS standing
+    FROM accounted a
+    LEFT JOIN LATERAL (SELECT sum(e.accepted)::int AS accepted FROM expired e
+                        WHERE e.project_no = a.project_no AND e.environment = a.environment) x ON true
+), decided AS (
+  SELECT *, least(request_count, greatest(max - standing, 0)) AS taken, (tick + 1) * ${TICK_MS} - now_ms AS lent_ms FROM counted
+), lendable AS (
+  SELECT *, least(ceil(demand * ${LENT_PER_DEMAND} * lent_ms / ${TICK_MS})::int,
+                  (max - standing - taken) / ${LENT_PART}, max - max / 4 - standing - taken) AS most
+    FROM decided
+), granted AS MATERIALIZED (
+  SELECT *, CASE WHEN most >= ${LENT_MIN} THEN most ELSE 0 END AS lent FROM lendable
+), added AS (
+  INSERT INTO rate_ticks AS r (project_no, environment, tick, accepted)
+  SELECT c.project_no, c.environment, c.tick, sum(c.change)
+    FROM (SELECT project_no, environment, tick, taken + lent AS change FROM granted WHERE taken + lent > 0
+           UNION ALL
+          SELECT g.project_no, g.environment, b.tick, -b.count
+            FROM granted g, unnest(g.back_ticks, g.back_counts) AS b (tick, count)
+           WHERE g.back > 0) c
+   GROUP BY c.project_no, c.environment, c.tick
+   ORDER BY c.project_no, c.environment, c.tick
+      ON CONFLICT (project_no, environment, tick) DO UPDATE SET accepted = r.accepted + excluded.accepted
+), summed AS (
+  -- What the lock has read is compared: w itself would first be judged by the snapshot, in which it can be older.
+  UPDATE rate_windows w SET accepted = g.standing + g.taken + g.lent, loans = s.loans
+    FROM granted g, LATERAL (SELECT CASE WHEN g.lent > 0 THEN
+           coalesce(g.kept, '{}') || jsonb_build_object(g.loan, jsonb_build_array(g.tick, g.lent))
+           ELSE coalesce(g.kept, '{}') END AS loans) s
+   WHERE w.project_no = g.project_no AND w.environment = g.environment
+     AND (g.accepted <> g.standing + g.taken + g.lent OR g.loans <> s.loans)
+)
+SELECT g.taken, g.lent, g.lent_ms, g.max - g.standing - g.taken - g.lent AS remaining,
+       g.taken < g.request_count AND coalesce(g.is_awaited, false) AS undecided,
+       CASE WHEN g.taken < g.request_count THEN
+         (coalesce((SELECT f.tick
+                      FROM (SELECT r.tick, sum(r.accepted) OVER (ORDER BY r.tick) AS freed
+                              FROM (SELECT s.tick, s.accepted FROM rate_ticks s
+                                     WHERE s.project_no = g.project_no AND s.environment = g.environment
+                                       AND s.tick > g.tick - ${WINDOW_TICKS}
+                                     UNION ALL
+                                    SELECT b.tick, -b.count FROM unnest(g.back_ticks, g.back_counts) AS b (tick, count)) r) f
+                     WHERE f.freed > g.standing + g.taken - g.max
+                     ORDER BY f.tick LIMIT 1), g.tick) + ${WINDOW_TICKS}) * ${TICK_MS} - g.now_ms
+       END::float8 AS retry_after_ms,
+       (CASE WHEN g.taken > 0 THEN g.tick
+             -- Of what a mate has just accepted only the sum is seen.
+             ELSE coalesce((SELECT max(r.tick) FROM rate_ticks r
+                             WHERE r.project_no = g.project_no AND r.environment = g.environment), g.tick)
+        END + ${WINDOW_TICKS}) * ${TICK_MS} - g.now_ms AS reset_ms
+  FROM granted g ORDER BY g.n`;
+
+interface Row {
+  taken: number;
+  undecided: boolean;
+  lent: number;
+  lent_ms: number;
+  remaining: number;
+  retry_after_ms: number | null;
+  reset_ms: number;
+}

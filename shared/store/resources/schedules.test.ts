@@ -1,0 +1,384 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { createHash, randomBytes } from "node:crypto";
+import { createIdSource, idToUuid, JOB_PREFIX, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../../domain/ids.ts";
+import type { ProjectNo } from "../../domain/scope.ts";
+import {
+  type Fired,
+  type Firing,
+  fireSchedules,
+  listDueSchedules,
+  listFirings,
+  listTimetables,
+} from "../queue/firings.ts";
+import { acquireShards, createShards, type HeldShard } from "../queue/shards.ts";
+import { startStore, type TestStore } from "../test-support.ts";
+import { findFirstAnswer } from "./idempotency.ts";
+import {
+  changeSchedule,
+  createSchedule,
+  deleteSchedule,
+  findSchedule,
+  listSchedules,
+  type ScheduleChange,
+  type ScheduleToCreate,
+} from "./schedules.ts";
+
+setDefaultTimeout(30_000);
+
+const SHARD = 3;
+const MINUTE_MS = 60_000;
+const ids = createIdSource(randomBytes);
+const cause = () => ({ requestId: ids.next(REQUEST_PREFIX, Date.now()), keyNo: 1 });
+
+let store: TestStore;
+let project: ProjectNo;
+let held: HeldShard;
+beforeAll(async () => {
+  store = await startStore();
+  await createShards(store.db, ["us-east", "us-west"], SHARD + 1);
+});
+beforeEach(async () => {
+  project = await store.addProject();
+  held = await take();
+});
+afterAll(() => store.stop());
+
+/** The shard as the newest owner has it, whoever had it before. */
+async function take(): Promise<HeldShard> {
+  await store.query("UPDATE shards SET lease_until = '-infinity' WHERE shard = $1", [SHARD]);
+  const [acquired] = await acquireShards(
+    store.db,
+    await store.addNode(),
+    [{ region: "us-east", shard: SHARD }],
+    MINUTE_MS,
+  );
+  if (acquired === undefined) throw new Error("the shard was not to be had");
+  return acquired;
+}
+
+const scope = () => ({ projectNo: project, environment: "production" as const });
+
+/** On a whole second, as all firings are. */
+const lastMinute = () => Math.floor(Date.now() / MINUTE_MS) * MINUTE_MS;
+
+function newSchedule(wish: Partial<ScheduleToCreate> = {}): ScheduleToCreate {
+  const id = ids.next(SCHEDULE_PREFIX, Date.now());
+  return {
+    id,
+    ...scope(),
+    name: id,
+    cron: "* * * * *",
+    timezone: "UTC",
+    targetUrl: "https://target.example/hook",
+    payload: `{"n":1.0}`,
+    retryPolicy: { maxAttempts: 2, baseSeconds: 3, capSeconds: 4 },
+    nextRunAt: lastMinute(),
+    shard: SHARD,
+    activeMax: 100,
+    ...wish,
+  };
+}
+
+async function create(wish: Partial<ScheduleToCreate> = {}): Promise<ScheduleToCreate> {
+  const schedule = newSchedule(wish);
+  expect(await createSchedule(store.db, schedule, cause(), null)).toBe("created");
+  return schedule;
+}
+
+const firingOf = (schedule: ScheduleToCreate, wish: Partial<Firing> = {}): Firing => ({
+  projectNo: schedule.projectNo,
+  environment: schedule.environment,
+  scheduleId: schedule.id,
+  held,
+  cron: schedule.cron,
+  timezone: schedule.timezone,
+  nextRunAt: schedule.nextRunAt ?? 0,
+  firedFor: schedule.nextRunAt,
+  thenAt: (schedule.nextRunAt ?? 0) + MINUTE_MS,
+  jobId: ids.next(JOB_PREFIX, Date.now()),
+  trace: null,
+  ...wish,
+});
+const fire = async (...firings: Firing[]) => (await fireSchedules(store.db, firings)).map(({ kind }) => kind);
+const changeOf = (schedule: ScheduleToCreate, wish: Partial<ScheduleChange>): ScheduleChange => ({
+  revision: 0,
+  cron: schedule.cron,
+  timezone: schedule.timezone,
+  payload: schedule.payload,
+  paused: false,
+  nextRunAt: undefined,
+  activeMax: 100,
+  ...wish,
+});
+const change = (schedule: ScheduleToCreate, wish: Partial<ScheduleChange>) =>
+  changeSchedule(store.db, scope(), schedule.id, changeOf(schedule, wish), cause());
+const activeCount = async () =>
+  (await store.query<{ n: number }>("SELECT active_schedules AS n FROM projects WHERE no = $1", [project]))[0]
+    ?.n;
+const jobsOf = (scheduleId: string) =>
+  store.query(
+    `SELECT j.region, j.target_url, j.payload, j.max_attempts, j.base_seconds, j.cap_seconds, j.key_no,
+            (extract(epoch FROM j.run_at) * 1000)::float8 AS run_at, o.attempts_allowed
+       FROM jobs j JOIN open_jobs o ON o.job_id = j.id WHERE j.project_no = $1 AND j.schedule_id = $2`,
+    [project, idToUuid(scheduleId)],
+  );
+describe("a schedule", () => {
+  test("comes back as it was created, and only to its own environment", async () => {
+    const schedule = await create();
+    const { shard: _, activeMax: __, ...facts } = schedule;
+    expect(await findSchedule(store.db, scope(), schedule.id)).toEqual({
+      ...facts,
+      paused: false,
+      revision: 0,
+    });
+    expect(await findSchedule(store.db, { ...scope(), environment: "development" }, schedule.id)).toBeNull();
+    expect(
+      await listTimetables(store.db, schedule.id, { untilAt: Date.now(), untilNo: null, limit: 10 }),
+    ).toMatchObject([{ cron: "* * * * *", timezone: "UTC", paused: false, supersededAt: null }]);
+  });
+
+  test("is listed newest first, all or only the paused or the active ones, a page at a time", async () => {
+    const made = [await create(), await create(), await create(), await create()];
+    await change(made[1] as ScheduleToCreate, { paused: true, nextRunAt: null });
+    await create({ environment: "development" });
+    const list = async (paused: boolean | null, limit = 10, beforeId: string | null = null) =>
+      (await listSchedules(store.db, { ...scope(), paused, beforeId, limit })).rows.map(({ id }) =>
+        made.findIndex((schedule) => schedule.id === id),
+      );
+    expect(await list(null)).toEqual([3, 2, 1, 0]);
+    expect(await list(true)).toEqual([1]);
+    expect(await list(false)).toEqual([3, 2, 0]);
+    expect(await list(null, 2)).toEqual([3, 2]);
+    expect(await list(null, 2, made[2]?.id)).toEqual([1, 0]);
+  });
+
+  test("needs a name of its own in its environment, and frees it when it is deleted", async () => {
+    const first = await create({ name: "nightly" });
+    const again = newSchedule({ name: "nightly" });
+    expect(await createSchedule(store.db, again, cause(), null)).toBe("name_taken");
+    await create({ name: "nightly", environment: "development" });
+    expect(await deleteSchedule(store.db, scope(), first.id, cause())).toBe(true);
+    expect(await deleteSchedule(store.db, scope(), first.id, cause())).toBe(false);
+    expect(await createSchedule(store.db, again, cause(), null)).toBe("created");
+    expect(await activeCount()).toBe(2);
+  });
+
+  test("of one name created many times at once: exactly one is made, and it is counted once", async () => {
+    const outcomes = await Promise.all(
+      Array.from({ length: 20 }, () => createSchedule(store.db, newSchedule({ name: "one" }), cause(), null)),
+    );
+    expect(outcomes.filter((outcome) => outcome === "created")).toHaveLength(1);
+    expect(outcomes.filter((outcome) => outcome === "name_taken")).toHaveLength(19);
+    expect(await activeCount()).toBe(1);
+  });
+
+  test("beyond the plan's limit is refused, however many come at once and by whichever way they become active", async () => {
+    const outcomes = await Promise.all(
+      Array.from({ length: 12 }, () =>
+        createSchedule(store.db, newSchedule({ activeMax: 5 }), cause(), null),
+      ),
+    );
+    expect(outcomes.filter((outcome) => outcome === "created")).toHaveLength(5);
+    expect(outcomes.filter((outcome) => outcome === "limit_exceeded")).toHaveLength(7);
+    const { rows } = await listSchedules(store.db, { ...scope(), paused: null, beforeId: null, limit: 1 });
+    const one = newSchedule({ id: rows[0]?.id ?? "", activeMax: 5 });
+    expect((await change(one, { paused: true, nextRunAt: null })).kind).toBe("changed");
+    expect(await activeCount()).toBe(4);
+    await create();
+    expect((await change(one, { revision: 1, activeMax: 5 })).kind).toBe("limit_exceeded");
+    expect(await activeCount()).toBe(5);
+  });
+
+  test("with an Idempotency-Key is made once, and its first answer is kept with it", async () => {
+    const key = () => ({
+      digest: createHash("sha256").update(project.toString()).digest(),
+      requestHash: Buffer.from("body"),
+      answer: Buffer.from(`{"made":${randomBytes(2).readUInt16BE()}}`),
+    });
+    const keys = Array.from({ length: 10 }, key);
+    const outcomes = await Promise.all(
+      keys.map((key) => createSchedule(store.db, newSchedule(), cause(), key)),
+    );
+    expect(outcomes.filter((outcome) => outcome === "created")).toHaveLength(1);
+    expect(outcomes.filter((outcome) => outcome === "key_taken")).toHaveLength(9);
+    const first = await findFirstAnswer(store.db, scope(), keys[0]?.digest ?? Buffer.alloc(0));
+    expect(first?.answer).toEqual(keys[outcomes.indexOf("created")]?.answer as Buffer);
+    expect(await activeCount()).toBe(1);
+  });
+
+  test("is changed as it was decided on, or not at all", async () => {
+    const schedule = await create();
+    const changed = await change(schedule, {
+      cron: "5 * * * *",
+      payload: "[]",
+      nextRunAt: 1_900_000_000_000,
+    });
+    expect(changed).toMatchObject({
+      kind: "changed",
+      schedule: { cron: "5 * * * *", payload: "[]", nextRunAt: 1_900_000_000_000, revision: 1 },
+    });
+    expect(await change(schedule, { payload: "{}" })).toEqual({ kind: "moved" });
+    await deleteSchedule(store.db, scope(), schedule.id, cause());
+    expect(await change(schedule, { revision: 1 })).toEqual({ kind: "moved" });
+    const entries = await store.query("SELECT action FROM audit_entries WHERE subject = $1 ORDER BY id", [
+      schedule.id,
+    ]);
+    expect(entries.map(({ action }) => action)).toEqual([
+      "schedule.create",
+      "schedule.update",
+      "schedule.delete",
+    ]);
+  });
+});
+
+describe("a firing", () => {
+  test("makes the job with everything of the schedule, records itself, and moves the schedule on", async () => {
+    const schedule = await create();
+    expect(
+      await listDueSchedules(store.db, [SHARD], { sinceAt: 0, aheadMs: 0, limit: 1_000 }),
+    ).toContainEqual({
+      ...scope(),
+      scheduleId: schedule.id,
+      shard: SHARD,
+      cron: "* * * * *",
+      timezone: "UTC",
+      nextRunAt: schedule.nextRunAt ?? 0,
+    });
+    const firing = firingOf(schedule);
+    const [fired] = (await fireSchedules(store.db, [firing])) as [Extract<Fired, { kind: "fired" }>];
+    expect(fired).toMatchObject({ kind: "fired", region: "us-east", shard: SHARD });
+    expect(Math.abs(fired.dueAt - Date.now())).toBeLessThan(10_000);
+    expect(await jobsOf(schedule.id)).toEqual([
+      {
+        region: 0,
+        target_url: schedule.targetUrl,
+        payload: `{"n":1.0}`,
+        max_attempts: 2,
+        base_seconds: 3,
+        cap_seconds: 4,
+        key_no: null,
+        run_at: schedule.nextRunAt,
+        attempts_allowed: 2,
+      },
+    ]);
+    const window = { fromAt: 0, toAt: Date.now() };
+    expect(await listFirings(store.db, schedule.id, window)).toEqual([
+      { firedFor: schedule.nextRunAt ?? 0, jobId: firing.jobId },
+    ]);
+    expect((await findSchedule(store.db, scope(), schedule.id))?.nextRunAt).toBe(firing.thenAt);
+    // The same again, by whoever thinks it is still due.
+    expect(await fire(firing, firingOf(schedule))).toEqual(["gone", "gone"]);
+    expect(await jobsOf(schedule.id)).toHaveLength(1);
+  });
+
+  test("goes to the project's default region of that moment, as far as its plan allows it", async () => {
+    const schedule = await create({ nextRunAt: lastMinute() - MINUTE_MS });
+    await store.query("UPDATE projects SET default_region = 1 WHERE no = $1", [project]);
+    expect(await fireSchedules(store.db, [firingOf(schedule)])).toMatchObject([{ region: "us-west" }]);
+    const [lane] = await store.query("SELECT shard FROM lanes WHERE project_no = $1 AND region = 1", [
+      project,
+    ]);
+    expect(lane).toEqual({ shard: SHARD });
+    await store.query("UPDATE projects SET plan = 'hobby' WHERE no = $1", [project]);
+    const nextRunAt = (schedule.nextRunAt ?? 0) + MINUTE_MS;
+    const later = firingOf(schedule, { nextRunAt, firedFor: nextRunAt });
+    expect(await fireSchedules(store.db, [later])).toMatchObject([{ region: "us-east" }]);
+  });
+
+  test("without quota makes no job, says so in the ledger, and the schedule goes on", async () => {
+    project = await store.addProject({ plan: "hobby" });
+    const schedule = await create();
+    await store.query("UPDATE flows SET month_runs = 10000 WHERE project_no = $1", [project]);
+    expect(await fire(firingOf(schedule))).toEqual(["skipped"]);
+    expect(await jobsOf(schedule.id)).toEqual([]);
+    expect(await listFirings(store.db, schedule.id, { fromAt: 0, toAt: Date.now() })).toEqual([
+      { firedFor: schedule.nextRunAt ?? 0, jobId: null },
+    ]);
+    const nextRunAt = (schedule.nextRunAt ?? 0) + MINUTE_MS;
+    expect((await findSchedule(store.db, scope(), schedule.id))?.nextRunAt).toBe(nextRunAt);
+  });
+
+  test("that is not due yet by the database's clock, or not too late, is left alone", async () => {
+    const future = lastMinute() + 5 * MINUTE_MS;
+    const early = await create({ nextRunAt: future });
+    expect(await fire(firingOf(early))).toEqual(["gone"]);
+    const due = await create();
+    expect(await fire(firingOf(due, { firedFor: future }), firingOf(due, { firedFor: null }))).toEqual([
+      "gone",
+      "gone",
+    ]);
+    expect(await fire(firingOf(due))).toEqual(["fired"]);
+  });
+
+  test("that comes too late is not fired and not recorded", async () => {
+    const schedule = await create({ nextRunAt: lastMinute() - 10 * MINUTE_MS });
+    expect(await fire(firingOf(schedule, { firedFor: null }))).toEqual(["skipped"]);
+    expect(await listFirings(store.db, schedule.id, { fromAt: 0, toAt: Date.now() })).toEqual([]);
+  });
+
+  test("of many schedules at once, whatever became of some of them", async () => {
+    const made = await Promise.all(Array.from({ length: 50 }, () => create()));
+    await change(made[3] as ScheduleToCreate, { paused: true, nextRunAt: null });
+    await deleteSchedule(store.db, scope(), made[7]?.id ?? "", cause());
+    const kinds = await fire(...made.map((schedule) => firingOf(schedule)));
+    expect(
+      kinds.map((kind, index) => (kind === "gone" ? index : null)).filter((index) => index !== null),
+    ).toEqual([3, 7]);
+    expect(kinds.filter((kind) => kind === "fired")).toHaveLength(48);
+  });
+
+  test("by an owner whose shard another has taken does nothing", async () => {
+    const schedule = await create();
+    const stale = firingOf(schedule);
+    const newer = await take();
+    expect(await fire(stale)).toEqual(["gone"]);
+    expect(await fire({ ...stale, held: newer })).toEqual(["fired"]);
+  });
+
+  test("that waits for a pause to commit finds nothing; a pause that waits for a firing finds it done", async () => {
+    const schedule = await create();
+    const session = await store.session();
+    await session.query("BEGIN");
+    await session.query("UPDATE schedules SET paused = true, next_run_at = NULL WHERE name = $1", [
+      schedule.name,
+    ]);
+    const firing = fire(firingOf(schedule));
+    await store.untilBlocked();
+    await session.query("COMMIT");
+    expect(await firing).toEqual(["gone"]);
+    expect(await jobsOf(schedule.id)).toEqual([]);
+
+    const other = await create();
+    await session.query("BEGIN");
+    await session.query("SELECT FROM flows FOR UPDATE");
+    await session.query("SELECT FROM schedules WHERE name = $1 FOR UPDATE", [other.name]);
+    const both = [fire(firingOf(other)), change(other, { paused: true, nextRunAt: null })] as const;
+    await store.untilBlocked(2);
+    await session.query("COMMIT");
+    const [fired, paused] = await Promise.all(both);
+    expect(paused.kind).toBe("changed");
+    expect((await findSchedule(store.db, scope(), other.id))?.nextRunAt).toBeNull();
+    expect(await jobsOf(other.id)).toHaveLength(fired[0] === "fired" ? 1 : 0);
+  });
+
+  test("decided on a timetable that was replaced since does nothing, though the new one has the same instant", async () => {
+    const schedule = await create({ cron: "* * * * *" });
+    const stale = firingOf(schedule);
+    await change(schedule, { cron: "0 12 * * *" });
+    expect(await fire(stale)).toEqual(["gone"]);
+    await change(schedule, { revision: 1, cron: "0 12 * * *", timezone: "Europe/Berlin" });
+    expect(await fire({ ...stale, cron: "0 12 * * *" })).toEqual(["gone"]);
+    expect(await fire({ ...stale, cron: "0 12 * * *", timezone: "Europe/Berlin" })).toEqual(["fired"]);
+  });
+
+  test("of one instant has one job even if the schedule were set back", async () => {
+    const schedule = await create();
+    expect(await fire(firingOf(schedule))).toEqual(["fired"]);
+    await store.query("UPDATE schedules SET next_run_at = $2 WHERE name = $1", [
+      schedule.name,
+      new Date(schedule.nextRunAt ?? 0),
+    ]);
+    expect(await fire(firingOf(schedule))).toEqual(["skipped"]);
+    expect(await jobsOf(schedule.id)).toHaveLength(1);
+  });
+});

@@ -1,0 +1,284 @@
+import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { openTestDatabase } from "../../../test/support/database.ts";
+import { startStopwatch } from "../../../test/support/stopwatch.ts";
+import { createIdSource, idTimeMs, idToUuid, RUN_PREFIX } from "../../domain/ids.ts";
+import { PLAN_TERMS, PLANS, type Plan } from "../../domain/plan.ts";
+import type { ProjectNo } from "../../domain/scope.ts";
+import { beatNode } from "../cell/nodes.ts";
+import { retentionClassOf } from "../database/codes.ts";
+import { settleAttempts } from "../queue/settle.ts";
+import { findRun } from "../resources/runs.ts";
+import { comesToWait, inTime, settlementOf, startStore, type TestStore, until } from "../test-support.ts";
+import { createRunPartitions, dropExpiredPartitions, purgeDefaults } from "./retention.ts";
+
+setDefaultTimeout(120_000);
+
+const DAY_MS = 86_400_000;
+const GRACE_MS = DAY_MS;
+/** A drop gives way to whoever keeps it waiting for longer. */
+const DROP_WAITS_MS = 500;
+
+let store: TestStore;
+let nodeId: number;
+beforeEach(async () => {
+  store = await startStore({ connections: 12 });
+  nodeId = await store.addNode();
+});
+afterEach(() => store.stop());
+
+const scope = (projectNo: ProjectNo) => ({ projectNo, environment: "production" as const, sinceAt: 0 });
+const runIdAt = (at: number) => createIdSource(randomBytes).next(RUN_PREFIX, at);
+
+/** A run of that time, settled as any other. */
+async function settleRun(projectNo: ProjectNo, at = Date.now()): Promise<string> {
+  const [jobId = ""] = await store.addJobs(projectNo, 1);
+  const attempt = await store.start(nodeId, projectNo, jobId, { runId: runIdAt(at) });
+  const { items } = await settleAttempts(store.db, [settlementOf(attempt)]);
+  expect(items[0]).toMatchObject({ status: "succeeded" });
+  return attempt.granted.runId;
+}
+
+async function tableOf(runId: string): Promise<string> {
+  const [row] = await store.query<{ name: string }>(
+    "SELECT tableoid::regclass::text AS name FROM runs WHERE id = $1",
+    [idToUuid(runId)],
+  );
+  return row?.name ?? "none";
+}
+
+/** The tables of a plan but for DEFAULT, as the catalog has them. */
+async function tablesOf(plan: Plan): Promise<string[]> {
+  const rows = await store.query<{ name: string }>(
+    `SELECT inhrelid::regclass::text AS name FROM pg_inherits
+      WHERE inhparent = $1::regclass AND inhrelid <> $2::regclass ORDER BY 1`,
+    [`runs_${plan}`, `runs_${plan}_default`],
+  );
+  return rows.map(({ name }) => name);
+}
+
+/** When the table of that name begins. */
+const dayOf = (table: string) => Date.parse(table.replace(/.*(\d{4})(\d\d)(\d\d)$/, "$1-$2-$3"));
+const dateOf = (at: number) => new Date(at).toISOString().slice(0, 10).replaceAll("-", "");
+
+describe("the tables of runs", () => {
+  test("stand ready after a migration, and a run goes into the one of its project's plan and of its time", async () => {
+    for (const plan of PLANS) {
+      expect(await tablesOf(plan)).toHaveLength(3);
+      const runId = await settleRun(await store.addProject({ plan }));
+      expect(await tableOf(runId)).toStartWith(`runs_${plan}_2`);
+    }
+    expect(PLANS.map(retentionClassOf)).toEqual([0, 1, 2, 3]);
+    const days = PLANS.map((plan) => PLAN_TERMS[plan].retentionDays);
+    expect(days).toEqual(days.toSorted((a, b) => a - b));
+  });
+
+  test("are made ahead of time, without a gap, however long nobody has made any", async () => {
+    const project = await store.addProject({ plan: "hobby" });
+    // The day on which they were made first may be over by now.
+    const [first = ""] = await tablesOf("hobby");
+    const firstAt = dayOf(first);
+    expect(firstAt).toBeWithin(Date.now() - 2 * DAY_MS, Date.now());
+    const later = firstAt + 9.5 * DAY_MS;
+    const { names } = await createRunPartitions(store.db, later);
+    const days = Array.from({ length: 12 }, (_, day) => `runs_hobby_${dateOf(firstAt + day * DAY_MS)}`);
+    expect(await tablesOf("hobby")).toEqual(days);
+    expect(names).toContain(days.at(-1) ?? "");
+    expect((await createRunPartitions(store.db, later)).names).toEqual([]);
+    for (const at of [0, 3, 9.5, 11]) {
+      const runId = await settleRun(project, firstAt + at * DAY_MS);
+      expect(await tableOf(runId)).toBe(`runs_hobby_${dateOf(idTimeMs(runId))}`);
+    }
+  });
+
+  test("take in what a settlement had to leave in DEFAULT because there was no table of its time", async () => {
+    const project = await store.addProject({ plan: "hobby" });
+    const at = Date.now() + 30 * DAY_MS;
+    const runId = await settleRun(project, at);
+    expect(await tableOf(runId)).toBe("runs_hobby_default");
+    const found = await findRun(store.db, scope(project), runId);
+    expect(found).toMatchObject({ id: runId, status: "succeeded" });
+
+    await createRunPartitions(store.db, at);
+    expect(await tableOf(runId)).toBe(`runs_hobby_${dateOf(at)}`);
+    expect(await findRun(store.db, scope(project), runId)).toEqual(found);
+  });
+
+  test("leave a crowd in DEFAULT, which is never locked for long, until it expires there", async () => {
+    const project = await store.addProject({ plan: "hobby" });
+    // At noon, so that all of them are of one day.
+    const at = (Math.floor(Date.now() / DAY_MS) + 30.5) * DAY_MS;
+    await insertRuns(project, "hobby", at, 10_001);
+    await createRunPartitions(store.db, at);
+    expect(await tablesOf("hobby")).not.toContain(`runs_hobby_${dateOf(at)}`);
+    expect(await tablesOf("hobby")).toContain(`runs_hobby_${dateOf(at + DAY_MS)}`);
+
+    const expiredAt = at + (3 * DAY_MS + GRACE_MS) + 10_001;
+    expect(await purgeDefaults(store.db, at + 3 * DAY_MS, 20_000)).toBe(0);
+    await store.query("INSERT INTO run_moves (project_no) VALUES ($1)", [project]);
+    await store.query("UPDATE flows SET retention_class = 1 WHERE project_no = $1", [project]);
+    expect(await purgeDefaults(store.db, expiredAt, 20_000)).toBe(0);
+    await store.query("DELETE FROM run_moves");
+    expect(await purgeDefaults(store.db, expiredAt, 6_000)).toBe(6_000);
+    expect(await purgeDefaults(store.db, expiredAt, 6_000)).toBe(4_001);
+    expect(await store.query("SELECT FROM runs")).toEqual([]);
+  });
+
+  test("are dropped when their last run is past its plan's retention and a day, and no others are", async () => {
+    const runs = new Map<Plan, string>();
+    for (const plan of PLANS) runs.set(plan, await settleRun(await store.addProject({ plan })));
+    for (const plan of PLANS) {
+      const [table = ""] = await tablesOf(plan);
+      const [next = ""] = (await tablesOf(plan)).slice(1);
+      const expiredAt = dayOf(next) + PLAN_TERMS[plan].retentionDays * DAY_MS + GRACE_MS;
+      expect((await dropExpiredPartitions(store.db, expiredAt - 1)).names).not.toContain(table);
+      expect(await tableOf(runs.get(plan) ?? "")).toBe(table);
+      expect((await dropExpiredPartitions(store.db, expiredAt)).names).toContain(table);
+      expect(await tableOf(runs.get(plan) ?? "")).toBe("none");
+      expect(await tablesOf(plan)).toContain(next);
+    }
+  });
+
+  test("give their storage back when they are dropped, and leave jobs and usage alone", async () => {
+    const project = await store.addProject({ plan: "hobby" });
+    await settleRun(project);
+    await insertRuns(project, "hobby", Date.now(), 20_000);
+    const facts = () =>
+      store.query(
+        `SELECT (SELECT count(*) FROM jobs) AS jobs, (SELECT count(*) FROM ended_jobs) AS ended,
+                (SELECT sum(runs) FROM usage_days) AS used, (SELECT sum(month_runs) FROM flows) AS counted`,
+      );
+    const bytes = async () => {
+      const [row] = await store.query<{ bytes: number }>(
+        "SELECT sum(pg_total_relation_size(relid))::int AS bytes FROM pg_partition_tree('runs')",
+      );
+      return row?.bytes ?? 0;
+    };
+    const before = { facts: await facts(), bytes: await bytes() };
+    expect(before.bytes).toBeGreaterThan(2_000_000);
+    await dropExpiredPartitions(store.db, Date.now() + 6 * DAY_MS);
+    expect(await bytes()).toBeLessThan(before.bytes / 10);
+    expect(await facts()).toEqual(before.facts);
+  });
+});
+
+describe("while attempts are settled", () => {
+  test("tables come and go, and no settlement fails or waits long", async () => {
+    const projects = [await store.addProject({ plan: "hobby" }), await store.addProject({ plan: "pro" })];
+    let isOver = false;
+    const timed = async <T>(waits: number[], act: () => Promise<T>): Promise<T> => {
+      const startedAt = performance.now();
+      const answer = await act();
+      waits.push(performance.now() - startedAt);
+      return answer;
+    };
+    const settling = projects.flatMap((project) =>
+      [1, 2].map(async () => {
+        const waits: number[] = [];
+        while (!isOver) {
+          const [jobId = ""] = await store.addJobs(project, 1);
+          const attempt = await store.start(nodeId, project, jobId);
+          const { items } = await timed(waits, () => settleAttempts(store.db, [settlementOf(attempt)]));
+          expect(items[0]).toMatchObject({ status: "succeeded" });
+        }
+        return waits;
+      }),
+    );
+    /** How long a commit takes that has nothing to do with those tables: what the machine adds to any of them. */
+    const beat = async () => {
+      const waits: number[] = [];
+      while (!isOver) await timed(waits, () => beatNode(store.db, nodeId, 0));
+      return Math.max(...waits);
+    };
+    const beating = beat();
+    const changed = { made: 0, dropped: 0 };
+    for (let day = 1; day <= 25; day++) {
+      const now = Date.now() + day * DAY_MS;
+      changed.made += (await createRunPartitions(store.db, now)).names.length;
+      // A day before now is what the settlements write into.
+      const dropped = await dropExpiredPartitions(store.db, now);
+      changed.dropped += dropped.names.filter((name) => name.startsWith("runs_hobby")).length;
+    }
+    isOver = true;
+    const waits = (await Promise.all(settling)).flat();
+    expect(changed.made).toBeGreaterThan(25);
+    expect(changed.dropped).toBeGreaterThan(15);
+    expect(waits.length).toBeGreaterThan(50);
+    expect(Math.max(...waits)).toBeLessThan(1_500 + (await beating));
+  });
+
+  test("a drop that finds a table in use gives way to the settlements that wait behind it", async () => {
+    const project = await store.addProject({ plan: "hobby" });
+    const runId = await settleRun(project);
+    const table = await tableOf(runId);
+    const reader = await store.session();
+    await reader.query("BEGIN");
+    await reader.query("SELECT count(*) FROM runs_hobby");
+
+    let dropping: ReturnType<typeof dropExpiredPartitions> | undefined;
+    await inTime(DROP_WAITS_MS, async () => {
+      dropping = dropExpiredPartitions(store.db, Date.now() + 6 * DAY_MS);
+      expect(await comesToWait(store, dropping)).toBe(true);
+    });
+    const stopwatch = startStopwatch();
+    await settleRun(project);
+    expect(stopwatch.stop()).toBeLessThan(2_000);
+    expect(await dropping).toMatchObject({ gaveWayCount: 1 });
+    expect(await tablesOf("hobby")).toContain(table);
+
+    await reader.query("COMMIT");
+    expect((await dropExpiredPartitions(store.db, Date.now() + 6 * DAY_MS)).names).toContain(table);
+  });
+
+  test("a plan that is changed meanwhile counts: the run goes where the project is when the settlement has its flow", async () => {
+    const project = await store.addProject({ plan: "hobby" });
+    const [jobId = ""] = await store.addJobs(project, 1);
+    const attempt = await store.start(nodeId, project, jobId);
+    const operator = await store.session();
+    await operator.query("BEGIN");
+    await operator.query("UPDATE flows SET retention_class = $2 WHERE project_no = $1", [
+      project,
+      retentionClassOf("scale"),
+    ]);
+    const settling = settleAttempts(store.db, [settlementOf(attempt)]);
+    await store.untilBlocked();
+    await operator.query("COMMIT");
+    await settling;
+    expect(await tableOf(attempt.granted.runId)).toStartWith("runs_scale");
+  });
+});
+
+test("many workers at once make and drop each table once, and none of them fails", async () => {
+  const mates = Array.from({ length: 4 }, () => openTestDatabase(store.url, 2, "silent"));
+  try {
+    const now = Date.now() + 40 * DAY_MS;
+    const atOnce = async (change: typeof createRunPartitions) => {
+      const names: string[] = [];
+      // Who finds another at it leaves it to that one, so they go on until nothing is left to do.
+      await until(async () => {
+        const changes = await Promise.all(mates.map((mate) => change(mate, now)));
+        for (const each of changes) names.push(...each.names);
+        return changes.every((each) => each.names.length === 0);
+      });
+      return names;
+    };
+    const made = await atOnce(createRunPartitions);
+    expect(made.length).toBeGreaterThan(40);
+    expect(new Set(made).size).toBe(made.length);
+    const dropped = await atOnce(dropExpiredPartitions);
+    expect(dropped.length).toBeGreaterThan(30);
+    expect(new Set(dropped).size).toBe(dropped.length);
+  } finally {
+    await Promise.all(mates.map((mate) => mate.close()));
+  }
+});
+
+/** Ended runs a millisecond after each other. */
+async function insertRuns(projectNo: ProjectNo, plan: Plan, at: number, count: number): Promise<void> {
+  await store.query(
+    `INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, started_at, duration_ms)
+     SELECT (lpad(to_hex($3::bigint + n), 12, '0') || left(md5(n::text), 20))::uuid, gen_random_uuid(), $1, 1, $2, 1, 1, now(), 5
+       FROM generate_series(0, $4::int - 1) AS n`,
+    [projectNo, retentionClassOf(plan), Math.floor(at), count],
+  );
+}

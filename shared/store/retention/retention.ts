@@ -1,0 +1,210 @@
+import { sql } from "drizzle-orm";
+import { firstIdAt, idTimeMs, idToUuid, PROJECT_PREFIX, RUN_PREFIX, uuidToId } from "../../domain/ids.ts";
+import { PLANS, type Plan, retainedSince } from "../../domain/plan.ts";
+import { retentionClassOf } from "../database/codes.ts";
+import { askTime, type Database, isLockTimeout } from "../database/database.ts";
+
+/**
+ * The tables of ended runs: for each plan one for every stretch of time, by the times of the runs' ids, and a DEFAULT for
+ * what falls in none. Retention drops whole tables. Settlements go on meanwhile: whoever changes the tables gives way to
+ * them after LOCK_TIMEOUT, and they wait for it no longer than that.
+ */
+
+const DAY_MS = 86_400_000;
+/** Wide enough that a list looks into few tables, and so narrow that little is kept beyond its time. */
+const PARTITION_DAYS: Readonly<Record<Plan, number>> = { hobby: 1, pro: 5, scale: 15, enterprise: 60 };
+/** So many tables stand ready beside the present one, so that a duty that has failed for a while costs nothing. */
+const PARTITIONS_AHEAD = 2;
+/** What nobody can see any more is kept for this long yet, for an upgrade that comes late. */
+const GRACE_MS = DAY_MS;
+/** What a new table takes out of DEFAULT at most, as DEFAULT is locked meanwhile. Where there is more, it stays there. */
+const ADOPTED_RUNS_MAX = 10_000;
+const LOCK_TIMEOUT = "500ms";
+/** Held by the transaction that changes where runs stand: there is one at a time. */
+export const RETENTION_LOCK = 0x72756e73;
+/** Where a migration leaves the runs of before there were classes. */
+const UNSORTED = "runs_unsorted";
+
+/** Any connection to the cell will do, also that of a migration. */
+type Connection = Pick<Database, "drizzle">;
+type Transaction = Parameters<Parameters<Connection["drizzle"]["transaction"]>[0]>[0];
+
+/** What became of some tables. One that was in use is left to the next call. */
+export interface Changed {
+  names: string[];
+  gaveWayCount: number;
+}
+
+/** Makes the tables that the runs of now and of the near future go into, and no more than so many. */
+export function createRunPartitions(
+  db: Connection,
+  now: number,
+  tablesMax = Number.POSITIVE_INFINITY,
+): Promise<Changed> {
+  const makes = PLANS.map((plan) => (tx: Transaction) => createNextPartition(tx, plan, now));
+  return changeInTurns(db, makes, tablesMax);
+}
+
+async function createNextPartition(tx: Transaction, plan: Plan, now: number): Promise<string | null> {
+  const widthMs = PARTITION_DAYS[plan] * DAY_MS;
+  const endOf = (fromAt: number) => (Math.floor(fromAt / widthMs) + 1) * widthMs;
+  const last = (await listPartitions(tx, plan)).at(-1);
+  let fromAt = last?.untilAt ?? endOf(await findFirstInstant(tx, plan, now)) - widthMs;
+  while (await isCrowded(tx, plan, fromAt, endOf(fromAt))) fromAt = endOf(fromAt);
+  if (fromAt > now + PARTITIONS_AHEAD * widthMs) return null;
+
+  const date = new Date(fromAt).toISOString().slice(0, 10);
+  const name = `${tableOf(plan)}_${date.replaceAll("-", "")}`;
+  const [made, all, rest] = [name, tableOf(plan), defaultOf(plan)].map((each) => sql.identifier(each));
+  // Attached when it is complete: to make it as a partition at once would keep all settlements of the class waiting.
+  await tx.execute(sql`CREATE TABLE ${made} (LIKE ${all} INCLUDING DEFAULTS INCLUDING INDEXES)`);
+  await tx.execute(sql`LOCK TABLE ${rest} IN ACCESS EXCLUSIVE MODE`);
+  await tx.execute(sql`
+    WITH adopted AS (DELETE FROM ${rest} WHERE ${isWithin(fromAt, endOf(fromAt))} RETURNING *)
+    INSERT INTO ${made} SELECT * FROM adopted`);
+  const [from, to] = [fromAt, endOf(fromAt)].map((at) => sql.raw(`('${firstUuidAt(at)}')`));
+  await tx.execute(sql`ALTER TABLE ${all} ATTACH PARTITION ${made} FOR VALUES FROM ${from} TO ${to}`);
+  return name;
+}
+
+/** For a plan that has no tables yet: when the oldest run that is to be kept can have begun. */
+async function findFirstInstant(tx: Transaction, plan: Plan, now: number): Promise<number> {
+  const { rows } = await tx.execute<{ id: string }>(sql`SELECT id FROM projects ORDER BY id LIMIT 1`);
+  const firstProjectAt = rows[0] === undefined ? now : idTimeMs(uuidToId(PROJECT_PREFIX, rows[0].id));
+  return Math.min(Math.max(firstProjectAt, retainedSince(plan, now)), now);
+}
+
+async function isCrowded(tx: Transaction, plan: Plan, fromAt: number, untilAt: number): Promise<boolean> {
+  const { rows } = await tx.execute(
+    sql`SELECT FROM ${sql.identifier(defaultOf(plan))} WHERE ${isWithin(fromAt, untilAt)} OFFSET ${ADOPTED_RUNS_MAX} LIMIT 1`,
+  );
+  return rows.length > 0;
+}
+
+/** Drops the tables whose every run is past its plan's retention and the grace, and no more than so many. */
+export function dropExpiredPartitions(
+  db: Connection,
+  now: number,
+  tablesMax = Number.POSITIVE_INFINITY,
+): Promise<Changed> {
+  const drops = PLANS.map((plan) => (tx: Transaction) => dropFirstPartition(tx, plan, now));
+  return changeInTurns(db, [...drops, dropUnsorted], tablesMax);
+}
+
+/**
+ * A table with runs of a project that is noted to be moved is left until they have moved. Whoever notes one meanwhile
+ * waits: an upgrade is seen here, or comes after the drop. Since it holds its project's flow then, run_moves is locked
+ * last: settlements that wait for that flow have none of the tables that are waited for here.
+ */
+async function dropFirstPartition(tx: Transaction, plan: Plan, now: number): Promise<string | null> {
+  const [first] = await listPartitions(tx, plan);
+  if (first === undefined || first.untilAt > expiredAt(plan, now)) return null;
+  await tx.execute(sql`LOCK TABLE ONLY ${sql.identifier(tableOf(plan))} IN ACCESS EXCLUSIVE MODE`);
+  await tx.execute(sql`LOCK TABLE run_moves IN SHARE MODE`);
+  const { rows } = await tx.execute(sql`
+    SELECT FROM (${movingOutOf(plan)}) m
+     CROSS JOIN LATERAL (SELECT FROM ${sql.identifier(first.name)} r WHERE r.project_no = m.project_no LIMIT 1) kept
+     LIMIT 1`);
+  if (rows.length > 0) return null;
+  await tx.execute(sql`DROP TABLE ${sql.identifier(first.name)}`);
+  return first.name;
+}
+
+/** Nothing is ever written into that table, so once it is empty it stays so. */
+async function dropUnsorted(tx: Transaction): Promise<string | null> {
+  const { rows: found } = await tx.execute(sql`SELECT WHERE to_regclass(${UNSORTED}) IS NOT NULL`);
+  if (found.length === 0) return null;
+  const { rows: left } = await tx.execute(sql`SELECT FROM ${sql.identifier(UNSORTED)} LIMIT 1`);
+  if (left.length > 0) return null;
+  await tx.execute(sql`DROP TABLE ${sql.identifier(UNSORTED)}`);
+  return UNSORTED;
+}
+
+/** Deletes up to so many expired runs of each plan that stand in no table of their time; answers how many. */
+export async function purgeDefaults(db: Connection, now: number, limit: number): Promise<number> {
+  let purgedCount = 0;
+  for (const plan of PLANS) {
+    const rest = sql.identifier(defaultOf(plan));
+    const { rows } = await db.drizzle.execute(sql`
+      DELETE FROM ${rest} WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM ${rest} r
+         WHERE id < ${firstUuidAt(expiredAt(plan, now))}
+           AND NOT EXISTS (SELECT FROM (${movingOutOf(plan)}) m WHERE m.project_no = r.project_no)
+         LIMIT ${limit}))
+      RETURNING 1`);
+    purgedCount += rows.length;
+  }
+  return purgedCount;
+}
+
+/** For how long from now on the runs of every plan have a table of their time. */
+export async function findRunTablesReadySeconds(db: Database): Promise<number> {
+  const now = await askTime(db);
+  let seconds = Number.POSITIVE_INFINITY;
+  for (const plan of PLANS) {
+    const last = (await listPartitions(db.drizzle, plan)).at(-1);
+    seconds = Math.min(seconds, last === undefined ? 0 : (last.untilAt - now) / 1_000);
+  }
+  return Math.max(0, seconds);
+}
+
+/** The projects whose runs in the tables of a plan are to be moved to those of another. */
+const movingOutOf = (plan: Plan) => sql`
+  SELECT project_no FROM run_moves JOIN flows f USING (project_no) WHERE f.retention_class > ${retentionClassOf(plan)}`;
+
+interface Partition {
+  name: string;
+  /** Milliseconds since 1970: where the next one begins. */
+  untilAt: number;
+}
+
+/** The tables of a plan but for DEFAULT, the oldest first. */
+async function listPartitions(tx: Pick<Transaction, "execute">, plan: Plan): Promise<Partition[]> {
+  const { rows } = await tx.execute<{ name: string; until: string }>(sql`
+    SELECT c.relname AS name, b.bounds[1] AS until
+      FROM pg_inherits i
+      JOIN pg_class c ON c.oid = i.inhrelid
+     CROSS JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO [(]''(.*)''[)]') AS b (bounds)
+     WHERE i.inhparent = to_regclass(${tableOf(plan)}) AND b.bounds IS NOT NULL
+     ORDER BY 2`);
+  return rows.map(({ name, until }) => ({ name, untilAt: idTimeMs(uuidToId(RUN_PREFIX, until)) }));
+}
+
+/**
+ * Makes each change again and again until it answers null, every time in a transaction of its own, and so many at most. None
+ * is made while another process makes one.
+ */
+async function changeInTurns(
+  db: Connection,
+  changes: readonly ((tx: Transaction) => Promise<string | null>)[],
+  changesMax = Number.POSITIVE_INFINITY,
+): Promise<Changed> {
+  const changed: Changed = { names: [], gaveWayCount: 0 };
+  const take = (change: (typeof changes)[number]) =>
+    db.drizzle.transaction(async (tx) => {
+      const { rows } = await tx.execute<{ mine: boolean }>(
+        sql`SELECT pg_try_advisory_xact_lock(${RETENTION_LOCK}) AS mine, set_config('lock_timeout', ${LOCK_TIMEOUT}, true)`,
+      );
+      return rows[0]?.mine ? change(tx) : null;
+    });
+  for (const change of changes) {
+    try {
+      while (changed.names.length < changesMax) {
+        const name = await take(change);
+        if (name === null) break;
+        changed.names.push(name);
+      }
+    } catch (error) {
+      if (!isLockTimeout(error)) throw error;
+      changed.gaveWayCount++;
+    }
+  }
+  return changed;
+}
+
+const tableOf = (plan: Plan) => `runs_${plan}`;
+const defaultOf = (plan: Plan) => `${tableOf(plan)}_default`;
+const expiredAt = (plan: Plan, now: number) => retainedSince(plan, now) - GRACE_MS;
+const firstUuidAt = (at: number) => idToUuid(firstIdAt(RUN_PREFIX, at));
+const isWithin = (fromAt: number, untilAt: number) =>
+  sql`id >= ${firstUuidAt(fromAt)} AND id < ${firstUuidAt(untilAt)}`;
