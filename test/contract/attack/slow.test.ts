@@ -59,8 +59,11 @@ function dribble(start: string, rest: string): Promise<{ text: string; tookMs: n
   const startedAt = performance.now();
   let text = "";
   let sent = 0;
-  const socket = connect((socket) => socket.write(start));
-  const timer = setInterval(() => socket.write(rest[sent++] ?? " "), BYTE_EVERY_MS);
+  let timer: NodeJS.Timeout | undefined;
+  const socket = connect((socket) => {
+    socket.write(start);
+    timer = setInterval(() => socket.write(rest[sent++] ?? " "), BYTE_EVERY_MS);
+  });
   socket.on("data", (chunk: Buffer) => {
     text += chunk.toString();
     if (text.includes('"error"')) socket.end();
