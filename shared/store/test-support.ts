@@ -15,7 +15,7 @@ import type { Settlement } from "./queue/settle.ts";
 import { createJobs, type JobToCreate } from "./resources/jobs.ts";
 import { createProject } from "./resources/projects.ts";
 
-const WAIT_MS_MAX = 20_000;
+const WAIT_MS_MAX = 50_000;
 const LOOK_EVERY_MS = 5;
 /** The tester's own statements fill tables and hold locks, on machines that do other things too. */
 const PATIENT = "-c statement_timeout=60s -c idle_in_transaction_session_timeout=60s";

@@ -113,7 +113,7 @@ describe("a limit of requests to one host", () => {
     await until(() => target.arrivals.length === 1);
     expect(await openCount()).toBeGreaterThanOrEqual(HELD_JOBS);
     await clear();
-    await until(() => target.arrivals.length === 1 + HELD_JOBS);
+    await until(() => target.arrivals.length === 1 + HELD_JOBS, 90_000);
     await node.stop();
     await target.stop();
   });

@@ -10,7 +10,7 @@ import type { Cell } from "../support/cell.ts";
 import type { Arrival } from "../support/target.ts";
 
 const LOOK_EVERY_MS = 20;
-const UNTIL_TIMEOUT_MS = 20_000;
+const UNTIL_TIMEOUT_MS = 50_000;
 const TERMINAL = ["succeeded", "failed", "canceled"];
 
 /** Looks until `find` answers something; rejects with the last error or with nothing found. */

@@ -1,7 +1,7 @@
 import { readdirSync } from "node:fs";
 
 const LOOK_EVERY_MS = 10;
-const UNTIL_TIMEOUT_MS = 20_000;
+const UNTIL_TIMEOUT_MS = 50_000;
 
 /** Resolves once `holds` is true; rejects with what `describe` says if that does not come in time. */
 export async function until(
