@@ -1,10 +1,8 @@
 import { join } from "node:path";
 import { setTimeout } from "node:timers/promises";
 import { readMigrationFiles } from "drizzle-orm/migrator";
-import { drizzle } from "drizzle-orm/node-postgres";
 import pg from "pg";
-import { SESSION_SETTINGS } from "../database/database.ts";
-import * as schema from "../database/schema.ts";
+import { type Database, SESSION_SETTINGS, transactOn } from "../database/database.ts";
 import { createRunPartitions } from "../retention/retention.ts";
 
 /** Any number of processes may call this at once; they take turns under one advisory lock. */
@@ -27,12 +25,16 @@ export async function migrate(url: string): Promise<void> {
     await takeMigrationLock(client);
     await client.query(`SET lock_timeout = ${LOCK_TIMEOUT_MS}`);
     await client.query("SET idle_in_transaction_session_timeout = 0");
-    const db = drizzle(client, { schema });
     await applyMigrations(client);
     const { rows: times } = await client.query<{ now: number }>(
       "SELECT (extract(epoch FROM now()) * 1000)::float8 AS now",
     );
-    await createRunPartitions({ drizzle: db }, times[0]?.now ?? 0);
+    const transact: Database["transact"] = (act) =>
+      transactOn(client, act).catch(async (error) => {
+        await client.query("ROLLBACK");
+        throw error;
+      });
+    await createRunPartitions({ transact }, times[0]?.now ?? 0);
     const { rows } = await client.query<{ database: string }>(
       "SELECT quote_ident(current_database()) AS database",
     );

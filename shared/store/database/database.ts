@@ -2,14 +2,13 @@ import { drizzle, type NodePgDatabase } from "drizzle-orm/node-postgres";
 import pg from "pg";
 import type { Log } from "../../platform/log.ts";
 import journal from "./migrations/meta/_journal.json" with { type: "json" };
-import * as schema from "./schema.ts";
 
 /**
  * One cell's Postgres. `drizzle` serves what runs rarely; the statements that run for every job go through `run`
  * as named prepared statements, because building and planning them each time costs more than executing them.
  */
 export interface Database {
-  drizzle: NodePgDatabase<typeof schema>;
+  drizzle: Omit<NodePgDatabase, "transaction">;
   /**
    * Runs one self-committing statement. `name` must belong to `text` alone.
    * Throws StoreUnavailable when the outcome is unknown or the server cannot be asked; other errors as they are.
@@ -100,7 +99,7 @@ export function openDatabase(
       const client = await pool.connect();
       client.release(true);
     },
-    drizzle: drizzle(pool, { schema }),
+    drizzle: drizzle(pool),
     async run(name, text, values) {
       for (let attempt = 1; ; attempt++) {
         try {
@@ -112,16 +111,10 @@ export function openDatabase(
         }
       }
     },
-    // The query builder's own transactions keep a connection for good where the first statement fails.
     async transact(act) {
       const client = await pool.connect();
       try {
-        await client.query("BEGIN");
-        const result = await act({
-          drizzle: drizzle(client, { schema }),
-          run: async (name, text, values) => (await client.query({ name, text, values })).rows,
-        });
-        await client.query("COMMIT");
+        const result = await transactOn(client, act);
         client.release();
         return result;
       } catch (error) {
@@ -136,6 +129,23 @@ export function openDatabase(
     },
     close: () => pool.end(),
   };
+}
+
+/**
+ * Runs a transaction on a connection of the caller's; where it throws, the caller rolls back. The query builder's own
+ * `transaction` keeps its connection for good if BEGIN fails, so that the type `Database` leaves it out.
+ */
+export async function transactOn<Result>(
+  client: pg.Client | pg.PoolClient,
+  act: (tx: Transaction) => Promise<Result>,
+): Promise<Result> {
+  await client.query("BEGIN");
+  const result = await act({
+    drizzle: drizzle(client),
+    run: async (name, text, values) => (await client.query({ name, text, values })).rows,
+  });
+  await client.query("COMMIT");
+  return result;
 }
 
 /**

@@ -2,11 +2,14 @@ import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from
 import { randomBytes } from "node:crypto";
 import { openTestDatabase } from "../../../test/support/database.ts";
 import { startStopwatch } from "../../../test/support/stopwatch.ts";
+import { startTcpProxy } from "../../../test/support/tcp-proxy.ts";
 import { createIdSource, idTimeMs, idToUuid, RUN_PREFIX } from "../../domain/ids.ts";
 import { PLAN_TERMS, PLANS, type Plan } from "../../domain/plan.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
+import { createLog } from "../../platform/log.ts";
 import { beatNode } from "../cell/nodes.ts";
 import { retentionClassOf } from "../database/codes.ts";
+import { openDatabase } from "../database/database.ts";
 import { settleAttempts } from "../queue/settle.ts";
 import { findRun } from "../resources/runs.ts";
 import { comesToWait, inTime, settlementOf, startStore, type TestStore, until } from "../test-support.ts";
@@ -270,6 +273,31 @@ test("many workers at once make and drop each table once, and none of them fails
     expect(new Set(dropped).size).toBe(dropped.length);
   } finally {
     await Promise.all(mates.map((mate) => mate.close()));
+  }
+});
+
+test("a change of the tables whose BEGIN has no answer gives its connection back", async () => {
+  const direct = new URL(store.url);
+  const proxy = await startTcpProxy({ host: direct.hostname, port: Number(direct.port) });
+  const proxied = new URL(store.url);
+  proxied.port = String(proxy.port);
+  const log = createLog({ level: "silent", name: "test" });
+  const db = openDatabase(proxied.href, {
+    connections: 1,
+    log,
+    answerTimeoutMs: 500,
+    connectTimeoutMs: 20_000,
+  });
+  try {
+    await db.run("one", "SELECT 1", []);
+    proxy.freeze();
+    await expect(createRunPartitions(db, Date.now())).rejects.toThrow();
+    proxy.thaw();
+    await until(() => db.connections().busy === 0);
+    await db.run("one", "SELECT 1", []);
+  } finally {
+    void db.close();
+    await proxy.stop();
   }
 });
 

@@ -2,7 +2,7 @@ import { sql } from "drizzle-orm";
 import { firstIdAt, idTimeMs, idToUuid, PROJECT_PREFIX, RUN_PREFIX, uuidToId } from "../../domain/ids.ts";
 import { PLANS, type Plan, retainedSince } from "../../domain/plan.ts";
 import { retentionClassOf } from "../database/codes.ts";
-import { askTime, type Database, isLockTimeout } from "../database/database.ts";
+import { askTime, type Database, isLockTimeout, type Transaction } from "../database/database.ts";
 
 /**
  * The tables of ended runs: for each plan one for every stretch of time, by the times of the runs' ids, and a DEFAULT for
@@ -25,9 +25,9 @@ export const RETENTION_LOCK = 0x72756e73;
 /** Where a migration leaves the runs of before there were classes. */
 const UNSORTED = "runs_unsorted";
 
-/** Any connection to the cell will do, also that of a migration. */
-type Connection = Pick<Database, "drizzle">;
-type Transaction = Parameters<Parameters<Connection["drizzle"]["transaction"]>[0]>[0];
+/** Where the tables are changed: the pool of a process, or the one connection of a migration. */
+type Connection = Pick<Database, "transact">;
+type Builder = Transaction["drizzle"];
 
 /** What became of some tables. One that was in use is left to the next call. */
 export interface Changed {
@@ -41,11 +41,11 @@ export function createRunPartitions(
   now: number,
   tablesMax = Number.POSITIVE_INFINITY,
 ): Promise<Changed> {
-  const makes = PLANS.map((plan) => (tx: Transaction) => createNextPartition(tx, plan, now));
+  const makes = PLANS.map((plan) => (tx: Builder) => createNextPartition(tx, plan, now));
   return changeInTurns(db, makes, tablesMax);
 }
 
-async function createNextPartition(tx: Transaction, plan: Plan, now: number): Promise<string | null> {
+async function createNextPartition(tx: Builder, plan: Plan, now: number): Promise<string | null> {
   const widthMs = PARTITION_DAYS[plan] * DAY_MS;
   const endOf = (fromAt: number) => (Math.floor(fromAt / widthMs) + 1) * widthMs;
   const last = (await listPartitions(tx, plan)).at(-1);
@@ -68,13 +68,13 @@ async function createNextPartition(tx: Transaction, plan: Plan, now: number): Pr
 }
 
 /** For a plan that has no tables yet: when the oldest run that is to be kept can have begun. */
-async function findFirstInstant(tx: Transaction, plan: Plan, now: number): Promise<number> {
+async function findFirstInstant(tx: Builder, plan: Plan, now: number): Promise<number> {
   const { rows } = await tx.execute<{ id: string }>(sql`SELECT id FROM projects ORDER BY id LIMIT 1`);
   const firstProjectAt = rows[0] === undefined ? now : idTimeMs(uuidToId(PROJECT_PREFIX, rows[0].id));
   return Math.min(Math.max(firstProjectAt, retainedSince(plan, now)), now);
 }
 
-async function isCrowded(tx: Transaction, plan: Plan, fromAt: number, untilAt: number): Promise<boolean> {
+async function isCrowded(tx: Builder, plan: Plan, fromAt: number, untilAt: number): Promise<boolean> {
   const { rows } = await tx.execute(
     sql`SELECT FROM ${sql.identifier(defaultOf(plan))} WHERE ${isWithin(fromAt, untilAt)} OFFSET ${ADOPTED_RUNS_MAX} LIMIT 1`,
   );
@@ -87,7 +87,7 @@ export function dropExpiredPartitions(
   now: number,
   tablesMax = Number.POSITIVE_INFINITY,
 ): Promise<Changed> {
-  const drops = PLANS.map((plan) => (tx: Transaction) => dropFirstPartition(tx, plan, now));
+  const drops = PLANS.map((plan) => (tx: Builder) => dropFirstPartition(tx, plan, now));
   return changeInTurns(db, [...drops, dropUnsorted], tablesMax);
 }
 
@@ -96,7 +96,7 @@ export function dropExpiredPartitions(
  * waits: an upgrade is seen here, or comes after the drop. Since it holds its project's flow then, run_moves is locked
  * last: settlements that wait for that flow have none of the tables that are waited for here.
  */
-async function dropFirstPartition(tx: Transaction, plan: Plan, now: number): Promise<string | null> {
+async function dropFirstPartition(tx: Builder, plan: Plan, now: number): Promise<string | null> {
   const [first] = await listPartitions(tx, plan);
   if (first === undefined || first.untilAt > expiredAt(plan, now)) return null;
   await tx.execute(sql`LOCK TABLE ONLY ${sql.identifier(tableOf(plan))} IN ACCESS EXCLUSIVE MODE`);
@@ -111,7 +111,7 @@ async function dropFirstPartition(tx: Transaction, plan: Plan, now: number): Pro
 }
 
 /** Nothing is ever written into that table, so once it is empty it stays so. */
-async function dropUnsorted(tx: Transaction): Promise<string | null> {
+async function dropUnsorted(tx: Builder): Promise<string | null> {
   const { rows: found } = await tx.execute(sql`SELECT WHERE to_regclass(${UNSORTED}) IS NOT NULL`);
   if (found.length === 0) return null;
   const { rows: left } = await tx.execute(sql`SELECT FROM ${sql.identifier(UNSORTED)} LIMIT 1`);
@@ -121,7 +121,7 @@ async function dropUnsorted(tx: Transaction): Promise<string | null> {
 }
 
 /** Deletes up to so many expired runs of each plan that stand in no table of their time; answers how many. */
-export async function purgeDefaults(db: Connection, now: number, limit: number): Promise<number> {
+export async function purgeDefaults(db: Database, now: number, limit: number): Promise<number> {
   let purgedCount = 0;
   for (const plan of PLANS) {
     const rest = sql.identifier(defaultOf(plan));
@@ -159,7 +159,7 @@ interface Partition {
 }
 
 /** The tables of a plan but for DEFAULT, the oldest first. */
-async function listPartitions(tx: Pick<Transaction, "execute">, plan: Plan): Promise<Partition[]> {
+async function listPartitions(tx: Builder, plan: Plan): Promise<Partition[]> {
   const { rows } = await tx.execute<{ name: string; until: string }>(sql`
     SELECT c.relname AS name, b.bounds[1] AS until
       FROM pg_inherits i
@@ -176,12 +176,12 @@ async function listPartitions(tx: Pick<Transaction, "execute">, plan: Plan): Pro
  */
 async function changeInTurns(
   db: Connection,
-  changes: readonly ((tx: Transaction) => Promise<string | null>)[],
+  changes: readonly ((tx: Builder) => Promise<string | null>)[],
   changesMax = Number.POSITIVE_INFINITY,
 ): Promise<Changed> {
   const changed: Changed = { names: [], gaveWayCount: 0 };
   const take = (change: (typeof changes)[number]) =>
-    db.drizzle.transaction(async (tx) => {
+    db.transact(async ({ drizzle: tx }) => {
       const { rows } = await tx.execute<{ mine: boolean }>(
         sql`SELECT pg_try_advisory_xact_lock(${RETENTION_LOCK}) AS mine, set_config('lock_timeout', ${LOCK_TIMEOUT}, true)`,
       );
