@@ -1,7 +1,7 @@
 import { listParts } from "../../shared/contract/list.ts";
 import { type CursorBinding, decodeCursor, encodeCursor, type MakeTag } from "../../shared/domain/cursor.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
-import type { Caller } from "../../shared/store/resources/keys.ts";
+import type { Caller } from "../../shared/store/resources/callers.ts";
 import { startSlicedWork } from "./request/turns.ts";
 
 /** A list as one caller walks it: its cursors work nowhere else. */

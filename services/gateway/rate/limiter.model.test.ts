@@ -3,7 +3,7 @@ import fc from "fast-check";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { createLog } from "../../../shared/platform/log.ts";
 import { askTime, type Database, StoreUnavailable } from "../../../shared/store/database/database.ts";
-import type { Caller } from "../../../shared/store/resources/keys.ts";
+import type { Caller } from "../../../shared/store/resources/callers.ts";
 import { startStore, type TestStore } from "../../../shared/store/test-support.ts";
 import { openTestDatabase } from "../../../test/support/database.ts";
 import { createRateLimiter, type RateLimiter } from "./limiter.ts";

@@ -2,7 +2,7 @@ import { ApiError } from "../../../shared/domain/errors.ts";
 import { limitsOf } from "../../../shared/domain/plan.ts";
 import type { Log } from "../../../shared/platform/log.ts";
 import { type Database, StoreUnavailable } from "../../../shared/store/database/database.ts";
-import type { Caller } from "../../../shared/store/resources/keys.ts";
+import type { Caller } from "../../../shared/store/resources/callers.ts";
 import {
   type RateAnswer,
   type RateQuestion,

@@ -5,7 +5,7 @@ import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { type ApiVersion, isApiVersion } from "../../../shared/domain/version.ts";
 import { createBatcher } from "../../../shared/store/database/batch.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
-import { type Caller, findCallers } from "../../../shared/store/resources/keys.ts";
+import { type Caller, findCallers } from "../../../shared/store/resources/callers.ts";
 import type { LastUse } from "./last-use.ts";
 
 export interface AuthenticatedCaller extends Caller {

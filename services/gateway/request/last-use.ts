@@ -2,7 +2,7 @@ import type { Clock } from "../../../shared/platform/clock.ts";
 import type { Log } from "../../../shared/platform/log.ts";
 import { repeat } from "../../../shared/platform/repeat.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
-import { noteKeyUses } from "../../../shared/store/resources/keys.ts";
+import { noteKeyUses } from "../../../shared/store/resources/callers.ts";
 
 /** When each key was last used, written behind the requests: their answers do not wait for it. */
 export interface LastUse {
