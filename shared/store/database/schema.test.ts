@@ -1,11 +1,15 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { join } from "node:path";
 import { getTableConfig, type PgTable } from "drizzle-orm/pg-core";
 import { createTestDatabase } from "../../../test/support/postgres.ts";
 import { createLog } from "../../platform/log.ts";
 import { migrate } from "../cell/migrate.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { checkPrepared, openDatabase, SESSION_SETTINGS } from "./database.ts";
-import * as schema from "./schema.ts";
+import * as cell from "./schema/cell.ts";
+import * as history from "./schema/history.ts";
+import * as queue from "./schema/queue.ts";
+import * as resources from "./schema/resources.ts";
 
 setDefaultTimeout(30_000);
 
@@ -15,8 +19,14 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-const tables = Object.values(schema) as PgTable[];
+const tables: PgTable[] = [cell, history, queue, resources].flatMap((room) => Object.values(room));
 const log = createLog({ name: "test", level: "silent" });
+
+test("the README of the store has a line for each table", async () => {
+  const readme = await Bun.file(join(import.meta.dir, "../README.md")).text();
+  const told = [...readme.matchAll(/^\| `(\w+)` +\|/gm)].map(([, name]) => name ?? "");
+  expect(told.sort()).toEqual(tables.map((table) => getTableConfig(table).name).sort());
+});
 
 describe("the schema that drizzle knows", () => {
   test("names every table of the migrated database and no other", async () => {

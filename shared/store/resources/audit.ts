@@ -10,7 +10,7 @@ import {
 import type { Environment, ProjectNo } from "../../domain/scope.ts";
 import { environmentCode, environmentOf } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
-import { auditEntries } from "../database/schema.ts";
+import { auditEntries } from "../database/schema/history.ts";
 
 /** The request of a key that makes a change. */
 export interface KeyCause {

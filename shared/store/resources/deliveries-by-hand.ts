@@ -5,7 +5,7 @@ import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
 import type { EndpointStatus, EventType, RetriableDelivery } from "../../domain/webhook.ts";
 import { environmentCode, eventListOf, eventTypeCode, regionCode, runStatusCode } from "../database/codes.ts";
 import { type Database, StoreUnavailable } from "../database/database.ts";
-import { webhooks } from "../database/schema.ts";
+import { webhooks } from "../database/schema/resources.ts";
 import { type KeyCause, recordChange } from "./audit.ts";
 import {
   type DeliveryRow,

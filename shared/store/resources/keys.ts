@@ -4,7 +4,7 @@ import type { KeyScope } from "../../domain/key.ts";
 import type { Environment, ProjectNo } from "../../domain/scope.ts";
 import { environmentCode, environmentOf } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
-import { apiKeys } from "../database/schema.ts";
+import { apiKeys } from "../database/schema/resources.ts";
 import { type OperatorCause, recordChange } from "./audit.ts";
 
 export interface NewKey {

@@ -4,7 +4,8 @@ import { isPlan, limitsOf, PLAN_TERMS, type Plan, type PlanFacts } from "../../d
 import { ENVIRONMENTS, type Environment, type ProjectNo, type Region } from "../../domain/scope.ts";
 import { environmentCode, regionCode, regionOf, retentionClassOf } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
-import { flows, projects, rateWindows, signingSecrets } from "../database/schema.ts";
+import { flows } from "../database/schema/queue.ts";
+import { projects, rateWindows, signingSecrets } from "../database/schema/resources.ts";
 import { MONTH_RUNS } from "../queue/month.ts";
 import { noteRunMove } from "../retention/run-moves.ts";
 import { type KeyCause, type OperatorCause, recordChange } from "./audit.ts";

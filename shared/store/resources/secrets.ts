@@ -3,7 +3,7 @@ import { idToUuid } from "../../domain/ids.ts";
 import type { Environment, ProjectNo } from "../../domain/scope.ts";
 import { environmentCode } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
-import { signingSecrets } from "../database/schema.ts";
+import { signingSecrets } from "../database/schema/resources.ts";
 import { type OperatorCause, recordChange } from "./audit.ts";
 
 /**

@@ -12,7 +12,7 @@ import {
   eventTypesMask,
 } from "../database/codes.ts";
 import { type Database, StoreUnavailable } from "../database/database.ts";
-import { webhooks } from "../database/schema.ts";
+import { webhooks } from "../database/schema/resources.ts";
 import { type KeyCause, recordChange } from "./audit.ts";
 import { type KeyToTake, keepAnswer, takeKeyFrom } from "./idempotency.ts";
 

@@ -1,7 +1,7 @@
 import { sql } from "drizzle-orm";
 import type { ProjectNo } from "../../domain/scope.ts";
 import type { Database } from "../database/database.ts";
-import { runMoves } from "../database/schema.ts";
+import { runMoves } from "../database/schema/history.ts";
 import { RETENTION_LOCK } from "./retention.ts";
 
 /**
