@@ -8,12 +8,12 @@ export const DELIVERY_WAITS_SECONDS = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_
 /** Each wait is longer or shorter by at most this part of it. */
 export const DELIVERY_JITTER = 0.1;
 /**
- * The last attempt begins so long after the first one began. An endpoint is disabled when an attempt fails and all that
- * was sent to it has failed since one that began so long ago.
+ * The last attempt begins so long after the first one began. An endpoint to which everything has failed for so long is
+ * disabled: the settlement's statement decides that (store/queue/endpoint-health.ts).
  */
 export const DELIVERY_WINDOW_SECONDS = 48 * 3_600;
 
-/** Told of the endpoint itself, which is gone for good. */
+/** By this status an endpoint says that it is gone for good. */
 const GONE = 410;
 
 export type DeliveryOutcome =
@@ -22,13 +22,13 @@ export type DeliveryOutcome =
       kind: "failed" | "timed_out";
       responseStatus: number | null;
       error: string;
-      /** By the waits above; at once; never. */
+      /** When the next attempt follows: after one of the waits above, at once, or never. */
       retry: "waits" | "at_once" | "never";
-      /** Whose fault it was; ours says nothing about the endpoint. */
+      /** Whose fault it was. A failure by ours says nothing about the endpoint. */
       fault: "endpoint" | "ours";
     };
 
-/** Decides what an attempt came to: the status decides, whatever becomes of the body behind it. */
+/** Decides what an attempt came to. The status decides: the body behind it may break off. */
 export function judgeDelivery(exchange: Exchange, now: number, timeoutMs: number): DeliveryOutcome {
   if (exchange.kind === "answered" && exchange.status >= 200 && exchange.status <= 299) {
     return { kind: "succeeded", responseStatus: exchange.status, error: null };
@@ -45,12 +45,12 @@ export function judgeDelivery(exchange: Exchange, now: number, timeoutMs: number
   };
 }
 
-/** The attempt was broken off by us, or its node died: there is nothing to wait for. */
+/** The outcome of an attempt that we broke off, or whose node died: there is nothing to wait for. */
 export function brokenOffDelivery(error: string): DeliveryOutcome {
   return { kind: "failed", responseStatus: null, error, retry: "at_once", fault: "ours" };
 }
 
-/** Nothing was sent, for a reason that may last. */
+/** The outcome of an attempt that was not sent, for a reason that may last. */
 export function unsentDelivery(error: string): DeliveryOutcome {
   return { kind: "failed", responseStatus: null, error, retry: "waits", fault: "ours" };
 }
@@ -62,7 +62,7 @@ export interface DeliveryAttempt {
   startedAt: number;
   /** When the first attempt of this delivery began. */
   firstStartedAt: number;
-  /** Asked for by hand once the delivery had ended: none follows by itself. */
+  /** The attempt was asked for by hand once the delivery had ended, so that none follows by itself. */
   byHand: boolean;
 }
 

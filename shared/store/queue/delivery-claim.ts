@@ -26,6 +26,7 @@ import {
 import { column, type Database } from "../database/database.ts";
 import { readTrace } from "../database/traces.ts";
 import { type Claimed, HELD_PAUSE_SECONDS, NodeDeclaredDead } from "./claim.ts";
+import { isStillOwed } from "./endpoint-health.ts";
 import {
   CLAIMED_PERMITS,
   IS_HELD,
@@ -140,7 +141,7 @@ WITH living AS MATERIALIZED (
 ), met AS MATERIALIZED (
   SELECT a.*, e.url, e.sealed_secret, e.sealed_old_secret,
          -- What is on the wire already goes to its end.
-         NOT again AND NOT coalesce(e.enabled AND e.generation = a.generation, false) AS is_dropped
+         NOT again AND NOT ${isStillOwed("e", "a")} AS is_dropped
     FROM asked a
     LEFT JOIN endpoint e ON e.project_no = a.project_no AND e.environment = a.environment AND e.id = a.webhook_id
 ), verdict AS MATERIALIZED (

@@ -10,6 +10,7 @@ import {
   runStatusCode,
 } from "../database/codes.ts";
 import { column, type Database, instant } from "../database/database.ts";
+import { isStillOwed, judgeEndpoints } from "./endpoint-health.ts";
 import { IS_CALLED, returnPermits } from "./permits.ts";
 import { DURATION_MS_MAX, type FreedPermits } from "./settle.ts";
 
@@ -47,13 +48,10 @@ export interface SettledDeliveryItem {
 
 const NEXT = ["pending", "succeeded", "failed"] as const;
 const DROPPED = ENDED_DELIVERY_STATUSES.indexOf("dropped");
-const SUCCEEDED = runStatusCode("succeeded");
 
 /**
- * Settles many attempts of deliveries in one self-committing statement, as settleAttempts does those of jobs. An endpoint
- * is disabled here when an attempt has failed and everything sent to it has failed since one that began at least
- * `windowMs` ago; what failed by our own fault, or was only sent by hand, does not count. Attempts overlap, so what
- * counts is when they began: of those that failed, the first that began after the latest that succeeded.
+ * Settles many attempts of deliveries in one self-committing statement, as settleAttempts does those of jobs. The statement
+ * disables an endpoint to which everything has failed for `windowMs` (endpoint-health.ts).
  */
 export async function settleDeliveries(
   db: Database,
@@ -119,39 +117,10 @@ WITH item AS MATERIALIZED (
             FOR NO KEY UPDATE) o
 ), attempt AS MATERIALIZED (
   SELECT * FROM found WHERE open_attempt_id = attempt_id AND node_id IS NOT NULL
-), endpoint AS MATERIALIZED (
-  SELECT w.*
-    FROM (SELECT DISTINCT project_no, environment, webhook_id FROM attempt ORDER BY webhook_id) a
-   CROSS JOIN LATERAL (
-         SELECT w.project_no, w.environment, w.id, w.generation, w.enabled, w.failing_since, w.succeeded_at
-           FROM webhooks w
-          WHERE w.project_no = a.project_no AND w.environment = a.environment AND w.id = a.webhook_id
-            FOR NO KEY UPDATE) w
-), told AS MATERIALIZED (
-  -- What was sent before the endpoint was last disabled says nothing about it any more.
-  SELECT a.webhook_id, max(a.started_at) FILTER (WHERE a.status = ${SUCCEEDED}) AS succeeded_at,
-         array_agg(a.started_at) FILTER (WHERE a.status <> ${SUCCEEDED} AND a.counts) AS failed_ats
-    FROM attempt a JOIN endpoint e ON e.id = a.webhook_id AND e.generation = a.generation
-   GROUP BY a.webhook_id
-), health AS MATERIALIZED (
-  SELECT e.*, latest.succeeded_at AS latest_at, t.failed_ats IS NOT NULL AS has_failed,
-         least(CASE WHEN latest.succeeded_at IS NULL OR e.failing_since > latest.succeeded_at THEN e.failing_since
-                    -- What else has failed since it began was settled before it.
-                    ELSE (SELECT min(d.started_at) FROM delivery_attempts d
-                           WHERE e.failing_since IS NOT NULL AND d.webhook_id = e.id AND d.status <> ${SUCCEEDED} AND d.counts
-                             AND d.started_at > latest.succeeded_at) END,
-               (SELECT min(f.at) FROM unnest(t.failed_ats) AS f (at)
-                 WHERE latest.succeeded_at IS NULL OR f.at > latest.succeeded_at)) AS failed_since
-    FROM endpoint e
-    JOIN told t ON t.webhook_id = e.id
-   CROSS JOIN LATERAL (SELECT greatest(e.succeeded_at, t.succeeded_at) AS succeeded_at) latest
-), judged AS MATERIALIZED (
-  SELECT *, enabled AND has_failed AND coalesce(failed_since <= now() - $12::float8 * interval '1 ms', false) AS is_disabling
-    FROM health
-), ending AS MATERIALIZED (
+), ${judgeEndpoints("$12")}, ending AS MATERIALIZED (
   SELECT a.*, coalesce(j.is_disabling, false) AS is_disabling,
          -- Its endpoint is judged only if it was neither disabled nor deleted since this was owed to it.
-         a.next = 0 AND NOT coalesce(j.enabled AND j.generation = a.generation AND NOT j.is_disabling, false) AS is_dropped,
+         a.next = 0 AND (j.is_disabling OR NOT ${isStillOwed("j", "a")}) AS is_dropped,
          greatest(a.due_at, now()) AS next_at
     FROM attempt a LEFT JOIN judged j ON j.id = a.webhook_id
 ), owed_again AS (
@@ -174,12 +143,6 @@ WITH item AS MATERIALIZED (
 ), recorded AS (
   INSERT INTO delivery_attempts (delivery_id, attempt, webhook_id, status, response_status, error, started_at, duration_ms, counts)
   SELECT id, attempt, webhook_id, status, response_status, error, started_at, duration_ms, counts FROM ending
-), healed AS (
-  UPDATE webhooks w
-     SET failing_since = j.failed_since, succeeded_at = j.latest_at, enabled = w.enabled AND NOT j.is_disabling,
-         generation = w.generation + j.is_disabling::int
-    FROM judged j
-   WHERE w.project_no = j.project_no AND w.environment = j.environment AND w.id = j.id
 ), returned AS (
   UPDATE flows f
      SET development_webhooks = f.development_webhooks - c.development,

@@ -3,6 +3,7 @@ import type { RunStatus } from "../../domain/run.ts";
 import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
 import { environmentCode, environmentOf, regionCode, regionOf, runStatusCode } from "../database/codes.ts";
 import { column, type Database, instant } from "../database/database.ts";
+import { tellEndpoints } from "./owed-deliveries.ts";
 import { IS_CALLED, returnPermits } from "./permits.ts";
 
 /** How one attempt ended and what follows from it, as settleAttempt (domain/run.ts) decided. */
@@ -60,8 +61,8 @@ export interface SettledItem {
  * was lost and is sent again, a rescue and the node that it rescued from) the first counts and the second finds
  * nothing. Lock order and look-ups as in claim.ts; counting the flows locks all of them before the first job.
  *
- * A job that is over is told to the endpoints that are enabled and subscribed, by one row each: in the same statement,
- * so that there is neither a transition without its event nor an event without its transition.
+ * Endpoints are told of a job that is over in the same statement (owed-deliveries.ts), so that there is neither a transition
+ * without its event nor an event without its transition.
  */
 export async function settleAttempts(db: Database, settlements: readonly Settlement[]): Promise<Settled> {
   const rows = await db.run<SettleRow>("settle", SETTLE, [
@@ -172,32 +173,7 @@ WITH item AS MATERIALIZED (
                  count(*) FILTER (WHERE environment = 1) AS production
             FROM attempt GROUP BY project_no) c
    WHERE f.project_no = c.project_no
-), heard AS MATERIALIZED (
-  -- Endpoints as they are at the instant of the event, which is that of the statement.
-  SELECT t.*, w.id AS webhook_id, w.generation,
-         (lpad(to_hex(floor(extract(epoch FROM now()) * 1000)::bigint), 12, '0')
-          || left(md5(t.run_id::text || w.id::text), 20))::uuid AS delivery_id
-    FROM (SELECT *, next - 1 AS type FROM attempt
-           WHERE next <> 0 AND NOT canceled AND subscriptions & (1 << (environment * 2 + next - 1)) <> 0) t
-   CROSS JOIN LATERAL (
-         -- OFFSET 0 keeps the planner to the project's own endpoints, whatever it believes of the table.
-         SELECT w.id, w.generation FROM webhooks w
-          WHERE w.project_no = t.project_no AND w.environment = t.environment
-            AND w.enabled AND w.events & (1 << t.type) <> 0 OFFSET 0) w
-), event AS (
-  INSERT INTO events (id, project_no, environment, region, type, job_id, attempt, run_status, response_status, error,
-                      started_at, duration_ms, occurred_at, api_version, trace)
-  SELECT DISTINCT ON (h.run_id) h.run_id, h.project_no, h.environment, h.region, h.type, h.job_id, h.attempt, h.status,
-         h.response_status, h.error, h.started_at, h.duration_ms, now(), p.api_version, h.trace
-    FROM heard h JOIN projects p ON p.no = h.project_no
-), delivery AS (
-  INSERT INTO open_deliveries (project_no, environment, region, id, webhook_id, event_id, generation, due_at)
-  SELECT project_no, environment, region, delivery_id, webhook_id, run_id, generation, now() FROM heard
-), delivering AS (
-  UPDATE lanes l SET has_deliveries = true
-    FROM (SELECT DISTINCT project_no, region, environment FROM heard) h
-   WHERE l.project_no = h.project_no AND l.region = h.region AND l.environment = h.environment AND NOT l.has_deliveries
-)
+), ${tellEndpoints("next <> 0 AND NOT canceled", "next - 1")}
 SELECT 'attempt' AS kind, a.n::int AS n, a.project_no, a.environment, a.region, NULL::smallint AS shard, NULL::bigint AS returned,
        a.job_id AS id, a.attempt, a.next, a.canceled,
        CASE WHEN a.next = 0 AND NOT a.canceled THEN extract(epoch FROM a.due_at) * 1000 END::float8 AS due_at

@@ -27,9 +27,12 @@ afterAll(() => store.stop());
 /** What may happen to an endpoint. Hours pass between the steps; attempts end in any order, alone or together. */
 type Step =
   | { kind: "pass"; hours: number }
-  | { kind: "begin" }
-  | { kind: "end"; which: { index: number; succeeds: boolean }[] }
+  | { kind: "begin"; byHand?: boolean }
+  | { kind: "end"; which: { index: number; end: End }[] }
   | { kind: "enable" };
+
+/** A failure by our own fault tells nothing of the endpoint. */
+type End = "succeeded" | "failed" | "our_fault";
 
 const steps = fc.array(
   fc.oneof(
@@ -37,7 +40,16 @@ const steps = fc.array(
       weight: 3,
       arbitrary: fc.record({ kind: fc.constant("pass" as const), hours: fc.integer({ min: 1, max: 30 }) }),
     },
-    { weight: 4, arbitrary: fc.record({ kind: fc.constant("begin" as const) }) },
+    {
+      weight: 4,
+      arbitrary: fc.record({
+        kind: fc.constant("begin" as const),
+        byHand: fc.oneof(
+          { weight: 4, arbitrary: fc.constant(false) },
+          { weight: 1, arbitrary: fc.constant(true) },
+        ),
+      }),
+    },
     {
       weight: 5,
       arbitrary: fc.record({
@@ -45,9 +57,10 @@ const steps = fc.array(
         which: fc.array(
           fc.record({
             index: fc.nat(9),
-            succeeds: fc.oneof(
-              { weight: 1, arbitrary: fc.constant(true) },
-              { weight: 4, arbitrary: fc.constant(false) },
+            end: fc.oneof(
+              { weight: 1, arbitrary: fc.constant("succeeded" as const) },
+              { weight: 4, arbitrary: fc.constant("failed" as const) },
+              { weight: 1, arbitrary: fc.constant("our_fault" as const) },
             ),
           }),
           { minLength: 1, maxLength: 3 },
@@ -66,31 +79,33 @@ const LATE_SUCCESS: Step[] = [
   { kind: "begin" },
   { kind: "pass", hours: 5 },
   { kind: "begin" },
-  { kind: "end", which: [{ index: 0, succeeds: false }] },
-  { kind: "end", which: [{ index: 1, succeeds: false }] },
-  { kind: "end", which: [{ index: 0, succeeds: true }] },
+  { kind: "end", which: [{ index: 0, end: "failed" }] },
+  { kind: "end", which: [{ index: 1, end: "failed" }] },
+  { kind: "end", which: [{ index: 0, end: "succeeded" }] },
   { kind: "pass", hours: 48 },
   { kind: "begin" },
-  { kind: "end", which: [{ index: 0, succeeds: false }] },
+  { kind: "end", which: [{ index: 0, end: "failed" }] },
 ];
 
 interface Attempt {
   id: string;
   startedHour: number;
-  end: "succeeded" | "failed" | null;
+  byHand: boolean;
+  end: End | null;
 }
 
 /**
  * "An endpoint is disabled when an attempt fails and everything sent to it has failed since an attempt that began at
  * least 48 h ago", word for word: some attempt began so long ago, and it and all that began with it or later have failed.
- * Enabled again, it begins anew.
+ * What failed by our fault, or by hand, is no failure and no success. Enabled again, the endpoint begins anew.
  */
+const hasFailed = ({ end, byHand }: Attempt): boolean => end === "failed" && !byHand;
 const isToBeDisabled = (attempts: readonly Attempt[], hour: number): boolean =>
   attempts.some(
-    ({ end, startedHour }) =>
-      end === "failed" &&
-      hour - startedHour >= WINDOW_HOURS &&
-      attempts.every((later) => later.startedHour < startedHour || later.end !== "succeeded"),
+    (first) =>
+      hasFailed(first) &&
+      hour - first.startedHour >= WINDOW_HOURS &&
+      attempts.every((later) => later.startedHour < first.startedHour || later.end !== "succeeded"),
   );
 
 test("an endpoint is disabled when everything has failed for 48 hours and not else, however its attempts overlap", async () => {
@@ -118,7 +133,7 @@ async function tell(project: ProjectNo, story: readonly Step[]): Promise<void> {
         hour += step.hours;
         break;
       case "begin":
-        if (isEnabled) attempts.push(await begin(project, endpoint, hour));
+        if (isEnabled) attempts.push(await begin(project, endpoint, hour, step.byHand ?? false));
         break;
       case "enable":
         if (isEnabled) break;
@@ -129,14 +144,15 @@ async function tell(project: ProjectNo, story: readonly Step[]): Promise<void> {
         break;
       case "end": {
         const open = [...earlier, ...attempts].filter(({ end }) => end === null);
-        const ending = new Map<Attempt, boolean>();
-        for (const { index, succeeds } of step.which) {
+        const ending = new Set<Attempt>();
+        for (const { index, end } of step.which) {
           const attempt = open[index % open.length];
-          if (attempt !== undefined) ending.set(attempt, succeeds);
+          if (attempt === undefined) continue;
+          attempt.end = end;
+          ending.add(attempt);
         }
-        for (const [attempt, succeeds] of ending) attempt.end = succeeds ? "succeeded" : "failed";
-        const hasFailed = attempts.some((attempt) => ending.get(attempt) === false);
-        const isDisabling = isEnabled && hasFailed && isToBeDisabled(attempts, hour);
+        const isTold = attempts.some((attempt) => ending.has(attempt) && hasFailed(attempt));
+        const isDisabling = isEnabled && isTold && isToBeDisabled(attempts, hour);
         const told = await end(project, ending, hour);
         expect({ hour, isDisabling: told.isDisabling }).toEqual({ hour, isDisabling });
         if (isDisabling) isEnabled = false;
@@ -148,25 +164,25 @@ async function tell(project: ProjectNo, story: readonly Step[]): Promise<void> {
 }
 
 /** Puts an attempt of a new delivery on the wire as a claim at that hour would have. */
-async function begin(project: ProjectNo, endpoint: string, hour: number): Promise<Attempt> {
+async function begin(project: ProjectNo, endpoint: string, hour: number, byHand: boolean): Promise<Attempt> {
   const id = randomUUID();
   await store.query(
     `WITH taken AS (UPDATE flows SET production_webhooks = production_webhooks + 1 WHERE project_no = $1)
      INSERT INTO open_deliveries (project_no, environment, region, id, webhook_id, event_id, generation, node_id,
-                                  attempt_id, started_at, first_started_at)
-     SELECT $1, 1, 0, $2, id, $2, generation, $4, $2, began.at, began.at
+                                  attempt_id, started_at, first_started_at, by_hand)
+     SELECT $1, 1, 0, $2, id, $2, generation, $4, $2, began.at, began.at, $6
        FROM webhooks CROSS JOIN (SELECT $5::timestamptz AS at) began WHERE id = $3`,
-    [project, id, idToUuid(endpoint), nodeId, new Date(BEGAN_AT + hour * HOUR_MS)],
+    [project, id, idToUuid(endpoint), nodeId, new Date(BEGAN_AT + hour * HOUR_MS), byHand],
   );
-  return { id, startedHour: hour, end: null };
+  return { id, startedHour: hour, byHand, end: null };
 }
 
 /** Settles as if it were that hour and some minutes: the window is wider by as much as has passed since. */
-async function end(project: ProjectNo, ending: ReadonlyMap<Attempt, boolean>, hour: number) {
+async function end(project: ProjectNo, ending: ReadonlySet<Attempt>, hour: number) {
   const windowMs = Date.now() - (BEGAN_AT + (hour + 0.5) * HOUR_MS) + WINDOW_HOURS * HOUR_MS;
   const settled = await settleDeliveries(
     store.db,
-    [...ending].map(([{ id }, succeeds]) => ({
+    [...ending].map(({ id, end }) => ({
       projectNo: project,
       environment: "production",
       region: "us-east",
@@ -175,10 +191,10 @@ async function end(project: ProjectNo, ending: ReadonlyMap<Attempt, boolean>, ho
       status: "succeeded",
       responseStatus: 200,
       error: null,
-      isOurFault: false,
+      isOurFault: end === "our_fault",
       durationMs: 5,
       next: { status: "succeeded" },
-      ...(succeeds ? {} : failedDelivery("over")),
+      ...(end === "succeeded" ? {} : failedDelivery("over")),
     })),
     windowMs,
   );

@@ -1,0 +1,66 @@
+import { runStatusCode } from "../database/codes.ts";
+
+/**
+ * When an endpoint is disabled and what becomes of what is owed to it (decisions.md, section 6), in the words of the
+ * statements that decide it.
+ *
+ * A settlement disables an endpoint when an attempt has failed and everything sent to the endpoint has failed since an
+ * attempt that began at least DELIVERY_WINDOW_SECONDS ago (domain/delivery.ts). Attempts overlap, so what counts is when
+ * they began: `failing_since` is when, of those that failed, the first one began after the latest that succeeded. An attempt
+ * that failed by our own fault, or was asked for by hand, does not count.
+ *
+ * `generation` counts how often an endpoint was disabled. What is owed has the generation that its endpoint had then, and
+ * it is dropped under any other. So disabling costs the same however much is owed.
+ */
+
+const SUCCEEDED = runStatusCode("succeeded");
+
+/** Whether what is owed to an endpoint, each by its alias, is still to be sent: not if the endpoint was disabled or deleted since. */
+export const isStillOwed = (endpoint: string, owed: string): string =>
+  `coalesce(${endpoint}.enabled AND ${endpoint}.generation = ${owed}.generation, false)`;
+
+/** Assignments to an endpoint that a client enables or disables. To enable it begins a new window. */
+export const setEnabled = (enabled: string): string => `enabled = ${enabled},
+         generation = generation + (enabled AND NOT ${enabled})::int,
+         failing_since = CASE WHEN ${enabled} AND NOT enabled THEN NULL ELSE failing_since END`;
+
+/**
+ * Locks the endpoints of `attempt`, attempts that have ended, and judges those of which these attempts tell something.
+ * `counts` of an attempt is false if its failure tells nothing. `windowMs` is a parameter.
+ */
+export const judgeEndpoints = (windowMs: string): string => `endpoint AS MATERIALIZED (
+  SELECT w.*
+    FROM (SELECT DISTINCT project_no, environment, webhook_id FROM attempt ORDER BY webhook_id) a
+   CROSS JOIN LATERAL (
+         SELECT w.project_no, w.environment, w.id, w.generation, w.enabled, w.failing_since, w.succeeded_at
+           FROM webhooks w
+          WHERE w.project_no = a.project_no AND w.environment = a.environment AND w.id = a.webhook_id
+            FOR NO KEY UPDATE) w
+), told AS MATERIALIZED (
+  -- What was sent before the endpoint was last disabled says nothing about it any more.
+  SELECT a.webhook_id, max(a.started_at) FILTER (WHERE a.status = ${SUCCEEDED}) AS succeeded_at,
+         array_agg(a.started_at) FILTER (WHERE a.status <> ${SUCCEEDED} AND a.counts) AS failed_ats
+    FROM attempt a JOIN endpoint e ON e.id = a.webhook_id AND e.generation = a.generation
+   GROUP BY a.webhook_id
+), health AS MATERIALIZED (
+  SELECT e.*, latest.succeeded_at AS latest_at, t.failed_ats IS NOT NULL AS has_failed,
+         least(CASE WHEN latest.succeeded_at IS NULL OR e.failing_since > latest.succeeded_at THEN e.failing_since
+                    -- What else has failed since it began was settled before it.
+                    ELSE (SELECT min(d.started_at) FROM delivery_attempts d
+                           WHERE e.failing_since IS NOT NULL AND d.webhook_id = e.id AND d.status <> ${SUCCEEDED} AND d.counts
+                             AND d.started_at > latest.succeeded_at) END,
+               (SELECT min(f.at) FROM unnest(t.failed_ats) AS f (at)
+                 WHERE latest.succeeded_at IS NULL OR f.at > latest.succeeded_at)) AS failed_since
+    FROM endpoint e
+    JOIN told t ON t.webhook_id = e.id
+   CROSS JOIN LATERAL (SELECT greatest(e.succeeded_at, t.succeeded_at) AS succeeded_at) latest
+), judged AS MATERIALIZED (
+  SELECT *, enabled AND has_failed AND coalesce(failed_since <= now() - ${windowMs}::float8 * interval '1 ms', false) AS is_disabling
+    FROM health
+), healed AS (
+  UPDATE webhooks w
+     SET failing_since = j.failed_since, succeeded_at = j.latest_at, enabled = w.enabled AND NOT j.is_disabling,
+         generation = w.generation + j.is_disabling::int
+    FROM judged j
+   WHERE w.project_no = j.project_no AND w.environment = j.environment AND w.id = j.id
+)`;
