@@ -1,8 +1,9 @@
 import { describe, expect, test } from "bun:test";
 import {
   CATCH_UP_MS,
-  decideChange,
+  type Changeable,
   decideFiring,
+  decideScheduleChange,
   expectedStretches,
   type PastTimetable,
   readTimetable,
@@ -56,12 +57,14 @@ describe("what fires when a schedule's turn has come", () => {
 });
 
 describe("a change", () => {
-  const schedule = { cron: "0 * * * *", timezone: "UTC", paused: false };
+  const schedule = { cron: "0 * * * *", timezone: "UTC", payload: "{}", paused: false };
   const now = at("10:30:00");
+  const decide = (schedule: Changeable, change: Partial<Changeable>, activeCount = 1) =>
+    decideScheduleChange({ ...schedule, activeCount }, change, { now, activeMax: 2 });
 
   test("of nothing that decides when it fires leaves the next firing as it is", () => {
     for (const change of [{}, { cron: " 0 * * * * " }, { timezone: "utc" }, { paused: false }]) {
-      expect(decideChange(schedule, change, now)).toEqual({
+      expect(decide(schedule, change)).toEqual({
         ...schedule,
         nextRunAt: undefined,
       });
@@ -69,28 +72,37 @@ describe("a change", () => {
   });
 
   test("of the timetable begins anew from now", () => {
-    expect(decideChange(schedule, { cron: "15 * * * *" }, now).nextRunAt).toBe(at("11:15:00"));
-    expect(decideChange(schedule, { timezone: "asia/kolkata" }, now)).toMatchObject({
+    expect(decide(schedule, { cron: "15 * * * *" }).nextRunAt).toBe(at("11:15:00"));
+    expect(decide(schedule, { timezone: "asia/kolkata" })).toMatchObject({
       timezone: "Asia/Kolkata",
       nextRunAt: at("11:30:00"),
     });
   });
 
   test("pauses and resumes; a paused one may be changed and stays paused", () => {
-    expect(decideChange(schedule, { paused: true }, now)).toMatchObject({ nextRunAt: null });
+    expect(decide(schedule, { paused: true })).toMatchObject({ nextRunAt: null });
     const paused = { ...schedule, paused: true };
-    expect(decideChange(paused, { paused: false }, now)).toMatchObject({
+    expect(decide(paused, { paused: false })).toMatchObject({
       nextRunAt: at("11:00:00"),
     });
-    expect(decideChange(paused, { cron: "15 * * * *" }, now)).toMatchObject({
+    expect(decide(paused, { cron: "15 * * * *" })).toMatchObject({
       nextRunAt: null,
       paused: true,
     });
   });
 
   test("to a timetable that may not be is refused, by what the whole would be", () => {
-    expect(() => decideChange(schedule, { cron: "0,10 * * * * *" }, now)).toThrow("30 seconds");
-    expect(() => decideChange(schedule, { timezone: "PST" }, now)).toThrow("timezone");
+    expect(() => decide(schedule, { cron: "0,10 * * * * *" })).toThrow("30 seconds");
+    expect(() => decide(schedule, { timezone: "PST" })).toThrow("timezone");
+  });
+
+  test("to one active schedule too many is refused; one that is active may be changed, and paused", () => {
+    const paused = { ...schedule, paused: true };
+    expect(() => decide(paused, { paused: false }, 2)).toThrow("limit of 2 active schedules");
+    expect(decide(paused, { paused: false }, 1).paused).toBe(false);
+    expect(decide(paused, { cron: "15 * * * *" }, 2).paused).toBe(true);
+    expect(decide(schedule, { cron: "15 * * * *" }, 2).nextRunAt).toBe(at("11:15:00"));
+    expect(decide(schedule, { paused: true }, 3).paused).toBe(true);
   });
 });
 

@@ -2,6 +2,7 @@ import { checkGap, parseCron } from "./cron/cron.ts";
 import type { Cron } from "./cron/fields.ts";
 import { type Firing, firingsUntil, nextFiring, previousFiring } from "./cron/firings.ts";
 import { parseZone, type Zone } from "./cron/zone.ts";
+import { ApiError } from "./errors.ts";
 
 /** When a schedule fires next, what its own outages cost it, and what became of every instant of its timetable. */
 
@@ -56,6 +57,8 @@ export function decideFiring(
 export interface Changeable {
   cron: string;
   timezone: string;
+  /** JSON text. */
+  payload: string;
   paused: boolean;
 }
 
@@ -64,14 +67,30 @@ export interface DecidedChange extends Changeable {
   nextRunAt: number | null | undefined;
 }
 
-/** What a schedule becomes by a change. Throws ApiError for a timetable that it may not have. */
-export function decideChange(schedule: Changeable, change: Partial<Changeable>, now: number): DecidedChange {
+/**
+ * What a schedule becomes by a change. `activeCount` schedules of the project are active, over both environments. Throws
+ * ApiError for a timetable that it may not have, and for one active schedule too many.
+ */
+export function decideScheduleChange(
+  schedule: Changeable & { activeCount: number },
+  change: Partial<Changeable>,
+  { now, activeMax }: { now: number; activeMax: number },
+): DecidedChange {
   const timetable = acceptTimetable(change.cron ?? schedule.cron, change.timezone ?? schedule.timezone);
   const { expression: cron, zone } = timetable;
   const paused = change.paused ?? schedule.paused;
+  if (schedule.paused && !paused && schedule.activeCount >= activeMax) throw tooManyActive(activeMax);
   const isSame = cron === schedule.cron && zone.name === schedule.timezone && paused === schedule.paused;
   const nextRunAt = isSame ? undefined : paused ? null : nextInstant(timetable, now);
-  return { cron, timezone: zone.name, paused, nextRunAt };
+  return { cron, timezone: zone.name, payload: change.payload ?? schedule.payload, paused, nextRunAt };
+}
+
+/** The refusal of an active schedule more, whether it is created or resumed. */
+export function tooManyActive(activeMax: number): ApiError {
+  return new ApiError(
+    "plan_limit_exceeded",
+    `The project's limit of ${activeMax} active schedules, over both environments, is reached.`,
+  );
 }
 
 export const FIRING_STATUSES = ["fired", "skipped_paused", "skipped_quota", "missed_outage"] as const;

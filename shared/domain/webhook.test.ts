@@ -9,6 +9,7 @@ import {
   type EndpointFields,
   EVENT_TYPES,
   type EventType,
+  type RetriableDelivery,
 } from "./webhook.ts";
 
 const targets = { allowInsecure: false, own: [{ hostname: "jobs.example.com", port: 443 }] };
@@ -51,16 +52,29 @@ describe("an endpoint", () => {
 });
 
 describe("a delivery", () => {
-  const retry = (wish: object, status: EndpointFields["status"] = "enabled") =>
-    decideDeliveryRetry({ status: "failed", isInProgress: false, attemptCount: 1, ...wish }, status);
+  const now = Date.UTC(2026, 10, 22);
+  const over = { isInProgress: false, attemptCount: 1, nextAttemptAt: null, waits: 0, byHand: false };
+  const retry = (wish: Partial<RetriableDelivery>, status: EndpointFields["status"] = "enabled") =>
+    decideDeliveryRetry({ status: "failed", ...over, ...wish }, status, now);
 
-  test("is hastened while it waits, and reopened once it is over", () => {
-    expect(retry({ status: "pending" })).toBe("hastened");
-    for (const status of ["succeeded", "failed", "dropped"]) expect(retry({ status })).toBe("reopened");
+  test("that is over is opened again for one attempt more, after which none follows by itself", () => {
+    for (const status of ["succeeded", "failed", "dropped"] as const) {
+      expect(retry({ status })).toEqual({ byHand: true, waits: 0 });
+    }
+  });
+
+  test("that waits keeps what follows: a wait that is cut short is its own again, one that is over is not", () => {
+    const pending = { status: "pending", waits: 3 } as const;
+    expect(retry({ ...pending, nextAttemptAt: now + 1 })).toEqual({ byHand: false, waits: 2 });
+    expect(retry({ ...pending, nextAttemptAt: now })).toEqual({ byHand: false, waits: 3 });
+    expect(retry({ ...pending, nextAttemptAt: now + 1, waits: 0, byHand: true })).toEqual({
+      byHand: true,
+      waits: 0,
+    });
   });
 
   test("is left alone while an attempt is in progress, dropped or not", () => {
-    for (const status of ["pending", "dropped"])
+    for (const status of ["pending", "dropped"] as const)
       expect(() => retry({ status, isInProgress: true })).toThrow("in progress");
   });
 
@@ -71,12 +85,11 @@ describe("a delivery", () => {
   });
 
   test("has a bound to its attempts", () => {
-    expect(retry({ attemptCount: DELIVERY_ATTEMPTS_MAX - 1 })).toBe("reopened");
+    expect(retry({ attemptCount: DELIVERY_ATTEMPTS_MAX - 1 }).byHand).toBe(true);
     expect(() => retry({ attemptCount: DELIVERY_ATTEMPTS_MAX })).toThrow("at most 100 attempts");
   });
 
   test("is shown for 30 days on every plan", () => {
-    const now = Date.UTC(2026, 10, 22);
     expect(new Date(deliveriesSince(now)).toISOString()).toBe("2026-10-23T00:00:00.000Z");
   });
 });

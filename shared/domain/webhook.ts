@@ -74,26 +74,38 @@ export function deliveriesSince(now: number): number {
 
 const DAY_MS = 86_400_000;
 
-/** What a delivery is retried by hand on. */
+/** What a retry of a delivery by hand is decided on. */
 export interface RetriableDelivery {
   /** As it is shown: what was owed before its endpoint was disabled is dropped. */
   status: DeliveryStatus;
   isInProgress: boolean;
   /** How many attempts it has had. */
   attemptCount: number;
+  /** When its next attempt is due, in milliseconds since 1970; null if none is. */
+  nextAttemptAt: number | null;
+  /** How many of the waits between attempts were used. */
+  waits: number;
+  /** It was opened again for one attempt, so that none follows by itself. */
+  byHand: boolean;
 }
 
-/** Whether the attempt that it waits for comes at once, or it is opened again for exactly one more. Throws ApiError. */
+/**
+ * What becomes of a delivery whose next attempt is to come at once. One that is over is opened again for exactly one more
+ * attempt. A wait that is cut short is not used up. Throws ApiError.
+ */
 export function decideDeliveryRetry(
-  { status, isInProgress, attemptCount }: RetriableDelivery,
+  { status, isInProgress, attemptCount, nextAttemptAt, waits, byHand }: RetriableDelivery,
   endpointStatus: EndpointStatus,
-): "hastened" | "reopened" {
+  now: number,
+): Pick<RetriableDelivery, "waits" | "byHand"> {
   checkEnabled(endpointStatus);
   if (isInProgress) throw invalidRequest("An attempt of this delivery is in progress.");
   if (attemptCount >= DELIVERY_ATTEMPTS_MAX) {
     throw invalidRequest(`A delivery has at most ${DELIVERY_ATTEMPTS_MAX} attempts.`);
   }
-  return status === "pending" ? "hastened" : "reopened";
+  if (status !== "pending") return { waits: 0, byHand: true };
+  const isCutShort = nextAttemptAt !== null && nextAttemptAt > now;
+  return { waits: isCutShort ? Math.max(waits - 1, 0) : waits, byHand };
 }
 
 /** Throws invalid_request for an endpoint to which nothing is sent. */

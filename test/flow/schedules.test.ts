@@ -2,6 +2,7 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createIdSource, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../../shared/domain/ids.ts";
 import { HOME_REGION } from "../../shared/domain/plan.ts";
+import type { DecidedChange } from "../../shared/domain/schedule.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
 import { listFirings } from "../../shared/store/queue/firings.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
@@ -141,13 +142,10 @@ test("a paused, changed or deleted one does not fire, although its owner had it 
     ids = [];
     for (let count = 0; count < 4; count++) ids.push(await schedule(project, instant, { tell: true }));
     const [paused = "", moved = "", deleted = ""] = ids;
-    const row = await findSchedule(cell.db, scopeOf(project), paused);
-    if (row === null) throw new Error("the schedule is not there");
-    const change = { ...row, activeMax: 1_000 };
-    const pause = { ...change, paused: true, nextRunAt: null };
-    await changeSchedule(cell.db, scopeOf(project), paused, pause, cause());
-    const move = { ...change, nextRunAt: instant + HOUR_MS };
-    await changeSchedule(cell.db, scopeOf(project), moved, move, cause());
+    const change = (id: string, wish: Partial<DecidedChange>) =>
+      changeSchedule(cell.db, scopeOf(project), id, (row) => ({ ...row, ...wish }), 1_000, cause());
+    await change(paused, { paused: true, nextRunAt: null });
+    await change(moved, { nextRunAt: instant + HOUR_MS });
     await deleteSchedule(cell.db, scopeOf(project), deleted, cause());
   } while (cell.clock.now() > instant - 100 && aheadMs < 20_000);
   const [paused = "", moved = "", deleted = "", kept = ""] = ids;

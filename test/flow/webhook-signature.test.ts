@@ -9,7 +9,6 @@ import { sampleRun } from "../../shared/contract/event.ts";
 import { createIdSource, DELIVERY_PREFIX, EVENT_PREFIX, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
-import { checkEnabled } from "../../shared/domain/webhook.ts";
 import type { KeyCause } from "../../shared/store/resources/audit.ts";
 import { oweSample } from "../../shared/store/resources/deliveries-by-hand.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
@@ -100,7 +99,7 @@ describe("the public package and our client verify", () => {
       runOf: sampleRun,
     };
     const scope = { projectNo: project.no, environment: "production" as const };
-    await oweSample(cell.db, scope, id, sample, checkEnabled, cause(), null);
+    await oweSample(cell.db, scope, id, sample, cause(), null);
     const isSample = ({ headers }: Arrival) => headers["webhook-id"] === eventId;
     const arrivals = await endpoint.until((all) => all.some(isSample));
     const arrival = arrivals.find(isSample) as Arrival;

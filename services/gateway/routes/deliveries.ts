@@ -8,12 +8,7 @@ import { parseQuery } from "../../../shared/domain/page.ts";
 import { HOME_REGION } from "../../../shared/domain/plan.ts";
 import { ERROR_BYTES_MAX } from "../../../shared/domain/run.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
-import {
-  checkEnabled,
-  DELIVERY_ATTEMPTS_MAX,
-  decideDeliveryRetry,
-  deliveriesSince,
-} from "../../../shared/domain/webhook.ts";
+import { DELIVERY_ATTEMPTS_MAX, deliveriesSince } from "../../../shared/domain/webhook.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
 import { oweSample, retryDelivery } from "../../../shared/store/resources/deliveries-by-hand.ts";
@@ -66,7 +61,7 @@ export function deliveryRoutes(options: {
           shard,
           runOf: sampleRun,
         };
-        const owed = await oweSample(db, scope, webhookId, sample, checkEnabled, cause, withAnswer(key));
+        const owed = await oweSample(db, scope, webhookId, sample, cause, withAnswer(key));
         if (owed.kind === "key_taken") return "key_taken";
         if (owed.kind === "not_found") throw resourceNotFound();
         tellWorker(request, owed.delivery, 1, shard);
@@ -107,7 +102,6 @@ export function deliveryRoutes(options: {
           db,
           { ...request.scope, sinceAt: deliveriesSince(clock.now()) },
           { webhookId, id },
-          decideDeliveryRetry,
           request.cause(),
           withAnswer(key),
         );

@@ -1,4 +1,3 @@
-import { setTimeout as sleep } from "node:timers/promises";
 import type { Bus } from "../../../shared/bus/bus.ts";
 import type { Body } from "../../../shared/contract/json.ts";
 import { viewList } from "../../../shared/contract/list.ts";
@@ -18,11 +17,11 @@ import { idTimeMs, JOB_PREFIX, parseId, retypeId, SCHEDULE_PREFIX } from "../../
 import { PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
 import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
 import { effectiveDefaultRegion, HOME_REGION, limitsOf, retainedSince } from "../../../shared/domain/plan.ts";
-import { decideChange, nextInstant } from "../../../shared/domain/schedule.ts";
+import { decideScheduleChange, nextInstant, tooManyActive } from "../../../shared/domain/schedule.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { TargetRules } from "../../../shared/domain/target.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
-import { type Database, StoreUnavailable } from "../../../shared/store/database/database.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
 import { type KeyToTake, keepAnswer } from "../../../shared/store/resources/idempotency.ts";
 import { findAskedJobs } from "../../../shared/store/resources/jobs.ts";
 import {
@@ -74,30 +73,20 @@ export function scheduleRoutes(options: {
     return schedule;
   }
 
-  /**
-   * Decided on the schedule as it is, and decided again if another gateway or its next firing was faster. Changes through
-   * this one wait for each other, or all but one of many that come together would be decided in vain. Throws ApiError.
-   */
-  function change(request: ApiRequest, scheduleId: string, body: Body): Promise<ScheduleRow> {
+  /** Changes of a schedule through this gateway wait for each other: all but one of many at once would be decided in vain. */
+  async function change(request: ApiRequest, scheduleId: string, body: Body): Promise<ScheduleRow> {
     const { scope } = request;
-    return inTurn(JSON.stringify([scope, scheduleId]), async () => {
-      for (let attempt = 0; attempt < CHANGE_TRIES_MAX; attempt++) {
-        const schedule = await find(scope, scheduleId);
-        const update = readScheduleUpdate(body);
-        const { cron, timezone, paused, nextRunAt } = decideChange(schedule, update, clock.now());
-        const payload = update.payloadText ?? schedule.payload;
-        if (nextRunAt === undefined && payload === schedule.payload) return schedule;
-        const activeMax = activeMaxOf(request);
-        const { revision } = schedule;
-        const decided = { revision, cron, timezone, paused, nextRunAt, payload, activeMax };
-        const changed = await changeSchedule(db, scope, scheduleId, decided, request.cause());
-        if (changed.kind === "limit_exceeded") throw planLimitExceeded(activeMax);
-        if (changed.kind === "changed") return changed.schedule;
-        // Of two gateways that go in step the same one would lose every time.
-        await sleep(Math.random() * CHANGE_WAIT_MS_MAX);
-      }
-      throw new StoreUnavailable(`schedule ${scheduleId} was changed ${CHANGE_TRIES_MAX} times at once`);
-    });
+    const activeMax = activeMaxOf(request);
+    const decide = (schedule: ScheduleRow & { activeCount: number }) => {
+      const { payloadText, ...update } = readScheduleUpdate(body);
+      const payload = payloadText ?? schedule.payload;
+      return decideScheduleChange(schedule, { ...update, payload }, { now: clock.now(), activeMax });
+    };
+    const changed = await inTurn(JSON.stringify([scope, scheduleId]), () =>
+      changeSchedule(db, scope, scheduleId, decide, activeMax, request.cause()),
+    );
+    if (changed === "not_found") throw resourceNotFound();
+    return changed;
   }
 
   return {
@@ -135,7 +124,7 @@ export function scheduleRoutes(options: {
           case "name_taken":
             throw new ApiError("schedule_name_taken", "A schedule of this name exists already.", "name");
           case "limit_exceeded":
-            throw planLimitExceeded(activeMax);
+            throw tooManyActive(activeMax);
           case "created":
             tellWorker(request, schedule.nextRunAt);
             return { status: 201, text };
@@ -280,19 +269,10 @@ const SCHEDULE_PAGE_BYTES_MAX =
 
 /** As far ahead as the owner of a schedule looks, and the second until it looks again. */
 const WORKER_LOOKS_AHEAD_MS = 5_000;
-const CHANGE_TRIES_MAX = 50;
-const CHANGE_WAIT_MS_MAX = 10;
 
 function keptAnswer(status: number, answer: Buffer | null): Answer {
   if (answer === null) throw new Error("a kept answer is missing");
   return { status, text: answer.toString() };
-}
-
-function planLimitExceeded(activeMax: number): ApiError {
-  return new ApiError(
-    "plan_limit_exceeded",
-    `The project's limit of ${activeMax} active schedules, over both environments, is reached.`,
-  );
 }
 
 const factsOf = (schedule: ScheduleRow) => ({

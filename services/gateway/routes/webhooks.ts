@@ -114,10 +114,9 @@ export function webhookRoutes(options: {
       async answer({ scope, id, query, cause }, body) {
         const webhookId = readWebhookId(id);
         parseQuery(query, []);
-        // Before the body is judged, of which a stranger should not hear.
-        if ((await findWebhook(db, scope, webhookId)) === null) throw resourceNotFound();
-        const update = readWebhookUpdate(body.value);
-        const decide = (webhook: WebhookRow) => decideEndpointChange(webhook, update, targets);
+        // Only the body of a request for an endpoint that is there is judged.
+        const decide = (webhook: WebhookRow) =>
+          decideEndpointChange(webhook, readWebhookUpdate(body.value), targets);
         const change = () => changeWebhook(db, scope, webhookId, decide, cause());
         return answerMasked(await changing(scope, webhookId, change));
       },
@@ -142,21 +141,15 @@ export function webhookRoutes(options: {
         const sealed = seal.seal(secret);
         const rotate = () => rotateWebhookSecret(db, scope, webhookId, sealed, cause(), keyWithAnswer);
         const rotated = await changing(scope, webhookId, rotate);
-        switch (rotated.kind) {
-          case "not_found":
-            throw resourceNotFound();
-          case "key_taken":
-            return "key_taken";
-          case "rotated":
-            return { status: 200, text: revealedText(rotated.webhook, secret) };
-        }
+        if (rotated === "not_found") throw resourceNotFound();
+        return rotated === "key_taken" ? rotated : { status: 200, text: revealedText(rotated, secret) };
       },
       replay: async (_request, first) => keptAnswer(200, first),
     },
   };
 
-  function answerMasked(webhook: WebhookRow | null): Answer {
-    if (webhook === null) throw resourceNotFound();
+  function answerMasked(webhook: WebhookRow | "not_found" | null): Answer {
+    if (webhook === null || webhook === "not_found") throw resourceNotFound();
     return { status: 200, text: JSON.stringify(viewMasked(webhook)) };
   }
 }

@@ -82,6 +82,19 @@ export async function recordChange(
   });
 }
 
+/** The first six parameters of a statement that changes one thing of an environment: whose it is, its id, and who asked. */
+export const changeOf = (
+  { projectNo, environment }: { projectNo: ProjectNo; environment: Environment },
+  id: string,
+  { requestId, keyNo }: KeyCause,
+) => [projectNo, environmentCode(environment), idToUuid(id), idToUuid(requestId), keyNo, id];
+
+/** Records a change within the statement that makes it (changeOf), if `from` has a row. `detail` is JSON. */
+export const auditFrom = (action: AuditAction, from: string, detail = "NULL"): string => `audited AS (
+  INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject, detail)
+  SELECT $4, $1, $2, $5, '${action}', $6, ${detail}::json FROM ${from}
+)`;
+
 /** Instants are milliseconds since 1970. */
 export interface AuditEntry {
   /** Where it stands among all entries, newest first; unlike the request's id it is its own. */

@@ -2,7 +2,6 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createIdSource, EVENT_PREFIX, idToUuid } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
-import { checkEnabled, decideDeliveryRetry } from "../../domain/webhook.ts";
 import {
   addEndpoint,
   deliveryClaimOf,
@@ -40,20 +39,12 @@ const owe = (projectNo: ProjectNo, webhookId: string) =>
       shard: 3,
       runOf: () => ({ attempt: 1, status: "succeeded", responseStatus: 200, error: null, durationMs: 5 }),
     },
-    checkEnabled,
     keyCause(),
     null,
   );
 
 const retry = (projectNo: ProjectNo, webhookId: string, id: string) =>
-  retryDelivery(
-    store.db,
-    { ...scopeOf(projectNo), sinceAt: 0 },
-    { webhookId, id },
-    decideDeliveryRetry,
-    keyCause(),
-    null,
-  );
+  retryDelivery(store.db, { ...scopeOf(projectNo), sinceAt: 0 }, { webhookId, id }, keyCause(), null);
 
 const list = async (projectNo: ProjectNo, webhookId: string) => {
   const query = { ...scopeOf(projectNo), webhookId, status: null, sinceAt: 0, beforeId: null, limit: 1_000 };

@@ -1,12 +1,27 @@
 import { and, eq, sql } from "drizzle-orm";
 import type { SampleRun } from "../../contract/event.ts";
 import { idTimeMs, idToUuid } from "../../domain/ids.ts";
-import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
-import type { EndpointStatus, EventType, RetriableDelivery } from "../../domain/webhook.ts";
-import { environmentCode, eventListOf, eventTypeCode, regionCode, runStatusCode } from "../database/codes.ts";
-import { type Database, StoreUnavailable } from "../database/database.ts";
+import { type Environment, type ProjectNo, REGIONS, type Region } from "../../domain/scope.ts";
+import {
+  checkEnabled,
+  decideDeliveryRetry,
+  type EndpointStatus,
+  type EventType,
+} from "../../domain/webhook.ts";
+import {
+  ENDED_DELIVERY_STATUSES,
+  environmentCode,
+  eventListCode,
+  eventListOf,
+  eventTypeCode,
+  regionCode,
+  runStatusCode,
+} from "../database/codes.ts";
+import type { Database } from "../database/database.ts";
+import { lookAgain } from "../database/look-again.ts";
 import { webhooks } from "../database/schema/resources.ts";
-import { type KeyCause, recordChange } from "./audit.ts";
+import { oweDeliveries } from "../queue/owed-deliveries.ts";
+import { auditFrom, changeOf, type KeyCause } from "./audit.ts";
 import {
   type DeliveryRow,
   ENDED_COLUMNS,
@@ -16,131 +31,115 @@ import {
   TOLD_COLUMNS,
   type ToldRow,
 } from "./delivery-log.ts";
-import { type KeyToTake, keepAnswer, takeKeyFrom } from "./idempotency.ts";
+import { type KeyToTake, keyOf, madeFrom, readMade, takeKeyFrom } from "./idempotency.ts";
 
 /**
- * What clients ask to be sent: once more, or for a trial. Nothing that claims and settlements wait for is locked on the
- * way. What is owed has the generation that its endpoint had when it was looked at, so that a claim drops it if the
- * endpoint has been disabled since.
+ * What clients ask to be sent: a delivery once more, or a sample. No statement here locks an endpoint, for which claims and
+ * settlements would wait. What is owed has the generation that its endpoint had when the store looked, so that a claim drops
+ * it if the endpoint has been disabled since.
  */
 
 type Scope = { projectNo: ProjectNo; environment: Environment };
 /** A key whose answer tells of what was found on the way. */
 type KeyToAnswer = KeyToTake & { answerOf: (delivery: DeliveryRow) => Buffer };
 
-const ALL_REGIONS = "'{0,1,2,3}'";
+const codesOf = (names: readonly unknown[]) => `'{${names.map((_, code) => code).join(",")}}'`;
+const ALL_REGIONS = codesOf(REGIONS);
+const ALL_ENDS = codesOf(ENDED_DELIVERY_STATUSES);
 
 export type RetriedDelivery =
   | { kind: "retried"; delivery: DeliveryRow; attempt: number; shard: number | null }
   | { kind: "not_found" }
   | { kind: "key_taken" };
 
-/**
- * Makes an attempt due now: the one that the delivery waits for, or exactly one more of one that is over. `decide` throws
- * to refuse.
- */
+/** Makes an attempt due now, as decideDeliveryRetry (domain/webhook.ts) decides: the next one of the delivery, or one more. */
 export async function retryDelivery(
   db: Database,
   scope: Scope & { sinceAt: number },
   { webhookId, id }: { webhookId: string; id: string },
-  decide: (delivery: RetriableDelivery, endpoint: EndpointStatus) => "hastened" | "reopened",
   cause: KeyCause,
   key: KeyToAnswer | null,
 ): Promise<RetriedDelivery> {
   if (idTimeMs(id) < scope.sinceAt) return { kind: "not_found" };
-  const place = [scope.projectNo, environmentCode(scope.environment), idToUuid(webhookId), idToUuid(id)];
-  for (let look = 0; look < LOOKS_MAX; look++) {
+  return lookAgain(id, async () => {
     const endpoint = await lookAt(db, scope, webhookId);
     if (endpoint === null) return { kind: "not_found" };
-    const [row] = await db.run<ToldRow & { shard: number | null }>("find_delivery", FIND, place);
+    const place = [scope.projectNo, environmentCode(scope.environment), idToUuid(webhookId), idToUuid(id)];
+    const [row] = await db.run<FoundRow>("find_delivery", FIND, place);
     if (row === undefined) return { kind: "not_found" };
+    const { attempt_count: attemptCount, waits, by_hand: byHand, shard } = row;
     const found = readDelivery(row, webhookId);
-    const { status, attemptCount } = { status: found.status, attemptCount: row.attempt_count };
-    const retry = decide({ status, attemptCount, isInProgress: row.running_since !== null }, endpoint.status);
+    const isInProgress = row.running_since !== null;
+    const next = decideDeliveryRetry(
+      { ...found, isInProgress, attemptCount, waits, byHand },
+      endpoint.status,
+      endpoint.at,
+    );
     const delivery: DeliveryRow = { ...found, status: "pending", nextAttemptAt: endpoint.at };
-    const [made] = await db.run<{ outcome: "retried" | "key_taken" }>("retry_delivery", RETRY, [
-      ...place,
-      endpoint.generation,
-      retry === "reopened",
-      new Date(endpoint.at).toISOString(),
-      attemptCount,
-      key?.digest ?? null,
-      key?.requestHash ?? null,
-      key?.answerOf(delivery) ?? null,
-      idToUuid(cause.requestId),
-      cause.keyNo,
-      id,
-      webhookId,
+    const rows = await db.run<{ is_made: boolean }>("retry_delivery", RETRY, [
+      ...changeOf(scope, id, cause),
+      ...keyOf(key, key?.answerOf(delivery)),
+      ...[idToUuid(webhookId), webhookId, attemptCount, waits, byHand],
+      ...[next.waits, next.byHand, endpoint.generation, new Date(endpoint.at).toISOString()],
     ]);
-    if (made?.outcome === "key_taken") return { kind: "key_taken" };
-    if (made?.outcome === "retried") {
-      return { kind: "retried", delivery, attempt: attemptCount + 1, shard: row.shard };
-    }
-  }
-  throw new StoreUnavailable(`delivery ${id} moved ${LOOKS_MAX} times while it was being retried`);
+    const outcome = readMade(rows);
+    if (outcome !== "made") return outcome && { kind: outcome };
+    return { kind: "retried", delivery, attempt: attemptCount + 1, shard };
+  });
 }
-
-/** A delivery that is being claimed, settled or ended is another one a moment later. */
-const LOOKS_MAX = 10;
 
 const FIND = `
 WITH d AS MATERIALIZED (
-  SELECT ${OPEN_COLUMNS}
+  SELECT ${OPEN_COLUMNS}, o.waits, o.by_hand
     FROM open_deliveries o JOIN webhooks w ON w.project_no = $1 AND w.environment = $2 AND w.id = $3
    WHERE o.project_no = $1 AND o.environment = $2 AND o.region = ANY (${ALL_REGIONS}) AND o.id = $4 AND o.webhook_id = $3
   UNION ALL
-  SELECT ${ENDED_COLUMNS}
+  SELECT ${ENDED_COLUMNS}, 0::smallint, false
     FROM ended_deliveries e
-   WHERE e.project_no = $1 AND e.environment = $2 AND e.webhook_id = $3 AND e.status = ANY ('{0,1,2}') AND e.id = $4
+   WHERE e.project_no = $1 AND e.environment = $2 AND e.webhook_id = $3 AND e.status = ANY (${ALL_ENDS}) AND e.id = $4
 )
 SELECT ${TOLD_COLUMNS}, l.shard
   FROM d${TOLD}
   LEFT JOIN lanes l ON l.project_no = $1 AND l.region = d.region AND l.environment = $2`;
 
-// Only of the delivery as it was found: not on the wire, and with no attempt more. The wait that a hastened attempt did not
-// wait for is its own again. due_at is what is answered, the clock a look before this statement: should more than the
-// sweep's lag lie between them, and the command be lost, the minute's look at everything finds it.
+interface FoundRow extends ToldRow {
+  waits: number;
+  by_hand: boolean;
+  shard: number | null;
+}
+
+// The delivery must be as it was found, and not on the wire. due_at is what is answered, the clock a look before this
+// statement: if more than the sweep's lag lies between them and the command is lost, the minute's look at everything finds it.
 const RETRY = `
 WITH open AS MATERIALIZED (
-  SELECT region, due_at FROM open_deliveries
-   WHERE project_no = $1 AND environment = $2 AND region = ANY (${ALL_REGIONS}) AND id = $4 AND webhook_id = $3
-     AND node_id IS NULL AND attempt = $8::int + 1
+  SELECT region FROM open_deliveries
+   WHERE project_no = $1 AND environment = $2 AND region = ANY (${ALL_REGIONS}) AND id = $3 AND webhook_id = $10
+     AND node_id IS NULL AND attempt = $12::int + 1 AND waits = $13 AND by_hand = $14
      FOR NO KEY UPDATE
 ), over AS MATERIALIZED (
   SELECT status FROM ended_deliveries
-   WHERE project_no = $1 AND environment = $2 AND webhook_id = $3 AND status = ANY ('{0,1,2}') AND id = $4
-     AND attempts = $8
+   WHERE project_no = $1 AND environment = $2 AND webhook_id = $10 AND status = ANY (${ALL_ENDS}) AND id = $3
+     AND attempts = $12
      FOR UPDATE
 ), found AS MATERIALIZED (
   SELECT FROM open UNION ALL SELECT FROM over
-), key AS (${takeKeyFrom("found", { digest: "$9", requestHash: "$10", answer: "$11" })}
-), decided AS MATERIALIZED (
-  SELECT CASE WHEN $9::bytea IS NOT NULL AND NOT EXISTS (SELECT FROM key) THEN 'key_taken' ELSE 'retried' END AS outcome
-    FROM found
-), owed AS (
+), ${takeKeyFrom("found")}, owed AS (
   UPDATE open_deliveries o
-     SET due_at = $7::timestamptz, parked_due_at = NULL, generation = $5, by_hand = by_hand OR $6::boolean,
-         waits = CASE WHEN w.due_at > now() THEN greatest(waits - 1, 0) ELSE waits END
-    FROM open w, decided d
-   WHERE d.outcome = 'retried' AND o.project_no = $1 AND o.environment = $2 AND o.region = w.region AND o.id = $4
+     SET due_at = $18::timestamptz, parked_due_at = NULL, waits = $15, by_hand = $16, generation = $17
+    FROM open, made
+   WHERE o.project_no = $1 AND o.environment = $2 AND o.region = open.region AND o.id = $3
 ), ended AS (
   DELETE FROM ended_deliveries e
-   USING over w, decided d
-   WHERE d.outcome = 'retried' AND e.project_no = $1 AND e.environment = $2 AND e.webhook_id = $3 AND e.status = w.status
-     AND e.id = $4
+   USING over, made
+   WHERE e.project_no = $1 AND e.environment = $2 AND e.webhook_id = $10 AND e.status = over.status AND e.id = $3
   RETURNING e.*
 ), reopened AS (
-  INSERT INTO open_deliveries (project_no, environment, region, id, webhook_id, event_id, generation, attempt, by_hand,
+  INSERT INTO open_deliveries (project_no, environment, region, id, webhook_id, event_id, generation, attempt, waits, by_hand,
                                first_started_at, due_at)
-  SELECT project_no, environment, region, id, webhook_id, event_id, $5::int, attempts + 1, true, first_started_at,
-         $7::timestamptz
+  SELECT project_no, environment, region, id, webhook_id, event_id, $17, attempts + 1, $15, $16, first_started_at, $18
     FROM ended
-), audited AS (
-  INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject, detail)
-  SELECT $12, $1, $2, $13, 'delivery.retry', $14, json_build_object('webhook_id', $15::text) FROM decided
-   WHERE outcome = 'retried'
-)
-SELECT outcome FROM decided`;
+), ${auditFrom("delivery.retry", "made", "json_build_object('webhook_id', $11::text)")}
+${madeFrom("found")}`;
 
 export interface Sample {
   eventId: string;
@@ -156,20 +155,19 @@ export type OwedSample =
   | { kind: "not_found" }
   | { kind: "key_taken" };
 
-/** Makes a sample of the first event that the endpoint subscribes to due now, once. `check` throws to refuse. */
-export async function oweSample(
+/** Makes a sample of the first event that the endpoint subscribes to due now, once. */
+export function oweSample(
   db: Database,
   scope: Scope,
   webhookId: string,
   { eventId, deliveryId, apiVersion, region, shard, runOf }: Sample,
-  check: (endpoint: EndpointStatus) => void,
   cause: KeyCause,
   key: KeyToAnswer | null,
 ): Promise<OwedSample> {
-  return db.transact(async (tx) => {
-    const endpoint = await lookAt(tx, scope, webhookId);
+  return lookAgain(webhookId, async () => {
+    const endpoint = await lookAt(db, scope, webhookId);
     if (endpoint === null) return { kind: "not_found" };
-    check(endpoint.status);
+    checkEnabled(endpoint.status);
     const [eventType] = endpoint.events;
     if (eventType === undefined) throw new Error(`endpoint ${webhookId} subscribes to nothing`);
     const delivery: DeliveryRow = {
@@ -184,56 +182,55 @@ export async function oweSample(
       nextAttemptAt: endpoint.at,
       createdAt: idTimeMs(deliveryId),
     };
-    if (key !== null && !(await keepAnswer(tx, scope, key, key.answerOf(delivery))))
-      return { kind: "key_taken" };
-    await recordChange(tx.drizzle, cause, {
-      projectNo: scope.projectNo,
-      environment: scope.environment,
-      action: "webhook.test",
-      subject: webhookId,
-      detail: { delivery_id: deliveryId },
-    });
     const run = runOf(eventType);
-    await tx.run("owe_sample", OWE_SAMPLE, [
-      scope.projectNo,
-      environmentCode(scope.environment),
-      idToUuid(webhookId),
-      endpoint.generation,
-      regionCode(region),
-      shard,
-      idToUuid(eventId),
-      idToUuid(deliveryId),
-      eventTypeCode(eventType),
-      apiVersion,
-      new Date(endpoint.at).toISOString(),
-      run.attempt,
-      runStatusCode(run.status),
-      run.responseStatus,
-      run.error,
+    const rows = await db.run<{ is_made: boolean }>("owe_sample", OWE_SAMPLE, [
+      ...changeOf(scope, webhookId, cause),
+      ...keyOf(key, key?.answerOf(delivery)),
+      ...[endpoint.generation, eventListCode(endpoint.events), deliveryId],
+      ...[
+        idToUuid(eventId),
+        idToUuid(deliveryId),
+        regionCode(region),
+        shard,
+        eventTypeCode(eventType),
+        apiVersion,
+      ],
+      ...[
+        new Date(endpoint.at).toISOString(),
+        run.attempt,
+        runStatusCode(run.status),
+        run.responseStatus,
+        run.error,
+      ],
       run.durationMs,
     ]);
-    return { kind: "owed", delivery };
+    const outcome = readMade(rows);
+    return outcome === "made" ? { kind: "owed", delivery } : outcome && { kind: outcome };
   });
 }
 
 const OWE_SAMPLE = `
-WITH event AS (
-  INSERT INTO events (project_no, environment, region, id, type, api_version, occurred_at, attempt, run_status,
-                      response_status, error, duration_ms, started_at)
-  VALUES ($1, $2, $5, $7, $9, $10, $11::timestamptz, $12, $13, $14, $15, $16::int,
-          $11::timestamptz - $16::int * interval '1 ms')
-), lane AS (
+WITH endpoint AS MATERIALIZED (
+  SELECT FROM webhooks
+   WHERE project_no = $1 AND environment = $2 AND id = $3 AND enabled AND generation = $10 AND events = $11
+), ${takeKeyFrom("endpoint")}, heard AS MATERIALIZED (
+  SELECT $1::int AS project_no, $2::smallint AS environment, $15::smallint AS region, $13::uuid AS event_id,
+         $17::smallint AS type, NULL::uuid AS job_id, $20::smallint AS attempt, $21::smallint AS status,
+         $22::smallint AS response_status, $23::text AS error, $19::timestamptz - $24::int * interval '1 ms' AS started_at,
+         $24 AS duration_ms, $19 AS occurred_at, $18::text AS api_version, NULL::bytea AS trace, $14::uuid AS delivery_id,
+         $3::uuid AS webhook_id, $10::int AS generation, true AS by_hand
+    FROM made
+), ${oweDeliveries("heard")}, lane AS (
   INSERT INTO lanes AS l (project_no, region, environment, shard, has_deliveries)
-  VALUES ($1, $5, $2, $6, true)
+  SELECT project_no, region, environment, $16, true FROM heard
       ON CONFLICT (project_no, region, environment) DO UPDATE SET shard = excluded.shard, has_deliveries = true
    WHERE l.shard <> excluded.shard OR NOT l.has_deliveries
-)
-INSERT INTO open_deliveries (project_no, environment, region, id, webhook_id, event_id, generation, by_hand, due_at)
-VALUES ($1, $2, $5, $8, $3, $7, $4, true, $11::timestamptz)`;
+), ${auditFrom("webhook.test", "made", "json_build_object('delivery_id', $12::text)")}
+${madeFrom("endpoint")}`;
 
 /** The endpoint, and what the database's clock says (milliseconds since 1970). */
-async function lookAt(tx: Pick<Database, "drizzle">, { projectNo, environment }: Scope, id: string) {
-  const [row] = await tx.drizzle
+async function lookAt(db: Database, { projectNo, environment }: Scope, id: string) {
+  const [row] = await db.drizzle
     .select({
       enabled: webhooks.enabled,
       events: webhooks.events,

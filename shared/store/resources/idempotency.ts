@@ -41,19 +41,28 @@ export const ON_CONFLICT_TAKE_KEY = `
       OR k.job_ids = excluded.job_ids AND k.run_id IS NOT DISTINCT FROM excluded.run_id
          AND k.answer IS NOT DISTINCT FROM excluded.answer`;
 
-/**
- * Takes a key, if one was given, within a statement that keeps an answer and makes no job: with the row that `from` has, and
- * in it $1 and $2 are project and environment. The texts name the parameters. No row comes back for a key that is taken.
- */
-export const takeKeyFrom = (
-  from: string,
-  key: { digest: string; requestHash: string; answer: string },
-): string => `
+/** The three parameters behind changeOf (audit.ts) of a statement that takes a key, if one was given, and keeps its answer. */
+export const keyOf = (key: KeyToTake | null, answer: Buffer | undefined) => [
+  key?.digest ?? null,
+  key?.requestHash ?? null,
+  answer ?? null,
+];
+
+/** `made` has the row of `found`, unless a key was given that another request has. */
+export const takeKeyFrom = (found: string): string => `key AS (
   INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids, answer)
-  SELECT now(), $1, $2, ${key.digest}, ${key.requestHash}, '{}', ${key.answer} FROM ${from} WHERE ${key.digest}::bytea IS NOT NULL
+  SELECT now(), $1, $2, $7, $8, '{}', $9 FROM ${found} WHERE $7::bytea IS NOT NULL
       ON CONFLICT (project_no, environment, digest) DO UPDATE ${SET_KEY}
    WHERE k.created_at <= now() - ${KEY_LIFE}
-  RETURNING 1`;
+  RETURNING 1
+), made AS MATERIALIZED (
+  SELECT * FROM ${found} WHERE $7 IS NULL OR EXISTS (SELECT FROM key)
+)`;
+
+/** The rows of such a statement, and what they tell: null if nothing was found to be as it had been read. */
+export const madeFrom = (found: string) => `SELECT EXISTS (SELECT FROM made) AS is_made FROM ${found}`;
+export const readMade = ([row]: readonly { is_made: boolean }[]): "made" | "key_taken" | null =>
+  row === undefined ? null : row.is_made ? "made" : "key_taken";
 
 /** What was made under this key within its life, or null if nothing was. */
 export async function findFirstAnswer(

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { createHash, randomBytes } from "node:crypto";
 import { createIdSource, idToUuid, JOB_PREFIX, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../../domain/ids.ts";
+import { type DecidedChange, tooManyActive } from "../../domain/schedule.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import {
   type Fired,
@@ -19,7 +20,6 @@ import {
   deleteSchedule,
   findSchedule,
   listSchedules,
-  type ScheduleChange,
   type ScheduleToCreate,
 } from "./schedules.ts";
 
@@ -100,18 +100,20 @@ const firingOf = (schedule: ScheduleToCreate, wish: Partial<Firing> = {}): Firin
   ...wish,
 });
 const fire = async (...firings: Firing[]) => (await fireSchedules(store.db, firings)).map(({ kind }) => kind);
-const changeOf = (schedule: ScheduleToCreate, wish: Partial<ScheduleChange>): ScheduleChange => ({
-  revision: 0,
-  cron: schedule.cron,
-  timezone: schedule.timezone,
-  payload: schedule.payload,
-  paused: false,
-  nextRunAt: undefined,
-  activeMax: 100,
-  ...wish,
-});
-const change = (schedule: ScheduleToCreate, wish: Partial<ScheduleChange>) =>
-  changeSchedule(store.db, scope(), schedule.id, changeOf(schedule, wish), cause());
+/** Changes these fields and leaves the next firing as it is, unless told otherwise. */
+const change = (schedule: ScheduleToCreate, wish: Partial<DecidedChange>, activeMax = 100) =>
+  changeSchedule(
+    store.db,
+    scope(),
+    schedule.id,
+    (found) => {
+      const change = { cron: found.cron, timezone: found.timezone, payload: found.payload, paused: false };
+      if (found.paused && found.activeCount >= activeMax) throw tooManyActive(activeMax);
+      return { ...change, nextRunAt: undefined, ...wish };
+    },
+    activeMax,
+    cause(),
+  );
 const activeCount = async () =>
   (await store.query<{ n: number }>("SELECT active_schedules AS n FROM projects WHERE no = $1", [project]))[0]
     ?.n;
@@ -182,11 +184,21 @@ describe("a schedule", () => {
     expect(outcomes.filter((outcome) => outcome === "limit_exceeded")).toHaveLength(7);
     const { rows } = await listSchedules(store.db, { ...scope(), paused: null, beforeId: null, limit: 1 });
     const one = newSchedule({ id: rows[0]?.id ?? "", activeMax: 5 });
-    expect((await change(one, { paused: true, nextRunAt: null })).kind).toBe("changed");
+    expect(await change(one, { paused: true, nextRunAt: null })).toMatchObject({ paused: true });
     expect(await activeCount()).toBe(4);
     await create();
-    expect((await change(one, { revision: 1, activeMax: 5 })).kind).toBe("limit_exceeded");
+    const nextRunAt = Date.now() + 60 * MINUTE_MS;
+    await expect(change(one, { nextRunAt }, 5)).rejects.toThrow("limit of 5 active schedules");
     expect(await activeCount()).toBe(5);
+  });
+
+  test("many that are resumed at once take the places that are left, and no more", async () => {
+    const made = await Promise.all(Array.from({ length: 8 }, () => create()));
+    for (const one of made) await change(one, { paused: true, nextRunAt: null });
+    const nextRunAt = Date.now() + 60 * MINUTE_MS;
+    const resumed = await Promise.allSettled(made.map((one) => change(one, { nextRunAt }, 3)));
+    expect(resumed.filter(({ status }) => status === "fulfilled")).toHaveLength(3);
+    expect(await activeCount()).toBe(3);
   });
 
   test("with an Idempotency-Key is made once, and its first answer is kept with it", async () => {
@@ -206,7 +218,7 @@ describe("a schedule", () => {
     expect(await activeCount()).toBe(1);
   });
 
-  test("is changed as it was decided on, or not at all", async () => {
+  test("is changed as it was decided on, and decided on again where another change was faster", async () => {
     const schedule = await create();
     const changed = await change(schedule, {
       cron: "5 * * * *",
@@ -214,17 +226,40 @@ describe("a schedule", () => {
       nextRunAt: 1_900_000_000_000,
     });
     expect(changed).toMatchObject({
-      kind: "changed",
-      schedule: { cron: "5 * * * *", payload: "[]", nextRunAt: 1_900_000_000_000, revision: 1 },
+      cron: "5 * * * *",
+      payload: "[]",
+      nextRunAt: 1_900_000_000_000,
+      revision: 1,
     });
-    expect(await change(schedule, { payload: "{}" })).toEqual({ kind: "moved" });
+    const session = await store.session();
+    await session.query("BEGIN");
+    await session.query("UPDATE schedules SET payload = '[1]', revision = 2 WHERE name = $1", [
+      schedule.name,
+    ]);
+    const seen: string[] = [];
+    const deciding = changeSchedule(
+      store.db,
+      scope(),
+      schedule.id,
+      (found) => {
+        seen.push(found.payload);
+        return { ...found, payload: "[2]", nextRunAt: undefined };
+      },
+      100,
+      cause(),
+    );
+    await store.untilBlocked();
+    await session.query("COMMIT");
+    expect(await deciding).toMatchObject({ payload: "[2]", revision: 3 });
+    expect(seen).toEqual(["[]", "[1]"]);
     await deleteSchedule(store.db, scope(), schedule.id, cause());
-    expect(await change(schedule, { revision: 1 })).toEqual({ kind: "moved" });
+    expect(await change(schedule, { payload: "{}" })).toBe("not_found");
     const entries = await store.query("SELECT action FROM audit_entries WHERE subject = $1 ORDER BY id", [
       schedule.id,
     ]);
     expect(entries.map(({ action }) => action)).toEqual([
       "schedule.create",
+      "schedule.update",
       "schedule.update",
       "schedule.delete",
     ]);
@@ -356,7 +391,7 @@ describe("a firing", () => {
     await store.untilBlocked(2);
     await session.query("COMMIT");
     const [fired, paused] = await Promise.all(both);
-    expect(paused.kind).toBe("changed");
+    expect(paused).toMatchObject({ paused: true });
     expect((await findSchedule(store.db, scope(), other.id))?.nextRunAt).toBeNull();
     expect(await jobsOf(other.id)).toHaveLength(fired[0] === "fired" ? 1 : 0);
   });
@@ -366,7 +401,7 @@ describe("a firing", () => {
     const stale = firingOf(schedule);
     await change(schedule, { cron: "0 12 * * *" });
     expect(await fire(stale)).toEqual(["gone"]);
-    await change(schedule, { revision: 1, cron: "0 12 * * *", timezone: "Europe/Berlin" });
+    await change(schedule, { cron: "0 12 * * *", timezone: "Europe/Berlin" });
     expect(await fire({ ...stale, cron: "0 12 * * *" })).toEqual(["gone"]);
     expect(await fire({ ...stale, cron: "0 12 * * *", timezone: "Europe/Berlin" })).toEqual(["fired"]);
   });

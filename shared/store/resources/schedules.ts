@@ -1,10 +1,12 @@
 import type { RetryPolicy } from "../../domain/backoff.ts";
 import { idToUuid, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
+import type { DecidedChange } from "../../domain/schedule.ts";
 import type { Environment, ProjectNo } from "../../domain/scope.ts";
 import { environmentCode, environmentOf } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
-import type { KeyCause } from "./audit.ts";
-import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
+import { lookAgain } from "../database/look-again.ts";
+import { auditFrom, changeOf, type KeyCause } from "./audit.ts";
+import { type KeyToTake, keyOf, takeKeyFrom } from "./idempotency.ts";
 
 /** A schedule. Instants are milliseconds since 1970. */
 export interface ScheduleRow {
@@ -46,27 +48,13 @@ export async function createSchedule(
   key: (KeyToTake & { answer: Buffer }) | null,
 ): Promise<CreatedSchedule> {
   try {
+    const { name, cron, timezone, targetUrl, payload, retryPolicy, nextRunAt, shard, activeMax } = schedule;
+    const { maxAttempts, baseSeconds, capSeconds } = retryPolicy;
     const [row] = await db.run<{ outcome: CreatedSchedule }>("create_schedule", CREATE, [
-      schedule.projectNo,
-      environmentCode(schedule.environment),
-      idToUuid(schedule.id),
-      schedule.name,
-      schedule.cron,
-      schedule.timezone,
-      schedule.targetUrl,
-      schedule.payload,
-      schedule.retryPolicy.maxAttempts,
-      schedule.retryPolicy.baseSeconds,
-      schedule.retryPolicy.capSeconds,
-      nullableInstant(schedule.nextRunAt),
-      schedule.shard,
-      schedule.activeMax,
-      idToUuid(cause.requestId),
-      cause.keyNo,
-      schedule.id,
-      key?.digest ?? null,
-      key?.requestHash ?? null,
-      key?.answer ?? null,
+      ...changeOf(schedule, schedule.id, cause),
+      ...keyOf(key, key?.answer),
+      ...[name, cron, timezone, targetUrl, payload, maxAttempts, baseSeconds, capSeconds],
+      ...[nullableInstant(nextRunAt), shard, activeMax],
     ]);
     if (row === undefined) throw new Error(`there is no project ${schedule.projectNo}`);
     return row.outcome;
@@ -78,51 +66,42 @@ export async function createSchedule(
 
 const CREATE = `
 WITH project AS MATERIALIZED (
-  SELECT no, active_schedules FROM projects WHERE no = $1 FOR NO KEY UPDATE
+  SELECT active_schedules FROM projects WHERE no = $1 FOR NO KEY UPDATE
 ), judged AS MATERIALIZED (
-  SELECT CASE WHEN EXISTS (SELECT FROM schedules WHERE project_no = $1 AND environment = $2 AND name = $4) THEN 'name_taken'
-              WHEN active_schedules >= $14 THEN 'limit_exceeded'
-              ELSE 'created' END AS outcome
+  SELECT CASE WHEN EXISTS (SELECT FROM schedules WHERE project_no = $1 AND environment = $2 AND name = $10) THEN 'name_taken'
+              WHEN active_schedules >= $20 THEN 'limit_exceeded' END AS refusal
     FROM project
-), key AS (
-  INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids, answer)
-  SELECT now(), $1, $2, $18, $19, '{}', $20
-    FROM judged WHERE outcome = 'created' AND $18::bytea IS NOT NULL ${ON_CONFLICT_TAKE_KEY}
-  RETURNING 1
-), decided AS MATERIALIZED (
-  SELECT CASE WHEN outcome = 'created' AND $18 IS NOT NULL AND NOT EXISTS (SELECT FROM key) THEN 'key_taken'
-              ELSE outcome END AS outcome
-    FROM judged
-), made AS (
+), found AS MATERIALIZED (
+  SELECT FROM judged WHERE refusal IS NULL
+), ${takeKeyFrom("found")}, created AS (
   INSERT INTO schedules (project_no, environment, id, name, cron, timezone, target_url, payload, max_attempts,
                          base_seconds, cap_seconds, next_run_at, shard)
-  SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::timestamptz, $13 FROM decided WHERE outcome = 'created'
+  SELECT $1, $2, $3, $10, $11, $12, $13, $14, $15, $16, $17, $18::timestamptz, $19 FROM made
 ), counted AS (
-  UPDATE projects SET active_schedules = active_schedules + 1
-   WHERE no = $1 AND EXISTS (SELECT FROM decided WHERE outcome = 'created')
+  UPDATE projects SET active_schedules = active_schedules + 1 WHERE no = $1 AND EXISTS (SELECT FROM made)
 ), timetable AS (
   -- From before its first firing on, which may have come while the statement waited for its turn.
   INSERT INTO timetables (since, schedule_id, paused, cron, timezone)
-  SELECT least(now(), $12::timestamptz - interval '1 ms'), $3, false, $5, $6 FROM decided WHERE outcome = 'created'
-), audited AS (
-  INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject)
-  SELECT $15, $1, $2, $16, 'schedule.create', $17 FROM decided WHERE outcome = 'created'
-)
-SELECT outcome FROM decided`;
+  SELECT least(now(), $18 - interval '1 ms'), $3, false, $11, $12 FROM made
+), ${auditFrom("schedule.create", "made")}
+SELECT coalesce(refusal, CASE WHEN EXISTS (SELECT FROM made) THEN 'created' ELSE 'key_taken' END) AS outcome FROM judged`;
 
 /** One schedule, or null if this environment has none of that id. */
 export async function findSchedule(db: Database, scope: Scope, id: string): Promise<ScheduleRow | null> {
-  const [row] = await db.run<Row>("find_schedule", FIND, [
-    scope.projectNo,
-    environmentCode(scope.environment),
-    idToUuid(id),
-  ]);
-  return row === undefined ? null : readSchedule(row);
+  const row = await find(db, scope, id);
+  return row === null ? null : readSchedule(row);
+}
+
+async function find(db: Database, scope: Scope, id: string): Promise<FoundRow | null> {
+  const place = [scope.projectNo, environmentCode(scope.environment), idToUuid(id)];
+  return (await db.run<FoundRow>("find_schedule", FIND, place))[0] ?? null;
 }
 
 const COLUMNS = `id, project_no, environment, name, cron, timezone, target_url, payload, max_attempts, base_seconds, cap_seconds,
        paused, (extract(epoch FROM next_run_at) * 1000)::float8 AS next_run_at, revision`;
-const FIND = `SELECT ${COLUMNS} FROM schedules WHERE project_no = $1 AND environment = $2 AND id = $3`;
+const FIND = `
+SELECT ${COLUMNS}, (SELECT active_schedules FROM projects WHERE no = $1) AS active_count
+  FROM schedules WHERE project_no = $1 AND environment = $2 AND id = $3`;
 
 /** Of a page's payloads together; only the last of them may go beyond it. */
 export const PAGE_BYTES_MAX = 4_194_304;
@@ -184,93 +163,69 @@ SELECT page.found, page.bytes, one.*
  WHERE page.bytes_before < $6
  ORDER BY one.id DESC`;
 
-/** What a client changes of a schedule; all of it together, as decided on the row of that revision. */
-export interface ScheduleChange {
-  revision: number;
-  cron: string;
-  timezone: string;
-  payload: string;
-  paused: boolean;
-  /** Undefined leaves the next firing as it is, whatever has fired meanwhile. */
-  nextRunAt: number | null | undefined;
-  activeMax: number;
-}
-
-export type ChangedSchedule =
-  | { kind: "changed"; schedule: ScheduleRow }
-  /** It has another revision by now, or is gone, or what was to be its next firing has passed: look again. */
-  | { kind: "moved" }
-  | { kind: "limit_exceeded" };
-
 /**
- * Changes one schedule. Whoever locks its row first wins: after a firing the job exists, and after a pause no firing
- * finds the instant that it was going to fire.
+ * Changes one schedule to what `decide` makes of it. Whoever locks its row first wins: after a firing the job exists, and
+ * after a pause no firing finds the instant that it was going to fire. The project has at most `activeMax` active schedules.
  */
-export async function changeSchedule(
+export function changeSchedule(
   db: Database,
   scope: Scope,
   id: string,
-  change: ScheduleChange,
+  decide: (schedule: ScheduleRow & { activeCount: number }) => DecidedChange,
+  activeMax: number,
   cause: KeyCause,
-): Promise<ChangedSchedule> {
-  const [row] = await db.run<Row & { outcome: ChangedSchedule["kind"] }>("change_schedule", CHANGE, [
-    scope.projectNo,
-    environmentCode(scope.environment),
-    idToUuid(id),
-    change.revision,
-    change.cron,
-    change.timezone,
-    change.payload,
-    change.paused,
-    change.nextRunAt !== undefined,
-    nullableInstant(change.nextRunAt ?? null),
-    change.activeMax,
-    idToUuid(cause.requestId),
-    cause.keyNo,
-    id,
-  ]);
-  if (row === undefined) return { kind: "moved" };
-  return row.outcome === "changed" ? { kind: "changed", schedule: readSchedule(row) } : { kind: row.outcome };
+): Promise<ScheduleRow | "not_found"> {
+  return lookAgain(id, async () => {
+    const found = await find(db, scope, id);
+    if (found === null) return "not_found";
+    const schedule = readSchedule(found);
+    const decided = decide({ ...schedule, activeCount: found.active_count });
+    if (CHANGEABLE.every((field) => decided[field] === schedule[field])) return schedule;
+    const { cron, timezone, payload, paused, nextRunAt } = decided;
+    const [changed] = await db.run<Row>("change_schedule", CHANGE, [
+      ...changeOf(scope, id, cause),
+      ...[schedule.revision, cron, timezone, payload, paused],
+      ...[nextRunAt !== undefined, nullableInstant(nextRunAt ?? null), activeMax],
+    ]);
+    return changed === undefined ? null : readSchedule(changed);
+  });
 }
 
+const CHANGEABLE = ["cron", "timezone", "payload", "paused"] as const satisfies (keyof DecidedChange)[];
+
+// A firing changes what is next, but no revision: nothing that is decided depends on it.
 const CHANGE = `
 WITH project AS MATERIALIZED (
   SELECT no, active_schedules FROM projects WHERE no = $1 FOR NO KEY UPDATE
-), old AS MATERIALIZED (
+), seen AS MATERIALIZED (
   SELECT s.paused, s.cron, s.timezone, s.next_run_at, p.active_schedules
     FROM project p JOIN schedules s ON s.project_no = $1 AND s.environment = $2 AND s.id = $3
-   WHERE s.revision = $4
+   WHERE s.revision = $7
      FOR NO KEY UPDATE OF s
-), decided AS MATERIALIZED (
-  -- The row is locked by now: nothing fires between this instant and the change.
-  SELECT *, CASE WHEN paused AND NOT $8::boolean AND active_schedules >= $11 THEN 'limit_exceeded'
-                 WHEN $9::boolean AND $10::timestamptz <= at THEN 'moved'
-                 ELSE 'changed' END AS outcome
-    FROM (SELECT *, clock_timestamp() AS at FROM old) o
+), old AS MATERIALIZED (
+  -- The row is locked by now: nothing fires between this instant and the change, which must be before the next firing.
+  SELECT *, paused <> $11::boolean OR cron <> $8 OR timezone <> $9 AS is_timed
+    FROM (SELECT *, clock_timestamp() AS at FROM seen) s
+   WHERE (NOT paused OR $11 OR active_schedules < $14) AND ($13::timestamptz IS NULL OR $13 > at)
 ), changed AS (
   UPDATE schedules s
-     SET cron = $5, timezone = $6, payload = $7, paused = $8, revision = s.revision + 1,
-         next_run_at = CASE WHEN $9::boolean THEN $10::timestamptz ELSE s.next_run_at END
-   WHERE s.project_no = $1 AND s.environment = $2 AND s.id = $3 AND EXISTS (SELECT FROM decided WHERE outcome = 'changed')
+     SET cron = $8, timezone = $9, payload = $10, paused = $11, revision = s.revision + 1,
+         next_run_at = CASE WHEN $12::boolean THEN $13 ELSE s.next_run_at END
+   WHERE s.project_no = $1 AND s.environment = $2 AND s.id = $3 AND EXISTS (SELECT FROM old)
   RETURNING ${COLUMNS}
 ), counted AS (
-  UPDATE projects p SET active_schedules = p.active_schedules + CASE WHEN $8 THEN -1 ELSE 1 END
-    FROM decided d WHERE p.no = $1 AND d.outcome = 'changed' AND d.paused <> $8
+  UPDATE projects p SET active_schedules = p.active_schedules + CASE WHEN $11 THEN -1 ELSE 1 END
+    FROM old WHERE p.no = $1 AND old.paused <> $11
 ), timetable AS (
   INSERT INTO timetables (since, schedule_id, superseded_at, paused, cron, timezone)
-  SELECT at, $3, next_run_at, $8, $5, $6
-    FROM decided WHERE outcome = 'changed' AND (paused <> $8 OR cron <> $5 OR timezone <> $6)
+  SELECT at, $3, next_run_at, $11, $8, $9 FROM old WHERE is_timed
 ), replaced AS (
-  UPDATE timetables t SET replaced_at = d.at
-    FROM decided d
-   WHERE d.outcome = 'changed' AND (d.paused <> $8 OR d.cron <> $5 OR d.timezone <> $6) AND t.schedule_id = $3
+  UPDATE timetables t SET replaced_at = old.at
+    FROM old
+   WHERE old.is_timed AND t.schedule_id = $3
      AND t.no = (SELECT no FROM timetables WHERE schedule_id = $3 ORDER BY no DESC LIMIT 1)
-), audited AS (
-  INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject, detail)
-  SELECT $12, $1, $2, $13, 'schedule.update', $14, json_build_object('cron', $5::text, 'timezone', $6::text, 'paused', $8::boolean)
-    FROM decided WHERE outcome = 'changed'
-)
-SELECT d.outcome, c.* FROM decided d LEFT JOIN changed c ON true`;
+), ${auditFrom("schedule.update", "old", "json_build_object('cron', $8::text, 'timezone', $9::text, 'paused', $11)")}
+SELECT * FROM changed`;
 
 /**
  * Deletes one schedule; its jobs stay. False if this environment has none of that id. Of its timetables there may be
@@ -282,15 +237,7 @@ export async function deleteSchedule(
   id: string,
   cause: KeyCause,
 ): Promise<boolean> {
-  const rows = await db.run("delete_schedule", DELETE, [
-    scope.projectNo,
-    environmentCode(scope.environment),
-    idToUuid(id),
-    idToUuid(cause.requestId),
-    cause.keyNo,
-    id,
-  ]);
-  return rows.length === 1;
+  return (await db.run("delete_schedule", DELETE, changeOf(scope, id, cause))).length === 1;
 }
 
 const DELETE = `
@@ -305,11 +252,8 @@ WITH project AS MATERIALIZED (
     FROM deleted d WHERE p.no = $1 AND NOT d.paused
 ), past AS (
   INSERT INTO deleted_schedules (schedule_id) SELECT id FROM deleted
-), audited AS (
-  INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject)
-  SELECT $4, $1, $2, $5, 'schedule.delete', $6 FROM deleted
-)
-SELECT id FROM deleted`;
+), ${auditFrom("schedule.delete", "deleted")}
+SELECT FROM deleted`;
 
 /** Over both environments. */
 export async function countActiveSchedules(db: Database, projectNo: ProjectNo): Promise<number> {
@@ -333,6 +277,11 @@ interface Row {
   paused: boolean;
   next_run_at: number | null;
   revision: number;
+}
+
+interface FoundRow extends Row {
+  /** Of the project, over both environments. */
+  active_count: number;
 }
 
 function readSchedule(row: Row): ScheduleRow {

@@ -11,16 +11,18 @@ import {
   eventListOf,
   eventTypesMask,
 } from "../database/codes.ts";
-import { type Database, StoreUnavailable } from "../database/database.ts";
+import type { Database } from "../database/database.ts";
+import { lookAgain } from "../database/look-again.ts";
 import { webhooks } from "../database/schema/resources.ts";
-import { type KeyCause, recordChange } from "./audit.ts";
-import { type KeyToTake, keepAnswer, takeKeyFrom } from "./idempotency.ts";
+import { setEnabled } from "../queue/endpoint-health.ts";
+import { auditFrom, changeOf, type KeyCause, recordChange } from "./audit.ts";
+import { type KeyToTake, keepAnswer, keyOf, madeFrom, readMade, takeKeyFrom } from "./idempotency.ts";
 
 /**
- * Endpoints as clients make and change them. Claims and settlements of the whole node wait for the rows of a flow and of an
- * endpoint; so these are locked by statements that commit themselves, and not across a round trip. The one exception is
- * the creation that first brings a project's flow a kind of event: it locks the flow by its last statement before it
- * commits, so that a refused one leaves nothing.
+ * Endpoints as clients make and change them. Claims and settlements of a whole node wait for the rows of a flow and of an
+ * endpoint, so only statements that commit themselves lock these rows. There is one exception: a creation that brings a
+ * project its first endpoint for a kind of event locks the flow by the last statement before its commit, so that a refused
+ * creation leaves nothing.
  */
 
 export interface WebhookRow extends EndpointFields {
@@ -41,7 +43,7 @@ export async function createWebhook(
 ): Promise<"created" | "limit_exceeded" | "key_taken"> {
   const { id, projectNo, environment } = webhook;
   return db.transact(async (tx) => {
-    // The project's creations wait for each other here, and only they.
+    // Creations of endpoints and schedules of the project wait for each other here.
     await tx.run("lock_project", "SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [projectNo]);
     const [found] = await tx.drizzle
       .select({ count: count() })
@@ -61,7 +63,10 @@ export async function createWebhook(
       environment: environmentCode(environment),
       id: idToUuid(id),
       sealedSecret: webhook.sealedSecret,
-      ...columnsOf(webhook),
+      url: webhook.url,
+      events: eventListCode(webhook.events),
+      enabled: webhook.status === "enabled",
+      description: webhook.description,
     });
     await subscribe(tx, webhook);
     return "created";
@@ -69,9 +74,9 @@ export async function createWebhook(
 }
 
 /**
- * Notes what an endpoint is going to want, no later than it does: it is what the settlement of a job asks first. The mask
- * only grows. What nobody wants any more costs a settlement one look that finds no endpoint; what is missing costs events.
- * A flow that knows already, as all but the first few times, is not locked.
+ * Notes in the project's flow what an endpoint is going to hear of, before the endpoint hears of it: a settlement looks for
+ * endpoints only where the flow says that there may be one. The mask only grows: a bit too many costs a settlement one look,
+ * a bit too few would cost events. The statement locks the flow only if a bit is missing, which is rare.
  */
 async function subscribe(
   db: Pick<Database, "run">,
@@ -119,46 +124,39 @@ export async function listWebhooks(
 }
 
 /**
- * Changes one endpoint to what `decide` makes of it; what it throws changes nothing. Null if this environment has none of
- * that id. A disabling waits for claims under way, and none that comes after finds anything that was owed before. To
- * enable begins new 48 hours.
+ * Changes one endpoint to what `decide` makes of it. A disabling waits for claims under way, and none that comes after it
+ * finds anything that was owed before.
  */
-export async function changeWebhook(
+export function changeWebhook(
   db: Database,
   scope: Scope,
   id: string,
   decide: (webhook: WebhookRow) => EndpointFields,
   cause: KeyCause,
-): Promise<WebhookRow | null> {
-  for (let look = 0; look < LOOKS_MAX; look++) {
+): Promise<WebhookRow | "not_found"> {
+  return lookAgain(id, async () => {
     const webhook = await findWebhook(db, scope, id);
-    if (webhook === null) return null;
+    if (webhook === null) return "not_found";
     const changed = { ...webhook, ...decide(webhook) };
-    const [before, after] = [columnsOf(webhook), columnsOf(changed)];
-    if (JSON.stringify(before) === JSON.stringify(after)) return webhook;
+    const [seen, next] = [seenOf(webhook), seenOf(changed)];
+    if (JSON.stringify(seen) === JSON.stringify(next)) return webhook;
     await subscribe(db, changed);
-    const rows = await db.run("change_webhook", CHANGE, [
-      ...placeOf(scope, id),
-      ...[before, after].flatMap(({ url, events, description, enabled }) => [
-        url,
-        events,
-        description,
-        enabled,
-      ]),
-      ...causeOf(cause),
-      id,
-      JSON.stringify(detailOf(changed)),
-      hostOfTarget(webhook.url),
-    ]);
-    if (rows.length === 1) return changed;
-  }
-  throw movedTooOften(id);
+    const values = [...changeOf(scope, id, cause), ...seen, ...next, JSON.stringify(detailOf(changed))];
+    const rows = await db.run("change_webhook", CHANGE, [...values, hostOfTarget(webhook.url)]);
+    return rows.length === 1 ? changed : null;
+  });
 }
 
-/** Somebody else changed it between the look and the statement: a client, or a settlement that disabled it. */
-const LOOKS_MAX = 20;
-const movedTooOften = (id: string) =>
-  new StoreUnavailable(`endpoint ${id} moved ${LOOKS_MAX} times while it was being changed`);
+/** What is compared: a settlement that disables it, and every client that changes it, leaves another one. */
+const seenOf = ({ url, events, description, status }: EndpointFields) => [
+  url,
+  eventListCode(events),
+  description,
+  status === "enabled",
+];
+/** The endpoint as it was seen, from the parameter `first` on. */
+const asSeen = (first: number) => `project_no = $1 AND environment = $2 AND id = $3
+     AND url = $${first} AND events = $${first + 1} AND description IS NOT DISTINCT FROM $${first + 2} AND enabled = $${first + 3}`;
 
 /** What is parked for the endpoint at its host so far does not wait for that host any more (parked.ts). */
 const leaveHost = (left: string, host: string) => `left_host AS (
@@ -169,113 +167,65 @@ const leaveHost = (left: string, host: string) => `left_host AS (
 const CHANGE = `
 WITH changed AS (
   UPDATE webhooks
-     SET url = $8, events = $9, description = $10, enabled = $11,
-         generation = generation + CASE WHEN $7::boolean AND NOT $11::boolean THEN 1 ELSE 0 END,
-         failing_since = CASE WHEN $11 AND NOT $7 THEN NULL ELSE failing_since END
-   WHERE project_no = $1 AND environment = $2 AND id = $3
-     AND url = $4 AND events = $5 AND description IS NOT DISTINCT FROM $6 AND enabled = $7
-  RETURNING id, url
-), ${leaveHost("changed WHERE url <> $4", "$16")}, audited AS (
-  INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject, detail)
-  SELECT $12, $1, $2, $13, 'webhook.update', $14, $15::json FROM changed
-)
-SELECT id FROM changed`;
+     SET url = $11, events = $12, description = $13, ${setEnabled("$14::boolean")}
+   WHERE ${asSeen(7)}
+  RETURNING url
+), ${leaveHost("changed WHERE url <> $7", "$16")}, ${auditFrom("webhook.update", "changed", "$15")}
+SELECT FROM changed`;
 
 /** Deletes one endpoint, and with it the right to whatever is owed to it. False if this environment has none of that id. */
-export async function deleteWebhook(
-  db: Database,
-  scope: Scope,
-  id: string,
-  cause: KeyCause,
-): Promise<boolean> {
-  for (let look = 0; look < LOOKS_MAX; look++) {
+export function deleteWebhook(db: Database, scope: Scope, id: string, cause: KeyCause): Promise<boolean> {
+  return lookAgain(id, async () => {
     const webhook = await findWebhook(db, scope, id);
     if (webhook === null) return false;
-    const { url } = webhook;
-    const rows = await db.run("delete_webhook", DELETE, [
-      ...placeOf(scope, id),
-      ...causeOf(cause),
-      id,
-      url,
-      hostOfTarget(url),
-    ]);
-    if (rows.length === 1) return true;
-  }
-  throw movedTooOften(id);
+    const values = [...changeOf(scope, id, cause), ...seenOf(webhook), hostOfTarget(webhook.url)];
+    const rows = await db.run("delete_webhook", DELETE, values);
+    return rows.length === 1 ? true : null;
+  });
 }
 
 const DELETE = `
 WITH deleted AS (
-  DELETE FROM webhooks WHERE project_no = $1 AND environment = $2 AND id = $3 AND url = $7 RETURNING id
-), ${leaveHost("deleted", "$8")}, audited AS (
-  INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject)
-  SELECT $4, $1, $2, $5, 'webhook.delete', $6 FROM deleted
-)
-SELECT id FROM deleted`;
-
-export type RotatedWebhook =
-  | { kind: "rotated"; webhook: WebhookRow }
-  | { kind: "not_found" }
-  | { kind: "key_taken" };
+  DELETE FROM webhooks WHERE ${asSeen(7)} RETURNING id
+), ${leaveHost("deleted", "$11")}, ${auditFrom("webhook.delete", "deleted")}
+SELECT FROM deleted`;
 
 /** Gives an endpoint a new secret. The one before signs as well for OLD_SECRET_HOURS; one that still did so ends now. */
-export async function rotateWebhookSecret(
+export function rotateWebhookSecret(
   db: Database,
   scope: Scope,
   id: string,
   sealedSecret: Buffer,
   cause: KeyCause,
   key: (KeyToTake & { answerOf: (webhook: WebhookRow) => Buffer }) | null,
-): Promise<RotatedWebhook> {
-  for (let look = 0; look < LOOKS_MAX; look++) {
+): Promise<WebhookRow | "not_found" | "key_taken"> {
+  return lookAgain(id, async () => {
     const webhook = await findWebhook(db, scope, id);
-    if (webhook === null) return { kind: "not_found" };
-    const { url, events, description, enabled } = columnsOf(webhook);
-    const [row] = await db.run<{ outcome: "rotated" | "key_taken" }>("rotate_webhook", ROTATE, [
-      ...placeOf(scope, id),
-      ...[url, events, description, enabled],
+    if (webhook === null) return "not_found";
+    const rows = await db.run<{ is_made: boolean }>("rotate_webhook", ROTATE, [
+      ...changeOf(scope, id, cause),
+      ...keyOf(key, key?.answerOf(webhook)),
+      ...seenOf(webhook),
       sealedSecret,
       OLD_SECRET_HOURS,
-      ...causeOf(cause),
-      id,
-      key?.digest ?? null,
-      key?.requestHash ?? null,
-      key?.answerOf(webhook) ?? null,
     ]);
-    if (row?.outcome === "rotated") return { kind: "rotated", webhook: { ...webhook, sealedSecret } };
-    if (row?.outcome === "key_taken") return { kind: "key_taken" };
-  }
-  throw movedTooOften(id);
+    const outcome = readMade(rows);
+    return outcome === "made" ? { ...webhook, sealedSecret } : outcome;
+  });
 }
 
 const ROTATE = `
 WITH endpoint AS MATERIALIZED (
   SELECT sealed_secret FROM webhooks
-   WHERE project_no = $1 AND environment = $2 AND id = $3
-     AND url = $4 AND events = $5 AND description IS NOT DISTINCT FROM $6 AND enabled = $7
+   WHERE ${asSeen(10)}
      FOR NO KEY UPDATE
-), key AS (${takeKeyFrom("endpoint", { digest: "$13", requestHash: "$14", answer: "$15" })}
-), decided AS MATERIALIZED (
-  SELECT sealed_secret, CASE WHEN $13::bytea IS NOT NULL AND NOT EXISTS (SELECT FROM key) THEN 'key_taken' ELSE 'rotated' END AS outcome
-    FROM endpoint
-), rotated AS (
+), ${takeKeyFrom("endpoint")}, rotated AS (
   UPDATE webhooks w
-     SET sealed_secret = $8, sealed_old_secret = d.sealed_secret, old_secret_until = now() + $9::int * interval '1 h'
-    FROM decided d
-   WHERE d.outcome = 'rotated' AND w.project_no = $1 AND w.environment = $2 AND w.id = $3
-), audited AS (
-  INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject)
-  SELECT $10, $1, $2, $11, 'webhook.rotate', $12 FROM decided WHERE outcome = 'rotated'
-)
-SELECT outcome FROM decided`;
-
-const placeOf = ({ projectNo, environment }: Scope, id: string) => [
-  projectNo,
-  environmentCode(environment),
-  idToUuid(id),
-];
-
-const causeOf = ({ requestId, keyNo }: KeyCause) => [idToUuid(requestId), keyNo];
+     SET sealed_secret = $14, sealed_old_secret = made.sealed_secret, old_secret_until = now() + $15::int * interval '1 h'
+    FROM made
+   WHERE w.project_no = $1 AND w.environment = $2 AND w.id = $3
+), ${auditFrom("webhook.rotate", "made")}
+${madeFrom("endpoint")}`;
 
 const inEnvironment = ({ environment }: Scope) => eq(webhooks.environment, environmentCode(environment));
 
@@ -289,10 +239,6 @@ const detailOf = ({ url, events, status }: EndpointFields) => ({
   events,
   status,
 });
-
-function columnsOf({ url, events, status, description }: EndpointFields) {
-  return { url, events: eventListCode(events), enabled: status === "enabled", description };
-}
 
 function readWebhook(row: typeof webhooks.$inferSelect): WebhookRow {
   return {

@@ -2,7 +2,6 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { sampleRun } from "../../../shared/contract/event.ts";
 import { createIdSource, DELIVERY_PREFIX, EVENT_PREFIX, REQUEST_PREFIX } from "../../../shared/domain/ids.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
-import { checkEnabled } from "../../../shared/domain/webhook.ts";
 import { oweSample } from "../../../shared/store/resources/deliveries-by-hand.ts";
 import { type Cell, SHARDS_PER_REGION, startCell } from "../../support/cell.ts";
 import { startTestGateway, type TestGateway } from "../../support/gateway.ts";
@@ -81,7 +80,7 @@ test("an event and a sample reach an endpoint as the published document describe
   };
   const scope = { projectNo: project.no, environment: "production" as const };
   const cause = { requestId: newId(REQUEST_PREFIX), keyNo: 1 };
-  await oweSample(cell.db, scope, id, sample, checkEnabled, cause, null);
+  await oweSample(cell.db, scope, id, sample, cause, null);
   const [, arrival] = await endpoint.until((arrivals) => arrivals.length === 2);
   if (arrival === undefined) throw new Error("nothing arrived");
   expect(readAsDescribed("#/webhooks/event/post", arrival)).toEqual([]);
