@@ -1,7 +1,7 @@
 import type { Random } from "./backoff.ts";
 import { type Exchange, judgeResponse, UNKNOWN_ERROR } from "./run.ts";
 
-/** How events reach their endpoints: what an attempt came to, and when the next one follows (decisions.md, section 6). */
+/** The rules of deliveries: what an attempt came to, and when the next one follows (decisions.md, section 6). */
 
 /** From the end of one attempt to the start of the next. */
 export const DELIVERY_WAITS_SECONDS = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400] as const;
@@ -57,7 +57,7 @@ export function unsentDelivery(error: string): DeliveryOutcome {
 
 /** An attempt that has ended. Instants are milliseconds since 1970. */
 export interface DeliveryAttempt {
-  /** How many of the waits were used before it: none by an attempt that followed at once. */
+  /** How many of the waits were used before it. An attempt that followed at once used none. */
   waits: number;
   startedAt: number;
   /** When the first attempt of this delivery began. */
@@ -71,14 +71,14 @@ export type SettledDelivery =
   | { status: "failed" }
   | { status: "pending"; dueAt: number; waits: number };
 
-/** What follows from an attempt. `scale` multiplies every wait and the whole window, for trials. */
+/** Decides what follows an attempt. `scale` multiplies every wait and the whole window; trials make it small. */
 export function settleDelivery(
   attempt: DeliveryAttempt,
   outcome: DeliveryOutcome,
   { now, random, scale }: { now: number; random: Random; scale: number },
 ): SettledDelivery {
   if (outcome.kind === "succeeded") return { status: "succeeded" };
-  // Rows keep whole milliseconds of it. Rounded down, the last attempt could begin too early to be known as the last.
+  // Rows keep whole milliseconds. If this were rounded down, the last attempt could begin too early to be known as the last.
   const lastAt = Math.ceil(attempt.firstStartedAt + DELIVERY_WINDOW_SECONDS * 1_000 * scale);
   if (outcome.retry === "never" || attempt.byHand || attempt.startedAt >= lastAt) return { status: "failed" };
   if (outcome.retry === "at_once") return { status: "pending", dueAt: now, waits: attempt.waits };

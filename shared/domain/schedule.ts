@@ -4,7 +4,7 @@ import { type Firing, firingsUntil, nextFiring, previousFiring } from "./cron/fi
 import { parseZone, type Zone } from "./cron/zone.ts";
 import { ApiError } from "./errors.ts";
 
-/** When a schedule fires next, what its own outages cost it, and what became of every instant of its timetable. */
+/** The rules of schedules: when one fires next, what an outage costs it, and what every instant of its timetables came to. */
 
 export const SCHEDULE_NAME_CHARACTERS_MAX = 100;
 export const PREVIEW_FIRINGS_DEFAULT = 5;
@@ -14,18 +14,18 @@ export const PREVIEW_FIRINGS_MAX = 1_000;
 export const CATCH_UP_MS = 600_000;
 
 export interface Timetable {
-  /** As it was given, without the blanks around it. */
+  /** The expression as the client gave it, without the blanks around it. */
   expression: string;
   cron: Cron;
   zone: Zone;
 }
 
-/** A timetable that was accepted once. Throws ApiError. */
+/** Reads a timetable that was accepted before. Throws ApiError. */
 export function readTimetable(cron: string, timezone: string): Timetable {
   return { expression: cron.trim(), cron: parseCron(cron), zone: parseZone(timezone) };
 }
 
-/** A timetable that a schedule may have. Throws invalid_cron_expression or interval_too_short. */
+/** Reads a timetable that a client asks for. Throws invalid_cron_expression or interval_too_short. */
 export function acceptTimetable(cron: string, timezone: string): Timetable {
   const timetable = readTimetable(cron, timezone);
   checkGap(timetable.cron);
@@ -37,13 +37,13 @@ export function nextInstant({ cron, zone }: Timetable, after: number): number | 
   return nextFiring(cron, zone, after)?.at ?? null;
 }
 
-/** What a schedule does whose `nextRunAt` has come: only the latest of what is due fires, unless it is too late. */
+/** Decides the firing of a schedule whose `nextRunAt` has come: only the latest due instant fires, unless it is too late. */
 export function decideFiring(
   timetable: Timetable,
   nextRunAt: number,
   now: number,
 ): { firedFor: number | null; thenAt: number | null } {
-  // Never before its time, by whatever clock it was asked.
+  // A clock that is behind must not move the firing before its time.
   const until = Math.max(now, nextRunAt);
   const latest = previousFiring(timetable.cron, timetable.zone, until)?.at ?? nextRunAt;
   const due = Math.max(latest, nextRunAt);
@@ -63,13 +63,13 @@ export interface Changeable {
 }
 
 export interface DecidedChange extends Changeable {
-  /** Undefined where the next firing stays what it is. */
+  /** Undefined if the next firing stays as it is. */
   nextRunAt: number | null | undefined;
 }
 
 /**
- * What a schedule becomes by a change. `activeCount` schedules of the project are active, over both environments. Throws
- * ApiError for a timetable that it may not have, and for one active schedule too many.
+ * Decides a change of a schedule. `activeCount` schedules of the project are active, over both environments. Throws ApiError
+ * for a timetable that is not accepted, and for one active schedule too many.
  */
 export function decideScheduleChange(
   schedule: Changeable & { activeCount: number },
@@ -85,7 +85,7 @@ export function decideScheduleChange(
   return { cron, timezone: zone.name, payload: change.payload ?? schedule.payload, paused, nextRunAt };
 }
 
-/** The refusal of an active schedule more, whether it is created or resumed. */
+/** Refuses one more active schedule, whether it is created or resumed. */
 export function tooManyActive(activeMax: number): ApiError {
   return new ApiError(
     "plan_limit_exceeded",
@@ -96,10 +96,10 @@ export function tooManyActive(activeMax: number): ApiError {
 export const FIRING_STATUSES = ["fired", "skipped_paused", "skipped_quota", "missed_outage"] as const;
 export type FiringStatus = (typeof FIRING_STATUSES)[number];
 
-/** A timetable that a schedule had, from the change that brought it to the one that ended it. */
+/** A timetable that a schedule had between two changes. */
 export interface PastTimetable {
   since: number;
-  /** The firing of the one before that had not come when this one began. */
+  /** The next firing of the timetable before, which had not come when this timetable began. */
   supersededAt: number | null;
   paused: boolean;
   cron: string;
@@ -112,7 +112,7 @@ export interface ExpectedInstant extends Firing {
   paused: boolean;
 }
 
-/** What the timetable of one stretch of a schedule's past expected. */
+/** One timetable of a schedule's past and the instants that it expected. */
 export interface ExpectedStretch<Timetable> {
   timetable: Timetable;
   /** Newest first. */
@@ -123,8 +123,8 @@ export interface ExpectedStretch<Timetable> {
 
 /**
  * The instants of a schedule's timetables in [fromAt, toAt], newest first, timetable by timetable. `timetables` are all
- * that it has had, the latest one first. What a change overtook before it had fired belongs to what the change made of it:
- * a pause skips it, another timetable does not know it. Nothing is computed before it is asked for.
+ * that it has had, the latest one first. An instant that a change overtook before it fired belongs to the timetable after the
+ * change: a pause skips it, and another expression does not have it. The generator computes an instant when it is asked for.
  */
 export function* expectedStretches<Timetable extends PastTimetable>(
   timetables: readonly Timetable[],

@@ -2,7 +2,7 @@ import { invalidRequest } from "./errors.ts";
 import { checkLabel } from "./name.ts";
 import { checkTarget, type TargetRules } from "./target.ts";
 
-/** What endpoints can be told of, what an endpoint may be, what a change makes of it, and what can be sent again. */
+/** The rules of endpoints: which events there are, what an endpoint may be, what a change makes of it, and what can be retried. */
 
 export const EVENT_TYPES = ["job.succeeded", "job.failed"] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
@@ -14,17 +14,17 @@ export const DELIVERY_STATUSES = ["pending", "succeeded", "failed", "dropped"] a
 export type DeliveryStatus = (typeof DELIVERY_STATUSES)[number];
 
 export const DESCRIPTION_CHARACTERS_MAX = 200;
-/** After a rotation the secret before it signs as well for this long. */
+/** After a rotation the old secret goes on signing beside the new one for this long. */
 export const OLD_SECRET_HOURS = 24;
 /** A delivery is shown, and can be retried, for this long after its event. */
 export const DELIVERY_RETENTION_DAYS = 30;
-/** A page of deliveries tells of all attempts, and by hand anybody can add to them. */
+/** A page of deliveries shows all attempts, and a client can add attempts by hand. */
 export const DELIVERY_ATTEMPTS_MAX = 100;
 
-/** What a client chooses of an endpoint. */
+/** The fields of an endpoint that a client chooses. */
 export interface EndpointFields {
   url: string;
-  /** One or more without duplicates, in the order in which they were given. */
+  /** At least one, without duplicates, in the order in which the client gave them. */
   events: EventType[];
   status: EndpointStatus;
   description: string | null;
@@ -36,12 +36,12 @@ export interface EndpointRequest {
   description: string | null;
 }
 
-/** An endpoint that may be made. Throws ApiError. */
+/** The endpoint that a request makes. Throws ApiError. */
 export function decideNewEndpoint(request: EndpointRequest, targets: TargetRules): EndpointFields {
   return decideEndpointChange({ ...request, status: "enabled" }, request, targets);
 }
 
-/** What an endpoint becomes by a change: events and description are kept as they are given. Throws ApiError. */
+/** The endpoint that a change makes of it. Fields that the change leaves out are not judged again. Throws ApiError. */
 export function decideEndpointChange(
   endpoint: EndpointFields,
   change: Partial<EndpointRequest & { status: EndpointStatus }>,
@@ -67,16 +67,16 @@ function checkEvents(events: readonly EventType[]): void {
   });
 }
 
-/** Deliveries that were made before this instant are shown no more. */
+/** Deliveries that were made before this instant are not shown any more. */
 export function deliveriesSince(now: number): number {
   return now - DELIVERY_RETENTION_DAYS * DAY_MS;
 }
 
 const DAY_MS = 86_400_000;
 
-/** What a retry of a delivery by hand is decided on. */
+/** The facts on which a retry of a delivery by hand is decided. */
 export interface RetriableDelivery {
-  /** As it is shown: what was owed before its endpoint was disabled is dropped. */
+  /** As clients see it: a delivery that was owed before its endpoint was disabled is dropped. */
   status: DeliveryStatus;
   isInProgress: boolean;
   /** How many attempts it has had. */
@@ -85,13 +85,13 @@ export interface RetriableDelivery {
   nextAttemptAt: number | null;
   /** How many of the waits between attempts were used. */
   waits: number;
-  /** It was opened again for one attempt, so that none follows by itself. */
+  /** True if it was opened again for one attempt, so that none follows by itself. */
   byHand: boolean;
 }
 
 /**
- * What becomes of a delivery whose next attempt is to come at once. One that is over is opened again for exactly one more
- * attempt. A wait that is cut short is not used up. Throws ApiError.
+ * Decides a retry by hand. A delivery that waits has its next attempt at once, and a wait that is cut short is not used up. A
+ * delivery that is over is opened again for exactly one attempt. Throws ApiError.
  */
 export function decideDeliveryRetry(
   { status, isInProgress, attemptCount, nextAttemptAt, waits, byHand }: RetriableDelivery,

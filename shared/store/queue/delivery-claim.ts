@@ -15,7 +15,7 @@ import {
 import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
 import type { TraceContext } from "../../domain/trace.ts";
 import {
-  ENDED_DELIVERY_STATUSES,
+  endedDeliveryStatusCode,
   environmentCode,
   environmentOf,
   eventTypeOf,
@@ -44,11 +44,11 @@ export interface DeliveryClaim {
   region: Region;
   deliveryId: string;
   attempt: number;
-  /** Has no other use than to tell this claim from every other. */
+  /** Tells this claim from every other, and has no other use. */
   attemptId: string;
 }
 
-/** All that sending takes. Instants are milliseconds since 1970 by the database's clock. */
+/** Everything that a node needs for sending. Instants are milliseconds since 1970 by the database's clock. */
 export interface GrantedDelivery {
   deliveryId: string;
   webhookId: string;
@@ -58,24 +58,23 @@ export interface GrantedDelivery {
   /** How many of the waits between attempts were used. */
   waits: number;
   byHand: boolean;
-  /** Where it goes now; null if the endpoint is gone, so that nothing is sent. */
+  /** Null if the endpoint was deleted: then nothing is sent. */
   endpoint: {
     url: string;
     /** The secrets in force, the newest first. */
     sealedSecrets: Buffer[];
   } | null;
   event: EventFacts;
-  /** Nobody's job stands behind it: the endpoint is being tried. */
+  /** True if a client tries the endpoint and no job stands behind the event. */
   isSample: boolean;
-  /** That of the attempt which ended the job; null if nobody has given it a place in a trace. */
+  /** The trace of the attempt that ended the job; null if it has none. */
   trace: TraceContext | null;
 }
 
 /**
- * Claims many deliveries in one self-committing statement, as claimAttempts does jobs, and with the same repeat of a
- * claim whose answer was lost. What is owed to an endpoint that was disabled or deleted since is not granted but ended
- * here, as dropped: so disabling costs the same however much is owed. Endpoints are locked, and thereby read as they
- * are now; whoever changes one holds the flow before it, as this statement does.
+ * Claims many deliveries in one self-committing statement, as claimAttempts does jobs. A claim whose answer was lost is
+ * repeated in the same way. A delivery that is not owed any more (endpoint-health.ts) is not granted but ends here as dropped.
+ * The statement locks the endpoints behind the deliveries, so that it reads them as they are now.
  */
 export async function claimDeliveries(
   db: Database,
@@ -140,7 +139,7 @@ WITH living AS MATERIALIZED (
             FOR SHARE) w
 ), met AS MATERIALIZED (
   SELECT a.*, e.url, e.sealed_secret, e.sealed_old_secret,
-         -- What is on the wire already goes to its end.
+         -- An attempt that is on the wire goes to its end.
          NOT again AND NOT ${isStillOwed("e", "a")} AS is_dropped
     FROM asked a
     LEFT JOIN endpoint e ON e.project_no = a.project_no AND e.environment = a.environment AND e.id = a.webhook_id
@@ -165,7 +164,7 @@ WITH living AS MATERIALIZED (
      AND o.region = m.region AND o.id = m.id
 ), ended AS (
   INSERT INTO ended_deliveries (project_no, environment, region, id, webhook_id, event_id, status, attempts, first_started_at, ended_at)
-  SELECT project_no, environment, region, id, webhook_id, event_id, ${ENDED_DELIVERY_STATUSES.indexOf("dropped")},
+  SELECT project_no, environment, region, id, webhook_id, event_id, ${endedDeliveryStatusCode("dropped")},
          attempt - 1, first_started_at, now()
     FROM met WHERE is_dropped
 ), counted AS (
@@ -199,7 +198,7 @@ interface ClaimRow {
   /** The claim's place, from 1; 0 in the row that stands for the living node. */
   n: number;
   kind: Exclude<Claimed["kind"], "gone">;
-  /** What the kind comes with: milliseconds to wait, permits returned, or an instant. */
+  /** By kind: milliseconds to wait, permits returned, or an instant. */
   number: number | null;
   id: string;
   webhook_id: string;
@@ -208,7 +207,7 @@ interface ClaimRow {
   waits: number;
   started_at: number;
   first_started_at: number;
-  /** Null where the endpoint was deleted after this same claim had been granted before. */
+  /** Null if the endpoint was deleted between two answers to the same claim. */
   url: string | null;
   sealed_secret: Buffer | null;
   sealed_old_secret: Buffer | null;

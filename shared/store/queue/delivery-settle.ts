@@ -1,9 +1,9 @@
 import type { SettledDelivery } from "../../domain/delivery.ts";
 import { idToUuid } from "../../domain/ids.ts";
 import type { RunStatus } from "../../domain/run.ts";
-import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
+import { ENVIRONMENTS, type Environment, type ProjectNo, type Region } from "../../domain/scope.ts";
 import {
-  ENDED_DELIVERY_STATUSES,
+  endedDeliveryStatusCode,
   environmentCode,
   regionCode,
   regionOf,
@@ -14,7 +14,7 @@ import { isStillOwed, judgeEndpoints } from "./endpoint-health.ts";
 import { IS_CALLED, returnPermits } from "./permits.ts";
 import { DURATION_MS_MAX, type FreedPermits } from "./settle.ts";
 
-/** How one attempt of a delivery ended and what follows from it, as settleDelivery (domain/delivery.ts) decided. */
+/** How one attempt of a delivery ended, and what settleDelivery (domain/delivery.ts) decided on that. */
 export interface DeliverySettlement {
   projectNo: ProjectNo;
   environment: Environment;
@@ -24,21 +24,21 @@ export interface DeliverySettlement {
   status: Exclude<RunStatus, "running">;
   responseStatus: number | null;
   error: string | null;
-  /** It failed for a reason that says nothing about the endpoint. */
+  /** True if it failed for a reason that says nothing about the endpoint. */
   isOurFault: boolean;
   durationMs: number;
   next: SettledDelivery;
 }
 
 export interface SettledDeliveries {
-  /** The same order as the settlements; null for one whose attempt had been settled before, by whomever. */
+  /** The same order as the settlements; null for one whose attempt had been settled before. */
   items: (SettledDeliveryItem | null)[];
   freed: FreedPermits[];
 }
 
 export interface SettledDeliveryItem {
   attempt: number;
-  /** What the delivery is from then on; dropped if its endpoint was disabled or deleted meanwhile, or is disabled by this. */
+  /** The delivery's new status. It is dropped if its endpoint was disabled or deleted meanwhile, or is disabled now. */
   status: "pending" | "succeeded" | "failed" | "dropped";
   /** When the next attempt is due, by the database's clock; null if none follows. */
   nextAttemptAt: number | null;
@@ -46,8 +46,12 @@ export interface SettledDeliveryItem {
   isDisabling: boolean;
 }
 
+/** Behind "pending" stand the ends of a delivery in the order of their codes. */
 const NEXT = ["pending", "succeeded", "failed"] as const;
-const DROPPED = ENDED_DELIVERY_STATUSES.indexOf("dropped");
+const PENDING = NEXT.indexOf("pending");
+const END = "next - 1";
+const DROPPED = endedDeliveryStatusCode("dropped");
+const [DEVELOPMENT, PRODUCTION] = ENVIRONMENTS.map(environmentCode);
 
 /**
  * Settles many attempts of deliveries in one self-committing statement, as settleAttempts does those of jobs. The statement
@@ -120,7 +124,7 @@ WITH item AS MATERIALIZED (
 ), ${judgeEndpoints("$12")}, ending AS MATERIALIZED (
   SELECT a.*, coalesce(j.is_disabling, false) AS is_disabling,
          -- Its endpoint is judged only if it was neither disabled nor deleted since this was owed to it.
-         a.next = 0 AND (j.is_disabling OR NOT ${isStillOwed("j", "a")}) AS is_dropped,
+         a.next = ${PENDING} AND (j.is_disabling OR NOT ${isStillOwed("j", "a")}) AS is_dropped,
          greatest(a.due_at, now()) AS next_at
     FROM attempt a LEFT JOIN judged j ON j.id = a.webhook_id
 ), owed_again AS (
@@ -128,18 +132,18 @@ WITH item AS MATERIALIZED (
      SET attempt = o.attempt + 1, waits = e.waits, due_at = e.next_at, attempt_id = NULL, node_id = NULL, started_at = NULL,
          parked_due_at = NULL
     FROM ending e
-   WHERE e.next = 0 AND NOT e.is_dropped AND o.project_no = ANY (ARRAY[e.project_no]) AND o.environment = e.environment
+   WHERE e.next = ${PENDING} AND NOT e.is_dropped AND o.project_no = ANY (ARRAY[e.project_no]) AND o.environment = e.environment
      AND o.region = e.region AND o.id = e.id
 ), over AS (
   DELETE FROM open_deliveries o
    USING ending e
-   WHERE (e.next <> 0 OR e.is_dropped) AND o.project_no = ANY (ARRAY[e.project_no]) AND o.environment = e.environment
+   WHERE (e.next <> ${PENDING} OR e.is_dropped) AND o.project_no = ANY (ARRAY[e.project_no]) AND o.environment = e.environment
      AND o.region = e.region AND o.id = e.id
 ), ended AS (
   INSERT INTO ended_deliveries (project_no, environment, region, id, webhook_id, event_id, status, attempts, first_started_at, ended_at)
-  SELECT project_no, environment, region, id, webhook_id, event_id, CASE WHEN is_dropped THEN ${DROPPED} ELSE next - 1 END,
+  SELECT project_no, environment, region, id, webhook_id, event_id, CASE WHEN is_dropped THEN ${DROPPED} ELSE ${END} END,
          attempt, first_started_at, now()
-    FROM ending WHERE next <> 0 OR is_dropped
+    FROM ending WHERE next <> ${PENDING} OR is_dropped
 ), recorded AS (
   INSERT INTO delivery_attempts (delivery_id, attempt, webhook_id, status, response_status, error, started_at, duration_ms, counts)
   SELECT id, attempt, webhook_id, status, response_status, error, started_at, duration_ms, counts FROM ending
@@ -148,14 +152,14 @@ WITH item AS MATERIALIZED (
      SET development_webhooks = f.development_webhooks - c.development,
          production_webhooks = f.production_webhooks - c.production,
          ${returnPermits("c.development + c.production")}
-    FROM (SELECT project_no, count(*) FILTER (WHERE environment = 0) AS development,
-                 count(*) FILTER (WHERE environment = 1) AS production
+    FROM (SELECT project_no, count(*) FILTER (WHERE environment = ${DEVELOPMENT}) AS development,
+                 count(*) FILTER (WHERE environment = ${PRODUCTION}) AS production
             FROM attempt GROUP BY project_no) c
    WHERE f.project_no = c.project_no
 )
 SELECT 'attempt' AS kind, e.n::int AS n, e.project_no, e.region, NULL::smallint AS shard, NULL::bigint AS returned,
        e.attempt, e.next, e.is_dropped, e.is_disabling,
-       CASE WHEN e.next = 0 AND NOT e.is_dropped THEN extract(epoch FROM e.next_at) * 1000 END::float8 AS due_at
+       CASE WHEN e.next = ${PENDING} AND NOT e.is_dropped THEN extract(epoch FROM e.next_at) * 1000 END::float8 AS due_at
   FROM ending e
 UNION ALL
 SELECT DISTINCT 'freed', NULL::int, l.project_no, l.region, l.shard, f.returned + f.settled, NULL::smallint, NULL::smallint,

@@ -15,18 +15,19 @@ import { runStatusCode } from "../database/codes.ts";
 
 const SUCCEEDED = runStatusCode("succeeded");
 
-/** Whether what is owed to an endpoint, each by its alias, is still to be sent: not if the endpoint was disabled or deleted since. */
+/** Whether a delivery (`owed`) is still to be sent: its endpoint was neither disabled nor deleted since. Both are aliases. */
 export const isStillOwed = (endpoint: string, owed: string): string =>
   `coalesce(${endpoint}.enabled AND ${endpoint}.generation = ${owed}.generation, false)`;
 
-/** Assignments to an endpoint that a client enables or disables. To enable it begins a new window. */
+/** Assignments to an endpoint that a client enables or disables. An endpoint that is enabled begins a new window. */
 export const setEnabled = (enabled: string): string => `enabled = ${enabled},
          generation = generation + (enabled AND NOT ${enabled})::int,
          failing_since = CASE WHEN ${enabled} AND NOT enabled THEN NULL ELSE failing_since END`;
 
 /**
- * Locks the endpoints of `attempt`, attempts that have ended, and judges those of which these attempts tell something.
- * `counts` of an attempt is false if its failure tells nothing. `windowMs` is a parameter.
+ * Locks the endpoints of attempts that have ended (`attempt`) and judges their health. `judged` has those endpoints of which
+ * the attempts tell something, with `is_disabling`. `counts` of an attempt is false if its failure does not count. `windowMs`
+ * is a parameter.
  */
 export const judgeEndpoints = (windowMs: string): string => `endpoint AS MATERIALIZED (
   SELECT w.*
@@ -37,7 +38,7 @@ export const judgeEndpoints = (windowMs: string): string => `endpoint AS MATERIA
           WHERE w.project_no = a.project_no AND w.environment = a.environment AND w.id = a.webhook_id
             FOR NO KEY UPDATE) w
 ), told AS MATERIALIZED (
-  -- What was sent before the endpoint was last disabled says nothing about it any more.
+  -- An attempt that began before the endpoint was last disabled says nothing about it any more.
   SELECT a.webhook_id, max(a.started_at) FILTER (WHERE a.status = ${SUCCEEDED}) AS succeeded_at,
          array_agg(a.started_at) FILTER (WHERE a.status <> ${SUCCEEDED} AND a.counts) AS failed_ats
     FROM attempt a JOIN endpoint e ON e.id = a.webhook_id AND e.generation = a.generation
@@ -45,7 +46,7 @@ export const judgeEndpoints = (windowMs: string): string => `endpoint AS MATERIA
 ), health AS MATERIALIZED (
   SELECT e.*, latest.succeeded_at AS latest_at, t.failed_ats IS NOT NULL AS has_failed,
          least(CASE WHEN latest.succeeded_at IS NULL OR e.failing_since > latest.succeeded_at THEN e.failing_since
-                    -- What else has failed since it began was settled before it.
+                    -- Other failures since the latest success began were settled before it.
                     ELSE (SELECT min(d.started_at) FROM delivery_attempts d
                            WHERE e.failing_since IS NOT NULL AND d.webhook_id = e.id AND d.status <> ${SUCCEEDED} AND d.counts
                              AND d.started_at > latest.succeeded_at) END,

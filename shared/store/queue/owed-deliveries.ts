@@ -1,11 +1,11 @@
 /**
- * How what is owed to endpoints comes into being, in the words of the statements that bring it about: an event, and a
- * delivery for each endpoint that hears of it.
+ * How deliveries come into being, in the words of the statements that make them: an event, and a delivery of it for each
+ * endpoint that hears of it.
  */
 
 /**
- * Makes the events and the deliveries of `heard`, which has a row for each delivery: the columns of its event, and
- * event_id, status, delivery_id, webhook_id, generation and by_hand. What it makes is due at `occurred_at`.
+ * Makes the deliveries of `heard`, and their events. `heard` has a row for each delivery with the columns of both; `status` is
+ * that of the event's run. A delivery is due at `occurred_at`.
  */
 export const oweDeliveries = (heard: string): string => `event AS (
   INSERT INTO events (id, project_no, environment, region, type, job_id, attempt, run_status, response_status, error,
@@ -19,9 +19,9 @@ export const oweDeliveries = (heard: string): string => `event AS (
 )`;
 
 /**
- * Tells the endpoints of the jobs that have ended with their `attempt`: of `heard` each endpoint that is enabled and
- * subscribed at the instant of the event, which is that of the statement. `type` is an attempt's type of event, where `over`
- * is true of the attempt. An attempt has the `subscriptions` of its flow, which tell where it is worth a look.
+ * Makes a delivery of each job that has ended for each endpoint that is enabled and subscribed at the instant of the statement.
+ * The job of an `attempt` has ended if `over` is true, and `type` is the type of its event. The `subscriptions` of its flow
+ * tell whether the project may have such an endpoint.
  */
 export const tellEndpoints = (over: string, type: string): string => `heard AS MATERIALIZED (
   SELECT t.*, w.id AS webhook_id, w.generation, false AS by_hand, now() AS occurred_at, p.api_version, t.run_id AS event_id,

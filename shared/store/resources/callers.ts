@@ -5,19 +5,19 @@ import { environmentOf } from "../database/codes.ts";
 import { column, type Database, instant } from "../database/database.ts";
 import { type ProjectRow, readProject } from "./projects.ts";
 
-/** Who a request comes from. */
+/** The key that a request comes with, and its project. */
 export interface Caller {
   keyId: string;
-  /** What rows name the key by. */
+  /** The number by which rows name the key. */
   keyNo: number;
   scope: KeyScope;
   environment: Environment;
-  /** How long the key was still valid when it was looked at; null for one that does not expire. */
+  /** How long the key was still valid when Postgres was asked; null if the key does not expire. */
   validMs: number | null;
   project: ProjectRow;
 }
 
-/** The callers whose keys have these hashes; null for each key that is unknown, revoked or expired. */
+/** Finds the callers whose keys have these hashes; null for a key that is unknown, revoked or expired. */
 export async function findCallers(db: Database, hashes: readonly Buffer[]): Promise<(Caller | null)[]> {
   const callers = hashes.map((): Caller | null => null);
   for (const row of await db.run<CallerRow>("find_callers", FIND_CALLERS, [hashes])) {
@@ -50,7 +50,7 @@ export async function noteKeyUses(db: Database, uses: readonly (readonly [number
   ]);
 }
 
-// In one order, because other gateways write the same keys.
+// The rows are locked in one order, because other gateways write the same keys.
 const NOTE_KEY_USES = `
 WITH used AS MATERIALIZED (
   SELECT k.no, u.at

@@ -40,7 +40,7 @@ import { type KeyToTake, keyOf, madeFrom, readMade, takeKeyFrom } from "./idempo
  */
 
 type Scope = { projectNo: ProjectNo; environment: Environment };
-/** A key whose answer tells of what was found on the way. */
+/** A key together with the answer that is kept under it, which shows the delivery. */
 type KeyToAnswer = KeyToTake & { answerOf: (delivery: DeliveryRow) => Buffer };
 
 const codesOf = (names: readonly unknown[]) => `'{${names.map((_, code) => code).join(",")}}'`;
@@ -52,7 +52,7 @@ export type RetriedDelivery =
   | { kind: "not_found" }
   | { kind: "key_taken" };
 
-/** Makes an attempt due now, as decideDeliveryRetry (domain/webhook.ts) decides: the next one of the delivery, or one more. */
+/** Makes the next attempt of a delivery, or one attempt more, due now, as decideDeliveryRetry (domain/webhook.ts) decides. */
 export async function retryDelivery(
   db: Database,
   scope: Scope & { sinceAt: number },
@@ -108,8 +108,8 @@ interface FoundRow extends ToldRow {
   shard: number | null;
 }
 
-// The delivery must be as it was found, and not on the wire. due_at is what is answered, the clock a look before this
-// statement: if more than the sweep's lag lies between them and the command is lost, the minute's look at everything finds it.
+// The delivery must be as it was read, and not on the wire. The client is answered with due_at, which is the clock's time at
+// the look. If the statement comes later than the sweep's lag and the command is lost, the minute's look at everything finds it.
 const RETRY = `
 WITH open AS MATERIALIZED (
   SELECT region FROM open_deliveries
@@ -155,7 +155,7 @@ export type OwedSample =
   | { kind: "not_found" }
   | { kind: "key_taken" };
 
-/** Makes a sample of the first event that the endpoint subscribes to due now, once. */
+/** Makes one sample due now: an event of the first type that the endpoint subscribes to. */
 export function oweSample(
   db: Database,
   scope: Scope,
@@ -228,7 +228,7 @@ WITH endpoint AS MATERIALIZED (
 ), ${auditFrom("webhook.test", "made", "json_build_object('delivery_id', $12::text)")}
 ${madeFrom("endpoint")}`;
 
-/** The endpoint, and what the database's clock says (milliseconds since 1970). */
+/** Reads the endpoint, and the database's clock in milliseconds since 1970. */
 async function lookAt(db: Database, { projectNo, environment }: Scope, id: string) {
   const [row] = await db.drizzle
     .select({

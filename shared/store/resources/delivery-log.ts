@@ -12,10 +12,11 @@ import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
 import { DELIVERY_STATUSES, type DeliveryStatus, type EventType } from "../../domain/webhook.ts";
 import { environmentCode, eventTypeOf, regionOf, runStatusOf } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
+import { isStillOwed } from "../queue/endpoint-health.ts";
 
 /**
- * What was sent to endpoints and is to be, as clients see it. A delivery is open until it has ended and moves between two
- * tables. One that is open but was owed before its endpoint was disabled is dropped, whenever its row goes.
+ * Deliveries as clients see them. A delivery is in open_deliveries until it has ended, then in ended_deliveries. An open
+ * delivery that was owed before its endpoint was disabled is shown as dropped; a claim moves its row later.
  */
 
 /** Instants are milliseconds since 1970. */
@@ -24,7 +25,7 @@ export interface DeliveryRow {
   webhookId: string;
   eventId: string;
   eventType: EventType;
-  /** Null for a sample. */
+  /** Null if the event is a sample. */
   jobId: string | null;
   region: Region;
   status: DeliveryStatus;
@@ -43,21 +44,25 @@ export interface DeliveryAttemptRow {
 }
 
 type Scope = { projectNo: ProjectNo; environment: Environment };
-/** Of a page's attempts together; only the last delivery may go beyond it. */
+/** The bytes of all attempts of a page. Only the last delivery may go beyond it. */
 export const PAGE_BYTES_MAX = 4_194_304;
 export const BYTES_PER_ATTEMPT = 150;
 const NEWEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
 const statusCode = (status: DeliveryStatus) => DELIVERY_STATUSES.indexOf(status);
 
-// Of an open delivery (o) and its endpoint (w), and of one that has ended (e): their codes do not know the first status.
+const isShownAs = (owed: string) =>
+  `CASE WHEN ${isStillOwed("w", owed)} THEN ${statusCode("pending")} ELSE ${statusCode("dropped")} END`;
+
+// The columns of an open delivery (o) of an endpoint (w), and of one that has ended (e). The codes of ended_deliveries leave
+// out "pending", the first of DELIVERY_STATUSES.
 export const OPEN_COLUMNS = `o.id, o.event_id, o.region, o.attempt - 1 AS attempt_count,
-  CASE WHEN w.enabled AND o.generation = w.generation THEN 0 ELSE 3 END AS status,
+  ${isShownAs("o")} AS status,
   CASE WHEN o.node_id IS NOT NULL THEN (extract(epoch FROM o.started_at) * 1000)::float8 END AS running_since,
   (extract(epoch FROM coalesce(o.due_at, CASE WHEN o.node_id IS NULL THEN o.parked_due_at END)) * 1000)::float8 AS due_at`;
 export const ENDED_COLUMNS = `e.id, e.event_id, e.region, e.attempts, e.status + 1, NULL::float8, NULL::float8`;
 
-/** What is told of a delivery beside its own row (d), where $1 and $2 are its project and environment. */
+/** The event and the attempts of a delivery (d). $1 and $2 are its project and environment. */
 export const TOLD_COLUMNS = `d.*, event.type, event.job_id, attempt.list AS attempts`;
 export const TOLD = `
  CROSS JOIN LATERAL (
@@ -68,8 +73,8 @@ export const TOLD = `
      FROM delivery_attempts WHERE delivery_id = d.id) attempt`;
 
 /**
- * A page of what was and is owed to one endpoint since an instant, newest first. It is cut where what went wrong becomes
- * too many bytes for one answer: then others follow although there are fewer than `limit`.
+ * A page of the deliveries to one endpoint since an instant, newest first. A page whose error texts become too large is cut:
+ * others follow although it has fewer than `limit`.
  */
 export async function listDeliveries(
   db: Database,
@@ -98,8 +103,8 @@ export async function listDeliveries(
   };
 }
 
-// What is open is in the order of its ids within one generation of the endpoint, of which there are few: the index tells
-// which, one by one, and each gives no more than a page.
+// The index has open deliveries in the order of their ids within each generation of the endpoint. There are few generations:
+// the statement finds them one by one, and reads no more than a page of each.
 const LIST = `
 WITH RECURSIVE w AS MATERIALIZED (
   SELECT generation, enabled FROM webhooks WHERE project_no = $1 AND environment = $2 AND id = $3
@@ -118,7 +123,7 @@ WITH RECURSIVE w AS MATERIALIZED (
        WHERE o.project_no = $1 AND o.environment = $2 AND o.webhook_id = $3 AND o.generation = owed.generation
          AND o.id >= $5 AND o.id < $6
        ORDER BY o.id DESC LIMIT $7) found
-    WHERE CASE WHEN w.enabled AND owed.generation = w.generation THEN 0 ELSE 3 END = ANY ($4::smallint[])
+    WHERE ${isShownAs("owed")} = ANY ($4::smallint[])
     ORDER BY found.id DESC LIMIT $7)
   UNION ALL
   SELECT found.*

@@ -41,14 +41,14 @@ export const ON_CONFLICT_TAKE_KEY = `
       OR k.job_ids = excluded.job_ids AND k.run_id IS NOT DISTINCT FROM excluded.run_id
          AND k.answer IS NOT DISTINCT FROM excluded.answer`;
 
-/** The three parameters behind changeOf (audit.ts) of a statement that takes a key, if one was given, and keeps its answer. */
+/** Parameters $7 to $9 of a statement that takes a key, if one was given, behind those of changeOf (audit.ts). */
 export const keyOf = (key: KeyToTake | null, answer: Buffer | undefined) => [
   key?.digest ?? null,
   key?.requestHash ?? null,
   answer ?? null,
 ];
 
-/** `made` has the row of `found`, unless a key was given that another request has. */
+/** Takes the key if `found` has a row. Then `made` is `found`; it is empty if another request has the key. */
 export const takeKeyFrom = (found: string): string => `key AS (
   INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids, answer)
   SELECT now(), $1, $2, $7, $8, '{}', $9 FROM ${found} WHERE $7::bytea IS NOT NULL
@@ -59,7 +59,7 @@ export const takeKeyFrom = (found: string): string => `key AS (
   SELECT * FROM ${found} WHERE $7 IS NULL OR EXISTS (SELECT FROM key)
 )`;
 
-/** The rows of such a statement, and what they tell: null if nothing was found to be as it had been read. */
+/** The end of such a statement, and its answer: null if `found` was empty, because a row was not as it had been read. */
 export const madeFrom = (found: string) => `SELECT EXISTS (SELECT FROM made) AS is_made FROM ${found}`;
 export const readMade = ([row]: readonly { is_made: boolean }[]): "made" | "key_taken" | null =>
   row === undefined ? null : row.is_made ? "made" : "key_taken";

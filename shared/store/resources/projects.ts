@@ -95,7 +95,7 @@ export async function listProjects(db: Database): Promise<ProjectRow[]> {
   return (await db.drizzle.select().from(projects).orderBy(projects.no)).map(readProject);
 }
 
-/** Runs started in the present UTC month, over both environments: those that the quota counts. */
+/** How many runs the quota counts: those that started in this UTC month, over both environments. */
 export async function countMonthRuns(db: Database, projectNo: ProjectNo): Promise<number> {
   const rows = await db.run<{ runs: number }>(
     "month_runs",
@@ -107,7 +107,7 @@ export async function countMonthRuns(db: Database, projectNo: ProjectNo): Promis
 
 export type ProjectChange = Partial<PlanFacts & Pick<ProjectRow, "apiVersion">>;
 
-/** Changes what an operator may change, and the flow's limits with it. Null if there is no such project. */
+/** Changes the fields that an operator may change, and the limits of the flow. Null if there is no such project. */
 export async function changeProject(
   db: Database,
   id: string,
@@ -160,7 +160,7 @@ export async function changeProject(
   });
 }
 
-/** Changes what a project's own keys may change. A member that is absent stays as it is. */
+/** Changes the fields that a project's own keys may change. A member that is absent stays as it is. */
 export async function updateProject(
   db: Database,
   projectNo: ProjectNo,
@@ -191,7 +191,7 @@ export async function updateProject(
   });
 }
 
-/** The runs that started in a UTC month (YYYY-MM): all of them, and by day (YYYY-MM-DD) those of one region or of all. */
+/** Counts the runs that started in a UTC month (YYYY-MM): all runs, and by day (YYYY-MM-DD) those of one region or of all. */
 export async function countUsage(
   db: Database,
   projectNo: ProjectNo,
@@ -209,7 +209,7 @@ export async function countUsage(
   };
 }
 
-// As text '0000-01-01' would be no date to Postgres, which counts from the year 1.
+// to_date reads every month. A cast of '0000-01-01' would fail, because Postgres counts from the year 1.
 const USAGE = `
 SELECT to_char(day, 'YYYY-MM-DD') AS day, sum(runs)::float8 AS total,
        coalesce(sum(runs) FILTER (WHERE $3::smallint IS NULL OR region = $3), 0)::float8 AS shown

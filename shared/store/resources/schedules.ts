@@ -22,7 +22,7 @@ export interface ScheduleRow {
   retryPolicy: RetryPolicy;
   paused: boolean;
   nextRunAt: number | null;
-  /** Of how many changes by a client this is the outcome. */
+  /** How many changes clients have made. */
   revision: number;
 }
 
@@ -37,9 +37,8 @@ type Scope = { projectNo: ProjectNo; environment: Environment };
 export type CreatedSchedule = "created" | "name_taken" | "limit_exceeded" | "key_taken";
 
 /**
- * Creates an active schedule, with the audit entry and, where a key was given, what it answers. The project's row is
- * locked first, so that its creations see each other's names and count; the name's constraint has the last word, and
- * takes everything else of the statement back.
+ * Creates an active schedule. The statement locks the project's row first, so that creations of one project see each other's
+ * names and count. The constraint of the name has the last word: if it fails, the whole statement is taken back.
  */
 export async function createSchedule(
   db: Database,
@@ -80,7 +79,7 @@ WITH project AS MATERIALIZED (
 ), counted AS (
   UPDATE projects SET active_schedules = active_schedules + 1 WHERE no = $1 AND EXISTS (SELECT FROM made)
 ), timetable AS (
-  -- From before its first firing on, which may have come while the statement waited for its turn.
+  -- The timetable begins before its first firing, which may have come while the statement waited for its turn.
   INSERT INTO timetables (since, schedule_id, paused, cron, timezone)
   SELECT least(now(), $18 - interval '1 ms'), $3, false, $11, $12 FROM made
 ), ${auditFrom("schedule.create", "made")}
@@ -103,15 +102,15 @@ const FIND = `
 SELECT ${COLUMNS}, (SELECT active_schedules FROM projects WHERE no = $1) AS active_count
   FROM schedules WHERE project_no = $1 AND environment = $2 AND id = $3`;
 
-/** Of a page's payloads together; only the last of them may go beyond it. */
+/** The bytes of all payloads of a page. Only the last payload may go beyond it. */
 export const PAGE_BYTES_MAX = 4_194_304;
-/** Of one statement's: what comes at once is dealt with at once, and nobody else has a turn meanwhile. */
+/** The bytes of the payloads of one statement: nothing else of the process has a turn while they are read. */
 const STATEMENT_BYTES_MAX = 262_144;
 
 /**
- * A page of an environment's schedules, newest first. It is cut where its payloads become too many bytes for one answer:
- * then others follow although there are fewer than `limit`. Large payloads come in several statements, so that a page may
- * miss what was deleted, and hold what was changed, while it was read.
+ * A page of an environment's schedules, newest first. A page whose payloads become too large is cut: others follow although
+ * it has fewer than `limit`. Large payloads come in several statements, so that a page shows changes and deletions of the time
+ * in which it was read.
  */
 export async function listSchedules(
   db: Database,
@@ -139,15 +138,15 @@ export async function listSchedules(
 }
 
 interface ListedRow extends Row {
-  /** Of its payload. */
+  /** The size of the payload. */
   bytes: number;
-  /** How many there are up to the limit. */
+  /** How many schedules there are, up to the limit. */
   found: number;
 }
 
 const NEWEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
-// The size of a payload is known without reading it.
+// Postgres knows the size of a payload without reading it.
 const LIST = `
 SELECT page.found, page.bytes, one.*
   FROM (
@@ -193,7 +192,7 @@ export function changeSchedule(
 
 const CHANGEABLE = ["cron", "timezone", "payload", "paused"] as const satisfies (keyof DecidedChange)[];
 
-// A firing changes what is next, but no revision: nothing that is decided depends on it.
+// A firing changes next_run_at and leaves the revision, because no decision depends on it.
 const CHANGE = `
 WITH project AS MATERIALIZED (
   SELECT no, active_schedules FROM projects WHERE no = $1 FOR NO KEY UPDATE
@@ -228,8 +227,8 @@ WITH project AS MATERIALIZED (
 SELECT * FROM changed`;
 
 /**
- * Deletes one schedule; its jobs stay. False if this environment has none of that id. Of its timetables there may be
- * millions: they are left to the purge.
+ * Deletes one schedule; its jobs stay. False if this environment has none of that id. The purge removes its timetables, of
+ * which there may be millions.
  */
 export async function deleteSchedule(
   db: Database,
@@ -255,7 +254,7 @@ WITH project AS MATERIALIZED (
 ), ${auditFrom("schedule.delete", "deleted")}
 SELECT FROM deleted`;
 
-/** Over both environments. */
+/** How many schedules of the project are active, over both environments. */
 export async function countActiveSchedules(db: Database, projectNo: ProjectNo): Promise<number> {
   const text = "SELECT active_schedules AS count FROM projects WHERE no = $1";
   const [row] = await db.run<{ count: number }>("count_active_schedules", text, [projectNo]);
@@ -280,7 +279,7 @@ interface Row {
 }
 
 interface FoundRow extends Row {
-  /** Of the project, over both environments. */
+  /** How many schedules of the project are active, over both environments. */
   active_count: number;
 }
 
@@ -307,7 +306,7 @@ function readSchedule(row: Row): ScheduleRow {
 
 const nullableInstant = (ms: number | null) => (ms === null ? null : new Date(ms).toISOString());
 
-/** SQLSTATE 23505 of the names' own constraint. */
+/** Postgres reports a name that is taken as SQLSTATE 23505 of this constraint. */
 function isNameConflict(error: unknown): boolean {
   const { code, constraint } = error as { code?: unknown; constraint?: unknown };
   return code === "23505" && constraint === "schedules_name";

@@ -7,8 +7,8 @@ import { signingSecrets } from "../database/schema/resources.ts";
 import { type OperatorCause, recordChange } from "./audit.ts";
 
 /**
- * The sealed signing secrets in force of many environments in one statement, in the order of the scopes and the newest
- * first: that is the one which signs `Service-Signature`.
+ * The sealed signing secrets in force of many environments, in the order of the scopes. The newest of a scope comes first: it
+ * signs `Service-Signature`.
  */
 export async function listSigningSecrets(
   db: Database,
@@ -30,7 +30,7 @@ SELECT i.n::int AS n, s.sealed
  WHERE s.expires_at IS NULL OR s.expires_at > now()
  ORDER BY i.n, s.id DESC`;
 
-/** Adds a new secret; those before it go on signing for `overlapHours`. */
+/** Adds a new secret. The secrets before it go on signing for `overlapHours`. */
 export async function rotateSigningSecret(
   db: Database,
   secret: { id: string; projectNo: ProjectNo; environment: Environment; sealed: Buffer },

@@ -147,18 +147,18 @@ export function changeWebhook(
   });
 }
 
-/** What is compared: a settlement that disables it, and every client that changes it, leaves another one. */
+/** The columns that a change compares. A settlement that disables the endpoint, or a client that changes it, changes them. */
 const seenOf = ({ url, events, description, status }: EndpointFields) => [
   url,
   eventListCode(events),
   description,
   status === "enabled",
 ];
-/** The endpoint as it was seen, from the parameter `first` on. */
+/** The endpoint if its columns are as they were read. `first` is the number of the first parameter of seenOf. */
 const asSeen = (first: number) => `project_no = $1 AND environment = $2 AND id = $3
      AND url = $${first} AND events = $${first + 1} AND description IS NOT DISTINCT FROM $${first + 2} AND enabled = $${first + 3}`;
 
-/** What is parked for the endpoint at its host so far does not wait for that host any more (parked.ts). */
+/** Notes that attempts which are parked for the endpoint at its old host do not wait for that host any more (parked.ts). */
 const leaveHost = (left: string, host: string) => `left_host AS (
   INSERT INTO left_hosts (project_no, environment, webhook_id, host) SELECT $1, $2, $3, ${host}::text FROM ${left}
       ON CONFLICT (webhook_id, host) DO UPDATE SET left_at = excluded.left_at
@@ -173,7 +173,7 @@ WITH changed AS (
 ), ${leaveHost("changed WHERE url <> $7", "$16")}, ${auditFrom("webhook.update", "changed", "$15")}
 SELECT FROM changed`;
 
-/** Deletes one endpoint, and with it the right to whatever is owed to it. False if this environment has none of that id. */
+/** Deletes one endpoint; a claim drops what is owed to it. False if this environment has none of that id. */
 export function deleteWebhook(db: Database, scope: Scope, id: string, cause: KeyCause): Promise<boolean> {
   return lookAgain(id, async () => {
     const webhook = await findWebhook(db, scope, id);
@@ -190,7 +190,7 @@ WITH deleted AS (
 ), ${leaveHost("deleted", "$11")}, ${auditFrom("webhook.delete", "deleted")}
 SELECT FROM deleted`;
 
-/** Gives an endpoint a new secret. The one before signs as well for OLD_SECRET_HOURS; one that still did so ends now. */
+/** Gives an endpoint a new secret. The secret before it signs for OLD_SECRET_HOURS more; one before that ends now. */
 export function rotateWebhookSecret(
   db: Database,
   scope: Scope,
@@ -233,7 +233,7 @@ function isOne(scope: Scope, id: string) {
   return and(eq(webhooks.projectNo, scope.projectNo), inEnvironment(scope), eq(webhooks.id, idToUuid(id)));
 }
 
-/** The path of a URL may be what keeps others from writing there. */
+/** The audit tells of the URL only its origin, because its path may be a secret. */
 const detailOf = ({ url, events, status }: EndpointFields) => ({
   origin: new URL(url).origin,
   events,
