@@ -1,4 +1,3 @@
-import { and, eq, sql } from "drizzle-orm";
 import type { SampleRun } from "../../contract/event.ts";
 import { idTimeMs, idToUuid } from "../../domain/ids.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../../domain/scope.ts";
@@ -19,7 +18,6 @@ import {
 } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
 import { lookAgain } from "../database/look-again.ts";
-import { webhooks } from "../database/schema/resources.ts";
 import { oweDeliveries } from "../queue/owed-deliveries.ts";
 import { auditFrom, changeOf, type KeyCause } from "./audit.ts";
 import {
@@ -230,22 +228,20 @@ ${madeFrom("endpoint")}`;
 
 /** Reads the endpoint, and the database's clock in milliseconds since 1970. */
 async function lookAt(db: Database, { projectNo, environment }: Scope, id: string) {
-  const [row] = await db.drizzle
-    .select({
-      enabled: webhooks.enabled,
-      events: webhooks.events,
-      generation: webhooks.generation,
-      at: sql<number>`(extract(epoch FROM clock_timestamp()) * 1000)::float8`,
-    })
-    .from(webhooks)
-    .where(
-      and(
-        eq(webhooks.projectNo, projectNo),
-        eq(webhooks.environment, environmentCode(environment)),
-        eq(webhooks.id, idToUuid(id)),
-      ),
-    );
+  const values = [projectNo, environmentCode(environment), idToUuid(id)];
+  const [row] = await db.run<EndpointRow>("look_at_endpoint", LOOK_AT_ENDPOINT, values);
   if (row === undefined) return null;
   const status: EndpointStatus = row.enabled ? "enabled" : "disabled";
   return { status, events: eventListOf(row.events), generation: row.generation, at: row.at };
+}
+
+const LOOK_AT_ENDPOINT = `
+SELECT enabled, events, generation, (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS at
+  FROM webhooks WHERE project_no = $1 AND environment = $2 AND id = $3`;
+
+interface EndpointRow {
+  enabled: boolean;
+  events: number;
+  generation: number;
+  at: number;
 }

@@ -87,19 +87,23 @@ SELECT coalesce(refusal, CASE WHEN EXISTS (SELECT FROM made) THEN 'created' ELSE
 
 /** One schedule, or null if this environment has none of that id. */
 export async function findSchedule(db: Database, scope: Scope, id: string): Promise<ScheduleRow | null> {
-  const row = await find(db, scope, id);
-  return row === null ? null : readSchedule(row);
+  return (await look(db, scope, id))?.schedule ?? null;
 }
 
-async function find(db: Database, scope: Scope, id: string): Promise<FoundRow | null> {
+/** The schedule, and how many schedules of the project are active, over both environments. */
+async function look(db: Database, scope: Scope, id: string) {
   const place = [scope.projectNo, environmentCode(scope.environment), idToUuid(id)];
-  return (await db.run<FoundRow>("find_schedule", FIND, place))[0] ?? null;
+  const [found] = await db.run<Row & { activeCount: number }>("find_schedule", FIND, place);
+  if (found === undefined) return null;
+  const { activeCount, ...row } = found;
+  return { schedule: readSchedule(row), activeCount };
 }
 
-const COLUMNS = `id, project_no, environment, name, cron, timezone, target_url, payload, max_attempts, base_seconds, cap_seconds,
-       paused, (extract(epoch FROM next_run_at) * 1000)::float8 AS next_run_at, revision`;
+const COLUMNS = `id, project_no AS "projectNo", environment, name, cron, timezone, target_url AS "targetUrl", payload,
+       json_build_object('maxAttempts', max_attempts, 'baseSeconds', base_seconds, 'capSeconds', cap_seconds) AS "retryPolicy",
+       paused, (extract(epoch FROM next_run_at) * 1000)::float8 AS "nextRunAt", revision`;
 const FIND = `
-SELECT ${COLUMNS}, (SELECT active_schedules FROM projects WHERE no = $1) AS active_count
+SELECT ${COLUMNS}, (SELECT active_schedules FROM projects WHERE no = $1) AS "activeCount"
   FROM schedules WHERE project_no = $1 AND environment = $2 AND id = $3`;
 
 /** The bytes of all payloads of a page. Only the last payload may go beyond it. */
@@ -128,21 +132,21 @@ export async function listSchedules(
       query.limit - rows.length,
       Math.min(STATEMENT_BYTES_MAX, bytesLeft),
     ]);
-    for (const row of found) {
+    for (const { bytes, found: _, ...row } of found) {
       rows.push(readSchedule(row));
-      bytesLeft -= row.bytes;
+      bytesLeft -= bytes;
     }
     const isCut = found.length < (found[0]?.found ?? 0);
     if (!isCut || bytesLeft <= 0) return { rows, isCut };
   }
 }
 
-interface ListedRow extends Row {
+type ListedRow = Row & {
   /** The size of the payload. */
   bytes: number;
   /** How many schedules there are, up to the limit. */
   found: number;
-}
+};
 
 const NEWEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
@@ -175,10 +179,10 @@ export function changeSchedule(
   cause: KeyCause,
 ): Promise<ScheduleRow | "not_found"> {
   return lookAgain(id, async () => {
-    const found = await find(db, scope, id);
+    const found = await look(db, scope, id);
     if (found === null) return "not_found";
-    const schedule = readSchedule(found);
-    const decided = decide({ ...schedule, activeCount: found.active_count });
+    const { schedule, activeCount } = found;
+    const decided = decide({ ...schedule, activeCount });
     if (CHANGEABLE.every((field) => decided[field] === schedule[field])) return schedule;
     const { cron, timezone, payload, paused, nextRunAt } = decided;
     const [changed] = await db.run<Row>("change_schedule", CHANGE, [
@@ -261,48 +265,13 @@ export async function countActiveSchedules(db: Database, projectNo: ProjectNo): 
   return row?.count ?? 0;
 }
 
-interface Row {
-  id: string;
-  project_no: number;
-  environment: number;
-  name: string;
-  cron: string;
-  timezone: string;
-  target_url: string;
-  payload: string;
-  max_attempts: number;
-  base_seconds: number;
-  cap_seconds: number;
-  paused: boolean;
-  next_run_at: number | null;
-  revision: number;
-}
+type Row = Omit<ScheduleRow, "environment"> & { environment: number };
 
-interface FoundRow extends Row {
-  /** How many schedules of the project are active, over both environments. */
-  active_count: number;
-}
-
-function readSchedule(row: Row): ScheduleRow {
-  return {
-    id: uuidToId(SCHEDULE_PREFIX, row.id),
-    projectNo: row.project_no,
-    environment: environmentOf(row.environment),
-    name: row.name,
-    cron: row.cron,
-    timezone: row.timezone,
-    targetUrl: row.target_url,
-    payload: row.payload,
-    retryPolicy: {
-      maxAttempts: row.max_attempts,
-      baseSeconds: row.base_seconds,
-      capSeconds: row.cap_seconds,
-    },
-    paused: row.paused,
-    nextRunAt: row.next_run_at,
-    revision: row.revision,
-  };
-}
+const readSchedule = (row: Row): ScheduleRow => ({
+  ...row,
+  id: uuidToId(SCHEDULE_PREFIX, row.id),
+  environment: environmentOf(row.environment),
+});
 
 const nullableInstant = (ms: number | null) => (ms === null ? null : new Date(ms).toISOString());
 

@@ -1,13 +1,13 @@
-import { bigint, customType, integer, smallint, timestamp } from "drizzle-orm/pg-core";
+import * as pg from "drizzle-orm/pg-core";
 
 /** Columns that several tables have. The README of the store says what each table is for; a test holds it all to the database. */
 
-export const bytea = customType<{ data: Buffer }>({ dataType: () => "bytea" });
-export const instant = (name: string) => timestamp(name, { withTimezone: true });
-export const wholeNumber = (name: string) => bigint(name, { mode: "number" });
+export const bytea = pg.customType<{ data: Buffer }>({ dataType: () => "bytea" });
+export const instant = (name: string) => pg.timestamp(name, { withTimezone: true });
+export const wholeNumber = (name: string) => pg.bigint(name, { mode: "number" });
 
 /** Whose a row is. */
 export const scope = {
-  projectNo: integer("project_no").notNull(),
-  environment: smallint("environment").notNull(),
+  projectNo: pg.integer("project_no").notNull(),
+  environment: pg.smallint("environment").notNull(),
 };

@@ -1,151 +1,141 @@
 import { sql } from "drizzle-orm";
-import {
-  boolean,
-  date,
-  index,
-  integer,
-  json,
-  pgTable,
-  primaryKey,
-  smallint,
-  text,
-  uuid,
-} from "drizzle-orm/pg-core";
+import * as pg from "drizzle-orm/pg-core";
 import { instant, scope, wholeNumber } from "./columns.ts";
 
 /** What was: it is shown, grows, and is purged. */
 
 /** The record of an attempt that has ended. Partitioned by how long a plan keeps it, then by time (retention/retention.ts). */
-export const runs = pgTable(
+export const runs = pg.pgTable(
   "runs",
   {
     startedAt: instant("started_at").notNull(),
     nextRetryAt: instant("next_retry_at"),
     ...scope,
-    durationMs: integer("duration_ms").notNull(),
-    status: smallint("status").notNull(),
-    attempt: smallint("attempt").notNull(),
-    responseStatus: smallint("response_status"),
-    retentionClass: smallint("retention_class").notNull().default(3),
-    id: uuid("id").notNull(),
-    jobId: uuid("job_id").notNull(),
-    error: text("error"),
+    durationMs: pg.integer("duration_ms").notNull(),
+    status: pg.smallint("status").notNull(),
+    attempt: pg.smallint("attempt").notNull(),
+    responseStatus: pg.smallint("response_status"),
+    retentionClass: pg.smallint("retention_class").notNull().default(3),
+    id: pg.uuid("id").notNull(),
+    jobId: pg.uuid("job_id").notNull(),
+    error: pg.text("error"),
   },
   (table) => [
-    index("runs_of_job").on(table.jobId, table.attempt),
-    index("runs_listed").on(table.projectNo, table.environment, table.status, table.id),
+    pg.index("runs_of_job").on(table.jobId, table.attempt),
+    pg.index("runs_listed").on(table.projectNo, table.environment, table.status, table.id),
   ],
 );
 
-export const runMoves = pgTable("run_moves", {
-  projectNo: integer("project_no").primaryKey(),
+export const runMoves = pg.pgTable("run_moves", {
+  projectNo: pg.integer("project_no").primaryKey(),
   notedAt: instant("noted_at").notNull().default(sql`clock_timestamp()`),
 });
 
-export const usageDays = pgTable(
+export const usageDays = pg.pgTable(
   "usage_days",
   {
-    projectNo: integer("project_no").notNull(),
-    day: date("day").notNull(),
-    region: smallint("region").notNull(),
+    projectNo: pg.integer("project_no").notNull(),
+    day: pg.date("day").notNull(),
+    region: pg.smallint("region").notNull(),
     runs: wholeNumber("runs").notNull(),
   },
-  (table) => [primaryKey({ columns: [table.projectNo, table.day, table.region] })],
+  (table) => [pg.primaryKey({ columns: [table.projectNo, table.day, table.region] })],
 );
 
-export const endedDeliveries = pgTable(
+export const endedDeliveries = pg.pgTable(
   "ended_deliveries",
   {
     endedAt: instant("ended_at").notNull(),
     firstStartedAt: instant("first_started_at"),
     ...scope,
-    region: smallint("region").notNull(),
-    status: smallint("status").notNull(),
-    attempts: smallint("attempts").notNull(),
-    id: uuid("id").notNull(),
-    webhookId: uuid("webhook_id").notNull(),
-    eventId: uuid("event_id").notNull(),
+    region: pg.smallint("region").notNull(),
+    status: pg.smallint("status").notNull(),
+    attempts: pg.smallint("attempts").notNull(),
+    id: pg.uuid("id").notNull(),
+    webhookId: pg.uuid("webhook_id").notNull(),
+    eventId: pg.uuid("event_id").notNull(),
   },
   (table) => [
-    primaryKey({ columns: [table.projectNo, table.environment, table.webhookId, table.status, table.id] }),
-    index("ended_deliveries_age").on(table.endedAt),
+    pg.primaryKey({ columns: [table.projectNo, table.environment, table.webhookId, table.status, table.id] }),
+    pg.index("ended_deliveries_age").on(table.endedAt),
   ],
 );
 
 /** Each attempt of a delivery that has ended. `counts` tells whether its failure speaks of the endpoint's health. */
-export const deliveryAttempts = pgTable(
+export const deliveryAttempts = pg.pgTable(
   "delivery_attempts",
   {
     startedAt: instant("started_at").notNull(),
-    durationMs: integer("duration_ms").notNull(),
-    attempt: smallint("attempt").notNull(),
-    status: smallint("status").notNull(),
-    responseStatus: smallint("response_status"),
-    counts: boolean("counts").notNull().default(true),
-    deliveryId: uuid("delivery_id").notNull(),
-    webhookId: uuid("webhook_id").notNull(),
-    error: text("error"),
+    durationMs: pg.integer("duration_ms").notNull(),
+    attempt: pg.smallint("attempt").notNull(),
+    status: pg.smallint("status").notNull(),
+    responseStatus: pg.smallint("response_status"),
+    counts: pg.boolean("counts").notNull().default(true),
+    deliveryId: pg.uuid("delivery_id").notNull(),
+    webhookId: pg.uuid("webhook_id").notNull(),
+    error: pg.text("error"),
   },
   (table) => [
-    primaryKey({ columns: [table.deliveryId, table.attempt] }),
-    index("delivery_attempts_failed")
+    pg.primaryKey({ columns: [table.deliveryId, table.attempt] }),
+    pg
+      .index("delivery_attempts_failed")
       .on(table.webhookId, table.startedAt)
       .where(sql`${table.status} <> 1 AND ${table.counts}`),
   ],
 );
 
 /** An instant of a schedule that was due and looked at in time: with its job, or without one if no quota was left. */
-export const firings = pgTable(
+export const firings = pg.pgTable(
   "firings",
   {
     firedFor: instant("fired_for").notNull(),
-    scheduleId: uuid("schedule_id").notNull(),
-    jobId: uuid("job_id"),
+    scheduleId: pg.uuid("schedule_id").notNull(),
+    jobId: pg.uuid("job_id"),
   },
   (table) => [
-    primaryKey({ columns: [table.scheduleId, table.firedFor] }),
-    index("firings_age").on(table.firedFor),
+    pg.primaryKey({ columns: [table.scheduleId, table.firedFor] }),
+    pg.index("firings_age").on(table.firedFor),
   ],
 );
 
 /** The timetables that a schedule has had, each from its change to the next. What did not fire follows from them. */
-export const timetables = pgTable(
+export const timetables = pg.pgTable(
   "timetables",
   {
     no: wholeNumber("no").generatedAlwaysAsIdentity(),
     since: instant("since").notNull().defaultNow(),
     supersededAt: instant("superseded_at"),
-    scheduleId: uuid("schedule_id").notNull(),
-    paused: boolean("paused").notNull(),
-    cron: text("cron").notNull(),
-    timezone: text("timezone").notNull(),
+    scheduleId: pg.uuid("schedule_id").notNull(),
+    paused: pg.boolean("paused").notNull(),
+    cron: pg.text("cron").notNull(),
+    timezone: pg.text("timezone").notNull(),
     replacedAt: instant("replaced_at"),
   },
   (table) => [
-    primaryKey({ columns: [table.scheduleId, table.no] }),
-    index("timetables_replaced").on(table.replacedAt).where(sql`${table.replacedAt} IS NOT NULL`),
+    pg.primaryKey({ columns: [table.scheduleId, table.no] }),
+    pg.index("timetables_replaced").on(table.replacedAt).where(sql`${table.replacedAt} IS NOT NULL`),
   ],
 );
 
-export const deletedSchedules = pgTable("deleted_schedules", {
-  scheduleId: uuid("schedule_id").primaryKey(),
+export const deletedSchedules = pg.pgTable("deleted_schedules", {
+  scheduleId: pg.uuid("schedule_id").primaryKey(),
 });
 
-export const auditEntries = pgTable(
+export const auditEntries = pg.pgTable(
   "audit_entries",
   {
-    id: uuid("id").primaryKey(),
+    id: pg.uuid("id").primaryKey(),
     recordedAt: instant("recorded_at").notNull().defaultNow(),
-    projectNo: integer("project_no"),
-    environment: smallint("environment"),
-    keyNo: integer("key_no"),
-    operator: text("operator"),
-    action: text("action").notNull(),
-    subject: text("subject").notNull(),
-    detail: json("detail"),
+    projectNo: pg.integer("project_no"),
+    environment: pg.smallint("environment"),
+    keyNo: pg.integer("key_no"),
+    operator: pg.text("operator"),
+    action: pg.text("action").notNull(),
+    subject: pg.text("subject").notNull(),
+    detail: pg.json("detail"),
   },
   (table) => [
-    index("audit_entries_project").on(table.projectNo, table.id),
-    index("audit_entries_operators").on(table.id).where(sql`${table.operator} IS NOT NULL`),
+    pg.index("audit_entries_project").on(table.projectNo, table.id),
+    pg.index("audit_entries_operators").on(table.id).where(sql`${table.operator} IS NOT NULL`),
   ],
 );

@@ -1,148 +1,131 @@
 import { sql } from "drizzle-orm";
-import {
-  boolean,
-  index,
-  integer,
-  jsonb,
-  pgTable,
-  primaryKey,
-  smallint,
-  text,
-  unique,
-  uuid,
-} from "drizzle-orm/pg-core";
+import * as pg from "drizzle-orm/pg-core";
 import { bytea, instant, scope, wholeNumber } from "./columns.ts";
 
 /** What clients and operators make: projects and their keys, schedules, endpoints, and what their requests are counted by. */
 
-export const projects = pgTable("projects", {
-  no: integer("no").primaryKey().generatedAlwaysAsIdentity(),
-  id: uuid("id").notNull().unique(),
-  name: text("name").notNull(),
-  plan: text("plan").notNull(),
-  defaultRegion: smallint("default_region").notNull().default(0),
-  apiVersion: text("api_version").notNull(),
-  requestsPerMinute: integer("requests_per_minute"),
-  concurrency: integer("concurrency"),
-  schedules: integer("schedules"),
-  activeSchedules: integer("active_schedules").notNull().default(0),
+export const projects = pg.pgTable("projects", {
+  no: pg.integer("no").primaryKey().generatedAlwaysAsIdentity(),
+  id: pg.uuid("id").notNull().unique(),
+  name: pg.text("name").notNull(),
+  plan: pg.text("plan").notNull(),
+  defaultRegion: pg.smallint("default_region").notNull().default(0),
+  apiVersion: pg.text("api_version").notNull(),
+  requestsPerMinute: pg.integer("requests_per_minute"),
+  concurrency: pg.integer("concurrency"),
+  schedules: pg.integer("schedules"),
+  activeSchedules: pg.integer("active_schedules").notNull().default(0),
 });
 
-export const apiKeys = pgTable(
+export const apiKeys = pg.pgTable(
   "api_keys",
   {
-    id: uuid("id").primaryKey(),
-    projectNo: integer("project_no")
-      .notNull()
-      .references(() => projects.no),
-    environment: smallint("environment").notNull(),
-    scope: text("scope").notNull(),
-    name: text("name"),
+    id: pg.uuid("id").primaryKey(),
+    ...scope,
+    scope: pg.text("scope").notNull(),
+    name: pg.text("name"),
     hash: bytea("hash").notNull().unique(),
     expiresAt: instant("expires_at"),
     revokedAt: instant("revoked_at"),
     lastUsedAt: instant("last_used_at"),
-    no: integer("no").generatedAlwaysAsIdentity().unique(),
+    no: pg.integer("no").generatedAlwaysAsIdentity().unique(),
   },
-  (table) => [index("api_keys_project").on(table.projectNo)],
+  (table) => [pg.index("api_keys_project").on(table.projectNo)],
 );
 
-export const signingSecrets = pgTable(
+export const signingSecrets = pg.pgTable(
   "signing_secrets",
   {
-    id: uuid("id").primaryKey(),
-    projectNo: integer("project_no")
-      .notNull()
-      .references(() => projects.no),
-    environment: smallint("environment").notNull(),
+    id: pg.uuid("id").primaryKey(),
+    ...scope,
     sealed: bytea("sealed").notNull(),
     expiresAt: instant("expires_at"),
   },
-  (table) => [index("signing_secrets_project").on(table.projectNo, table.environment)],
+  (table) => [pg.index("signing_secrets_project").on(table.projectNo, table.environment)],
 );
 
 /** A schedule. `next_run_at` is null while it is paused, and once its timetable has no further instant. */
-export const schedules = pgTable(
+export const schedules = pg.pgTable(
   "schedules",
   {
     nextRunAt: instant("next_run_at"),
     ...scope,
-    baseSeconds: integer("base_seconds").notNull(),
-    capSeconds: integer("cap_seconds").notNull(),
-    revision: integer("revision").notNull().default(0),
-    shard: smallint("shard").notNull(),
-    maxAttempts: smallint("max_attempts").notNull(),
-    paused: boolean("paused").notNull().default(false),
-    id: uuid("id").notNull(),
-    name: text("name").notNull(),
-    cron: text("cron").notNull(),
-    timezone: text("timezone").notNull(),
-    targetUrl: text("target_url").notNull(),
-    payload: text("payload").notNull(),
+    baseSeconds: pg.integer("base_seconds").notNull(),
+    capSeconds: pg.integer("cap_seconds").notNull(),
+    revision: pg.integer("revision").notNull().default(0),
+    shard: pg.smallint("shard").notNull(),
+    maxAttempts: pg.smallint("max_attempts").notNull(),
+    paused: pg.boolean("paused").notNull().default(false),
+    id: pg.uuid("id").notNull(),
+    name: pg.text("name").notNull(),
+    cron: pg.text("cron").notNull(),
+    timezone: pg.text("timezone").notNull(),
+    targetUrl: pg.text("target_url").notNull(),
+    payload: pg.text("payload").notNull(),
   },
   (table) => [
-    primaryKey({ columns: [table.projectNo, table.environment, table.id] }),
-    unique("schedules_name").on(table.projectNo, table.environment, table.name),
-    index("schedules_due").on(table.shard, table.nextRunAt).where(sql`${table.nextRunAt} IS NOT NULL`),
-    index("schedules_listed").on(table.projectNo, table.environment, table.paused, table.id),
+    pg.primaryKey({ columns: [table.projectNo, table.environment, table.id] }),
+    pg.unique("schedules_name").on(table.projectNo, table.environment, table.name),
+    pg.index("schedules_due").on(table.shard, table.nextRunAt).where(sql`${table.nextRunAt} IS NOT NULL`),
+    pg.index("schedules_listed").on(table.projectNo, table.environment, table.paused, table.id),
   ],
 );
 
 /** An endpoint. `generation` counts how often it was disabled; `failing_since` is its health (queue/endpoint-health.ts). */
-export const webhooks = pgTable(
+export const webhooks = pg.pgTable(
   "webhooks",
   {
     failingSince: instant("failing_since"),
     succeededAt: instant("succeeded_at"),
     oldSecretUntil: instant("old_secret_until"),
     ...scope,
-    generation: integer("generation").notNull().default(0),
-    events: smallint("events").notNull(),
-    enabled: boolean("enabled").notNull().default(true),
-    id: uuid("id").notNull(),
-    url: text("url").notNull(),
-    description: text("description"),
+    generation: pg.integer("generation").notNull().default(0),
+    events: pg.smallint("events").notNull(),
+    enabled: pg.boolean("enabled").notNull().default(true),
+    id: pg.uuid("id").notNull(),
+    url: pg.text("url").notNull(),
+    description: pg.text("description"),
     sealedSecret: bytea("sealed_secret").notNull(),
     sealedOldSecret: bytea("sealed_old_secret"),
   },
-  (table) => [primaryKey({ columns: [table.projectNo, table.environment, table.id] })],
+  (table) => [pg.primaryKey({ columns: [table.projectNo, table.environment, table.id] })],
 );
 
 /** Per project and environment what was accepted within the last minute. The lock of its row orders the gateways. */
-export const rateWindows = pgTable(
+export const rateWindows = pg.pgTable(
   "rate_windows",
   {
     ...scope,
-    accepted: integer("accepted").notNull().default(0),
-    loans: jsonb("loans").notNull().default({}),
+    accepted: pg.integer("accepted").notNull().default(0),
+    loans: pg.jsonb("loans").notNull().default({}),
   },
-  (table) => [primaryKey({ columns: [table.projectNo, table.environment] })],
+  (table) => [pg.primaryKey({ columns: [table.projectNo, table.environment] })],
 );
 
-export const rateTicks = pgTable(
+export const rateTicks = pg.pgTable(
   "rate_ticks",
   {
     ...scope,
     tick: wholeNumber("tick").notNull(),
-    accepted: integer("accepted").notNull(),
+    accepted: pg.integer("accepted").notNull(),
   },
-  (table) => [primaryKey({ columns: [table.projectNo, table.environment, table.tick] })],
+  (table) => [pg.primaryKey({ columns: [table.projectNo, table.environment, table.tick] })],
 );
 
-export const idempotencyKeys = pgTable(
+export const idempotencyKeys = pg.pgTable(
   "idempotency_keys",
   {
     createdAt: instant("created_at").notNull(),
     ...scope,
-    attempt: smallint("attempt"),
+    attempt: pg.smallint("attempt"),
     digest: bytea("digest").notNull(),
     requestHash: bytea("request_hash").notNull(),
-    jobIds: uuid("job_ids").array().notNull(),
-    runId: uuid("run_id"),
+    jobIds: pg.uuid("job_ids").array().notNull(),
+    runId: pg.uuid("run_id"),
     answer: bytea("answer"),
   },
   (table) => [
-    primaryKey({ columns: [table.projectNo, table.environment, table.digest] }),
-    index("idempotency_keys_age").on(table.createdAt),
+    pg.primaryKey({ columns: [table.projectNo, table.environment, table.digest] }),
+    pg.index("idempotency_keys_age").on(table.createdAt),
   ],
 );
