@@ -39,6 +39,7 @@ test("a standalone killed with 500 jobs in flight ends every accepted job after 
   const load = createLoad(() => base, key);
   const posting = Array.from({ length: JOBS }, () => load.post({ target_url: target.url }));
   await target.until((arrivals) => arrivals.length >= JOBS / 5);
+  await until(() => load.accepted.size >= JOBS / 5);
   await standalone.end("SIGKILL");
   await Promise.all(posting);
   const arrivedBefore = target.arrivals.length;
@@ -46,7 +47,7 @@ test("a standalone killed with 500 jobs in flight ends every accepted job after 
 
   await standalone.startAgain();
   const jobs = await untilTerminal(base, key, load, RECOVERY_MS);
-  expect(jobs.length).toBeGreaterThan(arrivedBefore / 2);
+  expect(jobs.length).toBeGreaterThanOrEqual(JOBS / 5);
   expect(jobs.filter((job) => job.status !== "succeeded")).toEqual([]);
   // Some were on the wire when it died: their first attempt is lost, and their second succeeds.
   expect(jobs.filter((job) => job.attempts > 1).length).toBeGreaterThan(0);

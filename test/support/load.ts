@@ -13,7 +13,7 @@ export interface Load {
   begin(body: () => object, everyMs: number): { untilAnswered(): Promise<unknown>; stop(): Promise<void> };
 }
 
-const REQUEST_TIMEOUT_MS = 5_000;
+const REQUEST_TIMEOUT_MS = 15_000;
 const POLL_MS = 100;
 const TOGETHER = 20;
 
