@@ -2,8 +2,9 @@ import { spawnSync } from "node:child_process";
 import { dirname, join } from "node:path";
 
 /**
- * `bun scripts/check.ts [--write]`: formatter and linter, then types. With --write the formatter and the linter's
- * safe corrections are applied instead of reported. Everything wrong is shown before it ends with 1.
+ * `bun scripts/check.ts [--write]`: formatter and linter, then types, then the file that is made from another one. With
+ * --write the formatter, the linter's safe corrections and that file are applied instead of reported. Everything wrong is
+ * shown before it ends with 1.
  */
 const root = dirname(import.meta.dir);
 const write = process.argv.includes("--write") ? ["--write"] : [];
@@ -16,6 +17,7 @@ const steps: Record<string, string[]> = {
     "--error-on-warnings",
   ],
   types: ["check", "--no-script"],
+  "prometheus-rule.yaml": [join(root, "scripts", "prometheus-rule.ts"), ...write],
 };
 
 const failed = Object.entries(steps).filter(
