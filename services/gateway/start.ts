@@ -12,7 +12,7 @@ import { createApp } from "./app.ts";
 import { createJobCreation } from "./creation.ts";
 import { createDocs } from "./docs.ts";
 import { createPager } from "./pages.ts";
-import { createRateLimiter, type RateLimiter } from "./rate/limiter.ts";
+import { createRateLimiter } from "./rate/limiter.ts";
 import { createAuthenticator } from "./request/authenticate.ts";
 import { RECEIVE_MS } from "./request/body.ts";
 import { createIdempotency } from "./request/idempotency.ts";
@@ -41,8 +41,6 @@ export interface GatewayOptions {
   seal: Seal;
   /** None unless they are wanted. */
   traces?: Traces;
-  /** The database's own, unless a benchmark asks what it costs. */
-  rateLimiter?: RateLimiter;
   /** How long a request may wait for Postgres: as the API promises, unless a test is about something else. */
   storeTimeMsMax?: number | undefined;
   /** How long a small body may take to arrive: as the API promises, unless a test is about something else. */
@@ -68,7 +66,7 @@ export async function startGateway(
   const creation = createJobCreation({ db, bus, clock, metrics });
   const lastUse = createLastUse({ db, clock, log });
   const authenticator = createAuthenticator(db, lastUse);
-  const rateLimiter = options.rateLimiter ?? createRateLimiter(db, log);
+  const rateLimiter = createRateLimiter(db, log);
   const app = createApp({
     routes: {
       ...jobRoutes({ db, clock, ids, pager, creation, shardsPerRegion, targets }),

@@ -5,7 +5,7 @@ import { type Mix, RATES, REFERENCE } from "./capacity/mix.ts";
 import { planFor } from "./capacity/model.ts";
 import { PAGE, readMeasurements, renewPage } from "./capacity/page.ts";
 import { computeTables, INSUFFICIENT } from "./capacity/tables.ts";
-import { formatCount } from "./measure.ts";
+import { formatCount } from "./harness/measure.ts";
 
 /**
  * How many pods and which Postgres do 100 to 100,000 jobs/s need? Computed from what `npm run bench -- cost` measured, and

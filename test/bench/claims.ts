@@ -1,7 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { createIdSource, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../../shared/domain/ids.ts";
 import type { Environment } from "../../shared/domain/scope.ts";
-import { shardOf } from "../../shared/domain/shard.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 import { addNode } from "../../shared/store/cell/nodes.ts";
@@ -11,7 +10,8 @@ import { type Settlement, settleAttempts } from "../../shared/store/queue/settle
 import { cancelJob, createJobs } from "../../shared/store/resources/jobs.ts";
 import { listRuns, retryRun } from "../../shared/store/resources/runs.ts";
 import { createTestDatabase } from "../support/postgres.ts";
-import { median, printTable } from "./measure.ts";
+import { newJob } from "./harness/jobs.ts";
+import { median, printTable } from "./harness/measure.ts";
 
 /**
  * Are one claim statement and one settle statement exact under READ COMMITTED, and what do they cost? Two claiming
@@ -54,25 +54,22 @@ async function measure(projectCount: number): Promise<string[]> {
   const created = await createTestDatabase("claims");
   await migrate(created.url);
   const db = openDatabase(created.url, { connections: 8, log });
-  const ids = createIdSource(randomBytes);
   const limit = projectCount === 10_000 ? 2 : 120;
   await db.run("seed", seed(projectCount, limit), []);
   const lanes = new Set<string>();
   for (let start = 0; start < JOBS; start += 1_000) {
-    const jobs = Array.from({ length: 1_000 }, (_, index) => ({
-      id: ids.next(JOB_PREFIX, Date.now()),
-      projectNo: ((start + index) % projectCount) + 1,
-      environment: (index % 3 === 0 ? "development" : "production") as Environment,
-      region: "us-east" as const,
-      shard: shardOf(((start + index) % projectCount) + 1, 64),
-      targetUrl: "https://example.com/hook",
-      payload: '{"n":1}',
-      runAt: Date.now(),
-      maxAttempts: 3,
-      baseSeconds: 1,
-      capSeconds: 1,
-      cause: null,
-    }));
+    const jobs = Array.from({ length: 1_000 }, (_, index) =>
+      newJob({
+        projectNo: ((start + index) % projectCount) + 1,
+        environment: index % 3 === 0 ? "development" : "production",
+        targetUrl: "https://example.com/hook",
+        payload: '{"n":1}',
+        runAt: Date.now(),
+        maxAttempts: 3,
+        baseSeconds: 1,
+        capSeconds: 1,
+      }),
+    );
     await createJobs(db, jobs, lanes);
   }
   await db.run("analyze", "ANALYZE", []);

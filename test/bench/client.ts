@@ -2,7 +2,7 @@ import { connect } from "node:net";
 // The bare name is replaced by a stub on Bun.
 import { Agent } from "undici/index.js";
 import { openOutbound } from "../../services/delivery/outbound.ts";
-import { printTable, summarize } from "./measure.ts";
+import { printTable, summarize } from "./harness/measure.ts";
 
 /**
  * What a POST by the client of delivery costs its process, beside undici and beside a bare socket that reads nothing of

@@ -4,13 +4,14 @@ import { cpus, release, totalmem } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { CASES } from "./cost/cases.ts";
-import { type Cell, PAYLOAD, settingsOfManifest, startCostCell } from "./cost/cell.ts";
+import { type Cell, settingsOfManifest, startCostCell } from "./cost/cell.ts";
 import { measureFullest } from "./cost/fullest.ts";
 import { type Figures, type Measurements, summarizeSamples } from "./cost/measurements.ts";
 import { printCosts } from "./cost/print.ts";
-import { ROOT } from "./cost/processes.ts";
 import { type Disk, type Rows, readDisk } from "./cost/readings.ts";
 import { count, measure, type Sample } from "./cost/sample.ts";
+import { PAYLOAD } from "./harness/jobs.ts";
+import { ROOT } from "./harness/processes.ts";
 
 /**
  * What do 1,000 jobs cost: CPU seconds of each process, rows, write-ahead log, messages and memory? A cell of its own on

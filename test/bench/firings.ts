@@ -1,7 +1,7 @@
 import { parseArgs } from "node:util";
 import { shardOf } from "../../shared/domain/shard.ts";
 import { SHARDS_PER_REGION, startCell } from "../support/cell.ts";
-import { printTable, summarize } from "./measure.ts";
+import { printTable, summarize } from "./harness/measure.ts";
 
 /**
  * How long after their instant do all schedules of the same second have their job? One worker, Postgres with fsync, and

@@ -1,8 +1,7 @@
 import { randomBytes } from "node:crypto";
-import { readFileSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
-import { createIdSource, JOB_PREFIX, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
+import { createIdSource, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
@@ -15,57 +14,72 @@ import { ADD_DUE_JOBS } from "../support/due-jobs.ts";
 import { startNatsServer } from "../support/nats-server.ts";
 import { createTestDatabase } from "../support/postgres.ts";
 import { startService } from "../support/service-process.ts";
-import { median, printTable } from "./measure.ts";
+import { newJob } from "./harness/jobs.ts";
+import { printTable } from "./harness/measure.ts";
+import { cpuUsOf, until } from "./harness/processes.ts";
+import { QUANTILES, quantilesOf } from "./harness/quantiles.ts";
 
 /**
- * What do jobs cost that are held at one host, and how much later do jobs of the same project start that lead elsewhere?
- * A worker and a delivery node as processes over NATS, Postgres with fsync, and the target in this process. CPU is of the
- * processes and of their connections' backends, while nothing comes; lateness is from a job's `run_at` to its arrival.
+ * What do due jobs cost that must wait, and how much later do other jobs start beside them? A worker and a delivery node
+ * as processes over NATS, Postgres with fsync, and the targets in this process.
  *
- * `--held N,N,...` (0,4500,100000) jobs, `--seconds N` (20) of watching, and `--probes N` (100) of other jobs.
+ * `--by host,limit`: they wait for a host that is held, and the other jobs are of the same project and lead elsewhere; or
+ * they wait for their project's limit of 100, and the other jobs are of another project in the same shard. `--jobs N,N,...`
+ * (0,4500,100000) that wait, `--seconds N` (20) in which CPU is counted, and `--probes N` (100) of other jobs, whose
+ * lateness is from their `run_at` to their arrival. CPU is of the processes and of their connections' backends.
  */
 
 const SHARDS_PER_REGION = 1;
+const LIMIT = 100;
+/** How long the target of jobs within the limit takes. */
+const ANSWER_MS = 100;
 const PROBE_EVERY_MS = 40;
+/** Before the first probe is due, so that it stands on the wheel in time. */
 const LEAD_MS = 2_500;
-const LOOK_EVERY_MS = 250;
-/** For all of what is held to come to rest, if it does. */
-const REST_MS_MAX = 60_000;
-const PROBES_MS_MAX = 60_000;
-const MS_PER_TICK = 10;
-
 const PATIENT = "options=-c%20statement_timeout%3D120s";
 
 const { values } = parseArgs({
   options: {
-    held: { type: "string", default: "0,4500,100000" },
+    by: { type: "string", default: "host,limit" },
+    jobs: { type: "string", default: "0,4500,100000" },
     seconds: { type: "string", default: "20" },
     probes: { type: "string", default: "100" },
   },
 });
-const probeCount = Number(values.probes);
+const seconds = Number(values.seconds);
 const log = createLog({ name: "bench", level: "error" });
 const ids = createIdSource(randomBytes);
 
 const rows: string[][] = [];
-for (const held of values.held.split(",")) rows.push(await measure(Number(held)));
+for (const by of values.by.split(","))
+  for (const jobs of values.jobs.split(",")) rows.push([by, jobs, ...(await measure(by, Number(jobs)))]);
 printTable(
-  ["held", "at rest after s", "CPU ms/s worker", "delivery", "Postgres", "late ms median", "p99", "arrived"],
+  ["wait for", "jobs", "CPU ms/s worker", "delivery", "Postgres", "sent/s", "late ms median", "p99"],
   rows,
 );
+process.exit(0);
 
-async function measure(held: number): Promise<string[]> {
+async function measure(by: string, jobs: number): Promise<string[]> {
   const database = await createTestDatabase("held");
   await migrate(database.url);
   const db = openDatabase(`${database.url}?${PATIENT}`, { connections: 4, log, answerTimeoutMs: 120_000 });
   const nats = await startNatsServer();
   const secretsKey = randomBytes(32);
   const arrivedAt = new Map<string, number>();
+  let [open, openMax, sent] = [0, 0, 0];
   const target = Bun.serve({
     hostname: "127.0.0.1",
     port: 0,
-    fetch(request) {
-      arrivedAt.set(request.headers.get("service-job-id") ?? "", Date.now());
+    idleTimeout: 0,
+    async fetch(request) {
+      if (request.url.endsWith("/probe")) {
+        arrivedAt.set(request.headers.get("service-job-id") ?? "", Date.now());
+        return new Response("ok");
+      }
+      openMax = Math.max(openMax, ++open);
+      await Bun.sleep(ANSWER_MS);
+      open--;
+      sent++;
       return new Response("ok");
     },
   });
@@ -76,29 +90,36 @@ async function measure(held: number): Promise<string[]> {
     SHARDS_PER_REGION: String(SHARDS_PER_REGION),
     LOG_LEVEL: "warn",
   };
-  const requestId = ids.next(REQUEST_PREFIX, Date.now());
-  await setHostLimit(db, { host: "127.0.0.1", requests: 0 }, { requestId, operator: "bench" });
+  if (by === "host") {
+    const requestId = ids.next(REQUEST_PREFIX, Date.now());
+    await setHostLimit(db, { host: "127.0.0.1", requests: 0 }, { requestId, operator: "bench" });
+  }
   const services = [await startService("worker", environment), await startService("delivery", environment)];
   try {
-    const seal = createSeal(secretsKey);
-    const wish = { name: "held", plan: "scale", defaultRegion: "us-east" } as const;
-    const { project } = await createProjectWithKeys(db, seal, wish);
-    const shard = shardOf(project.no, SHARDS_PER_REGION);
-    if (held > 0)
-      await db.run("held", ADD_DUE_JOBS, [project.no, held, `http://127.0.0.1:${target.port}/held`, shard]);
-    const restMs = await until(async () => (await countDue(db)) === 0, REST_MS_MAX);
+    const makeProject = async (name: string) => {
+      const wish = { name, plan: "scale", defaultRegion: "us-east" } as const;
+      return (await createProjectWithKeys(db, createSeal(secretsKey), wish)).project;
+    };
+    const waiting = await makeProject("waiting");
+    const other = by === "host" ? waiting : await makeProject("other");
+    await db.run("limit", "UPDATE flows SET concurrency = $2 WHERE project_no = $1", [waiting.no, LIMIT]);
+    if (jobs > 0) {
+      const shard = shardOf(waiting.no, SHARDS_PER_REGION);
+      await db.run("wait", ADD_DUE_JOBS, [waiting.no, jobs, `http://127.0.0.1:${target.port}/waits`, shard]);
+      if (by === "host") await until("all of them are parked", async () => (await countDue(db)) === 0);
+      else await until("the limit is reached", async () => open >= Math.min(LIMIT, jobs));
+    }
     const pids = services.map(({ pid }) => pid);
-    const before = await readCpuMs(db, pids);
-    await Bun.sleep(Number(values.seconds) * 1_000);
+    const [before, sentBefore] = [await readCpuMs(db, pids), sent];
+    await Bun.sleep(seconds * 1_000);
     const after = await readCpuMs(db, pids);
-    const late = await probe(db, project, `http://localhost:${target.port}/probe`, arrivedAt);
+    const sentPerS = (sent - sentBefore) / seconds;
+    const late = quantilesOf(await probe(db, other, `http://localhost:${target.port}/probe`, arrivedAt));
+    if (openMax > LIMIT) throw new Error(`${openMax} requests were open at once`);
     return [
-      String(held),
-      restMs === null ? "never" : (restMs / 1_000).toFixed(1),
-      ...after.map((ms, index) => ((ms - (before[index] ?? 0)) / Number(values.seconds)).toFixed(1)),
-      median(late).toFixed(1),
-      (late.toSorted((a, b) => a - b)[Math.floor(late.length * 0.99)] ?? Number.NaN).toFixed(1),
-      `${late.length} of ${probeCount}`,
+      ...after.map((ms, index) => ((ms - (before[index] ?? 0)) / seconds).toFixed(1)),
+      sentPerS.toFixed(0),
+      ...[0.5, 0.99].map((part) => (late[QUANTILES.indexOf(part)] ?? Number.NaN).toFixed(1)),
     ];
   } finally {
     for (const service of services) await service.end("SIGKILL");
@@ -122,16 +143,11 @@ async function readCpuMs(db: Database, pids: readonly number[]): Promise<number[
     "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
     [],
   );
-  const sum = backends.reduce((total, { pid }) => total + cpuMsOf(pid), 0);
-  return [...pids.map(cpuMsOf), sum];
+  const usedUs = backends.reduce((total, { pid }) => total + cpuUsOf(pid), 0);
+  return [...pids.map((pid) => cpuUsOf(pid)), usedUs].map((us) => us / 1_000);
 }
 
-function cpuMsOf(pid: number): number {
-  const fields = readFileSync(`/proc/${pid}/stat`, "utf8").split(") ").at(-1)?.split(" ") ?? [];
-  return (Number(fields[11]) + Number(fields[12])) * MS_PER_TICK;
-}
-
-/** Jobs that are due one after the other; answers with the lateness of those that arrive. */
+/** Jobs that are due one after the other; answers with the lateness of each in milliseconds. */
 async function probe(
   db: Database,
   project: ProjectRow,
@@ -139,34 +155,11 @@ async function probe(
   arrivedAt: ReadonlyMap<string, number>,
 ): Promise<number[]> {
   const firstAt = Date.now() + LEAD_MS;
-  const jobs = Array.from({ length: probeCount }, (_, index) => ({
-    id: ids.next(JOB_PREFIX, Date.now()),
-    projectNo: project.no,
-    environment: "production" as const,
-    region: "us-east" as const,
-    shard: shardOf(project.no, SHARDS_PER_REGION),
-    targetUrl,
-    payload: "{}",
-    runAt: firstAt + index * PROBE_EVERY_MS,
-    maxAttempts: 1,
-    baseSeconds: 1,
-    capSeconds: 1,
-    cause: null,
-  }));
-  await createJobs(db, jobs, new Set());
-  await until(async () => jobs.every(({ id }) => arrivedAt.has(id)), PROBES_MS_MAX);
-  return jobs.flatMap(({ id, runAt }) => {
-    const at = arrivedAt.get(id);
-    return at === undefined ? [] : [at - runAt];
+  const jobs = Array.from({ length: Number(values.probes) }, (_, index) => {
+    const runAt = firstAt + index * PROBE_EVERY_MS;
+    return newJob({ projectNo: project.no, targetUrl, runAt, maxAttempts: 1 }, SHARDS_PER_REGION);
   });
-}
-
-/** After how long it is so, in milliseconds; null if it does not come to be. */
-async function until(holds: () => Promise<boolean>, msMax: number): Promise<number | null> {
-  const startedAt = performance.now();
-  while (!(await holds())) {
-    if (performance.now() > startedAt + msMax) return null;
-    await Bun.sleep(LOOK_EVERY_MS);
-  }
-  return performance.now() - startedAt;
+  await createJobs(db, jobs, new Set());
+  await until("all other jobs have arrived", async () => jobs.every(({ id }) => arrivedAt.has(id)));
+  return jobs.map(({ id, runAt }) => (arrivedAt.get(id) ?? Number.NaN) - runAt);
 }

@@ -2,7 +2,7 @@ import { parseArgs } from "node:util";
 import { openOutbound } from "../../services/delivery/outbound.ts";
 import { measureAttack } from "../hostile/under-attack.ts";
 import { answerOf, startRawServer } from "../runtime-contract/raw-server.ts";
-import { printTable } from "./measure.ts";
+import { printTable } from "./harness/measure.ts";
 
 /**
  * What hostile targets leave behind in a delivery node, and whether a slow answer is waited for. The node is a worker and

@@ -3,8 +3,6 @@ import { basename, join } from "node:path";
 
 /** Runs one benchmark of this folder by its name, with the arguments that follow, or lists them all. */
 
-const NOT_BENCHMARKS = ["main.ts", "measure.ts"];
-
 async function main(): Promise<number> {
   const [name, ...args] = process.argv.slice(2);
   const names = findBenchmarks();
@@ -18,7 +16,7 @@ async function main(): Promise<number> {
 
 function findBenchmarks(): string[] {
   return readdirSync(import.meta.dir)
-    .filter((file) => file.endsWith(".ts") && !file.endsWith(".test.ts") && !NOT_BENCHMARKS.includes(file))
+    .filter((file) => file.endsWith(".ts") && file !== "main.ts")
     .map((file) => basename(file, ".ts"))
     .toSorted();
 }

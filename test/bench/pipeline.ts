@@ -1,22 +1,30 @@
 import { randomBytes } from "node:crypto";
-import { readdirSync, readFileSync } from "node:fs";
-import { createServer } from "node:net";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
-import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
-import { shardOf } from "../../shared/domain/shard.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 import { type Database, openDatabase } from "../../shared/store/database/database.ts";
-import { createJobs } from "../../shared/store/resources/jobs.ts";
-import { changeProject, type ProjectRow } from "../../shared/store/resources/projects.ts";
+import { changeProject } from "../../shared/store/resources/projects.ts";
 import { testCause } from "../support/cause.ts";
 import { startNatsServer } from "../support/nats-server.ts";
+import { claimPort } from "../support/port.ts";
 import { createTestDatabase } from "../support/postgres.ts";
-import { formatCount, printTable, summarize } from "./measure.ts";
+import { PAYLOAD, SHARDS_PER_REGION, storeJobs } from "./harness/jobs.ts";
+import { type Load, type LoadReport, RUN_AT } from "./harness/load.ts";
+import { formatCount, printTable, summarize } from "./harness/measure.ts";
+import {
+  childrenCpuUs,
+  cpuUsOf,
+  isOk,
+  parentOf,
+  runProgram,
+  spawnBound,
+  until,
+} from "./harness/processes.ts";
+import { QUANTILES, quantilesOf } from "./harness/quantiles.ts";
+import { type Received, SINK, type SinkSettings } from "./harness/sink.ts";
 
 /**
  * From creation to delivery: throughput, latency and CPU of the whole product as real processes. A sink takes the
@@ -37,15 +45,6 @@ const IMMEDIATE_PER_S = 50;
 const IMMEDIATE_SECONDS = 8;
 const STORED_JOBS = 20_000;
 const STORED_LEAD_MS = 3_000;
-const STORED_PER_STATEMENT = 500;
-const SHARDS_PER_REGION = 64;
-const WAIT_MS_MAX = 120_000;
-const STOP_TIMEOUT_MS = 5_000;
-const LOOK_EVERY_MS = 25;
-const PAYLOAD = JSON.stringify({ text: "x".repeat(189) });
-const CLOCK_TICK_US = 10_000;
-const ROOT = join(import.meta.dir, "..", "..");
-
 const log = createLog({ name: "pipeline", level: "warn" });
 
 type Product = "cell" | "standalone";
@@ -114,31 +113,29 @@ const MEASURES: Record<Part, Measure> = {
   },
 
   async spread(stage) {
-    await stage.sink("lateness");
-    const count = SPREAD_PER_S * SPREAD_SECONDS;
-    await runLoad(stage, ["spread", String(Date.now() + SPREAD_LEAD_MS), String(count)]);
-    const { samples } = await stage.untilReceived(count);
-    const sorted = samples.map(([, figure]) => figure).toSorted((a, b) => a - b);
+    await stage.beginReceiving("lateness");
+    const [count, firstAt] = [SPREAD_PER_S * SPREAD_SECONDS, Date.now() + SPREAD_LEAD_MS];
+    await stage.load({ count, spread: { firstAt, perS: SPREAD_PER_S } });
+    if (Date.now() > firstAt) throw new Error("the first was due before the last was stored");
+    const { latenessMs } = await stage.untilReceived(count);
     return [
-      [`lateness at ${SPREAD_PER_S}/s, p50 ms`, quantile(sorted, 0.5)],
-      [`lateness at ${SPREAD_PER_S}/s, p99 ms`, quantile(sorted, 0.99)],
-      [`lateness at ${SPREAD_PER_S}/s, least ms`, quantile(sorted, 0)],
-      [`lateness at ${SPREAD_PER_S}/s, most ms`, quantile(sorted, 1)],
+      [`lateness at ${SPREAD_PER_S}/s, p50 ms`, quantile(latenessMs, 0.5)],
+      [`lateness at ${SPREAD_PER_S}/s, p99 ms`, quantile(latenessMs, 0.99)],
+      [`lateness at ${SPREAD_PER_S}/s, least ms`, quantile(latenessMs, 0)],
+      [`lateness at ${SPREAD_PER_S}/s, most ms`, quantile(latenessMs, 1)],
     ];
   },
 
   async immediate(stage) {
-    await stage.sink("receipts");
-    const answeredAt = new Map<string, number>(
-      await runLoad(stage, ["immediate", String(IMMEDIATE_PER_S * IMMEDIATE_SECONDS)]),
-    );
-    const { samples } = await stage.untilReceived(answeredAt.size);
-    const sorted = samples
-      .map(([id, at]) => at - (answeredAt.get(id) ?? Number.NaN))
-      .toSorted((a, b) => a - b);
+    await stage.beginReceiving("receipts");
+    const pace = { ratePerS: IMMEDIATE_PER_S, seconds: IMMEDIATE_SECONDS };
+    const { answers, answeredCount } = await stage.load({ ...pace, tellsAnswers: true });
+    const { receipts } = await stage.untilReceived(answeredCount);
+    const answeredAt = new Map(answers);
+    const waits = quantilesOf(receipts.map(([id, at]) => at - (answeredAt.get(id) ?? Number.NaN)));
     return [
-      [`201 to receipt at ${IMMEDIATE_PER_S}/s, p50 ms`, quantile(sorted, 0.5)],
-      [`201 to receipt at ${IMMEDIATE_PER_S}/s, p99 ms`, quantile(sorted, 0.99)],
+      [`201 to receipt at ${IMMEDIATE_PER_S}/s, p50 ms`, quantile(waits, 0.5)],
+      [`201 to receipt at ${IMMEDIATE_PER_S}/s, p99 ms`, quantile(waits, 0.99)],
     ];
   },
 
@@ -146,7 +143,7 @@ const MEASURES: Record<Part, Measure> = {
     const figures: [string, number][] = [];
     for (const concurrency of [500, 2_000]) {
       await stage.setConcurrency(concurrency);
-      await stage.sink("count");
+      await stage.beginReceiving();
       const dueAt = Date.now() + STORED_LEAD_MS;
       await stage.store(STORED_JOBS, dueAt);
       await Bun.sleep(Math.max(0, dueAt - Date.now()));
@@ -170,13 +167,13 @@ async function flood(
   stage: Stage,
   seconds: number,
 ): Promise<{ createdCount: number; deliveredCount: number; drainMs: number }> {
-  await stage.sink("count");
-  const { createdCount } = await runLoad<{ createdCount: number }>(stage, ["flood", String(seconds)]);
+  await stage.beginReceiving();
+  const { answeredCount } = await stage.load({ seconds });
   const endedAt = performance.now();
   const { count } = await stage.received();
-  await stage.untilReceived(createdCount);
+  await stage.untilReceived(answeredCount);
   await stage.untilSettled();
-  return { createdCount, deliveredCount: count, drainMs: performance.now() - endedAt };
+  return { createdCount: answeredCount, deliveredCount: count, drainMs: performance.now() - endedAt };
 }
 
 function tellCpuOf(
@@ -194,26 +191,17 @@ function tellCpuOf(
   tell("all", all);
 }
 
-const quantile = (sorted: number[], part: number) =>
-  sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * part))] ?? Number.NaN;
-
-interface Receipts {
-  count: number;
-  /** Job ids with what the sink was told to record: milliseconds of lateness, or instants of receipt. */
-  samples: [string, number][];
-}
+const quantile = (figures: readonly number[], part: number) => figures[QUANTILES.indexOf(part)] ?? Number.NaN;
 
 interface Stage {
-  gatewayPort: number;
-  key: string;
-  sinkUrl: string;
-  /** Begins anew, recording this. */
-  sink(mode: SinkMode): Promise<void>;
-  received(): Promise<Receipts>;
-  untilReceived(count: number): Promise<Receipts>;
+  /** Makes jobs over HTTP as fast as they are answered, unless more is said. */
+  load(wish: Partial<Load>): Promise<LoadReport>;
+  beginReceiving(kept?: string): Promise<unknown>;
+  received(): Promise<Received>;
+  untilReceived(count: number): Promise<Received>;
   /** Until nothing due is owed or on the wire. */
   untilSettled(): Promise<void>;
-  setConcurrency(concurrency: number): Promise<void>;
+  setConcurrency(concurrency: number): Promise<unknown>;
   /** Commits jobs as the gateway does, but tells nobody. */
   store(count: number, dueAt: number): Promise<void>;
   /** So far, by process. */
@@ -222,7 +210,7 @@ interface Stage {
 }
 
 async function startStage(product: Product, profiled: string | undefined): Promise<Stage> {
-  const stops: (() => Promise<unknown>)[] = [];
+  const stops: (() => unknown)[] = [];
   const stop = async () => {
     for (const each of stops.reverse()) await each();
   };
@@ -237,7 +225,7 @@ async function startStage(product: Product, profiled: string | undefined): Promi
 async function composeStage(
   product: Product,
   profiled: string | undefined,
-  stops: (() => Promise<unknown>)[],
+  stops: (() => unknown)[],
 ): Promise<Omit<Stage, "stop">> {
   const database = await createTestDatabase("pipeline");
   stops.push(database.drop);
@@ -245,36 +233,15 @@ async function composeStage(
   const db = openDatabase(database.url, { connections: 4, log });
   stops.push(db.close);
   const secretsKey = randomBytes(32);
-  const { project, keys } = await createProjectWithKeys(db, createSeal(secretsKey), {
-    name: "pipeline",
-    plan: "enterprise",
-    defaultRegion: "us-east",
-  });
+  const terms = { name: "pipeline", plan: "enterprise", defaultRegion: "us-east" } as const;
+  const { project, keys } = await createProjectWithKeys(db, createSeal(secretsKey), terms);
   // The load is one project's, whose plan would allow less.
   await changeProject(db, project.id, { requestsPerMinuteOverride: 1_000_000 }, testCause());
 
-  const pids = new Map<string, number>([["load", 0]]);
-  const spawn = (name: string, command: string[], environment: Record<string, string>) => {
-    // Whatever ends the benchmark ends its processes.
-    const bound = process.platform === "linux" ? ["setpriv", "--pdeathsig", "KILL", ...command] : command;
-    const child = Bun.spawn(bound, {
-      cwd: ROOT,
-      env: { PATH: process.env.PATH ?? "", HOME: process.env.HOME ?? "", ...environment },
-      stdio: ["ignore", "ignore", "inherit"],
-    });
-    pids.set(name, child.pid);
-    stops.push(async () => {
-      // Asked to stop, so that a profile is written; a service that does not heed it is ended.
-      child.kill("SIGTERM");
-      const overdue = setTimeout(() => child.kill("SIGKILL"), STOP_TIMEOUT_MS);
-      await child.exited;
-      clearTimeout(overdue);
-    });
-  };
-
-  const sinkPort = await findFreePort();
-  spawn("sink", [process.execPath, import.meta.path, "sink", String(sinkPort)], {});
-  const gatewayPort = await findFreePort();
+  const pids = new Map<string, number>();
+  const [sinkPort, gatewayPort] = [await claimPort(), await claimPort()];
+  const sinkCommand = [process.execPath, SINK, JSON.stringify({ port: sinkPort } satisfies SinkSettings)];
+  pids.set("sink", spawnBound(sinkCommand, {}, stops));
   const environment: Record<string, string> = {
     HOST: "127.0.0.1",
     DATABASE_URL: database.url,
@@ -289,107 +256,56 @@ async function composeStage(
     pids.set("nats", nats.pid);
     environment.NATS_URL = nats.url;
   }
-  const services = product === "cell" ? ["worker", "delivery", "gateway"] : ["standalone"];
-  for (const service of services) {
-    const opsPort = String(await findFreePort());
+  for (const service of product === "cell" ? ["worker", "delivery", "gateway"] : ["standalone"]) {
+    const OPS_PORT = String(await claimPort());
     const flags = service === profiled ? ["--cpu-prof", `--cpu-prof-dir=${tmpdir()}`] : [];
-    spawn(service, [process.execPath, ...flags, `services/${service}/main.ts`], {
-      ...environment,
-      OPS_PORT: opsPort,
-    });
-    await until(`${service} is ready`, () => isOk(`http://127.0.0.1:${opsPort}/readyz`));
+    const command = [process.execPath, ...flags, `services/${service}/main.ts`];
+    pids.set(service, spawnBound(command, { ...environment, OPS_PORT }, stops));
+    await until(`${service} is ready`, () => isOk(`http://127.0.0.1:${OPS_PORT}/readyz`));
   }
-  const sinkOrigin = `http://127.0.0.1:${sinkPort}`;
-  await until("the sink is ready", () => isOk(`${sinkOrigin}/received`));
+  const sink = `http://127.0.0.1:${sinkPort}`;
+  await until("the sink is ready", () => isOk(sink));
 
-  const received = async () => (await (await fetch(`${sinkOrigin}/received`)).json()) as Receipts;
+  let loadCpuUs = 0;
+  const received = async () => (await (await fetch(sink)).json()) as Received;
   return {
-    gatewayPort,
-    key: keys.production,
-    sinkUrl: `${sinkOrigin}/hook`,
-    async sink(mode) {
-      await fetch(`${sinkOrigin}/${mode}`);
+    async load(wish) {
+      const when = wish.spread === undefined ? "" : `,"run_at":"${RUN_AT}"`;
+      const { report, cpuUs } = await runProgram<LoadReport>("load.ts", {
+        port: gatewayPort,
+        key: keys.production,
+        path: "/v2/jobs",
+        body: `{"target_url":"${sink}/hook","payload":${PAYLOAD}${when}}`,
+        ratePerS: null,
+        seconds: 0,
+        connections: CONNECTIONS,
+        ...wish,
+      } satisfies Load);
+      loadCpuUs += cpuUs;
+      return report;
     },
+    beginReceiving: (kept = "") => fetch(`${sink}/begin?${kept}`),
     received,
     async untilReceived(count) {
-      let receipts = await received();
-      await until(`${count} jobs were received`, async () => {
-        receipts = await received();
-        return receipts.count >= count;
-      });
-      return receipts;
+      await until(`${count} jobs were received`, async () => (await received()).count >= count);
+      return received();
     },
     untilSettled: () =>
       until("everything was settled", async () => {
         const rows = await db.run("any_open", "SELECT 1 FROM open_jobs LIMIT 1", []);
         return rows.length === 0;
       }),
-    async setConcurrency(concurrency) {
-      await changeProject(db, project.id, { concurrencyOverride: concurrency }, testCause());
-    },
-    store: (count, dueAt) => storeJobs(db, project, `${sinkOrigin}/hook`, count, dueAt),
+    setConcurrency: (concurrencyOverride) =>
+      changeProject(db, project.id, { concurrencyOverride }, testCause()),
+    store: (count, runAt) =>
+      storeJobs(db, count, () => ({
+        ...{ projectNo: project.no, targetUrl: `${sink}/hook`, payload: PAYLOAD, runAt },
+      })),
     async cpuUs() {
-      const used = new Map([...pids].map(([name, pid]) => [name, pid === 0 ? loadCpuUs : cpuUsOf(pid)]));
-      used.set("postgres", await postgresCpuUs(db));
-      return used;
+      const used = new Map([...pids].map(([name, pid]) => [name, cpuUsOf(pid)]));
+      return used.set("load", loadCpuUs).set("postgres", await postgresCpuUs(db));
     },
   };
-}
-
-async function storeJobs(
-  db: Database,
-  project: ProjectRow,
-  targetUrl: string,
-  count: number,
-  dueAt: number,
-): Promise<void> {
-  const ids = createIdSource(randomBytes);
-  const lanes = new Set<string>();
-  for (let stored = 0; stored < count; stored += STORED_PER_STATEMENT) {
-    const jobs = Array.from({ length: Math.min(STORED_PER_STATEMENT, count - stored) }, () => ({
-      id: ids.next(JOB_PREFIX, Date.now()),
-      projectNo: project.no,
-      environment: "production" as const,
-      region: "us-east" as const,
-      shard: shardOf(project.no, SHARDS_PER_REGION),
-      targetUrl,
-      payload: PAYLOAD,
-      runAt: dueAt,
-      maxAttempts: 5,
-      baseSeconds: 10,
-      capSeconds: 3_600,
-      cause: null,
-    }));
-    await createJobs(db, jobs, lanes);
-  }
-}
-
-/** What the load generators have used, each of which is gone by the time that it is asked for. */
-let loadCpuUs = 0;
-
-async function runLoad<Report>(stage: Stage, args: string[]): Promise<Report> {
-  const child = Bun.spawn(
-    [
-      process.execPath,
-      import.meta.path,
-      "load",
-      String(stage.gatewayPort),
-      stage.key,
-      stage.sinkUrl,
-      ...args,
-    ],
-    { stdio: ["ignore", "pipe", "inherit"] },
-  );
-  const text = await new Response(child.stdout).text();
-  if ((await child.exited) !== 0) throw new Error("the load generator failed");
-  loadCpuUs += Number(child.resourceUsage()?.cpuTime.total ?? 0);
-  return JSON.parse(text) as Report;
-}
-
-/** User and system time of a process, as the kernel counts it (proc(5), fields 14 and 15). */
-function cpuUsOf(pid: number): number {
-  const fields = readFileSync(`/proc/${pid}/stat`, "utf8").split(") ").at(-1)?.split(" ") ?? [];
-  return (Number(fields[11]) + Number(fields[12])) * CLOCK_TICK_US;
 }
 
 /** The server's own processes and the backends of this database: others may be at work in the same server. */
@@ -401,183 +317,7 @@ async function postgresCpuUs(db: Database): Promise<number> {
     [],
   );
   const [{ own, others } = { own: 0, others: [] }] = rows;
-  const postmaster = parentOf(own);
-  let used = 0;
-  for (const name of readdirSync("/proc")) {
-    const pid = Number(name);
-    if (!Number.isInteger(pid) || others.includes(pid)) continue;
-    try {
-      if (parentOf(pid) === postmaster) used += cpuUsOf(pid);
-    } catch {
-      // It has ended since the folder was read.
-    }
-  }
-  return used;
+  return childrenCpuUs(parentOf(own), others);
 }
 
-const parentOf = (pid: number) =>
-  Number(readFileSync(`/proc/${pid}/stat`, "utf8").split(") ").at(-1)?.split(" ")[1]);
-
-async function isOk(url: string): Promise<boolean> {
-  try {
-    return (await fetch(url)).ok;
-  } catch {
-    return false;
-  }
-}
-
-async function until(what: string, condition: () => Promise<boolean>): Promise<void> {
-  const deadline = performance.now() + WAIT_MS_MAX;
-  while (!(await condition())) {
-    if (performance.now() > deadline) throw new Error(`not within ${WAIT_MS_MAX} ms: ${what}`);
-    await Bun.sleep(LOOK_EVERY_MS);
-  }
-}
-
-function findFreePort(): Promise<number> {
-  const { promise, resolve, reject } = Promise.withResolvers<number>();
-  const server = createServer();
-  server.on("error", reject);
-  server.listen(0, "127.0.0.1", () => {
-    const address = server.address();
-    server.close(() => resolve(typeof address === "object" && address !== null ? address.port : 0));
-  });
-  return promise;
-}
-
-/** The wall clock with fractions of a millisecond. */
-const preciseNow = () => performance.timeOrigin + performance.now();
-
-type SinkMode = "count" | "lateness" | "receipts";
-
-function serveAsSink(port: number): void {
-  let mode: SinkMode = "count";
-  let count = 0;
-  let samples: Receipts["samples"] = [];
-  Bun.serve({
-    hostname: "127.0.0.1",
-    port,
-    fetch(request) {
-      if (request.method === "POST") {
-        count++;
-        if (mode !== "count") {
-          const at = preciseNow();
-          const dueAt = Date.parse(request.headers.get("service-scheduled-at") ?? "");
-          samples.push([request.headers.get("service-job-id") ?? "", mode === "receipts" ? at : at - dueAt]);
-        }
-        return new Response("ok");
-      }
-      const word = new URL(request.url).pathname.slice(1);
-      if (word === "received") return Response.json({ count, samples } satisfies Receipts);
-      mode = word as SinkMode;
-      count = 0;
-      samples = [];
-      return new Response();
-    },
-  });
-}
-
-async function generateLoad([
-  port = "",
-  key = "",
-  targetUrl = "",
-  mode = "",
-  ...args
-]: string[]): Promise<void> {
-  const requestOf = (runAt: string | null) => {
-    const when = runAt === null ? "" : `,"run_at":"${runAt}"`;
-    const body = `{"target_url":"${targetUrl}","payload":${PAYLOAD}${when}}`;
-    return `POST /v2/jobs HTTP/1.1\r\nHost: 127.0.0.1:${port}\r\nAuthorization: Bearer ${key}\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
-  };
-  let report: unknown;
-  if (mode === "flood") {
-    const endAt = performance.now() + Number(args[0]) * 1_000;
-    const request = requestOf(null);
-    let createdCount = 0;
-    await converse(
-      Number(port),
-      CONNECTIONS,
-      () => (performance.now() < endAt ? request : null),
-      () => {
-        createdCount++;
-      },
-    );
-    report = { createdCount };
-  } else if (mode === "spread") {
-    const firstAt = Number(args[0]);
-    const count = Number(args[1]);
-    let no = 0;
-    const next = () =>
-      no < count ? requestOf(new Date(firstAt + (no++ * 1_000) / SPREAD_PER_S).toISOString()) : null;
-    await converse(Number(port), CONNECTIONS, next, () => {});
-    if (Date.now() > firstAt) throw new Error("the first was due before the last was stored");
-    report = {};
-  } else {
-    const answered: [string, number][] = [];
-    const startedAt = performance.now();
-    const request = requestOf(null);
-    const asked: Promise<void>[] = [];
-    for (let no = 0; no < Number(args[0]); no++) {
-      await Bun.sleep(Math.max(0, startedAt + (no * 1_000) / IMMEDIATE_PER_S - performance.now()));
-      let isSent = false;
-      const once = () => {
-        if (isSent) return null;
-        isSent = true;
-        return request;
-      };
-      asked.push(
-        converse(Number(port), 1, once, (answer) => {
-          answered.push([/"id":"(job_[^"]+)"/.exec(answer)?.[1] ?? "", preciseNow()]);
-        }),
-      );
-    }
-    await Promise.all(asked);
-    report = answered;
-  }
-  process.stdout.write(JSON.stringify(report));
-}
-
-/** Asks over so many connections, on each one request after the other, until there is no next; each must be a 201. */
-async function converse(
-  port: number,
-  connectionCount: number,
-  next: () => string | null,
-  onCreated: (answer: string) => void,
-): Promise<void> {
-  const ends = Array.from({ length: connectionCount }, async () => {
-    const { promise, resolve, reject } = Promise.withResolvers<void>();
-    let text = "";
-    await Bun.connect({
-      hostname: "127.0.0.1",
-      port,
-      socket: {
-        open: ask,
-        data(socket, chunk) {
-          text += chunk.toString("latin1");
-          const end = text.indexOf("\r\n\r\n");
-          if (end === -1) return;
-          const length = Number(/content-length: (\d+)/i.exec(text)?.[1]);
-          if (text.length < end + 4 + length) return;
-          if (!text.startsWith("HTTP/1.1 201")) return reject(new Error(text));
-          onCreated(text);
-          text = "";
-          ask(socket);
-        },
-        close: () => resolve(),
-        error: (_socket, error) => reject(error),
-      },
-    });
-    function ask(socket: Bun.Socket): void {
-      const request = next();
-      if (request === null) socket.end();
-      else socket.write(request);
-    }
-    return promise;
-  });
-  await Promise.all(ends);
-}
-
-const [role, ...args] = process.argv.slice(2);
-if (role === "sink") serveAsSink(Number(args[0]));
-else if (role === "load") await generateLoad(args);
-else await main();
+await main();

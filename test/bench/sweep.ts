@@ -4,7 +4,7 @@ import pg from "pg";
 import type { Lane } from "../../services/worker/shard/lane.ts";
 import { Shard } from "../../services/worker/shard/shard.ts";
 import { Sweeper } from "../../services/worker/sweeper.ts";
-import { createIdSource, JOB_PREFIX, RUN_PREFIX } from "../../shared/domain/ids.ts";
+import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
 import { type Clock, startClock } from "../../shared/platform/clock.ts";
 import { createLog } from "../../shared/platform/log.ts";
@@ -16,7 +16,8 @@ import { type Settlement, settleAttempts } from "../../shared/store/queue/settle
 import { sweepShards } from "../../shared/store/queue/sweep.ts";
 import { createJobs } from "../../shared/store/resources/jobs.ts";
 import { createTestDatabase } from "../support/postgres.ts";
-import { formatCount, median, printTable, summarize } from "./measure.ts";
+import { newJob } from "./harness/jobs.ts";
+import { formatCount, median, printTable, summarize } from "./harness/measure.ts";
 
 /**
  * Is the sweep flat? 10,000 projects share 64 shards, with jobs stored for tomorrow; then one project has a million
@@ -217,20 +218,7 @@ async function createWorker(db: Database): Promise<ChurningWorker> {
   async function create(): Promise<void> {
     const jobs = Array.from({ length: BATCH / 2 }, (_, index) => {
       const projectNo = index % 3 === 0 ? BUSY_PROJECT : 1 + Math.floor(Math.random() * PROJECTS);
-      return {
-        id: ids.next(JOB_PREFIX, clock.now()),
-        projectNo,
-        environment: ENVIRONMENT,
-        region: REGION,
-        shard: shardOf(projectNo, SHARDS),
-        targetUrl: "https://example.com/hooks/jobs",
-        payload: "{}",
-        runAt: clock.now(),
-        maxAttempts: 5,
-        baseSeconds: 10,
-        capSeconds: 3_600,
-        cause: null,
-      } as const;
+      return newJob({ projectNo, targetUrl: "https://example.com/hooks/jobs", runAt: clock.now() }, SHARDS);
     });
     const created = await createJobs(db, jobs, knownLanes);
     for (const [index, job] of jobs.entries()) {

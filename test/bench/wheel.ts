@@ -1,5 +1,5 @@
 import { Wheel } from "../../services/worker/shard/wheel.ts";
-import { formatCount, median, printTable, summarize } from "./measure.ts";
+import { formatCount, median, printTable, summarize } from "./harness/measure.ts";
 
 /**
  * A million timers over 60 s in the wheel, in a binary heap in typed arrays and in setTimeout: speed, memory, garbage.

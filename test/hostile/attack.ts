@@ -1,4 +1,4 @@
-import { median } from "../bench/measure.ts";
+import { median } from "../bench/harness/measure.ts";
 import { untilAllEnded } from "../flow/support.ts";
 import { countFds } from "../runtime-contract/until.ts";
 import { startCell } from "../support/cell.ts";

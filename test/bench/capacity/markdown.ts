@@ -1,4 +1,4 @@
-import { formatCount } from "../measure.ts";
+import { formatCount } from "../harness/measure.ts";
 
 /** How the page writes what it shows. */
 

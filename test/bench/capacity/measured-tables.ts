@@ -1,5 +1,5 @@
 import type { Figure, Figures, Measurements } from "../cost/measurements.ts";
-import { formatCount } from "../measure.ts";
+import { formatCount } from "../harness/measure.ts";
 import { gib, mib, table } from "./markdown.ts";
 
 /** What was measured, as the page shows it. */

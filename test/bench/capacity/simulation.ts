@@ -1,4 +1,4 @@
-import { QUANTILES } from "../cost/quantiles.ts";
+import { QUANTILES } from "../harness/quantiles.ts";
 import { FIRED_AT_FULL_MINUTE, type Mix } from "./mix.ts";
 import type { Model, Pods, Service } from "./model.ts";
 import { createRandom, drawExponential, drawFrom } from "./random.ts";

@@ -1,5 +1,5 @@
 import type { Measurements } from "../cost/measurements.ts";
-import { formatCount } from "../measure.ts";
+import { formatCount } from "../harness/measure.ts";
 import { checkPlan, LATENESS_MS_MAX, postgresCoresOf } from "./check.ts";
 import { percent, table } from "./markdown.ts";
 import { showMeasured } from "./measured-tables.ts";

@@ -1,4 +1,5 @@
-import { type Cell, PAYLOAD } from "./cell.ts";
+import { PAYLOAD } from "../harness/jobs.ts";
+import type { Cell } from "./cell.ts";
 
 /** One way in which jobs come and go, at one rate. */
 export interface Case {

@@ -2,19 +2,19 @@ import { randomBytes } from "node:crypto";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { createIdSource, JOB_PREFIX } from "../../../shared/domain/ids.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import { startEmbeddedPostgres } from "../../../shared/platform/embedded-postgres/embedded-postgres.ts";
 import { createLog } from "../../../shared/platform/log.ts";
 import { migrate } from "../../../shared/store/cell/migrate.ts";
 import { openDatabase } from "../../../shared/store/database/database.ts";
-import { createJobs } from "../../../shared/store/resources/jobs.ts";
 import { makeAuthority } from "../../runtime-contract/certificates.ts";
 import { findNatsServer } from "../../support/nats-binary.ts";
-import type { Load, LoadReport } from "./load.ts";
-import { freePorts, isOk, ROOT, spawnBound, until } from "./processes.ts";
-import { parentOf, type Watched } from "./readings.ts";
-import type { Received } from "./sink.ts";
+import { claimPort } from "../../support/port.ts";
+import { PAYLOAD, SHARDS_PER_REGION, storeJobs } from "../harness/jobs.ts";
+import type { Load, LoadReport } from "../harness/load.ts";
+import { isOk, parentOf, ROOT, runProgram, spawnBound, until } from "../harness/processes.ts";
+import { type Received, SINK, type SinkSettings } from "../harness/sink.ts";
+import type { Watched } from "./readings.ts";
 
 /** Jobs that are due one after the other from `firstAt` on. */
 export interface Stored {
@@ -50,9 +50,6 @@ export interface Cell {
   stop(): Promise<void>;
 }
 
-const SHARDS_PER_REGION = 64;
-export const PAYLOAD = JSON.stringify({ text: "x".repeat(189) });
-const STORED_BYTES_PER_STATEMENT = 100_000;
 /** More than one node takes on, so that its own bound is what is met. */
 const CONCURRENCY = 10_000;
 /** Of the settings in the manifest, those that a running server takes and that this build knows. */
@@ -97,7 +94,8 @@ async function compose(stops: (() => unknown)[]): Promise<Omit<Cell, "stop">> {
 
   const spawn = (command: string[], environment: Record<string, string>) =>
     spawnBound(command, environment, stops);
-  const [natsPort = 0, monitorPort = 0, gatewayPort = 0, httpPort = 0, httpsPort = 0] = await freePorts(5);
+  const [natsPort, monitorPort, gatewayPort] = [await claimPort(), await claimPort(), await claimPort()];
+  const [httpPort, httpsPort] = [await claimPort(), await claimPort()];
   const nats = spawn(
     [
       await findNatsServer(),
@@ -114,13 +112,8 @@ async function compose(stops: (() => unknown)[]): Promise<Omit<Cell, "stop">> {
   const { cert, key } = authority.issue("IP:127.0.0.1");
   writeFileSync(join(folder, "sink.pem"), cert);
   writeFileSync(join(folder, "sink.key"), key);
-  spawn(
-    [process.execPath, join(import.meta.dir, "sink.ts"), String(httpPort), String(httpsPort)].concat(
-      join(folder, "sink.pem"),
-      join(folder, "sink.key"),
-    ),
-    {},
-  );
+  const tls = { port: httpsPort, cert: join(folder, "sink.pem"), key: join(folder, "sink.key") };
+  spawn([process.execPath, SINK, JSON.stringify({ port: httpPort, tls } satisfies SinkSettings)], {});
   const environment: Record<string, string> = {
     HOST: "127.0.0.1",
     PORT: String(gatewayPort),
@@ -150,7 +143,7 @@ async function compose(stops: (() => unknown)[]): Promise<Omit<Cell, "stop">> {
   const projectNo = row?.no ?? 0;
   const pids = { gateway: 0, worker: 0, delivery: 0, nats };
   for (const service of ["worker", "delivery", "gateway"] as const) {
-    const [opsPort] = await freePorts(1);
+    const opsPort = await claimPort();
     pids[service] = spawn([process.execPath, `services/${service}/main.ts`], {
       ...environment,
       OPS_PORT: String(opsPort),
@@ -175,17 +168,10 @@ async function compose(stops: (() => unknown)[]): Promise<Omit<Cell, "stop">> {
     neighbourKey: neighbour.keys.production,
     gatewayUrl: `http://127.0.0.1:${gatewayPort}`,
     sink,
-    async load(load) {
-      const command = [process.execPath, join(import.meta.dir, "load.ts")];
-      const child = Bun.spawn([...command, JSON.stringify({ ...load, port: gatewayPort } satisfies Load)], {
-        stdio: ["ignore", "pipe", "inherit"],
-      });
-      const text = await new Response(child.stdout).text();
-      if ((await child.exited) !== 0) throw new Error("the load generator failed");
-      return JSON.parse(text) as LoadReport;
-    },
+    load: async (load) =>
+      (await runProgram<LoadReport>("load.ts", { ...load, port: gatewayPort } satisfies Load)).report,
     async beginReceiving() {
-      await fetch(`${sink.http}/begin`);
+      await fetch(`${sink.http}/begin?bytes&lateness`);
     },
     received,
     async untilReceived(count) {
@@ -196,31 +182,13 @@ async function compose(stops: (() => unknown)[]): Promise<Omit<Cell, "stop">> {
       });
       return received();
     },
-    async store({ count, firstAt, perS, targetUrl, payload }) {
-      const ids = createIdSource(randomBytes);
-      const lanes = new Set<string>();
-      const job = {
+    store: ({ count, firstAt, perS, targetUrl, payload }) =>
+      storeJobs(db, count, (index) => ({
         projectNo,
-        environment: "production" as const,
-        region: "us-east" as const,
-        shard: shardOf(projectNo, SHARDS_PER_REGION),
         targetUrl,
         payload,
-        maxAttempts: 5,
-        baseSeconds: 10,
-        capSeconds: 3_600,
-        cause: null,
-      };
-      const perStatement = Math.ceil(STORED_BYTES_PER_STATEMENT / payload.length);
-      for (let stored = 0; stored < count; stored += perStatement) {
-        const jobs = Array.from({ length: Math.min(perStatement, count - stored) }, (_, index) => ({
-          ...job,
-          id: ids.next(JOB_PREFIX, Date.now()),
-          runAt: Math.round(firstAt + ((stored + index) * 1_000) / perS),
-        }));
-        await createJobs(db, jobs, lanes);
-      }
-    },
+        runAt: Math.round(firstAt + (index * 1_000) / perS),
+      })),
     async storeSchedules(count, firstAt, perS, targetUrl) {
       await db.run("schedules", SCHEDULES, [
         new Date(firstAt),

@@ -1,8 +1,8 @@
 import { randomBytes } from "node:crypto";
 import { NODE_LIMITS } from "../../../services/delivery/concurrency.ts";
 import { PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
+import { until } from "../harness/processes.ts";
 import type { Cell } from "./cell.ts";
-import { until } from "./processes.ts";
 import { forgetPeaks, readPeaks } from "./readings.ts";
 
 /** The most that a gateway and a delivery node can be made to hold, as far as their own bounds let it come. */

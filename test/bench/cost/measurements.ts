@@ -1,4 +1,4 @@
-import { median, range } from "../measure.ts";
+import { median, range } from "../harness/measure.ts";
 import type { Fullest } from "./fullest.ts";
 import type { Disk, Part, PODS, Rows } from "./readings.ts";
 import type { Sample } from "./sample.ts";

@@ -1,4 +1,4 @@
-import { formatCount, printTable } from "../measure.ts";
+import { formatCount, printTable } from "../harness/measure.ts";
 import type { Figure, Figures, Measurements } from "./measurements.ts";
 
 /** Prints what was measured, with ranges where rounds differ. */

@@ -1,5 +1,6 @@
-import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import type { Database } from "../../../shared/store/database/database.ts";
+import { childrenCpuUs, cpuUsOf } from "../harness/processes.ts";
 
 /** What the processes of a cell have used, read from the kernel, from Postgres and from NATS. */
 
@@ -29,8 +30,6 @@ export interface Watched {
   natsMonitor: string;
 }
 
-const CLOCK_TICK_US = 10_000;
-
 export async function read({ db, pids, postmaster, natsMonitor }: Watched): Promise<Reading> {
   const [{ wal } = { wal: "" }] = await db.run<{ wal: string }>(
     "lsn",
@@ -47,7 +46,8 @@ export async function read({ db, pids, postmaster, natsMonitor }: Watched): Prom
       worker: cpuUsOf(pids.worker),
       delivery: cpuUsOf(pids.delivery),
       nats: cpuUsOf(pids.nats),
-      postgres: serverCpuUs(postmaster),
+      // What writes the log, cleans tables and makes checkpoints is a part of the cost.
+      postgres: cpuUsOf(postmaster, true) + childrenCpuUs(postmaster),
     },
     wal,
     nats: {
@@ -142,32 +142,6 @@ SELECT coalesce(sum(size) FILTER (WHERE kind = 'queues'), 0)::float8 AS queues,
                     ELSE 'rest' END AS kind
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
          WHERE c.relkind = 'r' AND n.nspname = 'public') sizes`;
-
-/** User and system time of a process, as the kernel counts it (proc(5), fields 14 to 17 with its dead children). */
-function cpuUsOf(pid: number, alsoChildren = false): number {
-  const fields = statOf(pid);
-  const own = Number(fields[11]) + Number(fields[12]);
-  return (alsoChildren ? own + Number(fields[13]) + Number(fields[14]) : own) * CLOCK_TICK_US;
-}
-
-const statOf = (pid: number) =>
-  readFileSync(`/proc/${pid}/stat`, "utf8").split(") ").at(-1)?.split(" ") ?? [];
-export const parentOf = (pid: number) => Number(statOf(pid)[1]);
-
-/** Of a whole server: what writes its log, cleans its tables and makes its checkpoints is a part of the cost. */
-function serverCpuUs(postmaster: number): number {
-  let used = cpuUsOf(postmaster, true);
-  for (const name of readdirSync("/proc")) {
-    const pid = Number(name);
-    if (!Number.isInteger(pid)) continue;
-    try {
-      if (parentOf(pid) === postmaster) used += cpuUsOf(pid);
-    } catch {
-      // It has ended since the folder was read.
-    }
-  }
-  return used;
-}
 
 /** From now on the most memory that each process has held is counted anew. */
 export function forgetPeaks(pids: Watched["pids"]): void {

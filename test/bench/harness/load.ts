@@ -1,7 +1,7 @@
-import { quantilesOf } from "./quantiles.ts";
+import { preciseNow, quantilesOf } from "./quantiles.ts";
 
 /**
- * Makes the requests, as a process of its own: `bun load.ts JSON`. With a rate it keeps to it, however late the answers
+ * Makes the requests, as a process of its own: `bun load.ts LOAD`. With a rate it keeps to it, however late the answers
  * are, as long as a connection is free; without one each connection asks as soon as it was answered.
  */
 
@@ -9,15 +9,26 @@ export interface Load {
   port: number;
   key: string;
   path: string;
+  /** RUN_AT in it becomes the instant of the request's job. */
   body: string;
+  /** The jobs' instants: so many a second, from `firstAt` on. Only with `count`. */
+  spread?: { firstAt: number; perS: number };
+  /** So many requests and no more, however long they take. */
+  count?: number;
+  /** Reports which job was answered when. */
+  tellsAnswers?: boolean;
   /** Requests per second; null for as many as are answered. */
   ratePerS: number | null;
   seconds: number;
   connections: number;
 }
 
+export const RUN_AT = "@run_at@";
+
 export interface LoadReport {
   answeredCount: number;
+  /** Job ids with the instants of their 201, if they are told. */
+  answers: [jobId: string, at: number][];
   /** Heads and bodies, both ways. */
   bytes: number;
   /** From a request to its 201, at QUANTILES. */
@@ -26,20 +37,32 @@ export interface LoadReport {
 
 const PACE_EVERY_MS = 1;
 
-async function run({ port, key, path, body, ratePerS, seconds, connections }: Load): Promise<LoadReport> {
-  const request = `POST ${path} HTTP/1.1\r\nHost: 127.0.0.1:${port}\r\nAuthorization: Bearer ${key}\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
+async function run(load: Load): Promise<LoadReport> {
+  const { port, key, path, ratePerS, seconds, connections, spread } = load;
+  const requestOf = (body: string) =>
+    `POST ${path} HTTP/1.1\r\nHost: 127.0.0.1:${port}\r\nAuthorization: Bearer ${key}\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
+  const plain = requestOf(load.body);
+  const answers: LoadReport["answers"] = [];
   const latencies: number[] = [];
   let bytes = 0;
   let openCount = 0;
   const begunAt = performance.now();
   const endAt = begunAt + seconds * 1_000;
-  const wantedCount = ratePerS === null ? Number.POSITIVE_INFINITY : Math.round(ratePerS * seconds);
+  const isPaced = ratePerS !== null;
+  const wantedCount = load.count ?? (isPaced ? Math.round(ratePerS * seconds) : Number.POSITIVE_INFINITY);
   let askedCount = 0;
-  const isOver = () => askedCount >= wantedCount || (ratePerS === null && performance.now() >= endAt);
+  const isOver = () =>
+    askedCount >= wantedCount || (!isPaced && load.count === undefined && performance.now() >= endAt);
   const free: Bun.Socket<Talk>[] = [];
   const done = Promise.withResolvers<LoadReport>();
 
+  function nextRequest(): string {
+    if (spread === undefined) return plain;
+    const runAt = new Date(spread.firstAt + (askedCount * 1_000) / spread.perS).toISOString();
+    return requestOf(load.body.replace(RUN_AT, runAt));
+  }
   function ask(socket: Bun.Socket<Talk>): void {
+    const request = nextRequest();
     askedCount++;
     socket.data.askedAt = performance.now();
     bytes += request.length;
@@ -47,7 +70,7 @@ async function run({ port, key, path, body, ratePerS, seconds, connections }: Lo
   }
   function goOn(socket: Bun.Socket<Talk>): void {
     if (isOver()) socket.end();
-    else if (ratePerS === null) ask(socket);
+    else if (!isPaced) ask(socket);
     else free.push(socket);
   }
   /** The requests that are due by now, as far as connections are free. */
@@ -82,6 +105,7 @@ async function run({ port, key, path, body, ratePerS, seconds, connections }: Lo
             if (text.length < end + 4 + length) return;
             if (!text.startsWith("HTTP/1.1 201")) return done.reject(new Error(text));
             latencies.push(performance.now() - askedAt);
+            if (load.tellsAnswers) answers.push([/"id":"(job_[^"]+)"/.exec(text)?.[1] ?? "", preciseNow()]);
             bytes += text.length;
             socket.data.text = "";
             goOn(socket);
@@ -89,14 +113,19 @@ async function run({ port, key, path, body, ratePerS, seconds, connections }: Lo
           close() {
             openCount--;
             if (openCount === 0)
-              done.resolve({ answeredCount: latencies.length, bytes, latencyMs: quantilesOf(latencies) });
+              done.resolve({
+                answeredCount: latencies.length,
+                answers,
+                bytes,
+                latencyMs: quantilesOf(latencies),
+              });
           },
           error: (_socket, error) => done.reject(error),
         },
       }),
     ),
   );
-  if (ratePerS !== null) pace();
+  if (isPaced) pace();
   return done.promise;
 }
 
