@@ -69,7 +69,8 @@ export const Payload = Type.Object(
 );
 export const TargetUrl = Type.String({
   documented: { format: "uri", maxLength: TARGET_URL_CHARACTERS_MAX },
-  description: "HTTPS URL with a public host and without credentials that receives the payload.",
+  description:
+    "HTTPS URL with a public host and without credentials that receives the payload. Blanks, backslashes and port 0 are refused.",
   examples: ["https://example.com/hooks/invoices"],
 });
 
@@ -83,8 +84,8 @@ export const NewJobRequest = Type.Object(
       Type.String({
         documented: { format: "date-time" },
         description:
-          "ISO 8601 with Z or an offset, at most 10 years ahead and at most 60 seconds in the past. Omit it to run the " +
-          "job immediately.",
+          "ISO 8601 with Z or an offset, at most 10 years ahead and at most 60 seconds in the past. Digits below the millisecond " +
+          "are dropped; 24:00 and a second of 60 are refused. Omit it to run the job immediately.",
         examples: ["2030-12-24T18:00:00Z"],
       }),
     ),

@@ -37,7 +37,8 @@ const CronExpression = Type.String({
   documented: { maxLength: 256 },
   description:
     "Five fields (minute, hour, day of month, month, day of week), or six with leading seconds, or a nickname such as " +
-    "@daily. Never more often than every 30 seconds.",
+    "@daily. Never more often than every 30 seconds. `7/2` in the day of week is `SUN/2`. The last firing is in the year 9999. " +
+    "It is shown as it was given, without the blanks around it.",
   examples: ["30 2 * * *"],
 });
 const Timezone = Type.String({

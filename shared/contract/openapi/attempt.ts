@@ -67,7 +67,9 @@ export function describeAttempt(schemas: Schemas): Json {
     description:
       "The service sends the job's payload to its `target_url`. The same attempt is never sent twice and at most one " +
       "attempt of a job is in progress, but a job can be attempted again although its target has done the work: targets " +
-      "go by `Idempotency-Key`. The answer is awaited for 15 minutes. Redirects are never followed.",
+      "go by `Idempotency-Key`. The answer is awaited for 15 minutes. Redirects are never followed. An answer whose body " +
+      "stalls to the deadline is `timed_out`, and a 2xx whose body breaks off has failed. An attempt that was lost or broken " +
+      "off by the service is followed by the next one at once, without backoff.",
     security: [],
     parameters: describeSentHeaders(HEADERS, schemas),
     requestBody: {
@@ -91,7 +93,12 @@ export function describeAttempt(schemas: Schemas): Json {
         description: "Failed, and retried later.",
         headers: { ...headers, "Retry-After": retryAfter },
       },
-      default: { description: "Failed, and retried while attempts are left.", headers },
+      default: {
+        description:
+          "Failed, and retried while attempts are left; 600 to 999 are such statuses too. Interim answers, 101 included, are read " +
+          "past. An answer may have 64 KiB of heads, interim ones included, and 1 MiB in all.",
+        headers,
+      },
     },
   };
 }

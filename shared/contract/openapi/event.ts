@@ -42,7 +42,9 @@ export function describeEvent(schemas: Schemas): Json {
     description:
       "The service tells the endpoints that subscribe to the event. Each is told at least once: whoever must not act twice " +
       "goes by `webhook-id`. The answer is awaited for 15 seconds. What fails is sent again for 48 hours: after 5 seconds, " +
-      "5 minutes, 30 minutes, 2, 5, 10 and 14 hours, give or take a tenth, and a last time. Redirects are never followed.",
+      "5 minutes, 30 minutes, 2, 5, 10 and 14 hours, give or take a tenth, and a last time. Redirects are never followed. The " +
+      "endpoints of an environment in one region share their turns, so one that stalls delays the others by up to 15 seconds for each " +
+      "request that waits for it.",
     security: [],
     parameters: describeSentHeaders(HEADERS, schemas),
     requestBody: {
@@ -53,9 +55,13 @@ export function describeEvent(schemas: Schemas): Json {
       },
     },
     responses: {
-      "2XX": { description: "Delivered." },
+      "2XX": { description: "Delivered, also where its body stalls or breaks off." },
       "410": { description: "Failed, and not sent again." },
-      default: { description: "Failed, and sent again." },
+      default: {
+        description:
+          "Failed, and sent again. An attempt that failed by a fault of the service, or on a kept connection that was closed " +
+          "without a byte of an answer, does not count against the endpoint.",
+      },
     },
   };
 }

@@ -31,7 +31,7 @@ const HEADERS = {
   },
   RateLimitReset: {
     name: "RateLimit-Reset",
-    description: "Seconds until the window has fully replenished.",
+    description: "Seconds until the window has fully replenished, at most 61.",
     schema: wholeNumber,
   },
   RetryAfter: {

@@ -10,12 +10,16 @@ Every attempt is recorded as a run, and failed attempts are retried with exponen
 
 ## Keys and environments
 Every request carries \`Authorization: Bearer <API_KEY>\`. A key belongs to one project and one of its environments,
-development or production; neither sees the resources of the other. A key of scope \`read\` reads everything and previews
+development or production; neither sees the resources of the other, and a backlog in the one does not hide jobs of the other. A key of scope \`read\` reads everything and previews
 timetables; a key of scope \`jobs\` does everything with jobs and runs, and gets the project; neither does anything else.
 
 ## Requests
 Bodies are JSON in UTF-8. Unknown fields and query parameters are refused, as are \`null\` where no type allows it and two
 members of the same name. HEAD works as GET does. Every POST takes an \`Idempotency-Key\`.
+
+A path is taken as it was sent: dot segments, percent-encoded or not, and backslashes make it another path. A body holds at
+most 2,000 values outside its payloads, and one that is too large is received up to 64 MiB before it is refused. An answer over
+64 KiB that is not taken within 30 seconds is given up, and what a client no longer waits for is not begun.
 
 A connection is ended without an answer if its client closes its own side of it, or sends a further request, before the
 answer has come. A head of more than 16 KB, trailers behind chunks, and what is no HTTP/1.1 are refused with 431, 400 or 505
@@ -26,7 +30,9 @@ Newest first. \`next_cursor\` is the \`cursor\` of the next page and null on the
 it was made with.
 
 ## Request rate
-Counted for each project and environment over a sliding minute. A refused request does not count.
+Counted for each project and environment over a sliding minute. A refused request does not count, nor does one that is
+answered \`service_unavailable\`. An accepted one counts until the tenth of a second in which it came is a whole minute
+past, so \`RateLimit-Reset\` and \`Retry-After\` can be 61.
 
 | plan | requests per minute | concurrency | runs included a month | days that runs are kept |
 | --- | --- | --- | --- | --- |
@@ -52,6 +58,5 @@ export const API_INFO = {
   summary: "Background jobs at exact times.",
   description: DESCRIPTION,
   contact: { name: "Jobwheel" },
-  // The page says what it means that there is none. An SPDX identifier would need a license that is on its list.
-  license: { name: "No license: all rights reserved", url: "https://choosealicense.com/no-permission/" },
+  license: { name: "Apache License 2.0", identifier: "Apache-2.0" },
 };

@@ -94,7 +94,9 @@ export const JOB_OPERATIONS = {
     id: null,
     resource: "jobs",
     summary: "Create a job",
-    description: "Without `run_at` the job runs immediately, with it once at that time.",
+    description:
+      "Without `run_at` the job runs immediately, with it once at that time. The job's id has the letters and digits of the answer's " +
+      "`Request-Id`, so after a 5xx a GET of the job with them tells whether it was created.",
     query: NO_PARAMETERS,
     body: {
       schema: NewJobRequest,
@@ -113,7 +115,8 @@ export const JOB_OPERATIONS = {
     summary: "Create up to 100 jobs",
     description:
       "All jobs are created or none. It counts as one request for the rate limit. Where entries are bad the answer is " +
-      "`invalid_request`, and `details` names every one of them with its own code.",
+      "`invalid_request`, and `details` names every one of them with its own code. The first job's id has the letters and digits " +
+      "of the answer's `Request-Id`.",
     query: NO_PARAMETERS,
     body: {
       schema: JobBatchRequest,

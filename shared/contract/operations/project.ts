@@ -65,7 +65,9 @@ export const PROJECT_OPERATIONS = {
     id: null,
     resource: "project",
     summary: "Get the usage of a month",
-    description: "Runs are counted when they start, over both environments.",
+    description:
+      "Runs are counted when they start, over both environments. At midnight, or after a clock was set back, a month that has " +
+      "begun is not left again.",
     query: UsageParameters,
     body: null,
     status: 200,

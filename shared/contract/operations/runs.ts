@@ -39,7 +39,9 @@ export const RUN_OPERATIONS = {
     id: null,
     resource: "runs",
     summary: "List runs",
-    description: "Newest first, of all jobs, within the plan's retention window.",
+    description:
+      "Newest first, of all jobs, within the plan's retention window. A run's age counts from when it was created, and a run in " +
+      "progress is shown however old it is.",
     query: RunListParameters,
     body: null,
     status: 200,

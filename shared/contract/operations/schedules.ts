@@ -67,7 +67,8 @@ export const SCHEDULE_OPERATIONS = {
     description:
       "Its jobs run in the project's default_region of the moment of each firing. With fixed hours every matching local " +
       "time fires exactly once: one that a clock change skips fires later by the length of the gap, and a repeated one " +
-      "fires the first time only. With `*` in the hour field it fires at every real instant whose local time matches.",
+      "fires the first time only. With `*` anywhere in the hour field (`*/2`, `1,*/6`) it fires at every real instant whose local " +
+      "time matches. A schedule may be created while the month's quota is spent.",
     query: NO_PARAMETERS,
     body: { schema: NewScheduleRequest, examples: { nightly: SCHEDULE_REQUEST_EXAMPLE } },
     status: 201,
@@ -82,7 +83,8 @@ export const SCHEDULE_OPERATIONS = {
     access: "read",
     summary: "Preview a timetable",
     description:
-      "Tells when a schedule would fire, from the very code that fires schedules. Nothing is created.",
+      "Tells when a schedule would fire, from the very code that fires schedules. Nothing is created. Under an Idempotency-Key " +
+      "it is answered for 24 hours as it was the first time.",
     query: NO_PARAMETERS,
     body: {
       schema: SchedulePreviewRequest,
@@ -162,7 +164,8 @@ export const SCHEDULE_OPERATIONS = {
     summary: "List what became of a schedule's instants",
     description:
       "Every instant that the schedule's timetables had within the plan's retention window, newest first, and what " +
-      "became of it.",
+      "became of it. An instant that was due when a pause was answered is `skipped_paused`; one that a later timetable has " +
+      "overtaken is not listed. A page may hold fewer than `limit`, or none: `next_cursor` alone tells whether others follow.",
     query: FiringListParameters,
     body: null,
     status: 200,

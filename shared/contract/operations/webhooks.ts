@@ -73,7 +73,7 @@ export const WEBHOOK_OPERATIONS = {
     summary: "Create a webhook endpoint",
     description:
       "The answer shows the endpoint's secret, which no later answer does: deliveries are signed with it. A project has at " +
-      "most 50 endpoints in each environment.",
+      "most 50 endpoints in each environment, disabled ones included.",
     query: NO_PARAMETERS,
     body: { schema: NewWebhookRequest, examples: { billing: WEBHOOK_REQUEST_EXAMPLE } },
     status: 201,
@@ -199,7 +199,8 @@ export const WEBHOOK_OPERATIONS = {
     description:
       "The next attempt of a delivery that waits for one is due at once. One that is over, be it succeeded, failed or " +
       "dropped, has exactly one more. While an attempt is in progress, where the endpoint is disabled, and after 100 attempts " +
-      "it is refused with `invalid_request`. A body is ignored.",
+      "it is refused with `invalid_request`. What fails by hand, samples included, does not count against the endpoint; what " +
+      "succeeds counts for it. A body is ignored.",
     query: NO_PARAMETERS,
     body: null,
     status: 200,
