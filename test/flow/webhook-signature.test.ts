@@ -121,9 +121,9 @@ describe("the public package and our client verify", () => {
 });
 
 // A machine on which nothing is installed has no openssl, and then nobody verifies with it.
-describe.skipIf(Bun.which("openssl") === null)("the recipe of README.md", () => {
-  const recipe = /^## Verifying a webhook$.*?^```bash\n(.*?)^```$/ms.exec(
-    readFileSync(join(import.meta.dir, "../../README.md"), "utf8"),
+describe.skipIf(Bun.which("openssl") === null)("the recipe of the client's README.md", () => {
+  const recipe = /^### In other languages$.*?^```bash\n(.*?)^```$/ms.exec(
+    readFileSync(join(import.meta.dir, "../../shared/client/README.md"), "utf8"),
   )?.[1];
 
   /** Its exit code and what it says of a request that arrived. */
