@@ -11,7 +11,7 @@ export function findServices(resources: readonly Resource[], service: (typeof SE
 }
 
 /** Every variable that the settings are read from: the reader is asked, so that no list of them can be out of date. */
-function settingNames(): Set<string> {
+export function settingNames(): Set<string> {
   const asked = new Set<string>();
   const listening = new Proxy<Record<string, string | undefined>>(
     {},
