@@ -183,8 +183,9 @@ export function changeSchedule(
     if (found === null) return "not_found";
     const { schedule, activeCount } = found;
     const decided = decide({ ...schedule, activeCount });
-    if (CHANGEABLE.every((field) => decided[field] === schedule[field])) return schedule;
     const { cron, timezone, payload, paused, nextRunAt } = decided;
+    const isSame = CHANGEABLE.every((field) => decided[field] === schedule[field]);
+    if (isSame && nextRunAt === undefined) return schedule;
     const [changed] = await db.run<Row>("change_schedule", CHANGE, [
       ...changeOf(scope, id, cause),
       ...[schedule.revision, cron, timezone, payload, paused],
