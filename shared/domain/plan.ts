@@ -78,14 +78,12 @@ export function effectiveDefaultRegion(plan: Plan, defaultRegion: Region): Regio
   return isRegionAllowed(plan, defaultRegion) ? defaultRegion : HOME_REGION;
 }
 
-/** True when no further run may start this month. Paid plans go on and are billed for the overage. */
-export function isQuotaSpent(plan: Plan, runsThisMonth: number): boolean {
-  return plan === "hobby" && runsThisMonth >= PLAN_TERMS.hobby.runsIncluded;
-}
-
-/** How many runs may still start this month: a number for hobby, null where there is no bound. */
-export function runsLeft(plan: Plan, runsThisMonth: number): number | null {
-  return plan === "hobby" ? Math.max(0, PLAN_TERMS.hobby.runsIncluded - runsThisMonth) : null;
+/**
+ * How many runs may start in a month; null for a paid plan, which is billed for what is beyond those included. The
+ * statements hold a project to it, in the words of store/queue/month.ts.
+ */
+export function monthRunsMax(plan: Plan): number | null {
+  return plan === "hobby" ? PLAN_TERMS.hobby.runsIncluded : null;
 }
 
 export function overageRuns(plan: Plan, runsInMonth: number): number {

@@ -21,12 +21,10 @@ export type Outcome =
       retryAfterMs: number | null;
     };
 
-/** The job as it stands while the attempt that is to be settled is its latest. */
-export interface SettledJob {
-  /** `running`, or `canceled` if DELETE came while the attempt was in progress. */
-  status: "running" | "canceled";
-  /** Runs recorded so far, this attempt's included. */
-  attempts: number;
+/** An attempt that has ended, and what its job allows. */
+export interface FinishedAttempt {
+  /** From 1. */
+  number: number;
   attemptsAllowed: number;
   retryPolicy: RetryPolicy;
 }
@@ -37,34 +35,27 @@ export interface Chance {
   random: Random;
 }
 
-export type Settlement =
-  | { status: "canceled"; nextRetryAt: null; event: null }
-  | { status: "succeeded"; nextRetryAt: null; event: "job.succeeded" }
-  | { status: "failed"; nextRetryAt: null; event: "job.failed" }
-  | { status: "queued"; nextRetryAt: number; event: null };
-
-/** What one finished attempt does to its job. */
-export function settleAttempt(job: SettledJob, outcome: Outcome, { now, random }: Chance): Settlement {
-  // DELETE has already answered "canceled": the attempt ran to its end, and that stands.
-  if (job.status === "canceled") return { status: "canceled", nextRetryAt: null, event: null };
-  if (outcome.kind === "succeeded") {
-    return { status: "succeeded", nextRetryAt: null, event: "job.succeeded" };
-  }
-  if (job.attempts >= job.attemptsAllowed || outcome.retry === "never") {
-    return { status: "failed", nextRetryAt: null, event: "job.failed" };
-  }
-  // An attempt that we broke off ourselves says nothing about the target: there is nothing to back off from.
-  if (outcome.retry === "at_once") return { status: "queued", nextRetryAt: now, event: null };
-  const delayMs = retryDelayMs(job.retryPolicy, job.attempts, outcome.retryAfterMs, random);
-  return { status: "queued", nextRetryAt: now + delayMs, event: null };
-}
+export type NextOfJob =
+  | { status: "succeeded" }
+  | { status: "failed" }
+  /** The next attempt is due then. */
+  | { status: "queued"; dueAt: number };
 
 /**
- * How many attempts a job may have in all once a manual retry is accepted: an exhausted job gets exactly one
- * more, in every other case the new attempt counts toward max_attempts.
+ * Decides what a finished attempt does to its job, unless the job was canceled meanwhile: the statement that settles the
+ * attempt (store/queue/settle.ts) sees that, and then nothing follows. It also makes the event of a job that is over.
  */
-export function attemptsAllowedAfterManualRetry(maxAttempts: number, attempts: number): number {
-  return Math.max(maxAttempts, attempts + 1);
+export function settleAttempt(
+  attempt: FinishedAttempt,
+  outcome: Outcome,
+  { now, random }: Chance,
+): NextOfJob {
+  if (outcome.kind === "succeeded") return { status: "succeeded" };
+  if (attempt.number >= attempt.attemptsAllowed || outcome.retry === "never") return { status: "failed" };
+  // An attempt that the service itself broke off says nothing about the target: there is nothing to back off from.
+  if (outcome.retry === "at_once") return { status: "queued", dueAt: now };
+  const delayMs = retryDelayMs(attempt.retryPolicy, attempt.number, outcome.retryAfterMs, random);
+  return { status: "queued", dueAt: now + delayMs };
 }
 
 /** How the HTTP exchange of an attempt ended. */

@@ -7,7 +7,7 @@ import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 import { type Database, openDatabase } from "../../shared/store/database/database.ts";
-import { createJobs } from "../../shared/store/resources/jobs.ts";
+import { createJobs } from "../../shared/store/resources/job-creation.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
 import { startNatsServer } from "../support/nats-server.ts";
 import { createTestDatabase } from "../support/postgres.ts";

@@ -11,7 +11,7 @@ import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 import { type Database, openDatabase } from "../../shared/store/database/database.ts";
-import { createJobs } from "../../shared/store/resources/jobs.ts";
+import { createJobs } from "../../shared/store/resources/job-creation.ts";
 import { changeProject, type ProjectRow } from "../../shared/store/resources/projects.ts";
 import { testCause } from "../support/cause.ts";
 import { startNatsServer } from "../support/nats-server.ts";

@@ -1,9 +1,10 @@
 import type { Bus } from "../../../shared/bus/bus.ts";
+import { sendCommands } from "../../../shared/bus/hints.ts";
 import { readDeliveryListQuery, viewDelivery } from "../../../shared/contract/delivery.ts";
 import { sampleRun } from "../../../shared/contract/event.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
-import { flowClassOf } from "../../../shared/domain/flow-class.ts";
 import { DELIVERY_PREFIX, EVENT_PREFIX, parseId, retypeId } from "../../../shared/domain/ids.ts";
+import { oweAttempt } from "../../../shared/domain/owed.ts";
 import { parseQuery } from "../../../shared/domain/page.ts";
 import { HOME_REGION } from "../../../shared/domain/plan.ts";
 import { ERROR_BYTES_MAX } from "../../../shared/domain/run.ts";
@@ -37,11 +38,14 @@ export function deliveryRoutes(options: {
 
   /** The message may be lost: the sweep finds what is owed. */
   function tellWorker({ scope }: ApiRequest, delivery: DeliveryRow, attempt: number, shard: number): void {
-    const { projectNo, environment } = scope;
     const { id, region, nextAttemptAt } = delivery;
-    const flowClass = flowClassOf("webhooks", environment);
-    const owed = [{ projectNo, flowClass, id, attempt, dueAt: nextAttemptAt ?? clock.now() }];
-    bus.sendCommand({ region, shard, projectNo, owed });
+    const now = clock.now();
+    const owed = oweAttempt(
+      "webhooks",
+      { ...scope, region, shard },
+      { id, attempt, dueAt: nextAttemptAt ?? now },
+    );
+    sendCommands(bus, owed, now);
   }
 
   return {

@@ -1,8 +1,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { declareNodeDead } from "../cell/nodes.ts";
-import { cancelJob } from "../resources/jobs.ts";
-import { retryRun } from "../resources/runs.ts";
-import { failedWith, kindsOf, settlementOf, startStore, type TestStore } from "../test-support.ts";
+import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
+import { failedWith, kindsOf, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { type Claim, type Claimed, claimAttempts, NodeDeclaredDead } from "./claim.ts";
 import { type Settlement, settleAttempts } from "./settle.ts";
 
@@ -360,13 +359,13 @@ describe("limits under concurrent claims, settlements, cancels and manual retrie
           const [victim] = sample(known, 1);
           if (victim !== undefined) {
             const scope = { projectNo: victim.projectNo, environment: "production" as const };
-            await cancelJob(store.db, scope, victim.jobId);
+            await orRefused(cancelJob(store.db, scope, victim.jobId));
           }
         }
         const [failed] = sample(failedRuns, 1);
         if (failed !== undefined) {
           const scope = { projectNo: failed.projectNo, environment: "production" as const, sinceAt: 0 };
-          const retried = await retryRun(store.db, scope, failed.runId, store.newRunId());
+          const retried = await orRefused(retryRun(store.db, scope, failed.runId, store.newRunId()));
           if (retried.kind === "retried") attempts.set(failed.jobId, retried.run.attempt);
         }
       }

@@ -12,6 +12,7 @@ import {
   failedDelivery,
   keyCause,
   newDeliveryId,
+  type OwedDelivery,
   permitsHeld,
   removeEndpoint,
   setStatus,
@@ -22,7 +23,6 @@ import { startStore, type TestStore } from "../test-support.ts";
 import { type Claimed, NodeDeclaredDead } from "./claim.ts";
 import { claimDeliveries, type GrantedDelivery } from "./delivery-claim.ts";
 import { settleDeliveries } from "./delivery-settle.ts";
-import type { OwedDelivery } from "./settle.ts";
 
 setDefaultTimeout(60_000);
 

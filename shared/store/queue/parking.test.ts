@@ -2,8 +2,8 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { idToUuid } from "../../domain/ids.ts";
 import { REGIONS } from "../../domain/scope.ts";
 import { addEndpoint, endJobs } from "../delivery-test-support.ts";
-import { cancelJob, findJob } from "../resources/jobs.ts";
-import { retryRun } from "../resources/runs.ts";
+import { findJob } from "../resources/jobs.ts";
+import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import { comesToWait, failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { claimAttempts } from "./claim.ts";
 import {

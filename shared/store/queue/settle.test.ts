@@ -1,7 +1,8 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { idToUuid } from "../../domain/ids.ts";
 import type { Environment } from "../../domain/scope.ts";
-import { cancelJob, findJob } from "../resources/jobs.ts";
+import { findJob } from "../resources/jobs.ts";
+import { cancelJob } from "../resources/jobs-by-hand.ts";
 import { findRun } from "../resources/runs.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { settleAttempts } from "./settle.ts";

@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { listLostAttempts } from "../cell/nodes.ts";
 import type { Database } from "../database/database.ts";
-import { cancelJob, findJob, listJobs } from "../resources/jobs.ts";
-import { findRun, listRuns, retryRun } from "../resources/runs.ts";
+import { findJob, listJobs } from "../resources/jobs.ts";
+import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
+import { findRun, listRuns } from "../resources/runs.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { claimAttempts } from "./claim.ts";
 import { settleAttempts } from "./settle.ts";
@@ -220,6 +221,7 @@ describe("on a table of 100,000 owed rows", () => {
       list_jobs_running: ["open_jobs_pkey", "open_jobs_running"],
       list_jobs_ended: ["open_jobs_pkey"],
       find_job: ["open_jobs_pkey"],
+      find_job_state: ["open_jobs_pkey"],
       list_runs: ["open_jobs_running"],
       list_runs_of_job: ["open_jobs_running"],
       find_run: ["open_jobs_running"],

@@ -2,10 +2,12 @@ import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, t
 import { randomBytes } from "node:crypto";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { settleAttempts } from "../queue/settle.ts";
-import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
+import { failedWith, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { findFirstAnswer, type KeyToTake, purgeKeys } from "./idempotency.ts";
-import { createJobs, findAskedJobs, type JobToCreate } from "./jobs.ts";
-import { listRuns, retryRun } from "./runs.ts";
+import { createJobs, type JobToCreate } from "./job-creation.ts";
+import { findAskedJobs } from "./jobs.ts";
+import { retryRun } from "./jobs-by-hand.ts";
+import { listRuns } from "./runs.ts";
 
 setDefaultTimeout(30_000);
 
@@ -168,8 +170,8 @@ describe("a manual retry under a key", () => {
     const attempt = await store.start(nodeId, project, jobId);
     await settleAttempts(store.db, [settlementOf(attempt)]);
     const key = newKey();
-    const retried = await retryRun(store.db, scope(), attempt.granted.runId, store.newRunId(), key);
-    expect(retried).toEqual({ kind: "conflict" });
+    const retrying = retryRun(store.db, scope(), attempt.granted.runId, store.newRunId(), key);
+    expect(await orRefused(retrying)).toEqual({ kind: "refused" });
     expect(await find(key)).toBeNull();
   });
 });

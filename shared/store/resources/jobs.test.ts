@@ -4,9 +4,11 @@ import { JOB_STATUSES } from "../../domain/job.ts";
 import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../../domain/scope.ts";
 import { claimAttempts } from "../queue/claim.ts";
 import { settleAttempts } from "../queue/settle.ts";
-import { failedWith, kindsOf, settlementOf, startStore, type TestStore } from "../test-support.ts";
-import { cancelJob, createJobs, findJob, type JobListQuery, type JobSummary, listJobs } from "./jobs.ts";
-import { findRun, listRuns, retryRun } from "./runs.ts";
+import { failedWith, kindsOf, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
+import { createJobs } from "./job-creation.ts";
+import { findJob, type JobListQuery, type JobSummary, listJobs } from "./jobs.ts";
+import { cancelJob, retryRun } from "./jobs-by-hand.ts";
+import { findRun, listRuns } from "./runs.ts";
 
 setDefaultTimeout(60_000);
 
@@ -22,7 +24,7 @@ afterAll(() => store.stop());
 
 const scope = (environment: Environment = "production") => ({ projectNo: project, environment, sinceAt: 0 });
 const find = (id: string) => findJob(store.db, scope(), id);
-const cancel = (id: string) => cancelJob(store.db, scope(), id);
+const cancel = (id: string) => orRefused(cancelJob(store.db, scope(), id));
 const create = (...jobs: ReturnType<TestStore["newJob"]>[]) => createJobs(store.db, jobs, new Set());
 const startOne = async (maxAttempts = 5) => {
   const [jobId = ""] = await store.addJobs(project, 1, { maxAttempts });
@@ -36,10 +38,12 @@ describe("creating jobs", () => {
     const future = store.newJob(project, { runAt, region: "eu-central", environment: "development" });
     const askedAt = Date.now();
     const [first, second] = await create(past, future);
-    expect(second).toEqual({ kind: "created", dueAt: runAt });
+    const place = { projectNo: project, region: "eu-central", shard: 0, flowClass: "development jobs" };
+    const owed = { ...place, id: future.id, attempt: 1, dueAt: runAt };
+    expect(second).toMatchObject({ kind: "created", owed: [owed] });
     // A run_at in the past is kept, but is due from now on: nobody looks behind the clock.
-    expect(first?.kind === "created" ? first.dueAt : 0).toBeGreaterThan(askedAt - 1_000);
-    const { shard: _, cause: __, ...facts } = past;
+    expect(first?.kind === "created" ? first.owed[0]?.dueAt : 0).toBeGreaterThan(askedAt - 1_000);
+    const { projectNo: _, environment: __, shard: ___, cause: ____, ...facts } = past;
     expect(await find(past.id)).toEqual({ ...facts, scheduleId: null, status: "queued", attempts: 0 });
     expect(await find(future.id)).toBeNull();
     expect(await findJob(store.db, { ...scope("development") }, future.id)).toMatchObject({ runAt });
@@ -113,7 +117,7 @@ describe("canceling", () => {
       job: { id, status: "canceled", attempts: 0 },
     });
     expect(kindsOf(await claimAttempts(store.db, nodeId, [store.claimOf(project, id)]))).toEqual(["gone"]);
-    expect(await cancel(id)).toEqual({ kind: "conflict" });
+    expect(await cancel(id)).toEqual({ kind: "refused" });
   });
 
   test("a job between two attempts takes the plan of the retry back", async () => {
@@ -152,7 +156,7 @@ describe("canceling", () => {
       job: { status: "canceled", attempts: 1 },
     });
     expect(await findRun(store.db, scope(), attempt.granted.runId)).toMatchObject({ status: "running" });
-    expect(await cancel(attempt.claim.jobId)).toEqual({ kind: "conflict" });
+    expect(await cancel(attempt.claim.jobId)).toEqual({ kind: "refused" });
     await settleAttempts(store.db, [settlementOf(attempt)]);
     expect(await find(attempt.claim.jobId)).toMatchObject({ status: "canceled", attempts: 1 });
   });
@@ -181,10 +185,10 @@ describe("canceling", () => {
   test.each([
     ["succeeded", {}],
     ["failed", failedWith("over")],
-  ])("a job that has %s is a conflict", async (status, wish) => {
+  ])("a job that has %s is refused", async (status, wish) => {
     const attempt = await startOne();
     await settleAttempts(store.db, [settlementOf(attempt, wish)]);
-    expect(await cancel(attempt.claim.jobId)).toEqual({ kind: "conflict" });
+    expect(await cancel(attempt.claim.jobId)).toEqual({ kind: "refused" });
     expect((await find(attempt.claim.jobId))?.status).toBe(status as "failed");
   });
 
@@ -214,7 +218,7 @@ describe("canceling", () => {
         after(headStartMs, () => cancel(id)),
         after(headStartMs, () => cancel(id)),
       ]);
-      expect(canceled.map((answer) => answer.kind).sort()).toEqual(["canceled", "conflict"]);
+      expect(canceled.map((answer) => answer.kind).sort()).toEqual(["canceled", "refused"]);
       const [answer] = claimed;
       if (answer?.kind === "granted") {
         await settleAttempts(store.db, [settlementOf({ claim, granted: answer.attempt })]);

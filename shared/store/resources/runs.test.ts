@@ -3,11 +3,13 @@ import { randomBytes } from "node:crypto";
 import { createIdSource, RUN_PREFIX } from "../../domain/ids.ts";
 import { RUN_STATUSES } from "../../domain/run.ts";
 import { ENVIRONMENTS, type Environment } from "../../domain/scope.ts";
+import type { Database } from "../database/database.ts";
 import { claimAttempts } from "../queue/claim.ts";
 import { settleAttempts } from "../queue/settle.ts";
-import { failedWith, kindsOf, settlementOf, startStore, type TestStore } from "../test-support.ts";
-import { cancelJob, findJob } from "./jobs.ts";
-import { findRun, listRuns, type RunListQuery, type RunRow, retryRun } from "./runs.ts";
+import { failedWith, kindsOf, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
+import { findJob } from "./jobs.ts";
+import { cancelJob, retryRun } from "./jobs-by-hand.ts";
+import { findRun, listRuns, type RunListQuery, type RunRow } from "./runs.ts";
 
 setDefaultTimeout(60_000);
 
@@ -22,7 +24,8 @@ beforeAll(async () => {
 afterAll(() => store.stop());
 
 const scope = (environment: Environment = "production") => ({ projectNo: project, environment, sinceAt: 0 });
-const retry = (runId: string, newRunId = store.newRunId()) => retryRun(store.db, scope(), runId, newRunId);
+const retry = (runId: string, newRunId = store.newRunId()) =>
+  orRefused(retryRun(store.db, scope(), runId, newRunId));
 const find = (id: string) => findJob(store.db, scope(), id);
 const startOne = async (maxAttempts = 5) => {
   const [jobId = ""] = await store.addJobs(project, 1, { maxAttempts, shard: 7 });
@@ -42,8 +45,7 @@ describe("a manual retry", () => {
     const retried = await retry(runId, newRunId);
     expect(retried).toMatchObject({
       kind: "retried",
-      region: "us-east",
-      shard: 7,
+      owed: [{ region: "us-east", shard: 7, id: jobId, attempt: 2 }],
       run: { id: newRunId, jobId, attempt: 2, status: "running", nextRetryAt: null, durationMs: null },
     });
     expect(await find(jobId)).toMatchObject({ status: "running", attempts: 2 });
@@ -74,22 +76,23 @@ describe("a manual retry", () => {
     expect(granted.attemptsAllowed).toBe(5);
   });
 
-  test("that waited for the settlement of the last attempt clears the plan that this one made", async () => {
+  test("that finds the pending attempt made meanwhile takes the place of the one after it, and clears its plan", async () => {
     const { jobId, runId } = await failOne({ dueAt: Date.now() });
-    const attempt = await store.start(nodeId, project, jobId, { attempt: 2 });
     const holder = await store.session();
+    const run = async (_name: string, text: string, values: unknown[]) =>
+      (await holder.query({ text, values })).rows;
+    const db = { run } as unknown as Database;
     await holder.query("BEGIN");
     await holder.query("SELECT FROM flows WHERE project_no = $1 FOR UPDATE", [project]);
-    const settling = settleAttempts(store.db, [
-      settlementOf(attempt, failedWith({ dueAt: Date.now() + 60_000 })),
-    ]);
-    await store.untilBlocked();
     const retrying = retry(runId);
-    await store.untilBlocked(2);
+    await store.untilBlocked();
+    const claim = store.claimOf(project, jobId, { attempt: 2 });
+    expect(kindsOf(await claimAttempts(db, nodeId, [claim]))).toEqual(["granted"]);
+    const failed = failedWith({ dueAt: Date.now() + 60_000 });
+    await settleAttempts(db, [settlementOf({ claim, granted: claim }, failed)]);
     await holder.query("COMMIT");
-    await settling;
     expect(await retrying).toMatchObject({ kind: "retried", run: { attempt: 3 } });
-    expect(await findRun(store.db, scope(), attempt.granted.runId)).toMatchObject({ nextRetryAt: null });
+    expect(await findRun(store.db, scope(), claim.runId)).toMatchObject({ nextRetryAt: null });
   });
 
   test("clears the plan of the last attempt also if a clock was set back since the one that is retried", async () => {
@@ -126,17 +129,17 @@ describe("a manual retry", () => {
     const before = await store.flow(project);
     for (const { jobId, runId } of [running, succeeded, canceled, canceledOnWire, retried]) {
       const job = await find(jobId);
-      expect(await retry(runId)).toEqual({ kind: "conflict" });
+      expect(await retry(runId)).toEqual({ kind: "refused" });
       expect(await find(jobId)).toEqual(job);
     }
     expect((await store.flow(project)).month_runs).toBe(before.month_runs);
   });
 
-  test("of a run that is running or has succeeded is a conflict; of an unknown or a stranger's it finds nothing", async () => {
+  test("of a run that is running or has succeeded is refused; of an unknown or a stranger's it finds nothing", async () => {
     const running = await startOne();
-    expect(await retry(running.granted.runId)).toEqual({ kind: "conflict" });
+    expect(await retry(running.granted.runId)).toEqual({ kind: "refused" });
     await settleAttempts(store.db, [settlementOf(running)]);
-    expect(await retry(running.granted.runId)).toEqual({ kind: "conflict" });
+    expect(await retry(running.granted.runId)).toEqual({ kind: "refused" });
     const { runId } = await failOne("over");
     const others = { projectNo: await store.addProject(), environment: "production" as const, sinceAt: 0 };
     expect(await retry(store.newRunId())).toEqual({ kind: "not_found" });
@@ -153,10 +156,7 @@ describe("a manual retry", () => {
         const { jobId, runId } = await failOne(next);
         const before = await store.flow(project);
         const answers = await Promise.all(Array.from({ length: 5 }, () => retry(runId)));
-        expect(answers.map((answer) => answer.kind).sort()).toEqual([
-          ...Array(4).fill("conflict"),
-          "retried",
-        ]);
+        expect(answers.map((answer) => answer.kind).sort()).toEqual([...Array(4).fill("refused"), "retried"]);
         expect(await find(jobId)).toMatchObject({ status: "running", attempts: 2 });
         expect((await store.flow(project)).month_runs).toBe(before.month_runs + 1);
       }

@@ -4,9 +4,9 @@ import { idToUuid, PROJECT_PREFIX, uuidToId } from "../../domain/ids.ts";
 import type { Plan } from "../../domain/plan.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { settleAttempts } from "../queue/settle.ts";
-import { cancelJob } from "../resources/jobs.ts";
+import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import { changeProject } from "../resources/projects.ts";
-import { findRun, listRuns, retryRun } from "../resources/runs.ts";
+import { findRun, listRuns } from "../resources/runs.ts";
 import {
   comesToWait,
   failedWith,

@@ -8,7 +8,7 @@ import { startEmbeddedPostgres } from "../../../shared/platform/embedded-postgre
 import { createLog } from "../../../shared/platform/log.ts";
 import { migrate } from "../../../shared/store/cell/migrate.ts";
 import { openDatabase } from "../../../shared/store/database/database.ts";
-import { createJobs } from "../../../shared/store/resources/jobs.ts";
+import { createJobs } from "../../../shared/store/resources/job-creation.ts";
 import { makeAuthority } from "../../runtime-contract/certificates.ts";
 import { findNatsServer } from "../../support/nats-binary.ts";
 import type { Load, LoadReport } from "./load.ts";
