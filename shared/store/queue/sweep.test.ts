@@ -189,7 +189,7 @@ describe("on a table of 100,000 owed rows", () => {
     const [jobId = ""] = await store.addJobs(project, 1, { shard: 71 });
     const failing = await store.addJobs(project, 1, { shard: 71 });
     const failed = await store.start(nodeId, project, failing[0] ?? "");
-    await settleAttempts(store.db, [settlementOf(failed, failedWith("over"))]);
+    await settleAttempts(store.db, [settlementOf(failed, failedWith({ dueAt: Date.now() + 60_000 }))]);
     await store.query("VACUUM ANALYZE");
 
     const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
