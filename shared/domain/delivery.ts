@@ -11,7 +11,8 @@ export const DELIVERY_JITTER = 0.1;
  * The last attempt begins so long after the first one began. An endpoint to which everything has failed for so long is
  * disabled: the settlement's statement decides that (store/queue/endpoint-health.ts).
  */
-export const DELIVERY_WINDOW_SECONDS = 48 * 3_600;
+export const DELIVERY_WINDOW_HOURS = 48;
+export const DELIVERY_WINDOW_SECONDS = DELIVERY_WINDOW_HOURS * 3_600;
 
 /** By this status an endpoint says that it is gone for good. */
 const GONE = 410;

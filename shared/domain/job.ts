@@ -13,7 +13,8 @@ export type TerminalStatus = "succeeded" | "failed" | "canceled";
 
 export const PAYLOAD_BYTES_MAX = 262_144;
 export const BATCH_JOBS_MAX = 100;
-export const RUN_AT_PAST_MS_MAX = 60_000;
+export const RUN_AT_PAST_SECONDS_MAX = 60;
+export const RUN_AT_IN_PAST = `run_at is more than ${RUN_AT_PAST_SECONDS_MAX} seconds in the past.`;
 export const RUN_AT_YEARS_AHEAD_MAX = 10;
 export const RETRY_POLICY_BOUNDS = {
   maxAttempts: { min: 1, default: 5, max: 25 },
@@ -84,8 +85,8 @@ export function parseRunAt(text: string, now: number): number {
       "run_at",
     );
   }
-  if (at < now - RUN_AT_PAST_MS_MAX) {
-    throw new ApiError("run_at_in_past", "run_at is more than 60 seconds in the past.", "run_at");
+  if (at < now - RUN_AT_PAST_SECONDS_MAX * 1_000) {
+    throw new ApiError("run_at_in_past", RUN_AT_IN_PAST, "run_at");
   }
   const latest = new Date(now);
   latest.setUTCFullYear(latest.getUTCFullYear() + RUN_AT_YEARS_AHEAD_MAX);
