@@ -1,7 +1,7 @@
 import type { Random } from "./backoff.ts";
 import { type Exchange, judgeResponse, UNKNOWN_ERROR } from "./run.ts";
 
-/** The rules of deliveries: what an attempt came to, and when the next one follows (decisions.md, section 6). */
+/** The rules of deliveries: what an attempt came to, and when the next one follows. */
 
 /** From the end of one attempt to the start of the next. */
 export const DELIVERY_WAITS_SECONDS = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400] as const;

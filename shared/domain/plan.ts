@@ -3,6 +3,7 @@ import type { Region } from "./scope.ts";
 /** What each plan allows, and the billing month by which it is counted. */
 
 export interface Limits {
+  /** Of each environment, in any minute (store/resources/request-rate.ts). */
   requestsPerMinute: number;
   /** Job attempts and webhook deliveries in progress together, over both environments and all regions. */
   concurrency: number;

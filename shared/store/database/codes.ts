@@ -35,7 +35,11 @@ export const retentionClassOf = (plan: Plan): number => PLANS.indexOf(plan);
 
 /** Arrays of all codes, for statements in which each of them is a place of an index to look at. */
 export const ALL_REGIONS = codeArray(REGIONS.map(regionCode));
+export const ALL_ENVIRONMENTS = codeArray(ENVIRONMENTS.map(environmentCode));
 export const ALL_ENDED_STATUSES = codeArray(ENDED_STATUSES.map(endedStatusCode));
+export const ALL_ENDED_RUN_STATUSES = codeArray(
+  RUN_STATUSES.filter((status) => status !== "running").map(runStatusCode),
+);
 
 export const regionOf = (code: number): Region => named(REGIONS, code);
 export const environmentOf = (code: number): Environment => named(ENVIRONMENTS, code);

@@ -1,7 +1,7 @@
 import { firstIdAt, idToUuid, JOB_PREFIX, NEWEST_UUID, RUN_PREFIX, uuidToId } from "../../domain/ids.ts";
 import { RUN_STATUSES, type RunStatus } from "../../domain/run.ts";
 import type { Scope } from "../../domain/scope.ts";
-import { environmentCode, runStatusCode, runStatusOf } from "../database/codes.ts";
+import { ALL_ENDED_RUN_STATUSES, environmentCode, runStatusCode, runStatusOf } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
 
 /** A run, ended or in progress. Instants are milliseconds since 1970. */
@@ -27,10 +27,6 @@ const ENDED_COLUMNS = `id, job_id, attempt, status, response_status, error,
   (extract(epoch FROM next_retry_at) * 1000)::float8 AS next_retry_at`;
 const RUNNING_COLUMNS = `run_id AS id, job_id, attempt, ${RUNNING}::smallint AS status, NULL::smallint AS response_status, NULL AS error,
   (extract(epoch FROM started_at) * 1000)::float8 AS started_at, NULL::int AS duration_ms, NULL::float8 AS next_retry_at`;
-const ENDED_CODES = `{${RUN_STATUSES.filter((status) => status !== "running")
-  .map(runStatusCode)
-  .join(",")}}`;
-
 /** One run, or null if this environment has none of that id, or no longer. One in progress is always found. */
 export async function findRun(db: Database, scope: RetainedScope, id: string): Promise<RunRow | null> {
   const [row] = await db.run<Row>("find_run", FIND, [
@@ -46,7 +42,7 @@ const FIND = `
 SELECT ${RUNNING_COLUMNS} FROM open_jobs WHERE project_no = $1 AND environment = $2 AND run_id = $3
 UNION ALL
 SELECT ${ENDED_COLUMNS} FROM runs
- WHERE project_no = $1 AND environment = $2 AND status = ANY ('${ENDED_CODES}') AND id = $3 AND id >= $4`;
+ WHERE project_no = $1 AND environment = $2 AND status = ANY (${ALL_ENDED_RUN_STATUSES}) AND id = $3 AND id >= $4`;
 
 export interface RunListQuery extends RetainedScope {
   jobId: string | null;
