@@ -62,7 +62,7 @@ export function decideNewJob(request: JobRequest, { plan, defaultRegion, now, ta
 export function completeRetryPolicy(partial: Partial<RetryPolicy>): RetryPolicy {
   const bounds = RETRY_POLICY_BOUNDS;
   const capSeconds = partial.capSeconds ?? bounds.capSeconds.default;
-  // Who lowers only the cap means all waits: the default base follows it. A base that was given does not.
+  // A request that lowers only the cap means all waits, so the default base follows it. A base that was given does not.
   const baseSeconds = partial.baseSeconds ?? Math.min(bounds.baseSeconds.default, capSeconds);
   if (baseSeconds > capSeconds) {
     throw invalidRequest(
@@ -152,7 +152,7 @@ export function decideCancel(job: { status: JobStatus; isSent: boolean }): Cance
   }
 }
 
-/** Of a job, retries by hand included. Attempts are counted in 16 bits wherever they stand. */
+/** The attempts of a job, retries by hand included. All columns that count them have 16 bits. */
 export const ATTEMPTS_MAX = 32_767;
 
 export interface ManualRetry {

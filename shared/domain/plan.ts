@@ -44,7 +44,7 @@ export const PLAN_TERMS: Readonly<Record<Plan, PlanTerms>> = {
   },
 };
 
-/** What an operator may set in place of a plan's own limit, at most. */
+/** The most that an operator may set in place of a plan's own limit. */
 export const LIMIT_OVERRIDE_MAX = 1_000_000;
 export const WEBHOOK_ENDPOINTS_MAX = 50;
 export const HOME_REGION: Region = "us-east";
@@ -74,7 +74,7 @@ export function isRegionAllowed(plan: Plan, region: Region): boolean {
   return plan !== "hobby" || region === HOME_REGION;
 }
 
-/** After a downgrade the stored default may be a region that the plan no longer allows: it counts as us-east. */
+/** A stored default that the plan no longer allows, after a downgrade, counts as us-east. */
 export function effectiveDefaultRegion(plan: Plan, defaultRegion: Region): Region {
   return isRegionAllowed(plan, defaultRegion) ? defaultRegion : HOME_REGION;
 }

@@ -68,13 +68,13 @@ export type Exchange =
       body: Uint8Array;
       /** How much of the body was read, at most RESPONSE_BODY_BYTES_MAX. */
       bodyBytes: number;
-      /** `complete`; `enough` when the most that is read has been read; `broken` off; `stalled` to the deadline. */
+      /** `enough`: as much was read as is ever read. `stalled`: the deadline came first. */
       bodyEnd: "complete" | "enough" | "broken" | "stalled";
     }
-  /** No status line came: the name, the connection, TLS, or an address that may not be dialled. */
+  /** No status line came: the name, the connection or TLS failed, or the address may not be dialled. */
   | { kind: "faulted"; message: string }
   | { kind: "stalled" }
-  /** It went out on a connection that had been kept, and the target closed that without a byte of an answer. */
+  /** The request went out on a kept connection, which the target closed without a byte of an answer. */
   | { kind: "unknown" };
 
 /** The headers of a target's answer that the service reads; null where they are absent. */
@@ -100,7 +100,7 @@ export function judgeResponse(exchange: Exchange, now: number, attemptTimeoutMs:
   }
 }
 
-/** Keeping the connection was our choice, so its end says nothing about the target. */
+/** The service chose to keep the connection, so its end says nothing about the target. */
 function unknownOutcome(): Outcome {
   return { ...failure("failed", null, UNKNOWN_ERROR), retry: "at_once" };
 }
@@ -122,7 +122,7 @@ export function lostOutcome(): Outcome {
 
 export const LOST_ERROR = "The node that sent this attempt died before it ended: its outcome is unknown.";
 
-/** A manual retry whose job was canceled before a permit came free. */
+/** The error of a manual retry whose job was canceled before a permit came free. */
 export const UNSENT_RUN_ERROR = "canceled before it was sent";
 
 type Unsuccessful = Exclude<Outcome, { kind: "succeeded" }>;
@@ -165,7 +165,7 @@ function answerError(answer: Answer, isGood: boolean, timeLimit: string): string
   }
   if (body.length === 0) return `The target answered ${status} with an empty body.`;
   const coding = headers.contentEncoding?.toLowerCase() ?? "";
-  // What is packed is not unpacked, and cannot be read as it is.
+  // A packed body cannot be read as it is, and the service does not unpack it.
   return coding === "" || coding === "identity"
     ? errorText(body)
     : errorText(`(${coding}, ${bodyBytes} bytes)`);

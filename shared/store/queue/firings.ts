@@ -23,8 +23,8 @@ export interface DueSchedule {
 }
 
 /**
- * The schedules of these shards of the home region that come due within `aheadMs`, or did so long ago where that is
- * negative, of each shard the oldest first and at most `limit`. `sinceAt` is where the look begins: what lies before it has been looked at.
+ * The schedules of these shards of the home region whose next instant lies between `sinceAt` and `aheadMs` from now, of each
+ * shard the oldest first and at most `limit`. A negative `aheadMs` means that long ago.
  */
 export async function listDueSchedules(
   db: Database,
@@ -77,31 +77,31 @@ export interface Firing {
   cron: string;
   timezone: string;
   nextRunAt: number;
-  /** The instant that fires now; null where all that was due is too late. */
+  /** The instant that fires now; null if every due instant is too late. */
   firedFor: number | null;
   /** The next one after it; null if the timetable has none. */
   thenAt: number | null;
-  /** For the job that it makes. */
+  /** The id of the job that it makes. */
   jobId: string;
-  /** Where that job's attempts belong; null if they are given no place. */
+  /** The trace that the job's attempts belong to, null for none. */
   trace: TraceContext | null;
 }
 
 export type Fired =
   | { kind: "fired"; region: Region; owed: Placed<OwedAttempt>[] }
-  /** No quota was left, or what was due is too late; the schedule goes on. */
+  /** No quota was left, or every due instant is too late; the schedule goes on. */
   | { kind: "skipped" }
-  /** It was changed, paused, deleted or fired by another, or the shard is another's now. */
+  /** The schedule was changed, paused, deleted or fired meanwhile, or another worker owns the shard now. */
   | { kind: "gone" };
 
 /**
  * Fires many schedules in one self-committing statement: for each the job, the record of the firing, and its next
- * instant, all or nothing. It is fenced by the shards' epochs, and compare-and-set on the instant that was next and on
- * the timetable: a pause, a change or a deletion that was answered before leaves nothing to fire, and a change that
- * leaves the instant as it was does not let the timetable of before say what follows it. The record is unique for a
- * schedule and its instant, whatever else fails. What is due or too late is judged by the database's clock as well: a
- * worker whose clock is wrong would fire what is to come, and pass over what is due. Lock order: fence, schedules by id;
- * the quota is read without a lock, as by a creation.
+ * instant, all or nothing. The statement is fenced by the shards' epochs. It is compare-and-set on the next instant and on
+ * the timetable: after a pause, a change or a deletion was answered it finds nothing to fire, and a change that keeps the
+ * instant does not let the old timetable say what follows. The record is unique for a schedule and its instant, whatever
+ * else fails. The database's clock judges as well whether an instant is due or too late, since a worker whose clock is wrong
+ * would fire too soon or pass over what is due. Lock order: fence, schedules by id. The quota is read without a lock, as by a
+ * creation.
  */
 export async function fireSchedules(db: Database, firings: readonly Firing[]): Promise<Fired[]> {
   const rows = await db.run<FiredRow>("fire_schedules", FIRE, [
@@ -193,7 +193,7 @@ SELECT d.n::int AS n, f.region, f.lane_shard, (extract(epoch FROM ${DUE_AT}) * 1
 
 type FiredRow = { n: number } & ({ region: null } | { region: number; lane_shard: number; due_at: number });
 
-/** What the ledger knows of an instant; `jobId` is null where no quota was left. */
+/** An instant that has been fired or skipped; `jobId` is null where no quota was left. */
 export interface FiringRow {
   firedFor: number;
   jobId: string | null;
@@ -221,8 +221,8 @@ SELECT (extract(epoch FROM fired_for) * 1000)::float8 AS fired_for, job_id
   FROM firings WHERE schedule_id = $1 AND fired_for >= $2::timestamptz AND fired_for <= $3::timestamptz`;
 
 /**
- * Removes up to `limit` firings that no plan shows any more at `now` (milliseconds since 1970); answers how many. Several may
- * do so at once.
+ * Removes up to `limit` firings that no plan shows any more at `now` (milliseconds since 1970); answers how many. Several
+ * processes may do so at once.
  */
 export async function purgeFirings(db: Database, limit: number, now: number): Promise<number> {
   return (await db.run("purge_firings", PURGE_FIRINGS, [limit, new Date(now).toISOString()])).length;
@@ -235,7 +235,7 @@ DELETE FROM firings
                            ORDER BY fired_for LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING 1`;
 
-/** Removes up to `limit` timetables that were replaced before all that any plan shows, as purgeFirings does. */
+/** Removes, as purgeFirings does, up to `limit` timetables that were replaced before anything that a plan shows. */
 export async function purgeTimetables(db: Database, limit: number, now: number): Promise<number> {
   return (await db.run("purge_timetables", PURGE_TIMETABLES, [limit, new Date(now).toISOString()])).length;
 }
@@ -246,7 +246,7 @@ DELETE FROM timetables
                            ORDER BY replaced_at LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING 1`;
 
-/** The same for the timetables of deleted schedules, each of which is forgotten once it has none. */
+/** The same for the timetables of deleted schedules. A deleted schedule is forgotten once it has none. */
 export async function purgeDeletedSchedules(db: Database, limit: number): Promise<number> {
   return (await db.run("purge_deleted_schedules", PURGE_DELETED, [limit])).length;
 }
@@ -271,7 +271,7 @@ export interface TimetableRow {
   /** Of two timetables the later one has the greater number. */
   no: number;
   since: number;
-  /** The firing of the timetable before that this one made void; null if none was next. */
+  /** The next firing of the timetable before, which this one made void; null if there was none. */
   supersededAt: number | null;
   paused: boolean;
   cron: string;

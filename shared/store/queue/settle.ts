@@ -37,10 +37,10 @@ export interface SettledItem {
 }
 
 /**
- * Settles many attempts in one self-committing statement: the run is written, the permit comes back, the job is
- * owed again or over. The attempt's run id is the compare-and-set: of two settlements of one attempt (an answer that
- * was lost and is sent again, a rescue and the node that it rescued from) the first counts and the second finds
- * nothing. Lock order and look-ups as in claim.ts; counting the flows locks all of them before the first job.
+ * Settles many attempts in one self-committing statement: the run is written, the permit comes back, and the job is owed
+ * again or over. The attempt's run id is the compare-and-set. Of two settlements of one attempt the first counts and the
+ * second finds nothing: a settlement whose answer was lost is sent again, and a rescue may meet the node that it rescues
+ * from. Lock order and look-ups as in claim.ts; counting the flows locks all of them before the first job.
  *
  * Endpoints are told of a job that is over in the same statement (owed-deliveries.ts), so that there is neither a transition
  * without its event nor an event without its transition.
@@ -88,7 +88,7 @@ export async function settleAttempts(db: Database, settlements: readonly Settlem
   return settled;
 }
 
-/** The column is an integer; an attempt may be found lost after any time. */
+/** The most that the column holds. An attempt may be found lost after any time. */
 export const DURATION_MS_MAX = 2_147_483_647;
 /** Behind "queued" stand the ends of a job in the order of their codes, which is also that of the events' types. */
 const NEXT = ["queued", "succeeded", "failed"] as const satisfies NextOfJob["status"][];

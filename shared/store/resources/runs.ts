@@ -83,7 +83,7 @@ SELECT * FROM (
       ORDER BY id DESC LIMIT $5) found
 ) page ORDER BY id DESC LIMIT $5`;
 
-// A job has few runs, so its own index finds them all and the filters follow.
+// A job has few runs: the index by job finds all of them, and the filters are applied to those.
 const LIST_OF_JOB = `
 SELECT * FROM (
   SELECT ${RUNNING_COLUMNS}
