@@ -1,18 +1,12 @@
 import { randomBytes } from "node:crypto";
+import { keyCause } from "../../test/support/cause.ts";
 import { environmentOfClass, kindOf } from "../domain/flow-class.ts";
-import {
-  ATTEMPT_PREFIX,
-  createIdSource,
-  DELIVERY_PREFIX,
-  REQUEST_PREFIX,
-  WEBHOOK_PREFIX,
-} from "../domain/ids.ts";
+import { ATTEMPT_PREFIX, createIdSource, DELIVERY_PREFIX, WEBHOOK_PREFIX } from "../domain/ids.ts";
 import type { Environment, ProjectNo, Region, Scope } from "../domain/scope.ts";
 import { type EndpointFields, EVENT_TYPES, type EventType } from "../domain/webhook.ts";
 import { claimDeliveries, type DeliveryClaim, type GrantedDelivery } from "./queue/delivery-claim.ts";
 import type { DeliverySettlement } from "./queue/delivery-settle.ts";
 import { type Settled, settleAttempts } from "./queue/settle.ts";
-import type { KeyCause } from "./resources/audit.ts";
 import { changeWebhook, createWebhook, deleteWebhook } from "./resources/webhooks.ts";
 import { failedWith, settlementOf, type TestStore } from "./test-support.ts";
 
@@ -21,8 +15,6 @@ import { failedWith, settlementOf, type TestStore } from "./test-support.ts";
 const ids = createIdSource(randomBytes);
 const newAttemptId = () => ids.next(ATTEMPT_PREFIX, Date.now());
 export const newDeliveryId = () => ids.next(DELIVERY_PREFIX, Date.now());
-
-export const keyCause = (): KeyCause => ({ requestId: ids.next(REQUEST_PREFIX, Date.now()), keyNo: 0 });
 
 export interface EndpointWish extends Partial<Omit<EndpointFields, "events">> {
   events?: EventType[];

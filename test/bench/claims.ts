@@ -12,6 +12,7 @@ import { createJobs } from "../../shared/store/resources/job-creation.ts";
 import { cancelJob, retryRun } from "../../shared/store/resources/jobs-by-hand.ts";
 import { listRuns } from "../../shared/store/resources/runs.ts";
 import { orRefused } from "../../shared/store/test-support.ts";
+import { keyCause } from "../support/cause.ts";
 import { createTestDatabase } from "../support/postgres.ts";
 import { median, printTable } from "./measure.ts";
 
@@ -236,12 +237,14 @@ async function disturb(
       [scope.projectNo],
     );
     if (open !== undefined) {
-      const canceled = await orRefused(cancelJob(db, scope, uuidToId(JOB_PREFIX, open.job_id)));
+      const canceled = await orRefused(cancelJob(db, scope, uuidToId(JOB_PREFIX, open.job_id), keyCause()));
       if (canceled.kind === "canceled") done.canceled++;
     }
     const failed = await listRuns(db, { ...scope, jobId: null, status: "failed", beforeId: null, limit: 3 });
     for (const run of failed) {
-      const retried = await orRefused(retryRun(db, scope, run.id, ids.next(RUN_PREFIX, Date.now())));
+      const retried = await orRefused(
+        retryRun(db, scope, run.id, ids.next(RUN_PREFIX, Date.now()), keyCause()),
+      );
       if (retried.kind === "retried") done.retried++;
     }
     await Bun.sleep(DISTURB_EVERY_MS);

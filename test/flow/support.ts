@@ -8,6 +8,7 @@ import { type Retried, retryRun } from "../../shared/store/resources/jobs-by-han
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
 import type { RunRow } from "../../shared/store/resources/runs.ts";
 import { orRefused } from "../../shared/store/test-support.ts";
+import { keyCause } from "../support/cause.ts";
 import type { Cell } from "../support/cell.ts";
 import type { Arrival } from "../support/target.ts";
 
@@ -87,7 +88,7 @@ export async function retry(
 ): Promise<Retried | { kind: "refused" }> {
   const scope = { projectNo: project.no, environment: "production" as const, sinceAt: 0 };
   const newRunId = runIds.next(RUN_PREFIX, cell.clock.now());
-  const retried = await orRefused(retryRun(cell.db, scope, runId, newRunId));
+  const retried = await orRefused(retryRun(cell.db, scope, runId, newRunId, keyCause()));
   if (retried.kind === "retried") sendCommands(cell.bus, retried.owed, cell.clock.now());
   return retried;
 }

@@ -73,7 +73,7 @@ export function runRoutes(options: {
         parseQuery(request.query, []);
         const newRunId = ids.next(RUN_PREFIX, clock.now());
         const [scope, cause, trace] = [retainedBy(request), request.cause(), request.trace()];
-        const retried = await retryRun(db, scope, runId, newRunId, key, cause, trace);
+        const retried = await retryRun(db, scope, runId, newRunId, cause, key, trace);
         switch (retried.kind) {
           case "key_taken":
             return "key_taken";

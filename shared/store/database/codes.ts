@@ -37,6 +37,7 @@ export const retentionClassOf = (plan: Plan): number => PLANS.indexOf(plan);
 export const ALL_REGIONS = codeArray(REGIONS.map(regionCode));
 export const ALL_ENVIRONMENTS = codeArray(ENVIRONMENTS.map(environmentCode));
 export const ALL_ENDED_STATUSES = codeArray(ENDED_STATUSES.map(endedStatusCode));
+export const ALL_ENDED_DELIVERY_STATUSES = codeArray(ENDED_DELIVERY_STATUSES.map(endedDeliveryStatusCode));
 export const ALL_ENDED_RUN_STATUSES = codeArray(
   RUN_STATUSES.filter((status) => status !== "running").map(runStatusCode),
 );

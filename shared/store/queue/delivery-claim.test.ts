@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import type pg from "pg";
+import { keyCause } from "../../../test/support/cause.ts";
 import { idToUuid } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { declareNodeDead } from "../cell/nodes.ts";
@@ -10,7 +11,6 @@ import {
   endJobs,
   endsOf,
   failedDelivery,
-  keyCause,
   newDeliveryId,
   type OwedDelivery,
   permitsHeld,

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { keyCause } from "../../../test/support/cause.ts";
 import { EVENT_PREFIX, idToUuid, retypeId } from "../../domain/ids.ts";
 import {
   addEndpoint,
@@ -67,7 +68,7 @@ describe("a job that ends", () => {
     const first = await store.start(nodeId, project, failing);
     await settleAttempts(store.db, [settlementOf(first, failedWith({ dueAt: 0 }))]);
     const stopped = await store.start(nodeId, project, canceled);
-    await cancelJob(store.db, scope, canceled);
+    await cancelJob(store.db, scope, canceled, keyCause());
     await settleAttempts(store.db, [settlementOf(stopped, failedWith("over"))]);
     await settleAttempts(store.db, [settlementOf(await store.start(nodeId, project, succeeding))]);
     expect(await eventsOf(project)).toEqual([]);
@@ -90,7 +91,7 @@ describe("a job that ends", () => {
     const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
     const first = await store.start(nodeId, project, jobId);
     const ended = await settleAttempts(store.db, [settlementOf(first, failedWith("over"))]);
-    await retryRun(store.db, scope, first.granted.runId, store.newRunId());
+    await retryRun(store.db, scope, first.granted.runId, store.newRunId(), keyCause());
     const second = await store.start(nodeId, project, jobId, { attempt: 2 });
     const endedAgain = await settleAttempts(store.db, [settlementOf(second)]);
     expect([ended, endedAgain].map((it) => deliveriesOf(it).length)).toEqual([1, 1]);

@@ -2,6 +2,7 @@ import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from
 import fc from "fast-check";
 import type pg from "pg";
 import { type ManualClock, startManualClock } from "../../../test/simulation/manual-clock.ts";
+import { keyCause } from "../../../test/support/cause.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import type { Database } from "../database/database.ts";
 import { createJobs } from "../resources/job-creation.ts";
@@ -126,6 +127,7 @@ describe("at the month's end", () => {
         { projectNo: project, environment: "production", sinceAt: 0 },
         attempt.granted.runId,
         store.newRunId(),
+        keyCause(),
       );
     const jobs = await store.addJobs(project, QUOTA - 1);
     const mate = await lockFlow();
@@ -146,7 +148,7 @@ describe("at the month's end", () => {
     const scope = { projectNo: project, environment: "production", sinceAt: 0 } as const;
     const jobs = await store.addJobs(project, QUOTA);
     const mate = await lockFlow();
-    const waiting = retryRun(store.db, scope, attempt.granted.runId, store.newRunId());
+    const waiting = retryRun(store.db, scope, attempt.granted.runId, store.newRunId(), keyCause());
     await store.untilBlocked();
     await clock.leapTo(rolloverAt + MINUTE_MS);
     expect(grantedCount(await claimJobs(jobs, within(mate)))).toBe(QUOTA);
@@ -214,7 +216,7 @@ test("whatever a flow has counted, of this month or another, every statement let
       expect(await countMonthRuns(store.db, project)).toBe(runsOf(flow) + startedCount);
 
       await setFlow(flow);
-      const retried = await retryRun(store.db, scope, attempt.granted.runId, store.newRunId());
+      const retried = await retryRun(store.db, scope, attempt.granted.runId, store.newRunId(), keyCause());
       expect(retried.kind).toBe(isSpent ? "quota_exceeded" : "retried");
       expect(await countMonthRuns(store.db, project)).toBe(runsOf(flow) + (isSpent ? 0 : 1));
     }),

@@ -2,8 +2,10 @@
  * How jobs come into being, in the words of the statements that make them (firings.ts and resources/job-creation.ts): the
  * job, the attempt that it owes, and the lane in which sweeps find that. All or none of it is written, and an id that exists
  * already is left as it is.
- *
- * A run_at in the past is due from the statement on. A due_at never lies behind the clock, which lets each sweep begin where
+ */
+
+/**
+ * A run_at in the past is due from the statement on. No due_at ever lies behind the clock, which lets each sweep begin where
  * the one before ended (sweep.ts).
  */
 export const DUE_AT = "greatest(run_at, now())";

@@ -9,7 +9,7 @@ import type { Database } from "../database/database.ts";
 import { lookAgain } from "../database/look-again.ts";
 import { traceHex } from "../database/traces.ts";
 import { CLOCK, countRuns, MONTH_AT_CLOCK, MONTH_COLUMNS } from "../queue/month.ts";
-import type { KeyCause } from "./audit.ts";
+import { auditFrom, changeOf, type KeyCause } from "./audit.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
 import { ATTEMPTS, findJobState, type JobSummary } from "./jobs.ts";
 import { findRun, type RetainedScope, type RunRow, startedRun } from "./runs.ts";
@@ -26,26 +26,12 @@ export type Canceled = { kind: "canceled"; job: JobSummary } | { kind: "not_foun
  * Cancels one job. Of a cancel and a claim the one that locks the open row first wins: after a claim the attempt runs to
  * its end and nothing follows; after a cancel no claim finds anything owed. Throws ApiError for a job that has ended.
  */
-export function cancelJob(
-  db: Database,
-  scope: Scope,
-  id: string,
-  cause: KeyCause | null = null,
-): Promise<Canceled> {
+export function cancelJob(db: Database, scope: Scope, id: string, cause: KeyCause): Promise<Canceled> {
   return lookAgain(`job ${id}`, async () => {
     const job = await findJobState(db, scope, id);
     if (job === null) return { kind: "not_found" };
-    const written = await db.run("cancel_job", CANCEL, [
-      scope.projectNo,
-      environmentCode(scope.environment),
-      regionCode(job.region),
-      idToUuid(id),
-      job.attempts,
-      decideCancel(job),
-      id,
-      cause === null ? null : idToUuid(cause.requestId),
-      cause?.keyNo ?? null,
-    ]);
+    const decided = [regionCode(job.region), job.attempts, decideCancel(job)];
+    const written = await db.run("cancel_job", CANCEL, [...changeOf(scope, id, cause), ...decided]);
     return written.length === 0 ? null : { kind: "canceled", job: { ...job, status: "canceled" } };
   });
 }
@@ -57,30 +43,28 @@ const FAILED_RUN = runStatusCode("failed");
 const CANCEL = `
 WITH open AS MATERIALIZED (
   SELECT o.* FROM open_jobs o
-   WHERE o.project_no = $1 AND o.environment = $2 AND o.region = $3 AND o.job_id = $4 AND NOT o.canceled
-     AND ${ATTEMPTS} = $5 AND (o.run_id IS NULL) = ($6 = 'waiting') AND (o.node_id IS NOT NULL) = ($6 = 'sent')
+   WHERE o.project_no = $1 AND o.environment = $2 AND o.region = $7 AND o.job_id = $3 AND NOT o.canceled
+     AND ${ATTEMPTS} = $8
+     AND CASE WHEN o.run_id IS NULL THEN 'waiting' WHEN o.node_id IS NULL THEN 'unsent' ELSE 'sent' END = $9
      FOR NO KEY UPDATE
 ), on_the_wire AS (
   UPDATE open_jobs o SET canceled = true FROM open
-   WHERE $6 = 'sent' AND o.project_no = $1 AND o.environment = $2 AND o.region = $3 AND o.job_id = $4
+   WHERE $9 = 'sent' AND o.project_no = $1 AND o.environment = $2 AND o.region = $7 AND o.job_id = $3
 ), given_up AS (
   DELETE FROM open_jobs o USING open
-   WHERE $6 <> 'sent' AND o.project_no = $1 AND o.environment = $2 AND o.region = $3 AND o.job_id = $4
+   WHERE $9 <> 'sent' AND o.project_no = $1 AND o.environment = $2 AND o.region = $7 AND o.job_id = $3
 ), ended AS (
   INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at)
-  SELECT $1, $2, $3, $4, ${CANCELED}, $5, now() FROM open
+  SELECT $1, $2, $7, $3, ${CANCELED}, $8, now() FROM open
 ), never_sent AS (
   INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
                     started_at, duration_ms, next_retry_at)
-  SELECT run_id, $4, $1, $2, (SELECT retention_class FROM flows WHERE project_no = $1), $5, ${FAILED_RUN},
+  SELECT run_id, $3, $1, $2, (SELECT retention_class FROM flows WHERE project_no = $1), $8, ${FAILED_RUN},
          NULL, '${UNSENT_RUN_ERROR}', started_at, 0, NULL
-    FROM open WHERE $6 = 'unsent'
+    FROM open WHERE $9 = 'unsent'
 ), unplanned AS (
-  UPDATE runs r SET next_retry_at = NULL FROM open WHERE $6 = 'waiting' AND r.job_id = $4 AND r.attempt = $5
-), audited AS (
-  INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject)
-  SELECT $8, $1, $2, $9, 'job.cancel', $7 FROM open WHERE $8::uuid IS NOT NULL
-)
+  UPDATE runs r SET next_retry_at = NULL FROM open WHERE $9 = 'waiting' AND r.job_id = $3 AND r.attempt = $8
+), ${auditFrom("job.cancel", "open")}
 SELECT FROM open`;
 
 export type Retried =
@@ -101,8 +85,8 @@ export function retryRun(
   scope: RetainedScope,
   runId: string,
   newRunId: string,
+  cause: KeyCause,
   key: KeyToTake | null = null,
-  cause: KeyCause | null = null,
   trace: TraceContext | null = null,
 ): Promise<Retried> {
   return lookAgain(`the job of run ${runId}`, async () => {
@@ -121,8 +105,8 @@ export function retryRun(
       idToUuid(newRunId),
       key?.digest ?? null,
       key?.requestHash ?? null,
-      cause === null ? null : idToUuid(cause.requestId),
-      cause?.keyNo ?? null,
+      idToUuid(cause.requestId),
+      cause.keyNo,
       runId,
       newRunId,
       traceHex(trace),
@@ -186,7 +170,7 @@ WITH flow AS MATERIALIZED (
       ON CONFLICT (project_no, day, region) DO UPDATE SET runs = u.runs + 1
 ), audited AS (
   INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject, detail)
-  SELECT $11, $1, $2, $12, 'run.retry', $13, json_build_object('run_id', $14::text) FROM retried WHERE $11::uuid IS NOT NULL
+  SELECT $11, $1, $2, $12, 'run.retry', $13, json_build_object('run_id', $14::text) FROM retried
 )
 SELECT d.outcome, (extract(epoch FROM clock.at) * 1000)::float8 AS started_at, l.shard
   FROM decided d

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { keyCause } from "../../../test/support/cause.ts";
 import { idToUuid } from "../../domain/ids.ts";
 import { JOB_STATUSES } from "../../domain/job.ts";
 import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../../domain/scope.ts";
@@ -24,7 +25,7 @@ afterAll(() => store.stop());
 
 const scope = (environment: Environment = "production") => ({ projectNo: project, environment, sinceAt: 0 });
 const find = (id: string) => findJob(store.db, scope(), id);
-const cancel = (id: string) => orRefused(cancelJob(store.db, scope(), id));
+const cancel = (id: string) => orRefused(cancelJob(store.db, scope(), id, keyCause()));
 const create = (...jobs: ReturnType<TestStore["newJob"]>[]) => createJobs(store.db, jobs, new Set());
 const startOne = async (maxAttempts = 5) => {
   const [jobId = ""] = await store.addJobs(project, 1, { maxAttempts });
@@ -165,7 +166,7 @@ describe("canceling", () => {
     const attempt = await startOne(1);
     await settleAttempts(store.db, [settlementOf(attempt, failedWith("over"))]);
     const runId = store.newRunId();
-    await retryRun(store.db, scope(), attempt.granted.runId, runId);
+    await retryRun(store.db, scope(), attempt.granted.runId, runId, keyCause());
     expect(await cancel(attempt.claim.jobId)).toMatchObject({
       kind: "canceled",
       job: { status: "canceled", attempts: 2 },
@@ -196,9 +197,9 @@ describe("canceling", () => {
     const [id = ""] = await store.addJobs(project, 1);
     const stranger = await store.addProject();
     expect(await cancel(store.newJob(project).id)).toEqual({ kind: "not_found" });
-    expect(await cancelJob(store.db, scope("development"), id)).toEqual({ kind: "not_found" });
+    expect(await cancelJob(store.db, scope("development"), id, keyCause())).toEqual({ kind: "not_found" });
     const others = { projectNo: stranger, environment: "production" as const };
-    expect(await cancelJob(store.db, others, id)).toEqual({ kind: "not_found" });
+    expect(await cancelJob(store.db, others, id, keyCause())).toEqual({ kind: "not_found" });
     expect((await find(id))?.status).toBe("queued");
   });
 
@@ -252,12 +253,12 @@ describe("pages of jobs", () => {
     }
     // A job canceled on the wire is canceled, and one whose manual retry waits is running.
     const onWire = await jobIn(owner, "running", "us-east", "production");
-    await cancelJob(store.db, { projectNo: owner, environment: "production" }, onWire.id);
+    await cancelJob(store.db, { projectNo: owner, environment: "production" }, onWire.id, keyCause());
     model.push({ ...onWire, status: "canceled", environment: "production" });
     const retried = await jobIn(owner, "failed", "us-west", "production");
     const ownerScope = { projectNo: owner, environment: "production" as const, sinceAt: 0 };
     const [run] = await listRuns(store.db, { ...runsOf(retried.id), ...ownerScope });
-    await retryRun(store.db, ownerScope, run?.id ?? "", store.newRunId());
+    await retryRun(store.db, ownerScope, run?.id ?? "", store.newRunId(), keyCause());
     model.push({ ...retried, status: "running", attempts: 2, environment: "production" });
 
     for (const environment of ENVIRONMENTS) {
@@ -291,7 +292,7 @@ async function jobIn(
   const facts = { id: job.id, targetUrl: job.targetUrl, region, runAt: job.runAt, status };
   if (status === "queued") return { ...facts, attempts: 0 };
   if (status === "canceled") {
-    await cancelJob(store.db, { projectNo: owner, environment }, job.id);
+    await cancelJob(store.db, { projectNo: owner, environment }, job.id, keyCause());
     return { ...facts, attempts: 0 };
   }
   const attempt = await store.start(nodeId, owner, job.id, { region, environment });

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { keyCause } from "../../../test/support/cause.ts";
 import { firstIdAt, idTimeMs, idToUuid, RUN_PREFIX, uuidToId } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { retentionClassOf } from "../database/codes.ts";
@@ -53,11 +54,11 @@ describe("a run that is as old as the window", () => {
       expect((await listRuns(store.db, { ...page(sinceAt), jobId })).map(({ id }) => id)).toEqual(ids);
     }
     const before = await store.flow(project);
-    expect(await retryRun(store.db, scope(bornAt + 1), runId, store.newRunId())).toEqual({
+    expect(await retryRun(store.db, scope(bornAt + 1), runId, store.newRunId(), keyCause())).toEqual({
       kind: "not_found",
     });
     expect(await store.flow(project)).toEqual(before);
-    expect(await retryRun(store.db, scope(bornAt), runId, store.newRunId())).toMatchObject({
+    expect(await retryRun(store.db, scope(bornAt), runId, store.newRunId(), keyCause())).toMatchObject({
       kind: "retried",
     });
   });
@@ -104,7 +105,7 @@ describe("over many runs that have expired", () => {
     const [jobId = ""] = await store.addJobs(project, 1);
     const attempt = await store.start(nodeId, project, jobId);
     await settleAttempts(store.db, [settlementOf(attempt, failedWith({ dueAt: Date.now() + DAY_MS }))]);
-    await retryRun(recorder.db, scope(sinceAt), attempt.granted.runId, store.newRunId());
+    await retryRun(recorder.db, scope(sinceAt), attempt.granted.runId, store.newRunId(), keyCause());
 
     const expired = await tablesBefore(sinceAt);
     expect(expired.size).toBeGreaterThan(15);

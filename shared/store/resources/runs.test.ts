@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
+import { keyCause } from "../../../test/support/cause.ts";
 import { createIdSource, RUN_PREFIX } from "../../domain/ids.ts";
 import { RUN_STATUSES } from "../../domain/run.ts";
 import { ENVIRONMENTS, type Environment } from "../../domain/scope.ts";
@@ -25,7 +26,7 @@ afterAll(() => store.stop());
 
 const scope = (environment: Environment = "production") => ({ projectNo: project, environment, sinceAt: 0 });
 const retry = (runId: string, newRunId = store.newRunId()) =>
-  orRefused(retryRun(store.db, scope(), runId, newRunId));
+  orRefused(retryRun(store.db, scope(), runId, newRunId, keyCause()));
 const find = (id: string) => findJob(store.db, scope(), id);
 const startOne = async (maxAttempts = 5) => {
   const [jobId = ""] = await store.addJobs(project, 1, { maxAttempts, shard: 7 });
@@ -120,10 +121,10 @@ describe("a manual retry", () => {
     const last = await store.start(nodeId, project, succeeded.jobId, { attempt: 2 });
     await settleAttempts(store.db, [settlementOf(last)]);
     const canceled = await failOne({ dueAt: Date.now() + 60_000 });
-    await cancelJob(store.db, scope(), canceled.jobId);
+    await cancelJob(store.db, scope(), canceled.jobId, keyCause());
     const canceledOnWire = await failOne({ dueAt: Date.now() });
     await store.start(nodeId, project, canceledOnWire.jobId, { attempt: 2 });
-    await cancelJob(store.db, scope(), canceledOnWire.jobId);
+    await cancelJob(store.db, scope(), canceledOnWire.jobId, keyCause());
     const retried = await failOne("over");
     await retry(retried.runId);
     const before = await store.flow(project);
@@ -143,10 +144,12 @@ describe("a manual retry", () => {
     const { runId } = await failOne("over");
     const others = { projectNo: await store.addProject(), environment: "production" as const, sinceAt: 0 };
     expect(await retry(store.newRunId())).toEqual({ kind: "not_found" });
-    expect(await retryRun(store.db, scope("development"), runId, store.newRunId())).toEqual({
+    expect(await retryRun(store.db, scope("development"), runId, store.newRunId(), keyCause())).toEqual({
       kind: "not_found",
     });
-    expect(await retryRun(store.db, others, runId, store.newRunId())).toEqual({ kind: "not_found" });
+    expect(await retryRun(store.db, others, runId, store.newRunId(), keyCause())).toEqual({
+      kind: "not_found",
+    });
   });
 
   test.each(["over", { dueAt: Date.now() + 60_000 }] as const)(
@@ -170,7 +173,7 @@ describe("a manual retry", () => {
       const newRunId = store.newRunId();
       const claim = store.claimOf(project, jobId, { attempt: 2 });
       const [canceled, retried, [claimed]] = await Promise.all([
-        cancelJob(store.db, scope(), jobId),
+        cancelJob(store.db, scope(), jobId, keyCause()),
         retry(runId, newRunId),
         claimAttempts(store.db, nodeId, [claim]),
       ]);
@@ -208,7 +211,7 @@ describe("a manual retry", () => {
     await settleAttempts(store.db, [settlementOf(first, failedWith("over"))]);
     const holding = await store.start(nodeId, narrow, busy);
     const narrowScope = { projectNo: narrow, environment: "production" as const, sinceAt: 0 };
-    const retried = await retryRun(store.db, narrowScope, first.granted.runId, store.newRunId());
+    const retried = await retryRun(store.db, narrowScope, first.granted.runId, store.newRunId(), keyCause());
     const claim = store.claimOf(narrow, failed, { attempt: 2 });
     expect(kindsOf(await claimAttempts(store.db, nodeId, [claim]))).toEqual(["no_permit"]);
     await settleAttempts(store.db, [settlementOf(holding)]);
