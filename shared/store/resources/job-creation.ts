@@ -9,17 +9,10 @@ import { HAS_QUOTA } from "../queue/month.ts";
 import { DUE_AT, newJobs } from "../queue/new-jobs.ts";
 import type { KeyCause } from "./audit.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
+import type { AskedJob } from "./jobs.ts";
 
-/** A job as it was asked for, and the shard that is to look after it. Instants are milliseconds since 1970. */
-export interface JobToCreate extends Placed<Scope> {
-  id: string;
-  targetUrl: string;
-  /** JSON text. */
-  payload: string;
-  runAt: number;
-  maxAttempts: number;
-  baseSeconds: number;
-  capSeconds: number;
+/** A job as it was asked for, and the shard that is to look after it. */
+export interface JobToCreate extends AskedJob, Placed<Scope> {
   /** The same object for all jobs of one request: they are created together with it or not at all. */
   key?: KeyToTake;
   /** Null for a job that no request asked for. */
