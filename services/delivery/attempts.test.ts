@@ -47,6 +47,7 @@ async function attemptAt(
       projectNo: 7,
       environment: "development",
       region: "eu-central",
+      shard: 3,
       attempt: 2,
       secrets: [SECRET],
       span: null,

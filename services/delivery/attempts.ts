@@ -5,7 +5,7 @@ import {
   type Outcome,
   settleAttempt,
 } from "../../shared/domain/run.ts";
-import type { Environment, ProjectNo, Region } from "../../shared/domain/scope.ts";
+import type { Region, Scope } from "../../shared/domain/scope.ts";
 import { unrecordedContext } from "../../shared/domain/trace.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
@@ -16,10 +16,9 @@ import { signHeaders } from "./sign.ts";
 import { sendTraced } from "./traced.ts";
 
 /** An attempt that was granted, and where it belongs. */
-export interface Sending {
-  projectNo: ProjectNo;
-  environment: Environment;
+export interface Sending extends Scope {
   region: Region;
+  shard: number;
   attempt: number;
   granted: GrantedAttempt;
   /** Empty if they cannot be read; unsigned requests are not sent. */
@@ -71,33 +70,24 @@ function isBrokenOff(exchange: Exchange): boolean {
 }
 
 function settlementOf(sending: Sending, outcome: Outcome, durationMs: number, now: number): Settlement {
-  const { projectNo, environment, region, attempt, granted } = sending;
-  const retryPolicy = {
-    maxAttempts: granted.maxAttempts,
-    baseSeconds: granted.baseSeconds,
-    capSeconds: granted.capSeconds,
-  };
-  const job = {
-    status: "running" as const,
-    attempts: attempt,
-    attemptsAllowed: granted.attemptsAllowed,
-    retryPolicy,
-  };
-  const next = settleAttempt(job, outcome, { now, random: Math.random });
+  const { projectNo, environment, region, shard, attempt, granted } = sending;
+  const { attemptsAllowed, maxAttempts, baseSeconds, capSeconds } = granted;
+  const retryPolicy = { maxAttempts, baseSeconds, capSeconds };
   return {
     projectNo,
     environment,
     region,
+    shard,
     jobId: granted.jobId,
     runId: granted.runId,
     status: outcome.kind,
     responseStatus: outcome.responseStatus,
     error: outcome.error,
     durationMs,
-    next:
-      next.status === "queued"
-        ? { status: "queued", dueAt: next.nextRetryAt }
-        : { status: next.status === "succeeded" ? "succeeded" : "failed" },
+    next: settleAttempt({ number: attempt, attemptsAllowed, retryPolicy }, outcome, {
+      now,
+      random: Math.random,
+    }),
   };
 }
 

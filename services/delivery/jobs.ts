@@ -1,10 +1,10 @@
 import type { Bus } from "../../shared/bus/bus.ts";
+import { sendHints } from "../../shared/bus/hints.ts";
 import { type IdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
 import type { Log } from "../../shared/platform/log.ts";
 import type { Metrics } from "../../shared/platform/metrics/metrics.ts";
 import type { Traces } from "../../shared/platform/traces/traces.ts";
-import { owedBySettled, sendHints } from "../../shared/process/hints.ts";
 import { createBatcher } from "../../shared/store/database/batch.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { type Claim, claimAttempts, type GrantedAttempt } from "../../shared/store/queue/claim.ts";
@@ -42,9 +42,9 @@ export function createJobs(options: {
     ...BATCH,
   });
   const settling = createBatcher({
-    async run(items: (Settlement & { shard: number })[]) {
+    async run(items: Settlement[]) {
       const settled = await timedSettlement(items.length, () => settleAttempts(db, items));
-      sendHints(bus, { owed: owedBySettled(items, settled), freed: settled.freed });
+      sendHints(bus, settled);
       return settled.items;
     },
     ...BATCH,
@@ -78,11 +78,11 @@ export function createJobs(options: {
         });
       if (secrets.length > 0) noteLateness(region, clock.now() - dueAt);
       const settlement = await sendAttempt(
-        { projectNo, environment, region, attempt, granted, secrets, span },
+        { projectNo, environment, region, shard, attempt, granted, secrets, span },
         sender,
       );
       return async () => {
-        const settled = await patience.untilSettled({ ...settlement, shard }, (it) => settling.submit(it));
+        const settled = await patience.untilSettled(settlement, (it) => settling.submit(it));
         metrics.attemptsSettled[settlement.status].inc();
         const next = settled?.status ?? "settled before";
         endAttempt(span, clock.now(), { ...settlement, next });

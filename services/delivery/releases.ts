@@ -1,14 +1,14 @@
 import type { Bus } from "../../shared/bus/bus.ts";
+import { sendHints } from "../../shared/bus/hints.ts";
 import type { FlowKind } from "../../shared/domain/flow-class.ts";
+import type { OwedAttempt, Placed } from "../../shared/domain/owed.ts";
 import type { Region } from "../../shared/domain/scope.ts";
-import { sendHints } from "../../shared/process/hints.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import {
   forgetIdleLeftHosts,
   listLeftHosts,
   listParkedHosts,
   type ParkedLane,
-  type ReleasedAttempt,
   releaseLeft,
   releaseParked,
 } from "../../shared/store/queue/parked.ts";
@@ -108,7 +108,7 @@ export function createReleases({
   async function releaseInto(host: string, count: number): Promise<boolean> {
     const isCallingAll = callingAll.delete(host);
     const countMin = isCallingAll ? RELEASED_MIN : 0;
-    const released: ReleasedAttempt[] = [];
+    const released: Placed<OwedAttempt>[] = [];
     // By chance: hosts that are looked at one after the other would keep a row of turns in step, each with its own kind first.
     for (const kind of Math.random() < 0.5 ? KINDS : KINDS.toReversed()) {
       if (released.length < count)
@@ -122,7 +122,7 @@ export function createReleases({
     host: string,
     count: number,
     countMin: number,
-  ): Promise<ReleasedAttempt[]> {
+  ): Promise<Placed<OwedAttempt>[]> {
     const turn = `${kind} ${host}`;
     const after = lastLanes.get(turn) ?? null;
     const { attempts, last } = await releaseParked(db, kind, { host, regions, after, count, countMin });
@@ -140,7 +140,7 @@ export function createReleases({
    * What is not sent now, for want of a permit or a quota or because another region's nodes send it, waits among all that is
    * due: its shard is told. True if some is sent.
    */
-  async function takeAll(released: readonly ReleasedAttempt[], host: string | null): Promise<boolean> {
+  async function takeAll(released: readonly Placed<OwedAttempt>[], host: string | null): Promise<boolean> {
     const answers = await Promise.all(
       released.map(({ region, ...item }) => (regions.includes(region) ? take(region, item, host) : null)),
     );

@@ -1,4 +1,5 @@
 import type { Bus } from "../../shared/bus/bus.ts";
+import { sendHints } from "../../shared/bus/hints.ts";
 import { eventText } from "../../shared/contract/event.ts";
 import {
   brokenOffDelivery,
@@ -15,7 +16,6 @@ import type { Log } from "../../shared/platform/log.ts";
 import type { Metrics } from "../../shared/platform/metrics/metrics.ts";
 import type { Seal } from "../../shared/platform/seal/seal.ts";
 import type { Span, Traces } from "../../shared/platform/traces/traces.ts";
-import { owedBySettledDeliveries, sendHints } from "../../shared/process/hints.ts";
 import { createBatcher } from "../../shared/store/database/batch.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import {
@@ -58,9 +58,9 @@ export function createWebhooks(options: {
     ...BATCH,
   });
   const settling = createBatcher({
-    async run(items: (DeliverySettlement & { shard: number })[]) {
+    async run(items: DeliverySettlement[]) {
       const settled = await timedSettlement(items.length, () => settleDeliveries(db, items, windowMs));
-      sendHints(bus, { owed: owedBySettledDeliveries(items, settled), freed: settled.freed });
+      sendHints(bus, settled);
       return settled.items;
     },
     ...BATCH,
@@ -76,7 +76,7 @@ export function createWebhooks(options: {
     },
     urlOf: ({ endpoint }) => endpoint?.url ?? null,
     async send(item, granted) {
-      const { shard, attempt, id: deliveryId } = item;
+      const { attempt, id: deliveryId } = item;
       const { webhookId, event } = granted;
       const span = beginAttempt(traces, item, granted, () => ({
         name: "delivery",
@@ -93,7 +93,7 @@ export function createWebhooks(options: {
       }
       const settlement = await sendDelivery({ item, granted, secrets, span }, sender);
       return async () => {
-        const settled = await patience.untilSettled({ ...settlement, shard }, (it) => settling.submit(it));
+        const settled = await patience.untilSettled(settlement, (it) => settling.submit(it));
         metrics.deliveriesSettled[settlement.status].inc();
         if (settled?.isDisabling) metrics.webhooksDisabled.inc();
         const next = settled?.status ?? "settled before";
@@ -137,7 +137,7 @@ export interface DeliverySender extends Omit<Sender, "attemptTimeoutMs"> {
 }
 
 export interface SendingDelivery {
-  item: Pick<OwedItem, "projectNo" | "environment" | "region" | "attempt">;
+  item: Pick<OwedItem, "projectNo" | "environment" | "region" | "shard" | "attempt">;
   granted: GrantedDelivery;
   secrets: readonly string[];
   span: Span | null;
@@ -152,13 +152,14 @@ export async function sendDelivery(
   const begunAt = performance.now();
   const outcome = await attempt({ granted, secrets, span }, sender);
   const { deliveryId, attemptId, startedAt, firstStartedAt, waits, byHand } = granted;
-  const { projectNo, environment, region } = item;
+  const { projectNo, environment, region, shard } = item;
   const ended = { waits, startedAt, firstStartedAt, byHand };
   const next = settleDelivery(ended, outcome, { now: clock.now(), random: Math.random, scale });
   return {
     projectNo,
     environment,
     region,
+    shard,
     deliveryId,
     attemptId,
     status: outcome.kind,

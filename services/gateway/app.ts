@@ -4,6 +4,7 @@ import type { Body } from "../../shared/contract/json.ts";
 import { accessOf, type Operation } from "../../shared/contract/operations/operation.ts";
 import { OPERATIONS, type OperationId } from "../../shared/contract/operations.ts";
 import { ApiError, type ErrorCode, invalidRequest, resourceNotFound } from "../../shared/domain/errors.ts";
+import { readIdempotencyKey } from "../../shared/domain/idempotency.ts";
 import { type IdSource, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
 import { isPermitted } from "../../shared/domain/key.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
@@ -30,7 +31,7 @@ import {
 import { type Deadline, startDeadline } from "./request/deadline.ts";
 import { type Answer, type PacedAnswer, refuse, toRefusal } from "./request/errors.ts";
 import { createHeldBytes } from "./request/held-bytes.ts";
-import { type Idempotency, readIdempotencyKey } from "./request/idempotency.ts";
+import type { Idempotency } from "./request/idempotency.ts";
 import { pace } from "./request/large-answer.ts";
 import { createRequestLog } from "./request/request-log.ts";
 import { createRequestTraces, type RequestTrace } from "./request/request-trace.ts";

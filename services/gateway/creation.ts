@@ -1,11 +1,10 @@
 import type { Bus } from "../../shared/bus/bus.ts";
-import { flowClassOf } from "../../shared/domain/flow-class.ts";
+import { sendCommands } from "../../shared/bus/hints.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Metrics } from "../../shared/platform/metrics/metrics.ts";
-import { sendCommands } from "../../shared/process/hints.ts";
 import { type Batcher, createBatcher } from "../../shared/store/database/batch.ts";
 import type { Database } from "../../shared/store/database/database.ts";
-import { type Created, createJobs, type JobToCreate } from "../../shared/store/resources/jobs.ts";
+import { type Created, createJobs, type JobToCreate } from "../../shared/store/resources/job-creation.ts";
 
 /** In one statement: more save little and make the first of them wait for the last. */
 const REQUESTS_PER_STATEMENT_MAX = 100;
@@ -36,12 +35,7 @@ export function createJobCreation(options: {
       if (knownLanes.size > KNOWN_LANES_MAX) knownLanes.clear();
       const jobs = requests.flat();
       const created = await timed(jobs.length, () => createJobs(db, jobs, knownLanes));
-      const owed = jobs.flatMap(({ id, projectNo, environment, region, shard }, index) => {
-        const answer = created[index];
-        if (answer?.kind !== "created") return [];
-        const flowClass = flowClassOf("jobs", environment);
-        return [{ projectNo, flowClass, region, shard, id, attempt: 1, dueAt: answer.dueAt }];
-      });
+      const owed = created.flatMap((answer) => (answer.kind === "created" ? answer.owed : []));
       jobsCreated.inc(owed.length);
       sendCommands(bus, owed, clock.now());
       let taken = 0;

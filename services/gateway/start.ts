@@ -71,7 +71,7 @@ export async function startGateway(
     routes: {
       ...jobRoutes({ db, clock, ids, pager, creation, shardsPerRegion, targets }),
       ...scheduleRoutes({ db, bus, clock, pager, creation, shardsPerRegion, targets }),
-      ...runRoutes({ db, bus, clock, ids, pager, shardsPerRegion }),
+      ...runRoutes({ db, bus, clock, ids, pager }),
       ...projectRoutes({ db, clock, authenticator }),
       ...webhookRoutes({ db, pager, targets, seal }),
       ...deliveryRoutes({ db, bus, clock, pager, shardsPerRegion }),

@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import type { Bus } from "../../shared/bus/bus.ts";
-import { flowClassOf } from "../../shared/domain/flow-class.ts";
+import { sendCommands } from "../../shared/bus/hints.ts";
 import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
 import { CATCH_UP_MS, decideFiring, readTimetable, type Timetable } from "../../shared/domain/schedule.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
@@ -8,7 +8,6 @@ import type { Log } from "../../shared/platform/log.ts";
 import type { Count } from "../../shared/platform/metrics/families.ts";
 import type { Metrics } from "../../shared/platform/metrics/metrics.ts";
 import type { Span, Traces } from "../../shared/platform/traces/traces.ts";
-import { sendCommands } from "../../shared/process/hints.ts";
 import { type Database, StoreUnavailable } from "../../shared/store/database/database.ts";
 import {
   type DueSchedule,
@@ -200,22 +199,11 @@ export class Firer {
       if (firings.length === 0) return "unmoved";
       const fired = await this.timedFiring(firings.length, () => fireSchedules(db, firings));
       const now = clock.now();
-      const owed = firings.flatMap(({ projectNo, environment, jobId, span }, index) => {
+      const owed = firings.flatMap(({ span }, index) => {
         const outcome = fired[index];
         if (outcome?.kind !== "fired") return [];
-        const { region, shard, dueAt } = outcome;
-        span?.end(now, { attributes: { "jobwheel.region": region }, isError: false });
-        return [
-          {
-            projectNo,
-            flowClass: flowClassOf("jobs", environment),
-            region,
-            shard,
-            id: jobId,
-            attempt: 1,
-            dueAt,
-          },
-        ];
+        span?.end(now, { attributes: { "jobwheel.region": outcome.region }, isError: false });
+        return outcome.owed;
       });
       this.jobsCreated.inc(owed.length);
       sendCommands(bus, owed, now);

@@ -1,21 +1,13 @@
-import type { FlowClass } from "../domain/flow-class.ts";
+import type { FreedPermits, OwedAttempt } from "../domain/owed.ts";
 import type { ProjectNo, Region } from "../domain/scope.ts";
+
+export type { FreedPermits, OwedAttempt };
 
 /**
  * What travels over the bus. Every message is a hint: all of it can be lost, doubled, reordered or replayed,
  * and costs lateness only, because the sweep finds in Postgres whatever no message told of. Messages hold ids,
  * instants and numbers; never a payload, a key or a secret.
  */
-
-/** An attempt that is owed: of which job or delivery, which attempt, and when it is due (milliseconds since 1970, database clock). */
-export interface OwedAttempt {
-  projectNo: ProjectNo;
-  flowClass: FlowClass;
-  /** Of the job or the delivery. */
-  id: string;
-  attempt: number;
-  dueAt: number;
-}
 
 /**
  * Gateway to worker, over JetStream on `cmd.<region>.<shard>.<projectNo>`: these jobs of one project were committed. With
@@ -80,12 +72,6 @@ export interface Hint {
   shard: number;
   owed: OwedAttempt[];
   freed: FreedPermits[];
-}
-
-/** Permits of a project have come back, `returned` of them ever, and a claim from this shard had been refused one. */
-export interface FreedPermits {
-  projectNo: ProjectNo;
-  returned: number;
 }
 
 /**

@@ -52,7 +52,7 @@ export interface Surroundings {
 }
 
 const TIMEOUT_MS = 30_000;
-/** Holds one Retry-After of the rate limit, which is at most 61 s. */
+/** Holds one Retry-After of the rate limit, which is at most the limit's window (store/resources/request-rate.ts). */
 const DEADLINE_MS = 100_000;
 const RETRIES_MAX = 4;
 

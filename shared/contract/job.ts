@@ -10,6 +10,8 @@ import {
   type JobStatus,
   type NewJob,
   RETRY_POLICY_BOUNDS,
+  RUN_AT_PAST_SECONDS_MAX,
+  RUN_AT_YEARS_AHEAD_MAX,
 } from "../domain/job.ts";
 import { filterOf, pageSizeOf, parseQuery } from "../domain/page.ts";
 import { REGIONS, type Region } from "../domain/scope.ts";
@@ -84,8 +86,9 @@ export const NewJobRequest = Type.Object(
       Type.String({
         documented: { format: "date-time" },
         description:
-          "ISO 8601 with Z or an offset, at most 10 years ahead and at most 60 seconds in the past. Digits below the millisecond " +
-          "are dropped; 24:00 and a second of 60 are refused. Omit it to run the job immediately.",
+          `ISO 8601 with Z or an offset, at most ${RUN_AT_YEARS_AHEAD_MAX} years ahead and at most ` +
+          `${RUN_AT_PAST_SECONDS_MAX} seconds in the past. Digits below the millisecond are dropped; 24:00 and a second of 60 are ` +
+          "refused. Omit it to run the job immediately.",
         examples: ["2030-12-24T18:00:00Z"],
       }),
     ),

@@ -1,5 +1,6 @@
 import { type Static, Type } from "@sinclair/typebox";
 import type { RetryPolicy } from "../domain/backoff.ts";
+import { GAP_SECONDS_MIN } from "../domain/cron/cron.ts";
 import { minGapSeconds } from "../domain/cron/gap.ts";
 import { localTimeOf, type Zone } from "../domain/cron/zone.ts";
 import { invalidRequest } from "../domain/errors.ts";
@@ -37,8 +38,8 @@ const CronExpression = Type.String({
   documented: { maxLength: 256 },
   description:
     "Five fields (minute, hour, day of month, month, day of week), or six with leading seconds, or a nickname such as " +
-    "@daily. Never more often than every 30 seconds. `7/2` in the day of week is `SUN/2`. The last firing is in the year 9999. " +
-    "It is shown as it was given, without the blanks around it.",
+    `@daily. Never more often than every ${GAP_SECONDS_MIN} seconds. \`7/2\` in the day of week is \`SUN/2\`. The last firing is in the ` +
+    "year 9999. It is shown as it was given, without the blanks around it.",
   examples: ["30 2 * * *"],
 });
 const Timezone = Type.String({

@@ -1,4 +1,5 @@
 import { type Static, Type } from "@sinclair/typebox";
+import { DELIVERY_WINDOW_HOURS } from "../domain/delivery.ts";
 import { WEBHOOK_PREFIX } from "../domain/ids.ts";
 import { filterOf, pageSizeOf, parseQuery } from "../domain/page.ts";
 import { TARGET_URL_CHARACTERS_MAX } from "../domain/target.ts";
@@ -38,7 +39,7 @@ const Description = Type.String({
 });
 const StatusSchema = wordOf(
   ENDPOINT_STATUSES,
-  "Whether events are sent to the endpoint. It is disabled when everything sent to it has failed for 48 hours.",
+  `Whether events are sent to the endpoint. It is disabled when everything sent to it has failed for ${DELIVERY_WINDOW_HOURS} hours.`,
   "WebhookStatus",
 );
 

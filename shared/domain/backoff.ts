@@ -11,8 +11,8 @@ export type Random = () => number;
 
 /**
  * The milliseconds to wait after attempt number `attempt` (from 1): exponential backoff with full jitter
- * ("Exponential Backoff And Jitter", AWS Architecture Blog, 2015). What the target asked for with Retry-After
- * counts where it is longer, but never beyond the policy's cap.
+ * ("Exponential Backoff And Jitter", AWS Architecture Blog, 2015). A Retry-After of the target counts where it is
+ * longer, but never beyond the policy's cap.
  */
 export function retryDelayMs(
   policy: RetryPolicy,
@@ -42,7 +42,7 @@ const DATE_PATTERNS = [
 /** The wait that a Retry-After header asks for; 0 for a date that has passed, null where it cannot be read. */
 export function parseRetryAfterMs(header: string, now: number): number | null {
   const text = header.trim();
-  // Infinity is a wait as well: no wait goes beyond the policy's cap.
+  // Digits without end give Infinity, which the policy's cap bounds like any other wait.
   if (SECONDS_PATTERN.test(text)) return Number(text) * 1_000;
   const at = parseHttpDate(text, now);
   return at === null ? null : Math.max(0, at - now);

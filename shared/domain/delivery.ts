@@ -1,7 +1,7 @@
 import type { Random } from "./backoff.ts";
 import { type Exchange, judgeResponse, UNKNOWN_ERROR } from "./run.ts";
 
-/** The rules of deliveries: what an attempt came to, and when the next one follows (decisions.md, section 6). */
+/** The rules of deliveries: what an attempt came to, and when the next one follows. */
 
 /** From the end of one attempt to the start of the next. */
 export const DELIVERY_WAITS_SECONDS = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400] as const;
@@ -11,7 +11,8 @@ export const DELIVERY_JITTER = 0.1;
  * The last attempt begins so long after the first one began. An endpoint to which everything has failed for so long is
  * disabled: the settlement's statement decides that (store/queue/endpoint-health.ts).
  */
-export const DELIVERY_WINDOW_SECONDS = 48 * 3_600;
+export const DELIVERY_WINDOW_HOURS = 48;
+export const DELIVERY_WINDOW_SECONDS = DELIVERY_WINDOW_HOURS * 3_600;
 
 /** By this status an endpoint says that it is gone for good. */
 const GONE = 410;

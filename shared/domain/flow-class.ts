@@ -1,8 +1,9 @@
 import type { Environment } from "./scope.ts";
 
 /**
- * What waits for a project's permits is of one of four classes, which take turns (decisions.md, section 5): attempts of
- * jobs and deliveries to webhook endpoints, each of one environment. Rows and messages carry a class as its position.
+ * Attempts of jobs and deliveries to webhook endpoints, each of one environment, are the four classes that share a project's
+ * permits. They take turns: the next permit goes to the class that holds fewer (store/queue/permits.ts). Rows and messages
+ * carry a class as its position.
  */
 export const FLOW_CLASSES = [
   "development jobs",
@@ -12,7 +13,7 @@ export const FLOW_CLASSES = [
 ] as const;
 export type FlowClass = (typeof FLOW_CLASSES)[number];
 
-/** What is owed: an attempt of a job, or a delivery to an endpoint. */
+/** Attempts of jobs, or of deliveries to endpoints. */
 export type FlowKind = "jobs" | "webhooks";
 
 export const flowClassOf = (kind: FlowKind, environment: Environment): FlowClass => `${environment} ${kind}`;

@@ -95,6 +95,9 @@ export function retypeId(id: string, prefix: string): string {
   return prefix + id.slice(-BODY_LENGTH);
 }
 
+/** No id, whatever its kind, is as great. */
+export const NEWEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff";
+
 /** The least id of an instant (milliseconds since 1970): every id of that time or later is at least as great. */
 export function firstIdAt(prefix: string, at: number): string {
   return prefix + timeText(Math.ceil(at)) + FIRST_WORD.repeat(4);

@@ -2,6 +2,7 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { ApiError } from "./errors.ts";
 import {
+  ATTEMPTS_MAX,
   completeRetryPolicy,
   decideCancel,
   decideManualRetry,
@@ -162,37 +163,47 @@ test("a job's status follows from the stored facts", () => {
 });
 
 test("a job can be canceled until it has ended", () => {
-  expect(decideCancel({ status: "queued", isSent: false })).toEqual({ kind: "cancel_waiting" });
-  expect(decideCancel({ status: "running", isSent: true })).toEqual({ kind: "cancel_running" });
-  expect(decideCancel({ status: "running", isSent: false })).toEqual({ kind: "cancel_unsent" });
+  expect(decideCancel({ status: "queued", isSent: false })).toBe("waiting");
+  expect(decideCancel({ status: "running", isSent: true })).toBe("sent");
+  expect(decideCancel({ status: "running", isSent: false })).toBe("unsent");
   for (const status of JOB_STATUSES.filter(isTerminal)) {
-    const decision = decideCancel({ status, isSent: false });
-    expect(decision.kind === "refused" && decision.error.code).toBe("invalid_request");
+    expect(refusalOf(() => decideCancel({ status, isSent: false }))).toEqual(["invalid_request", undefined]);
   }
 });
 
 test("a failed or timed out run can be retried while its job is failed or waits between attempts", () => {
-  for (const run of ["failed", "timed_out"] as const) {
-    const exhausted = { status: "failed" as const, attempts: 5, maxAttempts: 5 };
-    expect(decideManualRetry(exhausted, { status: run })).toEqual({
-      kind: "accepted",
-      attempt: 6,
-      attemptsAllowed: 6,
-      replacesPending: false,
-    });
-    expect(decideManualRetry({ status: "queued", attempts: 2, maxAttempts: 5 }, { status: run })).toEqual({
-      kind: "accepted",
+  const refused: [string, undefined] = ["invalid_request", undefined];
+  const waiting = { status: "queued" as const, attempts: 2, maxAttempts: 5 };
+  for (const run of [{ status: "failed" }, { status: "timed_out" }] as const) {
+    expect(decideManualRetry(waiting, run)).toEqual({
       attempt: 3,
       attemptsAllowed: 5,
       replacesPending: true,
     });
     for (const status of ["running", "succeeded", "canceled"] as const) {
-      const decision = decideManualRetry({ status, attempts: 2, maxAttempts: 5 }, { status: run });
-      expect(decision.kind === "refused" && decision.error.code).toBe("invalid_request");
+      expect(refusalOf(() => decideManualRetry({ ...waiting, status }, run))).toEqual(refused);
     }
   }
-  for (const run of ["running", "succeeded"] as const) {
-    const decision = decideManualRetry({ status: "failed", attempts: 5, maxAttempts: 5 }, { status: run });
-    expect(decision.kind === "refused" && decision.error.code).toBe("invalid_request");
+  for (const run of [{ status: "running" }, { status: "succeeded" }] as const) {
+    expect(refusalOf(() => decideManualRetry(waiting, run))).toEqual(refused);
   }
+});
+
+test("a manual retry gives an exhausted job exactly one more attempt, up to as many as can be counted", () => {
+  const failed = (attempts: number) => ({ status: "failed" as const, attempts, maxAttempts: 5 });
+  const run = { status: "failed" as const };
+  for (const [attempts, attemptsAllowed] of [
+    [2, 5],
+    [4, 5],
+    [5, 6],
+    [6, 7],
+    [ATTEMPTS_MAX - 1, ATTEMPTS_MAX],
+  ] as const) {
+    const wanted = { attempt: attempts + 1, attemptsAllowed, replacesPending: false };
+    expect(decideManualRetry(failed(attempts), run)).toEqual(wanted);
+  }
+  expect(refusalOf(() => decideManualRetry(failed(ATTEMPTS_MAX), run))).toEqual([
+    "invalid_request",
+    undefined,
+  ]);
 });

@@ -1,7 +1,7 @@
 import type { RetryPolicy } from "./backoff.ts";
 import { ApiError, invalidRequest } from "./errors.ts";
 import { effectiveDefaultRegion, isRegionAllowed, type Plan } from "./plan.ts";
-import { attemptsAllowedAfterManualRetry, type RunStatus } from "./run.ts";
+import type { RunStatus } from "./run.ts";
 import type { Region } from "./scope.ts";
 import { checkTarget, type TargetRules } from "./target.ts";
 
@@ -13,7 +13,8 @@ export type TerminalStatus = "succeeded" | "failed" | "canceled";
 
 export const PAYLOAD_BYTES_MAX = 262_144;
 export const BATCH_JOBS_MAX = 100;
-export const RUN_AT_PAST_MS_MAX = 60_000;
+export const RUN_AT_PAST_SECONDS_MAX = 60;
+export const RUN_AT_IN_PAST = `run_at is more than ${RUN_AT_PAST_SECONDS_MAX} seconds in the past.`;
 export const RUN_AT_YEARS_AHEAD_MAX = 10;
 export const RETRY_POLICY_BOUNDS = {
   maxAttempts: { min: 1, default: 5, max: 25 },
@@ -61,7 +62,7 @@ export function decideNewJob(request: JobRequest, { plan, defaultRegion, now, ta
 export function completeRetryPolicy(partial: Partial<RetryPolicy>): RetryPolicy {
   const bounds = RETRY_POLICY_BOUNDS;
   const capSeconds = partial.capSeconds ?? bounds.capSeconds.default;
-  // Who lowers only the cap means all waits: the default base follows it. A base that was given does not.
+  // A request that lowers only the cap means all waits, so the default base follows it. A base that was given does not.
   const baseSeconds = partial.baseSeconds ?? Math.min(bounds.baseSeconds.default, capSeconds);
   if (baseSeconds > capSeconds) {
     throw invalidRequest(
@@ -84,8 +85,8 @@ export function parseRunAt(text: string, now: number): number {
       "run_at",
     );
   }
-  if (at < now - RUN_AT_PAST_MS_MAX) {
-    throw new ApiError("run_at_in_past", "run_at is more than 60 seconds in the past.", "run_at");
+  if (at < now - RUN_AT_PAST_SECONDS_MAX * 1_000) {
+    throw new ApiError("run_at_in_past", RUN_AT_IN_PAST, "run_at");
   }
   const latest = new Date(now);
   latest.setUTCFullYear(latest.getUTCFullYear() + RUN_AT_YEARS_AHEAD_MAX);
@@ -128,51 +129,50 @@ export function jobStatusOf(job: { endedAs: TerminalStatus | null; hasRunInProgr
   return job.endedAs ?? (job.hasRunInProgress ? "running" : "queued");
 }
 
-export type CancelDecision =
-  /** No attempt is in progress: nothing of the job happens any more. */
-  | { kind: "cancel_waiting" }
-  /** The attempt in progress ends by itself and its run keeps its true result. */
-  | { kind: "cancel_running" }
-  /** A manual retry that waits for a permit: it is never sent, and its run ends failed, UNSENT_RUN_ERROR. */
-  | { kind: "cancel_unsent" }
-  | { kind: "refused"; error: ApiError };
+/** What a cancel makes of the attempt that comes next or is in progress. */
+export type CanceledAttempt =
+  /** No attempt is in progress, and none follows. */
+  | "waiting"
+  /** The attempt in progress ends by itself, and its run keeps its true result. */
+  | "sent"
+  /** A manual retry waits for its permit. It is never sent, and its run ends failed with UNSENT_RUN_ERROR. */
+  | "unsent";
 
-/** `isSent` is false while the attempt of a running job (a manual retry) still waits for its permit. */
-export function decideCancel(job: { status: JobStatus; isSent: boolean }): CancelDecision {
+/** `isSent` is false while the attempt of a running job, a manual retry, waits for its permit. Throws invalid_request. */
+export function decideCancel(job: { status: JobStatus; isSent: boolean }): CanceledAttempt {
   switch (job.status) {
     case "queued":
-      return { kind: "cancel_waiting" };
+      return "waiting";
     case "running":
-      return { kind: job.isSent ? "cancel_running" : "cancel_unsent" };
+      return job.isSent ? "sent" : "unsent";
     case "succeeded":
     case "failed":
     case "canceled":
-      return refused(`The job is already ${job.status} and cannot be canceled.`);
+      throw invalidRequest(`The job is already ${job.status} and cannot be canceled.`);
   }
 }
 
-/** Of a job, retries by hand included. Attempts are counted in 16 bits wherever they stand. */
+/** The attempts of a job, retries by hand included. All columns that count them have 16 bits. */
 export const ATTEMPTS_MAX = 32_767;
 
-export type ManualRetryDecision =
-  | {
-      kind: "accepted";
-      /** The number of the new attempt. */
-      attempt: number;
-      attemptsAllowed: number;
-      /** True if an automatic retry was pending: its run's next_retry_at becomes null. */
-      replacesPending: boolean;
-    }
-  | { kind: "refused"; error: ApiError };
+export interface ManualRetry {
+  /** The number of the new attempt. */
+  attempt: number;
+  /** An exhausted job gets exactly one attempt more; otherwise the new one counts toward max_attempts. */
+  attemptsAllowed: number;
+  /** True if an automatic retry was pending: its run's next_retry_at becomes null. */
+  replacesPending: boolean;
+}
 
+/** The attempt that a manual retry of one of the job's runs makes. Throws invalid_request. */
 export function decideManualRetry(
   job: { status: JobStatus; attempts: number; maxAttempts: number },
   run: { status: RunStatus },
-): ManualRetryDecision {
+): ManualRetry {
   switch (run.status) {
     case "running":
     case "succeeded":
-      return refused(`Only a failed or timed_out run can be retried; this one is ${run.status}.`);
+      throw invalidRequest(`Only a failed or timed_out run can be retried; this one is ${run.status}.`);
     case "failed":
     case "timed_out":
       break;
@@ -181,19 +181,14 @@ export function decideManualRetry(
     case "running":
     case "succeeded":
     case "canceled":
-      return refused(`The job is ${job.status}, so none of its runs can be retried.`);
+      throw invalidRequest(`The job is ${job.status}, so none of its runs can be retried.`);
     case "failed":
     case "queued":
-      if (job.attempts >= ATTEMPTS_MAX) return refused(`A job has at most ${ATTEMPTS_MAX} attempts.`);
+      if (job.attempts >= ATTEMPTS_MAX) throw invalidRequest(`A job has at most ${ATTEMPTS_MAX} attempts.`);
       return {
-        kind: "accepted",
         attempt: job.attempts + 1,
-        attemptsAllowed: attemptsAllowedAfterManualRetry(job.maxAttempts, job.attempts),
+        attemptsAllowed: Math.max(job.maxAttempts, job.attempts + 1),
         replacesPending: job.status === "queued",
       };
   }
-}
-
-function refused(message: string): { kind: "refused"; error: ApiError } {
-  return { kind: "refused", error: invalidRequest(message) };
 }

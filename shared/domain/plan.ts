@@ -3,6 +3,7 @@ import type { Region } from "./scope.ts";
 /** What each plan allows, and the billing month by which it is counted. */
 
 export interface Limits {
+  /** Of each environment, in any minute (store/resources/request-rate.ts). */
   requestsPerMinute: number;
   /** Job attempts and webhook deliveries in progress together, over both environments and all regions. */
   concurrency: number;
@@ -43,7 +44,7 @@ export const PLAN_TERMS: Readonly<Record<Plan, PlanTerms>> = {
   },
 };
 
-/** What an operator may set in place of a plan's own limit, at most. */
+/** The most that an operator may set in place of a plan's own limit. */
 export const LIMIT_OVERRIDE_MAX = 1_000_000;
 export const WEBHOOK_ENDPOINTS_MAX = 50;
 export const HOME_REGION: Region = "us-east";
@@ -73,19 +74,17 @@ export function isRegionAllowed(plan: Plan, region: Region): boolean {
   return plan !== "hobby" || region === HOME_REGION;
 }
 
-/** After a downgrade the stored default may be a region that the plan no longer allows: it counts as us-east. */
+/** A stored default that the plan no longer allows, after a downgrade, counts as us-east. */
 export function effectiveDefaultRegion(plan: Plan, defaultRegion: Region): Region {
   return isRegionAllowed(plan, defaultRegion) ? defaultRegion : HOME_REGION;
 }
 
-/** True when no further run may start this month. Paid plans go on and are billed for the overage. */
-export function isQuotaSpent(plan: Plan, runsThisMonth: number): boolean {
-  return plan === "hobby" && runsThisMonth >= PLAN_TERMS.hobby.runsIncluded;
-}
-
-/** How many runs may still start this month: a number for hobby, null where there is no bound. */
-export function runsLeft(plan: Plan, runsThisMonth: number): number | null {
-  return plan === "hobby" ? Math.max(0, PLAN_TERMS.hobby.runsIncluded - runsThisMonth) : null;
+/**
+ * How many runs may start in a month; null for a paid plan, which is billed for what is beyond those included. The
+ * statements hold a project to it, in the words of store/queue/month.ts.
+ */
+export function monthRunsMax(plan: Plan): number | null {
+  return plan === "hobby" ? PLAN_TERMS.hobby.runsIncluded : null;
 }
 
 export function overageRuns(plan: Plan, runsInMonth: number): number {

@@ -2,7 +2,6 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import {
   type AnswerHeaders,
-  attemptsAllowedAfterManualRetry,
   ERROR_BYTES_MAX,
   type Exchange,
   errorText,
@@ -125,63 +124,33 @@ test("Retry-After is heard on 429 and 503 only", () => {
   expect(judge(503, { headers: { ...noHeaders, retryAfter: "soon" } })).toMatchObject({ retryAfterMs: null });
 });
 
-const job = {
-  status: "running" as const,
-  attempts: 2,
+const second = {
+  number: 2,
   attemptsAllowed: 3,
   retryPolicy: { maxAttempts: 3, baseSeconds: 10, capSeconds: 3_600 },
 };
 const chance = { now, random: () => 0.5 };
 
 test("a settled attempt moves its job on", () => {
-  expect(settleAttempt(job, judge(200), chance)).toEqual({
-    status: "succeeded",
-    nextRetryAt: null,
-    event: "job.succeeded",
-  });
-  expect(settleAttempt(job, judge(500), chance)).toEqual({
-    status: "queued",
-    nextRetryAt: now + 10_000,
-    event: null,
-  });
-  const last = { ...job, attempts: 3 };
-  expect(settleAttempt(last, judge(500), chance)).toEqual({
-    status: "failed",
-    nextRetryAt: null,
-    event: "job.failed",
-  });
+  expect(settleAttempt(second, judge(200), chance)).toEqual({ status: "succeeded" });
+  expect(settleAttempt(second, judge(500), chance)).toEqual({ status: "queued", dueAt: now + 10_000 });
+  const last = { ...second, number: 3 };
+  expect(settleAttempt(last, judge(500), chance)).toEqual({ status: "failed" });
   const timedOut = judgeResponse({ kind: "stalled" }, now, 900_000);
-  expect(settleAttempt(job, timedOut, chance).status).toBe("queued");
+  expect(settleAttempt(second, timedOut, chance).status).toBe("queued");
   expect(settleAttempt(last, timedOut, chance).status).toBe("failed");
 });
 
 test("a target that asks not to be retried fails the job with attempts left", () => {
   const outcome = judge(500, { headers: { ...noHeaders, serviceNoRetry: "true" } });
-  expect(settleAttempt({ ...job, attempts: 1 }, outcome, chance).event).toBe("job.failed");
-});
-
-test("a canceled job stays canceled and has no event, whatever its attempt came to", () => {
-  for (const outcome of [judge(200), judge(500), lostOutcome()]) {
-    expect(settleAttempt({ ...job, status: "canceled" }, outcome, chance)).toEqual({
-      status: "canceled",
-      nextRetryAt: null,
-      event: null,
-    });
-  }
+  expect(settleAttempt({ ...second, number: 1 }, outcome, chance)).toEqual({ status: "failed" });
 });
 
 test("an attempt that was interrupted or lost is retried at once while attempts remain", () => {
   for (const outcome of [interruptedOutcome(), lostOutcome()]) {
-    expect(settleAttempt(job, outcome, chance)).toEqual({ status: "queued", nextRetryAt: now, event: null });
-    expect(settleAttempt({ ...job, attempts: 3 }, outcome, chance).status).toBe("failed");
+    expect(settleAttempt(second, outcome, chance)).toEqual({ status: "queued", dueAt: now });
+    expect(settleAttempt({ ...second, number: 3 }, outcome, chance)).toEqual({ status: "failed" });
   }
-});
-
-test("a manual retry gives an exhausted job exactly one more attempt", () => {
-  expect(attemptsAllowedAfterManualRetry(5, 5)).toBe(6);
-  expect(attemptsAllowedAfterManualRetry(5, 6)).toBe(7);
-  expect(attemptsAllowedAfterManualRetry(5, 2)).toBe(5);
-  expect(attemptsAllowedAfterManualRetry(5, 4)).toBe(5);
 });
 
 test("error text keeps line feeds and tabs and replaces other control characters", () => {

@@ -21,12 +21,10 @@ export type Outcome =
       retryAfterMs: number | null;
     };
 
-/** The job as it stands while the attempt that is to be settled is its latest. */
-export interface SettledJob {
-  /** `running`, or `canceled` if DELETE came while the attempt was in progress. */
-  status: "running" | "canceled";
-  /** Runs recorded so far, this attempt's included. */
-  attempts: number;
+/** An attempt that has ended, and what its job allows. */
+export interface FinishedAttempt {
+  /** From 1. */
+  number: number;
   attemptsAllowed: number;
   retryPolicy: RetryPolicy;
 }
@@ -37,34 +35,27 @@ export interface Chance {
   random: Random;
 }
 
-export type Settlement =
-  | { status: "canceled"; nextRetryAt: null; event: null }
-  | { status: "succeeded"; nextRetryAt: null; event: "job.succeeded" }
-  | { status: "failed"; nextRetryAt: null; event: "job.failed" }
-  | { status: "queued"; nextRetryAt: number; event: null };
-
-/** What one finished attempt does to its job. */
-export function settleAttempt(job: SettledJob, outcome: Outcome, { now, random }: Chance): Settlement {
-  // DELETE has already answered "canceled": the attempt ran to its end, and that stands.
-  if (job.status === "canceled") return { status: "canceled", nextRetryAt: null, event: null };
-  if (outcome.kind === "succeeded") {
-    return { status: "succeeded", nextRetryAt: null, event: "job.succeeded" };
-  }
-  if (job.attempts >= job.attemptsAllowed || outcome.retry === "never") {
-    return { status: "failed", nextRetryAt: null, event: "job.failed" };
-  }
-  // An attempt that we broke off ourselves says nothing about the target: there is nothing to back off from.
-  if (outcome.retry === "at_once") return { status: "queued", nextRetryAt: now, event: null };
-  const delayMs = retryDelayMs(job.retryPolicy, job.attempts, outcome.retryAfterMs, random);
-  return { status: "queued", nextRetryAt: now + delayMs, event: null };
-}
+export type NextOfJob =
+  | { status: "succeeded" }
+  | { status: "failed" }
+  /** The next attempt is due then. */
+  | { status: "queued"; dueAt: number };
 
 /**
- * How many attempts a job may have in all once a manual retry is accepted: an exhausted job gets exactly one
- * more, in every other case the new attempt counts toward max_attempts.
+ * Decides what a finished attempt does to its job, unless the job was canceled meanwhile: the statement that settles the
+ * attempt (store/queue/settle.ts) sees that, and then nothing follows. It also makes the event of a job that is over.
  */
-export function attemptsAllowedAfterManualRetry(maxAttempts: number, attempts: number): number {
-  return Math.max(maxAttempts, attempts + 1);
+export function settleAttempt(
+  attempt: FinishedAttempt,
+  outcome: Outcome,
+  { now, random }: Chance,
+): NextOfJob {
+  if (outcome.kind === "succeeded") return { status: "succeeded" };
+  if (attempt.number >= attempt.attemptsAllowed || outcome.retry === "never") return { status: "failed" };
+  // An attempt that the service itself broke off says nothing about the target: there is nothing to back off from.
+  if (outcome.retry === "at_once") return { status: "queued", dueAt: now };
+  const delayMs = retryDelayMs(attempt.retryPolicy, attempt.number, outcome.retryAfterMs, random);
+  return { status: "queued", dueAt: now + delayMs };
 }
 
 /** How the HTTP exchange of an attempt ended. */
@@ -77,13 +68,13 @@ export type Exchange =
       body: Uint8Array;
       /** How much of the body was read, at most RESPONSE_BODY_BYTES_MAX. */
       bodyBytes: number;
-      /** `complete`; `enough` when the most that is read has been read; `broken` off; `stalled` to the deadline. */
+      /** `enough`: as much was read as is ever read. `stalled`: the deadline came first. */
       bodyEnd: "complete" | "enough" | "broken" | "stalled";
     }
-  /** No status line came: the name, the connection, TLS, or an address that may not be dialled. */
+  /** No status line came: the name, the connection or TLS failed, or the address may not be dialled. */
   | { kind: "faulted"; message: string }
   | { kind: "stalled" }
-  /** It went out on a connection that had been kept, and the target closed that without a byte of an answer. */
+  /** The request went out on a kept connection, which the target closed without a byte of an answer. */
   | { kind: "unknown" };
 
 /** The headers of a target's answer that the service reads; null where they are absent. */
@@ -109,7 +100,7 @@ export function judgeResponse(exchange: Exchange, now: number, attemptTimeoutMs:
   }
 }
 
-/** Keeping the connection was our choice, so its end says nothing about the target. */
+/** The service chose to keep the connection, so its end says nothing about the target. */
 function unknownOutcome(): Outcome {
   return { ...failure("failed", null, UNKNOWN_ERROR), retry: "at_once" };
 }
@@ -131,7 +122,7 @@ export function lostOutcome(): Outcome {
 
 export const LOST_ERROR = "The node that sent this attempt died before it ended: its outcome is unknown.";
 
-/** A manual retry whose job was canceled before a permit came free. */
+/** The error of a manual retry whose job was canceled before a permit came free. */
 export const UNSENT_RUN_ERROR = "canceled before it was sent";
 
 type Unsuccessful = Exclude<Outcome, { kind: "succeeded" }>;
@@ -174,7 +165,7 @@ function answerError(answer: Answer, isGood: boolean, timeLimit: string): string
   }
   if (body.length === 0) return `The target answered ${status} with an empty body.`;
   const coding = headers.contentEncoding?.toLowerCase() ?? "";
-  // What is packed is not unpacked, and cannot be read as it is.
+  // A packed body cannot be read as it is, and the service does not unpack it.
   return coding === "" || coding === "identity"
     ? errorText(body)
     : errorText(`(${coding}, ${bodyBytes} bytes)`);

@@ -68,8 +68,11 @@ export interface DecidedChange extends Changeable {
 }
 
 /**
- * Decides a change of a schedule. `activeCount` schedules of the project are active, over both environments. Throws ApiError
- * for a timetable that is not accepted, and for one active schedule too many.
+/**
+ * Decides a change of a schedule. `activeCount` schedules of the project are active, over both environments. A paused schedule
+ * has no next firing. Of a pause and a firing that is due the one that locks the schedule's row first wins
+ * (store/resources/schedules.ts and store/queue/firings.ts). Throws ApiError for a timetable that is not accepted, and for
+ * one active schedule too many.
  */
 export function decideScheduleChange(
   schedule: Changeable & { activeCount: number },

@@ -15,3 +15,9 @@ export function isRegion(text: string): text is Region {
  * characters of its id, which keeps the indexes that every job pays for small.
  */
 export type ProjectNo = number;
+
+/** One environment of a project: each key has one, and nothing of another is ever seen through it. */
+export interface Scope {
+  projectNo: ProjectNo;
+  environment: Environment;
+}

@@ -1,17 +1,12 @@
 import { randomBytes } from "node:crypto";
-import {
-  ATTEMPT_PREFIX,
-  createIdSource,
-  DELIVERY_PREFIX,
-  REQUEST_PREFIX,
-  WEBHOOK_PREFIX,
-} from "../domain/ids.ts";
-import type { Environment, ProjectNo } from "../domain/scope.ts";
+import { keyCause } from "../../test/support/cause.ts";
+import { environmentOfClass, kindOf } from "../domain/flow-class.ts";
+import { ATTEMPT_PREFIX, createIdSource, DELIVERY_PREFIX, WEBHOOK_PREFIX } from "../domain/ids.ts";
+import type { Environment, ProjectNo, Region, Scope } from "../domain/scope.ts";
 import { type EndpointFields, EVENT_TYPES, type EventType } from "../domain/webhook.ts";
 import { claimDeliveries, type DeliveryClaim, type GrantedDelivery } from "./queue/delivery-claim.ts";
 import type { DeliverySettlement } from "./queue/delivery-settle.ts";
-import { type OwedDelivery, settleAttempts } from "./queue/settle.ts";
-import type { KeyCause } from "./resources/audit.ts";
+import { type Settled, settleAttempts } from "./queue/settle.ts";
 import { changeWebhook, createWebhook, deleteWebhook } from "./resources/webhooks.ts";
 import { failedWith, settlementOf, type TestStore } from "./test-support.ts";
 
@@ -20,8 +15,6 @@ import { failedWith, settlementOf, type TestStore } from "./test-support.ts";
 const ids = createIdSource(randomBytes);
 const newAttemptId = () => ids.next(ATTEMPT_PREFIX, Date.now());
 export const newDeliveryId = () => ids.next(DELIVERY_PREFIX, Date.now());
-
-export const keyCause = (): KeyCause => ({ requestId: ids.next(REQUEST_PREFIX, Date.now()), keyNo: 0 });
 
 export interface EndpointWish extends Partial<Omit<EndpointFields, "events">> {
   events?: EventType[];
@@ -85,15 +78,29 @@ export async function endJobs(
   const started = [];
   for (const jobId of jobs) started.push(await store.start(nodeId, projectNo, jobId, { environment }));
   const wish = type === "job.failed" ? failedWith("over") : {};
-  const { deliveries } = await settleAttempts(
-    store.db,
-    started.map((attempt) => settlementOf(attempt, wish)),
-  );
-  return deliveries;
+  const settlements = started.map((attempt) => settlementOf(attempt, wish));
+  return deliveriesOf(await settleAttempts(store.db, settlements));
 }
 
+/** A delivery that is owed, as a claim names it. */
+export interface OwedDelivery extends Scope {
+  region: Region;
+  id: string;
+}
+
+/** The deliveries among what settlements have made owed. */
+export const deliveriesOf = ({ owed }: Settled): OwedDelivery[] =>
+  owed
+    .filter(({ flowClass }) => kindOf(flowClass) === "webhooks")
+    .map(({ projectNo, flowClass, region, id }) => ({
+      projectNo,
+      environment: environmentOfClass(flowClass),
+      region,
+      id,
+    }));
+
 export const deliveryClaimOf = (
-  { projectNo, environment, region, id }: Pick<OwedDelivery, "projectNo" | "environment" | "region" | "id">,
+  { projectNo, environment, region, id }: OwedDelivery,
   wish: Partial<DeliveryClaim> = {},
 ): DeliveryClaim => ({
   projectNo,
@@ -133,6 +140,7 @@ export function deliverySettlementOf(
     projectNo,
     environment,
     region,
+    shard: 0,
     deliveryId,
     attemptId: granted.attemptId,
     status: "succeeded",

@@ -3,6 +3,7 @@ import pg from "pg";
 import { testCause } from "../../test/support/cause.ts";
 import { openTestDatabase } from "../../test/support/database.ts";
 import { createTestDatabase } from "../../test/support/postgres.ts";
+import { ApiError } from "../domain/errors.ts";
 import { createIdSource, JOB_PREFIX, PROJECT_PREFIX, RUN_PREFIX } from "../domain/ids.ts";
 import type { Plan } from "../domain/plan.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../domain/scope.ts";
@@ -12,7 +13,7 @@ import { addNode } from "./cell/nodes.ts";
 import type { Database } from "./database/database.ts";
 import { type Claim, type Claimed, claimAttempts, type GrantedAttempt } from "./queue/claim.ts";
 import type { Settlement } from "./queue/settle.ts";
-import { createJobs, type JobToCreate } from "./resources/jobs.ts";
+import { createJobs, type JobToCreate } from "./resources/job-creation.ts";
 import { createProject } from "./resources/projects.ts";
 
 const WAIT_MS_MAX = 50_000;
@@ -232,6 +233,7 @@ export function settlementOf(
     projectNo: claim.projectNo,
     environment: claim.environment,
     region: claim.region,
+    shard: 0,
     jobId: claim.jobId,
     runId: granted.runId,
     status: "succeeded",
@@ -252,5 +254,12 @@ export function failedWith(next: { dueAt: number } | "over"): Partial<Settlement
     next: next === "over" ? { status: "failed" } : { status: "queued", dueAt: next.dueAt },
   };
 }
+
+/** What a change came to, "refused" where the domain refused it. */
+export const orRefused = <Outcome>(change: Promise<Outcome>): Promise<Outcome | { kind: "refused" }> =>
+  change.catch((error) => {
+    if (error instanceof ApiError) return { kind: "refused" };
+    throw error;
+  });
 
 export const kindsOf = (answers: readonly Claimed[]) => answers.map((answer) => answer.kind);

@@ -7,8 +7,11 @@ import { addNode } from "../../shared/store/cell/nodes.ts";
 import { openDatabase } from "../../shared/store/database/database.ts";
 import { claimAttempts } from "../../shared/store/queue/claim.ts";
 import { type Settlement, settleAttempts } from "../../shared/store/queue/settle.ts";
-import { cancelJob, createJobs } from "../../shared/store/resources/jobs.ts";
-import { listRuns, retryRun } from "../../shared/store/resources/runs.ts";
+import { createJobs } from "../../shared/store/resources/job-creation.ts";
+import { cancelJob, retryRun } from "../../shared/store/resources/jobs-by-hand.ts";
+import { listRuns } from "../../shared/store/resources/runs.ts";
+import { orRefused } from "../../shared/store/test-support.ts";
+import { keyCause } from "../support/cause.ts";
 import { createTestDatabase } from "../support/postgres.ts";
 import { newJob } from "./harness/jobs.ts";
 import { median, printTable } from "./harness/measure.ts";
@@ -172,6 +175,7 @@ async function claimAndSettle(url: string, number: number, projectCount: number)
       const retried = fails && claim.attempt < answer.attempt.attemptsAllowed;
       granted.push({
         ...claim,
+        shard: 0,
         runId: answer.attempt.runId,
         status: fails ? "failed" : "succeeded",
         responseStatus: fails ? 500 : 200,
@@ -229,15 +233,16 @@ async function disturb(
       "SELECT job_id FROM open_jobs WHERE project_no = $1 AND environment = 1 AND region = 0 ORDER BY job_id DESC LIMIT 1",
       [scope.projectNo],
     );
-    if (
-      open !== undefined &&
-      (await cancelJob(db, scope, uuidToId(JOB_PREFIX, open.job_id))).kind === "canceled"
-    )
-      done.canceled++;
+    if (open !== undefined) {
+      const canceled = await orRefused(cancelJob(db, scope, uuidToId(JOB_PREFIX, open.job_id), keyCause()));
+      if (canceled.kind === "canceled") done.canceled++;
+    }
     const failed = await listRuns(db, { ...scope, jobId: null, status: "failed", beforeId: null, limit: 3 });
     for (const run of failed) {
-      if ((await retryRun(db, scope, run.id, ids.next(RUN_PREFIX, Date.now()))).kind === "retried")
-        done.retried++;
+      const retried = await orRefused(
+        retryRun(db, scope, run.id, ids.next(RUN_PREFIX, Date.now()), keyCause()),
+      );
+      if (retried.kind === "retried") done.retried++;
     }
     await Bun.sleep(DISTURB_EVERY_MS);
   }

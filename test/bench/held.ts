@@ -8,7 +8,7 @@ import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { setHostLimit } from "../../shared/store/cell/host-limits.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 import { type Database, openDatabase } from "../../shared/store/database/database.ts";
-import { createJobs } from "../../shared/store/resources/jobs.ts";
+import { createJobs } from "../../shared/store/resources/job-creation.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
 import { ADD_DUE_JOBS } from "../support/due-jobs.ts";
 import { startNatsServer } from "../support/nats-server.ts";

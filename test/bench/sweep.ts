@@ -14,7 +14,7 @@ import { askTime, type Database, openDatabase } from "../../shared/store/databas
 import { claimAttempts } from "../../shared/store/queue/claim.ts";
 import { type Settlement, settleAttempts } from "../../shared/store/queue/settle.ts";
 import { sweepShards } from "../../shared/store/queue/sweep.ts";
-import { createJobs } from "../../shared/store/resources/jobs.ts";
+import { createJobs } from "../../shared/store/resources/job-creation.ts";
 import { createTestDatabase } from "../support/postgres.ts";
 import { newJob } from "./harness/jobs.ts";
 import { formatCount, median, printTable, summarize } from "./harness/measure.ts";
@@ -32,7 +32,6 @@ const PROJECTS = 10_000;
 const SHARDS = 64;
 const REGION = "us-east";
 const ENVIRONMENT = "production";
-const FLOW_CLASS = "production jobs";
 const CONCURRENCY = 500;
 /** Whose backlog it is, and who else is busier than the others. */
 const LOADED_PROJECT = 1;
@@ -224,11 +223,7 @@ async function createWorker(db: Database): Promise<ChurningWorker> {
     for (const [index, job] of jobs.entries()) {
       const answer = created[index];
       if (answer?.kind !== "created") throw new Error("a job was refused");
-      const { projectNo, id } = job;
-      shardOfProject(projectNo).learn(
-        { projectNo, flowClass: FLOW_CLASS, id, attempt: 1, dueAt: answer.dueAt },
-        clock.now(),
-      );
+      for (const owed of answer.owed) shardOfProject(job.projectNo).learn(owed, clock.now());
     }
   }
 
@@ -261,7 +256,7 @@ async function createWorker(db: Database): Promise<ChurningWorker> {
       shard.answer({ projectNo, shard: shard.held.shard, id, attempt, answer: { kind } }, clock.now());
       if (kind === "gone") continue;
       const outcome = { status: "succeeded", responseStatus: 200, error: null, durationMs: 1 } as const;
-      settlements.push({ ...claim, ...outcome, next: { status: "succeeded" } });
+      settlements.push({ ...claim, ...outcome, shard: shard.held.shard, next: { status: "succeeded" } });
     }
     await settleAttempts(db, settlements);
     if (sweeper.hasLow) await sweeper.refill();

@@ -17,7 +17,7 @@ import { EVENT_TYPES } from "../../shared/domain/webhook.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 import type { Database } from "../../shared/store/database/database.ts";
-import { createJobs } from "../../shared/store/resources/jobs.ts";
+import { createJobs } from "../../shared/store/resources/job-creation.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
 import { createWebhook } from "../../shared/store/resources/webhooks.ts";
 import { until } from "../flow/support.ts";

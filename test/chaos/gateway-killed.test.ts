@@ -81,7 +81,8 @@ async function failedRun(): Promise<string> {
   const place = { projectNo: project.project.no, environment: "production", region: "us-east" } as const;
   await claimAttempts(db, nodeId, [{ ...place, jobId: created.id, attempt: 1, runId }]);
   const outcome = { status: "failed", responseStatus: 500, error: "no", durationMs: 1 } as const;
-  await settleAttempts(db, [{ ...place, ...outcome, jobId: created.id, runId, next: { status: "failed" } }]);
+  const settlement = { ...place, ...outcome, shard: null, jobId: created.id, runId };
+  await settleAttempts(db, [{ ...settlement, next: { status: "failed" } }]);
   return runId;
 }
 

@@ -207,7 +207,7 @@ describe("a manual retry", () => {
       [1, "failed", null],
       [2, "succeeded", null],
     ]);
-    expect((await retry(cell, project, first?.id ?? "")).kind).toBe("conflict");
+    expect((await retry(cell, project, first?.id ?? "")).kind).toBe("refused");
     await target.stop();
   });
 

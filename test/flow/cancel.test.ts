@@ -1,7 +1,9 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { UNSENT_RUN_ERROR } from "../../shared/domain/run.ts";
-import { cancelJob } from "../../shared/store/resources/jobs.ts";
+import { cancelJob } from "../../shared/store/resources/jobs-by-hand.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
+import { orRefused } from "../../shared/store/test-support.ts";
+import { keyCause } from "../support/cause.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 import { retried, until, untilEnded, untilJob } from "./support.ts";
@@ -17,7 +19,7 @@ beforeAll(async () => {
 afterAll(() => cell.stop());
 
 const cancel = (project: ProjectRow, id: string) =>
-  cancelJob(cell.db, { projectNo: project.no, environment: "production" }, id);
+  orRefused(cancelJob(cell.db, { projectNo: project.no, environment: "production" }, id, keyCause()));
 
 /** Everything that is due by now has been looked at: a job that was created later has been delivered and settled. */
 async function overtake(project: ProjectRow, targetUrl: string): Promise<void> {
@@ -46,7 +48,7 @@ describe("a cancel", () => {
     expect(await cell.job(project, id)).toMatchObject({ status: "canceled", attempts: 0 });
     expect(await cell.runs(project, id)).toEqual([]);
     expect(target.arrivals.filter(({ jobId }) => jobId === id)).toEqual([]);
-    expect((await cancel(project, id)).kind).toBe("conflict");
+    expect((await cancel(project, id)).kind).toBe("refused");
     await target.stop();
   });
 

@@ -1,11 +1,14 @@
 import { createHmac, randomBytes } from "node:crypto";
-import { flowClassOf } from "../../shared/domain/flow-class.ts";
+import { sendCommands } from "../../shared/bus/hints.ts";
 import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import type { Environment } from "../../shared/domain/scope.ts";
 import { StoreUnavailable } from "../../shared/store/database/database.ts";
 import type { JobRow } from "../../shared/store/resources/jobs.ts";
+import { type Retried, retryRun } from "../../shared/store/resources/jobs-by-hand.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
-import { type Retried, type RunRow, retryRun } from "../../shared/store/resources/runs.ts";
+import type { RunRow } from "../../shared/store/resources/runs.ts";
+import { orRefused } from "../../shared/store/test-support.ts";
+import { keyCause } from "../support/cause.ts";
 import type { Cell } from "../support/cell.ts";
 import type { Arrival } from "../support/target.ts";
 
@@ -78,22 +81,15 @@ export function repeatedArrivals(arrivals: readonly Arrival[]): string[] {
 const runIds = createIdSource(randomBytes);
 
 /** Asks for a manual retry as the gateway does; the command is what tells the worker. */
-export async function retry(cell: Cell, project: ProjectRow, runId: string): Promise<Retried> {
+export async function retry(
+  cell: Cell,
+  project: ProjectRow,
+  runId: string,
+): Promise<Retried | { kind: "refused" }> {
   const scope = { projectNo: project.no, environment: "production" as const, sinceAt: 0 };
-  const retried = await retryRun(cell.db, scope, runId, runIds.next(RUN_PREFIX, cell.clock.now()));
-  if (retried.kind === "retried" && retried.shard !== null) {
-    const { run, region, shard } = retried;
-    const owed = [
-      {
-        projectNo: project.no,
-        flowClass: flowClassOf("jobs", scope.environment),
-        id: run.jobId,
-        attempt: run.attempt,
-        dueAt: run.startedAt,
-      },
-    ];
-    cell.bus.sendCommand({ region, shard, projectNo: project.no, owed });
-  }
+  const newRunId = runIds.next(RUN_PREFIX, cell.clock.now());
+  const retried = await orRefused(retryRun(cell.db, scope, runId, newRunId, keyCause()));
+  if (retried.kind === "retried") sendCommands(cell.bus, retried.owed, cell.clock.now());
   return retried;
 }
 

@@ -77,6 +77,7 @@ export const settle = fc.tuple(choice, fc.constantFrom("succeeded", "failed", "f
             projectNo: project.no,
             environment: job.env,
             region: job.region as Region,
+            shard: null,
             jobId: job.id,
             runId,
             status,

@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { createIdSource, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
-import type { OperatorCause } from "../../shared/store/resources/audit.ts";
+import type { KeyCause, OperatorCause } from "../../shared/store/resources/audit.ts";
 
 const requestIds = createIdSource(randomBytes);
 
@@ -8,3 +8,9 @@ const requestIds = createIdSource(randomBytes);
 export function testCause(): OperatorCause {
   return { requestId: requestIds.next(REQUEST_PREFIX, Date.now()), operator: "test" };
 }
+
+/** What a test changes as a client with a key. */
+export const keyCause = (): KeyCause => ({
+  requestId: requestIds.next(REQUEST_PREFIX, Date.now()),
+  keyNo: 0,
+});

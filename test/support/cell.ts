@@ -3,8 +3,8 @@ import { NODE_LIMITS, type NodeLimits } from "../../services/delivery/concurrenc
 import { startDelivery } from "../../services/delivery/start.ts";
 import { startWorker } from "../../services/worker/start.ts";
 import type { Bus } from "../../shared/bus/bus.ts";
+import { sendCommands } from "../../shared/bus/hints.ts";
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
-import { flowClassOf } from "../../shared/domain/flow-class.ts";
 import {
   createIdSource,
   JOB_PREFIX,
@@ -26,7 +26,8 @@ import { createSeal, type Seal } from "../../shared/platform/seal/seal.ts";
 import { joinCell } from "../../shared/store/cell/membership.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 import { askTime, type Database } from "../../shared/store/database/database.ts";
-import { createJobs, findJob, type JobRow } from "../../shared/store/resources/jobs.ts";
+import { createJobs } from "../../shared/store/resources/job-creation.ts";
+import { findJob, type JobRow } from "../../shared/store/resources/jobs.ts";
 import { createProject, type ProjectRow } from "../../shared/store/resources/projects.ts";
 import { listRuns, type RunRow } from "../../shared/store/resources/runs.ts";
 import { createWebhook } from "../../shared/store/resources/webhooks.ts";
@@ -184,14 +185,8 @@ export async function startCell(
         cause: null,
       }));
       const created = await createJobs(db, jobs, lanes);
-      for (const [index, job] of jobs.entries()) {
-        const answer = created[index];
-        if (!tell || answer?.kind !== "created") continue;
-        const { projectNo, environment, region, shard } = job;
-        const flowClass = flowClassOf("jobs", environment);
-        const owed = [{ projectNo, flowClass, id: job.id, attempt: 1, dueAt: answer.dueAt }];
-        bus.sendCommand({ region, shard, projectNo, owed });
-      }
+      const owed = created.flatMap((answer) => (tell && answer.kind === "created" ? answer.owed : []));
+      for (const one of owed) sendCommands(bus, [one], Number.POSITIVE_INFINITY);
       return jobs.map((job) => job.id);
     },
     async addEndpoint(project, { url, events = [...EVENT_TYPES], environment = "production" }) {

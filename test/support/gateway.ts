@@ -230,6 +230,7 @@ export async function startTestGateway(
       await settleAttempts(direct, [
         {
           ...placeOf(project, job),
+          shard: null,
           jobId: job.id,
           runId,
           status,

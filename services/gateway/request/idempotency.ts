@@ -1,5 +1,5 @@
-import { createHash } from "node:crypto";
-import { ApiError, invalidRequest } from "../../../shared/domain/errors.ts";
+import { ApiError } from "../../../shared/domain/errors.ts";
+import { checkSameBody, keyDigest } from "../../../shared/domain/idempotency.ts";
 import { type Database, StoreUnavailable } from "../../../shared/store/database/database.ts";
 import {
   type FirstAnswer,
@@ -33,25 +33,14 @@ const TURNS_MAX = 500;
 /** A key can reach its end between being found taken and being looked up. */
 const LOOKS_MAX = 3;
 
-/** Without a comma before a blank: this is how the server, and proxies, join a header that was sent twice. */
-const KEY_PATTERN = /^(?!.*, )[\x20-\x7e]{1,255}$/;
-
-/** Null if the request has none. Throws invalid_request for an Idempotency-Key that cannot be honoured. */
-export function readIdempotencyKey(header: string | null): string | null {
-  if (header === null || KEY_PATTERN.test(header)) return header;
-  throw invalidRequest(
-    "Idempotency-Key must be given once: 1 to 255 printable ASCII characters, no comma before a blank among them.",
-    "Idempotency-Key",
-  );
-}
-
 export function createIdempotency(db: Database): Idempotency {
   /** What this gateway is carrying out. Whoever comes meanwhile with the same key waits for it and asks nobody else. */
   const inProgress = new Map<string, { requestHash: Buffer; answer: Promise<Answer> }>();
 
   return {
     async answer(request) {
-      const key = keyToTake(request);
+      const { scope, operation, requestHash } = request;
+      const key = { digest: keyDigest(scope, operation, request.key), requestHash };
       const name = key.digest.toString("latin1");
       for (let turn = 0; turn < TURNS_MAX; turn++) {
         const first = inProgress.get(name);
@@ -67,7 +56,7 @@ export function createIdempotency(db: Database): Idempotency {
         // Refused, it has left the key free, and the next in line tries.
         const answer = await first.answer.catch(() => null);
         if (answer !== null) {
-          checkSame(key, first.requestHash);
+          checkSameBody(key.requestHash, first.requestHash);
           return replayed(answer);
         }
       }
@@ -86,7 +75,7 @@ async function carryOut(db: Database, request: KeyedRequest, key: KeyToTake): Pr
     if (outcome !== "key_taken" && !(outcome instanceof ApiError)) return outcome;
     const first = await findFirstAnswer(db, request.scope, key.digest);
     if (first !== null) {
-      checkSame(key, first.requestHash);
+      checkSameBody(key.requestHash, first.requestHash);
       return replayed(await request.replay(first));
     }
     if (outcome instanceof ApiError) throw outcome;
@@ -99,20 +88,6 @@ function refusalOf(error: unknown): ApiError {
   throw error;
 }
 
-function checkSame(key: KeyToTake, requestHash: Buffer): void {
-  if (key.requestHash.equals(requestHash)) return;
-  throw new ApiError(
-    "idempotency_conflict",
-    "This Idempotency-Key was used within 24 hours for a request with another body.",
-    "Idempotency-Key",
-  );
-}
-
 function replayed(answer: Answer): Answer {
   return { ...answer, headers: { ...answer.headers, "Idempotent-Replayed": "true" } };
-}
-
-function keyToTake({ scope, operation, key, requestHash }: KeyedRequest): KeyToTake {
-  const name = JSON.stringify([scope.projectNo, scope.environment, operation, key]);
-  return { digest: createHash("sha256").update(name).digest(), requestHash };
 }

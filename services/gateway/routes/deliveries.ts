@@ -1,8 +1,8 @@
 import type { Bus } from "../../../shared/bus/bus.ts";
+import { sendCommands } from "../../../shared/bus/hints.ts";
 import { readDeliveryListQuery, viewDelivery } from "../../../shared/contract/delivery.ts";
 import { sampleRun } from "../../../shared/contract/event.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
-import { flowClassOf } from "../../../shared/domain/flow-class.ts";
 import { DELIVERY_PREFIX, EVENT_PREFIX, parseId, retypeId } from "../../../shared/domain/ids.ts";
 import { parseQuery } from "../../../shared/domain/page.ts";
 import { HOME_REGION } from "../../../shared/domain/plan.ts";
@@ -22,7 +22,7 @@ import type { FirstAnswer, KeyToTake } from "../../../shared/store/resources/ide
 import { findWebhook } from "../../../shared/store/resources/webhooks.ts";
 import { type Pager, pageText } from "../pages.ts";
 import type { Answer } from "../request/errors.ts";
-import type { ApiRequest, RoutesOf } from "../request/route.ts";
+import type { RoutesOf } from "../request/route.ts";
 import { readWebhookId, type webhookRoutes } from "./webhooks.ts";
 
 /** Of what is sent to webhook endpoints. */
@@ -35,15 +35,6 @@ export function deliveryRoutes(options: {
 }): Omit<RoutesOf<"webhooks">, keyof ReturnType<typeof webhookRoutes>> {
   const { db, bus, clock, pager, shardsPerRegion } = options;
 
-  /** The message may be lost: the sweep finds what is owed. */
-  function tellWorker({ scope }: ApiRequest, delivery: DeliveryRow, attempt: number, shard: number): void {
-    const { projectNo, environment } = scope;
-    const { id, region, nextAttemptAt } = delivery;
-    const flowClass = flowClassOf("webhooks", environment);
-    const owed = [{ projectNo, flowClass, id, attempt, dueAt: nextAttemptAt ?? clock.now() }];
-    bus.sendCommand({ region, shard, projectNo, owed });
-  }
-
   return {
     testWebhook: {
       body: null,
@@ -52,19 +43,18 @@ export function deliveryRoutes(options: {
         parseQuery(request.query, []);
         const { scope, caller } = request;
         const cause = request.cause();
-        const shard = shardOf(scope.projectNo, shardsPerRegion);
         const sample = {
           eventId: retypeId(cause.requestId, EVENT_PREFIX),
           deliveryId: retypeId(cause.requestId, DELIVERY_PREFIX),
           apiVersion: caller.version,
           region: HOME_REGION,
-          shard,
+          shard: shardOf(scope.projectNo, shardsPerRegion),
           runOf: sampleRun,
         };
         const owed = await oweSample(db, scope, webhookId, sample, cause, withAnswer(key));
         if (owed.kind === "key_taken") return "key_taken";
         if (owed.kind === "not_found") throw resourceNotFound();
-        tellWorker(request, owed.delivery, 1, shard);
+        sendCommands(bus, owed.owed, clock.now());
         return { status: 200, text: textOf(owed.delivery) };
       },
       replay: async (_request, first) => keptAnswer(first),
@@ -97,7 +87,6 @@ export function deliveryRoutes(options: {
         const id = parseId(DELIVERY_PREFIX, request.innerId);
         if (id === null) throw resourceNotFound();
         parseQuery(request.query, []);
-        const { projectNo } = request.scope;
         const retried = await retryDelivery(
           db,
           { ...request.scope, sinceAt: deliveriesSince(clock.now()) },
@@ -107,9 +96,8 @@ export function deliveryRoutes(options: {
         );
         if (retried.kind === "key_taken") return "key_taken";
         if (retried.kind === "not_found") throw resourceNotFound();
-        const { delivery, attempt, shard } = retried;
-        tellWorker(request, delivery, attempt, shard ?? shardOf(projectNo, shardsPerRegion));
-        return { status: 200, text: textOf(delivery) };
+        sendCommands(bus, retried.owed, clock.now());
+        return { status: 200, text: textOf(retried.delivery) };
       },
       replay: async (_request, first) => keptAnswer(first),
     },

@@ -12,24 +12,23 @@ import {
 import { viewList } from "../../../shared/contract/list.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
 import { type IdSource, idTimeMs, JOB_PREFIX, parseId, retypeId } from "../../../shared/domain/ids.ts";
-import { decideCancel, type JobContext, PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
+import { type JobContext, PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
 import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { TargetRules } from "../../../shared/domain/target.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
-import { type Database, StoreUnavailable } from "../../../shared/store/database/database.ts";
-import type { KeyCause } from "../../../shared/store/resources/audit.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
 import type { KeyToTake } from "../../../shared/store/resources/idempotency.ts";
+import type { JobToCreate } from "../../../shared/store/resources/job-creation.ts";
 import {
   type AskedJob,
-  cancelJob,
   findAskedJobs,
   findJob,
   type JobRow,
   type JobSummary,
-  type JobToCreate,
   listJobs,
 } from "../../../shared/store/resources/jobs.ts";
+import { cancelJob } from "../../../shared/store/resources/jobs-by-hand.ts";
 import type { JobCreation } from "../creation.ts";
 import type { Pager } from "../pages.ts";
 import { BATCH_BODY_BYTES_MAX, BODY_BYTES_MAX } from "../request/body.ts";
@@ -137,8 +136,9 @@ export function jobRoutes(options: {
       async answer({ scope, id, query, cause }) {
         const jobId = readJobId(id);
         parseQuery(query, []);
-        const job = await cancel(db, scope, jobId, cause());
-        return { status: 200, text: JSON.stringify(viewCanceledJob(summaryFacts(job))) };
+        const canceled = await cancelJob(db, scope, jobId, cause());
+        if (canceled.kind === "not_found") throw resourceNotFound();
+        return { status: 200, text: JSON.stringify(viewCanceledJob(summaryFacts(canceled.job))) };
       },
     },
   };
@@ -149,28 +149,6 @@ const JOB_BYTES_MAX = 4_608;
 const JOB_PAGE_BYTES_MAX = PAGE_SIZE_MAX * JOB_BYTES_MAX;
 /** Of one job. Those of one schedule are no more. */
 export const PAYLOAD_ANSWER_BYTES_MAX = PAYLOAD_BYTES_MAX + 2 * JOB_BYTES_MAX;
-
-/** A job that had ended when it was to be canceled can be reopened by a manual retry before its error is told. */
-const CANCEL_TRIES_MAX = 5;
-
-/** Throws ApiError for a job that is unknown or has ended. */
-async function cancel(
-  db: Database,
-  scope: ApiRequest["scope"],
-  id: string,
-  cause: KeyCause,
-): Promise<JobSummary> {
-  for (let attempt = 0; attempt < CANCEL_TRIES_MAX; attempt++) {
-    const canceled = await cancelJob(db, scope, id, cause);
-    if (canceled.kind === "canceled") return canceled.job;
-    const job = canceled.kind === "conflict" ? await findJob(db, scope, id) : null;
-    if (job === null) throw resourceNotFound();
-    // Whether its attempt has been sent matters only to a job that has not ended, and that one is tried again.
-    const decision = decideCancel({ status: job.status, isSent: true });
-    if (decision.kind === "refused") throw decision.error;
-  }
-  throw new StoreUnavailable(`job ${id} moved ${CANCEL_TRIES_MAX} times while it was being canceled`);
-}
 
 function readJobId(text: string): string {
   const id = parseId(JOB_PREFIX, text);

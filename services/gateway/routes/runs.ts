@@ -1,24 +1,19 @@
 import type { Bus } from "../../../shared/bus/bus.ts";
+import { sendCommands } from "../../../shared/bus/hints.ts";
 import { readRunListQuery, viewRun } from "../../../shared/contract/run.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
-import { flowClassOf } from "../../../shared/domain/flow-class.ts";
 import { type IdSource, parseId, RUN_PREFIX } from "../../../shared/domain/ids.ts";
-import { decideManualRetry } from "../../../shared/domain/job.ts";
 import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
 import { retainedSince } from "../../../shared/domain/plan.ts";
 import { ERROR_BYTES_MAX } from "../../../shared/domain/run.ts";
-import type { Region } from "../../../shared/domain/scope.ts";
-import { shardOf } from "../../../shared/domain/shard.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
-import { type Database, StoreUnavailable } from "../../../shared/store/database/database.ts";
-import type { KeyToTake } from "../../../shared/store/resources/idempotency.ts";
-import { findJob } from "../../../shared/store/resources/jobs.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
+import { retryRun } from "../../../shared/store/resources/jobs-by-hand.ts";
 import {
   findRun,
   listRuns,
   type RetainedScope,
   type RunRow,
-  retryRun,
   startedRun,
 } from "../../../shared/store/resources/runs.ts";
 import { type Pager, pageText } from "../pages.ts";
@@ -31,9 +26,8 @@ export function runRoutes(options: {
   clock: Clock;
   ids: IdSource;
   pager: Pager;
-  shardsPerRegion: number;
 }): RoutesOf<"runs"> {
-  const { db, bus, clock, ids, pager, shardsPerRegion } = options;
+  const { db, bus, clock, ids, pager } = options;
 
   /** The runs that this caller may see: those that its plan keeps as of now. */
   const retainedBy = ({ caller, scope }: ApiRequest): RetainedScope => ({
@@ -77,20 +71,20 @@ export function runRoutes(options: {
       async create(request, key) {
         const runId = readRunId(request.id);
         parseQuery(request.query, []);
-        const { scope } = request;
         const newRunId = ids.next(RUN_PREFIX, clock.now());
-        const retried = await retry(db, retainedBy(request), { runId, newRunId, key }, request);
-        if (retried === "key_taken") return retried;
-        const { run, region, shard } = retried;
-        const { jobId: id, attempt, startedAt: dueAt } = run;
-        const { projectNo, environment } = scope;
-        bus.sendCommand({
-          region,
-          shard: shard ?? shardOf(projectNo, shardsPerRegion),
-          projectNo,
-          owed: [{ projectNo, flowClass: flowClassOf("jobs", environment), id, attempt, dueAt }],
-        });
-        return { status: 201, text: JSON.stringify(viewRun(run)) };
+        const [scope, cause, trace] = [retainedBy(request), request.cause(), request.trace()];
+        const retried = await retryRun(db, scope, runId, newRunId, cause, key, trace);
+        switch (retried.kind) {
+          case "key_taken":
+            return "key_taken";
+          case "quota_exceeded":
+            throw quotaExceeded();
+          case "not_found":
+            throw resourceNotFound();
+          case "retried":
+            sendCommands(bus, retried.owed, clock.now());
+            return { status: 201, text: JSON.stringify(viewRun(retried.run)) };
+        }
       },
       async replay(_request, { jobIds: [jobId], run, at }) {
         if (jobId === undefined || run === null) throw new Error("a manual retry has no run");
@@ -105,42 +99,6 @@ const RUN_BYTES_MAX = 512;
 const RUN_PAGE_BYTES_MAX = PAGE_SIZE_MAX * (RUN_BYTES_MAX + 2 * ERROR_BYTES_MAX);
 
 const textOf = (run: RunRow) => JSON.stringify(viewRun(run));
-
-/** A job that could not be retried can have moved on before its error is told. */
-const RETRY_TRIES_MAX = 5;
-
-/** Throws ApiError for a run that is unknown or cannot be retried now. */
-async function retry(
-  db: Database,
-  scope: RetainedScope,
-  { runId, newRunId, key }: { runId: string; newRunId: string; key: KeyToTake | null },
-  request: Pick<ApiRequest, "cause" | "trace">,
-): Promise<{ run: RunRow; region: Region; shard: number | null } | "key_taken"> {
-  const [cause, trace] = [request.cause(), request.trace()];
-  for (let attempt = 0; attempt < RETRY_TRIES_MAX; attempt++) {
-    const retried = await retryRun(db, scope, runId, newRunId, key, cause, trace);
-    switch (retried.kind) {
-      case "retried":
-        return retried;
-      case "key_taken":
-        return "key_taken";
-      case "quota_exceeded":
-        throw quotaExceeded();
-      case "not_found":
-        throw resourceNotFound();
-      case "conflict": {
-        const run = await findRun(db, scope, runId);
-        const job = run === null ? null : await findJob(db, scope, run.jobId);
-        if (run === null || job === null) throw resourceNotFound();
-        const decision = decideManualRetry(job, run);
-        if (decision.kind === "refused") throw decision.error;
-      }
-    }
-  }
-  throw new StoreUnavailable(
-    `the job of run ${runId} moved ${RETRY_TRIES_MAX} times while it was being retried`,
-  );
-}
 
 function readRunId(text: string): string {
   const id = parseId(RUN_PREFIX, text);

@@ -1,4 +1,5 @@
 import type { Bus } from "../../../shared/bus/bus.ts";
+import { sendScheduleChange } from "../../../shared/bus/hints.ts";
 import type { Body } from "../../../shared/contract/json.ts";
 import { viewList } from "../../../shared/contract/list.ts";
 import {
@@ -16,7 +17,7 @@ import { ApiError, resourceNotFound } from "../../../shared/domain/errors.ts";
 import { idTimeMs, JOB_PREFIX, parseId, retypeId, SCHEDULE_PREFIX } from "../../../shared/domain/ids.ts";
 import { PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
 import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
-import { effectiveDefaultRegion, HOME_REGION, limitsOf, retainedSince } from "../../../shared/domain/plan.ts";
+import { effectiveDefaultRegion, limitsOf, retainedSince } from "../../../shared/domain/plan.ts";
 import { decideScheduleChange, nextInstant, tooManyActive } from "../../../shared/domain/schedule.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { TargetRules } from "../../../shared/domain/target.ts";
@@ -64,7 +65,7 @@ export function scheduleRoutes(options: {
   function tellWorker({ scope }: ApiRequest, nextRunAt: number | null): void {
     if (nextRunAt === null || nextRunAt > clock.now() + WORKER_LOOKS_AHEAD_MS) return;
     const shard = shardOf(scope.projectNo, shardsPerRegion);
-    bus.sendCommand({ region: HOME_REGION, shard, projectNo: scope.projectNo, owed: [] });
+    sendScheduleChange(bus, scope.projectNo, shard);
   }
 
   async function find(scope: ApiRequest["scope"], scheduleId: string): Promise<ScheduleRow> {

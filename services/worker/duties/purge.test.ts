@@ -15,11 +15,11 @@ import {
   addEndpoint,
   deliverySettlementOf,
   endJobs,
+  type OwedDelivery,
   startDelivery,
 } from "../../../shared/store/delivery-test-support.ts";
 import { settleDeliveries } from "../../../shared/store/queue/delivery-settle.ts";
 import { listTimetables } from "../../../shared/store/queue/firings.ts";
-import type { OwedDelivery } from "../../../shared/store/queue/settle.ts";
 import {
   changeSchedule,
   createSchedule,

@@ -1,4 +1,5 @@
 import type { Bus } from "../../../shared/bus/bus.ts";
+import { sendHints } from "../../../shared/bus/hints.ts";
 import {
   brokenOffDelivery,
   DELIVERY_WINDOW_SECONDS,
@@ -7,7 +8,6 @@ import {
 import { LOST_ERROR, lostOutcome, settleAttempt } from "../../../shared/domain/run.ts";
 import type { Log } from "../../../shared/platform/log.ts";
 import type { Metrics } from "../../../shared/platform/metrics/metrics.ts";
-import { owedBySettled, owedBySettledDeliveries, sendHints } from "../../../shared/process/hints.ts";
 import {
   type LostAttempt,
   type LostDelivery,
@@ -49,7 +49,7 @@ export async function rescueAttempts(
         db,
         lost.map((attempt) => settlementOf(attempt, now)),
       );
-      sendHints(bus, { owed: owedBySettled(lost, settled), freed: settled.freed });
+      sendHints(bus, settled);
       for (const [index, item] of settled.items.entries()) {
         if (item === null) continue;
         const { jobId, attempt, status } = item;
@@ -70,7 +70,7 @@ export async function rescueDeliveries(
     async (lost) => {
       const settlements = lost.map((delivery) => deliverySettlementOf(delivery, now, scale));
       const settled = await settleDeliveries(db, settlements, DELIVERY_WINDOW_SECONDS * 1_000 * scale);
-      sendHints(bus, { owed: owedBySettledDeliveries(lost, settled), freed: settled.freed });
+      sendHints(bus, settled);
       for (const [index, item] of settled.items.entries()) {
         if (item === null) continue;
         const { deliveryId, nodeDead } = lost[index] ?? {};
@@ -96,24 +96,16 @@ async function inBatches<Lost>(
 
 function settlementOf(attempt: LostAttempt, now: number): Settlement {
   const outcome = lostOutcome();
-  const job = {
-    status: "running" as const,
-    attempts: attempt.attempt,
-    attemptsAllowed: attempt.attemptsAllowed,
-    // A lost attempt is retried at once, so the policy's waits do not matter.
-    retryPolicy: { maxAttempts: attempt.attemptsAllowed, baseSeconds: 1, capSeconds: 1 },
-  };
-  const next = settleAttempt(job, outcome, { now, random: () => 0 });
+  const { attempt: number, attemptsAllowed } = attempt;
+  // A lost attempt is retried at once, so the policy's waits do not matter.
+  const retryPolicy = { maxAttempts: attemptsAllowed, baseSeconds: 1, capSeconds: 1 };
   return {
     ...attempt,
     status: "failed" as const,
     responseStatus: null,
     error: outcome.error,
     durationMs: attempt.elapsedMs,
-    next:
-      next.status === "queued"
-        ? { status: "queued" as const, dueAt: next.nextRetryAt }
-        : { status: "failed" as const },
+    next: settleAttempt({ number, attemptsAllowed, retryPolicy }, outcome, { now, random: () => 0 }),
   };
 }
 

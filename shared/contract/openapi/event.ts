@@ -1,4 +1,5 @@
 import { Type } from "@sinclair/typebox";
+import { DELIVERY_WAITS_SECONDS, DELIVERY_WINDOW_HOURS } from "../../domain/delivery.ts";
 import { EVENT_TYPES, type EventType } from "../../domain/webhook.ts";
 import { Event, EventId, eventText, sampleFacts, sampleRun } from "../event.ts";
 import type { Json, Schemas } from "./schemas.ts";
@@ -41,8 +42,8 @@ export function describeEvent(schemas: Schemas): Json {
     summary: "A job has come to its end",
     description:
       "The service tells the endpoints that subscribe to the event. Each is told at least once: whoever must not act twice " +
-      "goes by `webhook-id`. The answer is awaited for 15 seconds. What fails is sent again for 48 hours: after 5 seconds, " +
-      "5 minutes, 30 minutes, 2, 5, 10 and 14 hours, give or take a tenth, and a last time. Redirects are never followed. The " +
+      "goes by `webhook-id`. The answer is awaited for 15 seconds. What fails is sent again " +
+      `for ${DELIVERY_WINDOW_HOURS} hours: after ${WAITS}, give or take a tenth, and a last time. Redirects are never followed. The ` +
       "endpoints of an environment in one region share their turns, so one that stalls delays the others by up to 15 seconds for each " +
       "request that waits for it.",
     security: [],
@@ -65,6 +66,10 @@ export function describeEvent(schemas: Schemas): Json {
     },
   };
 }
+
+const [second, third, fourth, ...later] = DELIVERY_WAITS_SECONDS;
+const hours = later.map((seconds) => seconds / 3_600);
+const WAITS = `${second} seconds, ${third / 60} minutes, ${fourth / 60} minutes, ${hours.slice(0, -1).join(", ")} and ${hours.at(-1)} hours`;
 
 function exampleText(type: EventType): string {
   const facts = sampleFacts({

@@ -1,4 +1,7 @@
+import { GAP_SECONDS_MIN } from "../../domain/cron/cron.ts";
 import type { ErrorCode } from "../../domain/errors.ts";
+import { KEY_CONFLICT, KEY_LIFE_HOURS } from "../../domain/idempotency.ts";
+import { RUN_AT_IN_PAST, RUN_AT_PAST_SECONDS_MAX } from "../../domain/job.ts";
 
 interface Explanation {
   /** When it is answered: the rest of a sentence that begins with the code. */
@@ -15,8 +18,8 @@ export const EXPLANATIONS: Readonly<Record<ErrorCode, Explanation>> = {
     param: "runAt",
   },
   run_at_in_past: {
-    when: "`run_at` is more than 60 seconds in the past",
-    message: "run_at is more than 60 seconds in the past.",
+    when: `\`run_at\` is more than ${RUN_AT_PAST_SECONDS_MAX} seconds in the past`,
+    message: RUN_AT_IN_PAST,
     param: "run_at",
   },
   invalid_cron_expression: {
@@ -25,8 +28,8 @@ export const EXPLANATIONS: Readonly<Record<ErrorCode, Explanation>> = {
     param: "cron",
   },
   interval_too_short: {
-    when: "a cron expression fires more often than every 30 seconds",
-    message: "cron must not fire more often than every 30 seconds.",
+    when: `a cron expression fires more often than every ${GAP_SECONDS_MIN} seconds`,
+    message: `cron must not fire more often than every ${GAP_SECONDS_MIN} seconds.`,
     param: "cron",
   },
   unauthorized: {
@@ -56,8 +59,8 @@ export const EXPLANATIONS: Readonly<Record<ErrorCode, Explanation>> = {
     message: "The body was not complete in time: 30 seconds, and one more for each 131072 bytes.",
   },
   idempotency_conflict: {
-    when: "the Idempotency-Key was used within 24 hours for a request with another body",
-    message: "This Idempotency-Key was used within 24 hours for a request with another body.",
+    when: `the Idempotency-Key was used within ${KEY_LIFE_HOURS} hours for a request with another body`,
+    message: KEY_CONFLICT,
     param: "Idempotency-Key",
   },
   schedule_name_taken: {

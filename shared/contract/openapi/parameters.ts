@@ -1,4 +1,5 @@
 import { type TSchema, Type } from "@sinclair/typebox";
+import { KEY_LIFE_HOURS } from "../../domain/idempotency.ts";
 import { API_VERSIONS } from "../../domain/version.ts";
 import type { Operation } from "../operations/operation.ts";
 import { wordOf } from "../validator.ts";
@@ -14,7 +15,7 @@ const HEADERS = {
   IdempotencyKey: {
     name: "Idempotency-Key",
     description:
-      "Makes it safe to send the request again: for 24 hours the same request with the same key has the first answer once " +
+      `Makes it safe to send the request again: for ${KEY_LIFE_HOURS} hours the same request with the same key has the first answer once ` +
       "more. A refused request leaves the key free. A comma before a blank is refused, since a header that is sent twice " +
       "reads like that.",
     schema: Type.String({

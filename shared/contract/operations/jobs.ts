@@ -1,4 +1,5 @@
 import type { Static } from "@sinclair/typebox";
+import { RUN_AT_IN_PAST } from "../../domain/job.ts";
 import { type ErrorView, REQUEST_ID_EXAMPLE } from "../error.ts";
 import {
   CanceledJob,
@@ -69,7 +70,7 @@ const BAD_ENTRY_EXAMPLE: ErrorView = {
       {
         index: 1,
         code: "run_at_in_past",
-        message: "run_at is more than 60 seconds in the past.",
+        message: RUN_AT_IN_PAST,
         param: "run_at",
       },
     ],

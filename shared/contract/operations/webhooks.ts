@@ -1,4 +1,6 @@
 import type { Static } from "@sinclair/typebox";
+import { DELIVERY_WINDOW_HOURS } from "../../domain/delivery.ts";
+import { DELIVERY_RETENTION_DAYS, OLD_SECRET_HOURS } from "../../domain/webhook.ts";
 import { Delivery, DeliveryId, DeliveryList, DeliveryListParameters } from "../delivery.ts";
 import { NEXT_CURSOR_EXAMPLE } from "../list.ts";
 import {
@@ -117,7 +119,7 @@ export const WEBHOOK_OPERATIONS = {
     summary: "Change, disable or enable a webhook endpoint",
     description:
       "`events` replaces the whole list. What is retried goes to the endpoint's present `url`. Disabling drops what is owed " +
-      "to the endpoint; enabling it does not bring that back, and begins a new 48 hours. The secret stays what it is.",
+      `to the endpoint; enabling it does not bring that back, and begins a new ${DELIVERY_WINDOW_HOURS} hours. The secret stays what it is.`,
     query: NO_PARAMETERS,
     body: {
       schema: WebhookUpdateRequest,
@@ -147,7 +149,7 @@ export const WEBHOOK_OPERATIONS = {
     resource: "webhooks",
     summary: "Give a webhook endpoint a new secret",
     description:
-      "The answer shows the new secret, which no later answer does. For 24 hours `webhook-signature` holds a signature of " +
+      `The answer shows the new secret, which no later answer does. For ${OLD_SECRET_HOURS} hours \`webhook-signature\` holds a signature of ` +
       "the one before as well, while `Service-Signature` is made with the new one at once. A second rotation within that time " +
       "ends the older one. A body is ignored.",
     query: NO_PARAMETERS,
@@ -178,7 +180,7 @@ export const WEBHOOK_OPERATIONS = {
     resource: "webhooks",
     summary: "List what was sent to a webhook endpoint",
     description:
-      "Newest first, of the last 30 days, with every attempt. A page of long errors holds fewer than `limit`: `next_cursor` " +
+      `Newest first, of the last ${DELIVERY_RETENTION_DAYS} days, with every attempt. A page of long errors holds fewer than \`limit\`: \`next_cursor\` ` +
       "alone tells whether others follow.",
     query: DeliveryListParameters,
     body: null,

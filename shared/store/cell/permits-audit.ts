@@ -1,3 +1,4 @@
+import { FLOW_CLASSES } from "../../domain/flow-class.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import type { Database } from "../database/database.ts";
 
@@ -24,6 +25,8 @@ export async function listMiscountedFlows(db: Database): Promise<MiscountedFlow[
   }));
 }
 
+const ON_WIRE = FLOW_CLASSES.map((_, code) => `count(*) FILTER (WHERE class = ${code})`).join(", ");
+
 const LIST = `
 WITH wire AS MATERIALIZED (
   SELECT project_no, environment AS class FROM (SELECT * FROM open_jobs WHERE run_id IS NOT NULL OFFSET 0) o
@@ -31,8 +34,7 @@ WITH wire AS MATERIALIZED (
   UNION ALL
   SELECT project_no, environment + 2 FROM open_deliveries WHERE node_id IS NOT NULL
 ), counted AS MATERIALIZED (
-  SELECT project_no, ARRAY[count(*) FILTER (WHERE class = 0), count(*) FILTER (WHERE class = 1),
-                           count(*) FILTER (WHERE class = 2), count(*) FILTER (WHERE class = 3)]::int[] AS on_wire
+  SELECT project_no, ARRAY[${ON_WIRE}]::int[] AS on_wire
     FROM wire GROUP BY project_no
 ), flow AS MATERIALIZED (
   SELECT project_no, ARRAY[development_jobs, production_jobs, development_webhooks, production_webhooks] AS in_use

@@ -33,6 +33,15 @@ export const eventListCode = (types: readonly EventType[]): number => {
 /** Where a project's runs are kept. A greater class is kept longer: a test holds that. */
 export const retentionClassOf = (plan: Plan): number => PLANS.indexOf(plan);
 
+/** Arrays of all codes, for statements in which each of them is a place of an index to look at. */
+export const ALL_REGIONS = codeArray(REGIONS.map(regionCode));
+export const ALL_ENVIRONMENTS = codeArray(ENVIRONMENTS.map(environmentCode));
+export const ALL_ENDED_STATUSES = codeArray(ENDED_STATUSES.map(endedStatusCode));
+export const ALL_ENDED_DELIVERY_STATUSES = codeArray(ENDED_DELIVERY_STATUSES.map(endedDeliveryStatusCode));
+export const ALL_ENDED_RUN_STATUSES = codeArray(
+  RUN_STATUSES.filter((status) => status !== "running").map(runStatusCode),
+);
+
 export const regionOf = (code: number): Region => named(REGIONS, code);
 export const environmentOf = (code: number): Environment => named(ENVIRONMENTS, code);
 export const flowClassNamed = (code: number): FlowClass => named(FLOW_CLASSES, code);
@@ -46,6 +55,10 @@ export const eventListOf = (code: number): EventType[] => {
   const first = named(types, code >> FIRST_TYPE_SHIFT);
   return [first, ...types.filter((type) => type !== first)];
 };
+
+function codeArray(codes: readonly number[]): string {
+  return `'{${codes.join(",")}}'`;
+}
 
 function named<T>(names: readonly T[], code: number): T {
   const name = names[code];

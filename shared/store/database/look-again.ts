@@ -6,9 +6,9 @@ const LOOKS_MAX = 50;
 const WAIT_MS_MAX = 10;
 
 /**
- * How a change that is rare is made. `act` reads a row, lets the domain decide on it, and writes the decision only if the
- * row is still as it was read; it answers null if another writer was faster, and then begins again. Each time somebody
- * else's change has gone through, so nobody waits for a lock that is held over a round trip. Throws StoreUnavailable.
+ * Makes a change that is rare. `act` reads a row, asks the domain what becomes of it, and writes that only if the row is
+ * still as it was read. It answers null if another writer was faster, and is called again. No lock is held between reading
+ * and writing. Throws StoreUnavailable.
  */
 export async function lookAgain<Answer>(name: string, act: () => Promise<Answer | null>): Promise<Answer> {
   for (let look = 0; look < LOOKS_MAX; look++) {

@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { keyCause } from "../../../test/support/cause.ts";
 import { declareNodeDead } from "../cell/nodes.ts";
-import { cancelJob } from "../resources/jobs.ts";
-import { retryRun } from "../resources/runs.ts";
-import { failedWith, kindsOf, settlementOf, startStore, type TestStore } from "../test-support.ts";
+import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
+import { failedWith, kindsOf, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { type Claim, type Claimed, claimAttempts, NodeDeclaredDead } from "./claim.ts";
 import { type Settlement, settleAttempts } from "./settle.ts";
 
@@ -122,7 +122,7 @@ describe("a claim", () => {
     const failed = await store.start(nodeId, project, manual);
     await settleAttempts(store.db, [settlementOf(failed, failedWith("over"))]);
     const scope = { projectNo: project, environment: "production", sinceAt: 0 } as const;
-    const retried = await retryRun(store.db, scope, failed.granted.runId, store.newRunId());
+    const retried = await retryRun(store.db, scope, failed.granted.runId, store.newRunId(), keyCause());
     const requestedAt = retried.kind === "retried" ? retried.run.startedAt : 0;
 
     const claims = [automatic, manual].map((jobId) => store.claimOf(project, jobId, { attempt: 2 }));
@@ -199,7 +199,7 @@ describe("the month's quota", () => {
     const attempt = await store.start(nodeId, project, failed);
     await settleAttempts(store.db, [settlementOf(attempt, failedWith("over"))]);
     const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
-    const retried = await retryRun(store.db, scope, attempt.granted.runId, store.newRunId());
+    const retried = await retryRun(store.db, scope, attempt.granted.runId, store.newRunId(), keyCause());
     expect(retried.kind).toBe("retried");
     await store.query("UPDATE flows SET month_runs_max = month_runs WHERE project_no = $1", [project]);
     const claims = [
@@ -360,13 +360,15 @@ describe("limits under concurrent claims, settlements, cancels and manual retrie
           const [victim] = sample(known, 1);
           if (victim !== undefined) {
             const scope = { projectNo: victim.projectNo, environment: "production" as const };
-            await cancelJob(store.db, scope, victim.jobId);
+            await orRefused(cancelJob(store.db, scope, victim.jobId, keyCause()));
           }
         }
         const [failed] = sample(failedRuns, 1);
         if (failed !== undefined) {
           const scope = { projectNo: failed.projectNo, environment: "production" as const, sinceAt: 0 };
-          const retried = await retryRun(store.db, scope, failed.runId, store.newRunId());
+          const retried = await orRefused(
+            retryRun(store.db, scope, failed.runId, store.newRunId(), keyCause()),
+          );
           if (retried.kind === "retried") attempts.set(failed.jobId, retried.run.attempt);
         }
       }

@@ -30,9 +30,9 @@ export type Claimed<Granted = GrantedAttempt> =
   | { kind: "granted"; attempt: Granted }
   /** Not owed any more: sent, canceled or over. */
   | { kind: "gone" }
-  /** Not due yet, or what is free is kept for a class that has been called. */
+  /** Not due yet, or the free permits are kept for a class that has been called. */
   | { kind: "early"; waitMs: number }
-  /** The project has as many requests in flight as it may have; it is noted that this region waits. `returned` of them ever came back. */
+  /** All permits of the project are in use, and its flow notes that this region waits. `returned` of them ever came back. */
   | { kind: "no_permit"; returned: number }
   /** The month's quota is used up, or an operator holds the project. */
   | { kind: "blocked"; untilAt: number };
@@ -52,14 +52,14 @@ export interface GrantedAttempt {
   maxAttempts: number;
   baseSeconds: number;
   capSeconds: number;
-  /** Null if nobody has given it a place in a trace. */
+  /** The trace that the attempt belongs to, null for none. */
   trace: TraceContext | null;
 }
 
 /** Thrown to a node that was declared dead: nothing was claimed, and nothing will be. */
 export class NodeDeclaredDead extends Error {}
 
-/** How long a held project is left alone before it is looked at again. */
+/** A held project is looked at again after so long. */
 export const HELD_PAUSE_SECONDS = 2;
 
 /**
@@ -67,18 +67,18 @@ export const HELD_PAUSE_SECONDS = 2;
  *
  * Lock order: the node, the flows by project, the open jobs by id. Under READ COMMITTED a locked row is read in its
  * newest version, and an UPDATE of a row that this statement has locked starts from that version as well; so the
- * counts are exact although the statement's snapshot may be older than a mate's commit. What is owed is looked up by
- * its key alone, one after the other, and judged afterwards: with a join the planner could begin at the table, or at
- * the index of due rows, where one project's backlog stands in every look-up's way. A flow is looked up once for all
- * items of its project: while somebody holds an old snapshot each look-up walks through all of the row's versions.
+ * counts are exact although the statement's snapshot may be older than another claim's commit. Open jobs are looked up by
+ * their keys alone, one after the other, and judged afterwards. With a join the planner could begin at the table, or at the
+ * index of due rows, where one project's backlog stands in every look-up's way. A flow is looked up once for all items of
+ * its project: while an old snapshot is held, each look-up walks through all of the row's versions.
  *
- * Where rows are changed, `project_no = ANY (ARRAY[...])` is a mere equality that no order can be made of: after a
- * vacuum of a queue that ran nearly empty, one look-up by the key seems to cost as much as walking the key's whole
- * index, and only for its order would the planner consider that walk.
+ * Where rows are changed, `project_no = ANY (ARRAY[...])` says the same as `=`, but the planner cannot make an order of
+ * it. After a vacuum of a queue that ran nearly empty, one look-up by the key seems to cost as much as walking the key's
+ * whole index, and the planner would consider that walk only for its order.
  *
- * A claim whose answer was lost is simply made again: an attempt that this node has taken already is granted once more,
- * and nothing is counted twice; when it was due is kept in parked_due_at until the attempt is over. So a node asks only for jobs of which it has nothing on the wire, and for each job once
- * in a statement; the caller sees to both. Answers come in the order of the claims.
+ * A claim whose answer was lost is made again. An attempt that this node has taken already is granted once more, and nothing
+ * is counted twice; parked_due_at keeps when it was due until the attempt is over. So the caller asks only for jobs of which
+ * the node has nothing on the wire, and for each job once in a statement. Answers come in the order of the claims.
  */
 export async function claimAttempts(
   db: Database,
@@ -94,7 +94,7 @@ export async function claimAttempts(
     column(claims.map((claim) => claim.attempt)),
     column(claims.map((claim) => idToUuid(claim.runId))),
   ]);
-  // A living node is answered with one row more than there are verdicts.
+  // The statement answers one row more than there are verdicts to a node that lives, and none to another.
   if (rows.length === 0) throw new NodeDeclaredDead(`node ${nodeId} was declared dead`);
   const answers: Claimed[] = claims.map(() => ({ kind: "gone" }));
   for (const row of rows) if (row.n > 0) answers[row.n - 1] = readClaimed(row);
@@ -140,7 +140,7 @@ WITH living AS MATERIALIZED (
    WHERE attempt = asked AND (due_at IS NOT NULL OR node_id = $1)
   WINDOW w AS (PARTITION BY project_no, due_at <= now() ORDER BY n)
 ), verdict AS MATERIALIZED (
-  -- What the quota blocks takes no permit, and while permits are what is missing the quota is not used up yet.
+  -- An attempt that the quota blocks takes no permit. While permits are missing, the quota is not used up yet.
   SELECT *, kind = 'granted' AND NOT again AS taken
     FROM (SELECT *, CASE WHEN again THEN 'granted'
                  WHEN NOT due THEN 'early'

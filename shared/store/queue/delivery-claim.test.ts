@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import type pg from "pg";
+import { keyCause } from "../../../test/support/cause.ts";
 import { idToUuid } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { declareNodeDead } from "../cell/nodes.ts";
@@ -10,8 +11,8 @@ import {
   endJobs,
   endsOf,
   failedDelivery,
-  keyCause,
   newDeliveryId,
+  type OwedDelivery,
   permitsHeld,
   removeEndpoint,
   setStatus,
@@ -22,7 +23,6 @@ import { startStore, type TestStore } from "../test-support.ts";
 import { type Claimed, NodeDeclaredDead } from "./claim.ts";
 import { claimDeliveries, type GrantedDelivery } from "./delivery-claim.ts";
 import { settleDeliveries } from "./delivery-settle.ts";
-import type { OwedDelivery } from "./settle.ts";
 
 setDefaultTimeout(60_000);
 

@@ -9,6 +9,7 @@ import {
   deliverySettlementOf,
   endJobs,
   failedDelivery,
+  type OwedDelivery,
   startDelivery,
 } from "../delivery-test-support.ts";
 import { purgeDeliveryAttempts, purgeEndedDeliveries, purgeEvents } from "../retention/delivery-purge.ts";
@@ -17,7 +18,7 @@ import { claimDeliveries } from "./delivery-claim.ts";
 import { settleDeliveries } from "./delivery-settle.ts";
 import { forgetIdleLeftHosts, listParkedHosts, releaseLeft, releaseParked } from "./parked.ts";
 import { parkAttempts } from "./parking.ts";
-import { type OwedDelivery, settleAttempts } from "./settle.ts";
+import { settleAttempts } from "./settle.ts";
 import { sweepShards } from "./sweep.ts";
 import { findEndpointUrls } from "./target-urls.ts";
 

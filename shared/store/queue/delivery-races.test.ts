@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { keyCause } from "../../../test/support/cause.ts";
 import { DELIVERY_PREFIX, idToUuid, uuidToId } from "../../domain/ids.ts";
 import {
   addEndpoint,
   deliveryClaimOf,
   deliverySettlementOf,
   failedDelivery,
-  keyCause,
   permitsHeld,
   removeEndpoint,
   type StartedDelivery,

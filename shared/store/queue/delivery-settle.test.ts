@@ -8,6 +8,7 @@ import {
   endJobs,
   endsOf,
   failedDelivery,
+  type OwedDelivery,
   permitsHeld,
   removeEndpoint,
   type StartedDelivery,
@@ -17,7 +18,6 @@ import {
 import { startStore, type TestStore } from "../test-support.ts";
 import { claimDeliveries } from "./delivery-claim.ts";
 import { settleDeliveries } from "./delivery-settle.ts";
-import type { OwedDelivery } from "./settle.ts";
 
 setDefaultTimeout(60_000);
 
@@ -353,9 +353,4 @@ describe("an endpoint of which everything has failed", () => {
   });
 });
 
-const owedOf = ({ claim }: StartedDelivery): OwedDelivery => ({
-  ...claim,
-  id: claim.deliveryId,
-  shard: 0,
-  dueAt: 0,
-});
+const owedOf = ({ claim }: StartedDelivery): OwedDelivery => ({ ...claim, id: claim.deliveryId });

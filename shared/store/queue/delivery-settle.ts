@@ -1,7 +1,8 @@
 import type { SettledDelivery } from "../../domain/delivery.ts";
 import { idToUuid } from "../../domain/ids.ts";
+import { type OwedWork, oweAttempt } from "../../domain/owed.ts";
 import type { RunStatus } from "../../domain/run.ts";
-import { ENVIRONMENTS, type Environment, type ProjectNo, type Region } from "../../domain/scope.ts";
+import { ENVIRONMENTS, type ProjectNo, type Region, type Scope } from "../../domain/scope.ts";
 import {
   endedDeliveryStatusCode,
   environmentCode,
@@ -12,13 +13,13 @@ import {
 import { column, type Database, instant } from "../database/database.ts";
 import { isStillOwed, judgeEndpoints } from "./endpoint-health.ts";
 import { IS_CALLED, returnPermits } from "./permits.ts";
-import { DURATION_MS_MAX, type FreedPermits } from "./settle.ts";
+import { DURATION_MS_MAX } from "./settle.ts";
 
 /** How one attempt of a delivery ended, and what settleDelivery (domain/delivery.ts) decided on that. */
-export interface DeliverySettlement {
-  projectNo: ProjectNo;
-  environment: Environment;
+export interface DeliverySettlement extends Scope {
   region: Region;
+  /** The shard of the delivery, null if it is not known. */
+  shard: number | null;
   deliveryId: string;
   attemptId: string;
   status: Exclude<RunStatus, "running">;
@@ -30,10 +31,10 @@ export interface DeliverySettlement {
   next: SettledDelivery;
 }
 
-export interface SettledDeliveries {
+/** What settlements did. Owed are retries. */
+export interface SettledDeliveries extends OwedWork {
   /** The same order as the settlements; null for one whose attempt had been settled before. */
   items: (SettledDeliveryItem | null)[];
-  freed: FreedPermits[];
 }
 
 export interface SettledDeliveryItem {
@@ -78,7 +79,7 @@ export async function settleDeliveries(
     column(settlements.map((item) => String(item.isOurFault))),
     column(settlements.map((item) => (item.next.status === "pending" ? item.next.waits : 0))),
   ]);
-  const settled: SettledDeliveries = { items: settlements.map(() => null), freed: [] };
+  const settled: SettledDeliveries = { items: settlements.map(() => null), owed: [], freed: [] };
   for (const row of rows) {
     if (row.kind === "freed") {
       settled.freed.push({
@@ -88,12 +89,14 @@ export async function settleDeliveries(
         returned: Number(row.returned),
       });
     } else {
-      settled.items[row.n - 1] = {
-        attempt: row.attempt,
-        status: row.is_dropped ? "dropped" : (NEXT[row.next] ?? "failed"),
-        nextAttemptAt: row.due_at,
-        isDisabling: row.is_disabling,
-      };
+      const { attempt, due_at: dueAt, is_disabling: isDisabling } = row;
+      const status = row.is_dropped ? "dropped" : (NEXT[row.next] ?? "failed");
+      const settlement = settlements[row.n - 1] as DeliverySettlement;
+      settled.items[row.n - 1] = { attempt, status, nextAttemptAt: dueAt, isDisabling };
+      if (dueAt !== null) {
+        const next = { id: settlement.deliveryId, attempt: attempt + 1, dueAt };
+        settled.owed.push(...oweAttempt("webhooks", settlement, next));
+      }
     }
   }
   return settled;

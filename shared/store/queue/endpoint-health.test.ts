@@ -186,6 +186,7 @@ async function end(project: ProjectNo, ending: ReadonlySet<Attempt>, hour: numbe
       projectNo: project,
       environment: "production",
       region: "us-east",
+      shard: 0,
       deliveryId: uuidToId(DELIVERY_PREFIX, id),
       attemptId: uuidToId(ATTEMPT_PREFIX, id),
       status: "succeeded",

@@ -1,19 +1,21 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { keyCause } from "../../../test/support/cause.ts";
 import { EVENT_PREFIX, idToUuid, retypeId } from "../../domain/ids.ts";
 import {
   addEndpoint,
+  deliveriesOf,
   deliveryClaimOf,
   endJobs,
   endsOf,
+  type OwedDelivery,
   removeEndpoint,
   setStatus,
   startDelivery,
 } from "../delivery-test-support.ts";
-import { cancelJob } from "../resources/jobs.ts";
-import { retryRun } from "../resources/runs.ts";
+import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { claimDeliveries } from "./delivery-claim.ts";
-import { type OwedDelivery, settleAttempts } from "./settle.ts";
+import { settleAttempts } from "./settle.ts";
 
 setDefaultTimeout(60_000);
 
@@ -66,12 +68,14 @@ describe("a job that ends", () => {
     const first = await store.start(nodeId, project, failing);
     await settleAttempts(store.db, [settlementOf(first, failedWith({ dueAt: 0 }))]);
     const stopped = await store.start(nodeId, project, canceled);
-    await cancelJob(store.db, scope, canceled);
+    await cancelJob(store.db, scope, canceled, keyCause());
     await settleAttempts(store.db, [settlementOf(stopped, failedWith("over"))]);
     await settleAttempts(store.db, [settlementOf(await store.start(nodeId, project, succeeding))]);
     expect(await eventsOf(project)).toEqual([]);
     const second = await store.start(nodeId, project, failing, { attempt: 2 });
-    const { deliveries } = await settleAttempts(store.db, [settlementOf(second, failedWith("over"))]);
+    const deliveries = deliveriesOf(
+      await settleAttempts(store.db, [settlementOf(second, failedWith("over"))]),
+    );
     expect(await eventsOf(project)).toMatchObject([
       { id: idToUuid(second.granted.runId), job_id: idToUuid(failing) },
     ]);
@@ -87,10 +91,10 @@ describe("a job that ends", () => {
     const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
     const first = await store.start(nodeId, project, jobId);
     const ended = await settleAttempts(store.db, [settlementOf(first, failedWith("over"))]);
-    await retryRun(store.db, scope, first.granted.runId, store.newRunId());
+    await retryRun(store.db, scope, first.granted.runId, store.newRunId(), keyCause());
     const second = await store.start(nodeId, project, jobId, { attempt: 2 });
     const endedAgain = await settleAttempts(store.db, [settlementOf(second)]);
-    expect([ended.deliveries.length, endedAgain.deliveries.length]).toEqual([1, 1]);
+    expect([ended, endedAgain].map((it) => deliveriesOf(it).length)).toEqual([1, 1]);
     expect((await eventsOf(project)).map(({ id, type }) => [id, type])).toEqual([
       [idToUuid(first.granted.runId), 1],
       [idToUuid(second.granted.runId), 0],
@@ -107,7 +111,7 @@ describe("a job that ends", () => {
       settleAttempts(store.db, [settlement]),
       settleAttempts(store.db, [settlement]),
     ]);
-    expect(settled.flatMap(({ deliveries }) => deliveries)).toHaveLength(1);
+    expect(settled.flatMap(deliveriesOf)).toHaveLength(1);
     expect(await eventsOf(project)).toHaveLength(1);
   });
 
@@ -142,8 +146,7 @@ describe("a job that ends", () => {
     const settling = settleAttempts(store.db, [settlementOf(attempt)]);
     await store.untilBlocked();
     await disabling.query("COMMIT");
-    const { deliveries } = await settling;
-    const claims = deliveries.map((owed) => deliveryClaimOf(owed));
+    const claims = deliveriesOf(await settling).map((owed) => deliveryClaimOf(owed));
     await claimDeliveries(store.db, nodeId, claims);
     expect((await endsOf(store, project)).filter((end) => end !== "dropped")).toEqual([]);
   });

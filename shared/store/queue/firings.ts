@@ -1,4 +1,5 @@
 import { idToUuid, JOB_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
+import { type OwedAttempt, oweAttempt, type Placed } from "../../domain/owed.ts";
 import { HOME_REGION, isRegionAllowed, PLAN_TERMS, PLANS } from "../../domain/plan.ts";
 import { CATCH_UP_MS } from "../../domain/schedule.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../../domain/scope.ts";
@@ -7,6 +8,7 @@ import { environmentCode, environmentOf, regionCode, regionOf } from "../databas
 import { column, type Database, instant, textColumn } from "../database/database.ts";
 import { traceHex } from "../database/traces.ts";
 import { HAS_QUOTA } from "./month.ts";
+import { DUE_AT, newJobs } from "./new-jobs.ts";
 import type { HeldShard } from "./shards.ts";
 
 /** A schedule that comes due. Instants are milliseconds since 1970. */
@@ -21,8 +23,8 @@ export interface DueSchedule {
 }
 
 /**
- * The schedules of these shards of the home region that come due within `aheadMs`, or did so long ago where that is
- * negative, of each shard the oldest first and at most `limit`. `sinceAt` is where the look begins: what lies before it has been looked at.
+ * The schedules of these shards of the home region whose next instant lies between `sinceAt` and `aheadMs` from now, of each
+ * shard the oldest first and at most `limit`. A negative `aheadMs` means that long ago.
  */
 export async function listDueSchedules(
   db: Database,
@@ -75,31 +77,31 @@ export interface Firing {
   cron: string;
   timezone: string;
   nextRunAt: number;
-  /** The instant that fires now; null where all that was due is too late. */
+  /** The instant that fires now; null if every due instant is too late. */
   firedFor: number | null;
   /** The next one after it; null if the timetable has none. */
   thenAt: number | null;
-  /** For the job that it makes. */
+  /** The id of the job that it makes. */
   jobId: string;
-  /** Where that job's attempts belong; null if they are given no place. */
+  /** The trace that the job's attempts belong to, null for none. */
   trace: TraceContext | null;
 }
 
 export type Fired =
-  | { kind: "fired"; region: Region; shard: number; dueAt: number }
-  /** No quota was left, or what was due is too late; the schedule goes on. */
+  | { kind: "fired"; region: Region; owed: Placed<OwedAttempt>[] }
+  /** No quota was left, or every due instant is too late; the schedule goes on. */
   | { kind: "skipped" }
-  /** It was changed, paused, deleted or fired by another, or the shard is another's now. */
+  /** The schedule was changed, paused, deleted or fired meanwhile, or another worker owns the shard now. */
   | { kind: "gone" };
 
 /**
  * Fires many schedules in one self-committing statement: for each the job, the record of the firing, and its next
- * instant, all or nothing. It is fenced by the shards' epochs, and compare-and-set on the instant that was next and on
- * the timetable: a pause, a change or a deletion that was answered before leaves nothing to fire, and a change that
- * leaves the instant as it was does not let the timetable of before say what follows it. The record is unique for a
- * schedule and its instant, whatever else fails. What is due or too late is judged by the database's clock as well: a
- * worker whose clock is wrong would fire what is to come, and pass over what is due. Lock order: fence, schedules by id;
- * the quota is read without a lock, as by a creation.
+ * instant, all or nothing. The statement is fenced by the shards' epochs. It is compare-and-set on the next instant and on
+ * the timetable: after a pause, a change or a deletion was answered it finds nothing to fire, and a change that keeps the
+ * instant does not let the old timetable say what follows. The record is unique for a schedule and its instant, whatever
+ * else fails. The database's clock judges as well whether an instant is due or too late, since a worker whose clock is wrong
+ * would fire too soon or pass over what is due. Lock order: fence, schedules by id. The quota is read without a lock, as by a
+ * creation.
  */
 export async function fireSchedules(db: Database, firings: readonly Firing[]): Promise<Fired[]> {
   const rows = await db.run<FiredRow>("fire_schedules", FIRE, [
@@ -118,10 +120,15 @@ export async function fireSchedules(db: Database, firings: readonly Firing[]): P
   ]);
   const fired: Fired[] = firings.map(() => ({ kind: "gone" }));
   for (const row of rows) {
-    fired[row.n - 1] =
-      row.region === null
-        ? { kind: "skipped" }
-        : { kind: "fired", region: regionOf(row.region), shard: row.lane_shard, dueAt: row.due_at };
+    if (row.region === null) {
+      fired[row.n - 1] = { kind: "skipped" };
+      continue;
+    }
+    const { projectNo, environment, jobId: id } = firings[row.n - 1] as Firing;
+    const region = regionOf(row.region);
+    const place = { projectNo, environment, region, shard: row.lane_shard };
+    const owed = oweAttempt("jobs", place, { id, attempt: 1, dueAt: row.due_at });
+    fired[row.n - 1] = { kind: "fired", region, owed };
   }
   return fired;
 }
@@ -147,7 +154,7 @@ WITH item AS MATERIALIZED (
    ORDER BY s.shard
      FOR KEY SHARE OF s
 ), due AS MATERIALIZED (
-  SELECT i.n, i.fired_for, i.then_at, i.job_id, i.trace, s.*
+  SELECT i.n, i.fired_for, i.then_at, i.job_id, i.trace, i.shard, s.*
     FROM (SELECT item.* FROM item JOIN fence USING (shard, epoch) ORDER BY schedule_id) i
    CROSS JOIN LATERAL (
          SELECT s.project_no, s.environment, s.id, s.target_url, s.payload, s.max_attempts, s.base_seconds, s.cap_seconds
@@ -161,44 +168,32 @@ WITH item AS MATERIALIZED (
     FROM due d
    WHERE s.project_no = d.project_no AND s.environment = d.environment AND s.id = d.id
 ), judged AS MATERIALIZED (
-  SELECT d.*, CASE WHEN p.plan = ANY ('{${HOME_PLANS.join(",")}}') THEN ${HOME}::smallint ELSE p.default_region END AS region,
-         ${HAS_QUOTA} AS has_quota
+  SELECT d.n, d.shard, d.job_id AS id, d.project_no, d.environment,
+         CASE WHEN p.plan = ANY ('{${HOME_PLANS.join(",")}}') THEN ${HOME}::smallint ELSE p.default_region END AS region,
+         d.target_url, d.payload, d.fired_for AS run_at, d.max_attempts, d.base_seconds, d.cap_seconds, NULL::int AS key_no,
+         NULL::uuid AS request_id, d.id AS schedule_id, d.trace, ${HAS_QUOTA} AS has_quota
     FROM due d
     JOIN projects p ON p.no = d.project_no
     JOIN flows f ON f.project_no = d.project_no
    WHERE d.fired_for IS NOT NULL
 ), recorded AS (
   INSERT INTO firings (schedule_id, fired_for, job_id)
-  SELECT id, fired_for, CASE WHEN has_quota THEN job_id END FROM judged
+  SELECT schedule_id, run_at, CASE WHEN has_quota THEN id END FROM judged
       ON CONFLICT (schedule_id, fired_for) DO NOTHING
   RETURNING job_id
 ), fired AS MATERIALIZED (
-  SELECT j.* FROM judged j WHERE j.job_id IN (SELECT job_id FROM recorded WHERE job_id IS NOT NULL)
-), job AS (
-  INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds,
-                    cap_seconds, schedule_id, trace)
-  SELECT job_id, project_no, environment, region, target_url, payload, fired_for, max_attempts, base_seconds, cap_seconds, id,
-         decode(trace, 'hex')
-    FROM fired
-), owed AS (
-  INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed)
-  SELECT project_no, environment, region, job_id, greatest(fired_for, now()), max_attempts FROM fired
-), lane AS (
-  INSERT INTO lanes (project_no, region, environment, shard)
-  SELECT DISTINCT f.project_no, f.region, f.environment, i.shard FROM fired f JOIN item i ON i.n = f.n
-   ORDER BY 1, 2, 3
-      ON CONFLICT (project_no, region, environment) DO NOTHING
-)
-SELECT d.n::int AS n, f.region, coalesce(l.shard, i.shard) AS lane_shard,
-       (extract(epoch FROM greatest(f.fired_for, now())) * 1000)::float8 AS due_at
-  FROM due d
-  JOIN item i ON i.n = d.n
-  LEFT JOIN fired f ON f.n = d.n
-  LEFT JOIN lanes l ON l.project_no = f.project_no AND l.region = f.region AND l.environment = f.environment`;
+  -- The shard of a schedule may be older than that of a lane that has its row: it names one only for a lane that has none.
+  SELECT j.*, CASE WHEN l.shard IS NULL THEN j.shard END AS new_shard, coalesce(l.shard, j.shard) AS lane_shard
+    FROM judged j
+    LEFT JOIN lanes l ON l.project_no = j.project_no AND l.region = j.region AND l.environment = j.environment
+   WHERE j.id IN (SELECT job_id FROM recorded WHERE job_id IS NOT NULL)
+), ${newJobs("fired WHERE has_quota")}
+SELECT d.n::int AS n, f.region, f.lane_shard, (extract(epoch FROM ${DUE_AT}) * 1000)::float8 AS due_at
+  FROM due d LEFT JOIN fired f USING (n)`;
 
 type FiredRow = { n: number } & ({ region: null } | { region: number; lane_shard: number; due_at: number });
 
-/** What the ledger knows of an instant; `jobId` is null where no quota was left. */
+/** An instant that has been fired or skipped; `jobId` is null where no quota was left. */
 export interface FiringRow {
   firedFor: number;
   jobId: string | null;
@@ -226,8 +221,8 @@ SELECT (extract(epoch FROM fired_for) * 1000)::float8 AS fired_for, job_id
   FROM firings WHERE schedule_id = $1 AND fired_for >= $2::timestamptz AND fired_for <= $3::timestamptz`;
 
 /**
- * Removes up to `limit` firings that no plan shows any more at `now` (milliseconds since 1970); answers how many. Several may
- * do so at once.
+ * Removes up to `limit` firings that no plan shows any more at `now` (milliseconds since 1970); answers how many. Several
+ * processes may do so at once.
  */
 export async function purgeFirings(db: Database, limit: number, now: number): Promise<number> {
   return (await db.run("purge_firings", PURGE_FIRINGS, [limit, new Date(now).toISOString()])).length;
@@ -240,7 +235,7 @@ DELETE FROM firings
                            ORDER BY fired_for LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING 1`;
 
-/** Removes up to `limit` timetables that were replaced before all that any plan shows, as purgeFirings does. */
+/** Removes, as purgeFirings does, up to `limit` timetables that were replaced before anything that a plan shows. */
 export async function purgeTimetables(db: Database, limit: number, now: number): Promise<number> {
   return (await db.run("purge_timetables", PURGE_TIMETABLES, [limit, new Date(now).toISOString()])).length;
 }
@@ -251,7 +246,7 @@ DELETE FROM timetables
                            ORDER BY replaced_at LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING 1`;
 
-/** The same for the timetables of deleted schedules, each of which is forgotten once it has none. */
+/** The same for the timetables of deleted schedules. A deleted schedule is forgotten once it has none. */
 export async function purgeDeletedSchedules(db: Database, limit: number): Promise<number> {
   return (await db.run("purge_deleted_schedules", PURGE_DELETED, [limit])).length;
 }
@@ -276,7 +271,7 @@ export interface TimetableRow {
   /** Of two timetables the later one has the greater number. */
   no: number;
   since: number;
-  /** The firing of the timetable before that this one made void; null if none was next. */
+  /** The next firing of the timetable before, which this one made void; null if there was none. */
   supersededAt: number | null;
   paused: boolean;
   cron: string;

@@ -1,11 +1,13 @@
 import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import fc from "fast-check";
 import type pg from "pg";
 import { type ManualClock, startManualClock } from "../../../test/simulation/manual-clock.ts";
+import { keyCause } from "../../../test/support/cause.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import type { Database } from "../database/database.ts";
-import { createJobs } from "../resources/jobs.ts";
+import { createJobs } from "../resources/job-creation.ts";
+import { retryRun } from "../resources/jobs-by-hand.ts";
 import { countMonthRuns, countUsage } from "../resources/projects.ts";
-import { retryRun } from "../resources/runs.ts";
 import { failedWith, kindsOf, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { claimAttempts } from "./claim.ts";
 import { settleAttempts } from "./settle.ts";
@@ -125,6 +127,7 @@ describe("at the month's end", () => {
         { projectNo: project, environment: "production", sinceAt: 0 },
         attempt.granted.runId,
         store.newRunId(),
+        keyCause(),
       );
     const jobs = await store.addJobs(project, QUOTA - 1);
     const mate = await lockFlow();
@@ -145,7 +148,7 @@ describe("at the month's end", () => {
     const scope = { projectNo: project, environment: "production", sinceAt: 0 } as const;
     const jobs = await store.addJobs(project, QUOTA);
     const mate = await lockFlow();
-    const waiting = retryRun(store.db, scope, attempt.granted.runId, store.newRunId());
+    const waiting = retryRun(store.db, scope, attempt.granted.runId, store.newRunId(), keyCause());
     await store.untilBlocked();
     await clock.leapTo(rolloverAt + MINUTE_MS);
     expect(grantedCount(await claimJobs(jobs, within(mate)))).toBe(QUOTA);
@@ -173,4 +176,50 @@ test("a clock that is set back over midnight takes nothing back: the quota, the 
   expect(flow).toEqual({ month: new Date(rolloverAt).toISOString().slice(0, 10), runs: QUOTA });
   expect((await countUsage(store.db, project, monthOf(rolloverAt), null)).runsTotal).toBe(QUOTA);
   expect((await countUsage(store.db, project, monthOf(rolloverAt - 1), null)).runsTotal).toBe(2);
+});
+
+test("whatever a flow has counted, of this month or another, every statement lets as many runs start as are left", async () => {
+  interface Counted {
+    /** From the present month, which may be the one before what the flow counts, after a clock was set back. */
+    monthsAway: number;
+    runs: number;
+    max: number | null;
+  }
+  const runsOf = ({ monthsAway, runs }: Counted) => (monthsAway < 0 ? 0 : runs);
+  const leftOf = (flow: Counted) => (flow.max === null ? null : Math.max(0, flow.max - runsOf(flow)));
+  const setFlow = ({ monthsAway, runs, max }: Counted) =>
+    store.query(
+      `UPDATE flows SET month = date_trunc('month', now()) + $1 * interval '1 month', month_runs = $2, month_runs_max = $3`,
+      [monthsAway, runs, max],
+    );
+  const free = { monthsAway: 0, runs: 0, max: null };
+  const scope = { projectNo: project, environment: "production", sinceAt: 0 } as const;
+  const flows = fc.record({
+    monthsAway: fc.integer({ min: -2, max: 1 }),
+    runs: fc.integer({ min: 0, max: 5 }),
+    max: fc.option(fc.integer({ min: 0, max: 5 })),
+  });
+  await fc.assert(
+    fc.asyncProperty(flows, fc.integer({ min: 1, max: 4 }), async (flow, count) => {
+      await setFlow(free);
+      const [failing = "", ...waiting] = await store.addJobs(project, 1 + count);
+      const attempt = await store.start(nodeId, project, failing);
+      await settleAttempts(store.db, [settlementOf(attempt, failedWith("over"))]);
+      const left = leftOf(flow);
+      const isSpent = left === 0;
+
+      await setFlow(flow);
+      const [created] = await createJobs(store.db, [store.newJob(project)], new Set());
+      expect(created?.kind).toBe(isSpent ? "quota_exceeded" : "created");
+      const startedCount = grantedCount(await claimJobs(waiting));
+      expect(startedCount).toBe(Math.min(count, left ?? count));
+      expect(await countMonthRuns(store.db, project)).toBe(runsOf(flow) + startedCount);
+
+      await setFlow(flow);
+      const retried = await retryRun(store.db, scope, attempt.granted.runId, store.newRunId(), keyCause());
+      expect(retried.kind).toBe(isSpent ? "quota_exceeded" : "retried");
+      expect(await countMonthRuns(store.db, project)).toBe(runsOf(flow) + (isSpent ? 0 : 1));
+    }),
+    { numRuns: 40 },
+  );
 });

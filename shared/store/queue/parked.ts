@@ -1,14 +1,14 @@
 import { environmentOfClass, type FlowKind } from "../../domain/flow-class.ts";
 import { idToUuid, uuidToId, WEBHOOK_PREFIX } from "../../domain/ids.ts";
+import type { OwedAttempt, Placed } from "../../domain/owed.ts";
 import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
 import { hostOfTarget } from "../../domain/target.ts";
 import { environmentCode, environmentOf, flowClassNamed, regionCode, regionOf } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
-import { OWED, type Owed, type OwedRow, readOwed, type SweptRow } from "./sweep.ts";
+import { RUNS_LEFT } from "./month.ts";
+import { OWED, type Owed, type OwedRow, readOwed } from "./sweep.ts";
 
 /** What parking.ts has set aside, and how it becomes due again: from that moment on, so that every sweep finds it. */
-
-export type ReleasedAttempt = Omit<SweptRow, "concurrency">;
 
 const isParked = "o.due_at IS NULL AND o.node_id IS NULL";
 
@@ -64,7 +64,7 @@ export async function releaseParked(
     count: number;
     countMin: number;
   },
-): Promise<{ attempts: ReleasedAttempt[]; last: ParkedLane | null }> {
+): Promise<{ attempts: Placed<OwedAttempt>[]; last: ParkedLane | null }> {
   const rows = await db.run<OwedRow>(`release_${kind}`, RELEASE[kind], [
     host,
     column(regions.map(regionCode)),
@@ -105,8 +105,6 @@ SELECT r.project_no, (r.environment + ${firstClass})::smallint AS flow_class, r.
 
 const PERMITS_FREE =
   "f.concurrency - f.development_jobs - f.production_jobs - f.development_webhooks - f.production_webhooks";
-const RUNS_LEFT =
-  "f.month_runs_max - CASE WHEN f.month = date_trunc('month', now())::date THEN f.month_runs ELSE 0 END";
 
 // LEAST passes over the null of a project without a quota.
 const release = (owed: Owed, allowed: string) => {
@@ -210,7 +208,11 @@ DELETE FROM left_hosts l USING idle i WHERE l.webhook_id = i.webhook_id AND l.ho
  * Makes up to `limit` deliveries to such an endpoint due again; once there are fewer, none is left at that host. To one
  * that leads there again they stay parked.
  */
-export async function releaseLeft(db: Database, left: LeftHost, limit: number): Promise<ReleasedAttempt[]> {
+export async function releaseLeft(
+  db: Database,
+  left: LeftHost,
+  limit: number,
+): Promise<Placed<OwedAttempt>[]> {
   const { host, projectNo, url, leftAt } = left;
   const webhook = idToUuid(left.webhookId);
   const forget = () => db.run("forget_left_host", FORGET_LEFT, [webhook, host, leftAt]);

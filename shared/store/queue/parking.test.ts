@@ -1,9 +1,10 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { keyCause } from "../../../test/support/cause.ts";
 import { idToUuid } from "../../domain/ids.ts";
 import { REGIONS } from "../../domain/scope.ts";
 import { addEndpoint, endJobs } from "../delivery-test-support.ts";
-import { cancelJob, findJob } from "../resources/jobs.ts";
-import { retryRun } from "../resources/runs.ts";
+import { findJob } from "../resources/jobs.ts";
+import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import { comesToWait, failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { claimAttempts } from "./claim.ts";
 import {
@@ -99,10 +100,14 @@ describe("a parked attempt", () => {
     await settleAttempts(store.db, [settlementOf(first, failedWith({ dueAt: Date.now() }))]);
     await park(project, [canceled], "hand.example");
     await park(project, [retried], "hand.example", { attempt: 2 });
-    expect(await cancelJob(store.db, scopeOf(project), canceled)).toMatchObject({ kind: "canceled" });
+    expect(await cancelJob(store.db, scopeOf(project), canceled, keyCause())).toMatchObject({
+      kind: "canceled",
+    });
     const runId = store.newRunId();
     const scope = { ...scopeOf(project), sinceAt: 0 };
-    expect(await retryRun(store.db, scope, first.granted.runId, runId)).toMatchObject({ kind: "retried" });
+    expect(await retryRun(store.db, scope, first.granted.runId, runId, keyCause())).toMatchObject({
+      kind: "retried",
+    });
     expect((await findJob(store.db, scopeOf(project), retried))?.status).toBe("running");
     expect(await idsReleased("hand.example", 10)).toEqual([]);
     const second = await store.start(nodeId, project, retried, { attempt: 2 });

@@ -19,7 +19,7 @@ import { type Claimed, claimAttempts } from "./claim.ts";
 import { claimDeliveries } from "./delivery-claim.ts";
 import { settleDeliveries } from "./delivery-settle.ts";
 import { CALLED_MS } from "./permits.ts";
-import { type FreedPermits, settleAttempts } from "./settle.ts";
+import { type Settled, settleAttempts } from "./settle.ts";
 
 setDefaultTimeout(60_000);
 
@@ -148,10 +148,10 @@ async function grantedOf(askers: readonly Asker[]): Promise<Asker[]> {
 }
 
 /** Settles as succeeded; one statement for each kind. */
-async function settle(askers: readonly Asker[]): Promise<FreedPermits[]> {
+async function settle(askers: readonly Asker[]): Promise<Settled["freed"]> {
   const jobs = askers.filter(({ flowClass }) => kindOf(flowClass) === "jobs");
   const deliveries = askers.filter(({ flowClass }) => kindOf(flowClass) === "webhooks");
-  const freed: FreedPermits[] = [];
+  const freed: Settled["freed"] = [];
   if (jobs.length > 0) {
     const settlements = jobs.map(({ id, recordId, ...asker }) =>
       settlementOf({
@@ -163,7 +163,7 @@ async function settle(askers: readonly Asker[]): Promise<FreedPermits[]> {
   }
   if (deliveries.length > 0) {
     const settlements = deliveries.map(({ id, recordId, projectNo, environment, region }) => ({
-      ...{ projectNo, environment, region, deliveryId: id, attemptId: recordId },
+      ...{ projectNo, environment, region, shard: 0, deliveryId: id, attemptId: recordId },
       ...{ status: "succeeded" as const, responseStatus: 200, error: null, isOurFault: false, durationMs: 5 },
       next: { status: "succeeded" as const },
     }));

@@ -1,7 +1,9 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { keyCause } from "../../../test/support/cause.ts";
 import { idToUuid } from "../../domain/ids.ts";
 import type { Environment } from "../../domain/scope.ts";
-import { cancelJob, findJob } from "../resources/jobs.ts";
+import { findJob } from "../resources/jobs.ts";
+import { cancelJob } from "../resources/jobs-by-hand.ts";
 import { findRun } from "../resources/runs.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { settleAttempts } from "./settle.ts";
@@ -105,7 +107,7 @@ describe("a settlement", () => {
   test("of a job that was canceled meanwhile leaves it canceled and plans nothing", async () => {
     for (const wish of [{}, failedWith({ dueAt: Date.now() + 1_000 }), failedWith("over")]) {
       const attempt = await startOne();
-      expect((await cancelJob(store.db, scope(), attempt.claim.jobId)).kind).toBe("canceled");
+      expect((await cancelJob(store.db, scope(), attempt.claim.jobId, keyCause())).kind).toBe("canceled");
       // The permit is held until the attempt ends.
       expect(await store.onWire(project)).toBe(1);
       const { items } = await settleAttempts(store.db, [settlementOf(attempt, wish)]);

@@ -1,65 +1,46 @@
-import { DELIVERY_PREFIX, idToUuid, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
-import type { RunStatus } from "../../domain/run.ts";
-import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
+import { DELIVERY_PREFIX, idToUuid, uuidToId } from "../../domain/ids.ts";
+import { type OwedWork, oweAttempt } from "../../domain/owed.ts";
+import type { NextOfJob, RunStatus } from "../../domain/run.ts";
+import { ENVIRONMENTS, type ProjectNo, type Region, type Scope } from "../../domain/scope.ts";
 import { environmentCode, environmentOf, regionCode, regionOf, runStatusCode } from "../database/codes.ts";
 import { column, type Database, instant } from "../database/database.ts";
 import { tellEndpoints } from "./owed-deliveries.ts";
 import { IS_CALLED, returnPermits } from "./permits.ts";
 
-/** How one attempt ended and what follows from it, as settleAttempt (domain/run.ts) decided. */
-export interface Settlement {
-  projectNo: ProjectNo;
-  environment: Environment;
+/** How one attempt ended, and what settleAttempt (domain/run.ts) decided on that. */
+export interface Settlement extends Scope {
   region: Region;
+  /** The shard of the job, null if it is not known. */
+  shard: number | null;
   jobId: string;
   runId: string;
   status: Exclude<RunStatus, "running">;
   responseStatus: number | null;
   error: string | null;
   durationMs: number;
-  /** Unless the job was canceled meanwhile: retried at that instant, or over. */
-  next: { status: "queued"; dueAt: number } | { status: "succeeded" } | { status: "failed" };
+  /** What becomes of the job, unless it was canceled meanwhile. */
+  next: NextOfJob;
 }
 
-/** What the settlement did. */
-export interface Settled {
-  /** The same order as the settlements; null for one whose attempt had been settled before, by whomever. */
+/** What settlements did. Owed are retries, and deliveries of the events of jobs that are over. */
+export interface Settled extends OwedWork {
+  /** The same order as the settlements; null for one whose attempt had been settled before. */
   items: (SettledItem | null)[];
-  freed: FreedPermits[];
-  /** What is owed to endpoints from now on, of the jobs that have ended. */
-  deliveries: OwedDelivery[];
-}
-
-/** Where a permit had been refused to a project that now has one free, and how many came back to it ever. */
-export interface FreedPermits {
-  projectNo: ProjectNo;
-  region: Region;
-  shard: number;
-  returned: number;
-}
-
-export interface OwedDelivery {
-  projectNo: ProjectNo;
-  environment: Environment;
-  region: Region;
-  shard: number;
-  id: string;
-  dueAt: number;
 }
 
 export interface SettledItem {
   jobId: string;
   attempt: number;
-  status: "queued" | "succeeded" | "failed" | "canceled";
+  status: NextOfJob["status"] | "canceled";
   /** When the next attempt is due, by the database's clock; null if none follows. */
   nextRetryAt: number | null;
 }
 
 /**
- * Settles many attempts in one self-committing statement: the run is written, the permit comes back, the job is
- * owed again or over. The attempt's run id is the compare-and-set: of two settlements of one attempt (an answer that
- * was lost and is sent again, a rescue and the node that it rescued from) the first counts and the second finds
- * nothing. Lock order and look-ups as in claim.ts; counting the flows locks all of them before the first job.
+ * Settles many attempts in one self-committing statement: the run is written, the permit comes back, and the job is owed
+ * again or over. The attempt's run id is the compare-and-set. Of two settlements of one attempt the first counts and the
+ * second finds nothing: a settlement whose answer was lost is sent again, and a rescue may meet the node that it rescues
+ * from. Lock order and look-ups as in claim.ts; counting the flows locks all of them before the first job.
  *
  * Endpoints are told of a job that is over in the same statement (owed-deliveries.ts), so that there is neither a transition
  * without its event nor an event without its transition.
@@ -75,42 +56,45 @@ export async function settleAttempts(db: Database, settlements: readonly Settlem
     column(settlements.map((item) => item.responseStatus)),
     settlements.map((item) => item.error),
     column(settlements.map((item) => Math.min(Math.round(item.durationMs), DURATION_MS_MAX))),
-    column(settlements.map((item) => ENDS.indexOf(item.next.status))),
+    column(settlements.map((item) => NEXT.indexOf(item.next.status))),
     column(settlements.map((item) => (item.next.status === "queued" ? instant(item.next.dueAt) : null))),
   ]);
-  const settled: Settled = { items: settlements.map(() => null), freed: [], deliveries: [] };
+  const settled: Settled = { items: settlements.map(() => null), owed: [], freed: [] };
   for (const row of rows) {
     const { project_no: projectNo } = row;
     const region = regionOf(row.region);
     switch (row.kind) {
-      case "attempt":
-        settled.items[row.n - 1] = {
-          jobId: uuidToId(JOB_PREFIX, row.id),
-          attempt: row.attempt,
-          status: row.canceled ? "canceled" : (ENDS[row.next] ?? "failed"),
-          nextRetryAt: row.due_at,
-        };
+      case "attempt": {
+        const { attempt, due_at: dueAt } = row;
+        const status = row.canceled ? "canceled" : (NEXT[row.next] ?? "failed");
+        const settlement = settlements[row.n - 1] as Settlement;
+        const { jobId } = settlement;
+        settled.items[row.n - 1] = { jobId, attempt, status, nextRetryAt: dueAt };
+        if (dueAt !== null) {
+          settled.owed.push(...oweAttempt("jobs", settlement, { id: jobId, attempt: attempt + 1, dueAt }));
+        }
         break;
+      }
       case "freed":
         settled.freed.push({ projectNo, region, shard: row.shard, returned: Number(row.returned) });
         break;
-      case "delivery":
-        settled.deliveries.push({
-          projectNo,
-          environment: environmentOf(row.environment),
-          region,
-          shard: row.shard,
-          id: uuidToId(DELIVERY_PREFIX, row.id),
-          dueAt: row.due_at,
-        });
+      case "delivery": {
+        const place = { projectNo, environment: environmentOf(row.environment), region, shard: row.shard };
+        const id = uuidToId(DELIVERY_PREFIX, row.id);
+        settled.owed.push(...oweAttempt("webhooks", place, { id, attempt: 1, dueAt: row.due_at }));
+      }
     }
   }
   return settled;
 }
 
-/** The column is an integer; an attempt may be found lost after any time. */
+/** The most that the column holds. An attempt may be found lost after any time. */
 export const DURATION_MS_MAX = 2_147_483_647;
-const ENDS = ["queued", "succeeded", "failed"] as const;
+/** Behind "queued" stand the ends of a job in the order of their codes, which is also that of the events' types. */
+const NEXT = ["queued", "succeeded", "failed"] as const satisfies NextOfJob["status"][];
+const QUEUED = NEXT.indexOf("queued");
+const END = "next - 1";
+const [DEVELOPMENT, PRODUCTION] = ENVIRONMENTS.map(environmentCode);
 
 const SETTLE = `
 WITH item AS MATERIALIZED (
@@ -147,36 +131,36 @@ WITH item AS MATERIALIZED (
      SET attempt = o.attempt + 1, due_at = a.due_at, run_id = NULL, node_id = NULL, started_at = NULL,
          parked_due_at = NULL
     FROM attempt a
-   WHERE a.next = 0 AND NOT a.canceled AND o.project_no = ANY (ARRAY[a.project_no]) AND o.environment = a.environment
+   WHERE a.next = ${QUEUED} AND NOT a.canceled AND o.project_no = ANY (ARRAY[a.project_no]) AND o.environment = a.environment
      AND o.region = a.region AND o.job_id = a.job_id
 ), over AS (
   DELETE FROM open_jobs o
    USING attempt a
-   WHERE (a.next <> 0 OR a.canceled) AND o.project_no = ANY (ARRAY[a.project_no]) AND o.environment = a.environment
+   WHERE (a.next <> ${QUEUED} OR a.canceled) AND o.project_no = ANY (ARRAY[a.project_no]) AND o.environment = a.environment
      AND o.region = a.region AND o.job_id = a.job_id
 ), ended AS (
   INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at)
-  SELECT project_no, environment, region, job_id, next - 1, attempt, now()
-    FROM attempt WHERE next <> 0 AND NOT canceled
+  SELECT project_no, environment, region, job_id, ${END}, attempt, now()
+    FROM attempt WHERE next <> ${QUEUED} AND NOT canceled
 ), recorded AS (
   INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
                     started_at, duration_ms, next_retry_at)
   SELECT run_id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-         started_at, duration_ms, CASE WHEN next = 0 AND NOT canceled THEN due_at END
+         started_at, duration_ms, CASE WHEN next = ${QUEUED} AND NOT canceled THEN due_at END
     FROM attempt
 ), returned AS (
   UPDATE flows f
      SET development_jobs = f.development_jobs - c.development,
          production_jobs = f.production_jobs - c.production,
          ${returnPermits("c.development + c.production")}
-    FROM (SELECT project_no, count(*) FILTER (WHERE environment = 0) AS development,
-                 count(*) FILTER (WHERE environment = 1) AS production
+    FROM (SELECT project_no, count(*) FILTER (WHERE environment = ${DEVELOPMENT}) AS development,
+                 count(*) FILTER (WHERE environment = ${PRODUCTION}) AS production
             FROM attempt GROUP BY project_no) c
    WHERE f.project_no = c.project_no
-), ${tellEndpoints("next <> 0 AND NOT canceled", "next - 1")}
+), ${tellEndpoints(`next <> ${QUEUED} AND NOT canceled`, END)}
 SELECT 'attempt' AS kind, a.n::int AS n, a.project_no, a.environment, a.region, NULL::smallint AS shard, NULL::bigint AS returned,
        a.job_id AS id, a.attempt, a.next, a.canceled,
-       CASE WHEN a.next = 0 AND NOT a.canceled THEN extract(epoch FROM a.due_at) * 1000 END::float8 AS due_at
+       CASE WHEN a.next = ${QUEUED} AND NOT a.canceled THEN extract(epoch FROM a.due_at) * 1000 END::float8 AS due_at
   FROM attempt a
 UNION ALL
 SELECT DISTINCT 'freed', NULL::int, l.project_no, NULL::smallint, l.region, l.shard, f.returned + f.settled, NULL::uuid, NULL::smallint,
@@ -195,7 +179,6 @@ type SettleRow = { project_no: ProjectNo; region: number } & (
   | {
       kind: "attempt";
       n: number;
-      id: string;
       attempt: number;
       next: number;
       canceled: boolean;

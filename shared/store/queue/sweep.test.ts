@@ -1,8 +1,10 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { keyCause } from "../../../test/support/cause.ts";
 import { listLostAttempts } from "../cell/nodes.ts";
 import type { Database } from "../database/database.ts";
-import { cancelJob, findJob, listJobs } from "../resources/jobs.ts";
-import { findRun, listRuns, retryRun } from "../resources/runs.ts";
+import { findJob, listJobs } from "../resources/jobs.ts";
+import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
+import { findRun, listRuns } from "../resources/runs.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { claimAttempts } from "./claim.ts";
 import { settleAttempts } from "./settle.ts";
@@ -87,14 +89,14 @@ describe("the sweep", () => {
     );
     const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
     await store.start(nodeId, project, running);
-    await cancelJob(store.db, scope, canceled);
+    await cancelJob(store.db, scope, canceled, keyCause());
     await settleAttempts(store.db, [settlementOf(await store.start(nodeId, project, over))]);
     const failing = [await store.start(nodeId, project, again), await store.start(nodeId, project, retried)];
     await settleAttempts(store.db, [
       settlementOf(failing[0] as never, failedWith({ dueAt: 0 })),
       settlementOf(failing[1] as never, failedWith("over")),
     ]);
-    await retryRun(store.db, scope, failing[1]?.granted.runId ?? "", store.newRunId());
+    await retryRun(store.db, scope, failing[1]?.granted.runId ?? "", store.newRunId(), keyCause());
     const rows = await sweep(shard(21));
     expect(rows.map((row) => [row.id, row.attempt])).toEqual([
       [again, 2],
@@ -174,7 +176,7 @@ describe("the sweep", () => {
     const attempt = await store.start(nodeId, project, jobId);
     await settleAttempts(store.db, [settlementOf(attempt, failedWith({ dueAt: 0 }))]);
     const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
-    await retryRun(store.db, scope, attempt.granted.runId, store.newRunId());
+    await retryRun(store.db, scope, attempt.granted.runId, store.newRunId(), keyCause());
     const [row] = await sweep(shard(61));
     expect(row?.dueAt).toBeGreaterThanOrEqual(startedAt);
     expect(SWEEP_LAG_MS).toBeGreaterThan(5_000);
@@ -188,7 +190,7 @@ describe("on a table of 100,000 owed rows", () => {
     const [jobId = ""] = await store.addJobs(project, 1, { shard: 71 });
     const failing = await store.addJobs(project, 1, { shard: 71 });
     const failed = await store.start(nodeId, project, failing[0] ?? "");
-    await settleAttempts(store.db, [settlementOf(failed, failedWith("over"))]);
+    await settleAttempts(store.db, [settlementOf(failed, failedWith({ dueAt: Date.now() + 60_000 }))]);
     await store.query("VACUUM ANALYZE");
 
     const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
@@ -206,8 +208,8 @@ describe("on a table of 100,000 owed rows", () => {
     await listRuns(recorder.db, { ...page, jobId, status: null });
     await findRun(recorder.db, scope, claim.runId);
     await listLostAttempts(recorder.db, Date.now() - 60_000, 10);
-    await retryRun(recorder.db, scope, failed.granted.runId, store.newRunId());
-    await cancelJob(recorder.db, scope, failing[0] ?? "");
+    await retryRun(recorder.db, scope, failed.granted.runId, store.newRunId(), keyCause());
+    await cancelJob(recorder.db, scope, failing[0] ?? "", keyCause());
 
     // Which indexes each statement may use on the two tables that hold what waits.
     const WANTED: Record<string, string[]> = {
@@ -220,6 +222,7 @@ describe("on a table of 100,000 owed rows", () => {
       list_jobs_running: ["open_jobs_pkey", "open_jobs_running"],
       list_jobs_ended: ["open_jobs_pkey"],
       find_job: ["open_jobs_pkey"],
+      find_job_state: ["open_jobs_pkey"],
       list_runs: ["open_jobs_running"],
       list_runs_of_job: ["open_jobs_running"],
       find_run: ["open_jobs_running"],

@@ -1,5 +1,6 @@
 import { type FlowClass, type FlowKind, kindOf } from "../../domain/flow-class.ts";
 import { DELIVERY_PREFIX, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
+import type { OwedAttempt, Placed } from "../../domain/owed.ts";
 import type { ProjectNo, Region } from "../../domain/scope.ts";
 import { flowClassCode, flowClassNamed, regionCode, regionOf } from "../database/codes.ts";
 import { column, type Database, instant, STATEMENT_TIMEOUT_MS } from "../database/database.ts";
@@ -25,12 +26,7 @@ export interface RefillLane extends Lane {
   room: number;
 }
 
-export interface SweptRow extends Lane {
-  shard: number;
-  /** Of the job or the delivery. */
-  id: string;
-  attempt: number;
-  dueAt: number;
+export interface SweptRow extends Placed<OwedAttempt> {
   /** The project's limit, which bounds how much of its lane is worth holding. */
   concurrency: number;
 }
@@ -206,7 +202,7 @@ export interface OwedRow {
   due_at: number;
 }
 
-export function readOwed(row: OwedRow): Omit<SweptRow, "concurrency"> {
+export function readOwed(row: OwedRow): Placed<OwedAttempt> {
   const flowClass = flowClassNamed(row.flow_class);
   return {
     projectNo: row.project_no,

@@ -3,6 +3,7 @@ import {
   idToUuid,
   JOB_PREFIX,
   KEY_PREFIX,
+  NEWEST_UUID,
   PROJECT_PREFIX,
   REQUEST_PREFIX,
   uuidToId,
@@ -139,8 +140,6 @@ export async function listAudit(
     detail: row.detail,
   }));
 }
-
-const NEWEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
 const entriesWhere = (condition: string) => `
   (SELECT id, id AS request_id, (extract(epoch FROM recorded_at) * 1000)::float8 AS at, project_no, environment, key_no,

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
+import { keyCause } from "../../../test/support/cause.ts";
 import { createIdSource, EVENT_PREFIX, idToUuid } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import {
@@ -7,7 +8,6 @@ import {
   deliveryClaimOf,
   deliverySettlementOf,
   endJobs,
-  keyCause,
   newDeliveryId,
   setStatus,
 } from "../delivery-test-support.ts";

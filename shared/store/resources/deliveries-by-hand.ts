@@ -1,6 +1,7 @@
 import type { SampleRun } from "../../contract/event.ts";
 import { idTimeMs, idToUuid } from "../../domain/ids.ts";
-import { type Environment, type ProjectNo, REGIONS, type Region } from "../../domain/scope.ts";
+import { type OwedAttempt, oweAttempt, type Placed } from "../../domain/owed.ts";
+import type { Region, Scope } from "../../domain/scope.ts";
 import {
   checkEnabled,
   decideDeliveryRetry,
@@ -8,7 +9,8 @@ import {
   type EventType,
 } from "../../domain/webhook.ts";
 import {
-  ENDED_DELIVERY_STATUSES,
+  ALL_ENDED_DELIVERY_STATUSES,
+  ALL_REGIONS,
   environmentCode,
   eventListCode,
   eventListOf,
@@ -37,16 +39,11 @@ import { type KeyToTake, keyOf, madeFrom, readMade, takeKeyFrom } from "./idempo
  * it if the endpoint has been disabled since.
  */
 
-type Scope = { projectNo: ProjectNo; environment: Environment };
 /** A key together with the answer that is kept under it, which shows the delivery. */
 type KeyToAnswer = KeyToTake & { answerOf: (delivery: DeliveryRow) => Buffer };
 
-const codesOf = (names: readonly unknown[]) => `'{${names.map((_, code) => code).join(",")}}'`;
-const ALL_REGIONS = codesOf(REGIONS);
-const ALL_ENDS = codesOf(ENDED_DELIVERY_STATUSES);
-
 export type RetriedDelivery =
-  | { kind: "retried"; delivery: DeliveryRow; attempt: number; shard: number | null }
+  | { kind: "retried"; delivery: DeliveryRow; owed: Placed<OwedAttempt>[] }
   | { kind: "not_found" }
   | { kind: "key_taken" };
 
@@ -82,7 +79,12 @@ export async function retryDelivery(
     ]);
     const outcome = readMade(rows);
     if (outcome !== "made") return outcome && { kind: outcome };
-    return { kind: "retried", delivery, attempt: attemptCount + 1, shard };
+    const owed = { id, attempt: attemptCount + 1, dueAt: endpoint.at };
+    return {
+      kind: "retried",
+      delivery,
+      owed: oweAttempt("webhooks", { ...scope, region: found.region, shard }, owed),
+    };
   });
 }
 
@@ -94,7 +96,7 @@ WITH d AS MATERIALIZED (
   UNION ALL
   SELECT ${ENDED_COLUMNS}, 0::smallint, false
     FROM ended_deliveries e
-   WHERE e.project_no = $1 AND e.environment = $2 AND e.webhook_id = $3 AND e.status = ANY (${ALL_ENDS}) AND e.id = $4
+   WHERE e.project_no = $1 AND e.environment = $2 AND e.webhook_id = $3 AND e.status = ANY (${ALL_ENDED_DELIVERY_STATUSES}) AND e.id = $4
 )
 SELECT ${TOLD_COLUMNS}, l.shard
   FROM d${TOLD}
@@ -116,7 +118,7 @@ WITH open AS MATERIALIZED (
      FOR NO KEY UPDATE
 ), over AS MATERIALIZED (
   SELECT status FROM ended_deliveries
-   WHERE project_no = $1 AND environment = $2 AND webhook_id = $10 AND status = ANY (${ALL_ENDS}) AND id = $3
+   WHERE project_no = $1 AND environment = $2 AND webhook_id = $10 AND status = ANY (${ALL_ENDED_DELIVERY_STATUSES}) AND id = $3
      AND attempts = $12
      FOR UPDATE
 ), found AS MATERIALIZED (
@@ -149,7 +151,7 @@ export interface Sample {
 }
 
 export type OwedSample =
-  | { kind: "owed"; delivery: DeliveryRow }
+  | { kind: "owed"; delivery: DeliveryRow; owed: Placed<OwedAttempt>[] }
   | { kind: "not_found" }
   | { kind: "key_taken" };
 
@@ -203,7 +205,9 @@ export function oweSample(
       run.durationMs,
     ]);
     const outcome = readMade(rows);
-    return outcome === "made" ? { kind: "owed", delivery } : outcome && { kind: outcome };
+    if (outcome !== "made") return outcome && { kind: outcome };
+    const owed = { id: deliveryId, attempt: 1, dueAt: endpoint.at };
+    return { kind: "owed", delivery, owed: oweAttempt("webhooks", { ...scope, region, shard }, owed) };
   });
 }
 

@@ -5,10 +5,11 @@ import {
   idTimeMs,
   idToUuid,
   JOB_PREFIX,
+  NEWEST_UUID,
   uuidToId,
 } from "../../domain/ids.ts";
 import type { RunStatus } from "../../domain/run.ts";
-import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
+import type { Region, Scope } from "../../domain/scope.ts";
 import { DELIVERY_STATUSES, type DeliveryStatus, type EventType } from "../../domain/webhook.ts";
 import { environmentCode, eventTypeOf, regionOf, runStatusOf } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
@@ -43,11 +44,9 @@ export interface DeliveryAttemptRow {
   durationMs: number | null;
 }
 
-type Scope = { projectNo: ProjectNo; environment: Environment };
 /** The bytes of all attempts of a page. Only the last delivery may go beyond it. */
 export const PAGE_BYTES_MAX = 4_194_304;
 export const BYTES_PER_ATTEMPT = 150;
-const NEWEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
 const statusCode = (status: DeliveryStatus) => DELIVERY_STATUSES.indexOf(status);
 

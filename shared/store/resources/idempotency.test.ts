@@ -1,11 +1,14 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
+import { keyCause } from "../../../test/support/cause.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { settleAttempts } from "../queue/settle.ts";
-import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
+import { failedWith, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { findFirstAnswer, type KeyToTake, purgeKeys } from "./idempotency.ts";
-import { createJobs, findAskedJobs, type JobToCreate } from "./jobs.ts";
-import { listRuns, retryRun } from "./runs.ts";
+import { createJobs, type JobToCreate } from "./job-creation.ts";
+import { findAskedJobs } from "./jobs.ts";
+import { retryRun } from "./jobs-by-hand.ts";
+import { listRuns } from "./runs.ts";
 
 setDefaultTimeout(30_000);
 
@@ -140,7 +143,7 @@ describe("a manual retry under a key", () => {
     await settleAttempts(store.db, [settlementOf(attempt, failedWith({ dueAt: Date.now() }))]);
     const key = newKey();
     const retry = (asked: KeyToTake, newRunId = store.newRunId()) =>
-      retryRun(store.db, scope(), attempt.granted.runId, newRunId, asked);
+      retryRun(store.db, scope(), attempt.granted.runId, newRunId, keyCause(), asked);
 
     const runId = store.newRunId();
     const retried = await retry(key, runId);
@@ -168,8 +171,8 @@ describe("a manual retry under a key", () => {
     const attempt = await store.start(nodeId, project, jobId);
     await settleAttempts(store.db, [settlementOf(attempt)]);
     const key = newKey();
-    const retried = await retryRun(store.db, scope(), attempt.granted.runId, store.newRunId(), key);
-    expect(retried).toEqual({ kind: "conflict" });
+    const retrying = retryRun(store.db, scope(), attempt.granted.runId, store.newRunId(), keyCause(), key);
+    expect(await orRefused(retrying)).toEqual({ kind: "refused" });
     expect(await find(key)).toBeNull();
   });
 });

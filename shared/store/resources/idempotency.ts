@@ -1,3 +1,4 @@
+import { KEY_LIFE_HOURS } from "../../domain/idempotency.ts";
 import { JOB_PREFIX, RUN_PREFIX, uuidToId } from "../../domain/ids.ts";
 import type { Environment, ProjectNo } from "../../domain/scope.ts";
 import { environmentCode } from "../database/codes.ts";
@@ -24,8 +25,7 @@ export interface FirstAnswer {
   at: number;
 }
 
-/** How long a key belongs to its first request. */
-const KEY_LIFE = "interval '24 h'";
+const KEY_LIFE = `interval '${KEY_LIFE_HOURS} h'`;
 
 const SET_KEY = `
      SET created_at = excluded.created_at, attempt = excluded.attempt, request_hash = excluded.request_hash,

@@ -1,12 +1,15 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { keyCause } from "../../../test/support/cause.ts";
 import { idToUuid } from "../../domain/ids.ts";
 import { JOB_STATUSES } from "../../domain/job.ts";
 import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../../domain/scope.ts";
 import { claimAttempts } from "../queue/claim.ts";
 import { settleAttempts } from "../queue/settle.ts";
-import { failedWith, kindsOf, settlementOf, startStore, type TestStore } from "../test-support.ts";
-import { cancelJob, createJobs, findJob, type JobListQuery, type JobSummary, listJobs } from "./jobs.ts";
-import { findRun, listRuns, retryRun } from "./runs.ts";
+import { failedWith, kindsOf, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
+import { createJobs } from "./job-creation.ts";
+import { findJob, type JobListQuery, type JobSummary, listJobs } from "./jobs.ts";
+import { cancelJob, retryRun } from "./jobs-by-hand.ts";
+import { findRun, listRuns } from "./runs.ts";
 
 setDefaultTimeout(60_000);
 
@@ -22,7 +25,7 @@ afterAll(() => store.stop());
 
 const scope = (environment: Environment = "production") => ({ projectNo: project, environment, sinceAt: 0 });
 const find = (id: string) => findJob(store.db, scope(), id);
-const cancel = (id: string) => cancelJob(store.db, scope(), id);
+const cancel = (id: string) => orRefused(cancelJob(store.db, scope(), id, keyCause()));
 const create = (...jobs: ReturnType<TestStore["newJob"]>[]) => createJobs(store.db, jobs, new Set());
 const startOne = async (maxAttempts = 5) => {
   const [jobId = ""] = await store.addJobs(project, 1, { maxAttempts });
@@ -36,10 +39,12 @@ describe("creating jobs", () => {
     const future = store.newJob(project, { runAt, region: "eu-central", environment: "development" });
     const askedAt = Date.now();
     const [first, second] = await create(past, future);
-    expect(second).toEqual({ kind: "created", dueAt: runAt });
+    const place = { projectNo: project, region: "eu-central", shard: 0, flowClass: "development jobs" };
+    const owed = { ...place, id: future.id, attempt: 1, dueAt: runAt };
+    expect(second).toMatchObject({ kind: "created", owed: [owed] });
     // A run_at in the past is kept, but is due from now on: nobody looks behind the clock.
-    expect(first?.kind === "created" ? first.dueAt : 0).toBeGreaterThan(askedAt - 1_000);
-    const { shard: _, cause: __, ...facts } = past;
+    expect(first?.kind === "created" ? first.owed[0]?.dueAt : 0).toBeGreaterThan(askedAt - 1_000);
+    const { projectNo: _, environment: __, shard: ___, cause: ____, ...facts } = past;
     expect(await find(past.id)).toEqual({ ...facts, scheduleId: null, status: "queued", attempts: 0 });
     expect(await find(future.id)).toBeNull();
     expect(await findJob(store.db, { ...scope("development") }, future.id)).toMatchObject({ runAt });
@@ -113,7 +118,7 @@ describe("canceling", () => {
       job: { id, status: "canceled", attempts: 0 },
     });
     expect(kindsOf(await claimAttempts(store.db, nodeId, [store.claimOf(project, id)]))).toEqual(["gone"]);
-    expect(await cancel(id)).toEqual({ kind: "conflict" });
+    expect(await cancel(id)).toEqual({ kind: "refused" });
   });
 
   test("a job between two attempts takes the plan of the retry back", async () => {
@@ -152,7 +157,7 @@ describe("canceling", () => {
       job: { status: "canceled", attempts: 1 },
     });
     expect(await findRun(store.db, scope(), attempt.granted.runId)).toMatchObject({ status: "running" });
-    expect(await cancel(attempt.claim.jobId)).toEqual({ kind: "conflict" });
+    expect(await cancel(attempt.claim.jobId)).toEqual({ kind: "refused" });
     await settleAttempts(store.db, [settlementOf(attempt)]);
     expect(await find(attempt.claim.jobId)).toMatchObject({ status: "canceled", attempts: 1 });
   });
@@ -161,7 +166,7 @@ describe("canceling", () => {
     const attempt = await startOne(1);
     await settleAttempts(store.db, [settlementOf(attempt, failedWith("over"))]);
     const runId = store.newRunId();
-    await retryRun(store.db, scope(), attempt.granted.runId, runId);
+    await retryRun(store.db, scope(), attempt.granted.runId, runId, keyCause());
     expect(await cancel(attempt.claim.jobId)).toMatchObject({
       kind: "canceled",
       job: { status: "canceled", attempts: 2 },
@@ -181,10 +186,10 @@ describe("canceling", () => {
   test.each([
     ["succeeded", {}],
     ["failed", failedWith("over")],
-  ])("a job that has %s is a conflict", async (status, wish) => {
+  ])("a job that has %s is refused", async (status, wish) => {
     const attempt = await startOne();
     await settleAttempts(store.db, [settlementOf(attempt, wish)]);
-    expect(await cancel(attempt.claim.jobId)).toEqual({ kind: "conflict" });
+    expect(await cancel(attempt.claim.jobId)).toEqual({ kind: "refused" });
     expect((await find(attempt.claim.jobId))?.status).toBe(status as "failed");
   });
 
@@ -192,9 +197,9 @@ describe("canceling", () => {
     const [id = ""] = await store.addJobs(project, 1);
     const stranger = await store.addProject();
     expect(await cancel(store.newJob(project).id)).toEqual({ kind: "not_found" });
-    expect(await cancelJob(store.db, scope("development"), id)).toEqual({ kind: "not_found" });
+    expect(await cancelJob(store.db, scope("development"), id, keyCause())).toEqual({ kind: "not_found" });
     const others = { projectNo: stranger, environment: "production" as const };
-    expect(await cancelJob(store.db, others, id)).toEqual({ kind: "not_found" });
+    expect(await cancelJob(store.db, others, id, keyCause())).toEqual({ kind: "not_found" });
     expect((await find(id))?.status).toBe("queued");
   });
 
@@ -214,7 +219,7 @@ describe("canceling", () => {
         after(headStartMs, () => cancel(id)),
         after(headStartMs, () => cancel(id)),
       ]);
-      expect(canceled.map((answer) => answer.kind).sort()).toEqual(["canceled", "conflict"]);
+      expect(canceled.map((answer) => answer.kind).sort()).toEqual(["canceled", "refused"]);
       const [answer] = claimed;
       if (answer?.kind === "granted") {
         await settleAttempts(store.db, [settlementOf({ claim, granted: answer.attempt })]);
@@ -248,12 +253,12 @@ describe("pages of jobs", () => {
     }
     // A job canceled on the wire is canceled, and one whose manual retry waits is running.
     const onWire = await jobIn(owner, "running", "us-east", "production");
-    await cancelJob(store.db, { projectNo: owner, environment: "production" }, onWire.id);
+    await cancelJob(store.db, { projectNo: owner, environment: "production" }, onWire.id, keyCause());
     model.push({ ...onWire, status: "canceled", environment: "production" });
     const retried = await jobIn(owner, "failed", "us-west", "production");
     const ownerScope = { projectNo: owner, environment: "production" as const, sinceAt: 0 };
     const [run] = await listRuns(store.db, { ...runsOf(retried.id), ...ownerScope });
-    await retryRun(store.db, ownerScope, run?.id ?? "", store.newRunId());
+    await retryRun(store.db, ownerScope, run?.id ?? "", store.newRunId(), keyCause());
     model.push({ ...retried, status: "running", attempts: 2, environment: "production" });
 
     for (const environment of ENVIRONMENTS) {
@@ -287,7 +292,7 @@ async function jobIn(
   const facts = { id: job.id, targetUrl: job.targetUrl, region, runAt: job.runAt, status };
   if (status === "queued") return { ...facts, attempts: 0 };
   if (status === "canceled") {
-    await cancelJob(store.db, { projectNo: owner, environment }, job.id);
+    await cancelJob(store.db, { projectNo: owner, environment }, job.id, keyCause());
     return { ...facts, attempts: 0 };
   }
   const attempt = await store.start(nodeId, owner, job.id, { region, environment });

@@ -1,6 +1,6 @@
 import { eq, sql } from "drizzle-orm";
 import { idToUuid, PROJECT_PREFIX, parseId, uuidToId } from "../../domain/ids.ts";
-import { isPlan, limitsOf, PLAN_TERMS, type Plan, type PlanFacts } from "../../domain/plan.ts";
+import { isPlan, limitsOf, monthRunsMax, PLAN_TERMS, type Plan, type PlanFacts } from "../../domain/plan.ts";
 import { ENVIRONMENTS, type Environment, type ProjectNo, type Region } from "../../domain/scope.ts";
 import { environmentCode, regionCode, regionOf, retentionClassOf } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
@@ -216,11 +216,6 @@ SELECT to_char(day, 'YYYY-MM-DD') AS day, sum(runs)::float8 AS total,
   FROM usage_days
  WHERE project_no = $1 AND day >= to_date($2, 'YYYY-MM') AND day < to_date($2, 'YYYY-MM') + interval '1 month'
  GROUP BY day`;
-
-/** Only a hobby project's quota is hard; paid plans are billed for what is beyond. */
-function monthRunsMax(plan: Plan): number | null {
-  return plan === "hobby" ? PLAN_TERMS.hobby.runsIncluded : null;
-}
 
 export function readProject(row: typeof projects.$inferSelect): ProjectRow {
   if (!isPlan(row.plan)) throw new Error(`unknown plan ${row.plan} in a row`);

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { keyCause } from "../../../test/support/cause.ts";
 import { firstIdAt, idTimeMs, idToUuid, RUN_PREFIX, uuidToId } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { retentionClassOf } from "../database/codes.ts";
@@ -6,7 +7,8 @@ import type { Database } from "../database/database.ts";
 import { settleAttempts } from "../queue/settle.ts";
 import { createRunPartitions, dropExpiredPartitions } from "../retention/retention.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
-import { findRun, listRuns, retryRun } from "./runs.ts";
+import { retryRun } from "./jobs-by-hand.ts";
+import { findRun, listRuns } from "./runs.ts";
 
 setDefaultTimeout(60_000);
 
@@ -52,11 +54,11 @@ describe("a run that is as old as the window", () => {
       expect((await listRuns(store.db, { ...page(sinceAt), jobId })).map(({ id }) => id)).toEqual(ids);
     }
     const before = await store.flow(project);
-    expect(await retryRun(store.db, scope(bornAt + 1), runId, store.newRunId())).toEqual({
+    expect(await retryRun(store.db, scope(bornAt + 1), runId, store.newRunId(), keyCause())).toEqual({
       kind: "not_found",
     });
     expect(await store.flow(project)).toEqual(before);
-    expect(await retryRun(store.db, scope(bornAt), runId, store.newRunId())).toMatchObject({
+    expect(await retryRun(store.db, scope(bornAt), runId, store.newRunId(), keyCause())).toMatchObject({
       kind: "retried",
     });
   });
@@ -100,7 +102,10 @@ describe("over many runs that have expired", () => {
     expect((await listRuns(recorder.db, rest)).map(({ id }) => id)).toEqual(shown.slice(50));
     const found = await findRun(recorder.db, scope(sinceAt), shown[0] ?? "");
     await listRuns(recorder.db, { ...page(sinceAt), jobId: found?.jobId ?? "" });
-    await retryRun(recorder.db, scope(sinceAt), store.newRunId(), store.newRunId());
+    const [jobId = ""] = await store.addJobs(project, 1);
+    const attempt = await store.start(nodeId, project, jobId);
+    await settleAttempts(store.db, [settlementOf(attempt, failedWith({ dueAt: Date.now() + DAY_MS }))]);
+    await retryRun(recorder.db, scope(sinceAt), attempt.granted.runId, store.newRunId(), keyCause());
 
     const expired = await tablesBefore(sinceAt);
     expect(expired.size).toBeGreaterThan(15);
@@ -108,6 +113,7 @@ describe("over many runs that have expired", () => {
       list_runs: 200,
       list_runs_of_job: 100,
       find_run: 50,
+      find_job_state: 50,
       retry_run: 100,
     };
     expect([...recorder.statements.keys()].sort()).toEqual(Object.keys(PAGES_MAX).sort());
@@ -122,8 +128,8 @@ describe("over many runs that have expired", () => {
         isByIndex: true,
         isFew: true,
       });
-      // The retry also looks for the attempt before, whenever that began.
-      if (name === "retry_run") continue;
+      // The retry also changes the attempt before, whenever that began.
+      if (name === "retry_run" || name === "find_job_state") continue;
       const looked = scans.map((node) => node["Relation Name"] ?? "");
       expect({ name, looked: looked.filter((table) => expired.has(table)) }).toEqual({ name, looked: [] });
       expect(looked.length).toBeGreaterThan(0);
@@ -141,7 +147,7 @@ async function tablesBefore(at: number): Promise<Set<string>> {
   return new Set(rows.map(({ name }) => name));
 }
 
-/** The database with a memory of the last call of each named statement. */
+/** The database with a memory of the last call of each named statement. A manual retry is remembered and not made. */
 function record(db: Database) {
   const statements = new Map<string, { text: string; values: unknown[] }>();
   return {
@@ -150,6 +156,7 @@ function record(db: Database) {
       ...db,
       run<Row>(name: string, text: string, values: unknown[]) {
         statements.set(name, { text, values });
+        if (name === "retry_run") return Promise.resolve([{ outcome: "quota_exceeded" } as Row]);
         return db.run<Row>(name, text, values);
       },
     },

@@ -1,13 +1,16 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
+import { keyCause } from "../../../test/support/cause.ts";
 import { createIdSource, RUN_PREFIX } from "../../domain/ids.ts";
 import { RUN_STATUSES } from "../../domain/run.ts";
 import { ENVIRONMENTS, type Environment } from "../../domain/scope.ts";
+import type { Database } from "../database/database.ts";
 import { claimAttempts } from "../queue/claim.ts";
 import { settleAttempts } from "../queue/settle.ts";
-import { failedWith, kindsOf, settlementOf, startStore, type TestStore } from "../test-support.ts";
-import { cancelJob, findJob } from "./jobs.ts";
-import { findRun, listRuns, type RunListQuery, type RunRow, retryRun } from "./runs.ts";
+import { failedWith, kindsOf, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
+import { findJob } from "./jobs.ts";
+import { cancelJob, retryRun } from "./jobs-by-hand.ts";
+import { findRun, listRuns, type RunListQuery, type RunRow } from "./runs.ts";
 
 setDefaultTimeout(60_000);
 
@@ -22,7 +25,8 @@ beforeAll(async () => {
 afterAll(() => store.stop());
 
 const scope = (environment: Environment = "production") => ({ projectNo: project, environment, sinceAt: 0 });
-const retry = (runId: string, newRunId = store.newRunId()) => retryRun(store.db, scope(), runId, newRunId);
+const retry = (runId: string, newRunId = store.newRunId()) =>
+  orRefused(retryRun(store.db, scope(), runId, newRunId, keyCause()));
 const find = (id: string) => findJob(store.db, scope(), id);
 const startOne = async (maxAttempts = 5) => {
   const [jobId = ""] = await store.addJobs(project, 1, { maxAttempts, shard: 7 });
@@ -42,8 +46,7 @@ describe("a manual retry", () => {
     const retried = await retry(runId, newRunId);
     expect(retried).toMatchObject({
       kind: "retried",
-      region: "us-east",
-      shard: 7,
+      owed: [{ region: "us-east", shard: 7, id: jobId, attempt: 2 }],
       run: { id: newRunId, jobId, attempt: 2, status: "running", nextRetryAt: null, durationMs: null },
     });
     expect(await find(jobId)).toMatchObject({ status: "running", attempts: 2 });
@@ -74,22 +77,23 @@ describe("a manual retry", () => {
     expect(granted.attemptsAllowed).toBe(5);
   });
 
-  test("that waited for the settlement of the last attempt clears the plan that this one made", async () => {
+  test("that finds the pending attempt made meanwhile takes the place of the one after it, and clears its plan", async () => {
     const { jobId, runId } = await failOne({ dueAt: Date.now() });
-    const attempt = await store.start(nodeId, project, jobId, { attempt: 2 });
     const holder = await store.session();
+    const run = async (_name: string, text: string, values: unknown[]) =>
+      (await holder.query({ text, values })).rows;
+    const db = { run } as unknown as Database;
     await holder.query("BEGIN");
     await holder.query("SELECT FROM flows WHERE project_no = $1 FOR UPDATE", [project]);
-    const settling = settleAttempts(store.db, [
-      settlementOf(attempt, failedWith({ dueAt: Date.now() + 60_000 })),
-    ]);
-    await store.untilBlocked();
     const retrying = retry(runId);
-    await store.untilBlocked(2);
+    await store.untilBlocked();
+    const claim = store.claimOf(project, jobId, { attempt: 2 });
+    expect(kindsOf(await claimAttempts(db, nodeId, [claim]))).toEqual(["granted"]);
+    const failed = failedWith({ dueAt: Date.now() + 60_000 });
+    await settleAttempts(db, [settlementOf({ claim, granted: claim }, failed)]);
     await holder.query("COMMIT");
-    await settling;
     expect(await retrying).toMatchObject({ kind: "retried", run: { attempt: 3 } });
-    expect(await findRun(store.db, scope(), attempt.granted.runId)).toMatchObject({ nextRetryAt: null });
+    expect(await findRun(store.db, scope(), claim.runId)).toMatchObject({ nextRetryAt: null });
   });
 
   test("clears the plan of the last attempt also if a clock was set back since the one that is retried", async () => {
@@ -117,33 +121,35 @@ describe("a manual retry", () => {
     const last = await store.start(nodeId, project, succeeded.jobId, { attempt: 2 });
     await settleAttempts(store.db, [settlementOf(last)]);
     const canceled = await failOne({ dueAt: Date.now() + 60_000 });
-    await cancelJob(store.db, scope(), canceled.jobId);
+    await cancelJob(store.db, scope(), canceled.jobId, keyCause());
     const canceledOnWire = await failOne({ dueAt: Date.now() });
     await store.start(nodeId, project, canceledOnWire.jobId, { attempt: 2 });
-    await cancelJob(store.db, scope(), canceledOnWire.jobId);
+    await cancelJob(store.db, scope(), canceledOnWire.jobId, keyCause());
     const retried = await failOne("over");
     await retry(retried.runId);
     const before = await store.flow(project);
     for (const { jobId, runId } of [running, succeeded, canceled, canceledOnWire, retried]) {
       const job = await find(jobId);
-      expect(await retry(runId)).toEqual({ kind: "conflict" });
+      expect(await retry(runId)).toEqual({ kind: "refused" });
       expect(await find(jobId)).toEqual(job);
     }
     expect((await store.flow(project)).month_runs).toBe(before.month_runs);
   });
 
-  test("of a run that is running or has succeeded is a conflict; of an unknown or a stranger's it finds nothing", async () => {
+  test("of a run that is running or has succeeded is refused; of an unknown or a stranger's it finds nothing", async () => {
     const running = await startOne();
-    expect(await retry(running.granted.runId)).toEqual({ kind: "conflict" });
+    expect(await retry(running.granted.runId)).toEqual({ kind: "refused" });
     await settleAttempts(store.db, [settlementOf(running)]);
-    expect(await retry(running.granted.runId)).toEqual({ kind: "conflict" });
+    expect(await retry(running.granted.runId)).toEqual({ kind: "refused" });
     const { runId } = await failOne("over");
     const others = { projectNo: await store.addProject(), environment: "production" as const, sinceAt: 0 };
     expect(await retry(store.newRunId())).toEqual({ kind: "not_found" });
-    expect(await retryRun(store.db, scope("development"), runId, store.newRunId())).toEqual({
+    expect(await retryRun(store.db, scope("development"), runId, store.newRunId(), keyCause())).toEqual({
       kind: "not_found",
     });
-    expect(await retryRun(store.db, others, runId, store.newRunId())).toEqual({ kind: "not_found" });
+    expect(await retryRun(store.db, others, runId, store.newRunId(), keyCause())).toEqual({
+      kind: "not_found",
+    });
   });
 
   test.each(["over", { dueAt: Date.now() + 60_000 }] as const)(
@@ -153,10 +159,7 @@ describe("a manual retry", () => {
         const { jobId, runId } = await failOne(next);
         const before = await store.flow(project);
         const answers = await Promise.all(Array.from({ length: 5 }, () => retry(runId)));
-        expect(answers.map((answer) => answer.kind).sort()).toEqual([
-          ...Array(4).fill("conflict"),
-          "retried",
-        ]);
+        expect(answers.map((answer) => answer.kind).sort()).toEqual([...Array(4).fill("refused"), "retried"]);
         expect(await find(jobId)).toMatchObject({ status: "running", attempts: 2 });
         expect((await store.flow(project)).month_runs).toBe(before.month_runs + 1);
       }
@@ -170,7 +173,7 @@ describe("a manual retry", () => {
       const newRunId = store.newRunId();
       const claim = store.claimOf(project, jobId, { attempt: 2 });
       const [canceled, retried, [claimed]] = await Promise.all([
-        cancelJob(store.db, scope(), jobId),
+        cancelJob(store.db, scope(), jobId, keyCause()),
         retry(runId, newRunId),
         claimAttempts(store.db, nodeId, [claim]),
       ]);
@@ -208,7 +211,7 @@ describe("a manual retry", () => {
     await settleAttempts(store.db, [settlementOf(first, failedWith("over"))]);
     const holding = await store.start(nodeId, narrow, busy);
     const narrowScope = { projectNo: narrow, environment: "production" as const, sinceAt: 0 };
-    const retried = await retryRun(store.db, narrowScope, first.granted.runId, store.newRunId());
+    const retried = await retryRun(store.db, narrowScope, first.granted.runId, store.newRunId(), keyCause());
     const claim = store.claimOf(narrow, failed, { attempt: 2 });
     expect(kindsOf(await claimAttempts(store.db, nodeId, [claim]))).toEqual(["no_permit"]);
     await settleAttempts(store.db, [settlementOf(holding)]);

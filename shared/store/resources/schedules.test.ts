@@ -281,8 +281,9 @@ describe("a firing", () => {
     });
     const firing = firingOf(schedule);
     const [fired] = (await fireSchedules(store.db, [firing])) as [Extract<Fired, { kind: "fired" }>];
-    expect(fired).toMatchObject({ kind: "fired", region: "us-east", shard: SHARD });
-    expect(Math.abs(fired.dueAt - Date.now())).toBeLessThan(10_000);
+    const owed = { region: "us-east", shard: SHARD, id: firing.jobId, attempt: 1 };
+    expect(fired).toMatchObject({ kind: "fired", region: "us-east", owed: [owed] });
+    expect(Math.abs((fired.owed[0]?.dueAt ?? 0) - Date.now())).toBeLessThan(10_000);
     expect(await jobsOf(schedule.id)).toEqual([
       {
         region: 0,

@@ -1,7 +1,7 @@
 import type { RetryPolicy } from "../../domain/backoff.ts";
-import { idToUuid, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
+import { idToUuid, NEWEST_UUID, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
 import type { DecidedChange } from "../../domain/schedule.ts";
-import type { Environment, ProjectNo } from "../../domain/scope.ts";
+import type { Environment, ProjectNo, Scope } from "../../domain/scope.ts";
 import { environmentCode, environmentOf } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
 import { lookAgain } from "../database/look-again.ts";
@@ -31,8 +31,6 @@ export interface ScheduleToCreate extends Omit<ScheduleRow, "paused" | "revision
   /** How many active schedules the project may have. */
   activeMax: number;
 }
-
-type Scope = { projectNo: ProjectNo; environment: Environment };
 
 export type CreatedSchedule = "created" | "name_taken" | "limit_exceeded" | "key_taken";
 
@@ -147,8 +145,6 @@ type ListedRow = Row & {
   /** How many schedules there are, up to the limit. */
   found: number;
 };
-
-const NEWEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
 // Postgres knows the size of a payload without reading it.
 const LIST = `

@@ -1,7 +1,7 @@
 import { and, count, eq, sql } from "drizzle-orm";
 import { idToUuid, uuidToId, WEBHOOK_PREFIX } from "../../domain/ids.ts";
 import { WEBHOOK_ENDPOINTS_MAX } from "../../domain/plan.ts";
-import type { Environment, ProjectNo } from "../../domain/scope.ts";
+import type { Environment, ProjectNo, Scope } from "../../domain/scope.ts";
 import { hostOfTarget } from "../../domain/target.ts";
 import { type EndpointFields, type EndpointStatus, OLD_SECRET_HOURS } from "../../domain/webhook.ts";
 import {
@@ -31,8 +31,6 @@ export interface WebhookRow extends EndpointFields {
   environment: Environment;
   sealedSecret: Buffer;
 }
-
-type Scope = { projectNo: ProjectNo; environment: Environment };
 
 /** Creates an endpoint, unless the environment has as many as it may have. */
 export async function createWebhook(

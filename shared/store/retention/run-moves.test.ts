@@ -1,12 +1,12 @@
 import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { testCause } from "../../../test/support/cause.ts";
+import { keyCause, testCause } from "../../../test/support/cause.ts";
 import { idToUuid, PROJECT_PREFIX, uuidToId } from "../../domain/ids.ts";
 import type { Plan } from "../../domain/plan.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { settleAttempts } from "../queue/settle.ts";
-import { cancelJob } from "../resources/jobs.ts";
+import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import { changeProject } from "../resources/projects.ts";
-import { findRun, listRuns, retryRun } from "../resources/runs.ts";
+import { findRun, listRuns } from "../resources/runs.ts";
 import {
   comesToWait,
   failedWith,
@@ -186,8 +186,8 @@ describe("a run that is being moved", () => {
       const mover = await moving();
       const acting =
         act === "retry"
-          ? retryRun(store.db, scope(), runId, store.newRunId())
-          : cancelJob(store.db, scope(), attempt.claim.jobId);
+          ? retryRun(store.db, scope(), runId, store.newRunId(), keyCause())
+          : cancelJob(store.db, scope(), attempt.claim.jobId, keyCause());
       await store.untilBlocked();
       await mover.query("COMMIT");
       expect((await acting).kind).toBe(act === "retry" ? "retried" : "canceled");
@@ -213,8 +213,8 @@ test("a retry that was canceled before it was sent leaves its run in the project
   await setPlan("pro");
   const runId = await settleOne(failedWith("over"));
   const newRunId = store.newRunId();
-  const retried = await retryRun(store.db, scope(), runId, newRunId);
-  await cancelJob(store.db, scope(), retried.kind === "retried" ? retried.run.jobId : "");
+  const retried = await retryRun(store.db, scope(), runId, newRunId, keyCause());
+  await cancelJob(store.db, scope(), retried.kind === "retried" ? retried.run.jobId : "", keyCause());
   expect(await find(newRunId)).toMatchObject({ status: "failed" });
   expect(await classTableOf(newRunId)).toBe("runs_pro");
 });

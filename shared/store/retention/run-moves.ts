@@ -1,5 +1,6 @@
 import { sql } from "drizzle-orm";
 import type { ProjectNo } from "../../domain/scope.ts";
+import { ALL_ENDED_RUN_STATUSES, ALL_ENVIRONMENTS } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
 import { runMoves } from "../database/schema/history.ts";
 import { RETENTION_LOCK } from "./retention.ts";
@@ -79,7 +80,8 @@ WITH turn AS MATERIALIZED (
 ), batch AS MATERIALIZED (
   SELECT retention_class, environment, status, id FROM runs
    WHERE (SELECT is_mine FROM turn)
-     AND retention_class < $2 AND project_no = $1 AND environment IN (0, 1) AND status IN (1, 2, 3)
+     AND retention_class < $2 AND project_no = $1 AND environment = ANY (${ALL_ENVIRONMENTS})
+     AND status = ANY (${ALL_ENDED_RUN_STATUSES})
    LIMIT $3
 ), moved AS (
   UPDATE runs r SET retention_class = $2

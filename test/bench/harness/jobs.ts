@@ -2,7 +2,7 @@ import { randomBytes } from "node:crypto";
 import { createIdSource, JOB_PREFIX } from "../../../shared/domain/ids.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
-import { createJobs, type JobToCreate } from "../../../shared/store/resources/jobs.ts";
+import { createJobs, type JobToCreate } from "../../../shared/store/resources/job-creation.ts";
 
 /** 200 bytes. */
 export const PAYLOAD = JSON.stringify({ text: "x".repeat(189) });

@@ -1,0 +1,44 @@
+import type { OwedAttempt, OwedWork, Placed } from "../domain/owed.ts";
+import { HOME_REGION } from "../domain/plan.ts";
+import type { ProjectNo, Region } from "../domain/scope.ts";
+import { HORIZON_MS } from "../domain/shard.ts";
+import type { Bus } from "./bus.ts";
+import type { Command, Hint } from "./messages.ts";
+
+/** How what a statement has left to others becomes messages. Whatever gets lost of them the sweeps find. */
+
+/** Tells each shard, in one message, what is owed there and which permits have come back. */
+export function sendHints(bus: Bus, { owed, freed }: OwedWork): void {
+  const hints = new Map<string, Hint>();
+  const hintTo = (region: Region, shard: number) => {
+    const name = `${region}/${shard}`;
+    const hint = hints.get(name) ?? { region, shard, owed: [], freed: [] };
+    hints.set(name, hint);
+    return hint;
+  };
+  for (const { region, shard, ...attempt } of owed) hintTo(region, shard).owed.push(attempt);
+  for (const { region, shard, ...permits } of freed) hintTo(region, shard).freed.push(permits);
+  for (const hint of hints.values()) bus.sendHint(hint);
+}
+
+/**
+ * Tells the workers of attempts that were asked for and committed, one command for each project and region. What is due
+ * later than they remember the sweeps find.
+ */
+export function sendCommands(bus: Bus, owed: readonly Placed<OwedAttempt>[], now: number): void {
+  const commands = new Map<string, Command>();
+  for (const { region, shard, ...attempt } of owed) {
+    const { projectNo, dueAt } = attempt;
+    if (dueAt > now + HORIZON_MS) continue;
+    const place = `${projectNo}/${region}`;
+    const command = commands.get(place) ?? { region, shard, projectNo, owed: [] };
+    command.owed.push(attempt);
+    commands.set(place, command);
+  }
+  for (const command of commands.values()) bus.sendCommand(command);
+}
+
+/** Tells the worker that a schedule of the project may fire sooner than was known. */
+export function sendScheduleChange(bus: Bus, projectNo: ProjectNo, shard: number): void {
+  bus.sendCommand({ region: HOME_REGION, shard, projectNo, owed: [] });
+}

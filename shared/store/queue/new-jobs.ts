@@ -1,0 +1,37 @@
+/**
+ * How jobs come into being, in the words of the statements that make them (firings.ts and resources/job-creation.ts): the
+ * job, the attempt that it owes, and the lane in which sweeps find that. All or none of it is written, and an id that exists
+ * already is left as it is.
+ */
+
+/**
+ * A run_at in the past is due from the statement on. No due_at ever lies behind the clock, which lets each sweep begin where
+ * the one before ended (sweep.ts).
+ */
+export const DUE_AT = "greatest(run_at, now())";
+
+const COLUMNS =
+  "project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds, key_no, request_id, schedule_id";
+
+/**
+ * To stand behind the rows that `from` selects, a FROM with a WHERE. Their columns are named as those of jobs; `trace` is
+ * hexadecimal, and `new_shard` is null where the lane has its row already. Where it has one of another shard, the lane moves
+ * to `new_shard`.
+ */
+export const newJobs = (from: string): string => `job AS (
+  INSERT INTO jobs (id, ${COLUMNS}, trace)
+  SELECT id, ${COLUMNS}, decode(trace, 'hex')
+    FROM ${from}
+      ON CONFLICT (project_no, environment, region, id) DO NOTHING
+  RETURNING project_no, environment, region, id, run_at, max_attempts
+), owed AS (
+  INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed)
+  SELECT project_no, environment, region, id, ${DUE_AT}, max_attempts FROM job
+), lane AS (
+  INSERT INTO lanes AS l (project_no, region, environment, shard)
+  SELECT DISTINCT project_no, region, environment, new_shard
+    FROM ${from} AND new_shard IS NOT NULL
+   ORDER BY project_no, region, environment
+      ON CONFLICT (project_no, region, environment) DO UPDATE SET shard = excluded.shard
+   WHERE l.shard <> excluded.shard
+)`;

@@ -1,0 +1,131 @@
+import { idToUuid, JOB_PREFIX, retypeId } from "../../domain/ids.ts";
+import { type OwedAttempt, oweAttempt, type Placed } from "../../domain/owed.ts";
+import type { Scope } from "../../domain/scope.ts";
+import type { TraceContext } from "../../domain/trace.ts";
+import { environmentCode, regionCode } from "../database/codes.ts";
+import { column, type Database, instant, textColumn } from "../database/database.ts";
+import { traceHex } from "../database/traces.ts";
+import { HAS_QUOTA } from "../queue/month.ts";
+import { DUE_AT, newJobs } from "../queue/new-jobs.ts";
+import type { KeyCause } from "./audit.ts";
+import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
+import type { AskedJob } from "./jobs.ts";
+
+/** A job as it was asked for, and the shard that is to look after it. */
+export interface JobToCreate extends AskedJob, Placed<Scope> {
+  /** The same object for all jobs of one request: they are created together with it or not at all. */
+  key?: KeyToTake;
+  /** Null for a job that no request asked for. */
+  cause: KeyCause | null;
+  /** The schedule of a job that is made out of its turn. */
+  scheduleId?: string;
+  /** The trace that its attempts belong to, if a request named one. */
+  trace?: TraceContext | null;
+}
+
+export type Created =
+  /** It was committed, and its first attempt is owed. */
+  | { kind: "created"; owed: Placed<OwedAttempt>[] }
+  /** The project's month has no run left. */
+  | { kind: "quota_exceeded" }
+  /** Another request has had the Idempotency-Key; findFirstAnswer tells what it made. */
+  | { kind: "key_taken" };
+
+const LARGE_BYTES = 1_048_576;
+
+/**
+ * Creates many jobs in one statement: all that are accepted, or after an error none. A job whose id exists already is
+ * left as it is and reported as created, so that a request of unknown outcome can be sent again. An attempt is owed only if
+ * the job itself was inserted; otherwise a job that has run and ended meanwhile would run once more.
+ *
+ * `knownLanes` is the caller's memory of lanes that have their row. New ones are added to it.
+ */
+export async function createJobs(
+  db: Database,
+  jobs: readonly JobToCreate[],
+  knownLanes: Set<string>,
+): Promise<Created[]> {
+  const payloads = textColumn(jobs.map((job) => job.payload));
+  // Large payloads take tens of milliseconds to encode, and as many to send. Requests have a turn in between.
+  if (payloads.length > LARGE_BYTES) await new Promise(setImmediate);
+  const lanes = jobs.map((job) => `${job.projectNo}/${job.region}/${job.environment}/${job.shard}`);
+  const values = [
+    column(jobs.map((job) => job.projectNo)),
+    column(jobs.map((job) => environmentCode(job.environment))),
+    column(jobs.map((job) => regionCode(job.region))),
+    column(jobs.map((job, index) => (knownLanes.has(lanes[index] ?? "") ? null : job.shard))),
+    column(jobs.map((job) => idToUuid(job.id))),
+    textColumn(jobs.map((job) => job.targetUrl)),
+    payloads,
+    column(jobs.map((job) => instant(job.runAt))),
+    column(jobs.map((job) => job.maxAttempts)),
+    column(jobs.map((job) => job.baseSeconds)),
+    column(jobs.map((job) => job.capSeconds)),
+    column(jobs.map((job) => job.cause?.keyNo ?? null)),
+    column(jobs.map((job) => requestUuidOf(job))),
+    column(jobs.map((job) => (job.scheduleId === undefined ? null : idToUuid(job.scheduleId)))),
+    column(jobs.map((job) => traceHex(job.trace ?? null))),
+  ];
+  const rows = jobs.some((job) => job.key !== undefined)
+    ? await db.run<CreatedRow>("create_jobs_keyed", CREATE_KEYED, [
+        ...values,
+        jobs.map((job) => job.key?.digest ?? null),
+        jobs.map((job) => job.key?.requestHash ?? null),
+      ])
+    : await db.run<CreatedRow>("create_jobs", CREATE, values);
+  return rows.map((row, index): Created => {
+    if (!row.created) return { kind: row.key_taken ? "key_taken" : "quota_exceeded" };
+    knownLanes.add(lanes[index] ?? "");
+    const job = jobs[index] as JobToCreate;
+    return { kind: "created", owed: oweAttempt("jobs", job, { id: job.id, attempt: 1, dueAt: row.due_at }) };
+  });
+}
+
+/** The id of the request that asked for the job; null where the job's own id tells it. */
+function requestUuidOf({ id, cause }: JobToCreate): string | null {
+  return cause === null || retypeId(cause.requestId, JOB_PREFIX) === id ? null : idToUuid(cause.requestId);
+}
+
+interface CreatedRow {
+  created: boolean;
+  key_taken: boolean;
+  due_at: number;
+}
+
+const asked = (keys: { parameters: string; columns: string }) => `
+  SELECT i.*, ${HAS_QUOTA}
+              -- It was accepted before, although the quota has been used up since. As anything but a scalar the planner
+              -- might read all of the table.
+              OR (SELECT true FROM jobs j WHERE j.project_no = i.project_no AND j.environment = i.environment
+                                            AND j.region = i.region AND j.id = i.id) IS NOT NULL AS accepted
+    FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::smallint[], $5::uuid[], $6::text[], $7::text[],
+                $8::timestamptz[], $9::smallint[], $10::int[], $11::int[], $12::int[], $13::uuid[], $14::uuid[], $15::text[]${keys.parameters})
+         WITH ORDINALITY AS i (project_no, environment, region, new_shard, id, target_url, payload,
+                               run_at, max_attempts, base_seconds, cap_seconds, key_no, request_id, schedule_id, trace${keys.columns}, n)
+    JOIN flows f USING (project_no)`;
+
+const ANSWER = `SELECT accepted AS created, (extract(epoch FROM ${DUE_AT}) * 1000)::float8 AS due_at`;
+const WRITE = newJobs("item WHERE accepted");
+
+const CREATE = `
+WITH item AS MATERIALIZED (${asked({ parameters: "", columns: "" })}
+), ${WRITE}
+${ANSWER}, false AS key_taken FROM item ORDER BY n`;
+
+// Keys are taken first and in one order, so that two gateways whose requests have several keys in common wait for each
+// other only one way round. All other parts read item, which waits for the keys.
+const CREATE_KEYED = `
+WITH asked AS MATERIALIZED (${asked({ parameters: ", $16::bytea[], $17::bytea[]", columns: ", digest, request_hash" })}
+), key AS (
+  INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids)
+  SELECT now(), project_no, environment, digest, request_hash, array_agg(id ORDER BY n)
+    FROM asked WHERE accepted AND digest IS NOT NULL
+   GROUP BY project_no, environment, digest, request_hash
+   ORDER BY project_no, environment, digest ${ON_CONFLICT_TAKE_KEY}
+  RETURNING project_no, environment, digest
+), item AS MATERIALIZED (
+  SELECT project_no, environment, region, new_shard, id, target_url, payload, run_at, max_attempts, base_seconds,
+         cap_seconds, key_no, request_id, schedule_id, trace, n, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
+    FROM (SELECT *, digest IS NULL OR (project_no, environment, digest) IN (TABLE key) AS has_key FROM asked) judged
+), ${WRITE}
+${ANSWER}, key_taken FROM item ORDER BY n`;
