@@ -1,8 +1,8 @@
 import type { BunRequest } from "bun";
 import { Elysia } from "elysia";
 import type { Body } from "../../shared/contract/json.ts";
+import { OPERATIONS, type OperationId } from "../../shared/contract/operations/all.ts";
 import { accessOf, type Operation } from "../../shared/contract/operations/operation.ts";
-import { OPERATIONS, type OperationId } from "../../shared/contract/operations.ts";
 import { ApiError, type ErrorCode, invalidRequest, resourceNotFound } from "../../shared/domain/errors.ts";
 import { type IdSource, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
 import { isPermitted } from "../../shared/domain/key.ts";

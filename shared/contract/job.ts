@@ -105,7 +105,7 @@ export const JobBatchRequest = Type.Object(
   { jobs: Type.Array(NewJobRequest, batchSize) },
   { ...closed, title: "JobBatchRequest" },
 );
-/** The entries are checked one by one, so that every bad one can be named. */
+/** The schema leaves the entries unchecked: readNewJobBatch checks each, so that it can name every bad one. */
 export const NewJobBatchRequest = Type.Object({ jobs: Type.Array(Type.Unknown(), batchSize) }, closed);
 
 const listedFields = {
@@ -193,7 +193,7 @@ export function readJobListQuery(query: string): JobListQuery {
   };
 }
 
-/** What is known of a job where it is shown in a list. Instants are milliseconds since 1970. */
+/** A job as a list shows it. Instants are milliseconds since 1970. */
 export interface ListedJobFacts {
   id: string;
   status: JobStatus;
@@ -229,7 +229,7 @@ export function jobText(job: JobFacts): string {
   return jobParts(job).join("");
 }
 
-/** The same in parts: what stands before the payload, the payload, and the rest. */
+/** The same in three parts: all before the payload, the payload, and the rest. */
 function jobParts(job: JobFacts): string[] {
   const { retryPolicy } = job;
   return [

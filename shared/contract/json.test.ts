@@ -3,13 +3,8 @@ import fc from "fast-check";
 import { ApiError } from "../domain/errors.ts";
 import { canonicalParts } from "./canonical.ts";
 import { type Body, checkPayloadSize, parseBody, parseBodyInSlices, SLICE_CHARACTERS } from "./json.ts";
-import {
-  DEPTH_MAX,
-  JsonScanner,
-  type PayloadPlace,
-  SHELL_VALUES_MAX,
-  unescapeString,
-} from "./json-scanner.ts";
+import { unescapeString } from "./json-names.ts";
+import { DEPTH_MAX, JsonScanner, type PayloadPlace, SHELL_VALUES_MAX } from "./json-scanner.ts";
 import { jsonTexts } from "./test-support.ts";
 
 const parse = (text: string, place: PayloadPlace = "none"): Body => parseBody(Buffer.from(text), place);

@@ -190,7 +190,7 @@ export interface ScheduleUpdate {
   paused?: boolean;
 }
 
-/** The body of PATCH /v2/schedules/{id}, parsed with "member"; the timetable is judged with the rest of the schedule. */
+/** The body of PATCH /v2/schedules/{id}, parsed with "member". Its cron and timezone are judged later, with the schedule. */
 export function readScheduleUpdate(body: Body): ScheduleUpdate {
   const { cron, timezone, paused } = validateUpdate(body.value);
   const payloadText = body.payloadTexts[0];
@@ -253,7 +253,7 @@ export interface ScheduleFacts {
 }
 
 /**
- * The JSON text of a schedule object, in parts: what stands before its payload, the payload, and the end. It is text because
+ * The JSON text of a schedule object in three parts: all before its payload, the payload, and the end. It is text because
  * the payload is shown as it was written.
  */
 export function scheduleParts(schedule: ScheduleFacts): string[] {
@@ -273,7 +273,7 @@ export function scheduleParts(schedule: ScheduleFacts): string[] {
   return [`${JSON.stringify(view).slice(0, -1)},"payload":`, schedule.payloadText, "}"];
 }
 
-/** An instant of a timetable, and what became of it. */
+/** An instant of a timetable, and whether it fired. */
 export interface FiringFacts {
   at: number;
   zone: Zone;

@@ -105,7 +105,7 @@ export function readNewWebhook(value: unknown): EndpointRequest {
   return { description: null, ...validateNew(value) };
 }
 
-/** The body of PATCH /v2/webhooks/{id}; it is judged with the rest of the endpoint. Throws ApiError. */
+/** The body of PATCH /v2/webhooks/{id}. Its rules are checked later, with the rest of the endpoint. Throws ApiError. */
 export function readWebhookUpdate(value: unknown): Partial<EndpointRequest & { status: EndpointStatus }> {
   return validateUpdate(value);
 }

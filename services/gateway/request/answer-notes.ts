@@ -1,4 +1,4 @@
-import { OPERATIONS, type OperationId } from "../../../shared/contract/operations.ts";
+import { OPERATIONS, type OperationId } from "../../../shared/contract/operations/all.ts";
 import { STATUS_OF_CODE } from "../../../shared/domain/errors.ts";
 import type { Metrics } from "../../../shared/platform/metrics/metrics.ts";
 

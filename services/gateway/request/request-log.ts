@@ -1,5 +1,5 @@
 import { createComplaint } from "../../../shared/bus/complaint.ts";
-import type { OperationId } from "../../../shared/contract/operations.ts";
+import type { OperationId } from "../../../shared/contract/operations/all.ts";
 import type { ErrorCode } from "../../../shared/domain/errors.ts";
 import type { Log } from "../../../shared/platform/log.ts";
 

@@ -1,5 +1,5 @@
 import type { Body } from "../../../shared/contract/json.ts";
-import type { OperationId, Operations } from "../../../shared/contract/operations.ts";
+import type { OperationId, Operations } from "../../../shared/contract/operations/all.ts";
 import type { Resource } from "../../../shared/domain/key.ts";
 import type { Environment, ProjectNo } from "../../../shared/domain/scope.ts";
 import type { TraceContext } from "../../../shared/domain/trace.ts";

@@ -49,7 +49,7 @@ const HEADERS: SentHeader[] = [
 
 export const TARGETS_TAG = { name: "Targets", description: "What the service sends to the URLs of jobs." };
 
-/** What a target receives, and what its answers mean. */
+/** The request that a target receives, and the meaning of its answers. */
 export function describeAttempt(schemas: Schemas): Json {
   const noRetry = {
     description: "`true` fails the job at once, whatever attempts it has left.",

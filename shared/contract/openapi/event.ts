@@ -32,7 +32,7 @@ export const ENDPOINTS_TAG = {
   description: "What the service sends to webhook endpoints.",
 };
 
-/** What an endpoint receives, and what its answers mean. */
+/** The request that an endpoint receives, and the meaning of its answers. */
 export function describeEvent(schemas: Schemas): Json {
   const examples = EVENT_TYPES.map((type) => [type, { value: JSON.parse(exampleText(type)) }]);
   return {

@@ -1,9 +1,9 @@
 import type { ErrorCode } from "../../domain/errors.ts";
 
 interface Explanation {
-  /** When it is answered: the rest of a sentence that begins with the code. */
+  /** When the service answers it: the rest of a sentence that begins with the code. */
   when: string;
-  /** Of the example. */
+  /** The message of the example. */
   message: string;
   param?: string;
 }

@@ -5,14 +5,8 @@ import { startStopwatch } from "../../../test/support/stopwatch.ts";
 import { traceIdOf } from "../../domain/trace.ts";
 import type { Log } from "../log.ts";
 import { startRecorder } from "./recorder.ts";
-import {
-  type Beginning,
-  chooseTraces,
-  NO_TRACES,
-  type Recorder,
-  startTraces,
-  type Traces,
-} from "./traces.ts";
+import { startTraces } from "./start.ts";
+import { type Beginning, chooseTraces, NO_TRACES, type Recorder, type Traces } from "./traces.ts";
 
 setDefaultTimeout(30_000);
 
