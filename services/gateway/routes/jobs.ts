@@ -30,11 +30,11 @@ import {
   type JobToCreate,
   listJobs,
 } from "../../../shared/store/resources/jobs.ts";
-import type { JobCreation } from "../creation.ts";
-import type { Pager } from "../pages.ts";
 import { BATCH_BODY_BYTES_MAX, BODY_BYTES_MAX } from "../request/body.ts";
 import { quotaExceeded } from "../request/errors.ts";
-import type { ApiRequest, RoutesOf } from "../request/route.ts";
+import type { JobCreation } from "./job-creation.ts";
+import type { Pager } from "./pager.ts";
+import type { ApiRequest, RoutesOf } from "./route.ts";
 
 export function jobRoutes(options: {
   db: Database;
@@ -52,7 +52,7 @@ export function jobRoutes(options: {
     return { plan, defaultRegion, now: clock.now(), targets };
   };
 
-  /** Creates all of them, or none with the key taken. Throws ApiError. */
+  /** Creates all jobs, or none if the key is taken. Throws ApiError. */
   async function create(
     request: ApiRequest,
     accepted: readonly AcceptedJob[],
@@ -65,7 +65,7 @@ export function jobRoutes(options: {
     const now = clock.now();
     const jobs = accepted.map(
       ({ targetUrl, region, retryPolicy, payloadText, runAt }, index): JobToCreate => {
-        // The first has the 128 bits of its request, so that for most jobs nothing needs to be kept of the request.
+        // The first job has the 128 bits of its request's id, so that most jobs need not store that id.
         const id = index === 0 ? retypeId(cause.requestId, JOB_PREFIX) : ids.next(JOB_PREFIX, now);
         const fields = { targetUrl, payload: payloadText, runAt: runAt ?? idTimeMs(id), ...retryPolicy };
         return { id, ...scope, region, shard, cause, trace, ...fields, ...(key === null ? {} : { key }) };
@@ -144,13 +144,13 @@ export function jobRoutes(options: {
   };
 }
 
-/** Beside the payload: a URL of 2,048 characters, each of which JSON may write as two, and some short fields. */
+/** A job without its payload: a URL of 2,048 characters, each of which JSON may write as two, and some short fields. */
 const JOB_BYTES_MAX = 4_608;
 const JOB_PAGE_BYTES_MAX = PAGE_SIZE_MAX * JOB_BYTES_MAX;
-/** Of one job. Those of one schedule are no more. */
+/** The answer with one job. An answer with one schedule is no larger. */
 export const PAYLOAD_ANSWER_BYTES_MAX = PAYLOAD_BYTES_MAX + 2 * JOB_BYTES_MAX;
 
-/** A job that had ended when it was to be canceled can be reopened by a manual retry before its error is told. */
+/** A cancel is tried again if a manual retry has reopened the job since it was refused. */
 const CANCEL_TRIES_MAX = 5;
 
 /** Throws ApiError for a job that is unknown or has ended. */
@@ -165,7 +165,7 @@ async function cancel(
     if (canceled.kind === "canceled") return canceled.job;
     const job = canceled.kind === "conflict" ? await findJob(db, scope, id) : null;
     if (job === null) throw resourceNotFound();
-    // Whether its attempt has been sent matters only to a job that has not ended, and that one is tried again.
+    // `isSent` matters only for a job that has not ended, which is tried again.
     const decision = decideCancel({ status: job.status, isSent: true });
     if (decision.kind === "refused") throw decision.error;
   }
@@ -186,7 +186,7 @@ function jobFacts(job: JobRow): JobFacts {
   return { ...summaryFacts(job), ...askedFacts(job) };
 }
 
-/** A job as its creation shows it, whatever has become of it since. */
+/** A job as the answer to its creation shows it, whatever its state is now. */
 function newJobFacts(job: AskedJob): JobFacts {
   return { ...summaryFacts({ ...job, status: "queued", attempts: 0 }), ...askedFacts(job) };
 }
@@ -197,7 +197,7 @@ function oneText(jobs: readonly AskedJob[]): string {
   return newJobText(job);
 }
 
-/** The JSON text of a job as its creation shows it. */
+/** The JSON text of a job as the answer to its creation shows it. */
 export function newJobText(job: AskedJob): string {
   return jobText(newJobFacts(job));
 }
