@@ -23,17 +23,10 @@ export interface Body {
 export const SLICE_CHARACTERS = 65_536;
 
 /**
- * Throws invalid_request for text that is not JSON, for too deep nesting and for duplicate members, and payload_too_large
- * for the payload of a single job or schedule. `checkPayloadSize` judges those of a batch.
+ * Parses a body in slices: it yields after each, so that the caller can let other work run. Throws invalid_request for text
+ * that is not JSON, for too deep nesting and for duplicate members, and payload_too_large for the payload of a single job or
+ * schedule. `checkPayloadSize` judges those of a batch.
  */
-export function parseBody(bytes: Uint8Array, place: PayloadPlace): Body {
-  const scanner = new JsonScanner(decode(bytes), place);
-  let scan: Scan | null = null;
-  while (scan === null) scan = scanner.read(SLICE_CHARACTERS);
-  return bodyOf(scan);
-}
-
-/** `parseBody` for a body that may be large: it yields after each slice, so that the caller can let other work run. */
 export function* parseBodyInSlices(
   bytes: Uint8Array,
   place: PayloadPlace,

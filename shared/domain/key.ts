@@ -49,10 +49,6 @@ export type Resource = "jobs" | "runs" | "schedules" | "project" | "webhooks";
 /** `identify` is access to the project that owns the key. */
 export type Access = "identify" | "read" | "write";
 
-export function isKeyScope(text: string): text is KeyScope {
-  return (KEY_SCOPES as readonly string[]).includes(text);
-}
-
 /**
  * The one place that decides what a key may do. `read` reads everything; `jobs` does everything with jobs and runs, and
  * nothing else. Every key may identify its project.

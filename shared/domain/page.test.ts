@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { ApiError } from "./errors.ts";
 import { filterOf, pageSizeOf, parseQuery } from "./page.ts";
 
-/** The param with which something is refused as invalid_request. */
+/** The param of the invalid_request that `act` throws. */
 function paramOf(act: () => unknown): string | undefined {
   try {
     act();
@@ -13,7 +13,7 @@ function paramOf(act: () => unknown): string | undefined {
   throw new Error("It was not refused.");
 }
 
-test("a page holds 1 to 200 items, 50 if nothing is said", () => {
+test("a page holds 1 to 200 items, 50 by default", () => {
   expect(pageSizeOf(undefined)).toBe(50);
   for (const size of [1, 50, 199, 200]) expect(pageSizeOf(String(size))).toBe(size);
   const bad = [
