@@ -11,7 +11,7 @@ import {
   type NewJob,
   RETRY_POLICY_BOUNDS,
 } from "../domain/job.ts";
-import { filterOf, pageSizeOf, parseQuery } from "../domain/page.ts";
+import { filterOf, parseQuery, readPage } from "../domain/page.ts";
 import { REGIONS, type Region } from "../domain/scope.ts";
 import { TARGET_URL_CHARACTERS_MAX } from "../domain/target.ts";
 import { idOf } from "./id.ts";
@@ -175,19 +175,11 @@ export function readNewJobBatch(body: Body, context: JobContext): AcceptedJob[] 
   throw new ApiError("invalid_request", message, undefined, details);
 }
 
-export interface JobListQuery {
-  pageSize: number;
-  cursor: string | null;
-  status: JobStatus | null;
-  region: Region | null;
-}
-
 /** The query string of GET /v2/jobs. Throws ApiError. */
-export function readJobListQuery(query: string): JobListQuery {
-  const { limit, cursor, status, region } = parseQuery(query, namesOf(JobListParameters));
+export function readJobListQuery(query: string) {
+  const { status, region, ...page } = parseQuery(query, namesOf(JobListParameters));
   return {
-    pageSize: pageSizeOf(limit),
-    cursor: cursor ?? null,
+    ...readPage(page),
     status: filterOf(status, "status", JOB_STATUSES),
     region: filterOf(region, "region", REGIONS),
   };

@@ -6,7 +6,7 @@ import { invalidRequest } from "../domain/errors.ts";
 import { SCHEDULE_PREFIX } from "../domain/ids.ts";
 import { completeRetryPolicy, parseInstant } from "../domain/job.ts";
 import { checkName } from "../domain/name.ts";
-import { filterOf, pageSizeOf, parseQuery } from "../domain/page.ts";
+import { filterOf, parseQuery, readPage } from "../domain/page.ts";
 import {
   acceptTimetable,
   FIRING_STATUSES,
@@ -215,27 +215,19 @@ export function readSchedulePreview(
   return { timetable, from, count };
 }
 
-export interface ScheduleListQuery {
-  pageSize: number;
-  cursor: string | null;
-  paused: boolean | null;
-}
-
 /** The query string of GET /v2/schedules. Throws ApiError. */
-export function readScheduleListQuery(query: string): ScheduleListQuery {
-  const { limit, cursor, paused } = parseQuery(query, namesOf(ScheduleListParameters));
+export function readScheduleListQuery(query: string) {
+  const { paused, ...page } = parseQuery(query, namesOf(ScheduleListParameters));
   const word = filterOf(paused, "paused", ["true", "false"] as const);
   return {
-    pageSize: pageSizeOf(limit),
-    cursor: cursor ?? null,
+    ...readPage(page),
     paused: word === null ? null : word === "true",
   };
 }
 
 /** The query string of GET /v2/schedules/{id}/firings. Throws ApiError. */
-export function readFiringListQuery(query: string): { pageSize: number; cursor: string | null } {
-  const { limit, cursor } = parseQuery(query, namesOf(FiringListParameters));
-  return { pageSize: pageSizeOf(limit), cursor: cursor ?? null };
+export function readFiringListQuery(query: string) {
+  return readPage(parseQuery(query, namesOf(FiringListParameters)));
 }
 
 /** What is known of a schedule. Instants are milliseconds since 1970. */

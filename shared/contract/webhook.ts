@@ -1,6 +1,6 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { WEBHOOK_PREFIX } from "../domain/ids.ts";
-import { filterOf, pageSizeOf, parseQuery } from "../domain/page.ts";
+import { filterOf, parseQuery, readPage } from "../domain/page.ts";
 import { TARGET_URL_CHARACTERS_MAX } from "../domain/target.ts";
 import {
   DESCRIPTION_CHARACTERS_MAX,
@@ -29,7 +29,7 @@ const Events = Type.Array(EventTypeSchema, {
   minItems: 1,
   maxItems: EVENT_TYPES.length,
   documented: { uniqueItems: true },
-  description: "What the endpoint is told of.",
+  description: "The events that the endpoint receives.",
 });
 const Description = Type.String({
   documented: { maxLength: DESCRIPTION_CHARACTERS_MAX },
@@ -110,18 +110,11 @@ export function readWebhookUpdate(value: unknown): Partial<EndpointRequest & { s
   return validateUpdate(value);
 }
 
-export interface WebhookListQuery {
-  pageSize: number;
-  cursor: string | null;
-  status: EndpointStatus | null;
-}
-
 /** The query string of GET /v2/webhooks. Throws ApiError. */
-export function readWebhookListQuery(query: string): WebhookListQuery {
-  const { limit, cursor, status } = parseQuery(query, namesOf(WebhookListParameters));
+export function readWebhookListQuery(query: string) {
+  const { status, ...page } = parseQuery(query, namesOf(WebhookListParameters));
   return {
-    pageSize: pageSizeOf(limit),
-    cursor: cursor ?? null,
+    ...readPage(page),
     status: filterOf(status, "status", ENDPOINT_STATUSES),
   };
 }

@@ -11,7 +11,7 @@ const wholeNumber = Type.Integer({ minimum: 0 });
 const HEADERS = {
   RequestId: {
     name: "Request-Id",
-    description: "Names this request. Whoever runs the service finds by it what happened.",
+    description: "Names this request. The operators of the service find it in their records by this id.",
     schema: idOf(REQUEST_PREFIX, "The id of a request."),
   },
   ServiceVersion: {

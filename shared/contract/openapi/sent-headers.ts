@@ -15,7 +15,7 @@ const hexOfBytes = (count: number) => `[0-9a-f]{${2 * count}}`;
 
 export const USER_AGENT: SentHeader = {
   name: "User-Agent",
-  description: "Tells the service apart.",
+  description: "Identifies the service.",
   schema: Type.String(),
 };
 

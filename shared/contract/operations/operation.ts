@@ -36,7 +36,15 @@ export interface Content {
   examples: Readonly<Record<string, unknown>>;
 }
 
-export const NO_PARAMETERS = Type.Object({});
+/** The members that most operations have in common. */
+const USUAL = { id: null, query: Type.Object({}), body: null, status: 200, codes: [] } as const;
+
+type Given = Omit<Operation, keyof typeof USUAL> & Partial<Operation>;
+
+/** An operation with the members given, and the usual ones in place of those left out. */
+export function operation<const Own extends Given>(own: Own): Omit<typeof USUAL, keyof Own> & Own {
+  return { ...USUAL, ...own };
+}
 
 const EVERYWHERE = [
   "invalid_request",
