@@ -10,7 +10,7 @@ import type { Routes } from "./routes/route.ts";
 import { tabulateRoutes } from "./routes/route-table.ts";
 
 export interface App {
-  /** What answers at each path. Bun's router matches paths as they were sent. */
+  /** The handler of each path. Bun's router matches paths as they were sent. */
   paths: Record<string, (request: BunRequest) => Response | Promise<Response>>;
   /** Answers an error that the app itself throws. */
   answerBug(error: unknown): Response;
@@ -30,7 +30,7 @@ export function createApp(
   async function answerPage(page: DocsPage, request: Request): Promise<Response> {
     if (request.method !== "GET" && request.method !== "HEAD") {
       const allow = "GET, HEAD";
-      return refuseOutside(methodNotAllowed(allow), { match: { allow, served: null } });
+      return refuseOutside(methodNotAllowed(allow), { allow });
     }
     const response = await page.answer(request);
     response.headers.set("Request-Id", makeRequestId());

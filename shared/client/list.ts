@@ -15,7 +15,7 @@ export interface List<Item> extends Call<Page<Item>>, AsyncIterable<Item> {
 
 export function walkList<Item>(send: Send, request: ClientRequest): List<Item> {
   const first = send<Page<Item>>(request);
-  // Whoever awaits or iterates hears of a failure. Nobody may ever do so, and that is no unhandled rejection.
+  // A failure is thrown where the list is awaited or iterated over. Without either it must not be an unhandled rejection.
   first.catch(() => undefined);
 
   async function* pages(): AsyncGenerator<Page<Item>, void> {

@@ -72,7 +72,7 @@ export function readDeliveryListQuery(query: string) {
   };
 }
 
-/** What is known of a delivery. Instants are milliseconds since 1970. */
+/** A delivery as the store knows it. Instants are milliseconds since 1970. */
 export interface DeliveryFacts {
   id: string;
   webhookId: string;

@@ -51,7 +51,7 @@ export const Event = Type.Object(
 
 export type EventView = Static<typeof Event>;
 
-/** What is known of an event. Instants are milliseconds since 1970. */
+/** An event as the store knows it. Instants are milliseconds since 1970. */
 export interface EventFacts {
   id: string;
   type: EventType;

@@ -126,7 +126,7 @@ export function readProjectUpdate(value: unknown, plan: Plan): ProjectUpdate {
   };
 }
 
-/** What is known of a project. Instants are milliseconds since 1970. */
+/** A project as the store knows it. Instants are milliseconds since 1970. */
 export interface ProjectFacts extends PlanFacts {
   id: string;
   name: string;

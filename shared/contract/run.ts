@@ -45,7 +45,7 @@ export const RunListParameters = Type.Object({
   ),
 });
 
-/** What is known of a run. Instants are milliseconds since 1970. */
+/** A run as the store knows it. Instants are milliseconds since 1970. */
 export interface RunFacts {
   id: string;
   jobId: string;

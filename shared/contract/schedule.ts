@@ -230,7 +230,7 @@ export function readFiringListQuery(query: string) {
   return readPage(parseQuery(query, namesOf(FiringListParameters)));
 }
 
-/** What is known of a schedule. Instants are milliseconds since 1970. */
+/** A schedule as the store knows it. Instants are milliseconds since 1970. */
 export interface ScheduleFacts {
   id: string;
   name: string;

@@ -1,3 +1,6 @@
+import type { ApiVersion } from "../../../shared/domain/version.ts";
+import { type RateStanding, rateHeaders } from "../rate/standing.ts";
+
 /** The answer of a route. */
 export interface ApiAnswer {
   status: number;
@@ -25,4 +28,27 @@ export interface LargeAnswer {
   taken: Promise<void>;
   /** Gives up an answer that nobody will take. */
   drop(): void;
+}
+
+/** The facts of a request that the headers of its answer tell. */
+export interface Known {
+  requestId: string;
+  /** Null where the answer names no version. */
+  version: ApiVersion | null;
+  /** Null until the rate limiter has answered. */
+  rate: RateStanding | null;
+  /** The methods that the path takes; null for an unknown path. */
+  allow: string | null;
+}
+
+export function respond(answer: ReadyAnswer, { requestId, version, rate, allow }: Known): Response {
+  const headers: Record<string, string> = {
+    "Content-Type": "application/json",
+    "Request-Id": requestId,
+    ...(rate === null ? {} : rateHeaders(rate)),
+    ...answer.headers,
+  };
+  if (version !== null) headers["Service-Version"] = version;
+  if (answer.status === 405 && allow !== null) headers.Allow = allow;
+  return new Response(answer.large?.stream ?? answer.text, { status: answer.status, headers });
 }

@@ -13,7 +13,7 @@ import type { RateLimiter } from "../rate/limiter.ts";
 import { rateLimitExceeded } from "../rate/standing.ts";
 import type { ApiRequest, CreationRoute } from "../routes/route.ts";
 import { operationOf, type RouteMatch, type ServedOperation } from "../routes/route-table.ts";
-import type { ApiAnswer, ReadyAnswer } from "./answer.ts";
+import { type ApiAnswer, type Known, type ReadyAnswer, respond } from "./answer.ts";
 import type { AuthenticatedCaller, Authenticator } from "./authenticate.ts";
 import {
   allReceived,
@@ -33,7 +33,6 @@ import { createLimits } from "./limits.ts";
 import { createRequestLog } from "./request-log.ts";
 import { createRequestMetrics } from "./request-metrics.ts";
 import { createRequestTraces, type RequestTrace } from "./request-trace.ts";
-import { type Known, respond } from "./response.ts";
 import { nextTurn } from "./sliced-work.ts";
 
 /** Takes requests from their receipt to their answers. */
@@ -71,6 +70,7 @@ const CROWD_MIN = 64;
 interface Exchange extends Known {
   request: Request;
   ids: PathIds;
+  match: RouteMatch;
   /** By performance.now(). */
   receivedAt: number;
   deadline: Deadline;
@@ -205,6 +205,7 @@ export function createExchanges(options: ExchangeOptions): Exchanges {
       },
       version: NEWEST_API_VERSION,
       rate: null,
+      allow: match === "nothing" ? null : match.allow,
       projectNo: null,
       trace: null,
       isWanted: () => !deadline.isPassed && !request.signal.aborted,
@@ -263,7 +264,7 @@ export function createExchanges(options: ExchangeOptions): Exchanges {
       const requestId = makeRequestId();
       const refusal = error instanceof ApiError ? error : explain(error, requestId);
       const answer = refuse(refusal, requestId, clock.now());
-      return respond(answer, { version: null, rate: null, match: "nothing", ...known, requestId });
+      return respond(answer, { version: null, rate: null, allow: null, ...known, requestId });
     },
   };
 }

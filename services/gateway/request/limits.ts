@@ -23,7 +23,7 @@ const ANSWER_BYTES_MAX = { ofProject: 33_554_432, ofAll: 67_108_864, always: 2_0
 
 type Act = () => Promise<ReadyAnswer>;
 
-/** What requests may take of the gateway at once, each project and all together. All throw service_unavailable beyond it. */
+/** Bounds of what requests take of the gateway at once, for each project and for all. Beyond them service_unavailable is thrown. */
 export interface Limits {
   /** How many requests of the project, or of all, are in progress. */
   inProgress(who: ProjectNo | "all"): number;

@@ -16,7 +16,7 @@ export interface AnsweredRequest {
 /** Logs requests, with the id that their clients are shown. */
 export interface RequestLog {
   answered(answered: AnsweredRequest): void;
-  /** Logs the error if the fault is the service's own: nobody else is told of it. */
+  /** Logs the error if the fault is the service's own: the answer does not tell it. */
   refused(error: unknown, code: ErrorCode, requestId: string): void;
 }
 

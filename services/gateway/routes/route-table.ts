@@ -11,7 +11,7 @@ export interface ServedOperation {
   route: Route;
 }
 
-/** What the path and the method of a request lead to: an operation, a path without that method (null), or nothing. */
+/** The result of matching a request: an operation, a path that lacks the method (null), or nothing. */
 export type RouteMatch = { allow: string; served: ServedOperation | null } | "nothing";
 
 /** The operations of one path. */

@@ -68,7 +68,7 @@ const REQUEST_BOUNDS_SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.
 const STATEMENT_BOUNDS_SECONDS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 10];
 const ROWS_BOUNDS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000];
 
-/** Those of prom-client's default metrics that mean nothing on Bun, or not always. */
+/** The default metrics of prom-client that mean nothing on Bun, or not always. */
 const MEANINGLESS_ON_BUN = [
   "nodejs_active_resources",
   "nodejs_active_resources_total",
