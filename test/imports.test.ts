@@ -50,7 +50,7 @@ const PLACES: Record<string, string> = {
   pg: "shared/store/",
   pino: "shared/platform/log.ts",
   "prom-client": "shared/platform/",
-  "swagger-ui-dist": "services/gateway/docs.ts",
+  "swagger-ui-dist": "services/gateway/docs-pages.ts",
 };
 
 /** Built-in modules that compute and do nothing else. */
@@ -77,11 +77,18 @@ const IMPURE = [
 const root = dirname(import.meta.dir);
 
 describe("the repository", () => {
+  const sources = [...new Glob("{services,shared,scripts}/**/*.ts").scanSync({ cwd: root })]
+    .filter((file) => !isTest(file))
+    .sort()
+    .map((file) => [file, readFileSync(join(root, file), "utf8")] as const);
+
   test("imports only in the direction its rooms allow, and each package in its one place", () => {
-    const complaints = [...new Glob("{services,shared,scripts}/**/*.ts").scanSync({ cwd: root })]
-      .sort()
-      .flatMap((file) => judge(file, readFileSync(join(root, file), "utf8")));
-    expect(complaints).toEqual([]);
+    expect(sources.flatMap(([file, source]) => judge(file, source))).toEqual([]);
+  });
+
+  test("has no files that import each other in a circle", () => {
+    const importsOf = sources.map(([file, source]) => [file, findImportedFiles(file, source)] as const);
+    expect(findCircles(new Map(importsOf))).toEqual([]);
   });
 
   test("names a place for every package it depends on", () => {
@@ -150,10 +157,57 @@ describe("the judge of imports", () => {
   });
 });
 
+describe("the search for circles of imports", () => {
+  test("finds a circle of two and one of three, and none where two files import the same third", () => {
+    const importsOf = new Map([
+      ["a", ["b", "d"]],
+      ["b", ["a", "c"]],
+      ["c", ["d", "e"]],
+      ["d", []],
+      ["e", ["f"]],
+      ["f", ["c"]],
+    ]);
+    expect(findCircles(importsOf)).toEqual(["a > b > a", "c > e > f > c"]);
+  });
+
+  test("counts an import of types, and one that is made while the program runs", () => {
+    const source = `import type { A } from "./a.ts";\nconst { b } = await import("../b.ts");\nimport "pg";`;
+    expect(findImportedFiles("shared/platform/c.ts", source)).toEqual([
+      "shared/platform/a.ts",
+      "shared/b.ts",
+    ]);
+  });
+});
+
+/** Tests stand beside what they test and bring their own tools and support along. */
+function isTest(file: string): boolean {
+  return /(?:\.test|test-support)\.ts$/.test(file);
+}
+
+/** Every circle of imports, as the path that leads from one of its files back to it. */
+function findCircles(importsOf: ReadonlyMap<string, readonly string[]>): string[] {
+  const circles: string[] = [];
+  const done = new Set<string>();
+  function visit(file: string, path: readonly string[]): void {
+    const start = path.indexOf(file);
+    if (start >= 0) circles.push([...path.slice(start), file].join(" > "));
+    if (start >= 0 || done.has(file)) return;
+    for (const imported of importsOf.get(file) ?? []) visit(imported, [...path, file]);
+    done.add(file);
+  }
+  for (const file of importsOf.keys()) visit(file, []);
+  return circles;
+}
+
+function findImportedFiles(file: string, source: string): string[] {
+  return findImports(source)
+    .filter((specifier) => specifier.startsWith("."))
+    .map((specifier) => normalize(join(dirname(file), specifier)));
+}
+
 /** Every reason why the file, by its path from the root, may not hold this source. */
 function judge(file: string, source: string): string[] {
-  // Tests stand beside what they test and bring their own tools and support along.
-  if (/(?:\.test|test-support)\.ts$/.test(file)) return [];
+  if (isTest(file)) return [];
   const room = findRoom(file);
   if (room === undefined) return [`${file} stands in no known room`];
   const imports = findImports(source).flatMap((specifier) => judgeImport(file, room, specifier));

@@ -9,16 +9,16 @@ import type { Seal } from "../../shared/platform/seal/seal.ts";
 import { NO_TRACES, type Traces } from "../../shared/platform/traces/traces.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { createApp } from "./app.ts";
-import { createJobCreation } from "./creation.ts";
-import { createDocs } from "./docs.ts";
-import { createPager } from "./pages.ts";
+import { createDocsPages } from "./docs-pages.ts";
 import { createRateLimiter } from "./rate/limiter.ts";
 import { createAuthenticator } from "./request/authenticate.ts";
 import { RECEIVE_MS } from "./request/body.ts";
 import { createIdempotency } from "./request/idempotency.ts";
 import { createLastUse } from "./request/last-use.ts";
 import { deliveryRoutes } from "./routes/deliveries.ts";
+import { createJobCreation } from "./routes/job-creation.ts";
 import { jobRoutes } from "./routes/jobs.ts";
+import { createPager } from "./routes/pager.ts";
 import { projectRoutes } from "./routes/project.ts";
 import { runRoutes } from "./routes/runs.ts";
 import { scheduleRoutes } from "./routes/schedules.ts";
@@ -26,7 +26,7 @@ import { webhookRoutes } from "./routes/webhooks.ts";
 
 export interface GatewayOptions {
   host: string;
-  /** 0 for any that is free. */
+  /** 0 lets the system choose. */
   port: number;
   db: Database;
   bus: Bus;
@@ -35,22 +35,22 @@ export interface GatewayOptions {
   metrics: Metrics;
   shardsPerRegion: number;
   targets: TargetRules;
-  /** Where clients reach the API; null where they find its description. */
+  /** Where clients reach the API; null stands for the origin that serves the API's description. */
   publicUrl: string | null;
-  /** Every gateway of a cell has the same one, so that each opens the secrets of the others and takes their cursors. */
+  /** All gateways of a cell have the same one, so that each opens the others' secrets and accepts their cursors. */
   seal: Seal;
-  /** None unless they are wanted. */
+  /** By default nothing is recorded. */
   traces?: Traces;
-  /** How long a request may wait for Postgres: as the API promises, unless a test is about something else. */
+  /** How long a request may wait for Postgres. By default as the API promises; tests give other values. */
   storeTimeMsMax?: number | undefined;
-  /** How long a small body may take to arrive: as the API promises, unless a test is about something else. */
+  /** How long a small body may take to arrive. By default as the API promises; tests give other values. */
   receiveMs?: number | undefined;
 }
 
 /**
- * Bun closes a connection when its idle timeout is over, and a body that comes slowly does not begin it anew. That must not
- * be before a small body has had its time, and the store its own. Before its headers are complete a connection has about
- * 10 s, whatever is set here.
+ * Bun closes a connection when its idle timeout is over, and a slowly arriving body does not restart it. So the timeout is
+ * longer than the time for a small body and the time for the store together. Until its headers are complete a connection
+ * has about 10 s, whatever is set here.
  */
 const IDLE_SECONDS_AFTER_BODY = 10;
 
@@ -76,7 +76,7 @@ export async function startGateway(
       ...webhookRoutes({ db, pager, targets, seal }),
       ...deliveryRoutes({ db, bus, clock, pager, shardsPerRegion }),
     },
-    docs: createDocs(publicUrl),
+    docs: createDocsPages(publicUrl),
     authenticator,
     rateLimiter,
     idempotency: createIdempotency(db),
@@ -94,18 +94,18 @@ export async function startGateway(
   const server = Bun.serve({
     hostname: options.host,
     port: options.port,
-    // Two processes would share the port in silence, and requests with it.
+    // With it a second process could listen on the same port unnoticed and get some of the requests.
     reusePort: false,
     development: false,
     idleTimeout,
-    // Bun's own refusal has no body; the app refuses by the declared length or counts as it reads.
+    // Bun's own refusal has no body, so `readBody` limits the size.
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     routes: app.paths,
     error: app.answerBug,
   });
   return {
     port: server.port ?? options.port,
-    /** Takes no more, ends what is in progress, and returns when its answers have been sent. */
+    /** Accepts no more requests, finishes those in progress, and returns when their answers have been sent. */
     async stop() {
       await server.stop();
       await Promise.all([creation.drain(), lastUse.stop(), rateLimiter.stop()]);

@@ -11,7 +11,7 @@ import { startOps } from "../../shared/platform/ops.ts";
 import { describeThisProcess, isProvedDead } from "../../shared/platform/process-identity.ts";
 import { makeSecretsKey } from "../../shared/platform/seal/secrets-key.ts";
 import { handleSignals } from "../../shared/platform/shutdown.ts";
-import { startTraces } from "../../shared/platform/traces/traces.ts";
+import { startTraces } from "../../shared/platform/traces/start.ts";
 import { openCellSealOrExit } from "../../shared/process/cell-seal.ts";
 import {
   addCommonStops,

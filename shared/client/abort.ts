@@ -1,8 +1,8 @@
 const actsOf = new WeakMap<AbortSignal, Set<() => void>>();
 
 /**
- * Does something when the signal is aborted, until what it returns is called. However many requests share a signal, it
- * has one listener: at the eleventh Node would warn of a leak.
+ * Calls `act` when the signal is aborted, unless the returned function was called before. A signal gets one listener,
+ * however many requests share it: at the eleventh Node would warn of a leak.
  */
 export function onAbort(signal: AbortSignal | undefined, act: () => void): () => void {
   if (signal === undefined) return () => undefined;

@@ -1,17 +1,17 @@
-/** What an answer of the API tells beside its result. */
+/** An answer of the API, without its parsed result. */
 export interface Answer {
   status: number;
-  /** What the operators of the service ask for when something is unclear. */
+  /** The operators of the service find the request in their records by this id. */
   requestId: string | null;
-  /** Null where no project is known, as with a wrong key. */
+  /** Null where the service knows no project, as with a wrong key. */
   rateLimit: RateLimit | null;
-  /** True if an earlier request with the same idempotency key was carried out, and this is its answer. */
+  /** True if this repeats the answer to an earlier request with the same idempotency key. */
   isReplayed: boolean;
-  /** The JSON as it came. Numbers beyond double precision are exact only here. */
+  /** The JSON as it was received. Numbers beyond double precision are exact only here. */
   text: string;
 }
 
-/** Where a request leaves the environment's requests of this minute. */
+/** The request rate of the environment after this request. */
 export interface RateLimit {
   limit: number;
   remaining: number;
@@ -23,7 +23,7 @@ export interface Answered<Result> {
   answer: Answer;
 }
 
-/** A request that is under way. Awaited it gives the result; `withAnswer` gives what came with it, too. */
+/** A request that is under way. Awaiting it gives the result; `withAnswer` gives the rest of the answer, too. */
 export interface Call<Result> extends Promise<Result> {
   withAnswer(): Promise<Answered<Result>>;
 }
@@ -32,14 +32,14 @@ export function callOf<Result>(answered: Promise<Answered<Result>>): Call<Result
   const result = answered.then((both) => both.result);
   return Object.assign(result, {
     async withAnswer() {
-      // Who asks this way hears of a failure here; the promise of the result alone has nobody to tell.
+      // The caller hears of a failure from this promise. Nobody awaits the promise of the result alone.
       result.catch(() => undefined);
       return answered;
     },
   });
 }
 
-/** Null unless all of it is told. */
+/** Null unless all three headers are there. */
 export function rateLimitOf(headers: Headers): RateLimit | null {
   const limit = countOf(headers, "RateLimit-Limit");
   const remaining = countOf(headers, "RateLimit-Remaining");
@@ -48,7 +48,7 @@ export function rateLimitOf(headers: Headers): RateLimit | null {
   return { limit, remaining, resetSeconds };
 }
 
-/** The whole number in a header. A Retry-After that is a date, as proxies may send, is none. */
+/** The whole number in a header; null for anything else, such as the date in a proxy's Retry-After. */
 export function countOf(headers: Headers, name: string): number | null {
   const text = headers.get(name);
   return text !== null && /^[0-9]{1,9}$/.test(text) ? Number(text) : null;

@@ -14,9 +14,9 @@ export interface Client {
   webhooks: Webhooks;
 }
 
-/** The options of a request given here count for all that give none of their own. */
+/** Request options given here are the defaults of all requests. */
 export interface ClientOptions extends RequestOptions, Partial<Surroundings> {
-  /** A key belongs to one project and one environment. */
+  /** The key decides the project and the environment. */
   apiKey: string;
   /** Such as https://jobs.example.com; `/v2` is not part of it. */
   baseUrl: string;
@@ -51,7 +51,7 @@ function readBaseUrl(text: string): string {
   return origin + pathname.replace(/\/+$/, "");
 }
 
-/** A key with a line feed at its end is common, and what `fetch` says about it would quote the key. */
+/** A line feed at the end of a key is common. `fetch` would quote the key in its error, so it is refused here. */
 function readApiKey(text: string): string {
   if (/^[\x21-\x7e]+$/.test(text)) return text;
   throw new TypeError("apiKey must be a key as it was shown at its creation, without blanks.");

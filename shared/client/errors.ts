@@ -1,14 +1,14 @@
 import type { EntryError, ErrorCode } from "../domain/errors.ts";
 import type { RateLimit } from "./answer.ts";
 
-/** Why a try brought no result. */
+/** The reason why a try brought no result. */
 export type Failure =
   | { kind: "refused"; refusal: Refusal }
   | { kind: "timed_out"; timeoutMs: number }
   /** The connection failed before the answer was complete. */
   | { kind: "unanswered"; cause: unknown };
 
-/** An answer that is no success. */
+/** An answer other than a success. */
 export interface Refusal {
   code: ApiErrorCode;
   message: string;
@@ -21,25 +21,25 @@ export interface Refusal {
 }
 
 /**
- * The codes that are known today, and whatever a newer service adds. `unexpected_answer` is the client's own, for an
- * answer that is not the API's: that of a proxy, mostly.
+ * The codes known today, and any that a newer service adds. `unexpected_answer` is the client's own code for an answer that
+ * the API did not write; mostly a proxy did.
  */
 export type ApiErrorCode = ErrorCode | typeof UNEXPECTED_ANSWER | (string & Record<never, never>);
 
 export const UNEXPECTED_ANSWER = "unexpected_answer";
 
-/** What became clear over all tries of one request. */
+/** The facts that all errors of a request tell, over all its tries. */
 export interface Trail {
   idempotencyKey: string | null;
   isOutcomeUnknown: boolean;
 }
 
-/** Everything that a call rejects with, but for an abort, which rejects with the signal's own reason. */
+/** Every error with which a call rejects, except that an abort rejects with the signal's own reason. */
 export class JobwheelError extends Error {
   override name = "JobwheelError";
-  /** With which it was sent. With the same key it can be asked again, and happens once, for 24 hours. */
+  /** The key with which the request was sent. For 24 hours it can be sent again with that key and happens once. */
   readonly idempotencyKey: string | null;
-  /** True if nobody can tell whether what was asked has happened. It has not, where this is false. */
+  /** True if the request may or may not have been carried out; false if it was not. */
   readonly isOutcomeUnknown: boolean;
 
   constructor(message: string, trail: Trail, options?: ErrorOptions) {
@@ -49,7 +49,7 @@ export class JobwheelError extends Error {
   }
 }
 
-/** The API answered, and refused. */
+/** The API refused the request. */
 export class ApiError extends JobwheelError {
   override name = "ApiError";
   readonly code: ApiErrorCode;
@@ -59,7 +59,7 @@ export class ApiError extends JobwheelError {
   readonly param: string | null;
   /** One for every bad entry of a batch, its `param` relative to the entry. */
   readonly details: readonly EntryError[];
-  /** Of the two codes of status 429. */
+  /** Given with both codes of status 429. */
   readonly retryAfterSeconds: number | null;
   readonly rateLimit: RateLimit | null;
 
@@ -75,7 +75,7 @@ export class ApiError extends JobwheelError {
   }
 }
 
-/** No answer came, or only a part of one. `cause` holds what the runtime says about it. */
+/** No answer came, or only a part of one. `cause` is the runtime's own error. */
 export class ConnectionError extends JobwheelError {
   override name = "ConnectionError";
 }

@@ -1,4 +1,4 @@
-import type { BodyOf, QueryOf, ResponseOf } from "../contract/operations.ts";
+import type { BodyOf, QueryOf, ResponseOf } from "../contract/operations/all.ts";
 import { type Answered, type Call, callOf } from "./answer.ts";
 import { ApiError } from "./errors.ts";
 import { type List, walkList } from "./list.ts";
@@ -14,7 +14,7 @@ export interface JobBatch {
 }
 
 export type NewJob = Omit<BodyOf<"createJob">, "payload" | "run_at"> & {
-  /** A JSON object, or one as RawJson where its numbers must stay as they are written. */
+  /** A JSON object. As RawJson its numbers stay as they are written. */
   payload?: object | RawJson;
   /** Omit to run at once. */
   run_at?: string | Date;
@@ -28,7 +28,7 @@ export interface Jobs {
   list(query?: JobListQuery, options?: RequestOptions): List<ListedJob>;
   /**
    * An attempt in progress runs to its end, and nothing follows. A job that has succeeded or failed is refused as
-   * invalid_request. One that is canceled already is answered as canceled, where the API itself refuses: a try whose
+   * invalid_request. A job that is canceled already counts as canceled by this call, although the API refuses: a try whose
    * answer was lost can have canceled it, and runtimes may send a DELETE again by themselves (RFC 9110, 9.2.2).
    */
   cancel(id: string, options?: RequestOptions): Call<CanceledJob>;

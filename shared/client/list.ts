@@ -6,8 +6,8 @@ import type { ClientRequest, Send } from "./send.ts";
 export type Page<Item> = ListView<Item>;
 
 /**
- * A list as it is walked from the moment of its call, newest first. Awaited it is the first page; iterated over it is
- * every item of all pages, of which it holds one at a time. What is added meanwhile does not appear.
+ * A list, newest first, as of the call. Awaiting it gives the first page; iterating over it gives every item of all pages
+ * and holds one page at a time. Items added meanwhile do not appear.
  */
 export interface List<Item> extends Call<Page<Item>>, AsyncIterable<Item> {
   pages(): AsyncIterable<Page<Item>>;
@@ -15,7 +15,7 @@ export interface List<Item> extends Call<Page<Item>>, AsyncIterable<Item> {
 
 export function walkList<Item>(send: Send, request: ClientRequest): List<Item> {
   const first = send<Page<Item>>(request);
-  // A walk may begin later, or never: only then, if at all, is there anybody to hear of a failure.
+  // A failure is thrown where the list is awaited or iterated over. Without either it must not be an unhandled rejection.
   first.catch(() => undefined);
 
   async function* pages(): AsyncGenerator<Page<Item>, void> {

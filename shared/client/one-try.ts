@@ -7,10 +7,10 @@ export type Fetch = (url: string, init: RequestInit) => Promise<Response>;
 
 export type Outcome = { kind: "answered"; value: object; answer: Answer } | Failure;
 
-/** What timers can hold; beyond it they fire at once. */
+/** The longest wait that a timer can hold. Timers with a longer one fire at once. */
 const TIMER_MS_MAX = 2_147_483_647;
 
-/** Sends a request once and reads the whole answer. Throws the signal's reason, and nothing else. */
+/** Sends a request once and reads the whole answer. Throws only the signal's reason. */
 export async function tryOnce(
   fetch: Fetch,
   url: string,

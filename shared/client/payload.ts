@@ -1,11 +1,11 @@
 /**
- * JSON that is sent as it is written. JavaScript's numbers cannot hold 9007199254740993, and write 1.10 as 1.1; targets
- * receive `new RawJson('{"id": 9007199254740993}')` with every digit.
+ * A payload that is sent as it is written. JavaScript's numbers cannot hold 9007199254740993 and write 1.10 as 1.1, whereas
+ * targets receive `new RawJson('{"id": 9007199254740993}')` with every digit.
  */
 export class RawJson {
   readonly text: string;
 
-  /** Throws SyntaxError for what is not the text of a JSON object. */
+  /** Throws SyntaxError unless the text is a JSON object. */
   constructor(text: string) {
     const value: unknown = JSON.parse(text);
     if (typeof value !== "object" || value === null || Array.isArray(value)) {

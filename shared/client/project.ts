@@ -1,4 +1,4 @@
-import type { BodyOf, QueryOf, ResponseOf } from "../contract/operations.ts";
+import type { BodyOf, QueryOf, ResponseOf } from "../contract/operations/all.ts";
 import type { Call } from "./answer.ts";
 import type { RequestOptions, Send } from "./send.ts";
 

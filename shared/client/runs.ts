@@ -1,4 +1,4 @@
-import type { QueryOf, ResponseOf } from "../contract/operations.ts";
+import type { QueryOf, ResponseOf } from "../contract/operations/all.ts";
 import type { Call } from "./answer.ts";
 import { type List, walkList } from "./list.ts";
 import type { CreationOptions, RequestOptions, Send } from "./send.ts";
@@ -9,7 +9,7 @@ export type RunListQuery = QueryOf<"listRuns">;
 export interface Runs {
   list(query?: RunListQuery, options?: RequestOptions): List<Run>;
   get(id: string, options?: RequestOptions): Call<Run>;
-  /** Begins one more attempt of the run's job, now, and answers the new run. */
+  /** Begins one more attempt of the run's job at once. The result is the new run. */
   retry(id: string, options?: CreationOptions): Call<Run>;
 }
 

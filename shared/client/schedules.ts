@@ -1,4 +1,4 @@
-import type { BodyOf, QueryOf, ResponseOf } from "../contract/operations.ts";
+import type { BodyOf, QueryOf, ResponseOf } from "../contract/operations/all.ts";
 import type { Call } from "./answer.ts";
 import type { Job } from "./jobs.ts";
 import { type List, walkList } from "./list.ts";
@@ -15,34 +15,34 @@ export type FiringListQuery = QueryOf<"listFirings">;
 export type NewSchedule = WithPayload<BodyOf<"createSchedule">>;
 export type ScheduleUpdate = WithPayload<BodyOf<"updateSchedule">>;
 export type Timetable = Omit<BodyOf<"previewSchedule">, "from"> & {
-  /** The firings after this instant; now unless given. */
+  /** Only firings after this instant are shown; now by default. */
   from?: string | Date;
 };
 
 type WithPayload<Body> = Omit<Body, "payload"> & {
-  /** A JSON object, or one as RawJson where its numbers must stay as they are written. */
+  /** A JSON object. As RawJson its numbers stay as they are written. */
   payload?: object | RawJson;
 };
 
 export interface Schedules {
   create(schedule: NewSchedule, options?: CreationOptions): Call<Schedule>;
-  /** When a timetable would fire. Nothing is created. */
+  /** Tells when a timetable would fire. Nothing is created. */
   preview(timetable: Timetable, options?: RequestOptions): Call<SchedulePreview>;
   get(id: string, options?: RequestOptions): Call<Schedule>;
   list(query?: ScheduleListQuery, options?: RequestOptions): List<Schedule>;
-  /** What is left out keeps its value; a payload replaces the whole of the one before. */
+  /** A field that is left out keeps its value. A payload replaces the whole payload. */
   update(id: string, changes: ScheduleUpdate, options?: RequestOptions): Call<Schedule>;
   pause(id: string, options?: RequestOptions): Call<Schedule>;
-  /** What was missed while it was paused is not replayed. */
+  /** Firings missed while it was paused are not replayed. */
   resume(id: string, options?: RequestOptions): Call<Schedule>;
   /**
-   * It never fires again; the jobs that it made stay. Refused as resource_not_found where it is gone already, also where a
-   * try of this very call has deleted it and its answer was lost.
+   * The schedule never fires again; its jobs stay. Refused as resource_not_found if it is gone already, even if an earlier
+   * try of this same call deleted it and the answer was lost.
    */
   delete(id: string, options?: RequestOptions): Call<DeletedSchedule>;
-  /** Every instant of its timetables within the plan's retention window, and what became of it. */
+  /** Every instant of its timetables within the plan's retention window, and whether it fired. */
   firings(id: string, query?: FiringListQuery, options?: RequestOptions): List<Firing>;
-  /** Makes one job of it at once, outside its timetable, even while it is paused. */
+  /** Creates one job of the schedule at once, outside its timetable, even while it is paused. */
   run(id: string, options?: CreationOptions): Call<Job>;
 }
 

@@ -8,39 +8,39 @@ import { leavesOutcomeUnknown, retryWaitMs } from "./retry.ts";
 export const API_VERSION = "2026-11-01" satisfies ApiVersion;
 export const CLIENT_VERSION = "0.1.0";
 
-/** How long a request may take, and how often it is tried; what is not given comes from the client's options. */
+/** How long a request may take and how often it is tried. The client's options give the defaults. */
 export interface RequestOptions {
-  /** The call then rejects with the signal's reason. What has been sent may happen all the same. */
+  /** When it is aborted the call rejects with its reason. A request that was sent already may still be carried out. */
   signal?: AbortSignal | undefined;
-  /** For one try, until its answer is complete. Default 30,000. */
+  /** The time for one try, until its answer is complete. Default 30,000. */
   timeoutMs?: number | undefined;
-  /** For all tries and the waits between them; no wait is begun that would outlast it. Default 100,000. */
+  /** The time for all tries and the waits between them. No wait begins that would outlast it. Default 100,000. */
   deadlineMs?: number | undefined;
   /** Default 4. */
   retriesMax?: number | undefined;
 }
 
 export interface CreationOptions extends RequestOptions {
-  /** 1 to 255 printable ASCII characters, no comma before a blank. Made by the client unless given, so that its own retries are safe. */
+  /** 1 to 255 printable ASCII characters, no comma before a blank. By default the client makes one, so that its retries are safe. */
   idempotencyKey?: string | undefined;
 }
 
-/** What a resource asks for. */
+/** A request as a resource makes it. */
 export interface ClientRequest {
   method: "GET" | "POST" | "PATCH" | "DELETE";
   path: string;
   query?: object | undefined;
-  /** Writes JSON. What cannot be written, such as a BigInt, rejects the call. */
+  /** Writes JSON. A value that JSON does not have, such as a BigInt, rejects the call. */
   body?: () => string;
   options: CreationOptions | undefined;
-  /** A POST that can be sent again without a key. */
+  /** A POST that creates nothing, so it can be sent again without a key. */
   makesNothing?: true;
 }
 
-/** The result is what the contract says of the request's answer. */
+/** `Result` is the type that the contract gives the answer of the request. */
 export type Send = <Result>(request: ClientRequest) => Call<Result>;
 
-/** What a client takes from around it. */
+/** The outside world of a client. */
 export interface Surroundings {
   fetch: Fetch;
   /** Milliseconds from any start, which never go back. */
@@ -52,7 +52,7 @@ export interface Surroundings {
 }
 
 const TIMEOUT_MS = 30_000;
-/** Holds one Retry-After of the rate limit, which is at most the limit's window (store/resources/request-rate.ts). */
+/** Long enough for one Retry-After of the rate limit, which is at most its window (store/resources/request-rate.ts). */
 const DEADLINE_MS = 100_000;
 const RETRIES_MAX = 4;
 
@@ -104,7 +104,7 @@ export function createSend(
   return (request) => callOf(carryOut(request));
 }
 
-/** HTTP drops blanks at the ends on the way, and the API takes a comma before a blank for two keys. */
+/** HTTP drops blanks at the ends, and the API takes a comma before a blank for two keys. */
 const IDEMPOTENCY_KEY_PATTERN = /^(?! )(?!.*, )[\x20-\x7e]{1,255}(?<! )$/;
 const IDEMPOTENCY_KEY_BYTES = 16;
 

@@ -1,22 +1,20 @@
-/** Whether a request that claims to come from the service does: a job's delivery or a webhook's event. */
-
-/** As a server received it. */
+/** A request as a server received it: an attempt of a job, or an event. */
 export interface ReceivedRequest {
-  /** The raw body. What was parsed and written again has other bytes, and no signature fits it. */
+  /** The raw body. Parsed and written again it has other bytes, which no signature fits. */
   body: string | Uint8Array;
   /** A `Headers`, or what Node's http calls `request.headers`. */
   headers: Headers | Readonly<Record<string, string | readonly string[] | undefined>>;
 }
 
 export interface SignatureRules {
-  /** `whsec_...`, whole. Several while one takes the place of another. */
+  /** Whole secrets, `whsec_...`. Several while one replaces another. */
   secrets: string | readonly string[];
   /**
-   * Which signature counts. `service-signature` is the HMAC of the body alone: it fits again whenever somebody sends
-   * the same request again, so it is only for where the `webhook-*` headers do not arrive.
+   * Which signature counts. `service-signature` is the HMAC of the body alone and still fits when somebody replays the
+   * request, so use it only where the `webhook-*` headers do not arrive.
    */
   scheme?: "standard-webhooks" | "service-signature" | undefined;
-  /** How far the time in the request may lie from ours, either way. Default 300. */
+  /** How far the time in the request may differ from the time here. Default 300. */
   toleranceSeconds?: number | undefined;
   /** Milliseconds since 1970. */
   now?: (() => number) | undefined;
@@ -31,8 +29,8 @@ const SECRET_PREFIX = "whsec_";
 const TOLERANCE_SECONDS = 300;
 
 /**
- * The body's text, of a request whose signature fits one of the secrets; so whoever parses what comes back has parsed
- * nothing unsigned. Throws SignatureError, and TypeError for arguments that no request could pass.
+ * Returns the text of the body if a signature of the request fits one of the secrets: parse that, and nothing unsigned is
+ * parsed. Throws SignatureError, and TypeError for arguments with which no request could pass.
  * Standard Webhooks 1.0, and the HMAC-SHA256 of Service-Signature.
  */
 export async function verifySignature(request: ReceivedRequest, rules: SignatureRules): Promise<string> {
@@ -99,7 +97,7 @@ async function hmac(key: Uint8Array<ArrayBuffer>, data: Uint8Array<ArrayBuffer>)
   return new Uint8Array(await crypto.subtle.sign("HMAC", imported, data));
 }
 
-/** Takes the same time wherever two signatures differ. Their length is no secret. */
+/** Compares in constant time, so that timing does not tell where two signatures differ. Their length is no secret. */
 function isEqual(wanted: Uint8Array, given: Uint8Array): boolean {
   if (wanted.length !== given.length) return false;
   let difference = 0;
@@ -135,18 +133,18 @@ function readHeader(headers: ReceivedRequest["headers"], name: string): string {
   throw new SignatureError(`The request has no ${name}, or more than one.`);
 }
 
-/** Not by class: tests and polyfills bring classes of their own along. */
+/** It is not told by `instanceof`, because tests and polyfills have classes of their own. */
 function isHeaders(headers: ReceivedRequest["headers"]): headers is Headers {
   return typeof headers.get === "function";
 }
 
-/** Frameworks spell the names of headers as they please. */
+/** Frameworks differ in the case of header names. */
 function findMember<Value>(members: Readonly<Record<string, Value>>, name: string): Value | undefined {
   const spelling = Object.keys(members).find((key) => key.toLowerCase() === name);
   return spelling === undefined ? undefined : members[spelling];
 }
 
-/** Empty, and so the signature of nothing, if the text is no base64. */
+/** Empty if the text is no base64; no signature is empty. */
 function bytesOfBase64(text: string): Uint8Array<ArrayBuffer> {
   try {
     return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));

@@ -1,11 +1,11 @@
 import type { EventView } from "../contract/event.ts";
-import type { BodyOf, QueryOf, ResponseOf } from "../contract/operations.ts";
+import type { BodyOf, QueryOf, ResponseOf } from "../contract/operations/all.ts";
 import type { Call } from "./answer.ts";
 import { type List, walkList } from "./list.ts";
 import type { CreationOptions, RequestOptions, Send } from "./send.ts";
 
 export type Webhook = ResponseOf<"getWebhook">;
-/** With its secret in full. */
+/** A webhook with its whole secret. */
 export type RevealedWebhook = ResponseOf<"createWebhook">;
 export type DeletedWebhook = ResponseOf<"deleteWebhook">;
 export type NewWebhook = BodyOf<"createWebhook">;
@@ -13,28 +13,28 @@ export type WebhookUpdate = BodyOf<"updateWebhook">;
 export type WebhookListQuery = QueryOf<"listWebhooks">;
 export type Delivery = ResponseOf<"retryDelivery">;
 export type DeliveryListQuery = QueryOf<"listDeliveries">;
-/** What an endpoint receives, once `verifySignature` has shown that it comes from the service. */
+/** The body that an endpoint receives. Verify its signature first (`verifySignature`). */
 export type WebhookEvent = EventView;
 
 export interface Webhooks {
-  /** The secret is shown in this answer alone. */
+  /** Only this answer shows the secret. */
   create(webhook: NewWebhook, options?: CreationOptions): Call<RevealedWebhook>;
   get(id: string, options?: RequestOptions): Call<Webhook>;
   list(query?: WebhookListQuery, options?: RequestOptions): List<Webhook>;
-  /** What is left out keeps its value; `description: null` takes it away. */
+  /** A field that is left out keeps its value. `description: null` removes the description. */
   update(id: string, changes: WebhookUpdate, options?: RequestOptions): Call<Webhook>;
   enable(id: string, options?: RequestOptions): Call<Webhook>;
-  /** What is owed to it is dropped, and stays so when it is enabled again. */
+  /** Deliveries owed to the endpoint are dropped, and enabling it again does not bring them back. */
   disable(id: string, options?: RequestOptions): Call<Webhook>;
-  /** Refused as resource_not_found where it is gone already, also where a try of this very call has deleted it. */
+  /** Refused as resource_not_found if it is gone already, even if an earlier try of this same call deleted it. */
   delete(id: string, options?: RequestOptions): Call<DeletedWebhook>;
-  /** The new secret is shown in this answer alone. The one before it signs as well for 24 hours. */
+  /** Only this answer shows the new secret. For 24 hours requests are signed with the old one, too. */
   rotate(id: string, options?: CreationOptions): Call<RevealedWebhook>;
   /** Sends a signed sample event at once. */
   test(id: string, options?: CreationOptions): Call<Delivery>;
-  /** What was sent to it in the last 30 days and is to be, with every attempt. */
+  /** The deliveries of the last 30 days, those still owed included, with every attempt. */
   deliveries(id: string, query?: DeliveryListQuery, options?: RequestOptions): List<Delivery>;
-  /** Begins an attempt at once: the one that it waits for, or one more of a delivery that is over. */
+  /** Begins an attempt at once: the one that the delivery waits for, or one more if it is over. */
   retry(id: string, deliveryId: string, options?: CreationOptions): Call<Delivery>;
 }
 

@@ -1,9 +1,8 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { canonicalParts, canonicalText } from "./canonical.ts";
-import { parseBody } from "./json.ts";
 import type { PayloadPlace } from "./json-scanner.ts";
-import { jsonTexts } from "./test-support.ts";
+import { jsonTexts, parseBody } from "./test-support.ts";
 
 const partsOf = (text: string, place: PayloadPlace = "none") => [
   ...canonicalParts(parseBody(Buffer.from(text), place)),
@@ -38,7 +37,7 @@ test("canonical text does not depend on white space or member order, and loses n
   );
 });
 
-test("each payload is a part of its own, and where it stands counts", () => {
+test("each payload is a part of its own, and its place counts", () => {
   const batch = (...payloads: string[]) =>
     partsOf(
       `{"jobs":[${payloads.map((payload) => `{${payload === "" ? "" : `"payload":${payload}`}}`)}]}`,
@@ -56,7 +55,7 @@ test("each payload is a part of its own, and where it stands counts", () => {
   expect(batch("[1]", "[2]")).toHaveLength(3);
 });
 
-test("deep objects whose members are all out of order take no longer for each level", () => {
+test("the time for deep objects with unsorted members does not grow with each level", () => {
   const nested = (depth: number, inner: string) => {
     let text = inner;
     for (let level = 0; level < depth; level++) text = `{"b":${text},"a":0}`;

@@ -1,9 +1,9 @@
 import type { Body } from "./json.ts";
-import { unescapeString } from "./json-scanner.ts";
+import { unescapeString } from "./json-names.ts";
 
 /**
- * One spelling for all bodies of the same JSON value, in parts: members sorted, strings escaped in one way. Numbers keep
- * their text (1.0 is not 1). Each part takes no longer than a payload does, and who reads many can pause between them.
+ * One spelling for all bodies of the same JSON value: members sorted, strings escaped in one way. Numbers keep their text
+ * (1.0 is not 1). It comes in parts, none longer than a payload, so that the caller can pause between them.
  */
 export function* canonicalParts({ text, payloadTexts }: Body): Generator<string> {
   yield canonicalText(text);
@@ -12,7 +12,7 @@ export function* canonicalParts({ text, payloadTexts }: Body): Generator<string>
   }
 }
 
-/** Of JSON without insignificant white space. */
+/** `text` is JSON without insignificant white space. */
 export function canonicalText(text: string): string {
   return new Canonizer(text).value() ?? text;
 }
@@ -25,7 +25,7 @@ const CLOSE_BRACKET = 93;
 const OPEN_BRACE = 123;
 const CLOSE_BRACE = 125;
 
-/** Each reader goes over one value and answers with its canonical text, or with null where it is as it should be. */
+/** Each method reads one value and returns its canonical text, or null if the text is canonical already. */
 class Canonizer {
   private readonly text: string;
   private at = 0;
@@ -101,7 +101,7 @@ class Canonizer {
       .join(",")}}`;
   }
 
-  /** Escapes only where they are needed, which is how a string is that has none. */
+  /** A string without escapes is canonical: it needs none. */
   private string(): string | null {
     const { text } = this;
     const start = this.at;
@@ -129,8 +129,8 @@ function endsWord(code: number): boolean {
 }
 
 /**
- * The indexes of the names in their order. Sorting takes a tenth of the time without a function that compares, so each
- * name carries its index, behind a character that no name has and that comes before all others.
+ * The indexes of the names in sorted order. Sorting takes a tenth of the time without a comparing function, so each name
+ * carries its index behind U+0000, which sorts before all characters and which JSON allows in no string unescaped.
  */
 function orderOf(names: readonly string[]): number[] {
   return names

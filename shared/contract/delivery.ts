@@ -1,6 +1,6 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { DELIVERY_PREFIX } from "../domain/ids.ts";
-import { filterOf, pageSizeOf, parseQuery } from "../domain/page.ts";
+import { filterOf, parseQuery, readPage } from "../domain/page.ts";
 import { RUN_STATUSES, type RunStatus } from "../domain/run.ts";
 import { DELIVERY_STATUSES, type DeliveryStatus, type EventType } from "../domain/webhook.ts";
 import { EventId, EventTypeSchema } from "./event.ts";
@@ -63,23 +63,16 @@ export const DeliveryListParameters = Type.Object({
   status: Type.Optional(DeliveryStatusSchema),
 });
 
-export interface DeliveryListQuery {
-  pageSize: number;
-  cursor: string | null;
-  status: DeliveryStatus | null;
-}
-
 /** The query string of GET /v2/webhooks/{id}/deliveries. Throws ApiError. */
-export function readDeliveryListQuery(query: string): DeliveryListQuery {
-  const { limit, cursor, status } = parseQuery(query, namesOf(DeliveryListParameters));
+export function readDeliveryListQuery(query: string) {
+  const { status, ...page } = parseQuery(query, namesOf(DeliveryListParameters));
   return {
-    pageSize: pageSizeOf(limit),
-    cursor: cursor ?? null,
+    ...readPage(page),
     status: filterOf(status, "status", DELIVERY_STATUSES),
   };
 }
 
-/** What is known of a delivery. Instants are milliseconds since 1970. */
+/** A delivery as the store knows it. Instants are milliseconds since 1970. */
 export interface DeliveryFacts {
   id: string;
   webhookId: string;

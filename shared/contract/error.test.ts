@@ -3,7 +3,7 @@ import { Value } from "@sinclair/typebox/value";
 import { ApiError } from "../domain/errors.ts";
 import { ErrorBody, viewError } from "./error.ts";
 
-test("an error body has only the fields that say something", () => {
+test("an error body leaves out fields without a value", () => {
   const plain = viewError(new ApiError("rate_limit_exceeded", "Too fast."), "req_01arz3ndektsv4rrffq69g5fav");
   expect(plain).toEqual({
     error: {

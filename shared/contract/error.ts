@@ -39,7 +39,7 @@ export const ErrorBody = Type.Object(
   closed,
 );
 
-/** What is left of ErrorBody for an answer that can have only these codes. */
+/** ErrorBody for an answer that can have only these codes. */
 export function errorBodyOf(
   codes: readonly ErrorCode[],
   { title, hasDetails }: { title?: string; hasDetails: boolean },

@@ -32,7 +32,7 @@ const facts: EventFacts = {
 const validate = validatorOf(Event);
 
 describe("the body of an event", () => {
-  test("is what the contract says: the job without its payload, and its last run", () => {
+  test("shows the job without its payload, and its last run", () => {
     expect(validate(JSON.parse(eventText(facts)))).toEqual({
       id: facts.id,
       type: "job.failed",
@@ -65,16 +65,16 @@ describe("the body of an event", () => {
     });
   });
 
-  test("has the same bytes whenever and from whatever order of facts it is rendered", () => {
+  test("has the same bytes on every rendering, whatever the order of its facts", () => {
     const { job, run, ...event } = facts;
     const turned = (fields: object) => Object.fromEntries(Object.entries(fields).reverse());
     const again = turned({ ...event, job: turned(job), run: turned(run) }) as unknown as EventFacts;
     expect(eventText(again)).toBe(eventText(facts));
-    // What the database keeps beyond the millisecond is not shown, and so may differ in the reading.
+    // Fractions of a millisecond are not shown, so they may differ between readings.
     expect(eventText({ ...facts, occurredAt: facts.occurredAt + 0.4 })).toBe(eventText(facts));
   });
 
-  test("of a job that has succeeded says so", () => {
+  test("tells that a job has succeeded", () => {
     const run = { ...facts.run, status: "succeeded" as const, responseStatus: 204, error: null };
     const { data } = validate(JSON.parse(eventText({ ...facts, type: "job.succeeded", run })));
     expect(data.job.status).toBe("succeeded");

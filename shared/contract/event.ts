@@ -16,8 +16,6 @@ import { Run, viewRun } from "./run.ts";
 import { Timestamp, timestampOf } from "./timestamp.ts";
 import { wordOf } from "./validator.ts";
 
-/** The body of what webhook endpoints are told. */
-
 const closed = { additionalProperties: false } as const;
 
 export const EventId = idOf(EVENT_PREFIX, "The id of an event.");
@@ -53,7 +51,7 @@ export const Event = Type.Object(
 
 export type EventView = Static<typeof Event>;
 
-/** What is known of an event. Instants are milliseconds since 1970. */
+/** An event as the store knows it. Instants are milliseconds since 1970. */
 export interface EventFacts {
   id: string;
   type: EventType;
@@ -69,7 +67,7 @@ export interface EventFacts {
     scheduleId: string | null;
     createdAt: number;
   };
-  /** The job's last: nothing follows it. */
+  /** The job's last run. */
   run: {
     id: string;
     attempt: number;
@@ -81,7 +79,7 @@ export interface EventFacts {
   };
 }
 
-/** The JSON text that is sent: the same facts give the same bytes, on every retry and to every endpoint. */
+/** The JSON text that webhook endpoints receive. The same facts give the same bytes, on every retry and to every endpoint. */
 export function eventText(facts: EventFacts): string {
   return JSON.stringify(viewEvent(facts));
 }
@@ -109,7 +107,7 @@ function viewEvent({ job, run, ...event }: EventFacts): EventView {
   };
 }
 
-/** An event as it is recorded of itself, without the job. */
+/** The part of an event that is recorded with it; the job is read when it is sent. */
 export type RecordedEvent = Omit<EventFacts, "job" | "run"> & {
   region: Region;
   run: Omit<EventFacts["run"], "id">;
@@ -117,7 +115,7 @@ export type RecordedEvent = Omit<EventFacts, "job" | "run"> & {
 
 export type SampleRun = Omit<RecordedEvent["run"], "startedAt">;
 
-/** What a sample tells of the attempt that ended no job. */
+/** The made-up run that a sample event shows. */
 export function sampleRun(type: EventType): SampleRun {
   const common = { attempt: 1, durationMs: 120 };
   switch (type) {
@@ -135,7 +133,7 @@ export function sampleRun(type: EventType): SampleRun {
 
 const SAMPLE_TARGET_URL = "https://example.com/hooks/sample";
 
-/** The facts of an event that no job stands behind. The ids in it have its own bits and lead nowhere. */
+/** The facts of a sample event. Its job and run do not exist; their ids have the bits of the event's id. */
 export function sampleFacts({ region, run, ...event }: RecordedEvent): EventFacts {
   return {
     ...event,

@@ -16,7 +16,7 @@ import {
   viewCanceledJob,
   viewListedJob,
 } from "./job.ts";
-import { parseBody } from "./json.ts";
+import { parseBody } from "./test-support.ts";
 
 const context: JobContext = {
   plan: "pro",
@@ -51,7 +51,7 @@ test("a full request is accepted as it is", () => {
   });
 });
 
-test("a payload that is not given is an empty object", () => {
+test("a payload that is left out is an empty object", () => {
   expect(readOne('{"target_url":"https://example.com"}').payloadText).toBe("{}");
 });
 
@@ -108,7 +108,7 @@ test("a wrong type, null, or an unknown name is refused with its path", () => {
   }
 });
 
-test("messages help: they name the field that was meant, and never the value that was given", () => {
+test("messages name the field that was probably meant, and never the given value", () => {
   expect(refusalOf(() => readOne(withField('"runAt":1'))).message).toBe(
     "runAt is not a known field. Did you mean run_at?",
   );
@@ -159,7 +159,7 @@ test("a batch with bad entries names every one of them with its own code", () =>
   ]);
 });
 
-test("the query of the jobs list", () => {
+test("the query string of the jobs list is read, and wrong ones refused", () => {
   expect(readJobListQuery("")).toEqual({ pageSize: 50, cursor: null, status: null, region: null });
   expect(readJobListQuery("limit=200&cursor=abc&status=queued&region=us-west")).toEqual({
     pageSize: 200,

@@ -13,7 +13,7 @@ import {
   RUN_AT_PAST_SECONDS_MAX,
   RUN_AT_YEARS_AHEAD_MAX,
 } from "../domain/job.ts";
-import { filterOf, pageSizeOf, parseQuery } from "../domain/page.ts";
+import { filterOf, parseQuery, readPage } from "../domain/page.ts";
 import { REGIONS, type Region } from "../domain/scope.ts";
 import { TARGET_URL_CHARACTERS_MAX } from "../domain/target.ts";
 import { idOf } from "./id.ts";
@@ -108,7 +108,7 @@ export const JobBatchRequest = Type.Object(
   { jobs: Type.Array(NewJobRequest, batchSize) },
   { ...closed, title: "JobBatchRequest" },
 );
-/** The entries are checked one by one, so that every bad one can be named. */
+/** The schema leaves the entries unchecked: readNewJobBatch checks each, so that it can name every bad one. */
 export const NewJobBatchRequest = Type.Object({ jobs: Type.Array(Type.Unknown(), batchSize) }, closed);
 
 const listedFields = {
@@ -178,25 +178,17 @@ export function readNewJobBatch(body: Body, context: JobContext): AcceptedJob[] 
   throw new ApiError("invalid_request", message, undefined, details);
 }
 
-export interface JobListQuery {
-  pageSize: number;
-  cursor: string | null;
-  status: JobStatus | null;
-  region: Region | null;
-}
-
 /** The query string of GET /v2/jobs. Throws ApiError. */
-export function readJobListQuery(query: string): JobListQuery {
-  const { limit, cursor, status, region } = parseQuery(query, namesOf(JobListParameters));
+export function readJobListQuery(query: string) {
+  const { status, region, ...page } = parseQuery(query, namesOf(JobListParameters));
   return {
-    pageSize: pageSizeOf(limit),
-    cursor: cursor ?? null,
+    ...readPage(page),
     status: filterOf(status, "status", JOB_STATUSES),
     region: filterOf(region, "region", REGIONS),
   };
 }
 
-/** What is known of a job where it is shown in a list. Instants are milliseconds since 1970. */
+/** A job as a list shows it. Instants are milliseconds since 1970. */
 export interface ListedJobFacts {
   id: string;
   status: JobStatus;
@@ -232,7 +224,7 @@ export function jobText(job: JobFacts): string {
   return jobParts(job).join("");
 }
 
-/** The same in parts: what stands before the payload, the payload, and the rest. */
+/** The same in three parts: all before the payload, the payload, and the rest. */
 function jobParts(job: JobFacts): string[] {
   const { retryPolicy } = job;
   return [

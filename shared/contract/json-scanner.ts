@@ -1,25 +1,26 @@
 import { ApiError, invalidRequest } from "../domain/errors.ts";
 import { PAYLOAD_BYTES_MAX } from "../domain/job.ts";
+import { findRepeated, unescapeString } from "./json-names.ts";
 
-/** Nested containers, the body's own included. */
+/** How deeply objects and arrays may be nested, the outermost one counted. */
 export const DEPTH_MAX = 64;
 
-/** Where payloads stand in a body: its own member, that of every entry of its member `jobs`, or nowhere. */
+/** Where a body has payloads: in its member `payload`, in that of every entry of its member `jobs`, or nowhere. */
 export type PayloadPlace = "member" | "each job" | "none";
 
-/** What a body is made of. All texts are without insignificant white space, escapes and numbers as written. */
+/** A body taken apart. Its texts lack insignificant white space; escapes and numbers stay as they were written. */
 export interface Scan {
-  /** The body; where a payload is an object or an array, an empty one stands in its place. */
+  /** The body, in which an empty object or array replaces each payload that is one. */
   shellText: string;
-  /** At index 0 for "member", at the index of the entry for "each job"; where no payload was given there is none. */
+  /** At index 0 for "member", at the index of the entry for "each job". Undefined where no payload was given. */
   payloadTexts: (string | undefined)[];
-  /** The indexes of payloads of more than PAYLOAD_BYTES_MAX, whose texts are not kept. */
+  /** The indexes of payloads over PAYLOAD_BYTES_MAX; their texts are not kept. */
   largePayloads: Set<number>;
 }
 
 /**
- * Bounds of what stands outside of payloads. A batch of 100 jobs with every field in each has 902 values, and all its
- * fields together are far shorter: what has more is no valid request, and is not read to its end.
+ * Bounds of the shell. A batch of 100 jobs with every field in each has 902 values and far fewer characters, so a body
+ * beyond these bounds is invalid anyway, and reading stops there.
  */
 export const SHELL_VALUES_MAX = 2_000;
 const SHELL_CHARACTERS_MAX = 4_194_304;
@@ -37,47 +38,46 @@ const CLOSE_BRACKET = 93;
 const OPEN_BRACE = 123;
 const CLOSE_BRACE = 125;
 
-/** What comes next. */
+/** The states, by what the scanner expects next. */
 const VALUE = 0;
 const VALUE_OR_END = 1;
 const NAME = 2;
 const NAME_OR_END = 3;
 const NAME_END = 4;
 const COMMA_OR_END = 5;
-/** Where it is within a string, or within one that is a name. */
+/** Within a string that is a value, or within one that is a name. */
 const STRING = 6;
 const NAME_STRING = 7;
 
 /**
- * Reads JSON text (RFC 8259) in slices, so that a large body holds up no other request for as long as it takes to read.
+ * Reads JSON text (RFC 8259) in slices, so that other requests are served while a large body is read.
  *
- * Payloads are judged and not made into values: the engine keeps names in tables under a hash that everybody can compute,
- * so a payload of names that all have the same one would keep JSON.parse, or any Set or Map of them, busy for seconds.
+ * It checks payloads without making values of them: JSON.parse would enter their names into a hash table (json-names.ts).
  */
 export class JsonScanner {
   private readonly text: string;
   private readonly place: PayloadPlace;
-  /** The depth at which a member named `payload` is one: that of the body's own members, or of its jobs'. */
+  /** The depth at which a member named `payload` is a payload: that of the body's own members, or of its jobs'. */
   private readonly payloadDepth: number;
 
   private at = 0;
   private state = VALUE;
   private depth = 0;
-  /** Of what is open at each depth: whether it is an object, and the commas that it has had. */
+  /** For the container open at each depth: whether it is an object, and how many of its commas were read. */
   private readonly isObject: boolean[] = [];
   private readonly commaCounts: number[] = [];
-  /** The names of all open objects, the outermost's first; `nameStarts` tells where those of each depth begin. */
+  /** The names of all open objects, outermost first. `nameStarts` holds the index at which each depth begins. */
   private readonly names: string[] = [];
   private readonly nameStarts: number[] = [];
   private stringStart = 0;
   private hasEscape = false;
 
-  /** What has been read of the shell, or of the payload that is open, cut at white space. The last piece is open. */
+  /** The text read so far of the shell or of the open payload, cut at white space. The last piece begins at `pieceStart`. */
   private pieces: string[] = [];
   private pieceStart = 0;
   private length = 0;
   private lengthMax = SHELL_CHARACTERS_MAX;
-  /** The shell, while a payload is open. */
+  /** The shell so far, while a payload is open. */
   private shell: { pieces: string[]; length: number } | null = null;
   private shellValueCount = 0;
   private isTooLarge = false;
@@ -91,9 +91,9 @@ export class JsonScanner {
   }
 
   /**
-   * Reads about so many characters on. Answers with what was found once all is read, before that with null. Throws
-   * invalid_request for what is not JSON, is too deep, has duplicate members or more than the shell may have, and
-   * payload_too_large for a "member" at the first character too much.
+   * Reads on by about `charactersMax`. Returns null until all is read, then the scan. Throws invalid_request for text that
+   * is not JSON, for too deep nesting, for duplicate members and for a shell beyond its bounds; throws payload_too_large as
+   * soon as the payload of a "member" is too long.
    */
   read(charactersMax: number): Scan | null {
     const { text } = this;
@@ -254,7 +254,7 @@ export class JsonScanner {
     this.endPiece();
     this.pieceStart = this.at;
     const text = this.pieces.join("");
-    // Up to here characters were counted, of which each has a byte or more.
+    // Characters were counted so far, and each has at least one byte.
     if (Buffer.byteLength(text) > PAYLOAD_BYTES_MAX) this.refuseLength();
     if (!this.isTooLarge) this.payloadTexts[this.entry()] = text;
     shell.pieces.push(this.isTooLarge || text.startsWith("{") ? "{}" : text.startsWith("[") ? "[]" : text);
@@ -265,7 +265,7 @@ export class JsonScanner {
     this.isTooLarge = false;
   }
 
-  /** The index that the payload which is open has among all. */
+  /** The index of the open payload. */
   private entry(): number {
     return this.place === "member" ? 0 : (this.commaCounts[2] ?? 0);
   }
@@ -281,7 +281,7 @@ export class JsonScanner {
     if (this.length + this.at - this.pieceStart > this.lengthMax) this.refuseLength();
   }
 
-  /** Of a batch every entry is judged, so what follows is read, but nothing more is kept of this payload. */
+  /** Every entry of a batch is judged, so reading goes on there; the rest of this payload is not kept. */
   private refuseLength(): void {
     if (this.shell === null) {
       throw invalidRequest(`The body has more than ${SHELL_CHARACTERS_MAX} characters outside of payloads.`);
@@ -293,13 +293,13 @@ export class JsonScanner {
     this.lengthMax = Number.POSITIVE_INFINITY;
   }
 
-  /** The last name that the object open at this depth has had. */
+  /** The latest name in the object that is open at this depth. */
   private nameAt(depth: number): string {
     const end = depth < this.depth ? this.nameStarts[depth + 1] : this.names.length;
     return this.names[(end ?? 0) - 1] ?? "";
   }
 
-  /** The path to what is being read at this depth, or to the payload around it: names in there are the customer's own. */
+  /** The path to the value being read at this depth. It ends at a payload, because the names within are customer data. */
   private path(depthMax: number): string {
     const last = this.shell === null ? depthMax : Math.min(depthMax, this.payloadDepth);
     let path = "";
@@ -314,44 +314,11 @@ export class JsonScanner {
 const WORD = /true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/y;
 const ESCAPE = /\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})/y;
 
-/** Where the match that begins at `start` ends. Throws invalid_request if there is none. */
+/** The end of the match that begins at `start`. Throws invalid_request if there is none. */
 function endOfMatch(pattern: RegExp, text: string, start: number): number {
   pattern.lastIndex = start;
   if (!pattern.test(text)) throw notJson(text);
   return pattern.lastIndex;
-}
-
-/** Strings that are longer than these are not entered into any table. */
-const TABLED_CHARACTERS_MAX = 256;
-
-/**
- * What stands between the quotes of a JSON string, without its escapes. JSON.parse enters short strings into the table of
- * all names, where thousands of the same hash would wait for each other.
- */
-export function unescapeString(text: string): string {
-  if (text.length > TABLED_CHARACTERS_MAX) return JSON.parse(`"${text}"`);
-  return text.replaceAll(/\\(?:u(....)|(.))/g, (_escape, hex: string | undefined, letter: string) =>
-    hex === undefined ? (CONTROLS[letter] ?? letter) : String.fromCharCode(Number.parseInt(hex, 16)),
-  );
-}
-
-const CONTROLS: Readonly<Record<string, string>> = { b: "\b", f: "\f", n: "\n", r: "\r", t: "\t" };
-
-/** To compare each with each takes less than to sort, where there are no more than these. */
-const COMPARED_EACH_MAX = 8;
-
-/** A name that comes twice from `start` on. */
-function findRepeated(names: readonly string[], start: number): string | null {
-  if (names.length - start <= COMPARED_EACH_MAX) {
-    for (let one = start + 1; one < names.length; one++) {
-      for (let other = start; other < one; other++) {
-        if (names[one] === names[other]) return names[one] ?? null;
-      }
-    }
-    return null;
-  }
-  const sorted = names.slice(start).sort();
-  return sorted.find((name, index) => index > 0 && name === sorted[index - 1]) ?? null;
 }
 
 export function payloadTooLarge(): ApiError {

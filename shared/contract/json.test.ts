@@ -2,15 +2,10 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { ApiError } from "../domain/errors.ts";
 import { canonicalParts } from "./canonical.ts";
-import { type Body, checkPayloadSize, parseBody, parseBodyInSlices, SLICE_CHARACTERS } from "./json.ts";
-import {
-  DEPTH_MAX,
-  JsonScanner,
-  type PayloadPlace,
-  SHELL_VALUES_MAX,
-  unescapeString,
-} from "./json-scanner.ts";
-import { jsonTexts } from "./test-support.ts";
+import { type Body, checkPayloadSize, parseBodyInSlices, SLICE_CHARACTERS } from "./json.ts";
+import { unescapeString } from "./json-names.ts";
+import { DEPTH_MAX, JsonScanner, type PayloadPlace, SHELL_VALUES_MAX } from "./json-scanner.ts";
+import { jsonTexts, parseBody } from "./test-support.ts";
 
 const parse = (text: string, place: PayloadPlace = "none"): Body => parseBody(Buffer.from(text), place);
 
@@ -52,7 +47,7 @@ const nearlyJson = fc
   )
   .map(([parts, start]) => start + parts.join("") + (start === "" ? "" : start === "[" ? "]" : "}"));
 
-test("whatever JSON.parse refuses is refused, and nothing else but depth and duplicates", () => {
+test("a body is refused if JSON.parse refuses it, if it is too deep or has duplicates, and else never", () => {
   fc.assert(
     fc.property(nearlyJson, (text) => {
       let value: unknown;
@@ -129,14 +124,14 @@ test("a large body is read slice by slice, and no further than it can be valid",
   expect(slicesOf(`{"jobs":[{"x":"${"x".repeat(8_388_608)}"}]}`, "each job")).toStartWith("invalid_request");
 });
 
-test("a batch in which every entry has every field and some that are unknown is read to its end", () => {
+test("a batch whose entries have every field and some unknown ones is read to its end", () => {
   const entry = `{"target_url":"","payload":[${"0,".repeat(SHELL_VALUES_MAX)}0],"run_at":"","region":"",
     "retry_policy":{"max_attempts":1,"base_seconds":1,"cap_seconds":1},${Array.from({ length: 8 }, (_, n) => `"x${n}":0`)}}`;
   const { value } = parse(`{"jobs":[${Array<string>(100).fill(entry)}]}`, "each job");
   expect((value as { jobs: unknown[] }).jobs).toHaveLength(100);
 });
 
-test("names that all have the same hash in the engine's tables are read as fast as others", () => {
+test("names with equal hashes in the engine's tables are read as fast as others", () => {
   const bodyOf = (spell: (middle: string) => string) => {
     const names = Array.from({ length: 5_000 }, (_, n) => spell(n.toString(36).padEnd(8, "_")));
     return Buffer.from(`{"payload":{${names.map((name) => `"${name}":0`)}}}`);
@@ -147,7 +142,7 @@ test("names that all have the same hash in the engine's tables are read as fast 
     return performance.now() - start;
   };
   const best = (bytes: Uint8Array) => Math.min(...[1, 2, 3, 4, 5].map(() => timeOf(bytes)));
-  // The engine's hash of such a name multiplies by zero, so that its middle does not count.
+  // The engine's hash of such a name multiplies by zero, so the middle of the name does not count.
   const written = bodyOf((middle) => `\u0093K\u00b8\u008b${middle}\u00c9\u00ac.\u0096`);
   const escaped = bodyOf((middle) => `\\u0093K\\u00b8\\u008b${middle}\\u00c9\\u00ac.\\u0096`);
   // In an object or a Set, or alone through JSON.parse, they would take sixty times as long.
@@ -156,7 +151,7 @@ test("names that all have the same hash in the engine's tables are read as fast 
   expect(best(escaped)).toBeLessThan(10 * best(plain));
 });
 
-test("every escape says what it says to JSON.parse", () => {
+test("every escape is read as JSON.parse reads it", () => {
   fc.assert(
     fc.property(
       fc.array(
@@ -276,7 +271,7 @@ test("duplicate members are refused anywhere, whatever their spelling", () => {
     ['{"":1,"":2}', ""],
     ['{"retry_policy":{"max_attempts":1,"max_attempts":25}}', "retry_policy.max_attempts"],
     ['{"jobs":[{"a":[1,2]},{"x":[{}],"run_at":"a","run_at":"b"}]}', "jobs[1].run_at"],
-    // The names inside a payload are the customer's own.
+    // Names inside a payload are customer data and are not shown.
     ['{"payload":{"x":[{"secret":1,"secret":2}]}}', "payload"],
     ['{"jobs":[{},{"payload":{"secret":1,"secret":2}}]}', "jobs[1].payload"],
     ['{"payload":{},"payload":{}}', "payload"],
@@ -308,6 +303,6 @@ test("ten times as many members take about ten times as long", () => {
   };
   const [small, large] = [payloadOf(2_500), payloadOf(25_000)];
   const best = (bytes: Uint8Array) => Math.min(...Array.from({ length: 5 }, () => timeOf(bytes)));
-  // Quadratic work would be a hundred times.
+  // Quadratic work would take a hundred times as long.
   expect(best(large)).toBeLessThan(Math.max(best(small), 1) * 40);
 });

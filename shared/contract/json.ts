@@ -2,38 +2,31 @@ import { invalidRequest } from "../domain/errors.ts";
 import { JsonScanner, type PayloadPlace, payloadTooLarge, type Scan } from "./json-scanner.ts";
 
 /**
- * Request bodies. Of a payload the text is kept as it was written, which is what targets receive: a number beyond double
- * precision would not survive the way through a JavaScript number.
+ * The body of a request. Payloads are kept as text and reach their targets as they were written, because a number beyond
+ * double precision would change as a JavaScript number.
  */
 export interface Body {
-  /** Where a payload is an object or an array, an empty one stands in its place. */
+  /** The parsed body, in which an empty object or array replaces each payload that is one. */
   value: unknown;
   /** The JSON text of `value`, without insignificant white space, escapes and numbers as written. */
   text: string;
   /**
    * The JSON texts of the payloads, written likewise: at index 0 for "member", at the index of the entry for "each job".
-   * Where no payload was given, or one that is too large, there is none.
+   * Undefined where no payload was given or the payload is too large.
    */
   payloadTexts: readonly (string | undefined)[];
   /** The entries of a batch whose payload is too large. */
   largePayloads: ReadonlySet<number>;
 }
 
-/** What is read in a few milliseconds, whatever it is. */
+/** Any text of this length is read in a few milliseconds. */
 export const SLICE_CHARACTERS = 65_536;
 
 /**
- * Throws invalid_request for what is not JSON, too deep, or has duplicate members, and payload_too_large for a
- * payload of a single job or schedule; those of a batch are judged entry by entry (`checkPayloadSize`).
+ * Parses a body in slices: it yields after each, so that the caller can let other work run. Throws invalid_request for text
+ * that is not JSON, for too deep nesting and for duplicate members, and payload_too_large for the payload of a single job or
+ * schedule. `checkPayloadSize` judges those of a batch.
  */
-export function parseBody(bytes: Uint8Array, place: PayloadPlace): Body {
-  const scanner = new JsonScanner(decode(bytes), place);
-  let scan: Scan | null = null;
-  while (scan === null) scan = scanner.read(SLICE_CHARACTERS);
-  return bodyOf(scan);
-}
-
-/** `parseBody` for a body that may be large: it stops after each slice, so that something else has its turn. */
 export function* parseBodyInSlices(
   bytes: Uint8Array,
   place: PayloadPlace,

@@ -45,7 +45,7 @@ export function viewList<Item>(data: Item[], nextCursor: string | null): ListVie
   return { data, next_cursor: nextCursor };
 }
 
-/** The JSON text of a page, in parts. So are the texts of its items, which stay what they are. */
+/** The JSON text of a page, in parts. Each item is given as the parts of its own JSON text. */
 export function listParts(items: readonly (readonly string[])[], nextCursor: string | null): string[] {
   return ['{"data":[', ...separated(items), `],"next_cursor":${JSON.stringify(nextCursor)}}`];
 }

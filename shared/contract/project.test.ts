@@ -23,7 +23,7 @@ function paramOf(act: () => unknown): string | undefined {
   throw new Error("It was not refused.");
 }
 
-test("a project object has exactly the documented fields, and the region that counts", () => {
+test("a project object has exactly the documented fields, and the region that its plan allows", () => {
   const facts: ProjectFacts = {
     id: "prj_01arz3ndektsv4rrffq69g5fav",
     name: "Shop",
@@ -50,7 +50,7 @@ test("a project object has exactly the documented fields, and the region that co
   });
 });
 
-test("an update holds what was given and nothing else", () => {
+test("an update holds the given fields and no others", () => {
   expect(readProjectUpdate({}, "pro")).toEqual({});
   expect(readProjectUpdate({ name: "😀".repeat(80) }, "pro")).toEqual({ name: "😀".repeat(80) });
   expect(readProjectUpdate({ default_region: "us-west" }, "pro")).toEqual({ defaultRegion: "us-west" });

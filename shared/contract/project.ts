@@ -126,7 +126,7 @@ export function readProjectUpdate(value: unknown, plan: Plan): ProjectUpdate {
   };
 }
 
-/** What is known of a project. Instants are milliseconds since 1970. */
+/** A project as the store knows it. Instants are milliseconds since 1970. */
 export interface ProjectFacts extends PlanFacts {
   id: string;
   name: string;
@@ -178,7 +178,7 @@ export function readUsageQuery(query: string, now: number): UsageQuery {
   return { period: period ?? current, region: filterOf(region, "region", REGIONS) };
 }
 
-/** `runsByDay` may leave out days without runs, and holds those of one region if the query names one. */
+/** `runsByDay` may leave out days without runs. It holds one region's runs if the query names a region. */
 export function viewUsage(
   usage: { period: string; plan: Plan; runsTotal: number; runsByDay: ReadonlyMap<string, number> },
   now: number,

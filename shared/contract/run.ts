@@ -1,6 +1,6 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { JOB_PREFIX, parseId, RUN_PREFIX } from "../domain/ids.ts";
-import { filterOf, pageSizeOf, parseQuery } from "../domain/page.ts";
+import { filterOf, parseQuery, readPage } from "../domain/page.ts";
 import { RUN_STATUSES, type RunStatus } from "../domain/run.ts";
 import { idOf } from "./id.ts";
 import { JobId } from "./job.ts";
@@ -45,7 +45,7 @@ export const RunListParameters = Type.Object({
   ),
 });
 
-/** What is known of a run. Instants are milliseconds since 1970. */
+/** A run as the store knows it. Instants are milliseconds since 1970. */
 export interface RunFacts {
   id: string;
   jobId: string;
@@ -72,27 +72,19 @@ export function viewRun(run: RunFacts): Static<typeof Run> {
   };
 }
 
-export interface RunListQuery {
-  pageSize: number;
-  cursor: string | null;
-  status: RunStatus | null;
-  /** `none` for a job_id that no job can have: the list is empty, like that of an unknown job. */
-  job: { kind: "any" } | { kind: "one"; id: string } | { kind: "none" };
-}
-
 /** The query string of GET /v2/runs. Throws ApiError. */
-export function readRunListQuery(query: string): RunListQuery {
-  const { limit, cursor, status, job_id } = parseQuery(query, namesOf(RunListParameters));
+export function readRunListQuery(query: string) {
+  const { status, job_id, ...page } = parseQuery(query, namesOf(RunListParameters));
   return {
-    pageSize: pageSizeOf(limit),
-    cursor: cursor ?? null,
+    ...readPage(page),
     status: filterOf(status, "status", RUN_STATUSES),
     job: jobFilterOf(job_id),
   };
 }
 
-function jobFilterOf(text: string | undefined): RunListQuery["job"] {
-  if (text === undefined) return { kind: "any" };
+/** `none` for a job_id that no job can have: its list is empty, like that of an unknown job. */
+function jobFilterOf(text: string | undefined) {
+  if (text === undefined) return { kind: "any" } as const;
   const id = parseId(JOB_PREFIX, text);
-  return id === null ? { kind: "none" } : { kind: "one", id };
+  return id === null ? ({ kind: "none" } as const) : ({ kind: "one", id } as const);
 }

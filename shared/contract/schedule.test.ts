@@ -2,7 +2,6 @@ import { expect, test } from "bun:test";
 import { Value } from "@sinclair/typebox/value";
 import { parseZone } from "../domain/cron/zone.ts";
 import { ApiError } from "../domain/errors.ts";
-import { parseBody } from "./json.ts";
 import { listParts } from "./list.ts";
 import {
   Firing,
@@ -19,6 +18,7 @@ import {
   viewFiring,
   viewPreview,
 } from "./schedule.ts";
+import { parseBody } from "./test-support.ts";
 
 const targets = { allowInsecure: false, own: [] };
 const bodyOf = (text: string) => parseBody(Buffer.from(text), "member");
@@ -51,7 +51,7 @@ test("a full request is accepted as it is, and its timetable read", () => {
   expect([timetable.expression, timetable.zone.name]).toEqual(["30 2 * * *", "Europe/Berlin"]);
 });
 
-test("what is left out has its default", () => {
+test("a field that is left out has its default", () => {
   const { timetable, payloadText, retryPolicy } = readNew(withField('"retry_policy":{"cap_seconds":4}'));
   expect([timetable.zone.name, payloadText]).toEqual(["UTC", "{}"]);
   expect(retryPolicy).toEqual({ maxAttempts: 5, baseSeconds: 4, capSeconds: 4 });
@@ -74,7 +74,7 @@ test("a wrong type, null, or an unknown name is refused with its path", () => {
   }
 });
 
-test("a change takes what it is given, keeps what it is not, and knows nothing else", () => {
+test("a change holds the given fields, and an unknown field is refused", () => {
   expect(readUpdate("{}")).toEqual({});
   expect(readUpdate('{"payload":{"a": 1.0},"paused":false}')).toEqual({
     payloadText: '{"a":1.0}',
@@ -91,7 +91,7 @@ test("a change takes what it is given, keeps what it is not, and knows nothing e
   }
 });
 
-test("a preview begins now and shows five firings, unless it is told otherwise", () => {
+test("a preview begins now and shows five firings by default", () => {
   const now = Date.parse("2026-11-21T10:00:00Z");
   const read = (fields: object) => readSchedulePreview({ cron: "@daily", ...fields }, now);
   expect(read({})).toMatchObject({ from: now, count: 5 });
@@ -104,7 +104,7 @@ test("a preview begins now and shows five firings, unless it is told otherwise",
   }
 });
 
-test("the queries of the lists", () => {
+test("the query strings of the lists are read, and wrong ones refused", () => {
   expect(readScheduleListQuery("")).toEqual({ pageSize: 50, cursor: null, paused: null });
   expect(readScheduleListQuery("paused=false&limit=200&cursor=abc")).toEqual({
     pageSize: 200,
@@ -151,7 +151,7 @@ test("a schedule object has exactly the documented fields, and its payload as it
   expect(JSON.parse(listParts([], "next").join(""))).toEqual({ data: [], next_cursor: "next" });
 });
 
-test("an instant is shown in UTC and as the clocks of its zone showed it", () => {
+test("an instant is shown in UTC and in the local time of its zone", () => {
   const at = Date.parse("2027-03-28T01:30:00Z");
   const view = viewFiring({
     at,
@@ -170,11 +170,11 @@ test("an instant is shown in UTC and as the clocks of its zone showed it", () =>
   });
 });
 
-test("a preview tells whether one more schedule would be taken", () => {
+test("a preview tells whether one more schedule would be accepted", () => {
   const { timetable } = readNew(withField('"timezone":"Asia/Kolkata"'));
   const plan = (active: number) => viewPreview(timetable, [], { active, limit: 10 }).plan;
   expect(plan(9)).toEqual({ active_schedules: 9, limit: 10, allowed: true });
-  // More than the limit is what a smaller plan leaves.
+  // A change to a smaller plan can leave more than the limit.
   expect([10, 11].map((active) => plan(active).allowed)).toEqual([false, false]);
   const firings = [{ at: Date.parse("2026-12-31T18:30:00Z"), movedByClockChange: false }];
   const view = viewPreview(timetable, firings, { active: 0, limit: 10 });

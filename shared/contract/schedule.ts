@@ -7,7 +7,7 @@ import { invalidRequest } from "../domain/errors.ts";
 import { SCHEDULE_PREFIX } from "../domain/ids.ts";
 import { completeRetryPolicy, parseInstant } from "../domain/job.ts";
 import { checkName } from "../domain/name.ts";
-import { filterOf, pageSizeOf, parseQuery } from "../domain/page.ts";
+import { filterOf, parseQuery, readPage } from "../domain/page.ts";
 import {
   acceptTimetable,
   FIRING_STATUSES,
@@ -191,7 +191,7 @@ export interface ScheduleUpdate {
   paused?: boolean;
 }
 
-/** The body of PATCH /v2/schedules/{id}, parsed with "member"; the timetable is judged with the rest of the schedule. */
+/** The body of PATCH /v2/schedules/{id}, parsed with "member". Its cron and timezone are judged later, with the schedule. */
 export function readScheduleUpdate(body: Body): ScheduleUpdate {
   const { cron, timezone, paused } = validateUpdate(body.value);
   const payloadText = body.payloadTexts[0];
@@ -216,30 +216,22 @@ export function readSchedulePreview(
   return { timetable, from, count };
 }
 
-export interface ScheduleListQuery {
-  pageSize: number;
-  cursor: string | null;
-  paused: boolean | null;
-}
-
 /** The query string of GET /v2/schedules. Throws ApiError. */
-export function readScheduleListQuery(query: string): ScheduleListQuery {
-  const { limit, cursor, paused } = parseQuery(query, namesOf(ScheduleListParameters));
+export function readScheduleListQuery(query: string) {
+  const { paused, ...page } = parseQuery(query, namesOf(ScheduleListParameters));
   const word = filterOf(paused, "paused", ["true", "false"] as const);
   return {
-    pageSize: pageSizeOf(limit),
-    cursor: cursor ?? null,
+    ...readPage(page),
     paused: word === null ? null : word === "true",
   };
 }
 
 /** The query string of GET /v2/schedules/{id}/firings. Throws ApiError. */
-export function readFiringListQuery(query: string): { pageSize: number; cursor: string | null } {
-  const { limit, cursor } = parseQuery(query, namesOf(FiringListParameters));
-  return { pageSize: pageSizeOf(limit), cursor: cursor ?? null };
+export function readFiringListQuery(query: string) {
+  return readPage(parseQuery(query, namesOf(FiringListParameters)));
 }
 
-/** What is known of a schedule. Instants are milliseconds since 1970. */
+/** A schedule as the store knows it. Instants are milliseconds since 1970. */
 export interface ScheduleFacts {
   id: string;
   name: string;
@@ -254,7 +246,7 @@ export interface ScheduleFacts {
 }
 
 /**
- * The JSON text of a schedule object, in parts: what stands before its payload, the payload, and the end. It is text because
+ * The JSON text of a schedule object in three parts: all before its payload, the payload, and the end. It is text because
  * the payload is shown as it was written.
  */
 export function scheduleParts(schedule: ScheduleFacts): string[] {
@@ -274,7 +266,7 @@ export function scheduleParts(schedule: ScheduleFacts): string[] {
   return [`${JSON.stringify(view).slice(0, -1)},"payload":`, schedule.payloadText, "}"];
 }
 
-/** An instant of a timetable, and what became of it. */
+/** An instant of a timetable, and whether it fired. */
 export interface FiringFacts {
   at: number;
   zone: Zone;

@@ -1,4 +1,15 @@
 import fc from "fast-check";
+import { type Body, parseBodyInSlices } from "./json.ts";
+import type { PayloadPlace } from "./json-scanner.ts";
+
+/** Parses a whole body at once. */
+export function parseBody(bytes: Uint8Array, place: PayloadPlace): Body {
+  const reading = parseBodyInSlices(bytes, place);
+  for (;;) {
+    const { done, value } = reading.next();
+    if (done) return value;
+  }
+}
 
 /** Any JSON value as text with white space wherever it may stand, and as text without any. */
 export const jsonTexts = fc

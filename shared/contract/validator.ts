@@ -9,7 +9,7 @@ import {
 import { TypeCompiler, type ValueError, ValueErrorType } from "@sinclair/typebox/compiler";
 import { type ApiError, invalidRequest, PARAM_LENGTH_MAX } from "../domain/errors.ts";
 
-/** Turns a schema into a function that gives the value its type, or throws ApiError for its first violation. */
+/** Makes a function that returns the value with the schema's type, or throws ApiError for its first violation. */
 export function validatorOf<Schema extends TSchema>(schema: Schema): (value: unknown) => Static<Schema> {
   const compiled = TypeCompiler.Compile(schema);
   return (value) => {
@@ -19,7 +19,7 @@ export function validatorOf<Schema extends TSchema>(schema: Schema): (value: unk
   };
 }
 
-/** A string that is one of these words. With a title it is a schema of its own in the published document. */
+/** A string that is one of these words. A title makes it a named schema of the published document. */
 export function wordOf<Word extends string>(
   words: readonly Word[],
   description: string,
@@ -38,7 +38,7 @@ export function namesOf<Fields extends TProperties>(schema: TObject<Fields>): (k
   return Object.keys(schema.properties);
 }
 
-/** What a body holds is said by type and name, never by value: payloads and secrets must not get into errors. */
+/** The messages tell types and names, and no value: payloads and secrets must not get into errors. */
 function refusalOf(violation: ValueError): ApiError {
   const param = paramOf(violation.path);
   const subject = param === "" ? "The body" : param;
@@ -69,7 +69,7 @@ function paramOf(pointer: string): string {
     .slice(0, PARAM_LENGTH_MAX);
 }
 
-/** `runAt` was meant to be run_at: the commonest mistake is another way of joining the same words. */
+/** Suggests run_at for `runAt`: the commonest mistake is another way of joining the same words. */
 function hintAt({ path, schema }: ValueError): string {
   const known = Object.keys((schema.properties as Record<string, unknown> | undefined) ?? {});
   const given = plainName(path.slice(path.lastIndexOf("/") + 1));

@@ -1,7 +1,7 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { DELIVERY_WINDOW_HOURS } from "../domain/delivery.ts";
 import { WEBHOOK_PREFIX } from "../domain/ids.ts";
-import { filterOf, pageSizeOf, parseQuery } from "../domain/page.ts";
+import { filterOf, parseQuery, readPage } from "../domain/page.ts";
 import { TARGET_URL_CHARACTERS_MAX } from "../domain/target.ts";
 import {
   DESCRIPTION_CHARACTERS_MAX,
@@ -30,7 +30,7 @@ const Events = Type.Array(EventTypeSchema, {
   minItems: 1,
   maxItems: EVENT_TYPES.length,
   documented: { uniqueItems: true },
-  description: "What the endpoint is told of.",
+  description: "The events that the endpoint receives.",
 });
 const Description = Type.String({
   documented: { maxLength: DESCRIPTION_CHARACTERS_MAX },
@@ -106,23 +106,16 @@ export function readNewWebhook(value: unknown): EndpointRequest {
   return { description: null, ...validateNew(value) };
 }
 
-/** The body of PATCH /v2/webhooks/{id}; it is judged with the rest of the endpoint. Throws ApiError. */
+/** The body of PATCH /v2/webhooks/{id}. Its rules are checked later, with the rest of the endpoint. Throws ApiError. */
 export function readWebhookUpdate(value: unknown): Partial<EndpointRequest & { status: EndpointStatus }> {
   return validateUpdate(value);
 }
 
-export interface WebhookListQuery {
-  pageSize: number;
-  cursor: string | null;
-  status: EndpointStatus | null;
-}
-
 /** The query string of GET /v2/webhooks. Throws ApiError. */
-export function readWebhookListQuery(query: string): WebhookListQuery {
-  const { limit, cursor, status } = parseQuery(query, namesOf(WebhookListParameters));
+export function readWebhookListQuery(query: string) {
+  const { status, ...page } = parseQuery(query, namesOf(WebhookListParameters));
   return {
-    pageSize: pageSizeOf(limit),
-    cursor: cursor ?? null,
+    ...readPage(page),
     status: filterOf(status, "status", ENDPOINT_STATUSES),
   };
 }

@@ -13,7 +13,7 @@ const binding: CursorBinding = {
 const position = "job_01arz3ndektsv4rrffq69g5fav";
 const cursor = encodeCursor(position, binding, makeTag);
 
-test("a cursor gives back its position, in the order of its filters or another", () => {
+test("a cursor gives back its position, whatever the order of the filters", () => {
   expect(decodeCursor(cursor, binding, makeTag)).toBe(position);
   const reordered = { ...binding, filters: { region: "us-east", status: "failed" } };
   expect(decodeCursor(cursor, reordered, makeTag)).toBe(position);
@@ -40,7 +40,7 @@ test("a cursor of another list is refused", () => {
   expect(decodeCursor(cursor, binding, otherKey, makeTag)).toBe(position);
 });
 
-test("an altered cursor is refused, whichever character it is and however it is spelt", () => {
+test("an altered cursor is refused, whichever character is altered, and so is another spelling of it", () => {
   const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
   for (let at = 0; at < cursor.length; at++) {
     for (const wrong of alphabet) {

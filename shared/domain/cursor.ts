@@ -2,22 +2,22 @@ import { invalidRequest } from "./errors.ts";
 import type { Environment, ProjectNo } from "./scope.ts";
 
 /**
- * Cursors: where the next page of a list begins, bound to the list it came from. The text is the base64url of
- * an authentication tag and the position; what it is bound to is not in it but under the tag, so that a cursor
- * used with another route, project, environment or filter fails exactly like an altered one.
+ * A cursor tells where the next page of a list begins, and works only with the list that it came from. Its text is the
+ * base64url of an authentication tag and the position. The tag also covers the route, project, environment and filters, so
+ * that a cursor fails with any others exactly like an altered one.
  */
 
-/** The list that a cursor belongs to. The page size is not part of it: it may change on the way. */
+/** The list that a cursor belongs to. The page size may change from page to page, so it is no part of it. */
 export interface CursorBinding {
   /** Method and path, such as `GET /v2/jobs`. */
   route: string;
   projectNo: ProjectNo;
   environment: Environment;
-  /** The filters in force by name; absent ones left out. */
+  /** The filters in force, by name. */
   filters: Readonly<Record<string, string>>;
 }
 
-/** A keyed authentication code of the bytes (HMAC-SHA256), of which the first TAG_BYTES are used. */
+/** Makes a keyed authentication code of the bytes (HMAC-SHA256); the first TAG_BYTES of it are used. */
 export type MakeTag = (bytes: Uint8Array) => Uint8Array;
 
 const TAG_BYTES = 16;
@@ -31,13 +31,13 @@ export function encodeCursor(position: string, binding: CursorBinding, makeTag: 
 }
 
 /**
- * The position. Throws invalid_request for a cursor that this service did not make for exactly this list, with one of the
- * keys of the tags.
+ * Returns the position. Throws invalid_request unless this service made the cursor for exactly this list, with one of the
+ * keys behind `makeTags`.
  */
 export function decodeCursor(text: string, binding: CursorBinding, ...makeTags: MakeTag[]): string {
   if (text.length <= CURSOR_LENGTH_MAX && BASE64URL_PATTERN.test(text)) {
     const position = Buffer.from(text, "base64url").toString("utf8", TAG_BYTES);
-    // To make it again and compare the whole text leaves an altered cursor no second spelling to hide in.
+    // The cursor is made again and compared as a whole, because base64url can spell the same bytes in several ways.
     const isMadeWith = (makeTag: MakeTag) => isEqual(text, encodeCursor(position, binding, makeTag));
     if (makeTags.some(isMadeWith)) return position;
   }
@@ -49,7 +49,7 @@ function boundBytes(position: string, { route, projectNo, environment, filters }
   return Buffer.from(JSON.stringify([route, projectNo, environment, named, position]));
 }
 
-/** Looks at every character whatever it finds, so that the time it takes tells nothing about the tag. */
+/** Compares all characters in any case, so that the time tells nothing about the tag. */
 function isEqual(a: string, b: string): boolean {
   let difference = a.length ^ b.length;
   for (let i = 0; i < a.length; i++) difference |= a.charCodeAt(i) ^ b.charCodeAt(i);

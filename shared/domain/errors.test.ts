@@ -25,7 +25,7 @@ test("each code has the status of the contract", () => {
   expect(new ApiError("quota_exceeded", "Spent.").status).toBe(429);
 });
 
-test("the name of an unknown field does not make an answer of megabytes", () => {
+test("a long name of an unknown field is cut in the answer", () => {
   const error = new ApiError("invalid_request", "Unknown.", `${"x".repeat(PARAM_LENGTH_MAX - 1)}😀`);
   expect(error.param).toBe(`${"x".repeat(PARAM_LENGTH_MAX - 1)}\ufffd`);
 });

@@ -1,9 +1,9 @@
-/** A refusal: what the API answers instead of doing what was asked. Anything else that is thrown is a bug. */
+/** A refusal of a request, which the client is told. Any other error that is thrown is a bug. */
 export class ApiError extends Error {
   readonly code: ErrorCode;
   /** The path of the one input at fault, such as `retry_policy.max_attempts`. */
   readonly param: string | undefined;
-  /** For a batch: one for every bad entry. */
+  /** For a batch, one for every bad entry. */
   readonly details: readonly EntryError[] | undefined;
 
   constructor(code: ErrorCode, message: string, param?: string, details?: readonly EntryError[]) {
@@ -19,10 +19,10 @@ export class ApiError extends Error {
   }
 }
 
-/** A param can be the name of an unknown field, and such a name can be as long as a body. */
+/** A param can be the name of an unknown field, which can be as long as a body. */
 export const PARAM_LENGTH_MAX = 256;
 
-/** What is wrong with one entry of a batch; `param` is relative to the entry. */
+/** The refusal of one entry of a batch; `param` is relative to the entry. */
 export interface EntryError {
   index: number;
   code: ErrorCode;
@@ -58,12 +58,12 @@ export function invalidRequest(message: string, param?: string): ApiError {
   return new ApiError("invalid_request", message, param);
 }
 
-/** One message for every reason, so that an answer never tells whether somebody else's resource exists. */
+/** All reasons have one message, so that no answer tells whether somebody else's resource exists. */
 export function resourceNotFound(): ApiError {
   return new ApiError("resource_not_found", "There is no such resource.");
 }
 
-/** One message for every reason, so that an answer never tells how close a guessed key came. */
+/** All reasons have one message, so that no answer tells how close a guessed key came. */
 export function unauthorized(): ApiError {
   return new ApiError(
     "unauthorized",

@@ -72,7 +72,7 @@ test("the time of an id is the whole millisecond it was made in", () => {
   expect(idTimeMs(createIdSource(random).next("job_", 1234.9))).toBe(1234);
 });
 
-test("two sources in one millisecond do not meet", () => {
+test("two sources make different ids in one millisecond", () => {
   const ids = Array.from({ length: 1_000 }, () => createIdSource(random).next("job_", 1));
   expect(new Set(ids).size).toBe(1_000);
 });

@@ -17,8 +17,8 @@ export const REQUEST_PREFIX = "req_";
 
 export interface IdSource {
   /**
-   * A new id, greater than every earlier one of this source. Its time is `now` (milliseconds since 1970), or
-   * that of the id before it where the clock stood still or went back.
+   * A new id, greater than every earlier one of this source. Its time is `now` (milliseconds since 1970), or the time of
+   * the id before it if the clock went back.
    */
   next(prefix: string, now: number): string;
 }
@@ -28,11 +28,11 @@ const BODY_LENGTH = 26;
 const TIME_LENGTH = 10;
 export const ID_BODY_PATTERN = /^[0-7][0-9a-hjkmnp-tv-z]{25}$/;
 
-/** The random bits are held as four numbers of 20 bits, each of which is exactly four characters. */
+/** The random bits are held as four numbers of 20 bits, each exactly four characters long. */
 const WORD_SIZE = 2 ** 20;
 const FIRST_WORD = "0000";
 const BYTES_PER_ID = 10;
-/** Random bytes are asked for in bulk, because a call for ten of them costs as much as one for a thousand. */
+/** Random bytes are drawn in bulk, because a call for ten of them costs as much as one for a thousand. */
 const BYTES_PER_DRAW = BYTES_PER_ID * 128;
 
 /** `randomBytes` gives that many cryptographically random bytes. */
@@ -59,7 +59,7 @@ export function createIdSource(randomBytes: (count: number) => Uint8Array): IdSo
 
   return {
     next(prefix, now) {
-      // The database's clock is followed by a measured offset, so a reading of it may have a fraction.
+      // `now` may have a fraction, because nodes follow the database's clock by a measured offset.
       const nowMs = Math.floor(now);
       if (nowMs > time) {
         time = nowMs;
@@ -68,7 +68,7 @@ export function createIdSource(randomBytes: (count: number) => Uint8Array): IdSo
         c = word();
         d = word();
       } else {
-        // A random step, not 1: from one id of a batch nobody can write down its neighbours.
+        // The step is random, so that nobody can guess the other ids of a batch from one of them.
         d += 1 + word();
         c += d >= WORD_SIZE ? 1 : 0;
         b += c >= WORD_SIZE ? 1 : 0;
@@ -84,7 +84,7 @@ export function createIdSource(randomBytes: (count: number) => Uint8Array): IdSo
   };
 }
 
-/** The text itself if it is an id of that prefix in its one canonical spelling, else null. */
+/** Returns the text itself if it is an id with this prefix in canonical spelling, else null. */
 export function parseId(prefix: string, text: string): string | null {
   if (text.length !== prefix.length + BODY_LENGTH || !text.startsWith(prefix)) return null;
   return ID_BODY_PATTERN.test(text.slice(prefix.length)) ? text : null;
@@ -98,12 +98,12 @@ export function retypeId(id: string, prefix: string): string {
 /** No id, whatever its kind, is as great. */
 export const NEWEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
-/** The least id of an instant (milliseconds since 1970): every id of that time or later is at least as great. */
+/** The smallest id of an instant (milliseconds since 1970). Every id of that time or later is at least as great. */
 export function firstIdAt(prefix: string, at: number): string {
   return prefix + timeText(Math.ceil(at)) + FIRST_WORD.repeat(4);
 }
 
-/** Milliseconds since 1970. The created_at of what an id names is this instant, so no row needs a column for it. */
+/** The time of an id in milliseconds since 1970. It is the created_at of its resource, so rows have no column for that. */
 export function idTimeMs(id: string): number {
   const start = id.length - BODY_LENGTH;
   let time = 0;
@@ -126,7 +126,7 @@ for (let value = 0; value < 16; value++) {
   HEX_CODES[value] = code;
 }
 const DASH = 45;
-// One buffer each for the life of the process: text written into bytes costs half of text joined from pieces.
+// Buffers for the life of the process: writing text into bytes costs half as much as joining pieces of text.
 const uuidBytes = Buffer.alloc(36, DASH);
 const bodyBytes = Buffer.alloc(BODY_LENGTH);
 
@@ -151,7 +151,7 @@ export function idToUuid(id: string): string {
 
 /** The uuid must be in the form that Postgres prints: lower case, with dashes. */
 export function uuidToId(prefix: string, uuid: string): string {
-  // 128 bits are 26 characters of which the first has three bits: two zeros stand before them.
+  // 26 characters hold 130 bits, so two zeros precede the 128 bits.
   let bits = 0;
   let bitCount = 2;
   let at = 0;

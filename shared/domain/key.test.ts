@@ -5,7 +5,7 @@ import { isPermitted, KEY_SCOPES, keyEnvironment, makeKey, type Resource } from 
 const random = (count: number) => crypto.getRandomValues(new Uint8Array(count));
 const ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-test("a key says its environment and passes its own check", () => {
+test("a key tells its environment and passes its own check", () => {
   for (let i = 0; i < 200; i++) {
     const development = makeKey("development", random);
     expect(development).toMatch(/^svc_dev_[0-9A-Za-z]{38}$/);
@@ -16,7 +16,7 @@ test("a key says its environment and passes its own check", () => {
   }
 });
 
-test("the check characters never change: keys are given out for years", () => {
+test("the check characters never change, because keys are in use for years", () => {
   const counting = (count: number) => Uint8Array.from({ length: count }, (_, index) => index);
   // The check is CRC-32 as in zlib, 3046893105, in base62.
   expect(makeKey("development", counting)).toBe("svc_dev_0123456789ABCDEFGHIJKLMNOPQRSTUV3KCS5B");
@@ -31,11 +31,11 @@ test("one wrong character, or two swapped, is noticed without a look-up", () => 
     const swapped = key.slice(0, at) + (key[at + 1] ?? "") + key[at] + key.slice(at + 2);
     if (swapped !== key) expect(keyEnvironment(swapped)).toBeNull();
   }
-  // The environment is under the check too.
+  // The check covers the environment, too.
   expect(keyEnvironment(key.replace("svc_live_", "svc_dev_"))).toBeNull();
 });
 
-test("what is no key at all is refused", () => {
+test("a text that is no key is refused", () => {
   const key = makeKey("development", random);
   for (const text of [
     "",
@@ -63,7 +63,7 @@ test("every character is equally likely", () => {
   expect([...counts.values()]).toEqual(new Array(62).fill(4));
 });
 
-test("a source that gives no usable bytes makes no key, and no endless loop", () => {
+test("a source without usable bytes makes no key and no endless loop", () => {
   expect(() => makeKey("development", (count) => new Uint8Array(count).fill(255))).toThrow();
 });
 

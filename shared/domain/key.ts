@@ -1,8 +1,8 @@
 import type { Environment } from "./scope.ts";
 
 /**
- * API keys: `svc_dev_` or `svc_live_`, 32 random base62 characters, and 6 check characters, which tell a
- * mistyped key from a real one without a look-up.
+ * API keys: `svc_dev_` or `svc_live_`, 32 random base62 characters, and 6 check characters, by which most mistyped keys are
+ * refused without a look-up.
  */
 
 const KEY_PREFIXES: Readonly<Record<Environment, string>> = {
@@ -14,10 +14,10 @@ const SECRET_LENGTH = 32;
 const CHECK_LENGTH = 6;
 const KEY_PATTERN = /^(?:svc_dev_|svc_live_)[0-9A-Za-z]{38}$/;
 
-/** Bytes from here on are drawn again: they would make the first characters of the alphabet likelier. */
+/** Larger bytes are drawn again, because they would make the first characters of the alphabet likelier. */
 const UNBIASED_BELOW = 256 - (256 % ALPHABET.length);
 const BYTES_PER_DRAW = 64;
-/** One draw falls short about once in 10^23 times. */
+/** One draw is too short about once in 10^23 times. */
 const DRAWS_MAX = 4;
 
 /** A new key. `randomBytes` gives that many cryptographically random bytes. */
@@ -35,7 +35,7 @@ export function makeKey(environment: Environment, randomBytes: (count: number) =
   throw new Error("The source of random bytes does not give random bytes.");
 }
 
-/** The environment of a well-formed key whose check characters fit, else null. */
+/** The environment of a key; null unless it is well-formed and its check characters fit. */
 export function keyEnvironment(text: string): Environment | null {
   if (!KEY_PATTERN.test(text)) return null;
   const body = text.slice(0, -CHECK_LENGTH);
@@ -46,12 +46,12 @@ export function keyEnvironment(text: string): Environment | null {
 export const KEY_SCOPES = ["full", "read", "jobs"] as const;
 export type KeyScope = (typeof KEY_SCOPES)[number];
 export type Resource = "jobs" | "runs" | "schedules" | "project" | "webhooks";
-/** `identify` tells whose key it is. */
+/** `identify` is access to the project that owns the key. */
 export type Access = "identify" | "read" | "write";
 
 /**
- * What a key may do: `read` reads everything, `jobs` does everything with jobs and runs, and nothing else. Every key tells
- * whose it is.
+ * The one place that decides what a key may do. `read` reads everything; `jobs` does everything with jobs and runs, and
+ * nothing else. Every key may identify its project.
  */
 export function isPermitted(scope: KeyScope, resource: Resource, access: Access): boolean {
   if (access === "identify") return true;
@@ -65,7 +65,7 @@ export function isPermitted(scope: KeyScope, resource: Resource, access: Access)
   }
 }
 
-/** CRC-32 in base62: it finds every single wrong character and every burst of up to four. */
+/** CRC-32 in base62. It detects every single wrong character and every burst of up to four. */
 function checkCharacters(body: string): string {
   let rest = crc32(body);
   let text = "";

@@ -1,19 +1,19 @@
 import { invalidRequest } from "./errors.ts";
 
-/** The rule of every name and label that customers choose. Characters are Unicode code points. */
+/** The rules for names and labels that customers choose. Characters are Unicode code points. */
 
 export const PROJECT_NAME_CHARACTERS_MAX = 80;
 
 // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what this looks for.
 const CONTROL_CHARACTERS = /[\u0000-\u001f\u007f-\u009f]/;
 
-/** Throws invalid_request for a blank name, one that is too long, or one that cannot be stored and shown. */
+/** Throws invalid_request for a name that is blank, too long, or impossible to store and show. */
 export function checkName(text: string, param: string, charactersMax: number): void {
   if (text.trim() === "") throw invalidRequest(`${param} must not be blank.`, param);
   checkLabel(text, param, charactersMax);
 }
 
-/** The same for an optional label, which may be empty. */
+/** Checks an optional label, which may be empty. */
 export function checkLabel(text: string, param: string, charactersMax: number): void {
   if (hasMoreCharacters(text, charactersMax)) {
     throw invalidRequest(`${param} must have at most ${charactersMax} characters.`, param);
@@ -23,7 +23,7 @@ export function checkLabel(text: string, param: string, charactersMax: number): 
   }
 }
 
-/** A code point is one or two units of a string, so most texts need no counting, and one of megabytes neither. */
+/** A code point takes one or two units of a string, so most texts need no counting, not even those of megabytes. */
 export function hasMoreCharacters(text: string, charactersMax: number): boolean {
   if (text.length <= charactersMax) return false;
   return text.length > 2 * charactersMax || [...text].length > charactersMax;

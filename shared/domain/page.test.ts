@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
 import { ApiError } from "./errors.ts";
-import { filterOf, pageSizeOf, parseQuery } from "./page.ts";
+import { filterOf, parseQuery, readPage } from "./page.ts";
 
-/** The param with which something is refused as invalid_request. */
+/** The param of the invalid_request that `act` throws. */
 function paramOf(act: () => unknown): string | undefined {
   try {
     act();
@@ -13,9 +13,9 @@ function paramOf(act: () => unknown): string | undefined {
   throw new Error("It was not refused.");
 }
 
-test("a page holds 1 to 200 items, 50 if nothing is said", () => {
-  expect(pageSizeOf(undefined)).toBe(50);
-  for (const size of [1, 50, 199, 200]) expect(pageSizeOf(String(size))).toBe(size);
+test("a page holds 1 to 200 items, 50 by default", () => {
+  expect(readPage({}).pageSize).toBe(50);
+  for (const size of [1, 50, 199, 200]) expect(readPage({ limit: String(size) }).pageSize).toBe(size);
   const bad = [
     "0",
     "201",
@@ -34,7 +34,7 @@ test("a page holds 1 to 200 items, 50 if nothing is said", () => {
     "٣",
     "NaN",
   ];
-  for (const text of bad) expect([text, paramOf(() => pageSizeOf(text))]).toEqual([text, "limit"]);
+  for (const text of bad) expect([text, paramOf(() => readPage({ limit: text }))]).toEqual([text, "limit"]);
 });
 
 test("unknown and repeated query parameters are refused by name", () => {

@@ -28,11 +28,16 @@ export function parseQuery<Name extends string>(
 }
 
 /** The page size that `limit` asks for. Only plain decimal digits are a number here: not 0x10, 1e2 or +5. */
-export function pageSizeOf(limit: string | undefined): number {
+function pageSizeOf(limit: string | undefined): number {
   if (limit === undefined) return PAGE_SIZE_DEFAULT;
   const size = PLAIN_NUMBER.test(limit) ? Number(limit) : 0;
   if (size >= 1 && size <= PAGE_SIZE_MAX) return size;
   throw invalidRequest(`limit must be an integer from 1 to ${PAGE_SIZE_MAX}.`, "limit");
+}
+
+/** The page that the parameters of a list's query ask for. */
+export function readPage({ limit, cursor }: { limit?: string; cursor?: string }) {
+  return { pageSize: pageSizeOf(limit), cursor: cursor ?? null };
 }
 
 /** A filter that must be one of some words, null if it is absent. */

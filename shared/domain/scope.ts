@@ -1,4 +1,4 @@
-/** Where a thing lives: its region, and which of a project's two environments. Both are spelled as in the API. */
+/** Regions and environments, spelled as in the API. Every project has both environments. */
 
 export const REGIONS = ["us-east", "us-west", "eu-central", "ap-southeast"] as const;
 export type Region = (typeof REGIONS)[number];
@@ -11,8 +11,8 @@ export function isRegion(text: string): text is Region {
 }
 
 /**
- * The number that stands for a project inside one cell: rows and messages carry it in place of the 30
- * characters of its id, which keeps the indexes that every job pays for small.
+ * The number of a project within one cell. Rows and messages hold it instead of the 30 characters of the id, which keeps
+ * indexes small.
  */
 export type ProjectNo = number;
 

@@ -1,30 +1,29 @@
 /**
- * Which keys a process must have to work in a cell. Keys are known by their fingerprints; whoever has them knows nothing of
- * the keys.
+ * Which keys a process must have to work in a cell. Keys are identified by fingerprints, which reveal nothing of the keys.
  */
 
-/** A key that has sealed secrets of the cell. One of them seals at present, unless that one was declared lost. */
+/** A key that has sealed secrets of the cell. At most one of them seals now; none does if that one was declared lost. */
 export interface KnownKey {
   fingerprint: string;
   seals: boolean;
-  /** Nothing is left under it. */
+  /** No secret is sealed with it any more. */
   isRetired: boolean;
 }
 
-/** What a process was given: it seals with the first of them. */
+/** The fingerprints of the keys that a process was given. It seals with the first. */
 export type GivenKeys = readonly [string, ...string[]];
 
 export type KeyVerdict =
   | { kind: "present" }
-  /** The sealing key is another than the cell's: from now on it is the cell's. */
+  /** The process seals with a new key, which becomes the sealing key of the cell. */
   | { kind: "change" }
-  /** Without these what the cell has sealed cannot be opened. */
+  /** Secrets of the cell are sealed with the missing keys. */
   | { kind: "refused"; missing: string[] };
 
 /**
- * A process works only with every key under which something may be sealed: what it could not open it would serve as
- * broken. So a key that was mistyped is refused, a change of the key is one only beside the key before, and that one is
- * given until nothing is left under it.
+ * A process must have every key that may have sealed a secret, because it could not use a secret that it cannot open. So a
+ * mistyped key is refused, and a new key is accepted only beside the old one, which must be given until no secret is sealed
+ * with it any more.
  */
 export function judgeKeys(known: readonly KnownKey[], given: GivenKeys): KeyVerdict {
   const missing = known.filter(({ fingerprint, isRetired }) => !isRetired && !given.includes(fingerprint));

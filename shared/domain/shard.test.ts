@@ -3,19 +3,19 @@ import fc from "fast-check";
 import { REGIONS } from "./scope.ts";
 import { rendezvousOwner, shardOf } from "./shard.ts";
 
-test("a project's shard never changes: its rows carry the number", () => {
+test("a project's shard never changes, because its rows hold the number", () => {
   const golden = [1, 2, 3, 1_000, 2 ** 31, 2 ** 32 + 1, Number.MAX_SAFE_INTEGER].map((no) => shardOf(no, 64));
   expect(golden).toEqual([55, 6, 39, 24, 32, 47, 37]);
 });
 
-test("projects numbered in a row spread evenly over the shards", () => {
+test("projects with consecutive numbers spread evenly over the shards", () => {
   for (const first of [1, 2 ** 20, 2 ** 40]) {
     const counts = new Array<number>(64).fill(0);
     for (let i = 0; i < 64_000; i++) {
       const shard = shardOf(first + i, 64);
       counts[shard] = (counts[shard] ?? 0) + 1;
     }
-    // A fair hash gives 1,000 each with a deviation of 32: five of those are never seen.
+    // A fair hash gives 1,000 each, with a deviation of 32. Five deviations practically never happen.
     expect(Math.min(...counts)).toBeGreaterThan(840);
     expect(Math.max(...counts)).toBeLessThan(1_160);
   }

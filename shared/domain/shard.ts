@@ -3,8 +3,7 @@ import { type ProjectNo, REGIONS, type Region } from "./scope.ts";
 /** Which shard a project's work belongs to, and which worker node should own a shard. */
 
 /**
- * How far ahead a worker remembers what is due. Nobody tells it of anything later, which waits in Postgres until the
- * sweep finds it.
+ * How far ahead a worker remembers what is due. Anything later waits in Postgres until the sweep finds it.
  */
 export const HORIZON_MS = 60_000;
 
@@ -14,8 +13,8 @@ export function shardOf(projectNo: ProjectNo, shardsPerRegion: number): number {
 }
 
 /**
- * The node that should own a shard: rendezvous hashing (Thaler & Ravishankar, 1998). Every node finds the same
- * answer by itself, and a node that comes or goes moves only the shards that it gains or had. Null without nodes.
+ * The node that should own a shard, by rendezvous hashing (Thaler & Ravishankar, 1998). Every node computes the same owner.
+ * A node that comes or goes moves only the shards that it gains or had. Null without nodes.
  */
 export function rendezvousOwner(region: Region, shard: number, nodeIds: readonly number[]): number | null {
   const seed = mix(REGIONS.indexOf(region) + 1) ^ mix(shard + 0x9e3779b9);
@@ -23,7 +22,7 @@ export function rendezvousOwner(region: Region, shard: number, nodeIds: readonly
   let highest = -1;
   for (const nodeId of nodeIds) {
     const weight = mix(seed ^ mixInteger(nodeId));
-    // A tie goes to the smaller id, so that the order of the list decides nothing.
+    // A tie goes to the smaller id, so that the order of the list does not matter.
     if (weight > highest || (weight === highest && owner !== null && nodeId < owner)) {
       owner = nodeId;
       highest = weight;
@@ -32,12 +31,12 @@ export function rendezvousOwner(region: Region, shard: number, nodeIds: readonly
   return owner;
 }
 
-/** Folds an integer of up to 53 bits, so that numbers beyond 32 bits spread as well as small ones. */
+/** Mixes an integer of up to 53 bits, so that numbers beyond 32 bits spread as well as small ones. */
 function mixInteger(number: number): number {
   return mix((number >>> 0) ^ mix(Math.floor(number / 2 ** 32)));
 }
 
-/** The finalizer of MurmurHash3 (Appleby): each bit of the input flips each bit of the result half the time. */
+/** The finalizer of MurmurHash3 (Appleby): a changed bit of the input changes each bit of the result half the time. */
 function mix(value: number): number {
   let bits = value | 0;
   bits = Math.imul(bits ^ (bits >>> 16), 0x85ebca6b);

@@ -28,7 +28,7 @@ test("public https URLs pass, on any port", () => {
   for (const url of good) expect([url, findTargetFault(url, strict)]).toEqual([url, null]);
 });
 
-test("what is not an https URL of a public host is refused", () => {
+test("a target other than an https URL of a public host is refused", () => {
   const bad = [
     "",
     "example.com",
@@ -96,7 +96,7 @@ test("what is not an https URL of a public host is refused", () => {
     "https://[::ffff:8.8.8.8]/",
     "https://[fe80::1]/",
     "https://[fd00:ec2::254]/",
-    // Ourselves, on any port.
+    // The service itself, on any port.
     "https://api.jobwheel.example/v2/jobs",
     "https://API.jobwheel.example.:8443/",
   ];
@@ -150,7 +150,7 @@ test("only addresses that any host on the internet could have are public", () =>
   }
 });
 
-test("the address that is dialled is judged again", () => {
+test("the address that is dialled is checked again", () => {
   expect(mayDial("10.0.0.1", 443, strict)).toBe(false);
   expect(mayDial("8.8.8.8", 443, strict)).toBe(true);
   expect(mayDial("10.0.0.1", 80, insecure)).toBe(true);

@@ -3,8 +3,8 @@ import { invalidRequest } from "./errors.ts";
 import { hasMoreCharacters } from "./name.ts";
 
 /**
- * Where the service may send requests. A URL is judged as it is written when it is given to us, without
- * resolving anything, and every address is judged again at the moment it is dialled, since names change.
+ * Where the service may send requests. A URL is checked as it is written when a client gives it, without resolving its host.
+ * Every address is checked again when it is dialled, because names change.
  */
 
 export const TARGET_URL_CHARACTERS_MAX = 2_048;
@@ -17,9 +17,9 @@ export interface OwnAddress {
 }
 
 export interface TargetRules {
-  /** For development and tests: http and private addresses pass. */
+  /** Allows http and private addresses, for development and tests. */
   allowInsecure: boolean;
-  /** PUBLIC_URL, and where the gateway listens. */
+  /** PUBLIC_URL, and the address on which the gateway listens. */
   own: readonly OwnAddress[];
 }
 
@@ -29,7 +29,7 @@ export function checkTarget(text: string, param: string, rules: TargetRules): vo
   if (fault !== null) throw invalidRequest(`${param} ${fault}.`, param);
 }
 
-/** What is wrong with a URL as written, as the end of a sentence about it; null if nothing is. */
+/** The fault of a URL as it is written, worded as the end of a sentence about it; null if there is none. */
 export function findTargetFault(text: string, rules: TargetRules): string | null {
   if (hasMoreCharacters(text, TARGET_URL_CHARACTERS_MAX)) {
     return `must have at most ${TARGET_URL_CHARACTERS_MAX} characters`;
@@ -39,7 +39,7 @@ export function findTargetFault(text: string, rules: TargetRules): string | null
   if (authority === undefined || url === null) {
     return `must be an absolute ${rules.allowInsecure ? "http or https" : "https"} URL, such as https://example.com/path`;
   }
-  // The URL parser drops or rewrites these, so that two readers of the text could disagree on where it leads.
+  // The URL parser drops or rewrites these characters, so two readers could disagree on where the URL leads.
   if (UNSAFE_CHARACTERS.test(text) || !text.isWellFormed()) {
     return "must not contain blanks, backslashes, control characters or broken Unicode";
   }
@@ -47,7 +47,7 @@ export function findTargetFault(text: string, rules: TargetRules): string | null
   return findOriginFault({ protocol: url.protocol, hostname: url.hostname, port: portOf(url) }, rules);
 }
 
-/** Where a URL leads, before anything is resolved. */
+/** The origin of a URL, before its host is resolved. */
 export interface TargetOrigin {
   /** As in `URL.protocol`. */
   protocol: string;
@@ -56,7 +56,7 @@ export interface TargetOrigin {
   port: number;
 }
 
-/** What is wrong with it, as the end of a sentence about the URL; null if nothing is. */
+/** The fault of an origin, worded as the end of a sentence about the URL; null if there is none. */
 export function findOriginFault(
   { protocol, hostname, port }: TargetOrigin,
   rules: TargetRules,
@@ -73,36 +73,36 @@ export function isPublicAddress(address: string): boolean {
   }
   if (!ipaddr.IPv6.isValid(address)) return false;
   const parsed = ipaddr.IPv6.parse(address);
-  // Outside 2000::/3 nothing is assigned to hosts. ipaddr.js calls some of that unicast, such as ::127.0.0.1.
+  // Hosts have addresses in 2000::/3 only, while ipaddr.js also calls others unicast, such as ::127.0.0.1.
   return parsed.zoneId === undefined && parsed.range() === "unicast" && parsed.match(GLOBAL_UNICAST);
 }
 
-/** The judgement at the moment of connecting, on the very address that is dialled. */
+/** The check when connecting, on the address that is dialled. */
 export function mayDial(address: string, port: number, rules: TargetRules): boolean {
   if (!rules.allowInsecure) return isPublicAddress(address);
   const hostname = address.includes(":") ? `[${address}]` : address;
   return !rules.own.some((own) => own.port === port && isSameHost(own.hostname, hostname));
 }
 
-/** The host of an accepted URL, the same for every spelling of it, whatever the port. */
+/** The host of an accepted URL without its port, in one spelling. */
 export function hostOfTarget(url: string): string {
   return withoutFinalDot(URL.parse(url)?.hostname ?? "");
 }
 
-/** The address that a URL of our own stands for. */
+/** The host and port of a URL of this service. */
 export function ownAddressOf(url: string): OwnAddress {
   const parsed = new URL(url);
   return { hostname: withoutFinalDot(parsed.hostname), port: portOf(parsed) };
 }
 
-// Not what the URL parser takes (https:host, https:\\host), but what people write.
+// Only the usual form. The URL parser also accepts https:host and https:\\host.
 const AUTHORITY_PATTERN = /^https?:\/\/([^/?#\\]+)/i;
 // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what this looks for.
 const UNSAFE_CHARACTERS = /[\u0000-\u0020\u007f-\u00a0\\]/;
-/** Where Azure's own host answers the virtual machines on it: an address of the public kind that is not on the internet. */
+/** The address at which Azure's hosts serve their virtual machines. It looks public but is not on the internet. */
 const CLOUD_HOSTS = ["168.63.129.16"];
 const GLOBAL_UNICAST = ipaddr.IPv6.parseCIDR("2000::/3");
-/** Names that only a network of its own knows: of the cluster, of a house, of an office, and of addresses themselves. */
+/** Suffixes of names that only private networks know, such as those of a cluster, a home or an office, and of address look-ups. */
 const PRIVATE_SUFFIXES = [
   ...[".localhost", ".local", ".internal", ".onion", ".svc", ".arpa"],
   ...[".lan", ".corp", ".home", ".intranet", ".test"],
@@ -135,7 +135,7 @@ function findHostFault(hostname: string, port: number, rules: TargetRules): stri
   return PRIVATE_SUFFIXES.some((suffix) => host.endsWith(suffix)) ? "must have a public host name" : null;
 }
 
-/** Both as in `URL.hostname`. Every spelling of this machine is one host: a gateway on 0.0.0.0 answers on all. */
+/** Both as in `URL.hostname`. All names of this machine are one host, because a gateway on 0.0.0.0 answers on all of them. */
 function isSameHost(a: string, b: string): boolean {
   return a === b || (isThisMachine(a) && isThisMachine(b));
 }
@@ -147,7 +147,7 @@ function isThisMachine(hostname: string): boolean {
   return ipaddr.isValid(address) && LOCAL_RANGES.includes(ipaddr.process(address).range());
 }
 
-/** The port that a URL leads to, given or not. */
+/** The port of a URL, by its protocol if it names none. */
 export function portOf(url: URL): number {
   if (url.port !== "") return Number(url.port);
   return url.protocol === "https:" ? 443 : 80;

@@ -11,10 +11,10 @@ describe("a traceparent", () => {
   test.each([
     [`00-${TRACE}-${SPAN}-01`, sampled],
     [`00-${TRACE}-${SPAN}-00`, { ...sampled, isSampled: false }],
-    // Of the flags only the lowest means something.
+    // Only the lowest flag has a meaning.
     [`00-${TRACE}-${SPAN}-ff`, sampled],
     [`00-${TRACE}-${SPAN}-fe`, { ...sampled, isSampled: false }],
-    // A version to come, which may say more behind what is known of it.
+    // A later version, which may have more after the known fields.
     [`01-${TRACE}-${SPAN}-01`, sampled],
     [`cc-${TRACE}-${SPAN}-01-what-comes`, sampled],
     [`cc-${TRACE}-${SPAN}-01-`, sampled],
@@ -40,7 +40,7 @@ describe("a traceparent", () => {
     `01-${TRACE}-${SPAN}-01.more`,
     ` 00-${TRACE}-${SPAN}-01`,
     `00-${TRACE}-${SPAN}-01\n`,
-    // The header twice, as it comes out of Headers.
+    // A repeated header, as Headers joins it.
     `00-${TRACE}-${SPAN}-01, 00-${TRACE}-${SPAN}-01`,
     `0-${TRACE}-${SPAN}-01`,
     `zz-${TRACE}-${SPAN}-01`,
@@ -49,24 +49,24 @@ describe("a traceparent", () => {
     expect(parseTraceparent(header)).toBeNull();
   });
 
-  test("goes on with no flag but the one that is known", () => {
+  test("is passed on with the one known flag only", () => {
     expect(formatTraceparent(parseTraceparent(`cc-${TRACE}-${SPAN}-ff-more`) ?? sampled)).toBe(
       `00-${TRACE}-${SPAN}-01`,
     );
   });
 });
 
-describe("what no trace was given for", () => {
+describe("a request or job without a given trace", () => {
   const ids = createIdSource(randomBytes);
   const request = ids.next(REQUEST_PREFIX, 1_795_000_000_000);
   const job = retypeId(request, JOB_PREFIX);
 
-  test("has the 128 bits of its id for a trace, the same for a request and its job", () => {
+  test("has a trace with the 128 bits of its id, the same for a request and its job", () => {
     expect(traceIdOf(job)).toBe(idToUuid(job).replaceAll("-", ""));
     expect(traceIdOf(request)).toBe(traceIdOf(job));
   });
 
-  test("stands in one trace with all attempts, each in a place of its own that can be read", () => {
+  test("shares one trace with all its attempts, each at a valid place of its own", () => {
     const runs = Array.from({ length: 100 }, () => ids.next(RUN_PREFIX, 1_795_000_000_001));
     const places = runs.map((run) => unrecordedContext(job, run));
     expect(new Set(places.map(({ spanId }) => spanId)).size).toBe(100);

@@ -1,6 +1,6 @@
 import { idToUuid } from "./ids.ts";
 
-/** A place in a trace (W3C Trace Context): whose children belong there, and whether what began it is recorded. */
+/** A place in a trace (W3C Trace Context): the parent of further spans, and whether the trace is recorded. */
 export interface TraceContext {
   /** 32 hexadecimal digits, not all of them zero. */
   traceId: string;
@@ -9,14 +9,14 @@ export interface TraceContext {
   isSampled: boolean;
 }
 
-/** The form of version 00, which later versions begin with and may go on after. */
+/** The form of version 00. Later versions begin with it and may continue. */
 const TRACEPARENT = /^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/;
 const FIRST_VERSION = "00";
 const INVALID_VERSION = "ff";
 const SAMPLED_FLAG = 1;
 const ZEROS = /^0+$/;
 
-/** Null for a header that is not there, or that is to be ignored as the Recommendation says: never a refusal. */
+/** Null for a header that is missing or malformed. The Recommendation says to ignore a malformed one, so nothing is refused. */
 export function parseTraceparent(header: string | null): TraceContext | null {
   const [, version, traceId = "", spanId = "", flags = "", rest] = TRACEPARENT.exec(header ?? "") ?? [];
   if (version === undefined || version === INVALID_VERSION) return null;
@@ -25,17 +25,17 @@ export function parseTraceparent(header: string | null): TraceContext | null {
   return { traceId, spanId, isSampled: (Number.parseInt(flags, 16) & SAMPLED_FLAG) !== 0 };
 }
 
-/** Only the flag whose meaning the Recommendation defines goes on; the others have to be zero. */
+/** Passes on only the flag that the Recommendation defines; it requires the others to be zero. */
 export function formatTraceparent({ traceId, spanId, isSampled }: TraceContext): string {
   return `${FIRST_VERSION}-${traceId}-${spanId}-${isSampled ? "01" : "00"}`;
 }
 
-/** The trace of what belongs to no other: whoever has the id of a request or of a job has its trace's as well. */
+/** The trace of a request or job that belongs to no other trace: it has the bits of its id. */
 export function traceIdOf(id: string): string {
   return idToUuid(id).replaceAll("-", "");
 }
 
-/** Where something that is not recorded stands in the trace of `traceOf`: every `id` has a place of its own. */
+/** The place of an unrecorded request in the trace of `traceOf`. Every `id` has a place of its own. */
 export function unrecordedContext(traceOf: string, id: string): TraceContext {
   return { traceId: traceIdOf(traceOf), spanId: traceIdOf(id).slice(-16), isSampled: false };
 }

@@ -4,14 +4,14 @@ import { invalidRequest } from "./errors.ts";
 export const API_VERSIONS = ["2026-11-01"] as const;
 export type ApiVersion = (typeof API_VERSIONS)[number];
 
-/** What a project is pinned to at its creation. */
+/** The version that new projects are pinned to. */
 export const NEWEST_API_VERSION: ApiVersion = API_VERSIONS[API_VERSIONS.length - 1] ?? API_VERSIONS[0];
 
 export function isApiVersion(text: string): text is ApiVersion {
   return (API_VERSIONS as readonly string[]).includes(text);
 }
 
-/** The version that a request uses: what its Service-Version header asks for, else what its project is pinned to. */
+/** The version that a request uses: that of its Service-Version header, else the one that its project is pinned to. */
 export function versionOf(header: string | null, pinned: ApiVersion): ApiVersion {
   if (header === null) return pinned;
   if (isApiVersion(header)) return header;

@@ -1,6 +1,6 @@
 /**
- * The database's clock, followed by a measured offset, so that nodes whose own clocks differ agree on when something
- * is due. Between measurements time is monotonic: a wall clock that is set does not move it.
+ * The database's clock, followed by a measured offset, so that nodes with different clocks agree on what is due. Between
+ * measurements it is monotonic: setting the machine's clock does not move it.
  */
 export interface Clock {
   /** Milliseconds since 1970 by the database's clock, with a fraction. */
@@ -11,26 +11,26 @@ export interface Clock {
 /** Asks the database for its time; milliseconds since 1970. */
 export type AskTime = () => Promise<number>;
 
-/** A minute of drift between ordinary clocks is well under a millisecond; failovers and set clocks are noticed sooner. */
+/** Ordinary clocks drift apart by much less than a millisecond a minute. Failovers and set clocks need more frequent measurements. */
 const MEASURE_EVERY_MS = 5_000;
-/** The best of a few: the round trip bounds the error, and the shortest one bounds it best. */
+/** The sample with the shortest round trip counts, because the round trip bounds the error. */
 const SAMPLES = 3;
 
-/** Measures before it returns, so that nothing is ever decided by a clock that nobody has compared. */
+/** Measures before it returns, so that nothing is decided by an unmeasured clock. */
 export async function startClock(ask: AskTime): Promise<Clock> {
   let offsetMs = await measureOffset(ask);
   let measuring = false;
   const timer = setInterval(async () => {
     if (measuring) return;
     measuring = true;
-    // While the database cannot be asked, the last offset stands.
+    // While the database cannot be asked, the last offset remains in use.
     offsetMs = await measureOffset(ask).catch(() => offsetMs);
     measuring = false;
   }, MEASURE_EVERY_MS);
   return { now: () => performance.now() + offsetMs, stop: () => clearInterval(timer) };
 }
 
-/** What to add to performance.now() (Cristian's algorithm, 1989: the answer was made half a round trip ago). */
+/** The offset to add to performance.now() (Cristian's algorithm, 1989: the answer was made half a round trip ago). */
 async function measureOffset(ask: AskTime): Promise<number> {
   let best = { roundTripMs: Number.POSITIVE_INFINITY, offsetMs: 0 };
   for (let sample = 0; sample < SAMPLES; sample++) {

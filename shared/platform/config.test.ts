@@ -16,7 +16,7 @@ function linesOf(environment: Record<string, string>, service: Service): readonl
 }
 
 describe("the settings", () => {
-  test("have their defaults where nothing is set", () => {
+  test("have defaults", () => {
     const config = readConfig(NODE, "worker");
     expect(config).toMatchObject({
       host: "0.0.0.0",
@@ -43,7 +43,7 @@ describe("the settings", () => {
     expect(config.nodeName).not.toBe(readConfig(NODE, "worker").nodeName);
   });
 
-  test("are obeyed where they are set", () => {
+  test("are read from the environment", () => {
     const config = readConfig(
       {
         ...NODE,
@@ -107,7 +107,7 @@ describe("the settings", () => {
     expect(linesOf({}, "admin")).toEqual([]);
   });
 
-  test("are complained of all at once", () => {
+  test("are all reported at once if they are wrong", () => {
     const lines = linesOf(
       { ...NODE, PORT: "80x", REGIONS: "mars", LEASE_TTL_MS: "-1", HOST: "a b" },
       "worker",
@@ -154,7 +154,7 @@ describe("the settings", () => {
     expect(lines.map((line) => line.split(" ")[0])).toEqual([name]);
   });
 
-  test("that hold secrets are never shown, whatever is wrong with them", () => {
+  test("with secrets are never shown, whatever is wrong with them", () => {
     const secrets = {
       DATABASE_URL: "mysql://u:sesame-db@host/x",
       NATS_URL: "http://u:sesame-nats@host",
@@ -168,7 +168,7 @@ describe("the settings", () => {
     expect(new ConfigError(lines).message).not.toContain("sesame");
   });
 
-  test("refuse one port for both doors", () => {
+  test("refuse the same port for the API and for operators", () => {
     expect(linesOf({ PORT: "9090" }, "standalone")).toEqual([
       "PORT and OPS_PORT must differ, not both be 9090",
     ]);

@@ -7,29 +7,29 @@ import type { TraceSettings } from "./traces/traces.ts";
 
 export type Service = "gateway" | "worker" | "delivery" | "standalone" | "admin";
 
-/** Every setting. What a service cannot do without is never null for it. */
+/** All settings. A setting that service S requires is not null in Config<S>. */
 export interface Config<S extends Service = Service> {
   host: string;
   /** 0 lets the system choose. */
   port: number;
   /** 0 lets the system choose. */
   opsPort: number;
-  /** Null: the embedded Postgres of the data directory. */
+  /** Null selects the embedded Postgres of the data directory. */
   databaseUrl: S extends Node ? string : string | null;
-  /** Null: the bus within the process. */
+  /** Null selects the bus within the process. */
   natsUrl: S extends Node ? string : string | null;
-  /** What a worker or delivery node serves. */
+  /** The regions that a worker or delivery node serves. */
   regions: readonly Region[];
   shardsPerRegion: number;
   nodeName: string;
-  /** A random name says nothing about any predecessor, so its bearer can prove nobody's death. */
+  /** False for a random name, which has no earlier bearer whose death the node could prove. */
   nodeNameIsFixed: boolean;
   publicUrl: string | null;
   logLevel: LogLevel;
   dataDir: string;
-  /** 32 bytes. Null: the key of the data directory. */
+  /** 32 bytes. Null selects the key of the data directory. */
   secretsKey: S extends "gateway" | "delivery" ? Uint8Array : Uint8Array | null;
-  /** 32 bytes each: they open what they sealed and seal no more. */
+  /** Former keys of 32 bytes each, which open old secrets and seal no new ones. */
   secretsKeyFallbacks: readonly Uint8Array[];
   allowInsecureTargets: boolean;
   attemptTimeoutMs: number;
@@ -41,10 +41,10 @@ export interface Config<S extends Service = Service> {
   traces: TraceSettings;
 }
 
-/** A service that runs by itself, beside others that have the same database and the same NATS. */
+/** A service that runs in a process of its own and shares a database and NATS with others. */
 type Node = "gateway" | "worker" | "delivery";
 
-/** Names every wrong setting, a line for each. No value of a setting that may hold a secret is in it. */
+/** Names every wrong setting in a line of its own, without the values of settings that may hold secrets. */
 export class ConfigError extends Error {
   readonly lines: readonly string[];
 
@@ -58,16 +58,16 @@ export class ConfigError extends Error {
 const LOG_LEVELS: readonly LogLevel[] = ["debug", "info", "warn", "error", "silent"];
 const SHARDS_PER_REGION_MAX = 4_096;
 const DURATION_MS_MAX = 86_400_000;
-/** Below this, renewing leases would be most of what a node does. */
+/** With shorter leases a node would mostly be busy renewing them. */
 const LEASE_TTL_MS_MIN = 100;
-/** Of what no client has a trace of its own for. */
+/** The recorded part of the traces that no client began. */
 const TRACES_RATIO = 0.01;
-/** What was wrongly put into a setting is shown up to this length. */
+/** A wrong value is shown up to this length. */
 const SHOWN_CHARACTERS_MAX = 40;
 
 /**
- * The settings of a service from its environment variables. An empty variable counts as unset, which is how
- * deployment tools pass on what nobody gave them. Throws ConfigError.
+ * The settings of a service from its environment variables. An empty variable counts as unset, because deployment tools pass
+ * a missing value on like that. Throws ConfigError.
  */
 export function readConfig<S extends Service>(
   environment: Readonly<Record<string, string | undefined>>,
@@ -156,11 +156,11 @@ export function readConfig<S extends Service>(
     lines.push(`PORT and OPS_PORT must differ, not both be ${config.port}`);
   }
   if (lines.length > 0) throw new ConfigError(lines);
-  // What this service requires is not null: its absence is one of the lines above.
+  // A required setting is not null here: if it were missing, `lines` would say so.
   return config as Config<S>;
 }
 
-/** `host` as it is listened on. */
+/** `host` is the address or name to listen on. */
 export function isLoopback(host: string): boolean {
   return host === "localhost" || host === "::1" || (isIPv4(host) && host.startsWith("127."));
 }
@@ -171,7 +171,7 @@ const PLAIN_INTEGER = /^(0|[1-9][0-9]{0,8})$/;
 const PLAIN_DECIMAL = /^[0-9]{1,3}(\.[0-9]{1,12})?$/;
 
 function parseHost(text: string): string | null {
-  // Digits and dots that are no address would be looked up as a name, and found nowhere.
+  // Digits and dots that are no address would be looked up as a name and not be found.
   const isName = HOST_NAME.test(text) && !/^[0-9.]+$/.test(text);
   return isIP(text) !== 0 || isName ? text : null;
 }

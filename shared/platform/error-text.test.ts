@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { messageOf, tellError } from "./error-text.ts";
 
 const SECRET = "canary";
-/** As the driver makes it of what Postgres answers. */
+/** An error as the driver makes it from an error of Postgres. */
 const refusal = (code: string, message: string) =>
   Object.assign(new Error(message), {
     name: "error",
@@ -40,7 +40,7 @@ test.each(["22P02", "22001", "P0001"])(
   },
 );
 
-/** As the query builder makes it. */
+/** An error as the query builder makes it. */
 class DrizzleQueryError extends Error {
   constructor(
     readonly query: string,
@@ -64,7 +64,7 @@ test("an error of the query builder is told by its statement, without parameters
   expect(messageOf(error)).not.toContain(SECRET);
 });
 
-test("nothing that an error carries by other names is told, nor what is thrown without being one", () => {
+test("other members of an error are not told, nor a thrown value that is no error", () => {
   const invalid = Object.assign(new TypeError("Invalid URL"), {
     input: `postgres://u:${SECRET}@host`,
     code: "ERR",
@@ -76,13 +76,13 @@ test("nothing that an error carries by other names is told, nor what is thrown w
   expect(tellError(several).errors).toMatchObject([{ type: "TypeError", code: "ERR" }, { code: "23505" }]);
 });
 
-test("a chain of causes ends, also one that leads back to itself", () => {
+test("a chain of causes ends, even one that leads back to itself", () => {
   const error = new Error("first");
   error.cause = error;
   expect(JSON.stringify(tellError(error)).match(/"first"/g)?.length).toBeLessThan(10);
 });
 
-test("an error whose message was changed since is told without the stack, which still begins with the old one", () => {
+test("an error with a changed message is told without its stack, which still begins with the old message", () => {
   const error = new Error(`it was ${SECRET}`);
   error.message = "it was something";
   expect(JSON.stringify(tellError(error))).not.toContain(SECRET);

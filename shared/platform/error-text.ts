@@ -1,22 +1,22 @@
 /**
- * What may be told of an error, wherever it becomes text. Postgres names the values that it refuses, and the query builder
- * carries the parameters of its statement along: customers' URLs and payloads, sealed secrets. So an error is told by what is
- * named here and by nothing else that it carries, be it in its message or in a member.
+ * Turns errors into text without customers' data. Postgres quotes the values that it refuses, and the query builder adds the
+ * parameters of its statement: customers' URLs and payloads, sealed secrets. So only the members listed here are told, and
+ * messages that may quote values are replaced.
  */
 
 export interface ToldError {
   type: string;
   message: string;
-  /** Where it was thrown; without the message, which a stack begins with. */
+  /** The stack without the message that it begins with. */
   stack?: string;
   cause?: ToldError;
-  /** Of an error that stands for several, the first few. */
+  /** The first few errors of an AggregateError. */
   errors?: ToldError[];
-  /** What says of an error of Postgres, or of the system, which one it is. */
+  /** The TOLD_MEMBERS, which say which error of Postgres or of the system it is. */
   [member: string]: unknown;
 }
 
-/** Names and codes. Not `detail`, `where`, `hint` and `internalQuery`, which quote rows and statements. */
+/** Names and codes. `detail`, `where`, `hint` and `internalQuery` are left out: they quote rows and statements. */
 const TOLD_MEMBERS = [
   "code",
   "errno",
@@ -32,7 +32,7 @@ const TOLD_MEMBERS = [
 const CAUSES_MAX = 5;
 const ERRORS_MAX = 3;
 const STATEMENT_CHARACTERS_MAX = 500;
-/** Classes of SQLSTATE whose messages quote values: data exceptions, and what functions in the database raise. */
+/** Classes of SQLSTATE whose messages quote values: data exceptions, and errors raised by functions in the database. */
 export const QUOTES_VALUES = /^(22|P0)/;
 
 export function tellError(error: unknown, causesMax = CAUSES_MAX): ToldError {
@@ -52,10 +52,10 @@ export function tellError(error: unknown, causesMax = CAUSES_MAX): ToldError {
   return told;
 }
 
-/** The message of an error, but for what it may quote. */
+/** The message of an error, without the values that it may quote. */
 export function messageOf(error: Error): string {
   const { code, severity, query } = error as { code?: unknown; severity?: unknown; query?: unknown };
-  // The query builder's: its message has the parameters behind the statement.
+  // In an error of the query builder the parameters follow the statement.
   if ("params" in error && typeof query === "string") {
     const statement = query.replace(/'(?:[^']|'')*'/g, "'...'");
     return `Failed query: ${statement.slice(0, STATEMENT_CHARACTERS_MAX)}`;
@@ -65,7 +65,7 @@ export function messageOf(error: Error): string {
   return error.message;
 }
 
-/** The lines behind the message. Where the message was changed since, nobody knows where it ends. */
+/** The lines after the message; none if the message was changed since, because then its end is unknown. */
 function framesOf({ stack = "", message }: Error): string {
   const begin = stack.indexOf(message);
   return begin < 0 ? "" : stack.slice(begin + message.length).trim();

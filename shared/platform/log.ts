@@ -1,7 +1,7 @@
 import pino from "pino";
 import { tellError } from "./error-text.ts";
 
-/** What code outside this folder knows of logging: the fields first, then a sentence that never varies. */
+/** The logger: the fields first, then a text that never varies. */
 export interface Log {
   debug(fields: object, message: string): void;
   info(fields: object, message: string): void;
@@ -12,9 +12,9 @@ export interface Log {
 export type LogLevel = "debug" | "info" | "warn" | "error" | "silent";
 
 /**
- * One JSON line on stdout for each call, written before the call returns: worker transports and asynchronous
- * destinations lose the last lines of a process that dies, and those are the ones that are wanted. An error
- * goes under the field `err`, which is logged with its stack and causes, and without the values that it was about.
+ * Writes one JSON line to stdout in each call, before the call returns. Worker transports and asynchronous destinations
+ * would lose the last lines of a dying process, which matter most. An error in the field `err` is logged with its stack and
+ * causes, and without the values that it quotes.
  */
 export function createLog({ level, name }: { level: LogLevel; name: string }): Log {
   return pino({ level, name, serializers: { err: tellError } });

@@ -14,8 +14,8 @@ function start(
   return (path, init) => fetch(`http://127.0.0.1:${started.port}${path}`, init);
 }
 
-describe("the door for operators", () => {
-  test("says that the process is alive, and what it counts", async () => {
+describe("the port for operators", () => {
+  test("tells that the process is alive, and shows its metrics", async () => {
     const call = start(() => true);
     expect((await call("/healthz")).status).toBe(200);
     const page = await call("/metrics");
@@ -23,7 +23,7 @@ describe("the door for operators", () => {
     expect(await page.text()).toContain("\njobwheel_webhooks_disabled_total 0\n");
   });
 
-  test("says whether the process serves, anew for each question, and stays alive when it does not", async () => {
+  test("tells whether the process serves, checked for each request, and stays alive while it does not", async () => {
     let serves = true;
     const call = start(async () => serves);
     expect((await call("/readyz")).status).toBe(200);
@@ -32,7 +32,7 @@ describe("the door for operators", () => {
     expect((await call("/healthz")).status).toBe(200);
   });
 
-  test("takes a failed or hanging check for a no", async () => {
+  test("counts a failed or hanging check as not ready", async () => {
     let call = start(() => Promise.reject(new Error("no Postgres")));
     expect((await call("/readyz")).status).toBe(503);
     await ops?.stop();
@@ -40,7 +40,7 @@ describe("the door for operators", () => {
     expect((await call("/readyz")).status).toBe(503);
   });
 
-  test("has further routes by method and path, and nothing else", async () => {
+  test("has further routes by method and path, and answers 404 to all others", async () => {
     const call = start(() => true, {
       "POST /echo": async (request) => new Response(await request.text()),
     });
@@ -51,7 +51,7 @@ describe("the door for operators", () => {
     expect((await call("/")).status).toBe(404);
   });
 
-  test("tells nothing about a route that throws", async () => {
+  test("tells nothing about the error of a route", async () => {
     const call = start(() => true, { "GET /boom": () => Promise.reject(new Error("secret detail")) });
     const answer = await call("/boom");
     expect(answer.status).toBe(500);

@@ -1,19 +1,19 @@
 import type { Metrics } from "./metrics/metrics.ts";
 
 export interface Ops {
-  /** The one that was asked for, or that the system chose for 0. */
+  /** The port asked for, or the one that the system chose for 0. */
   port: number;
   stop(): Promise<void>;
 }
 
-/** A probe that waits longer has given up, and an answer that takes longer is a no. */
+/** A check that takes longer counts as not ready, since probes give up by then. */
 const READY_TIMEOUT_MS = 2_000;
 /** Enough for the largest payload that a job can carry. */
 const BODY_BYTES_MAX = 1_048_576;
 
 /**
- * The door for operators, beside the API's: GET /healthz (alive), /readyz (200 while `ready` says so, else 503) and
- * /metrics, and `routes` by method and path, such as "POST /echo". Throws if the port cannot be listened on.
+ * Serves operators on a port of their own: GET /healthz (alive), /readyz (200 while `ready` is true, else 503), /metrics, and
+ * `routes` by method and path, such as "POST /echo". Throws if it cannot listen on the port.
  */
 export function startOps({
   host,
@@ -24,7 +24,7 @@ export function startOps({
 }: {
   host: string;
   port: number;
-  /** Whether this process serves: not while it drains, nor without Postgres. A throw is a no. */
+  /** Whether this process serves. It is false while draining or without Postgres; a throw counts as false. */
   ready: () => boolean | Promise<boolean>;
   metrics: Metrics;
   routes?: Record<string, (request: Request) => Promise<Response>>;

@@ -12,7 +12,7 @@ afterEach(() => {
   for (const child of children.splice(0)) child.kill("SIGKILL");
 });
 
-/** A process that describes itself and then lives on; `command` is what runs Bun in it. */
+/** A process that prints its description and lives on. `command` runs Bun in it. */
 async function startChild(command: string[] = []) {
   const source = `import { describeThisProcess } from ${MODULE};
     console.log(describeThisProcess()); setInterval(() => {}, 1_000);`;
@@ -44,7 +44,7 @@ async function killed(child: ChildProcess): Promise<void> {
 }
 
 describe("a process's description", () => {
-  test("is the same each time, and another for each process", async () => {
+  test("is the same each time and differs between processes", async () => {
     expect(describeThisProcess()).toBe(describeThisProcess());
     const [one, other] = await Promise.all([startChild(), startChild()]);
     expect(new Set([describeThisProcess(), one.description, other.description]).size).toBe(3);
@@ -80,8 +80,8 @@ describe("death", () => {
     expect(isProvedDead(`${place} ${child.pid} ${startTicks}`)).toBe(true);
   });
 
-  test("is proved of a zombie, which nobody has waited for", async () => {
-    // The shell becomes a sleep, which never waits for the child that it has inherited.
+  test("is proved of a zombie, whose parent has not waited for it", async () => {
+    // The shell turns into a sleep, which never waits for the shell's child.
     const { description } = await startChild(["sh", "-c", `"$@" & exec sleep 1000`, "sh"]);
     const pid = Number(description.split(" ").at(-2));
     expect(isProvedDead(description)).toBe(false);
@@ -94,12 +94,12 @@ describe("death", () => {
     expect(isProvedDead(describeThisProcess())).toBe(false);
   });
 
-  test("is proved where the pid has been given to a later process", () => {
+  test("is proved if the pid belongs to a later process", () => {
     const [boot, namespace, pid, start] = describeThisProcess().split(" ");
     expect(isProvedDead(`${boot} ${namespace} ${pid} ${Number(start) - 1}`)).toBe(true);
   });
 
-  test("is never proved of what is unknown: another machine, an earlier boot, another namespace, no description", async () => {
+  test("is never proved of a process of another machine, boot or namespace, nor without a description", async () => {
     const { child, description } = await startChild();
     await killed(child);
     const [boot, namespace, pid, start] = description.split(" ");

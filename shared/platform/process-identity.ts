@@ -1,9 +1,9 @@
 import { readFileSync, readlinkSync } from "node:fs";
 
 /**
- * Names this process so that nothing that ever runs has the same name: the machine's boot, the pid namespace, the
- * pid, and when it started (a pid is given again, but not twice in one tick of the clock). Where the system has no
- * /proc the name is one of which nothing can be proved.
+ * A description of this process that no other process ever has: the machine's boot, the pid namespace, the pid, and the
+ * start time (pids are reused, but not within one clock tick). On a system without /proc it is only the pid, from which
+ * nothing can be proved.
  */
 export function describeThisProcess(): string {
   const place = findPlace();
@@ -14,15 +14,15 @@ export function describeThisProcess(): string {
 }
 
 /**
- * True only if the described process has ended for certain: it ran in this boot of this machine and in this pid
- * namespace, and is there no more. A process that is frozen is alive, since it still holds its connections; one that
- * has ended but was not waited for by its parent (a zombie) is dead. False whenever anything is unknown.
+ * True only if the described process has certainly ended: it ran in this boot of this machine and in this pid namespace, and
+ * does not exist any more. A frozen process counts as alive, because it still holds its connections. A zombie, which its
+ * parent has not waited for, counts as dead. False whenever anything is unknown.
  */
 export function isProvedDead(description: string): boolean {
   const [, place, pidText, startTicks] = DESCRIPTION.exec(description) ?? [];
   if (place === undefined || place !== findPlace()) return false;
   const pid = Number(pidText);
-  // Asked by signal first: a /proc that hides other users' processes shows the living as absent.
+  // The signal is tried first: some systems hide the processes of other users in /proc.
   if (!existsProcess(pid)) return true;
   const state = readState(pid);
   if (state === null) return false;
@@ -31,10 +31,10 @@ export function isProvedDead(description: string): boolean {
 
 const DESCRIPTION = /^(\S+ pid:\[\d+\]) ([1-9]\d*) (\d+)$/;
 
-/** Within one such place, a pid and a start name a process. */
+/** The boot and the pid namespace. Within them a pid and a start time identify a process. */
 function findPlace(): string | null {
   try {
-    // A /proc mounted from another pid namespace counts processes that this one does not know.
+    // /proc can be mounted from another pid namespace, where processes have other pids.
     if (readlinkSync("/proc/self") !== String(process.pid)) return null;
     const boot = readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
     return `${boot} ${readlinkSync("/proc/self/ns/pid")}`;
@@ -51,7 +51,7 @@ function existsProcess(pid: number): boolean {
   }
 }
 
-// Positions in /proc/<pid>/stat (proc(5)) after the command's name, which may itself hold blanks and brackets.
+// Positions in /proc/<pid>/stat (proc(5)) after the name of the command, which may hold blanks and brackets.
 const STATE = 0;
 const THREAD_COUNT = 17;
 const START_TICKS = 19;

@@ -4,7 +4,7 @@ import { repeat } from "./repeat.ts";
 
 const log = createLog({ level: "silent", name: "test" });
 
-/** A tick whose every end the test decides. */
+/** A tick that the test ends each time. */
 function startTicks() {
   const ends: (() => void)[] = [];
   let waiting: (() => void)[] = [];
@@ -24,7 +24,7 @@ function startTicks() {
       await promise;
       running--;
     },
-    /** Resolves once so many have begun. */
+    /** Resolves once that many ticks have begun. */
     async begun(count: number) {
       while (ends.length < count) {
         const { promise, resolve } = Promise.withResolvers<void>();
@@ -53,7 +53,7 @@ describe("repeat", () => {
     expect(ticks.runningMax).toBe(1);
   });
 
-  test("asked for many times while it runs, runs once more", async () => {
+  test("runs once more if asked many times while it runs", async () => {
     const ticks = startTicks();
     const loop = repeat("test", Number.POSITIVE_INFINITY, ticks.tick, log);
     await turn();
@@ -70,7 +70,7 @@ describe("repeat", () => {
     await loop.stop();
   });
 
-  test("logs what a tick throws and goes on", async () => {
+  test("logs the error of a tick and goes on", async () => {
     const warnings: object[] = [];
     const listening: Log = { ...log, warn: (fields) => void warnings.push(fields) };
     const { promise, resolve } = Promise.withResolvers<void>();
@@ -89,7 +89,7 @@ describe("repeat", () => {
     expect(warnings[0]).toMatchObject({ loop: "failing", err: new Error("no") });
   });
 
-  test("once stopped begins nothing, and has ended when stop has", async () => {
+  test("begins no tick after stop, which waits for the last one", async () => {
     const ticks = startTicks();
     const loop = repeat("test", 1, ticks.tick, log);
     loop.soon();

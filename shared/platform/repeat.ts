@@ -1,15 +1,15 @@
 import type { Log } from "./log.ts";
 
 export interface Repeat {
-  /** Runs the tick as soon as it is not running: once more, however often this is called meanwhile. */
+  /** Runs the tick now, or once more after the running one, however often this is called meanwhile. */
   soon(): void;
-  /** No tick begins any more; resolves when the last one has ended. */
+  /** After this no tick begins. Resolves when the last one has ended. */
   stop(): Promise<void>;
 }
 
 /**
- * Runs `tick` every `everyMs`, one at a time, beginning at once. What a tick throws is logged; the next one comes at its
- * time. With an infinite `everyMs` it runs only when asked to.
+ * Runs `tick` every `everyMs`, one at a time, beginning at once. An error of a tick is logged, and the next tick comes at its
+ * usual time. With an infinite `everyMs` it runs only when `soon` is called.
  */
 export function repeat(name: string, everyMs: number, tick: () => Promise<unknown>, log: Log): Repeat {
   let timer: ReturnType<typeof setTimeout> | undefined;

@@ -67,14 +67,14 @@ describe("a signal", () => {
     expect(await child.exited).toBe(130);
   });
 
-  test("also stops what was still starting when it came", async () => {
+  test("also stops a part that was still starting when it came", async () => {
     const { child, readAll } = await startChild(`shutdown.add("first", async () => { ${stopIn("late")} });`);
     child.kill("SIGTERM");
     expect(await readAll()).toContain("stop late");
     expect(await child.exited).toBe(0);
   });
 
-  test("runs the remaining stops where one fails, and exits with 1", async () => {
+  test("runs the remaining stops if one fails, and exits with 1", async () => {
     const { child, readAll } = await startChild(
       `shutdown.add("broken", async () => { throw new Error("cannot stop"); }); ${stopIn("second")}`,
     );
@@ -96,7 +96,7 @@ describe("a signal", () => {
   });
 });
 
-describe("an exception that nobody caught", () => {
+describe("an uncaught exception", () => {
   test.each([
     ["uncaughtException", `throw new Error("a bug", { cause: new Error("its cause") })`],
     ["unhandledRejection", `Promise.reject(new Error("a bug", { cause: new Error("its cause") }))`],

@@ -1,21 +1,21 @@
 import type { Log } from "./log.ts";
 
 export interface Shutdown {
-  /** Adds what is to be stopped after everything that was added before it. */
+  /** Adds a stop, which runs after all that were added before it. */
   add(name: string, stop: () => Promise<void>): void;
   /** True from the first signal on, so that a draining process says that it is not ready. */
   readonly begun: boolean;
 }
 
-/** For what follows the drain: handing shards over, closing connections, a database's last checkpoint. */
+/** Time after the drain for handing shards over, closing connections and the last checkpoint of a database. */
 const MARGIN_MS = 10_000;
 const INTERRUPTED_TWICE = 130;
 
 /**
- * From here on SIGTERM and SIGINT end the process in order: the stops run one after the other, once, and it exits
- * with 0; with 1 if one of them failed or all together took longer than the drain and a margin. A further SIGINT
- * exits at once. An exception that nobody caught is logged and ends the process: whoever runs it starts it again,
- * and nothing is lost, because what was promised is in Postgres.
+ * From now on SIGTERM and SIGINT end the process in order: the stops run once, one after the other. It exits with 0, or with
+ * 1 if a stop failed or all together took longer than the drain and a margin. A further SIGINT exits at once. An uncaught
+ * exception is logged and ends the process. Its supervisor starts it again, and nothing is lost, because every promise is in
+ * Postgres.
  */
 export function handleSignals({ log, drainTimeoutMs }: { log: Log; drainTimeoutMs: number }): Shutdown {
   const stops: { name: string; stop: () => Promise<void> }[] = [];
@@ -31,7 +31,7 @@ export function handleSignals({ log, drainTimeoutMs }: { log: Log; drainTimeoutM
     }, drainTimeoutMs + MARGIN_MS);
 
     let exitCode = 0;
-    // What was still starting when the signal came is added while this runs, and the loop goes on to it.
+    // A part that was still starting when the signal came may add its stop while this loop runs.
     for (const { name, stop } of stops) {
       stopping = name;
       try {

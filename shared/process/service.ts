@@ -8,7 +8,8 @@ import { byLabel, createMetrics, type Metrics } from "../platform/metrics/metric
 import { startOps } from "../platform/ops.ts";
 import { describeThisProcess, isProvedDead } from "../platform/process-identity.ts";
 import { handleSignals, type Shutdown } from "../platform/shutdown.ts";
-import { startTraces, type Traces } from "../platform/traces/traces.ts";
+import { startTraces } from "../platform/traces/start.ts";
+import type { Traces } from "../platform/traces/traces.ts";
 import { listHeldRegions } from "../store/cell/holds.ts";
 import { joinCell } from "../store/cell/membership.ts";
 import type { NodeKind } from "../store/cell/nodes.ts";

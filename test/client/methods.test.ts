@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import manifest from "../../package.json";
 import { type Client, createClient, RawJson } from "../../shared/client/index.ts";
 import { CLIENT_VERSION } from "../../shared/client/send.ts";
-import { OPERATIONS } from "../../shared/contract/operations.ts";
+import { OPERATIONS } from "../../shared/contract/operations/all.ts";
 import { startTestGateway, TARGET_URL, type TestGateway, type TestProject } from "../support/gateway.ts";
 
 let gateway: TestGateway;

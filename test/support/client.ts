@@ -1,6 +1,6 @@
 import { expect } from "bun:test";
 import { ApiError, type Client, createClient } from "../../shared/client/index.ts";
-import { OPERATIONS } from "../../shared/contract/operations.ts";
+import { OPERATIONS } from "../../shared/contract/operations/all.ts";
 import type { ErrorCode } from "../../shared/domain/errors.ts";
 import { type Answer, readAs, readRefusal, type TestGateway } from "./gateway.ts";
 

@@ -13,7 +13,7 @@ const note = (name: string, count: number) => {
 };
 
 describe("the demand of an environment", () => {
-  test("is none while it asks a few times in a row, and none of another's", () => {
+  test("is zero while it sends a few requests in a row, whatever other environments send", () => {
     note("one", 10);
     expect(demand.of("one")).toBe(0);
     note("two", 20);
@@ -21,7 +21,7 @@ describe("the demand of an environment", () => {
     expect(demand.of("two")).toBe(20);
   });
 
-  test("is that of the span before, or of this one if it is more already", () => {
+  test("is that of the span before, or of this span if that is more already", () => {
     note("one", 10);
     now = 100;
     expect(demand.of("one")).toBe(10);
@@ -35,7 +35,7 @@ describe("the demand of an environment", () => {
     expect(demand.of("one")).toBe(0);
   });
 
-  test("says which part of all requests had to be asked for, and takes the whole for it at first", () => {
+  test("tells the part of all requests that needed a question, which is all of them at first", () => {
     note("one", 8);
     expect(demand.askedPart()).toBe(1);
     demand.noteAsked();

@@ -1,21 +1,21 @@
-/** How many requests come to this gateway, for each environment by its name, and how many of them had to be asked for. */
+/** Counts the requests that come to this gateway by environment, and how many of them need a question to Postgres. */
 export interface RateDemand {
-  /** One request has come. */
+  /** Counts a request. */
   note(name: string): void;
-  /** One that has come could not be accepted from a loan. */
+  /** Counts a request that could not be accepted from a loan. */
   noteAsked(): void;
-  /** What to expect of an environment in one tick: 0 for one that has only begun, unless it begins with a burst. */
+  /** The expected requests of an environment in one tick. 0 for one that has just begun, unless it begins with a burst. */
   of(name: string): number;
-  /** The part of all requests that had to be asked for, from 0 to 1. */
+  /** The part of all requests that needed a question, from 0 to 1. */
   askedPart(): number;
 }
 
 /** As long as a tick of the request rate. */
 const SPAN_MS = 100;
-/** A client that asks a few times in a row is told by every gateway exactly what is left: nothing is lent for it. */
+/** Below this nothing is lent, so that every gateway tells a client with few requests exactly what is left. */
 const BURST = 20;
 
-/** Counts in spans of time, and judges by the one that is over. Whoever does not come is forgotten after two. */
+/** Counts in spans of time and goes by the last complete one. An environment without requests is forgotten after two spans. */
 export function createRateDemand(monotonicNow: () => number): RateDemand {
   let span = emptySpan();
   let before = emptySpan();

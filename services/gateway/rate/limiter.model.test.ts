@@ -12,15 +12,15 @@ setDefaultTimeout(120_000);
 
 const TICK_MS = 100;
 const GATEWAYS = 3;
-/** What a gateway has been lent is awaited for somewhat longer; one that is held up for so long is taken for dead. */
+/** Postgres waits a little longer for the account of a loan. A gateway held up for longer counts as dead. */
 const HELD_UP_MS_MAX = 500;
-/** Which of the statement's parameters names loans. */
+/** The index of the statement's parameter that names loans. */
 const LOANS = 5;
 const log = createLog({ name: "test", level: "silent" });
 
-/** Over all that is tested here. */
+/** Totals over all runs of the test. */
 let lentCount = 0;
-/** The longest time for which a gateway had no answer, or this process no turn. */
+/** The longest time that a gateway waited for an answer, or this process for a turn. */
 let heldUpMs = 0;
 let store: TestStore;
 const pools: Database[] = [];
@@ -34,10 +34,10 @@ afterAll(async () => {
   await store.stop();
 });
 
-/** A gateway's limiter, and what happens to its next statement. */
+/** The limiter of a gateway, and the fate of its next statement. */
 interface Gateway {
   limiter: RateLimiter;
-  /** The names of all that it may have been lent. */
+  /** The names of all loans that it may have had. */
   loans: Set<string>;
   fate: "well" | "not sent" | "answer lost" | "dead";
 }
@@ -64,13 +64,13 @@ function startLimiter(pool: Database): Gateway {
 }
 
 interface Asked {
-  /** The decision fell between these, in milliseconds of performance.now(). */
+  /** The decision was made between these two, in milliseconds of performance.now(). */
   from: number;
   to: number;
   outcome: "accepted" | "refused" | "unknown";
 }
 
-/** What to add to performance.now() for the database's clock is between these. */
+/** The offset of the database's clock from performance.now() lies between these two. */
 async function measureOffset(): Promise<{ min: number; max: number }> {
   let best = { min: Number.NEGATIVE_INFINITY, max: Number.POSITIVE_INFINITY };
   for (let sample = 0; sample < 20; sample++) {
@@ -90,7 +90,7 @@ const callerOf = (no: ProjectNo, limit: number) =>
 
 const step = fc.record({
   gateway: fc.nat(GATEWAYS - 1),
-  /** So many at once, so many times one after the other. */
+  /** How many requests come at once, and how often in a row. */
   crowd: fc.oneof(
     fc.record({ width: fc.integer({ min: 1, max: 12 }), length: fc.integer({ min: 1, max: 12 }) }),
     fc.record({ width: fc.integer({ min: 20, max: 200 }), length: fc.constant(1) }),
@@ -103,7 +103,7 @@ const step = fc.record({
   ),
 });
 
-test("whatever gateways do with their loans, what is accepted counts in its own tick, and nothing else counts", async () => {
+test("each accepted request counts in its own tick and nothing else counts, whatever gateways do with their loans", async () => {
   await fc.assert(
     fc.asyncProperty(
       fc.array(step, { minLength: 4, maxLength: 25 }),
@@ -144,7 +144,7 @@ test("whatever gateways do with their loans, what is accepted counts in its own 
             gateways[index] = startLimiter(pools[index] as Database);
             continue;
           }
-          // Nothing in this process runs meanwhile, as if it had been stopped.
+          // This blocks the whole process, as if it had been stopped.
           if (event === "freeze") Bun.sleepSync(1.3 * TICK_MS);
           else if (event !== "none") gateway.fate = event;
           running.push(
@@ -167,7 +167,7 @@ test("whatever gateways do with their loans, what is accepted counts in its own 
           "SELECT tick, accepted FROM rate_ticks WHERE project_no = $1",
           [projectNo],
         );
-        // Of the living nothing is left.
+        // Living gateways owe nothing in the end.
         const loans = Object.entries(window?.loans ?? {});
         for (const { loans: own } of gateways) expect(loans.filter(([loan]) => own.has(loan))).toEqual([]);
         const dead = loans.reduce((sum, [, [, count]]) => sum + count, 0);

@@ -1,4 +1,3 @@
-import { ApiError } from "../../../shared/domain/errors.ts";
 import { limitsOf } from "../../../shared/domain/plan.ts";
 import type { Log } from "../../../shared/platform/log.ts";
 import { type Database, StoreUnavailable } from "../../../shared/store/database/database.ts";
@@ -10,38 +9,30 @@ import {
 } from "../../../shared/store/resources/request-rate.ts";
 import { createRateDemand } from "./demand.ts";
 import { createRateLoans } from "./loans.ts";
-
-/** Where one request leaves its environment's request rate; the headers tell it. */
-export interface RateStanding {
-  limit: number;
-  remaining: number;
-  resetMs: number;
-  /** Null if the request is accepted. */
-  retryAfterMs: number | null;
-}
+import type { RateStanding } from "./standing.ts";
 
 export interface RateLimiter {
   /**
-   * Takes one request from the caller's rate, or finds that nothing is left. `crowd` is how many requests the gateway
-   * has in progress, this one included.
+   * Takes one request from the rate of the caller's environment, or finds nothing left. `crowd` is the number of requests
+   * that the gateway has in progress, this one included.
    */
   take(caller: Caller, crowd: number): Promise<RateStanding>;
-  /** Gives back what is lent, once no more requests come; does not throw. */
+  /** Returns all loans. Call it once no more requests come. It does not throw. */
   stop(): Promise<void>;
 }
 
-/** More than these only wait for their answer elsewhere. */
+/** More requests in one statement would only move the wait into Postgres. */
 const REQUESTS_PER_STATEMENT_MAX = 1_000;
 
 /**
- * A statement costs as much as a request, so it waits until this part of the crowd shares it: one part waits for it while
- * the others are served. Who comes alone waits for nobody, nor does anybody while most live on loans.
+ * A statement costs as much as a request, so it waits until one of so many parts of the crowd shares it, while the other
+ * parts are served. A request that comes alone does not wait, and none does while most are accepted from loans.
  */
 const CROWD_PARTS = 3;
-/** The crowd may be slow to come: bodies that take long to arrive belong to it too. */
+/** The longest wait for others, because requests with slow bodies belong to the crowd, too. */
 const PATIENCE_MS = 4;
 
-/** Until what is undecided is asked for again, and for how long in all: then it is refused. */
+/** An undecided request is asked for again after this time, and is refused after the second. */
 const UNDECIDED_MS = 30;
 const UNDECIDED_MS_MAX = 1_200;
 
@@ -60,7 +51,7 @@ export function createRateLimiter(db: Database, log: Log): RateLimiter {
     const sharers = (crowd * demand.askedPart()) / CROWD_PARTS;
     if (waiting.length >= Math.min(sharers, REQUESTS_PER_STATEMENT_MAX)) {
       isStarting = true;
-      // Not at once: all that this turn of the event loop reads from its sockets fits into the same statement.
+      // All requests that this turn of the event loop reads from its sockets share the statement.
       setImmediate(ask);
     } else {
       patience ??= setTimeout(ask, PATIENCE_MS);
@@ -85,7 +76,7 @@ export function createRateLimiter(db: Database, log: Log): RateLimiter {
     });
   }
 
-  /** Asks once for each environment, its loan included, and also for the loans of which an account is due by `dueAt`. */
+  /** Asks one question for each environment of the members, and for each whose account is due by `dueAt`. */
   async function takeTogether(members: readonly Waiting[], dueAt: number): Promise<void> {
     const groups = groupByEnvironment(members);
     for (const [name, question] of loans.due(dueAt)) {
@@ -118,7 +109,7 @@ export function createRateLimiter(db: Database, log: Log): RateLimiter {
     }
   }
 
-  /** Answers the members of one environment in the order in which they came. */
+  /** Answers the members of one environment in the order of their arrival. */
   function tell({ question: { limit }, members }: Group, answer: RateAnswer): void {
     const { acceptedCount, isUndecided, lentCount, remaining, resetMs, retryAfterMs } = answer;
     const left = remaining + lentCount + acceptedCount;
@@ -172,16 +163,16 @@ export function createRateLimiter(db: Database, log: Log): RateLimiter {
 }
 
 interface Waiting {
-  /** Of its environment. */
+  /** The name of its environment. */
   name: string;
   request: Pick<RateQuestion, "projectNo" | "environment" | "limit">;
-  /** From then on it is not undecided any more; null as long as it never was. */
+  /** When it is refused if it is still undecided; null as long as it was never undecided. */
   decidedBy: number | null;
   resolve(standing: RateStanding): void;
   reject(error: unknown): void;
 }
 
-/** One environment's requests, and what is asked about them together. */
+/** The waiting requests of one environment, and the question about them. */
 interface Group {
   question: RateQuestion;
   members: Waiting[];
@@ -198,32 +189,10 @@ function groupByEnvironment(members: readonly Waiting[]): Map<string, Group> {
       };
       groups.set(member.name, group);
     }
-    // Callers of one environment can know different limits for the seconds that a change takes to spread.
+    // For some seconds after a change, callers of one environment can have different limits.
     group.question.limit = Math.min(group.question.limit, member.request.limit);
     group.question.requestCount++;
     group.members.push(member);
   }
   return groups;
-}
-
-export function rateLimitExceeded(): ApiError {
-  return new ApiError(
-    "rate_limit_exceeded",
-    "The environment's requests of this minute are used up. Nothing was done, so it is safe to try again.",
-  );
-}
-
-/** `Retry-After` belongs to the refusal alone. Seconds are rounded up: whoever waits that long is not too early. */
-export function rateHeaders(standing: RateStanding): Record<string, string> {
-  const { limit, remaining, resetMs, retryAfterMs } = standing;
-  return {
-    "RateLimit-Limit": String(limit),
-    "RateLimit-Remaining": String(remaining),
-    "RateLimit-Reset": String(wholeSeconds(resetMs)),
-    ...(retryAfterMs === null ? {} : { "Retry-After": String(Math.max(1, wholeSeconds(retryAfterMs))) }),
-  };
-}
-
-function wholeSeconds(ms: number): number {
-  return Math.ceil(ms / 1_000);
 }

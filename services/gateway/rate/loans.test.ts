@@ -31,7 +31,7 @@ const answer: RateAnswer = {
 };
 
 describe("a loan", () => {
-  test("counts down what is left of the limit, to its last request", () => {
+  test("counts the remaining requests of the limit down to its last request", () => {
     loans.open(NAME, question(), answer, now);
     now += 10;
     const left = [1, 2, 3, 4].map(() => loans.spend(NAME, 600)?.remaining ?? null);
@@ -41,13 +41,13 @@ describe("a loan", () => {
     expect(loans.close(NAME)).toEqual([]);
   });
 
-  test("tells the time until nothing counts any more", () => {
+  test("tells the time until no request counts any more", () => {
     loans.open(NAME, question(), answer, now);
     now += 10;
     expect(loans.spend(NAME, 600)).toMatchObject({ limit: 600, resetMs: 60_070, retryAfterMs: null });
   });
 
-  test("ends with the tick, reckoned from when the question was sent", () => {
+  test("ends with the tick, counted from when the question was sent", () => {
     loans.open(NAME, question(), answer, now - 30);
     now += 49.9;
     expect(loans.spend(NAME, 600)).not.toBeNull();
@@ -56,18 +56,18 @@ describe("a loan", () => {
     expect(loans.close(NAME)).toEqual([{ loan: "first", spentCount: 1 }]);
   });
 
-  test("is not spent where the answer took longer than the tick", () => {
+  test("is not spent if the answer took longer than the tick", () => {
     loans.open(NAME, question(), answer, now - 80);
     expect(loans.spend(NAME, 600)).toBeNull();
   });
 
-  test("is not spent by whoever knows of a smaller limit, and tells its own to whoever knows of a larger one", () => {
+  test("is not spent by a caller with a smaller limit, and shows its own limit to a caller with a larger one", () => {
     loans.open(NAME, question(), answer, now);
     expect(loans.spend(NAME, 599)).toBeNull();
     expect(loans.spend(NAME, 700)?.limit).toBe(600);
   });
 
-  test("is accounted for soon after its end, also when nobody asks", () => {
+  test("is accounted for soon after its end, even without further requests", () => {
     expect(loans.nextDueAt()).toBe(Number.POSITIVE_INFINITY);
     loans.open(NAME, question(), answer, now);
     const dueAt = loans.nextDueAt();
@@ -77,7 +77,7 @@ describe("a loan", () => {
     expect(loans.due(dueAt)).toEqual([[NAME, question()]]);
   });
 
-  test("that an answer did not tell is given back whole, together with what was said in the question", () => {
+  test("with a lost answer is given back whole, together with the accounts in its question", () => {
     loans.keep(NAME, question({ loan: "second", over: [{ loan: "first", spentCount: 2 }] }));
     expect(loans.spend(NAME, 600)).toBeNull();
     expect(loans.nextDueAt()).toBeGreaterThan(now);
@@ -90,7 +90,7 @@ describe("a loan", () => {
     expect(loans.close(NAME)).toEqual(both);
   });
 
-  test("of a long outage leaves no endless list", () => {
+  test("that is lost in a long outage leaves a list of bounded length", () => {
     for (let n = 0; n < 1_000; n++) loans.keep(NAME, question({ loan: `${n}`, over: loans.close(NAME) }));
     const kept = loans.close(NAME);
     expect(kept).toHaveLength(100);

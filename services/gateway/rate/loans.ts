@@ -1,37 +1,37 @@
 import type { RateAnswer, RateQuestion, SpentLoan } from "../../../shared/store/resources/request-rate.ts";
-import type { RateStanding } from "./limiter.ts";
+import type { RateStanding } from "./standing.ts";
 
-/** What this gateway may accept without asking, for each environment by its name, and what it owes an account of. */
+/** The requests that Postgres lends this gateway to accept without asking, for each environment by its name. */
 export interface RateLoans {
-  /** Accepts one request from the environment's loan; null if it has to be asked for. */
+  /** Accepts one request from the environment's loan; null if Postgres must be asked. */
   spend(name: string, limit: number): RateStanding | null;
-  /** Ends the environment's loan, and hands over what is to be said of it. */
+  /** Ends the environment's loan, and returns the account of it for the next question. */
   close(name: string): SpentLoan[];
-  /** The question was sent at `sentAt` and has this answer. */
+  /** Opens the loan that the answer to a question grants. The question was sent at `sentAt`. */
   open(name: string, question: RateQuestion, answer: RateAnswer, sentAt: number): void;
-  /** Whether the question took effect is not known: what it said is said again, and that nothing of its loan was spent. */
+  /** Keeps the accounts of a question with unknown outcome for the next one, and adds that nothing of its own loan was spent. */
   keep(name: string, question: RateQuestion): void;
-  /** The environments of which an account is due by then, with the last question about each. */
+  /** The environments whose account is due by `at`, with the last question about each. */
   due(at: number): [name: string, question: RateQuestion][];
   /** When the next account is due; Infinity if none is owed. */
   nextDueAt(): number;
 }
 
-/** Behind the end of a loan the next request is usually near, and its question carries the account. */
+/** Shortly after the end of a loan the next request usually comes, and its question carries the account. */
 const GRACE_MS = 10;
-/** Until an account whose fate is not known is given again. */
+/** The time until an account with unknown outcome is given again. */
 const AGAIN_MS = 200;
-/** Of an environment; in a long outage older ones are let go, and what they would give back counts as accepted. */
+/** How many lost loans of an environment are kept. In a long outage older ones are dropped and count as spent. */
 const LOST_LOANS_MAX = 100;
 
-/** All instants are those of `monotonicNow`, so that a process which was frozen finds its loans at their end. */
+/** All instants are by `monotonicNow`, so that the loans of a frozen process end on time. */
 export function createRateLoans(monotonicNow: () => number): RateLoans {
   const accounts = new Map<string, Account>();
 
   return {
     spend(name, limit) {
       const loan = accounts.get(name)?.loan;
-      // Callers of one environment can know different limits for the seconds that a change takes to spread.
+      // For some seconds after a change, callers of one environment can have different limits.
       if (loan == null || loan.left === 0 || limit < loan.limit) return null;
       const now = monotonicNow();
       if (now >= loan.endsAt) return null;
@@ -81,7 +81,7 @@ export function createRateLoans(monotonicNow: () => number): RateLoans {
   };
 }
 
-/** Of an environment: the loan that is being spent, or else what has been said of others without an answer. */
+/** The account of an environment: its open loan, or the earlier accounts that had no answer. */
 interface Account {
   question: RateQuestion;
   loan: Loan | null;
@@ -95,7 +95,7 @@ interface Loan {
   lentCount: number;
   left: number;
   endsAt: number;
-  /** What is left of the limit beside the loan. */
+  /** The requests left of the limit, without the loan. */
   remaining: number;
   resetAt: number;
 }

@@ -18,7 +18,7 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-/** An authenticator and a list of how many keys each of its statements asked for. */
+/** An authenticator, and the number of keys in each of its look-ups. */
 function watched() {
   const asked: number[] = [];
   const db: Database = {
@@ -56,7 +56,7 @@ async function addRealKey(key: string): Promise<void> {
   });
 }
 
-test("a key that cannot be one is refused without a look", async () => {
+test("a malformed key is refused without a look-up", async () => {
   const { asked, codeOf } = watched();
   const key = guess();
   const mistyped = key.slice(0, -1) + (key.endsWith("a") ? "b" : "a");
@@ -78,7 +78,7 @@ test("a key that cannot be one is refused without a look", async () => {
   expect(asked).toEqual([]);
 });
 
-test("a thousand guesses at once share a few statements, and a real key among them is found", async () => {
+test("a thousand guessed keys at once share a few look-ups, and a real key among them is found", async () => {
   const { asked, notes, codeOf } = watched();
   const real = guess();
   await addRealKey(real);
@@ -89,14 +89,14 @@ test("a thousand guesses at once share a few statements, and a real key among th
   expect(notes).toHaveLength(1);
 });
 
-test("the same unknown key many times at once is asked for once", async () => {
+test("an unknown key that comes many times at once is looked up once", async () => {
   const { asked, codeOf } = watched();
   const key = guess();
   await Promise.all(Array.from({ length: 1_000 }, () => codeOf(`Bearer ${key}`)));
   expect(asked).toEqual([1]);
 });
 
-test("a known key is not asked for again, and each of its uses is noted", async () => {
+test("a known key is not looked up again, and each of its uses is noted", async () => {
   const { asked, notes, codeOf } = watched();
   const real = guess();
   await addRealKey(real);
@@ -105,7 +105,7 @@ test("a known key is not asked for again, and each of its uses is noted", async 
   expect(notes).toHaveLength(5);
 });
 
-test("a key works as soon as it is made, although it was asked for just before", async () => {
+test("a new key works at once, although it was looked up just before it was made", async () => {
   const { codeOf } = watched();
   const key = guess();
   for (let look = 0; look < 3; look++) expect(await codeOf(`Bearer ${key}`)).toBe("unauthorized");

@@ -9,24 +9,24 @@ import { type Caller, findCallers } from "../../../shared/store/resources/caller
 import type { LastUse } from "./last-use.ts";
 
 export interface AuthenticatedCaller extends Caller {
-  /** What the project is pinned to. */
+  /** The version that the project is pinned to. */
   version: ApiVersion;
 }
 
 export interface Authenticator {
-  /** Who the value of an Authorization header stands for. Throws unauthorized, or what the store throws. */
+  /** The caller whose key the Authorization header holds. Throws unauthorized, or the errors of the store. */
   authenticate(header: string | null): AuthenticatedCaller | Promise<AuthenticatedCaller>;
-  /** What is known of the project is asked for anew, so that a change made here works here at once. */
+  /** Forgets what is remembered of the project, so that a change made by this gateway works here at once. */
   forget(projectNo: ProjectNo): void;
 }
 
 /**
- * What is known of a key is believed for this long after it was asked for, so that a revocation or an operator's
- * change works within the 5 s that the API promises; and never beyond the instant at which the key expires.
+ * A caller is remembered for this long after the look-up, so that a revocation or an operator's change works within the 5 s
+ * that the API promises. It is never remembered beyond the expiry of its key.
  */
 const MEMORY_MS = 4_000;
 const CALLERS_MAX = 10_000;
-/** However many keys are guessed at, no more statements than this are under way for them, and none asks for more keys. */
+/** Bounds of the look-ups in Postgres, however many keys are guessed. */
 const LOOK_UPS_IN_FLIGHT_MAX = 1;
 const KEYS_PER_LOOK_UP_MAX = 500;
 
@@ -43,7 +43,7 @@ export function createAuthenticator(db: Database, lastUse: Pick<LastUse, "note">
     const askedAt = performance.now();
     try {
       const found = await lookUps.submit(hash);
-      // It is not remembered that a key is unknown: once it is made it works, whoever asked for it before.
+      // Unknown keys are not remembered, so that a new key works although somebody tried it before.
       if (found === null) throw unauthorized();
       const caller = { ...found, version: pinnedVersion(found) };
       callers.keep(name, caller, askedAt, Math.min(MEMORY_MS, caller.validMs ?? MEMORY_MS));
@@ -59,7 +59,7 @@ export function createAuthenticator(db: Database, lastUse: Pick<LastUse, "note">
       const key = BEARER_PATTERN.exec(header ?? "")?.[1];
       if (key === undefined || keyEnvironment(key) === null) throw unauthorized();
       const hash = createHash("sha256").update(key).digest();
-      // Named by its hash, so that no key stays in memory longer than its request.
+      // Callers are remembered by the hash of the key, so that no key stays in memory longer than its request.
       const name = hash.toString("latin1");
       const known = callers.find(name, performance.now());
       if (known !== undefined) {
@@ -83,12 +83,12 @@ function pinnedVersion({ project }: Caller): ApiVersion {
 
 interface Memory<Value> {
   find(name: string, now: number): Value | undefined;
-  /** `learnedAt` is when the question was asked: the answer may have been overtaken since then. */
+  /** `learnedAt` is when the look-up was sent, because the value may have changed since then. */
   keep(name: string, value: Value, learnedAt: number, keptMs: number): void;
   drop(isStale: (value: Value) => boolean): void;
 }
 
-/** Of each name its latest value, for as long as it is kept; the names that were kept first make room for new ones. */
+/** Remembers the latest value of each name for a time. When it is full, the oldest names make room. */
 function createMemory<Value>(entriesMax: number): Memory<Value> {
   const entries = new Map<string, { value: Value; until: number }>();
   return {

@@ -5,36 +5,39 @@ import type { PayloadPlace } from "../../../shared/contract/json-scanner.ts";
 import { ApiError, invalidRequest } from "../../../shared/domain/errors.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { LARGE_CHARACTERS } from "./large-answer.ts";
-import { nextTurn } from "./turns.ts";
+import { nextTurn } from "./sliced-work.ts";
 
 export interface BodyRules {
   payload: PayloadPlace;
   bytesMax: number;
 }
 
-/** Of every body but that of a batch. */
+/** The largest body of any request but that of a batch. */
 export const BODY_BYTES_MAX = 1_048_576;
 export const BATCH_BODY_BYTES_MAX = 33_554_432;
 
+/** The body of requests for which none is defined. */
+export const NO_BODY: Body = { value: undefined, text: "", payloadTexts: [], largePayloads: new Set() };
+
 /**
- * A body that is too large is received and dropped up to here before it is refused: who is answered and cut off while
- * still sending may never read the answer (RFC 9112, 9.6).
+ * A body that is too large is received up to here and dropped before it is refused, because a client that is cut off while
+ * it still sends may never read the answer (RFC 9112, 9.6).
  */
 const DROPPED_BYTES_MAX = 2 * BATCH_BODY_BYTES_MAX;
 
-/** How long a body may take to arrive: a client that sends more slowly holds memory and a place among the requests in progress. */
+/** How long a body may take to arrive. A slow client holds memory and a place among the requests in progress meanwhile. */
 export interface Patience {
-  /** What every body has, however small: RECEIVE_MS, unless a test is about something else. */
+  /** The time for every body, however small: RECEIVE_MS, except in tests. */
   receiveMs: number;
-  /** Says whether the server leaves the connection of a request open although it is older than its idle timeout. */
+  /** Tells the server whether to keep the connection of a request open beyond the idle timeout. */
   keepOpen(request: Request, isKept: boolean): void;
 }
 
 export const RECEIVE_MS = 30_000;
-/** So many bytes have one more second. A line of 1 Mbit/s brings the largest batch in time. */
+/** Each such number of bytes adds one second. At 1 Mbit/s the largest batch arrives in time. */
 const BYTES_PER_SECOND_MIN = 131_072;
 
-/** Reads and parses the body of a request: media type, then size, then syntax. Throws ApiError. */
+/** Reads and parses the body of a request. Checks the media type, then the size, then the syntax. Throws ApiError. */
 export async function readBody(
   request: Request,
   rules: BodyRules,
@@ -52,11 +55,11 @@ export async function readBody(
   }
 }
 
-/** SHA-256 of what the body says: that of another spelling of the same JSON value is the same. */
-export async function hashBody(body: Body | null, projectNo: ProjectNo): Promise<Buffer> {
+/** SHA-256 of the body as a JSON value: all spellings of the same value have the same hash. */
+export async function hashBody(body: Body, projectNo: ProjectNo): Promise<Buffer> {
   const hash = createHash("sha256");
   let characterCount = 0;
-  for (const part of body === null ? [] : canonicalParts(body)) {
+  for (const part of canonicalParts(body)) {
     hash.update(part);
     characterCount += part.length;
     if (characterCount < SLICE_CHARACTERS) continue;
@@ -66,18 +69,21 @@ export async function hashBody(body: Body | null, projectNo: ProjectNo): Promise
   return hash.digest();
 }
 
-/** How many bytes the payloads have that an answer repeats; 0 where that is too little to be counted. */
-export function largePayloadBytes(body: Body | null): number {
-  const texts = body?.payloadTexts ?? [];
-  const bytes = texts.reduce((sum, text) => sum + Buffer.byteLength(text ?? ""), 0);
+/** The bytes of the payloads, which the answer repeats; 0 if they are too few to be counted. */
+export function largePayloadBytes({ payloadTexts }: Body): number {
+  const bytes = payloadTexts.reduce((sum, text) => sum + Buffer.byteLength(text ?? ""), 0);
   return bytes > LARGE_CHARACTERS ? bytes : 0;
 }
 
-/** Null for a body that comes in chunks, or for none. Throws invalid_request where the header comes twice. */
+export function isLarge(rules: BodyRules | null): rules is BodyRules {
+  return rules !== null && rules.bytesMax > BODY_BYTES_MAX;
+}
+
+/** The Content-Length. Null for a body that comes in chunks, or for none. Throws invalid_request if the header comes twice. */
 export function declaredBytes(headers: Headers): number | null {
   const text = headers.get("content-length");
   if (text === null) return null;
-  // The server takes two that are equal for one, and hands both on.
+  // The server accepts two equal headers, and passes both on.
   if (!/^[0-9]+$/.test(text)) throw invalidRequest("Content-Length must be given once.");
   return Number(text);
 }
@@ -102,9 +108,9 @@ function trimLower(text: string): string {
 async function readBytes(request: Request, bytesMax: number, patience: Patience): Promise<Uint8Array> {
   const declared = declaredBytes(request.headers);
   if (declared !== null && declared > DROPPED_BYTES_MAX) throw tooLarge(bytesMax);
-  // The server holds a body to its declared length; only one that comes in chunks, or is too large, must be counted.
+  // The server enforces a declared length, so only a body that comes in chunks or is too large must be counted.
   const count = declared === null || declared > bytesMax ? { bytes: 0 } : null;
-  // What is too large has no more time than the largest that may come.
+  // A body that is too large has no more time than the largest allowed one.
   const limit = startLimit(request, patience, () => Math.min(count?.bytes ?? declared ?? 0, bytesMax));
   try {
     const bytes = count === null ? request.bytes() : countChunks(request, bytesMax, count);
@@ -112,14 +118,14 @@ async function readBytes(request: Request, bytesMax: number, patience: Patience)
     await allReceived();
     return received;
   } catch (error) {
-    // Nobody hears this answer: the connection is gone.
+    // The connection is gone, so nobody receives this refusal.
     throw error instanceof ApiError ? error : invalidRequest("The body broke off.");
   } finally {
     limit.stop();
   }
 }
 
-/** Rejects with request_timeout when the time for a body of `bytes()` is over: its declared length, or what has come of it. */
+/** Rejects with request_timeout when the time for a body is over. `bytes` is its declared length, or what has come so far. */
 function startLimit(
   request: Request,
   { receiveMs, keepOpen }: Patience,
@@ -162,8 +168,8 @@ async function countChunks(
 }
 
 /**
- * What came together with a request and stands behind it, trailers or something that is not HTTP, the server looks at by
- * the end of this turn of the event loop; if it refuses that, the connection is gone.
+ * Waits until the server has looked at what came behind the request: trailers, or something that is not HTTP. It does so by
+ * the end of this turn of the event loop, and closes the connection if it refuses that.
  */
 export function allReceived(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));

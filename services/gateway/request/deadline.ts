@@ -5,9 +5,9 @@ export interface Deadline {
   /** Rejects with StoreUnavailable when the time is over. */
   passed: Promise<never>;
   readonly isPassed: boolean;
-  /** While this acts no time passes. Once it has thrown none passes any more: the request has its answer. */
+  /** Runs `act` while the deadline stands still. If `act` throws, it stands still for good: the request has its answer. */
   exempt<Result>(act: () => Promise<Result>): Promise<Result>;
-  /** It must be stopped in the end, or its timer stays. */
+  /** Must be called in the end, or the timer remains. */
   stop(): void;
 }
 

@@ -2,24 +2,10 @@ import { viewError } from "../../../shared/contract/error.ts";
 import { ApiError } from "../../../shared/domain/errors.ts";
 import { secondsToRollover } from "../../../shared/domain/plan.ts";
 import { isDatabaseFault } from "../../../shared/store/database/database.ts";
-import type { LargeAnswer } from "./large-answer.ts";
-
-export interface Answer {
-  status: number;
-  /** JSON, in parts where it can be so large that to put it together would take long. */
-  text: string | readonly string[];
-  headers?: Record<string, string>;
-}
-
-/** An answer as it is sent. */
-export interface PacedAnswer extends Answer {
-  text: string;
-  /** What is sent in place of the text where that is large. */
-  large?: LargeAnswer;
-}
+import type { ReadyAnswer } from "./answer.ts";
 
 /** The documented answer to a refused request. `now` is in milliseconds since 1970. */
-export function refuse(error: ApiError, requestId: string, now: number): PacedAnswer {
+export function refuse(error: ApiError, requestId: string, now: number): ReadyAnswer {
   return {
     status: error.status,
     text: JSON.stringify(viewError(error, requestId)),
@@ -27,7 +13,7 @@ export function refuse(error: ApiError, requestId: string, now: number): PacedAn
   };
 }
 
-/** What the client is told of whatever was thrown. internal_error stands for a bug, which the caller logs whole. */
+/** The refusal that the client is told for anything thrown. internal_error stands for a bug, which the caller logs in full. */
 export function toRefusal(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
   if (isStoreFault(error)) {
@@ -39,9 +25,13 @@ export function toRefusal(error: unknown): ApiError {
   return new ApiError("internal_error", "An internal error occurred.");
 }
 
-/** The query builder wraps what the driver throws. */
+/** The query builder wraps the errors of the driver. */
 function isStoreFault(error: unknown): boolean {
   return isDatabaseFault(error) || (error instanceof Error && isDatabaseFault(error.cause));
+}
+
+export function methodNotAllowed(allow: string): ApiError {
+  return new ApiError("method_not_allowed", `This path takes ${allow}.`);
 }
 
 export function quotaExceeded(): ApiError {
@@ -56,7 +46,7 @@ function headersOf(error: ApiError, now: number): Record<string, string> {
       return { "Retry-After": String(secondsToRollover(now)) };
     case "request_timeout":
     case "payload_too_large":
-      // What was declared and not read would have to be received before the next request on this connection.
+      // The rest of the body would have to be received before the next request on this connection.
       return { Connection: "close" };
     default:
       return {};

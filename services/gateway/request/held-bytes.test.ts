@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import type { PacedAnswer } from "./errors.ts";
+import type { ReadyAnswer } from "./answer.ts";
 import { createHeldBytes } from "./held-bytes.ts";
 
 const MAX = { ofProject: 100, ofAll: 150, always: 10 };
@@ -8,13 +8,13 @@ const MAX = { ofProject: 100, ofAll: 150, always: 10 };
 function untaken(byteCount: number) {
   const { promise: taken, resolve: take } = Promise.withResolvers<void>();
   const large = { byteCount, stream: new ReadableStream<Uint8Array>(), taken, drop: take };
-  const answer: PacedAnswer = { status: 200, text: "", large };
+  const answer: ReadyAnswer = { status: 200, text: "", large };
   return { answer, take };
 }
 
-const small: PacedAnswer = { status: 200, text: "{}" };
+const small: ReadyAnswer = { status: 200, text: "{}" };
 
-test("what is held by answers that nobody has taken is not to be had, for the project and for all", async () => {
+test("bytes of answers that nobody has taken stay held, for the project and for all", async () => {
   const held = createHeldBytes(MAX);
   const hold = (projectNo: number, bytes: number, answer = small) =>
     held.hold(projectNo, bytes, async () => answer);
@@ -26,14 +26,14 @@ test("what is held by answers that nobody has taken is not to be had, for the pr
   const second = untaken(60);
   await hold(2, 60, second.answer);
   expect(hold(3, 11)).rejects.toThrow("overloaded");
-  // A little is to be had for everybody, whatever the others hold.
+  // Every project may hold a little, whatever the others hold.
   expect(await hold(3, 10)).toBe(small);
   first.take();
   await first.answer.large?.taken;
   expect(await hold(1, 90)).toBe(small);
 });
 
-test("what an act gave up or did not need is to be had again", async () => {
+test("bytes are free again after a failure, and those that an answer did not need", async () => {
   const held = createHeldBytes(MAX);
   const failing = held.hold(1, 100, () => Promise.reject(new Error("it broke")));
   expect(failing).rejects.toThrow("it broke");

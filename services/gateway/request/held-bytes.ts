@@ -1,22 +1,22 @@
 import { ApiError } from "../../../shared/domain/errors.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
-import type { PacedAnswer } from "./errors.ts";
+import type { ReadyAnswer } from "./answer.ts";
 
-/** Counts the bytes that are in memory for clients, of each project and of all together. */
+/** Counts the bytes that requests hold in memory, for each project and for all together. */
 export interface HeldBytes {
   /**
-   * Does something that holds up to so many bytes, and then those of its answer, but at least `leastBytes`, until the client
-   * has taken it. Throws service_unavailable where so many are not to be had.
+   * Runs `act`, which holds up to `bytes`. Then its answer's bytes are held, or `leastBytes` if those are more, until the
+   * client has taken a large answer. Throws service_unavailable if so many bytes are not free.
    */
   hold(
     projectNo: ProjectNo,
     bytes: number,
-    act: () => Promise<PacedAnswer>,
+    act: () => Promise<ReadyAnswer>,
     leastBytes?: number,
-  ): Promise<PacedAnswer>;
+  ): Promise<ReadyAnswer>;
 }
 
-/** So many of one project, and of all together; `always` a project may have, whatever the others hold. */
+/** The most bytes of one project, and of all together. A project may always have `always`, whatever the others hold. */
 interface HeldBytesMax {
   ofProject: number;
   ofAll: number;
@@ -37,7 +37,7 @@ export function createHeldBytes(max: HeldBytesMax): HeldBytes {
   return {
     async hold(projectNo, bytes, act, leastBytes = 0) {
       const ofProject = (ofProjects.get(projectNo) ?? 0) + bytes;
-      // What needs none is not refused, although a correction may have gone beyond.
+      // A request that needs no bytes is never refused, although an answer larger than expected may have used up the limit.
       if (bytes > 0 && ofProject > (ofAll + bytes > max.ofAll ? max.always : max.ofProject)) {
         throw new ApiError("service_unavailable", "The service is overloaded.");
       }

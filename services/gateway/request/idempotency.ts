@@ -6,36 +6,36 @@ import {
   findFirstAnswer,
   type KeyToTake,
 } from "../../../shared/store/resources/idempotency.ts";
-import type { Answer } from "./errors.ts";
-import type { ApiRequest } from "./route.ts";
+import type { ApiRequest } from "../routes/route.ts";
+import type { ApiAnswer } from "./answer.ts";
 
-/** A request that is to be carried out once, however often it is sent. */
+/** A request that is carried out once, however often it is sent. */
 export interface KeyedRequest {
   scope: ApiRequest["scope"];
-  /** Method and path, in the one spelling that all requests of this operation have. */
+  /** Method and path, in the one spelling of all requests of this operation. */
   operation: string;
   key: string;
   /** SHA-256 of the body as a JSON value. */
   requestHash: Buffer;
-  /** Carries it out, the key in the same statement. Throws ApiError for a refusal, which leaves the key free. */
-  create(key: KeyToTake): Promise<Answer | "key_taken">;
-  /** Renders what was answered to the first request. */
-  replay(first: FirstAnswer): Promise<Answer>;
+  /** Carries out the request and takes the key in the same statement. Throws ApiError for a refusal, which leaves the key free. */
+  create(key: KeyToTake): Promise<ApiAnswer | "key_taken">;
+  /** Renders the answer to the first request again. */
+  replay(first: FirstAnswer): Promise<ApiAnswer>;
 }
 
 export interface Idempotency {
-  /** The first answer to this key within its life. Throws ApiError. */
-  answer(request: KeyedRequest): Promise<Answer>;
+  /** The first answer to this key in its 24 hours. Throws ApiError. */
+  answer(request: KeyedRequest): Promise<ApiAnswer>;
 }
 
-/** Each time the request that was waited for was refused; a project has no more requests than that in progress. */
+/** A request waits for at most this many others, each of which was refused. A project has no more in progress. */
 const TURNS_MAX = 500;
-/** A key can reach its end between being found taken and being looked up. */
+/** A key can expire between being found taken and being looked up. */
 const LOOKS_MAX = 3;
 
 export function createIdempotency(db: Database): Idempotency {
-  /** What this gateway is carrying out. Whoever comes meanwhile with the same key waits for it and asks nobody else. */
-  const inProgress = new Map<string, { requestHash: Buffer; answer: Promise<Answer> }>();
+  /** The requests that this gateway is carrying out. Others with the same key wait here and do not ask Postgres. */
+  const inProgress = new Map<string, { requestHash: Buffer; answer: Promise<ApiAnswer> }>();
 
   return {
     async answer(request) {
@@ -53,7 +53,7 @@ export function createIdempotency(db: Database): Idempotency {
             inProgress.delete(name);
           }
         }
-        // Refused, it has left the key free, and the next in line tries.
+        // A refused request leaves the key free, so the next one tries.
         const answer = await first.answer.catch(() => null);
         if (answer !== null) {
           checkSameBody(key.requestHash, first.requestHash);
@@ -66,10 +66,10 @@ export function createIdempotency(db: Database): Idempotency {
 }
 
 /**
- * The key is looked up only where the request did not go through: with a key that is taken no refusal counts, since the
- * first answer is owed whatever has changed since.
+ * Carries out the request, and looks the key up only if that fails. If the key is taken, the first answer is owed, even if
+ * the request would be refused by now.
  */
-async function carryOut(db: Database, request: KeyedRequest, key: KeyToTake): Promise<Answer> {
+async function carryOut(db: Database, request: KeyedRequest, key: KeyToTake): Promise<ApiAnswer> {
   for (let look = 0; look < LOOKS_MAX; look++) {
     const outcome = await request.create(key).catch(refusalOf);
     if (outcome !== "key_taken" && !(outcome instanceof ApiError)) return outcome;
@@ -88,6 +88,6 @@ function refusalOf(error: unknown): ApiError {
   throw error;
 }
 
-function replayed(answer: Answer): Answer {
+function replayed(answer: ApiAnswer): ApiAnswer {
   return { ...answer, headers: { ...answer.headers, "Idempotent-Replayed": "true" } };
 }

@@ -1,29 +1,15 @@
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
-import type { Answer, PacedAnswer } from "./errors.ts";
-import { startSlicedWork } from "./turns.ts";
-
-/**
- * A large answer is sent piece by piece, as its client takes it. Given to the server whole, it would stay in memory for as
- * long as a client likes that never reads, and nobody would know of it. While it waits for its client it is bytes: a text
- * can take twice as many.
- */
-export interface LargeAnswer {
-  byteCount: number;
-  stream: ReadableStream<Uint8Array>;
-  /** Resolves when the client has taken all of it or will not be given more. */
-  taken: Promise<void>;
-  /** Nobody will take it. */
-  drop(): void;
-}
+import type { ApiAnswer, LargeAnswer, ReadyAnswer } from "./answer.ts";
+import { startSlicedWork } from "./sliced-work.ts";
 
 export const LARGE_CHARACTERS = 65_536;
-/** As long as a body may take to arrive. */
+/** As long as a small body may take to arrive. */
 const TAKE_TIMEOUT_MS = 30_000;
 
 const encoder = new TextEncoder();
 
-/** The answer with what is large of it encoded, in slices of its project. */
-export async function pace(answer: Answer, projectNo: ProjectNo): Promise<PacedAnswer> {
+/** Joins the parts of a small answer, and encodes a large one in slices of its project. */
+export async function prepareAnswer(answer: ApiAnswer, projectNo: ProjectNo): Promise<ReadyAnswer> {
   const { text } = answer;
   const parts = typeof text === "string" ? [text] : text;
   if (parts.reduce((sum, part) => sum + part.length, 0) <= LARGE_CHARACTERS) {
@@ -33,7 +19,7 @@ export async function pace(answer: Answer, projectNo: ProjectNo): Promise<PacedA
   const pieces: Uint8Array[] = [];
   let small = "";
   for (const part of parts) {
-    // Put together with others, a large part would be copied once more.
+    // A large part is not joined with others, which would copy it once more.
     if (small !== "" && small.length + part.length > LARGE_CHARACTERS) {
       pieces.push(encoder.encode(small));
       small = "";
@@ -64,7 +50,7 @@ function createLargeAnswer(pieces: Uint8Array[]): LargeAnswer {
   const timer = setTimeout(end, TAKE_TIMEOUT_MS);
   const stream = new ReadableStream<Uint8Array>({
     async pull(controller) {
-      // The server ends a connection on which nothing moves. To end the stream would look like a whole answer.
+      // The server closes a connection on which nothing moves. Ending the stream would look like a complete answer.
       if (left === null) return new Promise(() => {});
       const piece = left[sent];
       if (piece !== undefined) controller.enqueue(piece);
@@ -78,7 +64,7 @@ function createLargeAnswer(pieces: Uint8Array[]): LargeAnswer {
   return { byteCount, stream, taken: promise, drop: end };
 }
 
-/** Both halves of a surrogate pair go into one piece. */
+/** The end of a piece, which never separates the halves of a surrogate pair. */
 function endOfPiece(text: string, start: number): number {
   const last = text.charCodeAt(start + LARGE_CHARACTERS - 1);
   return start + LARGE_CHARACTERS + (last >= 0xd800 && last < 0xdc00 ? 1 : 0);

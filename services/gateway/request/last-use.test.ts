@@ -35,7 +35,7 @@ async function addKeys(count: number): Promise<number[]> {
   return after.map(({ no }) => no).filter((no) => !before.some((row) => row.no === no));
 }
 
-/** What one gateway writes; its clock stands where the test puts it. */
+/** The last-use writer of one gateway, whose clock the test sets. */
 function watched() {
   const clock = { at: Date.now(), now: () => clock.at, stop: () => undefined };
   const written: number[] = [];
@@ -57,7 +57,7 @@ const usedAt = async (keyNo: number | undefined) => {
   return row?.last_used_at?.getTime() ?? null;
 };
 
-test("a key's last use is written with those of others, and no more often than once a minute", async () => {
+test("the last uses of several keys share a statement, and each key is written at most once a minute", async () => {
   const keys = await addKeys(3);
   const { clock, written, lastUse } = watched();
   for (let use = 0; use < 100; use++) for (const key of keys.slice(0, 2)) lastUse.note(key);
@@ -75,7 +75,7 @@ test("a key's last use is written with those of others, and no more often than o
   expect(await Promise.all(keys.map(usedAt))).toEqual(keys.map(() => clock.at));
 });
 
-test("keys that nobody uses are not written", async () => {
+test("unused keys are not written", async () => {
   const [key] = await addKeys(1);
   const { written, lastUse } = watched();
   for (let turn = 0; turn < 3; turn++) await lastUse.tick();
@@ -84,7 +84,7 @@ test("keys that nobody uses are not written", async () => {
   expect(await usedAt(key)).toBeNull();
 });
 
-test("the later use stands, whichever gateway writes last, and many keys in any order do not deadlock", async () => {
+test("the latest use remains, whichever gateway writes last, and gateways that write many keys do not deadlock", async () => {
   const keys = await addKeys(200);
   const gateways = [watched(), watched()];
   for (const [n, { clock, lastUse }] of gateways.entries()) {
@@ -94,14 +94,14 @@ test("the later use stands, whichever gateway writes last, and many keys in any 
   await Promise.all(gateways.map(({ lastUse }) => lastUse.tick()));
   const latest = gateways[1]?.clock.at ?? 0;
   expect(new Set(await Promise.all(keys.map(usedAt)))).toEqual(new Set([latest]));
-  // The gateway whose clock is behind writes alone now, and last.
+  // The gateway whose clock is behind writes last.
   for (const key of keys) gateways[0]?.lastUse.note(key);
   await gateways[0]?.lastUse.stop();
   expect(new Set(await Promise.all(keys.map(usedAt)))).toEqual(new Set([latest]));
   await gateways[1]?.lastUse.stop();
 });
 
-test("what could not be written is written later", async () => {
+test("a use that could not be written is written later", async () => {
   const [key] = await addKeys(1);
   if (key === undefined) throw new Error("there is no key");
   let isDown = true;

@@ -4,23 +4,23 @@ import { repeat } from "../../../shared/platform/repeat.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
 import { noteKeyUses } from "../../../shared/store/resources/callers.ts";
 
-/** When each key was last used, written behind the requests: their answers do not wait for it. */
+/** Records when each key was last used. Answers do not wait for that. */
 export interface LastUse {
   note(keyNo: number): void;
-  /** Writes what is due: nothing for a key that was not used, and each key once in WRITE_EVERY_MS at most. */
+  /** Writes the uses that are due, each key at most once in WRITE_EVERY_MS. */
   tick(): Promise<void>;
-  /** Writes what is left; does not throw. */
+  /** Writes all uses that are left. Does not throw. */
   stop(): Promise<void>;
 }
 
 const WRITE_EVERY_MS = 60_000;
-/** The first use of a key is seen after this time. */
+/** The first use of a key is written after at most this time. */
 const TICK_MS = 5_000;
 const KEYS_PER_STATEMENT_MAX = 1_000;
 
 export function createLastUse(options: { db: Database; clock: Clock; log: Log }): LastUse {
   const { db, clock, log } = options;
-  /** Keys whose last use is not written yet, and those that were written less than WRITE_EVERY_MS ago. */
+  /** The last uses that are not written yet, and the keys written less than WRITE_EVERY_MS ago. */
   const usedAt = new Map<number, number>();
   const writtenAt = new Map<number, number>();
 

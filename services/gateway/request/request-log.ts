@@ -1,5 +1,5 @@
 import { createComplaint } from "../../../shared/bus/complaint.ts";
-import type { OperationId } from "../../../shared/contract/operations.ts";
+import type { OperationId } from "../../../shared/contract/operations/all.ts";
 import type { ErrorCode } from "../../../shared/domain/errors.ts";
 import type { Log } from "../../../shared/platform/log.ts";
 
@@ -8,15 +8,15 @@ export interface AnsweredRequest {
   /** Null for a path or a method that the API does not have. */
   operation: OperationId | null;
   status: number;
-  /** That of a refusal. */
+  /** The code of a refusal; null for any other answer. */
   code: ErrorCode | null;
   durationMs: number;
 }
 
-/** What the log says of requests, by the id that the client was shown. */
+/** Logs requests, with the id that their clients are shown. */
 export interface RequestLog {
   answered(answered: AnsweredRequest): void;
-  /** What was thrown is told to nobody else where the fault is ours. */
+  /** Logs the error if the fault is the service's own: the answer does not tell it. */
   refused(error: unknown, code: ErrorCode, requestId: string): void;
 }
 
@@ -24,7 +24,7 @@ export function createRequestLog(log: Log): RequestLog {
   // An outage refuses thousands a second, all for the same reason.
   const complain = createComplaint(log, "request.not_served");
   return {
-    // One line for each request is much, and most of what it says is in the metrics: whoever looks for one asks for it.
+    // Only at level debug: a line for each request is much, and the metrics tell most of it.
     answered: (answered) => log.debug(answered, "request.answered"),
     refused(error, code, requestId) {
       if (code === "internal_error") log.error({ err: error, requestId }, "request.failed");

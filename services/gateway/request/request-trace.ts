@@ -4,15 +4,15 @@ import { parseTraceparent, type TraceContext } from "../../../shared/domain/trac
 import type { Clock } from "../../../shared/platform/clock.ts";
 import type { Span, Traces } from "../../../shared/platform/traces/traces.ts";
 
-/** A request's place in its trace. It is given when it is first asked for, as the request's id is. */
+/** The place of a request in its trace. It is found when it is first needed. */
 export interface RequestTrace {
   /** Null where the client gave none and none is recorded. */
   context(): TraceContext | null;
-  /** It is being answered; `code` is that of a refusal. */
+  /** Ends the span of the request. `code` is the code of a refusal. */
   end(status: number, code: string | null): void;
 }
 
-/** What is known of a request that has a valid key and is within its rate; nobody else makes the service record anything. */
+/** A request that has a valid key and is within its rate. No other request is recorded. */
 interface Traced {
   request: Request;
   readonly requestId: string;
@@ -21,8 +21,8 @@ interface Traced {
 }
 
 /**
- * `tracestate` is not passed on. It may hold anything that is between the client and its vendors, it would have to be kept
- * with the job for up to ten years, and the target may be somebody else's; the Recommendation lets unknown keys be removed.
+ * `tracestate` is not passed on, which the Recommendation allows. It may hold anything between the client and its vendors, it
+ * would have to be kept with the job for up to ten years, and the target may belong to somebody else.
  */
 export function createRequestTraces(
   traces: Traces,

@@ -4,7 +4,7 @@ import { createStoreAccess } from "./store-access.ts";
 
 const MAX = { ofProject: 2, ofAll: 8 };
 
-test("a project has two requests in Postgres, all projects have eight, and those who wait take turns", async () => {
+test("a project has two requests in Postgres, all projects have eight, and waiting projects take turns", async () => {
   const { enter } = createStoreAccess(MAX);
   const begun: number[] = [];
   const ends: (() => void)[] = [];
@@ -26,7 +26,7 @@ test("a project has two requests in Postgres, all projects have eight, and those
   await Bun.sleep(0);
   expect(begun).toEqual([1, 1, 2, 3, 3, 4, 4, 5]);
   expect(begun).toHaveLength(MAX.ofAll);
-  // The place of one that ends goes to the next project in turn, not to the longest row.
+  // A place that becomes free goes to the next project in turn, not to the one with most requests waiting.
   for (let n = 0; n < asked.length; n++) {
     ends[n]?.();
     await Bun.sleep(0);
@@ -37,7 +37,7 @@ test("a project has two requests in Postgres, all projects have eight, and those
   expect(begun.slice(MAX.ofAll, MAX.ofAll + 4)).toEqual([1, 5, 6, 1]);
 });
 
-test("what fails gives its place back, and nothing is done for whoever has gone", async () => {
+test("a failed request frees its place, and nothing is done for a client that has gone", async () => {
   const { enter } = createStoreAccess(MAX);
   const failing = Array.from({ length: MAX.ofAll }, () =>
     enter(

@@ -1,21 +1,21 @@
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { StoreUnavailable } from "../../../shared/store/database/database.ts";
-import { createRotation } from "./rotation.ts";
+import { createFairQueue } from "./fair-queue.ts";
 
 /**
- * The way of a gateway's requests to its connections to Postgres, but for those that share their statements. Each project
- * has a few requests there at once, its others wait in a row of their own, and the projects take turns: whoever asks for
- * what is dear waits for itself alone.
+ * Admits a gateway's requests to its connections to Postgres, except those that share their statements. Each project has a
+ * few requests there at once, its others wait, and the projects take turns: a project with expensive requests delays only
+ * itself.
  */
 export interface StoreAccess {
-  /** `isWanted` is asked when the turn has come: nothing is done for whoever has an answer by then, or has gone. */
+  /** Runs `act` when the turn has come, unless `isWanted` says that the request has its answer or its client has gone. */
   enter<Result>(projectNo: ProjectNo, isWanted: () => boolean, act: () => Promise<Result>): Promise<Result>;
-  /** How many requests wait while all places are taken. A project that waits for itself alone does not count. */
+  /** How many requests wait while all places are taken. Requests that wait only for their own project do not count. */
   crowdedOut(): number;
 }
 
 export function createStoreAccess(max: { ofProject: number; ofAll: number }): StoreAccess {
-  const waiting = createRotation<() => void>();
+  const waiting = createFairQueue<() => void>();
   const counts = new Map<ProjectNo, number>();
   let count = 0;
   let waitingCount = 0;

@@ -20,12 +20,12 @@ import {
 } from "../../../shared/store/resources/delivery-log.ts";
 import type { FirstAnswer, KeyToTake } from "../../../shared/store/resources/idempotency.ts";
 import { findWebhook } from "../../../shared/store/resources/webhooks.ts";
-import { type Pager, pageText } from "../pages.ts";
-import type { Answer } from "../request/errors.ts";
-import type { RoutesOf } from "../request/route.ts";
+import type { ApiAnswer } from "../request/answer.ts";
+import { type Pager, pageText } from "./pager.ts";
+import type { RoutesOf } from "./route.ts";
 import { readWebhookId, type webhookRoutes } from "./webhooks.ts";
 
-/** Of what is sent to webhook endpoints. */
+/** The routes of deliveries to webhook endpoints. */
 export function deliveryRoutes(options: {
   db: Database;
   bus: Bus;
@@ -104,7 +104,7 @@ export function deliveryRoutes(options: {
   };
 }
 
-/** JSON may write each character as two. */
+/** Doubled, because JSON may write each character as two. */
 const DELIVERY_PAGE_BYTES_MAX =
   2 * (PAGE_BYTES_MAX + DELIVERY_ATTEMPTS_MAX * (ERROR_BYTES_MAX + BYTES_PER_ATTEMPT));
 
@@ -115,7 +115,7 @@ function withAnswer(key: KeyToTake | null) {
   return key === null ? null : { ...key, answerOf };
 }
 
-function keptAnswer({ answer }: FirstAnswer): Answer {
+function keptAnswer({ answer }: FirstAnswer): ApiAnswer {
   if (answer === null) throw new Error("a kept answer is missing");
   return { status: 200, text: answer.toString() };
 }

@@ -29,11 +29,11 @@ import {
   listJobs,
 } from "../../../shared/store/resources/jobs.ts";
 import { cancelJob } from "../../../shared/store/resources/jobs-by-hand.ts";
-import type { JobCreation } from "../creation.ts";
-import type { Pager } from "../pages.ts";
 import { BATCH_BODY_BYTES_MAX, BODY_BYTES_MAX } from "../request/body.ts";
 import { quotaExceeded } from "../request/errors.ts";
-import type { ApiRequest, RoutesOf } from "../request/route.ts";
+import type { JobCreation } from "./job-creation.ts";
+import type { Pager } from "./pager.ts";
+import type { ApiRequest, RoutesOf } from "./route.ts";
 
 export function jobRoutes(options: {
   db: Database;
@@ -51,7 +51,7 @@ export function jobRoutes(options: {
     return { plan, defaultRegion, now: clock.now(), targets };
   };
 
-  /** Creates all of them, or none with the key taken. Throws ApiError. */
+  /** Creates all jobs, or none if the key is taken. Throws ApiError. */
   async function create(
     request: ApiRequest,
     accepted: readonly AcceptedJob[],
@@ -64,7 +64,7 @@ export function jobRoutes(options: {
     const now = clock.now();
     const jobs = accepted.map(
       ({ targetUrl, region, retryPolicy, payloadText, runAt }, index): JobToCreate => {
-        // The first has the 128 bits of its request, so that for most jobs nothing needs to be kept of the request.
+        // The first job has the 128 bits of its request's id, so that most jobs need not store that id.
         const id = index === 0 ? retypeId(cause.requestId, JOB_PREFIX) : ids.next(JOB_PREFIX, now);
         const fields = { targetUrl, payload: payloadText, runAt: runAt ?? idTimeMs(id), ...retryPolicy };
         return { id, ...scope, region, shard, cause, trace, ...fields, ...(key === null ? {} : { key }) };
@@ -144,10 +144,10 @@ export function jobRoutes(options: {
   };
 }
 
-/** Beside the payload: a URL of 2,048 characters, each of which JSON may write as two, and some short fields. */
+/** A job without its payload: a URL of 2,048 characters, each of which JSON may write as two, and some short fields. */
 const JOB_BYTES_MAX = 4_608;
 const JOB_PAGE_BYTES_MAX = PAGE_SIZE_MAX * JOB_BYTES_MAX;
-/** Of one job. Those of one schedule are no more. */
+/** The answer with one job. An answer with one schedule is no larger. */
 export const PAYLOAD_ANSWER_BYTES_MAX = PAYLOAD_BYTES_MAX + 2 * JOB_BYTES_MAX;
 
 function readJobId(text: string): string {
@@ -164,7 +164,7 @@ function jobFacts(job: JobRow): JobFacts {
   return { ...summaryFacts(job), ...askedFacts(job) };
 }
 
-/** A job as its creation shows it, whatever has become of it since. */
+/** A job as the answer to its creation shows it, whatever its state is now. */
 function newJobFacts(job: AskedJob): JobFacts {
   return { ...summaryFacts({ ...job, status: "queued", attempts: 0 }), ...askedFacts(job) };
 }
@@ -175,7 +175,7 @@ function oneText(jobs: readonly AskedJob[]): string {
   return newJobText(job);
 }
 
-/** The JSON text of a job as its creation shows it. */
+/** The JSON text of a job as the answer to its creation shows it. */
 export function newJobText(job: AskedJob): string {
   return jobText(newJobFacts(job));
 }

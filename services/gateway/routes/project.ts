@@ -14,10 +14,10 @@ import {
   type ProjectRow,
   updateProject,
 } from "../../../shared/store/resources/projects.ts";
+import type { ApiAnswer } from "../request/answer.ts";
 import type { Authenticator } from "../request/authenticate.ts";
 import { BODY_BYTES_MAX } from "../request/body.ts";
-import type { Answer } from "../request/errors.ts";
-import type { ApiRequest, RoutesOf } from "../request/route.ts";
+import type { ApiRequest, RoutesOf } from "./route.ts";
 
 export function projectRoutes(options: {
   db: Database;
@@ -26,7 +26,7 @@ export function projectRoutes(options: {
 }): RoutesOf<"project"> {
   const { db, clock, authenticator } = options;
 
-  async function show({ caller }: ApiRequest, project: ProjectRow): Promise<Answer> {
+  async function show({ caller }: ApiRequest, project: ProjectRow): Promise<ApiAnswer> {
     const { environment, version: apiVersion } = caller;
     const runsThisMonth = await countMonthRuns(db, project.no);
     const facts = { ...project, apiVersion, createdAt: idTimeMs(project.id) };

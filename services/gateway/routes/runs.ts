@@ -16,9 +16,9 @@ import {
   type RunRow,
   startedRun,
 } from "../../../shared/store/resources/runs.ts";
-import { type Pager, pageText } from "../pages.ts";
 import { quotaExceeded } from "../request/errors.ts";
-import type { ApiRequest, RoutesOf } from "../request/route.ts";
+import { type Pager, pageText } from "./pager.ts";
+import type { ApiRequest, RoutesOf } from "./route.ts";
 
 export function runRoutes(options: {
   db: Database;
@@ -44,7 +44,7 @@ export function runRoutes(options: {
         const asked = readRunListQuery(query);
         const { status, job } = asked;
         const jobId = job.kind === "one" ? job.id : null;
-        // No cursor is ever made for the list of a job that cannot be, so none may work with it.
+        // A malformed job id has an empty list and so no cursors; the empty filter keeps other lists' cursors out.
         const filters = { status, job_id: job.kind === "none" ? "" : jobId };
         const walk = pager.walk("GET /v2/runs", caller, asked, filters);
         const { beforeId, rowsMax } = walk;
@@ -94,7 +94,7 @@ export function runRoutes(options: {
   };
 }
 
-/** Beside its error, each character of which JSON may write as two. */
+/** A run without its error, each character of which JSON may write as two. */
 const RUN_BYTES_MAX = 512;
 const RUN_PAGE_BYTES_MAX = PAGE_SIZE_MAX * (RUN_BYTES_MAX + 2 * ERROR_BYTES_MAX);
 

@@ -35,15 +35,16 @@ import {
   PAGE_BYTES_MAX,
   type ScheduleRow,
 } from "../../../shared/store/resources/schedules.ts";
-import type { JobCreation } from "../creation.ts";
-import { readLedger, readLedgerPlace } from "../ledger.ts";
-import { type Pager, pageText } from "../pages.ts";
+import type { ApiAnswer } from "../request/answer.ts";
 import { BODY_BYTES_MAX } from "../request/body.ts";
-import { type Answer, quotaExceeded } from "../request/errors.ts";
-import { createInTurn } from "../request/in-turn.ts";
-import type { ApiRequest, RoutesOf } from "../request/route.ts";
-import { startSlicedWork } from "../request/turns.ts";
+import { quotaExceeded } from "../request/errors.ts";
+import { startSlicedWork } from "../request/sliced-work.ts";
+import { readLedger, readLedgerPlace } from "./firing-ledger.ts";
+import type { JobCreation } from "./job-creation.ts";
 import { newJobText, PAYLOAD_ANSWER_BYTES_MAX } from "./jobs.ts";
+import { createOneAtATime } from "./one-at-a-time.ts";
+import { type Pager, pageText } from "./pager.ts";
+import type { ApiRequest, RoutesOf } from "./route.ts";
 
 const BODY = { payload: "member", bytesMax: BODY_BYTES_MAX } as const;
 
@@ -58,10 +59,10 @@ export function scheduleRoutes(options: {
 }): RoutesOf<"schedules"> {
   const { db, bus, clock, pager, creation, shardsPerRegion, targets } = options;
 
-  const inTurn = createInTurn();
+  const inTurn = createOneAtATime();
   const activeMaxOf = ({ caller }: ApiRequest) => limitsOf(caller.project).schedules;
 
-  /** The owner looks by itself for what comes due; sooner than that it has to be told. */
+  /** The worker that owns the shard looks for due schedules itself. It must be told only of one that is due before its next look. */
   function tellWorker({ scope }: ApiRequest, nextRunAt: number | null): void {
     if (nextRunAt === null || nextRunAt > clock.now() + WORKER_LOOKS_AHEAD_MS) return;
     const shard = shardOf(scope.projectNo, shardsPerRegion);
@@ -74,7 +75,7 @@ export function scheduleRoutes(options: {
     return schedule;
   }
 
-  /** Changes of a schedule through this gateway wait for each other: all but one of many at once would be decided in vain. */
+  /** Changes of a schedule through this gateway wait for each other: of many at the same time only one would succeed. */
   async function change(request: ApiRequest, scheduleId: string, body: Body): Promise<ScheduleRow> {
     const { scope } = request;
     const activeMax = activeMaxOf(request);
@@ -198,7 +199,7 @@ export function scheduleRoutes(options: {
       async answer({ caller, scope, id, query }) {
         const scheduleId = readScheduleId(id);
         const asked = readFiringListQuery(query);
-        // Before the schedule is looked at, which may be resumed after it.
+        // Read before the schedule, which may be resumed in between.
         const now = clock.now();
         const schedule = await find(scope, scheduleId);
         const walk = pager.walk(`GET /v2/schedules/${scheduleId}/firings`, caller, asked, {});
@@ -248,12 +249,12 @@ export function scheduleRoutes(options: {
     },
   };
 
-  /** An answer that nothing was made for is kept for its key all the same. */
+  /** Keeps the answer for its key, although the request created nothing. */
   async function keep(
     { scope }: ApiRequest,
     key: KeyToTake | null,
-    answer: Answer & { text: string },
-  ): Promise<Answer | "key_taken"> {
+    answer: ApiAnswer & { text: string },
+  ): Promise<ApiAnswer | "key_taken"> {
     if (key === null) return answer;
     return (await keepAnswer(db, scope, key, Buffer.from(answer.text))) ? answer : "key_taken";
   }
@@ -268,10 +269,10 @@ function readScheduleId(text: string): string {
 const SCHEDULE_PAGE_BYTES_MAX =
   PAGE_BYTES_MAX + PAYLOAD_ANSWER_BYTES_MAX + PAGE_SIZE_MAX * (PAYLOAD_ANSWER_BYTES_MAX - PAYLOAD_BYTES_MAX);
 
-/** As far ahead as the owner of a schedule looks, and the second until it looks again. */
+/** How far ahead the owner of a schedule looks, and a second until it looks again. */
 const WORKER_LOOKS_AHEAD_MS = 5_000;
 
-function keptAnswer(status: number, answer: Buffer | null): Answer {
+function keptAnswer(status: number, answer: Buffer | null): ApiAnswer {
   if (answer === null) throw new Error("a kept answer is missing");
   return { status, text: answer.toString() };
 }

@@ -25,17 +25,17 @@ import {
   rotateWebhookSecret,
   type WebhookRow,
 } from "../../../shared/store/resources/webhooks.ts";
-import type { Pager } from "../pages.ts";
+import type { ApiAnswer } from "../request/answer.ts";
 import { BODY_BYTES_MAX, type BodyRules } from "../request/body.ts";
-import type { Answer } from "../request/errors.ts";
-import { createInTurn } from "../request/in-turn.ts";
-import type { ApiRequest, RoutesOf } from "../request/route.ts";
+import { createOneAtATime } from "./one-at-a-time.ts";
+import type { Pager } from "./pager.ts";
+import type { ApiRequest, RoutesOf } from "./route.ts";
 
 const BODY: BodyRules = { payload: "none", bytesMax: BODY_BYTES_MAX };
 
 type DeliveryRouteId = "testWebhook" | "listDeliveries" | "retryDelivery";
 
-/** Of the endpoints themselves; what is sent to them has routes of its own. */
+/** The routes of webhook endpoints. Deliveries have routes of their own. */
 export function webhookRoutes(options: {
   db: Database;
   pager: Pager;
@@ -44,16 +44,16 @@ export function webhookRoutes(options: {
 }): Omit<RoutesOf<"webhooks">, DeliveryRouteId> {
   const { db, pager, targets, seal } = options;
 
-  const inTurn = createInTurn();
-  /** Changes of an endpoint wait for each other, or all but one of many that come together would be decided in vain. */
+  const inTurn = createOneAtATime();
+  /** Changes of one endpoint wait for each other: of many at the same time only one would succeed. */
   const changing = <Result>(scope: ApiRequest["scope"], webhookId: string, act: () => Promise<Result>) =>
     inTurn(JSON.stringify([scope, webhookId]), act);
 
   const viewMasked = (webhook: WebhookRow) => view(webhook, maskSecret(seal.open(webhook.sealedSecret)));
-  /** Of a new secret; kept for its Idempotency-Key it is sealed, too. */
+  /** The text that shows a new secret. It is sealed when it is kept for an Idempotency-Key. */
   const revealedText = (webhook: WebhookRow, secret: string) => JSON.stringify(view(webhook, secret));
 
-  function keptAnswer(status: number, { answer }: FirstAnswer): Answer {
+  function keptAnswer(status: number, { answer }: FirstAnswer): ApiAnswer {
     if (answer === null) throw new Error("a kept answer is missing");
     return { status, text: seal.open(answer) };
   }
@@ -114,7 +114,7 @@ export function webhookRoutes(options: {
       async answer({ scope, id, query, cause }, body) {
         const webhookId = readWebhookId(id);
         parseQuery(query, []);
-        // Only the body of a request for an endpoint that is there is judged.
+        // The body is read here, so that a stranger is answered 404 before anything about it.
         const decide = (webhook: WebhookRow) =>
           decideEndpointChange(webhook, readWebhookUpdate(body.value), targets);
         const change = () => changeWebhook(db, scope, webhookId, decide, cause());
@@ -148,7 +148,7 @@ export function webhookRoutes(options: {
     },
   };
 
-  function answerMasked(webhook: WebhookRow | "not_found" | null): Answer {
+  function answerMasked(webhook: WebhookRow | "not_found" | null): ApiAnswer {
     if (webhook === null || webhook === "not_found") throw resourceNotFound();
     return { status: 200, text: JSON.stringify(viewMasked(webhook)) };
   }

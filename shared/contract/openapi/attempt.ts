@@ -40,7 +40,8 @@ const HEADERS: SentHeader[] = [
   SERVICE_ENVIRONMENT,
   {
     name: "Idempotency-Key",
-    description: "The job's id, the same on every attempt: what was done under it need not be done again.",
+    description:
+      "The job's id, the same on every attempt: work that was done under it need not be done again.",
     schema: JobId,
   },
   TRACEPARENT,
@@ -49,7 +50,7 @@ const HEADERS: SentHeader[] = [
 
 export const TARGETS_TAG = { name: "Targets", description: "What the service sends to the URLs of jobs." };
 
-/** What a target receives, and what its answers mean. */
+/** The request that a target receives, and the meaning of its answers. */
 export function describeAttempt(schemas: Schemas): Json {
   const noRetry = {
     description: "`true` fails the job at once, whatever attempts it has left.",
@@ -66,8 +67,8 @@ export function describeAttempt(schemas: Schemas): Json {
     summary: "An attempt of a job",
     description:
       "The service sends the job's payload to its `target_url`. The same attempt is never sent twice and at most one " +
-      "attempt of a job is in progress, but a job can be attempted again although its target has done the work: targets " +
-      "go by `Idempotency-Key`. The answer is awaited for 15 minutes. Redirects are never followed. An answer whose body " +
+      "attempt of a job is in progress, but a job can be attempted again although its target has done the work: a target " +
+      "recognizes that by `Idempotency-Key`. The answer is awaited for 15 minutes. Redirects are never followed. An answer whose body " +
       "stalls to the deadline is `timed_out`, and a 2xx whose body breaks off has failed. An attempt that was lost or broken " +
       "off by the service is followed by the next one at once, without backoff.",
     security: [],

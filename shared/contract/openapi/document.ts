@@ -1,6 +1,6 @@
 import type { Resource } from "../../domain/key.ts";
+import { OPERATIONS } from "../operations/all.ts";
 import type { Content, Operation } from "../operations/operation.ts";
-import { OPERATIONS } from "../operations.ts";
 import { describeAttempt, TARGETS_TAG } from "./attempt.ts";
 import { describeEvent, ENDPOINTS_TAG } from "./event.ts";
 import { headerComponents, headersOf } from "./headers.ts";
@@ -18,8 +18,8 @@ const TAGS: Record<Resource, { name: string; description: string }> = {
 };
 
 /**
- * The OpenAPI document of the whole API, as JSON. `publicUrl` is where clients reach the service; null says that it is
- * where they have got the document from.
+ * The OpenAPI document of the whole API, as JSON. `publicUrl` is where clients reach the service; null stands for the
+ * origin that serves the document.
  */
 export function describeApi(publicUrl: string | null): string {
   const schemas = createSchemas();

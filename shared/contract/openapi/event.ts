@@ -17,7 +17,7 @@ const HEADERS: SentHeader[] = [
   SERVICE_ENVIRONMENT,
   {
     name: "Service-Webhook-Test",
-    description: "On a sample that was asked for: its job and run are none.",
+    description: "On a requested sample event: its job and run do not exist.",
     schema: Type.Literal("true"),
     optional: true,
   },
@@ -33,7 +33,7 @@ export const ENDPOINTS_TAG = {
   description: "What the service sends to webhook endpoints.",
 };
 
-/** What an endpoint receives, and what its answers mean. */
+/** The request that an endpoint receives, and the meaning of its answers. */
 export function describeEvent(schemas: Schemas): Json {
   const examples = EVENT_TYPES.map((type) => [type, { value: JSON.parse(exampleText(type)) }]);
   return {
@@ -41,11 +41,11 @@ export function describeEvent(schemas: Schemas): Json {
     tags: [ENDPOINTS_TAG.name],
     summary: "A job has come to its end",
     description:
-      "The service tells the endpoints that subscribe to the event. Each is told at least once: whoever must not act twice " +
-      "goes by `webhook-id`. The answer is awaited for 15 seconds. What fails is sent again " +
-      `for ${DELIVERY_WINDOW_HOURS} hours: after ${WAITS}, give or take a tenth, and a last time. Redirects are never followed. The ` +
-      "endpoints of an environment in one region share their turns, so one that stalls delays the others by up to 15 seconds for each " +
-      "request that waits for it.",
+      "The service sends the event to the endpoints that subscribe to it, to each at least once: an endpoint that must not act " +
+      "twice recognizes it by `webhook-id`. The answer is awaited for 15 seconds. A failed delivery is sent again for " +
+      `${DELIVERY_WINDOW_HOURS} hours: after ${WAITS}, give or take a tenth, and a last time. Redirects are never ` +
+      "followed. The endpoints of an environment in one region share their turns, so one that stalls delays the others by up to " +
+      "15 seconds for each request that waits for it.",
     security: [],
     parameters: describeSentHeaders(HEADERS, schemas),
     requestBody: {

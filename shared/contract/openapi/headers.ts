@@ -11,7 +11,7 @@ const wholeNumber = Type.Integer({ minimum: 0 });
 const HEADERS = {
   RequestId: {
     name: "Request-Id",
-    description: "Names this request. Whoever runs the service finds by it what happened.",
+    description: "Names this request. The operators of the service find it in their records by this id.",
     schema: idOf(REQUEST_PREFIX, "The id of a request."),
   },
   ServiceVersion: {
@@ -59,16 +59,16 @@ const HEADERS = {
 type HeaderName = keyof typeof HEADERS;
 const RATE: HeaderName[] = ["RateLimitLimit", "RateLimitRemaining", "RateLimitReset"];
 
-/** The headers that an answer of this status has. The first answer to an Idempotency-Key may come once more. */
+/** The headers of an answer of this status. `mayBeReplayed` adds that of a repeated first answer to an Idempotency-Key. */
 export function headersOf(status: number, schemas: Schemas, mayBeReplayed = false): Json {
   const names: HeaderName[] = ["RequestId", "ServiceVersion"];
-  // Without a valid key there is no project whose rate it could be.
+  // Without a valid key no project is known, and so no rate.
   if (status < 500 && status !== 401) names.push(...RATE);
   if (status === 401) names.push("WwwAuthenticate");
   if (status === 405) names.push("Allow");
   if (status === 429) names.push("RetryAfter");
   const optional: HeaderName[] = [];
-  // A fault can come before the rate is known.
+  // A fault can happen before the rate is known.
   if (status >= 500) optional.push(...RATE);
   if (mayBeReplayed) optional.push("IdempotentReplayed");
   return Object.fromEntries([
@@ -77,7 +77,7 @@ export function headersOf(status: number, schemas: Schemas, mayBeReplayed = fals
   ]);
 }
 
-/** The headers that every answer of some status has. */
+/** The headers that all answers of some status have. */
 export function headerComponents(schemas: Schemas): Json {
   const names = Object.keys(HEADERS).filter((name) => name !== "IdempotentReplayed") as HeaderName[];
   return Object.fromEntries(names.map((name) => [name, describe(name, true, schemas)]));

@@ -22,8 +22,8 @@ most 2,000 values outside its payloads, and one that is too large is received up
 64 KiB that is not taken within 30 seconds is given up, and what a client no longer waits for is not begun.
 
 A connection is ended without an answer if its client closes its own side of it, or sends a further request, before the
-answer has come. A head of more than 16 KB, trailers behind chunks, and what is no HTTP/1.1 are refused with 431, 400 or 505
-and no body.
+answer has come. A head of more than 16 KB, trailers behind chunks, and anything but HTTP/1.1 are refused with 431, 400 or
+505 and no body.
 
 ## Lists
 Newest first. \`next_cursor\` is the \`cursor\` of the next page and null on the last. A cursor works with the filters that

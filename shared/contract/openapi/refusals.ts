@@ -7,9 +7,9 @@ import type { Json, Schemas } from "./schemas.ts";
 
 /** The refusals of one document. */
 export interface Refusals {
-  /** Those that the operation can answer, by status. */
+  /** The refusals with which the operation can answer, by status. */
   responsesOf(operation: Operation): Json;
-  /** Those that several operations share. */
+  /** The responses that operations refer to by name. */
   components: Json;
 }
 

@@ -36,6 +36,6 @@ test("a choice of words is an enum, and one between something and null a list of
   });
 });
 
-test("what the rules of the domain check is written beside what the validator does", () => {
+test("constraints that the domain checks are written beside those of the validator", () => {
   expect(written(Type.String({ documented: { maxLength: 80 } }))).toEqual({ type: "string", maxLength: 80 });
 });

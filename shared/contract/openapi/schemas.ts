@@ -4,16 +4,16 @@ export type Json = Record<string, unknown>;
 
 /** The schemas of one document. */
 export interface Schemas {
-  /** What stands in the document where the schema is used: a reference for a schema with a title, else itself. */
+  /** The schema as the document writes it where it is used: a reference if it has a title, else the schema itself. */
   refer(schema: TSchema): Json;
   /** Every schema with a title that was referred to. */
   components: Record<string, Json>;
 }
 
 /**
- * Writes the contract's own schemas as JSON Schema 2020-12. A choice of words becomes an enum and a choice between
- * something and null a list of types: the same values, in the form that readers and generators of code expect.
- * `documented` holds what the rules of the domain check and the schema's validator does not.
+ * Writes the contract's own schemas as JSON Schema 2020-12. A choice of words becomes an enum, and a choice between a type
+ * and null becomes a list of types: the same values, in the form that readers and code generators expect. `documented`
+ * holds constraints that the domain checks and the schema's validator does not.
  */
 export function createSchemas(): Schemas {
   const components: Record<string, Json> = {};

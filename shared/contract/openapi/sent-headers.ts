@@ -3,7 +3,7 @@ import { ENVIRONMENTS } from "../../domain/scope.ts";
 import { wordOf } from "../validator.ts";
 import type { Json, Schemas } from "./schemas.ts";
 
-/** A header of what the service sends. Optional is one that only some requests have. */
+/** A header of the requests that the service sends. `optional` marks one that only some of them have. */
 export interface SentHeader {
   name: string;
   description: string;
@@ -15,7 +15,7 @@ const hexOfBytes = (count: number) => `[0-9a-f]{${2 * count}}`;
 
 export const USER_AGENT: SentHeader = {
   name: "User-Agent",
-  description: "Tells the service apart.",
+  description: "Identifies the service.",
   schema: Type.String(),
 };
 
@@ -33,7 +33,7 @@ export const TRACEPARENT: SentHeader = {
   schema: Type.String({ pattern: `^00-${hexOfBytes(16)}-${hexOfBytes(8)}-${hexOfBytes(1)}$` }),
 };
 
-/** `owner` is what the secret belongs to, `id` what `webhook-id` is. */
+/** `owner` names whose secret signs the request, and `id` describes what its `webhook-id` holds. */
 export function signatureHeaders(owner: string, id: { description: string; schema: TSchema }): SentHeader[] {
   return [
     {

@@ -13,7 +13,7 @@ import {
   NewJobRequest,
 } from "../job.ts";
 import { NEXT_CURSOR_EXAMPLE } from "../list.ts";
-import { NO_PARAMETERS, type Operation } from "./operation.ts";
+import { operation } from "./operation.ts";
 
 const CREATED_AT = "2026-11-21T06:12:25.328Z";
 
@@ -89,16 +89,14 @@ const CANCELED_JOB_EXAMPLE: Static<typeof CanceledJob> = {
 };
 
 export const JOB_OPERATIONS = {
-  createJob: {
+  createJob: operation({
     method: "POST",
     path: "/v2/jobs",
-    id: null,
     resource: "jobs",
     summary: "Create a job",
     description:
       "Without `run_at` the job runs immediately, with it once at that time. The job's id has the letters and digits of the answer's " +
       "`Request-Id`, so after a 5xx a GET of the job with them tells whether it was created.",
-    query: NO_PARAMETERS,
     body: {
       schema: NewJobRequest,
       examples: { immediate: JOB_REQUEST_EXAMPLE, everyField: FULL_JOB_REQUEST_EXAMPLE },
@@ -107,18 +105,16 @@ export const JOB_OPERATIONS = {
     response: { schema: Job, examples: { queued: JOB_EXAMPLE } },
     codes: ["run_at_in_past", "quota_exceeded"],
     isTraced: true,
-  },
-  createJobBatch: {
+  }),
+  createJobBatch: operation({
     method: "POST",
     path: "/v2/jobs/batch",
-    id: null,
     resource: "jobs",
     summary: "Create up to 100 jobs",
     description:
       "All jobs are created or none. It counts as one request for the rate limit. Where entries are bad the answer is " +
       "`invalid_request`, and `details` names every one of them with its own code. The first job's id has the letters and digits " +
       "of the answer's `Request-Id`.",
-    query: NO_PARAMETERS,
     body: {
       schema: JobBatchRequest,
       examples: { twoJobs: { jobs: [JOB_REQUEST_EXAMPLE, FULL_JOB_REQUEST_EXAMPLE] } },
@@ -128,34 +124,26 @@ export const JOB_OPERATIONS = {
     codes: ["quota_exceeded"],
     isTraced: true,
     invalidExample: BAD_ENTRY_EXAMPLE,
-  },
-  listJobs: {
+  }),
+  listJobs: operation({
     method: "GET",
     path: "/v2/jobs",
-    id: null,
     resource: "jobs",
     summary: "List jobs",
     description: "Newest first. List items leave out `payload`, `run_at` and `retry_policy`.",
     query: JobListParameters,
-    body: null,
-    status: 200,
     response: { schema: JobList, examples: { firstPage: JOB_LIST_EXAMPLE } },
-    codes: [],
-  },
-  getJob: {
+  }),
+  getJob: operation({
     method: "GET",
     path: "/v2/jobs/{job_id}",
     id: JobId,
     resource: "jobs",
     summary: "Get a job",
     description: "A job of another project or of the other environment is not found.",
-    query: NO_PARAMETERS,
-    body: null,
-    status: 200,
     response: { schema: Job, examples: { queued: JOB_EXAMPLE } },
-    codes: [],
-  },
-  cancelJob: {
+  }),
+  cancelJob: operation({
     method: "DELETE",
     path: "/v2/jobs/{job_id}",
     id: JobId,
@@ -164,10 +152,6 @@ export const JOB_OPERATIONS = {
     description:
       "No further attempt follows. An attempt in progress runs to its end and its run keeps its true result. A job that " +
       "has ended is refused with `invalid_request`.",
-    query: NO_PARAMETERS,
-    body: null,
-    status: 200,
     response: { schema: CanceledJob, examples: { canceled: CANCELED_JOB_EXAMPLE } },
-    codes: [],
-  },
-} as const satisfies Record<string, Operation>;
+  }),
+};

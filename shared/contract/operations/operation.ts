@@ -3,30 +3,30 @@ import { type ErrorCode, STATUS_OF_CODE } from "../../domain/errors.ts";
 import { type Access, isPermitted, KEY_SCOPES, type Resource } from "../../domain/key.ts";
 import type { ErrorView } from "../error.ts";
 
-/** One method of one path. The gateway finds its routes by it, and the published document describes it. */
+/** One method of one path. The gateway serves it, and the published document describes it. */
 export interface Operation {
   method: "GET" | "POST" | "PATCH" | "DELETE";
   /** At most two parameters, in braces. */
   path: string;
-  /** What the path's parameter is; null where it has none. */
+  /** The schema of the path's parameter; null where the path has none. */
   id: TSchema | null;
-  /** What its second parameter is, of something that belongs to the first. */
+  /** The schema of the path's second parameter, the id of something that belongs to the first. */
   innerId?: TSchema;
   resource: Resource;
-  /** What a key's scope must allow, where the method does not tell (`accessOf`). */
+  /** The access that a key needs, where the method does not tell it (`accessOf`). */
   access?: Access;
   summary: string;
   description: string;
   query: TObject;
   body: Content | null;
-  /** Of every answer that is not a refusal. */
+  /** The status of every answer that is no refusal. */
   status: 200 | 201;
   response: Content;
-  /** Those that follow from the rest are not repeated here (`errorCodesOf`). */
+  /** The codes that do not follow from the other members; `errorCodesOf` adds those. */
   codes: readonly ErrorCode[];
-  /** What is sent because of it belongs to the trace of the request. */
+  /** The attempts and events that result from it join the trace of the request. */
   isTraced?: true;
-  /** Of an invalid_request that says more than those of other operations do. */
+  /** An invalid_request with more members than that of other operations. */
   invalidExample?: ErrorView;
 }
 
@@ -36,7 +36,15 @@ export interface Content {
   examples: Readonly<Record<string, unknown>>;
 }
 
-export const NO_PARAMETERS = Type.Object({});
+/** The members that most operations have in common. */
+const USUAL = { id: null, query: Type.Object({}), body: null, status: 200, codes: [] } as const;
+
+type Given = Omit<Operation, keyof typeof USUAL> & Partial<Operation>;
+
+/** An operation with the members given, and the usual ones in place of those left out. */
+export function operation<const Own extends Given>(own: Own): Omit<typeof USUAL, keyof Own> & Own {
+  return { ...USUAL, ...own };
+}
 
 const EVERYWHERE = [
   "invalid_request",
@@ -47,7 +55,7 @@ const EVERYWHERE = [
   "service_unavailable",
 ] as const satisfies ErrorCode[];
 
-/** What a key's scope must allow. */
+/** The access that a key needs for the operation. */
 export function accessOf({ method, access }: Operation): Access {
   return access ?? (method === "GET" ? "read" : "write");
 }
@@ -60,7 +68,7 @@ export function errorCodesOf(operation: Operation): ErrorCode[] {
     found.add("insufficient_scope");
   if (id !== null) found.add("resource_not_found");
   if (body !== null) found.add("request_timeout").add("payload_too_large").add("unsupported_media_type");
-  // Requests with the same key are compared by their bodies: without one there is nothing to differ in.
+  // Requests with the same key are compared by their bodies, so those without a body cannot conflict.
   if (method === "POST" && body !== null) found.add("idempotency_conflict");
   return (Object.keys(STATUS_OF_CODE) as ErrorCode[]).filter((code) => found.has(code));
 }

@@ -1,6 +1,6 @@
 import type { Static } from "@sinclair/typebox";
 import { Project, ProjectUpdateRequest, UsageParameters, UsageReport } from "../project.ts";
-import { NO_PARAMETERS, type Operation } from "./operation.ts";
+import { operation } from "./operation.ts";
 
 const PROJECT_EXAMPLE: Static<typeof Project> = {
   id: "prj_01m7ybqz0000000000000000aa",
@@ -26,52 +26,39 @@ const USAGE_EXAMPLE: Static<typeof UsageReport> = {
 };
 
 export const PROJECT_OPERATIONS = {
-  getProject: {
+  getProject: operation({
     method: "GET",
     path: "/v2/project",
-    id: null,
     resource: "project",
     access: "identify",
     summary: "Get the project",
     description: "The project and the environment that the key belongs to.",
-    query: NO_PARAMETERS,
-    body: null,
-    status: 200,
     response: { schema: Project, examples: { project: PROJECT_EXAMPLE } },
-    codes: [],
-  },
-  updateProject: {
+  }),
+  updateProject: operation({
     method: "PATCH",
     path: "/v2/project",
-    id: null,
     resource: "project",
     summary: "Change the project",
     description: "A new `default_region` affects only jobs that are created afterward.",
-    query: NO_PARAMETERS,
     body: {
       schema: ProjectUpdateRequest,
       examples: { nameAndRegion: { name: "Webshop", default_region: "eu-central" } },
     },
-    status: 200,
     response: {
       schema: Project,
       examples: { changed: { ...PROJECT_EXAMPLE, default_region: "eu-central" } },
     },
-    codes: [],
-  },
-  getUsage: {
+  }),
+  getUsage: operation({
     method: "GET",
     path: "/v2/project/usage",
-    id: null,
     resource: "project",
     summary: "Get the usage of a month",
     description:
       "Runs are counted when they start, over both environments. At midnight, or after a clock was set back, a month that has " +
       "begun is not left again.",
     query: UsageParameters,
-    body: null,
-    status: 200,
     response: { schema: UsageReport, examples: { november: USAGE_EXAMPLE } },
-    codes: [],
-  },
-} as const satisfies Record<string, Operation>;
+  }),
+};

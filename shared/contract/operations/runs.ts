@@ -1,7 +1,7 @@
 import type { Static } from "@sinclair/typebox";
 import { ATTEMPTS_MAX } from "../../domain/job.ts";
 import { Run, RunId, RunList, RunListParameters } from "../run.ts";
-import { NO_PARAMETERS, type Operation } from "./operation.ts";
+import { operation } from "./operation.ts";
 
 const RUN_EXAMPLE: Static<typeof Run> = {
   id: "run_01m7ybr3vq81qbcnqxb2xa9jzd",
@@ -33,35 +33,27 @@ const RUN_LIST_EXAMPLE: Static<typeof RunList> = {
 };
 
 export const RUN_OPERATIONS = {
-  listRuns: {
+  listRuns: operation({
     method: "GET",
     path: "/v2/runs",
-    id: null,
     resource: "runs",
     summary: "List runs",
     description:
       "Newest first, of all jobs, within the plan's retention window. A run's age counts from when it was created, and a run in " +
       "progress is shown however old it is.",
     query: RunListParameters,
-    body: null,
-    status: 200,
     response: { schema: RunList, examples: { firstPage: RUN_LIST_EXAMPLE } },
-    codes: [],
-  },
-  getRun: {
+  }),
+  getRun: operation({
     method: "GET",
     path: "/v2/runs/{run_id}",
     id: RunId,
     resource: "runs",
     summary: "Get a run",
     description: "A run older than the plan's retention window is not found.",
-    query: NO_PARAMETERS,
-    body: null,
-    status: 200,
     response: { schema: Run, examples: { failed: RUN_EXAMPLE } },
-    codes: [],
-  },
-  retryRun: {
+  }),
+  retryRun: operation({
     method: "POST",
     path: "/v2/runs/{run_id}/retry",
     id: RunId,
@@ -71,11 +63,9 @@ export const RUN_OPERATIONS = {
       "Starts a new attempt of the run's job outside the automatic backoff. The run must be failed or timed_out, and its " +
       "job failed, or queued between attempts; anything else is refused with `invalid_request`. A job whose attempts are " +
       `exhausted is reopened for exactly one more, up to ${ATTEMPTS_MAX} attempts of a job. A body is ignored.`,
-    query: NO_PARAMETERS,
-    body: null,
     status: 201,
     response: { schema: Run, examples: { running: NEW_RUN_EXAMPLE } },
     codes: ["quota_exceeded"],
     isTraced: true,
-  },
-} as const satisfies Record<string, Operation>;
+  }),
+};

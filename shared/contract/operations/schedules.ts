@@ -16,7 +16,7 @@ import {
   ScheduleUpdateRequest,
 } from "../schedule.ts";
 import { JOB_EXAMPLE } from "./jobs.ts";
-import { NO_PARAMETERS, type Operation } from "./operation.ts";
+import { operation } from "./operation.ts";
 
 const SCHEDULE_ID = "sch_01m7ybr3kgsnpd4n830jn3f3ba";
 
@@ -58,10 +58,9 @@ const PREVIEW_EXAMPLE: Static<typeof SchedulePreview> = {
 };
 
 export const SCHEDULE_OPERATIONS = {
-  createSchedule: {
+  createSchedule: operation({
     method: "POST",
     path: "/v2/schedules",
-    id: null,
     resource: "schedules",
     summary: "Create a schedule",
     description:
@@ -69,62 +68,50 @@ export const SCHEDULE_OPERATIONS = {
       "time fires exactly once: one that a clock change skips fires later by the length of the gap, and a repeated one " +
       "fires the first time only. With `*` anywhere in the hour field (`*/2`, `1,*/6`) it fires at every real instant whose local " +
       "time matches. A schedule may be created while the month's quota is spent.",
-    query: NO_PARAMETERS,
     body: { schema: NewScheduleRequest, examples: { nightly: SCHEDULE_REQUEST_EXAMPLE } },
     status: 201,
     response: { schema: Schedule, examples: { active: SCHEDULE_EXAMPLE } },
     codes: ["invalid_cron_expression", "interval_too_short", "plan_limit_exceeded", "schedule_name_taken"],
-  },
-  previewSchedule: {
+  }),
+  previewSchedule: operation({
     method: "POST",
     path: "/v2/schedules/preview",
-    id: null,
     resource: "schedules",
     access: "read",
     summary: "Preview a timetable",
     description:
       "Tells when a schedule would fire, from the very code that fires schedules. Nothing is created. Under an Idempotency-Key " +
       "it is answered for 24 hours as it was the first time.",
-    query: NO_PARAMETERS,
     body: {
       schema: SchedulePreviewRequest,
       examples: { nextFive: { cron: "30 2 * * *", timezone: "Europe/Berlin" } },
     },
-    status: 200,
     response: { schema: SchedulePreview, examples: { acrossAClockChange: PREVIEW_EXAMPLE } },
     codes: ["invalid_cron_expression", "interval_too_short"],
-  },
-  listSchedules: {
+  }),
+  listSchedules: operation({
     method: "GET",
     path: "/v2/schedules",
-    id: null,
     resource: "schedules",
     summary: "List schedules",
     description:
       "Newest first. A page of large payloads holds fewer than `limit`: `next_cursor` alone tells whether others follow.",
     query: ScheduleListParameters,
-    body: null,
-    status: 200,
     response: {
       schema: ScheduleList,
       examples: { firstPage: { data: [SCHEDULE_EXAMPLE], next_cursor: NEXT_CURSOR_EXAMPLE } },
     },
-    codes: [],
-  },
-  getSchedule: {
+  }),
+  getSchedule: operation({
     method: "GET",
     path: "/v2/schedules/{schedule_id}",
     id: ScheduleId,
     resource: "schedules",
     summary: "Get a schedule",
     description: "A schedule of another project or of the other environment is not found.",
-    query: NO_PARAMETERS,
-    body: null,
-    status: 200,
     response: { schema: Schedule, examples: { active: SCHEDULE_EXAMPLE } },
-    codes: [],
-  },
-  updateSchedule: {
+  }),
+  updateSchedule: operation({
     method: "PATCH",
     path: "/v2/schedules/{schedule_id}",
     id: ScheduleId,
@@ -133,16 +120,14 @@ export const SCHEDULE_OPERATIONS = {
     description:
       "`payload` replaces the whole object. After a pause was answered nothing fires; what was missed while paused is " +
       "not replayed.",
-    query: NO_PARAMETERS,
     body: { schema: ScheduleUpdateRequest, examples: { pause: { paused: true } } },
-    status: 200,
     response: {
       schema: Schedule,
       examples: { paused: { ...SCHEDULE_EXAMPLE, paused: true, next_run_at: null } },
     },
     codes: ["invalid_cron_expression", "interval_too_short", "plan_limit_exceeded"],
-  },
-  deleteSchedule: {
+  }),
+  deleteSchedule: operation({
     method: "DELETE",
     path: "/v2/schedules/{schedule_id}",
     id: ScheduleId,
@@ -150,13 +135,9 @@ export const SCHEDULE_OPERATIONS = {
     summary: "Delete a schedule",
     description:
       "It never fires again, and its name is free at once. Jobs that it has created are unaffected.",
-    query: NO_PARAMETERS,
-    body: null,
-    status: 200,
     response: { schema: DeletedSchedule, examples: { deleted: { id: SCHEDULE_ID, deleted: true } } },
-    codes: [],
-  },
-  listFirings: {
+  }),
+  listFirings: operation({
     method: "GET",
     path: "/v2/schedules/{schedule_id}/firings",
     id: ScheduleId,
@@ -167,15 +148,12 @@ export const SCHEDULE_OPERATIONS = {
       "became of it. An instant that was due when a pause was answered is `skipped_paused`; one that a later timetable has " +
       "overtaken is not listed. A page may hold fewer than `limit`, or none: `next_cursor` alone tells whether others follow.",
     query: FiringListParameters,
-    body: null,
-    status: 200,
     response: {
       schema: FiringList,
       examples: { firstPage: { data: [FIRING_EXAMPLE], next_cursor: NEXT_CURSOR_EXAMPLE } },
     },
-    codes: [],
-  },
-  runSchedule: {
+  }),
+  runSchedule: operation({
     method: "POST",
     path: "/v2/schedules/{schedule_id}/run",
     id: ScheduleId,
@@ -184,11 +162,9 @@ export const SCHEDULE_OPERATIONS = {
     description:
       "Creates one job of the schedule at once, outside its timetable, even while it is paused. Its next firing stays " +
       "what it is, and its firings do not tell of it. A body is ignored.",
-    query: NO_PARAMETERS,
-    body: null,
     status: 201,
     response: { schema: Job, examples: { queued: JOB_EXAMPLE } },
     codes: ["quota_exceeded"],
     isTraced: true,
-  },
-} as const satisfies Record<string, Operation>;
+  }),
+};

@@ -13,7 +13,7 @@ import {
   WebhookListParameters,
   WebhookUpdateRequest,
 } from "../webhook.ts";
-import { NO_PARAMETERS, type Operation } from "./operation.ts";
+import { operation } from "./operation.ts";
 
 const WEBHOOK_ID = "whk_01m7ybr3kgsnpd4n830jn3f3ba";
 
@@ -67,82 +67,65 @@ const SAMPLE_EXAMPLE: Static<typeof Delivery> = {
 };
 
 export const WEBHOOK_OPERATIONS = {
-  createWebhook: {
+  createWebhook: operation({
     method: "POST",
     path: "/v2/webhooks",
-    id: null,
     resource: "webhooks",
     summary: "Create a webhook endpoint",
     description:
       "The answer shows the endpoint's secret, which no later answer does: deliveries are signed with it. A project has at " +
       "most 50 endpoints in each environment, disabled ones included.",
-    query: NO_PARAMETERS,
     body: { schema: NewWebhookRequest, examples: { billing: WEBHOOK_REQUEST_EXAMPLE } },
     status: 201,
     response: { schema: RevealedWebhook, examples: { enabled: REVEALED_EXAMPLE } },
     codes: ["plan_limit_exceeded"],
-  },
-  listWebhooks: {
+  }),
+  listWebhooks: operation({
     method: "GET",
     path: "/v2/webhooks",
-    id: null,
     resource: "webhooks",
     summary: "List webhook endpoints",
     description: "Newest first.",
     query: WebhookListParameters,
-    body: null,
-    status: 200,
     response: {
       schema: WebhookList,
       examples: { firstPage: { data: [WEBHOOK_EXAMPLE], next_cursor: NEXT_CURSOR_EXAMPLE } },
     },
-    codes: [],
-  },
-  getWebhook: {
+  }),
+  getWebhook: operation({
     method: "GET",
     path: "/v2/webhooks/{webhook_id}",
     id: WebhookId,
     resource: "webhooks",
     summary: "Get a webhook endpoint",
     description: "An endpoint of another project or of the other environment is not found.",
-    query: NO_PARAMETERS,
-    body: null,
-    status: 200,
     response: { schema: Webhook, examples: { enabled: WEBHOOK_EXAMPLE } },
-    codes: [],
-  },
-  updateWebhook: {
+  }),
+  updateWebhook: operation({
     method: "PATCH",
     path: "/v2/webhooks/{webhook_id}",
     id: WebhookId,
     resource: "webhooks",
     summary: "Change, disable or enable a webhook endpoint",
     description:
-      "`events` replaces the whole list. What is retried goes to the endpoint's present `url`. Disabling drops what is owed " +
-      `to the endpoint; enabling it does not bring that back, and begins a new ${DELIVERY_WINDOW_HOURS} hours. The secret stays what it is.`,
-    query: NO_PARAMETERS,
+      "`events` replaces the whole list. Retries go to the endpoint's present `url`. Disabling drops the deliveries owed to the " +
+      `endpoint; enabling it does not bring them back, and begins a new ${DELIVERY_WINDOW_HOURS} hours. The secret stays what it is.`,
     body: {
       schema: WebhookUpdateRequest,
       examples: { disable: { status: "disabled" }, clearDescription: { description: null } },
     },
-    status: 200,
     response: { schema: Webhook, examples: { disabled: { ...WEBHOOK_EXAMPLE, status: "disabled" } } },
-    codes: [],
-  },
-  deleteWebhook: {
+  }),
+  deleteWebhook: operation({
     method: "DELETE",
     path: "/v2/webhooks/{webhook_id}",
     id: WebhookId,
     resource: "webhooks",
     summary: "Delete a webhook endpoint",
-    description: "Nothing is sent to it any more; what was owed to it is discarded.",
-    query: NO_PARAMETERS,
-    body: null,
-    status: 200,
+    description: "Nothing is sent to it any more, and deliveries owed to it are discarded.",
     response: { schema: DeletedWebhook, examples: { deleted: { id: WEBHOOK_ID, deleted: true } } },
-    codes: [],
-  },
-  rotateWebhookSecret: {
+  }),
+  rotateWebhookSecret: operation({
     method: "POST",
     path: "/v2/webhooks/{webhook_id}/rotate",
     id: WebhookId,
@@ -152,13 +135,9 @@ export const WEBHOOK_OPERATIONS = {
       `The answer shows the new secret, which no later answer does. For ${OLD_SECRET_HOURS} hours \`webhook-signature\` holds a signature of ` +
       "the one before as well, while `Service-Signature` is made with the new one at once. A second rotation within that time " +
       "ends the older one. A body is ignored.",
-    query: NO_PARAMETERS,
-    body: null,
-    status: 200,
     response: { schema: RevealedWebhook, examples: { rotated: REVEALED_EXAMPLE } },
-    codes: [],
-  },
-  testWebhook: {
+  }),
+  testWebhook: operation({
     method: "POST",
     path: "/v2/webhooks/{webhook_id}/test",
     id: WebhookId,
@@ -167,13 +146,9 @@ export const WEBHOOK_OPERATIONS = {
     description:
       "A sample of the first event that the endpoint subscribes to is sent to it at once and once, signed as any other and " +
       "with the header `Service-Webhook-Test: true`. A disabled endpoint is refused with `invalid_request`. A body is ignored.",
-    query: NO_PARAMETERS,
-    body: null,
-    status: 200,
     response: { schema: Delivery, examples: { owed: SAMPLE_EXAMPLE } },
-    codes: [],
-  },
-  listDeliveries: {
+  }),
+  listDeliveries: operation({
     method: "GET",
     path: "/v2/webhooks/{webhook_id}/deliveries",
     id: WebhookId,
@@ -183,15 +158,12 @@ export const WEBHOOK_OPERATIONS = {
       `Newest first, of the last ${DELIVERY_RETENTION_DAYS} days, with every attempt. A page of long errors holds fewer than \`limit\`: \`next_cursor\` ` +
       "alone tells whether others follow.",
     query: DeliveryListParameters,
-    body: null,
-    status: 200,
     response: {
       schema: DeliveryList,
       examples: { firstPage: { data: [DELIVERY_EXAMPLE], next_cursor: NEXT_CURSOR_EXAMPLE } },
     },
-    codes: [],
-  },
-  retryDelivery: {
+  }),
+  retryDelivery: operation({
     method: "POST",
     path: "/v2/webhooks/{webhook_id}/deliveries/{delivery_id}/retry",
     id: WebhookId,
@@ -203,10 +175,6 @@ export const WEBHOOK_OPERATIONS = {
       "dropped, has exactly one more. While an attempt is in progress, where the endpoint is disabled, and after 100 attempts " +
       "it is refused with `invalid_request`. What fails by hand, samples included, does not count against the endpoint; what " +
       "succeeds counts for it. A body is ignored.",
-    query: NO_PARAMETERS,
-    body: null,
-    status: 200,
     response: { schema: Delivery, examples: { pending: DELIVERY_EXAMPLE } },
-    codes: [],
-  },
-} as const satisfies Record<string, Operation>;
+  }),
+};

@@ -128,7 +128,7 @@ describe("a cron expression", () => {
     expect(daysOf(dayOfMonth, dayOfWeek, expected.split(" ").length)).toBe(expected);
   });
 
-  test("that matches in one leap year of many is no mistake", () => {
+  test("that matches only in some leap years is accepted", () => {
     const years = [...firingsAfter(parseCron("0 0 * 2 MON#5"), UTC, NEW_YEAR).take(4)].map(({ at }) =>
       new Date(at).toISOString().slice(0, 10),
     );
@@ -223,13 +223,13 @@ describe("refused as invalid_cron_expression", () => {
     },
   );
 
-  test("more than 256 characters", () => {
+  test("an expression of more than 256 characters", () => {
     expect(refusalOf(() => parseCron(`0 0 * * *${" ".repeat(247)}`))).toBeNull();
     expect(refusalOf(() => parseCron(`0 0 * * *${" ".repeat(248)}`))?.code).toBe("invalid_cron_expression");
     expect(refusalOf(() => parseCron("0".repeat(1_000_000)))?.code).toBe("invalid_cron_expression");
   });
 
-  test("and the message says which field, without the rest of the expression", () => {
+  test("with a message that names the field and does not quote the rest of the expression", () => {
     expect(() => parseCron("0 25 * * secret")).toThrow('cron, hour: "25" needs 0 to 23.');
   });
 });
@@ -283,7 +283,7 @@ describe("interval_too_short", () => {
     expect(check(expression)).toBeNull();
   });
 
-  test("says how close two firings come", () => {
+  test("tells how close two firings come", () => {
     expect(() => checkGap(parseCron("0,10 * * * * *"))).toThrow("two of its firings are 10 s apart");
   });
 });

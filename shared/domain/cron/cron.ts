@@ -10,8 +10,8 @@ export const CRON_CHARACTERS_MAX = 256;
 export const GAP_SECONDS_MIN = 30;
 
 /**
- * Reads a minute, an hour, a day of the month, a month and a day of the week, with or without a second before them, or
- * a nickname for them. Throws invalid_cron_expression, also for what never matches.
+ * Parses minute, hour, day of month, month and day of week, with or without a leading second, or a nickname. Throws
+ * invalid_cron_expression, also for an expression that never matches.
  */
 export function parseCron(text: string): Cron {
   const [second, minute, hour, day, month, weekday] = splitFields(text);
@@ -27,7 +27,7 @@ export function parseCron(text: string): Cron {
     minutesLow,
     minutesHigh,
     hours,
-    // In a step (`*/2`) or a list (`1,*/6`) too: whoever writes a star thinks of hours that pass.
+    // This includes a step (`*/2`) and a list (`1,*/6`): a star means every real hour.
     isEveryHour: hour.includes("*"),
     days,
     hasLastDay,
@@ -35,14 +35,14 @@ export function parseCron(text: string): Cron {
     weekdays,
     fifthWeekdays,
     lastWeekdays,
-    // As Vixie's cron decides it: by the first character, so that `1-31` restricts and `*/2` does not.
+    // The first character decides, as in Vixie's cron, so `1-31` restricts and `*/2` does not.
     isEitherDay: !/^[*?]/.test(day) && !/^[*?]/.test(weekday),
   };
   if (isEmpty(cron)) throw malformed("cron never fires: there is no such day.");
   return cron;
 }
 
-/** Throws interval_too_short if two firings can follow each other too closely. */
+/** Throws interval_too_short if two consecutive firings are too close together. */
 export function checkGap(cron: Cron): void {
   const gapSeconds = minGapSeconds(cron);
   if (gapSeconds >= GAP_SECONDS_MIN) return;
@@ -115,7 +115,7 @@ function itemsOfDays(text: string): string[] {
   return (text === "?" ? "*" : text).split(",");
 }
 
-/** These 28 years begin with every weekday both with and without a leap day: what is not in them is never. */
+/** In these 28 years every weekday begins a year with and one without a leap day, so they hold every kind of year. */
 function isEmpty(cron: Cron): boolean {
   for (let month = 2_001 * 12; month < 2_029 * 12; month++) {
     if (matchingDays(cron, month) !== 0) return false;

@@ -1,8 +1,8 @@
 import type { Cron } from "./fields.ts";
 
-/** On which days a cron expression matches. Months are counted from January of the year 0, days from 1970. */
+/** The days on which a cron expression matches. Months count from January of the year 0, days from 1970. */
 
-/** The days of a month that match, bit 0 for its first. */
+/** The days of a month that match, bit 0 for its first day. */
 export function matchingDays(cron: Cron, month: number): number {
   if (((cron.months >> floorMod(month, 12)) & 1) === 0) return 0;
   const begin = firstDayOf(month);
@@ -16,10 +16,10 @@ export function matchingDays(cron: Cron, month: number): number {
 /** January 1, 1970 was a Thursday. */
 const EPOCH_WEEKDAY = 4;
 
-/** The days that match by their weekday; bits beyond the end of the month say nothing. */
+/** The days that match by their weekday. Bits beyond the end of the month have no meaning. */
 function daysByWeekday(cron: Cron, firstWeekday: number, length: number): number {
-  // The sets go by weekday, the month goes by date. In each seven days from its first on, the one differs from the
-  // other by a rotation, the same every time.
+  // The sets are ordered by weekday, the month is ordered by date. Within each seven days from the first on, the two orders
+  // differ by the same rotation.
   let days = rotate(cron.fifthWeekdays, firstWeekday) << 28;
   for (let shift = 0; shift < 28; shift += 7) {
     days |= rotate((cron.weekdays >> shift) & 0x7f, firstWeekday) << shift;
@@ -27,13 +27,13 @@ function daysByWeekday(cron: Cron, firstWeekday: number, length: number): number
   return days | (rotate(cron.lastWeekdays, (firstWeekday + length) % 7) << (length - 7));
 }
 
-/** Seven bits, each moved down by `count` places, and in again from above. */
+/** Rotates seven bits down by `count` places. */
 function rotate(bits: number, count: number): number {
   return ((bits >> count) | (bits << (7 - count))) & 0x7f;
 }
 
-// The calendar's arithmetic is Howard Hinnant's ("chrono-compatible low-level date algorithms"). Years begin in March,
-// so that a leap day is the last of its year, and count from the year 0, with which a cycle of 400 years begins.
+// The calendar arithmetic is Howard Hinnant's ("chrono-compatible low-level date algorithms"). Years begin in March, so that a
+// leap day is the last day of its year. They count from the year 0, which begins a cycle of 400 years.
 const MARCH = 2;
 const DAYS_TO_EPOCH = 719_468;
 export const CYCLE_MONTHS = 4_800;
@@ -59,7 +59,7 @@ export function monthOf(day: number): number {
   return (cycle * 400 + year) * 12 + Math.floor((5 * dayOfYear + 2) / 153) + MARCH;
 }
 
-/** The leap days of so many years from March of the year 0 on. */
+/** The number of leap days in the first `years` years from March of the year 0 on. */
 function leapDaysIn(years: number): number {
   return Math.floor(years / 4) - Math.floor(years / 100) + Math.floor(years / 400);
 }

@@ -1,6 +1,6 @@
 /**
- * The fields of a cron expression as sets. A bit stands for a value, so that millions of expressions fit into memory,
- * and a search steps over what does not match without trying it.
+ * The fields of a cron expression as bit sets, one bit for each value. Millions of expressions fit into memory, and a search
+ * skips values that do not match without trying them.
  */
 export interface Cron {
   /** Bit n for second n, 0 to 30. */
@@ -10,24 +10,24 @@ export interface Cron {
   minutesLow: number;
   minutesHigh: number;
   hours: number;
-  /** The hour field holds a `*`: it means the hours that really pass, and not each hour's name once. */
+  /** The hour field holds a `*`: then every real hour counts, instead of each local hour once. */
   isEveryHour: boolean;
   /** Bit 0 for the first day of the month. */
   days: number;
   hasLastDay: boolean;
   /** Bit 0 for January. */
   months: number;
-  /** Seven bits, from Sunday on, for days 1 to 7 of the month; then seven each for 8 to 14, 15 to 21, 22 to 28. */
+  /** Seven bits, from Sunday on, for days 1 to 7 of the month. Seven more follow for each of 8 to 14, 15 to 21 and 22 to 28. */
   weekdays: number;
   /** Seven bits for days 29 to 31. */
   fifthWeekdays: number;
   /** Seven bits for the last seven days of the month. */
   lastWeekdays: number;
-  /** A day matches by its date or by its weekday, instead of by both. */
+  /** True if a day matches by its date or its weekday, false if it must match by both. */
   isEitherDay: boolean;
 }
 
-/** What searches in a set answer where nothing is left. */
+/** The result of a search in a set that finds no member. */
 export const NONE = -1;
 
 export function lowestBit(bits: number): number {
@@ -38,10 +38,10 @@ export function highestBit(bits: number): number {
   return 31 - Math.clz32(bits);
 }
 
-/** Where a set of seconds or minutes is cut in two: a number has 31 bits that are easy to handle. */
+/** A set of 60 seconds or minutes takes two numbers, since a number has 31 bits that are easy to handle. */
 export const HALF = 31;
 
-/** The least member from `from` on of a set of seconds or minutes. */
+/** The smallest member from `from` on of a set of seconds or minutes. */
 export function nextOfSixty(low: number, high: number, from: number): number {
   const lower = from < HALF ? lowestBit(low & (-1 << from)) : NONE;
   if (lower !== NONE) return lower;
@@ -49,7 +49,7 @@ export function nextOfSixty(low: number, high: number, from: number): number {
   return upper === NONE ? NONE : HALF + upper;
 }
 
-/** The greatest member up to `from` of a set of seconds or minutes. */
+/** The largest member up to `from` of a set of seconds or minutes. */
 export function previousOfSixty(low: number, high: number, from: number): number {
   const upper = from < HALF ? NONE : highestBit(high & ((2 << (from - HALF)) - 1));
   return upper === NONE ? highestBit(low & ((2 << Math.min(from, HALF - 1)) - 1)) : HALF + upper;

@@ -4,7 +4,7 @@ import { parseCron } from "./cron.ts";
 import { firingsAfter, firingsUntil, nextFiring, previousFiring } from "./firings.ts";
 import { parseZone } from "./zone.ts";
 
-/** `~` before a firing that was moved by a clock change; in UTC, to the minute, without the date where it repeats. */
+/** Firings in UTC, to the minute, without a repeated date. `~` marks a firing that a clock change has moved. */
 function firingsBetween(expression: string, zone: string, from: string, to: string): string {
   const [fromAt, toAt] = [Date.parse(`${from}Z`), Date.parse(`${to}Z`)];
   const cron = parseCron(expression);
@@ -55,7 +55,7 @@ describe("fixed hours, where the clocks skip an hour", () => {
     expect(firingsBetween(expression, ...SPRING)).toBe(firings);
   });
 
-  test("skipped firings come in order among those that were not", () => {
+  test("moved firings come in order among the others", () => {
     expect(firingsBetween("10,50 2 * * *", ...SPRING)).toBe("~03-08 07:10, ~07:50");
     expect(firingsBetween("5,25,45 2 * * *", ...SPRING)).toBe("~03-08 07:05, ~07:25, ~07:45");
     expect(firingsBetween("10 2,4 * * *", ...SPRING)).toBe("~03-08 07:10, 08:10");
@@ -295,7 +295,7 @@ test("the next firing is after the instant and the previous one is not, with not
   );
 });
 
-test("an instant within a second is after that second's firing and before the next", () => {
+test("an instant within a second lies after that second's firing and before the next", () => {
   const [cron, utc] = [parseCron("*/30 * * * * *"), parseZone("UTC")];
   expect(nextFiring(cron, utc, 29_999)?.at).toBe(30_000);
   expect(nextFiring(cron, utc, 30_000)?.at).toBe(60_000);

@@ -3,25 +3,25 @@ import { nextMatch, previousMatch } from "./matches.ts";
 import { EARLIEST_AT, LATEST_AT, type Zone } from "./zone.ts";
 
 /**
- * When a cron expression fires in a zone, clock changes included. Dates and weekdays are those of the local time that
- * matched. With fixed hours every matching local time fires exactly once: one that the clocks skip fires later by as
- * much as they skip, and one that they repeat fires the first time. With a `*` in the hour field an expression fires at
- * every instant whose local time matches, so twice in a repeated hour and never in a skipped one.
+ * A firing of a cron expression in a zone, clock changes included. Dates and weekdays are those of the local time that
+ * matched. With fixed hours every matching local time fires exactly once: a skipped local time fires later by the length of
+ * the skip, and a repeated one fires the first time. With a `*` in the hour field an expression fires at every instant whose
+ * local time matches, so twice in a repeated hour and never in a skipped one.
  */
 export interface Firing {
   /** Milliseconds since 1970. */
   at: number;
-  /** The local time that matched was skipped, so that the clocks show another one. */
+  /** True if the matching local time was skipped, so that the clocks show another one. */
   movedByClockChange: boolean;
 }
 
-/** The first firing after an instant, which is excluded; null if there is none up to the year 9999. */
+/** The first firing after an instant, that instant excluded; null if there is none up to the year 9999. */
 export function nextFiring(cron: Cron, zone: Zone, after: number): Firing | null {
   const from = Math.floor(after / 1_000) + 1;
   let sought = Number.NaN;
   let match = Number.NaN;
-  // What was found for an earlier stretch is found again, unless the clocks were set back before that search or
-  // forward beyond what it found.
+  // A stretch usually seeks the same match as the one before, which is remembered. It seeks anew only if the clocks were set
+  // back before that search began, or forward past its match.
   const seek = (local: number) => {
     if (!(sought <= local && local <= match)) {
       sought = local;
@@ -73,7 +73,7 @@ export function previousFiring(cron: Cron, zone: Zone, until: number): Firing | 
     const firstLocal = cron.isEveryHour ? skippedTo : Math.max(skippedTo, changedAt + offsetBefore);
     const ordinaryAt = seek(end + offset) >= firstLocal ? match - offset : Number.NEGATIVE_INFINITY;
     let at = ordinaryAt;
-    // The firings that were moved lie within the length of the skip after the change.
+    // Moved firings lie after the change, within the length of the skip.
     if (!cron.isEveryHour && ordinaryAt < skippedTo - offsetBefore) {
       const skipped = seek(Math.min(end + offsetBefore, skippedTo - 1));
       if (skipped >= changedAt + offsetBefore) at = Math.max(at, skipped - offsetBefore);
@@ -83,7 +83,7 @@ export function previousFiring(cron: Cron, zone: Zone, until: number): Firing | 
   return null;
 }
 
-/** The firings after an instant, which is excluded, in order. */
+/** The firings after an instant, that instant excluded, in order. */
 export function* firingsAfter(cron: Cron, zone: Zone, after: number): Generator<Firing, void> {
   for (let firing = nextFiring(cron, zone, after); firing !== null; ) {
     yield firing;
@@ -91,7 +91,7 @@ export function* firingsAfter(cron: Cron, zone: Zone, after: number): Generator<
   }
 }
 
-/** The firings up to an instant, which is included, newest first. */
+/** The firings up to an instant, that instant included, newest first. */
 export function* firingsUntil(cron: Cron, zone: Zone, until: number): Generator<Firing, void> {
   for (let firing = previousFiring(cron, zone, until); firing !== null; ) {
     yield firing;

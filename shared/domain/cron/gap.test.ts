@@ -72,7 +72,7 @@ const anyExpression = fc
   )
   .map((fields) => fields.join(" "));
 
-/** Every firing from 2000 to 2400, and over to the first one after, which begins the same 400 years again. */
+/** The gaps between all firings from 2000 to 2400 and the next one, with which the calendar repeats. */
 function countGap(expression: string): number {
   const rule = readRule(expression);
   const times = [...rule.hours]

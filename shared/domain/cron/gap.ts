@@ -3,19 +3,19 @@ import { type Cron, lowestBit, NONE, nextOfSixty } from "./fields.ts";
 import { DAY_S, firstTime, HOUR_S, lastTime, MINUTE_S } from "./matches.ts";
 
 /**
- * The seconds between the two closest consecutive firings of the timetable, which knows no clock changes, so that a new
- * tz database never makes a stored schedule too short. Every day that matches has the same times, so the closest pair
- * is one within a day, or the last time of a day and the first one of the next that matches.
+ * The seconds between the two closest consecutive firings of the timetable. Clock changes are ignored, so that a new tz
+ * database never makes the interval of a stored schedule too short. All matching days have the same times, so the closest
+ * pair is within a day, or it is the last time of a day and the first one of the next matching day.
  */
 export function minGapSeconds(cron: Cron): number {
   const withinDay = minGapWithinDay(cron);
   const overnight = DAY_S - (lastTime(cron) - firstTime(cron));
-  // Which days match is of no interest if not even those of two days in a row are closer.
+  // If not even two matching days in a row are closer, it does not matter which days match.
   if (withinDay <= overnight) return withinDay;
   return Math.min(withinDay, overnight + (minDaysApart(cron) - 1) * DAY_S);
 }
 
-/** Infinity if only one time of the day matches. */
+/** The smallest gap within a day; infinity if only one time of day matches. */
 function minGapWithinDay(cron: Cron): number {
   const first = firstTime(cron);
   const last = lastTime(cron);
@@ -29,7 +29,7 @@ function minGapWithinDay(cron: Cron): number {
   );
 }
 
-/** The smallest difference between members of a set that follow each other; infinity if there is only one. */
+/** The smallest difference between neighbouring members of a set; infinity if there is only one. */
 function minStep(next: (from: number) => number): number {
   let least = Number.POSITIVE_INFINITY;
   let member = next(0);
@@ -40,7 +40,7 @@ function minStep(next: (from: number) => number): number {
   return least;
 }
 
-/** The fewest days from one matching day to the next, in 400 years, after which the calendar begins again. */
+/** The fewest days from one matching day to the next, over the 400 years after which the calendar repeats. */
 function minDaysApart(cron: Cron): number {
   let least = Number.POSITIVE_INFINITY;
   let first = Number.NaN;

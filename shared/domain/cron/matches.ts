@@ -2,9 +2,8 @@ import { firstDayOf, matchingDays, monthOf } from "./days.ts";
 import { type Cron, highestBit, lowestBit, NONE, nextOfSixty, previousOfSixty } from "./fields.ts";
 
 /**
- * Which local times a cron expression matches. A local time here is whole seconds since 1970 on a calendar that knows
- * no clock changes. An expression that matches at all does so within any 40 years, so that a search looks at no more
- * than 481 months.
+ * The local times that a cron expression matches. A local time is whole seconds since 1970 on a calendar without clock
+ * changes. Every accepted expression matches within any 40 years, so a search looks at no more than 481 months.
  */
 
 export const DAY_S = 86_400;

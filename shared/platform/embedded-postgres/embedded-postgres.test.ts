@@ -14,11 +14,11 @@ import { join } from "node:path";
 import { SQL } from "bun";
 import { type EmbeddedPostgres, isComplaint, startEmbeddedPostgres } from "./embedded-postgres.ts";
 
-/** As below a closed home folder: nobody but this account may enter, and the server may be another account. */
+/** A folder like a closed home folder: only this account may enter it, and the server may run as another account. */
 const closed = mkdtempSync(join(tmpdir(), "embedded-postgres-"));
 const template = join(closed, "template");
 
-/** Most of it is spent waiting for a disk that other tests may be using. */
+/** Long, because other tests may use the same disk. */
 setDefaultTimeout(60_000);
 
 beforeAll(async () => {
@@ -57,7 +57,7 @@ describe("an embedded Postgres", () => {
     });
   });
 
-  test("complains of statements that fail, and of none in words that quote what a customer has sent", async () => {
+  test("logs statements that fail, without lines that quote what a customer has sent", async () => {
     const lines: string[] = [];
     const server = await startEmbeddedPostgres({
       dataDir: freshCopy("complaints"),
@@ -83,7 +83,7 @@ describe("an embedded Postgres", () => {
       expect(seen).toContain(message);
   });
 
-  test("keeps its data directory for itself when nobody refers to what its start returned", async () => {
+  test("keeps its data directory locked although nothing refers to the started server", async () => {
     const dataDir = freshCopy("unreferenced");
     const own = `const { startEmbeddedPostgres } = await import(${JSON.stringify(join(import.meta.dir, "embedded-postgres.ts"))});
       await startEmbeddedPostgres({ dataDir: ${JSON.stringify(dataDir)} });
@@ -103,7 +103,7 @@ describe("an embedded Postgres", () => {
     }
   });
 
-  test("that dies is started again with all that was committed, at the same address, until it is stopped", async () => {
+  test("that dies is started again at the same address with all committed data, until it is stopped", async () => {
     const dataDir = freshCopy("revived");
     const server = await startEmbeddedPostgres({ dataDir });
     const pidFile = join(dataDir, "postgres", "data", "postmaster.pid");
@@ -139,7 +139,7 @@ describe("an embedded Postgres", () => {
     }
   });
 
-  test("is refused to a second process, which is told the first one's pid", async () => {
+  test("refuses a second process and tells it the pid of the first", async () => {
     const dataDir = freshCopy("refused");
     const first = await startElsewhere(dataDir);
     try {
@@ -152,7 +152,7 @@ describe("an embedded Postgres", () => {
     }
   });
 
-  test("is refused a second time within one process, and free again after the stop", async () => {
+  test("refuses a second start within one process, and starts again after the stop", async () => {
     const dataDir = freshCopy("twice");
     const first = await startEmbeddedPostgres({ dataDir });
     await expect(startEmbeddedPostgres({ dataDir })).rejects.toThrow(`pid ${process.pid}`);
@@ -177,14 +177,14 @@ describe("an embedded Postgres", () => {
     const postmaster = postmasterPid(dataDir);
     process.kill(postmaster, "SIGSTOP");
     await first.killOwner();
-    // Everything up to the wait for the earlier server is done when the call returns.
+    // When the call returns, the start waits for the earlier server.
     const second = startEmbeddedPostgres({ dataDir });
     expect(isRunning(postmaster)).toBe(true);
     process.kill(postmaster, "SIGCONT");
     await (await second).stop();
   });
 
-  test("takes no stranger for its earlier server when that one's pid has been given away", async () => {
+  test("leaves a stranger alone that has the pid of its earlier server", async () => {
     const dataDir = freshCopy("stale");
     const pidFile = join(dataDir, "postgres", "data", "postmaster.pid");
     const server = await startEmbeddedPostgres({ dataDir });
@@ -196,7 +196,7 @@ describe("an embedded Postgres", () => {
       process.getuid?.() === 0 ? ["setpriv", `--reuid=${uid}`, `--regid=${gid}`, "--clear-groups"] : [];
     const stranger = Bun.spawn([...identity, "sleep", "600"]);
     try {
-      // Postgres judges by kill(pid, 0), which only tells of processes of its own account.
+      // Postgres checks a pid by kill(pid, 0), which works only for processes of its own account.
       await until(() => statSync(`/proc/${stranger.pid}`).uid === uid);
       writeFileSync(pidFile, [String(stranger.pid), ...lines.slice(1)].join("\n"));
       await withServer(dataDir, (sql) => sql`SELECT 1`);
@@ -206,10 +206,10 @@ describe("an embedded Postgres", () => {
     }
   });
 
-  test("starts over when its making was killed midway", async () => {
+  test("starts over if making its cluster was killed midway", async () => {
     let dataDir = "";
     let home = "";
-    // A making that was whole before the kill is no such case: then another one is begun.
+    // A cluster that was complete before the kill does not count, and another one is begun.
     for (let n = 0; dataDir === "" || existsSync(join(home, "data")); n++) {
       dataDir = join(closed, `half-${n}`);
       home = join(dataDir, "postgres");
@@ -238,11 +238,11 @@ async function until(holds: () => boolean): Promise<void> {
   }
 }
 
-/** A data directory of its own from one initdb, since that takes most of a second. */
+/** A copy of one new data directory, because initdb takes most of a second. */
 function freshCopy(name: string): string {
   const dataDir = join(closed, name);
   mkdirSync(dataDir);
-  // Only cp keeps the owner, which the server's account depends on.
+  // Only cp keeps the owner, who decides the account of the server.
   Bun.spawnSync(["cp", "-a", join(template, "postgres"), dataDir]);
   return dataDir;
 }
@@ -291,7 +291,7 @@ function postmasterPid(dataDir: string): number {
   return Number(readFileSync(join(dataDir, "postgres", "data", "postmaster.pid"), "utf8").split("\n")[0]);
 }
 
-/** An ended process whose new parent has not asked for its exit code yet is still listed, without arguments. */
+/** An ended process is listed without arguments until its new parent has asked for its exit code. */
 function isRunning(pid: number): boolean {
   const path = `/proc/${pid}/cmdline`;
   return existsSync(path) && readFileSync(path, "utf8") !== "";

@@ -9,7 +9,7 @@ function startFamilies() {
   return { families: new Families("x_", registry), lines };
 }
 
-test("a member is shown with its first mention, before anything was counted in it, and is one for its labels", async () => {
+test("a member is shown from its first mention at zero, and equal labels give the same member", async () => {
   const { families, lines } = startFamilies();
   const counts = families.counts("things_total", "Things.", ["kind", "place"]);
   expect(await lines()).toEqual([]);
@@ -22,7 +22,7 @@ test("a member is shown with its first mention, before anything was counted in i
   ]);
 });
 
-test("a spread is shown with its first mention, and loses nothing by the next one", async () => {
+test("a spread is shown from its first mention, and a second mention does not reset it", async () => {
   const { families, lines } = startFamilies();
   const spreads = families.spreads("seconds", "Time.", ["kind"], [0.25, 1]);
   spreads.of({ kind: "a" }).observe(0.5);
@@ -36,7 +36,7 @@ test("a spread is shown with its first mention, and loses nothing by the next on
   ]);
 });
 
-test("what is followed is read anew each time, and is gone when whoever keeps it has nothing to say", async () => {
+test("a followed metric is read anew each time, and is not shown while its reader gives no values", async () => {
   const { families, lines } = startFamilies();
   const shards = families.levels("ready", "Ready.", ["shard"]);
   const one = families.levels("held", "Held.");

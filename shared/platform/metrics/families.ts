@@ -1,26 +1,26 @@
 import { Counter, Gauge, Histogram, type Registry } from "prom-client";
 
-/** Something that only ever happens more often. */
+/** A number that only grows. */
 export interface Count {
   inc(by?: number): void;
 }
 
-/** Something of which the distribution matters. */
+/** A distribution of values. */
 export interface Spread {
   observe(value: number): void;
 }
 
 export type Labels<Name extends string> = Readonly<Record<Name, string>>;
 
-/** The members of a metric, one for each combination of labels. To find one costs more than to count in it. */
+/** The members of a metric, one for each combination of labels. Finding a member costs more than counting in it, so keep it. */
 export interface Members<Name extends string, Member> {
-  /** It is shown from now on: a rate over a series that appears with its first event misses that event. */
+  /** Shows the member from now on, at zero: if its series began with the first event, a rate would miss that event. */
   of(labels: Labels<Name>): Member;
 }
 
-/** A metric whose values somebody else keeps: they are read each time that it is shown. */
+/** A metric whose values are kept elsewhere and read whenever it is shown. */
 export interface Followed<Name extends string> {
-  /** Until somebody has said how to read it, it has no values. */
+  /** Sets how the values are read. Before this call the metric has none. */
   follow(read: () => Iterable<{ labels: Labels<Name>; value: number }>): void;
 }
 
@@ -58,7 +58,7 @@ export class Families {
     return {
       of(labels) {
         const key = JSON.stringify(labels);
-        // To show it anew would lose what it has.
+        // A second `zero` would reset the member.
         if (!shown.has(key)) histogram.zero(labels);
         shown.add(key);
         return histogram.labels(labels);
@@ -76,7 +76,7 @@ export class Families {
       ...this.about(name, help, labelNames),
       collect() {
         this.reset();
-        // Without labels it would be 0 where nobody knows it.
+        // A gauge without labels would show 0 while its value is unknown.
         if (labelNames.length === 0) this.remove();
         for (const { labels, value } of read()) this.set(labels, value);
       },
@@ -88,7 +88,7 @@ export class Families {
     };
   }
 
-  /** What only grows, counted elsewhere. */
+  /** A metric that only grows and is counted elsewhere. */
   followedCounts<Name extends string>(
     name: string,
     help: string,

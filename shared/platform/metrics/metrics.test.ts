@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { byLabel, createMetrics } from "./metrics.ts";
 
 describe("the metrics", () => {
-  test("tell what was counted, by label where there is one", async () => {
+  test("show the counts, by label where there is one", async () => {
     const metrics = createMetrics();
     metrics.jobsCreated.of({ origin: "api" }).inc(3);
     metrics.attemptsSettled.timed_out.inc();
@@ -17,7 +17,7 @@ describe("the metrics", () => {
     expect(text).not.toContain('lateness_seconds_count{kind="webhooks"');
   });
 
-  test("never take from a sum what a clock that was behind makes early", async () => {
+  test("count an attempt that seems early as on time", async () => {
     const metrics = createMetrics();
     metrics.lateness("webhooks")("eu-central", -3);
     const place = '{kind="webhooks",region="eu-central"}';
@@ -37,7 +37,7 @@ describe("the metrics", () => {
     expect(text).toContain('jobwheel_bus_faults_total{kind="malformed"} 0\n');
   });
 
-  test("of a statement that failed have its time and its rows too, and its error goes on", async () => {
+  test("include the time and the rows of a failed statement, whose error is thrown on", async () => {
     const metrics = createMetrics();
     const run = metrics.statement("claim_jobs");
     expect(await run(7, async () => "answer")).toBe("answer");
@@ -49,16 +49,16 @@ describe("the metrics", () => {
     expect(text).toMatch(/jobwheel_statement_seconds_sum\{statement="claim_jobs"} \d/);
   });
 
-  test("of two in one process know nothing of each other", async () => {
+  test("of two instances in one process are separate", async () => {
     const [one, other] = [createMetrics(), createMetrics()];
     one.webhooksDisabled.inc();
     expect((await other.page()).text).toContain("jobwheel_webhooks_disabled_total 0\n");
   });
 
-  test("tell of an event loop that was held up", async () => {
+  test("show that the event loop was held up", async () => {
     const begunAt = performance.now();
     const metrics = createMetrics();
-    // A first look at the loop has to have been taken before it is held up.
+    // The event loop must have been measured once before it is held up.
     const longestSeconds = async () =>
       Number(/^nodejs_eventloop_lag_max_seconds (\S+)$/m.exec((await metrics.page()).text)?.[1]);
     while (!((await longestSeconds()) > 0)) await Bun.sleep(10);
@@ -73,7 +73,7 @@ describe("the metrics", () => {
     expect(longest).toBeWithin(0.15, 2 + (performance.now() - begunAt) / 1_000);
   });
 
-  test("are ours, or the usual ones of a process as far as Bun gives them a meaning", async () => {
+  test("are our own, and those default ones that mean something on Bun", async () => {
     const { text } = await createMetrics().page();
     const names = [...text.matchAll(/^# TYPE (\S+)/gm)].map((match) => match[1] ?? "");
     expect(names).toContain("process_cpu_seconds_total");

@@ -13,15 +13,15 @@ export type Statement =
   | "fire_schedules"
   | "sweep";
 
-/** What one process tells of itself; deploy/METRICS.md lists it. A service leaves what it does not do at zero, or without values. */
+/** The metrics of one process; deploy/METRICS.md lists them. What a service does not do stays at zero or has no values. */
 export interface Metrics {
   requests: Members<"operation" | "status", Count>;
   requestSeconds: Members<"operation", Spread>;
   refusals: Members<"code", Count>;
   jobsCreated: Members<"origin", Count>;
-  /** For attempts of one kind: takes by how much one of a region was late, in milliseconds. */
+  /** For attempts of one kind: returns what records the lateness of an attempt, in milliseconds. */
   lateness(kind: FlowKind): (region: Region, ms: number) => void;
-  /** For attempts of one kind and region: takes by how many milliseconds one was claimed late, and whether it was held back. */
+  /** For attempts of one kind and region: returns what records how late one was claimed, and whether it was held back. */
   granted(kind: FlowKind, region: Region): (lateMs: number, isHeldBack: boolean) => void;
   attemptsSettled: Record<"succeeded" | "failed" | "timed_out", Count>;
   /** Attempts of deliveries to webhook endpoints. */
@@ -29,7 +29,7 @@ export interface Metrics {
   attemptsRescued: Record<FlowKind, Count>;
   webhooksDisabled: Count;
   attemptsInFlight: Followed<never>;
-  /** Runs a statement for so many rows, with its time, also if it fails. What goes through here is shown from then on. */
+  /** Returns what runs a statement and records its rows and its time, even if it fails. The metric is shown from then on. */
   statement(name: Statement): <Result>(rowCount: number, run: () => Promise<Result>) => Promise<Result>;
   sweepFound: Count;
   leaseChanges: Record<"acquired" | "lost" | "resigned", Count>;
@@ -56,19 +56,19 @@ export interface Metrics {
   page(): Promise<{ text: string; contentType: string }>;
 }
 
-/** Whoever is claimed within this time of being due is on time: what the service's objective is about. */
+/** An attempt claimed within this time of being due is on time, in the sense of the service's objective. */
 const ON_TIME_WITHIN_MS = 1_000;
-/** Fine about the goals of 3 and 10 ms, coarse up to what an outage makes of it. */
+/** Fine around the goals of 3 and 10 ms, coarse up to the lateness after an outage. */
 const LATENESS_BOUNDS_SECONDS = [
   0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900,
 ];
-/** To beyond the 2 s within which an outage is answered, and to a body that takes all the time it has. */
+/** Up past the 2 s within which an outage is answered, and past the time that a body may take. */
 const REQUEST_BOUNDS_SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 40];
-/** To beyond a statement's timeout. */
+/** Up past the timeout of a statement. */
 const STATEMENT_BOUNDS_SECONDS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 10];
 const ROWS_BOUNDS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000];
 
-/** Of the usual metrics of a process, those to which Bun gives no meaning, or not always. */
+/** The default metrics of prom-client that mean nothing on Bun, or not always. */
 const MEANINGLESS_ON_BUN = [
   "nodejs_active_resources",
   "nodejs_active_resources_total",
@@ -81,16 +81,16 @@ const MEANINGLESS_ON_BUN = [
   "nodejs_heap_space_size_available_bytes",
   "nodejs_version_info",
   "nodejs_gc_duration_seconds",
-  // While nothing was recorded these are not a number, or 292 years.
+  // Before anything is recorded these are not a number, or 292 years.
   "nodejs_eventloop_lag_min_seconds",
   "nodejs_eventloop_lag_mean_seconds",
   "nodejs_eventloop_lag_stddev_seconds",
-  // Of virtual memory Bun reserves gigabytes that it never touches.
+  // Bun reserves gigabytes of virtual memory that it never uses.
   "process_virtual_memory_bytes",
   "process_heap_bytes",
 ];
 
-/** A registry of its own, so that a process can hold several, as tests do. */
+/** Each has a registry of its own, so that a process can hold several, as tests do. */
 export function createMetrics(): Metrics {
   const registry = new Registry();
   collectDefaultMetrics({ register: registry });
@@ -161,7 +161,7 @@ export function createMetrics(): Metrics {
     ),
     lateness(kind) {
       const members = new Map(REGIONS.map((region) => [region, latenessSeconds.of({ kind, region })]));
-      // Two clocks that follow the database's differ by as much as their measurements err.
+      // Nodes follow the database's clock with small errors, so a lateness can come out negative.
       return (region, ms) => members.get(region)?.observe(Math.max(0, ms) / 1_000);
     },
     granted(kind, region) {

@@ -55,14 +55,14 @@ describe("a seal with fallbacks", () => {
   const THIRD_KEY = new Uint8Array(32).fill(9);
   const rotating = createSeal(OTHER_KEY, [KEY, THIRD_KEY]);
 
-  test("seals with its first key alone, which a process that has it only as a fallback opens", () => {
+  test("seals with its first key only, and a process with that key as a fallback opens it", () => {
     const sealed = rotating.seal("secret");
     expect(createSeal(OTHER_KEY).open(sealed)).toBe("secret");
     expect(createSeal(KEY, [OTHER_KEY]).open(sealed)).toBe("secret");
     expect(() => createSeal(KEY).open(sealed)).toThrow();
   });
 
-  test("opens what each of its keys has sealed, and tells which", () => {
+  test("opens secrets sealed with any of its keys, and tells which key it was", () => {
     for (const key of [OTHER_KEY, KEY, THIRD_KEY]) {
       const sealed = createSeal(key).seal("secret");
       expect(rotating.open(sealed)).toBe("secret");
@@ -73,7 +73,7 @@ describe("a seal with fallbacks", () => {
     expect(() => rotating.open(foreign)).toThrow("sealed with a key that is not given");
   });
 
-  test("derives from each of its keys, the sealing one first", () => {
+  test("derives a key from each of its keys, the sealing one first", () => {
     expect(rotating.deriveKeys("cursors")).toEqual([
       ...createSeal(OTHER_KEY).deriveKeys("cursors"),
       ...createSeal(KEY).deriveKeys("cursors"),
@@ -81,7 +81,7 @@ describe("a seal with fallbacks", () => {
     ]);
   });
 
-  test("shows fingerprints that are the same everywhere, and neither a part of the key nor of what is derived", () => {
+  test("shows fingerprints that are the same everywhere and are no part of a key or of a derived key", () => {
     expect(rotating.fingerprints).toHaveLength(3);
     expect(new Set(rotating.fingerprints).size).toBe(3);
     const random = crypto.getRandomValues(new Uint8Array(32));

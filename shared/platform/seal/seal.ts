@@ -1,17 +1,17 @@
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from "node:crypto";
 import { SECRETS_KEY_BYTES } from "./secrets-key.ts";
 
-/** What keeps secrets unreadable at rest: under one key, and under others that open what they sealed and seal no more. */
+/** Keeps secrets unreadable at rest. One key seals and opens; former keys only open. */
 export interface Seal {
   /** nonce (12 bytes) | ciphertext | tag (16 bytes); the same text never seals to the same bytes twice. */
   seal(text: string): Buffer;
-  /** Throws if the bytes were sealed with a key that is not among these, or altered. */
+  /** Throws if the bytes were altered or none of the keys has sealed them. */
   open(sealed: Buffer): string;
-  /** The fingerprint of the key that the bytes were sealed with; null if it is not among these. */
+  /** The fingerprint of the key that sealed the bytes; null if it is none of the keys. */
   findKey(sealed: Buffer): string | null;
-  /** 32 bytes of each key for another use, those of the sealing key first: from them neither a key nor what another label has follows. */
+  /** Derives 32 bytes for the use `label` from each key, the sealing one first. They reveal neither a key nor the bytes of another label. */
   deriveKeys(label: string): [Uint8Array, ...Uint8Array[]];
-  /** What tells one key from another and may be shown: that of the sealing key first. */
+  /** Fingerprints identify the keys and may be shown. The first is that of the sealing key. */
   fingerprints: readonly [string, ...string[]];
 }
 
@@ -23,8 +23,8 @@ const DERIVED_KEY_BYTES = 32;
 const FINGERPRINT_BYTES = 8;
 
 /**
- * AES-256-GCM; derived keys by HKDF with SHA-256 (RFC 5869). The bytes do not name their key: each is tried, the sealing
- * one first, and the tag tells. To fail costs as much as to open, and only while the key is being changed.
+ * AES-256-GCM, with keys derived by HKDF with SHA-256 (RFC 5869). Sealed bytes do not name their key, so each key is tried, the
+ * sealing one first; the tag tells whether it fits. A failed try costs as much as opening, but only while a key is changed.
  */
 export function createSeal(key: Uint8Array, fallbacks: readonly Uint8Array[] = []): Seal {
   for (const { length } of [key, ...fallbacks])
@@ -61,7 +61,7 @@ export function createSeal(key: Uint8Array, fallbacks: readonly Uint8Array[] = [
   };
 }
 
-/** Null if it was sealed with another key, or altered. */
+/** Null if the bytes were altered or sealed with another key. */
 function open(sealed: Buffer, key: Uint8Array): Buffer | null {
   if (sealed.length < NONCE_BYTES + TAG_BYTES) return null;
   const tagStart = sealed.length - TAG_BYTES;

@@ -30,7 +30,7 @@ describe("a spelled key", () => {
 describe("a list of keys", () => {
   const [hex, base64] = [Buffer.from(BYTES).toString("hex"), Buffer.from(BYTES).toString("base64")];
 
-  test("is read with commas between, each in its own spelling", () => {
+  test("is read with commas between, each key in its own spelling", () => {
     expect(parseSecretsKeys(hex)).toEqual([BYTES]);
     expect(parseSecretsKeys(`${hex}, ${base64}`)).toEqual([BYTES, BYTES]);
   });
@@ -52,7 +52,7 @@ describe("the key of a data directory", () => {
     expect(readdirSync(dataDir)).toEqual(["secrets-key"]);
   });
 
-  test("is the same for processes that make it together", async () => {
+  test("is the same for processes that make it at the same time", async () => {
     const dataDir = join(scratch, "together");
     const source = `
       import { makeSecretsKey } from ${JSON.stringify(join(import.meta.dir, "secrets-key.ts"))};
@@ -63,7 +63,7 @@ describe("the key of a data directory", () => {
     expect(new Set(keys).size).toBe(1);
   });
 
-  test("is never replaced, however damaged: what it sealed could not be opened any more", () => {
+  test("is never replaced, however damaged, because secrets sealed with it could not be opened any more", () => {
     writeFileSync(join(scratch, "secrets-key"), "damaged");
     expect(() => makeSecretsKey(scratch)).toThrow("does not hold 32 bytes");
     expect(() => findSecretsKey(scratch)).toThrow("does not hold 32 bytes");

@@ -20,19 +20,19 @@ import { traceIdOf } from "../../domain/trace.ts";
 import type { Log } from "../log.ts";
 import type { Recorder, Span } from "./traces.ts";
 
-/** What waits for a collector that is slow or down; what comes beyond that is not kept. */
+/** Spans kept for a collector that is slow or down. Further spans are dropped. */
 const WAITING_SPANS_MAX = 2_048;
 const SPANS_PER_REQUEST_MAX = 512;
 const SEND_EVERY_MS = 1_000;
 const SEND_TIMEOUT_MS = 5_000;
-/** Past the client's own timeout, which a collector outlasts that answers byte by byte. */
+/** Longer than the client's own timeout, which does not end an answer that comes byte by byte. */
 const GIVE_UP_MS = 6_000;
-/** All that waits, sent at once at the end, beside what is on its way. */
+/** Enough for the flush at the end, which sends all waiting spans at once, beside the requests under way. */
 const REQUESTS_IN_FLIGHT_MAX = 2 * (WAITING_SPANS_MAX / SPANS_PER_REQUEST_MAX);
 /** A collector that does not answer must not keep a process from its end. */
 const FLUSH_TIMEOUT_MS = 2_000;
 const COMPLAIN_EVERY_MS = 60_000;
-/** What the packages mean by success; the one that has a name for it is only there for the others. */
+/** The packages' code for success. The package that exports a name for it is no dependency of ours. */
 const SENT = 0;
 
 const KINDS = { server: SpanKind.SERVER, internal: SpanKind.INTERNAL, consumer: SpanKind.CONSUMER };
@@ -46,14 +46,14 @@ export function startRecorder(options: {
 }): Recorder {
   const { service, nodeName, endpoint, log } = options;
   const random = new RandomIdGenerator();
-  /** Of the span that is being begun: a trace of ours has the id of what it belongs to. */
+  /** The trace id of the span that is being begun, from the id of the request or job that it belongs to. */
   let traceId = "";
   const provider = new TracerProvider({
     resource: resourceFromAttributes({
       "service.name": `jobwheel-${service}`,
       "service.instance.id": nodeName,
     }),
-    // Whoever asks for a span has decided that it is recorded.
+    // chooseTraces has already decided that the span is recorded.
     sampler: new AlwaysOnSampler(),
     idGenerator: { generateTraceId: () => traceId, generateSpanId: () => random.generateSpanId() },
     spanProcessors: [
@@ -112,12 +112,12 @@ export function startRecorder(options: {
   };
 }
 
-/** Seconds and nanoseconds: of a plain number the packages guess what it counts from. */
+/** Seconds and nanoseconds, because the packages guess the epoch of a plain number. */
 const timeOf = (ms: number): HrTime => [Math.floor(ms / 1_000), Math.floor((ms % 1_000) * 1e6)];
 
 /**
- * The exporter, whose failures are told now and then and end there: a flush goes on with what is left. Of what a collector
- * answers only the status is told, as it may not be one.
+ * Wraps the exporter so that its failures are logged now and then and go no further: a flush continues with the other spans.
+ * Only the status of the answer is logged, since the text could come from a host that is no collector.
  */
 function complaining(exporter: SpanExporter, log: Log): SpanExporter {
   let lostCount = 0;

@@ -5,14 +5,8 @@ import { startStopwatch } from "../../../test/support/stopwatch.ts";
 import { traceIdOf } from "../../domain/trace.ts";
 import type { Log } from "../log.ts";
 import { startRecorder } from "./recorder.ts";
-import {
-  type Beginning,
-  chooseTraces,
-  NO_TRACES,
-  type Recorder,
-  startTraces,
-  type Traces,
-} from "./traces.ts";
+import { startTraces } from "./start.ts";
+import { type Beginning, chooseTraces, NO_TRACES, type Recorder, type Traces } from "./traces.ts";
 
 setDefaultTimeout(30_000);
 
@@ -52,7 +46,7 @@ async function startAt(endpoint: string): Promise<{ traces: Traces; complaints: 
   return { traces, complaints };
 }
 
-/** Begins and ends spans of many projects, so that no limit but the process's own is met; answers how many were begun. */
+/** Begins and ends spans of many projects, so that only the limit of the process applies. Returns how many began. */
 function record(traces: Traces, count: number): number {
   let begun = 0;
   for (let n = 0; n < count; n++) {
@@ -71,7 +65,7 @@ async function until(condition: () => boolean): Promise<void> {
   }
 }
 
-describe("what is recorded", () => {
+describe("the choice of recorded spans", () => {
   const begunIn: string[] = [];
   const recorder: Recorder = {
     begin(parent, { id }) {
@@ -89,7 +83,7 @@ describe("what is recorded", () => {
   let chance = 0.5;
   const traces = chooseTraces(0.25, recorder, { now: () => now, random: () => chance });
 
-  test("follows the flag of whoever asks, and is drawn by lot where nobody does", () => {
+  test("follows the flag of the parent, and is random without a parent", () => {
     const unsampled = { ...PARENT, isSampled: false };
     const never = () => {
       throw new Error("described");
@@ -105,7 +99,7 @@ describe("what is recorded", () => {
     expect(begunIn).toEqual([ID, PARENT.traceId]);
   });
 
-  test("is so much a second and no more, and no project has all of it", () => {
+  test("is limited per second, and no project uses up the limit", () => {
     now += 1_000;
     const begin = (projectNo: number, times: number) =>
       Array.from({ length: times }, () => traces.begin(PARENT, projectNo, beginning)).filter(Boolean).length;
@@ -117,7 +111,7 @@ describe("what is recorded", () => {
     expect(begin(6, 1)).toBe(1);
   });
 
-  test("is nothing where no collector is named", async () => {
+  test("is empty where no collector is configured", async () => {
     const off = await startTraces({ service: "test", nodeName: "node-0", settings: null, log: SILENT });
     expect(off).toBe(NO_TRACES);
     expect(off.begin(PARENT, 1, beginning)).toBeNull();
@@ -125,7 +119,7 @@ describe("what is recorded", () => {
 });
 
 describe("a collector", () => {
-  test("is told of spans as they were, in batches, the last of them before the process ends", async () => {
+  test("receives the spans in batches, the last of them before the process ends", async () => {
     const collector = startCollector();
     closing.push(collector.stop);
     const { traces, complaints } = await startAt(`${collector.url}/`);
@@ -143,7 +137,7 @@ describe("a collector", () => {
     expect(named("a")).toMatchObject({
       service: "jobwheel-test",
       kind: 2,
-      // The id's own 128 bits.
+      // The trace has the 128 bits of the id.
       traceId: traceIdOf(ID),
       spanId: root?.context.spanId ?? "",
       parentId: null,
@@ -168,7 +162,7 @@ describe("a collector", () => {
     expect(complaints).toEqual([]);
   });
 
-  test("that is slow is sent what waits for it and not what came beyond that", async () => {
+  test("that is slow receives the spans that waited, and not those beyond the queue", async () => {
     const gate = Promise.withResolvers<void>();
     const collector = startCollector(async () => {
       await gate.promise;
@@ -187,12 +181,12 @@ describe("a collector", () => {
     await collector.until((spans) => spans.length > 0);
     gate.resolve();
     await recorder.stop();
-    // What waits, and the request that was on its way.
+    // The waiting spans, and those of the request under way.
     await collector.until((spans) => spans.length >= 2_048 + 512);
     expect(collector.spans).toHaveLength(2_048 + 512);
   });
 
-  test("that is hostile or gone keeps the process from its end for 2 s at most", async () => {
+  test("that is hostile or gone delays the end of the process by 2 s at most", async () => {
     const refuse = (status: number) => (socket: Socket) =>
       socket.end(`HTTP/1.1 ${status} ${WORDS}\r\ncontent-length: 5\r\n\r\n${WORDS}`);
     const ways = {
@@ -209,7 +203,7 @@ describe("a collector", () => {
       const stopwatch = startStopwatch();
       await traces.stop();
       const isQuick = stopwatch.stop() < 2_500;
-      // Its own words are not repeated: what was named as a collector may be none.
+      // The text of the answer is not logged, because the host may be no collector.
       const isQuiet = !JSON.stringify(complaints).includes(WORDS);
       return { way, isQuick, isQuiet };
     });
@@ -218,7 +212,7 @@ describe("a collector", () => {
     );
   });
 
-  test("that fails is complained of, once for all that it loses within a minute", async () => {
+  test("that fails is logged once a minute, with the number of lost spans", async () => {
     const { traces, complaints } = await startAt(
       await startHostile((socket) => socket.end("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")),
     );
@@ -232,14 +226,14 @@ describe("a collector", () => {
 const WORDS = "words";
 const DRIP_EVERY_MS = 100;
 
-/** An answer of which one more byte comes before anybody loses patience. */
+/** An answer whose next byte always comes before a timeout. */
 function drip(socket: Socket): void {
   socket.write("HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n");
   const timer = setInterval(() => socket.write("."), DRIP_EVERY_MS);
   socket.on("close", () => clearInterval(timer));
 }
 
-/** Answers every connection like that, once it has sent something; null leaves nobody there. The address. */
+/** Answers every connection that has sent something with `answer`; null means that nothing listens. Returns the address. */
 async function startHostile(answer: ((socket: Socket) => unknown) | null): Promise<string> {
   const sockets = new Set<Socket>();
   const server = createServer((socket) => {

@@ -1,69 +1,55 @@
 import type { TraceContext } from "../../domain/trace.ts";
-import type { Log } from "../log.ts";
 
-/** Where spans go, and how many of the traces that nobody asked for do. Null: nothing is recorded. */
+/** Where spans are sent, and the part of traces recorded without a client's wish. Null turns recording off. */
 export type TraceSettings = { endpoint: string; ratio: number } | null;
 
 export type Attributes = Readonly<Record<string, string | number>>;
 
-/** A span that is being recorded. Instants are milliseconds since 1970, by the clock that all nodes share. */
+/** A span that is being recorded. Instants are milliseconds since 1970 by the database's clock. */
 export interface Span {
   readonly context: TraceContext;
-  /** A request within it to another host, which its context goes along with. */
+  /** Begins the span of a request to another host, which receives the span's context. */
   beginRequest(name: string, at: number): Span;
   note(name: string, at: number): void;
   end(at: number, outcome: { attributes: Attributes; isError: boolean }): void;
 }
 
-/** What is only made where a span is. */
+/** The description of a span, which is made only if the span is recorded. */
 export interface Beginning {
   name: string;
   kind: "server" | "internal" | "consumer";
   at: number;
-  /** The trace of what has no parent has its 128 bits. */
+  /** A span without a parent begins the trace that has the 128 bits of this id. */
   id: string;
   attributes: Attributes;
 }
 
 export interface Traces {
   /**
-   * Null where nothing is to be recorded: what has a parent follows its flag, what has none may begin a trace by lot, and
-   * neither more often than a process may. Nothing in a span comes from a payload, a key, a secret or a target's URL.
+   * Null if the span is not recorded. A span with a parent follows the parent's flag, one without a parent is chosen at
+   * random, and both are limited per second. No span holds data from a payload, a key, a secret or a target's URL.
    */
   begin(parent: TraceContext | null, projectNo: number, describe: () => Beginning): Span | null;
-  /** Sends what is still here, as far as that is quickly done. */
+  /** Sends the spans that still wait, as far as that is quick. */
   stop(): Promise<void>;
 }
 
 export const NO_TRACES: Traces = { begin: () => null, async stop() {} };
 
 /**
- * In one process. A client says by its flag what is recorded, so that none may flood the collector with that, nor take
- * what is there for the others.
+ * Limits for one process. Clients decide by their flag what is recorded, so one client must neither flood the collector nor
+ * use up what the others may record.
  */
 const RECORDED_PER_SECOND_MAX = 200;
 const RECORDED_PER_SECOND_OF_PROJECT_MAX = 40;
 
-/** How spans are made and sent. */
+/** Makes spans and sends them. */
 export interface Recorder {
   begin(parent: TraceContext | null, beginning: Beginning): Span;
   stop(): Promise<void>;
 }
 
-/** The recorder and the packages that it is made of take a tenth of a second and 24 MB: only who wants traces has them. */
-export async function startTraces(options: {
-  service: string;
-  nodeName: string;
-  settings: TraceSettings;
-  log: Log;
-}): Promise<Traces> {
-  const { settings } = options;
-  if (settings === null) return NO_TRACES;
-  const { startRecorder } = await import("./recorder.ts");
-  return chooseTraces(settings.ratio, startRecorder({ ...options, endpoint: settings.endpoint }));
-}
-
-/** `now` counts milliseconds from anywhere; `random` is in [0, 1). */
+/** Decides which spans are recorded. `now` counts milliseconds from any start; `random` is in [0, 1). */
 export function chooseTraces(
   ratio: number,
   recorder: Recorder,

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { OPERATIONS } from "../../../shared/contract/operations.ts";
+import { OPERATIONS } from "../../../shared/contract/operations/all.ts";
 import { type Answer, startTestGateway, type TestGateway } from "../../support/gateway.ts";
 import {
   findAnswerFaults,

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { OPERATIONS } from "../../../shared/contract/operations/all.ts";
 import type { Operation } from "../../../shared/contract/operations/operation.ts";
-import { OPERATIONS } from "../../../shared/contract/operations.ts";
 import { createIdSource } from "../../../shared/domain/ids.ts";
 import {
   type Answer,

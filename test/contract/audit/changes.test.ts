@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { OPERATIONS, type OperationId } from "../../../shared/contract/operations.ts";
+import { OPERATIONS, type OperationId } from "../../../shared/contract/operations/all.ts";
 import { type AuditEntry, listAudit } from "../../../shared/store/resources/audit.ts";
 import { clientOf } from "../../support/client.ts";
 import { startTestGateway, TARGET_URL, type TestGateway, type TestProject } from "../../support/gateway.ts";

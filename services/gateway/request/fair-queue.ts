@@ -1,14 +1,14 @@
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 
-/** What waits, in a row for each project. The projects take turns, however many each of them has waiting. */
-export interface Rotation<Item> {
+/** A queue in which the projects take turns, however many items each of them has waiting. */
+export interface FairQueue<Item> {
   add(projectNo: ProjectNo, item: Item): void;
   /** Takes out the first item of the next project that `mayGo`; undefined if there is none. */
   take(mayGo?: (projectNo: ProjectNo) => boolean): Item | undefined;
 }
 
-export function createRotation<Item>(): Rotation<Item> {
-  /** In the order of their turns. A project that has nothing waiting is not in it. */
+export function createFairQueue<Item>(): FairQueue<Item> {
+  /** The projects with waiting items, in the order of their turns. */
   const rows = new Map<ProjectNo, Item[]>();
   return {
     add(projectNo, item) {

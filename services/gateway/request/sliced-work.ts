@@ -1,10 +1,10 @@
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
-import { createRotation } from "./rotation.ts";
+import { createFairQueue } from "./fair-queue.ts";
 
 /**
- * Long work is done in slices, and each turn of the event loop has one of them, whosever it is: every request waits for
- * one slice at a time, however many large bodies are being read. The projects take turns, so that one with hundreds of
- * requests gets no more slices than one with a single request.
+ * Waits for a turn of the event loop in which no other long work runs. Long work is done in slices, one slice in each turn,
+ * so that every request waits for one slice at a time, however many large bodies are being read. The projects take turns: a
+ * project with hundreds of requests gets no more slices than one with a single request.
  */
 export function nextTurn(projectNo: ProjectNo): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<void>();
@@ -16,8 +16,8 @@ export function nextTurn(projectNo: ProjectNo): Promise<void> {
   return promise;
 }
 
-/** The event loop is one for the process, and so is this. Each request in progress waits here at most once. */
-const waiting = createRotation<() => void>();
+/** A process has one event loop and so one queue for it. Each request in progress waits here at most once. */
+const waiting = createFairQueue<() => void>();
 let isGiving = false;
 
 function giveTurn(): void {
@@ -29,13 +29,13 @@ function giveTurn(): void {
   setImmediate(giveTurn);
 }
 
-/** Work of which each step is short, and of which there may be many. */
+/** Work with many short steps. */
 export interface SlicedWork {
-  /** Called after each step. It waits for another turn where the slice has lasted long enough. */
+  /** Call it after each step. It waits for another turn if the slice has lasted long enough. */
   pause(): Promise<void> | undefined;
 }
 
-/** A neighbour's request takes several turns of the event loop, and waits for a slice in each of them. */
+/** Short, because a request of another project takes several turns and waits for a slice in each of them. */
 const SLICE_MS_MAX = 1;
 
 export function startSlicedWork(projectNo: ProjectNo): SlicedWork {

@@ -3,15 +3,15 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { describeApi } from "../../shared/contract/openapi/document.ts";
 
-/** Something to read beside the API: for everybody, without a key. */
-export interface Page {
+/** A page or file of the documentation, which needs no key. */
+export interface DocsPage {
   path: string;
-  /** For GET and HEAD. */
+  /** Answers GET and HEAD. */
   answer(request: Request): Promise<Response>;
 }
 
-/** The OpenAPI document, and a page on which it can be read and tried. Everything is made or read when it is first asked for. */
-export function createDocs(publicUrl: string | null): Page[] {
+/** The OpenAPI document, and a page on which it can be read and tried. Each is made or read when it is first requested. */
+export function createDocsPages(publicUrl: string | null): DocsPage[] {
   return [
     pageOf("/openapi.json", "application/json", async () => describeApi(publicUrl)),
     pageOf("/docs", "text/html; charset=utf-8", async () => HTML),
@@ -22,7 +22,7 @@ export function createDocs(publicUrl: string | null): Page[] {
   ];
 }
 
-/** The references are relative, so that the page works under any path that a proxy puts before it. */
+/** The references are relative, so that the page works under any path prefix of a proxy. */
 const HTML = `<!doctype html>
 <html lang="en">
 <head>
@@ -41,28 +41,28 @@ const HTML = `<!doctype html>
 </html>
 `;
 
-/** Without the null the page would send the document's address to a validator on the internet. */
+/** With a `validatorUrl` the page would send the document's address to a validator on the internet. */
 const START = `SwaggerUIBundle({ url: "openapi.json", dom_id: "#docs", deepLinking: true, validatorUrl: null });
 `;
 
-/** No other origin is asked for anything, whatever the page's script would like to do. */
+/** They keep the page's script from requests to any other origin. */
 const HEADERS = {
   "Content-Security-Policy":
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; " +
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
   "Referrer-Policy": "no-referrer",
   "X-Content-Type-Options": "nosniff",
-  // An old copy is never shown, and a good one never sent again.
+  // Browsers ask every time whether their copy is still current.
   "Cache-Control": "no-cache",
 };
 
 interface Content {
-  /** A file is sent from where it lies: nobody who reads slowly holds its megabytes in memory. */
+  /** A file is sent from disk, so that slow clients hold no megabytes in memory. */
   body: string | Blob;
   tag: string;
 }
 
-function pageOf(path: string, type: string, make: () => Promise<string | Blob>): Page {
+function pageOf(path: string, type: string, make: () => Promise<string | Blob>): DocsPage {
   let content: Promise<Content> | undefined;
   return {
     path,
@@ -70,7 +70,7 @@ function pageOf(path: string, type: string, make: () => Promise<string | Blob>):
       content ??= make()
         .then(tagged)
         .catch((error) => {
-          // What could not be read now may be readable next time.
+          // A file that could not be read now may be readable next time.
           content = undefined;
           throw error;
         });
@@ -83,7 +83,7 @@ function pageOf(path: string, type: string, make: () => Promise<string | Blob>):
   };
 }
 
-function fileOf(name: string, type: string): Page {
+function fileOf(name: string, type: string): DocsPage {
   return pageOf(`/docs/${name}`, type, async () => {
     const folder = dirname(fileURLToPath(import.meta.resolve("swagger-ui-dist/package.json")));
     return Bun.file(join(folder, name));
@@ -95,7 +95,7 @@ async function tagged(body: string | Blob): Promise<Content> {
   return { body, tag: `"${createHash("sha256").update(bytes).digest("base64url")}"` };
 }
 
-/** RFC 9110, section 13.1.2: the weak comparison with one of a list, or with anything. */
+/** RFC 9110, section 13.1.2: weak comparison with each tag of the list; `*` is any. */
 function isKnown(header: string | null, tag: string): boolean {
   const known = (header ?? "").split(",").map((text) => text.trim().replace(/^W\//, ""));
   return known.includes(tag) || known.includes("*");

@@ -1,39 +1,43 @@
-import type { FiringFacts } from "../../shared/contract/schedule.ts";
-import { type ExpectedInstant, expectedStretches, type FiringStatus } from "../../shared/domain/schedule.ts";
-import type { Database } from "../../shared/store/database/database.ts";
-import { listFirings, listTimetables } from "../../shared/store/queue/firings.ts";
-import type { ScheduleRow } from "../../shared/store/resources/schedules.ts";
-import { startSlicedWork } from "./request/turns.ts";
+import type { FiringFacts } from "../../../shared/contract/schedule.ts";
+import {
+  type ExpectedInstant,
+  expectedStretches,
+  type FiringStatus,
+} from "../../../shared/domain/schedule.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
+import { listFirings, listTimetables } from "../../../shared/store/queue/firings.ts";
+import type { ScheduleRow } from "../../../shared/store/resources/schedules.ts";
+import { startSlicedWork } from "../request/sliced-work.ts";
 
-/** An instant of the ledger. Its id is the place from which the next page goes on. */
+/** An instant of a schedule's timetables. Its id is the place from which the next page continues. */
 type LedgerRow = FiringFacts & { id: string };
 
 interface LedgerPage {
   rows: LedgerRow[];
-  /** Older timetables were not looked at; `endId` is the place of the first of them. */
+  /** True if older timetables were not looked at. `endId` is the place of the first of them. */
   isCut: boolean;
   endId?: string;
 }
 
-/** Where a page begins: at an instant, and with no later timetable than that one. */
+/** Where a page begins: at an instant, and at a timetable or older ones. */
 interface LedgerPlace {
   toAt: number;
   untilNo: number | null;
 }
 
-/** How many timetables a page looks at. They may have had no instant, so the page may be empty. */
+/** How many timetables a page looks at. They may have no instants, so the page may be empty. */
 const TIMETABLES_MAX = 100;
 
 /**
- * What became of a schedule's instants in [fromAt, toAt], newest first and at most `limit`. `schedule` was looked at before
- * anything else is: whatever comes due meanwhile is left for the next look. Instants are milliseconds since 1970.
+ * The instants of a schedule in [fromAt, toAt] and whether each fired, newest first, at most `limit`. The caller has read the
+ * schedule before: an instant that comes due meanwhile is left for the next call. Instants are milliseconds since 1970.
  */
 export async function readLedger(
   db: Database,
   { id, projectNo, nextRunAt }: ScheduleRow,
   { fromAt, toAt, untilNo, limit }: LedgerPlace & { fromAt: number; limit: number },
 ): Promise<LedgerPage> {
-  // What is due and not yet fired is neither fired nor missed.
+  // An instant that is due and not fired yet is neither fired nor missed.
   const untilAt = Math.min(toAt, (nextRunAt ?? Number.POSITIVE_INFINITY) - 1);
   const timetables = await listTimetables(db, id, { untilAt, untilNo, limit: TIMETABLES_MAX + 1 });
   const next = timetables[TIMETABLES_MAX];
@@ -70,20 +74,20 @@ async function withOutcomes(
   });
 }
 
-/** The place before an instant of a timetable. */
+/** Names an instant of a timetable; the next page continues before it. */
 const placeId = (at: number, timetableNo: number) => `${at}.${timetableNo}`;
 
-/** Of a position that a cursor held; null for the first page. */
+/** The place that a cursor names; `position` is null for the first page. */
 export function readLedgerPlace(position: string | null, now: number): LedgerPlace {
   const [at, no] = position?.split(".") ?? [];
   return {
     toAt: at === undefined ? now : Number(at) - 1,
-    // A cursor of an older version tells the instant alone.
+    // Cursors of an older version hold only the instant.
     untilNo: no === undefined ? null : Number(no),
   };
 }
 
-/** `jobId` is undefined for what was never looked at in time. */
+/** `jobId` is undefined for an instant without a record. */
 function statusOf(jobId: string | null | undefined, paused: boolean): FiringStatus {
   if (jobId === undefined) return paused ? "skipped_paused" : "missed_outage";
   return jobId === null ? "skipped_quota" : "fired";

@@ -1,8 +1,8 @@
-/** Does things of one name one after the other, in the order in which they were asked for. */
-export type InTurn = <Result>(name: string, act: () => Promise<Result>) => Promise<Result>;
+/** Runs the acts of one name one after the other, in the order of the calls. */
+export type OneAtATime = <Result>(name: string, act: () => Promise<Result>) => Promise<Result>;
 
-export function createInTurn(): InTurn {
-  /** Of each name that is in use, the end of what was asked for last. */
+export function createOneAtATime(): OneAtATime {
+  /** For each name in use, the end of its last act. */
   const ends = new Map<string, Promise<unknown>>();
   return async (name, act) => {
     const turn = (ends.get(name) ?? Promise.resolve()).then(act);

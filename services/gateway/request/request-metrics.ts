@@ -1,17 +1,17 @@
-import { OPERATIONS, type OperationId } from "../../../shared/contract/operations.ts";
+import { OPERATIONS, type OperationId } from "../../../shared/contract/operations/all.ts";
 import { STATUS_OF_CODE } from "../../../shared/domain/errors.ts";
 import type { Metrics } from "../../../shared/platform/metrics/metrics.ts";
 
-/** Of paths and methods that the API does not have. */
+/** The label of requests to paths and methods that the API does not have. */
 const NO_OPERATION = "none";
-/** The API's own, by the first digit; it sends no others. */
+/** The first digits of all statuses that the API answers. */
 const STATUS_CLASSES = [2, 4, 5];
 
-/** Counts what was answered to each operation, and in what time; null for none of them. */
-export function createAnswerNotes(
+/** Returns what counts an answer and its time; the operation is null for a path or method that the API does not have. */
+export function createRequestMetrics(
   metrics: Metrics,
 ): (operation: OperationId | null, status: number, durationMs: number) => void {
-  // From the start, as the answers are.
+  // Refusals are shown from the start, like the answers below.
   for (const code of Object.keys(STATUS_OF_CODE)) metrics.refusals.of({ code });
   const names = [...(Object.keys(OPERATIONS) as OperationId[]), NO_OPERATION];
   const notes = new Map(

@@ -1,9 +1,9 @@
 import type { Static, TSchema } from "@sinclair/typebox";
-import { JOB_OPERATIONS } from "./operations/jobs.ts";
-import { PROJECT_OPERATIONS } from "./operations/project.ts";
-import { RUN_OPERATIONS } from "./operations/runs.ts";
-import { SCHEDULE_OPERATIONS } from "./operations/schedules.ts";
-import { WEBHOOK_OPERATIONS } from "./operations/webhooks.ts";
+import { JOB_OPERATIONS } from "./jobs.ts";
+import { PROJECT_OPERATIONS } from "./project.ts";
+import { RUN_OPERATIONS } from "./runs.ts";
+import { SCHEDULE_OPERATIONS } from "./schedules.ts";
+import { WEBHOOK_OPERATIONS } from "./webhooks.ts";
 
 /** All operations of the API by the names that programs know them by. */
 export const OPERATIONS = {

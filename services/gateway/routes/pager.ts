@@ -1,18 +1,23 @@
-import { listParts } from "../../shared/contract/list.ts";
-import { type CursorBinding, decodeCursor, encodeCursor, type MakeTag } from "../../shared/domain/cursor.ts";
-import type { ProjectNo } from "../../shared/domain/scope.ts";
-import type { Caller } from "../../shared/store/resources/callers.ts";
-import { startSlicedWork } from "./request/turns.ts";
+import { listParts } from "../../../shared/contract/list.ts";
+import {
+  type CursorBinding,
+  decodeCursor,
+  encodeCursor,
+  type MakeTag,
+} from "../../../shared/domain/cursor.ts";
+import type { ProjectNo } from "../../../shared/domain/scope.ts";
+import type { Caller } from "../../../shared/store/resources/callers.ts";
+import { startSlicedWork } from "../request/sliced-work.ts";
 
-/** A list as one caller walks it: its cursors work nowhere else. */
+/** A list as one caller reads it page by page. Its cursors work in no other list. */
 export interface Walk {
   /** The id before which the page begins; null for the first page. Throws invalid_request. */
   beforeId: string | null;
-  /** How many rows to ask the store for: one more than the page holds tells whether another follows. */
+  /** How many rows to ask the store for: one more than the page holds, which tells whether another page follows. */
   rowsMax: number;
   /**
-   * Cuts the rows to the page. With `isCut` others follow although there are no more rows than the page holds: after the
-   * last of them, or from `endId` on.
+   * Cuts the rows to the page. `isCut` says that more follow although the page holds all rows given: after the last of them,
+   * or from `endId` on.
    */
   page<Row extends { id: string }>(
     rows: readonly Row[],
@@ -22,7 +27,7 @@ export interface Walk {
 }
 
 export interface Pager {
-  /** `filters` by name; null where there is none. */
+  /** `filters` by name; null for one that is not given. */
   walk(
     route: string,
     caller: Caller,
@@ -31,7 +36,7 @@ export interface Pager {
   ): Walk;
 }
 
-/** Cursors are made with the first tag, and taken with each of them. */
+/** Makes cursors with the first tag, and accepts those made with any of them. */
 export function createPager(...makeTags: [MakeTag, ...MakeTag[]]): Pager {
   return {
     walk(route, { project, environment }, { pageSize, cursor }, filters) {
@@ -56,7 +61,7 @@ export function createPager(...makeTags: [MakeTag, ...MakeTag[]]): Pager {
   };
 }
 
-/** The JSON text of a page that may be long, in parts and made in slices. */
+/** The JSON text of a page that may be long, in parts, made in slices. */
 export async function pageText<Row>(
   { rows, nextCursor }: { rows: readonly Row[]; nextCursor: string | null },
   partsOf: (row: Row) => string[],

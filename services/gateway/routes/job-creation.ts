@@ -1,25 +1,25 @@
-import type { Bus } from "../../shared/bus/bus.ts";
-import { sendCommands } from "../../shared/bus/hints.ts";
-import type { Clock } from "../../shared/platform/clock.ts";
-import type { Metrics } from "../../shared/platform/metrics/metrics.ts";
-import { type Batcher, createBatcher } from "../../shared/store/database/batch.ts";
-import type { Database } from "../../shared/store/database/database.ts";
-import { type Created, createJobs, type JobToCreate } from "../../shared/store/resources/job-creation.ts";
+import type { Bus } from "../../../shared/bus/bus.ts";
+import { sendCommands } from "../../../shared/bus/hints.ts";
+import type { Clock } from "../../../shared/platform/clock.ts";
+import type { Metrics } from "../../../shared/platform/metrics/metrics.ts";
+import { type Batcher, createBatcher } from "../../../shared/store/database/batch.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
+import { type Created, createJobs, type JobToCreate } from "../../../shared/store/resources/job-creation.ts";
 
-/** In one statement: more save little and make the first of them wait for the last. */
+/** Bounds of one statement. Larger ones save little and make the first request wait for the last. */
 const REQUESTS_PER_STATEMENT_MAX = 100;
 const BYTES_PER_STATEMENT_MAX = 1_048_576;
-/** What a job weighs beside its payload, so that a batch of many small ones is as large as it is. */
+/** Added to the payload of each job, so that many small jobs have a weight, too. */
 const BYTES_PER_JOB = 1_024;
-/** While one is being synced to disk the next is on its way. */
+/** While one statement is synced to disk, the next is on its way. */
 const STATEMENTS_IN_FLIGHT_MAX = 2;
-/** Where it is reached the memory begins anew, which costs each lane one needless look at its row. */
+/** When it is full, the memory of known lanes is cleared. Then each lane costs one needless look at its row. */
 const KNOWN_LANES_MAX = 100_000;
 
-/** The jobs of each request are created together or not at all, and their answers are all of one kind. */
+/** Creates the jobs of each request together or not at all. Their results are all of one kind. */
 export type JobCreation = Batcher<readonly JobToCreate[], Created[]>;
 
-/** Creates jobs by group commit and tells the workers of those that are soon due. */
+/** Creates jobs by group commit, and tells the workers of jobs that are due soon. */
 export function createJobCreation(options: {
   db: Database;
   bus: Bus;

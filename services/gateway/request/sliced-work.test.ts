@@ -1,10 +1,10 @@
 import { expect, test } from "bun:test";
-import { nextTurn } from "./turns.ts";
+import { nextTurn } from "./sliced-work.ts";
 
 const PROJECT = 1;
 const OTHER_PROJECT = 2;
 
-test("each turn of the event loop has one slice, whoever asks, and those who wait take turns", async () => {
+test("each turn of the event loop has one slice, and the works that wait take turns", async () => {
   const slices: { turn: number; who: number }[] = [];
   let turn = 0;
   let isOver = false;
@@ -23,7 +23,7 @@ test("each turn of the event loop has one slice, whoever asks, and those who wai
   isOver = true;
   expect(new Set(slices.map((slice) => slice.turn)).size).toBe(slices.length);
   expect(slices.map(({ who }) => who)).toEqual(Array.from({ length: 20 }, (_, n) => n % 4));
-  // Who comes when nobody waits has the next one.
+  // Work that comes while none waits has the next turn.
   await nextTurn(PROJECT);
 });
 
