@@ -31,7 +31,7 @@ describe("the sweep of a delivery node", () => {
       db: cell.db,
       regions: ["us-east"],
       room: () => room,
-      take: async (_region, item) => {
+      claimAndSend: async (_region, item) => {
         taken.push(item);
         return null;
       },
@@ -61,7 +61,7 @@ describe("the sweep of a delivery node", () => {
       db: cell.db,
       regions: ["eu-central", "ap-southeast"],
       room: () => 4,
-      take: async (region) => {
+      claimAndSend: async (region) => {
         taken.push(region);
         return null;
       },
@@ -83,7 +83,7 @@ describe("the sweep of a delivery node", () => {
       db: cell.db,
       regions: ["us-west"],
       room: () => 0,
-      take: async (_region, item) => {
+      claimAndSend: async (_region, item) => {
         taken.push(item);
         return null;
       },

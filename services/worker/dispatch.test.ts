@@ -9,7 +9,7 @@ const NOW = 1_800_000_000_000;
 const all = () => true;
 
 function startDispatch(region: Region = "us-east") {
-  const messages: (Omit<Due, "worker"> & { node: number })[] = [];
+  const messages: (Omit<Due, "workerNodeId"> & { node: number })[] = [];
   const dispatcher = new Dispatcher((node, due) => messages.push({ ...due, node }));
   const startShard = (shardRegion: Region, number: number) =>
     new Shard({ region: shardRegion, shard: number, epoch: 1 }, NOW, {

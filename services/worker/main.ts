@@ -2,10 +2,9 @@ import { isProvedDead } from "../../shared/platform/process-identity.ts";
 import { exitAsDead, joinAs, runService } from "../../shared/process/service.ts";
 import { startWorker } from "./start.ts";
 
-await runService("worker", async (config, parts) =>
-  startWorker({
-    ...parts,
-    nodeId: await joinAs("worker", parts, config),
+await runService("worker", async (config, cell) =>
+  startWorker(cell, {
+    nodeId: await joinAs("worker", cell, config),
     regions: config.regions,
     shardsPerRegion: config.shardsPerRegion,
     leaseMs: config.leaseTtlMs,
@@ -13,6 +12,6 @@ await runService("worker", async (config, parts) =>
     webhookTimeoutMs: config.webhookTimeoutMs,
     webhookRetryScale: config.webhookRetryScale,
     isProvedDead,
-    onDeclaredDead: exitAsDead(parts.log),
+    onDeclaredDead: exitAsDead(cell.log),
   }),
 );

@@ -5,6 +5,7 @@ import { rendezvousOwner } from "../../shared/domain/shard.ts";
 import { startClock } from "../../shared/platform/clock.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
+import { NO_TRACES } from "../../shared/platform/traces/traces.ts";
 import { addNode } from "../../shared/store/cell/nodes.ts";
 import { askTime, type Database, StoreUnavailable } from "../../shared/store/database/database.ts";
 import { createShards, type HeldShard, listShards, renewShards } from "../../shared/store/queue/shards.ts";
@@ -57,12 +58,8 @@ async function startWorkerOn(leaseMs = LEASE_MS) {
       isCut ? Promise.reject(new StoreUnavailable("cut off")) : store.db.run(name, text, values),
   };
   const bus = createInProcessBus(log);
-  const worker = await startWorker({
-    db,
-    bus,
-    clock,
-    log,
-    metrics: createMetrics(),
+  const cell = { db, bus, clock, log, metrics: createMetrics(), traces: NO_TRACES };
+  const worker = await startWorker(cell, {
     nodeId,
     regions: ["us-east"],
     shardsPerRegion: SHARDS,

@@ -28,8 +28,6 @@ export interface Bus {
 
   /** Whether what is sent now has somewhere to go. A frozen server is noticed within about 3 s. */
   readonly connected: boolean;
-  /** How long no message of any kind was heard, own ones included, by the monotonic clock; at first since opening. */
-  silentMs(): number;
   /** What went wrong since opening, for metrics. */
   readonly counts: Readonly<BusCounts>;
   /** Hands what was sent to the server if it takes it within a second, then ends every subscription. */

@@ -48,19 +48,19 @@ export const decodeCommand = strictly(4, (fields): Command => {
   };
 });
 
-export function encodeDue({ worker, region, items }: Due): string {
+export function encodeDue({ workerNodeId, region, items }: Due): string {
   const flat: Flat = [];
   for (const item of items) {
     pushOwed(flat, item);
     flat.push(item.shard);
   }
-  return JSON.stringify([worker, region, flat]);
+  return JSON.stringify([workerNodeId, region, flat]);
 }
 
 export const decodeDue = strictly(
   3,
   (fields): Due => ({
-    worker: asCount(fields[0]),
+    workerNodeId: asCount(fields[0]),
     region: asRegion(fields[1]),
     items: asItems(fields[2], OWED_FIELDS + 1, (flat, at): DueItem => {
       const owed = readOwed(flat, at);
@@ -69,18 +69,18 @@ export const decodeDue = strictly(
   }),
 );
 
-export function encodeAnswers({ delivery, region, room, items }: Answers): string {
+export function encodeAnswers({ deliveryNodeId, region, room, items }: Answers): string {
   const flat: Flat = [];
   for (const { projectNo, shard, id, attempt, answer } of items) {
     flat.push(projectNo, shard, id, attempt, answer.kind, answerNumber(answer));
   }
-  return JSON.stringify([delivery, region, room, flat]);
+  return JSON.stringify([deliveryNodeId, region, room, flat]);
 }
 
 export const decodeAnswers = strictly(
   4,
   (fields): Answers => ({
-    delivery: asCount(fields[0]),
+    deliveryNodeId: asCount(fields[0]),
     region: asRegion(fields[1]),
     room: asCount(fields[2]),
     items: asItems(

@@ -31,7 +31,7 @@ export interface Command {
 /** Worker to one delivery node, on `due.<nodeId>`: claim and send these now. */
 export interface Due {
   /** The node id of the worker that waits for the answers. */
-  worker: number;
+  workerNodeId: number;
   region: Region;
   items: DueItem[];
 }
@@ -59,7 +59,7 @@ export const SHARE_PAUSE_MS = 250;
 /** Delivery node to the worker that sent the items, on `answers.<nodeId>`. */
 export interface Answers {
   /** The node id of the delivery node that answers. */
-  delivery: number;
+  deliveryNodeId: number;
   region: Region;
   /** How many more attempts the node would take after these. */
   room: number;

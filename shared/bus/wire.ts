@@ -37,7 +37,6 @@ const ITEMS_PER_MESSAGE_MAX = 1_000;
 
 /** The bus over a wire. Whatever arrives is decoded, and its handler guarded, here and nowhere else. */
 export function busOver(wire: Wire, counts: BusCounts, log: Log): Bus {
-  let heardAt = performance.now();
   const complainMalformed = createComplaint(log, "malformed message dropped");
   const complainFailed = createComplaint(log, "message handler failed");
 
@@ -51,7 +50,6 @@ export function busOver(wire: Wire, counts: BusCounts, log: Log): Bus {
       filter,
       kept,
       onText(text) {
-        heardAt = performance.now();
         const message = decode(text);
         if (message === undefined) {
           counts.malformed++;
@@ -117,7 +115,6 @@ export function busOver(wire: Wire, counts: BusCounts, log: Log): Bus {
     get connected() {
       return wire.connected;
     },
-    silentMs: () => performance.now() - heardAt,
     counts,
     close: () => wire.close(),
   };

@@ -44,10 +44,6 @@ export class Connection {
     socket.on("close", () => this.endOfInput());
   }
 
-  get isUsable(): boolean {
-    return !this.isClosed && this.settle === null;
-  }
-
   /** Sends a request in one write. `settle` is called once, with what came of it. */
   send(request: Buffer, settle: (exchange: Exchange) => void): void {
     this.settle = settle;

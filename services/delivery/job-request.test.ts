@@ -4,7 +4,7 @@ import { gzipSync } from "node:zlib";
 import { ERROR_BYTES_MAX } from "../../shared/domain/run.ts";
 import type { Settlement } from "../../shared/store/queue/settle.ts";
 import { answerOf, startRawServer } from "../../test/runtime-contract/raw-server.ts";
-import { type Sending, sendAttempt } from "./attempts.ts";
+import { type Sending, sendAttempt } from "./job-request.ts";
 import { type Outbound, openOutbound } from "./outbound.ts";
 
 setDefaultTimeout(30_000);

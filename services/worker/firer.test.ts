@@ -10,7 +10,7 @@ import { listFirings } from "../../shared/store/queue/firings.ts";
 import { acquireShards, createShards, type HeldShard } from "../../shared/store/queue/shards.ts";
 import { changeSchedule, createSchedule, findSchedule } from "../../shared/store/resources/schedules.ts";
 import { inTime, startStore, type TestStore, until } from "../../shared/store/test-support.ts";
-import { Firer } from "./firing.ts";
+import { Firer } from "./firer.ts";
 
 setDefaultTimeout(30_000);
 
@@ -41,16 +41,15 @@ beforeEach(async () => {
   await store.query("DELETE FROM schedules");
   project = await store.addProject();
   aheadMs = 0;
-  firer = new Firer({
+  const cell = {
     db: store.db,
     bus: createInProcessBus(),
     clock: { now, stop: () => undefined },
     log: createLog({ name: "test", level: "silent" }),
     metrics: createMetrics(),
     traces: NO_TRACES,
-    heldOf: () => held,
-    onChange: () => undefined,
-  });
+  };
+  firer = new Firer(cell, { heldOf: () => held, onChange: () => undefined });
 });
 afterAll(() => store.stop());
 

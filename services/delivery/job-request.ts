@@ -11,9 +11,9 @@ import type { Clock } from "../../shared/platform/clock.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
 import type { GrantedAttempt } from "../../shared/store/queue/claim.ts";
 import type { Settlement } from "../../shared/store/queue/settle.ts";
+import { sendTraced } from "./attempt-span.ts";
 import type { Outbound } from "./outbound.ts";
 import { signHeaders } from "./sign.ts";
-import { sendTraced } from "./traced.ts";
 
 /** An attempt that was granted, and where it belongs. */
 export interface Sending {
@@ -22,7 +22,7 @@ export interface Sending {
   region: Region;
   attempt: number;
   granted: GrantedAttempt;
-  /** Empty if they cannot be read; unsigned requests are not sent. */
+  /** Empty if they cannot be read; an unsigned request is not sent. */
   secrets: readonly string[];
   span: Span | null;
 }
@@ -31,7 +31,7 @@ export interface Sender {
   outbound: Outbound;
   clock: Clock;
   attemptTimeoutMs: number;
-  /** Aborted when the process may not wait any longer for what is on the wire. */
+  /** It is aborted when the process may wait no longer for what is on the wire. */
   shutdown: AbortSignal;
 }
 
@@ -41,7 +41,7 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
   const { granted, span } = sending;
   const unrecorded = granted.trace ?? unrecordedContext(granted.jobId, granted.runId);
   const begunAt = performance.now();
-  // The deadline counts from the recorded start. Past it others may hold the attempt to be lost: it is not sent any more.
+  // The deadline counts from the recorded start. Past it others may take the attempt for lost, so it is not sent any more.
   const leftMs = granted.startedAt + attemptTimeoutMs - clock.now();
   const exchange: Exchange =
     leftMs <= 0
@@ -61,11 +61,11 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
   const isInterrupted = shutdown.aborted && isBrokenOff(exchange);
   const outcome = isInterrupted ? interruptedOutcome() : judgeResponse(exchange, now, attemptTimeoutMs);
   const settlement = settlementOf(sending, outcome, performance.now() - begunAt, now);
-  // What the target had answered by then is true all the same.
+  // A status that has come is recorded, however the attempt ended.
   return exchange.kind === "answered" ? { ...settlement, responseStatus: exchange.status } : settlement;
 }
 
-/** Whether a shutdown may be what ended it; an exchange that stalled had met its deadline before. */
+/** Whether a shutdown may have ended it. An exchange that stalled had met its deadline before. */
 function isBrokenOff(exchange: Exchange): boolean {
   return exchange.kind === "faulted" || (exchange.kind === "answered" && exchange.bodyEnd === "broken");
 }
@@ -103,7 +103,7 @@ function settlementOf(sending: Sending, outcome: Outcome, durationMs: number, no
 
 export const USER_AGENT = "Jobwheel/1";
 
-/** What the target is told (decisions.md, section 3). */
+/** The headers beside the payload; the API promises each of them. */
 function headersOf(
   { environment, attempt, granted, secrets }: Sending,
   traceparent: string,
