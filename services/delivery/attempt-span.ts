@@ -12,8 +12,8 @@ interface Granted {
 
 /**
  * Begins the span of an attempt, which lasts from when it was due until it is settled. Until its note "claimed" the
- * attempt waited for a permit, for room or for a hold to end; from there until its request begins it waits for the signing
- * secrets. Null if its trace is not recorded.
+ * attempt waited for a permit, for room or for a hold to end; from there until its request begins it waits for the
+ * signing secrets. Null if its trace is not recorded.
  */
 export function beginAttempt(
   traces: Traces,

@@ -14,9 +14,9 @@ import type { StoreRetries } from "./retry-until-answered.ts";
 const HOST_PAUSE_MS = 500;
 
 /**
- * Claims one owed attempt and, if it is granted, sends and settles it. The answer comes with the claim; it is "gone" for
- * an attempt that is parked, and null if the node has the same one in flight. `heldFor` names the host at which the caller
- * keeps a place for it.
+ * Claims one owed attempt and, if it is granted, sends and settles it. The answer comes with the claim; it is "gone"
+ * for an attempt that is parked, and null if the node has the same one in flight. `heldFor` names the host at which the
+ * caller keeps a place for it.
  */
 export type ClaimAndSend = (region: Region, item: DueItem, heldFor?: string | null) => Promise<Answer | null>;
 
@@ -49,7 +49,8 @@ export function createClaimAndSend(
     const { id, projectNo } = item;
     if (inFlight.has(id)) return null;
     if (room() <= 0) return { kind: "node_full" };
-    // "node_full" would say that the same attempt may be sent again at once. The node has room, though not for this one.
+    // "node_full" would say that the same attempt may be sent again at once. The node has room, though not for this
+    // one.
     if (inFlight.isShareTaken(projectNo)) return { kind: "blocked", untilAt: clock.now() + SHARE_PAUSE_MS };
     inFlight.add(id, projectNo);
     let isSending = false;
@@ -65,8 +66,8 @@ export function createClaimAndSend(
       const claimed = await claim(kind, item, host);
       if (claimed.kind !== "granted") return claimed;
       isSending = true;
-      // What is thrown there is a bug: this node does not settle the attempt and goes on counting it. Others find it past
-      // its deadline.
+      // What is thrown there is a bug: this node does not settle the attempt and goes on counting it. Others find it
+      // past its deadline.
       sendAndSettle(kind, item, claimed.attempt).catch((error) =>
         log.error({ err: error, id }, "attempt.failed"),
       );
@@ -94,8 +95,8 @@ export function createClaimAndSend(
   }
 
   /**
-   * A granted attempt counts at its host from then on. `host` is null if it was not looked up. An endpoint can have been
-   * given another host since it was, and then that host may have a request too many.
+   * A granted attempt counts at its host from then on. `host` is null if it was not looked up. An endpoint can have
+   * been given another host since it was, and then that host may have a request too many.
    */
   async function claim<Granted, Sent>(
     kind: AttemptKind<Granted, Sent>,

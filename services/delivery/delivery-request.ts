@@ -16,8 +16,7 @@ import { sendTraced } from "./attempt-span.ts";
 import { type Sender, USER_AGENT } from "./job-request.ts";
 import { signHeaders } from "./sign.ts";
 
-export interface DeliverySender extends Omit<Sender, "attemptTimeoutMs"> {
-  timeoutMs: number;
+export interface DeliverySender extends Sender {
   /** Multiplies every wait between attempts, and the 48 hours, for trials. */
   scale: number;
 }
@@ -61,7 +60,8 @@ async function attempt(
   { granted, secrets, span }: Omit<SendingDelivery, "item">,
   { outbound, clock, timeoutMs, shutdown }: DeliverySender,
 ): Promise<DeliveryOutcome> {
-  // The deadline counts from the recorded start. Past it others may take the attempt for lost, so it is not sent any more.
+  // The deadline counts from the recorded start. Past it others may take the attempt for lost, so it is not sent any
+  // more.
   const leftMs = granted.startedAt + timeoutMs - clock.now();
   if (leftMs <= 0) return unsentDelivery("The time of this attempt was over before anything was sent.");
   if (granted.endpoint === null) return unsentDelivery("The endpoint was deleted before anything was sent.");

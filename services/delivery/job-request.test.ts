@@ -70,7 +70,7 @@ async function attemptAt(
     {
       outbound: wish.post === undefined ? outbound : { ...outbound, post: wish.post },
       clock: { now: () => NOW, stop() {} },
-      attemptTimeoutMs: ATTEMPT_TIMEOUT_MS,
+      timeoutMs: ATTEMPT_TIMEOUT_MS,
       shutdown: wish.shutdown ?? new AbortController().signal,
     },
   );

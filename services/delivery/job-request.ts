@@ -30,19 +30,20 @@ export interface Sending {
 export interface Sender {
   outbound: Outbound;
   clock: Clock;
-  attemptTimeoutMs: number;
+  timeoutMs: number;
   /** It is aborted when the process may wait no longer for what is on the wire. */
   shutdown: AbortSignal;
 }
 
 /** Sends one attempt and decides what follows from how it ended. Never throws. */
 export async function sendAttempt(sending: Sending, sender: Sender): Promise<Settlement> {
-  const { outbound, clock, attemptTimeoutMs, shutdown } = sender;
+  const { outbound, clock, timeoutMs, shutdown } = sender;
   const { granted, span } = sending;
   const unrecorded = granted.trace ?? unrecordedContext(granted.jobId, granted.runId);
   const begunAt = performance.now();
-  // The deadline counts from the recorded start. Past it others may take the attempt for lost, so it is not sent any more.
-  const leftMs = granted.startedAt + attemptTimeoutMs - clock.now();
+  // The deadline counts from the recorded start. Past it others may take the attempt for lost, so it is not sent any
+  // more.
+  const leftMs = granted.startedAt + timeoutMs - clock.now();
   const exchange: Exchange =
     leftMs <= 0
       ? { kind: "stalled" }
@@ -59,7 +60,7 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
           );
   const now = clock.now();
   const isInterrupted = shutdown.aborted && isBrokenOff(exchange);
-  const outcome = isInterrupted ? interruptedOutcome() : judgeResponse(exchange, now, attemptTimeoutMs);
+  const outcome = isInterrupted ? interruptedOutcome() : judgeResponse(exchange, now, timeoutMs);
   const settlement = settlementOf(sending, outcome, performance.now() - begunAt, now);
   // A status that has come is recorded, however the attempt ended.
   return exchange.kind === "answered" ? { ...settlement, responseStatus: exchange.status } : settlement;

@@ -4,15 +4,11 @@ import { startDelivery } from "./start.ts";
 
 await runService("delivery", async (config, cell) =>
   startDelivery(cell, {
+    ...config,
     // Before it joins, so that a node that is refused leaves nothing behind.
     seal: await openCellSealOrExit(cell, config, "opens"),
     nodeId: await joinAs("delivery", cell, config),
-    regions: config.regions,
     targets: targetRulesOf(config, config.port),
-    attemptTimeoutMs: config.attemptTimeoutMs,
-    webhookTimeoutMs: config.webhookTimeoutMs,
-    webhookRetryScale: config.webhookRetryScale,
-    drainTimeoutMs: config.drainTimeoutMs,
     onDeclaredDead: exitAsDead(cell.log),
   }),
 );

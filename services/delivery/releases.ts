@@ -16,18 +16,21 @@ import type { RequestsPerHost } from "./concurrency.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
 
 /**
- * A place that comes free calls what is parked. After a resume, a raised limit or the death of a node there may be no such
- * place; then a look at all hosts finds what is parked, this often.
+ * A place that comes free calls what is parked. After a resume, a raised limit or the death of a node there may be no
+ * such place; then a look at all hosts finds what is parked, this often.
  */
 const LOOK_EVERY_MS = 1_000;
 /** How many attempts one statement releases. */
 const RELEASED_MAX = 200;
 /**
- * With every look at all hosts this many attempts of each lane come once although their project has no permit free. They
- * wait for one among all that is due. A project that is always at its limit would otherwise send no parked attempt.
+ * With every look at all hosts this many attempts of each lane come once although their project has no permit free.
+ * They wait for one among all that is due. A project that is always at its limit would otherwise send no parked
+ * attempt.
  */
 const RELEASED_MIN = 32;
-/** When an endpoint gets another URL, what is parked at its old host is left there. One look takes so many such hosts... */
+/**
+ * When an endpoint gets another URL, what is parked at its old host is left there. One look takes so many such hosts...
+ */
 const LEFT_HOSTS_MAX = 20;
 /** ... from each of them at most so many times RELEASED_MAX, ... */
 const LEFT_TURNS_MAX = 5;
@@ -49,8 +52,8 @@ export interface Releases {
 }
 
 /**
- * Brings back what is parked at hosts that have room on this node. A place that comes free calls the next attempt at once,
- * and the node that called it claims it, so that no other attempt takes that place first.
+ * Brings back what is parked at hosts that have room on this node. A place that comes free calls the next attempt at
+ * once, and the node that called it claims it, so that no other attempt takes that place first.
  */
 export function createReleases(
   { db, bus }: Pick<Cell, "db" | "bus">,
@@ -94,13 +97,14 @@ export function createReleases(
     looking.delete(host);
   }
 
-  /** Returns whether more may be sent: some was sent just now, or lanes without a permit were called and the others follow. */
+  /** Returns whether more may be sent: some was, or all lanes were called and those with a permit follow. */
   async function releaseSome(host: string): Promise<boolean> {
     const kept = Math.min(hosts.roomOf(host), room(), RELEASED_MAX);
     if (kept <= 0) return false;
     for (let place = 0; place < kept; place++) hosts.add(host);
     try {
-      // Every blind claim may lead to this host. While the places are kept few of them begin, and those under way end soon.
+      // Every blind claim may lead to this host. While the places are kept few of them begin, and those under way end
+      // soon.
       const countLeft = () => kept + Math.min(0, hosts.claimsLeftFor(host));
       for (let look = 0; look < BLIND_LOOKS_MAX && countLeft() <= 0; look++) await Bun.sleep(BLIND_LOOK_MS);
       return countLeft() > 0 && (await releaseInto(host, countLeft()));
@@ -113,8 +117,8 @@ export function createReleases(
     const isCallingAll = callingAll.delete(host);
     const countMin = isCallingAll ? RELEASED_MIN : 0;
     const released: ReleasedAttempt[] = [];
-    // The first kind is drawn by lot. If the kinds took turns, hosts that are looked at in turn could each have the same kind
-    // first every time.
+    // The first kind is drawn by lot. If the kinds took turns, hosts that are looked at in turn could each have the
+    // same kind first every time.
     for (const kind of Math.random() < 0.5 ? KINDS : KINDS.toReversed()) {
       if (released.length < count)
         released.push(...(await releaseOf(kind, host, count - released.length, countMin)));
@@ -142,8 +146,8 @@ export function createReleases(
   }
 
   /**
-   * Returns whether some of them are sent. The others lack a permit or a quota, or other nodes send them, those of their
-   * region: they wait among all that is due, and their shards are told.
+   * Returns whether some of them are sent. The others lack a permit or a quota, or other nodes send them, those of
+   * their region: they wait among all that is due, and their shards are told.
    */
   async function sendReleased(released: readonly ReleasedAttempt[], host: string | null): Promise<boolean> {
     const answers = await Promise.all(

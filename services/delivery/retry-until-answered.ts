@@ -48,7 +48,8 @@ export function createStoreRetries(log: Log, countInFlight: () => number): Store
         try {
           return await untilAnswered(() => settle(settling));
         } catch (error) {
-          // Postgres refuses something in it, and only the text comes from outside; or operators have something to mend.
+          // Postgres refuses something in it, and only the text comes from outside; or operators have something to
+          // mend.
           warn("settle.refused", error);
           if (settling.error !== null) settling = { ...settling, error: "(not storable)" };
           await Bun.sleep(ASK_AGAIN_MS);

@@ -7,7 +7,7 @@ import type { ClaimAndSend } from "./claim-and-send.ts";
 /** Workers beat twice a second. Four missed beats mean that no worker can reach this node. */
 const SILENT_MS = 2_000;
 const SWEEP_EVERY_MS = 500;
-/** Attempts that are parked may hide what is due behind them. After they are parked the next look follows at once, so often. */
+/** What is parked may have hidden what is due behind it, so another look follows at once, at most so often. */
 const LOOKS_MAX = 100;
 
 /**

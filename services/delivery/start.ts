@@ -63,14 +63,17 @@ export async function startDelivery(
   const retries = createStoreRetries(log, () => inFlight.size);
   const common = { nodeId, ids: createIdSource(randomBytes), retries };
   const way = { outbound, clock, shutdown: shutdown.signal };
-  const { attemptTimeoutMs, webhookTimeoutMs: timeoutMs, webhookRetryScale: scale } = options;
   const claimAndSend: ClaimAndSend = createClaimAndSend(cell, {
     jobs: createJobAttempts(cell, {
       ...common,
       secretsOf: createSigningSecrets(db, seal),
-      sender: { ...way, attemptTimeoutMs },
+      sender: { ...way, timeoutMs: options.attemptTimeoutMs },
     }),
-    webhooks: createDeliveryAttempts(cell, { ...common, seal, sender: { ...way, timeoutMs, scale } }),
+    webhooks: createDeliveryAttempts(cell, {
+      ...common,
+      seal,
+      sender: { ...way, timeoutMs: options.webhookTimeoutMs, scale: options.webhookRetryScale },
+    }),
     inFlight,
     hosts,
     room,

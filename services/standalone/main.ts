@@ -110,24 +110,15 @@ const join = (kind: "worker" | "delivery") =>
 const targets = targetRulesOf(config, config.port);
 await checkRestored(cell, config);
 const delivery = await startDelivery(cell, {
+  ...config,
   seal,
   targets,
   nodeId: await join("delivery"),
-  regions: config.regions,
-  attemptTimeoutMs: config.attemptTimeoutMs,
-  webhookTimeoutMs: config.webhookTimeoutMs,
-  webhookRetryScale: config.webhookRetryScale,
-  drainTimeoutMs: config.drainTimeoutMs,
   onDeclaredDead,
 });
 const worker = await startWorker(cell, {
+  ...config,
   nodeId: await join("worker"),
-  regions: config.regions,
-  shardsPerRegion: config.shardsPerRegion,
-  leaseMs: config.leaseTtlMs,
-  attemptTimeoutMs: config.attemptTimeoutMs,
-  webhookTimeoutMs: config.webhookTimeoutMs,
-  webhookRetryScale: config.webhookRetryScale,
   isProvedDead,
   onDeclaredDead,
 });

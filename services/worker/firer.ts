@@ -17,7 +17,9 @@ import type { HeldShard } from "../../shared/store/queue/shards.ts";
 import { SWEEP_LAG_MS } from "../../shared/store/queue/sweep.ts";
 import { type Timed, Timers } from "./shard/timers.ts";
 
-/** More than the time between two looks, so that a schedule is on the wheel before it is due, even after a slow look. */
+/**
+ * More than the time between two looks, so that a schedule is on the wheel before it is due, even after a slow look.
+ */
 const AHEAD_MS = 3_000;
 /** What one look may bring of each shard. A shard that has more is looked at again once these have fired. */
 const SCHEDULES_PER_SHARD_MAX = 5_000;
@@ -123,8 +125,8 @@ export class Firer {
 
   /**
    * Learns which schedules are too late to fire, so that they go on to their next instants. This is not part of `look`
-   * because it begins where the index does: while somebody holds an old snapshot the entries of all that has fired since
-   * stand in its way, and it may fail because of them.
+   * because it begins where the index does: while somebody holds an old snapshot the entries of all that has fired
+   * since stand in its way, and it may fail because of them.
    */
   async lookBack(shards: readonly number[]): Promise<void> {
     this.hasMoreBehind = await this.learnDue(shards, Number.NEGATIVE_INFINITY, -CATCH_UP_MS);
@@ -197,8 +199,8 @@ export class Firer {
       const isOutage = error instanceof StoreUnavailable;
       if (!isOutage && batch.length > 1) return await this.fireOneByOne(batch);
       log.warn({ err: error, count: batch.length }, "schedules.not_fired");
-      // Nobody knows whether they have fired: the next look finds those that have not. One that failed alone is found no
-      // sooner than by the looks that come anyway.
+      // Nobody knows whether they have fired: the next look finds those that have not. One that failed alone is found
+      // no sooner than by the looks that come anyway.
       if (isOutage) this.isAnew = true;
       return isOutage ? "outage" : "unmoved";
     } finally {
@@ -235,7 +237,8 @@ export class Firer {
       const asked = { projectNo, environment, scheduleId, held, cron, timezone, nextRunAt };
       return { ...asked, firedFor, thenAt, jobId, trace, span };
     } catch (error) {
-      // The API accepted it once. The others must not wait until somebody has found out why it is not accepted any more.
+      // The API accepted it once. The others must not wait until somebody has found out why it is not accepted any
+      // more.
       log.error({ err: error, scheduleId: due.scheduleId }, "schedule.unreadable");
       return null;
     }

@@ -4,13 +4,8 @@ import { startWorker } from "./start.ts";
 
 await runService("worker", async (config, cell) =>
   startWorker(cell, {
+    ...config,
     nodeId: await joinAs("worker", cell, config),
-    regions: config.regions,
-    shardsPerRegion: config.shardsPerRegion,
-    leaseMs: config.leaseTtlMs,
-    attemptTimeoutMs: config.attemptTimeoutMs,
-    webhookTimeoutMs: config.webhookTimeoutMs,
-    webhookRetryScale: config.webhookRetryScale,
     isProvedDead,
     onDeclaredDead: exitAsDead(cell.log),
   }),

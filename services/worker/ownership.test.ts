@@ -63,7 +63,7 @@ async function startWorkerOn(leaseMs = LEASE_MS) {
     nodeId,
     regions: ["us-east"],
     shardsPerRegion: SHARDS,
-    leaseMs,
+    leaseTtlMs: leaseMs,
     attemptTimeoutMs: 10_000,
     webhookTimeoutMs: 10_000,
     webhookRetryScale: 1,

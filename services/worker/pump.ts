@@ -5,7 +5,9 @@ const SLEEP_MS_MAX = 1_000;
 /** The clock is corrected by less than this all the time. A larger step means that somebody has set it. */
 const CLOCK_STEP_MS = 1_000;
 
-/** Wakes the worker when its next timer is due, and at the end of a turn of the event loop in which something arrived. */
+/**
+ * Wakes the worker when its next timer is due, and at the end of a turn of the event loop in which something arrived.
+ */
 export class Pump {
   private isWanted = false;
   private isStopped = false;

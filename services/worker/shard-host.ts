@@ -10,7 +10,7 @@ import { shardName } from "./ownership.ts";
 import { Shard } from "./shard/shard.ts";
 import { Sweeper } from "./sweeper.ts";
 
-/** A hold stands until the sweep after the next, in case one is late. A region that is resumed waits no longer than this. */
+/** A hold stands until the sweep after the next, in case one is late, and no longer after a resume. */
 const HELD_MS = 2_000;
 
 /** The shards that a worker owns, all on its one thread: it tells them what arrives, and sends what they have ready. */

@@ -9,23 +9,18 @@ import { createShards } from "../../shared/store/queue/shards.ts";
 import { createCellGauges } from "./cell-gauges.ts";
 import { ClockWatch } from "./duties/clock-watch.ts";
 import { listDuties } from "./duties/duties.ts";
+import type { RescueOptions } from "./duties/rescue.ts";
 import { Firer } from "./firer.ts";
 import { Ownership } from "./ownership.ts";
 import { Pump } from "./pump.ts";
 import { ShardHost } from "./shard-host.ts";
 
-export interface WorkerOptions {
+export interface WorkerOptions extends RescueOptions {
   /** From joinCell. */
   nodeId: number;
   regions: readonly Region[];
   shardsPerRegion: number;
-  leaseMs: number;
-  attemptTimeoutMs: number;
-  webhookTimeoutMs: number;
-  /** Multiplies every wait of the deliveries' retries. */
-  webhookRetryScale: number;
-  /** Whether a node's description of its process proves that the process is gone. */
-  isProvedDead(process: string): boolean;
+  leaseTtlMs: number;
   /** The node was declared dead: nothing of it may go on. */
   onDeclaredDead(): void;
 }
@@ -61,7 +56,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
     db,
     nodeId,
     regions,
-    leaseMs: options.leaseMs,
+    leaseMs: options.leaseTtlMs,
     log,
     onAcquired(acquired) {
       shards.add(acquired);
@@ -101,7 +96,9 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
     lookSoon();
   }
 
-  /** The worker that owns a region's first shard is on duty. Two may be for a moment while it moves, which does no harm. */
+  /**
+   * The worker that owns a region's first shard is on duty. Two may be for a moment while it moves, which does no harm.
+   */
   const isOnDuty = () => regions.some((region) => shards.find(region, 0) !== undefined);
   const clockWatch = new ClockWatch(cell);
   metrics.deletionsWaitSeconds.follow(() => (isOnDuty() ? single(clockWatch.waitMs() / 1_000) : []));

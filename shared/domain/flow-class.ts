@@ -1,8 +1,8 @@
 import type { Environment } from "./scope.ts";
 
 /**
- * What waits for a project's permits is of one of four classes, which take turns (decisions.md, section 5): attempts of
- * jobs and deliveries to webhook endpoints, each of one environment. Rows and messages carry a class as its position.
+ * The four classes that take turns for a project's permits: attempts of jobs, and deliveries to webhook endpoints, each
+ * of one environment. Rows and messages carry a class as its position in this list.
  */
 export const FLOW_CLASSES = [
   "development jobs",
@@ -12,7 +12,7 @@ export const FLOW_CLASSES = [
 ] as const;
 export type FlowClass = (typeof FLOW_CLASSES)[number];
 
-/** What is owed: an attempt of a job, or a delivery to an endpoint. */
+/** The two kinds of what is owed: attempts of jobs, and deliveries to endpoints. */
 export type FlowKind = "jobs" | "webhooks";
 
 export const flowClassOf = (kind: FlowKind, environment: Environment): FlowClass => `${environment} ${kind}`;

@@ -19,7 +19,8 @@ export function createHeartbeat(
       case "restored":
         await holdIfRestored(db, { isProved: true });
         log.error({ nodeId, answered }, RESTORED);
-        // What this process remembers, the number of its node included, belongs to a history that the database has lost.
+        // What this process remembers, the number of its node included, belongs to a history that the database has
+        // lost.
         onDeclaredDead();
         return;
       case "dead":

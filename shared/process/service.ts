@@ -89,8 +89,8 @@ export function showStores(
 }
 
 /**
- * Returns once Postgres can be asked and `migrate` of this release has run. So everything may be started at once, in any
- * order. The log tells of the wait when it begins, now and then, and when it ends.
+ * Returns once Postgres can be asked and `migrate` of this release has run. So everything may be started at once, in
+ * any order. The log tells of the wait when it begins, now and then, and when it ends.
  */
 export async function waitForDatabase(
   db: PooledDatabase,
@@ -130,8 +130,9 @@ export function addCommonStops(
 }
 
 /**
- * Holds the cell, and says so, if its database was restored from a backup. It is called before anything is sent. After a
- * failover the nodes that were at work note the new Postgres as soon as they reach it; they have a lease's time to do so.
+ * Holds the cell, and says so, if its database was restored from a backup. It is called before anything is sent. After
+ * a failover the nodes that were at work note the new Postgres as soon as they reach it; they have a lease's time to do
+ * so.
  */
 export async function checkRestored(
   { db, log }: Pick<Cell, "db" | "log">,
@@ -156,8 +157,8 @@ export async function joinAs(
 }
 
 /**
- * Ends the process of a node that others have declared dead. It has lost what it had on the wire. Its supervisor starts it
- * again as a new incarnation.
+ * Ends the process of a node that others have declared dead. It has lost what it had on the wire. Its supervisor starts
+ * it again as a new incarnation.
  */
 export function exitAsDead(log: Log): () => void {
   return () => {

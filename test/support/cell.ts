@@ -225,7 +225,7 @@ export async function startCell(
           nodeId: await join("worker", name, regions),
           regions,
           shardsPerRegion: SHARDS_PER_REGION,
-          leaseMs,
+          leaseTtlMs: leaseMs,
           attemptTimeoutMs: ATTEMPT_TIMEOUT_MS,
           webhookTimeoutMs,
           webhookRetryScale,

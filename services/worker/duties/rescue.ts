@@ -37,10 +37,11 @@ export interface RescueOptions {
  * follows at once. The permit comes back with the settlement; a node that was only slow finds its attempt settled.
  */
 export function createRescue(options: RescueOptions, clockWatch: ClockWatch): (cell: Cell) => Promise<void> {
-  // After an outage living nodes settle what ended meanwhile. Only once they have had the time is an overdue attempt lost.
+  // After an outage living nodes settle what ended meanwhile. Only once they have had the time is an overdue attempt
+  // lost.
   let answeredSince = performance.now();
 
-  /** An attempt that began before this instant is lost, whether its node lives or not; -Infinity while that is not known. */
+  /** Attempts that began before this instant are lost, even if their node lives; -Infinity if nobody knows. */
   function lostBefore(timeoutMs: number): number {
     const overdueMs = timeoutMs + RESCUE_GRACE_MS;
     const isSettled = performance.now() > answeredSince + RESCUE_GRACE_MS;

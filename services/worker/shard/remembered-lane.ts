@@ -58,7 +58,9 @@ export class RememberedLane {
   private refillLeft = 0;
 
   private timedCount = 0;
-  /** How many of the timed entries were put off. What is owed behind them may lead to another host and does not wait. */
+  /**
+   * How many of the timed entries were put off. What is owed behind them may lead to another host and does not wait.
+   */
   private putOffCount = 0;
   private sentCount = 0;
   private ready: Entry[] = [];
@@ -134,10 +136,7 @@ export class RememberedLane {
     if (entry.isPutOff) this.putOffCount++;
   }
 
-  /**
-   * The timer of an entry has ended. A lane may stand still for as long as it is held, so one that is full leaves the
-   * entry to Postgres.
-   */
+  /** The timer of an entry has ended. If the lane is full, perhaps because it is held, Postgres remembers the entry. */
   becomeDue(entry: Entry): void {
     this.endTimed(entry);
     entry.state = "ready";
@@ -213,16 +212,11 @@ export class RememberedLane {
     this.returnedPermits = returned;
   }
 
-  /** Where no refusal is noted the lane probes. `isOverdue` says that a noted refusal has had no answer for too long. */
+  /** Probes if no refusal is noted and no answer is to come. `isOverdue` says that a hint may have been lost: it probes. */
   probe(isOverdue: boolean): void {
-    if (this.credits > 0 || (this.hasRefusalNoted && !isOverdue)) return;
+    if (this.credits > 0 || (!isOverdue && (this.hasRefusalNoted || this.sentCount > 0))) return;
     this.credits = this.probeCredits;
     this.probeCredits = Math.min(2 * this.probeCredits, PROBE_CREDITS_MAX);
-  }
-
-  /** Probes at once if no answer to a sent entry is to come. */
-  probeIfAnswered(): void {
-    if (this.sentCount === 0) this.probe(false);
   }
 
   /** Nothing is sent until then. `isOwnLimit` says that the project's own quota or hold is why. */
@@ -279,7 +273,7 @@ export class RememberedLane {
     this.sinceAt = Math.max(this.sinceAt, throughAt);
   }
 
-  /** Whether the shard knows as much without this lane, if it looks from `sinceAt` on into lanes that it does not remember. */
+  /** Whether the shard knows as much without this lane, if it looks from `sinceAt` on into forgotten lanes. */
   isForgettable(sinceAt: number, now: number): boolean {
     return this.entries.size === 0 && !this.hasMore && this.sinceAt >= sinceAt && this.blockedUntilAt <= now;
   }

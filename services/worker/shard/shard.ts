@@ -16,9 +16,9 @@ import { Timers } from "./timers.ts";
 export const ANSWER_TIMEOUT_MS = 3_000;
 
 /**
- * The instants from which sweeps begin suppose that a row appears within SWEEP_LAG_MS of its statement. No timeout bounds
- * a commit that hangs because a disk or a standby does not answer. So each shard looks at everything this often, the
- * shards of a worker one after the other.
+ * The instants from which sweeps begin suppose that a row appears within SWEEP_LAG_MS of its statement. No timeout
+ * bounds a commit that hangs because a disk or a standby does not answer. So each shard looks at everything this often,
+ * the shards of a worker one after the other.
  */
 const LOOK_BACK_EVERY_MS = 60_000;
 const LOOK_BACK_STEPS = 60;
@@ -146,8 +146,8 @@ export class Shard {
         lane.giveBack(entry);
         break;
       case "blocked":
-        // A block as short as a share's pause says that delivery nodes are full, which is no limit of the project's. Two
-        // clocks differ by less than half of it.
+        // A block as short as a share's pause says that delivery nodes are full, which is no limit of the project's.
+        // Two clocks differ by less than half of it.
         lane.block(Math.min(answer.untilAt, now + BLOCKED_MS_MAX), answer.untilAt > now + 2 * SHARE_PAUSE_MS);
         lane.giveBack(entry);
         break;
@@ -155,7 +155,7 @@ export class Shard {
         lane.giveBack(entry);
         break;
     }
-    lane.probeIfAnswered();
+    lane.probe(false);
     this.announce(lane, now);
   }
 
@@ -254,8 +254,8 @@ export class Shard {
   }
 
   /**
-   * How many entries are ready, and when the oldest came due among those that may be sent now; null if none may. What its
-   * own project's limit, quota or hold keeps back does not count as late.
+   * How many entries are ready, and when the oldest came due among those that may be sent now; null if none may. What
+   * its own project's limit, quota or hold keeps back does not count as late.
    */
   backlog(now: number): { readyCount: number; oldestDueAt: number | null } {
     let readyCount = 0;

@@ -29,14 +29,13 @@ const NONE = 0;
 const CAPACITY_MIN = 16;
 const CAPACITY_MAX = 2 ** 24;
 
-// A handle is an insertion's number and, in its low bits, the timer's place in double words: 27 + 26 bits, a safe integer.
+// A handle is an insertion's number and, below it, the timer's place in double words: 27 + 26 bits, a safe integer.
 const PLACE_RANGE = 2 ** 26;
 const INSERTION_RANGE = 2 ** 27;
 
 /**
  * A hierarchical timing wheel: what is due when, for one clock that its caller moves. After Varghese and Lauck, "Hashed
- * and Hierarchical Timing Wheels" (1987), scheme 7, with ticks of 1 ms and a bit per slot, so that empty stretches are
- * stepped over, however long.
+ * and Hierarchical Timing Wheels" (1987), scheme 7, with ticks of 1 ms and a bit per slot to skip empty stretches.
  *
  * Instants are milliseconds since 1970 and may be fractional; they are kept exactly, so that nothing expires before its
  * instant, not even inside its tick. Insert and cancel take constant time; a timer moves down at most once per level.
