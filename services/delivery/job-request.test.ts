@@ -194,7 +194,7 @@ describe("an attempt", () => {
     expect(waitOf(await attemptAt(says("500 Bad", asked)))).toBeLessThanOrEqual(20_000);
   });
 
-  test("waits for the policy's cap where it is asked to wait for longer than any number holds", async () => {
+  test("waits for the policy's cap if it is asked to wait for longer than any number holds", async () => {
     for (const digits of [11, 20, 400]) {
       const asked = { "retry-after": "9".repeat(digits) };
       expect(waitOf(await attemptAt(says("503 Busy", asked)))).toBe(60_000);
@@ -210,7 +210,7 @@ describe("an attempt", () => {
     expect(error).toBe(`(gzip, ${packed.length} bytes)`);
   });
 
-  test("is the last where the target says so, or none is left", async () => {
+  test("is the last if the target says so, or if none is left", async () => {
     const told = await attemptAt(says("500 Bad", { "service-no-retry": "true" }));
     expect(told).toMatchObject({ status: "failed", next: { status: "failed" } });
     const last = await attemptAt(says("500 Bad"), { sending: { attempt: 5 } });
@@ -273,7 +273,7 @@ describe("a shutdown that cannot wait", () => {
     expect(settlement).toMatchObject({ ...INTERRUPTED, responseStatus: null });
   });
 
-  test("says so too where the target had begun to answer 200, and keeps the status", async () => {
+  test("says so too if the target had begun to answer 200, and keeps the status", async () => {
     const shutdown = new AbortController();
     const settlement = await attemptAt(says("200 OK"), {
       shutdown: shutdown.signal,
@@ -305,12 +305,12 @@ describe("a shutdown that cannot wait", () => {
     expect(settlement.status).toBe("timed_out");
   });
 
-  test("lets nothing be sent that was claimed late", async () => {
+  test("sends nothing that was claimed after it", async () => {
     const settlement = await attemptAt(says("200 OK"), { shutdown: AbortSignal.abort() });
     expect(settlement).toMatchObject({ ...INTERRUPTED, requests: [] });
   });
 
-  test("is the last attempt's failure where none is left", async () => {
+  test("is the failure of the last attempt if none is left", async () => {
     const settlement = await attemptAt(says("200 OK"), {
       shutdown: AbortSignal.abort(),
       sending: { attempt: 5 },

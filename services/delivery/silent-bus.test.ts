@@ -52,7 +52,7 @@ describe("the sweep of a delivery node", () => {
     expect(taken).toEqual([]);
   });
 
-  test("leaves out what is held, which Postgres would refuse again at every look", async () => {
+  test("leaves out held regions, whose claims Postgres would refuse at every look", async () => {
     const project = await cell.addProject();
     for (const region of ["eu-central", "ap-southeast"] as const)
       await cell.addJobs(project, [{ targetUrl: "http://127.0.0.1:9/", region }], { tell: false });

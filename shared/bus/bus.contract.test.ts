@@ -213,7 +213,7 @@ function holdsFor(createKind: () => Kind): void {
     expect(own[0]).toEqual(delivery);
   });
 
-  test("a command without jobs arrives", async () => {
+  test("a command with an empty list arrives", async () => {
     const commands = await hearCommands(a, b, ["us-east"]);
     a.sendCommand({ region: "us-east", shard: 3, projectNo: 5, owed: [] });
     await until(() => commands.length === 1);

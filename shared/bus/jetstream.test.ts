@@ -196,7 +196,7 @@ test(
   TEST_MS_MAX,
 );
 
-test("a URL that is none is refused at once", async () => {
+test("a malformed URL is refused at once", async () => {
   expect(openBus("not a url", log)).rejects.toThrow();
 });
 
