@@ -268,6 +268,27 @@ describe("a lane that holds as much as it may", () => {
     if (question !== null) shard.refilled(question, rows, NOW, NOW);
     expect(low).toContain(known);
   });
+
+  test("looks in Postgres for what was put off, however long ago that was due, if it is full when it may be sent again", () => {
+    const { shard, send, answer, lane } = startShard(NOW);
+    const putOff = owedOf({ dueAt: NOW });
+    shard.learn(putOff, NOW);
+    send(NOW);
+    answer(putOff, { kind: "early", waitMs: 50_000 }, NOW);
+    const later = NOW + 40_000;
+    const known = lane();
+    const question = known?.ask(later);
+    if (known === undefined || question == null) throw new Error("nothing is asked for");
+    shard.refilled(question, [], later, later);
+    for (let n = 0; n < 64; n++) shard.learn(owedOf({ dueAt: later }), later);
+    for (let n = 0; n < 2_000; n++) shard.learn(owedOf({ dueAt: later + 1_000 }), later);
+    shard.advance(later + 1_000);
+    shard.learn(owedOf({ dueAt: later + 2_000 }), later + 1_000);
+    expect(known.ask(later + 1_000)?.sinceAt).toBeGreaterThan(putOff.dueAt);
+    shard.advance(NOW + 50_000);
+    expect(known.find(putOff.id)).toBeUndefined();
+    expect(known.ask(NOW + 50_000)?.sinceAt).toBeLessThanOrEqual(putOff.dueAt);
+  });
 });
 
 describe("a region that is held for long", () => {
@@ -361,7 +382,11 @@ describe("permits", () => {
     const { shard, send, answer } = startRefused();
     for (const entry of send(NOW)) answer(entry, refuse, NOW);
     shard.freed({ projectNo: 1, returned: 9 }, NOW);
-    for (const entry of send(NOW)) answer(entry, { kind: "granted" }, NOW);
+    const sent = send(NOW);
+    for (const entry of sent) {
+      expect(send(NOW)).toEqual([]);
+      answer(entry, { kind: "granted" }, NOW);
+    }
     expect(send(NOW).length).toBeGreaterThan(0);
   });
 
