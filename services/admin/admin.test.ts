@@ -375,7 +375,7 @@ describe("node and shard", () => {
 });
 
 describe("the command line", () => {
-  test("says what exists where a command is missing or unknown", async () => {
+  test("lists the commands if one is missing or unknown", async () => {
     for (const words of [[], ["project"], ["release", "--project", "x"], ["constructor", "x"]]) {
       const { code, stdout, stderr } = await admin(...words);
       expect({ code, stdout }).toEqual({ code: 1, stdout: "" });

@@ -4,19 +4,22 @@ import { createIdSource, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
 import { checkName } from "../../shared/domain/name.ts";
 import { askTime } from "../../shared/store/database/database.ts";
 import type { OperatorCause } from "../../shared/store/resources/audit.ts";
-import type { Cell } from "./command.ts";
+import type { CellAccess } from "./command.ts";
 
 const OPERATOR_CHARACTERS_MAX = 80;
 const requestIds = createIdSource(randomBytes);
 
-/** What a change by the operator is recorded under; each change needs one of its own. */
-export async function makeCause({ db, operator }: Pick<Cell, "db" | "operator">): Promise<OperatorCause> {
+/** The cause under which a change of the operator is recorded. Each change needs one of its own. */
+export async function makeCause({
+  db,
+  operator,
+}: Pick<CellAccess, "db" | "operator">): Promise<OperatorCause> {
   return { requestId: requestIds.next(REQUEST_PREFIX, await askTime(db)), operator };
 }
 
 /**
- * Who makes the change: `--as`, else OPERATOR, else the account at the terminal. In a container that account is the same
- * for everybody, so people give their name there. Throws invalid_request.
+ * The name of the person who makes the change: `--as`, else OPERATOR, else the account at the terminal. In a container
+ * that account is the same for everybody, so people give their name there. Throws invalid_request.
  */
 export function readOperator(as: string | undefined): string {
   const variable = process.env.OPERATOR || undefined;
@@ -26,12 +29,12 @@ export function readOperator(as: string | undefined): string {
   return name;
 }
 
-/** `user@host`: who became root by sudo is named as who they are. */
+/** `user@host`. A person who became root by sudo has their own name. */
 export function findAccount(): string {
   return `${process.env.SUDO_USER || userName()}@${hostname()}`;
 }
 
-/** In a container the user need not have a name. */
+/** In a container the user may have no name. */
 function userName(): string {
   try {
     return userInfo().username;

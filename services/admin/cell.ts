@@ -8,13 +8,13 @@ import { findSecretsKey } from "../../shared/platform/seal/secrets-key.ts";
 import { openCellSeal, WrongSecretsKey } from "../../shared/process/cell-seal.ts";
 import { lookAtKeys } from "../../shared/store/cell/secrets-keys.ts";
 import { checkPrepared, type Database, openDatabase } from "../../shared/store/database/database.ts";
-import { type Cell, Refusal } from "./command.ts";
+import { type CellAccess, Refusal } from "./command.ts";
 
 const CONNECTIONS = 4;
 const log = createLog({ level: "silent", name: "admin" });
 
 /** Opens the cell that the settings name. Throws Refusal if its Postgres cannot be used. */
-export async function openCell(config: Config<"admin">, operator: string): Promise<Cell> {
+export async function openCell(config: Config<"admin">, operator: string): Promise<CellAccess> {
   const db = openDatabase(findDatabaseUrl(config), { connections: CONNECTIONS, log });
   try {
     await checkPrepared(db);
@@ -40,7 +40,7 @@ export function findDatabaseUrl({ databaseUrl, dataDir }: Config<"admin">): stri
   return url;
 }
 
-/** What Postgres, or the way to it, says is wrong; nothing of a statement or its values. */
+/** What Postgres or the connection says is wrong. It tells nothing of a statement or its values. */
 export function faultText(error: unknown): string {
   let root = error;
   while (root instanceof Error && root.cause !== undefined) root = root.cause;
@@ -69,13 +69,13 @@ function findKeys({ secretsKey, secretsKeyFallbacks, dataDir }: Config<"admin">)
   return key && { secretsKey: key, secretsKeyFallbacks };
 }
 
-/** It is the services that change the key of a cell: a command that sealed with one before them would seal for nobody. */
+/** Only services bring a new key to a cell. Until they have, none of them could open what a command sealed with it. */
 async function openSeal(db: Database, config: Config<"admin">): Promise<Seal> {
   const given = findKeys(config);
   if (given === null) throw new Refusal("SECRETS_KEY is not set");
   const { known, sample } = await lookAtKeys(db);
   const isFound = config.secretsKey === null;
-  // With nothing to try it on, a key found in a folder says nothing about somebody else's database.
+  // A key found in a folder may belong to another database than DATABASE_URL, and here is nothing to try it on.
   if (isFound && config.databaseUrl !== null && known.length === 0 && sample === null)
     throw new Refusal("SECRETS_KEY is not set");
   try {

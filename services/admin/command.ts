@@ -4,16 +4,16 @@ import type { Database } from "../../shared/store/database/database.ts";
 
 /** One thing that an operator can ask for. */
 export interface Command {
-  /** What stands after the command's words, as the help shows it. */
+  /** The words that follow the command's name, as the help shows them. */
   usage: string;
-  /** The name of the one word that is not an option, null if there is none. */
-  operand: string | null;
+  /** The name of the one word that is not an option, if there is one. */
+  operand?: string;
   /** The options, without dashes, that take a value. `--json` and `--as` always exist. */
-  options: readonly string[];
-  run(input: Input, cell: Cell): Promise<Output>;
+  options?: readonly string[];
+  run(input: Input, cell: CellAccess): Promise<Output>;
 }
 
-/** What an operator can ask for without any cell: it is only worked out. */
+/** A command that needs no cell, because it only calculates. */
 export interface Calculation extends Omit<Command, "run"> {
   calculate(input: Input): Output;
 }
@@ -25,14 +25,14 @@ export interface Input {
   required(name: string): string;
 }
 
-/** What commands work on. */
-export interface Cell {
+/** An operator's access to a cell. */
+export interface CellAccess {
   db: Database;
-  /** By whom changes are recorded to be made. */
+  /** The name under which changes are recorded. */
   operator: string;
-  /** Throws Refusal if the key is not at hand, or not the one that the cell seals with. */
+  /** Throws Refusal if no key is at hand, or if the cell seals with another one. */
   openSeal(): Promise<Seal>;
-  /** The keys that are at hand, whatever the cell has to say of them; null if there is none. */
+  /** The seal of the keys at hand, which the cell has not been asked about; null if there is none. */
   findSeal(): Seal | null;
 }
 
@@ -41,11 +41,11 @@ export interface Output {
   json: object;
   /** What is printed without it. */
   text: string;
-  /** The answer is no: it ends with 1. */
+  /** The answer is no: the process ends with 1. */
   isRefusal?: boolean;
 }
 
-/** What was asked for cannot be done: told in one line, without a stack. */
+/** What was asked for cannot be done. The message is shown as one line, without a stack. */
 export class Refusal extends Error {}
 
 export function parseChoice<Choice extends string>(

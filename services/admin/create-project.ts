@@ -10,14 +10,14 @@ import { askTime, type Database } from "../../shared/store/database/database.ts"
 import { createProject, type ProjectRow } from "../../shared/store/resources/projects.ts";
 import { findAccount, makeCause } from "./cause.ts";
 
-/** A new project, and what is shown this once. */
+/** A new project, with the keys and secrets that are shown only once. */
 export interface CreatedProject {
   project: ProjectRow;
   keys: Record<Environment, string>;
   signingSecrets: Record<Environment, string>;
 }
 
-/** Ids of secrets are seen by nobody; they order them by time. */
+/** Nobody sees the ids of secrets. They order secrets by time. */
 export const SECRET_ID_PREFIX = "sec_";
 
 /** Creates a project with a key of full scope and a signing secret for each environment, all or nothing. */
@@ -62,7 +62,7 @@ export async function createProjectWithKeys(
   return { project, keys, signingSecrets };
 }
 
-/** All that is kept of a key. A key has 190 random bits, so its hash needs no salt and no slowness. */
+/** Only this hash of a key is kept. A key has 190 random bits, so the hash needs neither salt nor slowness. */
 export function hashKey(key: string): Buffer {
   return createHash("sha256").update(key).digest();
 }

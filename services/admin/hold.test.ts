@@ -72,7 +72,7 @@ describe("what is held", () => {
     },
   );
 
-  test("is the whole cell where nothing is named, webhooks included", async () => {
+  test("is the whole cell if nothing is named, webhooks included", async () => {
     const project = await cell.addProject();
     await cell.addEndpoint(project, { url: endpoint.url });
     let isHeld = Promise.resolve({ code: 1, stdout: "", stderr: "" });

@@ -47,7 +47,7 @@ const COMMANDS: Readonly<Record<string, Command | Calculation>> = {
   "hold list": holdList,
   resume,
 };
-/** Names have one word or two. */
+/** A command's name has one word or two. */
 const NAME_WORDS_MAX = 2;
 
 try {
@@ -94,7 +94,7 @@ function readInput(
     json: { type: "boolean" },
     as: { type: "string" },
   };
-  for (const name of command.options) options[name] = { type: "string" };
+  for (const name of command.options ?? []) options[name] = { type: "string" };
   const { values, positionals, tokens } = parseArgs({
     args: joinValues(words, options),
     options,
@@ -107,8 +107,9 @@ function readInput(
   if (repeated !== undefined) throw new Refusal(`--${repeated} is given more than once`);
 
   const [operand, ...surplus] = positionals;
-  if (command.operand !== null && operand === undefined) throw new Refusal(`${command.operand} is missing`);
-  const unexpected = command.operand === null ? operand : surplus[0];
+  if (command.operand !== undefined && operand === undefined)
+    throw new Refusal(`${command.operand} is missing`);
+  const unexpected = command.operand === undefined ? operand : surplus[0];
   if (unexpected !== undefined) throw new Refusal(`unexpected: ${unexpected}`);
 
   const option = (name: string) => {
@@ -127,7 +128,7 @@ function readInput(
   };
 }
 
-/** There are no options of one dash: what begins with one after an option that takes a value is that value. */
+/** No option has a single dash. A word that begins with one is the value of the option before it, if that takes one. */
 function joinValues(words: string[], options: Record<string, { type: string }>): string[] {
   const joined: string[] = [];
   for (const word of words) {
@@ -144,7 +145,7 @@ function help(): string {
   return `The commands, each with --json if wanted, and with --as NAME (or OPERATOR=NAME), by which the audit names you:\n${table(lines)}`;
 }
 
-/** What to say of an error that is no bug, null if it is one. */
+/** What to say of an error that is no bug; null if it is one. */
 function refusalOf(error: unknown): string | null {
   if (error instanceof Refusal || error instanceof ApiError || error instanceof ConfigError) {
     return error.message;
@@ -152,7 +153,7 @@ function refusalOf(error: unknown): string | null {
   if (!(error instanceof Error)) return null;
   const code = (error as { code?: unknown }).code;
   if (typeof code === "string" && code.startsWith("ERR_PARSE_ARGS")) {
-    // An unknown option is one: that it might be meant as a plain word, as the rest of the message says, it is not.
+    // The rest of the message suggests that an unknown option may be meant as a plain word. Here it never is.
     return error.message.replace(/\. To specify a positional.*/s, "").replaceAll("\n", " ");
   }
   if (isDatabaseFault(error) || isDatabaseFault(error.cause)) {

@@ -5,11 +5,11 @@ import { faultText, findDatabaseUrl } from "./cell.ts";
 import { Refusal } from "./command.ts";
 
 /**
- * `npm run migrate`: brings the schema of DATABASE_URL up to date. Safe while services run, and to run again. With `--wait`
- * a Postgres that cannot be reached is waited for, as long as whoever runs this allows.
+ * `npm run migrate`: brings the schema of DATABASE_URL up to date. It is safe while services run, and to run again.
+ * With `--wait` it waits without end for a Postgres that cannot be reached.
  */
 
-/** A migration gives way to traffic that holds a table it needs, and the next try may find it free. */
+/** A migration gives way to traffic that holds a table which it needs. The next try may find the table free. */
 const TRIES = 10;
 const PAUSE_MS = 3_000;
 

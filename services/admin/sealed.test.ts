@@ -126,7 +126,7 @@ test("answers that repeat payloads are read a few megabytes at a time, and none 
   expect(await walkSealed(store.db, both, resealing(both))).toMatchObject({ unreadable: 0, replaced: 3 });
 });
 
-test("what no key at hand opens is counted, and only replaced where that is asked for", async () => {
+test("what no key at hand opens is counted, and replaced only on request", async () => {
   await addSecret("signing");
   await addEndpoints(3);
   await keepAnswer(old.seal("{}"));

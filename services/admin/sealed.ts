@@ -10,20 +10,20 @@ import {
 } from "../../shared/store/cell/sealed.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 
-/** What a walk over all that is sealed in the cell has met. */
+/** What a walk over everything that the cell has sealed has found. */
 export interface Walk {
-  /** How much it found under each key at hand, by its fingerprint. */
+  /** The number of sealed values under each key at hand, by its fingerprint. */
   found: Map<string, number>;
-  /** What none of the keys at hand opens. */
+  /** The number of values that none of the keys at hand opens. */
   unreadable: number;
-  /** What is sealed with the sealing key since. */
+  /** The number of values that the walk has sealed anew. */
   replaced: number;
 }
 
-/** What becomes of one that was found, null if it stays. `key` is null where no key at hand opens it. */
+/** What replaces a sealed value; null if it stays. `key` is the key that opens it; null if none at hand does. */
 export type Change = (place: SealedPlace, sealed: Buffer, key: string | null) => Buffer | null;
 
-/** In pages, and without a mark of how far it came: whoever is killed on the way begins again, and meets less. */
+/** Walks in pages. How far it came is not noted: after a crash it begins again, and finds less to do. */
 export async function walkSealed(db: Database, seal: Seal, change: Change = () => null): Promise<Walk> {
   const walk: Walk = { found: new Map(seal.fingerprints.map((key) => [key, 0])), unreadable: 0, replaced: 0 };
   for (const place of SEALED_PLACES) {
@@ -45,19 +45,19 @@ export async function walkSealed(db: Database, seal: Seal, change: Change = () =
   return walk;
 }
 
-/** With the sealing key. */
+/** Seals with the sealing key what another key has sealed. */
 export function resealing(seal: Seal): Change {
   const [sealing] = seal.fingerprints;
   return (_place, sealed, key) => (key === null || key === sealing ? null : seal.seal(seal.open(sealed)));
 }
 
-/** A new secret that nobody knows for each that cannot be read. An answer that cannot be is of no use to anybody. */
+/** Replaces each secret that cannot be read with a new one that nobody knows. Kept answers that cannot be read stay. */
 export function replacingUnreadable(seal: Seal): Change {
   return (place, _sealed, key) =>
     key === null && place !== "kept_answers" ? seal.seal(makeSecret(randomBytes)) : null;
 }
 
-/** Answers without a secret are kept as the JSON that they are, which sealed bytes never happen to be. */
+/** Answers without a secret are kept as plain JSON. Sealed bytes are never valid JSON. */
 function isPlain(place: SealedPlace, bytes: Buffer): boolean {
   if (place !== "kept_answers") return false;
   try {

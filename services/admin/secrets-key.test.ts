@@ -136,7 +136,7 @@ test("a key that is lost is given up by its name alone, and only its secrets bec
   await serve(THIRD);
 });
 
-test("both keys that are lost while one follows the other are given up together, and neither without the other", async () => {
+test("two keys lost during a change of the key are given up together, and neither without the other", async () => {
   await createProjectWithKeys(db, await serve(NEW, OLD), PROJECT);
   for (const [lost, other] of [
     [oldPrint, newPrint],

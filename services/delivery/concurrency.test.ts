@@ -12,7 +12,7 @@ function fill(jobs: InFlight, projectNo: number): number {
 }
 
 describe("a node that gets full", () => {
-  test("lets one project have what it wants up to four fifths", () => {
+  test("lets one project have up to four fifths of it", () => {
     const jobs = new InFlight(LIMITS);
     expect(fill(jobs, 1)).toBe(80);
     expect(jobs.room).toBe(20);
@@ -141,7 +141,7 @@ describe("the requests in flight to one host", () => {
     );
   });
 
-  test("are none to a host at 0, and looked up for that, while other hosts are as free as before", () => {
+  test("are none to a host at 0, and its attempts are looked up, while other hosts are as free as before", () => {
     const hosts = new RequestsPerHost(LIMITS);
     hosts.lower([{ host: "held", requests: 0 }]);
     const may = () => [hosts.mayClaimBlindly(), hosts.mayClaimFor("held"), hosts.mayClaimFor("other")];
@@ -150,7 +150,7 @@ describe("the requests in flight to one host", () => {
     expect(may()).toEqual([true, true, true]);
   });
 
-  test("are not let be more than a node takes on", () => {
+  test("are never more than the node takes on, even if an operator allows more", () => {
     const hosts = new RequestsPerHost(LIMITS);
     hosts.lower([{ host: "wide", requests: 1_000 }]);
     for (let count = 0; count < LIMITS.perHostMax; count++) hosts.add("wide");

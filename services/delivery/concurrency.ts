@@ -3,18 +3,18 @@ import type { ProjectNo } from "../../shared/domain/scope.ts";
 
 /** How much one node takes on at once. */
 export interface NodeLimits {
-  /** Attempts claimed or being claimed. */
+  /** How many attempts it may have claimed, or be claiming, at once. */
   attemptsMax: number;
-  /** Requests to one host, over all projects; operators lower it for some. */
+  /** How many requests it may have in flight to one host, over all projects. Operators lower it for some hosts. */
   perHostMax: number;
 }
 
 export const NODE_LIMITS: NodeLimits = { attemptsMax: 4_000, perHostMax: HOST_REQUESTS_MAX };
 
-/** Over this part of what a node takes on, projects have equal shares of it. */
+/** Once so much of a node is taken, projects have equal shares of it. */
 const SHARED_FROM = 0.8;
 
-/** The jobs and deliveries, by their ids, of which a node has a claim or an attempt in progress. */
+/** The jobs and deliveries, by their ids, that a node is claiming, sending or settling. */
 export class InFlight {
   private readonly ids = new Set<string>();
   private readonly perProject = new Map<ProjectNo, number>();
@@ -46,10 +46,10 @@ export class InFlight {
   }
 
   /**
-   * Whether the node is so full that projects have equal shares, and this one has its share already. What is still free
-   * is shared by the rule of Choudhury and Hahne ("Dynamic Queue Length Thresholds for Shared-Memory Packet Switches",
-   * 1998): nobody may have more than is left. So whatever stalls, and in however many projects, some room is left for
-   * those that come.
+   * Whether the node is so full that projects have equal shares, and this project has its share already. Free room is
+   * shared by the rule of Choudhury and Hahne ("Dynamic Queue Length Thresholds for Shared-Memory Packet Switches",
+   * 1998): no project may have more than is left. So some room is left for projects that come, however many others
+   * stall.
    */
   isShareTaken(projectNo: ProjectNo): boolean {
     const { attemptsMax } = this.limits;
@@ -61,25 +61,27 @@ export class InFlight {
 }
 
 /**
- * The requests in flight to each host, and the claims that may become some. Where an attempt leads is known only once it
- * is claimed, and then it has to be sent. So a claim is made blindly while every host could take all that are being
- * claimed blindly, which costs nothing; else its host is looked up first, and must have room for it and for those. The
- * limits are exact, and no claimed attempt waits.
+ * The requests in flight to each host, and the claims that may become requests. The host of an attempt is known only
+ * once the attempt is claimed, and then it has to be sent. A claim is made blindly, which costs nothing, while every
+ * host could take all blind claims under way. Otherwise its host is looked up first and must have room for it and for
+ * the blind ones. So the limits are exact, and no claimed attempt waits.
  */
 export class RequestsPerHost {
   private readonly counts = new Map<string, number>();
-  /** At each place, how many hosts have so many requests in flight. It tells the fullest without a walk. */
+  /**
+   * At place n, how many hosts have n requests in flight. It tells the fullest host without a walk over all of them.
+   */
   private readonly hostsWith: number[] = [];
   private fullestCount = 0;
   private blindCount = 0;
-  /** What operators have lowered. There are few, so these are walked whenever one of them may have changed. */
+  /** The limits that operators have lowered. They are few, so all are walked whenever one of them may have changed. */
   private lowered = new Map<string, number>();
-  /** The least room that one of those has. */
+  /** The least room at any of those hosts. */
   private leastRoom = Number.POSITIVE_INFINITY;
 
   constructor(private readonly limits: NodeLimits) {}
 
-  /** From now on these limits hold, instead of those before. What is in flight beyond them ends. */
+  /** Replaces the lowered limits. Requests in flight beyond them run to their end. */
   lower(hosts: readonly HostLimit[]): void {
     this.lowered = new Map(hosts.map(({ host, requests }) => [host, requests]));
     this.findLeastRoom();
@@ -93,7 +95,7 @@ export class RequestsPerHost {
     return this.claimsLeftFor(host) > 0;
   }
 
-  /** How many more claims may be made for the host now: every blind one may lead there. */
+  /** How many more claims may be made for the host now, since every blind claim may lead there. */
   claimsLeftFor(host: string): number {
     return this.roomOf(host) - this.blindCount;
   }
@@ -128,7 +130,7 @@ export class RequestsPerHost {
     this.hostsWith[before] = (this.hostsWith[before] ?? 0) - 1;
     this.hostsWith[after] = (this.hostsWith[after] ?? 0) + 1;
     if (after > this.fullestCount) this.fullestCount = after;
-    // Its last host has just gone one down.
+    // The last host with the most requests has just lost one.
     else if (before === this.fullestCount && this.hostsWith[before] === 0) this.fullestCount = after;
     if (this.lowered.has(host)) this.findLeastRoom();
   }

@@ -33,7 +33,7 @@ function poster(allowInsecure: boolean, resolve?: Resolve): (url: string) => Pro
 const four = (...addresses: string[]) => addresses.map((address) => ({ address, family: 4 as const }));
 
 describe("a connection to a customer's host", () => {
-  test("is made to an address that was judged, whatever the name stands for a moment later", async () => {
+  test("is made to the address that was judged, whatever the name stands for a moment later", async () => {
     const server = await serve((socket) => socket.write(answerOf("200 OK", { connection: "close" })));
     const asked: string[] = [];
     const post = poster(true, async (hostname) => {

@@ -9,15 +9,15 @@ export interface ResolvedAddress {
   family: 4 | 6;
 }
 
-/** Every address that a name stands for now, in the order in which they are to be tried. Throws if there is none. */
+/** Finds every address that a name stands for now, in the order in which to try them. Throws if there is none. */
 export type Resolve = (hostname: string) => Promise<ResolvedAddress[]>;
 
 const NOT_FOUND = "ENOTFOUND";
 
 /**
- * Connects to customers' hosts. The origin is judged again, since the rules may have changed since the URL was accepted,
- * and then every address that its name stands for at this moment: with one that may not be dialled, whoever owns the
- * name would choose which one is. The address that was judged is the one that is dialled.
+ * Connects to customers' hosts. The origin is judged again, since the rules may have changed since the URL was
+ * accepted. Then every address that its name stands for at this moment is judged: if only some had to be allowed, the
+ * owner of the name would choose which one is dialled. The address that was judged is the one that is dialled.
  */
 export function createDialler(rules: TargetRules, resolve: Resolve = resolveName): Dial {
   return (url, reached) => {
@@ -43,11 +43,11 @@ export function createDialler(rules: TargetRules, resolve: Resolve = resolveName
     async function lookUp(): Promise<string[]> {
       const fault = findOriginFault({ protocol: url.protocol, hostname: url.hostname, port }, rules);
       if (fault !== null) throw new Error(`The target may not be dialled: its URL ${fault}.`);
-      // An address in the URL is not looked up: that was the judgement on it.
+      // An address in the URL needs no look-up, and has just been judged as part of the origin.
       if (isIP(hostname) !== 0) return [hostname];
       const addresses = (await resolve(hostname)).map(({ address }) => address);
       if (addresses.length === 0) throw new Error(`The name ${hostname} has no address.`);
-      // Which addresses the resolver of this cell knows is nobody's business.
+      // The error is that of an unknown name, so that nobody learns which addresses this cell's resolver knows.
       if (!addresses.every((address) => mayDial(address, port, rules))) throw unresolved(hostname, NOT_FOUND);
       return addresses;
     }
@@ -55,8 +55,8 @@ export function createDialler(rules: TargetRules, resolve: Resolve = resolveName
 }
 
 /**
- * By c-ares, which waits for any number of names at once. The system's resolver holds a thread for each, and a few
- * names whose servers do not answer would keep all others waiting.
+ * Asks c-ares, which waits for any number of names at once. The system's resolver holds a thread for each name, so a
+ * few names whose servers do not answer would keep all others waiting.
  */
 async function resolveName(hostname: string): Promise<ResolvedAddress[]> {
   try {

@@ -282,7 +282,7 @@ describe("a hostile host", () => {
     expect(exchange).toEqual({ kind: "faulted", message: expect.stringContaining("absent.example") });
   });
 
-  test("whose certificate nobody vouches for is a fault, before anything is sent", async () => {
+  test("whose certificate no authority has signed is a fault, before anything is sent", async () => {
     const authority = makeAuthority();
     try {
       const server = await serve((socket) => socket.write(answerOf("200 OK")), {

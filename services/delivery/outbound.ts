@@ -9,27 +9,27 @@ export interface OutboundRequest {
   url: string;
   headers: Record<string, string>;
   body: string;
-  /** From connecting to the last byte that is read. */
+  /** For everything from connecting to the last byte that is read. */
   timeoutMs: number;
   /** Breaks the request off, for a shutdown. */
   signal: AbortSignal;
 }
 
 export interface Outbound {
-  /** Never throws: whatever a host does is an outcome. */
+  /** Never throws: everything that a host does is an outcome. */
   post(request: OutboundRequest): Promise<Exchange>;
   close(): Promise<void>;
 }
 
 /**
- * The one place for requests to customers' hosts: the address that was judged is the one that is dialled. `resolve` is
- * the system's unless a test has names of its own.
+ * Sends all requests to customers' hosts, each to an address that was judged. `resolve` looks names up as the system
+ * does unless a test has names of its own.
  */
 export function openOutbound(rules: TargetRules, resolve?: Resolve): Outbound {
   const client = new Client(createDialler(rules, resolve));
   return {
     async post({ url, headers, body, timeoutMs, signal }) {
-      // A signal that was given before is not given again.
+      // The signal of a shutdown that has begun comes only once.
       if (signal.aborted) return { kind: "faulted", message: "broken off before it was sent" };
       const deadlineAt = performance.now() + timeoutMs;
       try {

@@ -6,8 +6,8 @@ import { createLog } from "../../shared/platform/log.ts";
 import { parkAttempts } from "../../shared/store/queue/parking.ts";
 import { startStore, type TestStore, until } from "../../shared/store/test-support.ts";
 import { RequestsPerHost } from "./concurrency.ts";
-import { createPatience } from "./patience.ts";
 import { createReleases } from "./releases.ts";
+import { createStoreRetries } from "./retry-until-answered.ts";
 
 setDefaultTimeout(60_000);
 
@@ -32,21 +32,22 @@ async function park(projectNo: number, count: number, host: string): Promise<str
 }
 
 const ONE_PER_HOST = { attemptsMax: 10, perHostMax: 1 };
-/** Of a node that sends one request at a time to a host, and whose claims are answered so. */
+/** The releases of a node that sends one request at a time to a host, and whose claims are answered so. */
 function releasesOf(
   answer: (id: string) => Answer,
   hosts = new RequestsPerHost(ONE_PER_HOST),
   db = store.db,
 ) {
-  return createReleases({
-    db,
-    bus: createInProcessBus(log),
-    regions: REGIONS,
-    hosts,
-    room: () => 10,
-    take: async (_, { id }) => answer(id),
-    patience: createPatience(log, () => 0),
-  });
+  return createReleases(
+    { db, bus: createInProcessBus(log) },
+    {
+      regions: REGIONS,
+      hosts,
+      room: () => 10,
+      claimAndSend: async (_, { id }) => answer(id),
+      retries: createStoreRetries(log, () => 0),
+    },
+  );
 }
 
 test("a look at all hosts does not wait until one host's backlog is sent", async () => {
@@ -62,7 +63,7 @@ test("a look at all hosts does not wait until one host's backlog is sent", async
   await until(() => sentCount === COUNT);
 });
 
-test("what is called without a permit and refused leaves the place to what has one, in the same look", async () => {
+test("a parked attempt that is refused for want of a permit leaves its place to one that has a permit, in the same look", async () => {
   const HOST = "refused.example";
   const refused = new Set<string>();
   for (let count = 0; count < 3; count++) {
@@ -82,7 +83,7 @@ test("what is called without a permit and refused leaves the place to what has o
   expect(asked.length).toBeLessThanOrEqual(refused.size + 1);
 });
 
-test("blind claims that come one after the other keep no host from what is parked there", async () => {
+test("blind claims that come one after the other do not keep what is parked at a host from being sent", async () => {
   const HOST = "beside-blind.example";
   const ids = await park(await store.addProject(), 3, HOST);
   const hosts = new RequestsPerHost({ attemptsMax: 10, perHostMax: 10 });
@@ -122,7 +123,7 @@ test("blind claims that come one after the other keep no host from what is parke
   expect(blindWithAsked).toBe(0);
 });
 
-test("jobs and deliveries have their turns at each host, whichever hosts are looked at between", async () => {
+test("jobs and deliveries both have turns at each host, whichever hosts are looked at in between", async () => {
   const [one, other] = ["one-kind.example", "other-kind.example"];
   const project = await store.addProject();
   for (const host of [one, other]) await park(project, 40, host);

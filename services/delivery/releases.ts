@@ -1,9 +1,8 @@
-import type { Bus } from "../../shared/bus/bus.ts";
 import { sendHints } from "../../shared/bus/hints.ts";
 import type { FlowKind } from "../../shared/domain/flow-class.ts";
 import type { OwedAttempt, Placed } from "../../shared/domain/owed.ts";
 import type { Region } from "../../shared/domain/scope.ts";
-import type { Database } from "../../shared/store/database/database.ts";
+import type { Cell } from "../../shared/process/cell.ts";
 import {
   forgetIdleLeftHosts,
   listLeftHosts,
@@ -12,25 +11,32 @@ import {
   releaseLeft,
   releaseParked,
 } from "../../shared/store/queue/parked.ts";
+import type { ClaimAndSend } from "./claim-and-send.ts";
 import type { RequestsPerHost } from "./concurrency.ts";
-import type { Patience } from "./patience.ts";
-import type { Take } from "./taking.ts";
+import type { StoreRetries } from "./retry-until-answered.ts";
 
-/** How soon is found what no freed place calls: after a resume or a raised limit, and what dead nodes would have called. */
+/**
+ * A place that comes free calls what is parked. After a resume, a raised limit or the death of a node there may be no
+ * such place; then a look at all hosts finds what is parked, this often.
+ */
 const LOOK_EVERY_MS = 1_000;
-/** In one statement. */
+/** How many attempts one statement releases. */
 const RELEASED_MAX = 200;
 /**
- * So many of each lane come once with every look at all hosts although its project has no permit free, and wait for one
- * among the others that are due: a project that is always at its limit would else send nothing of them.
+ * With every look at all hosts this many attempts of each lane come once although their project has no permit free.
+ * They wait for one among all that is due. A project that is always at its limit would otherwise send no parked
+ * attempt.
  */
 const RELEASED_MIN = 32;
-/** At each look, of what endpoints have left behind: of so many of them, and of each so often RELEASED_MAX. */
+/**
+ * When an endpoint gets another URL, what is parked at its old host is left there. One look takes so many such hosts...
+ */
 const LEFT_HOSTS_MAX = 20;
+/** ... from each of them at most so many times RELEASED_MAX, ... */
 const LEFT_TURNS_MAX = 5;
-/** And of hosts where nothing is left, so many are forgotten. */
+/** ... and forgets so many of those where nothing is left. */
 const IDLE_LEFT_HOSTS_MAX = 1_000;
-/** So long are blind claims waited for that are all that keeps from a host. */
+/** How often, and how many times, it looks whether the blind claims that keep it from a host have ended. */
 const BLIND_LOOK_MS = 5;
 const BLIND_LOOKS_MAX = 20;
 const KINDS: readonly FlowKind[] = ["jobs", "webhooks"];
@@ -46,36 +52,37 @@ export interface Releases {
 }
 
 /**
- * Brings back what is parked at hosts that have room on this node. A place that comes free calls the next at once; each is
- * taken by the node that called it, so that nobody else has that place before.
+ * Brings back what is parked at hosts that have room on this node. A place that comes free calls the next attempt at
+ * once, and the node that called it claims it, so that no other attempt takes that place first.
  */
-export function createReleases({
-  db,
-  bus,
-  regions,
-  hosts,
-  room,
-  take,
-  patience,
-}: {
-  db: Database;
-  bus: Bus;
-  regions: readonly Region[];
-  hosts: RequestsPerHost;
-  room(): number;
-  take: Take;
-  patience: Patience;
-}): Releases {
-  /** The hosts at which something is parked, as far as is known. */
+export function createReleases(
+  { db, bus }: Pick<Cell, "db" | "bus">,
+  {
+    regions,
+    hosts,
+    room,
+    claimAndSend,
+    retries,
+  }: {
+    regions: readonly Region[];
+    hosts: RequestsPerHost;
+    room(): number;
+    claimAndSend: ClaimAndSend;
+    retries: StoreRetries;
+  },
+): Releases {
+  /** The hosts at which something is parked, as far as this node knows. */
   let waiting = new Set<string>();
+  /** The hosts where a release is under way. */
   const looking = new Set<string>();
-  /** Of those, where to look once more for what has come meanwhile. */
+  /** Those of them where to look once more, for what has come meanwhile. */
   const again = new Set<string>();
-  /** Where the next places call of every lane, whether its project has a permit free or not. */
+  /** The hosts where the next release calls every lane, whether its project has a permit free or not. */
   let callingAll = new Set<string>();
+  /** The lane that had the last turn, for each kind and host. */
   const lastLanes = new Map<string, ParkedLane>();
 
-  /** Calls what is next, for as long as some of it is sent and there is room. */
+  /** Calls what is parked at the host, for as long as some of it is sent and there is room. */
   async function release(host: string): Promise<void> {
     again.add(host);
     if (looking.has(host)) return;
@@ -84,19 +91,20 @@ export function createReleases({
       try {
         while (await releaseSome(host));
       } catch (error) {
-        patience.warn("release.failed", error);
+        retries.warn("release.failed", error);
       }
     }
     looking.delete(host);
   }
 
-  /** True if more may be sent: some of what was called is, or it was called without permits, and those that have one follow. */
+  /** Returns whether more may be sent: some was, or all lanes were called and those with a permit follow. */
   async function releaseSome(host: string): Promise<boolean> {
     const kept = Math.min(hosts.roomOf(host), room(), RELEASED_MAX);
     if (kept <= 0) return false;
     for (let place = 0; place < kept; place++) hosts.add(host);
     try {
-      // Every blind claim may lead there. While the places are kept few begin, and those under way end soon.
+      // Every blind claim may lead to this host. While the places are kept few of them begin, and those under way end
+      // soon.
       const countLeft = () => kept + Math.min(0, hosts.claimsLeftFor(host));
       for (let look = 0; look < BLIND_LOOKS_MAX && countLeft() <= 0; look++) await Bun.sleep(BLIND_LOOK_MS);
       return countLeft() > 0 && (await releaseInto(host, countLeft()));
@@ -109,12 +117,13 @@ export function createReleases({
     const isCallingAll = callingAll.delete(host);
     const countMin = isCallingAll ? RELEASED_MIN : 0;
     const released: Placed<OwedAttempt>[] = [];
-    // By chance: hosts that are looked at one after the other would keep a row of turns in step, each with its own kind first.
+    // The first kind is drawn by lot. If the kinds took turns, hosts that are looked at in turn could each have the
+    // same kind first every time.
     for (const kind of Math.random() < 0.5 ? KINDS : KINDS.toReversed()) {
       if (released.length < count)
         released.push(...(await releaseOf(kind, host, count - released.length, countMin)));
     }
-    return (await takeAll(released, host)) || isCallingAll;
+    return (await sendReleased(released, host)) || isCallingAll;
   }
 
   async function releaseOf(
@@ -130,19 +139,24 @@ export function createReleases({
       lastLanes.set(turn, last);
       return attempts;
     }
-    // Behind the last lane comes the first again.
+    // After the last lane comes the first again.
     lastLanes.delete(turn);
     if (after === null) return attempts;
     return [...attempts, ...(await releaseOf(kind, host, count - attempts.length, countMin))];
   }
 
   /**
-   * What is not sent now, for want of a permit or a quota or because another region's nodes send it, waits among all that is
-   * due: its shard is told. True if some is sent.
+   * Returns whether some of them are sent. The others lack a permit or a quota, or other nodes send them, those of
+   * their region: they wait among all that is due, and their shards are told.
    */
-  async function takeAll(released: readonly Placed<OwedAttempt>[], host: string | null): Promise<boolean> {
+  async function sendReleased(
+    released: readonly Placed<OwedAttempt>[],
+    host: string | null,
+  ): Promise<boolean> {
     const answers = await Promise.all(
-      released.map(({ region, ...item }) => (regions.includes(region) ? take(region, item, host) : null)),
+      released.map(({ region, ...item }) =>
+        regions.includes(region) ? claimAndSend(region, item, host) : null,
+      ),
     );
     const owed = released.filter((_, index) => !["granted", "gone"].includes(answers[index]?.kind ?? ""));
     if (owed.length > 0) sendHints(bus, { owed, freed: [] });
@@ -154,7 +168,7 @@ export function createReleases({
     for (const left of await listLeftHosts(db, LEFT_HOSTS_MAX)) {
       for (let turn = 0; turn < LEFT_TURNS_MAX; turn++) {
         const released = await releaseLeft(db, left, RELEASED_MAX);
-        await takeAll(released, null);
+        await sendReleased(released, null);
         if (released.length < RELEASED_MAX) break;
       }
     }
@@ -166,13 +180,13 @@ export function createReleases({
       if (room() <= 0) return;
       waiting = new Set((await Promise.all(KINDS.map((kind) => listParkedHosts(db, kind)))).flat());
       callingAll = new Set(waiting);
-      // None is waited for: what is parked at one host may be sent for hours.
+      // No host waits for another: to send what is parked at one may take hours.
       for (const host of waiting) void release(host);
       await releaseLeftHosts();
     },
     parked(host) {
       waiting.add(host);
-      // A look that is under way may have kept the very places for which there was no room.
+      // A release that is under way may have kept the very places that were missing.
       if (looking.has(host) || hosts.roomOf(host) > 0) void release(host);
     },
     freed(host) {

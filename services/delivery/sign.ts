@@ -2,7 +2,7 @@ import { createHmac } from "node:crypto";
 import { secretKeyBytes } from "../../shared/domain/signing.ts";
 
 /**
- * The signature headers of one request. `secrets` are those in force, the newest first.
+ * The signature headers of one request. `secrets` are the secrets in force, the newest first.
  * `Service-Signature` is the hexadecimal HMAC-SHA256 of the body under the newest secret's whole text; the `webhook-*`
  * headers follow Standard Webhooks 1.0, `id.timestamp.body` under the secret's bytes, one signature for each secret.
  */

@@ -4,11 +4,11 @@ import { createBatcher } from "../../shared/store/database/batch.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { listSigningSecrets } from "../../shared/store/resources/secrets.ts";
 
-/** A rotation is in force everywhere within this time, like every change of an operator. */
+/** Like every change of an operator, a rotation is in force on every node within 5 s. */
 const CACHED_MS = 4_000;
 const CACHED_MAX = 20_000;
 
-/** The signing secrets of environments, the newest first. Many that are asked for together are one statement. */
+/** Finds the signing secrets of an environment, the newest first. What is asked for together is one statement. */
 export function createSigningSecrets(
   db: Database,
   seal: Seal,

@@ -31,7 +31,7 @@ describe("the sweep of a delivery node", () => {
       db: cell.db,
       regions: ["us-east"],
       room: () => room,
-      take: async (_region, item) => {
+      claimAndSend: async (_region, item) => {
         taken.push(item);
         return null;
       },
@@ -52,7 +52,7 @@ describe("the sweep of a delivery node", () => {
     expect(taken).toEqual([]);
   });
 
-  test("leaves out what is held, which Postgres would refuse again at every look", async () => {
+  test("leaves out held regions, whose claims Postgres would refuse at every look", async () => {
     const project = await cell.addProject();
     for (const region of ["eu-central", "ap-southeast"] as const)
       await cell.addJobs(project, [{ targetUrl: "http://127.0.0.1:9/", region }], { tell: false });
@@ -61,7 +61,7 @@ describe("the sweep of a delivery node", () => {
       db: cell.db,
       regions: ["eu-central", "ap-southeast"],
       room: () => 4,
-      take: async (region) => {
+      claimAndSend: async (region) => {
         taken.push(region);
         return null;
       },
@@ -83,7 +83,7 @@ describe("the sweep of a delivery node", () => {
       db: cell.db,
       regions: ["us-west"],
       room: () => 0,
-      take: async (_region, item) => {
+      claimAndSend: async (_region, item) => {
         taken.push(item);
         return null;
       },

@@ -1,29 +1,29 @@
-import type { Answer, DueItem } from "../../shared/bus/messages.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import { listHeldRegions } from "../../shared/store/cell/holds.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { listShardsInUse, type SweptRow, sweepShards } from "../../shared/store/queue/sweep.ts";
+import type { ClaimAndSend } from "./claim-and-send.ts";
 
-/** Workers beat twice a second; four beats missed mean that none can reach this node. */
+/** Workers beat twice a second. Four missed beats mean that no worker can reach this node. */
 const SILENT_MS = 2_000;
 const SWEEP_EVERY_MS = 500;
-/** What was parked, because its host takes none now, hid what is due behind it: so often the next look follows at once. */
+/** What is parked may have hidden what is due behind it, so another look follows at once, at most so often. */
 const LOOKS_MAX = 100;
 
 /**
- * While no worker of a region is heard, because the bus is down or all of them are, the node looks for what is due
- * itself. Claims are compare-and-set, so a worker that only this node cannot hear does no harm.
+ * Looks in Postgres for what is due while no worker of a region is heard, because the bus or all workers are down. A
+ * worker that only this node cannot hear does no harm, since claims are compare-and-set.
  */
 export function createSilentBusSweep({
   db,
   regions,
   room,
-  take,
+  claimAndSend,
 }: {
   db: Database;
   regions: readonly Region[];
   room: () => number;
-  take: (region: Region, item: DueItem) => Promise<Answer | null>;
+  claimAndSend: ClaimAndSend;
 }): { heardWorker(regions: readonly Region[]): void; tick(): Promise<void>; everyMs: number } {
   const heardAt = new Map<Region, number>(regions.map((region) => [region, performance.now()]));
   return {
@@ -43,15 +43,15 @@ export function createSilentBusSweep({
       }));
       for (let look = 0; look < LOOKS_MAX && room() > 0; look++) {
         const { rows } = await sweepShards(db, shards, [], 0);
-        const taken = inTurns(rows).slice(0, room());
-        const answers = await Promise.all(taken.map(({ region, ...item }) => take(region, item)));
+        const next = inTurns(rows).slice(0, room());
+        const answers = await Promise.all(next.map(({ region, ...item }) => claimAndSend(region, item)));
         if (!answers.some((answer) => answer?.kind === "gone")) return;
       }
     },
   };
 }
 
-/** The oldest of every lane, then the second of every lane, and so on: where not all fit, no backlog comes first. */
+/** The oldest of every lane, then the second of every lane, and so on, so that no lane's backlog hides another's. */
 function inTurns(rows: readonly SweptRow[]): SweptRow[] {
   const lanes = [...Map.groupBy(rows, laneName).values()];
   const turnCount = lanes.reduce((most, lane) => Math.max(most, lane.length), 0);

@@ -2,14 +2,14 @@ import { openCellSealOrExit } from "../../shared/process/cell-seal.ts";
 import { runService, targetRulesOf } from "../../shared/process/service.ts";
 import { startGateway } from "./start.ts";
 
-await runService("gateway", async (config, parts) =>
+await runService("gateway", async (config, cell) =>
   startGateway({
-    ...parts,
+    ...cell,
     host: config.host,
     port: config.port,
     shardsPerRegion: config.shardsPerRegion,
     targets: targetRulesOf(config, config.port),
     publicUrl: config.publicUrl,
-    seal: await openCellSealOrExit(parts, config),
+    seal: await openCellSealOrExit(cell, config),
   }),
 );

@@ -32,17 +32,20 @@ import { startDelivery } from "../delivery/start.ts";
 import { startGateway } from "../gateway/start.ts";
 import { startWorker } from "../worker/start.ts";
 
-/** Everything in one process: the same services, over the bus within the process and the Postgres of the data directory. */
+/**
+ * Gateway, worker and delivery in one process, over a bus inside the process and an embedded Postgres in the data
+ * directory. DATABASE_URL and NATS_URL take the place of those two.
+ */
 
 const CONNECTIONS = 24;
-/** The standalone is one process by its data directory, so its nodes have a name without being given one. */
+/** Only one standalone runs on a data directory, so its nodes can have a fixed name. */
 const NODE_NAME = "standalone";
 /** How much of an echoed payload the terminal shows. */
 const ECHO_CHARACTERS_MAX = 200;
 
 const say = (line: string) => process.stdout.write(`${line}\n`);
 const printable = (text: string) => text.slice(0, ECHO_CHARACTERS_MAX).replace(/\p{C}/gu, "\ufffd");
-/** What Postgres says of its ordinary life would bury the keys, which are shown once. */
+/** Only complaints of Postgres are shown: its other lines would bury the keys, which are shown once. */
 const tellOfPostgres = (line: string) => {
   if (isComplaint(line)) log.warn({ line }, "postgres");
 };
@@ -74,7 +77,7 @@ const ops = startOps({
   port: config.opsPort,
   metrics,
   ready: async () => isStarted && !shutdown.begun && (await askTime(db)) > 0,
-  // It takes requests without a key and writes to the terminal, so only this machine may send any.
+  // The echo receiver takes requests without a key and writes to the terminal, so only this machine may reach it.
   routes: !isLoopback(config.host)
     ? {}
     : {
@@ -90,7 +93,8 @@ const ops = startOps({
 
 const { nodeName, traces: settings } = config;
 const traces = await startTraces({ service: "standalone", nodeName, settings, log });
-const parts = { db, bus, clock, log, metrics, traces, onDeclaredDead: exitAsDead(log) };
+const cell = { db, bus, clock, log, metrics, traces };
+const onDeclaredDead = exitAsDead(log);
 const join = (kind: "worker" | "delivery") =>
   joinCell(
     db,
@@ -100,35 +104,26 @@ const join = (kind: "worker" | "delivery") =>
       regions: config.regions,
       process: describeThisProcess(),
     },
-    // Who holds the data directory is the only process there is: whatever else had this name is dead.
+    // No other process can hold the data directory, so an earlier one that had this name is dead.
     { leaseMs: config.leaseTtlMs, isProvedDead: embedded === null ? isProvedDead : () => true },
   );
 const targets = targetRulesOf(config, config.port);
-await checkRestored(parts, config);
-const delivery = await startDelivery({
-  ...parts,
+await checkRestored(cell, config);
+const delivery = await startDelivery(cell, {
+  ...config,
   seal,
   targets,
   nodeId: await join("delivery"),
-  regions: config.regions,
-  attemptTimeoutMs: config.attemptTimeoutMs,
-  webhookTimeoutMs: config.webhookTimeoutMs,
-  webhookRetryScale: config.webhookRetryScale,
-  drainTimeoutMs: config.drainTimeoutMs,
+  onDeclaredDead,
 });
-const worker = await startWorker({
-  ...parts,
+const worker = await startWorker(cell, {
+  ...config,
   nodeId: await join("worker"),
-  regions: config.regions,
-  shardsPerRegion: config.shardsPerRegion,
-  leaseMs: config.leaseTtlMs,
-  attemptTimeoutMs: config.attemptTimeoutMs,
-  webhookTimeoutMs: config.webhookTimeoutMs,
-  webhookRetryScale: config.webhookRetryScale,
   isProvedDead,
+  onDeclaredDead,
 });
 const gateway = await startGateway({
-  ...parts,
+  ...cell,
   targets,
   host: config.host,
   port: config.port,
@@ -137,11 +132,11 @@ const gateway = await startGateway({
   seal,
 });
 
-// Together: a client that sends its body slowly must not use up the time that attempts on the wire have.
+// All three stop at once, so that a client that sends its body slowly does not use up the time of attempts on the wire.
 shutdown.add("services", async () => {
   await Promise.all([gateway.stop(), worker.stop(), delivery.stop()]);
 });
-addCommonStops(shutdown, { db, bus, clock, traces });
+addCommonStops(shutdown, cell);
 shutdown.add("ops", () => ops.stop());
 if (embedded !== null) shutdown.add("postgres", () => embedded.stop());
 

@@ -9,7 +9,7 @@ const NOW = 1_800_000_000_000;
 const all = () => true;
 
 function startDispatch(region: Region = "us-east") {
-  const messages: (Omit<Due, "worker"> & { node: number })[] = [];
+  const messages: (Omit<Due, "workerNodeId"> & { node: number })[] = [];
   const dispatcher = new Dispatcher((node, due) => messages.push({ ...due, node }));
   const startShard = (shardRegion: Region, number: number) =>
     new Shard({ region: shardRegion, shard: number, epoch: 1 }, NOW, {
@@ -103,7 +103,7 @@ describe("what is ready", () => {
     expect(countOf(run(NOW + 2_001))).toBe(3);
   });
 
-  test("of a shard whose lease may be over stays there, and of another goes out", () => {
+  test("stays in a shard whose lease may be over, and goes out of another one", () => {
     const { shard, startShard, owe, hear, run } = startDispatch();
     const other = startShard("us-east", 4);
     owe(1, 2);
@@ -116,7 +116,7 @@ describe("what is ready", () => {
     expect(countOf(run(NOW + 1_000))).toBe(2);
   });
 
-  test("of a lane that was blocked while it stood in the row is left alone", () => {
+  test("stays in a lane that was blocked while it stood in the row", () => {
     const { shard, owe, hear, run } = startDispatch();
     owe(1, 2);
     hear(9, 1);
@@ -127,7 +127,7 @@ describe("what is ready", () => {
     expect(run()).toEqual([]);
   });
 
-  test("does not wait for ever for room that unheard answers hold", () => {
+  test("is sent although answers that never came had taken a node's room", () => {
     const { dispatcher, owe, hear, run } = startDispatch();
     owe(1, 20);
     hear(9, 10);

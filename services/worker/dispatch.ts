@@ -1,13 +1,13 @@
 import type { Beat, Due, DueItem } from "../../shared/bus/messages.ts";
 import type { Region } from "../../shared/domain/scope.ts";
-import type { Lane } from "./shard/lane.ts";
+import type { RememberedLane } from "./shard/remembered-lane.ts";
 import type { Shard } from "./shard/shard.ts";
 
-/** A delivery node that has not been heard for this long is given nothing; the sweep redelivers what it had. */
+/** A delivery node that has not been heard for this long is given nothing; the sweep finds again what it had. */
 const NODE_SILENT_MS = 2_000;
 /** How many entries a lane sends before the next lane has its turn. */
 const TURN_ITEMS = 32;
-/** One message, and so about one claim. */
+/** How many items one message holds, which are about one claim statement. */
 const MESSAGE_ITEMS_MAX = 200;
 
 interface DeliveryNode {
@@ -15,7 +15,7 @@ interface DeliveryNode {
   regions: readonly Region[];
   /** As it last said. */
   room: number;
-  /** Sent since, and not yet answered. */
+  /** How many items were sent to it and are not yet answered. */
   unanswered: number;
   heardAt: number;
 }
@@ -23,16 +23,17 @@ interface DeliveryNode {
 /** Shares what is ready among the delivery nodes that have room, one lane after the other. */
 export class Dispatcher {
   private readonly nodes = new Map<number, DeliveryNode>();
-  private readonly turns = new Map<Region, { lane: Lane; shard: Shard }[]>();
+  /** The lanes of each region that have something to send, in the order of their turns. */
+  private readonly rows = new Map<Region, Map<RememberedLane, Shard>>();
 
-  constructor(private readonly sendDue: (deliveryNodeId: number, due: Omit<Due, "worker">) => void) {}
+  constructor(private readonly sendDue: (deliveryNodeId: number, due: Omit<Due, "workerNodeId">) => void) {}
 
-  /** A lane has something to send: it joins the end of its region's row. */
-  enqueue(lane: Lane, shard: Shard): void {
-    lane.inTurn = true;
-    const row = this.turns.get(shard.held.region) ?? [];
-    row.push({ lane, shard });
-    this.turns.set(shard.held.region, row);
+  /** A lane has something to send: it joins the end of its region's row, unless it stands there already. */
+  enqueue(lane: RememberedLane, shard: Shard): void {
+    const { region } = shard.held;
+    const row = this.rows.get(region);
+    if (row === undefined) this.rows.set(region, new Map([[lane, shard]]));
+    else row.set(lane, shard);
   }
 
   heard({ nodeId, regions, room }: Beat, now: number): void {
@@ -47,7 +48,7 @@ export class Dispatcher {
     node.room = room;
   }
 
-  /** Answers that will not come, each by the node that owes it, must not count for ever. */
+  /** Answers that will not come must not count for ever. `nodeIds` names the node that owes each of them. */
   forgetUnanswered(nodeIds: readonly number[]): void {
     for (const nodeId of nodeIds) {
       const node = this.nodes.get(nodeId);
@@ -55,14 +56,14 @@ export class Dispatcher {
     }
   }
 
-  /** The times at which nodes were heard mean nothing any more; they beat twice a second. */
+  /** After the clock has gone back the times at which nodes were heard mean nothing. They beat twice a second. */
   forgetNodes(): void {
     this.nodes.clear();
   }
 
-  /** Sends whatever is ready and has somewhere to go. `isActive` is false for shards whose lease may be over. */
+  /** Sends what is ready to nodes that have room. `isActive` is false for shards whose lease may be over. */
   run(now: number, isActive: (shard: Shard) => boolean): void {
-    for (const [region, row] of this.turns) {
+    for (const [region, row] of this.rows) {
       const nodes = [...this.nodes.values()].filter(
         (node) => node.heardAt > now - NODE_SILENT_MS && node.regions.includes(region),
       );
@@ -75,7 +76,7 @@ export class Dispatcher {
 
   private runRegion(
     region: Region,
-    row: { lane: Lane; shard: Shard }[],
+    row: Map<RememberedLane, Shard>,
     nodes: DeliveryNode[],
     now: number,
     isActive: (shard: Shard) => boolean,
@@ -90,11 +91,10 @@ export class Dispatcher {
       items = [];
       node = roomiest(nodes);
     };
-    let turn = 0;
-    // A lane that can send more joins the row again behind the others, so the row is walked to its moving end.
-    while (node !== undefined && turn < row.length) {
-      const { lane, shard } = row[turn++] as (typeof row)[number];
-      lane.inTurn = false;
+    // A lane that can send more joins the row again, behind the others: the end of the row moves while it is walked.
+    for (const [lane, shard] of row) {
+      if (node === undefined) break;
+      row.delete(lane);
       // It may have been blocked or refused since it joined the row.
       if (!isActive(shard) || !lane.isSendable(now)) continue;
       const room = Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX) - items.length;
@@ -102,11 +102,10 @@ export class Dispatcher {
         const { projectNo, flowClass, id, attempt, dueAt } = entry;
         items.push({ projectNo, flowClass, id, attempt, dueAt, shard: shard.held.shard });
       }
-      if (lane.isSendable(now)) this.enqueue(lane, shard);
+      if (lane.isSendable(now)) row.set(lane, shard);
       if (items.length >= Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX)) flush();
     }
     flush();
-    row.splice(0, turn);
   }
 }
 

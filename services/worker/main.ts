@@ -2,17 +2,11 @@ import { isProvedDead } from "../../shared/platform/process-identity.ts";
 import { exitAsDead, joinAs, runService } from "../../shared/process/service.ts";
 import { startWorker } from "./start.ts";
 
-await runService("worker", async (config, parts) =>
-  startWorker({
-    ...parts,
-    nodeId: await joinAs("worker", parts, config),
-    regions: config.regions,
-    shardsPerRegion: config.shardsPerRegion,
-    leaseMs: config.leaseTtlMs,
-    attemptTimeoutMs: config.attemptTimeoutMs,
-    webhookTimeoutMs: config.webhookTimeoutMs,
-    webhookRetryScale: config.webhookRetryScale,
+await runService("worker", async (config, cell) =>
+  startWorker(cell, {
+    ...config,
+    nodeId: await joinAs("worker", cell, config),
     isProvedDead,
-    onDeclaredDead: exitAsDead(parts.log),
+    onDeclaredDead: exitAsDead(cell.log),
   }),
 );

@@ -5,6 +5,7 @@ import { rendezvousOwner } from "../../shared/domain/shard.ts";
 import { startClock } from "../../shared/platform/clock.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
+import { NO_TRACES } from "../../shared/platform/traces/traces.ts";
 import { addNode } from "../../shared/store/cell/nodes.ts";
 import { askTime, type Database, StoreUnavailable } from "../../shared/store/database/database.ts";
 import { createShards, type HeldShard, listShards, renewShards } from "../../shared/store/queue/shards.ts";
@@ -57,16 +58,12 @@ async function startWorkerOn(leaseMs = LEASE_MS) {
       isCut ? Promise.reject(new StoreUnavailable("cut off")) : store.db.run(name, text, values),
   };
   const bus = createInProcessBus(log);
-  const worker = await startWorker({
-    db,
-    bus,
-    clock,
-    log,
-    metrics: createMetrics(),
+  const cell = { db, bus, clock, log, metrics: createMetrics(), traces: NO_TRACES };
+  const worker = await startWorker(cell, {
     nodeId,
     regions: ["us-east"],
     shardsPerRegion: SHARDS,
-    leaseMs,
+    leaseTtlMs: leaseMs,
     attemptTimeoutMs: 10_000,
     webhookTimeoutMs: 10_000,
     webhookRetryScale: 1,
@@ -88,7 +85,7 @@ async function startWorkerOn(leaseMs = LEASE_MS) {
 }
 
 describe("two workers", () => {
-  test("share the shards, and what one gives back is the other's soon", async () => {
+  test("share the shards, and one soon owns what the other gives back", async () => {
     const [one, two] = [await startWorkerOn(LONG_LEASE_MS), await startWorkerOn(LONG_LEASE_MS)];
     const wanted = new Map<number, number>();
     for (let shard = 0; shard < SHARDS; shard++) {
@@ -106,7 +103,7 @@ describe("two workers", () => {
     expect(await ownersNow()).toEqual(new Map());
   });
 
-  test("do not wait for one that is cut off: what it had is the other's within its lease and 3 s", async () => {
+  test("one owns the shards of the other, which is cut off, within its lease and 3 s", async () => {
     const [one, two] = [await startWorkerOn(), await startWorkerOn()];
     await until(async () => {
       const owners = await ownersNow();
@@ -159,7 +156,7 @@ describe("ownership", () => {
     store.query("UPDATE nodes SET seen_at = now() - interval '1 day' WHERE id = $1", [nodeId]);
   const endLeases = () => store.query("UPDATE shards SET lease_until = now() - interval '1 ms'");
 
-  test("takes what is free, is trusted for less than the lease, and not once that is over", async () => {
+  test("takes free shards, and trusts its lease for less than the lease's time", async () => {
     const leaseMs = 4_000;
     const { ownership, held, acquiring } = await own(leaseMs);
     expect(ownership.isTrusted).toBe(false);
@@ -182,7 +179,7 @@ describe("ownership", () => {
     expect(held.size).toBe(0);
   });
 
-  test("notices at the next renewal what another has taken, and drops exactly that", async () => {
+  test("drops at the next renewal exactly the shards that another worker has taken", async () => {
     const { ownership, held, losses, nodeId } = await own(40);
     await ownership.tick();
     const thief = await joinWorker();
@@ -208,7 +205,7 @@ describe("ownership", () => {
     expect(losses).toEqual(["resigned"]);
   });
 
-  test("gives up what should be another's, one shard at a time, and both never act for one shard", async () => {
+  test("gives up the shards that another worker should own, one at a time, and never do both act for one", async () => {
     const [one, two] = [await own(), await own()];
     await silence(two.nodeId);
     await one.ownership.tick();
@@ -232,7 +229,7 @@ describe("ownership", () => {
     await Promise.all([one.ownership.resign(), two.ownership.resign()]);
   });
 
-  test("resigned twice, or by one that has lost its shards, takes nothing from the next owner", async () => {
+  test("that is resigned twice, or by a worker that has lost its shards, takes nothing from the next owner", async () => {
     const [one, two] = [await own(), await own()];
     await silence(two.nodeId);
     await one.ownership.tick();

@@ -12,11 +12,11 @@ import {
 } from "../../shared/store/queue/shards.ts";
 
 /**
- * A lease is trusted for this part of its time, counted from before its renewal was sent: the rest is for clocks that
- * run unevenly and for what was handed on just before the end.
+ * A lease is trusted for this part of its time, counted from before its renewal was sent. The rest is for clocks that
+ * run unevenly, and for work that was handed on just before the end.
  */
 const TRUSTED_PART = 0.7;
-/** Leases are renewed this often in their lifetime. */
+/** A lease is renewed this many times in its lifetime. */
 const RENEWALS_PER_LEASE = 4;
 
 export interface OwnershipOptions {
@@ -26,13 +26,13 @@ export interface OwnershipOptions {
   leaseMs: number;
   log: Log;
   onAcquired(shards: HeldShard[]): void;
-  /** Resigned, where that was this worker's own will. */
+  /** `resigned` says that the worker gave them up by itself. */
   onLost(shards: HeldShard[], why: "lost" | "resigned"): void;
 }
 
 /**
- * Which shards this worker owns. The table decides; rendezvous hashing over the living workers says who should have
- * what, so that all of them come to the same answer without asking each other.
+ * Which shards this worker owns. The table of shards decides. Which worker should own a shard follows by rendezvous
+ * hashing over the living workers, so that all of them find the same answer without asking each other.
  */
 export class Ownership {
   private held: HeldShard[] = [];
@@ -47,13 +47,13 @@ export class Ownership {
     return performance.now() < this.trustedUntil;
   }
 
-  /** Renews, takes what is free and should be ours, gives up one that should be another's. */
+  /** Renews the leases, acquires free shards that it should own, and resigns one that another worker should own. */
   async tick(): Promise<void> {
     try {
       await this.settleOwnership();
     } catch (error) {
-      // Until every node can have beaten again, all that are not dead count as living: whoever is back first would
-      // else take what is the others', only to give it up again.
+      // Until every node can have beaten again, all that are not dead count as living. Otherwise the first worker to
+      // come back would take the shards of the others, only to give them up again.
       this.graceUntil = performance.now() + this.options.leaseMs;
       throw error;
     }
@@ -84,7 +84,8 @@ export class Ownership {
         this.renewAt = askedAt + leaseMs / RENEWALS_PER_LEASE;
       }
       const names = new Set(acquired.map(shardName));
-      // One of ours that had lapsed, and that we have just taken anew, is another epoch of another actor.
+      // A shard whose lease had lapsed, and that this worker has just acquired anew, is another actor with another
+      // epoch.
       this.lose(
         this.held.filter((shard) => names.has(shardName(shard))),
         "lost",
@@ -99,7 +100,7 @@ export class Ownership {
     }
   }
 
-  /** Gives everything back. */
+  /** Resigns every shard. */
   async resign(): Promise<void> {
     const held = this.held;
     this.lose(held, "resigned");

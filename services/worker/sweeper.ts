@@ -1,30 +1,26 @@
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Database } from "../../shared/store/database/database.ts";
-import {
-  type Lane as LaneName,
-  type RefillLane,
-  refillLanes,
-  sweepShards,
-} from "../../shared/store/queue/sweep.ts";
-import type { Lane } from "./shard/lane.ts";
+import { type Lane, type RefillLane, refillLanes, sweepShards } from "../../shared/store/queue/sweep.ts";
+import type { RememberedLane } from "./shard/remembered-lane.ts";
 import type { Shard } from "./shard/shard.ts";
 
-/** Further than one sweep ahead, so that what a sweep finds is on the wheel before it is due. */
+/** More than the time between two sweeps, so that what a sweep finds is on the wheel before it is due. */
 const SWEEP_AHEAD_MS = 1_500;
 
 /**
- * The redelivery of everything: finds in Postgres what no message told of, or what was told and did not fit.
- * Both questions are one statement each for all shards of the process.
+ * Finds in Postgres what no message told of, and what did not fit when a message told of it. It asks two questions:
+ * what is in the lanes that the shards do not remember, and what comes next in those that they do. Each is one
+ * statement for all shards of the process.
  */
 export class Sweeper {
-  private readonly low = new Map<Lane, Shard>();
+  private readonly low = new Map<RememberedLane, Shard>();
 
   constructor(
     private readonly db: Database,
     private readonly clock: Clock,
   ) {}
 
-  /** Looks into every lane. Says how many attempts nothing had told of. */
+  /** Looks into every lane. Returns how many attempts it found of which no message had told. */
   async sweep(shards: readonly Shard[]): Promise<number> {
     const asked = shards.map((shard) => ({ ...shard.held, sinceAt: shard.sweepsFromAt }));
     if (asked.length === 0) return 0;
@@ -43,7 +39,7 @@ export class Sweeper {
   }
 
   /** A lane will soon have nothing left to send while Postgres has more. */
-  noteLow(lane: Lane, shard: Shard): void {
+  noteLow(lane: RememberedLane, shard: Shard): void {
     this.low.set(lane, shard);
   }
 
@@ -58,10 +54,10 @@ export class Sweeper {
     return this.ask(lanes);
   }
 
-  private async ask(lanes: { lane: Lane; shard: Shard }[]): Promise<number> {
+  private async ask(lanes: { lane: RememberedLane; shard: Shard }[]): Promise<number> {
     const wanted: { shard: Shard; asked: RefillLane }[] = [];
     for (const { lane, shard } of lanes) {
-      const asked = shard.refillOf(lane, this.clock.now());
+      const asked = lane.ask(this.clock.now());
       if (asked !== null) wanted.push({ shard, asked });
     }
     if (wanted.length === 0) return 0;
@@ -77,4 +73,4 @@ export class Sweeper {
   }
 }
 
-const laneName = ({ projectNo, region, flowClass }: LaneName) => `${projectNo} ${region} ${flowClass}`;
+const laneName = ({ projectNo, region, flowClass }: Lane) => `${projectNo} ${region} ${flowClass}`;

@@ -2,7 +2,7 @@ import type { Answer, OwedAttempt } from "../../shared/bus/messages.ts";
 import type { FlowClass } from "../../shared/domain/flow-class.ts";
 import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
 import type { SweptRow } from "../../shared/store/queue/sweep.ts";
-import type { Entry, Lane } from "./shard/lane.ts";
+import type { Entry, RememberedLane } from "./shard/remembered-lane.ts";
 import { Shard } from "./shard/shard.ts";
 
 // Ids in an order that is the same in every run.
@@ -24,8 +24,8 @@ export function sweptOf(owed: OwedAttempt, concurrency = 500): SweptRow {
 
 /** A shard, and what it has called out since it was last asked. */
 export function startShard(now: number) {
-  const sendable: Lane[] = [];
-  const low: Lane[] = [];
+  const sendable: RememberedLane[] = [];
+  const low: RememberedLane[] = [];
   const granted: { entry: Entry; isHeldBack: boolean }[] = [];
   const shard = new Shard({ region: "us-east", shard: 3, epoch: 1 }, now, {
     onSendable: (lane) => sendable.push(lane),
@@ -36,7 +36,7 @@ export function startShard(now: number) {
     shard,
     low,
     granted,
-    lane(projectNo = 1, flowClass: FlowClass = "production jobs"): Lane | undefined {
+    lane(projectNo = 1, flowClass: FlowClass = "production jobs"): RememberedLane | undefined {
       return shard
         .rememberedLanes()
         .find(({ name }) => name.projectNo === projectNo && name.flowClass === flowClass);
@@ -63,10 +63,10 @@ export function startShard(now: number) {
         .filter((row) => row.dueAt <= now + 1_500)
         .sort((one, other) => one.dueAt - other.dueAt)
         .map((row) => sweptOf(row, concurrency));
-      const isOf = (lane: Lane) => (row: SweptRow) =>
+      const isOf = (lane: RememberedLane) => (row: SweptRow) =>
         row.projectNo === lane.name.projectNo && row.flowClass === lane.name.flowClass;
       for (const lane of remembered) {
-        const question = shard.refillOf(lane, now);
+        const question = lane.ask(now);
         if (question === null) continue;
         const found = rows.filter((row) => isOf(lane)(row) && row.dueAt >= question.sinceAt);
         shard.refilled(question, found.slice(0, question.room), now, now);

@@ -2,13 +2,13 @@ import type { Region } from "../domain/scope.ts";
 import type { Answers, Beat, Command, Due, Hint } from "./messages.ts";
 
 /**
- * The way between nodes. Nothing here is awaited, nothing throws, and nothing is promised: a message that
- * cannot be sent now is dropped, because the sweep finds in Postgres whatever no message told of. Handlers are
- * called once for each message, in the order in which one sender sent; what a handler throws is logged and
- * ends there. A node that sends to itself hears itself, never on the sender's own stack.
+ * Carries messages between nodes. Nothing here is awaited, nothing throws, and nothing is promised: a message that
+ * cannot be sent now is dropped, because the sweep finds in Postgres what no message told of. A handler is called once
+ * for each message, in the order in which one sender sent; what it throws is logged. A node that sends to itself hears
+ * itself, but never on the sender's own stack.
  */
 export interface Bus {
-  /** Kept by the bus for a while, so that a node that was away for some seconds hears it late. */
+  /** The bus keeps commands for a while, so that a node that was away for some seconds hears them late. */
   sendCommand(command: Command): void;
   /** Every command of the regions reaches every node that asks; a worker ignores the shards it does not own. */
   consumeCommands(regions: Region[], handler: (command: Command) => void): Subscription;
@@ -20,17 +20,15 @@ export interface Bus {
   onAnswers(nodeId: number, handler: (answers: Answers) => void): Subscription;
 
   sendHint(hint: Hint): void;
-  /** Every hint of the region; a worker ignores the shards it does not own. */
+  /** Every hint of the region reaches every node that asks; a worker ignores the shards it does not own. */
   onHint(region: Region, handler: (hint: Hint) => void): Subscription;
 
   sendBeat(kind: BeatKind, beat: Beat): void;
   onBeat(kind: BeatKind, handler: (beat: Beat) => void): Subscription;
 
-  /** Whether what is sent now has somewhere to go. A frozen server is noticed within about 3 s. */
+  /** Whether a server takes what is sent now. A frozen one is noticed within about 3 s. */
   readonly connected: boolean;
-  /** How long no message of any kind was heard, own ones included, by the monotonic clock; at first since opening. */
-  silentMs(): number;
-  /** What went wrong since opening, for metrics. */
+  /** What went wrong since the bus was opened, for metrics. */
   readonly counts: Readonly<BusCounts>;
   /** Hands what was sent to the server if it takes it within a second, then ends every subscription. */
   close(): Promise<void>;

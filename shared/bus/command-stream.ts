@@ -24,11 +24,11 @@ import type { Listener } from "./wire.ts";
 const STREAM = "cmd";
 const STREAM_AGE_MAX_MS = 120_000;
 const STREAM_BYTES_MAX = 256 * 1024 * 1024;
-/** On a cluster of servers, so that the loss of one of them delays no command. */
+/** The number of copies on a cluster of servers, so that the loss of one of them delays no command. */
 const STREAM_COPIES = 3;
 const API_TIMEOUT_MS = 2_000;
 const HEARTBEAT_MS = 500;
-/** How much earlier than the last command it heard a consumer starts again. What it hears twice is harmless. */
+/** A consumer starts again this much before the last command that it heard. To hear a command twice is harmless. */
 const REPLAY_MS = 3_000;
 /** How long the server keeps a consumer that nobody listens to. */
 const CONSUMER_IDLE_MS = 10_000;
@@ -40,24 +40,24 @@ const ACK_TICKS_MAX = 8;
 const STREAM_CONFIGURED_OTHERWISE = 10058;
 
 /**
- * The JetStream part of one connection: the stream of commands, what is published to it, and a consumer for
- * each listener. Stream and consumers are never taken for granted: whenever an acknowledgement or a heartbeat
- * stays away, both are made again, which covers a server that comes back with an empty store, a stream or
- * consumer that somebody deleted, and a JetStream that is not up yet.
+ * The JetStream part of one connection: the stream of commands, what is published to it, and a consumer for each
+ * listener. Whenever an acknowledgement or a heartbeat stays away, stream and consumers are made again. That covers a
+ * server that comes back with an empty store, a stream or consumer that somebody deleted, and a JetStream that is not
+ * up yet.
  */
 export interface CommandStream {
   /** Throws when the connection has ended or the text is too large. */
   publish(subject: string, text: string): void;
-  /** Starts with what is published next, or, after an earlier connection, a little before what was heard last. */
+  /** Begins with the next command, or, after an earlier connection, a little before the last command that was heard. */
   follow(listener: Listener): () => void;
-  /** To be called every 250 ms. */
+  /** The caller ticks every 250 ms. */
   tick(): void;
-  /** One attempt to make whatever is missing; resolves when it is over, however it went. */
+  /** Tries once to make what is missing. Resolves when that is over, with or without success. */
   restore(): Promise<void>;
   end(): void;
 }
 
-/** How far each listener got, by the server's clock: the one thing that outlives a connection. */
+/** How far each listener got, by the server's clock. Only this outlives a connection. */
 export type Progress = WeakMap<Listener, { startedAt?: Date; last?: Msg }>;
 
 export function openCommandStream(
@@ -118,7 +118,7 @@ export function openCommandStream(
   };
 }
 
-/** Does nothing when the stream exists. One that an operator configured otherwise is left as it is. */
+/** Does nothing if the stream exists. A stream that an operator has configured otherwise is left as it is. */
 async function createStream(api: JetStreamManager, copies: number): Promise<void> {
   try {
     await api.streams.add({
@@ -146,8 +146,8 @@ interface Consumer {
 }
 
 /**
- * An ephemeral push consumer. The server pushes to an inbox of ours, which costs per command what a core
- * message costs, has no loop that could end, and works the same on every server since 2.9.
+ * An ephemeral push consumer. The server pushes to an inbox of ours. A command then costs what a core message costs,
+ * there is no loop that could end, and every server since 2.9 works the same.
  */
 function createConsumer(
   connection: NatsConnection,
@@ -168,13 +168,13 @@ function createConsumer(
       return;
     }
     quietTicks = 0;
-    // The server's own words come to the inbox itself, commands under their own subject, be it with headers.
+    // Messages of the server itself have the inbox as their subject. Commands have their own, with or without headers.
     if (!message.headers || message.subject !== inbox) {
       reached.last = message;
       listener.onText(message.string());
       return;
     }
-    // Heartbeats, questions whether we keep up, and bad news.
+    // The server sends heartbeats (code 100), questions whether the consumer keeps up, and the news that it has ended.
     if (message.headers.code !== 100) quietTicks = QUIET_TICKS_MAX;
     const question = message.reply || message.headers.get("Nats-Consumer-Stalled");
     if (question && !connection.isClosed()) connection.publish(question);
@@ -219,9 +219,9 @@ function createConsumer(
 }
 
 /**
- * When the server stored a command, as the reply subject tells it in nanoseconds: the eighth word in the short
- * form, `$JS.ACK.<stream>.<consumer>.<deliveries>.<seq>.<consumer seq>.<time>.<pending>`, the tenth in the long
- * one that names domain and account before the stream (NATS ADR-15).
+ * When the server stored a command. The reply subject tells it in nanoseconds (NATS ADR-15): as the eighth word of the
+ * short form, `$JS.ACK.<stream>.<consumer>.<deliveries>.<seq>.<consumer seq>.<time>.<pending>`, and as the tenth of the
+ * long form, which names domain and account before the stream.
  */
 function storedAt(message: Msg): Date | undefined {
   const words = message.reply?.split(".") ?? [];
@@ -230,9 +230,9 @@ function storedAt(message: Msg): Date | undefined {
 }
 
 /**
- * Publishing with one acknowledgement under way at a time. It is asked for by the first command after the last
- * one came, and speaks for every command before it on the same connection: at a low rate each command is
- * confirmed by itself, at a high one a whole window is.
+ * Publishes with one acknowledgement under way at a time. The first command after the last acknowledgement asks for the
+ * next, which speaks for every command before it on the same connection. At a low rate each command is confirmed by
+ * itself, at a high rate a whole window is.
  */
 function openAcknowledgements(
   connection: NatsConnection,
@@ -281,7 +281,7 @@ function openAcknowledgements(
   };
 }
 
-/** The other answers are an error of the stream, and an empty one by which the server says that there is no stream. */
+/** Other answers are an error of the stream, or empty: so the server says that there is no stream. */
 function isAcknowledgement(message: Msg): boolean {
   return message.data.length > 0 && !message.string().includes('"error"');
 }

@@ -1,9 +1,9 @@
 import type { Log } from "../platform/log.ts";
 
-/** A flood of bad messages must not become a flood of log lines. */
+/** The least time between two log lines, so that a flood of bad messages is no flood of log lines. */
 const COMPLAINT_INTERVAL_MS = 1_000;
 
-/** A warning that may be raised at any rate and is written at most once a second, with how often it was raised. */
+/** A warning that is written at most once a second, with the number of times that it was raised. */
 export function createComplaint(log: Log, message: string): (fields: object) => void {
   let raisedCount = 0;
   let writtenAt = Number.NEGATIVE_INFINITY;

@@ -43,7 +43,7 @@ describeKind("command", command, encodeCommand, decodeCommand);
 describeKind(
   "due",
   fc.record({
-    worker: count,
+    workerNodeId: count,
     region,
     items: fc.array(fc.record({ projectNo: count, ...attemptOf, shard: count })),
   }),
@@ -53,7 +53,7 @@ describeKind(
 describeKind(
   "answers",
   fc.record({
-    delivery: count,
+    deliveryNodeId: count,
     room: count,
     region,
     items: fc.array(fc.record({ projectNo: count, shard: count, id: attemptOf.id, attempt: count, answer })),

@@ -13,15 +13,15 @@ import type {
 } from "./messages.ts";
 
 /**
- * Messages as JSON arrays by position, the items of a list flat behind one another: a third of the bytes of
- * objects, and a list of 50 parses in 4 µs. Decoding is strict, since anybody on the network may have written
- * the bytes: what is not exactly a message of its kind is `undefined`. A new version that adds a field makes
- * its messages unreadable to the old one, which costs lateness while both run.
+ * Messages as JSON arrays by position, the items of a list one after another in one flat array: a third of the bytes of
+ * objects, and a list of 50 parses in 4 µs. Decoding is strict, since anybody on the network may have written the
+ * bytes: anything that is not exactly a message of its kind is `undefined`. The old version cannot read the messages of
+ * a new one that adds a field, which costs lateness while both run.
  */
 
 /** How many places an `OwedAttempt` takes in a flat list. */
 const OWED_FIELDS = 5;
-/** An id of ours has 30 characters; nothing longer than this is kept in memory on the word of the network. */
+/** An id of ours has 30 characters. A message that claims a longer one than this is refused, to bound memory. */
 const ID_CHARACTERS_MAX = 64;
 
 export function encodeCommand({ region, shard, projectNo, owed }: Command): string {
@@ -48,19 +48,19 @@ export const decodeCommand = strictly(4, (fields): Command => {
   };
 });
 
-export function encodeDue({ worker, region, items }: Due): string {
+export function encodeDue({ workerNodeId, region, items }: Due): string {
   const flat: Flat = [];
   for (const item of items) {
     pushOwed(flat, item);
     flat.push(item.shard);
   }
-  return JSON.stringify([worker, region, flat]);
+  return JSON.stringify([workerNodeId, region, flat]);
 }
 
 export const decodeDue = strictly(
   3,
   (fields): Due => ({
-    worker: asCount(fields[0]),
+    workerNodeId: asCount(fields[0]),
     region: asRegion(fields[1]),
     items: asItems(fields[2], OWED_FIELDS + 1, (flat, at): DueItem => {
       const owed = readOwed(flat, at);
@@ -69,18 +69,18 @@ export const decodeDue = strictly(
   }),
 );
 
-export function encodeAnswers({ delivery, region, room, items }: Answers): string {
+export function encodeAnswers({ deliveryNodeId, region, room, items }: Answers): string {
   const flat: Flat = [];
   for (const { projectNo, shard, id, attempt, answer } of items) {
     flat.push(projectNo, shard, id, attempt, answer.kind, answerNumber(answer));
   }
-  return JSON.stringify([delivery, region, room, flat]);
+  return JSON.stringify([deliveryNodeId, region, room, flat]);
 }
 
 export const decodeAnswers = strictly(
   4,
   (fields): Answers => ({
-    delivery: asCount(fields[0]),
+    deliveryNodeId: asCount(fields[0]),
     region: asRegion(fields[1]),
     room: asCount(fields[2]),
     items: asItems(
@@ -147,7 +147,7 @@ function readOwed(flat: readonly unknown[], at: number): OwedAttempt {
   };
 }
 
-/** The one number that some answers carry; 0 for those that carry none. */
+/** The number that some answers carry; 0 for the others. */
 function answerNumber(answer: Answer): number {
   switch (answer.kind) {
     case "early":
@@ -189,7 +189,7 @@ function strictly<M>(fieldCount: number, read: (fields: readonly unknown[]) => M
       if (!Array.isArray(fields) || fields.length !== fieldCount) return undefined;
       return read(fields);
     } catch {
-      // The readers below, a syntax error, or nesting that exhausts the parser's stack: all of it is malformed.
+      // A reader below has refused it, or it is a syntax error, or its nesting exhausts the parser's stack.
       return undefined;
     }
   };
@@ -211,7 +211,7 @@ function asCount(value: unknown): number {
   throw new Malformed();
 }
 
-/** Milliseconds, which the database's clock gives with fractions. */
+/** Milliseconds. The database's clock gives them with fractions. */
 function asInstant(value: unknown): number {
   if (typeof value === "number" && Number.isFinite(value) && value >= 0) return value;
   throw new Malformed();

@@ -3,12 +3,12 @@ import { type Bus, zeroCounts } from "./bus.ts";
 import { subjectMatches } from "./subjects.ts";
 import { busOver, type Listener } from "./wire.ts";
 
-/** A process that cannot keep up loses messages, as it would over NATS, and not its memory. */
+/** A process that cannot keep up loses messages beyond this number, as it would over NATS, rather than memory. */
 const WAITING_TEXTS_MAX = 100_000;
 
 /**
- * The bus inside one process. Messages are encoded and decoded as on the network: that is what makes each a
- * value of the receiver's own, and keeps one process from getting by with what many would not.
+ * The bus inside one process. Messages are encoded and decoded as on the network. So every receiver has a copy of its
+ * own, and nothing works in one process that would fail between several.
  */
 export function createInProcessBus(log: Log = createLog({ level: "warn", name: "bus" })): Bus {
   const counts = zeroCounts();
@@ -17,7 +17,8 @@ export function createInProcessBus(log: Log = createLog({ level: "warn", name: "
   let waitingCount = 0;
   let closed = false;
 
-  // Through the event loop, not a microtask: two handlers that answer each other would starve timers and sockets.
+  // Delivery goes through the event loop. In microtasks two handlers that answer each other would starve timers and
+  // sockets.
   function deliverWaiting(): void {
     const texts = waiting;
     waiting = [];

@@ -156,7 +156,7 @@ test(
     await server.kill("SIGSTOP");
     undo.push(() => server.kill("SIGCONT"));
 
-    const flood = { worker: 1, region: "us-east" as const, items: floodItems() };
+    const flood = { workerNodeId: 1, region: "us-east" as const, items: floodItems() };
     for (let sentBytes = 0; sentBytes < 40 * 1024 * 1024; sentBytes += 64_000) bus.sendDue(9, flood);
     expect(bus.counts.dropped).toBeGreaterThan(0);
     await untilWithin(FROZEN_MS_MAX, () => !bus.connected);
@@ -196,7 +196,7 @@ test(
   TEST_MS_MAX,
 );
 
-test("a URL that is none is refused at once", async () => {
+test("a malformed URL is refused at once", async () => {
   expect(openBus("not a url", log)).rejects.toThrow();
 });
 

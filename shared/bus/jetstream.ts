@@ -13,21 +13,21 @@ const CONNECT_TIMEOUT_MS = 2_000;
 const RECONNECT_WAIT_MS = 250;
 const CLOSE_WAIT_MS = 1_000;
 const TICK_MS = 250;
-/** Ticks without a pong after which the server counts as frozen: 2.5 s. */
+/** After so many ticks without a pong, 2.5 s, the server counts as frozen. */
 const PONG_TICKS_MAX = 10;
-/** A pong is asked for after so many bytes at the latest, ... */
+/** A pong is asked for after so many bytes at the latest. */
 const UNCONFIRMED_BYTES_ASK = 256 * 1024;
-/** ... and with so many sent that no pong has confirmed, a server takes too little: what follows is dropped. */
+/** Once no pong has confirmed so many bytes, the server takes too little, and what follows is dropped. */
 const UNCONFIRMED_BYTES_MAX = 32 * 1024 * 1024;
 
 /**
- * The bus over NATS: commands through JetStream, everything else as core messages. Returns after the first
- * attempt to connect, whatever came of it; connecting is tried again for as long as the bus is open. Rejects
- * only if the URL is none (`nats://[user[:password]@]host[:port]`, or `tls:`; commas between several servers).
+ * The bus over NATS: commands through JetStream, everything else as core messages. Returns after the first attempt to
+ * connect, with or without success; it tries again for as long as the bus is open. Rejects only if the URL is malformed
+ * (`nats://[user[:password]@]host[:port]`, or `tls:`; commas between several servers).
  *
- * The client's own reconnecting is off, and each connection is a new one. That makes "absent at the start",
- * "lost" and "frozen" one case, leaves nothing buffered for a server that is away, and does not depend on the
- * client's detection of a frozen server, which waits for a write that such a server never takes.
+ * The client's own reconnecting is off, and each connection is a new one. So "absent at the start", "lost" and "frozen"
+ * are one case, and nothing is buffered for a server that is away. The client would notice a frozen server only at a
+ * write, which such a server never takes.
  */
 export async function openBus(url: string, log: Log): Promise<Bus> {
   const counts = zeroCounts();
@@ -102,7 +102,7 @@ export async function openBus(url: string, log: Log): Promise<Bus> {
 /** One connection, from its opening to its end. */
 interface Link {
   readonly server: string;
-  /** Resolves when the stream was first tried for. */
+  /** Resolves after the first try to make the stream. */
   readonly settled: Promise<void>;
   /** Resolves with the reason. */
   readonly ended: Promise<string>;
@@ -127,7 +127,7 @@ function openLink(
   let unconfirmedBytes = 0;
   let pongTicks: number | undefined;
 
-  /** One ping is under way at a time; its pong says that the server has taken all that was sent before it. */
+  /** One ping is under way at a time. Its pong says that the server has taken all that was sent before it. */
   function askForPong(): void {
     pongTicks = 0;
     const askedBytes = unconfirmedBytes;
@@ -140,7 +140,7 @@ function openLink(
     );
   }
 
-  // Ticks are counted, not milliseconds: a process that stood still for a while must not blame the server for it.
+  // Ticks are counted and not milliseconds, so that a process that stood still does not take the server for frozen.
   const ticking = setInterval(() => {
     stream.tick();
     if (pongTicks === undefined) askForPong();
@@ -170,7 +170,7 @@ function openLink(
         if (kept) stream.publish(subject, text);
         else connection.publish(subject, text);
       } catch {
-        // Larger than the server allows, or the connection ended in this very turn.
+        // The message is larger than the server allows, or the connection has ended in this very turn.
         counts.dropped++;
         return;
       }
@@ -207,8 +207,8 @@ function openLink(
 const SUBJECT_WORD = /^[A-Za-z0-9_-]+$/;
 
 /**
- * The client itself reads only host and port from a URL; the first server's URL says how to log in to each. Answers come
- * to inboxes below the name of the login, so that its permissions need not open the inboxes of others.
+ * The client itself reads only host and port of a URL. The URL of the first server says how to log in to all of them.
+ * Answers come to inboxes below the name of the login, so that its permissions need not open the inboxes of others.
  */
 function connectionOptions(url: string): NodeConnectionOptions {
   const servers = url.split(",");

@@ -4,14 +4,14 @@ import type { ProjectNo, Region } from "../domain/scope.ts";
 export type { FreedPermits, OwedAttempt };
 
 /**
- * What travels over the bus. Every message is a hint: all of it can be lost, doubled, reordered or replayed,
- * and costs lateness only, because the sweep finds in Postgres whatever no message told of. Messages hold ids,
- * instants and numbers; never a payload, a key or a secret.
+ * What travels over the bus. Every message may be lost, doubled, reordered or replayed. That costs lateness only,
+ * because the sweep finds in Postgres what no message told of. Messages hold ids, instants and numbers; never a
+ * payload, a key or a secret.
  */
 
 /**
- * Gateway to worker, over JetStream on `cmd.<region>.<shard>.<projectNo>`: these jobs of one project were committed. With
- * none it says that one of the project's schedules was changed, and when it fires next.
+ * Gateway to worker, over JetStream on `cmd.<region>.<shard>.<projectNo>`: these jobs of one project were committed. An
+ * empty list says that one of the project's schedules has changed.
  */
 export interface Command {
   region: Region;
@@ -23,7 +23,7 @@ export interface Command {
 /** Worker to one delivery node, on `due.<nodeId>`: claim and send these now. */
 export interface Due {
   /** The node id of the worker that waits for the answers. */
-  worker: number;
+  workerNodeId: number;
   region: Region;
   items: DueItem[];
 }
@@ -33,9 +33,15 @@ export interface DueItem extends OwedAttempt {
 }
 
 /**
- * What became of one due item. `early` gives the milliseconds that are still to pass; `no_permit` how many permits had
- * ever come back to the project when it was refused, so that a hint that overtook the refusal is recognised. `blocked` for
- * no longer than SHARE_PAUSE_MS says that the node is full and the project has its share of it; a quota or a hold blocks for longer.
+ * What became of one due item.
+ * - granted: it is claimed and will be sent.
+ * - gone: it is not owed any more, or it is parked at its host.
+ * - early: so many milliseconds are still to pass.
+ * - no_permit: `returned` permits had ever come back to the project by then, so that a hint that overtook the refusal
+ *   is recognised.
+ * - blocked: for at most SHARE_PAUSE_MS if the node is full and the project has its share of it; longer by a quota or a
+ *   hold.
+ * - node_full: another node may take it at once.
  */
 export type Answer =
   | { kind: "granted" }
@@ -45,13 +51,13 @@ export type Answer =
   | { kind: "blocked"; untilAt: number }
   | { kind: "node_full" };
 
-/** A project that has its share of a full node is left alone for so long. */
+/** A project that has its share of a full node is given no more for this long. */
 export const SHARE_PAUSE_MS = 250;
 
 /** Delivery node to the worker that sent the items, on `answers.<nodeId>`. */
 export interface Answers {
   /** The node id of the delivery node that answers. */
-  delivery: number;
+  deliveryNodeId: number;
   region: Region;
   /** How many more attempts the node would take after these. */
   room: number;
@@ -66,7 +72,7 @@ export interface AnsweredItem {
   answer: Answer;
 }
 
-/** To whoever owns the shard, on `hint.<region>.<shard>`: attempts newly owed, and projects whose permits came free. */
+/** To the worker that owns the shard, on `hint.<region>.<shard>`: attempts newly owed, and permits that came free. */
 export interface Hint {
   region: Region;
   shard: number;
@@ -75,13 +81,13 @@ export interface Hint {
 }
 
 /**
- * Twice a second from every delivery node, and from every worker that holds shards by a lease that it trusts, on
- * `beat.delivery` and `beat.worker`. It says who can be given work. Where none comes from a worker, delivery nodes look for
- * what is due themselves.
+ * Twice a second on `beat.delivery` and `beat.worker`, from every delivery node and from every worker that holds shards
+ * by a lease that it trusts. It says which delivery nodes can be given work. Delivery nodes that hear no worker look
+ * for what is due themselves.
  */
 export interface Beat {
   nodeId: number;
-  /** That a delivery node serves, or in which a worker holds shards. */
+  /** The regions that a delivery node serves, or those in which a worker holds shards. */
   regions: Region[];
   /** How many more attempts the node would take now; 0 while it drains or cannot reach Postgres. Workers send 0. */
   room: number;

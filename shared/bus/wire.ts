@@ -15,9 +15,9 @@ import {
 } from "./encoding.ts";
 import { subjects } from "./subjects.ts";
 
-/** How a text gets from a subject to whoever listens there: all in which one kind of bus differs from another. */
+/** Carries texts from a subject to its listeners. This is all in which one kind of bus differs from another. */
 export interface Wire {
-  /** Never throws; what cannot be sent is counted as dropped. A kept text also reaches who listens again soon. */
+  /** Never throws; what cannot be sent is counted as dropped. A kept text also reaches a listener that is back soon. */
   publish(subject: string, text: string, kept: boolean): void;
   /** After unsubscribing the listener hears nothing more, not even what had already arrived. */
   listen(listener: Listener): Subscription;
@@ -35,9 +35,8 @@ export interface Listener {
 /** Longer lists travel as several messages, so that none comes near the 1 MB that a NATS server takes. */
 const ITEMS_PER_MESSAGE_MAX = 1_000;
 
-/** The bus over a wire. Whatever arrives is decoded, and its handler guarded, here and nowhere else. */
+/** The bus over a wire. All that arrives is decoded here, and errors of its handlers are caught here. */
 export function busOver(wire: Wire, counts: BusCounts, log: Log): Bus {
-  let heardAt = performance.now();
   const complainMalformed = createComplaint(log, "malformed message dropped");
   const complainFailed = createComplaint(log, "message handler failed");
 
@@ -51,7 +50,6 @@ export function busOver(wire: Wire, counts: BusCounts, log: Log): Bus {
       filter,
       kept,
       onText(text) {
-        heardAt = performance.now();
         const message = decode(text);
         if (message === undefined) {
           counts.malformed++;
@@ -71,7 +69,7 @@ export function busOver(wire: Wire, counts: BusCounts, log: Log): Bus {
   return {
     sendCommand(command) {
       const subject = subjects.command(command.region, command.shard, command.projectNo);
-      // One without jobs is one without a list, and tells of a schedule.
+      // A command with an empty list tells of a schedule, so it is sent too.
       for (const owed of command.owed.length === 0 ? [[]] : parts(command.owed))
         wire.publish(subject, encodeCommand({ ...command, owed }), true);
     },
@@ -117,13 +115,12 @@ export function busOver(wire: Wire, counts: BusCounts, log: Log): Bus {
     get connected() {
       return wire.connected;
     },
-    silentMs: () => performance.now() - heardAt,
     counts,
     close: () => wire.close(),
   };
 }
 
-/** The list in pieces that fit a message: none for an empty list, which tells nobody anything. */
+/** The list in pieces that fit a message. An empty list has none: it would tell nothing. */
 function parts<T>(items: T[]): T[][] {
   if (items.length === 0) return [];
   if (items.length <= ITEMS_PER_MESSAGE_MAX) return [items];

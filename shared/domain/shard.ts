@@ -1,9 +1,10 @@
 import { type ProjectNo, REGIONS, type Region } from "./scope.ts";
 
-/** Which shard a project's work belongs to, and which worker node should own a shard. */
+/** Which shard a project's jobs belong to, and which worker should own a shard. */
 
 /**
- * How far ahead a worker remembers what is due. Anything later waits in Postgres until the sweep finds it.
+ * How far ahead a worker remembers what is due. No message tells it of anything later, which waits in Postgres until
+ * the sweep finds it.
  */
 export const HORIZON_MS = 60_000;
 

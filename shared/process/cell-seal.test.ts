@@ -58,7 +58,7 @@ describe("a new cell", () => {
     expect((await known()).map(({ fingerprint }) => fingerprint)).toEqual([printOf(A)]);
   });
 
-  test("that many processes start together with keys of their own has one of them, and the others are refused", async () => {
+  test("that many processes start at once with different keys has one of these keys, and refuses the others", async () => {
     const outcomes = await Promise.allSettled(Array.from({ length: 8 }, () => open(randomBytes(32))));
     expect(outcomes.filter(({ status }) => status === "fulfilled")).toHaveLength(1);
     for (const outcome of outcomes)
@@ -93,7 +93,7 @@ describe("a cell from before keys were noted", () => {
 });
 
 describe("a change of the key", () => {
-  test("is one only beside the key before, and what refuses it says which is missing and no key", async () => {
+  test("needs the key before as a fallback; the refusal names the missing key's fingerprint and tells no key", async () => {
     await open(A);
     const before = await rows();
     const refused = await open(B, C).catch((error: Error) => error.message);
@@ -110,7 +110,7 @@ describe("a change of the key", () => {
     });
   });
 
-  test("goes on while processes of the step before start again", async () => {
+  test("goes on while processes of the step before it restart", async () => {
     await open(A, B);
     await open(B, A);
     await open(A, B);
@@ -131,7 +131,7 @@ describe("a change of the key", () => {
     await open(B);
   });
 
-  test("is not over while something may be under the key before", async () => {
+  test("is not over while something may be sealed under the key before", async () => {
     await open(A);
     await open(B, A);
     await expect(open(B)).rejects.toThrow(`SECRETS_KEY_FALLBACKS must still hold ${printOf(A)}`);

@@ -10,21 +10,23 @@ export interface GivenSecretsKeys {
   secretsKeyFallbacks: readonly Uint8Array[];
 }
 
-/** The keys of this process do not open what the cell has sealed. */
+/** The keys of this process do not open everything that the cell has sealed. */
 export class WrongSecretsKey extends Error {}
 
 /**
- * Whether a process makes secrets or only reads them. One that only reads, and was left behind when the key was changed,
- * must not bring the key of before back by starting again: those who seal with the new one alone could start no more.
+ * Whether a process makes secrets or only reads them. One that only reads may have been left behind when the key was
+ * changed. It must not bring the old key back by starting again, or processes that have the new key alone could not
+ * start.
  */
 export type Use = "seals" | "opens";
 
-/** From then on it is said at each start. */
+/** A key that is older than this is warned of at each start. */
 const OLD_SECONDS = 365 * 86_400;
 
 /**
- * What this process seals and opens with, once the cell knows its key: the first process of a cell brings it, and later
- * another one beside it. Throws WrongSecretsKey, and nothing has changed. Where the key is the cell's that is one look.
+ * The seal of this process, once the cell knows its key. The first process of a cell brings the key, and a later one
+ * may bring another beside it. Throws WrongSecretsKey without having changed anything. For the cell's own key it is one
+ * look.
  */
 export async function openCellSeal(
   { db, log }: { db: Database; log: Log },
@@ -45,7 +47,7 @@ export async function openCellSeal(
   return seal;
 }
 
-/** The same, or the end of the process as for wrong settings. */
+/** The same; if the key is wrong, the process ends as for wrong settings. */
 export async function openCellSealOrExit(
   parts: { db: Database; log: Log },
   given: GivenSecretsKeys,
@@ -60,7 +62,7 @@ export async function openCellSealOrExit(
   }
 }
 
-/** What the cell has to note for a process with these keys, nothing if it knows. Throws WrongSecretsKey. */
+/** What the cell has to note for a process with these keys; nothing if it knows them. Throws WrongSecretsKey. */
 export function decideEntries({ known, sample }: CellKeys, seal: Seal, use: Use): KeyEntry[] {
   const [sealing, ...fallbacks] = seal.fingerprints;
   const now: KeyEntry = { fingerprint: sealing, firstUsedAt: null };
@@ -76,7 +78,7 @@ export function decideEntries({ known, sample }: CellKeys, seal: Seal, use: Use)
     }
   }
   if (sample === null) return [now];
-  // A cell from before keys were noted: whatever it has is under its one key.
+  // This cell is older than the noting of keys: everything in it is sealed under its one key.
   const found = seal.findKey(sample.sealed);
   if (found === null) {
     const tried = [sealing, ...fallbacks].join(", ");

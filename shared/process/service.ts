@@ -9,7 +9,6 @@ import { startOps } from "../platform/ops.ts";
 import { describeThisProcess, isProvedDead } from "../platform/process-identity.ts";
 import { handleSignals, type Shutdown } from "../platform/shutdown.ts";
 import { startTraces } from "../platform/traces/start.ts";
-import type { Traces } from "../platform/traces/traces.ts";
 import { listHeldRegions } from "../store/cell/holds.ts";
 import { joinCell } from "../store/cell/membership.ts";
 import type { NodeKind } from "../store/cell/nodes.ts";
@@ -17,34 +16,23 @@ import { holdIfRestored, isNoted } from "../store/cell/restored.ts";
 import {
   askTime,
   checkPrepared,
-  type Database,
   NotPrepared,
   openDatabase,
   type PooledDatabase,
   StoreUnavailable,
 } from "../store/database/database.ts";
+import type { Cell } from "./cell.ts";
 import { RESTORED } from "./heartbeat.ts";
 
-/** What every service of a process works with. */
-export interface Parts {
-  db: Database;
-  bus: Bus;
-  clock: Clock;
-  log: Log;
-  metrics: Metrics;
-  traces: Traces;
-  shutdown: Shutdown;
-}
-
-/** Enough for the statements that one process has in flight; more would only wait inside Postgres. */
+/** Enough for the statements that one process has in flight. More connections would only wait inside Postgres. */
 const CONNECTIONS = 12;
-/** A gateway has answered 503 by then; a connection that has gone silent is given up so that the next one works. */
+/** A gateway has answered 503 by then. It gives up a connection that has gone silent, so that the next one works. */
 const GATEWAY_ANSWER_TIMEOUT_MS = 2_500;
 const ASK_AGAIN_MS = 500;
-/** Often enough for whoever looks at a process that does not begin. */
+/** Often enough for an operator who looks at a process that does not start. */
 const SAY_AGAIN_MS = 60_000;
 
-/** The settings of a service, or the end of the process with every wrong one named. */
+/** Reads the settings of a service. If some are wrong, names every one of them and ends the process. */
 export function readConfigOrExit<S extends Parameters<typeof readConfig>[1]>(service: S): Config<S> {
   try {
     return readConfig(process.env, service);
@@ -58,7 +46,7 @@ export function readConfigOrExit<S extends Parameters<typeof readConfig>[1]>(ser
 /** Runs one service over Postgres and NATS until it is told to stop. */
 export async function runService<S extends "gateway" | "worker" | "delivery">(
   service: S,
-  start: (config: Config<S>, parts: Parts) => Promise<{ stop(): Promise<void> }>,
+  start: (config: Config<S>, cell: Cell) => Promise<{ stop(): Promise<void> }>,
 ): Promise<void> {
   const config = readConfigOrExit(service);
   const log = createLog({ level: config.logLevel, name: service });
@@ -81,15 +69,16 @@ export async function runService<S extends "gateway" | "worker" | "delivery">(
   showStores(metrics, { db, bus });
   if (config.allowInsecureTargets && service !== "worker") warnOfInsecureTargets(log);
   const traces = await startTraces({ service, nodeName: config.nodeName, settings: config.traces, log });
-  const running = await start(config, { db, bus, clock, log, metrics, traces, shutdown });
+  const cell = { db, bus, clock, log, metrics, traces };
+  const running = await start(config, cell);
   isStarted = true;
   shutdown.add(service, () => running.stop());
-  addCommonStops(shutdown, { db, bus, clock, traces });
+  addCommonStops(shutdown, cell);
   shutdown.add("ops", () => ops.stop());
   log.info({ opsPort: ops.port }, "started");
 }
 
-/** Shows operators how the ways to Postgres and to NATS fare. */
+/** Shows operators the state of the connections to Postgres and NATS. */
 export function showStores(
   metrics: Metrics,
   { db, bus }: { db: PooledDatabase; bus: Pick<Bus, "counts"> },
@@ -100,8 +89,8 @@ export function showStores(
 }
 
 /**
- * Answers once Postgres can be asked and `migrate` of this release has run. Whoever starts everything at once need not know
- * an order: the wait is told when it begins, now and then, and when it ends.
+ * Returns once Postgres can be asked and `migrate` of this release has run. So everything may be started at once, in
+ * any order. The log tells of the wait when it begins, now and then, and when it ends.
  */
 export async function waitForDatabase(
   db: PooledDatabase,
@@ -123,7 +112,7 @@ export async function waitForDatabase(
         toldAt = performance.now();
         log.warn({ why: error.message, waitedMs: Math.round(toldAt - begunAt) }, "waiting for Postgres");
       }
-      // A failure of this one is the next round's to tell.
+      // If this fails too, the next round tells of it.
       if (error instanceof NotPrepared) await db.renewConnection().catch(() => undefined);
       await Bun.sleep(askAgainMs);
     }
@@ -132,7 +121,7 @@ export async function waitForDatabase(
 
 export function addCommonStops(
   shutdown: Shutdown,
-  { db, bus, clock, traces }: Pick<Parts, "db" | "bus" | "clock" | "traces">,
+  { db, bus, clock, traces }: Pick<Cell, "db" | "bus" | "clock" | "traces">,
 ): void {
   shutdown.add("traces", () => traces.stop());
   shutdown.add("bus", () => bus.close());
@@ -141,11 +130,12 @@ export function addCommonStops(
 }
 
 /**
- * Before anything is sent: a cell whose database was restored from a backup is held, and says so. After a failover, nodes
- * that were at work note the new Postgres as soon as they have reached it, for which they have a lease's time.
+ * Holds the cell, and says so, if its database was restored from a backup. It is called before anything is sent. After
+ * a failover the nodes that were at work note the new Postgres as soon as they reach it; they have a lease's time to do
+ * so.
  */
 export async function checkRestored(
-  { db, log }: Pick<Parts, "db" | "log">,
+  { db, log }: Pick<Cell, "db" | "log">,
   { leaseTtlMs }: Pick<Config, "leaseTtlMs">,
 ): Promise<void> {
   const giveUpAt = performance.now() + leaseTtlMs;
@@ -158,7 +148,7 @@ export async function checkRestored(
 /** Joins the cell as a worker or a delivery node. */
 export async function joinAs(
   kind: NodeKind,
-  { db, log }: Pick<Parts, "db" | "log">,
+  { db, log }: Pick<Cell, "db" | "log">,
   config: Config,
 ): Promise<number> {
   await checkRestored({ db, log }, config);
@@ -167,8 +157,8 @@ export async function joinAs(
 }
 
 /**
- * A node that others hold to be dead has lost what it had on the wire: it ends at once, and whoever runs it starts it
- * again as a new incarnation.
+ * Ends the process of a node that others have declared dead. It has lost what it had on the wire. Its supervisor starts
+ * it again as a new incarnation.
  */
 export function exitAsDead(log: Log): () => void {
   return () => {

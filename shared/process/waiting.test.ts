@@ -134,7 +134,7 @@ describe.each(["gateway", "worker", "delivery"])("a %s", (service) => {
   });
 });
 
-test("a schema of the release before is waited for, and one of a later release will do", async () => {
+test("a process waits while the schema is of an earlier release, and accepts one of a later release", async () => {
   await migrate(bare.url);
   const log = createLog({ level: "silent", name: "test" });
   const db = openDatabase(bare.url, { connections: 1, log });
@@ -156,7 +156,7 @@ test("a schema of the release before is waited for, and one of a later release w
   }
 });
 
-test("however long it takes, a wait is told at its begin, now and then, and at its end", async () => {
+test("a wait is logged when it begins, now and then, and when it ends", async () => {
   const lines: string[] = [];
   const log = {
     ...createLog({ level: "silent", name: "test" }),

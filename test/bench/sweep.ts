@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { parseArgs } from "node:util";
 import pg from "pg";
-import type { Lane } from "../../services/worker/shard/lane.ts";
+import type { RememberedLane } from "../../services/worker/shard/remembered-lane.ts";
 import { Shard } from "../../services/worker/shard/shard.ts";
 import { Sweeper } from "../../services/worker/sweeper.ts";
 import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
@@ -197,7 +197,7 @@ async function createWorker(db: Database): Promise<ChurningWorker> {
   const node = await addNode(db, { kind: "delivery", name: "sweep", regions: [REGION], process: "bench" });
   if (node === null) throw new Error("the name is taken");
   const sweeper = new Sweeper(db, clock);
-  const sendable = new Set<Lane>();
+  const sendable = new Set<RememberedLane>();
   const shards = Array.from(
     { length: SHARDS },
     (_, shard) =>

@@ -83,12 +83,12 @@ describe("the bus", () => {
         { ...owed, id: "nonsense" },
         { ...owed, id: "job_00000000000000000000000000" },
       ];
-      cell.bus.sendDue(delivery, { worker, region: "us-east", items });
-      cell.bus.sendDue(delivery, { worker, region: "ap-southeast", items });
+      cell.bus.sendDue(delivery, { workerNodeId: worker, region: "us-east", items });
+      cell.bus.sendDue(delivery, { workerNodeId: worker, region: "ap-southeast", items });
       cell.bus.sendCommand({ region: "us-east", shard, projectNo, owed: items });
       cell.bus.sendHint({ region: "us-east", shard, owed: items, freed: [{ projectNo, returned: 1_000 }] });
       const answers = items.map((item) => ({ ...item, answer: { kind: "gone" as const } }));
-      cell.bus.sendAnswers(worker, { delivery, region: "us-east", room: 0, items: answers });
+      cell.bus.sendAnswers(worker, { deliveryNodeId: delivery, region: "us-east", room: 0, items: answers });
     };
     say();
     await target.until((arrivals) => arrivals.length > 0);
@@ -223,7 +223,7 @@ describe("a delivery node that stops", () => {
         dueAt: 0,
         shard,
       };
-      cell.bus.sendDue(delivery, { worker, region: "us-east", items: [item] });
+      cell.bus.sendDue(delivery, { workerNodeId: worker, region: "us-east", items: [item] });
     };
     tell(first);
     await until(() => heard.length === 1);

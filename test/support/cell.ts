@@ -23,6 +23,7 @@ import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
 import { describeThisProcess } from "../../shared/platform/process-identity.ts";
 import { createSeal, type Seal } from "../../shared/platform/seal/seal.ts";
+import { NO_TRACES } from "../../shared/platform/traces/traces.ts";
 import { joinCell } from "../../shared/store/cell/membership.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 import { askTime, type Database } from "../../shared/store/database/database.ts";
@@ -114,7 +115,9 @@ export async function startCell(
   const seal = createSeal(randomBytes(32));
   const lanes = new Set<string>();
   const stops: (() => Promise<void>)[] = [];
-  const common = { db, bus, clock, log };
+  const newCell = (own: { db: Database; clock?: Clock }) => {
+    return { bus, clock, log, metrics: createMetrics(), traces: NO_TRACES, ...own };
+  };
   const fail = () => {
     throw new Error("declared dead");
   };
@@ -213,15 +216,11 @@ export async function startCell(
       db: itsDb = db,
     } = {}) {
       return remember(
-        await startWorker({
-          ...common,
-          db: itsDb,
-          clock: itsClock,
-          metrics: createMetrics(),
+        await startWorker(newCell({ db: itsDb, clock: itsClock }), {
           nodeId: await join("worker", name, regions),
           regions,
           shardsPerRegion: SHARDS_PER_REGION,
-          leaseMs,
+          leaseTtlMs: leaseMs,
           attemptTimeoutMs: ATTEMPT_TIMEOUT_MS,
           webhookTimeoutMs,
           webhookRetryScale,
@@ -241,10 +240,7 @@ export async function startCell(
       limits = NODE_LIMITS,
     } = {}) {
       return remember(
-        await startDelivery({
-          ...common,
-          db: itsDb,
-          metrics: createMetrics(),
+        await startDelivery(newCell({ db: itsDb }), {
           seal,
           nodeId: await join("delivery", name, regions),
           regions,

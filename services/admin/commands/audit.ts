@@ -6,10 +6,9 @@ import { requireProject } from "./project.ts";
 const ENTRIES_DEFAULT = 50;
 const ENTRIES_MAX = 1_000;
 
-/** Who changed what, newest first; `--before` takes the `next` of the page before. Keys create jobs all day long, so operators can be listed alone. */
+/** Who changed what, newest first; `--before` takes the `next` of the page before. `--by operator` leaves out keys. */
 export const auditList: Command = {
   usage: "[--project ID] [--by operator] [--limit N] [--before ENTRY_ID]",
-  operand: null,
   options: ["project", "by", "limit", "before"],
   async run(input, { db }) {
     const projectId = input.option("project");

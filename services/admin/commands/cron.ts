@@ -13,7 +13,6 @@ const COUNT_MAX = 1_000;
 /** Tells what the creation of a schedule would answer, and when the schedule would fire. */
 export const cronPreview: Calculation = {
   usage: "--cron EXPRESSION [--timezone ZONE] [--from ISO] [--count N]",
-  operand: null,
   options: ["cron", "timezone", "from", "count"],
   calculate(input) {
     try {

@@ -12,7 +12,7 @@ import type { Database } from "../../../shared/store/database/database.ts";
 import type { OperatorCause } from "../../../shared/store/resources/audit.ts";
 import { makeCause } from "../cause.ts";
 import {
-  type Cell,
+  type CellAccess,
   type Command,
   type Input,
   type Output,
@@ -23,15 +23,15 @@ import {
 } from "../command.ts";
 import { parseHost } from "./host.ts";
 
-/** Nothing of a project, of a region, to a host, or of the whole cell is sent until `resume`; what is on the wire ends. */
+/**
+ * Until `resume` nothing is sent of a project, of a region, to a host, or of the whole cell. Requests in flight end.
+ */
 export const hold = holding(true);
 export const resume = holding(false);
 
 /** What is held now. */
 export const holdList: Command = {
   usage: "",
-  operand: null,
-  options: [],
   async run(_input, { db }) {
     const regions = await listHeldRegions(db);
     const hosts = (await listHostLimits(db)).filter(({ requests }) => requests === 0);
@@ -73,13 +73,12 @@ export const holdList: Command = {
 function holding(held: boolean): Command {
   return {
     usage: "[--project ID | --region R | --host H]   without any: the whole cell",
-    operand: null,
     options: ["project", "region", "host"],
     run: (input, cell) => setHeld(input, cell, held),
   };
 }
 
-async function setHeld({ option }: Input, { db, operator }: Cell, held: boolean): Promise<Output> {
+async function setHeld({ option }: Input, { db, operator }: CellAccess, held: boolean): Promise<Output> {
   const given = ["project", "region", "host"].filter((name) => option(name) !== undefined);
   if (given.length > 1) throw new Refusal(`only one of --${given.join(" and --")} can be given`);
   const cause = await makeCause({ db, operator });
@@ -97,7 +96,7 @@ async function setHeld({ option }: Input, { db, operator }: Cell, held: boolean)
   return outputOf({ regions }, regions.length === 1 ? `region ${regions[0]}` : "the whole cell", held);
 }
 
-/** To hold a host is to limit it to nothing; resumed, it is like any other, whatever limit it had before. */
+/** To hold a host is to limit it to 0 requests. `resume` removes the limit, and also one that it had before. */
 async function setHostHeld(db: Database, host: string, held: boolean, cause: OperatorCause): Promise<Output> {
   if (held) await setHostLimit(db, { host, requests: 0 }, cause);
   else await clearHostLimit(db, host, cause);

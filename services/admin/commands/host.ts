@@ -6,8 +6,6 @@ import { type Command, parseInteger, Refusal, table } from "../command.ts";
 
 export const hostList: Command = {
   usage: "",
-  operand: null,
-  options: [],
   async run(_input, { db }) {
     const hosts = (await listHostLimits(db)).map(({ host, requests, limitedAt }) => ({
       host,
@@ -24,7 +22,7 @@ export const hostList: Command = {
   },
 };
 
-/** Jobs and webhooks of all projects together; every node keeps to it within 5 s. */
+/** The limit counts jobs and webhooks of all projects together. Every node keeps to it within 5 s. */
 export const hostLimit: Command = {
   usage: "HOST --requests N   in flight from each delivery node; 0: nothing is sent there",
   operand: "HOST",
@@ -43,7 +41,6 @@ export const hostLimit: Command = {
 export const hostClear: Command = {
   usage: "HOST",
   operand: "HOST",
-  options: [],
   async run(input, { db, operator }) {
     const host = parseHost(input.operand);
     if (!(await clearHostLimit(db, host, await makeCause({ db, operator }))))

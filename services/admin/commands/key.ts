@@ -23,12 +23,11 @@ const NAME_CHARACTERS_MAX = 80;
 const HOUR_MS = 3_600_000;
 const LIFE_HOURS_MAX = 87_600;
 const OVERLAP_HOURS_MAX = 72;
-/** A day in which a rotated key can be replaced wherever it is used. */
+/** A day is time to replace a rotated key wherever it is used. */
 const OVERLAP_HOURS_DEFAULT = 24;
 
 export const keyCreate: Command = {
   usage: "--project ID --environment ENVIRONMENT [--scope SCOPE] [--name NAME] [--expires-in-hours HOURS]",
-  operand: null,
   options: ["project", "environment", "scope", "name", "expires-in-hours"],
   async run(input, { db, operator }) {
     const environment = parseChoice(input.required("environment"), "--environment", ENVIRONMENTS);
@@ -49,7 +48,6 @@ export const keyCreate: Command = {
 
 export const keyList: Command = {
   usage: "--project ID",
-  operand: null,
   options: ["project"],
   async run(input, { db }) {
     const project = await requireProject(db, input.required("project"), "--project");
@@ -86,10 +84,9 @@ export const keyList: Command = {
 export const keyRevoke: Command = {
   usage: "KEY_ID",
   operand: "KEY_ID",
-  options: [],
   async run(input, { db, operator }) {
     const key = await requireKey(db, input.operand);
-    // What was revoked before is revoked: whoever asks twice has what they want.
+    // To revoke a key twice is no error.
     await revokeKey(db, key.id, await makeCause({ db, operator }));
     return { json: { id: key.id, revoked: true }, text: `${key.id} is revoked` };
   },

@@ -6,8 +6,6 @@ const DECIMALS = 1;
 
 export const nodeList: Command = {
   usage: "",
-  operand: null,
-  options: [],
   async run(_input, { db }) {
     const nodes = (await listNodes(db)).map((node) => ({
       id: node.id,
@@ -41,7 +39,6 @@ export const nodeList: Command = {
 export const nodeDead: Command = {
   usage: "NAME",
   operand: "NAME",
-  options: [],
   async run(input, { db, operator }) {
     const name = input.operand;
     const living = (await listNodes(db)).filter((node) => node.name === name && !node.dead);

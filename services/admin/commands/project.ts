@@ -27,7 +27,6 @@ import { createProjectWithKeys } from "../create-project.ts";
 
 export const projectCreate: Command = {
   usage: "--name NAME --plan PLAN [--default-region REGION]",
-  operand: null,
   options: ["name", "plan", "default-region"],
   async run(input, { db, operator, openSeal }) {
     const name = input.required("name");
@@ -63,8 +62,6 @@ export const projectCreate: Command = {
 
 export const projectList: Command = {
   usage: "",
-  operand: null,
-  options: [],
   async run(_input, { db }) {
     const projects: ProjectView[] = [];
     for (const row of await listProjects(db)) projects.push(await view(db, row));
@@ -87,7 +84,6 @@ export const projectList: Command = {
 export const projectShow: Command = {
   usage: "ID",
   operand: "ID",
-  options: [],
   async run(input, { db }) {
     const project = await view(db, await requireProject(db, input.operand, "ID"));
     return { json: { project }, text: describe(project) };
@@ -108,7 +104,7 @@ export const projectSet: Command = {
   },
 };
 
-/** The project that an operator names. Throws Refusal; `name` is what the text was given as. */
+/** Finds the project that an operator names. `name` is the option or word that held the text. Throws Refusal. */
 export async function requireProject(db: Database, text: string, name: string): Promise<ProjectRow> {
   const id = parseIdOf(PROJECT_PREFIX, text, name);
   const project = await findProject(db, id);
@@ -138,7 +134,7 @@ const OVERRIDES = [
 
 type ProjectView = Awaited<ReturnType<typeof view>>;
 
-/** A project as the API shows it, but for the environment, which is that of a key. */
+/** A project as the API shows it, without the environment, which depends on the key. */
 async function view(db: Database, row: ProjectRow) {
   const apiVersion = parseChoice(row.apiVersion, "the stored version", API_VERSIONS);
   const facts = { ...row, apiVersion, createdAt: idTimeMs(row.id) };

@@ -9,12 +9,11 @@ import { type Command, parseChoice, table } from "../command.ts";
 import { SECRET_ID_PREFIX } from "../create-project.ts";
 import { requireProject } from "./project.ts";
 
-/** As long as the old secret goes on signing beside the new one. */
+/** The old secret goes on signing beside the new one for this long. */
 const OVERLAP_HOURS = 24;
 
 export const secretRotate: Command = {
   usage: "--project ID --environment ENVIRONMENT",
-  operand: null,
   options: ["project", "environment"],
   async run(input, { db, operator, openSeal }) {
     const environment = parseChoice(input.required("environment"), "--environment", ENVIRONMENTS);

@@ -8,16 +8,14 @@ import {
   retireKeys,
 } from "../../../shared/store/cell/secrets-keys.ts";
 import { makeCause } from "../cause.ts";
-import { type Cell, type Command, Refusal, table } from "../command.ts";
+import { type CellAccess, type Command, Refusal, table } from "../command.ts";
 import { replacingUnreadable, resealing, type Walk, walkSealed } from "../sealed.ts";
 
-/** Each comes by all that is sealed. What is sealed with the old key behind its back the next one finds. */
+/** Each walk visits all that is sealed. What is sealed with the old key behind it, the next walk finds. */
 const WALKS_MAX = 10;
 
 export const secretsKeyList: Command = {
   usage: "",
-  operand: null,
-  options: [],
   async run(_input, { db, findSeal }) {
     const { known } = await lookAtKeys(db);
     const seal = findSeal();
@@ -63,11 +61,9 @@ export const secretsKeyList: Command = {
   },
 };
 
-/** What is under another key that is given comes under the one that the cell seals with; then the others can be taken away. */
+/** Seals what is under another key at hand with the key that the cell seals with. Then the others can be taken away. */
 export const secretsKeyReseal: Command = {
   usage: "",
-  operand: null,
-  options: [],
   async run(_input, { db, operator, findSeal }) {
     const { known } = await lookAtKeys(db);
     const seal = requireSeal({ findSeal });
@@ -92,16 +88,15 @@ export const secretsKeyReseal: Command = {
   },
 };
 
-/** When nobody has a key any more: the cell takes SECRETS_KEY instead, and new secrets stand where none can be read. */
+/** For a key that nobody has any more: the cell takes SECRETS_KEY instead, and secrets that cannot be read are new. */
 export const secretsKeyLost: Command = {
   usage: "FINGERPRINT[,...]   nobody has these keys: every secret under them is replaced by a new one",
   operand: "FINGERPRINT",
-  options: [],
   async run({ operand }, { db, operator, findSeal }) {
     const { known } = await lookAtKeys(db);
     const seal = requireSeal({ findSeal });
     const [sealing] = seal.fingerprints;
-    // Whoever loses the key while it is being changed loses two, of which neither can be given up while the other is missed.
+    // If the key is lost while it is being changed, two are lost. Neither can be given up while the other is missing.
     const lost = operand.split(",");
     for (const name of lost) {
       if (!known.some(({ fingerprint }) => fingerprint === name))
@@ -119,7 +114,7 @@ export const secretsKeyLost: Command = {
   },
 };
 
-function requireSeal({ findSeal }: Pick<Cell, "findSeal">): Seal {
+function requireSeal({ findSeal }: Pick<CellAccess, "findSeal">): Seal {
   const seal = findSeal();
   if (seal === null) throw new Refusal("SECRETS_KEY is not set");
   return seal;

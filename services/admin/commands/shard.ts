@@ -5,8 +5,6 @@ import { type Command, table } from "../command.ts";
 
 export const shardList: Command = {
   usage: "",
-  operand: null,
-  options: [],
   async run(_input, { db }) {
     const names = new Map((await listNodes(db)).map((node) => [node.id, node.name]));
     const shards = (await listShards(db, REGIONS)).map((shard) => ({

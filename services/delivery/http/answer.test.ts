@@ -97,7 +97,7 @@ describe("an answer", () => {
     );
   });
 
-  test("that one byte was changed of is an outcome", () => {
+  test("with one changed byte is an outcome", () => {
     fc.assert(
       fc.property(fc.constantFrom(...ANSWERS), fc.nat(), fc.nat(255), ({ bytes }, place, byte) => {
         const changed = bytesOf(bytes);

@@ -5,11 +5,11 @@ import { type AnswerHead, HeadReader } from "./head.ts";
 import { LineReader } from "./lines.ts";
 
 /**
- * What a host may send for one answer: many times what is read of it, since chunks of one byte take six. It bounds what
- * is neither head nor body.
+ * How much a host may send for one answer. It is many times what is read of a body, since a chunk of one byte takes
+ * six, and it bounds what is neither head nor body.
  */
 const ANSWER_BYTES_MAX = 1_048_576;
-/** What is kept of a body: a run's error is made of it, and a character may lie across the end of that. */
+/** How much of a body is kept. A run's error is made of it, and a character may lie across the end of that. */
 const KEPT_BYTES_MAX = 2 * ERROR_BYTES_MAX;
 
 const FIRST_FINAL_STATUS = 200;
@@ -18,8 +18,8 @@ type State = "head" | "length" | "chunked" | "until-close" | "over";
 type BodyEnd = Extract<Exchange, { kind: "answered" }>["bodyEnd"];
 
 /**
- * Reads one answer after the other from a connection, from whatever pieces arrive. Knows no sockets. What it holds is
- * bounded: one line of a head, and the beginning of a body.
+ * Reads one answer after the other from a connection, in whatever pieces they arrive. It knows no sockets. It holds at
+ * most one line of a head and the beginning of a body.
  */
 export class AnswerReader {
   /** Null until the head of the final answer is complete. */
@@ -29,9 +29,9 @@ export class AnswerReader {
   byteCount = 0;
   /** How the body ended, once the answer is over. */
   bodyEnd: BodyEnd = "complete";
-  /** Why the answer cannot be read; null where it can. */
+  /** Why the answer cannot be read; null if it can. */
   fault: string | null = null;
-  /** Something came behind the end of the answer: nobody knows to which request it belongs. */
+  /** Bytes came after the end of the answer. Nobody knows to which request they belong. */
   hasMore = false;
   private readonly lines = new LineReader();
   private readonly heads = new HeadReader();
@@ -41,7 +41,7 @@ export class AnswerReader {
   private kept: Buffer = NOTHING;
   private keptBytes = 0;
 
-  /** For the answer to the next request on the connection. */
+  /** Begins the answer to the next request on the connection. */
   begin(): void {
     this.head = null;
     this.state = "head";
@@ -75,7 +75,7 @@ export class AnswerReader {
     this.lines.release();
   }
 
-  /** The target sends nothing more: `isClean` where it said so itself, and did not break off. */
+  /** The target sends nothing more. `isClean` says that it ended the connection and did not break it off. */
   endOfInput(isClean: boolean): void {
     if (this.state === "over") return;
     if (this.state === "until-close" && isClean) this.finish("complete");
@@ -87,7 +87,7 @@ export class AnswerReader {
     if (this.state !== "over") this.finish(how);
   }
 
-  /** What an answer that is over, and could be read, has come to; null where there is no head. */
+  /** How an answer that is over has ended; null if it has no head that can be read. */
   exchange(): Exchange | null {
     if (this.head === null) return null;
     const { status, headers } = this.head;
@@ -183,11 +183,11 @@ export class AnswerReader {
     if (this.bodyBytes >= RESPONSE_BODY_BYTES_MAX) this.finish("enough");
   }
 
-  /** Copied, since a chunk of one byte would keep all that was received with it. */
+  /** Copies the bytes, since a chunk of one byte would keep in memory all that was received with it. */
   private keep(chunk: Buffer, from: number, to: number): void {
     const needed = this.keptBytes + to - from;
     if (needed > this.kept.length) {
-      // Twice as much each time: a body that comes byte by byte is not copied anew for each of them.
+      // The buffer doubles, so that a body that comes byte by byte is not copied anew for each byte.
       const larger = Buffer.allocUnsafeSlow(Math.min(2 * needed, KEPT_BYTES_MAX));
       this.kept.copy(larger, 0, 0, this.keptBytes);
       this.kept = larger;

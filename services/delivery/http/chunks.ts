@@ -6,16 +6,16 @@ const SEMICOLON = 59;
 const SPACE = 32;
 const TAB = 9;
 const DELETE = 127;
-/** A chunk of more is more than is read of a body. */
+/** A chunk with a longer size is larger than what is read of a body. */
 const SIZE_DIGITS_MAX = 8;
-/** Of one extension. None is understood. */
+/** For the extensions of one chunk. None is understood. */
 const EXTENSION_BYTES_MAX = 1_024;
 
 type State = "size" | "blanks" | "extension" | "size-end" | "data" | "data-cr" | "data-lf" | "trailers";
 
-/** Takes chunks apart (RFC 9112, section 7.1), whatever the pieces in which they arrive. */
+/** Takes chunks apart (RFC 9112, section 7.1), in whatever pieces they arrive. */
 export class ChunkReader {
-  /** Of the present chunk. */
+  /** How much data of the present chunk is still to come. */
   leftBytes = 0;
   state: State = "size";
   private digits = 0;
@@ -28,7 +28,7 @@ export class ChunkReader {
     this.extensionBytes = 0;
   }
 
-  /** Goes on to the next byte of data, to the trailers or to the end of what has arrived; the position there. */
+  /** Goes on to the next byte of data, to the trailers or to the end of what has arrived. Returns that position. */
   skipFraming(chunk: Buffer, from: number): number {
     let at = from;
     while (at < chunk.length && this.state !== "data" && this.state !== "trailers") {
@@ -103,7 +103,7 @@ function expect(byte: number, wanted: number): void {
   if (byte !== wanted) throw new AnswerFault("A chunk does not end where it says.");
 }
 
-/** -1 for what is no hexadecimal digit. */
+/** The value of a hexadecimal digit, -1 for any other byte. */
 function hexValue(byte: number): number {
   if (byte >= 48 && byte <= 57) return byte - 48;
   const letter = byte | 32;

@@ -89,7 +89,7 @@ describe("a connection", () => {
     expect(server.connectionCount).toBe(2);
   });
 
-  test("whose close has arrived, though nobody looked, is not used again", async () => {
+  test("whose close has arrived unseen is not used again", async () => {
     const server = await serve((socket) => socket.end(FINE));
     const outbound = open();
     for (let count = 0; count < 50; count++) {
@@ -413,14 +413,14 @@ describe("a name with several addresses", () => {
     async () =>
       addresses.map((address) => ({ address, family: net.isIPv6(address) ? 6 : 4 }));
 
-  test("is tried at the next one where the first refuses", async () => {
+  test("is tried at the next address if the first refuses", async () => {
     const server = await serve((socket) => socket.write(FINE));
     const outbound = open(to("127.0.0.2", "127.0.0.3", "127.0.0.1"));
     expect(wordsOf(await outbound.post(requestTo(`http://a.example:${server.port}/`)))).toBe("200 complete");
     expect(server.requests.length).toBe(1);
   });
 
-  test("is tried at the next one where the first is silent, and the first is given up", async () => {
+  test("is tried at the next address if the first is silent, and the first is given up", async () => {
     const { url, stop } = await startBlackhole();
     closing.push(stop);
     const { port } = new URL(url);
@@ -433,7 +433,7 @@ describe("a name with several addresses", () => {
     await until(() => countFds() <= fdsBefore);
   });
 
-  test("has failed once all have, and at most four are tried", async () => {
+  test("has failed once all tried addresses have, at most four", async () => {
     const server = await serve((socket) => socket.write(FINE));
     const addresses = Array.from({ length: 4 }, (_, index) => `127.0.0.${index + 2}`);
     const outbound = open(to(...addresses, "127.0.0.1"));

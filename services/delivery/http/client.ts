@@ -11,15 +11,15 @@ export type Dial = (url: URL, reached: Reached) => Reaching;
 export interface Posting {
   /** The whole request, from `writeRequest`. */
   request: Buffer;
-  /** By `performance.now()`, from dialling to the last byte that is read. */
+  /** By `performance.now()`. The last byte that is read must have come by then. */
   deadlineAt: number;
   /** Breaks the request off. */
   signal: AbortSignal;
 }
 
-/** Name, connection and TLS together. */
+/** For looking up the name, connecting and TLS together. */
 const CONNECT_TIMEOUT_MS = 10_000;
-/** How late a deadline may be kept. One clock ticks for all of them, and rests while there are none. */
+/** A deadline may be kept this late. One clock ticks for all requests, and stops while there are none. */
 const TICK_MS = 25;
 
 /** Sends requests over connections of its own, which it keeps for a little while. */
@@ -32,7 +32,7 @@ export class Client implements ConnectionOwner {
 
   constructor(private readonly dial: Dial) {}
 
-  /** Never throws and never rejects: whatever a host does is an outcome. */
+  /** Never throws and never rejects: everything that a host does is an outcome. */
   post(url: URL, posting: Posting): Promise<Exchange> {
     return new Promise((resolve) => {
       const post = new Post(url, posting, resolve);
@@ -44,7 +44,7 @@ export class Client implements ConnectionOwner {
     });
   }
 
-  /** Breaks off whatever is on its way. */
+  /** Breaks off all requests. */
   close(): void {
     for (const post of [...this.posts]) this.breakOff(post, "broken");
     this.pool.close();
@@ -60,8 +60,8 @@ export class Client implements ConnectionOwner {
   }
 
   /**
-   * What a target did to a kept connection shows when the event loop looks at its sockets: it has done so once the second
-   * turn from here begins.
+   * A kept connection may be closed already. That shows when the event loop looks at its sockets, which it has done
+   * once the second turn from here begins.
    */
   private waitForTurn(post: Post): void {
     this.waiting.push(post);
@@ -92,8 +92,8 @@ export class Client implements ConnectionOwner {
   private sendFirst(post: Post, socket: Socket): void {
     post.reaching = null;
     const connection = new Connection(socket, post.origin, this);
-    // A process that was frozen hears of its connections before its timers. Whatever waited for this one may have been
-    // held to be lost since, and given to another node.
+    // A process that was frozen hears of its connections before its timers. The attempt that waited for this one may
+    // have been taken for lost since, and given to another node.
     if (performance.now() <= post.connectBy) this.send(post, connection);
     else this.giveUpUnsent(post, connection);
   }
@@ -166,7 +166,7 @@ export class Client implements ConnectionOwner {
   }
 }
 
-/** One request, from when it is asked for until it has ended. */
+/** One request, until it has ended. */
 class Post {
   reaching: Reaching | null = null;
   connection: Connection | null = null;
@@ -187,7 +187,7 @@ class Post {
     this.signal = signal;
   }
 
-  /** It is not held while the answer is waited for, which may be for a quarter of an hour. */
+  /** Hands the bytes out once and forgets them, since the answer may take a quarter of an hour. */
   takeRequest(): Buffer {
     const { request } = this;
     if (request === null) throw new Error("A request is sent once.");
@@ -195,7 +195,9 @@ class Post {
     return request;
   }
 
-  /** A resolver that has not answered yet keeps hold of the post, for half a minute after it has ended. */
+  /**
+   * A resolver that has not answered keeps hold of the post for half a minute after its end. The bytes need not stay.
+   */
   dropRequest(): void {
     this.request = null;
   }

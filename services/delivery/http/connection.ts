@@ -3,7 +3,7 @@ import type { Exchange } from "../../../shared/domain/run.ts";
 import { AnswerReader } from "./answer.ts";
 import { explainFault } from "./explain.ts";
 
-/** We closed it; the target closed it while it was idle; the target closed it in place of an answer, after others. */
+/** Who closed it: we; the target, while it was idle; or the target, in place of an answer to a later request. */
 export type ConnectionEnd = "ours" | "idle" | "unanswered";
 
 /** What a connection tells its pool. */
@@ -17,12 +17,12 @@ export interface ConnectionOwner {
 export class Connection {
   /** Requests that were answered in full. */
   answeredCount = 0;
-  /** By `performance.now()`. */
+  /** By `performance.now()`, as the two below. */
   readonly openedAt = performance.now();
   idleSince = this.openedAt;
   /** When it was last taken out of the pool. */
   usedAt = this.openedAt;
-  /** For how long the target said that it keeps an idle connection; null where it did not say. */
+  /** How long the target said that it keeps an idle connection; null if it did not say. */
   keepAliveMs: number | null = null;
   private readonly reader = new AnswerReader();
   private settle: ((exchange: Exchange) => void) | null = null;
@@ -32,7 +32,7 @@ export class Connection {
 
   constructor(
     private readonly socket: Socket,
-    /** Who may share it: the scheme, host and port that it was dialled for. */
+    /** The scheme, host and port that it was dialled for. Only requests to these may share it. */
     readonly origin: string,
     private readonly owner: ConnectionOwner,
   ) {
@@ -44,10 +44,6 @@ export class Connection {
     socket.on("close", () => this.endOfInput());
   }
 
-  get isUsable(): boolean {
-    return !this.isClosed && this.settle === null;
-  }
-
   /** Sends a request in one write. `settle` is called once, with what came of it. */
   send(request: Buffer, settle: (exchange: Exchange) => void): void {
     this.settle = settle;
@@ -56,7 +52,7 @@ export class Connection {
     this.socket.write(request, this.onWritten);
   }
 
-  /** Ends the exchange, and the connection with it. Where an answer has begun, its status is told. */
+  /** Ends the exchange, and the connection with it. If an answer has begun, its status is kept. */
   breakOff(how: "stalled" | "broken", message: string): void {
     if (this.settle === null) return;
     this.reader.breakOff(how);
@@ -75,7 +71,7 @@ export class Connection {
 
   private read(chunk: Buffer): void {
     if (this.isClosed) return;
-    // What nobody has asked for would be read as the answer to the next request.
+    // Bytes that answer no request would be read as the answer to the next one.
     if (this.settle === null) this.shut("ours");
     else this.reader.read(chunk);
     if (this.settle !== null && this.reader.state === "over") this.conclude();
@@ -94,7 +90,7 @@ export class Connection {
 
   private endUnanswered(): void {
     if (this.answeredCount > 0) {
-      // Whether the target closed it before the request came, or because of it, cannot be known.
+      // The target may have closed it before the request came, or because of it. That cannot be known.
       this.end({ kind: "unknown" }, "unanswered");
     } else {
       const message = explainFault(this.error, "The target closed the connection without an answer.");

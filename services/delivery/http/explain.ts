@@ -1,4 +1,4 @@
-/** What the system says of a connection, in words for whoever runs the target. None of them holds an address. */
+/** The system's error codes in words for the owner of the target. None of them holds an address. */
 const WORDS: Record<string, string> = {
   ECONNREFUSED: "The target refused the connection",
   ECONNRESET: "The target reset the connection",
@@ -9,8 +9,9 @@ const WORDS: Record<string, string> = {
 };
 
 /**
- * Says why a connection failed. The system's own text names the address that was dialled, which may be known to nobody
- * but the resolver of this cell: only its code is told. What TLS says of a certificate is the target's own.
+ * Says why a connection failed. Only the code of a system error is told: its text names the address that was dialled,
+ * which perhaps only this cell's resolver knows. The text of a TLS error speaks of the target's own certificate and is
+ * told.
  */
 export function explainFault(error: Error | null, otherwise: string): string {
   if (error === null) return otherwise;

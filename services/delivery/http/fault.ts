@@ -1,2 +1,2 @@
-/** An answer that may not be read any further. Its message is for whoever runs the target. */
+/** An answer cannot be read any further. The message is for the owner of the target. */
 export class AnswerFault extends Error {}

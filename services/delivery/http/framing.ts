@@ -1,8 +1,8 @@
 import { AnswerFault } from "./fault.ts";
 
 /**
- * Where the body of an answer ends. It is doubtful where the target has announced a body that such an answer never has:
- * whatever follows would be read as the next answer.
+ * Where the body of an answer ends. It is doubtful if the target has announced a body for an answer that never has one:
+ * such a body would be read as the next answer.
  */
 export type Framing = { isDoubtful: boolean } & (
   | { kind: "none" }
@@ -19,7 +19,7 @@ const LENGTHS = /^([0-9]+)(?:[\t ]*,[\t ]*\1)*$/;
 const TWO_LENGTHS =
   "The target answered with a length that is not that of its body, or with two: with more than one Content-Length, or one beside Transfer-Encoding.";
 
-/** RFC 9112, section 6.3, for the answer to a POST. The fields are as lists, null where they are absent. */
+/** RFC 9112, section 6.3, for the answer to a POST. The fields are as lists, null if they are absent. */
 export function decideFraming(
   status: number,
   transferEncoding: string | null,
@@ -48,7 +48,7 @@ export function decideFraming(
   return bytes === 0 ? { kind: "none", isDoubtful: false } : { kind: "length", bytes, isDoubtful: false };
 }
 
-/** A body with another last coding than chunked ends with the connection. None was asked for, but the status counts. */
+/** A body whose last coding is not chunked ends with the connection. No coding was asked for, but the status counts. */
 function decideCoding(transferEncoding: string): Framing {
   const codings = transferEncoding
     .toLowerCase()

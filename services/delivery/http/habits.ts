@@ -10,13 +10,17 @@ export interface Habit {
   closedAt: number;
 }
 
-/** A connection that a host closes within this was not idle for too long: it has served what it may. */
+/**
+ * A host that closes a connection this soon after an answer does so because of the number of requests it has served.
+ */
 const BRISK_MS = 50;
-/** A restart of a host closes its connections once, whenever that is. */
+/**
+ * A restart of a host closes its connections once. That says nothing of its habits, so closings are forgotten again.
+ */
 const FORGET_CLOSINGS_AFTER_MS = 600_000;
 const HOSTS_MAX = 10_000;
 
-/** What was seen of hosts, by their origins. The host that was met first is forgotten first. */
+/** How hosts treat idle connections, by their origins. The host that was met first is forgotten first. */
 export class Habits {
   private readonly habits = new Map<string, Habit>();
 

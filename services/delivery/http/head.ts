@@ -7,9 +7,9 @@ export interface AnswerHead {
   status: number;
   headers: AnswerHeaders;
   framing: Framing;
-  /** Whether the connection may be used again once the answer is complete, as far as the target says. */
+  /** Whether the target lets the connection be used again once the answer is complete. */
   isPersistent: boolean;
-  /** For how long the target says that it keeps an idle connection; null where it does not say. */
+  /** How long the target says that it keeps an idle connection; null if it does not say. */
   keepAliveMs: number | null;
 }
 
@@ -18,7 +18,7 @@ const STATUS_LINE = /^HTTP\/1\.([0-9]) ([0-9]{3})(?: [\t\x20-\x7e\x80-\xff]*)?$/
 const STATUS_MIN = 100;
 const KEEP_ALIVE_TIMEOUT = /(?:^|[\s,;])timeout *= *"?([0-9]{1,6})(?![0-9])/i;
 
-/** Names that are read, in lower case. All others are only looked at for whether they could be read in two ways. */
+/** The headers that are read, in lower case. All others are only checked for a form that could be read in two ways. */
 const WANTED = new Set([
   ...["connection", "content-length", "transfer-encoding", "keep-alive"],
   ...["content-encoding", "location", "retry-after", "service-no-retry"],
@@ -42,7 +42,7 @@ export class HeadReader {
   private status = 0;
   private names: string[] = [];
   private values: string[] = [];
-  /** Whether the last field was one that is read. Null before the first field. */
+  /** Whether the last field is one of the headers that are read. Null before the first field. */
   private isLastWanted: boolean | null = null;
 
   begin(): void {
@@ -61,7 +61,7 @@ export class HeadReader {
     return null;
   }
 
-  /** Refuses a line that is not complete and cannot become a status line any more: nobody waits for its end. */
+  /** Refuses an incomplete line that cannot become a status line any more, without waiting for its end. */
   checkBeginning(bytes: Buffer, start: number, end: number): void {
     if (this.minor >= 0) return;
     const beginning = bytes.toString("latin1", start, Math.min(end, start + STATUS_LINE_START.length));

@@ -1,6 +1,6 @@
 import { AnswerFault } from "./fault.ts";
 
-/** What a target may send of heads: interim answers, status line, fields and trailers of one answer together. */
+/** How much a target may send of interim answers, status line, fields and trailers of one answer together. */
 export const HEAD_BYTES_MAX = 65_536;
 
 const CR = 13;
@@ -8,7 +8,7 @@ const LF = 10;
 const PART_BYTES_MIN = 256;
 
 /**
- * Finds the lines of an answer in what arrives of it. A line is read where it arrived, unless it came in several pieces.
+ * Finds the lines of an answer in the pieces that arrive. A line is read in place, unless it came in several pieces.
  * RFC 9112, section 2.2: a line ends with CR and LF.
  */
 export class LineReader {
@@ -16,7 +16,7 @@ export class LineReader {
   bytes: Buffer = NOTHING;
   start = 0;
   end = 0;
-  /** The beginning of a line of which the end has not come. */
+  /** The beginning of a line whose end has not come. */
   private part: Buffer = NOTHING;
   private partBytes = 0;
   private totalBytes = 0;
@@ -27,7 +27,7 @@ export class LineReader {
     this.totalBytes = 0;
   }
 
-  /** The position behind the next line, or -1 where it has not come to its end: then all of the chunk has been taken. */
+  /** The position after the next line, or -1 if its end has not come: then the whole chunk has been taken. */
   next(chunk: Buffer, from: number): number {
     const newline = chunk.indexOf(LF, from);
     const behind = newline < 0 ? chunk.length : newline + 1;

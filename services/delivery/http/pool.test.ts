@@ -113,7 +113,7 @@ describe("an idle connection", () => {
     expect(trial.usableMs({ answeredCount: 10 })).toBe(100);
   });
 
-  test("is not kept so either where the process was held up before it saw that, or waited for the answer", () => {
+  test("is not kept either if the process saw that close late, or waited for the answer", () => {
     const seenLate = new Trial();
     const idle = seenLate.keep("idle", { answeredCount: 10 });
     // The timers of a loop that was held up come before its sockets.

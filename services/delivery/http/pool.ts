@@ -1,31 +1,31 @@
 import type { Connection, ConnectionEnd } from "./connection.ts";
 import { Habits } from "./habits.ts";
 
-/** For how long an idle connection is watched: less than the shortest time for which servers usually keep one. */
+/** An idle connection is watched for this long, which is less than servers usually keep one. */
 const WATCHED_MS = 1_600;
-/** For how long one may be used while nothing is known of its host. */
+/** An idle connection may be used for this long while nothing is known of its host. */
 const USABLE_MS_MIN = 100;
 /**
- * For what part of the time that a host is known to keep a connection another one may be used: the host may close that
+ * A connection may be idle for this part of the time for which its host is known to keep one: the host may close this
  * one earlier, and a request takes a while to reach it.
  */
 const USABLE_PART = 0.5;
-/** So that a name that leads elsewhere now is followed there. */
+/** A connection is not kept for longer, so that a name that leads elsewhere now is followed there. */
 const AGE_MS_MAX = 60_000;
-/** Over all hosts. The next one is closed and not kept. */
+/** Over all hosts. Beyond that a connection that becomes idle is closed. */
 const IDLE_CONNECTIONS_MAX = 4_096;
 
 /**
- * Connections that wait for the next request to their origin. Each is watched for longer than it may be used: so a host
- * shows for how long it keeps connections before a request depends on it.
+ * Connections that wait for the next request to their origin. Each is watched for longer than it may be used, so that a
+ * host shows for how long it keeps connections before a request depends on it.
  */
 export class Pool {
   size = 0;
-  /** Of each origin, the one that has been idle for longest comes first. */
+  /** By origin. The connection that has been idle for longest comes first. */
   private readonly idle = new Map<string, Connection[]>();
   private readonly habits = new Habits();
   private sweptAt = 0;
-  /** The event loop has looked at all sockets since: what was closed before it is known. */
+  /** The event loop has looked at all sockets since this instant, so what was closed before it is known. */
   private sweptBeforeAt = 0;
 
   /** Keeps a connection that has just become idle, or closes it. */
@@ -41,13 +41,13 @@ export class Pool {
     this.size++;
   }
 
-  /** Whether there is one that may be used. */
+  /** Whether a connection to the origin may be used. */
   has(origin: string, now: number): boolean {
     const latest = this.idle.get(origin)?.at(-1);
     return latest !== undefined && now < this.usableUntil(latest, now);
   }
 
-  /** Gives out the one that was used last, since the target is the least likely to close it; null if none may be used. */
+  /** Takes the connection that was used last, which the target is least likely to close; null if none may be used. */
   take(origin: string, now: number): Connection | null {
     const latest = this.idle.get(origin)?.at(-1);
     if (latest === undefined || now >= this.usableUntil(latest, now)) return null;
@@ -56,19 +56,19 @@ export class Pool {
     return latest;
   }
 
-  /** Forgets a connection that is closed. One that the target closed tells something about its host. */
+  /** Forgets a closed connection. If the target closed it, that tells something about its host. */
   remove(connection: Connection, how: ConnectionEnd, now: number): void {
     const { origin, idleSince, usedAt, answeredCount } = connection;
-    // It may have been closed long ago, and only now be seen. A request on it may have waited since for an answer.
+    // A close may be seen long after it happened, and a request may have waited for an answer since.
     const keptUntil = how === "unanswered" ? Math.min(usedAt, this.sweptBeforeAt) : this.sweptBeforeAt;
     const idleMs = Math.max(0, keptUntil - idleSince);
     if (how !== "ours") this.habits.noteClosed(origin, idleMs, answeredCount, now);
     this.drop(connection);
-    // Whatever made the target close one connection under a request may have closed the others as well.
+    // The reason why the target closed one connection under a request may hold for the others too.
     if (how === "unanswered") for (const other of [...(this.idle.get(origin) ?? [])]) other.close();
   }
 
-  /** Notes for how long hosts have kept connections, and closes those that are of no use any more. */
+  /** Notes for how long hosts have kept connections, and closes connections that are of no more use. */
   sweep(now: number): void {
     for (const [origin, ofOrigin] of [...this.idle]) {
       const idleMs = this.sweptAt - (ofOrigin[0]?.idleSince ?? now);
@@ -97,7 +97,7 @@ export class Pool {
   private usableUntil(connection: Connection, now: number): number {
     const { origin, idleSince, keepAliveMs } = connection;
     const keptMs = this.habits.of(origin, now)?.keptMs ?? 0;
-    // Where the target says for how long it keeps a connection, that is believed, and nothing has to be proved.
+    // What the target says about how long it keeps a connection is believed without a proof.
     const usableMs =
       keepAliveMs === null ? Math.max(USABLE_MS_MIN, USABLE_PART * keptMs) : USABLE_PART * WATCHED_MS;
     return Math.min(idleSince + usableMs, this.watchedUntil(connection, now));

@@ -12,14 +12,14 @@ export interface Reached {
   onFailed(error: Error): void;
 }
 
-/** The next address is tried beside the first when that has not answered for so long (RFC 8305, section 5). */
+/** When an address has not answered for this long, the next one is tried beside it (RFC 8305, section 5). */
 const NEXT_ADDRESS_AFTER_MS = 250;
-/** A name may have a thousand addresses. */
+/** A name may have a thousand addresses. Only the first few are tried. */
 const ADDRESSES_MAX = 4;
-/** Servers send two or so. They come beside the answer, so that nothing else bounds them. */
+/** A server sends about two session tickets. They come beside the answer, so no other limit bounds them. */
 const TICKETS_MAX = 32;
 
-/** Connects to one of the addresses, and to nothing else. For https, its certificate is verified for the host. */
+/** Connects to one of the addresses, and to no other. For https the certificate is verified for the host. */
 export function reach(
   addresses: readonly string[],
   { hostname, port, isSecure }: { hostname: string; port: number; isSecure: boolean },
@@ -81,8 +81,8 @@ function secure(socket: Socket, hostname: string, { onReached, onFailed }: Reach
   const secured = tls.connect({
     socket,
     host: hostname,
-    // RFC 6066, section 3: an address is no name that could be asked for. Its certificate is checked for the address.
-    // A name is asked for without its last dot: with it, some servers break the handshake off.
+    // RFC 6066, section 3: SNI holds names and no addresses. The certificate of an address is checked for the address.
+    // A name goes without its last dot, since some servers break the handshake off if it has one.
     ...(net.isIP(hostname) === 0 ? { servername: hostname.replace(/\.$/, "") } : {}),
     ALPNProtocols: ["http/1.1"],
     rejectUnauthorized: true,
@@ -96,7 +96,7 @@ function secure(socket: Socket, hostname: string, { onReached, onFailed }: Reach
   };
   const onClose = () => fail(new Error("The target closed the connection in the TLS handshake."));
   secured.on("error", fail);
-  // Of a reset in the handshake the socket below may tell alone.
+  // A reset in the handshake may show on the socket below alone.
   socket.on("error", fail);
   secured.on("close", onClose);
   let ticketCount = 0;

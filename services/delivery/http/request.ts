@@ -1,7 +1,7 @@
-/** What may stand in a field's value: no line break, which would begin another field, and nothing that is not Latin-1. */
+/** A field's value must not hold a line break, which would begin another field, or a character beyond Latin-1. */
 const UNSAFE = /[^\t\x20-\x7e\x80-\xff]/;
 
-/** One POST as it goes over the wire, in one piece. Throws where a header could be read as two. */
+/** One POST as it goes over the wire, in one piece. Throws if a header could be read as two. */
 export function writeRequest(url: URL, headers: Record<string, string>, body: string): Buffer {
   let head = `POST ${url.pathname}${url.search} HTTP/1.1\r\nhost: ${url.host}\r\nconnection: keep-alive\r\n`;
   for (const name in headers) {

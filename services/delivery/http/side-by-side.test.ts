@@ -116,14 +116,14 @@ describe("beside undici", () => {
     }
   }
 
-  test("targets that stall come to the same, or to a difference that is named", async () => {
+  test("a target that stalls has the same outcome, or a difference that is listed", async () => {
     const names = Object.keys(HOSTILE_KINDS).filter(
       (name) => HOSTILE_KINDS[name]?.run.status === "timed_out",
     );
     await Promise.all(names.map(compare));
   });
 
-  test("every other hostile target comes to the same, or to a difference that is named", async () => {
+  test("every other hostile target has the same outcome, or a difference that is listed", async () => {
     for (const name of Object.keys(HOSTILE_KINDS)) {
       if (HOSTILE_KINDS[name]?.run.status !== "timed_out") await compare(name);
     }

@@ -52,7 +52,7 @@ describe("what deletes by time", () => {
     };
   }
 
-  test("goes by the clock while it runs as clocks do", async () => {
+  test("deletes by the clock while the clock runs evenly", async () => {
     const watch = startWatch();
     expect(watch.nowIfSteadyFor(0)).toBeNull();
     for (let minute = 0; minute < 5; minute++) expect(await watch.tick(MINUTE_MS)).toBe(watch.at);
@@ -79,7 +79,7 @@ describe("what deletes by time", () => {
     }
   });
 
-  test("waits in a process that begins while the clock is wrong, and in one that takes over", async () => {
+  test("waits in a process that starts while the clock is wrong, and in one that takes over", async () => {
     const before = startWatch();
     await before.tick(MINUTE_MS);
     const within = startWatch({ at: before.at + 400 * DAY_MS });
@@ -94,7 +94,7 @@ describe("what deletes by time", () => {
     expect(await successor.tick(MINUTE_MS)).toBe(successor.at);
   });
 
-  test("does not miss a leap that it saw while Postgres did not answer", async () => {
+  test("notes a leap that it saw while Postgres did not answer", async () => {
     const watch = startWatch();
     await watch.tick(MINUTE_MS);
     await store.query("ALTER TABLE clock_watch RENAME TO clock_away");
@@ -133,7 +133,7 @@ describe("a clock that is days ahead for a minute", () => {
   }
   const startWatch = () => new ClockWatch({ db: store.db, clock, log, monotonic: () => performance.now() });
 
-  test("takes no history away, neither in a worker that was there before nor in one that begins then", async () => {
+  test("deletes no history, neither through a worker that ran before nor through one that starts then", async () => {
     await store.query(
       `INSERT INTO idempotency_keys (created_at, project_no, environment, digest, request_hash, job_ids)
        VALUES (now(), 1, 1, '', '', '{}')`,

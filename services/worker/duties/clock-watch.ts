@@ -7,9 +7,10 @@ import type { Database } from "../../../shared/store/database/database.ts";
 export const DELETIONS_WAIT_MS = 3_600_000;
 
 /**
- * Keeps a clock that is wrong for a while from destroying anything: what was deleted by it is gone for good. The database's
- * clock is compared with this process's own, which runs evenly and is never set, and with what workers have noted before.
- * Who destroys asks for the instant to judge by, and waits until the clock has run evenly for long enough.
+ * Keeps a database clock that is wrong for a while from deleting anything, since what is deleted is gone for good. The
+ * clock is compared with this process's own, which runs evenly and is never set, and with what workers have noted
+ * before. A duty that deletes asks here for the instant to judge by, and waits until the clock has run evenly for long
+ * enough.
  */
 export class ClockWatch {
   private readonly db: Database;
@@ -20,7 +21,7 @@ export class ClockWatch {
   private offsetMs: number | null = null;
   /** By the database's clock; null before the first note. */
   private steadySince: number | null = null;
-  /** Of the last leap, until it is noted. */
+  /** When the last leap was seen, until it is noted. */
   private leaptAt: number | null = null;
 
   constructor(options: { db: Database; clock: Pick<Clock, "now">; log: Log; monotonic?: () => number }) {
@@ -30,14 +31,14 @@ export class ClockWatch {
     this.monotonic = options.monotonic ?? (() => performance.now());
   }
 
-  /** Destroys what is over at the instant that it is given, unless the clock has not run evenly for long enough. */
+  /** Calls `act`, which deletes, with the present instant if the clock has run evenly for long enough. */
   async delete(act: (now: number) => Promise<unknown>): Promise<void> {
     await this.note();
     const now = this.nowIfSteadyFor(DELETIONS_WAIT_MS);
     if (now !== null) await act(now);
   }
 
-  /** So that the clock can be trusted by a process that has just begun. */
+  /** Reads what workers have noted, if this process has not yet: it may be able to trust the clock at once. */
   async noteOnce(): Promise<void> {
     if (this.steadySince === null) await this.note();
   }
@@ -48,7 +49,7 @@ export class ClockWatch {
     this.leaptAt = null;
     try {
       const steadySince = await noteClock(this.db, { now, leaptAt });
-      // Unless it has leapt again meanwhile.
+      // If the clock has leapt again meanwhile, what was noted no longer holds.
       if (this.leaptAt !== null) return;
       if (steadySince >= now) this.log.error({}, "clock.unseen");
       this.steadySince = steadySince;
@@ -58,13 +59,13 @@ export class ClockWatch {
     }
   }
 
-  /** The present instant, or null where the clock has not run evenly for so long. */
+  /** The present instant, or null if the clock has not run evenly for so long. */
   nowIfSteadyFor(ms: number): number | null {
     const now = this.look();
     return this.steadySince !== null && now - this.steadySince >= ms ? now : null;
   }
 
-  /** For how long yet nothing is deleted. */
+  /** How long it is until deletions go on. */
   waitMs(): number {
     const now = this.look();
     return this.steadySince === null ? 0 : Math.max(0, this.steadySince + DELETIONS_WAIT_MS - now);

@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { listMiscountedFlows } from "../../../shared/store/cell/permits-audit.ts";
 import { startStore } from "../../../shared/store/test-support.ts";
 
-test("permits in use that are not on the wire are found, and what is on the wire without a permit", async () => {
+test("the audit finds permits in use without an attempt on the wire, and attempts on the wire without a permit", async () => {
   const store = await startStore();
   try {
     const nodeId = await store.addNode();

@@ -1,15 +1,13 @@
-import type { Log } from "../../../shared/platform/log.ts";
-import type { Count } from "../../../shared/platform/metrics/families.ts";
+import type { Cell } from "../../../shared/process/cell.ts";
 import { listMiscountedFlows } from "../../../shared/store/cell/permits-audit.ts";
-import type { Database } from "../../../shared/store/database/database.ts";
 
 /**
- * Counts what is on the wire and compares it with the permits in use. They are changed by the same statements, so that
- * they never differ; where they do, a project has more or fewer requests in flight than it may, and somebody must look.
+ * Counts the attempts on the wire and compares them with the permits in use. The same statements change both, so they
+ * never differ. If they do, a project has more or fewer requests in flight than it may, and somebody must look.
  */
-export async function auditPermits(db: Database, log: Log, miscounted: Count): Promise<void> {
+export async function auditPermits({ db, log, metrics }: Cell): Promise<void> {
   for (const flow of await listMiscountedFlows(db)) {
-    miscounted.inc();
+    metrics.permitsMiscounted.inc();
     log.error(flow, "permits.miscounted");
   }
 }

@@ -49,7 +49,7 @@ test("the purge takes as many statements as there are expired keys, and leaves t
   expect(await store.query("SELECT count(*)::int AS count FROM idempotency_keys")).toEqual([{ count: 100 }]);
 });
 
-test("firings go once no plan shows them any more, and not before", async () => {
+test("firings are purged once no plan shows them any more, and not before", async () => {
   await store.query(
     `INSERT INTO firings (schedule_id, fired_for)
        SELECT gen_random_uuid(), now() - CASE WHEN n <= 4500 THEN interval '367 days' ELSE interval '365 days' END
@@ -101,7 +101,7 @@ describe("the timetables of a schedule", () => {
     expect(await changeSchedule(store.db, scope, id, decide, 10, testKeyCause())).toMatchObject({ timezone });
   }
 
-  test("go once others had replaced them before the oldest instant that is shown, while the schedule lives on", async () => {
+  test("are purged once others have replaced them for longer than firings are shown, while the schedule lives on", async () => {
     const project = await projectNo();
     const [changed, unchanged] = [await addSchedule(project), await addSchedule(await projectNo())];
     for (const zone of ["Europe/Paris", "Europe/Rome", "Europe/Vienna"]) await change(project, changed, zone);
@@ -126,7 +126,7 @@ describe("the timetables of a schedule", () => {
     expect(await listed(unchanged)).toEqual(["UTC"]);
   });
 
-  test("outlive their schedule's deletion until the purge has come, however many there are", async () => {
+  test("are all purged after their schedule's deletion, however many there are", async () => {
     const project = await projectNo();
     const [deleted, other] = [await addSchedule(project), await addSchedule(await projectNo())];
     await store.query(
@@ -152,7 +152,7 @@ describe("the timetables of a schedule", () => {
   });
 });
 
-test("dead nodes go a month after their last beat, but for those that are younger than one which stays", async () => {
+test("dead nodes are purged a month after their last beat, unless an older node stays", async () => {
   await store.query(
     `INSERT INTO nodes (kind, name, regions, process, dead, seen_at)
        SELECT 'worker', 'worker-' || n, '{}', '', n <> 4501, now() - CASE n WHEN 4503 THEN interval '30 days' ELSE interval '32 days' END
@@ -169,7 +169,7 @@ test("dead nodes go a month after their last beat, but for those that are younge
 describe("what was sent to endpoints", () => {
   const rows = (table: string) => store.query(`SELECT count(*)::int AS count FROM ${table}`);
 
-  test("goes a day after the 30 for which it is shown, however much of it there is, and not before", async () => {
+  test("is purged a day after the 30 days for which it is shown, however much there is", async () => {
     const age = "CASE WHEN n <= 4500 THEN interval '31 days 1 min' ELSE interval '30 days 23 h' END";
     await store.query(
       `INSERT INTO ended_deliveries (ended_at, project_no, environment, region, status, attempts, id, webhook_id, event_id)
@@ -190,7 +190,7 @@ describe("what was sent to endpoints", () => {
     expect(await purgeExpired(store.db, Date.now())).toBe(0);
   });
 
-  test("keeps the events of a project that still owes one of them, however old, and lets them go after that", async () => {
+  test("keeps its event while the delivery of one is owed, however old it is", async () => {
     const nodeId = await store.addNode();
     const project = await store.addProject();
     await addEndpoint(store, project);

@@ -8,7 +8,7 @@ import {
   purgeEvents,
 } from "../../../shared/store/retention/delivery-purge.ts";
 
-/** Small enough that nobody waits for one statement, and so many that what an hour brings is gone within it. */
+/** One statement is so small that nobody waits for it; together they remove in an hour what an hour brings. */
 const ROWS_PER_STATEMENT = 2_000;
 const STATEMENTS_PER_TICK_MAX = 500;
 
@@ -24,8 +24,8 @@ const PURGES = [
 ];
 
 /**
- * Removes Idempotency-Keys whose life is over, firings, timetables and deliveries that nobody is shown any more, and dead
- * nodes, at `now` (milliseconds since 1970); answers how many.
+ * Removes what is over at `now` (milliseconds since 1970): expired Idempotency-Keys, firings, timetables and deliveries
+ * that the API no longer shows, and dead nodes. Returns how many rows were removed.
  */
 export async function purgeExpired(db: Database, now: number): Promise<number> {
   let purgedCount = 0;

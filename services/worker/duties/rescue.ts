@@ -1,4 +1,3 @@
-import type { Bus } from "../../../shared/bus/bus.ts";
 import { sendHints } from "../../../shared/bus/hints.ts";
 import {
   brokenOffDelivery,
@@ -6,45 +5,68 @@ import {
   settleDelivery,
 } from "../../../shared/domain/delivery.ts";
 import { LOST_ERROR, lostOutcome, settleAttempt } from "../../../shared/domain/run.ts";
-import type { Log } from "../../../shared/platform/log.ts";
-import type { Metrics } from "../../../shared/platform/metrics/metrics.ts";
+import type { Cell } from "../../../shared/process/cell.ts";
 import {
   type LostAttempt,
   type LostDelivery,
   listLostAttempts,
   listLostDeliveries,
 } from "../../../shared/store/cell/nodes.ts";
-import type { Database } from "../../../shared/store/database/database.ts";
 import { type DeliverySettlement, settleDeliveries } from "../../../shared/store/queue/delivery-settle.ts";
 import { type Settlement, settleAttempts } from "../../../shared/store/queue/settle.ts";
+import type { ClockWatch } from "./clock-watch.ts";
+import { declareGoneNodesDead } from "./dead-nodes.ts";
 
-/** An attempt may outlive its deadline by this much before its node is held to be gone for good. */
+/** An attempt may outlive its deadline by this much before its node is taken to be gone for good. */
 export const RESCUE_GRACE_MS = 30_000;
 const RESCUES_PER_STATEMENT = 500;
 const STATEMENTS_PER_TICK_MAX = 20;
 
-export interface Rescue {
-  bus: Bus;
-  log: Log;
-  metrics: Metrics;
-  /** By the database's clock. */
-  now: number;
-  /** An attempt that began before this instant is lost, whether its node lives or not; -Infinity while nobody knows. */
-  lostBefore: number;
+export interface RescueOptions {
+  attemptTimeoutMs: number;
+  webhookTimeoutMs: number;
+  /** Multiplies every wait of the deliveries' retries. */
+  webhookRetryScale: number;
+  /** Whether a node's description of its process proves that the process is gone. */
+  isProvedDead(process: string): boolean;
 }
 
 /**
  * Ends attempts that their node will not settle: those of nodes whose death is proved, and those long past their
- * deadline. What became of them at the target is unknown, so the run says that, and what attempts remain follow at
- * once. The permit comes back with the settlement; a node that was only slow finds its attempt settled.
+ * deadline. What became of them at the target is unknown, so the run says that, and the next attempt, if one remains,
+ * follows at once. The permit comes back with the settlement; a node that was only slow finds its attempt settled.
  */
-export async function rescueAttempts(
-  db: Database,
-  { lostBefore, now, bus, log, metrics }: Rescue,
-): Promise<void> {
+export function createRescue(options: RescueOptions, clockWatch: ClockWatch): (cell: Cell) => Promise<void> {
+  // After an outage living nodes settle what ended meanwhile. Only once they have had the time is an overdue attempt
+  // lost.
+  let answeredSince = performance.now();
+
+  /** Attempts that began before this instant are lost, even if their node lives; -Infinity if nobody knows. */
+  function lostBefore(timeoutMs: number): number {
+    const overdueMs = timeoutMs + RESCUE_GRACE_MS;
+    const isSettled = performance.now() > answeredSince + RESCUE_GRACE_MS;
+    const now = isSettled ? clockWatch.nowIfSteadyFor(overdueMs) : null;
+    return now === null ? Number.NEGATIVE_INFINITY : now - overdueMs;
+  }
+
+  return async function rescue(cell) {
+    try {
+      await clockWatch.noteOnce();
+      await declareGoneNodesDead(cell, options.isProvedDead);
+      await rescueAttempts(cell, lostBefore(options.attemptTimeoutMs));
+      await rescueDeliveries(cell, lostBefore(options.webhookTimeoutMs), options.webhookRetryScale);
+    } catch (error) {
+      answeredSince = performance.now();
+      throw error;
+    }
+  };
+}
+
+async function rescueAttempts({ db, bus, clock, log, metrics }: Cell, lostBefore: number): Promise<void> {
   await inBatches(
     () => listLostAttempts(db, lostBefore, RESCUES_PER_STATEMENT),
     async (lost) => {
+      const now = clock.now();
       const settled = await settleAttempts(
         db,
         lost.map((attempt) => settlementOf(attempt, now)),
@@ -60,14 +82,15 @@ export async function rescueAttempts(
   );
 }
 
-/** The same for deliveries to endpoints, of which the next attempt follows at once as well. */
-export async function rescueDeliveries(
-  db: Database,
-  { lostBefore, now, bus, log, metrics, scale }: Rescue & { scale: number },
+async function rescueDeliveries(
+  { db, bus, clock, log, metrics }: Cell,
+  lostBefore: number,
+  scale: number,
 ): Promise<void> {
   await inBatches(
     () => listLostDeliveries(db, lostBefore, RESCUES_PER_STATEMENT),
     async (lost) => {
+      const now = clock.now();
       const settlements = lost.map((delivery) => deliverySettlementOf(delivery, now, scale));
       const settled = await settleDeliveries(db, settlements, DELIVERY_WINDOW_SECONDS * 1_000 * scale);
       sendHints(bus, settled);
@@ -97,7 +120,7 @@ async function inBatches<Lost>(
 function settlementOf(attempt: LostAttempt, now: number): Settlement {
   const outcome = lostOutcome();
   const { attempt: number, attemptsAllowed } = attempt;
-  // A lost attempt is retried at once, so the policy's waits do not matter.
+  // A lost attempt is retried at once, so the waits of the policy do not matter.
   const retryPolicy = { maxAttempts: attemptsAllowed, baseSeconds: 1, capSeconds: 1 };
   return {
     ...attempt,

@@ -8,22 +8,22 @@ import {
 } from "../../../shared/store/retention/retention.ts";
 import { endRunMove, listRunMoves, moveRuns } from "../../../shared/store/retention/run-moves.ts";
 
-/** Small enough that nobody waits for one statement. */
+/** One statement is so small that nobody waits for it. */
 const RUNS_PER_STATEMENT = 1_000;
-/** What remains is for the next tick, so that the duty never takes a large part of what Postgres can do. */
+/** The rest is for the next tick, so that the duty never takes a large part of what Postgres can do. */
 const STATEMENTS_PER_TICK_MAX = 200;
 const MOVES_PER_TICK_MAX = 100;
-/** There is one to make and one to drop a day. Where there are many, the clock may be wrong, and somebody has the time to see it. */
+/** A day makes one table and drops one. At this pace somebody has time to notice that the clock is wrong. */
 const TABLES_MADE_PER_TICK_MAX = 20;
 const TABLES_DROPPED_PER_TICK_MAX = 2;
 
 /**
- * Deletes runs that no plan shows any more, and keeps the tables ready that the next ones go into. `now` is milliseconds
- * since 1970. Any worker may do this; where two do it at once, one of them finds nothing to do.
+ * Deletes runs that no plan shows any more, and makes the tables that the next runs go into. `now` is milliseconds
+ * since 1970. Any worker may do this; if two do it at once, one of them finds nothing to do.
  */
 export async function retainRuns(db: Database, { now, log }: { now: number; log: Log }): Promise<void> {
   tell("runs.partition_created", await createRunPartitions(db, now, TABLES_MADE_PER_TICK_MAX), log);
-  // Before anything is dropped, what an upgrade has saved is brought out of the way.
+  // An upgrade of a plan keeps runs for longer: they are moved before their tables are dropped.
   await moveNotedRuns(db, log);
   tell("runs.partition_dropped", await dropExpiredPartitions(db, now, TABLES_DROPPED_PER_TICK_MAX), log);
   await purgeExpiredRuns(db, now, log);

@@ -5,7 +5,7 @@ import { FLOW_CLASSES } from "../../../shared/domain/flow-class.ts";
 import { laneRoom, type RefillLane, SWEEP_LAG_MS, type SweptRow } from "../../../shared/store/queue/sweep.ts";
 import { Dispatcher } from "../dispatch.ts";
 import { newJobId, sweptOf } from "../test-support.ts";
-import type { Lane } from "./lane.ts";
+import type { RememberedLane } from "./remembered-lane.ts";
 import { Shard } from "./shard.ts";
 
 setDefaultTimeout(120_000);
@@ -40,7 +40,7 @@ class World {
   dues: Due[] = [];
   answers: { item: DueItem; answer: Answer }[] = [];
   hints: ({ owed: OwedAttempt } | { freed: FreedPermits })[] = [];
-  private low = new Set<Lane>();
+  private low = new Set<RememberedLane>();
   private sweeping: (() => void) | null = null;
   private refills: (() => void)[] = [];
   private dispatcher = this.startDispatcher();
@@ -216,9 +216,9 @@ class World {
     return this.all("owed").length === 0 && this.all("wire").length === 0;
   }
 
-  private askFor(lanes: readonly Lane[]): () => void {
+  private askFor(lanes: readonly RememberedLane[]): () => void {
     const shard = this.shard;
-    const asked = lanes.map((lane) => shard.refillOf(lane, this.now)).filter((question) => question !== null);
+    const asked = lanes.map((lane) => lane.ask(this.now)).filter((question) => question !== null);
     const found = asked.map((question) => ({ question, rows: this.read(question) }));
     const sweptAt = this.now;
     return () => {
@@ -247,7 +247,7 @@ class World {
   }
 
   private startDispatcher(): Dispatcher {
-    return new Dispatcher((_, due) => this.dues.push({ ...due, worker: 1 }));
+    return new Dispatcher((_, due) => this.dues.push({ ...due, workerNodeId: 1 }));
   }
 }
 

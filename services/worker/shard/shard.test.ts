@@ -84,7 +84,7 @@ describe("what is granted late", () => {
     return started.granted.splice(0).map(({ isHeldBack }) => isHeldBack);
   };
 
-  test("was not held back where no answer said so, whatever else kept it waiting", () => {
+  test("was not held back if no answer said so, whatever else kept it waiting", () => {
     const started = startShard(NOW);
     started.shard.learn(owedOf({ dueAt: NOW }), NOW);
     for (const entry of started.send(NOW)) started.answer(entry, { kind: "node_full" }, NOW + 5_000);
@@ -98,7 +98,7 @@ describe("what is granted late", () => {
     expect(grant(started, NOW + 5_000)).toEqual([false]);
   });
 
-  test("was not held back by full delivery nodes, of which its project had its share", () => {
+  test("was not held back if delivery nodes were full and its project had its share of them", () => {
     const started = startShard(NOW);
     started.shard.learn(owedOf({ dueAt: NOW }), NOW);
     const crowded = { kind: "blocked", untilAt: NOW + SHARE_PAUSE_MS } as const;
@@ -107,7 +107,7 @@ describe("what is granted late", () => {
     expect(grant(started, NOW + 5_000)).toEqual([false]);
   });
 
-  test("was held back where its project's limit, quota or hold, or its host, said no since it was due", () => {
+  test("was held back if its project's limit, quota or hold, or its host, refused it since it was due", () => {
     const noes = [
       { kind: "no_permit", returned: 0 },
       { kind: "blocked", untilAt: NOW + 5_000 },
@@ -187,7 +187,7 @@ describe("answers", () => {
 });
 
 describe("answers that do not come", () => {
-  test("are given up after a while; the sweep finds what is still owed, whatever its marks were", () => {
+  test("are given up after a while, and the sweep finds what is still owed, wherever it begins", () => {
     const { shard, send, sweep } = startShard(NOW);
     const owed = owedOf({ dueAt: NOW });
     shard.learn(owed, NOW);
@@ -210,7 +210,7 @@ describe("answers that do not come", () => {
   });
 });
 
-describe("a row that appears far behind the marks, since its commit hung for long", () => {
+describe("a row that appears long after it was due, because its commit hung", () => {
   test.each([true, false])("is found within a minute (in a lane that is remembered: %p)", (isRemembered) => {
     const { send, sweep } = startShard(NOW);
     const late = owedOf({ dueAt: NOW });
@@ -234,7 +234,7 @@ describe("a lane that holds as much as it may", () => {
     const known = lane();
     expect(low.length).toBeGreaterThan(0);
     if (known === undefined) throw new Error("a lane with more to come was forgotten");
-    const question = shard.refillOf(known, NOW);
+    const question = known.ask(NOW);
     expect(question).toMatchObject({ projectNo: 1, room: 64 });
     const rest = owed.slice(64).map((attempt) => sweptOf(attempt));
     expect(shard.refilled({ ...known.name, sinceAt: 0, room: 64 }, rest, NOW, NOW)).toBe(36);
@@ -258,16 +258,36 @@ describe("a lane that holds as much as it may", () => {
   });
 
   test("knows after its first refill that there is more, although it did not know the project's limit when it asked", () => {
-    const { shard, send, low, answer, lane } = startShard(NOW);
+    const { shard, low, lane } = startShard(NOW);
     shard.learn(owedOf({ dueAt: NOW }), NOW);
     const known = lane();
     if (known === undefined) throw new Error("no lane");
-    const question = shard.refillOf(known, NOW);
+    const question = known.ask(NOW);
     const rows = Array.from({ length: question?.room ?? 0 }, () => sweptOf(owedOf({ dueAt: NOW - 5 }), 500));
+    expect(low).toEqual([]);
     if (question !== null) shard.refilled(question, rows, NOW, NOW);
-    expect(known.hasMore).toBe(true);
-    for (const entry of send(NOW)) answer(entry, { kind: "granted" }, NOW);
     expect(low).toContain(known);
+  });
+
+  test("looks in Postgres for what was put off, however long ago that was due, if it is full when it may be sent again", () => {
+    const { shard, send, answer, lane } = startShard(NOW);
+    const putOff = owedOf({ dueAt: NOW });
+    shard.learn(putOff, NOW);
+    send(NOW);
+    answer(putOff, { kind: "early", waitMs: 50_000 }, NOW);
+    const later = NOW + 40_000;
+    const known = lane();
+    const question = known?.ask(later);
+    if (known === undefined || question == null) throw new Error("nothing is asked for");
+    shard.refilled(question, [], later, later);
+    for (let n = 0; n < 64; n++) shard.learn(owedOf({ dueAt: later }), later);
+    for (let n = 0; n < 2_000; n++) shard.learn(owedOf({ dueAt: later + 1_000 }), later);
+    shard.advance(later + 1_000);
+    shard.learn(owedOf({ dueAt: later + 2_000 }), later + 1_000);
+    expect(known.ask(later + 1_000)?.sinceAt).toBeGreaterThan(putOff.dueAt);
+    shard.advance(NOW + 50_000);
+    expect(known.find(putOff.id)).toBeUndefined();
+    expect(known.ask(NOW + 50_000)?.sinceAt).toBeLessThanOrEqual(putOff.dueAt);
   });
 });
 
@@ -351,18 +371,22 @@ describe("permits", () => {
     expect(send(NOW).length).toBeGreaterThanOrEqual(2);
   });
 
-  test("of which nothing is heard are asked for again by the second", () => {
+  test("of which no hint tells are asked for again every second", () => {
     const { shard, send, answer } = startRefused();
     for (const entry of send(NOW)) answer(entry, refuse, NOW);
     shard.tidy(NOW + 1_000);
     expect(send(NOW + 1_000).length).toBeGreaterThan(0);
   });
 
-  test("that are all granted leave nobody to tell of the next: the lane asks by itself", () => {
+  test("that are all granted leave no refusal for a hint to answer, so the lane probes", () => {
     const { shard, send, answer } = startRefused();
     for (const entry of send(NOW)) answer(entry, refuse, NOW);
     shard.freed({ projectNo: 1, returned: 9 }, NOW);
-    for (const entry of send(NOW)) answer(entry, { kind: "granted" }, NOW);
+    const sent = send(NOW);
+    for (const entry of sent) {
+      expect(send(NOW)).toEqual([]);
+      answer(entry, { kind: "granted" }, NOW);
+    }
     expect(send(NOW).length).toBeGreaterThan(0);
   });
 

@@ -8,80 +8,81 @@ import { FLOW_CLASSES, type FlowClass } from "../../../shared/domain/flow-class.
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { HORIZON_MS } from "../../../shared/domain/shard.ts";
 import type { HeldShard } from "../../../shared/store/queue/shards.ts";
-import {
-  LANE_ROOM_MIN,
-  laneRoom,
-  type RefillLane,
-  SWEEP_LAG_MS,
-  type SweptRow,
-} from "../../../shared/store/queue/sweep.ts";
-import { type Entry, Lane } from "./lane.ts";
-import { Wheel } from "./wheel.ts";
+import { laneRoom, type RefillLane, SWEEP_LAG_MS, type SweptRow } from "../../../shared/store/queue/sweep.ts";
+import { type Entry, RememberedLane } from "./remembered-lane.ts";
+import { Timers } from "./timers.ts";
 
 /** An answer that has not come by then is given up; the sweep finds out what became of the claim. */
 export const ANSWER_TIMEOUT_MS = 3_000;
 
 /**
- * The marks from which sweeps begin suppose that a row appears within SWEEP_LAG_MS of its statement. A commit that
- * hangs, for a disk or a standby that does not answer, is bounded by no timeout; so each shard looks so often at
- * everything, the shards one after the other.
+ * The instants from which sweeps begin suppose that a row appears within SWEEP_LAG_MS of its statement. No timeout
+ * bounds a commit that hangs because a disk or a standby does not answer. So each shard looks at everything this often,
+ * the shards of a worker one after the other.
  */
 const LOOK_BACK_EVERY_MS = 60_000;
 const LOOK_BACK_STEPS = 60;
 
+/** A blocked lane asks again this often, since an upgrade or a resume may come before the quota's rollover. */
+const BLOCKED_MS_MAX = 5_000;
+
+/** What a shard tells the worker that hosts it. */
+export interface ShardCalls {
+  /** A lane has something to send. */
+  onSendable(lane: RememberedLane, shard: Shard): void;
+  /** So little is left of what is due in a lane that Postgres should be asked for more. */
+  onLow(lane: RememberedLane, shard: Shard): void;
+  /** A delivery node has claimed it. `isHeldBack` says that it had to wait for a limit, a quota or a hold. */
+  onGranted(entry: Entry, isHeldBack: boolean, now: number): void;
+}
+
 /**
- * A shard is an actor: all that happens to it comes as one of these calls, one at a time, and it does nothing by
- * itself. It remembers what is owed soon (lanes) and when (wheel), and may forget any of it without harm.
- * Instants are milliseconds since 1970 by the database's clock.
+ * A shard is an actor: everything that happens to it is one of these calls, one at a time, and it does nothing by
+ * itself. It remembers what is owed soon (lanes) and when (timers). It may forget any of it without harm, because
+ * Postgres knows it all. Instants are milliseconds since 1970 by the database's clock.
  */
 export class Shard {
-  private readonly wheel: Wheel;
-  private readonly lanes = new Map<string, Lane>();
-  private readonly timed: (Entry | undefined)[] = [];
-  private readonly freePlaces: number[] = [];
+  private readonly timers: Timers<Entry>;
+  private readonly lanes = new Map<string, RememberedLane>();
+  /** In the order in which they were sent. */
   private readonly sent = new Set<Entry>();
-  /** Lanes that hold no memory here held nothing due before this instant. */
+  /** Lanes that the shard does not remember hold nothing that was due before this instant. */
   private sinceAt = Number.NEGATIVE_INFINITY;
   private lookBackAt: number;
 
   constructor(
     readonly held: HeldShard,
     now: number,
-    private readonly calls: {
-      /** A lane has something to send and was not known to have. */
-      onSendable(lane: Lane, shard: Shard): void;
-      /** So little is left of what is due in a lane that Postgres should be asked for more. */
-      onLow(lane: Lane, shard: Shard): void;
-      /** A delivery node has claimed it. Whether it had to wait for a limit, a quota or a hold says `isHeldBack`. */
-      onGranted(entry: Entry, isHeldBack: boolean, now: number): void;
-    },
+    private readonly calls: ShardCalls,
   ) {
-    this.wheel = new Wheel(now);
+    this.timers = new Timers(now);
     this.lookBackAt = now + (LOOK_BACK_EVERY_MS / LOOK_BACK_STEPS) * (1 + (held.shard % LOOK_BACK_STEPS));
   }
 
   /** A command or a hint says that this is owed. True if that was news, and there was room to keep it. */
   learn(owed: OwedAttempt, now: number): boolean {
-    if (owed.dueAt > now + HORIZON_MS) return false;
-    return this.keep(owed, now, (lane, isDue) => lane.hasRoom(isDue));
+    return owed.dueAt <= now + HORIZON_MS && this.keep(owed, now, false);
   }
 
-  private keep(owed: OwedAttempt, now: number, hasRoom: (lane: Lane, isDue: boolean) => boolean): boolean {
-    const lane = this.lane(owed.projectNo, owed.flowClass);
-    const known = lane.known.get(owed.id);
+  /** `isAskedFor` says that it is kept in any case. */
+  private keep(
+    { projectNo, flowClass, id, attempt, dueAt }: OwedAttempt,
+    now: number,
+    isAskedFor: boolean,
+  ): boolean {
+    const lane = this.lane(projectNo, flowClass);
+    const known = lane.find(id);
     if (known !== undefined) {
-      if (known.attempt > owed.attempt || (known.attempt === owed.attempt && known.dueAt <= owed.dueAt))
-        return false;
-      // A later attempt, or the same one brought forward by a manual retry.
+      if (known.attempt > attempt || (known.attempt === attempt && known.dueAt <= dueAt)) return false;
+      // It is a later attempt, or a manual retry has brought the same one forward.
       this.forget(lane, known);
     }
-    const isDue = owed.dueAt <= now;
-    if (!hasRoom(lane, isDue)) {
+    const isDue = dueAt <= now;
+    if (!isAskedFor && !lane.hasRoom(isDue)) {
       // What is not due yet the next sweeps find in time.
       if (isDue) lane.overflow();
       return false;
     }
-    const { projectNo, flowClass, id, attempt, dueAt } = owed;
     const entry: Entry = {
       projectNo,
       flowClass,
@@ -95,86 +96,66 @@ export class Shard {
       sentTo: 0,
       isPutOff: false,
     };
-    lane.known.set(id, entry);
-    if (isDue) {
-      lane.setReady(entry);
-      this.announce(lane, now);
-    } else {
-      this.setTimer(lane, entry, dueAt);
-    }
+    lane.add(entry, now);
+    if (isDue) this.announce(lane, now);
     return true;
   }
 
-  /** Moves what has come due to its lane's ready ones. */
+  /** Makes ready what has come due. */
   advance(now: number): void {
-    this.wheel.advance(now, (place) => {
-      const entry = this.timed[place];
-      if (entry === undefined) return;
+    this.timers.advance(now, (entry) => {
       const lane = this.lane(entry.projectNo, entry.flowClass);
-      this.clearTimer(lane, entry);
-      if (lane.isFull) this.leaveToPostgres(lane, entry);
-      else lane.setReady(entry);
+      lane.becomeDue(entry);
       this.announce(lane, now);
     });
   }
 
-  private leaveToPostgres(lane: Lane, entry: Entry): void {
-    lane.forget(entry);
-    lane.overflow();
-    lane.sinceAt = Math.min(lane.sinceAt, entry.dueAt);
-  }
-
   /** When `advance` has something to do at the earliest. */
   nextAt(): number {
-    return this.wheel.nextAt();
+    return this.timers.nextAt();
   }
 
   /** Takes ready entries of one of this shard's lanes to be sent. */
-  take(lane: Lane, countMax: number, nodeId: number, now: number): Entry[] {
+  take(lane: RememberedLane, countMax: number, nodeId: number, now: number): Entry[] {
     const taken = lane.take(countMax, nodeId, now);
     for (const entry of taken) this.sent.add(entry);
-    lane.sentCount += taken.length;
     return taken;
   }
 
-  /** Hears what became of a sent entry. Answers to what is not held any more are of no use. */
+  /** Hears what became of a sent entry. An answer to what the shard has forgotten is ignored. */
   answer({ projectNo, id, attempt, answer }: AnsweredItem, now: number): void {
     const lane = FLOW_CLASSES.map((flowClass) => this.lanes.get(laneKey(projectNo, flowClass))).find(
-      (candidate) => candidate?.known.has(id),
+      (candidate) => candidate?.find(id) !== undefined,
     );
-    const entry = lane?.known.get(id);
-    if (lane === undefined || entry === undefined || entry.attempt !== attempt || entry.state !== "sent")
-      return;
-    this.sent.delete(entry);
-    lane.sentCount--;
+    const entry = lane?.find(id);
+    if (lane === undefined || entry?.attempt !== attempt || !this.sent.delete(entry)) return;
+    lane.endWait();
     switch (answer.kind) {
       case "granted":
-        this.calls.onGranted(entry, entry.isPutOff || entry.dueAt <= lane.heldBackUntilAt, now);
-        this.forget(lane, entry);
+        this.calls.onGranted(entry, lane.wasHeldBack(entry), now);
+        lane.forget(entry);
         break;
       case "gone":
-        this.forget(lane, entry);
+        lane.forget(entry);
         break;
       case "early":
-        this.setTimer(lane, entry, now + answer.waitMs);
+        lane.setTimer(entry, now + answer.waitMs);
         break;
       case "no_permit":
-        lane.refused(answer.returned);
-        lane.heldBackUntilAt = Math.max(lane.heldBackUntilAt, now);
+        lane.refusePermit(answer.returned, now);
         lane.giveBack(entry);
         break;
       case "blocked":
-        lane.blockedUntilAt = Math.max(lane.blockedUntilAt, Math.min(answer.untilAt, now + BLOCKED_MS_MAX));
-        // That delivery nodes are full is no limit of the project's. Two clocks differ by less than half of it.
-        if (answer.untilAt > now + 2 * SHARE_PAUSE_MS)
-          lane.heldBackUntilAt = Math.max(lane.heldBackUntilAt, lane.blockedUntilAt);
+        // A block as short as a share's pause says that delivery nodes are full, which is no limit of the project's.
+        // Two clocks differ by less than half of it.
+        lane.block(Math.min(answer.untilAt, now + BLOCKED_MS_MAX), answer.untilAt > now + 2 * SHARE_PAUSE_MS);
         lane.giveBack(entry);
         break;
       case "node_full":
         lane.giveBack(entry);
         break;
     }
-    if (lane.sentCount === 0) lane.probe(false);
+    lane.probe(false);
     this.announce(lane, now);
   }
 
@@ -183,45 +164,35 @@ export class Shard {
     for (const flowClass of FLOW_CLASSES) {
       const lane = this.lanes.get(laneKey(projectNo, flowClass));
       if (lane === undefined) continue;
-      if (lane.credits === 0) lane.heldBackUntilAt = Math.max(lane.heldBackUntilAt, now);
-      lane.freed(returned);
+      lane.returnPermits(returned, now);
       this.announce(lane, now);
     }
   }
 
-  /** The region is held: Postgres, which would refuse every lane by itself, is not asked until then. */
+  /** The region is held: nothing is sent until then, since Postgres would refuse every claim. */
   hold(untilAt: number): void {
-    for (const lane of this.lanes.values()) {
-      lane.blockedUntilAt = Math.max(lane.blockedUntilAt, untilAt);
-      lane.heldBackUntilAt = Math.max(lane.heldBackUntilAt, untilAt);
-    }
+    for (const lane of this.lanes.values()) lane.block(untilAt, true);
   }
 
-  /** Once a second: gives up on answers (the answer names the delivery nodes that owed them), lets refused lanes ask again, drops lanes that hold nothing. */
+  /**
+   * Once a second: gives up on answers that have not come, lets refused lanes ask again, and drops lanes that hold
+   * nothing. Returns the delivery nodes that owed those answers.
+   */
   tidy(now: number): number[] {
     if (now >= this.lookBackAt) this.lookBack(now);
     const unanswered: number[] = [];
     for (const entry of this.sent) {
-      // Entries are in the order in which they were sent.
       if (entry.sentAt > now - ANSWER_TIMEOUT_MS) break;
       const lane = this.lane(entry.projectNo, entry.flowClass);
       this.forget(lane, entry);
-      // Whether it is still owed is not known: the next look into Postgres must find it.
-      lane.sinceAt = Math.min(lane.sinceAt, entry.dueAt);
+      // Nobody knows whether it is still owed: the next look into Postgres must find it.
+      lane.lookFrom(entry.dueAt);
       unanswered.push(entry.sentTo);
     }
     for (const [key, lane] of this.lanes) {
       lane.probe(true);
-      if (
-        lane.known.size === 0 &&
-        !lane.hasMore &&
-        lane.sinceAt >= this.sinceAt &&
-        lane.blockedUntilAt <= now
-      ) {
-        this.lanes.delete(key);
-      } else {
-        this.announce(lane, now);
-      }
+      if (lane.isForgettable(this.sinceAt, now)) this.lanes.delete(key);
+      else this.announce(lane, now);
     }
     return unanswered;
   }
@@ -234,7 +205,7 @@ export class Shard {
   private lookBack(now: number): void {
     this.lookBackAt = now + LOOK_BACK_EVERY_MS;
     this.sinceAt = Number.NEGATIVE_INFINITY;
-    for (const lane of this.lanes.values()) lane.sinceAt = Number.NEGATIVE_INFINITY;
+    for (const lane of this.lanes.values()) lane.lookFrom(Number.NEGATIVE_INFINITY);
   }
 
   /** Where the sweep begins in lanes that are not remembered: they hold nothing due before this instant. */
@@ -242,13 +213,13 @@ export class Shard {
     return this.sinceAt;
   }
 
-  rememberedLanes(): Lane[] {
+  rememberedLanes(): RememberedLane[] {
     return [...this.lanes.values()];
   }
 
   /**
    * The sweep at `sweptAt` has looked, from `fromAt` on, into all lanes that were not remembered; `rows` is what it
-   * found, of each lane the oldest first. Says how many of them were news.
+   * found, the oldest of each lane first. Returns how many of them were news.
    */
   swept(rows: readonly SweptRow[], fromAt: number, sweptAt: number, now: number): number {
     let newsCount = 0;
@@ -263,40 +234,29 @@ export class Shard {
     return newsCount;
   }
 
-  /** What the sweep should ask for in a lane that is remembered, if it is worth asking. */
-  refillOf(lane: Lane, now: number): RefillLane | null {
-    if (lane.blockedUntilAt > now || (lane.hasMore && !lane.wantsRefill(now))) return null;
-    return lane.ask();
-  }
-
-  /** A lane's refill has come: its rows, oldest first. Says how many of them were news. */
+  /** A lane's refill has come: its rows, oldest first. Returns how many of them were news. */
   refilled(asked: RefillLane, rows: readonly SweptRow[], sweptAt: number, now: number): number {
     const lane = this.lane(asked.projectNo, asked.flowClass);
-    const [first] = rows;
-    if (first !== undefined) lane.room = laneRoom(first.concurrency);
+    lane.beginRefill(rows);
     let newsCount = 0;
-    // Until the answer has been read, nothing more is asked for.
-    lane.hasMore = false;
-    // All of them are kept, whatever commands have filled the lane with: these are older, and were asked for.
-    for (const row of rows) if (this.keep(row, now, () => true)) newsCount++;
-    lane.refilled(rows.at(-1)?.dueAt ?? Number.NEGATIVE_INFINITY, rows.length < asked.room);
-    // Something may have been lost while the refill was under way; then it has to be looked for from there again.
-    if (lane.sinceAt >= asked.sinceAt) {
-      const through = Math.min(rows[0]?.dueAt ?? Number.POSITIVE_INFINITY, sweptAt - SWEEP_LAG_MS);
-      lane.sinceAt = Math.max(lane.sinceAt, through);
-    }
+    // All rows are kept, however full commands have made the lane: they are older, and were asked for.
+    for (const row of rows) if (this.keep(row, now, true)) newsCount++;
+    lane.endRefill(asked, rows, sweptAt);
     this.announce(lane, now);
     return newsCount;
   }
 
-  /** What is remembered: entries over all lanes. */
+  /** How many entries are remembered, over all lanes. */
   get entryCount(): number {
     let count = 0;
-    for (const lane of this.lanes.values()) count += lane.known.size;
+    for (const lane of this.lanes.values()) count += lane.size;
     return count;
   }
 
-  /** How many are ready, and since when the oldest is due that nothing of its own lane's holds back; null if none is. */
+  /**
+   * How many entries are ready, and when the oldest came due among those that may be sent now; null if none may. What
+   * its own project's limit, quota or hold keeps back does not count as late.
+   */
   backlog(now: number): { readyCount: number; oldestDueAt: number | null } {
     let readyCount = 0;
     let oldestDueAt: number | null = null;
@@ -308,53 +268,25 @@ export class Shard {
     return { readyCount, oldestDueAt };
   }
 
-  private lane(projectNo: ProjectNo, flowClass: FlowClass): Lane {
+  private lane(projectNo: ProjectNo, flowClass: FlowClass): RememberedLane {
     const key = laneKey(projectNo, flowClass);
     const known = this.lanes.get(key);
     if (known !== undefined) return known;
     const name = { projectNo, flowClass, region: this.held.region };
-    // Its true room comes with the first swept row; a command does not know the project's limit.
-    const lane = new Lane(name, this.held.shard, this.sinceAt, LANE_ROOM_MIN);
+    const lane = new RememberedLane(name, this.timers, this.sinceAt);
     this.lanes.set(key, lane);
     return lane;
   }
 
-  private setTimer(lane: Lane, entry: Entry, at: number): void {
-    entry.state = "timed";
-    entry.place = this.freePlaces.pop() ?? this.timed.length;
-    entry.handle = this.wheel.insert(at, entry.place);
-    this.timed[entry.place] = entry;
-    lane.timedCount++;
-    entry.isPutOff = at > entry.dueAt + CLOCKS_DIFFER_MS;
-    if (entry.isPutOff) lane.putOffCount++;
-  }
-
-  private clearTimer(lane: Lane, entry: Entry): void {
-    this.timed[entry.place] = undefined;
-    this.freePlaces.push(entry.place);
-    lane.timedCount--;
-    if (entry.isPutOff) lane.putOffCount--;
-  }
-
-  private forget(lane: Lane, entry: Entry): void {
-    if (entry.state === "timed") {
-      this.wheel.cancel(entry.handle);
-      this.clearTimer(lane, entry);
-    }
-    if (this.sent.delete(entry)) lane.sentCount--;
+  private forget(lane: RememberedLane, entry: Entry): void {
+    if (this.sent.delete(entry)) lane.endWait();
     lane.forget(entry);
   }
 
-  private announce(lane: Lane, now: number): void {
-    if (!lane.inTurn && lane.isSendable(now)) this.calls.onSendable(lane, this);
+  private announce(lane: RememberedLane, now: number): void {
+    if (lane.isSendable(now)) this.calls.onSendable(lane, this);
     if (lane.wantsRefill(now)) this.calls.onLow(lane, this);
   }
 }
-
-/** What was sent by a clock that is ahead of the database's by less than this was not put off. */
-const CLOCKS_DIFFER_MS = 100;
-
-/** A blocked lane is looked at again this often, since an upgrade or a release may come before the quota's rollover. */
-const BLOCKED_MS_MAX = 5_000;
 
 const laneKey = (projectNo: ProjectNo, flowClass: FlowClass) => `${projectNo} ${flowClass}`;

@@ -63,7 +63,7 @@ describe("a timer", () => {
     expect(expired(wheel, NOW_MS + TEN_YEARS_MS)).toEqual([3]);
   });
 
-  test("keeps its place among those of its tick, however far away each was when it was inserted", () => {
+  test("expires in the order of insertion within its tick, however far away each timer was then", () => {
     const dueMs = Math.ceil(NOW_MS / 2 ** 26) * 2 ** 26 + 2 ** 21;
     const aheadMs = [2 ** 25, 2 ** 21 + 3, 2 ** 21, 70_000, 65_536, 65_535, 300, 256, 255, 1, 0];
     const wheel = new Wheel(dueMs - 2 ** 26);
@@ -77,7 +77,7 @@ describe("a timer", () => {
     expect(expired(wheel, dueMs + 0.5)).toEqual(order);
   });
 
-  test("beyond the instants of a Date is refused, and so is a clock that is none", () => {
+  test("beyond the instants of a Date is refused, and so is a clock that is no number", () => {
     const wheel = new Wheel(NOW_MS);
     for (const instantMs of [Number.NaN, Number.POSITIVE_INFINITY, 8.64e15 + 1]) {
       expect(() => wheel.insert(instantMs, 1)).toThrow(RangeError);
@@ -98,7 +98,7 @@ describe("a clock", () => {
     expect(wheel.nextAt()).toBe(Number.POSITIVE_INFINITY);
   });
 
-  test("that goes backwards changes nothing, and nobody who sleeps until nextAt spins", () => {
+  test("that goes backwards changes nothing, and a sleeper until nextAt does not spin", () => {
     const wheel = new Wheel(NOW_MS);
     wheel.advance(NOW_MS + 1_000, neverExpected);
     wheel.insert(NOW_MS + 500, 1);

@@ -1,4 +1,16 @@
-// Lists are rings in one array of words: a link is the word where the linked member begins. A slot is the
+import {
+  floorTo,
+  LEVELS,
+  OccupiedSlots,
+  SLOTS,
+  slotFor,
+  slotOf,
+  slotsOf,
+  WIDE_SLOTS,
+  WIDE_SPAN_TICKS,
+} from "./wheel-slots.ts";
+
+// Lists are rings in one array of words: a link is the index of the word where the linked member begins. A slot is the
 // two words of its ring's head (next, previous); a timer adds its value, its insertion and its due instant.
 const NEXT = 0;
 const PREVIOUS = 1;
@@ -7,18 +19,9 @@ const INSERTION = 3;
 const DUE = 4; // a double, two words
 const TIMER_WORDS = 6;
 
-// The two lowest levels are wide, so that a timer of a 65 s horizon cascades at most once. The narrow ones
-// above reach over every instant a Date can hold: there is no overflow list and no timer too far away.
-const WIDE_LEVELS = 2;
-const NARROW_LEVELS = 8;
-const LEVELS = WIDE_LEVELS + NARROW_LEVELS;
-const WIDE_SLOTS = 256;
-const NARROW_SLOTS = 32;
-const SLOTS = WIDE_LEVELS * WIDE_SLOTS + NARROW_LEVELS * NARROW_SLOTS;
-const WIDE_SPAN_TICKS = WIDE_SLOTS * WIDE_SLOTS;
 const INSTANT_MAX_MS = 8.64e15;
 
-/** The ring of what is due and was not yet handed to `expire`; it follows the slots. */
+/** The ring of timers that are due and were not yet handed to `expire`; it follows the slots. */
 const RIPE = 2 * SLOTS;
 const TIMERS_AT = RIPE + 2;
 const NONE = 0;
@@ -26,28 +29,27 @@ const NONE = 0;
 const CAPACITY_MIN = 16;
 const CAPACITY_MAX = 2 ** 24;
 
-// A handle is an insertion's number over the timer's place in double words: 27 + 26 bits, a safe integer.
+// A handle is an insertion's number and, below it, the timer's place in double words: 27 + 26 bits, a safe integer.
 const PLACE_RANGE = 2 ** 26;
 const INSERTION_RANGE = 2 ** 27;
 
 /**
- * A hierarchical timing wheel: what is due when, for one clock that its caller moves. After Varghese and
- * Lauck, "Hashed and Hierarchical Timing Wheels" (1987), scheme 7, with ticks of 1 ms and a bit per slot, so
- * that empty stretches are stepped over, however long.
+ * A hierarchical timing wheel: what is due when, for one clock that its caller moves. After Varghese and Lauck, "Hashed
+ * and Hierarchical Timing Wheels" (1987), scheme 7, with ticks of 1 ms and a bit per slot to skip empty stretches.
  *
- * Instants are milliseconds since 1970 and may be fractional; they are kept exactly, so that nothing expires
- * before its instant, not even inside its tick. Insert and cancel take constant time; a timer moves down at
- * most once per level. Memory doubles with the number of timers and halves again: new timers take places in
- * the lower half first, and the upper half goes once a quarter is used and the last timer up there is gone.
+ * Instants are milliseconds since 1970 and may be fractional; they are kept exactly, so that nothing expires before its
+ * instant, not even inside its tick. Insert and cancel take constant time; a timer moves down at most once per level.
+ * Memory doubles with the number of timers and halves again: new timers take places in the lower half first, and the
+ * upper half goes once a quarter is used and the last timer up there is gone.
  */
 export class Wheel {
   private words = new Int32Array(TIMERS_AT + CAPACITY_MIN * TIMER_WORDS);
   private instants = new Float64Array(this.words.buffer);
-  private readonly occupied = new Int32Array((SLOTS >> 5) + 1);
+  private readonly occupied = new OccupiedSlots();
 
   private nowMs: number;
   private tick: number;
-  /** The last multiple of WIDE_SPAN_TICKS at or before `tick`: near ticks less this are small integers. */
+  /** The last multiple of WIDE_SPAN_TICKS at or before `tick`. Its distance to near ticks is a small integer. */
   private wideTurnTick: number;
   /** No timer in the slot of the present tick is due before this. */
   private openDueMs = Number.POSITIVE_INFINITY;
@@ -72,20 +74,20 @@ export class Wheel {
     }
   }
 
-  /** Timers in the wheel, those included that the `advance` under way has yet to hand to `expire`. */
+  /** How many timers are in the wheel. Those that the present `advance` has yet to hand to `expire` count. */
   get size(): number {
     return this.count;
   }
 
-  /** Bytes of the typed arrays held. */
+  /** The bytes of its typed arrays. */
   get bytes(): number {
-    return this.words.byteLength + this.occupied.byteLength;
+    return this.words.byteLength + this.occupied.bytes;
   }
 
   /**
-   * Keeps `value`, a non-negative int32, until `dueMs`; a due instant in the past counts as the present one.
-   * Returns a handle for `cancel`, never 0. Throws a RangeError for an instant beyond those of a Date, and
-   * for more than 16,777,216 timers.
+   * Keeps `value`, a non-negative int32, until `dueMs`; a due instant in the past counts as the present one. Returns a
+   * handle for `cancel`, never 0. Throws a RangeError for an instant beyond those of a Date, and for more than
+   * 16,777,216 timers.
    */
   insert(dueMs: number, value: number): number {
     const instantMs = Math.max(dueMs, this.nowMs);
@@ -102,7 +104,7 @@ export class Wheel {
     if (dueTick === this.tick && instantMs < this.openDueMs) this.openDueMs = instantMs;
     const head = this.headFor(dueTick);
     this.linkAfter(words[head + PREVIOUS] as number, at);
-    this.mark(head);
+    this.occupied.mark(head >> 1);
     return this.insertion * PLACE_RANGE + ((at - TIMERS_AT) >> 1);
   }
 
@@ -118,12 +120,12 @@ export class Wheel {
   }
 
   /**
-   * Moves the clock and hands each value whose due instant has come to `expire`, in order of due tick and of
-   * insertion inside a tick. Returns how many. A clock that went backwards changes nothing.
+   * Moves the clock and hands each value whose due instant has come to `expire`, in order of due tick and of insertion
+   * inside a tick. Returns how many. A clock that went backwards changes nothing.
    *
-   * `expire` may insert and cancel. What it inserts is expired by a later call at the earliest, even if due:
-   * one call handles what was there when it began, so that a timer which renews itself cannot hold it for
-   * ever. If `expire` throws, the rest is kept for the next call.
+   * `expire` may insert and cancel. What it inserts expires in a later call at the earliest, even if it is due: one
+   * call handles what was there when it began, so that a timer which renews itself cannot keep it busy for ever. If
+   * `expire` throws, the rest is kept for the next call.
    */
   advance(nowMs: number, expire: (value: number) => void): number {
     refuseImpossible(nowMs);
@@ -142,15 +144,14 @@ export class Wheel {
   }
 
   /**
-   * A lower bound of the next instant at which `advance` has anything to do, Infinity if the wheel is empty.
-   * Each wait for it ends with an expiry or takes the nearest timer down a level, so that a sleeper wakes a
-   * few times for a timer years away. After an `advance` it is later than that call's instant, unless
-   * `expire` inserted what was due already.
+   * A lower bound of the next instant at which `advance` has anything to do, Infinity if the wheel is empty. Each wait
+   * for it ends with an expiry or takes the nearest timer down a level, so that a sleeper wakes a few times for a timer
+   * years away. After an `advance` it is later than that call's instant, unless `expire` inserted what was due already.
    */
   nextAt(): number {
     if (this.words[RIPE + NEXT] !== RIPE) return this.nowMs;
     const openHead = this.headFor(this.tick);
-    return this.words[openHead + NEXT] === openHead ? this.nextEventTick() : this.openDueMs;
+    return this.words[openHead + NEXT] === openHead ? this.occupied.nextTick(this.tick) : this.openDueMs;
   }
 
   /** Moves what is due at `nowMs` from the slots to the ripe ring, and the clock with it. */
@@ -159,7 +160,7 @@ export class Wheel {
     const nowTick = Math.floor(nowMs);
     while (this.tick < nowTick) {
       this.ripenOpenSlot();
-      this.moveTo(Math.min(this.nextEventTick(), nowTick));
+      this.moveTo(Math.min(this.occupied.nextTick(this.tick), nowTick));
     }
     if (this.openDueMs <= nowMs) this.ripenPartOfOpenSlot(nowMs);
   }
@@ -209,9 +210,9 @@ export class Wheel {
   }
 
   /**
-   * Deals the timers of a slot out to the levels below, each to the front and the last one first. Of timers
-   * due in the same tick those found on a higher level were inserted earlier, when that tick was further
-   * away, so this and cascading the lower levels first keep their order.
+   * Deals the timers of a slot out to the levels below, each to the front and the last one first. Of timers due in the
+   * same tick those found on a higher level were inserted earlier, when that tick was further away, so this and
+   * cascading the lower levels first keep their order.
    */
   private cascade(head: number): void {
     const words = this.words;
@@ -221,56 +222,14 @@ export class Wheel {
       const previous = words[at + PREVIOUS] as number;
       const lowerHead = this.headFor(Math.floor(this.instants[(at + DUE) >> 1] as number));
       this.linkAfter(lowerHead, at);
-      this.mark(lowerHead);
+      this.occupied.mark(lowerHead >> 1);
       at = previous;
     }
   }
 
-  /** The first tick after the present one at which an occupied slot begins. */
-  private nextEventTick(): number {
-    let soonestTick = Number.POSITIVE_INFINITY;
-    let spanTicks = 1;
-    for (let level = 0; level < LEVELS; level++) {
-      const turn = Math.floor(this.tick / spanTicks);
-      const distance = this.distanceToOccupied(level, turn);
-      if (distance > 0) soonestTick = Math.min(soonestTick, (turn + distance) * spanTicks);
-      spanTicks *= slotsOf(level);
-      // The slots above begin at multiples of their span: none of them comes before the next such multiple.
-      if (soonestTick <= floorTo(this.tick, spanTicks) + spanTicks) return soonestTick;
-    }
-    return soonestTick;
-  }
-
-  /** How many slots after that of `turn` the next occupied one is: 1 to a whole revolution, 0 if none. */
-  private distanceToOccupied(level: number, turn: number): number {
-    const wordCount = slotsOf(level) >> 5;
-    const firstWord = slotOf(level, 0) >> 5;
-    const slot = slotOf(level, turn);
-    const word = (slot >> 5) - firstWord;
-    const bit = slot & 31;
-    const later = (this.occupied[firstWord + word] as number) & (-2 << bit);
-    if (later !== 0) return lowestBit(later) - bit;
-    for (let step = 1; step <= wordCount; step++) {
-      const bits = this.occupied[firstWord + ((word + step) & (wordCount - 1))] as number;
-      if (bits !== 0) return step * 32 + lowestBit(bits) - bit;
-    }
-    return 0;
-  }
-
-  /** The head of the slot where a timer due in `dueTick`, the present tick or a later one, belongs now. */
+  /** The head of the slot where a timer due in `dueTick` belongs now. */
   private headFor(dueTick: number): number {
-    const aheadTicks = dueTick - this.tick;
-    if (aheadTicks < WIDE_SLOTS) return 2 * ((dueTick - this.wideTurnTick) & (WIDE_SLOTS - 1));
-    if (aheadTicks < WIDE_SPAN_TICKS) {
-      return 2 * (WIDE_SLOTS + (((dueTick - this.wideTurnTick) >> 8) & (WIDE_SLOTS - 1)));
-    }
-    let level = WIDE_LEVELS;
-    let spanTicks = WIDE_SPAN_TICKS;
-    while (aheadTicks >= spanTicks * NARROW_SLOTS) {
-      level++;
-      spanTicks *= NARROW_SLOTS;
-    }
-    return 2 * slotOf(level, Math.floor(dueTick / spanTicks));
+    return 2 * slotFor(dueTick, this.tick, this.wideTurnTick);
   }
 
   private linkAfter(previous: number, at: number): void {
@@ -292,14 +251,10 @@ export class Wheel {
     if (next === previous) this.clear(next);
   }
 
-  private mark(head: number): void {
-    this.occupied[head >> 6] = (this.occupied[head >> 6] as number) | (1 << (head >> 1));
-  }
-
   private clear(head: number): void {
     this.words[head + NEXT] = head;
     this.words[head + PREVIOUS] = head;
-    this.occupied[head >> 6] = (this.occupied[head >> 6] as number) & ~(1 << (head >> 1));
+    this.occupied.clear(head >> 1);
   }
 
   private allocate(): number {
@@ -341,7 +296,7 @@ export class Wheel {
     const previous = this.words;
     this.resize(this.capacity * 2);
     this.words.set(previous);
-    // Every place was taken, so the old half has nothing free and the new one nothing used.
+    // Every place was taken: nothing is free in the lower half, and nothing is used in the upper one.
     this.upperHalfCount = 0;
   }
 
@@ -386,25 +341,6 @@ export class Wheel {
     this.capacity = capacity;
     this.upperHalfAt = TIMERS_AT + (capacity / 2) * TIMER_WORDS;
   }
-}
-
-function slotsOf(level: number): number {
-  return level < WIDE_LEVELS ? WIDE_SLOTS : NARROW_SLOTS;
-}
-
-/** The slot of a level for its `turn`: the number of its spans since 1970, too large for bit operations. */
-function slotOf(level: number, turn: number): number {
-  if (level < WIDE_LEVELS) return level * WIDE_SLOTS + (turn - floorTo(turn, WIDE_SLOTS));
-  const first = WIDE_LEVELS * WIDE_SLOTS + (level - WIDE_LEVELS) * NARROW_SLOTS;
-  return first + (turn - floorTo(turn, NARROW_SLOTS));
-}
-
-function floorTo(tick: number, spanTicks: number): number {
-  return Math.floor(tick / spanTicks) * spanTicks;
-}
-
-function lowestBit(bits: number): number {
-  return 31 - Math.clz32(bits & -bits);
 }
 
 function refuseImpossible(instantMs: number): void {

@@ -1,13 +1,15 @@
-import { environmentOfClass, FLOW_CLASSES, kindOf } from "../../../shared/domain/flow-class.ts";
-import { byLabel, type Metrics, single } from "../../../shared/platform/metrics/metrics.ts";
-import { type CellState, lookAtCell } from "../../../shared/store/cell/cell.ts";
-import type { Database } from "../../../shared/store/database/database.ts";
+import { environmentOfClass, FLOW_CLASSES, kindOf } from "../../shared/domain/flow-class.ts";
+import { byLabel, single } from "../../shared/platform/metrics/metrics.ts";
+import type { Cell } from "../../shared/process/cell.ts";
+import { type CellState, lookAtCell } from "../../shared/store/cell/cell.ts";
 
-/** What was seen longer ago is not shown any more: no figure says more than an old one. */
+/** A look that is older is not shown any more: no figure misleads less than an old one. */
 const SHOWN_MS_MAX = 60_000;
 
-/** Shows what only the database knows of the cell as a whole, by a look at it now and then. */
-export function createCellView(db: Database, metrics: Metrics): { tick(isOnDuty: boolean): Promise<void> } {
+/** Shows what only the database knows of the cell as a whole. Each tick looks at it once, or shows nothing any more. */
+export function createCellGauges({ db, metrics }: Pick<Cell, "db" | "metrics">): {
+  tick(isShown: boolean): Promise<void>;
+} {
   let seen: CellState | null = null;
   let seenAt = 0;
   const show = <Shown>(values: (state: CellState) => Shown[]) =>
@@ -47,8 +49,8 @@ export function createCellView(db: Database, metrics: Metrics): { tick(isOnDuty:
     ),
   );
   return {
-    async tick(isOnDuty) {
-      if (!isOnDuty) seen = null;
+    async tick(isShown) {
+      if (!isShown) seen = null;
       else {
         seen = await lookAtCell(db);
         seenAt = performance.now();

@@ -4,7 +4,7 @@ import { gzipSync } from "node:zlib";
 import { ERROR_BYTES_MAX } from "../../shared/domain/run.ts";
 import type { Settlement } from "../../shared/store/queue/settle.ts";
 import { answerOf, startRawServer } from "../../test/runtime-contract/raw-server.ts";
-import { type Sending, sendAttempt } from "./attempts.ts";
+import { type Sending, sendAttempt } from "./job-request.ts";
 import { type Outbound, openOutbound } from "./outbound.ts";
 
 setDefaultTimeout(30_000);
@@ -71,7 +71,7 @@ async function attemptAt(
     {
       outbound: wish.post === undefined ? outbound : { ...outbound, post: wish.post },
       clock: { now: () => NOW, stop() {} },
-      attemptTimeoutMs: ATTEMPT_TIMEOUT_MS,
+      timeoutMs: ATTEMPT_TIMEOUT_MS,
       shutdown: wish.shutdown ?? new AbortController().signal,
     },
   );
@@ -195,7 +195,7 @@ describe("an attempt", () => {
     expect(waitOf(await attemptAt(says("500 Bad", asked)))).toBeLessThanOrEqual(20_000);
   });
 
-  test("waits for the policy's cap where it is asked to wait for longer than any number holds", async () => {
+  test("waits for the policy's cap if it is asked to wait for longer than any number holds", async () => {
     for (const digits of [11, 20, 400]) {
       const asked = { "retry-after": "9".repeat(digits) };
       expect(waitOf(await attemptAt(says("503 Busy", asked)))).toBe(60_000);
@@ -211,7 +211,7 @@ describe("an attempt", () => {
     expect(error).toBe(`(gzip, ${packed.length} bytes)`);
   });
 
-  test("is the last where the target says so, or none is left", async () => {
+  test("is the last if the target says so, or if none is left", async () => {
     const told = await attemptAt(says("500 Bad", { "service-no-retry": "true" }));
     expect(told).toMatchObject({ status: "failed", next: { status: "failed" } });
     const last = await attemptAt(says("500 Bad"), { sending: { attempt: 5 } });
@@ -274,7 +274,7 @@ describe("a shutdown that cannot wait", () => {
     expect(settlement).toMatchObject({ ...INTERRUPTED, responseStatus: null });
   });
 
-  test("says so too where the target had begun to answer 200, and keeps the status", async () => {
+  test("says so too if the target had begun to answer 200, and keeps the status", async () => {
     const shutdown = new AbortController();
     const settlement = await attemptAt(says("200 OK"), {
       shutdown: shutdown.signal,
@@ -306,12 +306,12 @@ describe("a shutdown that cannot wait", () => {
     expect(settlement.status).toBe("timed_out");
   });
 
-  test("lets nothing be sent that was claimed late", async () => {
+  test("sends nothing that was claimed after it", async () => {
     const settlement = await attemptAt(says("200 OK"), { shutdown: AbortSignal.abort() });
     expect(settlement).toMatchObject({ ...INTERRUPTED, requests: [] });
   });
 
-  test("is the last attempt's failure where none is left", async () => {
+  test("is the failure of the last attempt if none is left", async () => {
     const settlement = await attemptAt(says("200 OK"), {
       shutdown: AbortSignal.abort(),
       sending: { attempt: 5 },

@@ -2,17 +2,18 @@ import type { Exchange } from "../../shared/domain/run.ts";
 import { formatTraceparent, type TraceContext } from "../../shared/domain/trace.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Attributes, Span, Traces } from "../../shared/platform/traces/traces.ts";
-import type { OwedItem } from "./outgoing.ts";
+import type { OwedItem } from "./attempt-kind.ts";
 
-/** What is granted and may have a place in a trace. */
+/** A granted attempt, which may have a place in a trace. */
 interface Granted {
   trace: TraceContext | null;
   startedAt: number;
 }
 
 /**
- * The span of an attempt, from when it was due to when it is settled: until "claimed" it waited for a permit, for room or
- * for whatever held it up, from there to its request for the signing secrets. Null where its trace is not recorded.
+ * Begins the span of an attempt, which lasts from when it was due until it is settled. Until its note "claimed" the
+ * attempt waited for a permit, for room or for a hold to end; from there until its request begins it waits for the
+ * signing secrets. Null if its trace is not recorded.
  */
 export function beginAttempt(
   traces: Traces,
@@ -20,7 +21,7 @@ export function beginAttempt(
   { trace, startedAt }: Granted,
   describe: () => { name: string; attributes: Attributes },
 ): Span | null {
-  // Where the request or the firing is not recorded, nothing that follows from it begins a trace.
+  // If the API request or the firing is not recorded, nothing that follows from it begins a trace.
   if (trace === null) return null;
   const span = traces.begin(trace, projectNo, () => {
     const { name, attributes } = describe();
@@ -44,8 +45,8 @@ export function beginAttempt(
 }
 
 /**
- * Sends a request with its place in the trace, as `traceparent`: its own span's where it is recorded, or else what it was
- * given, so that the target's spans hang together with those of whoever sent the job.
+ * Sends a request with its place in the trace as `traceparent`, so that the target's spans continue the trace of the
+ * client that created the job. That place is the request's own span if it is recorded, else `unrecorded`.
  */
 export async function sendTraced(
   span: Span | null,

@@ -4,23 +4,24 @@ import { StoreUnavailable } from "../../shared/store/database/database.ts";
 const ASK_AGAIN_MS = 250;
 const WARN_EVERY_MS = 1_000;
 
-/** How the node meets a database that does not answer, or refuses what only it can tell. */
-export interface Patience {
+/** What a node does while Postgres does not answer, or refuses a settlement. */
+export interface StoreRetries {
   /**
    * Asks until Postgres has answered, however long that takes: a claim of unknown outcome may have been committed, and
-   * an attempt on the wire has to be settled. Errors that are not about reaching Postgres are the caller's.
+   * an attempt on the wire has to be settled. Throws errors that have another cause than an unreachable Postgres.
    */
   untilAnswered<T>(ask: () => Promise<T>): Promise<T>;
-  /** Settles what has happened and nobody else knows of, without the error's text if Postgres does not take it. */
+  /** Settles what only this node knows. If Postgres refuses it, it is settled without the error's text. */
   untilSettled<Item extends { error: string | null }, T>(
     item: Item,
     settle: (item: Item) => Promise<T>,
   ): Promise<T>;
+  /** Logs at most one such warning a second. */
   warn(message: string, error: unknown): void;
 }
 
-export function createPatience(log: Log, countInFlight: () => number): Patience {
-  // In an outage everything that is in flight asks again and again: one line stands for all that failed in its second.
+export function createStoreRetries(log: Log, countInFlight: () => number): StoreRetries {
+  // In an outage everything in flight asks again and again. One line stands for all that failed within a second.
   let warnedAt = Number.NEGATIVE_INFINITY;
   function warn(message: string, error: unknown): void {
     if (performance.now() < warnedAt + WARN_EVERY_MS) return;
@@ -47,7 +48,8 @@ export function createPatience(log: Log, countInFlight: () => number): Patience 
         try {
           return await untilAnswered(() => settle(settling));
         } catch (error) {
-          // Refused for something in it, and only the text comes from outside; or for something that operators mend.
+          // Postgres refuses something in it, and only the text comes from outside; or operators have something to
+          // mend.
           warn("settle.refused", error);
           if (settling.error !== null) settling = { ...settling, error: "(not storable)" };
           await Bun.sleep(ASK_AGAIN_MS);

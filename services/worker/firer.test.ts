@@ -10,7 +10,7 @@ import { listFirings } from "../../shared/store/queue/firings.ts";
 import { acquireShards, createShards, type HeldShard } from "../../shared/store/queue/shards.ts";
 import { changeSchedule, createSchedule, findSchedule } from "../../shared/store/resources/schedules.ts";
 import { inTime, startStore, type TestStore, until } from "../../shared/store/test-support.ts";
-import { Firer } from "./firing.ts";
+import { Firer } from "./firer.ts";
 
 setDefaultTimeout(30_000);
 
@@ -41,16 +41,15 @@ beforeEach(async () => {
   await store.query("DELETE FROM schedules");
   project = await store.addProject();
   aheadMs = 0;
-  firer = new Firer({
+  const cell = {
     db: store.db,
     bus: createInProcessBus(),
     clock: { now, stop: () => undefined },
     log: createLog({ name: "test", level: "silent" }),
     metrics: createMetrics(),
     traces: NO_TRACES,
-    heldOf: () => held,
-    onChange: () => undefined,
-  });
+  };
+  firer = new Firer(cell, { heldOf: () => held, onChange: () => undefined });
 });
 afterAll(() => store.stop());
 
@@ -126,7 +125,7 @@ test("the clock set back an hour while a look is under way: what comes due from 
   await turnUntil(async () => (await firedCount(second)) === 1);
 });
 
-test("a timetable replaced by one with the same next instant: the one of before says no more what follows", async () => {
+test("a timetable that is replaced by one with the same next instant no longer decides what follows", async () => {
   let id = "";
   // It has to be changed before it is due, and remembered before that.
   await inTime(SECOND_MS, async () => {
@@ -149,7 +148,7 @@ test("a timetable replaced by one with the same next instant: the one of before 
   expect(next).toEndWith("-01-01T00:00:00.000Z");
 });
 
-test("one schedule that cannot fire keeps none of those from firing that come due with it", async () => {
+test("schedules fire although one that is due with them cannot", async () => {
   const due = Date.now() - 2 * SECOND_MS;
   await store.query("ALTER TABLE jobs ADD CONSTRAINT poison CHECK (payload <> '\"poison\"')");
   const poisoned = await create(due, { payload: `"poison"` });
@@ -161,7 +160,7 @@ test("one schedule that cannot fire keeps none of those from firing that come du
   await store.query("ALTER TABLE jobs DROP CONSTRAINT poison");
 });
 
-test("what is too late to fire is left to the look back, which lets it go on", async () => {
+test("a schedule that is too late to fire is found by the look back and goes on to its next instant", async () => {
   const late = await create(Date.now() - 15 * MINUTE_MS, { cron: "0 0 29 2 *" });
   await firer.look([SHARD]);
   firer.advance(now());

@@ -11,9 +11,9 @@ import type { Clock } from "../../shared/platform/clock.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
 import type { GrantedAttempt } from "../../shared/store/queue/claim.ts";
 import type { Settlement } from "../../shared/store/queue/settle.ts";
+import { sendTraced } from "./attempt-span.ts";
 import type { Outbound } from "./outbound.ts";
 import { signHeaders } from "./sign.ts";
-import { sendTraced } from "./traced.ts";
 
 /** An attempt that was granted, and where it belongs. */
 export interface Sending extends Scope {
@@ -21,7 +21,7 @@ export interface Sending extends Scope {
   shard: number;
   attempt: number;
   granted: GrantedAttempt;
-  /** Empty if they cannot be read; unsigned requests are not sent. */
+  /** Empty if they cannot be read; an unsigned request is not sent. */
   secrets: readonly string[];
   span: Span | null;
 }
@@ -29,19 +29,20 @@ export interface Sending extends Scope {
 export interface Sender {
   outbound: Outbound;
   clock: Clock;
-  attemptTimeoutMs: number;
-  /** Aborted when the process may not wait any longer for what is on the wire. */
+  timeoutMs: number;
+  /** It is aborted when the process may wait no longer for what is on the wire. */
   shutdown: AbortSignal;
 }
 
 /** Sends one attempt and decides what follows from how it ended. Never throws. */
 export async function sendAttempt(sending: Sending, sender: Sender): Promise<Settlement> {
-  const { outbound, clock, attemptTimeoutMs, shutdown } = sender;
+  const { outbound, clock, timeoutMs, shutdown } = sender;
   const { granted, span } = sending;
   const unrecorded = granted.trace ?? unrecordedContext(granted.jobId, granted.runId);
   const begunAt = performance.now();
-  // The deadline counts from the recorded start. Past it others may hold the attempt to be lost: it is not sent any more.
-  const leftMs = granted.startedAt + attemptTimeoutMs - clock.now();
+  // The deadline counts from the recorded start. Past it others may take the attempt for lost, so it is not sent any
+  // more.
+  const leftMs = granted.startedAt + timeoutMs - clock.now();
   const exchange: Exchange =
     leftMs <= 0
       ? { kind: "stalled" }
@@ -58,13 +59,13 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
           );
   const now = clock.now();
   const isInterrupted = shutdown.aborted && isBrokenOff(exchange);
-  const outcome = isInterrupted ? interruptedOutcome() : judgeResponse(exchange, now, attemptTimeoutMs);
+  const outcome = isInterrupted ? interruptedOutcome() : judgeResponse(exchange, now, timeoutMs);
   const settlement = settlementOf(sending, outcome, performance.now() - begunAt, now);
-  // What the target had answered by then is true all the same.
+  // A status that has come is recorded, however the attempt ended.
   return exchange.kind === "answered" ? { ...settlement, responseStatus: exchange.status } : settlement;
 }
 
-/** Whether a shutdown may be what ended it; an exchange that stalled had met its deadline before. */
+/** Whether a shutdown may have ended it. An exchange that stalled had met its deadline before. */
 function isBrokenOff(exchange: Exchange): boolean {
   return exchange.kind === "faulted" || (exchange.kind === "answered" && exchange.bodyEnd === "broken");
 }
@@ -93,7 +94,7 @@ function settlementOf(sending: Sending, outcome: Outcome, durationMs: number, no
 
 export const USER_AGENT = "Jobwheel/1";
 
-/** What the target is told (decisions.md, section 3). */
+/** The headers beside the payload; the API promises each of them. */
 function headersOf(
   { environment, attempt, granted, secrets }: Sending,
   traceparent: string,

@@ -1,0 +1,30 @@
+import type { DueItem } from "../../shared/bus/messages.ts";
+import type { Environment, Region } from "../../shared/domain/scope.ts";
+import { createBatcher } from "../../shared/store/database/batch.ts";
+import type { Claimed } from "../../shared/store/queue/claim.ts";
+import type { ParkOutcome } from "../../shared/store/queue/parking.ts";
+
+/** An owed attempt that the node was told of, and where it belongs. */
+export type OwedItem = DueItem & { region: Region; environment: Environment };
+
+/** A kind of attempt, of jobs or of deliveries to endpoints: how one is claimed, sent and settled, or else parked. */
+export interface AttemptKind<Granted, Sent> {
+  /** The URL of its target; null if nothing of that id is owed. */
+  locate(item: OwedItem): Promise<string | null>;
+  /** Sets it aside, since its host takes none now. */
+  park(item: OwedItem, at: { host: string; url: string }): Promise<ParkOutcome>;
+  claim(item: OwedItem): Promise<Claimed<Granted>>;
+  /** The URL of the target of what was claimed; null if it has none any more. */
+  urlOf(granted: Granted): string | null;
+  /** Sends it, and returns how that ended. */
+  send(item: OwedItem, granted: Granted): Promise<Sent>;
+  /** Settles what was sent. It asks until Postgres has answered. */
+  settle(item: OwedItem, sent: Sent): Promise<void>;
+}
+
+/**
+ * Puts a node's questions to Postgres together, into two statements at once. While one waits for its fsync the next is
+ * being gathered and sent.
+ */
+export const inBatches = <Item, Result>(run: (items: Item[]) => Promise<Result[]>) =>
+  createBatcher({ run, itemsMax: 200, inFlightMax: 2 });

@@ -1,0 +1,147 @@
+import { type Answer, type DueItem, SHARE_PAUSE_MS } from "../../shared/bus/messages.ts";
+import { environmentOfClass, kindOf } from "../../shared/domain/flow-class.ts";
+import type { Region } from "../../shared/domain/scope.ts";
+import { hostOfTarget } from "../../shared/domain/target.ts";
+import type { Cell } from "../../shared/process/cell.ts";
+import { type Claimed, NodeDeclaredDead } from "../../shared/store/queue/claim.ts";
+import type { AttemptKind, OwedItem } from "./attempt-kind.ts";
+import type { InFlight, RequestsPerHost } from "./concurrency.ts";
+import type { createDeliveryAttempts } from "./delivery-attempts.ts";
+import type { createJobAttempts } from "./job-attempts.ts";
+import type { StoreRetries } from "./retry-until-answered.ts";
+
+/** An attempt that only blind claims keep from its host is asked for again after this long to twice as long. */
+const HOST_PAUSE_MS = 500;
+
+/**
+ * Claims one owed attempt and, if it is granted, sends and settles it. The answer comes with the claim; it is "gone"
+ * for an attempt that is parked, and null if the node has the same one in flight. `heldFor` names the host at which the
+ * caller keeps a place for it.
+ */
+export type ClaimAndSend = (region: Region, item: DueItem, heldFor?: string | null) => Promise<Answer | null>;
+
+export function createClaimAndSend(
+  { clock, log }: Pick<Cell, "clock" | "log">,
+  options: {
+    jobs: ReturnType<typeof createJobAttempts>;
+    webhooks: ReturnType<typeof createDeliveryAttempts>;
+    inFlight: InFlight;
+    hosts: RequestsPerHost;
+    room(): number;
+    retries: StoreRetries;
+    /** There was no room until something ended just now. */
+    onRoom(): void;
+    /** Something was parked at the host. */
+    onParked(host: string): void;
+    /** Something that was sent to the host has been settled: its place there is free, and its permit. */
+    onFreed(host: string): void;
+    /** The node was declared dead: nothing of it may go on. */
+    onDeclaredDead(): void;
+  },
+): ClaimAndSend {
+  const { jobs, webhooks, inFlight, hosts, room, retries } = options;
+
+  async function claimAndSend<Granted, Sent>(
+    kind: AttemptKind<Granted, Sent>,
+    item: OwedItem,
+    heldFor: string | null,
+  ): Promise<Answer | null> {
+    const { id, projectNo } = item;
+    if (inFlight.has(id)) return null;
+    if (room() <= 0) return { kind: "node_full" };
+    // "node_full" would say that the same attempt may be sent again at once. The node has room, though not for this
+    // one.
+    if (inFlight.isShareTaken(projectNo)) return { kind: "blocked", untilAt: clock.now() + SHARE_PAUSE_MS };
+    inFlight.add(id, projectNo);
+    let isSending = false;
+    try {
+      let host: string | null = null;
+      if (heldFor !== null || !hosts.mayClaimBlindly()) {
+        const url = await retries.untilAnswered(() => kind.locate(item));
+        if (url !== null) {
+          host = hostOfTarget(url);
+          if (host !== heldFor && !hosts.mayClaimFor(host)) return await park(kind, item, { host, url });
+        }
+      }
+      const claimed = await claim(kind, item, host);
+      if (claimed.kind !== "granted") return claimed;
+      isSending = true;
+      // What is thrown there is a bug: this node does not settle the attempt and goes on counting it. Others find it
+      // past its deadline.
+      sendAndSettle(kind, item, claimed.attempt).catch((error) =>
+        log.error({ err: error, id }, "attempt.failed"),
+      );
+      return { kind: "granted" };
+    } catch (error) {
+      if (error instanceof NodeDeclaredDead) options.onDeclaredDead();
+      else retries.warn("claim.failed", error);
+      return null;
+    } finally {
+      if (!isSending) inFlight.delete(id, projectNo);
+    }
+  }
+
+  async function park<Granted, Sent>(
+    kind: AttemptKind<Granted, Sent>,
+    item: OwedItem,
+    at: { host: string; url: string },
+  ): Promise<Answer> {
+    if (hosts.roomOf(at.host) <= 0) {
+      const outcome = await retries.untilAnswered(() => kind.park(item, at));
+      if (outcome === "parked") options.onParked(at.host);
+      if (outcome !== "elsewhere") return { kind: "gone" };
+    }
+    return { kind: "early", waitMs: HOST_PAUSE_MS * (1 + Math.random()) };
+  }
+
+  /**
+   * A granted attempt counts at its host from then on. `host` is null if it was not looked up. An endpoint can have
+   * been given another host since it was, and then that host may have a request too many.
+   */
+  async function claim<Granted, Sent>(
+    kind: AttemptKind<Granted, Sent>,
+    item: OwedItem,
+    host: string | null,
+  ): Promise<Claimed<Granted>> {
+    hosts.add(host);
+    try {
+      const claimed = await retries.untilAnswered(() => kind.claim(item));
+      const granted = claimed.kind === "granted" ? hostOf(kind, claimed.attempt) : null;
+      if (granted !== null) hosts.add(granted);
+      return claimed;
+    } finally {
+      hosts.delete(host);
+    }
+  }
+
+  function hostOf<Granted, Sent>(kind: AttemptKind<Granted, Sent>, granted: Granted): string | null {
+    const url = kind.urlOf(granted);
+    return url === null ? null : hostOfTarget(url);
+  }
+
+  async function sendAndSettle<Granted, Sent>(
+    kind: AttemptKind<Granted, Sent>,
+    item: OwedItem,
+    granted: Granted,
+  ): Promise<void> {
+    const host = hostOf(kind, granted);
+    const sent = await kind.send(item, granted).finally(() => {
+      if (host !== null) hosts.delete(host);
+    });
+    await kind.settle(item, sent);
+    const wasFull = room() <= 0;
+    inFlight.delete(item.id, item.projectNo);
+    if (wasFull) options.onRoom();
+    if (host !== null) options.onFreed(host);
+  }
+
+  return (region, item, heldFor = null) => {
+    const owed = { ...item, region, environment: environmentOfClass(item.flowClass) };
+    switch (kindOf(item.flowClass)) {
+      case "jobs":
+        return claimAndSend(jobs, owed, heldFor);
+      case "webhooks":
+        return claimAndSend(webhooks, owed, heldFor);
+    }
+  };
+}

@@ -1,0 +1,112 @@
+import { sendHints } from "../../shared/bus/hints.ts";
+import { DELIVERY_WINDOW_SECONDS } from "../../shared/domain/delivery.ts";
+import { ATTEMPT_PREFIX, type IdSource } from "../../shared/domain/ids.ts";
+import type { Log } from "../../shared/platform/log.ts";
+import type { Seal } from "../../shared/platform/seal/seal.ts";
+import type { Span } from "../../shared/platform/traces/traces.ts";
+import type { Cell } from "../../shared/process/cell.ts";
+import {
+  claimDeliveries,
+  type DeliveryClaim,
+  type GrantedDelivery,
+} from "../../shared/store/queue/delivery-claim.ts";
+import { type DeliverySettlement, settleDeliveries } from "../../shared/store/queue/delivery-settle.ts";
+import { type Parked, parkAttempts } from "../../shared/store/queue/parking.ts";
+import { findEndpointUrls, type OwedPlace } from "../../shared/store/queue/target-urls.ts";
+import { type AttemptKind, inBatches } from "./attempt-kind.ts";
+import { beginAttempt, endAttempt } from "./attempt-span.ts";
+import { type DeliverySender, sendDelivery } from "./delivery-request.ts";
+import type { StoreRetries } from "./retry-until-answered.ts";
+
+/** An attempt of a delivery that was sent, and how it ended. */
+interface SentDelivery {
+  settlement: DeliverySettlement;
+  span: Span | null;
+  webhookId: string;
+  eventId: string;
+}
+
+/** Attempts of deliveries: events that are sent to webhook endpoints. */
+export function createDeliveryAttempts(
+  { db, bus, clock, log, metrics, traces }: Cell,
+  options: { nodeId: number; ids: IdSource; seal: Seal; sender: DeliverySender; retries: StoreRetries },
+): AttemptKind<GrantedDelivery, SentDelivery> {
+  const { nodeId, ids, seal, sender, retries } = options;
+  const windowMs = DELIVERY_WINDOW_SECONDS * 1_000 * sender.scale;
+  const locating = inBatches((places: OwedPlace[]) => findEndpointUrls(db, places));
+  const parking = inBatches((items: Parked[]) => parkAttempts(db, "webhooks", items));
+  const timedClaim = metrics.statement("claim_webhooks");
+  const timedSettlement = metrics.statement("settle_webhooks");
+  const noteLateness = metrics.lateness("webhooks");
+  const claiming = inBatches((claims: DeliveryClaim[]) =>
+    timedClaim(claims.length, () => claimDeliveries(db, nodeId, claims)),
+  );
+  const settling = inBatches(async (items: DeliverySettlement[]) => {
+    const settled = await timedSettlement(items.length, () => settleDeliveries(db, items, windowMs));
+    sendHints(bus, settled);
+    return settled.items;
+  });
+
+  return {
+    locate: (item) => locating.submit(item),
+    park: ({ projectNo, environment, region, id, attempt }, at) =>
+      parking.submit({ projectNo, environment, region, id, attempt, ...at }),
+    claim({ projectNo, environment, region, id: deliveryId, attempt }) {
+      const attemptId = ids.next(ATTEMPT_PREFIX, clock.now());
+      return claiming.submit({ projectNo, environment, region, deliveryId, attempt, attemptId });
+    },
+    urlOf: ({ endpoint }) => endpoint?.url ?? null,
+    async send(item, granted) {
+      const { webhookId, event } = granted;
+      const span = beginAttempt(traces, item, granted, () => ({
+        name: "delivery",
+        attributes: {
+          "jobwheel.delivery_id": item.id,
+          "jobwheel.webhook_id": webhookId,
+          "jobwheel.event_id": event.id,
+          "jobwheel.job_id": event.job.id,
+        },
+      }));
+      const secrets = openSecrets(granted, seal, log);
+      if (granted.endpoint !== null && secrets.length > 0)
+        noteLateness(item.region, clock.now() - item.dueAt);
+      const settlement = await sendDelivery({ item, granted, secrets, span }, sender);
+      return { settlement, span, webhookId, eventId: event.id };
+    },
+    async settle({ attempt }, { settlement, span, webhookId, eventId }) {
+      const settled = await retries.untilSettled(settlement, (it) => settling.submit(it));
+      const { deliveryId, status, responseStatus, durationMs } = settlement;
+      metrics.deliveriesSettled[status].inc();
+      if (settled?.isDisabling) metrics.webhooksDisabled.inc();
+      const next = settled?.status ?? "settled before";
+      endAttempt(span, clock.now(), { ...settlement, next });
+      log.info(
+        {
+          deliveryId,
+          webhookId,
+          eventId,
+          attempt,
+          durationMs: Math.round(durationMs),
+          outcome: status,
+          responseStatus,
+          delivery: next,
+          nextAttemptAt:
+            settled?.nextAttemptAt == null ? null : new Date(settled.nextAttemptAt).toISOString(),
+          ...(settled?.isDisabling ? { webhook: "disabled" } : {}),
+          ...(span === null ? {} : { traceId: span.context.traceId }),
+        },
+        "delivery.settled",
+      );
+    },
+  };
+}
+
+/** The endpoint's secrets; none if they cannot be read. */
+function openSecrets({ endpoint, webhookId }: GrantedDelivery, seal: Seal, log: Log): string[] {
+  try {
+    return endpoint?.sealedSecrets.map((sealed) => seal.open(sealed)) ?? [];
+  } catch (error) {
+    log.error({ err: error, webhookId }, "webhook_secret.unreadable");
+    return [];
+  }
+}

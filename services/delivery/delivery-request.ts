@@ -1,0 +1,96 @@
+import { eventText } from "../../shared/contract/event.ts";
+import {
+  brokenOffDelivery,
+  type DeliveryOutcome,
+  judgeDelivery,
+  settleDelivery,
+  unsentDelivery,
+} from "../../shared/domain/delivery.ts";
+import { INTERRUPTED_ERROR } from "../../shared/domain/run.ts";
+import { unrecordedContext } from "../../shared/domain/trace.ts";
+import type { Span } from "../../shared/platform/traces/traces.ts";
+import type { GrantedDelivery } from "../../shared/store/queue/delivery-claim.ts";
+import type { DeliverySettlement } from "../../shared/store/queue/delivery-settle.ts";
+import type { OwedItem } from "./attempt-kind.ts";
+import { sendTraced } from "./attempt-span.ts";
+import { type Sender, USER_AGENT } from "./job-request.ts";
+import { signHeaders } from "./sign.ts";
+
+export interface DeliverySender extends Sender {
+  /** Multiplies every wait between attempts, and the 48 hours, for trials. */
+  scale: number;
+}
+
+export interface SendingDelivery {
+  item: Pick<OwedItem, "projectNo" | "environment" | "region" | "shard" | "attempt">;
+  granted: GrantedDelivery;
+  /** Empty if they cannot be read; an unsigned request is not sent. */
+  secrets: readonly string[];
+  span: Span | null;
+}
+
+/** Sends one event to one endpoint and decides what follows from how that ended. Never throws. */
+export async function sendDelivery(
+  { item, granted, secrets, span }: SendingDelivery,
+  sender: DeliverySender,
+): Promise<DeliverySettlement> {
+  const { clock, scale } = sender;
+  const begunAt = performance.now();
+  const outcome = await attempt({ granted, secrets, span }, sender);
+  const { deliveryId, attemptId, startedAt, firstStartedAt, waits, byHand } = granted;
+  const { projectNo, environment, region, shard } = item;
+  const ended = { waits, startedAt, firstStartedAt, byHand };
+  const next = settleDelivery(ended, outcome, { now: clock.now(), random: Math.random, scale });
+  return {
+    projectNo,
+    environment,
+    region,
+    shard,
+    deliveryId,
+    attemptId,
+    status: outcome.kind,
+    responseStatus: outcome.responseStatus,
+    error: outcome.error,
+    isOurFault: outcome.kind !== "succeeded" && outcome.fault === "ours",
+    durationMs: performance.now() - begunAt,
+    next,
+  };
+}
+
+async function attempt(
+  { granted, secrets, span }: Omit<SendingDelivery, "item">,
+  { outbound, clock, timeoutMs, shutdown }: DeliverySender,
+): Promise<DeliveryOutcome> {
+  // The deadline counts from the recorded start. Past it others may take the attempt for lost, so it is not sent any
+  // more.
+  const leftMs = granted.startedAt + timeoutMs - clock.now();
+  if (leftMs <= 0) return unsentDelivery("The time of this attempt was over before anything was sent.");
+  if (granted.endpoint === null) return unsentDelivery("The endpoint was deleted before anything was sent.");
+  if (secrets.length === 0) return unsentDelivery("The request could not be signed.");
+  const body = eventText(granted.event);
+  const { url } = granted.endpoint;
+  const unrecorded = granted.trace ?? unrecordedContext(granted.event.job.id, granted.attemptId);
+  const exchange = await sendTraced(span, unrecorded, clock, (traceparent) => {
+    const headers = headersOf(granted, body, { secrets, traceparent, now: clock.now() });
+    return outbound.post({ url, headers, body, timeoutMs: leftMs, signal: shutdown });
+  });
+  // A status that has come decides, since the endpoint has heard of the event.
+  if (shutdown.aborted && exchange.kind === "faulted") return brokenOffDelivery(INTERRUPTED_ERROR);
+  return judgeDelivery(exchange, clock.now(), timeoutMs);
+}
+
+/** The headers beside the event; the API promises each of them. */
+function headersOf(
+  { event, isSample }: GrantedDelivery,
+  body: string,
+  { secrets, traceparent, now }: { secrets: readonly string[]; traceparent: string; now: number },
+): Record<string, string> {
+  return {
+    "content-type": "application/json",
+    "user-agent": USER_AGENT,
+    "service-environment": event.environment,
+    ...(isSample ? { "service-webhook-test": "true" } : {}),
+    traceparent,
+    ...signHeaders(body, { id: event.id, sentAt: now, secrets }),
+  };
+}

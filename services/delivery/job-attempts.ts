@@ -1,0 +1,102 @@
+import { sendHints } from "../../shared/bus/hints.ts";
+import { type IdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
+import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
+import type { Span } from "../../shared/platform/traces/traces.ts";
+import type { Cell } from "../../shared/process/cell.ts";
+import { type Claim, claimAttempts, type GrantedAttempt } from "../../shared/store/queue/claim.ts";
+import { type Parked, parkAttempts } from "../../shared/store/queue/parking.ts";
+import { type Settlement, settleAttempts } from "../../shared/store/queue/settle.ts";
+import { findTargetUrls, type OwedPlace } from "../../shared/store/queue/target-urls.ts";
+import { type AttemptKind, inBatches } from "./attempt-kind.ts";
+import { beginAttempt, endAttempt } from "./attempt-span.ts";
+import { type Sender, sendAttempt } from "./job-request.ts";
+import type { StoreRetries } from "./retry-until-answered.ts";
+
+/** An attempt of a job that was sent, and how it ended. */
+interface SentAttempt {
+  settlement: Settlement;
+  span: Span | null;
+}
+
+/** Attempts of jobs. */
+export function createJobAttempts(
+  { db, bus, clock, log, metrics, traces }: Cell,
+  options: {
+    nodeId: number;
+    ids: IdSource;
+    sender: Sender;
+    retries: StoreRetries;
+    secretsOf(scope: { projectNo: ProjectNo; environment: Environment }): Promise<string[]>;
+  },
+): AttemptKind<GrantedAttempt, SentAttempt> {
+  const { nodeId, ids, sender, retries, secretsOf } = options;
+  const locating = inBatches((jobs: OwedPlace[]) => findTargetUrls(db, jobs));
+  const parking = inBatches((items: Parked[]) => parkAttempts(db, "jobs", items));
+  const timedClaim = metrics.statement("claim_jobs");
+  const timedSettlement = metrics.statement("settle_jobs");
+  const noteLateness = metrics.lateness("jobs");
+  const claiming = inBatches((claims: Claim[]) =>
+    timedClaim(claims.length, () => claimAttempts(db, nodeId, claims)),
+  );
+  const settling = inBatches(async (items: Settlement[]) => {
+    const settled = await timedSettlement(items.length, () => settleAttempts(db, items));
+    sendHints(bus, settled);
+    return settled.items;
+  });
+
+  return {
+    locate: (item) => locating.submit(item),
+    park: ({ projectNo, environment, region, id, attempt }, at) =>
+      parking.submit({ projectNo, environment, region, id, attempt, ...at }),
+    claim({ projectNo, environment, region, id: jobId, attempt }) {
+      const runId = ids.next(RUN_PREFIX, clock.now());
+      return claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
+    },
+    urlOf: ({ targetUrl }) => targetUrl,
+    async send(item, granted) {
+      const { projectNo, environment, region, shard, id: jobId, attempt, dueAt } = item;
+      const { runId, scheduleId } = granted;
+      const span = beginAttempt(traces, item, granted, () => ({
+        name: "attempt",
+        attributes: {
+          "jobwheel.job_id": jobId,
+          "jobwheel.run_id": runId,
+          ...(scheduleId === null ? {} : { "jobwheel.schedule_id": scheduleId }),
+        },
+      }));
+      const secrets = await retries
+        .untilAnswered(() => secretsOf({ projectNo, environment }))
+        .catch((error) => {
+          log.error({ err: error, jobId }, "signing_secrets.unreadable");
+          return [];
+        });
+      if (secrets.length > 0) noteLateness(region, clock.now() - dueAt);
+      const settlement = await sendAttempt(
+        { projectNo, environment, region, shard, attempt, granted, secrets, span },
+        sender,
+      );
+      return { settlement, span };
+    },
+    async settle({ attempt }, { settlement, span }) {
+      const settled = await retries.untilSettled(settlement, (it) => settling.submit(it));
+      const { jobId, runId, status, responseStatus, durationMs } = settlement;
+      metrics.attemptsSettled[status].inc();
+      const next = settled?.status ?? "settled before";
+      endAttempt(span, clock.now(), { ...settlement, next });
+      log.info(
+        {
+          jobId,
+          runId,
+          attempt,
+          durationMs: Math.round(durationMs),
+          outcome: status,
+          responseStatus,
+          job: next,
+          nextRetryAt: settled?.nextRetryAt == null ? null : new Date(settled.nextRetryAt).toISOString(),
+          ...(span === null ? {} : { traceId: span.context.traceId }),
+        },
+        "attempt.settled",
+      );
+    },
+  };
+}

@@ -1,0 +1,32 @@
+import type { Cell } from "../../../shared/process/cell.ts";
+import type { ClockWatch } from "./clock-watch.ts";
+import { auditPermits } from "./permits.ts";
+import { purgeExpired } from "./purge.ts";
+import { createRescue, type RescueOptions } from "./rescue.ts";
+import { retainRuns } from "./retention.ts";
+
+/** What a worker that is on duty does for the whole cell, again and again. */
+export interface Duty {
+  name: string;
+  everyMs: number;
+  run(cell: Cell): Promise<unknown>;
+}
+
+/** The duties that delete do so only while `clockWatch` trusts the clock. */
+export function listDuties(options: RescueOptions, clockWatch: ClockWatch): Duty[] {
+  return [
+    { name: "rescue", everyMs: 1_000, run: createRescue(options, clockWatch) },
+    {
+      name: "purge",
+      // Often and little at a time, so that keys go at the pace at which they came.
+      everyMs: 60_000,
+      run: ({ db }) => clockWatch.delete((now) => purgeExpired(db, now)),
+    },
+    {
+      name: "retention",
+      everyMs: 60_000,
+      run: ({ db, log }) => clockWatch.delete((now) => retainRuns(db, { now, log })),
+    },
+    { name: "permits", everyMs: 60_000, run: auditPermits },
+  ];
+}

@@ -1,0 +1,167 @@
+import type { Answers, Beat, Hint, OwedAttempt } from "../../shared/bus/messages.ts";
+import { kindOf } from "../../shared/domain/flow-class.ts";
+import type { Region } from "../../shared/domain/scope.ts";
+import { single } from "../../shared/platform/metrics/metrics.ts";
+import type { Cell } from "../../shared/process/cell.ts";
+import { listHeldRegions } from "../../shared/store/cell/holds.ts";
+import type { HeldShard } from "../../shared/store/queue/shards.ts";
+import { Dispatcher } from "./dispatch.ts";
+import { shardName } from "./ownership.ts";
+import { Shard } from "./shard/shard.ts";
+import { Sweeper } from "./sweeper.ts";
+
+/** A hold stands until the sweep after the next, in case one is late, and no longer after a resume. */
+const HELD_MS = 2_000;
+
+/** The shards that a worker owns, all on its one thread: it tells them what arrives, and sends what they have ready. */
+export class ShardHost {
+  private readonly shards = new Map<string, Shard>();
+  private readonly dispatcher: Dispatcher;
+  private readonly sweeper: Sweeper;
+  private readonly timedSweep: ReturnType<Cell["metrics"]["statement"]>;
+
+  constructor(
+    private readonly cell: Cell,
+    private readonly options: {
+      nodeId: number;
+      /** Whether the shards may be acted upon at this moment. */
+      isTrusted(): boolean;
+      /** Something may be ready to be sent, or be due at another time than before. */
+      onChange(): void;
+    },
+  ) {
+    this.dispatcher = new Dispatcher((deliveryNodeId, due) =>
+      cell.bus.sendDue(deliveryNodeId, { ...due, workerNodeId: options.nodeId }),
+    );
+    this.sweeper = new Sweeper(cell.db, cell.clock);
+    this.timedSweep = cell.metrics.statement("sweep");
+    this.showMetrics();
+  }
+
+  find(region: Region, shard: number): Shard | undefined {
+    return this.shards.get(shardName({ region, shard }));
+  }
+
+  /** The shards that are held, each by its region and number. */
+  get held(): HeldShard[] {
+    return [...this.shards.values()].map(({ held }) => held);
+  }
+
+  add(acquired: readonly HeldShard[]): void {
+    for (const held of acquired) this.shards.set(shardName(held), this.createShard(held));
+  }
+
+  remove(lost: readonly HeldShard[]): void {
+    for (const held of lost) {
+      this.dispatcher.forgetUnanswered(this.find(held.region, held.shard)?.sentTo() ?? []);
+      this.shards.delete(shardName(held));
+    }
+  }
+
+  /** The shards go on with an empty memory. */
+  forget(): void {
+    const { held } = this;
+    this.remove(held);
+    this.add(held);
+    this.dispatcher.forgetNodes();
+  }
+
+  learn(region: Region, shardNo: number, owed: readonly OwedAttempt[]): void {
+    const shard = this.find(region, shardNo);
+    if (shard === undefined) return;
+    const now = this.cell.clock.now();
+    for (const attempt of owed) shard.learn(attempt, now);
+    this.options.onChange();
+  }
+
+  hearHint({ region, shard, owed, freed }: Hint): void {
+    const now = this.cell.clock.now();
+    for (const permits of freed) this.find(region, shard)?.freed(permits, now);
+    this.learn(region, shard, owed);
+  }
+
+  hearAnswers({ deliveryNodeId, region, room, items }: Answers): void {
+    const now = this.cell.clock.now();
+    this.dispatcher.answered(deliveryNodeId, items.length, room);
+    for (const item of items) this.find(region, item.shard)?.answer(item, now);
+    this.options.onChange();
+  }
+
+  hearBeat(beat: Beat): void {
+    this.dispatcher.heard(beat, this.cell.clock.now());
+    this.options.onChange();
+  }
+
+  /** Makes ready what is due, and returns when the next timer is. */
+  advance(now: number): number {
+    let nextAt = Number.POSITIVE_INFINITY;
+    for (const shard of this.shards.values()) {
+      if (shard.nextAt() <= now) shard.advance(now);
+      nextAt = Math.min(nextAt, shard.nextAt());
+    }
+    return nextAt;
+  }
+
+  /** Sends what is ready to the delivery nodes. */
+  send(now: number): void {
+    const { isTrusted } = this.options;
+    this.dispatcher.run(
+      now,
+      (shard) => isTrusted() && this.find(shard.held.region, shard.held.shard) === shard,
+    );
+  }
+
+  /** Finds in Postgres what no message told of. */
+  async sweep(): Promise<void> {
+    const { db, clock, metrics } = this.cell;
+    const now = clock.now();
+    for (const shard of this.shards.values()) this.dispatcher.forgetUnanswered(shard.tidy(now));
+    const swept = [...this.shards.values()];
+    const heldRegions = new Set((await listHeldRegions(db)).map(({ region }) => region));
+    metrics.sweepFound.inc(await this.timedSweep(swept.length, () => this.sweeper.sweep(swept)));
+    // What the sweep has just found in a held region is held before any of it is sent.
+    for (const shard of swept) if (heldRegions.has(shard.held.region)) shard.hold(clock.now() + HELD_MS);
+    this.options.onChange();
+  }
+
+  get wantsRefill(): boolean {
+    return this.sweeper.hasLow;
+  }
+
+  async refill(): Promise<void> {
+    await this.sweeper.refill();
+    this.options.onChange();
+  }
+
+  private createShard(held: HeldShard): Shard {
+    const { clock, metrics } = this.cell;
+    const note = {
+      jobs: metrics.granted("jobs", held.region),
+      webhooks: metrics.granted("webhooks", held.region),
+    };
+    return new Shard(held, clock.now(), {
+      onSendable: (lane, shard) => this.dispatcher.enqueue(lane, shard),
+      onLow: (lane, shard) => this.sweeper.noteLow(lane, shard),
+      onGranted: ({ flowClass, dueAt }, isHeldBack, now) => note[kindOf(flowClass)](now - dueAt, isHeldBack),
+    });
+  }
+
+  /** The figures are of what the shards remember. Postgres is not asked, and may hold more. */
+  private showMetrics(): void {
+    const { shards } = this;
+    const { clock, metrics } = this.cell;
+    metrics.shardsOwned.follow(() => single(shards.size));
+    const read = (figureOf: (shard: Shard, now: number) => number) =>
+      function* () {
+        const now = clock.now();
+        for (const shard of shards.values()) {
+          const { region, shard: no } = shard.held;
+          yield { labels: { region, shard: String(no) }, value: figureOf(shard, now) };
+        }
+      };
+    metrics.shardReady.follow(read((shard, now) => shard.backlog(now).readyCount));
+    metrics.shardOldestDueSeconds.follow(
+      read((shard, now) => Math.max(0, now - (shard.backlog(now).oldestDueAt ?? now)) / 1_000),
+    );
+  }
+}

@@ -1,0 +1,310 @@
+import type { OwedAttempt } from "../../../shared/bus/messages.ts";
+import {
+  LANE_ROOM_MIN,
+  type Lane,
+  laneRoom,
+  type RefillLane,
+  SWEEP_LAG_MS,
+  type SweptRow,
+} from "../../../shared/store/queue/sweep.ts";
+import type { Timed, Timers } from "./timers.ts";
+
+/** An owed attempt that the shard remembers: on the wheel, ready to be sent, or sent and not yet answered. */
+export type Entry = OwedAttempt &
+  Timed & {
+    state: "timed" | "ready" | "sent";
+    /** When it was sent, by the shard's clock, and to which delivery node. */
+    sentAt: number;
+    sentTo: number;
+    /** It is due, and timed because a delivery node has put it off. */
+    isPutOff: boolean;
+  };
+
+/**
+ * Credits with which a lane finds out whether permits are free when no hint will say so. The number doubles each time
+ * that all of them were granted.
+ */
+const PROBE_CREDITS_MIN = 32;
+const PROBE_CREDITS_MAX = 4_096;
+/** How many entries of one lane the wheel holds at most. */
+const TIMED_MAX = 2_000;
+/** Once so many entries are put off, the entries behind them wait for them. */
+const PUT_OFF_MAX = 1_000;
+/** The worker's clock may be ahead of the database's by this much. An entry that is "early" by less was not put off. */
+const CLOCKS_DIFFER_MS = 100;
+
+/**
+ * What a shard remembers of one lane: the next few owed attempts, oldest first, and how many of them may be sent.
+ *
+ * Credits begin without bound. A refusal for want of a permit takes them all away. The refusal is noted in the
+ * database, which tells the shard of the next permits that come back; the lane then has a credit for each of them and
+ * one more. The refusal of that one is noted in turn. A hint may overtake the refusal that it answers, so both carry
+ * the number of permits that had ever come back. Where everything that was sent was granted, no refusal is noted and no
+ * hint will come, so the lane probes. Once nothing is ready, credits are without bound again.
+ */
+export class RememberedLane {
+  private readonly entries = new Map<string, Entry>();
+  /** Every attempt of the lane that was due before this instant and is still owed is among the entries. */
+  private sinceAt: number;
+  /** How many ready entries the lane may hold; a refill asks for as many. */
+  private room = LANE_ROOM_MIN;
+  /** Postgres may hold more that is due than the lane remembers. */
+  private hasMore = false;
+  /** An entry did not fit since Postgres was last asked. */
+  private hasOverflowed = false;
+  /** The last refill brought everything that is due up to this instant. */
+  private refilledThroughAt = Number.NEGATIVE_INFINITY;
+  /** How many of the entries that are due up to that instant are left. */
+  private refillLeft = 0;
+
+  private timedCount = 0;
+  /**
+   * How many of the timed entries were put off. What is owed behind them may lead to another host and does not wait.
+   */
+  private putOffCount = 0;
+  private sentCount = 0;
+  private ready: Entry[] = [];
+  private readyHead = 0;
+  /** Refused entries; the last one is sent next. */
+  private refused: Entry[] = [];
+
+  private blockedUntilAt = 0;
+  /** What was due by this instant had to wait for its project's limit, quota or hold. */
+  private heldBackUntilAt = Number.NEGATIVE_INFINITY;
+  private credits = Number.POSITIVE_INFINITY;
+  /** The number of the project's returned permits for which credits were given or refused. */
+  private returnedPermits = 0;
+  private hasRefusalNoted = false;
+  private probeCredits = PROBE_CREDITS_MIN;
+
+  constructor(
+    readonly name: Lane,
+    private readonly timers: Timers<Entry>,
+    sinceAt: number,
+  ) {
+    this.sinceAt = sinceAt;
+  }
+
+  get size(): number {
+    return this.entries.size;
+  }
+
+  get readyCount(): number {
+    return this.ready.length - this.readyHead + this.refused.length;
+  }
+
+  /** When the ready entry that is sent next came due; null if nothing is ready. */
+  get nextDueAt(): number | null {
+    // What stands before the head was sent or forgotten.
+    const isReady = (entry: Entry) => entry.state === "ready" && this.entries.get(entry.id) === entry;
+    const next = this.refused.findLast(isReady) ?? this.ready.find(isReady);
+    return next?.dueAt ?? null;
+  }
+
+  isSendable(now: number): boolean {
+    return this.readyCount > 0 && this.credits > 0 && this.blockedUntilAt <= now;
+  }
+
+  find(id: string): Entry | undefined {
+    return this.entries.get(id);
+  }
+
+  /** Remembers an entry, with a timer if it is not due yet. */
+  add(entry: Entry, now: number): void {
+    this.entries.set(entry.id, entry);
+    if (entry.dueAt <= now) this.ready.push(entry);
+    else this.setTimer(entry, entry.dueAt);
+  }
+
+  /** Whether another entry may be held. What does not fit, Postgres remembers. */
+  hasRoom(isDue: boolean): boolean {
+    return isDue ? this.readyCount < this.room : this.timedCount < TIMED_MAX;
+  }
+
+  /** There was no room for an attempt that is due. */
+  overflow(): void {
+    this.hasMore = true;
+    this.hasOverflowed = true;
+  }
+
+  /** Keeps an entry until `at`: it is not due yet, or a delivery node has put it off. */
+  setTimer(entry: Entry, at: number): void {
+    entry.state = "timed";
+    this.timers.arm(entry, at);
+    this.timedCount++;
+    entry.isPutOff = at > entry.dueAt + CLOCKS_DIFFER_MS;
+    if (entry.isPutOff) this.putOffCount++;
+  }
+
+  /** The timer of an entry has ended. If the lane is full, perhaps because it is held, Postgres remembers the entry. */
+  becomeDue(entry: Entry): void {
+    this.endTimed(entry);
+    entry.state = "ready";
+    if (this.readyCount < this.room + TIMED_MAX) this.ready.push(entry);
+    else {
+      this.forget(entry);
+      this.overflow();
+      this.lookFrom(entry.dueAt);
+    }
+  }
+
+  forget(entry: Entry): void {
+    if (this.entries.get(entry.id) !== entry) return;
+    if (entry.state === "timed") {
+      this.timers.cancel(entry);
+      this.endTimed(entry);
+    }
+    this.entries.delete(entry.id);
+    if (entry.dueAt <= this.refilledThroughAt) this.refillLeft--;
+  }
+
+  /** Takes the next ready entries, as many as credits allow, and marks them as sent. */
+  take(countMax: number, nodeId: number, now: number): Entry[] {
+    const taken: Entry[] = [];
+    while (taken.length < countMax && this.credits > 0) {
+      const entry = this.nextReady();
+      if (entry === undefined) break;
+      // It may have been forgotten, or replaced by a later attempt, while it stood in the row.
+      if (this.entries.get(entry.id) !== entry || entry.state !== "ready") continue;
+      entry.state = "sent";
+      entry.sentAt = now;
+      entry.sentTo = nodeId;
+      this.credits--;
+      taken.push(entry);
+    }
+    this.sentCount += taken.length;
+    if (this.readyCount === 0) this.credits = Number.POSITIVE_INFINITY;
+    return taken;
+  }
+
+  /** The answer to one sent entry has come, or is not waited for any more. */
+  endWait(): void {
+    this.sentCount--;
+  }
+
+  /** A sent entry was refused: it is sent before the others. */
+  giveBack(entry: Entry): void {
+    entry.state = "ready";
+    const place = this.refused.findLastIndex((other) => !isBefore(other, entry)) + 1;
+    this.refused.splice(place, 0, entry);
+  }
+
+  /** A claim was refused for want of a permit. `returned` is the number of permits that had ever come back by then. */
+  refusePermit(returned: number, now: number): void {
+    const since = this.returnedPermits - returned;
+    if (since > 0) {
+      this.credits = Math.min(this.credits, since + 1);
+    } else {
+      this.credits = 0;
+      this.hasRefusalNoted = true;
+      this.probeCredits = PROBE_CREDITS_MIN;
+      this.returnedPermits = returned;
+    }
+    this.holdBack(now);
+  }
+
+  /** Permits of the project have come back, `returned` of them ever. */
+  returnPermits(returned: number, now: number): void {
+    if (this.credits === 0) this.holdBack(now);
+    if (returned <= this.returnedPermits) return;
+    this.hasRefusalNoted = false;
+    this.credits += returned - this.returnedPermits + 1;
+    this.returnedPermits = returned;
+  }
+
+  /** Probes if no refusal is noted and no answer is to come. `isOverdue` says that a hint may have been lost: it probes. */
+  probe(isOverdue: boolean): void {
+    if (this.credits > 0 || (!isOverdue && (this.hasRefusalNoted || this.sentCount > 0))) return;
+    this.credits = this.probeCredits;
+    this.probeCredits = Math.min(2 * this.probeCredits, PROBE_CREDITS_MAX);
+  }
+
+  /** Nothing is sent until then. `isOwnLimit` says that the project's own quota or hold is why. */
+  block(untilAt: number, isOwnLimit: boolean): void {
+    this.blockedUntilAt = Math.max(this.blockedUntilAt, untilAt);
+    if (isOwnLimit) this.holdBack(this.blockedUntilAt);
+  }
+
+  /** Whether the entry had to wait for its project's limit, quota or hold, or was put off. */
+  wasHeldBack(entry: Entry): boolean {
+    return entry.isPutOff || entry.dueAt <= this.heldBackUntilAt;
+  }
+
+  /** Postgres may owe something that is due from this instant on and that the lane does not remember. */
+  lookFrom(at: number): void {
+    this.sinceAt = Math.min(this.sinceAt, at);
+  }
+
+  /** Whether so little is left of the last refill that Postgres should be asked for more. */
+  wantsRefill(now: number): boolean {
+    return (
+      this.hasMore &&
+      this.refillLeft - this.putOffCount < this.room / 2 &&
+      this.putOffCount < PUT_OFF_MAX &&
+      this.blockedUntilAt <= now
+    );
+  }
+
+  /** What the sweep should ask Postgres for; null if it is not worth asking now. */
+  ask(now: number): RefillLane | null {
+    if (this.blockedUntilAt > now || (this.hasMore && !this.wantsRefill(now))) return null;
+    this.hasOverflowed = false;
+    return { ...this.name, sinceAt: this.sinceAt, room: this.room + this.putOffCount };
+  }
+
+  /** Postgres has answered with these rows, which are about to be added. Until they are, nothing more is asked for. */
+  beginRefill(rows: readonly SweptRow[]): void {
+    const [first] = rows;
+    if (first !== undefined) this.room = laneRoom(first.concurrency);
+    this.hasMore = false;
+  }
+
+  /** The rows that Postgres gave at `sweptAt` were added. */
+  endRefill(asked: RefillLane, rows: readonly SweptRow[], sweptAt: number): void {
+    this.hasMore = rows.length >= asked.room || this.hasOverflowed;
+    this.refilledThroughAt = rows.at(-1)?.dueAt ?? Number.NEGATIVE_INFINITY;
+    this.refillLeft = 0;
+    // The entries are counted and not the rows, some of which may be stale: an entry that was never added is never
+    // forgotten, so that the count would stay too high.
+    for (const entry of this.entries.values()) if (entry.dueAt <= this.refilledThroughAt) this.refillLeft++;
+    // An entry may have been lost while the refill was under way; then the next look begins where that one was due.
+    if (this.sinceAt < asked.sinceAt) return;
+    const throughAt = Math.min(rows[0]?.dueAt ?? Number.POSITIVE_INFINITY, sweptAt - SWEEP_LAG_MS);
+    this.sinceAt = Math.max(this.sinceAt, throughAt);
+  }
+
+  /** Whether the shard knows as much without this lane, if it looks from `sinceAt` on into forgotten lanes. */
+  isForgettable(sinceAt: number, now: number): boolean {
+    return this.entries.size === 0 && !this.hasMore && this.sinceAt >= sinceAt && this.blockedUntilAt <= now;
+  }
+
+  private holdBack(untilAt: number): void {
+    this.heldBackUntilAt = Math.max(this.heldBackUntilAt, untilAt);
+  }
+
+  private endTimed(entry: Entry): void {
+    this.timedCount--;
+    if (entry.isPutOff) this.putOffCount--;
+  }
+
+  private nextReady(): Entry | undefined {
+    const refused = this.refused.pop();
+    if (refused !== undefined) return refused;
+    const entry = this.ready[this.readyHead];
+    if (entry === undefined) return undefined;
+    this.readyHead++;
+    if (this.readyHead === this.ready.length) {
+      this.ready = [];
+      this.readyHead = 0;
+    } else if (this.readyHead > 1_024 && this.readyHead > this.ready.length / 2) {
+      this.ready = this.ready.slice(this.readyHead);
+      this.readyHead = 0;
+    }
+    return entry;
+  }
+}
+
+/** Of entries due at one instant, the one whose id was made first comes first. */
+function isBefore(one: Entry, other: Entry): boolean {
+  return one.dueAt === other.dueAt ? one.id < other.id : one.dueAt < other.dueAt;
+}
