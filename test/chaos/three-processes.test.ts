@@ -23,7 +23,7 @@ setDefaultTimeout(180_000);
 
 const LEASE_TTL_MS = 3_000;
 const POST_EVERY_MS = 10;
-/** How long each fault is left to do its work before the next. */
+/** The time between a fault and the next one. */
 const FAULT_MS = 1_500;
 const DRAINED_MS = 30_000;
 
@@ -75,7 +75,7 @@ afterAll(async () => {
 });
 
 describe("three processes over NATS", () => {
-  test("each killed and restarted in turn under load: every accepted job ends, no attempt arrives twice", async () => {
+  test("killed and restarted in turn under load: every accepted job ends, and no attempt arrives twice", async () => {
     const load = createLoad(base, key);
     const running = load.begin(job, POST_EVERY_MS);
     for (const name of ["delivery", "worker", "gateway", "delivery", "worker"] as const) {
@@ -89,7 +89,7 @@ describe("three processes over NATS", () => {
     await expectAllEnded(load);
   });
 
-  test("stopped with SIGTERM in turn under load: they exit with 0, and nothing is interrupted", async () => {
+  test("stopped with SIGTERM in turn under load: each exits with 0, and no attempt is interrupted", async () => {
     const load = createLoad(base, key);
     const running = load.begin(job, POST_EVERY_MS);
     for (const name of ["delivery", "worker", "gateway"] as const) {
@@ -101,7 +101,7 @@ describe("three processes over NATS", () => {
     await expectAllEnded(load);
   });
 
-  test("NATS killed and its store wiped under load: POST still answers 201 and due jobs still go out", async () => {
+  test("without NATS, whose store is wiped under load: POST answers 201, and due jobs are sent", async () => {
     const load = createLoad(base, key);
     const pauses = await watchPauses(database.url);
     const running = load.begin(job, POST_EVERY_MS);
@@ -110,7 +110,7 @@ describe("three processes over NATS", () => {
     rmSync(nats.storeDir, { recursive: true, force: true });
     const acceptedBefore = load.accepted.size;
     const silentFrom = target.arrivals.length;
-    // More than what was already claimed or on its way when the bus went: these were found without it.
+    // More jobs than were claimed or on their way when NATS ended, so some were found without it.
     await target.until(reached(silentFrom + 200));
     await until(() => load.accepted.size > acceptedBefore + 100);
     expectNothingRefused(load, pauses);

@@ -6,7 +6,7 @@ import { judgeSchemas } from "./schemas.ts";
 const rendered = Object.fromEntries(Object.keys(CELLS).map((cell) => [cell, renderCell(cell)]));
 
 describe("the manifests", () => {
-  test("are each part of a cell that is judged", () => {
+  test("are all judged as a part of some cell", () => {
     expect(Object.values(CELLS).flat().sort()).toEqual(findApplied());
   });
 
@@ -19,7 +19,7 @@ describe("the manifests", () => {
   });
 });
 
-/** What a broken manifest says in the place of a right one, in the JSON of all that production applies. */
+/** The break of each rule: the text that replaces a right one in the JSON of everything that production applies. */
 const BROKEN: Record<keyof typeof RULES, [what: string, from: string | RegExp, to: string][]> = {
   "no container runs as root": [
     ["user 0", '"runAsUser":65532', '"runAsUser":0'],
@@ -182,11 +182,11 @@ const BROKEN: Record<keyof typeof RULES, [what: string, from: string | RegExp, t
   ],
 };
 
-describe("a broken manifest is seen to break", () => {
+describe("a broken manifest is reported", () => {
   const production = JSON.stringify(rendered.production);
   const cases = Object.entries(BROKEN).flatMap(([rule, ways]) => ways.map((way) => [rule, ...way] as const));
 
-  test("each of the rules", () => {
+  test("for each of the rules", () => {
     expect(Object.keys(BROKEN).sort()).toEqual(Object.keys(RULES).sort());
   });
 

@@ -26,7 +26,7 @@ const [, ...others] = CELLS.production ?? [];
 const resources = [...render(relative(DEPLOY, folder)), ...others.flatMap(render)];
 const policies = ofKind<INetworkPolicy>(resources, "NetworkPolicy");
 
-describe("production with the component of traces", () => {
+describe("production with the traces component", () => {
   test("keeps every rule and schema", () => {
     expect(judgePolicy(resources)).toEqual({});
     expect(judgeSchemas(resources).complaints).toEqual([]);
@@ -36,14 +36,14 @@ describe("production with the component of traces", () => {
     const [workload] = findServices(resources, service);
     if (workload === undefined) throw new Error(`there is no ${service}`);
     const environment = environmentOf(workload, resources, { podName: "", secretOf: () => "" });
-    // The admin's settings require none of the others, of which some are secret.
+    // The admin needs none of the other settings, some of which are secret.
     expect(readConfig(environment, "admin").traces).toEqual({
       endpoint: "http://opentelemetry-collector.monitoring:4318",
       ratio: 0.01,
     });
   });
 
-  test("opens the way to the collector's pods, for the services alone", () => {
+  test("lets only the services reach the collector's pods", () => {
     const ways = findWorkloads(resources).map(({ name, labels }) => {
       const reaches = (to: Record<string, string>, namespace: string, port: number) =>
         admits(policies, { labels }, { labels: to, namespace }, port);

@@ -57,7 +57,7 @@ afterAll(async () => {
 });
 
 describe("the metrics of three processes", () => {
-  test("tell of jobs from request to webhook, and of whoever was refused", async () => {
+  test("count jobs from request to webhook, and the refused requests", async () => {
     const answers = [
       await post("/v2/webhooks", { url: target.url, events: ["job.succeeded"] }),
       await post("/v2/jobs", { target_url: target.url }),
@@ -89,21 +89,21 @@ describe("the metrics of three processes", () => {
     for (const kind of ["jobs", "webhooks"]) {
       const place = `{kind="${kind}",region="us-east"}`;
       expect(delivery.value(`jobwheel_lateness_seconds_count${place}`)).toBe(JOBS);
-      // Within what a job took at most here, and not one of the ends of a clock that was never asked.
+      // Within the longest time of a job here; a clock that was never asked would give an extreme value.
       expect(delivery.value(`jobwheel_lateness_seconds_sum${place}`)).toBeWithin(0.000_1, JOBS * 5);
       const rowsOf = (statement: string) =>
         delivery.value(`jobwheel_statement_rows_sum{statement="${statement}_${kind}"}`);
       expect(rowsOf("settle")).toBe(JOBS);
-      // A sweep that looked just before a claim has the same asked for again, for nothing.
+      // A sweep just before a claim makes the same claim again, in vain.
       expect(rowsOf("claim")).toBeWithin(JOBS, 2 * JOBS + 1);
       for (const statement of [`claim_${kind}`, `settle_${kind}`])
         expect(delivery.value(`jobwheel_statement_seconds_sum{statement="${statement}"}`)).toBeGreaterThan(0);
     }
   });
 
-  test("tell of the shards and of the cell", async () => {
+  test("count the shards, and the state of the cell", async () => {
     const all = SHARDS_PER_REGION * REGIONS.length;
-    // It looks at the cell when it gets its shards, and every 15 s after that.
+    // A worker looks at the cell when it gets its shards, and every 15 s after that.
     const worker = await untilShown(
       "worker",
       (page) =>
@@ -119,7 +119,7 @@ describe("the metrics of three processes", () => {
     expect(worker.value('jobwheel_statement_errors_total{kind="refused"}')).toBe(0);
   });
 
-  test("are those of deploy/METRICS.md, and name nobody", async () => {
+  test("are those of deploy/METRICS.md, and name no customer", async () => {
     const pages = await Promise.all(NAMES.map((name) => read(name)));
     const names = new Set(pages.flatMap(({ families }) => [...families.keys()]));
     const found = [...names].map((name) => {
@@ -133,7 +133,7 @@ describe("the metrics of three processes", () => {
     for (const { name, services: telling } of rows) {
       for (const [index, service] of NAMES.entries()) {
         const values = pages[index]?.families.get(name)?.values ?? [];
-        // What a service does not do, it shows as nothing or as zero.
+        // A metric of another service's work is absent or 0.
         const isTrue = telling.includes(service) ? values.length > 0 : values.every((value) => value === 0);
         expect([name, service, isTrue]).toEqual([name, service, true]);
       }
@@ -143,7 +143,7 @@ describe("the metrics of three processes", () => {
     }
   });
 
-  test("tell of an attempt whose node was killed", async () => {
+  test("count an attempt whose node was killed", async () => {
     const rescued = 'jobwheel_attempts_rescued_total{kind="jobs"}';
     expect((await read("worker")).value(rescued)).toBe(0);
     await post("/v2/jobs", { target_url: target.url.replace("/hook", "/held") });

@@ -28,7 +28,7 @@ export const RETENTION_LOCK = 0x72756e73;
 /** The table in which a migration left the runs from before retention classes. */
 const UNSORTED = "runs_unsorted";
 
-/** Any connection to the cell, also that of a migration. */
+/** The pool of a process, or the one connection of a migration. */
 type Connection = Pick<Database, "transact">;
 type Builder = Transaction["drizzle"];
 
