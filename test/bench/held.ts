@@ -20,8 +20,10 @@ import { cpuUsOf, until } from "./harness/processes.ts";
 import { QUANTILES, quantilesOf } from "./harness/quantiles.ts";
 
 /**
- * What do due jobs cost that must wait, and how much later do other jobs start beside them? A worker and a delivery node
- * as processes over NATS, Postgres with fsync, and the targets in this process.
+ * What do jobs held at one host cost, and how much later do jobs of the same project start that lead elsewhere? A
+ * worker and a delivery node run as processes over NATS, with Postgres with fsync, and the target in this process. CPU
+ * is that of the processes and of their connections' backends while nothing new comes; lateness is from a job's
+ * `run_at` to its arrival.
  *
  * `--by host,limit`: they wait for a host that is held, and the other jobs are of the same project and lead elsewhere; or
  * they wait for their project's limit of 100, and the other jobs are of another project in the same shard. `--jobs N,N,...`
@@ -136,7 +138,7 @@ async function countDue(db: Database): Promise<number> {
   return row?.count ?? 0;
 }
 
-/** Of each process, and of all backends but this one's together. */
+/** The CPU of each process, and of all backends except this one's together. */
 async function readCpuMs(db: Database, pids: readonly number[]): Promise<number[]> {
   const backends = await db.run<{ pid: number }>(
     "backends",

@@ -41,16 +41,13 @@ describe("the pods of production", () => {
     };
   };
 
-  test.each(SERVICES)(
-    "%s requests the CPU measured at 1,000 jobs/s, and not much more",
-    (service) => {
-      const use = plan.cell.use[service];
-      expect(amountsOf(service).cpu).toBeGreaterThanOrEqual(use);
-      expect(amountsOf(service).cpu).toBeLessThan(3 * use + 0.2);
-      const peak = Math.max(...measurements.cases.map(({ peakBytes }) => peakBytes[service]));
-      expect(amountsOf(service).memory).toBeGreaterThan(peak);
-    },
-  );
+  test.each(SERVICES)("%s requests the CPU measured at 1,000 jobs/s, and not much more", (service) => {
+    const use = plan.cell.use[service];
+    expect(amountsOf(service).cpu).toBeGreaterThanOrEqual(use);
+    expect(amountsOf(service).cpu).toBeLessThan(3 * use + 0.2);
+    const peak = Math.max(...measurements.cases.map(({ peakBytes }) => peakBytes[service]));
+    expect(amountsOf(service).memory).toBeGreaterThan(peak);
+  });
 
   test("have memory for the most that each was made to hold, and a delivery node for the most that it may hold", () => {
     const { gateway, delivery } = measurements.fullest;

@@ -48,7 +48,7 @@ describe("compose.yaml", () => {
     );
   });
 
-  test.each(["gateway", "worker", "delivery"] as const)("gives %s settings that it takes", (service) => {
+  test.each(["gateway", "worker", "delivery"] as const)("gives %s settings that it accepts", (service) => {
     for (const number of [1, 2]) {
       const { command, stop_grace_period: grace = "" } = services[`${service}-${number}`] ?? {};
       expect(command).toEqual([`services/${service}/main.ts`]);
@@ -70,7 +70,7 @@ describe("compose.yaml", () => {
     }
   });
 
-  test.each([1, 2])("takes and sends jobs to the laptop itself (%p)", (number) => {
+  test.each([1, 2])("accepts and sends jobs to the laptop itself (%p)", (number) => {
     for (const service of ["gateway", "delivery"] as const)
       expect(laptopFault(service, environmentOfService(`${service}-${number}`))).toBeNull();
     expect(services[`delivery-${number}`]?.extra_hosts).toEqual(["host.docker.internal:host-gateway"]);
@@ -85,7 +85,7 @@ describe("compose.yaml", () => {
     ["serves", 200, 0],
     ["does not serve", 503, 1],
     ["is not there", null, 1],
-  ] as const)("a service that %s is seen to", async (_, status, code) => {
+  ] as const)("has a health check that notices a service that %s", async (_, status, code) => {
     const server = Bun.serve({
       port: 0,
       fetch: ({ url }) => new Response("", { status: url.endsWith("/readyz") ? (status ?? 0) : 404 }),

@@ -5,8 +5,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Glob } from "bun";
 import { DEPLOY, findWorkloads, ofKind, type Resource, render } from "./manifests.ts";
-import { STEPS, stepOf } from "./order.ts";
 import { judgePolicy } from "./policy.ts";
+import { STEPS, stepOf } from "./rollout-order.ts";
 import { judgeSchemas } from "./schemas.ts";
 
 setDefaultTimeout(120_000);

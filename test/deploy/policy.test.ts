@@ -14,7 +14,7 @@ describe("the manifests", () => {
     expect(judgePolicy(rendered[cell] ?? [])).toEqual({});
   });
 
-  test.each(Object.keys(CELLS))("of %s are what the schemas of Kubernetes and its extensions say", (cell) => {
+  test.each(Object.keys(CELLS))("of %s fit the schemas of Kubernetes and its extensions", (cell) => {
     expect(judgeSchemas(rendered[cell] ?? []).complaints).toEqual([]);
   });
 });
@@ -208,10 +208,10 @@ describe("a broken manifest is reported", () => {
       '"podManagementPolicy":"Parallel"',
       '"podManagementPolicy":"AllAtOnce"',
     ],
-    ["what is missing", '"maxReplicas":12,', ""],
+    ["a missing field", '"maxReplicas":12,', ""],
     ["a field of an extension", '"walStorage"', '"walStore"'],
-    ["a kind that is none", '"kind":"PodDisruptionBudget"', '"kind":"DisruptionBudget"'],
-  ])("the schemas: %s", (_, from, to) => {
+    ["an unknown kind", '"kind":"PodDisruptionBudget"', '"kind":"DisruptionBudget"'],
+  ])("by the schemas: %s", (_, from, to) => {
     const broken = production.replace(from, to);
     expect(broken).not.toBe(production);
     expect(judgeSchemas(JSON.parse(broken)).complaints).toHaveLength(1);

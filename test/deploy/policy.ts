@@ -2,9 +2,9 @@ import type { IPodDisruptionBudget } from "kubernetes-models/policy/v1/PodDisrup
 import type { IConfigMap } from "kubernetes-models/v1/ConfigMap";
 import type { IServiceAccount } from "kubernetes-models/v1/ServiceAccount";
 import { findWorkloads, ofKind, type Resource, type Workload } from "./manifests.ts";
-import { selects } from "./network.ts";
-import { judgeOrder } from "./order.ts";
-import { judgeReach } from "./reach.ts";
+import { selects } from "./network-policies.ts";
+import { judgeReach } from "./network-reach.ts";
+import { judgeOrder } from "./rollout-order.ts";
 import { judgeCounts, judgeQueries, judgeScaleDown } from "./scaling.ts";
 import { judgeSelectors } from "./selectors.ts";
 import { findServices, judgeSettings } from "./settings.ts";

@@ -174,7 +174,7 @@ describe("the manifests' services, with their arguments and environment on a rea
     ["delivery", "subscribe", "answers.*"],
     ["delivery", "publish", "_INBOX.gateway.1"],
     ["delivery", "publish", "$JS.API.STREAM.MSG.GET.cmd"],
-  ] as const)("NATS keeps %s from it: %s %s", async (user, act, subject) => {
+  ] as const)("are limited by NATS: %s may not %s %s", async (user, act, subject) => {
     const connection = await logIn(user);
     const subscription = act === "subscribe" ? connection.subscribe(subject, { callback() {} }) : undefined;
     if (act === "publish") connection.publish(subject);

@@ -109,7 +109,7 @@ const MISTAKES: [mistake: string, expression: string, said: string][] = [
   ["a name for what it has not", "max(jobwheel_jobs_due)", "no label region to name"],
 ];
 
-test.each(MISTAKES)("%s is found, in a rule as in a panel", (_, expr, said) => {
+test.each(MISTAKES)("%s is reported, in a rule and in a panel", (_, expr, said) => {
   const annotations = { description: "{{ $labels.region }}" };
   expect(judgeRules([{ alert: "Wrong", expr, annotations }]).join("\n")).toContain(said);
   const dashboard = readDashboard();

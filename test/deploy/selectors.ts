@@ -1,6 +1,6 @@
 import type { IService } from "kubernetes-models/v1/Service";
 import { findWorkloads, ofKind, type Resource } from "./manifests.ts";
-import { selects } from "./network.ts";
+import { selects } from "./network-policies.ts";
 
 interface Selecting {
   spec?: {

@@ -4,7 +4,7 @@ import { dirname, join, relative } from "node:path";
 import type { INetworkPolicy } from "kubernetes-models/networking.k8s.io/v1/NetworkPolicy";
 import { readConfig } from "../../shared/platform/config.ts";
 import { CELLS, DEPLOY, environmentOf, findWorkloads, ofKind, render } from "./manifests.ts";
-import { admits } from "./network.ts";
+import { admits } from "./network-policies.ts";
 import { judgePolicy } from "./policy.ts";
 import { judgeSchemas } from "./schemas.ts";
 import { findServices } from "./settings.ts";
@@ -32,16 +32,19 @@ describe("production with the traces component", () => {
     expect(judgeSchemas(resources).complaints).toEqual([]);
   });
 
-  test.each(["gateway", "worker", "delivery"] as const)("tells %s where the collector is", (service) => {
-    const [workload] = findServices(resources, service);
-    if (workload === undefined) throw new Error(`there is no ${service}`);
-    const environment = environmentOf(workload, resources, { podName: "", secretOf: () => "" });
-    // The admin needs none of the other settings, some of which are secret.
-    expect(readConfig(environment, "admin").traces).toEqual({
-      endpoint: "http://opentelemetry-collector.monitoring:4318",
-      ratio: 0.01,
-    });
-  });
+  test.each(["gateway", "worker", "delivery"] as const)(
+    "gives %s the address of the collector",
+    (service) => {
+      const [workload] = findServices(resources, service);
+      if (workload === undefined) throw new Error(`there is no ${service}`);
+      const environment = environmentOf(workload, resources, { podName: "", secretOf: () => "" });
+      // The admin needs none of the other settings, some of which are secret.
+      expect(readConfig(environment, "admin").traces).toEqual({
+        endpoint: "http://opentelemetry-collector.monitoring:4318",
+        ratio: 0.01,
+      });
+    },
+  );
 
   test("lets only the services reach the collector's pods", () => {
     const ways = findWorkloads(resources).map(({ name, labels }) => {

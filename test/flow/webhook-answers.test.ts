@@ -63,7 +63,7 @@ describe("an endpoint's answer", () => {
   test.each([
     ["stalls", (socket: net.Socket) => void socket.write(`HTTP/1.1 200 OK\r\n${HALF}`)],
     ["breaks off", (socket: net.Socket) => void socket.end(`HTTP/1.1 204 OK\r\n${HALF}`)],
-  ])("of 2xx is a success, although its body %s: nothing is sent twice", async (_, answer) => {
+  ])("of 2xx is a success and nothing is sent twice, although its body %s", async (_, answer) => {
     await tell(answer);
     expect(await untilOver()).toEqual({ status: OVER_SUCCEEDED, attempts: 1 });
     expect(endpoint.requests).toHaveLength(1);

@@ -68,7 +68,7 @@ async function ask(method: string, path: string, body?: object) {
   return { status: response.status, requestId: response.headers.get("request-id") ?? "" };
 }
 
-test("at LOG_LEVEL=debug each request has a line, by the id that its answer names", async () => {
+test("at LOG_LEVEL=debug each request has a log line with the id in its answer", async () => {
   const job = { target_url: "https://example.com/hook", payload: { card: "4242" } };
   const asked = [
     { ...(await ask("POST", "/v2/jobs", job)), operation: "createJob", code: null },
@@ -80,7 +80,7 @@ test("at LOG_LEVEL=debug each request has a line, by the id that its answer name
   expect(linesOf("request.answered")).toMatchObject(asked);
 });
 
-test("requests that are not served for want of Postgres are logged by their ids with the reason, and a flood of them in few lines", async () => {
+test("requests that fail for want of Postgres are logged by their ids with the reason, a flood of them in few lines", async () => {
   proxy.freeze();
   const answers = await Promise.all(Array.from({ length: UNSERVED }, () => ask("GET", "/v2/jobs")));
   proxy.thaw();
@@ -93,6 +93,6 @@ test("requests that are not served for want of Postgres are logged by their ids 
   }
 });
 
-test("no line has a key or a payload", () => {
+test("no line of the request log holds a key or a payload", () => {
   for (const secret of [key, "4242", "example.com/hook"]) expect(gateway.output).not.toContain(secret);
 });

@@ -34,7 +34,7 @@ import { testCause } from "./cause.ts";
 import { openTestDatabase } from "./database.ts";
 import { createTestDatabase } from "./postgres.ts";
 
-/** A database, a bus, and as many workers and delivery nodes of this process as a test starts; every project its own. */
+/** A database, a bus, and the workers and delivery nodes that a test starts in this process. Every project has its own rows. */
 export interface Cell {
   db: Database;
   bus: Bus;
@@ -47,7 +47,7 @@ export interface Cell {
   }): Promise<ProjectRow & { secrets: Record<Environment, string> }>;
   /** Commits jobs as the gateway does; `tell` also sends their commands. */
   addJobs(project: ProjectRow, jobs: JobWish[], options?: { tell?: boolean }): Promise<string[]>;
-  /** An endpoint that hears of both types of event unless told otherwise. */
+  /** Adds an endpoint, for both event types unless told otherwise. */
   addEndpoint(project: ProjectRow, wish: EndpointWish): Promise<{ id: string; secret: string }>;
   startWorker(options?: {
     name?: string;
@@ -56,7 +56,7 @@ export interface Cell {
     clock?: Clock;
     webhookTimeoutMs?: number;
     webhookRetryScale?: number;
-    /** Its own way to Postgres. */
+    /** Its own connections to Postgres. */
     db?: Database;
   }): Promise<{ stop(): Promise<void> }>;
   startDelivery(options?: {
@@ -93,13 +93,13 @@ export interface EndpointWish {
 }
 
 export const SHARDS_PER_REGION = 8;
-/** So long that no worker loses it because this process stands still for a moment. */
+/** So long that no worker loses its lease when this process stands still for a moment. */
 const LEASE_MS = 10_000;
 const CONNECTIONS = 16;
 const ATTEMPT_TIMEOUT_MS = 10_000;
 const WEBHOOK_TIMEOUT_MS = 5_000;
 
-/** `startClock` gives it another clock than the database's own: it is asked before anything else knows the database. */
+/** `startClock` replaces the database's clock: it is called before anything else connects to the database. */
 export async function startCell(
   options: { bus?: Bus; startClock?: (url: string) => Promise<Clock> } = {},
 ): Promise<Cell> {

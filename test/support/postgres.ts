@@ -5,19 +5,19 @@ import { startEmbeddedPostgres } from "../../shared/platform/embedded-postgres/e
 
 export interface TestDatabase {
   url: string;
-  /** Removes the database, whoever is still connected to it. */
+  /** Removes the database, also while clients are connected to it. */
   drop(): Promise<void>;
 }
 
 const PREFIX = "test_";
-/** As many test processes may run side by side without TEST_DATABASE_URL, each with a server of its own. */
+/** The most test processes that may run side by side without TEST_DATABASE_URL, each with a server of its own. */
 const OWN_SERVERS_MAX = 8;
-/** Postgres cuts longer names short in silence, which would make two databases one. */
+/** Postgres silently shortens longer names, which could make two databases one. */
 const NAME_CHARACTERS_MAX = 40;
 
 /**
- * An empty database that no other test sees, on the server of TEST_DATABASE_URL. Where that is unset, as when
- * `bun test` is called for one file, this process gets an embedded server, which ends with it.
+ * An empty database that no other test sees, on the server of TEST_DATABASE_URL. Without that, as when `bun test` is
+ * called for one file, this process gets an embedded server, which ends with it.
  */
 export async function createTestDatabase(name = "database"): Promise<TestDatabase> {
   const server = await findServer();
@@ -46,7 +46,7 @@ function findServer(): Promise<string> {
   return ownServer;
 }
 
-/** The data directories stay in the cache, since to make one takes longer than most tests. */
+/** The data directories stay in the cache, since making one takes longer than most tests. */
 async function startOwnServer(): Promise<string> {
   const cache = join(dirname(dirname(import.meta.dir)), ".cache");
   for (let number = 0; number < OWN_SERVERS_MAX; number++) {

@@ -1,8 +1,8 @@
 import { preciseNow, quantilesOf } from "./quantiles.ts";
 
 /**
- * Makes the requests, as a process of its own: `bun load.ts LOAD`. With a rate it keeps to it, however late the answers
- * are, as long as a connection is free; without one each connection asks as soon as it was answered.
+ * A program that makes the requests: `bun load.ts JSON`. With a rate it keeps to the rate while a connection is free,
+ * however late the answers are. Without one, each connection asks as soon as it was answered.
  */
 
 export interface Load {
@@ -73,7 +73,7 @@ async function run(load: Load): Promise<LoadReport> {
     else if (!isPaced) ask(socket);
     else free.push(socket);
   }
-  /** The requests that are due by now, as far as connections are free. */
+  /** Sends the requests that are due by now, as far as connections are free. */
   function pace(): void {
     const dueCount = Math.min(wantedCount, ((performance.now() - begunAt) / 1_000) * (ratePerS ?? 0));
     while (askedCount < dueCount) {

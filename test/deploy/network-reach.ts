@@ -1,6 +1,6 @@
 import type { INetworkPolicy } from "kubernetes-models/networking.k8s.io/v1/NetworkPolicy";
 import { environmentOf, findWorkloads, ofKind, type Resource, type Workload } from "./manifests.ts";
-import { admits, type End } from "./network.ts";
+import { admits, type End } from "./network-policies.ts";
 
 /** Addresses that no customer's URL may reach, whatever its host is called. */
 const PRIVATE_ADDRESSES = [

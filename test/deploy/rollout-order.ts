@@ -1,6 +1,6 @@
 import type { INetworkPolicy } from "kubernetes-models/networking.k8s.io/v1/NetworkPolicy";
 import { findWorkloads, ofKind, type Resource, type Workload } from "./manifests.ts";
-import { selects } from "./network.ts";
+import { selects } from "./network-policies.ts";
 
 /** The order in which the services of a release are rolled out, after everything that belongs to none of them. */
 export const STEPS = ["migrate", "delivery", "worker", "gateway"];
