@@ -190,7 +190,7 @@ function findImports(source: string): string[] {
   );
 }
 
-/** What would be bundled from outside of the file's own folder. The transpiler leaves out types. */
+/** The imports that a bundler would add from outside of the file's own folder. The transpiler leaves out types. */
 function findBurdens(file: string, source: string): string[] {
   const imports = new Bun.Transpiler({ loader: "ts" }).scanImports(source);
   return imports

@@ -6,6 +6,7 @@ import { PostgreSqlContainer } from "@testcontainers/postgresql";
 import { Glob, SQL } from "bun";
 import { startEmbeddedPostgres } from "../shared/platform/embedded-postgres/embedded-postgres.ts";
 import { findNatsServer, natsVersion } from "./support/nats-binary.ts";
+import { createMigratedDatabase, type TestDatabase } from "./support/postgres.ts";
 
 /**
  * `npm test`: formatter, linter and types, then every *.test.ts on a real Postgres and a real nats-server. `npm test --
@@ -74,10 +75,17 @@ async function runEverything(): Promise<Tally> {
 
   const nats = await findNatsServer();
   const postgres = await startPostgres();
+  let template: TestDatabase | undefined;
   try {
     console.log(`Postgres ${await postgresVersion(postgres.url)} (${postgres.found})`);
     console.log(`nats-server ${natsVersion(nats)} (${nats})`);
-    const environment = { ...process.env, TEST_DATABASE_URL: postgres.url, NATS_SERVER_BIN: nats };
+    process.env.TEST_DATABASE_URL = postgres.url;
+    template = await createMigratedDatabase("template");
+    const environment = {
+      ...process.env,
+      TEST_TEMPLATE: new URL(template.url).pathname.slice(1),
+      NATS_SERVER_BIN: nats,
+    };
     for (const stage of STAGES) {
       const groups = stage
         .map(({ name, holds }) => ({ name, members: files.filter(holds) }))
@@ -89,6 +97,7 @@ async function runEverything(): Promise<Tally> {
       parts.push(...(await Promise.all(tallies)));
     }
   } finally {
+    await template?.drop();
     await postgres.stop();
   }
   return parts.reduce(add);

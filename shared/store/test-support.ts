@@ -2,12 +2,11 @@ import { randomBytes } from "node:crypto";
 import pg from "pg";
 import { testCause } from "../../test/support/cause.ts";
 import { openTestDatabase } from "../../test/support/database.ts";
-import { createTestDatabase } from "../../test/support/postgres.ts";
+import { createMigratedDatabase } from "../../test/support/postgres.ts";
 import { createIdSource, JOB_PREFIX, PROJECT_PREFIX, RUN_PREFIX } from "../domain/ids.ts";
 import type { Plan } from "../domain/plan.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../domain/scope.ts";
 import { NEWEST_API_VERSION } from "../domain/version.ts";
-import { migrate } from "./cell/migrate.ts";
 import { addNode } from "./cell/nodes.ts";
 import type { Database } from "./database/database.ts";
 import { type Claim, type Claimed, claimAttempts, type GrantedAttempt } from "./queue/claim.ts";
@@ -58,8 +57,7 @@ export interface TestStore {
 }
 
 export async function startStore(options: { connections?: number } = {}): Promise<TestStore> {
-  const database = await createTestDatabase("store");
-  await migrate(database.url);
+  const database = await createMigratedDatabase("store");
   const db = openTestDatabase(database.url, options.connections ?? 8, "silent");
   const ids = createIdSource(randomBytes);
   const sessions: pg.Client[] = [];

@@ -15,7 +15,6 @@ import { shardOf } from "../../shared/domain/shard.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
 import { EVENT_TYPES } from "../../shared/domain/webhook.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { createJobs } from "../../shared/store/resources/jobs.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
@@ -24,7 +23,7 @@ import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { type OverlapTarget, startOverlapTarget } from "../support/overlap-target.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 
 export const LIMIT = 10;
@@ -61,8 +60,7 @@ export function useBusyCell(): void {
   setDefaultTimeout(180_000);
 
   beforeAll(async () => {
-    database = await createTestDatabase("overlap");
-    await migrate(database.url);
+    database = await createMigratedDatabase("overlap");
     db = openTestDatabase(database.url, 4);
     nats = await startNatsServer();
     worker = await startService("worker", environment("worker"));

@@ -12,14 +12,13 @@ import {
 import { makeSecret } from "../../shared/domain/signing.ts";
 import { EVENT_TYPES, type EventType } from "../../shared/domain/webhook.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { createWebhook } from "../../shared/store/resources/webhooks.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { createLoad, untilTerminal } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { listUnmatchedEvents } from "../support/unmatched-events.ts";
@@ -69,8 +68,7 @@ const endpoints: Record<"all" | "failures", { target: Target; id: string; types:
 };
 
 beforeAll(async () => {
-  database = await createTestDatabase("events");
-  await migrate(database.url);
+  database = await createMigratedDatabase("events");
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
   const seal = createSeal(secretsKey);

@@ -2,11 +2,10 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 
 setDefaultTimeout(180_000);
@@ -25,8 +24,7 @@ const workers: ServiceProcess[] = [];
 let key = "";
 
 beforeAll(async () => {
-  database = await createTestDatabase("firing");
-  await migrate(database.url);
+  database = await createMigratedDatabase("firing");
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
   db = openTestDatabase(database.url);
@@ -84,7 +82,7 @@ test("shard owners that are killed amid hundreds of firings: every instant of ev
     while ((await countFirings()) < countMin) await Bun.sleep(10);
   };
   for (let kill = 0; kill < KILLS; kill++) {
-    // The kill falls between firings. The living worker has to take over.
+    // The kill falls amid firings. The living worker has to take over, and fire every next instant once.
     await seen((await countFirings()) + 25 + kill * 3);
     await workers[kill % 2]?.end("SIGKILL");
     await seen((await countFirings()) + 8);

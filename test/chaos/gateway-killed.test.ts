@@ -4,14 +4,13 @@ import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import { REGIONS } from "../../shared/domain/scope.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { addNode } from "../../shared/store/cell/nodes.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { claimAttempts } from "../../shared/store/queue/claim.ts";
 import { settleAttempts } from "../../shared/store/queue/settle.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
 
@@ -30,8 +29,7 @@ let project: Awaited<ReturnType<typeof createProjectWithKeys>>;
 let nodeId: number;
 
 beforeAll(async () => {
-  database = await createTestDatabase("killed");
-  await migrate(database.url);
+  database = await createMigratedDatabase("killed");
   db = openTestDatabase(database.url);
   nats = await startNatsServer();
   const terms = { name: "chaos", plan: "scale", defaultRegion: "us-east" } as const;

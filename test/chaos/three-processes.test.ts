@@ -3,7 +3,6 @@ import { randomBytes } from "node:crypto";
 import { rmSync } from "node:fs";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import {
@@ -15,7 +14,7 @@ import {
 } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { watchPauses } from "../support/pauses.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget } from "../support/target.ts";
 
@@ -43,8 +42,7 @@ const job = () => ({
 });
 
 beforeAll(async () => {
-  database = await createTestDatabase("three");
-  await migrate(database.url);
+  database = await createMigratedDatabase("three");
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
   const db = openTestDatabase(database.url);

@@ -2,7 +2,7 @@ import type { Socket } from "node:net";
 import { answerOf, startRawServer } from "../runtime-contract/raw-server.ts";
 import type { TestGateway } from "../support/gateway.ts";
 
-/** What happens to one request between a client and the gateway. */
+/** The fault of one request between a client and the gateway. */
 export type Fault =
   | "none"
   /** The gateway never gets the request, and the connection ends. */

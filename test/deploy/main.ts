@@ -18,11 +18,12 @@ import { judgeSchemas } from "./schemas.ts";
  */
 
 const ownFolders = process.argv.slice(2).map((folder) => resolve(folder));
-const cells = new Map(
-  ownFolders.length > 0
-    ? [["yours", () => ownFolders.flatMap(render)]]
-    : Object.keys(CELLS).map((cell) => [cell, () => renderCell(cell)]),
-);
+const cells = ownFolders.length > 0 ? ["yours"] : Object.keys(CELLS);
+const rendered = new Map<string, Resource[]>();
+const renderOnce = (cell: string) =>
+  rendered.getOrInsertComputed(cell, () =>
+    ownFolders.length > 0 ? ownFolders.flatMap(render) : renderCell(cell),
+  );
 
 const ROOT = dirname(DEPLOY);
 /** The exit code of a service that is complete except for its settings. */
@@ -84,9 +85,7 @@ alert fires, that a backup goes on and that operators' commands do as they say b
 process.exit(failedCount === 0 ? 0 : 1);
 
 function eachCell(judge: (resources: Resource[]) => string[]): string[] {
-  return [...cells].flatMap(([cell, renderAll]) =>
-    judge(renderAll()).map((complaint) => `${cell}: ${complaint}`),
-  );
+  return cells.flatMap((cell) => judge(renderOnce(cell)).map((complaint) => `${cell}: ${complaint}`));
 }
 
 /** An error of a check is a complaint like any other. */

@@ -55,7 +55,7 @@ const VALUES = listLabelValues().set("service", new Set(["gateway", "worker", "d
 /** Grafana replaces its variables by these. */
 const fillIn = (expression: string) => expression.replaceAll("$__rate_interval", "5m");
 
-/** What the rules' expressions ask for and nobody exposes, and what their texts name and do not have. */
+/** The metrics that the rules ask for and nobody exposes, and the labels that their texts name and do not have. */
 export function judgeRules(rules = readRules()): string[] {
   const known = knownMetrics(rules);
   return rules.flatMap(({ alert, record, expr, labels: own = {}, annotations = {} }) => {
@@ -100,7 +100,7 @@ export function judgeDashboard(dashboard = readDashboard()): string[] {
   ];
 }
 
-/** What is missing in the runbook, and the alerts that lead nowhere in it. */
+/** The missing parts of the runbook, and the alerts that lead nowhere in it. */
 export function judgeRunbook(rules = readRules(), runbook = read("RUNBOOK.md")): string[] {
   const alerts = new Set(rules.flatMap(({ alert }) => alert ?? []));
   const sections = sectionsOf(runbook);

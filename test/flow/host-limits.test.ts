@@ -140,7 +140,7 @@ describe("a limit of requests to one host", () => {
   });
 });
 
-/** From now on nobody can read the limits, until this session ends. */
+/** Locks the limits, so that nobody can read them until this session ends. */
 async function lockLimits(): Promise<pg.Client> {
   const session = new pg.Client({ connectionString: cell.url });
   session.on("error", () => undefined);

@@ -4,11 +4,10 @@ import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { REGIONS } from "../../shared/domain/scope.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { openCellSeal } from "../../shared/process/cell-seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { openDatabase } from "../../shared/store/database/database.ts";
 import { listMetrics } from "../deploy/metrics-page.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget } from "../support/target.ts";
 
@@ -31,8 +30,7 @@ let key = "";
 const services: Record<Name, ServiceProcess> = {} as never;
 
 beforeAll(async () => {
-  [database, nats] = await Promise.all([createTestDatabase("metrics"), startNatsServer()]);
-  await migrate(database.url);
+  [database, nats] = await Promise.all([createMigratedDatabase("metrics"), startNatsServer()]);
   const secretsKey = randomBytes(32);
   const log = createLog({ level: "error", name: "test" });
   const db = openDatabase(database.url, { connections: 1, log });

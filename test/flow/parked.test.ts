@@ -20,7 +20,7 @@ const HELD = 100_000;
 const PARKING_MS_MAX = 180_000;
 const LIMIT = 100;
 const PROBES = 31;
-/** What a busy machine adds to a median. */
+/** The time that a busy machine adds to a median. */
 const NOISE_MS = 50;
 /** More jobs than a worker, or a node without a worker, looks past. */
 const HELD_WITHOUT_WORKER = 3_000;

@@ -3,12 +3,11 @@ import { randomBytes } from "node:crypto";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { formatTraceparent, type TraceContext, traceIdOf } from "../../shared/domain/trace.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { type CollectedSpan, startCollector } from "../support/collector.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { type Arrival, startTarget } from "../support/target.ts";
 import { makeGate, until } from "./support.ts";
@@ -36,8 +35,7 @@ let worker: ServiceProcess;
 let delivery: ServiceProcess;
 
 beforeAll(async () => {
-  database = await createTestDatabase("traces");
-  await migrate(database.url);
+  database = await createMigratedDatabase("traces");
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
   db = openTestDatabase(database.url);

@@ -18,7 +18,7 @@ const ATTEMPT_TIMEOUT_MS = 15_000;
 const IMPATIENT = "ap-southeast";
 const IMPATIENT_TIMEOUT_MS = 5_000;
 const CAP_SECONDS = 1;
-/** What a busy machine may add to a deadline. */
+/** The time that a busy machine may add to a deadline. */
 const SLACK_MS = 5_000;
 const NEIGHBOUR_JOBS = 40;
 /** The cell's pool opens these connections as they are needed. */

@@ -6,12 +6,11 @@ import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { idToUuid } from "../../shared/domain/ids.ts";
 import { PAYLOAD_BYTES_MAX } from "../../shared/domain/job.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { changeProject } from "../../shared/store/resources/projects.ts";
 import { testCause } from "../support/cause.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase } from "../support/postgres.ts";
 import { startService } from "../support/service-process.ts";
 
 /** Two gateways over one database, each a process of its own: one is attacked, and the other shows what the machine adds. */
@@ -42,8 +41,7 @@ export interface Crowd {
 const PAGE_BYTES = 4_194_304;
 
 export async function startReadGateways(): Promise<ReadGateways> {
-  const database = await createTestDatabase("reads");
-  await migrate(database.url);
+  const database = await createMigratedDatabase("reads");
   const db = openTestDatabase(database.url);
   const nats = await startNatsServer();
   const secretsKey = randomBytes(32);

@@ -3,7 +3,7 @@ import { type ReadGateways, startReadGateways } from "./attacked-gateways.ts";
 
 setDefaultTimeout(300_000);
 
-/** What the flood may add to another project's request. */
+/** The time that the flood may add to another project's request. */
 const ADDED_MS_MAX = 20;
 /** All waves together stay within a minute's requests of the plan scale. */
 const CLIENTS = 450;
@@ -62,7 +62,7 @@ function quantile(values: number[], share: number): number {
   return values.toSorted((a, b) => a - b)[Math.floor(share * (values.length - 1))] ?? Number.NaN;
 }
 
-/** What a flood adds to the figures without one. */
+/** The time that a flood adds to the figures without one. */
 async function flood({ key, path }: Flooder): Promise<Harm> {
   const calm = await measureHarm((asked) => asked === CALM_QUESTIONS);
   const crowd = gateways.startCrowd(key, path, CLIENTS, "reads");

@@ -6,7 +6,6 @@ import { type CreatedProject, createProjectWithKeys } from "../../services/admin
 import { ENVIRONMENTS, type Environment } from "../../shared/domain/scope.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { setProjectHeld, setRegionsHeld } from "../../shared/store/cell/holds.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { RETENTION_LOCK } from "../../shared/store/retention/retention.ts";
 import { RULES_FILE, readRules } from "../deploy/monitoring.ts";
@@ -17,7 +16,7 @@ import { openTestDatabase } from "../support/database.ts";
 import { createLoad } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { watchPauses } from "../support/pauses.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget } from "../support/target.ts";
 import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
@@ -39,7 +38,7 @@ const HEALTHY_ROUNDS_MAX = 3;
 const STARVED_MS = 150;
 /** More than the attempt timeout of a second. */
 const LATE_MS = 1_300;
-/** So many endpoints that more is due than the project's limit of 500 and the rest is a backlog. */
+/** Enough endpoints that more is due than the project's limit of 500, and the rest is a backlog. */
 const ENDPOINTS = 10;
 const FIRES_MS_MAX = 40_000;
 /** The audit of permits runs once a minute, and for the first time before there are permits. */
@@ -73,14 +72,13 @@ let gateway: ServiceProcess;
 let homeWorker: ServiceProcess;
 let farWorker: ServiceProcess;
 let delivery: ServiceProcess;
-/** What has fired so far, with its labels. */
+/** The alerts that have fired so far, with their labels. */
 const fired = new Map<string, Firing>();
 let isWatching = true;
 let watching: Promise<void>;
 
 beforeAll(async () => {
-  [database, nats] = await Promise.all([createTestDatabase("alerts"), startNatsServer()]);
-  await migrate(database.url);
+  [database, nats] = await Promise.all([createMigratedDatabase("alerts"), startNatsServer()]);
   const secretsKey = randomBytes(32);
   db = openTestDatabase(database.url);
   sql = new SQL(database.url, { max: 2 });
@@ -206,7 +204,7 @@ describe("alerts", () => {
     await post(customer, "production", "jobs", { target_url: urlOf("/held") });
     await target.until((arrivals) => arrivals.some(({ path, jobId }) => path === "/held" && jobId !== ""));
     process.kill(delivery.pid, "SIGSTOP");
-    // So many that enough attempts succeed beside those on the wire for too long.
+    // Enough jobs that many attempts succeed beside those on the wire for too long.
     for (let batch = 0; batch < 6; batch++) await postBatch(customer, "production", urlOf("/hook"), 100);
   });
 

@@ -4,11 +4,10 @@ import { SQL } from "bun";
 import { type CreatedProject, createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { runProgram } from "../../services/admin/test-support.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 
 /**
@@ -30,8 +29,7 @@ let project: CreatedProject;
 let environment: Record<string, string>;
 
 beforeAll(async () => {
-  [database, nats] = await Promise.all([createTestDatabase("log_values"), startNatsServer()]);
-  await migrate(database.url);
+  [database, nats] = await Promise.all([createMigratedDatabase("log_values"), startNatsServer()]);
   sql = new SQL(database.url, { max: 1 });
   const secretsKey = randomBytes(32);
   const db = openTestDatabase(database.url, 1);

@@ -4,7 +4,6 @@ import { rmSync } from "node:fs";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { listNodes, type NodeRow } from "../../shared/store/cell/nodes.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { until } from "../flow/support.ts";
@@ -12,7 +11,7 @@ import { askAdmin } from "../support/admin-program.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { createLoad, expectNothingDoubled, type Load } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { type Arrival, startTarget, type Target } from "../support/target.ts";
 
@@ -79,8 +78,7 @@ export interface OperatedCell {
 }
 
 export async function startOperatedCell(): Promise<OperatedCell> {
-  const database = await createTestDatabase("operators");
-  await migrate(database.url);
+  const database = await createMigratedDatabase("operators");
   const db = openTestDatabase(database.url);
   let nats: NatsServer = await startNatsServer();
   const secretsKey = randomBytes(32);

@@ -2,11 +2,10 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
 
@@ -21,8 +20,7 @@ let gateway: ServiceProcess;
 let key: string;
 
 beforeAll(async () => {
-  [database, nats] = await Promise.all([createTestDatabase("request_log"), startNatsServer()]);
-  await migrate(database.url);
+  [database, nats] = await Promise.all([createMigratedDatabase("request_log"), startNatsServer()]);
   const secretsKey = randomBytes(32);
   const db = openTestDatabase(database.url, 1);
   const terms = { name: "logged", plan: "scale", defaultRegion: "us-east" } as const;

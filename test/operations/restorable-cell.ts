@@ -189,7 +189,7 @@ export interface Known {
   jobs: Set<string>;
   /** The started attempts, by nameOf. */
   started: Set<string>;
-  /** Those of them that have not ended. */
+  /** The started attempts that have not ended. */
   inFlight: Set<string>;
 }
 

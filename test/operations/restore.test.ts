@@ -28,7 +28,7 @@ let backup: Backup;
 /** An instant after the base backup, as Postgres writes it. */
 let earlier = "";
 let restored: ArchivingPostgres;
-/** What had arrived at the target when the cell went down. */
+/** The attempts that had arrived at the target when the cell went down. */
 let before: Set<string>;
 
 beforeAll(async () => {

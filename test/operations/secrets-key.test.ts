@@ -5,7 +5,6 @@ import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { runProgram } from "../../services/admin/test-support.ts";
 import { verifySignature } from "../../shared/client/signature.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import {
@@ -17,7 +16,7 @@ import {
 } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { watchPauses } from "../support/pauses.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { type Arrival, startTarget } from "../support/target.ts";
 
@@ -53,8 +52,7 @@ let gateways: ServiceProcess[] = [];
 let deliveries: ServiceProcess[] = [];
 
 beforeAll(async () => {
-  [database, nats] = await Promise.all([createTestDatabase("secrets_key"), startNatsServer()]);
-  await migrate(database.url);
+  [database, nats] = await Promise.all([createMigratedDatabase("secrets_key"), startNatsServer()]);
   direct = new pg.Client({ connectionString: database.url });
   await direct.connect();
   const db = openTestDatabase(database.url);

@@ -31,7 +31,7 @@ async function postTo(
   });
   closing.push(() => server.stop());
   const outcome = await ask(server.port, address, host, ca);
-  // Whatever the fault is, nothing may have been sent.
+  // After any fault the server must have received nothing.
   if (outcome !== 200) expect(server.requests).toEqual([]);
   return outcome;
 }

@@ -118,7 +118,7 @@ async function endJob(isGood = false): Promise<string> {
   return eventId;
 }
 
-/** What is owed, the next one first. An attempt on the wire has no instant (NaN). */
+/** The owed deliveries, the next one first. An attempt on the wire has no instant (NaN). */
 async function open(): Promise<Open[]> {
   const rows = await ask<
     Record<"id" | "webhook_id" | "event_id", string> & { attempt: number; due_at: number | null }

@@ -24,7 +24,6 @@ import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
 import { describeThisProcess } from "../../shared/platform/process-identity.ts";
 import { createSeal, type Seal } from "../../shared/platform/seal/seal.ts";
 import { joinCell } from "../../shared/store/cell/membership.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { askTime, type Database } from "../../shared/store/database/database.ts";
 import { createJobs, findJob, type JobRow } from "../../shared/store/resources/jobs.ts";
 import { createProject, type ProjectRow } from "../../shared/store/resources/projects.ts";
@@ -32,7 +31,7 @@ import { listRuns, type RunRow } from "../../shared/store/resources/runs.ts";
 import { createWebhook } from "../../shared/store/resources/webhooks.ts";
 import { testCause } from "./cause.ts";
 import { openTestDatabase } from "./database.ts";
-import { createTestDatabase } from "./postgres.ts";
+import { createMigratedDatabase } from "./postgres.ts";
 
 /** A database, a bus, and the workers and delivery nodes that a test starts in this process. Every project has its own rows. */
 export interface Cell {
@@ -93,7 +92,7 @@ export interface EndpointWish {
 }
 
 export const SHARDS_PER_REGION = 8;
-/** So long that no worker loses its lease when this process stands still for a moment. */
+/** A worker keeps so long a lease even when this process stands still for a moment. */
 const LEASE_MS = 10_000;
 const CONNECTIONS = 16;
 const ATTEMPT_TIMEOUT_MS = 10_000;
@@ -103,8 +102,7 @@ const WEBHOOK_TIMEOUT_MS = 5_000;
 export async function startCell(
   options: { bus?: Bus; startClock?: (url: string) => Promise<Clock> } = {},
 ): Promise<Cell> {
-  const database = await createTestDatabase("cell");
-  await migrate(database.url);
+  const database = await createMigratedDatabase("cell");
   const log = createLog({ name: "test", level: "error" });
   const db = openTestDatabase(database.url, CONNECTIONS);
   const clock = await (options.startClock?.(database.url) ?? startClock(() => askTime(db)));

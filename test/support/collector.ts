@@ -12,7 +12,7 @@ export interface Collector {
 export interface CollectedSpan {
   service: string;
   name: string;
-  /** As OTLP numbers them: 1 internal, 2 server, 3 client, 5 consumer. */
+  /** OTLP's numbers: 1 internal, 2 server, 3 client, 5 consumer. */
   kind: number;
   traceId: string;
   spanId: string;

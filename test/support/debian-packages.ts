@@ -28,7 +28,7 @@ export function openDebianPackages(folder: string, settings: Record<string, stri
     "Dir::Cache": folder,
     "Dir::Cache::archives": join(folder, "archives"),
     "Acquire::Languages": "none",
-    // As root, apt would download with an account that may not enter this folder.
+    // Started by root, apt would download with an account that may not enter this folder.
     "APT::Sandbox::User": "root",
     // A plan needs no lock, since nothing of the machine is changed.
     "Debug::NoLocking": "true",

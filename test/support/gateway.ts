@@ -20,7 +20,6 @@ import { NEWEST_API_VERSION } from "../../shared/domain/version.ts";
 import { createLog, type LogLevel } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { addNode } from "../../shared/store/cell/nodes.ts";
 import { type Database, openDatabase } from "../../shared/store/database/database.ts";
 import { claimAttempts } from "../../shared/store/queue/claim.ts";
@@ -28,7 +27,7 @@ import { settleAttempts } from "../../shared/store/queue/settle.ts";
 import { addKey } from "../../shared/store/resources/keys.ts";
 import { changeProject, createProject } from "../../shared/store/resources/projects.ts";
 import { testCause } from "./cause.ts";
-import { createTestDatabase } from "./postgres.ts";
+import { createMigratedDatabase } from "./postgres.ts";
 
 /** A gateway on a real socket over a migrated database of its own, and what tests need to drive it. */
 export interface TestGateway {
@@ -113,8 +112,7 @@ const TIMESTAMP_PATTERN = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
 export async function startTestGateway(
   options: { via?: (databaseUrl: string) => Promise<string>; logLevel?: LogLevel; now?: () => number } = {},
 ): Promise<TestGateway> {
-  const database = await createTestDatabase("gateway");
-  await migrate(database.url);
+  const database = await createMigratedDatabase("gateway");
   const log = createLog({ level: options.logLevel ?? "error", name: "test" });
   const patient = { connections: CONNECTIONS, log, connectTimeoutMs: PATIENCE_MS };
   const db =

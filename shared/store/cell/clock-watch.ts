@@ -2,7 +2,7 @@ import type { Database } from "../database/database.ts";
 
 /** Clocks that follow the database's clock differ by less than this. A smaller step is no leap. */
 export const LEAP_MS = 10_000;
-/** Nobody looks at the clock for up to this long when workers change. After a longer gap nobody knows how the clock ran. */
+/** The clock may go unwatched for this long when workers change. After a longer gap nobody knows how the clock ran. */
 const UNSEEN_MS = 600_000;
 
 /**

@@ -4,7 +4,7 @@ import type { KnownKey } from "../../domain/secrets-key.ts";
 import type { Database, Transaction } from "../database/database.ts";
 import { type OperatorCause, recordChange } from "../resources/audit.ts";
 
-/** What the cell knows of the keys that have sealed its secrets. Instants are milliseconds since 1970. */
+/** The keys that have sealed the cell's secrets. Instants are milliseconds since 1970. */
 export interface CellKeys {
   /** In the order of their first use. */
   known: (KnownKey & { firstUsedAt: number; ageSeconds: number; retiredAt: number | null })[];

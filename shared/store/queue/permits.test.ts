@@ -345,7 +345,7 @@ describe("a class that was called to a free permit", () => {
       expect(await kinds(jobs.slice(0, 1))).toEqual(["early"]);
       const [granted] = await grantedOf(deliveries.slice(0, 1));
       if (granted === undefined) throw new Error("not granted");
-      // Nobody was refused for want of a permit since then. The job that was put off has to hear of the next permit.
+      // No claim was refused for want of a permit since then. The job that was put off has to hear of the next permit.
       await settle([granted]);
       expect(await kinds(deliveries.slice(1, 3))).toEqual(["granted", "no_permit"]);
       const freed = await settle(running.slice(1));

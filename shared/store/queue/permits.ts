@@ -39,8 +39,8 @@ export const PERMIT_COLUMNS = `f.held, f.returned, f.last_class, ARRAY[${IN_USE}
 export const PERMIT_NAMES = "held, returned, last_class, in_use, free, called, kept_ms";
 
 /**
- * The turn of a class at a tie; the class that was granted the last permit comes last. A class that held fewer reaches
- * the tie by permits that it is granted in this statement, which count as grants too.
+ * The turn of a class at a tie: the class that was granted the last permit comes last. A class that held fewer has
+ * reached the tie by permits granted just before, so it comes after a class that held more.
  */
 const turnOf = (classCode: number | string) =>
   `((${classCode} - last_class + 3) % 4 - 4 * in_use[${classCode} + 1])`;

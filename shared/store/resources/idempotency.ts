@@ -11,7 +11,7 @@ export interface KeyToTake {
   requestHash: Buffer;
 }
 
-/** What was made under a key, and what is needed to answer it again. */
+/** The jobs or the run that were made under a key, with what is needed to answer them again. */
 export interface FirstAnswer {
   requestHash: Buffer;
   /** In the order of the request. */
@@ -64,7 +64,7 @@ export const madeFrom = (found: string) => `SELECT EXISTS (SELECT FROM made) AS 
 export const readMade = ([row]: readonly { is_made: boolean }[]): "made" | "key_taken" | null =>
   row === undefined ? null : row.is_made ? "made" : "key_taken";
 
-/** What was made under this key within its life, or null. */
+/** The first answer under this key within its life, or null. */
 export async function findFirstAnswer(
   db: Database,
   scope: { projectNo: ProjectNo; environment: Environment },

@@ -120,7 +120,7 @@ describe("the request rate", () => {
     await take({ requestCount: 4 });
     await age(300);
     await take({ requestCount: 4 });
-    // Of the 8 accepted requests 6 have to end: the 4 old ones are not enough.
+    // 6 of the 8 accepted requests have to end: the 4 old ones are not enough.
     const { acceptedCount, remaining, retryAfterMs } = await take({ limit: 3 });
     expect({ acceptedCount, remaining }).toEqual({ acceptedCount: 0, remaining: 0 });
     expect(retryAfterMs).toBeGreaterThan(WINDOW_MS - 5_000);
@@ -363,7 +363,7 @@ describe("requests lent to a gateway", () => {
     const { loan } = await takeLoan({ limit: 100 });
     await age(300);
     await take({ limit: 100, requestCount: 4 });
-    // What stands of the old tick alone would leave one too many.
+    // The rest of the old tick alone would leave one too many.
     const over = [{ loan, spentCount: 0 }];
     const { retryAfterMs } = await take({ limit: 4 - 1, over });
     expect(retryAfterMs).toBeGreaterThan(WINDOW_MS - 5_000);

@@ -33,7 +33,7 @@ export interface RateAnswer {
   /** How many more requests the gateway may accept without asking, until `lentMs` after it sent the question. */
   lentCount: number;
   lentMs: number;
-  /** What is left of the limit after all these. */
+  /** The rest of the limit after all these. */
   remaining: number;
   /** The time until a refused request would be accepted; 0 if none was refused. */
   retryAfterMs: number;

@@ -23,7 +23,7 @@ export const LATENESS_MS_MAX = {
   /** The worst of the minute in which these pods die with their leases. */
   zoneDies: 30_000,
 };
-/** By chance alone, the use of a minute exceeds its average by more than this three times in a thousand. */
+/** The use of a minute exceeds its average by more than this three times in a thousand, by chance alone. */
 const byChance = (jobs: number) => 1 + 3 * Math.sqrt(2 / jobs);
 const SEED = 20_261_122;
 

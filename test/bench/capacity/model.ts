@@ -26,7 +26,7 @@ export const SERVICES = ["gateway", "worker", "delivery"] as const;
 export type Service = (typeof SERVICES)[number];
 export type Pods = Record<Service, number>;
 
-/** What a cell needs for its part of the jobs. */
+/** The needs of a cell for its part of the jobs. */
 export interface CellPlan {
   jobsPerS: number;
   /** Attempts and webhook deliveries. */

@@ -1,6 +1,6 @@
 import type { Figure, Figures, Measurements } from "../cost/measurements.ts";
 
-/** What one process uses in a second, at a rate a second. */
+/** The use of one process in a second, at a rate a second. */
 export type Usage = (perS: number) => number;
 
 /** Picks one of a case's figures, which are for each 1,000 jobs. */

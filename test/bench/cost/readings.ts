@@ -70,7 +70,7 @@ interface Jsz {
 
 const askJson = async <Answer>(url: string) => (await (await fetch(url)).json()) as Answer;
 
-/** What was written between two places, by kind. Full page images are separate, since they depend on checkpoints. */
+/** The bytes written between two places, by kind. Full page images are separate, since they depend on checkpoints. */
 export async function readWal(
   db: Database,
   from: string,

@@ -120,7 +120,7 @@ function put(body: Json, [step, ...rest]: Step[], value: string): string {
 interface Asked {
   /** Null if no answer came in time. */
   answer: Answer | null;
-  /** What is wrong with the answer. */
+  /** The faults of the answer. */
   faults: string[];
 }
 

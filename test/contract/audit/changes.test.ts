@@ -41,7 +41,7 @@ interface Change {
   detail?: (answer: { id: string }, from: Prepared) => object;
 }
 
-/** By the operation that makes the change; each job of a batch is one change. */
+/** The changes by the operations that make them; each job of a batch is one change. */
 const CHANGES: Partial<Record<OperationId, Change>> = {
   createJob: {
     body: { target_url: TARGET_URL },

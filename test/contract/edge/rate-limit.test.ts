@@ -29,7 +29,9 @@ const headersOf = ({ headers }: Answer) => ({
   reset: headers.get("ratelimit-reset"),
   retryAfter: headers.get("retry-after"),
 });
-/** Watches continually what is lent. Answers at the end how often it has seen a loan. */
+/** A small part of a tick, until whose end a loan may last. */
+const LOOK_EVERY_MS = 5;
+/** Watches what is lent. Answers at the end how often it has seen a loan. */
 function watchLoans(project: TestProject): { seen(): number; stop(): Promise<number> } {
   let seen = 0;
   let isOver = false;
@@ -39,6 +41,7 @@ function watchLoans(project: TestProject): { seen(): number; stop(): Promise<num
         project.no,
       ]);
       seen += rows.length;
+      await Bun.sleep(LOOK_EVERY_MS);
     }
   })();
   return {
@@ -53,7 +56,7 @@ function watchLoans(project: TestProject): { seen(): number; stop(): Promise<num
 
 /** The number of simultaneous requests. */
 const CROWD = 60;
-/** So many simultaneous requests make a loan worth while, however slow the machine. */
+/** Enough simultaneous requests for a loan, however slow the machine is. */
 const FEW = 8;
 const ROUNDS = 10;
 const ROUNDS_MAX = 60;
