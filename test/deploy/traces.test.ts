@@ -32,19 +32,16 @@ describe("production with the traces component", () => {
     expect(judgeSchemas(resources).complaints).toEqual([]);
   });
 
-  test.each(["gateway", "worker", "delivery"] as const)(
-    "gives %s the address of the collector",
-    (service) => {
-      const [workload] = findServices(resources, service);
-      if (workload === undefined) throw new Error(`there is no ${service}`);
-      const environment = environmentOf(workload, resources, { podName: "", secretOf: () => "" });
-      // The admin needs none of the other settings, some of which are secret.
-      expect(readConfig(environment, "admin").traces).toEqual({
-        endpoint: "http://opentelemetry-collector.monitoring:4318",
-        ratio: 0.01,
-      });
-    },
-  );
+  test.each(["gateway", "worker", "delivery"] as const)("gives %s the collector's address", (service) => {
+    const [workload] = findServices(resources, service);
+    if (workload === undefined) throw new Error(`there is no ${service}`);
+    const environment = environmentOf(workload, resources, { podName: "", secretOf: () => "" });
+    // The admin needs none of the other settings, some of which are secret.
+    expect(readConfig(environment, "admin").traces).toEqual({
+      endpoint: "http://opentelemetry-collector.monitoring:4318",
+      ratio: 0.01,
+    });
+  });
 
   test("lets only the services reach the collector's pods", () => {
     const ways = findWorkloads(resources).map(({ name, labels }) => {

@@ -70,41 +70,35 @@ test.concurrent.each([
       cell.db.run("end_month", "UPDATE flows SET month = month - 1 WHERE project_no = $1", [no]),
     counted: JOBS,
   },
-])(
-  "jobs that wait for the quota stay queued, and are sent oldest first when $when",
-  async ({ release, counted }) => {
-    const hobby = await cell.addProject({ plan: "hobby" });
-    const witness = await cell.addProject();
-    // One job at a time, so that their order shows.
-    await changeProject(cell.db, hobby.id, { concurrencyOverride: 1 }, testCause());
-    const [target, calm] = [startTarget(), startTarget()];
-    await hold(hobby, true);
-    const lastDueAt = Math.floor(cell.clock.now()) + 1_000;
-    const ids = await cell.addJobs(
-      hobby,
-      Array.from({ length: JOBS }, (_, n) => ({ targetUrl: target.url, runAt: lastDueAt - n })),
-    );
-    await cell.db.run("use_up", "UPDATE flows SET month_runs = $2 WHERE project_no = $1", [
-      hobby.no,
-      INCLUDED,
-    ]);
-    await hold(hobby, false);
-    await cell.addJobs(witness, [{ targetUrl: calm.url, runAt: lastDueAt + WITNESS_AFTER_MS }]);
-    await calm.until((arrivals) => arrivals.length === 1);
-    expect(target.arrivals).toEqual([]);
-    for (const id of ids) expect(await cell.job(hobby, id)).toMatchObject({ status: "queued", attempts: 0 });
+])("jobs over the quota stay queued, and go out oldest first when $when", async ({ release, counted }) => {
+  const hobby = await cell.addProject({ plan: "hobby" });
+  const witness = await cell.addProject();
+  // One job at a time, so that their order shows.
+  await changeProject(cell.db, hobby.id, { concurrencyOverride: 1 }, testCause());
+  const [target, calm] = [startTarget(), startTarget()];
+  await hold(hobby, true);
+  const lastDueAt = Math.floor(cell.clock.now()) + 1_000;
+  const ids = await cell.addJobs(
+    hobby,
+    Array.from({ length: JOBS }, (_, n) => ({ targetUrl: target.url, runAt: lastDueAt - n })),
+  );
+  await cell.db.run("use_up", "UPDATE flows SET month_runs = $2 WHERE project_no = $1", [hobby.no, INCLUDED]);
+  await hold(hobby, false);
+  await cell.addJobs(witness, [{ targetUrl: calm.url, runAt: lastDueAt + WITNESS_AFTER_MS }]);
+  await calm.until((arrivals) => arrivals.length === 1);
+  expect(target.arrivals).toEqual([]);
+  for (const id of ids) expect(await cell.job(hobby, id)).toMatchObject({ status: "queued", attempts: 0 });
 
-    const owed = await cell.db.run<{ id: string; due: number }>(
-      "owed",
-      "SELECT job_id::text AS id, extract(epoch FROM due_at)::float8 AS due FROM open_jobs WHERE project_no = $1",
-      [hobby.no],
-    );
-    const dueOf = new Map(owed.map(({ id, due }) => [id, due]));
-    await release(hobby);
-    expect(await untilAllEnded(cell, hobby, ids)).toEqual(Array(JOBS).fill("succeeded"));
-    const sent = target.arrivals.map(({ jobId }) => dueOf.get(idToUuid(jobId)) ?? Number.NaN);
-    expect(sent).toEqual(sent.toSorted((one, other) => one - other));
-    expect(await countMonthRuns(cell.db, hobby.no)).toBe(counted);
-    await Promise.all([target.stop(), calm.stop()]);
-  },
-);
+  const owed = await cell.db.run<{ id: string; due: number }>(
+    "owed",
+    "SELECT job_id::text AS id, extract(epoch FROM due_at)::float8 AS due FROM open_jobs WHERE project_no = $1",
+    [hobby.no],
+  );
+  const dueOf = new Map(owed.map(({ id, due }) => [id, due]));
+  await release(hobby);
+  expect(await untilAllEnded(cell, hobby, ids)).toEqual(Array(JOBS).fill("succeeded"));
+  const sent = target.arrivals.map(({ jobId }) => dueOf.get(idToUuid(jobId)) ?? Number.NaN);
+  expect(sent).toEqual(sent.toSorted((one, other) => one - other));
+  expect(await countMonthRuns(cell.db, hobby.no)).toBe(counted);
+  await Promise.all([target.stop(), calm.stop()]);
+});

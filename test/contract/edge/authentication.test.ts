@@ -143,12 +143,9 @@ describe.concurrent("a gateway's cached key", () => {
 });
 
 describe("a path outside /v2", () => {
-  test.each(["/", "/v1/jobs", "/v2x", "/health"])(
-    "that does not exist is 404 without a key: %s",
-    async (path) => {
-      const answer = await gateway.call("GET", path);
-      readRefusal(answer, "resource_not_found");
-      expect(answer.headers.get("service-version")).toBeNull();
-    },
-  );
+  test.each(["/", "/v1/jobs", "/v2x", "/health"])("is 404 without a key: %s", async (path) => {
+    const answer = await gateway.call("GET", path);
+    readRefusal(answer, "resource_not_found");
+    expect(answer.headers.get("service-version")).toBeNull();
+  });
 });
