@@ -195,15 +195,15 @@ function tellCpuOf(
 const quantile = (figures: readonly number[], part: number) => figures[QUANTILES.indexOf(part)] ?? Number.NaN;
 
 interface Stage {
-  /** Makes jobs over HTTP as fast as they are answered, unless more is said. */
+  /** Makes jobs over HTTP as fast as they are answered, unless told otherwise. */
   load(wish: Partial<Load>): Promise<LoadReport>;
   beginReceiving(kept?: string): Promise<unknown>;
   received(): Promise<Received>;
   untilReceived(count: number): Promise<Received>;
-  /** Until nothing due is owed or on the wire. */
+  /** Resolves once nothing due is owed or on the wire. */
   untilSettled(): Promise<void>;
   setConcurrency(concurrency: number): Promise<unknown>;
-  /** Commits jobs as the gateway does, but tells nobody. */
+  /** Commits jobs as the gateway does, without announcing them. */
   store(count: number, dueAt: number): Promise<void>;
   /** The CPU so far, by process. */
   cpuUs(): Promise<Map<string, number>>;
@@ -236,7 +236,7 @@ async function composeStage(
   const secretsKey = randomBytes(32);
   const terms = { name: "pipeline", plan: "enterprise", defaultRegion: "us-east" } as const;
   const { project, keys } = await createProjectWithKeys(db, createSeal(secretsKey), terms);
-  // The load is one project's, whose plan would allow less.
+  // The load comes from one project, whose plan would allow less.
   await changeProject(db, project.id, { requestsPerMinuteOverride: 1_000_000 }, testCause());
 
   const pids = new Map<string, number>();
@@ -309,7 +309,7 @@ async function composeStage(
   };
 }
 
-/** The server's own processes and the backends of this database: others may be at work in the same server. */
+/** The CPU of the server's own processes and of this database's backends. Other databases of the server may be in use. */
 async function postgresCpuUs(db: Database): Promise<number> {
   const rows = await db.run<{ own: number; others: number[] }>(
     "backends",

@@ -9,13 +9,13 @@ export interface Load {
   port: number;
   key: string;
   path: string;
-  /** RUN_AT in it becomes the instant of the request's job. */
+  /** RUN_AT in it is replaced by the instant of the request's job. */
   body: string;
-  /** The jobs' instants: so many a second, from `firstAt` on. Only with `count`. */
+  /** The jobs' instants, this many a second from `firstAt` on. Only with `count`. */
   spread?: { firstAt: number; perS: number };
-  /** So many requests and no more, however long they take. */
+  /** Sends exactly this many requests, however long they take. */
   count?: number;
-  /** Reports which job was answered when. */
+  /** Reports when each job was answered. */
   tellsAnswers?: boolean;
   /** Requests per second; null for as many as are answered. */
   ratePerS: number | null;
@@ -27,9 +27,9 @@ export const RUN_AT = "@run_at@";
 
 export interface LoadReport {
   answeredCount: number;
-  /** Job ids with the instants of their 201, if they are told. */
+  /** Job ids with the instants of their 201, if they are reported. */
   answers: [jobId: string, at: number][];
-  /** Heads and bodies, both ways. */
+  /** Heads and bodies in both directions. */
   bytes: number;
   /** From a request to its 201, at QUANTILES. */
   latencyMs: number[];
