@@ -3,8 +3,8 @@ import { dirname, join } from "node:path";
 
 /**
  * `bun scripts/check.ts [--write]`: formatter and linter, then types, then the file that is made from another one. With
- * --write the formatter, the linter's safe corrections and that file are applied instead of reported. Everything wrong is
- * shown before it ends with 1.
+ * --write it applies the formatter's and the linter's safe corrections and writes that file, instead of reporting them.
+ * It shows every fault, and then exits with 1.
  */
 const root = dirname(import.meta.dir);
 const write = process.argv.includes("--write") ? ["--write"] : [];

@@ -4,9 +4,9 @@ import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync 
 import { dirname, join } from "node:path";
 
 /**
- * `bun scripts/install.ts <stamp file> <wanted stamp>`: installs the locked packages, one process at a time. The
- * lock is an SQLite file lock, which the kernel gives back when its holder dies, so that a killed installation
- * leaves nothing to clear away. The stamp is removed first and written last: half an installation has none.
+ * `bun scripts/install.ts <stamp file> <wanted stamp>`: installs the locked packages, one process at a time. The lock
+ * is an SQLite file lock, which the kernel releases when its holder dies, so that a killed installation leaves nothing
+ * to clear away. The stamp is removed first and written last, so half an installation has none.
  */
 const LOCK_WAIT_MS = 300_000;
 const INSTALL_TIMEOUT_MS = 600_000;
@@ -20,7 +20,7 @@ const lock = new Database(join(root, ".cache", "install.lock"));
 lock.run(`PRAGMA busy_timeout = ${LOCK_WAIT_MS}`);
 lock.run("BEGIN EXCLUSIVE");
 
-// Whoever held the lock before may have installed exactly this.
+// The previous holder of the lock may have installed exactly this.
 if (!existsSync(stamp) || readFileSync(stamp, "utf8") !== wanted) {
   rmSync(stamp, { force: true });
   const install = [process.execPath, "install", "--frozen-lockfile", "--no-progress"];
@@ -32,7 +32,7 @@ if (!existsSync(stamp) || readFileSync(stamp, "utf8") !== wanted) {
 }
 lock.close();
 
-/** An installer that outlived the holder of the lock would write beside the next one. */
+/** An installer that outlives the holder of the lock would write beside the next one. */
 function tether(command: string[]): string[] {
   const prefix = ["setpriv", "--pdeathsig", "KILL"];
   return spawnSync("setpriv", [...prefix.slice(1), "true"]).status === 0 ? [...prefix, ...command] : command;

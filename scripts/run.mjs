@@ -1,6 +1,6 @@
-// The one way into every command: `node scripts/run.mjs <entry.ts> [arguments]`. It needs Node 20 and npm, nothing
-// else: it installs the pinned Bun and the locked packages when they are missing, then hands over to Bun. Whatever
-// it says goes to stderr, since stdout belongs to the command (`npm run --silent admin -- ... --json`).
+// The entry of every command: `node scripts/run.mjs <entry.ts> [arguments]`. It needs only Node 20 and npm: it installs the
+// pinned Bun and the locked packages when they are missing, then hands over to Bun. Its own messages go to stderr, since
+// stdout belongs to the command (`npm run --silent admin -- ... --json`).
 
 import { spawn, spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
@@ -34,8 +34,9 @@ installPackages(bun);
 runCommand(bun, [resolve(root, entry), ...args]);
 
 /**
- * Runs the command on this terminal and ends as it ends. SIGTERM and SIGHUP reach only the launcher and are passed
- * on. A terminal gives SIGINT to the whole group, so the command has it already and the launcher waits for its end.
+ * Runs the command on this terminal and exits with its code. SIGTERM and SIGHUP reach only the launcher, which passes
+ * them on. A terminal sends SIGINT to the whole group, so the command has it already and the launcher waits for its
+ * end.
  */
 function runCommand(command, commandArgs) {
   const [file, ...rest] = [...tether, command, ...commandArgs];
@@ -46,15 +47,15 @@ function runCommand(command, commandArgs) {
   child.on("error", (error) => fail(`cannot start ${command}: ${error.message}`));
   child.on("exit", (code, signal) => process.exit(code ?? 128 + system.signals[signal]));
 
-  // An npm that was killed with SIGKILL passes nothing on; its command would live on, holding ports and leases.
+  // An npm that is killed with SIGKILL passes no signal on; its command would live on, holding ports and leases.
   if (process.env.npm_lifecycle_event !== undefined) {
     setInterval(() => process.ppid !== npm && child.kill("SIGTERM"), NPM_WATCH_MS).unref();
   }
 }
 
 /**
- * Answers the path of the pinned Bun, installed first if need be. Each installation is made under a name of its own
- * and renamed when it is whole: launchers that start together, or die midway, never leave half of one.
+ * Answers the path of the pinned Bun, which it installs if it is missing. Each installation is made under a name of its
+ * own and renamed once it is complete, so that launchers that start together, or die midway, never leave half of one.
  */
 function installBun() {
   const pin = join(root, "scripts", "bun");
@@ -77,13 +78,13 @@ function installBun() {
   try {
     renameSync(partial, home);
   } catch {
-    // Another launcher was first, and its installation is as good.
+    // Another launcher has installed it meanwhile.
     rmSync(partial, { recursive: true, force: true });
   }
   return findBun(home) ?? fail(`Bun could not be installed into ${home}`);
 }
 
-/** npm installs, of all platform packages, only the one that fits this system, processor and C library. */
+/** The Bun binary. Of all platform packages npm installs the one for this system, processor and C library. */
 function findBun(home) {
   const scope = join(home, "node_modules", "@oven");
   const [platform] = existsSync(scope) ? readdirSync(scope).filter((name) => name.startsWith("bun-")) : [];
@@ -92,7 +93,7 @@ function findBun(home) {
   return existsSync(binary) ? binary : undefined;
 }
 
-/** Launchers killed while they installed leave their folders behind, a hundred megabytes each. */
+/** Removes the folders of launchers that were killed while they installed, a hundred megabytes each. */
 function removeAbandoned(home) {
   for (const name of readdirSync(dirname(home))) {
     const pid = Number(name.split(".partial-")[1]);
@@ -110,7 +111,7 @@ function existsProcess(pid) {
   }
 }
 
-/** Brings node_modules to what the lock file says, if the last installation was made from anything else. */
+/** Brings node_modules to what the lock file says, unless the last installation was made from the same one. */
 function installPackages(bunBinary) {
   const hash = createHash("sha256");
   for (const name of ["package.json", "bun.lock", "scripts/bun/package.json"])
@@ -123,7 +124,7 @@ function installPackages(bunBinary) {
   run(bunBinary, [join(root, "scripts", "install.ts"), stamp, wanted], root);
 }
 
-/** The prefix that makes the kernel end a child when its launcher dies, however it dies. Linux alone has it. */
+/** The prefix that makes the kernel end a child when its launcher dies, however it dies. Only Linux has it. */
 function tetherCommand() {
   const prefix = ["setpriv", "--pdeathsig", "KILL"];
   const works =
@@ -131,7 +132,7 @@ function tetherCommand() {
   return works ? prefix : [];
 }
 
-/** Runs a step of the installation in silence; what it printed is shown if it fails. */
+/** Runs a step of the installation silently, and shows its output if it fails. */
 function run(file, fileArgs, cwd) {
   const [command, ...rest] = [...tether, file, ...fileArgs];
   const done = spawnSync(command, rest, { cwd, env: installEnvironment(), encoding: "utf8" });
@@ -139,7 +140,7 @@ function run(file, fileArgs, cwd) {
   if (done.status !== 0) fail(`${file} ${fileArgs[0]} failed:\n${done.stdout}${done.stderr}`);
 }
 
-/** npm and Bun keep their downloads under the home folder. An account without one of its own gets a cache here. */
+/** npm and Bun keep their downloads under the home folder. An account without one gets a cache here. */
 function installEnvironment() {
   try {
     accessSync(homedir(), access.W_OK);

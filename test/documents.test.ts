@@ -9,7 +9,7 @@ const pages = [...new Glob("**/*.md").scanSync({ cwd: ROOT, dot: true })].filter
   (path) => !/^(node_modules|\.cache|\.data|\.git)\//.test(path),
 );
 
-/** As GitHub and GitLab make them. */
+/** The anchors that GitHub and GitLab make for titles. */
 const anchorsOf = (page: string) =>
   [...page.matchAll(/^#+ (.*)$/gm)].map(([, title = ""]) =>
     title
@@ -33,7 +33,7 @@ test("every link of a page leads to a file, and to a heading that it has", () =>
   expect(broken).toEqual([]);
 });
 
-test("the picture of the README is the same in light and in dark, but for its colours", () => {
+test("the picture of the README is the same in light and in dark, except for its colours", () => {
   const [light = "", dark = ""] = ["light", "dark"].map((mode) =>
     read(`docs/how-it-works-${mode}.svg`).replaceAll(/#[0-9a-f]{6}/g, "colour"),
   );

@@ -6,10 +6,10 @@ import { Glob } from "bun";
 const STORE_BELOW = ["shared/domain", "shared/contract", "shared/platform"];
 
 /**
- * Which room may use which: domain <- contract <- store, bus <- services, and platform serves the last three.
- * Services meet in rows and messages only; the standalone alone composes them. What every service's process is made
- * of is put together in process, from the rooms below it. The client is what customers install: it takes types from the
- * contract and brings nothing along.
+ * The rooms that each room may import: domain <- contract <- store, bus <- services; platform serves the last three.
+ * Services meet in rows and messages only, and the standalone alone composes them. `process` puts together what every
+ * service's process needs, from the rooms below it. The client is what customers install: it takes types from the
+ * contract and has no dependencies.
  */
 const ROOMS: Record<string, string[]> = {
   "shared/domain": [],
@@ -34,7 +34,7 @@ const ROOMS: Record<string, string[]> = {
   scripts: [],
 };
 
-/** The one file or folder that knows each package. Whoever replaces a package looks nowhere else. */
+/** The one file or folder that imports each package, so that replacing a package changes nothing else. */
 const PLACES: Record<string, string> = {
   "@nats-io/jetstream": "shared/bus/",
   "@nats-io/nats-core": "shared/bus/",
@@ -53,10 +53,10 @@ const PLACES: Record<string, string> = {
   "swagger-ui-dist": "services/gateway/docs-pages.ts",
 };
 
-/** Built-in modules that compute and do nothing else. */
+/** Built-in modules that only compute. */
 const PURE_BUILTINS = ["node:crypto", "node:buffer", "node:net", "node:url", "node:util"];
 
-/** What brings time, chance or the outside world into a rule that should take them as arguments. */
+/** Sources of time, chance or outside data, which a rule has to take as arguments. */
 const IMPURE = [
   /\bDate\.now\b/g,
   /\bnew Date(?:\(\s*\)|\b(?!\())/g,
@@ -82,7 +82,7 @@ describe("the repository", () => {
     .sort()
     .map((file) => [file, readFileSync(join(root, file), "utf8")] as const);
 
-  test("imports only in the direction its rooms allow, and each package in its one place", () => {
+  test("imports only in the direction that its rooms allow, and each package in its one place", () => {
     expect(sources.flatMap(([file, source]) => judge(file, source))).toEqual([]);
   });
 
@@ -91,7 +91,7 @@ describe("the repository", () => {
     expect(findCircles(new Map(importsOf))).toEqual([]);
   });
 
-  test("names a place for every package it depends on", () => {
+  test("names a place for every package that it depends on", () => {
     const manifest = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as {
       dependencies: Record<string, string>;
     };
@@ -100,7 +100,7 @@ describe("the repository", () => {
 
   test("lets no package run anything when it is installed", () => {
     const manifest = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
-    // Without the list Bun trusts some packages by itself, one that reports installations among them.
+    // Without this list Bun trusts some packages by itself, one that reports installations among them.
     expect(manifest.trustedDependencies).toEqual([]);
   });
 });
@@ -152,7 +152,7 @@ describe("the judge of imports", () => {
     ["services/standalone/main.ts", `import { start } from "../worker/main.ts";`],
     ["services/worker/main.test.ts", `import "../../test/support/postgres.ts";\nimport pg from "pg";`],
     ["services/gateway/routes/jobs.ts", `import { refuse } from "../errors.ts";`],
-  ])("lets stand in %s: %s", (file, source) => {
+  ])("accepts in %s: %s", (file, source) => {
     expect(judge(file, source)).toEqual([]);
   });
 });
@@ -235,7 +235,7 @@ function findRoom(file: string): string | undefined {
   return Object.keys(ROOMS).find((room) => file.startsWith(`${room}/`));
 }
 
-/** All that the source names as a module, types included, which a transpiler would leave out. */
+/** Everything that the source imports, types included; a transpiler would leave those out. */
 function findImports(source: string): string[] {
   const statements = /^\s*(?:import|export)\b(?:[^"';]*?\bfrom)?\s*["']([^"']+)["']/gm;
   const calls = /\b(?:import|require|import\.meta\.resolve)\(\s*["']([^"']+)["']/g;
@@ -244,7 +244,7 @@ function findImports(source: string): string[] {
   );
 }
 
-/** What would be bundled from outside of the file's own folder. The transpiler leaves out what is only a type. */
+/** The imports that a bundler would add from outside of the file's own folder. The transpiler leaves out types. */
 function findBurdens(file: string, source: string): string[] {
   const imports = new Bun.Transpiler({ loader: "ts" }).scanImports(source);
   return imports
@@ -253,7 +253,7 @@ function findBurdens(file: string, source: string): string[] {
 }
 
 function findImpurities(file: string, source: string): string[] {
-  // The transpiler leaves the comments out, which may well speak of Date.now().
+  // The transpiler removes comments, which may mention Date.now().
   const code = new Bun.Transpiler({ loader: "ts" }).transformSync(source);
   return IMPURE.flatMap((pattern) => [...code.matchAll(pattern)].map((match) => `${file} uses ${match[0]}`));
 }

@@ -6,15 +6,16 @@ import { PostgreSqlContainer } from "@testcontainers/postgresql";
 import { Glob, SQL } from "bun";
 import { startEmbeddedPostgres } from "../shared/platform/embedded-postgres/embedded-postgres.ts";
 import { findNatsServer, natsVersion } from "./support/nats-binary.ts";
+import { createMigratedDatabase, type TestDatabase } from "./support/postgres.ts";
 
 /**
- * `npm test`: formatter, linter and types, then every *.test.ts on a real Postgres and a real nats-server.
- * `npm test -- <path>...`: only the test files whose path contains one of the words, and of the long ones
- * (`*.long.test.ts`, all of them with `npm run test:long`) those too. It shows what fails, and ends with one line,
- * "N passed, N failed", and with 0 only if something ran and nothing failed.
+ * `npm test`: formatter, linter and types, then every *.test.ts on a real Postgres and a real nats-server. `npm test --
+ * <word>...`: only the test files whose path contains one of the words, long ones (`*.long.test.ts`) included. `npm run
+ * test:long` runs all of the long ones. It shows what fails and ends with one line, "N passed, N failed". It exits with
+ * 0 only if something ran and nothing failed.
  */
 
-/** Each group is a process of its own: what tests do to their process and clock must not reach the others. */
+/** The tests of a group run in one process. Changes that a test makes to its process or clock must not reach other groups. */
 interface Group {
   name: string;
   holds: (file: string) => boolean;
@@ -24,7 +25,7 @@ const isOperations = (file: string) => file.startsWith("test/operations/");
 const isFromOutside = (file: string) =>
   /^test\/(client|contract|golden|hostile|runtime-contract)\//.test(file);
 const isBesideItsCode = (file: string) => !file.startsWith("test/");
-/** Most tests wait more than they work, so those of one stage run at once. */
+/** The groups of a stage run at once, since most tests wait more than they work. */
 const STAGES: Group[][] = [
   [
     { name: "beside the code", holds: isBesideItsCode },
@@ -74,10 +75,17 @@ async function runEverything(): Promise<Tally> {
 
   const nats = await findNatsServer();
   const postgres = await startPostgres();
+  let template: TestDatabase | undefined;
   try {
     console.log(`Postgres ${await postgresVersion(postgres.url)} (${postgres.found})`);
     console.log(`nats-server ${natsVersion(nats)} (${nats})`);
-    const environment = { ...process.env, TEST_DATABASE_URL: postgres.url, NATS_SERVER_BIN: nats };
+    process.env.TEST_DATABASE_URL = postgres.url;
+    template = await createMigratedDatabase("template");
+    const environment = {
+      ...process.env,
+      TEST_TEMPLATE: new URL(template.url).pathname.slice(1),
+      NATS_SERVER_BIN: nats,
+    };
     for (const stage of STAGES) {
       const groups = stage
         .map(({ name, holds }) => ({ name, members: files.filter(holds) }))
@@ -89,6 +97,7 @@ async function runEverything(): Promise<Tally> {
       parts.push(...(await Promise.all(tallies)));
     }
   } finally {
+    await template?.drop();
     await postgres.stop();
   }
   return parts.reduce(add);
@@ -103,15 +112,15 @@ function findTestFiles(): string[] {
   return files.filter(isWanted).sort();
 }
 
-/** Counts as one test, so that a total of "0 failed" says that the check passed too. */
+/** The check counts as one test, so that "0 failed" includes it. */
 async function runCheck(): Promise<Tally> {
   const code = await run([join(root, "scripts", "check.ts")], process.env);
   return { passed: code === 0 ? 1 : 0, failed: code === 0 ? 0 : 1, skipped: 0 };
 }
 
 /**
- * Bun's report leaves out what it did not survive: it is written at the end, and only with the files that loaded.
- * So a file without any test in it, and an end that the counted failures do not explain, are failures as well.
+ * Runs a group and counts its tests. Bun writes its report at the end, and only of the files that loaded. So a file
+ * without any test in the report counts as a failure, and so does a bad exit without a failed test.
  */
 async function runGroup(
   name: string,
@@ -151,7 +160,7 @@ function readReport(path: string, files: string[]): Tally {
   }
   const tally: Tally = { passed: 0, failed: 0, skipped: 0 };
   const seen = new Set<string>();
-  // Suites named for a describe() lie within those of their file and are counted there.
+  // A describe()'s suite lies within its file's and is counted there.
   for (const [element, file] of report.matchAll(/<testsuite name="([^"]*)" file="\1"[^>]*>/g)) {
     const count = (name: string) => Number(new RegExp(` ${name}="(\\d+)"`).exec(element)?.[1] ?? 0);
     seen.add(file ?? "");
@@ -167,7 +176,7 @@ function readReport(path: string, files: string[]): Tally {
 }
 
 /**
- * Runs Bun with the arguments on this terminal, which shows it at once, or at its end where a file keeps it until then.
+ * Runs Bun with the arguments. Its output goes to this terminal at once, or at its end if a file keeps it until then.
  * Answers its exit code, or -1 if it was killed.
  */
 function run(args: string[], env: NodeJS.ProcessEnv, keptIn: string | null = null): Promise<number> {

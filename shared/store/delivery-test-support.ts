@@ -10,7 +10,7 @@ import { type Settled, settleAttempts } from "./queue/settle.ts";
 import { changeWebhook, createWebhook, deleteWebhook } from "./resources/webhooks.ts";
 import { failedWith, settlementOf, type TestStore } from "./test-support.ts";
 
-/** The steps that every test of webhooks begins with. */
+/** The first steps of every test of webhook deliveries. */
 
 const ids = createIdSource(randomBytes);
 const newAttemptId = () => ids.next(ATTEMPT_PREFIX, Date.now());
@@ -21,7 +21,7 @@ export interface EndpointWish extends Partial<Omit<EndpointFields, "events">> {
   environment?: Environment;
 }
 
-/** An endpoint that hears of both types of event in production unless told otherwise; answers with its id. */
+/** Adds an endpoint, for both event types in production unless told otherwise. Answers its id. */
 export async function addEndpoint(
   store: TestStore,
   projectNo: ProjectNo,
@@ -59,7 +59,7 @@ export const setStatus = (
 export const removeEndpoint = (store: TestStore, projectNo: ProjectNo, id: string) =>
   deleteWebhook(store.db, { projectNo, environment: "production" }, id, keyCause());
 
-/** Ends as many jobs, as failed unless told otherwise; answers with what is owed to endpoints because of that. */
+/** Ends `count` jobs, as failed unless told otherwise. Answers the deliveries that are owed for them. */
 export async function endJobs(
   store: TestStore,
   nodeId: number,
@@ -130,7 +130,7 @@ export async function startDelivery(
   return { claim, granted: answer.attempt };
 }
 
-/** The settlement of a granted attempt; it succeeded unless told otherwise. */
+/** The settlement of a granted attempt, succeeded unless told otherwise. */
 export function deliverySettlementOf(
   { claim, granted }: StartedDelivery,
   wish: Partial<DeliverySettlement> = {},
@@ -153,7 +153,7 @@ export function deliverySettlementOf(
   };
 }
 
-/** What a failed attempt settles with that is retried at `dueAt`, or with which its delivery is over. */
+/** The parts of a settlement whose attempt failed: it is retried at `dueAt`, or the delivery is over. */
 export function failedDelivery(next: { dueAt: number } | "over"): Partial<DeliverySettlement> {
   return {
     status: "failed",
@@ -177,7 +177,7 @@ export async function permitsHeld(
   return row;
 }
 
-/** How the project's deliveries have ended, by the words of the API; those that are open are "open". */
+/** The end statuses of the project's deliveries in the words of the API; "open" for open ones. */
 export async function endsOf(store: TestStore, projectNo: ProjectNo): Promise<string[]> {
   const rows = await store.query<{ status: string }>(
     `SELECT 'open' AS status FROM open_deliveries WHERE project_no = $1

@@ -2,13 +2,12 @@ import { randomBytes } from "node:crypto";
 import pg from "pg";
 import { testCause } from "../../test/support/cause.ts";
 import { openTestDatabase } from "../../test/support/database.ts";
-import { createTestDatabase } from "../../test/support/postgres.ts";
+import { createMigratedDatabase } from "../../test/support/postgres.ts";
 import { ApiError } from "../domain/errors.ts";
 import { createIdSource, JOB_PREFIX, PROJECT_PREFIX, RUN_PREFIX } from "../domain/ids.ts";
 import type { Plan } from "../domain/plan.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../domain/scope.ts";
 import { NEWEST_API_VERSION } from "../domain/version.ts";
-import { migrate } from "./cell/migrate.ts";
 import { addNode } from "./cell/nodes.ts";
 import type { Database } from "./database/database.ts";
 import { type Claim, type Claimed, claimAttempts, type GrantedAttempt } from "./queue/claim.ts";
@@ -18,7 +17,7 @@ import { createProject } from "./resources/projects.ts";
 
 const WAIT_MS_MAX = 50_000;
 const LOOK_EVERY_MS = 5;
-/** The tester's own statements fill tables and hold locks, on machines that do other things too. */
+/** The test's own statements fill tables and hold locks, and the machine may be busy, so they may take longer. */
 const PATIENT = "-c statement_timeout=60s -c idle_in_transaction_session_timeout=60s";
 
 export interface Flow {
@@ -29,13 +28,13 @@ export interface Flow {
   month_runs: number;
 }
 
-/** A migrated database of its own, and the steps that every test of the store begins with. */
+/** A migrated database of its own, and the first steps of every test of the store. */
 export interface TestStore {
   db: Database;
   url: string;
   addProject(options?: { plan?: Plan; concurrency?: number }): Promise<ProjectNo>;
   addNode(): Promise<number>;
-  /** Creates jobs that are due, unless told otherwise; answers with their ids, the oldest first. */
+  /** Creates jobs, due unless told otherwise. Answers their ids, the oldest first. */
   addJobs(projectNo: ProjectNo, count: number, wish?: Partial<JobToCreate>): Promise<string[]>;
   newJob(projectNo: ProjectNo, wish?: Partial<JobToCreate>): JobToCreate;
   newRunId(): string;
@@ -48,25 +47,24 @@ export interface TestStore {
     wish?: Partial<Claim>,
   ): Promise<{ claim: Claim; granted: GrantedAttempt }>;
   flow(projectNo: ProjectNo): Promise<Flow>;
-  /** Attempts that are recorded as being on the wire. */
+  /** The number of attempts that are recorded as being on the wire. */
   onWire(projectNo: ProjectNo): Promise<number>;
-  /** A session of its own, for what is to stay open. It ends with the store. */
+  /** A session that the test may keep open. It ends with the store. */
   session(): Promise<pg.Client>;
-  /** Resolves once a session of this database waits for a lock, or so many do. */
+  /** Resolves once `countMin` sessions of this database wait for a lock; one, unless told otherwise. */
   untilBlocked(countMin?: number): Promise<void>;
   query<R extends pg.QueryResultRow>(text: string, values?: unknown[]): Promise<R[]>;
   stop(): Promise<void>;
 }
 
 export async function startStore(options: { connections?: number } = {}): Promise<TestStore> {
-  const database = await createTestDatabase("store");
-  await migrate(database.url);
+  const database = await createMigratedDatabase("store");
   const db = openTestDatabase(database.url, options.connections ?? 8, "silent");
   const ids = createIdSource(randomBytes);
   const sessions: pg.Client[] = [];
   const session = async () => {
     const client = new pg.Client({ connectionString: database.url, options: PATIENT });
-    // The database is dropped under whoever is still connected.
+    // The database is dropped while clients are connected.
     client.on("error", () => undefined);
     await client.connect();
     sessions.push(client);
@@ -187,8 +185,9 @@ export async function startStore(options: { connections?: number } = {}): Promis
 }
 
 /**
- * For what holds only for a time: where it failed after more than that, it is tried again from its beginning, since a
- * machine that stood still proves nothing. The time counts from `begin`, if that is called, and anew from each such call.
+ * Repeats a test of something that holds for `timeMs` only. A failure after more than that time proves nothing, since
+ * the machine may have stood still, and the test begins again. The time counts from the last call of `begin`, or from
+ * the start if there is none.
  */
 export async function inTime(timeMs: number, act: (begin: () => void) => Promise<void>): Promise<void> {
   const giveUpAt = performance.now() + WAIT_MS_MAX;
@@ -208,11 +207,11 @@ export async function inTime(timeMs: number, act: (begin: () => void) => Promise
   }
 }
 
-/** Whether it came to wait for a lock, and did not end before that could be seen: some statements wait for a moment only. */
+/** True if the statement was seen waiting for a lock; false if it ended first, since some statements wait for a moment only. */
 export const comesToWait = (store: TestStore, statement: Promise<unknown>): Promise<boolean> =>
   Promise.race([store.untilBlocked().then(() => true), statement.then(() => false)]);
 
-/** Looks again and again, and gives up loudly. */
+/** Repeats the condition until it holds. Throws when the time is up. */
 export async function until(
   condition: () => Promise<boolean> | boolean,
   waitMs = WAIT_MS_MAX,
@@ -224,7 +223,7 @@ export async function until(
   }
 }
 
-/** The settlement of a granted attempt; it succeeded unless told otherwise. */
+/** The settlement of a granted attempt, succeeded unless told otherwise. */
 export function settlementOf(
   { claim, granted }: { claim: Claim; granted: Pick<GrantedAttempt, "runId"> },
   wish: Partial<Settlement> = {},
@@ -245,7 +244,7 @@ export function settlementOf(
   };
 }
 
-/** What a failed attempt settles with that is retried at `dueAt`, or with which the job is over. */
+/** The parts of a settlement whose attempt failed: it is retried at `dueAt`, or the job is over. */
 export function failedWith(next: { dueAt: number } | "over"): Partial<Settlement> {
   return {
     status: "failed",

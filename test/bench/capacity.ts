@@ -8,11 +8,11 @@ import { computeTables, INSUFFICIENT } from "./capacity/tables.ts";
 import { formatCount } from "./harness/measure.ts";
 
 /**
- * How many pods and which Postgres do 100 to 100,000 jobs/s need? Computed from what `npm run bench -- cost` measured, and
- * checked by a simulation of a minute; it measures nothing itself.
+ * How many pods and which Postgres do 100 to 100,000 jobs/s need? It computes from what `npm run bench -- cost`
+ * measured, and checks by simulating a minute; it measures nothing itself.
  *
- * `--measurements FILE` in the place of deploy/capacity.json; `--write` renews deploy/CAPACITY.md by it. For other jobs than
- * those of the page: `--fired`, `--batched`, `--new-connections` (shares of 1), `--retries`, `--webhooks` (for a job),
+ * `--measurements FILE` replaces deploy/capacity.json; `--write` renews deploy/CAPACITY.md from it. For other jobs than
+ * the page's: `--fired`, `--batched`, `--new-connections` (shares of 1), `--retries`, `--webhooks` (for a job),
  * `--attempt-ms`, `--run-days`, and `--rate` for one rate.
  */
 

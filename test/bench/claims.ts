@@ -17,17 +17,17 @@ import { newJob } from "./harness/jobs.ts";
 import { median, printTable } from "./harness/measure.ts";
 
 /**
- * Are one claim statement and one settle statement exact under READ COMMITTED, and what do they cost? Two claiming
- * processes, batches of 100 over 1, 100 and 10,000 projects, with cancels and manual retries between them. While they
- * run, the permits counted in the flows must equal the attempts on the wire and stay within the limits; in the end
- * nothing may be on the wire, and no deadlock may have been counted.
+ * Are one claim statement and one settle statement exact under READ COMMITTED, and what do they cost? Two processes
+ * claim batches of 100 over 1, 100 and 10,000 projects, with cancels and manual retries between them. Meanwhile the
+ * permits counted in the flows must equal the attempts on the wire and stay within the limits. In the end nothing may
+ * be on the wire, and no deadlock may have occurred.
  */
 
 const JOBS = 20_000;
 const BATCH = 100;
-/** A batch is drawn by lot from so many due attempts, so that the two claimers collide in part and not in all. */
+/** A batch is drawn at random from this many due attempts, so that the two claimers collide in some attempts only. */
 const PICK_AMONG = 4 * BATCH;
-/** With less than this left no new work is added, or the end would be a long trickle of small batches. */
+/** With fewer due attempts than this no new work is added; otherwise the end would be many small batches. */
 const DISTURB_UNTIL_DUE = 10 * BATCH;
 const DISTURB_EVERY_MS = 5;
 const CHECK_EVERY_MS = 25;
@@ -89,7 +89,7 @@ async function measure(projectCount: number): Promise<string[]> {
   const checks = { count: 0, worst: 0 };
   const watching = (async () => {
     while (running) {
-      // One statement, one snapshot: whatever commits meanwhile, these two must agree.
+      // One statement reads one snapshot, in which these two must agree whatever commits meanwhile.
       const [row] = await db.run<{ wrong: number; in_use: number; worst: number }>("check_flows", CHECK, []);
       if (row === undefined || row.wrong > 0)
         throw new Error(`flows disagree with the wire in ${row?.wrong} projects`);
@@ -135,7 +135,7 @@ async function measure(projectCount: number): Promise<string[]> {
   ];
 }
 
-/** One claimer: what is due and not yet claimed, until nothing is for a while; half of it fails. */
+/** One claimer: claims what is due until nothing has been due for a while; half of the attempts fail. */
 async function claimAndSettle(url: string, number: number, projectCount: number): Promise<void> {
   const db = openDatabase(url, { connections: 4, log });
   const ids = createIdSource(randomBytes);
@@ -211,7 +211,7 @@ function drawByLot<Row>(rows: Row[], count: number): Row[] {
     .map(({ row }) => row);
 }
 
-/** Cancels and manual retries of random jobs, one after the other, while there is enough left to claim. */
+/** Cancels and retries random jobs, one after the other, while there is enough left to claim. */
 async function disturb(
   url: string,
   projectCount: number,
@@ -257,7 +257,7 @@ WITH project AS (
 INSERT INTO flows (project_no, concurrency, month, retention_class)
 SELECT no, ${limit}, date_trunc('month', now())::date, 2 FROM project`;
 
-/** From one project on and, where those after it have too little, from the first on. */
+/** Due attempts from one project on; if there are too few, also from the first project on. */
 const PICK = `
 SELECT * FROM (
   (SELECT project_no, environment, job_id, attempt FROM open_jobs

@@ -5,15 +5,15 @@ import { openOutbound } from "../../services/delivery/outbound.ts";
 import { printTable, summarize } from "./harness/measure.ts";
 
 /**
- * What a POST by the client of delivery costs its process, beside undici and beside a bare socket that reads nothing of
- * the answer. The target is a process of its own that answers whatever comes.
+ * What does a POST cost the process, by delivery's client, by undici, and by a bare socket that does not read the
+ * answer? The target is a process of its own that answers every request.
  */
 
 const ROUNDS = 5;
 const ROUND_MS = 1_500;
 const CONCURRENCY = 64;
 const BODY = JSON.stringify({ text: "x".repeat(180) });
-/** As many as an attempt has. */
+/** As many headers as an attempt has. */
 const HEADERS = Object.fromEntries(
   Array.from({ length: 14 }, (_, index) => [`service-header-${index}`, "0123456789abcdef0123456789abcdef"]),
 );

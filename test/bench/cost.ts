@@ -14,14 +14,14 @@ import { PAYLOAD } from "./harness/jobs.ts";
 import { ROOT } from "./harness/processes.ts";
 
 /**
- * What do 1,000 jobs cost: CPU seconds of each process, rows, write-ahead log, messages and memory? A cell of its own on
- * a Postgres of its own with fsync, at several rates, since what is done together costs less.
+ * What do 1,000 jobs cost: CPU seconds of each process, rows, write-ahead log, messages and memory? It runs a cell of
+ * its own, on a Postgres of its own with fsync, at several rates, since batches cost less at higher rates.
  *
- * `--seconds N` of each case (3), `--rounds N` (3), `--only WORDS` of the cases' names, `--json FILE` for what
- * `npm run bench -- capacity` reads.
+ * `--seconds N` of each case (3), `--rounds N` (3), `--only WORDS` of the cases' names, `--json FILE` for what `npm run
+ * bench -- capacity` reads.
  */
 
-/** Kept and stored jobs are weighed on disk by so many. */
+/** How many seconds of kept and of stored jobs are weighed on disk. */
 const WEIGHED_SECONDS = 4;
 const COUNTED_SECONDS = 2;
 const WARMUP_SECONDS = 2;
@@ -41,7 +41,7 @@ const cell = await startCostCell();
 try {
   await warmUp(cell);
   for (let round = 0; round < Number(values.rounds); round++) {
-    // What is written first after a checkpoint is written whole, so that each round begins alike.
+    // A checkpoint makes each round begin alike: the first change of a page after it is logged as the whole page.
     await cell.watched.db.run("checkpoint", "CHECKPOINT", []);
     for (const [index, each] of cases.entries()) {
       process.stderr.write(`${each.name} at ${each.ratePerS ?? "all that goes"}, round ${round + 1}\n`);
@@ -81,20 +81,20 @@ try {
 }
 process.exit(0);
 
-/** As the formatter wants it, since the file is one of the project's. */
+/** In the formatter's style, since the file is one of the project's. */
 function writeMeasurements(file: string, measurements: Measurements): void {
   writeFileSync(file, `${JSON.stringify(measurements, null, 2)}\n`);
   const biome = join(ROOT, "node_modules", "@biomejs", "biome", "bin", "biome");
   spawnSync(process.execPath, [biome, "format", "--write", file], { stdio: "ignore" });
 }
 
-/** Until prepared statements, pools and compiled code are there. */
+/** Runs until prepared statements, pools and compiled code are there. */
 async function warmUp(cell: Cell): Promise<void> {
   const [flood] = CASES.filter(({ name, ratePerS }) => name === "create and deliver" && ratePerS === null);
   if (flood !== undefined) await measure(cell, flood, WARMUP_SECONDS);
 }
 
-/** Bytes on disk, indexes included, of a job that is over and of one that waits. */
+/** Bytes on disk, with indexes, of an ended job and of a waiting one. */
 async function weigh(cell: Cell): Promise<Measurements["disk"]> {
   const weighed = async (name: string): Promise<Disk> => {
     const found = CASES.find(

@@ -4,8 +4,8 @@ import { SHARDS_PER_REGION, startCell } from "../support/cell.ts";
 import { printTable, summarize } from "./harness/measure.ts";
 
 /**
- * How long after their instant do all schedules of the same second have their job? One worker, Postgres with fsync, and
- * by default 10,000 schedules of 20 projects; nothing delivers meanwhile, so that only firing is measured.
+ * How long after their instant do all schedules of one second have their jobs? One worker, Postgres with fsync, and by
+ * default 10,000 schedules of 20 projects. Nothing is delivered meanwhile, so that only firing is measured.
  */
 
 const SEED = `

@@ -20,21 +20,21 @@ import { cpuUsOf, until } from "./harness/processes.ts";
 import { QUANTILES, quantilesOf } from "./harness/quantiles.ts";
 
 /**
- * What do due jobs cost that must wait, and how much later do other jobs start beside them? A worker and a delivery node
- * as processes over NATS, Postgres with fsync, and the targets in this process.
+ * What do waiting jobs cost, and how much later do other jobs start beside them? A worker and a delivery node run as
+ * processes over NATS, with Postgres with fsync, and the targets in this process. CPU is that of the processes and of
+ * their connections' backends. Lateness is from a job's `run_at` to its arrival.
  *
- * `--by host,limit`: they wait for a host that is held, and the other jobs are of the same project and lead elsewhere; or
- * they wait for their project's limit of 100, and the other jobs are of another project in the same shard. `--jobs N,N,...`
- * (0,4500,100000) that wait, `--seconds N` (20) in which CPU is counted, and `--probes N` (100) of other jobs, whose
- * lateness is from their `run_at` to their arrival. CPU is of the processes and of their connections' backends.
+ * `--by host,limit`: they wait for a host that is held, and the other jobs are of the same project and lead elsewhere;
+ * or they wait for their project's limit of 100, and the other jobs are of another project in the same shard. `--jobs
+ * N,N,...` (0,4500,100000) that wait, `--seconds N` (20) in which CPU is counted, and `--probes N` (100) of other jobs.
  */
 
 const SHARDS_PER_REGION = 1;
 const LIMIT = 100;
-/** How long the target of jobs within the limit takes. */
+/** How long the target takes for a job within the limit. */
 const ANSWER_MS = 100;
 const PROBE_EVERY_MS = 40;
-/** Before the first probe is due, so that it stands on the wheel in time. */
+/** The time before the first probe is due, so that it is on the wheel by then. */
 const LEAD_MS = 2_500;
 const PATIENT = "options=-c%20statement_timeout%3D120s";
 
@@ -136,7 +136,7 @@ async function countDue(db: Database): Promise<number> {
   return row?.count ?? 0;
 }
 
-/** Of each process, and of all backends but this one's together. */
+/** The CPU of each process, and of all backends except this one's together. */
 async function readCpuMs(db: Database, pids: readonly number[]): Promise<number[]> {
   const backends = await db.run<{ pid: number }>(
     "backends",
@@ -147,7 +147,7 @@ async function readCpuMs(db: Database, pids: readonly number[]): Promise<number[
   return [...pids.map((pid) => cpuUsOf(pid)), usedUs].map((us) => us / 1_000);
 }
 
-/** Jobs that are due one after the other; answers with the lateness of each in milliseconds. */
+/** Sends jobs that are due one after the other. Answers the lateness of each in milliseconds. */
 async function probe(
   db: Database,
   project: ProjectRow,

@@ -1,12 +1,12 @@
 import { parseArgs } from "node:util";
 import { openOutbound } from "../../services/delivery/outbound.ts";
-import { measureAttack } from "../hostile/under-attack.ts";
+import { measureAttack } from "../hostile/attack.ts";
 import { answerOf, startRawServer } from "../runtime-contract/raw-server.ts";
 import { printTable } from "./harness/measure.ts";
 
 /**
- * What hostile targets leave behind in a delivery node, and whether a slow answer is waited for. The node is a worker and
- * a delivery node over a real Postgres (TEST_DATABASE_URL), in a process of their own; the targets are in this one.
+ * What do hostile targets leave behind in a delivery node, and is a slow answer waited for? The node is a worker and a
+ * delivery node over a real Postgres (TEST_DATABASE_URL), in a process of their own; the targets are in this one.
  *
  * `--attempts N` (10,000) at targets of every hostile kind, `--rounds N` (5), and `--minutes N` (6) that a target takes
  * before its head, and another before its body; 0 leaves that out.

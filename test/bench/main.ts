@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { basename, join } from "node:path";
 
-/** Runs one benchmark of this folder by its name, with the arguments that follow, or lists them all. */
+/** Runs one benchmark of this folder by its name with the arguments that follow, or lists them all. */
 
 async function main(): Promise<number> {
   const [name, ...args] = process.argv.slice(2);
@@ -29,7 +29,7 @@ function describe(name: string): string {
   return /^.*?[.?](?=\s|$)/.exec(text)?.[0] ?? text;
 }
 
-// A process of its own, so that a benchmark measures nothing but itself.
+// A process of its own, so that a benchmark measures only itself.
 function run(name: string, args: string[]): Promise<number> {
   return Bun.spawn([process.execPath, fileOf(name), ...args], { stdio: ["inherit", "inherit", "inherit"] })
     .exited;

@@ -27,8 +27,9 @@ import { QUANTILES, quantilesOf } from "./harness/quantiles.ts";
 import { type Received, SINK, type SinkSettings } from "./harness/sink.ts";
 
 /**
- * From creation to delivery: throughput, latency and CPU of the whole product as real processes. A sink takes the
- * deliveries and a load generator makes the requests, each a process of its own; Postgres is the server of the tests.
+ * What are throughput, latency and CPU of the whole product, from creation to delivery, as real processes? A sink
+ * receives the deliveries and a load generator makes the requests, each a process of its own; Postgres is the server of
+ * the tests.
  *
  * `--seconds N` of creation (15), `--rounds N` (3), `--only NAMES` of: create, spread, immediate, stored, and
  * `--products NAMES` of: cell, standalone. `--profile SERVICE` leaves that service's CPU profile in the folder for
@@ -39,7 +40,7 @@ const CONNECTIONS = 64;
 const WARMUP_SECONDS = 2;
 const SPREAD_PER_S = 250;
 const SPREAD_SECONDS = 20;
-/** Until the first of the spread jobs is due, all of them have to be stored. */
+/** The time in which all spread jobs have to be stored, before the first is due. */
 const SPREAD_LEAD_MS = 5_000;
 const IMMEDIATE_PER_S = 50;
 const IMMEDIATE_SECONDS = 8;
@@ -92,7 +93,7 @@ async function main(): Promise<void> {
   printTable(["product", "process", "µs"], cpu);
 }
 
-/** Measures one part; answers names and figures, and tells what CPU a job took in each process. */
+/** Measures one part. Answers names and figures, and records the CPU of a job in each process. */
 type Measure = (
   stage: Stage,
   seconds: number,
@@ -194,17 +195,17 @@ function tellCpuOf(
 const quantile = (figures: readonly number[], part: number) => figures[QUANTILES.indexOf(part)] ?? Number.NaN;
 
 interface Stage {
-  /** Makes jobs over HTTP as fast as they are answered, unless more is said. */
+  /** Makes jobs over HTTP as fast as they are answered, unless told otherwise. */
   load(wish: Partial<Load>): Promise<LoadReport>;
   beginReceiving(kept?: string): Promise<unknown>;
   received(): Promise<Received>;
   untilReceived(count: number): Promise<Received>;
-  /** Until nothing due is owed or on the wire. */
+  /** Resolves once nothing due is owed or on the wire. */
   untilSettled(): Promise<void>;
   setConcurrency(concurrency: number): Promise<unknown>;
-  /** Commits jobs as the gateway does, but tells nobody. */
+  /** Commits jobs as the gateway does, without announcing them. */
   store(count: number, dueAt: number): Promise<void>;
-  /** So far, by process. */
+  /** The CPU so far, by process. */
   cpuUs(): Promise<Map<string, number>>;
   stop(): Promise<void>;
 }
@@ -235,7 +236,7 @@ async function composeStage(
   const secretsKey = randomBytes(32);
   const terms = { name: "pipeline", plan: "enterprise", defaultRegion: "us-east" } as const;
   const { project, keys } = await createProjectWithKeys(db, createSeal(secretsKey), terms);
-  // The load is one project's, whose plan would allow less.
+  // The load comes from one project, whose plan would allow less.
   await changeProject(db, project.id, { requestsPerMinuteOverride: 1_000_000 }, testCause());
 
   const pids = new Map<string, number>();
@@ -308,7 +309,7 @@ async function composeStage(
   };
 }
 
-/** The server's own processes and the backends of this database: others may be at work in the same server. */
+/** The CPU of the server's own processes and of this database's backends. Other databases of the server may be in use. */
 async function postgresCpuUs(db: Database): Promise<number> {
   const rows = await db.run<{ own: number; others: number[] }>(
     "backends",

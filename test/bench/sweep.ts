@@ -20,10 +20,10 @@ import { newJob } from "./harness/jobs.ts";
 import { formatCount, median, printTable, summarize } from "./harness/measure.ts";
 
 /**
- * Is the sweep flat? 10,000 projects share 64 shards, with jobs stored for tomorrow; then one project has a million
- * due jobs; then a session holds a snapshot open while 100,000 jobs pass through: half of them that project's, a sixth
- * one other project's, a third everybody's. Sweeps are timed with steady churn beside them, with the marks that the
- * worker keeps and as a worker sweeps that has none yet. Also what a stored job takes on disk.
+ * Is the sweep flat? 10,000 projects share 64 shards, with jobs stored for tomorrow. Then one project has a million due
+ * jobs. Then a session holds a snapshot open while 100,000 jobs pass through: half of them that project's, a sixth one
+ * other project's, a third everybody's. Sweeps are timed with steady churn beside them, with the marks that the worker
+ * keeps, and without marks as in a new worker. It also measures a stored job on disk.
  *
  * `--future N` stores N jobs for tomorrow (1,000,000), `--due N` makes N due (1,000,000).
  */
@@ -33,7 +33,7 @@ const SHARDS = 64;
 const REGION = "us-east";
 const ENVIRONMENT = "production";
 const CONCURRENCY = 500;
-/** Whose backlog it is, and who else is busier than the others. */
+/** The project with the backlog, and the one that is busier than the others. */
 const LOADED_PROJECT = 1;
 const BUSY_PROJECT = 2;
 const CHURNED_JOBS = 100_000;
@@ -97,7 +97,7 @@ async function main(): Promise<void> {
   }
 }
 
-/** The statement_timeout of the services' role is not for the seeding of millions. */
+/** The statement_timeout of the services' role is too short for seeding millions of rows. */
 async function connectUnbounded(url: string): Promise<pg.Client> {
   const client = new pg.Client({ connectionString: url });
   await client.connect();
@@ -120,7 +120,7 @@ WITH project AS (
 INSERT INTO lanes (project_no, region, environment, shard)
 SELECT no, 0, 1, ($1::int[])[no] FROM project ORDER BY random()`;
 
-/** Projects take turns, as they would over a day, and that is what decides how full the pages of the indexes are. */
+/** Projects take turns, as they would over a day, which decides how full the pages of the indexes are. */
 const FUTURE = { project: `1 + n % ${PROJECTS}`, due: "now() + interval '1 day' + n * interval '1 ms'" };
 const DUE = { project: String(LOADED_PROJECT), due: "now() - interval '1 hour' + n * interval '1 ms'" };
 
@@ -184,13 +184,13 @@ function createSpy(db: Database): { db: Database; last: Map<string, Call> } {
 }
 
 interface ChurningWorker {
-  /** Creates as many jobs as it delivers, as fast as one statement after the other goes. */
+  /** Creates and delivers jobs, one statement after the other without a pause. */
   churn(count: number): Promise<void>;
   sweep(): Promise<void>;
   stop(): Promise<void>;
 }
 
-/** The worker's own shards and sweeper; where it has a bus and delivery nodes, here is one loop. */
+/** The worker's own shards and sweeper, with one loop in place of the bus and the delivery nodes. */
 async function createWorker(db: Database): Promise<ChurningWorker> {
   const clock: Clock = await startClock(() => askTime(db));
   const ids = createIdSource(randomBytes);
@@ -249,7 +249,7 @@ async function createWorker(db: Database): Promise<ChurningWorker> {
       const claim = claims[index];
       const answer = claimed[index];
       if (claim === undefined || answer === undefined) throw new Error("a claim has no answer");
-      // A sweep that was under way during the claim has told of it once more.
+      // A sweep that was under way during the claim has found the job once more.
       if (answer.kind !== "granted" && answer.kind !== "gone")
         throw new Error(`a claim was answered ${answer.kind}`);
       const { kind } = answer;
@@ -348,7 +348,7 @@ async function measureSweeps(
   ];
 }
 
-/** Pages that the statement touches, with the plan that a prepared statement ends up with. */
+/** The pages that the statement touches, with the final plan of a prepared statement. */
 async function countBuffers(url: string, call: Call | undefined): Promise<number> {
   if (call === undefined) return Number.NaN;
   const client = new pg.Client({ connectionString: url });

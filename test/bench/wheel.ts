@@ -2,9 +2,9 @@ import { Wheel } from "../../services/worker/shard/wheel.ts";
 import { formatCount, median, printTable, summarize } from "./harness/measure.ts";
 
 /**
- * A million timers over 60 s in the wheel, in a binary heap in typed arrays and in setTimeout: speed, memory, garbage.
- * The wheel and the heap are moved through the horizon millisecond by millisecond. setTimeout knows no clock but the
- * real one, so its timers are due within a second for the expiry, and the figure is the processor's time.
+ * What do a million timers over 60 s cost in the wheel, in a binary heap in typed arrays, and in setTimeout: speed,
+ * memory, garbage? The wheel and the heap are moved through the horizon millisecond by millisecond. setTimeout has only
+ * the real clock, so its timers are due within a second for the expiry, and the figure is CPU time.
  */
 
 const TIMERS = 1_000_000;
@@ -46,7 +46,7 @@ interface Memory {
   churnNs: number;
 }
 
-/** What the wheel and the heap have in common. */
+/** The operations of the wheel and of the heap. */
 interface Timers {
   insert(dueMs: number, value: number): number;
   cancel(handle: number): boolean;
@@ -56,7 +56,7 @@ interface Timers {
 
 async function main(): Promise<void> {
   const speeds = new Map<Name, Speed[]>(NAMES.map((name) => [name, []]));
-  // By turns, so that a slow stretch of the machine falls on all of them. The first turn warms up.
+  // In turns, so that a slow phase of the machine affects all of them. The first turn warms up.
   for (let round = 0; round <= ROUNDS; round++) {
     for (const name of NAMES) {
       Bun.gc(true);
@@ -184,7 +184,7 @@ function measureMemory(name: Name): Promise<Memory> {
 
 async function measureTimersMemory(name: TimersName, dueAts: Float64Array): Promise<Memory> {
   const timers = openTimers(name);
-  // The handles a caller keeps are its own: they are not counted.
+  // The handles that a caller keeps are the caller's memory and are not counted.
   const handles = new Float64Array(STANDING).fill(-1);
   const baseBytes = residentBytes();
   for (let i = 0; i < TIMERS; i++) timers.insert(START_MS + (dueAts[i] as number), i);
@@ -193,7 +193,7 @@ async function measureTimersMemory(name: TimersName, dueAts: Float64Array): Prom
   let nowMs = START_MS + HORIZON_MS;
   const drop = () => {};
   timers.advance(nowMs, drop);
-  // Code compiled in the burst keeps its array alive as a constant, until it runs again and meets another.
+  // Code compiled in the burst keeps its array alive as a constant, until it runs again and meets another one.
   for (let i = 0; i < AFTERWARDS; i++) {
     timers.insert(nowMs, i);
     timers.advance(nowMs, drop);
@@ -241,8 +241,8 @@ async function measureTimeoutMemory(dueAts: Float64Array): Promise<Memory> {
 }
 
 /**
- * How far the heap rises above its size at the start, once the standing timers are there and the code is compiled.
- * Bun collects only after some 8 MB of garbage, so a smaller rise is all the garbage there was.
+ * How far the heap rises above its size at the start, once the standing timers exist and the code is compiled. Bun
+ * collects only after some 8 MB of garbage, so a smaller rise is all the garbage there was.
  */
 function churnHeap(count: number, step: (step: number) => void): { churnHeapBytes: number; churnNs: number } {
   for (let i = 0; i < 5 * STANDING; i++) step(i);
@@ -270,8 +270,8 @@ function openTimers(name: TimersName): Timers {
 }
 
 /**
- * The rival: a binary heap by due instant. Handles are places in a table, so that a cancel finds its timer. It does
- * not check stale handles, keeps no order inside a millisecond and never shrinks; the wheel does all three.
+ * The rival: a binary heap by due instant. Handles are places in a table, so that a cancel finds its timer. Unlike the
+ * wheel it does not check stale handles, keeps no order inside a millisecond and never shrinks.
  */
 class BinaryHeap implements Timers {
   private dueAts = new Float64Array(16);
@@ -386,7 +386,7 @@ function dueInstants(): Float64Array {
   return dueAts;
 }
 
-/** A permutation: cancels do not come in the order of the inserts. */
+/** A permutation, so that cancels do not come in the order of the inserts. */
 function scatter(i: number): number {
   return (i * 7_919) % TIMERS;
 }

@@ -15,7 +15,6 @@ import { shardOf } from "../../shared/domain/shard.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
 import { EVENT_TYPES } from "../../shared/domain/webhook.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { createJobs } from "../../shared/store/resources/job-creation.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
@@ -24,7 +23,7 @@ import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { type OverlapTarget, startOverlapTarget } from "../support/overlap-target.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 
 export const LIMIT = 10;
@@ -33,11 +32,12 @@ const REGIONS: Region[] = ["us-east", "eu-central"];
 const SHARDS_PER_REGION = 16;
 export const LEASE_TTL_MS = 2_000;
 /**
- * Much longer than a test freezes a node whose attempts are to end in time; and with the grace behind it longer than what
- * a killed one had may take to come back, so that nothing but the proof of its death brings it back.
+ * The attempt timeout. It is much longer than a test freezes a node whose attempts have to end in time. Together with
+ * the grace it is longer than a killed node's attempts may take to come back, so only the proof of the node's death can
+ * bring them back.
  */
 export const TIMEOUT_MS = 40_000;
-/** Behind the deadline, before a node whose death nobody can prove is held to be gone. */
+/** The time after the deadline before an attempt is rescued whose node is not proved dead. */
 export const RESCUE_GRACE_MS = 30_000;
 const SLOW_MS = 150;
 export const DRAINED_MS = 60_000;
@@ -53,15 +53,14 @@ export let worker: ServiceProcess;
 export let deliveries: ServiceProcess[];
 
 /**
- * A worker, two delivery nodes and a slow target, as real processes, for the tests of the file that calls this; nodes and
- * target are new for each test.
+ * A worker, two delivery nodes and a slow target as real processes, for the tests of one file. Nodes and target are new
+ * for each test.
  */
 export function useBusyCell(): void {
   setDefaultTimeout(180_000);
 
   beforeAll(async () => {
-    database = await createTestDatabase("overlap");
-    await migrate(database.url);
+    database = await createMigratedDatabase("overlap");
     db = openTestDatabase(database.url, 4);
     nats = await startNatsServer();
     worker = await startService("worker", environment("worker"));
@@ -79,7 +78,7 @@ export function useBusyCell(): void {
     );
   });
   afterEach(async () => {
-    // Which ends those as well that are frozen.
+    // SIGKILL also ends frozen processes.
     for (const service of deliveries) await service.end("SIGKILL");
     await target.stop();
   });
@@ -96,7 +95,7 @@ const environment = (name: string) => ({
   SHARDS_PER_REGION: String(SHARDS_PER_REGION),
 });
 
-/** A project that has everything owed at once, to the target. */
+/** A project that owes all of its jobs to the target at once. */
 export async function makeBusyProject(): Promise<ProjectRow> {
   const sealing = createSeal(secretsKey);
   const { project } = await createProjectWithKeys(db, sealing, {
@@ -144,8 +143,8 @@ export async function makeBusyProject(): Promise<ProjectRow> {
 }
 
 /**
- * Stops the first delivery node while the target is answering as many requests as there are permits, some of each node's.
- * The answer names what was that node's; nothing is answered until the target is told otherwise.
+ * Stops the first delivery node while the target has as many requests open as there are permits, some from each node.
+ * Answers the names of the stopped node's requests. The target answers nothing until the test lets it.
  */
 export async function stopAmid(project: ProjectRow, signal: "SIGKILL" | "SIGSTOP"): Promise<Set<string>> {
   const [stopped] = deliveries;
@@ -153,7 +152,7 @@ export async function stopAmid(project: ProjectRow, signal: "SIGKILL" | "SIGSTOP
     target.hold(() => true);
     await until(() => target.open.length === LIMIT);
     if (isShared(await onWire(project))) break;
-    // These end, and the next ones are held.
+    // These requests end, and the next ones are held.
     const passed = new Set(target.open);
     target.hold((arrival) => !passed.has(arrival));
     await until(() => target.open.every((arrival) => !passed.has(arrival)));
@@ -199,7 +198,7 @@ export async function silentMs(name: string): Promise<number> {
   return row?.ms ?? Number.POSITIVE_INFINITY;
 }
 
-/** Everything has ended well, no permit is in use, and at no time had the target more open than the limit. */
+/** Expects that everything has ended well, no permit is in use, and the target never had more requests open than the limit. */
 export async function expectAllDelivered(project: ProjectRow): Promise<void> {
   await until(async () => (await openCount(project)) === 0, DRAINED_MS);
   const [ended] = await db.run(
@@ -217,7 +216,7 @@ export async function expectAllDelivered(project: ProjectRow): Promise<void> {
   expect(target.openMax).toBe(LIMIT);
 }
 
-/** Names that arrived more than once. */
+/** The names that arrived more than once. */
 export function repeated(kind: "job" | "webhook"): string[] {
   const names = target.arrivals.filter((each) => each.kind === kind).map(({ name }) => name);
   return names.filter((name, index) => names.indexOf(name) !== index);

@@ -19,15 +19,15 @@ import {
 
 useBusyCell();
 
-describe("60 slow jobs in two regions and the 60 webhooks that they make, over two delivery nodes", () => {
-  test("never overlap more while a node is frozen past its attempts' deadlines: their permits come back 30 s behind those and no sooner, and waking it sends nothing", async () => {
+describe("60 slow jobs in two regions and their 60 webhooks, over two delivery nodes", () => {
+  test("never overlap more than the limit while a node is frozen past its attempts' deadlines, whose permits come back 30 s after the deadlines", async () => {
     const project = await makeBusyProject();
     const held = await stopAmid(project, "SIGSTOP");
     const stoppedAt = performance.now();
     target.hold(({ recordId }) => held.has(recordId));
     await until(() => performance.now() - stoppedAt > TIMEOUT_MS, 2 * TIMEOUT_MS);
     expect(target.open.filter(({ recordId }) => held.has(recordId)).length).toBe(held.size);
-    // The target is done with them. Nobody else knows that, so their permits stay with the frozen node.
+    // The target has answered them. Only the frozen node could report that, so it keeps their permits.
     target.hold(() => false);
     const permitsHeld = async () => (await onWire(project)).filter(({ name }) => name === FROZEN).length;
     await until(async () => (await openCount(project)) === held.size, DRAINED_MS);
@@ -36,7 +36,7 @@ describe("60 slow jobs in two regions and the 60 webhooks that they make, over t
     await until(async () => (await openCount(project)) === 0, DRAINED_MS);
     const arrivedCount = target.arrivals.length;
     process.kill(deliveries[0]?.pid ?? 0, "SIGCONT");
-    // It has heard what was said while it was frozen, and said that it lives.
+    // The woken node has read what was sent while it was frozen, and has beaten again.
     await until(async () => (await silentMs(FROZEN)) < 1_000);
     await expectAllDelivered(project);
     expect(target.arrivals.length).toBe(arrivedCount);

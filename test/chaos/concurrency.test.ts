@@ -16,36 +16,36 @@ import {
 
 useBusyCell();
 
-describe("60 slow jobs in two regions and the 60 webhooks that they make, over two delivery nodes", () => {
-  test("never overlap more than the limit, and all arrive, each once", async () => {
+describe("60 slow jobs in two regions and their 60 webhooks, over two delivery nodes", () => {
+  test("never overlap more than the limit, and each arrives once", async () => {
     const project = await makeBusyProject();
     await expectAllDelivered(project);
     expect(repeated("job")).toEqual([]);
     expect(repeated("webhook")).toEqual([]);
   });
 
-  test("never overlap more while a node is killed amid them: what it had comes back by the proof of its death", async () => {
+  test("never overlap more than the limit while a node is killed, whose attempts come back by the proof of its death", async () => {
     const project = await makeBusyProject();
     const held = await stopAmid(project, "SIGKILL");
-    // Their connections went with the process.
+    // The killed process closed its connections.
     await until(() => target.open.every(({ recordId }) => !held.has(recordId)));
     const lostCount = target.arrivals.filter(({ recordId }) => held.has(recordId)).length;
     target.hold(() => false);
     await expectAllDelivered(project);
     expect(repeated("job")).toEqual([]);
-    // An event's name is the same on every attempt; only those that were lost were sent again.
+    // An event has the same name on every attempt. Only the lost ones were sent again.
     expect(repeated("webhook").length).toBeLessThanOrEqual(lostCount);
     expect((await db.run<{ lost: number }>("lost", LOST, [project.no]))[0]?.lost).toBe(lostCount);
   });
 
-  test("never overlap more while a node is frozen for many leases, and what it had ends once it goes on, sent once", async () => {
+  test("never overlap more than the limit while a node is frozen for many leases, whose attempts end once it wakes and are sent once", async () => {
     const project = await makeBusyProject();
     const held = await stopAmid(project, "SIGSTOP");
     const [stopped] = deliveries;
     const stoppedAt = performance.now();
     target.hold(({ recordId }) => held.has(recordId));
     const arrived = target.arrivals.length;
-    // The other node works on with the permits that are left; what the frozen one holds open counts all the while.
+    // The other node goes on with the permits that are left; the frozen node's open requests count all the while.
     await until(() => target.arrivals.length > arrived + LIMIT);
     await until(() => performance.now() - stoppedAt > 3 * LEASE_TTL_MS);
     expect(target.open.filter(({ recordId }) => held.has(recordId)).length).toBe(held.size);

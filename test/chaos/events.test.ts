@@ -12,14 +12,13 @@ import {
 import { makeSecret } from "../../shared/domain/signing.ts";
 import { EVENT_TYPES, type EventType } from "../../shared/domain/webhook.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { createWebhook } from "../../shared/store/resources/webhooks.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { createLoad, untilTerminal } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { listUnmatchedEvents } from "../support/unmatched-events.ts";
@@ -28,12 +27,12 @@ setDefaultTimeout(300_000);
 
 const LEASE_TTL_MS = 3_000;
 const POST_EVERY_MS = 15;
-/** How many more jobs are attempted between one death and the next, and while a process is dead. */
+/** How many more jobs are attempted between two kills, and while a process is dead. */
 const JOBS_BETWEEN = 60;
 const DRAINED_MS = 60_000;
-/** Waits of 5 s become 250 ms: what an endpoint refuses comes again while the killing goes on. */
+/** Waits of 5 s become 250 ms, so that a refused delivery comes again while the killing goes on. */
 const RETRY_SCALE = "0.05";
-/** Every so many jobs one fails for good, and every so many deliveries are refused at first. */
+/** Every fourth job fails for good, and every fifth delivery is refused at first. */
 const FAILING_EVERY = 4;
 const REFUSED_EVERY = 5;
 
@@ -48,7 +47,10 @@ const jobs = startTarget(async ({ body }) => {
   await Bun.sleep(20);
   return new Response("", { status: JSON.parse(body).fails ? 500 : 200 });
 });
-/** Refuses the first delivery of some events, and is in no hurry, so that some die on the wire. */
+/**
+ * Refuses the first delivery of some events, and answers slowly, so that some deliveries are on the wire when a node is
+ * killed.
+ */
 function startEndpoint(): Target {
   const refused = new Set<string>();
   let count = 0;
@@ -66,8 +68,7 @@ const endpoints: Record<"all" | "failures", { target: Target; id: string; types:
 };
 
 beforeAll(async () => {
-  database = await createTestDatabase("events");
-  await migrate(database.url);
+  database = await createMigratedDatabase("events");
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
   const seal = createSeal(secretsKey);
@@ -124,7 +125,7 @@ const count = async (name: string, text: string) =>
   -1;
 
 describe("events, when every process is killed in turn under load", () => {
-  test("all arrive: each job ends, and nothing stays owed to an endpoint", async () => {
+  test("all arrive: every job ends, and no delivery stays owed", async () => {
     const load = createLoad(base, key);
     let jobCount = 0;
     const job = () => ({
@@ -172,14 +173,14 @@ describe("events, when every process is killed in turn under load", () => {
       [],
     );
     expect(last).toEqual([]);
-    // Those that were reopened by hand have ended twice.
+    // The jobs that were retried by hand have ended twice.
     expect(
       await count("twice", "FROM (SELECT job_id FROM events GROUP BY job_id HAVING count(*) = 2) t"),
     ).toBeGreaterThan(5);
     expect(await count("events", "FROM events WHERE type = 1")).toBeGreaterThan(50);
   });
 
-  test("are owed once to each endpoint that wanted them, and to no other", async () => {
+  test("are owed once to each endpoint that subscribed to them, and to no other", async () => {
     const wrong = await db.run(
       "test_wrong",
       `SELECT e.id AS event_id, w.id AS webhook_id, d.id AS delivery_id
@@ -196,7 +197,7 @@ describe("events, when every process is killed in turn under load", () => {
     expect(doubled).toEqual([]);
   });
 
-  test("arrived at least once each, and at most once for each attempt on record", async () => {
+  test("arrive at least once, and at most once for each recorded attempt", async () => {
     for (const { target, id } of Object.values(endpoints)) {
       const rows = await db.run<{ event_id: string; attempts: number; recorded: number }>(
         "test_recorded",
@@ -222,14 +223,15 @@ describe("events, when every process is killed in turn under load", () => {
         expect(new Set(arrivals.map(({ body }) => body)).size).toBe(1);
       }
     }
-    // Some were refused, and some were on the wire when their node was killed: else nothing of this was tried.
+    // Some deliveries were refused, and some were on the wire when their node was killed; otherwise this test would prove
+    // nothing.
     expect(await count("refused", "FROM delivery_attempts WHERE response_status = 503")).toBeGreaterThan(20);
     expect(
       await count("lost", "FROM delivery_attempts WHERE error LIKE 'The node that sent this attempt died%'"),
     ).toBeGreaterThan(0);
   });
 
-  test("leave no permit taken", async () => {
+  test("leave no permit in use", async () => {
     const [flow] = await db.run(
       "test_flow",
       "SELECT development_jobs, production_jobs, development_webhooks, production_webhooks FROM flows",
@@ -243,7 +245,7 @@ describe("events, when every process is killed in turn under load", () => {
     });
   });
 
-  /** Some jobs that have failed for good are opened again, so that they end, and are told of, once more. */
+  /** Retries some failed jobs by hand, so that they end again and make another event. */
   async function retrySomeByHand(): Promise<void> {
     const headers = { authorization: `Bearer ${key}` };
     let retriedCount = 0;

@@ -2,16 +2,15 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 
 setDefaultTimeout(180_000);
 
-/** Schedules fire twice a minute, so many of them in each second of the half minute. */
+/** Every schedule fires twice a minute; this many fire in each second of the half minute. */
 const SCHEDULES_PER_SECOND = 4;
 const SECONDS = 30;
 const LEASE_TTL_MS = 2_000;
@@ -25,8 +24,7 @@ const workers: ServiceProcess[] = [];
 let key = "";
 
 beforeAll(async () => {
-  database = await createTestDatabase("firing");
-  await migrate(database.url);
+  database = await createMigratedDatabase("firing");
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
   db = openTestDatabase(database.url);
@@ -64,7 +62,7 @@ async function ask<T>(method: string, path: string, body?: object): Promise<T> {
   return JSON.parse(text) as T;
 }
 
-test("owners killed around hundreds of firings: every instant of every schedule fires exactly once", async () => {
+test("shard owners that are killed amid hundreds of firings: every instant of every schedule fires exactly once", async () => {
   const schedules: string[] = [];
   for (let index = 0; index < SCHEDULES_PER_SECOND * SECONDS; index++) {
     const second = index % SECONDS;
@@ -84,14 +82,14 @@ test("owners killed around hundreds of firings: every instant of every schedule 
     while ((await countFirings()) < countMin) await Bun.sleep(10);
   };
   for (let kill = 0; kill < KILLS; kill++) {
-    // In the midst of firings; whoever lives has to take over before the next one is fired twice or not at all.
+    // The kill falls amid firings. The living worker has to take over, and fire every next instant once.
     await seen((await countFirings()) + 25 + kill * 3);
     await workers[kill % 2]?.end("SIGKILL");
     await seen((await countFirings()) + 8);
     await workers[kill % 2]?.startAgain();
   }
   await seen(SCHEDULES_PER_SECOND * SECONDS * 2);
-  // Nothing that was due is missing: each schedule has one every half minute, from its creation on.
+  // Each schedule has a firing for every half minute since its creation.
   const halves = Math.floor((Date.now() - startedAt) / 30_000);
   await seen(schedules.length * halves);
 

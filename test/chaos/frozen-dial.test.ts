@@ -6,10 +6,10 @@ import { until } from "../flow/support.ts";
 
 setDefaultTimeout(60_000);
 
-/** Longer than a connection may take to be made, and shorter than anybody waits for an attempt whose deadline has passed. */
+/** Longer than connecting may take, and shorter than the rescue of an attempt past its deadline. */
 const FROZEN_MS = 11_000;
 
-test("a node that was frozen while it connected sends nothing over the connection that it finds when it wakes", async () => {
+test("a node that is frozen while it connects sends nothing over the connection that it finds when it wakes", async () => {
   let connections = 0;
   let closed = 0;
   const received: string[] = [];
@@ -36,5 +36,5 @@ test("a node that was frozen while it connected sends nothing over the connectio
   server.close();
 });
 
-/** T is stopped. */
+/** The state of a process; T is stopped. */
 const stateOf = (pid: number) => readFileSync(`/proc/${pid}/stat`, "utf8").split(") ")[1]?.[0];

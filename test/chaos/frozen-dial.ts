@@ -1,8 +1,8 @@
 import { openOutbound } from "../../services/delivery/outbound.ts";
 
 /**
- * A program that freezes itself while it connects to a port of this machine, as its parent says, and prints what became
- * of the request once it is woken.
+ * A program that freezes itself while it connects to a local port, which its parent names. It prints the outcome of the
+ * request once it is woken.
  */
 
 const TICKS_UNTIL_DIALLED = 4;
@@ -14,7 +14,7 @@ const outbound = openOutbound({ allowInsecure: true, own: [] }, async () => {
   tick();
   return [{ address: "127.0.0.1", family: 4 }];
 });
-// By then the connection has been asked for, and nothing has been heard of it.
+// By then the connection has been asked for, and no answer has come.
 const freeze = () => process.nextTick(() => process.kill(process.pid, "SIGSTOP"));
 const exchange = await outbound.post({
   url: `http://name.example:${port}/`,

@@ -4,20 +4,19 @@ import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import { REGIONS } from "../../shared/domain/scope.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { addNode } from "../../shared/store/cell/nodes.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { claimAttempts } from "../../shared/store/queue/claim.ts";
 import { settleAttempts } from "../../shared/store/queue/settle.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
 
 setDefaultTimeout(120_000);
 
-/** A gateway whose database hears it, and whose last answer from there never arrives before it dies. */
+/** The gateway's statement reaches the database, and the database's answer never reaches the gateway, which is then killed. */
 
 const ids = createIdSource(randomBytes);
 const secretsKey = randomBytes(32);
@@ -30,8 +29,7 @@ let project: Awaited<ReturnType<typeof createProjectWithKeys>>;
 let nodeId: number;
 
 beforeAll(async () => {
-  database = await createTestDatabase("killed");
-  await migrate(database.url);
+  database = await createMigratedDatabase("killed");
   db = openTestDatabase(database.url);
   nats = await startNatsServer();
   const terms = { name: "chaos", plan: "scale", defaultRegion: "us-east" } as const;
@@ -86,7 +84,7 @@ async function failedRun(): Promise<string> {
   return runId;
 }
 
-/** Starts a gateway whose statements of that name are heard by the database, and whose answers nobody hears. */
+/** Starts a gateway behind a proxy: a statement of that name reaches the database, and its answer is dropped. */
 async function startDeafGateway(statement: string): Promise<{ deaf: ServiceProcess; proxy: TcpProxy }> {
   const url = new URL(database.url);
   const proxy = await startTcpProxy({ host: url.hostname, port: Number(url.port) });
@@ -114,7 +112,7 @@ test.each([
     runs: 1,
   },
 ])(
-  "killed between commit and answer ($statement): the retry is answered what was made, and nothing is made twice",
+  "a gateway killed between commit and answer ($statement): the retry gets the answer of what was made, and nothing is made twice",
   async ({ statement, path: makePath, body, jobs, runs }) => {
     const path = await makePath();
     const { deaf, proxy } = await startDeafGateway(statement);
@@ -130,7 +128,7 @@ test.each([
     );
     while ((await count("idempotency_keys")) === before.keys) await Bun.sleep(5);
     await deaf.end("SIGKILL");
-    // Or 503, if this took longer than a gateway waits for Postgres: that tells as little.
+    // 503 if this took longer than a gateway waits for Postgres: the outcome is as unknown.
     expect(["no answer", 503]).toContain(await lost);
 
     const retried = await post(mate, path, key, body);
@@ -139,7 +137,7 @@ test.each([
       status: 201,
       replayed: "true",
     });
-    // The same again from a gateway that has never heard of it.
+    // The same answer comes from a gateway that has never seen the request.
     await deaf.startAgain();
     expect(await (await post(mate, path, key, body)).text()).toBe(text);
     expect({

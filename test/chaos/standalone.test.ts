@@ -11,7 +11,7 @@ setDefaultTimeout(180_000);
 
 const JOBS = 500;
 const ANSWER_AFTER_MS = 400;
-/** From the kill on: the restart itself, recovery of Postgres included, and the lost attempts' second round. */
+/** The time since the kill: the restart with the recovery of Postgres, and the second attempts of the lost ones. */
 const RECOVERY_MS = 60_000;
 
 const dataDir = mkdtempSync(join(tmpdir(), "jobwheel-standalone-"));
@@ -24,11 +24,11 @@ afterAll(async () => {
   rmSync(dataDir, { recursive: true, force: true });
 });
 
-test("a standalone killed with 500 jobs in flight ends every accepted job after its restart, none of them doubled", async () => {
+test("a standalone killed with 500 jobs in flight ends every accepted job after its restart, each once", async () => {
   const standalone = await startService("standalone", { DATA_DIR: dataDir });
-  // It is ready when it has printed this, of which the last may still be on its way.
+  // The keys are printed when the standalone is ready; the last line may still be on its way.
   const key = await until(() => /svc_live_[A-Za-z0-9]+(?=\s)/.exec(standalone.output)?.[0]);
-  // Its plan's request rate is for clients, not for a test that asks after every job again and again.
+  // The plan's request rate is meant for clients; this test asks for every job again and again.
   const projectId = /prj_[a-z0-9]+/.exec(standalone.output)?.[0] ?? "";
   const admin = ["services/admin/main.ts", "project", "set", projectId, "--requests-per-minute", "1000000"];
   const changed = Bun.spawnSync([process.execPath, ...admin], {
@@ -49,11 +49,11 @@ test("a standalone killed with 500 jobs in flight ends every accepted job after 
   const jobs = await untilTerminal(base, key, load, RECOVERY_MS);
   expect(jobs.length).toBeGreaterThanOrEqual(JOBS / 5);
   expect(jobs.filter((job) => job.status !== "succeeded")).toEqual([]);
-  // Some were on the wire when it died: their first attempt is lost, and their second succeeds.
+  // Some jobs were on the wire at the kill: their first attempt is lost, and their second one succeeds.
   expect(jobs.filter((job) => job.attempts > 1).length).toBeGreaterThan(0);
   expectNothingDoubled(target);
   await expectRunsMatch(base, key, jobs);
-  // The keys are shown once.
+  // The keys are printed once.
   expect(standalone.output.match(/svc_live_/g)).toHaveLength(1);
   expect(await standalone.end("SIGTERM")).toBe(0);
 });

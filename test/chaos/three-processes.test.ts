@@ -3,7 +3,6 @@ import { randomBytes } from "node:crypto";
 import { rmSync } from "node:fs";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import {
@@ -15,7 +14,7 @@ import {
 } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { watchPauses } from "../support/pauses.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget } from "../support/target.ts";
 
@@ -23,7 +22,7 @@ setDefaultTimeout(180_000);
 
 const LEASE_TTL_MS = 3_000;
 const POST_EVERY_MS = 10;
-/** How long each fault is left to do its work before the next. */
+/** The time between a fault and the next one. */
 const FAULT_MS = 1_500;
 const DRAINED_MS = 30_000;
 
@@ -43,8 +42,7 @@ const job = () => ({
 });
 
 beforeAll(async () => {
-  database = await createTestDatabase("three");
-  await migrate(database.url);
+  database = await createMigratedDatabase("three");
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
   const db = openTestDatabase(database.url);
@@ -75,7 +73,7 @@ afterAll(async () => {
 });
 
 describe("three processes over NATS", () => {
-  test("each killed and restarted in turn under load: every accepted job ends, no attempt arrives twice", async () => {
+  test("killed and restarted in turn under load: every accepted job ends, and no attempt arrives twice", async () => {
     const load = createLoad(base, key);
     const running = load.begin(job, POST_EVERY_MS);
     for (const name of ["delivery", "worker", "gateway", "delivery", "worker"] as const) {
@@ -89,7 +87,7 @@ describe("three processes over NATS", () => {
     await expectAllEnded(load);
   });
 
-  test("stopped with SIGTERM in turn under load: they exit with 0, and nothing is interrupted", async () => {
+  test("stopped with SIGTERM in turn under load: each exits with 0, and no attempt is interrupted", async () => {
     const load = createLoad(base, key);
     const running = load.begin(job, POST_EVERY_MS);
     for (const name of ["delivery", "worker", "gateway"] as const) {
@@ -101,7 +99,7 @@ describe("three processes over NATS", () => {
     await expectAllEnded(load);
   });
 
-  test("NATS killed and its store wiped under load: POST still answers 201 and due jobs still go out", async () => {
+  test("without NATS, whose store is wiped under load: POST answers 201, and due jobs are sent", async () => {
     const load = createLoad(base, key);
     const pauses = await watchPauses(database.url);
     const running = load.begin(job, POST_EVERY_MS);
@@ -110,7 +108,7 @@ describe("three processes over NATS", () => {
     rmSync(nats.storeDir, { recursive: true, force: true });
     const acceptedBefore = load.accepted.size;
     const silentFrom = target.arrivals.length;
-    // More than what was already claimed or on its way when the bus went: these were found without it.
+    // More jobs than were claimed or on their way when NATS ended, so some were found without it.
     await target.until(reached(silentFrom + 200));
     await until(() => load.accepted.size > acceptedBefore + 100);
     expectNothingRefused(load, pauses);

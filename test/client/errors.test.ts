@@ -30,8 +30,8 @@ async function failureOf(call: Promise<unknown>): Promise<ApiError> {
   throw new Error(`it should have been refused, and came to ${error}`);
 }
 
-describe("an error", () => {
-  test("tells the code, the field at fault, the request and the rate", async () => {
+describe("an error of the client", () => {
+  test("names the code, the field at fault, the request and the rate", async () => {
     const call = client.jobs.create({ target_url: TARGET_URL, retry_policy: { max_attempts: 26 } });
     const error = await failureOf(call);
     expect(error).toBeInstanceOf(JobwheelError);
@@ -89,7 +89,7 @@ describe("an error", () => {
     expect(await failureOf(call())).toMatchObject({ code, status });
   });
 
-  test("tells a conflict of idempotency keys from every other", async () => {
+  test("tells a conflict of idempotency keys from other conflicts", async () => {
     const idempotencyKey = "once";
     await client.jobs.create({ target_url: TARGET_URL }, { idempotencyKey });
     const again = client.jobs.create({ target_url: `${TARGET_URL}/other` }, { idempotencyKey });
@@ -100,7 +100,7 @@ describe("an error", () => {
     });
   });
 
-  test("tells when a spent quota comes back", async () => {
+  test("names the time at which a spent quota comes back", async () => {
     const hobby = await gateway.addProject("hobby");
     await gateway.query("UPDATE flows SET month_runs = 10000 WHERE project_no = $1", [hobby.no]);
     const error = await failureOf(clientWith(hobby.production).jobs.create({ target_url: TARGET_URL }));
@@ -108,7 +108,7 @@ describe("an error", () => {
     expect(error.retryAfterSeconds).toBeGreaterThan(0);
   });
 
-  test("keeps a code that this client has never heard of", async () => {
+  test("keeps a code that this client does not know", async () => {
     const newer: Fetch = async () =>
       Response.json(
         { error: { code: "moon_in_the_wrong_phase", message: "Wait.", request_id: "req_1", param: "moon" } },
@@ -133,13 +133,13 @@ describe("an error", () => {
     ["nothing", () => new Response(null, { status: 403 })],
     ["a redirect", () => new Response(null, { status: 302, headers: { location: "https://example.com/" } })],
     ["a success of somebody else", () => new Response("welcome")],
-  ])("is unexpected_answer for what is no answer of the API: %s", async (_, answer) => {
+  ])("is unexpected_answer for an answer that does not come from the API: %s", async (_, answer) => {
     const error = await failureOf(clientWith(project.production, async () => answer()).project.get());
     expect(error).toMatchObject({ code: "unexpected_answer", status: answer().status, requestId: null });
     expect(error.message).toContain("no answer of the API");
   });
 
-  test("follows no redirect, which would take the key along", async () => {
+  test("is thrown for a redirect, which would take the key along", async () => {
     const elsewhere: string[] = [];
     const server = Bun.serve({
       hostname: "127.0.0.1",
@@ -157,7 +157,7 @@ describe("an error", () => {
     await server.stop(true);
   });
 
-  test("never shows the key of the client or the payload of a job", async () => {
+  test("never contains the client's key or a job's payload", async () => {
     const payload = { card: "s3cret" };
     const away = createClient({ baseUrl: "http://127.0.0.1:1", apiKey: project.production, retriesMax: 0 });
     const odd = clientWith(project.production, async () =>

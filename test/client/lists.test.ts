@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { ApiError, type Client, createClient, type Page } from "../../shared/client/index.ts";
 import { startTestGateway, TARGET_URL, type TestGateway, type TestProject } from "../support/gateway.ts";
-import { type FaultyRoad, startFaultyRoad } from "./faulty-road.ts";
+import { type FaultyProxy, startFaultyProxy } from "./faulty-proxy.ts";
 
 let gateway: TestGateway;
-let road: FaultyRoad;
+let proxy: FaultyProxy;
 let project: TestProject;
 let client: Client;
 
@@ -13,17 +13,17 @@ beforeAll(async () => {
 });
 afterAll(() => gateway.stop());
 beforeEach(async () => {
-  road = await startFaultyRoad(gateway);
+  proxy = await startFaultyProxy(gateway);
   project = await gateway.addProject();
-  client = createClient({ baseUrl: road.url, apiKey: project.production, sleep: async () => undefined });
-  return () => road.stop();
+  client = createClient({ baseUrl: proxy.url, apiKey: project.production, sleep: async () => undefined });
+  return () => proxy.stop();
 });
 
-/** Their ids, newest first, as a list shows them. */
+/** Creates jobs. Answers their ids, newest first, as a list has them. */
 async function addJobs(count: number): Promise<string[]> {
   const jobs = Array.from({ length: count }, (_, n) => ({ target_url: TARGET_URL, payload: { n } }));
   const { data } = await client.jobs.createBatch(jobs);
-  road.requests.length = 0;
+  proxy.requests.length = 0;
   return data.map(({ id }) => id).reverse();
 }
 
@@ -33,8 +33,8 @@ async function idsOf(items: AsyncIterable<{ id: string }>): Promise<string[]> {
   return ids;
 }
 
-describe("a list", () => {
-  test("awaited is its first page", async () => {
+describe("a list of the client", () => {
+  test("when awaited, is its first page", async () => {
     const ids = await addJobs(5);
     const page = await client.jobs.list({ limit: 2 });
     expect(page.data.map(({ id }) => id)).toEqual(ids.slice(0, 2));
@@ -45,7 +45,7 @@ describe("a list", () => {
     expect(answer.status).toBe(200);
   });
 
-  test("iterated over is each earlier item once, over all pages, while items are added", async () => {
+  test("when iterated, holds each earlier item once over all pages while items are added", async () => {
     const ids = await addJobs(10);
     const seen: string[] = [];
     for await (const job of client.jobs.list({ limit: 3 })) {
@@ -55,7 +55,7 @@ describe("a list", () => {
     expect(seen).toEqual(ids);
   });
 
-  test("keeps its filters over all pages", async () => {
+  test("keeps its filters on all pages", async () => {
     await addJobs(4);
     const west = [];
     for (let n = 0; n < 4; n++) {
@@ -72,19 +72,19 @@ describe("a list", () => {
     expect(await idsOf(client.runs.list({ job_id: job.id, status: "succeeded" }))).toEqual([]);
   });
 
-  test("asks for a page when its first item is wanted, and for none that nobody wants", async () => {
+  test("asks for a page only when its first item is wanted", async () => {
     const ids = await addJobs(9);
     const seen: string[] = [];
     for await (const { id } of client.jobs.list({ limit: 3 })) {
       seen.push(id);
-      expect(road.requests).toHaveLength(Math.ceil(seen.length / 3));
+      expect(proxy.requests).toHaveLength(Math.ceil(seen.length / 3));
       if (seen.length === 5) break;
     }
     expect(seen).toEqual(ids.slice(0, 5));
-    expect(road.requests).toHaveLength(2);
+    expect(proxy.requests).toHaveLength(2);
   });
 
-  test("gives whole pages too", async () => {
+  test("also answers whole pages", async () => {
     const ids = await addJobs(5);
     const pages: Page<{ id: string }>[] = [];
     for await (const page of client.jobs.list({ limit: 2 }).pages()) pages.push(page);
@@ -96,18 +96,18 @@ describe("a list", () => {
     expect(pages.map(({ next_cursor }) => next_cursor === null)).toEqual([false, false, true]);
   });
 
-  test("goes on where a page was lost on the way", async () => {
+  test("asks again for a page that was lost on the way", async () => {
     const ids = await addJobs(6);
-    road.faults.push("none", "answer cut in half", "answer lost");
+    proxy.faults.push("none", "answer cut in half", "answer lost");
     expect(await idsOf(client.jobs.list({ limit: 2 }))).toEqual(ids);
   });
 
-  test("tells its walker of a refusal, and ends nothing when it has none", async () => {
+  test("throws a refusal to the code that iterates over it, and never as an unhandled rejection", async () => {
     const unwatched: unknown[] = [];
     const watch = (reason: unknown) => unwatched.push(reason);
     process.on("unhandledRejection", watch);
     const list = client.jobs.list({ cursor: "wrong" });
-    while (road.requests.length === 0) await new Promise(setImmediate);
+    while (proxy.requests.length === 0) await new Promise(setImmediate);
     const later = await client.jobs.list();
     expect(later.data).toEqual([]);
     process.off("unhandledRejection", watch);

@@ -88,7 +88,7 @@ describe("the client", () => {
     expect(await schedules.delete(made.id)).toEqual({ id: made.id, deleted: true });
   });
 
-  test("creates, reads, lists, changes, tries out, rotates and deletes webhook endpoints", async () => {
+  test("creates, reads, lists, changes, tests, rotates and deletes webhook endpoints", async () => {
     const { webhooks } = client;
     const url = "https://example.com/events";
     const made = await webhooks.create({ url, events: ["job.failed"], description: "Billing" });
@@ -134,7 +134,7 @@ describe("the client", () => {
     expect([...new Set(told)].sort()).toEqual(operations.sort());
   });
 
-  test("sends payloads as JavaScript writes them, and raw ones with every digit", async () => {
+  test("sends payloads as JSON.stringify writes them, and raw payloads with every digit", async () => {
     const exact = '{"id":9007199254740993,"price":1.10,"s":"a b\\u00e9"}';
     const created = [
       (await client.jobs.create({ target_url: TARGET_URL, payload: new RawJson(exact) }).withAnswer()).answer,
@@ -164,7 +164,7 @@ describe("the client", () => {
     },
   );
 
-  test("says who it is and which version of the API it speaks", async () => {
+  test("sends its name and its version of the API", async () => {
     await client.project.get();
     const { headers } = lastAsked();
     expect(headers.get("service-version")).toBe("2026-11-01");
@@ -172,7 +172,7 @@ describe("the client", () => {
     expect(CLIENT_VERSION).toBe(manifest.version);
   });
 
-  test("tells what came with an answer, where that is wanted", async () => {
+  test("also answers the status and headers, if asked", async () => {
     const own = await gateway.addProject("pro", { requestRate: 100 });
     const other = createClient({ baseUrl: `http://127.0.0.1:${gateway.port}`, apiKey: own.development });
     const { result, answer } = await other.project.get().withAnswer();
@@ -186,7 +186,7 @@ describe("the client", () => {
     });
   });
 
-  test("keeps ids and filters within their place in the URL", async () => {
+  test("encodes ids and filters so that they stay in their place of the URL", async () => {
     for (const id of ["", "..", "../project", "a?b=c", "a#b", "a/b", "%zz"]) {
       for (const call of [
         () => client.jobs.get(id),
@@ -213,7 +213,7 @@ describe("the client", () => {
     expect(new URL(lastAsked().url).search).toBe("?job_id=a%26status%3Dfailed");
   });
 
-  test("reaches a service behind a path", async () => {
+  test("reaches a service under a path", async () => {
     const urls: string[] = [];
     const behind = createClient({
       baseUrl: "https://example.com/jobs//",
@@ -242,7 +242,7 @@ describe("the client", () => {
     },
   );
 
-  test("rejects what JSON cannot hold, and sends nothing", async () => {
+  test("rejects values that JSON cannot hold, and sends nothing", async () => {
     const before = asked.length;
     const call = client.jobs.create({ target_url: TARGET_URL, payload: { n: 9007199254740993n } });
     expect(await call.catch((thrown: unknown) => thrown)).toBeInstanceOf(TypeError);

@@ -7,10 +7,10 @@ import {
   createClient,
 } from "../../shared/client/index.ts";
 import { startTestGateway, TARGET_URL, type TestGateway, type TestProject } from "../support/gateway.ts";
-import { type Fault, type FaultyRoad, startFaultyRoad } from "./faulty-road.ts";
+import { type Fault, type FaultyProxy, startFaultyProxy } from "./faulty-proxy.ts";
 
 let gateway: TestGateway;
-let road: FaultyRoad;
+let proxy: FaultyProxy;
 let project: TestProject;
 let client: Client;
 let waitsMs: number[];
@@ -20,16 +20,16 @@ beforeAll(async () => {
 });
 afterAll(() => gateway.stop());
 beforeEach(async () => {
-  road = await startFaultyRoad(gateway);
+  proxy = await startFaultyProxy(gateway);
   project = await gateway.addProject();
   waitsMs = [];
   client = clientWith({});
-  return () => road.stop();
+  return () => proxy.stop();
 });
 
 function clientWith(options: Partial<ClientOptions>): Client {
   return createClient({
-    baseUrl: road.url,
+    baseUrl: proxy.url,
     apiKey: project.production,
     random: () => 0.5,
     sleep: async (ms) => void waitsMs.push(ms),
@@ -61,17 +61,17 @@ async function countRows(table: "jobs" | "runs"): Promise<number> {
   );
   return rows[0]?.count ?? 0;
 }
-const methodsOf = () => road.requests.map((request) => request.slice(0, request.indexOf(" ")));
+const methodsOf = () => proxy.requests.map((request) => request.slice(0, request.indexOf(" ")));
 
-describe("a creation", () => {
-  test("whose answers are lost again and again makes one job and has its answer in the end", async () => {
-    road.faults.push("answer lost", "answer cut in half", "answer lost");
+describe("a creation by the client", () => {
+  test("makes one job, and answers it in the end, although its answers are lost several times", async () => {
+    proxy.faults.push("answer lost", "answer cut in half", "answer lost");
     const { result, answer } = await client.jobs.create(fields).withAnswer();
     expect(result).toMatchObject({ ...fields, status: "queued" });
     expect(answer.isReplayed).toBe(true);
     expect(await countRows("jobs")).toBe(1);
-    expect(road.requests).toHaveLength(4);
-    const keys = new Set(road.valuesOf("idempotency-key"));
+    expect(proxy.requests).toHaveLength(4);
+    const keys = new Set(proxy.valuesOf("idempotency-key"));
     expect(keys.size).toBe(1);
     expect([...keys][0]).toMatch(/^[0-9a-f]{32}$/);
   });
@@ -85,41 +85,41 @@ describe("a creation", () => {
     ["a proxy's 408", { status: "408 Request Timeout" }],
     ["a success that is no JSON", { status: "200 OK", body: "welcome to our hotel" }],
   ])("is tried again after %s", async (_, fault) => {
-    road.faults.push(fault);
+    proxy.faults.push(fault);
     const { answer } = await client.jobs.create(fields).withAnswer();
     expect(answer).toMatchObject({ status: 201, isReplayed: false });
     expect(await countRows("jobs")).toBe(1);
-    expect(road.requests).toHaveLength(2);
+    expect(proxy.requests).toHaveLength(2);
     expect(waitsMs).toEqual([250]);
   });
 
-  test("has a key of its own, or the one it was given", async () => {
+  test("has an idempotency key of its own, or the one it was given", async () => {
     await client.jobs.create(fields);
     await client.jobs.create(fields);
     await client.jobs.create(fields, { idempotencyKey: "order 7" });
-    const [first = "", second = "", third] = road.valuesOf("idempotency-key");
+    const [first = "", second = "", third] = proxy.valuesOf("idempotency-key");
     expect(first).not.toBe("");
     expect(second).not.toBe(first);
     expect(third).toBe("order 7");
     expect(await countRows("jobs")).toBe(3);
   });
 
-  test("of a batch, and a manual retry, happen once however their answers get lost", async () => {
-    road.faults.push("answer lost", "answer lost");
+  test("of a batch, and a manual retry, happen once although their answers are lost", async () => {
+    proxy.faults.push("answer lost", "answer lost");
     const { data } = await client.jobs.createBatch([fields, fields]);
     expect(data).toHaveLength(2);
     expect(await countRows("jobs")).toBe(2);
     const job = await client.jobs.get(data[0]?.id ?? "");
     const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "failed" });
-    road.faults.push("answer lost", "answer cut in half");
+    proxy.faults.push("answer lost", "answer cut in half");
     const { result, answer } = await client.runs.retry(runId).withAnswer();
     expect(result).toMatchObject({ job_id: job.id, attempt: 2, status: "running" });
     expect(answer.isReplayed).toBe(true);
     expect((await client.jobs.get(job.id)).attempts).toBe(2);
   });
 
-  test("that failed for good can be asked again with the key of its error", async () => {
-    road.faults.push("answer lost");
+  test("that has failed can be repeated with the key in its error", async () => {
+    proxy.faults.push("answer lost");
     const error = await client.jobs.create(fields, { retriesMax: 0 }).catch((thrown: unknown) => thrown);
     expect(error).toBeInstanceOf(ConnectionError);
     const { idempotencyKey, isOutcomeUnknown } = error as ConnectionError;
@@ -132,52 +132,52 @@ describe("a creation", () => {
   });
 });
 
-describe("reads and updates", () => {
-  test("are tried again too", async () => {
-    road.faults.push("request lost", unavailable);
+describe("reads and updates by the client", () => {
+  test("are tried again", async () => {
+    proxy.faults.push("request lost", unavailable);
     expect((await client.project.get()).id).toBe(project.id);
-    road.faults.push("answer lost");
+    proxy.faults.push("answer lost");
     expect(await client.project.update({ name: "Changed" })).toMatchObject({ name: "Changed" });
     expect(methodsOf()).toContain("PATCH");
-    expect(road.valuesOf("idempotency-key").join("")).toBe("");
+    expect(proxy.valuesOf("idempotency-key").join("")).toBe("");
   });
 });
 
-describe("the tries", () => {
-  test("are bounded, wait longer and longer, and end with what came last", async () => {
-    road.faults.push(...Array<Fault>(9).fill("request lost"), unavailable);
+describe("the client's tries", () => {
+  test("are bounded, wait longer each time, and end with the last error", async () => {
+    proxy.faults.push(...Array<Fault>(9).fill("request lost"), unavailable);
     const error = await clientWith({ retriesMax: 9, deadlineMs: 1e9 })
       .jobs.create(fields)
       .catch((thrown: unknown) => thrown);
     expect(error).toBeInstanceOf(ApiError);
     expect(error).toMatchObject({ code: "service_unavailable", status: 503, isOutcomeUnknown: true });
     expect(waitsMs).toEqual([250, 500, 1_000, 2_000, 4_000, 4_000, 4_000, 4_000, 4_000]);
-    expect(road.requests).toHaveLength(10);
+    expect(proxy.requests).toHaveLength(10);
   });
 
-  test("are five unless something else is asked for", async () => {
-    // A creation, since runtimes send a GET again by themselves when a connection ends.
+  test("are five, unless another number is asked for", async () => {
+    // A creation is sent, since runtimes repeat a GET by themselves when a connection ends.
     for (const [options, tries] of [
       [{}, 5],
       [{ retriesMax: 0 }, 1],
       [{ retriesMax: Number.NaN }, 1],
     ] as const) {
-      road.requests.length = 0;
-      road.faults.splice(0, 9, ...Array<Fault>(9).fill("request lost"));
+      proxy.requests.length = 0;
+      proxy.faults.splice(0, 9, ...Array<Fault>(9).fill("request lost"));
       const error = await client.jobs.create(fields, options).catch((thrown: unknown) => thrown);
       expect(error).toBeInstanceOf(ConnectionError);
-      expect(road.requests).toHaveLength(tries);
+      expect(proxy.requests).toHaveLength(tries);
     }
   });
 
-  test("wait as long as a 429 says, and a little longer", async () => {
-    road.faults.push(limited("7"), limited("61"));
+  test("wait a little longer than a 429 says", async () => {
+    proxy.faults.push(limited("7"), limited("61"));
     await client.jobs.create(fields);
     expect(waitsMs).toEqual([7_250, 61_500]);
   });
 
-  test("do not wait for what lies behind the deadline", async () => {
-    road.faults.push(limited("10"));
+  test("wait for nothing beyond the deadline", async () => {
+    proxy.faults.push(limited("10"));
     const refused = client.jobs.create(fields, { deadlineMs: 10_000 });
     expect(await refused.catch((error: unknown) => error)).toMatchObject({
       code: "rate_limit_exceeded",
@@ -185,10 +185,10 @@ describe("the tries", () => {
       isOutcomeUnknown: false,
     });
     expect(waitsMs).toEqual([]);
-    expect(road.requests).toHaveLength(1);
+    expect(proxy.requests).toHaveLength(1);
   });
 
-  test("hear the gateway's own limit", async () => {
+  test("follow the wait that the gateway's own rate limit names", async () => {
     const slow = await gateway.addProject("pro", { requestRate: 2 });
     const limitedClient = clientWith({ apiKey: slow.production, retriesMax: 1 });
     await limitedClient.project.get();
@@ -202,10 +202,10 @@ describe("the tries", () => {
     const [waitMs = 0] = waitsMs;
     expect(waitMs).toBeGreaterThan(55_000);
     expect(waitMs).toBeLessThan(62_000);
-    expect(road.requests).toHaveLength(4);
+    expect(proxy.requests).toHaveLength(4);
   });
 
-  test("are not made again for a refusal: a spent quota, a wrong field, an unknown id, a wrong key", async () => {
+  test("end with a refusal: a spent quota, a wrong field, an unknown id, a wrong key", async () => {
     const hobby = await gateway.addProject("hobby");
     await gateway.query("UPDATE flows SET month_runs = 10000 WHERE project_no = $1", [hobby.no]);
     const refusals = [
@@ -220,21 +220,21 @@ describe("the tries", () => {
         (code) => ({ code, isOutcomeUnknown: false }),
       ),
     );
-    expect(road.requests).toHaveLength(refusals.length);
+    expect(proxy.requests).toHaveLength(refusals.length);
   });
 
   test("leave the outcome unknown when a refusal follows a lost answer", async () => {
-    road.faults.push("answer lost", limited("10"));
+    proxy.faults.push("answer lost", limited("10"));
     const error = await failureOf(client.jobs.create(fields, { deadlineMs: 5_000 }));
     expect(error).toMatchObject({ code: "rate_limit_exceeded", isOutcomeUnknown: true });
     expect(await countRows("jobs")).toBe(1);
   });
 });
 
-describe("a cancel", () => {
-  test("whose answer is lost answers the canceled job", async () => {
+describe("a cancel by the client", () => {
+  test("answers the canceled job although the first answer was lost", async () => {
     const job = await client.jobs.create({ ...fields, run_at: new Date(Date.now() + 3_600_000) });
-    road.faults.push("answer lost");
+    proxy.faults.push("answer lost");
     expect(await client.jobs.cancel(job.id)).toEqual({
       id: job.id,
       status: "canceled",
@@ -246,23 +246,23 @@ describe("a cancel", () => {
     });
   });
 
-  test("that never arrived is refused if the job has ended meanwhile", async () => {
+  test("is refused if it never arrived and the job has ended meanwhile", async () => {
     const job = await client.jobs.create(fields);
     await gateway.attempt(project, job, 1, { status: "succeeded", leaves: "succeeded" });
-    road.faults.push("request lost");
+    proxy.faults.push("request lost");
     const error = await failureOf(client.jobs.cancel(job.id));
     expect(error.code).toBe("invalid_request");
     expect(error.message).toContain("succeeded");
   });
 
-  test("of a job that is canceled already answers it as such", async () => {
+  test("of a canceled job answers the canceled job", async () => {
     const job = await client.jobs.create(fields);
     const canceled = await client.jobs.cancel(job.id);
     expect(await client.jobs.cancel(job.id)).toEqual(canceled);
   });
 
-  test("of an unknown job is refused as such, after whatever fault", async () => {
-    road.faults.push("request lost");
+  test("of an unknown job is refused as unknown, after any fault", async () => {
+    proxy.faults.push("request lost");
     const error = await failureOf(client.jobs.cancel("job_00000000000000000000000000"));
     expect(error.code).toBe("resource_not_found");
   });

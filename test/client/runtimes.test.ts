@@ -7,11 +7,11 @@ import { join } from "node:path";
 import { signHeaders } from "../../services/delivery/sign.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
 import { startTestGateway, TARGET_URL, type TestGateway } from "../support/gateway.ts";
-import { startFaultyRoad } from "./faulty-road.ts";
+import { startFaultyProxy } from "./faulty-proxy.ts";
 
 let gateway: TestGateway;
 let folder: string;
-/** Takes connections and says nothing. */
+/** Accepts connections and never answers. */
 const silent = net.createServer();
 
 beforeAll(async () => {
@@ -25,7 +25,7 @@ afterAll(async () => {
   await gateway.stop();
 });
 
-const JOURNEY = join(import.meta.dir, "journey.mjs");
+const CUSTOMER_PROGRAM = join(import.meta.dir, "customer-program.mjs");
 const CLIENT = join(import.meta.dir, "../../shared/client/index.ts");
 const MINIFIED_BYTES_MAX = 12_000;
 
@@ -45,23 +45,25 @@ describe("the built client", () => {
     const project = await gateway.addProject();
     const secret = makeSecret(randomBytes);
     const body = '{"n":1}';
-    const road = await startFaultyRoad(gateway);
-    road.faults.push("answer lost", "answer cut in half");
+    const proxy = await startFaultyProxy(gateway);
+    proxy.faults.push("answer lost", "answer cut in half");
     const input = {
-      baseUrl: road.url,
+      baseUrl: proxy.url,
       silentUrl: `http://127.0.0.1:${(silent.address() as net.AddressInfo).port}`,
       apiKey: project.production,
       targetUrl: TARGET_URL,
       received: { body, headers: signHeaders(body, { id: "run_1", sentAt: Date.now(), secrets: [secret] }) },
       secret,
     };
-    const journey = Bun.spawn([runtime, JOURNEY, mode, file, JSON.stringify(input)], { stderr: "pipe" });
+    const customer = Bun.spawn([runtime, CUSTOMER_PROGRAM, mode, file, JSON.stringify(input)], {
+      stderr: "pipe",
+    });
     const [said, complaint, code] = await Promise.all([
-      new Response(journey.stdout).text(),
-      new Response(journey.stderr).text(),
-      journey.exited,
+      new Response(customer.stdout).text(),
+      new Response(customer.stderr).text(),
+      customer.exited,
     ]);
-    await road.stop();
+    await proxy.stop();
     expect({ complaint, code }).toEqual({ complaint: "", code: 0 });
     expect(JSON.parse(said)).toEqual({
       isReplayed: true,

@@ -10,7 +10,7 @@ const TOLERANCE_MS = 300_000;
 const [secret, newer, foreign] = [makeSecret(randomBytes), makeSecret(randomBytes), makeSecret(randomBytes)];
 const body = '{"größe":"🎡","n":9007199254740993,"s":"a.b"}';
 
-/** What the service would send. */
+/** The headers that the service would send. */
 const headersOf = (...secrets: string[]) => signHeaders(body, { id: "run_1", sentAt: SENT_AT, secrets });
 const verify = (
   headers: Parameters<typeof verifySignature>[0]["headers"],
@@ -23,14 +23,14 @@ const failureOf = (verified: Promise<string>) =>
     (error: unknown) => error,
   );
 
-describe("a request of the service", () => {
-  test.each(["standard-webhooks", "service-signature"] as const)("is taken by its %s", async (scheme) => {
+describe("the client's verification accepts a request", () => {
+  test.each(["standard-webhooks", "service-signature"] as const)("by its %s", async (scheme) => {
     expect(await verify(headersOf(secret), { scheme })).toBe(body);
     expect(await verify(headersOf(secret), { scheme }, new TextEncoder().encode(body))).toBe(body);
     expect(await verify(headersOf(secret), { scheme }, Buffer.from(body))).toBe(body);
   });
 
-  test("is taken from whatever holds its headers", async () => {
+  test("from any object that holds its headers", async () => {
     const headers = headersOf(secret);
     const titled = Object.fromEntries(
       Object.entries(headers).map(([name, value]) => [name.replace(/^webhook/, "Webhook"), value]),
@@ -40,7 +40,7 @@ describe("a request of the service", () => {
     }
   });
 
-  test("is taken through a rotation by whoever has the old secret, the new one or both", async () => {
+  test("during a rotation, with the old secret, the new one or both", async () => {
     const headers = headersOf(newer, secret);
     for (const secrets of [secret, newer, [secret, newer], [foreign, secret]]) {
       expect(await verify(headers, { secrets })).toBe(body);
@@ -48,7 +48,7 @@ describe("a request of the service", () => {
     expect(await verify(headers, { secrets: [secret, newer], scheme: "service-signature" })).toBe(body);
   });
 
-  test("is taken up to five minutes from its time, either way", async () => {
+  test("up to five minutes before and after its time", async () => {
     for (const now of [SENT_AT - TOLERANCE_MS, SENT_AT + TOLERANCE_MS + 999]) {
       expect(await verify(headersOf(secret), { now: () => now })).toBe(body);
     }
@@ -61,17 +61,17 @@ describe("a request of the service", () => {
   });
 });
 
-describe("a request is refused", () => {
+describe("the client's verification refuses a request", () => {
   const [good = ""] = [headersOf(secret)["webhook-signature"]];
   const hash = new Bun.CryptoHasher("sha256").update(body).digest("base64");
   test.each<[string, { changed?: Record<string, string>; text?: string }]>([
     ["with another body", { text: body.replace("3", "4") }],
-    ["with a blank more", { text: `${body} ` }],
+    ["with one more blank", { text: `${body} ` }],
     ["with another id", { changed: { "webhook-id": "run_2" } }],
     ["with another time", { changed: { "webhook-timestamp": String(SENT_AT / 1_000 + 1) } }],
     ["without an id", { changed: { "webhook-id": "" } }],
     ["without a time", { changed: { "webhook-timestamp": "" } }],
-    ["with a time that is none", { changed: { "webhook-timestamp": "NaN" } }],
+    ["with a time that is not a number", { changed: { "webhook-timestamp": "NaN" } }],
     ["with a time before 1970", { changed: { "webhook-timestamp": "-1" } }],
     ["without a signature", { changed: { "webhook-signature": "" } }],
     ["with half a signature", { changed: { "webhook-signature": "v1," } }],
@@ -84,13 +84,13 @@ describe("a request is refused", () => {
     expect(await failureOf(verify(headers, {}, text))).toBeInstanceOf(SignatureError);
   });
 
-  test("with anybody else's signature", async () => {
+  test("with another secret's signature", async () => {
     for (const scheme of ["standard-webhooks", "service-signature"] as const) {
       expect(await failureOf(verify(headersOf(foreign), { scheme }))).toBeInstanceOf(SignatureError);
     }
   });
 
-  test("with any one bit of its signature changed", async () => {
+  test("with any bit of its signature changed", async () => {
     const [, base64 = ""] = headersOf(secret)["webhook-signature"]?.split(",") ?? [];
     const bytes = Uint8Array.fromBase64(base64);
     for (let bit = 0; bit < bytes.length * 8; bit++) {
@@ -101,18 +101,18 @@ describe("a request is refused", () => {
     }
   });
 
-  test("when the headers that hold its time were left out to send it again later", async () => {
+  test("without its time, which somebody left out to send the request again later", async () => {
     const { "service-signature": alone = "" } = headersOf(secret);
     expect(await failureOf(verify({ "service-signature": alone }))).toBeInstanceOf(SignatureError);
     expect(await verify({ "service-signature": alone }, { scheme: "service-signature" })).toBe(body);
   });
 
-  test.each(["", "x", "00", "0".repeat(64)])("with a Service-Signature that is none: %s", async (given) => {
+  test.each(["", "x", "00", "0".repeat(64)])("with an invalid Service-Signature: %s", async (given) => {
     const refused = verify({ "service-signature": given }, { scheme: "service-signature" });
     expect(await failureOf(refused)).toBeInstanceOf(SignatureError);
   });
 
-  test("for arguments that no request could pass, by another error", async () => {
+  test("with impossible arguments, by a TypeError", async () => {
     for (const secrets of [[], "", "whsec_", "whsec_*", [secret, secret.slice(6)], "secret"]) {
       expect(await failureOf(verify(headersOf(secret), { secrets }))).toBeInstanceOf(TypeError);
     }
@@ -121,11 +121,11 @@ describe("a request is refused", () => {
   });
 });
 
-describe("what Standard Webhooks says", () => {
+describe("the client's verification", () => {
   const library = new Webhook(secret);
   const now = () => Date.now();
 
-  test("its own library's signatures are taken", async () => {
+  test("accepts signatures of the Standard Webhooks library", async () => {
     const sentAt = new Date();
     const headers = {
       "webhook-id": "evt_1",
@@ -135,7 +135,7 @@ describe("what Standard Webhooks says", () => {
     expect(await verify(headers, { now })).toBe(body);
   });
 
-  test("its own library takes what the service signs, and what this takes", async () => {
+  test("accepts the service's signatures, as the Standard Webhooks library does", async () => {
     const headers = signHeaders(body, { id: "evt_1", sentAt: Date.now(), secrets: [newer, secret] });
     expect(library.verify(body, headers)).toEqual(JSON.parse(body));
     expect(await verify(headers, { now })).toBe(body);
@@ -144,7 +144,7 @@ describe("what Standard Webhooks says", () => {
   });
 });
 
-describe("a target", () => {
+describe("a target that verifies", () => {
   let server: ReturnType<typeof Bun.serve>;
   beforeAll(() => {
     server = Bun.serve({
@@ -159,7 +159,7 @@ describe("a target", () => {
   });
   afterAll(() => server.stop(true));
 
-  test("tells what the service sends from what anybody else does", async () => {
+  test("tells requests of the service from all others", async () => {
     const send = (headers: Record<string, string>) => fetch(server.url, { method: "POST", body, headers });
     const sentAt = Date.now();
     const signed = await send(signHeaders(body, { id: "run_1", sentAt, secrets: [secret] }));

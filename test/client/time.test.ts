@@ -7,10 +7,10 @@ import {
   TimeoutError,
 } from "../../shared/client/index.ts";
 import { startTestGateway, TARGET_URL, type TestGateway, type TestProject } from "../support/gateway.ts";
-import { type Fault, type FaultyRoad, startFaultyRoad } from "./faulty-road.ts";
+import { type Fault, type FaultyProxy, startFaultyProxy } from "./faulty-proxy.ts";
 
 let gateway: TestGateway;
-let road: FaultyRoad;
+let proxy: FaultyProxy;
 let project: TestProject;
 
 beforeAll(async () => {
@@ -18,13 +18,13 @@ beforeAll(async () => {
 });
 afterAll(() => gateway.stop());
 beforeEach(async () => {
-  road = await startFaultyRoad(gateway);
+  proxy = await startFaultyProxy(gateway);
   project = await gateway.addProject();
-  return () => road.stop();
+  return () => proxy.stop();
 });
 
 const clientWith = (options: Partial<ClientOptions>): Client =>
-  createClient({ baseUrl: road.url, apiKey: project.production, ...options });
+  createClient({ baseUrl: proxy.url, apiKey: project.production, ...options });
 const failureOf = (call: Promise<unknown>) =>
   call.then(
     () => "nothing was thrown",
@@ -32,27 +32,27 @@ const failureOf = (call: Promise<unknown>) =>
   );
 const fields = { target_url: TARGET_URL };
 const SHORT_MS = 60;
-/** Most requests are answered in this time, also where the machine is slow. */
+/** Most requests are answered in this time, also on a slow machine. */
 const ENOUGH_MS = 1_000;
 /** Longer than any test may take. */
 const LONG_MS = 3_600_000;
 
-describe("a try", () => {
+describe("a try of the client", () => {
   test.each<Fault>(["request stuck", "answer stuck", "answer stuck halfway"])(
-    "ends with its time and is made again: %s",
+    "ends after its time and is made again: %s",
     async (fault) => {
-      road.faults.push(fault);
+      proxy.faults.push(fault);
       const client = clientWith({ timeoutMs: ENOUGH_MS, retriesMax: 50, random: () => 0 });
       const { result, answer } = await client.jobs.create(fields).withAnswer();
       if (fault !== "request stuck") expect(answer.isReplayed).toBe(true);
       const { data } = await client.jobs.list();
       expect(data.map(({ id }) => id)).toEqual([result.id]);
-      expect(new Set(road.valuesOf("idempotency-key").slice(0, 2)).size).toBe(1);
+      expect(new Set(proxy.valuesOf("idempotency-key").slice(0, 2)).size).toBe(1);
     },
   );
 
-  test("that is the last one ends as a TimeoutError, which is a ConnectionError", async () => {
-    road.faults.push("request stuck");
+  test("that is the last one ends with a TimeoutError, which is a ConnectionError", async () => {
+    proxy.faults.push("request stuck");
     const error = await failureOf(
       clientWith({ timeoutMs: LONG_MS }).project.get({ timeoutMs: SHORT_MS, retriesMax: 0 }),
     );
@@ -61,16 +61,16 @@ describe("a try", () => {
     expect(error).toMatchObject({ isOutcomeUnknown: true, message: `No answer came within ${SHORT_MS} ms.` });
   });
 
-  test("has as much time as anybody wants", async () => {
+  test("may have any length of time", async () => {
     expect((await clientWith({ timeoutMs: Infinity, deadlineMs: Infinity }).project.get()).id).toBe(
       project.id,
     );
   });
 });
 
-describe("the deadline", () => {
-  test("ends a try, and is not outlasted by any wait", async () => {
-    road.faults.push(...Array<Fault>(50).fill("request stuck"));
+describe("the client's deadline", () => {
+  test("ends a try, and allows no wait beyond itself", async () => {
+    proxy.faults.push(...Array<Fault>(50).fill("request stuck"));
     const waitsMs: number[] = [];
     let nowMs = 0;
     const client = clientWith({
@@ -85,15 +85,15 @@ describe("the deadline", () => {
       },
     });
     expect(await failureOf(client.project.get())).toBeInstanceOf(TimeoutError);
-    // The next wait would be 1,998 ms, and 1,501.5 are left.
+    // The next wait would take 1,998 ms, and 1,501.5 ms are left.
     expect(waitsMs.map(Math.round)).toEqual([500, 999]);
   });
 
-  test("that a wait has outlasted after all leaves its try no time, and not less than none", async () => {
+  test("leaves a try 0 ms, and no negative time, after a wait that took longer than planned", async () => {
     const warnings: string[] = [];
     const warn = ({ name }: Error) => warnings.push(name);
     process.on("warning", warn);
-    road.faults.push("request stuck", "request stuck");
+    proxy.faults.push("request stuck", "request stuck");
     let nowMs = 0;
     const client = clientWith({
       deadlineMs: 3_000,
@@ -109,8 +109,8 @@ describe("the deadline", () => {
     expect(warnings).toEqual([]);
   });
 
-  test("ends the only try where that has more time", async () => {
-    road.faults.push("request stuck");
+  test("ends the only try before the try's own time", async () => {
+    proxy.faults.push("request stuck");
     const startedAt = performance.now();
     const error = await failureOf(clientWith({ deadlineMs: SHORT_MS, timeoutMs: LONG_MS }).project.get());
     expect(error).toBeInstanceOf(TimeoutError);
@@ -121,10 +121,10 @@ describe("the deadline", () => {
 describe("an abort", () => {
   const reason = new Error("the user went away");
 
-  test("before anything was sent sends nothing", async () => {
+  test("before the request sends nothing", async () => {
     const call = clientWith({}).jobs.create(fields, { signal: AbortSignal.abort(reason) });
     expect(await failureOf(call)).toBe(reason);
-    expect(road.requests).toEqual([]);
+    expect(proxy.requests).toEqual([]);
   });
 
   test.each<[Fault, number]>([
@@ -134,19 +134,19 @@ describe("an abort", () => {
   ])(
     "of a try ends it with the signal's reason, and nothing is sent again: %s, %i retries",
     async (fault, retriesMax) => {
-      road.faults.push(fault, fault, fault);
+      proxy.faults.push(fault, fault, fault);
       const { signal, abort } = aborting();
       const call = failureOf(clientWith({ retriesMax }).jobs.create(fields, { signal }));
-      while (road.requests.length === 0) await new Promise(setImmediate);
+      while (proxy.requests.length === 0) await new Promise(setImmediate);
       abort();
       expect(await call).toBe(reason);
-      expect(road.requests).toHaveLength(1);
+      expect(proxy.requests).toHaveLength(1);
     },
   );
 
-  test("of a wait ends it at once", async () => {
-    // More seconds than this test may take.
-    road.faults.push({ status: "429 Too Many Requests", headers: { "retry-after": "95" } });
+  test("ends a wait at once", async () => {
+    // A longer wait than this test may take.
+    proxy.faults.push({ status: "429 Too Many Requests", headers: { "retry-after": "95" } });
     const { signal, abort } = aborting();
     const { promise: isWaiting, resolve } = Promise.withResolvers<void>();
     const random = () => {
@@ -157,10 +157,10 @@ describe("an abort", () => {
     await isWaiting;
     abort();
     expect(await call).toBe(reason);
-    expect(road.requests).toHaveLength(1);
+    expect(proxy.requests).toHaveLength(1);
   });
 
-  test("ends the walk over a list", async () => {
+  test("ends the iteration over a list", async () => {
     const { signal, abort } = aborting();
     const client = clientWith({});
     for (let n = 0; n < 3; n++) await client.jobs.create(fields);

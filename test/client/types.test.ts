@@ -15,11 +15,11 @@ import {
 } from "../../shared/client/index.ts";
 
 /**
- * What the types must refuse and allow. The check of all types is what runs this: each "expect-error" fails it when there
- * is none.
+ * The types must refuse some calls and allow others. The type check of the project runs these: an "expect-error"
+ * without an error fails it.
  */
 
-/** True if both types are the same, which assignability does not tell. */
+/** True if both types are identical, which assignability does not tell. */
 type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
 
 const truths: true[] = [

@@ -1,6 +1,6 @@
 import type { Resource } from "./manifests.ts";
 
-/** A write that kubectl sent, in its order. */
+/** A write that kubectl sent; they are kept in their order. */
 export interface Sent {
   method: string;
   /** Without the query. */
@@ -11,7 +11,7 @@ export interface Sent {
 export interface ApiServer {
   url: string;
   sent: Sent[];
-  /** What is there now, by its path. */
+  /** The present objects by their paths. */
   kept: Map<string, Partial<Resource>>;
   stop(): Promise<void>;
 }
@@ -22,7 +22,7 @@ interface Kind {
   isClusterWide?: boolean;
 }
 
-/** What a cluster with the operators of the documents knows. */
+/** The kinds that a cluster knows with the operators of the documents. */
 const KINDS: Readonly<Record<string, readonly Kind[]>> = {
   v1: [
     { kind: "Namespace", plural: "namespaces", isClusterWide: true },
@@ -61,8 +61,8 @@ const KINDS: Readonly<Record<string, readonly Kind[]>> = {
 };
 
 /**
- * As much of an API server of Kubernetes as kubectl needs to apply, to delete and to wait: it keeps what it is sent, and
- * says of everything that it is ready and complete. Nothing is validated, defaulted or started.
+ * The parts of a Kubernetes API server that kubectl needs to apply, to delete and to wait. It keeps what it is sent,
+ * and reports everything as ready and complete. It validates, defaults and starts nothing.
  */
 export function startApiServer(): ApiServer {
   const sent: Sent[] = [];
@@ -111,7 +111,7 @@ export function startApiServer(): ApiServer {
         const place = path.replace(/\/scale$/, "");
         const before = kept.get(place);
         if (before === undefined) return notFound(path);
-        // A list is a patch of single operations, which nothing here depends on.
+        // A list is a JSON patch, whose effect no test needs.
         const after = Array.isArray(body) ? before : (merge(before, body) as Partial<Resource>);
         kept.set(place, after);
         if (place !== path) return Response.json({ ...body, apiVersion: "autoscaling/v1", kind: "Scale" });
@@ -127,7 +127,7 @@ export function startApiServer(): ApiServer {
   return { url: `http://127.0.0.1:${server.port}`, sent, kept, stop: () => server.stop(true) };
 }
 
-/** Nothing ever changes by itself; the bookmark makes the answer begin. */
+/** Nothing changes by itself; the bookmark makes the answer begin. */
 function watch(of: Found | null): Response {
   const object = { kind: of?.kind, apiVersion: of?.apiVersion, metadata: { resourceVersion: "1" } };
   const bookmark = `${JSON.stringify({ type: "BOOKMARK", object })}\n`;
@@ -135,7 +135,7 @@ function watch(of: Found | null): Response {
   return new Response(events, { headers: { "content-type": "application/json" } });
 }
 
-/** Every condition that somebody may wait for, and as many pods as there are to be. */
+/** The status of a ready resource: every condition that kubectl may wait for, and as many pods as wanted. */
 function ready(resource: Partial<Resource> & { spec?: { replicas?: number } }): object {
   const count = resource.spec?.replicas ?? 1;
   const conditions = ["Ready", "Complete", "Available", "Progressing"].map((type) => ({
@@ -160,7 +160,7 @@ function ready(resource: Partial<Resource> & { spec?: { replicas?: number } }): 
   };
 }
 
-/** The pages by which kubectl finds out what there is, and that the server checks the fields by itself. */
+/** The pages that tell kubectl which kinds there are, and that the server itself checks the fields. */
 function describe(path: string): object | null {
   const groups = Object.keys(KINDS).filter((apiVersion) => apiVersion.includes("/"));
   if (path === "/api") return { kind: "APIVersions", versions: ["v1"] };
@@ -234,7 +234,7 @@ function findKind(path: string): Found | null {
 
 const PROTOBUF = "k8s\0";
 
-/** JSON, or of what `kubectl create` sends in the protocol buffers of Kubernetes the name alone. */
+/** JSON; or, of the protocol buffers that `kubectl create` sends, the name alone. */
 function decode(bytes: Uint8Array): Partial<Resource> {
   const text = new TextDecoder().decode(bytes);
   if (!text.startsWith(PROTOBUF)) return text === "" ? {} : JSON.parse(text);
@@ -249,7 +249,7 @@ function decode(bytes: Uint8Array): Partial<Resource> {
   };
 }
 
-/** The first field of that number in a message, all of whose fields up to there are texts or messages. */
+/** The first field of this number in a message whose earlier fields are all texts or messages. */
 function findField(message: Uint8Array, number: number): Uint8Array {
   let at = 0;
   while (at < message.length) {
@@ -272,7 +272,7 @@ const notFound = (path: string) =>
     { status: 404 },
   );
 
-/** A merge patch, in which lists of what has a name are merged by it, as a strategic one does. */
+/** A merge patch that merges lists of named objects by their names, as a strategic merge patch does. */
 function merge(before: unknown, patch: unknown): unknown {
   if (Array.isArray(patch) && Array.isArray(before) && patch.every((item) => isNamed(item))) {
     const others = before.filter((item) => !patch.some(({ name }) => isNamed(item) && item.name === name));

@@ -9,18 +9,18 @@ import { INSUFFICIENT } from "../bench/capacity/tables.ts";
 import { findWorkloads, ofKind, renderCell } from "./manifests.ts";
 
 const measurements = readMeasurements();
-/** What overlays/production is for, in jobs a second. */
+/** The rate that overlays/production is made for, in jobs a second. */
 const PRODUCTION_PER_S = 1_000;
 
 describe("the capacity page", () => {
-  test("says what follows from the measurements that stand beside it, and the simulation is content", () => {
+  test("follows from the measurements beside it, and its plans pass the simulation", () => {
     const page = readFileSync(PAGE, "utf8");
     const renewed = renewPage(page, measurements);
     expect(renewed).not.toContain(INSUFFICIENT);
     expect(page).toBe(renewed);
   });
 
-  test("gives the largest rate not one pod too many", () => {
+  test("gives the largest rate the fewest pods that suffice", () => {
     const plan = planFor(measurements, REFERENCE, Math.max(...RATES));
     const [largest = "delivery"] = SERVICES.toSorted((a, b) => plan.cell.pods[b] - plan.cell.pods[a]);
     const { whole, withoutZone } = checkPlan(measurements, REFERENCE, plan, { [largest]: 1 });
@@ -41,30 +41,27 @@ describe("the pods of production", () => {
     };
   };
 
-  test.each(SERVICES)(
-    "%s asks for what it was measured to use at 1,000 jobs/s, and not for much more",
-    (service) => {
-      const use = plan.cell.use[service];
-      expect(amountsOf(service).cpu).toBeGreaterThanOrEqual(use);
-      expect(amountsOf(service).cpu).toBeLessThan(3 * use + 0.2);
-      const peak = Math.max(...measurements.cases.map(({ peakBytes }) => peakBytes[service]));
-      expect(amountsOf(service).memory).toBeGreaterThan(peak);
-    },
-  );
+  test.each(SERVICES)("%s requests the CPU measured at 1,000 jobs/s, and not much more", (service) => {
+    const use = plan.cell.use[service];
+    expect(amountsOf(service).cpu).toBeGreaterThanOrEqual(use);
+    expect(amountsOf(service).cpu).toBeLessThan(3 * use + 0.2);
+    const peak = Math.max(...measurements.cases.map(({ peakBytes }) => peakBytes[service]));
+    expect(amountsOf(service).memory).toBeGreaterThan(peak);
+  });
 
-  test("survive what each was made to hold, and a delivery node what it may hold at most", () => {
+  test("have memory for the most that each was made to hold, and a delivery node for the most that it may hold", () => {
     const { gateway, delivery } = measurements.fullest;
     const atMost = delivery.peakBytes * (NODE_LIMITS.attemptsMax / delivery.attempts);
     expect(amountsOf("gateway").memoryMax).toBeGreaterThan(1.2 * gateway.peakBytes);
     expect(amountsOf("delivery").memoryMax).toBeGreaterThan(1.2 * atMost);
   });
 
-  test("have a Postgres with the cores that it uses then", () => {
+  test("have a Postgres with the cores that they use then", () => {
     const [cluster] = ofKind<Cluster>(resources, "Cluster");
     expect(coresOf(String(cluster?.spec.resources.requests.cpu))).toBeGreaterThan(plan.cell.postgres.cores);
   });
 
-  test("are joined by another gateway when a thread is as busy as the page plans with", () => {
+  test("are joined by another gateway when a thread is as busy as the page plans", () => {
     const [scaler] = ofKind<Autoscaler>(resources, "HorizontalPodAutoscaler");
     const target = scaler?.spec.metrics[0]?.resource.target.averageUtilization ?? 0;
     expect((target / 100) * amountsOf("gateway").cpu).toBeCloseTo(USE_MAX);

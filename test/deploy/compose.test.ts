@@ -23,7 +23,7 @@ const { services, volumes } = Bun.YAML.parse(text) as {
   volumes: Record<string, null>;
 };
 const GIVEN: Readonly<Record<string, string>> = { SECRETS_KEY: "0".repeat(64), POSTGRES_PASSWORD: "wheel" };
-/** As compose does it for `${NAME:?reason}`. */
+/** Replaces `${NAME:?reason}` as compose does. */
 const fillIn = (value: string) =>
   value.replace(/\$\{(\w+):[?-][^}]*\}/g, (_, name: string) => GIVEN[name] ?? "");
 
@@ -32,7 +32,7 @@ function environmentOfService(name: string): Record<string, string> {
   return Object.fromEntries(variables.map(([variable, value]) => [variable, fillIn(value)]));
 }
 
-/** What judges a target where the service has this environment, before it is dialled. */
+/** Why this service would refuse the laptop as a target in this environment; null if it accepts it. */
 function laptopFault(service: "gateway" | "delivery", environment: Record<string, string>): string | null {
   const config = readConfig(environment, service);
   return findTargetFault("http://host.docker.internal:4000/", targetRulesOf(config, config.port));
@@ -48,7 +48,7 @@ describe("compose.yaml", () => {
     );
   });
 
-  test.each(["gateway", "worker", "delivery"] as const)("gives %s settings that it takes", (service) => {
+  test.each(["gateway", "worker", "delivery"] as const)("gives %s settings that it accepts", (service) => {
     for (const number of [1, 2]) {
       const { command, stop_grace_period: grace = "" } = services[`${service}-${number}`] ?? {};
       expect(command).toEqual([`services/${service}/main.ts`]);
@@ -58,7 +58,7 @@ describe("compose.yaml", () => {
     }
   });
 
-  test("names a version of every image, and nothing that is not there", () => {
+  test("names a version of every image, and only services, volumes and files that exist", () => {
     for (const { image, depends_on: needed = {}, volumes: mounts = [] } of Object.values(services)) {
       expect(image).toMatch(/:(?!latest)[\w.-]+$/);
       for (const name of Object.keys(needed)) expect(Object.keys(services)).toContain(name);
@@ -70,13 +70,13 @@ describe("compose.yaml", () => {
     }
   });
 
-  test.each([1, 2])("takes and sends jobs to the laptop itself (%p)", (number) => {
+  test.each([1, 2])("accepts and sends jobs to the laptop itself (%p)", (number) => {
     for (const service of ["gateway", "delivery"] as const)
       expect(laptopFault(service, environmentOfService(`${service}-${number}`))).toBeNull();
     expect(services[`delivery-${number}`]?.extra_hosts).toEqual(["host.docker.internal:host-gateway"]);
   });
 
-  test("knows of everything that goes on running whether it serves", () => {
+  test("has a health check for every service that keeps running", () => {
     const unknown = Object.entries(services).filter(([, { healthcheck }]) => healthcheck === undefined);
     expect(unknown.map(([name]) => name)).toEqual(["migrate"]);
   });
@@ -85,7 +85,7 @@ describe("compose.yaml", () => {
     ["serves", 200, 0],
     ["does not serve", 503, 1],
     ["is not there", null, 1],
-  ] as const)("a service that %s is seen to", async (_, status, code) => {
+  ] as const)("has a health check that notices a service that %s", async (_, status, code) => {
     const server = Bun.serve({
       port: 0,
       fetch: ({ url }) => new Response("", { status: url.endsWith("/readyz") ? (status ?? 0) : 404 }),
@@ -115,7 +115,7 @@ describe("compose.yaml", () => {
   });
 });
 
-test("overlays/dev takes jobs to the laptop itself, and sends them", () => {
+test("overlays/dev accepts jobs to the laptop itself, and sends them", () => {
   const resources = render("overlays/dev");
   for (const service of ["gateway", "delivery"] as const) {
     const workload = findWorkloads(resources).find(({ name }) => name === service);

@@ -1,21 +1,24 @@
 import { spawn, spawnSync } from "node:child_process";
 
-/** A process as a container runs it, as far as that can be had without one: no capabilities and no new privileges. */
+/**
+ * A process confined like one in a container, as far as possible without a container: no capabilities and no new
+ * privileges.
+ */
 export interface ConfinedProcess {
   readonly output: string;
-  /** Sends SIGTERM, and answers when the process has ended. */
+  /** Sends SIGTERM. Resolves when the process has ended. */
   stop(): Promise<void>;
   kill(): void;
-  /** Null if a signal ended it. */
+  /** The exit code; null if a signal ended the process. */
   ended: Promise<number | null>;
 }
 
-/** Without capabilities even root may not write where the mode says that nobody may. It dies with the test process. */
+/** Without capabilities even root may not write where the file mode forbids it. The process dies with the test process. */
 const CONFINEMENT = ["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--pdeathsig", "KILL"];
 const setpriv = Bun.which("setpriv");
 const isConfinable = setpriv !== null && spawnSync(setpriv, [...CONFINEMENT, "true"]).status === 0;
 
-/** Runs Bun with the arguments and nothing in its environment but what is given. */
+/** Runs Bun with these arguments and only the given environment. */
 export function startConfined(
   args: readonly string[],
   cwd: string,
@@ -27,7 +30,7 @@ export function startConfined(
   const child = spawn(file, rest, { cwd, env, stdio: ["ignore", "pipe", "pipe"] });
   let output = "";
   for (const stream of [child.stdout, child.stderr]) stream.on("data", (chunk) => (output += chunk));
-  // Not "exit", upon which what it said last may still be on its way.
+  // "close" rather than "exit": after "exit" the last output may still be on its way.
   const ended = new Promise<number | null>((resolve) => child.on("close", resolve));
   return {
     get output() {

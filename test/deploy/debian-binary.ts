@@ -19,8 +19,9 @@ export const findPrometheus = () =>
 type Ask = (...args: string[]) => string;
 
 /**
- * The binary on PATH if it will do, else one unpacked earlier, else one unpacked now from Debian 13's package of its name: all
- * are Go binaries, which need no more than a libc and run on older releases, too. Nothing is installed; apt checks the signatures.
+ * The binary on PATH if it will do, else one unpacked earlier, else one unpacked now from Debian 13's package of its
+ * name. All are Go binaries, which need only a libc and run on older releases too. Nothing is installed; apt checks the
+ * signatures.
  */
 function findBinary(name: string, willDo: (ask: Ask) => boolean): string {
   const works = (path: string) =>
@@ -36,11 +37,11 @@ function findBinary(name: string, willDo: (ask: Ask) => boolean): string {
     const sources = join(folder, "trixie.list");
     writeFileSync(sources, `deb [signed-by=${KEYRING}] http://deb.debian.org/debian trixie main\n`);
     const settings = { "Dir::Etc::sourcelist": sources, "Dir::Etc::sourceparts": "/dev/null" };
-    // The release is named, since a newer version that is installed here would be taken for the one to download.
+    // The release is named, since apt would otherwise prefer a newer version that is installed here.
     openDebianPackages(folder, settings).unpack([`${name}/trixie`]);
     const binary = join(folder, "usr", "bin", name);
     if (!existsSync(binary) || !works(binary)) throw new Error(`Debian's package holds no ${name} that runs`);
-    // It gets its name in the cache only when it is whole and has run.
+    // The binary gets its name in the cache once it is complete and has run.
     renameSync(binary, cached);
   } finally {
     rmSync(folder, { recursive: true, force: true });

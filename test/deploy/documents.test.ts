@@ -8,7 +8,7 @@ setDefaultTimeout(300_000);
 
 const PODS = /\/(jobs\/?migrate|statefulsets\/?delivery|deployments\/?worker|deployments\/?gateway)$/;
 
-/** A cluster for each way: what one leaves behind must not help the other. */
+/** A cluster for each way, so that objects of one cannot help the other. */
 const readers: Record<"laptop" | "production", Reader> = {
   laptop: startReader(),
   production: startReader(),
@@ -24,7 +24,7 @@ async function runUnder(reader: Reader, heading: string): Promise<Written> {
 const placeOf = ({ method, path, body }: Sent) =>
   method === "POST" ? `${path}/${body.metadata?.name}` : path.replace(/\/scale$/, "");
 
-/** What the pods of each write start with by name and is not there when they are made. */
+/** The names that a pod needs at its start and that do not exist when the pod is created. */
 function findMissing(sent: readonly Sent[]): string[] {
   const there = new Set<string>();
   return sent.flatMap((write) => {
@@ -50,7 +50,7 @@ function findNamespaces(sent: readonly Sent[]): string[] {
   return [...new Set(sent.flatMap((write) => namespaceOf(write) ?? []))];
 }
 
-describe("the lines of the README, with a context that leads elsewhere", () => {
+describe("the README's shell lines, with a kubectl context that leads elsewhere", () => {
   test.each([
     ["On a laptop", "laptop"],
     ["Production", "production"],
@@ -60,12 +60,12 @@ describe("the lines of the README, with a context that leads elsewhere", () => {
     "%s: they go to the namespace of Jobwheel alone, and nothing comes too early",
     async (heading, way) => {
       const reader = readers[way];
-      // A release whose settings are other ones.
+      // A release with other settings.
       const shared = join(reader.deploy, "overlays", "production", "shared", "kustomization.yaml");
       if (heading === "A new release")
         writeFileSync(shared, readFileSync(shared, "utf8").replace("LOG_LEVEL=info", "LOG_LEVEL=debug"));
       if (heading === "Production") {
-        // The chart's, which is not rendered here; the lines wait for it.
+        // The chart's StatefulSet, which is not rendered here; the lines wait for it.
         const chart = '{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":"nats"},"spec":{}}';
         await reader.run(`echo '${chart}' | kubectl apply -n jobwheel --validate=false -f -`);
       }
@@ -79,7 +79,7 @@ describe("the lines of the README, with a context that leads elsewhere", () => {
     },
   );
 
-  test("a new release makes the migration first and changes the gateways last, each by a line of its own", () => {
+  test("apply the migration of a new release first and its gateways last, each in a line of its own", () => {
     const { sent } = readers.production.api;
     const again = sent.slice(sent.findIndex(({ method }) => method === "DELETE"));
     const pods = again.map(placeOf).flatMap((place) => PODS.exec(place)?.[1] ?? []);
@@ -93,12 +93,12 @@ describe("the lines of the README, with a context that leads elsewhere", () => {
   });
 });
 
-describe("the lines of the runbook, with a context that leads elsewhere", () => {
-  /** They need what is not there: a second Postgres, a plugin, an instant, the files of a restore. */
+describe("the runbook's shell lines, with a kubectl context that leads elsewhere", () => {
+  /** These blocks need what does not exist here: a second Postgres, a plugin, an instant, the files of a restore. */
   const ENDS_EARLY = ["Testing a backup, monthly"];
   const blocks = readBlocks("RUNBOOK.md");
   const [words] = blocks;
-  // As the External Secrets Operator would have made it.
+  // The secret that the External Secrets Operator would have made.
   beforeAll(async () => {
     const secret = "kubectl -n jobwheel create secret generic jobwheel-secrets-key --from-literal=key=00";
     expect((await readers.production.run(secret)).code).toBe(0);
@@ -108,7 +108,7 @@ describe("the lines of the runbook, with a context that leads elsewhere", () => 
     "%s: they write nowhere but in the namespace of Jobwheel",
     async (_, heading, lines) => {
       const reader = readers.production;
-      // Given one by one: a search that finds nothing in logs that are not there ends none of them.
+      // The lines run without -e: a search that finds nothing in missing logs must not end them.
       const { output, sent } = await reader.run(
         `set +e +o pipefail\n${words?.lines}\nSINCE=2026-11-22T02:00:00Z\nroll() { true; }\n${lines}`,
       );

@@ -6,11 +6,11 @@ import { type ApiServer, type Sent, startApiServer } from "./api-server.ts";
 import { findKubectl } from "./debian-binary.ts";
 import { DEPLOY } from "./manifests.ts";
 
-/** Where a person's kubectl leads that was last used for something else. */
+/** The namespace of a kubectl context that was last used for something else. */
 export const OTHER_NAMESPACE = "elsewhere";
-/** Programs of the documents that are not run here: what they would do needs an engine, a chart or a cell. */
+/** Programs of the documents that are replaced here, because they need a container engine, a chart or a cell. */
 const STAND_INS = ["docker", "kind", "helm", "npm", "openssl"];
-/** What kubectl does in pods, for which there are none. */
+/** The kubectl commands that act in pods, of which there are none. */
 const IN_PODS = ["exec", "logs", "port-forward", "cnpg"];
 const BLOCK_TIMEOUT_MS = 120_000;
 
@@ -18,20 +18,20 @@ export interface Written {
   code: number;
   output: string;
   sent: Sent[];
-  /** The commands that were not run. */
+  /** The commands that were replaced. */
   notRun: string[];
 }
 
 export interface Reader {
   api: ApiServer;
-  /** deploy/ as somebody has it: a copy, to be changed. */
+  /** A copy of deploy/ that a test may change. */
   deploy: string;
   /** Runs the lines as they are written, from the root of the checkout. */
   run(lines: string): Promise<Written>;
   stop(): Promise<void>;
 }
 
-/** The blocks of shell lines of a document, by the heading above them. */
+/** The blocks of shell lines of a document, with the heading above each. */
 export function readBlocks(document: "README.md" | "RUNBOOK.md"): { heading: string; lines: string }[] {
   const text = readFileSync(join(DEPLOY, document), "utf8");
   let heading = "";
@@ -45,7 +45,7 @@ export function readBlocks(document: "README.md" | "RUNBOOK.md"): { heading: str
   );
 }
 
-/** Somebody who follows the documents, with a kubectl that speaks to a server which keeps what it is sent. */
+/** A reader who follows the documents, with a kubectl that talks to the API server of api-server.ts. */
 export function startReader(): Reader {
   const api = startApiServer();
   const folder = mkdtempSync(join(tmpdir(), "reader-"));
@@ -107,7 +107,7 @@ export function startReader(): Reader {
   };
 }
 
-/** The namespace that a write goes to, or null for what belongs to the whole cluster. */
+/** The namespace of a write; null for an object of the whole cluster. */
 export function namespaceOf({ method, path, body }: Sent): string | null {
   const [, name, isWithin] = /\/namespaces\/?([^/]*)(\/.*)?$/.exec(path) ?? [];
   if (name === undefined) return null;

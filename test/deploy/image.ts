@@ -4,9 +4,9 @@ import { DEPLOY } from "./manifests.ts";
 
 const ROOT = dirname(DEPLOY);
 
-/** What deploy/Containerfile says of the image, as far as it can be followed without building one. */
+/** The image that deploy/Containerfile describes, as far as it can be followed without building it. */
 export interface Image {
-  /** From the root of the checkout, as the last stage copies it. */
+  /** The paths that the last stage copies, from the root of the checkout. */
   paths: string[];
   environment: Record<string, string>;
 }
@@ -26,7 +26,10 @@ export function readImage(): Image {
   };
 }
 
-/** Fills the folder with what the image holds, tests and all else that it leaves out left out. The packages are linked. */
+/**
+ * Fills the folder with the image's files, leaving out tests and everything else that the image leaves out. The
+ * packages are linked.
+ */
 export function layOut(image: Image, folder: string): void {
   const leftOut = readFileSync(join(DEPLOY, "Containerfile.dockerignore"), "utf8")
     .split("\n")

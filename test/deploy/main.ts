@@ -12,20 +12,21 @@ import { judgePolicy } from "./policy.ts";
 import { judgeSchemas } from "./schemas.ts";
 
 /**
- * `npm run check:deploy`: what of deploy/ can be judged without a cluster and without an engine for containers. Every
- * complaint is shown before it ends with 1, and so is what was not judged. With folders, those are judged in the place of
- * the cells that are here, together as one.
+ * `npm run check:deploy`: judges everything in deploy/ that can be judged without a cluster and a container engine. It
+ * shows every complaint, and what was not judged, and ends with 1 if there is a complaint. Folders as arguments are
+ * judged together as one cell, in place of the cells of this repository.
  */
 
 const ownFolders = process.argv.slice(2).map((folder) => resolve(folder));
-const cells = new Map(
-  ownFolders.length > 0
-    ? [["yours", () => ownFolders.flatMap(render)]]
-    : Object.keys(CELLS).map((cell) => [cell, () => renderCell(cell)]),
-);
+const cells = ownFolders.length > 0 ? ["yours"] : Object.keys(CELLS);
+const rendered = new Map<string, Resource[]>();
+const renderOnce = (cell: string) =>
+  rendered.getOrInsertComputed(cell, () =>
+    ownFolders.length > 0 ? ownFolders.flatMap(render) : renderCell(cell),
+  );
 
 const ROOT = dirname(DEPLOY);
-/** What the service starts with is complete if all that it lacks are its settings. */
+/** The exit code of a service that is complete except for its settings. */
 const SETTINGS_MISSING = 2;
 
 const withoutSchema = new Set<string>();
@@ -84,12 +85,10 @@ alert fires, that a backup goes on and that operators' commands do as they say b
 process.exit(failedCount === 0 ? 0 : 1);
 
 function eachCell(judge: (resources: Resource[]) => string[]): string[] {
-  return [...cells].flatMap(([cell, renderAll]) =>
-    judge(renderAll()).map((complaint) => `${cell}: ${complaint}`),
-  );
+  return cells.flatMap((cell) => judge(renderOnce(cell)).map((complaint) => `${cell}: ${complaint}`));
 }
 
-/** What a check throws is a complaint like any other. */
+/** An error of a check is a complaint like any other. */
 function attempt(check: () => string[]): string[] {
   try {
     return check();
@@ -105,7 +104,7 @@ function checkNats(folder: string): string[] {
   return complaintsOf(nats, ["-t", "-c", file], { env: passwords });
 }
 
-/** With the packages of the image and no others: its very command of installation runs. */
+/** Installs the packages of the image, and no others, with the image's own command. */
 function checkImage(folder: string): string[] {
   const app = join(folder, "app");
   layOut(readImage(), app);
@@ -114,7 +113,7 @@ function checkImage(folder: string): string[] {
   const install = ["install", "--frozen-lockfile", "--production", "--omit=optional", "--ignore-scripts"];
   const failed = complaintsOf(process.execPath, install, { cwd: app });
   if (failed.length > 0) return failed;
-  // The Containerfile installs them once for all kinds of machines.
+  // The Containerfile installs the packages once for all kinds of machines.
   const native = [...new Bun.Glob("node_modules/**/*.{node,so,dylib,exe}").scanSync({ cwd: app })];
   if (native.length > 0) return native.map((file) => `${file} is for one kind of machine`);
 

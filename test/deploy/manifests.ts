@@ -11,7 +11,7 @@ import type { IPodSpec } from "kubernetes-models/v1/PodSpec";
 import { findKubectl } from "./debian-binary.ts";
 import { natsStatefulSet, readValues } from "./nats-chart.ts";
 
-/** One object of Kubernetes, as `kubectl kustomize` prints it. */
+/** One object of Kubernetes as `kubectl kustomize` prints it. */
 export interface Resource {
   apiVersion: string;
   kind: string;
@@ -23,26 +23,26 @@ export interface Resource {
   };
 }
 
-/** What makes pods. */
+/** An object that makes pods. */
 export interface Workload {
   kind: string;
   name: string;
   labels: Record<string, string>;
   pod: IPodSpec;
-  /** It has one container each. */
+  /** Each has one container. */
   container: IContainer;
 }
 
 export const DEPLOY = join(dirname(dirname(import.meta.dir)), "deploy");
 
-/** What is applied together makes up a cell, or a region of one, and is judged together. */
+/** The folders that make up a cell, or a region of one. They are applied and judged together. */
 export const CELLS: Readonly<Record<string, readonly string[]>> = {
   dev: ["overlays/dev"],
   production: ["overlays/production", "overlays/production/postgres", "overlays/production/monitoring"],
   "production-eu-central": ["overlays/production-eu-central", "overlays/production-eu-central/monitoring"],
 };
 
-/** Every folder that is applied by itself, so that none is added without being judged. */
+/** Every folder that is applied by itself, so that a new one cannot be left unjudged. */
 export function findApplied(): string[] {
   return [...new Glob("overlays/**/kustomization.yaml").scanSync({ cwd: DEPLOY })]
     .filter((file) => readFileSync(join(DEPLOY, file), "utf8").includes("\nkind: Kustomization\n"))
@@ -50,7 +50,7 @@ export function findApplied(): string[] {
     .sort();
 }
 
-/** `folder` is seen from deploy/. Throws what kubectl says if it cannot be rendered. */
+/** Renders a folder, given relative to deploy/. Throws kubectl's message if that fails. */
 export function render(folder: string): Resource[] {
   const { status, stdout, stderr } = spawnSync(findKubectl(), ["kustomize", resolve(DEPLOY, folder)], {
     encoding: "utf8",
@@ -59,13 +59,13 @@ export function render(folder: string): Resource[] {
   return [Bun.YAML.parse(stdout)].flat() as Resource[];
 }
 
-/** All that is applied to make the cell, and NATS where its chart is a part of that. */
+/** All objects of the cell, with NATS where its chart belongs to the cell. */
 export function renderCell(cell: string): Resource[] {
   const nats = cell === "production" ? [natsStatefulSet(readValues())] : [];
   return [...(CELLS[cell] ?? []).flatMap(render), ...nats];
 }
 
-/** Those of the kind, as the type that belongs to it. */
+/** The objects of a kind, with the type of that kind. */
 export function ofKind<T>(resources: readonly Resource[], kind: string): (T & Resource)[] {
   return resources.filter((resource) => resource.kind === kind) as (T & Resource)[];
 }
@@ -84,8 +84,8 @@ export function findWorkloads(resources: readonly Resource[]): Workload[] {
 }
 
 /**
- * The environment that the container starts with. `secretOf` stands in for the cluster's secrets, and `podName` for the
- * name that the pod gets. Throws where something is referred to that is not there.
+ * The environment of a starting container. `secretOf` replaces the cluster's secrets, and `podName` the pod's name.
+ * Throws for a reference to an object that is missing.
  */
 export function environmentOf(
   { container, name }: Workload,

@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { DEPLOY } from "./manifests.ts";
 
-/** A row of the table of deploy/METRICS.md, without its unit, which the name ends in. */
+/** A row of the table in deploy/METRICS.md. The unit is left out, because the name ends in it. */
 export interface ListedMetric {
   name: string;
   type: string;
@@ -18,7 +18,7 @@ const cellsOf = (line: string) =>
     .split("|")
     .map((cell) => cell.trim());
 
-/** What deploy/METRICS.md says that services expose; test/flow/metrics.test.ts holds it against three of them. */
+/** The metrics that deploy/METRICS.md lists; test/flow/metrics.test.ts compares them with three services. */
 export function listMetrics(): ListedMetric[] {
   return readPage()
     .filter((line) => /^\| `(jobwheel|nodejs|process)_/.test(line))
@@ -29,7 +29,7 @@ export function listMetrics(): ListedMetric[] {
     .sort((one, other) => (one.name < other.name ? -1 : 1));
 }
 
-/** The values that a label can have, over all metrics, where the page lists them. */
+/** The values of each label over all metrics, where the page lists them. */
 export function listLabelValues(): Map<string, Set<string>> {
   const values = new Map<string, Set<string>>();
   for (const line of readPage()) {

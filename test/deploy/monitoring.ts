@@ -4,7 +4,7 @@ import { DEPLOY } from "./manifests.ts";
 import { listLabelValues, listMetrics } from "./metrics-page.ts";
 import { judgeExpression, type Known, TARGET_LABELS } from "./promql.ts";
 
-/** What is watched, and what is written about it: rules, dashboard and runbook of deploy/. */
+/** Judges the monitoring of deploy/: rules, dashboard and runbook. */
 
 export interface Rule {
   alert?: string;
@@ -36,7 +36,7 @@ export function readRules(): Rule[] {
 
 export const readDashboard = () => JSON.parse(read("monitoring", "home", "dashboard.json")) as Dashboard;
 
-/** What the services expose, and what the rules record of it. */
+/** The metrics that services expose, and those that the rules record. */
 function knownMetrics(rules: readonly Rule[]): Map<string, Known> {
   const known = new Map<string, Known>();
   for (const { name, type, labels } of listMetrics()) {
@@ -52,10 +52,10 @@ function knownMetrics(rules: readonly Rule[]): Map<string, Known> {
 }
 
 const VALUES = listLabelValues().set("service", new Set(["gateway", "worker", "delivery"]));
-/** Grafana puts these in the place of its variables. */
+/** Grafana replaces its variables by these. */
 const fillIn = (expression: string) => expression.replaceAll("$__rate_interval", "5m");
 
-/** What the expressions of the rules ask for that nobody answers, and what their words name that they do not have. */
+/** The metrics that the rules ask for and nobody exposes, and the labels that their texts name and do not have. */
 export function judgeRules(rules = readRules()): string[] {
   const known = knownMetrics(rules);
   return rules.flatMap(({ alert, record, expr, labels: own = {}, annotations = {} }) => {
@@ -70,11 +70,11 @@ export function judgeRules(rules = readRules()): string[] {
   });
 }
 
-/** The same for one expression by itself. */
+/** Judges one expression in the same way. */
 export const judgeQuery = (expression: string): string[] =>
   judgeExpression(expression, knownMetrics(readRules()), VALUES).complaints;
 
-/** The same for the dashboard. */
+/** Judges the dashboard in the same way. */
 export function judgeDashboard(dashboard = readDashboard()): string[] {
   const known = knownMetrics(readRules());
   const judge = (where: string, expression: string, words: string) => {
@@ -100,7 +100,7 @@ export function judgeDashboard(dashboard = readDashboard()): string[] {
   ];
 }
 
-/** What of the runbook is not as whoever is woken expects it, and which alert leads nowhere in it. */
+/** The missing parts of the runbook, and the alerts that lead nowhere in it. */
 export function judgeRunbook(rules = readRules(), runbook = read("RUNBOOK.md")): string[] {
   const alerts = new Set(rules.flatMap(({ alert }) => alert ?? []));
   const sections = sectionsOf(runbook);
@@ -122,7 +122,7 @@ export function judgeRunbook(rules = readRules(), runbook = read("RUNBOOK.md")):
   return [...misled, ...orphans, ...partial, ...judgePromqlOf(runbook)];
 }
 
-/** Each line of its blocks of PromQL is one expression. */
+/** Each line in a block of PromQL is one expression. */
 function judgePromqlOf(page: string): string[] {
   const known = knownMetrics(readRules());
   const blocks = [...page.matchAll(/^```promql\n([^`]*)```$/gm)];
@@ -132,14 +132,14 @@ function judgePromqlOf(page: string): string[] {
 
 const PARTS = ["Symptom", "How to look", "What to do", "What users feel"];
 const WITHOUT_PARTS = "What of this page was not run";
-/** As GitHub and GitLab make them. */
+/** The anchor that GitHub and GitLab make for a title. */
 const anchorOf = (title: string) =>
   title
     .toLowerCase()
     .replace(/[^\w\- ]/g, "")
     .replaceAll(" ", "-");
 
-/** Each heading with the text up to the next one, and the heading above it. */
+/** Each heading, with the text up to the next heading, and the heading above it. */
 function sectionsOf(page: string): { title: string; parent: string; text: string }[] {
   let parent = "";
   return page

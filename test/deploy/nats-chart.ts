@@ -7,7 +7,7 @@ import type { IPodSpec } from "kubernetes-models/v1/PodSpec";
 
 const VALUES = join(dirname(dirname(import.meta.dir)), "deploy", "nats", "values.yaml");
 
-/** What deploy/nats/values.yaml tells the official chart, as far as it is looked at here. */
+/** The parts of deploy/nats/values.yaml that are judged here. */
 export interface Values {
   config: {
     cluster: { replicas: number };
@@ -27,7 +27,10 @@ export function readValues(): Values {
   return Bun.YAML.parse(readFileSync(VALUES, "utf8")) as Values;
 }
 
-/** As the chart does: JSON, in which a text between << and >> loses its quotes. `own` is what differs by server. */
+/**
+ * Writes the configuration as the chart does: JSON, in which a text between << and >> loses its quotes. `own` holds
+ * what differs by server.
+ */
 export function writeConfiguration(values: Values, own: object, storeDir: string): string {
   const { jetstream, merge } = values.config;
   const configuration = {
@@ -42,7 +45,7 @@ export function writeConfiguration(values: Values, own: object, storeDir: string
   return JSON.stringify(configuration, null, 2).replace(/"<<\s+(.*?)\s+>>"/g, "$1");
 }
 
-/** The chart's StatefulSet in so far as the values decide it, so that the rules for pods hold for these as well. */
+/** The parts of the chart's StatefulSet that the values decide, so that the rules for pods apply to it. */
 export function natsStatefulSet({ config, container, podTemplate }: Values) {
   const { labels } = podTemplate.merge.metadata;
   return {
@@ -62,7 +65,7 @@ export function natsStatefulSet({ config, container, podTemplate }: Values) {
               image: `nats:${container.image.tag}`,
               env: Object.entries(container.env).map(([name, variable]) => ({ name, ...variable })),
               resources: container.resources ?? {},
-              // Its own are not to be decided.
+              // The values do not decide the chart's own probes.
               livenessProbe: { httpGet: { path: "/healthz", port: "monitor" } },
               readinessProbe: { httpGet: { path: "/healthz", port: "monitor" } },
               ...container.merge,

@@ -7,11 +7,11 @@ import { claimPort } from "../support/port.ts";
 import { readValues, writeConfiguration } from "./nats-chart.ts";
 
 export interface NatsCluster {
-  /** Where a user of that name logs in, all servers with commas between. */
+  /** The URL with which this user logs in, listing all servers. */
   urlOf(user: string): string;
-  /** The pages for operators of each server, by its number. */
+  /** The monitoring pages of each server, by its number. */
   monitors: string[];
-  /** What the servers have logged. */
+  /** The log of all servers. */
   readonly log: string;
   kill(server: number): Promise<void>;
   stop(): Promise<void>;
@@ -23,9 +23,9 @@ const LOOK_EVERY_MS = 50;
 const STARTS_MAX = 5;
 
 /**
- * Real servers, configured as the chart would do it from deploy/nats/values.yaml, on the loopback address. On a busy machine
- * one of some fifty new clusters forms its JetStream without one of its servers (2.10.27), and places no stream with three
- * copies from then on. Such a cluster is given up for a new one.
+ * Real servers on the loopback address, configured as the chart would do it from deploy/nats/values.yaml. On a busy
+ * machine one of some fifty new clusters forms its JetStream without one of its servers (2.10.27), and from then on
+ * places no stream with three copies. Such a cluster is replaced by a new one.
  */
 export async function startNatsCluster(): Promise<NatsCluster> {
   for (let start = 1; ; start++) {
@@ -110,7 +110,7 @@ async function readMetaSize(monitors: string[]): Promise<number> {
   return Math.max(...(await Promise.all(pages)));
 }
 
-/** Healthy is a server that has found the others and a leader among them. */
+/** A healthy server has found the others and a leader among them. */
 async function untilHealthy(monitors: string[], log: () => string): Promise<void> {
   const giveUpAt = performance.now() + READY_TIMEOUT_MS;
   for (const monitor of monitors) {

@@ -5,8 +5,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Glob } from "bun";
 import { DEPLOY, findWorkloads, ofKind, type Resource, render } from "./manifests.ts";
-import { STEPS, stepOf } from "./order.ts";
 import { judgePolicy } from "./policy.ts";
+import { STEPS, stepOf } from "./rollout-order.ts";
 import { judgeSchemas } from "./schemas.ts";
 
 setDefaultTimeout(120_000);
@@ -14,7 +14,7 @@ setDefaultTimeout(120_000);
 const folder = mkdtempSync(join(tmpdir(), "own-cell-"));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-/** This repository as another one names it: by git with the release, or as a folder where there is no git. */
+/** This repository as another one refers to it: by git with the release, or as a folder where git is missing. */
 const upstream = join(folder, "upstream");
 const hasGit = Bun.which("git") !== null;
 if (!hasGit)
@@ -57,7 +57,7 @@ for (const file of new Glob("**/kustomization.yaml").scanSync({ cwd: own, absolu
   );
 }
 
-// All that step 1 names, in files of one's own.
+// The files of one's own that step 1 names.
 edit(
   join(own, "production", "shared", "kustomization.yaml"),
   ["registry.example.com", "registry.acme.example"],
@@ -85,17 +85,18 @@ edit(join(own, "production", "kustomization.yaml"), [
 ]);
 
 const FOLDERS = ["production", "production/postgres", "production/monitoring"];
-const renderOwn = () => FOLDERS.flatMap((name) => render(join(own, name)));
+const renderFolder = (name: string) => render(join(own, name));
 
-describe("a folder of one's own, over this repository as a remote base", () => {
-  test("with another ingress, another Prometheus and a registry that asks keeps every rule", () => {
-    const resources = renderOwn();
+describe("a folder of one's own with this repository as a remote base", () => {
+  test("keeps every rule with another ingress, another Prometheus and a private registry", () => {
+    const [production = [], ...others] = FOLDERS.map(renderFolder);
+    const resources = [...production, ...others.flat()];
     expect(judgePolicy(resources)).toEqual({});
     expect(judgeSchemas(resources).complaints).toEqual([]);
     const text = JSON.stringify(resources);
     for (const foreign of ["example.com", "traefik", '"kubernetes.io/metadata.name":"monitoring"']) {
-      // The operator of Postgres lets its own metrics be read from the namespace that most call so; policies add up.
-      const where = foreign.includes("monitoring") ? JSON.stringify(render(join(own, "production"))) : text;
+      // The Postgres operator's own metrics stay open to the namespace that usually has this name; policies add up.
+      const where = foreign.includes("monitoring") ? JSON.stringify(production) : text;
       expect([foreign, where.includes(foreign)]).toEqual([foreign, false]);
     }
     for (const { name, pod } of findWorkloads(resources)) {
@@ -112,7 +113,7 @@ describe("a folder of one's own, over this repository as a remote base", () => {
     expect(text).toContain("169.254.20.10/32");
   });
 
-  test("takes a new release by its name alone, and keeps what was filled in", () => {
+  test("needs only its name changed for a new release, and keeps the other settings", () => {
     edit(join(upstream, "deploy", "base", "gateway", "gateway.yaml"), ["cpu: 500m", "cpu: 510m"]);
     release("v2");
     if (hasGit)
@@ -120,12 +121,12 @@ describe("a folder of one's own, over this repository as a remote base", () => {
         writeFileSync(file, readFileSync(file, "utf8").replaceAll("?ref=v1", "?ref=v2"));
       }
     edit(join(own, "production", "shared", "kustomization.yaml"), ["newTag: 0.1.0", "newTag: 0.2.0"]);
-    const gateway = findWorkloads(renderOwn()).find(({ name }) => name === "gateway");
+    const gateway = findWorkloads(FOLDERS.flatMap(renderFolder)).find(({ name }) => name === "gateway");
     expect(gateway?.container.resources?.requests?.cpu).toBe("510m");
     expect(gateway?.container.image).toBe("registry.acme.example/jobwheel:0.2.0");
   });
 
-  test("is judged by check:deploy", () => {
+  test("passes check:deploy", () => {
     const main = join(import.meta.dir, "main.ts");
     const judge = () =>
       spawnSync(process.execPath, [main, ...FOLDERS.map((name) => join(own, name))], { encoding: "utf8" });
@@ -142,7 +143,7 @@ describe("gitops", () => {
     [Bun.YAML.parse(readFileSync(join(DEPLOY, "gitops", name), "utf8"))].flat() as Flux[];
   const nameOf = ({ kind, metadata }: Resource) => `${kind} ${metadata.name}`;
 
-  test("Flux applies each object in one step, that of its label, and each step waits for the one before", () => {
+  test("with Flux applies each object in the step of its label, and each step waits for the one before", () => {
     const steps = documents("flux.yaml");
     const all = render("overlays/production");
     expect(steps.map(({ metadata }) => metadata.name)).toEqual(
@@ -151,7 +152,7 @@ describe("gitops", () => {
     for (const [index, { metadata, spec }] of steps.entries()) {
       const place = join(DEPLOY, "..", ".cache", `flux-${metadata.name}`);
       mkdirSync(place, { recursive: true });
-      // As its controller does: the folder with these patches.
+      // The kustomization that Flux's controller writes: the folder with these patches.
       writeFileSync(
         join(place, "kustomization.yaml"),
         JSON.stringify({ resources: ["../../deploy/overlays/production"], patches: spec.patches }),
@@ -170,7 +171,7 @@ describe("gitops", () => {
     }
   });
 
-  test("settings of before stay until the last pod that needs them is gone", () => {
+  test("keeps the previous settings until the last pod that needs them is gone", () => {
     const [settings] = ofKind(render("overlays/production"), "ConfigMap");
     expect(settings?.metadata.annotations).toEqual({
       "argocd.argoproj.io/sync-options": "PruneLast=true",
@@ -178,7 +179,7 @@ describe("gitops", () => {
     });
   });
 
-  test("Argo CD takes the folders and values that there are", () => {
+  test("with Argo CD names folders and values that exist", () => {
     const text = readFileSync(join(DEPLOY, "gitops", "argo-cd.yaml"), "utf8");
     expect(documents("argo-cd.yaml").map(({ kind }) => kind)).toEqual(["Application", "Application"]);
     expect(text).toContain("path: production/postgres");

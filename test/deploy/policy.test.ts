@@ -6,7 +6,7 @@ import { judgeSchemas } from "./schemas.ts";
 const rendered = Object.fromEntries(Object.keys(CELLS).map((cell) => [cell, renderCell(cell)]));
 
 describe("the manifests", () => {
-  test("are each part of a cell that is judged", () => {
+  test("are all judged as a part of some cell", () => {
     expect(Object.values(CELLS).flat().sort()).toEqual(findApplied());
   });
 
@@ -14,12 +14,12 @@ describe("the manifests", () => {
     expect(judgePolicy(rendered[cell] ?? [])).toEqual({});
   });
 
-  test.each(Object.keys(CELLS))("of %s are what the schemas of Kubernetes and its extensions say", (cell) => {
+  test.each(Object.keys(CELLS))("of %s fit the schemas of Kubernetes and its extensions", (cell) => {
     expect(judgeSchemas(rendered[cell] ?? []).complaints).toEqual([]);
   });
 });
 
-/** What a broken manifest says in the place of a right one, in the JSON of all that production applies. */
+/** The break of each rule: the text that replaces a right one in the JSON of everything that production applies. */
 const BROKEN: Record<keyof typeof RULES, [what: string, from: string | RegExp, to: string][]> = {
   "no container runs as root": [
     ["user 0", '"runAsUser":65532', '"runAsUser":0'],
@@ -182,11 +182,11 @@ const BROKEN: Record<keyof typeof RULES, [what: string, from: string | RegExp, t
   ],
 };
 
-describe("a broken manifest is seen to break", () => {
+describe("a broken manifest is reported", () => {
   const production = JSON.stringify(rendered.production);
   const cases = Object.entries(BROKEN).flatMap(([rule, ways]) => ways.map((way) => [rule, ...way] as const));
 
-  test("each of the rules", () => {
+  test("for each of the rules", () => {
     expect(Object.keys(BROKEN).sort()).toEqual(Object.keys(RULES).sort());
   });
 
@@ -208,10 +208,10 @@ describe("a broken manifest is seen to break", () => {
       '"podManagementPolicy":"Parallel"',
       '"podManagementPolicy":"AllAtOnce"',
     ],
-    ["what is missing", '"maxReplicas":12,', ""],
+    ["a missing field", '"maxReplicas":12,', ""],
     ["a field of an extension", '"walStorage"', '"walStore"'],
-    ["a kind that is none", '"kind":"PodDisruptionBudget"', '"kind":"DisruptionBudget"'],
-  ])("the schemas: %s", (_, from, to) => {
+    ["an unknown kind", '"kind":"PodDisruptionBudget"', '"kind":"DisruptionBudget"'],
+  ])("by the schemas: %s", (_, from, to) => {
     const broken = production.replace(from, to);
     expect(broken).not.toBe(production);
     expect(judgeSchemas(JSON.parse(broken)).complaints).toHaveLength(1);

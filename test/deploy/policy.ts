@@ -2,14 +2,14 @@ import type { IPodDisruptionBudget } from "kubernetes-models/policy/v1/PodDisrup
 import type { IConfigMap } from "kubernetes-models/v1/ConfigMap";
 import type { IServiceAccount } from "kubernetes-models/v1/ServiceAccount";
 import { findWorkloads, ofKind, type Resource, type Workload } from "./manifests.ts";
-import { selects } from "./network.ts";
-import { judgeOrder } from "./order.ts";
-import { judgeReach } from "./reach.ts";
+import { selects } from "./network-policies.ts";
+import { judgeReach } from "./network-reach.ts";
+import { judgeOrder } from "./rollout-order.ts";
 import { judgeCounts, judgeQueries, judgeScaleDown } from "./scaling.ts";
 import { judgeSelectors } from "./selectors.ts";
 import { findServices, judgeSettings } from "./settings.ts";
 
-/** What a cell's resources must keep. Each rule answers with its complaints, none if it is kept. */
+/** The rules for a cell's resources. Each rule answers its complaints, none if it is kept. */
 export const RULES: Readonly<Record<string, (resources: readonly Resource[]) => string[]>> = {
   "no container runs as root": ofEachPod(({ pod, container }) => {
     const { runAsNonRoot, runAsUser } = { ...pod.securityContext, ...container.securityContext };
@@ -88,7 +88,7 @@ export const RULES: Readonly<Record<string, (resources: readonly Resource[]) => 
 
 const CLUSTER_WIDE = ["Namespace", "PriorityClass"];
 
-/** The rules that are broken, with what they have to say. */
+/** The broken rules with their complaints. */
 export function judgePolicy(resources: readonly Resource[]): Record<string, string[]> {
   const complaints = Object.entries(RULES).map(([rule, judge]) => [rule, judge(resources)] as const);
   return Object.fromEntries(complaints.filter(([, found]) => found.length > 0));
@@ -126,7 +126,7 @@ function findSecrets(resources: readonly Resource[]): string[] {
   return [...written.map(({ kind, metadata }) => `${kind} ${metadata.name}`), ...variables, ...settings];
 }
 
-/** What shutdown.ts gives a process after its drain, and something for the kernel. */
+/** The time that shutdown.ts gives a process after its drain, and a margin for the kernel. */
 const AFTER_DRAIN_SECONDS = 10 + 2;
 
 function judgeGrace(resources: readonly Resource[]): string[] {

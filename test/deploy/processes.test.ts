@@ -38,7 +38,7 @@ let key = "";
 
 interface Running extends ConfinedProcess {
   workload: Workload;
-  /** The ports that it listens on, by the names that the manifest gives them. */
+  /** The ports on which it listens, by their names in the manifest. */
   ports: Record<string, number>;
 }
 const running: Record<string, Running> = {};
@@ -67,13 +67,13 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-describe("with the manifests' arguments and environment, on a file system that is read-only", () => {
-  test("the file system is read-only indeed", async () => {
+describe("the manifests' services, with their arguments and environment on a read-only file system,", () => {
+  test("cannot write to the file system", async () => {
     const script = `await Bun.write("trace", "x").then(() => process.exit(0), () => process.exit(3))`;
     expect(await startConfined(["-e", script], folder, {}).ended).toBe(3);
   });
 
-  test("the migration prepares an empty database, and does nothing the second time", async () => {
+  test("start after a migration that prepares an empty database, and does nothing the second time", async () => {
     for (const _ of ["first", "second"]) {
       const migration = await start("migrate");
       expect([await migration.ended, migration.output]).toEqual([0, "the schema is up to date\n"]);
@@ -84,7 +84,7 @@ describe("with the manifests' arguments and environment, on a file system that i
     await db.close();
   });
 
-  test("each service starts, and its probes are answered", async () => {
+  test("start, and answer their probes", async () => {
     for (const name of SERVICES) {
       const service = await start(name);
       running[name] = service;
@@ -94,7 +94,7 @@ describe("with the manifests' arguments and environment, on a file system that i
     }
   });
 
-  test("a job is delivered, and one that fails is delivered again", async () => {
+  test("deliver a job, and deliver a failed one again", async () => {
     const good = await createJob();
     const failing = await createJob({
       target_url: `${target.url}/once-failing`,
@@ -106,8 +106,8 @@ describe("with the manifests' arguments and environment, on a file system that i
     );
   });
 
-  test("the stream of commands has three copies, workers follow it, and commands are in it", async () => {
-    // The servers of a new cluster learn from each other how much room they have; until then they make no copies.
+  test("put commands into a stream of three copies, which workers follow", async () => {
+    // The servers of a new cluster first learn how much room the others have; they make no copies before.
     const untilCopies = async (holds: (copies: Copy[]) => boolean) => {
       let copies: Copy[] = [];
       await until(
@@ -124,14 +124,14 @@ describe("with the manifests' arguments and environment, on a file system that i
     const countConsumers = (copies: Copy[]) =>
       copies.reduce((sum, { state }) => sum + state.consumer_count, 0);
     await untilCopies((copies) => countConsumers(copies) === REGIONS.length);
-    // A command is sent once, and is lost where the copies elect a leader at that moment.
+    // A command is sent once, and is lost if the copies are electing a leader at that moment.
     await until(async () => {
       await createJob();
       return (await readCopies()).every(({ state }) => state.last_seq > 0);
     });
   });
 
-  test("no service lacks a permission of NATS", () => {
+  test("lack no NATS permission", () => {
     expect(nats.log).not.toContain("Violation");
   });
 
@@ -174,7 +174,7 @@ describe("with the manifests' arguments and environment, on a file system that i
     ["delivery", "subscribe", "answers.*"],
     ["delivery", "publish", "_INBOX.gateway.1"],
     ["delivery", "publish", "$JS.API.STREAM.MSG.GET.cmd"],
-  ] as const)("NATS keeps %s from it: %s %s", async (user, act, subject) => {
+  ] as const)("are limited by NATS: %s may not %s %s", async (user, act, subject) => {
     const connection = await logIn(user);
     const subscription = act === "subscribe" ? connection.subscribe(subject, { callback() {} }) : undefined;
     if (act === "publish") connection.publish(subject);
@@ -184,7 +184,7 @@ describe("with the manifests' arguments and environment, on a file system that i
     await connection.close();
   });
 
-  test("NATS takes the worker's answer to a flow control that only a flood calls for", async () => {
+  test("may answer, as the worker, a flow control that only a flood brings", async () => {
     const connection = await logIn("worker");
     connection.publish("$JS.FC.cmd.consumer.1");
     connection.publish("marker");
@@ -193,18 +193,18 @@ describe("with the manifests' arguments and environment, on a file system that i
     await connection.close();
   });
 
-  test("strangers are not let in by NATS", async () => {
+  test("log in to NATS, while strangers are refused", async () => {
     const { host } = new URL(nats.urlOf("gateway").split(",")[0] ?? "");
     await expect(connect({ servers: host, reconnect: false })).rejects.toThrow(/authoriz/i);
   });
 
-  test("one of three NATS servers gone, jobs are delivered", async () => {
+  test("deliver jobs while one of three NATS servers is gone", async () => {
     await nats.kill(0);
     const id = await createJob();
     await target.until((arrivals) => arrivals.some(({ jobId }) => jobId === id));
   });
 
-  test("SIGTERM ends each with 0 within its grace period, and delivery not before its attempt has ended", async () => {
+  test("end with 0 within their grace period after SIGTERM, and delivery only after its attempt has ended", async () => {
     const { promise, resolve: release } = Promise.withResolvers<void>();
     held = promise;
     const id = await createJob();
@@ -231,13 +231,13 @@ describe("with the manifests' arguments and environment, on a file system that i
   });
 });
 
-/** What a server has of the stream, and the consumers that live on it. */
+/** A server's copy of the stream, and the consumers on it. */
 interface Copy {
   config: { num_replicas: number };
   state: { consumer_count: number; last_seq: number };
 }
 
-/** As the servers show it to operators, who need no login for that. */
+/** Read from the monitoring pages, which need no login. */
 async function readCopies(): Promise<Copy[]> {
   const pages = nats.monitors.map(async (monitor) => {
     const answer = await fetch(`${monitor}/jsz?streams=1&config=1`);
@@ -247,7 +247,10 @@ async function readCopies(): Promise<Copy[]> {
   return (await Promise.all(pages)).flat();
 }
 
-/** The one place in which the cluster is replaced: secrets, ports, and a target that is no public one. */
+/**
+ * Starts a service of the manifests. Only this function replaces parts of the cluster: secrets, ports, and a target
+ * that is not public.
+ */
 async function start(name: string): Promise<Running> {
   const workload = findWorkloads(resources).find((candidate) => candidate.name === name);
   if (workload === undefined) throw new Error(`production has no ${name}`);
@@ -287,7 +290,7 @@ async function logIn(user: string): Promise<NatsConnection> {
   return connect({ servers: host, user, pass: password, reconnect: false });
 }
 
-/** The server tells it to its log as well, and there in words that stay the same. */
+/** True if a server's log says so, in words that stay the same. */
 function isRefused(user: string, act: "publish" | "subscribe", subject: string): boolean {
   const violation = act === "publish" ? "Publish" : "Subscription";
   const line = `${violation} Violation - User "${user}".*Subject "${RegExp.escape(subject)}"`;

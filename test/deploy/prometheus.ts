@@ -6,14 +6,14 @@ import { until } from "../flow/support.ts";
 import { claimPort } from "../support/port.ts";
 import { findPrometheus } from "./debian-binary.ts";
 
-/** One alert that fires, with the labels that it was given. */
+/** An alert that fires, with its labels. */
 export type Firing = Record<string, string> & { alertname: string };
 
-/** A real Prometheus that scrapes and judges several times a second. */
+/** A real Prometheus that scrapes and evaluates several times a second. */
 export interface Prometheus {
-  /** Answers what fires at this moment. */
+  /** The alerts that fire at this moment. */
   firing(): Promise<Firing[]>;
-  /** The value of an expression that answers with one series; null where it answers with none. */
+  /** The value of an expression that answers one series; null if it answers none. */
   ask(expression: string): Promise<number | null>;
   stop(): Promise<void>;
 }
@@ -21,7 +21,7 @@ export interface Prometheus {
 const START_TIMEOUT_MS = 45_000;
 const EVERY = "500ms";
 
-/** `targets` are addresses by the name of the service, as deploy/compose/prometheus.yml labels them. */
+/** `targets` are addresses by the name of the service, labelled as in deploy/compose/prometheus.yml. */
 export async function startPrometheus(options: {
   rules: string;
   targets: Record<string, string[]>;
@@ -41,7 +41,7 @@ export async function startPrometheus(options: {
       },
     ],
   };
-  // What is JSON is YAML as well.
+  // JSON is YAML as well.
   writeFileSync(join(folder, "prometheus.yml"), JSON.stringify(configuration));
   const base = `http://127.0.0.1:${await claimPort()}`;
   const settings = {
@@ -54,7 +54,7 @@ export async function startPrometheus(options: {
     findPrometheus(),
     ...Object.entries(settings).map(([name, value]) => `--${name}=${value}`),
   ];
-  // It dies with the test process.
+  // Prometheus dies with the test process.
   const child = spawn("setpriv", ["--pdeathsig", "KILL", ...command], { stdio: "inherit" });
   const exited = new Promise((resolve) => child.on("exit", resolve));
   const get = async (path: string) => {

@@ -1,34 +1,34 @@
 import { parser } from "@prometheus-io/lezer-promql";
 
-/** A metric that can be asked for, with what tells its series apart. */
+/** A metric that an expression may ask for, with the labels of its series. */
 export interface Known {
   type: "counter" | "gauge" | "histogram";
   labels: readonly string[];
 }
 
-/** What an expression answers with: the labels of its series. */
+/** The labels of the series that an expression answers. */
 export interface Judged {
   labels: ReadonlySet<string>;
   complaints: string[];
 }
 
-/** What a scrape adds to every series, by deploy/compose/prometheus.yml as by the PodMonitor. */
+/** The labels that a scrape adds to every series, in deploy/compose/prometheus.yml and in the PodMonitor. */
 export const TARGET_LABELS = ["service", "instance"];
 const PROMETHEUS_OWN: Readonly<Record<string, Known>> = {
   up: { type: "gauge", labels: TARGET_LABELS },
   ALERTS: { type: "gauge", labels: ["alertname", "alertstate", "severity"] },
 };
 const OF_COUNTERS = ["rate", "increase"];
-/** They answer with one series, which has no label of what they were asked about. */
+/** Functions that answer one series without the labels of their argument. */
 const WITHOUT_LABELS = ["absent", "vector", "scalar", "time"];
 const KEEPING = ["topk", "bottomk"];
 
 type Node = ReturnType<typeof parser.parse>["topNode"];
 
 /**
- * What is wrong with a PromQL expression about these metrics: its syntax, a metric or a label that nobody has, a rate of
- * what is no counter, a quantile of what has no buckets, two sides that never match. Prometheus would answer all of them
- * but the first with nothing, without a word.
+ * The faults of a PromQL expression about these metrics: its syntax, a metric or label that does not exist, a rate of a
+ * metric that is not a counter, a quantile without buckets, two sides that never match. Prometheus answers an empty
+ * result to all of them except the first.
  */
 export function judgeExpression(
   expression: string,
@@ -133,7 +133,7 @@ function childrenOf(node: Node | null): Node[] {
   return children;
 }
 
-/** The metric of that name, or the histogram of which it is a part. */
+/** The metric of that name, or the histogram that it belongs to. */
 function find(name: string, metrics: ReadonlyMap<string, Known>): Known | null {
   const own = PROMETHEUS_OWN[name];
   if (own !== undefined) return own;

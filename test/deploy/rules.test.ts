@@ -20,27 +20,27 @@ const promtool = (...args: string[]) => {
   return { status, said: `${stdout}${stderr}` };
 };
 
-describe("the rules", () => {
-  test("are what Prometheus takes", () => {
+describe("the alert rules", () => {
+  test("are accepted by Prometheus", () => {
     const { status, said } = promtool("check", "rules", "--lint=all", "--lint-fatal", RULES_FILE);
     expect([status, said]).toEqual([0, expect.stringContaining("SUCCESS")]);
   });
 
-  test("ask for nothing but what services expose, in ways that fit it", () => {
+  test("ask only for metrics that services expose, in ways that fit them", () => {
     expect(judgeRules()).toEqual([]);
   });
 
-  test("page with the objectives' true windows, fall silent again, and let a quiet night's one late attempt be", () => {
+  test("page with the windows of the objectives, fall silent again, and ignore one late attempt in a quiet night", () => {
     const { status, said } = promtool("test", "rules", join(import.meta.dir, "rules.promtool.yaml"));
     expect([status, said]).toEqual([0, expect.stringContaining("SUCCESS")]);
   });
 
-  test("let a failover be, page for an outage of minutes, and for a node of which nothing succeeds, not for a target", () => {
+  test("ignore a failover, page for an outage of minutes, and for a node without any success, and ignore a failing target", () => {
     const { status, said } = promtool("test", "rules", join(import.meta.dir, "outages.promtool.yaml"));
     expect([status, said]).toEqual([0, expect.stringContaining("SUCCESS")]);
   });
 
-  test("are the same for Prometheus and for its operator; a further region has those that its processes tell of", () => {
+  test("are the same for Prometheus and for its operator, and a further region has those of its own processes", () => {
     const file = readFileSync(join(dirname(RULES_FILE), "prometheus-rule.yaml"), "utf8");
     const [, below = ""] = file.split("\nspec:\n");
     const indented = readFileSync(RULES_FILE, "utf8").replace(/^(?=.)/gm, "  ");
@@ -53,7 +53,7 @@ describe("the rules", () => {
     expect(groupsOf("monitoring/region")).toEqual(["jobwheel-region"]);
   });
 
-  test("judge what the operator of Prometheus scrapes: each service's port for operators, by its name", () => {
+  test("fit what Prometheus's operator scrapes: the operators' port of each service, by its name", () => {
     const [monitor] = ofKind<IPodMonitor>(render("monitoring/home"), "PodMonitor");
     const { selector, podMetricsEndpoints = [] } = monitor?.spec ?? {};
     const [wanted] = selector?.matchExpressions ?? [];
@@ -67,7 +67,7 @@ describe("the rules", () => {
     expect(relabeled.map(({ targetLabel }) => targetLabel)).toEqual(TARGET_LABELS);
   });
 
-  test("say how bad it is, what it is, and what it is about", () => {
+  test("state a severity, a summary and what they are about", () => {
     for (const { alert, labels, annotations } of readRules().filter((rule) => rule.alert !== undefined)) {
       expect([alert, labels?.severity]).toEqual([alert, expect.stringMatching(/^(page|ticket)$/)]);
       expect([alert, Object.keys(annotations ?? {})]).toEqual([
@@ -82,11 +82,11 @@ test("each alert leads to its section of the runbook, and each section has its f
   expect(judgeRunbook()).toEqual([]);
 });
 
-test("the dashboard asks for nothing but what services expose, in ways that fit it", () => {
+test("the dashboard asks only for metrics that services expose, in ways that fit them", () => {
   expect(judgeDashboard()).toEqual([]);
 });
 
-/** Mistakes that Prometheus answers with silence. */
+/** Mistakes that Prometheus answers with an empty result. */
 const MISTAKES: [mistake: string, expression: string, said: string][] = [
   ["a metric that nobody has", "max(jobwheel_shards_owner)", "nobody exposes jobwheel_shards_owner"],
   ["a label that it does not have", 'max(jobwheel_jobs_due{region="us-east"})', "has no label region"],
@@ -109,7 +109,7 @@ const MISTAKES: [mistake: string, expression: string, said: string][] = [
   ["a name for what it has not", "max(jobwheel_jobs_due)", "no label region to name"],
 ];
 
-test.each(MISTAKES)("%s is found, in a rule as in a panel", (_, expr, said) => {
+test.each(MISTAKES)("%s is reported, in a rule and in a panel", (_, expr, said) => {
   const annotations = { description: "{{ $labels.region }}" };
   expect(judgeRules([{ alert: "Wrong", expr, annotations }]).join("\n")).toContain(said);
   const dashboard = readDashboard();
@@ -117,7 +117,7 @@ test.each(MISTAKES)("%s is found, in a rule as in a panel", (_, expr, said) => {
   expect(judgeDashboard({ ...dashboard, panels: [panel] }).join("\n")).toContain(said);
 });
 
-test("a section without an alert is found, and one that lacks a part, and an alert without a section", () => {
+test("the judge of the runbook reports a section without an alert, one without a part, and an alert without a section", () => {
   const rule = (alert: string) => ({
     alert,
     expr: "1",

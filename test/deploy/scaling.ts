@@ -10,7 +10,7 @@ interface Replicated {
   spec: { replicas?: number };
 }
 
-/** Numbers that two decide: every roll-out would undo what the autoscaler said. */
+/** Complains of a replica count that an autoscaler decides as well: every roll-out would undo the autoscaler's count. */
 export function judgeCounts(resources: readonly Resource[]): string[] {
   const targets = ["HorizontalPodAutoscaler", "ScaledObject"]
     .flatMap((kind) => ofKind<Scaler>(resources, kind))
@@ -23,7 +23,7 @@ export function judgeCounts(resources: readonly Resource[]): string[] {
   return [...doubled.map(({ metadata }) => metadata.name), ...twice];
 }
 
-/** What an autoscaler asks for that nobody exposes. */
+/** The metrics that an autoscaler asks for and nobody exposes. */
 export function judgeQueries(resources: readonly Resource[]): string[] {
   return ofKind<IScaledObject>(resources, "ScaledObject").flatMap(({ metadata, spec }) =>
     spec.triggers.flatMap(({ type, metadata: asked }) =>
@@ -32,7 +32,7 @@ export function judgeQueries(resources: readonly Resource[]): string[] {
   );
 }
 
-/** A delivery node that is to go has the time of the longest attempt, and the next one goes when it has gone. */
+/** Complains if a delivery node that scales down has less time than the longest attempt, or if two of them end at once. */
 export function judgeScaleDown(resources: readonly Resource[]): string[] {
   const nodes = findWorkloads(resources).filter(({ name }) => name === "delivery");
   return ofKind<IScaledObject>(resources, "ScaledObject").flatMap(({ metadata, spec }) => {

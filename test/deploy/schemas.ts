@@ -4,20 +4,20 @@ import { dirname, join } from "node:path";
 import type { Resource } from "./manifests.ts";
 
 const ROOT = dirname(dirname(import.meta.dir));
-/** Packages that carry the OpenAPI schemas as types, by the API group; Kubernetes' own for all others. */
+/** The packages with the OpenAPI schemas as types, by API group; Kubernetes' own package has all other groups. */
 const PACKAGES: Readonly<Record<string, string>> = {
   "postgresql.cnpg.io": "@kubernetes-models/cloudnative-pg/",
   "external-secrets.io": "@kubernetes-models/external-secrets/",
   "keda.sh": "@kubernetes-models/keda/",
   "monitoring.coreos.com": "@kubernetes-models/prometheus-operator/",
 };
-/** Nobody publishes these schemas as a package. */
+/** No package has these schemas. */
 const UNKNOWN_GROUPS = ["barmancloud.cnpg.io"];
 
 /**
- * What the schemas of Kubernetes and its extensions have against the resources: unknown fields, wrong types, what is
- * missing. Each becomes one line of a program that claims it to be of its kind's type, and the type checker judges.
- * `unjudged` names the kinds for which there is no schema.
+ * The complaints of the schemas of Kubernetes and its extensions: unknown fields, wrong types, missing fields. Each
+ * resource becomes a line of a program that declares it as its kind's type, and the type checker judges. `unjudged`
+ * names the kinds without a schema.
  */
 export function judgeSchemas(resources: readonly Resource[]): { complaints: string[]; unjudged: string[] } {
   const judged = resources.filter((resource) => !UNKNOWN_GROUPS.includes(groupOf(resource)));
@@ -28,7 +28,7 @@ export function judgeSchemas(resources: readonly Resource[]): { complaints: stri
     return `(${JSON.stringify(resource)}) satisfies import("${path}").I${kind};`;
   });
 
-  // Within the checkout, because that is where the packages are found from.
+  // The folder is within the checkout, since imports find the packages from there.
   mkdirSync(join(ROOT, ".cache"), { recursive: true });
   const folder = mkdtempSync(join(ROOT, ".cache", "schemas-"));
   try {

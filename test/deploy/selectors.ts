@@ -1,6 +1,6 @@
 import type { IService } from "kubernetes-models/v1/Service";
 import { findWorkloads, ofKind, type Resource } from "./manifests.ts";
-import { selects } from "./network.ts";
+import { selects } from "./network-policies.ts";
 
 interface Selecting {
   spec?: {
@@ -10,7 +10,7 @@ interface Selecting {
   };
 }
 
-/** Whatever points at something that is not there, or at more than it means. */
+/** Complains of every selector that selects nothing, or more than it should. */
 export function judgeSelectors(resources: readonly Resource[]): string[] {
   const workloads = findWorkloads(resources);
   const services = ofKind<IService>(resources, "Service");

@@ -3,14 +3,14 @@ import { environmentOf, findWorkloads, type Resource, type Workload } from "./ma
 
 const SERVICES = ["gateway", "worker", "delivery", "admin"] as const;
 
-/** The workloads that run the service, its other commands included. */
+/** The workloads that run the service, also for its other commands. */
 export function findServices(resources: readonly Resource[], service: (typeof SERVICES)[number]): Workload[] {
   return findWorkloads(resources).filter(({ container }) =>
     container.args?.some((arg) => arg.startsWith(`services/${service}/`)),
   );
 }
 
-/** Every variable that the settings are read from: the reader is asked, so that no list of them can be out of date. */
+/** Every variable that the settings are read from. The reader itself is asked, so that no list can be out of date. */
 export function settingNames(): Set<string> {
   const asked = new Set<string>();
   const listening = new Proxy<Record<string, string | undefined>>(
@@ -26,7 +26,7 @@ export function settingNames(): Set<string> {
   return asked;
 }
 
-/** What stands in a secret, in a form that its reader takes. */
+/** Values for the secrets in a form that their readers accept. */
 const SECRETS: Readonly<Record<string, string>> = {
   DATABASE_URL: "postgres://user@host/database",
   NATS_URL: "nats://host:4222",
@@ -34,7 +34,7 @@ const SECRETS: Readonly<Record<string, string>> = {
   SECRETS_KEY_FALLBACKS: "1".repeat(64),
 };
 
-/** Whatever a service would say of its settings at its start, and variables that it would never read. */
+/** Complains of settings that a service would refuse at its start, and of variables that it would never read. */
 export function judgeSettings(resources: readonly Resource[]): string[] {
   const known = settingNames();
   return SERVICES.flatMap((service) =>

@@ -4,7 +4,7 @@ import { dirname, join, relative } from "node:path";
 import type { INetworkPolicy } from "kubernetes-models/networking.k8s.io/v1/NetworkPolicy";
 import { readConfig } from "../../shared/platform/config.ts";
 import { CELLS, DEPLOY, environmentOf, findWorkloads, ofKind, render } from "./manifests.ts";
-import { admits } from "./network.ts";
+import { admits } from "./network-policies.ts";
 import { judgePolicy } from "./policy.ts";
 import { judgeSchemas } from "./schemas.ts";
 import { findServices } from "./settings.ts";
@@ -26,24 +26,24 @@ const [, ...others] = CELLS.production ?? [];
 const resources = [...render(relative(DEPLOY, folder)), ...others.flatMap(render)];
 const policies = ofKind<INetworkPolicy>(resources, "NetworkPolicy");
 
-describe("production with the component of traces", () => {
+describe("production with the traces component", () => {
   test("keeps every rule and schema", () => {
     expect(judgePolicy(resources)).toEqual({});
     expect(judgeSchemas(resources).complaints).toEqual([]);
   });
 
-  test.each(["gateway", "worker", "delivery"] as const)("tells %s where the collector is", (service) => {
+  test.each(["gateway", "worker", "delivery"] as const)("gives %s the collector's address", (service) => {
     const [workload] = findServices(resources, service);
     if (workload === undefined) throw new Error(`there is no ${service}`);
     const environment = environmentOf(workload, resources, { podName: "", secretOf: () => "" });
-    // The admin's settings require none of the others, of which some are secret.
+    // The admin needs none of the other settings, some of which are secret.
     expect(readConfig(environment, "admin").traces).toEqual({
       endpoint: "http://opentelemetry-collector.monitoring:4318",
       ratio: 0.01,
     });
   });
 
-  test("opens the way to the collector's pods, for the services alone", () => {
+  test("lets only the services reach the collector's pods", () => {
     const ways = findWorkloads(resources).map(({ name, labels }) => {
       const reaches = (to: Record<string, string>, namespace: string, port: number) =>
         admits(policies, { labels }, { labels: to, namespace }, port);

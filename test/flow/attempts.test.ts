@@ -9,7 +9,7 @@ import { retried, retry, signatureOf, until, untilEnded, untilJob } from "./supp
 
 setDefaultTimeout(60_000);
 
-/** Where attempts time out soon. */
+/** The region whose attempts time out soon. */
 const IMPATIENT = "ap-southeast";
 
 let cell: Cell;
@@ -22,7 +22,7 @@ beforeAll(async () => {
 afterAll(() => cell.stop());
 
 describe("a job", () => {
-  test("created without run_at is delivered at once, with the documented headers, body and signatures", async () => {
+  test("without run_at is delivered at once, with the documented headers, body and signatures", async () => {
     const target = startTarget();
     const project = await cell.addProject();
     const payload =
@@ -59,7 +59,7 @@ describe("a job", () => {
         "webhook-signature": `v1,${signed}`,
       });
       expect(traceparent).toMatch(new RegExp(`^00-${traceIdOf(id)}-[0-9a-f]{16}-00$`));
-      // In whole seconds, of a moment between the two.
+      // The signature's time has whole seconds, and lies between the two instants.
       expect(Number(timestamp) * 1_000).toBeWithin(
         (run?.startedAt ?? Number.NaN) - 2_000,
         arrival.at + 1_000,
@@ -76,7 +76,7 @@ describe("a job", () => {
     await target.stop();
   });
 
-  test("whose target fails twice is tried three times, each wait within its backoff and as announced", async () => {
+  test("whose target fails twice is tried three times, and each wait is within its backoff and as announced", async () => {
     const target = startTarget(({ attempt }) => new Response("no", { status: attempt < 3 ? 500 : 200 }));
     const project = await cell.addProject();
     const policy = { maxAttempts: 5, baseSeconds: 1, capSeconds: 2 };
@@ -100,7 +100,7 @@ describe("a job", () => {
       const arrival = target.arrivals[index + 1];
       if (run.nextRetryAt === null || next === undefined || arrival === undefined)
         throw new Error("no retry");
-      // The wait begins with the settlement, which came before it was seen.
+      // The wait begins with the settlement, which was before it was seen.
       expect(run.nextRetryAt - (seenAt[index] ?? 0)).toBeLessThan(retryCeilingMs(policy, run.attempt) + 50);
       expect(next.startedAt).toBeGreaterThanOrEqual(run.nextRetryAt);
       expect(arrival.at).toBeGreaterThanOrEqual(Math.floor(run.nextRetryAt));
@@ -111,7 +111,7 @@ describe("a job", () => {
     await target.stop();
   });
 
-  test("with a run_at ahead stays queued until then, and is never early", async () => {
+  test("with a later run_at stays queued until then, and is never early", async () => {
     const target = startTarget();
     const project = await cell.addProject();
     const runAts = [700, 1_300, 2_100, 2_101, 2_999].map((ms) => Math.floor(cell.clock.now()) + ms);
@@ -137,7 +137,7 @@ describe("a job", () => {
     await target.stop();
   });
 
-  test("fails after max_attempts runs, no earlier and no later", async () => {
+  test("fails after exactly max_attempts runs", async () => {
     const target = startTarget(() => new Response("never", { status: 503 }));
     const project = await cell.addProject();
     const [id = ""] = await cell.addJobs(project, [{ targetUrl: target.url, maxAttempts: 3 }]);
@@ -189,7 +189,7 @@ describe("a manual retry", () => {
     await target.stop();
   });
 
-  test("of a queued job takes the place of the retry that was planned", async () => {
+  test("of a queued job replaces its planned retry", async () => {
     const target = startTarget(({ attempt }) =>
       attempt === 1
         ? new Response("later", { status: 503, headers: { "retry-after": "3600" } })
@@ -211,7 +211,7 @@ describe("a manual retry", () => {
     await target.stop();
   });
 
-  test("at the concurrency limit is accepted, and sent and begun when a permit is free", async () => {
+  test("at the concurrency limit is accepted, and is sent and begins when a permit is free", async () => {
     const gate = Promise.withResolvers<Response>();
     const target = startTarget(({ path }) =>
       path === "/slow" ? gate.promise : new Response("no", { status: 500 }),
@@ -225,7 +225,7 @@ describe("a manual retry", () => {
     const [first] = await cell.runs(project, failing);
     const run = await retried(cell, project, first?.id ?? "");
     expect(await cell.job(project, failing)).toMatchObject({ status: "running", attempts: 2 });
-    // It has asked for a permit and was refused one.
+    // The attempt has asked for a permit and was refused.
     await until(async () => {
       const [row] = await cell.db.run<{ waiting: number }>(
         "waiting_of_project",

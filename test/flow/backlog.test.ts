@@ -19,8 +19,8 @@ beforeAll(async () => {
 });
 afterAll(() => cell.stop());
 
-describe("a project at its limit", () => {
-  test("with 2,000 due jobs, told of and found, does not delay another project's jobs", async () => {
+describe("a project at its concurrency limit", () => {
+  test("with 2,000 due jobs, announced and found by sweeps, does not delay another project's jobs", async () => {
     const slow = startTarget(async () => {
       await Bun.sleep(SLOW_MS);
       return new Response("ok");
@@ -40,7 +40,7 @@ describe("a project at its limit", () => {
       lateMs.push((prompt.arrivals.at(-1)?.at ?? Number.NaN) - addedAt);
     }
     expect(lateMs.toSorted((a, b) => a - b)[PROBES >> 1]).toBeLessThan(LATE_MS_MAX);
-    // It was there all the while, and goes on.
+    // The backlog was there all the while, and is still being worked off.
     const arrivedCount = slow.arrivals.length;
     expect(arrivedCount).toBeLessThan(BACKLOG / 2);
     await slow.until((arrivals) => arrivals.length > arrivedCount + 2 * LIMIT);

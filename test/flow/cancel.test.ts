@@ -21,21 +21,21 @@ afterAll(() => cell.stop());
 const cancel = (project: ProjectRow, id: string) =>
   orRefused(cancelJob(cell.db, { projectNo: project.no, environment: "production" }, id, keyCause()));
 
-/** Everything that is due by now has been looked at: a job that was created later has been delivered and settled. */
+/** Creates a job and waits until it is delivered and settled; everything that was due before has been looked at by then. */
 async function overtake(project: ProjectRow, targetUrl: string): Promise<void> {
   const [id = ""] = await cell.addJobs(project, [{ targetUrl, runAt: cell.clock.now() + 200 }]);
   await untilEnded(cell, project, id);
 }
 
 describe("a cancel", () => {
-  test("of a queued job lets nothing be sent, although its timer stands already", async () => {
+  test("of a queued job prevents its attempt, although its timer is on the wheel", async () => {
     const target = startTarget();
     const project = await cell.addProject();
     let id = "";
     let aheadMs = 250;
     let canceled: Awaited<ReturnType<typeof cancel>>;
     do {
-      // Further ahead than the time before, when this machine was too slow and the job was being sent already.
+      // Further ahead than in the round before, in which this machine was too slow and the job was already being sent.
       aheadMs *= 2;
       [id = ""] = await cell.addJobs(project, [{ targetUrl: target.url, runAt: cell.clock.now() + aheadMs }]);
       canceled = await cancel(project, id);
@@ -52,7 +52,7 @@ describe("a cancel", () => {
     await target.stop();
   });
 
-  test("of a job that waits for its retry clears the announced time and lets no attempt follow", async () => {
+  test("of a job that waits for its retry clears the announced time and prevents the attempt", async () => {
     const target = startTarget(({ path }) => new Response("", { status: path === "/bad" ? 500 : 200 }));
     const project = await cell.addProject();
     const bad = `http://127.0.0.1:${target.port}/bad`;
@@ -93,7 +93,7 @@ describe("a cancel", () => {
     },
   );
 
-  test("of a running job leaves its permit held until it ends", async () => {
+  test("of a running job leaves its permit in use until the attempt ends", async () => {
     const gate = Promise.withResolvers<Response>();
     const target = startTarget(({ path }) => (path === "/slow" ? gate.promise : new Response("ok")));
     const project = await cell.addProject({ concurrency: 1 });
@@ -110,7 +110,7 @@ describe("a cancel", () => {
     await target.stop();
   });
 
-  test("of a manual retry that waits for a permit lets it never be sent, and its run says so", async () => {
+  test("of a manual retry that waits for a permit prevents its attempt, and its run says so", async () => {
     const gate = Promise.withResolvers<Response>();
     const target = startTarget(({ path }) =>
       path === "/slow" ? gate.promise : new Response("no", { status: 500 }),

@@ -7,7 +7,7 @@ setDefaultTimeout(120_000);
 
 const SLOW_MS = 60;
 const PROBES = 7;
-/** Many times what it takes, and far less than what stalls. */
+/** Many times what it takes, and far less than a stalled attempt takes. */
 const TOOK_MS_MAX = 3_000;
 const ATTEMPT_TIMEOUT_MS = 30_000;
 
@@ -20,7 +20,7 @@ beforeAll(async () => {
 afterAll(() => cell.stop());
 
 describe("a project's concurrency limit", () => {
-  test("holds over two delivery nodes and both environments, and everything is delivered", async () => {
+  test("is kept over two delivery nodes and both environments, and everything is delivered", async () => {
     const target = startTarget(async () => {
       await Bun.sleep(SLOW_MS);
       return new Response("ok");
@@ -43,7 +43,7 @@ describe("a project's concurrency limit", () => {
     await target.stop();
   });
 
-  test("holds over all regions", async () => {
+  test("is kept over all regions", async () => {
     const target = startTarget(async () => {
       await Bun.sleep(SLOW_MS);
       return new Response("ok");
@@ -60,7 +60,7 @@ describe("a project's concurrency limit", () => {
     await target.stop();
   });
 
-  test("that is used up by targets that stall does not delay another project", async () => {
+  test("used up by stalling targets does not delay another project", async () => {
     const gate = Promise.withResolvers<void>();
     const stalling = startTarget(async () => {
       await gate.promise;
@@ -81,7 +81,7 @@ describe("a project's concurrency limit", () => {
       expect(await untilEnded(cell, free, id)).toMatchObject({ status: "succeeded" });
       tookMs.push(performance.now() - addedAt);
     }
-    // A machine may stand still for a while; the half of them that took least tells.
+    // A machine may stand still for a while, so the median counts.
     expect(tookMs.toSorted((a, b) => a - b)[PROBES >> 1]).toBeLessThan(TOOK_MS_MAX);
     expect(stalling.arrivals.length).toBe(3);
     gate.resolve();
@@ -91,7 +91,7 @@ describe("a project's concurrency limit", () => {
     await Promise.all([stalling.stop(), prompt.stop()]);
   });
 
-  test("is given back exactly: nothing is in use once everything has ended", async () => {
+  test("has no permit in use once everything has ended", async () => {
     const target = startTarget(({ attempt }) => new Response("", { status: attempt === 1 ? 500 : 200 }));
     const project = await cell.addProject({ concurrency: 5 });
     const ids = await cell.addJobs(

@@ -9,14 +9,14 @@ import { until } from "./support.ts";
 setDefaultTimeout(120_000);
 
 const HOST = "127.0.0.1";
-/** Within which every node keeps to a limit. */
+/** The time within which every node keeps a new limit. */
 const KNOWN_MS = 5_000;
 const NODES = 2;
-/** So many jobs that are sent after another one show that it does not follow: two would arrive in any order. */
+/** After this many later jobs have been sent, a held job cannot be late by chance: two jobs may arrive in any order. */
 const OVERTAKING = 10;
-/** More than a worker remembers of a project with a low limit, or would look past. */
+/** More jobs than a worker remembers of a project with a low limit, or would look past. */
 const HELD_JOBS = 3_000;
-/** In which a node that knew nothing would have sent long ago. */
+/** A node that does not know the limit would have sent long before this. */
 const UNKNOWN_MS = 2_000;
 
 let cell: Cell;
@@ -28,11 +28,11 @@ afterAll(() => cell.stop());
 
 const limit = (requests: number) => setHostLimit(cell.db, { host: HOST, requests }, testCause());
 const clear = () => clearHostLimit(cell.db, HOST, testCause());
-/** The same server under another name. */
+/** The URL of the same server under another host name. */
 const elsewhere = (url: string) => url.replace(HOST, "localhost");
 
 describe("a limit of requests to one host", () => {
-  test("that is there before the nodes are binds them from the first request on, jobs and webhooks together", async () => {
+  test("that is older than the nodes binds them from their first request on, jobs and webhooks together", async () => {
     await limit(2);
     const nodes = await Promise.all(Array.from({ length: NODES }, () => cell.startDelivery()));
     const target = startOverlapTarget(30);
@@ -46,7 +46,7 @@ describe("a limit of requests to one host", () => {
     await target.stop();
   });
 
-  test("that is set amid requests is kept to within 5 s, at 0 by none at all; other hosts go on; and cleared, all arrive", async () => {
+  test("of 0 holds every request to the host within 5 s, delays no other host, and lets all jobs go once it is cleared", async () => {
     const node = await cell.startDelivery();
     const target = startOverlapTarget(20);
     const project = await cell.addProject();
@@ -58,7 +58,7 @@ describe("a limit of requests to one host", () => {
     const setAt = performance.now();
     for (;;) {
       const fed = await add(target.url);
-      // It is held if it stays away while several go elsewhere, one after the other.
+      // The job is held if it stays away while several jobs go elsewhere, one after the other.
       for (let count = 0; count < OVERTAKING && !hasArrived(fed); count++) {
         const other = await add(elsewhere(target.url));
         await until(() => hasArrived(other));
@@ -70,7 +70,7 @@ describe("a limit of requests to one host", () => {
     await cell.addJobs(project, Array(20).fill({ targetUrl: target.url }));
     await cell.addJobs(project, Array(20).fill({ targetUrl: elsewhere(target.url) }));
     await until(() => target.arrivals.length === arrivedBefore + 20);
-    // None of those was one of the held.
+    // None of the arrivals was a held job.
     await until(async () => (await openCount()) === 1 + 20);
     await clear();
     await until(() => target.arrivals.length === arrivedBefore + 1 + 40);
@@ -78,9 +78,9 @@ describe("a limit of requests to one host", () => {
     await target.stop();
   });
 
-  test("stands while Postgres does not tell of it", async () => {
+  test("stays in force while Postgres does not answer", async () => {
     await limit(0);
-    // A node that has started knows it.
+    // A node knows the limit once it has started.
     const node = await cell.startDelivery();
     const session = await lockLimits();
     await until(async () => (await waitingCount()) > 0);
@@ -90,7 +90,7 @@ describe("a limit of requests to one host", () => {
     await cell.addJobs(project, Array(5).fill({ targetUrl: elsewhere(target.url) }));
     await until(() => target.arrivals.length === 5);
     await until(async () => (await openCount()) === 5);
-    // Asked once more, and still not told.
+    // The node has asked once more, and has no answer yet.
     await until(async () => (await waitingCount()) > 0);
     expect(target.arrivals.length).toBe(5);
     await session.query("COMMIT");
@@ -101,13 +101,13 @@ describe("a limit of requests to one host", () => {
     await target.stop();
   });
 
-  test("at 0 does not hold up what leads elsewhere, although more is owed to that host than anybody remembers", async () => {
+  test("of 0 delays no job to another host, with 3,000 held jobs", async () => {
     await limit(0);
     const node = await cell.startDelivery();
     const target = startOverlapTarget(5);
     const project = await cell.addProject({ concurrency: 5 });
     const held = Array(HELD_JOBS).fill({ targetUrl: target.url });
-    // Nobody is told of these: they are found, the oldest first.
+    // The jobs are not announced: sweeps find them, the oldest first.
     await cell.addJobs(project, held, { tell: false });
     await cell.addJobs(project, [{ targetUrl: elsewhere(target.url) }], { tell: false });
     await until(() => target.arrivals.length === 1);
@@ -118,7 +118,7 @@ describe("a limit of requests to one host", () => {
     await target.stop();
   });
 
-  test("is known to a node before it sends anything", async () => {
+  test("is known to a starting node before its first request", async () => {
     await limit(0);
     const session = await lockLimits();
     const target = startOverlapTarget(5);
@@ -140,7 +140,7 @@ describe("a limit of requests to one host", () => {
   });
 });
 
-/** From now on nobody can read the limits, until this session ends. */
+/** Locks the limits, so that nobody can read them until this session ends. */
 async function lockLimits(): Promise<pg.Client> {
   const session = new pg.Client({ connectionString: cell.url });
   session.on("error", () => undefined);

@@ -9,7 +9,7 @@ import { until, untilEnded } from "./support.ts";
 
 setDefaultTimeout(60_000);
 
-/** Far longer than a test: what follows sooner did not wait for it. */
+/** Far longer than a test, so an attempt that follows sooner did not wait for the backoff. */
 const BACKOFF_SECONDS = 86_400;
 const JOBS_MAX = 100;
 
@@ -28,7 +28,7 @@ afterEach(async () => {
   await closing.stop();
 });
 
-/** A target that keeps connections, and closes each in place of a second answer. */
+/** A target that keeps connections, and closes each instead of giving a second answer. */
 function startClosing(): Promise<RawServer> {
   const answered = new WeakSet<net.Socket>();
   return startRawServer((socket) => {
@@ -38,7 +38,7 @@ function startClosing(): Promise<RawServer> {
   });
 }
 
-describe("a kept connection that the target closes in place of an answer", () => {
+describe("a kept connection that the target closes instead of answering", () => {
   test("leaves a run with an unknown outcome, and the next attempt follows at once", async () => {
     const wish = {
       targetUrl: closing.url,
@@ -46,7 +46,7 @@ describe("a kept connection that the target closes in place of an answer", () =>
       baseSeconds: BACKOFF_SECONDS,
       capSeconds: BACKOFF_SECONDS,
     };
-    // Whether a connection is still kept when the next job comes is up to the machine.
+    // Whether a connection is still kept when the next job comes depends on the machine.
     for (let count = 0; count < JOBS_MAX; count++) {
       const [id = ""] = await cell.addJobs(project, [wish]);
       const job = await untilEnded(cell, project, id);
@@ -57,14 +57,14 @@ describe("a kept connection that the target closes in place of an answer", () =>
         { status: "failed", responseStatus: null, error: UNKNOWN_ERROR },
         { status: "succeeded", responseStatus: 200, error: null },
       ]);
-      // Each of them was sent once.
+      // Each attempt was sent once.
       expect(closing.requests.filter((request) => request.includes(id)).length).toBe(2);
       return;
     }
     throw new Error("no connection was used twice");
   });
 
-  test("leaves a delivery's attempt with an unknown outcome that is not the endpoint's fault, and the next follows at once", async () => {
+  test("leaves a delivery attempt with an unknown outcome that does not count against the endpoint, and the next one follows at once", async () => {
     const jobs = startTarget();
     await cell.addEndpoint(project, { url: `${closing.url}/hook` });
     for (let count = 0; count < JOBS_MAX; count++) {
@@ -92,7 +92,7 @@ describe("a kept connection that the target closes in place of an answer", () =>
   });
 });
 
-/** How many are over. */
+/** The number of deliveries that have ended. */
 async function deliveries(): Promise<number> {
   const [row] = await cell.db.run<{ count: number }>(
     "test_ended",

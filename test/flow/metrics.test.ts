@@ -4,11 +4,10 @@ import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { REGIONS } from "../../shared/domain/scope.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { openCellSeal } from "../../shared/process/cell-seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { openDatabase } from "../../shared/store/database/database.ts";
 import { listMetrics } from "../deploy/metrics-page.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget } from "../support/target.ts";
 
@@ -31,8 +30,7 @@ let key = "";
 const services: Record<Name, ServiceProcess> = {} as never;
 
 beforeAll(async () => {
-  [database, nats] = await Promise.all([createTestDatabase("metrics"), startNatsServer()]);
-  await migrate(database.url);
+  [database, nats] = await Promise.all([createMigratedDatabase("metrics"), startNatsServer()]);
   const secretsKey = randomBytes(32);
   const log = createLog({ level: "error", name: "test" });
   const db = openDatabase(database.url, { connections: 1, log });
@@ -57,7 +55,7 @@ afterAll(async () => {
 });
 
 describe("the metrics of three processes", () => {
-  test("tell of jobs from request to webhook, and of whoever was refused", async () => {
+  test("count jobs from request to webhook, and the refused requests", async () => {
     const answers = [
       await post("/v2/webhooks", { url: target.url, events: ["job.succeeded"] }),
       await post("/v2/jobs", { target_url: target.url }),
@@ -89,21 +87,21 @@ describe("the metrics of three processes", () => {
     for (const kind of ["jobs", "webhooks"]) {
       const place = `{kind="${kind}",region="us-east"}`;
       expect(delivery.value(`jobwheel_lateness_seconds_count${place}`)).toBe(JOBS);
-      // Within what a job took at most here, and not one of the ends of a clock that was never asked.
+      // Within the longest time of a job here; a clock that was never asked would give an extreme value.
       expect(delivery.value(`jobwheel_lateness_seconds_sum${place}`)).toBeWithin(0.000_1, JOBS * 5);
       const rowsOf = (statement: string) =>
         delivery.value(`jobwheel_statement_rows_sum{statement="${statement}_${kind}"}`);
       expect(rowsOf("settle")).toBe(JOBS);
-      // A sweep that looked just before a claim has the same asked for again, for nothing.
+      // A sweep just before a claim makes the same claim again, in vain.
       expect(rowsOf("claim")).toBeWithin(JOBS, 2 * JOBS + 1);
       for (const statement of [`claim_${kind}`, `settle_${kind}`])
         expect(delivery.value(`jobwheel_statement_seconds_sum{statement="${statement}"}`)).toBeGreaterThan(0);
     }
   });
 
-  test("tell of the shards and of the cell", async () => {
+  test("count the shards, and the state of the cell", async () => {
     const all = SHARDS_PER_REGION * REGIONS.length;
-    // It looks at the cell when it gets its shards, and every 15 s after that.
+    // A worker looks at the cell when it gets its shards, and every 15 s after that.
     const worker = await untilShown(
       "worker",
       (page) =>
@@ -119,7 +117,7 @@ describe("the metrics of three processes", () => {
     expect(worker.value('jobwheel_statement_errors_total{kind="refused"}')).toBe(0);
   });
 
-  test("are those of deploy/METRICS.md, and name nobody", async () => {
+  test("are those of deploy/METRICS.md, and name no customer", async () => {
     const pages = await Promise.all(NAMES.map((name) => read(name)));
     const names = new Set(pages.flatMap(({ families }) => [...families.keys()]));
     const found = [...names].map((name) => {
@@ -133,7 +131,7 @@ describe("the metrics of three processes", () => {
     for (const { name, services: telling } of rows) {
       for (const [index, service] of NAMES.entries()) {
         const values = pages[index]?.families.get(name)?.values ?? [];
-        // What a service does not do, it shows as nothing or as zero.
+        // A metric of another service's work is absent or 0.
         const isTrue = telling.includes(service) ? values.length > 0 : values.every((value) => value === 0);
         expect([name, service, isTrue]).toEqual([name, service, true]);
       }
@@ -143,7 +141,7 @@ describe("the metrics of three processes", () => {
     }
   });
 
-  test("tell of an attempt whose node was killed", async () => {
+  test("count an attempt whose node was killed", async () => {
     const rescued = 'jobwheel_attempts_rescued_total{kind="jobs"}';
     expect((await read("worker")).value(rescued)).toBe(0);
     await post("/v2/jobs", { target_url: target.url.replace("/hook", "/held") });

@@ -16,25 +16,25 @@ setDefaultTimeout(240_000);
 
 const HOST = "127.0.0.1";
 const HELD = 100_000;
-/** All of them pass by once. */
+/** The time in which every held job is claimed once and parked. */
 const PARKING_MS_MAX = 180_000;
 const LIMIT = 100;
 const PROBES = 31;
-/** What a busy machine adds to a median. */
+/** The time that a busy machine adds to a median. */
 const NOISE_MS = 50;
-/** More than a worker, or a node without one, looks past. */
+/** More jobs than a worker, or a node without a worker, looks past. */
 const HELD_WITHOUT_WORKER = 3_000;
 const RESUMED = 300;
-/** By as many, of those that are called at once, one that waits for its permit may be overtaken: by few of all. */
+/** A released job that waits for its permit may be overtaken by as many released jobs at most: a small part of all. */
 const OVERTAKING = 1_000;
 
 const limit = (cell: Cell, requests: number) => setHostLimit(cell.db, { host: HOST, requests }, testCause());
 const clear = (cell: Cell) => clearHostLimit(cell.db, HOST, testCause());
-/** The same server under another name. */
+/** The URL of the same server under another host name. */
 const elsewhere = ({ url }: Target) => url.replace(HOST, "localhost");
 
-describe("what is held at one host", () => {
-  test("is 100,000 jobs that cost nothing and delay no other host; resumed, the oldest start first", async () => {
+describe("100,000 jobs held at one host", () => {
+  test("cost nothing and delay no other host, and the oldest start first once they are released", async () => {
     const bus = createInProcessBus(createLog({ name: "test", level: "error" }));
     let askedCount = 0;
     const cell = await startCell({
@@ -75,7 +75,7 @@ describe("what is held at one host", () => {
     }
   });
 
-  test("hides nothing that leads elsewhere from a node without a worker, and is found by one that never knew of it", async () => {
+  test("hide no job to another host from a node without a worker, and a node that starts later finds them", async () => {
     const cell = await startCell();
     const [held, other] = [startTarget(), startTarget()];
     try {
@@ -96,8 +96,8 @@ describe("what is held at one host", () => {
   });
 });
 
-describe("what a host has no room for", () => {
-  test("is called when a place comes free, of every project as much", async () => {
+describe("jobs beyond the room of a host", () => {
+  test("are released when a place is free, as many of every project", async () => {
     const cell = await startCell();
     const target = startTarget();
     try {
@@ -111,7 +111,7 @@ describe("what a host has no room for", () => {
       await limit(cell, 1);
       const startedAt = performance.now();
       await target.until(({ length }) => length === 205, 120_000);
-      // One at each look would take as many seconds.
+      // Releasing one with each look would take as many seconds.
       expect(performance.now() - startedAt).toBeLessThan(100_000);
       expect(target.openMax).toBe(1);
       const last = target.arrivals.findLastIndex(({ jobId }) => smalls.includes(jobId));
@@ -123,8 +123,8 @@ describe("what a host has no room for", () => {
   });
 });
 
-describe("deliveries that are held", () => {
-  test("delay no other endpoint, and are sent where their endpoint leads by then, or not at all", async () => {
+describe("deliveries held at one host", () => {
+  test("delay no other endpoint, and are sent to their endpoint's later URL, or never if it is deleted", async () => {
     const cell = await startCell();
     const [held, moved, other] = [startTarget(), startTarget(), startTarget()];
     try {
@@ -146,7 +146,7 @@ describe("deliveries that are held", () => {
           ...cause,
           requestId: testCause().requestId,
         });
-      // To leave and to come back changes nothing.
+      // Leaving the host and coming back changes nothing.
       await lead("http://other.invalid/");
       await lead(held.url);
       await until(async () => (await countLeft(cell)) === 0);
@@ -165,7 +165,7 @@ describe("deliveries that are held", () => {
   });
 });
 
-/** The median of how late single jobs arrive, one after the other, in milliseconds. */
+/** The median lateness of single jobs, one after the other, in milliseconds. */
 async function probe(cell: Cell, project: ProjectRow, target: Target): Promise<number> {
   const lateMs: number[] = [];
   for (let count = 1; count <= PROBES; count++) {
@@ -178,7 +178,7 @@ async function probe(cell: Cell, project: ProjectRow, target: Target): Promise<n
   return lateMs.toSorted((a, b) => a - b)[PROBES >> 1] ?? Number.NaN;
 }
 
-/** Due jobs, the oldest first, without a gateway for each. */
+/** Inserts due jobs, the oldest first, in one statement. */
 async function seed(cell: Cell, project: ProjectRow, targetUrl: string): Promise<string[]> {
   const rows = await cell.db.run<{ id: string }>("seed", ADD_DUE_JOBS, [
     project.no,

@@ -11,7 +11,7 @@ setDefaultTimeout(60_000);
 const INCLUDED = 10_000;
 const LEFT = 25;
 const JOBS = 15;
-/** Long enough for retries to become due, and for two sweeps to look at what the quota holds back. */
+/** Long enough for retries to become due, and for two sweeps to look at the jobs that the quota holds. */
 const WITNESS_AFTER_MS = 2_500;
 
 let cell: Cell;
@@ -23,7 +23,7 @@ beforeAll(async () => {
 });
 afterAll(() => cell.stop());
 
-test("the 10,001st run of a hobby project does not start over two nodes and environments, first attempt or retry", async () => {
+test("the 10,001st run of a hobby project does not start, as a first attempt or a retry, over two nodes and environments", async () => {
   const hobby = await cell.addProject({ plan: "hobby" });
   const witness = await cell.addProject();
   await cell.db.run("use_up", "UPDATE flows SET month_runs = $2 WHERE project_no = $1", [
@@ -47,7 +47,7 @@ test("the 10,001st run of a hobby project does not start over two nodes and envi
   expect(failing.arrivals).toHaveLength(LEFT);
   expect(repeatedArrivals(failing.arrivals)).toEqual([]);
   expect(await countMonthRuns(cell.db, hobby.no)).toBe(INCLUDED);
-  // The last of them may not be settled yet.
+  // The last run may not be settled yet.
   const countRuns = "SELECT count(*)::int AS runs FROM runs WHERE project_no = $1";
   const startedCount = async () =>
     (await cell.db.run<{ runs: number }>("count_runs", countRuns, [hobby.no]))[0]?.runs;
@@ -70,10 +70,10 @@ test.concurrent.each([
       cell.db.run("end_month", "UPDATE flows SET month = month - 1 WHERE project_no = $1", [no]),
     counted: JOBS,
   },
-])("what waits for runs stays queued, and goes out oldest first when $when", async ({ release, counted }) => {
+])("jobs over the quota stay queued, and go out oldest first when $when", async ({ release, counted }) => {
   const hobby = await cell.addProject({ plan: "hobby" });
   const witness = await cell.addProject();
-  // One at a time, so that their order is to be seen.
+  // One job at a time, so that their order shows.
   await changeProject(cell.db, hobby.id, { concurrencyOverride: 1 }, testCause());
   const [target, calm] = [startTarget(), startTarget()];
   await hold(hobby, true);

@@ -21,7 +21,7 @@ setDefaultTimeout(60_000);
 const SECOND_MS = 1_000;
 const MINUTE_MS = 60_000;
 const HOUR_MS = 3_600_000;
-/** Without being told. */
+/** How often an owner looks for changes that nobody announced. */
 const LOOK_EVERY_MS = 1_000;
 const ids = createIdSource(randomBytes);
 const cause = () => ({ requestId: ids.next(REQUEST_PREFIX, Date.now()), keyNo: 1 });
@@ -39,16 +39,16 @@ afterAll(async () => {
   await target.stop();
 });
 
-/** The next whole second that is at least so far away. */
+/** The next whole second that is at least this far away. */
 const secondIn = (ms: number) => Math.ceil((cell.clock.now() + ms) / SECOND_MS) * SECOND_MS;
 
-/** A timetable of one instant a day, and the next one, which is so far away that no test meets it. */
+/** A timetable of one instant a day, with a next instant that is beyond the test. */
 function farAway(): { cron: string; nextAt: number } {
   const nextAt = Math.ceil(cell.clock.now() / HOUR_MS) * HOUR_MS + 12 * HOUR_MS;
   return { cron: `0 ${new Date(nextAt).getUTCHours()} * * *`, nextAt };
 }
 
-/** As the gateway does, but with any instant to be the next one. */
+/** Writes a schedule as the gateway does, with any instant as its next one. */
 async function schedule(
   project: ProjectRow,
   nextRunAt: number,
@@ -84,7 +84,7 @@ const arrivalsOf = (id: string) =>
 const nextRunOf = async (project: ProjectRow, id: string) =>
   (await findSchedule(cell.db, scopeOf(project), id))?.nextRunAt ?? null;
 
-test("a schedule fires at its instant, never before, and its job says whose it is", async () => {
+test("a schedule fires at its instant, never before, and its job names the schedule", async () => {
   const worker = await cell.startWorker();
   const project = await cell.addProject();
   const { cron, nextAt } = farAway();
@@ -102,7 +102,7 @@ test("a schedule fires at its instant, never before, and its job says whose it i
   await worker.stop();
 });
 
-test("an owner that is told of a change looks at once, and not when its next look is due", async () => {
+test("an owner that is told of a changed schedule looks at once, and not at its next look", async () => {
   let lookCount = 0;
   const run = cell.db.run;
   cell.db.run = (name, text, values) => {
@@ -129,14 +129,14 @@ test("an owner that is told of a change looks at once, and not when its next loo
   await worker.stop();
 });
 
-test("a paused, changed or deleted one does not fire, although its owner had it on the wheel", async () => {
+test("a schedule that is paused, changed or deleted does not fire, although its owner has it on the wheel", async () => {
   const worker = await cell.startWorker();
   const project = await cell.addProject();
   let aheadMs = 1_000;
   let instant: number;
   let ids: string[];
   do {
-    // Further ahead than the time before, when this machine was too slow to change them in time.
+    // Further ahead than in the round before, in which this machine was too slow to change them in time.
     aheadMs *= 2;
     instant = secondIn(aheadMs);
     ids = [];
@@ -157,9 +157,9 @@ test("a paused, changed or deleted one does not fire, although its owner had it 
   await worker.stop();
 });
 
-test("after an outage the owner fires the latest missed instant alone, and only if it is at most 10 minutes late", async () => {
+test("after an outage the owner fires only the latest missed instant, and only if it is at most 10 minutes late", async () => {
   const project = await cell.addProject();
-  // Far from the next instant, wherever in an hour this minute lies.
+  // Far from the next instant, at any minute of the hour.
   const latest = Math.floor(cell.clock.now() / MINUTE_MS) * MINUTE_MS - 5 * MINUTE_MS;
   const anHourAgo = new Date(latest - HOUR_MS);
   const late = await schedule(project, latest - 3 * HOUR_MS, {
@@ -179,7 +179,7 @@ test("after an outage the owner fires the latest missed instant alone, and only 
   await worker.stop();
 });
 
-test("thousands of one instant all fire, each once, with two workers that take shards from each other", async () => {
+test("thousands of schedules with one instant fire once each, with two workers that take shards from each other", async () => {
   const [one] = await Promise.all([cell.startWorker(), cell.startWorker()]);
   const projects = await Promise.all(
     Array.from({ length: 4 }, () => cell.addProject({ concurrency: 1_000 })),
@@ -200,7 +200,7 @@ test("thousands of one instant all fire, each once, with two workers that take s
   const isOfThese = ({ headers }: Arrival) => isMade.has(headers["service-schedule-id"] ?? "");
   await target.until((arrivals) => arrivals.filter(isOfThese).length >= made.length, 40_000);
   await stopping;
-  // By the time that one fires which was made later, the others would have fired again.
+  // When this later schedule fires, the others would have fired again.
   const [project] = projects;
   if (project === undefined) throw new Error("there is no project");
   const after = await schedule(project, secondIn(1_500), { tell: true });

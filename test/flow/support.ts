@@ -16,14 +16,14 @@ const LOOK_EVERY_MS = 20;
 const UNTIL_TIMEOUT_MS = 50_000;
 const TERMINAL = ["succeeded", "failed", "canceled"];
 
-/** Looks until `find` answers something; rejects with the last error or with nothing found. */
+/** Repeats `find` until it answers something. Rejects with its last error, or because nothing was found in time. */
 export async function until<T>(
   find: () => Promise<T | undefined | false> | T | undefined | false,
   timeoutMs = UNTIL_TIMEOUT_MS,
 ): Promise<T> {
   const giveUpAt = performance.now() + timeoutMs;
   for (;;) {
-    // Some tests take the database away meanwhile, from this looking as well.
+    // Some tests cut off the database meanwhile, also for `find`.
     const found = await Promise.try(find).catch((error: unknown) => {
       if (!(error instanceof StoreUnavailable)) throw error;
       return undefined;
@@ -50,14 +50,14 @@ export function untilJob(
 export const untilEnded = (cell: Cell, project: ProjectRow, id: string, environment?: Environment) =>
   untilJob(cell, project, id, (job) => TERMINAL.includes(job.status), environment);
 
-/** Every one of them has ended; the statuses, in their order. */
+/** Waits until all jobs have ended. Answers their statuses, in their order. */
 export async function untilAllEnded(
   cell: Cell,
   project: ProjectRow,
   ids: readonly string[],
   timeoutMs = 60_000,
 ): Promise<string[]> {
-  // One question for all of them, or looking would be most of the load.
+  // One query for all jobs, since many would be most of the load.
   await until(async () => {
     const [row] = await cell.db.run<{ open: number }>(
       "open_of_project",
@@ -67,12 +67,12 @@ export async function untilAllEnded(
     return row?.open === 0;
   }, timeoutMs);
   const statuses: string[] = [];
-  // One after the other: of hundreds at once the last would wait longer for a connection than the pool lets anybody wait.
+  // One after the other: of hundreds at once the last would wait for a connection longer than the pool allows.
   for (const id of ids) statuses.push((await cell.job(project, id)).status);
   return statuses;
 }
 
-/** What no test may find: a (job, attempt) that arrived twice. */
+/** The attempts that arrived twice, as (job, attempt). No test may find one. */
 export function repeatedArrivals(arrivals: readonly Arrival[]): string[] {
   const names = arrivals.map(({ jobId, attempt }) => `${jobId} ${attempt}`);
   return names.filter((name, index) => names.indexOf(name) !== index);
@@ -80,7 +80,7 @@ export function repeatedArrivals(arrivals: readonly Arrival[]): string[] {
 
 const runIds = createIdSource(randomBytes);
 
-/** Asks for a manual retry as the gateway does; the command is what tells the worker. */
+/** Asks for a manual retry as the gateway does; the command tells the worker. */
 export async function retry(
   cell: Cell,
   project: ProjectRow,
@@ -93,7 +93,7 @@ export async function retry(
   return retried;
 }
 
-/** The one run that a retry made. */
+/** The run that a retry made. */
 export async function retried(cell: Cell, project: ProjectRow, runId: string): Promise<RunRow> {
   const answer = await retry(cell, project, runId);
   if (answer.kind !== "retried") throw new Error(`not retried: ${answer.kind}`);
@@ -103,7 +103,7 @@ export async function retried(cell: Cell, project: ProjectRow, runId: string): P
 export const signatureOf = (secret: string, body: string) =>
   createHmac("sha256", secret).update(body).digest("hex");
 
-/** A gate that every request waits at until it is opened. */
+/** A gate at which every request waits until it is opened. */
 export function makeGate(): { passed: Promise<void>; open(): void } {
   const { promise, resolve } = Promise.withResolvers<void>();
   return { passed: promise, open: resolve };

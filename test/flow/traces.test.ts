@@ -3,12 +3,11 @@ import { randomBytes } from "node:crypto";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { formatTraceparent, type TraceContext, traceIdOf } from "../../shared/domain/trace.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { type CollectedSpan, startCollector } from "../support/collector.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { type Arrival, startTarget } from "../support/target.ts";
 import { makeGate, until } from "./support.ts";
@@ -36,8 +35,7 @@ let worker: ServiceProcess;
 let delivery: ServiceProcess;
 
 beforeAll(async () => {
-  database = await createTestDatabase("traces");
-  await migrate(database.url);
+  database = await createMigratedDatabase("traces");
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
   db = openTestDatabase(database.url);
@@ -54,7 +52,7 @@ beforeAll(async () => {
   [gateway, untracedGateway, worker, delivery] = await Promise.all([
     startService("gateway", asked),
     startService("gateway", untraced),
-    // No client asks for the traces of firings.
+    // Firings belong to no client's trace.
     startService("worker", { ...asked, OTEL_TRACES_SAMPLER_ARG: "1" }),
     startService("delivery", asked),
   ]);
@@ -105,7 +103,7 @@ const arrivalsOf = (jobId: string, count: number) =>
     const arrivals = target.arrivals.filter((arrival) => arrival.jobId === jobId);
     return arrivals.length === count && arrivals;
   });
-/** All spans of a trace, once these are among them, and for each attempt its request; there may be no others. */
+/** All spans of a trace, once it has these spans and a request for each attempt; it may have no others. */
 async function spansOf({ traceId }: { traceId: string }, names: readonly string[]): Promise<CollectedSpan[]> {
   const wanted = [...names, ...names.filter(isAttempt).map(() => "POST")].sort();
   const ofTrace = () => collector.spans.filter((span) => span.traceId === traceId);
@@ -118,7 +116,7 @@ const isAttempt = (name: string) => name === "attempt" || name === "delivery";
 const named = (spans: CollectedSpan[], name: string) =>
   spans.filter((span) => span.name === name).sort((a, b) => a.startedAt - b.startedAt);
 const parentsOf = (spans: CollectedSpan[]) => spans.map(({ parentId }) => parentId);
-/** What the target was told is a request of that attempt, and nobody else's. */
+/** Expects the target's trace headers to name this attempt's request. */
 function expectRequest(
   spans: CollectedSpan[],
   attempt: CollectedSpan | undefined,
@@ -132,8 +130,8 @@ function expectRequest(
   expect(arrival?.headers.tracestate).toBeUndefined();
 }
 
-describe("the trace of a client's own", () => {
-  test("has the request, both attempts of a retried job, and the delivery of its event, down to what targets hear", async () => {
+describe("the trace of a client", () => {
+  test("has the request, both attempts of a retried job and its event's delivery, as the targets see them", async () => {
     const endpoint = await post<{ id: string; secret: string }>("/v2/webhooks", {
       url: `http://127.0.0.1:${target.port}${HOOK_PATH}`,
       events: ["job.succeeded"],
@@ -189,10 +187,10 @@ describe("the trace of a client's own", () => {
       sent,
       target.arrivals.find(({ path }) => path === HOOK_PATH),
     );
-    // In the order in which they happened, by the one clock.
+    // The spans are in the order in which they happened, by one clock.
     for (const span of spans) expect(span.endedAt).toBeGreaterThanOrEqual(span.startedAt);
     expect(attempts[1]?.startedAt).toBeGreaterThanOrEqual(attempts[0]?.startedAt ?? 0);
-    // What a process has printed may come later than what it has sent since.
+    // A process's output may arrive later than its messages.
     const line = await until(() =>
       delivery.output.split("\n").find((text) => text.includes("attempt.settled") && text.includes(job.id)),
     );
@@ -216,7 +214,7 @@ describe("the trace of a client's own", () => {
     );
   });
 
-  test("has the attempt that it asked for by hand and the event of that, apart from those of before", async () => {
+  test("has a manual retry's attempt and its event, and not the earlier ones", async () => {
     const [before, client] = [newTrace(), newTrace()];
     const policy = { retry_policy: { max_attempts: 1 } };
     const job = await post<{ id: string }>("/v2/jobs", jobTo("fail-once", policy), before);
@@ -234,12 +232,12 @@ describe("the trace of a client's own", () => {
     await spansOf(before, ["POST /v2/jobs", "attempt"]);
   });
 
-  test("is passed on to the target as it is by a service that records nothing", async () => {
+  test("is passed on to the target unchanged by a service that records nothing", async () => {
     const [asked, unasked] = [newTrace(), newTrace(false)];
     const passedOn = await post<{ id: string }>("/v2/jobs", jobTo("a"), unasked);
     const [arrival] = await arrivalsOf(passedOn.id, 1);
     expect(arrival?.headers.traceparent).toBe(formatTraceparent(unasked));
-    // From there the node that does record goes on with it.
+    // A recording node goes on with the trace of a gateway that records nothing.
     const job = await post<{ id: string }>("/v2/jobs", jobTo("a"), asked, untracedGateway);
     await arrivalsOf(job.id, 1);
     const spans = await spansOf(asked, ["attempt", "delivery"]);
@@ -274,7 +272,7 @@ describe("a job in no client's trace", () => {
       cron: "* * * * *",
       target_url: targetUrl("a"),
     });
-    // What the timetable says next would be up to a minute away.
+    // The timetable's own next instant could be a minute away.
     await db.run(
       "soon",
       "UPDATE schedules SET next_run_at = date_trunc('second', now()) + interval '1 s'",
@@ -304,8 +302,8 @@ describe("a job in no client's trace", () => {
   });
 });
 
-describe("what the collector is told", () => {
-  test("reaches it before a node ends that drains", async () => {
+describe("the spans sent to the collector", () => {
+  test("arrive before a draining node ends", async () => {
     const client = newTrace();
     const job = await post<{ id: string }>("/v2/jobs", jobTo("slow"), client);
     const [arrival] = await arrivalsOf(job.id, 1);
@@ -318,7 +316,7 @@ describe("what the collector is told", () => {
     expectRequest(spans, attempt, arrival);
   });
 
-  test("holds nothing of a payload, a key, a secret or where a target is", async () => {
+  test("hold no payload, key, secret or target URL", async () => {
     const told = collector.texts.join("\n");
     expect(told).toContain("jobwheel.job_id");
     const { rows } = await db.drizzle.execute("SELECT url FROM webhooks");

@@ -8,9 +8,9 @@ import { until, untilEnded } from "./support.ts";
 setDefaultTimeout(60_000);
 
 const WEBHOOK_TIMEOUT_MS = 3_000;
-/** 5 s become 50 ms, and the 48 h half an hour. */
+/** Waits of 5 s become 50 ms, and 48 h half an hour. */
 const RETRY_SCALE = 0.01;
-/** A head that promises more than ever comes. */
+/** A head that promises more bytes than ever come. */
 const HALF = "content-length: 100\r\n\r\nhalf";
 
 let cell: Cell;
@@ -29,7 +29,7 @@ afterEach(async () => {
   await Promise.all([jobs.stop(), endpoint.stop()]);
 });
 
-/** Ends a job, of which an endpoint is told that answers as given, the first time and later ones. */
+/** Ends a job whose endpoint answers as given, the first time and later. */
 async function tell(answer: (socket: net.Socket, place: number) => void): Promise<void> {
   endpoint = await startRawServer((socket, _request, place) => answer(socket, place));
   const project = await cell.addProject();
@@ -46,7 +46,7 @@ const attempts = () =>
   );
 const [SUCCEEDED, FAILED, TIMED_OUT] = [1, 2, 3];
 
-/** How the delivery has ended, once it has. */
+/** Waits until the delivery is over. Answers its status and attempts. */
 async function untilOver(): Promise<{ status: number; attempts: number }> {
   return until(async () => {
     const rows = await cell.db.run<{ status: number; attempts: number }>(
@@ -59,17 +59,17 @@ async function untilOver(): Promise<{ status: number; attempts: number }> {
 }
 const [OVER_SUCCEEDED, OVER_FAILED] = [0, 1];
 
-describe("an answer of an endpoint", () => {
+describe("an endpoint's answer", () => {
   test.each([
     ["stalls", (socket: net.Socket) => void socket.write(`HTTP/1.1 200 OK\r\n${HALF}`)],
     ["breaks off", (socket: net.Socket) => void socket.end(`HTTP/1.1 204 OK\r\n${HALF}`)],
-  ])("of 2xx is a success, although its body %s: nothing is sent twice", async (_, answer) => {
+  ])("of 2xx is a success and nothing is sent twice, although its body %s", async (_, answer) => {
     await tell(answer);
     expect(await untilOver()).toEqual({ status: OVER_SUCCEEDED, attempts: 1 });
     expect(endpoint.requests).toHaveLength(1);
   });
 
-  test("of 3xx is a failure: it is not followed, and the same comes again", async () => {
+  test("of 3xx is a failure: it is not followed, and the same event comes again", async () => {
     const elsewhere = startTarget();
     await tell((socket, place) =>
       socket.write(place === 1 ? answerOf("307 Moved", { location: elsewhere.url }) : answerOf("200 OK")),
@@ -91,7 +91,7 @@ describe("an answer of an endpoint", () => {
     ]);
   });
 
-  test("that does not come within the time limit is timed out, and the same comes again", async () => {
+  test("beyond the time limit is timed out, and the same event comes again", async () => {
     await tell((socket, place) => void (place > 1 && socket.write(answerOf("200 OK"))));
     expect(await untilOver()).toEqual({ status: OVER_SUCCEEDED, attempts: 2 });
     expect(await attempts()).toMatchObject([
@@ -103,18 +103,18 @@ describe("an answer of an endpoint", () => {
 });
 
 describe("a shutdown in the middle of a delivery", () => {
-  test("after the status has come changes nothing: that is what the delivery came to", async () => {
+  test("after the answer's status has come keeps that status as the delivery's outcome", async () => {
     await tell((socket, place) =>
       socket.write(place === 1 ? `HTTP/1.1 200 OK\r\n${HALF}` : answerOf("200 OK")),
     );
     await until(() => endpoint.requests.length === 1);
-    // What was written before this answer has come by then.
+    // The endpoint has read everything that was sent before this request.
     await fetch(endpoint.url, { method: "POST" });
     await delivery.stop();
     expect(await untilOver()).toEqual({ status: OVER_SUCCEEDED, attempts: 1 });
   });
 
-  test("before anything has come breaks it off, and the next node sends it at once", async () => {
+  test("before the answer has begun breaks it off, and the next node sends it at once", async () => {
     await tell((socket, place) => void (place > 1 && socket.write(answerOf("200 OK"))));
     await until(() => endpoint.requests.length === 1);
     await delivery.stop();

@@ -37,7 +37,7 @@ afterAll(async () => {
 
 const cause = (): KeyCause => ({ requestId: ids.next(REQUEST_PREFIX, cell.clock.now()), keyNo: 0 });
 
-/** A job whose payload is not of ASCII alone, as it arrived, and what the endpoint was told of its end. */
+/** A job with a non-ASCII payload, as its target received it, and the event of its end, as the endpoint received it. */
 async function endJob(project: ProjectRow): Promise<{ attempt: Arrival; event: Arrival }> {
   const payload = `{"name":"Žofie","n":9007199254740993}`;
   const [jobId = ""] = await cell.addJobs(project, [{ targetUrl: target.url, payload }]);
@@ -61,7 +61,7 @@ async function expectVerified({ body, headers }: Arrival, secret: string): Promi
 }
 
 describe("the public package and our client verify", () => {
-  test("what endpoints are told and what targets receive, each under its own secret and no other", async () => {
+  test("events at endpoints and requests at targets, each under its own secret and no other", async () => {
     const { project, secret } = await oneEndpoint();
     const { attempt, event } = await endJob(project);
     await expectVerified(event, secret);
@@ -76,7 +76,7 @@ describe("the public package and our client verify", () => {
     }
   });
 
-  test("an event under both secrets while a rotation is young, and Service-Signature is made with the new one", async () => {
+  test("an event under both secrets during a rotation, whose Service-Signature is made with the new one", async () => {
     const { project, id, secret } = await oneEndpoint();
     const newSecret = makeSecret(randomBytes);
     const scope = { projectNo: project.no, environment: "production" as const };
@@ -87,7 +87,7 @@ describe("the public package and our client verify", () => {
     expect(event.headers["service-signature"]).toBe(signatureOf(newSecret, event.body));
   });
 
-  test("a sample, which says that it is one and which no real event claims to be", async () => {
+  test("a sample, which says that it is one, as no real event does", async () => {
     const { project, id, secret } = await oneEndpoint();
     const eventId = ids.next(EVENT_PREFIX, cell.clock.now());
     const sample = {
@@ -120,13 +120,13 @@ describe("the public package and our client verify", () => {
   });
 });
 
-// A machine on which nothing is installed has no openssl, and then nobody verifies with it.
+// A machine without openssl skips the recipe.
 describe.skipIf(Bun.which("openssl") === null)("the recipe of the client's README.md", () => {
   const recipe = /^### In other languages$.*?^```bash\n(.*?)^```$/ms.exec(
     readFileSync(join(import.meta.dir, "../../shared/client/README.md"), "utf8"),
   )?.[1];
 
-  /** Its exit code and what it says of a request that arrived. */
+  /** The recipe's exit code and output for a request that arrived. */
   function follow({ headers, body }: Pick<Arrival, "headers" | "body">, secret: string) {
     const directory = mkdtempSync(join(tmpdir(), "recipe-"));
     try {

@@ -16,7 +16,7 @@ beforeAll(async () => {
 afterAll(() => cell.stop());
 
 describe("an endpoint", () => {
-  test("is told once of each job that ends, signed so that the public package verifies it", async () => {
+  test("gets one event for each job that ends, signed so that the public package verifies it", async () => {
     const target = startTarget(({ path }) => new Response("", { status: path === "/hook" ? 200 : 500 }));
     const endpoint = startTarget();
     const project = await cell.addProject();

@@ -3,7 +3,7 @@ import { STATUS_OF_CODE } from "../../shared/domain/errors.ts";
 import { type Published, readPublished } from "../contract/openapi/published.ts";
 import { startTestGateway, type TestGateway } from "../support/gateway.ts";
 
-/** The table of the contract, word for word: whoever changes the code must change it here as well, and say why. */
+/** The table of the contract, word for word. A change of the codes must be repeated here. */
 const TABLE: [number, string[]][] = [
   [400, ["invalid_request", "run_at_in_past", "invalid_cron_expression", "interval_too_short"]],
   [401, ["unauthorized"]],

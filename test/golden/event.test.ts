@@ -2,9 +2,9 @@ import { expect, test } from "bun:test";
 import { eventText } from "../../shared/contract/event.ts";
 
 /**
- * The bytes of an event, which are the same on every retry: bodies are rendered at each attempt, so a release that renders
- * them in another way changes those of deliveries that wait. A new shape needs a new api_version, by which both are told
- * apart, and never a change of these.
+ * The bytes of an event, which must be the same on every retry. Bodies are rendered at each attempt, so a release that
+ * renders them in another way would change the retries of waiting deliveries. A new shape needs a new api_version by
+ * which both are told apart; these bytes stay.
  */
 const BYTES =
   '{"id":"evt_01m7ybr3vq81qbcnqxb2xa9jzd","type":"job.failed","created_at":"2026-11-21T06:12:27.001Z","api_version":"2026-11-01",' +
@@ -14,7 +14,7 @@ const BYTES =
   '"attempt":2,"status":"timed_out","response_status":null,"error":"line\\nline","started_at":"2026-11-21T06:12:25.592Z","duration_ms":1408,' +
   '"next_retry_at":null}}}';
 
-test("an event is spelled as it always was", () => {
+test("the bytes of an event never change", () => {
   const facts = {
     id: "evt_01m7ybr3vq81qbcnqxb2xa9jzd",
     type: "job.failed",

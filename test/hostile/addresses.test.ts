@@ -10,14 +10,14 @@ import {
   REFUSED_HOSTS,
   REFUSED_URLS,
   SPECIAL_ADDRESSES,
-} from "./addresses.ts";
-import type { Dialling } from "./dialling.ts";
+} from "./refused-addresses.ts";
+import type { Dialling } from "./refused-dialling.ts";
 
 setDefaultTimeout(120_000);
 
 const RULES = { allowInsecure: false, own: [ownAddressOf(OWN_URL)] };
 const OWN_HOST = /jobwheel\.example/i;
-/** Canaries stand at all of them, in a network that nobody else has. */
+/** The addresses of the canaries, in a network that only this test has. */
 const CANARY_ADDRESSES = [
   ...[PUBLIC_FOUR, PUBLIC_SIX, "10.0.0.1", "10.255.255.255", "172.16.0.1", "172.31.255.255", "192.168.0.1"],
   ...[
@@ -44,7 +44,7 @@ describe("creation", () => {
     ...REFUSED_URLS,
   ];
 
-  test(`refuses each of ${urls.length} URLs as written, and nothing is created`, async () => {
+  test(`refuses each of ${urls.length} URLs as written, and creates nothing`, async () => {
     expect(REFUSED_HOSTS.length + REFUSED_URLS.length).toBeGreaterThanOrEqual(150);
     const project = await gateway.addProject("scale");
     const before = await gateway.countRows();
@@ -63,7 +63,7 @@ describe("creation", () => {
     expect(await gateway.countRows()).toEqual(before);
   });
 
-  test("refuses the service's own host in every spelling, on every port", () => {
+  test("refuses the service's own host in every spelling and on every port", () => {
     const own = REFUSED_HOSTS.filter((host) => OWN_HOST.test(host));
     expect(own.length).toBeGreaterThanOrEqual(4);
     for (const url of own.flatMap((host) => [`https://${host}/`, `https://${host}:8443/x`])) {
@@ -79,17 +79,17 @@ describe("dialling", () => {
     dialling = dialEverything(network);
   });
 
-  test("refuses every host and every answer of a name that may not be dialled", () => {
+  test("refuses every forbidden host, and every forbidden address of a name", () => {
     expect(dialling.notRefused).toEqual([]);
     expect(dialling.dialled).toBe(REFUSED_HOSTS.length + 3 * SPECIAL_ADDRESSES.length);
   });
 
-  test("sends not a byte to loopback, link-local or private addresses", () => {
+  test("sends no byte to loopback, link-local or private addresses", () => {
     expect(Object.keys(dialling.heard).filter((address) => address !== PUBLIC_FOUR)).toEqual([]);
   });
 
   test.skipIf(network === null)(
-    "asks for a name once for a connection, and judges what it dials: rebinding gains nothing",
+    "asks for a name once for each connection, and checks the address that it dials: rebinding is useless",
     () => {
       expect(dialling.rebinding.lookups).toBe(2);
       expect(dialling.rebinding.messages[0]).not.toMatch(/may not be dialled|could not be resolved/);
@@ -103,19 +103,22 @@ describe("dialling", () => {
     expect(dialling.redirect).toEqual({ status: "302", heard: {} });
   });
 
-  test.skipIf(network === null)("was watched by canaries that can hear, public addresses included", () => {
-    expect(dialling.control).toEqual({
-      [PUBLIC_FOUR]: 1,
-      [PUBLIC_SIX]: 1,
-      "127.0.0.1": 1,
-      "10.0.0.1": 1,
-      "169.254.169.254": 1,
-      "fd00::1": 1,
-    });
-  });
+  test.skipIf(network === null)(
+    "was watched by canaries that do receive connections, at public addresses too",
+    () => {
+      expect(dialling.control).toEqual({
+        [PUBLIC_FOUR]: 1,
+        [PUBLIC_SIX]: 1,
+        "127.0.0.1": 1,
+        "10.0.0.1": 1,
+        "169.254.169.254": 1,
+        "fd00::1": 1,
+      });
+    },
+  );
 });
 
-/** The command that gives a process a network of its own, null where the system lets nobody have one. */
+/** The command that gives a process its own network; null where the system forbids it. */
 function enterNetwork(): string[] | null {
   const command = ["unshare", "--map-root-user", "--net"];
   const tried = spawnSync(command[0] ?? "", [...command.slice(1), "ip", "link", "set", "lo", "up"]);
@@ -123,7 +126,7 @@ function enterNetwork(): string[] | null {
 }
 
 function dialEverything(network: string[] | null): Dialling {
-  const script = join(import.meta.dir, "dialling.ts");
+  const script = join(import.meta.dir, "refused-dialling.ts");
   const addresses = CANARY_ADDRESSES.map((address) => `ip address add ${address} dev lo`).join(" && ");
   const command =
     network === null

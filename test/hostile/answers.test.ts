@@ -11,17 +11,20 @@ import { HOSTILE_KINDS, type HostileTarget } from "../support/target-hostile.ts"
 setDefaultTimeout(120_000);
 
 const ATTEMPT_TIMEOUT_MS = 15_000;
-/** Where those are that never come to an end. For the others it would be too soon, on a machine that all of them flood. */
+/**
+ * The region of the targets whose answers never end. The other targets get more time, since all of them together load
+ * the machine.
+ */
 const IMPATIENT = "ap-southeast";
 const IMPATIENT_TIMEOUT_MS = 5_000;
 const CAP_SECONDS = 1;
-/** What a busy machine may add to a deadline. */
+/** The time that a busy machine may add to a deadline. */
 const SLACK_MS = 5_000;
 const NEIGHBOUR_JOBS = 40;
-/** The pool of the cell, which opens them as they are needed. */
+/** The cell's pool opens these connections as they are needed. */
 const DATABASE_CONNECTIONS = 16;
 
-/** One job for each kind, all at once, beside a neighbour whose target is as it should be. */
+/** One job for each kind of target, all at once, beside a neighbour with a good target. */
 let cell: Cell;
 let project: ProjectRow;
 let neighbour: ProjectRow;
@@ -57,8 +60,8 @@ afterAll(async () => {
 
 const isEndless = (name: string) => HOSTILE_KINDS[name]?.run.status === "timed_out";
 
-describe("beside hostile targets", () => {
-  test("a neighbour's jobs are all delivered, each with its first attempt", async () => {
+describe("a neighbour of hostile targets", () => {
+  test("has each of its jobs delivered by the first attempt", async () => {
     for (let count = 0; count < NEIGHBOUR_JOBS; count++) {
       const [id = ""] = await cell.addJobs(neighbour, [{ targetUrl: good.url, maxAttempts: 1 }]);
       expect(await untilEnded(cell, neighbour, id)).toMatchObject({ status: "succeeded", attempts: 1 });
@@ -67,8 +70,8 @@ describe("beside hostile targets", () => {
   });
 });
 
-describe("a target that", () => {
-  test.each(Object.keys(HOSTILE_KINDS))("%s has the runs that it earned", async (name) => {
+describe("a hostile target that", () => {
+  test.each(Object.keys(HOSTILE_KINDS))("%s leaves the runs expected for it", async (name) => {
     const expected = HOSTILE_KINDS[name]?.run;
     const timeoutMs = isEndless(name) ? IMPATIENT_TIMEOUT_MS : ATTEMPT_TIMEOUT_MS;
     const id = ids.get(name) ?? "";
@@ -86,24 +89,24 @@ describe("a target that", () => {
       expect(Buffer.byteLength(run.error ?? "")).toBeLessThanOrEqual(ERROR_BYTES_MAX);
       expect(run.durationMs ?? Number.NaN).toBeLessThan(timeoutMs + SLACK_MS);
       if (run.status === "timed_out") {
-        // The deadline counts from the recorded start, the duration from when it could be sent.
+        // The deadline counts from the recorded start, and the duration from the moment in which the request could be sent.
         expect(run.durationMs).toBeGreaterThan(timeoutMs / 2);
       }
     }
-    // Whatever it asks for, the wait stays within the policy's cap.
+    // The wait stays within the policy's cap, whatever the target asks for.
     const [first] = runs;
     if (attempts === 2 && first !== undefined) {
       const waitMs = (first.nextRetryAt ?? Number.NaN) - first.startedAt - (first.durationMs ?? 0);
       expect(waitMs).toBeGreaterThanOrEqual(-SLACK_MS);
       expect(waitMs).toBeLessThanOrEqual(CAP_SECONDS * 1_000 + SLACK_MS);
     }
-    // No request was sent twice by itself.
+    // The HTTP client repeats no request by itself.
     expect(targets.get(name)?.requestCount ?? 0).toBeLessThanOrEqual(attempts);
   });
 });
 
-describe("once all attempts at hostile targets have ended", () => {
-  test("every permit has come back, each exactly once", async () => {
+describe("after all attempts at hostile targets have ended", () => {
+  test("no permit is in use, and each was returned exactly once", async () => {
     await untilAllEnded(cell, project, [...ids.values()]);
     const runs = await Promise.all([...ids.values()].map((id) => cell.runs(project, id)));
     const [flow] = await cell.db.run<Record<string, number>>(
@@ -114,7 +117,7 @@ describe("once all attempts at hostile targets have ended", () => {
     expect(flow).toEqual({ in_use: 0, returned: runs.flat().length });
   });
 
-  test("no connection is left at any of them, and no descriptor here", async () => {
+  test("no connection to a target and no descriptor is left open", async () => {
     await untilAllEnded(cell, project, [...ids.values()]);
     for (const [name, target] of targets) {
       await until(() => target.openCount === 0).catch(() => {

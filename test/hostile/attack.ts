@@ -1,119 +1,34 @@
-import { median } from "../bench/harness/measure.ts";
-import { untilAllEnded } from "../flow/support.ts";
-import { countFds } from "../runtime-contract/until.ts";
-import { startCell } from "../support/cell.ts";
-import { startTarget } from "../support/target.ts";
+import { join } from "node:path";
+import { startCertifiedTargets } from "../support/target-certificates.ts";
+import { HOSTILE_KINDS } from "../support/target-hostile.ts";
+import type { AttackRound } from "./attacked-node.ts";
 
-/**
- * A delivery node under attack, in a process of its own, so that what it holds is not its targets'. The arguments are how
- * many attempts to warm up with, how many follow, in how many rounds, and the targets' URLs. It prints a line of JSON
- * before the first round and after each.
- */
-
-export interface AttackRound {
-  /** Since the warm-up. */
+/** Attacks a delivery node with targets of every hostile kind. Answers what the node held before and after each round. */
+export async function measureAttack(wish: {
+  warmUp: number;
   attempts: number;
-  rssBytes: number;
-  heapBytes: number;
-  /** How late a neighbour's jobs arrive at a target that is as it should be: the median, in milliseconds. */
-  neighbourLateMs: number;
-  /** Descriptors beyond those that the service had at first and those of the database's pool. */
-  fdsLeft: number;
-}
-
-const ATTEMPT_TIMEOUT_MS = 1_000;
-/** So many jobs are created at once, each with one attempt. */
-const BATCH_JOBS = 500;
-/** Connections that were never taken are given up within this, and idle ones are closed. */
-const QUIET_MS_MAX = 20_000;
-const QUIET_LOOK_MS = 100;
-const MEMORY_LOOKS = 20;
-/** The pool of the cell, which opens them as they are needed. */
-const DATABASE_CONNECTIONS = 16;
-
-const NEIGHBOUR_JOBS = 100;
-const NEIGHBOUR_EVERY_MS = 50;
-/** Before the first of them is due. */
-const LEAD_MS = 500;
-
-const [warmUpText, attemptsText, roundsText, ...urls] = process.argv.slice(2);
-const [warmUp, attempts, rounds] = [Number(warmUpText), Number(attemptsText), Number(roundsText)];
-const cell = await startCell();
-const good = startTarget();
-const fdsBefore = countFds();
-await cell.startWorker();
-await cell.startDelivery({ attemptTimeoutMs: ATTEMPT_TIMEOUT_MS });
-const project = await cell.addProject();
-await cell.db.run("set_limit", "UPDATE flows SET concurrency = 400 WHERE project_no = $1", [project.no]);
-
-const neighbour = await cell.addProject();
-
-await attack(warmUp);
-let neighbourLateMs = await deliverToNeighbour();
-for (let round = 0, done = 0; round <= rounds; round++) {
-  await untilQuiet();
-  const { rss, heapUsed } = await measureMemory();
-  const line: AttackRound = {
-    attempts: done,
-    rssBytes: rss,
-    heapBytes: heapUsed,
-    neighbourLateMs,
-    fdsLeft: Math.max(0, countFds() - fdsBefore - DATABASE_CONNECTIONS),
-  };
-  console.log(JSON.stringify(line));
-  if (round < rounds) {
-    [neighbourLateMs] = await Promise.all([deliverToNeighbour(), attack(attempts / rounds)]);
+  rounds: number;
+}): Promise<{ rounds: AttackRound[]; openCount: number }> {
+  const started = await Promise.all(Object.values(HOSTILE_KINDS).map((kind) => kind.start()));
+  const certified = await startCertifiedTargets();
+  const targets = [...started, ...Object.values(certified.bad)];
+  try {
+    const numbers = [wish.warmUp, wish.attempts, wish.rounds].map(String);
+    const urls = targets.map((target) => target.url);
+    const child = Bun.spawn(
+      [process.execPath, join(import.meta.dir, "attacked-node.ts"), ...numbers, ...urls],
+      {
+        env: { ...process.env, ...certified.environment },
+        stdout: "pipe",
+        stderr: "inherit",
+      },
+    );
+    const lines = (await new Response(child.stdout).text()).trim().split("\n");
+    if ((await child.exited) !== 0) throw new Error("the node under attack ended badly");
+    const openCount = targets.reduce((sum, target) => sum + target.openCount, 0);
+    return { rounds: lines.map((line) => JSON.parse(line)), openCount };
+  } finally {
+    for (const target of started) await target.stop();
+    await certified.stop();
   }
-  done += attempts / rounds;
-}
-await cell.stop();
-await good.stop();
-// A Postgres that nobody lent is a child of this process, and would keep it.
-process.exit(0);
-
-async function attack(count: number): Promise<void> {
-  for (let begun = 0; begun < count; begun += BATCH_JOBS) {
-    const jobs = Array.from({ length: Math.min(BATCH_JOBS, count - begun) }, (_, index) => ({
-      targetUrl: urls[index % urls.length] ?? "",
-      maxAttempts: 1,
-    }));
-    await untilAllEnded(cell, project, await cell.addJobs(project, jobs));
-  }
-}
-
-/** Of jobs that are due one after the other, whatever becomes of those before. */
-async function deliverToNeighbour(): Promise<number> {
-  const firstAt = Date.now() + LEAD_MS;
-  const dueAts = Array.from({ length: NEIGHBOUR_JOBS }, (_, index) => firstAt + index * NEIGHBOUR_EVERY_MS);
-  const wishes = dueAts.map((runAt) => ({ targetUrl: good.url, runAt }));
-  const jobIds = await cell.addJobs(neighbour, wishes);
-  await untilAllEnded(cell, neighbour, jobIds);
-  // Of a job that a busy machine made arrive twice, the first one counts.
-  const arrivedAt = new Map(
-    good.arrivals
-      .splice(0)
-      .reverse()
-      .map(({ jobId, at }) => [jobId, at]),
-  );
-  return median(jobIds.map((id, index) => (arrivedAt.get(id) ?? Number.NaN) - (dueAts[index] ?? 0)));
-}
-
-/** Waits until no more descriptors are open than at first, or for as long as that may take. */
-async function untilQuiet(): Promise<void> {
-  const giveUpAt = performance.now() + QUIET_MS_MAX;
-  while (countFds() > fdsBefore + DATABASE_CONNECTIONS && performance.now() < giveUpAt) {
-    await Bun.sleep(QUIET_LOOK_MS);
-  }
-}
-
-/** The least of several looks: freed pages go back to the system one after the other, with each collection some more. */
-async function measureMemory(): Promise<NodeJS.MemoryUsage> {
-  let least = process.memoryUsage();
-  for (let look = 0; look < MEMORY_LOOKS; look++) {
-    Bun.gc(true);
-    await Bun.sleep(QUIET_LOOK_MS);
-    const now = process.memoryUsage();
-    if (now.rss < least.rss) least = now;
-  }
-  return least;
 }

@@ -9,7 +9,7 @@ import type { CertifiedRuns } from "./certified-runs.ts";
 
 setDefaultTimeout(60_000);
 
-/** A name that its certificate is for; all names lead to this machine. */
+/** A name that has its own certificate; every name resolves to this machine. */
 const NAME = "right.example";
 
 let authority: Authority;
@@ -18,7 +18,7 @@ beforeAll(() => {
 });
 afterAll(() => authority.remove());
 
-/** What comes of a POST by a process that trusts the authority, and what the host got to read of it. */
+/** The outcome of a POST by a process that trusts the authority, and the requests that the host received. */
 async function postTo(tls: TlsOptions): Promise<{ outcome: string; requests: string[] }> {
   const server: RawServer = await startRawServer((socket) => socket.write(answerOf("200 OK")), { tls });
   try {
@@ -29,8 +29,8 @@ async function postTo(tls: TlsOptions): Promise<{ outcome: string; requests: str
 }
 
 async function postFromElsewhere(url: string): Promise<string> {
-  // Whom a process trusts is read once, at its start.
-  const child = Bun.spawn([process.execPath, join(import.meta.dir, "post.ts"), url], {
+  // A process reads the authorities that it trusts once, at its start.
+  const child = Bun.spawn([process.execPath, join(import.meta.dir, "single-post.ts"), url], {
     env: { ...process.env, NODE_EXTRA_CA_CERTS: authority.certPath },
     stdout: "pipe",
     stderr: "inherit",
@@ -41,7 +41,7 @@ async function postFromElsewhere(url: string): Promise<string> {
 }
 
 describe("a target over TLS", () => {
-  test("with a certificate for its name is sent its request", async () => {
+  test("with a certificate for its name receives its request", async () => {
     const { outcome, requests } = await postTo(authority.issue(`DNS:${NAME}`));
     expect([outcome, requests.length]).toEqual(["200 complete", 1]);
   });
@@ -63,13 +63,13 @@ describe("a target over TLS", () => {
       () => authority.selfSigned(`DNS:${NAME}`),
       "DEPTH_ZERO_SELF_SIGNED_CERT",
     ],
-  ])("with %s is sent nothing, and the fault says why", async (_what, issue, code) => {
+  ])("with %s receives nothing, and the fault names the reason", async (_what, issue, code) => {
     const { outcome, requests } = await postTo(issue());
     expect(outcome).toContain(code);
     expect(requests).toEqual([]);
   });
 
-  test("that is none is sent nothing but the beginning of a handshake", async () => {
+  test("that does not speak TLS receives only the beginning of a handshake", async () => {
     const heard: Buffer[] = [];
     const server = net.createServer((socket) =>
       socket
@@ -88,7 +88,7 @@ describe("a target over TLS", () => {
 });
 
 describe("runs at targets over TLS", () => {
-  test("fail before anything is sent where the certificate is wrong, say why, and give each permit back once", async () => {
+  test("fail before anything is sent if the certificate is wrong, name the fault, and return each permit once", async () => {
     const { good, bad, environment, stop } = await startCertifiedTargets();
     const targets = [good, ...Object.values(bad)];
     const child = Bun.spawn(

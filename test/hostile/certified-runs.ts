@@ -2,8 +2,8 @@ import { untilAllEnded } from "../flow/support.ts";
 import { startCell } from "../support/cell.ts";
 
 /**
- * Sends a job to each of the URLs that are its arguments, in a process of its own because of whom it trusts, and prints
- * what their runs say and how many permits were given back.
+ * A program that sends a job to each URL in its arguments, and prints the runs and how many permits were returned. It
+ * is a process of its own because a process reads the authorities that it trusts at its start.
  */
 
 export interface CertifiedRuns {

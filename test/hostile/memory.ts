@@ -1,11 +1,11 @@
 import { expect } from "bun:test";
-import type { AttackRound } from "./attack.ts";
-import { measureAttack } from "./under-attack.ts";
+import { measureAttack } from "./attack.ts";
+import type { AttackRound } from "./attacked-node.ts";
 
 const WARM_UP_ATTEMPTS = 500;
 const GROWTH_MAX = 1.2;
 
-/** So many attempts at targets of every hostile kind, after which a delivery node holds what it held before. */
+/** Expects a delivery node to hold no more than before, after attempts at targets of every hostile kind. */
 export async function expectMemoryBack(
   attempts: number,
 ): Promise<{ before: AttackRound; after: AttackRound }> {

@@ -4,7 +4,7 @@ import { expectMemoryBounded } from "./unread-answers.ts";
 const TEST_TIMEOUT_MS = 600_000;
 
 test(
-  "a gateway whose answers two projects do not read for a minute stays below 512 MB, and has let go of them a minute later",
+  "a gateway stays below 512 MB while two projects do not read its answers for a minute, and releases them within a minute",
   async () => {
     const { baseBytes, peakBytes, backMs } = await expectMemoryBounded({ projects: 2, holdMs: 60_000 });
     console.log(

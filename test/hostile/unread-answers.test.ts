@@ -4,7 +4,7 @@ import { expectMemoryBounded } from "./unread-answers.ts";
 const TEST_TIMEOUT_MS = 300_000;
 
 test(
-  "a gateway whose answers one project does not read stays below 512 MB, and has let go of them a minute later",
+  "a gateway stays below 512 MB while one project does not read its answers, and releases them within a minute",
   async () => {
     await expectMemoryBounded({ projects: 1, holdMs: 10_000 });
   },

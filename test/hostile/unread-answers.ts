@@ -1,20 +1,23 @@
 import { expect } from "bun:test";
 import { until } from "../runtime-contract/until.ts";
-import { type ReadGateways, startReadGateways } from "./read-gateways.ts";
+import { type ReadGateways, startReadGateways } from "./attacked-gateways.ts";
 
 const PAGE = "/v2/schedules?limit=200";
-/** Just below what a project may have in progress. */
+/** Just below the number of requests that a project may have in progress. */
 const CLIENTS = 480;
 const RSS_BYTES_MAX = 512_000_000;
-/** The code that ran and the connections that were leave something. Of the memory at rest, after some such pages were read by clients that take them. */
+/**
+ * The growth that compiled code and former connections may leave, relative to the resting memory after clients have
+ * read some such pages.
+ */
 const GROWTH_MAX = 1.5;
 const BACK_MS_MAX = 60_000;
 const LOOK_EVERY_MS = 50;
 const READERS = 4;
 const READ_WAVES = 10;
-/** A machine that is slow may not read four such pages from Postgres in the time that a request has. */
+/** A slow machine may not read four such pages from Postgres within a request's time. */
 const READ_OR_TOO_LATE = /^\{("200":\d)?,?("503":\d)?\}$/;
-/** Memory that has not shrunk for so long is at rest. */
+/** Memory that has not shrunk for this long is at rest. */
 const REST_MS = 5_000;
 const REST_MS_MAX = 60_000;
 
@@ -25,8 +28,8 @@ export interface UnreadAnswers {
 }
 
 /**
- * Clients of some projects ask for pages of 4 MiB for a while and read none of them: the gateway's memory has a bound, and
- * comes back.
+ * Expects that the gateway's memory is bounded, and comes back, while clients of some projects ask for pages of 4 MiB
+ * and read none of them.
  */
 export async function expectMemoryBounded(attack: {
   projects: number;
@@ -42,7 +45,7 @@ export async function expectMemoryBounded(attack: {
     const peakBytes = await attackFor(gateways, keys, attack.holdMs);
     expect(peakBytes).toBeLessThan(RSS_BYTES_MAX);
     const stoppedAt = performance.now();
-    // A process that serves nobody does not collect what it holds no more.
+    // A process that serves nobody collects no garbage.
     const neighbour = gateways.startCrowd(
       await gateways.addProject({ asksOften: true }),
       "/v2/project",
@@ -84,7 +87,7 @@ async function restingBytes(rssBytes: () => number): Promise<number> {
   return least;
 }
 
-/** The most that was in memory meanwhile. */
+/** The most memory during the attack. */
 async function attackFor(gateways: ReadGateways, keys: string[], holdMs: number): Promise<number> {
   const { rssBytes } = gateways.attacked;
   let peakBytes = 0;

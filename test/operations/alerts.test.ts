@@ -6,7 +6,6 @@ import { type CreatedProject, createProjectWithKeys } from "../../services/admin
 import { ENVIRONMENTS, type Environment } from "../../shared/domain/scope.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { setProjectHeld, setRegionsHeld } from "../../shared/store/cell/holds.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { RETENTION_LOCK } from "../../shared/store/retention/retention.ts";
 import { RULES_FILE, readRules } from "../deploy/monitoring.ts";
@@ -17,15 +16,15 @@ import { openTestDatabase } from "../support/database.ts";
 import { createLoad } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { watchPauses } from "../support/pauses.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget } from "../support/target.ts";
 import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
 
 /**
- * A cell of real processes, watched by a real Prometheus with the rules that are deployed. Every duration in them is made
- * seconds; every threshold stays what it is. First nothing may fire, though a project waits for its limit all the
- * while; then every alert's condition is made true.
+ * A cell of real processes, watched by a real Prometheus with the deployed rules. Every duration in the rules becomes
+ * seconds; every threshold stays. First nothing may fire, although a project waits for its limit all the while. Then
+ * the condition of every alert is made true.
  */
 
 setDefaultTimeout(600_000);
@@ -33,16 +32,16 @@ setDefaultTimeout(600_000);
 /** Some eight seconds of jobs and their webhooks. */
 const HEALTHY_ARRIVALS = 600;
 const HEALTHY_MS_MAX = 120_000;
-/** A machine that stands still for longer makes attempts late, for which the cell is not to blame. */
+/** A machine that stands still for longer makes attempts late through no fault of the cell. */
 const STILL_MS_MAX = 400;
 const HEALTHY_ROUNDS_MAX = 3;
 const STARVED_MS = 150;
-/** More than the second that an attempt has. */
+/** More than the attempt timeout of a second. */
 const LATE_MS = 1_300;
-/** So many that what is due beside the project's limit of 500 is a backlog. */
+/** Enough endpoints that more is due than the project's limit of 500, and the rest is a backlog. */
 const ENDPOINTS = 10;
 const FIRES_MS_MAX = 40_000;
-/** The audit of permits comes once a minute, and the first one before there are any. */
+/** The audit of permits runs once a minute, and for the first time before there are permits. */
 const AUDITED_MS_MAX = 75_000;
 const LOOK_EVERY_MS = 200;
 const SHARDS_PER_REGION = 4;
@@ -73,14 +72,13 @@ let gateway: ServiceProcess;
 let homeWorker: ServiceProcess;
 let farWorker: ServiceProcess;
 let delivery: ServiceProcess;
-/** What has fired so far, each with its labels. */
+/** The alerts that have fired so far, with their labels. */
 const fired = new Map<string, Firing>();
 let isWatching = true;
 let watching: Promise<void>;
 
 beforeAll(async () => {
-  [database, nats] = await Promise.all([createTestDatabase("alerts"), startNatsServer()]);
-  await migrate(database.url);
+  [database, nats] = await Promise.all([createMigratedDatabase("alerts"), startNatsServer()]);
   const secretsKey = randomBytes(32);
   db = openTestDatabase(database.url);
   sql = new SQL(database.url, { max: 2 });
@@ -123,7 +121,7 @@ beforeAll(async () => {
       delivery: [addressOf(delivery)],
     },
   });
-  // Until each was scraped once, the rules find them missing.
+  // The rules report each process missing until it was scraped once.
   await until(
     async () =>
       (await prometheus.ask("count(up == 1)")) === 4 &&
@@ -146,7 +144,7 @@ afterAll(async () => {
   await database.drop();
 });
 
-test("nothing fires on a healthy cell, though a project waits for its limit all the while", async () => {
+test("no alert fires on a healthy cell, although a project waits for its limit all the while", async () => {
   await post(customer, "production", "webhooks", { url: urlOf("/hook"), events: ["job.succeeded"] });
   const load = createLoad(() => `http://127.0.0.1:${gateway.port}`, customer.keys.production);
   const pauses = await watchPauses(database.url);
@@ -173,7 +171,7 @@ test("nothing fires on a healthy cell, though a project waits for its limit all 
 });
 
 describe("alerts", () => {
-  test("have conditions that are noticed at the next look at the cell: they are made true", async () => {
+  test("have conditions in the database, which the next look at the cell notices: they are made true", async () => {
     await sql`UPDATE secrets_keys SET first_used_at = now() - interval '367 days'`;
     await setRegionsHeld(db, ["us-west"], true, testCause());
     await setProjectHeld(db, idle.project.id, true, testCause());
@@ -182,7 +180,7 @@ describe("alerts", () => {
     expect(await post(idle, "production", "schedules", yearly)).toBe(201);
     await keepFromMakingRunTables();
     await dropRunTablesAhead();
-    // As if the clock had leapt by two days since a worker has noted it.
+    // Moves the noted time back, as if the clock had leapt by two days since.
     await sql`UPDATE clock_watch SET seen_at = seen_at - interval '2 days'`;
     process.kill(farWorker.pid, "SIGSTOP");
     for (const environment of ENVIRONMENTS) {
@@ -202,15 +200,15 @@ describe("alerts", () => {
     await until(async () => (await owed()) === ENVIRONMENTS.length * 100 * ENDPOINTS);
   });
 
-  test("have conditions that delivery makes: it stands still with attempts on the wire", async () => {
+  test("have conditions in delivery: its node is frozen with attempts on the wire", async () => {
     await post(customer, "production", "jobs", { target_url: urlOf("/held") });
     await target.until((arrivals) => arrivals.some(({ path, jobId }) => path === "/held" && jobId !== ""));
     process.kill(delivery.pid, "SIGSTOP");
-    // So many that there is success enough beside what will have been on the wire for too long.
+    // Enough jobs that many attempts succeed beside those on the wire for too long.
     for (let batch = 0; batch < 6; batch++) await postBatch(customer, "production", urlOf("/hook"), 100);
   });
 
-  test("fire when a process gets little time, when Postgres refuses, is slow, is silent", async () => {
+  test("fire when a process gets little time, and when Postgres refuses, is slow or is silent", async () => {
     const starvedSince = performance.now();
     while (!fires("JobwheelEventLoopBlocked") && performance.now() < starvedSince + FIRES_MS_MAX) {
       process.kill(gateway.pid, "SIGSTOP");
@@ -225,7 +223,7 @@ describe("alerts", () => {
     await sql`ALTER TABLE jobs_away RENAME TO jobs`;
     await untilFires("JobwheelStatementsRefused");
 
-    // A project alone waits for itself.
+    // Each project waits for its own limit only.
     const projects = [customer, limited, crowd, idle];
     const ask = async (alerts: string[]) => {
       const giveUpAt = performance.now() + FIRES_MS_MAX;
@@ -245,7 +243,7 @@ describe("alerts", () => {
     proxy.thaw();
   });
 
-  test("fire for what was made true before", async () => {
+  test("fire for the conditions that were made true before", async () => {
     await sql.begin(async (tx) => {
       await tx`SET LOCAL idle_in_transaction_session_timeout = 0`;
       await tx`LOCK TABLE firings IN ACCESS EXCLUSIVE MODE`;
@@ -265,13 +263,13 @@ describe("alerts", () => {
     await untilFires("JobwheelBacklogGrows", { kind: "jobs" });
     await untilFires("JobwheelBacklogGrows", { kind: "webhooks" });
     await untilFires("JobwheelDueWorkWaits", { region: "us-east" });
-    // What a busy machine may have made late before, which nothing has been since delivery stands still.
+    // A busy machine may have made something late earlier; nothing has been late since delivery is frozen.
     for (const [key, { alertname }] of fired) if (alertname.startsWith("JobwheelLate")) fired.delete(key);
   });
 
-  test("fire when delivery goes on late, when nothing succeeds, and when it dies with attempts on the wire", async () => {
+  test("fire when delivery goes on late, when no attempt succeeds, and when it dies with attempts on the wire", async () => {
     process.kill(delivery.pid, "SIGCONT");
-    // What a node claims by itself is not counted, as it does once it has heard no worker for 2 s.
+    // Attempts that a node finds by itself are not counted, and a node does so after 2 s without a worker.
     const giveUpAt = performance.now() + FIRES_MS_MAX;
     while (!fires("JobwheelLate", { region: "us-east" }) && performance.now() < giveUpAt) {
       process.kill(delivery.pid, "SIGSTOP");
@@ -304,23 +302,23 @@ describe("alerts", () => {
     await untilFires("JobwheelPermitsMiscounted", {}, AUDITED_MS_MAX);
   });
 
-  test("fire without any worker, of which one told of the cell", async () => {
+  test("fire without any worker, also for the one that reported on the cell", async () => {
     expect(fires("JobwheelCellUntold")).toBe(false);
     await homeWorker.end("SIGKILL");
     await untilFires("JobwheelCellUntold");
     await untilFires("JobwheelServiceDown", { service: "worker" });
   });
 
-  test("of every rule have fired", () => {
+  test("have fired for every rule", () => {
     const silent = readRules().filter(({ alert, labels }) => alert !== undefined && !fires(alert, labels));
     expect(silent.map(({ alert, labels }) => [alert, labels])).toEqual([]);
   });
 });
 
-/** Whether this machine leaves a process its time is not for the cell to say. */
+/** This alert depends on the machine, not on the cell. */
 const isOfCell = ({ alertname }: Firing) => alertname !== "JobwheelEventLoopBlocked";
 
-/** Every window becomes seconds, and so does every wait. */
+/** Turns every window and every wait into seconds. */
 function hasten(rules: string): string {
   return rules
     .replace(/\[\d+[mhd](:\d+m)?\]/g, (_, step) => (step === undefined ? "[6s]" : "[6s:1s]"))
@@ -334,7 +332,7 @@ async function watch(): Promise<void> {
   }
 }
 
-/** Whether it has fired so far, with these labels. */
+/** True if the alert has fired so far with these labels. */
 function fires(alertname: string, labels: Record<string, string> = {}): boolean {
   const wanted = Object.entries({ alertname, ...labels });
   return [...fired.values()].some((alert) => wanted.every(([label, value]) => alert[label] === value));
@@ -364,7 +362,7 @@ async function postBatch(project: CreatedProject, environment: Environment, url:
   expect(await post(project, environment, "jobs/batch", { jobs })).toBe(201);
 }
 
-/** As a migration that hangs would. */
+/** Holds the lock that a hanging migration would hold. */
 async function keepFromMakingRunTables(): Promise<void> {
   await session.unsafe(`SELECT pg_advisory_lock(${RETENTION_LOCK})`);
 }

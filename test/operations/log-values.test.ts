@@ -4,22 +4,21 @@ import { SQL } from "bun";
 import { type CreatedProject, createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { runProgram } from "../../services/admin/test-support.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 
 /**
- * What customers entrust to the service is in no line of a log, also where Postgres refuses to write it and says what it
- * refuses: in the message of its error, in the detail, and in the parameters that the query builder carries along.
+ * No log line holds a customer's values, even if Postgres refuses to write them and names them: in its error's message,
+ * in the detail, and in the parameters that the query builder passes along.
  */
 
 setDefaultTimeout(120_000);
 
 const CANARY = "canary";
-/** Of a table that refuses: 23514 names the whole row as its detail, 22P02 quotes the value, 53100 is an outage. */
+/** The errors of a refusing table: 23514 names the whole row as its detail, 22P02 quotes the value, 53100 is an outage. */
 const FAULTS = ["23514", "22P02", "53100"] as const;
 
 let database: TestDatabase;
@@ -30,8 +29,7 @@ let project: CreatedProject;
 let environment: Record<string, string>;
 
 beforeAll(async () => {
-  [database, nats] = await Promise.all([createTestDatabase("log_values"), startNatsServer()]);
-  await migrate(database.url);
+  [database, nats] = await Promise.all([createMigratedDatabase("log_values"), startNatsServer()]);
   sql = new SQL(database.url, { max: 1 });
   const secretsKey = randomBytes(32);
   const db = openTestDatabase(database.url, 1);
@@ -57,7 +55,7 @@ async function ask(method: string, path: string, body?: object) {
   return { status: response.status, body: (await response.json()) as { id: string; secret: string } };
 }
 
-/** While `act` runs. */
+/** The table refuses while `act` runs. */
 async function withFault<T>(table: string, fault: string, act: () => Promise<T>): Promise<T> {
   await sql.unsafe(`
     CREATE OR REPLACE FUNCTION refuse_row() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -83,7 +81,7 @@ const schedule = {
 };
 const job = { target_url: url, payload: { card: `${CANARY}-payload` } };
 
-/** Each write of what is the customers' own: the table that it cannot do without, and the request, given ids that exist. */
+/** Each write of customers' values: the table that it needs, and the request for given ids that exist. */
 const WRITES: [string, (ids: { webhook: string; schedule: string }) => [string, string, object?]][] = [
   ["webhooks", () => ["POST", "/v2/webhooks", webhook]],
   [
@@ -98,8 +96,8 @@ const WRITES: [string, (ids: { webhook: string; schedule: string }) => [string, 
   ["projects", () => ["PATCH", "/v2/project", { name: `${CANARY}-project` }]],
 ];
 
-describe.each(FAULTS)("where a table answers every write with %s", (fault) => {
-  test("the log tells that it did, and nothing of what was to be written", async () => {
+describe.each(FAULTS)("a table that answers every write with %s", (fault) => {
+  test("is logged, without any of the values to be written", async () => {
     const made = await ask("POST", "/v2/webhooks", webhook);
     const scheduled = await ask("POST", "/v2/schedules", { ...schedule, name: `${CANARY}-${fault}` });
     expect([made.status, scheduled.status]).toEqual([201, 201]);
@@ -107,7 +105,7 @@ describe.each(FAULTS)("where a table answers every write with %s", (fault) => {
     for (const [table, requestOf] of WRITES) {
       const [method, path, body] = requestOf({ webhook: made.body.id, schedule: scheduled.body.id });
       const from = gateway.output.length;
-      // What an outage refuses is logged once a second.
+      // An outage's refusals are logged once a second.
       const lines = await withFault(table, fault, () =>
         until(async () => {
           expect((await ask(method, path, body)).status, path).toBe(fault === "53100" ? 503 : 500);
@@ -123,7 +121,7 @@ describe.each(FAULTS)("where a table answers every write with %s", (fault) => {
   });
 });
 
-test("an operator's command that Postgres refuses tells nothing of keys and secrets either", async () => {
+test("an operator's command that Postgres refuses prints no keys and no secrets", async () => {
   const create = ["key", "create", "--project", project.project.id, "--environment", "production"];
   const commands = [
     ["api_keys", [...create, "--name", `${CANARY}-key`, "--json"]],

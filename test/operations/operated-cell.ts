@@ -4,7 +4,6 @@ import { rmSync } from "node:fs";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { listNodes, type NodeRow } from "../../shared/store/cell/nodes.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { until } from "../flow/support.ts";
@@ -12,27 +11,27 @@ import { askAdmin } from "../support/admin-program.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { createLoad, expectNothingDoubled, type Load } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { type Arrival, startTarget, type Target } from "../support/target.ts";
 
 export const LEASE_TTL_MS = 2_000;
-/** What is lost or due again follows within this. */
+/** The time within which lost or due attempts follow. */
 export const SOON_MS = 5_000;
 const DRAINED_MS = 60_000;
-/** Of each stream. */
+/** The interval of each stream. */
 const POST_EVERY_MS = 100;
-/** Longer than a window without anything is by chance. */
+/** A window without any arrival is longer than this only if nothing is sent. */
 const WINDOW_MS = 1_500;
-/** An operator is promised that nothing held is sent any more after this time. */
+/** The promise to operators: after this time nothing held is sent any more. */
 const HOLDS_MS = 5_000;
-/** What goes on does so in less on an idle machine. */
+/** More than the streams take to go on, on an idle machine. */
 const GOES_ON_MS = 30_000;
 
 export type NodeName = "worker-a" | "worker-b" | "delivery-a" | "delivery-b";
 type ProjectName = "alpha" | "beta" | "gamma";
 
-/** Jobs of one project and region; those of gamma, and its endpoint, are at another host. */
+/** The jobs of one project and region. The jobs of gamma, and its endpoint, are at another host. */
 export type Stream =
   | "alpha us-east"
   | "alpha eu-central"
@@ -55,7 +54,7 @@ interface Project {
   load: Load;
 }
 
-/** Two of each node and a gateway as real processes, under a steady load of five streams, each with its webhooks. */
+/** Two of each node and a gateway as real processes, under a steady load of five streams with their webhooks. */
 export interface OperatedCell {
   db: Database;
   url: string;
@@ -65,22 +64,21 @@ export interface OperatedCell {
   /** Starts another worker or delivery node. */
   start(kind: "worker" | "delivery", name: string): Promise<ServiceProcess>;
   /**
-   * Resolves once, for a while, jobs and webhooks of exactly these streams have arrived, and of no other; rejects if that
-   * is not so in time, or if any other has arrived later after the call than a hold may take.
+   * Resolves once jobs and webhooks of exactly these streams have arrived for a while. Rejects if that takes too long,
+   * or if another stream arrives later than a hold allows.
    */
   untilOnly(streams: readonly Stream[]): Promise<void>;
-  /** Nothing that arrives from now on, and fits, is answered until the returned function is called. */
+  /** Answers none of the matching arrivals from now on, until the returned function is called. */
   hold(fits: (arrival: Arrival) => boolean): () => void;
   ask<T>(project: ProjectName, method: string, path: string, body?: object): Promise<T>;
-  /** NATS is killed and comes back with nothing. */
+  /** Kills NATS and starts it again empty. */
   loseNats(): Promise<void>;
   stopLoad(): Promise<void>;
   stop(): Promise<void>;
 }
 
 export async function startOperatedCell(): Promise<OperatedCell> {
-  const database = await createTestDatabase("operators");
-  await migrate(database.url);
+  const database = await createMigratedDatabase("operators");
   const db = openTestDatabase(database.url);
   let nats: NatsServer = await startNatsServer();
   const secretsKey = randomBytes(32);
@@ -220,9 +218,7 @@ export async function countOf({ db }: OperatedCell, from: string, values: unknow
   return (await db.run<{ count: number }>(`count ${Bun.hash(from)}`, text, values))[0]?.count ?? -1;
 }
 
-/**
- * Declares a node dead that is not, upon which it ends itself, and starts it again. `between` is waited for first.
- */
+/** Declares a living node dead, which then ends itself, and starts it again after `between`. */
 export async function declareDeadAlive(
   cell: OperatedCell,
   name: NodeName,
@@ -233,7 +229,7 @@ export async function declareDeadAlive(
   await askAdmin(cell.url, "node", "dead", name);
   await between(id);
   await until(() => service.output.includes("declared dead"), SOON_MS);
-  // It has ended by itself, so the signal only asks how.
+  // The node has ended by itself; the signal only fetches its exit code.
   expect(await service.end("SIGTERM")).toBe(1);
   expect(await latestOf(cell, name)).toMatchObject({ id, dead: true });
   await service.startAgain();
@@ -241,7 +237,7 @@ export async function declareDeadAlive(
   await cell.untilOnly(STREAMS);
 }
 
-/** Every job has ended well, no attempt arrived twice, and no permit is taken. */
+/** Expects that every job has succeeded, no attempt arrived twice, and no permit is in use. */
 export async function expectAllEnded(cell: OperatedCell): Promise<void> {
   await cell.stopLoad();
   await until(

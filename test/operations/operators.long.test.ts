@@ -36,7 +36,7 @@ async function shown(name: string): Promise<NodeShown> {
   return node;
 }
 
-test("hold the whole cell, which ends with the regions; the hold of a project stands", async () => {
+test("hold stops the whole cell by its regions, and the hold of a project outlasts the regions'", async () => {
   const { beta } = cell.projects;
   await askAdmin(cell.url, "hold", "--project", beta.id);
   await askAdmin(cell.url, "hold");
@@ -47,7 +47,7 @@ test("hold the whole cell, which ends with the regions; the hold of a project st
   await cell.untilOnly(STREAMS);
 });
 
-test("node list tells a frozen node from a living one, and both from one that was stopped or killed", async () => {
+test("node list tells frozen nodes from living ones, and both from stopped and killed ones", async () => {
   const frozen = cell.services["worker-b"];
   process.kill(frozen.pid, "SIGSTOP");
   await until(async () => (await shown("worker-b")).silent_ms > LEASE_TTL_MS);
@@ -59,17 +59,17 @@ test("node list tells a frozen node from a living one, and both from one that wa
   expect(await shown("worker-b")).toMatchObject({ dead: true });
   await frozen.startAgain();
   expect(await shown("worker-b")).toMatchObject({ dead: false });
-  // On one machine others see that the process is gone, and nobody has to say so.
+  // On one machine other nodes see that the process is gone, and nobody has to declare it.
   await cell.services["delivery-b"].end("SIGKILL");
   await until(async () => (await shown("delivery-b")).dead, SOON_MS);
   await cell.services["delivery-b"].startAgain();
   await cell.untilOnly(STREAMS);
 });
 
-test("node dead said of a worker that lives: it ends itself, and starts again as another", () =>
+test("node dead makes a living worker end itself, and it starts again under a new id", () =>
   declareDeadAlive(cell, "worker-a"));
 
-test("node dead said of a frozen node: what it had is tried again, and when it wakes it sends and settles nothing twice", async () => {
+test("node dead of a frozen node retries its attempts, and the woken node sends and settles nothing twice", async () => {
   const { pid } = cell.services["delivery-b"];
   const release = cell.hold(({ jobId }) => jobId !== "");
   const { id } = await latestOf(cell, "delivery-b");
@@ -84,7 +84,7 @@ test("node dead said of a frozen node: what it had is tried again, and when it w
   });
 });
 
-test("shard list agrees with what each worker says that it owns, while workers come, go and die", async () => {
+test("shard list agrees with what each worker says that it owns, while workers start, stop and die", async () => {
   const { services } = cell;
   const two = { "worker-a": services["worker-a"], "worker-b": services["worker-b"] };
   await agreesOn(two);
@@ -98,7 +98,7 @@ test("shard list agrees with what each worker says that it owns, while workers c
   await agreesOn(two);
 });
 
-test("in the end every job has ended, no attempt arrived twice, and no permit is taken", () =>
+test("after all of this every job has ended, no attempt arrived twice, and no permit is in use", () =>
   expectAllEnded(cell));
 
 interface ShardShown {
@@ -123,7 +123,7 @@ async function agreesOn(workers: Record<string, ServiceProcess>): Promise<void> 
   );
 }
 
-/** By the worker's own metrics. */
+/** Read from the worker's own metrics. */
 async function listOwned(name: string, worker: ServiceProcess): Promise<string[]> {
   const page = await (await fetch(`http://127.0.0.1:${worker.opsPort}/metrics`)).text();
   const lines = page.matchAll(/^\w*shard_ready_attempts\{region="([^"]+)",shard="(\d+)"\}/gm);

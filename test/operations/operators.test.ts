@@ -28,7 +28,7 @@ const held = async () =>
   (await admin<{ data: { kind: string; name: string }[] }>("hold", "list")).data.map(({ name }) => name);
 
 describe("hold and resume, under load", () => {
-  test("hold a project, a region and a host, each until it alone is resumed, whatever else is held, killed or lost", async () => {
+  test("hold a project, a region and a host, each until it is resumed itself, whatever else is held, killed or lost", async () => {
     const { projects, services, target } = cell;
     const { alpha } = projects;
     const schedule = { name: "by hand", cron: "0 0 1 1 *", target_url: target.url };
@@ -49,7 +49,7 @@ describe("hold and resume, under load", () => {
       );
       return data[0]?.status === "failed" && data[0].id;
     });
-    // Some are on the wire when the hold comes: they end.
+    // The attempts on the wire when the hold comes go on to their end.
     const release = cell.hold(({ body }) => body.includes('"alpha us-east"'));
     await until(() => target.open > 5);
 
@@ -93,7 +93,7 @@ describe("hold and resume, under load", () => {
 });
 
 describe("node dead, under load", () => {
-  test("brings back at once what a killed node had, of which nobody could prove the death", async () => {
+  test("brings back a killed node's attempts at once, although no other node can prove its death", async () => {
     const release = cell.hold(({ jobId }) => jobId !== "");
     const { id } = await latestOf(cell, "delivery-b");
     const wire = () => countOf(cell, "open_jobs WHERE node_id = $1", [id]);
@@ -114,11 +114,11 @@ describe("node dead, under load", () => {
     await cell.untilOnly(STREAMS);
   });
 
-  test("said of a node that lives: it ends itself, and starts again as another", () =>
+  test("makes a living node end itself, and it starts again under a new id", () =>
     declareDeadAlive(cell, "delivery-a"));
 });
 
-test("what does not exist is refused, and changes nothing", async () => {
+test("commands for a node, project, region or host that does not exist are refused, and change nothing", async () => {
   const tables = [
     "held_regions",
     "host_limits",
@@ -141,7 +141,7 @@ test("what does not exist is refused, and changes nothing", async () => {
   expect(await state()).toEqual(before);
 });
 
-test("in the end every job has ended, no attempt arrived twice, no permit is taken, and the audit names every change", async () => {
+test("after all of this every job has ended, no attempt arrived twice, no permit is in use, and the audit names every change", async () => {
   await expectAllEnded(cell);
   const { data } = await admin<{ data: { action: string }[] }>("audit", "list", "--by", "operator");
   const actions = data.map(({ action }) => action);

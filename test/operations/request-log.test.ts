@@ -2,11 +2,10 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
 
@@ -21,8 +20,7 @@ let gateway: ServiceProcess;
 let key: string;
 
 beforeAll(async () => {
-  [database, nats] = await Promise.all([createTestDatabase("request_log"), startNatsServer()]);
-  await migrate(database.url);
+  [database, nats] = await Promise.all([createMigratedDatabase("request_log"), startNatsServer()]);
   const secretsKey = randomBytes(32);
   const db = openTestDatabase(database.url, 1);
   const terms = { name: "logged", plan: "scale", defaultRegion: "us-east" } as const;
@@ -68,7 +66,7 @@ async function ask(method: string, path: string, body?: object) {
   return { status: response.status, requestId: response.headers.get("request-id") ?? "" };
 }
 
-test("at LOG_LEVEL=debug each request has a line, by the id that its answer names", async () => {
+test("at LOG_LEVEL=debug each request has a log line with the id in its answer", async () => {
   const job = { target_url: "https://example.com/hook", payload: { card: "4242" } };
   const asked = [
     { ...(await ask("POST", "/v2/jobs", job)), operation: "createJob", code: null },
@@ -80,7 +78,7 @@ test("at LOG_LEVEL=debug each request has a line, by the id that its answer name
   expect(linesOf("request.answered")).toMatchObject(asked);
 });
 
-test("requests that are not served for want of Postgres are logged by their ids with the reason, and a flood of them in few lines", async () => {
+test("requests that fail for want of Postgres are logged by their ids with the reason, a flood of them in few lines", async () => {
   proxy.freeze();
   const answers = await Promise.all(Array.from({ length: UNSERVED }, () => ask("GET", "/v2/jobs")));
   proxy.thaw();
@@ -93,6 +91,6 @@ test("requests that are not served for want of Postgres are logged by their ids 
   }
 });
 
-test("no line has a key or a payload", () => {
+test("no line of the request log holds a key or a payload", () => {
   for (const secret of [key, "4242", "example.com/hook"]) expect(gateway.output).not.toContain(secret);
 });

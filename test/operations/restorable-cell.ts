@@ -17,36 +17,36 @@ import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
 
 export const LEASE_TTL_MS = 2_000;
 const POST_EVERY_MS = 20;
-/** Each fires twice a minute, one every five seconds. */
+/** Each schedule fires twice a minute, so that one fires every five seconds. */
 const SCHEDULE_SECONDS = [0, 5, 10, 15, 20, 25];
-/** So many jobs stay in flight until the cell goes down. */
+/** This many jobs stay in flight until the cell goes down. */
 const HELD = 5;
-/** Longer than the backup takes, so that the retry waits when it ends. */
+/** Longer than the backup takes, so that the retry still waits when the backup ends. */
 const PATIENT_SECONDS = 8;
 const LATER_MS = [5_000, 6_500, 8_000, 9_500];
 
-/** What a backup of its database is made of: a cell of real processes that has some of everything under way. */
+/** A cell of real processes to be backed up, with work in every state. */
 export interface RestorableCell {
   folder: string;
   postgres: ArchivingPostgres;
-  /** Where the services find Postgres; whoever puts another server behind it, moves this. */
+  /** The address at which the services find Postgres. A test that puts another server behind it changes this. */
   place: { host: string; port: number };
   proxy: TcpProxy;
-  /** Where they find it, whichever server is behind it. */
+  /** The URL at which the services find Postgres, whichever server is behind it. */
   url: string;
   db: Database;
   services: Record<"gateway" | "worker" | "delivery", ServiceProcess>;
   load: Load;
   target: Target;
   endpoint: Target & { secret: string };
-  /** What is held open at the target is answered from now on, and whatever comes later at once. */
+  /** The target answers its held requests now, and later ones at once. */
   release(): void;
   stopLoad(): Promise<void>;
-  /** SIGKILL to every process but Postgres, and NATS loses its store. */
+  /** Sends SIGKILL to every process except Postgres, and NATS loses its store. */
   killServices(): Promise<void>;
-  /** Starts all of it anew, with an empty NATS. */
+  /** Starts all of them anew, with an empty NATS. */
   startServices(names: { worker: string; delivery: string }): Promise<void>;
-  /** Asks the API, which has to accept it. */
+  /** Asks the API, which has to accept the request. */
   ask<T>(method: string, path: string, body?: object): Promise<T>;
   stop(): Promise<void>;
 }
@@ -151,7 +151,7 @@ export async function startRestorableCell(): Promise<RestorableCell> {
 
 type Kind = "quick" | "flaky" | "patient" | "held" | "later";
 
-/** Every sort of job that a backup may find, by the order in which they are posted. */
+/** A job of every sort that a backup may find, in turn by the order of posting. */
 function jobOf(count: number, target_url: string): object {
   const kind: Kind =
     count < HELD
@@ -181,15 +181,15 @@ async function answerOf({ body, attempt }: Arrival, released: Promise<void>): Pr
   return kind === "patient" ? new Response("", { status: 503, headers }) : new Response("");
 }
 
-/** Of a job's attempt, as the target knows it. */
+/** The name of a job's attempt, as the target knows it. */
 export const nameOf = ({ jobId, attempt }: { jobId: string; attempt: number }) => `${jobId} ${attempt}`;
 
-/** What a database knows. */
+/** The jobs and attempts in a database. */
 export interface Known {
   jobs: Set<string>;
-  /** Of jobs, by nameOf. */
+  /** The started attempts, by nameOf. */
   started: Set<string>;
-  /** Of those, that have not ended. */
+  /** The started attempts that have not ended. */
   inFlight: Set<string>;
 }
 
@@ -214,7 +214,7 @@ SELECT job_id, attempt, false FROM runs
  UNION ALL
 SELECT job_id, attempt, true FROM open_jobs WHERE node_id IS NOT NULL`;
 
-/** The ids of the schedules whose next firing should have been. */
+/** The ids of the schedules whose next firing is overdue. */
 export async function readOverdueSchedules(db: Database): Promise<string[]> {
   const rows = await db.run<{ id: string }>("overdue", OVERDUE, []);
   return rows.map(({ id }) => uuidToId(SCHEDULE_PREFIX, id));

@@ -72,7 +72,7 @@ const startServices = (
   return Promise.all(kinds.map((kind) => startService(kind, environment)));
 };
 
-test("a dump that is restored beside its origin, as another database of the server, starts held", async () => {
+test("a dump that is restored into another database of the same server starts held", async () => {
   const database = await createTestDatabase("restored");
   await expectHeld(database.url);
   await database.drop();
@@ -84,7 +84,7 @@ test("a dump that is restored into another server starts held", async () => {
   await server.stop();
 });
 
-/** What was owed is sent once the cell is resumed, and what had been sent is not. */
+/** Expects that the owed attempts are sent once the cell is resumed, and that no sent attempt is sent again. */
 async function expectHeld(url: string): Promise<void> {
   target.arrivals.length = 0;
   runPostgres("pg_restore", "--no-owner", "--exit-on-error", `--dbname=${url}`, dump);

@@ -44,14 +44,14 @@ const heldRegions = async () =>
 const countEvents = async () =>
   (await cell.db.run<{ count: number }>("events", "SELECT count(*)::int AS count FROM events", []))[0]?.count;
 
-/** What the services know as their Postgres is another one from now on. */
+/** Replaces the Postgres of the running services by another one. */
 async function replace(source: Backup, name: string): Promise<void> {
   await current.kill();
   current = await restorePostgres(join(cell.folder, name), source);
   cell.place.port = current.port;
 }
 
-test("a Postgres that is killed, and a failover to one that has every commit, hold nothing, nor does a node that starts amid it; events match the ends of jobs", async () => {
+test("a killed Postgres, and a failover to one with every commit, hold nothing and lose no event, also for a node that starts meanwhile", async () => {
   expect(await timeline()).toBe("00000001");
   const { worker, delivery } = cell.services;
   const restarted = worker.end("SIGKILL").then(() => worker.startAgain());
@@ -66,7 +66,7 @@ test("a Postgres that is killed, and a failover to one that has every commit, ho
   expect(await listUnmatchedEvents(cell.db)).toEqual([]);
 });
 
-test("a backup that is restored under running nodes is held by them, and they start anew", async () => {
+test("a backup that is restored under running nodes makes them hold the cell and start anew", async () => {
   await replace(backup, "in-place");
   const { worker, delivery } = cell.services;
   await until(() => [worker, delivery].every(({ output }) => output.includes("this database was restored")));

@@ -15,12 +15,12 @@ import {
 
 setDefaultTimeout(180_000);
 
-/** So much arrives at the target from each step to the next. */
+/** How much arrives at the target between two steps. */
 const BETWEEN = 40;
-/** So long nothing may arrive while the cell is held; a sweep takes a second. */
+/** How long nothing may arrive while the cell is held; a sweep takes a second. */
 const HELD_MS = 2_000;
 const ENDED_MS = 60_000;
-/** So many schedules are overdue before the services start; another one is every 5 s. */
+/** How many schedules are overdue before the services start; one more is overdue every 5 s. */
 const MISSED = 2;
 
 let cell: RestorableCell;
@@ -28,7 +28,7 @@ let backup: Backup;
 /** An instant after the base backup, as Postgres writes it. */
 let earlier = "";
 let restored: ArchivingPostgres;
-/** What had arrived at the target when the cell went down. */
+/** The attempts that had arrived at the target when the cell went down. */
 let before: Set<string>;
 
 beforeAll(async () => {
@@ -53,11 +53,11 @@ const arrived = (count: number) => {
   return cell.target.until((arrivals) => arrivals.length >= enough);
 };
 
-describe("a backup restored into an empty Postgres, with an empty NATS", () => {
+describe("a backup that is restored into an empty Postgres, with an empty NATS, starts held and loses nothing that it knows", () => {
   test("up to an instant, under the same node names", () =>
     expectRestored({ until: () => earlier, generation: 0 }));
 
-  test("up to the end of the archive, under other names, of which nobody can prove the old ones dead", () =>
+  test("up to the end of the archive, under other names, where nobody can prove the old nodes dead", () =>
     expectRestored({ until: () => undefined, generation: 1 }));
 });
 
@@ -75,7 +75,7 @@ async function expectRestored(wish: { until: () => string | undefined; generatio
     return overdue.length >= MISSED && overdue;
   }, ENDED_MS);
   const [arrivalsBefore, toldBefore] = [target.arrivals.length, endpoint.arrivals.length];
-  // In pods, a process's successor sees nothing of it.
+  // In pods a process's successor sees nothing of the process.
   const isElsewhere = wish.generation > 0;
   if (isElsewhere) await db.run("elsewhere", "UPDATE nodes SET process = 'in another pod'", []);
   expect(known.inFlight.size).toBeGreaterThanOrEqual(5);
@@ -94,11 +94,11 @@ async function expectRestored(wish: { until: () => string | undefined; generatio
   const metrics = `http://127.0.0.1:${services.worker.opsPort}/metrics`;
   const isShown = async () =>
     (await (await fetch(metrics)).text()).includes('jobwheel_holds{kind="region"} 4');
-  // It looks at the cell every 15 s.
+  // A worker looks at the cell every 15 s.
   await until(isShown, ENDED_MS);
   const heldSince = performance.now();
   await until(() => performance.now() > heldSince + HELD_MS);
-  // Schedules fire all the while, and what they make waits with the rest.
+  // Schedules fire all the while, and their jobs wait with the rest.
   await until(async () => (await count("firings")) > firingCount);
   expect(await count("open_jobs WHERE due_at <= now()")).toBeGreaterThan(5);
   expect([target.arrivals.length, endpoint.arrivals.length]).toEqual([arrivalsBefore, toldBefore]);
@@ -106,7 +106,7 @@ async function expectRestored(wish: { until: () => string | undefined; generatio
   expect((await runAdmin(url, "resume")).code).toBe(0);
   expect(await whyHeld()).toEqual([]);
   if (isElsewhere) {
-    // Nobody knows that those who had sent them are gone, until the operator says so.
+    // Nobody knows that the nodes of these attempts are gone, until the operator says so.
     const isLeft = async () => (await readKnown(db)).inFlight.symmetricDifference(known.inFlight).size === 0;
     await until(
       async () => (await isLeft()) && (await count("open_jobs WHERE due_at <= now()")) === 0,
@@ -125,7 +125,7 @@ async function expectRestored(wish: { until: () => string | undefined; generatio
   }
   await until(async () => (await count("open_jobs")) + (await count("open_deliveries")) === 0, ENDED_MS);
 
-  // Each job that the database knows ends, and what was accepted meanwhile. The schedules go on, so it is looked for again.
+  // Every job that the database knows succeeds, and so do those accepted meanwhile. Schedules make more of them.
   await untilNone(
     "jobs j WHERE NOT EXISTS (SELECT FROM ended_jobs e WHERE e.job_id = j.id AND e.status = 0)",
   );
@@ -133,14 +133,14 @@ async function expectRestored(wish: { until: () => string | undefined; generatio
   const after = target.arrivals.slice(arrivalsBefore).map(nameOf);
   expect(after.filter((name, index) => after.indexOf(name) !== index)).toEqual([]);
   expect(after.filter((name) => known.started.has(name))).toEqual([]);
-  // What repeats is what the database had forgotten, all of it and nothing else.
+  // Exactly the attempts that the database had forgotten were repeated.
   const forgotten = [...before].filter(
     (name) => known.jobs.has(name.split(" ")[0] ?? "") && !known.started.has(name),
   );
   expect(forgotten.length).toBeGreaterThan(0);
   expect(after.filter((name) => before.has(name)).sort()).toEqual(forgotten.sort());
 
-  // The latest one that was missed fires, so nothing stands as missed but what was older.
+  // The latest missed firing is made, so only older ones count as missed.
   await until(async () => {
     const firings = await Promise.all(
       missed.map((id) =>

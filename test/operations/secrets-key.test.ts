@@ -5,7 +5,6 @@ import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { runProgram } from "../../services/admin/test-support.ts";
 import { verifySignature } from "../../shared/client/signature.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import {
@@ -17,7 +16,7 @@ import {
 } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { watchPauses } from "../support/pauses.ts";
-import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { type Arrival, startTarget } from "../support/target.ts";
 
@@ -25,7 +24,7 @@ setDefaultTimeout(180_000);
 
 const POST_EVERY_MS = 60;
 const ENDED_MS = 30_000;
-/** Of a project that nothing happens to: enough for several pages, in the middle of which the command dies. */
+/** Endpoints of a project to which nothing happens: several pages of them, in the middle of which the command is killed. */
 const QUIET_ENDPOINTS = 2_000;
 const MIDDLE = 1_200;
 const LOCK = 7;
@@ -43,7 +42,7 @@ let nats: NatsServer;
 let direct: pg.Client;
 let settings: Record<string, string>;
 let project: Awaited<ReturnType<typeof createProjectWithKeys>>;
-/** What jobs may be signed with, and what each endpoint's events may be. */
+/** The secrets with which jobs may be signed, and each endpoint's events. */
 const signingSecrets: string[] = [];
 const endpoints: { id: string; path: string; secrets: string[] }[] = [];
 const started: ServiceProcess[] = [];
@@ -53,8 +52,7 @@ let gateways: ServiceProcess[] = [];
 let deliveries: ServiceProcess[] = [];
 
 beforeAll(async () => {
-  [database, nats] = await Promise.all([createTestDatabase("secrets_key"), startNatsServer()]);
-  await migrate(database.url);
+  [database, nats] = await Promise.all([createMigratedDatabase("secrets_key"), startNatsServer()]);
   direct = new pg.Client({ connectionString: database.url });
   await direct.connect();
   const db = openTestDatabase(database.url);
@@ -94,7 +92,10 @@ async function start(name: "gateway" | "worker" | "delivery", keys: object): Pro
   return service;
 }
 
-/** One after the other as a rollout does: the new one is ready before the old one ends, and `between` both are there. */
+/**
+ * Replaces the processes one after the other as a rollout does: the new one is ready before the old one ends, and
+ * `between` runs while both exist.
+ */
 async function roll(keys: object, between: () => Promise<void>): Promise<void> {
   const [gateway, delivery] = await Promise.all([start("gateway", keys), start("delivery", keys)]);
   const before = [...gateways, ...deliveries];
@@ -103,7 +104,7 @@ async function roll(keys: object, between: () => Promise<void>): Promise<void> {
   await between();
   gateways = [gateway];
   deliveries = [delivery];
-  // Of what was sent to the old gateway before this.
+  // Jobs that were sent to the old gateway before this.
   await posting.untilAnswered();
   for (const service of before) expect(await service.end("SIGTERM")).toBe(0);
 }
@@ -130,7 +131,7 @@ async function call(
 
 const urlOf = (path: string) => target.url.replace("/hook", path);
 
-/** Through each of the gateways that are there, with an endpoint of the step before rotated by each. */
+/** Changes endpoints through each present gateway, each of which also rotates an endpoint of the step before. */
 async function changeEndpoints(): Promise<void> {
   for (const { port } of [...gateways]) {
     const base = `http://127.0.0.1:${port}`;
@@ -163,7 +164,7 @@ async function rotateSigningSecret(keys: object): Promise<void> {
   signingSecrets.push(JSON.parse(stdout).secret);
 }
 
-/** Every job and every event that arrived is signed with a secret of its own; answers how many. */
+/** Expects every job and event that arrived to be signed with a secret of its own. Answers how many there were. */
 async function expectSigned(arrivals: readonly Arrival[]): Promise<number> {
   for (const { path, body, headers } of arrivals) {
     const secrets = path === "/hook" ? signingSecrets : endpoints.find((one) => one.path === path)?.secrets;
@@ -172,7 +173,7 @@ async function expectSigned(arrivals: readonly Arrival[]): Promise<number> {
   return arrivals.length;
 }
 
-/** A job that is created now is delivered, and each of these endpoints hears of its end. */
+/** Expects that a job created now is delivered, and that each of these endpoints gets its event. */
 async function expectDelivered(paths: readonly string[]): Promise<void> {
   const created = await call("POST", "/v2/jobs", { body: { target_url: target.url } });
   expect(created.status).toBe(201);
@@ -182,7 +183,7 @@ async function expectDelivered(paths: readonly string[]): Promise<void> {
   await target.until((arrivals) => reached(arrivals).isSupersetOf(new Set(["/hook", ...paths])));
 }
 
-/** Runs the command until it is in the middle of its work, and kills it there. */
+/** Starts the command, and kills it in the middle of its work. */
 async function killInTheMiddle(keys: object): Promise<void> {
   const middle = `'${String(MIDDLE).padStart(32, "0")}'`;
   await direct.query(`
@@ -218,7 +219,7 @@ async function listKeys(keys: object): Promise<Listed> {
   return JSON.parse(stdout);
 }
 
-test("the key is changed step by step under load: at no moment is anything unreadable, unsigned or refused", async () => {
+test("the secrets key is changed step by step under load, and at no moment is anything unreadable, unsigned or refused", async () => {
   const [onlyOld, first, second, onlyNew] = [keysOf(OLD), keysOf(OLD, NEW), keysOf(NEW, OLD), keysOf(NEW)];
   gateways = [await start("gateway", onlyOld)];
   deliveries = [await start("delivery", onlyOld)];
@@ -249,7 +250,7 @@ test("the key is changed step by step under load: at no moment is anything unrea
     for (const cursor of cursors) expect(await listFrom(cursor)).toBe(200);
   };
 
-  // The new key only opens: until every process has it, nothing may be sealed with it.
+  // The new key only opens: nothing may be sealed with it before every process has it.
   await roll(first, () => atEachStep(first));
   await roll(second, () => atEachStep(second));
   await atEachStep(second);
@@ -270,7 +271,7 @@ test("the key is changed step by step under load: at no moment is anything unrea
   const isUnchanged = await admin(second, "secrets-key", "reseal");
   expect(JSON.parse(isUnchanged.stdout)).toMatchObject({ resealed: 0, left: 0, retired: [] });
 
-  // A cursor of the old key is refused from now on; all others work.
+  // A cursor sealed with the old key is refused from now on; all others work.
   const [oldCursor = "", ...rest] = cursors;
   await roll(onlyNew, async () => {
     await changeEndpoints();

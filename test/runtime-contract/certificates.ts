@@ -8,14 +8,14 @@ export interface Certificate {
   cert: string;
 }
 
-/** A certificate authority of this test's own, which nobody trusts who is not told to. */
+/** A certificate authority of the test's own, which only the processes that are told so trust. */
 export interface Authority {
   cert: string;
-  /** Where `cert` stands, for NODE_EXTRA_CA_CERTS. */
+  /** The path of `cert`, for NODE_EXTRA_CA_CERTS. */
   certPath: string;
   /** `names` as in subjectAltName, such as `DNS:a.example`; `days` may be negative. */
   issue(names: string, days?: number): Certificate;
-  /** A certificate that nobody has signed but itself. */
+  /** A self-signed certificate. */
   selfSigned(names: string): Certificate;
   remove(): void;
 }

@@ -34,7 +34,7 @@ beforeAll(() => {
 afterAll(() => server.stop(true));
 
 const IDLE_SECONDS = 1;
-/** Together much longer than Bun's timers may be late, which tick every 4 s. */
+/** Together these take much longer than Bun's timers may be late, which tick every 4 s. */
 const SLOW_BODY_BYTES = 100;
 const BYTE_EVERY_MS = 100;
 const SLOW_TEST_TIMEOUT_MS = 60_000;
@@ -44,7 +44,7 @@ const slow = { begun: 0, gone: 0, release: Promise.withResolvers<void>() };
 async function answerSlowly(request: Request): Promise<Response> {
   slow.begun++;
   await slow.release.promise;
-  // Asked for the first time only now, after it has happened.
+  // The handler looks at the signal for the first time after the client has gone.
   if (request.signal.aborted) slow.gone++;
   return new Response("at last");
 }
@@ -67,7 +67,7 @@ function large(): ReadableStream {
   });
 }
 
-/** Sends bytes and answers with all that came until the server closed. */
+/** Sends bytes. Answers everything that came until the server closed. */
 function send(text: string): Promise<string> {
   const { promise, resolve, reject } = Promise.withResolvers<string>();
   let answer = "";
@@ -106,7 +106,7 @@ describe("the HTTP server", () => {
     expect(answer.split("\r\n\r\n")[1] ?? "").toBe("");
   });
 
-  test("gives what a handler throws to its error handler", async () => {
+  test("passes what a handler throws to its error handler", async () => {
     const answer = await send("GET /throws HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     expect(answer).toStartWith("HTTP/1.1 500");
     expect(answer).toEndWith("caught");
@@ -130,11 +130,11 @@ describe("the HTTP server", () => {
     ["another version", 505, "GET / HTTP/2.0\r\nHost: a\r\n\r\n"],
     ["16 KB of headers", 431, post(`A: ${"a".repeat(16_384)}\r\n`)],
     ["200 headers", 431, post("A: 1\r\n".repeat(200))],
-  ])("refuses %s by itself with a bare %d, and closes", async (_what, status, text) => {
+  ])("refuses %s with a bare %d before any handler, and closes", async (_what, status, text) => {
     expect(await send(text)).toMatch(new RegExp(`^HTTP/1.1 ${status} [^\\r]+\r\nConnection: close\r\n\r\n$`));
   });
 
-  test("takes trailers behind chunks for another request, which it refuses with a bare 400", async () => {
+  test("reads trailers behind chunks as another request, which it refuses with a bare 400", async () => {
     const chunks = "1\r\na\r\n0\r\nX: 1\r\n\r\n";
     const answer = await send(post("Transfer-Encoding: chunked\r\n", chunks));
     expect(answer).toContain(`"body":"a"`);
@@ -145,12 +145,12 @@ describe("the HTTP server", () => {
     expect(await send(`${method} / HTTP/1.1\r\nHost: a\r\n\r\n`)).toBe("");
   });
 
-  test.each(["TRACE", "CONNECT", "PROPFIND", "QUERY"])("gives the handler the method %s", async (method) => {
+  test.each(["TRACE", "CONNECT", "PROPFIND", "QUERY"])("passes on the method %s", async (method) => {
     const answer = await send(`${method} / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n`);
     expect(answer).toContain(`"method":"${method}"`);
   });
 
-  test("gives a path without its dots, and with slashes in the place of backslashes", async () => {
+  test("gives the path with dot segments removed and backslashes turned into slashes", async () => {
     const answer = await send("GET /a/./b/%2e%2e\\c HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     expect(answer).toContain(`"path":"/a/c"`);
   });
@@ -167,14 +167,14 @@ describe("the HTTP server", () => {
     ["/routed/a/../../routed/a", "below"],
     ["/./routed/a", '"path":"/routed/a"'],
     ["/routed\\a", '"path":"/routed/a"'],
-  ])("goes by the path as it was sent when it chooses a route: %s", async (path, expected) => {
+  ])("chooses a route by the path as it was sent: %s", async (path, expected) => {
     for (const method of ["GET", "POST"]) {
       const lines = "Host: a\r\nContent-Length: 0\r\nConnection: close\r\n";
       expect(await send(`${method} ${path} HTTP/1.1\r\n${lines}\r\n`)).toContain(expected);
     }
   });
 
-  test("takes two equal lengths for one, and two hosts for the first, and gives both joined", async () => {
+  test("reads two equal lengths as one, and two hosts as the first, and gives both joined", async () => {
     const lengths = await send(post("Content-Length: 2\r\nContent-Length: 2\r\nConnection: close\r\n", "ab"));
     expect(lengths).toContain(`["content-length","2, 2"]`);
     const hosts = await send(post("Host: b.example\r\nConnection: close\r\n"));
@@ -186,7 +186,7 @@ describe("the HTTP server", () => {
     ["has closed its side", (socket) => socket.end()],
     ["has sent what is not HTTP", (socket) => socket.write("NONSENSE\r\n\r\n")],
     ["has sent another request before it was answered", (socket) => socket.write(SLOW)],
-  ])("tells a handler, whenever it asks, that the client %s, and answers no more", async (_what, act) => {
+  ])("tells a handler, whenever it asks, that the client %s, and sends no answer", async (_what, act) => {
     Object.assign(slow, { begun: 0, gone: 0, release: Promise.withResolvers<void>() });
     let answer = "";
     const socket = net.connect({ port, host: "127.0.0.1", allowHalfOpen: true }, () => socket.write(SLOW));
@@ -198,7 +198,7 @@ describe("the HTTP server", () => {
     await until(() => slow.begun === 1);
     act(socket);
     await closed.promise;
-    // What went out to the server may arrive there only now.
+    // After this answer, the server has received what was sent before.
     await send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     slow.release.resolve();
     await until(() => slow.gone === 1);
@@ -207,7 +207,7 @@ describe("the HTTP server", () => {
   });
 
   test.concurrent(
-    "cuts a connection at its idle timeout although bytes of a body come meanwhile, unless it is told to wait",
+    "cuts a connection at its idle timeout even while a body arrives, unless it is told to wait",
     async () => {
       const idle = Bun.serve({
         hostname: "127.0.0.1",
@@ -247,7 +247,7 @@ describe("the HTTP server", () => {
     SLOW_TEST_TIMEOUT_MS,
   );
 
-  test("pulls a stream no further than its client reads, and cancels it when the client goes", async () => {
+  test("reads a stream no further than its client reads, and cancels it when the client goes", async () => {
     const socket = net.connect(port, "127.0.0.1", () =>
       socket.write("GET /large HTTP/1.1\r\nHost: a\r\n\r\n"),
     );
@@ -264,7 +264,7 @@ describe("the HTTP server", () => {
     await until(() => stream.isCanceled);
   });
 
-  test("answers many requests that came on one socket, in their order", async () => {
+  test("answers many requests on one socket in their order", async () => {
     const first = "GET /1 HTTP/1.1\r\nHost: a\r\n\r\n";
     const answer = await send(`${first}GET /2 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n`);
     expect(answer.indexOf(`"path":"/1"`)).toBeGreaterThan(0);

@@ -2,7 +2,7 @@ import dgram from "node:dgram";
 import { getServers, setServers } from "node:dns";
 
 /**
- * Has this process ask a name server of the tests' own, which is a process by itself: names that begin with "silent" are
+ * Makes this process ask a name server of the tests, which is a process of its own. Names that begin with "silent" are
  * never answered, "absent" ones do not exist, and all others have the one IPv4 address.
  */
 export async function startNameServer(address: string): Promise<{ stop(): Promise<void> }> {

@@ -13,25 +13,25 @@ afterAll(() => server.stop());
 const lookUp = (name: string) => dns.lookup(name, { backend: "c-ares" });
 
 describe("the resolver of names", () => {
-  test("gives the addresses that the name server gives, and asks it each time", async () => {
+  test("answers the name server's addresses, and asks it each time", async () => {
     for (let count = 0; count < 2; count++) {
       expect(await lookUp("present.example")).toMatchObject([{ address: "192.0.2.7", family: 4 }]);
     }
   });
 
-  test("says that a name does not exist", async () => {
+  test("reports that a name does not exist", async () => {
     await expect(lookUp("absent.example")).rejects.toMatchObject({ code: "DNS_ENOTFOUND" });
   });
 
-  test("reads the file of hosts", async () => {
+  test("reads the hosts file", async () => {
     const addresses = await lookUp("localhost");
     expect(addresses.every(({ address }) => address === "127.0.0.1" || address === "::1")).toBe(true);
   });
 
-  test("keeps no name waiting for 1,000 whose servers are silent", async () => {
+  test("delays no name behind 1,000 names whose servers are silent", async () => {
     let answered = 0;
     const silent: Promise<PromiseSettledResult<unknown>[]>[] = [];
-    // Not all at once: a question that finds no room in the name server's buffer would be asked again seconds later.
+    // In waves: a question without room in the name server's buffer would be repeated seconds later.
     for (let wave = 0; wave < 10; wave++) {
       const asked = Array.from({ length: 100 }, (_, index) =>
         lookUp(`silent-${wave}-${index}.example`).finally(() => answered++),
@@ -41,7 +41,7 @@ describe("the resolver of names", () => {
     }
     for (let index = 10; index < 20; index++) await lookUp(`present-${index}.example`);
     expect(answered).toBe(0);
-    // They end by themselves, so that nothing waits for them for ever.
+    // The silent questions end by themselves, so that nothing waits for ever.
     for (const { status } of (await Promise.all(silent)).flat()) expect(status).toBe("rejected");
   });
 });

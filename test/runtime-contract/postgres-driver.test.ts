@@ -19,7 +19,7 @@ afterAll(async () => {
   await database.drop();
 });
 
-/** Ends every session of the database but the one that asks. */
+/** Ends every session of the database except its own. */
 async function killBackends(): Promise<void> {
   const client = new pg.Client({ connectionString: database.url });
   await client.connect();
@@ -30,7 +30,7 @@ async function killBackends(): Promise<void> {
 }
 
 describe("the Postgres driver", () => {
-  test("prepares a named statement once in a session and then only binds", async () => {
+  test("prepares a named statement once in a session, and later only binds", async () => {
     const client = await pool.connect();
     try {
       for (const n of [1, 2, 3]) {
@@ -46,7 +46,7 @@ describe("the Postgres driver", () => {
     }
   });
 
-  test("refuses one name for two texts instead of running the wrong one", async () => {
+  test("refuses one name for two texts", async () => {
     const client = await pool.connect();
     try {
       await client.query({ name: "one_name", text: "SELECT 1 AS n" });
@@ -78,7 +78,7 @@ describe("the Postgres driver", () => {
     await expect(pool.query("SELECT 1/0")).rejects.toMatchObject({ code: "22012" });
   });
 
-  test("gives an error for what was under way when its backend was killed, and then serves again", async () => {
+  test("rejects what was under way when its backend was killed, and then serves again", async () => {
     const asked = Array.from({ length: 4 }, () =>
       pool.query({ name: "slow", text: "SELECT pg_sleep(30)" }).then(
         () => "no error",
@@ -104,7 +104,7 @@ describe("the Postgres driver", () => {
     expect(after.map(({ rows }) => rows[0]?.n)).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
   });
 
-  test("tells of an idle session that was killed by the pool's error event, and replaces it", async () => {
+  test("reports a killed idle session by the pool's error event, and replaces it", async () => {
     await pool.query("SELECT 1");
     const idleCount = pool.totalCount;
     lost.length = 0;
@@ -113,7 +113,7 @@ describe("the Postgres driver", () => {
     expect((await pool.query("SELECT 2 AS n")).rows).toEqual([{ n: 2 }]);
   });
 
-  test("gives up on an answer after query_timeout and does not use that session again", async () => {
+  test("gives up an answer after query_timeout, and does not use that session again", async () => {
     const impatient = new pg.Pool({ connectionString: database.url, max: 1, query_timeout: 2_000 });
     impatient.on("error", () => {});
     const before = (await impatient.query("SELECT pg_backend_pid() AS pid")).rows[0]?.pid;

@@ -1,7 +1,7 @@
 import net from "node:net";
 import tls from "node:tls";
 
-/** A server that shows each request byte by byte and answers with whatever bytes a test writes, however wrong. */
+/** A server that records each request byte by byte, and answers with whatever bytes a test writes. */
 export interface RawServer {
   port: number;
   /** http, or https with `tls`. */
@@ -57,13 +57,13 @@ export async function startRawServer(
   };
 }
 
-/** An answer as it stands on the wire, with its length unless the headers say otherwise. */
+/** The bytes of an answer, with its length unless the headers say otherwise. */
 export function answerOf(status: string, headers: Record<string, string> = {}, body = ""): string {
   const lines = Object.entries({ "content-length": String(Buffer.byteLength(body)), ...headers });
   return `HTTP/1.1 ${status}\r\n${lines.map(([name, value]) => `${name}: ${value}\r\n`).join("")}\r\n${body}`;
 }
 
-/** How many bytes the first request takes; 0 while it is not complete. */
+/** The length of the first request in bytes; 0 while it is incomplete. */
 function endOfRequest(text: string): number {
   const headEnd = text.indexOf("\r\n\r\n");
   if (headEnd < 0) return 0;

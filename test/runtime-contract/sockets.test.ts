@@ -6,7 +6,7 @@ import { countFds, until } from "./until.ts";
 
 setDefaultTimeout(60_000);
 
-/** More than the system takes of a write while nobody reads. */
+/** More than the system accepts from a write while nobody reads. */
 const LARGE = Buffer.alloc(8_000_000, "x");
 const TARGET = `
   const net = require("node:net");
@@ -22,7 +22,7 @@ afterEach(async () => {
   for (const close of closing.splice(0).reverse()) await close();
 });
 
-/** A server that is given each connection as it comes. */
+/** A server that passes each new connection to `take`. */
 async function accept(take: (socket: net.Socket) => void): Promise<number> {
   const server = net.createServer((socket) => take(socket.on("error", () => undefined)));
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
@@ -30,7 +30,7 @@ async function accept(take: (socket: net.Socket) => void): Promise<number> {
   return (server.address() as net.AddressInfo).port;
 }
 
-/** A connection, and what happens on it, in order. */
+/** A connection, and its events in order. */
 async function connect(port: number): Promise<{ socket: net.Socket; events: string[] }> {
   const events: string[] = [];
   const socket = net.connect({ port, host: "127.0.0.1", noDelay: true });
@@ -49,11 +49,11 @@ function standStill(ms: number): void {
 }
 
 describe("a socket of node:net", () => {
-  test("that is destroyed while it connects is closed at once, and says no more", async () => {
+  test("that is destroyed while it connects is closed at once, without further events", async () => {
     const { url, stop } = await startBlackhole();
     closing.push(stop);
     const port = Number(new URL(url).port);
-    // The first ones fill what the blackhole had left.
+    // The first connections fill the room that the blackhole had left.
     const early = Array.from({ length: 5 }, () =>
       net.connect(port, "127.0.0.1").on("error", () => undefined),
     );
@@ -72,7 +72,7 @@ describe("a socket of node:net", () => {
     for (const socket of early) socket.destroy();
   });
 
-  test("tells why it could not connect by a code, and the address beside it", async () => {
+  test("reports why it could not connect by a code, with the address", async () => {
     const server = await startRawServer(() => undefined);
     await server.stop();
     const error = await new Promise<NodeJS.ErrnoException>((resolve) => {
@@ -91,7 +91,7 @@ describe("a socket of node:net", () => {
     expect(resetting.events).toEqual(["ECONNRESET", "close"]);
   });
 
-  test("gives what it has received before it tells of a failed write", async () => {
+  test("gives what it has received before it reports a failed write", async () => {
     const port = await accept((socket) => {
       socket.pause();
       socket.write("answer", () => setTimeout(() => socket.destroy(), 20));
@@ -104,7 +104,7 @@ describe("a socket of node:net", () => {
     }
   });
 
-  test("calls back for a write once the system has taken all of it", async () => {
+  test("calls back after a write once the system has accepted all of it", async () => {
     let reader: net.Socket | undefined;
     const port = await accept((socket) => {
       reader = socket.pause();
@@ -120,7 +120,7 @@ describe("a socket of node:net", () => {
     await until(() => written.length === 2);
   });
 
-  test("sends what is written at once in one piece", async () => {
+  test("sends several writes of one turn in one piece", async () => {
     const pieces: number[] = [];
     const port = await accept((socket) => socket.on("data", (chunk) => pieces.push(chunk.length)));
     for (let count = 1; count <= 20; count++) {
@@ -131,9 +131,9 @@ describe("a socket of node:net", () => {
     expect(new Set(pieces)).toEqual(new Set([2_000]));
   });
 
-  // On this a kept connection rests: one that was closed before a request is not used for it.
+  // Kept connections rely on this: one that was closed before a request is not used for it.
   test.each(["a timer", "a socket", "a promise"])(
-    "shows within two turns of the event loop, counted from %s, that the other side has closed it",
+    "reports within two turns of the event loop, counted from %s, that the other side has closed it",
     async (from) => {
       // A process of its own, which goes on while this one stands still.
       const target = Bun.spawn([process.execPath, "-e", TARGET], { stdout: "pipe" });

@@ -16,8 +16,8 @@ afterEach(async () => {
 });
 
 /**
- * Connects to a host at a server that shows this certificate, as the delivery side does: over a socket that is connected,
- * with SNI for a name and without for an address. The status of its answer, or the code of the error.
+ * Connects to a host at a server with this certificate, as the delivery side does: over a connected socket, with SNI
+ * for a name and without for an address. Answers the status, or the code of the error.
  */
 async function postTo(
   host: string,
@@ -31,7 +31,7 @@ async function postTo(
   });
   closing.push(() => server.stop());
   const outcome = await ask(server.port, address, host, ca);
-  // Whatever the fault is, nothing may have been sent.
+  // After any fault the server must have received nothing.
   if (outcome !== 200) expect(server.requests).toEqual([]);
   return outcome;
 }
@@ -58,7 +58,7 @@ async function ask(port: number, address: string, host: string, ca: string | nul
 }
 
 describe("TLS of node:tls", () => {
-  test("takes a certificate for the name, and for an address", async () => {
+  test("accepts a certificate for the name, and for an address", async () => {
     expect(await postTo("right.example", authority.issue("DNS:right.example"))).toBe(200);
     expect(await postTo("a.wild.example", authority.issue("DNS:*.wild.example"))).toBe(200);
     expect(await postTo("127.0.0.1", authority.issue("IP:127.0.0.1"))).toBe(200);
@@ -73,16 +73,16 @@ describe("TLS of node:tls", () => {
     ["127.0.0.1", "DNS:right.example"],
     ["127.0.0.1", "DNS:127.0.0.1"],
     ["::1", "IP:127.0.0.1"],
-  ])("refuses for %s a certificate for %s", async (host, names) => {
+  ])("refuses for the host %s a certificate for %s", async (host, names) => {
     expect(await postTo(host, authority.issue(names))).toBe("ERR_TLS_CERT_ALTNAME_INVALID");
   });
 
-  test("refuses one that has expired", async () => {
+  test("refuses an expired certificate", async () => {
     expect(await postTo("right.example", authority.issue("DNS:right.example", -1))).toBe("CERT_HAS_EXPIRED");
     expect(await postTo("127.0.0.1", authority.issue("IP:127.0.0.1", -1))).toBe("CERT_HAS_EXPIRED");
   });
 
-  test("refuses one that is signed by itself, or by an authority that is not known", async () => {
+  test("refuses a self-signed certificate, and one of an unknown authority", async () => {
     expect(await postTo("right.example", authority.selfSigned("DNS:right.example"))).toBe(
       "DEPTH_ZERO_SELF_SIGNED_CERT",
     );
@@ -94,7 +94,7 @@ describe("TLS of node:tls", () => {
     );
   });
 
-  test("asks for a name with SNI, for an address without, and offers HTTP/1.1 alone", async () => {
+  test("asks for a name with SNI, for an address without it, and offers HTTP/1.1 only", async () => {
     const asked: [string | false, string[]][] = [];
     const { key, cert } = authority.issue("DNS:right.example,IP:127.0.0.1");
     const options: TlsOptions = {
@@ -113,12 +113,12 @@ describe("TLS of node:tls", () => {
     ]);
   });
 
-  test("fails where the target speaks HTTP/2 alone", async () => {
+  test("fails if the target speaks only HTTP/2", async () => {
     const options = { ...authority.issue("DNS:right.example"), ALPNProtocols: ["h2"] };
     expect(await postTo("right.example", options)).toContain("NO_APPLICATION_PROTOCOL");
   });
 
-  test("checks every new connection: one that was good does not vouch for the next", async () => {
+  test("checks every new connection, also after a good one", async () => {
     const server = await startRawServer((socket) => socket.end(answerOf("200 OK")), {
       tls: authority.issue("DNS:right.example"),
     });
@@ -134,7 +134,7 @@ describe("TLS of node:tls", () => {
     );
   });
 
-  test("takes the socket with it when it is destroyed in the handshake", async () => {
+  test("destroys its socket when it is destroyed in the handshake", async () => {
     const server = await startRawServer(() => undefined);
     closing.push(() => server.stop());
     const fdsBefore = countFds();

@@ -3,7 +3,7 @@ import { readdirSync } from "node:fs";
 const LOOK_EVERY_MS = 10;
 const UNTIL_TIMEOUT_MS = 50_000;
 
-/** Resolves once `holds` is true; rejects with what `describe` says if that does not come in time. */
+/** Resolves once `holds` is true. Rejects with the text of `describe` if that takes too long. */
 export async function until(
   holds: () => boolean | Promise<boolean>,
   describe: () => string = () => String(holds),
@@ -16,7 +16,7 @@ export async function until(
   }
 }
 
-/** Open file descriptors of this process, sockets included. */
+/** The open file descriptors of this process, sockets included. */
 export function countFds(): number {
   return readdirSync("/proc/self/fd").length;
 }

@@ -8,17 +8,18 @@ import { testCause } from "../support/cause.ts";
 import { startTestGateway, type TestGateway } from "../support/gateway.ts";
 import { ReferenceModel, type Terms } from "./reference-model.ts";
 import type { Service } from "./step.ts";
-import { STEPS } from "./steps.ts";
+import { STEPS } from "./step-mix.ts";
 
 setDefaultTimeout(1_200_000);
 
 /**
- * Random sequences of requests, attempts and outcomes against a real gateway over Postgres, beside a model written from
- * the documents alone. SEED repeats a run: the seeds are printed, and a failure prints the shortest sequence found.
+ * Random sequences of requests, attempts and outcomes at a real gateway over Postgres, compared with a model written
+ * from the documents alone. SEED repeats a run: the seeds are printed, and a failure prints the shortest sequence
+ * found.
  */
 
 const SEQUENCES = 1_000;
-/** So many at once share the database's round trips. */
+/** Sequences that run at once, which share the database's round trips. */
 const LANES = 4;
 const STEPS_MAX = 80;
 
@@ -63,7 +64,7 @@ async function begin({ plan, rate, concurrency, runsCounted }: Terms): Promise<S
 
 /** How often each kind of answer came. */
 const seen = new Map<string, number>();
-/** A sequence that reaches none of these shows little; each comes at least so often in a run. */
+/** The answers that a run has to reach, each at least this often: without them it shows little. */
 const TIMES_MIN = 1;
 const REACHED = [
   ...[
@@ -109,6 +110,6 @@ test.concurrent.each(Array.from({ length: LANES }, (_, lane) => seed + lane))(
   },
 );
 
-test("the sequences have been everywhere", () => {
+test("the random sequences have reached every kind of answer", () => {
   expect(REACHED.filter((answer) => (seen.get(answer) ?? 0) < TIMES_MIN)).toEqual([]);
 });

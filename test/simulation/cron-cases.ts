@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { parseCron } from "../../shared/domain/cron/cron.ts";
 import { ApiError } from "../../shared/domain/errors.ts";
 
-/** Zones with clock changes of every kind, and years in which they have them. Offsets are whole minutes in all. */
+/** Zones with clock changes of every kind, and years in which they have them. All offsets are whole minutes. */
 export const ZONES: readonly (readonly [zone: string, ...years: number[]])[] = [
   // Ordinary summer time, north and south, by an hour in the night.
   ["America/New_York", 2026, 2006],
@@ -32,7 +32,7 @@ export const ZONES: readonly (readonly [zone: string, ...years: number[]])[] = [
   ["Asia/Tehran", 2022],
   ["Asia/Gaza", 2026],
   ["America/St_Johns", 1988, 2010],
-  // Skipped and repeated days and hours by decree.
+  // Days and hours that were skipped or repeated by decree.
   ["Pacific/Apia", 2011, 2012, 2021],
   ["Pacific/Fakaofo", 2011],
   ["Pacific/Kiritimati", 1994],
@@ -42,12 +42,12 @@ export const ZONES: readonly (readonly [zone: string, ...years: number[]])[] = [
   ["Europe/Moscow", 2011, 2014],
   ["Europe/Istanbul", 2016],
   ["Asia/Kathmandu", 1985],
-  // Clocks that are set back for Ramadan, and those that are never changed.
+  // Clocks that are set back for Ramadan, and clocks that are never changed.
   ["Africa/Casablanca", 2026, 2087],
   ["Africa/El_Aaiun", 2030],
   ["Asia/Kolkata", 2026],
   ["UTC", 2026],
-  // Far ahead.
+  // Far in the future.
   ["America/New_York", 2199],
   ["Australia/Lord_Howe", 2400],
 ];
@@ -61,7 +61,7 @@ const range = (min: number, max: number) =>
 const list = (item: fc.Arbitrary<string>) =>
   fc.array(item, { minLength: 1, maxLength: 3 }).map((items) => items.join(","));
 
-/** Clocks are changed in the night, so that this is where the hours are. */
+/** Mostly hours of the night, in which clocks are changed. */
 const hour = fc.oneof(
   pick("*", "*/2", "*/3", "0-23", "0-6", "2-10/4", "0-23/2", "22-23,0-3", "1,*/6", "2/7", "*,3"),
   list(
@@ -96,12 +96,12 @@ const dayOfWeek = fc.oneof(
   list(number(0, 7)),
 );
 
-/** Cron expressions, most of them with much to do in the nights in which clocks are changed. */
+/** Cron expressions, most of which fire often in the nights of clock changes. */
 export const anyExpression: fc.Arbitrary<string> = fc
   .tuple(fc.option(second, { freq: 3 }), minute, hour, dayOfMonth, month, dayOfWeek)
   .map((fields) => fields.filter((field) => field !== null).join(" "));
 
-/** False for those among them that never fire, such as one for February 30. */
+/** False for expressions that never fire, such as one for February 30. */
 export function canFire(expression: string): boolean {
   try {
     parseCron(expression);

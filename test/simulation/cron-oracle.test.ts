@@ -9,12 +9,12 @@ import { type ExpectedFiring, localMinutes, WallClock } from "./cron-oracle.ts";
 
 setDefaultTimeout(240_000);
 
-/** Firings around clock changes, beside those of an oracle that looks at every minute. SEED repeats a run. */
+/** Compares firings around clock changes with an oracle that looks at every minute. SEED repeats a run. */
 
 const EXPRESSIONS = 2_500;
 const INSTANTS_PER_EXPRESSION = 4;
 const DAY_MS = 86_400_000;
-/** No clocks are set forward by more than a day: so far into a window nothing from before it reaches. */
+/** No clocks are set forward by more than a day, so nothing from before a window reaches this far into it. */
 const MARGIN_MS = 3 * DAY_MS;
 const WINDOW_MS = 12 * DAY_MS;
 const CHANGE_MS = 3 * 3_600_000;
@@ -68,7 +68,7 @@ test(`the firings after and before any instant are those of the oracle (seed ${s
 /** Instants around clock changes, around firings, and anywhere. */
 const anyPlace = fc.record({
   near: fc.constantFrom("change", "firing", "nothing"),
-  // Not fc.double, whose numbers are as common as their exponents and so nearly all of them next to 0.
+  // Not fc.double: it draws exponents evenly, so nearly all of its numbers are close to 0.
   place: fc.nat(PLACES - 1).map((place) => place / PLACES),
   awayMs: fc.constantFrom(0, 0, 1, -1, 999, -1_000),
 });

@@ -1,6 +1,6 @@
 /**
- * When cron expressions fire, by brute force: every minute of a window is looked at on the zone's wall clock as Intl
- * shows it. It shares no code with the rules that it judges, and is written from the specification alone.
+ * The firings of cron expressions by brute force: it looks at every minute of a window on the zone's wall clock, as
+ * Intl shows it. It shares no code with the rules that it judges, and follows the specification alone.
  */
 
 const MINUTE_MS = 60_000;
@@ -20,14 +20,14 @@ export interface ExpectedFiring {
   moved: boolean;
 }
 
-/** What the clocks of a zone show at each minute of a window. Offsets must be whole minutes in it. */
+/** The local time of a zone at each minute of a window. Offsets must be whole minutes in it. */
 export class WallClock {
-  /** Of each real minute from `fromAt` on: the local minute, counted from 1970 on a calendar without clock changes. */
+  /** The local minute of each real minute since `fromAt`, counted from 1970 on a calendar without clock changes. */
   readonly minutes: Int32Array;
-  /** The instants at which the clocks show anything but a minute more than a minute before. */
+  /** The instants at which the local time differs from a minute before by anything but a minute. */
   readonly changes: number[] = [];
   private readonly least: number;
-  /** Of each local minute from `least` on, the first real minute that shows it; -1 where it is skipped. */
+  /** The first real minute that shows each local minute since `least`; -1 for a skipped one. */
   private readonly firstShown: Int32Array;
 
   constructor(
@@ -54,7 +54,7 @@ export class WallClock {
     });
   }
 
-  /** All firings in the window, in order. What was skipped just before the window is missing. */
+  /** All firings in the window, in order, except those skipped just before the window and moved into it. */
   firings(expression: string): ExpectedFiring[] {
     const rule = readRule(expression);
     const found = new Map<number, boolean>();
@@ -92,7 +92,7 @@ export class WallClock {
   }
 }
 
-/** A function that tells which minute the wall clock shows at an instant. */
+/** A function that answers the local minute at an instant. */
 export function localMinutes(zone: string): (at: number) => number {
   const format = new Intl.DateTimeFormat("sv-SE", { timeZone: zone, dateStyle: "short", timeStyle: "short" });
   return (at) => Date.parse(`${format.format(at).replace(" ", "T")}Z`) / MINUTE_MS;
@@ -144,7 +144,7 @@ function weekdayMatches(item: string, date: Date): boolean {
   return days.has(day) || (day === 0 && days.has(7));
 }
 
-/** The numbers of a list without the words that only days know. */
+/** The numbers of a list without the words of day fields. */
 function expand(text: string, first: number, last: number): Set<number> {
   const numbers = new Set<number>();
   for (const item of text.split(",")) {
@@ -160,7 +160,7 @@ function numberOf(text: string): number {
   return NAMES[text.toUpperCase()] ?? Number(text);
 }
 
-/** Whether a local minute matches; the day is looked at once for all its minutes. */
+/** A function that tells whether a local minute matches. It looks at each day once for all its minutes. */
 function minuteMatcher({ hours, minutes, months, dayMatches }: Rule): (local: number) => boolean {
   const times = Array.from(
     { length: DAY_MINUTES },

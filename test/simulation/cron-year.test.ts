@@ -10,8 +10,8 @@ import { WallClock } from "./cron-oracle.ts";
 setDefaultTimeout(240_000);
 
 /**
- * A year of a schedule passes in a moment in each zone, by clocks that run and by clocks that jump, and the oracle tells
- * which firings there had to be. SEED repeats a run.
+ * Plays a year of a schedule in each zone, by clocks that run and by clocks that jump, and compares its firings with
+ * the oracle's. SEED repeats a run.
  */
 
 const DAY_MS = 86_400_000;
@@ -35,13 +35,13 @@ describe.each(years)(`all of $year in $zone (seed ${seed})`, ({ zone: name, year
   const toAt = Date.UTC(year + 1, 0, 1);
   const zone = parseZone(name);
   let expected: Map<string, number[]>;
-  // Two days earlier, since the oracle does not know what was moved from before its window.
+  // Two days earlier, since the oracle misses what was moved into its window from before.
   const expectedOf = (expression: string) => {
     expected ??= expectedFirings(new WallClock(name, fromAt - 2 * DAY_MS, toAt), fromAt);
     return expected.get(expression) ?? [];
   };
 
-  test.each(EXPRESSIONS)("%s fires when it has to, each time once, in order", (expression) => {
+  test.each(EXPRESSIONS)("%s fires once at each of the oracle's instants, in order", (expression) => {
     const cron = parseCron(expression);
     const wanted = expectedOf(expression);
     expect(wanted.length).toBeGreaterThan(11);
@@ -50,7 +50,7 @@ describe.each(years)(`all of $year in $zone (seed ${seed})`, ({ zone: name, year
     expect(wanted.every((at, index) => index === 0 || at > (wanted[index - 1] as number))).toBe(true);
   });
 
-  test.each(EXPRESSIONS)("%s goes on as if nothing had been, wherever it is cut", (expression) => {
+  test.each(EXPRESSIONS)("%s has the same next firings after any cut", (expression) => {
     const cron = parseCron(expression);
     const wanted = expectedOf(expression);
     fc.assert(
@@ -72,7 +72,7 @@ describe.each(years)(`all of $year in $zone (seed ${seed})`, ({ zone: name, year
       let step = 0;
       for (let now = fromAt; now < toAt; step++) {
         const chance = (random[step % random.length] as number) / 1_000;
-        // Mostly on by up to six hours; now and then an hour back, or a whole day on.
+        // Mostly forward by up to six hours; sometimes back by an hour, or forward by a day.
         now += chance < 0.1 ? -HOUR_MS : chance > 0.98 ? DAY_MS : chance * 6 * HOUR_MS;
         while (dueAt <= Math.min(now, toAt - 1)) {
           fired.push(dueAt);

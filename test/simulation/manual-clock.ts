@@ -1,19 +1,19 @@
 import pg from "pg";
 import { type Clock, startClock } from "../../shared/platform/clock.ts";
 
-/** A clock that runs as every other does, and leaps forward when it is told to; the database's own leaps with it. */
+/** A clock that runs at the usual speed and leaps forward when told; the database's clock leaps with it. */
 export interface ManualClock extends Clock {
-  /** To that instant, milliseconds since 1970. It never goes back. */
+  /** Leaps to that instant, in milliseconds since 1970. It never goes back. */
   leapTo(at: number): Promise<void>;
 }
 
 /**
- * Replaces the clock of a database. Functions that stand before those of the catalogue in the search path give the
- * time to every statement of the sessions that begin from now on, with what was leapt added.
+ * Replaces the clock of a database. Functions that come before the catalogue's in the search path add the leaps to the
+ * time of every statement, in all sessions that begin from now on.
  */
 export async function startManualClock(url: string): Promise<ManualClock> {
   const client = new pg.Client({ connectionString: url });
-  // The database is dropped under it.
+  // The database is dropped while this client is connected.
   client.on("error", () => undefined);
   await client.connect();
   await client.query(`
@@ -40,7 +40,7 @@ export async function startManualClock(url: string): Promise<ManualClock> {
     async leapTo(at) {
       const leapMs = at - now();
       if (leapMs <= 0) return;
-      // The database first: a service that is ahead of it is told that it is early.
+      // The database leaps first: a service ahead of it would be answered that it is early.
       await client.query("UPDATE manual.leapt SET ms = ms + $1::float8", [leapMs]);
       leaptMs += leapMs;
     },

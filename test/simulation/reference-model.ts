@@ -1,6 +1,6 @@
 /**
- * What the API's documents say, as a small program of its own: no clock but the one it is given, no code of the service.
- * It answers what the gateway must answer, and remembers what a client could know.
+ * The API's documents as a small program, which shares no code with the service and has only the clock that it is
+ * given. It answers what the gateway must answer, and remembers what a client could know.
  */
 
 export type Env = "development" | "production";
@@ -18,7 +18,7 @@ export interface ModelJob {
   retry_policy: { max_attempts: number; base_seconds: number; cap_seconds: number };
   attempts: number;
   created_at: string;
-  /** The number of the last attempt that may follow by itself. */
+  /** The number of the last attempt that may follow without a manual retry. */
   allowed: number;
   /** Null while no attempt is on the wire or owed with a run. */
   current: { runId: string; isSent: boolean } | null;
@@ -32,7 +32,7 @@ export interface ModelRun {
   status: RunStatus;
   response_status: number | null;
   error: string | null;
-  /** Null where only the service knows. */
+  /** Null where only the service knows it. */
   started_at: string | null;
   duration_ms: number | null;
   next_retry_at: "none" | "some";
@@ -48,7 +48,7 @@ export type Refused = { status: number; code: string; param?: string };
 
 export interface Terms {
   plan: "hobby" | "pro";
-  /** Requests a minute, of each environment. */
+  /** Requests a minute of each environment. */
   rate: number;
   concurrency: number;
   runsCounted: number;
@@ -70,7 +70,7 @@ export class ReferenceModel {
     this.runsCounted = terms.runsCounted;
   }
 
-  /** Every request is asked for here first: the 429 that it must be answered with, or null once it is counted. */
+  /** Counts a request. Answers the 429 that it must get, or null if it is within the rate. */
   countRequest(env: Env): Refused | null {
     if (this.requests[env] >= this.terms.rate) return { status: 429, code: "rate_limit_exceeded" };
     this.requests[env]++;
@@ -81,7 +81,7 @@ export class ReferenceModel {
     return this.terms.plan !== "hobby" || this.runsCounted < HOBBY_RUNS_MAX;
   }
 
-  /** The environments that were refused a permit, and of these the ones that were told of it when one came free. */
+  /** The environments that were refused a permit, and those of them that were called when one came free. */
   readonly waiting = new Set<string>();
   readonly called = new Set<string>();
 
@@ -156,7 +156,7 @@ export class ReferenceModel {
     return { job, attempt: job.attempts + 1 };
   }
 
-  /** A run begins, sent or owed; it is counted now. */
+  /** Begins a run, sent or owed, which is counted now. */
   begin(job: ModelJob, run: { id: string; started_at: string | null }, isSent: boolean): void {
     job.status = "running";
     job.attempts++;
@@ -176,7 +176,7 @@ export class ReferenceModel {
     });
   }
 
-  /** How a sent attempt ends; answers whether another follows. */
+  /** Ends a sent attempt. Answers whether another one follows. */
   end(job: ModelJob, outcome: { status: Exclude<RunStatus, "running">; responseStatus: number | null }) {
     const run = job.current && this.run(job.env, job.current.runId);
     if (!run) throw new Error("nothing is on the wire");
@@ -195,7 +195,7 @@ export class ReferenceModel {
     return leaves;
   }
 
-  /** The retry that was planned will not come by itself any more. */
+  /** Cancels the planned retry. */
   private forgetPlan(job: ModelJob): void {
     const last = this.runs.find((run) => run.job_id === job.id && run.attempt === job.attempts);
     if (last !== undefined) last.next_retry_at = "none";

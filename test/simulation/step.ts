@@ -3,23 +3,23 @@ import fc from "fast-check";
 import type { Answer, TestGateway, TestProject } from "../support/gateway.ts";
 import { CONFLICT, type Env, type ReferenceModel, type Refused } from "./reference-model.ts";
 
-/** The service, and the one project of a sequence. */
+/** The service and the one project of a sequence. */
 export interface Service {
   gateway: TestGateway;
   project: TestProject;
   nodeId: number;
-  /** Told of every kind of answer, so that the test can tell what its sequences have reached. */
+  /** Notes every kind of answer, so that the test knows what its sequences have reached. */
   note(answer: string): void;
-  /** Sends the last POST that had an Idempotency-Key once more. */
+  /** Repeats the last POST that had an Idempotency-Key. */
   repeat(): Promise<void>;
 }
 
-/** One command of a sequence: it is done to the service and to the model, and both must agree. */
+/** One step of a sequence. It acts on the service and on the model, and both must agree. */
 export class Step implements fc.AsyncCommand<ReferenceModel, Service> {
   constructor(
     private readonly text: string,
     private readonly act: (model: ReferenceModel, service: Service) => Promise<void>,
-    /** A step that has nothing to work on yet is left out, but for a few. */
+    /** False for a step that has nothing to act on yet; most such steps are left out. */
     readonly check: (model: Readonly<ReferenceModel>) => boolean = () => true,
   ) {}
   run = (model: ReferenceModel, service: Service) => this.act(model, service);
@@ -34,7 +34,7 @@ interface Request {
   headers?: Record<string, string>;
 }
 
-/** Null if the answer is that there were too many, as the model says. */
+/** Null if the answer is the 429 that the model expects. */
 export async function ask(model: ReferenceModel, service: Service, request: Request): Promise<Answer | null> {
   const { env, method, path, body, headers } = request;
   const tooMany = model.countRequest(env);
@@ -68,8 +68,8 @@ interface Keyed {
 }
 
 /**
- * A POST with or without an Idempotency-Key. `decide` asks the model, which is not to change unless the request is
- * carried out; `apply` tells it what was made.
+ * A POST with or without an Idempotency-Key. `decide` asks the model, which must not change unless the request
+ * succeeds; `apply` tells the model what was made.
  */
 export async function create(
   model: ReferenceModel,
@@ -111,7 +111,7 @@ export function pick<T>(from: readonly T[], index: number): T | undefined {
 const UNKNOWN_JOB = "job_01kak0000000000000000000zz";
 export const UNKNOWN_RUN = "run_01kak0000000000000000000zz";
 
-/** Mostly asked for with a key of its own environment, else with one of the other; there may be none yet. */
+/** Mostly uses a key of the resource's own environment, else one of the other environment. */
 export const isOwn = fc.constantFrom(true, true, true, true, false);
 
 export function askedOf(
@@ -129,7 +129,7 @@ export const askedJob = (model: ReferenceModel, index: number, isOwn: boolean) =
 export const askedRun = (model: ReferenceModel, index: number, isOwn: boolean) =>
   askedOf(model.runs, index, isOwn, UNKNOWN_RUN);
 
-/** All pages; null if the rate ended the walk. */
+/** All pages; null if the request rate ended the walk. */
 export async function walk(
   model: ReferenceModel,
   service: Service,
@@ -150,7 +150,7 @@ export async function walk(
     found.push(...page.data);
     cursor = page.next_cursor;
     if (cursor === null) return found;
-    // Only where more follows is there a cursor.
+    // A page with a cursor is full.
     expect(page.data.length).toBe(limit);
   }
 }

@@ -23,18 +23,18 @@ import { type ManualClock, startManualClock } from "./manual-clock.ts";
 
 setDefaultTimeout(900_000);
 
-/** 48 hours of retries to endpoints that fail, with the real worker, delivery node and database, on a clock that leaps. */
+/** Plays 48 hours of retries to failing endpoints with the real worker, delivery node and database, on a clock that leaps. */
 
 const SECOND_MS = 1_000;
 const MINUTE_MS = 60_000;
 const HOUR_MS = 3_600_000;
-/** As documented: from the end of one attempt to the start of the next. */
+/** The documented waits, from the end of one attempt to the start of the next. */
 const WAITS_MS = [5 * SECOND_MS, ...[5, 30, 120, 300, 600, 840].map((minutes) => minutes * MINUTE_MS)];
-/** From one sweep to the next and some more: what is due then is known before its time. */
+/** Somewhat more than the time between two sweeps: what is due within it is known in advance. */
 const BEFORE_MS = 1_500;
-/** What a laden machine may take from a claim to its request, of which the end of an attempt is not reckoned. */
+/** The time that a busy machine may take from a claim to its request, which belongs to no attempt's duration. */
 const CLAIM_MS_MAX = 3_000;
-/** What it may be late to begin what is due. Nothing is ever early. */
+/** How late a busy machine may begin what is due. Nothing is ever early. */
 const LATE_MS = 15_000;
 
 interface Attempt {
@@ -54,11 +54,11 @@ let cell: Cell;
 let clock: ManualClock;
 let project: ProjectRow;
 let jobs: Target;
-/** It fails, moves, and works again at last, as the other one does. */
+/** An endpoint that fails, moves, and works again at the end, as the other one does. */
 let dead: { target: Target; moved: Target; id: string; secret: string };
-/** It fails all the time but for one event. */
+/** An endpoint that fails every event except one. */
 let flaky: { target: Target; id: string; secret: string };
-/** When each attempt was due, by its endpoint, event and number. */
+/** The due time of each attempt, by its endpoint, event and number. */
 const plannedAt = new Map<string, number>();
 let areMended = false;
 let goodEventId = "";
@@ -103,7 +103,7 @@ async function isEnabled(id: string): Promise<boolean> {
   return row?.enabled ?? false;
 }
 
-/** Ends a job and answers with the event of that, once each enabled endpoint has had its first attempt. */
+/** Ends a job. Answers its event once each enabled endpoint has had the first attempt. */
 async function endJob(isGood = false): Promise<string> {
   const [jobId = ""] = await cell.addJobs(project, [{ targetUrl: jobs.url }]);
   await untilEnded(cell, project, jobId);
@@ -118,7 +118,7 @@ async function endJob(isGood = false): Promise<string> {
   return eventId;
 }
 
-/** What is owed, the next one first; what is on the wire has no instant, which is NaN. */
+/** The owed deliveries, the next one first. An attempt on the wire has no instant (NaN). */
 async function open(): Promise<Open[]> {
   const rows = await ask<
     Record<"id" | "webhook_id" | "event_id", string> & { attempt: number; due_at: number | null }
@@ -167,8 +167,8 @@ async function endOf(
 const [FAILED, DROPPED] = [1, 2];
 
 /**
- * Lets everything happen that is due before an instant, each in its time; `each` looks after every one of them. It leaps
- * only while nothing is on the wire, whose deadline would pass.
+ * Plays everything that is due before an instant, each at its time; `each` runs after every one of them. The clock
+ * leaps only while nothing is on the wire, since a deadline would pass.
  */
 async function liveUntil(at: number, each: () => Promise<void> = async () => {}): Promise<void> {
   for (;;) {
@@ -203,7 +203,7 @@ describe("48 hours of retries", () => {
   let rotatedAt = 0;
   const newSecret = makeSecret(randomBytes);
 
-  test("come at the documented instants, to the present URL and under the present secret, and leave the endpoint enabled", async () => {
+  test("come at the documented instants, to the present URL with the present secret, and leave the endpoint enabled", async () => {
     first = await endJob();
     firstStartedAt = (await attemptsOf(dead.id, first))[0]?.startedAt ?? 0;
     const hour = (hours: number) => firstStartedAt + hours * HOUR_MS;
@@ -220,7 +220,7 @@ describe("48 hours of retries", () => {
     await liveUntil(hour(48) - 20 * SECOND_MS, expectEnabled);
     third = await endJob();
     await expectEnabled();
-    // Everything that was sent to it in 47 h 59 min 40 s has failed, and this attempt as well: that is not enough.
+    // Everything sent to it in 47 h 59 min 40 s has failed, this attempt included; that is too short to disable it.
     await liveUntil(hour(48) - BEFORE_MS, expectEnabled);
     for (const endpoint of [dead, flaky]) {
       const attempts = await attemptsOf(endpoint.id, first);
@@ -229,13 +229,13 @@ describe("48 hours of retries", () => {
     expect((await attemptsOf(dead.id, third)).length).toBeGreaterThanOrEqual(2);
   });
 
-  test("end with a last attempt exactly 48 h after the first, and with that one the endpoint is disabled", async () => {
+  test("end with a last attempt exactly 48 h after the first, which disables the endpoint", async () => {
     const lastAt = firstStartedAt + 48 * HOUR_MS;
     await liveUntil(lastAt + 2 * MINUTE_MS);
     expect(await endOf(dead.id, first)).toEqual({ status: FAILED, attempts: 9 });
     expect(await endOf(flaky.id, first)).toEqual({ status: FAILED, attempts: 9 });
     expect(await isEnabled(dead.id)).toBe(false);
-    // It took one event in all those hours.
+    // It accepted one event in these hours.
     expect(await isEnabled(flaky.id)).toBe(true);
     for (const endpoint of [dead, flaky]) {
       const attempts = await attemptsOf(endpoint.id, first);
@@ -255,7 +255,7 @@ describe("48 hours of retries", () => {
     }
   });
 
-  test("carry the same bytes under the same id each time, with both signatures for a rotation's 24 h", async () => {
+  test("carry the same bytes under the same id, with both signatures during the 24 h of a rotation", async () => {
     const arrivals = arrivalsOf(first, dead.target, dead.moved);
     expect(arrivalsOf(first, dead.target)).toHaveLength(2);
     expect(arrivals).toHaveLength(9);
@@ -276,11 +276,11 @@ describe("48 hours of retries", () => {
       expect(signatures).toBe(expected.map((secret) => v1Of(secret, arrival)).join(" "));
       return isBoth ? "both" : present === newSecret ? "new" : "old";
     });
-    // 0, 5 s, 5 min, 35 min, 2.6 h, then 7.6 h and 17.6 h, then 31.6 h and 48 h.
+    // At 0, 5 s, 5 min, 35 min, 2.6 h, then 7.6 h and 17.6 h, then 31.6 h and 48 h.
     expect(kinds).toEqual(["old", "old", "old", "old", "old", "both", "both", "new", "new"]);
   });
 
-  test("are over for an endpoint that was disabled: nothing is kept for it, and nothing dropped is sent again", async () => {
+  test("are over for a disabled endpoint: nothing more is kept for it, and nothing dropped is sent again", async () => {
     const sentBefore = dead.moved.arrivals.length;
     const fourth = await endJob();
     expect(arrivalsOf(fourth, flaky.target).length).toBeGreaterThanOrEqual(1);
@@ -294,7 +294,7 @@ describe("48 hours of retries", () => {
     await change(dead.id, (webhook) => ({ ...webhook, status: "enabled" }));
     const fifth = await endJob();
     await until(() => arrivalsOf(fifth, dead.moved).length === 1);
-    // Past every instant at which something that was dropped would have been due: each is looked at and goes.
+    // Past every instant at which a dropped delivery would have been due: each one is looked at and removed.
     await liveUntil(firstStartedAt + 70 * HOUR_MS);
     const left = await open();
     expect(left.filter(({ webhookId }) => webhookId === idToUuid(dead.id))).toEqual([]);

@@ -6,7 +6,7 @@ export interface AdminAnswer {
   stderr: string;
 }
 
-/** Runs the operators' command line as they do, on one cell. */
+/** Runs the operators' command line on one cell. */
 export async function runAdmin(databaseUrl: string, ...words: string[]): Promise<AdminAnswer> {
   const program = join(import.meta.dir, "..", "..", "services", "admin", "main.ts");
   const child = Bun.spawn([process.execPath, program, ...words], {
@@ -18,7 +18,7 @@ export async function runAdmin(databaseUrl: string, ...words: string[]): Promise
   return { code, stdout, stderr };
 }
 
-/** The same with `--json`, for what must not be refused. */
+/** Runs it with `--json`, and expects it to succeed. */
 export async function askAdmin<T>(databaseUrl: string, ...words: string[]): Promise<T> {
   const { code, stdout, stderr } = await runAdmin(databaseUrl, ...words, "--json");
   if (code !== 0) throw new Error(`admin ${words.join(" ")}: ${stderr}`);

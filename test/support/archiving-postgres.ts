@@ -15,22 +15,25 @@ import {
   startEmbeddedPostgres,
 } from "../../shared/platform/embedded-postgres/embedded-postgres.ts";
 
-/** A Postgres of a test's own that can be backed up and lost, as operators do it: base backups, and the archive of its log. */
+/**
+ * A Postgres of a test's own that can be backed up and lost as operators do it, with base backups and an archive of its
+ * log.
+ */
 export interface ArchivingPostgres {
   url: string;
   port: number;
   /** Copies the data directory while it is in use. */
   backUp(): Promise<Backup>;
-  /** Resolves once all that is committed by now is in the archive. */
+  /** Resolves once everything that is committed by now is in the archive. */
   archive(): Promise<void>;
-  /** SIGKILL: what was not archived is lost with it, unless its disk is not. */
+  /** Sends SIGKILL. What was not archived is lost, unless its disk is kept. */
   kill(): Promise<void>;
-  /** What a synchronous standby has once this one is killed: every commit that was answered. */
+  /** The disk of a synchronous standby once this server is killed: it has every answered commit. */
   readonly disk: Backup;
   stop(): Promise<void>;
 }
 
-/** Where the pieces of a backup lie. */
+/** The folders of a backup. */
 export interface Backup {
   data: string;
   password: string;
@@ -40,7 +43,10 @@ export interface Backup {
 const LOOK_EVERY_MS = 20;
 const ARCHIVED_MS = 20_000;
 
-/** Makes one under `folder`, which archives to `folder`/archive. Postgres is another user than root, and has to get there. */
+/**
+ * Starts one under `folder`, with its archive in `folder`/archive. Postgres runs as another user than root, and must be
+ * able to read the folder.
+ */
 export async function startArchivingPostgres(folder: string): Promise<ArchivingPostgres> {
   const first = await startEmbeddedPostgres({ dataDir: folder });
   const archive = join(folder, "archive");
@@ -50,19 +56,19 @@ export async function startArchivingPostgres(folder: string): Promise<ArchivingP
   chmodSync(folder, 0o755);
   await withClient(first.url, async (client) => {
     await client.query("ALTER SYSTEM SET archive_mode = on");
-    // A file shows under its name when it is whole, and never twice.
+    // A file appears under its name once it is complete, and only once.
     await client.query(
       `ALTER SYSTEM SET archive_command = 'test ! -f ${archive}/%f && cp %p ${archive}/%f.new && mv ${archive}/%f.new ${archive}/%f'`,
     );
   });
-  // The archiver comes with the next start.
+  // The archiver starts with the next start of the server.
   await first.stop();
   return running(folder, await startEmbeddedPostgres({ dataDir: folder }));
 }
 
 /**
- * Restores a backup into `folder`, which is empty: up to an instant (as Postgres writes it), or to the end of what the
- * archive has. Either way a new timeline begins.
+ * Restores a backup into the empty `folder`, up to an instant (as Postgres writes it) or to the end of the archive.
+ * Either way a new timeline begins.
  */
 export async function restorePostgres(
   folder: string,
@@ -100,7 +106,7 @@ function running(folder: string, server: EmbeddedPostgres): ArchivingPostgres {
         await client.query("SELECT pg_backup_start('test', fast => true)");
         await copy(data, backup);
         const { rows } = await client.query<{ labelfile: string }>("SELECT labelfile FROM pg_backup_stop()");
-        // What was written meanwhile comes from the archive, and the server's own marks are not the copy's.
+        // The archive has what was written meanwhile, and the copy must not have the server's own marks.
         rmSync(join(backup, "pg_wal"), { recursive: true });
         rmSync(join(backup, "postmaster.pid"), { force: true });
         mkdirSync(join(backup, "pg_wal"), { mode: 0o700 });
@@ -136,7 +142,7 @@ function running(folder: string, server: EmbeddedPostgres): ArchivingPostgres {
   };
 }
 
-/** Beside this process, which has a load to keep up. Files that go while they are copied are not of the backup. */
+/** Copies in another process, since this one has a load to keep up. Files that vanish meanwhile are not part of the backup. */
 async function copy(from: string, to: string): Promise<void> {
   const child = Bun.spawn(["cp", "-a", from, to], {
     env: { LC_ALL: "C", PATH: process.env.PATH ?? "" },

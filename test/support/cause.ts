@@ -4,7 +4,7 @@ import type { KeyCause, OperatorCause } from "../../shared/store/resources/audit
 
 const requestIds = createIdSource(randomBytes);
 
-/** What a test changes as the operator that it plays. */
+/** The cause of a test's change, made as an operator. */
 export function testCause(): OperatorCause {
   return { requestId: requestIds.next(REQUEST_PREFIX, Date.now()), operator: "test" };
 }

@@ -25,7 +25,6 @@ import { describeThisProcess } from "../../shared/platform/process-identity.ts";
 import { createSeal, type Seal } from "../../shared/platform/seal/seal.ts";
 import { NO_TRACES } from "../../shared/platform/traces/traces.ts";
 import { joinCell } from "../../shared/store/cell/membership.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { askTime, type Database } from "../../shared/store/database/database.ts";
 import { createJobs } from "../../shared/store/resources/job-creation.ts";
 import { findJob, type JobRow } from "../../shared/store/resources/jobs.ts";
@@ -34,9 +33,9 @@ import { listRuns, type RunRow } from "../../shared/store/resources/runs.ts";
 import { createWebhook } from "../../shared/store/resources/webhooks.ts";
 import { testCause } from "./cause.ts";
 import { openTestDatabase } from "./database.ts";
-import { createTestDatabase } from "./postgres.ts";
+import { createMigratedDatabase } from "./postgres.ts";
 
-/** A database, a bus, and as many workers and delivery nodes of this process as a test starts; every project its own. */
+/** A database, a bus, and the workers and delivery nodes that a test starts in this process. Every project has its own rows. */
 export interface Cell {
   db: Database;
   bus: Bus;
@@ -49,7 +48,7 @@ export interface Cell {
   }): Promise<ProjectRow & { secrets: Record<Environment, string> }>;
   /** Commits jobs as the gateway does; `tell` also sends their commands. */
   addJobs(project: ProjectRow, jobs: JobWish[], options?: { tell?: boolean }): Promise<string[]>;
-  /** An endpoint that hears of both types of event unless told otherwise. */
+  /** Adds an endpoint, for both event types unless told otherwise. */
   addEndpoint(project: ProjectRow, wish: EndpointWish): Promise<{ id: string; secret: string }>;
   startWorker(options?: {
     name?: string;
@@ -58,7 +57,7 @@ export interface Cell {
     clock?: Clock;
     webhookTimeoutMs?: number;
     webhookRetryScale?: number;
-    /** Its own way to Postgres. */
+    /** Its own connections to Postgres. */
     db?: Database;
   }): Promise<{ stop(): Promise<void> }>;
   startDelivery(options?: {
@@ -95,18 +94,17 @@ export interface EndpointWish {
 }
 
 export const SHARDS_PER_REGION = 8;
-/** So long that no worker loses it because this process stands still for a moment. */
+/** A worker keeps so long a lease even when this process stands still for a moment. */
 const LEASE_MS = 10_000;
 const CONNECTIONS = 16;
 const ATTEMPT_TIMEOUT_MS = 10_000;
 const WEBHOOK_TIMEOUT_MS = 5_000;
 
-/** `startClock` gives it another clock than the database's own: it is asked before anything else knows the database. */
+/** `startClock` replaces the database's clock: it is called before anything else connects to the database. */
 export async function startCell(
   options: { bus?: Bus; startClock?: (url: string) => Promise<Clock> } = {},
 ): Promise<Cell> {
-  const database = await createTestDatabase("cell");
-  await migrate(database.url);
+  const database = await createMigratedDatabase("cell");
   const log = createLog({ name: "test", level: "error" });
   const db = openTestDatabase(database.url, CONNECTIONS);
   const clock = await (options.startClock?.(database.url) ?? startClock(() => askTime(db)));

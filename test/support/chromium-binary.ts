@@ -4,7 +4,7 @@ import { dirname, join } from "node:path";
 import { Glob } from "bun";
 import { openDebianPackages } from "./debian-packages.ts";
 
-/** A browser without windows, and what its environment must hold. */
+/** A headless browser, and the environment that it needs. */
 export interface Chromium {
   path: string;
   env: Record<string, string>;
@@ -20,12 +20,12 @@ const NAMES = [
 ];
 const PACKAGE = "chromium-headless-shell";
 const BINARY = "usr/lib/chromium/chromium-headless-shell";
-/** Drivers for real screens and what opens other programs: a third of the download, and nothing uses them. */
+/** Drivers for real screens and openers of other programs: a third of the download, and never used. */
 const NEEDLESS = /^(?:libllvm|libz3-|libgl1-mesa-dri$|x11-utils$|xdg-utils$)/;
 
 /**
  * A chromium to test with: CHROMIUM_BIN, else one on PATH, else one unpacked earlier, else one unpacked now from
- * Debian's packages into the cache. Nothing is installed and no right is needed for that.
+ * Debian's packages into the cache. Nothing is installed, and no privilege is needed.
  */
 export function findChromium(): Chromium {
   const named = process.env.CHROMIUM_BIN;
@@ -57,7 +57,7 @@ function runs({ path, env }: Chromium): boolean {
   return status === 0 && /\d+\.\d+\.\d+/.test(stdout);
 }
 
-/** The folder gets its name only when it is whole and its browser has run. */
+/** The folder gets its name once it is complete and its browser has run. */
 function unpack(): Chromium {
   mkdirSync(dirname(CACHE), { recursive: true });
   const folder = mkdtempSync(`${CACHE}-unpack-`);
@@ -75,7 +75,7 @@ function unpack(): Chromium {
   }
 }
 
-/** What the packages would have put where the whole system finds it is found in the folder. */
+/** The environment that points the browser at the folder for what a package installation would put into the system. */
 function unpackedIn(folder: string): Chromium {
   const libraries = new Glob("**/*.so*").scanSync({ cwd: folder });
   const paths = new Set([...libraries].map((file) => join(folder, dirname(file))));
@@ -84,7 +84,7 @@ function unpackedIn(folder: string): Chromium {
     path: join(folder, BINARY),
     env: {
       LD_LIBRARY_PATH: [...paths].join(":"),
-      // A machine that has its own did not need the package.
+      // A machine with fonts of its own did not need the package.
       ...(existsSync(fonts) ? { FONTCONFIG_PATH: fonts } : {}),
       XDG_DATA_HOME: join(folder, "usr/share"),
       XDG_CACHE_HOME: join(folder, "cache"),

@@ -5,8 +5,8 @@ import type { ErrorCode } from "../../shared/domain/errors.ts";
 import { type Answer, readAs, readRefusal, type TestGateway } from "./gateway.ts";
 
 /**
- * The official client with this key. It tries everything once, and each answer must be exactly what the contract says of
- * its operation: status, headers and fields.
+ * The official client with this key. It tries each request once, and requires each answer to be exactly what the
+ * contract says of its operation: status, headers and fields.
  */
 export function clientOf(gateway: TestGateway, apiKey: string, port = gateway.port): Client {
   return createClient({
@@ -23,7 +23,7 @@ export function clientOf(gateway: TestGateway, apiKey: string, port = gateway.po
   });
 }
 
-/** The call must be refused with this code, and for this field if any; answers what the refusal says. */
+/** Expects the call to be refused with this code, and for this field if there is one. Answers the refusal. */
 export async function refusalOf(call: Promise<unknown>, code: ErrorCode, param?: string): Promise<ApiError> {
   const error = await call.then(
     () => new Error(`it was not refused with ${code}`),

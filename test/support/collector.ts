@@ -1,8 +1,8 @@
-/** An OpenTelemetry collector: a real HTTP server that takes OTLP in JSON and answers as it is told. */
+/** An OpenTelemetry collector: a real HTTP server that accepts OTLP in JSON and answers as it is told. */
 export interface Collector {
   url: string;
   spans: CollectedSpan[];
-  /** What arrived, as it was written. */
+  /** The bodies as they arrived. */
   texts: string[];
   /** Resolves once `isEnough` holds; rejects after `timeoutMs`. */
   until(isEnough: (spans: CollectedSpan[]) => boolean, timeoutMs?: number): Promise<CollectedSpan[]>;
@@ -12,11 +12,11 @@ export interface Collector {
 export interface CollectedSpan {
   service: string;
   name: string;
-  /** As OTLP numbers them: 1 internal, 2 server, 3 client, 5 consumer. */
+  /** OTLP's numbers: 1 internal, 2 server, 3 client, 5 consumer. */
   kind: number;
   traceId: string;
   spanId: string;
-  /** Null for one that stands at the root. */
+  /** Null for a root span. */
   parentId: string | null;
   /** Milliseconds since 1970. */
   startedAt: number;

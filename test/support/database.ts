@@ -1,10 +1,10 @@
 import { createLog } from "../../shared/platform/log.ts";
 import { openDatabase, type PooledDatabase } from "../../shared/store/database/database.ts";
 
-/** A crowd may wait for few connections, and a machine that is slow for a moment is no outage of Postgres. */
+/** Many callers may wait for few connections, and a slow machine is no outage of Postgres. */
 const CONNECT_TIMEOUT_MS = 20_000;
 
-/** What a process of the service has of its database, but for its impatience. A test that provokes errors need not log them. */
+/** A service's database with more patience. A test that provokes errors need not log them. */
 export function openTestDatabase(
   url: string,
   connections = 2,

@@ -4,7 +4,10 @@ import { join } from "node:path";
 
 const APT_TIMEOUT_MS = 300_000;
 
-/** Debian's packages, unpacked into one folder: nothing is installed and no right is needed. apt checks the signatures. */
+/**
+ * Debian packages that are unpacked into one folder. Nothing is installed, and no privilege is needed. apt checks the
+ * signatures.
+ */
 export interface DebianPackages {
   /** The package and those of its dependencies that this machine lacks. */
   listMissing(name: string): string[];
@@ -13,8 +16,8 @@ export interface DebianPackages {
 }
 
 /**
- * `settings` are apt's, such as other sources than the machine's own. The package lists go into the folder, too: the
- * machine's may be missing or old, and are not ours to change.
+ * `settings` are apt's, such as other sources than the machine's own. The package lists are kept in the folder too: the
+ * machine's may be missing or old, and must stay unchanged.
  */
 export function openDebianPackages(folder: string, settings: Record<string, string> = {}): DebianPackages {
   for (const path of ["lists/partial", "archives/partial"])
@@ -25,9 +28,9 @@ export function openDebianPackages(folder: string, settings: Record<string, stri
     "Dir::Cache": folder,
     "Dir::Cache::archives": join(folder, "archives"),
     "Acquire::Languages": "none",
-    // As root, apt would hand its downloads to an account that may not enter this folder.
+    // Started by root, apt would download with an account that may not enter this folder.
     "APT::Sandbox::User": "root",
-    // A plan needs no lock: nothing of the machine is changed.
+    // A plan needs no lock, since nothing of the machine is changed.
     "Debug::NoLocking": "true",
   };
   const options = Object.entries(all).flatMap(([name, value]) => ["-o", `${name}=${value}`]);

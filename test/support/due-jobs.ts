@@ -1,7 +1,4 @@
-/**
- * Makes many jobs of one project due one after the other, without a gateway for each: of project $1, $2 of them that lead to
- * $3, in shard $4.
- */
+/** Makes many due jobs of one project in one statement: of project $1, $2 jobs to the URL $3, in shard $4. */
 export const ADD_DUE_JOBS = `
 WITH made AS (
   SELECT (lpad(to_hex(1700000000000 + n), 12, '0') || left(md5(n::text), 20))::uuid AS id,

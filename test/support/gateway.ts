@@ -20,7 +20,6 @@ import { NEWEST_API_VERSION } from "../../shared/domain/version.ts";
 import { createLog, type LogLevel } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { addNode } from "../../shared/store/cell/nodes.ts";
 import { type Database, openDatabase } from "../../shared/store/database/database.ts";
 import { claimAttempts } from "../../shared/store/queue/claim.ts";
@@ -28,7 +27,7 @@ import { settleAttempts } from "../../shared/store/queue/settle.ts";
 import { addKey } from "../../shared/store/resources/keys.ts";
 import { changeProject, createProject } from "../../shared/store/resources/projects.ts";
 import { testCause } from "./cause.ts";
-import { createTestDatabase } from "./postgres.ts";
+import { createMigratedDatabase } from "./postgres.ts";
 
 /** A gateway on a real socket over a migrated database of its own, and what tests need to drive it. */
 export interface TestGateway {
@@ -37,19 +36,19 @@ export interface TestGateway {
   bus: Bus;
   /** The commands that workers have been sent so far. */
   commands: Command[];
-  /** With so high a request rate that no test meets it, unless its plan's own is asked for. */
+  /** Adds a project with a request rate that no test reaches, unless another rate is asked for. */
   addProject(plan?: Plan, options?: { requestRate?: "of its plan" | number }): Promise<TestProject>;
-  /** Another gateway over the same database. */
+  /** Starts another gateway over the same database. */
   startMate(options?: {
     publicUrl?: string;
     receiveMs?: number;
   }): Promise<{ port: number; stop(): Promise<void> }>;
   addKey(project: TestProject, key: Partial<KeyTerms>): Promise<{ id: string; key: string }>;
   call(method: string, path: string, request?: CallOptions): Promise<Answer>;
-  /** Sends exactly these bytes and reads until the answer is complete or the connection ends. */
+  /** Sends exactly these bytes, and reads until the answer is complete or the connection ends. */
   send(bytes: string | Uint8Array, port?: number): Promise<string>;
   createJob(project: TestProject, fields?: object): Promise<JobView>;
-  /** What worker and delivery would do: the job's next attempt is claimed, and its node is on the wire. */
+  /** Claims the job's next attempt, as worker and delivery would, and leaves it on the wire. */
   claim(project: TestProject, job: JobView, attempt: number): Promise<{ runId: string }>;
   /** Claims the attempt and settles it. */
   attempt(
@@ -60,7 +59,7 @@ export interface TestGateway {
   ): Promise<{ runId: string }>;
   /** Runs a statement beside the service, as its operator could. */
   query<Row extends pg.QueryResultRow>(text: string, values?: unknown[]): Promise<Row[]>;
-  /** The number of rows of every table but those that count requests, refused ones too. */
+  /** The number of rows in every table, except those that also count refused requests. */
   countRows(): Promise<Record<string, number>>;
   stop(): Promise<void>;
 }
@@ -68,7 +67,7 @@ export interface TestGateway {
 export interface TestProject {
   no: number;
   id: string;
-  /** Full keys. */
+  /** The keys as clients send them. */
   development: string;
   production: string;
 }
@@ -84,7 +83,7 @@ export interface CallOptions {
   /** An object is sent as JSON; a text as it is. */
   body?: object | string;
   headers?: Record<string, string>;
-  /** Of another gateway. */
+  /** The port of another gateway. */
   port?: number;
 }
 
@@ -99,21 +98,21 @@ export type JobView = Static<typeof Job>;
 export const TARGET_URL = "https://example.com/hook";
 const SHARDS_PER_REGION = 64;
 const CONNECTIONS = 4;
-/** A machine that is slow for a moment is no outage of Postgres, but for the tests that have one. */
+/** A slow machine is no outage of Postgres, except in the tests that have one. */
 const PATIENCE_MS = 30_000;
 const HIGH_REQUEST_RATE = 1_000_000;
 const REQUEST_ID_PATTERN = /^req_[0-9a-z]{26}$/;
 const TIMESTAMP_PATTERN = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
 
 /**
- * `via` puts something between the gateway and its database, for which it waits no longer than the API promises; a test that provokes bugs need not log them;
- * `now` is the gateway's clock, which a test may move.
+ * `via` puts something between the gateway and its database; the gateway then waits only as long as the API promises.
+ * `logLevel` lets a test that provokes bugs leave them out of the log. `now` is the gateway's clock, which a test may
+ * move.
  */
 export async function startTestGateway(
   options: { via?: (databaseUrl: string) => Promise<string>; logLevel?: LogLevel; now?: () => number } = {},
 ): Promise<TestGateway> {
-  const database = await createTestDatabase("gateway");
-  await migrate(database.url);
+  const database = await createMigratedDatabase("gateway");
   const log = createLog({ level: options.logLevel ?? "error", name: "test" });
   const patient = { connections: CONNECTIONS, log, connectTimeoutMs: PATIENCE_MS };
   const db =
@@ -122,7 +121,7 @@ export async function startTestGateway(
       : openDatabase(await options.via(database.url), { connections: CONNECTIONS, log });
   const direct = openDatabase(database.url, patient);
   const beside = new pg.Pool({ connectionString: database.url, max: 1 });
-  // Dropping the database can overtake the end of a connection.
+  // The end of a connection may arrive after its database was dropped.
   beside.on("error", () => undefined);
   const bus = createInProcessBus(log);
   const commands: Command[] = [];
@@ -221,7 +220,7 @@ export async function startTestGateway(
         { ...placeOf(project, job), jobId: job.id, attempt, runId },
       ]);
       expect(claimed).toMatchObject({ kind: "granted" });
-      // An attempt that a manual retry began has its run already.
+      // An attempt of a manual retry has its run already.
       return { runId: claimed?.kind === "granted" ? claimed.attempt.runId : runId };
     },
 
@@ -285,7 +284,7 @@ function placeOf(
 
 FormatRegistry.Set("date-time", (text) => TIMESTAMP_PATTERN.test(text));
 
-/** The answer's body, which must be exactly what the schema documents. */
+/** The answer's body. Expects it to be exactly what the schema documents. */
 export function readAs<Schema extends TSchema>(schema: Schema, answer: Answer, status = 200): Static<Schema> {
   if (answer.status !== status)
     throw new Error(`expected ${status}, not ${answer.status}: ${answer.text.slice(0, 500)}`);
@@ -293,7 +292,7 @@ export function readAs<Schema extends TSchema>(schema: Schema, answer: Answer, s
   return validatorOf(schema)(JSON.parse(answer.text));
 }
 
-/** The refusal must be the documented envelope with the code's own status; answers what it says. */
+/** The error of a refusal. Expects the documented envelope with the code's own status. */
 export function readRefusal(answer: Answer, code: ErrorCode, param?: string): ErrorView["error"] {
   const { error } = readAs(ErrorBody, answer, STATUS_OF_CODE[code]);
   expect(error.code).toBe(code);
@@ -302,7 +301,7 @@ export function readRefusal(answer: Answer, code: ErrorCode, param?: string): Er
   return error;
 }
 
-/** An answer as it came over a bare socket, which had one. */
+/** The answer that came over a bare socket. */
 export function parseRaw(text: string): Answer {
   const end = text.indexOf("\r\n\r\n");
   const [statusLine = "", ...lines] = text.slice(0, end).split("\r\n");

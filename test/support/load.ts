@@ -2,14 +2,14 @@ import { expect } from "bun:test";
 import type { PauseWatch } from "./pauses.ts";
 import type { Target } from "./target.ts";
 
-/** A client that posts jobs and remembers which of them it was told are accepted. */
+/** A client that posts jobs, and remembers which were accepted. */
 export interface Load {
-  /** Ids that were answered with 201. */
+  /** The ids that were answered with 201. */
   accepted: Set<string>;
-  /** Requests that ended in any other way, by status, or "no answer". */
+  /** The number of requests that ended in any other way, by status or "no answer". */
   refused: Map<string, number>;
   post(body: object): Promise<void>;
-  /** Posts every `everyMs` until it is stopped; `untilAnswered` waits for whatever has been posted by now. */
+  /** Posts every `everyMs` until it is stopped; `untilAnswered` waits for everything posted by now. */
   begin(body: () => object, everyMs: number): { untilAnswered(): Promise<unknown>; stop(): Promise<void> };
 }
 
@@ -36,7 +36,7 @@ export function createLoad(base: () => string, key: string): Load {
         return;
       }
     } catch {
-      // Whether it was accepted is not known, so nothing is expected of it.
+      // The request's outcome is unknown, so nothing is expected of it.
     }
     refused.set(outcome, (refused.get(outcome) ?? 0) + 1);
   }
@@ -61,10 +61,10 @@ export function createLoad(base: () => string, key: string): Load {
   };
 }
 
-/** A machine that stands still for half of that time is one on which a gateway gives up: it has 1.8 s for Postgres. */
+/** A gateway waits 1.8 s for Postgres. On a machine that stands still for half of that, it may rightly refuse requests. */
 const PAUSE_MS_MAX = 900;
 
-/** Every job was accepted, as far as the machine let the gateway have its answers. */
+/** Expects that every job was accepted, unless the machine stood still for too long. */
 export function expectNothingRefused({ refused }: Load, pauses: PauseWatch): void {
   if (pauses.longestMs() < PAUSE_MS_MAX) expect([...refused]).toEqual([]);
   else refused.clear();
@@ -76,7 +76,7 @@ interface JobAnswer {
   attempts: number;
 }
 
-/** Asks for every accepted job until all are terminal, then answers with them; fails after `timeoutMs`. */
+/** Asks for every accepted job until all are terminal. Answers the jobs; fails after `timeoutMs`. */
 export async function untilTerminal(
   base: string,
   key: string,
@@ -100,7 +100,7 @@ export async function untilTerminal(
   }
 }
 
-/** No attempt arrived twice, and nothing arrived for a job in an order that its attempts do not have. */
+/** Expects that no attempt arrived twice, and that each job's attempts arrived in their order. */
 export function expectNothingDoubled(target: Target): void {
   const counts = new Map<string, number>();
   for (const { jobId, attempt } of target.arrivals) {
@@ -110,7 +110,7 @@ export function expectNothingDoubled(target: Target): void {
   expect([...counts].filter(([, count]) => count > 1)).toEqual([]);
 }
 
-/** Each job has as many runs as attempts, numbered without a gap. */
+/** Expects each job to have as many runs as attempts, numbered without a gap. */
 export async function expectRunsMatch(base: string, key: string, jobs: JobAnswer[]): Promise<void> {
   await eachOf(jobs, async (job) => {
     const response = await fetch(`${base}/v2/runs?job_id=${job.id}`, {
@@ -123,7 +123,7 @@ export async function expectRunsMatch(base: string, key: string, jobs: JobAnswer
   });
 }
 
-/** Some together, since there may be thousands. */
+/** In groups, since there may be thousands. */
 async function eachOf<T>(items: readonly T[], act: (item: T) => Promise<void>): Promise<void> {
   for (let begun = 0; begun < items.length; begun += TOGETHER)
     await Promise.all(items.slice(begun, begun + TOGETHER).map(act));

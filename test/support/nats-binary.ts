@@ -6,8 +6,8 @@ import { openDebianPackages } from "./debian-packages.ts";
 const CACHE = join(dirname(dirname(import.meta.dir)), ".cache", "nats");
 
 /**
- * A nats-server to test with: NATS_SERVER_BIN, else the one on PATH, else one unpacked earlier, else one unpacked
- * now from Debian's packages. Nothing is installed and no right is needed for that; apt checks the signatures.
+ * A nats-server to test with: NATS_SERVER_BIN, else the one on PATH, else one unpacked earlier, else one unpacked now
+ * from Debian's packages. Nothing is installed, and no privilege is needed. apt checks the signatures.
  */
 export async function findNatsServer(): Promise<string> {
   const named = process.env.NATS_SERVER_BIN;
@@ -39,7 +39,7 @@ export function natsVersion(binary: string): string | undefined {
   return status === 0 ? /v(\d+\.\d+\.\d+)/.exec(stdout)?.[1] : undefined;
 }
 
-/** Answers why it failed, if it did. The binary gets its name in the cache only when it is whole and has run. */
+/** Answers the reason of a failure. The binary gets its name in the cache once it is complete and has run. */
 function unpackInto(target: string, unpack: (folder: string) => void): string | undefined {
   mkdirSync(dirname(target), { recursive: true });
   const folder = mkdtempSync(join(dirname(target), "unpack-"));

@@ -15,15 +15,15 @@ export interface NatsServer {
   port: number;
   storeDir: string;
   pid: number;
-  /** Sends any signal, SIGSTOP and SIGCONT included; after SIGKILL it answers once the process is gone. */
+  /** Sends any signal, SIGSTOP and SIGCONT included. After SIGKILL it resolves once the process is gone. */
   kill(signal: NodeJS.Signals): Promise<void>;
   /** Ends the process, and removes the store if it was made here. May be called again, also after kill. */
   stop(): Promise<void>;
 }
 
 /**
- * A real nats-server with JetStream on the loopback address, ready when this answers. Given the port and storeDir
- * of one that was killed, it comes back as that one. It dies with the test process (on Linux).
+ * A real nats-server with JetStream on the loopback address, ready when this resolves. With the port and storeDir of a
+ * killed server it continues as that one. It dies with the test process (on Linux).
  */
 export async function startNatsServer({
   port: formerPort,
@@ -75,7 +75,7 @@ export async function startNatsServer({
     kill,
     stop: async () => {
       server.kill("SIGTERM");
-      // One that a test has stopped with SIGSTOP does not hear SIGTERM.
+      // A server that a test has stopped with SIGSTOP does not react to SIGTERM.
       const overdue = setTimeout(() => server.kill("SIGKILL"), STOP_TIMEOUT_MS);
       await ended.promise;
       clearTimeout(overdue);

@@ -1,8 +1,8 @@
-/** A customer's host that counts for itself how many requests it is answering at once. */
+/** An arrival at a customer's host that counts how many requests it has open at once. */
 export interface OverlapArrival {
   /** A job's attempt, or an event. */
   kind: "job" | "webhook";
-  /** Of a job "JOB_ID ATTEMPT", of a webhook the event's id. */
+  /** "JOB_ID ATTEMPT" for a job; the event's id for a webhook. */
   name: string;
   /** The run's id, or the event's. */
   recordId: string;
@@ -12,14 +12,14 @@ export interface OverlapTarget {
   url: string;
   arrivals: OverlapArrival[];
   readonly open: OverlapArrival[];
-  /** The most that were ever open at once. */
+  /** The most requests that were open at once. */
   readonly openMax: number;
-  /** Nothing that `isHeld` is answered until the next call; what is open already included. */
+  /** Leaves every request unanswered for which `isHeld` is true, open ones included, until the next call. */
   hold(isHeld: (arrival: OverlapArrival) => boolean): void;
   stop(): Promise<void>;
 }
 
-/** A request is over when it is answered, or when its connection is closed: that of a killed process by its kernel. */
+/** A request is over when it is answered or its connection is closed; the kernel closes a killed process's connections. */
 export function startOverlapTarget(answerAfterMs: number): OverlapTarget {
   const arrivals: OverlapArrival[] = [];
   const open = new Set<OverlapArrival>();

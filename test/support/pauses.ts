@@ -1,20 +1,20 @@
 import pg from "pg";
 
-/** A watch over what machine and database leave a process that wants next to nothing. */
+/** Watches how long machine and database hold up a process that needs hardly anything. */
 export interface PauseWatch {
-  /** How long they have stood still at most since the last time that this was asked, in milliseconds. */
+  /** The longest time, in milliseconds, that they have stood still since the last call. */
   longestMs(): number;
   stop(): Promise<void>;
 }
 
 const LOOK_EVERY_MS = 50;
-/** Of which a commit is flushed to disk. */
+/** A commit that is flushed to disk. */
 const COMMIT = "SELECT pg_logical_emit_message(true, 'test', '')";
 
-/** Commits again and again: what this waits for, everybody waits for. */
+/** Commits again and again: whatever delays this delays every process. */
 export async function watchPauses(databaseUrl: string): Promise<PauseWatch> {
   const client = new pg.Client({ connectionString: databaseUrl });
-  // A test that has failed does not stop this, and then its database goes.
+  // A failed test does not stop this, and its database is dropped.
   client.on("error", () => undefined);
   await client.connect();
   let longestMs = 0;

@@ -2,14 +2,14 @@ import { randomInt } from "node:crypto";
 import { createSocket } from "node:dgram";
 import { createServer } from "node:net";
 
-/** Below those from which systems choose when somebody asks for any port. */
+/** Below the ports that systems choose when a process asks for any port. */
 const [FIRST, LAST] = [20_000, 32_000];
 const TRIES_MAX = 100;
 
 /**
- * A port of the loopback address on which nobody listens, for a server that is told its port: it is this process's for as
- * long as that lives, also while the server has not started yet or is dead for a while. The other test processes see that
- * by the UDP port of the same number, which is held for it, and which the system takes back however this process ends.
+ * Claims a free port of the loopback address, for a server that is told its port. It belongs to this process as long as
+ * the process lives, also while the server is not running. Other test processes see that by the UDP port of the same
+ * number, which is held for it, and which the system frees however this process ends.
  */
 export async function claimPort(): Promise<number> {
   for (let attempt = 0; attempt < TRIES_MAX; attempt++) {

@@ -6,7 +6,7 @@ import { openDebianPackages } from "./debian-packages.ts";
 
 const VERSION = 18;
 const CACHE = join(dirname(dirname(import.meta.dir)), ".cache", `postgresql-client-${VERSION}`);
-/** With the libraries that the programs load, the C library included: those of the machine may be older. */
+/** The programs with all their libraries, the C library included, since the machine's may be older. */
 const PACKAGES = [
   `postgresql-client-${VERSION}`,
   ...["libpq5", "libc6", "libssl3t64", "libzstd1", "liblz4-1", "zlib1g", "libldap2", "libsasl2-2"],
@@ -16,8 +16,8 @@ const PACKAGES = [
 export type PostgresClient = (program: "pg_dump" | "pg_restore", ...args: string[]) => void;
 
 /**
- * Those on PATH if they are of the server's version, else those unpacked earlier, else those unpacked now from Debian's
- * packages: the releases that this one may run on have older ones, so they are those of unstable, with a loader of their own.
+ * The programs on PATH if they have the server's version, else those unpacked earlier, else those unpacked now from
+ * Debian's packages. Older Debian releases have older programs, so they come from unstable, with a loader of their own.
  */
 export function findPostgresClient(): PostgresClient {
   const onPath = Bun.which("pg_dump");

@@ -1,7 +1,7 @@
 import { startTestGateway, type TestGateway } from "./gateway.ts";
 import { startTcpProxy, type TcpProxy } from "./tcp-proxy.ts";
 
-/** A gateway, and what stands between it and its database. */
+/** A gateway with a proxy between it and its database. */
 export interface ProxiedGateway {
   gateway: TestGateway;
   proxy: TcpProxy;

@@ -7,11 +7,11 @@ export interface ServiceProcess {
   port: number;
   opsPort: number;
   pid: number;
-  /** What it has printed since it was first started. */
+  /** Its output since it was first started. */
   readonly output: string;
-  /** Ends it with a signal and answers with its exit code, null if the signal killed it. */
+  /** Ends it with a signal. Answers its exit code; null if the signal killed it. */
   end(signal: NodeJS.Signals): Promise<number | null>;
-  /** Starts it again as it was, and answers once it is ready. */
+  /** Starts it again as before. Resolves once it is ready. */
   startAgain(): Promise<void>;
 }
 
@@ -19,7 +19,7 @@ const READY_TIMEOUT_MS = 60_000;
 const LOOK_EVERY_MS = 50;
 const ROOT = dirname(dirname(import.meta.dir));
 
-/** Starts `services/<name>/main.ts` and answers once it says that it is ready. It dies with the test process. */
+/** Starts `services/<name>/main.ts`. Resolves once it says that it is ready. It dies with the test process. */
 export async function startService(
   name: "gateway" | "worker" | "delivery" | "standalone",
   environment: Record<string, string>,
@@ -47,7 +47,7 @@ export async function startService(
     started.stdout.on("data", (chunk) => (output += chunk));
     started.stderr.on("data", (chunk) => (output += chunk));
     let exited = false;
-    // Not "exit", upon which what it said last may still be on its way.
+    // "close" rather than "exit": after "exit" the last output may still be on its way.
     ended = new Promise((resolve) =>
       started.on("close", (code) => {
         exited = true;

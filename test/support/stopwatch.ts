@@ -1,11 +1,11 @@
-/** Times what this process does, but for the time in which it stood still: that is the machine's. */
+/** Measures how long this process takes, without the time in which the machine held it up. */
 export interface Stopwatch {
-  /** Milliseconds since it was started. */
+  /** Milliseconds since its start. */
   stop(): number;
 }
 
 const LOOK_EVERY_MS = 10;
-/** A timer that is late by less is an ordinary one. */
+/** A timer that is less late than this is an ordinary one. */
 const LATE_MS_MIN = 40;
 
 export function startStopwatch(): Stopwatch {

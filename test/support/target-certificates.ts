@@ -3,17 +3,17 @@ import { answerOf, type RawServer, startRawServer } from "../runtime-contract/ra
 
 export type CertifiedTarget = Omit<RawServer, "stop">;
 
-/** Hosts over TLS, asked under a name for which only one of them has a certificate. */
+/** Hosts over TLS under one name, of which one has a certificate for that name. */
 export interface CertifiedTargets {
   good: CertifiedTarget;
-  /** To these nothing may be sent: another name's certificate, an expired one, one that is signed by itself. */
+  /** Hosts to which nothing may be sent: with a certificate of another name, an expired one, a self-signed one. */
   bad: Record<"wrong name" | "expired" | "self-signed", CertifiedTarget>;
-  /** For a process that trusts whoever issued them, which it reads once, at its start. */
+  /** The environment of a process that trusts their authority; a process reads it at its start. */
   environment: { NODE_EXTRA_CA_CERTS: string };
   stop(): Promise<void>;
 }
 
-/** That of every machine for itself. */
+/** A name that every machine has for itself. */
 const NAME = "localhost";
 
 export async function startCertifiedTargets(): Promise<CertifiedTargets> {

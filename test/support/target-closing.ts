@@ -1,14 +1,14 @@
 import net from "node:net";
 
 /**
- * A target in a process of its own that closes kept connections without a word: after so many milliseconds of idleness
- * (the first argument, 0 for never), and after so many requests (the second, 0 for never). It prints its port, and once
- * its input ends how many requests it has answered, over how many connections.
+ * A target, as a program of its own, that closes kept connections without notice: after some milliseconds of idleness
+ * (the first argument, 0 for never), and after some requests (the second, 0 for never). It prints its port. Once its
+ * input ends it prints how many requests it has answered, and over how many connections.
  */
 
 const [idleMs = 0, requestsMax = 0] = process.argv.slice(2).map(Number);
 const ANSWER = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-/** A timer that is late by more means that this process stood still: what has arrived meanwhile is read first. */
+/** A timer that is later than this means that the process stood still; what arrived meanwhile is read first. */
 const LATE_MS = 20;
 
 let answered = 0;

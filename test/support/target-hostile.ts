@@ -5,9 +5,9 @@ import { answerOf, type RawServer, startRawServer } from "../runtime-contract/ra
 /** A host that behaves badly, and what a run must say of it. */
 export interface HostileTarget {
   url: string;
-  /** Connections that are still open at the host. */
+  /** The connections that are still open at the host. */
   readonly openCount: number;
-  /** Complete requests that arrived. */
+  /** The complete requests that arrived. */
   readonly requestCount: number;
   stop(): Promise<void>;
 }
@@ -17,7 +17,7 @@ export interface HostileKind {
   run: {
     status: "succeeded" | "failed" | "timed_out";
     responseStatus: number | null;
-    /** Null where the run has none. */
+    /** Null where the run has no error. */
     error: RegExp | null;
   };
 }
@@ -37,7 +37,7 @@ const failed = (error: RegExp, responseStatus: number | null = null) => ({
   error,
 });
 
-/** Every way of behaving badly that can be shown over loopback without a certificate. */
+/** Every kind of bad behaviour that needs only loopback and no certificate. */
 export const HOSTILE_KINDS: Record<string, HostileKind> = {
   "refuses the connection": { start: startRefuser, run: failed(/ECONNREFUSED/) },
   "takes no connection": { start: startBlackhole, run: STALLED },
@@ -201,7 +201,7 @@ export const HOSTILE_KINDS: Record<string, HostileKind> = {
 
 const gzipBomb = gzipSync(Buffer.alloc(GZIPPED_BYTES));
 
-/** A host that takes no connections: the row of those that wait to be accepted is full, as behind a silent firewall. */
+/** A host that accepts no connections: its backlog of waiting connections is full, as behind a silent firewall. */
 export async function startBlackhole(): Promise<HostileTarget> {
   const listener = Bun.spawn(
     [

@@ -1,4 +1,4 @@
-/** A customer's host: a real HTTP server that records what arrives and answers as it is told. */
+/** An arrival at a customer's host: a real HTTP server that records what arrives and answers as it is told. */
 export interface Arrival {
   at: number;
   path: string;
@@ -13,9 +13,9 @@ export interface Target {
   url: string;
   port: number;
   arrivals: Arrival[];
-  /** Requests that have arrived and were not yet answered. */
+  /** The requests that have arrived and were not answered yet. */
   readonly open: number;
-  /** The most that were ever open at once. */
+  /** The most requests that were open at once. */
   readonly openMax: number;
   /** Resolves once `isEnough` holds; rejects after `timeoutMs`. */
   until(isEnough: (arrivals: Arrival[]) => boolean, timeoutMs?: number): Promise<Arrival[]>;

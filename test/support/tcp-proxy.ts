@@ -1,6 +1,6 @@
 import net from "node:net";
 
-/** Something between two parties that can stop: no error, no end, only silence, as when a network goes dead. */
+/** A proxy between two parties that can go silent, without an error or an end, like a dead network. */
 export interface TcpProxy {
   port: number;
   freeze(): void;
@@ -8,7 +8,7 @@ export interface TcpProxy {
   /** Ends every connection and refuses new ones. */
   cut(): void;
   mend(): void;
-  /** From the first request that contains this text on, its connection's answers do not arrive; the request does. */
+  /** Passes on the first request that contains this text, and drops all answers of its connection from then on. */
   withholdAnswersTo(text: string): void;
   stop(): Promise<void>;
 }

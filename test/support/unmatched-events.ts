@@ -1,11 +1,11 @@
 import type { Database } from "../../shared/store/database/database.ts";
 
-/** Runs that ended their job without the event of that, and events without such a run, where nothing was canceled. */
+/** Runs that ended their job without its event, and events without such a run, where nothing was canceled. */
 export function listUnmatchedEvents(db: Database): Promise<unknown[]> {
   return db.run("test_unmatched", UNMATCHED, []);
 }
 
-// A run after which none was planned is one that ended its job.
+// A run without a planned next one has ended its job.
 const UNMATCHED = `
 SELECT r.id AS run_id, e.id AS event_id, e.type, r.status
   FROM (SELECT * FROM runs WHERE next_retry_at IS NULL) r FULL JOIN events e ON e.id = r.id

@@ -9,7 +9,7 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-test("permits are those of all projects, each by its class", async () => {
+test("the state of the cell sums the permits in use of all projects by class", async () => {
   const nodeId = await store.addNode();
   const [one, other] = [await store.addProject(), await store.addProject()];
   for (const project of [one, other, other]) {
@@ -30,7 +30,7 @@ test("permits are those of all projects, each by its class", async () => {
   });
 });
 
-test("deliveries count once they are due, not while they are on the wire, and a backlog of one lane only so far", async () => {
+test("the state of the cell counts due deliveries up to a bound per lane, and none that is on the wire", async () => {
   const [project, large] = [await store.addProject(), await store.addProject()];
   await store.addJobs(project, 1);
   await store.addJobs(large, 1);
@@ -51,7 +51,7 @@ test("deliveries count once they are due, not while they are on the wire, and a 
   expect((await lookAtCell(store.db)).webhookDeliveriesDue).toBe(1_003);
 });
 
-test("a node is silent once it has missed its beats, and no node at all once it is dead", async () => {
+test("the state of the cell calls a node silent once it has missed its beats, and leaves out a dead node", async () => {
   await store.query("UPDATE nodes SET dead = true");
   const ids = [await store.addNode(), await store.addNode(), await store.addNode()];
   await store.query("UPDATE nodes SET seen_at = now() - interval '6 s' WHERE id = $1", [ids[0]]);
@@ -62,7 +62,7 @@ test("a node is silent once it has missed its beats, and no node at all once it 
   ]);
 });
 
-test("shards without a lease, and those of the dead, have no owner", async () => {
+test("the state of the cell counts shards as unowned without a lease, and with a dead owner", async () => {
   const [living = 0, dead = 0] = [await store.addNode(), await store.addNode()];
   await store.query("UPDATE nodes SET dead = true WHERE id = $1", [dead]);
   await store.query("DELETE FROM shards");
@@ -78,7 +78,7 @@ test("shards without a lease, and those of the dead, have no owner", async () =>
   ]);
 });
 
-test("jobs count once they are due, and what is held back is told", async () => {
+test("the state of the cell counts due jobs, and the held regions, projects and hosts", async () => {
   await store.query("DELETE FROM open_jobs");
   const project = await store.addProject();
   await store.addJobs(project, 3);
@@ -97,7 +97,7 @@ test("jobs count once they are due, and what is held back is told", async () => 
   expect((await lookAtCell(store.db)).holds).toEqual({ region: 1, project: 1, host: 1 });
 });
 
-test("firings are overdue from when the first of them was due, whatever is paused or to come", async () => {
+test("the state of the cell counts overdue firings from the oldest one due, leaving out paused and future ones", async () => {
   const overdue = async () => (await lookAtCell(store.db)).firingsOverdueSeconds;
   expect(await overdue()).toBe(0);
   const project = await store.addProject();
@@ -117,7 +117,7 @@ test("firings are overdue from when the first of them was due, whatever is pause
   expect(seconds).toBeLessThan(150);
 });
 
-test("the tables of runs last for days, and for no time at all once one plan's are gone", async () => {
+test("the state of the cell says for how long run tables stand ready: for days, and for 0 s once one plan has none", async () => {
   expect((await lookAtCell(store.db)).runTablesReadySeconds).toBeGreaterThan(86_400);
   const [row] = await store.query<{ drops: string }>(
     `SELECT string_agg(format('DROP TABLE %s', inhrelid::regclass), ';') AS drops FROM pg_inherits

@@ -6,37 +6,37 @@ import type { Database } from "../database/database.ts";
 import { findRunTablesReadySeconds } from "../retention/retention.ts";
 import type { NodeKind } from "./nodes.ts";
 
-/** Over all projects and nodes, at one moment. */
+/** The state of the cell over all projects and nodes, at one moment. */
 export interface CellState {
   permitsInUse: Record<FlowClass, number>;
-  /** Of each lane up to DUE_PER_LANE_MAX, like the deliveries. */
+  /** The sum over all lanes; a lane counts for up to DUE_PER_LANE_MAX, also in `webhookDeliveriesDue`. */
   jobsDue: number;
   webhookDeliveriesDue: number;
-  /** Up to PARKED_MAX of each. */
+  /** Each counts up to PARKED_MAX. */
   attemptsParked: Record<FlowKind, number>;
-  /** Those that are not declared dead; silent ones have not beaten for SILENT_SECONDS. */
+  /** Nodes that were declared dead are left out. A silent node has not beaten for SILENT_SECONDS. */
   nodes: { kind: NodeKind; alive: number; silent: number }[];
-  /** Shards without an owner, of each region that has shards. */
+  /** One entry for each region that has shards. */
   shardsUnowned: { region: Region; count: number }[];
   holds: Record<"region" | "project" | "host", number>;
   runTablesReadySeconds: number;
-  /** For how long the oldest firing that is due has not been made; 0 if there is none. */
+  /** How long the oldest due firing has been waiting to be made; 0 if none is due. */
   firingsOverdueSeconds: number;
-  /** For how long the key that seals has done so; null while none is known. */
+  /** How long the sealing key has been in use; null while no key is known. */
   secretsKeyAgeSeconds: number | null;
 }
 
-/** What is due in the largest backlogs is not counted to its end, which the sum does not need to say that it is large. */
+/** A lane is counted up to here: the sum is large either way, and the work stays bounded. */
 const DUE_PER_LANE_MAX = 1_000;
 const PARKED_MAX = 10_000;
-/** Ten beats. */
+/** Ten heartbeats. */
 const SILENT_SECONDS = 5;
 
 const countParked = (table: string) => `
          (SELECT count(*) FROM (SELECT FROM ${table}
                                  WHERE parked_host > '' AND due_at IS NULL AND node_id IS NULL LIMIT ${PARKED_MAX}) p)`;
 
-/** The work grows with the projects and with the lanes that ever had a delivery, not with what is owed. */
+/** The work grows with the number of projects and of lanes that ever had a delivery; what is owed adds nothing. */
 export async function lookAtCell(db: Database): Promise<CellState> {
   const [row] = await db.run<Row>("look_at_cell", LOOK, []);
   if (row === undefined) throw new Error("a statement of one row brought none");

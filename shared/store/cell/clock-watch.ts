@@ -1,14 +1,15 @@
 import type { Database } from "../database/database.ts";
 
-/** Clocks that follow the database's differ by less than this, and what runs on within it is no leap. */
+/** Clocks that follow the database's clock differ by less than this. A smaller step is no leap. */
 export const LEAP_MS = 10_000;
-/** For so long nobody looks at the clock when workers change. After more than that nobody knows how it went on. */
+/** The clock may go unwatched for this long when workers change. After a longer gap nobody knows how the clock ran. */
 const UNSEEN_MS = 600_000;
 
 /**
- * Notes how late it is, for whoever looks next: another process cannot know what went on before it began. Answers since when
- * the clock has run as clocks do, which is from the leap on that the caller has seen since its last note, or that lies
- * between the last look of all and this one. -Infinity if none is known. Instants are milliseconds since 1970 by the database's clock.
+ * Notes the clock's time for the next caller: a process cannot know how the clock ran before the process began. Answers
+ * since when the clock has run without a leap: since the leap that the caller has seen after its last note (`leaptAt`),
+ * or since this call if a leap lies between the last note of all and this one. -Infinity if no leap is known. Instants
+ * are milliseconds since 1970 by the database's clock.
  */
 export async function noteClock(
   db: Database,

@@ -17,7 +17,7 @@ beforeEach(async () => {
 afterEach(() => store.stop());
 
 describe("a held region", () => {
-  test("has nothing claimed until it is resumed, and the others go on", async () => {
+  test("has nothing claimed until it is resumed, while other regions go on", async () => {
     const project = await store.addProject();
     const [east = ""] = await store.addJobs(project, 1);
     const [west = ""] = await store.addJobs(project, 1, { region: "us-west" });
@@ -38,7 +38,7 @@ describe("a held region", () => {
   });
 });
 
-test("holding a project that does not exist is refused, and to say it twice changes nothing", async () => {
+test("holding a project twice changes nothing, and holding an unknown project is refused", async () => {
   const project = await store.addProject();
   const [row] = await store.query<{ id: string }>("SELECT id FROM projects WHERE no = $1", [project]);
   const id = `prj_${"0".repeat(26)}`;

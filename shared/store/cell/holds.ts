@@ -5,14 +5,15 @@ import { column, type Database } from "../database/database.ts";
 import type { OperatorCause } from "../resources/audit.ts";
 
 /**
- * What is held: due attempts stay owed and are not claimed, those of jobs and of deliveries, retries by hand included.
- * The claim itself looks, so a hold that was answered binds every claim that begins after it. What is on the wire ends.
+ * A hold on a region or a project: due attempts of its jobs and deliveries stay owed and are not claimed, retries by
+ * hand included. The claim itself reads the holds, so an answered hold binds every claim that begins after it. Attempts
+ * on the wire go on to their end.
  */
 
 export interface HeldRegion {
   region: Region;
   heldAt: number;
-  /** Not on an operator's word alone: the cell found its database restored (restored.ts). */
+  /** True if the cell itself holds the region because it found its database restored (restored.ts). */
   isRestored: boolean;
 }
 
@@ -30,7 +31,7 @@ export async function listHeldRegions(db: Database): Promise<HeldRegion[]> {
   }));
 }
 
-/** Holds regions, or lets them go on. Answers those for which that was a change. */
+/** Holds regions, or resumes them. Answers the regions for which that was a change. */
 export async function setRegionsHeld(
   db: Database,
   regions: readonly Region[],
@@ -62,7 +63,7 @@ const HOLD_REGIONS = audited(
 );
 const RESUME_REGIONS = audited("DELETE FROM held_regions WHERE region = ANY ($1::smallint[])");
 
-/** Holds one project, or lets it go on. False if there is none of that id; to say it again changes nothing. */
+/** Holds one project, or resumes it. False if the project does not exist. A repeated call changes nothing. */
 export async function setProjectHeld(
   db: Database,
   id: string,
@@ -89,7 +90,7 @@ WITH changed AS (
 )
 SELECT FROM projects WHERE id = $1`;
 
-/** The projects that are held, by their ids. */
+/** The ids of the held projects. */
 export async function listHeldProjects(db: Database): Promise<string[]> {
   const rows = await db.run<{ id: string }>(
     "list_held_projects",

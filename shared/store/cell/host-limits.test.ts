@@ -13,7 +13,7 @@ beforeAll(async () => {
 afterAll(() => store.stop());
 
 describe("a host's limit", () => {
-  test("is there once set, is replaced by the next, and is gone once cleared", async () => {
+  test("is listed once it is set, is replaced by the next one, and is gone once it is cleared", async () => {
     await setHostLimit(store.db, { host: "b.example", requests: 5 }, testCause());
     await setHostLimit(store.db, { host: "a.example", requests: 0 }, testCause());
     await setHostLimit(store.db, { host: "b.example", requests: 3 }, testCause());
@@ -28,7 +28,7 @@ describe("a host's limit", () => {
     expect((await listHostLimits(store.db)).map(({ host }) => host)).toEqual(["a.example"]);
   });
 
-  test("is audited where it changes, with the operator, and not where it is said again", async () => {
+  test("is audited with the operator when it changes, and not when the same limit is set again", async () => {
     const host = "audited.example";
     for (const requests of [4, 4, 2]) await setHostLimit(store.db, { host, requests }, testCause());
     for (let time = 0; time < 2; time++) await clearHostLimit(store.db, host, testCause());

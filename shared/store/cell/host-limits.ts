@@ -3,7 +3,7 @@ import { idToUuid } from "../../domain/ids.ts";
 import type { Database } from "../database/database.ts";
 import type { OperatorCause } from "../resources/audit.ts";
 
-/** Every host to which operators let a node send less than it would by itself. There are few. */
+/** All hosts to which operators let a node send less than it would by itself. There are few. */
 export async function listHostLimits(db: Database): Promise<(HostLimit & { limitedAt: number })[]> {
   const rows = await db.run<{ host: string; requests: number; limited_at: number }>(
     "list_host_limits",
@@ -16,7 +16,10 @@ export async function listHostLimits(db: Database): Promise<(HostLimit & { limit
 const LIST = `
 SELECT host, requests, (extract(epoch FROM limited_at) * 1000)::float8 AS limited_at FROM host_limits ORDER BY host`;
 
-/** Limits what each node has in flight to a host; what is in flight beyond that ends. To say it again changes nothing. */
+/**
+ * Limits the requests that each node has in flight to a host. Requests already in flight beyond the limit go on to
+ * their end. A repeated call changes nothing.
+ */
 export async function setHostLimit(
   db: Database,
   { host, requests }: HostLimit,
@@ -35,7 +38,7 @@ WITH changed AS (
 INSERT INTO audit_entries (id, operator, action, subject, detail)
 SELECT $3, $4, 'host.limit', host, json_build_object('requests', requests) FROM changed`;
 
-/** The host is like any other again. False if it was before. */
+/** Removes the limit of a host. False if the host had none. */
 export async function clearHostLimit(db: Database, host: string, cause: OperatorCause): Promise<boolean> {
   const rows = await db.run("clear_host_limit", CLEAR, [host, idToUuid(cause.requestId), cause.operator]);
   return rows.length === 1;

@@ -31,7 +31,7 @@ const silence = (id: number, ms: number) =>
   store.query("UPDATE nodes SET seen_at = now() - $2::float8 * interval '1 ms' WHERE id = $1", [id, ms]);
 
 describe("joining the cell", () => {
-  test("answers with an incarnation of its own; a name is taken per kind", async () => {
+  test("answers a new incarnation, and a name is taken per kind of node", async () => {
     const worker = await join("a");
     expect(await findLivingNode(store.db, "worker", "a")).toMatchObject({
       id: worker,
@@ -42,7 +42,7 @@ describe("joining the cell", () => {
     expect(await join("a", { kind: "delivery" })).not.toBe(worker);
   });
 
-  test("under the name of a process that is proved dead buries it at once", async () => {
+  test("under the name of a process that is proved dead declares that node dead at once", async () => {
     const first = await join("b", {}, "old");
     const second = await join("b", { dead: ["old"] });
     expect(second).not.toBe(first);
@@ -50,7 +50,7 @@ describe("joining the cell", () => {
     expect(await beatNode(store.db, second, 0)).toEqual({ kind: "alive", beats: 1 });
   });
 
-  test("under the name of one that has been silent for a lease buries it", async () => {
+  test("under the name of a node that has been silent for a lease declares that node dead", async () => {
     const first = await join("c");
     await silence(first, 5_000);
     const second = await join("c", { leaseMs: 4_000 });
@@ -58,7 +58,7 @@ describe("joining the cell", () => {
     expect((await listNodes(store.db)).find((node) => node.id === first)?.dead ?? true).toBe(true);
   });
 
-  test("under the name of a living one waits for it, and is refused", async () => {
+  test("under the name of a living node waits, and is then refused", async () => {
     const first = await join("d");
     let isOver = false;
     const beat = async () => {
@@ -74,7 +74,7 @@ describe("joining the cell", () => {
     expect(await beatNode(store.db, first, 0)).toMatchObject({ kind: "alive" });
   });
 
-  test("under one name by many at once makes one node, and each of the others its successor or nothing", async () => {
+  test("by many processes at once under one name gives the name to one at a time", async () => {
     const ids = await Promise.all(Array.from({ length: 6 }, () => join("e", { dead: ["mine"] })));
     expect(new Set(ids).size).toBe(6);
     const living = (await listNodes(store.db)).filter((node) => node.name === "e" && !node.dead);
@@ -82,7 +82,7 @@ describe("joining the cell", () => {
     expect(ids).toContain(living[0]?.id ?? 0);
   });
 
-  test("waits out a name that comes free meanwhile", async () => {
+  test("under a name that comes free while the call waits succeeds", async () => {
     const first = await join("f");
     const joining = join("f");
     expect(await declareNodeDead(store.db, first)).toBe(true);
@@ -91,8 +91,8 @@ describe("joining the cell", () => {
   });
 });
 
-describe("lost attempts", () => {
-  test("are those of dead nodes and those past their deadline, the oldest first, and no others", async () => {
+describe("listLostAttempts", () => {
+  test("lists the attempts of dead nodes and those past their deadline, the oldest first, and no others", async () => {
     const project = await store.addProject();
     const [dead, living] = [await store.addNode(), await store.addNode()];
     const [a = "", b = "", c = "", unsent = ""] = await store.addJobs(project, 4, {
@@ -105,7 +105,7 @@ describe("lost attempts", () => {
     await store.query("UPDATE open_jobs SET started_at = now() - interval '1 h' WHERE run_id = $1", [
       idToUuid(overdue.granted.runId),
     ]);
-    // A manual retry that was not sent has a run but no node, and its wait is nobody's death.
+    // A manual retry that was not sent yet has a run but no node: it waits, and no node has died.
     await store.query(
       `UPDATE open_jobs SET run_id = gen_random_uuid(), started_at = now() - interval '1 h'
         WHERE project_no = $1 AND job_id = $2`,

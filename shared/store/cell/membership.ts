@@ -2,19 +2,19 @@ import type { Region } from "../../domain/scope.ts";
 import type { Database } from "../database/database.ts";
 import { addNode, declareNodeDead, findLivingNode, type NodeKind } from "./nodes.ts";
 
-/** Thrown where a node's name belongs to another process that goes on living. */
+/** Thrown when a node's name belongs to another living process. */
 export class NameTaken extends Error {}
 
 const ASK_EVERY_MS = 200;
-/** How much longer than a lease a name is waited for. */
+/** How much longer than a lease joinCell waits for a name. */
 const PATIENCE_MS = 3_000;
 
 /**
- * Joins the cell under a name and answers with the node's id, its incarnation. A predecessor of the same name is
- * declared dead as soon as that is proved: by `isProvedDead` (its description is that of a process which is gone), or,
- * since a name belongs to one process at a time, by a whole lease in which this call has asked and the predecessor has
- * not beaten. Silence from before counts for nothing: it may have been Postgres that nobody reached. A living one is
- * waited for, then the call throws NameTaken.
+ * Joins the cell under a name and answers the node's id, its incarnation. A predecessor of the same name is declared
+ * dead as soon as its death is proved. `isProvedDead` proves it by the description of the predecessor's process.
+ * Silence proves it as well, since a name belongs to one process at a time: this call has been asking for a whole lease
+ * and the predecessor has not beaten. Silence before this call proves nothing, because Postgres may have been out of
+ * reach. The call waits for a living predecessor, then throws NameTaken.
  */
 export async function joinCell(
   db: Database,

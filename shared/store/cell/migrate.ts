@@ -5,17 +5,20 @@ import pg from "pg";
 import { type Database, SESSION_SETTINGS, transactOn } from "../database/database.ts";
 import { createRunPartitions } from "../retention/retention.ts";
 
-/** Any number of processes may call this at once; they take turns under one advisory lock. */
+/** Any number of processes may call this at once; an advisory lock lets one at a time through. */
 const MIGRATION_LOCK = 0x6a6f6277;
-/** Who waits for the lock within a statement has a snapshot, for whose end an index that is built beside the traffic waits. */
+/**
+ * The lock is polled, because a statement that waits for it would hold a snapshot, and CREATE INDEX CONCURRENTLY waits
+ * for the end of every snapshot.
+ */
 const MIGRATION_LOCK_POLL_MS = 200;
 
-/** A migration that cannot have its table lock soon gives way to the traffic and is tried again by its caller. */
+/** A migration that cannot lock its table in this time fails, so that traffic goes on; its caller tries again. */
 const LOCK_TIMEOUT_MS = 5_000;
 
 /**
- * Brings the schema up to date, and stores the settings that every session of this role must have with the role
- * itself: session-wide SET does not survive a transaction-mode pooler.
+ * Brings the schema up to date, and stores the settings that every session of this role needs with the role itself:
+ * session-wide SET does not survive a transaction-mode pooler.
  */
 export async function migrate(url: string): Promise<void> {
   const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 10_000 });
@@ -57,9 +60,10 @@ async function takeMigrationLock(client: pg.Client): Promise<void> {
 }
 
 /**
- * Each in a transaction of its own: what one has locked, and the traffic waits for, is free again while the next builds an
- * index over a table that has grown for years. One that does so CONCURRENTLY has none, and must be repeatable from its beginning. Where
- * they are noted is the query builder's own table.
+ * Applies each migration in a transaction of its own: the locks of one, for which traffic waits, are released before
+ * the next one builds an index over a table that has grown for years. A migration with a CONCURRENTLY statement runs
+ * without a transaction and must be repeatable from its beginning. The applied migrations are noted in the query
+ * builder's own table.
  */
 async function applyMigrations(client: pg.Client): Promise<void> {
   await client.query("CREATE SCHEMA IF NOT EXISTS drizzle");

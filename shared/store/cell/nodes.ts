@@ -21,11 +21,11 @@ export interface NodeRow {
   regions: Region[];
   process: string;
   dead: boolean;
-  /** Since its last heartbeat. */
+  /** Milliseconds since its last heartbeat. */
   silentMs: number;
 }
 
-/** Adds a node under a name that no living node of its kind has. The answer is its id, or null if the name is taken. */
+/** Adds a node. Answers its id, or null if a living node of this kind has the name. */
 export async function addNode(
   db: Database,
   node: { kind: NodeKind; name: string; regions: readonly Region[]; process: string },
@@ -48,7 +48,7 @@ export async function findLivingNode(db: Database, kind: NodeKind, name: string)
   return row === undefined ? null : readNode(row);
 }
 
-/** Every node that is not dead, and for an hour those that are. */
+/** All nodes that are not dead, and dead nodes for an hour. */
 export async function listNodes(db: Database): Promise<NodeRow[]> {
   const rows = await db.run<Row>(
     "list_nodes",
@@ -61,12 +61,15 @@ export async function listNodes(db: Database): Promise<NodeRow[]> {
 const SELECT = `
 SELECT id, kind, name, regions, process, dead, (extract(epoch FROM now() - seen_at) * 1000)::float8 AS silent_ms FROM nodes`;
 
-/** How a node's beat was taken. A dead node must claim nothing more, nor one whose Postgres does not know what it was told. */
+/**
+ * How Postgres took a node's beat. A dead node must claim nothing more. Neither may a node whose Postgres lacks beats
+ * that the node knows to be committed (`restored`).
+ */
 export type Beaten = { kind: "alive"; beats: number } | { kind: "dead" } | { kind: "restored" };
 
 /**
- * Says that a node is alive. `answered` is the number of its beats that it knows to be committed; if they all stand here,
- * this Postgres is the one that goes on, and is noted as that (restored.ts).
+ * Says that a node is alive. `answered` is the number of its beats that the node knows to be committed. If this
+ * Postgres has them all, it was not restored, and it is noted as the one in use (restored.ts).
  */
 export async function beatNode(db: Database, id: number, answered: number): Promise<Beaten> {
   const [row] = await db.run<{ is_whole: boolean; beats: number | null }>("beat_node", BEAT, [id, answered]);
@@ -79,15 +82,15 @@ WITH beaten AS (
   UPDATE nodes SET seen_at = now(), beats = beats + 1 WHERE id = $1 AND NOT dead AND beats >= $2 RETURNING beats::float8
 ), noted AS (${noteHere("SELECT FROM beaten")}
 )
--- Judged by the row as it was when this statement began: whoever declares the node dead at this moment restores nothing.
--- A node that is not there was purged if it is older than all that are; else it was added after the backup.
+-- The row is read as it was when this statement began, so a death that is declared at this moment does not look like a restore.
+-- A missing node was purged if it is older than all others; otherwise it was added after the backup.
 SELECT CASE WHEN n.id IS NULL THEN $1 < (SELECT min(id) FROM nodes) ELSE n.beats >= $2 END AS is_whole,
        (SELECT beats FROM beaten) AS beats
   FROM (SELECT) one LEFT JOIN nodes n ON n.id = $1`;
 
 /**
- * Declares a node dead. It waits for claims that are under way and none follows; what the node had on the wire is
- * thereby lost and may be rescued. Only for a node whose death is proved, or on an operator's word.
+ * Declares a node dead. It waits for claims under way, and no claim of the node follows. What the node had on the wire
+ * is lost by that and may be rescued. Only for a node whose death is proved, or on an operator's word.
  */
 export async function declareNodeDead(
   db: Database,
@@ -109,13 +112,13 @@ WITH declared AS (
 )
 SELECT id FROM declared`;
 
-/** How long nodes that are dead are kept after their last beat. */
+/** How long dead nodes are kept after their last beat. */
 const DEAD_KEPT_DAYS = 31;
 
 /**
- * Removes dead nodes of long ago, the oldest first and none that is younger than one which stays: so a process that thaws
- * after it was purged is told that it is dead, and not that its database was restored. Answers how many. Whatever still
- * names such a node takes it for dead.
+ * Removes nodes that have been dead for long, the oldest first, and none that is younger than a node that stays: a
+ * process that thaws after its node was purged is then told that it is dead, rather than that its database was
+ * restored. Answers how many were removed. Rows that still name a purged node treat it as dead.
  */
 export async function purgeNodes(db: Database, limit: number, now: number): Promise<number> {
   return (await db.run("purge_nodes", PURGE, [limit, new Date(now).toISOString()])).length;
@@ -128,7 +131,7 @@ DELETE FROM nodes WHERE id = ANY (ARRAY (
    ORDER BY id LIMIT $1))
 RETURNING id`;
 
-/** An attempt on the wire whose node will not settle it. */
+/** An attempt on the wire that its node will not settle. */
 export interface LostAttempt {
   projectNo: ProjectNo;
   environment: Environment;
@@ -139,13 +142,13 @@ export interface LostAttempt {
   attempt: number;
   attemptsAllowed: number;
   elapsedMs: number;
-  /** Whether the node's death is proved; else the attempt has outlived its deadline. */
+  /** True if the node's death is proved; false if the attempt has outlived its deadline. */
   nodeDead: boolean;
 }
 
 /**
- * Attempts of dead nodes, and those that began before an instant (milliseconds since 1970; -Infinity for none of them). The
- * work grows with what is on the wire.
+ * Lists the attempts of dead nodes, and attempts that began before an instant (milliseconds since 1970; -Infinity for
+ * none). The work grows with what is on the wire.
  */
 export async function listLostAttempts(
   db: Database,
@@ -194,18 +197,18 @@ interface LostRow {
   node_dead: boolean;
 }
 
-/** An attempt of a delivery on the wire whose node will not settle it. */
+/** An attempt of a delivery on the wire that its node will not settle. */
 export interface LostDelivery extends Omit<LostAttempt, "jobId" | "runId" | "attemptsAllowed"> {
   deliveryId: string;
   attemptId: string;
-  /** Milliseconds since 1970. */
+  /** Milliseconds since 1970, like `firstStartedAt`. */
   startedAt: number;
   firstStartedAt: number;
   waits: number;
   byHand: boolean;
 }
 
-/** The same for deliveries. */
+/** Lists lost attempts of deliveries, as listLostAttempts does for jobs. */
 export async function listLostDeliveries(
   db: Database,
   beganBefore: number,

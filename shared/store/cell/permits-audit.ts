@@ -2,7 +2,7 @@ import { FLOW_CLASSES } from "../../domain/flow-class.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import type { Database } from "../database/database.ts";
 
-/** A project whose permits in use are not what it has on the wire, by class in the order of FLOW_CLASSES. */
+/** A project whose permits in use differ from what it has on the wire, by class in the order of FLOW_CLASSES. */
 export interface MiscountedFlow {
   projectNo: ProjectNo;
   inUse: number[];
@@ -11,7 +11,10 @@ export interface MiscountedFlow {
 
 const LISTED_MAX = 100;
 
-/** In one snapshot, so that nothing under way looks like a fault. The work grows with what is on the wire, and with projects. */
+/**
+ * Reads one snapshot, in which nothing under way looks like a fault. The work grows with the projects and with what is
+ * on the wire.
+ */
 export async function listMiscountedFlows(db: Database): Promise<MiscountedFlow[]> {
   const rows = await db.run<{ project_no: number; in_use: number[]; on_wire: number[] }>(
     "list_miscounted_flows",

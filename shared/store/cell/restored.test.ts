@@ -21,8 +21,8 @@ const OTHERS = {
   "database, as that of a dump that was restored beside it": "database_oid = database_oid - 1",
 };
 
-describe("a cell that starts", () => {
-  test("for the first time, or again on the same Postgres however late, is not held", async () => {
+describe("a start of the cell", () => {
+  test("for the first time, or again on the same Postgres however late, holds nothing", async () => {
     expect(await isNoted(store.db)).toBe(true);
     expect(await holdIfRestored(store.db)).toBe(false);
     await store.query("UPDATE nodes SET seen_at = now() - interval '1 y'");
@@ -32,7 +32,7 @@ describe("a cell that starts", () => {
   });
 
   test.each(Object.entries(OTHERS))(
-    "on another %s, is held once, and goes on when it is told to",
+    "on another %s holds every region once, until an operator resumes them",
     async (_, change) => {
       await isNoted(store.db);
       await store.query(`UPDATE cell SET ${change}`);
@@ -48,7 +48,7 @@ describe("a cell that starts", () => {
     },
   );
 
-  test("with a note from before databases were noted is not held, and the next beat completes it", async () => {
+  test("on a note without a database, as old releases wrote it, holds nothing, and the next beat completes the note", async () => {
     await isNoted(store.db);
     await store.query("UPDATE cell SET database_oid = NULL");
     expect(await isNoted(store.db)).toBe(true);
@@ -58,8 +58,8 @@ describe("a cell that starts", () => {
   });
 });
 
-describe("a node that was at work", () => {
-  test("and finds all its beats on another timeline notes it: a failover holds nothing", async () => {
+describe("a node at work", () => {
+  test("that finds all its beats on another timeline notes that timeline: a failover holds nothing", async () => {
     await isNoted(store.db);
     const node = await store.addNode();
     expect(await beatNode(store.db, node, 0)).toEqual({ kind: "alive", beats: 1 });
@@ -69,7 +69,7 @@ describe("a node that was at work", () => {
     expect(await holdIfRestored(store.db)).toBe(false);
   });
 
-  test("and misses a beat that was answered is told so, beats no more and notes nothing", async () => {
+  test("that misses an answered beat is told that its database was restored, beats no more and notes nothing", async () => {
     await isNoted(store.db);
     const node = await store.addNode();
     await beatNode(store.db, node, 0);
@@ -79,13 +79,13 @@ describe("a node that was at work", () => {
     expect(await store.query("SELECT beats::int FROM nodes WHERE id = $1", [node])).toEqual([{ beats: 1 }]);
   });
 
-  test("and is not there at all was added after the backup", async () => {
+  test("whose row is missing because it was added after the backup is told that its database was restored", async () => {
     expect(await beatNode(store.db, 4_711, 0)).toEqual({ kind: "restored" });
     await store.addNode();
     expect(await beatNode(store.db, 4_711, 0)).toEqual({ kind: "restored" });
   });
 
-  test("and thaws after it was purged is dead, which restores nothing", async () => {
+  test("that thaws after its row was purged is told that it is dead, and not that its database was restored", async () => {
     const frozen = await store.addNode();
     await beatNode(store.db, frozen, 0);
     await store.query("UPDATE nodes SET dead = true, seen_at = now() - interval '32 days'");
@@ -94,7 +94,7 @@ describe("a node that was at work", () => {
     expect(await beatNode(store.db, frozen, 1)).toEqual({ kind: "dead" });
   });
 
-  test("and beats waits for nobody else's beat, however long its commit takes", async () => {
+  test("beats without waiting for another node's beat, however long that one's commit takes", async () => {
     const [mine, other] = [await store.addNode(), await store.addNode()];
     await beatNode(store.db, mine, 0);
     const slow = await store.session();
@@ -104,7 +104,7 @@ describe("a node that was at work", () => {
     expect(await beatNode(store.db, mine, 1)).toEqual({ kind: "alive", beats: 2 });
   });
 
-  test("and is declared dead amid its beat is dead, which restores nothing", async () => {
+  test("that is declared dead during its beat is told that it is dead, and not that its database was restored", async () => {
     const node = await store.addNode();
     await beatNode(store.db, node, 0);
     const operator = await store.session();
@@ -117,13 +117,13 @@ describe("a node that was at work", () => {
     expect(await beatNode(store.db, node, 1)).toEqual({ kind: "dead" });
   });
 
-  test("and proves a restore to a copy of the disk, which looks the same, holds the cell", async () => {
+  test("that proves a restore to a copy of the disk, which looks like the same Postgres, holds the cell", async () => {
     await isNoted(store.db);
     expect(await holdIfRestored(store.db, { isProved: true })).toBe(true);
     expect(await isHeld()).toBe(true);
   });
 
-  test("and whose beat was committed without an answer goes on", async () => {
+  test("whose beat was committed without an answer goes on", async () => {
     const node = await store.addNode();
     await beatNode(store.db, node, 0);
     expect(await beatNode(store.db, node, 0)).toEqual({ kind: "alive", beats: 2 });

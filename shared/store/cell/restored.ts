@@ -3,36 +3,35 @@ import { regionCode } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
 
 /**
- * Tells a Postgres that was restored from a backup from one that goes on. What was done since the backup is not known in
- * a restored one, so every region is held until an operator lets it go on.
+ * Tells a Postgres that was restored from a backup from one that goes on. A restored one lacks what was done since the
+ * backup, so every region is held until an operator resumes it.
  *
- * Each start, and each failover as well, may find another Postgres than the one that was noted: another server, timeline
- * or database. Then those who were at work tell: a node knows how many of its beats were answered, and where all of them
- * still stand, nothing that was answered is missing, and it notes the new Postgres with its next beat (beatNode). Where
- * nobody who was at work does so, the cell is held. A node that misses beats proves a restore by itself, whatever the
- * Postgres looks like.
+ * A start or a failover may find another Postgres (server, timeline or database) than the one that was noted. The nodes
+ * at work then decide. A node knows how many of its beats were answered. Where all of them are still there, no answered
+ * write is missing, and the node notes the new Postgres with its next beat (beatNode). Where no node at work does so,
+ * the cell is held. A node that misses beats proves a restore by itself, even if the Postgres looks the same.
  *
- * Not told apart: a copy of the disk, which is on the timeline of its origin, under nodes that have all been started anew;
- * and what was committed between the last beat and a failure, less than a second.
+ * Two cases are not recognised: a copy of the disk, which is on the timeline of its origin, if every node was started
+ * anew; and what was committed between the last beat and a failure, less than a second.
  */
 
 const COLUMNS = "system_identifier, timeline, database_oid";
 
-/** The Postgres that is asked. */
+/** The Postgres that answers this query. */
 const HERE = `
   SELECT system_identifier,
-         -- The timeline that is written now; the control file has that of the last checkpoint.
+         -- The timeline that is written now; the control file names that of the last checkpoint.
          ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int AS timeline,
          (SELECT d.oid::bigint FROM pg_database d WHERE d.datname = current_database()) AS database_oid
     FROM pg_control_system()`;
 
-/** Whether what is noted (c) is another Postgres than this one (h); the oldest notes have no database. */
+/** True if the noted Postgres (c) is another one than this (h). The oldest notes lack the database. */
 const IS_OTHER = `(c.system_identifier, c.timeline, coalesce(c.database_oid, h.database_oid))
                <> (h.system_identifier, h.timeline, h.database_oid)`;
 
 /**
- * Notes this Postgres as the one in which the cell is at work, where the query `when` finds a row. Where it is noted
- * already nothing is inserted: a conflict would lock the row, and every beat of every node wait for the one before it.
+ * Notes this Postgres as the one that the cell uses, if the query `when` finds a row. Nothing is inserted if it is
+ * noted already: a conflict would lock the row, and every node's beat would wait for the beat before it.
  */
 export const noteHere = (when: string): string => `
   INSERT INTO cell AS c (${COLUMNS})
@@ -43,7 +42,7 @@ export const noteHere = (when: string): string => `
       ON CONFLICT (one) DO UPDATE
      SET system_identifier = excluded.system_identifier, timeline = excluded.timeline, database_oid = excluded.database_oid`;
 
-/** Whether the cell was last at work in this Postgres. If it never was anywhere, this one is noted. */
+/** True if the cell last used this Postgres. A cell that has used none yet notes this one. */
 export async function isNoted(db: Database): Promise<boolean> {
   const [row] = await db.run<{ is_noted: boolean }>("is_noted", IS_NOTED, []);
   return row?.is_noted ?? false;
@@ -56,8 +55,8 @@ WITH here AS MATERIALIZED (${HERE}), first AS (
 SELECT NOT EXISTS (SELECT FROM cell c, here h WHERE ${IS_OTHER}) AS is_noted`;
 
 /**
- * Holds every region if this is another Postgres than was noted, or if it is proved to be a restored one, and notes it.
- * True for the one that did.
+ * Holds every region, and notes this Postgres, if it is another one than was noted or is proved to be restored. True
+ * for the call that held them.
  */
 export async function holdIfRestored(
   db: Database,

@@ -1,11 +1,11 @@
 import type { Database } from "../database/database.ts";
 
-/** Whatever is sealed in the cell, place by place, for those who change the key. */
+/** All sealed values of the cell, place by place, for the commands that change the key. */
 
 interface Place {
   table: string;
   column: string;
-  /** Its primary key, with the value before all others. */
+  /** The columns of its primary key, each with a value lower than all others. */
   key: readonly (readonly [name: string, type: string, lowest: unknown])[];
 }
 
@@ -14,10 +14,10 @@ const SCOPE = [["project_no", "int", -1] as const, ["environment", "smallint", -
 
 const PLACES = {
   signing_secrets: { table: "signing_secrets", column: "sealed", key: [ID] },
-  // A rotation takes the present secret over as the old one, so it is the present ones that come first.
+  // A rotation copies the present secret into the old one, so the present secrets come first.
   webhook_secrets: { table: "webhooks", column: "sealed_secret", key: [...SCOPE, ID] },
   old_webhook_secrets: { table: "webhooks", column: "sealed_old_secret", key: [...SCOPE, ID] },
-  // Answers that hold no secret stand among them as they are.
+  // Kept answers without a secret are in the same column, unsealed.
   kept_answers: {
     table: "idempotency_keys",
     column: "answer",
@@ -32,8 +32,8 @@ export const SEALED_PLACES = Object.keys(PLACES) as SealedPlace[];
 export type RowKey = readonly unknown[];
 
 /**
- * A page of what stands in a place. Rows without anything sealed count for its size, so that each is a bounded piece of work;
- * it is cut where what stands there becomes too many bytes, as answers do that repeat a payload.
+ * A page of a place's sealed values. Rows without a sealed value count for the page's size, so that the work of each
+ * page is bounded. A page also ends at a number of bytes, since kept answers may repeat a payload.
  */
 export async function listSealed(
   db: Database,
@@ -75,8 +75,8 @@ export interface SealedChange {
 }
 
 /**
- * Replaces what is still as it was found; answers of how many rows that is true. It waits for no row: one that somebody
- * holds is left for the next time.
+ * Replaces the values that are still as they were found. Answers how many were. It skips rows that are locked; the next
+ * pass takes them.
  */
 export async function replaceSealed(
   db: Database,

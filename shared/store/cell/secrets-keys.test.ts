@@ -26,8 +26,8 @@ async function shown(): Promise<string> {
     .join(" ");
 }
 
-describe("the keys that a cell knows", () => {
-  test("are none at first, with a secret to try one on if there is any", async () => {
+describe("the cell's keys", () => {
+  test("are none at first, and come with a sealed secret to try a key on if there is any", async () => {
     expect(await lookAtKeys(store.db)).toMatchObject({ known: [] });
     await store.addProject();
     const { sample } = await lookAtKeys(store.db);
@@ -35,7 +35,7 @@ describe("the keys that a cell knows", () => {
     expect(Math.abs((sample?.oldestAt ?? 0) - Date.now())).toBeLessThan(60_000);
   });
 
-  test("have one that seals, however often that changes, and each the age of its first use", async () => {
+  test("have exactly one that seals after every change, and each keeps the age of its first use", async () => {
     const firstUsedAt = Date.now() - 2 * YEAR_MS;
     expect((await lookAtCell(store.db)).secretsKeyAgeSeconds).toBeNull();
     await noteKeys(store.db, () => [{ fingerprint: "a", firstUsedAt }]);
@@ -51,7 +51,7 @@ describe("the keys that a cell knows", () => {
     expect(known[1]?.ageSeconds).toBeLessThan(60);
   });
 
-  test("are decided on by one process at a time: of many with a key of their own one is first", async () => {
+  test("are decided on by one process at a time: of many processes with different keys one is first", async () => {
     const decideFirst = (fingerprint: string) => (keys: CellKeys) => {
       if (keys.known.length > 0) throw new Error("another was first");
       return [now(fingerprint)];
@@ -69,7 +69,7 @@ describe("the keys that a cell knows", () => {
     expect((await lookAtKeys(store.db)).known).toHaveLength(1);
   });
 
-  test("stay as they are if the decision fails", async () => {
+  test("stay as they are when the decision throws", async () => {
     await noteKeys(store.db, () => [now("a")]);
     const fail = () => {
       throw new Error("refused");
@@ -78,7 +78,7 @@ describe("the keys that a cell knows", () => {
     expect(await shown()).toBe("A");
   });
 
-  test("are retired but for the one that seals, and not if another has begun to", async () => {
+  test("are retired except for the sealing one, unless another key has begun to seal", async () => {
     await noteKeys(store.db, () => [now("a"), now("b"), now("c")]);
     expect(await retireKeys(store.db, "b", testCause())).toEqual([]);
     expect(await shown()).toBe("a b C");
@@ -89,7 +89,7 @@ describe("the keys that a cell knows", () => {
     expect(await shown()).toBe("A (b) c");
   });
 
-  test("lose one, and another seals in its stead if it was the one", async () => {
+  test("lose one, and the named successor seals if the lost one was sealing", async () => {
     await noteKeys(store.db, () => [now("a"), now("b")]);
     await loseKey(store.db, "a", "c", testCause());
     expect(await shown()).toBe("(a) B");

@@ -4,11 +4,11 @@ import type { KnownKey } from "../../domain/secrets-key.ts";
 import type { Database, Transaction } from "../database/database.ts";
 import { type OperatorCause, recordChange } from "../resources/audit.ts";
 
-/** What the cell knows of the keys that have sealed its secrets. Instants are milliseconds since 1970. */
+/** The keys that have sealed the cell's secrets. Instants are milliseconds since 1970. */
 export interface CellKeys {
-  /** The one that was used first before the others. */
+  /** In the order of their first use. */
   known: (KnownKey & { firstUsedAt: number; ageSeconds: number; retiredAt: number | null })[];
-  /** A sealed secret to try a key on where none is known, and when the oldest was made. */
+  /** A sealed secret to try a key on while no key is known, and the time of the oldest secret. */
   sample: { sealed: Buffer; oldestAt: number } | null;
 }
 
@@ -56,13 +56,13 @@ SELECT (SELECT coalesce(json_agg(json_build_object(
 /** A key that seals from now on. */
 export interface KeyEntry {
   fingerprint: string;
-  /** Null: now. Of a key that is known already it does not change. */
+  /** Null for now. A key that is known already keeps its time. */
   firstUsedAt: number | null;
 }
 
 /**
- * Notes the keys that `decide` makes of what is known, in the order in which they have sealed: the last one does from now
- * on. What it throws changes nothing. Processes that start together with different keys decide one after the other.
+ * Notes the keys that `decide` answers, in the order in which they have sealed; the last one seals from now on. If
+ * `decide` throws, nothing changes. Processes that start together with different keys decide one after the other.
  */
 export async function noteKeys(db: Database, decide: (keys: CellKeys) => KeyEntry[]): Promise<void> {
   await db.transact(async (tx) => {
@@ -81,12 +81,15 @@ const BEGIN_SEALING = `
 INSERT INTO secrets_keys (fingerprint, first_used_at, seals) VALUES ($1, coalesce($2, now()), true)
     ON CONFLICT (fingerprint) DO UPDATE SET seals = true, retired_at = NULL`;
 
-/** Notes that an operator begins to seal with `fingerprint` what is under other keys. */
+/** Records that an operator begins to seal again with `fingerprint` what other keys have sealed. */
 export async function recordReseal(db: Database, fingerprint: string, cause: OperatorCause): Promise<void> {
   await db.transact((tx) => recordKeyChange(tx, cause, "secrets_key.reseal", fingerprint));
 }
 
-/** Notes that nothing is left under any key but the sealing one; answers those of which that was not known. */
+/**
+ * Retires every key but the sealing one, since nothing is sealed under them any more. Answers the keys that were not
+ * retired before.
+ */
 export async function retireKeys(db: Database, sealing: string, cause: OperatorCause): Promise<string[]> {
   return db.transact(async (tx) => {
     await lockKeys(tx);
@@ -97,13 +100,13 @@ export async function retireKeys(db: Database, sealing: string, cause: OperatorC
   });
 }
 
-// A process that has begun to seal with another key meanwhile may have sealed with it.
+// No key is retired if a process has begun to seal with another key meanwhile: it may have used that key already.
 const RETIRE = `
 UPDATE secrets_keys SET retired_at = now()
  WHERE NOT seals AND retired_at IS NULL AND EXISTS (SELECT FROM secrets_keys WHERE seals AND fingerprint = $1)
 RETURNING fingerprint`;
 
-/** Gives a key up: nobody has it any more. If it was the one that seals, `successor` does from now on. */
+/** Removes a key that nobody has any more. If it was the sealing one, `successor` seals from now on. */
 export async function loseKey(
   db: Database,
   lost: string,
@@ -123,7 +126,7 @@ export async function loseKey(
 const LOSE = `
 UPDATE secrets_keys SET retired_at = now(), seals = false WHERE fingerprint = $1 AND retired_at IS NULL RETURNING 1`;
 
-/** Those who change the keys wait for each other, and nobody who only looks at them waits. */
+/** Changes of the keys wait for each other; readers of the keys do not wait. */
 const lockKeys = (tx: Transaction) =>
   tx.drizzle.execute(sql`LOCK TABLE secrets_keys IN SHARE ROW EXCLUSIVE MODE`);
 

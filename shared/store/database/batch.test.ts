@@ -2,14 +2,14 @@ import { describe, expect, test } from "bun:test";
 import { type BatcherOptions, createBatcher } from "./batch.ts";
 import { StoreUnavailable } from "./database.ts";
 
-/** A statement whose end the test decides. */
+/** A statement that the test ends. */
 interface Statement {
   items: string[];
   end(): void;
   fail(error: Error): void;
 }
 
-/** A batcher whose statements stay under way until the test ends them; `answer` is the item in upper case. */
+/** A batcher whose statements stay under way until the test ends them; `answer` answers each item in upper case. */
 function createHarness(options: Partial<BatcherOptions<string, string>> = {}) {
   const statements: Statement[] = [];
   const batcher = createBatcher<string, string>({
@@ -25,7 +25,7 @@ function createHarness(options: Partial<BatcherOptions<string, string>> = {}) {
   return { batcher, statements, batches: () => statements.map((statement) => statement.items) };
 }
 
-/** One turn of the event loop: every statement that can start has started after it. */
+/** One turn of the event loop, after which every statement that can start has started. */
 const turn = () => new Promise<void>((resolve) => setImmediate(resolve));
 
 describe("group commit", () => {
@@ -38,7 +38,7 @@ describe("group commit", () => {
     expect(await answer).toBe("A");
   });
 
-  test("puts what arrives while a statement is under way into the next one, in order", async () => {
+  test("puts items that arrive while a statement is under way into the next statement, in order", async () => {
     const { batcher, statements, batches } = createHarness();
     const first = batcher.submit("a");
     await turn();
@@ -53,7 +53,7 @@ describe("group commit", () => {
     expect(await others).toEqual(["B", "C", "D"]);
   });
 
-  test("has at most so many statements under way and so many items and bytes in one", async () => {
+  test("bounds the statements under way, and the items and bytes of each", async () => {
     const { batcher, batches } = createHarness({
       itemsMax: 3,
       inFlightMax: 4,
@@ -65,7 +65,7 @@ describe("group commit", () => {
     expect(batches()).toEqual([["1", "2", "3"], ["60", "40"], ["1"], ["500"]]);
   });
 
-  test("lets no small item wait for a large one, nor a large one for ever", async () => {
+  test("makes no small item wait for a large one, and no large one wait for ever", async () => {
     const { batcher, statements, batches } = createHarness({ bytesOf: (item) => Number(item) });
     const large = batcher.submit("65537");
     await turn();
@@ -79,8 +79,8 @@ describe("group commit", () => {
   });
 });
 
-describe("a failing statement", () => {
-  test("is run again one by one, so that a poisoned member fails alone", async () => {
+describe("a failing statement of a batch", () => {
+  test("is run again item by item, so that only the poisoned item fails", async () => {
     const runs: string[][] = [];
     const batcher = createBatcher<string, string>({
       async run(items) {
@@ -97,7 +97,7 @@ describe("a failing statement", () => {
     expect(runs).toEqual([["a", "poison", "b"], ["a"], ["poison"], ["b"]]);
   });
 
-  test("of unknown outcome is not run again and fails all of its members", async () => {
+  test("with an unknown outcome is not run again, and fails all of its items", async () => {
     const { batcher, statements, batches } = createHarness();
     const outcomes = Promise.allSettled([batcher.submit("a"), batcher.submit("b")]);
     await turn();
@@ -110,7 +110,7 @@ describe("a failing statement", () => {
     expect(batches()).toEqual([["a", "b"]]);
   });
 
-  test("that is run one by one stops at an outage", async () => {
+  test("that is being run again item by item stops at an outage", async () => {
     const { batcher, statements, batches } = createHarness();
     const outcomes = Promise.allSettled(["a", "b", "c"].map((item) => batcher.submit(item)));
     await turn();
@@ -135,7 +135,7 @@ describe("a failing statement", () => {
     expect(await next).toBe("B");
   });
 
-  test("whose answers do not fit its items is committed, and so not repeated", async () => {
+  test("with a wrong number of answers is committed, so it is not run again", async () => {
     let runCount = 0;
     const batcher = createBatcher<string, string>({
       async run(items) {
@@ -151,8 +151,8 @@ describe("a failing statement", () => {
   });
 });
 
-describe("drain", () => {
-  test("waits for what is under way and for what waits behind it", async () => {
+describe("draining a batcher", () => {
+  test("waits for the statement under way and for the items behind it", async () => {
     const { batcher, statements } = createHarness();
     await batcher.drain();
     let isDrained = false;

@@ -1,31 +1,34 @@
 import { StoreUnavailable } from "./database.ts";
 
 /**
- * Group commit (DeWitt et al., 1984): what is asked for while one statement is under way joins the next one, so that
- * many share a round trip and an fsync, and nobody waits while nothing is under way.
+ * Group commit (DeWitt et al., 1984): items that arrive while one statement is under way join the next one. Many items
+ * share a round trip and an fsync, and an item waits only while a statement is under way.
  */
 export interface Batcher<Item, Answer> {
   /**
-   * The item's own answer, or the error of its statement: StoreUnavailable if the outcome is not known. Whoever
-   * submits waits for the answer, so the number of callers is the bound of what waits here.
+   * Answers the item's own answer, or throws the error of its statement: StoreUnavailable if the outcome is unknown.
+   * Each caller waits for its answer, so the number of callers bounds the queue.
    */
   submit(item: Item): Promise<Answer>;
-  /** Resolves once everything that was submitted has its answer. */
+  /** Resolves once every submitted item has its answer. */
   drain(): Promise<void>;
 }
 
 export interface BatcherOptions<Item, Answer> {
-  /** One statement: all of the items or, when it throws, none. The answers are in the order of the items. */
+  /**
+   * Runs one statement over the items. It takes effect for all of them or, when it throws, for none. The answers have
+   * the order of the items.
+   */
   run(items: Item[]): Promise<Answer[]>;
   itemsMax: number;
-  /** How many statements may be under way at once; beyond them there is at most one of large items. */
+  /** How many statements may be under way at once; one more may be under way for large items. */
   inFlightMax: number;
   bytesOf?(item: Item): number;
-  /** Of all items of a statement together; a single item may have more. */
+  /** The most bytes of one statement's items together; a single item may have more. */
   bytesMax?: number;
 }
 
-/** A larger item goes in a lane of its own: small ones would wait for its bytes to be sent and written. */
+/** A larger item goes into a queue of its own: small items would wait for its bytes to be sent and written. */
 const LARGE_ITEM_BYTES = 65_536;
 const LARGE_IN_FLIGHT_MAX = 1;
 
@@ -96,7 +99,8 @@ function createLane<Item, Answer>(
     submit(item, bytes) {
       const { promise, resolve, reject } = Promise.withResolvers<Answer>();
       waiting.push({ item, bytes, resolve, reject });
-      // Not at once: all that this turn of the event loop reads from its sockets fits into the same statement.
+      // The statement starts after this turn of the event loop, so that it takes every item that this turn reads from its
+      // sockets.
       if (!isStarting && inFlightCount < inFlightMax) {
         isStarting = true;
         setImmediate(startBatches);
@@ -112,7 +116,7 @@ function createLane<Item, Answer>(
   };
 }
 
-/** Gives every member its answer or its error; does not throw. */
+/** Gives every member its answer or its error. Never throws. */
 async function settleBatch<Item, Answer>(
   run: BatcherOptions<Item, Answer>["run"],
   members: Member<Item, Answer>[],
@@ -129,14 +133,14 @@ async function settleBatch<Item, Answer>(
   }
 }
 
-/** The statement failed for one member's sake and nobody knows whose: alone, only that one fails. */
+/** Runs each member alone: the batch failed because of one member, and only that one fails again. */
 async function settleOneByOne<Item, Answer>(
   run: BatcherOptions<Item, Answer>["run"],
   members: Member<Item, Answer>[],
 ): Promise<void> {
   let outage: StoreUnavailable | null = null;
   for (const member of members) {
-    // Every further statement would have to run into the same timeout.
+    // After an outage every further statement would run into the same timeout.
     if (outage === null) {
       await settleBatch(run, [
         {
@@ -155,7 +159,7 @@ async function settleOneByOne<Item, Answer>(
 
 function settleMembers<Item, Answer>(members: Member<Item, Answer>[], answers: Answer[]): void {
   members.forEach((member, index) => {
-    // What has been committed is not run again, even if nobody can tell which answer is whose.
+    // The statement has been committed and must not run again, even if the answers cannot be matched to the items.
     if (answers.length === members.length) member.resolve(answers[index] as Answer);
     else member.reject(new Error(`${answers.length} answers came for a batch of ${members.length}`));
   });

@@ -5,10 +5,10 @@ import { RUN_STATUSES, type RunStatus } from "../../domain/run.ts";
 import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../../domain/scope.ts";
 import { type DeliveryStatus, EVENT_TYPES, type EventType } from "../../domain/webhook.ts";
 
-/** The small numbers that stand for the API's words in the hot tables. A number, once used, keeps its meaning. */
+/** The hot tables store the API's words as small numbers. A number that was used once keeps its meaning. */
 
 export const ENDED_STATUSES: readonly TerminalStatus[] = ["succeeded", "failed", "canceled"];
-/** Of deliveries. */
+/** The end statuses of a delivery. */
 export type EndedDeliveryStatus = Exclude<DeliveryStatus, "pending">;
 export const ENDED_DELIVERY_STATUSES: readonly EndedDeliveryStatus[] = ["succeeded", "failed", "dropped"];
 
@@ -20,17 +20,17 @@ export const endedStatusCode = (status: TerminalStatus): number => ENDED_STATUSE
 export const endedDeliveryStatusCode = (status: EndedDeliveryStatus): number =>
   ENDED_DELIVERY_STATUSES.indexOf(status);
 export const eventTypeCode = (type: EventType): number => EVENT_TYPES.indexOf(type);
-/** A set of types of event: one bit for each. */
+/** A set of event types, one bit for each. */
 export const eventTypesMask = (types: readonly EventType[]): number =>
   types.reduce((mask, type) => mask | (1 << eventTypeCode(type)), 0);
-/** Behind the bits of an endpoint's types stands the place, in the order of EVENT_TYPES, of the one that was named first. */
+/** Behind the bits of an endpoint's types comes the index, in EVENT_TYPES, of the type that was named first. */
 const FIRST_TYPE_SHIFT = 8;
-/** The list that an endpoint was given: of two types, the first one tells the order. */
+/** The event types of an endpoint in the order given: of two types, the first one implies the order. */
 export const eventListCode = (types: readonly EventType[]): number => {
   const inOrder: readonly (EventType | undefined)[] = EVENT_TYPES.filter((type) => types.includes(type));
   return eventTypesMask(types) | (inOrder.indexOf(types[0]) << FIRST_TYPE_SHIFT);
 };
-/** Where a project's runs are kept. A greater class is kept longer: a test holds that. */
+/** The retention class of a plan's runs. A greater class is kept longer; a test checks that. */
 export const retentionClassOf = (plan: Plan): number => PLANS.indexOf(plan);
 
 /** Arrays of all codes, for statements in which each of them is a place of an index to look at. */

@@ -11,7 +11,7 @@ afterAll(() => store.stop());
 const PID = "SELECT pg_backend_pid() AS pid";
 
 describe("a transaction", () => {
-  test("that cannot begin, or loses its connection within, keeps no connection of the pool", async () => {
+  test("that cannot begin, or that loses its connection, keeps no connection of the pool", async () => {
     const db = openTestDatabase(store.url, 2, "silent");
     const end = (pid: number | undefined) => store.query("SELECT pg_terminate_backend($1)", [pid]);
     const [idle] = await db.run<{ pid: number }>("pid", PID, []);
@@ -30,7 +30,7 @@ describe("a transaction", () => {
     await db.close();
   });
 
-  test("takes everything back where it is refused, and its connection goes on", async () => {
+  test("is rolled back when its callback throws, and its connection goes on", async () => {
     const projectNo = await store.addProject();
     const nameOf = () => store.query("SELECT name FROM projects WHERE no = $1", [projectNo]);
     const before = await nameOf();
@@ -47,8 +47,8 @@ describe("a transaction", () => {
   });
 });
 
-describe("what operators are shown of a database", () => {
-  test("is how its connections are used, and its errors by whether Postgres could be asked", async () => {
+describe("the figures that operators see of a database", () => {
+  test("show how its connections are used, and count its errors as unavailable or refused", async () => {
     const db = openTestDatabase(store.url, 1, "silent");
     expect(db.connections()).toEqual({ busy: 0, idle: 0, waiting: 0 });
     const held = Promise.withResolvers<void>();

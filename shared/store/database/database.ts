@@ -4,64 +4,67 @@ import type { Log } from "../../platform/log.ts";
 import journal from "./migrations/meta/_journal.json" with { type: "json" };
 
 /**
- * One cell's Postgres. `drizzle` serves what runs rarely; the statements that run for every job go through `run`
+ * One cell's Postgres. `drizzle` serves statements that run rarely. Statements that run for every job go through `run`
  * as named prepared statements, because building and planning them each time costs more than executing them.
  */
 export interface Database {
   drizzle: Omit<NodePgDatabase, "transaction">;
   /**
-   * Runs one self-committing statement. `name` must belong to `text` alone.
-   * Throws StoreUnavailable when the outcome is unknown or the server cannot be asked; other errors as they are.
+   * Runs one self-committing statement. `name` must belong to `text` alone. Throws StoreUnavailable when the outcome is
+   * unknown or the server cannot be asked; passes on other errors.
    */
   run<Row>(name: string, text: string, values: unknown[]): Promise<Row[]>;
-  /** Runs several statements, all or nothing: whatever `act` throws takes them back. */
+  /** Runs several statements, all or nothing: an error that `act` throws rolls them back. */
   transact<Result>(act: (tx: Transaction) => Promise<Result>): Promise<Result>;
   close(): Promise<void>;
 }
 
-/** Where the statements of one transaction run. */
+/** Runs the statements of one transaction. */
 export type Transaction = Pick<Database, "drizzle" | "run">;
 
-/** A database with a pool of this process's own, and what operators are shown of it. */
+/** A database with a pool of this process's own, and the figures that operators see of it. */
 export interface PooledDatabase extends Database {
   connections(): Record<"busy" | "idle" | "waiting", number>;
-  /** Ends a connection that nobody uses: the next one has the settings that its role has by then. */
+  /** Ends an idle connection, so that the next one begins with the present settings of its role. */
   renewConnection(): Promise<void>;
-  /** Statements without an answer, and statements that were refused for what they say, so far. */
+  /**
+   * Counts statements without an answer (`unavailable`), and statements that Postgres refused for their content
+   * (`refused`).
+   */
   errors: Readonly<Record<"unavailable" | "refused", number>>;
 }
 
-/** How often a statement that met a row on its way to another partition is made. */
+/** How often a statement is tried that met a row on its way to another partition. */
 const TRIES_MAX = 5;
 
-/** Postgres could not be asked, or its answer did not arrive: whether the statement took effect is not known. */
+/** Postgres could not be asked, or its answer did not arrive: the statement may have taken effect. */
 export class StoreUnavailable extends Error {}
 
-/** A connection that cannot be opened in this time is not waited for: the API promises 503 within 2 s. */
+/** How long opening a connection may take: the API promises 503 within 2 s. */
 const CONNECT_TIMEOUT_MS = 1_500;
 
 /**
- * A statement whose answer does not arrive is given up by the client as well; a dead network tells nobody.
- * Longer than the server's own statement_timeout, so that it is normally the server that decides.
+ * The client gives up a statement whose answer does not arrive in this time, since a dead network reports nothing. It
+ * is longer than the server's statement_timeout, so that normally the server decides.
  */
 const ANSWER_TIMEOUT_MS = 8_000;
 
 /**
- * How long a statement may run on the server. Rows are owed from the moment of their statement, so this is also how
- * late a row may appear behind that moment, which the sweep's low-water marks allow for (sweep.ts).
+ * How long a statement may run on the server. A row is owed from the moment its statement begins, so this is also how
+ * late a row may appear behind that moment. The sweep's low-water marks allow for it (sweep.ts).
  */
 export const STATEMENT_TIMEOUT_MS = 5_000;
 
-/** What every session of the service's role runs with; `migrate` stores them and `openDatabase` checks them. */
+/** The settings of every session of the service's role. `migrate` stores them and `openDatabase` checks them. */
 export const SESSION_SETTINGS: Record<string, string> = {
   statement_timeout: `${STATEMENT_TIMEOUT_MS}ms`,
   idle_in_transaction_session_timeout: "5s",
-  // Plans are made while the queue is empty and are kept while it grows: an index is always the right way in.
+  // Plans are made while the queue is empty and kept while it grows, so they must always use an index.
   enable_seqscan: "off",
   enable_hashjoin: "off",
   enable_mergejoin: "off",
   jit: "off",
-  // A plan made for the parameters at hand knows which tables of runs to leave out, and costs more to make than it saves.
+  // A plan for the actual parameters could leave out tables of runs, but making it costs more than it saves.
   plan_cache_mode: "force_generic_plan",
   timezone: "UTC",
 };
@@ -79,13 +82,13 @@ export function openDatabase(
     keepAlive: true,
   });
   pool.on("error", (error) => options.log.warn({ error: error.message }, "postgres.connection_lost"));
-  // The pool listens to idle connections only. One that is lost within a transaction fails its statement as well, and an
-  // error that nobody listens to would end the process.
+  // The pool listens to idle connections only. A connection that is lost within a transaction fails its statement too, and
+  // an error event without a listener would end the process.
   pool.on("connect", (client) => client.on("error", () => undefined));
   const errors = { unavailable: 0, refused: 0 };
   const countError = (error: unknown) => {
     if (isDatabaseFault(error)) errors.unavailable++;
-    // What a unique key refuses is an answer: a name is taken.
+    // A unique key's refusal (23505) is an answer, such as a taken name.
     else if (error instanceof pg.DatabaseError && error.code !== "23505") errors.refused++;
   };
   return {
@@ -149,10 +152,10 @@ export async function transactOn<Result>(
 }
 
 /**
- * Whether an error says something about the server or the way to it, rather than about the statement's data.
- * Classes of SQLSTATE: 08 connection, 25 transaction state (a standby that is read-only), 28 password, 3D database name,
- * 40 rollback, 53 resources, 55 lock, 57 operator, 58 system, XX internal;
- * an error without a SQLSTATE comes from the socket or the pool.
+ * True if an error concerns the server or the way to it, rather than the statement's data. Classes of SQLSTATE: 08
+ * connection, 25 transaction state (a standby that is read-only), 28 password, 3D database name, 40 rollback, 53
+ * resources, 55 lock, 57 operator, 58 system, XX internal. An error without a SQLSTATE comes from the socket or the
+ * pool.
  */
 export function isDatabaseFault(error: unknown): boolean {
   if (error instanceof StoreUnavailable) return true;
@@ -166,20 +169,23 @@ export function isDatabaseFault(error: unknown): boolean {
 }
 
 /**
- * A row that the statement was to change has just gone to another partition (run-moves.ts). Nothing was done, and the
- * statement finds the row where it is now when it is made again.
+ * True if a row that the statement was to change has just moved to another partition (run-moves.ts). Nothing was done,
+ * and the statement finds the moved row when it runs again.
  */
 function isMovedRow(error: unknown): boolean {
   return error instanceof pg.DatabaseError && error.code === "40001";
 }
 
-/** Whether a statement gave way because a lock was not to be had within lock_timeout. */
+/** True if a statement gave up waiting for a lock after lock_timeout. */
 export function isLockTimeout(error: unknown): boolean {
   const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
   return cause instanceof pg.DatabaseError && cause.code === "55P03";
 }
 
-/** ECONNRESET, EAI_AGAIN and their like; not ERR_INVALID_ARG_TYPE, which is a fault of ours. */
+/**
+ * Matches ECONNRESET, EAI_AGAIN and their like. ERR_INVALID_ARG_TYPE does not match: it is a fault in the service's own
+ * code.
+ */
 const SYSTEM_ERROR = /^E(?!RR_)[A-Z_]+$/;
 
 /** Milliseconds since 1970 by the database's clock. */
@@ -190,15 +196,15 @@ export async function askTime(db: Database): Promise<number> {
   return row.now;
 }
 
-/** `migrate` has not run yet, or not that of this release. */
+/** Thrown if `migrate` has not run yet, or only that of an earlier release. */
 export class NotPrepared extends Error {}
 
-/** Of this release's newest migration, as `migrate` notes it; those after it take nothing away. */
+/** The time of this release's newest migration, as `migrate` notes it. Later migrations take nothing away. */
 const NEWEST_MIGRATION = Math.max(...journal.entries.map(({ when }) => when));
 
 /**
- * Throws NotPrepared unless `migrate` has brought this database up to this release, and prepared it for this role: a
- * session without its timeouts could hang.
+ * Throws NotPrepared unless `migrate` has brought this database up to this release and stored the settings of this
+ * role: a session without its timeouts could hang.
  */
 export async function checkPrepared(db: Database): Promise<void> {
   const [row] = await db.run<{ statement_timeout: string }>(
@@ -223,7 +229,7 @@ export async function checkPrepared(db: Database): Promise<void> {
   }
 }
 
-/** An array parameter as Postgres reads it; for numbers, uuids and instants, which need no quoting. */
+/** An array parameter as Postgres reads it, for numbers, uuids and instants, which need no quotes. */
 export function column(values: readonly (number | string | null)[]): string {
   let text = "{";
   for (let index = 0; index < values.length; index++) {
@@ -234,8 +240,8 @@ export function column(values: readonly (number | string | null)[]): string {
 }
 
 /**
- * An array parameter of texts in the binary form of Postgres (array_recv): the other one has to quote them, which takes
- * seven times as long for JSON.
+ * An array parameter of texts in the binary form of Postgres (array_recv). The text form needs quotes, which take seven
+ * times as long for JSON.
  */
 export function textColumn(values: readonly string[]): Buffer {
   const [dimensionCount, hasNulls, firstIndex] = [1, 0, 1];
@@ -252,7 +258,7 @@ export function textColumn(values: readonly string[]): Buffer {
   return bytes;
 }
 
-/** Of the type text in pg_type. */
+/** The OID of the type text in pg_type. */
 const TEXT_OID = 25;
 
 /** An instant in milliseconds since 1970 as Postgres reads it inside an array parameter. */

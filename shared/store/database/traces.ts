@@ -1,6 +1,6 @@
 import type { TraceContext } from "../../domain/trace.ts";
 
-/** A place in a trace as its column holds it, in hexadecimal digits: 25 bytes, which `decode` makes of them. */
+/** A place in a trace as 25 bytes in hexadecimal digits, from which `decode` makes the column's value. */
 export function traceHex(trace: TraceContext | null): string | null {
   return trace === null ? null : `${trace.traceId}${trace.spanId}${trace.isSampled ? "01" : "00"}`;
 }

@@ -8,14 +8,17 @@ import { column, type Database } from "../database/database.ts";
 import { RUNS_LEFT } from "./month.ts";
 import { OWED, type Owed, type OwedRow, readOwed } from "./sweep.ts";
 
-/** What parking.ts has set aside, and how it becomes due again: from that moment on, so that every sweep finds it. */
+/**
+ * Releases attempts that parking.ts has parked: makes them due from the moment of the release on, so that every sweep
+ * finds them.
+ */
 
 const isParked = "o.due_at IS NULL AND o.node_id IS NULL";
 
-/** Operators limit few hosts, and a node can be full for two or three. */
+/** A bound that is never met: operators limit few hosts, and a node can be full for two or three. */
 const HOSTS_MAX = 1_000;
 
-/** The hosts at which something of a kind is parked, in all regions. */
+/** The hosts at which attempts of a kind are parked, in all regions. */
 export async function listParkedHosts(db: Database, kind: FlowKind): Promise<string[]> {
   const rows = await db.run<{ parked_host: string }>(`list_parked_${kind}`, LIST[kind], [HOSTS_MAX]);
   return rows.map((row) => row.parked_host);
@@ -36,7 +39,7 @@ SELECT parked_host FROM host LIMIT $1`;
 };
 const LIST: Record<FlowKind, string> = { jobs: list(OWED.jobs), webhooks: list(OWED.webhooks) };
 
-/** A lane of which something is parked; between two of them lies the next one's turn. */
+/** A lane with parked attempts. The next release begins after the last lane of the one before. */
 export interface ParkedLane {
   projectNo: ProjectNo;
   region: Region;
@@ -44,9 +47,9 @@ export interface ParkedLane {
 }
 
 /**
- * Makes up to `count` of what is parked at a host due again, of the lanes after `after` as much of each, the oldest first:
- * no project's backlog stands before another's. Of a lane come no more than its project has permits free, and of jobs no
- * more than its quota leaves, or `countMin`.
+ * Releases up to `count` of the attempts parked at a host: the oldest ones of each lane after `after`, as many of each
+ * lane, so that no project's backlog stands before another's. A lane gets no more than its project has permits free,
+ * and a lane of jobs no more than the quota leaves; `countMin` are allowed in any case.
  */
 export async function releaseParked(
   db: Database,
@@ -89,7 +92,7 @@ const laneOf = ({ project_no, region, flow_class }: OwedRow): ParkedLane => ({
   environment: environmentOfClass(flowClassNamed(flow_class)),
 });
 
-// A place for each, so that they keep their order.
+// The attempts are due a microsecond apart, so that they keep their order.
 const released = ({ table, id, firstClass }: Owed) => `released AS (
   UPDATE ${table} o SET due_at = greatest(now(), p.parked_due_at) + p.place * interval '1 us'
     FROM picked p
@@ -106,7 +109,7 @@ SELECT r.project_no, (r.environment + ${firstClass})::smallint AS flow_class, r.
 const PERMITS_FREE =
   "f.concurrency - f.development_jobs - f.production_jobs - f.development_webhooks - f.production_webhooks";
 
-// LEAST passes over the null of a project without a quota.
+// LEAST ignores the null of a project without a quota.
 const release = (owed: Owed, allowed: string) => {
   const { table, id } = owed;
   const laneAfter = (place: string) => `
@@ -147,19 +150,19 @@ const RELEASE: Record<FlowKind, string> = {
   webhooks: release(OWED.webhooks, PERMITS_FREE),
 };
 
-/** A host that an endpoint has left. */
+/** A host to which an endpoint used to lead. */
 export interface LeftHost {
   projectNo: ProjectNo;
   environment: Environment;
   webhookId: string;
   host: string;
-  /** Where the endpoint leads now; null if it is deleted. */
+  /** The endpoint's present URL; null if the endpoint is deleted. */
   url: string | null;
-  /** Tells this leaving from a later one. */
+  /** Identifies this departure: a later one has another time. */
   leftAt: string;
 }
 
-/** Some of the hosts that endpoints have left and where something of theirs may be parked still. */
+/** Some of the hosts that endpoints have left and at which their deliveries may still be parked. */
 export async function listLeftHosts(db: Database, limit: number): Promise<LeftHost[]> {
   const rows = await db.run<{
     project_no: number;
@@ -185,15 +188,15 @@ SELECT l.project_no, l.environment, l.webhook_id, l.host, l.left_at::text, w.url
   LEFT JOIN webhooks w ON w.project_no = l.project_no AND w.environment = l.environment AND w.id = l.webhook_id`;
 
 /**
- * Forgets up to `limit` hosts where nothing is parked for the endpoints that left them. Who changes URLs all day leaves many
- * of these, and others' would wait behind them.
+ * Forgets up to `limit` left hosts at which nothing is parked for the endpoint that left. An endpoint whose URL changes
+ * all day leaves many of these, and those of others would wait behind them.
  */
 export async function forgetIdleLeftHosts(db: Database, limit: number): Promise<void> {
   await db.run("forget_idle_left_hosts", FORGET_IDLE, [limit]);
 }
 
-// What was parked before an endpoint left is seen by whoever sees that it left. One that leaves once more has another left_at.
-// NOT EXISTS would be planned as a join, which walks through all that is parked for each host.
+// A statement that sees the departure also sees what was parked before it. An endpoint that leaves again has another
+// left_at. NOT EXISTS would be planned as a join that reads everything parked at each host.
 const FORGET_IDLE = `
 WITH idle AS MATERIALIZED (
   SELECT l.webhook_id, l.host, l.left_at FROM left_hosts l
@@ -205,8 +208,8 @@ WITH idle AS MATERIALIZED (
 DELETE FROM left_hosts l USING idle i WHERE l.webhook_id = i.webhook_id AND l.host = i.host AND l.left_at = i.left_at`;
 
 /**
- * Makes up to `limit` deliveries to such an endpoint due again; once there are fewer, none is left at that host. To one
- * that leads there again they stay parked.
+ * Releases up to `limit` deliveries of the endpoint at the host that it left. Fewer than `limit` means that none is
+ * left there, and the host is forgotten. If the endpoint leads to the host again, its deliveries stay parked.
  */
 export async function releaseLeft(
   db: Database,
@@ -231,7 +234,7 @@ export async function releaseLeft(
   return rows.map(readOwed);
 }
 
-// Not of locked rows alone: none may be passed over, since nobody looks for it there again.
+// Waits for locked rows: a skipped row would stay parked, since nobody looks for it there again.
 const RELEASE_LEFT = `
 WITH picked AS MATERIALIZED (
   SELECT o.*, row_number() OVER (ORDER BY o.parked_due_at) AS place

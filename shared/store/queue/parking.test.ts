@@ -56,7 +56,7 @@ const sweptIds = async () =>
   ).rows.map(({ id }) => id);
 
 describe("a parked attempt", () => {
-  test("is neither swept nor claimed, and is due again from its release on", async () => {
+  test("is neither swept nor claimed until its release, and is due from then on", async () => {
     const project = await store.addProject();
     const [id = ""] = await store.addJobs(project, 1);
     expect(await park(project, [id], "once.example")).toEqual(["parked"]);
@@ -75,7 +75,7 @@ describe("a parked attempt", () => {
     expect(await park(project, [id], "once.example")).toEqual(["gone"]);
   });
 
-  test("keeps the time for which its retry was planned, and loses it with the attempt", async () => {
+  test("keeps the planned time of its retry until the attempt is settled", async () => {
     const project = await store.addProject();
     const [id = ""] = await store.addJobs(project, 1);
     const first = await store.start(nodeId, project, id);
@@ -93,7 +93,7 @@ describe("a parked attempt", () => {
     expect(third.granted.scheduledAt).toBeGreaterThan(plannedAt);
   });
 
-  test("is canceled, and retried by hand, like any other", async () => {
+  test("can be canceled and retried by hand like any other", async () => {
     const project = await store.addProject();
     const [canceled = "", retried = ""] = await store.addJobs(project, 2);
     const first = await store.start(nodeId, project, retried);
@@ -115,7 +115,7 @@ describe("a parked attempt", () => {
   });
 });
 
-test("a delivery is not parked by a URL that its endpoint has no more", async () => {
+test("a delivery is parked only by the present URL of its endpoint", async () => {
   const project = await store.addProject();
   const webhookId = await addEndpoint(store, project);
   const [delivery] = await endJobs(store, nodeId, project, { count: 1 });
@@ -130,7 +130,7 @@ test("a delivery is not parked by a URL that its endpoint has no more", async ()
   expect((await releaseLeft(store.db, left, 10)).map((released) => released.id)).toEqual([id]);
 });
 
-test("hosts where nothing is parked for the endpoints that left them are forgotten, those apart that are left once more", async () => {
+test("left hosts at which nothing is parked are forgotten, except one that is left again meanwhile", async () => {
   const project = await store.addProject();
   const webhookId = await addEndpoint(store, project);
   const [delivery] = await endJobs(store, nodeId, project, { count: 1 });
@@ -164,8 +164,8 @@ test("hosts where nothing is parked for the endpoints that left them are forgott
   expect(listed.map((left) => left.host).toSorted()).toEqual([host, "h1.example"]);
 });
 
-describe("a release", () => {
-  test("takes of every lane as much, the oldest first, and goes on behind the last", async () => {
+describe("a release of parked attempts", () => {
+  test("takes as many of every lane, the oldest first, and the next one goes on after the last lane", async () => {
     const [large, small, last] = [
       await store.addProject(),
       await store.addProject(),
@@ -190,7 +190,7 @@ describe("a release", () => {
     expect((await release("turns.example", 3)).attempts.length).toBe(3);
   });
 
-  test("brings no more than there are permits free, or the least that is asked for, and nothing that is held", async () => {
+  test("takes no more than there are free permits, or the asked minimum, and nothing that is held", async () => {
     const project = await store.addProject({ concurrency: 3 });
     const ids = await store.addJobs(project, 10);
     await park(project, ids.slice(1), "permits.example");
@@ -208,7 +208,7 @@ describe("a release", () => {
     expect((await release("permits.example", 10)).attempts.length).toBe(5);
   });
 
-  test("brings some of every lane, although what it brings cannot be shared out equally", async () => {
+  test("takes some of every lane, also where its count cannot be shared equally", async () => {
     const [late, ...early] = [await store.addProject(), await store.addProject(), await store.addProject()];
     for (const project of early) await park(project, await store.addJobs(project, 20), "shares.example");
     const lates = await store.addJobs(late, 20);
@@ -218,7 +218,7 @@ describe("a release", () => {
     ).toBeGreaterThan(0);
   });
 
-  test("leaves what the month's quota would refuse, the least that is asked for apart", async () => {
+  test("takes no more than the month's quota leaves, or the asked minimum", async () => {
     const project = await store.addProject();
     await park(project, await store.addJobs(project, 5), "quota.example");
     await store.query(
@@ -233,7 +233,7 @@ describe("a release", () => {
     expect((await idsReleased("quota.example", 10)).length).toBe(2);
   });
 
-  test("by two nodes at once brings each attempt once", async () => {
+  test("by two nodes at once releases each attempt once", async () => {
     const project = await store.addProject();
     const ids = await store.addJobs(project, 100);
     await park(project, ids, "two.example");

@@ -6,12 +6,12 @@ import { column, type Database } from "../database/database.ts";
 import { OWED, type Owed } from "./sweep.ts";
 
 /**
- * An owed attempt whose host takes none now is parked: it is not due any more, and no sweep meets it. Nothing but its row
- * says so. A node that has room at the host makes it due again (parked.ts). A cancel deletes the row, and a retry by hand
- * makes it due, whether it is parked or not.
+ * Parks an owed attempt whose host takes no more requests now: the attempt is not due any more, so no sweep meets it.
+ * Only its row says so. A node that has room at the host releases it (parked.ts). A cancel deletes the row, and a retry
+ * by hand makes it due, whether it is parked or not.
  */
 
-/** An owed attempt that a node would park, and where it leads. */
+/** An owed attempt that a node wants to park, and its target URL. */
 export interface Parked {
   projectNo: ProjectNo;
   environment: Environment;
@@ -22,10 +22,16 @@ export interface Parked {
   url: string;
 }
 
-/** `gone`: it was not owed any more, or parked before. `elsewhere`: its endpoint has another URL by now, and it stays due. */
+/**
+ * `gone`: the attempt was not owed any more, or was parked already. `elsewhere`: its endpoint has another URL by now,
+ * so it stays due.
+ */
 export type ParkOutcome = "parked" | "gone" | "elsewhere";
 
-/** Parks what is still owed, in one statement that compares and sets. Answers come in the order of the attempts. */
+/**
+ * Parks the attempts that are still owed, in one statement that compares and sets. The answers have the order of the
+ * attempts.
+ */
 export async function parkAttempts(
   db: Database,
   kind: FlowKind,
@@ -45,7 +51,7 @@ export async function parkAttempts(
   return outcomes;
 }
 
-// Locks and look-ups as in claim.ts: rows by id, then endpoints, which are thereby read as they are now.
+// Locks and look-ups have the order of claim.ts: rows by id, then endpoints, which are read as they are now.
 const park = ({ table, id }: Owed, { columns, check }: { columns: string; check: string }) => `
 WITH owed AS MATERIALIZED (
   SELECT i.n, i.host, i.url, o.*

@@ -34,14 +34,14 @@ afterAll(() => store.stop());
 const ids = createIdSource(randomBytes);
 const WINDOW_MS = 48 * 3_600_000;
 
-/** Something owed, of a class, that asks for a permit; its id and what the claim recorded are enough to settle it. */
+/** An owed attempt of a class that asks for a permit. Its id and what the claim recorded are enough to settle it. */
 interface Asker {
   projectNo: ProjectNo;
   environment: Environment;
   region: Region;
   flowClass: FlowClass;
   id: string;
-  /** The run's id, or the delivery attempt's. */
+  /** The id of the run or of the delivery attempt. */
   recordId: string;
 }
 type Place = Partial<Pick<Asker, "environment" | "region">>;
@@ -117,7 +117,7 @@ const add = (projectNo: ProjectNo, flowClass: FlowClass, count: number, region: 
   return (kindOf(flowClass) === "jobs" ? addJobs : addDeliveries)(projectNo, count, { environment, region });
 };
 
-/** One statement; all of them are of one kind, as in the service. */
+/** Claims in one statement. All askers are of one kind, as in the service. */
 async function claim(askers: readonly Asker[]): Promise<Claimed<unknown>[]> {
   const [first] = askers;
   if (first === undefined) return [];
@@ -141,13 +141,13 @@ async function claim(askers: readonly Asker[]): Promise<Claimed<unknown>[]> {
 
 const kinds = async (askers: readonly Asker[]) => (await claim(askers)).map(({ kind }) => kind);
 
-/** Claims in one statement and answers with those that were granted. */
+/** Claims in one statement and answers the askers that were granted. */
 async function grantedOf(askers: readonly Asker[]): Promise<Asker[]> {
   const answers = await claim(askers);
   return askers.filter((_, index) => answers[index]?.kind === "granted");
 }
 
-/** Settles as succeeded; one statement for each kind. */
+/** Settles as succeeded, in one statement for each kind. */
 async function settle(askers: readonly Asker[]): Promise<Settled["freed"]> {
   const jobs = askers.filter(({ flowClass }) => kindOf(flowClass) === "jobs");
   const deliveries = askers.filter(({ flowClass }) => kindOf(flowClass) === "webhooks");
@@ -181,8 +181,8 @@ async function inUse(projectNo: ProjectNo): Promise<Record<FlowClass, number>> {
   return Object.fromEntries(FLOW_CLASSES.map((name, index) => [name, row?.in_use[index] ?? 0])) as never;
 }
 
-describe("within one statement, the next permit", () => {
-  test("goes to the class that holds fewer at the moment, whoever asked first", async () => {
+describe("the next permit within one statement", () => {
+  test("goes to the class that holds fewer at the moment, whichever asked first", async () => {
     const project = await store.addProject({ concurrency: 6 });
     expect(await kinds(await addJobs(project, 3))).toEqual(["granted", "granted", "granted"]);
     const production = await addJobs(project, 4);
@@ -192,7 +192,7 @@ describe("within one statement, the next permit", () => {
     expect(granted.map(({ id }) => id)).toEqual(development.slice(0, 3).map(({ id }) => id));
   });
 
-  test("is as the rule says when it is applied one permit at a time, whatever is held and asked for", async () => {
+  test("follows the rule applied one permit at a time, for any number held, asked for and free", async () => {
     const wish = fc.record({
       kind: fc.constantFrom("jobs", "webhooks"),
       held: fc.tuple(fc.nat(4), fc.nat(4)),
@@ -232,7 +232,7 @@ describe("within one statement, the next permit", () => {
     );
   });
 
-  test("alternates between environments that hold as many", async () => {
+  test("alternates between environments that hold equally many", async () => {
     const project = await store.addProject({ concurrency: 1 });
     let production = await addJobs(project, 4);
     let development = await addJobs(project, 4, { environment: "development" });
@@ -250,7 +250,7 @@ describe("within one statement, the next permit", () => {
   });
 });
 
-/** A project whose jobs hold all of its permits, while jobs and deliveries wait, both known to wait. */
+/** A project whose jobs hold all of its permits, while further jobs and deliveries are known to wait. */
 async function makeFullProject(concurrency: number) {
   const project = await store.addProject({ concurrency });
   const running = await grantedOf(await addJobs(project, concurrency));
@@ -261,8 +261,8 @@ async function makeFullProject(concurrency: number) {
   return { project, running, jobs, deliveries };
 }
 
-describe("a class that was called", () => {
-  test("is told so, and finds its permit although another class asks before it", async () => {
+describe("a class that was called to a free permit", () => {
+  test("hears of it, and finds its permit although another class asks first", async () => {
     await inTime(CALLED_MS, async (begin) => {
       const { running, jobs, deliveries } = await makeFullProject(2);
       begin();
@@ -278,7 +278,7 @@ describe("a class that was called", () => {
     });
   });
 
-  test("keeps nothing for a call that the clock, set back since, has still to come to", async () => {
+  test("is kept no permit by a call that lies in the future because the clock was set back", async () => {
     const { project, running, jobs } = await makeFullProject(2);
     await settle(running);
     await store.query(
@@ -288,10 +288,10 @@ describe("a class that was called", () => {
     expect(await kinds(jobs.slice(0, 3))).toEqual(["granted", "granted", "no_permit"]);
   });
 
-  test("keeps no more than what would go to it: what is beyond is granted at once", async () => {
+  test("is kept only what the rule gives it, and the other class is granted the rest at once", async () => {
     await inTime(CALLED_MS, async (begin) => {
       const { running, jobs, deliveries } = await makeFullProject(6);
-      // Two jobs go on; of the four that are free the deliveries are owed those up to an equal share.
+      // Two jobs go on. Of the four free permits the deliveries are owed as many as make the shares equal.
       begin();
       await settle(running.slice(0, 4));
       expect((await kinds(jobs.slice(0, 4))).filter((kind) => kind === "granted").length).toBe(1);
@@ -299,13 +299,13 @@ describe("a class that was called", () => {
     });
   });
 
-  test("that does not come delays the others by CALLED_MS and no more, although others settle and are called meanwhile", async () => {
+  test("delays the others by CALLED_MS at most if it does not come, although others settle and are called meanwhile", async () => {
     const { project, running, jobs } = await makeFullProject(8);
     const settlingAt = performance.now();
     await settle(running.slice(0, 4));
     const settledAt = performance.now();
     let left = running.slice(4);
-    // Each of these settlements calls the jobs again, which come each time; the deliveries never do.
+    // Each of these settlements calls the jobs again, which come each time; the deliveries never come.
     let lateCount = 0;
     let asked = jobs;
     await until(async () => {
@@ -323,21 +323,21 @@ describe("a class that was called", () => {
     expect(lateCount).toBeLessThanOrEqual(1);
   });
 
-  test("keeps its permit although the next settlement calls others", async () => {
+  test("is kept its permit although the next settlement calls others", async () => {
     await inTime(CALLED_MS, async (begin) => {
       const { running, jobs, deliveries } = await makeFullProject(2);
       begin();
       await settle(running.slice(0, 1));
-      // The jobs come for theirs at once and are refused; so it is they who are called by the next settlement.
+      // The jobs come at once and are refused, so the next settlement calls the jobs.
       expect(await kinds(jobs.slice(0, 2))).toEqual(["early", "no_permit"]);
       await settle(running.slice(1));
-      // Of the two that are free now one is each class's.
+      // Each class gets one of the two free permits.
       expect((await grantedOf(jobs.slice(0, 2))).length).toBe(1);
       expect(await kinds(deliveries.slice(0, 2))).toEqual(["granted", "no_permit"]);
     });
   });
 
-  test("is called again when what was free had been kept for another", async () => {
+  test("is called again when the free permit had been kept for another class", async () => {
     await inTime(CALLED_MS, async (begin) => {
       const { running, jobs, deliveries } = await makeFullProject(2);
       begin();
@@ -345,7 +345,7 @@ describe("a class that was called", () => {
       expect(await kinds(jobs.slice(0, 1))).toEqual(["early"]);
       const [granted] = await grantedOf(deliveries.slice(0, 1));
       if (granted === undefined) throw new Error("not granted");
-      // Nobody was refused for want of a permit since; the job that was put off is to hear of the next one.
+      // No claim was refused for want of a permit since then. The job that was put off has to hear of the next permit.
       await settle([granted]);
       expect(await kinds(deliveries.slice(1, 3))).toEqual(["granted", "no_permit"]);
       const freed = await settle(running.slice(1));
@@ -357,7 +357,7 @@ describe("a class that was called", () => {
 });
 
 describe("jobs and deliveries that are claimed by separate statements", () => {
-  test("end with equal shares and keep them, whichever is first to ask", async () => {
+  test("end with equal shares and keep them, whichever class asks first", async () => {
     await inTime(CALLED_MS, async (begin) => {
       const { project, running, jobs, deliveries } = await makeFullProject(10);
       const onWire = [...running];
@@ -381,7 +381,7 @@ describe("jobs and deliveries that are claimed by separate statements", () => {
     });
   });
 
-  test("have their turns one after the other where there is one permit", async () => {
+  test("take turns where there is one permit", async () => {
     await inTime(CALLED_MS, async (begin) => {
       const { running, jobs, deliveries } = await makeFullProject(1);
       const waiting = [jobs, deliveries];
@@ -405,12 +405,12 @@ describe("jobs and deliveries that are claimed by separate statements", () => {
   });
 });
 
-describe("under sessions that claim and settle all four classes in two regions", () => {
+describe("sessions that claim and settle all four classes in two regions", () => {
   const LIMIT = 7;
   const PER_LANE = 60;
   const REGIONS: Region[] = ["us-east", "eu-central"];
 
-  test("what is in use is what is on the wire and never more than the limit, and nothing deadlocks", async () => {
+  test("keep the permits in use equal to what is on the wire and within the limit, without a deadlock", async () => {
     const projects = await Promise.all([1, 2, 3].map(() => store.addProject({ concurrency: LIMIT })));
     const waiting: Asker[] = [];
     for (const project of projects) {
@@ -431,7 +431,7 @@ describe("under sessions that claim and settle all four classes in two regions",
           if (asker !== undefined) picked.push(asker);
         }
         const asked = picked.filter(({ flowClass }) => kindOf(flowClass) === kind);
-        // What the other sessions have on the wire is to end before this one can go on.
+        // This session goes on once the attempts of the other sessions have ended.
         if (asked.length === 0 && onWire.length === 0) await Bun.sleep(1);
         const granted = new Set(await grantedOf(asked));
         onWire.push(...granted);

@@ -37,7 +37,7 @@ const byShard = (first: ShardName, second: ShardName) => first.shard - second.sh
 const numbersOf = (shards: readonly ShardName[]) => shards.map(({ shard }) => shard).sort();
 
 describe("shards", () => {
-  test("are created once, and a larger setting adds to them", async () => {
+  test("are created once, and a larger setting adds the missing ones", async () => {
     await acquire(one);
     await Promise.all([
       createShards(store.db, ["us-east", "us-west"], 6),
@@ -67,7 +67,7 @@ describe("shards", () => {
     expect(await acquire(other)).toEqual(ALL.map((name) => ({ ...name, epoch: 2 })));
   });
 
-  test("whose owner is proved dead are free at once", async () => {
+  test("of an owner that is proved dead are free at once", async () => {
     const dying = await store.addNode();
     await acquire(dying);
     await declareNodeDead(store.db, dying);
@@ -75,7 +75,7 @@ describe("shards", () => {
     expect(await acquire(other)).toEqual(ALL.map((name) => ({ ...name, epoch: 2 })));
   });
 
-  test("are renewed by their owner alone, also after the lease has lapsed if nobody took them", async () => {
+  test("are renewed by their owner alone, and after a lapsed lease only if nobody has taken them", async () => {
     const held = await acquire(one);
     expect(await renewShards(store.db, other, held, LEASE_MS)).toEqual([]);
     await endLeases();
@@ -86,7 +86,7 @@ describe("shards", () => {
     expect(numbersOf(await renewShards(store.db, one, held, LEASE_MS))).toEqual([0, 1, 3]);
   });
 
-  test("that are resigned are free at once, and nobody resigns what is another's", async () => {
+  test("are free at once when their owner resigns them, and stay when another node resigns them", async () => {
     const held = await acquire(one);
     await resignShards(store.db, other, held);
     await resignShards(store.db, one, [{ region: "us-east", shard: 1, epoch: 7 }]);
@@ -98,7 +98,7 @@ describe("shards", () => {
     expect(await renewShards(store.db, one, held.slice(0, 2), LEASE_MS)).toEqual([]);
   });
 
-  test("are never held by two, however owners take, renew, resign and lapse at the same time", async () => {
+  test("never have two owners, however nodes take, renew, resign and lapse at the same time", async () => {
     const nodes = [one, other, await store.addNode(), await store.addNode()];
     const epochs = new Map<string, number>();
     await Promise.all(
@@ -107,7 +107,7 @@ describe("shards", () => {
         for (let round = 0; round < 60; round++) {
           const acquired = await acquire(nodeId);
           for (const { shard, epoch } of acquired) {
-            // An epoch is given out once in all, so whoever holds a lower one holds nothing.
+            // An epoch is given out once, so the holder of a lower epoch holds nothing.
             expect(epochs.has(`${shard}/${epoch}`)).toBe(false);
             epochs.set(`${shard}/${epoch}`, nodeId);
           }
@@ -116,7 +116,7 @@ describe("shards", () => {
           const rows = new Map((await listShards(store.db, ["us-east"])).map((row) => [row.shard, row]));
           for (const { shard, epoch } of standing) {
             const row = rows.get(shard);
-            // The lease may have been ended and taken since; then by a later epoch.
+            // The lease may have ended and been taken since; the epoch is then a later one.
             if (row?.epoch === epoch) expect(row.owner).toBe(nodeId);
             else expect(row?.epoch).toBeGreaterThan(epoch);
           }
@@ -140,7 +140,7 @@ describe("shards", () => {
 describe("the fence", () => {
   const FENCE = "SELECT FROM shards WHERE region = 0 AND shard = $1 AND epoch = $2 FOR KEY SHARE";
 
-  test("lets a renewal by while a fenced write is under way", async () => {
+  test("lets a renewal pass while a fenced write is under way", async () => {
     const held = await acquire(one);
     const writer = await store.session();
     await writer.query("BEGIN");
@@ -149,7 +149,7 @@ describe("the fence", () => {
     await writer.query("COMMIT");
   });
 
-  test("keeps a takeover out until the fenced write is over", async () => {
+  test("keeps a takeover waiting until the fenced write is over", async () => {
     await acquire(one);
     const writer = await store.session();
     await writer.query("BEGIN");
@@ -161,7 +161,7 @@ describe("the fence", () => {
     expect(await acquire(other)).toEqual([{ region: "us-east", shard: 1, epoch: 2 }]);
   });
 
-  test("lets nothing be written under an epoch once the next one is granted, not even what waited for it", async () => {
+  test("refuses every write under an old epoch once the next one is granted, also one that waited for the takeover", async () => {
     await acquire(one);
     await endLeases();
     const taker = await store.session();
@@ -178,7 +178,7 @@ describe("the fence", () => {
     expect((await writer.query(FENCE, [1, 2])).rowCount).toBe(1);
   });
 
-  test("does not let a lease end while its owner renews it in the last moment", async () => {
+  test("keeps a lease from being taken while its owner renews it in the last moment", async () => {
     const held = await acquire(one, ALL, 200);
     await until(async () => {
       const [renewed, taken] = await Promise.all([
@@ -186,7 +186,7 @@ describe("the fence", () => {
         acquire(other, ALL, LEASE_MS),
       ]);
       const both = new Set(numbersOf(renewed).filter((shard) => numbersOf(taken).includes(shard)));
-      // Whoever renewed first did so for a millisecond only; the epoch tells who has it now.
+      // The first renewal was for a millisecond only; the epoch tells which node owns the shard now.
       for (const shard of both) {
         expect((await listShards(store.db, ["us-east"]))[shard]).toMatchObject({ owner: other, epoch: 2 });
       }

@@ -7,19 +7,19 @@ export interface ShardName {
   shard: number;
 }
 
-/** A shard that this process may act for, as long as its lease lasts. */
+/** A shard that this process may act for while its lease lasts. */
 export interface HeldShard extends ShardName {
   epoch: number;
 }
 
 export interface ShardRow extends HeldShard {
-  /** The node id of the owner; null if nobody has it. */
+  /** The owner's node id; null if the shard has no owner. */
   owner: number | null;
-  /** What is left of the lease; 0 if it is over, or if its owner is proved dead. */
+  /** The rest of the lease; 0 if it is over or its owner is proved dead. */
   leaseLeftMs: number;
 }
 
-/** Adds the rows of shards that are not there yet. Rows are never removed: what a smaller setting leaves over is still owned. */
+/** Adds the rows of missing shards. Rows are never removed: shards beyond a smaller setting are still owned. */
 export async function createShards(
   db: Database,
   regions: readonly Region[],
@@ -53,9 +53,9 @@ SELECT s.region, s.shard, s.epoch, s.owner,
  WHERE s.region = ANY ($1::smallint[]) ORDER BY s.region, s.shard`;
 
 /**
- * Takes those of the wanted shards whose lease is over or whose owner is proved dead; each takeover begins a new epoch, which waits for fenced writes
- * of the old one that are under way and lets none follow. A shard with such a write under way is passed over, for the
- * next call to take.
+ * Takes the wanted shards whose lease is over or whose owner is proved dead. A takeover begins a new epoch, and no
+ * fenced write of the old epoch follows it. A shard with a fenced write under way is skipped, and the next call takes
+ * it.
  */
 export async function acquireShards(
   db: Database,
@@ -78,7 +78,7 @@ UPDATE shards s SET epoch = s.epoch + 1, owner = $3, lease_until = now() + $4::f
   FROM free WHERE s.region = free.region AND s.shard = free.shard
 RETURNING s.region, s.shard, s.epoch`;
 
-/** Prolongs leases and answers with those that still stand. One that lapsed stands if nobody took the shard. */
+/** Prolongs leases. Answers the shards whose leases stand. A lapsed lease is prolonged if nobody has taken the shard. */
 export async function renewShards(
   db: Database,
   nodeId: number,
@@ -101,7 +101,7 @@ UPDATE shards s SET lease_until = now() + $5::float8 * interval '1 ms'
   FROM mine WHERE s.region = mine.region AND s.shard = mine.shard
 RETURNING s.region, s.shard, s.epoch`;
 
-/** Gives shards back, so that the next owner need not wait for the lease to end. */
+/** Gives shards back, so that the next owner need not wait for the end of the lease. */
 export async function resignShards(db: Database, nodeId: number, held: readonly HeldShard[]): Promise<void> {
   await db.run("resign_shards", RESIGN, [...names(held), column(held.map((shard) => shard.epoch)), nodeId]);
 }

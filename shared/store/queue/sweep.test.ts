@@ -45,7 +45,7 @@ const sweep = async (...shards: ReturnType<typeof shard>[]) =>
   (await sweepShards(store.db, shards, [], 0)).rows;
 
 describe("the sweep", () => {
-  test("finds what is due in the shards it is told of, of each lane the oldest first, and says when it looked", async () => {
+  test("finds what is due in the given shards, the oldest first in each lane, and says when it looked", async () => {
     const project = await store.addProject();
     const now = Date.now();
     const early = await store.addJobs(project, 3, { shard: 11 });
@@ -78,7 +78,7 @@ describe("the sweep", () => {
     expect(await sweep(shard(13))).toEqual([]);
   });
 
-  test("leaves out what is on the wire, canceled or over, and finds what is owed again and retried by hand", async () => {
+  test("leaves out attempts on the wire, canceled and ended jobs, and finds retries, also those by hand", async () => {
     const project = await store.addProject();
     const [running = "", canceled = "", over = "", again = "", retried = ""] = await store.addJobs(
       project,
@@ -104,7 +104,7 @@ describe("the sweep", () => {
     ]);
   });
 
-  test("bounds each lane by its project's limit and no two together, so that a backlog hides nobody's jobs", async () => {
+  test("bounds each lane by its project's limit alone, so that no backlog hides another project's jobs", async () => {
     const [huge, small, wide] = [
       await store.addProject({ concurrency: 40 }),
       await store.addProject({ concurrency: 1 }),
@@ -129,7 +129,7 @@ describe("the sweep", () => {
     expect(dueAts).toEqual([...dueAts].sort((first, second) => first - second));
   });
 
-  test("begins at the mark, and leaves out the lanes it is told to", async () => {
+  test("begins at the mark, and leaves out the given lanes", async () => {
     const [one, other] = [await store.addProject(), await store.addProject()];
     await backlog(one, 41, 50);
     await backlog(other, 41, 50);
@@ -143,7 +143,7 @@ describe("the sweep", () => {
     expect(others.rows).toEqual(all.filter((row) => row.projectNo === one));
   });
 
-  test("refills the lanes it is asked for, each from its own mark and up to its own room", async () => {
+  test("refills the given lanes, each from its own mark and up to its own room", async () => {
     const [one, other] = [await store.addProject(), await store.addProject()];
     await backlog(one, 51, 30);
     await backlog(other, 51, 30);
@@ -163,7 +163,7 @@ describe("the sweep", () => {
     expect(sweptAt).toBeGreaterThan(Date.now() - 5_000);
   });
 
-  test("may trust its mark: nothing is ever owed behind the clock of the statement that writes it", async () => {
+  test("can trust its mark: no row is ever due before the clock of the statement that writes it", async () => {
     const project = await store.addProject();
     const clock = async () => {
       const [row] = await store.query<{ now: number }>(
@@ -183,7 +183,7 @@ describe("the sweep", () => {
   });
 });
 
-describe("on a table of 100,000 owed rows", () => {
+describe("with 100,000 owed rows", () => {
   test("every hot statement finds its rows by the index that is meant for it", async () => {
     const project = await store.addProject({ concurrency: 100 });
     await backlog(project, 71, 100_000);
@@ -211,7 +211,7 @@ describe("on a table of 100,000 owed rows", () => {
     await retryRun(recorder.db, scope, failed.granted.runId, store.newRunId(), keyCause());
     await cancelJob(recorder.db, scope, failing[0] ?? "", keyCause());
 
-    // Which indexes each statement may use on the two tables that hold what waits.
+    // The indexes that each statement may use on the two tables of what waits.
     const WANTED: Record<string, string[]> = {
       claim: ["open_jobs_pkey"],
       settle: ["open_jobs_pkey", "open_jobs_running"],
@@ -246,7 +246,7 @@ describe("on a table of 100,000 owed rows", () => {
     }
   });
 
-  test("a claim, a page and a sweep read few pages of them", async () => {
+  test("a claim, a page and a sweep read few pages", async () => {
     const project = await store.addProject({ concurrency: 100 });
     await backlog(project, 81, 50_000);
     const jobs = await store.addJobs(project, 100, { shard: 81 });
@@ -262,13 +262,14 @@ describe("on a table of 100,000 owed rows", () => {
       await listJobs(recorder.db, { ...scope, region: null, beforeId: null, limit: 50, status });
     for (const [name, { text, values }] of recorder.statements) {
       const { pagesRead } = await explain("force_generic_plan", text, values);
-      // A hundred look-ups of five pages each, and as much again for what is locked; a whole walk would read thousands.
+      // A hundred look-ups of five pages each, and as many pages again for locks. Reading the whole table would take
+      // thousands.
       expect({ name, isFew: pagesRead < 1_500 }).toEqual({ name, isFew: true });
     }
   });
 });
 
-/** Makes so many jobs of a lane that are due a millisecond after each other, up to now. */
+/** Makes jobs of a lane that are due a millisecond apart, the last one now. */
 async function backlog(projectNo: number, shardNo: number, count: number): Promise<void> {
   await store.addJobs(projectNo, 1, { shard: shardNo });
   await store.query("DELETE FROM open_jobs WHERE project_no = $1", [projectNo]);
@@ -284,7 +285,7 @@ async function backlog(projectNo: number, shardNo: number, count: number): Promi
   );
 }
 
-/** The database with a memory of the last call of each named statement. */
+/** A database that remembers the last call of each named statement. */
 function record(db: Database) {
   const statements = new Map<string, { text: string; values: unknown[] }>();
   return {
@@ -309,7 +310,7 @@ interface PlanNode {
   Plans?: PlanNode[];
 }
 
-/** How Postgres would run a statement, and how many pages that reads; what it changes is taken back. */
+/** How Postgres would run a statement, and how many pages that reads. The statement's changes are rolled back. */
 async function explain(mode: string, text: string, values: unknown[]) {
   const client = await store.session();
   try {

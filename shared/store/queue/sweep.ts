@@ -5,7 +5,7 @@ import type { ProjectNo, Region } from "../../domain/scope.ts";
 import { flowClassCode, flowClassNamed, regionCode, regionOf } from "../database/codes.ts";
 import { column, type Database, instant, STATEMENT_TIMEOUT_MS } from "../database/database.ts";
 
-/** A project's jobs, or deliveries, of one environment in one region: the smallest thing that takes turns. */
+/** The jobs, or the deliveries, of a project in one environment and one region. Lanes take turns. */
 export interface Lane {
   projectNo: ProjectNo;
   flowClass: FlowClass;
@@ -15,53 +15,52 @@ export interface Lane {
 export interface SweepShard {
   region: Region;
   shard: number;
-  /** The shard's lanes hold nothing that was due before this instant, those apart that the sweep is told to leave out. */
+  /** No lane of the shard holds anything due before this instant, except the lanes in `except`. */
   sinceAt: number;
 }
 
 export interface RefillLane extends Lane {
-  /** The lane holds nothing due before this instant that the caller does not hold already. */
+  /** The caller holds everything in the lane that is due before this instant. */
   sinceAt: number;
-  /** How many rows may come back. */
+  /** The most rows that may come back. */
   room: number;
 }
 
 export interface SweptRow extends Placed<OwedAttempt> {
-  /** The project's limit, which bounds how much of its lane is worth holding. */
+  /** The project's limit: a shard holds about twice as many rows of the lane. */
   concurrency: number;
 }
 
 export interface Swept {
-  /** Of each lane the oldest first. */
+  /** The oldest first within each lane. */
   rows: SweptRow[];
   /** The database's clock when the statement began. */
   sweptAt: number;
 }
 
 /**
- * How far behind the clock a row can appear: `due_at` is never less than the clock at the start of the statement that
- * writes it, and that statement ends within its timeout. A sweep that found nothing due in a lane at instant T proves
- * that nothing due before T - SWEEP_LAG_MS will ever be found there, unless something held by the sweeper comes back.
+ * How far behind the clock a row can appear. `due_at` is at least the clock at the start of the statement that writes
+ * it, and that statement ends within its timeout. So after a sweep that found nothing due in a lane at instant T,
+ * nothing due before T - SWEEP_LAG_MS appears there, except what the sweeper itself holds and gives back.
  */
 export const SWEEP_LAG_MS = STATEMENT_TIMEOUT_MS + 1_000;
 
-/** What a lane is given at most in one sweep, however high its limit. */
+/** The most rows of a lane in one sweep, however high its project's limit. */
 export const LANE_ROOM_MAX = 2_000;
-/** And at least: enough that short attempts do not wait for the next refill. */
+/** The least room of a lane: enough that short attempts do not wait for the next refill. */
 export const LANE_ROOM_MIN = 64;
 
-/** How much of a lane is held at once: about twice what its project may have in flight. */
+/** How many rows of a lane are held at once: about twice what its project may have in flight. */
 export function laneRoom(concurrency: number): number {
   return Math.min(Math.max(2 * concurrency, LANE_ROOM_MIN), LANE_ROOM_MAX);
 }
 
 /**
- * What is owed and due within `aheadMs`, oldest first, of every lane of the given shards but those in `except`: for
- * each lane at most its room. No bound is shared between lanes, so nobody's backlog hides another's jobs.
+ * Reads what is owed and due within `aheadMs` in every lane of the given shards except `except`: the oldest rows of
+ * each lane, up to its room. Lanes share no bound, so no backlog hides another project's jobs.
  *
- * Every look into the index begins at a low-water mark: entries of jobs that are over stay in the index until a
- * vacuum may remove them, which an old snapshot can put off for hours, and without the mark each sweep would step over
- * all of them.
+ * Every index scan begins at a low-water mark. Entries of ended jobs stay in the index until a vacuum may remove them,
+ * which an old snapshot can put off for hours; without the mark each sweep would step over all of them.
  */
 export async function sweepShards(
   db: Database,
@@ -80,7 +79,7 @@ export async function sweepShards(
   );
 }
 
-/** The shards that any lane of these regions belongs to, whether a worker has ever owned them or not. */
+/** The shards of all lanes in these regions, also those that no worker has ever owned. */
 export async function listShardsInUse(
   db: Database,
   regions: readonly Region[],
@@ -93,7 +92,7 @@ export async function listShardsInUse(
   return rows.map(({ region, shard }) => ({ region: regionOf(region), shard }));
 }
 
-/** The same for lanes that the caller knows, from where each was left. */
+/** Reads on in the lanes that the caller knows, each from its own mark. */
 export async function refillLanes(
   db: Database,
   lanes: readonly RefillLane[],
@@ -116,13 +115,13 @@ const laneColumns = (lanes: readonly Lane[]) => [
 ];
 const sinceInstant = (ms: number) => (ms === Number.NEGATIVE_INFINITY ? "-infinity" : instant(ms));
 
-/** Where what a kind owes stands, and how its rows become a lane's: classes are numbered by kind, then by environment. */
+/** The table of what a kind owes, and how a row becomes a lane's: classes are numbered by kind, then by environment. */
 export interface Owed {
   table: "open_jobs" | "open_deliveries";
   id: "job_id" | "id";
-  /** The number of its first class. */
+  /** The number of the kind's first class. */
   firstClass: 0 | 2;
-  /** Which lanes are walked; no others have anything of this kind. */
+  /** The condition of lanes that can hold rows of this kind. */
   lanes: "true" | "l.has_deliveries";
 }
 export const OWED: Record<FlowKind, Owed> = {
@@ -152,8 +151,8 @@ const withSweptAt = (
  UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, (extract(epoch FROM now()) * 1000)::float8, NULL`;
 
-// Nearly all lanes have nothing to give. Looking for one entry before anything else reads only the index for them,
-// which is half of the sweep's cost; OFFSET 0 keeps the planner to that order.
+// Nearly all lanes are empty. Looking for one entry first reads only the index for them, which halves the cost of a sweep.
+// OFFSET 0 keeps the planner to that order.
 const SWEEP = withSweptAt(
   (owed) => `
 SELECT ${rowColumns(owed)}

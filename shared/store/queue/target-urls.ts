@@ -3,7 +3,7 @@ import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
 import { environmentCode, regionCode } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
 
-/** Something owed: a job or a delivery, by its id. */
+/** An owed job or delivery, by its id. */
 export interface OwedPlace {
   projectNo: ProjectNo;
   environment: Environment;
@@ -11,12 +11,12 @@ export interface OwedPlace {
   id: string;
 }
 
-/** Where jobs lead, in their order; null for one that does not exist. It never changes. */
+/** The target URLs of jobs, in their order; null for a job that does not exist. A job's URL never changes. */
 export async function findTargetUrls(db: Database, jobs: readonly OwedPlace[]): Promise<(string | null)[]> {
   return findUrls(db, "find_target_urls", FIND_OF_JOBS, jobs);
 }
 
-/** Where deliveries lead as their endpoints are now, in their order; null for one that is not owed. */
+/** The present URLs of the endpoints of deliveries, in their order; null for a delivery that is not owed. */
 export async function findEndpointUrls(
   db: Database,
   deliveries: readonly OwedPlace[],

@@ -13,13 +13,13 @@ import { environmentCode, environmentOf } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
 import { auditEntries } from "../database/schema/history.ts";
 
-/** The request of a key that makes a change. */
+/** The API request, with its key, that makes a change. */
 export interface KeyCause {
   requestId: string;
   keyNo: number;
 }
 
-/** A command of an operator that makes a change. */
+/** The operator's command that makes a change. */
 export interface OperatorCause {
   requestId: string;
   operator: string;
@@ -98,7 +98,7 @@ export const auditFrom = (action: AuditAction, from: string, detail = "NULL"): s
 
 /** Instants are milliseconds since 1970. */
 export interface AuditEntry {
-  /** Where it stands among all entries, newest first; unlike the request's id it is its own. */
+  /** The entry's place among all entries, newest first. Unlike a request id, it is unique. */
   id: string;
   at: number;
   requestId: string;
@@ -112,7 +112,10 @@ export interface AuditEntry {
 
 export const AUDIT_PREFIX = "aud_";
 
-/** A page of what was changed, newest first: of one project, or of all and of the nodes; by operators alone, or by keys too. */
+/**
+ * A page of changes, newest first: of one project, or of all projects and the nodes; by operators alone, or by keys as
+ * well.
+ */
 export async function listAudit(
   db: Database,
   query: { projectNo: ProjectNo | null; isOfOperators?: boolean; beforeId: string | null; limit: number },
@@ -148,7 +151,7 @@ const entriesWhere = (condition: string) => `
     WHERE ($1::int IS NULL OR project_no = $1) AND id < $2 AND ${condition}
     ORDER BY id DESC LIMIT $3)`;
 
-// Jobs are found by way of their lanes, so that no index is kept for this alone.
+// Jobs are found through their lanes, so that this needs no index of its own.
 const CREATED_JOBS = `
   (SELECT job.id, coalesce(job.request_id, job.id), NULL, l.project_no, l.environment, job.key_no, NULL, 'job.create', NULL, NULL
      FROM lanes l

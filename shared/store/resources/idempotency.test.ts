@@ -45,7 +45,7 @@ async function countRows(table: "jobs" | "open_jobs"): Promise<number> {
 }
 
 describe("jobs created under a key", () => {
-  test("are created once, and the key tells which they were, in their order", async () => {
+  test("are created once, and the key answers their ids in their order", async () => {
     const key = newKey();
     const jobs = jobsOf(key, 3).toReversed();
     expect(await kinds(jobs)).toEqual(["created", "created", "created"]);
@@ -66,14 +66,14 @@ describe("jobs created under a key", () => {
     expect(await countRows("open_jobs")).toBe(3);
   });
 
-  test("sent once more after an unknown outcome are theirs still", async () => {
+  test("are the same jobs when their request is sent again after an unknown outcome", async () => {
     const jobs = jobsOf(newKey(), 2);
     await kinds(jobs);
     expect(await kinds(jobs)).toEqual(["created", "created"]);
     expect(await countRows("jobs")).toBe(2);
   });
 
-  test("stand in one statement with others, of which each has its own answer", async () => {
+  test("share a statement with other requests, and each request has its own answer", async () => {
     const [taken, free] = [newKey(), newKey()];
     await kinds(jobsOf(taken));
     const hobby = await store.addProject({ plan: "hobby" });
@@ -87,11 +87,11 @@ describe("jobs created under a key", () => {
         { ...store.newJob(hobby), key: spent },
       ]),
     ).toEqual(["key_taken", "created", "created", "created", "quota_exceeded"]);
-    // What was refused has left its key free.
+    // A refused request has left its key free.
     expect(await findFirstAnswer(store.db, { ...scope(), projectNo: hobby }, spent.digest)).toBeNull();
   });
 
-  test("wait for whoever is just taking the key, and lose only if that one commits", async () => {
+  test("wait for a request that is taking the key, and are refused only if that one commits", async () => {
     for (const end of ["COMMIT", "ROLLBACK"]) {
       const key = newKey();
       const winner = await store.session();
@@ -108,7 +108,7 @@ describe("jobs created under a key", () => {
     expect(await countRows("jobs")).toBe(1);
   });
 
-  test("with many keys in common, in any order, neither deadlock nor come twice", async () => {
+  test("with many keys in common, in any order, are created once and without a deadlock", async () => {
     for (let round = 0; round < 20; round++) {
       const keys = Array.from({ length: 40 }, newKey);
       const shuffled = () => keys.toSorted(() => Math.random() - 0.5).flatMap((key) => jobsOf(key));
@@ -136,7 +136,7 @@ describe("jobs created under a key", () => {
 });
 
 describe("a manual retry under a key", () => {
-  test("begins one attempt, and the key tells which", async () => {
+  test("begins one attempt, and the key answers which", async () => {
     const nodeId = await store.addNode();
     const [jobId = ""] = await store.addJobs(project, 1);
     const attempt = await store.start(nodeId, project, jobId);
@@ -156,7 +156,7 @@ describe("a manual retry under a key", () => {
       answer: null,
       at: startedAt,
     });
-    // Its attempt fails as well: with the same key no third one begins, with another one does.
+    // Its attempt fails as well. The same key begins no third attempt; another key does.
     const second = await store.start(nodeId, project, jobId, { attempt: 2 });
     await settleAttempts(store.db, [settlementOf(second, failedWith({ dueAt: Date.now() }))]);
     expect(await retry(key)).toEqual({ kind: "key_taken" });
@@ -165,7 +165,7 @@ describe("a manual retry under a key", () => {
     expect(await retry(newKey())).toMatchObject({ kind: "retried", run: { attempt: 3 } });
   });
 
-  test("that is refused leaves it free", async () => {
+  test("leaves the key free if it is refused", async () => {
     const nodeId = await store.addNode();
     const [jobId = ""] = await store.addJobs(project, 1);
     const attempt = await store.start(nodeId, project, jobId);
@@ -177,8 +177,8 @@ describe("a manual retry under a key", () => {
   });
 });
 
-describe("keys whose life is over", () => {
-  test("are purged, the oldest first and no more than asked for, and no others are", async () => {
+describe("expired keys", () => {
+  test("are purged, the oldest first and up to the limit, while others stay", async () => {
     await purgeKeys(store.db, 10_000, Date.now());
     const keys = Array.from({ length: 5 }, newKey);
     for (const [index, key] of keys.entries()) {

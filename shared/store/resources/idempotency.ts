@@ -4,7 +4,7 @@ import type { Environment, ProjectNo } from "../../domain/scope.ts";
 import { environmentCode } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
 
-/** An Idempotency-Key that a request wants to have for itself, in the statement that does what it asks for. */
+/** An Idempotency-Key to take within the statement that does what the request asks for. */
 export interface KeyToTake {
   /** SHA-256 of the route and the key. */
   digest: Buffer;
@@ -12,16 +12,16 @@ export interface KeyToTake {
   requestHash: Buffer;
 }
 
-/** What was made under a key, and what is needed to answer that again. */
+/** The jobs or the run that were made under a key, with what is needed to answer them again. */
 export interface FirstAnswer {
   requestHash: Buffer;
   /** In the order of the request. */
   jobIds: string[];
-  /** Of a manual retry. */
+  /** The run of a manual retry. */
   run: { id: string; attempt: number } | null;
-  /** What was answered, of what changes after it was made. */
+  /** The parts of the answer that may have changed since. */
   answer: Buffer | null;
-  /** Milliseconds since 1970, as of the statement that made it. */
+  /** When it was made, in milliseconds since 1970: the clock of the statement that made it. */
   at: number;
 }
 
@@ -32,8 +32,8 @@ const SET_KEY = `
          job_ids = excluded.job_ids, run_id = excluded.run_id, answer = excluded.answer`;
 
 /**
- * Takes keys with whatever SELECT goes before it. One that another transaction is just taking is waited for, and one that
- * is taken is left alone: then no row comes back. Who asks once more for what it took has it still.
+ * The end of an INSERT that takes keys. It waits for a key that another transaction is taking. It returns no row for a
+ * key that is taken, except to the request that took it.
  */
 export const ON_CONFLICT_TAKE_KEY = `
       ON CONFLICT (project_no, environment, digest) DO UPDATE ${SET_KEY}
@@ -64,7 +64,7 @@ export const madeFrom = (found: string) => `SELECT EXISTS (SELECT FROM made) AS 
 export const readMade = ([row]: readonly { is_made: boolean }[]): "made" | "key_taken" | null =>
   row === undefined ? null : row.is_made ? "made" : "key_taken";
 
-/** What was made under this key within its life, or null if nothing was. */
+/** The first answer under this key within its life, or null. */
 export async function findFirstAnswer(
   db: Database,
   scope: { projectNo: ProjectNo; environment: Environment },
@@ -100,8 +100,8 @@ interface Row {
 }
 
 /**
- * Keeps an answer under a key although nothing was made, or before anything is made in the transaction. False if another
- * request has had the key, be its answer the same: that tells nothing of who had asked for it.
+ * Keeps an answer under a key where nothing is made, or before anything is made in the transaction. False if another
+ * request took the key, even for the same answer: the caller does not learn who asked.
  */
 export async function keepAnswer(
   db: Pick<Database, "run">,
@@ -121,14 +121,14 @@ VALUES (now(), $1, $2, $3, $4, '{}', $5)
 RETURNING 1`;
 
 /**
- * Removes up to `limit` keys whose life was over a while before `now` (milliseconds since 1970), the oldest first; answers how
- * many. Several may do so at once.
+ * Removes up to `limit` keys that expired a while before `now` (milliseconds since 1970), the oldest first. Answers how
+ * many. Concurrent calls are safe.
  */
 export async function purgeKeys(db: Database, limit: number, now: number): Promise<number> {
   return (await db.run("purge_keys", PURGE, [limit, new Date(now).toISOString()])).length;
 }
 
-/** What the clock may have leapt unseen (clock-watch.ts) takes no key away before its time. */
+/** A leap of the clock that nobody has seen (clock-watch.ts) is shorter than this, so no key is removed before its time. */
 const PURGE_LATER = "interval '15 min'";
 
 const PURGE = `

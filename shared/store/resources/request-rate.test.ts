@@ -9,7 +9,7 @@ import { type RateAnswer, type RateQuestion, type SpentLoan, takeRequests } from
 setDefaultTimeout(60_000);
 
 let store: TestStore;
-/** What a second gateway has: connections of its own. */
+/** The connections of a second gateway. */
 let other: Database;
 let project: ProjectNo;
 
@@ -45,7 +45,7 @@ async function take(wish: Partial<RateQuestion> = {}, db = store.db): Promise<Ra
   return answer;
 }
 
-/** As if so much time had passed. By way of the negative numbers, since no tick may pass through another. */
+/** Makes all ticks older. They pass through negative numbers, since no tick may meet another on the way. */
 async function age(ticks: number): Promise<void> {
   await store.query("UPDATE rate_ticks SET tick = -tick WHERE project_no = $1", [project]);
   await store.query("UPDATE rate_ticks SET tick = -tick - $2 WHERE project_no = $1", [project, ticks]);
@@ -70,7 +70,7 @@ async function expectSumRight(): Promise<number> {
 }
 
 describe("the request rate", () => {
-  test("counts down to nothing, refuses, and says when it will accept again", async () => {
+  test("accepts down to a remainder of 0, then refuses and says when it will accept again", async () => {
     expect(await take({ requestCount: 7 })).toMatchObject({
       acceptedCount: 7,
       remaining: 3,
@@ -83,24 +83,24 @@ describe("the request rate", () => {
       expect(ms).toBeLessThanOrEqual(WINDOW_MS + TICK_MS);
     }
     expect(await take()).toMatchObject({ acceptedCount: 0, remaining: 0 });
-    // What was refused has left nothing behind.
+    // A refused request leaves nothing behind.
     expect(await expectSumRight()).toBe(10);
   });
 
-  test("of requests beyond the limit that are the first of all names the wait as well", async () => {
+  test("names the wait also to the very first requests, if they are beyond the limit", async () => {
     const { acceptedCount, retryAfterMs } = await take({ requestCount: 11 });
     expect(acceptedCount).toBe(10);
     expect(retryAfterMs).toBeGreaterThan(WINDOW_MS);
     expect(retryAfterMs).toBeLessThanOrEqual(WINDOW_MS + TICK_MS);
   });
 
-  test("holds a request for a minute and at most a tenth of a second more", async () => {
+  test("counts a request for a minute, and at most a tenth of a second longer", async () => {
     await inTime(2 * TICK_MS, async (begin) => {
       project = await store.addProject();
       await take({ requestCount: 10 });
       begin();
       const { retryAfterMs } = await take();
-      // The whole ticks that still lie before it, but one: it counts.
+      // All whole ticks that are left of the wait, except one: the request still counts.
       await age(Math.ceil(retryAfterMs / TICK_MS) - 3);
       expect((await take()).acceptedCount).toBe(0);
     });
@@ -109,25 +109,25 @@ describe("the request rate", () => {
     expect(await expectSumRight()).toBe(1);
   });
 
-  test("begins anew where the database's clock has gone back, instead of waiting for times to come", async () => {
+  test("begins anew after the database's clock has gone back, instead of waiting for that time to come again", async () => {
     await take({ requestCount: 10 });
     expect((await take()).acceptedCount).toBe(0);
     await age(-36_000);
     expect(await take()).toMatchObject({ acceptedCount: 1, remaining: 9 });
   });
 
-  test("waits, after the limit was lowered, for as much as is too much", async () => {
+  test("names, after the limit was lowered, the wait until enough requests have ended", async () => {
     await take({ requestCount: 4 });
     await age(300);
     await take({ requestCount: 4 });
-    // Of 8 accepted 6 have to go: the 4 old ones are not enough.
+    // 6 of the 8 accepted requests have to end: the 4 old ones are not enough.
     const { acceptedCount, remaining, retryAfterMs } = await take({ limit: 3 });
     expect({ acceptedCount, remaining }).toEqual({ acceptedCount: 0, remaining: 0 });
     expect(retryAfterMs).toBeGreaterThan(WINDOW_MS - 5_000);
     expect((await take({ limit: 5 })).retryAfterMs).toBeLessThan(WINDOW_MS / 2 + 2 * TICK_MS);
   });
 
-  test("is counted for each project and environment apart, many in one statement", async () => {
+  test("is counted for each project and environment separately, with many in one statement", async () => {
     const stranger = await store.addProject();
     const questions = [
       question({ requestCount: 12 }),
@@ -139,11 +139,11 @@ describe("the request rate", () => {
     expect((await take({ environment: "development" })).acceptedCount).toBe(1);
   });
 
-  test("of a project that does not exist is a bug, not a refusal", async () => {
+  test("throws for a project that does not exist, instead of refusing", async () => {
     await expect(take({ projectNo: 1_000_000 })).rejects.toThrow("request rate");
   });
 
-  test("is there for projects that are older than it", async () => {
+  test("also counts for projects that are older than its table", async () => {
     const migration = await Bun.file(
       `${import.meta.dir}/../database/migrations/0001_request_rates.sql`,
     ).text();
@@ -152,7 +152,7 @@ describe("the request rate", () => {
     for (const environment of ENVIRONMENTS) expect((await take({ environment })).acceptedCount).toBe(1);
   });
 
-  test("accepts exactly the limit of a burst over two gateways, ten times out of ten", async () => {
+  test("accepts exactly the limit from a burst over two gateways, ten times out of ten", async () => {
     for (let round = 0; round < 10; round++) {
       project = await store.addProject();
       const limit = 60;
@@ -169,7 +169,7 @@ describe("the request rate", () => {
     }
   });
 
-  test("stays exact while ticks run out under two gateways at once", async () => {
+  test("stays exact while ticks end under two gateways at once", async () => {
     const limit = 50;
     for (let round = 0; round < 20; round++) {
       const answers = await Promise.all(
@@ -180,7 +180,7 @@ describe("the request rate", () => {
       const accepted = answers.reduce((sum, answer) => sum + answer.acceptedCount, 0);
       expect(await expectSumRight()).toBe(limit);
       expect(accepted).toBeGreaterThan(0);
-      // A part of what was accepted is a minute old.
+      // Some of the accepted requests are a minute old.
       await store.query(
         `WITH old AS (SELECT project_no, environment, tick FROM rate_ticks WHERE project_no = $1 ORDER BY tick LIMIT 1)
          UPDATE rate_ticks t SET tick = t.tick - 601 FROM old
@@ -190,7 +190,7 @@ describe("the request rate", () => {
     }
   });
 
-  test("is not misled by a row that had the same sum before the lock was waited for", async () => {
+  test("reads the row as it is after waiting for its lock, even if the sum is the same as before", async () => {
     const limit = 10;
     await take({ limit, requestCount: 5 });
     const mate = await store.session();
@@ -198,7 +198,7 @@ describe("the request rate", () => {
     await mate.query("SELECT 1 FROM rate_windows WHERE project_no = $1 FOR UPDATE", [project]);
     const waiting = take({ limit, requestCount: 2 }, other);
     await store.untilBlocked();
-    // A mate takes away the five old ones and accepts three: with two more the sum is five again.
+    // The other session removes the five old requests and accepts three. With two more the sum is five again.
     await mate.query("DELETE FROM rate_ticks WHERE project_no = $1", [project]);
     await mate.query(
       "INSERT INTO rate_ticks SELECT $1, 1, floor(extract(epoch FROM clock_timestamp()) * 10)::bigint, 3",
@@ -212,7 +212,7 @@ describe("the request rate", () => {
     expect(await expectSumRight()).toBe(5);
   });
 
-  test("is that of a plain model of a sliding minute, tick by tick", async () => {
+  test("agrees with a plain model of a sliding minute, tick by tick", async () => {
     await fc.assert(
       fc.asyncProperty(
         fc.array(
@@ -224,7 +224,7 @@ describe("the request rate", () => {
         ),
         async (steps) => {
           project = await store.addProject();
-          // Ages in ticks; the steps themselves take a few, which the margins leave out.
+          // Ages are in ticks. The steps themselves take a few ticks, and the margins leave those out.
           let model: { age: number; count: number }[] = [];
           for (const { count, ticks } of steps) {
             await age(ticks);
@@ -248,12 +248,12 @@ describe("the request rate", () => {
 });
 
 const HIGH_DEMAND = 10_000;
-/** For so long what is lent may come back at any moment. */
+/** How long a gateway may take to give a loan back. */
 const AWAITED_MS = 7 * TICK_MS;
 
 const LOAN_TRIES_MAX = 20;
 
-/** Takes one request, and a loan that lasts. The end of a tick lends little or nothing; the next tick is tried then. */
+/** Takes one request and a loan that lasts. The end of a tick lends little or nothing, so the next tick is tried then. */
 async function takeLoan(
   wish: Partial<RateQuestion> = {},
 ): Promise<RateAnswer & { loan: string; takenCount: number }> {
@@ -268,8 +268,8 @@ async function takeLoan(
   throw new Error("nothing was lent");
 }
 
-describe("requests that are lent", () => {
-  test("count at once, in a tick that ends with the loan", async () => {
+describe("requests lent to a gateway", () => {
+  test("count at once, in the tick that ends with the loan", async () => {
     const { lentCount, lentMs, remaining, takenCount, resetMs } = await takeLoan({
       limit: 1_000,
       demand: 40,
@@ -281,7 +281,7 @@ describe("requests that are lent", () => {
     expect(await expectSumRight()).toBe(takenCount + lentCount);
   });
 
-  test("are at most an eighth of what is left, and never reach the last quarter of the limit", async () => {
+  test("are at most an eighth of the rest, and never reach the last quarter of the limit", async () => {
     const first = await takeLoan({ limit: 800 });
     expect(first.lentCount).toBe(Math.floor((800 - first.takenCount) / 8));
     await take({
@@ -289,7 +289,7 @@ describe("requests that are lent", () => {
       over: [{ loan: first.loan, spentCount: 0 }],
       requestCount: 589 - first.takenCount,
     });
-    // One by one until the next loan would be smaller than any that is made.
+    // One by one, until the next loan would be smaller than the smallest one.
     for (let standing = 590; standing <= 600; standing++) {
       const loan = crypto.randomUUID();
       const { lentCount, lentMs } = await take({ limit: 800, loan, demand: HIGH_DEMAND });
@@ -299,12 +299,12 @@ describe("requests that are lent", () => {
     }
   });
 
-  test("are none where few are asked for, and none of a small limit", async () => {
+  test("are none where few are expected or the limit is small", async () => {
     expect((await take({ limit: 1_000, demand: 3 })).lentCount).toBe(0);
     expect((await take({ limit: 40, demand: HIGH_DEMAND })).lentCount).toBe(0);
   });
 
-  test("are given back once, however often it is said", async () => {
+  test("are given back once, however often the gateway says so", async () => {
     const { loan, lentCount, takenCount } = await takeLoan({ limit: 1_000 });
     const over = [{ loan, spentCount: 10 }];
     for (let time = 0; time < 3; time++) {
@@ -315,7 +315,7 @@ describe("requests that are lent", () => {
     expect(lentCount).toBeGreaterThan(10);
   });
 
-  test("refuse nobody before they are given back", async () => {
+  test("refuse no request before they are given back", async () => {
     await inTime(AWAITED_MS, async () => {
       project = await store.addProject();
       const { loan, lentCount, takenCount } = await takeLoan({ limit: 100 });
@@ -331,7 +331,7 @@ describe("requests that are lent", () => {
     });
   });
 
-  test("are taken for accepted when they have not come back in eight ticks, and may still come back", async () => {
+  test("count as accepted when they have not come back in eight ticks, and may come back later", async () => {
     const { loan, lentCount } = await takeLoan({ limit: 100 });
     await take({ limit: 100, requestCount: 100 });
     await age(8);
@@ -344,14 +344,14 @@ describe("requests that are lent", () => {
     await expectSumRight();
   });
 
-  test("are forgotten with their tick, and what is given back then is nothing", async () => {
+  test("are forgotten with their tick, and giving them back then changes nothing", async () => {
     const { loan } = await takeLoan({ limit: 100 });
     await age(601);
     expect(await take({ limit: 100, over: [{ loan, spentCount: 0 }] })).toMatchObject({ remaining: 99 });
     expect(await expectSumRight()).toBe(1);
   });
 
-  test("do not outlive a clock that has gone back", async () => {
+  test("are forgotten when the clock goes back", async () => {
     const { loan } = await takeLoan({ limit: 100 });
     await age(-36_000);
     expect((await take({ limit: 100 })).remaining).toBe(99);
@@ -359,17 +359,17 @@ describe("requests that are lent", () => {
     expect(await expectSumRight()).toBe(2);
   });
 
-  test("do not count for the wait that is named while they are given back", async () => {
+  test("do not lengthen the wait that a refusal names in the statement that gives them back", async () => {
     const { loan } = await takeLoan({ limit: 100 });
     await age(300);
     await take({ limit: 100, requestCount: 4 });
-    // With what stands of the old tick alone there would still be one too many.
+    // The rest of the old tick alone would leave one too many.
     const over = [{ loan, spentCount: 0 }];
     const { retryAfterMs } = await take({ limit: 4 - 1, over });
     expect(retryAfterMs).toBeGreaterThan(WINDOW_MS - 5_000);
   });
 
-  test("are seen by whoever waited for the lock while they were lent", async () => {
+  test("are seen by a statement that waited for the lock while they were lent", async () => {
     const mate = await store.session();
     await inTime(AWAITED_MS, async (begin) => {
       project = await store.addProject();

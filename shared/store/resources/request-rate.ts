@@ -2,18 +2,18 @@ import type { Environment, ProjectNo } from "../../domain/scope.ts";
 import { environmentCode } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
 
-/** So many requests of one environment that arrived together at one gateway; none where only loans are given back. */
+/** The requests of one environment that arrived together at one gateway; none where the question only gives loans back. */
 export interface RateQuestion {
   projectNo: ProjectNo;
   environment: Environment;
   requestCount: number;
   /** Requests per minute. */
   limit: number;
-  /** A new uuid: the name of what may be lent with the answer. */
+  /** A new uuid, the id of the loan that the answer may hold. */
   loan: string;
-  /** How many requests the gateway expects in a whole tick; nothing is lent for 0. */
+  /** How many requests the gateway expects in a whole tick; 0 takes no loan. */
   demand: number;
-  /** Loans of this environment that are over. To say it again changes nothing. */
+  /** Loans of this environment that are over. Repeating them changes nothing. */
   over: readonly SpentLoan[];
 }
 
@@ -23,49 +23,55 @@ export interface SpentLoan {
 }
 
 export interface RateAnswer {
-  /** The first so many of the requests are accepted; the others are refused and do not count, unless they are undecided. */
+  /** The first `acceptedCount` requests are accepted. The others are refused and do not count, unless they are undecided. */
   acceptedCount: number;
-  /** Whether the others may be accepted yet: what is missing is lent to another gateway and may come back at once. */
+  /**
+   * True if the others may still be accepted: another gateway holds the missing requests as a loan, and may give them
+   * back at once.
+   */
   isUndecided: boolean;
-  /** So many more may be accepted without asking, until `lentMs` after the moment in which the question was sent. */
+  /** How many more requests the gateway may accept without asking, until `lentMs` after it sent the question. */
   lentCount: number;
   lentMs: number;
-  /** What is left of the limit after all these. */
+  /** The rest of the limit after all these. */
   remaining: number;
-  /** Until a refused request would be accepted; 0 if none was refused. */
+  /** The time until a refused request would be accepted; 0 if none was refused. */
   retryAfterMs: number;
-  /** Until nothing of what was accepted counts any more. */
+  /** The time until no accepted request counts any more. */
   resetMs: number;
 }
 
 const TICK_MS = 100;
-/** Whoever had the lock before read the same clock, so a tick this far ahead is of another one. */
+/**
+ * Sessions that had the lock before have read the same clock, so a tick this far ahead is from before the clock was set
+ * back.
+ */
 const FUTURE_TICKS = 10;
-/** A whole minute must lie behind the end of the tick in which a request was accepted. */
+/** A request counts until a whole minute after the end of the tick in which it was accepted. */
 const WINDOW_TICKS = 601;
 
-/** What is lent beyond the demand of a tick, since the next one may bring more. */
+/** A loan is this much larger than the tick's demand, since the next tick may bring more. */
 const LENT_PER_DEMAND = 1.25;
-/** Fewer are not worth the account of them; so small limits, and clients that ask now and then, meet no loan. */
+/** Smaller loans are not worth their bookkeeping, so small limits and occasional clients get none. */
 const LENT_MIN = 5;
-/** Of what is left no loan is a larger part, and none is made once three quarters of the limit are used or lent. */
+/** A loan is at most this part of the rest (one eighth). None is made once three quarters of the limit are used or lent. */
 const LENT_PART = 8;
 /**
- * A gateway gives back within some milliseconds of the tick's end; a busy machine may hold it up. If it has not in so many
- * ticks more, it is dead or frozen, and nobody waits for it: its loan counts as accepted until the minute is over or it
- * comes to itself. A request must be decided well within the time in which the API promises an answer.
+ * How many ticks after its end a loan is waited for. A gateway gives back within some milliseconds of the tick's end,
+ * or later on a busy machine. After this time it is taken for dead or frozen, and its loan counts as accepted until the
+ * minute is over or the gateway gives it back. The wait is well within the time in which the API promises an answer.
  */
 const AWAITED_TICKS = 7;
 
 /**
  * Accepts requests within a sliding minute, by the database's clock and exact over any number of gateways: an accepted
- * request counts until the tick of its acceptance is a whole minute past. Each environment may be asked for once in a
- * statement. The commit is not waited for: a crash of Postgres may forget what was accepted in its last second.
+ * request counts until the tick of its acceptance is a whole minute past. A statement may ask once for each
+ * environment. The commit is not waited for: a crash of Postgres may forget what was accepted in its last second.
  *
- * A gateway in demand is lent requests for the rest of the tick. They are counted in full at once, in that tick. The
- * clock is read after the question was sent, so whoever counts `lentMs` from there stops before the tick does, and what
- * is spent is accepted in the tick in which it counts, as if it had been asked for. What is not spent comes back with a
- * later question; before that it refuses nobody (`isUndecided`).
+ * A gateway in demand is lent requests for the rest of the tick. They count in full at once, in that tick. The database
+ * reads its clock after the gateway sent the question, so a gateway that counts `lentMs` from there stops before the
+ * tick ends, and each request that it spends is accepted in the tick in which it counts. A later question gives back
+ * what is not spent; before that the loan refuses nobody (`isUndecided`).
  */
 export async function takeRequests(db: Database, questions: readonly RateQuestion[]): Promise<RateAnswer[]> {
   const over = questions.flatMap((question) => question.over);
@@ -90,9 +96,9 @@ export async function takeRequests(db: Database, questions: readonly RateQuestio
   }));
 }
 
-// The sum and the loans beside it decide, and not the ticks: a statement that waited for the lock reads the locked row as
-// it is now, but ticks as they were when it began. A tick that a mate has removed meanwhile is not removed again, so it is
-// subtracted once; nor is a loan given back twice, since the first time has removed it from the row.
+// The row's sum and its loans decide, rather than the ticks: a statement that waited for the lock reads the locked row as
+// it is now, but the ticks as they were when it began. A tick that another session has removed meanwhile is not removed
+// again, so it is subtracted once. A loan is given back once as well, since giving it back removes it from the row.
 const TAKE = `
 WITH quick AS MATERIALIZED (
   SELECT set_config('synchronous_commit', 'off', true)

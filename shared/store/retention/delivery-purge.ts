@@ -3,18 +3,18 @@ import { DELIVERY_RETENTION_DAYS } from "../../domain/webhook.ts";
 import { regionCode } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
 
-/** What nobody is shown any more of deliveries and their events. */
+/** Removes the deliveries and events that nobody is shown any more. */
 
-/** A day longer than anything is shown, so that nothing goes while somebody who was shown it asks for it again. */
+/** A day longer than deliveries are shown, so that none disappears between two requests of somebody who was shown it. */
 const KEPT = `interval '${DELIVERY_RETENTION_DAYS + 1} days'`;
 
-// The id of a delivery has its time in front, which is its event's: of a sample, it may be somewhat later.
+// A delivery's id begins with the time of its event. A sample event's delivery may have a somewhat later time.
 const FIRST_KEPT_ID = `
   (lpad(to_hex(floor(extract(epoch FROM $2::timestamptz - ${KEPT} + interval '1 min') * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid`;
 
 /**
- * Removes up to `limit` deliveries that ended too long before `now` (milliseconds since 1970); answers how many. Several may do
- * so at once.
+ * Removes up to `limit` deliveries that ended too long before `now` (milliseconds since 1970). Answers how many.
+ * Concurrent calls are safe.
  */
 export async function purgeEndedDeliveries(db: Database, limit: number, now: number): Promise<number> {
   return (await db.run("purge_ended_deliveries", PURGE_ENDED, [limit, new Date(now).toISOString()])).length;
@@ -26,7 +26,7 @@ DELETE FROM ended_deliveries
                            ORDER BY ended_at LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING 1`;
 
-/** The same for attempts, of deliveries that began too long ago to be shown. */
+/** Removes the attempts of deliveries that began too long ago to be shown, like purgeEndedDeliveries. */
 export async function purgeDeliveryAttempts(db: Database, limit: number, now: number): Promise<number> {
   return (await db.run("purge_delivery_attempts", PURGE_ATTEMPTS, [limit, new Date(now).toISOString()]))
     .length;
@@ -38,7 +38,10 @@ DELETE FROM delivery_attempts
                            ORDER BY delivery_id, attempt LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING 1`;
 
-/** The same for events, but for those of a project that still owes something of that age: it is rendered from its event. */
+/**
+ * Removes events in the same way, except while their project still owes a delivery of that age: a delivery is rendered
+ * from its event.
+ */
 export async function purgeEvents(db: Database, limit: number, now: number): Promise<number> {
   return (await db.run("purge_events", PURGE_EVENTS, [limit, new Date(now).toISOString()])).length;
 }

@@ -19,7 +19,7 @@ setDefaultTimeout(120_000);
 
 const DAY_MS = 86_400_000;
 const GRACE_MS = DAY_MS;
-/** A drop gives way to whoever keeps it waiting for longer. */
+/** A drop gives up after waiting this long for a lock. */
 const DROP_WAITS_MS = 500;
 
 let store: TestStore;
@@ -33,7 +33,7 @@ afterEach(() => store.stop());
 const scope = (projectNo: ProjectNo) => ({ projectNo, environment: "production" as const, sinceAt: 0 });
 const runIdAt = (at: number) => createIdSource(randomBytes).next(RUN_PREFIX, at);
 
-/** A run of that time, settled as any other. */
+/** Settles a run that began at that time. */
 async function settleRun(projectNo: ProjectNo, at = Date.now()): Promise<string> {
   const [jobId = ""] = await store.addJobs(projectNo, 1);
   const attempt = await store.start(nodeId, projectNo, jobId, { runId: runIdAt(at) });
@@ -50,7 +50,7 @@ async function tableOf(runId: string): Promise<string> {
   return row?.name ?? "none";
 }
 
-/** The tables of a plan but for DEFAULT, as the catalog has them. */
+/** The tables of a plan without DEFAULT, as the catalog lists them. */
 async function tablesOf(plan: Plan): Promise<string[]> {
   const rows = await store.query<{ name: string }>(
     `SELECT inhrelid::regclass::text AS name FROM pg_inherits
@@ -60,12 +60,12 @@ async function tablesOf(plan: Plan): Promise<string[]> {
   return rows.map(({ name }) => name);
 }
 
-/** When the table of that name begins. */
+/** The instant at which the table of that name begins. */
 const dayOf = (table: string) => Date.parse(table.replace(/.*(\d{4})(\d\d)(\d\d)$/, "$1-$2-$3"));
 const dateOf = (at: number) => new Date(at).toISOString().slice(0, 10).replaceAll("-", "");
 
 describe("the tables of runs", () => {
-  test("stand ready after a migration, and a run goes into the one of its project's plan and of its time", async () => {
+  test("exist after a migration, and a run goes into the table of its project's plan and time", async () => {
     for (const plan of PLANS) {
       expect(await tablesOf(plan)).toHaveLength(3);
       const runId = await settleRun(await store.addProject({ plan }));
@@ -76,9 +76,9 @@ describe("the tables of runs", () => {
     expect(days).toEqual(days.toSorted((a, b) => a - b));
   });
 
-  test("are made ahead of time, without a gap, however long nobody has made any", async () => {
+  test("are made ahead of time without a gap, however long ago the last one was made", async () => {
     const project = await store.addProject({ plan: "hobby" });
-    // The day on which they were made first may be over by now.
+    // The day on which the first tables were made may be over by now.
     const [first = ""] = await tablesOf("hobby");
     const firstAt = dayOf(first);
     expect(firstAt).toBeWithin(Date.now() - 2 * DAY_MS, Date.now());
@@ -94,7 +94,7 @@ describe("the tables of runs", () => {
     }
   });
 
-  test("take in what a settlement had to leave in DEFAULT because there was no table of its time", async () => {
+  test("take over the runs that a settlement left in DEFAULT for want of a table of their time", async () => {
     const project = await store.addProject({ plan: "hobby" });
     const at = Date.now() + 30 * DAY_MS;
     const runId = await settleRun(project, at);
@@ -107,9 +107,9 @@ describe("the tables of runs", () => {
     expect(await findRun(store.db, scope(project), runId)).toEqual(found);
   });
 
-  test("leave a crowd in DEFAULT, which is never locked for long, until it expires there", async () => {
+  test("leave more than 10,000 runs in DEFAULT, which is never locked for long, until they expire there", async () => {
     const project = await store.addProject({ plan: "hobby" });
-    // At noon, so that all of them are of one day.
+    // At noon, so that all runs are of one day.
     const at = (Math.floor(Date.now() / DAY_MS) + 30.5) * DAY_MS;
     await insertRuns(project, "hobby", at, 10_001);
     await createRunPartitions(store.db, at);
@@ -127,7 +127,7 @@ describe("the tables of runs", () => {
     expect(await store.query("SELECT FROM runs")).toEqual([]);
   });
 
-  test("are dropped when their last run is past its plan's retention and a day, and no others are", async () => {
+  test("are dropped when their last run is older than the plan's retention and a day, and not before", async () => {
     const runs = new Map<Plan, string>();
     for (const plan of PLANS) runs.set(plan, await settleRun(await store.addProject({ plan })));
     for (const plan of PLANS) {
@@ -142,7 +142,7 @@ describe("the tables of runs", () => {
     }
   });
 
-  test("give their storage back when they are dropped, and leave jobs and usage alone", async () => {
+  test("release their storage when they are dropped, and leave jobs and usage alone", async () => {
     const project = await store.addProject({ plan: "hobby" });
     await settleRun(project);
     await insertRuns(project, "hobby", Date.now(), 20_000);
@@ -165,8 +165,8 @@ describe("the tables of runs", () => {
   });
 });
 
-describe("while attempts are settled", () => {
-  test("tables come and go, and no settlement fails or waits long", async () => {
+describe("settlements", () => {
+  test("neither fail nor wait long while tables of runs come and go", async () => {
     const projects = [await store.addProject({ plan: "hobby" }), await store.addProject({ plan: "pro" })];
     let isOver = false;
     const timed = async <T>(waits: number[], act: () => Promise<T>): Promise<T> => {
@@ -187,7 +187,7 @@ describe("while attempts are settled", () => {
         return waits;
       }),
     );
-    /** How long a commit takes that has nothing to do with those tables: what the machine adds to any of them. */
+    /** How long a commit takes that does not touch those tables: the delay that the machine adds to any commit. */
     const beat = async () => {
       const waits: number[] = [];
       while (!isOver) await timed(waits, () => beatNode(store.db, nodeId, 0));
@@ -198,7 +198,7 @@ describe("while attempts are settled", () => {
     for (let day = 1; day <= 25; day++) {
       const now = Date.now() + day * DAY_MS;
       changed.made += (await createRunPartitions(store.db, now)).names.length;
-      // A day before now is what the settlements write into.
+      // The settlements write into the table of the day before `now`.
       const dropped = await dropExpiredPartitions(store.db, now);
       changed.dropped += dropped.names.filter((name) => name.startsWith("runs_hobby")).length;
     }
@@ -210,7 +210,7 @@ describe("while attempts are settled", () => {
     expect(Math.max(...waits)).toBeLessThan(1_500 + (await beating));
   });
 
-  test("a drop that finds a table in use gives way to the settlements that wait behind it", async () => {
+  test("go before a drop that waits for a table in use", async () => {
     const project = await store.addProject({ plan: "hobby" });
     const runId = await settleRun(project);
     const table = await tableOf(runId);
@@ -233,7 +233,7 @@ describe("while attempts are settled", () => {
     expect((await dropExpiredPartitions(store.db, Date.now() + 6 * DAY_MS)).names).toContain(table);
   });
 
-  test("a plan that is changed meanwhile counts: the run goes where the project is when the settlement has its flow", async () => {
+  test("write a run into the table of the plan that its project has once the settlement locks the flow", async () => {
     const project = await store.addProject({ plan: "hobby" });
     const [jobId = ""] = await store.addJobs(project, 1);
     const attempt = await store.start(nodeId, project, jobId);
@@ -251,13 +251,13 @@ describe("while attempts are settled", () => {
   });
 });
 
-test("many workers at once make and drop each table once, and none of them fails", async () => {
+test("concurrent workers make and drop each table of runs once, and none of them fails", async () => {
   const mates = Array.from({ length: 4 }, () => openTestDatabase(store.url, 2, "silent"));
   try {
     const now = Date.now() + 40 * DAY_MS;
     const atOnce = async (change: typeof createRunPartitions) => {
       const names: string[] = [];
-      // Who finds another at it leaves it to that one, so they go on until nothing is left to do.
+      // A worker leaves the change to another one that is at work, so all repeat until nothing is left to do.
       await until(async () => {
         const changes = await Promise.all(mates.map((mate) => change(mate, now)));
         for (const each of changes) names.push(...each.names);
@@ -301,7 +301,7 @@ test("a change of the tables whose BEGIN has no answer gives its connection back
   }
 });
 
-/** Ended runs a millisecond after each other. */
+/** Inserts ended runs, a millisecond apart. */
 async function insertRuns(projectNo: ProjectNo, plan: Plan, at: number, count: number): Promise<void> {
   await store.query(
     `INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, started_at, duration_ms)

@@ -5,37 +5,40 @@ import { retentionClassOf } from "../database/codes.ts";
 import { askTime, type Database, isLockTimeout, type Transaction } from "../database/database.ts";
 
 /**
- * The tables of ended runs: for each plan one for every stretch of time, by the times of the runs' ids, and a DEFAULT for
- * what falls in none. Retention drops whole tables. Settlements go on meanwhile: whoever changes the tables gives way to
- * them after LOCK_TIMEOUT, and they wait for it no longer than that.
+ * The tables of ended runs. Each plan has one table for each stretch of time, by the times in the runs' ids, and a
+ * DEFAULT for the runs that fall into none. Retention drops whole tables. A change of the tables gives way to
+ * settlements after LOCK_TIMEOUT, so settlements wait for it no longer than that.
  */
 
 const DAY_MS = 86_400_000;
-/** Wide enough that a list looks into few tables, and so narrow that little is kept beyond its time. */
+/** Long enough that a list of runs reads few tables, and short enough that few runs are kept beyond their time. */
 const PARTITION_DAYS: Readonly<Record<Plan, number>> = { hobby: 1, pro: 5, scale: 15, enterprise: 60 };
-/** So many tables stand ready beside the present one, so that a duty that has failed for a while costs nothing. */
+/** The number of tables ready beyond the present one, so that the duty may fail for a while without harm. */
 const PARTITIONS_AHEAD = 2;
-/** What nobody can see any more is kept for this long yet, for an upgrade that comes late. */
+/** Expired runs are kept for this long, for an upgrade that comes late. */
 const GRACE_MS = DAY_MS;
-/** What a new table takes out of DEFAULT at most, as DEFAULT is locked meanwhile. Where there is more, it stays there. */
+/**
+ * A new table takes over at most this many runs from DEFAULT, which is locked meanwhile. More runs than that stay in
+ * DEFAULT.
+ */
 const ADOPTED_RUNS_MAX = 10_000;
 const LOCK_TIMEOUT = "500ms";
-/** Held by the transaction that changes where runs stand: there is one at a time. */
+/** The lock of the one transaction at a time that changes where runs are stored. */
 export const RETENTION_LOCK = 0x72756e73;
-/** Where a migration leaves the runs of before there were classes. */
+/** The table in which a migration left the runs from before retention classes. */
 const UNSORTED = "runs_unsorted";
 
-/** Where the tables are changed: the pool of a process, or the one connection of a migration. */
+/** The pool of a process, or the one connection of a migration. */
 type Connection = Pick<Database, "transact">;
 type Builder = Transaction["drizzle"];
 
-/** What became of some tables. One that was in use is left to the next call. */
+/** The outcome of changes to some tables. A table that was in use is left to the next call. */
 export interface Changed {
   names: string[];
   gaveWayCount: number;
 }
 
-/** Makes the tables that the runs of now and of the near future go into, and no more than so many. */
+/** Makes the tables for the runs of now and of the near future, up to a number of them. */
 export function createRunPartitions(
   db: Connection,
   now: number,
@@ -56,7 +59,7 @@ async function createNextPartition(tx: Builder, plan: Plan, now: number): Promis
   const date = new Date(fromAt).toISOString().slice(0, 10);
   const name = `${tableOf(plan)}_${date.replaceAll("-", "")}`;
   const [made, all, rest] = [name, tableOf(plan), defaultOf(plan)].map((each) => sql.identifier(each));
-  // Attached when it is complete: to make it as a partition at once would keep all settlements of the class waiting.
+  // The table is attached once it is complete: making it as a partition would keep all settlements of the class waiting.
   await tx.execute(sql`CREATE TABLE ${made} (LIKE ${all} INCLUDING DEFAULTS INCLUDING INDEXES)`);
   await tx.execute(sql`LOCK TABLE ${rest} IN ACCESS EXCLUSIVE MODE`);
   await tx.execute(sql`
@@ -67,7 +70,7 @@ async function createNextPartition(tx: Builder, plan: Plan, now: number): Promis
   return name;
 }
 
-/** For a plan that has no tables yet: when the oldest run that is to be kept can have begun. */
+/** When the oldest run that a plan without tables has to keep can have begun. */
 async function findFirstInstant(tx: Builder, plan: Plan, now: number): Promise<number> {
   const { rows } = await tx.execute<{ id: string }>(sql`SELECT id FROM projects ORDER BY id LIMIT 1`);
   const firstProjectAt = rows[0] === undefined ? now : idTimeMs(uuidToId(PROJECT_PREFIX, rows[0].id));
@@ -81,7 +84,7 @@ async function isCrowded(tx: Builder, plan: Plan, fromAt: number, untilAt: numbe
   return rows.length > 0;
 }
 
-/** Drops the tables whose every run is past its plan's retention and the grace, and no more than so many. */
+/** Drops the tables whose every run is older than its plan's retention and the grace, up to a number of them. */
 export function dropExpiredPartitions(
   db: Connection,
   now: number,
@@ -92,9 +95,9 @@ export function dropExpiredPartitions(
 }
 
 /**
- * A table with runs of a project that is noted to be moved is left until they have moved. Whoever notes one meanwhile
- * waits: an upgrade is seen here, or comes after the drop. Since it holds its project's flow then, run_moves is locked
- * last: settlements that wait for that flow have none of the tables that are waited for here.
+ * Leaves a table with runs of a project that is noted to be moved until they have moved. A transaction that notes one
+ * meanwhile waits, so an upgrade is either seen here or comes after the drop. That transaction holds its project's
+ * flow, and settlements wait for the flow; so run_moves is locked last, after the tables that settlements use.
  */
 async function dropFirstPartition(tx: Builder, plan: Plan, now: number): Promise<string | null> {
   const [first] = await listPartitions(tx, plan);
@@ -110,7 +113,7 @@ async function dropFirstPartition(tx: Builder, plan: Plan, now: number): Promise
   return first.name;
 }
 
-/** Nothing is ever written into that table, so once it is empty it stays so. */
+/** Nothing is ever written into this table, so it stays empty once it is empty. */
 async function dropUnsorted(tx: Builder): Promise<string | null> {
   const { rows: found } = await tx.execute(sql`SELECT WHERE to_regclass(${UNSORTED}) IS NOT NULL`);
   if (found.length === 0) return null;
@@ -120,7 +123,7 @@ async function dropUnsorted(tx: Builder): Promise<string | null> {
   return UNSORTED;
 }
 
-/** Deletes up to so many expired runs of each plan that stand in no table of their time; answers how many. */
+/** Deletes up to `limit` expired runs of each plan from its DEFAULT table. Answers how many. */
 export async function purgeDefaults(db: Database, now: number, limit: number): Promise<number> {
   let purgedCount = 0;
   for (const plan of PLANS) {
@@ -137,7 +140,7 @@ export async function purgeDefaults(db: Database, now: number, limit: number): P
   return purgedCount;
 }
 
-/** For how long from now on the runs of every plan have a table of their time. */
+/** For how many seconds from now the runs of every plan have a table of their time. */
 export async function findRunTablesReadySeconds(db: Database): Promise<number> {
   const now = await askTime(db);
   let seconds = Number.POSITIVE_INFINITY;
@@ -148,17 +151,17 @@ export async function findRunTablesReadySeconds(db: Database): Promise<number> {
   return Math.max(0, seconds);
 }
 
-/** The projects whose runs in the tables of a plan are to be moved to those of another. */
+/** The projects whose runs are to move from a plan's tables to another plan's. */
 const movingOutOf = (plan: Plan) => sql`
   SELECT project_no FROM run_moves JOIN flows f USING (project_no) WHERE f.retention_class > ${retentionClassOf(plan)}`;
 
 interface Partition {
   name: string;
-  /** Milliseconds since 1970: where the next one begins. */
+  /** Milliseconds since 1970: the beginning of the next table. */
   untilAt: number;
 }
 
-/** The tables of a plan but for DEFAULT, the oldest first. */
+/** The tables of a plan without DEFAULT, the oldest first. */
 async function listPartitions(tx: Builder, plan: Plan): Promise<Partition[]> {
   const { rows } = await tx.execute<{ name: string; until: string }>(sql`
     SELECT c.relname AS name, b.bounds[1] AS until
@@ -171,8 +174,8 @@ async function listPartitions(tx: Builder, plan: Plan): Promise<Partition[]> {
 }
 
 /**
- * Makes each change again and again until it answers null, every time in a transaction of its own, and so many at most. None
- * is made while another process makes one.
+ * Repeats each change, each time in a transaction of its own, until it answers null or a maximum is reached. Changes
+ * nothing while another process changes tables.
  */
 async function changeInTurns(
   db: Connection,

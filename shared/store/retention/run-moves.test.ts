@@ -22,9 +22,9 @@ setDefaultTimeout(60_000);
 
 const SECOND_MS = 1_000;
 const DAY_MS = 86_400_000;
-/** A drop gives way to whoever keeps it waiting for longer. */
+/** A drop gives up after waiting this long for a lock. */
 const DROP_WAITS_MS = 500;
-/** When every table of a hobby project's runs of today has expired. */
+/** A time at which every table of a hobby project's runs of today has expired. */
 const laterOn = () => Date.now() + 6 * DAY_MS;
 
 let store: TestStore;
@@ -64,7 +64,7 @@ async function classTableOf(runId: string): Promise<string> {
   return row?.name ?? "none";
 }
 
-/** What the duty does for a project, without its patience. */
+/** Does what the duty does for a project, without its waiting. */
 async function moveAll(): Promise<number> {
   let movedCount = 0;
   for (const move of await listRunMoves(store.db, 10)) {
@@ -74,7 +74,7 @@ async function moveAll(): Promise<number> {
 }
 
 describe("an upgrade", () => {
-  test("saves the runs of before from the drop of the class that they were in", async () => {
+  test("saves the project's earlier runs from the drop of their old class", async () => {
     const runIds = [await settleOne(), await settleOne(failedWith("over")), await settleOne()];
     const stranger = await store.addProject({ plan: "hobby" });
     const [jobId = ""] = await store.addJobs(stranger, 1);
@@ -83,7 +83,7 @@ describe("an upgrade", () => {
     const before = await Promise.all(runIds.map(find));
 
     await setPlan("scale");
-    // Not dropped while they wait to be moved.
+    // The table stays while its runs wait to be moved.
     expect((await dropExpiredPartitions(store.db, laterOn())).names).toEqual([]);
     expect(await moveAll()).toBe(3);
     expect((await dropExpiredPartitions(store.db, laterOn())).names).not.toEqual([]);
@@ -93,7 +93,7 @@ describe("an upgrade", () => {
     expect(await classTableOf(other.granted.runId)).toBe("none");
   });
 
-  test("is noted with the plan; a downgrade and other changes are not, and move nothing", async () => {
+  test("is noted with the plan, while a downgrade and other changes are not noted and move nothing", async () => {
     const runId = await settleOne();
     await setPlan("pro");
     const [first] = await listRunMoves(store.db, 10);
@@ -109,7 +109,7 @@ describe("an upgrade", () => {
     expect(await classTableOf(await settleOne())).toBe("runs_hobby");
   });
 
-  test("that follows another is not ended by the end of the one before", async () => {
+  test("that follows another is not ended by the end of the earlier one", async () => {
     await settleOne();
     await setPlan("pro");
     const [first] = await listRunMoves(store.db, 10);
@@ -120,7 +120,7 @@ describe("an upgrade", () => {
     expect(await moveAll()).toBe(1);
   });
 
-  test("counts as settled only when no statement of before can still write into the old class", async () => {
+  test("counts as settled only when no earlier statement can still write into the old class", async () => {
     await setPlan("pro");
     const isSettled = async (age: string) => {
       await store.query(`UPDATE run_moves SET noted_at = clock_timestamp() - interval '${age}'`);
@@ -130,7 +130,7 @@ describe("an upgrade", () => {
     expect(await isSettled("60 s")).toBe(true);
   });
 
-  test("waits for the settlement that has the flow, whose run is moved afterwards", async () => {
+  test("waits for the settlement that holds the flow, and that settlement's run is moved afterwards", async () => {
     const attempt = await startOne();
     const holder = await store.session();
     await holder.query("BEGIN");
@@ -148,7 +148,7 @@ describe("an upgrade", () => {
     expect(await classTableOf(attempt.granted.runId)).toBe("runs_scale");
   });
 
-  test("waits for a drop that has begun to look, and its runs are saved from the next", async () => {
+  test("waits for a drop that has begun, and its runs are saved from the next drop", async () => {
     const runId = await settleOne();
     const operator = await store.session();
     await inTime(DROP_WAITS_MS, async (begin) => {
@@ -157,7 +157,7 @@ describe("an upgrade", () => {
       await operator.query("UPDATE flows SET retention_class = 2 WHERE project_no = $1", [project]);
       await operator.query("INSERT INTO run_moves (project_no) VALUES ($1)", [project]);
       begin();
-      // The drop waits for what has been noted to be committed, and then sees it.
+      // The drop waits for the commit of the noted move, and then sees it.
       const dropping = dropExpiredPartitions(store.db, laterOn());
       const isWaiting = await comesToWait(store, dropping);
       await operator.query("COMMIT");
@@ -196,7 +196,7 @@ describe("a run that is being moved", () => {
     },
   );
 
-  test("is shown exactly once, before and after", async () => {
+  test("is listed exactly once, both before and after the move commits", async () => {
     const runId = await settleOne();
     const listed = async () =>
       (await listRuns(store.db, { ...scope(), jobId: null, status: null, beforeId: null, limit: 10 })).map(
@@ -209,7 +209,7 @@ describe("a run that is being moved", () => {
   });
 });
 
-test("a retry that was canceled before it was sent leaves its run in the project's class", async () => {
+test("a retry that is canceled before it was sent leaves its run in the project's class", async () => {
   await setPlan("pro");
   const runId = await settleOne(failedWith("over"));
   const newRunId = store.newRunId();

@@ -6,25 +6,25 @@ import { runMoves } from "../database/schema/history.ts";
 import { RETENTION_LOCK } from "./retention.ts";
 
 /**
- * Runs stand in the retention class that their project had when they ended. After an upgrade those of before must not
- * be dropped with the class that they are in: the project is noted together with its plan, and a duty moves them. After a
- * downgrade they stay where they are: what is too old is not shown, and goes with the longer class.
+ * A run is stored in the retention class that its project had when the run ended. After an upgrade the earlier runs
+ * must outlive the drop of their class: the project is noted together with its plan, and a duty moves the runs. After a
+ * downgrade runs stay where they are: the ones too old are not shown, and are dropped with the longer class.
  */
 
-/** A project whose runs are to be in a longer class than some of them are. */
+/** A project some of whose runs have to move to a longer class. */
 export interface RunMove {
   projectNo: ProjectNo;
   retentionClass: number;
-  /** As Postgres prints it, to the microsecond: it tells one note from the next. */
+  /** As Postgres prints it, to the microsecond: it identifies the note. */
   notedAt: string;
-  /** Nothing is written any more into the classes of before. */
+  /** True once nothing can be written into the earlier classes any more. */
   isSettled: boolean;
 }
 
 /**
- * A run is written in the class of its flow. A settlement has that row locked, so it ends before the plan changes or
- * writes into the new class; a cancel has not, and may write into the old one until its statement times out. An upgrade's
- * own transaction is over by then as well.
+ * A run is written in the class of its flow. A settlement locks the flow, so it ends before the plan changes or writes
+ * into the new class. A cancel does not lock it, and may write into the old class until its statement times out. The
+ * upgrade's own transaction has ended by then as well.
  */
 const SETTLED_AFTER = "interval '60 s'";
 
@@ -64,7 +64,7 @@ interface MoveRow {
   is_settled: boolean;
 }
 
-/** Moves up to so many runs of the project; answers how many. Null while another process changes where runs stand. */
+/** Moves up to `limit` runs of the project. Answers how many; null while another process changes where runs are stored. */
 export async function moveRuns(db: Database, move: RunMove, limit: number): Promise<number | null> {
   const [row] = await db.run<{ is_mine: boolean; moved: number }>("move_runs", MOVE, [
     move.projectNo,
@@ -92,7 +92,7 @@ WITH turn AS MATERIALIZED (
 )
 SELECT is_mine, (SELECT count(*)::int FROM moved) AS moved FROM turn`;
 
-/** Ends a move of which nothing is left, unless the project has been noted again since. */
+/** Ends a move that has no runs left, unless the project has been noted again since. */
 export async function endRunMove(db: Database, move: RunMove): Promise<void> {
   await db.run("end_run_move", "DELETE FROM run_moves WHERE project_no = $1 AND noted_at = $2", [
     move.projectNo,

@@ -18,14 +18,14 @@ setDefaultTimeout(60_000);
 const MIGRATION = "run_retention";
 const RUNS = 500;
 
-test("runs of before there were classes are shown at once, and moved to their plans' tables a few at a time", async () => {
+test("a migration shows runs from before retention classes at once, and moves them to their plans' tables in batches", async () => {
   const database = await createTestDatabase("unsorted");
   const before = new pg.Client({ connectionString: database.url });
   const db = openDatabase(database.url, {
     connections: 2,
     log: createLog({ name: "test", level: "silent" }),
   });
-  // The database is dropped under whoever is still connected.
+  // The database is dropped while this client is connected.
   before.on("error", () => undefined);
   try {
     await before.connect();
@@ -77,7 +77,7 @@ async function migrationsBefore(name: string): Promise<string> {
   return folder;
 }
 
-/** Two projects that are two days old, and runs of both from an instant on, a second after each other. */
+/** Two projects that are two days old, and runs of both from an instant on, a second apart. */
 const SEED = `
 WITH project AS (
   INSERT INTO projects (id, name, plan, api_version)

@@ -12,18 +12,18 @@ import {
 } from "./model.ts";
 import { type Minute, simulateMinute } from "./simulation.ts";
 
-/** Does what the tables say suffice? A minute of one of a plan's cells, as it should be and with a third of it gone. */
+/** Simulates a minute of a plan's cell, whole and without a third of it, and tells whether the plan suffices. */
 
-/** What a cell of that size is to keep to: of the first attempts, milliseconds after they were due. */
+/** The bounds of a cell of that size: lateness of first attempts in milliseconds after they were due. */
 export const LATENESS_MS_MAX = {
-  /** p99 of a minute with the crowd of its full minute. */
+  /** p99 of a minute with all firings of its full minute. */
   whole: 1_000,
   /** The same without the pods of the fullest zone. */
   withoutZone: 3_000,
-  /** The worst of the minute in which they die, with their leases. */
+  /** The worst of the minute in which these pods die with their leases. */
   zoneDies: 30_000,
 };
-/** By chance alone the use of a minute is over its average, three times in a thousand by more than this. */
+/** The use of a minute exceeds its average by more than this three times in a thousand, by chance alone. */
 const byChance = (jobs: number) => 1 + 3 * Math.sqrt(2 / jobs);
 const SEED = 20_261_122;
 
@@ -38,7 +38,7 @@ export function postgresCoresOf({ cell }: Plan): number {
   return Math.max(2, Math.ceil(cell.postgres.cores / USE_MAX));
 }
 
-/** `fewer` leaves out pods that the plan has. */
+/** `fewer` leaves out some of the plan's pods. */
 export function checkPlan(
   measurements: Measurements,
   mix: Mix,

@@ -2,7 +2,7 @@ import type { Figure, Figures, Measurements } from "../cost/measurements.ts";
 import { formatCount } from "../harness/measure.ts";
 import { gib, mib, table } from "./markdown.ts";
 
-/** What was measured, as the page shows it. */
+/** The measurements as the page shows them. */
 export function showMeasured(measurements: Measurements): Record<string, string> {
   return {
     measured: describe(measurements),

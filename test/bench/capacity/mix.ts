@@ -1,21 +1,24 @@
-/** What kind of jobs a cell gets. Shares are of all jobs. */
+/** The kinds of jobs of a cell. Shares are of all jobs. */
 export interface Mix {
-  /** Created by a schedule; of the others `batched` come 100 at a time, the rest one by one. */
+  /**
+   * The share that schedules create. `batched` is the share of the others that come 100 at a time; the rest come one by
+   * one.
+   */
   fired: number;
   batched: number;
   /** Attempts beyond the first, for each job. */
   retries: number;
-  /** Webhook deliveries, for each job. */
+  /** Webhook deliveries for each job. */
   webhooks: number;
-  /** Of all requests to customers' hosts, those that open a connection with TLS. */
+  /** The share of requests to customers' hosts that open a connection with TLS. */
   newConnections: number;
   /** How long a customer's host takes. */
   attemptMs: number;
-  /** How long the plan shows runs. */
+  /** How many days the plan shows runs. */
   runDays: number;
 }
 
-/** What the tables of the page are for. Nobody has measured a customer yet: put your own figures in its place. */
+/** The mix of the page's tables. No customer has been measured yet: use your own figures in its place. */
 export const REFERENCE: Mix = {
   fired: 0.1,
   batched: 0.2,
@@ -26,7 +29,7 @@ export const REFERENCE: Mix = {
   runDays: 30,
 };
 
-/** Of the firings of a minute, those at its full minute: people write `0 * * * *`. */
+/** The share of a minute's firings that fall on the full minute: people write `0 * * * *`. */
 export const FIRED_AT_FULL_MINUTE = 0.25;
 
 export const RATES = [100, 1_000, 10_000, 100_000];

@@ -4,18 +4,18 @@ import type { Part } from "../cost/readings.ts";
 import type { Mix } from "./mix.ts";
 import { extraOf, idleUsage, middleOf, type Pick, type Usage, usageOf } from "./usage.ts";
 
-/** From what was measured, what a rate of jobs needs. Everything above the rates that were run is arithmetic. */
+/** Computes from the measurements what a rate of jobs needs. Everything above the measured rates is arithmetic. */
 
-/** Of its one thread, in which a process is to work; the rest is for bursts, for collecting garbage and for growth. */
+/** The share of its one thread that a process may use; the rest is for bursts, garbage collection and growth. */
 export const USE_MAX = 0.6;
-/** With all the pods of the fullest zone gone. */
+/** The same with all pods of the fullest zone gone. */
 export const USE_WITHOUT_ZONE_MAX = 0.9;
 export const ZONES = 3;
 /** One in each zone. */
 const PODS_MIN = ZONES;
 const CONNECTIONS_PER_POD = 12;
 
-/** What one primary is planned for at most. None of these was reached here: they are what such a plan must assume. */
+/** The most that a plan expects of one primary. None of these was reached here; they are assumptions. */
 export const PRIMARY = {
   cores: 16,
   /** Each standby replays the log with one process. */
@@ -26,19 +26,19 @@ export const SERVICES = ["gateway", "worker", "delivery"] as const;
 export type Service = (typeof SERVICES)[number];
 export type Pods = Record<Service, number>;
 
-/** What a cell needs for its part of the jobs. */
+/** The needs of a cell for its part of the jobs. */
 export interface CellPlan {
   jobsPerS: number;
   /** Attempts and webhook deliveries. */
   requestsPerS: number;
   pods: Pods;
-  /** Of each pod's thread. */
+  /** The use of each pod's thread. */
   use: Record<Service, number>;
   inFlight: number;
   postgres: { cores: number; logBytesPerS: number; fsyncsPerS: number; connections: number };
   nats: { cores: number; bytesPerS: number };
   network: { inBytesPerS: number; outBytesPerS: number };
-  /** Bytes a day that stay for ever, and what the others come to in the end. */
+  /** `foreverPerDay`: the bytes a day that stay for ever. `levelled`: the bytes at which the others level off. */
   disk: { foreverPerDay: number; levelled: number };
 }
 
@@ -46,7 +46,7 @@ export interface Plan {
   jobsPerS: number;
   cells: number;
   cell: CellPlan;
-  /** What of one primary is nearest to its bound, and how near. */
+  /** The bound of a primary that is nearest, and the part of it that is used. */
   bound: { name: keyof typeof PRIMARY; part: number };
 }
 
@@ -63,7 +63,7 @@ const BATCHES = "create in batches";
 const DELIVER = "deliver";
 const BOTH = "create and deliver";
 
-/** With as few cells, and as few pods in each, as keep to the bounds. */
+/** A plan with as few cells, and as few pods in each, as the bounds allow. */
 export function planFor(measurements: Measurements, mix: Mix, jobsPerS: number): Plan {
   const model = createModel(measurements, mix);
   for (let cells = 1; ; cells++) {
@@ -77,7 +77,7 @@ export function planFor(measurements: Measurements, mix: Mix, jobsPerS: number):
   }
 }
 
-/** Jobs a second that went through one of each, from their creation to their delivery. */
+/** Jobs a second that passed one process of each service, from creation to delivery. */
 export const ratePerSSeen = ({ cases }: Measurements): number => reachedPerS(cases, BOTH);
 /** Attempts a second of one project, through its one flow row, by one delivery node. */
 export const projectPerSSeen = ({ cases }: Measurements): number => reachedPerS(cases, DELIVER);
@@ -87,7 +87,7 @@ const reachedPerS = (cases: readonly Figures[], name: string) =>
 
 export interface Model {
   plan(jobsPerS: number): CellPlan;
-  /** Of the thread of one pod of so many. */
+  /** The use of each pod's thread if there are so many pods. */
   useOf(service: Service, jobsPerS: number, pods: number): number;
   postgresCores(jobsPerS: number, pods: Pods): number;
 }
@@ -97,7 +97,7 @@ export function createModel(measurements: Measurements, mix: Mix): Model {
   const extra = (name: string, than: string, pick: Pick) => extraOf(measurements, name, than, pick);
   const requestsPerJob = 1 + mix.retries + mix.webhooks;
   const batchedOfCreated = mix.batched / (1 - mix.fired);
-  /** Of the jobs that come through gateways: some one by one, some in batches. */
+  /** The jobs that come through gateways, some one by one and some in batches. */
   const creation = (pick: Pick): Usage => {
     const [single, batched] = [usage(SINGLE, pick), usage(BATCHES, pick)];
     return (perS) => (1 - batchedOfCreated) * single(perS) + batchedOfCreated * batched(perS);
@@ -120,7 +120,10 @@ export function createModel(measurements: Measurements, mix: Mix): Model {
     }
   }
 
-  /** What they cause elsewhere together: each pod fills statements and messages of its own, the more it has to do. */
+  /**
+   * What pods together cause elsewhere: each sends statements and messages of its own, which hold more the more it has
+   * to do.
+   */
   function sumOf(jobsPerS: number, pods: Pods, pick: Pick): number {
     const idle = idleUsage(measurements, pick);
     const beyondIdle = (use: Usage, perS: number, count: number) => count * (use(perS / count) - idle);

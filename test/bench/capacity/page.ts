@@ -6,13 +6,13 @@ import { computeTables } from "./tables.ts";
 
 const DEPLOY = join(dirname(dirname(dirname(import.meta.dir))), "deploy");
 export const PAGE = join(DEPLOY, "CAPACITY.md");
-/** What the page is computed from, as `npm run bench -- cost --json` wrote it. */
+/** The measurements of the page, as `npm run bench -- cost --json` wrote them. */
 export const MEASUREMENTS = join(DEPLOY, "capacity.json");
 
 export const readMeasurements = (path = MEASUREMENTS) =>
   JSON.parse(readFileSync(path, "utf8")) as Measurements;
 
-/** The page with all that is computed in it made anew. Throws if it has a place too many or too few. */
+/** The page with all computed parts made anew. Throws if a part is missing or unknown. */
 export function renewPage(page: string, measurements: Measurements): string {
   const tables = computeTables(measurements, REFERENCE);
   const places = [...page.matchAll(PLACE)].map(([, name = ""]) => name);

@@ -1,4 +1,4 @@
-/** Numbers of [0, 1) that are the same for the same seed (Mulberry32, by Tommy Ettinger). */
+/** Numbers in [0, 1) that are the same for the same seed (Mulberry32, by Tommy Ettinger). */
 export function createRandom(seed: number): () => number {
   let state = seed;
   return () => {
@@ -9,10 +9,10 @@ export function createRandom(seed: number): () => number {
   };
 }
 
-/** Exponentially distributed, of this mean: what takes so long at random, or comes so often. */
+/** An exponentially distributed number of this mean, for random durations and intervals. */
 export const drawExponential = (random: () => number, mean: number) => -Math.log(1 - random()) * mean;
 
-/** From a distribution that is known at these parts, with straight lines between. */
+/** A number from a distribution that is known at these parts, with straight lines between them. */
 export function drawFrom(random: () => number, parts: readonly number[], figures: readonly number[]): number {
   const part = random();
   let above = 1;

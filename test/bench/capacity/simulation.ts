@@ -5,25 +5,25 @@ import { createRandom, drawExponential, drawFrom } from "./random.ts";
 import { Station } from "./station.ts";
 
 /**
- * A minute of one cell, job by job, with chance in it: what comes at random comes at once now and then, and what people
- * schedule comes at the full minute. A pod does one thing after the other, in the order in which they come; Postgres does
- * as many as it has cores. It is a network of queues without a way back, so each station is walked once, in time.
+ * Simulates a minute of one cell, job by job. Random arrivals sometimes coincide, and schedules fire at the full
+ * minute. A pod does one thing after the other in the order of arrival; Postgres does as many at once as it has cores.
+ * It is a network of queues without loops, so each station is passed once, in time order.
  *
- * Worse than the real thing: what takes about as long each time is given an exponential time, all projects stand in one
- * line, and in a crowd each costs what it costs alone. Better than it: no pause for garbage, no checkpoint and no lock but
- * those that were there when the lateness without a load was measured.
+ * It is worse than reality in three ways: durations that vary little are exponential here, all projects wait in one
+ * line, and each job of a crowd costs what it costs alone. It is better in one: it has only those pauses for garbage,
+ * checkpoints and locks that the lateness without load was measured with.
  */
 export interface Conditions {
   seed: number;
   jobsPerS: number;
   mix: Mix;
   model: Model;
-  /** Those that are there. */
+  /** The pods that exist. */
   pods: Pods;
   postgresCores: number;
-  /** The part of the shards whose owners die at the full minute, and stand still until their leases are over. */
+  /** The part of the shards whose owners die at the full minute; these shards stand still until the leases end. */
   orphaned: number;
-  /** Lateness without a load, at QUANTILES. */
+  /** The lateness without load, at QUANTILES. */
   latenessMs: readonly number[];
 }
 
@@ -33,13 +33,13 @@ export interface Minute {
   p50: number;
   p99: number;
   worst: number;
-  /** Of the time of each service's threads and of the cores of Postgres. */
+  /** The part of the time that each service's threads and the cores of Postgres are busy. */
   use: Record<Service | "postgres", number>;
 }
 
 const MINUTE_MS = 60_000;
 const FULL_MINUTE_AT_MS = 20_000;
-/** LEASE_TTL_MS and the 3 s within which a shard's due work starts after it. */
+/** LEASE_TTL_MS, and the 3 s within which a shard's due work starts after it. */
 const ORPHANED_MS = 13_000;
 
 export function simulateMinute(conditions: Conditions): Minute {
@@ -52,7 +52,7 @@ export function simulateMinute(conditions: Conditions): Minute {
     return new Station(random, { servers: pods[service], meanMs, isShared: false });
   };
   const cores = model.postgresCores(jobsPerS, pods);
-  // Each of the two lots of statements meets a server that is as busy as both make it.
+  // Each of the two groups of statements meets a server that is as busy as both make it.
   const postgres = (perS: number) =>
     new Station(random, {
       servers: conditions.postgresCores,
@@ -67,7 +67,7 @@ export function simulateMinute(conditions: Conditions): Minute {
   const dueAt = join(created, fired);
   const jobsAt = dueAt.slice();
   postgres(jobsPerS).pass(jobsAt);
-  // What is created is due at its commit, what is fired at its instant.
+  // A created job is due at its commit, and a fired one at its instant.
   dueAt.set(jobsAt.subarray(0, created.length));
 
   const told = jobsAt.filter(() => random() < mix.webhooks).map((at) => at + mix.attemptMs);
@@ -102,7 +102,7 @@ export function simulateMinute(conditions: Conditions): Minute {
   };
 }
 
-/** At random, so many a second (Poisson). */
+/** Random arrivals at this rate a second (Poisson). */
 function drawArrivals(random: () => number, perS: number): Float64Array {
   const arrivals: number[] = [];
   if (perS > 0)
@@ -115,7 +115,7 @@ function drawArrivals(random: () => number, perS: number): Float64Array {
   return Float64Array.from(arrivals);
 }
 
-/** Some at the full minute, all others at random. */
+/** Some firings at the full minute, the others at random. */
 function drawFirings(random: () => number, perS: number): Float64Array {
   const atFullMinute = Math.round(((perS * MINUTE_MS) / 1_000) * FIRED_AT_FULL_MINUTE);
   const others = drawArrivals(random, perS * (1 - FIRED_AT_FULL_MINUTE));

@@ -1,6 +1,6 @@
 import { drawExponential } from "./random.ts";
 
-/** Who does one thing after the other, in the order in which they come, each for an exponential time. */
+/** A station serves one thing after the other in the order of arrival, each for an exponential time. */
 export class Station {
   /** When each server is free again. */
   private readonly freeAt: Float64Array;
@@ -11,14 +11,14 @@ export class Station {
     private readonly options: {
       servers: number;
       meanMs: number;
-      /** Whether what comes goes to whoever is free first, or to one that is drawn by lot. */
+      /** True if the first free server takes the next thing; false if it goes to a server by lot. */
       isShared: boolean;
     },
   ) {
     this.freeAt = new Float64Array(options.servers);
   }
 
-  /** Moves each instant on to when its turn begins. The service itself is a part of the lateness without a load. */
+  /** Moves each instant on to when its turn begins. The service time itself is part of the lateness without load. */
   pass(at: Float64Array): void {
     for (const key of keysByTime(at)) {
       const place = key - Math.floor(key / PLACES_MAX) * PLACES_MAX;
@@ -34,7 +34,7 @@ export class Station {
     }
   }
 
-  /** The part of so many milliseconds in which servers were busy. */
+  /** The part of this many milliseconds in which the servers were busy. */
   use(withinMs: number): number {
     return this.busyMs / (withinMs * this.freeAt.length);
   }
@@ -50,7 +50,7 @@ export class Station {
 const PLACES_MAX = 2 ** 22;
 const TICKS_PER_MS = 1_000;
 
-/** Instants with their places, in time: one sort of plain numbers takes a tenth of the time of one by a function. */
+/** Instants with their places in time order. Sorting plain numbers takes a tenth of the time of sorting by a function. */
 function keysByTime(at: Float64Array): Float64Array {
   const keys = new Float64Array(at.length);
   for (let place = 0; place < at.length; place++)

@@ -6,10 +6,10 @@ import { showMeasured } from "./measured-tables.ts";
 import { type Mix, RATES } from "./mix.ts";
 import { type Plan, PRIMARY, planFor, projectPerSSeen, ratePerSSeen, SERVICES, USE_MAX } from "./model.ts";
 
-/** What a row of the simulation says if its plan breaks a bound. */
+/** The words in a row of the simulation whose plan breaks a bound. */
 export const INSUFFICIENT = "does not suffice";
 
-/** The parts of deploy/CAPACITY.md that are computed, by the names of their places in it. */
+/** The computed parts of deploy/CAPACITY.md, by the names of their places in it. */
 export function computeTables(
   measurements: Measurements,
   mix: Mix,

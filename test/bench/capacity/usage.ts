@@ -1,16 +1,16 @@
 import type { Figure, Figures, Measurements } from "../cost/measurements.ts";
 
-/** What one process uses in a second at a rate of so many a second. */
+/** The use of one process in a second, at a rate a second. */
 export type Usage = (perS: number) => number;
 
-/** From a case's figures, one that is for each 1,000 jobs. */
+/** Picks one of a case's figures, which are for each 1,000 jobs. */
 export type Pick = (figures: Figures) => number;
 
 export const middleOf = ([middle]: Figure) => middle;
 
 /**
- * Between the rates that were measured usage is taken for a straight line, from what the idle process uses on: so what is
- * done together at a higher rate costs less, as it was measured. Beyond the highest each costs what it cost there.
+ * Between the measured rates usage is taken as a straight line that begins at the idle process; so sharing at higher
+ * rates counts as it was measured. Beyond the highest rate each job costs what it costs there.
  */
 export function usageOf(measurements: Measurements, name: string, pick: Pick): Usage {
   const idle = idleUsage(measurements, pick);
@@ -24,7 +24,7 @@ export function usageOf(measurements: Measurements, name: string, pick: Pick): U
   if (measured.length === 0) throw new Error(`nothing was measured of "${name}"`);
   const points = [{ perS: 0, used: idle }];
   for (const { perS, used } of measured) {
-    // More jobs never take less; where it seems so it is noise.
+    // More jobs never take less; a lower figure is noise.
     points.push({ perS, used: Math.max(used, points.at(-1)?.used ?? 0) });
   }
   return (perS) => {
@@ -37,14 +37,14 @@ export function usageOf(measurements: Measurements, name: string, pick: Pick): U
   };
 }
 
-/** In a second, of a process that has nothing to do. */
+/** The use of an idle process in a second. */
 export function idleUsage({ cases }: Measurements, pick: Pick): number {
   const idle = cases.find(({ name }) => name === "idle");
   if (idle === undefined) throw new Error("idleness was not measured");
   return pick(idle) / 1_000;
 }
 
-/** What a job of the one kind costs more than one of the other, where both were measured at the same rate. */
+/** How much more a job of one kind costs than one of the other, where both were measured at the same rate. */
 export function extraOf(measurements: Measurements, name: string, than: string, pick: Pick): number {
   const at = (wanted: string) =>
     measurements.cases.find((each) => each.name === wanted && each.ratePerS === 500);

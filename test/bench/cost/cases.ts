@@ -4,7 +4,7 @@ import type { Cell } from "./cell.ts";
 /** One way in which jobs come and go, at one rate. */
 export interface Case {
   name: string;
-  /** Jobs per second; null for as many as go through. */
+  /** Jobs per second; null for as many as possible. */
   ratePerS: number | null;
   run(cell: Cell, pace: Pace): Promise<Outcome>;
 }
@@ -12,19 +12,19 @@ export interface Case {
 export interface Pace {
   ratePerS: number | null;
   seconds: number;
-  /** Called when all is prepared and only what is measured follows. */
+  /** Called after the preparations; only what is measured follows. */
   begin(): Promise<void>;
 }
 
 export interface Outcome {
   jobs: number;
-  /** Attempts and webhook deliveries that were sent. */
+  /** The attempts and webhook deliveries that were sent. */
   requests: number;
   seconds: number;
-  /** From request to 201, and from due to received, at QUANTILES. */
+  /** `latencyMs`: from a request to its 201. `latenessMs`: from due to received. Both at QUANTILES. */
   latencyMs: number[] | null;
   latenessMs: number[] | null;
-  /** Through the gateway and through the delivery node, heads and bodies. */
+  /** Bytes through the gateway and through the delivery node, heads and bodies. */
   bytesIn: number;
   bytesOut: number;
 }
@@ -37,7 +37,7 @@ const FLOOD_JOBS = 10_000;
 const LEAD_MS = 2_500;
 const SCHEDULE_LEAD_MS = 3_000;
 const TOMORROW_MS = 86_400_000;
-/** Doing nothing is measured for so many times as long. */
+/** The idle case is measured for this many times as long. */
 const IDLE_TIMES = 2;
 
 const RATES = [50, 500, null];
@@ -79,7 +79,7 @@ async function stayIdle(_cell: Cell, { seconds, begin }: Pace): Promise<Outcome>
   };
 }
 
-/** Jobs are created over HTTP: for tomorrow, or at once, and then they are delivered meanwhile. */
+/** Creates jobs over HTTP, either for tomorrow or at once; those at once are also delivered meanwhile. */
 function creating({
   later = false,
   batch = 1,
@@ -126,7 +126,7 @@ function creating({
   };
 }
 
-/** Jobs that stand in Postgres come due, and no message has told of them. */
+/** Delivers jobs that are stored in Postgres and were announced by no message. */
 function delivering(scheme: "http" | "https", path: string): Case["run"] {
   return async (cell, { ratePerS, seconds, begin }) => {
     const jobs = ratePerS === null ? FLOOD_JOBS : Math.round(ratePerS * seconds);

@@ -26,33 +26,33 @@ export interface Stored {
 }
 
 /**
- * A whole cell as real processes: one gateway, one worker, one delivery node, a nats-server, and a Postgres of its own,
- * set as deploy/postgres/cluster.yaml sets it, so that all that its log holds and all that it takes is of this cell.
+ * A whole cell as real processes: a gateway, a worker, a delivery node, a nats-server, and a Postgres of its own with
+ * the settings of deploy/postgres/cluster.yaml, so that its log and its use belong to this cell alone.
  */
 export interface Cell {
   watched: Watched;
-  /** The production key has no webhook endpoint, the development key has one. */
+  /** The production key has no webhook endpoint; the development key has one. */
   keys: { production: string; development: string };
-  /** Of another project. */
+  /** The key of another project. */
   neighbourKey: string;
   gatewayUrl: string;
-  /** Where targets stand; `other` is the first one under another host's name. */
+  /** The URLs of the targets; `other` is the first one under another host name. */
   sink: { http: string; https: string; other: string };
   load(load: Omit<Load, "port">): Promise<LoadReport>;
   beginReceiving(): Promise<void>;
   received(): Promise<Received>;
-  /** Until so much has been received, and nothing is on the wire any more. */
+  /** Resolves once this many were received and nothing is on the wire. */
   untilReceived(count: number): Promise<Received>;
-  /** Commits jobs as a gateway does, but tells nobody. */
+  /** Commits jobs as a gateway does, without announcing them. */
   store(stored: Stored): Promise<void>;
-  /** Schedules that fire once, one after the other from `firstAt` on. */
+  /** Stores schedules that fire once, one after the other from `firstAt` on. */
   storeSchedules(count: number, firstAt: number, perS: number, targetUrl: string): Promise<void>;
   stop(): Promise<void>;
 }
 
 /** More than one node takes on, so that its own bound is what is met. */
 const CONCURRENCY = 10_000;
-/** Of the settings in the manifest, those that a running server takes and that this build knows. */
+/** The manifest's settings that a running server accepts and this build knows. */
 const SETTINGS = [
   "max_wal_size",
   "checkpoint_timeout",
@@ -206,7 +206,7 @@ async function compose(stops: (() => unknown)[]): Promise<Omit<Cell, "stop">> {
 const ON_THE_WIRE = `
 SELECT sum(development_jobs + production_jobs + development_webhooks + production_webhooks)::int AS count FROM flows`;
 
-/** After the instant that is stored they are next due on New Year's Day. */
+/** After the stored instant their next firing is on New Year's Day. */
 const SCHEDULES = `
 INSERT INTO schedules (next_run_at, project_no, base_seconds, cap_seconds, environment, shard, max_attempts, id, name,
                        cron, timezone, target_url, payload)
@@ -214,7 +214,7 @@ SELECT $1::timestamptz + n * interval '1 second' / $2::float8, $3, 10, 3600, 1, 
        gen_random_uuid()::text, '0 0 1 1 *', 'UTC', $5, $6
   FROM generate_series(0, $7::int - 1) AS n`;
 
-/** The parameters of Postgres that the manifest gives, as far as they are measured here. */
+/** The manifest's Postgres parameters among SETTINGS. */
 export function settingsOfManifest(): [string, string][] {
   const text = readFileSync(join(ROOT, "deploy", "postgres", "cluster.yaml"), "utf8");
   const cluster = Bun.YAML.parse(text) as { spec: { postgresql: { parameters: Record<string, string> } } };
@@ -227,7 +227,7 @@ interface CreatedProject {
   keys: Cell["keys"];
 }
 
-/** By the operator's own commands. */
+/** Runs the operator's command line. */
 async function administer(environment: Record<string, string>, words: string[]): Promise<CreatedProject> {
   const child = Bun.spawn([process.execPath, "services/admin/main.ts", ...words, "--json"], {
     cwd: ROOT,

@@ -5,11 +5,11 @@ import { until } from "../harness/processes.ts";
 import type { Cell } from "./cell.ts";
 import { forgetPeaks, readPeaks } from "./readings.ts";
 
-/** The most that a gateway and a delivery node can be made to hold, as far as their own bounds let it come. */
+/** The most that a gateway and a delivery node can be made to hold within their own bounds. */
 export interface Fullest {
-  /** Bytes of memory while so many bodies came at once, and how many of them were not refused. */
+  /** Bytes of memory while these bodies came at once, and the number of accepted bodies. */
   gateway: { peakBytes: number; bodies: number; bodyBytes: number; taken: number };
-  /** Bytes of memory, and attempts on the wire, each with the largest payload. */
+  /** Bytes of memory with these attempts on the wire, each with the largest payload. */
   delivery: { peakBytes: number; attempts: number };
 }
 
@@ -17,9 +17,9 @@ const HOSTS = 2;
 const DAY_MS = 86_400_000;
 const SETTLED_LOOKS = 20;
 const LOOK_EVERY_MS = 250;
-/** Of the largest jobs, as many as make a body that is just small enough. */
+/** As many of the largest jobs as just fit into a body. */
 const JOBS_PER_BODY = 100;
-/** So many fit into what a gateway takes of one project at once, and of two into what it takes at all. */
+/** As many bodies as a gateway accepts at once from one project; those of two projects fill the gateway. */
 const BODIES_OF_PROJECT = 5;
 
 export async function measureFullest(cell: Cell): Promise<Fullest> {
@@ -27,7 +27,7 @@ export async function measureFullest(cell: Cell): Promise<Fullest> {
   return { gateway, delivery: await fillDelivery(cell) };
 }
 
-/** Text that neither Postgres nor anybody else can make shorter. */
+/** Text that cannot be compressed. */
 const payloadOf = (bytes: number) =>
   `{"text":"${randomBytes(bytes)
     .toString("base64")
@@ -48,7 +48,7 @@ async function fillDelivery(cell: Cell): Promise<Fullest["delivery"]> {
     });
   let attempts = 0;
   let looks = 0;
-  // Over 80 % full, a node gives one project no more than what is still free: it does not fill up to its bound.
+  // A node that is over 80 % full gives a project no more than is still free, so it never fills up to its bound.
   await until("the node took all that it takes", async () => {
     const { count } = await cell.received();
     looks = count > 0 && count === attempts ? looks + 1 : 0;

@@ -3,7 +3,7 @@ import type { Fullest } from "./fullest.ts";
 import type { Disk, Part, PODS, Rows } from "./readings.ts";
 import type { Sample } from "./sample.ts";
 
-/** What `npm run bench -- cost --json` writes and the capacity page is computed from. */
+/** The measurements that `npm run bench -- cost --json` writes and the capacity page is computed from. */
 export interface Measurements {
   measuredAt: string;
   command: string;
@@ -16,32 +16,32 @@ export interface Measurements {
   cases: Figures[];
 }
 
-/** The middle of the rounds, the least and the most. */
+/** The median, the least and the most of the rounds. */
 export type Figure = [median: number, least: number, most: number];
 
-/** Of one case, for each 1,000 jobs ("idle": for each 1,000 s), except where a name says otherwise. */
+/** The figures of one case, for each 1,000 jobs ("idle": for each 1,000 s) unless a name says otherwise. */
 export interface Figures {
   name: string;
   ratePerS: number | null;
-  /** Jobs per second that went through. */
+  /** Jobs per second that were processed. */
   reachedPerS: Figure;
-  /** Attempts and deliveries for a job. */
+  /** Attempts and deliveries for each job. */
   requestsPerJob: number;
   cpuSeconds: Record<Part, Figure>;
-  /** Without the images of whole pages, which stand apart. */
+  /** Without full page images, which are counted separately. */
   walBytes: Figure;
   walRecords: Figure;
   imageBytes: Figure;
   natsMessages: Figure;
   natsBytes: Figure;
-  /** Heads and bodies through the gateway and through the delivery node. */
+  /** Bytes through the gateway and through the delivery node, heads and bodies. */
   bytesIn: Figure;
   bytesOut: Figure;
-  /** Of one round, in which nothing else was measured. */
+  /** Of a separate round in which nothing else was measured. */
   rows: Rows;
-  /** The most that any round held. */
+  /** The most memory in any round. */
   peakBytes: Record<(typeof PODS)[number], number>;
-  /** At QUANTILES, each the middle of the rounds. */
+  /** At QUANTILES, each the median of the rounds. */
   latencyMs: number[] | null;
   latenessMs: number[] | null;
 }
@@ -89,7 +89,7 @@ export function summarizeSamples(samples: readonly Sample[], rows: Rows): Omit<F
   };
 }
 
-/** Four digits, which is more than the rounds agree on. */
+/** Four digits, more than the rounds agree on. */
 const round = (figure: number) => Number(figure.toPrecision(4));
 
 function middle(distributions: readonly (number[] | null)[]): number[] | null {

@@ -1,7 +1,7 @@
 import { formatCount, printTable } from "../harness/measure.ts";
 import type { Figure, Figures, Measurements } from "./measurements.ts";
 
-/** Prints what was measured, with ranges where rounds differ. */
+/** Prints the measurements, with ranges where rounds differ. */
 export function printCosts({ cases, disk, fullest }: Measurements): void {
   const whole = ([middle, least, most]: Figure, format = formatCount) =>
     least === most ? format(middle) : `${format(middle)} (${format(least)} to ${format(most)})`;

@@ -2,7 +2,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import type { Database } from "../../../shared/store/database/database.ts";
 import { childrenCpuUs, cpuUsOf } from "../harness/processes.ts";
 
-/** What the processes of a cell have used, read from the kernel, from Postgres and from NATS. */
+/** Reads from the kernel, from Postgres and from NATS what the processes of a cell have used. */
 
 export const PARTS = ["gateway", "worker", "delivery", "postgres", "nats"] as const;
 export type Part = (typeof PARTS)[number];
@@ -70,7 +70,7 @@ interface Jsz {
 
 const askJson = async <Answer>(url: string) => (await (await fetch(url)).json()) as Answer;
 
-/** What was written between two places, by kind; full page images stand apart, as they depend on checkpoints. */
+/** The bytes written between two places, by kind. Full page images are separate, since they depend on checkpoints. */
 export async function readWal(
   db: Database,
   from: string,
@@ -89,12 +89,12 @@ SELECT coalesce(sum(count), 0)::float8 AS records, coalesce(sum(record_size), 0)
        coalesce(sum(fpi_size), 0)::float8 AS images
   FROM pg_get_wal_stats($1::pg_lsn, $2::pg_lsn) WHERE $1::pg_lsn < $2::pg_lsn`;
 
-/** All connections but the one that says so are ended, and that one tells what it has counted at once. */
+/** Ends all connections except this one, which then flushes its own counters. */
 export async function endOtherBackends(db: Database): Promise<void> {
   await db.run("end_backends", END_BACKENDS, []);
 }
 
-/** With the time that each may take to tell what it has counted, in milliseconds. */
+/** Each may take this many milliseconds to flush its counters. */
 const END_BACKENDS = `
 SELECT pg_terminate_backend(pid, 1000), pg_stat_force_next_flush() FROM pg_stat_activity
  WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`;
@@ -143,12 +143,12 @@ SELECT coalesce(sum(size) FILTER (WHERE kind = 'queues'), 0)::float8 AS queues,
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
          WHERE c.relkind = 'r' AND n.nspname = 'public') sizes`;
 
-/** From now on the most memory that each process has held is counted anew. */
+/** User and system time of a process, as the kernel counts it (proc(5), fields 14 to 17 with its dead children). */
 export function forgetPeaks(pids: Watched["pids"]): void {
   for (const part of PODS) writeFileSync(`/proc/${pids[part]}/clear_refs`, "5");
 }
 
-/** The most resident memory since then, in bytes. */
+/** The most resident memory since the reset, in bytes. */
 export function readPeaks(pids: Watched["pids"]): Record<(typeof PODS)[number], number> {
   const peakOf = (pid: number) =>
     Number(/VmHWM:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1]) * 1_024;

@@ -13,12 +13,12 @@ import {
   readWal,
 } from "./readings.ts";
 
-/** What one case took, once. */
+/** The result of one run of a case. */
 export interface Sample {
   jobs: number;
   ratePerS: number;
   requests: number;
-  /** The rest is for each 1,000 jobs, but for peaks and distributions. For "idle" it is for each 1,000 s. */
+  /** All following figures are for each 1,000 jobs (for "idle", each 1,000 s), except peaks and distributions. */
   cpuSeconds: Record<Part, number>;
   walBytes: number;
   walRecords: number;
@@ -75,8 +75,8 @@ export async function measure(cell: Cell, { ratePerS, run, name }: Case, seconds
 const thousandsOf = (name: string, { jobs, seconds }: Outcome) => (name === "idle" ? seconds : jobs) / 1_000;
 
 /**
- * What one case writes, once more: a backend tells what it has counted after 10 s of idleness or when it ends, so all are
- * ended before and after, which the services get over but which would spoil what else is measured.
+ * Runs one case again to count its rows. A backend reports its counters after 10 s of idleness or at its end, so all
+ * backends are ended before and after. The services survive that, but it would spoil other measurements.
  */
 export async function count(cell: Cell, { ratePerS, run, name }: Case, seconds: number): Promise<Rows> {
   const { db } = cell.watched;

@@ -12,7 +12,7 @@ const ids = createIdSource(randomBytes);
 
 type Wish = Pick<JobToCreate, "projectNo" | "targetUrl" | "runAt"> & Partial<JobToCreate>;
 
-/** A job as the benchmarks make them: of production in us-east, unless something else is wished. */
+/** A job as the benchmarks make them: in production and us-east, unless told otherwise. */
 export function newJob(wish: Wish, shardsPerRegion = SHARDS_PER_REGION): JobToCreate {
   return {
     id: ids.next(JOB_PREFIX, Date.now()),
@@ -28,7 +28,7 @@ export function newJob(wish: Wish, shardsPerRegion = SHARDS_PER_REGION): JobToCr
   };
 }
 
-/** Commits jobs as a gateway does, but tells nobody. */
+/** Commits jobs as a gateway does, without announcing them. */
 export async function storeJobs(db: Database, count: number, wishOf: (index: number) => Wish): Promise<void> {
   const lanes = new Set<string>();
   const perStatement = Math.ceil(STORED_BYTES_PER_STATEMENT / (wishOf(0).payload ?? "{}").length);

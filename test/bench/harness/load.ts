@@ -1,21 +1,21 @@
 import { preciseNow, quantilesOf } from "./quantiles.ts";
 
 /**
- * Makes the requests, as a process of its own: `bun load.ts LOAD`. With a rate it keeps to it, however late the answers
- * are, as long as a connection is free; without one each connection asks as soon as it was answered.
+ * A program that makes the requests: `bun load.ts JSON`. With a rate it keeps to the rate while a connection is free,
+ * however late the answers are. Without one, each connection asks as soon as it was answered.
  */
 
 export interface Load {
   port: number;
   key: string;
   path: string;
-  /** RUN_AT in it becomes the instant of the request's job. */
+  /** RUN_AT in it is replaced by the instant of the request's job. */
   body: string;
-  /** The jobs' instants: so many a second, from `firstAt` on. Only with `count`. */
+  /** The jobs' instants, this many a second from `firstAt` on. Only with `count`. */
   spread?: { firstAt: number; perS: number };
-  /** So many requests and no more, however long they take. */
+  /** Sends exactly this many requests, however long they take. */
   count?: number;
-  /** Reports which job was answered when. */
+  /** Reports when each job was answered. */
   tellsAnswers?: boolean;
   /** Requests per second; null for as many as are answered. */
   ratePerS: number | null;
@@ -27,9 +27,9 @@ export const RUN_AT = "@run_at@";
 
 export interface LoadReport {
   answeredCount: number;
-  /** Job ids with the instants of their 201, if they are told. */
+  /** Job ids with the instants of their 201, if they are reported. */
   answers: [jobId: string, at: number][];
-  /** Heads and bodies, both ways. */
+  /** Heads and bodies in both directions. */
   bytes: number;
   /** From a request to its 201, at QUANTILES. */
   latencyMs: number[];
@@ -73,7 +73,7 @@ async function run(load: Load): Promise<LoadReport> {
     else if (!isPaced) ask(socket);
     else free.push(socket);
   }
-  /** The requests that are due by now, as far as connections are free. */
+  /** Sends the requests that are due by now, as far as connections are free. */
   function pace(): void {
     const dueCount = Math.min(wantedCount, ((performance.now() - begunAt) / 1_000) * (ratePerS ?? 0));
     while (askedCount < dueCount) {

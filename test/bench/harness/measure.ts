@@ -1,4 +1,4 @@
-/** The middle of the samples: one slow round on a noisy machine does not move it. NaN without samples. */
+/** The median of the samples, which one slow round does not move. NaN without samples. */
 export function median(samples: readonly number[]): number {
   const sorted = samples.toSorted((a, b) => a - b);
   const middle = sorted.length >> 1;
@@ -10,7 +10,7 @@ export function range(samples: readonly number[]): { least: number; most: number
   return { least: Math.min(...samples), most: Math.max(...samples) };
 }
 
-/** The samples as a cell of a table: `median (least to most)`. */
+/** The samples as a table's cell: `median (least to most)`. */
 export function summarize(
   samples: readonly number[],
   format: (figure: number) => string = formatCount,
@@ -19,13 +19,13 @@ export function summarize(
   return `${format(median(samples))} (${format(least)} to ${format(most)})`;
 }
 
-/** Three significant digits for what is small, whole numbers with separators for what is large. */
+/** Three significant digits for small figures, whole numbers with separators for large ones. */
 export function formatCount(figure: number): string {
   const rounded = Math.abs(figure) >= 100 ? Math.round(figure) : Number(figure.toPrecision(3));
   return rounded.toLocaleString("en-US");
 }
 
-/** Prints aligned columns: the first to the left, as it names the row, the others to the right. */
+/** Prints aligned columns: the first to the left, since it names the row, and the others to the right. */
 export function printTable(headings: readonly string[], rows: readonly (readonly string[])[]): void {
   const widths = headings.map((heading, column) =>
     Math.max(heading.length, ...rows.map((row) => (row[column] ?? "").length)),

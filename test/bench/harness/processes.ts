@@ -9,13 +9,13 @@ const WAIT_MS_MAX = 120_000;
 const LOOK_EVERY_MS = 20;
 const STOP_TIMEOUT_MS = 10_000;
 
-/** Starts a process, answers with its id, and adds to `stops` what ends it. */
+/** Starts a process. Answers its id, and adds to `stops` the function that ends it. */
 export function spawnBound(
   command: string[],
   environment: Record<string, string>,
   stops: (() => unknown)[],
 ): number {
-  // Whatever ends the benchmark ends its processes.
+  // The processes end with the benchmark, however it ends.
   const bound = process.platform === "linux" ? ["setpriv", "--pdeathsig", "KILL", ...command] : command;
   const child = Bun.spawn(bound, {
     cwd: ROOT,
@@ -47,7 +47,7 @@ export async function until(what: string, condition: () => Promise<boolean>): Pr
   }
 }
 
-/** Runs a program of this folder to its end; answers what it printed as JSON, and the CPU that it used. */
+/** Runs a program of this folder to its end. Answers what it printed as JSON, and its CPU. */
 export async function runProgram<Report>(
   file: string,
   input: object,
@@ -66,7 +66,7 @@ export function cpuUsOf(pid: number, alsoChildren = false): number {
   return (alsoChildren ? own + Number(fields[13]) + Number(fields[14]) : own) * CLOCK_TICK_US;
 }
 
-/** Of all processes that the process has started and that still run, without those left out. */
+/** The CPU of all running processes that the process has started, except `leftOut`. */
 export function childrenCpuUs(pid: number, leftOut: readonly number[] = []): number {
   let used = 0;
   for (const name of readdirSync("/proc")) {
@@ -75,7 +75,7 @@ export function childrenCpuUs(pid: number, leftOut: readonly number[] = []): num
     try {
       if (parentOf(child) === pid) used += cpuUsOf(child);
     } catch {
-      // It has ended since the folder was read.
+      // The process has ended since the folder was read.
     }
   }
   return used;

@@ -1,10 +1,10 @@
 import { preciseNow, quantilesOf } from "./quantiles.ts";
 
 /**
- * Takes what is delivered, as a process of its own: `bun sink.ts SETTINGS`. `/hook` answers 200, `/fail` 500, and `/close`
- * 200 and closes the connection, as a target does that keeps none. `/stall` is answered once `/release` has been asked for.
- * Counts begin anew at `/begin`. Its query says what is kept beside the number of requests, since that costs: `bytes`,
- * `lateness`, `receipts`.
+ * A program that receives the deliveries: `bun sink.ts SETTINGS`. `/hook` answers 200, `/fail` 500, and `/close`
+ * answers 200 and closes the connection, like a target that keeps none. `/stall` is answered once `/release` has been
+ * asked for. `/begin` begins all counts anew; its query names what is kept beside the number of requests, since that
+ * costs: `bytes`, `lateness`, `receipts`.
  */
 export const SINK = import.meta.path;
 
@@ -17,9 +17,9 @@ export interface Received {
   count: number;
   /** Job ids with the instants of their receipt, if those are kept. */
   receipts: [jobId: string, at: number][];
-  /** Heads and bodies, both ways, without what TCP and TLS add. */
+  /** Heads and bodies in both directions, without the overhead of TCP and TLS. */
   bytes: number;
-  /** Milliseconds between the time for which an attempt was due and its receipt, at QUANTILES. */
+  /** Milliseconds from the due time of an attempt to its receipt, at QUANTILES. */
   latenessMs: number[];
 }
 
@@ -51,7 +51,7 @@ async function answer(request: Request): Promise<Response> {
   count++;
   if (kept.has("lateness")) {
     const dueAt = Date.parse(request.headers.get("service-scheduled-at") ?? "");
-    // A webhook's event is not due at a time of its own.
+    // An event has no due time of its own.
     if (!Number.isNaN(dueAt)) lateness.push(preciseNow() - dueAt);
   }
   if (kept.has("receipts")) receipts.push([request.headers.get("service-job-id") ?? "", preciseNow()]);

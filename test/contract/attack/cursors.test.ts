@@ -6,7 +6,7 @@ import { expectNoTrace } from "./support.ts";
 
 let gateway: TestGateway;
 let project: TestProject;
-/** By path: a cursor that works there with limit=1 and no filter. */
+/** A cursor for each path, which works there with limit=1 and no filter. */
 const cursors = new Map<string, string>();
 
 const lists = (Object.values(OPERATIONS) as Operation[])
@@ -33,7 +33,7 @@ const refuse = async (...request: Parameters<typeof list>) =>
   readRefusal(await list(...request), "invalid_request", "cursor");
 
 describe.each(lists)("the cursors of %s", (path, names) => {
-  test("are those of no other list", async () => {
+  test("work in no other list", async () => {
     await expectNoTrace(gateway, project, async () => {
       for (const [other, cursor] of cursors) {
         if (other !== path) await refuse(path, `cursor=${cursor}`);
@@ -42,7 +42,7 @@ describe.each(lists)("the cursors of %s", (path, names) => {
     });
   });
 
-  test("are refused whatever they are, if the service did not make them", async () => {
+  test("are refused if the service did not make them", async () => {
     const made = [
       ...["", "a", "AAAA", "%00", "%ff", "null", "..", "1", "%F0%9F%98%80", "a".repeat(15_000)],
       Buffer.from(JSON.stringify({ id: "job_00000000000000000000000000" })).toString("base64url"),

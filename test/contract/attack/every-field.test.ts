@@ -12,8 +12,8 @@ import { type GivenRequest, prepareRequests, type Requests, withNewName } from "
 import { HOSTILE_ESCAPES, HOSTILE_JSON, HOSTILE_TEXTS } from "./hostile-values.ts";
 
 /**
- * Hostile values in every parameter, id, header and place of a body that the published document names. Which of them are
- * refused is told elsewhere; here all are answered, and by what the document says of the operation.
+ * Sends hostile values in every parameter, id, header and body field that the published document names. Other tests say
+ * which of them are refused. Here every one is answered as the document describes the operation.
  */
 
 let gateway: TestGateway;
@@ -29,14 +29,14 @@ afterAll(() => gateway.stop());
 
 const REQUESTS_AT_ONCE = 8;
 const ANSWER_MS_MAX = 10_000;
-/** A place that takes so many takes any text, and more do not tell more. */
+/** A field that has accepted this many texts accepts any text. */
 const ACCEPTED_MAX = 32;
 const FAULTS_SHOWN_MAX = 10;
 const VALUE_SHOWN_MAX = 80;
 
 type Room = "path" | "query" | "header" | "body";
 
-/** Those that get past the first look there. */
+/** The hostile texts that pass the first check of this field. */
 function textsFor(room: Room, { type, format, enum: words, const: word }: Json): string[] {
   const { text, numbers, dates, urls, ids } = HOSTILE_TEXTS;
   if (words !== undefined || word !== undefined) return text;
@@ -53,7 +53,7 @@ function valuesFor(room: Room, schema: Json): string[] {
     case "query":
       return [...texts.map((text) => encodeURIComponent(text.toWellFormed())), ...HOSTILE_ESCAPES];
     case "header":
-      // Others no client can send.
+      // A client cannot send other characters in a header.
       return texts.filter((text) => /^[\t\x20-\x7e\x80-\xff]*$/.test(text));
     case "body": {
       const { kinds, numbers, containers } = HOSTILE_JSON;
@@ -64,11 +64,11 @@ function valuesFor(room: Room, schema: Json): string[] {
   }
 }
 
-/** A request with one hostile value in it, and where that is. */
+/** A request with one hostile value, and the place of that value. */
 interface Attempt {
   place: string;
   value: string;
-  /** Of an operation on what this path leads to. */
+  /** The request to an operation on the resource at `path`. */
   requestTo(path: string): GivenRequest;
 }
 
@@ -94,7 +94,7 @@ function* attack({ path: pattern, parameters, bodySchema, bodies }: PublishedOpe
 
 type Step = string | number;
 
-/** Where in a body of this schema something may stand: the body itself, its fields and entries, and theirs. */
+/** The places in a body of this schema: the body itself, its fields and entries, and theirs. */
 function placesIn(schema: Json): [Step[], Json][] {
   if ("$ref" in schema) return placesIn(published.look(schema.$ref));
   const inner: [Step, Json][] = Object.entries(schema.properties ?? {});
@@ -107,7 +107,7 @@ function placesIn(schema: Json): [Step[], Json][] {
   ];
 }
 
-/** The body as JSON, with this in that place of it. */
+/** The body as JSON, with `value` in one place of it. */
 function put(body: Json, [step, ...rest]: Step[], value: string): string {
   if (step === undefined) return value;
   const inner = put(body?.[step], rest, value);
@@ -118,13 +118,13 @@ function put(body: Json, [step, ...rest]: Step[], value: string): string {
 }
 
 interface Asked {
-  /** Null if it did not come in time. */
+  /** Null if no answer came in time. */
   answer: Answer | null;
-  /** What is wrong with it. */
+  /** The faults of the answer. */
   faults: string[];
 }
 
-/** Also looks at what was made, and removes it. */
+/** Also reads what the request has made, and removes it. */
 async function askAndLook(operation: PublishedOperation, request: GivenRequest): Promise<Asked> {
   const { answer, faults } = await ask(operation, request);
   if (answer?.status !== 201) return { answer, faults };
@@ -146,12 +146,12 @@ async function ask(operation: PublishedOperation, request: GivenRequest): Promis
   clearTimeout(timer);
   if (answer === null) return { answer, faults: [`no answer within ${ANSWER_MS_MAX} ms`] };
   const { status, text } = answer;
-  // These are documented, but nothing here is a reason for them.
+  // These are documented, but no hostile value is a reason for them.
   if (status >= 500 || status === 429) return { answer, faults: [`${status} ${text}`] };
   return { answer, faults: findAnswerFaults(published, operation, answer) };
 }
 
-test.each(Object.keys(OPERATIONS))("%s answers as it is documented, whatever it is given", async (id) => {
+test.each(Object.keys(OPERATIONS))("%s answers every hostile value as it is documented", async (id) => {
   const operation = published.operations.find((operation) => operation.id === id);
   if (operation === undefined) throw new Error("it is not documented");
   const attempts = attack(operation);

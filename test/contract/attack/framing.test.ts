@@ -33,12 +33,12 @@ const get =
   (start: string, ...lines: string[]) =>
   () =>
     `${head(project, start, ...lines)}\r\n`;
-/** A request whose chunks end as they should, and of what the coding says it is. */
+/** A request in chunks that end correctly, with this Transfer-Encoding. */
 const coded = (coding: string) => post([`Transfer-Encoding: ${coding}`], chunked(BODY));
 const inChunks = (body: string) => post([CHUNKED], body);
 const hex = BODY.length.toString(16);
 
-describe("a request of which two readers could see two requests", () => {
+describe("a request that two readers could read as two requests", () => {
   test.each<[string, () => string]>([
     ["a negative length", post(["Content-Length: -1"])],
     ["a signed length", post([`Content-Length: +${BODY.length}`])],
@@ -72,13 +72,13 @@ describe("a request of which two readers could see two requests", () => {
     ["a request in the place of the trailers", inChunks(`${hex}\r\n${BODY}\r\n0\r\n${SMUGGLED}`)],
     ["a length that is too small", post([`Content-Length: ${BODY.length - 1}`])],
     ["something behind the body", post([LENGTH], `${BODY}\r\n`)],
-  ])("is refused by the server itself, the connection ends, and nothing was done: %s", async (_, bytes) => {
+  ])("is refused by the server itself and does nothing, and the connection ends: %s", async (_, bytes) => {
     const raw = await expectNoTrace(gateway, project, () => exchange(gateway.port, bytes()));
     expect(raw).toStartWith("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n");
     expect(raw.match(/HTTP\/1\.1 /g)).toHaveLength(1);
   });
 
-  test("is refused although its body came late, with trailers at its end, and has created nothing", async () => {
+  test("is refused and creates nothing, also if its body comes late and ends with trailers", async () => {
     const lines = head(project, "POST /v2/jobs", JSON_TYPE, CHUNKED, "Expect: 100-continue");
     await expectNoTrace(gateway, project, async () => {
       for (let round = 0; round < 10; round++) {
@@ -86,7 +86,7 @@ describe("a request of which two readers could see two requests", () => {
         let text = "";
         const socket = net.connect(gateway.port, "127.0.0.1", () => socket.write(`${lines}\r\n`));
         socket.on("data", (chunk: Buffer) => {
-          // The body is asked for, so it is what comes next that the request waits for.
+          // The 100 Continue has come, so the request waits for its body.
           if (text === "") socket.write(`${hex}\r\n${BODY}\r\n0\r\nX: 1\r\n\r\n`);
           text += chunk.toString();
         });
@@ -96,7 +96,7 @@ describe("a request of which two readers could see two requests", () => {
     });
   });
 
-  test("takes nothing away from a job: a cancel with such a body cancels nothing", async () => {
+  test("changes no job: a cancel with such a body cancels nothing", async () => {
     const job = await gateway.createJob(project);
     const start = head(project, `DELETE /v2/jobs/${job.id}`, CHUNKED);
     expect(await exchange(gateway.port, `${start}\r\nzz\r\n`)).toStartWith("HTTP/1.1 400");
@@ -112,19 +112,19 @@ describe("a request of which two readers could see two requests", () => {
       () => `${get("GET /v2/project", "Content-Length: 3")()}abc${SMUGGLED}`,
     ],
     ["behind the end of the client's side", get("GET /v2/project")],
-  ])("is not answered, and ends the connection: another %s", async (place, bytes) => {
+  ])("gets no answer to the second one, and the connection ends: another %s", async (place, bytes) => {
     const end = place.includes("client's side");
     const raw = await expectNoTrace(gateway, project, () => exchange(gateway.port, bytes(), { end }));
     expect(raw).toBe("");
   });
 
-  test("with one length given twice is refused before its body is read, however long it says that is", async () => {
+  test("that gives its length twice is refused before its body is read, whatever the length", async () => {
     for (const path of ["/v2/jobs", "/v2/jobs/batch"]) {
       const lines = ["Content-Length: 99999999999", "Content-Length: 99999999999"];
       const raw = await gateway.send(`${head(project, `POST ${path}`, JSON_TYPE, ...lines)}\r\n`);
       readRefusal(parseRaw(raw), "invalid_request");
     }
-    // Its bytes could not be counted, so it must not have taken a part of the gateway's memory either.
+    // Its bytes cannot be counted, so they must not take a part of the gateway's memory either.
     const batch = await gateway.call("POST", "/v2/jobs/batch", {
       key: project.production,
       body: { jobs: [{ target_url: TARGET_URL }] },
@@ -133,7 +133,7 @@ describe("a request of which two readers could see two requests", () => {
   });
 });
 
-describe("a header that comes twice", () => {
+describe("a repeated header", () => {
   test.each<[string, ErrorCode, () => string]>([
     ["Authorization", "unauthorized", get("GET /v2/project", "Authorization: Basic x")],
     ["an empty Authorization", "unauthorized", get("GET /v2/project", "Authorization:")],
@@ -162,7 +162,7 @@ describe("a header that comes twice", () => {
     ["Idempotency-Key: a", "Idempotency-Key: a"],
     ["Idempotency-Key: a", "Idempotency-Key:"],
     ["Idempotency-Key:", "Idempotency-Key: a"],
-    // As a proxy joins the two.
+    // A proxy joins two headers like this.
     ["Idempotency-Key: a, b"],
   ])("is refused if it is Idempotency-Key: %s %s", async (...lines) => {
     for (const bytes of [post([LENGTH, ...lines]), post([LENGTH, ...lines], BODY.replace("hook", "haak"))]) {
@@ -171,7 +171,7 @@ describe("a header that comes twice", () => {
     }
   });
 
-  test("is told from a comma in one Idempotency-Key", async () => {
+  test("differs from a comma within one Idempotency-Key", async () => {
     const raw = await gateway.send(post([LENGTH, "Idempotency-Key: a,b ,c"])());
     expect(parseRaw(raw).status).toBe(201);
   });
@@ -209,7 +209,7 @@ describe("a request line", () => {
     ["1 MB of path", 431, get(`GET /v2/${"a".repeat(1_048_576)}`)],
     ["1 MB of query", 431, get(`GET /v2/jobs?${"a".repeat(1_048_576)}`)],
   ])(
-    "that Bun does not take is refused without our envelope, and the connection ends: %s",
+    "that Bun refuses is answered without our envelope, and the connection ends: %s",
     async (_, status, bytes) => {
       const raw = await expectNoTrace(gateway, project, () =>
         exchange(gateway.port, Buffer.from(bytes(), "latin1")),
@@ -241,13 +241,10 @@ describe("a request line", () => {
     ["15 KB of id", "resource_not_found", get(`GET /v2/jobs/${"a".repeat(15_000)}`)],
     ["the prototype as its path", "resource_not_found", get("GET /v2/__proto__")],
     ["no host", "invalid_request", () => `GET /v2/project HTTP/1.0\r\n\r\n`],
-  ])(
-    "that is HTTP but asks for nothing that there is has the documented answer: %s",
-    async (_, code, bytes) => {
-      const raw = await expectNoTrace(gateway, project, () => gateway.send(Buffer.from(bytes(), "latin1")));
-      readRefusal(parseRaw(raw), code);
-    },
-  );
+  ])("that is HTTP but names nothing that exists gets the documented answer: %s", async (_, code, bytes) => {
+    const raw = await expectNoTrace(gateway, project, () => gateway.send(Buffer.from(bytes(), "latin1")));
+    readRefusal(parseRaw(raw), code);
+  });
 
   test.each<[string, string, () => string]>([
     ["a long parameter", "a".repeat(256), get(`GET /v2/jobs?${"a".repeat(15_000)}=1`)],
@@ -257,7 +254,7 @@ describe("a request line", () => {
     ["an encoded NUL", "status", get("GET /v2/jobs?status=%00")],
     ["broken UTF-8", "status", get("GET /v2/jobs?status=%ff")],
     ["a fragment", "#x", get("GET /v2/jobs?#x")],
-  ])("with a query that makes no sense names what is wrong: %s", async (_, param, bytes) => {
+  ])("with an invalid query is refused with the name of the fault: %s", async (_, param, bytes) => {
     const raw = await expectNoTrace(gateway, project, () => gateway.send(bytes()));
     readRefusal(parseRaw(raw), "invalid_request", param);
   });
@@ -296,7 +293,7 @@ describe("a request line", () => {
     readRefusal(parseRaw(raw), "resource_not_found");
   });
 
-  test("does not reach a job by another spelling of its path", async () => {
+  test("reaches no job by another spelling of its path", async () => {
     const { id } = await gateway.createJob(project);
     for (const path of [
       `./${id}`,
@@ -315,7 +312,7 @@ describe("a request line", () => {
     expect(parseRaw(await gateway.send(get(`GET /v2/jobs/${id}`)())).text).toContain('"status":"queued"');
   });
 
-  test("whose path leads out of /v2 is asked for a key, and one that leads into it is not", async () => {
+  test("whose path leads out of /v2 is asked for a key, and one that leads into /v2 is not", async () => {
     const without = (path: string) => gateway.send(`${head(null, `GET ${path}`)}\r\n`);
     readRefusal(parseRaw(await without("/v2/../openapi.json")), "unauthorized");
     readRefusal(parseRaw(await without("/x/../v2/project")), "resource_not_found");

@@ -1,4 +1,4 @@
-/** Texts by what they attack, first those that every field must bear. */
+/** Hostile texts by what they attack; `text` holds those that every field has to bear. */
 export const HOSTILE_TEXTS = {
   text: [
     ...["", " ", "\0", "a\0b", "\ud800", "\u200b", "\u202e", "a\nb", "é", "İ", "😀".repeat(81), ","],
@@ -39,10 +39,13 @@ export const HOSTILE_TEXTS = {
   zones: ["utc", "Etc/GMT+12", "posix/UTC", "Factory", "localtime", "+25:00", "../UTC"],
 };
 
-/** What stands in a URL as it is, and leads to no text or to another one. */
+/** Escapes for a place in a URL that decode to no text or to another text. */
 export const HOSTILE_ESCAPES = ["%", "%0", "%00", "%ff", "%c0%af", "%ed%a0%80", "%252e%252e", "+", "=", ";"];
 
-/** JSON, or nearly: texts, for a value in JavaScript has no two members of one name, and no number beyond all numbers. */
+/**
+ * JSON, or nearly. They are texts, since a JavaScript value can hold neither a repeated member nor a number beyond all
+ * doubles.
+ */
 export const HOSTILE_JSON = {
   kinds: ["null", "true", "0", '"0"', "[]", "{}", "[null]"],
   numbers: [

@@ -21,12 +21,12 @@ afterAll(async () => {
 
 const TEST_TIMEOUT_MS = 60_000;
 const WINDOW_MS = 60_000;
-/** Within this a client that had fewer accepted is never refused. */
+/** A client with fewer accepted requests within this time is never refused. */
 const GUARANTEE_MS = 60_100;
 const TICK_MS = 100;
 const LIMIT = 20;
 
-/** Sends the first bytes of a request and is gone, at once or after so many turns of the event loop. */
+/** Sends the first bytes of a request, then breaks the connection after some turns of the event loop. */
 async function breakOff(port: number, bytes: string, turns: number): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<void>();
   const socket = net.connect(port, "127.0.0.1", () => socket.write(bytes, () => resolve()));
@@ -37,12 +37,12 @@ async function breakOff(port: number, bytes: string, turns: number): Promise<voi
 }
 
 test(
-  "one Idempotency-Key makes one job over several gateways, whoever of its senders breaks off and when",
+  "one Idempotency-Key makes one job over several gateways, whichever senders break off and when",
   async () => {
     const steps = fc.record({
       key: fc.nat(1),
       gateway: fc.nat(2),
-      // Of how much it sends before it goes, in parts of a hundred; who sends all of it may stay.
+      // The percentage of the request that is sent before the break; a sender of 100 may stay.
       part: fc.oneof(fc.integer({ min: 1, max: 99 }), fc.constant(100)),
       turns: fc.nat(40),
       stays: fc.boolean(),
@@ -88,13 +88,13 @@ test(
 );
 
 interface Asked {
-  /** Between these the database decided, in milliseconds of a clock that bursts and pauses move alike. */
+  /** The time span in which the database decided, in milliseconds of a clock that bursts and pauses both move. */
   from: number;
   to: number;
   isAccepted: boolean;
 }
 
-/** Each burst goes to several gateways at once; then so many ticks pass, which the rows are made to believe. */
+/** Sends each burst to several gateways at once, then makes the stored ticks older. */
 async function askInBursts(
   project: TestProject,
   bursts: { ports: number[]; ticks: number }[],
@@ -112,7 +112,7 @@ async function askInBursts(
         asked.push({ from, to: performance.now() + aged, isAccepted: status === 200 });
       }),
     );
-    // By way of the negative numbers, since no tick may pass through another.
+    // The ticks pass through negative numbers, since no tick may meet another on the way.
     await gateway.query("UPDATE rate_ticks SET tick = -tick WHERE project_no = $1", [project.no]);
     await gateway.query("UPDATE rate_ticks SET tick = -tick - $2 WHERE project_no = $1", [
       project.no,
@@ -124,7 +124,7 @@ async function askInBursts(
 }
 
 test(
-  "no minute has more accepted requests than the limit over all gateways, and nobody below it is refused",
+  "no minute has more accepted requests than the limit over all gateways, and no request below the limit is refused",
   async () => {
     const bursts = fc.array(
       fc.record({

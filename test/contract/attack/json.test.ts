@@ -19,7 +19,7 @@ beforeAll(async () => {
 afterAll(() => gateway.stop());
 
 const MEBIBYTE = 1_048_576;
-/** Of a batch that is refused: more than a million members. */
+/** The size of a refused batch: more than a million members. */
 const LARGE_BYTES = 9_500_000;
 const post = (path: string, body: string) => gateway.call("POST", path, { key: project.production, body });
 const jobOf = (payload: string) => `{"target_url":"${TARGET_URL}","payload":${payload}}`;
@@ -46,20 +46,20 @@ describe("a payload", () => {
     ["tens of thousands of members", members(262_000)],
     ["an array of 100,000 entries", `{"a":[${"0,".repeat(100_000)}0]}`],
     ["fields that a job has itself", '{"payload":{"jobs":[1]},"target_url":"http://127.0.0.1"}'],
-  ])("comes back as it was written, alone and in a batch: %s", async (_, payload) => {
+  ])("is answered as it was written, alone and in a batch: %s", async (_, payload) => {
     const alone = await post("/v2/jobs", jobOf(payload));
     expect(alone.text).toContain(`"payload":${payload},`);
     const { id } = JSON.parse(alone.text) as { id: string };
     const shown = await gateway.call("GET", `/v2/jobs/${id}`, { key: project.production });
     expect(shown.text).toBe(alone.text);
-    // An entry stands two containers deeper.
+    // A batch entry is two containers deeper.
     const entries = payload === nested(63) ? nested(61) : payload;
     const batch = await post("/v2/jobs/batch", batchOf(jobOf("{}"), jobOf(entries)));
     expect(batch.text).toContain(`"payload":${entries},`);
   });
 });
 
-describe("a body is refused without a trace", () => {
+describe("a refused body leaves no trace", () => {
   const BOM = "\ufeff";
   test.each<[string, string, string | undefined]>([
     ["65 containers deep", jobOf(nested(64)), undefined],
@@ -132,7 +132,7 @@ describe("a body is refused without a trace", () => {
     ["a character that breaks off", jobOf('{"a":"\u00e2\u0082"}')],
     ["a byte that no character begins with", jobOf('{"a":"\u00ff"}')],
     ["a character beyond Unicode", jobOf('{"a":"\u00f4\u0090\u0080\u0080"}')],
-  ])("of a job in bytes that are no UTF-8: %s", async (_, latin1) => {
+  ])("of a job in bytes that are not UTF-8: %s", async (_, latin1) => {
     const lines = head(project, "POST /v2/jobs", JSON_TYPE, `Content-Length: ${latin1.length}`);
     await expectNoTrace(gateway, project, async () => {
       const raw = await gateway.send(Buffer.from(`${lines}\r\n${latin1}`, "latin1"));

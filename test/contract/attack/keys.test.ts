@@ -23,7 +23,7 @@ const get = (authorization: string | null, port = gateway.port) =>
     headers: authorization === null ? {} : { Authorization: authorization },
   });
 
-test("an answer to a key that is none has the same bytes whatever is wrong with it", async () => {
+test("an answer to an invalid key has the same bytes whatever is wrong with the key", async () => {
   const { key: expired } = await gateway.addKey(project, { expiresAt: new Date(Date.now() - 1_000) });
   const { key: revoked, id } = await gateway.addKey(project, {});
   await revokeKey(gateway.db, id, testCause());
@@ -54,7 +54,7 @@ test("an answer to a key that is none has the same bytes whatever is wrong with 
   expect(new Set(bytes).size).toBe(1);
 });
 
-test("thousands of guesses keep no caller out, known or not known yet", async () => {
+test("thousands of guessed keys hold up no caller, whether its key is cached or not", async () => {
   const { key: fresh } = await gateway.addKey(project, {});
   let left = GUESSES;
   const guessing = Array.from({ length: CONNECTIONS }, async () => {
@@ -66,7 +66,7 @@ test("thousands of guesses keep no caller out, known or not known yet", async ()
   await expectServed(gateway, project);
 });
 
-test("the last use of a key is on record when its gateway has stopped, and a key that was not used has none", async () => {
+test("a gateway that stops has recorded the last use of each used key, and none of an unused key", async () => {
   const mate = await gateway.startMate();
   const used = await gateway.addKey(project, {});
   const idle = await gateway.addKey(project, {});

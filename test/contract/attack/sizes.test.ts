@@ -27,13 +27,13 @@ afterAll(() => gateway.stop());
 const BODY_BYTES_MAX = 1_048_576;
 const BATCH_BYTES_MAX = 33_554_432;
 const CHUNK_BYTES = 50_000;
-/** One of the bodies may still be held somewhere, as text and as bytes; all of them would be four times as much. */
+/** One of the bodies may still be held, as text and as bytes; all of them would be four times as much. */
 const HEAP_MARGIN_BYTES = 30_000_000;
 
 type Framing = "with its length" | "in chunks";
 const FRAMINGS: Framing[] = ["with its length", "in chunks"];
 
-/** The bytes of a request as they stand on the wire. */
+/** The bytes of a request on the wire. */
 function request(start: string, body: Buffer, framing: Framing, ...lines: string[]): Buffer {
   const length = framing === "in chunks" ? "Transfer-Encoding: chunked" : `Content-Length: ${body.length}`;
   const parts: (string | Buffer)[] = [
@@ -53,7 +53,7 @@ function request(start: string, body: Buffer, framing: Framing, ...lines: string
 const send = async (start: string, body: string, framing: Framing) =>
   parseRaw(await exchange(gateway.port, request(start, Buffer.from(body), framing)));
 
-/** A payload of so many bytes that count. */
+/** A payload with this many significant bytes. */
 function payloadOf(bytes: number, filler: string, space = ""): string {
   const room = bytes - '{"a":""}'.length;
   const count = Math.floor(room / Buffer.byteLength(filler));
@@ -70,7 +70,7 @@ describe.each(FRAMINGS)("a body %s", (framing) => {
     ["escapes", "\\u00e9", ""],
     ["short escapes", "\\n", ""],
     ["white space that does not count", "y", " \t\r\n".repeat(25_000)],
-  ])("may have a payload of 262,144 bytes and not one more: %s", async (_, filler, space) => {
+  ])("may have a payload of 262,144 bytes, and is refused with one more: %s", async (_, filler, space) => {
     const fits = payloadOf(PAYLOAD_BYTES_MAX, filler, space);
     const tooLarge = payloadOf(PAYLOAD_BYTES_MAX + 1, filler, space);
     expect((await send("POST /v2/jobs", jobOf(fits), framing)).status).toBe(201);
@@ -86,7 +86,7 @@ describe.each(FRAMINGS)("a body %s", (framing) => {
     ["POST /v2/jobs", BODY_BYTES_MAX, jobOf("{}"), 201],
     ["PATCH /v2/project", BODY_BYTES_MAX, '{"name":"Test"}', 200],
     ["POST /v2/jobs/batch", BATCH_BYTES_MAX, `{"jobs":[${jobOf("{}")}]}`, 201],
-  ])("of %s may have %d bytes and not one more", async (start, bytesMax, body, status) => {
+  ])("of %s may have %d bytes, and is refused with one more", async (start, bytesMax, body, status) => {
     expect((await send(start, body.padEnd(bytesMax), framing)).status).toBe(status);
     await expectNoTrace(gateway, project, async () => {
       const answer = await send(start, body.padEnd(bytesMax + 1), framing);
@@ -95,7 +95,7 @@ describe.each(FRAMINGS)("a body %s", (framing) => {
     });
   });
 
-  test("that is compressed is refused as it is, whatever is in it", async () => {
+  test("that is compressed is refused, whatever it contains", async () => {
     const job = Buffer.from(jobOf("{}"));
     const bodies: [string, Buffer][] = [
       ["gzip", gzipSync(job)],
@@ -111,14 +111,14 @@ describe.each(FRAMINGS)("a body %s", (framing) => {
         const bytes = request("POST /v2/jobs", body, framing, `Content-Encoding: ${coding}`);
         readRefusal(parseRaw(await exchange(gateway.port, bytes)), "unsupported_media_type");
       }
-      // Nor does it become readable by being called plain.
+      // Calling it identity does not make it readable.
       const bytes = request("POST /v2/jobs", gzipSync(job), framing, "Content-Encoding: identity");
       readRefusal(parseRaw(await exchange(gateway.port, bytes)), "invalid_request");
     });
   });
 });
 
-test("a body that is far too large is refused when it has been received, for who is cut off may not read why", async () => {
+test("a body far beyond the limit is refused after all of it was received, so that its client can read why", async () => {
   const bytes = request("POST /v2/jobs", Buffer.alloc(40_000_000, " "), "with its length");
   const socket = net.connect(gateway.port, "127.0.0.1");
   let text = "";
@@ -131,7 +131,7 @@ test("a body that is far too large is refused when it has been received, for who
   readRefusal(parseRaw(text), "payload_too_large");
 });
 
-test("the largest bodies leave nothing in memory, accepted or refused", async () => {
+test("the largest bodies leave nothing in memory, whether accepted or refused", async () => {
   const sizeNow = () => {
     Bun.gc(true);
     const { heapSize, extraMemorySize } = heapStats();
@@ -144,7 +144,7 @@ test("the largest bodies leave nothing in memory, accepted or refused", async ()
   const before = sizeNow();
   for (const body of [accepted, refused, refused, accepted]) await post(body);
   let after = Number.POSITIVE_INFINITY;
-  // What a turn of the event loop still holds is let go with it, and what was given up with its statement.
+  // A turn of the event loop and an abandoned statement may hold some bodies a little longer.
   await until(
     () => {
       after = sizeNow();

@@ -12,22 +12,22 @@ import {
 } from "../../support/gateway.ts";
 import { chunked, chunkOf, exchange, expectServed, head, JSON_TYPE } from "./support.ts";
 
-/** As the gateway's own RECEIVE_MS and TAKE_TIMEOUT_MS. */
+/** The gateway's own RECEIVE_MS and TAKE_TIMEOUT_MS. */
 const DEADLINE_MS = 30_000;
-/** Bun's own for the head of a request is about 12 s; it would take minutes to send all of it. */
+/** Bun's own deadline for the head of a request is about 12 s. Sending all of this head would take minutes. */
 const HEAD_DEADLINE_MS_MAX = 30_000;
 const MARGIN_MS = 5_000;
 const BYTE_EVERY_MS = 500;
-/** 4 MiB have 32 s more than that. */
+/** A body of 4 MiB may take 32 s more than this. */
 const HASTY_RECEIVE_MS = 1_000;
 const LARGE_BODY_BYTES = 4_194_304;
-/** Longer than the server leaves a connection open that it is not told to keep, and shorter than the body's time. */
+/** Longer than the server keeps an idle connection by default, and shorter than the body's time. */
 const SILENCE_MS = 18_000;
 const SILENT_CONNECTIONS = 3_000;
 const CONNECTIONS_AT_ONCE = 200;
-/** Who does not declare the length of a batch is counted with the largest, of which a project may have so many. */
+/** A batch without a declared length counts as the largest one; a project may have this many of those. */
 const BATCHES_OF_PROJECT_MAX = 4;
-/** More than the kernel keeps for a client that does not read. */
+/** More than the kernel buffers for a client that does not read. */
 const LARGE_ANSWER_PAYLOADS = 40;
 const CUT_OFF_MS_MAX = 40_000;
 const TEST_TIMEOUT_MS = 150_000;
@@ -45,7 +45,7 @@ afterAll(async () => {
   await gateway.stop();
 });
 
-/** A connection that a test ends, if nobody else does. */
+/** A connection that the test ends if nobody else does. */
 function connect(onConnect: (socket: net.Socket) => void): net.Socket {
   const socket = net.connect(gateway.port, "127.0.0.1", () => onConnect(socket));
   socket.on("error", () => socket.destroy());
@@ -53,7 +53,7 @@ function connect(onConnect: (socket: net.Socket) => void): net.Socket {
   return socket;
 }
 
-/** Sends a byte at a time and answers with what came, and after how long the server ended the connection. */
+/** Sends one byte at a time. Answers what came, and when the server ended the connection. */
 function dribble(start: string, rest: string): Promise<{ text: string; tookMs: number }> {
   const { promise, resolve } = Promise.withResolvers<{ text: string; tookMs: number }>();
   const startedAt = performance.now();
@@ -75,7 +75,10 @@ function dribble(start: string, rest: string): Promise<{ text: string; tookMs: n
   return promise;
 }
 
-/** Says nothing between the two parts; answers with what came, and after how long without a word the server ended the connection. */
+/**
+ * Stays silent between the two parts. Answers what came, and how long the server waited in silence before it ended the
+ * connection.
+ */
 function pause(port: number, first: string, rest: string): Promise<{ text: string; idleMs: number }> {
   const { promise, resolve } = Promise.withResolvers<{ text: string; idleMs: number }>();
   let text = "";
@@ -95,10 +98,10 @@ function pause(port: number, first: string, rest: string): Promise<{ text: strin
   return promise;
 }
 
-// All of it at once, because each of them takes as long as the deadline that it is about.
+// The tests run at once, because each one takes as long as its deadline.
 describe.concurrent("a client that", () => {
   test(
-    "sends its body byte by byte is refused when its time is over, and has created nothing",
+    "sends its body byte by byte is refused when its time is over, and creates nothing",
     async () => {
       const project = await gateway.addProject();
       const body = JSON.stringify({ target_url: TARGET_URL }).padEnd(1_000);
@@ -129,7 +132,7 @@ describe.concurrent("a client that", () => {
   );
 
   test(
-    "stops for a while in a large body is served, and its connection ends as others do",
+    "pauses within a large body is served, and its connection ends as others do",
     async () => {
       const hasty = await gateway.startMate({ receiveMs: HASTY_RECEIVE_MS });
       const project = await gateway.addProject();
@@ -150,7 +153,7 @@ describe.concurrent("a client that", () => {
   );
 
   test(
-    "sends its headers byte by byte is cut off, however few bytes were missing",
+    "sends its headers byte by byte is cut off, however few bytes are missing",
     async () => {
       const start = head(neighbour, "GET /v2/project");
       const [within, between] = await Promise.all([
@@ -166,11 +169,11 @@ describe.concurrent("a client that", () => {
   );
 
   test(
-    "opens thousands of connections and says nothing keeps nobody out, and is cut off",
+    "opens thousands of silent connections keeps no other client out, and is cut off",
     async () => {
       const before = countFds();
       let openCount = 0;
-      // Not all at once: what the kernel cannot queue looks open to the client and is not known to the server.
+      // In waves: a connection beyond the kernel's queue looks open to the client and is unknown to the server.
       for (let n = 0; n < SILENT_CONNECTIONS; n += CONNECTIONS_AT_ONCE) {
         const wave = Array.from({ length: CONNECTIONS_AT_ONCE }, () => {
           const { promise, resolve } = Promise.withResolvers<void>();
@@ -195,7 +198,7 @@ describe.concurrent("a client that", () => {
   );
 
   test(
-    "does not read its answers keeps its own project from more of them, for as long as it may take to read, and nobody else",
+    "does not read its answers delays only its own project's answers, until it is cut off",
     async () => {
       const project = await gateway.addProject();
       const payload = { x: "y".repeat(PAYLOAD_BYTES_MAX - 8) };

@@ -2,11 +2,11 @@ import { expect } from "bun:test";
 import net from "node:net";
 import type { TestGateway, TestProject } from "../../support/gateway.ts";
 
-/** As soon as this a new connection must be served, whatever others are doing. What is held up waits for 10 s and more. */
+/** A new connection must be served within this time, whatever other clients do. A held-up one would wait for 10 s and more. */
 const AT_ONCE_MS_MAX = 5_000;
 const RAW_TIMEOUT_MS = 60_000;
 
-/** The lines of a request, without the empty one that ends them. */
+/** The lines of a request's head, without the empty line at its end. */
 export function head(project: TestProject | null, start: string, ...lines: string[]): string {
   const key = project === null ? [] : [`Authorization: Bearer ${project.production}`];
   return [`${start} HTTP/1.1`, "Host: test", ...key, ...lines].map((line) => `${line}\r\n`).join("");
@@ -22,7 +22,7 @@ export function chunkOf(text: string): string {
   return `${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`;
 }
 
-/** Sends these bytes as they are and answers with everything that comes until the server ends the connection. */
+/** Sends bytes as they are. Answers everything that comes until the server ends the connection. */
 export function exchange(port: number, bytes: string | Uint8Array, { end = false } = {}): Promise<string> {
   const { promise, resolve, reject } = Promise.withResolvers<string>();
   let text = "";
@@ -32,14 +32,14 @@ export function exchange(port: number, bytes: string | Uint8Array, { end = false
   });
   socket.setTimeout(RAW_TIMEOUT_MS, () => reject(new Error("the server did not end the connection")));
   socket.on("data", (chunk: Buffer) => (text += chunk.toString("latin1")));
-  // Who is cut off while it is still sending is told so by a reset.
+  // A client that is cut off while it sends gets a reset.
   socket.on("error", () => resolve(text));
   socket.on("end", () => socket.end());
   socket.on("close", () => resolve(text));
   return promise;
 }
 
-/** Whatever happens, no table has another row afterwards, and the next caller is served at once. */
+/** Expects that no table has another row after `act`, and that the next caller is served at once. */
 export async function expectNoTrace<Result>(
   gateway: TestGateway,
   project: TestProject,
@@ -52,7 +52,7 @@ export async function expectNoTrace<Result>(
   return result;
 }
 
-/** A request on a new connection is answered at once. */
+/** Expects that a request on a new connection is answered at once. */
 export async function expectServed(gateway: TestGateway, project: TestProject): Promise<void> {
   const startedAt = performance.now();
   const raw = await exchange(gateway.port, `${head(project, "GET /v2/project", "Connection: close")}\r\n`);

@@ -14,19 +14,19 @@ import { expectNoTrace } from "./support.ts";
 let gateway: TestGateway;
 let victim: TestProject;
 let attacker: TestProject;
-/** Of everything that has an id one that is the victim's, by the name of the path's parameter. */
+/** An id of the victim for each kind of resource, by the name of the path's parameter. */
 const victims = new Map<string, string>();
 
-/** The route table itself, so that whatever is added to it is tried too. */
+/** The route table itself, so that a new route is tried too. */
 const operations: [string, Operation][] = Object.entries(OPERATIONS);
 const withId = operations.filter(([, { id }]) => id !== null);
 const parameterOf = ({ path }: Operation) => /\{(\w+)\}/.exec(path)?.[1] ?? "";
 const parameters = [...new Set(withId.map(([, operation]) => parameterOf(operation)))];
 
 const ROUNDS_MIN = 20;
-/** On a laden machine it takes many until one of each kind was not disturbed. */
+/** A busy machine may need many rounds until one of each kind runs undisturbed. */
 const ROUNDS_MAX = 500;
-/** What a look at a row costs more than none, at the very most. */
+/** The most that reading an existing row may cost, compared with finding none. */
 const TIMING_FACTOR_MAX = 4;
 
 beforeAll(async () => {
@@ -45,7 +45,7 @@ async function addResource(parameter: string): Promise<string> {
     const job = await gateway.createJob(victim, { retry_policy: { max_attempts: 1 } });
     return (await gateway.attempt(victim, job, 1, { status: "failed", leaves: "failed" })).runId;
   }
-  // Everything else is created by a POST to the path above it, whose documentation has a body that works.
+  // Everything else is created by a POST to the path above it, whose documented example body works.
   const above = withId
     .map(([, { path }]) => path.split(`/{${parameter}}`))
     .find(([, rest]) => rest === "")?.[0];
@@ -65,7 +65,7 @@ const ask = (operation: Operation, id: string, key: string): Promise<Answer> => 
   return gateway.call(operation.method, path, { key, ...(body === undefined ? {} : { body }) });
 };
 
-/** All of an answer but what is another in every answer. */
+/** The parts of an answer that are the same in every answer. */
 function bytesOf({ status, headers, text }: Answer): string {
   const changing = ["date", "request-id", "ratelimit-remaining", "ratelimit-reset"];
   const shown = [...headers].filter(([name]) => !changing.includes(name));
@@ -74,7 +74,7 @@ function bytesOf({ status, headers, text }: Answer): string {
 
 const swapPrefix = (id: string, other: string) => other.slice(0, 4) + id.slice(4);
 
-/** Ids that are none of the attacker's, each of which could tell something by being answered in another way. */
+/** Ids that do not belong to the attacker. A different answer to one of them would tell something. */
 function foreignIds(id: string): Record<string, string> {
   const unknown = createIdSource((count) => new Uint8Array(count).fill(7)).next(id.slice(0, 4), Date.now());
   const others = parameters.map((parameter) => swapPrefix(id, victims.get(parameter) ?? ""));
@@ -103,7 +103,7 @@ function foreignIds(id: string): Record<string, string> {
 }
 
 describe.each(withId)("%s", (_, operation) => {
-  test("answers to every id that is not the caller's with the same bytes, and does nothing", async () => {
+  test("answers with the same bytes to every id that is not the caller's, and does nothing", async () => {
     const id = victims.get(parameterOf(operation)) ?? "";
     await expectNoTrace(gateway, attacker, async () => {
       const first = await ask(operation, "nothing", attacker.production);
@@ -119,7 +119,7 @@ describe.each(withId)("%s", (_, operation) => {
     });
   });
 
-  test("takes no longer for an id that somebody else has", async () => {
+  test("takes no longer for an id that belongs to somebody else", async () => {
     const id = victims.get(parameterOf(operation)) ?? "";
     const unknown = foreignIds(id).unknown ?? "";
     const timesOf = { foreign: [] as number[], unknown: [] as number[] };
@@ -147,14 +147,14 @@ describe("a list", () => {
     ([, { method, id, query }]) => method === "GET" && id === null && "cursor" in query.properties,
   );
 
-  test.each(lists)("of another project shows nothing of the victim's: %s", async (_, operation) => {
+  test.each(lists)("of another project shows nothing of the victim: %s", async (_, operation) => {
     for (const key of [attacker.production, attacker.development, victim.development]) {
       const { text } = await gateway.call("GET", operation.path, { key });
       expect(JSON.parse(text)).toEqual({ data: [], next_cursor: null });
     }
   });
 
-  test.each(lists)("filtered by an id does not tell whose it is: %s", async (_, operation) => {
+  test.each(lists)("filtered by an id does not tell to whom the id belongs: %s", async (_, operation) => {
     for (const name of Object.keys(operation.query.properties).filter((it) => victims.has(it))) {
       const id = victims.get(name) ?? "";
       const answers = await Promise.all(
@@ -170,7 +170,7 @@ describe("a list", () => {
   });
 });
 
-test("an Idempotency-Key of somebody else is free, and tells nothing of what was made under it", async () => {
+test("an Idempotency-Key that another project used is free, and tells nothing of what was made under it", async () => {
   const creations = operations.filter(
     ([, { method, id, body }]) => method === "POST" && id === null && body !== null,
   );

@@ -10,7 +10,7 @@ beforeAll(async () => {
 });
 afterAll(() => gateway.stop());
 
-/** Whoever knows such a path can write there. */
+/** This path is a secret: everybody who knows it can write there. */
 const SECRET_URL = "https://hooks.example.com/T0/B0/xoxb";
 
 async function changesOf(project: TestProject): Promise<AuditEntry[]> {
@@ -18,7 +18,7 @@ async function changesOf(project: TestProject): Promise<AuditEntry[]> {
   return entries.filter(({ by }) => by.kind === "key");
 }
 
-/** A project with one job of each kind that the changes begin from; every change is to its production environment. */
+/** A project with one resource of each kind for the changes to begin from. Every change is in its production environment. */
 async function prepare() {
   const project = await gateway.addProject();
   const queued = await gateway.createJob(project);
@@ -41,7 +41,7 @@ interface Change {
   detail?: (answer: { id: string }, from: Prepared) => object;
 }
 
-/** By the operation that makes them; of a batch each job is one. */
+/** The changes by the operations that make them; each job of a batch is one change. */
 const CHANGES: Partial<Record<OperationId, Change>> = {
   createJob: {
     body: { target_url: TARGET_URL },
@@ -102,10 +102,10 @@ const CHANGES: Partial<Record<OperationId, Change>> = {
     detail: () => ({ name: "Renamed" }),
   },
 };
-/** A batch has a test of its own, and a preview makes nothing. */
+/** A batch has a test of its own, and a preview changes nothing. */
 const OTHERS: OperationId[] = ["createJobBatch", "previewSchedule"];
 
-describe("every change by a key is recorded with who, what, when and the request's id", () => {
+describe("the audit record of a change by a key names who, what, when and the request's id", () => {
   const cases = Object.entries(CHANGES) as [OperationId, Change][];
   test.each(cases)("%s", async (operation, { body, action, subject, detail }) => {
     const from = await prepare();
@@ -139,13 +139,13 @@ describe("every change by a key is recorded with who, what, when and the request
     expect(Math.abs((entry?.at ?? 0) - since)).toBeLessThan(60_000);
   });
 
-  test("and so for every operation that changes something", () => {
+  test("is expected above for every operation that changes something", () => {
     const all = Object.keys(OPERATIONS) as OperationId[];
     const changing = all.filter((id) => OPERATIONS[id].method !== "GET");
     expect([...Object.keys(CHANGES), ...OTHERS].sort()).toEqual(changing.sort());
   });
 
-  test("a batch: each job names the one request", async () => {
+  test("of a batch names the one request for each job", async () => {
     const project = await gateway.addProject();
     const answer = await gateway.call("POST", "/v2/jobs/batch", {
       key: project.development,
@@ -163,7 +163,7 @@ describe("every change by a key is recorded with who, what, when and the request
     }
   });
 
-  test("the key that was used, and no other", async () => {
+  test("names the key that was used", async () => {
     const project = await gateway.addProject();
     const other = await gateway.addKey(project, { environment: "production" });
     await gateway.call("POST", "/v2/jobs", { key: other.key, body: { target_url: TARGET_URL } });
@@ -175,8 +175,8 @@ describe("every change by a key is recorded with who, what, when and the request
   });
 });
 
-describe("what changes nothing is not recorded", () => {
-  test("a refusal, a replay and a read", async () => {
+describe("the audit record has no entry", () => {
+  test("of a refusal, a replay or a read", async () => {
     const { project, failed, scheduleId, webhookId, deliveryId, before } = await prepare();
     const call = (method: string, path: string, body?: object, headers: Record<string, string> = {}) =>
       gateway.call(method, path, {
@@ -211,8 +211,8 @@ describe("what changes nothing is not recorded", () => {
   });
 });
 
-describe("the record", () => {
-  test("is walked page by page, each entry once, over jobs and other changes together", async () => {
+describe("the audit record", () => {
+  test("lists each entry once over all pages, jobs and other changes together", async () => {
     const { project, queued } = await prepare();
     await gateway.call("DELETE", `/v2/jobs/${queued.id}`, { key: project.production });
     for (let made = 0; made < 5; made++) await gateway.createJob(project);
@@ -242,7 +242,7 @@ describe("the record", () => {
     "UPDATE audit_entries SET operator = 'somebody else'",
     "DELETE FROM audit_entries",
     "TRUNCATE audit_entries",
-  ])("takes nothing but additions: %s", async (text) => {
+  ])("refuses everything but additions: %s", async (text) => {
     await expect(gateway.query(text)).rejects.toThrow("append-only");
   });
 });

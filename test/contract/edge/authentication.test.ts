@@ -34,7 +34,7 @@ const get = (authorization: string, port = gateway.port) =>
   gateway.call("GET", "/v2/project", { port, headers: { Authorization: authorization } });
 
 describe("a request under /v2", () => {
-  test("needs a key: every reason has one message, and no answer tells more", async () => {
+  test("needs a key, and a 401 has one message whatever the reason", async () => {
     const { key: expired } = await gateway.addKey(project, { expiresAt: new Date(Date.now() - 1_000) });
     const { key: revoked, id } = await gateway.addKey(project, {});
     await revokeKey(gateway.db, id, testCause());
@@ -62,7 +62,7 @@ describe("a request under /v2", () => {
     }
   });
 
-  test("must not name two keys", async () => {
+  test("is refused if it names two keys", async () => {
     const line = `Authorization: Bearer ${project.production}\r\n`;
     const raw = await gateway.send(`GET /v2/project HTTP/1.1\r\nHost: test\r\n${line}${line}\r\n`);
     readRefusal(parseRaw(raw), "unauthorized");
@@ -72,15 +72,15 @@ describe("a request under /v2", () => {
     expect((await get(`bearer ${project.production}`)).status).toBe(200);
   });
 
-  test("without a key does not get its body read", async () => {
+  test("without a key is refused before its body is read", async () => {
     const head = "POST /v2/jobs HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\n";
     readRefusal(parseRaw(await gateway.send(head)), "unauthorized");
   });
 });
 
-// Both at once, because each of them waits for what the gateways remember.
-describe.concurrent("whatever a gateway knows of a key", () => {
-  /** Asks both gateways until neither answers as before; neither may do so for longer than promised. */
+// Both tests run at once, because each one waits until the gateways' caches expire.
+describe.concurrent("a gateway's cached key", () => {
+  /** Asks both gateways until neither answers as before. Neither may do so for longer than promised. */
   async function expectNoticed(authorization: string, isOld: (answer: Answer) => boolean): Promise<void> {
     const startedAt = performance.now();
     await Promise.all(
@@ -95,7 +95,7 @@ describe.concurrent("whatever a gateway knows of a key", () => {
   }
 
   test(
-    "is forgotten in time: a revoked key works on no gateway 5 s later",
+    "expires in time: a revoked key works on no gateway 5 s later",
     async () => {
       const { key, id } = await gateway.addKey(project, {});
       for (const port of [gateway.port, mate.port])
@@ -109,7 +109,7 @@ describe.concurrent("whatever a gateway knows of a key", () => {
   );
 
   test(
-    "is forgotten in time: a key works until it expires and never after",
+    "expires in time: a key works until it expires, and never after",
     async () => {
       const expiresAt = new Date(Date.now() + 3_000);
       const { key } = await gateway.addKey(project, { expiresAt });
@@ -129,7 +129,7 @@ describe.concurrent("whatever a gateway knows of a key", () => {
   );
 
   test(
-    "is forgotten in time: an operator's change is seen on every gateway within 5 s",
+    "expires in time: every gateway sees an operator's change within 5 s",
     async () => {
       const own = await gateway.addProject();
       for (const port of [gateway.port, mate.port]) {
@@ -143,7 +143,7 @@ describe.concurrent("whatever a gateway knows of a key", () => {
 });
 
 describe("a path outside /v2", () => {
-  test.each(["/", "/v1/jobs", "/v2x", "/health"])("needs no key to be unknown: %s", async (path) => {
+  test.each(["/", "/v1/jobs", "/v2x", "/health"])("is 404 without a key: %s", async (path) => {
     const answer = await gateway.call("GET", path);
     readRefusal(answer, "resource_not_found");
     expect(answer.headers.get("service-version")).toBeNull();

@@ -42,7 +42,7 @@ describe("a body on the wire", () => {
     expect(parseRaw(raw).status).toBe(201);
   });
 
-  test("is counted as it comes in chunks, and cut off at the limit", async () => {
+  test("in chunks is counted as it comes, and cut off at the limit", async () => {
     const before = await gateway.countRows();
     const padding = " ".repeat(65_536);
     const raw = await gateway.send(
@@ -52,7 +52,7 @@ describe("a body on the wire", () => {
     expect(await gateway.countRows()).toEqual(before);
   });
 
-  test("of exactly the limit is taken", async () => {
+  test("of exactly the limit is accepted", async () => {
     const body = VALID + " ".repeat(MEBIBYTE - VALID.length);
     const whole = await gateway.send(head(json, `Content-Length: ${MEBIBYTE}`) + body);
     expect(parseRaw(whole).status).toBe(201);
@@ -60,7 +60,7 @@ describe("a body on the wire", () => {
     expect(parseRaw(inChunks).status).toBe(201);
   });
 
-  test("that is more than is received to be dropped is refused by its declared length, and the connection ends", async () => {
+  test("beyond what the gateway would receive and drop is refused by its declared length, and the connection ends", async () => {
     for (const length of [64 * MEBIBYTE + 1, 99_999_999_999]) {
       const answer = parseRaw(await gateway.send(head(json, `Content-Length: ${length}`)));
       readRefusal(answer, "payload_too_large");
@@ -68,7 +68,7 @@ describe("a body on the wire", () => {
     }
   });
 
-  test("is judged by its media type before its size", async () => {
+  test("is checked for its media type before its size", async () => {
     const raw = await gateway.send(head("Content-Type: text/plain", `Content-Length: ${MEBIBYTE + 1}`));
     readRefusal(parseRaw(raw), "unsupported_media_type");
   });
@@ -83,7 +83,7 @@ describe("a body on the wire", () => {
     },
   );
 
-  test("with both a length and chunks is not HTTP: two readers could see two requests", async () => {
+  test("with both a length and chunks is refused, since two readers could see two requests", async () => {
     const lines = [json, "Content-Length: 5", "Transfer-Encoding: chunked"];
     expect(parseRaw(await gateway.send(head(...lines) + chunked(VALID))).status).toBe(400);
   });
@@ -116,7 +116,7 @@ describe("a body on the wire", () => {
     expect(await gateway.countRows()).toEqual(before);
   });
 
-  test("that is ignored does not become the next request", async () => {
+  test("that is ignored is never read as the next request", async () => {
     const job = await gateway.createJob(project);
     const smuggled = "GET /v2/project HTTP/1.1\r\nHost: test\r\n\r\n";
     const raw = await gateway.send(

@@ -9,7 +9,7 @@ import {
 import { startStopwatch } from "../../support/stopwatch.ts";
 import { startTcpProxy, type TcpProxy } from "../../support/tcp-proxy.ts";
 
-/** What the API promises: 503 within 2 s, and service again within 5 s of the database's return. */
+/** The API promises 503 within 2 s, and service again within 5 s of the database's return. */
 const REFUSED_MS_MAX = 2_000;
 const RECOVERED_MS_MAX = 5_000;
 const TEST_TIMEOUT_MS = 20_000;
@@ -70,9 +70,9 @@ async function expectRecovery(): Promise<void> {
   }
 }
 
-describe("without Postgres", () => {
+describe("a gateway without Postgres", () => {
   test(
-    "every route answers 503 in time when it falls silent, and serves when it speaks again",
+    "answers 503 on every route in time while Postgres is silent, and serves when Postgres speaks again",
     async () => {
       expect((await create()).status).toBe(201);
       proxy.freeze();
@@ -87,7 +87,7 @@ describe("without Postgres", () => {
   );
 
   test(
-    "every route answers 503 in time when its connections break, and serves when it takes new ones",
+    "answers 503 on every route in time while connections to Postgres break, and serves when they hold",
     async () => {
       expect((await create()).status).toBe(201);
       proxy.cut();
@@ -101,7 +101,7 @@ describe("without Postgres", () => {
     TEST_TIMEOUT_MS,
   );
 
-  test("a key that is known to be none is told all the same, and nothing else: the request rate comes first", async () => {
+  test("refuses a key that it knows to be invalid, and answers 503 to all else, since the request rate is checked first", async () => {
     expect((await create()).status).toBe(201);
     proxy.freeze();
     try {

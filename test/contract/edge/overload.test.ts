@@ -9,10 +9,10 @@ import {
   type TestProject,
 } from "../../support/gateway.ts";
 
-/** As the gateway's own REQUESTS_IN_PROGRESS_MAX and REQUESTS_OF_PROJECT_IN_PROGRESS_MAX. */
+/** The gateway's own REQUESTS_IN_PROGRESS_MAX and REQUESTS_OF_PROJECT_IN_PROGRESS_MAX. */
 const IN_PROGRESS_MAX = 2_000;
 const OF_PROJECT_IN_PROGRESS_MAX = 500;
-/** The largest batch, and how many of them one project may have in progress. */
+/** The size of the largest batch, and how many of them a project may have in progress. */
 const BATCH_BYTES_MAX = 33_554_432;
 const BATCHES_OF_PROJECT_MAX = 4;
 const EVENTUALLY_MS_MAX = 60_000;
@@ -37,7 +37,7 @@ afterAll(async () => {
 
 const show = (project: TestProject) => gateway.call("GET", "/v2/project", { key: project.production });
 
-/** As many requests whose bodies never come as one project may have in progress. */
+/** Sends as many requests without their bodies as one project may have in progress. */
 function stall(project: TestProject): void {
   const head =
     "POST /v2/jobs HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: 9\r\n" +
@@ -45,7 +45,7 @@ function stall(project: TestProject): void {
   const open = () => {
     const socket = net.connect(gateway.port, "127.0.0.1", () => socket.write(head));
     socket.on("error", () => socket.destroy());
-    // A look that was in progress at that moment had taken this one's place.
+    // The gateway has refused this one because another request of the test was in progress; it tries again.
     socket.on("data", () => {
       socket.destroy();
       open();
@@ -68,9 +68,9 @@ async function eventually(project: TestProject, status: number): Promise<void> {
   if (status === 503) expect(readRefusal(answer, "service_unavailable").message).toContain("overloaded");
 }
 
-describe("requests that never end", () => {
+describe("requests whose bodies never come", () => {
   test(
-    "of one project keep out that project, and nobody else",
+    "of one project keep out that project alone",
     async () => {
       const [first] = projects;
       if (first === undefined) throw new Error("there is no project");
@@ -82,7 +82,7 @@ describe("requests that never end", () => {
   );
 
   test(
-    "of many projects have a bound as well, and everybody is served when they are gone",
+    "of many projects are bounded in all, and everybody is served when they are gone",
     async () => {
       for (const project of projects.slice(1)) stall(project);
       await eventually(bystander, 503);
@@ -93,7 +93,7 @@ describe("requests that never end", () => {
   );
 });
 
-describe("batches that never end", () => {
+describe("batches whose bodies never come", () => {
   test(
     "are bounded by their bytes, for one project and for all, and hold up nothing else",
     async () => {
@@ -116,7 +116,7 @@ describe("batches that never end", () => {
         });
       const [first, second, third] = await Promise.all([1, 2, 3].map(() => gateway.addProject()));
       if (first === undefined || second === undefined || third === undefined) throw new Error("no project");
-      // One more than fits: whichever comes last is refused, and the others go on waiting for their bodies.
+      // One more than fits: the last one is refused, and the others go on waiting for their bodies.
       const refused = (project: TestProject, count: number) =>
         Promise.race(Array.from({ length: count }, () => stallBatch(project)));
       expect(await refused(first, BATCHES_OF_PROJECT_MAX + 1)).toContain("overloaded");

@@ -29,7 +29,9 @@ const headersOf = ({ headers }: Answer) => ({
   reset: headers.get("ratelimit-reset"),
   retryAfter: headers.get("retry-after"),
 });
-/** Looks all the time at what is lent; answers in the end how often it has seen some. */
+/** A small part of a tick, until whose end a loan may last. */
+const LOOK_EVERY_MS = 5;
+/** Watches what is lent. Answers at the end how often it has seen a loan. */
 function watchLoans(project: TestProject): { seen(): number; stop(): Promise<number> } {
   let seen = 0;
   let isOver = false;
@@ -39,6 +41,7 @@ function watchLoans(project: TestProject): { seen(): number; stop(): Promise<num
         project.no,
       ]);
       seen += rows.length;
+      await Bun.sleep(LOOK_EVERY_MS);
     }
   })();
   return {
@@ -51,19 +54,20 @@ function watchLoans(project: TestProject): { seen(): number; stop(): Promise<num
   };
 }
 
-/** Requests at once. */
+/** The number of simultaneous requests. */
 const CROWD = 60;
-/** So many at once are in demand enough to be lent some, however slow the machine. */
+/** Enough simultaneous requests for a loan, however slow the machine is. */
 const FEW = 8;
 const ROUNDS = 10;
 const ROUNDS_MAX = 60;
-/** Less than a gateway is waited for that does not give back what it was lent. */
+/** Less than the time for which a gateway's loan is waited for. */
 const HELD_UP_MS = 500;
 const TEST_TIMEOUT_MS = 300_000;
 
 /**
- * Ten rounds out of ten must have exactly as many accepted as the limit, over two gateways. Nobody waits for what was lent
- * to a gateway that the machine holds up: where a request took long and fewer are accepted, the round is played again.
+ * Plays ten rounds, each of which must have exactly as many accepted requests as the limit, over two gateways. A loan
+ * of a gateway that the machine holds up is waited for only so long: a round with a slow request and fewer accepted
+ * ones is played again.
  */
 async function playRounds(
   limit: number,
@@ -89,11 +93,11 @@ async function playRounds(
   expect(judgedCount).toBe(ROUNDS);
 }
 
-/** A minute, rounded up with the tenth of a second in which the oldest request may have been accepted. */
+/** A minute and the tenth of a second of the oldest request, rounded up. */
 const WHOLE_WINDOW = "61";
 
 describe("the request rate", () => {
-  test("is told on every answer to a valid key, and counts each of them", async () => {
+  test("stands in the headers of every answer to a valid key, and counts each request", async () => {
     const project = await addProject(9);
     const key = project.production;
     const { key: readKey } = await gateway.addKey(project, { scope: "read" });
@@ -119,7 +123,7 @@ describe("the request rate", () => {
     );
   });
 
-  test("beyond it refuses before anything else is looked at, and leaves nothing behind", async () => {
+  test("refuses a request beyond it before any other check, and leaves nothing behind", async () => {
     const project = await addProject(1);
     expect((await get(project)).status).toBe(200);
     const before = await gateway.countRows();
@@ -143,7 +147,7 @@ describe("the request rate", () => {
     expect(await gateway.countRows()).toEqual(before);
   });
 
-  test("accepts again once the oldest has left the window", async () => {
+  test("accepts again once the oldest request has left the window", async () => {
     const project = await addProject(2);
     await get(project);
     await get(project);
@@ -152,7 +156,7 @@ describe("the request rate", () => {
     expect(headersOf(await get(project)).remaining).toBe("1");
   });
 
-  test("is counted for each environment and project apart", async () => {
+  test("is counted for each environment and project separately", async () => {
     const [project, stranger] = [await addProject(1), await addProject(1)];
     const answers = [
       await get(project),
@@ -163,7 +167,7 @@ describe("the request rate", () => {
     expect(answers.map(({ status }) => status)).toEqual([200, 200, 200, 429]);
   });
 
-  test("is not told to an unknown key, nor outside /v2", async () => {
+  test("is not shown to an unknown key, nor outside /v2", async () => {
     for (const answer of [await gateway.call("GET", "/v2/project"), await gateway.call("GET", "/")]) {
       expect(headersOf(answer)).toEqual({ limit: null, remaining: null, reset: null, retryAfter: null });
     }
@@ -176,7 +180,7 @@ describe("the request rate", () => {
         60,
         (ask) => Promise.all(Array.from({ length: 61 }, (_, n) => ask(n))),
         (_, accepted) => {
-          // Each of them has been told another number of requests that are left.
+          // Each accepted answer names another number of remaining requests.
           const remaining = accepted.map((answer) => Number(headersOf(answer).remaining));
           expect(remaining.sort((one, other) => one - other)).toEqual(
             Array.from({ length: 60 }, (_, n) => n),
@@ -186,7 +190,7 @@ describe("the request rate", () => {
     TEST_TIMEOUT_MS,
   );
 
-  test("is counted down by one with each request of one gateway, whether it is asked for or lent", async () => {
+  test("counts down by one with each request of one gateway, whether the request is asked for or from a loan", async () => {
     const project = await addProject(3_000);
     const loans = watchLoans(project);
     const remaining: number[] = [];
@@ -210,7 +214,7 @@ describe("the request rate", () => {
         limit,
         async (ask, project) => {
           const loans = watchLoans(project);
-          // More than the burst's part are on their way from the first moment, so that both gateways see demand.
+          // Enough requests are on their way from the first moment that both gateways see demand.
           await Promise.all(
             Array.from({ length: CROWD }, async (_, n) => {
               for (let sent = n; sent <= limit; sent += CROWD) await ask(n);
@@ -225,7 +229,7 @@ describe("the request rate", () => {
     TEST_TIMEOUT_MS,
   );
 
-  test("is given back by a gateway that stops, as far as it was lent and not spent", async () => {
+  test("gets back the unspent loan of a gateway that stops", async () => {
     const third = await gateway.startMate();
     const project = await addProject(3_000);
     const loans = watchLoans(project);

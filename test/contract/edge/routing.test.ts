@@ -32,7 +32,7 @@ describe("routing", () => {
     ["PUT", "/v2/project", "GET, HEAD, PATCH"],
     ["POST", "/v2/project/usage", "GET, HEAD"],
     ["PATCH", "/v2/jobs/batch", "DELETE, GET, HEAD, POST"],
-  ])("%s %s is not a method of the path, which names its own", async (method, path, allow) => {
+  ])("%s %s is refused with 405 and the methods of the path", async (method, path, allow) => {
     const answer = await call(method, path);
     expect(answer.status).toBe(405);
     expect(answer.headers.get("allow")).toBe(allow);
@@ -54,7 +54,7 @@ describe("routing", () => {
     readRefusal(await call("GET", path), "resource_not_found");
   });
 
-  test("HEAD answers as GET does, without the body", async () => {
+  test("answers HEAD as GET, without the body", async () => {
     const job = await gateway.createJob(project);
     for (const path of ["/v2/jobs", `/v2/jobs/${job.id}`, "/v2/project", "/v2/nothing"]) {
       const get = await call("GET", path);
@@ -67,7 +67,7 @@ describe("routing", () => {
     }
   });
 
-  test.each(["a", "ab", "abc", "a:1", "[::1]", "example.com"])("the host %s is a host", async (host) => {
+  test.each(["a", "ab", "abc", "a:1", "[::1]", "example.com"])("accepts the host %s", async (host) => {
     const raw = await gateway.send(
       `GET /v2/project HTTP/1.1\r\nHost: ${host}\r\nAuthorization: Bearer ${project.production}\r\n\r\n`,
     );

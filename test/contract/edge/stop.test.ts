@@ -7,7 +7,7 @@ import { createMetrics } from "../../../shared/platform/metrics/metrics.ts";
 import { createSeal } from "../../../shared/platform/seal/seal.ts";
 import { parseRaw, startTestGateway, TARGET_URL } from "../../support/gateway.ts";
 
-test("a gateway that stops ends what it has begun and takes nothing more", async () => {
+test("a gateway that stops finishes its requests in progress and takes no more", async () => {
   const other = await startTestGateway();
   const project = await other.addProject();
   const gateway = await startGateway({

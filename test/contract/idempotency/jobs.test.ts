@@ -61,7 +61,7 @@ function expectReplay(answer: Answer, first: Answer): void {
 }
 
 describe("an Idempotency-Key of POST /v2/jobs", () => {
-  test("makes one job: the same request again has the same answer, through any gateway", async () => {
+  test("makes one job: the same request gets the same answer through any gateway", async () => {
     const key = newKey();
     const first = await post(key);
     const job = readAs(Job, first, 201);
@@ -72,7 +72,7 @@ describe("an Idempotency-Key of POST /v2/jobs", () => {
     expect(job.status).toBe("queued");
   });
 
-  test("compares requests by their JSON value, numbers by their text", async () => {
+  test("compares requests by their JSON value, and numbers by their text", async () => {
     const key = newKey();
     const first = await post(key, { body: `{"target_url":"${TARGET_URL}","payload":{"a":1.0,"b":"é"}}` });
     const spelled = `{ "payload": {"b":"\\u00e9", "a":1.0},\n"target_url": "${TARGET_URL}" }`;
@@ -81,7 +81,7 @@ describe("an Idempotency-Key of POST /v2/jobs", () => {
     readRefusal(other, "idempotency_conflict", "Idempotency-Key");
   });
 
-  test("with another body is a conflict, also where that body would be refused", async () => {
+  test("with another body is a conflict, even if that body would be refused", async () => {
     const key = newKey();
     await post(key);
     const before = await gateway.countRows();
@@ -90,7 +90,7 @@ describe("an Idempotency-Key of POST /v2/jobs", () => {
         readRefusal(await post(key, { body: other, port }), "idempotency_conflict", "Idempotency-Key");
       }
     }
-    // What is not even a request comes before its key.
+    // A request that is not valid JSON is refused before its key is looked at.
     readRefusal(await post(key, { body: "{" }), "invalid_request");
     expect(await gateway.countRows()).toEqual(before);
   });
@@ -105,7 +105,7 @@ describe("an Idempotency-Key of POST /v2/jobs", () => {
     expect(isReplayed(first)).toBe(false);
   });
 
-  test("is replayed when the job has moved on, is over, or was canceled", async () => {
+  test("is replayed after the job has moved on, has ended, or was canceled", async () => {
     const key = newKey();
     const first = await post(key);
     const job: JobView = readAs(Job, first, 201);
@@ -115,7 +115,7 @@ describe("an Idempotency-Key of POST /v2/jobs", () => {
     expectReplay(await post(key), first);
   });
 
-  test("is replayed although the quota has been used up since, and its refusal leaves it free", async () => {
+  test("is replayed although the quota has been used up since, and a request refused for the quota leaves its key free", async () => {
     const hobby = await gateway.addProject("hobby");
     const [used, free] = [newKey(), newKey()];
     const first = await post(used, { key: hobby.production });
@@ -126,7 +126,7 @@ describe("an Idempotency-Key of POST /v2/jobs", () => {
     expect(isReplayed(await post(free, { key: hobby.production }))).toBe(false);
   });
 
-  test("is the project's, the environment's and the route's own", async () => {
+  test("belongs to the project, the environment and the route", async () => {
     const key = newKey();
     const stranger = await gateway.addProject();
     const answers = [
@@ -158,7 +158,7 @@ describe("an Idempotency-Key of POST /v2/jobs", () => {
     expectReplay(await post(key, { body: body(2), port: mate.port }), second);
   });
 
-  test("of 200 identical requests at once over two gateways makes one job and 200 equal answers", async () => {
+  test("on 200 identical requests at once over two gateways makes one job and 200 equal answers", async () => {
     for (let round = 0; round < 5; round++) {
       const own = await gateway.addProject();
       const key = newKey();
@@ -174,14 +174,14 @@ describe("an Idempotency-Key of POST /v2/jobs", () => {
     }
   });
 
-  test("of different requests at once over two gateways belongs to one of them", async () => {
+  test("on different requests at once over two gateways belongs to one of them", async () => {
     const own = await gateway.addProject();
     const key = newKey();
     const answers = await Promise.all(
       Array.from({ length: 60 }, (_, n) =>
         post(key, {
           key: own.production,
-          // Every third cannot be created at all.
+          // Every third request is invalid.
           body: n % 3 === 0 ? {} : body(n % 3),
           port: n % 2 === 0 ? gateway.port : mate.port,
         }),
@@ -194,7 +194,7 @@ describe("an Idempotency-Key of POST /v2/jobs", () => {
     for (const { status } of answers) expect([201, 400, 409]).toContain(status);
   });
 
-  test("makes one job although the first client went away without its answer", async () => {
+  test("makes one job although the first client left before its answer", async () => {
     for (let round = 0; round < 20; round++) {
       const own = await gateway.addProject();
       const key = newKey();
@@ -218,7 +218,7 @@ describe("an Idempotency-Key of POST /v2/jobs", () => {
     }
   });
 
-  test("in any interleaving of keys and bodies over two gateways makes one job each", async () => {
+  test("in any interleaving of keys and bodies over two gateways makes one job for each key", async () => {
     await fc.assert(
       fc.asyncProperty(
         fc.array(fc.record({ key: fc.nat(2), n: fc.nat(1), other: fc.boolean() }), {

@@ -39,7 +39,7 @@ async function failedOnce(owner = project): Promise<{ job: JobView; runId: strin
 }
 
 describe("an Idempotency-Key of POST /v2/runs/{id}/retry", () => {
-  test("begins one attempt, and tells it again as it began, whatever became of it", async () => {
+  test("begins one attempt, and is replayed as it began, whatever became of the attempt", async () => {
     const { job, runId } = await failedOnce();
     const first = await retry(runId, "a");
     const run = readAs(Run, first, 201);
@@ -58,7 +58,7 @@ describe("an Idempotency-Key of POST /v2/runs/{id}/retry", () => {
     expect(JSON.parse(shown.text).data.map(({ id }: { id: string }) => id)).toEqual([run.id, runId]);
   });
 
-  test("of many requests at once over two gateways begins one attempt, and all have its answer", async () => {
+  test("on many requests at once over two gateways begins one attempt, and all get its answer", async () => {
     for (let round = 0; round < 5; round++) {
       const { runId } = await failedOnce();
       const answers = await Promise.all(
@@ -70,7 +70,7 @@ describe("an Idempotency-Key of POST /v2/runs/{id}/retry", () => {
     }
   });
 
-  test("belongs to the run in the path, and is left free by a refusal", async () => {
+  test("belongs to the run in the path, and is left free by a refused request", async () => {
     const [one, other] = [await failedOnce(), await failedOnce()];
     const first = await retry(one.runId, "c");
     expect(isReplayed(await retry(other.runId, "c"))).toBe(false);
@@ -93,7 +93,7 @@ describe("an Idempotency-Key of POST /v2/runs/{id}/retry", () => {
     readRefusal(await retry(runId, "f", gateway.port, hobby.production), "invalid_request");
   });
 
-  test("is asked for after the run is known to be the caller's", async () => {
+  test("is looked at only after the run is known to be the caller's", async () => {
     const { runId } = await failedOnce();
     await retry(runId, "g");
     const stranger = await gateway.addProject();

@@ -45,7 +45,7 @@ const create = (key: string, wish: Wish = {}) => post("/v2/schedules", key, { bo
 const isReplayed = ({ headers }: Answer) => headers.get("idempotent-replayed") === "true";
 const idOf = ({ text }: Answer) => JSON.parse(text).id as string;
 
-/** Asked for again, through any gateway, it must be the first answer once more, and make nothing. */
+/** Expects that the request, sent again through any gateway, gets the first answer and makes nothing. */
 async function expectReplays(first: Answer, ask: (port: number) => Promise<Answer>): Promise<void> {
   expect([first.status < 300, isReplayed(first)]).toEqual([true, false]);
   const before = await gateway.countRows();
@@ -58,7 +58,7 @@ async function expectReplays(first: Answer, ask: (port: number) => Promise<Answe
 }
 
 describe("an Idempotency-Key of POST /v2/schedules", () => {
-  test("makes one schedule, and shows it as it was made when it has been changed, paused and deleted", async () => {
+  test("makes one schedule, and is replayed as it was made after the schedule was changed, paused and deleted", async () => {
     const [key, body] = [newKey(), newSchedule({ payload: { a: 1 } })];
     const first = await create(key, { body });
     const replays = () => expectReplays(first, (port) => create(key, { body, port }));
@@ -70,7 +70,7 @@ describe("an Idempotency-Key of POST /v2/schedules", () => {
     await refusalOf(schedules.get(idOf(first)), "resource_not_found");
   });
 
-  test("compares bodies by their JSON value, numbers by their text", async () => {
+  test("compares bodies by their JSON value, and numbers by their text", async () => {
     const key = newKey();
     const { name, cron, target_url } = newSchedule();
     const text = (payload: string) =>
@@ -84,7 +84,7 @@ describe("an Idempotency-Key of POST /v2/schedules", () => {
     );
   });
 
-  test("with another body is a conflict, be that body good, bad, or of a name that is taken", async () => {
+  test("with another body is a conflict, whether that body is valid, invalid, or of a taken name", async () => {
     const [key, body] = [newKey(), newSchedule()];
     await create(key, { body });
     const before = await gateway.countRows();
@@ -96,7 +96,7 @@ describe("an Idempotency-Key of POST /v2/schedules", () => {
     expect(await gateway.countRows()).toEqual(before);
   });
 
-  test("is left free by every refusal", async () => {
+  test("is left free by every refused request", async () => {
     const key = newKey();
     const taken = newSchedule();
     await schedules.create(taken);
@@ -111,7 +111,7 @@ describe("an Idempotency-Key of POST /v2/schedules", () => {
     expect((await create(key, { key: fresh.key })).status).toBe(201);
   });
 
-  test("is replayed although the plan would take no more", async () => {
+  test("is replayed although the plan allows no further schedule", async () => {
     const hobby = await gateway.addProject("hobby");
     const [key, body] = [newKey(), newSchedule()];
     const wish = { key: hobby.production, body };
@@ -120,7 +120,7 @@ describe("an Idempotency-Key of POST /v2/schedules", () => {
     await expectReplays(first, (port) => create(key, { ...wish, port }));
   });
 
-  test("is the environment's and the route's own", async () => {
+  test("belongs to the environment and the route", async () => {
     const [key, body] = [newKey(), newSchedule()];
     const { cron } = body;
     const answers = [
@@ -149,7 +149,7 @@ describe("an Idempotency-Key of POST /v2/schedules", () => {
     expect([second.status, isReplayed(second)]).toEqual([201, false]);
   });
 
-  test("of many requests at once over two gateways makes one schedule, and all have its answer", async () => {
+  test("on many requests at once over two gateways makes one schedule, and all get its answer", async () => {
     for (let round = 0; round < 5; round++) {
       const own = await gateway.addProject("hobby");
       const [key, body] = [newKey(), newSchedule()];
@@ -170,14 +170,14 @@ describe("an Idempotency-Key of POST /v2/schedules/preview", () => {
   const preview = (key: string, body: object, port?: number) =>
     post("/v2/schedules/preview", key, { body, ...(port === undefined ? {} : { port }) });
 
-  test("shows the first answer again, whatever has changed since", async () => {
+  test("is replayed with its first answer, whatever has changed since", async () => {
     const key = newKey();
     const first = await preview(key, { cron: "@daily" });
     await schedules.create(newSchedule());
     await expectReplays(first, (port) => preview(key, { cron: "@daily" }, port));
   });
 
-  test("with another body is a conflict, even where its answer would be the same", async () => {
+  test("with another body is a conflict, even if its answer would be the same", async () => {
     const key = newKey();
     await preview(key, { cron: "@yearly" });
     for (const body of [{ cron: " @yearly" }, { cron: "@yearly", timezone: "UTC" }, { cron: "x" }, {}]) {
@@ -187,7 +187,7 @@ describe("an Idempotency-Key of POST /v2/schedules/preview", () => {
     }
   });
 
-  test("is left free by a refusal, and belongs to one of many requests at once", async () => {
+  test("is left free by a refused request, and belongs to one of many requests at once", async () => {
     const key = newKey();
     readRefusal(await preview(key, { cron: "x" }), "invalid_cron_expression", "cron");
     const answers = await Promise.all(
@@ -205,7 +205,7 @@ describe("an Idempotency-Key of POST /v2/schedules/{id}/run", () => {
     post(`/v2/schedules/${id}/run`, idempotencyKey, wish);
   const countJobs = async () => (await gateway.countRows()).jobs;
 
-  test("makes one job, told again as it was made when it has ended and its schedule is another or gone", async () => {
+  test("makes one job, and is replayed as it was made after the job has ended and its schedule was changed or deleted", async () => {
     const { id } = await schedules.create(newSchedule({ payload: { a: 1 } }));
     const key = newKey();
     const first = await run(id, key);
@@ -219,7 +219,7 @@ describe("an Idempotency-Key of POST /v2/schedules/{id}/run", () => {
     await refusalOf(schedules.run(id), "resource_not_found");
   });
 
-  test("belongs to the schedule in the path, and is left free by a refusal", async () => {
+  test("belongs to the schedule in the path, and is left free by a refused request", async () => {
     const hobby = await gateway.addProject("hobby");
     const mine = clientOf(gateway, hobby.production).schedules;
     const [one, other] = [await mine.create(newSchedule()), await mine.create(newSchedule())];
@@ -237,7 +237,7 @@ describe("an Idempotency-Key of POST /v2/schedules/{id}/run", () => {
     readRefusal(await run(one.id, key), "resource_not_found");
   });
 
-  test("of many requests at once over two gateways makes one job", async () => {
+  test("on many requests at once over two gateways makes one job", async () => {
     const { id } = await schedules.create(newSchedule());
     const before = (await countJobs()) ?? 0;
     const key = newKey();

@@ -45,7 +45,7 @@ const create = (key: string, wish: Wish = {}) => post("/v2/webhooks", key, { bod
 const isReplayed = ({ headers }: Answer) => headers.get("idempotent-replayed") === "true";
 const viewOf = ({ text }: Answer) => JSON.parse(text) as { id: string; secret: string };
 
-/** Asked for again, through any gateway, it must be the first answer once more, and make nothing. */
+/** Expects that the request, sent again through any gateway, gets the first answer and makes nothing. */
 async function expectReplays(first: Answer, ask: (port: number) => Promise<Answer>): Promise<void> {
   expect([first.status < 300, isReplayed(first)]).toEqual([true, false]);
   const before = await gateway.countRows();
@@ -57,7 +57,7 @@ async function expectReplays(first: Answer, ask: (port: number) => Promise<Answe
   expect(await gateway.countRows()).toEqual(before);
 }
 
-/** Of these many requests at once one must do it, and all must have its answer. */
+/** Expects that one of many requests at once takes effect, and that all get its answer. */
 async function expectOne(ask: (port: number) => Promise<Answer>): Promise<void> {
   const answers = await Promise.all(
     Array.from({ length: 40 }, (_, n) => ask(n % 2 === 0 ? gateway.port : mate.port)),
@@ -67,14 +67,14 @@ async function expectOne(ask: (port: number) => Promise<Answer>): Promise<void> 
   expect(answers[0]?.status).toBeLessThan(300);
 }
 
-/** Everything that is kept for Idempotency-Keys, as bytes. */
+/** The answers that are kept for Idempotency-Keys, as bytes. */
 async function keptAnswers(): Promise<Buffer[]> {
   const rows = await gateway.query<{ answer: Buffer | null }>("SELECT answer FROM idempotency_keys");
   return rows.flatMap(({ answer }) => answer ?? []);
 }
 
 describe("an Idempotency-Key of POST /v2/webhooks", () => {
-  test("makes one endpoint, and shows its full secret again when it was changed, rotated and deleted", async () => {
+  test("makes one endpoint, and is replayed with its full secret after the endpoint was changed, rotated and deleted", async () => {
     const [key, body] = [newKey(), newWebhook()];
     const first = await create(key, { body });
     const { id, secret } = viewOf(first);
@@ -88,7 +88,7 @@ describe("an Idempotency-Key of POST /v2/webhooks", () => {
     await replays();
   });
 
-  test("keeps the answer sealed", async () => {
+  test("keeps its answer sealed", async () => {
     const first = await create(newKey());
     const { id, secret } = viewOf(first);
     const kept = await keptAnswers();
@@ -98,7 +98,7 @@ describe("an Idempotency-Key of POST /v2/webhooks", () => {
     }
   });
 
-  test("with another body is a conflict, be that body good or bad", async () => {
+  test("with another body is a conflict, whether that body is valid or not", async () => {
     const [key, body] = [newKey(), newWebhook()];
     await create(key, { body });
     const before = await gateway.countRows();
@@ -110,7 +110,7 @@ describe("an Idempotency-Key of POST /v2/webhooks", () => {
     expect(await gateway.countRows()).toEqual(before);
   });
 
-  test("is left free by every refusal, and is replayed although the environment would take no more", async () => {
+  test("is left free by every refused request, and is replayed although the environment allows no further endpoint", async () => {
     const own = await gateway.addProject();
     const wish = { key: own.production };
     const [key, late] = [newKey(), newKey()];
@@ -123,7 +123,7 @@ describe("an Idempotency-Key of POST /v2/webhooks", () => {
     expect(isReplayed(await create(late, wish))).toBe(false);
   });
 
-  test("of many requests at once over two gateways makes one endpoint", async () => {
+  test("on many requests at once over two gateways makes one endpoint", async () => {
     const own = await gateway.addProject();
     const key = newKey();
     await expectOne((port) => create(key, { key: own.production, port }));
@@ -132,7 +132,7 @@ describe("an Idempotency-Key of POST /v2/webhooks", () => {
 });
 
 describe("an Idempotency-Key of POST /v2/webhooks/{id}/rotate", () => {
-  test("rotates once, and shows the full secret again when it was changed, rotated and deleted", async () => {
+  test("rotates once, and is replayed with the full secret after the endpoint was changed, rotated and deleted", async () => {
     const id = await addWebhook();
     const key = newKey();
     const rotate = (port = gateway.port) => post(`/v2/webhooks/${id}/rotate`, key, { port });
@@ -148,7 +148,7 @@ describe("an Idempotency-Key of POST /v2/webhooks/{id}/rotate", () => {
     for (const answer of await keptAnswers()) expect(answer.includes("whsec_")).toBe(false);
   });
 
-  test("belongs to the endpoint in the path, and is left free by a refusal", async () => {
+  test("belongs to the endpoint in the path, and is left free by a refused request", async () => {
     const [one, other] = [await addWebhook(), await addWebhook()];
     const key = newKey();
     const rotate = (id: string, query = "") => post(`/v2/webhooks/${id}/rotate${query}`, key);
@@ -157,7 +157,7 @@ describe("an Idempotency-Key of POST /v2/webhooks/{id}/rotate", () => {
     expect(answers.map(isReplayed)).toEqual([false, false]);
   });
 
-  test("of many requests at once over two gateways rotates once", async () => {
+  test("on many requests at once over two gateways rotates once", async () => {
     const id = await addWebhook();
     const key = newKey();
     await expectOne((port) => post(`/v2/webhooks/${id}/rotate`, key, { port }));
@@ -165,7 +165,7 @@ describe("an Idempotency-Key of POST /v2/webhooks/{id}/rotate", () => {
 });
 
 describe("an Idempotency-Key of POST /v2/webhooks/{id}/test", () => {
-  test("owes one sample, told again as it was when it has been retried, and the endpoint is changed or gone", async () => {
+  test("owes one sample, and is replayed as it was after the sample was retried and the endpoint changed or deleted", async () => {
     const id = await addWebhook();
     const key = newKey();
     const ask = (port = gateway.port) => post(`/v2/webhooks/${id}/test`, key, { port });
@@ -178,7 +178,7 @@ describe("an Idempotency-Key of POST /v2/webhooks/{id}/test", () => {
     await expectReplays(first, ask);
   });
 
-  test("is left free by a disabled endpoint, and of many requests at once owes one", async () => {
+  test("is left free by a disabled endpoint, and owes one sample on many requests at once", async () => {
     const id = await addWebhook();
     const key = newKey();
     const ask = (port: number) => post(`/v2/webhooks/${id}/test`, key, { port });
@@ -194,7 +194,7 @@ describe("an Idempotency-Key of POST /v2/webhooks/{id}/deliveries/{delivery_id}/
   const retry = (webhookId: string, id: string, key: string, port = gateway.port) =>
     post(`/v2/webhooks/${webhookId}/deliveries/${id}/retry`, key, { port });
 
-  test("retries once, told again as it was when the delivery has gone on and the endpoint is gone", async () => {
+  test("retries once, and is replayed as it was after the delivery has gone on and the endpoint was deleted", async () => {
     const webhookId = await addWebhook();
     const id = await addDelivery(gateway, project, webhookId, { state: "failed", attempts: 2 });
     const key = newKey();
@@ -208,7 +208,7 @@ describe("an Idempotency-Key of POST /v2/webhooks/{id}/deliveries/{delivery_id}/
     await replays();
   });
 
-  test("belongs to the delivery in the path, and is left free by a refusal", async () => {
+  test("belongs to the delivery in the path, and is left free by a refused request", async () => {
     const webhookId = await addWebhook();
     const [one, other] = [
       await addDelivery(gateway, project, webhookId, { state: "failed", attempts: 2 }),
@@ -223,7 +223,7 @@ describe("an Idempotency-Key of POST /v2/webhooks/{id}/deliveries/{delivery_id}/
     expect(answers.map((answer) => viewOf(answer).id)).toEqual([one, other]);
   });
 
-  test("of many requests at once over two gateways retries once", async () => {
+  test("on many requests at once over two gateways retries once", async () => {
     const webhookId = await addWebhook();
     const id = await addDelivery(gateway, project, webhookId, { state: "succeeded", attempts: 1 });
     const key = newKey();

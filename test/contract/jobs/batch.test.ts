@@ -38,7 +38,7 @@ async function refuse(
 }
 
 describe("POST /v2/jobs/batch", () => {
-  test("creates all jobs, in the order of the entries, each as it would be alone", async () => {
+  test("creates all jobs in the order of the entries, each as it would be alone", async () => {
     const fields = [
       valid(1),
       { ...valid(2), region: "us-west", run_at: "2030-01-01T00:00:00Z" },
@@ -65,7 +65,7 @@ describe("POST /v2/jobs/batch", () => {
     expect(text).toContain('"payload":{"b":1.10}');
   });
 
-  test("tells the workers of what is due", async () => {
+  test("tells the workers which jobs are due", async () => {
     const own = await gateway.addProject();
     const answer = await post(
       { jobs: [valid(), { ...valid(), run_at: "2030-01-01T00:00:00Z" }] },
@@ -84,7 +84,7 @@ describe("POST /v2/jobs/batch", () => {
     expect(new Set(data.map(({ id }) => id)).size).toBe(100);
   });
 
-  test("of many at once each gets its own jobs", async () => {
+  test("answers each of many batches at once with its own jobs", async () => {
     const answers = await Promise.all(
       Array.from({ length: 30 }, (_, batch) =>
         post({ jobs: Array.from({ length: 1 + batch }, (_, n) => valid(batch * 100 + n)) }),
@@ -98,14 +98,14 @@ describe("POST /v2/jobs/batch", () => {
     }
   });
 
-  test("costs one request", async () => {
+  test("counts as one request", async () => {
     const own = await gateway.addProject("pro", { requestRate: 10 });
     const answer = await post({ jobs: Array.from({ length: 100 }, () => valid()) }, { key: own.production });
     expect(answer.status).toBe(201);
     expect(answer.headers.get("ratelimit-remaining")).toBe("9");
   });
 
-  test("one bad entry creates nothing, and every bad one is named", async () => {
+  test("creates nothing if an entry is invalid, and names every invalid entry", async () => {
     const jobs = [
       valid(),
       { ...valid(), runAt: "x" },
@@ -134,13 +134,13 @@ describe("POST /v2/jobs/batch", () => {
     await refuse(body, "invalid_request", param);
   });
 
-  test("takes a body of 32 MiB and not a byte more", async () => {
+  test("accepts a body of 32 MiB, and refuses one byte more", async () => {
     const text = JSON.stringify({ jobs: [valid()] });
     expect((await post(text + " ".repeat(BODY_BYTES_MAX - text.length))).status).toBe(201);
     await refuse(text + " ".repeat(BODY_BYTES_MAX + 1 - text.length), "payload_too_large");
   });
 
-  test("is accepted while any run is left, and refused when none is", async () => {
+  test("is accepted while one run is left, and refused when none is left", async () => {
     const hobby = await gateway.addProject("hobby");
     const jobs = [valid(), valid()];
     await gateway.query("UPDATE flows SET month_runs = 9999 WHERE project_no = $1", [hobby.no]);
@@ -164,7 +164,7 @@ describe("POST /v2/jobs/batch", () => {
     readRefusal(other, "idempotency_conflict", "Idempotency-Key");
   });
 
-  test("has a path that is no job's: its other methods find none", async () => {
+  test("has a path that names no job: GET and DELETE answer 404", async () => {
     for (const method of ["GET", "DELETE"]) {
       const answer = await gateway.call(method, "/v2/jobs/batch", { key: project.production });
       readRefusal(answer, "resource_not_found");

@@ -39,7 +39,7 @@ describe("DELETE /v2/jobs/{id}", () => {
     expect((await client.jobs.get(job.id)).status).toBe("canceled");
   });
 
-  test("answers canceled at once for a running job, whose run keeps its true result", async () => {
+  test("answers canceled at once for a running job, and its run keeps its true result", async () => {
     const job = await gateway.createJob(project);
     const { runId } = await gateway.claim(project, job, 1);
     expect(readAs(CanceledJob, await cancel(job.id))).toMatchObject({ status: "canceled", attempts: 1 });
@@ -47,7 +47,7 @@ describe("DELETE /v2/jobs/{id}", () => {
     expect((await client.jobs.get(job.id)).status).toBe("canceled");
   });
 
-  test("cancels a job between two attempts: its run plans no retry any more", async () => {
+  test("cancels a job between two attempts, and its run plans no retry any more", async () => {
     const job = await gateway.createJob(project);
     const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "queued" });
     expect((await client.runs.get(runId)).next_retry_at).not.toBeNull();
@@ -76,19 +76,19 @@ describe("DELETE /v2/jobs/{id}", () => {
     expect((await client.jobs.get(job.id)).status).toBe(status);
   });
 
-  test("refuses a job that was canceled before", async () => {
+  test("refuses a job that is canceled already", async () => {
     const job = await gateway.createJob(project);
     await cancel(job.id);
     readRefusal(await cancel(job.id), "invalid_request");
   });
 
-  test("of many that come at once exactly one wins", async () => {
+  test("succeeds for exactly one of many requests at once", async () => {
     const job = await gateway.createJob(project);
     const answers = await Promise.all(Array.from({ length: 8 }, () => cancel(job.id)));
     expect(answers.map(({ status }) => status).sort()).toEqual([200, ...Array(7).fill(400)]);
   });
 
-  test("finds no other environment's, other project's, unknown or malformed job", async () => {
+  test("answers 404 for a job of another environment or project, and for an unknown or malformed id", async () => {
     const job = await gateway.createJob(project);
     const stranger = await gateway.addProject();
     readRefusal(await cancel(job.id, project.development), "resource_not_found");

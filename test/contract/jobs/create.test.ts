@@ -25,7 +25,7 @@ afterAll(() => gateway.stop());
 const post = (body: object | string, options: CallOptions = {}) =>
   gateway.call("POST", "/v2/jobs", { key: project.production, body, ...options });
 
-/** The refusal must be as documented, and no table may have a row more than before. */
+/** Expects the documented refusal, and no new row in any table. */
 async function expectNoTrace(body: object | string, code: ErrorCode, param?: string, options?: CallOptions) {
   const before = await gateway.countRows();
   const commandCount = gateway.commands.length;
@@ -36,7 +36,7 @@ async function expectNoTrace(body: object | string, code: ErrorCode, param?: str
 }
 
 describe("POST /v2/jobs", () => {
-  test("creates a job that is due at once, defaults filled in", async () => {
+  test("creates a job that is due at once, with defaults filled in", async () => {
     const startedAt = Date.now();
     const job = readAs(Job, await post({ target_url: TARGET_URL }), 201);
     expect(job).toMatchObject({
@@ -53,7 +53,7 @@ describe("POST /v2/jobs", () => {
     expect(Date.parse(job.created_at)).toBeLessThanOrEqual(Date.now());
   });
 
-  test("keeps every given field, and shows the same afterwards", async () => {
+  test("keeps every given field, and shows the same fields afterwards", async () => {
     const runAt = new Date(Date.now() + 3_600_000);
     const fields = {
       target_url: "https://example.com:8443/hook?x=1",
@@ -84,7 +84,7 @@ describe("POST /v2/jobs", () => {
     );
   });
 
-  test("tells the worker of jobs due within a minute, and of no other", async () => {
+  test("tells the worker of jobs due within a minute, and of no others", async () => {
     const own = await gateway.addProject();
     const soon = await gateway.createJob(own);
     const later = await gateway.createJob(own, { run_at: new Date(Date.now() + 90_000).toISOString() });
@@ -99,7 +99,7 @@ describe("POST /v2/jobs", () => {
     expect(told().flatMap(({ owed }) => owed.map(({ id }) => id))).not.toContain(later.id);
   });
 
-  test("gives every one of many concurrent requests its own job", async () => {
+  test("gives each of many concurrent requests its own job", async () => {
     const answers = await Promise.all(
       Array.from({ length: 250 }, (_, n) => post({ target_url: TARGET_URL, payload: { n } })),
     );
@@ -121,7 +121,7 @@ describe("POST /v2/jobs", () => {
     },
   );
 
-  test("runs a job at once whose run_at is up to a minute ago, and keeps it as given", async () => {
+  test("runs a job at once if its run_at is up to a minute ago, and keeps that run_at", async () => {
     const runAt = new Date(Date.now() - 50_000).toISOString();
     expect(readAs(Job, await post({ target_url: TARGET_URL, run_at: runAt }), 201).run_at).toBe(runAt);
   });
@@ -133,7 +133,7 @@ describe("POST /v2/jobs", () => {
     expect(answers.map(({ status }) => status)).toEqual([201, 201, 201]);
   });
 
-  test("a project's default region counts, as us-east where its plan no longer allows it", async () => {
+  test("uses the project's default region, or us-east if the plan does not allow it any more", async () => {
     const hobby = await gateway.addProject("hobby");
     await gateway.query("UPDATE projects SET default_region = 1 WHERE no = ANY ($1)", [
       [hobby.no, project.no],
@@ -148,7 +148,7 @@ describe("POST /v2/jobs", () => {
     await gateway.query("UPDATE projects SET default_region = 0 WHERE no = $1", [project.no]);
   });
 
-  test("a hobby project cannot name another region", async () => {
+  test("refuses another region for a hobby project", async () => {
     const hobby = await gateway.addProject("hobby");
     await expectNoTrace({ target_url: TARGET_URL, region: "us-west" }, "invalid_request", "region", {
       key: hobby.production,
@@ -156,7 +156,7 @@ describe("POST /v2/jobs", () => {
   });
 });
 
-describe("POST /v2/jobs refuses and leaves nothing behind:", () => {
+describe("POST /v2/jobs refuses without a trace", () => {
   const valid = { target_url: TARGET_URL };
   const inElevenYears = new Date(Date.now() + 11 * 366 * 86_400_000);
   const cases: [string, object | string, ErrorCode, string | undefined][] = [
@@ -257,7 +257,7 @@ describe("POST /v2/jobs refuses and leaves nothing behind:", () => {
     await expectNoTrace(body, code, param);
   });
 
-  test("64 nested containers are still taken", async () => {
+  test("no payload of 64 nested containers", async () => {
     const body = `{"target_url":"${TARGET_URL}","payload":{"a":${"[".repeat(62)}${"]".repeat(62)}}}`;
     expect((await post(body)).status).toBe(201);
   });
@@ -273,7 +273,7 @@ describe("POST /v2/jobs refuses and leaves nothing behind:", () => {
   });
 
   test.each(["application/json;charset=UTF-8", 'Application/JSON; charset="utf-8"'])(
-    "%s is taken",
+    "no body of type %s",
     async (type) => {
       expect((await post(valid, { headers: { "Content-Type": type } })).status).toBe(201);
     },
@@ -286,11 +286,11 @@ describe("POST /v2/jobs refuses and leaves nothing behind:", () => {
     expect(await gateway.countRows()).toEqual(before);
   });
 
-  test.each([["x".repeat(256)], ["ü"]])("an Idempotency-Key that cannot be honoured: %s", async (key) => {
+  test.each([["x".repeat(256)], ["ü"]])("an invalid Idempotency-Key: %s", async (key) => {
     await expectNoTrace(valid, "invalid_request", "Idempotency-Key", { headers: { "Idempotency-Key": key } });
   });
 
-  test("an unknown Service-Version, naming the one that was used", async () => {
+  test("an unknown Service-Version, and names the one that was used", async () => {
     const answer = await post(valid, { headers: { "Service-Version": "2020-01-01" } });
     readRefusal(answer, "invalid_request", "Service-Version");
     expect(answer.headers.get("service-version")).toBe("2026-11-01");
@@ -301,7 +301,7 @@ describe("POST /v2/jobs refuses and leaves nothing behind:", () => {
     await expectNoTrace(valid, "insufficient_scope", undefined, { key });
   });
 
-  test("the project's spent quota, naming the seconds to the rollover", async () => {
+  test("when the project's quota is spent, and names the seconds to the rollover", async () => {
     const hobby = await gateway.addProject("hobby");
     await gateway.query("UPDATE flows SET month_runs = 10000 WHERE project_no = $1", [hobby.no]);
     const before = await gateway.countRows();
@@ -313,11 +313,11 @@ describe("POST /v2/jobs refuses and leaves nothing behind:", () => {
     expect(seconds).toBeGreaterThanOrEqual(Math.floor((rollover - Date.now()) / 1_000));
     expect(seconds).toBeLessThanOrEqual(Math.ceil((rollover - askedAt.getTime()) / 1_000));
     expect(await gateway.countRows()).toEqual(before);
-    // Reading and canceling go on.
+    // Reads and cancels still work.
     expect((await gateway.call("GET", "/v2/jobs", { key: hobby.production })).status).toBe(200);
   });
 
-  test("a mate's spent quota fails nobody else in the same statement", async () => {
+  test("only the request of a project whose quota is spent, and no other request in its statement", async () => {
     const hobby = await gateway.addProject("hobby");
     await gateway.query("UPDATE flows SET month_runs = 10000 WHERE project_no = $1", [hobby.no]);
     const answers = await Promise.all(
@@ -330,7 +330,7 @@ describe("POST /v2/jobs refuses and leaves nothing behind:", () => {
     );
   });
 
-  test("without ever quoting the payload", async () => {
+  test("and never quotes the payload", async () => {
     const answer = await post(
       `{"target_url":"${TARGET_URL}","payload":{"s3cret":1,"s3cret":2},"retry_policy":"s3cret"}`,
     );

@@ -29,7 +29,7 @@ describe("GET /v2/jobs/{id}", () => {
     expect(await client.jobs.get(job.id)).toEqual(job);
   });
 
-  test("shows a job's way through its attempts", async () => {
+  test("shows a job's states through its attempts", async () => {
     const moved = await gateway.createJob(project);
     const { runId } = await gateway.claim(project, moved, 1);
     expect(runId).toStartWith("run_");
@@ -41,7 +41,7 @@ describe("GET /v2/jobs/{id}", () => {
     expect(await client.jobs.get(other.id)).toMatchObject({ status: "succeeded", attempts: 2 });
   });
 
-  test("tells nobody whether another's job exists: every 404 has the same bytes but for its request id", async () => {
+  test("answers every 404 with the same bytes except the request id, so that nobody learns of another's job", async () => {
     const stranger = await gateway.addProject();
     const answers = [
       await get("job_00000000000000000000000000"),
@@ -68,7 +68,7 @@ describe("GET /v2/jobs/{id}", () => {
     readRefusal(await get(`${job.id}?a=1`), "invalid_request", "a");
   });
 
-  test("is open to keys that may read or may work with jobs", async () => {
+  test("is open to keys with the scopes read and jobs", async () => {
     for (const scope of ["read", "jobs"] as const) {
       const { key } = await gateway.addKey(project, { scope });
       expect((await get(job.id, key)).status).toBe(200);

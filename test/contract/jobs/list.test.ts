@@ -24,11 +24,11 @@ const list = (key: string, query?: JobListQuery) => clientOf(gateway, key).jobs.
 const idsOf = ({ data }: Page<ListedJob>) => data.map(({ id }) => id);
 
 describe("GET /v2/jobs", () => {
-  test("is an empty list in an environment without jobs", async () => {
+  test("answers an empty list in an environment without jobs", async () => {
     expect(await list(project.development)).toEqual({ data: [], next_cursor: null });
   });
 
-  test("holds exactly the documented fields, newest first", async () => {
+  test("answers exactly the documented fields, newest first", async () => {
     const own = await gateway.addProject();
     const first = await gateway.createJob(own);
     const second = await gateway.createJob(own, { region: "us-west" });
@@ -45,7 +45,7 @@ describe("GET /v2/jobs", () => {
     expect(next_cursor).toBeNull();
   });
 
-  test("filters by status and region, and both together", async () => {
+  test("filters by status, by region, and by both", async () => {
     const own = await gateway.addProject();
     const make = (region: Region) => gateway.createJob(own, { region });
     const queued = await make("us-east");
@@ -68,12 +68,12 @@ describe("GET /v2/jobs", () => {
     expect(await found({ region: "ap-southeast" })).toEqual([]);
   });
 
-  test("a hobby project may ask for any region", async () => {
+  test("accepts any region as a filter from a hobby project", async () => {
     const hobby = await gateway.addProject("hobby");
     expect((await list(hobby.production, { region: "eu-central" })).data).toEqual([]);
   });
 
-  test("walking it while jobs are added shows each earlier job exactly once", async () => {
+  test("shows each earlier job exactly once over all pages while jobs are added", async () => {
     const own = await gateway.addProject();
     const earlier: string[] = [];
     for (let n = 0; n < 40; n++) earlier.push((await gateway.createJob(own)).id);
@@ -92,7 +92,7 @@ describe("GET /v2/jobs", () => {
     expect(seen.filter((id) => earlier.includes(id))).toEqual(earlier.toReversed());
   });
 
-  test("ends without a cursor when the last page is full", async () => {
+  test("answers no cursor when the last page is full", async () => {
     const own = await gateway.addProject();
     for (let n = 0; n < 4; n++) await gateway.createJob(own);
     const first = await list(own.production, { limit: 2 });
@@ -101,7 +101,7 @@ describe("GET /v2/jobs", () => {
     expect(second.next_cursor).toBeNull();
   });
 
-  test("the page size is 50 unless told, and may change on the way", async () => {
+  test("has 50 jobs on a page by default, and the page size may change between pages", async () => {
     const own = await gateway.addProject();
     await Promise.all(Array.from({ length: 60 }, () => gateway.createJob(own)));
     const first = await list(own.production);
@@ -140,19 +140,19 @@ describe("a cursor of GET /v2/jobs", () => {
     cursor = (await list(project.production, { limit: 1, status: "queued" })).next_cursor ?? "";
   });
 
-  test("works with the list it came from", async () => {
+  test("works in its own list", async () => {
     const next = await list(project.production, { limit: 1, status: "queued", cursor });
     expect(next.data.length).toBe(1);
   });
 
-  test("does not work altered, in any of its characters", async () => {
+  test("is refused when any of its characters is changed", async () => {
     for (let at = 0; at < cursor.length; at++) {
       const altered = cursor.slice(0, at) + (cursor[at] === "A" ? "B" : "A") + cursor.slice(at + 1);
       readRefusal(await get(`?status=queued&cursor=${altered}`), "invalid_request", "cursor");
     }
   });
 
-  test("does not work with other filters, environments, projects or routes", async () => {
+  test("is refused with other filters, environments, projects and routes", async () => {
     const stranger = await gateway.addProject();
     const refused = [
       await get(`?cursor=${cursor}`),

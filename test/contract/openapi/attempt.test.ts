@@ -25,10 +25,10 @@ afterAll(async () => {
   await Promise.all([target.stop(), endpoint.stop(), gateway.stop()]);
 });
 
-/** What HTTP itself adds to a request. */
+/** The headers that HTTP itself adds to a request. */
 const HTTP_HEADERS = ["accept", "accept-encoding", "connection", "content-length", "content-type", "host"];
 
-/** Every header and the body must be as they are described there; answers which of the optional headers it has not. */
+/** Expects every header and the body to be as they are described there. Answers the optional headers that are absent. */
 function readAsDescribed(place: string, arrival: Arrival): string[] {
   const { parameters } = published.look(place);
   const absent: string[] = [];

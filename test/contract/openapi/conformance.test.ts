@@ -30,7 +30,7 @@ afterAll(async () => {
 
 describe("the published document", () => {
   test(
-    "describes every answer of every operation as it really comes, and nothing that never comes",
+    "describes every answer that each operation really gives, and no other",
     async () => {
       const produced = new Set<string>();
       const wrong: string[] = [];
@@ -59,7 +59,7 @@ describe("the published document", () => {
     TEST_TIMEOUT_MS,
   );
 
-  test("describes the answer that a creation gives once more", async () => {
+  test("describes the replayed answer of each POST", async () => {
     const creations = published.operations.filter(({ method }) => method === "POST");
     expect(creations.length).toBeGreaterThan(2);
     for (const operation of creations) {
@@ -69,7 +69,7 @@ describe("the published document", () => {
     }
   });
 
-  test("finds fault with what it does not describe", async () => {
+  test("reports an answer that differs from its description", async () => {
     const operation = published.operations.find(({ id }) => id === "getProject");
     if (operation === undefined) throw new Error("there is no getProject");
     const [answer] = await requests.succeed(operation);

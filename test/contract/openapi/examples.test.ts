@@ -11,7 +11,7 @@ beforeAll(async () => {
 });
 afterAll(() => gateway.stop());
 
-/** Every object of the document that holds this member, with its place. */
+/** Every object of the document with this member, with its place. */
 function findHolders(member: string, node: Json = published.document, place = "#"): [string, Json][] {
   if (typeof node !== "object" || node === null) return [];
   const inner = Object.entries(node).flatMap(([name, value]) =>
@@ -21,7 +21,7 @@ function findHolders(member: string, node: Json = published.document, place = "#
 }
 
 describe("the published document", () => {
-  test("shows for every body examples that fit its schema", () => {
+  test("has examples for every body, and they fit its schema", () => {
     const contents = findHolders("content").map(([place]) => `${place}/content/application~1json`);
     expect(contents.length).toBeGreaterThan(published.operations.length);
     for (const place of contents) {
@@ -33,7 +33,7 @@ describe("the published document", () => {
     }
   });
 
-  test("shows an example of every code with which an operation answers", () => {
+  test("has an example of every code that an operation answers", () => {
     for (const { id, answers } of published.operations) {
       for (const { schemaPlace, codes } of answers) {
         const examples: Json[] = Object.values(published.look(schemaPlace.replace(/schema$/, "examples")));
@@ -46,7 +46,7 @@ describe("the published document", () => {
     }
   });
 
-  test("shows for fields and defaults values that fit their schemas", () => {
+  test("has examples and defaults of fields that fit their schemas", () => {
     const schemas = findHolders("type").filter(
       ([place]) => !/\/(?:properties|examples\/.*|securitySchemes\/\w+)$/.test(place),
     );
@@ -58,14 +58,14 @@ describe("the published document", () => {
     }
   });
 
-  test("leaves no object open but the payload, which is the customer's own", () => {
+  test("allows further members only in the payload", () => {
     const open = findHolders("type").filter(
       ([, node]) => node.type === "object" && node.additionalProperties !== false,
     );
     expect(open.map(([place]) => place)).toEqual(["#/components/schemas/Payload"]);
   });
 
-  test("gives the fields the bounds and defaults of the contract", () => {
+  test("has the bounds and defaults of the contract", () => {
     const { schemas, parameters } = published.document.components;
     const policy = schemas.RetryPolicyRequest.properties;
     const bounds = ({ minimum, maximum, default: fallback }: Json) => [minimum, maximum, fallback];

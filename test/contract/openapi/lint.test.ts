@@ -13,7 +13,7 @@ const LINT_TIMEOUT_MS = 50_000;
 
 let gateway: TestGateway;
 let text: string;
-/** An empty one: the linter would obey an ignore file that lies where it runs. */
+/** An empty folder, since the linter would obey an ignore file in the folder where it runs. */
 let folder: string;
 
 beforeAll(async () => {
@@ -26,13 +26,13 @@ afterAll(async () => {
   await gateway.stop();
 });
 
-/** What a public linter complains about, in the document as it was served. */
+/** The complaints of a public linter about the document as it was served. */
 function lint(document: string): string[] {
   const file = join(folder, "openapi.json");
   writeFileSync(file, document);
   const run = spawnSync(process.execPath, [CLI, "lint", file, `--config=${RULES}`, "--format=json"], {
     cwd: folder,
-    // Nothing is sent anywhere and nothing is asked for.
+    // The linter sends nothing and asks for nothing.
     env: { ...process.env, REDOCLY_TELEMETRY: "off", REDOCLY_SUPPRESS_UPDATE_NOTICE: "true" },
     encoding: "utf8",
     timeout: LINT_TIMEOUT_MS,
@@ -47,11 +47,11 @@ function lint(document: string): string[] {
 }
 
 describe("the published document", () => {
-  test("leaves a strict public linter nothing to complain about", () => {
+  test("passes a strict public linter", () => {
     expect(lint(text)).toEqual([]);
   });
 
-  test("would be faulted by it for what is missing, left over or untrue", () => {
+  test("would fail that linter for whatever is missing, left over or untrue", () => {
     const document = JSON.parse(text);
     delete document.info.license;
     delete document.paths["/v2/jobs"].get.summary;

@@ -7,7 +7,7 @@ import { startTestGateway, type TestGateway } from "../../support/gateway.ts";
 const SETUP_TIMEOUT_MS = 600_000;
 const LAUNCH_TIMEOUT_MS = 240_000;
 const TEST_TIMEOUT_MS = 240_000;
-/** It asks nobody for anything of its own accord. */
+/** Flags that keep the browser from any request of its own. */
 const FLAGS = [
   "--headless",
   "--no-sandbox",
@@ -25,7 +25,7 @@ let browser: Browser;
 beforeAll(async () => {
   const { path, env } = findChromium();
   gateway = await startTestGateway();
-  // Each launch has a profile folder of its own, which is removed at its end.
+  // Each launch has its own profile folder, which is removed at its end.
   browser = await chromium.launch({
     executablePath: path,
     args: FLAGS,
@@ -39,7 +39,7 @@ afterAll(async () => {
 });
 
 test(
-  "in a browser the page shows every operation, tries one out, and asks nobody but its own gateway",
+  "the API page in a browser shows every operation, tries one, and asks nobody but its own gateway",
   async () => {
     const origin = `http://127.0.0.1:${gateway.port}`;
     const project = await gateway.addProject();

@@ -2,16 +2,19 @@ import { Ajv2020, type ValidateFunction } from "ajv/dist/2020.js";
 import type { Answer, TestGateway } from "../../support/gateway.ts";
 
 /**
- * The OpenAPI document that a gateway serves, read as a client would: by what it says alone, and with a validator that
- * knows nothing of the code behind it. Places in it are JSON pointers.
+ * The OpenAPI document of a gateway, read as a client would: by its words alone, with a validator that does not know
+ * the code behind it. Places in it are JSON pointers.
  */
 export interface Published {
   text: string;
   document: Json;
   operations: PublishedOperation[];
-  /** What stands at a place, references followed. */
+  /** The value at a place, with references followed. */
   look(place: string): Json;
-  /** Why the value does not fit the schema at this place; empty if it fits. Whatever it does not know is a fault. */
+  /**
+   * The reasons why the value does not fit the schema at this place; empty if it fits. A member that the schema does
+   * not name is a fault.
+   */
   findFaults(schemaPlace: string, value: unknown): string[];
 }
 
@@ -19,11 +22,11 @@ export interface PublishedOperation {
   id: string;
   method: string;
   path: string;
-  /** As they stand there: each has a name, and says what it is in. */
+  /** As in the document: each has a name and the part of the request that it is in. */
   parameters: Json[];
-  /** Null if it takes no body. */
+  /** Null if the operation takes no body. */
   bodySchema: Json;
-  /** Of every request example of the body. */
+  /** The request examples of the body. */
   bodies: Json[];
   answers: PublishedAnswer[];
 }
@@ -32,7 +35,7 @@ export interface PublishedAnswer {
   status: number;
   schemaPlace: string;
   headers: PublishedHeader[];
-  /** The codes that its schema allows; none for an answer that is not a refusal. */
+  /** The codes that the schema allows; empty for an answer that is not a refusal. */
   codes: string[];
 }
 
@@ -45,7 +48,7 @@ export interface PublishedHeader {
 // biome-ignore lint/suspicious/noExplicitAny: nothing is known of the document but what it says itself.
 export type Json = any;
 
-/** What HTTP itself adds; a document need not speak of it. */
+/** The headers that HTTP itself adds; a document need not name them. */
 const HTTP_HEADERS = ["connection", "content-length", "content-type", "date"];
 const METHODS = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 const DATE_TIME = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:\d{2})$/;
@@ -53,11 +56,11 @@ const DATE_TIME = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:
 export async function readPublished(gateway: TestGateway): Promise<Published> {
   const { text } = await gateway.call("GET", "/openapi.json");
   const document: Json = JSON.parse(text);
-  // Unknown keywords and formats are errors: what is no JSON Schema 2020-12 must not be in it.
+  // Unknown keywords and formats are errors: the document must be JSON Schema 2020-12 throughout.
   const ajv = new Ajv2020({ strict: true, allowUnionTypes: true, allErrors: true });
   ajv.addFormat("date-time", DATE_TIME);
   ajv.addFormat("uri", (uri) => URL.canParse(uri));
-  // The whole document stands where ajv expects a schema, so that references within it lead where they say.
+  // ajv gets the whole document as a schema, so that references within it resolve.
   ajv.addVocabulary(Object.keys(document));
   ajv.addSchema(document, "document");
   const validators = new Map<string, ValidateFunction>();
@@ -122,7 +125,7 @@ export async function readPublished(gateway: TestGateway): Promise<Published> {
   };
 }
 
-/** What the answer has that its operation does not document, and what it lacks that is documented. */
+/** Lists what the answer has that its operation does not document, and what it lacks. */
 export function findAnswerFaults(
   published: Published,
   { answers }: PublishedOperation,

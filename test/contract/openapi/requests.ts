@@ -8,19 +8,17 @@ import {
 } from "../../support/gateway.ts";
 import type { PublishedOperation } from "./published.ts";
 
-/** Real requests that have an operation answer with each of its codes. */
+/** Real requests that make an operation answer each of its codes. */
 export interface Requests {
-  /** What the operation succeeds with, but for what is given. */
+  /** A request with which the operation succeeds, changed as `request` says. */
   send(operation: PublishedOperation, request?: GivenRequest): Promise<Answer>;
-  /** The path to something that was made for this request. */
+  /** The path of the operation, with a resource that was made for this request. */
   pathOf(operation: PublishedOperation): Promise<string>;
-  /** One for every body of the operation's examples. */
+  /** One request for each body in the operation's examples. */
   succeed(operation: PublishedOperation): Promise<Answer[]>;
-  /** The first answer once more. */
+  /** Sends a POST twice with one key. Answers the second answer. */
   replay(operation: PublishedOperation): Promise<Answer>;
-  /**
-   * By the code that they are after: what each of them sends to an operation that cannot answer so is answered otherwise.
-   */
+  /** Requests by the code that each one is to provoke. An operation that cannot answer this code answers another. */
   provocations: Record<string, (operation: PublishedOperation) => Promise<Answer>>;
   stop(): Promise<void>;
 }
@@ -35,9 +33,9 @@ export interface GivenRequest {
 }
 
 const UNKNOWN_ID_BODY = "0".repeat(26);
-/** The most that any body may have is less. */
+/** More bytes than any body may have. */
 const TOO_MANY_BYTES = 67_108_865;
-/** Of a gateway that nobody but a client who sends no body asks for anything. */
+/** The body's time at a gateway that only gets requests without their bodies. */
 const HASTY_RECEIVE_MS = 200;
 
 /** `outage` breaks the gateway's database for the time of a request. */
@@ -53,7 +51,7 @@ export async function prepareRequests(
   const spent = await gateway.addProject("hobby");
   const spentIds = await addFailedRun(spent);
   await gateway.query("UPDATE flows SET month_runs = 10000 WHERE project_no = $1", [spent.no]);
-  // Only a bug or an operator's mistake pins a project to a version that the service has never had.
+  // A project with a version that the service never had: only a bug or an operator's mistake makes one.
   const broken = await gateway.addProject();
   await gateway.query("UPDATE projects SET api_version = 'none' WHERE no = $1", [broken.no]);
 
@@ -69,7 +67,7 @@ export async function prepareRequests(
     return { schedule_id: JSON.parse(answer.text).id };
   }
 
-  /** With a delivery. The environment's older ones make room for it. */
+  /** Adds an endpoint with a delivery. The environment's older endpoints are removed to make room. */
   async function addWebhook({ no, production: key }: TestProject): Promise<Record<string, string>> {
     await gateway.query(
       `DELETE FROM webhooks
@@ -83,7 +81,7 @@ export async function prepareRequests(
     return { webhook_id: id, delivery_id: JSON.parse(sample.text).id };
   }
 
-  /** What operations succeed on, by the name of the path's first parameter. */
+  /** Makes the resources on which operations succeed, by the name of the path's first parameter. */
   const addResources: Record<string, (owner: TestProject) => Promise<Record<string, string>>> = {
     job_id: async (owner) => ({ job_id: (await gateway.createJob(owner)).id }),
     run_id: addFailedRun,
@@ -111,7 +109,7 @@ export async function prepareRequests(
     });
   }
 
-  /** Sends all but the body. */
+  /** Sends everything except the body. */
   async function announce(operation: PublishedOperation, bodyBytes: number, port?: number): Promise<Answer> {
     const lines = [
       `${operation.method} ${await pathOf(operation)} HTTP/1.1`,
@@ -123,12 +121,12 @@ export async function prepareRequests(
     return parseRaw(await gateway.send(`${lines.join("\r\n")}\r\n\r\n`, port));
   }
 
-  /** The example with something else in it. */
+  /** The example with other fields in it. */
   async function sendWith(operation: PublishedOperation, fields: object): Promise<Answer> {
     return send(operation, { body: { ...withNewName(operation.bodies[0]), ...fields } });
   }
 
-  /** By a project that may have no further active schedule, nor a webhook endpoint. */
+  /** Sends the request as a project that may have no further active schedule or webhook endpoint. */
   async function exceedPlan(operation: PublishedOperation): Promise<Answer> {
     const owner = await gateway.addProject("pro");
     await addWebhook(owner);
@@ -169,7 +167,7 @@ export async function prepareRequests(
     payload_too_large: (operation) => announce(operation, TOO_MANY_BYTES),
     unsupported_media_type: (operation) => send(operation, { headers: { "Content-Type": "text/plain" } }),
     async rate_limit_exceeded(operation) {
-      // Its one request a minute, if that is not spent any more.
+      // Uses up the project's one request a minute, if it has one again.
       await gateway.call("GET", "/v2/project", { key: exhausted.production });
       return send(operation, { key: exhausted.production });
     },
@@ -214,7 +212,7 @@ export async function prepareRequests(
   };
 }
 
-/** Puts ids where the path has parameters. */
+/** Replaces the parameters of the path by ids. */
 function fill(path: string, ids: Record<string, string>): string {
   return path.replace(/\{(\w+)\}/g, (parameter, name: string) => ids[name] ?? parameter);
 }
@@ -222,7 +220,7 @@ function fill(path: string, ids: Record<string, string>): string {
 let lastName = 0;
 const newName = () => `schedule ${++lastName}`;
 
-/** Of the names in an environment each is given once. */
+/** Gives the body a new name: an environment has each name once. */
 export function withNewName(body: object | undefined): object | undefined {
   return body !== undefined && "name" in body ? { ...body, name: newName() } : body;
 }

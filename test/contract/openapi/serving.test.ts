@@ -21,7 +21,7 @@ const PAGES = [
 ] as const;
 
 describe.each(PAGES)("%s", (path, type) => {
-  test("is for everybody, without a key, a request rate or a version", async () => {
+  test("is served without a key, a request rate or a version", async () => {
     const answer = await gateway.call("GET", path);
     expect(answer.status).toBe(200);
     expect(answer.text.length).toBeGreaterThan(50);
@@ -31,7 +31,7 @@ describe.each(PAGES)("%s", (path, type) => {
     }
   });
 
-  test("answers HEAD as it does GET, without the body", async () => {
+  test("answers HEAD as GET, without the body", async () => {
     const [get, head] = [await gateway.call("GET", path), await gateway.call("HEAD", path)];
     const plain = ({ headers }: typeof get) =>
       [...headers].filter(([name]) => !["date", "request-id"].includes(name)).sort();
@@ -40,7 +40,7 @@ describe.each(PAGES)("%s", (path, type) => {
     expect(plain(head)).toEqual(plain(get));
   });
 
-  test("is not sent again to whoever has it", async () => {
+  test("is not sent again to a client that has it", async () => {
     const tag = (await gateway.call("GET", path)).headers.get("etag") ?? "";
     for (const known of [tag, `W/${tag}`, `"other", ${tag}`, "*"]) {
       const answer = await gateway.call("GET", path, { headers: { "If-None-Match": known } });
@@ -50,7 +50,7 @@ describe.each(PAGES)("%s", (path, type) => {
     expect(answer.status).toBe(200);
   });
 
-  test("takes no other method", async () => {
+  test("refuses other methods", async () => {
     for (const method of ["POST", "PUT", "DELETE", "OPTIONS"]) {
       const answer = await gateway.call(method, path);
       readRefusal(answer, "method_not_allowed");

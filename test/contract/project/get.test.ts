@@ -38,7 +38,7 @@ describe("GET /v2/project", () => {
     expect((await show(own.production)).usage.runs_this_period).toBe(2);
   });
 
-  test("shows what an operator negotiated, and the effective default region", async () => {
+  test("shows an operator's overrides, and the default region in effect", async () => {
     const own = await gateway.addProject("hobby");
     await gateway.query(
       "UPDATE projects SET requests_per_minute = 77, concurrency = 3, default_region = 2 WHERE no = $1",
@@ -56,7 +56,7 @@ describe("GET /v2/project", () => {
     readRefusal(answer, "invalid_request", "a");
   });
 
-  test.each([...KEY_SCOPES])("tells a key of scope %s whose it is", async (scope) => {
+  test.each([...KEY_SCOPES])("shows its project to a key of scope %s", async (scope) => {
     const { key } = await gateway.addKey(project, { scope });
     expect((await show(key)).id).toBe(project.id);
   });

@@ -28,7 +28,7 @@ const patch = (body: object | string) =>
 const client = (key = project.production) => clientOf(gateway, key);
 
 describe("PATCH /v2/project", () => {
-  test("changes what is given and shows the project, at once and to every key", async () => {
+  test("changes the given fields, and shows the project at once and to every key", async () => {
     await client().project.get();
     await client(project.development).project.get();
     const named = await client().project.update({ name: "Schön 🛒" });
@@ -50,7 +50,7 @@ describe("PATCH /v2/project", () => {
     expect(await client().project.update({})).toEqual(before);
   });
 
-  test("a default region counts for jobs created afterwards, and moves none", async () => {
+  test("changes the default region of later jobs, and moves no earlier job", async () => {
     const own = await gateway.addProject();
     const before = await gateway.createJob(own);
     await client(own.production).project.update({ default_region: "ap-southeast" });
@@ -58,7 +58,7 @@ describe("PATCH /v2/project", () => {
     expect((await client(own.production).jobs.get(before.id)).region).toBe("us-east");
   });
 
-  test("works within 5 s on every other gateway", async () => {
+  test("takes effect within 5 s on every other gateway", async () => {
     const own = await gateway.addProject();
     const elsewhere = clientOf(gateway, own.production, mate.port);
     expect((await elsewhere.project.get()).name).toBe("Test");
@@ -88,7 +88,7 @@ describe("PATCH /v2/project", () => {
     expect(await client().project.get()).toEqual(before);
   });
 
-  test("takes a name of 80 characters", async () => {
+  test("accepts a name of 80 characters", async () => {
     const own = await gateway.addProject();
     const name = "🛒".repeat(80);
     expect((await client(own.production).project.update({ name })).name).toBe(name);
@@ -102,7 +102,7 @@ describe("PATCH /v2/project", () => {
     expect((await update({ default_region: "us-east" })).name).toBe("Test");
   });
 
-  test("refuses a body that is no JSON, a query parameter, and a key that may not change it", async () => {
+  test("refuses a body that is not JSON, a query parameter, and a key that may not change the project", async () => {
     readRefusal(await patch("{"), "invalid_request");
     const text = await gateway.call("PATCH", "/v2/project", {
       key: project.production,

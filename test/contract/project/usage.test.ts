@@ -34,14 +34,14 @@ describe("GET /v2/project/usage", () => {
     expect(await report(own.development)).toEqual(all);
   });
 
-  test("holds every day of the current month up to today, zeros included", async () => {
+  test("lists every day of the current month up to today, zeros included", async () => {
     const { by_day } = await report(project.production);
     expect(by_day.map(({ date }) => date)).toEqual(
       Array.from({ length: Number(TODAY.slice(8)) }, (_, n) => `${MONTH}-${String(n + 1).padStart(2, "0")}`),
     );
   });
 
-  test("of an earlier month holds that month and nothing of its neighbours", async () => {
+  test("of an earlier month lists that month, and nothing of its neighbours", async () => {
     const own = await gateway.addProject();
     for (const [day, runs] of [
       ["2024-01-31", 1],
@@ -60,7 +60,7 @@ describe("GET /v2/project/usage", () => {
     ]);
   });
 
-  test("region restricts the days and not the total", async () => {
+  test("restricts the days by region, and not the total", async () => {
     const own = await gateway.addProject();
     await setRuns(own, "2024-02-01", 0, 2);
     await setRuns(own, "2024-02-01", 1, 5);
@@ -72,7 +72,7 @@ describe("GET /v2/project/usage", () => {
     expect(daysWithRuns(nowhere)).toEqual([]);
   });
 
-  test("names the runs beyond those included, on paid plans alone", async () => {
+  test("answers the runs beyond those included, on paid plans alone", async () => {
     const [pro, hobby] = [await gateway.addProject("pro"), await gateway.addProject("hobby")];
     for (const own of [pro, hobby]) await setRuns(own, "2024-02-01", 0, 3_000_000_000);
     const usage = (own: TestProject) => report(own.production, { period: "2024-02" });
@@ -81,7 +81,7 @@ describe("GET /v2/project/usage", () => {
   });
 
   test("of a month before the project existed is all zeros", async () => {
-    // Postgres does not know the last of them.
+    // Postgres cannot express the last of these months.
     for (const period of ["1999-12", "0001-01", "0000-01"]) {
       const old = await report(project.production, { period });
       expect(old).toMatchObject({ period, runs_total: 0, overage_runs: 0 });
@@ -102,7 +102,7 @@ describe("GET /v2/project/usage", () => {
     readRefusal(answer, "invalid_request", param);
   });
 
-  test("is open to a key that reads and closed to one that may only work with jobs", async () => {
+  test("is open to a key that reads, and closed to one that may only work with jobs", async () => {
     const { key: readKey } = await gateway.addKey(project, { scope: "read" });
     expect((await report(readKey)).period).toBe(MONTH);
     const { key: jobsKey } = await gateway.addKey(project, { scope: "jobs" });

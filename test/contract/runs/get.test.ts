@@ -41,7 +41,7 @@ describe("GET /v2/runs/{id}", () => {
     });
   });
 
-  test("shows a run in progress, with nothing of its outcome", async () => {
+  test("shows a run in progress, without an outcome", async () => {
     const running = await gateway.createJob(project);
     const claimed = await gateway.claim(project, running, 1);
     expect(await client.runs.get(claimed.runId)).toMatchObject({
@@ -54,7 +54,7 @@ describe("GET /v2/runs/{id}", () => {
     });
   });
 
-  test("finds no other environment's, other project's, unknown or malformed run", async () => {
+  test("answers 404 for a run of another environment or project, and for an unknown or malformed id", async () => {
     const stranger = await gateway.addProject();
     readRefusal(await get(runId, project.development), "resource_not_found");
     readRefusal(await get(runId, stranger.production), "resource_not_found");

@@ -33,12 +33,12 @@ const list = (query: RunListQuery, key = project.production) => clientOf(gateway
 const found = async (query: RunListQuery, key?: string) => (await list(query, key)).data.map(({ id }) => id);
 
 describe("GET /v2/runs", () => {
-  test("shows ended runs and those in progress in one order, newest first", async () => {
+  test("shows ended runs and runs in progress in one order, newest first", async () => {
     expect(await found({})).toEqual([runningId, ...runIds.toReversed()]);
     expect((await list({})).next_cursor).toBeNull();
   });
 
-  test("filters by job and status, and both together", async () => {
+  test("filters by job, by status, and by both", async () => {
     expect(await found({ job_id: job.id })).toEqual(runIds.toReversed());
     expect(await found({ status: "running" })).toEqual([runningId]);
     expect(await found({ status: "timed_out" })).toEqual([runIds[1] ?? ""]);
@@ -56,13 +56,13 @@ describe("GET /v2/runs", () => {
     expect(await found({}, project.development)).toEqual([]);
   });
 
-  test("walks page by page over both kinds", async () => {
+  test("lists runs of both kinds page by page", async () => {
     const seen: string[] = [];
     for await (const { data } of list({ limit: 1 }).pages()) seen.push(...data.map(({ id }) => id));
     expect(seen).toEqual([runningId, ...runIds.toReversed()]);
   });
 
-  test("walking it while attempts begin and end shows each earlier run exactly once", async () => {
+  test("shows each earlier run exactly once over all pages while attempts begin and end", async () => {
     const own = await gateway.addProject();
     const earlier: string[] = [];
     const inProgress: JobView[] = [];
@@ -94,7 +94,7 @@ describe("GET /v2/runs", () => {
     expect(seen.filter((id) => earlier.includes(id))).toEqual(earlier.toReversed());
   });
 
-  test("a cursor is bound to its filters", async () => {
+  test("binds a cursor to its filters", async () => {
     const { next_cursor } = await list({ limit: 1 });
     readRefusal(await get(`?cursor=${next_cursor}&status=failed`), "invalid_request", "cursor");
     readRefusal(await get(`?cursor=${next_cursor}&job_id=${job.id}`), "invalid_request", "cursor");

@@ -19,7 +19,7 @@ import {
 const DAY_MS = 86_400_000;
 const RunList = listOf(Run);
 
-/** The gateway's: a test moves it on, and its runs are older at once. New ids never go back with it. */
+/** The gateway's clock. A test moves it forward, and its runs are older at once. New ids never go back with it. */
 let clock: () => number;
 let gateway: TestGateway;
 beforeEach(async () => {
@@ -35,7 +35,7 @@ const list = async (key: string, query = "") =>
   readAs(RunList, await gateway.call("GET", `/v2/runs${query}`, { key }));
 const listed = async (key: string, query = "") => (await list(key, query)).data.map(({ id }) => id);
 
-/** A job whose attempts have all failed, its runs from the first on, no two of them of one millisecond. */
+/** Creates a job whose attempts have all failed. Answers its runs from the first on, each of another millisecond. */
 async function failedJob(project: TestProject, attempts = 1) {
   const job = await gateway.createJob(project);
   const runIds: string[] = [];
@@ -48,17 +48,17 @@ async function failedJob(project: TestProject, attempts = 1) {
   return { job, runIds, runId: runIds[0] ?? "" };
 }
 
-/** When a run is shown for the last time. */
+/** The last instant at which a run is shown. */
 const lastShownAt = (runId: string, plan: Plan) => idTimeMs(runId) + PLAN_TERMS[plan].retentionDays * DAY_MS;
 
-/** A key that no gateway has seen: it is looked up with the plan as it is now. */
+/** A key that no gateway has cached, so that it is looked up with the present plan. */
 async function setPlan(project: TestProject, plan: Plan): Promise<string> {
   await changeProject(gateway.db, project.id, { plan }, testCause());
   return (await gateway.addKey(project, {})).key;
 }
 
 describe("the retention of runs", () => {
-  test.each([...PLANS])("ends for a %s project on the millisecond, everywhere", async (plan) => {
+  test.each([...PLANS])("ends for a %s project at the same millisecond everywhere", async (plan) => {
     const project = await gateway.addProject(plan);
     const { production: key } = project;
     const { job, runId } = await failedJob(project);
@@ -83,7 +83,7 @@ describe("the retention of runs", () => {
     expect(readAs(Run, await retry(runId, key), 201)).toMatchObject({ job_id: job.id, attempt: 2 });
   });
 
-  test("ends a list where the window begins, with no further page", async () => {
+  test("ends a list where the window begins, without a further page", async () => {
     const project = await gateway.addProject("hobby");
     const { runIds } = await failedJob(project, 4);
     clock = () => lastShownAt(runIds[2] ?? "", "hobby");
@@ -97,7 +97,7 @@ describe("the retention of runs", () => {
     expect(await listed(project.production, `?limit=1&cursor=${next_cursor}`)).toEqual([]);
   });
 
-  test("does not hide a run in progress, however long ago it began", async () => {
+  test("hides no run in progress, however long ago it began", async () => {
     const project = await gateway.addProject("hobby");
     const job = await gateway.createJob(project);
     const { runId } = await gateway.claim(project, job, 1);
@@ -108,7 +108,7 @@ describe("the retention of runs", () => {
     readRefusal(await retry(runId, project.production), "invalid_request");
   });
 
-  test("is that of the present plan: a change shows more or less at once", async () => {
+  test("follows the present plan: a change shows more or fewer runs at once", async () => {
     const project = await gateway.addProject("pro");
     const { runId } = await failedJob(project);
     clock = () => lastShownAt(runId, "hobby") + 1;
@@ -124,7 +124,7 @@ describe("the retention of runs", () => {
     readRefusal(await get(runId, asScale), "resource_not_found");
   });
 
-  test("leaves a retry's first answer to its Idempotency-Key, when the run is hidden and when it is gone", async () => {
+  test("keeps a retry's answer to its Idempotency-Key after the run is hidden or gone", async () => {
     await passNearEnd(DAY_MS);
     const project = await gateway.addProject("hobby");
     const { production: key } = project;

@@ -24,7 +24,7 @@ afterAll(() => gateway.stop());
 const retry = (id: string, key = project.production) => gateway.call("POST", `/v2/runs/${id}/retry`, { key });
 
 describe("POST /v2/runs/{id}/retry", () => {
-  test.each(["failed", "timed_out"] as const)("reopens a failed job whose run %s", async (status) => {
+  test.each(["failed", "timed_out"] as const)("reopens a failed job whose run is %s", async (status) => {
     const job = await gateway.createJob(project, { retry_policy: { max_attempts: 1 } });
     const { runId } = await gateway.attempt(project, job, 1, { status, leaves: "failed" });
     const run = readAs(Run, await retry(runId), 201);
@@ -54,7 +54,7 @@ describe("POST /v2/runs/{id}/retry", () => {
     expect(Math.abs((told()?.owed[0]?.dueAt ?? 0) - Date.parse(run.started_at))).toBeLessThan(2);
   });
 
-  test("takes the place of a pending automatic retry", async () => {
+  test("replaces a pending automatic retry", async () => {
     const job = await gateway.createJob(project);
     const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "queued" });
     expect((await client.runs.get(runId)).next_retry_at).not.toBeNull();
@@ -73,7 +73,7 @@ describe("POST /v2/runs/{id}/retry", () => {
     expect(await gateway.countRows()).toEqual(before);
   });
 
-  test("refuses a failed run whose job runs, has succeeded or was canceled", async () => {
+  test("refuses a failed run whose job is running, has succeeded or was canceled", async () => {
     const failedOnce = async () => {
       const job = await gateway.createJob(project);
       return { job, ...(await gateway.attempt(project, job, 1, { status: "failed", leaves: "queued" })) };
@@ -89,7 +89,7 @@ describe("POST /v2/runs/{id}/retry", () => {
     expect(readRefusal(await retry(canceled.runId), "invalid_request").message).toContain("canceled");
   });
 
-  test("refuses the attempt after the last that a job may have, and no one before it", async () => {
+  test("refuses the attempt after 32,767, and none before", async () => {
     const job = await gateway.createJob(project);
     const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "failed" });
     await gateway.query("UPDATE ended_jobs SET attempts = 32766 WHERE project_no = $1", [project.no]);
@@ -107,7 +107,7 @@ describe("POST /v2/runs/{id}/retry", () => {
     expect((await client.jobs.get(job.id)).attempts).toBe(32_767);
   });
 
-  test("of many that come at once exactly one begins an attempt", async () => {
+  test("begins an attempt for exactly one of many requests at once", async () => {
     const job = await gateway.createJob(project);
     const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "failed" });
     const answers = await Promise.all(Array.from({ length: 8 }, () => retry(runId)));
@@ -129,7 +129,7 @@ describe("POST /v2/runs/{id}/retry", () => {
     expect(await gateway.countRows()).toEqual(before);
   });
 
-  test("finds no other environment's, other project's, unknown or malformed run", async () => {
+  test("answers 404 for a run of another environment or project, and for an unknown or malformed id", async () => {
     const job = await gateway.createJob(project);
     const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "failed" });
     const stranger = await gateway.addProject();

@@ -33,7 +33,7 @@ const create = (wish: Partial<NewSchedule> = {}, key = project.production, port 
 const post = (body: object | string, key = project.production) =>
   gateway.call("POST", "/v2/schedules", { key, body });
 
-/** The refusal must be as documented, and no table may have a row more than before. */
+/** Expects the documented refusal, and no new row in any table. */
 async function expectNoTrace(body: object | string, code: ErrorCode, param?: string, key?: string) {
   const before = await gateway.countRows();
   const error = readRefusal(await post(body, key), code, param);
@@ -42,7 +42,7 @@ async function expectNoTrace(body: object | string, code: ErrorCode, param?: str
 }
 
 describe("POST /v2/schedules", () => {
-  test("creates an active schedule, defaults filled in", async () => {
+  test("creates an active schedule, with defaults filled in", async () => {
     const startedAt = Date.now();
     const { result: schedule, answer } = await create({ name: "nightly" }).withAnswer();
     expect(schedule).toEqual({
@@ -62,7 +62,7 @@ describe("POST /v2/schedules", () => {
     expect(Date.parse(schedule.created_at)).toBeLessThanOrEqual(Date.now());
   });
 
-  test("keeps every given field, and shows the same afterwards", async () => {
+  test("keeps every given field, and shows the same fields afterwards", async () => {
     const fields = {
       name: "täglich ✓",
       cron: "0 30 2 ? * MON-FRI",
@@ -78,7 +78,7 @@ describe("POST /v2/schedules", () => {
     expect((await schedules.list()).data[0]).toEqual(result);
   });
 
-  test("fills in what a retry policy leaves out, as for a job", async () => {
+  test("fills in the rest of a partial retry policy, as for a job", async () => {
     const policyOf = async (retry_policy: NewSchedule["retry_policy"]) =>
       (await create({ ...(retry_policy && { retry_policy }) })).retry_policy;
     expect(await policyOf({ max_attempts: 1 })).toEqual({
@@ -121,7 +121,7 @@ describe("POST /v2/schedules", () => {
     expect([schedule.cron, schedule.timezone]).toEqual([shownCron, shownTimezone]);
   });
 
-  test("tells the worker of what fires within seconds, and of nothing else", async () => {
+  test("tells the worker of a schedule that fires within seconds, and of no others", async () => {
     const own = await gateway.addProject();
     const told = () => gateway.commands.filter(({ projectNo }) => projectNo === own.no);
     await create({}, own.production);
@@ -130,14 +130,14 @@ describe("POST /v2/schedules", () => {
     expect(told()).toMatchObject([{ region: HOME_REGION, owed: [] }]);
   });
 
-  test("goes on when a hobby project has used up its runs, which it does not count among", async () => {
+  test("works for a hobby project that has used up its runs, and counts as none", async () => {
     const hobby = await gateway.addProject("hobby");
     await gateway.query("UPDATE flows SET month_runs = 10000 WHERE project_no = $1", [hobby.no]);
     expect((await create({}, hobby.production)).next_run_at).toBe(nextNewYear());
   });
 });
 
-describe("POST /v2/schedules refuses and leaves nothing behind:", () => {
+describe("POST /v2/schedules refuses without a trace", () => {
   const base = { name: "refused", cron: "0 0 1 1 *", target_url: TARGET_URL };
   const cases: [string, object | string, ErrorCode, string | undefined][] = [
     ["no name", { ...base, name: undefined }, "invalid_request", "name"],
@@ -226,7 +226,7 @@ describe("a schedule's name", () => {
     expect((await create({ name })).name).toBe(name);
   });
 
-  test("is unique within its environment, as it is written", async () => {
+  test("is unique within its environment, and case matters", async () => {
     const stranger = await gateway.addProject();
     await create({ name: "report" });
     const refusal = await refusalOf(create({ name: "report" }), "schedule_name_taken", "name");
@@ -235,7 +235,7 @@ describe("a schedule's name", () => {
     await create({ name: "Report" });
   });
 
-  test("is looked at after all fields, and leaves nothing behind where it is taken", async () => {
+  test("is checked after all fields, and a taken one leaves nothing behind", async () => {
     await create({ name: "taken" });
     const body = { name: "taken", cron: "0 0 1 1 *", target_url: TARGET_URL };
     await expectNoTrace(body, "schedule_name_taken", "name");
@@ -243,7 +243,7 @@ describe("a schedule's name", () => {
     await expectNoTrace({ ...body, target_url: "http://x" }, "invalid_request", "target_url");
   });
 
-  test("is given once to many who ask at once over two gateways", async () => {
+  test("is given to one of many requests at once over two gateways", async () => {
     const codes = await Promise.all(
       Array.from({ length: 30 }, (_, n) =>
         create({ name: "one" }, project.production, n % 2 === 0 ? gateway.port : mate.port).then(

@@ -17,7 +17,7 @@ beforeAll(async () => {
 afterAll(() => gateway.stop());
 
 describe("DELETE /v2/schedules/{id}", () => {
-  test("answers once, and then there is nothing to any operation", async () => {
+  test("answers once, and then every operation answers 404", async () => {
     const { id } = await schedules.create(newSchedule());
     const { result, answer } = await schedules.delete(id).withAnswer();
     expect([answer.status, result]).toEqual([200, { id, deleted: true }]);
@@ -33,7 +33,7 @@ describe("DELETE /v2/schedules/{id}", () => {
     expect((await schedules.list()).data.map((schedule) => schedule.id)).not.toContain(id);
   });
 
-  test("leaves nothing that could fire, paused or not", async () => {
+  test("leaves nothing that could fire, whether it was paused or not", async () => {
     const [active, paused] = [await schedules.create(newSchedule()), await schedules.create(newSchedule())];
     await schedules.pause(paused.id);
     for (const { id } of [active, paused]) await schedules.delete(id);
@@ -53,7 +53,7 @@ describe("DELETE /v2/schedules/{id}", () => {
     await schedules.delete(second.id);
   });
 
-  test("leaves the jobs that it has made as they are", async () => {
+  test("leaves the schedule's jobs as they are", async () => {
     const { jobs } = clientOf(gateway, project.production);
     const { id } = await schedules.create(newSchedule({ payload: { kept: 1 } }));
     const job = await schedules.run(id);
@@ -63,7 +63,7 @@ describe("DELETE /v2/schedules/{id}", () => {
     expect(await jobs.get(job.id)).toMatchObject({ status: "succeeded", payload: { kept: 1 } });
   });
 
-  test("by many at once is answered to one of them", async () => {
+  test("succeeds for one of many requests at once", async () => {
     const { id } = await schedules.create(newSchedule());
     const outcomes = await Promise.all(
       Array.from({ length: 20 }, () =>
@@ -76,7 +76,7 @@ describe("DELETE /v2/schedules/{id}", () => {
     expect(outcomes.toSorted()).toEqual(["deleted", ...Array(19).fill("resource_not_found")]);
   });
 
-  test("takes no query parameter, and no key that may not write schedules", async () => {
+  test("refuses a query parameter, and a key that may not write schedules", async () => {
     const { id } = await schedules.create(newSchedule());
     const call = (query: string, key: string) =>
       gateway.call("DELETE", `/v2/schedules/${id}${query}`, { key });

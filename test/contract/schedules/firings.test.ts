@@ -23,7 +23,7 @@ beforeAll(async () => {
   schedules = clientOf(gateway, project.production).schedules;
 });
 afterAll(() => gateway.stop());
-// In some zones the hours of the tests' expressions begin at half past.
+// In some zones the hours of these expressions begin at half past.
 beforeEach(() => passNearEnd(HOUR_MS / 2));
 
 const HOUR_MS = 3_600_000;
@@ -34,7 +34,7 @@ async function create(wish: Partial<NewSchedule> = {}, owner = schedules): Promi
   return (await owner.create(newSchedule({ cron: "0 * * * *", ...wish }))).id;
 }
 
-/** All that has happened to the schedule so far happened that much earlier. */
+/** Moves all that has happened to the schedule so far into the past. */
 async function age(id: string, ms: number): Promise<void> {
   const values = [idToUuid(id), ms];
   const earlier = "- $2::float8 * interval '1 ms'";
@@ -45,7 +45,7 @@ async function age(id: string, ms: number): Promise<void> {
   await gateway.query(`UPDATE firings SET fired_for = fired_for ${earlier} WHERE schedule_id = $1`, values);
 }
 
-/** As the owner of its shard would: with a job, or with none where no quota was left. */
+/** Fires as the owner of its shard would: with a job, or without one where no quota was left. */
 async function fire(id: string, at: number, jobId: string | null): Promise<void> {
   const values = [idToUuid(id), new Date(at), jobId === null ? null : idToUuid(jobId)];
   await gateway.query("INSERT INTO firings (schedule_id, fired_for, job_id) VALUES ($1, $2, $3)", values);
@@ -65,7 +65,7 @@ const statusCounts = (ledger: Firing[]) =>
     [...Map.groupBy(ledger, ({ status }) => status)].map(([name, { length }]) => [name, length]),
   );
 const iso = (at: number) => new Date(at).toISOString();
-/** The hours that have begun, the latest one first. */
+/** The last hours that have begun, the latest one first. */
 const hoursAgo = (count: number) => Math.floor(Date.now() / HOUR_MS - count) * HOUR_MS;
 
 describe("GET /v2/schedules/{id}/firings", () => {
@@ -73,7 +73,7 @@ describe("GET /v2/schedules/{id}/firings", () => {
     expect(await schedules.firings(await create())).toEqual({ data: [], next_cursor: null });
   });
 
-  test("tells of every instant what became of it, newest first", async () => {
+  test("shows what became of every instant, newest first", async () => {
     const id = await create();
     await age(id, 4 * HOUR_MS);
     const { id: jobId } = await schedules.run(id);
@@ -89,7 +89,7 @@ describe("GET /v2/schedules/{id}/firings", () => {
     ]);
   });
 
-  test("says nothing yet of what is due and not fired", async () => {
+  test("shows no instant that is due and not fired yet", async () => {
     const id = await create();
     await age(id, 5 * HOUR_MS);
     await setNext(id, hoursAgo(2));
@@ -101,7 +101,7 @@ describe("GET /v2/schedules/{id}/firings", () => {
     expect(statusCounts(await ledgerOf(id))).toEqual({ skipped_quota: 1, missed_outage: 4 });
   });
 
-  test("tells what was skipped while it was paused, from the pause to the resumption, and up to now", async () => {
+  test("shows what was skipped while paused: from the pause to the resumption, or up to now", async () => {
     const id = await create();
     await age(id, 2 * HOUR_MS);
     await schedules.pause(id);
@@ -121,7 +121,7 @@ describe("GET /v2/schedules/{id}/firings", () => {
     );
   });
 
-  test("calls what a pause overtook before it was fired skipped by the pause", async () => {
+  test("shows an instant as skipped by the pause if the pause came before it was fired", async () => {
     const id = await create();
     await age(id, 4 * HOUR_MS);
     await setNext(id, hoursAgo(1));
@@ -131,7 +131,7 @@ describe("GET /v2/schedules/{id}/firings", () => {
     }
   });
 
-  test("keeps what fired under an expression or in a zone that has been changed since", async () => {
+  test("keeps what fired under an earlier expression or zone", async () => {
     const id = await create({ cron: "0 12 * * *" });
     await age(id, 3 * DAY_MS);
     await schedules.update(id, { timezone: "Asia/Kolkata" });
@@ -147,7 +147,7 @@ describe("GET /v2/schedules/{id}/firings", () => {
     ]);
   });
 
-  test("marks what a clock change moved, with the local time at which it fired", async () => {
+  test("marks an instant that a clock change moved, with the local time at which it fired", async () => {
     const id = await create({ cron: "30 2 * * *", timezone: "Europe/Berlin" });
     await age(id, 364 * DAY_MS);
     const moved = (await ledgerOf(id)).filter(({ moved_dst }) => moved_dst);
@@ -156,7 +156,7 @@ describe("GET /v2/schedules/{id}/firings", () => {
     ]);
   });
 
-  test("shows each instant once to whoever walks it, whatever fires meanwhile", async () => {
+  test("shows each instant once over all pages, whatever fires meanwhile", async () => {
     const id = await create();
     await age(id, 60 * HOUR_MS);
     await setNext(id, hoursAgo(20));
@@ -191,7 +191,7 @@ describe("GET /v2/schedules/{id}/firings", () => {
     },
   );
 
-  test("judges retention by the plan that the project has now", async () => {
+  test("applies the retention of the project's present plan", async () => {
     const own = await gateway.addProject("hobby");
     const id = await create({ cron: "@daily" }, clientOf(gateway, own.production).schedules);
     await age(id, 100 * DAY_MS);
@@ -200,7 +200,7 @@ describe("GET /v2/schedules/{id}/firings", () => {
     expect(await ledgerOf(id, {}, clientOf(gateway, key).schedules)).toHaveLength(30);
   });
 
-  test("walks over thousands of changes, and goes on behind pages that none of them has filled", async () => {
+  test("walks over thousands of changes, also when pages of them hold no firing", async () => {
     const id = await create({ cron: "0 * * * *" });
     await age(id, 2 * DAY_MS);
     const insert = (every: string) =>
@@ -212,7 +212,7 @@ describe("GET /v2/schedules/{id}/firings", () => {
     await insert("30 s");
     const ledger = await ledgerOf(id);
     expect(statusCounts(ledger)).toMatchObject({ skipped_paused: 550 });
-    // All before the changes too: the hours from 48 to 10 ago.
+    // These are all before the changes: the hours from 48 to 10 ago.
     expect(ledger.length - 1_100).toBeGreaterThanOrEqual(38);
     await insert("1 ms");
     const pages = [];
@@ -239,7 +239,7 @@ describe("GET /v2/schedules/{id}/firings", () => {
     readRefusal(await gateway.call("GET", path, { key: project.production }), "invalid_request", param);
   });
 
-  test("takes a cursor of this one schedule alone", async () => {
+  test("accepts a cursor of this schedule only", async () => {
     const [one, other] = [await create(), await create()];
     for (const id of [one, other]) await age(id, 5 * HOUR_MS);
     const { data, next_cursor } = await schedules.firings(one, { limit: 1 });
@@ -253,11 +253,11 @@ describe("GET /v2/schedules/{id}/firings", () => {
 });
 
 describe("the ledger of a schedule", () => {
-  test("knows the firing that came while the schedule was being created", async () => {
-    // All connections wait for the project: of some the statement begins after the instant that they were decided before.
+  test("has the firing that came while the schedule was being created", async () => {
+    // All connections wait for the project. Some statements begin after the instant, although they were decided before it.
     let instant = 0;
     let early: Schedule[] = [];
-    // Where the machine is held up all of them are decided behind the instant.
+    // On a machine that stands still all of them are decided after the instant.
     for (let round = 0; round < ROUNDS_MAX && early.length === 0; round++) {
       const [passed, made] = await passInstant(gateway, project, (cron) =>
         Promise.all(Array.from({ length: 12 }, () => schedules.create(newSchedule({ cron })))),
@@ -273,7 +273,7 @@ describe("the ledger of a schedule", () => {
     }
   });
 
-  test("does not know an instant that a change came too late for", async () => {
+  test("leaves out an instant for which a change came too late", async () => {
     const id = await create();
     const [instant, { next_run_at }] = await passInstant(gateway, project, (cron) =>
       schedules.update(id, { cron }),

@@ -23,7 +23,7 @@ afterAll(() => gateway.stop());
 
 const get = (id: string, key = project.production) => gateway.call("GET", `/v2/schedules/${id}`, { key });
 
-/** All that a client can see of a refusal, but for what differs from request to request. */
+/** Everything that a client sees of a refusal, except what differs in every request. */
 function bytesOf(answer: Answer): string {
   const { request_id } = readRefusal(answer, "resource_not_found");
   const headers = [...answer.headers].filter(
@@ -41,7 +41,7 @@ describe("GET /v2/schedules/{id}", () => {
     readRefusal(await get(`${schedule.id}?a=1`), "invalid_request", "a");
   });
 
-  test("is open to keys that may read, and closed to those for jobs", async () => {
+  test("is open to keys that may read, and closed to keys for jobs", async () => {
     const [reader, worker] = [
       await gateway.addKey(project, { scope: "read" }),
       await gateway.addKey(project, { scope: "jobs" }),
@@ -66,7 +66,7 @@ describe("a schedule that is not the caller's", () => {
     ["POST", "/run"],
   ];
 
-  test("looks to every operation like one that is not there: the same bytes but for the request's id", async () => {
+  test("looks to every operation like a missing one: the same bytes except the request id", async () => {
     const stranger = await gateway.addProject();
     const before = await gateway.countRows();
     const answers: Answer[] = [

@@ -25,7 +25,7 @@ const outcomeOf = (call: Promise<unknown>) =>
     ({ code }) => code as string,
   );
 
-/** With ten active schedules, which is all that it may have. */
+/** A project with ten active schedules, which is its limit. */
 async function addFullProject(): Promise<{ project: TestProject; ids: string[] }> {
   const project = await gateway.addProject("hobby");
   const ids: string[] = [];
@@ -34,7 +34,7 @@ async function addFullProject(): Promise<{ project: TestProject; ids: string[] }
 }
 
 describe("the limit of active schedules", () => {
-  test("counts those of both environments, and comes after all fields", async () => {
+  test("counts both environments together, and is checked after all fields", async () => {
     const hobby = await gateway.addProject("hobby");
     const keys = [hobby.development, hobby.production];
     for (const key of keys) for (let n = 0; n < 5; n++) await create(key);
@@ -46,7 +46,7 @@ describe("the limit of active schedules", () => {
     }
   });
 
-  test("is exact when many are created at once over two gateways", async () => {
+  test("is exact when many schedules are created at once over two gateways", async () => {
     for (let round = 0; round < 3; round++) {
       const hobby = await gateway.addProject("hobby");
       const keys = [hobby.development, hobby.production];
@@ -66,7 +66,7 @@ describe("the limit of active schedules", () => {
     }
   });
 
-  test("counts neither the paused nor the deleted", async () => {
+  test("leaves out paused and deleted schedules", async () => {
     const { project, ids } = await addFullProject();
     const { pause, delete: remove } = schedulesOf(project.production);
     const [first = "", second = ""] = ids;
@@ -74,12 +74,12 @@ describe("the limit of active schedules", () => {
     await create(project.production);
     await remove(second);
     await create(project.production);
-    // It counted no more, so that there is no room where it was.
+    // It was not counted any more, so its deletion makes no room.
     await remove(first);
     await refusalOf(create(project.production), "plan_limit_exceeded");
   });
 
-  test("binds whoever resumes, and changes nothing then", async () => {
+  test("refuses a resumption, which then changes nothing", async () => {
     const { project, ids } = await addFullProject();
     const { pause, resume, update, get } = schedulesOf(project.production);
     const [first = "", second = ""] = ids;
@@ -88,13 +88,13 @@ describe("the limit of active schedules", () => {
     await refusalOf(resume(first), "plan_limit_exceeded");
     await refusalOf(update(first, { paused: false, cron: "0 1 1 1 *" }), "plan_limit_exceeded");
     expect(await get(first)).toEqual(paused);
-    // What stays paused, and what is active already, takes no more room than before.
+    // A change that leaves a schedule paused, or active, needs no room.
     expect(await update(first, { cron: "0 1 1 1 *" })).toMatchObject({ cron: "0 1 1 1 *", paused: true });
     await pause(second);
     expect(await resume(first)).toMatchObject({ paused: false });
   });
 
-  test("is exact when many are resumed at once over two gateways", async () => {
+  test("is exact when many schedules are resumed at once over two gateways", async () => {
     const hobby = await gateway.addProject("hobby");
     const ids: string[] = [];
     for (let n = 0; n < 14; n++) {
@@ -111,7 +111,7 @@ describe("the limit of active schedules", () => {
     expect((await schedulesOf(hobby.production).list({ paused: false })).data).toHaveLength(10);
   });
 
-  test("may be an operator's own for the project", async () => {
+  test("can be set for the project by an operator", async () => {
     const own = await gateway.addProject("hobby");
     await changeProject(gateway.db, own.id, { schedulesOverride: 12 }, testCause());
     const { key } = await gateway.addKey(own, {});
@@ -120,7 +120,7 @@ describe("the limit of active schedules", () => {
     expect((await refusalOf(create(key), "plan_limit_exceeded")).message).toContain("12");
   });
 
-  test("stops nothing that exists when the plan becomes smaller", async () => {
+  test("stops no existing schedule when the plan becomes smaller", async () => {
     const own = await gateway.addProject("pro");
     const made = [];
     for (let n = 0; n < 12; n++) made.push(await create(own.production));

@@ -20,7 +20,7 @@ const get = (query: string, key = project.production) =>
   gateway.call("GET", `/v2/schedules${query}`, { key });
 const idsOf = ({ data }: Page<Schedule>) => data.map(({ id }) => id);
 
-/** In the order of their creation. */
+/** Creates schedules. Answers them in the order of their creation. */
 async function addSchedules(owner: TestProject, count: number): Promise<Schedule[]> {
   const made: Schedule[] = [];
   for (let n = 0; n < count; n++) made.push(await schedulesOf(owner).create(newSchedule()));
@@ -28,18 +28,18 @@ async function addSchedules(owner: TestProject, count: number): Promise<Schedule
 }
 
 describe("GET /v2/schedules", () => {
-  test("is an empty list in an environment without schedules", async () => {
+  test("answers an empty list in an environment without schedules", async () => {
     expect(await list(project)).toEqual({ data: [], next_cursor: null });
   });
 
-  test("holds whole schedules, newest first, of the one environment", async () => {
+  test("answers whole schedules of the one environment, newest first", async () => {
     const own = await gateway.addProject();
     const made = await addSchedules(own, 3);
     await clientOf(gateway, own.development).schedules.create(newSchedule());
     expect(await list(own)).toEqual({ data: made.toReversed(), next_cursor: null });
   });
 
-  test("shows only the paused, only the active, or all of them", async () => {
+  test("shows the paused ones, the active ones, or all", async () => {
     const own = await gateway.addProject();
     const [first, second, third] = (await addSchedules(own, 3)).map(({ id }) => id) as [
       string,
@@ -54,7 +54,7 @@ describe("GET /v2/schedules", () => {
     expect(idsOf(await list(own, { paused: false }))).toEqual([first]);
   });
 
-  test("walking it while schedules are added, paused and deleted shows each that stays exactly once", async () => {
+  test("shows each schedule that stays exactly once over all pages while others are added, paused and deleted", async () => {
     const own = await gateway.addProject();
     const made = await addSchedules(own, 24);
     const gone = made.filter((_, index) => index % 4 === 0);
@@ -72,7 +72,7 @@ describe("GET /v2/schedules", () => {
     expect(seen.filter((id) => stayed.includes(id))).toEqual(stayed.toReversed());
   });
 
-  test("gives large schedules in several pages, however many were asked for", async () => {
+  test("splits large schedules into several pages, whatever the limit", async () => {
     const own = await gateway.addProject();
     const payload = { x: "y".repeat(PAYLOAD_BYTES_MAX - 8) };
     for (let n = 0; n < 20; n++) await schedulesOf(own).create(newSchedule(n < 2 ? {} : { payload }));
@@ -88,7 +88,7 @@ describe("GET /v2/schedules", () => {
     expect(new Set(seen).size).toBe(20);
   });
 
-  test("ends without a cursor when the last page is full; the page size may change on the way", async () => {
+  test("answers no cursor when the last page is full, and the page size may change between pages", async () => {
     const own = await gateway.addProject();
     await addSchedules(own, 4);
     const first = await list(own, { limit: 1 });
@@ -96,7 +96,7 @@ describe("GET /v2/schedules", () => {
     expect([second.data.length, second.next_cursor]).toEqual([3, null]);
   });
 
-  test("has 50 on a page unless told", async () => {
+  test("has 50 schedules on a page by default", async () => {
     const own = await gateway.addProject();
     await Promise.all(Array.from({ length: 55 }, () => schedulesOf(own).create(newSchedule())));
     const first = await list(own);
@@ -121,7 +121,7 @@ describe("GET /v2/schedules", () => {
 });
 
 describe("a cursor of GET /v2/schedules", () => {
-  test("belongs to the one list, with its filter", async () => {
+  test("belongs to the one list with its filter", async () => {
     const made = await addSchedules(project, 4);
     const stranger = await gateway.addProject();
     const cursor = (await list(project, { limit: 1, paused: false })).next_cursor ?? "";

@@ -19,12 +19,12 @@ afterAll(() => gateway.stop());
 const post = (body: object, key = project.production) =>
   gateway.call("POST", "/v2/schedules/preview", { key, body });
 
-/** Each as its local time, marked where a clock change moved it. */
+/** The local times of the firings, marked where a clock change moved one. */
 const shown = ({ firings }: SchedulePreview) =>
   firings.map(({ local_time, moved_dst }) => `${local_time}${moved_dst ? " moved" : ""}`);
 
 describe("POST /v2/schedules/preview", () => {
-  test("serves a key that may only read", async () => {
+  test("is open to a key that may only read", async () => {
     const { key } = await gateway.addKey(project, { scope: "read" });
     expect((await post({ cron: "@daily" }, key)).status).toBe(200);
     expect((await post({ cron: "@daily", from: "2027-03-27t00:00:00+0200" }, key)).text).toContain(
@@ -32,7 +32,7 @@ describe("POST /v2/schedules/preview", () => {
     );
   });
 
-  test("shows the next five firings from now on, and what a creation would make of the rest", async () => {
+  test("shows the next five firings from now on, and the other fields as a creation would store them", async () => {
     const preview = await schedules.preview({ cron: " @yearly ", timezone: "utc" });
     expect(preview).toMatchObject({ cron: "@yearly", timezone: "UTC", min_gap_seconds: 365 * 86_400 });
     expect(preview.firings).toHaveLength(5);
@@ -64,11 +64,11 @@ describe("POST /v2/schedules/preview", () => {
       { cron: "15 2 * * *", timezone: "Australia/Lord_Howe", from: "2027-10-02T00:00:00Z", count: 2 },
       ["2027-10-03T02:45:00+11:00 moved", "2027-10-04T02:15:00+11:00"],
     ],
-  ])("knows the clock changes: %s", async (_, timetable, expected) => {
+  ])("shows firings over clock changes: %s", async (_, timetable, expected) => {
     expect(shown(await schedules.preview(timetable))).toEqual(expected);
   });
 
-  test("begins after `from`, which may be in the past, and counts as far as it is asked", async () => {
+  test("begins after `from`, also a past one, and shows as many firings as asked", async () => {
     const from = new Date("2020-02-29T23:59:30Z");
     const preview = await schedules.preview({ cron: "30,0 59,0 23,0 29,1 2,3 *", from, count: 2 });
     expect(preview.firings.map(({ at }) => at)).toEqual([
@@ -83,7 +83,7 @@ describe("POST /v2/schedules/preview", () => {
     );
   });
 
-  test("is what a schedule then does", async () => {
+  test("shows what a schedule then does", async () => {
     for (const timetable of [
       { cron: "0 9 * * MON#1", timezone: "America/New_York" },
       { cron: "0 0 L * *", timezone: "Pacific/Apia" },
@@ -101,11 +101,11 @@ describe("POST /v2/schedules/preview", () => {
     ["* * * * *", 60],
     ["0 0 1 * *", 28 * 86_400],
     ["0 0,23 * * *", 3_600],
-  ])("tells the smallest gap of %s", async (cron, seconds) => {
+  ])("answers the smallest gap of %s", async (cron, seconds) => {
     expect((await schedules.preview({ cron })).min_gap_seconds).toBe(seconds);
   });
 
-  test("tells whether the plan would take one more", async () => {
+  test("answers whether the plan would allow one more schedule", async () => {
     const hobby = await gateway.addProject("hobby");
     const mine = clientOf(gateway, hobby.production).schedules;
     const planOf = async (key: string) =>
@@ -118,7 +118,7 @@ describe("POST /v2/schedules/preview", () => {
     expect(await planOf(hobby.production)).toMatchObject({ active_schedules: 9, allowed: true });
   });
 
-  test("makes nothing", async () => {
+  test("creates nothing", async () => {
     const before = await gateway.countRows();
     await schedules.preview({ cron: "@daily" });
     expect(await gateway.countRows()).toEqual(before);

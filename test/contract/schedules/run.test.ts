@@ -23,7 +23,7 @@ beforeAll(async () => {
 afterAll(() => gateway.stop());
 
 describe("POST /v2/schedules/{id}/run", () => {
-  test("makes an ordinary job of the schedule, due at once", async () => {
+  test("creates an ordinary job of the schedule, due at once", async () => {
     const fields = {
       payload: { report: 7 },
       retry_policy: { max_attempts: 3, base_seconds: 2, cap_seconds: 9 },
@@ -50,7 +50,7 @@ describe("POST /v2/schedules/{id}/run", () => {
     await until(() => told().includes(job.id));
   });
 
-  test("tells its target whose job it is, and is attempted like any other", async () => {
+  test("names the schedule to its target, and is attempted like any other job", async () => {
     const { id } = await schedules.create(newSchedule());
     const job = await schedules.run(id);
     const [row] = await gateway.query<{ found: boolean }>(
@@ -64,7 +64,7 @@ describe("POST /v2/schedules/{id}/run", () => {
     });
   });
 
-  test("stands outside of the timetable: the next firing stays, the ledger says nothing, and a pause stops it not", async () => {
+  test("stays outside the timetable: the next firing and the ledger stay, and a paused schedule can be run", async () => {
     const schedule = await schedules.create(newSchedule());
     await schedules.run(schedule.id);
     expect(await schedules.get(schedule.id)).toEqual(schedule);
@@ -75,13 +75,13 @@ describe("POST /v2/schedules/{id}/run", () => {
     expect((await schedules.get(schedule.id)).paused).toBe(true);
   });
 
-  test("uses what the schedule is by now", async () => {
+  test("uses the schedule as it is now", async () => {
     const { id } = await schedules.create(newSchedule({ payload: { old: 1 } }));
     await schedules.update(id, { payload: { new: 2 } });
     expect((await schedules.run(id)).payload).toEqual({ new: 2 });
   });
 
-  test("runs in the project's default region of that moment, as far as its plan allows it", async () => {
+  test("runs in the project's present default region, if its plan allows it", async () => {
     const own = await gateway.addProject();
     const client = clientOf(gateway, own.production);
     const { id } = await client.schedules.create(newSchedule());
@@ -102,7 +102,7 @@ describe("POST /v2/schedules/{id}/run", () => {
     }
   });
 
-  test("is refused without quota, naming when there will be some, and makes nothing", async () => {
+  test("is refused without quota, names when there will be some, and creates nothing", async () => {
     const hobby = await gateway.addProject("hobby");
     const mine = clientOf(gateway, hobby.production).schedules;
     const { id } = await mine.create(newSchedule());
@@ -115,7 +115,7 @@ describe("POST /v2/schedules/{id}/run", () => {
     expect((await mine.run(id)).status).toBe("queued");
   });
 
-  test("takes no query parameter, and no key that may not write schedules", async () => {
+  test("refuses a query parameter, and a key that may not write schedules", async () => {
     const { id } = await schedules.create(newSchedule());
     const before = await gateway.countRows();
     const call = (query: string, key: string) =>

@@ -4,17 +4,17 @@ import { TARGET_URL, type TestGateway, type TestProject } from "../../support/ga
 
 let lastName = 0;
 
-/** A schedule of a name of its own, which fires next while nobody looks. */
+/** A schedule with a name of its own, whose next firing is beyond the test. */
 export function newSchedule(wish: Partial<NewSchedule> = {}): NewSchedule {
   return { name: `schedule ${++lastName}`, cron: "0 0 1 1 *", target_url: TARGET_URL, ...wish };
 }
 
-/** What `newSchedule` fires next for. */
+/** The next firing of `newSchedule`. */
 export function nextNewYear(): string {
   return new Date(Date.UTC(new Date().getUTCFullYear() + 1, 0)).toISOString();
 }
 
-/** Less than the worker looks ahead, and more than a machine that is held up takes to ask. */
+/** Less than the worker looks ahead, and more than a request takes on a busy machine. */
 const SOON_SECONDS = 4;
 
 /** An expression that fires within seconds, and then not for most of a minute. */
@@ -22,13 +22,13 @@ export function cronOfSoon(): string {
   return `${(new Date().getUTCSeconds() + SOON_SECONDS) % 60} * * * * *`;
 }
 
-/** What is done while its project is held, so that the firing comes while it waits for its turn. */
+/** Acts while the project is locked, so that an instant passes while the act waits for its turn. */
 export async function passInstant<Result>(
   gateway: TestGateway,
   project: TestProject,
   act: (cron: string) => Promise<Result>,
 ): Promise<[instant: number, result: Result]> {
-  // Shortly before a second begins, so that nobody waits for long.
+  // Begins shortly before a new second, so that the wait is short.
   await until(() => Date.now() % 1_000 > 500 && Date.now() % 1_000 < 700);
   const instant = Math.ceil(Date.now() / 1_000) * 1_000;
   await gateway.query("BEGIN");

@@ -28,7 +28,7 @@ const patch = (id: string, body: object | string, key = project.production) =>
   gateway.call("PATCH", `/v2/schedules/${id}`, { key, body });
 const create = (wish = {}) => schedules.create(newSchedule(wish));
 
-/** A next firing that no timetable has, and that shows whether it was thought of anew. */
+/** A next firing that belongs to no timetable: it changes when the next firing is computed anew. */
 const MARK = "2099-05-05T05:05:05.000Z";
 async function createMarked(wish = {}): Promise<Schedule> {
   const { id, name } = await create(wish);
@@ -37,7 +37,7 @@ async function createMarked(wish = {}): Promise<Schedule> {
 }
 
 describe("PATCH /v2/schedules/{id}", () => {
-  test("changes what is given and keeps the rest, and GET shows the same", async () => {
+  test("changes the given fields and keeps the rest, and GET shows the same", async () => {
     const before = await create({ payload: { a: 1 }, retry_policy: { max_attempts: 2 } });
     const steps: [ScheduleUpdate, Partial<Schedule>][] = [
       [{ timezone: "asia/tokyo" }, { timezone: "Asia/Tokyo" }],
@@ -58,7 +58,7 @@ describe("PATCH /v2/schedules/{id}", () => {
     }
   });
 
-  test("replaces the payload whole, and keeps its text", async () => {
+  test("replaces the whole payload, and keeps its text", async () => {
     const { id } = await create({ payload: { a: 1, nested: { b: 2 } } });
     const exact = '{"nested":{"c":9007199254740993},"x":1.50}';
     const { answer } = await schedules.update(id, { payload: new RawJson(exact) }).withAnswer();
@@ -80,12 +80,12 @@ describe("PATCH /v2/schedules/{id}", () => {
   test.each<[string, ScheduleUpdate]>([
     ["another expression", { cron: "0 0 0 1 1 *" }],
     ["another zone", { timezone: "Etc/UTC" }],
-  ])("thinks of the next firing anew: %s", async (_, change) => {
+  ])("computes the next firing anew: %s", async (_, change) => {
     const { id } = await createMarked();
     expect((await schedules.update(id, change)).next_run_at).toBe(nextNewYear());
   });
 
-  test("pauses and resumes; a paused one keeps no next firing, whatever else is changed", async () => {
+  test("pauses and resumes; a paused schedule has no next firing, whatever else is changed", async () => {
     const { id } = await create();
     for (const change of [
       { paused: true },
@@ -101,7 +101,7 @@ describe("PATCH /v2/schedules/{id}", () => {
     }
   });
 
-  test("does not replay what was missed while it was paused", async () => {
+  test("does not make up for firings that were missed while paused", async () => {
     const { id } = await create({ cron: "* * * * *" });
     await schedules.pause(id);
     await gateway.query("UPDATE timetables SET since = since - interval '1 day'");
@@ -110,7 +110,7 @@ describe("PATCH /v2/schedules/{id}", () => {
     expect(Date.parse(next_run_at ?? "")).toBeGreaterThan(startedAt);
   });
 
-  test("is recorded only where it changes something", async () => {
+  test("is recorded only if it changes something", async () => {
     const { id } = await create();
     const before = await gateway.countRows();
     for (const change of [{}, { paused: false }, { cron: "0 0 1 1 *" }, { payload: {} }]) {
@@ -119,7 +119,7 @@ describe("PATCH /v2/schedules/{id}", () => {
     expect(await gateway.countRows()).toEqual(before);
   });
 
-  test("tells the worker of what fires within seconds", async () => {
+  test("tells the worker of a schedule that fires within seconds", async () => {
     const own = await gateway.addProject();
     const mine = clientOf(gateway, own.production).schedules;
     const { id } = await mine.create(newSchedule());
@@ -131,7 +131,7 @@ describe("PATCH /v2/schedules/{id}", () => {
     expect(told()).toMatchObject([{ region: HOME_REGION, owed: [] }]);
   });
 
-  test("that many ask for at once over two gateways are all made, one after the other", async () => {
+  test("takes effect for each of many requests at once over two gateways, one after the other", async () => {
     const { id } = await create({ cron: "@daily" });
     const changes: ScheduleUpdate[] = Array.from({ length: 60 }, (_, n) =>
       n % 2 === 0 ? { cron: `${n} 0 1 1 *` } : { payload: { n } },
@@ -159,9 +159,9 @@ describe("PATCH /v2/schedules/{id}", () => {
     expect(row?.n).toBe(60);
   });
 
-  test("never makes a firing of what passed while it waited", async () => {
+  test("never plans a firing that passed while the request waited", async () => {
     const { id } = await create();
-    // The decision is old when its turn has come.
+    // The request was decided before its turn came.
     const [instant, { next_run_at }] = await passInstant(gateway, project, (cron) =>
       schedules.update(id, { cron }),
     );
@@ -169,7 +169,7 @@ describe("PATCH /v2/schedules/{id}", () => {
   });
 });
 
-describe("PATCH /v2/schedules/{id} refuses and leaves everything as it was:", () => {
+describe("PATCH /v2/schedules/{id} refuses and changes nothing", () => {
   let schedule: Schedule;
   beforeAll(async () => {
     schedule = await create();

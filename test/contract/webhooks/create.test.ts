@@ -24,7 +24,7 @@ const webhooksOf = (key: string, port?: number) => clientOf(gateway, key, port).
 const create = (wish?: Partial<NewWebhook>, key = project.production, port?: number) =>
   webhooksOf(key, port).create(newWebhook(wish));
 
-/** The refusal must be as documented, and no table may have a row more than before. */
+/** Expects the documented refusal, and no new row in any table. */
 async function expectNoTrace(body: object | string, code: ErrorCode, param?: string) {
   const before = await gateway.countRows();
   const answer = await gateway.call("POST", "/v2/webhooks", { key: project.production, body });
@@ -34,7 +34,7 @@ async function expectNoTrace(body: object | string, code: ErrorCode, param?: str
 }
 
 describe("POST /v2/webhooks", () => {
-  test("creates an enabled endpoint and shows its secret in full, this once", async () => {
+  test("creates an enabled endpoint, and shows its full secret only in this answer", async () => {
     const startedAt = Date.now();
     const { result: made, answer } = await create().withAnswer();
     expect(answer.status).toBe(201);
@@ -53,7 +53,7 @@ describe("POST /v2/webhooks", () => {
     expect((await webhooksOf(project.production).list()).data[0]).toEqual(masked);
   });
 
-  test("gives every endpoint a secret of its own, of which no table has the text", async () => {
+  test("gives each endpoint a secret of its own, and stores none in plain text", async () => {
     const secrets = [(await create()).secret, (await create()).secret];
     expect(new Set(secrets).size).toBe(2);
     const rows = await gateway.query<{ row: string; sealed: Buffer }>(
@@ -73,7 +73,7 @@ describe("POST /v2/webhooks", () => {
     [["job.failed", "job.succeeded"]],
     [["job.failed"]],
     [["job.succeeded"]],
-  ])("shows events in the order in which they were given: %j", async (events) => {
+  ])("shows events in the given order: %j", async (events) => {
     const made = await create({ events });
     expect(made.events).toEqual(events);
     expect((await webhooksOf(project.production).get(made.id)).events).toEqual(events);
@@ -91,13 +91,13 @@ describe("POST /v2/webhooks", () => {
     await expectNoTrace(newWebhook({ description: `${description}c` }), "invalid_request", "description");
   });
 
-  test("takes any port and path of a public host", async () => {
+  test("accepts any port and path of a public host", async () => {
     const url = "https://example.com:8443/a?b=c#d";
     expect((await create({ url })).url).toBe(url);
     expect((await create({ url: `https://example.com/${"a".repeat(2_028)}` })).url).toHaveLength(2_048);
   });
 
-  test("wants url and events", async () => {
+  test("requires url and events", async () => {
     const { url, events } = newWebhook();
     await expectNoTrace({ events }, "invalid_request", "url");
     await expectNoTrace({ url }, "invalid_request", "events");
@@ -134,7 +134,7 @@ describe("POST /v2/webhooks", () => {
     await expectNoTrace({ ...newWebhook(), ...wish }, "invalid_request", param);
   });
 
-  test("refuses what is no JSON object, and query parameters", async () => {
+  test("refuses a body that is not a JSON object, and query parameters", async () => {
     for (const body of ["[]", "null", "7", '{"url"'])
       expect((await expectNoTrace(body, "invalid_request")).param).toBeUndefined();
     await expectNoTrace(
@@ -158,7 +158,7 @@ describe("POST /v2/webhooks", () => {
 });
 
 describe("the limit of endpoints", () => {
-  test("is 50 in each environment, disabled ones included, and comes after all fields", async () => {
+  test("is 50 in each environment, disabled ones included, and is checked after all fields", async () => {
     const own = await gateway.addProject("hobby");
     for (let n = 0; n < WEBHOOK_ENDPOINTS_MAX; n++) await create({}, own.production);
     await gateway.query("UPDATE webhooks SET enabled = false WHERE project_no = $1", [own.no]);
@@ -172,7 +172,7 @@ describe("the limit of endpoints", () => {
     await refusalOf(create({}, own.production), "plan_limit_exceeded");
   });
 
-  test("is exact when many are created at once over two gateways", async () => {
+  test("is exact when many endpoints are created at once over two gateways", async () => {
     const own = await gateway.addProject("scale");
     const outcomes = await Promise.all(
       Array.from({ length: WEBHOOK_ENDPOINTS_MAX + 20 }, (_, n) =>

@@ -15,7 +15,7 @@ afterAll(() => gateway.stop());
 const webhooks = () => clientOf(gateway, project.production).webhooks;
 
 describe("DELETE /v2/webhooks/{id}", () => {
-  test("takes the endpoint away, disabled or not, and with it what it was sent", async () => {
+  test("removes the endpoint, disabled or not, with its deliveries", async () => {
     for (const isEnabled of [true, false]) {
       const { id } = await webhooks().create(newWebhook());
       const deliveryId = await addDelivery(gateway, project, id, { state: "failed", attempts: 1 });

@@ -21,7 +21,7 @@ const add = (webhookId: string, wish: DeliveryWish) => addDelivery(gateway, proj
 const list = (webhookId: string, query?: DeliveryListQuery) => webhooks().deliveries(webhookId, query);
 const idsOf = ({ data }: Page<Delivery>) => data.map(({ id }) => id);
 
-/** One delivery in each state, the newest last: with what their lists must be. */
+/** Adds a delivery in each state, the newest last. Answers them as lists must show them. */
 async function addAll(webhookId: string) {
   const ids = {
     succeeded: await add(webhookId, { state: "succeeded", attempts: 2 }),
@@ -34,11 +34,11 @@ async function addAll(webhookId: string) {
 }
 
 describe("GET /v2/webhooks/{id}/deliveries", () => {
-  test("is an empty list for an endpoint that was sent nothing", async () => {
+  test("answers an empty list for an endpoint without deliveries", async () => {
     expect(await list(await addWebhook())).toEqual({ data: [], next_cursor: null });
   });
 
-  test("tells of every delivery with all its attempts, newest first", async () => {
+  test("shows every delivery with all its attempts, newest first", async () => {
     const webhookId = await addWebhook();
     const { ids, newestFirst } = await addAll(webhookId);
     const { data } = await list(webhookId);
@@ -81,7 +81,7 @@ describe("GET /v2/webhooks/{id}/deliveries", () => {
     );
   });
 
-  test("shows only those of one status", async () => {
+  test("filters by status", async () => {
     const webhookId = await addWebhook();
     const { ids } = await addAll(webhookId);
     expect(idsOf(await list(webhookId, { status: "pending" }))).toEqual([ids.running, ids.waiting]);
@@ -90,7 +90,7 @@ describe("GET /v2/webhooks/{id}/deliveries", () => {
     }
   });
 
-  test("shows what was owed before a disabling as dropped, at once and when the endpoint is enabled again", async () => {
+  test("shows what was owed before the endpoint was disabled as dropped, at once and after it is enabled again", async () => {
     const webhookId = await addWebhook();
     const { ids, newestFirst } = await addAll(webhookId);
     const droppedIds = [ids.running, ids.waiting, ids.dropped];
@@ -113,7 +113,7 @@ describe("GET /v2/webhooks/{id}/deliveries", () => {
     await look();
   });
 
-  test("shows open ones as dropped although the disabling did not count", async () => {
+  test("shows open deliveries of a disabled endpoint as dropped, even before the drop is written", async () => {
     const webhookId = await addWebhook();
     const id = await add(webhookId, { state: "waiting" });
     await gateway.query("UPDATE webhooks SET enabled = false WHERE id = $1", [idToUuid(webhookId)]);
@@ -121,7 +121,7 @@ describe("GET /v2/webhooks/{id}/deliveries", () => {
     expect(idsOf(await list(webhookId, { status: "pending" }))).toEqual([]);
   });
 
-  test("walks through all generations, tables and pages in one order, each delivery once", async () => {
+  test("lists all generations and tables in one order over all pages, each delivery once", async () => {
     const webhookId = await addWebhook();
     const made: string[] = [];
     for (let generation = 0; generation < 4; generation++) {
@@ -145,7 +145,7 @@ describe("GET /v2/webhooks/{id}/deliveries", () => {
     expect(dropped).toEqual(dropped.toSorted().toReversed());
   });
 
-  test("is the one endpoint's own", async () => {
+  test("shows deliveries of the one endpoint only", async () => {
     const [mine, other] = [await addWebhook(), await addWebhook()];
     const id = await add(mine, { state: "waiting" });
     await add(other, { state: "waiting" });
@@ -162,7 +162,7 @@ describe("GET /v2/webhooks/{id}/deliveries", () => {
     expect(idsOf(await list(webhookId))).toEqual([open, shown]);
   });
 
-  test("cuts a page of long errors, and goes on with the next", async () => {
+  test("ends a page of long errors early, and goes on with the next page", async () => {
     const webhookId = await addWebhook();
     const made: string[] = [];
     for (let n = 0; n < 60; n++)
@@ -192,7 +192,7 @@ describe("GET /v2/webhooks/{id}/deliveries", () => {
     readRefusal(answer, "invalid_request", param);
   });
 
-  test("has cursors that belong to the one endpoint, with the filter", async () => {
+  test("has cursors that belong to the one endpoint with its filter", async () => {
     const [mine, other] = [await addWebhook(), await addWebhook()];
     for (let n = 0; n < 3; n++) await add(mine, { state: "failed" });
     const { next_cursor: cursor } = await list(mine, { limit: 1, status: "failed" });

@@ -27,7 +27,7 @@ afterAll(() => gateway.stop());
 
 const get = (id: string, key = project.production) => gateway.call("GET", `/v2/webhooks/${id}`, { key });
 
-/** All that a client can see of a refusal, but for what differs from request to request. */
+/** Everything that a client sees of a refusal, except what differs in every request. */
 function bytesOf(answer: Answer): string {
   const { request_id } = readRefusal(answer, "resource_not_found");
   const headers = [...answer.headers].filter(
@@ -45,7 +45,7 @@ describe("GET /v2/webhooks/{id}", () => {
     readRefusal(await get(`${webhook.id}?a=1`), "invalid_request", "a");
   });
 
-  test("is open to keys that may read, and closed to those for jobs", async () => {
+  test("is open to keys that may read, and closed to keys for jobs", async () => {
     const [reader, worker] = [
       await gateway.addKey(project, { scope: "read" }),
       await gateway.addKey(project, { scope: "jobs" }),
@@ -80,7 +80,7 @@ describe("an endpoint that is not the caller's", () => {
     ["POST", "/deliveries/DELIVERY/retry"],
   ];
 
-  test("looks to every operation like one that is not there: the same bytes but for the request's id", async () => {
+  test("looks to every operation like a missing one: the same bytes except the request id", async () => {
     const stranger = await gateway.addProject();
     const other = await clientOf(gateway, project.production).webhooks.create(newWebhook());
     const before = await gateway.countRows();
@@ -103,7 +103,7 @@ describe("an endpoint that is not the caller's", () => {
         answers.push(await call(method, id, suffix, project.production, body));
       }
     }
-    // A delivery is that of its own endpoint alone.
+    // A delivery is found under its own endpoint only.
     for (const id of [
       deliveryId.toUpperCase(),
       deliveryId.replace("dlv_", "evt_"),

@@ -18,7 +18,7 @@ const list = (owner: TestProject, query?: WebhookListQuery) => webhooksOf(owner)
 const get = (query: string, key = project.production) => gateway.call("GET", `/v2/webhooks${query}`, { key });
 const idsOf = ({ data }: Page<Webhook>) => data.map(({ id }) => id);
 
-/** In the order of their creation. */
+/** Creates endpoints. Answers them in the order of their creation. */
 async function addWebhooks(owner: TestProject, count: number): Promise<RevealedWebhook[]> {
   const made: RevealedWebhook[] = [];
   for (let n = 0; n < count; n++) made.push(await webhooksOf(owner).create(newWebhook()));
@@ -26,11 +26,11 @@ async function addWebhooks(owner: TestProject, count: number): Promise<RevealedW
 }
 
 describe("GET /v2/webhooks", () => {
-  test("is an empty list in an environment without endpoints", async () => {
+  test("answers an empty list in an environment without endpoints", async () => {
     expect(await list(project)).toEqual({ data: [], next_cursor: null });
   });
 
-  test("holds the endpoints of the one environment, newest first, with masked secrets", async () => {
+  test("answers the endpoints of the one environment, newest first, with masked secrets", async () => {
     const own = await gateway.addProject();
     const made = await addWebhooks(own, 3);
     await clientOf(gateway, own.development).webhooks.create(newWebhook());
@@ -40,7 +40,7 @@ describe("GET /v2/webhooks", () => {
     for (const { secret } of made) expect(answer.text).not.toContain(secret.slice(0, -4));
   });
 
-  test("shows only the enabled, only the disabled, or all of them", async () => {
+  test("shows the enabled ones, the disabled ones, or all", async () => {
     const own = await gateway.addProject();
     const [first, second, third] = (await addWebhooks(own, 3)).map(({ id }) => id) as [
       string,
@@ -53,7 +53,7 @@ describe("GET /v2/webhooks", () => {
     expect(idsOf(await list(own, { status: "enabled" }))).toEqual([third, first]);
   });
 
-  test("walking it while endpoints are added, disabled and deleted shows each that stays exactly once", async () => {
+  test("shows each endpoint that stays exactly once over all pages while others are added, disabled and deleted", async () => {
     const own = await gateway.addProject();
     const made = await addWebhooks(own, 16);
     const gone = made.filter((_, index) => index % 4 === 0);
@@ -83,7 +83,7 @@ describe("GET /v2/webhooks", () => {
     readRefusal(await get(`?${query}`), "invalid_request", param);
   });
 
-  test("has cursors that belong to the one list, with its filter", async () => {
+  test("has cursors that belong to the one list with its filter", async () => {
     const own = await gateway.addProject();
     const stranger = await gateway.addProject();
     const made = await addWebhooks(own, 3);

@@ -45,7 +45,7 @@ async function toldOf(id: string) {
 }
 
 describe("POST /v2/webhooks/{id}/deliveries/{delivery_id}/retry", () => {
-  test("makes the attempt that a delivery waits for due now, which goes on as it would have", async () => {
+  test("makes the waiting attempt of a delivery due now, and later attempts follow as planned", async () => {
     const webhookId = await addWebhook();
     const id = await add(webhookId, { state: "waiting", attempts: 2, region: 2 });
     const before = await openRow(id);
@@ -90,7 +90,7 @@ describe("POST /v2/webhooks/{id}/deliveries/{delivery_id}/retry", () => {
     },
   );
 
-  test("opens one again that was dropped by a disabling and has not gone yet", async () => {
+  test("opens a delivery again that was dropped when its endpoint was disabled and is still stored", async () => {
     const webhookId = await addWebhook();
     const id = await add(webhookId, { state: "waiting", attempts: 1 });
     await webhooks().disable(webhookId);
@@ -102,7 +102,7 @@ describe("POST /v2/webhooks/{id}/deliveries/{delivery_id}/retry", () => {
     expect(await openRow(id)).toMatchObject({ attempt: 2, by_hand: true, generation: 1 });
   });
 
-  test("may be asked for again while the attempt is waited for", async () => {
+  test("can be repeated while the attempt waits", async () => {
     const webhookId = await addWebhook();
     const id = await add(webhookId, { state: "failed", attempts: 1 });
     await webhooks().retry(webhookId, id);
@@ -110,7 +110,7 @@ describe("POST /v2/webhooks/{id}/deliveries/{delivery_id}/retry", () => {
     expect(await openRow(id)).toMatchObject({ attempt: 2, by_hand: true });
   });
 
-  test("refuses a delivery that is in progress, one of a disabled endpoint and one of too many attempts", async () => {
+  test("refuses a delivery in progress, one of a disabled endpoint, and one with too many attempts", async () => {
     const webhookId = await addWebhook();
     const running = await add(webhookId, { state: "in progress", attempts: 1 });
     const often = await add(webhookId, { state: "failed", attempts: DELIVERY_ATTEMPTS_MAX });
@@ -126,7 +126,7 @@ describe("POST /v2/webhooks/{id}/deliveries/{delivery_id}/retry", () => {
     expect([await gateway.countRows(), await openRow(waiting)]).toEqual(before as never);
   });
 
-  test("does not know what is older than 30 days", async () => {
+  test("answers 404 for a delivery older than 30 days", async () => {
     const webhookId = await addWebhook();
     const young = await add(webhookId, { state: "failed", attempts: 1, age: 30 * DAY_MS - 60_000 });
     const old = await add(webhookId, { state: "failed", attempts: 1, age: 30 * DAY_MS + 60_000 });

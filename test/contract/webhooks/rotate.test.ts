@@ -24,7 +24,7 @@ const sealedOf = async (id: string) =>
   )[0];
 
 describe("POST /v2/webhooks/{id}/rotate", () => {
-  test("shows a new secret in full, and nothing else of the endpoint changes", async () => {
+  test("shows a new full secret, and changes nothing else of the endpoint", async () => {
     const made = await webhooks().create(newWebhook());
     const { result: rotated, answer } = await webhooks().rotate(made.id).withAnswer();
     expect(answer.status).toBe(200);
@@ -34,7 +34,7 @@ describe("POST /v2/webhooks/{id}/rotate", () => {
     expect(shown).toEqual({ ...made, secret: `whsec_****${rotated.secret.slice(-4)}` });
   });
 
-  test("keeps the secret before for 24 hours, and only the one before", async () => {
+  test("keeps the previous secret for 24 hours, and none before it", async () => {
     const { id } = await webhooks().create(newWebhook());
     const [first] = [await sealedOf(id)];
     expect(first).toMatchObject({ sealed_old_secret: null, hours: null });
@@ -48,7 +48,7 @@ describe("POST /v2/webhooks/{id}/rotate", () => {
     expect(third?.sealed_secret).not.toEqual(second?.sealed_secret as Buffer);
   });
 
-  test("works on a disabled endpoint, which stays so", async () => {
+  test("works on a disabled endpoint, which stays disabled", async () => {
     const { id } = await webhooks().create(newWebhook());
     await webhooks().disable(id);
     expect(await webhooks().rotate(id)).toMatchObject({ status: "disabled" });

@@ -56,7 +56,7 @@ describe("POST /v2/webhooks/{id}/test", () => {
     ]);
   });
 
-  test("is of the first event that the endpoint subscribes to", async () => {
+  test("uses the first event type that the endpoint subscribes to", async () => {
     const { id } = await webhooks().create(newWebhook({ events: ["job.failed"] }));
     const sample = await webhooks().test(id);
     expect(sample.event_type).toBe("job.failed");
@@ -68,7 +68,7 @@ describe("POST /v2/webhooks/{id}/test", () => {
     ]);
   });
 
-  test("works in an environment that has never had a job, and in one whose lane has had no delivery", async () => {
+  test("works in an environment that never had a job, and in a lane that never had a delivery", async () => {
     const own = await gateway.addProject();
     const hasDeliveries = async () =>
       (
@@ -87,7 +87,7 @@ describe("POST /v2/webhooks/{id}/test", () => {
     expect(await hasDeliveries()).toEqual([true, true]);
   });
 
-  test("refuses a disabled endpoint, and leaves no trace", async () => {
+  test("refuses a disabled endpoint without a trace", async () => {
     const { id } = await webhooks().create(newWebhook());
     await webhooks().disable(id);
     const before = await gateway.countRows();

@@ -17,11 +17,11 @@ export function newWebhook(wish: Partial<NewWebhook> = {}): NewWebhook {
 }
 
 export interface DeliveryWish {
-  /** Open deliveries wait, or have an attempt in progress. */
+  /** An open delivery waits, or has an attempt in progress. */
   state: "waiting" | "in progress" | (typeof ENDED_DELIVERY_STATUSES)[number];
-  /** How many attempts it has had. */
+  /** The number of its attempts. */
   attempts?: number;
-  /** Of each attempt. */
+  /** The error of each attempt. */
   error?: string;
   /** Milliseconds before now. */
   age?: number;
@@ -30,7 +30,10 @@ export interface DeliveryWish {
 
 const ids = createIdSource((count) => crypto.getRandomValues(new Uint8Array(count)));
 
-/** What a failed job, its event and its way to an endpoint of the production environment leave in the tables; the delivery's id. */
+/**
+ * Writes what a failed job, its event and its delivery to a production endpoint leave in the tables. Answers the
+ * delivery's id.
+ */
 export async function addDelivery(
   gateway: TestGateway,
   project: TestProject,
@@ -77,14 +80,14 @@ export async function addDelivery(
   return id;
 }
 
-/** `ids` never goes back, and some deliveries are old. */
+/** Makes an id of any time: `ids` never goes back, and some deliveries are old. */
 function idAt(at: number): string {
   const fresh = ids.next(DELIVERY_PREFIX, at);
   if (at > Date.now() - 1_000) return fresh;
   return createIdSource((count) => crypto.getRandomValues(new Uint8Array(count))).next(DELIVERY_PREFIX, at);
 }
 
-/** The ids that such a delivery tells of. */
+/** The ids that a delivery of this id shows. */
 export const eventOf = (deliveryId: string) => ({
   event_id: retypeId(deliveryId, EVENT_PREFIX),
   job_id: retypeId(deliveryId, JOB_PREFIX),

@@ -36,7 +36,7 @@ async function rowOf({ id }: { id: string }) {
 }
 
 describe("PATCH /v2/webhooks/{id}", () => {
-  test("changes what is given and leaves the rest, the secret included", async () => {
+  test("changes the given fields and keeps the rest, the secret included", async () => {
     const made = await add();
     const before = maskedOf(made);
     const changes: WebhookUpdate[] = [
@@ -54,7 +54,7 @@ describe("PATCH /v2/webhooks/{id}", () => {
     expect(await webhooks().get(made.id)).toEqual(expected);
   });
 
-  test("replaces the whole list of events, which it shows in the order in which they were given", async () => {
+  test("replaces the whole list of events, and shows it in the given order", async () => {
     const { id } = await webhooks().create(newWebhook({ events: ["job.succeeded"] }));
     expect((await webhooks().update(id, { events: ["job.failed"] })).events).toEqual(["job.failed"]);
     for (const events of BOTH_ORDERS) {
@@ -63,7 +63,7 @@ describe("PATCH /v2/webhooks/{id}", () => {
     }
   });
 
-  test("that many ask for at once over two gateways are all made", async () => {
+  test("takes effect for each of many requests at once over two gateways", async () => {
     const { id } = await add();
     const mate = await gateway.startMate();
     const changes: WebhookUpdate[] = Array.from({ length: 30 }, (_, n) =>
@@ -91,7 +91,7 @@ describe("PATCH /v2/webhooks/{id}", () => {
     expect((await webhooks().get(id)).description).toBe(" ");
   });
 
-  test("disabling drops what is owed for good, and enabling begins anew", async () => {
+  test("drops what is owed when it disables, and an enabled endpoint begins anew", async () => {
     const made = await add();
     const waiting = await addDelivery(gateway, project, made.id, { state: "waiting", attempts: 1 });
     const since = "UPDATE webhooks SET failing_since = now() - interval '40 h' WHERE id = $1";
@@ -111,7 +111,7 @@ describe("PATCH /v2/webhooks/{id}", () => {
     expect(await statusOf()).toEqual([{ id: waiting, status: "dropped" }]);
   });
 
-  test("disabling what is disabled, and enabling what is enabled, changes nothing", async () => {
+  test("changes nothing when it disables a disabled endpoint or enables an enabled one", async () => {
     const made = await add();
     await gateway.query("UPDATE webhooks SET failing_since = now() WHERE id = $1", [idToUuid(made.id)]);
     const before = await rowOf(made);
@@ -137,7 +137,7 @@ describe("PATCH /v2/webhooks/{id}", () => {
     ["too long a description", { description: "x".repeat(201) }, "description"],
     ["the secret", { secret: "whsec_x" }, "secret"],
     ["the id", { id: "whk_x" }, "id"],
-  ])("refuses %s, and changes nothing of the rest", async (_, wish, param) => {
+  ])("refuses %s, and changes nothing", async (_, wish, param) => {
     const made = await add();
     const before = await rowOf(made);
     const changed = { description: "Other", ...wish };
@@ -146,7 +146,7 @@ describe("PATCH /v2/webhooks/{id}", () => {
     expect(await rowOf(made)).toEqual(before);
   });
 
-  test("refuses a query parameter and a body that is no object", async () => {
+  test("refuses a query parameter and a body that is not an object", async () => {
     const { id } = await add();
     const patch = (path: string, body: object | string) =>
       gateway.call("PATCH", `/v2/webhooks/${path}`, { key: project.production, body });

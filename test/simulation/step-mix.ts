@@ -1,13 +1,13 @@
 import fc from "fast-check";
-import { claim, settle } from "./delivery.ts";
-import { cancelJob, createBatch, createJob, getJob, listJobs } from "./jobs.ts";
-import { patchProject, showProject } from "./project.ts";
-import { getRun, listRuns, retryRun } from "./runs.ts";
+import { claim, settle } from "./delivery-steps.ts";
+import { cancelJob, createBatch, createJob, getJob, listJobs } from "./job-steps.ts";
+import { patchProject, showProject } from "./project-steps.ts";
+import { getRun, listRuns, retryRun } from "./run-steps.ts";
 import { Step } from "./step.ts";
 
 const repeat = fc.constant(new Step("repeat", (_model, service) => service.repeat()));
 
-/** What happens to jobs comes more often than what asks for them, so that most sequences get somewhere. */
+/** The attempts' steps are more frequent than the requests, so that most sequences make progress. */
 export const STEPS = [
   createJob,
   createJob,

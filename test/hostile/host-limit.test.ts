@@ -22,16 +22,16 @@ function openTarget(...args: Parameters<typeof startTarget>): Target {
   return target;
 }
 
-/** For what stands at a gate until the test opens it. */
+/** For attempts that wait at a gate until the test opens it. */
 const PATIENT = { attemptTimeoutMs: 30_000 };
 
 const times = <T>(count: number, make: (index: number) => T): T[] =>
   Array.from({ length: count }, (_, index) => make(index));
-/** Another name for the same machine, so that one listener is two hosts. */
+/** Another name of the same machine, so that one listener counts as two hosts. */
 const underOtherName = (url: string) => url.replace("127.0.0.1", "localhost");
 
 describe("the limit of requests in flight to one host", () => {
-  test("holds over several projects, and all is delivered in the end", async () => {
+  test("is kept over several projects, and everything is delivered in the end", async () => {
     await cell.startDelivery({ limits: { attemptsMax: 1_000, perHostMax: 4 } });
     const four = makeGate();
     const target: Target = openTarget(async () => {
@@ -57,7 +57,7 @@ describe("the limit of requests in flight to one host", () => {
     expect(repeatedArrivals(target.arrivals)).toEqual([]);
   });
 
-  test("that is reached leaves other hosts as they are, takes no permit, and starts no attempt", async () => {
+  test("when it is reached, delays no other host, takes no permit and starts no attempt", async () => {
     await cell.startDelivery({ ...PATIENT, limits: { attemptsMax: 1_000, perHostMax: 4 } });
     const gate = makeGate();
     const target = openTarget(async ({ path }) => {
@@ -78,7 +78,7 @@ describe("the limit of requests in flight to one host", () => {
     );
     expect(new Set(await untilAllEnded(cell, other, otherIds))).toEqual(new Set(["succeeded"]));
     expect(target.openMax).toBeLessThanOrEqual(8);
-    // Only what is on the wire has started.
+    // Only the attempts on the wire have started.
     const jobs = await Promise.all(stalledIds.map((id) => cell.job(stalled, id)));
     expect(jobs.filter(({ status }) => status === "running").length).toBe(4);
     expect(jobs.filter(({ status, attempts }) => status === "queued" && attempts === 0).length).toBe(16);
@@ -93,8 +93,8 @@ describe("the limit of requests in flight to one host", () => {
   });
 });
 
-describe("a delivery node that targets have filled by stalling", () => {
-  test("still delivers for every project that comes, and gives a project no more than its share", async () => {
+describe("a delivery node that is full of stalling attempts", () => {
+  test("still delivers for every other project, and gives a project no more than its share", async () => {
     await cell.startDelivery({ ...PATIENT, limits: { attemptsMax: 50, perHostMax: 2_000 } });
     const gate = makeGate();
     const stalling = openTarget(async () => {

@@ -1,6 +1,9 @@
-/** Where no request may lead, in every spelling that a URL parser takes, and in every answer that a name may have. */
+/**
+ * The hosts and addresses that no request may reach, in every spelling that a URL parser accepts, and in every answer
+ * that a name may have.
+ */
 
-/** The service's own, beside the addresses. */
+/** The service's own URL. */
 export const OWN_URL = "https://api.jobwheel.example/";
 
 const LOOPBACK =
@@ -35,7 +38,7 @@ export const REFUSED_HOSTS = [LOOPBACK, PRIVATE, METADATA, RESERVED, SIX, NAMES]
   text.split(" "),
 );
 
-/** Whole URLs that are refused as they are written: readers of them could disagree, or they are of another kind. */
+/** URLs that are refused as they are written: two readers could disagree on them, or they have another scheme. */
 export const REFUSED_URLS = [
   "https://user@127.0.0.1/",
   "https://example.com@127.0.0.1/",
@@ -100,7 +103,7 @@ export const REFUSED_URLS = [
   "unix:/var/run/docker.sock",
 ];
 
-/** Addresses of every special range, each as the answer to a name. */
+/** Addresses of every special range; each is also tried as the answer to a name. */
 export const SPECIAL_ADDRESSES = (
   "127.0.0.1 127.0.0.2 127.255.255.254 0.0.0.0 0.1.2.3 10.0.0.1 10.255.255.255 172.16.0.1 172.31.255.255 192.168.0.1 " +
   "169.254.169.254 169.254.170.2 100.64.0.1 100.100.100.200 192.0.0.8 192.0.0.192 192.0.2.1 198.51.100.1 203.0.113.1 " +
@@ -110,6 +113,6 @@ export const SPECIAL_ADDRESSES = (
   "fd00::1 fd00:ec2::254 fe80::1 fec0::1 ff02::1"
 ).split(" ");
 
-/** That a canary can be reached is shown at these, which stand on the loopback interface of a network of its own. */
+/** Public addresses on the loopback interface of the test's own network, which show that canaries receive connections. */
 export const PUBLIC_FOUR = "8.8.8.8";
 export const PUBLIC_SIX = "2606:4700::1111";

@@ -11,7 +11,7 @@ export const showProject = fc.tuple(env, fc.boolean()).map(
       if (answer === null) return;
       const view = JSON.parse(answer.text);
       if (!isUsage) return expectProject(view, model, env);
-      // The runs that were counted before the sequence began have no day.
+      // Runs that were counted before the sequence began have no day.
       expect(view.runs_total).toBe(model.runsHere);
       expect(view.by_day.reduce((sum: number, day: { runs: number }) => sum + day.runs, 0)).toBe(
         model.runsHere,
@@ -45,7 +45,7 @@ export const patchProject = fc
         if (answer === null) return;
         const { name, default_region: region } = change;
         const isRegionRefused = region === "mars" || (region === "us-west" && model.terms.plan === "hobby");
-        // A word that is none is found with the types, before any rule is applied.
+        // The type of a region is checked before any rule.
         const param = region === "mars" ? "default_region" : name === " " ? "name" : "default_region";
         if (name === " " || isRegionRefused) return expectRefusal(answer, { ...INVALID, param });
         if (name !== undefined) model.name = name;

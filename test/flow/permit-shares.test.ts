@@ -7,7 +7,10 @@ setDefaultTimeout(120_000);
 
 const LIMIT = 10;
 const JOBS = 300;
-/** What each job's end is told to, so that deliveries pile up although jobs and deliveries go at one pace. */
+/**
+ * Each job's end is delivered to several endpoints, so that deliveries pile up although jobs and deliveries take the
+ * same time.
+ */
 const ENDPOINTS = 2;
 
 let cell: Cell;
@@ -21,7 +24,7 @@ afterAll(() => cell.stop());
 
 describe("jobs and webhooks of one project that both wait for permits", () => {
   test.each([40, 300])(
-    "have about half of them each at the target, where an answer takes %p ms",
+    "have about half of the permits each, at a target that answers after %p ms",
     async (answerAfterMs) => {
       const target = startOverlapTarget(answerAfterMs);
       const project = await cell.addProject({ concurrency: LIMIT });
@@ -31,11 +34,11 @@ describe("jobs and webhooks of one project that both wait for permits", () => {
       const ids = await cell.addJobs(project, Array(jobCount).fill(wish));
       await untilAllEnded(cell, project, ids);
       await until(() => target.arrivals.length === (1 + ENDPOINTS) * jobCount, 60_000);
-      // Each of them is open for the same time, so a share of the arrivals is a share of the permits.
+      // Each request is open for the same time, so a share of the arrivals is a share of the permits.
       const contested: OverlapArrival[] = [];
       let [jobs, webhooks] = [0, 0];
       for (const arrival of target.arrivals) {
-        // While both have more to send than there are permits.
+        // Counted while both have more to send than there are permits.
         if (jobs < jobCount - 2 * LIMIT && jobs * ENDPOINTS - webhooks > 6 * LIMIT) contested.push(arrival);
         if (arrival.kind === "job") jobs++;
         else webhooks++;

@@ -1,14 +1,14 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { type ReadGateways, startReadGateways } from "./read-gateways.ts";
+import { type ReadGateways, startReadGateways } from "./attacked-gateways.ts";
 
 setDefaultTimeout(300_000);
 
-/** What the flood may add to another's request. */
+/** The time that the flood may add to another project's request. */
 const ADDED_MS_MAX = 20;
-/** Together they stay within a minute's requests of the plan scale. */
+/** All waves together stay within a minute's requests of the plan scale. */
 const CLIENTS = 450;
 const WAVES = 3;
-/** A round in which the machine stood still for somebody else proves nothing; a flood that harms shows it in each. */
+/** A round in which the machine stood still proves nothing. A harmful flood shows in every round. */
 const ROUNDS_MAX = 3;
 const ASK_EVERY_MS = 5;
 const CALM_QUESTIONS = 200;
@@ -24,11 +24,11 @@ beforeAll(async () => {
 afterAll(() => gateways.stop());
 
 interface Harm {
-  /** What the median of the neighbour's requests took longer than at the quiet gateway, asked at the same moment. */
+  /** How much longer the neighbour's median request took than at the quiet gateway, at the same time. */
   p50Ms: number;
   /**
-   * What the gateway worked, for whomever, while a request of the neighbour waited for it: in the 99th percentile. On a
-   * machine that has nothing else to do this is what the request takes; on a busy one that would be the machine's doing.
+   * How long the gateway worked, for any project, while a request of the neighbour waited: the 99th percentile. On an
+   * idle machine this is the request's time; on a busy one the request's time would include the machine's other work.
    */
   p99WorkMs: number;
 }
@@ -62,7 +62,7 @@ function quantile(values: number[], share: number): number {
   return values.toSorted((a, b) => a - b)[Math.floor(share * (values.length - 1))] ?? Number.NaN;
 }
 
-/** What a flood adds to the harm that nobody does. */
+/** The time that a flood adds to the figures without one. */
 async function flood({ key, path }: Flooder): Promise<Harm> {
   const calm = await measureHarm((asked) => asked === CALM_QUESTIONS);
   const crowd = gateways.startCrowd(key, path, CLIENTS, "reads");
@@ -74,12 +74,12 @@ async function flood({ key, path }: Flooder): Promise<Harm> {
   const flooded = await measureHarm(() => isOver);
   await waves;
   await crowd.stop();
-  // Some of them are answered, or there was no flood.
+  // Without an answer among them there was no flood.
   expect(said).toContain('"200"');
   return { p50Ms: flooded.p50Ms - calm.p50Ms, p99WorkMs: flooded.p99WorkMs - calm.p99WorkMs };
 }
 
-/** Whose key asks for what. */
+/** A key and the path that it floods. */
 interface Flooder {
   key: string;
   path: string;
@@ -94,7 +94,7 @@ async function expectNeighbourServed(addFlooder: () => Promise<Flooder>): Promis
   expect(harm.p99WorkMs).toBeLessThanOrEqual(ADDED_MS_MAX);
 }
 
-describe("a project that floods a gateway with its dearest reads moves another's p99 by at most 20 ms", () => {
+describe("a project that floods a gateway with its dearest reads adds at most 20 ms to another's p99", () => {
   test("with the firings of a schedule that was changed 1,000 times", () =>
     expectNeighbourServed(async () => {
       const key = await gateways.addProject();

@@ -12,7 +12,7 @@ import {
 } from "./reference-model.ts";
 import { ask, askedJob, choice, create, env, expectRefusal, isOwn, key, limit, Step, walk } from "./step.ts";
 
-/** A job's fields as a client sends them, with what is wrong with them. */
+/** A job's fields as a client sends them, with the faults in them. */
 interface Wish {
   fields: object;
   refused: Refused | null;
@@ -78,7 +78,7 @@ const refusalOf = (model: ReferenceModel, { fields, refused }: Wish): Refused | 
   return refused ?? (isBeyondPlan ? { ...INVALID, param: "region" } : null);
 };
 
-/** The answer must show what was asked for, with the documented defaults. */
+/** Expects the answer to show the wanted fields, with the documented defaults. */
 function addCreated(model: ReferenceModel, env: Env, view: JobView, { fields }: Wish): void {
   const asked = fields as Partial<JobView>;
   const retryPolicy = { max_attempts: 5, base_seconds: 10, cap_seconds: 3_600, ...asked.retry_policy };
@@ -99,7 +99,7 @@ function addCreated(model: ReferenceModel, env: Env, view: JobView, { fields }: 
 
 type JobView = Omit<ModelJob, "env" | "allowed" | "current">;
 
-/** With the members of the outermost object the other way round: another text, the same JSON value. */
+/** Reverses the members of the outermost object: another text, the same JSON value. */
 const reversed = (body: object) => Object.fromEntries(Object.entries(body).reverse());
 
 export const createJob = fc.tuple(env, wish, key, fc.boolean()).map(

@@ -7,9 +7,9 @@ import { until, untilEnded } from "./support.ts";
 
 setDefaultTimeout(180_000);
 
-/** Beyond the time that an attempt has, and the grace in which its node may settle it. */
+/** Longer than an attempt's time and the grace in which its node may settle it. */
 const LEAP_MS = 3_600_000;
-/** So many times the rescue looks for lost attempts meanwhile. */
+/** How often the rescue looks for lost attempts after the leap. */
 const LOOKS = 5;
 const LOOK_EVERY_MS = 1_000;
 
@@ -25,7 +25,7 @@ beforeAll(async () => {
 });
 afterAll(() => cell.stop());
 
-test("an attempt on the wire is not taken for lost because the database's clock has leapt", async () => {
+test("an attempt on the wire is not rescued because the database's clock leaps", async () => {
   const release = Promise.withResolvers<void>();
   const target = startTarget(async () => {
     await release.promise;
@@ -35,7 +35,7 @@ test("an attempt on the wire is not taken for lost because the database's clock 
   await cell.startWorker();
   await cell.startDelivery({ attemptTimeoutMs: LEAP_MS });
   const startedAt = performance.now();
-  // Before that nothing is held to be overdue.
+  // No attempt is considered overdue before that.
   await until(() => performance.now() > startedAt + RESCUE_GRACE_MS + LOOK_EVERY_MS, 2 * RESCUE_GRACE_MS);
   const [id = ""] = await cell.addJobs(project, [{ targetUrl: target.url, runAt: clock.now() }]);
   await target.until((arrivals) => arrivals.length === 1);

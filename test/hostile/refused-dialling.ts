@@ -9,33 +9,33 @@ import {
   REFUSED_HOSTS,
   REFUSED_URLS,
   SPECIAL_ADDRESSES,
-} from "./addresses.ts";
+} from "./refused-addresses.ts";
 
 /**
- * Dials all that may not be dialled, beside canaries on every address of this machine, and prints what came of it. Run in
- * a network of its own, in which the special addresses stand on the loopback interface, it hears at those as well. The
- * argument is the canaries' port, 0 on a network that others have too.
+ * A program that dials everything that may not be dialled, beside canaries on every address of this machine, and prints
+ * the outcome. In a network of its own, the special addresses are on the loopback interface and have canaries too. The
+ * argument is the canaries' port, or 0 on a shared network.
  */
 
 export interface Dialling {
-  /** What a canary heard, by the address at which it heard it: how many connections. */
+  /** The number of connections that reached a canary, by its address. */
   heard: Record<string, number>;
-  /** What was sent although it should have been refused. */
+  /** The URLs that were sent to although they should have been refused. */
   notRefused: string[];
   dialled: number;
-  /** How often the rebinding name was asked for, and what came of its two requests. */
+  /** How often the rebinding name was asked for, and the outcome of its two requests. */
   rebinding: { lookups: number; messages: string[] };
-  /** What a host answered that redirects to the metadata service, and where requests went then. */
+  /** The status of a host that redirects to the metadata service, and the connections that followed. */
   redirect: { status: string; heard: Record<string, number> };
-  /** Where requests arrived that were allowed to: the canaries can hear. */
+  /** The connections of allowed requests, which show that canaries receive them. */
   control: Record<string, number>;
 }
 
-/** All of them are refused, closed or answered at once. */
+/** Every request is refused, closed or answered at once. */
 const TIMEOUT_MS = 20_000;
 
 let port = Number(process.argv[2]);
-/** Else the public addresses are those of others, who are left alone. */
+/** On a shared network the public addresses belong to others and are left alone. */
 const isAlone = port !== 0;
 let heard: Record<string, number> = {};
 for (const host of ["0.0.0.0", "::"]) {
@@ -62,7 +62,7 @@ const notRefused: string[] = [];
 let dialled = 0;
 
 for (const host of REFUSED_HOSTS) await dial(`https://${host}:${port}/`);
-// Some of these lead to a public host once they are parsed; what counts is that they lead nowhere else.
+// Some of these URLs name a public host once they are parsed; they must not lead anywhere else.
 for (const url of REFUSED_URLS) await post(outbound, url);
 for (const [index, address] of SPECIAL_ADDRESSES.entries()) {
   const publicOne = net.isIPv6(address) ? PUBLIC_SIX : PUBLIC_FOUR;
@@ -78,7 +78,7 @@ heard = {};
 lookups = 0;
 const messages: string[] = [];
 for (const answer of isAlone ? [PUBLIC_FOUR, "127.0.0.1"] : []) {
-  // Between the two requests, and between any judgement and its dialling, the name is given another address.
+  // The name changes its address between the two requests, as an attacker would between check and dialling.
   addresses.set("rebinding.example", [answer]);
   const posted = post(outbound, `https://rebinding.example:${port}/`);
   queueMicrotask(() => addresses.set("rebinding.example", ["127.0.0.1"]));

@@ -2,33 +2,33 @@ import type { Socket } from "node:net";
 import { answerOf, startRawServer } from "../runtime-contract/raw-server.ts";
 import type { TestGateway } from "../support/gateway.ts";
 
-/** What befalls one request between a client and the gateway. */
+/** The fault of one request between a client and the gateway. */
 export type Fault =
   | "none"
-  /** The gateway never hears of it, and the connection ends. */
+  /** The gateway never gets the request, and the connection ends. */
   | "request lost"
-  /** The gateway carries it out, and the connection ends. */
+  /** The gateway executes the request, and the connection ends. */
   | "answer lost"
   | "answer cut in half"
-  /** The gateway never hears of it, and nothing happens any more. */
+  /** The gateway never gets the request, and the connection stays silent. */
   | "request stuck"
   | "answer stuck"
   | "answer stuck halfway"
-  /** Somebody else answers. */
+  /** The proxy itself answers. */
   | { status: string; headers?: Record<string, string>; body?: string };
 
-export interface FaultyRoad {
+export interface FaultyProxy {
   url: string;
-  /** For the requests to come, one each; those beyond meet none. */
+  /** One fault for each of the next requests; requests beyond them pass. */
   faults: Fault[];
-  /** What has arrived so far, head and body as they came. */
+  /** The requests so far, with head and body as they came. */
   requests: string[];
-  /** The values of a header over all requests; empty where one has none. */
+  /** The values of a header over all requests, empty where a request lacks it. */
   valuesOf(header: string): string[];
   stop(): Promise<void>;
 }
 
-export async function startFaultyRoad(gateway: TestGateway): Promise<FaultyRoad> {
+export async function startFaultyProxy(gateway: TestGateway): Promise<FaultyProxy> {
   const faults: Fault[] = [];
   const server = await startRawServer((socket, request) => {
     void answer(socket, request, faults.shift() ?? "none");

@@ -35,8 +35,8 @@ async function deliveryNodeId(): Promise<number> {
   return node.id;
 }
 
-describe("the bus", () => {
-  test("may lose every command: the sweep delivers, retries included", async () => {
+describe("NATS", () => {
+  test("may lose every command: the sweep finds the jobs, and their retries", async () => {
     await cell.startWorker();
     await cell.startDelivery();
     const target = openTarget(({ attempt }) => new Response("", { status: attempt === 1 ? 500 : 200 }));
@@ -48,7 +48,7 @@ describe("the bus", () => {
     expect(repeatedArrivals(target.arrivals)).toEqual([]);
   });
 
-  test("may double messages and carry garbage: nothing is sent twice, early or for nothing", async () => {
+  test("may repeat messages and carry garbage: nothing is sent twice, early or without reason", async () => {
     await cell.startWorker();
     await cell.startDelivery();
     const worker = 999_999;
@@ -106,7 +106,7 @@ describe("the bus", () => {
 });
 
 describe("workers", () => {
-  test("may all stop: the delivery node finds what is due itself, retries included", async () => {
+  test("may all stop: the delivery node itself finds what is due, retries included", async () => {
     const worker = await cell.startWorker();
     await cell.startDelivery();
     const target = openTarget(({ attempt }) => new Response("", { status: attempt === 1 ? 500 : 200 }));
@@ -117,7 +117,7 @@ describe("workers", () => {
     expect(repeatedArrivals(target.arrivals)).toEqual([]);
   });
 
-  test("may be gone: a project over its limit is worked off by delivery nodes alone", async () => {
+  test("may all be gone: delivery nodes alone work off a project that is over its limit", async () => {
     await (await cell.startWorker()).stop();
     await cell.startDelivery();
     await cell.startDelivery();
@@ -132,7 +132,7 @@ describe("workers", () => {
     expect(repeatedArrivals(target.arrivals)).toEqual([]);
   });
 
-  test("may stop one at a time: another takes over what is due and what is still ahead", async () => {
+  test("may stop one at a time: another worker takes over what is due now and later", async () => {
     const [first, second] = [await cell.startWorker(), await cell.startWorker()];
     await cell.startDelivery();
     const target = openTarget();
@@ -167,7 +167,7 @@ describe("workers", () => {
 });
 
 describe("a delivery node that stops", () => {
-  test("finishes what is on the wire, and takes nothing new", async () => {
+  test("finishes what is on the wire, and starts nothing new", async () => {
     await cell.startWorker();
     const draining = await cell.startDelivery({ drainTimeoutMs: 30_000 });
     const gate = Promise.withResolvers<void>();
@@ -180,7 +180,7 @@ describe("a delivery node that stops", () => {
     await target.until((arrivals) => arrivals.length === 1);
     const stopped = draining.stop();
     const [waiting = ""] = await cell.addJobs(project, [{ targetUrl: target.url }]);
-    // Longer than a delivery node waits for workers before it looks for itself.
+    // Longer than a delivery node waits for workers before it sweeps by itself.
     const [due = ""] = await cell.addJobs(project, [
       { targetUrl: target.url, runAt: cell.clock.now() + 3_000 },
     ]);
@@ -195,7 +195,7 @@ describe("a delivery node that stops", () => {
     expect(target.arrivals.length).toBe(3);
   });
 
-  test("sends workers that have not heard of it to another node", async () => {
+  test("refers workers that do not know of its stop to another node", async () => {
     const gate = Promise.withResolvers<void>();
     const target = openTarget(async () => {
       await gate.promise;
@@ -206,7 +206,7 @@ describe("a delivery node that stops", () => {
       { targetUrl: target.url },
       { targetUrl: target.url },
     ]);
-    // Lest the node finds them by itself, as it would once it has heard no worker for 2 s.
+    // Without a lane the node cannot find the jobs by itself, as it would after 2 s without a worker.
     await cell.db.run("hide", "DELETE FROM lanes WHERE project_no = $1", [project.no]);
     const draining = await cell.startDelivery({ drainTimeoutMs: 30_000 });
     const delivery = await deliveryNodeId();
@@ -237,7 +237,7 @@ describe("a delivery node that stops", () => {
     expect(target.arrivals.map(({ jobId }) => jobId)).toEqual([first]);
   });
 
-  test("waits no longer than its drain: what is left ends as interrupted and another node retries it at once", async () => {
+  test("waits no longer than its drain time: the rest ends as interrupted, and another node retries it at once", async () => {
     await cell.startWorker();
     const first = await cell.startDelivery({ drainTimeoutMs: 0 });
     const never = Promise.withResolvers<Response>();
@@ -265,7 +265,7 @@ describe("a delivery node that stops", () => {
     expect(repeatedArrivals(target.arrivals)).toEqual([]);
   });
 
-  test("in the middle of a flood loses nothing, sends nothing twice and leaves no permit behind", async () => {
+  test("in the middle of a flood loses nothing, sends nothing twice and leaves no permit in use", async () => {
     await cell.startWorker();
     const target = openTarget();
     const project = await cell.addProject({ concurrency: 20 });
@@ -292,7 +292,7 @@ describe("a delivery node that stops", () => {
 });
 
 describe("Postgres", () => {
-  test("may kill every session in the middle of 200 jobs: all end, and no attempt arrives twice", async () => {
+  test("may end every session in the middle of 200 jobs: all jobs end, and no attempt arrives twice", async () => {
     await cell.startWorker();
     await Promise.all([cell.startDelivery(), cell.startDelivery()]);
     const target = openTarget(({ attempt, jobId }) => {
@@ -325,7 +325,7 @@ describe("Postgres", () => {
     }
   });
 
-  test("may be killed under attempts on the wire: they are settled once it can be asked again", async () => {
+  test("may be killed while attempts are on the wire: they are settled once it is back", async () => {
     await cell.startWorker();
     await cell.startDelivery();
     const gate = Promise.withResolvers<void>();
@@ -353,14 +353,14 @@ describe("Postgres", () => {
 });
 
 describe("the database's clock", () => {
-  test("may go back by an hour: what is due after that is still sent, at its time", async () => {
+  test("may go back by an hour: what is due after that is sent at its time", async () => {
     const { now } = cell.clock;
     let aheadMs = 3_600_000;
     const target = openTarget();
     const project = await cell.addProject();
     await cell.startWorker({ clock: { now: () => now() + aheadMs, stop() {} } });
     await cell.startDelivery();
-    // A job that is told of and sent at once shows that the worker's wheels stand an hour ahead.
+    // A job that is announced and sent at once shows that the worker's wheels are an hour ahead.
     const [first = ""] = await cell.addJobs(project, [{ targetUrl: target.url, runAt: now() }]);
     await untilEnded(cell, project, first);
     aheadMs = 0;

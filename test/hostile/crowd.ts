@@ -3,11 +3,10 @@ import net from "node:net";
 const ASK_AGAIN_MS = 1_000;
 
 /**
- * A program: many clients of a gateway that send the same GET at once, out of the test's process. Its arguments are the
- * port, the path, the key, how many clients there are, and whether they read their answers. Each line of its standard
- * input starts a wave; each wave that was answered is a line of its standard output, with how many answers had which
- * status. Clients that do not read
- * say "sent" and keep their connections until the program ends.
+ * A program: many clients of a gateway that send the same GET at once. Its arguments are the port, the path, the key,
+ * the number of clients, and whether they read their answers. Each line of its standard input starts a wave. For each
+ * answered wave it prints how many answers had which status. Clients that do not read print "sent", and keep their
+ * connections until the program ends.
  */
 const [port = "", path = "", key = "", count = "", manner = ""] = process.argv.slice(2);
 const request = `GET ${path} HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer ${key}\r\nConnection: close\r\n\r\n`;
@@ -24,7 +23,7 @@ function ask(): Promise<string> {
   return promise;
 }
 
-/** Takes the first bytes of an answer and no more. Whoever is refused or cut off comes again. */
+/** Reads the first bytes of an answer and no more. A client that is refused or cut off tries again. */
 function hold(): void {
   const again = () => setTimeout(hold, ASK_AGAIN_MS);
   const socket = net.connect(Number(port), "127.0.0.1", () => socket.write(request));

@@ -12,7 +12,7 @@ import { until } from "./support.ts";
 setDefaultTimeout(120_000);
 
 const LEASE_MS = 2_000;
-/** Longer than a lease lasts and a node waits for a worker's word. */
+/** Longer than a lease, and than a node waits for a worker's beat. */
 const CUT_MS = 3 * LEASE_MS;
 const JOBS = 40;
 
@@ -54,8 +54,8 @@ afterEach(async () => {
   await Promise.all([proxy.stop(), target.stop()]);
 });
 
-describe("a worker that is cut from Postgres and not from NATS", () => {
-  test("says that it is there only while its lease is trusted, so that delivery nodes find what is due", async () => {
+describe("a worker that is cut off from Postgres and still reaches NATS", () => {
+  test("beats only while its lease is trusted, so that delivery nodes then find what is due", async () => {
     await cell.startDelivery();
     await cell.startWorker({ db: proxied, leaseMs: LEASE_MS });
     const project = await cell.addProject();
@@ -75,8 +75,8 @@ describe("a worker that is cut from Postgres and not from NATS", () => {
   });
 });
 
-describe("a delivery node that is cut from Postgres and not from NATS", () => {
-  test("says that it has no room, and is handed nothing until it is back", async () => {
+describe("a delivery node that is cut off from Postgres and still reaches NATS", () => {
+  test("announces no room, and gets no jobs until it is back", async () => {
     await cell.startWorker();
     await cell.startDelivery();
     const others = new Set(beats.map(({ beat }) => beat.nodeId));

@@ -1,8 +1,8 @@
 import type { INetworkPolicy } from "kubernetes-models/networking.k8s.io/v1/NetworkPolicy";
 import { environmentOf, findWorkloads, ofKind, type Resource, type Workload } from "./manifests.ts";
-import { admits, type End } from "./network.ts";
+import { admits, type End } from "./network-policies.ts";
 
-/** Some of what must stay out of reach of a customer's URL, whatever name it was given. */
+/** Addresses that no customer's URL may reach, whatever its host is called. */
 const PRIVATE_ADDRESSES = [
   "0.0.0.1",
   "10.0.0.1",
@@ -26,18 +26,18 @@ const PRIVATE_ADDRESSES = [
   "fe80::1",
   "ff02::1",
 ];
-/** Where kind and minikube show the laptop: open to delivery nodes where private targets are allowed. */
+/** The laptop's addresses in kind and minikube, open to delivery nodes where private targets are allowed. */
 const LAPTOP_ADDRESSES = ["172.31.255.254", "192.168.1.1"];
 const PUBLIC_ADDRESSES = ["93.184.215.14", "2606:2800:21f:cb07::1"];
 const POSTGRES = 5432;
 const NATS = 4222;
-/** The label by which the policies know the pods of Postgres and NATS. */
+/** The label of Postgres and NATS pods in the policies. */
 const STORE = "jobwheel/store";
 const postgres: End = { labels: { [STORE]: "postgres" } };
 const nats: End = { labels: { [STORE]: "nats" } };
 const SERVICES = ["gateway", "worker", "delivery"];
 
-/** Judges by example: who may connect to whom, each pair once. */
+/** Judges the policies by examples: who may connect to whom, each pair once. */
 export function judgeReach(resources: readonly Resource[]): string[] {
   const policies = ofKind<INetworkPolicy>(resources, "NetworkPolicy");
   const pods = findWorkloads(resources).filter(({ labels }) => labels[STORE] === undefined);
@@ -103,7 +103,7 @@ function allowsPrivate(pod: Workload, resources: readonly Resource[]): boolean {
 
 const PORTS = { http: 8080, ops: 9090 };
 
-/** From which other namespaces the services are reached, and where: that of the ingress, and that of Prometheus. */
+/** The other namespaces that may reach the services, and the port of each: those of the ingress and of Prometheus. */
 function findWaysIn(policies: readonly INetworkPolicy[]): { namespace: string; port: keyof typeof PORTS }[] {
   return policies.flatMap(({ spec }) =>
     (spec?.ingress ?? []).flatMap(({ from = [], ports = [] }) =>
@@ -116,7 +116,7 @@ function findWaysIn(policies: readonly INetworkPolicy[]): { namespace: string; p
   );
 }
 
-/** Whether there is anybody to reach it: an ingress for the API, and with it a Prometheus. */
+/** True if somebody may reach the services: an ingress the API, and then Prometheus as well. */
 function isServed(resources: readonly Resource[]): boolean {
   return resources.some(({ kind }) => kind === "Ingress");
 }

@@ -6,35 +6,34 @@ import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { idToUuid } from "../../shared/domain/ids.ts";
 import { PAYLOAD_BYTES_MAX } from "../../shared/domain/job.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { changeProject } from "../../shared/store/resources/projects.ts";
 import { testCause } from "../support/cause.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { startNatsServer } from "../support/nats-server.ts";
-import { createTestDatabase } from "../support/postgres.ts";
+import { createMigratedDatabase } from "../support/postgres.ts";
 import { startService } from "../support/service-process.ts";
 
-/** Two gateways, each a process of its own, over one database: one is attacked, the other shows what the machine does. */
+/** Two gateways over one database, each a process of its own: one is attacked, and the other shows what the machine adds. */
 export interface ReadGateways {
   attacked: {
     port: number;
     rssBytes(): number;
-    /** How long its event loop's thread has worked so far; what the machine kept from it is not in that. */
+    /** How long the thread of its event loop has worked so far. Time in which the machine did other work is left out. */
     workedMs(): number;
   };
   quiet: { port: number };
-  /** The key of a new project of plan scale, at its own rate unless it may ask as often as it likes. */
+  /** The key of a new project of the plan scale, with its plan's request rate unless `asksOften` lifts it. */
   addProject(options?: { asksOften: boolean }): Promise<string>;
-  /** As many schedules as fill a page with 4 MiB of payloads. */
+  /** Adds as many schedules as fill a page with 4 MiB of payloads. */
   fillPage(key: string): Promise<void>;
-  /** The id of a schedule that has had so many timetables, none of them for as long as a firing. */
+  /** Adds a schedule with this many timetables, each too short for a firing. Answers its id. */
   addChangedSchedule(key: string, timetableCount: number): Promise<string>;
   startCrowd(key: string, path: string, clients: number, manner: "reads" | "does not read"): Crowd;
   stop(): Promise<void>;
 }
 
 export interface Crowd {
-  /** All of them send once more. Answers with what they were told, or once all have sent where they do not read. */
+  /** Lets all of them send once more. Answers the statuses; for clients that do not read, it answers when all have sent. */
   wave(): Promise<string>;
   stop(): Promise<void>;
 }
@@ -42,8 +41,7 @@ export interface Crowd {
 const PAGE_BYTES = 4_194_304;
 
 export async function startReadGateways(): Promise<ReadGateways> {
-  const database = await createTestDatabase("reads");
-  await migrate(database.url);
+  const database = await createMigratedDatabase("reads");
   const db = openTestDatabase(database.url);
   const nats = await startNatsServer();
   const secretsKey = randomBytes(32);
@@ -89,7 +87,7 @@ export async function startReadGateways(): Promise<ReadGateways> {
       return keys.production;
     },
     async fillPage(key) {
-      // The character at the end makes it a text of two bytes for each of the others.
+      // The character at the end makes the engine hold each of the others in two bytes.
       const filler = () => `${randomBytes((PAYLOAD_BYTES_MAX - 12) / 2).toString("hex")}😀`;
       for (let bytes = 0; bytes < PAGE_BYTES; bytes += PAYLOAD_BYTES_MAX)
         await addSchedule(key, { x: filler() });
@@ -106,7 +104,7 @@ export async function startReadGateways(): Promise<ReadGateways> {
       return id;
     },
     startCrowd(key, path, clients, manner) {
-      const program = `${import.meta.dir}/reading-crowd.ts`;
+      const program = `${import.meta.dir}/crowd.ts`;
       const child = spawn(
         process.execPath,
         [program, String(attacked.port), path, key, String(clients), manner],
@@ -140,7 +138,7 @@ export async function startReadGateways(): Promise<ReadGateways> {
   };
 }
 
-/** What the kernel says that a process has in memory. */
+/** The resident memory of a process. */
 function rssBytes(pid: number): number {
   const kib = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1];
   if (kib === undefined) throw new Error("the process has no memory");

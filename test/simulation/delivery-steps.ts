@@ -6,12 +6,12 @@ import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import { claimAttempts } from "../../shared/store/queue/claim.ts";
 import { settleAttempts } from "../../shared/store/queue/settle.ts";
-import { FUTURE } from "./jobs.ts";
+import { FUTURE } from "./job-steps.ts";
 import { choice, pick, Step } from "./step.ts";
 
 const runIds = createIdSource(randomBytes);
 
-/** What worker and delivery do: the next attempt of a job is claimed. */
+/** Claims the next attempt of a job, as worker and delivery do. */
 export const claim = choice.map(
   (index) =>
     new Step(
@@ -21,7 +21,7 @@ export const claim = choice.map(
           (job) => (job.status === "queued" || job.current !== null) && job.run_at < FUTURE,
         );
         const job = pick(index % 4 === 0 || owed.length === 0 ? model.jobs : owed, index);
-        // On the wire already, a claim by the same node would be granted again.
+        // A second claim by the same node would be granted again.
         if (job === undefined || job.current?.isSent) return;
         const attempt = job.current === null ? job.attempts + 1 : job.attempts;
         const runId = job.current?.runId ?? runIds.next(RUN_PREFIX, Date.now());
@@ -34,12 +34,12 @@ export const claim = choice.map(
         const isFull = model.onWire >= model.terms.concurrency;
         const isEarly = Date.parse(job.run_at) > Date.now();
         const reasons = [isBlocked && "blocked", isFull && "no_permit", isEarly && "early"].filter(Boolean);
-        // For a moment: the permit may be kept for the other environment, which was told of it.
+        // A called environment may be kept its permit for a moment.
         const free = model.isCalledBeside(job.env) ? ["granted", "early"] : ["granted"];
         const expected = !isOwed ? ["gone"] : reasons.length > 0 ? reasons : free;
         expect(expected).toContain(claimed?.kind ?? "nothing");
         const isPutOff = claimed?.kind === "no_permit" || (claimed?.kind === "early" && !isEarly);
-        // Who is not in the running for a permit has not come for one.
+        // An environment comes for its permit only with a claim that asks for one.
         if (isPutOff || claimed?.kind === "granted") model.called.delete(job.env);
         if (isPutOff) model.waiting.add(job.env);
         note(`claim ${claimed?.kind}${job.current === null ? "" : " of a manual retry"}`);
@@ -56,7 +56,7 @@ export const claim = choice.map(
     ),
 );
 
-/** What delivery does when an attempt has ended. */
+/** Settles an attempt, as delivery does at its end. */
 export const settle = fc.tuple(choice, fc.constantFrom("succeeded", "failed", "failed", "timed_out")).map(
   ([index, status]) =>
     new Step(

@@ -53,7 +53,7 @@ const countEnded = async (attempts: number): Promise<number> => {
   return row?.count ?? 0;
 };
 
-test("what a node has released and not yet claimed when it is killed is sent once by the next", async () => {
+test("attempts that a killed node had released and not yet claimed are sent once by the next node", async () => {
   await migrate(database.url);
   await setHostLimit(db, { host: HOST, requests: 0 }, testCause());
   const standalone = await startService("standalone", { DATA_DIR: dataDir, DATABASE_URL: database.url });
@@ -70,7 +70,7 @@ test("what a node has released and not yet claimed when it is killed is sent onc
     await clearHostLimit(db, HOST, testCause());
     await until(async () => (await countJobs(sql, "due")) > 0);
     await standalone.end("SIGKILL");
-    // Postgres would carry out for the dead what waits for the lock.
+    // Otherwise Postgres would execute the dead node's statement once the lock is free.
     await sql.run("end_waiting", END_WAITING, []);
   });
   expect(target.arrivals.length).toBe(0);

@@ -1,6 +1,9 @@
 import { openOutbound } from "../../services/delivery/outbound.ts";
 
-/** Sends one POST to the URL that is its argument, where every name leads to this machine, and prints what came of it. */
+/**
+ * A program that sends one POST to the URL in its argument, where every name resolves to this machine, and prints the
+ * outcome.
+ */
 
 const TIMEOUT_MS = 10_000;
 

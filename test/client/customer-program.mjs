@@ -2,8 +2,8 @@ import { readFileSync } from "node:fs";
 import vm from "node:vm";
 
 /**
- * A customer's program in plain JavaScript: `journey.mjs modules|sandbox <built client> <input as JSON>` prints what it
- * met as JSON. In the sandbox the client finds nothing but what browsers and edge runtimes have as well.
+ * A customer's program in plain JavaScript: `customer-program.mjs modules|sandbox <built client> <input as JSON>`
+ * prints its findings as JSON. The sandbox has only what browsers and edge runtimes have as well.
  */
 const [mode, path, input] = process.argv.slice(2);
 const { baseUrl, silentUrl, apiKey, targetUrl, received, secret } = JSON.parse(input);

@@ -9,7 +9,7 @@ setDefaultTimeout(120_000);
 
 const STALLED_EACH = 100;
 const GOOD_JOBS = 200;
-/** Longer than the neighbours can take, and short enough to see the stalled ones end. */
+/** Longer than the neighbours can take, and short enough to see the stalled attempts end. */
 const ATTEMPT_TIMEOUT_MS = 15_000;
 
 let cell: Cell;
@@ -21,7 +21,7 @@ beforeAll(async () => {
 afterAll(() => cell.stop());
 
 describe("300 attempts that stall in three ways", () => {
-  test("stop no attempt at other targets, and are ended and let go of at their deadline", async () => {
+  test("hold up no attempt at other targets, and are ended and released at their deadline", async () => {
     const silent = await startRawServer(() => {});
     const blackhole = await startBlackhole();
     const good = startTarget();
@@ -44,7 +44,7 @@ describe("300 attempts that stall in three ways", () => {
       Array.from({ length: GOOD_JOBS }, () => ({ targetUrl: good.url, maxAttempts: 1 })),
     );
     await good.until((arrivals) => arrivals.length === GOOD_JOBS);
-    // All of them went through while nothing of what stalls had ended.
+    // All of them succeeded before any stalled attempt had ended.
     expect(await inFlight()).toBe(stalledIds.length);
     expect(new Set(await untilAllEnded(cell, neighbour, goodIds))).toEqual(new Set(["succeeded"]));
     expect(repeatedArrivals(good.arrivals)).toEqual([]);

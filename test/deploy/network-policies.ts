@@ -10,8 +10,8 @@ export type End =
   | { address: string };
 
 /**
- * Whether the policies let a connection over TCP through, as a network plugin would judge: a pod that a policy selects
- * may do what some policy of that direction allows, and a pod that none selects may do everything.
+ * True if the policies allow a TCP connection, as a network plugin would judge: a pod that some policy selects may do
+ * what a policy of that direction allows, and a pod that none selects may do everything.
  */
 export function admits(policies: readonly INetworkPolicy[], from: End, to: End, port: number): boolean {
   return (
@@ -28,7 +28,7 @@ function admitsOneWay(
   port: number,
   listener: End,
 ): boolean {
-  // What is outside is not for the policies of this namespace to judge.
+  // The policies of this namespace do not apply to what is outside.
   if ("address" in pod || pod.namespace !== undefined) return true;
   const ruling = policies.filter(
     ({ spec }) => spec?.policyTypes?.includes(direction) && selects(spec.podSelector ?? {}, pod.labels),

@@ -1,21 +1,22 @@
 import type { INetworkPolicy } from "kubernetes-models/networking.k8s.io/v1/NetworkPolicy";
 import { findWorkloads, ofKind, type Resource, type Workload } from "./manifests.ts";
-import { selects } from "./network.ts";
+import { selects } from "./network-policies.ts";
 
-/** In this order the services of a release are rolled out, after all that belongs to none of them. */
+/** The order in which the services of a release are rolled out, after everything that belongs to none of them. */
 export const STEPS = ["migrate", "delivery", "worker", "gateway"];
 const STEP_LABEL = "app.kubernetes.io/name";
 const WAVE = "argocd.argoproj.io/sync-wave";
 const HOOK = "argocd.argoproj.io/hook";
 const AUTOSCALERS = ["HorizontalPodAutoscaler", "ScaledObject"];
 
-/** The step by hand and with Flux, which select by label: 0 is what has none of the names. */
+/** The step of an object by hand and with Flux, which select by label; 0 for an object without these names. */
 export const stepOf = ({ metadata }: Resource) => STEPS.indexOf(metadata.labels?.[STEP_LABEL] ?? "") + 1;
 const waveOf = ({ metadata }: Resource) => Number(metadata.annotations?.[WAVE] ?? 0);
 
 /**
- * What comes before what it needs: a pod before its settings, its secrets, its account or its ways, a service before one
- * that must be new when it is. By hand and with Flux the steps say so, with Argo CD the waves of one sync.
+ * Complains of an object that comes before one that it needs: a pod before its settings, secrets, account or network
+ * policies, or a service before another one whose new release it needs. Steps give the order by hand and with Flux, and
+ * sync waves with Argo CD.
  */
 export function judgeOrder(resources: readonly Resource[]): string[] {
   const pods = findWorkloads(resources).filter(({ name }) => STEPS.includes(name));
@@ -48,7 +49,7 @@ function makerOf({ kind, name }: Workload, resources: readonly Resource[]): Reso
   return maker;
 }
 
-/** What must be there when the pod starts, as far as it is applied with it. */
+/** The objects that must exist when the pod starts, as far as they are applied with it. */
 function findNeeded({ pod, container, labels }: Workload, resources: readonly Resource[]): Set<Resource> {
   const named = new Set([
     ...(container.envFrom ?? []).map(({ configMapRef }) => `ConfigMap ${configMapRef?.name}`),
