@@ -28,8 +28,9 @@ export class Dispatcher {
 
   constructor(private readonly sendDue: (deliveryNodeId: number, due: Omit<Due, "workerNodeId">) => void) {}
 
-  /** A lane has something to send: it joins the end of its region's row, unless it stands there already. */
+  /** A lane has something to send: it joins the end of its region's row. */
   enqueue(lane: RememberedLane, shard: Shard): void {
+    lane.joinRow();
     const { region } = shard.held;
     const row = this.rows.get(region);
     if (row === undefined) this.rows.set(region, new Map([[lane, shard]]));
@@ -95,6 +96,7 @@ export class Dispatcher {
     for (const [lane, shard] of row) {
       if (node === undefined) break;
       row.delete(lane);
+      lane.leaveRow();
       // It may have been blocked or refused since it joined the row.
       if (!isActive(shard) || !lane.isSendable(now)) continue;
       const room = Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX) - items.length;
@@ -102,7 +104,7 @@ export class Dispatcher {
         const { projectNo, flowClass, id, attempt, dueAt } = entry;
         items.push({ projectNo, flowClass, id, attempt, dueAt, shard: shard.held.shard });
       }
-      if (lane.isSendable(now)) row.set(lane, shard);
+      if (lane.isSendable(now)) this.enqueue(lane, shard);
       if (items.length >= Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX)) flush();
     }
     flush();

@@ -76,6 +76,7 @@ export class RememberedLane {
   private returnedPermits = 0;
   private hasRefusalNoted = false;
   private probeCredits = PROBE_CREDITS_MIN;
+  private isInRow = false;
 
   constructor(
     readonly name: Lane,
@@ -103,6 +104,19 @@ export class RememberedLane {
 
   isSendable(now: number): boolean {
     return this.readyCount > 0 && this.credits > 0 && this.blockedUntilAt <= now;
+  }
+
+  /** Whether the lane stands in the dispatcher's row of lanes that have something to send. */
+  get standsInRow(): boolean {
+    return this.isInRow;
+  }
+
+  joinRow(): void {
+    this.isInRow = true;
+  }
+
+  leaveRow(): void {
+    this.isInRow = false;
   }
 
   find(id: string): Entry | undefined {

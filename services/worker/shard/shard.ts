@@ -28,7 +28,7 @@ const BLOCKED_MS_MAX = 5_000;
 
 /** What a shard tells the worker that hosts it. */
 export interface ShardCalls {
-  /** A lane has something to send. */
+  /** A lane has something to send and does not stand in the dispatcher's row. */
   onSendable(lane: RememberedLane, shard: Shard): void;
   /** So little is left of what is due in a lane that Postgres should be asked for more. */
   onLow(lane: RememberedLane, shard: Shard): void;
@@ -284,7 +284,7 @@ export class Shard {
   }
 
   private announce(lane: RememberedLane, now: number): void {
-    if (lane.isSendable(now)) this.calls.onSendable(lane, this);
+    if (!lane.standsInRow && lane.isSendable(now)) this.calls.onSendable(lane, this);
     if (lane.wantsRefill(now)) this.calls.onLow(lane, this);
   }
 }
