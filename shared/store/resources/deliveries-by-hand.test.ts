@@ -105,7 +105,7 @@ describe("a sample", () => {
     const retried = retry(projectNo, webhookId, owed.delivery.id);
     await store.untilBlocked();
     await session.query("COMMIT");
-    expect(await retried).toMatchObject({ kind: "retried", attempt: 2 });
+    expect(await retried).toMatchObject({ kind: "retried", owed: [{ attempt: 2 }] });
   });
 });
 
