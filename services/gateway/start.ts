@@ -1,5 +1,6 @@
 import { createHmac, randomBytes } from "node:crypto";
 import type { Bus } from "../../shared/bus/bus.ts";
+import { RECEIVE_MS } from "../../shared/domain/body.ts";
 import { createIdSource } from "../../shared/domain/ids.ts";
 import type { TargetRules } from "../../shared/domain/target.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
@@ -12,7 +13,6 @@ import { createApp } from "./app.ts";
 import { createDocsPages } from "./docs-pages.ts";
 import { createRateLimiter } from "./rate/limiter.ts";
 import { createAuthenticator } from "./request/authenticate.ts";
-import { RECEIVE_MS } from "./request/body.ts";
 import { createIdempotency } from "./request/idempotency.ts";
 import { createLastUse } from "./request/last-use.ts";
 import { deliveryRoutes } from "./routes/deliveries.ts";

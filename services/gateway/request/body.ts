@@ -2,6 +2,7 @@ import { createHash } from "node:crypto";
 import { canonicalParts } from "../../../shared/contract/canonical.ts";
 import { type Body, parseBodyInSlices, SLICE_CHARACTERS } from "../../../shared/contract/json.ts";
 import type { PayloadPlace } from "../../../shared/contract/json-scanner.ts";
+import { BYTES_PER_SECOND_MIN, bodyTooSlow } from "../../../shared/domain/body.ts";
 import { ApiError, invalidRequest } from "../../../shared/domain/errors.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { LARGE_CHARACTERS } from "./large-answer.ts";
@@ -32,10 +33,6 @@ export interface Patience {
   /** Tells the server whether to keep the connection of a request open beyond the idle timeout. */
   keepOpen(request: Request, isKept: boolean): void;
 }
-
-export const RECEIVE_MS = 30_000;
-/** Each such number of bytes adds one second. At 1 Mbit/s the largest batch arrives in time. */
-const BYTES_PER_SECOND_MIN = 131_072;
 
 /** Reads and parses the body of a request. Checks the media type, then the size, then the syntax. Throws ApiError. */
 export async function readBody(
@@ -136,7 +133,7 @@ function startLimit(
   let isKept = false;
   const look = () => {
     const leftMs = startedAt + receiveMs + (bytes() / BYTES_PER_SECOND_MIN) * 1_000 - performance.now();
-    if (leftMs <= 0) return reject(tooSlow(receiveMs));
+    if (leftMs <= 0) return reject(bodyTooSlow(receiveMs));
     if (!isKept) keepOpen(request, true);
     isKept = true;
     timer = setTimeout(look, leftMs);
@@ -177,11 +174,4 @@ export function allReceived(): Promise<void> {
 
 function tooLarge(bytesMax: number): ApiError {
   return new ApiError("payload_too_large", `The body must have at most ${bytesMax} bytes.`);
-}
-
-function tooSlow(receiveMs: number): ApiError {
-  return new ApiError(
-    "request_timeout",
-    `The body was not complete in time: ${receiveMs / 1_000} seconds, and one more for each ${BYTES_PER_SECOND_MIN} bytes.`,
-  );
 }

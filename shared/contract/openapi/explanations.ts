@@ -1,3 +1,4 @@
+import { BYTES_PER_SECOND_MIN, bodyTooSlow, RECEIVE_MS } from "../../domain/body.ts";
 import { GAP_SECONDS_MIN } from "../../domain/cron/cron.ts";
 import type { ErrorCode } from "../../domain/errors.ts";
 import { KEY_CONFLICT, KEY_LIFE_HOURS } from "../../domain/idempotency.ts";
@@ -54,9 +55,9 @@ export const EXPLANATIONS: Readonly<Record<ErrorCode, Explanation>> = {
   },
   request_timeout: {
     when:
-      "the body was not complete in time: 30 seconds, and one more for each 128 KiB of its `Content-Length`, or of what has " +
+      `the body was not complete in time: ${RECEIVE_MS / 1_000} seconds, and one more for each ${BYTES_PER_SECOND_MIN / 1_024} KiB of its \`Content-Length\`, or of what has ` +
       "come in chunks; nothing was done",
-    message: "The body was not complete in time: 30 seconds, and one more for each 131072 bytes.",
+    message: bodyTooSlow(RECEIVE_MS).message,
   },
   idempotency_conflict: {
     when: `the Idempotency-Key was used within ${KEY_LIFE_HOURS} hours for a request with another body`,

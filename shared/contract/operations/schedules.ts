@@ -1,4 +1,5 @@
 import type { Static } from "@sinclair/typebox";
+import { KEY_LIFE_HOURS } from "../../domain/idempotency.ts";
 import { Job } from "../job.ts";
 import { NEXT_CURSOR_EXAMPLE } from "../list.ts";
 import {
@@ -81,7 +82,7 @@ export const SCHEDULE_OPERATIONS = {
     summary: "Preview a timetable",
     description:
       "Tells when a schedule would fire, from the very code that fires schedules. Nothing is created. Under an Idempotency-Key " +
-      "it is answered for 24 hours as it was the first time.",
+      `it is answered for ${KEY_LIFE_HOURS} hours as it was the first time.`,
     body: {
       schema: SchedulePreviewRequest,
       examples: { nextFive: { cron: "30 2 * * *", timezone: "Europe/Berlin" } },
