@@ -1,7 +1,7 @@
 import { runStatusCode } from "../database/codes.ts";
 
 /**
- * When an endpoint is disabled and what becomes of what is owed to it (decisions.md, section 6), in the words of the
+ * When an endpoint is disabled and what becomes of what is owed to it, in the words of the
  * statements that decide it.
  *
  * A settlement disables an endpoint when an attempt has failed and everything sent to the endpoint has failed since an
