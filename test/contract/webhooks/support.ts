@@ -45,6 +45,11 @@ export async function addDelivery(
   const uuid = idToUuid(id);
   const at = new Date(createdAt).toISOString();
   await gateway.query(
+    `INSERT INTO lanes (project_no, region, environment, shard, has_deliveries) VALUES ($1, $2, 1, 0, true)
+         ON CONFLICT DO NOTHING`,
+    [project.no, region],
+  );
+  await gateway.query(
     `INSERT INTO events (project_no, environment, region, id, job_id, type, attempt, run_status, response_status, error,
                          occurred_at, started_at, duration_ms, api_version)
      VALUES ($1, 1, $2, $3, $3, 1, 1, 2, 500, 'broken', $4, $4, 5, '2026-11-01')`,
