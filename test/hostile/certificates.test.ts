@@ -81,7 +81,7 @@ describe("a target over TLS", () => {
     );
     await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
     const { port } = server.address() as net.AddressInfo;
-    expect(await postFromElsewhere(`https://${NAME}:${port}/secret-path`)).not.toContain("200");
+    expect(await postFromElsewhere(`https://${NAME}:${port}/secret-path`)).not.toStartWith("200");
     expect(Buffer.concat(heard).toString("latin1")).not.toContain("secret-path");
     server.close();
   });
