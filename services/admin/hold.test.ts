@@ -64,7 +64,7 @@ describe("what is held", () => {
       );
       await untilOthersGoOn();
       expect(arrivedOf(ids)).toBe(0);
-      await admin("resume", `--${kind}`, subject);
+      expect(await admin("resume", `--${kind}`, subject)).toMatchObject({ code: 0 });
       await target.until(() => arrivedOf(ids) === 20, 60_000);
       if (kind === "host") await elsewhere.until((arrivals) => arrivals.length === 20, 60_000);
       else await endpoint.until((arrivals) => arrivals.length === endpointCount + 20, 60_000);

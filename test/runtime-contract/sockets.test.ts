@@ -1,5 +1,8 @@
 import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
 import net from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { startBlackhole } from "../support/target-hostile.ts";
 import { startRawServer } from "./raw-server.ts";
 import { countFds, until } from "./until.ts";
@@ -8,14 +11,18 @@ setDefaultTimeout(60_000);
 
 /** More than the system accepts from a write while nobody reads. */
 const LARGE = Buffer.alloc(8_000_000, "x");
+/** A byte more in the file CLOSED tells of each connection that it has closed. */
 const TARGET = `
   const net = require("node:net");
+  const note = () => require("node:fs").appendFileSync(process.env.CLOSED, ".");
   const server = net.createServer((socket) => {
     socket.on("error", () => undefined);
-    socket.on("data", () => { socket.write("x"); setTimeout(() => socket.end(), 5); });
+    socket.on("data", () => { socket.write("x"); setTimeout(() => socket.end(note), 5); });
   });
   server.listen(0, "127.0.0.1", () => console.log(server.address().port));
 `;
+
+const STILL_MS_MAX = 20_000;
 
 const closing: (() => unknown)[] = [];
 afterEach(async () => {
@@ -43,8 +50,11 @@ async function connect(port: number): Promise<{ socket: net.Socket; events: stri
   return { socket, events };
 }
 
-function standStill(ms: number): void {
-  const untilAt = performance.now() + ms;
+/** Keeps the event loop from turning until `isOver`, and a moment longer. */
+function standStill(isOver: () => boolean): void {
+  const giveUpAt = performance.now() + STILL_MS_MAX;
+  while (!isOver() && performance.now() < giveUpAt);
+  const untilAt = performance.now() + 2;
   while (performance.now() < untilAt);
 }
 
@@ -136,18 +146,25 @@ describe("a socket of node:net", () => {
     "reports within two turns of the event loop, counted from %s, that the other side has closed it",
     async (from) => {
       // A process of its own, which goes on while this one stands still.
-      const target = Bun.spawn([process.execPath, "-e", TARGET], { stdout: "pipe" });
+      const folder = mkdtempSync(join(tmpdir(), "sockets-"));
+      closing.push(() => rmSync(folder, { recursive: true }));
+      const CLOSED = join(folder, "closed");
+      writeFileSync(CLOSED, "");
+      const target = Bun.spawn([process.execPath, "-e", TARGET], {
+        env: { ...process.env, CLOSED },
+        stdout: "pipe",
+      });
       closing.push(() => target.kill());
       const { value } = await target.stdout.getReader().read();
       const port = Number(new TextDecoder().decode(value));
-      for (let count = 0; count < 20; count++) {
+      for (let count = 1; count <= 20; count++) {
         const { socket, events } = await connect(port);
         const answered = new Promise<void>((resolve) => socket.once("data", () => resolve()));
         socket.write("x");
         await answered;
         if (from === "a timer") await new Promise<void>((resolve) => setTimeout(resolve, 1));
         if (from === "a socket") await connect(port);
-        standStill(100);
+        standStill(() => statSync(CLOSED).size === count);
         expect(
           await new Promise((resolve) => setImmediate(() => setImmediate(() => resolve(events[1])))),
         ).toBe("end");
