@@ -53,6 +53,44 @@ describe("repeat", () => {
     expect(ticks.runningMax).toBe(1);
   });
 
+  test("takes turns with the other loops of one period, each with its own part of it", async () => {
+    const PERIOD_MS = 200;
+    const parts: number[] = [];
+    const loops = Array.from({ length: 5 }, () => {
+      let count = 0;
+      const second = Promise.withResolvers<void>();
+      const loop = repeat(
+        "test",
+        PERIOD_MS,
+        async () => {
+          if (++count === 2) {
+            parts.push(performance.now() % PERIOD_MS);
+            second.resolve();
+          }
+        },
+        log,
+      );
+      return { loop, second: second.promise };
+    });
+    await Promise.all(loops.map(({ second }) => second));
+    await Promise.all(loops.map(({ loop }) => loop.stop()));
+    // A machine that stands still for a moment may bring some of them together.
+    expect(new Set(parts.map((part) => Math.floor(part / 20))).size).toBeGreaterThan(1);
+  });
+
+  test("ticks once in each period", async () => {
+    const PERIOD_MS = 25;
+    const LOOPS = 6;
+    let count = 0;
+    const startedAt = performance.now();
+    const loops = Array.from({ length: LOOPS }, () => repeat("test", PERIOD_MS, async () => count++, log));
+    await Bun.sleep(20 * PERIOD_MS);
+    await Promise.all(loops.map((loop) => loop.stop()));
+    const periodCount = (performance.now() - startedAt) / PERIOD_MS;
+    // The first tick of each comes at once, the second within the period.
+    expect(count).toBeLessThanOrEqual(LOOPS * (periodCount + 2));
+  });
+
   test("runs once more if asked many times while it runs", async () => {
     const ticks = startTicks();
     const loop = repeat("test", Number.POSITIVE_INFINITY, ticks.tick, log);

@@ -8,14 +8,25 @@ export interface Repeat {
 }
 
 /**
- * Runs `tick` every `everyMs`, one at a time, beginning at once. An error of a tick is logged, and the next tick comes at its
- * usual time. With an infinite `everyMs` it runs only when `soon` is called.
+ * The loops of a process take their turns at different parts of their periods, so that none waits for what another has
+ * just begun. Steps of the golden ratio keep any number of them apart (Weyl's sequence).
+ */
+const PART_STEP = (Math.sqrt(5) - 1) / 2;
+/** Timers drop the fractions of milliseconds. A tick that comes this early comes at its turn. */
+const EARLY_MS = 2;
+let loopCount = 0;
+
+/**
+ * Runs `tick` every `everyMs`, one at a time. It begins at once, and the second tick comes within `everyMs`, when the
+ * loop's part of the period has come. An error of a tick is logged, and the next tick comes at its usual time. With an
+ * infinite `everyMs` it runs only when `soon` is called.
  */
 export function repeat(name: string, everyMs: number, tick: () => Promise<unknown>, log: Log): Repeat {
   let timer: ReturnType<typeof setTimeout> | undefined;
   let running: Promise<void> | null = null;
   let again = false;
   let stopped = false;
+  const turnAt = everyMs * ((loopCount++ * PART_STEP) % 1);
 
   function run(): void {
     clearTimeout(timer);
@@ -36,7 +47,8 @@ export function repeat(name: string, everyMs: number, tick: () => Promise<unknow
           again = false;
           run();
         } else if (Number.isFinite(everyMs) && !stopped) {
-          timer = setTimeout(run, Math.max(0, startedAt + everyMs - performance.now()));
+          const sinceTurnMs = ((startedAt + EARLY_MS - turnAt + everyMs) % everyMs) - EARLY_MS;
+          timer = setTimeout(run, Math.max(0, startedAt + everyMs - sinceTurnMs - performance.now()));
         }
       });
   }
