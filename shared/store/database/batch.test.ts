@@ -19,7 +19,6 @@ function createHarness(options: Partial<BatcherOptions<string, string>> = {}) {
       return promise;
     },
     itemsMax: 100,
-    inFlightMax: 1,
     ...options,
   });
   return { batcher, statements, batches: () => statements.map((statement) => statement.items) };
@@ -53,16 +52,39 @@ describe("group commit", () => {
     expect(await others).toEqual(["B", "C", "D"]);
   });
 
-  test("bounds the statements under way, and the items and bytes of each", async () => {
-    const { batcher, batches } = createHarness({
+  test("bounds the items and bytes of each statement", async () => {
+    const { batcher, statements, batches } = createHarness({
       itemsMax: 3,
-      inFlightMax: 4,
       bytesMax: 100,
       bytesOf: (item) => Number(item),
     });
     for (const bytes of ["1", "2", "3", "60", "40", "1", "500", "1", "1"]) void batcher.submit(bytes);
+    for (let place = 0; place < 5; place++) {
+      await turn();
+      statements[place]?.end();
+    }
+    expect(batches()).toEqual([["1", "2", "3"], ["60", "40"], ["1"], ["500"], ["1", "1"]]);
+  });
+
+  test("starts a second statement beside one that seems stuck, and no third", async () => {
+    const { batcher, statements, batches } = createHarness();
+    const startedAt = performance.now();
+    void batcher.submit("a");
     await turn();
-    expect(batches()).toEqual([["1", "2", "3"], ["60", "40"], ["1"], ["500"]]);
+    void batcher.submit("b");
+    while (statements.length < 2) await turn();
+    expect(performance.now() - startedAt).toBeGreaterThanOrEqual(100);
+    void batcher.submit("c");
+    await Bun.sleep(150);
+    expect(batches()).toEqual([["a"], ["b"]]);
+    // While the first is stuck, those after the second follow it at once.
+    for (const [place, item] of ["d", "e", "f"].entries()) {
+      statements[place + 1]?.end();
+      for (let count = 0; count < 5; count++) await turn();
+      void batcher.submit(item);
+      await turn();
+    }
+    expect(batches()).toEqual([["a"], ["b"], ["c"], ["d"], ["e"]]);
   });
 
   test("makes no small item wait for a large one, and no large one wait for ever", async () => {
@@ -79,6 +101,63 @@ describe("group commit", () => {
   });
 });
 
+describe("gathering", () => {
+  test("keeps statements apart while items come fast", async () => {
+    const GATHER_MS = 100;
+    const begun: number[] = [];
+    const batcher = createBatcher<number, number>({
+      async run(items) {
+        begun.push(performance.now());
+        return items;
+      },
+      itemsMax: 100_000,
+      gatherMs: GATHER_MS,
+    });
+    const answers: Promise<number>[] = [];
+    const startedAt = performance.now();
+    // At most twice seven come within the time of gathering, which are not enough to end it.
+    while (begun.length < 5) {
+      for (let item = 0; item < 7; item++) answers.push(batcher.submit(answers.length));
+      await Bun.sleep(60);
+    }
+    await batcher.drain();
+    expect(await Promise.all(answers)).toEqual(answers.map((_, index) => index));
+    for (const [index, at] of begun.entries())
+      expect(at - startedAt).toBeGreaterThanOrEqual(index * GATHER_MS - 1);
+  });
+
+  test("makes items that come alone wait for nothing", async () => {
+    const { batcher, statements, batches } = createHarness({ gatherMs: 20 });
+    for (const [index, item] of ["a", "b", "c"].entries()) {
+      const answer = batcher.submit(item);
+      await turn();
+      statements[index]?.end();
+      await answer;
+    }
+    expect(batches()).toEqual([["a"], ["b"], ["c"]]);
+  });
+
+  test("ends as soon as 16 items wait", async () => {
+    const { batcher, statements } = createHarness({ gatherMs: 10_000 });
+    const submit = (count: number) => {
+      for (let item = 0; item < count; item++) void batcher.submit("a");
+    };
+    for (let place = 0; place < 20; place++) {
+      submit(16);
+      await turn();
+      statements[place]?.end();
+      await turn();
+    }
+    expect(statements).toHaveLength(20);
+    submit(15);
+    await turn();
+    expect(statements).toHaveLength(20);
+    submit(1);
+    await turn();
+    expect(statements).toHaveLength(21);
+  });
+});
+
 describe("a failing statement of a batch", () => {
   test("is run again item by item, so that only the poisoned item fails", async () => {
     const runs: string[][] = [];
@@ -89,7 +168,6 @@ describe("a failing statement of a batch", () => {
         return items;
       },
       itemsMax: 10,
-      inFlightMax: 1,
     });
     const outcomes = await Promise.allSettled(["a", "poison", "b"].map((item) => batcher.submit(item)));
     expect(outcomes.map((outcome) => outcome.status)).toEqual(["fulfilled", "rejected", "fulfilled"]);
@@ -143,7 +221,6 @@ describe("a failing statement of a batch", () => {
         return items.slice(1);
       },
       itemsMax: 10,
-      inFlightMax: 1,
     });
     const outcomes = await Promise.allSettled([batcher.submit("a"), batcher.submit("b")]);
     expect(outcomes.map((outcome) => outcome.status)).toEqual(["rejected", "rejected"]);
