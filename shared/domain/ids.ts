@@ -95,6 +95,11 @@ export function retypeId(id: string, prefix: string): string {
   return prefix + id.slice(-BODY_LENGTH);
 }
 
+/** Whether two ids, of whatever kinds, have the same 128 bits. */
+export function haveSameBits(a: string, b: string): boolean {
+  return a.endsWith(b.slice(-BODY_LENGTH));
+}
+
 /** No id, whatever its kind, is as great. */
 export const NEWEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
@@ -147,6 +152,22 @@ export function idToUuid(id: string): string {
     bits &= 15;
   }
   return uuidBytes.toString("latin1");
+}
+
+/** Writes the 128 bits of an id as 16 bytes. The id must be one that idToUuid takes. */
+export function writeIdBytes(id: string, bytes: Uint8Array, at: number): void {
+  const start = id.length - BODY_LENGTH;
+  let bits = valueAt(id, start);
+  let bitCount = 3;
+  let end = at;
+  for (let i = start + 1; i < id.length; i++) {
+    bits = (bits << 5) | valueAt(id, i);
+    bitCount += 5;
+    if (bitCount < 8) continue;
+    bitCount -= 8;
+    bytes[end++] = bits >>> bitCount;
+    bits &= (1 << bitCount) - 1;
+  }
 }
 
 /** The uuid must be in the form that Postgres prints: lower case, with dashes. */
