@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import fc from "fast-check";
 import type pg from "pg";
 import { type ManualClock, startManualClock } from "../../../test/simulation/manual-clock.ts";
@@ -8,9 +8,15 @@ import type { Database } from "../database/database.ts";
 import { createJobs } from "../resources/job-creation.ts";
 import { retryRun } from "../resources/jobs-by-hand.ts";
 import { countMonthRuns, countUsage } from "../resources/projects.ts";
-import { failedWith, kindsOf, settlementOf, startStore, type TestStore } from "../test-support.ts";
-import { claimAttempts } from "./claim.ts";
-import { settleAttempts } from "./settle.ts";
+import {
+  failedWith,
+  kindsOf,
+  settlementOf,
+  startStore,
+  type TestStore,
+  WAYS,
+  type Way,
+} from "../test-support.ts";
 
 setDefaultTimeout(60_000);
 
@@ -18,6 +24,7 @@ const QUOTA = 10;
 const MINUTE_MS = 60_000;
 
 let store: TestStore;
+let way: Way;
 let clock: ManualClock;
 let nodeId: number;
 let project: ProjectNo;
@@ -60,7 +67,7 @@ const within = (session: pg.Client): Pick<Database, "run"> => ({
 
 const claim = async (count: number) => claimJobs(await store.addJobs(project, count));
 const claimJobs = (jobs: string[], db: Pick<Database, "run"> = store.db) =>
-  claimAttempts(
+  way.claim(
     db as Database,
     nodeId,
     jobs.map((job) => store.claimOf(project, job)),
@@ -85,7 +92,11 @@ async function expectCounts(counts: { before: number; after: number }) {
   }
 }
 
-describe("at the month's end", () => {
+describe.each(WAYS)("at the month's end, %s", (_name, theirs) => {
+  beforeAll(() => {
+    way = theirs;
+  });
+
   test("a claim that waited for the flow over midnight counts in the month that has begun", async () => {
     expect(grantedCount(await claim(3))).toBe(3);
     const jobs = await store.addJobs(project, 6);
@@ -120,7 +131,7 @@ describe("at the month's end", () => {
   test("a manual retry that waited for the flow over midnight counts in the month that has begun", async () => {
     const [jobId = ""] = await store.addJobs(project, 1);
     const attempt = await store.start(nodeId, project, jobId);
-    await settleAttempts(store.db, [settlementOf(attempt, failedWith("over"))]);
+    await way.settle(store.db, [settlementOf(attempt, failedWith("over"))]);
     const retry = () =>
       retryRun(
         store.db,
@@ -144,7 +155,7 @@ describe("at the month's end", () => {
   test("a manual retry that waited over midnight is refused where the new month is used up", async () => {
     const [jobId = ""] = await store.addJobs(project, 1);
     const attempt = await store.start(nodeId, project, jobId);
-    await settleAttempts(store.db, [settlementOf(attempt, failedWith("over"))]);
+    await way.settle(store.db, [settlementOf(attempt, failedWith("over"))]);
     const scope = { projectNo: project, environment: "production", sinceAt: 0 } as const;
     const jobs = await store.addJobs(project, QUOTA);
     const mate = await lockFlow();
@@ -158,68 +169,76 @@ describe("at the month's end", () => {
   });
 });
 
-test("a clock that is set back over midnight takes nothing back: the quota, the count and the days go on", async () => {
-  expect(grantedCount(await claim(2))).toBe(2);
-  await clock.leapTo(rolloverAt + MINUTE_MS);
-  expect(grantedCount(await claim(QUOTA - 2))).toBe(QUOTA - 2);
-  const jobs = await store.addJobs(project, 1);
-  await setBack(2 * MINUTE_MS);
-  // Of the month that had begun two runs are left, whatever the clock says; their days are in it.
-  expect(grantedCount(await claim(QUOTA))).toBe(2);
-  expect(await countMonthRuns(store.db, project)).toBe(QUOTA);
-  await setBack(-2 * MINUTE_MS);
-  expect(kindsOf(await claimJobs(jobs))).toEqual(["blocked"]);
-  await setBack(2 * MINUTE_MS);
-  const created = await createJobs(store.db, [store.newJob(project)], new Set());
-  expect(created).toEqual([{ kind: "quota_exceeded" }]);
-  const [flow] = await store.query("SELECT month::text AS month, month_runs::int AS runs FROM flows");
-  expect(flow).toEqual({ month: new Date(rolloverAt).toISOString().slice(0, 10), runs: QUOTA });
-  expect((await countUsage(store.db, project, monthOf(rolloverAt), null)).runsTotal).toBe(QUOTA);
-  expect((await countUsage(store.db, project, monthOf(rolloverAt - 1), null)).runsTotal).toBe(2);
-});
+test.each(WAYS)(
+  "a clock that is set back over midnight takes nothing back: the quota, the count and the days go on, %s",
+  async (_name, theirs) => {
+    way = theirs;
+    expect(grantedCount(await claim(2))).toBe(2);
+    await clock.leapTo(rolloverAt + MINUTE_MS);
+    expect(grantedCount(await claim(QUOTA - 2))).toBe(QUOTA - 2);
+    const jobs = await store.addJobs(project, 1);
+    await setBack(2 * MINUTE_MS);
+    // Of the month that had begun two runs are left, whatever the clock says; their days are in it.
+    expect(grantedCount(await claim(QUOTA))).toBe(2);
+    expect(await countMonthRuns(store.db, project)).toBe(QUOTA);
+    await setBack(-2 * MINUTE_MS);
+    expect(kindsOf(await claimJobs(jobs))).toEqual(["blocked"]);
+    await setBack(2 * MINUTE_MS);
+    const created = await createJobs(store.db, [store.newJob(project)], new Set());
+    expect(created).toEqual([{ kind: "quota_exceeded" }]);
+    const [flow] = await store.query("SELECT month::text AS month, month_runs::int AS runs FROM flows");
+    expect(flow).toEqual({ month: new Date(rolloverAt).toISOString().slice(0, 10), runs: QUOTA });
+    expect((await countUsage(store.db, project, monthOf(rolloverAt), null)).runsTotal).toBe(QUOTA);
+    expect((await countUsage(store.db, project, monthOf(rolloverAt - 1), null)).runsTotal).toBe(2);
+  },
+);
 
-test("whatever a flow has counted, of this month or another, every statement lets as many runs start as are left", async () => {
-  interface Counted {
-    /** From the present month, which may be the one before what the flow counts, after a clock was set back. */
-    monthsAway: number;
-    runs: number;
-    max: number | null;
-  }
-  const runsOf = ({ monthsAway, runs }: Counted) => (monthsAway < 0 ? 0 : runs);
-  const leftOf = (flow: Counted) => (flow.max === null ? null : Math.max(0, flow.max - runsOf(flow)));
-  const setFlow = ({ monthsAway, runs, max }: Counted) =>
-    store.query(
-      `UPDATE flows SET month = date_trunc('month', now()) + $1 * interval '1 month', month_runs = $2, month_runs_max = $3`,
-      [monthsAway, runs, max],
+test.each(WAYS)(
+  "whatever a flow has counted, of this month or another, every statement lets as many runs start as are left, %s",
+  async (_name, theirs) => {
+    way = theirs;
+    interface Counted {
+      /** From the present month, which may be the one before what the flow counts, after a clock was set back. */
+      monthsAway: number;
+      runs: number;
+      max: number | null;
+    }
+    const runsOf = ({ monthsAway, runs }: Counted) => (monthsAway < 0 ? 0 : runs);
+    const leftOf = (flow: Counted) => (flow.max === null ? null : Math.max(0, flow.max - runsOf(flow)));
+    const setFlow = ({ monthsAway, runs, max }: Counted) =>
+      store.query(
+        `UPDATE flows SET month = date_trunc('month', now()) + $1 * interval '1 month', month_runs = $2, month_runs_max = $3`,
+        [monthsAway, runs, max],
+      );
+    const free = { monthsAway: 0, runs: 0, max: null };
+    const scope = { projectNo: project, environment: "production", sinceAt: 0 } as const;
+    const flows = fc.record({
+      monthsAway: fc.integer({ min: -2, max: 1 }),
+      runs: fc.integer({ min: 0, max: 5 }),
+      max: fc.option(fc.integer({ min: 0, max: 5 })),
+    });
+    await fc.assert(
+      fc.asyncProperty(flows, fc.integer({ min: 1, max: 4 }), async (flow, count) => {
+        await setFlow(free);
+        const [failing = "", ...waiting] = await store.addJobs(project, 1 + count);
+        const attempt = await store.start(nodeId, project, failing);
+        await way.settle(store.db, [settlementOf(attempt, failedWith("over"))]);
+        const left = leftOf(flow);
+        const isSpent = left === 0;
+
+        await setFlow(flow);
+        const [created] = await createJobs(store.db, [store.newJob(project)], new Set());
+        expect(created?.kind).toBe(isSpent ? "quota_exceeded" : "created");
+        const startedCount = grantedCount(await claimJobs(waiting));
+        expect(startedCount).toBe(Math.min(count, left ?? count));
+        expect(await countMonthRuns(store.db, project)).toBe(runsOf(flow) + startedCount);
+
+        await setFlow(flow);
+        const retried = await retryRun(store.db, scope, attempt.granted.runId, store.newRunId(), keyCause());
+        expect(retried.kind).toBe(isSpent ? "quota_exceeded" : "retried");
+        expect(await countMonthRuns(store.db, project)).toBe(runsOf(flow) + (isSpent ? 0 : 1));
+      }),
+      { numRuns: 40 },
     );
-  const free = { monthsAway: 0, runs: 0, max: null };
-  const scope = { projectNo: project, environment: "production", sinceAt: 0 } as const;
-  const flows = fc.record({
-    monthsAway: fc.integer({ min: -2, max: 1 }),
-    runs: fc.integer({ min: 0, max: 5 }),
-    max: fc.option(fc.integer({ min: 0, max: 5 })),
-  });
-  await fc.assert(
-    fc.asyncProperty(flows, fc.integer({ min: 1, max: 4 }), async (flow, count) => {
-      await setFlow(free);
-      const [failing = "", ...waiting] = await store.addJobs(project, 1 + count);
-      const attempt = await store.start(nodeId, project, failing);
-      await settleAttempts(store.db, [settlementOf(attempt, failedWith("over"))]);
-      const left = leftOf(flow);
-      const isSpent = left === 0;
-
-      await setFlow(flow);
-      const [created] = await createJobs(store.db, [store.newJob(project)], new Set());
-      expect(created?.kind).toBe(isSpent ? "quota_exceeded" : "created");
-      const startedCount = grantedCount(await claimJobs(waiting));
-      expect(startedCount).toBe(Math.min(count, left ?? count));
-      expect(await countMonthRuns(store.db, project)).toBe(runsOf(flow) + startedCount);
-
-      await setFlow(flow);
-      const retried = await retryRun(store.db, scope, attempt.granted.runId, store.newRunId(), keyCause());
-      expect(retried.kind).toBe(isSpent ? "quota_exceeded" : "retried");
-      expect(await countMonthRuns(store.db, project)).toBe(runsOf(flow) + (isSpent ? 0 : 1));
-    }),
-    { numRuns: 40 },
-  );
-});
+  },
+);

@@ -13,21 +13,25 @@ export const DUE_AT = "greatest(run_at, now())";
 const COLUMNS =
   "project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds, key_no, request_id, schedule_id";
 
+/** The job and the attempt that it owes, from rows like those of newJobs. */
+const jobsOf = (from: string, onConflict: string): string => `job AS (
+  INSERT INTO jobs (id, ${COLUMNS}, trace)
+  SELECT id, ${COLUMNS}, decode(trace, 'hex')
+    FROM ${from} ${onConflict}
+  RETURNING project_no, environment, region, id, run_at, max_attempts
+), owed AS (
+  INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed)
+  SELECT project_no, environment, region, id, ${DUE_AT}, max_attempts FROM job
+)`;
+
 /**
  * To stand behind the rows that `from` selects, a FROM with a WHERE. Their columns are named as those of jobs; `trace` is
  * hexadecimal, and `new_shard` is null where the lane has its row already. Where it has one of another shard, the lane moves
  * to `new_shard`.
  */
-export const newJobs = (from: string): string => `job AS (
-  INSERT INTO jobs (id, ${COLUMNS}, trace)
-  SELECT id, ${COLUMNS}, decode(trace, 'hex')
-    FROM ${from}
-      ON CONFLICT (project_no, environment, region, id) DO NOTHING
-  RETURNING project_no, environment, region, id, run_at, max_attempts
-), owed AS (
-  INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed)
-  SELECT project_no, environment, region, id, ${DUE_AT}, max_attempts FROM job
-), lane AS (
+export const newJobs = (
+  from: string,
+): string => `${jobsOf(from, "ON CONFLICT (project_no, environment, region, id) DO NOTHING")}, lane AS (
   INSERT INTO lanes AS l (project_no, region, environment, shard)
   SELECT DISTINCT project_no, region, environment, new_shard
     FROM ${from} AND new_shard IS NOT NULL
@@ -35,3 +39,6 @@ export const newJobs = (from: string): string => `job AS (
       ON CONFLICT (project_no, region, environment) DO UPDATE SET shard = excluded.shard
    WHERE l.shard <> excluded.shard
 )`;
+
+/** The same for jobs whose lanes have their rows and whose ids are new: an id that exists already fails the statement. */
+export const newJobsOfKnownLanes = (from: string): string => jobsOf(from, "");

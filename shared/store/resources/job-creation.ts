@@ -1,15 +1,17 @@
-import { idToUuid, JOB_PREFIX, retypeId } from "../../domain/ids.ts";
+import { haveSameBits } from "../../domain/ids.ts";
 import { type OwedAttempt, oweAttempt, type Placed } from "../../domain/owed.ts";
 import type { Scope } from "../../domain/scope.ts";
 import type { TraceContext } from "../../domain/trace.ts";
 import { environmentCode, regionCode } from "../database/codes.ts";
-import { column, type Database, instant, textColumn } from "../database/database.ts";
+import { idColumn, instantColumn, int2Column, int4Column, textColumn } from "../database/columns.ts";
+import type { Database } from "../database/database.ts";
 import { traceHex } from "../database/traces.ts";
 import { HAS_QUOTA } from "../queue/month.ts";
 import { DUE_AT, newJobs } from "../queue/new-jobs.ts";
 import type { KeyCause } from "./audit.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
 import type { AskedJob } from "./jobs.ts";
+import { createPlainJobs } from "./plain-creation.ts";
 
 /** A job as it was asked for, and the shard that is to look after it. */
 export interface JobToCreate extends AskedJob, Placed<Scope> {
@@ -47,26 +49,17 @@ export async function createJobs(
 ): Promise<Created[]> {
   const payloads = textColumn(jobs.map((job) => job.payload));
   // Large payloads take tens of milliseconds to encode, and as many to send. Requests have a turn in between.
-  if (payloads.length > LARGE_BYTES) await new Promise(setImmediate);
+  if (payloads !== null && payloads.length > LARGE_BYTES) await new Promise(setImmediate);
+  const columns = columnsOf(jobs, payloads);
   const lanes = jobs.map((job) => `${job.projectNo}/${job.region}/${job.environment}/${job.shard}`);
-  const values = [
-    column(jobs.map((job) => job.projectNo)),
-    column(jobs.map((job) => environmentCode(job.environment))),
-    column(jobs.map((job) => regionCode(job.region))),
-    column(jobs.map((job, index) => (knownLanes.has(lanes[index] ?? "") ? null : job.shard))),
-    column(jobs.map((job) => idToUuid(job.id))),
-    textColumn(jobs.map((job) => job.targetUrl)),
-    payloads,
-    column(jobs.map((job) => instant(job.runAt))),
-    column(jobs.map((job) => job.maxAttempts)),
-    column(jobs.map((job) => job.baseSeconds)),
-    column(jobs.map((job) => job.capSeconds)),
-    column(jobs.map((job) => job.cause?.keyNo ?? null)),
-    column(jobs.map((job) => requestUuidOf(job))),
-    column(jobs.map((job) => (job.scheduleId === undefined ? null : idToUuid(job.scheduleId)))),
-    column(jobs.map((job) => traceHex(job.trace ?? null))),
-  ];
-  const rows = jobs.some((job) => job.key !== undefined)
+  const hasKeys = jobs.some((job) => job.key !== undefined);
+  if (!hasKeys && lanes.every((lane) => knownLanes.has(lane))) {
+    const now = await createPlainJobs(db, columns, new Set(jobs.map((job) => job.projectNo)));
+    if (now !== null) return jobs.map((job) => createdAs(job, Math.max(job.runAt, now)));
+  }
+  const newShards = jobs.map((job, index) => (knownLanes.has(lanes[index] ?? "") ? null : job.shard));
+  const values = [...columns, int2Column(newShards)];
+  const rows = hasKeys
     ? await db.run<CreatedRow>("create_jobs_keyed", CREATE_KEYED, [
         ...values,
         jobs.map((job) => job.key?.digest ?? null),
@@ -76,14 +69,37 @@ export async function createJobs(
   return rows.map((row, index): Created => {
     if (!row.created) return { kind: row.key_taken ? "key_taken" : "quota_exceeded" };
     knownLanes.add(lanes[index] ?? "");
-    const job = jobs[index] as JobToCreate;
-    return { kind: "created", owed: oweAttempt("jobs", job, { id: job.id, attempt: 1, dueAt: row.due_at }) };
+    return createdAs(jobs[index] as JobToCreate, row.due_at);
   });
 }
 
+function createdAs(job: JobToCreate, dueAt: number): Created {
+  return { kind: "created", owed: oweAttempt("jobs", job, { id: job.id, attempt: 1, dueAt }) };
+}
+
+/** The first 14 parameters of each statement. */
+function columnsOf(jobs: readonly JobToCreate[], payloads: Buffer | null) {
+  return [
+    int4Column(jobs.map((job) => job.projectNo)),
+    int2Column(jobs.map((job) => environmentCode(job.environment))),
+    int2Column(jobs.map((job) => regionCode(job.region))),
+    idColumn(jobs.map((job) => job.id)),
+    textColumn(jobs.map((job) => job.targetUrl)),
+    payloads,
+    instantColumn(jobs.map((job) => job.runAt)),
+    int2Column(jobs.map((job) => job.maxAttempts)),
+    int4Column(jobs.map((job) => job.baseSeconds)),
+    int4Column(jobs.map((job) => job.capSeconds)),
+    int4Column(jobs.map((job) => job.cause?.keyNo ?? null)),
+    idColumn(jobs.map(requestIdOf)),
+    idColumn(jobs.map((job) => job.scheduleId ?? null)),
+    textColumn(jobs.map((job) => traceHex(job.trace ?? null))),
+  ];
+}
+
 /** The id of the request that asked for the job; null where the job's own id tells it. */
-function requestUuidOf({ id, cause }: JobToCreate): string | null {
-  return cause === null || retypeId(cause.requestId, JOB_PREFIX) === id ? null : idToUuid(cause.requestId);
+function requestIdOf({ id, cause }: JobToCreate): string | null {
+  return cause === null || haveSameBits(cause.requestId, id) ? null : cause.requestId;
 }
 
 interface CreatedRow {
@@ -98,10 +114,11 @@ const asked = (keys: { parameters: string; columns: string }) => `
               -- might read all of the table.
               OR (SELECT true FROM jobs j WHERE j.project_no = i.project_no AND j.environment = i.environment
                                             AND j.region = i.region AND j.id = i.id) IS NOT NULL AS accepted
-    FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::smallint[], $5::uuid[], $6::text[], $7::text[],
-                $8::timestamptz[], $9::smallint[], $10::int[], $11::int[], $12::int[], $13::uuid[], $14::uuid[], $15::text[]${keys.parameters})
-         WITH ORDINALITY AS i (project_no, environment, region, new_shard, id, target_url, payload,
-                               run_at, max_attempts, base_seconds, cap_seconds, key_no, request_id, schedule_id, trace${keys.columns}, n)
+    FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::text[], $6::text[], $7::timestamptz[],
+                $8::smallint[], $9::int[], $10::int[], $11::int[], $12::uuid[], $13::uuid[], $14::text[],
+                $15::smallint[]${keys.parameters})
+         WITH ORDINALITY AS i (project_no, environment, region, id, target_url, payload, run_at, max_attempts,
+                               base_seconds, cap_seconds, key_no, request_id, schedule_id, trace, new_shard${keys.columns}, n)
     JOIN flows f USING (project_no)`;
 
 const ANSWER = `SELECT accepted AS created, (extract(epoch FROM ${DUE_AT}) * 1000)::float8 AS due_at`;
