@@ -1,5 +1,6 @@
 import type { DueItem } from "../../shared/bus/messages.ts";
 import type { Environment, Region } from "../../shared/domain/scope.ts";
+import type { ProcessLog } from "../../shared/platform/log.ts";
 import { createBatcher } from "../../shared/store/database/batch.ts";
 import type { Claimed } from "../../shared/store/queue/claim.ts";
 import type { ParkOutcome } from "../../shared/store/queue/parking.ts";
@@ -22,9 +23,15 @@ export interface AttemptKind<Granted, Sent> {
   settle(item: OwedItem, sent: Sent): Promise<void>;
 }
 
-/**
- * Puts a node's questions to Postgres together, into two statements at once. While one waits for its fsync the next is
- * being gathered and sent.
- */
-export const inBatches = <Item, Result>(run: (items: Item[]) => Promise<Result[]>) =>
-  createBatcher({ run, itemsMax: 200, inFlightMax: 2 });
+/** Puts a node's questions to Postgres together. */
+export const inBatches = <Item, Result>(run: (items: Item[]) => Promise<Result[]>, gatherMs = 0) =>
+  createBatcher({ run, itemsMax: 200, gatherMs });
+
+/** Notes what a committed statement has settled. An error here must not look like the statement's, which would run again. */
+export function noteCommitted(log: ProcessLog, note: () => void): void {
+  try {
+    log.together(note);
+  } catch (error) {
+    log.error({ err: error }, "settle.not_noted");
+  }
+}

@@ -10,16 +10,21 @@ import {
   type DeliveryClaim,
   type GrantedDelivery,
 } from "../../shared/store/queue/delivery-claim.ts";
-import { type DeliverySettlement, settleDeliveries } from "../../shared/store/queue/delivery-settle.ts";
+import {
+  type DeliverySettlement,
+  type SettledDeliveryItem,
+  settleDeliveries,
+} from "../../shared/store/queue/delivery-settle.ts";
 import { type Parked, parkAttempts } from "../../shared/store/queue/parking.ts";
 import { findEndpointUrls, type OwedPlace } from "../../shared/store/queue/target-urls.ts";
-import { type AttemptKind, inBatches } from "./attempt-kind.ts";
+import { type AttemptKind, inBatches, noteCommitted } from "./attempt-kind.ts";
 import { beginAttempt, endAttempt } from "./attempt-span.ts";
 import { type DeliverySender, sendDelivery } from "./delivery-request.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
 
 /** An attempt of a delivery that was sent, and how it ended. */
 interface SentDelivery {
+  attempt: number;
   settlement: DeliverySettlement;
   span: Span | null;
   webhookId: string;
@@ -41,11 +46,40 @@ export function createDeliveryAttempts(
   const claiming = inBatches((claims: DeliveryClaim[]) =>
     timedClaim(claims.length, () => claimDeliveries(db, nodeId, claims)),
   );
-  const settling = inBatches(async (items: DeliverySettlement[]) => {
-    const settled = await timedSettlement(items.length, () => settleDeliveries(db, items, windowMs));
+  const settling = inBatches(async (attempts: SentDelivery[]) => {
+    const settlements = attempts.map(({ settlement }) => settlement);
+    const settled = await timedSettlement(attempts.length, () => settleDeliveries(db, settlements, windowMs));
     sendHints(bus, settled);
+    noteCommitted(log, () => {
+      for (const [index, attempt] of attempts.entries()) noteSettled(attempt, settled.items[index] ?? null);
+    });
     return settled.items;
   });
+
+  function noteSettled(sent: SentDelivery, settled: SettledDeliveryItem | null): void {
+    const { attempt, settlement, span, webhookId, eventId } = sent;
+    const { deliveryId, status, responseStatus, durationMs } = settlement;
+    metrics.deliveriesSettled[status].inc();
+    if (settled?.isDisabling) metrics.webhooksDisabled.inc();
+    const next = settled?.status ?? "settled before";
+    endAttempt(span, clock.now(), { ...settlement, next });
+    log.info(
+      {
+        deliveryId,
+        webhookId,
+        eventId,
+        attempt,
+        durationMs: Math.round(durationMs),
+        outcome: status,
+        responseStatus,
+        delivery: next,
+        nextAttemptAt: settled?.nextAttemptAt == null ? null : new Date(settled.nextAttemptAt).toISOString(),
+        ...(settled?.isDisabling ? { webhook: "disabled" } : {}),
+        ...(span === null ? {} : { traceId: span.context.traceId }),
+      },
+      "delivery.settled",
+    );
+  }
 
   return {
     locate: (item) => locating.submit(item),
@@ -71,32 +105,10 @@ export function createDeliveryAttempts(
       if (granted.endpoint !== null && secrets.length > 0)
         noteLateness(item.region, clock.now() - item.dueAt);
       const settlement = await sendDelivery({ item, granted, secrets, span }, sender);
-      return { settlement, span, webhookId, eventId: event.id };
+      return { attempt: item.attempt, settlement, span, webhookId, eventId: event.id };
     },
-    async settle({ attempt }, { settlement, span, webhookId, eventId }) {
-      const settled = await retries.untilSettled(settlement, (it) => settling.submit(it));
-      const { deliveryId, status, responseStatus, durationMs } = settlement;
-      metrics.deliveriesSettled[status].inc();
-      if (settled?.isDisabling) metrics.webhooksDisabled.inc();
-      const next = settled?.status ?? "settled before";
-      endAttempt(span, clock.now(), { ...settlement, next });
-      log.info(
-        {
-          deliveryId,
-          webhookId,
-          eventId,
-          attempt,
-          durationMs: Math.round(durationMs),
-          outcome: status,
-          responseStatus,
-          delivery: next,
-          nextAttemptAt:
-            settled?.nextAttemptAt == null ? null : new Date(settled.nextAttemptAt).toISOString(),
-          ...(settled?.isDisabling ? { webhook: "disabled" } : {}),
-          ...(span === null ? {} : { traceId: span.context.traceId }),
-        },
-        "delivery.settled",
-      );
+    async settle(_item, sent) {
+      await retries.untilSettled(sent.settlement, (settlement) => settling.submit({ ...sent, settlement }));
     },
   };
 }

@@ -3,20 +3,33 @@ import { type IdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
 import type { Cell } from "../../shared/process/cell.ts";
-import { type Claim, claimAttempts, type GrantedAttempt } from "../../shared/store/queue/claim.ts";
+import {
+  type Claim,
+  type Claimed,
+  claimAttempts,
+  type GrantedAttempt,
+} from "../../shared/store/queue/claim.ts";
+import { claimOrdinary } from "../../shared/store/queue/claim-ordinary.ts";
 import { type Parked, parkAttempts } from "../../shared/store/queue/parking.ts";
-import { type Settlement, settleAttempts } from "../../shared/store/queue/settle.ts";
+import { type SettledItem, type Settlement, settleAttempts } from "../../shared/store/queue/settle.ts";
+import { isLast, type LastSettlement, settleOrdinary } from "../../shared/store/queue/settle-ordinary.ts";
 import { findTargetUrls, type OwedPlace } from "../../shared/store/queue/target-urls.ts";
-import { type AttemptKind, inBatches } from "./attempt-kind.ts";
+import { type AttemptKind, inBatches, noteCommitted } from "./attempt-kind.ts";
 import { beginAttempt, endAttempt } from "./attempt-span.ts";
 import { type Sender, sendAttempt } from "./job-request.ts";
+import { ordinaryFirst } from "./ordinary-first.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
 
 /** An attempt of a job that was sent, and how it ended. */
 interface SentAttempt {
+  projectNo: ProjectNo;
+  attempt: number;
   settlement: Settlement;
   span: Span | null;
 }
+
+type LastSentAttempt = SentAttempt & { settlement: LastSettlement };
+const isLastSent = (sent: SentAttempt): sent is LastSentAttempt => isLast(sent.settlement);
 
 /** Attempts of jobs. */
 export function createJobAttempts(
@@ -35,14 +48,62 @@ export function createJobAttempts(
   const timedClaim = metrics.statement("claim_jobs");
   const timedSettlement = metrics.statement("settle_jobs");
   const noteLateness = metrics.lateness("jobs");
-  const claiming = inBatches((claims: Claim[]) =>
+  const claimingAny = inBatches((claims: Claim[]) =>
     timedClaim(claims.length, () => claimAttempts(db, nodeId, claims)),
   );
-  const settling = inBatches(async (items: Settlement[]) => {
-    const settled = await timedSettlement(items.length, () => settleAttempts(db, items));
+  const claiming = ordinaryFirst<Claim, Claimed>({
+    async ordinary(claims) {
+      const answers = await timedClaim(claims.length, () => claimOrdinary(db, nodeId, claims));
+      return answers.map((attempt) => (attempt === null ? null : { kind: "granted", attempt }));
+    },
+    any: claimingAny.submit,
+  });
+  const settlingAny = inBatches(async (sent: SentAttempt[]) => {
+    const settlements = sent.map(({ settlement }) => settlement);
+    const settled = await timedSettlement(sent.length, () => settleAttempts(db, settlements));
     sendHints(bus, settled);
+    noteCommitted(log, () => {
+      for (const [index, each] of sent.entries()) noteSettled(each, settled.items[index] ?? null);
+    });
     return settled.items;
   });
+  const settlingLast = ordinaryFirst<LastSentAttempt, SettledItem | null>({
+    async ordinary(sent) {
+      const settlements = sent.map(({ settlement }) => settlement);
+      const items = await timedSettlement(sent.length, () => settleOrdinary(db, settlements));
+      noteCommitted(log, () => {
+        for (const [index, each] of sent.entries()) {
+          const item = items[index] ?? null;
+          if (item !== null) noteSettled(each, item);
+        }
+      });
+      return items;
+    },
+    any: settlingAny.submit,
+  });
+  const settle = (sent: SentAttempt) =>
+    isLastSent(sent) ? settlingLast.submit(sent) : settlingAny.submit(sent);
+
+  function noteSettled({ attempt, settlement, span }: SentAttempt, settled: SettledItem | null): void {
+    const { jobId, runId, status, responseStatus, durationMs } = settlement;
+    metrics.attemptsSettled[status].inc();
+    const next = settled?.status ?? "settled before";
+    endAttempt(span, clock.now(), { ...settlement, next });
+    log.info(
+      {
+        jobId,
+        runId,
+        attempt,
+        durationMs: Math.round(durationMs),
+        outcome: status,
+        responseStatus,
+        job: next,
+        nextRetryAt: settled?.nextRetryAt == null ? null : new Date(settled.nextRetryAt).toISOString(),
+        ...(span === null ? {} : { traceId: span.context.traceId }),
+      },
+      "attempt.settled",
+    );
+  }
 
   return {
     locate: (item) => locating.submit(item),
@@ -75,28 +136,10 @@ export function createJobAttempts(
         { projectNo, environment, region, shard, attempt, granted, secrets, span },
         sender,
       );
-      return { settlement, span };
+      return { projectNo, attempt, settlement, span };
     },
-    async settle({ attempt }, { settlement, span }) {
-      const settled = await retries.untilSettled(settlement, (it) => settling.submit(it));
-      const { jobId, runId, status, responseStatus, durationMs } = settlement;
-      metrics.attemptsSettled[status].inc();
-      const next = settled?.status ?? "settled before";
-      endAttempt(span, clock.now(), { ...settlement, next });
-      log.info(
-        {
-          jobId,
-          runId,
-          attempt,
-          durationMs: Math.round(durationMs),
-          outcome: status,
-          responseStatus,
-          job: next,
-          nextRetryAt: settled?.nextRetryAt == null ? null : new Date(settled.nextRetryAt).toISOString(),
-          ...(span === null ? {} : { traceId: span.context.traceId }),
-        },
-        "attempt.settled",
-      );
+    async settle(_item, sent) {
+      await retries.untilSettled(sent.settlement, (settlement) => settle({ ...sent, settlement }));
     },
   };
 }

@@ -9,6 +9,12 @@ export interface Log {
   error(fields: object, message: string): void;
 }
 
+/** The logger of a process. */
+export interface ProcessLog extends Log {
+  /** Writes the lines of `act` in one write, which costs less than a write for each. */
+  together(act: () => void): void;
+}
+
 export type LogLevel = "debug" | "info" | "warn" | "error" | "silent";
 
 /**
@@ -16,6 +22,30 @@ export type LogLevel = "debug" | "info" | "warn" | "error" | "silent";
  * would lose the last lines of a dying process, which matter most. An error in the field `err` is logged with its stack and
  * causes, and without the values that it quotes.
  */
-export function createLog({ level, name }: { level: LogLevel; name: string }): Log {
-  return pino({ level, name, serializers: { err: tellError } });
+export function createLog({ level, name }: { level: LogLevel; name: string }): ProcessLog {
+  const stdout = pino.destination({ fd: process.stdout.fd, sync: true });
+  let gathered: string | null = null;
+  const lines = {
+    write(line: string) {
+      if (gathered === null) stdout.write(line);
+      else gathered += line;
+    },
+  };
+  const logger = pino({ level, name, serializers: { err: tellError } }, lines);
+  return {
+    debug: (fields, message) => logger.debug(fields, message),
+    info: (fields, message) => logger.info(fields, message),
+    warn: (fields, message) => logger.warn(fields, message),
+    error: (fields, message) => logger.error(fields, message),
+    together(act) {
+      gathered ??= "";
+      try {
+        act();
+      } finally {
+        const text = gathered;
+        gathered = null;
+        if (text) stdout.write(text);
+      }
+    },
+  };
 }

@@ -1,6 +1,6 @@
 import type { Bus } from "../bus/bus.ts";
 import type { Clock } from "../platform/clock.ts";
-import type { Log } from "../platform/log.ts";
+import type { ProcessLog } from "../platform/log.ts";
 import type { Metrics } from "../platform/metrics/metrics.ts";
 import type { Traces } from "../platform/traces/traces.ts";
 import type { Database } from "../store/database/database.ts";
@@ -12,7 +12,7 @@ export interface Cell {
   db: Database;
   bus: Bus;
   clock: Clock;
-  log: Log;
+  log: ProcessLog;
   metrics: Metrics;
   traces: Traces;
 }

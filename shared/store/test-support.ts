@@ -11,7 +11,9 @@ import { NEWEST_API_VERSION } from "../domain/version.ts";
 import { addNode } from "./cell/nodes.ts";
 import type { Database } from "./database/database.ts";
 import { type Claim, type Claimed, claimAttempts, type GrantedAttempt } from "./queue/claim.ts";
-import type { Settlement } from "./queue/settle.ts";
+import { claimOrdinary } from "./queue/claim-ordinary.ts";
+import { type Settled, type Settlement, settleAttempts } from "./queue/settle.ts";
+import { isLast, settleOrdinary } from "./queue/settle-ordinary.ts";
 import { createJobs, type JobToCreate } from "./resources/job-creation.ts";
 import { createProject } from "./resources/projects.ts";
 
@@ -260,5 +262,40 @@ export const orRefused = <Outcome>(change: Promise<Outcome>): Promise<Outcome | 
     if (error instanceof ApiError) return { kind: "refused" };
     throw error;
   });
+
+/** Claims as a node does: the short way, and the long way for what that leaves. The answers are those of claimAttempts. */
+export async function claimShortFirst(
+  db: Database,
+  nodeId: number,
+  claims: readonly Claim[],
+): Promise<Claimed[]> {
+  const granted = await claimOrdinary(db, nodeId, claims);
+  const rest = claims.filter((_, index) => granted[index] === null);
+  const others = rest.length === 0 ? [] : await claimAttempts(db, nodeId, rest);
+  return granted.map((attempt) =>
+    attempt === null ? (others.shift() as Claimed) : { kind: "granted", attempt },
+  );
+}
+
+/** Settles as a node does, in the same way. The answer is that of settleAttempts. */
+export async function settleShortFirst(db: Database, settlements: readonly Settlement[]): Promise<Settled> {
+  const last = settlements.filter(isLast);
+  const short = last.length === 0 ? [] : await settleOrdinary(db, last);
+  const first = settlements.map((settlement) => (isLast(settlement) ? (short.shift() ?? null) : null));
+  const rest = settlements.filter((_, index) => first[index] === null);
+  const { items, owed, freed } =
+    rest.length === 0 ? { items: [], owed: [], freed: [] } : await settleAttempts(db, rest);
+  return { items: first.map((item) => item ?? items.shift() ?? null), owed, freed };
+}
+
+/** How jobs may be claimed and settled: both have to do for every test of a claim and of a settlement. */
+export interface Way {
+  claim: typeof claimAttempts;
+  settle: typeof settleAttempts;
+}
+export const WAYS: [name: string, way: Way][] = [
+  ["the long way alone", { claim: claimAttempts, settle: settleAttempts }],
+  ["the short way first", { claim: claimShortFirst, settle: settleShortFirst }],
+];
 
 export const kindsOf = (answers: readonly Claimed[]) => answers.map((answer) => answer.kind);

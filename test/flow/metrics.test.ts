@@ -91,9 +91,10 @@ describe("the metrics of three processes", () => {
       expect(delivery.value(`jobwheel_lateness_seconds_sum${place}`)).toBeWithin(0.000_1, JOBS * 5);
       const rowsOf = (statement: string) =>
         delivery.value(`jobwheel_statement_rows_sum{statement="${statement}_${kind}"}`);
-      expect(rowsOf("settle")).toBe(JOBS);
+      // What the statement for ordinary jobs leaves, such as jobs with an endpoint, is settled by a second one.
+      expect(rowsOf("settle")).toBeWithin(JOBS, kind === "jobs" ? 2 * JOBS + 1 : JOBS + 1);
       // A sweep just before a claim makes the same claim again, in vain.
-      expect(rowsOf("claim")).toBeWithin(JOBS, 2 * JOBS + 1);
+      expect(rowsOf("claim")).toBeWithin(JOBS, 3 * JOBS + 1);
       for (const statement of [`claim_${kind}`, `settle_${kind}`])
         expect(delivery.value(`jobwheel_statement_seconds_sum{statement="${statement}"}`)).toBeGreaterThan(0);
     }

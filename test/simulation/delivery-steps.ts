@@ -4,8 +4,7 @@ import fc from "fast-check";
 import { timestampOf } from "../../shared/contract/timestamp.ts";
 import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import type { Region } from "../../shared/domain/scope.ts";
-import { claimAttempts } from "../../shared/store/queue/claim.ts";
-import { settleAttempts } from "../../shared/store/queue/settle.ts";
+import { claimShortFirst, settleShortFirst } from "../../shared/store/test-support.ts";
 import { FUTURE } from "./job-steps.ts";
 import { choice, pick, Step } from "./step.ts";
 
@@ -26,7 +25,7 @@ export const claim = choice.map(
         const attempt = job.current === null ? job.attempts + 1 : job.attempts;
         const runId = job.current?.runId ?? runIds.next(RUN_PREFIX, Date.now());
         const place = { projectNo: project.no, environment: job.env, region: job.region as Region };
-        const [claimed] = await claimAttempts(gateway.db, nodeId, [
+        const [claimed] = await claimShortFirst(gateway.db, nodeId, [
           { ...place, jobId: job.id, attempt, runId },
         ]);
         const isOwed = job.status === "queued" || job.current !== null;
@@ -72,7 +71,7 @@ export const settle = fc.tuple(choice, fc.constantFrom("succeeded", "failed", "f
         const leaves = model.end(job, { status, responseStatus });
         for (const waiting of model.waiting) model.called.add(waiting);
         model.waiting.clear();
-        await settleAttempts(gateway.db, [
+        await settleShortFirst(gateway.db, [
           {
             projectNo: project.no,
             environment: job.env,

@@ -22,10 +22,9 @@ import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { addNode } from "../../shared/store/cell/nodes.ts";
 import { type Database, openDatabase } from "../../shared/store/database/database.ts";
-import { claimAttempts } from "../../shared/store/queue/claim.ts";
-import { settleAttempts } from "../../shared/store/queue/settle.ts";
 import { addKey } from "../../shared/store/resources/keys.ts";
 import { changeProject, createProject } from "../../shared/store/resources/projects.ts";
+import { claimShortFirst, settleShortFirst } from "../../shared/store/test-support.ts";
 import { testCause } from "./cause.ts";
 import { createMigratedDatabase } from "./postgres.ts";
 
@@ -216,7 +215,7 @@ export async function startTestGateway(
 
     async claim(project, job, attempt) {
       const runId = ids.next(RUN_PREFIX, Date.now());
-      const [claimed] = await claimAttempts(direct, nodeId ?? 0, [
+      const [claimed] = await claimShortFirst(direct, nodeId ?? 0, [
         { ...placeOf(project, job), jobId: job.id, attempt, runId },
       ]);
       expect(claimed).toMatchObject({ kind: "granted" });
@@ -226,7 +225,7 @@ export async function startTestGateway(
 
     async attempt(project, job, attempt, { status, leaves }) {
       const { runId } = await test.claim(project, job, attempt);
-      await settleAttempts(direct, [
+      await settleShortFirst(direct, [
         {
           ...placeOf(project, job),
           shard: null,

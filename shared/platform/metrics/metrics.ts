@@ -135,7 +135,7 @@ export function createMetrics(): Metrics {
   );
   const statementRows = families.spreads(
     "statement_rows",
-    "What one such statement is about: jobs, attempts, deliveries, schedules, shards.",
+    "What one such statement is about: jobs, attempts, deliveries, schedules, shards. What the statement for ordinary jobs leaves counts twice.",
     ["statement"],
     ROWS_BOUNDS,
   );

@@ -2,13 +2,23 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { keyCause } from "../../../test/support/cause.ts";
 import { declareNodeDead } from "../cell/nodes.ts";
 import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
-import { failedWith, kindsOf, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
-import { type Claim, type Claimed, claimAttempts, NodeDeclaredDead } from "./claim.ts";
-import { type Settlement, settleAttempts } from "./settle.ts";
+import {
+  failedWith,
+  kindsOf,
+  orRefused,
+  settlementOf,
+  startStore,
+  type TestStore,
+  WAYS,
+  type Way,
+} from "../test-support.ts";
+import { type Claim, type Claimed, NodeDeclaredDead } from "./claim.ts";
+import type { Settlement } from "./settle.ts";
 
 setDefaultTimeout(60_000);
 
 let store: TestStore;
+let way: Way;
 let nodeId: number;
 beforeAll(async () => {
   store = await startStore({ connections: 12 });
@@ -16,9 +26,13 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-const claimAll = (claims: Claim[], node = nodeId) => claimAttempts(store.db, node, claims);
+const claimAll = (claims: Claim[], node = nodeId) => way.claim(store.db, node, claims);
 
-describe("a claim", () => {
+describe.each(WAYS)("a claim, %s", (_name, theirs) => {
+  beforeAll(() => {
+    way = theirs;
+  });
+
   test("that is granted comes with all that sending takes, and is on record", async () => {
     const project = await store.addProject();
     const runAt = Math.floor(Date.now()) - 5_000;
@@ -118,9 +132,9 @@ describe("a claim", () => {
     // The due time of the plan, and that of the request.
     const first = await store.start(nodeId, project, automatic);
     const dueAt = Math.floor(Date.now()) - 5_000;
-    const [plan] = (await settleAttempts(store.db, [settlementOf(first, failedWith({ dueAt }))])).items;
+    const [plan] = (await way.settle(store.db, [settlementOf(first, failedWith({ dueAt }))])).items;
     const failed = await store.start(nodeId, project, manual);
-    await settleAttempts(store.db, [settlementOf(failed, failedWith("over"))]);
+    await way.settle(store.db, [settlementOf(failed, failedWith("over"))]);
     const scope = { projectNo: project, environment: "production", sinceAt: 0 } as const;
     const retried = await retryRun(store.db, scope, failed.granted.runId, store.newRunId(), keyCause());
     const requestedAt = retried.kind === "retried" ? retried.run.startedAt : 0;
@@ -148,7 +162,11 @@ describe("a claim", () => {
   });
 });
 
-describe("the month's quota", () => {
+describe.each(WAYS)("the month's quota, %s", (_name, theirs) => {
+  beforeAll(() => {
+    way = theirs;
+  });
+
   test("is exact over concurrent claims: the run beyond it does not start, and what waits is told until when", async () => {
     const project = await store.addProject({ plan: "hobby", concurrency: 1_000 });
     await store.query("UPDATE flows SET month_runs_max = 100 WHERE project_no = $1", [project]);
@@ -197,7 +215,7 @@ describe("the month's quota", () => {
     const project = await store.addProject({ plan: "hobby", concurrency: 1 });
     const [failed = "", ...waiting] = await store.addJobs(project, 4, { maxAttempts: 1 });
     const attempt = await store.start(nodeId, project, failed);
-    await settleAttempts(store.db, [settlementOf(attempt, failedWith("over"))]);
+    await way.settle(store.db, [settlementOf(attempt, failedWith("over"))]);
     const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
     const retried = await retryRun(store.db, scope, attempt.granted.runId, store.newRunId(), keyCause());
     expect(retried.kind).toBe("retried");
@@ -211,7 +229,11 @@ describe("the month's quota", () => {
   });
 });
 
-describe("a refusal for want of a permit", () => {
+describe.each(WAYS)("a refusal for want of a permit, %s", (_name, theirs) => {
+  beforeAll(() => {
+    way = theirs;
+  });
+
   test("is noted, and the settlement that frees one tells each waiting shard how many ever came back", async () => {
     const project = await store.addProject({ concurrency: 1 });
     const [running = "", east = ""] = await store.addJobs(project, 2, { shard: 3 });
@@ -228,7 +250,7 @@ describe("a refusal for want of a permit", () => {
     ]);
     expect(await store.flow(project)).toMatchObject({ waiting: 0b11_0000 });
 
-    const { freed } = await settleAttempts(store.db, [settlementOf(attempt)]);
+    const { freed } = await way.settle(store.db, [settlementOf(attempt)]);
     expect(freed.sort((one, other) => one.shard - other.shard)).toEqual([
       { projectNo: project, region: "us-east", shard: 3, returned: 1 },
       { projectNo: project, region: "us-west", shard: 5, returned: 1 },
@@ -236,11 +258,15 @@ describe("a refusal for want of a permit", () => {
     expect(await store.flow(project)).toMatchObject({ waiting: 0, returned: 1, production_jobs: 0 });
 
     const second = await store.start(nodeId, project, east);
-    expect((await settleAttempts(store.db, [settlementOf(second)])).freed).toEqual([]);
+    expect((await way.settle(store.db, [settlementOf(second)])).freed).toEqual([]);
   });
 });
 
-describe("a dead node", () => {
+describe.each(WAYS)("a dead node, %s", (_name, theirs) => {
+  beforeAll(() => {
+    way = theirs;
+  });
+
   test("claims nothing", async () => {
     const project = await store.addProject();
     const [jobId = ""] = await store.addJobs(project, 1);
@@ -305,116 +331,123 @@ describe("a dead node", () => {
   });
 });
 
-describe("limits under concurrent claims, settlements, cancels and manual retries", () => {
-  const ROUNDS = 60;
-  const LOOPS = 6;
-  const LIMITS = [1, 3, 10];
+describe.each(WAYS)(
+  "limits under concurrent claims, settlements, cancels and manual retries, %s",
+  (_name, theirs) => {
+    beforeAll(() => {
+      way = theirs;
+    });
 
-  test("hold at every look, count what is there, and nothing is sent twice", async () => {
-    const projects = await Promise.all(LIMITS.map((concurrency) => store.addProject({ concurrency })));
-    const jobs = await Promise.all(
-      projects.map((projectNo) => store.addJobs(projectNo, 60, { maxAttempts: 3 })),
-    );
-    const known = projects.flatMap((projectNo, index) =>
-      (jobs[index] ?? []).map((jobId) => ({ projectNo, jobId })),
-    );
-    const attempts = new Map<string, number>(known.map(({ jobId }) => [jobId, 1]));
-    const sent = new Set<string>();
-    const failedRuns: { projectNo: number; runId: string; jobId: string }[] = [];
-    let isOver = false;
-    let lookCount = 0;
+    const ROUNDS = 60;
+    const LOOPS = 6;
+    const LIMITS = [1, 3, 10];
 
-    const loop = async () => {
-      const node = await store.addNode();
-      const wire: Settlement[] = [];
-      for (let round = 0; round < ROUNDS; round++) {
-        const onWire = new Set(wire.map(({ jobId }) => jobId));
-        const wanted = sample(known, 12).filter(({ jobId }) => !onWire.has(jobId));
-        const claims = wanted.map(({ projectNo, jobId }) =>
-          store.claimOf(projectNo, jobId, { attempt: attempts.get(jobId) ?? 1 }),
-        );
-        const answers = await claimAll(claims, node);
-        for (const [index, answer] of answers.entries()) {
-          const claim = claims[index];
-          if (answer.kind !== "granted" || claim === undefined) continue;
-          const name = `${claim.jobId} ${claim.attempt}`;
-          expect(sent.has(name)).toBe(false);
-          sent.add(name);
-          const wish =
-            Math.random() < 0.5
-              ? {}
-              : failedWith(claim.attempt < answer.attempt.attemptsAllowed ? { dueAt: Date.now() } : "over");
-          wire.push(settlementOf({ claim, granted: answer.attempt }, wish));
-        }
-        const ending = wire.splice(0, Math.ceil(wire.length * Math.random()));
-        const settled = await settleAttempts(store.db, ending);
-        for (const [index, item] of settled.items.entries()) {
-          const ended = ending[index];
-          expect(item).not.toBeNull();
-          if (item === null || ended === undefined) continue;
-          if (item.status === "queued") attempts.set(item.jobId, item.attempt + 1);
-          if (ended.status === "failed")
-            failedRuns.push({ projectNo: ended.projectNo, runId: ended.runId, jobId: ended.jobId });
-        }
-        if (round % 5 === 0) {
-          const [victim] = sample(known, 1);
-          if (victim !== undefined) {
-            const scope = { projectNo: victim.projectNo, environment: "production" as const };
-            await orRefused(cancelJob(store.db, scope, victim.jobId, keyCause()));
+    test("hold at every look, count what is there, and nothing is sent twice", async () => {
+      const projects = await Promise.all(LIMITS.map((concurrency) => store.addProject({ concurrency })));
+      const jobs = await Promise.all(
+        projects.map((projectNo) => store.addJobs(projectNo, 60, { maxAttempts: 3 })),
+      );
+      const known = projects.flatMap((projectNo, index) =>
+        (jobs[index] ?? []).map((jobId) => ({ projectNo, jobId })),
+      );
+      const attempts = new Map<string, number>(known.map(({ jobId }) => [jobId, 1]));
+      const sent = new Set<string>();
+      const failedRuns: { projectNo: number; runId: string; jobId: string }[] = [];
+      let isOver = false;
+      let lookCount = 0;
+
+      const loop = async () => {
+        const node = await store.addNode();
+        const wire: Settlement[] = [];
+        for (let round = 0; round < ROUNDS; round++) {
+          const onWire = new Set(wire.map(({ jobId }) => jobId));
+          const wanted = sample(known, 12).filter(({ jobId }) => !onWire.has(jobId));
+          const claims = wanted.map(({ projectNo, jobId }) =>
+            store.claimOf(projectNo, jobId, { attempt: attempts.get(jobId) ?? 1 }),
+          );
+          const answers = await claimAll(claims, node);
+          for (const [index, answer] of answers.entries()) {
+            const claim = claims[index];
+            if (answer.kind !== "granted" || claim === undefined) continue;
+            const name = `${claim.jobId} ${claim.attempt}`;
+            expect(sent.has(name)).toBe(false);
+            sent.add(name);
+            const wish =
+              Math.random() < 0.5
+                ? {}
+                : failedWith(claim.attempt < answer.attempt.attemptsAllowed ? { dueAt: Date.now() } : "over");
+            wire.push(settlementOf({ claim, granted: answer.attempt }, wish));
+          }
+          const ending = wire.splice(0, Math.ceil(wire.length * Math.random()));
+          const settled = await way.settle(store.db, ending);
+          for (const [index, item] of settled.items.entries()) {
+            const ended = ending[index];
+            expect(item).not.toBeNull();
+            if (item === null || ended === undefined) continue;
+            if (item.status === "queued") attempts.set(item.jobId, item.attempt + 1);
+            if (ended.status === "failed")
+              failedRuns.push({ projectNo: ended.projectNo, runId: ended.runId, jobId: ended.jobId });
+          }
+          if (round % 5 === 0) {
+            const [victim] = sample(known, 1);
+            if (victim !== undefined) {
+              const scope = { projectNo: victim.projectNo, environment: "production" as const };
+              await orRefused(cancelJob(store.db, scope, victim.jobId, keyCause()));
+            }
+          }
+          const [failed] = sample(failedRuns, 1);
+          if (failed !== undefined) {
+            const scope = { projectNo: failed.projectNo, environment: "production" as const, sinceAt: 0 };
+            const retried = await orRefused(
+              retryRun(store.db, scope, failed.runId, store.newRunId(), keyCause()),
+            );
+            if (retried.kind === "retried") attempts.set(failed.jobId, retried.run.attempt);
           }
         }
-        const [failed] = sample(failedRuns, 1);
-        if (failed !== undefined) {
-          const scope = { projectNo: failed.projectNo, environment: "production" as const, sinceAt: 0 };
-          const retried = await orRefused(
-            retryRun(store.db, scope, failed.runId, store.newRunId(), keyCause()),
-          );
-          if (retried.kind === "retried") attempts.set(failed.jobId, retried.run.attempt);
-        }
-      }
-      await settleAttempts(store.db, wire);
-    };
-    const look = async () => {
-      while (!isOver) {
-        const rows = await store.query<{ limit: number; in_use: number; on_wire: number }>(
-          `SELECT f.concurrency AS limit, f.production_jobs AS in_use,
+        await way.settle(store.db, wire);
+      };
+      const look = async () => {
+        while (!isOver) {
+          const rows = await store.query<{ limit: number; in_use: number; on_wire: number }>(
+            `SELECT f.concurrency AS limit, f.production_jobs AS in_use,
                   (SELECT count(*)::int FROM open_jobs o WHERE o.project_no = f.project_no AND o.node_id IS NOT NULL) AS on_wire
              FROM flows f WHERE f.project_no = ANY ($1)`,
-          [projects],
-        );
-        for (const row of rows) {
-          expect(row.in_use).toBe(row.on_wire);
-          expect(row.in_use).toBeLessThanOrEqual(row.limit);
+            [projects],
+          );
+          for (const row of rows) {
+            expect(row.in_use).toBe(row.on_wire);
+            expect(row.in_use).toBeLessThanOrEqual(row.limit);
+          }
+          lookCount++;
         }
-        lookCount++;
-      }
-    };
-    const looking = look();
-    await Promise.all(Array.from({ length: LOOPS }, loop)).finally(() => {
-      isOver = true;
-    });
-    await looking;
-    expect(lookCount).toBeGreaterThan(20);
-    expect(sent.size).toBeGreaterThan(100);
+      };
+      const looking = look();
+      await Promise.all(Array.from({ length: LOOPS }, loop)).finally(() => {
+        isOver = true;
+      });
+      await looking;
+      expect(lookCount).toBeGreaterThan(20);
+      expect(sent.size).toBeGreaterThan(100);
 
-    for (const projectNo of projects) {
-      const flow = await store.flow(projectNo);
-      expect(flow.production_jobs).toBe(0);
-      const [counts] = await store.query<{ runs: number; twice: number; astray: number }>(
-        `SELECT (SELECT count(*)::int FROM runs WHERE project_no = $1)
+      for (const projectNo of projects) {
+        const flow = await store.flow(projectNo);
+        expect(flow.production_jobs).toBe(0);
+        const [counts] = await store.query<{ runs: number; twice: number; astray: number }>(
+          `SELECT (SELECT count(*)::int FROM runs WHERE project_no = $1)
               + (SELECT count(*)::int FROM open_jobs WHERE project_no = $1 AND run_id IS NOT NULL) AS runs,
                 (SELECT count(*)::int FROM open_jobs o JOIN ended_jobs e USING (project_no, environment, region, job_id)
                   WHERE o.project_no = $1) AS twice,
                 (SELECT count(*)::int FROM jobs j WHERE j.project_no = $1
                     AND NOT EXISTS (SELECT FROM open_jobs o WHERE o.project_no = $1 AND o.environment = j.environment AND o.region = j.region AND o.job_id = j.id)
                     AND NOT EXISTS (SELECT FROM ended_jobs e WHERE e.project_no = $1 AND e.environment = j.environment AND e.region = j.region AND e.job_id = j.id)) AS astray`,
-        [projectNo],
-      );
-      // Every run that was ever counted is recorded, and a job is either open or over.
-      expect(counts).toEqual({ runs: flow.month_runs, twice: 0, astray: 0 });
-    }
-  });
-});
+          [projectNo],
+        );
+        // Every run that was ever counted is recorded, and a job is either open or over.
+        expect(counts).toEqual({ runs: flow.month_runs, twice: 0, astray: 0 });
+      }
+    });
+  },
+);
 
 const runIdOf = (answer: Claimed) => (answer.kind === "granted" ? answer.attempt.runId : null);
 const startedAtOf = (answer: Claimed) => (answer.kind === "granted" ? answer.attempt.startedAt : null);

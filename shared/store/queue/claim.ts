@@ -2,7 +2,7 @@ import { idToUuid, JOB_PREFIX, RUN_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../
 import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
 import type { TraceContext } from "../../domain/trace.ts";
 import { environmentCode, regionCode } from "../database/codes.ts";
-import { column, type Database } from "../database/database.ts";
+import { column, type Database, epochMs } from "../database/database.ts";
 import { readTrace } from "../database/traces.ts";
 import { CLOCK, countRuns, MONTH_AT_CLOCK, MONTH_COLUMNS } from "./month.ts";
 import {
@@ -182,8 +182,8 @@ SELECT v.n::int AS n, v.kind,
                                                      ELSE v.month + interval '1 month' END) * 1000
        END::float8 AS number,
        v.job_id, coalesce(v.run_id, v.new_run_id) AS run_id, v.attempts_allowed,
-       (extract(epoch FROM CASE WHEN v.attempt = 1 THEN j.run_at ELSE coalesce(v.parked_due_at, v.due_at, v.started_at) END) * 1000)::float8 AS scheduled_at,
-       (extract(epoch FROM CASE WHEN v.again THEN v.started_at ELSE clock.at END) * 1000)::float8 AS started_at,
+       ${epochMs("CASE WHEN v.attempt = 1 THEN j.run_at ELSE coalesce(v.parked_due_at, v.due_at, v.started_at) END")} AS scheduled_at,
+       ${epochMs("CASE WHEN v.again THEN v.started_at ELSE clock.at END")} AS started_at,
        j.target_url, j.payload, j.schedule_id, j.max_attempts, j.base_seconds, j.cap_seconds, coalesce(v.trace, j.trace) AS trace
   FROM verdict v
  CROSS JOIN clock
@@ -192,7 +192,7 @@ SELECT v.n::int AS n, v.kind,
  UNION ALL
 SELECT 0, ${Array(14).fill("NULL").join(", ")} FROM living`;
 
-interface ClaimRow {
+interface ClaimRow extends GrantedRow {
   /** The claim's place, from 1; 0 in the row that stands for the living node. */
   n: number;
   kind: Exclude<Claimed["kind"], "gone">;
@@ -200,6 +200,10 @@ interface ClaimRow {
   number: number | null;
   job_id: string;
   run_id: string;
+}
+
+/** What sending takes, as a statement answers it. */
+export interface GrantedRow {
   attempts_allowed: number;
   scheduled_at: number;
   started_at: number;
@@ -217,20 +221,10 @@ function readClaimed(row: ClaimRow): Claimed {
     case "granted":
       return {
         kind: "granted",
-        attempt: {
+        attempt: readGranted(row, {
           jobId: uuidToId(JOB_PREFIX, row.job_id),
           runId: uuidToId(RUN_PREFIX, row.run_id),
-          attemptsAllowed: row.attempts_allowed,
-          scheduledAt: row.scheduled_at,
-          startedAt: row.started_at,
-          targetUrl: row.target_url,
-          payload: row.payload,
-          scheduleId: row.schedule_id === null ? null : uuidToId(SCHEDULE_PREFIX, row.schedule_id),
-          maxAttempts: row.max_attempts,
-          baseSeconds: row.base_seconds,
-          capSeconds: row.cap_seconds,
-          trace: readTrace(row.trace),
-        },
+        }),
       };
     case "early":
       return { kind: "early", waitMs: row.number ?? 0 };
@@ -240,3 +234,20 @@ function readClaimed(row: ClaimRow): Claimed {
       return { kind: "no_permit", returned: row.number ?? 0 };
   }
 }
+
+export const readGranted = (
+  row: GrantedRow,
+  ids: Pick<GrantedAttempt, "jobId" | "runId">,
+): GrantedAttempt => ({
+  ...ids,
+  attemptsAllowed: row.attempts_allowed,
+  scheduledAt: row.scheduled_at,
+  startedAt: row.started_at,
+  targetUrl: row.target_url,
+  payload: row.payload,
+  scheduleId: row.schedule_id === null ? null : uuidToId(SCHEDULE_PREFIX, row.schedule_id),
+  maxAttempts: row.max_attempts,
+  baseSeconds: row.base_seconds,
+  capSeconds: row.cap_seconds,
+  trace: readTrace(row.trace),
+});

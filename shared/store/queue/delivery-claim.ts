@@ -23,7 +23,7 @@ import {
   regionOf,
   runStatusOf,
 } from "../database/codes.ts";
-import { column, type Database } from "../database/database.ts";
+import { column, type Database, epochMs } from "../database/database.ts";
 import { readTrace } from "../database/traces.ts";
 import { type Claimed, HELD_PAUSE_SECONDS, NodeDeclaredDead } from "./claim.ts";
 import { isStillOwed } from "./endpoint-health.ts";
@@ -180,12 +180,12 @@ SELECT v.n::int AS n, v.kind,
          WHEN 'blocked' THEN extract(epoch FROM now() + interval '${HELD_PAUSE_SECONDS} s') * 1000
        END::float8 AS number,
        v.id, v.webhook_id, CASE WHEN v.again THEN v.attempt_id ELSE v.new_attempt_id END AS attempt_id, v.by_hand, v.waits,
-       (extract(epoch FROM CASE WHEN v.again THEN v.started_at ELSE now() END) * 1000)::float8 AS started_at,
-       (extract(epoch FROM coalesce(v.first_started_at, now())) * 1000)::float8 AS first_started_at,
+       ${epochMs("CASE WHEN v.again THEN v.started_at ELSE now() END")} AS started_at,
+       ${epochMs("coalesce(v.first_started_at, now())")} AS first_started_at,
        v.url, v.sealed_secret, v.sealed_old_secret,
-       e.id AS event_id, e.type, (extract(epoch FROM e.occurred_at) * 1000)::float8 AS occurred_at, e.api_version,
+       e.id AS event_id, e.type, ${epochMs("e.occurred_at")} AS occurred_at, e.api_version,
        p.id AS project_id, e.environment, e.region, e.job_id, j.target_url, j.schedule_id, e.attempt, e.run_status,
-       e.response_status, e.error, (extract(epoch FROM e.started_at) * 1000)::float8 AS run_started_at, e.duration_ms,
+       e.response_status, e.error, ${epochMs("e.started_at")} AS run_started_at, e.duration_ms,
        coalesce(e.trace, j.trace) AS trace
   FROM verdict v
   LEFT JOIN events e ON v.kind = 'granted' AND e.project_no = v.project_no AND e.environment = v.environment AND e.id = v.event_id

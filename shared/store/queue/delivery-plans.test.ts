@@ -2,7 +2,6 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { idToUuid } from "../../domain/ids.ts";
 import { REGIONS } from "../../domain/scope.ts";
 import { listLostDeliveries } from "../cell/nodes.ts";
-import type { Database } from "../database/database.ts";
 import {
   addEndpoint,
   deliveryClaimOf,
@@ -12,6 +11,7 @@ import {
   type OwedDelivery,
   startDelivery,
 } from "../delivery-test-support.ts";
+import { explain, recordStatements } from "../plan-test-support.ts";
 import { purgeDeliveryAttempts, purgeEndedDeliveries, purgeEvents } from "../retention/delivery-purge.ts";
 import { settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { claimDeliveries } from "./delivery-claim.ts";
@@ -24,6 +24,7 @@ import { findEndpointUrls } from "./target-urls.ts";
 
 setDefaultTimeout(120_000);
 
+const TABLES = ["webhooks", "events", "open_deliveries", "ended_deliveries", "delivery_attempts"];
 const OWED = 100_000;
 /** Of each table that only grows. */
 const KEPT = 50_000;
@@ -55,7 +56,7 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
     idToUuid(endpoint),
   ]);
 
-  const recorder = record(store.db);
+  const recorder = recordStatements(store.db);
   await claimDeliveries(recorder.db, nodeId, [deliveryClaimOf(claimed)]);
   const settlements = [
     deliverySettlementOf(started, failedDelivery({ dueAt: Date.now() + HOUR_MS })),
@@ -104,7 +105,12 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
   expect([...recorder.statements.keys()].sort()).toEqual(Object.keys(WANTED).sort());
   for (const [name, { text, values }] of recorder.statements) {
     for (const mode of ["force_generic_plan", "force_custom_plan"]) {
-      const { indexes, wholeTables, pagesRead } = await explain(mode, text, values);
+      const { indexes, wholeTables, pagesRead } = await explain(store, {
+        mode,
+        text,
+        values,
+        tables: TABLES,
+      });
       expect({ name, mode, indexes, wholeTables }).toEqual({
         name,
         mode,
@@ -154,65 +160,4 @@ async function fill(project: number, endpoint: string): Promise<void> {
     [uuid, KEPT],
   );
   await store.query("VACUUM ANALYZE");
-}
-
-/** The database with a memory of the last call of each named statement. */
-function record(db: Database) {
-  const statements = new Map<string, { text: string; values: unknown[] }>();
-  const run = <Row>(name: string, text: string, values: unknown[]) => {
-    statements.set(name, { text, values });
-    return db.run<Row>(name, text, values);
-  };
-  return { statements, db: { ...db, run } };
-}
-
-interface PlanNode {
-  "Node Type": string;
-  "Relation Name"?: string;
-  "Index Name"?: string;
-  "Shared Hit Blocks"?: number;
-  "Shared Read Blocks"?: number;
-  Plans?: PlanNode[];
-}
-
-const TABLES = ["webhooks", "events", "open_deliveries", "ended_deliveries", "delivery_attempts"];
-
-/** How Postgres runs a statement, by which indexes of these tables, and how many pages that reads; its changes are taken back. */
-async function explain(mode: string, text: string, values: unknown[]) {
-  const client = await store.session();
-  try {
-    await client.query("BEGIN");
-    await client.query(`SET LOCAL plan_cache_mode = ${mode}`);
-    await client.query(`PREPARE asked AS ${text}`);
-    const list = values
-      .map((value) => (value === null ? "NULL" : client.escapeLiteral(asText(value))))
-      .join(", ");
-    const { rows } = await client.query<{ "QUERY PLAN": { Plan: PlanNode }[] }>(
-      `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked(${list})`,
-    );
-    const root = rows[0]?.["QUERY PLAN"][0]?.Plan;
-    if (root === undefined) throw new Error("no plan");
-    const nodes = flatten(root);
-    const indexes = nodes.map((node) => node["Index Name"] ?? "");
-    return {
-      indexes: [
-        ...new Set(indexes.filter((index) => TABLES.some((table) => index.startsWith(`${table}_`)))),
-      ].sort(),
-      wholeTables: nodes
-        .filter((node) => node["Node Type"] === "Seq Scan")
-        .map((node) => node["Relation Name"])
-        .filter((table) => TABLES.includes(table ?? "")),
-      pagesRead: (root["Shared Hit Blocks"] ?? 0) + (root["Shared Read Blocks"] ?? 0),
-    };
-  } finally {
-    await client.query("ROLLBACK");
-    await client.query("DEALLOCATE ALL");
-  }
-}
-
-const flatten = (node: PlanNode): PlanNode[] => [node, ...(node.Plans ?? []).flatMap(flatten)];
-
-function asText(value: unknown): string {
-  if (!Array.isArray(value)) return String(value);
-  return `{${value.map((member) => (member === null ? "NULL" : JSON.stringify(member))).join(",")}}`;
 }

@@ -10,7 +10,7 @@ import {
   regionOf,
   runStatusCode,
 } from "../database/codes.ts";
-import { column, type Database, instant } from "../database/database.ts";
+import { column, type Database, epochMs, instant } from "../database/database.ts";
 import { isStillOwed, judgeEndpoints } from "./endpoint-health.ts";
 import { IS_CALLED, returnPermits } from "./permits.ts";
 import { DURATION_MS_MAX } from "./settle.ts";
@@ -162,7 +162,7 @@ WITH item AS MATERIALIZED (
 )
 SELECT 'attempt' AS kind, e.n::int AS n, e.project_no, e.region, NULL::smallint AS shard, NULL::bigint AS returned,
        e.attempt, e.next, e.is_dropped, e.is_disabling,
-       CASE WHEN e.next = ${PENDING} AND NOT e.is_dropped THEN extract(epoch FROM e.next_at) * 1000 END::float8 AS due_at
+       CASE WHEN e.next = ${PENDING} AND NOT e.is_dropped THEN ${epochMs("e.next_at")} END AS due_at
   FROM ending e
 UNION ALL
 SELECT DISTINCT 'freed', NULL::int, l.project_no, l.region, l.shard, f.returned + f.settled, NULL::smallint, NULL::smallint,

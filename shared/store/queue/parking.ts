@@ -51,19 +51,21 @@ export async function parkAttempts(
   return outcomes;
 }
 
-// Locks and look-ups have the order of claim.ts: rows by id, then endpoints, which are read as they are now.
+// Locks and look-ups are those of claim.ts: rows by id, each by its key alone and judged afterwards, then endpoints, which are
+// read as they are now.
 const park = ({ table, id }: Owed, { columns, check }: { columns: string; check: string }) => `
-WITH owed AS MATERIALIZED (
-  SELECT i.n, i.host, i.url, o.*
+WITH found AS MATERIALIZED (
+  SELECT i.n, i.host, i.url, i.attempt AS asked, o.*
     FROM (SELECT *
             FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::smallint[], $6::text[], $7::text[])
                  WITH ORDINALITY AS i (project_no, environment, region, id, attempt, host, url, n)
            ORDER BY id) i
    CROSS JOIN LATERAL (
-         SELECT o.project_no, o.environment, o.region, o.${id} AS id${columns} FROM ${table} o
+         SELECT o.project_no, o.environment, o.region, o.${id} AS id, o.attempt, o.due_at${columns} FROM ${table} o
           WHERE o.project_no = i.project_no AND o.environment = i.environment AND o.region = i.region AND o.${id} = i.id
-            AND o.attempt = i.attempt AND o.due_at IS NOT NULL
             FOR NO KEY UPDATE) o
+), owed AS MATERIALIZED (
+  SELECT * FROM found WHERE attempt = asked AND due_at IS NOT NULL
 ), ${check}, parked AS (
   UPDATE ${table} o SET due_at = NULL, parked_host = c.host, parked_due_at = coalesce(o.parked_due_at, o.due_at)
     FROM checked c

@@ -14,16 +14,17 @@ import {
 import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
 import { environmentCode, regionCode } from "../database/codes.ts";
 import { createWebhook } from "../resources/webhooks.ts";
-import { inTime, settlementOf, startStore, type TestStore, until } from "../test-support.ts";
-import { type Claimed, claimAttempts } from "./claim.ts";
+import { inTime, settlementOf, startStore, type TestStore, until, WAYS, type Way } from "../test-support.ts";
+import type { Claimed } from "./claim.ts";
 import { claimDeliveries } from "./delivery-claim.ts";
 import { settleDeliveries } from "./delivery-settle.ts";
 import { CALLED_MS } from "./permits.ts";
-import { type Settled, settleAttempts } from "./settle.ts";
+import type { Settled } from "./settle.ts";
 
 setDefaultTimeout(60_000);
 
 let store: TestStore;
+let way: Way;
 let nodeId: number;
 beforeAll(async () => {
   store = await startStore({ connections: 12 });
@@ -122,7 +123,7 @@ async function claim(askers: readonly Asker[]): Promise<Claimed<unknown>[]> {
   const [first] = askers;
   if (first === undefined) return [];
   return kindOf(first.flowClass) === "jobs"
-    ? claimAttempts(
+    ? way.claim(
         store.db,
         nodeId,
         askers.map(({ id, recordId, ...asker }) => ({ ...asker, jobId: id, attempt: 1, runId: recordId })),
@@ -159,7 +160,7 @@ async function settle(askers: readonly Asker[]): Promise<Settled["freed"]> {
         granted: { runId: recordId },
       }),
     );
-    freed.push(...(await settleAttempts(store.db, settlements)).freed);
+    freed.push(...(await way.settle(store.db, settlements)).freed);
   }
   if (deliveries.length > 0) {
     const settlements = deliveries.map(({ id, recordId, projectNo, environment, region }) => ({
@@ -181,7 +182,11 @@ async function inUse(projectNo: ProjectNo): Promise<Record<FlowClass, number>> {
   return Object.fromEntries(FLOW_CLASSES.map((name, index) => [name, row?.in_use[index] ?? 0])) as never;
 }
 
-describe("the next permit within one statement", () => {
+describe.each(WAYS)("the next permit within one statement, %s", (_name, theirs) => {
+  beforeAll(() => {
+    way = theirs;
+  });
+
   test("goes to the class that holds fewer at the moment, whichever asked first", async () => {
     const project = await store.addProject({ concurrency: 6 });
     expect(await kinds(await addJobs(project, 3))).toEqual(["granted", "granted", "granted"]);
@@ -261,7 +266,11 @@ async function makeFullProject(concurrency: number) {
   return { project, running, jobs, deliveries };
 }
 
-describe("a class that was called to a free permit", () => {
+describe.each(WAYS)("a class that was called to a free permit, %s", (_name, theirs) => {
+  beforeAll(() => {
+    way = theirs;
+  });
+
   test("hears of it, and finds its permit although another class asks first", async () => {
     await inTime(CALLED_MS, async (begin) => {
       const { running, jobs, deliveries } = await makeFullProject(2);
@@ -356,7 +365,11 @@ describe("a class that was called to a free permit", () => {
   });
 });
 
-describe("jobs and deliveries that are claimed by separate statements", () => {
+describe.each(WAYS)("jobs and deliveries that are claimed by separate statements, %s", (_name, theirs) => {
+  beforeAll(() => {
+    way = theirs;
+  });
+
   test("end with equal shares and keep them, whichever class asks first", async () => {
     await inTime(CALLED_MS, async (begin) => {
       const { project, running, jobs, deliveries } = await makeFullProject(10);
@@ -405,7 +418,11 @@ describe("jobs and deliveries that are claimed by separate statements", () => {
   });
 });
 
-describe("sessions that claim and settle all four classes in two regions", () => {
+describe.each(WAYS)("sessions that claim and settle all four classes in two regions, %s", (_name, theirs) => {
+  beforeAll(() => {
+    way = theirs;
+  });
+
   const LIMIT = 7;
   const PER_LANE = 60;
   const REGIONS: Region[] = ["us-east", "eu-central"];

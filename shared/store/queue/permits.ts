@@ -31,9 +31,11 @@ const CALLED = eachClass(
 /** The time of the last call; CALLED_MS ago if there is none. */
 const LAST_CALLED_AT = `greatest(now() - interval '${CALLED_MS} ms', ${eachClass((_, place) => `f.called_at[${place}]`).join(", ")})`;
 
+const FREE = `f.concurrency - ${IN_USE.replaceAll(",", " -")}`;
+
 /** The columns of a locked flow (f) by which its permits are granted. */
 export const PERMIT_COLUMNS = `f.held, f.returned, f.last_class, ARRAY[${IN_USE}] AS in_use,
-         f.concurrency - ${IN_USE.replaceAll(",", " -")} AS free, ${CALLED} AS called,
+         ${FREE} AS free, ${CALLED} AS called,
          least(${CALLED_MS} - extract(epoch FROM now() - ${LAST_CALLED_AT}) * 1000, ${CALLED_MS}) AS kept_ms`;
 /** The names of these columns, for outer queries. */
 export const PERMIT_NAMES = "held, returned, last_class, in_use, free, called, kept_ms";
@@ -42,8 +44,8 @@ export const PERMIT_NAMES = "held, returned, last_class, in_use, free, called, k
  * The turn of a class at a tie: the class that was granted the last permit comes last. A class that held fewer has
  * reached the tie by permits granted just before, so it comes after a class that held more.
  */
-const turnOf = (classCode: number | string) =>
-  `((${classCode} - last_class + 3) % 4 - 4 * in_use[${classCode} + 1])`;
+const turnOf = (classCode: number | string, inUse = `in_use[${classCode} + 1]`) =>
+  `((${classCode} - last_class + 3) % 4 - 4 * ${inUse})`;
 
 /** The number of permits, before this class's turn, that go to other classes which were called and have not come yet. */
 const KEPT_BEFORE = `CASE WHEN called & ~present = 0 THEN 0 ELSE ${eachClass(
@@ -94,6 +96,29 @@ export const CLAIMED_PERMITS = `ARRAY[${eachClass((code) => `count(*) FILTER (WH
                  coalesce(bit_or(1 << (class * 4 + region)) FILTER (WHERE kind = 'no_permit' OR wants AND kind = 'early'), 0) AS waiting,
                  coalesce(bit_or(1 << class) FILTER (WHERE wants), 0)::smallint AS present,
                  (array_agg(class ORDER BY place DESC) FILTER (WHERE taken))[1] AS last_class`;
+
+/**
+ * How many permits of a locked flow (f) are free for any who ask, in whatever order; null if it is held, or if some class was
+ * called and may still have to come.
+ */
+export const FREE_FOR_ANY = `CASE WHEN NOT f.held AND now() - interval '${CALLED_MS} ms' >= ALL (f.called_at) THEN ${FREE} END`;
+
+const [DEVELOPMENT_PLACE, PRODUCTION_PLACE] = [
+  `f.development_jobs + c.development, ${turnOf(0, "f.development_jobs")}`,
+  `f.production_jobs + c.production, ${turnOf(1, "f.production_jobs")}`,
+];
+
+/**
+ * Assignments to a flow (f) that say what TAKE_PERMITS would, where jobs alone asked and all that asked were granted: so
+ * many of each environment (c: `development`, `production`), at least one.
+ */
+export const TAKE_FREE_PERMITS = `development_jobs = f.development_jobs + c.development,
+         production_jobs = f.production_jobs + c.production,
+         called_at = ARRAY[CASE WHEN c.development > 0 THEN '-infinity' ELSE f.called_at[1] END,
+                           CASE WHEN c.production > 0 THEN '-infinity' ELSE f.called_at[2] END,
+                           f.called_at[3], f.called_at[4]],
+         last_class = CASE WHEN c.production = 0 THEN 0 WHEN c.development = 0 THEN 1
+                           WHEN (${PRODUCTION_PLACE}) > (${DEVELOPMENT_PLACE}) THEN 1 ELSE 0 END`;
 
 const IS_TOLD = eachClass(
   (code, place) =>

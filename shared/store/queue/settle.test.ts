@@ -5,12 +5,12 @@ import type { Environment } from "../../domain/scope.ts";
 import { findJob } from "../resources/jobs.ts";
 import { cancelJob } from "../resources/jobs-by-hand.ts";
 import { findRun } from "../resources/runs.ts";
-import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
-import { settleAttempts } from "./settle.ts";
+import { failedWith, settlementOf, startStore, type TestStore, WAYS, type Way } from "../test-support.ts";
 
 setDefaultTimeout(30_000);
 
 let store: TestStore;
+let way: Way;
 let nodeId: number;
 let project: number;
 beforeAll(async () => {
@@ -27,11 +27,15 @@ async function startOne(maxAttempts = 5) {
   return store.start(nodeId, project, jobId);
 }
 
-describe("a settlement", () => {
+describe.each(WAYS)("a settlement, %s", (_name, theirs) => {
+  beforeAll(() => {
+    way = theirs;
+  });
+
   test("of a success ends the job, records the run and gives the permit back", async () => {
     const before = await store.flow(project);
     const attempt = await startOne();
-    const { items } = await settleAttempts(store.db, [settlementOf(attempt, { durationMs: 12.6 })]);
+    const { items } = await way.settle(store.db, [settlementOf(attempt, { durationMs: 12.6 })]);
     expect(items).toEqual([
       { jobId: attempt.claim.jobId, attempt: 1, status: "succeeded", nextRetryAt: null },
     ]);
@@ -56,7 +60,7 @@ describe("a settlement", () => {
   test("of a failure with attempts left owes the next one at the time that the run names", async () => {
     const attempt = await startOne();
     const dueAt = Math.floor(Date.now()) + 30_000;
-    const { items } = await settleAttempts(store.db, [settlementOf(attempt, failedWith({ dueAt }))]);
+    const { items } = await way.settle(store.db, [settlementOf(attempt, failedWith({ dueAt }))]);
     expect(items[0]).toMatchObject({ status: "queued", attempt: 1, nextRetryAt: dueAt });
     expect(await findRun(store.db, scope(), attempt.granted.runId)).toMatchObject({
       status: "failed",
@@ -69,8 +73,8 @@ describe("a settlement", () => {
     });
     const [row] = await store.query(
       `SELECT attempt, run_id, node_id, started_at, (extract(epoch FROM due_at) * 1000)::float8 AS due_at
-         FROM open_jobs WHERE project_no = $1 AND due_at > now()`,
-      [project],
+         FROM open_jobs WHERE project_no = $1 AND job_id = $2`,
+      [project, idToUuid(attempt.claim.jobId)],
     );
     expect(row).toEqual({ attempt: 2, run_id: null, node_id: null, started_at: null, due_at: dueAt });
   });
@@ -79,7 +83,7 @@ describe("a settlement", () => {
     const attempt = await startOne();
     const askedAt = await now();
     const late = failedWith({ dueAt: askedAt - 3_600_000 });
-    const { items } = await settleAttempts(store.db, [settlementOf(attempt, late)]);
+    const { items } = await way.settle(store.db, [settlementOf(attempt, late)]);
     expect(items[0]?.nextRetryAt).toBeGreaterThanOrEqual(askedAt);
     const run = await findRun(store.db, scope(), attempt.granted.runId);
     expect(run?.nextRetryAt).toBe(items[0]?.nextRetryAt ?? 0);
@@ -87,16 +91,14 @@ describe("a settlement", () => {
 
   test("of an attempt that was found lost after months is recorded all the same", async () => {
     const attempt = await startOne();
-    const { items } = await settleAttempts(store.db, [
-      settlementOf(attempt, { durationMs: 90 * 86_400_000 }),
-    ]);
+    const { items } = await way.settle(store.db, [settlementOf(attempt, { durationMs: 90 * 86_400_000 })]);
     expect(items[0]?.status).toBe("succeeded");
     expect((await findRun(store.db, scope(), attempt.granted.runId))?.durationMs).toBe(2_147_483_647);
   });
 
   test("of the last failure ends the job as failed", async () => {
     const attempt = await startOne(1);
-    const { items } = await settleAttempts(store.db, [settlementOf(attempt, failedWith("over"))]);
+    const { items } = await way.settle(store.db, [settlementOf(attempt, failedWith("over"))]);
     expect(items[0]).toMatchObject({ status: "failed", nextRetryAt: null });
     expect(await findJob(store.db, scope(), attempt.claim.jobId)).toMatchObject({
       status: "failed",
@@ -110,7 +112,7 @@ describe("a settlement", () => {
       expect((await cancelJob(store.db, scope(), attempt.claim.jobId, keyCause())).kind).toBe("canceled");
       // The permit is held until the attempt ends.
       expect(await store.onWire(project)).toBe(1);
-      const { items } = await settleAttempts(store.db, [settlementOf(attempt, wish)]);
+      const { items } = await way.settle(store.db, [settlementOf(attempt, wish)]);
       expect(items[0]).toMatchObject({ status: "canceled", nextRetryAt: null });
       expect(await findJob(store.db, scope(), attempt.claim.jobId)).toMatchObject({
         status: "canceled",
@@ -169,7 +171,7 @@ describe("a settlement", () => {
       claim: store.claimOf(other, store.newJob(other).id),
       granted: { runId: store.newRunId() },
     });
-    const { items } = await settleAttempts(store.db, [
+    const { items } = await way.settle(store.db, [
       ...settlements.slice(0, 2),
       unknown,
       ...settlements.slice(2),
@@ -196,13 +198,13 @@ describe("a settlement", () => {
   test("keeps the text of an error as it came, quotes, commas, braces and all", async () => {
     const attempt = await startOne();
     const error = `{"a", 'b'}\\ NULL \n\t€ "`;
-    await settleAttempts(store.db, [settlementOf(attempt, { ...failedWith("over"), error })]);
+    await way.settle(store.db, [settlementOf(attempt, { ...failedWith("over"), error })]);
     expect(await findRun(store.db, scope(), attempt.granted.runId)).toMatchObject({ error });
   });
 });
 
-const alone = async (settlement: Parameters<typeof settleAttempts>[1][number]) =>
-  (await settleAttempts(store.db, [settlement])).items[0] ?? null;
+const alone = async (settlement: Parameters<Way["settle"]>[1][number]) =>
+  (await way.settle(store.db, [settlement])).items[0] ?? null;
 
 async function now(): Promise<number> {
   const [row] = await store.query<{ now: number }>(

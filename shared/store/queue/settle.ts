@@ -3,7 +3,7 @@ import { type OwedWork, oweAttempt } from "../../domain/owed.ts";
 import type { NextOfJob, RunStatus } from "../../domain/run.ts";
 import { ENVIRONMENTS, type ProjectNo, type Region, type Scope } from "../../domain/scope.ts";
 import { environmentCode, environmentOf, regionCode, regionOf, runStatusCode } from "../database/codes.ts";
-import { column, type Database, instant } from "../database/database.ts";
+import { column, type Database, epochMs, instant } from "../database/database.ts";
 import { tellEndpoints } from "./owed-deliveries.ts";
 import { IS_CALLED, returnPermits } from "./permits.ts";
 
@@ -160,7 +160,7 @@ WITH item AS MATERIALIZED (
 ), ${tellEndpoints(`next <> ${QUEUED} AND NOT canceled`, END)}
 SELECT 'attempt' AS kind, a.n::int AS n, a.project_no, a.environment, a.region, NULL::smallint AS shard, NULL::bigint AS returned,
        a.job_id AS id, a.attempt, a.next, a.canceled,
-       CASE WHEN a.next = ${QUEUED} AND NOT a.canceled THEN extract(epoch FROM a.due_at) * 1000 END::float8 AS due_at
+       CASE WHEN a.next = ${QUEUED} AND NOT a.canceled THEN ${epochMs("a.due_at")} END AS due_at
   FROM attempt a
 UNION ALL
 SELECT DISTINCT 'freed', NULL::int, l.project_no, NULL::smallint, l.region, l.shard, f.returned + f.settled, NULL::uuid, NULL::smallint,
@@ -171,7 +171,7 @@ SELECT DISTINCT 'freed', NULL::int, l.project_no, NULL::smallint, l.region, l.sh
   JOIN lanes l ON l.project_no = f.project_no AND f.settled > 0 AND ${IS_CALLED}
 UNION ALL
 SELECT 'delivery', NULL, h.project_no, h.environment, h.region, l.shard, NULL, h.delivery_id, NULL, NULL, NULL,
-       extract(epoch FROM now()) * 1000
+       ${epochMs("now()")}
   FROM heard h
   JOIN lanes l ON l.project_no = h.project_no AND l.region = h.region AND l.environment = h.environment`;
 

@@ -34,6 +34,19 @@ SELECT r.region, n FROM unnest($1::smallint[]) AS r (region), generate_series(0,
  ORDER BY 1, 2
     ON CONFLICT DO NOTHING`;
 
+/** The shards whose lease is over or whose owner is proved dead. */
+export async function listFreeShards(db: Database, regions: readonly Region[]): Promise<ShardName[]> {
+  const rows = await db.run<Pick<Row, "region" | "shard">>("list_free_shards", LIST_FREE, [
+    column(regions.map(regionCode)),
+  ]);
+  return rows.map((row) => ({ region: regionOf(row.region), shard: row.shard }));
+}
+
+const LIST_FREE = `
+SELECT s.region, s.shard FROM shards s
+ WHERE s.region = ANY ($1::smallint[])
+   AND (s.lease_until <= now() OR s.owner = ANY (ARRAY(SELECT id FROM nodes WHERE dead)))`;
+
 export async function listShards(db: Database, regions: readonly Region[]): Promise<ShardRow[]> {
   const rows = await db.run<Row>("list_shards", LIST, [column(regions.map(regionCode))]);
   return rows.map((row) => ({
@@ -86,20 +99,23 @@ export async function renewShards(
   leaseMs: number,
 ): Promise<HeldShard[]> {
   const values = [...names(held), column(held.map((shard) => shard.epoch)), nodeId, leaseMs];
-  return (await db.run<Row>("renew_shards", RENEW, values)).map(readHeld);
+  const rows = await db.run<Pick<Row, "region" | "shard">>("renew_shards", RENEW, values);
+  if (rows.length === 0) return [...held];
+  const lost = new Set(rows.map((row) => `${regionOf(row.region)}/${row.shard}`));
+  return held.filter(({ region, shard }) => !lost.has(`${region}/${shard}`));
 }
 
+// The rows are locked in the order of the sorted names, since only nested loops are planned. Answered are the shards that
+// were lost, which are few.
 const RENEW = `
-WITH mine AS MATERIALIZED (
-  SELECT s.region, s.shard
-    FROM shards s JOIN unnest($1::smallint[], $2::smallint[], $3::bigint[]) AS h (region, shard, epoch) USING (region, shard, epoch)
-   WHERE s.owner = $4
-   ORDER BY s.region, s.shard
-     FOR NO KEY UPDATE OF s
+WITH renewed AS (
+  UPDATE shards s SET lease_until = now() + $5::float8 * interval '1 ms'
+    FROM (SELECT * FROM unnest($1::smallint[], $2::smallint[], $3::bigint[]) AS h (region, shard, epoch) ORDER BY 1, 2) h
+   WHERE s.region = h.region AND s.shard = h.shard AND s.epoch = h.epoch AND s.owner = $4
+  RETURNING s.region, s.shard
 )
-UPDATE shards s SET lease_until = now() + $5::float8 * interval '1 ms'
-  FROM mine WHERE s.region = mine.region AND s.shard = mine.shard
-RETURNING s.region, s.shard, s.epoch`;
+SELECT h.region, h.shard FROM unnest($1::smallint[], $2::smallint[]) AS h (region, shard)
+ WHERE (h.region, h.shard) NOT IN (SELECT region, shard FROM renewed)`;
 
 /** Gives shards back, so that the next owner need not wait for the end of the lease. */
 export async function resignShards(db: Database, nodeId: number, held: readonly HeldShard[]): Promise<void> {

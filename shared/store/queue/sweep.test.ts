@@ -1,7 +1,8 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import fc from "fast-check";
 import { keyCause } from "../../../test/support/cause.ts";
 import { listLostAttempts } from "../cell/nodes.ts";
-import type { Database } from "../database/database.ts";
+import { explain, recordStatements } from "../plan-test-support.ts";
 import { findJob, listJobs } from "../resources/jobs.ts";
 import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import { findRun, listRuns } from "../resources/runs.ts";
@@ -13,6 +14,7 @@ import {
   LANE_ROOM_MAX,
   LANE_ROOM_MIN,
   laneRoom,
+  rangesOf,
   refillLanes,
   SWEEP_LAG_MS,
   type SweptRow,
@@ -29,12 +31,15 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
+/** The table of what waits, whose indexes the plans may use. */
+const OPEN_JOBS = ["open_jobs"];
 const EVER = Number.NEGATIVE_INFINITY;
 const shard = (number: number, sinceAt = EVER, region: ShardName["region"] = "us-east") => ({
   region,
   shard: number,
   sinceAt,
 });
+const shardName = ({ region, shard: number }: ShardName) => `${region}/${number}`;
 const idsOf = (rows: readonly SweptRow[]) => rows.map((row) => row.id);
 const lane = (projectNo: number, region: ShardName["region"] = "us-east") => ({
   projectNo,
@@ -43,6 +48,39 @@ const lane = (projectNo: number, region: ShardName["region"] = "us-east") => ({
 });
 const sweep = async (...shards: ReturnType<typeof shard>[]) =>
   (await sweepShards(store.db, shards, [], 0)).rows;
+
+describe("ranges of shards", () => {
+  test("hold exactly the given shards, each with its own instant, and no two that could be one", () => {
+    const shards = fc.uniqueArray(
+      fc.record({
+        region: fc.constantFrom("us-east" as const, "eu-central" as const),
+        shard: fc.nat(12),
+        sinceAt: fc.constantFrom(EVER, 1, 2),
+      }),
+      { selector: shardName },
+    );
+    fc.assert(
+      fc.property(shards, (given) => {
+        const ranges = rangesOf(given);
+        const held = ranges.flatMap(({ region, shard: first, lastShard, sinceAt }) =>
+          Array.from({ length: lastShard - first + 1 }, (_, ahead) => ({
+            region,
+            shard: first + ahead,
+            sinceAt,
+          })),
+        );
+        const byName = (one: ShardName, other: ShardName) => (shardName(one) < shardName(other) ? -1 : 1);
+        expect(held.sort(byName)).toEqual(given.toSorted(byName));
+        for (const [index, { region, shard: first, sinceAt }] of ranges.entries()) {
+          const before = ranges[index - 1];
+          expect(
+            before?.region === region && before.lastShard === first - 1 && before.sinceAt === sinceAt,
+          ).toBe(false);
+        }
+      }),
+    );
+  });
+});
 
 describe("the sweep", () => {
   test("finds what is due in the given shards, the oldest first in each lane, and says when it looked", async () => {
@@ -195,7 +233,7 @@ describe("with 100,000 owed rows", () => {
 
     const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
     const page = { ...scope, region: null, beforeId: null, limit: 50 };
-    const recorder = record(store.db);
+    const recorder = recordStatements(store.db);
     const claim = store.claimOf(project, jobId);
     await claimAttempts(recorder.db, nodeId, [claim]);
     await settleAttempts(recorder.db, [settlementOf({ claim, granted: { runId: claim.runId } })]);
@@ -233,15 +271,15 @@ describe("with 100,000 owed rows", () => {
     expect([...recorder.statements.keys()].sort()).toEqual(Object.keys(WANTED).sort());
     for (const [name, { text, values }] of recorder.statements) {
       for (const mode of ["force_generic_plan", "force_custom_plan"]) {
-        const plan = await explain(mode, text, values);
-        const others = plan.openJobsIndexes.filter((index) => !WANTED[name]?.includes(index));
-        expect({ name, mode, others, whole: plan.wholeTables }).toEqual({
+        const plan = await explain(store, { mode, text, values, tables: OPEN_JOBS });
+        const others = plan.indexes.filter((index) => !WANTED[name]?.includes(index));
+        expect({ name, mode, others, whole: plan.scanned }).toEqual({
           name,
           mode,
           others: [],
           whole: [],
         });
-        expect(plan.openJobsIndexes).not.toEqual([]);
+        expect(plan.indexes).not.toEqual([]);
       }
     }
   });
@@ -251,7 +289,7 @@ describe("with 100,000 owed rows", () => {
     await backlog(project, 81, 50_000);
     const jobs = await store.addJobs(project, 100, { shard: 81 });
     const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
-    const recorder = record(store.db);
+    const recorder = recordStatements(store.db);
     await claimAttempts(
       recorder.db,
       nodeId,
@@ -261,7 +299,12 @@ describe("with 100,000 owed rows", () => {
     for (const status of ["queued", "running", "succeeded"] as const)
       await listJobs(recorder.db, { ...scope, region: null, beforeId: null, limit: 50, status });
     for (const [name, { text, values }] of recorder.statements) {
-      const { pagesRead } = await explain("force_generic_plan", text, values);
+      const { pagesRead } = await explain(store, {
+        mode: "force_generic_plan",
+        text,
+        values,
+        tables: OPEN_JOBS,
+      });
       // A hundred look-ups of five pages each, and as many pages again for locks. Reading the whole table would take
       // thousands.
       expect({ name, isFew: pagesRead < 1_500 }).toEqual({ name, isFew: true });
@@ -283,69 +326,4 @@ async function backlog(projectNo: number, shardNo: number, count: number): Promi
      SELECT $1, 1, 0, id, run_at, 5 FROM job`,
     [projectNo, count],
   );
-}
-
-/** A database that remembers the last call of each named statement. */
-function record(db: Database) {
-  const statements = new Map<string, { text: string; values: unknown[] }>();
-  return {
-    statements,
-    db: {
-      ...db,
-      run<Row>(name: string, text: string, values: unknown[]) {
-        statements.set(name, { text, values });
-        return db.run<Row>(name, text, values);
-      },
-    },
-  };
-}
-
-interface PlanNode {
-  "Node Type": string;
-  "Relation Name"?: string;
-  "Index Name"?: string;
-  "Parent Relationship"?: string;
-  "Shared Hit Blocks"?: number;
-  "Shared Read Blocks"?: number;
-  Plans?: PlanNode[];
-}
-
-/** How Postgres would run a statement, and how many pages that reads. The statement's changes are rolled back. */
-async function explain(mode: string, text: string, values: unknown[]) {
-  const client = await store.session();
-  try {
-    await client.query("BEGIN");
-    await client.query(`SET LOCAL plan_cache_mode = ${mode}`);
-    await client.query(`PREPARE asked AS ${text}`);
-    const list = values
-      .map((value) => (value === null ? "NULL" : client.escapeLiteral(asText(value))))
-      .join(", ");
-    const { rows } = await client.query<{ "QUERY PLAN": { Plan: PlanNode }[] }>(
-      `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked${values.length > 0 ? `(${list})` : ""}`,
-    );
-    const root = rows[0]?.["QUERY PLAN"][0]?.Plan;
-    if (root === undefined) throw new Error("no plan");
-    const nodes = flatten(root);
-    return {
-      openJobsIndexes: [
-        ...new Set(
-          nodes.map((node) => node["Index Name"] ?? "").filter((name) => name.startsWith("open_jobs")),
-        ),
-      ].sort(),
-      wholeTables: nodes
-        .filter((node) => node["Node Type"] === "Seq Scan")
-        .map((node) => node["Relation Name"]),
-      pagesRead: (root["Shared Hit Blocks"] ?? 0) + (root["Shared Read Blocks"] ?? 0),
-    };
-  } finally {
-    await client.query("ROLLBACK");
-    await client.query("DEALLOCATE ALL");
-  }
-}
-
-const flatten = (node: PlanNode): PlanNode[] => [node, ...(node.Plans ?? []).flatMap(flatten)];
-
-function asText(value: unknown): string {
-  if (!Array.isArray(value)) return String(value);
-  return `{${value.map((member) => (member === null ? "NULL" : JSON.stringify(member))).join(",")}}`;
 }

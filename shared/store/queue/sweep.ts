@@ -68,16 +68,41 @@ export async function sweepShards(
   except: readonly Lane[],
   aheadMs: number,
 ): Promise<Swept> {
+  const ranges = rangesOf(shards);
   return readSweep(
     await db.run<SweepRow>("sweep", SWEEP, [
-      column(shards.map((shard) => regionCode(shard.region))),
-      column(shards.map((shard) => shard.shard)),
-      column(shards.map((shard) => sinceInstant(shard.sinceAt))),
+      column(ranges.map(({ region }) => regionCode(region))),
+      column(ranges.map(({ shard }) => shard)),
+      column(ranges.map(({ lastShard }) => lastShard)),
+      column(ranges.map(({ sinceAt }) => sinceInstant(sinceAt))),
       ...laneColumns(except),
       aheadMs,
     ]),
   );
 }
+
+/** Neighbouring shards that are swept from the same instant on. */
+export interface ShardRange extends SweepShard {
+  lastShard: number;
+}
+
+/**
+ * The shards as few ranges: Postgres walks the lanes of a range at once. A worker that is alone has few ranges, since it
+ * holds all shards and has swept nearly all of them at the same time.
+ */
+export function rangesOf(shards: readonly SweepShard[]): ShardRange[] {
+  const ranges: ShardRange[] = [];
+  for (const { region, shard, sinceAt } of shards.toSorted(byPlace)) {
+    const last = ranges.at(-1);
+    if (last?.region === region && last.lastShard === shard - 1 && last.sinceAt === sinceAt)
+      last.lastShard = shard;
+    else ranges.push({ region, shard, lastShard: shard, sinceAt });
+  }
+  return ranges;
+}
+
+const byPlace = (one: SweepShard, other: SweepShard) =>
+  one.region === other.region ? one.shard - other.shard : one.region < other.region ? -1 : 1;
 
 /** The shards of all lanes in these regions, also those that no worker has ever owned. */
 export async function listShardsInUse(
@@ -157,14 +182,14 @@ const SWEEP = withSweptAt(
   (owed) => `
 SELECT ${rowColumns(owed)}
   FROM (SELECT l.*, s.since
-          FROM unnest($1::smallint[], $2::smallint[], $3::timestamptz[]) AS s (region, shard, since)
-          JOIN lanes l ON l.region = s.region AND l.shard = s.shard AND ${owed.lanes}
-         CROSS JOIN LATERAL (${owedRows(owed, "s.since", "$7", "1", "")}) any_owed
+          FROM unnest($1::smallint[], $2::smallint[], $3::smallint[], $4::timestamptz[]) AS s (region, shard, last_shard, since)
+          JOIN lanes l ON l.region = s.region AND l.shard BETWEEN s.shard AND s.last_shard AND ${owed.lanes}
+         CROSS JOIN LATERAL (${owedRows(owed, "s.since", "$8", "1", "")}) any_owed
          WHERE (l.project_no, l.region, l.environment + ${owed.firstClass})
-               NOT IN (SELECT * FROM unnest($4::int[], $5::smallint[], $6::smallint[]))
+               NOT IN (SELECT * FROM unnest($5::int[], $6::smallint[], $7::smallint[]))
         OFFSET 0) l
   JOIN flows f ON f.project_no = l.project_no
- CROSS JOIN LATERAL (${owedRows(owed, "l.since", "$7", `least(greatest(2 * f.concurrency, ${LANE_ROOM_MIN}), ${LANE_ROOM_MAX})`)}) o`,
+ CROSS JOIN LATERAL (${owedRows(owed, "l.since", "$8", `least(greatest(2 * f.concurrency, ${LANE_ROOM_MIN}), ${LANE_ROOM_MAX})`)}) o`,
 );
 
 const REFILL = withSweptAt(

@@ -1,0 +1,66 @@
+import type { Database } from "./database/database.ts";
+import type { TestStore } from "./test-support.ts";
+
+/** The database with a memory of the last call of each named statement. */
+export function recordStatements(db: Database) {
+  const statements = new Map<string, { text: string; values: unknown[] }>();
+  const run = <Row>(name: string, text: string, values: unknown[]) => {
+    statements.set(name, { text, values });
+    return db.run<Row>(name, text, values);
+  };
+  return { statements, db: { ...db, run } };
+}
+
+interface PlanNode {
+  "Node Type": string;
+  "Relation Name"?: string;
+  "Index Name"?: string;
+  "Shared Hit Blocks"?: number;
+  "Shared Read Blocks"?: number;
+  Plans?: PlanNode[];
+}
+
+/** How Postgres runs a statement, by which indexes of these tables, and how many pages that reads; its changes are taken back. */
+export async function explain(
+  store: TestStore,
+  { mode, text, values, tables }: { mode: string; text: string; values: unknown[]; tables: string[] },
+) {
+  const client = await store.session();
+  try {
+    await client.query("BEGIN");
+    await client.query(`SET LOCAL plan_cache_mode = ${mode}`);
+    await client.query(`PREPARE asked AS ${text}`);
+    const list = values
+      .map((value) => (value === null ? "NULL" : client.escapeLiteral(asText(value))))
+      .join(", ");
+    const { rows } = await client.query<{ "QUERY PLAN": { Plan: PlanNode }[] }>(
+      `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked${values.length > 0 ? `(${list})` : ""}`,
+    );
+    const root = rows[0]?.["QUERY PLAN"][0]?.Plan;
+    if (root === undefined) throw new Error("no plan");
+    const nodes = flatten(root);
+    const indexes = nodes.map((node) => node["Index Name"] ?? "");
+    const scanned = nodes
+      .filter((node) => node["Node Type"] === "Seq Scan")
+      .map((node) => node["Relation Name"]);
+    return {
+      indexes: [
+        ...new Set(indexes.filter((index) => tables.some((table) => index.startsWith(`${table}_`)))),
+      ].sort(),
+      /** Every table that was read as a whole, and those of them that were asked about. */
+      scanned,
+      wholeTables: scanned.filter((table) => tables.includes(table ?? "")),
+      pagesRead: (root["Shared Hit Blocks"] ?? 0) + (root["Shared Read Blocks"] ?? 0),
+    };
+  } finally {
+    await client.query("ROLLBACK");
+    await client.query("DEALLOCATE ALL");
+  }
+}
+
+const flatten = (node: PlanNode): PlanNode[] => [node, ...(node.Plans ?? []).flatMap(flatten)];
+
+function asText(value: unknown): string {
+  if (!Array.isArray(value)) return String(value);
+  return `{${value.map((member) => (member === null ? "NULL" : JSON.stringify(member))).join(",")}}`;
+}

@@ -1,0 +1,105 @@
+import { idToUuid } from "../../domain/ids.ts";
+import { ENVIRONMENTS } from "../../domain/scope.ts";
+import { environmentCode, regionCode } from "../database/codes.ts";
+import { column, type Database, epochMs } from "../database/database.ts";
+import { type Claim, type GrantedAttempt, type GrantedRow, readGranted } from "./claim.ts";
+import { inLockOrder } from "./lock-order.ts";
+import { countRuns } from "./month.ts";
+import { FREE_FOR_ANY, TAKE_FREE_PERMITS } from "./permits.ts";
+
+/**
+ * The short way of a claim, for half of the cost. It grants what is owed and due in a project of which all can be granted in
+ * whatever order: nobody was called to a permit, the permits and the month's quota suffice for all that was asked, and nothing
+ * is held. It leaves all else to claimAttempts: what is not due, gone, granted before or counted by a manual retry, and whatever
+ * such a project asks. What it leaves is as if it had not been asked. Where it grants, claimAttempts would have granted the
+ * same and left the same rows.
+ *
+ * One self-committing statement, with the locks of claimAttempts in their order. An open job is judged and taken by one
+ * UPDATE, in the order in which the items come. Under READ COMMITTED that judges a row again which others changed meanwhile, in
+ * its newest version; one that is not to be taken any more is left. What is granted is counted by what the UPDATE took, and the
+ * flow, which is locked by then, has a permit and a run for each.
+ *
+ * COALESCE hides from the planner that a job which is due has a due time. Otherwise it might begin at the index of due rows,
+ * where a project's whole backlog stands in the way of each look-up. For `= ANY (ARRAY[...])` see claimAttempts.
+ *
+ * Answers come in the order of the claims; null is what is left. A dead node is left everything.
+ */
+export async function claimOrdinary(
+  db: Database,
+  nodeId: number,
+  claims: readonly Claim[],
+): Promise<(GrantedAttempt | null)[]> {
+  const { projects, ordered } = inLockOrder(claims);
+  const rows = await db.run<GrantedRow & { n: number }>("claim_ordinary", CLAIM_ORDINARY, [
+    nodeId,
+    column(projects.map((project) => project.no)),
+    column(projects.map((project) => project.itemCount)),
+    column(ordered.map(({ projectPlace }) => projectPlace)),
+    column(ordered.map(({ item }) => environmentCode(item.environment))),
+    column(ordered.map(({ item }) => regionCode(item.region))),
+    column(ordered.map(({ uuid }) => uuid)),
+    column(ordered.map(({ item }) => item.attempt)),
+    column(ordered.map(({ item }) => idToUuid(item.runId))),
+  ]);
+  const answers: (GrantedAttempt | null)[] = claims.map(() => null);
+  for (const row of rows) {
+    const claimed = ordered[row.n - 1];
+    if (claimed === undefined) continue;
+    const { jobId, runId } = claimed.item;
+    answers[claimed.index] = readGranted(row, { jobId, runId });
+  }
+  return answers;
+}
+
+const [DEVELOPMENT, PRODUCTION] = ENVIRONMENTS.map(environmentCode);
+
+const CLAIM_ORDINARY = `
+WITH clock AS MATERIALIZED (
+  -- The clock is read once all flows are locked. Of a project that is not ordinary, or has no flow, the number is null.
+  SELECT projects, at, at::date AS day, date_trunc('month', at)::date AS month
+    FROM (SELECT projects, clock_timestamp() AS at
+            FROM (SELECT ARRAY (
+                    SELECT CASE WHEN f.free >= p.asked AND coalesce(f.runs_left >= p.asked, true) THEN f.project_no END
+                      FROM unnest($2::int[], $3::int[]) AS p (project_no, asked)
+                      LEFT JOIN LATERAL (
+                           SELECT f.project_no, f.month_runs_max - f.month_runs AS runs_left,
+                                  CASE WHEN f.month <= now()::date THEN ${FREE_FOR_ANY} END AS free
+                             FROM flows f
+                            WHERE f.project_no = p.project_no
+                              FOR NO KEY UPDATE) f ON true
+                     WHERE (SELECT true FROM nodes WHERE id = $1 AND NOT dead FOR KEY SHARE)) AS projects
+                  OFFSET 0) locked) read
+), taken AS (
+  UPDATE open_jobs o
+     SET due_at = NULL, run_id = i.run_id, node_id = $1, started_at = i.at, parked_due_at = coalesce(o.parked_due_at, o.due_at)
+    FROM (SELECT a.*, clock.at, clock.projects[a.place] AS project_no
+            FROM clock
+           CROSS JOIN unnest($4::int[], $5::smallint[], $6::smallint[], $7::uuid[], $8::smallint[], $9::uuid[])
+                 WITH ORDINALITY AS a (place, environment, region, job_id, attempt, run_id, n)
+           -- A clock that was set back since the statement began might be in a month before the flows'.
+           WHERE clock.projects[a.place] IS NOT NULL AND clock.at >= now() AND NOT EXISTS (SELECT FROM held_regions)
+          OFFSET 0) i
+   WHERE o.project_no = ANY (ARRAY[i.project_no]) AND o.environment = i.environment AND o.region = i.region
+     AND o.job_id = i.job_id AND o.attempt = i.attempt AND o.run_id IS NULL AND coalesce(o.due_at <= now(), false)
+  RETURNING i.n, o.project_no, o.environment, o.region, o.job_id, o.attempt, o.attempts_allowed, o.parked_due_at,
+            o.started_at, o.trace
+), counted AS (
+  UPDATE flows f
+     SET ${TAKE_FREE_PERMITS},
+         ${countRuns("c.development + c.production")}
+    FROM (SELECT project_no, count(*) FILTER (WHERE environment = ${DEVELOPMENT}) AS development,
+                 count(*) FILTER (WHERE environment = ${PRODUCTION}) AS production
+            FROM taken GROUP BY project_no) c
+   CROSS JOIN clock
+   WHERE f.project_no = c.project_no
+), usage AS (
+  INSERT INTO usage_days AS u (project_no, day, region, runs)
+  SELECT project_no, clock.day, region, count(*) FROM taken CROSS JOIN clock
+   GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+      ON CONFLICT (project_no, day, region) DO UPDATE SET runs = u.runs + excluded.runs
+)
+SELECT t.n::int AS n, t.attempts_allowed, ${epochMs("CASE WHEN t.attempt = 1 THEN j.run_at ELSE t.parked_due_at END")} AS scheduled_at,
+       ${epochMs("t.started_at")} AS started_at, j.target_url, j.payload, j.schedule_id, j.max_attempts, j.base_seconds,
+       j.cap_seconds, coalesce(t.trace, j.trace) AS trace
+  FROM taken t
+  LEFT JOIN jobs j ON j.project_no = t.project_no AND j.environment = t.environment AND j.region = t.region AND j.id = t.job_id`;

@@ -1,0 +1,114 @@
+import { idToUuid } from "../../domain/ids.ts";
+import type { NextOfJob } from "../../domain/run.ts";
+import { ENVIRONMENTS } from "../../domain/scope.ts";
+import { endedStatusCode, environmentCode, regionCode, runStatusCode } from "../database/codes.ts";
+import { column, type Database } from "../database/database.ts";
+import { inLockOrder } from "./lock-order.ts";
+import { DURATION_MS_MAX, type SettledItem, type Settlement } from "./settle.ts";
+
+/** The settlement of an attempt that nothing follows. */
+export interface LastSettlement extends Settlement {
+  next: Exclude<NextOfJob, { status: "queued" }>;
+}
+
+export const isLast = (settlement: Settlement): settlement is LastSettlement =>
+  settlement.next.status !== "queued";
+
+/**
+ * The short way of a settlement that ends its job, for two thirds of the cost. It settles in projects in which nobody has to
+ * hear of it: no class waits for a permit, and no endpoint is subscribed. It leaves all else to settleAttempts: whatever ends in
+ * another project, and what was settled before. What it leaves is as if it had not come. Where it settles, settleAttempts would
+ * have answered the same and left the same rows.
+ *
+ * One self-committing statement, with the locks of settleAttempts in their order. An open job is judged and deleted by one
+ * DELETE, in the order in which the items come. Under READ COMMITTED that judges a row again which others changed meanwhile,
+ * such as a cancel, and returns its newest version. COALESCE keeps the planner to the key.
+ *
+ * Answers come in the order of the settlements; null is what is left.
+ */
+export async function settleOrdinary(
+  db: Database,
+  settlements: readonly LastSettlement[],
+): Promise<(SettledItem | null)[]> {
+  const { projects, ordered } = inLockOrder(settlements);
+  const rows = await db.run<SettledRow>("settle_ordinary", SETTLE_ORDINARY, [
+    column(projects.map((project) => project.no)),
+    column(ordered.map(({ projectPlace }) => projectPlace)),
+    column(ordered.map(({ item }) => item.projectNo)),
+    column(ordered.map(({ item }) => environmentCode(item.environment))),
+    column(ordered.map(({ item }) => regionCode(item.region))),
+    column(ordered.map(({ uuid }) => uuid)),
+    column(ordered.map(({ item }) => idToUuid(item.runId))),
+    column(ordered.map(({ item }) => runStatusCode(item.status))),
+    column(ordered.map(({ item }) => item.responseStatus)),
+    ordered.map(({ item }) => item.error),
+    column(ordered.map(({ item }) => Math.min(Math.round(item.durationMs), DURATION_MS_MAX))),
+    column(ordered.map(({ item }) => endedStatusCode(item.next.status))),
+  ]);
+  const items: (SettledItem | null)[] = settlements.map(() => null);
+  for (const { n, attempt, canceled } of rows) {
+    const settled = ordered[n - 1];
+    if (settled === undefined) continue;
+    const { jobId, next } = settled.item;
+    items[settled.index] = {
+      jobId,
+      attempt,
+      status: canceled ? "canceled" : next.status,
+      nextRetryAt: null,
+    };
+  }
+  return items;
+}
+
+const [DEVELOPMENT, PRODUCTION] = ENVIRONMENTS.map(environmentCode);
+
+const SETTLE_ORDINARY = `
+WITH locked AS MATERIALIZED (
+  -- The retention class of each project; null if it is not ordinary, or has no flow.
+  SELECT ARRAY (
+           SELECT f.retention_class
+             FROM unnest($1::int[]) AS p (project_no)
+             LEFT JOIN LATERAL (
+                  SELECT CASE WHEN f.waiting = 0 AND f.subscriptions = 0 THEN f.retention_class END AS retention_class
+                    FROM flows f
+                   WHERE f.project_no = p.project_no
+                     FOR NO KEY UPDATE) f ON true) AS classes
+), attempt AS (
+  DELETE FROM open_jobs o
+   USING (SELECT a.*, l.classes[a.place] AS retention_class
+            FROM locked l
+           CROSS JOIN unnest($2::int[], $3::int[], $4::smallint[], $5::smallint[], $6::uuid[], $7::uuid[], $8::smallint[],
+                             $9::smallint[], $10::text[], $11::int[], $12::smallint[])
+                 WITH ORDINALITY AS a (place, project_no, environment, region, job_id, run_id, status, response_status,
+                                       error, duration_ms, job_status, n)
+           WHERE l.classes[a.place] IS NOT NULL
+          OFFSET 0) i
+   WHERE o.project_no = ANY (ARRAY[i.project_no]) AND o.environment = i.environment AND o.region = i.region
+     AND o.job_id = i.job_id AND coalesce(o.run_id = i.run_id AND o.node_id IS NOT NULL, false)
+  RETURNING i.*, o.attempt, o.started_at, o.canceled
+), ended AS (
+  INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at)
+  SELECT project_no, environment, region, job_id, job_status, attempt, now() FROM attempt WHERE NOT canceled
+), recorded AS (
+  INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
+                    started_at, duration_ms)
+  SELECT run_id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
+         started_at, duration_ms
+    FROM attempt
+), returned AS (
+  UPDATE flows f
+     SET development_jobs = f.development_jobs - c.development,
+         production_jobs = f.production_jobs - c.production,
+         returned = f.returned + c.development + c.production
+    FROM (SELECT project_no, count(*) FILTER (WHERE environment = ${DEVELOPMENT}) AS development,
+                 count(*) FILTER (WHERE environment = ${PRODUCTION}) AS production
+            FROM attempt GROUP BY project_no) c
+   WHERE f.project_no = c.project_no
+)
+SELECT n::int AS n, attempt, canceled FROM attempt`;
+
+interface SettledRow {
+  n: number;
+  attempt: number;
+  canceled: boolean;
+}
