@@ -86,6 +86,21 @@ describe("the requests in flight to one host", () => {
     );
   });
 
+  test("tell whoever waits for it when a blind claim ends", async () => {
+    const hosts = new RequestsPerHost(LIMITS);
+    for (let round = 0; round < 2; round++) {
+      for (const host of [null, null, "a.example"]) hosts.add(host);
+      let toldCount = 0;
+      for (let waiter = 0; waiter < 2; waiter++) void hosts.nextBlindEnd().then(() => toldCount++);
+      hosts.delete("a.example");
+      await new Promise((resolve) => setImmediate(resolve));
+      expect(toldCount).toBe(0);
+      for (const host of [null, null]) hosts.delete(host);
+      await new Promise((resolve) => setImmediate(resolve));
+      expect(toldCount).toBe(2);
+    }
+  });
+
   test("are never more than operators allow, wherever blind claims lead and whatever the limits become meanwhile", () => {
     const HOSTS = ["host 0", "host 1", "host 2"];
     const limit = fc.record({ host: fc.constantFrom(...HOSTS), requests: fc.nat(7) });

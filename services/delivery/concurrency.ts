@@ -78,8 +78,15 @@ export class RequestsPerHost {
   private lowered = new Map<string, number>();
   /** The least room at any of those hosts. */
   private leastRoom = Number.POSITIVE_INFINITY;
+  private blindEnd: PromiseWithResolvers<void> | null = null;
 
   constructor(private readonly limits: NodeLimits) {}
+
+  /** Resolves after the turn of the event loop in which the next blind claim ends; many end in one. */
+  nextBlindEnd(): Promise<void> {
+    this.blindEnd ??= Promise.withResolvers();
+    return this.blindEnd.promise;
+  }
 
   /** Replaces the lowered limits. Requests in flight beyond them run to their end. */
   lower(hosts: readonly HostLimit[]): void {
@@ -113,8 +120,15 @@ export class RequestsPerHost {
   }
 
   delete(host: string | null): void {
-    if (host === null) this.blindCount--;
+    if (host === null) this.endBlindClaim();
     else this.move(host, -1);
+  }
+
+  private endBlindClaim(): void {
+    this.blindCount--;
+    if (this.blindEnd === null) return;
+    setImmediate(this.blindEnd.resolve);
+    this.blindEnd = null;
   }
 
   private findLeastRoom(): void {

@@ -36,9 +36,8 @@ const LEFT_HOSTS_MAX = 20;
 const LEFT_TURNS_MAX = 5;
 /** ... and forgets so many of those where nothing is left. */
 const IDLE_LEFT_HOSTS_MAX = 1_000;
-/** How often, and how many times, it looks whether the blind claims that keep it from a host have ended. */
-const BLIND_LOOK_MS = 5;
-const BLIND_LOOKS_MAX = 20;
+/** For how long it waits until the blind claims that keep it from a host have ended. */
+const BLIND_WAIT_MS = 100;
 const KINDS: readonly FlowKind[] = ["jobs", "webhooks"];
 
 export interface Releases {
@@ -106,11 +105,16 @@ export function createReleases(
       // Every blind claim may lead to this host. While the places are kept few of them begin, and those under way end
       // soon.
       const countLeft = () => kept + Math.min(0, hosts.claimsLeftFor(host));
-      for (let look = 0; look < BLIND_LOOKS_MAX && countLeft() <= 0; look++) await Bun.sleep(BLIND_LOOK_MS);
+      if (countLeft() <= 0) await waitForBlindClaims(() => countLeft() > 0);
       return countLeft() > 0 && (await releaseInto(host, countLeft()));
     } finally {
       for (let place = 0; place < kept; place++) hosts.delete(host);
     }
+  }
+
+  async function waitForBlindClaims(areFew: () => boolean): Promise<void> {
+    const overdue = Bun.sleep(BLIND_WAIT_MS).then(() => "overdue");
+    while ((await Promise.race([overdue, hosts.nextBlindEnd()])) !== "overdue" && !areFew());
   }
 
   async function releaseInto(host: string, count: number): Promise<boolean> {
