@@ -1,4 +1,3 @@
-import { createHmac } from "node:crypto";
 import { secretKeyBytes } from "../../shared/domain/signing.ts";
 
 /**
@@ -10,17 +9,17 @@ export function signHeaders(
   body: string,
   { id, sentAt, secrets }: { id: string; sentAt: number; secrets: readonly string[] },
 ): Record<string, string> {
+  const [newest] = secrets;
+  if (newest === undefined) throw new Error("A request is signed with at least one secret.");
   const timestamp = Math.floor(sentAt / 1_000);
-  const signatures = secrets.map((secret) => {
-    const hmac = createHmac("sha256", secretKeyBytes(secret)).update(`${id}.${timestamp}.`).update(body);
-    return `v1,${hmac.digest("base64")}`;
-  });
+  const signed = `${id}.${timestamp}.${body}`;
+  const signatures = secrets.map((secret) => `v1,${hmac(secretKeyBytes(secret), signed).digest("base64")}`);
   return {
-    "service-signature": createHmac("sha256", secrets[0] ?? "")
-      .update(body)
-      .digest("hex"),
+    "service-signature": hmac(newest, body).digest("hex"),
     "webhook-id": id,
     "webhook-timestamp": String(timestamp),
     "webhook-signature": signatures.join(" "),
   };
 }
+
+const hmac = (key: string | Uint8Array, text: string) => new Bun.CryptoHasher("sha256", key).update(text);

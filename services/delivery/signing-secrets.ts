@@ -4,7 +4,7 @@ import { createBatcher } from "../../shared/store/database/batch.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { listSigningSecrets } from "../../shared/store/resources/secrets.ts";
 
-/** Like every change of an operator, a rotation is in force on every node within 5 s. */
+/** Like every change of an operator, a rotation is in force on every node within 5 s. No secret is kept for longer. */
 const CACHED_MS = 4_000;
 const CACHED_MAX = 20_000;
 
@@ -12,21 +12,25 @@ const CACHED_MAX = 20_000;
 export function createSigningSecrets(
   db: Database,
   seal: Seal,
+  cachedMs = CACHED_MS,
 ): (scope: { projectNo: ProjectNo; environment: Environment }) => Promise<string[]> {
   const loading = createBatcher({
     run: (scopes: { projectNo: ProjectNo; environment: Environment }[]) => listSigningSecrets(db, scopes),
     itemsMax: 1_000,
-    inFlightMax: 1,
   });
-  const cached = new Map<string, { until: number; secrets: Promise<string[]> }>();
+  const cached = new Map<string, Promise<string[]>>();
   return (scope) => {
     const key = `${scope.projectNo} ${scope.environment}`;
     const known = cached.get(key);
-    if (known !== undefined && known.until > performance.now()) return known.secrets;
+    if (known !== undefined) return known;
     if (cached.size >= CACHED_MAX) cached.clear();
     const secrets = loading.submit(scope).then((sealed) => sealed.map((bytes) => seal.open(bytes)));
-    cached.set(key, { until: performance.now() + CACHED_MS, secrets });
-    secrets.catch(() => cached.delete(key));
+    cached.set(key, secrets);
+    const forget = () => {
+      if (cached.get(key) === secrets) cached.delete(key);
+    };
+    setTimeout(forget, cachedMs).unref();
+    secrets.catch(forget);
     return secrets;
   };
 }
