@@ -27,8 +27,8 @@ export function sendHints(bus: Bus, { owed, freed }: OwedWork): void {
  */
 export function sendCommands(bus: Bus, owed: readonly Placed<OwedAttempt>[], now: number): void {
   const commands = new Map<string, Command>();
-  for (const { region, shard, ...attempt } of owed) {
-    const { projectNo, dueAt } = attempt;
+  for (const attempt of owed) {
+    const { projectNo, region, shard, dueAt } = attempt;
     if (dueAt > now + HORIZON_MS) continue;
     const place = `${projectNo}/${region}`;
     const command = commands.get(place) ?? { region, shard, projectNo, owed: [] };

@@ -221,25 +221,27 @@ export function viewCanceledJob(job: ListedJobFacts & { runAt: number }): Static
 
 /** The JSON text of a job object. It is text because the payload is shown as it was written. */
 export function jobText(job: JobFacts): string {
-  return jobParts(job).join("");
+  return textBeforePayload(job) + job.payloadText + textBehindPayload(job);
 }
 
-/** The same in three parts: all before the payload, the payload, and the rest. */
-function jobParts(job: JobFacts): string[] {
-  const { retryPolicy } = job;
-  return [
-    `{"id":"${job.id}","status":"${job.status}","target_url":${JSON.stringify(job.targetUrl)},"payload":`,
-    job.payloadText,
-    `,"run_at":"${timestampOf(job.runAt)}","region":"${job.region}",` +
-      `"retry_policy":{"max_attempts":${retryPolicy.maxAttempts},"base_seconds":${retryPolicy.baseSeconds},` +
-      `"cap_seconds":${retryPolicy.capSeconds}},"attempts":${job.attempts},` +
-      `"created_at":"${timestampOf(job.createdAt)}"}`,
-  ];
+function textBeforePayload({ id, status, targetUrl }: JobFacts): string {
+  return `{"id":"${id}","status":"${status}","target_url":${JSON.stringify(targetUrl)},"payload":`;
+}
+
+function textBehindPayload({ runAt, region, retryPolicy, attempts, createdAt }: JobFacts): string {
+  const created = timestampOf(createdAt);
+  const run = runAt === createdAt ? created : timestampOf(runAt);
+  return (
+    `,"run_at":"${run}","region":"${region}",` +
+    `"retry_policy":{"max_attempts":${retryPolicy.maxAttempts},"base_seconds":${retryPolicy.baseSeconds},` +
+    `"cap_seconds":${retryPolicy.capSeconds}},"attempts":${attempts},"created_at":"${created}"}`
+  );
 }
 
 /** The JSON text of the answer to a batch, in input order and in parts. */
 export function jobBatchParts(jobs: readonly JobFacts[]): string[] {
-  return ['{"data":[', ...separated(jobs.map(jobParts)), "]}"];
+  const parts = jobs.map((job) => [textBeforePayload(job), job.payloadText, textBehindPayload(job)]);
+  return ['{"data":[', ...separated(parts), "]}"];
 }
 
 const validateJob = validatorOf(NewJobRequest);

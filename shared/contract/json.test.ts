@@ -1,8 +1,9 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { measureGrowth } from "../../test/support/growth.ts";
 import { ApiError } from "../domain/errors.ts";
 import { canonicalParts } from "./canonical.ts";
-import { type Body, checkPayloadSize, parseBodyInSlices, SLICE_CHARACTERS } from "./json.ts";
+import { type Body, BodyReader, checkPayloadSize, SLICE_CHARACTERS } from "./json.ts";
 import { unescapeString } from "./json-names.ts";
 import { DEPTH_MAX, JsonScanner, type PayloadPlace, SHELL_VALUES_MAX } from "./json-scanner.ts";
 import { jsonTexts, parseBody } from "./test-support.ts";
@@ -98,10 +99,10 @@ test("a body read a few characters at a time is the same body", () => {
 
 test("a large body is read slice by slice, and no further than it can be valid", () => {
   const slicesOf = (text: string, place: PayloadPlace) => {
-    const reading = parseBodyInSlices(Buffer.from(text), place);
+    const reader = new BodyReader(Buffer.from(text), place);
     let count = 1;
     try {
-      while (!reading.next().done) count++;
+      while (reader.read() === null) count++;
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       return `${error.code} ${error.param} after ${count}`;
@@ -136,19 +137,17 @@ test("names with equal hashes in the engine's tables are read as fast as others"
     const names = Array.from({ length: 5_000 }, (_, n) => spell(n.toString(36).padEnd(8, "_")));
     return Buffer.from(`{"payload":{${names.map((name) => `"${name}":0`)}}}`);
   };
-  const timeOf = (bytes: Uint8Array) => {
-    const start = performance.now();
+  const read = (bytes: Uint8Array) => {
     for (const _part of canonicalParts(parseBody(bytes, "member")));
-    return performance.now() - start;
   };
-  const best = (bytes: Uint8Array) => Math.min(...[1, 2, 3, 4, 5].map(() => timeOf(bytes)));
   // The engine's hash of such a name multiplies by zero, so the middle of the name does not count.
   const written = bodyOf((middle) => `\u0093K\u00b8\u008b${middle}\u00c9\u00ac.\u0096`);
   const escaped = bodyOf((middle) => `\\u0093K\\u00b8\\u008b${middle}\\u00c9\\u00ac.\\u0096`);
+  const others = bodyOf((middle) => `áéíó${middle}áéíó`);
+  const othersEscaped = bodyOf((middle) => `\\u00e1\\u00e9\\u00ed${middle}\\u00e1\\u00e9\\u00ed`);
   // In an object or a Set, or alone through JSON.parse, they would take sixty times as long.
-  expect(best(written)).toBeLessThan(10 * best(bodyOf((middle) => `áéíó${middle}áéíó`)));
-  const plain = bodyOf((middle) => `\\u00e1\\u00e9\\u00ed${middle}\\u00e1\\u00e9\\u00ed`);
-  expect(best(escaped)).toBeLessThan(10 * best(plain));
+  expect(measureGrowth(read, others, written, 10)).toBeLessThan(10);
+  expect(measureGrowth(read, othersEscaped, escaped, 10)).toBeLessThan(10);
 });
 
 test("every escape is read as JSON.parse reads it", () => {
@@ -295,14 +294,8 @@ test("__proto__ is a member like any other and changes no prototype", () => {
 test("ten times as many members take about ten times as long", () => {
   const payloadOf = (count: number) =>
     Buffer.from(`{"payload":{${Array.from({ length: count }, (_, n) => `"${n.toString(36)}":0`)}}}`);
-  // The time of the processor: a busy machine takes it away from the test for as long as it likes.
-  const timeOf = (bytes: Uint8Array) => {
-    const start = process.cpuUsage();
-    parseBody(bytes, "member");
-    return process.cpuUsage(start).user / 1_000;
-  };
   const [small, large] = [payloadOf(2_500), payloadOf(25_000)];
-  const best = (bytes: Uint8Array) => Math.min(...Array.from({ length: 5 }, () => timeOf(bytes)));
+  const read = (bytes: Uint8Array) => void parseBody(bytes, "member");
   // Quadratic work would take a hundred times as long.
-  expect(best(large)).toBeLessThan(Math.max(best(small), 1) * 40);
+  expect(measureGrowth(read, small, large, 40)).toBeLessThan(40);
 });

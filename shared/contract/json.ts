@@ -23,21 +23,22 @@ export interface Body {
 export const SLICE_CHARACTERS = 65_536;
 
 /**
- * Parses a body in slices: it yields after each, so that the caller can let other work run. Throws invalid_request for text
- * that is not JSON, for too deep nesting and for duplicate members, and payload_too_large for the payload of a single job or
+ * Parses a body in slices, so that the caller can let other work run between them. Throws invalid_request for text that is
+ * not JSON, for too deep nesting and for duplicate members, and payload_too_large for the payload of a single job or
  * schedule. `checkPayloadSize` judges those of a batch.
  */
-export function* parseBodyInSlices(
-  bytes: Uint8Array,
-  place: PayloadPlace,
-): Generator<"slice read", Body, void> {
-  const scanner = new JsonScanner(decode(bytes), place);
-  let scan = scanner.read(SLICE_CHARACTERS);
-  while (scan === null) {
-    yield "slice read";
-    scan = scanner.read(SLICE_CHARACTERS);
+export class BodyReader {
+  private readonly scanner: JsonScanner;
+
+  constructor(bytes: Uint8Array, place: PayloadPlace) {
+    this.scanner = new JsonScanner(decode(bytes), place);
   }
-  return bodyOf(scan);
+
+  /** Reads the next slice. Null until that was the last one. */
+  read(): Body | null {
+    const scan = this.scanner.read(SLICE_CHARACTERS);
+    return scan === null ? null : bodyOf(scan);
+  }
 }
 
 export function checkPayloadSize({ largePayloads }: Body, entry: number): void {

@@ -1,13 +1,13 @@
 import fc from "fast-check";
-import { type Body, parseBodyInSlices } from "./json.ts";
+import { type Body, BodyReader } from "./json.ts";
 import type { PayloadPlace } from "./json-scanner.ts";
 
 /** Parses a whole body at once. */
 export function parseBody(bytes: Uint8Array, place: PayloadPlace): Body {
-  const reading = parseBodyInSlices(bytes, place);
+  const reader = new BodyReader(bytes, place);
   for (;;) {
-    const { done, value } = reading.next();
-    if (done) return value;
+    const body = reader.read();
+    if (body !== null) return body;
   }
 }
 

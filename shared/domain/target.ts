@@ -136,8 +136,9 @@ function findHostFault(hostname: string, port: number, rules: TargetRules): stri
 }
 
 /** Both as in `URL.hostname`. All names of this machine are one host, because a gateway on 0.0.0.0 answers on all of them. */
-function isSameHost(a: string, b: string): boolean {
-  return a === b || (isThisMachine(a) && isThisMachine(b));
+function isSameHost(own: string, target: string): boolean {
+  // Most targets are ordinary names, which are told from this machine's much sooner than addresses are read.
+  return own === target || (isThisMachine(target) && isThisMachine(own));
 }
 
 function isThisMachine(hostname: string): boolean {

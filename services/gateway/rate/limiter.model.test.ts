@@ -117,7 +117,7 @@ test("each accepted request counts in its own tick and nothing else counts, what
 
         async function ask(gateway: Gateway): Promise<void> {
           const from = performance.now();
-          const outcome = await gateway.limiter.take(caller, 1).then(
+          const outcome = await Promise.resolve(gateway.limiter.take(caller, 1)).then(
             ({ retryAfterMs }) => (retryAfterMs === null ? "accepted" : "refused"),
             () => "unknown" as const,
           );

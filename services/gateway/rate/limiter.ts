@@ -16,7 +16,7 @@ export interface RateLimiter {
    * Takes one request from the rate of the caller's environment, or finds nothing left. `crowd` is the number of requests
    * that the gateway has in progress, this one included.
    */
-  take(caller: Caller, crowd: number): Promise<RateStanding>;
+  take(caller: Caller, crowd: number): RateStanding | Promise<RateStanding>;
   /** Returns all loans. Call it once no more requests come. It does not throw. */
   stop(): Promise<void>;
 }
@@ -142,7 +142,7 @@ export function createRateLimiter(db: Database, log: Log): RateLimiter {
       const limit = limitsOf(project).requestsPerMinute;
       demand.note(name);
       const standing = loans.spend(name, limit);
-      if (standing !== null) return Promise.resolve(standing);
+      if (standing !== null) return standing;
       demand.noteAsked();
       const { promise, resolve, reject } = Promise.withResolvers<RateStanding>();
       const request = { projectNo: project.no, environment, limit };

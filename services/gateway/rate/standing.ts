@@ -17,14 +17,12 @@ export function rateLimitExceeded(): ApiError {
 }
 
 /** Only a refusal has `Retry-After`. Seconds are rounded up, so that a client that waits them is not too early. */
-export function rateHeaders(standing: RateStanding): Record<string, string> {
+export function setRateHeaders(headers: Record<string, string>, standing: RateStanding): void {
   const { limit, remaining, resetMs, retryAfterMs } = standing;
-  return {
-    "RateLimit-Limit": String(limit),
-    "RateLimit-Remaining": String(remaining),
-    "RateLimit-Reset": String(wholeSeconds(resetMs)),
-    ...(retryAfterMs === null ? {} : { "Retry-After": String(Math.max(1, wholeSeconds(retryAfterMs))) }),
-  };
+  headers["RateLimit-Limit"] = String(limit);
+  headers["RateLimit-Remaining"] = String(remaining);
+  headers["RateLimit-Reset"] = String(wholeSeconds(resetMs));
+  if (retryAfterMs !== null) headers["Retry-After"] = String(Math.max(1, wholeSeconds(retryAfterMs)));
 }
 
 function wholeSeconds(ms: number): number {

@@ -1,5 +1,5 @@
 import type { ApiVersion } from "../../../shared/domain/version.ts";
-import { type RateStanding, rateHeaders } from "../rate/standing.ts";
+import { type RateStanding, setRateHeaders } from "../rate/standing.ts";
 
 /** The answer of a route. */
 export interface ApiAnswer {
@@ -45,9 +45,9 @@ export function respond(answer: ReadyAnswer, { requestId, version, rate, allow }
   const headers: Record<string, string> = {
     "Content-Type": "application/json",
     "Request-Id": requestId,
-    ...(rate === null ? {} : rateHeaders(rate)),
-    ...answer.headers,
   };
+  if (rate !== null) setRateHeaders(headers, rate);
+  Object.assign(headers, answer.headers);
   if (version !== null) headers["Service-Version"] = version;
   if (answer.status === 405 && allow !== null) headers.Allow = allow;
   return new Response(answer.large?.stream ?? answer.text, { status: answer.status, headers });

@@ -1,4 +1,4 @@
-import { createHash } from "node:crypto";
+import { hash as hashOnce } from "node:crypto";
 import { unauthorized } from "../../../shared/domain/errors.ts";
 import { keyEnvironment } from "../../../shared/domain/key.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
@@ -26,8 +26,6 @@ export interface Authenticator {
  */
 const MEMORY_MS = 4_000;
 const CALLERS_MAX = 10_000;
-/** Bounds of the look-ups in Postgres, however many keys are guessed. */
-const LOOK_UPS_IN_FLIGHT_MAX = 1;
 const KEYS_PER_LOOK_UP_MAX = 500;
 
 export function createAuthenticator(db: Database, lastUse: Pick<LastUse, "note">): Authenticator {
@@ -36,7 +34,6 @@ export function createAuthenticator(db: Database, lastUse: Pick<LastUse, "note">
   const lookUps = createBatcher<Buffer, Caller | null>({
     run: (hashes) => findCallers(db, hashes),
     itemsMax: KEYS_PER_LOOK_UP_MAX,
-    inFlightMax: LOOK_UPS_IN_FLIGHT_MAX,
   });
 
   async function ask(hash: Buffer, name: string): Promise<AuthenticatedCaller> {
@@ -58,7 +55,7 @@ export function createAuthenticator(db: Database, lastUse: Pick<LastUse, "note">
     authenticate(header) {
       const key = BEARER_PATTERN.exec(header ?? "")?.[1];
       if (key === undefined || keyEnvironment(key) === null) throw unauthorized();
-      const hash = createHash("sha256").update(key).digest();
+      const hash = hashOnce("sha256", key, "buffer");
       // Callers are remembered by the hash of the key, so that no key stays in memory longer than its request.
       const name = hash.toString("latin1");
       const known = callers.find(name, performance.now());

@@ -1,12 +1,13 @@
 import { createHash } from "node:crypto";
 import { canonicalParts } from "../../../shared/contract/canonical.ts";
-import { type Body, parseBodyInSlices, SLICE_CHARACTERS } from "../../../shared/contract/json.ts";
+import { type Body, BodyReader, SLICE_CHARACTERS } from "../../../shared/contract/json.ts";
 import type { PayloadPlace } from "../../../shared/contract/json-scanner.ts";
 import { BYTES_PER_SECOND_MIN, bodyTooSlow } from "../../../shared/domain/body.ts";
 import { ApiError, invalidRequest } from "../../../shared/domain/errors.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { LARGE_CHARACTERS } from "./large-answer.ts";
 import { nextTurn } from "./sliced-work.ts";
+import { beginLimit, endLimit, type TimeLimit } from "./time-limit.ts";
 
 export interface BodyRules {
   payload: PayloadPlace;
@@ -44,10 +45,10 @@ export async function readBody(
   checkMediaType(request.headers);
   const bytes = await readBytes(request, rules.bytesMax, patience);
   if (bytes.length > SLICE_CHARACTERS) await nextTurn(projectNo);
-  const reading = parseBodyInSlices(bytes, rules.payload);
+  const reader = new BodyReader(bytes, rules.payload);
   for (;;) {
-    const { done, value } = reading.next();
-    if (done) return value;
+    const body = reader.read();
+    if (body !== null) return body;
     await nextTurn(projectNo);
   }
 }
@@ -108,12 +109,11 @@ async function readBytes(request: Request, bytesMax: number, patience: Patience)
   // The server enforces a declared length, so only a body that comes in chunks or is too large must be counted.
   const count = declared === null || declared > bytesMax ? { bytes: 0 } : null;
   // A body that is too large has no more time than the largest allowed one.
-  const limit = startLimit(request, patience, () => Math.min(count?.bytes ?? declared ?? 0, bytesMax));
+  const limit = new BodyLimit(request, patience, () => Math.min(count?.bytes ?? declared ?? 0, bytesMax));
   try {
-    const bytes = count === null ? request.bytes() : countChunks(request, bytesMax, count);
-    const received = await Promise.race([bytes, limit.passed]);
+    const bytes = await limit.bound(count === null ? request.bytes() : countChunks(request, bytesMax, count));
     await allReceived();
-    return received;
+    return bytes;
   } catch (error) {
     // The connection is gone, so nobody receives this refusal.
     throw error instanceof ApiError ? error : invalidRequest("The body broke off.");
@@ -122,30 +122,45 @@ async function readBytes(request: Request, bytesMax: number, patience: Patience)
   }
 }
 
-/** Rejects with request_timeout when the time for a body is over. `bytes` is its declared length, or what has come so far. */
-function startLimit(
-  request: Request,
-  { receiveMs, keepOpen }: Patience,
-  bytes: () => number,
-): { passed: Promise<never>; stop(): void } {
-  const { promise, reject } = Promise.withResolvers<never>();
-  const startedAt = performance.now();
-  let isKept = false;
-  const look = () => {
-    const leftMs = startedAt + receiveMs + (bytes() / BYTES_PER_SECOND_MIN) * 1_000 - performance.now();
-    if (leftMs <= 0) return reject(bodyTooSlow(receiveMs));
-    if (!isKept) keepOpen(request, true);
-    isKept = true;
-    timer = setTimeout(look, leftMs);
-  };
-  let timer = setTimeout(look, receiveMs);
-  return {
-    passed: promise,
-    stop() {
-      clearTimeout(timer);
-      if (isKept) keepOpen(request, false);
-    },
-  };
+/** The time for a body. `bytes` is its declared length, or what has come so far. */
+class BodyLimit implements TimeLimit {
+  endsAt: number;
+  private readonly startedAt = performance.now();
+  private isKept = false;
+  private giveUp: (error: ApiError) => void = () => undefined;
+
+  constructor(
+    private readonly request: Request,
+    private readonly patience: Patience,
+    private readonly bytes: () => number,
+  ) {
+    this.endsAt = this.startedAt + patience.receiveMs;
+    beginLimit(this);
+  }
+
+  /** The body, or request_timeout once the time is over. */
+  bound(bytes: Promise<Uint8Array>): Promise<Uint8Array> {
+    return new Promise((resolve, reject) => {
+      this.giveUp = reject;
+      bytes.then(resolve, reject);
+    });
+  }
+
+  stop(): void {
+    endLimit(this);
+    if (this.isKept) this.patience.keepOpen(this.request, false);
+  }
+
+  pass(): void {
+    const { receiveMs, keepOpen } = this.patience;
+    this.endsAt = this.startedAt + receiveMs + (this.bytes() / BYTES_PER_SECOND_MIN) * 1_000;
+    if (this.endsAt <= performance.now()) {
+      this.giveUp(bodyTooSlow(receiveMs));
+    } else if (!this.isKept) {
+      this.isKept = true;
+      keepOpen(this.request, true);
+    }
+  }
 }
 
 async function countChunks(
@@ -166,11 +181,19 @@ async function countChunks(
 
 /**
  * Waits until the server has looked at what came behind the request: trailers, or something that is not HTTP. It does so by
- * the end of this turn of the event loop, and closes the connection if it refuses that.
+ * the end of this turn of the event loop, and closes the connection if it refuses that. All requests of a turn wait together.
  */
 export function allReceived(): Promise<void> {
-  return new Promise((resolve) => setImmediate(resolve));
+  turnEnd ??= new Promise((resolve) => {
+    setImmediate(() => {
+      turnEnd = null;
+      resolve();
+    });
+  });
+  return turnEnd;
 }
+
+let turnEnd: Promise<void> | null = null;
 
 function tooLarge(bytesMax: number): ApiError {
   return new ApiError("payload_too_large", `The body must have at most ${bytesMax} bytes.`);

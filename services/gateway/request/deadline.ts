@@ -1,39 +1,42 @@
 import { StoreUnavailable } from "../../../shared/store/database/database.ts";
+import { beginLimit, endLimit, type TimeLimit } from "./time-limit.ts";
 
-/** The time that a request may wait for the store. */
-export interface Deadline {
-  /** Rejects with StoreUnavailable when the time is over. */
-  passed: Promise<never>;
-  readonly isPassed: boolean;
-  /** Runs `act` while the deadline stands still. If `act` throws, it stands still for good: the request has its answer. */
-  exempt<Result>(act: () => Promise<Result>): Promise<Result>;
-  /** Must be called in the end, or the timer remains. */
-  stop(): void;
-}
+/** The time that a request may wait for the store. It begins to run at once, and must be stopped in the end. */
+export class Deadline implements TimeLimit {
+  endsAt: number;
+  isPassed = false;
+  private leftMs = 0;
+  private giveUp: (error: StoreUnavailable) => void = () => undefined;
 
-export function startDeadline(limitMs: number): Deadline {
-  const { promise, reject } = Promise.withResolvers<never>();
-  let isPassed = false;
-  const pass = () => {
-    isPassed = true;
-    reject(new StoreUnavailable(`the store did not answer within ${limitMs} ms`));
-  };
-  let leftMs = limitMs;
-  let resumedAt = performance.now();
-  let timer = setTimeout(pass, leftMs);
-  return {
-    passed: promise,
-    get isPassed() {
-      return isPassed;
-    },
-    async exempt(act) {
-      clearTimeout(timer);
-      leftMs -= performance.now() - resumedAt;
-      const result = await act();
-      resumedAt = performance.now();
-      timer = setTimeout(pass, Math.max(0, leftMs));
-      return result;
-    },
-    stop: () => clearTimeout(timer),
-  };
+  constructor(private readonly limitMs: number) {
+    this.endsAt = performance.now() + limitMs;
+    beginLimit(this);
+  }
+
+  /** The result of the work, or StoreUnavailable once the time is over. The work goes on then. */
+  bound<Result>(work: Promise<Result>): Promise<Result> {
+    return new Promise((resolve, reject) => {
+      this.giveUp = reject;
+      work.then(resolve, reject);
+    });
+  }
+
+  standStill(): void {
+    this.leftMs = this.endsAt - performance.now();
+    this.endsAt = Number.POSITIVE_INFINITY;
+  }
+
+  goOn(): void {
+    this.endsAt = performance.now() + this.leftMs;
+  }
+
+  stop(): void {
+    endLimit(this);
+  }
+
+  pass(): void {
+    this.stop();
+    this.isPassed = true;
+    this.giveUp(new StoreUnavailable(`the store did not answer within ${this.limitMs} ms`));
+  }
 }

@@ -4,14 +4,14 @@ import { ApiError, type ErrorCode, invalidRequest, resourceNotFound } from "../.
 import { readIdempotencyKey } from "../../../shared/domain/idempotency.ts";
 import { isPermitted } from "../../../shared/domain/key.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
-import { NEWEST_API_VERSION, versionOf } from "../../../shared/domain/version.ts";
+import { type ApiVersion, NEWEST_API_VERSION, versionOf } from "../../../shared/domain/version.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
 import type { Log } from "../../../shared/platform/log.ts";
 import type { Metrics } from "../../../shared/platform/metrics/metrics.ts";
 import type { Traces } from "../../../shared/platform/traces/traces.ts";
 import type { KeyToTake } from "../../../shared/store/resources/idempotency.ts";
 import type { RateLimiter } from "../rate/limiter.ts";
-import { rateLimitExceeded } from "../rate/standing.ts";
+import { type RateStanding, rateLimitExceeded } from "../rate/standing.ts";
 import type { ApiRequest, CreationRoute } from "../routes/route.ts";
 import { operationOf, type RouteMatch, type ServedOperation } from "../routes/route-table.ts";
 import { type ApiAnswer, type Known, type ReadyAnswer, respond } from "./answer.ts";
@@ -26,7 +26,7 @@ import {
   type Patience,
   readBody,
 } from "./body.ts";
-import { type Deadline, startDeadline } from "./deadline.ts";
+import { Deadline } from "./deadline.ts";
 import { methodNotAllowed, refuse, toRefusal } from "./errors.ts";
 import type { Idempotency } from "./idempotency.ts";
 import { prepareAnswer } from "./large-answer.ts";
@@ -68,19 +68,36 @@ const STORE_TIME_MS_MAX = 1_800;
 const CROWD_MIN = 64;
 
 /** One request on its way, and what is known of it so far. */
-interface Exchange extends Known {
-  request: Request;
-  ids: PathIds;
-  match: RouteMatch;
-  /** By performance.now(). */
-  receivedAt: number;
-  deadline: Deadline;
+class Exchange implements Known {
+  readonly receivedAt = performance.now();
+  readonly allow: string | null;
+  version: ApiVersion | null = NEWEST_API_VERSION;
+  rate: RateStanding | null = null;
   /** Null until the request counts among those of its project. */
-  projectNo: ProjectNo | null;
+  projectNo: ProjectNo | null = null;
   /** Null until the request is within its rate and its operation is known. */
-  trace: RequestTrace | null;
+  trace: RequestTrace | null = null;
+  private id: string | null = null;
+
+  constructor(
+    readonly request: Request,
+    readonly ids: PathIds,
+    readonly match: RouteMatch,
+    readonly deadline: Deadline,
+    private readonly makeRequestId: () => string,
+  ) {
+    this.allow = match === "nothing" ? null : match.allow;
+  }
+
+  get requestId(): string {
+    this.id ??= this.makeRequestId();
+    return this.id;
+  }
+
   /** False once the request has its answer or its client has gone: no more is done for it. */
-  isWanted(): boolean;
+  isWanted(): boolean {
+    return !this.deadline.isPassed && !this.request.signal.aborted;
+  }
 }
 
 export function createExchanges(options: ExchangeOptions): Exchanges {
@@ -92,14 +109,13 @@ export function createExchanges(options: ExchangeOptions): Exchanges {
   const traceRequest = createRequestTraces(options.traces, clock);
 
   async function answer(request: Request, ids: PathIds, match: RouteMatch): Promise<Response> {
-    const exchange = begin(request, ids, match);
+    const exchange = new Exchange(request, ids, match, new Deadline(storeTimeMsMax), makeRequestId);
     try {
-      const work = limits.count("all", () => check(exchange));
-      const answer = await Promise.race([work, exchange.deadline.passed]);
+      const answer = await exchange.deadline.bound(check(exchange));
       noteEnd(exchange, answer.status, null);
       return respond(answer, exchange);
     } catch (error) {
-      await takeTurn(exchange);
+      if (exchange.projectNo !== null && isCrowd(exchange.projectNo)) await nextTurn(exchange.projectNo);
       const refusal = explain(error, exchange.requestId);
       const answer = refuse(refusal, exchange.requestId, clock.now());
       noteEnd(exchange, answer.status, refusal.code);
@@ -115,21 +131,27 @@ export function createExchanges(options: ExchangeOptions): Exchanges {
    */
   async function check(exchange: Exchange): Promise<ReadyAnswer> {
     const { request, match } = exchange;
-    const caller = await authenticator.authenticate(request.headers.get("authorization"));
-    exchange.version = caller.version;
-    const { no } = caller.project;
-    return limits.count(no, async () => {
+    limits.enter("all");
+    let answer: ReadyAnswer | null = null;
+    try {
+      const caller = await authenticator.authenticate(request.headers.get("authorization"));
+      exchange.version = caller.version;
+      const { no } = caller.project;
+      limits.enter(no);
       exchange.projectNo = no;
-      await takeTurn(exchange);
+      if (isCrowd(no)) await nextTurn(no);
       exchange.rate = await rateLimiter.take(caller, limits.inProgress("all"));
       if (exchange.rate.retryAfterMs !== null) throw rateLimitExceeded();
       if (match === "nothing") throw resourceNotFound();
       if (match.served === null) throw methodNotAllowed(match.allow);
-      return checkOperation(exchange, match.served, caller);
-    });
+      answer = await checkOperation(exchange, match.served, caller);
+      return answer;
+    } finally {
+      limits.leave(exchange.projectNo, answer);
+    }
   }
 
-  async function checkOperation(
+  function checkOperation(
     exchange: Exchange,
     served: ServedOperation,
     caller: AuthenticatedCaller,
@@ -146,17 +168,19 @@ export function createExchanges(options: ExchangeOptions): Exchanges {
     exchange.version = versionOf(request.headers.get("service-version"), caller.version);
     const cause = () => ({ requestId: exchange.requestId, keyNo: caller.keyNo });
     const query = queryOf(request.url);
-    const apiRequest: ApiRequest = { caller, scope, ...ids, query, cause, trace: trace.context };
+    const { id, innerId } = ids;
+    const apiRequest: ApiRequest = { caller, scope, id, innerId, query, cause, trace: trace.context };
     return limits.holdLargeBody(request.headers, route.body, projectNo, async () => {
       const body = await receive(exchange, route.body, projectNo);
       if ("create" in route) return checkKey(exchange, { ...served, route }, apiRequest, body);
-      return limits.readStore(projectNo, exchange.isWanted, route.answerBytesMax ?? 0, async () =>
+      const isWanted = () => exchange.isWanted();
+      return limits.readStore(projectNo, isWanted, route.answerBytesMax ?? 0, async () =>
         finish(exchange, await route.answer(apiRequest, body), projectNo),
       );
     });
   }
 
-  async function checkKey(
+  function checkKey(
     exchange: Exchange,
     { operation, path, route }: ServedOperation & { route: CreationRoute },
     apiRequest: ApiRequest,
@@ -165,7 +189,7 @@ export function createExchanges(options: ExchangeOptions): Exchanges {
     const { scope, id, innerId } = apiRequest;
     const { projectNo } = scope;
     const inStore = <Result>(act: () => Promise<Result>) =>
-      limits.enterStore(projectNo, exchange.isWanted, act);
+      limits.enterStore(projectNo, () => exchange.isWanted(), act);
     const act = (key: KeyToTake | null) => route.create(apiRequest, key, body);
     const create = route.isShared ? act : (key: KeyToTake | null) => inStore(() => act(key));
     const key = readIdempotencyKey(exchange.request.headers.get("idempotency-key"));
@@ -176,7 +200,9 @@ export function createExchanges(options: ExchangeOptions): Exchanges {
         return finish(exchange, created, projectNo);
       }
       const spelling = `${operation.method} ${path} ${innerId === "" ? id : `${id} ${innerId}`}`;
-      const requestHash = await exchange.deadline.exempt(() => hashBody(body, projectNo));
+      exchange.deadline.standStill();
+      const requestHash = await hashBody(body, projectNo);
+      exchange.deadline.goOn();
       const first = await idempotency.answer({
         scope,
         operation: spelling,
@@ -191,41 +217,25 @@ export function createExchanges(options: ExchangeOptions): Exchanges {
     return limits.holdAnswer(projectNo, route.answerBytesMax ?? largePayloadBytes(body), carryOut);
   }
 
-  function begin(request: Request, ids: PathIds, match: RouteMatch): Exchange {
-    let requestId: string | null = null;
-    const deadline = startDeadline(storeTimeMsMax);
-    return {
-      request,
-      ids,
-      match,
-      receivedAt: performance.now(),
-      deadline,
-      get requestId() {
-        requestId ??= makeRequestId();
-        return requestId;
-      },
-      version: NEWEST_API_VERSION,
-      rate: null,
-      allow: match === "nothing" ? null : match.allow,
-      projectNo: null,
-      trace: null,
-      isWanted: () => !deadline.isPassed && !request.signal.aborted,
-    };
-  }
+  const isCrowd = (projectNo: ProjectNo) => limits.inProgress(projectNo) > CROWD_MIN;
 
-  async function takeTurn({ projectNo }: Exchange): Promise<void> {
-    if (projectNo !== null && limits.inProgress(projectNo) > CROWD_MIN) await nextTurn(projectNo);
-  }
-
-  /** Receives the body. Its time is the client's and does not count as the store's. A body where none is defined is ignored. */
+  /**
+   * Receives the body. Its time is the client's and does not count as the store's: the deadline goes on once the body is
+   * complete. A body where none is defined is ignored.
+   */
   async function receive(
     { request, deadline }: Exchange,
     rules: BodyRules | null,
     projectNo: ProjectNo,
   ): Promise<Body> {
-    if (rules === null) await allReceived();
-    const body =
-      rules === null ? NO_BODY : await deadline.exempt(() => readBody(request, rules, projectNo, patience));
+    let body = NO_BODY;
+    if (rules === null) {
+      await allReceived();
+    } else {
+      deadline.standStill();
+      body = await readBody(request, rules, projectNo, patience);
+      deadline.goOn();
+    }
     // Nothing is done for a client that has gone. It may only seem gone: Bun refuses a request that is followed by anything
     // but HTTP with a 400, which looks like the answer to the request itself.
     if (request.signal.aborted) throw invalidRequest("The connection is gone.");

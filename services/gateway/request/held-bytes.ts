@@ -28,6 +28,7 @@ export function createHeldBytes(max: HeldBytesMax): HeldBytes {
   let ofAll = 0;
 
   function add(projectNo: ProjectNo, bytes: number): void {
+    if (bytes === 0) return;
     ofAll += bytes;
     const sum = (ofProjects.get(projectNo) ?? 0) + bytes;
     if (sum > 0) ofProjects.set(projectNo, sum);

@@ -9,12 +9,20 @@ const TAKE_TIMEOUT_MS = 30_000;
 const encoder = new TextEncoder();
 
 /** Joins the parts of a small answer, and encodes a large one in slices of its project. */
-export async function prepareAnswer(answer: ApiAnswer, projectNo: ProjectNo): Promise<ReadyAnswer> {
+export function prepareAnswer(answer: ApiAnswer, projectNo: ProjectNo): ReadyAnswer | Promise<ReadyAnswer> {
   const { text } = answer;
   const parts = typeof text === "string" ? [text] : text;
-  if (parts.reduce((sum, part) => sum + part.length, 0) <= LARGE_CHARACTERS) {
-    return { ...answer, text: parts.join("") };
+  if (parts.reduce((sum, part) => sum + part.length, 0) > LARGE_CHARACTERS) {
+    return encodeLarge(answer, parts, projectNo);
   }
+  return { ...answer, text: parts.join("") };
+}
+
+async function encodeLarge(
+  answer: ApiAnswer,
+  parts: readonly string[],
+  projectNo: ProjectNo,
+): Promise<ReadyAnswer> {
   const work = startSlicedWork(projectNo);
   const pieces: Uint8Array[] = [];
   let small = "";

@@ -27,8 +27,10 @@ type Act = () => Promise<ReadyAnswer>;
 export interface Limits {
   /** How many requests of the project, or of all, are in progress. */
   inProgress(who: ProjectNo | "all"): number;
-  /** Counts a request as in progress until its client has taken the answer. */
-  count(who: ProjectNo | "all", act: Act): Promise<ReadyAnswer>;
+  /** Counts a request as in progress. Throws service_unavailable if there are too many. */
+  enter(who: ProjectNo | "all"): void;
+  /** Ends the count of a request, by its project if it was counted there, once the client has taken its answer. */
+  leave(projectNo: ProjectNo | null, answer: ReadyAnswer | null): void;
   /** Counts the bytes of a body that may be large. They stay in memory until its request is answered. */
   holdLargeBody(
     headers: Headers,
@@ -57,28 +59,27 @@ export function createLimits(metrics: Metrics): Limits {
   metrics.requestsWaiting.follow(() => single(store.crowdedOut()));
 
   const inProgress = (who: ProjectNo | "all") => counts.get(who) ?? 0;
+  function countDown(who: ProjectNo | "all"): void {
+    const left = inProgress(who) - 1;
+    if (left > 0) counts.set(who, left);
+    else counts.delete(who);
+  }
+  function end(projectNo: ProjectNo | null): void {
+    countDown("all");
+    if (projectNo !== null) countDown(projectNo);
+  }
 
   return {
     inProgress,
-    async count(who, act) {
+    enter(who) {
       const max = who === "all" ? REQUESTS_MAX.ofAll : REQUESTS_MAX.ofProject;
       const before = inProgress(who);
       if (before >= max) throw new ApiError("service_unavailable", "The service is overloaded.");
       counts.set(who, before + 1);
-      const end = () => {
-        const left = inProgress(who) - 1;
-        if (left > 0) counts.set(who, left);
-        else counts.delete(who);
-      };
-      try {
-        const answer = await act();
-        if (answer.large === undefined) end();
-        else void answer.large.taken.then(end);
-        return answer;
-      } catch (error) {
-        end();
-        throw error;
-      }
+    },
+    leave(projectNo, answer) {
+      if (answer?.large === undefined) end(projectNo);
+      else void answer.large.taken.then(() => end(projectNo));
     },
     holdLargeBody(headers, rules, projectNo, act) {
       if (!isLarge(rules)) return act();

@@ -11,8 +11,8 @@ const REQUESTS_PER_STATEMENT_MAX = 100;
 const BYTES_PER_STATEMENT_MAX = 1_048_576;
 /** Added to the payload of each job, so that many small jobs have a weight, too. */
 const BYTES_PER_JOB = 1_024;
-/** While one statement is synced to disk, the next is on its way. */
-const STATEMENTS_IN_FLIGHT_MAX = 2;
+/** Under load, jobs are gathered for this long, so that the statements and messages that follow are shared. */
+const GATHER_MS = 3;
 /** When it is full, the memory of known lanes is cleared. Then each lane costs one needless look at its row. */
 const KNOWN_LANES_MAX = 100_000;
 
@@ -45,7 +45,7 @@ export function createJobCreation(options: {
       });
     },
     itemsMax: REQUESTS_PER_STATEMENT_MAX,
-    inFlightMax: STATEMENTS_IN_FLIGHT_MAX,
+    gatherMs: GATHER_MS,
     bytesOf,
     bytesMax: BYTES_PER_STATEMENT_MAX,
   });

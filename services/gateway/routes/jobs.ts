@@ -62,14 +62,27 @@ export function jobRoutes(options: {
     const cause = request.cause();
     const trace = request.trace();
     const now = clock.now();
-    const jobs = accepted.map(
-      ({ targetUrl, region, retryPolicy, payloadText, runAt }, index): JobToCreate => {
-        // The first job has the 128 bits of its request's id, so that most jobs need not store that id.
-        const id = index === 0 ? retypeId(cause.requestId, JOB_PREFIX) : ids.next(JOB_PREFIX, now);
-        const fields = { targetUrl, payload: payloadText, runAt: runAt ?? idTimeMs(id), ...retryPolicy };
-        return { id, ...scope, region, shard, cause, trace, ...fields, ...(key === null ? {} : { key }) };
-      },
-    );
+    const jobs = accepted.map((asked, index): JobToCreate => {
+      // The first job has the 128 bits of its request's id, so that most jobs need not store that id.
+      const id = index === 0 ? retypeId(cause.requestId, JOB_PREFIX) : ids.next(JOB_PREFIX, now);
+      const { maxAttempts, baseSeconds, capSeconds } = asked.retryPolicy;
+      return {
+        id,
+        projectNo: scope.projectNo,
+        environment: scope.environment,
+        region: asked.region,
+        shard,
+        targetUrl: asked.targetUrl,
+        payload: asked.payloadText,
+        runAt: asked.runAt ?? idTimeMs(id),
+        maxAttempts,
+        baseSeconds,
+        capSeconds,
+        cause,
+        trace,
+        ...(key !== null && { key }),
+      };
+    });
     const [created] = await creation.submit(jobs);
     if (created?.kind === "quota_exceeded") throw quotaExceeded();
     return created?.kind === "key_taken" ? "key_taken" : jobs;
@@ -166,7 +179,20 @@ function jobFacts(job: JobRow): JobFacts {
 
 /** A job as the answer to its creation shows it, whatever its state is now. */
 function newJobFacts(job: AskedJob): JobFacts {
-  return { ...summaryFacts({ ...job, status: "queued", attempts: 0 }), ...askedFacts(job) };
+  const { id, targetUrl, region, runAt, payload, maxAttempts, baseSeconds, capSeconds } = job;
+  const retryPolicy = { maxAttempts, baseSeconds, capSeconds };
+  const createdAt = idTimeMs(id);
+  return {
+    id,
+    status: "queued",
+    targetUrl,
+    region,
+    attempts: 0,
+    runAt,
+    createdAt,
+    payloadText: payload,
+    retryPolicy,
+  };
 }
 
 function oneText(jobs: readonly AskedJob[]): string {
