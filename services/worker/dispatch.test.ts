@@ -2,7 +2,9 @@ import { describe, expect, test } from "bun:test";
 import type { Due } from "../../shared/bus/messages.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import { Dispatcher } from "./dispatch.ts";
+import type { Entry } from "./shard/remembered-lane.ts";
 import { Shard } from "./shard/shard.ts";
+import { Timers } from "./shard/timers.ts";
 import { owedOf } from "./test-support.ts";
 
 const NOW = 1_800_000_000_000;
@@ -11,8 +13,9 @@ const all = () => true;
 function startDispatch(region: Region = "us-east") {
   const messages: (Omit<Due, "workerNodeId"> & { node: number })[] = [];
   const dispatcher = new Dispatcher((node, due) => messages.push({ ...due, node }));
+  const timers = new Timers<Entry>(NOW);
   const startShard = (shardRegion: Region, number: number) =>
-    new Shard({ region: shardRegion, shard: number, epoch: 1 }, NOW, {
+    new Shard({ region: shardRegion, shard: number, epoch: 1 }, NOW, timers, {
       onSendable: (lane, shard) => dispatcher.enqueue(lane, shard),
       onLow: () => undefined,
       onGranted: () => undefined,

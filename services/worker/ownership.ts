@@ -6,9 +6,10 @@ import type { Database } from "../../shared/store/database/database.ts";
 import {
   acquireShards,
   type HeldShard,
-  listShards,
+  listFreeShards,
   renewShards,
   resignShards,
+  type ShardName,
 } from "../../shared/store/queue/shards.ts";
 
 /**
@@ -36,6 +37,9 @@ export interface OwnershipOptions {
  */
 export class Ownership {
   private held: HeldShard[] = [];
+  /** What is held and other workers should own, while these live; both are judged anew when either has changed. */
+  private foreign: HeldShard[] = [];
+  private judgedFor = "";
   private trustedUntil = 0;
   private renewAt = 0;
   private graceUntil = 0;
@@ -68,14 +72,15 @@ export class Ownership {
         !node.dead &&
         (node.id === nodeId || node.silentMs < leaseMs || performance.now() < this.graceUntil),
     );
-    const ownerOf = (shard: { region: Region; shard: number }) =>
-      rendezvousOwner(
-        shard.region,
-        shard.shard,
-        workers.filter((worker) => worker.regions.includes(shard.region)).map((worker) => worker.id),
-      );
-    const rows = await listShards(db, regions);
-    const wanted = rows.filter((row) => row.leaseLeftMs === 0 && ownerOf(row) === nodeId);
+    const workersOf = new Map(
+      regions.map((region) => [
+        region,
+        workers.filter((worker) => worker.regions.includes(region)).map(({ id }) => id),
+      ]),
+    );
+    const ownerOf = ({ region, shard }: ShardName) =>
+      rendezvousOwner(region, shard, workersOf.get(region) ?? []);
+    const wanted = (await listFreeShards(db, regions)).filter((free) => ownerOf(free) === nodeId);
     if (wanted.length > 0) {
       const askedAt = performance.now();
       const acquired = await acquireShards(db, nodeId, wanted, leaseMs);
@@ -91,9 +96,13 @@ export class Ownership {
         "lost",
       );
       this.held.push(...acquired);
+      this.judgedFor = "";
       if (acquired.length > 0) this.options.onAcquired(acquired);
     }
-    const foreign = this.held.find((shard) => ownerOf(shard) !== nodeId);
+    const living = workers.map(({ id, regions: served }) => `${id} ${served}`).join();
+    if (living !== this.judgedFor) this.foreign = this.held.filter((shard) => ownerOf(shard) !== nodeId);
+    this.judgedFor = living;
+    const foreign = this.foreign[0];
     if (foreign !== undefined) {
       this.lose([foreign], "resigned");
       await resignShards(db, nodeId, [foreign]);
@@ -122,7 +131,9 @@ export class Ownership {
 
   private lose(lost: HeldShard[], why: "lost" | "resigned"): void {
     if (lost.length === 0) return;
-    this.held = this.held.filter((shard) => !lost.includes(shard));
+    const gone = new Set(lost);
+    this.held = this.held.filter((shard) => !gone.has(shard));
+    this.foreign = this.foreign.filter((shard) => !gone.has(shard));
     this.options.onLost(lost, why);
     this.options.log.info({ count: lost.length }, "shards.lost");
   }

@@ -5,6 +5,11 @@ const SLEEP_MS_MAX = 1_000;
 /** The clock is corrected by less than this all the time. A larger step means that somebody has set it. */
 const CLOCK_STEP_MS = 1_000;
 
+/** Bun's timers wait for whole milliseconds, rounded down, and for one at least. So a timer can come too early, by less than a step. */
+const TIMER_STEP_MS = 1;
+/** Nobody changes it or notifies of it, so that whoever waits for it stands still until the wait is over. */
+const NEVER_NOTIFIED = new Int32Array(new SharedArrayBuffer(4));
+
 /**
  * Wakes the worker when its next timer is due, and at the end of a turn of the event loop in which something arrived.
  */
@@ -13,6 +18,7 @@ export class Pump {
   private isStopped = false;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private lastAt = Number.NEGATIVE_INFINITY;
+  private nextAt = Number.POSITIVE_INFINITY;
 
   constructor(
     private readonly clock: Clock,
@@ -25,7 +31,7 @@ export class Pump {
   ) {}
 
   soon(): void {
-    if (!this.isWanted) setImmediate(this.run);
+    if (!this.isWanted) setImmediate(this.runNow);
     this.isWanted = true;
   }
 
@@ -34,14 +40,27 @@ export class Pump {
     clearTimeout(this.timer);
   }
 
-  private readonly run = (): void => {
+  /** The timer may have come too early, by less than a step. */
+  private readonly runOnTime = (): void => {
+    const leftMs = this.nextAt - this.clock.now();
+    // The thread stands still for the rest of the step: less than a millisecond, and only if the timer came early.
+    if (leftMs > 0 && leftMs < TIMER_STEP_MS) Atomics.wait(NEVER_NOTIFIED, 0, 0, leftMs);
+    this.run();
+  };
+
+  private readonly runNow = (): void => {
     this.isWanted = false;
+    this.run();
+  };
+
+  private run(): void {
     if (this.isStopped) return;
     clearTimeout(this.timer);
     const now = this.clock.now();
     if (now < this.lastAt - CLOCK_STEP_MS) this.calls.onSetBack();
     this.lastAt = now;
-    const nextAt = this.calls.turn(now);
-    this.timer = setTimeout(this.run, Math.min(Math.max(nextAt - this.clock.now(), 0), SLEEP_MS_MAX));
-  };
+    this.nextAt = this.calls.turn(now);
+    const sleepMs = Math.min(Math.max(this.nextAt - this.clock.now(), 0), SLEEP_MS_MAX);
+    this.timer = setTimeout(this.runOnTime, sleepMs);
+  }
 }

@@ -7,7 +7,9 @@ import { listHeldRegions } from "../../shared/store/cell/holds.ts";
 import type { HeldShard } from "../../shared/store/queue/shards.ts";
 import { Dispatcher } from "./dispatch.ts";
 import { shardName } from "./ownership.ts";
+import type { Entry } from "./shard/remembered-lane.ts";
 import { Shard } from "./shard/shard.ts";
+import { Timers } from "./shard/timers.ts";
 import { Sweeper } from "./sweeper.ts";
 
 /** A hold stands until the sweep after the next, in case one is late, and no longer after a resume. */
@@ -16,6 +18,11 @@ const HELD_MS = 2_000;
 /** The shards that a worker owns, all on its one thread: it tells them what arrives, and sends what they have ready. */
 export class ShardHost {
   private readonly shards = new Map<string, Shard>();
+  /** Lists of what is held, made when they are asked for and forgotten when a shard comes or goes. */
+  private heldNow: readonly HeldShard[] | null = null;
+  private regionsNow: Region[] | null = null;
+  /** One wheel serves all shards, so that an instant costs the same however many there are. */
+  private timers: Timers<Entry>;
   private readonly dispatcher: Dispatcher;
   private readonly sweeper: Sweeper;
   private readonly timedSweep: ReturnType<Cell["metrics"]["statement"]>;
@@ -30,6 +37,7 @@ export class ShardHost {
       onChange(): void;
     },
   ) {
+    this.timers = new Timers(cell.clock.now());
     this.dispatcher = new Dispatcher((deliveryNodeId, due) =>
       cell.bus.sendDue(deliveryNodeId, { ...due, workerNodeId: options.nodeId }),
     );
@@ -43,17 +51,29 @@ export class ShardHost {
   }
 
   /** The shards that are held, each by its region and number. */
-  get held(): HeldShard[] {
-    return [...this.shards.values()].map(({ held }) => held);
+  get held(): readonly HeldShard[] {
+    this.heldNow ??= [...this.shards.values()].map(({ held }) => held);
+    return this.heldNow;
+  }
+
+  /** The regions in which it holds shards. */
+  get regions(): Region[] {
+    this.regionsNow ??= [...new Set(this.held.map(({ region }) => region))];
+    return this.regionsNow;
   }
 
   add(acquired: readonly HeldShard[]): void {
+    this.forgetLists();
     for (const held of acquired) this.shards.set(shardName(held), this.createShard(held));
   }
 
   remove(lost: readonly HeldShard[]): void {
+    this.forgetLists();
     for (const held of lost) {
-      this.dispatcher.forgetUnanswered(this.find(held.region, held.shard)?.sentTo() ?? []);
+      const shard = this.find(held.region, held.shard);
+      if (shard === undefined) continue;
+      this.dispatcher.forgetUnanswered(shard.sentTo());
+      shard.end();
       this.shards.delete(shardName(held));
     }
   }
@@ -62,6 +82,7 @@ export class ShardHost {
   forget(): void {
     const { held } = this;
     this.remove(held);
+    this.timers = new Timers(this.cell.clock.now());
     this.add(held);
     this.dispatcher.forgetNodes();
   }
@@ -94,12 +115,8 @@ export class ShardHost {
 
   /** Makes ready what is due, and returns when the next timer is. */
   advance(now: number): number {
-    let nextAt = Number.POSITIVE_INFINITY;
-    for (const shard of this.shards.values()) {
-      if (shard.nextAt() <= now) shard.advance(now);
-      nextAt = Math.min(nextAt, shard.nextAt());
-    }
-    return nextAt;
+    if (this.timers.nextAt() <= now) this.timers.advance(now, (entry) => entry.shard.comeDue(entry, now));
+    return this.timers.nextAt();
   }
 
   /** Sends what is ready to the delivery nodes. */
@@ -133,13 +150,18 @@ export class ShardHost {
     this.options.onChange();
   }
 
+  private forgetLists(): void {
+    this.heldNow = null;
+    this.regionsNow = null;
+  }
+
   private createShard(held: HeldShard): Shard {
     const { clock, metrics } = this.cell;
     const note = {
       jobs: metrics.granted("jobs", held.region),
       webhooks: metrics.granted("webhooks", held.region),
     };
-    return new Shard(held, clock.now(), {
+    return new Shard(held, clock.now(), this.timers, {
       onSendable: (lane, shard) => this.dispatcher.enqueue(lane, shard),
       onLow: (lane, shard) => this.sweeper.noteLow(lane, shard),
       onGranted: ({ flowClass, dueAt }, isHeldBack, now) => note[kindOf(flowClass)](now - dueAt, isHeldBack),

@@ -106,7 +106,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
   const heartbeat = createHeartbeat(cell, options);
   async function beat(): Promise<void> {
     // Delivery nodes that hear it need not look for themselves for what is due in these regions.
-    const held = [...new Set(shards.held.map(({ region }) => region))];
+    const held = shards.regions;
     if (ownership.isTrusted && held.length > 0) bus.sendBeat("worker", { nodeId, regions: held, room: 0 });
     await heartbeat();
   }

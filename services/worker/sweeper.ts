@@ -1,6 +1,7 @@
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { type Lane, type RefillLane, refillLanes, sweepShards } from "../../shared/store/queue/sweep.ts";
+import { shardName } from "./ownership.ts";
 import type { RememberedLane } from "./shard/remembered-lane.ts";
 import type { Shard } from "./shard/shard.ts";
 
@@ -31,9 +32,10 @@ export class Sweeper {
       this.ask(remembered),
     ]);
     const now = this.clock.now();
-    const rowsOf = Map.groupBy(swept.rows, (row) => `${row.region}/${row.shard}`);
+    const rowsOf = Map.groupBy(swept.rows, ({ region, shard }) => shardName({ region, shard }));
     return shards.reduce((count, shard, index) => {
-      const rows = rowsOf.get(`${shard.held.region}/${shard.held.shard}`) ?? [];
+      // Nearly always no shard has rows, and then no name is made.
+      const rows = (rowsOf.size > 0 && rowsOf.get(shardName(shard.held))) || [];
       return count + shard.swept(rows, asked[index]?.sinceAt ?? Number.NEGATIVE_INFINITY, swept.sweptAt, now);
     }, newsCount);
   }

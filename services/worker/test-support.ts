@@ -4,6 +4,7 @@ import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
 import type { SweptRow } from "../../shared/store/queue/sweep.ts";
 import type { Entry, RememberedLane } from "./shard/remembered-lane.ts";
 import { Shard } from "./shard/shard.ts";
+import { Timers } from "./shard/timers.ts";
 
 // Ids in an order that is the same in every run.
 let drawn = 0;
@@ -27,13 +28,17 @@ export function startShard(now: number) {
   const sendable: RememberedLane[] = [];
   const low: RememberedLane[] = [];
   const granted: { entry: Entry; isHeldBack: boolean }[] = [];
-  const shard = new Shard({ region: "us-east", shard: 3, epoch: 1 }, now, {
+  const timers = new Timers<Entry>(now);
+  const shard = new Shard({ region: "us-east", shard: 3, epoch: 1 }, now, timers, {
     onSendable: (lane) => sendable.push(lane),
     onLow: (lane) => low.push(lane),
     onGranted: (entry, isHeldBack) => granted.push({ entry, isHeldBack }),
   });
+  const advance = (to: number) => timers.advance(to, (entry) => entry.shard.comeDue(entry, to));
   return {
     shard,
+    timers,
+    advance,
     low,
     granted,
     lane(projectNo = 1, flowClass: FlowClass = "production jobs"): RememberedLane | undefined {
@@ -43,7 +48,7 @@ export function startShard(now: number) {
     },
     /** What the shard wants to send now, all of it, as a dispatcher with room for everything would take it. */
     send(now: number, countMax = Number.POSITIVE_INFINITY): Entry[] {
-      if (shard.nextAt() <= now) shard.advance(now);
+      advance(now);
       const sent: Entry[] = [];
       for (const lane of new Set(sendable.splice(0))) sent.push(...shard.take(lane, countMax, NODE, now));
       return sent;

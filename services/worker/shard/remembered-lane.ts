@@ -12,6 +12,8 @@ import type { Timed, Timers } from "./timers.ts";
 /** An owed attempt that the shard remembers: on the wheel, ready to be sent, or sent and not yet answered. */
 export type Entry = OwedAttempt &
   Timed & {
+    /** Hears that the entry's timer has ended. */
+    shard: { comeDue(entry: Entry, now: number): void };
     state: "timed" | "ready" | "sent";
     /** When it was sent, by the shard's clock, and to which delivery node. */
     sentAt: number;
@@ -160,6 +162,11 @@ export class RememberedLane {
       this.overflow();
       this.lookFrom(entry.dueAt);
     }
+  }
+
+  /** Takes the timers of all entries away: the lane is not used any more. */
+  cancelTimers(): void {
+    for (const entry of this.entries.values()) if (entry.state === "timed") this.timers.cancel(entry);
   }
 
   forget(entry: Entry): void {

@@ -5,8 +5,9 @@ import { FLOW_CLASSES } from "../../../shared/domain/flow-class.ts";
 import { laneRoom, type RefillLane, SWEEP_LAG_MS, type SweptRow } from "../../../shared/store/queue/sweep.ts";
 import { Dispatcher } from "../dispatch.ts";
 import { newJobId, sweptOf } from "../test-support.ts";
-import type { RememberedLane } from "./remembered-lane.ts";
+import type { Entry, RememberedLane } from "./remembered-lane.ts";
 import { Shard } from "./shard.ts";
+import { Timers } from "./timers.ts";
 
 setDefaultTimeout(120_000);
 
@@ -44,6 +45,7 @@ class World {
   private sweeping: (() => void) | null = null;
   private refills: (() => void)[] = [];
   private dispatcher = this.startDispatcher();
+  private readonly timers = new Timers<Entry>(START);
   shard = this.startShard();
 
   flow(no: number) {
@@ -96,7 +98,7 @@ class World {
   pass(ms: number): void {
     this.now += ms;
     this.dispatcher.heard({ nodeId: 9, regions: ["us-east"], room: 400 }, this.now);
-    if (this.shard.nextAt() <= this.now) this.shard.advance(this.now);
+    this.timers.advance(this.now, (entry) => entry.shard.comeDue(entry, this.now));
     this.dispatcher.run(this.now, (shard) => shard === this.shard);
   }
 
@@ -239,7 +241,7 @@ class World {
   }
 
   private startShard(): Shard {
-    return new Shard({ region: "us-east", shard: 3, epoch: 1 }, this.now, {
+    return new Shard({ region: "us-east", shard: 3, epoch: 1 }, this.now, this.timers, {
       onSendable: (lane, shard) => this.dispatcher.enqueue(lane, shard),
       onLow: (lane) => this.low.add(lane),
       onGranted: () => undefined,

@@ -9,7 +9,7 @@ const jobIds = (entries: readonly { id: string }[]) => entries.map((entry) => en
 
 describe("what a shard is told", () => {
   test("is sent once it is due and not before, however often it is told", () => {
-    const { shard, send } = startShard(NOW);
+    const { shard, timers, send } = startShard(NOW);
     const owed = owedOf({ dueAt: NOW + 1_000.5 });
     expect([shard.learn(owed, NOW), shard.learn(owed, NOW), shard.learn({ ...owed }, NOW)]).toEqual([
       true,
@@ -17,7 +17,7 @@ describe("what a shard is told", () => {
       false,
     ]);
     expect(send(NOW + 1_000)).toEqual([]);
-    expect(shard.nextAt()).toBeLessThanOrEqual(NOW + 1_000.5);
+    expect(timers.nextAt()).toBeLessThanOrEqual(NOW + 1_000.5);
     expect(jobIds(send(NOW + 1_000.5))).toEqual([owed.id]);
     expect(shard.learn(owed, NOW + 1_001)).toBe(false);
     expect(send(NOW + 2_000)).toEqual([]);
@@ -128,7 +128,7 @@ describe("what is granted late", () => {
     const [first, second] = [owedOf({ dueAt: NOW }), owedOf({ dueAt: NOW + 1_000 })];
     for (const owed of [first, second]) started.shard.learn(owed, NOW);
     for (const entry of started.send(NOW)) started.answer(entry, { kind: "no_permit", returned: 0 }, NOW);
-    started.shard.advance(NOW + 1_000);
+    started.advance(NOW + 1_000);
     started.shard.freed({ projectNo: 1, returned: 9 }, NOW + 4_000);
     started.shard.learn(owedOf({ dueAt: NOW + 4_001 }), NOW + 4_001);
     expect(grant(started, NOW + 9_000)).toEqual([true, true, false]);
@@ -241,6 +241,18 @@ describe("a lane that holds as much as it may", () => {
     expect(jobIds(send(NOW))).toEqual(jobIds(rest));
   });
 
+  test("asks no more once its shard is lost, although a refill comes that was under way", () => {
+    const { shard, low, lane, timers } = startShard(NOW);
+    for (let n = 0; n < 100; n++) shard.learn(owedOf({ dueAt: NOW - 100 + n }), NOW);
+    const known = lane();
+    if (known === undefined) throw new Error("nothing is remembered");
+    low.length = 0;
+    shard.end();
+    const rows = Array.from({ length: 64 }, () => sweptOf(owedOf({ dueAt: NOW + 10 })));
+    expect(shard.refilled({ ...known.name, sinceAt: 0, room: 64 }, rows, NOW, NOW)).toBe(0);
+    expect([low.length, timers.nextAt()]).toEqual([0, Number.POSITIVE_INFINITY]);
+  });
+
   test("asks again although the last refill did not fit beside what it was told of", () => {
     const { shard, send, answer, sweep } = startShard(NOW);
     const told = Array.from({ length: 64 }, () => owedOf({ dueAt: NOW }));
@@ -270,7 +282,7 @@ describe("a lane that holds as much as it may", () => {
   });
 
   test("looks in Postgres for what was put off, however long ago that was due, if it is full when it may be sent again", () => {
-    const { shard, send, answer, lane } = startShard(NOW);
+    const { shard, advance, send, answer, lane } = startShard(NOW);
     const putOff = owedOf({ dueAt: NOW });
     shard.learn(putOff, NOW);
     send(NOW);
@@ -282,10 +294,10 @@ describe("a lane that holds as much as it may", () => {
     shard.refilled(question, [], later, later);
     for (let n = 0; n < 64; n++) shard.learn(owedOf({ dueAt: later }), later);
     for (let n = 0; n < 2_000; n++) shard.learn(owedOf({ dueAt: later + 1_000 }), later);
-    shard.advance(later + 1_000);
+    advance(later + 1_000);
     shard.learn(owedOf({ dueAt: later + 2_000 }), later + 1_000);
     expect(known.ask(later + 1_000)?.sinceAt).toBeGreaterThan(putOff.dueAt);
-    shard.advance(NOW + 50_000);
+    advance(NOW + 50_000);
     expect(known.find(putOff.id)).toBeUndefined();
     expect(known.ask(NOW + 50_000)?.sinceAt).toBeLessThanOrEqual(putOff.dueAt);
   });

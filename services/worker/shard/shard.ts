@@ -10,7 +10,7 @@ import { HORIZON_MS } from "../../../shared/domain/shard.ts";
 import type { HeldShard } from "../../../shared/store/queue/shards.ts";
 import { laneRoom, type RefillLane, SWEEP_LAG_MS, type SweptRow } from "../../../shared/store/queue/sweep.ts";
 import { type Entry, RememberedLane } from "./remembered-lane.ts";
-import { Timers } from "./timers.ts";
+import type { Timers } from "./timers.ts";
 
 /** An answer that has not come by then is given up; the sweep finds out what became of the claim. */
 export const ANSWER_TIMEOUT_MS = 3_000;
@@ -38,12 +38,13 @@ export interface ShardCalls {
 
 /**
  * A shard is an actor: everything that happens to it is one of these calls, one at a time, and it does nothing by
- * itself. It remembers what is owed soon (lanes) and when (timers). It may forget any of it without harm, because
- * Postgres knows it all. Instants are milliseconds since 1970 by the database's clock.
+ * itself. It remembers what is owed soon (lanes) and when (timers, on the wheel that all shards of its host share). It
+ * may forget any of it without harm, because Postgres knows it all. Instants are milliseconds since 1970 by the
+ * database's clock.
  */
 export class Shard {
-  private readonly timers: Timers<Entry>;
   private readonly lanes = new Map<string, RememberedLane>();
+  private hasEnded = false;
   /** In the order in which they were sent. */
   private readonly sent = new Set<Entry>();
   /** Lanes that the shard does not remember hold nothing that was due before this instant. */
@@ -53,9 +54,9 @@ export class Shard {
   constructor(
     readonly held: HeldShard,
     now: number,
+    private readonly timers: Timers<Entry>,
     private readonly calls: ShardCalls,
   ) {
-    this.timers = new Timers(now);
     this.lookBackAt = now + (LOOK_BACK_EVERY_MS / LOOK_BACK_STEPS) * (1 + (held.shard % LOOK_BACK_STEPS));
   }
 
@@ -89,6 +90,7 @@ export class Shard {
       id,
       attempt,
       dueAt,
+      shard: this,
       state: "ready",
       handle: 0,
       place: 0,
@@ -101,18 +103,17 @@ export class Shard {
     return true;
   }
 
-  /** Makes ready what has come due. */
-  advance(now: number): void {
-    this.timers.advance(now, (entry) => {
-      const lane = this.lane(entry.projectNo, entry.flowClass);
-      lane.becomeDue(entry);
-      this.announce(lane, now);
-    });
+  /** The timer of one of its entries has ended: makes it ready. */
+  comeDue(entry: Entry, now: number): void {
+    const lane = this.lane(entry.projectNo, entry.flowClass);
+    lane.becomeDue(entry);
+    this.announce(lane, now);
   }
 
-  /** When `advance` has something to do at the earliest. */
-  nextAt(): number {
-    return this.timers.nextAt();
+  /** The shard is not held any more: leaves the wheel to the others. */
+  end(): void {
+    this.hasEnded = true;
+    for (const lane of this.lanes.values()) lane.cancelTimers();
   }
 
   /** Takes ready entries of one of this shard's lanes to be sent. */
@@ -213,8 +214,8 @@ export class Shard {
     return this.sinceAt;
   }
 
-  rememberedLanes(): RememberedLane[] {
-    return [...this.lanes.values()];
+  rememberedLanes(): readonly RememberedLane[] {
+    return this.lanes.size === 0 ? NO_LANES : [...this.lanes.values()];
   }
 
   /**
@@ -236,6 +237,8 @@ export class Shard {
 
   /** A lane's refill has come: its rows, oldest first. Returns how many of them were news. */
   refilled(asked: RefillLane, rows: readonly SweptRow[], sweptAt: number, now: number): number {
+    // The shard was lost meanwhile. What it kept would stay on the wheel of the others, and its lane would ask again.
+    if (this.hasEnded) return 0;
     const lane = this.lane(asked.projectNo, asked.flowClass);
     lane.beginRefill(rows);
     let newsCount = 0;
@@ -289,4 +292,5 @@ export class Shard {
   }
 }
 
+const NO_LANES: readonly RememberedLane[] = [];
 const laneKey = (projectNo: ProjectNo, flowClass: FlowClass) => `${projectNo} ${flowClass}`;

@@ -222,7 +222,7 @@ describe("memory", () => {
   const BURST = 1_000_000;
   const BASE_BYTES = new Wheel(NOW_MS).bytes;
 
-  test("of an empty wheel is small, as a process holds hundreds", () => {
+  test("of an empty wheel is small", () => {
     expect(BASE_BYTES).toBeLessThan(8_192);
   });
 
