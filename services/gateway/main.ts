@@ -1,9 +1,10 @@
 import { openCellSealOrExit } from "../../shared/process/cell-seal.ts";
 import { runService, targetRulesOf } from "../../shared/process/service.ts";
 import { startGateway } from "./start.ts";
+import { warmUpGateway } from "./warm-up.ts";
 
-await runService("gateway", async (config, cell) =>
-  startGateway({
+await runService("gateway", async (config, cell) => {
+  const options = {
     ...cell,
     host: config.host,
     port: config.port,
@@ -11,5 +12,7 @@ await runService("gateway", async (config, cell) =>
     targets: targetRulesOf(config, config.port),
     publicUrl: config.publicUrl,
     seal: await openCellSealOrExit(cell, config),
-  }),
-);
+  };
+  await warmUpGateway(cell, options);
+  return startGateway(options);
+});

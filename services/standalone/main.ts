@@ -29,15 +29,18 @@ import { askTime, openDatabase } from "../../shared/store/database/database.ts";
 import { listProjects } from "../../shared/store/resources/projects.ts";
 import { createProjectWithKeys } from "../admin/create-project.ts";
 import { startDelivery } from "../delivery/start.ts";
+import { warmUpDelivery } from "../delivery/warm-up.ts";
 import { startGateway } from "../gateway/start.ts";
+import { warmUpGateway } from "../gateway/warm-up.ts";
 import { startWorker } from "../worker/start.ts";
+import { warmUpWorker } from "../worker/warm-up.ts";
 
 /**
  * Gateway, worker and delivery in one process, over a bus inside the process and an embedded Postgres in the data
  * directory. DATABASE_URL and NATS_URL take the place of those two.
  */
 
-const CONNECTIONS = 24;
+const CONNECTIONS = 40;
 /** Only one standalone runs on a data directory, so its nodes can have a fixed name. */
 const NODE_NAME = "standalone";
 /** How much of an echoed payload the terminal shows. */
@@ -109,6 +112,18 @@ const join = (kind: "worker" | "delivery") =>
   );
 const targets = targetRulesOf(config, config.port);
 await checkRestored(cell, config);
+const gatewayOptions = {
+  ...cell,
+  targets,
+  host: config.host,
+  port: config.port,
+  shardsPerRegion: config.shardsPerRegion,
+  publicUrl: config.publicUrl,
+  seal,
+};
+await warmUpWorker(cell);
+await warmUpDelivery(cell, { regions: config.regions, seal });
+await warmUpGateway(cell, gatewayOptions);
 const delivery = await startDelivery(cell, {
   ...config,
   seal,
@@ -122,15 +137,7 @@ const worker = await startWorker(cell, {
   isProvedDead,
   onDeclaredDead,
 });
-const gateway = await startGateway({
-  ...cell,
-  targets,
-  host: config.host,
-  port: config.port,
-  shardsPerRegion: config.shardsPerRegion,
-  publicUrl: config.publicUrl,
-  seal,
-});
+const gateway = await startGateway(gatewayOptions);
 
 // All three stop at once, so that a client that sends its body slowly does not use up the time of attempts on the wire.
 shutdown.add("services", async () => {

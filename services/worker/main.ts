@@ -1,12 +1,14 @@
 import { isProvedDead } from "../../shared/platform/process-identity.ts";
 import { exitAsDead, joinAs, runService } from "../../shared/process/service.ts";
 import { startWorker } from "./start.ts";
+import { warmUpWorker } from "./warm-up.ts";
 
-await runService("worker", async (config, cell) =>
-  startWorker(cell, {
+await runService("worker", async (config, cell) => {
+  await warmUpWorker(cell);
+  return startWorker(cell, {
     ...config,
     nodeId: await joinAs("worker", cell, config),
     isProvedDead,
     onDeclaredDead: exitAsDead(cell.log),
-  }),
-);
+  });
+});

@@ -1,0 +1,35 @@
+import type { Cell } from "../../shared/process/cell.ts";
+import { type Rehearsal, rehearse } from "../../shared/process/rehearsal.ts";
+import { type GatewayOptions, startGateway } from "./start.ts";
+
+const REQUESTS = 40;
+const BODY = JSON.stringify({
+  target_url: "https://example.com/hook",
+  payload: { rehearsal: "x".repeat(100) },
+  region: "us-east",
+});
+
+/**
+ * Answers requests of its own on a loopback port that nobody else knows, and creates jobs that nobody ever sees
+ * (rehearsal.ts).
+ */
+export async function warmUpGateway(cell: Cell, options: GatewayOptions, msMax?: number): Promise<void> {
+  await rehearse(cell, options.seal, (rehearsal) => answerSome(rehearsal, options), msMax);
+}
+
+async function answerSome({ cell, key, takeSteps }: Rehearsal, options: GatewayOptions): Promise<void> {
+  const gateway = await startGateway({ ...options, ...cell, host: "127.0.0.1", port: 0 });
+  try {
+    await takeSteps(REQUESTS, async () => {
+      const response = await fetch(`http://127.0.0.1:${gateway.port}/v2/jobs`, {
+        method: "POST",
+        headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
+        body: BODY,
+      });
+      const text = await response.text();
+      if (response.status !== 201) throw new Error(`the answer was ${response.status} ${text}`);
+    });
+  } finally {
+    await gateway.stop();
+  }
+}
