@@ -5,19 +5,18 @@ import { createLog } from "../../shared/platform/log.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 import { addNode } from "../../shared/store/cell/nodes.ts";
 import { openDatabase } from "../../shared/store/database/database.ts";
-import { claimAttempts } from "../../shared/store/queue/claim.ts";
-import { type Settlement, settleAttempts } from "../../shared/store/queue/settle.ts";
+import type { Settlement } from "../../shared/store/queue/settle.ts";
 import { createJobs } from "../../shared/store/resources/job-creation.ts";
 import { cancelJob, retryRun } from "../../shared/store/resources/jobs-by-hand.ts";
 import { listRuns } from "../../shared/store/resources/runs.ts";
-import { orRefused } from "../../shared/store/test-support.ts";
+import { claimShortFirst, orRefused, settleShortFirst } from "../../shared/store/test-support.ts";
 import { keyCause } from "../support/cause.ts";
-import { createTestDatabase } from "../support/postgres.ts";
+import { createTestDatabase, stopOwnServer } from "../support/postgres.ts";
 import { newJob } from "./harness/jobs.ts";
 import { median, printTable } from "./harness/measure.ts";
 
 /**
- * Are one claim statement and one settle statement exact under READ COMMITTED, and what do they cost? Two processes
+ * Are the statements of claims and settlements exact under READ COMMITTED, and what do they cost? Two processes
  * claim batches of 100 over 1, 100 and 10,000 projects, with cancels and manual retries between them. Meanwhile the
  * permits counted in the flows must equal the attempts on the wire and stay within the limits. In the end nothing may
  * be on the wire, and no deadlock may have occurred.
@@ -166,7 +165,7 @@ async function claimAndSettle(url: string, number: number, projectCount: number)
       runId: ids.next(RUN_PREFIX, Date.now()),
     }));
     let askedAt = performance.now();
-    const answers = await claimAttempts(db, node, claims);
+    const answers = await claimShortFirst(db, node, claims);
     const granted: Settlement[] = [];
     for (const [index, answer] of answers.entries()) {
       const claim = claims[index];
@@ -188,7 +187,7 @@ async function claimAndSettle(url: string, number: number, projectCount: number)
     report.sizes.push(claims.length);
     if (granted.length === 0) continue;
     askedAt = performance.now();
-    await settleAttempts(db, granted);
+    await settleShortFirst(db, granted);
     if (granted.length > BATCH / 2)
       report.settleUs.push(((performance.now() - askedAt) * 1_000) / granted.length);
   }
@@ -287,4 +286,7 @@ SELECT (SELECT count(*)::int FROM open_jobs WHERE node_id IS NOT NULL) AS on_wir
 
 if (process.argv[2] === "claimer")
   await claimAndSettle(process.argv[3] ?? "", Number(process.argv[4]), Number(process.argv[5]));
-else await main();
+else {
+  await main();
+  await stopOwnServer();
+}

@@ -1,8 +1,9 @@
 import { randomBytes } from "node:crypto";
 import { parseArgs } from "node:util";
 import pg from "pg";
-import type { RememberedLane } from "../../services/worker/shard/remembered-lane.ts";
+import type { Entry, RememberedLane } from "../../services/worker/shard/remembered-lane.ts";
 import { Shard } from "../../services/worker/shard/shard.ts";
+import { Timers } from "../../services/worker/shard/timers.ts";
 import { Sweeper } from "../../services/worker/sweeper.ts";
 import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
@@ -15,7 +16,7 @@ import { claimAttempts } from "../../shared/store/queue/claim.ts";
 import { type Settlement, settleAttempts } from "../../shared/store/queue/settle.ts";
 import { sweepShards } from "../../shared/store/queue/sweep.ts";
 import { createJobs } from "../../shared/store/resources/job-creation.ts";
-import { createTestDatabase } from "../support/postgres.ts";
+import { createTestDatabase, stopOwnServer } from "../support/postgres.ts";
 import { newJob } from "./harness/jobs.ts";
 import { formatCount, median, printTable, summarize } from "./harness/measure.ts";
 
@@ -198,10 +199,11 @@ async function createWorker(db: Database): Promise<ChurningWorker> {
   if (node === null) throw new Error("the name is taken");
   const sweeper = new Sweeper(db, clock);
   const sendable = new Set<RememberedLane>();
+  const timers = new Timers<Entry>(clock.now());
   const shards = Array.from(
     { length: SHARDS },
     (_, shard) =>
-      new Shard({ region: REGION, shard, epoch: 1 }, clock.now(), {
+      new Shard({ region: REGION, shard, epoch: 1 }, clock.now(), timers, {
         onSendable: (lane) => sendable.add(lane),
         onLow: (lane, held) => sweeper.noteLow(lane, held),
         onGranted: () => undefined,
@@ -229,7 +231,7 @@ async function createWorker(db: Database): Promise<ChurningWorker> {
 
   async function deliver(nodeId: number): Promise<number> {
     const now = clock.now();
-    for (const shard of shards) shard.advance(now);
+    timers.advance(now, (entry) => entry.shard.comeDue(entry, now));
     const lanes = [...sendable];
     sendable.clear();
     const taken = lanes.flatMap((lane) => {
@@ -374,3 +376,4 @@ function note(text: string): void {
 }
 
 await main();
+await stopOwnServer();

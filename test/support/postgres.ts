@@ -1,7 +1,10 @@
 import { randomBytes } from "node:crypto";
 import { dirname, join } from "node:path";
 import pg from "pg";
-import { startEmbeddedPostgres } from "../../shared/platform/embedded-postgres/embedded-postgres.ts";
+import {
+  type EmbeddedPostgres,
+  startEmbeddedPostgres,
+} from "../../shared/platform/embedded-postgres/embedded-postgres.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 
 export interface TestDatabase {
@@ -49,23 +52,31 @@ export async function createMigratedDatabase(name: string): Promise<TestDatabase
   return database;
 }
 
-let ownServer: Promise<string> | undefined;
+let ownServer: Promise<EmbeddedPostgres> | undefined;
 
-function findServer(): Promise<string> {
+async function findServer(): Promise<string> {
   const named = process.env.TEST_DATABASE_URL;
-  if (named !== undefined) return Promise.resolve(named);
+  if (named !== undefined) return named;
   ownServer ??= startOwnServer();
-  return ownServer;
+  return (await ownServer).url;
+}
+
+/** Whether the databases are on a server that this process started for itself. */
+export const hasOwnServer = () => ownServer !== undefined;
+
+/** Ends the server that this process started, if it did. A process does not end by itself while its server runs. */
+export async function stopOwnServer(): Promise<void> {
+  await (await ownServer)?.stop();
 }
 
 /** The data directories stay in the cache, since making one takes longer than most tests. */
-async function startOwnServer(): Promise<string> {
+async function startOwnServer(): Promise<EmbeddedPostgres> {
   const cache = join(dirname(dirname(import.meta.dir)), ".cache");
   for (let number = 0; number < OWN_SERVERS_MAX; number++) {
     try {
-      const { url } = await startEmbeddedPostgres({ dataDir: join(cache, `test-postgres-${number}`) });
-      await dropLeftovers(url);
-      return url;
+      const server = await startEmbeddedPostgres({ dataDir: join(cache, `test-postgres-${number}`) });
+      await dropLeftovers(server.url);
+      return server;
     } catch (error) {
       if (!(error instanceof Error && error.message.includes("is in use"))) throw error;
     }

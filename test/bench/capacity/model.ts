@@ -13,7 +13,7 @@ export const USE_WITHOUT_ZONE_MAX = 0.9;
 export const ZONES = 3;
 /** One in each zone. */
 const PODS_MIN = ZONES;
-const CONNECTIONS_PER_POD = 12;
+const CONNECTIONS_PER_POD = 24;
 
 /** The most that a plan expects of one primary. None of these was reached here; they are assumptions. */
 export const PRIMARY = {

@@ -1,17 +1,20 @@
 import { preciseNow, quantilesOf } from "./quantiles.ts";
 
 /**
- * A program that makes the requests: `bun load.ts JSON`. With a rate it keeps to the rate while a connection is free,
- * however late the answers are. Without one, each connection asks as soon as it was answered.
+ * A program that makes the requests: `bun load.ts`, told by JSON on stdin. With a rate it keeps to the rate however late
+ * the answers are, and a request that finds no connection free is counted as asked when it should have been. Without a
+ * rate, each connection asks as soon as it was answered.
  */
 
 export interface Load {
   port: number;
   key: string;
   path: string;
-  /** RUN_AT in it is replaced by the instant of the request's job. */
+  /** RUN_AT in it is replaced by the instant of the request's jobs. */
   body: string;
-  /** The jobs' instants, this many a second from `firstAt` on. Only with `count`. */
+  /** What requests send in turn, instead of one key and body. */
+  turns?: { key: string; body: string }[];
+  /** The requests' instants, this many a second from `firstAt` on. Only with `count`. */
   spread?: { firstAt: number; perS: number };
   /** Sends exactly this many requests, however long they take. */
   count?: number;
@@ -27,11 +30,11 @@ export const RUN_AT = "@run_at@";
 
 export interface LoadReport {
   answeredCount: number;
-  /** Job ids with the instants of their 201, if they are reported. */
-  answers: [jobId: string, at: number][];
+  /** Job ids with the instants of their 201 and of when they should have been asked for, if they are reported. */
+  answers: [jobId: string, at: number, askedAt: number][];
   /** Heads and bodies in both directions. */
   bytes: number;
-  /** From a request to its 201, at QUANTILES. */
+  /** From when a request was asked, or with a rate should have been asked, to its 201, at QUANTILES. */
   latencyMs: number[];
 }
 
@@ -39,14 +42,15 @@ const PACE_EVERY_MS = 1;
 
 async function run(load: Load): Promise<LoadReport> {
   const { port, key, path, ratePerS, seconds, connections, spread } = load;
-  const requestOf = (body: string) =>
+  const requestOf = (key: string, body: string) =>
     `POST ${path} HTTP/1.1\r\nHost: 127.0.0.1:${port}\r\nAuthorization: Bearer ${key}\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
-  const plain = requestOf(load.body);
+  const turns = load.turns ?? [{ key, body: load.body }];
+  const plain = turns.map((turn) => requestOf(turn.key, turn.body));
   const answers: LoadReport["answers"] = [];
   const latencies: number[] = [];
   let bytes = 0;
   let openCount = 0;
-  const begunAt = performance.now();
+  let begunAt = performance.now();
   const endAt = begunAt + seconds * 1_000;
   const isPaced = ratePerS !== null;
   const wantedCount = load.count ?? (isPaced ? Math.round(ratePerS * seconds) : Number.POSITIVE_INFINITY);
@@ -57,14 +61,16 @@ async function run(load: Load): Promise<LoadReport> {
   const done = Promise.withResolvers<LoadReport>();
 
   function nextRequest(): string {
-    if (spread === undefined) return plain;
+    const index = askedCount % turns.length;
+    if (spread === undefined) return plain[index] ?? "";
     const runAt = new Date(spread.firstAt + (askedCount * 1_000) / spread.perS).toISOString();
-    return requestOf(load.body.replace(RUN_AT, runAt));
+    const turn = turns[index] ?? { key: "", body: "" };
+    return requestOf(turn.key, turn.body.replaceAll(RUN_AT, runAt));
   }
   function ask(socket: Bun.Socket<Talk>): void {
     const request = nextRequest();
+    socket.data.askedAt = isPaced ? begunAt + (askedCount * 1_000) / ratePerS : performance.now();
     askedCount++;
-    socket.data.askedAt = performance.now();
     bytes += request.length;
     socket.write(request);
   }
@@ -105,7 +111,12 @@ async function run(load: Load): Promise<LoadReport> {
             if (text.length < end + 4 + length) return;
             if (!text.startsWith("HTTP/1.1 201")) return done.reject(new Error(text));
             latencies.push(performance.now() - askedAt);
-            if (load.tellsAnswers) answers.push([/"id":"(job_[^"]+)"/.exec(text)?.[1] ?? "", preciseNow()]);
+            if (load.tellsAnswers)
+              answers.push([
+                /"id":"([^"]+)"/.exec(text)?.[1] ?? "",
+                preciseNow(),
+                performance.timeOrigin + askedAt,
+              ]);
             bytes += text.length;
             socket.data.text = "";
             goOn(socket);
@@ -125,6 +136,8 @@ async function run(load: Load): Promise<LoadReport> {
       }),
     ),
   );
+  // The time in which the connections were opened is nobody's latency.
+  begunAt = performance.now();
   if (isPaced) pace();
   return done.promise;
 }
@@ -134,5 +147,4 @@ interface Talk {
   text: string;
 }
 
-if (import.meta.main)
-  process.stdout.write(JSON.stringify(await run(JSON.parse(process.argv[2] ?? "") as Load)));
+if (import.meta.main) process.stdout.write(JSON.stringify(await run((await Bun.stdin.json()) as Load)));

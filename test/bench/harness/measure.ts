@@ -10,12 +10,13 @@ export function range(samples: readonly number[]): { least: number; most: number
   return { least: Math.min(...samples), most: Math.max(...samples) };
 }
 
-/** The samples as a table's cell: `median (least to most)`. */
+/** The samples as a table's cell: `median (least to most)`, or the one that there is. */
 export function summarize(
   samples: readonly number[],
   format: (figure: number) => string = formatCount,
 ): string {
   const { least, most } = range(samples);
+  if (samples.length === 1) return format(least);
   return `${format(median(samples))} (${format(least)} to ${format(most)})`;
 }
 

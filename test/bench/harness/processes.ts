@@ -39,21 +39,25 @@ export async function isOk(url: string): Promise<boolean> {
   }
 }
 
-export async function until(what: string, condition: () => Promise<boolean>): Promise<void> {
+export async function until(
+  what: string,
+  condition: () => Promise<boolean>,
+  lookEveryMs = LOOK_EVERY_MS,
+): Promise<void> {
   const deadline = performance.now() + WAIT_MS_MAX;
   while (!(await condition())) {
     if (performance.now() > deadline) throw new Error(`not within ${WAIT_MS_MAX} ms: ${what}`);
-    await Bun.sleep(LOOK_EVERY_MS);
+    await Bun.sleep(lookEveryMs);
   }
 }
 
-/** Runs a program of this folder to its end. Answers what it printed as JSON, and its CPU. */
+/** Runs a program of this folder to its end, with the input on stdin. Answers what it printed as JSON, and its CPU. */
 export async function runProgram<Report>(
   file: string,
   input: object,
 ): Promise<{ report: Report; cpuUs: number }> {
-  const command = [process.execPath, join(import.meta.dir, file), JSON.stringify(input)];
-  const child = Bun.spawn(command, { stdio: ["ignore", "pipe", "inherit"] });
+  const command = [process.execPath, join(import.meta.dir, file)];
+  const child = Bun.spawn(command, { stdio: [Buffer.from(JSON.stringify(input)), "pipe", "inherit"] });
   const text = await new Response(child.stdout).text();
   if ((await child.exited) !== 0) throw new Error(`${file} failed`);
   return { report: JSON.parse(text) as Report, cpuUs: Number(child.resourceUsage()?.cpuTime.total ?? 0) };

@@ -9,3 +9,7 @@ export function quantilesOf(samples: readonly number[]): number[] {
   const sorted = samples.toSorted((a, b) => a - b);
   return QUANTILES.map((part) => sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))] ?? 0);
 }
+
+/** One of the values at QUANTILES. */
+export const quantileOf = (values: readonly number[], part: number) =>
+  values[QUANTILES.indexOf(part)] ?? Number.NaN;
