@@ -3,7 +3,7 @@ import { sendCommands } from "../../../shared/bus/hints.ts";
 import { readDeliveryListQuery, viewDelivery } from "../../../shared/contract/delivery.ts";
 import { sampleRun } from "../../../shared/contract/event.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
-import { DELIVERY_PREFIX, EVENT_PREFIX, parseId, retypeId } from "../../../shared/domain/ids.ts";
+import { DELIVERY_PREFIX, EVENT_PREFIX, retypeId, WEBHOOK_PREFIX } from "../../../shared/domain/ids.ts";
 import { parseQuery } from "../../../shared/domain/page.ts";
 import { HOME_REGION } from "../../../shared/domain/plan.ts";
 import { ERROR_BYTES_MAX } from "../../../shared/domain/run.ts";
@@ -18,12 +18,13 @@ import {
   listDeliveries,
   PAGE_BYTES_MAX,
 } from "../../../shared/store/resources/delivery-log.ts";
-import type { FirstAnswer, KeyToTake } from "../../../shared/store/resources/idempotency.ts";
+import type { KeyToTake } from "../../../shared/store/resources/idempotency.ts";
 import { findWebhook } from "../../../shared/store/resources/webhooks.ts";
-import type { ApiAnswer } from "../request/answer.ts";
+import { keptAnswer } from "./kept-answer.ts";
 import { type Pager, pageText } from "./pager.ts";
+import { readPathId } from "./path-id.ts";
 import type { RoutesOf } from "./route.ts";
-import { readWebhookId, type webhookRoutes } from "./webhooks.ts";
+import type { webhookRoutes } from "./webhooks.ts";
 
 /** The routes of deliveries to webhook endpoints. */
 export function deliveryRoutes(options: {
@@ -39,7 +40,7 @@ export function deliveryRoutes(options: {
     testWebhook: {
       body: null,
       async create(request, key) {
-        const webhookId = readWebhookId(request.id);
+        const webhookId = readPathId(WEBHOOK_PREFIX, request.id);
         parseQuery(request.query, []);
         const { scope, caller } = request;
         const cause = request.cause();
@@ -57,13 +58,13 @@ export function deliveryRoutes(options: {
         sendCommands(bus, owed.owed, clock.now());
         return { status: 200, text: textOf(owed.delivery) };
       },
-      replay: async (_request, first) => keptAnswer(first),
+      replay: async (_request, first) => keptAnswer(200, first),
     },
     listDeliveries: {
       body: null,
       answerBytesMax: DELIVERY_PAGE_BYTES_MAX,
       async answer({ caller, scope, id, query }) {
-        const webhookId = readWebhookId(id);
+        const webhookId = readPathId(WEBHOOK_PREFIX, id);
         const asked = readDeliveryListQuery(query);
         const { status } = asked;
         if ((await findWebhook(db, scope, webhookId)) === null) throw resourceNotFound();
@@ -83,9 +84,8 @@ export function deliveryRoutes(options: {
     retryDelivery: {
       body: null,
       async create(request, key) {
-        const webhookId = readWebhookId(request.id);
-        const id = parseId(DELIVERY_PREFIX, request.innerId);
-        if (id === null) throw resourceNotFound();
+        const webhookId = readPathId(WEBHOOK_PREFIX, request.id);
+        const id = readPathId(DELIVERY_PREFIX, request.innerId);
         parseQuery(request.query, []);
         const retried = await retryDelivery(
           db,
@@ -99,7 +99,7 @@ export function deliveryRoutes(options: {
         sendCommands(bus, retried.owed, clock.now());
         return { status: 200, text: textOf(retried.delivery) };
       },
-      replay: async (_request, first) => keptAnswer(first),
+      replay: async (_request, first) => keptAnswer(200, first),
     },
   };
 }
@@ -113,9 +113,4 @@ const textOf = (delivery: DeliveryRow) => JSON.stringify(viewDelivery(delivery))
 function withAnswer(key: KeyToTake | null) {
   const answerOf = (delivery: DeliveryRow) => Buffer.from(textOf(delivery));
   return key === null ? null : { ...key, answerOf };
-}
-
-function keptAnswer({ answer }: FirstAnswer): ApiAnswer {
-  if (answer === null) throw new Error("a kept answer is missing");
-  return { status: 200, text: answer.toString() };
 }

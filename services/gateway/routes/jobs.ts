@@ -11,7 +11,7 @@ import {
 } from "../../../shared/contract/job.ts";
 import { viewList } from "../../../shared/contract/list.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
-import { type IdSource, idTimeMs, JOB_PREFIX, parseId, retypeId } from "../../../shared/domain/ids.ts";
+import { type IdSource, idTimeMs, JOB_PREFIX, retypeId } from "../../../shared/domain/ids.ts";
 import { type JobContext, PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
 import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
@@ -33,6 +33,7 @@ import { BATCH_BODY_BYTES_MAX, BODY_BYTES_MAX } from "../request/body.ts";
 import { quotaExceeded } from "../request/errors.ts";
 import type { JobCreation } from "./job-creation.ts";
 import type { Pager } from "./pager.ts";
+import { readPathId } from "./path-id.ts";
 import type { ApiRequest, RoutesOf } from "./route.ts";
 
 export function jobRoutes(options: {
@@ -137,7 +138,7 @@ export function jobRoutes(options: {
       body: null,
       answerBytesMax: PAYLOAD_ANSWER_BYTES_MAX,
       async answer({ scope, id, query }) {
-        const jobId = readJobId(id);
+        const jobId = readPathId(JOB_PREFIX, id);
         parseQuery(query, []);
         const job = await findJob(db, scope, jobId);
         if (job === null) throw resourceNotFound();
@@ -147,7 +148,7 @@ export function jobRoutes(options: {
     cancelJob: {
       body: null,
       async answer({ scope, id, query, cause }) {
-        const jobId = readJobId(id);
+        const jobId = readPathId(JOB_PREFIX, id);
         parseQuery(query, []);
         const canceled = await cancelJob(db, scope, jobId, cause());
         if (canceled.kind === "not_found") throw resourceNotFound();
@@ -162,12 +163,6 @@ const JOB_BYTES_MAX = 4_608;
 const JOB_PAGE_BYTES_MAX = PAGE_SIZE_MAX * JOB_BYTES_MAX;
 /** The answer with one job. An answer with one schedule is no larger. */
 export const PAYLOAD_ANSWER_BYTES_MAX = PAYLOAD_BYTES_MAX + 2 * JOB_BYTES_MAX;
-
-function readJobId(text: string): string {
-  const id = parseId(JOB_PREFIX, text);
-  if (id === null) throw resourceNotFound();
-  return id;
-}
 
 function summaryFacts({ id, status, targetUrl, region, attempts, runAt }: JobSummary) {
   return { id, status, targetUrl, region, attempts, runAt, createdAt: idTimeMs(id) };

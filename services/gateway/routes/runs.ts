@@ -2,7 +2,7 @@ import type { Bus } from "../../../shared/bus/bus.ts";
 import { sendCommands } from "../../../shared/bus/hints.ts";
 import { readRunListQuery, viewRun } from "../../../shared/contract/run.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
-import { type IdSource, parseId, RUN_PREFIX } from "../../../shared/domain/ids.ts";
+import { type IdSource, RUN_PREFIX } from "../../../shared/domain/ids.ts";
 import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
 import { retainedSince } from "../../../shared/domain/plan.ts";
 import { ERROR_BYTES_MAX } from "../../../shared/domain/run.ts";
@@ -18,6 +18,7 @@ import {
 } from "../../../shared/store/resources/runs.ts";
 import { quotaExceeded } from "../request/errors.ts";
 import { type Pager, pageText } from "./pager.ts";
+import { readPathId } from "./path-id.ts";
 import type { ApiRequest, RoutesOf } from "./route.ts";
 
 export function runRoutes(options: {
@@ -59,7 +60,7 @@ export function runRoutes(options: {
     getRun: {
       body: null,
       async answer(request) {
-        const runId = readRunId(request.id);
+        const runId = readPathId(RUN_PREFIX, request.id);
         parseQuery(request.query, []);
         const run = await findRun(db, retainedBy(request), runId);
         if (run === null) throw resourceNotFound();
@@ -69,7 +70,7 @@ export function runRoutes(options: {
     retryRun: {
       body: null,
       async create(request, key) {
-        const runId = readRunId(request.id);
+        const runId = readPathId(RUN_PREFIX, request.id);
         parseQuery(request.query, []);
         const newRunId = ids.next(RUN_PREFIX, clock.now());
         const [scope, cause, trace] = [retainedBy(request), request.cause(), request.trace()];
@@ -99,9 +100,3 @@ const RUN_BYTES_MAX = 512;
 const RUN_PAGE_BYTES_MAX = PAGE_SIZE_MAX * (RUN_BYTES_MAX + 2 * ERROR_BYTES_MAX);
 
 const textOf = (run: RunRow) => JSON.stringify(viewRun(run));
-
-function readRunId(text: string): string {
-  const id = parseId(RUN_PREFIX, text);
-  if (id === null) throw resourceNotFound();
-  return id;
-}

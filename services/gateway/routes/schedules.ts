@@ -14,7 +14,7 @@ import {
 } from "../../../shared/contract/schedule.ts";
 import { type Firing, firingsAfter } from "../../../shared/domain/cron/firings.ts";
 import { ApiError, resourceNotFound } from "../../../shared/domain/errors.ts";
-import { idTimeMs, JOB_PREFIX, parseId, retypeId, SCHEDULE_PREFIX } from "../../../shared/domain/ids.ts";
+import { idTimeMs, JOB_PREFIX, retypeId, SCHEDULE_PREFIX } from "../../../shared/domain/ids.ts";
 import { PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
 import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
 import { effectiveDefaultRegion, limitsOf, retainedSince } from "../../../shared/domain/plan.ts";
@@ -42,8 +42,10 @@ import { startSlicedWork } from "../request/sliced-work.ts";
 import { readLedger, readLedgerPlace } from "./firing-ledger.ts";
 import type { JobCreation } from "./job-creation.ts";
 import { newJobText, PAYLOAD_ANSWER_BYTES_MAX } from "./jobs.ts";
+import { keptAnswer } from "./kept-answer.ts";
 import { createOneAtATime } from "./one-at-a-time.ts";
 import { type Pager, pageText } from "./pager.ts";
+import { readPathId } from "./path-id.ts";
 import type { ApiRequest, RoutesOf } from "./route.ts";
 
 const BODY = { payload: "member", bytesMax: BODY_BYTES_MAX } as const;
@@ -132,7 +134,7 @@ export function scheduleRoutes(options: {
             return { status: 201, text };
         }
       },
-      replay: async (_request, first) => keptAnswer(201, first.answer),
+      replay: async (_request, first) => keptAnswer(201, first),
     },
     previewSchedule: {
       body: { payload: "none", bytesMax: BODY_BYTES_MAX },
@@ -149,7 +151,7 @@ export function scheduleRoutes(options: {
         const preview = viewPreview(timetable, firings, { active, limit: activeMaxOf(request) });
         return keep(request, key, { status: 200, text: JSON.stringify(preview) });
       },
-      replay: async (_request, first) => keptAnswer(200, first.answer),
+      replay: async (_request, first) => keptAnswer(200, first),
     },
     listSchedules: {
       body: null,
@@ -169,7 +171,7 @@ export function scheduleRoutes(options: {
       body: null,
       answerBytesMax: PAYLOAD_ANSWER_BYTES_MAX,
       async answer({ scope, id, query }) {
-        const scheduleId = readScheduleId(id);
+        const scheduleId = readPathId(SCHEDULE_PREFIX, id);
         parseQuery(query, []);
         return { status: 200, text: oneText(await find(scope, scheduleId)) };
       },
@@ -178,7 +180,7 @@ export function scheduleRoutes(options: {
       answerBytesMax: PAYLOAD_ANSWER_BYTES_MAX,
       body: BODY,
       async answer(request, body) {
-        const scheduleId = readScheduleId(request.id);
+        const scheduleId = readPathId(SCHEDULE_PREFIX, request.id);
         parseQuery(request.query, []);
         const schedule = await change(request, scheduleId, body);
         tellWorker(request, schedule.nextRunAt);
@@ -188,7 +190,7 @@ export function scheduleRoutes(options: {
     deleteSchedule: {
       body: null,
       async answer({ scope, id, query, cause }) {
-        const scheduleId = readScheduleId(id);
+        const scheduleId = readPathId(SCHEDULE_PREFIX, id);
         parseQuery(query, []);
         if (!(await deleteSchedule(db, scope, scheduleId, cause()))) throw resourceNotFound();
         return { status: 200, text: JSON.stringify({ id: scheduleId, deleted: true }) };
@@ -197,7 +199,7 @@ export function scheduleRoutes(options: {
     listFirings: {
       body: null,
       async answer({ caller, scope, id, query }) {
-        const scheduleId = readScheduleId(id);
+        const scheduleId = readPathId(SCHEDULE_PREFIX, id);
         const asked = readFiringListQuery(query);
         // Read before the schedule, which may be resumed in between.
         const now = clock.now();
@@ -217,7 +219,7 @@ export function scheduleRoutes(options: {
       body: null,
       async create(request, key) {
         const { scope, caller } = request;
-        const scheduleId = readScheduleId(request.id);
+        const scheduleId = readPathId(SCHEDULE_PREFIX, request.id);
         parseQuery(request.query, []);
         const schedule = await find(scope, scheduleId);
         const cause = request.cause();
@@ -260,22 +262,11 @@ export function scheduleRoutes(options: {
   }
 }
 
-function readScheduleId(text: string): string {
-  const id = parseId(SCHEDULE_PREFIX, text);
-  if (id === null) throw resourceNotFound();
-  return id;
-}
-
 const SCHEDULE_PAGE_BYTES_MAX =
   PAGE_BYTES_MAX + PAYLOAD_ANSWER_BYTES_MAX + PAGE_SIZE_MAX * (PAYLOAD_ANSWER_BYTES_MAX - PAYLOAD_BYTES_MAX);
 
 /** How far ahead the owner of a schedule looks, and a second until it looks again. */
 const WORKER_LOOKS_AHEAD_MS = 5_000;
-
-function keptAnswer(status: number, answer: Buffer | null): ApiAnswer {
-  if (answer === null) throw new Error("a kept answer is missing");
-  return { status, text: answer.toString() };
-}
 
 const factsOf = (schedule: ScheduleRow) => ({
   ...schedule,

@@ -7,7 +7,7 @@ import {
   viewWebhook,
 } from "../../../shared/contract/webhook.ts";
 import { ApiError, resourceNotFound } from "../../../shared/domain/errors.ts";
-import { idTimeMs, parseId, retypeId, WEBHOOK_PREFIX } from "../../../shared/domain/ids.ts";
+import { idTimeMs, retypeId, WEBHOOK_PREFIX } from "../../../shared/domain/ids.ts";
 import { parseQuery } from "../../../shared/domain/page.ts";
 import { WEBHOOK_ENDPOINTS_MAX } from "../../../shared/domain/plan.ts";
 import { makeSecret, maskSecret } from "../../../shared/domain/signing.ts";
@@ -15,7 +15,6 @@ import type { TargetRules } from "../../../shared/domain/target.ts";
 import { decideEndpointChange, decideNewEndpoint } from "../../../shared/domain/webhook.ts";
 import type { Seal } from "../../../shared/platform/seal/seal.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
-import type { FirstAnswer } from "../../../shared/store/resources/idempotency.ts";
 import {
   changeWebhook,
   createWebhook,
@@ -27,8 +26,10 @@ import {
 } from "../../../shared/store/resources/webhooks.ts";
 import type { ApiAnswer } from "../request/answer.ts";
 import { BODY_BYTES_MAX, type BodyRules } from "../request/body.ts";
+import { keptAnswer } from "./kept-answer.ts";
 import { createOneAtATime } from "./one-at-a-time.ts";
 import type { Pager } from "./pager.ts";
+import { readPathId } from "./path-id.ts";
 import type { ApiRequest, RoutesOf } from "./route.ts";
 
 const BODY: BodyRules = { payload: "none", bytesMax: BODY_BYTES_MAX };
@@ -52,11 +53,6 @@ export function webhookRoutes(options: {
   const viewMasked = (webhook: WebhookRow) => view(webhook, maskSecret(seal.open(webhook.sealedSecret)));
   /** The text that shows a new secret. It is sealed when it is kept for an Idempotency-Key. */
   const revealedText = (webhook: WebhookRow, secret: string) => JSON.stringify(view(webhook, secret));
-
-  function keptAnswer(status: number, { answer }: FirstAnswer): ApiAnswer {
-    if (answer === null) throw new Error("a kept answer is missing");
-    return { status, text: seal.open(answer) };
-  }
 
   return {
     createWebhook: {
@@ -86,7 +82,7 @@ export function webhookRoutes(options: {
             return { status: 201, text };
         }
       },
-      replay: async (_request, first) => keptAnswer(201, first),
+      replay: async (_request, first) => keptAnswer(201, first, seal.open),
     },
     listWebhooks: {
       body: null,
@@ -104,7 +100,7 @@ export function webhookRoutes(options: {
     getWebhook: {
       body: null,
       async answer({ scope, id, query }) {
-        const webhookId = readWebhookId(id);
+        const webhookId = readPathId(WEBHOOK_PREFIX, id);
         parseQuery(query, []);
         return answerMasked(await findWebhook(db, scope, webhookId));
       },
@@ -112,7 +108,7 @@ export function webhookRoutes(options: {
     updateWebhook: {
       body: BODY,
       async answer({ scope, id, query, cause }, body) {
-        const webhookId = readWebhookId(id);
+        const webhookId = readPathId(WEBHOOK_PREFIX, id);
         parseQuery(query, []);
         // The body is read here, so that a stranger is answered 404 before anything about it.
         const decide = (webhook: WebhookRow) =>
@@ -124,7 +120,7 @@ export function webhookRoutes(options: {
     deleteWebhook: {
       body: null,
       async answer({ scope, id, query, cause }) {
-        const webhookId = readWebhookId(id);
+        const webhookId = readPathId(WEBHOOK_PREFIX, id);
         parseQuery(query, []);
         if (!(await deleteWebhook(db, scope, webhookId, cause()))) throw resourceNotFound();
         return { status: 200, text: JSON.stringify({ id: webhookId, deleted: true }) };
@@ -133,7 +129,7 @@ export function webhookRoutes(options: {
     rotateWebhookSecret: {
       body: null,
       async create({ scope, id, query, cause }, key) {
-        const webhookId = readWebhookId(id);
+        const webhookId = readPathId(WEBHOOK_PREFIX, id);
         parseQuery(query, []);
         const secret = makeSecret(randomBytes);
         const answerOf = (webhook: WebhookRow) => seal.seal(revealedText(webhook, secret));
@@ -144,7 +140,7 @@ export function webhookRoutes(options: {
         if (rotated === "not_found") throw resourceNotFound();
         return rotated === "key_taken" ? rotated : { status: 200, text: revealedText(rotated, secret) };
       },
-      replay: async (_request, first) => keptAnswer(200, first),
+      replay: async (_request, first) => keptAnswer(200, first, seal.open),
     },
   };
 
@@ -159,10 +155,3 @@ const WEBHOOK_PAGE_BYTES_MAX = WEBHOOK_ENDPOINTS_MAX * 9_216;
 
 const view = (webhook: WebhookRow, secret: string) =>
   viewWebhook({ ...webhook, createdAt: idTimeMs(webhook.id) }, secret);
-
-/** Throws resource_not_found for what cannot be one. */
-export function readWebhookId(text: string): string {
-  const id = parseId(WEBHOOK_PREFIX, text);
-  if (id === null) throw resourceNotFound();
-  return id;
-}
