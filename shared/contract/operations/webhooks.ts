@@ -144,8 +144,8 @@ export const WEBHOOK_OPERATIONS = {
     resource: "webhooks",
     summary: "Send a sample event",
     description:
-      "A sample of the first event that the endpoint subscribes to is sent to it at once and once, signed as any other and " +
-      "with the header `Service-Webhook-Test: true`. A disabled endpoint is refused with `invalid_request`. A body is ignored.",
+      "A sample of the first event that the endpoint subscribes to is sent to it once, at once. It is signed like any other event and has " +
+      "the header `Service-Webhook-Test: true`. A disabled endpoint is refused with `invalid_request`. A body is ignored.",
     response: { schema: Delivery, examples: { owed: SAMPLE_EXAMPLE } },
   }),
   listDeliveries: operation({
