@@ -111,11 +111,11 @@ describe("three processes over NATS", () => {
     // More jobs than were claimed or on their way when NATS ended, so some were found without it.
     await target.until(reached(silentFrom + 200));
     await until(() => load.accepted.size > acceptedBefore + 100);
-    expectNothingRefused(load, pauses);
+    expectNothingRefused(load, pauses, [services.gateway]);
     nats = await startNatsServer({ port: nats.port, storeDir: nats.storeDir });
     await target.until(reached(target.arrivals.length + 200));
     await running.stop();
-    expectNothingRefused(load, pauses);
+    expectNothingRefused(load, pauses, [services.gateway]);
     await pauses.stop();
     await expectAllEnded(load);
   });

@@ -284,7 +284,7 @@ test("the secrets key is changed step by step under load, and at no moment is an
   await expectDelivered(endpoints.map(({ path }) => path));
 
   await posting.stop();
-  expectNothingRefused(load, pauses);
+  expectNothingRefused(load, pauses, started);
   await pauses.stop();
   const jobs = await untilTerminal(base(), project.keys.production, load, ENDED_MS);
   expect(jobs.filter(({ status, attempts }) => status !== "succeeded" || attempts !== 1)).toEqual([]);

@@ -1,5 +1,6 @@
 import { expect } from "bun:test";
 import type { PauseWatch } from "./pauses.ts";
+import type { ServiceProcess } from "./service-process.ts";
 import type { Target } from "./target.ts";
 
 /** A client that posts jobs, and remembers which were accepted. */
@@ -64,10 +65,20 @@ export function createLoad(base: () => string, key: string): Load {
 /** A gateway waits 1.8 s for Postgres. On a machine that stands still for half of that, it may rightly refuse requests. */
 const PAUSE_MS_MAX = 900;
 
-/** Expects that every job was accepted, unless the machine stood still for too long. */
-export function expectNothingRefused({ refused }: Load, pauses: PauseWatch): void {
-  if (pauses.longestMs() < PAUSE_MS_MAX) expect([...refused]).toEqual([]);
-  else refused.clear();
+/** Expects that every job was accepted, unless the machine stood still for too long. A failure shows what the gateways logged. */
+export function expectNothingRefused(
+  { refused }: Load,
+  pauses: PauseWatch,
+  gateways: readonly ServiceProcess[],
+): void {
+  const longestPauseMs = pauses.longestMs();
+  if (refused.size > 0 && longestPauseMs < PAUSE_MS_MAX) {
+    const reasons = gateways.flatMap(({ output }) =>
+      output.split("\n").filter((line) => /not_served/.test(line)),
+    );
+    expect({ refused: [...refused], longestPauseMs, reasons }).toBeNull();
+  }
+  refused.clear();
 }
 
 interface JobAnswer {
