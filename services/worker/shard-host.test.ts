@@ -9,11 +9,12 @@ import type { Database } from "../../shared/store/database/database.ts";
 import { ShardHost } from "./shard-host.ts";
 import { NODE, owedOf } from "./test-support.ts";
 
-setDefaultTimeout(60_000);
+setDefaultTimeout(180_000);
 
 const START = 1_800_000_000_000;
 const REGION = "us-east";
 const log = createLog({ level: "silent", name: "test" });
+const metrics = createMetrics();
 
 /** A host that hears one delivery node, with the clock and the messages in the tester's hand. */
 function startHost() {
@@ -28,7 +29,7 @@ function startHost() {
     db: {} as Database,
     clock: { now: () => now, stop: () => undefined },
     log,
-    metrics: createMetrics(),
+    metrics,
     traces: NO_TRACES,
   };
   const host = new ShardHost(cell, { nodeId: 1, isTrusted: () => true, onChange: () => undefined });

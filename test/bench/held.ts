@@ -105,7 +105,13 @@ async function measure(by: string, jobs: number): Promise<string[]> {
     await db.run("limit", "UPDATE flows SET concurrency = $2 WHERE project_no = $1", [waiting.no, LIMIT]);
     if (jobs > 0) {
       const shard = shardOf(waiting.no, SHARDS_PER_REGION);
-      await db.run("wait", ADD_DUE_JOBS, [waiting.no, jobs, `http://127.0.0.1:${target.port}/waits`, shard]);
+      await db.run("wait", ADD_DUE_JOBS, [
+        waiting.no,
+        jobs,
+        `http://127.0.0.1:${target.port}/waits`,
+        shard,
+        1,
+      ]);
       if (by === "host") await until("all of them are parked", async () => (await countDue(db)) === 0);
       else await until("the limit is reached", async () => open >= Math.min(LIMIT, jobs));
     }

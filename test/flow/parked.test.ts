@@ -16,6 +16,7 @@ setDefaultTimeout(240_000);
 
 const HOST = "127.0.0.1";
 const HELD = 100_000;
+const SEEDED_TOGETHER = 10_000;
 /** The time in which every held job is claimed once and parked. */
 const PARKING_MS_MAX = 180_000;
 const LIMIT = 100;
@@ -181,15 +182,21 @@ async function probe(cell: Cell, project: ProjectRow, target: Target): Promise<n
   return lateMs.toSorted((a, b) => a - b)[PROBES >> 1] ?? Number.NaN;
 }
 
-/** Inserts due jobs, the oldest first, in one statement. */
+/** Inserts due jobs, the oldest first, in statements that are over within their time on a busy machine as well. */
 async function seed(cell: Cell, project: ProjectRow, targetUrl: string): Promise<string[]> {
-  const rows = await cell.db.run<{ id: string }>("seed", ADD_DUE_JOBS, [
-    project.no,
-    HELD,
-    targetUrl,
-    shardOf(project.no, SHARDS_PER_REGION),
-  ]);
-  return rows.map(({ id }) => uuidToId(JOB_PREFIX, id)).toSorted();
+  const ids: string[] = [];
+  const shard = shardOf(project.no, SHARDS_PER_REGION);
+  for (let seededCount = 0; seededCount < HELD; seededCount += SEEDED_TOGETHER) {
+    const rows = await cell.db.run<{ id: string }>("seed", ADD_DUE_JOBS, [
+      project.no,
+      SEEDED_TOGETHER,
+      targetUrl,
+      shard,
+      seededCount + 1,
+    ]);
+    ids.push(...rows.map(({ id }) => uuidToId(JOB_PREFIX, id)));
+  }
+  return ids.toSorted();
 }
 
 const countDue = (cell: Cell) =>

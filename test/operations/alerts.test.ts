@@ -155,15 +155,16 @@ test("no alert fires on a healthy cell, although a project waits for its limit a
     const running = load.begin(() => ({ target_url: urlOf("/hook") }), 20);
     await target.until((arrivals) => arrivals.length > enough, HEALTHY_MS_MAX).finally(() => running.stop());
   };
+  let isQuiet = false;
   try {
     await work(WARMUP_ARRIVALS);
-    for (let round = 1; round <= HEALTHY_ROUNDS_MAX; round++) {
+    for (let round = 1; round <= HEALTHY_ROUNDS_MAX && !isQuiet; round++) {
       await until(async () => (await prometheus.firing()).filter(isOfCell).length === 0, HEALTHY_MS_MAX);
       pauses.longestMs();
       fired.clear();
       for (let batch = 0; batch < 3; batch++) await postBatch(limited, "production", urlOf("/slow"), 100);
       await work(HEALTHY_ARRIVALS);
-      if (pauses.longestMs() < STILL_MS_MAX) break;
+      isQuiet = pauses.longestMs() < STILL_MS_MAX;
     }
   } finally {
     await pauses.stop();
@@ -171,7 +172,10 @@ test("no alert fires on a healthy cell, although a project waits for its limit a
   const granted = (start: string) => prometheus.ask(`sum(jobwheel_attempts_granted_total{start="${start}"})`);
   expect(await granted("held_back")).toBeGreaterThan(5);
   expect(await granted("on_time")).toBeGreaterThan(HEALTHY_ARRIVALS / 4);
-  expect([...fired.values()].filter(isOfCell)).toEqual([]);
+  const ofCell = [...fired.values()].filter(isOfCell);
+  if (ofCell.length > 0 && !isQuiet)
+    throw new Error("the machine stood still in every round; nothing can be said of the cell");
+  expect(ofCell).toEqual([]);
 });
 
 describe("alerts", () => {
