@@ -2,8 +2,7 @@ import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from
 import { testCause } from "../../../test/support/cause.ts";
 import { PROJECT_PREFIX, uuidToId } from "../../domain/ids.ts";
 import { REGIONS } from "../../domain/scope.ts";
-import { claimAttempts } from "../queue/claim.ts";
-import { startStore, type TestStore } from "../test-support.ts";
+import { startStore, type TestStore, WAYS } from "../test-support.ts";
 import { listHeldRegions, setProjectHeld, setRegionsHeld } from "./holds.ts";
 
 setDefaultTimeout(60_000);
@@ -16,7 +15,7 @@ beforeEach(async () => {
 });
 afterEach(() => store.stop());
 
-describe("a held region", () => {
+describe.each(WAYS)("a held region, %s", (_name, { claim }) => {
   test("has nothing claimed until it is resumed, while other regions go on", async () => {
     const project = await store.addProject();
     const [east = ""] = await store.addJobs(project, 1);
@@ -24,11 +23,11 @@ describe("a held region", () => {
     expect(await setRegionsHeld(store.db, ["us-east"], true, testCause())).toEqual(["us-east"]);
     expect(await setRegionsHeld(store.db, ["us-east"], true, testCause())).toEqual([]);
     const claims = [store.claimOf(project, east), store.claimOf(project, west, { region: "us-west" })];
-    const kinds = (await claimAttempts(store.db, nodeId, claims)).map(({ kind }) => kind);
+    const kinds = (await claim(store.db, nodeId, claims)).map(({ kind }) => kind);
     expect(kinds).toEqual(["blocked", "granted"]);
     expect((await listHeldRegions(store.db)).map(({ region }) => region)).toEqual(["us-east"]);
     expect(await setRegionsHeld(store.db, REGIONS, false, testCause())).toEqual(["us-east"]);
-    expect(await claimAttempts(store.db, nodeId, claims.slice(0, 1))).toMatchObject([{ kind: "granted" }]);
+    expect(await claim(store.db, nodeId, claims.slice(0, 1))).toMatchObject([{ kind: "granted" }]);
     expect(
       await store.query("SELECT action, subject FROM audit_entries WHERE action LIKE 'region%' ORDER BY id"),
     ).toEqual([
