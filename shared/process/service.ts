@@ -25,8 +25,8 @@ import type { Cell } from "./cell.ts";
 import { RESTORED } from "./heartbeat.ts";
 
 /**
- * Enough for the statements that one process has in flight: a delivery node has ten kinds of batches, of each two at once
- * while a lock holds one up, and its loops. Heartbeats must not wait for them.
+ * Enough for the statements that one process has in flight: a delivery node has eleven kinds of batches, of each two at
+ * once while a lock holds one up, and its loops. Heartbeats must not wait for them.
  */
 export const CONNECTIONS = 24;
 /** A gateway has answered 503 by then. It gives up a connection that has gone silent, so that the next one works. */
