@@ -20,7 +20,7 @@ export interface AttemptKind<Granted, Sent> {
   /** Sends it, and returns how that ended. */
   send(item: OwedItem, granted: Granted): Promise<Sent>;
   /** Settles what was sent. It asks until Postgres has answered. */
-  settle(item: OwedItem, sent: Sent): Promise<void>;
+  settle(sent: Sent): Promise<void>;
 }
 
 /** Puts a node's questions to Postgres together. */

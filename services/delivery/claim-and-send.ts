@@ -128,7 +128,7 @@ export function createClaimAndSend(
     const sent = await kind.send(item, granted).finally(() => {
       if (host !== null) hosts.delete(host);
     });
-    await kind.settle(item, sent);
+    await kind.settle(sent);
     const wasFull = room() <= 0;
     inFlight.delete(item.id, item.projectNo);
     if (wasFull) options.onRoom();

@@ -86,7 +86,7 @@ describe("the requests in flight to one host", () => {
     );
   });
 
-  test("tell whoever waits for it when a blind claim ends", async () => {
+  test("tell those who wait when a blind claim has ended", async () => {
     const hosts = new RequestsPerHost(LIMITS);
     for (let round = 0; round < 2; round++) {
       for (const host of [null, null, "a.example"]) hosts.add(host);

@@ -107,7 +107,7 @@ export function createDeliveryAttempts(
       const settlement = await sendDelivery({ item, granted, secrets, span }, sender);
       return { attempt: item.attempt, settlement, span, webhookId, eventId: event.id };
     },
-    async settle(_item, sent) {
+    async settle(sent) {
       await retries.untilSettled(sent.settlement, (settlement) => settling.submit({ ...sent, settlement }));
     },
   };

@@ -48,7 +48,7 @@ export function createJobAttempts(
   const timedClaim = metrics.statement("claim_jobs");
   const timedSettlement = metrics.statement("settle_jobs");
   const noteLateness = metrics.lateness("jobs");
-  const claimingAny = inBatches((claims: Claim[]) =>
+  const claimingLong = inBatches((claims: Claim[]) =>
     timedClaim(claims.length, () => claimAttempts(db, nodeId, claims)),
   );
   const claiming = ordinaryFirst<Claim, Claimed>({
@@ -56,9 +56,9 @@ export function createJobAttempts(
       const answers = await timedClaim(claims.length, () => claimOrdinary(db, nodeId, claims));
       return answers.map((attempt) => (attempt === null ? null : { kind: "granted", attempt }));
     },
-    any: claimingAny.submit,
+    long: claimingLong.submit,
   });
-  const settlingAny = inBatches(async (sent: SentAttempt[]) => {
+  const settlingLong = inBatches(async (sent: SentAttempt[]) => {
     const settlements = sent.map(({ settlement }) => settlement);
     const settled = await timedSettlement(sent.length, () => settleAttempts(db, settlements));
     sendHints(bus, settled);
@@ -79,10 +79,10 @@ export function createJobAttempts(
       });
       return items;
     },
-    any: settlingAny.submit,
+    long: settlingLong.submit,
   });
   const settle = (sent: SentAttempt) =>
-    isLastSent(sent) ? settlingLast.submit(sent) : settlingAny.submit(sent);
+    isLastSent(sent) ? settlingLast.submit(sent) : settlingLong.submit(sent);
 
   function noteSettled({ attempt, settlement, span }: SentAttempt, settled: SettledItem | null): void {
     const { jobId, runId, status, responseStatus, durationMs } = settlement;
@@ -138,7 +138,7 @@ export function createJobAttempts(
       );
       return { projectNo, attempt, settlement, span };
     },
-    async settle(_item, sent) {
+    async settle(sent) {
       await retries.untilSettled(sent.settlement, (settlement) => settle({ ...sent, settlement }));
     },
   };

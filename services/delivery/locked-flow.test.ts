@@ -97,12 +97,12 @@ async function startWork(projectNo: number): Promise<() => Promise<unknown>> {
     const attemptId = ids.next(ATTEMPT_PREFIX, Date.now());
     const asked = [
       jobs.claim(job),
-      jobs.settle(job, {
+      jobs.settle({
         ...settled,
         settlement: { ...scope, ...outcome, jobId, runId, next: { status: "succeeded" } },
       }),
       deliveries.claim(delivery),
-      deliveries.settle(delivery, {
+      deliveries.settle({
         ...{ ...settled, webhookId: "", eventId: "" },
         settlement: {
           ...{ ...scope, ...outcome, deliveryId, attemptId, isOurFault: false },

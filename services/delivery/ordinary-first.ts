@@ -2,47 +2,46 @@ import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { inBatches } from "./attempt-kind.ts";
 
 /**
- * A project of which the statement for what is ordinary left everything is not asked about there for so long: a project at its
+ * If the short way has left everything of a project, the project goes the long way for this long. Otherwise a project at its
  * limit, or one with endpoints, would pay for both statements each time.
  */
-export const APART_MS = 1_000;
+export const LONG_WAY_MS = 1_000;
 /**
- * On a busy node ordinary items gather for so long. The other way gathers nothing: projects at their limit go there, and
- * what they wait for is the next settlement and the next claim.
+ * On a busy node the items of the short way gather for this long. The long way gathers nothing: projects at their limit go there,
+ * and what they wait for is the next settlement and the next claim.
  */
 const GATHER_MS = 5;
 
 /**
- * Asks the statement for what is ordinary (store/queue/claim-ordinary.ts, settle-ordinary.ts) and, for what it leaves, the one
- * for all. Each has batches of its own: neither waits for the other, and one that fails has taken effect for none of its items.
+ * Asks the short way (store/queue/claim-ordinary.ts, settle-ordinary.ts) and, about what it leaves, the long way. Each has batches of its own: neither waits for the other, and one that fails has taken effect for none of its items.
  */
 export function ordinaryFirst<Item extends { projectNo: ProjectNo }, Answer>(ways: {
   /** Null is what is left. */
   ordinary(items: Item[]): Promise<(Answer | null)[]>;
-  any(item: Item): Promise<Answer>;
+  long(item: Item): Promise<Answer>;
 }): { submit(item: Item): Promise<Answer> } {
-  /** Until when a project goes the other way: one number for each project that was left and has not come again since. */
-  const apartUntil = new Map<ProjectNo, number>();
+  /** Until when a project goes the long way: one number for each project that was left and has not come again since. */
+  const longWayUntil = new Map<ProjectNo, number>();
 
-  function noteApart(items: readonly Item[], answers: readonly unknown[]): void {
+  function noteLeft(items: readonly Item[], answers: readonly unknown[]): void {
     const left = new Set(items.map(({ projectNo }) => projectNo));
     for (const [index, item] of items.entries()) if (answers[index] !== null) left.delete(item.projectNo);
     const now = performance.now();
-    for (const projectNo of left) apartUntil.set(projectNo, now + APART_MS);
+    for (const projectNo of left) longWayUntil.set(projectNo, now + LONG_WAY_MS);
   }
 
   const ordinary = inBatches(async (items: Item[]) => {
     const answers = await ways.ordinary(items);
-    noteApart(items, answers);
+    noteLeft(items, answers);
     return answers;
   }, GATHER_MS);
 
   return {
     async submit(item) {
-      const until = apartUntil.get(item.projectNo);
-      if (until !== undefined && until > performance.now()) return ways.any(item);
-      if (until !== undefined) apartUntil.delete(item.projectNo);
-      return (await ordinary.submit(item)) ?? ways.any(item);
+      const until = longWayUntil.get(item.projectNo);
+      if (until !== undefined && until > performance.now()) return ways.long(item);
+      if (until !== undefined) longWayUntil.delete(item.projectNo);
+      return (await ordinary.submit(item)) ?? ways.long(item);
     },
   };
 }

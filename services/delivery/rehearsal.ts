@@ -24,7 +24,7 @@ const PAYLOAD = JSON.stringify({ rehearsal: "x".repeat(100) });
  * Claims, sends to a listener in this process, and settles jobs that nobody ever sees, as a node that nobody ever sees
  * (rehearsal.ts). So the process rehearses before it joins the cell.
  */
-export async function warmUpDelivery(
+export async function rehearseDelivery(
   cell: Cell,
   { regions, seal }: { regions: readonly Region[]; seal: Seal },
   msMax?: number,

@@ -1,7 +1,7 @@
 import { openCellSealOrExit } from "../../shared/process/cell-seal.ts";
 import { runService, targetRulesOf } from "../../shared/process/service.ts";
+import { rehearseGateway } from "./rehearsal.ts";
 import { startGateway } from "./start.ts";
-import { warmUpGateway } from "./warm-up.ts";
 
 await runService("gateway", async (config, cell) => {
   const options = {
@@ -13,6 +13,6 @@ await runService("gateway", async (config, cell) => {
     publicUrl: config.publicUrl,
     seal: await openCellSealOrExit(cell, config),
   };
-  await warmUpGateway(cell, options);
+  await rehearseGateway(cell, options);
   return startGateway(options);
 });

@@ -13,7 +13,7 @@ const BODY = JSON.stringify({
  * Answers requests of its own on a loopback port that nobody else knows, and creates jobs that nobody ever sees
  * (rehearsal.ts).
  */
-export async function warmUpGateway(cell: Cell, options: GatewayOptions, msMax?: number): Promise<void> {
+export async function rehearseGateway(cell: Cell, options: GatewayOptions, msMax?: number): Promise<void> {
   await rehearse(cell, options.seal, (rehearsal) => answerSome(rehearsal, options), msMax);
 }
 

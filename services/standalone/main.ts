@@ -28,12 +28,12 @@ import { migrate } from "../../shared/store/cell/migrate.ts";
 import { askTime, openDatabase } from "../../shared/store/database/database.ts";
 import { listProjects } from "../../shared/store/resources/projects.ts";
 import { createProjectWithKeys } from "../admin/create-project.ts";
+import { rehearseDelivery } from "../delivery/rehearsal.ts";
 import { startDelivery } from "../delivery/start.ts";
-import { warmUpDelivery } from "../delivery/warm-up.ts";
+import { rehearseGateway } from "../gateway/rehearsal.ts";
 import { startGateway } from "../gateway/start.ts";
-import { warmUpGateway } from "../gateway/warm-up.ts";
+import { rehearseWorker } from "../worker/rehearsal.ts";
 import { startWorker } from "../worker/start.ts";
-import { warmUpWorker } from "../worker/warm-up.ts";
 
 /**
  * Gateway, worker and delivery in one process, over a bus inside the process and an embedded Postgres in the data
@@ -121,9 +121,9 @@ const gatewayOptions = {
   publicUrl: config.publicUrl,
   seal,
 };
-await warmUpWorker(cell);
-await warmUpDelivery(cell, { regions: config.regions, seal });
-await warmUpGateway(cell, gatewayOptions);
+await rehearseWorker(cell);
+await rehearseDelivery(cell, { regions: config.regions, seal });
+await rehearseGateway(cell, gatewayOptions);
 const delivery = await startDelivery(cell, {
   ...config,
   seal,

@@ -13,9 +13,9 @@ import { askTime, type Database, StoreUnavailable } from "../../shared/store/dat
 import { createJobs } from "../../shared/store/resources/job-creation.ts";
 import { startStore, type TestStore } from "../../shared/store/test-support.ts";
 import { testCause } from "../../test/support/cause.ts";
-import { warmUpDelivery } from "../delivery/warm-up.ts";
-import { warmUpGateway } from "../gateway/warm-up.ts";
-import { warmUpWorker } from "../worker/warm-up.ts";
+import { rehearseDelivery } from "../delivery/rehearsal.ts";
+import { rehearseGateway } from "../gateway/rehearsal.ts";
+import { rehearseWorker } from "../worker/rehearsal.ts";
 
 setDefaultTimeout(120_000);
 
@@ -92,13 +92,13 @@ async function countRows(): Promise<Record<string, number>> {
 test("a warm-up runs the hot statements and leaves no row, no message and no metric", async () => {
   const { cell, statements, warnings, heard } = startCell();
   const [before, metricsBefore] = [await countRows(), await metricsOf(cell)];
-  await warmUpWorker(cell);
-  await warmUpDelivery(cell, { regions: ["us-east"], seal }, LONG_MS);
-  await warmUpGateway(cell, gatewayOptions(cell), LONG_MS);
+  await rehearseWorker(cell);
+  await rehearseDelivery(cell, { regions: ["us-east"], seal }, LONG_MS);
+  await rehearseGateway(cell, gatewayOptions(cell), LONG_MS);
   const countHot = (begin: string) => statements.filter((name) => name.startsWith(begin)).length;
   // On each of two connections delivery takes 30 steps, and the gateway answers 40 requests.
   expect(countHot("create_")).toBe(2 * (30 + 40));
-  expect(countHot("create_plain_jobs")).toBeGreaterThan(0);
+  expect(countHot("create_ordinary_jobs")).toBeGreaterThan(0);
   for (const begin of ["claim_", "settle_"]) expect(countHot(begin)).toBeGreaterThanOrEqual(2 * 30);
   expect(await countRows()).toEqual(before);
   expect({ warnings, heard }).toEqual({ warnings: [], heard: [] });
@@ -140,7 +140,7 @@ const failingAt = (begin: string): Database => ({
 
 test.each(["add_node", "claim_", "settle_"])("a delivery rehearsal tells that %s failed", async (begin) => {
   const { cell, warnings } = startCell(failingAt(begin));
-  await warmUpDelivery(cell, { regions: ["us-east"], seal }, LONG_MS);
+  await rehearseDelivery(cell, { regions: ["us-east"], seal }, LONG_MS);
   expect(warnings).toEqual(["rehearsal.failed", "rehearsal.failed"]);
 });
 
@@ -148,7 +148,7 @@ test("a delivery rehearsal has nothing to tell of a region that operators hold",
   const { cell, statements, warnings } = startCell();
   await setRegionsHeld(store.db, ["us-east"], true, testCause());
   try {
-    await warmUpDelivery(cell, { regions: ["us-east"], seal }, LONG_MS);
+    await rehearseDelivery(cell, { regions: ["us-east"], seal }, LONG_MS);
   } finally {
     await setRegionsHeld(store.db, ["us-east"], false, testCause());
   }
@@ -158,7 +158,7 @@ test("a delivery rehearsal has nothing to tell of a region that operators hold",
 
 test("a gateway's rehearsal tells of an answer other than 201", async () => {
   const { cell, warnings } = startCell(failingAt("create_"));
-  await warmUpGateway(cell, gatewayOptions(cell), LONG_MS);
+  await rehearseGateway(cell, gatewayOptions(cell), LONG_MS);
   expect(warnings).toEqual(["rehearsal.failed", "rehearsal.failed"]);
 });
 

@@ -1,10 +1,10 @@
 import { isProvedDead } from "../../shared/platform/process-identity.ts";
 import { exitAsDead, joinAs, runService } from "../../shared/process/service.ts";
+import { rehearseWorker } from "./rehearsal.ts";
 import { startWorker } from "./start.ts";
-import { warmUpWorker } from "./warm-up.ts";
 
 await runService("worker", async (config, cell) => {
-  await warmUpWorker(cell);
+  await rehearseWorker(cell);
   return startWorker(cell, {
     ...config,
     nodeId: await joinAs("worker", cell, config),

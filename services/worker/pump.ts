@@ -7,7 +7,7 @@ const CLOCK_STEP_MS = 1_000;
 
 /** Bun's timers wait for whole milliseconds, rounded down, and for one at least. So a timer can come too early, by less than a step. */
 const TIMER_STEP_MS = 1;
-/** Nobody changes it or notifies of it, so that whoever waits for it stands still until the wait is over. */
+/** Nothing notifies a wait on this word, so that it ends by its timeout. */
 const NEVER_NOTIFIED = new Int32Array(new SharedArrayBuffer(4));
 
 /**

@@ -13,11 +13,11 @@ const WORKER = 1;
 const DELIVERY = 2;
 
 /**
- * Hands jobs that nobody ever sees to a delivery node that is none, over a bus of its own, so that the code is compiled
- * when the first job comes. Postgres is not asked: the duties of the worker's first second do that.
+ * Hands made-up jobs to a made-up delivery node, over a bus of its own, so that the code is compiled when the first job comes.
+ * Postgres is not asked: the worker's first sweeps prepare its statements.
  */
-export async function warmUpWorker(cell: Cell): Promise<void> {
-  const log = createLog({ level: "silent", name: "warm-up" });
+export async function rehearseWorker(cell: Cell): Promise<void> {
+  const log = createLog({ level: "silent", name: "rehearsal" });
   const bus = createInProcessBus(log);
   const host = new ShardHost(
     { ...cell, bus, log, metrics: createMetrics() },

@@ -18,7 +18,8 @@ import type { Cell } from "./cell.ts";
  * A process that has just started is slow: its code is not compiled, and its connections have no plans. So before it
  * says that it is ready it does its hot work a few times, with a project of its own, on several connections. Each does
  * so in a transaction that is rolled back; the messages reach nobody, and the metrics are thrown away. What others see
- * of it are gaps in numbers, such as those of projects, and the locks of its statements. These last for a round.
+ * of it are gaps in numbers, such as those of projects, and locks. Those on the tables of jobs and runs last for a round;
+ * those on its own project, key and node last until it ends.
  */
 export interface Rehearsal {
   /** Like the process's own cell, except that its database is one transaction and its bus ends in this process. */
@@ -33,7 +34,7 @@ export interface Rehearsal {
   takeSteps(stepCount: number, step: (index: number) => Promise<void>): Promise<void>;
 }
 
-/** No process waits longer for its rehearsal before it is ready. */
+/** One rehearsal takes no longer. */
 const REHEARSAL_MS_MAX = 500;
 /** Others may wait for a round's locks, such as retention for the tables of runs. */
 const ROUND_MS = 30;

@@ -6,15 +6,15 @@ export interface TimeLimit {
   pass(): void;
 }
 
-/** A limit may end so much too late. One clock ticks for all limits, because a timer for each would cost as much as its request's checks. */
+/** A limit may last so much longer. One timer serves all limits, because a timer for each would cost as much as its request's checks. */
 const TICK_MS = 20;
 
 const running = new Set<TimeLimit>();
-let clock: Timer | undefined;
+let timer: Timer | undefined;
 
 export function beginLimit(limit: TimeLimit): void {
   running.add(limit);
-  clock ??= setInterval(tick, TICK_MS);
+  timer ??= setInterval(tick, TICK_MS);
 }
 
 export function endLimit(limit: TimeLimit): void {
@@ -25,6 +25,6 @@ function tick(): void {
   const now = performance.now();
   for (const limit of running) if (limit.endsAt <= now) limit.pass();
   if (running.size > 0) return;
-  clearInterval(clock);
-  clock = undefined;
+  clearInterval(timer);
+  timer = undefined;
 }

@@ -174,20 +174,7 @@ function jobFacts(job: JobRow): JobFacts {
 
 /** A job as the answer to its creation shows it, whatever its state is now. */
 function newJobFacts(job: AskedJob): JobFacts {
-  const { id, targetUrl, region, runAt, payload, maxAttempts, baseSeconds, capSeconds } = job;
-  const retryPolicy = { maxAttempts, baseSeconds, capSeconds };
-  const createdAt = idTimeMs(id);
-  return {
-    id,
-    status: "queued",
-    targetUrl,
-    region,
-    attempts: 0,
-    runAt,
-    createdAt,
-    payloadText: payload,
-    retryPolicy,
-  };
+  return { ...summaryFacts({ ...job, status: "queued", attempts: 0 }), ...askedFacts(job) };
 }
 
 function oneText(jobs: readonly AskedJob[]): string {

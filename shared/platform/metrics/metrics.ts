@@ -135,7 +135,7 @@ export function createMetrics(): Metrics {
   );
   const statementRows = families.spreads(
     "statement_rows",
-    "What one such statement is about: jobs, attempts, deliveries, schedules, shards. What the statement for ordinary jobs leaves counts twice.",
+    "What one such statement is about: jobs, attempts, deliveries, schedules, shards. Jobs are first claimed and settled by a shorter statement; what it leaves is counted again by the longer one.",
     ["statement"],
     ROWS_BOUNDS,
   );

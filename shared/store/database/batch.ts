@@ -35,8 +35,8 @@ export interface BatcherOptions<Item, Answer> {
 const LARGE_ITEM_BYTES = 65_536;
 /**
  * Two statements at once would each have half of the items, and would wait for each other's locks. So a second one begins
- * only if the first seems stuck, since its items may concern others. Full ones wait too: two at once processed stored jobs a
- * fourth slower, at a third more CPU.
+ * only if the first seems stuck, since its items may concern others. Full ones wait too: two at once processed stored jobs more
+ * slowly, and at a higher cost.
  */
 const IN_FLIGHT_MAX = 2;
 const STUCK_AFTER_MS = 100;

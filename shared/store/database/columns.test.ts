@@ -16,7 +16,7 @@ const uuid = fc.uint8Array({ minLength: 16, maxLength: 16 }).map((bytes) => {
   const hex = bytes.toHex();
   return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join("-");
 });
-/** From years before Postgres' own epoch to as far ahead as a schedule may reach. */
+/** From years before Postgres' own epoch to long after any `run_at`. */
 const instant = fc.integer({ min: Date.parse("1950-01-01"), max: Date.parse("2250-01-01") });
 
 /** Sends columns of random values, nulls among them, and compares what Postgres has read with what `told` says. */

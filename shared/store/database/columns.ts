@@ -34,7 +34,8 @@ export function idColumn(ids: readonly (string | null)[]): Column {
   return fixedColumn(UUID, 16, ids, (bytes, at, id) => writeIdBytes(id, bytes, at));
 }
 
-/** A column of type timestamptz. Instants are whole milliseconds since 1970; a fraction is dropped. */
+/** A column of type timestamptz. Instants are whole milliseconds since 1970; a fraction is dropped. Exact until the year
+ * 2285 (2^53 microseconds). */
 export function instantColumn(instants: readonly (number | null)[]): Column {
   return fixedColumn(TIMESTAMPTZ, 8, instants, (bytes, at, instant) => {
     const microseconds = (Math.floor(instant) - POSTGRES_EPOCH_MS) * 1_000;

@@ -252,7 +252,7 @@ export function instant(ms: number): string {
 }
 
 /**
- * An instant of Postgres as milliseconds since 1970, in SQL. `extract` reckons in numeric, which takes ten times as long; the
+ * An instant of Postgres as milliseconds since 1970, in SQL. `extract` reckons in numeric, which takes much longer; the
  * whole microseconds are exact in a float8, so that their thousandth is the same number.
  */
 export const epochMs = (instant: string): string => `(round(date_part('epoch', ${instant}) * 1e6) / 1e3)`;

@@ -1,28 +1,26 @@
 import { idToUuid } from "../../domain/ids.ts";
-import { ENVIRONMENTS } from "../../domain/scope.ts";
 import { environmentCode, regionCode } from "../database/codes.ts";
 import { column, type Database, epochMs } from "../database/database.ts";
 import { type Claim, type GrantedAttempt, type GrantedRow, readGranted } from "./claim.ts";
 import { inLockOrder } from "./lock-order.ts";
-import { countRuns } from "./month.ts";
-import { FREE_FOR_ANY, TAKE_FREE_PERMITS } from "./permits.ts";
+import { countRuns, MONTH_HAS_BEGUN, RUNS_LEFT_AT_LEAST } from "./month.ts";
+import { countByEnvironment, FREE_FOR_ANY, TAKE_FREE_PERMITS } from "./permits.ts";
 
 /**
- * The short way of a claim, for half of the cost. It grants what is owed and due in a project of which all can be granted in
- * whatever order: nobody was called to a permit, the permits and the month's quota suffice for all that was asked, and nothing
- * is held. It leaves all else to claimAttempts: what is not due, gone, granted before or counted by a manual retry, and whatever
- * such a project asks. What it leaves is as if it had not been asked. Where it grants, claimAttempts would have granted the
- * same and left the same rows.
+ * The short way of a claim. It grants what is owed and due in an ordinary project: one in which no class was called to a permit,
+ * nothing is held, and permits and the month's quota suffice for all that was asked. It leaves the rest to claimAttempts,
+ * unchanged: all claims of another project, and of an ordinary one what is not due, gone, granted before, or counted by a manual
+ * retry. Where it grants, claimAttempts would have granted the same and left the same rows.
  *
  * One self-committing statement, with the locks of claimAttempts in their order. An open job is judged and taken by one
- * UPDATE, in the order in which the items come. Under READ COMMITTED that judges a row again which others changed meanwhile, in
+ * UPDATE, in the order in which the items come, since only nested loops are planned. Under READ COMMITTED that judges a row again which others changed meanwhile, in
  * its newest version; one that is not to be taken any more is left. What is granted is counted by what the UPDATE took, and the
  * flow, which is locked by then, has a permit and a run for each.
  *
  * COALESCE hides from the planner that a job which is due has a due time. Otherwise it might begin at the index of due rows,
  * where a project's whole backlog stands in the way of each look-up. For `= ANY (ARRAY[...])` see claimAttempts.
  *
- * Answers come in the order of the claims; null is what is left. A dead node is left everything.
+ * Answers come in the order of the claims; null is what is left. A dead node is granted nothing.
  */
 export async function claimOrdinary(
   db: Database,
@@ -51,8 +49,6 @@ export async function claimOrdinary(
   return answers;
 }
 
-const [DEVELOPMENT, PRODUCTION] = ENVIRONMENTS.map(environmentCode);
-
 const CLAIM_ORDINARY = `
 WITH clock AS MATERIALIZED (
   -- The clock is read once all flows are locked. Of a project that is not ordinary, or has no flow, the number is null.
@@ -62,8 +58,8 @@ WITH clock AS MATERIALIZED (
                     SELECT CASE WHEN f.free >= p.asked AND coalesce(f.runs_left >= p.asked, true) THEN f.project_no END
                       FROM unnest($2::int[], $3::int[]) AS p (project_no, asked)
                       LEFT JOIN LATERAL (
-                           SELECT f.project_no, f.month_runs_max - f.month_runs AS runs_left,
-                                  CASE WHEN f.month <= now()::date THEN ${FREE_FOR_ANY} END AS free
+                           SELECT f.project_no, ${RUNS_LEFT_AT_LEAST} AS runs_left,
+                                  CASE WHEN ${MONTH_HAS_BEGUN} THEN ${FREE_FOR_ANY} END AS free
                              FROM flows f
                             WHERE f.project_no = p.project_no
                               FOR NO KEY UPDATE) f ON true
@@ -87,9 +83,7 @@ WITH clock AS MATERIALIZED (
   UPDATE flows f
      SET ${TAKE_FREE_PERMITS},
          ${countRuns("c.development + c.production")}
-    FROM (SELECT project_no, count(*) FILTER (WHERE environment = ${DEVELOPMENT}) AS development,
-                 count(*) FILTER (WHERE environment = ${PRODUCTION}) AS production
-            FROM taken GROUP BY project_no) c
+    FROM ${countByEnvironment("taken")}
    CROSS JOIN clock
    WHERE f.project_no = c.project_no
 ), usage AS (

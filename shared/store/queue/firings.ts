@@ -6,7 +6,7 @@ import { type Environment, type ProjectNo, REGIONS, type Region } from "../../do
 import type { TraceContext } from "../../domain/trace.ts";
 import { environmentCode, environmentOf, regionCode, regionOf } from "../database/codes.ts";
 import { textColumn } from "../database/columns.ts";
-import { column, type Database, instant } from "../database/database.ts";
+import { column, type Database, epochMs, instant } from "../database/database.ts";
 import { traceHex } from "../database/traces.ts";
 import { HAS_QUOTA } from "./month.ts";
 import { DUE_AT, newJobs } from "./new-jobs.ts";
@@ -54,7 +54,7 @@ SELECT due.*
   FROM unnest($1::smallint[]) AS s (shard)
  CROSS JOIN LATERAL (
    SELECT project_no, environment, id, shard, cron, timezone,
-          (extract(epoch FROM next_run_at) * 1000)::float8 AS next_run_at
+          ${epochMs("next_run_at")} AS next_run_at
      FROM schedules
     WHERE shard = s.shard AND next_run_at >= $2::timestamptz AND next_run_at <= now() + $3::float8 * interval '1 ms'
     ORDER BY next_run_at LIMIT $4) due`;
@@ -189,7 +189,7 @@ WITH item AS MATERIALIZED (
     LEFT JOIN lanes l ON l.project_no = j.project_no AND l.region = j.region AND l.environment = j.environment
    WHERE j.id IN (SELECT job_id FROM recorded WHERE job_id IS NOT NULL)
 ), ${newJobs("fired WHERE has_quota")}
-SELECT d.n::int AS n, f.region, f.lane_shard, (extract(epoch FROM ${DUE_AT}) * 1000)::float8 AS due_at
+SELECT d.n::int AS n, f.region, f.lane_shard, ${epochMs(DUE_AT)} AS due_at
   FROM due d LEFT JOIN fired f USING (n)`;
 
 type FiredRow = { n: number } & ({ region: null } | { region: number; lane_shard: number; due_at: number });
@@ -218,7 +218,7 @@ export async function listFirings(
 }
 
 const LIST_FIRINGS = `
-SELECT (extract(epoch FROM fired_for) * 1000)::float8 AS fired_for, job_id
+SELECT ${epochMs("fired_for")} AS fired_for, job_id
   FROM firings WHERE schedule_id = $1 AND fired_for >= $2::timestamptz AND fired_for <= $3::timestamptz`;
 
 /**
@@ -302,8 +302,8 @@ export async function listTimetables(
 }
 
 const LIST_TIMETABLES = `
-SELECT no::float8 AS no, (extract(epoch FROM since) * 1000)::float8 AS since,
-       (extract(epoch FROM superseded_at) * 1000)::float8 AS superseded_at, paused, cron, timezone
+SELECT no::float8 AS no, ${epochMs("since")} AS since,
+       ${epochMs("superseded_at")} AS superseded_at, paused, cron, timezone
   FROM timetables
  WHERE schedule_id = $1 AND no <= $3::bigint AND least(since, superseded_at) <= $2::timestamptz
  ORDER BY no DESC LIMIT $4`;

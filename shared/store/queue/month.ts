@@ -29,6 +29,13 @@ export const countRuns = (runs: string): string =>
   `month_runs = ${runsOf("f.month", "f.month_runs", "clock.month")} + ${runs},
          month = greatest(f.month, clock.month)`;
 
+/**
+ * Of a locked flow (f), before the clock is read: how many runs its month has left at least, whatever the clock will say (null:
+ * no end), and whether its month has begun.
+ */
+export const RUNS_LEFT_AT_LEAST = "f.month_runs_max - f.month_runs";
+export const MONTH_HAS_BEGUN = "f.month <= now()::date";
+
 /** Of a flow (f) that is not locked: the runs of its month, how many are left of it (null: no end), and whether one may start. */
 export const MONTH_RUNS = runsOf("f.month", "f.month_runs", "date_trunc('month', now())::date");
 export const RUNS_LEFT = `f.month_runs_max - ${MONTH_RUNS}`;

@@ -4,7 +4,7 @@ import type { OwedAttempt, Placed } from "../../domain/owed.ts";
 import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
 import { hostOfTarget } from "../../domain/target.ts";
 import { environmentCode, environmentOf, flowClassNamed, regionCode, regionOf } from "../database/codes.ts";
-import { column, type Database } from "../database/database.ts";
+import { column, type Database, epochMs } from "../database/database.ts";
 import { RUNS_LEFT } from "./month.ts";
 import { OWED, type Owed, type OwedRow, readOwed } from "./sweep.ts";
 
@@ -101,7 +101,7 @@ const released = ({ table, id, firstClass }: Owed) => `released AS (
   RETURNING o.*
 )
 SELECT r.project_no, (r.environment + ${firstClass})::smallint AS flow_class, r.region, l.shard, r.${id} AS id, r.attempt,
-       (extract(epoch FROM r.due_at) * 1000)::float8 AS due_at
+       ${epochMs("r.due_at")} AS due_at
   FROM released r
   JOIN lanes l ON l.project_no = r.project_no AND l.region = r.region AND l.environment = r.environment
  ORDER BY r.due_at`;

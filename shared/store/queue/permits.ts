@@ -1,3 +1,5 @@
+import { ENVIRONMENTS } from "../../domain/scope.ts";
+import { environmentCode } from "../database/codes.ts";
 import { STATEMENT_TIMEOUT_MS } from "../database/database.ts";
 
 /**
@@ -103,10 +105,16 @@ export const CLAIMED_PERMITS = `ARRAY[${eachClass((code) => `count(*) FILTER (WH
  */
 export const FREE_FOR_ANY = `CASE WHEN NOT f.held AND now() - interval '${CALLED_MS} ms' >= ALL (f.called_at) THEN ${FREE} END`;
 
-const [DEVELOPMENT_PLACE, PRODUCTION_PLACE] = [
-  `f.development_jobs + c.development, ${turnOf(0, "f.development_jobs")}`,
-  `f.production_jobs + c.production, ${turnOf(1, "f.production_jobs")}`,
-];
+const DEVELOPMENT_PLACE = `f.development_jobs + c.development, ${turnOf(0, "f.development_jobs")}`;
+const PRODUCTION_PLACE = `f.production_jobs + c.production, ${turnOf(1, "f.production_jobs")}`;
+
+const [DEVELOPMENT, PRODUCTION] = ENVIRONMENTS.map(environmentCode);
+
+/** How many of these rows each project has in each environment (c: `project_no`, `development`, `production`). */
+export const countByEnvironment = (rows: string): string => `(
+       SELECT project_no, count(*) FILTER (WHERE environment = ${DEVELOPMENT}) AS development,
+              count(*) FILTER (WHERE environment = ${PRODUCTION}) AS production
+         FROM ${rows} GROUP BY project_no) c`;
 
 /**
  * Assignments to a flow (f) that say what TAKE_PERMITS would, where jobs alone asked and all that asked were granted: so

@@ -1,9 +1,9 @@
 import { idToUuid } from "../../domain/ids.ts";
 import type { NextOfJob } from "../../domain/run.ts";
-import { ENVIRONMENTS } from "../../domain/scope.ts";
 import { endedStatusCode, environmentCode, regionCode, runStatusCode } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
 import { inLockOrder } from "./lock-order.ts";
+import { countByEnvironment } from "./permits.ts";
 import { DURATION_MS_MAX, type SettledItem, type Settlement } from "./settle.ts";
 
 /** The settlement of an attempt that nothing follows. */
@@ -15,13 +15,12 @@ export const isLast = (settlement: Settlement): settlement is LastSettlement =>
   settlement.next.status !== "queued";
 
 /**
- * The short way of a settlement that ends its job, for two thirds of the cost. It settles in projects in which nobody has to
- * hear of it: no class waits for a permit, and no endpoint is subscribed. It leaves all else to settleAttempts: whatever ends in
- * another project, and what was settled before. What it leaves is as if it had not come. Where it settles, settleAttempts would
- * have answered the same and left the same rows.
+ * The short way of a settlement that ends its job. It settles in ordinary projects: no class waits for a permit, and no endpoint
+ * is subscribed. It leaves the rest to settleAttempts, unchanged: what ends in another project, and what was settled before.
+ * Where it settles, settleAttempts would have answered the same and left the same rows.
  *
  * One self-committing statement, with the locks of settleAttempts in their order. An open job is judged and deleted by one
- * DELETE, in the order in which the items come. Under READ COMMITTED that judges a row again which others changed meanwhile,
+ * DELETE, in the order in which the items come, since only nested loops are planned. Under READ COMMITTED that judges a row again which others changed meanwhile,
  * such as a cancel, and returns its newest version. COALESCE keeps the planner to the key.
  *
  * Answers come in the order of the settlements; null is what is left.
@@ -59,8 +58,6 @@ export async function settleOrdinary(
   }
   return items;
 }
-
-const [DEVELOPMENT, PRODUCTION] = ENVIRONMENTS.map(environmentCode);
 
 const SETTLE_ORDINARY = `
 WITH locked AS MATERIALIZED (
@@ -100,9 +97,7 @@ WITH locked AS MATERIALIZED (
      SET development_jobs = f.development_jobs - c.development,
          production_jobs = f.production_jobs - c.production,
          returned = f.returned + c.development + c.production
-    FROM (SELECT project_no, count(*) FILTER (WHERE environment = ${DEVELOPMENT}) AS development,
-                 count(*) FILTER (WHERE environment = ${PRODUCTION}) AS production
-            FROM attempt GROUP BY project_no) c
+    FROM ${countByEnvironment("attempt")}
    WHERE f.project_no = c.project_no
 )
 SELECT n::int AS n, attempt, canceled FROM attempt`;

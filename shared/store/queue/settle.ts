@@ -1,11 +1,11 @@
 import { DELIVERY_PREFIX, idToUuid, uuidToId } from "../../domain/ids.ts";
 import { type OwedWork, oweAttempt } from "../../domain/owed.ts";
 import type { NextOfJob, RunStatus } from "../../domain/run.ts";
-import { ENVIRONMENTS, type ProjectNo, type Region, type Scope } from "../../domain/scope.ts";
+import type { ProjectNo, Region, Scope } from "../../domain/scope.ts";
 import { environmentCode, environmentOf, regionCode, regionOf, runStatusCode } from "../database/codes.ts";
 import { column, type Database, epochMs, instant } from "../database/database.ts";
 import { tellEndpoints } from "./owed-deliveries.ts";
-import { IS_CALLED, returnPermits } from "./permits.ts";
+import { countByEnvironment, IS_CALLED, returnPermits } from "./permits.ts";
 
 /** How one attempt ended, and what settleAttempt (domain/run.ts) decided on that. */
 export interface Settlement extends Scope {
@@ -94,8 +94,6 @@ export const DURATION_MS_MAX = 2_147_483_647;
 const NEXT = ["queued", "succeeded", "failed"] as const satisfies NextOfJob["status"][];
 const QUEUED = NEXT.indexOf("queued");
 const END = "next - 1";
-const [DEVELOPMENT, PRODUCTION] = ENVIRONMENTS.map(environmentCode);
-
 const SETTLE = `
 WITH item AS MATERIALIZED (
   SELECT i.*
@@ -153,9 +151,7 @@ WITH item AS MATERIALIZED (
      SET development_jobs = f.development_jobs - c.development,
          production_jobs = f.production_jobs - c.production,
          ${returnPermits("c.development + c.production")}
-    FROM (SELECT project_no, count(*) FILTER (WHERE environment = ${DEVELOPMENT}) AS development,
-                 count(*) FILTER (WHERE environment = ${PRODUCTION}) AS production
-            FROM attempt GROUP BY project_no) c
+    FROM ${countByEnvironment("attempt")}
    WHERE f.project_no = c.project_no
 ), ${tellEndpoints(`next <> ${QUEUED} AND NOT canceled`, END)}
 SELECT 'attempt' AS kind, a.n::int AS n, a.project_no, a.environment, a.region, NULL::smallint AS shard, NULL::bigint AS returned,

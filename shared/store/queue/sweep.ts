@@ -3,7 +3,7 @@ import { DELIVERY_PREFIX, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
 import type { OwedAttempt, Placed } from "../../domain/owed.ts";
 import type { ProjectNo, Region } from "../../domain/scope.ts";
 import { flowClassCode, flowClassNamed, regionCode, regionOf } from "../database/codes.ts";
-import { column, type Database, instant, STATEMENT_TIMEOUT_MS } from "../database/database.ts";
+import { column, type Database, epochMs, instant, STATEMENT_TIMEOUT_MS } from "../database/database.ts";
 
 /** The jobs, or the deliveries, of a project in one environment and one region. Lanes take turns. */
 export interface Lane {
@@ -156,7 +156,7 @@ export const OWED: Record<FlowKind, Owed> = {
 
 const rowColumns = ({ firstClass }: Owed) =>
   `l.project_no, (l.environment + ${firstClass})::smallint AS flow_class, l.region, l.shard, o.id, o.attempt,
-       (extract(epoch FROM o.due_at) * 1000)::float8 AS due_at, f.concurrency`;
+       ${epochMs("o.due_at")} AS due_at, f.concurrency`;
 const owedRows = (
   { table, id }: Owed,
   since: string,
@@ -174,7 +174,7 @@ const withSweptAt = (
   select: (owed: Owed) => string,
 ) => `${Object.values(OWED).map(select).join("\n UNION ALL")}
  UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, (extract(epoch FROM now()) * 1000)::float8, NULL`;
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, ${epochMs("now()")}, NULL`;
 
 // Nearly all lanes are empty. Looking for one entry first reads only the index for them, which halves the cost of a sweep.
 // OFFSET 0 keeps the planner to that order.

@@ -4,14 +4,14 @@ import type { Scope } from "../../domain/scope.ts";
 import type { TraceContext } from "../../domain/trace.ts";
 import { environmentCode, regionCode } from "../database/codes.ts";
 import { idColumn, instantColumn, int2Column, int4Column, textColumn } from "../database/columns.ts";
-import type { Database } from "../database/database.ts";
+import { type Database, epochMs } from "../database/database.ts";
 import { traceHex } from "../database/traces.ts";
 import { HAS_QUOTA } from "../queue/month.ts";
 import { DUE_AT, newJobs } from "../queue/new-jobs.ts";
 import type { KeyCause } from "./audit.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
 import type { AskedJob } from "./jobs.ts";
-import { createPlainJobs } from "./plain-creation.ts";
+import { createOrdinaryJobs } from "./ordinary-creation.ts";
 
 /** A job as it was asked for, and the shard that is to look after it. */
 export interface JobToCreate extends AskedJob, Placed<Scope> {
@@ -36,7 +36,8 @@ export type Created =
 const LARGE_BYTES = 1_048_576;
 
 /**
- * Creates many jobs in one statement: all that are accepted, or after an error none. A job whose id exists already is
+ * Creates many jobs in one statement, or in two if the short way (ordinary-creation.ts) creates none: all that are accepted, or
+ * after an error none. A job whose id exists already is
  * left as it is and reported as created, so that a request of unknown outcome can be sent again. An attempt is owed only if
  * the job itself was inserted; otherwise a job that has run and ended meanwhile would run once more.
  *
@@ -54,7 +55,7 @@ export async function createJobs(
   const lanes = jobs.map((job) => `${job.projectNo}/${job.region}/${job.environment}/${job.shard}`);
   const hasKeys = jobs.some((job) => job.key !== undefined);
   if (!hasKeys && lanes.every((lane) => knownLanes.has(lane))) {
-    const now = await createPlainJobs(db, columns, new Set(jobs.map((job) => job.projectNo)));
+    const now = await createOrdinaryJobs(db, columns, new Set(jobs.map((job) => job.projectNo)));
     if (now !== null) return jobs.map((job) => createdAs(job, Math.max(job.runAt, now)));
   }
   const newShards = jobs.map((job, index) => (knownLanes.has(lanes[index] ?? "") ? null : job.shard));
@@ -121,7 +122,7 @@ const asked = (keys: { parameters: string; columns: string }) => `
                                base_seconds, cap_seconds, key_no, request_id, schedule_id, trace, new_shard${keys.columns}, n)
     JOIN flows f USING (project_no)`;
 
-const ANSWER = `SELECT accepted AS created, (extract(epoch FROM ${DUE_AT}) * 1000)::float8 AS due_at`;
+const ANSWER = `SELECT accepted AS created, ${epochMs(DUE_AT)} AS due_at`;
 const WRITE = newJobs("item WHERE accepted");
 
 const CREATE = `

@@ -145,7 +145,7 @@ test("the short way and the long way answer the same and leave the same rows", a
     }),
     { numRuns: LISTS },
   );
-  expect(names).toContain("create_plain_jobs");
+  expect(names).toContain("create_ordinary_jobs");
   expect(names).toContain("create_jobs");
 });
 
@@ -156,7 +156,7 @@ describe("the short way", () => {
     const { db, names } = noting();
     const answers = await createJobs(db, jobs, lanesOf(jobs));
     expect(answers.map(({ kind }) => kind)).toEqual(["created", "created", "created", "created"]);
-    expect(names).toEqual(["create_plain_jobs"]);
+    expect(names).toEqual(["create_ordinary_jobs"]);
   });
 
   test.each([
@@ -182,7 +182,7 @@ describe("the short way", () => {
     await createJobs(store.db, jobs.slice(0, 1), lanes);
     const { db, names } = noting();
     expect((await createJobs(db, jobs, lanes)).map(({ kind }) => kind)).toEqual(["created", "created"]);
-    expect(names).toEqual(["create_plain_jobs", "create_jobs"]);
+    expect(names).toEqual(["create_ordinary_jobs", "create_jobs"]);
     const [row] = await store.query<{ count: number }>(
       "SELECT count(*)::int AS count FROM open_jobs WHERE project_no = $1",
       [project],

@@ -1,13 +1,13 @@
 import type { ProjectNo } from "../../domain/scope.ts";
 import { int4Column } from "../database/columns.ts";
-import { type Database, isTakenKey } from "../database/database.ts";
+import { type Database, epochMs, isTakenKey } from "../database/database.ts";
 import { HAS_QUOTA } from "../queue/month.ts";
 import { newJobsOfKnownLanes } from "../queue/new-jobs.ts";
 
 /**
- * The short way of createJobs (job-creation.ts): two thirds of the CPU of a statement of 30 jobs, and half of one of 100. It
- * takes jobs without an Idempotency-Key whose lanes have their rows. The statement creates all of them if every project's
- * month has runs left and no id exists already. Otherwise it creates none, and the long way answers each of them.
+ * The short way of createJobs (job-creation.ts). It takes jobs without an Idempotency-Key whose lanes have their rows. The
+ * statement creates all of them if every project's month has runs left and no id exists already. Otherwise it creates none, and
+ * the long way answers each of them.
  *
  * The quota is read once for each project instead of for each job. Ids are not looked up before they are inserted, and the
  * answer is one row however many jobs there are.
@@ -15,30 +15,32 @@ import { newJobsOfKnownLanes } from "../queue/new-jobs.ts";
  * `columns` are the first 14 parameters of the long way. Answers the instant from which what is due already is owed, in
  * milliseconds since 1970; null if nothing was created.
  */
-export async function createPlainJobs(
+export async function createOrdinaryJobs(
   db: Database,
   columns: readonly unknown[],
   projects: ReadonlySet<ProjectNo>,
 ): Promise<number | null> {
-  const values = [...columns, int4Column([...projects]), projects.size];
-  const rows = await db.run<PlainRow>("create_plain_jobs", CREATE_PLAIN, values).catch(noneIfIdExists);
+  const values = [...columns, int4Column([...projects])];
+  const rows = await db
+    .run<OrdinaryRow>("create_ordinary_jobs", CREATE_ORDINARY, values)
+    .catch(noneIfIdExists);
   return rows[0]?.all_free ? rows[0].now : null;
 }
 
-interface PlainRow {
+interface OrdinaryRow {
   all_free: boolean;
   now: number;
 }
 
-function noneIfIdExists(error: unknown): PlainRow[] {
+function noneIfIdExists(error: unknown): OrdinaryRow[] {
   if (isTakenKey(error)) return [];
   throw error;
 }
 
 // As items of a SELECT, arrays are taken apart in step. As a FROM item, each would first be written to a store of its own.
-const CREATE_PLAIN = `
+const CREATE_ORDINARY = `
 WITH quota AS MATERIALIZED (
-  SELECT count(*) = $16::int AS all_free FROM flows f WHERE f.project_no = ANY ($15::int[]) AND ${HAS_QUOTA}
+  SELECT count(*) = cardinality($15::int[]) AS all_free FROM flows f WHERE f.project_no = ANY ($15::int[]) AND ${HAS_QUOTA}
 ), ${newJobsOfKnownLanes(`(
   SELECT unnest($1::int[]) AS project_no, unnest($2::smallint[]) AS environment, unnest($3::smallint[]) AS region,
          unnest($4::uuid[]) AS id, unnest($5::text[]) AS target_url, unnest($6::text[]) AS payload,
@@ -46,4 +48,4 @@ WITH quota AS MATERIALIZED (
          unnest($10::int[]) AS cap_seconds, unnest($11::int[]) AS key_no, unnest($12::uuid[]) AS request_id,
          unnest($13::uuid[]) AS schedule_id, unnest($14::text[]) AS trace
 ) item WHERE (SELECT all_free FROM quota)`)}
-SELECT all_free, (extract(epoch FROM now()) * 1000)::float8 AS now FROM quota`;
+SELECT all_free, ${epochMs("now()")} AS now FROM quota`;
