@@ -28,7 +28,7 @@ const CONNECTIONS = 64;
 const BATCH = 100;
 const log = createLog({ name: "limits", level: "warn" });
 
-/** Bare sockets that write a request and read a status, and the sink, which reads the body and knows jobs apart. */
+/** Bare sockets that write a request and read a status, and the sink, which reads and compares the body. */
 async function measureHttp(seconds: number): Promise<Measured> {
   const stops: (() => unknown)[] = [];
   try {
