@@ -1,28 +1,33 @@
 import { expect, test } from "bun:test";
 import { createLog } from "../../shared/platform/log.ts";
+import { StoreUnavailable } from "../../shared/store/database/database.ts";
 import { createClaimAndSend } from "./claim-and-send.ts";
 import { InFlight, NODE_LIMITS, RequestsPerHost } from "./concurrency.ts";
 import { createStoreRetries } from "./retry-until-answered.ts";
 
 const HOST = "target.example";
 const log = createLog({ name: "test", level: "silent" });
+const ITEM = {
+  projectNo: 1,
+  flowClass: "production jobs",
+  id: "job_1",
+  attempt: 1,
+  dueAt: 0,
+  shard: 3,
+} as const;
+const KIND = {
+  locate: async () => null,
+  park: async () => "gone" as const,
+  claim: async () => ({ kind: "granted" as const, attempt: {} as never }),
+  urlOf: () => `https://${HOST}/hook`,
+  send: async () => ({}) as never,
+  settle: async () => undefined,
+};
 
-test("an attempt leaves its host's place once it is sent, and stays in flight until it is settled", async () => {
+function startNode(kind: typeof KIND) {
   const inFlight = new InFlight(NODE_LIMITS);
   const hosts = new RequestsPerHost(NODE_LIMITS);
-  const [sending, settling] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
   const freed: string[] = [];
-  const kind = {
-    locate: async () => null,
-    park: async () => "gone" as const,
-    claim: async () => ({ kind: "granted" as const, attempt: {} as never }),
-    urlOf: () => `https://${HOST}/hook`,
-    async send() {
-      await sending.promise;
-      return {} as never;
-    },
-    settle: () => settling.promise,
-  };
   const claimAndSend = createClaimAndSend(
     { clock: { now: Date.now, stop: () => undefined }, log },
     {
@@ -38,17 +43,22 @@ test("an attempt leaves its host's place once it is sent, and stays in flight un
       onDeclaredDead: () => undefined,
     },
   );
-  const item = {
-    projectNo: 1,
-    flowClass: "production jobs",
-    id: "job_1",
-    attempt: 1,
-    dueAt: 0,
-    shard: 3,
-  } as const;
   const takenAt = () => NODE_LIMITS.perHostMax - hosts.roomOf(HOST);
-  expect(await claimAndSend("us-east", item)).toEqual({ kind: "granted" });
-  expect(await claimAndSend("us-east", item)).toBeNull();
+  return { claimAndSend, inFlight, freed, takenAt };
+}
+
+test("an attempt leaves its host's place once it is sent, and stays in flight until it is settled", async () => {
+  const [sending, settling] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  const { claimAndSend, inFlight, freed, takenAt } = startNode({
+    ...KIND,
+    async send() {
+      await sending.promise;
+      return {} as never;
+    },
+    settle: async () => settling.promise as Promise<undefined>,
+  });
+  expect(await claimAndSend("us-east", ITEM)).toEqual({ kind: "granted" });
+  expect(await claimAndSend("us-east", ITEM)).toBeNull();
   expect([takenAt(), inFlight.size]).toEqual([1, 1]);
   sending.resolve();
   await Bun.sleep(0);
@@ -56,4 +66,24 @@ test("an attempt leaves its host's place once it is sent, and stays in flight un
   settling.resolve();
   await Bun.sleep(0);
   expect([takenAt(), inFlight.size, freed]).toEqual([0, 0, [HOST]]);
+});
+
+test("a claim of unknown outcome is made again until Postgres has answered, since it may have been committed", async () => {
+  let claimCount = 0;
+  const sent: string[] = [];
+  const { claimAndSend, inFlight } = startNode({
+    ...KIND,
+    async claim() {
+      if (++claimCount < 3) throw new StoreUnavailable("the connection broke");
+      return { kind: "granted" as const, attempt: {} as never };
+    },
+    async send() {
+      sent.push(ITEM.id);
+      return {} as never;
+    },
+  });
+  expect(await claimAndSend("us-east", ITEM)).toEqual({ kind: "granted" });
+  expect([claimCount, sent]).toEqual([3, [ITEM.id]]);
+  await Bun.sleep(0);
+  expect(inFlight.size).toBe(0);
 });

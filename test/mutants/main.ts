@@ -113,7 +113,7 @@ async function runTests(cwd: string, file: string, report: string, env: NodeJS.P
   if (cases.length === 0) return { failed: [], broken: "it has no test" };
   const failed = cases
     .filter(([, , inside = ""]) => inside.includes("<failure"))
-    .map(([, name = ""]) => name);
+    .map(([, name = ""]) => name.replaceAll("&apos;", "'"));
   return { failed, broken: code !== 0 && failed.length === 0 ? `bun ended with ${code}` : null };
 }
 

@@ -200,4 +200,11 @@ export const MUTANTS: readonly Mutant[] = [
     to: "",
     caughtBy: "services/delivery/claim-and-send.test.ts",
   },
+  {
+    name: "a claim of unknown outcome is given up",
+    file: "services/delivery/retry-until-answered.ts",
+    from: "if (!(error instanceof StoreUnavailable)) throw error;",
+    to: "throw error;",
+    caughtBy: "services/delivery/claim-and-send.test.ts",
+  },
 ];
