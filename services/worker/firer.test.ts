@@ -104,10 +104,17 @@ async function lookDuring(act: () => void): Promise<void> {
 
 test("a shard acquired while a look is under way: what came due before is found by the next look", async () => {
   await firer.look([SHARD]);
-  await lookDuring(() => firer.forget());
+  await lookDuring(() => firer.lookAnew());
   const late = await create(Date.now() - 30 * SECOND_MS);
   await firer.look([SHARD]);
   await turnUntil(async () => (await firedCount(late)) === 1);
+});
+
+test("a shard acquired: what is remembered already fires without another look", async () => {
+  const due = await create(Date.now() - SECOND_MS);
+  await firer.look([SHARD]);
+  firer.lookAnew();
+  await turnUntil(async () => (await firedCount(due)) === 1);
 });
 
 test("the clock set back an hour while a look is under way: what comes due from then on fires in time", async () => {

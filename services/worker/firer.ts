@@ -90,9 +90,14 @@ export class Firer {
     this.fireReady();
   }
 
-  /** Forgets all schedules; the next look finds them again. A shard was acquired, or the clock was set back. */
-  forget(): void {
+  /** A shard was acquired: the next look is for all that comes due. What is remembered fires in its time meanwhile. */
+  lookAnew(): void {
     this.isAnew = true;
+  }
+
+  /** Forgets all schedules; the next look finds them again. The clock was set back. */
+  forget(): void {
+    this.lookAnew();
     this.timers = new Timers(this.cell.clock.now());
     this.remembered.clear();
   }

@@ -48,7 +48,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
   const firer: Firer = new Firer(cell, {
     heldOf: (shard) => (ownership.isTrusted ? shards.find(HOME_REGION, shard)?.held : undefined),
     onChange({ look }) {
-      if (look) lookSoon();
+      if (look) lookForSchedules();
       pump.soon();
     },
   });
@@ -63,7 +63,8 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
       log.info({ count: acquired.length }, "shards.acquired");
       metrics.leaseChanges.acquired.inc(acquired.length);
       showingCell.soon();
-      lookAnew();
+      firer.lookAnew();
+      lookSoon();
     },
     onLost(lost, why) {
       metrics.leaseChanges[why].inc(lost.length);
@@ -81,19 +82,19 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
     onSetBack() {
       log.warn({}, "the database's clock went back");
       shards.forget();
-      lookAnew();
+      firer.forget();
+      lookSoon();
     },
   });
 
-  function lookSoon(): void {
+  function lookForSchedules(): void {
     looking.soon();
     lookingBack.soon();
   }
-  /** Asks Postgres for everything that is due, as if nothing were remembered. */
-  function lookAnew(): void {
+  /** Asks Postgres at once for what is due. */
+  function lookSoon(): void {
     sweeping.soon();
-    firer.forget();
-    lookSoon();
+    lookForSchedules();
   }
 
   /**
