@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { createLog } from "../../shared/platform/log.ts";
 import { StoreUnavailable } from "../../shared/store/database/database.ts";
+import type { Claimed } from "../../shared/store/queue/claim.ts";
 import { createClaimAndSend } from "./claim-and-send.ts";
 import { InFlight, NODE_LIMITS, RequestsPerHost } from "./concurrency.ts";
 import { createStoreRetries } from "./retry-until-answered.ts";
@@ -18,7 +19,7 @@ const ITEM = {
 const KIND = {
   locate: async () => null,
   park: async () => "gone" as const,
-  claim: async () => ({ kind: "granted" as const, attempt: {} as never }),
+  claim: async (): Promise<Claimed<never>> => ({ kind: "granted", attempt: {} as never }),
   urlOf: () => `https://${HOST}/hook`,
   send: async () => ({}) as never,
   settle: async () => undefined,
@@ -58,7 +59,6 @@ test("an attempt leaves its host's place once it is sent, and stays in flight un
     settle: async () => settling.promise as Promise<undefined>,
   });
   expect(await claimAndSend("us-east", ITEM)).toEqual({ kind: "granted" });
-  expect(await claimAndSend("us-east", ITEM)).toBeNull();
   expect([takenAt(), inFlight.size]).toEqual([1, 1]);
   sending.resolve();
   await Bun.sleep(0);
@@ -86,4 +86,38 @@ test("a claim of unknown outcome is made again until Postgres has answered, sinc
   expect([claimCount, sent]).toEqual([3, [ITEM.id]]);
   await Bun.sleep(0);
   expect(inFlight.size).toBe(0);
+});
+
+test("an attempt of which two workers tell is claimed once, and the second hears that it is gone, until it is settled", async () => {
+  const claimed = Promise.withResolvers<Claimed<never>>();
+  let claimCount = 0;
+  const { claimAndSend } = startNode({
+    ...KIND,
+    claim() {
+      claimCount++;
+      return claimed.promise;
+    },
+    settle: () => new Promise(() => undefined),
+  });
+  const answers = [claimAndSend("us-east", ITEM), claimAndSend("us-east", ITEM)];
+  claimed.resolve({ kind: "granted", attempt: {} as never });
+  expect(await Promise.all(answers)).toEqual([{ kind: "granted" }, { kind: "gone" }]);
+  expect(await claimAndSend("us-east", ITEM)).toEqual({ kind: "gone" });
+  expect(await claimAndSend("us-east", { ...ITEM, attempt: 2 })).toBeNull();
+  expect(claimCount).toBe(1);
+});
+
+test("an attempt of which two workers tell and which is refused is refused to both", async () => {
+  const refusal = { kind: "no_permit", returned: 7 } as const;
+  let claimCount = 0;
+  const { claimAndSend, inFlight } = startNode({
+    ...KIND,
+    async claim() {
+      claimCount++;
+      return refusal;
+    },
+  });
+  const answers = [claimAndSend("us-east", ITEM), claimAndSend("us-east", ITEM)];
+  expect(await Promise.all(answers)).toEqual([refusal, refusal]);
+  expect([claimCount, inFlight.size]).toEqual([1, 0]);
 });

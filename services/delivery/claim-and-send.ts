@@ -15,8 +15,9 @@ const HOST_PAUSE_MS = 500;
 
 /**
  * Claims one owed attempt and, if it is granted, sends and settles it. The answer comes with the claim; it is "gone"
- * for an attempt that is parked, and null if the node has the same one in flight. `heldFor` names the host at which the
- * caller keeps a place for it.
+ * for an attempt that is parked, and for one that the node has claimed for somebody else: while a shard moves, two
+ * workers tell of it. It is null if the node has another attempt of the same in flight. `heldFor` names the host at
+ * which the caller keeps a place for it.
  */
 export type ClaimAndSend = (region: Region, item: DueItem, heldFor?: string | null) => Promise<Answer | null>;
 
@@ -46,13 +47,30 @@ export function createClaimAndSend(
     item: OwedItem,
     heldFor: string | null,
   ): Promise<Answer | null> {
-    const { id, projectNo } = item;
-    if (inFlight.has(id)) return null;
+    const { id, projectNo, attempt } = item;
+    const inFlightNow = inFlight.find(id);
+    if (inFlightNow !== undefined) {
+      const answer = inFlightNow.attempt === attempt ? await inFlightNow.answer : null;
+      return answer?.kind === "granted" ? { kind: "gone" } : answer;
+    }
     if (room() <= 0) return { kind: "node_full" };
     // "node_full" would say that the same attempt may be sent again at once. The node has room, though not for this
     // one.
     if (inFlight.isShareTaken(projectNo)) return { kind: "blocked", untilAt: clock.now() + SHARE_PAUSE_MS };
-    inFlight.add(id, projectNo);
+    const claiming = Promise.withResolvers<Answer | null>();
+    inFlight.add(id, projectNo, { attempt, answer: claiming.promise });
+    const answer = await claimOrPark(kind, item, heldFor);
+    claiming.resolve(answer);
+    return answer;
+  }
+
+  /** Does not throw. What is not sent is not in flight any more. */
+  async function claimOrPark<Granted, Sent>(
+    kind: AttemptKind<Granted, Sent>,
+    item: OwedItem,
+    heldFor: string | null,
+  ): Promise<Answer | null> {
+    const { id, projectNo } = item;
     let isSending = false;
     try {
       let host: string | null = null;

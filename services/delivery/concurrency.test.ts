@@ -4,10 +4,13 @@ import { InFlight, RequestsPerHost } from "./concurrency.ts";
 
 const LIMITS = { attemptsMax: 100, perHostMax: 5 };
 
+const take = (jobs: InFlight, id: string, projectNo: number) =>
+  jobs.add(id, projectNo, { attempt: 1, answer: Promise.resolve(null) });
+
 /** Takes jobs of the project until it may have no more; how many it has then. */
 function fill(jobs: InFlight, projectNo: number): number {
   let count = 0;
-  while (jobs.room > 0 && !jobs.isShareTaken(projectNo)) jobs.add(`${projectNo} ${count++}`, projectNo);
+  while (jobs.room > 0 && !jobs.isShareTaken(projectNo)) take(jobs, `${projectNo} ${count++}`, projectNo);
   return count;
 }
 
@@ -27,11 +30,11 @@ describe("a node that gets full", () => {
   test("grants nothing beyond an equal share", () => {
     const jobs = new InFlight(LIMITS);
     for (let projectNo = 1; projectNo <= 40; projectNo++) {
-      for (let count = 0; count < 2; count++) jobs.add(`${projectNo} ${count}`, projectNo);
+      for (let count = 0; count < 2; count++) take(jobs, `${projectNo} ${count}`, projectNo);
     }
     // 40 projects and the one that asks share 100: two each, and the half does not count.
     expect(jobs.isShareTaken(1)).toBe(false);
-    jobs.add("1 2", 1);
+    take(jobs, "1 2", 1);
     expect(jobs.isShareTaken(1)).toBe(true);
     expect(fill(jobs, 41)).toBe(3);
   });

@@ -1,3 +1,4 @@
+import type { Answer } from "../../shared/bus/messages.ts";
 import { HOST_REQUESTS_MAX, type HostLimit } from "../../shared/domain/host-limit.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
 
@@ -14,32 +15,39 @@ export const NODE_LIMITS: NodeLimits = { attemptsMax: 4_000, perHostMax: HOST_RE
 /** Once so much of a node is taken, projects have equal shares of it. */
 const SHARED_FROM = 0.8;
 
-/** The jobs and deliveries, by their ids, that a node is claiming, sending or settling. */
+/** An attempt that a node is claiming, sending or settling. */
+export interface AttemptInFlight {
+  attempt: number;
+  /** The answer to its claim, once there is one. */
+  answer: Promise<Answer | null>;
+}
+
+/** The jobs and deliveries, by their ids, of which a node has an attempt in flight. */
 export class InFlight {
-  private readonly ids = new Set<string>();
+  private readonly attempts = new Map<string, AttemptInFlight>();
   private readonly perProject = new Map<ProjectNo, number>();
 
   constructor(private readonly limits: NodeLimits) {}
 
   get size(): number {
-    return this.ids.size;
+    return this.attempts.size;
   }
 
   get room(): number {
-    return this.limits.attemptsMax - this.ids.size;
+    return this.limits.attemptsMax - this.attempts.size;
   }
 
-  has(id: string): boolean {
-    return this.ids.has(id);
+  find(id: string): AttemptInFlight | undefined {
+    return this.attempts.get(id);
   }
 
-  add(id: string, projectNo: ProjectNo): void {
-    this.ids.add(id);
+  add(id: string, projectNo: ProjectNo, attempt: AttemptInFlight): void {
+    this.attempts.set(id, attempt);
     this.perProject.set(projectNo, (this.perProject.get(projectNo) ?? 0) + 1);
   }
 
   delete(id: string, projectNo: ProjectNo): void {
-    if (!this.ids.delete(id)) return;
+    if (!this.attempts.delete(id)) return;
     const left = (this.perProject.get(projectNo) ?? 0) - 1;
     if (left > 0) this.perProject.set(projectNo, left);
     else this.perProject.delete(projectNo);
@@ -53,7 +61,7 @@ export class InFlight {
    */
   isShareTaken(projectNo: ProjectNo): boolean {
     const { attemptsMax } = this.limits;
-    if (this.ids.size < SHARED_FROM * attemptsMax) return false;
+    if (this.attempts.size < SHARED_FROM * attemptsMax) return false;
     const taken = this.perProject.get(projectNo) ?? 0;
     const sharers = this.perProject.size + (taken === 0 ? 1 : 0);
     return taken >= attemptsMax / sharers || taken >= this.room;

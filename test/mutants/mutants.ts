@@ -196,8 +196,8 @@ export const MUTANTS: readonly Mutant[] = [
   {
     name: "a node claims what it has on the wire",
     file: "services/delivery/claim-and-send.ts",
-    from: "if (inFlight.has(id)) return null;",
-    to: "",
+    from: "if (inFlightNow !== undefined) {",
+    to: "if (false) {",
     caughtBy: "services/delivery/claim-and-send.test.ts",
   },
   {
