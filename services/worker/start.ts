@@ -30,7 +30,11 @@ const BEAT_EVERY_MS = 500;
 const SWEEP_EVERY_MS = 1_000;
 const LOOK_EVERY_MS = 1_000;
 const LOOK_BACK_EVERY_MS = 60_000;
-const OWNERSHIP_EVERY_MS = 1_000;
+/**
+ * Each worker has a period of its own between these. A row that another statement has locked is not acquired. So its ticks
+ * must not meet those of another worker again and again, or the full seconds, at which schedules fire.
+ */
+const OWNERSHIP_EVERY_MS = { min: 850, max: 950 };
 /** About as often as metrics are usually read. */
 const CELL_EVERY_MS = 15_000;
 
@@ -125,6 +129,8 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
     shards.held.filter(({ region }) => region === HOME_REGION).map(({ shard }) => shard);
   const looking = repeat("schedules", LOOK_EVERY_MS, () => firer.look(homeShards()), log);
   const lookingBack = repeat("late schedules", LOOK_BACK_EVERY_MS, () => firer.lookBack(homeShards()), log);
+  const ownershipEveryMs =
+    OWNERSHIP_EVERY_MS.min + Math.random() * (OWNERSHIP_EVERY_MS.max - OWNERSHIP_EVERY_MS.min);
   const gauges = createCellGauges(cell);
   // A shard has one owner, so one worker shows the cell.
   const isShowingCell = () => shards.find(HOME_REGION, 0) !== undefined;
@@ -133,7 +139,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
   const refilling = repeat("refill", Number.POSITIVE_INFINITY, () => shards.refill(), log);
   const loops = [
     repeat("beat", BEAT_EVERY_MS, beat, log),
-    repeat("ownership", OWNERSHIP_EVERY_MS, () => ownership.tick(), log),
+    repeat("ownership", ownershipEveryMs, () => ownership.tick(), log),
     ...listDuties(options, clockWatch).map(({ name, everyMs, run }) =>
       repeat(name, everyMs, async () => void (isOnDuty() && (await run(cell))), log),
     ),

@@ -206,7 +206,10 @@ export function createMetrics(): Metrics {
       lost: leases.of({ change: "lost" }),
       resigned: leases.of({ change: "resigned" }),
     },
-    shardsOwned: families.levels("shards_owned", "Shards whose lease this worker holds."),
+    shardsOwned: families.levels(
+      "shards_owned",
+      "Shards that this worker acts for; while one moves, two may.",
+    ),
     shardReady: families.levels(
       "shard_ready_attempts",
       "Due attempts that a shard remembers and has not handed to delivery.",
@@ -240,7 +243,7 @@ export function createMetrics(): Metrics {
     ),
     shardsUnowned: families.levels(
       "shards_unowned",
-      "Shards of the cell that no worker owns: their leases are over.",
+      "Shards of the cell that no worker owns: their leases have been over for 5 s.",
       ["region"],
     ),
     holds: families.levels("holds", "What operators or a restored database hold back in the cell.", ["kind"]),

@@ -62,18 +62,18 @@ test("the state of the cell calls a node silent once it has missed its beats, an
   ]);
 });
 
-test("the state of the cell counts shards as unowned without a lease, and with a dead owner", async () => {
+test("the state of the cell counts shards as unowned whose lease has been over for a while, or whose owner is dead", async () => {
   const [living = 0, dead = 0] = [await store.addNode(), await store.addNode()];
   await store.query("UPDATE nodes SET dead = true WHERE id = $1", [dead]);
   await store.query("DELETE FROM shards");
   await store.query(
     `INSERT INTO shards (region, shard, owner, lease_until)
-     VALUES (0, 0, $1, now() + interval '1 min'), (0, 1, $1, now()), (0, 2, $2, now() + interval '1 min'),
-            (1, 0, $1, now() + interval '1 min')`,
+     VALUES (0, 0, $1, now() + interval '1 min'), (0, 1, $1, now() - interval '6 s'), (0, 2, $2, now() + interval '1 min'),
+            (0, 3, NULL, '-infinity'), (1, 0, $1, now() + interval '1 min'), (1, 1, $1, now())`,
     [living, dead],
   );
   expect((await lookAtCell(store.db)).shardsUnowned).toEqual([
-    { region: REGIONS[0], count: 2 },
+    { region: REGIONS[0], count: 3 },
     { region: REGIONS[1], count: 0 },
   ]);
 });

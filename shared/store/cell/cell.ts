@@ -31,6 +31,11 @@ const DUE_PER_LANE_MAX = 1_000;
 const PARKED_MAX = 10_000;
 /** Ten heartbeats. */
 const SILENT_SECONDS = 5;
+/**
+ * A lease that ended just now may be an offer to another worker: its owner still acts for the shard, and ends the lease
+ * anew with each of its ticks.
+ */
+const UNOWNED_AFTER_SECONDS = 5;
 
 const countParked = (table: string) => `
          (SELECT count(*) FROM (SELECT FROM ${table}
@@ -93,7 +98,8 @@ SELECT (SELECT ARRAY[coalesce(sum(development_jobs), 0), coalesce(sum(production
                  LIMIT ${DUE_PER_LANE_MAX}) due) AS jobs_due,
        json_build_object('jobs', ${countParked("open_jobs")}, 'webhooks', ${countParked("open_deliveries")}) AS parked,
        (SELECT coalesce(json_agg(u), '[]')
-          FROM (SELECT s.region, count(*) FILTER (WHERE s.lease_until <= now() OR coalesce(n.dead, false))
+          FROM (SELECT s.region, count(*) FILTER (WHERE s.lease_until <= now() - interval '${UNOWNED_AFTER_SECONDS} s'
+                                                    OR coalesce(n.dead, false))
                   FROM shards s LEFT JOIN nodes n ON n.id = s.owner GROUP BY s.region ORDER BY s.region) u) AS unowned,
        json_build_object('region', (SELECT count(*) FROM held_regions),
                          'project', (SELECT count(*) FROM flows WHERE held),

@@ -1,0 +1,201 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { createProjectWithKeys } from "../../services/admin/create-project.ts";
+import type { Bus } from "../../shared/bus/bus.ts";
+import { sendCommands } from "../../shared/bus/hints.ts";
+import { openBus } from "../../shared/bus/jetstream.ts";
+import { createIdSource, idToUuid, JOB_PREFIX } from "../../shared/domain/ids.ts";
+import { REGIONS } from "../../shared/domain/scope.ts";
+import { rendezvousOwner } from "../../shared/domain/shard.ts";
+import { createLog } from "../../shared/platform/log.ts";
+import { createSeal } from "../../shared/platform/seal/seal.ts";
+import type { PooledDatabase } from "../../shared/store/database/database.ts";
+import { listShards } from "../../shared/store/queue/shards.ts";
+import { createJobs } from "../../shared/store/resources/job-creation.ts";
+import { until } from "../flow/support.ts";
+import { openTestDatabase } from "../support/database.ts";
+import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
+import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
+import { type ServiceProcess, startService } from "../support/service-process.ts";
+import { type Stopwatch, startStopwatch } from "../support/stopwatch.ts";
+import { startTarget } from "../support/target.ts";
+
+setDefaultTimeout(180_000);
+
+const SHARDS_PER_REGION = 64;
+const SHARE_MS = 30_000;
+const HELD_UP_MS_MAX = 60_000;
+const LOOK_EVERY_MS = 50;
+/** Half of the jobs are due at once, and messages tell of them. Sweeps find the others in time. */
+const AHEAD_MS = { min: 2_000, max: 4_000 };
+const LOAD_EVERY_MS = 100;
+const JOBS_PER_SECOND = 80;
+/** Around the time at which a shard is taken it shows whether it stood still. */
+const BEFORE_MS = 600;
+const AFTER_MS = 200;
+/** The start of a process holds up all others for a moment. */
+const STARTED_MS = 2_000;
+
+const ids = createIdSource(randomBytes);
+const target = startTarget();
+const services: ServiceProcess[] = [];
+let database: TestDatabase;
+let db: PooledDatabase;
+let nats: NatsServer;
+let bus: Bus;
+let addProject: () => Promise<number>;
+let start: (service: "worker" | "delivery", name: string) => Promise<void>;
+
+beforeAll(async () => {
+  database = await createMigratedDatabase("joining");
+  db = openTestDatabase(database.url, 4);
+  nats = await startNatsServer();
+  bus = await openBus(nats.url, createLog({ level: "error", name: "test" }));
+  const secretsKey = randomBytes(32);
+  const wish = { name: "joining", plan: "scale", defaultRegion: "us-east" } as const;
+  addProject = async () => (await createProjectWithKeys(db, createSeal(secretsKey), wish)).project.no;
+  start = async (service, name) => {
+    const settings = {
+      DATABASE_URL: database.url,
+      NATS_URL: nats.url,
+      SECRETS_KEY: secretsKey.toString("base64"),
+      NODE_NAME: name,
+      SHARDS_PER_REGION: String(SHARDS_PER_REGION),
+    };
+    services.push(await startService(service, settings));
+  };
+});
+afterAll(async () => {
+  for (const service of services) await service.end("SIGKILL");
+  await target.stop();
+  await bus.close();
+  await nats.stop();
+  await db.close();
+  await database.drop();
+});
+
+test("a worker that joins under load has its share of the shards within 30 s, and nothing in these starts later for it", async () => {
+  await start("worker", "first");
+  await start("delivery", "delivery");
+  const load = await beginLoad();
+  await until(() => load.due.size > 2 * SHARDS_PER_REGION, HELD_UP_MS_MAX);
+  const sharing = untilShared();
+  await start("worker", "second");
+  const { movedAt, tookMs } = await sharing;
+  expect(tookMs).toBeLessThan(SHARE_MS);
+  await Bun.sleep(AFTER_MS);
+  await load.stop();
+  const starts = await until(async () => {
+    const started = (await listStarts()).filter(({ id }) => load.due.has(id));
+    return started.length === load.due.size && started;
+  }, HELD_UP_MS_MAX);
+
+  // Whatever holds up the machine is seen in the shards that stay as well.
+  const [fromAt, toAt] = [Math.min(...movedAt.values()) + STARTED_MS, Math.max(...movedAt.values())];
+  const late = { moved: [] as number[], stayed: [] as number[] };
+  for (const { id, startedAt } of starts) {
+    const { dueAt, shard } = load.due.get(id) as DueJob;
+    const at = movedAt.get(shard);
+    const isNear = at === undefined || (dueAt > at - BEFORE_MS && dueAt < at + AFTER_MS);
+    if (isNear && dueAt > fromAt && dueAt < toAt)
+      late[at === undefined ? "stayed" : "moved"].push(startedAt - dueAt);
+  }
+  expect(late.moved.length).toBeGreaterThan(10);
+  expect(partOf(late.moved, 0.8)).toBeLessThanOrEqual(Math.max(...late.stayed));
+});
+
+interface DueJob {
+  dueAt: number;
+  shard: number;
+}
+
+const isTold = (index: number) => index % 2 === 0;
+
+/** Makes jobs for all shards in turn. */
+async function beginLoad(): Promise<{ due: Map<string, DueJob>; stop(): Promise<void> }> {
+  const projectNos: number[] = [];
+  for (let shard = 0; shard < SHARDS_PER_REGION; shard++) projectNos.push(await addProject());
+  const due = new Map<string, DueJob>();
+  const lanes = new Set<string>();
+  const begunAt = performance.now();
+  let isStopped = false;
+  async function add(): Promise<void> {
+    const now = Date.now();
+    // A slow machine makes more of them at once.
+    const wanted = Math.floor(((performance.now() - begunAt) / 1_000) * JOBS_PER_SECOND);
+    const jobs = Array.from({ length: wanted - due.size }, (_, index) => {
+      const shard = (due.size + index) % SHARDS_PER_REGION;
+      return {
+        id: ids.next(JOB_PREFIX, now),
+        projectNo: projectNos[shard] ?? 0,
+        environment: "production" as const,
+        region: "us-east" as const,
+        shard,
+        targetUrl: target.url,
+        payload: "{}",
+        runAt: isTold(index) ? now : now + AHEAD_MS.min + Math.random() * (AHEAD_MS.max - AHEAD_MS.min),
+        maxAttempts: 1,
+        baseSeconds: 1,
+        capSeconds: 1,
+        cause: null,
+      };
+    });
+    const created = await createJobs(db, jobs, lanes);
+    created.forEach((answer, index) => {
+      if (answer.kind !== "created") throw new Error(answer.kind);
+      for (const owed of answer.owed) due.set(idToUuid(owed.id), { dueAt: owed.dueAt, shard: owed.shard });
+      if (isTold(index)) sendCommands(bus, answer.owed, now);
+    });
+  }
+  async function run(): Promise<void> {
+    while (!isStopped) {
+      await add();
+      await Bun.sleep(LOAD_EVERY_MS);
+    }
+  }
+  const running = run();
+  return {
+    due,
+    async stop() {
+      isStopped = true;
+      await running;
+    },
+  };
+}
+
+/** Waits until two workers own what they should. Answers when each shard of us-east moved, and how long all took. */
+async function untilShared(): Promise<{ movedAt: Map<number, number>; tookMs: number }> {
+  const movedAt = new Map<number, number>();
+  let stopwatch: Stopwatch | undefined;
+  const [first] = await listWorkers();
+  await until(async () => {
+    const workers = await listWorkers();
+    if (workers.length === 2) stopwatch ??= startStopwatch();
+    const rows = await listShards(db, REGIONS);
+    for (const { region, shard, owner } of rows) {
+      if (region === "us-east" && owner !== first && !movedAt.has(shard)) movedAt.set(shard, Date.now());
+    }
+    await Bun.sleep(LOOK_EVERY_MS);
+    return (
+      workers.length === 2 &&
+      rows.every(({ region, shard, owner }) => owner === rendezvousOwner(region, shard, workers))
+    );
+  }, HELD_UP_MS_MAX);
+  return { movedAt, tookMs: stopwatch?.stop() ?? Number.NaN };
+}
+
+async function listWorkers(): Promise<number[]> {
+  const text = "SELECT id FROM nodes WHERE kind = 'worker' ORDER BY id";
+  return (await db.run<{ id: number }>("workers", text, [])).map(({ id }) => id);
+}
+
+const listStarts = () =>
+  db.run<{ id: string; startedAt: number }>(
+    "starts",
+    `SELECT job_id AS id, (extract(epoch FROM started_at) * 1000)::float8 AS "startedAt" FROM runs`,
+    [],
+  );
+
+/** The number below which such a part of them lies. */
+const partOf = (numbers: readonly number[], part: number) =>
+  numbers.toSorted((one, other) => one - other)[Math.floor(part * numbers.length)];
