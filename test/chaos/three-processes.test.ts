@@ -101,7 +101,7 @@ describe("three processes over NATS", () => {
 
   test("without NATS, whose store is wiped under load: POST answers 201, and due jobs are sent", async () => {
     const load = createLoad(base, key);
-    const pauses = await watchPauses(database.url);
+    const pauses = await watchPauses(database.url, () => [services.gateway]);
     const running = load.begin(job, POST_EVERY_MS);
     await target.until(reached(target.arrivals.length + 100));
     await nats.kill("SIGKILL");

@@ -232,7 +232,7 @@ test("the secrets key is changed step by step under load, and at no moment is an
   endpoints.push({ id: keptId, path: "/kept", secrets: [keptSecret] });
 
   load = createLoad(base, project.keys.production);
-  const pauses = await watchPauses(database.url);
+  const pauses = await watchPauses(database.url, () => started);
   posting = load.begin(() => ({ target_url: target.url, payload: { n: ++turn } }), POST_EVERY_MS);
   await target.until((arrivals) => arrivals.length > 10);
   const cursors = [await nextCursor()];
