@@ -20,8 +20,13 @@ export interface ReadGateways {
     rssBytes(): number;
     /** How long the thread of its event loop has worked so far. Time in which the machine did other work is left out. */
     workedMs(): number;
+    waitedMs(): number;
   };
-  quiet: { port: number };
+  quiet: {
+    port: number;
+    /** How long that thread has waited for a processor so far: the machine's other work. */
+    waitedMs(): number;
+  };
   /** The key of a new project of the plan scale, with its plan's request rate unless `asksOften` lifts it. */
   addProject(options?: { asksOften: boolean }): Promise<string>;
   /** Adds as many schedules as fill a page with 4 MiB of payloads. */
@@ -76,9 +81,10 @@ export async function startReadGateways(): Promise<ReadGateways> {
     attacked: {
       port: attacked.port,
       rssBytes: () => rssBytes(attacked.pid),
-      workedMs: () => workedMs(attacked.pid),
+      workedMs: () => mainThreadOf(attacked.pid).workedMs,
+      waitedMs: () => mainThreadOf(attacked.pid).waitedMs,
     },
-    quiet,
+    quiet: { port: quiet.port, waitedMs: () => mainThreadOf(quiet.pid).waitedMs },
     async addProject({ asksOften } = { asksOften: false }) {
       const wish = { name: "reads", plan: "scale", defaultRegion: "us-east" } as const;
       const { project, keys } = await createProjectWithKeys(db, createSeal(secretsKey), wish);
@@ -145,7 +151,7 @@ function rssBytes(pid: number): number {
   return Number(kib) * 1_024;
 }
 
-function workedMs(pid: number): number {
-  const [workedNs] = readFileSync(`/proc/${pid}/task/${pid}/schedstat`, "utf8").split(" ");
-  return Number(workedNs) / 1e6;
+function mainThreadOf(pid: number): { workedMs: number; waitedMs: number } {
+  const [workedNs, waitedNs] = readFileSync(`/proc/${pid}/task/${pid}/schedstat`, "utf8").split(" ");
+  return { workedMs: Number(workedNs) / 1e6, waitedMs: Number(waitedNs) / 1e6 };
 }
