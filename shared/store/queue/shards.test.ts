@@ -5,6 +5,7 @@ import {
   acquireShards,
   createShards,
   type HeldShard,
+  listFreeShards,
   listShards,
   renewShards,
   resignShards,
@@ -64,6 +65,7 @@ describe("shards", () => {
     expect(row?.leaseLeftMs).toBeGreaterThan(LEASE_MS - 5_000);
     await endLeases();
     expect((await listShards(store.db, ["us-east"]))[0]?.leaseLeftMs).toBe(0);
+    expect((await listFreeShards(store.db, ["us-east"])).map(({ shard }) => shard)).toContain(0);
     expect(await acquire(other)).toEqual(ALL.map((name) => ({ ...name, epoch: 2 })));
   });
 
@@ -72,6 +74,7 @@ describe("shards", () => {
     await acquire(dying);
     await declareNodeDead(store.db, dying);
     expect((await listShards(store.db, ["us-east"])).map((row) => row.leaseLeftMs)).toEqual([0, 0, 0, 0]);
+    expect(await listFreeShards(store.db, ["us-east"])).toHaveLength(ALL.length);
     expect(await acquire(other)).toEqual(ALL.map((name) => ({ ...name, epoch: 2 })));
   });
 

@@ -42,10 +42,10 @@ export async function listFreeShards(db: Database, regions: readonly Region[]): 
   return rows.map((row) => ({ region: regionOf(row.region), shard: row.shard }));
 }
 
-const LIST_FREE = `
-SELECT s.region, s.shard FROM shards s
- WHERE s.region = ANY ($1::smallint[])
-   AND (s.lease_until <= now() OR s.owner = ANY (ARRAY(SELECT id FROM nodes WHERE dead)))`;
+/** Whether a shard (s) may be taken. The dead nodes are read once for all shards. */
+const IS_FREE = "(s.lease_until <= now() OR s.owner = ANY (ARRAY (SELECT id FROM nodes WHERE dead)))";
+
+const LIST_FREE = `SELECT s.region, s.shard FROM shards s WHERE s.region = ANY ($1::smallint[]) AND ${IS_FREE}`;
 
 export async function listShards(db: Database, regions: readonly Region[]): Promise<ShardRow[]> {
   const rows = await db.run<Row>("list_shards", LIST, [column(regions.map(regionCode))]);
@@ -83,7 +83,7 @@ const ACQUIRE = `
 WITH free AS MATERIALIZED (
   SELECT s.region, s.shard
     FROM shards s JOIN unnest($1::smallint[], $2::smallint[]) AS w (region, shard) USING (region, shard)
-   WHERE s.lease_until <= now() OR EXISTS (SELECT FROM nodes n WHERE n.id = s.owner AND n.dead)
+   WHERE ${IS_FREE}
    ORDER BY s.region, s.shard
      FOR UPDATE OF s SKIP LOCKED
 )
