@@ -208,6 +208,17 @@ describe("answers that do not come", () => {
     expect(shard.tidy(NOW + ANSWER_TIMEOUT_MS)).toEqual([]);
     expect(shard.sentTo()).toEqual([]);
   });
+
+  test("are counted, once, although a later attempt was heard of meanwhile", () => {
+    const { shard, send } = startShard(NOW);
+    const owed = owedOf({ dueAt: NOW });
+    shard.learn(owed, NOW);
+    send(NOW);
+    shard.learn({ ...owed, attempt: 2 }, NOW);
+    expect(shard.sentTo()).toEqual([NODE]);
+    expect(shard.tidy(NOW)).toEqual([NODE]);
+    expect(shard.tidy(NOW + ANSWER_TIMEOUT_MS)).toEqual([]);
+  });
 });
 
 describe("a row that appears long after it was due, because its commit hung", () => {

@@ -47,6 +47,8 @@ export class Shard {
   private hasEnded = false;
   /** In the order in which they were sent. */
   private readonly sent = new Set<Entry>();
+  /** The delivery nodes of sent entries that were forgotten without an answer. */
+  private readonly unanswered: number[] = [];
   /** Lanes that the shard does not remember hold nothing that was due before this instant. */
   private sinceAt = Number.NEGATIVE_INFINITY;
   private lookBackAt: number;
@@ -177,30 +179,28 @@ export class Shard {
 
   /**
    * Once a second: gives up on answers that have not come, lets refused lanes ask again, and drops lanes that hold
-   * nothing. Returns the delivery nodes that owed those answers.
+   * nothing. Returns the delivery nodes that owed those answers, and answers to attempts that a later one has replaced.
    */
   tidy(now: number): number[] {
     if (now >= this.lookBackAt) this.lookBack(now);
-    const unanswered: number[] = [];
     for (const entry of this.sent) {
       if (entry.sentAt > now - ANSWER_TIMEOUT_MS) break;
       const lane = this.lane(entry.projectNo, entry.flowClass);
       this.forget(lane, entry);
       // Nobody knows whether it is still owed: the next look into Postgres must find it.
       lane.lookFrom(entry.dueAt);
-      unanswered.push(entry.sentTo);
     }
     for (const [key, lane] of this.lanes) {
       lane.probe(true);
       if (lane.isForgettable(this.sinceAt, now)) this.lanes.delete(key);
       else this.announce(lane, now);
     }
-    return unanswered;
+    return this.unanswered.splice(0);
   }
 
   /** The delivery nodes that owe an answer, each as often as it owes one. */
   sentTo(): number[] {
-    return [...this.sent].map((entry) => entry.sentTo);
+    return [...this.unanswered, ...[...this.sent].map((entry) => entry.sentTo)];
   }
 
   private lookBack(now: number): void {
@@ -282,7 +282,10 @@ export class Shard {
   }
 
   private forget(lane: RememberedLane, entry: Entry): void {
-    if (this.sent.delete(entry)) lane.endWait();
+    if (this.sent.delete(entry)) {
+      lane.endWait();
+      this.unanswered.push(entry.sentTo);
+    }
     lane.forget(entry);
   }
 
