@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import type { AnsweredItem, Due } from "../../shared/bus/messages.ts";
-import { createIdSource } from "../../shared/domain/ids.ts";
+import { createIdSource, type IdSource } from "../../shared/domain/ids.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import type { TargetRules } from "../../shared/domain/target.ts";
 import { single } from "../../shared/platform/metrics/metrics.ts";
@@ -14,7 +14,7 @@ import { type ClaimAndSend, createClaimAndSend } from "./claim-and-send.ts";
 import { InFlight, NODE_LIMITS, type NodeLimits, RequestsPerHost } from "./concurrency.ts";
 import { createDeliveryAttempts } from "./delivery-attempts.ts";
 import { createJobAttempts } from "./job-attempts.ts";
-import { openOutbound } from "./outbound.ts";
+import { type Outbound, openOutbound } from "./outbound.ts";
 import { createReleases, type Releases } from "./releases.ts";
 import { createStoreRetries } from "./retry-until-answered.ts";
 import { createSigningSecrets } from "./signing-secrets.ts";
@@ -32,6 +32,9 @@ export interface DeliveryOptions {
   webhookRetryScale: number;
   drainTimeoutMs: number;
   limits?: NodeLimits;
+  /** What a simulation puts in the place of the network and of random ids. */
+  outbound?: Outbound;
+  ids?: IdSource;
   /** The node was declared dead: nothing of it may go on. */
   onDeclaredDead(): void;
 }
@@ -47,8 +50,8 @@ export async function startDelivery(
   options: DeliveryOptions,
 ): Promise<{ stop(): Promise<void> }> {
   const { db, bus, clock, log, metrics } = cell;
-  const { nodeId, regions, seal, limits = NODE_LIMITS } = options;
-  const outbound = openOutbound(options.targets);
+  const { nodeId, regions, seal, limits = NODE_LIMITS, ids = createIdSource(randomBytes) } = options;
+  const outbound = options.outbound ?? openOutbound(options.targets);
   const shutdown = new AbortController();
   const inFlight = new InFlight(limits);
   const hosts = new RequestsPerHost(limits);
@@ -61,7 +64,7 @@ export async function startDelivery(
   const sendBeat = () => bus.sendBeat("delivery", { nodeId, regions: [...regions], room: roomOffered() });
 
   const retries = createStoreRetries(log, () => inFlight.size);
-  const common = { nodeId, ids: createIdSource(randomBytes), retries };
+  const common = { nodeId, ids, retries };
   const way = { outbound, clock, shutdown: shutdown.signal };
   const claimAndSend: ClaimAndSend = createClaimAndSend(cell, {
     jobs: createJobAttempts(cell, {

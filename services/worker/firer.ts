@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { sendCommands } from "../../shared/bus/hints.ts";
-import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
+import { createIdSource, type IdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
 import { CATCH_UP_MS, decideFiring, readTimetable, type Timetable } from "../../shared/domain/schedule.ts";
 import type { Count } from "../../shared/platform/metrics/families.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
@@ -38,6 +38,8 @@ export interface FirerOptions {
   heldOf(shard: number): HeldShard | undefined;
   /** A timer was set. `look` says that the next look of either kind is wanted at once. */
   onChange(wanted: { look: boolean }): void;
+  /** Where the ids of jobs come from, if a simulation brings its own. */
+  ids?: IdSource;
 }
 
 /** A firing, and its span where one is recorded. */
@@ -60,7 +62,7 @@ export class Firer {
   private ready: Remembered[] = [];
   private readonly inFlight = new Set<Promise<void>>();
   private readonly timetables = new Map<string, Timetable>();
-  private readonly ids = createIdSource(randomBytes);
+  private readonly ids: IdSource;
   private sinceAt = 0;
   /** The next look begins as if there had been none before. */
   private isAnew = true;
@@ -75,6 +77,7 @@ export class Firer {
     private readonly options: FirerOptions,
   ) {
     this.timers = new Timers(cell.clock.now());
+    this.ids = options.ids ?? createIdSource(randomBytes);
     this.timedFiring = cell.metrics.statement("fire_schedules");
     this.jobsCreated = cell.metrics.jobsCreated.of({ origin: "schedule" });
   }

@@ -1,3 +1,4 @@
+import type { IdSource } from "../../shared/domain/ids.ts";
 import { HOME_REGION } from "../../shared/domain/plan.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import { single } from "../../shared/platform/metrics/metrics.ts";
@@ -23,6 +24,8 @@ export interface WorkerOptions extends RescueOptions {
   leaseTtlMs: number;
   /** The node was declared dead: nothing of it may go on. */
   onDeclaredDead(): void;
+  /** Where the ids of scheduled jobs come from, if a simulation brings its own. */
+  ids?: IdSource;
 }
 
 /** A delivery node that hears no worker for 2 s takes the bus for silent. */
@@ -50,6 +53,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
     onChange: () => pump.soon(),
   });
   const firer: Firer = new Firer(cell, {
+    ...(options.ids && { ids: options.ids }),
     heldOf: (shard) => (ownership.isTrusted ? shards.find(HOME_REGION, shard)?.held : undefined),
     onChange({ look }) {
       if (look) lookForSchedules();

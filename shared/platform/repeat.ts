@@ -14,7 +14,8 @@ export interface Repeat {
 const PART_STEP = (Math.sqrt(5) - 1) / 2;
 /** Timers drop the fractions of milliseconds. A tick that comes this early comes at its turn. */
 const EARLY_MS = 2;
-let loopCount = 0;
+/** How many loops the process has begun. A simulation begins anew for each of its processes. */
+export const loops = { count: 0 };
 
 /**
  * Runs `tick` every `everyMs`, one at a time. It begins at once, and the second tick comes within `everyMs`, when the
@@ -26,7 +27,7 @@ export function repeat(name: string, everyMs: number, tick: () => Promise<unknow
   let running: Promise<void> | null = null;
   let again = false;
   let stopped = false;
-  const turnAt = everyMs * ((loopCount++ * PART_STEP) % 1);
+  const turnAt = everyMs * ((loops.count++ * PART_STEP) % 1);
 
   function run(): void {
     clearTimeout(timer);

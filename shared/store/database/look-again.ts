@@ -1,4 +1,3 @@
-import { setTimeout } from "node:timers/promises";
 import { StoreUnavailable } from "./database.ts";
 
 const LOOKS_MAX = 50;
@@ -14,7 +13,7 @@ export async function lookAgain<Answer>(name: string, act: () => Promise<Answer 
   for (let look = 0; look < LOOKS_MAX; look++) {
     const answer = await act();
     if (answer !== null) return answer;
-    await setTimeout(Math.random() * WAIT_MS_MAX);
+    await Bun.sleep(Math.random() * WAIT_MS_MAX);
   }
   throw new StoreUnavailable(`${name} changed ${LOOKS_MAX} times while it was being changed`);
 }
