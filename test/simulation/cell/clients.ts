@@ -1,0 +1,235 @@
+import { sendCommands, sendScheduleChange } from "../../../shared/bus/hints.ts";
+import { ApiError } from "../../../shared/domain/errors.ts";
+import {
+  idToUuid,
+  JOB_PREFIX,
+  REQUEST_PREFIX,
+  RUN_PREFIX,
+  SCHEDULE_PREFIX,
+  uuidToId,
+} from "../../../shared/domain/ids.ts";
+import { nextInstant, readTimetable } from "../../../shared/domain/schedule.ts";
+import type { Scope } from "../../../shared/domain/scope.ts";
+import { shardOf } from "../../../shared/domain/shard.ts";
+import type { Cell } from "../../../shared/process/cell.ts";
+import { setProjectHeld, setRegionsHeld } from "../../../shared/store/cell/holds.ts";
+import { clearHostLimit, setHostLimit } from "../../../shared/store/cell/host-limits.ts";
+import { environmentOf } from "../../../shared/store/database/codes.ts";
+import { StoreUnavailable } from "../../../shared/store/database/database.ts";
+import { createJobs, type JobToCreate } from "../../../shared/store/resources/job-creation.ts";
+import { cancelJob, retryRun } from "../../../shared/store/resources/jobs-by-hand.ts";
+import { changeSchedule } from "../../../shared/store/resources/schedules.ts";
+import { openCell, SHARDS_PER_REGION, type World } from "./nodes.ts";
+import type { Operation, WantedJob } from "./plan.ts";
+import type { SimProcess } from "./sim-process.ts";
+import type { Tables, WebhookRow } from "./store/tables.ts";
+import { targetUrl } from "./targets.ts";
+
+const TRIES_MAX = 6;
+const TRY_AGAIN_MS = 300;
+const SCHEDULES_MAX = 1_000;
+const FAILED_RUNS = [2, 3];
+
+/** A gateway and its clients: they ask for jobs, change what exists, and note what they were answered. */
+export class Clients {
+  /** The jobs that were asked for, in their order. */
+  readonly asked: (Scope & { id: string })[] = [];
+  readonly cell: Promise<Cell>;
+  private readonly lanes = new Set<string>();
+
+  constructor(
+    private readonly process: SimProcess,
+    private readonly world: World,
+    private readonly tables: Tables,
+  ) {
+    this.cell = openCell(process, world);
+  }
+
+  /** Does what the operation says. What fails for want of a database is tried some times more. */
+  async perform(operation: Operation): Promise<void> {
+    const cell = await this.cell;
+    switch (operation.kind) {
+      case "create":
+        return this.create(cell, operation.jobs);
+      case "cancel":
+        return this.ofJob(operation.part, (job) => this.cancel(cell, job));
+      case "retry":
+        return this.ofJob(operation.part, (job) => this.retry(cell, job));
+      case "pause schedule": {
+        const id = [...this.tables.schedules.keys()][operation.schedule];
+        return this.forAWhile(operation.forMs, (isOn) => this.setSchedule(cell, id, !isOn));
+      }
+      case "disable endpoint": {
+        const id = [...this.tables.webhooks.keys()][operation.endpoint];
+        return this.forAWhile(operation.forMs, (isOn) => this.setEndpoint(cell, id, !isOn));
+      }
+      case "hold project": {
+        const { id } = [...this.tables.projects.values()][operation.project] ?? {};
+        if (id === undefined) return;
+        return this.forAWhile(operation.forMs, async (isOn) => {
+          await setProjectHeld(cell.db, uuidToId("prj_", id), isOn, this.operator());
+        });
+      }
+      case "hold region":
+        return this.forAWhile(operation.forMs, async (isOn) => {
+          const regions = this.world.regions.slice(0, 1);
+          await setRegionsHeld(cell.db, regions, isOn, this.operator());
+        });
+      case "limit host": {
+        const { host: number, requests } = operation;
+        const host = new URL(targetUrl(number, "good")).host;
+        return this.forAWhile(operation.forMs, async (isOn) => {
+          if (isOn) await setHostLimit(cell.db, { host, requests }, this.operator());
+          else await clearHostLimit(cell.db, host, this.operator());
+        });
+      }
+    }
+  }
+
+  async create(cell: Cell, wanted: readonly WantedJob[]): Promise<void> {
+    const now = cell.clock.now();
+    const jobs = wanted.map((job): JobToCreate => {
+      const projectNo = job.project + 1;
+      const { environment, region, maxAttempts, baseSeconds, capSeconds } = job;
+      return {
+        ...{ projectNo, environment, region, maxAttempts, baseSeconds, capSeconds },
+        id: this.process.ids.next(JOB_PREFIX, now),
+        shard: shardOf(projectNo, SHARDS_PER_REGION),
+        targetUrl: targetUrl(job.host, job.habit),
+        payload: "{}",
+        runAt: Math.floor(now) + job.delayMs,
+        cause: this.client(),
+      };
+    });
+    for (const job of jobs) {
+      const { projectNo: project, environment, maxAttempts, baseSeconds, capSeconds } = job;
+      this.asked.push({ id: job.id, projectNo: project, environment });
+      const terms = { job: job.id, project, maxAttempts, baseSeconds, capSeconds };
+      this.note({ kind: "job asked", at: this.now, ...terms });
+    }
+    const created = await this.untilAnswered(() => createJobs(cell.db, jobs, this.lanes));
+    if (created === null) return;
+    for (const [index, answer] of created.entries()) {
+      const job = jobs[index]?.id ?? "";
+      if (answer.kind !== "created") this.note({ kind: "job refused", at: this.now, job });
+      else this.note({ kind: "job accepted", at: this.now, job, dueAt: answer.owed[0]?.dueAt ?? 0 });
+    }
+    const owed = created.flatMap((answer) => (answer.kind === "created" ? answer.owed : []));
+    sendCommands(cell.bus, owed, cell.clock.now());
+  }
+
+  private async cancel({ db }: Cell, job: Scope & { id: string }): Promise<void> {
+    const canceled = await this.untilAnswered(() => cancelJob(db, job, job.id, this.client()));
+    if (canceled?.kind !== "canceled") return;
+    this.world.recording.meet("cancel");
+    this.note({ kind: "job canceled", at: this.now, job: job.id, attempts: canceled.job.attempts });
+  }
+
+  private async retry({ db, bus, clock }: Cell, job: Scope & { id: string }): Promise<void> {
+    const uuid = idToUuid(job.id);
+    const failed = [...this.tables.runs.values()].findLast(
+      ({ job_id, status }) => job_id === uuid && FAILED_RUNS.includes(status),
+    );
+    if (failed === undefined) return;
+    const run = this.process.ids.next(RUN_PREFIX, clock.now());
+    this.note({ kind: "retry asked", at: this.now, job: job.id, run });
+    const scope = { ...job, sinceAt: 0 };
+    const failedId = uuidToId(RUN_PREFIX, failed.id);
+    // It has no Idempotency-Key, so a retry of unknown outcome is not asked for again.
+    const retried = await this.onceAnswered(() => retryRun(db, scope, failedId, run, this.client()));
+    if (retried === null || retried === "unavailable" || retried.kind !== "retried") return;
+    this.world.recording.meet("retry by hand");
+    this.note({ kind: "retry accepted", at: this.now, job: job.id, run, attempt: retried.run.attempt });
+    sendCommands(bus, retried.owed, clock.now());
+  }
+
+  async setSchedule({ db, bus, clock }: Cell, uuid: string | undefined, isActive: boolean): Promise<void> {
+    const row = uuid === undefined ? undefined : this.tables.schedules.get(uuid);
+    if (row === undefined) return;
+    const id = uuidToId(SCHEDULE_PREFIX, row.id);
+    const scope = { projectNo: row.project_no, environment: environmentOf(row.environment) };
+    if (isActive) this.noteSchedule(id, true);
+    const changed = await this.untilAnswered(() =>
+      changeSchedule(
+        db,
+        scope,
+        id,
+        (schedule) => {
+          const timetable = readTimetable(schedule.cron, schedule.timezone);
+          const nextRunAt = isActive ? nextInstant(timetable, clock.now()) : null;
+          const { cron, timezone, payload } = schedule;
+          return { cron, timezone, payload, paused: !isActive, nextRunAt };
+        },
+        SCHEDULES_MAX,
+        this.client(),
+      ),
+    );
+    if (changed === null) return;
+    if (!isActive) this.noteSchedule(id, false);
+    sendScheduleChange(bus, scope.projectNo, row.shard);
+  }
+
+  /** An activation is noted before it is asked for, a pause once it is answered: between them the schedule may fire. */
+  private noteSchedule(schedule: string, isActive: boolean): void {
+    const clockAt = this.world.server.highestClock;
+    this.note({ kind: "schedule set", at: this.now, clockAt, schedule, isActive });
+  }
+
+  async setEndpoint({ db }: Cell, uuid: string | undefined, isEnabled: boolean): Promise<void> {
+    const row = uuid === undefined ? undefined : this.tables.webhooks.get(uuid);
+    if (row === undefined) return;
+    const { randomUuid } = this;
+    const seen = (endpoint: WebhookRow, enabled: boolean) => [endpoint.url, endpoint.events, null, enabled];
+    const scope = [row.project_no, row.environment, row.id, randomUuid(), 0, row.id];
+    await this.untilAnswered(() =>
+      db.run("change_webhook", "", [...scope, ...seen(row, row.enabled), ...seen(row, isEnabled), "{}", ""]),
+    );
+    const endpoint = uuidToId("whk_", row.id);
+    this.note({ kind: "endpoint set", at: this.now, endpoint, isEnabled });
+  }
+
+  private readonly randomUuid = () => idToUuid(this.process.ids.next(REQUEST_PREFIX, 0));
+
+  private async ofJob(part: number, act: (job: Scope & { id: string }) => Promise<void>): Promise<void> {
+    const job = this.asked[Math.floor(part * this.asked.length)];
+    if (job !== undefined) await act(job);
+  }
+
+  /** Turns something on, and off again after a while, whatever it takes. */
+  private async forAWhile(ms: number, set: (isOn: boolean) => Promise<void>): Promise<void> {
+    await this.untilAnswered(() => set(true));
+    await Bun.sleep(ms);
+    while ((await this.untilAnswered(() => set(false).then(() => true))) === null);
+  }
+
+  /** Null if the answer did not come, however often it was asked for, or if the request was refused. */
+  private async untilAnswered<Answer>(ask: () => Promise<Answer>): Promise<Answer | null> {
+    for (let tries = 0; tries < TRIES_MAX; tries++) {
+      const answer = await this.onceAnswered(ask);
+      if (answer !== "unavailable") return answer;
+      await Bun.sleep(TRY_AGAIN_MS);
+    }
+    return null;
+  }
+
+  private async onceAnswered<Answer>(ask: () => Promise<Answer>): Promise<Answer | null | "unavailable"> {
+    try {
+      return await ask();
+    } catch (error) {
+      if (error instanceof ApiError) return null;
+      if (error instanceof StoreUnavailable) return "unavailable";
+      throw error;
+    }
+  }
+
+  private client = () => ({ requestId: this.process.ids.next(REQUEST_PREFIX, 0), keyNo: 0 });
+  private operator = () => ({ requestId: this.process.ids.next(REQUEST_PREFIX, 0), operator: "simulation" });
+
+  private get now(): number {
+    return this.world.timeline.now;
+  }
+
+  private note(event: Parameters<World["recording"]["note"]>[0]): void {
+    this.world.recording.note(event);
+  }
+}

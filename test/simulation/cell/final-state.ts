@@ -1,0 +1,115 @@
+import { uuidToId } from "../../../shared/domain/ids.ts";
+import { jobStatusOf } from "../../../shared/domain/job.ts";
+import { nextInstant, readTimetable } from "../../../shared/domain/schedule.ts";
+import { EVENT_TYPES } from "../../../shared/domain/webhook.ts";
+import {
+  ENDED_DELIVERY_STATUSES,
+  endedStatusOf,
+  environmentOf,
+  eventTypeOf,
+  runStatusOf,
+} from "../../../shared/store/database/codes.ts";
+import type { FinalJob, FinalRun, FinalState } from "../../support/history.ts";
+import { toMs, toMsOrNull } from "./store/parameters.ts";
+import type { JobRow, RunRow, Tables } from "./store/tables.ts";
+
+/** What stands in the tables at the end, in the words of the API. */
+export function readFinalState(tables: Tables, beganAt: number, endedAt: number): FinalState {
+  return {
+    jobs: [...tables.jobs.values()].map((job) => readJob(tables, job)),
+    runs: [...tables.runs.values()].map(readRun),
+    events: [...tables.events.values()].map(({ id, job_id, project_no, type }) => ({
+      id: uuidToId("evt_", id),
+      job: uuidToId("job_", job_id),
+      project: project_no,
+      type: eventTypeOf(type),
+    })),
+    deliveries: [
+      ...[...tables.open_deliveries.values()].map((row) => ({
+        ...row,
+        attempts: row.attempt - 1,
+        end: null,
+      })),
+      ...[...tables.ended_deliveries.values()].map((row) => ({ ...row, end: row.status })),
+    ].map(({ id, event_id, webhook_id, attempts, end }) => ({
+      id: uuidToId("dlv_", id),
+      event: uuidToId("evt_", event_id),
+      endpoint: uuidToId("whk_", webhook_id),
+      status: end === null ? ("pending" as const) : (ENDED_DELIVERY_STATUSES[end] ?? "failed"),
+      attempts,
+    })),
+    endpoints: [...tables.webhooks.values()].map(({ id, project_no, environment, generation, enabled }) => ({
+      id: uuidToId("whk_", id),
+      project: project_no,
+      environment: environmentOf(environment),
+      types: EVENT_TYPES,
+      wasAlwaysEnabled: enabled && generation === 0,
+    })),
+    schedules: [...tables.schedules.values()].map(({ id, cron, timezone }) => ({
+      id: uuidToId("sch_", id),
+      instants: instantsBetween(cron, timezone, beganAt, endedAt),
+    })),
+    firings: [...tables.firings.values()].map(({ schedule_id, fired_for, job_id }) => ({
+      schedule: uuidToId("sch_", schedule_id),
+      firedFor: toMs(fired_for),
+      job: job_id === null ? null : uuidToId("job_", job_id),
+    })),
+    permits: [...tables.flows.values()].map(({ project_no: project, in_use }) => ({
+      project,
+      inUse: in_use.reduce((sum, count) => sum + count, 0),
+      onWire: [...tables.open_jobs.values(), ...tables.open_deliveries.values()].filter(
+        (row) => row.project_no === project && row.node_id !== null,
+      ).length,
+    })),
+    usage: [...tables.flows.values()].map((flow) => readUsage(tables, flow.project_no)),
+  };
+}
+
+function readJob(tables: Tables, job: JobRow): FinalJob {
+  const { id, project_no, environment, max_attempts, base_seconds, cap_seconds, schedule_id } = job;
+  const [open, ended] = [tables.open_jobs.get(id), tables.ended_jobs.get(id)];
+  const endedAs = ended === undefined ? null : endedStatusOf(ended.status);
+  return {
+    job: uuidToId("job_", id),
+    project: project_no,
+    environment: environmentOf(environment),
+    maxAttempts: max_attempts,
+    baseSeconds: base_seconds,
+    capSeconds: cap_seconds,
+    status: jobStatusOf({ endedAs, hasRunInProgress: open !== undefined && open.run_id !== null }),
+    attempts: ended?.attempts ?? (open === undefined ? 0 : open.attempt - (open.run_id === null ? 1 : 0)),
+    schedule: schedule_id === null ? null : uuidToId("sch_", schedule_id),
+    runAt: toMs(job.run_at),
+  };
+}
+
+const readRun = (run: RunRow): FinalRun => ({
+  run: uuidToId("run_", run.id),
+  job: uuidToId("job_", run.job_id),
+  attempt: run.attempt,
+  status: runStatusOf(run.status),
+  responseStatus: run.response_status,
+  error: run.error,
+  startedAt: toMs(run.started_at),
+  durationMs: run.duration_ms,
+  nextRetryAt: toMsOrNull(run.next_retry_at),
+});
+
+function instantsBetween(cron: string, timezone: string, from: number, to: number): number[] {
+  const timetable = readTimetable(cron, timezone);
+  const instants: number[] = [];
+  for (let at = nextInstant(timetable, from); at !== null && at <= to; at = nextInstant(timetable, at))
+    instants.push(at);
+  return instants;
+}
+
+/** The runs that usage has counted, against those that exist and are in progress. */
+function readUsage(tables: Tables, project: number) {
+  let counted = 0;
+  for (const [key, runs] of tables.usage_days) if (key.startsWith(`${project}/`)) counted += runs;
+  const inProgress = [...tables.open_jobs.values()].filter(
+    (row) => row.project_no === project && row.run_id !== null,
+  ).length;
+  const ended = [...tables.runs.values()].filter((row) => row.project_no === project).length;
+  return { project, counted, runs: inProgress + ended };
+}

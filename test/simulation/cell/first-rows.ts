@@ -1,0 +1,100 @@
+import { createIdSource, idToUuid } from "../../../shared/domain/ids.ts";
+import { nextInstant, readTimetable } from "../../../shared/domain/schedule.ts";
+import { shardOf } from "../../../shared/domain/shard.ts";
+import { environmentCode, regionCode, retentionClassOf } from "../../../shared/store/database/codes.ts";
+import { SHARDS_PER_REGION } from "./nodes.ts";
+import type { Plan, PlannedProject } from "./plan.ts";
+import type { Random } from "./random.ts";
+import { fromMs, type Instant, monthOf } from "./store/parameters.ts";
+import { emptyTables, type Tables } from "./store/tables.ts";
+import { targetUrl } from "./targets.ts";
+
+const BOTH_TYPES = 0b11;
+const NEVER: Instant = Number.NEGATIVE_INFINITY;
+/** The last project asks only after everything has healed: nothing of before stands in its way. */
+export const QUIET_PROJECT: PlannedProject = {
+  concurrency: 50,
+  plan: "scale",
+  defaultRegion: "us-east",
+  runsLeft: null,
+  endpoints: [],
+  schedules: [],
+};
+const ENDPOINT_HOST = 9;
+const HOBBY_RUNS_MAX = 10_000;
+/** The clock was seen to leap just before, so that nothing is deleted by time for an hour. */
+const LEAPT_BEFORE_MS = 60_000;
+
+/** The rows with which a simulated cell begins. */
+export function firstRows(plan: Plan, random: Random): Tables {
+  const tables = emptyTables();
+  const ids = createIdSource((count) => random.bytes(count));
+  const newUuid = () => idToUuid(ids.next("", plan.beginsAt));
+  const beginsAt = fromMs(plan.beginsAt);
+  tables.clock_watch = { seen_at: beginsAt, steady_since: beginsAt - fromMs(LEAPT_BEFORE_MS) };
+  for (const [index, project] of [...plan.projects, QUIET_PROJECT].entries()) {
+    const no = index + 1;
+    tables.projects.set(no, {
+      ...{ no, id: newUuid(), plan: project.plan, default_region: regionCode(project.defaultRegion) },
+      api_version: "2026-01-01",
+      active_schedules: project.schedules.length,
+    });
+    tables.flows.set(no, {
+      ...{ project_no: no, concurrency: project.concurrency, in_use: [0, 0, 0, 0], returned: 0 },
+      month: monthOf(beginsAt),
+      month_runs: project.runsLeft === null ? 0 : HOBBY_RUNS_MAX - project.runsLeft,
+      month_runs_max: project.runsLeft === null ? null : HOBBY_RUNS_MAX,
+      held: false,
+      retention_class: retentionClassOf(project.plan),
+      subscriptions: subscriptionsOf(project),
+      ...{ waiting: 0, last_class: 0, called_at: [NEVER, NEVER, NEVER, NEVER] },
+    });
+    addEndpoints(tables, no, project, newUuid);
+    addSchedules(tables, no, project, newUuid, plan.beginsAt);
+  }
+  return tables;
+}
+
+const subscriptionsOf = ({ endpoints }: PlannedProject): number =>
+  endpoints.reduce((mask, { environment }) => mask | (BOTH_TYPES << (2 * environmentCode(environment))), 0);
+
+function addEndpoints(tables: Tables, no: number, project: PlannedProject, newUuid: () => string): void {
+  for (const { environment, habit } of project.endpoints) {
+    const id = newUuid();
+    tables.webhooks.set(id, {
+      ...{
+        id,
+        project_no: no,
+        environment: environmentCode(environment),
+        url: targetUrl(ENDPOINT_HOST, habit),
+      },
+      ...{ events: BOTH_TYPES, enabled: true, generation: 0, failing_since: null, succeeded_at: null },
+      sealed_secret: Buffer.from("whsec_c2ltdWxhdGVk"),
+    });
+  }
+}
+
+function addSchedules(
+  tables: Tables,
+  no: number,
+  project: PlannedProject,
+  newUuid: () => string,
+  beginsAt: number,
+): void {
+  for (const [index, seconds] of project.schedules.entries()) {
+    const [id, cron] = [newUuid(), `*/${seconds} * * * * *`];
+    const firstAt = nextInstant(readTimetable(cron, "UTC"), beginsAt);
+    tables.schedules.set(id, {
+      ...{
+        id,
+        project_no: no,
+        environment: 1,
+        shard: shardOf(no, SHARDS_PER_REGION),
+        name: `schedule ${index}`,
+      },
+      ...{ cron, timezone: "UTC", target_url: targetUrl(0, "good"), payload: "{}" },
+      ...{ max_attempts: 2, base_seconds: 1, cap_seconds: 1, paused: false, revision: 0 },
+      next_run_at: firstAt === null ? null : fromMs(firstAt),
+    });
+  }
+}

@@ -1,0 +1,58 @@
+/** Paths that a run of some hundred seeds has to meet. One that it never meets is not tested. */
+const RARE_PATHS: readonly string[] = [
+  ...[
+    "clock leap",
+    "crash",
+    "cut",
+    "freeze",
+    "outage",
+    "restart",
+    "slow down",
+    "statements",
+    "storm",
+    "swizzle",
+  ].map((kind) => `fault: ${kind}`),
+  ...[
+    "cancel",
+    "disable endpoint",
+    "hold project",
+    "hold region",
+    "limit host",
+    "pause schedule",
+    "retry",
+  ].map((kind) => `operation: ${kind}`),
+  ...["granted", "early", "no_permit", "blocked"].flatMap((answer) => [
+    `claim: ${answer}`,
+    `claim_deliveries: ${answer}`,
+  ]),
+  ...["answer lost", "done later", "not done", "slow"].flatMap((fate) =>
+    ["beat_node", "claim_ordinary", "settle", "settle_deliveries", "renew_shards"].map(
+      (name) => `${fate}: ${name}`,
+    ),
+  ),
+  ...[
+    "message dropped",
+    "message doubled",
+    "message lost on a cut link in",
+    "message lost on a cut link out",
+  ],
+  ...["command waited for a cut link", "cancel", "retry by hand", "permits called", "silent bus"],
+  ...[
+    "shard taken over",
+    "lease lost",
+    "firing gone",
+    "settle: settled before",
+    "settle_deliveries: settled before",
+  ],
+  ...["lost with its node", "lost past its deadline", "log: attempt.rescued", "log: delivery.rescued"],
+  ...["park_jobs", "park_webhooks", "release_jobs", "release_webhooks"],
+  ...[
+    "log: node.dead",
+    "log: clock.leapt",
+    "log: the database's clock went back",
+    "log: schedules.not_fired",
+  ],
+];
+
+export const findUnmet = (counts: ReadonlyMap<string, number>): string[] =>
+  RARE_PATHS.filter((path) => !counts.has(path));

@@ -1,0 +1,105 @@
+import { createIdSource, type IdSource } from "../../../shared/domain/ids.ts";
+import { Random } from "./random.ts";
+import type { Entry, Owner, Timeline } from "./timeline.ts";
+
+/** Real clocks differ in their pace by less than this. */
+const PACE_DIFFERS_MAX = 0.0002;
+/** Bun's timers wait for whole milliseconds, and for one at least. */
+const TIMER_STEP_MS = 1;
+
+/** Where a process dies: at its next `calls`-th call of the outside world, before or after the call is made. */
+export interface Crash {
+  calls: number;
+  isAfterCall: boolean;
+}
+
+/**
+ * One life of a simulated process: its clock, its chance and its end. Whatever it does outside of itself (a statement, a
+ * message, a request) asks `act` first. So a death at any such call is a death at any await: nothing that happens
+ * between two of them is seen by others.
+ */
+export class SimProcess implements Owner {
+  state: Owner["state"] = "running";
+  readonly backlog: Entry[] = [];
+  readonly random: Random;
+  readonly ids: IdSource;
+  slowMs = 0;
+  /** It dies with the call that it makes now. */
+  isEnding = false;
+  private readonly pace: number;
+  private readonly bornAt: number;
+  private floorMs = 0;
+  private crash: Crash | null = null;
+  private readonly endings: (() => void)[] = [];
+
+  constructor(
+    readonly name: string,
+    private readonly timeline: Timeline,
+    seed: number,
+    private readonly onDeath: (process: SimProcess) => void,
+  ) {
+    this.random = new Random(seed, name);
+    this.ids = createIdSource((count) => this.random.bytes(count));
+    this.pace = 1 + this.random.between(-PACE_DIFFERS_MAX, PACE_DIFFERS_MAX);
+    this.bornAt = timeline.now - this.random.between(0, 1_000);
+  }
+
+  delayMs(): number {
+    return this.slowMs > 0 ? this.random.between(0, this.slowMs) : 0;
+  }
+
+  /** Its monotonic clock. */
+  performanceNow(): number {
+    return Math.max((this.timeline.now - this.bornAt) * this.pace, this.floorMs);
+  }
+
+  /** Its thread stands still for so long. */
+  standStill(ms: number): void {
+    this.floorMs = this.performanceNow() + ms;
+  }
+
+  /** Calls `run` after a time by its own clock; at once, but after what is waiting already, for null. */
+  later(ms: number | null, run: () => void): Entry {
+    const waitMs = ms === null ? 0 : Math.max(TIMER_STEP_MS, Math.floor(ms)) / this.pace;
+    return this.timeline.in(waitMs, this, run);
+  }
+
+  armCrash(crash: Crash): void {
+    this.crash = crash;
+  }
+
+  disarm(): void {
+    this.crash = null;
+  }
+
+  /** Makes a call of the outside world, unless the process is dead or dies just before it. */
+  act(call: () => void): void {
+    if (this.state === "gone") return;
+    const isLast = this.crash !== null && --this.crash.calls <= 0;
+    this.isEnding = isLast;
+    if (!isLast || this.crash?.isAfterCall) call();
+    if (isLast) this.die();
+  }
+
+  freeze(): void {
+    if (this.state === "running") this.state = "frozen";
+  }
+
+  thaw(): void {
+    if (this.state !== "frozen") return;
+    this.state = "running";
+    this.timeline.thaw(this);
+  }
+
+  /** Calls `end` when the process dies. */
+  onEnd(end: () => void): void {
+    this.endings.push(end);
+  }
+
+  die(): void {
+    if (this.state === "gone") return;
+    this.state = "gone";
+    for (const end of this.endings) end();
+    this.onDeath(this);
+  }
+}

@@ -1,0 +1,240 @@
+import type { OutboundRequest } from "../../../services/delivery/outbound.ts";
+import { RESCUE_GRACE_MS } from "../../../services/worker/duties/rescue.ts";
+import { idToUuid } from "../../../shared/domain/ids.ts";
+import type { History } from "../../support/history.ts";
+import { Clients } from "./clients.ts";
+import { Faults } from "./faults.ts";
+import { readFinalState } from "./final-state.ts";
+import { firstRows } from "./first-rows.ts";
+import { withSimulatedGlobals } from "./globals.ts";
+import { Network } from "./network.ts";
+import {
+  ATTEMPT_TIMEOUT_MS,
+  LEASE_TTL_MS,
+  type NodePlace,
+  SupervisedNode,
+  WEBHOOK_SCALE,
+  WEBHOOK_TIMEOUT_MS,
+  type World,
+} from "./nodes.ts";
+import type { Operation, Plan, Step } from "./plan.ts";
+import { Random } from "./random.ts";
+import { Recording } from "./recording.ts";
+import { Server } from "./server.ts";
+import { SimProcess } from "./sim-process.ts";
+import type { Tables } from "./store/tables.ts";
+import { Targets } from "./targets.ts";
+import { Timeline } from "./timeline.ts";
+import { watchStatements } from "./watch.ts";
+
+export interface Outcome {
+  history: History;
+  /** How often each rare path was met. */
+  counts: ReadonlyMap<string, number>;
+  /** What happened, line by line; empty unless it was asked for. */
+  trace: readonly string[];
+  /** For how long the cell was simulated. */
+  simulatedMs: number;
+}
+
+/** Whoever takes over does so within the lease and this time more; then it takes some sweeps until all has started. */
+const TAKEOVER_MS = LEASE_TTL_MS + 5_000;
+/** An attempt of a node that nobody can prove dead is given up after its deadline and the grace, by an evenly running clock. */
+const DRAINS_WITHIN_MS = 60_000 + ATTEMPT_TIMEOUT_MS + 2 * RESCUE_GRACE_MS;
+/** A takeover, and a backlog of which a project may send one at a time. */
+const CATCHES_UP_WITHIN_MS = TAKEOVER_MS + 25_000;
+const STARTS_WITHIN_MS = 1_500;
+const LOOK_EVERY_MS = 500;
+const QUIET_MS = 5_000;
+const LAST_JOBS_MS = 2_500;
+const QUIET_JOBS = 8;
+
+/** Runs one simulated cell from its beginning to its end. `steps` may be fewer than those of the plan. */
+export function simulate(plan: Plan, steps: readonly Step[] = plan.steps, isTraced = false): Outcome {
+  const timeline = new Timeline();
+  return withSimulatedGlobals(timeline, () => new Simulation(plan, timeline, isTraced).run(steps));
+}
+
+class Simulation {
+  private readonly recording: Recording;
+  private readonly tables: Tables;
+  private readonly world: World;
+  private readonly nodes: SupervisedNode[];
+  private readonly faults: Faults;
+  private readonly clients: Clients;
+  private readonly gateway: SimProcess;
+
+  constructor(
+    private readonly plan: Plan,
+    private readonly timeline: Timeline,
+    isTraced: boolean,
+  ) {
+    const { seed, regions, attemptsMax, perHostMax } = plan;
+    const recording = new Recording(timeline, isTraced);
+    const tables = firstRows(plan, new Random(seed, "rows"));
+    const server = new Server(
+      timeline,
+      recording,
+      tables,
+      plan.beginsAt,
+      watchStatements(timeline, recording),
+    );
+    const network = new Network(timeline, recording);
+    const random = new Random(seed, "targets");
+    const describe = (request: OutboundRequest) => describeRequest(tables, request);
+    const targets = new Targets(timeline, recording, random, () => server.highestClock, describe);
+    const limits = { attemptsMax, perHostMax };
+    this.recording = recording;
+    this.tables = tables;
+    this.world = { timeline, server, network, targets, recording, seed, regions, limits };
+    const known = new Map<string, { machine: string; process: SimProcess }>();
+    this.nodes = placesOf(plan).map((place) => new SupervisedNode(place, this.world, known));
+    this.faults = new Faults(timeline, recording, server, network, this.nodes, new Random(seed, "faults"));
+    this.gateway = new SimProcess("gateway", timeline, seed, () => undefined);
+    timeline.current = this.gateway;
+    this.clients = new Clients(this.gateway, this.world, tables);
+    timeline.current = null;
+  }
+
+  run(steps: readonly Step[]): Outcome {
+    const { timeline, plan } = this;
+    for (const step of steps) this.take(step);
+    timeline.run(plan.healsAtMs);
+    this.faults.heal();
+    this.world.targets.isHealed = true;
+    for (const [id, row] of this.tables.webhooks)
+      if (row.url.endsWith("/bad")) this.ask((clients, cell) => clients.setEndpoint(cell, id, false));
+    const drained = this.settle(DRAINS_WITHIN_MS);
+    timeline.run(Math.max(timeline.now, plan.healsAtMs + TAKEOVER_MS));
+    const quietFrom = timeline.now;
+    this.askForQuietJobs();
+    timeline.run(quietFrom + QUIET_MS);
+    for (const id of this.tables.schedules.keys())
+      this.ask((clients, cell) => clients.setSchedule(cell, id, false));
+    timeline.run(timeline.now + LAST_JOBS_MS);
+    const isDrained = drained && this.settle(DRAINS_WITHIN_MS);
+    return this.outcome(quietFrom, isDrained);
+  }
+
+  private outcome(quietFrom: number, isDrained: boolean): Outcome {
+    const { recording, tables, plan } = this;
+    const limits = new Map([...tables.flows].map(([no, { concurrency }]) => [no, concurrency]));
+    const terms = {
+      limits,
+      attemptTimeoutMs: ATTEMPT_TIMEOUT_MS,
+      webhookTimeoutMs: WEBHOOK_TIMEOUT_MS,
+      webhookScale: WEBHOOK_SCALE,
+      graceMs: RESCUE_GRACE_MS,
+      healedAt: plan.healsAtMs,
+      catchesUpWithinMs: CATCHES_UP_WITHIN_MS,
+      quietFrom,
+      startsWithinMs: STARTS_WITHIN_MS,
+      toleranceMs: toleranceOf(plan),
+      isDrained,
+    };
+    const final = readFinalState(tables, plan.beginsAt, this.world.server.highestClock);
+    return {
+      history: { terms, events: recording.events, final },
+      counts: recording.counts,
+      trace: recording.lines,
+      simulatedMs: this.timeline.now,
+    };
+  }
+
+  private take(step: Step): void {
+    this.timeline.in(step.at, null, () => {
+      if (isOperation(step)) this.perform(step);
+      else this.faults.begin(step);
+    });
+  }
+
+  private perform(operation: Operation): void {
+    this.recording.meet(`operation: ${operation.kind}`);
+    this.recording.trace(() => `! ${JSON.stringify(operation)}`);
+    this.timeline.in(0, this.gateway, () => void this.clients.perform(operation));
+  }
+
+  private ask(act: (clients: Clients, cell: Awaited<Clients["cell"]>) => Promise<void>): void {
+    this.timeline.in(0, this.gateway, () => void this.clients.cell.then((cell) => act(this.clients, cell)));
+  }
+
+  /** Lets time pass until nothing is owed. False if the time is over before. */
+  private settle(withinMs: number): boolean {
+    const endAt = this.timeline.now + withinMs;
+    while (!this.isSettled() && this.timeline.now < endAt)
+      this.timeline.run(Math.min(endAt, this.timeline.now + LOOK_EVERY_MS));
+    return this.isSettled();
+  }
+
+  /** What schedules go on making is not waited for. */
+  private isSettled(): boolean {
+    const { tables } = this;
+    const active = [...tables.schedules.values()].some(({ paused }) => !paused);
+    for (const row of tables.open_jobs.values())
+      if (!active || tables.jobs.get(row.id)?.schedule_id === null) return false;
+    return active || tables.open_deliveries.size === 0;
+  }
+
+  private askForQuietJobs(): void {
+    const project = this.plan.projects.length;
+    for (let index = 0; index < QUIET_JOBS; index++) {
+      const job = {
+        project,
+        environment: "production",
+        region: this.plan.regions[index % this.plan.regions.length],
+      };
+      const terms = { host: 5, habit: "good", maxAttempts: 1, baseSeconds: 1, capSeconds: 1 };
+      const delayMs = index % 2 === 0 ? 0 : 1_000 + 200 * index;
+      const operation = { kind: "create", at: 0, jobs: [{ ...job, ...terms, delayMs }] } as Operation;
+      this.timeline.in(index * 250, null, () => this.perform(operation));
+    }
+  }
+}
+
+const OPERATIONS: ReadonlySet<string> = new Set<Operation["kind"]>([
+  "create",
+  "cancel",
+  "retry",
+  "pause schedule",
+  "disable endpoint",
+  "hold project",
+  "hold region",
+  "limit host",
+]);
+const isOperation = (step: Step): step is Operation => OPERATIONS.has(step.kind);
+
+/** Two machines: a process sees the death of those beside it. */
+function placesOf({ workers, deliveryNodes }: Plan): NodePlace[] {
+  const places = (kind: NodePlace["kind"], count: number): NodePlace[] =>
+    Array.from({ length: count }, (_, index) => ({
+      kind,
+      name: `${kind}-${index}`,
+      machine: index % 2 === 0 ? "left" : "right",
+    }));
+  return [...places("worker", workers), ...places("delivery", deliveryNodes)];
+}
+
+/** Clocks of nodes differ from the database's by a way there and back, or by a leap that they have not measured yet. */
+function toleranceOf({ steps }: Plan): number {
+  const leaps = steps.flatMap((step) => (step.kind === "clock leap" ? [Math.abs(step.byMs)] : []));
+  return 100 + leaps.reduce((sum, ms) => sum + ms, 0);
+}
+
+/** What a target sees of a request: its headers alone. The project follows from the rows. */
+function describeRequest(tables: Tables, { headers, url }: OutboundRequest) {
+  const job = headers["service-job-id"];
+  const run = headers["webhook-id"] ?? "";
+  if (job !== undefined) {
+    const row = tables.jobs.get(idToUuid(job));
+    const attempt = Number(headers["service-attempt"]);
+    return { what: "job" as const, project: row?.project_no ?? 0, id: job, run, attempt };
+  }
+  const event = tables.events.get(idToUuid(run));
+  return {
+    what: "delivery" as const,
+    project: event?.project_no ?? 0,
+    id: `${run} ${url}`,
+    run,
+    attempt: null,
+  };
+}

@@ -1,0 +1,145 @@
+import { countUsage } from "./claims.ts";
+import { dayOf, type Instant, monthOf, toMs, toMsOrNull } from "./parameters.ts";
+import { countRuns, runsLeft } from "./permits.ts";
+import {
+  type FlowRow,
+  laneKey,
+  type OpenJobRow,
+  type RunRow,
+  type Statement,
+  type Tables,
+} from "./tables.ts";
+
+/** What clients look up and do to jobs that exist (shared/store/resources/jobs.ts, runs.ts, jobs-by-hand.ts). */
+
+const FAILED_JOB = 1;
+const CANCELED_JOB = 2;
+const RUNNING = 0;
+const FAILED_RUN = 2;
+const UNSENT = "canceled before it was sent";
+
+const attemptsOf = (row: OpenJobRow) => row.attempt - (row.run_id === null ? 1 : 0);
+
+/** The row of that id in this environment. */
+function inScope<Row extends { project_no: number; environment: number }>(
+  rows: ReadonlyMap<string, Row>,
+  [projectNo, environment, id]: readonly unknown[],
+): Row | undefined {
+  const row = rows.get(String(id));
+  return row?.project_no === projectNo && row?.environment === environment ? row : undefined;
+}
+
+export const findJobState: Statement = (tables, _time, values) => {
+  const job = inScope(tables.jobs, values);
+  if (job === undefined) return [];
+  const [open, ended] = [tables.open_jobs.get(job.id), tables.ended_jobs.get(job.id)];
+  return [
+    {
+      ...{ id: job.id, region: job.region, target_url: job.target_url, max_attempts: job.max_attempts },
+      run_at: toMs(job.run_at),
+      ended_status: ended?.status ?? null,
+      has_run: open !== undefined && open.run_id !== null,
+      attempts: ended?.attempts ?? (open === undefined ? null : attemptsOf(open)),
+      is_sent: open !== undefined && open.node_id !== null,
+    },
+  ];
+};
+
+export const findRun: Statement = (tables, _time, [projectNo, environment, id, firstId]) => {
+  const scope = [projectNo, environment, id];
+  const run = inScope(tables.runs, scope);
+  if (run !== undefined && run.id >= String(firstId)) {
+    const { job_id, attempt, status, response_status, error, duration_ms } = run;
+    const columns = { id: run.id, job_id, attempt, status, response_status, error, duration_ms };
+    return [{ ...columns, started_at: toMs(run.started_at), next_retry_at: toMsOrNull(run.next_retry_at) }];
+  }
+  for (const row of tables.open_jobs.values()) {
+    if (row.run_id !== id || row.project_no !== projectNo || row.environment !== environment) continue;
+    const columns = { id, job_id: row.id, attempt: row.attempt, status: RUNNING, response_status: null };
+    const started_at = toMsOrNull(row.started_at);
+    return [{ ...columns, error: null, duration_ms: null, started_at, next_retry_at: null }];
+  }
+  return [];
+};
+
+function findOpen(
+  tables: Tables,
+  place: { project_no: unknown; environment: unknown; region: unknown; id: unknown },
+): OpenJobRow | undefined {
+  const row = inScope(tables.open_jobs, [place.project_no, place.environment, place.id]);
+  return row?.region === place.region ? row : undefined;
+}
+
+export const cancelJob: Statement = (tables, { now }, values) => {
+  const [project_no, environment, id, , , , region, attempts, state] = values;
+  const row = findOpen(tables, { project_no, environment, region, id });
+  if (row === undefined || row.canceled || attemptsOf(row) !== attempts) return [];
+  const present = row.run_id === null ? "waiting" : row.node_id === null ? "unsent" : "sent";
+  if (present !== state) return [];
+  const place = { project_no: row.project_no, environment: row.environment, region: row.region };
+  const ended = { ...place, id: row.id, status: CANCELED_JOB, attempts: Number(attempts), ended_at: now };
+  tables.ended_jobs.set(row.id, ended);
+  if (state === "sent") row.canceled = true;
+  else tables.open_jobs.delete(row.id);
+  if (state === "unsent") tables.runs.set(row.run_id as string, unsentRun(tables, row));
+  if (state === "waiting") unplan(tables, row.id, Number(attempts));
+  return [{}];
+};
+
+function unsentRun(tables: Tables, row: OpenJobRow): RunRow {
+  const { project_no, environment, attempt } = row;
+  return {
+    id: row.run_id as string,
+    job_id: row.id,
+    ...{ project_no, environment, attempt },
+    retention_class: (tables.flows.get(project_no) as FlowRow).retention_class,
+    status: FAILED_RUN,
+    response_status: null,
+    error: UNSENT,
+    started_at: row.started_at as Instant,
+    duration_ms: 0,
+    next_retry_at: null,
+  };
+}
+
+/** The attempt that was planned after this one does not come, or not then. */
+function unplan(tables: Tables, jobId: string, attempt: number): void {
+  for (const run of tables.runs.values())
+    if (run.job_id === jobId && run.attempt === attempt) run.next_retry_at = null;
+}
+
+export const retryRun: Statement = (tables, { clock }, values) => {
+  const [project_no, environment, region, id, attempt, attemptsAllowed, replaces, runId] = values;
+  const flow = tables.flows.get(Number(project_no));
+  const open = findOpen(tables, { project_no, environment, region, id });
+  const ended = inScope(tables.ended_jobs, [project_no, environment, id]);
+  const isFound = replaces
+    ? open !== undefined && open.attempt === attempt && open.run_id === null && !open.canceled
+    : ended?.region === region && ended?.status === FAILED_JOB && ended.attempts === Number(attempt) - 1;
+  if (flow === undefined || !isFound) return [];
+  const month = monthOf(clock);
+  const shard = tables.lanes.get(
+    laneKey({ ...flow, region: Number(region), environment: Number(environment) }),
+  );
+  const answer = { started_at: toMs(clock), shard: shard?.shard ?? null };
+  if ((runsLeft(flow, month) ?? 1) <= 0) return [{ outcome: "quota_exceeded", ...answer }];
+  const owed = { run_id: String(runId), due_at: clock, started_at: clock, parked_due_at: null };
+  if (replaces) {
+    Object.assign(open as OpenJobRow, owed);
+    unplan(tables, String(id), Number(attempt) - 1);
+  } else {
+    tables.ended_jobs.delete(String(id));
+    tables.open_jobs.set(String(id), {
+      ...owed,
+      ...{ id: String(id), project_no: flow.project_no },
+      ...{ environment: Number(environment), region: Number(region) },
+      ...{ attempt: Number(attempt), attempts_allowed: Number(attemptsAllowed) },
+      canceled: false,
+      node_id: null,
+      parked_host: null,
+    });
+  }
+  countUsage(tables, { ...flow, environment: 0, region: Number(region) }, dayOf(clock));
+  countRuns(flow, 1, month);
+  return [{ outcome: "retried", ...answer }];
+};

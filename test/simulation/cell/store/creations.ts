@@ -1,0 +1,107 @@
+import {
+  type Instant,
+  instants,
+  monthOf,
+  numbers,
+  numbersOrNull,
+  texts,
+  textsOrNull,
+  toMs,
+} from "./parameters.ts";
+import { runsLeft } from "./permits.ts";
+import { type JobRow, type LaneRow, laneKey, rowAt, type Statement, type Tables } from "./tables.ts";
+
+/** createJobs without and with its short way (shared/store/resources/job-creation.ts, plain-creation.ts). */
+
+/** The first 14 parameters of both statements. */
+function readJobs(values: readonly unknown[]): JobRow[] {
+  const projects = numbers(values[0]);
+  const [environments, regions, ids] = [numbers(values[1]), numbers(values[2]), texts(values[3])];
+  const [targetUrls, payloads, runAts] = [texts(values[4]), texts(values[5]), instants(values[6])];
+  const [maxAttempts, bases, caps] = [numbers(values[7]), numbers(values[8]), numbers(values[9])];
+  const schedules = textsOrNull(values[12], ids.length);
+  return ids.map((id, index) => ({
+    id,
+    project_no: projects[index] as number,
+    environment: environments[index] as number,
+    region: regions[index] as number,
+    target_url: targetUrls[index] as string,
+    payload: payloads[index] as string,
+    run_at: runAts[index] as Instant,
+    max_attempts: maxAttempts[index] as number,
+    base_seconds: bases[index] as number,
+    cap_seconds: caps[index] as number,
+    schedule_id: schedules[index] ?? null,
+  }));
+}
+
+/** Adds a job and the attempt that it owes, unless it is there already. */
+export function addJob(tables: Tables, job: JobRow, now: Instant): void {
+  if (tables.jobs.has(job.id)) return;
+  const { id, project_no, environment, region } = job;
+  tables.jobs.set(id, job);
+  tables.open_jobs.set(id, {
+    ...{ id, project_no, environment, region },
+    attempt: 1,
+    attempts_allowed: job.max_attempts,
+    due_at: Math.max(job.run_at, now),
+    canceled: false,
+    run_id: null,
+    node_id: null,
+    started_at: null,
+    parked_host: null,
+    parked_due_at: null,
+  });
+}
+
+/** Adds the lane if it is missing, and moves it if it has another shard. */
+export function addLane(
+  tables: Tables,
+  place: Pick<LaneRow, "project_no" | "environment" | "region">,
+  shard: number,
+) {
+  const lane = tables.lanes.get(laneKey(place));
+  if (lane !== undefined) lane.shard = shard;
+  else {
+    const { project_no, environment, region } = place;
+    tables.lanes.set(laneKey(place), { project_no, environment, region, shard, has_deliveries: false });
+  }
+}
+
+export function hasQuota(tables: Tables, projectNo: number, now: Instant): boolean {
+  const flow = tables.flows.get(projectNo);
+  return flow !== undefined && (runsLeft(flow, monthOf(now)) ?? 1) > 0;
+}
+
+export const createJobs: Statement = (tables, { now }, values) => {
+  const jobs = readJobs(values);
+  const newShards = numbersOrNull(values[14], jobs.length);
+  const judged = jobs
+    .filter(({ project_no }) => tables.flows.has(project_no))
+    .map((job, index) => {
+      const isThere = rowAt(tables.jobs, job, job.id) !== undefined;
+      const created = hasQuota(tables, job.project_no, now) || isThere;
+      return { job, created, shard: newShards[index] ?? null };
+    });
+  return judged.map(({ job, created, shard }) => {
+    if (created) {
+      addJob(tables, job, now);
+      if (shard !== null) addLane(tables, job, shard);
+    }
+    return { created, key_taken: false, due_at: toMs(Math.max(job.run_at, now)) };
+  });
+};
+
+/** The refusal of a key that exists already, as Postgres words it for isTakenKey. */
+export class TakenKey extends Error {}
+
+export const createPlainJobs: Statement = (tables, { now }, values) => {
+  const jobs = readJobs(values);
+  const projects = numbers(values[14]);
+  const isFree = projects.filter((no) => hasQuota(tables, no, now)).length === values[15];
+  if (isFree) {
+    if (jobs.some(({ id }) => tables.jobs.has(id))) throw new TakenKey("jobs");
+    for (const job of jobs) addJob(tables, job, now);
+  }
+  return [{ all_free: isFree, now: toMs(now) }];
+};

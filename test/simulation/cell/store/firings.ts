@@ -1,0 +1,144 @@
+import { CATCH_UP_MS } from "../../../../shared/domain/schedule.ts";
+import { addJob, addLane, hasQuota } from "./creations.ts";
+import {
+  type Instant,
+  instantOrNull,
+  instants,
+  instantsOrNull,
+  numbers,
+  readInstant,
+  SECOND,
+  texts,
+  toMs,
+  toMsOrNull,
+} from "./parameters.ts";
+import { attemptKey, laneKey, type ScheduleRow, type Statement, shardKey, type Tables } from "./tables.ts";
+
+/** Schedules and their firings (shared/store/queue/firings.ts, shared/store/resources/schedules.ts). */
+
+const CATCH_UP: Instant = CATCH_UP_MS * 1_000;
+const TOLERANCE: Instant = SECOND;
+const HOME = 0;
+const HOME_PLAN = "hobby";
+
+export const listDueSchedules: Statement = (tables, { now }, values) => {
+  const [sinceAt, aheadMs, limit] = [readInstant(values[1]), Number(values[2]), Number(values[3])];
+  return numbers(values[0]).flatMap((shard) =>
+    [...tables.schedules.values()]
+      .filter(
+        ({ shard: its, next_run_at: at }) =>
+          its === shard && at !== null && at >= sinceAt && at <= now + aheadMs * 1_000,
+      )
+      .sort((one, other) => (one.next_run_at ?? 0) - (other.next_run_at ?? 0) || (one.id < other.id ? -1 : 1))
+      .slice(0, limit)
+      .map(({ project_no, environment, id, cron, timezone, next_run_at }) => ({
+        ...{ project_no, environment, id, shard, cron, timezone },
+        next_run_at: toMsOrNull(next_run_at),
+      })),
+  );
+};
+
+interface Firing {
+  n: number;
+  schedule: ScheduleRow;
+  shard: number;
+  firedFor: Instant | null;
+  thenAt: Instant | null;
+  jobId: string;
+}
+
+export const fireSchedules: Statement = (tables, { now }, values) => {
+  const due = readDue(tables, now, values);
+  for (const { schedule, thenAt } of due) schedule.next_run_at = thenAt;
+  return due.map((firing) => {
+    const { n, firedFor } = firing;
+    const lane = firedFor === null ? null : fire(tables, firing, firedFor, now);
+    if (lane === null) return { n, region: null };
+    const due_at = toMs(Math.max(firedFor ?? 0, now));
+    return { n, region: lane.region, lane_shard: lane.shard, due_at };
+  });
+};
+
+/** Those that the shard's owner may fire, at the instant and on the timetable that it knows, and that are due. */
+function readDue(tables: Tables, now: Instant, values: readonly unknown[]): Firing[] {
+  const ids = texts(values[2]);
+  const [shards, epochs, nextRunAts] = [numbers(values[3]), numbers(values[4]), instants(values[5])];
+  const firedFors = instantsOrNull(values[6], ids.length);
+  const thenAts = instantsOrNull(values[7], ids.length);
+  const [jobIds, crons, timezones] = [texts(values[8]), texts(values[9]), texts(values[10])];
+  return ids.flatMap((id, index): Firing[] => {
+    const [shard, nextRunAt] = [shards[index] as number, nextRunAts[index] as Instant];
+    const schedule = tables.schedules.get(id);
+    const isOwner = tables.shards.get(shardKey(HOME, shard))?.epoch === epochs[index];
+    if (!isOwner || schedule?.next_run_at !== nextRunAt) return [];
+    if (schedule.cron !== crons[index] || schedule.timezone !== timezones[index]) return [];
+    const firedFor = firedFors[index] ?? null;
+    const isDue = firedFor === null ? nextRunAt <= now + TOLERANCE - CATCH_UP : firedFor <= now + TOLERANCE;
+    const thenAt = thenAts[index] ?? null;
+    return isDue ? [{ n: index + 1, schedule, shard, firedFor, thenAt, jobId: jobIds[index] as string }] : [];
+  });
+}
+
+/** Records the firing and makes its job. Returns where it is owed; null if there was no quota or it was fired before. */
+function fire(tables: Tables, { schedule, shard, jobId }: Firing, firedFor: Instant, now: Instant) {
+  const { id, project_no, environment } = schedule;
+  const key = attemptKey(id, firedFor);
+  if (tables.firings.has(key)) return null;
+  const isFired = hasQuota(tables, project_no, now);
+  tables.firings.set(key, { schedule_id: id, fired_for: firedFor, job_id: isFired ? jobId : null });
+  if (!isFired) return null;
+  const project = tables.projects.get(project_no);
+  const region = project === undefined || project.plan === HOME_PLAN ? HOME : project.default_region;
+  const { target_url, payload, max_attempts, base_seconds, cap_seconds } = schedule;
+  const place = { project_no, environment, region };
+  const job = { ...place, target_url, payload, max_attempts, base_seconds, cap_seconds };
+  addJob(tables, { ...job, id: jobId, run_at: firedFor, schedule_id: id }, now);
+  const lane = tables.lanes.get(laneKey(place));
+  if (lane === undefined) addLane(tables, place, shard);
+  return { region, shard: lane?.shard ?? shard };
+}
+
+const scheduleColumns = (row: ScheduleRow) => ({
+  ...{ id: row.id, projectNo: row.project_no, environment: row.environment, name: row.name },
+  ...{ cron: row.cron, timezone: row.timezone, targetUrl: row.target_url, payload: row.payload },
+  retryPolicy: {
+    ...{ maxAttempts: row.max_attempts, baseSeconds: row.base_seconds, capSeconds: row.cap_seconds },
+  },
+  ...{ paused: row.paused, revision: row.revision },
+  nextRunAt: toMsOrNull(row.next_run_at),
+});
+
+function findRow(tables: Tables, [projectNo, environment, id]: readonly unknown[]) {
+  const row = tables.schedules.get(String(id));
+  return row?.project_no === projectNo && row?.environment === environment ? row : undefined;
+}
+
+export const findSchedule: Statement = (tables, _time, values) => {
+  const row = findRow(tables, values);
+  if (row === undefined) return [];
+  const activeCount = tables.projects.get(row.project_no)?.active_schedules ?? 0;
+  return [{ ...scheduleColumns(row), activeCount }];
+};
+
+export const changeSchedule: Statement = (tables, { clock }, values) => {
+  const row = findRow(tables, values);
+  const project = row && tables.projects.get(row.project_no);
+  const [revision, cron, timezone, payload, paused, isTimed, at, activeMax] = values.slice(6);
+  if (row === undefined || project === undefined || row.revision !== revision) return [];
+  const nextRunAt = instantOrNull(at ?? null);
+  if (row.paused && !paused && project.active_schedules >= Number(activeMax)) return [];
+  if (nextRunAt !== null && nextRunAt <= clock) return [];
+  if (row.paused !== paused) project.active_schedules += paused ? -1 : 1;
+  Object.assign(row, { cron, timezone, payload, paused, revision: row.revision + 1 });
+  if (isTimed) row.next_run_at = nextRunAt;
+  return [scheduleColumns(row)];
+};
+
+export const deleteSchedule: Statement = (tables, _time, values) => {
+  const row = findRow(tables, values);
+  if (row === undefined) return [];
+  tables.schedules.delete(row.id);
+  const project = tables.projects.get(row.project_no);
+  if (project !== undefined && !row.paused) project.active_schedules--;
+  return [{}];
+};

@@ -1,0 +1,456 @@
+import {
+  createIdSource,
+  JOB_PREFIX,
+  REQUEST_PREFIX,
+  RUN_PREFIX,
+  uuidToId,
+} from "../../../../shared/domain/ids.ts";
+import { nextInstant, readTimetable } from "../../../../shared/domain/schedule.ts";
+
+import { REGIONS, type Scope } from "../../../../shared/domain/scope.ts";
+import { noteClock } from "../../../../shared/store/cell/clock-watch.ts";
+import { listHeldRegions, setProjectHeld, setRegionsHeld } from "../../../../shared/store/cell/holds.ts";
+import { clearHostLimit, listHostLimits, setHostLimit } from "../../../../shared/store/cell/host-limits.ts";
+import * as nodes from "../../../../shared/store/cell/nodes.ts";
+import { listMiscountedFlows } from "../../../../shared/store/cell/permits-audit.ts";
+import { environmentOf, flowClassNamed, regionOf } from "../../../../shared/store/database/codes.ts";
+import { askTime, type Database } from "../../../../shared/store/database/database.ts";
+import { claimAttempts } from "../../../../shared/store/queue/claim.ts";
+import { claimOrdinary } from "../../../../shared/store/queue/claim-ordinary.ts";
+import { claimDeliveries } from "../../../../shared/store/queue/delivery-claim.ts";
+import { settleDeliveries } from "../../../../shared/store/queue/delivery-settle.ts";
+import { fireSchedules, listDueSchedules } from "../../../../shared/store/queue/firings.ts";
+import { listParkedHosts, releaseParked } from "../../../../shared/store/queue/parked.ts";
+import { parkAttempts } from "../../../../shared/store/queue/parking.ts";
+import { type Settlement, settleAttempts } from "../../../../shared/store/queue/settle.ts";
+import { isLast, settleOrdinary } from "../../../../shared/store/queue/settle-ordinary.ts";
+import * as shards from "../../../../shared/store/queue/shards.ts";
+import { listShardsInUse, refillLanes, sweepShards } from "../../../../shared/store/queue/sweep.ts";
+import { findEndpointUrls, findTargetUrls } from "../../../../shared/store/queue/target-urls.ts";
+import { createJobs } from "../../../../shared/store/resources/job-creation.ts";
+import { cancelJob, retryRun } from "../../../../shared/store/resources/jobs-by-hand.ts";
+import {
+  changeSchedule,
+  deleteSchedule,
+  findSchedule,
+} from "../../../../shared/store/resources/schedules.ts";
+import { listSigningSecrets } from "../../../../shared/store/resources/secrets.ts";
+import type { Random } from "../random.ts";
+import { targetUrl } from "../targets.ts";
+import { type Instant, toMs } from "./parameters.ts";
+import type { LaneRow, OpenDeliveryRow, OpenJobRow, Tables } from "./tables.ts";
+
+/** An operation of the store, chosen by what the model holds, to be asked of the model and of Postgres alike. */
+export type Ask = (db: Database) => Promise<unknown>;
+
+/** Chooses random operations of the store, and their parameters. */
+export class ModelSteps {
+  private readonly ids;
+  private readonly lanes = new Map<Database, Set<string>>();
+
+  constructor(
+    private readonly random: Random,
+    private readonly tables: Tables,
+    private readonly now: () => Instant,
+  ) {
+    this.ids = createIdSource((count) => random.bytes(count));
+  }
+
+  /** What the next operation is called, and how it is asked; null if there is nothing that it could be about. */
+  next(): [name: string, ask: Ask | null] {
+    const [name, choose] = this.random.pick(CHOICES);
+    return [name, choose.call(this)];
+  }
+
+  create(): Ask {
+    const { random } = this;
+    const before = [...this.tables.jobs.keys()];
+    const jobs = Array.from({ length: 1 + random.below(4) }, () => {
+      const isKnown = before.length > 0 && random.chance(0.05);
+      const known = isKnown ? this.tables.jobs.get(random.pick(before)) : undefined;
+      const projectNo = known?.project_no ?? 1 + random.below(4);
+      return {
+        id: known ? uuidToId(JOB_PREFIX, known.id) : this.ids.next(JOB_PREFIX, this.nowMs),
+        projectNo,
+        environment: environmentOf(known?.environment ?? random.below(2)),
+        region: regionOf(known?.region ?? (random.chance(0.8) ? 0 : 2)),
+        shard: projectNo % 3,
+        targetUrl: targetUrl(random.below(3), "good"),
+        payload: "{}",
+        runAt: Math.floor(this.nowMs) + random.pick([-5_000, 0, 700, 3_000]),
+        maxAttempts: 1 + random.below(3),
+        baseSeconds: 1,
+        capSeconds: 2,
+        cause: null,
+      };
+    });
+    const ids = new Set(jobs.map(({ id }) => id));
+    if (ids.size < jobs.length) return () => Promise.resolve();
+    const forgets = random.chance(0.2);
+    return (db) => {
+      const known = this.lanes.get(db) ?? new Set<string>();
+      this.lanes.set(db, known);
+      if (forgets) known.clear();
+      return createJobs(db, jobs, known);
+    };
+  }
+
+  claim(): Ask | null {
+    const claims = this.some(this.openJobs((row) => row.node_id === null || this.random.chance(0.2))).map(
+      (row) => ({
+        ...placeOf(row),
+        jobId: uuidToId(JOB_PREFIX, row.id),
+        attempt: row.attempt + (this.random.chance(0.05) ? 1 : 0),
+        runId: this.ids.next(RUN_PREFIX, this.nowMs),
+      }),
+    );
+    const node = this.nodeId();
+    const run = this.random.chance(0.5) ? claimAttempts : claimOrdinary;
+    return claims.length === 0 ? null : (db) => run(db, node, claims);
+  }
+
+  settle(): Ask | null {
+    const settlements = this.some(this.openJobs((row) => row.run_id !== null)).map((row) =>
+      this.settlementOf(row),
+    );
+    const last = settlements.filter(isLast);
+    if (this.random.chance(0.4)) return last.length === 0 ? null : (db) => settleOrdinary(db, last);
+    return settlements.length === 0 ? null : (db) => settleAttempts(db, settlements);
+  }
+
+  private settlementOf(row: OpenJobRow): Settlement {
+    const { random } = this;
+    const runId = random.chance(0.05)
+      ? this.ids.next(RUN_PREFIX, this.nowMs)
+      : uuidToId(RUN_PREFIX, row.run_id ?? "");
+    const common = {
+      ...placeOf(row),
+      shard: 0,
+      jobId: uuidToId(JOB_PREFIX, row.id),
+      runId,
+      durationMs: random.below(900),
+    };
+    const isGood = random.chance(0.4);
+    const error = isGood ? null : 'an error, with "quotes" and {braces}';
+    const status = isGood ? ("succeeded" as const) : random.pick(["failed", "timed_out"] as const);
+    const dueAt = Math.floor(this.nowMs) + random.pick([-500, 0, 1_000, 4_000]);
+    const next = isGood
+      ? { status: "succeeded" as const }
+      : random.pick([{ status: "failed" as const }, { status: "queued" as const, dueAt }]);
+    return { ...common, status, responseStatus: random.pick([null, isGood ? 200 : 500]), error, next };
+  }
+
+  cancel(): Ask | null {
+    const job = this.anyOf([...this.tables.jobs.values()]);
+    const cause = this.cause();
+    return job && ((db) => cancelJob(db, scopeOf(job), uuidToId(JOB_PREFIX, job.id), cause));
+  }
+
+  retry(): Ask | null {
+    const run = this.anyOf([...this.tables.runs.values()]);
+    const [cause, newId] = [this.cause(), this.ids.next(RUN_PREFIX, this.nowMs)];
+    return (
+      run &&
+      ((db) => retryRun(db, { ...scopeOf(run), sinceAt: 0 }, uuidToId(RUN_PREFIX, run.id), newId, cause))
+    );
+  }
+
+  sweep(): Ask {
+    const { random } = this;
+    const asked = [0, 1, 2].flatMap((shard) =>
+      random.chance(0.8) ? [{ region: regionOf(random.pick([0, 0, 2])), shard, sinceAt: this.since() }] : [],
+    );
+    const except = this.some([...this.tables.lanes.values()]).map((lane) => this.laneOf(lane));
+    return (db) => sweepShards(db, asked, except, 1_500);
+  }
+
+  refill(): Ask {
+    const lanes = this.some([...this.tables.lanes.values()]).map((lane) => ({
+      ...this.laneOf(lane),
+      sinceAt: this.since(),
+      room: 100,
+    }));
+    const different = [
+      ...new Map(lanes.map((lane) => [`${lane.projectNo} ${lane.region} ${lane.flowClass}`, lane])).values(),
+    ];
+    return (db) => refillLanes(db, different, 1_500);
+  }
+
+  lookUp(): Ask {
+    const { random, tables } = this;
+    const jobs = this.some([...tables.jobs.values()]).map((row) => ({
+      ...placeOf(row),
+      id: uuidToId(JOB_PREFIX, row.id),
+    }));
+    const owed = this.some([...tables.open_deliveries.values()]).map((row) => ({
+      ...placeOf(row),
+      id: uuidToId("dlv_", row.id),
+    }));
+    const before = Math.floor(this.nowMs) - random.pick([500, 4_000]);
+    return random.pick<Ask>([
+      (db) => listShardsInUse(db, ["us-east"]),
+      (db) => findTargetUrls(db, jobs),
+      (db) => findEndpointUrls(db, owed),
+      (db) => nodes.listLostAttempts(db, before, 5),
+      (db) => nodes.listLostDeliveries(db, before, 5),
+      (db) => nodes.listNodes(db),
+      (db) => nodes.findLivingNode(db, "worker", "node-1"),
+      (db) => listMiscountedFlows(db),
+      (db) => listSigningSecrets(db, [{ projectNo: 1, environment: "production" }]),
+      (db) => listHostLimits(db).then((limits) => limits.map(({ host, requests }) => ({ host, requests }))),
+      (db) => listHeldRegions(db).then((held) => held.map(({ region }) => region)),
+      (db) => askTime(db),
+      (db) => listParkedHosts(db, "jobs"),
+      (db) => listParkedHosts(db, "webhooks"),
+    ]);
+  }
+
+  own(): Ask {
+    const { random } = this;
+    const held = this.some([...this.tables.shards.values()]).map(({ region, shard, epoch }) => ({
+      region: regionOf(region),
+      shard,
+      epoch: epoch - (random.chance(0.1) ? 1 : 0),
+    }));
+    const node = this.nodeId();
+    return random.pick<Ask>([
+      (db) => shards.createShards(db, ["us-east", "eu-central"], 3),
+      (db) => shards.listFreeShards(db, ["us-east", "eu-central"]),
+      (db) => shards.acquireShards(db, node, held, 4_000),
+      (db) => shards.renewShards(db, node, held, 4_000),
+      (db) => shards.resignShards(db, node, held),
+    ]);
+  }
+
+  join(): Ask {
+    const { random } = this;
+    const kind = random.pick(["worker", "delivery"] as const);
+    const node = { kind, name: `node-${random.below(3)}`, regions: REGIONS, process: "model" };
+    const [id, answered] = [this.nodeId(), random.below(6)];
+    const isRare = random.chance(0.2);
+    return isRare
+      ? (db) => nodes.declareNodeDead(db, id)
+      : random.chance(0.6)
+        ? (db) => nodes.addNode(db, node)
+        : (db) => nodes.beatNode(db, id, answered);
+  }
+
+  hold(): Ask {
+    const { random } = this;
+    const [cause, isOn, isRare] = [this.operator(), random.chance(0.4), random.chance(0.5)];
+    const project = uuidToId("prj_", random.pick([...this.tables.projects.values()]).id);
+    const [host, requests] = [`host-${random.below(3)}.example:443`, random.below(4)];
+    return random.pick<Ask>([
+      (db) => setProjectHeld(db, project, isOn, cause),
+      (db) => setRegionsHeld(db, ["us-east"], isOn && isRare, cause),
+      (db) => (isOn ? setHostLimit(db, { host, requests }, cause) : clearHostLimit(db, host, cause)),
+    ]);
+  }
+
+  watchClock(): Ask {
+    const { random } = this;
+    const now = Math.floor(this.nowMs);
+    const leaptAt = random.chance(0.3) ? now - random.below(100_000) : null;
+    const seen = now + random.pick([0, 0, -20_000, 700_000]);
+    return (db) => noteClock(db, { now: seen, leaptAt });
+  }
+
+  claimOfDeliveries(): Ask | null {
+    const claims = this.some(this.openDeliveries()).map((row) => ({
+      ...placeOf(row),
+      deliveryId: uuidToId("dlv_", row.id),
+      attempt: row.attempt,
+      attemptId: this.ids.next("dat_", this.nowMs),
+    }));
+    const node = this.nodeId();
+    return claims.length === 0 ? null : (db) => claimDeliveries(db, node, claims);
+  }
+
+  settleOfDeliveries(): Ask | null {
+    const { random } = this;
+    const sent = this.openDeliveries().filter((row) => row.node_id !== null);
+    const settlements = this.some(sent).map((row) => {
+      const isGood = random.chance(0.4);
+      const dueAt = Math.floor(this.nowMs) + random.pick([0, 1_000]);
+      const pending = { status: "pending" as const, dueAt, waits: row.waits + 1 };
+      return {
+        ...placeOf(row),
+        shard: 0,
+        deliveryId: uuidToId("dlv_", row.id),
+        attemptId: uuidToId("dat_", row.attempt_id ?? ""),
+        status: isGood ? ("succeeded" as const) : ("failed" as const),
+        responseStatus: isGood ? 200 : 500,
+        error: isGood ? null : "no",
+        isOurFault: random.chance(0.2),
+        durationMs: 7,
+        next: isGood
+          ? { status: "succeeded" as const }
+          : random.pick([{ status: "failed" as const }, pending]),
+      };
+    });
+    const windowMs = random.pick([3_000, 60_000]);
+    return settlements.length === 0 ? null : (db) => settleDeliveries(db, settlements, windowMs);
+  }
+
+  park(): Ask | null {
+    const { random, tables } = this;
+    if (random.chance(0.5)) {
+      const jobs = this.some(this.openJobs((row) => row.due_at !== null)).map((row) => ({
+        ...placeOf(row),
+        ...{
+          id: uuidToId(JOB_PREFIX, row.id),
+          attempt: row.attempt,
+          host: `host-${random.below(2)}`,
+          url: "",
+        },
+      }));
+      return jobs.length === 0 ? null : (db) => parkAttempts(db, "jobs", jobs);
+    }
+    const owed = this.some(this.openDeliveries()).map((row) => ({
+      ...placeOf(row),
+      ...{ id: uuidToId("dlv_", row.id), attempt: row.attempt, host: `host-${random.below(2)}` },
+      url: random.chance(0.9)
+        ? (tables.webhooks.get(row.webhook_id)?.url ?? "")
+        : "https://elsewhere.example/",
+    }));
+    return owed.length === 0 ? null : (db) => parkAttempts(db, "webhooks", owed);
+  }
+
+  release(): Ask {
+    const { random } = this;
+    const kind = random.pick(["jobs", "webhooks"] as const);
+    const after = random.chance(0.5)
+      ? null
+      : { projectNo: 1, region: "us-east" as const, environment: environmentOf(random.below(2)) };
+    const options = {
+      host: `host-${random.below(2)}`,
+      regions: ["us-east" as const, "eu-central" as const],
+      after,
+    };
+    const [count, countMin] = [1 + random.below(6), random.pick([0, 2])];
+    return (db) => releaseParked(db, kind, { ...options, count, countMin });
+  }
+
+  fire(): Ask | null {
+    const { random, tables } = this;
+    const firings = this.some([...tables.schedules.values()]).flatMap((row) => {
+      const shard = tables.shards.get(`0/${row.shard}`);
+      if (row.next_run_at === null || shard === undefined) return [];
+      const { projectNo, environment } = scopeOf(row);
+      const nextRunAt = toMs(row.next_run_at);
+      const timetable = readTimetable(row.cron, row.timezone);
+      return [
+        {
+          ...{ projectNo, environment, nextRunAt, cron: row.cron, timezone: row.timezone, trace: null },
+          scheduleId: uuidToId("sch_", row.id),
+          held: {
+            region: "us-east" as const,
+            shard: row.shard,
+            epoch: shard.epoch - (random.chance(0.2) ? 1 : 0),
+          },
+          firedFor: random.chance(0.9) ? nextRunAt : null,
+          thenAt: nextInstant(timetable, nextRunAt),
+          jobId: this.ids.next(JOB_PREFIX, this.nowMs),
+        },
+      ];
+    });
+    return firings.length === 0 ? null : (db) => fireSchedules(db, firings);
+  }
+
+  schedule(): Ask | null {
+    const { random } = this;
+    const row = this.anyOf([...this.tables.schedules.values()]);
+    if (row === null) return null;
+    const [scope, id, cause] = [scopeOf(row), uuidToId("sch_", row.id), this.cause()];
+    const [sinceAt, paused] = [Math.floor(this.nowMs) - 20_000, random.chance(0.5)];
+    const nextRunAt = paused ? null : nextInstant(readTimetable(row.cron, row.timezone), this.nowMs + 6_000);
+    if (random.chance(0.1)) return (db) => deleteSchedule(db, scope, id, cause);
+    return random.pick<Ask>([
+      (db) => listDueSchedules(db, [0, 1, 2], { sinceAt, aheadMs: 3_000, limit: 10 }),
+      (db) => findSchedule(db, scope, id),
+      (db) =>
+        changeSchedule(
+          db,
+          scope,
+          id,
+          ({ cron, timezone, payload }) => ({ cron, timezone, payload, paused, nextRunAt }),
+          9,
+          cause,
+        ),
+    ]);
+  }
+
+  private get nowMs(): number {
+    return toMs(this.now());
+  }
+
+  private since(): number {
+    return this.random.pick([Number.NEGATIVE_INFINITY, Math.floor(this.nowMs) - 2_000]);
+  }
+
+  private laneOf({ project_no, region, environment }: LaneRow) {
+    const flowClass = flowClassNamed(environment + this.random.pick([0, 2]));
+    return { projectNo: project_no, region: regionOf(region), flowClass };
+  }
+
+  private openJobs(isWanted: (row: OpenJobRow) => boolean): OpenJobRow[] {
+    return [...this.tables.open_jobs.values()].filter(isWanted);
+  }
+
+  private openDeliveries(): OpenDeliveryRow[] {
+    return [...this.tables.open_deliveries.values()];
+  }
+
+  private some<Row>(rows: readonly Row[]): Row[] {
+    return this.random.shuffle(rows).slice(0, 1 + this.random.below(5));
+  }
+
+  private anyOf<Row>(rows: readonly Row[]): Row | null {
+    return rows.length === 0 ? null : this.random.pick(rows);
+  }
+
+  private nodeId(): number {
+    return this.random.below(this.tables.nodes.size + 1);
+  }
+
+  private cause = () => ({ requestId: this.ids.next(REQUEST_PREFIX, this.nowMs), keyNo: 0 });
+  private operator = () => ({ requestId: this.ids.next(REQUEST_PREFIX, this.nowMs), operator: "model" });
+}
+
+const CHOICES: readonly [string, (this: ModelSteps) => Ask | null][] = [
+  ...Array<[string, (this: ModelSteps) => Ask]>(3).fill(["create", ModelSteps.prototype.create]),
+  ...Array<[string, (this: ModelSteps) => Ask | null]>(6).fill(["claim", ModelSteps.prototype.claim]),
+  ...Array<[string, (this: ModelSteps) => Ask | null]>(5).fill(["settle", ModelSteps.prototype.settle]),
+  ["cancel", ModelSteps.prototype.cancel],
+  ["retry", ModelSteps.prototype.retry],
+  ["sweep", ModelSteps.prototype.sweep],
+  ["refill", ModelSteps.prototype.refill],
+  ["look up", ModelSteps.prototype.lookUp],
+  ["look up", ModelSteps.prototype.lookUp],
+  ["own", ModelSteps.prototype.own],
+  ["own", ModelSteps.prototype.own],
+  ["join", ModelSteps.prototype.join],
+  ["hold", ModelSteps.prototype.hold],
+  ["watch clock", ModelSteps.prototype.watchClock],
+  ...Array<[string, (this: ModelSteps) => Ask | null]>(4).fill([
+    "claim of deliveries",
+    ModelSteps.prototype.claimOfDeliveries,
+  ]),
+  ...Array<[string, (this: ModelSteps) => Ask | null]>(3).fill([
+    "settle of deliveries",
+    ModelSteps.prototype.settleOfDeliveries,
+  ]),
+  ["park", ModelSteps.prototype.park],
+  ["release", ModelSteps.prototype.release],
+  ["fire", ModelSteps.prototype.fire],
+  ["schedule", ModelSteps.prototype.schedule],
+];
+
+const scopeOf = (row: { project_no: number; environment: number }): Scope => ({
+  projectNo: row.project_no,
+  environment: environmentOf(row.environment),
+});
+const placeOf = (row: { project_no: number; environment: number; region: number }) => ({
+  ...scopeOf(row),
+  region: regionOf(row.region),
+});

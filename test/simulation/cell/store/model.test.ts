@@ -1,0 +1,129 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import pg from "pg";
+import { ApiError } from "../../../../shared/domain/errors.ts";
+import { createLog } from "../../../../shared/platform/log.ts";
+import {
+  type Database,
+  openDatabase,
+  type PooledDatabase,
+} from "../../../../shared/store/database/database.ts";
+import { NodeDeclaredDead } from "../../../../shared/store/queue/claim.ts";
+import { startStore, type TestStore } from "../../../../shared/store/test-support.ts";
+import { firstRows } from "../first-rows.ts";
+import { makePlan } from "../plan.ts";
+import { Random } from "../random.ts";
+import { TakenKey } from "./creations.ts";
+import { answer, STATEMENTS } from "./model-statements.ts";
+import { ModelSteps } from "./model-steps.ts";
+import { type Instant, SECOND } from "./parameters.ts";
+import { insertRows, readModel, readPostgres, SET_CLOCK } from "./postgres-rows.ts";
+import type { Tables } from "./tables.ts";
+
+setDefaultTimeout(600_000);
+
+/**
+ * The model that stands in for Postgres is honest: the same random operations, asked by the store's own functions, have the
+ * same answers and leave the same rows. SEED repeats a round.
+ */
+
+const ROUNDS = 8;
+const STEPS = 150;
+const firstSeed = Number(process.env.SEED ?? 1);
+
+let store: TestStore;
+let postgres: PooledDatabase;
+beforeAll(async () => {
+  store = await startStore();
+  await store.query(SET_CLOCK);
+  // One session, so that its settings tell the time to every statement.
+  postgres = openDatabase(store.url, {
+    connections: 1,
+    log: createLog({ level: "silent", name: "model" }),
+    connectTimeoutMs: 20_000,
+  });
+});
+afterAll(async () => {
+  await postgres.close();
+  await store.stop();
+});
+
+/** The statements that were asked in all rounds. */
+const asked = new Set<string>();
+
+/** A statement may begin before the clock at which it has its locks. */
+const time = { now: 0 as Instant, clock: 0 as Instant };
+
+async function setTime(now: Instant, clock: Instant): Promise<void> {
+  Object.assign(time, { now, clock });
+  const text = "SELECT set_config('simulated.now', $1, false), set_config('simulated.clock', $2, false)";
+  await postgres.run("set_time", text, [String(now), String(clock)]);
+}
+
+function databaseOf(tables: Tables): Database {
+  const refuse = () => Promise.reject(new Error("the model runs named statements only"));
+  return {
+    drizzle: undefined as never,
+    async run(name, _text, values) {
+      asked.add(name);
+      try {
+        return answer(tables, name, time, values) as never[];
+      } catch (error) {
+        if (!(error instanceof TakenKey)) throw error;
+        throw Object.assign(new pg.DatabaseError("taken", 0, "error"), { code: "23505" });
+      }
+    },
+    transact: refuse,
+    close: refuse,
+  };
+}
+
+/** The answer, or the refusal, in a form that compares. Lists that a statement does not order are sorted. */
+async function outcomeOf(answered: Promise<unknown>): Promise<unknown> {
+  try {
+    return sorted(await answered);
+  } catch (error) {
+    if (error instanceof ApiError || error instanceof NodeDeclaredDead)
+      return `${error.name}: ${error.message}`;
+    throw error;
+  }
+}
+
+const ORDERED = new Set(["claim", "settle", "claim of deliveries", "settle of deliveries", "fire", "create"]);
+function sorted(value: unknown, name = ""): unknown {
+  if (Array.isArray(value) && !ORDERED.has(name)) return value.map((item) => JSON.stringify(item)).sort();
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(
+    Object.entries(value).map(([key, inner]) => [key, key === "items" ? inner : sorted(inner)]),
+  );
+}
+
+test.each(Array.from({ length: ROUNDS }, (_, round) => firstSeed + round))(
+  "the model answers as Postgres does, and has the same rows (seed %p)",
+  async (seed) => {
+    const random = new Random(seed, "model");
+    const plan = makePlan(seed);
+    const tables = firstRows(plan, random);
+    await insertRows(store, tables);
+    let now = plan.beginsAt * 1_000;
+    await setTime(now, now);
+    const model = databaseOf(tables);
+    const steps = new ModelSteps(random, tables, () => time.now);
+    for (let step = 0; step < STEPS; step++) {
+      now += Math.round(random.pick([0, 0.05, 0.3, 2, -0.4]) * random.next() * SECOND);
+      await setTime(now, now + Math.round(random.pick([0, 0, 0.3, 4]) * random.next() * SECOND));
+      const [name, ask] = steps.next();
+      if (ask === null) continue;
+      const place = `step ${step}: ${name}`;
+      const expected = await outcomeOf(ask(postgres));
+      expect({ place, answer: await outcomeOf(ask(model)) }).toEqual({ place, answer: expected });
+      expect({ place, rows: readModel(tables) }).toEqual({ place, rows: await readPostgres(store) });
+    }
+  },
+);
+
+/** Statements that answer nothing that anybody decides on, or that another way asks. */
+const NOT_COMPARED = ["look_at_cell", "list_left_hosts", "forget_idle_left_hosts", "change_webhook"];
+
+test("every statement of the model was compared", () => {
+  expect(Object.keys(STATEMENTS).filter((name) => !asked.has(name))).toEqual(NOT_COMPARED);
+});

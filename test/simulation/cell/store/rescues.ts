@@ -1,0 +1,42 @@
+import { lostRows } from "./members.ts";
+import { type Instant, readInstant, toMs } from "./parameters.ts";
+import { laneKey, type Place, type Statement, type Tables } from "./tables.ts";
+
+/** The lists of attempts that their nodes will not settle (shared/store/cell/nodes.ts). */
+
+const shardOf = (tables: Tables, row: Place) => tables.lanes.get(laneKey(row))?.shard ?? null;
+
+export const listLost: Statement = (tables, { now }, values) =>
+  lostRows(tables, tables.open_jobs.values(), readInstant(values[0]))
+    .slice(0, Number(values[1]))
+    .map(({ row, nodeDead }) => ({
+      project_no: row.project_no,
+      environment: row.environment,
+      region: row.region,
+      shard: shardOf(tables, row),
+      job_id: row.id,
+      run_id: row.run_id,
+      attempt: row.attempt,
+      attempts_allowed: row.attempts_allowed,
+      elapsed_ms: toMs(now - (row.started_at as Instant)),
+      node_dead: nodeDead,
+    }));
+
+export const listLostDeliveries: Statement = (tables, { now }, values) =>
+  lostRows(tables, tables.open_deliveries.values(), readInstant(values[0]))
+    .slice(0, Number(values[1]))
+    .map(({ row, nodeDead }) => ({
+      project_no: row.project_no,
+      environment: row.environment,
+      region: row.region,
+      shard: shardOf(tables, row),
+      id: row.id,
+      attempt_id: row.attempt_id,
+      attempt: row.attempt,
+      waits: row.waits,
+      by_hand: row.by_hand,
+      started_at: toMs(row.started_at as Instant),
+      first_started_at: toMs(row.first_started_at as Instant),
+      elapsed_ms: toMs(now - (row.started_at as Instant)),
+      node_dead: nodeDead,
+    }));

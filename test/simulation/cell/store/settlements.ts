@@ -1,0 +1,266 @@
+import {
+  type Instant,
+  instantsOrNull,
+  numbers,
+  numbersOrNull,
+  texts,
+  textsOrNull,
+  toMs,
+  uuidOf,
+} from "./parameters.ts";
+import { isCalled, returnPermits } from "./permits.ts";
+import {
+  type FlowRow,
+  laneKey,
+  type OpenJobRow,
+  type Place,
+  rowAt,
+  type Statement,
+  type Tables,
+} from "./tables.ts";
+
+/** settleAttempts and settleOrdinary (shared/store/queue), with what endpoints are told. */
+
+const QUEUED = 0;
+
+export interface Outcome extends Place {
+  n: number;
+  id: string;
+  /** The id under which the attempt was recorded. */
+  attemptId: string;
+  status: number;
+  response_status: number | null;
+  error: string | null;
+  duration_ms: number;
+}
+
+/** The parameters 1 to 9 of both kinds of settlements. */
+export function readOutcomes(values: readonly unknown[]): Outcome[] {
+  const ids = texts(values[3]);
+  const [projects, environments, regions] = [numbers(values[0]), numbers(values[1]), numbers(values[2])];
+  const [attemptIds, statuses] = [texts(values[4]), numbers(values[5])];
+  const [responses, errors] = [numbersOrNull(values[6]), textsOrNull(values[7])];
+  const durations = numbers(values[8]);
+  return ids.map((id, index) => ({
+    n: index + 1,
+    project_no: projects[index] as number,
+    environment: environments[index] as number,
+    region: regions[index] as number,
+    id,
+    attemptId: attemptIds[index] as string,
+    status: statuses[index] as number,
+    response_status: responses[index] ?? null,
+    error: errors[index] ?? null,
+    duration_ms: durations[index] as number,
+  }));
+}
+
+interface Attempt {
+  outcome: Outcome;
+  row: OpenJobRow;
+  next: number;
+  dueAt: Instant;
+}
+
+export const settle: Statement = (tables, { now }, values) => {
+  const nexts = numbers(values[9]);
+  const dueAts = instantsOrNull(values[10], nexts.length);
+  const attempts = readOutcomes(values).flatMap((outcome, index): Attempt[] => {
+    const row = rowAt(tables.open_jobs, outcome, outcome.id);
+    if (row === undefined || row.run_id !== outcome.attemptId || row.node_id === null) return [];
+    const dueAt = Math.max(dueAts[index] ?? now, now);
+    return [{ outcome, row, next: nexts[index] as number, dueAt }];
+  });
+  // The answers tell of the rows as they were.
+  const answers = attempts.map(({ outcome, row, next, dueAt }) => ({
+    kind: "attempt",
+    n: outcome.n,
+    project_no: row.project_no,
+    environment: row.environment,
+    region: row.region,
+    attempt: row.attempt,
+    next,
+    canceled: row.canceled,
+    due_at: next === QUEUED && !row.canceled ? toMs(dueAt) : null,
+  }));
+  const told = attempts.flatMap((attempt) => tellEndpoints(tables, attempt, now));
+  for (const { outcome, row, next, dueAt } of attempts) {
+    const isOwedAgain = next === QUEUED && !row.canceled;
+    recordRun(tables, row, outcome, isOwedAgain ? dueAt : null);
+    if (isOwedAgain) oweAgain(row, dueAt);
+    else endJob(tables, row, next - 1, now);
+  }
+  const freed = giveBack(
+    tables,
+    attempts.map(({ outcome }) => ({ ...outcome, class: outcome.environment })),
+    now,
+  );
+  return [...answers, ...freed, ...told];
+};
+
+function recordRun(tables: Tables, row: OpenJobRow, outcome: Outcome, nextRetryAt: Instant | null): void {
+  const { project_no, environment, status, response_status, error, duration_ms, attemptId } = outcome;
+  tables.runs.set(attemptId, {
+    id: attemptId,
+    job_id: row.id,
+    project_no,
+    environment,
+    retention_class: (tables.flows.get(project_no) as FlowRow).retention_class,
+    attempt: row.attempt,
+    status,
+    response_status,
+    error,
+    started_at: row.started_at as Instant,
+    duration_ms,
+    next_retry_at: nextRetryAt,
+  });
+}
+
+function oweAgain(row: OpenJobRow, dueAt: Instant): void {
+  row.attempt++;
+  row.due_at = dueAt;
+  row.run_id = null;
+  row.node_id = null;
+  row.started_at = null;
+  row.parked_due_at = null;
+}
+
+function endJob(tables: Tables, row: OpenJobRow, status: number, now: Instant): void {
+  const { project_no, environment, region, id, attempt } = row;
+  tables.open_jobs.delete(id);
+  if (row.canceled) return;
+  tables.ended_jobs.set(id, {
+    project_no,
+    environment,
+    region,
+    id,
+    status,
+    attempts: attempt,
+    ended_at: now,
+  });
+}
+
+/** Gives the permits of ended attempts back. Returns the rows that tell the shards of it. */
+export function giveBack(
+  tables: Tables,
+  ended: readonly { project_no: number; class: number }[],
+  now: Instant,
+): object[] {
+  return [...Map.groupBy(ended, ({ project_no }) => project_no)].flatMap(([no, attempts]) => {
+    const flow = tables.flows.get(no) as FlowRow;
+    const waiting = returnPermits(
+      flow,
+      attempts.map((attempt) => attempt.class),
+      now,
+    );
+    const lanes = [...tables.lanes.values()].filter(
+      ({ project_no, environment, region }) => project_no === no && isCalled(waiting, environment, region),
+    );
+    const places = new Map(lanes.map(({ region, shard }) => [`${region}/${shard}`, { region, shard }]));
+    return [...places.values()].map((place) => ({
+      kind: "freed",
+      project_no: no,
+      ...place,
+      returned: String(flow.returned),
+    }));
+  });
+}
+
+/** Makes the event of a job that has ended, and a delivery for each endpoint that hears of it. Returns the rows that say so. */
+function tellEndpoints(tables: Tables, { outcome, row, next }: Attempt, now: Instant): object[] {
+  if (next === QUEUED || row.canceled) return [];
+  const type = next - 1;
+  const { project_no, environment, region } = row;
+  const flow = tables.flows.get(project_no) as FlowRow;
+  if ((flow.subscriptions & (1 << (environment * 2 + type))) === 0) return [];
+  const heard = [...tables.webhooks.values()].filter(
+    (endpoint) =>
+      endpoint.project_no === project_no &&
+      endpoint.environment === environment &&
+      endpoint.enabled &&
+      (endpoint.events & (1 << type)) !== 0,
+  );
+  if (heard.length === 0) return [];
+  tables.events.set(outcome.attemptId, {
+    ...{ project_no, environment, region, type },
+    id: outcome.attemptId,
+    job_id: row.id,
+    attempt: row.attempt,
+    run_status: outcome.status,
+    response_status: outcome.response_status,
+    error: outcome.error,
+    started_at: row.started_at as Instant,
+    duration_ms: outcome.duration_ms,
+    occurred_at: now,
+    api_version: tables.projects.get(project_no)?.api_version ?? "",
+  });
+  const lane = tables.lanes.get(laneKey(row));
+  if (lane !== undefined) lane.has_deliveries = true;
+  return heard.flatMap((endpoint) => {
+    const id = deliveryId(outcome.attemptId, endpoint.id, now);
+    tables.open_deliveries.set(id, {
+      ...{ project_no, environment, region, id },
+      webhook_id: endpoint.id,
+      event_id: outcome.attemptId,
+      generation: endpoint.generation,
+      by_hand: false,
+      due_at: now,
+      attempt: 1,
+      waits: 0,
+      attempt_id: null,
+      node_id: null,
+      started_at: null,
+      first_started_at: null,
+      parked_host: null,
+      parked_due_at: null,
+    });
+    const told = {
+      kind: "delivery",
+      project_no,
+      environment,
+      region,
+      shard: lane?.shard,
+      id,
+      due_at: toMs(now),
+    };
+    return lane === undefined ? [] : [told];
+  });
+}
+
+function deliveryId(runId: string, webhookId: string, now: Instant): string {
+  const time = Math.floor(toMs(now)).toString(16).padStart(12, "0");
+  const digest = new Bun.CryptoHasher("md5").update(runId + webhookId).digest("hex");
+  return uuidOf(time + digest.slice(0, 20));
+}
+
+export const settleOrdinary: Statement = (tables, { now }, values) => {
+  const projects = numbers(values[0]);
+  const ordinary = new Set(
+    projects.filter((no) => {
+      const flow = tables.flows.get(no);
+      return flow !== undefined && flow.waiting === 0 && flow.subscriptions === 0;
+    }),
+  );
+  const statuses = numbers(values[11]);
+  const attempts = readOutcomes(values.slice(2)).flatMap((outcome, index) => {
+    const row = rowAt(tables.open_jobs, outcome, outcome.id);
+    if (!ordinary.has(outcome.project_no) || row?.run_id !== outcome.attemptId || row.node_id === null)
+      return [];
+    return [{ outcome, row, status: statuses[index] as number }];
+  });
+  const answers = attempts.map(({ outcome: { n }, row: { attempt, canceled } }) => ({
+    n,
+    attempt,
+    canceled,
+  }));
+  for (const { outcome, row, status } of attempts) {
+    recordRun(tables, row, outcome, null);
+    endJob(tables, row, status, now);
+  }
+  giveBack(
+    tables,
+    attempts.map(({ outcome }) => ({ ...outcome, class: outcome.environment })),
+    now,
+  );
+  return answers;
+};

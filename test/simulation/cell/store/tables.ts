@@ -1,0 +1,283 @@
+import type { Instant } from "./parameters.ts";
+
+/**
+ * The rows that the modelled statements read and write, with the columns and codes of the real tables. Instants are whole
+ * microseconds. Rows are found by their id alone, which no two rows of a table share.
+ */
+
+export interface ProjectRow {
+  no: number;
+  id: string;
+  plan: string;
+  default_region: number;
+  api_version: string;
+  active_schedules: number;
+}
+
+export interface FlowRow {
+  project_no: number;
+  concurrency: number;
+  /** By class: development_jobs, production_jobs, development_webhooks, production_webhooks. */
+  in_use: [number, number, number, number];
+  returned: number;
+  month: string;
+  month_runs: number;
+  month_runs_max: number | null;
+  held: boolean;
+  retention_class: number;
+  subscriptions: number;
+  waiting: number;
+  last_class: number;
+  called_at: [Instant, Instant, Instant, Instant];
+}
+
+export interface LaneRow {
+  project_no: number;
+  region: number;
+  environment: number;
+  shard: number;
+  has_deliveries: boolean;
+}
+
+export interface ShardRow {
+  region: number;
+  shard: number;
+  epoch: number;
+  owner: number | null;
+  lease_until: Instant;
+}
+
+export interface NodeRow {
+  id: number;
+  kind: string;
+  name: string;
+  regions: number[];
+  process: string;
+  dead: boolean;
+  seen_at: Instant;
+  beats: number;
+}
+
+/** Where a row of a job or of a delivery belongs. */
+export interface Place {
+  project_no: number;
+  environment: number;
+  region: number;
+}
+
+export interface JobRow extends Place {
+  id: string;
+  target_url: string;
+  payload: string;
+  run_at: Instant;
+  max_attempts: number;
+  base_seconds: number;
+  cap_seconds: number;
+  schedule_id: string | null;
+}
+
+/** What open_jobs and open_deliveries have in common. */
+export interface OwedRow extends Place {
+  id: string;
+  attempt: number;
+  due_at: Instant | null;
+  node_id: number | null;
+  started_at: Instant | null;
+  parked_host: string | null;
+  parked_due_at: Instant | null;
+}
+
+export interface OpenJobRow extends OwedRow {
+  attempts_allowed: number;
+  canceled: boolean;
+  run_id: string | null;
+}
+
+export interface OpenDeliveryRow extends OwedRow {
+  webhook_id: string;
+  event_id: string;
+  attempt_id: string | null;
+  generation: number;
+  waits: number;
+  by_hand: boolean;
+  first_started_at: Instant | null;
+}
+
+export interface EndedJobRow extends Place {
+  id: string;
+  status: number;
+  attempts: number;
+  ended_at: Instant;
+}
+
+export interface RunRow {
+  id: string;
+  job_id: string;
+  project_no: number;
+  environment: number;
+  retention_class: number;
+  attempt: number;
+  status: number;
+  response_status: number | null;
+  error: string | null;
+  started_at: Instant;
+  duration_ms: number;
+  next_retry_at: Instant | null;
+}
+
+export interface EventRow extends Place {
+  id: string;
+  type: number;
+  job_id: string;
+  attempt: number;
+  run_status: number;
+  response_status: number | null;
+  error: string | null;
+  started_at: Instant;
+  duration_ms: number;
+  occurred_at: Instant;
+  api_version: string;
+}
+
+export interface EndedDeliveryRow extends Place {
+  id: string;
+  webhook_id: string;
+  event_id: string;
+  status: number;
+  attempts: number;
+  first_started_at: Instant | null;
+  ended_at: Instant;
+}
+
+export interface DeliveryAttemptRow {
+  delivery_id: string;
+  attempt: number;
+  webhook_id: string;
+  status: number;
+  response_status: number | null;
+  error: string | null;
+  started_at: Instant;
+  duration_ms: number;
+  counts: boolean;
+}
+
+export interface WebhookRow {
+  id: string;
+  project_no: number;
+  environment: number;
+  url: string;
+  events: number;
+  enabled: boolean;
+  generation: number;
+  sealed_secret: Buffer;
+  failing_since: Instant | null;
+  succeeded_at: Instant | null;
+}
+
+export interface ScheduleRow {
+  id: string;
+  project_no: number;
+  environment: number;
+  shard: number;
+  name: string;
+  cron: string;
+  timezone: string;
+  target_url: string;
+  payload: string;
+  max_attempts: number;
+  base_seconds: number;
+  cap_seconds: number;
+  paused: boolean;
+  revision: number;
+  next_run_at: Instant | null;
+}
+
+export interface FiringRow {
+  schedule_id: string;
+  fired_for: Instant;
+  job_id: string | null;
+}
+
+export interface Tables {
+  projects: Map<number, ProjectRow>;
+  flows: Map<number, FlowRow>;
+  lanes: Map<string, LaneRow>;
+  shards: Map<string, ShardRow>;
+  nodes: Map<number, NodeRow>;
+  /** The last number that was given to a node. */
+  node_count: number;
+  jobs: Map<string, JobRow>;
+  open_jobs: Map<string, OpenJobRow>;
+  ended_jobs: Map<string, EndedJobRow>;
+  runs: Map<string, RunRow>;
+  usage_days: Map<string, number>;
+  webhooks: Map<string, WebhookRow>;
+  events: Map<string, EventRow>;
+  open_deliveries: Map<string, OpenDeliveryRow>;
+  ended_deliveries: Map<string, EndedDeliveryRow>;
+  delivery_attempts: Map<string, DeliveryAttemptRow>;
+  schedules: Map<string, ScheduleRow>;
+  firings: Map<string, FiringRow>;
+  held_regions: Set<number>;
+  host_limits: Map<string, number>;
+  signing_secret: Buffer;
+  clock_watch: { seen_at: Instant; steady_since: Instant } | null;
+}
+
+export function emptyTables(): Tables {
+  return {
+    projects: new Map(),
+    flows: new Map(),
+    lanes: new Map(),
+    shards: new Map(),
+    nodes: new Map(),
+    node_count: 0,
+    jobs: new Map(),
+    open_jobs: new Map(),
+    ended_jobs: new Map(),
+    runs: new Map(),
+    usage_days: new Map(),
+    webhooks: new Map(),
+    events: new Map(),
+    open_deliveries: new Map(),
+    ended_deliveries: new Map(),
+    delivery_attempts: new Map(),
+    schedules: new Map(),
+    firings: new Map(),
+    held_regions: new Set(),
+    host_limits: new Map(),
+    signing_secret: Buffer.from("secret"),
+    clock_watch: null,
+  };
+}
+
+/** When a statement began, which is its now(), and when it has its locks: its clock_timestamp(), and its commit. */
+export interface StatementTime {
+  now: Instant;
+  clock: Instant;
+}
+
+/** One statement of the model: what Postgres answers to these parameters, and what that makes of the rows. */
+export type Statement = (tables: Tables, time: StatementTime, values: readonly unknown[]) => object[];
+
+export const laneKey = ({ project_no, region, environment }: Place) =>
+  `${project_no}/${region}/${environment}`;
+export const shardKey = (region: number, shard: number) => `${region}/${shard}`;
+export const attemptKey = (id: string, attempt: number | string) => `${id}/${attempt}`;
+
+/** The row of that id, if it stands at this place. */
+export function rowAt<Row extends Place>(rows: ReadonlyMap<string, Row>, place: Place, id: string) {
+  const row = rows.get(id);
+  const isThere =
+    row !== undefined &&
+    row.project_no === place.project_no &&
+    row.environment === place.environment &&
+    row.region === place.region;
+  return isThere ? row : undefined;
+}
+
+export const findJob = (tables: Tables, { id }: { id: string }): JobRow => {
+  const job = tables.jobs.get(id);
+  if (job === undefined) throw new Error(`the job ${id} has no row`);
+  return job;
+};

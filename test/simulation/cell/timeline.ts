@@ -1,0 +1,103 @@
+import { drainMicrotasks } from "bun:jsc";
+
+/** A process of the simulated cell, as far as its time is concerned. */
+export interface Owner {
+  state: "running" | "frozen" | "gone";
+  /** By how much its events come late, which makes it slow. */
+  delayMs(): number;
+  /** What has come while it was frozen. */
+  readonly backlog: Entry[];
+}
+
+/** Something that is to happen; also what setTimeout returns. */
+export interface Entry {
+  at: number;
+  order: number;
+  owner: Owner | null;
+  isCanceled: boolean;
+  run(): void;
+}
+
+/**
+ * Simulated time, in milliseconds since the simulation began. Everything that happens is an entry, and whatever follows from
+ * one in microtasks happens before the next one. So all that runs within an entry belongs to the entry's owner.
+ */
+export class Timeline {
+  now = 0;
+  current: Owner | null = null;
+  private readonly heap: Entry[] = [];
+  private count = 0;
+
+  /** `owner` is null for what belongs to no process: the database's server, targets, the network. */
+  in(delayMs: number, owner: Owner | null, run: () => void): Entry {
+    const entry = { at: this.now + Math.max(0, delayMs), order: 0, owner, isCanceled: false, run };
+    this.push(entry);
+    return entry;
+  }
+
+  /** Lets time pass until `at`, or until nothing is left to happen or `isOver` answers true. */
+  run(at: number, isOver: () => boolean = () => false): void {
+    for (;;) {
+      const next = this.heap[0];
+      if (next === undefined || next.at > at || isOver()) break;
+      this.pop();
+      this.now = Math.max(this.now, next.at);
+      this.happen(next);
+    }
+  }
+
+  /** Makes what has come meanwhile happen now, in its order. */
+  thaw(owner: Owner): void {
+    for (const entry of owner.backlog.splice(0))
+      this.push({ ...entry, at: this.now, run: () => this.happen(entry) });
+  }
+
+  private happen(entry: Entry): void {
+    const { owner } = entry;
+    if (entry.isCanceled || owner?.state === "gone") return;
+    if (owner?.state === "frozen") {
+      owner.backlog.push(entry);
+      return;
+    }
+    this.current = owner;
+    entry.run();
+    drainMicrotasks();
+    this.current = null;
+  }
+
+  private push(entry: Entry): void {
+    if (entry.owner !== null) entry.at += entry.owner.delayMs();
+    entry.order = this.count++;
+    const { heap } = this;
+    let place = heap.length;
+    heap.push(entry);
+    while (place > 0) {
+      const above = (place - 1) >> 1;
+      const other = heap[above] as Entry;
+      if (!isBefore(entry, other)) break;
+      heap[place] = other;
+      place = above;
+    }
+    heap[place] = entry;
+  }
+
+  private pop(): void {
+    const { heap } = this;
+    const last = heap.pop() as Entry;
+    if (heap.length === 0) return;
+    let place = 0;
+    for (;;) {
+      let below = 2 * place + 1;
+      if (below >= heap.length) break;
+      if (below + 1 < heap.length && isBefore(heap[below + 1] as Entry, heap[below] as Entry)) below++;
+      const other = heap[below] as Entry;
+      if (!isBefore(other, last)) break;
+      heap[place] = other;
+      place = below;
+    }
+    heap[place] = last;
+  }
+}
+
+const isBefore = (one: Entry, other: Entry) =>
+  one.at < other.at || (one.at === other.at && one.order < other.order);

@@ -1,0 +1,58 @@
+import type { Recording } from "./recording.ts";
+import type { Watch } from "./server.ts";
+import { numbers } from "./store/parameters.ts";
+import type { Timeline } from "./timeline.ts";
+
+/** Notes of the statements what the history and the counts of rare paths need. */
+export function watchStatements(timeline: Timeline, recording: Recording): Watch {
+  return (name, values, rows) => {
+    switch (name) {
+      case "acquire_shards":
+        for (const row of rows as { region: number; shard: number; epoch: string }[]) {
+          const epoch = Number(row.epoch);
+          const shard = `${row.region}/${row.shard}`;
+          if (epoch > 1) recording.meet("shard taken over");
+          recording.note({ kind: "epoch granted", at: timeline.now, shard, epoch, node: Number(values[2]) });
+        }
+        return;
+      case "fire_schedules": {
+        const [shards, epochs] = [numbers(values[3]), numbers(values[4])];
+        for (const { n } of rows as { n: number }[]) {
+          const epoch = epochs[n - 1] as number;
+          recording.note({ kind: "epoch used", at: timeline.now, shard: `0/${shards[n - 1]}`, epoch });
+        }
+        if (rows.length < shards.length) recording.meet("firing gone");
+        return;
+      }
+      case "claim":
+      case "claim_deliveries":
+        for (const { kind } of rows as { kind?: string }[])
+          if (kind !== undefined) recording.meet(`${name}: ${kind}`);
+        return;
+      case "settle":
+      case "settle_deliveries": {
+        const attempts = (rows as { kind: string }[]).filter(({ kind }) => kind === "attempt").length;
+        if (attempts < numbers(values[0]).length) recording.meet(`${name}: settled before`);
+        for (const { kind } of rows as { kind: string }[])
+          if (kind === "freed") recording.meet("permits called");
+        return;
+      }
+      case "list_lost":
+        for (const { node_dead } of rows as { node_dead: boolean }[])
+          recording.meet(node_dead ? "lost with its node" : "lost past its deadline");
+        return;
+      case "list_shards_in_use":
+        recording.meet("silent bus");
+        return;
+      case "park_jobs":
+      case "park_webhooks":
+      case "release_jobs":
+      case "release_webhooks":
+        if (rows.length > 0) recording.meet(name);
+        return;
+      case "renew_shards":
+        if (rows.length > 0) recording.meet("lease lost");
+        return;
+    }
+  };
+}

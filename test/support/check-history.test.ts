@@ -1,0 +1,222 @@
+import { expect, test } from "bun:test";
+import { checkHistory, RULES, type Rule } from "./check-history.ts";
+import type { FinalJob, FinalRun, FinalState, History, HistoryEvent, Terms } from "./history.ts";
+
+const JOB = "job_0000000000000000000000000a";
+const RUN = "run_0000000000000000000000000b";
+const SECOND_RUN = "run_0000000000000000000000000c";
+const EVENT = "evt_0000000000000000000000000c";
+
+const terms: Terms = {
+  limits: new Map([[1, 1]]),
+  attemptTimeoutMs: 4_000,
+  webhookTimeoutMs: 3_000,
+  graceMs: 30_000,
+  healedAt: 10_000,
+  catchesUpWithinMs: 20_000,
+  quietFrom: 20_000,
+  startsWithinMs: 1_000,
+  toleranceMs: 100,
+  isDrained: true,
+  webhookScale: 1,
+};
+
+const arrived = { kind: "request arrived", what: "job", project: 1, id: JOB, body: "{}" } as const;
+/** A job whose first attempt failed and whose second succeeded, with its event; and a schedule that fired once. */
+const events = [
+  { kind: "epoch granted", at: 0, shard: "0/0", epoch: 1, node: 1 },
+  { kind: "epoch used", at: 10, shard: "0/0", epoch: 1 },
+  { kind: "job asked", at: 100, job: JOB, project: 1, maxAttempts: 3, baseSeconds: 1, capSeconds: 4 },
+  { kind: "job accepted", at: 110, job: JOB, dueAt: 1_000_105 },
+  { ...arrived, at: 120, clockAt: 1_000_120, request: 1, run: RUN, attempt: 1 },
+  { kind: "request left", at: 170, request: 1, status: 500 },
+  { ...arrived, at: 700, clockAt: 1_000_700, request: 2, run: SECOND_RUN, attempt: 2 },
+  { kind: "request left", at: 760, request: 2, status: 200 },
+  {
+    ...arrived,
+    what: "delivery",
+    at: 800,
+    clockAt: 1_000_800,
+    request: 3,
+    id: `${EVENT} whk`,
+    run: EVENT,
+    attempt: null,
+  },
+  { kind: "request left", at: 810, request: 3, status: 200 },
+  { kind: "schedule set", at: 3_000, clockAt: 1_003_500, schedule: "sch", isActive: false },
+] satisfies HistoryEvent[];
+
+const job: FinalJob = {
+  ...{
+    job: JOB,
+    project: 1,
+    maxAttempts: 3,
+    baseSeconds: 1,
+    capSeconds: 4,
+    status: "succeeded",
+    attempts: 2,
+  },
+  ...{ environment: "production", schedule: null, runAt: 1_000_000 },
+};
+const run: FinalRun = {
+  ...{ run: RUN, job: JOB, attempt: 1, status: "failed", responseStatus: 500, error: "no" },
+  ...{ startedAt: 1_000_115, durationMs: 55, nextRetryAt: 1_000_690 },
+};
+const second: FinalRun = {
+  ...run,
+  ...{ run: SECOND_RUN, attempt: 2, status: "succeeded", responseStatus: 200, error: null },
+  ...{ startedAt: 1_000_695, nextRetryAt: null },
+};
+const fired: FinalJob = {
+  ...{ ...job, job: "job_fired", schedule: "sch", runAt: 1_002_000, attempts: 0, status: "canceled" },
+};
+const final: FinalState = {
+  jobs: [job, fired],
+  runs: [run, second],
+  events: [{ id: EVENT, job: JOB, project: 1, type: "job.succeeded" }],
+  deliveries: [{ id: "dlv", event: EVENT, endpoint: "whk", status: "succeeded", attempts: 1 }],
+  endpoints: [
+    {
+      ...{ id: "whk", project: 1, environment: "production", wasAlwaysEnabled: true },
+      types: ["job.succeeded", "job.failed"],
+    },
+  ],
+  schedules: [{ id: "sch", instants: [1_002_000, 1_004_000] }],
+  firings: [{ schedule: "sch", firedFor: 1_002_000, job: "job_fired" }],
+  permits: [{ project: 1, inUse: 0, onWire: 0 }],
+  usage: [{ project: 1, counted: 2, runs: 2 }],
+};
+const good: History = { terms, events, final };
+
+const withEvents = (...more: HistoryEvent[]): History => ({ ...good, events: [...events, ...more] });
+const withFinal = (change: Partial<FinalState>): History => ({ ...good, final: { ...final, ...change } });
+const firstRequest = events[4] as Extract<HistoryEvent, { kind: "request arrived" }>;
+const later = (change: Partial<typeof firstRequest>) =>
+  withEvents({ ...firstRequest, at: 900, clockAt: 1_000_900, request: 9, ...change });
+const replaced = (index: number, change: object): History => ({
+  ...good,
+  events: events.map((event, at) => (at === index ? ({ ...event, ...change } as HistoryEvent) : event)),
+});
+
+test("a history in which all is well has no violation", () => {
+  expect(checkHistory(good)).toEqual([]);
+});
+
+const broken: [Rule, string, History][] = [
+  ["lost", "an accepted job does not exist", withFinal({ jobs: [fired] })],
+  ["lost", "a refused job exists", withEvents({ kind: "job refused", at: 1, job: JOB })],
+  ["lost", "a job has not ended", withFinal({ jobs: [{ ...job, status: "queued" }, fired] })],
+  ["lost", "not everything has ended", { ...good, terms: { ...terms, isDrained: false } }],
+  ["doubled", "an attempt is sent twice", later({})],
+  ["doubled", "an attempt is sent that has no run", later({ attempt: 3, run: "run_unknown" })],
+  ["doubled", "a job is sent that does not exist", later({ id: "job_unknown" })],
+  ["overlapping", "an attempt begins before the one before has ended", replaced(5, { at: 720 })],
+  ["early", "an attempt is sent before it is due", replaced(4, { clockAt: 1_000_104 })],
+  ["early", "a retry is sent before it is due", replaced(6, { clockAt: 1_000_689 })],
+  ["late", "an attempt is sent long after all had healed", replaced(6, { at: 31_000, clockAt: 1_031_000 })],
+  [
+    "late",
+    "a job of quiet times waits",
+    {
+      ...good,
+      terms: { ...terms, quietFrom: 50 },
+      events: events.map((event, at) => (at === 4 ? { ...firstRequest, clockAt: 1_001_200 } : event)),
+    },
+  ],
+  [
+    "late",
+    "a job of quiet times is never sent",
+    {
+      ...good,
+      terms: { ...terms, quietFrom: 50 },
+      events: events.filter(({ kind }) => kind !== "request arrived"),
+    },
+  ],
+  ["permits", "a project has two requests in flight", replaced(7, { at: 805 })],
+  [
+    "permits",
+    "a permit is in use for nothing",
+    withFinal({ permits: [{ project: 1, inUse: 1, onWire: 0 }] }),
+  ],
+  [
+    "cancel",
+    "an attempt follows a cancel",
+    withEvents({ kind: "job canceled", at: 200, job: JOB, attempts: 1 }),
+  ],
+  ["runs", "a run is missing", withFinal({ runs: [second] })],
+  ["runs", "an attempt has two runs", withFinal({ runs: [run, second, { ...second, run: "run_other" }] })],
+  ["runs", "there are more than allowed", withFinal({ jobs: [{ ...job, maxAttempts: 1 }, fired] })],
+  ["runs", "a run says that it succeeded, and its target does not", replaced(7, { status: 500 })],
+  ["runs", "a run says that it failed, and its target answered well", replaced(5, { status: 200 })],
+  [
+    "runs",
+    "the job ended otherwise than its last run",
+    withFinal({ jobs: [{ ...job, status: "failed" }, fired] }),
+  ],
+  [
+    "backoff",
+    "a retry waits for too long",
+    withFinal({ runs: [{ ...run, nextRetryAt: 1_099_000 }, second] }),
+  ],
+  [
+    "backoff",
+    "a retry is due before its attempt has ended",
+    withFinal({ runs: [{ ...run, nextRetryAt: 1_000_000 }, second] }),
+  ],
+  ["events", "an end has no event", withFinal({ events: [], deliveries: [] })],
+  [
+    "events",
+    "an event has no end",
+    withFinal({ events: [...final.events, { ...final.events[0], id: `evt_${RUN.slice(4)}` } as never] }),
+  ],
+  [
+    "deliveries",
+    "an endpoint is owed an event twice",
+    withFinal({ deliveries: [...final.deliveries, ...final.deliveries] }),
+  ],
+  [
+    "deliveries",
+    "an unknown event is owed",
+    withFinal({ deliveries: [{ ...final.deliveries[0], event: "evt_x" } as never] }),
+  ],
+  [
+    "deliveries",
+    "an event is sent in other bytes",
+    later({ what: "delivery", id: `${EVENT} whk`, run: EVENT, attempt: null, body: "{ }" }),
+  ],
+  ["firings", "an instant has two firings", withFinal({ firings: [...final.firings, ...final.firings] })],
+  [
+    "firings",
+    "a firing is of no instant",
+    withFinal({ firings: [{ schedule: "sch", firedFor: 1, job: null }] }),
+  ],
+  ["firings", "a job has no firing", withFinal({ firings: [] })],
+  [
+    "firings",
+    "an instant of quiet times is missed",
+    { ...withFinal({ jobs: [job], firings: [] }), terms: { ...terms, quietFrom: 50 } },
+  ],
+  ["paused", "a schedule fires after its pause", replaced(10, { clockAt: 1_001_000 })],
+  [
+    "epochs",
+    "an earlier epoch is used",
+    withEvents(
+      { kind: "epoch granted", at: 20, shard: "0/0", epoch: 2, node: 2 },
+      { kind: "epoch used", at: 30, shard: "0/0", epoch: 1 },
+    ),
+  ],
+  [
+    "epochs",
+    "an epoch is granted twice",
+    withEvents({ kind: "epoch granted", at: 20, shard: "0/0", epoch: 1, node: 2 }),
+  ],
+  ["usage", "a run is not counted", withFinal({ usage: [{ project: 1, counted: 1, runs: 2 }] })],
+];
+
+test.each(broken)("%s: it sees that %s", (rule, _what, history) => {
+  expect(checkHistory(history).map((violation) => violation.rule)).toContain(rule);
+});
+
+test("every rule has a history that breaks it", () => {
+  expect([...new Set(broken.map(([rule]) => rule))].sort()).toEqual([...RULES].sort());
+});

@@ -1,0 +1,126 @@
+import type { JobStatus } from "../../shared/domain/job.ts";
+import type { RunStatus } from "../../shared/domain/run.ts";
+import type { EventType } from "../../shared/domain/webhook.ts";
+
+/**
+ * What a cell was asked, what its targets saw, and what stands in its database at the end: all that check-history.ts judges.
+ * A simulation records it as well as a test of real processes. `at` is milliseconds of one clock that is never set; instants
+ * that end in `At` otherwise are milliseconds since 1970 by the database's clock. Ids are those of the API.
+ */
+export interface History {
+  terms: Terms;
+  /** In the order of their times. */
+  events: readonly HistoryEvent[];
+  final: FinalState;
+}
+
+export interface Terms {
+  /** The most requests that each project may have in flight, by its number. */
+  limits: ReadonlyMap<number, number>;
+  attemptTimeoutMs: number;
+  webhookTimeoutMs: number;
+  /** For how long after its deadline an attempt may still hold its permit. */
+  graceMs: number;
+  /** From then on nothing fails any more; what is due by then is sent within `catchesUpWithinMs`. */
+  healedAt: number;
+  catchesUpWithinMs: number;
+  /** From then on everything works, and what comes due starts within `startsWithinMs`. */
+  quietFrom: number;
+  startsWithinMs: number;
+  /** How far the clocks of nodes may be from the database's, and a settlement from the end of its attempt. */
+  toleranceMs: number;
+  /** Whether all that is due had the time to end. */
+  isDrained: boolean;
+  /** The webhooks' waits are multiplied by it. */
+  webhookScale: number;
+}
+
+export interface AskedJob {
+  job: string;
+  project: number;
+  maxAttempts: number;
+  baseSeconds: number;
+  capSeconds: number;
+}
+
+export type HistoryEvent =
+  /** A client asks for a job. Without an answer it may exist or not. */
+  | ({ kind: "job asked"; at: number } & AskedJob)
+  | { kind: "job accepted"; at: number; job: string; dueAt: number }
+  | { kind: "job refused"; at: number; job: string }
+  /** A cancel was answered 200. The job had so many runs by then. */
+  | { kind: "job canceled"; at: number; job: string; attempts: number }
+  /** A retry by hand is asked for, which may take place without an answer. */
+  | { kind: "retry asked"; at: number; job: string; run: string }
+  | { kind: "retry accepted"; at: number; job: string; run: string; attempt: number }
+  /** A request reaches its target. `clockAt` is the highest that the database's clock has shown by then. */
+  | {
+      kind: "request arrived";
+      at: number;
+      clockAt: number;
+      request: number;
+      what: "job" | "delivery";
+      project: number;
+      /** The job, or the event and the endpoint. */
+      id: string;
+      /** The id of the run, or of the event. */
+      run: string;
+      /** Of a job; null where the request does not tell it. */
+      attempt: number | null;
+      body: string;
+    }
+  /** It is over at the target: answered with a status, or broken off. */
+  | { kind: "request left"; at: number; request: number; status: number | null }
+  | { kind: "schedule set"; at: number; clockAt: number; schedule: string; isActive: boolean }
+  | { kind: "endpoint set"; at: number; endpoint: string; isEnabled: boolean }
+  | { kind: "epoch granted"; at: number; shard: string; epoch: number; node: number }
+  /** A statement that is fenced by this epoch has taken effect. */
+  | { kind: "epoch used"; at: number; shard: string; epoch: number };
+
+export interface FinalState {
+  jobs: readonly FinalJob[];
+  runs: readonly FinalRun[];
+  events: readonly { id: string; job: string; project: number; type: EventType }[];
+  deliveries: readonly FinalDelivery[];
+  endpoints: readonly {
+    id: string;
+    project: number;
+    environment: string;
+    types: readonly EventType[];
+    wasAlwaysEnabled: boolean;
+  }[];
+  schedules: readonly { id: string; instants: readonly number[] }[];
+  firings: readonly { schedule: string; firedFor: number; job: string | null }[];
+  /** By project, the permits that are in use and the attempts that are on the wire. */
+  permits: readonly { project: number; inUse: number; onWire: number }[];
+  /** By project, the runs that its month has counted and those that exist. */
+  usage: readonly { project: number; counted: number; runs: number }[];
+}
+
+export interface FinalJob extends AskedJob {
+  status: JobStatus;
+  attempts: number;
+  environment: string;
+  schedule: string | null;
+  runAt: number;
+}
+
+export interface FinalRun {
+  run: string;
+  job: string;
+  attempt: number;
+  status: RunStatus;
+  responseStatus: number | null;
+  error: string | null;
+  startedAt: number;
+  durationMs: number;
+  nextRetryAt: number | null;
+}
+
+export interface FinalDelivery {
+  id: string;
+  event: string;
+  endpoint: string;
+  status: "pending" | "succeeded" | "failed" | "dropped";
+  attempts: number;
+}
