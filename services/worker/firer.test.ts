@@ -27,6 +27,8 @@ let project: ProjectNo;
 let held: HeldShard;
 /** How far the worker's idea of the time is ahead. */
 let aheadMs = 0;
+/** Whether the worker trusts its lease. */
+let isTrusted = true;
 let firer: Firer;
 
 beforeAll(async () => {
@@ -41,6 +43,7 @@ beforeEach(async () => {
   await store.query("DELETE FROM schedules");
   project = await store.addProject();
   aheadMs = 0;
+  isTrusted = true;
   const cell = {
     db: store.db,
     bus: createInProcessBus(),
@@ -49,7 +52,7 @@ beforeEach(async () => {
     metrics: createMetrics(),
     traces: NO_TRACES,
   };
-  firer = new Firer(cell, { heldOf: () => held, onChange: () => undefined });
+  firer = new Firer(cell, { heldOf: () => (isTrusted ? held : undefined), onChange: () => undefined });
 });
 afterAll(() => store.stop());
 
@@ -115,6 +118,18 @@ test("a shard acquired: what is remembered already fires without another look", 
   await firer.look([SHARD]);
   firer.lookAnew();
   await turnUntil(async () => (await firedCount(due)) === 1);
+});
+
+test("what came due while the worker did not trust its lease fires once it does", async () => {
+  const late = await create(Date.now() - 30 * SECOND_MS);
+  isTrusted = false;
+  await firer.look([SHARD]);
+  firer.advance(now());
+  await firer.drain();
+  expect(await firedCount(late)).toBe(0);
+  isTrusted = true;
+  await firer.look([SHARD]);
+  await turnUntil(async () => (await firedCount(late)) === 1);
 });
 
 test("the clock set back an hour while a look is under way: what comes due from then on fires in time", async () => {

@@ -222,7 +222,11 @@ export class Firer {
   private decide(due: DueSchedule): TracedFiring | null {
     const { clock, log } = this.cell;
     const held = this.options.heldOf(due.shard);
-    if (held === undefined) return null;
+    if (held === undefined) {
+      // The shard may be acted upon again in a moment. A look that went on from here would not find this schedule.
+      this.isAnew = true;
+      return null;
+    }
     const now = clock.now();
     try {
       const { projectNo, environment, scheduleId, cron, timezone, nextRunAt } = due;
