@@ -56,7 +56,7 @@ const job: FinalJob = {
     status: "succeeded",
     attempts: 2,
   },
-  ...{ environment: "production", schedule: null, runAt: 1_000_000 },
+  ...{ environment: "production", schedule: null, runAt: 1_000_105 },
 };
 const run: FinalRun = {
   ...{ run: RUN, job: JOB, attempt: 1, status: "failed", responseStatus: 500, error: "no" },

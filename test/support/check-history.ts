@@ -136,9 +136,10 @@ const CHECKS: Record<Rule, Check> = {
   },
 
   /** Nothing starts before its time. */
-  *early({ arrivals, dueAts }) {
+  *early({ arrivals, dueAts, jobs }) {
     for (const { id, attempt, clockAt } of arrivals) {
-      const dueAt = dueAts.get(`${id}/${attempt}`);
+      // A creation that was repeated, since its answer was lost, is answered with the time of its repetition.
+      const dueAt = attempt === 1 ? jobs.get(id)?.runAt : dueAts.get(`${id}/${attempt}`);
       if (dueAt !== undefined && clockAt < dueAt)
         yield { subject: id, text: `attempt ${attempt} was sent ${dueAt - clockAt} ms before it was due` };
     }

@@ -6,6 +6,7 @@ import { simulate } from "./simulation.ts";
 /** How many runs are spent on finding a shorter trace. */
 const SHRINKING_RUNS_MAX = 150;
 const TRACE_LINES_SHOWN = 60;
+const LINE_CHARACTERS_MAX = 240;
 
 export interface SeedsRun {
   seeds: number;
@@ -52,7 +53,7 @@ export function explain(seed: number, kept?: readonly number[]): string {
     "steps:",
     ...fewest.map((step) => `  ${JSON.stringify(step)}`),
     "trace:",
-    ...linesAbout(trace, subjects).map((line) => `  ${line}`),
+    ...linesAbout(trace, subjects).map((line) => `  ${line.slice(0, LINE_CHARACTERS_MAX)}`),
     "repeat it with the whole trace:",
     `  npm run test:simulation -- --seed ${seed} --keep ${places.join(",") || "none"} --trace`,
   ].join("\n");

@@ -38,7 +38,7 @@ import { listSigningSecrets } from "../../../../shared/store/resources/secrets.t
 import type { Random } from "../random.ts";
 import { targetUrl } from "../targets.ts";
 import { type Instant, toMs } from "./parameters.ts";
-import type { LaneRow, OpenDeliveryRow, OpenJobRow, Tables } from "./tables.ts";
+import type { LaneRow, OpenDeliveryRow, OpenJobRow, OwedRow, Tables } from "./tables.ts";
 
 /** An operation of the store, chosen by what the model holds, to be asked of the model and of Postgres alike. */
 export type Ask = (db: Database) => Promise<unknown>;
@@ -65,7 +65,7 @@ export class ModelSteps {
   create(): Ask {
     const { random } = this;
     const before = [...this.tables.jobs.keys()];
-    const jobs = Array.from({ length: 1 + random.below(4) }, () => {
+    const jobs = Array.from({ length: 1 + random.below(4) }, (_, index) => {
       const isKnown = before.length > 0 && random.chance(0.05);
       const known = isKnown ? this.tables.jobs.get(random.pick(before)) : undefined;
       const projectNo = known?.project_no ?? 1 + random.below(4);
@@ -77,7 +77,10 @@ export class ModelSteps {
         shard: projectNo % 3,
         targetUrl: targetUrl(random.below(3), "good"),
         payload: "{}",
-        runAt: Math.floor(this.nowMs) + random.pick([-5_000, 0, 700, 3_000]),
+        // Of jobs that are due at one instant nobody knows which comes first.
+        runAt:
+          Math.floor(this.nowMs) +
+          (index === 0 ? random.pick([-5_000, 0]) : random.pick([700, 3_000]) + index),
         maxAttempts: 1 + random.below(3),
         baseSeconds: 1,
         capSeconds: 2,
@@ -237,12 +240,12 @@ export class ModelSteps {
 
   hold(): Ask {
     const { random } = this;
-    const [cause, isOn, isRare] = [this.operator(), random.chance(0.4), random.chance(0.5)];
+    const [cause, isOn] = [this.operator(), random.chance(0.3)];
     const project = uuidToId("prj_", random.pick([...this.tables.projects.values()]).id);
     const [host, requests] = [`host-${random.below(3)}.example:443`, random.below(4)];
     return random.pick<Ask>([
       (db) => setProjectHeld(db, project, isOn, cause),
-      (db) => setRegionsHeld(db, ["us-east"], isOn && isRare, cause),
+      (db) => setRegionsHeld(db, ["us-east"], isOn, cause),
       (db) => (isOn ? setHostLimit(db, { host, requests }, cause) : clearHostLimit(db, host, cause)),
     ]);
   }
@@ -295,7 +298,7 @@ export class ModelSteps {
   park(): Ask | null {
     const { random, tables } = this;
     if (random.chance(0.5)) {
-      const jobs = this.some(this.openJobs((row) => row.due_at !== null)).map((row) => ({
+      const jobs = this.someOfOwnTime(this.openJobs((row) => row.due_at !== null)).map((row) => ({
         ...placeOf(row),
         ...{
           id: uuidToId(JOB_PREFIX, row.id),
@@ -306,7 +309,7 @@ export class ModelSteps {
       }));
       return jobs.length === 0 ? null : (db) => parkAttempts(db, "jobs", jobs);
     }
-    const owed = this.some(this.openDeliveries()).map((row) => ({
+    const owed = this.someOfOwnTime(this.openDeliveries()).map((row) => ({
       ...placeOf(row),
       ...{ id: uuidToId("dlv_", row.id), attempt: row.attempt, host: `host-${random.below(2)}` },
       url: random.chance(0.9)
@@ -399,6 +402,14 @@ export class ModelSteps {
 
   private openDeliveries(): OpenDeliveryRow[] {
     return [...this.tables.open_deliveries.values()];
+  }
+
+  /** Of what came due at one instant nobody knows which is released first. */
+  private someOfOwnTime<Row extends OwedRow>(rows: readonly Row[]): Row[] {
+    const timeOf = (row: OwedRow) => row.parked_due_at ?? row.due_at;
+    const all = [...this.openJobs(() => true), ...this.openDeliveries()];
+    const isAlone = (row: Row) => all.filter((other) => timeOf(other) === timeOf(row)).length === 1;
+    return this.some(rows).filter(isAlone);
   }
 
   private some<Row>(rows: readonly Row[]): Row[] {

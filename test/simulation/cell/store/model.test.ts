@@ -1,14 +1,10 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import pg from "pg";
 import { ApiError } from "../../../../shared/domain/errors.ts";
-import { createLog } from "../../../../shared/platform/log.ts";
-import {
-  type Database,
-  openDatabase,
-  type PooledDatabase,
-} from "../../../../shared/store/database/database.ts";
+import type { Database, PooledDatabase } from "../../../../shared/store/database/database.ts";
 import { NodeDeclaredDead } from "../../../../shared/store/queue/claim.ts";
 import { startStore, type TestStore } from "../../../../shared/store/test-support.ts";
+import { openTestDatabase } from "../../../support/database.ts";
 import { firstRows } from "../first-rows.ts";
 import { makePlan } from "../plan.ts";
 import { Random } from "../random.ts";
@@ -35,12 +31,7 @@ let postgres: PooledDatabase;
 beforeAll(async () => {
   store = await startStore();
   await store.query(SET_CLOCK);
-  // One session, so that its settings tell the time to every statement.
-  postgres = openDatabase(store.url, {
-    connections: 1,
-    log: createLog({ level: "silent", name: "model" }),
-    connectTimeoutMs: 20_000,
-  });
+  postgres = openTestDatabase(store.url, 2, "silent");
 });
 afterAll(async () => {
   await postgres.close();
@@ -55,8 +46,7 @@ const time = { now: 0 as Instant, clock: 0 as Instant };
 
 async function setTime(now: Instant, clock: Instant): Promise<void> {
   Object.assign(time, { now, clock });
-  const text = "SELECT set_config('simulated.now', $1, false), set_config('simulated.clock', $2, false)";
-  await postgres.run("set_time", text, [String(now), String(clock)]);
+  await store.query("UPDATE simulated.time SET now = $1, clock = $2", [now, clock]);
 }
 
 function databaseOf(tables: Tables): Database {

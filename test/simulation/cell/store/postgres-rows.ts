@@ -4,15 +4,17 @@ import type { Tables } from "./tables.ts";
 /** Brings the rows of a model into Postgres, and Postgres' rows into the form of the model. */
 
 /**
- * Functions that come before the catalogue's in the search path tell every statement the time that the test has set, in all
- * sessions that begin from now on.
+ * Functions that come before the catalogue's in the search path tell every statement the time that stands in a table, in
+ * all sessions that begin from now on. Instants are microseconds since 1970.
  */
 export const SET_CLOCK = `
   CREATE SCHEMA simulated;
+  CREATE TABLE simulated.time (now float8 NOT NULL, clock float8 NOT NULL);
+  INSERT INTO simulated.time VALUES (0, 0);
   CREATE FUNCTION simulated.now() RETURNS timestamptz STABLE LANGUAGE sql AS
-    $$ SELECT to_timestamp(0) + current_setting('simulated.now')::float8 * interval '1 us' $$;
+    $$ SELECT to_timestamp(0) + (SELECT now FROM simulated.time) * interval '1 us' $$;
   CREATE FUNCTION simulated.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAGE sql AS
-    $$ SELECT to_timestamp(0) + current_setting('simulated.clock')::float8 * interval '1 us' $$;
+    $$ SELECT to_timestamp(0) + (SELECT clock FROM simulated.time) * interval '1 us' $$;
   CREATE FUNCTION simulated.us(at timestamptz) RETURNS float8 IMMUTABLE LANGUAGE sql AS
     $$ SELECT (extract(epoch FROM at) * 1000000)::float8 $$;
   ALTER TABLE nodes ALTER COLUMN seen_at SET DEFAULT simulated.now();
