@@ -21,6 +21,7 @@ const terms: Terms = {
   webhookScale: 1,
 };
 
+const clockAt = (at: number) => ({ nowAt: at, latestAt: at });
 const arrived = { kind: "request arrived", what: "job", project: 1, id: JOB, body: "{}" } as const;
 /** A job whose first attempt failed and whose second succeeded, with its event; and a schedule that fired once. */
 const events = [
@@ -28,22 +29,22 @@ const events = [
   { kind: "epoch used", at: 10, shard: "0/0", epoch: 1 },
   { kind: "job asked", at: 100, job: JOB, project: 1, maxAttempts: 3, baseSeconds: 1, capSeconds: 4 },
   { kind: "job accepted", at: 110, job: JOB, dueAt: 1_000_105 },
-  { ...arrived, at: 120, clockAt: 1_000_120, request: 1, run: RUN, attempt: 1 },
+  { ...arrived, at: 120, clock: clockAt(1_000_120), request: 1, run: RUN, attempt: 1 },
   { kind: "request left", at: 170, request: 1, status: 500 },
-  { ...arrived, at: 700, clockAt: 1_000_700, request: 2, run: SECOND_RUN, attempt: 2 },
+  { ...arrived, at: 700, clock: clockAt(1_000_700), request: 2, run: SECOND_RUN, attempt: 2 },
   { kind: "request left", at: 760, request: 2, status: 200 },
   {
     ...arrived,
     what: "delivery",
     at: 800,
-    clockAt: 1_000_800,
+    clock: clockAt(1_000_800),
     request: 3,
     id: `${EVENT} whk`,
     run: EVENT,
     attempt: null,
   },
   { kind: "request left", at: 810, request: 3, status: 200 },
-  { kind: "schedule set", at: 3_000, clockAt: 1_003_500, schedule: "sch", isActive: false },
+  { kind: "schedule set", at: 3_000, clock: clockAt(1_003_500), schedule: "sch", isActive: false },
 ] satisfies HistoryEvent[];
 
 const job: FinalJob = {
@@ -92,7 +93,7 @@ const withEvents = (...more: HistoryEvent[]): History => ({ ...good, events: [..
 const withFinal = (change: Partial<FinalState>): History => ({ ...good, final: { ...final, ...change } });
 const firstRequest = events[4] as Extract<HistoryEvent, { kind: "request arrived" }>;
 const later = (change: Partial<typeof firstRequest>) =>
-  withEvents({ ...firstRequest, at: 900, clockAt: 1_000_900, request: 9, ...change });
+  withEvents({ ...firstRequest, at: 900, clock: clockAt(1_000_900), request: 9, ...change });
 const replaced = (index: number, change: object): History => ({
   ...good,
   events: events.map((event, at) => (at === index ? ({ ...event, ...change } as HistoryEvent) : event)),
@@ -111,16 +112,20 @@ const broken: [Rule, string, History][] = [
   ["doubled", "an attempt is sent that has no run", later({ attempt: 3, run: "run_unknown" })],
   ["doubled", "a job is sent that does not exist", later({ id: "job_unknown" })],
   ["overlapping", "an attempt begins before the one before has ended", replaced(5, { at: 720 })],
-  ["early", "an attempt is sent before it is due", replaced(4, { clockAt: 1_000_104 })],
-  ["early", "a retry is sent before it is due", replaced(6, { clockAt: 1_000_689 })],
-  ["late", "an attempt is sent long after all had healed", replaced(6, { at: 31_000, clockAt: 1_031_000 })],
+  ["early", "an attempt is sent before it is due", replaced(4, { clock: clockAt(1_000_104) })],
+  ["early", "a retry is sent before it is due", replaced(6, { clock: clockAt(1_000_689) })],
+  [
+    "late",
+    "an attempt is sent long after all had healed",
+    replaced(6, { at: 31_000, clock: clockAt(1_031_000) }),
+  ],
   [
     "late",
     "a job of quiet times waits",
     {
       ...good,
       terms: { ...terms, quietFrom: 50 },
-      events: events.map((event, at) => (at === 4 ? { ...firstRequest, clockAt: 1_001_200 } : event)),
+      events: events.map((event, at) => (at === 4 ? { ...firstRequest, clock: clockAt(1_001_200) } : event)),
     },
   ],
   [
@@ -196,7 +201,7 @@ const broken: [Rule, string, History][] = [
     "an instant of quiet times is missed",
     { ...withFinal({ jobs: [job], firings: [] }), terms: { ...terms, quietFrom: 50 } },
   ],
-  ["paused", "a schedule fires after its pause", replaced(10, { clockAt: 1_001_000 })],
+  ["paused", "a schedule fires after its pause", replaced(10, { clock: clockAt(1_001_000) })],
   [
     "epochs",
     "an earlier epoch is used",

@@ -137,11 +137,14 @@ const CHECKS: Record<Rule, Check> = {
 
   /** Nothing starts before its time. */
   *early({ arrivals, dueAts, jobs }) {
-    for (const { id, attempt, clockAt } of arrivals) {
+    for (const { id, attempt, clock } of arrivals) {
       // A creation that was repeated, since its answer was lost, is answered with the time of its repetition.
       const dueAt = attempt === 1 ? jobs.get(id)?.runAt : dueAts.get(`${id}/${attempt}`);
-      if (dueAt !== undefined && clockAt < dueAt)
-        yield { subject: id, text: `attempt ${attempt} was sent ${dueAt - clockAt} ms before it was due` };
+      if (dueAt !== undefined && clock.latestAt < dueAt)
+        yield {
+          subject: id,
+          text: `attempt ${attempt} was sent ${dueAt - clock.latestAt} ms before it was due`,
+        };
     }
   },
 
@@ -150,7 +153,7 @@ const CHECKS: Record<Rule, Check> = {
     const { quietFrom, startsWithinMs, healedAt, catchesUpWithinMs } = history.terms;
     for (const arrival of arrivals) {
       const dueAt = dueAts.get(`${arrival.id}/${arrival.attempt}`);
-      const lateMs = dueAt === undefined ? 0 : Math.min(arrival.clockAt - dueAt, arrival.at - healedAt);
+      const lateMs = dueAt === undefined ? 0 : Math.min(arrival.clock.nowAt - dueAt, arrival.at - healedAt);
       if (lateMs > catchesUpWithinMs)
         yield {
           subject: arrival.id,
@@ -165,10 +168,10 @@ const CHECKS: Record<Rule, Check> = {
       if (event.kind !== "job accepted" || (asked.get(event.job) ?? 0) < quietFrom) continue;
       const arrival = first.get(event.job);
       if (arrival === undefined) yield { subject: event.job, text: "a job was never sent in quiet times" };
-      else if (arrival.clockAt > event.dueAt + startsWithinMs)
+      else if (arrival.clock.nowAt > event.dueAt + startsWithinMs)
         yield {
           subject: event.job,
-          text: `a job was sent ${arrival.clockAt - event.dueAt} ms late in quiet times`,
+          text: `a job was sent ${arrival.clock.nowAt - event.dueAt} ms late in quiet times`,
         };
     }
   },
@@ -346,15 +349,17 @@ const CHECKS: Record<Rule, Check> = {
 
   /** A schedule does not fire after its pause was answered. */
   *paused({ history }) {
+    // A worker whose clock is ahead fires that much before the instant, and its job waits for it.
+    const { toleranceMs } = history.terms;
     const changes = history.events.filter((event) => event.kind === "schedule set");
     for (const { schedule, firedFor } of history.final.firings) {
       const before = changes
-        .filter((event) => event.schedule === schedule && event.clockAt < firedFor)
+        .filter((event) => event.schedule === schedule && event.clock.latestAt + toleranceMs < firedFor)
         .at(-1);
       if (before !== undefined && !before.isActive)
         yield {
           subject: schedule,
-          text: `it fired for ${firedFor}, and its pause was answered at ${before.clockAt}`,
+          text: `it fired for ${firedFor}, and its pause was answered at ${before.clock.latestAt}`,
         };
     }
   },
@@ -398,7 +403,11 @@ function* missedInQuietTimes({ terms, events, final }: History, made: ReadonlyMa
     const last = changes.filter((event) => event.at < terms.quietFrom).at(-1);
     if (end?.kind !== "schedule set" || (last?.kind === "schedule set" && !last.isActive)) continue;
     for (const at of instants)
-      if (at > first.clockAt && at < end.clockAt - terms.startsWithinMs && !made.has(`${id}/${at}`))
+      if (
+        at > first.clock.latestAt &&
+        at < end.clock.nowAt - terms.startsWithinMs &&
+        !made.has(`${id}/${at}`)
+      )
         yield { subject: id, text: `its instant ${at} made no job in quiet times` };
   }
 }

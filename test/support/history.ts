@@ -35,6 +35,12 @@ export interface Terms {
   webhookScale: number;
 }
 
+/** The database's clock, and the latest that it has shown so far. They differ after it was set back. */
+export interface ClockReading {
+  nowAt: number;
+  latestAt: number;
+}
+
 export interface AskedJob {
   job: string;
   project: number;
@@ -53,11 +59,11 @@ export type HistoryEvent =
   /** A retry by hand is asked for, which may take place without an answer. */
   | { kind: "retry asked"; at: number; job: string; run: string }
   | { kind: "retry accepted"; at: number; job: string; run: string; attempt: number }
-  /** A request reaches its target. `clockAt` is the highest that the database's clock has shown by then. */
+  /** A request reaches its target. */
   | {
       kind: "request arrived";
       at: number;
-      clockAt: number;
+      clock: ClockReading;
       request: number;
       what: "job" | "delivery";
       project: number;
@@ -71,7 +77,7 @@ export type HistoryEvent =
     }
   /** It is over at the target: answered with a status, or broken off. */
   | { kind: "request left"; at: number; request: number; status: number | null }
-  | { kind: "schedule set"; at: number; clockAt: number; schedule: string; isActive: boolean }
+  | { kind: "schedule set"; at: number; clock: ClockReading; schedule: string; isActive: boolean }
   | { kind: "endpoint set"; at: number; endpoint: string; isEnabled: boolean }
   | { kind: "epoch granted"; at: number; shard: string; epoch: number; node: number }
   /** A statement that is fenced by this epoch has taken effect. */

@@ -149,30 +149,27 @@ export class Clients {
     const id = uuidToId(SCHEDULE_PREFIX, row.id);
     const scope = { projectNo: row.project_no, environment: environmentOf(row.environment) };
     if (isActive) this.noteSchedule(id, true);
-    const changed = await this.untilAnswered(() =>
-      changeSchedule(
-        db,
-        scope,
-        id,
-        (schedule) => {
-          const timetable = readTimetable(schedule.cron, schedule.timezone);
-          const nextRunAt = isActive ? nextInstant(timetable, clock.now()) : null;
-          const { cron, timezone, payload } = schedule;
-          return { cron, timezone, payload, paused: !isActive, nextRunAt };
-        },
-        SCHEDULES_MAX,
-        this.client(),
-      ),
+    await changeSchedule(
+      db,
+      scope,
+      id,
+      (schedule) => {
+        const timetable = readTimetable(schedule.cron, schedule.timezone);
+        const nextRunAt = isActive ? nextInstant(timetable, clock.now()) : null;
+        const { cron, timezone, payload } = schedule;
+        return { cron, timezone, payload, paused: !isActive, nextRunAt };
+      },
+      SCHEDULES_MAX,
+      this.client(),
     );
-    if (changed === null) return;
     if (!isActive) this.noteSchedule(id, false);
     sendScheduleChange(bus, scope.projectNo, row.shard);
   }
 
   /** An activation is noted before it is asked for, a pause once it is answered: between them the schedule may fire. */
   private noteSchedule(schedule: string, isActive: boolean): void {
-    const clockAt = this.world.server.highestClock;
-    this.note({ kind: "schedule set", at: this.now, clockAt, schedule, isActive });
+    const clock = this.world.server.readClock();
+    this.note({ kind: "schedule set", at: this.now, clock, schedule, isActive });
   }
 
   async setEndpoint({ db }: Cell, uuid: string | undefined, isEnabled: boolean): Promise<void> {
@@ -181,9 +178,8 @@ export class Clients {
     const { randomUuid } = this;
     const seen = (endpoint: WebhookRow, enabled: boolean) => [endpoint.url, endpoint.events, null, enabled];
     const scope = [row.project_no, row.environment, row.id, randomUuid(), 0, row.id];
-    await this.untilAnswered(() =>
-      db.run("change_webhook", "", [...scope, ...seen(row, row.enabled), ...seen(row, isEnabled), "{}", ""]),
-    );
+    const values = [...scope, ...seen(row, row.enabled), ...seen(row, isEnabled), "{}", ""];
+    await db.run("change_webhook", "", values);
     const endpoint = uuidToId("whk_", row.id);
     this.note({ kind: "endpoint set", at: this.now, endpoint, isEnabled });
   }
@@ -195,16 +191,19 @@ export class Clients {
     if (job !== undefined) await act(job);
   }
 
-  /** Turns something on, and off again after a while, whatever it takes. */
+  /** Turns something on, and off again after a while. */
   private async forAWhile(ms: number, set: (isOn: boolean) => Promise<void>): Promise<void> {
-    await this.untilAnswered(() => set(true));
+    await this.untilAnswered(() => set(true), Number.POSITIVE_INFINITY);
     await Bun.sleep(ms);
-    while ((await this.untilAnswered(() => set(false).then(() => true))) === null);
+    await this.untilAnswered(() => set(false), Number.POSITIVE_INFINITY);
   }
 
   /** Null if the answer did not come, however often it was asked for, or if the request was refused. */
-  private async untilAnswered<Answer>(ask: () => Promise<Answer>): Promise<Answer | null> {
-    for (let tries = 0; tries < TRIES_MAX; tries++) {
+  private async untilAnswered<Answer>(
+    ask: () => Promise<Answer>,
+    triesMax = TRIES_MAX,
+  ): Promise<Answer | null> {
+    for (let tries = 0; tries < triesMax; tries++) {
       const answer = await this.onceAnswered(ask);
       if (answer !== "unavailable") return answer;
       await Bun.sleep(TRY_AGAIN_MS);

@@ -1,5 +1,6 @@
 import pg from "pg";
 import { type Database, StoreUnavailable } from "../../../shared/store/database/database.ts";
+import type { ClockReading } from "../../support/history.ts";
 import type { Recording } from "./recording.ts";
 import type { SimProcess } from "./sim-process.ts";
 import { TakenKey } from "./store/creations.ts";
@@ -51,7 +52,7 @@ export class Server {
   readonly faults = new Set<StatementFault>();
   isDown = false;
   private leaptMs = 0;
-  private highestAt = 0;
+  private latestAt = 0;
 
   constructor(
     private readonly timeline: Timeline,
@@ -64,13 +65,13 @@ export class Server {
   /** The database's clock. */
   get clock(): Instant {
     const at = fromMs(this.beginsAt + this.timeline.now + this.leaptMs);
-    this.highestAt = Math.max(this.highestAt, at);
+    this.latestAt = Math.max(this.latestAt, at);
     return at;
   }
 
-  /** The latest that the clock has ever shown, in milliseconds since 1970. */
-  get highestClock(): number {
-    return toMs(Math.max(this.clock, this.highestAt));
+  readClock(): ClockReading {
+    const nowAt = toMs(this.clock);
+    return { nowAt, latestAt: Math.max(nowAt, toMs(this.latestAt)) };
   }
 
   leap(ms: number): void {

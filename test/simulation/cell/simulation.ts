@@ -1,6 +1,7 @@
 import type { OutboundRequest } from "../../../services/delivery/outbound.ts";
 import { RESCUE_GRACE_MS } from "../../../services/worker/duties/rescue.ts";
 import { idToUuid } from "../../../shared/domain/ids.ts";
+import { LEAP_MS } from "../../../shared/store/cell/clock-watch.ts";
 import type { History } from "../../support/history.ts";
 import { Clients } from "./clients.ts";
 import { Faults } from "./faults.ts";
@@ -82,7 +83,7 @@ class Simulation {
     const network = new Network(timeline, recording);
     const random = new Random(seed, "targets");
     const describe = (request: OutboundRequest) => describeRequest(tables, request);
-    const targets = new Targets(timeline, recording, random, () => server.highestClock, describe);
+    const targets = new Targets(timeline, recording, random, () => server.readClock(), describe);
     const limits = { attemptsMax, perHostMax };
     this.recording = recording;
     this.tables = tables;
@@ -124,7 +125,7 @@ class Simulation {
       attemptTimeoutMs: ATTEMPT_TIMEOUT_MS,
       webhookTimeoutMs: WEBHOOK_TIMEOUT_MS,
       webhookScale: WEBHOOK_SCALE,
-      graceMs: RESCUE_GRACE_MS,
+      graceMs: graceOf(plan),
       healedAt: plan.healsAtMs,
       catchesUpWithinMs: CATCHES_UP_WITHIN_MS,
       quietFrom,
@@ -132,7 +133,7 @@ class Simulation {
       toleranceMs: toleranceOf(plan),
       isDrained,
     };
-    const final = readFinalState(tables, plan.beginsAt, this.world.server.highestClock);
+    const final = readFinalState(tables, plan.beginsAt, this.world.server.readClock().latestAt);
     return {
       history: { terms, events: recording.events, final },
       counts: recording.counts,
@@ -214,10 +215,18 @@ function placesOf({ workers, deliveryNodes }: Plan): NodePlace[] {
   return [...places("worker", workers), ...places("delivery", deliveryNodes)];
 }
 
+const leapsOf = ({ steps }: Plan): number[] =>
+  steps.flatMap((step) => (step.kind === "clock leap" ? [step.byMs] : []));
+
+/** The grace is measured by the database's clock. Whoever watches it does not take a small step for a leap. */
+function graceOf(plan: Plan): number {
+  const unnoticed = leapsOf(plan).filter((ms) => ms > 0 && ms < LEAP_MS);
+  return RESCUE_GRACE_MS - unnoticed.reduce((sum, ms) => sum + ms, 0);
+}
+
 /** Clocks of nodes differ from the database's by a way there and back, or by a leap that they have not measured yet. */
-function toleranceOf({ steps }: Plan): number {
-  const leaps = steps.flatMap((step) => (step.kind === "clock leap" ? [Math.abs(step.byMs)] : []));
-  return 100 + leaps.reduce((sum, ms) => sum + ms, 0);
+function toleranceOf(plan: Plan): number {
+  return 100 + leapsOf(plan).reduce((sum, ms) => sum + Math.abs(ms), 0);
 }
 
 /** What a target sees of a request: its headers alone. The project follows from the rows. */

@@ -1,5 +1,6 @@
 import type { Outbound, OutboundRequest } from "../../../services/delivery/outbound.ts";
 import type { AnswerHeaders, Exchange } from "../../../shared/domain/run.ts";
+import type { ClockReading } from "../../support/history.ts";
 import type { Random } from "./random.ts";
 import type { Recording } from "./recording.ts";
 import type { SimProcess } from "./sim-process.ts";
@@ -51,7 +52,7 @@ export class Targets {
     private readonly timeline: Timeline,
     private readonly recording: Recording,
     private readonly random: Random,
-    private readonly highestClock: () => number,
+    private readonly readClock: () => ClockReading,
     private readonly describe: Describe,
   ) {}
 
@@ -96,8 +97,8 @@ export class Targets {
     this.timeline.in(wayMs, null, () => {
       // A process that has died since has left nothing on the wire.
       if (isGone()) return;
-      const clockAt = this.highestClock();
-      const event = { kind: "request arrived" as const, at: this.timeline.now, clockAt, request: number };
+      const clock = this.readClock();
+      const event = { kind: "request arrived" as const, at: this.timeline.now, clock, request: number };
       this.recording.note({ ...event, ...this.describe(request), body: request.body });
       process.onEnd(() => leave(null));
       const answer = this.answerOf(habit);
