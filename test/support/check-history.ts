@@ -352,15 +352,14 @@ const CHECKS: Record<Rule, Check> = {
     // A worker whose clock is ahead fires that much before the instant, and its job waits for it.
     const { toleranceMs } = history.terms;
     const changes = history.events.filter((event) => event.kind === "schedule set");
-    for (const { schedule, firedFor } of history.final.firings) {
-      const before = changes
-        .filter((event) => event.schedule === schedule && event.clock.latestAt + toleranceMs < firedFor)
-        .at(-1);
-      if (before !== undefined && !before.isActive)
-        yield {
-          subject: schedule,
-          text: `it fired for ${firedFor}, and its pause was answered at ${before.clock.latestAt}`,
-        };
+    for (const [index, { schedule, isActive, clock }] of changes.entries()) {
+      if (isActive) continue;
+      const next = changes.slice(index + 1).find((event) => event.schedule === schedule);
+      const beginsAt = clock.latestAt + toleranceMs;
+      const endsAt = next === undefined ? Number.POSITIVE_INFINITY : next.clock.nowAt - toleranceMs;
+      for (const { firedFor } of history.final.firings.filter((firing) => firing.schedule === schedule))
+        if (firedFor > beginsAt && firedFor < endsAt)
+          yield { subject: schedule, text: `it fired for ${firedFor}, paused from ${beginsAt} to ${endsAt}` };
     }
   },
 
