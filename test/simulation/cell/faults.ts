@@ -44,6 +44,14 @@ export class Faults {
         });
         break;
       }
+      case "late timers": {
+        const { process } = this.node(fault.node);
+        process.lateTimersMs = fault.byMs;
+        this.after(fault.forMs, () => {
+          process.lateTimersMs = 0;
+        });
+        break;
+      }
       case "cut":
         this.cut(this.node(fault.node).place.name, fault.direction, 0, fault.forMs);
         break;
@@ -81,8 +89,7 @@ export class Faults {
     this.network.calm();
     this.network.healAll();
     for (const node of this.nodes) {
-      node.process.slowMs = 0;
-      node.process.disarm();
+      node.process.heal();
       node.process.thaw();
       node.restart();
     }

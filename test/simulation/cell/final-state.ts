@@ -13,6 +13,8 @@ import type { FinalJob, FinalRun, FinalState } from "../../support/history.ts";
 import { toMs, toMsOrNull } from "./store/parameters.ts";
 import type { JobRow, RunRow, Tables } from "./store/tables.ts";
 
+const SET_BACK_MS_MAX = 300_000;
+
 /** What stands in the tables at the end, in the words of the API. */
 export function readFinalState(tables: Tables, beganAt: number, endedAt: number): FinalState {
   return {
@@ -47,7 +49,8 @@ export function readFinalState(tables: Tables, beganAt: number, endedAt: number)
     })),
     schedules: [...tables.schedules.values()].map(({ id, cron, timezone }) => ({
       id: uuidToId("sch_", id),
-      instants: instantsBetween(cron, timezone, beganAt, endedAt),
+      // The clock may have been set back behind the beginning.
+      instants: instantsBetween(cron, timezone, beganAt - SET_BACK_MS_MAX, endedAt),
     })),
     firings: [...tables.firings.values()].map(({ schedule_id, fired_for, job_id }) => ({
       schedule: uuidToId("sch_", schedule_id),

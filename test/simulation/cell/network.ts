@@ -44,7 +44,8 @@ export class Network {
     const counts = zeroCounts();
     return busOver(
       {
-        publish: (subject, text, kept) => process.act(() => this.publish(process, subject, text, kept)),
+        publish: (subject, text, kept) =>
+          process.act(subject, () => this.publish(process, subject, text, kept)),
         listen: (listener) => {
           const ear = { process, listener, isOpen: true };
           this.ears.push(ear);

@@ -34,6 +34,7 @@ export type Fault =
   | { kind: "restart"; at: number; node: number }
   | { kind: "freeze"; at: number; node: number; forMs: number }
   | { kind: "slow down"; at: number; node: number; forMs: number; byMs: number }
+  | { kind: "late timers"; at: number; node: number; forMs: number; byMs: number }
   | { kind: "cut"; at: number; node: number; forMs: number; direction: "in" | "out" }
   | { kind: "swizzle"; at: number; forMs: number }
   | { kind: "storm"; at: number; forMs: number; dropped: number; doubled: number; delayMsMax: number }
@@ -205,13 +206,20 @@ const STATEMENT_KINDS = [
 
 type MakeFault = (random: Random, nodes: number) => Fault;
 
+/** What a process may be about when it dies; an empty text for whatever comes. */
+const CALLS = ["", "", "claim", "settle", "fire", "shards", "request", "due", "answers", "hint", "release"];
+function planCrash(random: Random): Crash {
+  const named = random.pick(CALLS);
+  return { named, calls: 1 + random.below(named === "" ? 12 : 3), isAfterCall: random.chance(0.6) };
+}
+
 const anyNode = (random: Random, nodes: number) => random.below(nodes);
 const FAULTS: readonly MakeFault[] = [
   (random, nodes) => ({
     kind: "crash",
     at: stepTime(random),
     node: anyNode(random, nodes),
-    crash: { calls: 1 + random.below(12), isAfterCall: random.chance(0.5) },
+    crash: planCrash(random),
     restartsAfterMs: random.chance(0.2) ? null : lasting(random, 100, 6_000),
   }),
   (random, nodes) => ({ kind: "restart", at: stepTime(random), node: anyNode(random, nodes) }),
@@ -227,6 +235,13 @@ const FAULTS: readonly MakeFault[] = [
     node: anyNode(random, nodes),
     forMs: lasting(random, 500, 6_000),
     byMs: random.pick([5, 50, 500]),
+  }),
+  (random, nodes) => ({
+    kind: "late timers",
+    at: stepTime(random),
+    node: anyNode(random, nodes),
+    forMs: lasting(random, 500, 10_000),
+    byMs: random.pick([50, 1_000, 4_000]),
   }),
   (random, nodes) => ({
     kind: "cut",

@@ -3,6 +3,7 @@ const RARE_PATHS: readonly string[] = [
   ...[
     "clock leap",
     "crash",
+    "late timers",
     "cut",
     "freeze",
     "outage",

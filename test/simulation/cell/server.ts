@@ -84,7 +84,7 @@ export class Server {
       drizzle: NO_TABLES,
       run: (name, _text, values) => {
         const { promise, resolve, reject } = Promise.withResolvers<object[]>();
-        process.act(() => this.ask(process, { name, values, resolve, reject }));
+        process.act(name, () => this.ask(process, { name, values, resolve, reject }));
         return promise as Promise<never[]>;
       },
       async transact() {

@@ -6,9 +6,14 @@ import type { Entry, Owner, Timeline } from "./timeline.ts";
 const PACE_DIFFERS_MAX = 0.0002;
 /** Bun's timers wait for whole milliseconds, and for one at least. */
 const TIMER_STEP_MS = 1;
+const LATE_PART = 0.1;
 
-/** Where a process dies: at its next `calls`-th call of the outside world, before or after the call is made. */
+/**
+ * Where a process dies: at its next `calls`-th call of the outside world with these letters in its name (all if there are
+ * none), before or after the call is made. A call is a statement, a message by its subject, or a "request".
+ */
 export interface Crash {
+  named: string;
   calls: number;
   isAfterCall: boolean;
 }
@@ -29,6 +34,8 @@ export class SimProcess implements Owner {
   private readonly pace: number;
   private readonly bornAt: number;
   private floorMs = 0;
+  /** By how much a timer may come late, now and then. */
+  lateTimersMs = 0;
   private crash: Crash | null = null;
   private readonly endings: (() => void)[] = [];
 
@@ -61,21 +68,25 @@ export class SimProcess implements Owner {
   /** Calls `run` after a time by its own clock; at once, but after what is waiting already, for null. */
   later(ms: number | null, run: () => void): Entry {
     const waitMs = ms === null ? 0 : Math.max(TIMER_STEP_MS, Math.floor(ms)) / this.pace;
-    return this.timeline.in(waitMs, this, run);
+    const isLate = this.lateTimersMs > 0 && ms !== null && this.random.chance(LATE_PART);
+    return this.timeline.in(waitMs + (isLate ? this.random.between(0, this.lateTimersMs) : 0), this, run);
   }
 
   armCrash(crash: Crash): void {
     this.crash = crash;
   }
 
-  disarm(): void {
+  /** Nothing is wrong with it any more. */
+  heal(): void {
     this.crash = null;
+    this.slowMs = 0;
+    this.lateTimersMs = 0;
   }
 
   /** Makes a call of the outside world, unless the process is dead or dies just before it. */
-  act(call: () => void): void {
+  act(name: string, call: () => void): void {
     if (this.state === "gone") return;
-    const isLast = this.crash !== null && --this.crash.calls <= 0;
+    const isLast = this.crash !== null && name.includes(this.crash.named) && --this.crash.calls <= 0;
     this.isEnding = isLast;
     if (!isLast || this.crash?.isAfterCall) call();
     if (isLast) this.die();

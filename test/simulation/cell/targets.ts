@@ -60,7 +60,7 @@ export class Targets {
     return {
       post: (request) => {
         const { promise, resolve } = Promise.withResolvers<Exchange>();
-        process.act(() => this.send(process, request, resolve));
+        process.act("request", () => this.send(process, request, resolve));
         return promise;
       },
       async close() {},
