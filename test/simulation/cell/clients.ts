@@ -179,9 +179,11 @@ export class Clients {
     const seen = (endpoint: WebhookRow, enabled: boolean) => [endpoint.url, endpoint.events, null, enabled];
     const scope = [row.project_no, row.environment, row.id, randomUuid(), 0, row.id];
     const values = [...scope, ...seen(row, row.enabled), ...seen(row, isEnabled), "{}", ""];
+    const note = () =>
+      this.note({ kind: "endpoint set", at: this.now, endpoint: uuidToId("whk_", row.id), isEnabled });
+    if (isEnabled) note();
     await db.run("change_webhook", "", values);
-    const endpoint = uuidToId("whk_", row.id);
-    this.note({ kind: "endpoint set", at: this.now, endpoint, isEnabled });
+    if (!isEnabled) note();
   }
 
   private readonly randomUuid = () => idToUuid(this.process.ids.next(REQUEST_PREFIX, 0));

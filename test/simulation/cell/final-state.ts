@@ -9,7 +9,7 @@ import {
   eventTypeOf,
   runStatusOf,
 } from "../../../shared/store/database/codes.ts";
-import type { FinalJob, FinalRun, FinalState } from "../../support/history.ts";
+import type { FinalJob, FinalRun, FinalState } from "../../support/history/history.ts";
 import { toMs, toMsOrNull } from "./store/parameters.ts";
 import type { JobRow, RunRow, Tables } from "./store/tables.ts";
 
@@ -40,13 +40,16 @@ export function readFinalState(tables: Tables, beganAt: number, endedAt: number)
       status: end === null ? ("pending" as const) : (ENDED_DELIVERY_STATUSES[end] ?? "failed"),
       attempts,
     })),
-    endpoints: [...tables.webhooks.values()].map(({ id, project_no, environment, generation, enabled }) => ({
-      id: uuidToId("whk_", id),
-      project: project_no,
-      environment: environmentOf(environment),
-      types: EVENT_TYPES,
-      wasAlwaysEnabled: enabled && generation === 0,
-    })),
+    endpoints: [...tables.webhooks.values()].map(
+      ({ id, url, project_no, environment, generation, enabled }) => ({
+        url,
+        id: uuidToId("whk_", id),
+        project: project_no,
+        environment: environmentOf(environment),
+        types: EVENT_TYPES,
+        wasAlwaysEnabled: enabled && generation === 0,
+      }),
+    ),
     schedules: [...tables.schedules.values()].map(({ id, cron, timezone }) => ({
       id: uuidToId("sch_", id),
       // The clock may have been set back behind the beginning.

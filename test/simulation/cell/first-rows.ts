@@ -20,7 +20,8 @@ export const QUIET_PROJECT: PlannedProject = {
   endpoints: [],
   schedules: [],
 };
-const ENDPOINT_HOST = 9;
+/** Each endpoint has a host of its own, from this number on, so that its requests tell which one it is. */
+const FIRST_ENDPOINT_HOST = 20;
 const HOBBY_RUNS_MAX = 10_000;
 /** The clock was seen to leap just before, so that nothing is deleted by time for an hour. */
 const LEAPT_BEFORE_MS = 60_000;
@@ -66,7 +67,7 @@ function addEndpoints(tables: Tables, no: number, project: PlannedProject, newUu
         id,
         project_no: no,
         environment: environmentCode(environment),
-        url: targetUrl(ENDPOINT_HOST, habit),
+        url: targetUrl(FIRST_ENDPOINT_HOST + tables.webhooks.size, habit),
       },
       ...{ events: BOTH_TYPES, enabled: true, generation: 0, failing_since: null, succeeded_at: null },
       sealed_secret: Buffer.from("whsec_c2ltdWxhdGVk"),

@@ -1,5 +1,5 @@
 import { parseArgs } from "node:util";
-import { checkHistory } from "../../support/check-history.ts";
+import { checkHistory } from "../../support/history/check-history.ts";
 import { makePlan } from "./plan.ts";
 import { findUnmet } from "./rare-paths.ts";
 import { explain, runSeeds } from "./seeds.ts";

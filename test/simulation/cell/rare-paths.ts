@@ -1,17 +1,18 @@
-/** Paths that a run of some hundred seeds has to meet. One that it never meets is not tested. */
+/** Paths that a run of some hundred seeds has to meet, by the beginnings of their names. One that is never met is not tested. */
 const RARE_PATHS: readonly string[] = [
   ...[
-    "clock leap",
-    "crash",
-    "late timers",
-    "cut",
-    "freeze",
-    "outage",
-    "restart",
-    "slow down",
-    "statements",
-    "storm",
-    "swizzle",
+    ...[
+      "clock leap",
+      "crash",
+      "cut",
+      "freeze",
+      "late timers",
+      "outage",
+      "restart",
+      "slow down",
+      "statements",
+    ],
+    ...["storm", "swizzle"],
   ].map((kind) => `fault: ${kind}`),
   ...[
     "cancel",
@@ -27,9 +28,7 @@ const RARE_PATHS: readonly string[] = [
     `claim_deliveries: ${answer}`,
   ]),
   ...["answer lost", "done later", "not done", "slow"].flatMap((fate) =>
-    ["beat_node", "claim_ordinary", "settle", "settle_deliveries", "renew_shards"].map(
-      (name) => `${fate}: ${name}`,
-    ),
+    ["claim", "create_", "fire_schedules", "settle"].map((name) => `${fate}: ${name}`),
   ),
   ...[
     "message dropped",
@@ -56,4 +55,4 @@ const RARE_PATHS: readonly string[] = [
 ];
 
 export const findUnmet = (counts: ReadonlyMap<string, number>): string[] =>
-  RARE_PATHS.filter((path) => !counts.has(path));
+  RARE_PATHS.filter((path) => ![...counts.keys()].some((name) => name.startsWith(path)));

@@ -1,4 +1,4 @@
-import type { HistoryEvent } from "../../support/history.ts";
+import type { HistoryEvent } from "../../support/history/history.ts";
 import type { Timeline } from "./timeline.ts";
 
 /** What one run leaves behind: the history that is checked, how often each rare path was met, and the trace if one is wanted. */

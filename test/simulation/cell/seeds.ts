@@ -1,4 +1,4 @@
-import { checkHistory, type Violation } from "../../support/check-history.ts";
+import { checkHistory, type Violation } from "../../support/history/check-history.ts";
 import { makePlan, type Plan, type Step } from "./plan.ts";
 import { shrink } from "./shrink.ts";
 import { simulate } from "./simulation.ts";

@@ -1,6 +1,6 @@
 import pg from "pg";
 import { type Database, StoreUnavailable } from "../../../shared/store/database/database.ts";
-import type { ClockReading } from "../../support/history.ts";
+import type { ClockReading } from "../../support/history/history.ts";
 import type { Recording } from "./recording.ts";
 import type { SimProcess } from "./sim-process.ts";
 import { TakenKey } from "./store/creations.ts";

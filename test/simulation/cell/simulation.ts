@@ -2,7 +2,7 @@ import type { OutboundRequest } from "../../../services/delivery/outbound.ts";
 import { RESCUE_GRACE_MS } from "../../../services/worker/duties/rescue.ts";
 import { idToUuid } from "../../../shared/domain/ids.ts";
 import { LEAP_MS } from "../../../shared/store/cell/clock-watch.ts";
-import type { History } from "../../support/history.ts";
+import type { History } from "../../support/history/history.ts";
 import { Clients } from "./clients.ts";
 import { Faults } from "./faults.ts";
 import { readFinalState } from "./final-state.ts";
@@ -14,7 +14,6 @@ import {
   LEASE_TTL_MS,
   type NodePlace,
   SupervisedNode,
-  WEBHOOK_SCALE,
   WEBHOOK_TIMEOUT_MS,
   type World,
 } from "./nodes.ts";
@@ -124,7 +123,6 @@ class Simulation {
       limits,
       attemptTimeoutMs: ATTEMPT_TIMEOUT_MS,
       webhookTimeoutMs: WEBHOOK_TIMEOUT_MS,
-      webhookScale: WEBHOOK_SCALE,
       graceMs: graceOf(plan),
       healedAt: plan.healsAtMs,
       catchesUpWithinMs: CATCHES_UP_WITHIN_MS,

@@ -1,6 +1,6 @@
 import type { Outbound, OutboundRequest } from "../../../services/delivery/outbound.ts";
 import type { AnswerHeaders, Exchange } from "../../../shared/domain/run.ts";
-import type { ClockReading } from "../../support/history.ts";
+import type { ClockReading } from "../../support/history/history.ts";
 import type { Random } from "./random.ts";
 import type { Recording } from "./recording.ts";
 import type { SimProcess } from "./sim-process.ts";

@@ -1,6 +1,6 @@
-import type { JobStatus } from "../../shared/domain/job.ts";
-import type { RunStatus } from "../../shared/domain/run.ts";
-import type { EventType } from "../../shared/domain/webhook.ts";
+import type { JobStatus } from "../../../shared/domain/job.ts";
+import type { RunStatus } from "../../../shared/domain/run.ts";
+import type { EventType } from "../../../shared/domain/webhook.ts";
 
 /**
  * What a cell was asked, what its targets saw, and what stands in its database at the end: all that check-history.ts judges.
@@ -31,8 +31,6 @@ export interface Terms {
   toleranceMs: number;
   /** Whether all that is due had the time to end. */
   isDrained: boolean;
-  /** The webhooks' waits are multiplied by it. */
-  webhookScale: number;
 }
 
 /** The database's clock, and the latest that it has shown so far. They differ after it was set back. */
@@ -77,7 +75,9 @@ export type HistoryEvent =
     }
   /** It is over at the target: answered with a status, or broken off. */
   | { kind: "request left"; at: number; request: number; status: number | null }
+  /** An activation is noted before it is asked for, a pause once it is answered. */
   | { kind: "schedule set"; at: number; clock: ClockReading; schedule: string; isActive: boolean }
+  /** Likewise. */
   | { kind: "endpoint set"; at: number; endpoint: string; isEnabled: boolean }
   | { kind: "epoch granted"; at: number; shard: string; epoch: number; node: number }
   /** A statement that is fenced by this epoch has taken effect. */
@@ -90,6 +90,7 @@ export interface FinalState {
   deliveries: readonly FinalDelivery[];
   endpoints: readonly {
     id: string;
+    url: string;
     project: number;
     environment: string;
     types: readonly EventType[];

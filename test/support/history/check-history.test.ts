@@ -18,7 +18,6 @@ const terms: Terms = {
   startsWithinMs: 1_000,
   toleranceMs: 100,
   isDrained: true,
-  webhookScale: 1,
 };
 
 const clockAt = (at: number) => ({ nowAt: at, latestAt: at });
@@ -39,7 +38,7 @@ const events = [
     at: 800,
     clock: clockAt(1_000_800),
     request: 3,
-    id: `${EVENT} whk`,
+    id: `${EVENT} https://endpoint.example/`,
     run: EVENT,
     attempt: null,
   },
@@ -78,7 +77,13 @@ const final: FinalState = {
   deliveries: [{ id: "dlv", event: EVENT, endpoint: "whk", status: "succeeded", attempts: 1 }],
   endpoints: [
     {
-      ...{ id: "whk", project: 1, environment: "production", wasAlwaysEnabled: true },
+      ...{
+        id: "whk",
+        url: "https://endpoint.example/",
+        project: 1,
+        environment: "production",
+        wasAlwaysEnabled: true,
+      },
       types: ["job.succeeded", "job.failed"],
     },
   ],
@@ -186,8 +191,25 @@ const broken: [Rule, string, History][] = [
   ],
   [
     "deliveries",
+    "a disabled endpoint hears of an event",
+    {
+      ...good,
+      events: [
+        { kind: "endpoint set", at: 5, endpoint: "whk", isEnabled: false },
+        ...replaced(8, { at: 3_200 }).events,
+      ],
+    },
+  ],
+  [
+    "deliveries",
     "an event is sent in other bytes",
-    later({ what: "delivery", id: `${EVENT} whk`, run: EVENT, attempt: null, body: "{ }" }),
+    later({
+      what: "delivery",
+      id: `${EVENT} https://endpoint.example/`,
+      run: EVENT,
+      attempt: null,
+      body: "{ }",
+    }),
   ],
   ["firings", "an instant has two firings", withFinal({ firings: [...final.firings, ...final.firings] })],
   [
