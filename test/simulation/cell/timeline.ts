@@ -18,6 +18,9 @@ export interface Entry {
   run(): void;
 }
 
+/** Far more than what a cell does at one instant. */
+const AT_ONCE_MAX = 100_000;
+
 /**
  * Simulated time, in milliseconds since the simulation began. Everything that happens is an entry, and whatever follows from
  * one in microtasks happens before the next one. So all that runs within an entry belongs to the entry's owner.
@@ -27,6 +30,8 @@ export class Timeline {
   current: Owner | null = null;
   private readonly heap: Entry[] = [];
   private count = 0;
+  /** How many entries have happened at the present instant. */
+  private atOnce = 0;
 
   /** `owner` is null for what belongs to no process: the database's server, targets, the network. */
   in(delayMs: number, owner: Owner | null, run: () => void): Entry {
@@ -41,6 +46,9 @@ export class Timeline {
       const next = this.heap[0];
       if (next === undefined || next.at > at || isOver()) break;
       this.pop();
+      this.atOnce = next.at > this.now ? 0 : this.atOnce + 1;
+      if (this.atOnce > AT_ONCE_MAX)
+        throw new Error(`the time stands still at ${this.now} ms: something never ends`);
       this.now = Math.max(this.now, next.at);
       this.happen(next);
     }
