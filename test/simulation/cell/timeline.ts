@@ -40,18 +40,16 @@ export class Timeline {
     return entry;
   }
 
-  /** Lets time pass until `at`, or until nothing is left to happen or `isOver` answers true. */
-  run(at: number, isOver: () => boolean = () => false): void {
-    for (;;) {
-      const next = this.heap[0];
-      if (next === undefined || next.at > at || isOver()) break;
+  /** Lets time pass until `at`. */
+  run(at: number): void {
+    for (let next = this.heap[0]; next !== undefined && next.at <= at; next = this.heap[0]) {
       this.pop();
       this.atOnce = next.at > this.now ? 0 : this.atOnce + 1;
-      if (this.atOnce > AT_ONCE_MAX)
-        throw new Error(`the time stands still at ${this.now} ms: something never ends`);
+      if (this.atOnce > AT_ONCE_MAX) throw new Error(`the time stands still at ${this.now} ms`);
       this.now = Math.max(this.now, next.at);
       this.happen(next);
     }
+    this.now = Math.max(this.now, at);
   }
 
   /** Makes what has come meanwhile happen now, in its order. */
