@@ -42,7 +42,7 @@ const TAKEOVER_MS = LEASE_TTL_MS + 5_000;
 /** An attempt of a node that nobody can prove dead is given up after its deadline and the grace, by an evenly running clock. */
 const DRAINS_WITHIN_MS = 60_000 + ATTEMPT_TIMEOUT_MS + 2 * RESCUE_GRACE_MS;
 /** A takeover, and a backlog of which a project may send one at a time. */
-const CATCHES_UP_WITHIN_MS = TAKEOVER_MS + 25_000;
+const CATCHES_UP_WITHIN_MS = TAKEOVER_MS + 10_000;
 const STARTS_WITHIN_MS = 1_500;
 const LOOK_EVERY_MS = 500;
 const QUIET_MS = 5_000;
@@ -118,9 +118,11 @@ class Simulation {
 
   private outcome(quietFrom: number, isDrained: boolean): Outcome {
     const { recording, tables, plan } = this;
-    const limits = new Map([...tables.flows].map(([no, { concurrency }]) => [no, concurrency]));
+    const flows = [...tables.flows.values()];
+    const limits = new Map(flows.map(({ project_no, concurrency }) => [project_no, concurrency]));
     const terms = {
       limits,
+      withQuota: new Set(flows.flatMap((flow) => (flow.month_runs_max === null ? [] : [flow.project_no]))),
       attemptTimeoutMs: ATTEMPT_TIMEOUT_MS,
       webhookTimeoutMs: WEBHOOK_TIMEOUT_MS,
       graceMs: graceOf(plan),

@@ -73,8 +73,9 @@ export function* findEarly({ arrivals, dueAts, jobs }: Facts): Found {
 
 /** Once everything works again, what is due is sent soon, and what comes due in quiet times at once. */
 export function* findLate({ arrivals, history, dueAts }: Facts): Found {
-  const { quietFrom, startsWithinMs, healedAt, catchesUpWithinMs } = history.terms;
+  const { quietFrom, startsWithinMs, healedAt, catchesUpWithinMs, withQuota } = history.terms;
   for (const arrival of arrivals) {
+    if (withQuota.has(arrival.project)) continue;
     const dueAt = dueAts.get(`${arrival.id}/${arrival.attempt}`);
     const lateMs = dueAt === undefined ? 0 : Math.min(arrival.clock.nowAt - dueAt, arrival.at - healedAt);
     if (lateMs > catchesUpWithinMs)

@@ -9,6 +9,7 @@ const EVENT = "evt_0000000000000000000000000c";
 
 const terms: Terms = {
   limits: new Map([[1, 1]]),
+  withQuota: new Set(),
   attemptTimeoutMs: 4_000,
   webhookTimeoutMs: 3_000,
   graceMs: 30_000,

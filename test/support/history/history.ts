@@ -17,6 +17,8 @@ export interface History {
 export interface Terms {
   /** The most requests that each project may have in flight, by its number. */
   limits: ReadonlyMap<number, number>;
+  /** The projects that may have to wait for the end of a month. */
+  withQuota: ReadonlySet<number>;
   attemptTimeoutMs: number;
   webhookTimeoutMs: number;
   /** For how long after its deadline an attempt may still hold its permit. */
