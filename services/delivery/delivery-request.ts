@@ -13,7 +13,7 @@ import type { GrantedDelivery } from "../../shared/store/queue/delivery-claim.ts
 import type { DeliverySettlement } from "../../shared/store/queue/delivery-settle.ts";
 import type { OwedItem } from "./attempt-kind.ts";
 import { sendTraced } from "./attempt-span.ts";
-import { type Sender, USER_AGENT } from "./job-request.ts";
+import { type Sender, timeLeftMs, USER_AGENT } from "./job-request.ts";
 import { signHeaders } from "./sign.ts";
 
 export interface DeliverySender extends Sender {
@@ -59,11 +59,12 @@ export async function sendDelivery(
 
 async function attempt(
   { granted, secrets, span }: Omit<SendingDelivery, "item">,
-  { outbound, clock, timeoutMs, shutdown }: DeliverySender,
+  sender: DeliverySender,
 ): Promise<DeliveryOutcome> {
+  const { outbound, clock, timeoutMs, shutdown } = sender;
   // The deadline counts from the recorded start. Past it others may take the attempt for lost, so it is not sent any
   // more.
-  const leftMs = granted.startedAt + timeoutMs - clock.now();
+  const leftMs = timeLeftMs(granted.startedAt, sender);
   if (leftMs <= 0) return unsentDelivery("The time of this attempt was over before anything was sent.");
   if (granted.endpoint === null) return unsentDelivery("The endpoint was deleted before anything was sent.");
   if (secrets.length === 0) return unsentDelivery("The request could not be signed.");

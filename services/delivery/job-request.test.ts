@@ -166,6 +166,18 @@ describe("an attempt", () => {
     });
   });
 
+  test("has no more than its time, although the node's clock is behind the one of its start", async () => {
+    let givenMs = 0;
+    await attemptAt(says("200 OK"), {
+      elapsedMs: -20_000,
+      async post({ timeoutMs }) {
+        givenMs = timeoutMs;
+        return { kind: "stalled" };
+      },
+    });
+    expect(givenMs).toBe(ATTEMPT_TIMEOUT_MS);
+  });
+
   test("has its deadline counted from its recorded start", async () => {
     const settlement = await attemptAt(() => {}, { elapsedMs: ATTEMPT_TIMEOUT_MS - 200 });
     expect(settlement).toMatchObject({ status: "timed_out", responseStatus: null });

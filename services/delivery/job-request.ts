@@ -42,7 +42,7 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
   const begunAt = performance.now();
   // The deadline counts from the recorded start. Past it others may take the attempt for lost, so it is not sent any
   // more.
-  const leftMs = granted.startedAt + timeoutMs - clock.now();
+  const leftMs = timeLeftMs(granted.startedAt, sender);
   const exchange: Exchange =
     leftMs <= 0
       ? { kind: "stalled" }
@@ -63,6 +63,17 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
   const settlement = settlementOf(sending, outcome, performance.now() - begunAt, now);
   // A status that has come is recorded, however the attempt ended.
   return exchange.kind === "answered" ? { ...settlement, responseStatus: exchange.status } : settlement;
+}
+
+/**
+ * How long an attempt may still take. A node learns within seconds that the database's clock was set forward. Until then a
+ * start seems to be yet to come, which gives the attempt no more time than any other.
+ */
+export function timeLeftMs(
+  startedAt: number,
+  { clock, timeoutMs }: Pick<Sender, "clock" | "timeoutMs">,
+): number {
+  return Math.min(startedAt + timeoutMs - clock.now(), timeoutMs);
 }
 
 /** Whether a shutdown may have ended it. An exchange that stalled had met its deadline before. */
