@@ -262,11 +262,11 @@ const FAULTS: readonly MakeFault[] = [
   (random, nodes) => ({
     kind: "statements",
     at: stepTime(random),
-    forMs: lasting(random, 200, 8_000),
+    forMs: lasting(random, 500, 12_000),
     node: random.chance(0.5) ? null : anyNode(random, nodes),
     what: {
       names: random.pick(STATEMENT_KINDS),
-      chance: random.pick([0.1, 0.3, 0.7]),
+      chance: random.pick([0.2, 0.5, 1]),
       fates: random.chance(0.5) ? FATES : [random.pick(FATES)],
     },
   }),

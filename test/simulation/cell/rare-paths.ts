@@ -28,7 +28,7 @@ const RARE_PATHS: readonly string[] = [
     `claim_deliveries: ${answer}`,
   ]),
   ...["answer lost", "done later", "not done", "slow"].flatMap((fate) =>
-    ["claim", "create_", "fire_schedules", "settle"].map((name) => `${fate}: ${name}`),
+    ["claim", "settle"].map((name) => `${fate}: ${name}`),
   ),
   ...[
     "message dropped",

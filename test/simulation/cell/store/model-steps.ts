@@ -190,8 +190,8 @@ export class ModelSteps {
       id: uuidToId("dlv_", row.id),
     }));
     const before = Math.floor(this.nowMs) - random.pick([500, 4_000]);
-    return random.pick<Ask>([
-      (db) => listShardsInUse(db, ["us-east"]),
+    const looks: Ask[] = [
+      (db) => listShardsInUse(db, ["us-east"]).then((found) => found.map(({ shard }) => shard).sort()),
       (db) => findTargetUrls(db, jobs),
       (db) => findEndpointUrls(db, owed),
       (db) => nodes.listLostAttempts(db, before, 5),
@@ -205,7 +205,12 @@ export class ModelSteps {
       (db) => askTime(db),
       (db) => listParkedHosts(db, "jobs"),
       (db) => listParkedHosts(db, "webhooks"),
-    ]);
+    ];
+    return async (db) => {
+      const answers: unknown[] = [];
+      for (const look of looks) answers.push(await look(db));
+      return answers;
+    };
   }
 
   own(): Ask {
@@ -437,10 +442,10 @@ const CHOICES: readonly [string, (this: ModelSteps) => Ask | null][] = [
   ["sweep", ModelSteps.prototype.sweep],
   ["refill", ModelSteps.prototype.refill],
   ["look up", ModelSteps.prototype.lookUp],
-  ["look up", ModelSteps.prototype.lookUp],
   ["own", ModelSteps.prototype.own],
   ["own", ModelSteps.prototype.own],
   ["join", ModelSteps.prototype.join],
+  ["hold", ModelSteps.prototype.hold],
   ["hold", ModelSteps.prototype.hold],
   ["watch clock", ModelSteps.prototype.watchClock],
   ...Array<[string, (this: ModelSteps) => Ask | null]>(4).fill([

@@ -22,7 +22,7 @@ setDefaultTimeout(600_000);
  * same answers and leave the same rows. SEED is the first seed, and ROUNDS says how many follow.
  */
 
-const ROUNDS = Number(process.env.ROUNDS ?? 4);
+const ROUNDS = Number(process.env.ROUNDS ?? 5);
 const STEPS = 150;
 const firstSeed = Number(process.env.SEED ?? 1);
 
