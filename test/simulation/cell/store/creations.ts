@@ -11,7 +11,7 @@ import {
 import { runsLeft } from "./permits.ts";
 import { type JobRow, type LaneRow, laneKey, rowAt, type Statement, type Tables } from "./tables.ts";
 
-/** createJobs without and with its short way (shared/store/resources/job-creation.ts, plain-creation.ts). */
+/** createJobs without and with its short way (shared/store/resources/job-creation.ts, ordinary-creation.ts). */
 
 /** The first 14 parameters of both statements. */
 function readJobs(values: readonly unknown[]): JobRow[] {
@@ -95,10 +95,10 @@ export const createJobs: Statement = (tables, { now }, values) => {
 /** The refusal of a key that exists already, as Postgres words it for isTakenKey. */
 export class TakenKey extends Error {}
 
-export const createPlainJobs: Statement = (tables, { now }, values) => {
+export const createOrdinaryJobs: Statement = (tables, { now }, values) => {
   const jobs = readJobs(values);
   const projects = numbers(values[14]);
-  const isFree = projects.filter((no) => hasQuota(tables, no, now)).length === values[15];
+  const isFree = projects.every((no) => hasQuota(tables, no, now));
   if (isFree) {
     if (jobs.some(({ id }) => tables.jobs.has(id))) throw new TakenKey("jobs");
     for (const job of jobs) addJob(tables, job, now);

@@ -1,6 +1,6 @@
 import * as byHand from "./by-hand.ts";
 import { claim, claimOrdinary } from "./claims.ts";
-import { createJobs, createPlainJobs } from "./creations.ts";
+import { createJobs, createOrdinaryJobs } from "./creations.ts";
 import { changeWebhook, claimDeliveries, settleDeliveries } from "./deliveries.ts";
 import * as firings from "./firings.ts";
 import * as members from "./members.ts";
@@ -45,7 +45,7 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   forget_idle_left_hosts: nothing,
 
   create_jobs: createJobs,
-  create_plain_jobs: createPlainJobs,
+  create_ordinary_jobs: createOrdinaryJobs,
   find_job_state: byHand.findJobState,
   find_run: byHand.findRun,
   cancel_job: byHand.cancelJob,
