@@ -41,8 +41,12 @@ export interface Outcome {
 const TAKEOVER_MS = LEASE_TTL_MS + 5_000;
 /** An attempt of a node that nobody can prove dead is given up after its deadline and the grace, by an evenly running clock. */
 const DRAINS_WITHIN_MS = 60_000 + ATTEMPT_TIMEOUT_MS + 2 * RESCUE_GRACE_MS;
-/** A takeover, and a backlog of which a project may send one at a time. */
-const CATCHES_UP_WITHIN_MS = TAKEOVER_MS + 10_000;
+/**
+ * A takeover, and a backlog of which a project may send one at a time. Before it may start there can be a claim that took
+ * place after its node had been refused by a later one: nobody sends that attempt, and it keeps its permit until it is
+ * given up.
+ */
+const CATCHES_UP_WITHIN_MS = TAKEOVER_MS + 10_000 + ATTEMPT_TIMEOUT_MS + RESCUE_GRACE_MS;
 const STARTS_WITHIN_MS = 1_500;
 const LOOK_EVERY_MS = 500;
 const QUIET_MS = 5_000;
