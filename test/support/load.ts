@@ -78,6 +78,8 @@ export function expectNothingRefused(
     );
     expect({ refused: [...refused], longestPauseMs, reasons }).toBeNull();
   }
+  if (refused.size > 0)
+    console.log(`refused while the machine stood still for ${longestPauseMs} ms:`, [...refused]);
   refused.clear();
 }
 

@@ -47,8 +47,6 @@ export const environmentOf = (code: number): Environment => named(ENVIRONMENTS, 
 export const flowClassNamed = (code: number): FlowClass => named(FLOW_CLASSES, code);
 export const runStatusOf = (code: number): RunStatus => named(RUN_STATUSES, code);
 export const endedStatusOf = (code: number): TerminalStatus => named(ENDED_STATUSES, code);
-export const endedDeliveryStatusOf = (code: number): EndedDeliveryStatus =>
-  named(ENDED_DELIVERY_STATUSES, code);
 export const eventTypeOf = (code: number): EventType => named(EVENT_TYPES, code);
 export const eventListOf = (code: number): EventType[] => {
   const types = EVENT_TYPES.filter((type) => (code & (1 << eventTypeCode(type))) !== 0);
