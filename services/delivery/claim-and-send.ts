@@ -16,10 +16,10 @@ const HOST_PAUSE_MS = 500;
 /**
  * Claims one owed attempt and, if it is granted, sends and settles it. The answer comes with the claim; it is "gone"
  * for an attempt that is parked, and for one that the node has claimed for somebody else: while a shard moves, two
- * workers tell of it. It is null if the node has another attempt of the same in flight. `heldFor` names the host at
- * which the caller keeps a place for it.
+ * workers tell of it. It is null if the node has another attempt of the same in flight. `keptAt` names the host at
+ * which the caller keeps a place for it, which was parked there.
  */
-export type ClaimAndSend = (region: Region, item: DueItem, heldFor?: string | null) => Promise<Answer | null>;
+export type ClaimAndSend = (region: Region, item: DueItem, keptAt?: string | null) => Promise<Answer | null>;
 
 export function createClaimAndSend(
   { clock, log }: Pick<Cell, "clock" | "log">,
@@ -45,7 +45,7 @@ export function createClaimAndSend(
   async function claimAndSend<Granted, Sent>(
     kind: AttemptKind<Granted, Sent>,
     item: OwedItem,
-    heldFor: string | null,
+    keptAt: string | null,
   ): Promise<Answer | null> {
     const { id, projectNo, attempt } = item;
     const inFlightNow = inFlight.find(id);
@@ -59,7 +59,7 @@ export function createClaimAndSend(
     if (inFlight.isShareTaken(projectNo)) return { kind: "blocked", untilAt: clock.now() + SHARE_PAUSE_MS };
     const claiming = Promise.withResolvers<Answer | null>();
     inFlight.add(id, projectNo, { attempt, answer: claiming.promise });
-    const answer = await claimOrPark(kind, item, heldFor);
+    const answer = await claimOrPark(kind, item, keptAt);
     claiming.resolve(answer);
     return answer;
   }
@@ -68,17 +68,17 @@ export function createClaimAndSend(
   async function claimOrPark<Granted, Sent>(
     kind: AttemptKind<Granted, Sent>,
     item: OwedItem,
-    heldFor: string | null,
+    keptAt: string | null,
   ): Promise<Answer | null> {
     const { id, projectNo } = item;
     let isSending = false;
     try {
       let host: string | null = null;
-      if (heldFor !== null || !hosts.mayClaimBlindly()) {
+      if (keptAt !== null || !hosts.mayClaimBlindly()) {
         const url = await retries.untilAnswered(() => kind.locate(item));
         if (url !== null) {
           host = hostOfTarget(url);
-          if (host !== heldFor && !hosts.mayClaimFor(host)) return await park(kind, item, { host, url });
+          if (host !== keptAt && !hosts.mayClaimFor(host)) return await park(kind, item, { host, url });
         }
       }
       const claimed = await claim(kind, item, host);
@@ -153,13 +153,14 @@ export function createClaimAndSend(
     if (host !== null) options.onFreed(host);
   }
 
-  return (region, item, heldFor = null) => {
-    const owed = { ...item, region, environment: environmentOfClass(item.flowClass) };
+  return (region, item, keptAt = null) => {
+    const waitedFor = item.waitedFor ?? (keptAt === null ? undefined : "host");
+    const owed = { ...item, region, environment: environmentOfClass(item.flowClass), waitedFor };
     switch (kindOf(item.flowClass)) {
       case "jobs":
-        return claimAndSend(jobs, owed, heldFor);
+        return claimAndSend(jobs, owed, keptAt);
       case "webhooks":
-        return claimAndSend(webhooks, owed, heldFor);
+        return claimAndSend(webhooks, owed, keptAt);
     }
   };
 }

@@ -115,7 +115,7 @@ export function createJobAttempts(
     },
     urlOf: ({ targetUrl }) => targetUrl,
     async send(item, granted) {
-      const { projectNo, environment, region, shard, id: jobId, attempt, dueAt } = item;
+      const { projectNo, environment, region, shard, id: jobId, attempt, dueAt, waitedFor } = item;
       const { runId, scheduleId } = granted;
       const span = beginAttempt(traces, item, granted, () => ({
         name: "attempt",
@@ -133,7 +133,7 @@ export function createJobAttempts(
         });
       if (secrets.length > 0) noteLateness(region, clock.now() - dueAt);
       const settlement = await sendAttempt(
-        { projectNo, environment, region, shard, attempt, granted, secrets, span },
+        { projectNo, environment, region, shard, attempt, granted, waitedFor, secrets, span },
         sender,
       );
       return { projectNo, attempt, settlement, span };

@@ -1,3 +1,4 @@
+import { idTimeMs } from "../../shared/domain/ids.ts";
 import {
   type Exchange,
   interruptedOutcome,
@@ -7,6 +8,7 @@ import {
 } from "../../shared/domain/run.ts";
 import type { Region, Scope } from "../../shared/domain/scope.ts";
 import { unrecordedContext } from "../../shared/domain/trace.ts";
+import type { WaitReason } from "../../shared/domain/wait.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
 import type { GrantedAttempt } from "../../shared/store/queue/claim.ts";
@@ -21,6 +23,8 @@ export interface Sending extends Scope {
   shard: number;
   attempt: number;
   granted: GrantedAttempt;
+  /** What it waited for, as far as that is known. */
+  waitedFor?: WaitReason | undefined;
   /** Empty if they cannot be read; an unsigned request is not sent. */
   secrets: readonly string[];
   span: Span | null;
@@ -40,6 +44,7 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
   const { granted, span } = sending;
   const unrecorded = granted.trace ?? unrecordedContext(granted.jobId, granted.runId);
   const begunAt = performance.now();
+  const lateMs = Math.max(0, clock.now() - Math.max(granted.scheduledAt, idTimeMs(granted.jobId)));
   // The deadline counts from the recorded start. Past it others may take the attempt for lost, so it is not sent any
   // more.
   const leftMs = timeLeftMs(granted.startedAt, sender);
@@ -60,7 +65,7 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
   const now = clock.now();
   const isInterrupted = shutdown.aborted && isBrokenOff(exchange);
   const outcome = isInterrupted ? interruptedOutcome() : judgeResponse(exchange, now, timeoutMs);
-  const settlement = settlementOf(sending, outcome, performance.now() - begunAt, now);
+  const settlement = settlementOf(sending, outcome, { lateMs, durationMs: performance.now() - begunAt, now });
   // A status that has come is recorded, however the attempt ended.
   return exchange.kind === "answered" ? { ...settlement, responseStatus: exchange.status } : settlement;
 }
@@ -81,8 +86,12 @@ function isBrokenOff(exchange: Exchange): boolean {
   return exchange.kind === "faulted" || (exchange.kind === "answered" && exchange.bodyEnd === "broken");
 }
 
-function settlementOf(sending: Sending, outcome: Outcome, durationMs: number, now: number): Settlement {
-  const { projectNo, environment, region, shard, attempt, granted } = sending;
+function settlementOf(
+  sending: Sending,
+  outcome: Outcome,
+  { lateMs, durationMs, now }: { lateMs: number; durationMs: number; now: number },
+): Settlement {
+  const { projectNo, environment, region, shard, attempt, granted, waitedFor } = sending;
   const { attemptsAllowed, maxAttempts, baseSeconds, capSeconds } = granted;
   const retryPolicy = { maxAttempts, baseSeconds, capSeconds };
   return {
@@ -96,6 +105,8 @@ function settlementOf(sending: Sending, outcome: Outcome, durationMs: number, no
     responseStatus: outcome.responseStatus,
     error: outcome.error,
     durationMs,
+    lateMs,
+    waitedFor,
     next: settleAttempt({ number: attempt, attemptsAllowed, retryPolicy }, outcome, {
       now,
       random: Math.random,

@@ -102,7 +102,11 @@ export class Dispatcher {
       const room = Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX) - items.length;
       for (const entry of shard.take(lane, Math.min(TURN_ITEMS, room), node.id, now)) {
         const { projectNo, flowClass, id, attempt, dueAt } = entry;
-        items.push({ projectNo, flowClass, id, attempt, dueAt, shard: shard.held.shard });
+        const waitedFor = lane.waitOf(entry);
+        items.push({
+          ...{ projectNo, flowClass, id, attempt, dueAt, shard: shard.held.shard },
+          ...(waitedFor !== null && { waitedFor }),
+        });
       }
       if (lane.isSendable(now)) this.enqueue(lane, shard);
       if (items.length >= Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX)) flush();

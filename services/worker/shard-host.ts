@@ -164,7 +164,8 @@ export class ShardHost {
     return new Shard(held, clock.now(), this.timers, {
       onSendable: (lane, shard) => this.dispatcher.enqueue(lane, shard),
       onLow: (lane, shard) => this.sweeper.noteLow(lane, shard),
-      onGranted: ({ flowClass, dueAt }, isHeldBack, now) => note[kindOf(flowClass)](now - dueAt, isHeldBack),
+      onGranted: ({ flowClass, dueAt }, waitedFor, now) =>
+        note[kindOf(flowClass)](now - dueAt, waitedFor !== null),
     });
   }
 

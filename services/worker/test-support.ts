@@ -1,6 +1,7 @@
 import type { Answer, OwedAttempt } from "../../shared/bus/messages.ts";
 import type { FlowClass } from "../../shared/domain/flow-class.ts";
 import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
+import type { WaitReason } from "../../shared/domain/wait.ts";
 import type { SweptRow } from "../../shared/store/queue/sweep.ts";
 import type { Entry, RememberedLane } from "./shard/remembered-lane.ts";
 import { Shard } from "./shard/shard.ts";
@@ -27,12 +28,12 @@ export function sweptOf(owed: OwedAttempt, concurrency = 500): SweptRow {
 export function startShard(now: number) {
   const sendable: RememberedLane[] = [];
   const low: RememberedLane[] = [];
-  const granted: { entry: Entry; isHeldBack: boolean }[] = [];
+  const granted: { entry: Entry; waitedFor: WaitReason | null }[] = [];
   const timers = new Timers<Entry>(now);
   const shard = new Shard({ region: "us-east", shard: 3, epoch: 1 }, now, timers, {
     onSendable: (lane) => sendable.push(lane),
     onLow: (lane) => low.push(lane),
-    onGranted: (entry, isHeldBack) => granted.push({ entry, isHeldBack }),
+    onGranted: (entry, waitedFor) => granted.push({ entry, waitedFor }),
   });
   const advance = (to: number) => timers.advance(to, (entry) => entry.shard.comeDue(entry, to));
   return {

@@ -2,6 +2,7 @@ import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { FLOW_CLASSES } from "../domain/flow-class.ts";
 import { REGIONS } from "../domain/scope.ts";
+import { WAIT_REASONS } from "../domain/wait.ts";
 import {
   decodeAnswers,
   decodeBeat,
@@ -45,7 +46,12 @@ describeKind(
   fc.record({
     workerNodeId: count,
     region,
-    items: fc.array(fc.record({ projectNo: count, ...attemptOf, shard: count })),
+    items: fc.array(
+      fc.record(
+        { projectNo: count, ...attemptOf, shard: count, waitedFor: fc.constantFrom(...WAIT_REASONS) },
+        { requiredKeys: ["projectNo", "flowClass", "id", "attempt", "dueAt", "shard"] },
+      ),
+    ),
   }),
   encodeDue,
   decodeDue,

@@ -1,5 +1,6 @@
 import { FLOW_CLASSES, type FlowClass } from "../domain/flow-class.ts";
 import { isRegion, type Region } from "../domain/scope.ts";
+import { WAIT_REASONS, type WaitReason } from "../domain/wait.ts";
 import type {
   Answer,
   AnsweredItem,
@@ -32,7 +33,7 @@ export function encodeCommand({ region, shard, projectNo, owed }: Command): stri
   return JSON.stringify([region, shard, projectNo, flat]);
 }
 
-export const decodeCommand = strictly(4, (fields): Command => {
+export const decodeCommand = strictly([4], (fields): Command => {
   const projectNo = asCount(fields[2]);
   return {
     region: asRegion(fields[0]),
@@ -54,20 +55,25 @@ export function encodeDue({ workerNodeId, region, items }: Due): string {
     pushOwed(flat, item);
     flat.push(item.shard);
   }
-  return JSON.stringify([workerNodeId, region, flat]);
+  const waits = items.flatMap(({ waitedFor }, index) =>
+    waitedFor === undefined ? [] : [index, WAIT_REASONS.indexOf(waitedFor)],
+  );
+  // Delivery nodes of the release before read three fields. Where attempts waited, they read nothing until they are replaced.
+  return JSON.stringify([workerNodeId, region, flat, ...(waits.length === 0 ? [] : [waits])]);
 }
 
-export const decodeDue = strictly(
-  3,
-  (fields): Due => ({
-    workerNodeId: asCount(fields[0]),
-    region: asRegion(fields[1]),
-    items: asItems(fields[2], OWED_FIELDS + 1, (flat, at): DueItem => {
-      const owed = readOwed(flat, at);
-      return { ...owed, shard: asCount(flat[at + OWED_FIELDS]) };
-    }),
-  }),
-);
+export const decodeDue = strictly([3, 4], (fields): Due => {
+  const items = asItems(fields[2], OWED_FIELDS + 1, (flat, at): DueItem => {
+    const owed = readOwed(flat, at);
+    return { ...owed, shard: asCount(flat[at + OWED_FIELDS]) };
+  });
+  asItems(fields.length === 4 ? fields[3] : [], 2, (flat, at) => {
+    const item = items[asCount(flat[at])];
+    if (item === undefined) throw new Malformed();
+    item.waitedFor = asWaitReason(flat[at + 1]);
+  });
+  return { workerNodeId: asCount(fields[0]), region: asRegion(fields[1]), items };
+});
 
 export function encodeAnswers({ deliveryNodeId, region, room, items }: Answers): string {
   const flat: Flat = [];
@@ -78,7 +84,7 @@ export function encodeAnswers({ deliveryNodeId, region, room, items }: Answers):
 }
 
 export const decodeAnswers = strictly(
-  4,
+  [4],
   (fields): Answers => ({
     deliveryNodeId: asCount(fields[0]),
     region: asRegion(fields[1]),
@@ -106,7 +112,7 @@ export function encodeHint({ region, shard, owed, freed }: Hint): string {
 }
 
 export const decodeHint = strictly(
-  4,
+  [4],
   (fields): Hint => ({
     region: asRegion(fields[0]),
     shard: asCount(fields[1]),
@@ -123,7 +129,7 @@ export function encodeBeat({ nodeId, regions, room }: Beat): string {
 }
 
 export const decodeBeat = strictly(
-  3,
+  [3],
   (fields): Beat => ({
     nodeId: asCount(fields[0]),
     regions: asItems(fields[1], 1, (flat, at) => asRegion(flat[at])),
@@ -182,11 +188,12 @@ function asAnswer(kind: unknown, number: number): Answer {
 
 class Malformed extends Error {}
 
-function strictly<M>(fieldCount: number, read: (fields: readonly unknown[]) => M) {
+/** `fieldCounts` are how many fields a message may have. */
+function strictly<M>(fieldCounts: readonly number[], read: (fields: readonly unknown[]) => M) {
   return (text: string): M | undefined => {
     try {
       const fields: unknown = JSON.parse(text);
-      if (!Array.isArray(fields) || fields.length !== fieldCount) return undefined;
+      if (!Array.isArray(fields) || !fieldCounts.includes(fields.length)) return undefined;
       return read(fields);
     } catch {
       // A reader below has refused it, or it is a syntax error, or its nesting exhausts the parser's stack.
@@ -224,6 +231,12 @@ function asId(value: unknown): string {
 
 function asRegion(value: unknown): Region {
   if (typeof value === "string" && isRegion(value)) return value;
+  throw new Malformed();
+}
+
+function asWaitReason(value: unknown): WaitReason {
+  const reason = typeof value === "number" ? WAIT_REASONS[value] : undefined;
+  if (reason) return reason;
   throw new Malformed();
 }
 

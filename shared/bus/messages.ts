@@ -1,5 +1,6 @@
 import type { FreedPermits, OwedAttempt } from "../domain/owed.ts";
 import type { ProjectNo, Region } from "../domain/scope.ts";
+import type { WaitReason } from "../domain/wait.ts";
 
 export type { FreedPermits, OwedAttempt };
 
@@ -30,6 +31,8 @@ export interface Due {
 
 export interface DueItem extends OwedAttempt {
   shard: number;
+  /** Why it was not sent when it came due; left out if nothing of the customer's own was in its way. */
+  waitedFor?: WaitReason | undefined;
 }
 
 /**

@@ -1,4 +1,5 @@
 import type { OwedAttempt } from "../../../shared/bus/messages.ts";
+import type { WaitReason } from "../../../shared/domain/wait.ts";
 import {
   LANE_ROOM_MIN,
   type Lane,
@@ -18,8 +19,8 @@ export type Entry = OwedAttempt &
     /** When it was sent, by the shard's clock, and to which delivery node. */
     sentAt: number;
     sentTo: number;
-    /** It is due, and timed because a delivery node has put it off. */
-    isPutOff: boolean;
+    /** Why it is timed although it is due: a delivery node has put it off. Null if it is not. */
+    putOffFor: WaitReason | null;
   };
 
 /**
@@ -71,8 +72,9 @@ export class RememberedLane {
   private refused: Entry[] = [];
 
   private blockedUntilAt = 0;
-  /** What was due by this instant had to wait for its project's limit, quota or hold. */
+  /** What was due by this instant had to wait for its project's limit, quota or hold, the last of which is `heldBackFor`. */
   private heldBackUntilAt = Number.NEGATIVE_INFINITY;
+  private heldBackFor: WaitReason = "concurrency";
   private credits = Number.POSITIVE_INFINITY;
   /** The number of the project's returned permits for which credits were given or refused. */
   private returnedPermits = 0;
@@ -129,7 +131,7 @@ export class RememberedLane {
   add(entry: Entry, now: number): void {
     this.entries.set(entry.id, entry);
     if (entry.dueAt <= now) this.ready.push(entry);
-    else this.setTimer(entry, entry.dueAt);
+    else this.setTimer(entry, entry.dueAt, null);
   }
 
   /** Whether another entry may be held. What does not fit, Postgres remembers. */
@@ -143,13 +145,13 @@ export class RememberedLane {
     this.hasOverflowed = true;
   }
 
-  /** Keeps an entry until `at`: it is not due yet, or a delivery node has put it off. */
-  setTimer(entry: Entry, at: number): void {
+  /** Keeps an entry until `at`: it is not due yet, or a delivery node has put it off, for `reason`. */
+  setTimer(entry: Entry, at: number, reason: WaitReason | null): void {
     entry.state = "timed";
     this.timers.arm(entry, at);
     this.timedCount++;
-    entry.isPutOff = at > entry.dueAt + CLOCKS_DIFFER_MS;
-    if (entry.isPutOff) this.putOffCount++;
+    entry.putOffFor = at > entry.dueAt + CLOCKS_DIFFER_MS ? reason : null;
+    if (entry.putOffFor !== null) this.putOffCount++;
   }
 
   /** The timer of an entry has ended. If the lane is full, perhaps because it is held, Postgres remembers the entry. */
@@ -221,12 +223,12 @@ export class RememberedLane {
       this.probeCredits = PROBE_CREDITS_MIN;
       this.returnedPermits = returned;
     }
-    this.holdBack(now);
+    this.holdBack(now, "concurrency");
   }
 
   /** Permits of the project have come back, `returned` of them ever. */
   returnPermits(returned: number, now: number): void {
-    if (this.credits === 0) this.holdBack(now);
+    if (this.credits === 0) this.holdBack(now, "concurrency");
     if (returned <= this.returnedPermits) return;
     this.hasRefusalNoted = false;
     this.credits += returned - this.returnedPermits + 1;
@@ -240,15 +242,15 @@ export class RememberedLane {
     this.probeCredits = Math.min(2 * this.probeCredits, PROBE_CREDITS_MAX);
   }
 
-  /** Nothing is sent until then. `isOwnLimit` says that the project's own quota or hold is why. */
-  block(untilAt: number, isOwnLimit: boolean): void {
+  /** Nothing is sent until then. `reason` is null if that is not for the project's own quota or hold. */
+  block(untilAt: number, reason: WaitReason | null): void {
     this.blockedUntilAt = Math.max(this.blockedUntilAt, untilAt);
-    if (isOwnLimit) this.holdBack(this.blockedUntilAt);
+    if (reason !== null) this.holdBack(this.blockedUntilAt, reason);
   }
 
-  /** Whether the entry had to wait for its project's limit, quota or hold, or was put off. */
-  wasHeldBack(entry: Entry): boolean {
-    return entry.isPutOff || entry.dueAt <= this.heldBackUntilAt;
+  /** Why the entry had to wait: its project's limit, quota or hold, or that it was put off. Null if it had not. */
+  waitOf(entry: Entry): WaitReason | null {
+    return entry.dueAt <= this.heldBackUntilAt ? this.heldBackFor : entry.putOffFor;
   }
 
   /** Postgres may owe something that is due from this instant on and that the lane does not remember. */
@@ -299,13 +301,14 @@ export class RememberedLane {
     return this.entries.size === 0 && !this.hasMore && this.sinceAt >= sinceAt && this.blockedUntilAt <= now;
   }
 
-  private holdBack(untilAt: number): void {
+  private holdBack(untilAt: number, reason: WaitReason): void {
     this.heldBackUntilAt = Math.max(this.heldBackUntilAt, untilAt);
+    this.heldBackFor = reason;
   }
 
   private endTimed(entry: Entry): void {
     this.timedCount--;
-    if (entry.isPutOff) this.putOffCount--;
+    if (entry.putOffFor !== null) this.putOffCount--;
   }
 
   private nextReady(): Entry | undefined {

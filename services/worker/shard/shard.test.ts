@@ -81,21 +81,21 @@ describe("what operators are shown of a shard", () => {
 describe("what is granted late", () => {
   const grant = (started: ReturnType<typeof startShard>, now: number) => {
     for (const entry of started.send(now)) started.answer(entry, { kind: "granted" }, now);
-    return started.granted.splice(0).map(({ isHeldBack }) => isHeldBack);
+    return started.granted.splice(0).map(({ waitedFor }) => waitedFor);
   };
 
   test("was not held back if no answer said so, whatever else kept it waiting", () => {
     const started = startShard(NOW);
     started.shard.learn(owedOf({ dueAt: NOW }), NOW);
     for (const entry of started.send(NOW)) started.answer(entry, { kind: "node_full" }, NOW + 5_000);
-    expect(grant(started, NOW + 5_000)).toEqual([false]);
+    expect(grant(started, NOW + 5_000)).toEqual([null]);
   });
 
   test("was not held back by a delivery node whose clock was behind", () => {
     const started = startShard(NOW);
     started.shard.learn(owedOf({ dueAt: NOW }), NOW);
     for (const entry of started.send(NOW)) started.answer(entry, { kind: "early", waitMs: 3 }, NOW);
-    expect(grant(started, NOW + 5_000)).toEqual([false]);
+    expect(grant(started, NOW + 5_000)).toEqual([null]);
   });
 
   test("was not held back if delivery nodes were full and its project had its share of them", () => {
@@ -104,22 +104,26 @@ describe("what is granted late", () => {
     const crowded = { kind: "blocked", untilAt: NOW + SHARE_PAUSE_MS } as const;
     for (const entry of started.send(NOW)) started.answer(entry, crowded, NOW);
     started.shard.tidy(NOW + 5_000);
-    expect(grant(started, NOW + 5_000)).toEqual([false]);
+    expect(grant(started, NOW + 5_000)).toEqual([null]);
   });
 
   test("was held back if its project's limit, quota or hold, or its host, refused it since it was due", () => {
+    const monthEnd = Date.UTC(2099, 1);
     const noes = [
-      { kind: "no_permit", returned: 0 },
-      { kind: "blocked", untilAt: NOW + 5_000 },
-      { kind: "early", waitMs: 900 },
+      [{ kind: "no_permit", returned: 0 }, "concurrency"],
+      [{ kind: "early", waitMs: 200 }, "concurrency"],
+      [{ kind: "early", waitMs: 900 }, "host"],
+      [{ kind: "blocked", untilAt: NOW + 5_000 }, "hold"],
+      [{ kind: "blocked", untilAt: monthEnd }, "quota"],
     ] as const;
-    for (const no of noes) {
+    for (const [no, reason] of noes) {
       const started = startShard(NOW);
       started.shard.learn(owedOf({ dueAt: NOW }), NOW);
       for (const entry of started.send(NOW)) started.answer(entry, no, NOW);
+      started.advance(NOW + 5_000);
       started.shard.freed({ projectNo: 1, returned: 1 }, NOW + 5_000);
       started.shard.tidy(NOW + 5_000);
-      expect(grant(started, NOW + 5_000)).toEqual([true]);
+      expect(grant(started, NOW + 5_000)).toEqual([reason]);
     }
   });
 
@@ -131,7 +135,7 @@ describe("what is granted late", () => {
     started.advance(NOW + 1_000);
     started.shard.freed({ projectNo: 1, returned: 9 }, NOW + 4_000);
     started.shard.learn(owedOf({ dueAt: NOW + 4_001 }), NOW + 4_001);
-    expect(grant(started, NOW + 9_000)).toEqual([true, true, false]);
+    expect(grant(started, NOW + 9_000)).toEqual(["concurrency", "concurrency", null]);
   });
 });
 

@@ -7,6 +7,8 @@ import {
 import { FLOW_CLASSES, type FlowClass } from "../../../shared/domain/flow-class.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { HORIZON_MS } from "../../../shared/domain/shard.ts";
+import type { WaitReason } from "../../../shared/domain/wait.ts";
+import { CALLED_MS } from "../../../shared/store/queue/permits.ts";
 import type { HeldShard } from "../../../shared/store/queue/shards.ts";
 import { laneRoom, type RefillLane, SWEEP_LAG_MS, type SweptRow } from "../../../shared/store/queue/sweep.ts";
 import { type Entry, RememberedLane } from "./remembered-lane.ts";
@@ -32,8 +34,8 @@ export interface ShardCalls {
   onSendable(lane: RememberedLane, shard: Shard): void;
   /** So little is left of what is due in a lane that Postgres should be asked for more. */
   onLow(lane: RememberedLane, shard: Shard): void;
-  /** A delivery node has claimed it. `isHeldBack` says that it had to wait for a limit, a quota or a hold. */
-  onGranted(entry: Entry, isHeldBack: boolean, now: number): void;
+  /** A delivery node has claimed it. `waitedFor` says what of the customer's own it had to wait for. */
+  onGranted(entry: Entry, waitedFor: WaitReason | null, now: number): void;
 }
 
 /**
@@ -98,7 +100,7 @@ export class Shard {
       place: 0,
       sentAt: 0,
       sentTo: 0,
-      isPutOff: false,
+      putOffFor: null,
     };
     lane.add(entry, now);
     if (isDue) this.announce(lane, now);
@@ -135,23 +137,22 @@ export class Shard {
     lane.endWait();
     switch (answer.kind) {
       case "granted":
-        this.calls.onGranted(entry, lane.wasHeldBack(entry), now);
+        this.calls.onGranted(entry, lane.waitOf(entry), now);
         lane.forget(entry);
         break;
       case "gone":
         lane.forget(entry);
         break;
       case "early":
-        lane.setTimer(entry, now + answer.waitMs);
+        // A permit that is kept for another class is kept for CALLED_MS. What waits for longer waits for its host.
+        lane.setTimer(entry, now + answer.waitMs, answer.waitMs <= CALLED_MS ? "concurrency" : "host");
         break;
       case "no_permit":
         lane.refusePermit(answer.returned, now);
         lane.giveBack(entry);
         break;
       case "blocked":
-        // A block as short as a share's pause says that delivery nodes are full, which is no limit of the project's.
-        // Two clocks differ by less than half of it.
-        lane.block(Math.min(answer.untilAt, now + BLOCKED_MS_MAX), answer.untilAt > now + 2 * SHARE_PAUSE_MS);
+        lane.block(Math.min(answer.untilAt, now + BLOCKED_MS_MAX), blockReason(answer.untilAt, now));
         lane.giveBack(entry);
         break;
       case "node_full":
@@ -174,7 +175,7 @@ export class Shard {
 
   /** The region is held: nothing is sent until then, since Postgres would refuse every claim. */
   hold(untilAt: number): void {
-    for (const lane of this.lanes.values()) lane.block(untilAt, true);
+    for (const lane of this.lanes.values()) lane.block(untilAt, "hold");
   }
 
   /**
@@ -293,6 +294,16 @@ export class Shard {
     if (!lane.standsInRow && lane.isSendable(now)) this.calls.onSendable(lane, this);
     if (lane.wantsRefill(now)) this.calls.onLow(lane, this);
   }
+}
+
+/**
+ * Why a claim was blocked until then. A block as short as a share's pause says that delivery nodes are full, which is no limit
+ * of the project's; two clocks differ by less than half of it. A quota's block ends with a month.
+ */
+function blockReason(untilAt: number, now: number): WaitReason | null {
+  if (untilAt <= now + 2 * SHARE_PAUSE_MS) return null;
+  const end = new Date(untilAt);
+  return untilAt === Date.UTC(end.getUTCFullYear(), end.getUTCMonth()) ? "quota" : "hold";
 }
 
 const NO_LANES: readonly RememberedLane[] = [];

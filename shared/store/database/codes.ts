@@ -3,6 +3,7 @@ import type { TerminalStatus } from "../../domain/job.ts";
 import { PLANS, type Plan } from "../../domain/plan.ts";
 import { RUN_STATUSES, type RunStatus } from "../../domain/run.ts";
 import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../../domain/scope.ts";
+import { WAIT_REASONS, type WaitReason } from "../../domain/wait.ts";
 import { type DeliveryStatus, EVENT_TYPES, type EventType } from "../../domain/webhook.ts";
 
 /** The hot tables store the API's words as small numbers. A number that was used once keeps its meaning. */
@@ -20,6 +21,7 @@ export const endedStatusCode = (status: TerminalStatus): number => ENDED_STATUSE
 export const endedDeliveryStatusCode = (status: EndedDeliveryStatus): number =>
   ENDED_DELIVERY_STATUSES.indexOf(status);
 export const eventTypeCode = (type: EventType): number => EVENT_TYPES.indexOf(type);
+export const waitReasonCode = (reason: WaitReason): number => WAIT_REASONS.indexOf(reason);
 /** A set of event types, one bit for each. */
 export const eventTypesMask = (types: readonly EventType[]): number =>
   types.reduce((mask, type) => mask | (1 << eventTypeCode(type)), 0);
@@ -48,6 +50,7 @@ export const flowClassNamed = (code: number): FlowClass => named(FLOW_CLASSES, c
 export const runStatusOf = (code: number): RunStatus => named(RUN_STATUSES, code);
 export const endedStatusOf = (code: number): TerminalStatus => named(ENDED_STATUSES, code);
 export const eventTypeOf = (code: number): EventType => named(EVENT_TYPES, code);
+export const waitReasonOf = (code: number): WaitReason => named(WAIT_REASONS, code);
 export const eventListOf = (code: number): EventType[] => {
   const types = EVENT_TYPES.filter((type) => (code & (1 << eventTypeCode(type))) !== 0);
   const first = named(types, code >> FIRST_TYPE_SHIFT);

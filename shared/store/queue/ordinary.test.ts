@@ -153,7 +153,7 @@ async function rowsOf(project: ProjectNo, jobs: readonly Claim[], isLastClassOpe
     ),
     runs: await list(
       `SELECT array_position($2::uuid[], job_id) AS job, environment, retention_class, attempt, status, response_status, error,
-              duration_ms, next_retry_at, ${isRecent("started_at")} AS started
+              duration_ms, next_retry_at, ${isRecent("started_at")} AS started, late_ms, held_for
          FROM runs WHERE project_no = $1 ORDER BY 1`,
     ),
     usage: await store.query("SELECT region, runs::int FROM usage_days WHERE project_no = $1 ORDER BY 1, 2", [
@@ -223,7 +223,12 @@ test("whatever is asked of a project in whatever state, the short way first and 
               job.end === "succeeded"
                 ? {}
                 : failedWith(job.end === "failed" ? "over" : { dueAt: NEXT_DUE_AT });
-            settlements.push(settlementOf({ claim, granted: answer.attempt }, wish));
+            settlements.push(
+              settlementOf(
+                { claim, granted: answer.attempt },
+                { ...wish, lateMs: 2_000, waitedFor: "quota" },
+              ),
+            );
           }
           taken.granted += settlements.length;
           if (settlements.length === 0) continue;

@@ -4,7 +4,7 @@ import { endedStatusCode, environmentCode, regionCode, runStatusCode } from "../
 import { column, type Database } from "../database/database.ts";
 import { inLockOrder } from "./lock-order.ts";
 import { countByEnvironment } from "./permits.ts";
-import { DURATION_MS_MAX, type SettledItem, type Settlement } from "./settle.ts";
+import { DURATION_MS_MAX, lateColumns, type SettledItem, type Settlement } from "./settle.ts";
 
 /** The settlement of an attempt that nothing follows. */
 export interface LastSettlement extends Settlement {
@@ -43,6 +43,7 @@ export async function settleOrdinary(
     ordered.map(({ item }) => item.error),
     column(ordered.map(({ item }) => Math.min(Math.round(item.durationMs), DURATION_MS_MAX))),
     column(ordered.map(({ item }) => endedStatusCode(item.next.status))),
+    ...lateColumns(ordered.map(({ item }) => item)),
   ]);
   const items: (SettledItem | null)[] = settlements.map(() => null);
   for (const { n, attempt, canceled } of rows) {
@@ -75,9 +76,9 @@ WITH locked AS MATERIALIZED (
    USING (SELECT a.*, l.classes[a.place] AS retention_class
             FROM locked l
            CROSS JOIN unnest($2::int[], $3::int[], $4::smallint[], $5::smallint[], $6::uuid[], $7::uuid[], $8::smallint[],
-                             $9::smallint[], $10::text[], $11::int[], $12::smallint[])
+                             $9::smallint[], $10::text[], $11::int[], $12::smallint[], $13::int[], $14::smallint[])
                  WITH ORDINALITY AS a (place, project_no, environment, region, job_id, run_id, status, response_status,
-                                       error, duration_ms, job_status, n)
+                                       error, duration_ms, job_status, late_ms, held_for, n)
            WHERE l.classes[a.place] IS NOT NULL
           OFFSET 0) i
    WHERE o.project_no = ANY (ARRAY[i.project_no]) AND o.environment = i.environment AND o.region = i.region
@@ -88,9 +89,9 @@ WITH locked AS MATERIALIZED (
   SELECT project_no, environment, region, job_id, job_status, attempt, now() FROM attempt WHERE NOT canceled
 ), recorded AS (
   INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-                    started_at, duration_ms)
+                    started_at, duration_ms, late_ms, held_for)
   SELECT run_id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-         started_at, duration_ms
+         started_at, duration_ms, late_ms, held_for
     FROM attempt
 ), returned AS (
   UPDATE flows f

@@ -2,6 +2,8 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { keyCause } from "../../../test/support/cause.ts";
 import { idToUuid } from "../../domain/ids.ts";
 import type { Environment } from "../../domain/scope.ts";
+import { WAITED_FROM_MS } from "../../domain/wait.ts";
+import { waitReasonCode } from "../database/codes.ts";
 import { findJob } from "../resources/jobs.ts";
 import { cancelJob } from "../resources/jobs-by-hand.ts";
 import { findRun } from "../resources/runs.ts";
@@ -55,6 +57,26 @@ describe.each(WAYS)("a settlement, %s", (_name, theirs) => {
     const after = await store.flow(project);
     expect(after.production_jobs).toBe(before.production_jobs);
     expect(after.returned).toBe(before.returned + 1);
+  });
+
+  test("tells how late the attempt started, and what it waited for if it was late", async () => {
+    const waits = [
+      [2_500, "host", { late_ms: 2_500, held_for: waitReasonCode("host") }],
+      [2_500, undefined, { late_ms: 2_500, held_for: null }],
+      [WAITED_FROM_MS, "host", { late_ms: WAITED_FROM_MS, held_for: null }],
+      [undefined, "host", { late_ms: null, held_for: null }],
+      [2.6, undefined, { late_ms: 3, held_for: null }],
+      [4e9, "quota", { late_ms: 2_147_483_647, held_for: waitReasonCode("quota") }],
+    ] as const;
+    for (const [lateMs, waitedFor, row] of waits) {
+      const attempt = await startOne();
+      await way.settle(store.db, [settlementOf(attempt, { lateMs, waitedFor })]);
+      expect(
+        await store.query("SELECT late_ms, held_for FROM runs WHERE id = $1", [
+          idToUuid(attempt.granted.runId),
+        ]),
+      ).toEqual([row]);
+    }
   });
 
   test("of a failure with attempts left owes the next one at the time that the run names", async () => {

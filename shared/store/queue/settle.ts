@@ -2,7 +2,16 @@ import { DELIVERY_PREFIX, idToUuid, uuidToId } from "../../domain/ids.ts";
 import { type OwedWork, oweAttempt } from "../../domain/owed.ts";
 import type { NextOfJob, RunStatus } from "../../domain/run.ts";
 import type { ProjectNo, Region, Scope } from "../../domain/scope.ts";
-import { environmentCode, environmentOf, regionCode, regionOf, runStatusCode } from "../database/codes.ts";
+import { WAITED_FROM_MS, type WaitReason } from "../../domain/wait.ts";
+import {
+  environmentCode,
+  environmentOf,
+  regionCode,
+  regionOf,
+  runStatusCode,
+  waitReasonCode,
+} from "../database/codes.ts";
+import { int2Column, int4Column } from "../database/columns.ts";
 import { column, type Database, epochMs, instant } from "../database/database.ts";
 import { tellEndpoints } from "./owed-deliveries.ts";
 import { countByEnvironment, IS_CALLED, returnPermits } from "./permits.ts";
@@ -18,6 +27,10 @@ export interface Settlement extends Scope {
   responseStatus: number | null;
   error: string | null;
   durationMs: number;
+  /** How long after its due time it was dialled; left out if nobody knows. */
+  lateMs?: number | undefined;
+  /** Why the last claim before its own was refused; left out if none was, or nobody knows. */
+  waitedFor?: WaitReason | undefined;
   /** What becomes of the job, unless it was canceled meanwhile. */
   next: NextOfJob;
 }
@@ -58,6 +71,7 @@ export async function settleAttempts(db: Database, settlements: readonly Settlem
     column(settlements.map((item) => Math.min(Math.round(item.durationMs), DURATION_MS_MAX))),
     column(settlements.map((item) => NEXT.indexOf(item.next.status))),
     column(settlements.map((item) => (item.next.status === "queued" ? instant(item.next.dueAt) : null))),
+    ...lateColumns(settlements),
   ]);
   const settled: Settled = { items: settlements.map(() => null), owed: [], freed: [] };
   for (const row of rows) {
@@ -90,6 +104,20 @@ export async function settleAttempts(db: Database, settlements: readonly Settlem
 
 /** The most that the column holds. An attempt may be found lost after any time. */
 export const DURATION_MS_MAX = 2_147_483_647;
+/** The columns of `late_ms` and `held_for`: what an attempt waited for is recorded if it was late. */
+export const lateColumns = (settlements: readonly Settlement[]) => [
+  int4Column(
+    settlements.map(({ lateMs }) =>
+      lateMs === undefined ? null : Math.min(Math.round(lateMs), DURATION_MS_MAX),
+    ),
+  ),
+  int2Column(
+    settlements.map(({ lateMs = 0, waitedFor }) =>
+      waitedFor === undefined || lateMs <= WAITED_FROM_MS ? null : waitReasonCode(waitedFor),
+    ),
+  ),
+];
+
 /** Behind "queued" stand the ends of a job in the order of their codes, which is also that of the events' types. */
 const NEXT = ["queued", "succeeded", "failed"] as const satisfies NextOfJob["status"][];
 const QUEUED = NEXT.indexOf("queued");
@@ -98,9 +126,9 @@ const SETTLE = `
 WITH item AS MATERIALIZED (
   SELECT i.*
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::uuid[], $6::smallint[], $7::smallint[],
-                $8::text[], $9::int[], $10::smallint[], $11::timestamptz[])
+                $8::text[], $9::int[], $10::smallint[], $11::timestamptz[], $12::int[], $13::smallint[])
          WITH ORDINALITY AS i (project_no, environment, region, job_id, run_id, status, response_status,
-                               error, duration_ms, next, due_at, n)
+                               error, duration_ms, next, due_at, late_ms, held_for, n)
 ), flow AS MATERIALIZED (
   SELECT f.project_no, f.waiting, f.returned, f.retention_class, f.subscriptions
     FROM (SELECT DISTINCT project_no FROM item) p JOIN flows f USING (project_no)
@@ -122,7 +150,7 @@ WITH item AS MATERIALIZED (
             FOR NO KEY UPDATE) o
 ), attempt AS MATERIALIZED (
   SELECT n, project_no, environment, region, job_id, run_id, status, response_status, error, duration_ms, next,
-         greatest(due_at, now()) AS due_at, retention_class, subscriptions, attempt, started_at, canceled, trace
+         greatest(due_at, now()) AS due_at, retention_class, subscriptions, attempt, started_at, late_ms, held_for, canceled, trace
     FROM found WHERE owed_run_id = run_id AND node_id IS NOT NULL
 ), owed_again AS (
   UPDATE open_jobs o
@@ -142,9 +170,9 @@ WITH item AS MATERIALIZED (
     FROM attempt WHERE next <> ${QUEUED} AND NOT canceled
 ), recorded AS (
   INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-                    started_at, duration_ms, next_retry_at)
+                    started_at, duration_ms, next_retry_at, late_ms, held_for)
   SELECT run_id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-         started_at, duration_ms, CASE WHEN next = ${QUEUED} AND NOT canceled THEN due_at END
+         started_at, duration_ms, CASE WHEN next = ${QUEUED} AND NOT canceled THEN due_at END, late_ms, held_for
     FROM attempt
 ), returned AS (
   UPDATE flows f

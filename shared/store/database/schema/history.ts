@@ -19,6 +19,8 @@ export const runs = pg.pgTable(
     id: pg.uuid("id").notNull(),
     jobId: pg.uuid("job_id").notNull(),
     error: pg.text("error"),
+    lateMs: pg.integer("late_ms"),
+    heldFor: pg.smallint("held_for"),
   },
   (table) => [
     pg.index("runs_of_job").on(table.jobId, table.attempt),

@@ -99,6 +99,8 @@ function unsentRun(tables: Tables, row: OpenJobRow): RunRow {
     started_at: row.started_at as Instant,
     duration_ms: 0,
     next_retry_at: null,
+    late_ms: null,
+    held_for: null,
   };
 }
 

@@ -8,6 +8,7 @@ import {
 import { nextInstant, readTimetable } from "../../../../shared/domain/schedule.ts";
 
 import { REGIONS, type Scope } from "../../../../shared/domain/scope.ts";
+import { WAIT_REASONS } from "../../../../shared/domain/wait.ts";
 import { noteClock } from "../../../../shared/store/cell/clock-watch.ts";
 import { listHeldRegions, setProjectHeld, setRegionsHeld } from "../../../../shared/store/cell/holds.ts";
 import { clearHostLimit, listHostLimits, setHostLimit } from "../../../../shared/store/cell/host-limits.ts";
@@ -126,12 +127,15 @@ export class ModelSteps {
     const runId = random.chance(0.05)
       ? this.ids.next(RUN_PREFIX, this.nowMs)
       : uuidToId(RUN_PREFIX, row.run_id ?? "");
+    const durationMs = random.below(900);
     const common = {
       ...placeOf(row),
       shard: 0,
       jobId: uuidToId(JOB_PREFIX, row.id),
       runId,
-      durationMs: random.below(900),
+      durationMs,
+      lateMs: durationMs % 5 === 0 ? undefined : 4 * durationMs,
+      waitedFor: WAIT_REASONS[durationMs % 7],
     };
     const isGood = random.chance(0.4);
     const error = isGood ? null : 'an error, with "quotes" and {braces}';

@@ -99,7 +99,7 @@ const READ: Record<string, string> = {
                      run_id, node_id, parked_host, ${us("parked_due_at")} FROM open_jobs ORDER BY job_id`,
   ended_jobs: `SELECT project_no, environment, region, job_id AS id, status, attempts, ${us("ended_at")} FROM ended_jobs ORDER BY job_id`,
   runs: `SELECT id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-                ${us("started_at")}, duration_ms, ${us("next_retry_at")} FROM runs ORDER BY id`,
+                ${us("started_at")}, duration_ms, ${us("next_retry_at")}, late_ms, held_for FROM runs ORDER BY id`,
   usage_days: "SELECT project_no || '/' || day || '/' || region AS key, runs FROM usage_days ORDER BY 1",
   webhooks: `SELECT id, project_no, environment, url, events, enabled, generation, ${us("failing_since", "succeeded_at")}
                FROM webhooks ORDER BY id`,

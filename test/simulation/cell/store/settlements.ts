@@ -65,6 +65,7 @@ interface Attempt {
 export const settle: Statement = (tables, { now }, values) => {
   const nexts = numbers(values[9]);
   const dueAts = instantsOrNull(values[10], nexts.length);
+  const [lates, waits] = [numbersOrNull(values[11]), numbersOrNull(values[12])];
   const attempts = readOutcomes(values).flatMap((outcome, index): Attempt[] => {
     const row = rowAt(tables.open_jobs, outcome, outcome.id);
     if (row === undefined || row.run_id !== outcome.attemptId || row.node_id === null) return [];
@@ -86,7 +87,11 @@ export const settle: Statement = (tables, { now }, values) => {
   const told = attempts.flatMap((attempt) => tellEndpoints(tables, attempt, now));
   for (const { outcome, row, next, dueAt } of attempts) {
     const isOwedAgain = next === QUEUED && !row.canceled;
-    recordRun(tables, row, outcome, isOwedAgain ? dueAt : null);
+    recordRun(tables, row, outcome, {
+      nextRetryAt: isOwedAgain ? dueAt : null,
+      lateMs: lates[outcome.n - 1] ?? null,
+      heldFor: waits[outcome.n - 1] ?? null,
+    });
     if (isOwedAgain) oweAgain(row, dueAt);
     else endJob(tables, row, next - 1, now);
   }
@@ -98,7 +103,19 @@ export const settle: Statement = (tables, { now }, values) => {
   return [...answers, ...freed, ...told];
 };
 
-function recordRun(tables: Tables, row: OpenJobRow, outcome: Outcome, nextRetryAt: Instant | null): void {
+/** What is recorded of a run and neither its row nor its outcome tells. */
+interface Recorded {
+  nextRetryAt: Instant | null;
+  lateMs: number | null;
+  heldFor: number | null;
+}
+
+function recordRun(
+  tables: Tables,
+  row: OpenJobRow,
+  outcome: Outcome,
+  { nextRetryAt, lateMs, heldFor }: Recorded,
+): void {
   const { project_no, environment, status, response_status, error, duration_ms, attemptId } = outcome;
   tables.runs.set(attemptId, {
     id: attemptId,
@@ -113,6 +130,8 @@ function recordRun(tables: Tables, row: OpenJobRow, outcome: Outcome, nextRetryA
     started_at: row.started_at as Instant,
     duration_ms,
     next_retry_at: nextRetryAt,
+    late_ms: lateMs,
+    held_for: heldFor,
   });
 }
 
@@ -242,6 +261,7 @@ export const settleOrdinary: Statement = (tables, { now }, values) => {
     }),
   );
   const statuses = numbers(values[11]);
+  const [lates, waits] = [numbersOrNull(values[12]), numbersOrNull(values[13])];
   const attempts = readOutcomes(values.slice(2)).flatMap((outcome, index) => {
     const row = rowAt(tables.open_jobs, outcome, outcome.id);
     if (!ordinary.has(outcome.project_no) || row?.run_id !== outcome.attemptId || row.node_id === null)
@@ -254,7 +274,11 @@ export const settleOrdinary: Statement = (tables, { now }, values) => {
     canceled,
   }));
   for (const { outcome, row, status } of attempts) {
-    recordRun(tables, row, outcome, null);
+    recordRun(tables, row, outcome, {
+      nextRetryAt: null,
+      lateMs: lates[outcome.n - 1] ?? null,
+      heldFor: waits[outcome.n - 1] ?? null,
+    });
     endJob(tables, row, status, now);
   }
   giveBack(

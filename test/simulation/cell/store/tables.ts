@@ -123,6 +123,8 @@ export interface RunRow {
   started_at: Instant;
   duration_ms: number;
   next_retry_at: Instant | null;
+  late_ms: number | null;
+  held_for: number | null;
 }
 
 export interface EventRow extends Place {
