@@ -9,7 +9,16 @@
 export type { Answer, Answered, Call, RateLimit } from "./answer.ts";
 export { type Client, type ClientOptions, createClient } from "./client.ts";
 export { ApiError, type ApiErrorCode, ConnectionError, JobwheelError, TimeoutError } from "./errors.ts";
-export type { CanceledJob, Job, JobBatch, JobListQuery, Jobs, ListedJob, NewJob } from "./jobs.ts";
+export type {
+  CanceledJob,
+  Job,
+  JobBatch,
+  JobExplanation,
+  JobListQuery,
+  Jobs,
+  ListedJob,
+  NewJob,
+} from "./jobs.ts";
 export type { List, Page } from "./list.ts";
 export type { Fetch } from "./one-try.ts";
 export { RawJson } from "./payload.ts";

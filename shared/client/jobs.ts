@@ -7,6 +7,7 @@ import type { CreationOptions, RequestOptions, Send } from "./send.ts";
 
 export type Job = Omit<ResponseOf<"getJob">, "payload"> & { payload: Record<string, unknown> };
 export type ListedJob = ResponseOf<"listJobs">["data"][number];
+export type JobExplanation = ResponseOf<"explainJob">;
 export type CanceledJob = ResponseOf<"cancelJob">;
 export type JobListQuery = QueryOf<"listJobs">;
 export interface JobBatch {
@@ -25,6 +26,8 @@ export interface Jobs {
   /** Up to 100 jobs, all or none, answered in their order. */
   createBatch(jobs: readonly NewJob[], options?: CreationOptions): Call<JobBatch>;
   get(id: string, options?: RequestOptions): Call<Job>;
+  /** Why the job waits, and what has happened to it. */
+  explain(id: string, options?: RequestOptions): Call<JobExplanation>;
   list(query?: JobListQuery, options?: RequestOptions): List<ListedJob>;
   /**
    * An attempt in progress runs to its end, and nothing follows. A job that has succeeded or failed is refused as
@@ -59,6 +62,7 @@ export function createJobs(send: Send): Jobs {
         body: () => `{"jobs":[${jobs.map(bodyText).join(",")}]}`,
         options,
       }),
+    explain: (id, options) => send({ method: "GET", path: `${jobPath(id)}/explain`, options }),
     list: (query, options) => walkList(send, { method: "GET", path: "/v2/jobs", query, options }),
     cancel: (id, options) => callOf(cancel(id, options)),
   };

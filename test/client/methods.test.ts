@@ -38,6 +38,7 @@ describe("the client", () => {
     });
     expect(job).toMatchObject({ ...fields, run_at: runAt.toISOString(), region: "eu-central", attempts: 0 });
     expect(await client.jobs.get(job.id)).toEqual(job);
+    expect((await client.jobs.explain(job.id)).timeline).toEqual([{ at: job.created_at, event: "created" }]);
     expect((await client.jobs.list({ status: "queued", region: "eu-central" })).data).toMatchObject([
       { id: job.id },
     ]);

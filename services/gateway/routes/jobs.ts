@@ -1,3 +1,4 @@
+import { viewExplanation } from "../../../shared/contract/explanation.ts";
 import {
   type AcceptedJob,
   type JobFacts,
@@ -11,13 +12,16 @@ import {
 } from "../../../shared/contract/job.ts";
 import { viewList } from "../../../shared/contract/list.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
+import { explainWait, TIMELINE_ENTRIES_MAX, timelineOf } from "../../../shared/domain/explain.ts";
 import { type IdSource, idTimeMs, JOB_PREFIX, retypeId } from "../../../shared/domain/ids.ts";
 import { type JobContext, PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
 import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
+import { retainedSince } from "../../../shared/domain/plan.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { TargetRules } from "../../../shared/domain/target.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
+import { findExplained } from "../../../shared/store/resources/explain.ts";
 import type { KeyToTake } from "../../../shared/store/resources/idempotency.ts";
 import type { JobToCreate } from "../../../shared/store/resources/job-creation.ts";
 import {
@@ -145,6 +149,23 @@ export function jobRoutes(options: {
         return { status: 200, text: jobText(jobFacts(job)) };
       },
     },
+    explainJob: {
+      body: null,
+      answerBytesMax: EXPLANATION_BYTES_MAX,
+      async answer({ caller, scope, id, query }) {
+        const jobId = readPathId(JOB_PREFIX, id);
+        parseQuery(query, []);
+        const sinceAt = retainedSince(caller.project.plan, clock.now());
+        const job = await findExplained(db, { ...scope, sinceAt }, jobId);
+        if (job === null) throw resourceNotFound();
+        const { asOf, status, owed, around } = job;
+        const createdAt = idTimeMs(jobId);
+        const waiting = owed === null ? null : explainWait(owed, around, { now: asOf, createdAt });
+        const timeline = timelineOf({ ...job, createdAt }, asOf);
+        const view = viewExplanation({ jobId, status, asOf, waiting, timeline });
+        return { status: 200, text: JSON.stringify(view) };
+      },
+    },
     cancelJob: {
       body: null,
       async answer({ scope, id, query, cause }) {
@@ -163,6 +184,9 @@ const JOB_BYTES_MAX = 4_608;
 const JOB_PAGE_BYTES_MAX = PAGE_SIZE_MAX * JOB_BYTES_MAX;
 /** The answer with one job. An answer with one schedule is no larger. */
 export const PAYLOAD_ANSWER_BYTES_MAX = PAYLOAD_BYTES_MAX + 2 * JOB_BYTES_MAX;
+
+/** No entry of a timeline is longer than 256 bytes. */
+const EXPLANATION_BYTES_MAX = 4_096 + TIMELINE_ENTRIES_MAX * 256;
 
 function summaryFacts({ id, status, targetUrl, region, attempts, runAt }: JobSummary) {
   return { id, status, targetUrl, region, attempts, runAt, createdAt: idTimeMs(id) };

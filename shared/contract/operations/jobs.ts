@@ -1,6 +1,7 @@
 import type { Static } from "@sinclair/typebox";
 import { RUN_AT_IN_PAST } from "../../domain/job.ts";
 import { type ErrorView, REQUEST_ID_EXAMPLE } from "../error.ts";
+import { JobExplanation } from "../explanation.ts";
 import {
   CanceledJob,
   Job,
@@ -88,6 +89,53 @@ const CANCELED_JOB_EXAMPLE: Static<typeof CanceledJob> = {
   run_at: CREATED_AT,
 };
 
+const WAITING_EXAMPLE: Static<typeof JobExplanation> = {
+  job_id: LISTED_JOB_EXAMPLE.id,
+  status: "queued",
+  as_of: "2026-11-21T06:12:30.000Z",
+  waiting: {
+    for: "concurrency",
+    since: CREATED_AT,
+    until: null,
+    ahead: 12,
+    limit: 500,
+    in_use: 500,
+    message: "The project has 500 attempts in progress and may have 500; 12 attempts go before this one.",
+  },
+  timeline: [
+    { at: CREATED_AT, event: "created" },
+    { at: CREATED_AT, event: "due", attempt: 1 },
+  ],
+};
+
+const OVER_EXAMPLE: Static<typeof JobExplanation> = {
+  job_id: LISTED_JOB_EXAMPLE.id,
+  status: "succeeded",
+  as_of: "2026-11-21T06:13:00.000Z",
+  waiting: null,
+  timeline: [
+    { at: CREATED_AT, event: "created" },
+    { at: CREATED_AT, event: "due", attempt: 1 },
+    {
+      at: "2026-11-21T06:12:25.331Z",
+      event: "started",
+      run_id: "run_01m7ybr3vq81qbcnqxb2xa9jzd",
+      attempt: 1,
+      late_ms: 3,
+      held_for: null,
+    },
+    {
+      at: "2026-11-21T06:12:25.357Z",
+      event: "ended",
+      run_id: "run_01m7ybr3vq81qbcnqxb2xa9jzd",
+      attempt: 1,
+      status: "succeeded",
+      response_status: 200,
+      duration_ms: 26,
+    },
+  ],
+};
+
 export const JOB_OPERATIONS = {
   createJob: operation({
     method: "POST",
@@ -142,6 +190,18 @@ export const JOB_OPERATIONS = {
     summary: "Get a job",
     description: "A job of another project or of the other environment is not found.",
     response: { schema: Job, examples: { queued: JOB_EXAMPLE } },
+  }),
+  explainJob: operation({
+    method: "GET",
+    path: "/v2/jobs/{job_id}/explain",
+    id: JobId,
+    resource: "jobs",
+    summary: "Explain a job",
+    description:
+      "Why the job waits, and what has happened to it. Limits and what is in use of them are the project's, over both environments. " +
+      "`ahead` counts the job's own region and environment; where more than 10,000 attempts are due at the same instant it may be " +
+      "null.",
+    response: { schema: JobExplanation, examples: { waiting: WAITING_EXAMPLE, over: OVER_EXAMPLE } },
   }),
   cancelJob: operation({
     method: "DELETE",

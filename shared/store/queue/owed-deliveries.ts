@@ -18,6 +18,11 @@ export const oweDeliveries = (heard: string): string => `event AS (
   SELECT project_no, environment, region, delivery_id, webhook_id, event_id, generation, by_hand, occurred_at FROM ${heard}
 )`;
 
+/** The id of the delivery of an event to an endpoint that is told of it when it occurs: nobody need look for it by its event. */
+export const deliveryIdOf = (occurredAt: string, event: string, endpoint: string): string =>
+  `(lpad(to_hex(floor(extract(epoch FROM ${occurredAt}) * 1000)::bigint), 12, '0')
+          || left(md5(${event}::text || ${endpoint}::text), 20))::uuid`;
+
 /**
  * Makes a delivery of each job that has ended for each endpoint that is enabled and subscribed at the instant of the statement.
  * The job of an `attempt` has ended if `over` is true, and `type` is the type of its event. The `subscriptions` of its flow
@@ -25,8 +30,7 @@ export const oweDeliveries = (heard: string): string => `event AS (
  */
 export const tellEndpoints = (over: string, type: string): string => `heard AS MATERIALIZED (
   SELECT t.*, w.id AS webhook_id, w.generation, false AS by_hand, now() AS occurred_at, p.api_version, t.run_id AS event_id,
-         (lpad(to_hex(floor(extract(epoch FROM now()) * 1000)::bigint), 12, '0')
-          || left(md5(t.run_id::text || w.id::text), 20))::uuid AS delivery_id
+         ${deliveryIdOf("now()", "t.run_id", "w.id")} AS delivery_id
     FROM (SELECT *, ${type} AS type FROM attempt
            WHERE ${over} AND subscriptions & (1 << (environment * 2 + ${type})) <> 0) t
    CROSS JOIN LATERAL (

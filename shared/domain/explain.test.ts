@@ -1,0 +1,260 @@
+import { describe, expect, test } from "bun:test";
+import {
+  EXPLAINED_REASONS,
+  explainWait,
+  type JobHistory,
+  type OwedFacts,
+  type RunFacts,
+  type Surroundings,
+  TIMELINE_ENTRIES_MAX,
+  timelineOf,
+} from "./explain.ts";
+
+const NOW = Date.parse("2026-11-23T12:00:00.000Z");
+const CREATED = NOW - 60_000;
+const MONTH_END = Date.parse("2026-12-01T00:00:00.000Z");
+
+const around = (wish: Partial<Surroundings> = {}): Surroundings => ({
+  isProjectHeld: false,
+  isRegionHeld: false,
+  region: "us-east",
+  month: { runs: 0, max: null, endsAt: MONTH_END },
+  hasWorker: true,
+  hasDelivery: true,
+  host: "example.com",
+  hostRequestsMax: null,
+  concurrency: 10,
+  permitsInUse: 3,
+  ...wish,
+});
+const owed = (wish: Partial<OwedFacts> = {}): OwedFacts => ({
+  attempt: 1,
+  dueAt: NOW - 1_000,
+  ranUntil: null,
+  isByHand: false,
+  isParked: false,
+  ahead: 7,
+  ...wish,
+});
+const explain = (its: OwedFacts, theirs: Surroundings) =>
+  explainWait(its, theirs, { now: NOW, createdAt: CREATED });
+
+describe("why an attempt waits", () => {
+  const spent = { runs: 10_000, max: 10_000, endsAt: MONTH_END };
+
+  test("is the first reason of the published order that applies", () => {
+    // Each has all that come after it as well, as far as they can be true together.
+    const busy = { permitsInUse: 10 };
+    const told = [
+      explain(
+        owed({ isParked: true }),
+        around({ ...busy, isProjectHeld: true, month: spent, hasWorker: false }),
+      ),
+      explain(owed({ isParked: true }), around({ ...busy, month: spent, hasWorker: false })),
+      explain(owed({ isParked: true }), around({ ...busy, hasWorker: false })),
+      explain(owed({ isParked: true, dueAt: NOW + 1 }), around(busy)),
+      explain(owed({ isParked: true, dueAt: NOW + 1, attempt: 2 }), around(busy)),
+      explain(owed({ isParked: true }), around(busy)),
+      explain(owed(), around(busy)),
+      explain(owed(), around()),
+    ];
+    expect(told.map((waiting) => waiting.for)).toEqual([...EXPLAINED_REASONS]);
+  });
+
+  test("has the instants, numbers and sentence of its reason", () => {
+    expect(explain(owed({ dueAt: NOW + 5_000 }), around())).toEqual({
+      for: "due_time",
+      since: CREATED,
+      until: NOW + 5_000,
+      ahead: null,
+      message: "The job is due at 2026-11-23T12:00:05.000Z.",
+    });
+    expect(explain(owed({ dueAt: NOW + 5_000, attempt: 3, ranUntil: NOW - 9 }), around())).toEqual({
+      for: "backoff",
+      since: NOW - 9,
+      until: NOW + 5_000,
+      ahead: null,
+      message: "Attempt 3 is due at 2026-11-23T12:00:05.000Z, after attempt 2 failed.",
+    });
+    expect(explain(owed(), around({ month: spent }))).toEqual({
+      for: "quota",
+      since: NOW - 1_000,
+      until: MONTH_END,
+      ahead: 7,
+      limit: 10_000,
+      inUse: 10_000,
+      message:
+        "All 10000 runs that the plan includes in a month were started. The attempt follows from 2026-12-01T00:00:00.000Z on, or after an upgrade.",
+    });
+    expect(explain(owed({ ahead: 1 }), around({ permitsInUse: 12 }))).toEqual({
+      for: "concurrency",
+      since: NOW - 1_000,
+      until: null,
+      ahead: 1,
+      limit: 10,
+      inUse: 12,
+      message: "The project has 12 attempts in progress and may have 10; 1 attempt goes before this one.",
+    });
+    expect(explain(owed({ isParked: true, ahead: null }), around({ hostRequestsMax: 2 }))).toEqual({
+      for: "host",
+      since: NOW - 1_000,
+      until: null,
+      ahead: null,
+      host: "example.com",
+      limit: 2,
+      message:
+        "As many requests as example.com is sent at a time are in flight there; more than 1000 attempts go before this one.",
+    });
+    expect(explain(owed({ ahead: 0 }), around())).toEqual({
+      for: "turn",
+      since: NOW - 1_000,
+      until: null,
+      ahead: 0,
+      message: "The attempt is due and nothing is in its way; no attempt goes before this one.",
+    });
+  });
+
+  test("is the quota until the later of the month's end and the due time, and never for a run that was counted when it was asked for", () => {
+    const nextYear = Date.parse("2027-03-01T00:00:00.000Z");
+    expect(explain(owed({ dueAt: nextYear }), around({ month: spent }))).toMatchObject({
+      for: "quota",
+      until: nextYear,
+    });
+    expect(explain(owed({ isByHand: true, attempt: 2 }), around({ month: spent })).for).toBe("turn");
+  });
+
+  test("is a host that an operator has shut, before anything is parked there", () => {
+    expect(explain(owed(), around({ hostRequestsMax: 0 }))).toMatchObject({
+      for: "host",
+      limit: 0,
+      message: "The operator of the service lets no request through to example.com.",
+    });
+    expect(explain(owed(), around({ hostRequestsMax: 1 })).for).toBe("turn");
+  });
+});
+
+describe("a timeline", () => {
+  const run = (attempt: number, wish: Partial<RunFacts> = {}): RunFacts => ({
+    id: `run_${attempt}`,
+    attempt,
+    madeAt: CREATED + attempt * 10_000,
+    startedAt: CREATED + attempt * 10_000,
+    endedAt: CREATED + attempt * 10_000 + 50,
+    status: "failed",
+    responseStatus: 500,
+    durationMs: 50,
+    nextRetryAt: null,
+    lateMs: 4,
+    heldFor: null,
+    ...wish,
+  });
+  const history = (wish: Partial<JobHistory> = {}): JobHistory => ({
+    status: "queued",
+    createdAt: CREATED,
+    runAt: CREATED,
+    maxAttempts: 2,
+    runs: [],
+    nextDueAt: null,
+    canceledAt: null,
+    events: [],
+    deliveries: [],
+    ...wish,
+  });
+  const told = (wish: Partial<JobHistory>) =>
+    timelineOf(history(wish), NOW).map(
+      ({ at, event, ...rest }) => `${at - CREATED} ${event} ${JSON.stringify(rest)}`,
+    );
+
+  test("tells of attempts, planned ones and those that were asked for by hand, in the order in which they happened", () => {
+    const runs = [
+      run(1, { nextRetryAt: CREATED + 19_000, heldFor: "concurrency", lateMs: 10_000 }),
+      run(2, { status: "timed_out", responseStatus: null, lateMs: 1_000 }),
+      run(3, { madeAt: CREATED + 29_998, status: "succeeded", responseStatus: 204, lateMs: 2 }),
+    ];
+    const events = [{ id: "evt_1", type: "job.failed" as const, createdAt: CREATED + 20_050 }];
+    const deliveries = [
+      {
+        eventId: "evt_1",
+        webhookId: "whk_1",
+        isDelivered: true,
+        responseStatus: 200,
+        endedAt: CREATED + 20_070,
+      },
+      {
+        eventId: "evt_1",
+        webhookId: "whk_2",
+        isDelivered: false,
+        responseStatus: null,
+        endedAt: CREATED + 20_060,
+      },
+    ];
+    expect(told({ status: "succeeded", runs, events, deliveries })).toEqual([
+      "0 created {}",
+      '0 due {"attempt":1}',
+      '10000 started {"runId":"run_1","attempt":1,"lateMs":10000,"heldFor":"concurrency"}',
+      '10050 ended {"runId":"run_1","attempt":1,"status":"failed","responseStatus":500,"durationMs":50}',
+      `10050 retry_planned {"attempt":2,"dueAt":${CREATED + 19_000}}`,
+      '19000 due {"attempt":2}',
+      '20000 started {"runId":"run_2","attempt":2,"lateMs":1000,"heldFor":null}',
+      '20050 ended {"runId":"run_2","attempt":2,"status":"timed_out","responseStatus":null,"durationMs":50}',
+      '20050 event_created {"eventId":"evt_1","type":"job.failed"}',
+      '20060 event_failed {"eventId":"evt_1","webhookId":"whk_2","responseStatus":null}',
+      '20070 event_delivered {"eventId":"evt_1","webhookId":"whk_1","responseStatus":200}',
+      '29998 due {"attempt":3}',
+      '29998 retry_requested {"runId":"run_3","attempt":3}',
+      '30000 started {"runId":"run_3","attempt":3,"lateMs":2,"heldFor":null}',
+      '30050 ended {"runId":"run_3","attempt":3,"status":"succeeded","responseStatus":204,"durationMs":50}',
+    ]);
+  });
+
+  test("counts how late a run of before was from what is left of it, and says nothing where nothing is left", () => {
+    const late = (runs: RunFacts[]) =>
+      timelineOf(history({ runs }), NOW).flatMap((entry) =>
+        entry.event === "started" ? [entry.lateMs] : [],
+      );
+    const unknown = { lateMs: null };
+    expect(late([run(1, { ...unknown, nextRetryAt: CREATED + 19_400 }), run(2, unknown)])).toEqual([
+      10_000, 600,
+    ]);
+    // The first attempt has left retention. The third was beyond the policy, so it was asked for by hand.
+    expect(late([run(2, unknown)])).toEqual([null]);
+    expect(late([run(3, { ...unknown, madeAt: CREATED + 29_990 })])).toEqual([10]);
+  });
+
+  test("tells what is due only once it is, and of a cancel what had come before it", () => {
+    const future = { runAt: NOW + 1, nextDueAt: NOW + 1 };
+    expect(told(future)).toEqual(["0 created {}"]);
+    expect(told({ runAt: NOW, nextDueAt: NOW })).toEqual(["0 created {}", '60000 due {"attempt":1}']);
+    expect(told({ status: "canceled", runAt: NOW, canceledAt: CREATED + 5 })).toEqual([
+      "0 created {}",
+      "5 cancel_requested {}",
+    ]);
+    expect(told({ status: "canceled", runAt: CREATED - 9_000, canceledAt: CREATED + 5 })).toEqual([
+      "0 created {}",
+      '0 due {"attempt":1}',
+      "5 cancel_requested {}",
+    ]);
+  });
+
+  test("tells no start of a run that was asked for by hand and given up before it was sent", () => {
+    const given = run(2, { startedAt: null, madeAt: CREATED + 9, endedAt: CREATED + 12, durationMs: 0 });
+    expect(
+      told({ status: "canceled", runs: [run(1, { startedAt: CREATED, endedAt: CREATED + 5 }), given] }),
+    ).toEqual([
+      "0 created {}",
+      '0 due {"attempt":1}',
+      '0 started {"runId":"run_1","attempt":1,"lateMs":4,"heldFor":null}',
+      '5 ended {"runId":"run_1","attempt":1,"status":"failed","responseStatus":500,"durationMs":50}',
+      '9 due {"attempt":2}',
+      '9 retry_requested {"runId":"run_2","attempt":2}',
+      '12 ended {"runId":"run_2","attempt":2,"status":"failed","responseStatus":500,"durationMs":0}',
+    ]);
+  });
+
+  test("of more entries than fit has the latest", () => {
+    const runs = Array.from({ length: 600 }, (_, index) => run(index + 1));
+    const timeline = timelineOf(history({ runs }), NOW + 86_400_000);
+    expect(timeline).toHaveLength(TIMELINE_ENTRIES_MAX);
+    expect(timeline.at(-1)).toMatchObject({ event: "ended", attempt: 600 });
+  });
+});

@@ -1,0 +1,293 @@
+import type { JobStatus } from "./job.ts";
+import type { RunStatus } from "./run.ts";
+import type { Region } from "./scope.ts";
+import type { WaitReason } from "./wait.ts";
+import type { EventType } from "./webhook.ts";
+
+/** Why an attempt that is owed has not been sent: the rule of `waiting` in GET /v2/jobs/{id}/explain. */
+
+/** In the order in which they are looked at: the first that applies is told. */
+export const EXPLAINED_REASONS = [
+  "hold",
+  "quota",
+  "no_worker",
+  "due_time",
+  "backoff",
+  "host",
+  "concurrency",
+  "turn",
+] as const satisfies (WaitReason | "no_worker" | "due_time" | "backoff" | "turn")[];
+export type ExplainedReason = (typeof EXPLAINED_REASONS)[number];
+
+/** So many attempts that go before another are counted. */
+export const AHEAD_MAX = 1_000;
+
+/** What keeps attempts of a job's project, region and host from being sent. Instants are milliseconds since 1970. */
+export interface Surroundings {
+  isProjectHeld: boolean;
+  isRegionHeld: boolean;
+  region: Region;
+  /** Runs of the month; `max` is null for a plan without a quota. */
+  month: { runs: number; max: number | null; endsAt: number };
+  hasWorker: boolean;
+  hasDelivery: boolean;
+  host: string;
+  /** How many requests an operator lets each node have in flight to the host; null without such a limit. */
+  hostRequestsMax: number | null;
+  /** Permits of the project, over both environments and all regions. */
+  concurrency: number;
+  permitsInUse: number;
+}
+
+/** An attempt that is owed and not on the wire. */
+export interface OwedFacts {
+  attempt: number;
+  /** When it was first to be made. */
+  dueAt: number;
+  /** When the run before it ended; null for the first one, and if nobody knows any more. */
+  ranUntil: number | null;
+  /** It was asked for by hand: its run was counted when it was asked for. */
+  isByHand: boolean;
+  /** It is set aside until its host takes more. */
+  isParked: boolean;
+  /** How many due attempts of its lane, or of those parked at its host, go before it; null beyond AHEAD_MAX. */
+  ahead: number | null;
+}
+
+export interface Waiting {
+  for: ExplainedReason;
+  /** From when on it could have run, but for that. */
+  since: number;
+  /** When the reason ends, if that is known. */
+  until: number | null;
+  ahead: number | null;
+  limit?: number;
+  inUse?: number;
+  host?: string;
+  /** A sentence that can be passed on as it is. */
+  message: string;
+}
+
+/** Tells why the attempt waits at `now`. `createdAt` is the job's. */
+export function explainWait(
+  owed: OwedFacts,
+  around: Surroundings,
+  { now, createdAt }: { now: number; createdAt: number },
+): Waiting {
+  const { dueAt, ahead } = owed;
+  const isDue = dueAt <= now;
+  const { month, host } = around;
+  const before =
+    ahead === null ? `more than ${AHEAD_MAX} attempts go` : countOf(ahead, "attempt goes", "attempts go");
+  const waits = (reason: ExplainedReason, message: string, more: Partial<Waiting> = {}): Waiting => ({
+    ...{ for: reason, since: dueAt, until: null, ahead: null, ...more },
+    message,
+  });
+
+  if (around.isProjectHeld || around.isRegionHeld) {
+    const what = around.isProjectHeld ? "this project" : `the region ${around.region}`;
+    return waits(
+      "hold",
+      `The operator of the service holds ${what}. The attempt follows when the hold is lifted.`,
+    );
+  }
+  if (month.max !== null && month.runs >= month.max && !owed.isByHand) {
+    const until = Math.max(month.endsAt, dueAt);
+    return waits(
+      "quota",
+      `All ${month.max} runs that the plan includes in a month were started. The attempt follows from ${textOf(until)} on, or after an upgrade.`,
+      { until, ahead, limit: month.max, inUse: month.runs },
+    );
+  }
+  if (!around.hasWorker || !around.hasDelivery) {
+    const who = around.hasDelivery ? "worker looks after this project's jobs" : "delivery node is alive";
+    return waits(
+      "no_worker",
+      `No ${who} in the region ${around.region} at the moment. The service is at fault.`,
+    );
+  }
+  if (!isDue && owed.attempt === 1) {
+    return waits("due_time", `The job is due at ${textOf(dueAt)}.`, { since: createdAt, until: dueAt });
+  }
+  if (!isDue) {
+    return waits(
+      "backoff",
+      `Attempt ${owed.attempt} is due at ${textOf(dueAt)}, after attempt ${owed.attempt - 1} failed.`,
+      {
+        since: owed.ranUntil ?? dueAt,
+        until: dueAt,
+      },
+    );
+  }
+  if (owed.isParked || around.hostRequestsMax === 0) {
+    const limit = around.hostRequestsMax;
+    const message =
+      limit === 0
+        ? `The operator of the service lets no request through to ${host}.`
+        : `As many requests as ${host} is sent at a time are in flight there; ${before} before this one.`;
+    return waits("host", message, { ahead, host, ...(limit !== null && { limit }) });
+  }
+  if (around.permitsInUse >= around.concurrency) {
+    return waits(
+      "concurrency",
+      `The project has ${countOf(around.permitsInUse, "attempt", "attempts")} in progress and may have ${around.concurrency}; ${before} before this one.`,
+      { ahead, limit: around.concurrency, inUse: around.permitsInUse },
+    );
+  }
+  return waits("turn", `The attempt is due and nothing is in its way; ${before} before this one.`, { ahead });
+}
+
+const textOf = (at: number) => new Date(at).toISOString();
+const countOf = (count: number, one: string, many: string) =>
+  count === 0 ? `no ${one}` : count === 1 ? `1 ${one}` : `${count} ${many}`;
+
+/** What is known of one run of the job. Null is what is not known, or did not happen. */
+export interface RunFacts {
+  id: string;
+  attempt: number;
+  /** When the request for it by hand was accepted, as its id tells; the claim makes the ids of all others. */
+  madeAt: number;
+  /** Null for a run that was asked for by hand and has not been sent. */
+  startedAt: number | null;
+  /** Null while it is in progress. */
+  endedAt: number | null;
+  status: RunStatus;
+  responseStatus: number | null;
+  /** 0 while it is in progress. */
+  durationMs: number;
+  nextRetryAt: number | null;
+  lateMs: number | null;
+  heldFor: WaitReason | null;
+}
+
+export interface EventFacts {
+  id: string;
+  type: EventType;
+  createdAt: number;
+}
+
+/** A delivery of an event that has ended. */
+export interface EndedDeliveryFacts {
+  eventId: string;
+  webhookId: string;
+  isDelivered: boolean;
+  responseStatus: number | null;
+  endedAt: number;
+}
+
+/** All that is known of what happened to a job. */
+export interface JobHistory {
+  status: JobStatus;
+  createdAt: number;
+  runAt: number;
+  maxAttempts: number;
+  /** The first attempt first, without gaps, though the first ones may have left retention. */
+  runs: readonly RunFacts[];
+  /** When the attempt that is owed and has no run yet is due; null if none is owed. */
+  nextDueAt: number | null;
+  canceledAt: number | null;
+  events: readonly EventFacts[];
+  deliveries: readonly EndedDeliveryFacts[];
+}
+
+/** The entries of a timeline in the order in which those of one instant are told. */
+export const TIMELINE_EVENTS = [
+  "created",
+  "due",
+  "started",
+  "ended",
+  "retry_planned",
+  "retry_requested",
+  "cancel_requested",
+  "event_created",
+  "event_delivered",
+  "event_failed",
+] as const;
+export type TimelineEvent = (typeof TIMELINE_EVENTS)[number];
+
+export type TimelineEntry = { at: number } & (
+  | { event: "created" | "cancel_requested" }
+  | { event: "due"; attempt: number }
+  | { event: "started"; runId: string; attempt: number; lateMs: number | null; heldFor: WaitReason | null }
+  | {
+      event: "ended";
+      runId: string;
+      attempt: number;
+      status: RunFacts["status"];
+      responseStatus: number | null;
+      durationMs: number;
+    }
+  | { event: "retry_planned"; attempt: number; dueAt: number }
+  | { event: "retry_requested"; runId: string; attempt: number }
+  | { event: "event_created"; eventId: string; type: EventType }
+  | {
+      event: "event_delivered" | "event_failed";
+      eventId: string;
+      webhookId: string;
+      responseStatus: number | null;
+    }
+);
+
+/** A longer timeline is cut to its latest entries. */
+export const TIMELINE_ENTRIES_MAX = 1_000;
+
+/** What has happened until `now`, oldest first. */
+export function timelineOf(job: JobHistory, now: number): TimelineEntry[] {
+  const entries: TimelineEntry[] = [{ at: job.createdAt, event: "created" }];
+  const firstDueAt = Math.max(job.runAt, job.createdAt);
+  for (const [index, run] of job.runs.entries()) {
+    entries.push(...entriesOf(run, dueOf(run, job.runs[index - 1], job.maxAttempts, firstDueAt)));
+  }
+  const last = job.runs.at(-1);
+  const nextAttempt = (last?.attempt ?? 0) + 1;
+  const nextDueAt = job.nextDueAt ?? (job.canceledAt !== null && last === undefined ? firstDueAt : null);
+  if (nextDueAt !== null && nextDueAt <= Math.min(now, job.canceledAt ?? now)) {
+    entries.push({ at: nextDueAt, event: "due", attempt: nextAttempt });
+  }
+  if (job.canceledAt !== null) entries.push({ at: job.canceledAt, event: "cancel_requested" });
+  for (const { id, type, createdAt } of job.events) {
+    entries.push({ at: createdAt, event: "event_created", eventId: id, type });
+  }
+  for (const { eventId, webhookId, isDelivered, responseStatus, endedAt } of job.deliveries) {
+    const event = isDelivered ? "event_delivered" : "event_failed";
+    entries.push({ at: endedAt, event, eventId, webhookId, responseStatus });
+  }
+  return entries.sort(byTime).slice(-TIMELINE_ENTRIES_MAX);
+}
+
+type Due = { kind: "by_hand" } | { kind: "planned"; at: number | null };
+
+/**
+ * When a run was due. A run whose predecessor had no next one planned was asked for by hand: a retry by hand takes the planned
+ * one's place.
+ */
+function dueOf(run: RunFacts, before: RunFacts | undefined, maxAttempts: number, firstDueAt: number): Due {
+  if (run.attempt === 1) return { kind: "planned", at: firstDueAt };
+  if (before === undefined)
+    return run.attempt > maxAttempts ? { kind: "by_hand" } : { kind: "planned", at: null };
+  return before.nextRetryAt === null ? { kind: "by_hand" } : { kind: "planned", at: before.nextRetryAt };
+}
+
+function entriesOf(run: RunFacts, due: Due): TimelineEntry[] {
+  const { id: runId, attempt, startedAt, endedAt } = run;
+  const entries: TimelineEntry[] = [];
+  if (due.kind === "by_hand") entries.push({ at: run.madeAt, event: "retry_requested", runId, attempt });
+  const dueAt = due.kind === "by_hand" ? run.madeAt : due.at;
+  if (dueAt !== null) entries.push({ at: dueAt, event: "due", attempt });
+  if (startedAt !== null) {
+    const lateMs = run.lateMs ?? (dueAt === null ? null : Math.max(0, Math.round(startedAt - dueAt)));
+    entries.push({ at: startedAt, event: "started", runId, attempt, lateMs, heldFor: run.heldFor });
+  }
+  if (endedAt !== null) {
+    const { status, responseStatus, durationMs } = run;
+    entries.push({ at: endedAt, event: "ended", runId, attempt, status, responseStatus, durationMs });
+    if (run.nextRetryAt !== null) {
+      entries.push({ at: endedAt, event: "retry_planned", attempt: attempt + 1, dueAt: run.nextRetryAt });
+    }
+  }
+  return entries;
+}
+
+function byTime(one: TimelineEntry, other: TimelineEntry): number {
+  return one.at - other.at || TIMELINE_EVENTS.indexOf(one.event) - TIMELINE_EVENTS.indexOf(other.event);
+}

@@ -1,0 +1,74 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { timelineOf } from "../../shared/domain/explain.ts";
+import { idTimeMs } from "../../shared/domain/ids.ts";
+import { type Explained, findExplained } from "../../shared/store/resources/explain.ts";
+import type { ProjectRow } from "../../shared/store/resources/projects.ts";
+import { type Cell, startCell } from "../support/cell.ts";
+import { startTarget } from "../support/target.ts";
+import { until, untilEnded } from "./support.ts";
+
+setDefaultTimeout(60_000);
+
+let cell: Cell;
+beforeAll(async () => {
+  cell = await startCell();
+  await cell.startWorker();
+  await cell.startDelivery();
+});
+afterAll(() => cell.stop());
+
+async function explained(project: ProjectRow, id: string): Promise<Explained> {
+  const found = await findExplained(
+    cell.db,
+    { projectNo: project.no, environment: "production", sinceAt: 0 },
+    id,
+  );
+  if (found === null) throw new Error(`${id} is missing`);
+  return found;
+}
+
+async function startsOf(project: ProjectRow, id: string) {
+  await untilEnded(cell, project, id);
+  const job = await explained(project, id);
+  const timeline = timelineOf({ ...job, createdAt: idTimeMs(id) }, job.asOf);
+  return timeline.filter((entry) => entry.event === "started");
+}
+
+test("a run that waited for its project's limit says so, and how long; the one before it did not wait", async () => {
+  const project = await cell.addProject({ concurrency: 1 });
+  const answered = Promise.withResolvers<void>();
+  const target = startTarget(async () => {
+    await answered.promise;
+    return new Response("ok");
+  });
+  const [first = "", second = "", third = ""] = await cell.addJobs(
+    project,
+    Array.from({ length: 3 }, () => ({ targetUrl: target.url })),
+    { tell: true },
+  );
+  await target.until((arrivals) => arrivals.length === 1);
+  await until(async () => (await explained(project, third)).around.permitsInUse === 1);
+  expect(await explained(project, third)).toMatchObject({ owed: { ahead: 1 } });
+  await Bun.sleep(2_000);
+  answered.resolve();
+  const starts = [];
+  for (const id of [first, second, third]) starts.push(...(await startsOf(project, id)));
+  expect(starts.map(({ heldFor }) => heldFor)).toEqual([null, "concurrency", "concurrency"]);
+  for (const { lateMs } of starts.slice(1)) expect(lateMs).toBeGreaterThanOrEqual(2_000);
+  await target.stop();
+});
+
+test("a run that waited for an operator's hold says so", async () => {
+  const project = await cell.addProject();
+  const target = startTarget();
+  const hold = (held: boolean) =>
+    cell.db.run("hold", "UPDATE flows SET held = $2 WHERE project_no = $1", [project.no, held]);
+  await hold(true);
+  const [id = ""] = await cell.addJobs(project, [{ targetUrl: target.url }], { tell: true });
+  await Bun.sleep(2_500);
+  await hold(false);
+  const [start] = await startsOf(project, id);
+  expect(start).toMatchObject({ heldFor: "hold" });
+  expect(start?.lateMs).toBeGreaterThanOrEqual(2_000);
+  await target.stop();
+});
