@@ -46,7 +46,7 @@ const PLACES: Record<string, string> = {
   "@sinclair/typebox": "shared/contract/",
   "drizzle-orm": "shared/store/",
   elysia: "services/gateway/",
-  "ipaddr.js": "shared/domain/target.ts",
+  "ipaddr.js": "shared/domain/address.ts",
   pg: "shared/store/",
   pino: "shared/platform/log.ts",
   "prom-client": "shared/platform/",

@@ -1,4 +1,6 @@
 import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { type Network, parseNetwork } from "../../shared/domain/address.ts";
+import type { TargetRules } from "../../shared/domain/target.ts";
 import { startNameServer } from "../../test/runtime-contract/name-server.ts";
 import { answerOf, type RawServer, startRawServer } from "../../test/runtime-contract/raw-server.ts";
 import { until } from "../../test/runtime-contract/until.ts";
@@ -19,8 +21,13 @@ async function serve(...args: Parameters<typeof startRawServer>): Promise<RawSer
 }
 
 /** Posts, and says what came of it in one word or the words of the fault. */
-function poster(allowInsecure: boolean, resolve?: Resolve): (url: string) => Promise<string> {
-  const outbound = openOutbound({ allowInsecure, own: [{ hostname: "own.example", port: 443 }] }, resolve);
+function poster(
+  allowInsecure: boolean,
+  resolve?: Resolve,
+  opened?: TargetRules["opened"],
+): (url: string) => Promise<string> {
+  const own = [{ hostname: "own.example", port: 443 }];
+  const outbound = openOutbound({ allowInsecure, own, ...(opened && { opened }) }, resolve);
   closing.push(() => outbound.close());
   const signal = new AbortController().signal;
   return async (url) => {
@@ -104,6 +111,67 @@ describe("a connection to a customer's host", () => {
     });
     expect(await post(url)).toContain(`may not be dialled: its URL ${reason}`);
     expect(asked).toBe(0);
+  });
+});
+
+describe("a private network that the operator has opened", () => {
+  const loopback = [parseNetwork("127.0.0.0/8") as Network];
+  const everything = [parseNetwork("0.0.0.0/0") as Network, parseNetwork("::/0") as Network];
+  const answering = () => serve((socket) => socket.write(answerOf("200 OK", { connection: "close" })));
+
+  test("is dialled over http, by an address within it and by a listed name", async () => {
+    const server = await answering();
+    const resolve: Resolve = async () => four("127.0.0.1");
+    const byNetwork = poster(false, resolve, { networks: loopback, hosts: [] });
+    expect(await byNetwork(`http://127.0.0.1:${server.port}/`)).toBe("200 complete");
+    for (const listed of ["a.lan", ".lan"]) {
+      const byName = poster(false, resolve, { networks: [], hosts: [listed] });
+      expect(await byName(`http://a.lan:${server.port}/`)).toBe("200 complete");
+    }
+    expect(server.connectionCount).toBe(3);
+  });
+
+  test("is dialled over https for a name that is not listed, and over http it is not", async () => {
+    const server = await answering();
+    let asked = 0;
+    const resolve: Resolve = async () => {
+      asked++;
+      return four("127.0.0.1");
+    };
+    const post = poster(false, resolve, { networks: loopback, hosts: [] });
+    expect(await post(`http://a.example:${server.port}/`)).toContain("its URL must be an https URL");
+    expect(asked).toBe(0);
+    // The handshake is begun, and the server speaks no TLS.
+    expect(await post(`https://a.example:${server.port}/`)).not.toMatch(/may not be dialled|resolved/);
+    expect(server.connectionCount).toBe(1);
+  });
+
+  test.each([
+    ["an address outside of it", four("192.168.0.1"), loopback, []],
+    ["one address outside of it", four("127.0.0.1", "192.168.0.1"), loopback, []],
+    ["a private address, and another name is listed", four("192.168.0.1"), loopback, ["a.example", ".b.lan"]],
+    ["cloud metadata, and the name is listed", four("127.0.0.1", "169.254.169.254"), [], ["b.example"]],
+    ["cloud metadata, and all networks are open", four("169.254.169.254"), everything, ["b.example"]],
+    [
+      "cloud metadata as an IPv4-mapped address",
+      [{ address: "::ffff:169.254.169.254", family: 6 as const }],
+      everything,
+      ["b.example"],
+    ],
+    ["neither a private nor a loopback address", four("100.64.0.1"), loopback, ["b.example"]],
+  ])("is not dialled for a name that leads to %s", async (_where, addresses, networks, hosts) => {
+    const post = poster(false, async () => addresses, { networks, hosts });
+    expect(await post("https://b.example/")).toBe("The name b.example could not be resolved (ENOTFOUND).");
+  });
+
+  test("is judged again when a connection is made, so that closing it takes effect", async () => {
+    const server = await answering();
+    const open = { networks: [], hosts: ["a.lan"] };
+    const resolve: Resolve = async () => four("127.0.0.1");
+    expect(await poster(false, resolve, open)(`http://a.lan:${server.port}/`)).toBe("200 complete");
+    const message = await poster(false, resolve)(`http://a.lan:${server.port}/`);
+    expect(message).toContain("may not be dialled: its URL must be an https URL");
+    expect(server.connectionCount).toBe(1);
   });
 });
 

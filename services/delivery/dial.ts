@@ -48,7 +48,8 @@ export function createDialler(rules: TargetRules, resolve: Resolve = resolveName
       const addresses = (await resolve(hostname)).map(({ address }) => address);
       if (addresses.length === 0) throw new Error(`The name ${hostname} has no address.`);
       // The error is that of an unknown name, so that nobody learns which addresses this cell's resolver knows.
-      if (!addresses.every((address) => mayDial(address, port, rules))) throw unresolved(hostname, NOT_FOUND);
+      if (!addresses.every((address) => mayDial(address, { hostname, port }, rules)))
+        throw unresolved(hostname, NOT_FOUND);
       return addresses;
     }
   };

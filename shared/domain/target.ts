@@ -1,4 +1,12 @@
-import ipaddr from "ipaddr.js";
+import {
+  isAddress,
+  isInNetworks,
+  isPrivateAddress,
+  isPublicAddress,
+  isThisMachine,
+  type Network,
+  unmapped,
+} from "./address.ts";
 import { invalidRequest } from "./errors.ts";
 import { hasMoreCharacters } from "./name.ts";
 
@@ -16,9 +24,18 @@ export interface OwnAddress {
   port: number;
 }
 
+/** What an operator opens besides the internet, http included. Everything else stays refused. */
+export interface OpenedTargets {
+  networks: readonly Network[];
+  /** As `parseOpenedHost` answers them. */
+  hosts: readonly string[];
+}
+
 export interface TargetRules {
   /** Allows http and private addresses, for development and tests. */
   allowInsecure: boolean;
+  /** Nothing unless it is given. */
+  opened?: OpenedTargets;
   /** PUBLIC_URL, and the address on which the gateway listens. */
   own: readonly OwnAddress[];
 }
@@ -61,27 +78,33 @@ export function findOriginFault(
   { protocol, hostname, port }: TargetOrigin,
   rules: TargetRules,
 ): string | null {
-  if (protocol !== "https:" && !rules.allowInsecure) return "must be an https URL";
+  const host = withoutFinalDot(hostname);
+  const isOpen = rules.allowInsecure || isOpened(host, rules.opened);
+  if (protocol !== "https:" && !isOpen) return "must be an https URL";
   if (port === 0) return "must not use port 0";
-  return findHostFault(hostname, port, rules);
+  return findHostFault(host, port, rules, isOpen);
 }
 
-/** True for an address that any host on the internet could have. `address` is IPv4 or IPv6 text, without brackets. */
-export function isPublicAddress(address: string): boolean {
-  if (ipaddr.IPv4.isValidFourPartDecimal(address)) {
-    return ipaddr.IPv4.parse(address).range() === "unicast" && !CLOUD_HOSTS.includes(address);
+/** The check when connecting, on the address that is dialled. `hostname` is the target's, without brackets. */
+export function mayDial(
+  address: string,
+  { hostname, port }: Pick<TargetOrigin, "hostname" | "port">,
+  rules: TargetRules,
+): boolean {
+  if (!rules.allowInsecure) {
+    if (isPublicAddress(address)) return true;
+    if (!isOpenedAddress(address, withoutFinalDot(hostname), rules.opened)) return false;
   }
-  if (!ipaddr.IPv6.isValid(address)) return false;
-  const parsed = ipaddr.IPv6.parse(address);
-  // Hosts have addresses in 2000::/3 only, while ipaddr.js also calls others unicast, such as ::127.0.0.1.
-  return parsed.zoneId === undefined && parsed.range() === "unicast" && parsed.match(GLOBAL_UNICAST);
+  return !isOwn(address.includes(":") ? `[${address}]` : address, port, rules, true);
 }
 
-/** The check when connecting, on the address that is dialled. */
-export function mayDial(address: string, port: number, rules: TargetRules): boolean {
-  if (!rules.allowInsecure) return isPublicAddress(address);
-  const hostname = address.includes(":") ? `[${address}]` : address;
-  return !rules.own.some((own) => own.port === port && isSameHost(own.hostname, hostname));
+/** A name, or a suffix that begins with a dot, in the spelling of `URL.hostname`. Null for anything else, addresses included. */
+export function parseOpenedHost(text: string): string | null {
+  const host = text.toLowerCase();
+  const labels = (host.startsWith(".") ? host.slice(1) : host).split(".");
+  const isName = labels.every((label) => LABEL_PATTERN.test(label)) && host.length <= HOSTNAME_LENGTH_MAX;
+  // A URL whose host ends in a number is one of an IPv4 address.
+  return isName && !NUMBER_PATTERN.test(labels.at(-1) ?? "") ? host : null;
 }
 
 /** The host of an accepted URL without its port, in one spelling. */
@@ -92,36 +115,28 @@ export function hostOfTarget(url: string): string {
 /** The host and port of a URL of this service. */
 export function ownAddressOf(url: string): OwnAddress {
   const parsed = new URL(url);
-  return { hostname: withoutFinalDot(parsed.hostname), port: portOf(parsed) };
+  return { hostname: unmapped(withoutFinalDot(parsed.hostname)), port: portOf(parsed) };
 }
 
 // Only the usual form. The URL parser also accepts https:host and https:\\host.
 const AUTHORITY_PATTERN = /^https?:\/\/([^/?#\\]+)/i;
 // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what this looks for.
 const UNSAFE_CHARACTERS = /[\u0000-\u0020\u007f-\u00a0\\]/;
-/** The address at which Azure's hosts serve their virtual machines. It looks public but is not on the internet. */
-const CLOUD_HOSTS = ["168.63.129.16"];
-const GLOBAL_UNICAST = ipaddr.IPv6.parseCIDR("2000::/3");
 /** Suffixes of names that only private networks know, such as those of a cluster, a home or an office, and of address look-ups. */
 const PRIVATE_SUFFIXES = [
   ...[".localhost", ".local", ".internal", ".onion", ".svc", ".arpa"],
   ...[".lan", ".corp", ".home", ".intranet", ".test"],
 ];
-const ADDRESS_START = /^[[0-9]/;
-const LOCAL_RANGES = ["loopback", "unspecified"];
+/** Also an underscore, which names of hosts in private networks have now and then. */
+const LABEL_PATTERN = /^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$/;
+const NUMBER_PATTERN = /^([0-9]+|0x[0-9a-f]*)$/;
 const HOSTNAME_LENGTH_MAX = 253;
 const LABEL_LENGTH_MAX = 63;
 
-function findHostFault(hostname: string, port: number, rules: TargetRules): string | null {
-  const host = withoutFinalDot(hostname);
-  if (
-    rules.own.some((own) => (own.port === port || !rules.allowInsecure) && isSameHost(own.hostname, host))
-  ) {
-    return "must not lead back to this service";
-  }
-  if (host.startsWith("[") || ipaddr.IPv4.isValidFourPartDecimal(host)) {
-    const isAllowed = rules.allowInsecure || isPublicAddress(withoutBrackets(host));
-    return isAllowed ? null : "must lead to a public address";
+function findHostFault(host: string, port: number, rules: TargetRules, isOpen: boolean): string | null {
+  if (isOwn(host, port, rules, isOpen)) return "must not lead back to this service";
+  if (isAddress(host)) {
+    return isOpen || isPublicAddress(withoutBrackets(host)) ? null : "must lead to a public address";
   }
   const labels = host.split(".");
   if (
@@ -130,22 +145,40 @@ function findHostFault(hostname: string, port: number, rules: TargetRules): stri
   ) {
     return "must have a valid host name";
   }
-  if (rules.allowInsecure) return null;
+  if (isOpen) return null;
   if (labels.length === 1) return "must have a full host name, such as example.com";
   return PRIVATE_SUFFIXES.some((suffix) => host.endsWith(suffix)) ? "must have a public host name" : null;
+}
+
+/** True if the operator has opened the host as it is written: a listed name, or an address within a network. */
+function isOpened(host: string, opened: OpenedTargets | undefined): boolean {
+  if (opened === undefined) return false;
+  if (isAddress(host)) return isInNetworks(withoutBrackets(host), opened.networks);
+  return opened.hosts.some((listed) => (listed.startsWith(".") ? host.endsWith(listed) : host === listed));
+}
+
+/** The same for an address that is not public, to which the host has led. */
+function isOpenedAddress(address: string, host: string, opened: OpenedTargets | undefined): boolean {
+  if (opened === undefined) return false;
+  if (isInNetworks(address, opened.networks)) return true;
+  return isPrivateAddress(address) && !isAddress(host) && isOpened(host, opened);
+}
+
+/**
+ * True for a host of the service itself: on each of its ports, but for this machine, on which other services may stand that the
+ * operator has opened.
+ */
+function isOwn(host: string, port: number, rules: TargetRules, isOpen: boolean): boolean {
+  return rules.own.some((own) => {
+    const isOnePort = isOpen && (rules.allowInsecure || isThisMachine(own.hostname));
+    return (own.port === port || !isOnePort) && isSameHost(own.hostname, host);
+  });
 }
 
 /** Both as in `URL.hostname`. All names of this machine are one host, because a gateway on 0.0.0.0 answers on all of them. */
 function isSameHost(own: string, target: string): boolean {
   // Most targets are ordinary names, which are told from this machine's much sooner than addresses are read.
-  return own === target || (isThisMachine(target) && isThisMachine(own));
-}
-
-function isThisMachine(hostname: string): boolean {
-  if (hostname === "localhost" || hostname.endsWith(".localhost")) return true;
-  if (!ADDRESS_START.test(hostname)) return false;
-  const address = withoutBrackets(hostname);
-  return ipaddr.isValid(address) && LOCAL_RANGES.includes(ipaddr.process(address).range());
+  return own === unmapped(target) || (isThisMachine(target) && isThisMachine(own));
 }
 
 /** The port of a URL, by its protocol if it names none. */

@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import { type Network, parseNetwork } from "../domain/address.ts";
 import { ConfigError, readConfig, type Service } from "./config.ts";
 
 const NODE = { DATABASE_URL: "postgres://u:pw@db/jobwheel", NATS_URL: "nats://bus:4222" };
@@ -33,6 +34,8 @@ describe("the settings", () => {
       secretsKey: null,
       secretsKeyFallbacks: [],
       allowInsecureTargets: false,
+      allowedTargetNetworks: [],
+      allowedTargetHosts: [],
       attemptTimeoutMs: 900_000,
       webhookTimeoutMs: 15_000,
       webhookRetryScale: 1,
@@ -60,6 +63,8 @@ describe("the settings", () => {
         SECRETS_KEY: KEY,
         SECRETS_KEY_FALLBACKS: `${OTHER_KEY}, ${KEY}`,
         ALLOW_INSECURE_TARGETS: "true",
+        ALLOWED_TARGET_NETWORKS: " 10.0.0.0/8, fd00::/8",
+        ALLOWED_TARGET_HOSTS: "Receiver , .jobs.lan",
         ATTEMPT_TIMEOUT_MS: "1500",
         WEBHOOK_TIMEOUT_MS: "500",
         WEBHOOK_RETRY_SCALE: "0.001",
@@ -86,6 +91,8 @@ describe("the settings", () => {
       secretsKey: new Uint8Array(32).fill(9),
       secretsKeyFallbacks: [new Uint8Array(32).fill(8), new Uint8Array(32).fill(9)],
       allowInsecureTargets: true,
+      allowedTargetNetworks: [parseNetwork("10.0.0.0/8") as Network, parseNetwork("fd00::/8") as Network],
+      allowedTargetHosts: ["receiver", ".jobs.lan"],
       attemptTimeoutMs: 1_500,
       webhookTimeoutMs: 500,
       webhookRetryScale: 0.001,
@@ -143,6 +150,13 @@ describe("the settings", () => {
     ["SECRETS_KEY", "c2hvcnQ="],
     ["SECRETS_KEY_FALLBACKS", `${KEY},`],
     ["ALLOW_INSECURE_TARGETS", "yes"],
+    ["ALLOWED_TARGET_NETWORKS", "10.0.0.1/8"],
+    ["ALLOWED_TARGET_NETWORKS", "10.0.0.0/8,"],
+    ["ALLOWED_TARGET_NETWORKS", "intranet.lan"],
+    ["ALLOWED_TARGET_HOSTS", "a b"],
+    ["ALLOWED_TARGET_HOSTS", "a.lan:8080"],
+    ["ALLOWED_TARGET_HOSTS", "http://a.lan"],
+    ["ALLOWED_TARGET_HOSTS", "10.0.0.1"],
     ["ATTEMPT_TIMEOUT_MS", "0"],
     ["WEBHOOK_TIMEOUT_MS", "15s"],
     ["WEBHOOK_RETRY_SCALE", "0"],
@@ -152,6 +166,19 @@ describe("the settings", () => {
   ])("are refused where they are wrong: %s=%s", (name, value) => {
     const lines = linesOf({ ...NODE, [name]: value }, "worker");
     expect(lines.map((line) => line.split(" ")[0])).toEqual([name]);
+  });
+
+  test("are named part by part where they are lists of targets", () => {
+    expect(
+      linesOf(
+        { ...NODE, ALLOWED_TARGET_NETWORKS: "10.0.0.1/8,fd00::/8,10/8", ALLOWED_TARGET_HOSTS: "*.lan" },
+        "worker",
+      ),
+    ).toEqual([
+      'ALLOWED_TARGET_NETWORKS must be networks such as 10.0.0.0/8 or fd00::/8, with commas between, not "10.0.0.1/8"',
+      'ALLOWED_TARGET_NETWORKS must be networks such as 10.0.0.0/8 or fd00::/8, with commas between, not "10/8"',
+      'ALLOWED_TARGET_HOSTS must be names such as jobs.lan or suffixes such as .jobs.lan, with commas between, not "*.lan"',
+    ]);
   });
 
   test("with secrets are never shown, whatever is wrong with them", () => {

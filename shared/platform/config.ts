@@ -1,6 +1,8 @@
 import { randomBytes } from "node:crypto";
 import { isIP, isIPv4 } from "node:net";
+import { type Network, parseNetwork } from "../domain/address.ts";
 import { isRegion, REGIONS, type Region } from "../domain/scope.ts";
+import { parseOpenedHost } from "../domain/target.ts";
 import type { LogLevel } from "./log.ts";
 import { parseSecretsKey, parseSecretsKeys } from "./seal/secrets-key.ts";
 import type { TraceSettings } from "./traces/traces.ts";
@@ -32,6 +34,10 @@ export interface Config<S extends Service = Service> {
   /** Former keys of 32 bytes each, which open old secrets and seal no new ones. */
   secretsKeyFallbacks: readonly Uint8Array[];
   allowInsecureTargets: boolean;
+  /** Private networks that targets may lie in. */
+  allowedTargetNetworks: readonly Network[];
+  /** Names of hosts in private networks, and suffixes of names, which begin with a dot. */
+  allowedTargetHosts: readonly string[];
   attemptTimeoutMs: number;
   webhookTimeoutMs: number;
   /** Multiplies every wait of the webhook retries. */
@@ -91,6 +97,19 @@ export function readConfig<S extends Service>(
   const readInteger = (name: string, least: number, most: number) =>
     read(name, `a whole number from ${least} to ${most}`, (text) => parseInteger(text, least, most));
 
+  /** A comma list. Each wrong part of it is named. */
+  function readList<T>(name: string, rule: string, parse: (text: string) => T | null): T[] {
+    const parts = (environment[name]?.trim() ?? "") === "" ? [] : (environment[name] ?? "").split(",");
+    return parts.flatMap((part) => {
+      const value = parse(part.trim());
+      if (value !== null) return [value];
+      lines.push(
+        `${name} must be ${rule}, with commas between, not ${JSON.stringify(part.slice(0, SHOWN_CHARACTERS_MAX))}`,
+      );
+      return [];
+    });
+  }
+
   const isNode = service === "gateway" || service === "worker" || service === "delivery";
   const required = new Set(isNode ? ["DATABASE_URL", "NATS_URL"] : []);
   if (service === "gateway" || service === "delivery") required.add("SECRETS_KEY");
@@ -144,6 +163,16 @@ export function readConfig<S extends Service>(
     allowInsecureTargets:
       read("ALLOW_INSECURE_TARGETS", "true or false", parseBoolean) ??
       (service === "standalone" && isLoopback(host)),
+    allowedTargetNetworks: readList(
+      "ALLOWED_TARGET_NETWORKS",
+      "networks such as 10.0.0.0/8 or fd00::/8",
+      parseNetwork,
+    ),
+    allowedTargetHosts: readList(
+      "ALLOWED_TARGET_HOSTS",
+      "names such as jobs.lan or suffixes such as .jobs.lan",
+      parseOpenedHost,
+    ),
     attemptTimeoutMs: readInteger("ATTEMPT_TIMEOUT_MS", 1, DURATION_MS_MAX) ?? 900_000,
     webhookTimeoutMs: readInteger("WEBHOOK_TIMEOUT_MS", 1, DURATION_MS_MAX) ?? 15_000,
     webhookRetryScale: read("WEBHOOK_RETRY_SCALE", "a number above 0, at most 1", parseScale) ?? 1,

@@ -173,7 +173,11 @@ export function exitAsDead(log: Log): () => void {
 export function targetRulesOf(config: Config, gatewayPort: number): TargetRules {
   const own = config.publicUrl === null ? [] : [ownAddressOf(config.publicUrl)];
   const hosts = ["127.0.0.1", "localhost", "[::1]"].map((hostname) => ({ hostname, port: gatewayPort }));
-  return { allowInsecure: config.allowInsecureTargets, own: [...own, ...hosts] };
+  return {
+    allowInsecure: config.allowInsecureTargets,
+    opened: { networks: config.allowedTargetNetworks, hosts: config.allowedTargetHosts },
+    own: [...own, ...hosts],
+  };
 }
 
 export function warnOfInsecureTargets(log: Log): void {

@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { join } from "node:path";
+import { type Network, parseNetwork } from "../../shared/domain/address.ts";
 import { findTargetFault, ownAddressOf } from "../../shared/domain/target.ts";
-import { startTestGateway, type TestGateway } from "../support/gateway.ts";
+import { readRefusal, startTestGateway, type TestGateway } from "../support/gateway.ts";
 import {
   OWN_URL,
   PUBLIC_FOUR,
@@ -17,6 +18,10 @@ setDefaultTimeout(120_000);
 
 const RULES = { allowInsecure: false, own: [ownAddressOf(OWN_URL)] };
 const OWN_HOST = /jobwheel\.example/i;
+/** Spellings of addresses in 10.0.0.0/8 among the refused ones. */
+const OPENED_HOSTS = new Set(
+  "10.0.0.1 10.1 0xa000001 012.0.0.1 167772161 10.255.255.255 [::FFFF:10.0.0.1]".split(" "),
+);
 /** The addresses of the canaries, in a network that only this test has. */
 const CANARY_ADDRESSES = [
   ...[PUBLIC_FOUR, PUBLIC_SIX, "10.0.0.1", "10.255.255.255", "172.16.0.1", "172.31.255.255", "192.168.0.1"],
@@ -69,6 +74,63 @@ describe("creation", () => {
     for (const url of own.flatMap((host) => [`https://${host}/`, `https://${host}:8443/x`])) {
       expect([url, findTargetFault(url, RULES)]).toEqual([url, "must not lead back to this service"]);
     }
+  });
+});
+
+describe("creation where the operator opens private networks", () => {
+  let gateway: TestGateway;
+  let mate: { port: number; stop(): Promise<void> };
+  beforeAll(async () => {
+    gateway = await startTestGateway();
+    const networks = ["10.0.0.0/8", "fd00:7::/32"].map((text) => parseNetwork(text) as Network);
+    const opened = { networks, hosts: ["receiver.lan", ".jobs.lan"] };
+    mate = await gateway.startMate({
+      targets: { allowInsecure: false, own: [ownAddressOf(OWN_URL)], opened },
+    });
+  });
+  afterAll(async () => {
+    await mate.stop();
+    await gateway.stop();
+  });
+
+  const KINDS = [
+    ["/v2/jobs", "target_url", {}],
+    ["/v2/schedules", "target_url", { cron: "0 0 1 1 *" }],
+    ["/v2/webhooks", "url", { events: ["job.failed"] }],
+  ] as const;
+
+  test.each(KINDS)("POST %s takes them, over http too", async (path, param, fields) => {
+    const project = await gateway.addProject("scale");
+    const urls =
+      "http://10.2.3.4/x https://10.2.3.4/x http://[fd00:7::1]:8080/ http://receiver.lan/ http://a.jobs.lan:81/";
+    for (const [index, url] of urls.split(" ").entries()) {
+      const body = { ...fields, [param]: url, ...(path === "/v2/schedules" && { name: `at ${index}` }) };
+      const made = await gateway.call("POST", path, { key: project.production, body, port: mate.port });
+      expect([url, made.status, JSON.parse(made.text)[param]]).toEqual([url, 201, url]);
+      // Where nothing is opened, the same is refused.
+      const refused = await gateway.call("POST", path, { key: project.production, body });
+      expect([url, readRefusal(refused, "invalid_request", param).param]).toEqual([url, param]);
+    }
+  });
+
+  test.each(KINDS)("POST %s takes nothing else", async (path, param, fields) => {
+    const project = await gateway.addProject("scale");
+    const before = await gateway.countRows();
+    const isOpen = (host: string) => OPENED_HOSTS.has(host);
+    const refused = REFUSED_HOSTS.filter((host) => !isOpen(host)).flatMap((host) => [
+      `https://${host}/`,
+      `http://${host}/`,
+    ]);
+    const others = ["http://example.com/", "http://8.8.8.8/", "http://jobs.lan/", "http://b.receiver.lan/"];
+    for (const url of [...refused, ...others, ...REFUSED_URLS]) {
+      const answer = await gateway.call("POST", path, {
+        key: project.production,
+        body: { ...fields, [param]: url, ...(path === "/v2/schedules" && { name: "a" }) },
+        port: mate.port,
+      });
+      expect([url, answer.status, JSON.parse(answer.text).error?.param]).toEqual([url, 400, param]);
+    }
+    expect(await gateway.countRows()).toEqual(before);
   });
 });
 

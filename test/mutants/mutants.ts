@@ -230,10 +230,17 @@ export const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "private addresses are dialled",
-    file: "shared/domain/target.ts",
+    file: "shared/domain/address.ts",
     from: 'parsed.range() === "unicast" && parsed.match(GLOBAL_UNICAST)',
     to: "true",
     caughtBy: "shared/domain/target.test.ts",
+  },
+  {
+    name: "a network of all addresses opens cloud metadata",
+    file: "shared/domain/address.ts",
+    from: "prefix >= leastPrefix",
+    to: "true",
+    caughtBy: "services/delivery/dial.test.ts",
   },
   {
     name: "a node claims what it has on the wire",

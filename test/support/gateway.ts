@@ -16,6 +16,7 @@ import { type KeyScope, makeKey } from "../../shared/domain/key.ts";
 import type { Plan } from "../../shared/domain/plan.ts";
 import type { RunStatus } from "../../shared/domain/run.ts";
 import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../../shared/domain/scope.ts";
+import type { TargetRules } from "../../shared/domain/target.ts";
 import { NEWEST_API_VERSION } from "../../shared/domain/version.ts";
 import { createLog, type LogLevel } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
@@ -41,6 +42,7 @@ export interface TestGateway {
   startMate(options?: {
     publicUrl?: string;
     receiveMs?: number;
+    targets?: TargetRules;
   }): Promise<{ port: number; stop(): Promise<void> }>;
   addKey(project: TestProject, key: Partial<KeyTerms>): Promise<{ id: string; key: string }>;
   call(method: string, path: string, request?: CallOptions): Promise<Answer>;
