@@ -18,6 +18,7 @@ import { createLastUse } from "./request/last-use.ts";
 import { deliveryRoutes } from "./routes/deliveries.ts";
 import { createJobCreation } from "./routes/job-creation.ts";
 import { jobRoutes } from "./routes/jobs.ts";
+import { keyRoutes } from "./routes/keys.ts";
 import { createPager } from "./routes/pager.ts";
 import { projectRoutes } from "./routes/project.ts";
 import { runRoutes } from "./routes/runs.ts";
@@ -74,6 +75,7 @@ export async function startGateway(
       ...runRoutes({ db, bus, clock, ids, pager }),
       ...projectRoutes({ db, clock, authenticator }),
       ...webhookRoutes({ db, pager, targets, seal }),
+      ...keyRoutes({ db, pager, seal, authenticator }),
       ...deliveryRoutes({ db, bus, clock, pager, shardsPerRegion }),
     },
     docs: createDocsPages(publicUrl),

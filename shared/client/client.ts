@@ -1,5 +1,6 @@
 import { onAbort } from "./abort.ts";
 import { createJobs, type Jobs } from "./jobs.ts";
+import { createKeys, type Keys } from "./keys.ts";
 import { createProject, type Projects } from "./project.ts";
 import { createRuns, type Runs } from "./runs.ts";
 import { createSchedules, type Schedules } from "./schedules.ts";
@@ -12,6 +13,7 @@ export interface Client {
   runs: Runs;
   project: Projects;
   webhooks: Webhooks;
+  keys: Keys;
 }
 
 /** Request options given here are the defaults of all requests. */
@@ -40,6 +42,7 @@ export function createClient(options: ClientOptions): Client {
     runs: createRuns(send),
     project: createProject(send),
     webhooks: createWebhooks(send),
+    keys: createKeys(send),
   };
 }
 

@@ -19,6 +19,15 @@ export type {
   ListedJob,
   NewJob,
 } from "./jobs.ts";
+export type {
+  ApiKey,
+  DeletedApiKey,
+  KeyListQuery,
+  KeyRotation,
+  Keys,
+  NewApiKey,
+  RevealedApiKey,
+} from "./keys.ts";
 export type { List, Page } from "./list.ts";
 export type { Fetch } from "./one-try.ts";
 export { RawJson } from "./payload.ts";

@@ -45,12 +45,12 @@ export function keyEnvironment(text: string): Environment | null {
 
 export const KEY_SCOPES = ["full", "read", "jobs"] as const;
 export type KeyScope = (typeof KEY_SCOPES)[number];
-export type Resource = "jobs" | "runs" | "schedules" | "project" | "webhooks";
+export type Resource = "jobs" | "runs" | "schedules" | "project" | "webhooks" | "keys";
 /** `identify` is access to the project that owns the key. */
 export type Access = "identify" | "read" | "write";
 
 /**
- * The one place that decides what a key may do. `read` reads everything; `jobs` does everything with jobs and runs, and
+ * The one place that decides what a key may do. `read` reads everything but keys; `jobs` does everything with jobs and runs, and
  * nothing else. Every key may identify its project.
  */
 export function isPermitted(scope: KeyScope, resource: Resource, access: Access): boolean {
@@ -59,7 +59,7 @@ export function isPermitted(scope: KeyScope, resource: Resource, access: Access)
     case "full":
       return true;
     case "read":
-      return access === "read";
+      return access === "read" && resource !== "keys";
     case "jobs":
       return resource === "jobs" || resource === "runs";
   }

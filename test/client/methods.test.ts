@@ -113,6 +113,19 @@ describe("the client", () => {
     expect(await webhooks.delete(made.id)).toEqual({ id: made.id, deleted: true });
   });
 
+  test("creates, lists, rotates and deletes keys", async () => {
+    const { keys } = client;
+    const made = await keys.create({ name: "worker", scope: "jobs" }, { idempotencyKey: "key" });
+    expect(made).toMatchObject({ name: "worker", scope: "jobs", expires_at: null });
+    expect(await keys.create({ name: "worker", scope: "jobs" }, { idempotencyKey: "key" })).toEqual(made);
+    const { key: _, ...shown } = made;
+    expect((await keys.list({ limit: 1 })).data).toEqual([shown]);
+    const successor = await keys.rotate(made.id, { overlap_hours: 0 });
+    expect(successor).toMatchObject({ name: "worker", scope: "jobs" });
+    expect((await keys.rotate(successor.id)).key).not.toBe(successor.key);
+    expect(await keys.delete(successor.id)).toEqual({ id: successor.id, deleted: true });
+  });
+
   test("reads and changes the project, and reads its usage", async () => {
     expect(await client.project.get()).toMatchObject({ id: project.id, environment: "production" });
     const changed = await client.project.update({ name: "Schön", default_region: "us-west" });
@@ -126,7 +139,7 @@ describe("the client", () => {
     const names: Record<string, string> = { sch: "schedule", whk: "webhook", dlv: "delivery" };
     const told = asked.map(({ method, url }) => {
       const path = new URL(url).pathname.replace(
-        /(job|run|sch|whk|dlv)_[0-9a-z]{26}/g,
+        /(job|run|sch|whk|dlv|key)_[0-9a-z]{26}/g,
         (_, kind: string) => `{${names[kind] ?? kind}_id}`,
       );
       return `${method} ${path}`;

@@ -2,6 +2,11 @@ import { randomBytes } from "node:crypto";
 import { timestampOf } from "../../../shared/contract/timestamp.ts";
 import { createIdSource, idTimeMs, KEY_PREFIX } from "../../../shared/domain/ids.ts";
 import { KEY_SCOPES, makeKey } from "../../../shared/domain/key.ts";
+import {
+  KEY_LIFE_HOURS_MAX,
+  OVERLAP_HOURS_DEFAULT,
+  OVERLAP_HOURS_MAX,
+} from "../../../shared/domain/key-life.ts";
 import { checkName } from "../../../shared/domain/name.ts";
 import { ENVIRONMENTS } from "../../../shared/domain/scope.ts";
 import { askTime, type Database } from "../../../shared/store/database/database.ts";
@@ -21,10 +26,6 @@ import { requireProject } from "./project.ts";
 
 const NAME_CHARACTERS_MAX = 80;
 const HOUR_MS = 3_600_000;
-const LIFE_HOURS_MAX = 87_600;
-const OVERLAP_HOURS_MAX = 72;
-/** A day is time to replace a rotated key wherever it is used. */
-const OVERLAP_HOURS_DEFAULT = 24;
 
 export const keyCreate: Command = {
   usage: "--project ID --environment ENVIRONMENT [--scope SCOPE] [--name NAME] [--expires-in-hours HOURS]",
@@ -156,8 +157,8 @@ function statusOf(key: KeyRow, now: number): "active" | "revoked" | "expired" {
 /** Hours may have a fraction here, for a key that is to serve for minutes. */
 function parseHours(text: string): number {
   const hours = /^[0-9]{1,5}(\.[0-9]{1,6})?$/.test(text) ? Number(text) : Number.NaN;
-  if (hours > 0 && hours <= LIFE_HOURS_MAX) return hours;
-  throw new Refusal(`--expires-in-hours must be a number above 0, at most ${LIFE_HOURS_MAX}`);
+  if (hours > 0 && hours <= KEY_LIFE_HOURS_MAX) return hours;
+  throw new Refusal(`--expires-in-hours must be a number above 0, at most ${KEY_LIFE_HOURS_MAX}`);
 }
 
 function instantOf(date: Date | null): string | null {

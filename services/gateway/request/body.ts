@@ -12,6 +12,8 @@ import { beginLimit, endLimit, type TimeLimit } from "./time-limit.ts";
 export interface BodyRules {
   payload: PayloadPlace;
   bytesMax: number;
+  /** True if a request without a body is one without any of its fields. */
+  isOptional?: true;
 }
 
 /** The largest body of any request but that of a batch. */
@@ -42,6 +44,10 @@ export async function readBody(
   projectNo: ProjectNo,
   patience: Patience,
 ): Promise<Body> {
+  if (rules.isOptional && isEmpty(request)) {
+    await allReceived();
+    return NO_BODY;
+  }
   checkMediaType(request.headers);
   const bytes = await readBytes(request, rules.bytesMax, patience);
   if (bytes.length > SLICE_CHARACTERS) await nextTurn(projectNo);
@@ -84,6 +90,11 @@ export function declaredBytes(headers: Headers): number | null {
   // The server accepts two equal headers, and passes both on.
   if (!/^[0-9]+$/.test(text)) throw invalidRequest("Content-Length must be given once.");
   return Number(text);
+}
+
+function isEmpty({ headers, body }: Request): boolean {
+  const declared = declaredBytes(headers);
+  return declared === 0 || (declared === null && body === null);
 }
 
 function checkMediaType(headers: Headers): void {

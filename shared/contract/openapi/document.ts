@@ -15,6 +15,7 @@ const TAGS: Record<Resource, { name: string; description: string }> = {
   schedules: { name: "Schedules", description: "What creates jobs again and again." },
   project: { name: "Project", description: "The project that owns the key, its limits and its usage." },
   webhooks: { name: "Webhooks", description: "The endpoints that are told how jobs end." },
+  keys: { name: "Keys", description: "The API keys of the project and environment." },
 };
 
 /**
@@ -68,7 +69,9 @@ function describeOperation(id: string, operation: Operation, schemas: Schemas, r
     summary,
     description,
     parameters: parametersOf(operation, schemas),
-    ...(body === null ? {} : { requestBody: { required: true, content: describeContent(body, schemas) } }),
+    ...(body === null
+      ? {}
+      : { requestBody: { required: body.isOptional !== true, content: describeContent(body, schemas) } }),
     responses: {
       [status]: {
         description: status === 201 ? "Created." : "Done.",

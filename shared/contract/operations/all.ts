@@ -1,5 +1,6 @@
 import type { Static, TSchema } from "@sinclair/typebox";
 import { JOB_OPERATIONS } from "./jobs.ts";
+import { KEY_OPERATIONS } from "./keys.ts";
 import { PROJECT_OPERATIONS } from "./project.ts";
 import { RUN_OPERATIONS } from "./runs.ts";
 import { SCHEDULE_OPERATIONS } from "./schedules.ts";
@@ -12,6 +13,7 @@ export const OPERATIONS = {
   ...RUN_OPERATIONS,
   ...PROJECT_OPERATIONS,
   ...WEBHOOK_OPERATIONS,
+  ...KEY_OPERATIONS,
 };
 
 export type Operations = typeof OPERATIONS;

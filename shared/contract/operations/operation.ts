@@ -18,7 +18,7 @@ export interface Operation {
   summary: string;
   description: string;
   query: TObject;
-  body: Content | null;
+  body: (Content & { isOptional?: true }) | null;
   /** The status of every answer that is no refusal. */
   status: 200 | 201;
   response: Content;

@@ -24,12 +24,13 @@ async function prepare() {
   const queued = await gateway.createJob(project);
   const failed = await gateway.createJob(project, { retry_policy: { max_attempts: 1 } });
   const { runId } = await gateway.attempt(project, failed, 1, { status: "failed", leaves: "failed" });
-  const { schedules, webhooks } = clientOf(gateway, project.production);
+  const { schedules, webhooks, keys } = clientOf(gateway, project.production);
   const { id: scheduleId } = await schedules.create({ name: "old", cron: "@daily", target_url: TARGET_URL });
   const { id: webhookId } = await webhooks.create({ url: SECRET_URL, events: ["job.failed"] });
   const { id: deliveryId } = await webhooks.test(webhookId);
+  const { id: keyId } = await keys.create({ scope: "read" });
   const before = await changesOf(project);
-  return { project, queued, failed, runId, scheduleId, webhookId, deliveryId, before };
+  return { project, queued, failed, runId, scheduleId, webhookId, deliveryId, keyId, before };
 }
 
 type Prepared = Awaited<ReturnType<typeof prepare>>;
@@ -95,6 +96,19 @@ const CHANGES: Partial<Record<OperationId, Change>> = {
     subject: ({ deliveryId }) => deliveryId,
     detail: (_, { webhookId }) => ({ webhook_id: webhookId }),
   },
+  createKey: {
+    body: { name: "deployments", scope: "jobs" },
+    action: "key.create",
+    subject: (_from, { id }) => id,
+    detail: () => ({ name: "deployments", scope: "jobs", expires_at: null }),
+  },
+  rotateKey: {
+    body: { overlap_hours: 3 },
+    action: "key.rotate",
+    subject: ({ keyId }) => keyId,
+    detail: ({ id }) => ({ successor: id, overlap_hours: 3 }),
+  },
+  deleteKey: { action: "key.revoke", subject: ({ keyId }) => keyId },
   updateProject: {
     body: { name: "Renamed" },
     action: "project.update",
@@ -117,6 +131,7 @@ describe("the audit record of a change by a key names who, what, when and the re
       schedule_id: from.scheduleId,
       webhook_id: from.webhookId,
       delivery_id: from.deliveryId,
+      key_id: from.keyId,
     };
     const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: keyof typeof ids) => ids[name]);
     const answer = await gateway.call(method, filled, {
@@ -177,7 +192,7 @@ describe("the audit record of a change by a key names who, what, when and the re
 
 describe("the audit record has no entry", () => {
   test("of a refusal, a replay or a read", async () => {
-    const { project, failed, scheduleId, webhookId, deliveryId, before } = await prepare();
+    const { project, failed, scheduleId, webhookId, deliveryId, keyId, before } = await prepare();
     const call = (method: string, path: string, body?: object, headers: Record<string, string> = {}) =>
       gateway.call(method, path, {
         key: project.production,
@@ -206,6 +221,10 @@ describe("the audit record has no entry", () => {
     expect((await call("POST", `/v2/webhooks/${webhookId}/deliveries/${deliveryId}x/retry`)).status).toBe(
       404,
     );
+    expect((await call("POST", "/v2/keys", { scope: "none" })).status).toBe(400);
+    expect((await call("POST", `/v2/keys/${keyId}x/rotate`)).status).toBe(404);
+    expect((await call("DELETE", `/v2/keys/${keyId}x`)).status).toBe(404);
+    expect((await call("GET", "/v2/keys")).status).toBe(200);
     expect((await call("GET", "/v2/jobs")).status).toBe(200);
     expect(await changesOf(project)).toEqual(after);
   });
@@ -220,6 +239,7 @@ describe("the audit record", () => {
     expect(all.map(({ action }) => action)).toEqual([
       ...Array.from({ length: 5 }, () => "job.create"),
       "job.cancel",
+      "key.create",
       "webhook.test",
       "webhook.create",
       "schedule.create",

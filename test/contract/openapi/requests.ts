@@ -1,3 +1,4 @@
+import { KEYS_MAX } from "../../../shared/domain/key-life.ts";
 import { WEBHOOK_ENDPOINTS_MAX } from "../../../shared/domain/plan.ts";
 import {
   type Answer,
@@ -6,6 +7,7 @@ import {
   type TestGateway,
   type TestProject,
 } from "../../support/gateway.ts";
+import { fillKeys } from "../keys/support.ts";
 import type { PublishedOperation } from "./published.ts";
 
 /** Real requests that make an operation answer each of its codes. */
@@ -81,12 +83,24 @@ export async function prepareRequests(
     return { webhook_id: id, delivery_id: JSON.parse(sample.text).id };
   }
 
+  /** Adds a key. Those that were made like this before are removed to make room. */
+  async function addKey({ no, production: key }: TestProject): Promise<Record<string, string>> {
+    await gateway.query(
+      "UPDATE api_keys SET revoked_at = now() WHERE project_no = $1 AND name IS NOT NULL AND revoked_at IS NULL",
+      [no],
+    );
+    const body = { scope: "read", name: newName() };
+    const answer = await gateway.call("POST", "/v2/keys", { key, body });
+    return { key_id: JSON.parse(answer.text).id };
+  }
+
   /** Makes the resources on which operations succeed, by the name of the path's first parameter. */
   const addResources: Record<string, (owner: TestProject) => Promise<Record<string, string>>> = {
     job_id: async (owner) => ({ job_id: (await gateway.createJob(owner)).id }),
     run_id: addFailedRun,
     schedule_id: (owner) => addSchedule(owner),
     webhook_id: addWebhook,
+    key_id: addKey,
   };
 
   async function pathOf({ path }: PublishedOperation, owner = project): Promise<string> {
@@ -126,7 +140,7 @@ export async function prepareRequests(
     return send(operation, { body: { ...withNewName(operation.bodies[0]), ...fields } });
   }
 
-  /** Sends the request as a project that may have no further active schedule or webhook endpoint. */
+  /** Sends the request as a project that may have no further active schedule, webhook endpoint or key. */
   async function exceedPlan(operation: PublishedOperation): Promise<Answer> {
     const owner = await gateway.addProject("pro");
     await addWebhook(owner);
@@ -137,9 +151,10 @@ export async function prepareRequests(
       [owner.no, WEBHOOK_ENDPOINTS_MAX],
     );
     const path = await pathOf(operation, owner);
+    await fillKeys(gateway, owner, KEYS_MAX);
     await gateway.query("UPDATE schedules SET paused = true WHERE project_no = $1", [owner.no]);
     await gateway.query("UPDATE projects SET active_schedules = 1000 WHERE no = $1", [owner.no]);
-    const body = operation.method === "PATCH" ? { paused: false } : withNewName(operation.bodies[0]);
+    const body = operation.method === "PATCH" ? { paused: false } : withNewName(operation.bodies.at(-1));
     return send(operation, { key: owner.production, path, body });
   }
 

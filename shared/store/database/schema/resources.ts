@@ -30,7 +30,13 @@ export const apiKeys = pg.pgTable(
     lastUsedAt: instant("last_used_at"),
     no: pg.integer("no").generatedAlwaysAsIdentity().unique(),
   },
-  (table) => [pg.index("api_keys_project").on(table.projectNo)],
+  (table) => [
+    pg.index("api_keys_project").on(table.projectNo),
+    pg
+      .index("api_keys_living")
+      .on(table.projectNo, table.environment, table.expiresAt)
+      .where(sql`${table.revokedAt} IS NULL`),
+  ],
 );
 
 export const signingSecrets = pg.pgTable(
