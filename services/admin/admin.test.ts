@@ -330,6 +330,11 @@ describe("secret rotate", () => {
     );
     expect(await secretsOf(project.id, "production")).toEqual([rotated.secret, old.production]);
     expect(await secretsOf(project.id, "development")).toEqual([old.development]);
+    // Of a second rotation within the day, the older one ends.
+    const again = await ask<{ secret: string }>(
+      ...["secret", "rotate", "--project", project.id, "--environment", "production"],
+    );
+    expect(await secretsOf(project.id, "production")).toEqual([again.secret, rotated.secret]);
   });
 });
 

@@ -1,5 +1,10 @@
 import { createHash, randomBytes } from "node:crypto";
-import { createIdSource, KEY_PREFIX, PROJECT_PREFIX } from "../../shared/domain/ids.ts";
+import {
+  createIdSource,
+  KEY_PREFIX,
+  PROJECT_PREFIX,
+  SIGNING_SECRET_PREFIX,
+} from "../../shared/domain/ids.ts";
 import { makeKey } from "../../shared/domain/key.ts";
 import type { Plan } from "../../shared/domain/plan.ts";
 import { ENVIRONMENTS, type Environment, type Region } from "../../shared/domain/scope.ts";
@@ -16,9 +21,6 @@ export interface CreatedProject {
   keys: Record<Environment, string>;
   signingSecrets: Record<Environment, string>;
 }
-
-/** Nobody sees the ids of secrets. They order secrets by time. */
-export const SECRET_ID_PREFIX = "sec_";
 
 /** Creates a project with a key of full scope and a signing secret for each environment, all or nothing. */
 export async function createProjectWithKeys(
@@ -52,7 +54,7 @@ export async function createProjectWithKeys(
         expiresAt: null,
       })),
       secrets: ENVIRONMENTS.map((environment) => ({
-        id: ids.next(SECRET_ID_PREFIX, now),
+        id: ids.next(SIGNING_SECRET_PREFIX, now),
         environment,
         sealed: seal.seal(signingSecrets[environment]),
       })),

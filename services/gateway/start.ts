@@ -73,7 +73,7 @@ export async function startGateway(
       ...jobRoutes({ db, clock, ids, pager, creation, shardsPerRegion, targets }),
       ...scheduleRoutes({ db, bus, clock, pager, creation, shardsPerRegion, targets }),
       ...runRoutes({ db, bus, clock, ids, pager }),
-      ...projectRoutes({ db, clock, authenticator }),
+      ...projectRoutes({ db, clock, seal, authenticator }),
       ...webhookRoutes({ db, pager, targets, seal }),
       ...keyRoutes({ db, pager, seal, authenticator }),
       ...deliveryRoutes({ db, bus, clock, pager, shardsPerRegion }),

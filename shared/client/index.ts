@@ -31,7 +31,7 @@ export type {
 export type { List, Page } from "./list.ts";
 export type { Fetch } from "./one-try.ts";
 export { RawJson } from "./payload.ts";
-export type { Project, Projects, ProjectUpdate, UsageQuery, UsageReport } from "./project.ts";
+export type { Project, Projects, ProjectUpdate, SigningSecret, UsageQuery, UsageReport } from "./project.ts";
 export type { Run, RunListQuery, Runs } from "./runs.ts";
 export type {
   DeletedSchedule,

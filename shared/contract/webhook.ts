@@ -68,25 +68,29 @@ const endpointFields = {
 };
 const BASE64 = "[A-Za-z0-9+/]";
 
+export const MaskedSecret = Type.String({
+  pattern: `^whsec_\\*{4}${BASE64}{3}=$`,
+  description: "Masked but for its last characters.",
+  examples: ["whsec_****Qw8="],
+});
+export const revealedSecret = (description: string) =>
+  Type.String({
+    pattern: `^whsec_${BASE64}{43}=$`,
+    description,
+    examples: ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw4bN1c7tFQw8="],
+  });
+
 export const Webhook = Type.Object(
   {
     ...endpointFields,
-    secret: Type.String({
-      pattern: `^whsec_\\*{4}${BASE64}{3}=$`,
-      description: "Masked but for its last characters.",
-      examples: ["whsec_****Qw8="],
-    }),
+    secret: MaskedSecret,
   },
   { ...closed, title: "Webhook", description: "An endpoint that is told how jobs end." },
 );
 export const RevealedWebhook = Type.Object(
   {
     ...endpointFields,
-    secret: Type.String({
-      pattern: `^whsec_${BASE64}{43}=$`,
-      description: "What deliveries are signed with. It is shown this once.",
-      examples: ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw4bN1c7tFQw8="],
-    }),
+    secret: revealedSecret("What deliveries are signed with. It is shown this once."),
   },
   { ...closed, title: "RevealedWebhook", description: "An endpoint with its new secret." },
 );

@@ -126,12 +126,18 @@ describe("the client", () => {
     expect(await keys.delete(successor.id)).toEqual({ id: successor.id, deleted: true });
   });
 
-  test("reads and changes the project, and reads its usage", async () => {
+  test("reads and changes the project, reads its usage, and rotates its signing secret", async () => {
     expect(await client.project.get()).toMatchObject({ id: project.id, environment: "production" });
     const changed = await client.project.update({ name: "Schön", default_region: "us-west" });
     expect(changed).toMatchObject({ name: "Schön", default_region: "us-west" });
     await client.project.update({ default_region: "us-east" });
     const usage = await client.project.usage({ period: "2024-02", region: "us-west" });
+    const before = await client.project.signingSecret();
+    const { secret } = await client.project.rotateSigningSecret({ idempotencyKey: "secret" });
+    expect((await client.project.rotateSigningSecret({ idempotencyKey: "secret" })).secret).toBe(secret);
+    const after = await client.project.signingSecret();
+    expect(after.secret).toBe(`whsec_****${secret.slice(-4)}`);
+    expect([before.previous_expires_at, after.previous_expires_at === null]).toEqual([null, false]);
     expect(usage).toMatchObject({ period: "2024-02", runs_total: 0, by_day: { length: 29 } });
   });
 

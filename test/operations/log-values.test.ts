@@ -93,6 +93,7 @@ const WRITES: [string, (ids: { webhook: string; schedule: string }) => [string, 
   ["jobs", () => ["POST", "/v2/jobs/batch", { jobs: [job, job] }]],
   ["schedules", () => ["POST", "/v2/schedules", { ...schedule, name: `${CANARY}-other` }]],
   ["schedules", (ids) => ["PATCH", `/v2/schedules/${ids.schedule}`, { payload: { of: `${CANARY}-3` } }]],
+  ["signing_secrets", () => ["POST", "/v2/project/signing-secret/rotate"]],
   ["api_keys", () => ["POST", "/v2/keys", { scope: "read", name: `${CANARY}-key` }]],
   ["projects", () => ["PATCH", "/v2/project", { name: `${CANARY}-project` }]],
 ];

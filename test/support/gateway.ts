@@ -16,6 +16,7 @@ import { type KeyScope, makeKey } from "../../shared/domain/key.ts";
 import type { Plan } from "../../shared/domain/plan.ts";
 import type { RunStatus } from "../../shared/domain/run.ts";
 import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../../shared/domain/scope.ts";
+import { makeSecret } from "../../shared/domain/signing.ts";
 import type { TargetRules } from "../../shared/domain/target.ts";
 import { NEWEST_API_VERSION } from "../../shared/domain/version.ts";
 import { createLog, type LogLevel } from "../../shared/platform/log.ts";
@@ -127,6 +128,7 @@ export async function startTestGateway(
   const bus = createInProcessBus(log);
   const commands: Command[] = [];
   bus.consumeCommands([...REGIONS], (command) => commands.push(command));
+  const seal = createSeal(randomBytes(32));
   const gatewayOptions = {
     host: "127.0.0.1",
     port: 0,
@@ -137,7 +139,7 @@ export async function startTestGateway(
     shardsPerRegion: SHARDS_PER_REGION,
     targets: { allowInsecure: false, own: [] },
     publicUrl: null,
-    seal: createSeal(randomBytes(32)),
+    seal,
     storeTimeMsMax: options.via === undefined ? PATIENCE_MS : undefined,
   };
   const gateway = await startGateway({ ...gatewayOptions, db });
@@ -172,7 +174,7 @@ export async function startTestGateway(
           secrets: ENVIRONMENTS.map((environment) => ({
             id: ids.next(KEY_PREFIX, Date.now()),
             environment,
-            sealed: randomBytes(32),
+            sealed: seal.seal(makeSecret(randomBytes)),
           })),
         },
         testCause(),

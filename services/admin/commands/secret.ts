@@ -1,16 +1,13 @@
 import { randomBytes } from "node:crypto";
-import { createIdSource } from "../../../shared/domain/ids.ts";
+import { createIdSource, SIGNING_SECRET_PREFIX } from "../../../shared/domain/ids.ts";
 import { ENVIRONMENTS } from "../../../shared/domain/scope.ts";
 import { makeSecret } from "../../../shared/domain/signing.ts";
+import { OLD_SECRET_HOURS } from "../../../shared/domain/webhook.ts";
 import { askTime } from "../../../shared/store/database/database.ts";
 import { rotateSigningSecret } from "../../../shared/store/resources/secrets.ts";
 import { makeCause } from "../cause.ts";
 import { type Command, parseChoice, table } from "../command.ts";
-import { SECRET_ID_PREFIX } from "../create-project.ts";
 import { requireProject } from "./project.ts";
-
-/** The old secret goes on signing beside the new one for this long. */
-const OVERLAP_HOURS = 24;
 
 export const secretRotate: Command = {
   usage: "--project ID --environment ENVIRONMENT",
@@ -20,12 +17,12 @@ export const secretRotate: Command = {
     const project = await requireProject(db, input.required("project"), "--project");
     const seal = await openSeal();
     const secret = makeSecret(randomBytes);
-    const id = createIdSource(randomBytes).next(SECRET_ID_PREFIX, await askTime(db));
+    const id = createIdSource(randomBytes).next(SIGNING_SECRET_PREFIX, await askTime(db));
     await rotateSigningSecret(
       db,
       { id, projectNo: project.no, environment, sealed: seal.seal(secret) },
-      OVERLAP_HOURS,
       await makeCause({ db, operator }),
+      null,
     );
     return {
       json: { project_id: project.id, environment, secret },
@@ -33,7 +30,7 @@ export const secretRotate: Command = {
         ["project", project.id],
         ["environment", environment],
         ["signing secret (shown this once)", secret],
-        ["the old one also signs for", `${OVERLAP_HOURS} h`],
+        ["the old one also signs for", `${OLD_SECRET_HOURS} h`],
       ]),
     };
   },

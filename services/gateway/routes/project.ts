@@ -1,12 +1,16 @@
+import { randomBytes } from "node:crypto";
 import {
   readProjectUpdate,
   readUsageQuery,
   viewProject,
   viewUsage,
 } from "../../../shared/contract/project.ts";
-import { idTimeMs } from "../../../shared/domain/ids.ts";
+import { viewSigningSecret } from "../../../shared/contract/signing-secret.ts";
+import { idTimeMs, retypeId, SIGNING_SECRET_PREFIX } from "../../../shared/domain/ids.ts";
 import { parseQuery } from "../../../shared/domain/page.ts";
+import { makeSecret, maskSecret } from "../../../shared/domain/signing.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
+import type { Seal } from "../../../shared/platform/seal/seal.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
 import {
   countMonthRuns,
@@ -14,17 +18,20 @@ import {
   type ProjectRow,
   updateProject,
 } from "../../../shared/store/resources/projects.ts";
+import { findSigningSecret, rotateSigningSecret } from "../../../shared/store/resources/secrets.ts";
 import type { ApiAnswer } from "../request/answer.ts";
 import type { Authenticator } from "../request/authenticate.ts";
 import { BODY_BYTES_MAX } from "../request/body.ts";
+import { keptAnswer } from "./kept-answer.ts";
 import type { ApiRequest, RoutesOf } from "./route.ts";
 
 export function projectRoutes(options: {
   db: Database;
   clock: Clock;
+  seal: Seal;
   authenticator: Pick<Authenticator, "forget">;
 }): RoutesOf<"project"> {
-  const { db, clock, authenticator } = options;
+  const { db, clock, seal, authenticator } = options;
 
   async function show({ caller }: ApiRequest, project: ProjectRow): Promise<ApiAnswer> {
     const { environment, version: apiVersion } = caller;
@@ -51,6 +58,31 @@ export function projectRoutes(options: {
         authenticator.forget(no);
         return show(request, project);
       },
+    },
+    getSigningSecret: {
+      body: null,
+      async answer({ scope, query }) {
+        parseQuery(query, []);
+        const found = await findSigningSecret(db, scope);
+        if (found === null) throw new Error("the environment has no signing secret");
+        const masked = maskSecret(seal.open(found.sealed));
+        return { status: 200, text: JSON.stringify(viewSigningSecret(masked, found.previousExpiresAt)) };
+      },
+    },
+    rotateSigningSecret: {
+      body: null,
+      async create({ scope, query, cause: causeOf }, key) {
+        parseQuery(query, []);
+        const secret = makeSecret(randomBytes);
+        const textOf = (until: number) => JSON.stringify(viewSigningSecret(secret, until));
+        const keyWithAnswer = key && { ...key, answerOf: (until: number) => seal.seal(textOf(until)) };
+        const cause = causeOf();
+        const id = retypeId(cause.requestId, SIGNING_SECRET_PREFIX);
+        const rotated = { id, ...scope, sealed: seal.seal(secret) };
+        const until = await rotateSigningSecret(db, rotated, cause, keyWithAnswer);
+        return until === "key_taken" ? until : { status: 200, text: textOf(until) };
+      },
+      replay: async (_request, first) => keptAnswer(200, first, seal.open),
     },
     getUsage: {
       body: null,

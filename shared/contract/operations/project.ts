@@ -1,5 +1,7 @@
 import type { Static } from "@sinclair/typebox";
+import { OLD_SECRET_HOURS } from "../../domain/webhook.ts";
 import { Project, ProjectUpdateRequest, UsageParameters, UsageReport } from "../project.ts";
+import { RevealedSigningSecret, SigningSecret } from "../signing-secret.ts";
 import { operation } from "./operation.ts";
 
 const PROJECT_EXAMPLE: Static<typeof Project> = {
@@ -60,5 +62,35 @@ export const PROJECT_OPERATIONS = {
       "begun is not left again.",
     query: UsageParameters,
     response: { schema: UsageReport, examples: { november: USAGE_EXAMPLE } },
+  }),
+  getSigningSecret: operation({
+    method: "GET",
+    path: "/v2/project/signing-secret",
+    resource: "project",
+    summary: "Get the signing secret, masked",
+    description: "The secret with which attempts of the environment's jobs are signed.",
+    response: {
+      schema: SigningSecret,
+      examples: { masked: { secret: "whsec_****Qw8=", previous_expires_at: null } },
+    },
+  }),
+  rotateSigningSecret: operation({
+    method: "POST",
+    path: "/v2/project/signing-secret/rotate",
+    resource: "project",
+    summary: "Give the environment a new signing secret",
+    description:
+      `The answer shows the new secret, which no later answer does. It signs within 5 seconds. For ${OLD_SECRET_HOURS} hours \`webhook-signature\` ` +
+      "holds a signature of the one before as well, while `Service-Signature` is made with the new one alone. A second rotation " +
+      "within that time ends the older one. A body is ignored.",
+    response: {
+      schema: RevealedSigningSecret,
+      examples: {
+        rotated: {
+          secret: "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw4bN1c7tFQw8=",
+          previous_expires_at: "2026-11-22T06:12:25.328Z",
+        },
+      },
+    },
   }),
 };

@@ -1,10 +1,10 @@
-import { and, eq, isNull, sql } from "drizzle-orm";
 import { idToUuid } from "../../domain/ids.ts";
-import type { Environment, ProjectNo } from "../../domain/scope.ts";
+import type { Environment, ProjectNo, Scope } from "../../domain/scope.ts";
+import { OLD_SECRET_HOURS } from "../../domain/webhook.ts";
 import { environmentCode } from "../database/codes.ts";
-import { column, type Database } from "../database/database.ts";
-import { signingSecrets } from "../database/schema/resources.ts";
-import { type OperatorCause, recordChange } from "./audit.ts";
+import { column, type Database, epochMs } from "../database/database.ts";
+import { type KeyCause, type OperatorCause, recordChange } from "./audit.ts";
+import { type KeyToTake, keepAnswer } from "./idempotency.ts";
 
 /**
  * The sealed signing secrets in force of many environments, in the order of the scopes. The newest of a scope comes first: it
@@ -28,37 +28,73 @@ SELECT i.n::int AS n, s.sealed
   FROM unnest($1::int[], $2::smallint[]) WITH ORDINALITY AS i (project_no, environment, n)
   JOIN signing_secrets s ON s.project_no = i.project_no AND s.environment = i.environment
  WHERE s.expires_at IS NULL OR s.expires_at > now()
- ORDER BY i.n, s.id DESC`;
+ ORDER BY i.n, s.expires_at DESC NULLS FIRST`;
 
-/** Adds a new secret. The secrets before it go on signing for `overlapHours`. */
+/** The secret that signs, and when the one before it ends: milliseconds since 1970, null if none signs beside it. */
+export interface SigningSecret {
+  sealed: Buffer;
+  previousExpiresAt: number | null;
+}
+
+/** The signing secret of an environment; null if it has none. */
+export async function findSigningSecret(
+  db: Database,
+  { projectNo, environment }: Scope,
+): Promise<SigningSecret | null> {
+  const [row] = await db.run<{ sealed: Buffer; until: number | null }>("find_signing_secret", FIND, [
+    projectNo,
+    environmentCode(environment),
+  ]);
+  return row === undefined ? null : { sealed: row.sealed, previousExpiresAt: row.until };
+}
+
+const FIND = `
+SELECT s.sealed,
+       (SELECT ${epochMs("max(o.expires_at)")} FROM signing_secrets o
+         WHERE o.project_no = $1 AND o.environment = $2 AND o.expires_at > now()) AS until
+  FROM signing_secrets s
+ WHERE s.project_no = $1 AND s.environment = $2 AND s.expires_at IS NULL`;
+
+/** A key together with the answer that is kept under it, which shows the new secret. */
+export type KeyToAnswer = KeyToTake & { answerOf: (previousExpiresAt: number) => Buffer };
+
+/**
+ * Adds a new secret. The secret before it goes on signing for OLD_SECRET_HOURS, and one before that ends now. Rotations of
+ * a project wait for each other. Answers when the one before ends, in milliseconds since 1970.
+ */
 export async function rotateSigningSecret(
   db: Database,
-  secret: { id: string; projectNo: ProjectNo; environment: Environment; sealed: Buffer },
-  overlapHours: number,
-  cause: OperatorCause,
-): Promise<void> {
-  await db.transact(async ({ drizzle: tx }) => {
-    const environment = environmentCode(secret.environment);
-    await tx
-      .update(signingSecrets)
-      .set({ expiresAt: sql`now() + ${overlapHours}::int * interval '1 h'` })
-      .where(
-        and(
-          eq(signingSecrets.projectNo, secret.projectNo),
-          eq(signingSecrets.environment, environment),
-          isNull(signingSecrets.expiresAt),
-        ),
-      );
-    await tx
-      .insert(signingSecrets)
-      .values({ id: idToUuid(secret.id), projectNo: secret.projectNo, environment, sealed: secret.sealed });
-    const { id: subject, projectNo } = secret;
-    await recordChange(tx, cause, {
+  { id, projectNo, environment, sealed }: Scope & { id: string; sealed: Buffer },
+  cause: KeyCause | OperatorCause,
+  key: KeyToAnswer | null,
+): Promise<number | "key_taken"> {
+  return db.transact(async (tx) => {
+    await tx.run("lock_project", "SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [projectNo]);
+    const [row] = await tx.run<{ until: number }>("old_secret_until", OLD_SECRET_UNTIL, []);
+    const until = Math.ceil(row?.until ?? 0);
+    if (key !== null && !(await keepAnswer(tx, { projectNo, environment }, key, key.answerOf(until)))) {
+      return "key_taken";
+    }
+    const ofEnvironment = [projectNo, environmentCode(environment)];
+    await tx.run("end_signing_secrets", END, [...ofEnvironment, new Date(until).toISOString()]);
+    await tx.run("add_signing_secret", ADD, [...ofEnvironment, idToUuid(id), sealed]);
+    const detail = { overlap_hours: OLD_SECRET_HOURS };
+    await recordChange(tx.drizzle, cause, {
       action: "secret.rotate",
       projectNo,
-      environment: secret.environment,
-      subject,
-      detail: { overlap_hours: overlapHours },
+      environment,
+      subject: id,
+      detail,
     });
+    return until;
   });
 }
+
+const OLD_SECRET_UNTIL = `SELECT ${epochMs(`statement_timestamp() + interval '${OLD_SECRET_HOURS} h'`)} AS until`;
+
+const END = `
+UPDATE signing_secrets
+   SET expires_at = CASE WHEN expires_at IS NULL THEN $3::timestamptz ELSE now() END
+ WHERE project_no = $1 AND environment = $2 AND (expires_at IS NULL OR expires_at > now())`;
+
+const ADD = "INSERT INTO signing_secrets (project_no, environment, id, sealed) VALUES ($1, $2, $3, $4)";

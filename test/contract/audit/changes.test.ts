@@ -38,7 +38,7 @@ type Prepared = Awaited<ReturnType<typeof prepare>>;
 interface Change {
   body?: object;
   action: AuditEntry["action"];
-  subject: (from: Prepared, answer: { id: string }) => string;
+  subject: (from: Prepared, answer: { id: string }, requestId: string) => string;
   detail?: (answer: { id: string }, from: Prepared) => object;
 }
 
@@ -109,6 +109,11 @@ const CHANGES: Partial<Record<OperationId, Change>> = {
     detail: ({ id }) => ({ successor: id, overlap_hours: 3 }),
   },
   deleteKey: { action: "key.revoke", subject: ({ keyId }) => keyId },
+  rotateSigningSecret: {
+    action: "secret.rotate",
+    subject: (_from, _answer, requestId) => requestId.replace("req_", "sec_"),
+    detail: () => ({ overlap_hours: 24 }),
+  },
   updateProject: {
     body: { name: "Renamed" },
     action: "project.update",
@@ -145,7 +150,7 @@ describe("the audit record of a change by a key names who, what, when and the re
     expect(entry).toMatchObject({
       requestId: answer.headers.get("request-id") ?? "",
       action,
-      subject: subject(from, view),
+      subject: subject(from, view, answer.headers.get("request-id") ?? ""),
       projectId: from.project.id,
       environment: action === "project.update" ? null : "production",
       detail: detail?.(view, from) ?? null,
