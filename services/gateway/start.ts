@@ -70,7 +70,7 @@ export async function startGateway(
   const rateLimiter = createRateLimiter(db, log);
   const app = createApp({
     routes: {
-      ...jobRoutes({ db, clock, ids, pager, creation, shardsPerRegion, targets }),
+      ...jobRoutes({ db, bus, clock, ids, pager, creation, shardsPerRegion, targets }),
       ...scheduleRoutes({ db, bus, clock, pager, creation, shardsPerRegion, targets }),
       ...runRoutes({ db, bus, clock, ids, pager }),
       ...projectRoutes({ db, clock, seal, authenticator }),

@@ -46,7 +46,9 @@ export const Delivery = Type.Object(
     webhook_id: WebhookId,
     event_id: EventId,
     event_type: EventTypeSchema,
-    job_id: Type.Union([JobId, Type.Null()], { description: "The job that has ended; null for a sample." }),
+    job_id: Type.Union([JobId, Type.Null()], {
+      description: "The job that the event is about; null where it is about none.",
+    }),
     status: DeliveryStatusSchema,
     attempts: Type.Array(DeliveryAttempt, { description: "In their order, one in progress included." }),
     next_attempt_at: Type.Union([Timestamp, Type.Null()], {

@@ -1,10 +1,9 @@
 import { describe, expect, test } from "bun:test";
-import { EVENT_TYPES } from "../domain/webhook.ts";
-import { Event, type EventFacts, eventText, type RecordedEvent, sampleFacts, sampleRun } from "./event.ts";
+import { Event, type EventFacts, eventText } from "./event.ts";
 import { validatorOf } from "./validator.ts";
 
 const ID_BODY = "01m7ybr3vq81qbcnqxb2xa9jzd";
-const facts: EventFacts = {
+const facts = {
   id: `evt_${ID_BODY}`,
   type: "job.failed",
   occurredAt: Date.UTC(2026, 10, 21, 6, 12, 25, 618),
@@ -28,7 +27,7 @@ const facts: EventFacts = {
     startedAt: Date.UTC(2026, 10, 21, 6, 12, 25, 592),
     durationMs: 26,
   },
-};
+} as const satisfies EventFacts;
 const validate = validatorOf(Event);
 
 describe("the body of an event", () => {
@@ -79,29 +78,19 @@ describe("the body of an event", () => {
     const { data } = validate(JSON.parse(eventText({ ...facts, type: "job.succeeded", run })));
     expect(data.job.status).toBe("succeeded");
   });
-});
 
-describe("a sample", () => {
-  const recordedOf = (type: EventFacts["type"]): RecordedEvent => ({
-    id: facts.id,
-    type,
-    occurredAt: facts.occurredAt,
-    apiVersion: facts.apiVersion,
-    projectId: facts.projectId,
-    environment: "development",
-    region: "us-east",
-    run: { ...sampleRun(type), startedAt: facts.occurredAt - 120 },
-  });
-
-  test.each([...EVENT_TYPES])("of %s is an event like any other, from its own row alone", (type) => {
-    const event = validate(JSON.parse(eventText(sampleFacts(recordedOf(type)))));
-    expect(event).toMatchObject({ id: facts.id, type, environment: "development" });
-    const { job, run } = event.data;
-    expect([job.id, run.id, run.job_id]).toEqual([`job_${ID_BODY}`, `run_${ID_BODY}`, `job_${ID_BODY}`]);
-    expect(job.status as string).toBe(run.status);
-    expect(`job.${job.status}`).toBe(type);
-    expect(job.attempts).toBe(run.attempt);
-    expect((run.error === null) === (type === "job.succeeded")).toBe(true);
-    expect(eventText(sampleFacts(recordedOf(type)))).toBe(eventText(sampleFacts(recordedOf(type))));
+  test("tells of a canceled job with its last run, be it in progress, ended or none", () => {
+    const { run, ...rest } = facts;
+    const canceled = { ...rest, type: "job.canceled" } as const;
+    const bodyOf = (last: Parameters<typeof eventText>[0]) => validate(JSON.parse(eventText(last)));
+    const running = { ...run, status: "running", error: null, durationMs: null } as const;
+    for (const last of [run, running]) {
+      expect(bodyOf({ ...canceled, run: last }).data).toMatchObject({
+        job: { id: facts.job.id, status: "canceled", attempts: 2 },
+        run: { id: run.id, status: last.status, duration_ms: last.durationMs, next_retry_at: null },
+      });
+    }
+    const none = bodyOf({ ...canceled, job: { ...facts.job, attempts: 0 }, run: null });
+    expect(none.data).toMatchObject({ job: { status: "canceled", attempts: 0 }, run: null });
   });
 });

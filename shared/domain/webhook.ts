@@ -4,7 +4,9 @@ import { checkTarget, type TargetRules } from "./target.ts";
 
 /** The rules of endpoints: which events there are, what an endpoint may be, what a change makes of it, and what can be retried. */
 
-export const EVENT_TYPES = ["job.succeeded", "job.failed"] as const;
+/** The ends that a settlement gives a job. The flow of a project notes which of them its endpoints hear of. */
+export const JOB_END_TYPES = ["job.succeeded", "job.failed"] as const;
+export const EVENT_TYPES = [...JOB_END_TYPES, "job.canceled"] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
 
 export const ENDPOINT_STATUSES = ["enabled", "disabled"] as const;

@@ -3,7 +3,7 @@ import { keyCause } from "../../test/support/cause.ts";
 import { environmentOfClass, kindOf } from "../domain/flow-class.ts";
 import { ATTEMPT_PREFIX, createIdSource, DELIVERY_PREFIX, WEBHOOK_PREFIX } from "../domain/ids.ts";
 import type { Environment, ProjectNo, Region, Scope } from "../domain/scope.ts";
-import { type EndpointFields, EVENT_TYPES, type EventType } from "../domain/webhook.ts";
+import { type EndpointFields, type EventType, JOB_END_TYPES } from "../domain/webhook.ts";
 import { claimDeliveries, type DeliveryClaim, type GrantedDelivery } from "./queue/delivery-claim.ts";
 import type { DeliverySettlement } from "./queue/delivery-settle.ts";
 import { type Settled, settleAttempts } from "./queue/settle.ts";
@@ -30,7 +30,7 @@ export async function addEndpoint(
   const id = ids.next(WEBHOOK_PREFIX, Date.now());
   const fields = {
     url: "https://endpoint.example/hook",
-    events: [...EVENT_TYPES],
+    events: [...JOB_END_TYPES],
     status: "enabled" as const,
   };
   const webhook = {

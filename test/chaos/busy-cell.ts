@@ -13,7 +13,7 @@ import {
 import type { Region } from "../../shared/domain/scope.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
-import { EVENT_TYPES } from "../../shared/domain/webhook.ts";
+import { JOB_END_TYPES } from "../../shared/domain/webhook.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { createJobs } from "../../shared/store/resources/job-creation.ts";
@@ -107,7 +107,7 @@ export async function makeBusyProject(): Promise<ProjectRow> {
   const now = Date.now();
   const endpoint = {
     url: target.url,
-    events: [...EVENT_TYPES],
+    events: [...JOB_END_TYPES],
     status: "enabled",
     description: null,
   } as const;
@@ -115,7 +115,7 @@ export async function makeBusyProject(): Promise<ProjectRow> {
     db,
     {
       ...endpoint,
-      events: [...EVENT_TYPES],
+      events: [...JOB_END_TYPES],
       id: ids.next(WEBHOOK_PREFIX, now),
       projectNo: project.no,
       environment: "production",

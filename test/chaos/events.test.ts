@@ -10,7 +10,7 @@ import {
   WEBHOOK_PREFIX,
 } from "../../shared/domain/ids.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
-import { EVENT_TYPES, type EventType } from "../../shared/domain/webhook.ts";
+import { type EventType, JOB_END_TYPES } from "../../shared/domain/webhook.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { createWebhook } from "../../shared/store/resources/webhooks.ts";
@@ -63,7 +63,7 @@ function startEndpoint(): Target {
   });
 }
 const endpoints: Record<"all" | "failures", { target: Target; id: string; types: EventType[] }> = {
-  all: { target: startEndpoint(), id: "", types: [...EVENT_TYPES] },
+  all: { target: startEndpoint(), id: "", types: [...JOB_END_TYPES] },
   failures: { target: startEndpoint(), id: "", types: ["job.failed"] },
 };
 

@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Webhook } from "standardwebhooks";
 import { verifySignature } from "../../shared/client/signature.ts";
-import { sampleRun } from "../../shared/contract/event.ts";
+import { sampleRun } from "../../shared/contract/event-sample.ts";
 import { createIdSource, DELIVERY_PREFIX, EVENT_PREFIX, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";

@@ -1,6 +1,8 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { Webhook } from "standardwebhooks";
 import { EVENT_PREFIX, retypeId } from "../../shared/domain/ids.ts";
+import { cancelJob } from "../../shared/store/resources/jobs-by-hand.ts";
+import { keyCause } from "../support/cause.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 import { signatureOf, untilEnded } from "./support.ts";
@@ -45,5 +47,22 @@ describe("an endpoint", () => {
       expect(run).toMatchObject({ id: last?.id, attempt: last?.attempt });
     }
     await Promise.all([target.stop(), endpoint.stop()]);
+  });
+
+  test("hears of a canceled job if it asks for that, signed like any other event", async () => {
+    const endpoint = startTarget();
+    const project = await cell.addProject();
+    const { secret } = await cell.addEndpoint(project, { url: endpoint.url, events: ["job.canceled"] });
+    const [id = ""] = await cell.addJobs(project, [
+      { targetUrl: endpoint.url, runAt: cell.clock.now() + 3_600_000 },
+    ]);
+    await cancelJob(cell.db, { projectNo: project.no, environment: "production" }, id, keyCause());
+    const [arrival] = await endpoint.until((arrivals) => arrivals.length === 1);
+    const event = new Webhook(secret).verify(arrival?.body ?? "", arrival?.headers ?? {});
+    expect(event).toMatchObject({
+      type: "job.canceled",
+      data: { job: { id, status: "canceled" }, run: null },
+    });
+    await endpoint.stop();
   });
 });

@@ -17,7 +17,7 @@ import { type Environment, REGIONS, type Region } from "../../shared/domain/scop
 import { shardOf } from "../../shared/domain/shard.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
 import { NEWEST_API_VERSION } from "../../shared/domain/version.ts";
-import { EVENT_TYPES, type EventType } from "../../shared/domain/webhook.ts";
+import { type EventType, JOB_END_TYPES } from "../../shared/domain/webhook.ts";
 import { type Clock, startClock } from "../../shared/platform/clock.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
@@ -190,7 +190,7 @@ export async function startCell(
       for (const one of owed) sendCommands(bus, [one], Number.POSITIVE_INFINITY);
       return jobs.map((job) => job.id);
     },
-    async addEndpoint(project, { url, events = [...EVENT_TYPES], environment = "production" }) {
+    async addEndpoint(project, { url, events = [...JOB_END_TYPES], environment = "production" }) {
       const secret = makeSecret(randomBytes);
       const id = ids.next(WEBHOOK_PREFIX, clock.now());
       const fields = { url, events, status: "enabled", description: null } as const;

@@ -1,7 +1,7 @@
 import type { Bus } from "../../../shared/bus/bus.ts";
 import { sendCommands } from "../../../shared/bus/hints.ts";
 import { readDeliveryListQuery, viewDelivery } from "../../../shared/contract/delivery.ts";
-import { sampleRun } from "../../../shared/contract/event.ts";
+import { sampleRun } from "../../../shared/contract/event-sample.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
 import { DELIVERY_PREFIX, EVENT_PREFIX, retypeId, WEBHOOK_PREFIX } from "../../../shared/domain/ids.ts";
 import { parseQuery } from "../../../shared/domain/page.ts";

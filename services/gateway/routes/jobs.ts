@@ -1,3 +1,5 @@
+import type { Bus } from "../../../shared/bus/bus.ts";
+import { sendCommands } from "../../../shared/bus/hints.ts";
 import { viewExplanation } from "../../../shared/contract/explanation.ts";
 import {
   type AcceptedJob,
@@ -42,6 +44,7 @@ import type { ApiRequest, RoutesOf } from "./route.ts";
 
 export function jobRoutes(options: {
   db: Database;
+  bus: Bus;
   clock: Clock;
   ids: IdSource;
   pager: Pager;
@@ -49,7 +52,7 @@ export function jobRoutes(options: {
   shardsPerRegion: number;
   targets: TargetRules;
 }): RoutesOf<"jobs"> {
-  const { db, clock, ids, pager, creation, shardsPerRegion, targets } = options;
+  const { db, bus, clock, ids, pager, creation, shardsPerRegion, targets } = options;
 
   const contextOf = ({ caller }: ApiRequest): JobContext => {
     const { plan, defaultRegion } = caller.project;
@@ -173,6 +176,7 @@ export function jobRoutes(options: {
         parseQuery(query, []);
         const canceled = await cancelJob(db, scope, jobId, cause());
         if (canceled.kind === "not_found") throw resourceNotFound();
+        sendCommands(bus, canceled.owed, clock.now());
         return { status: 200, text: JSON.stringify(viewCanceledJob(summaryFacts(canceled.job))) };
       },
     },

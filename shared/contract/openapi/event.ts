@@ -1,7 +1,8 @@
 import { Type } from "@sinclair/typebox";
 import { DELIVERY_WAITS_SECONDS, DELIVERY_WINDOW_HOURS } from "../../domain/delivery.ts";
 import { EVENT_TYPES, type EventType } from "../../domain/webhook.ts";
-import { Event, EventId, eventText, sampleFacts, sampleRun } from "../event.ts";
+import { Event, EventId, eventText } from "../event.ts";
+import { sampleFacts, sampleRun } from "../event-sample.ts";
 import type { Json, Schemas } from "./schemas.ts";
 import {
   describeSentHeaders,
@@ -17,7 +18,7 @@ const HEADERS: SentHeader[] = [
   SERVICE_ENVIRONMENT,
   {
     name: "Service-Webhook-Test",
-    description: "On a requested sample event: its job and run do not exist.",
+    description: "On a requested sample event: what it tells of does not exist.",
     schema: Type.Literal("true"),
     optional: true,
   },
@@ -39,7 +40,7 @@ export function describeEvent(schemas: Schemas): Json {
   return {
     operationId: "receiveEvent",
     tags: [ENDPOINTS_TAG.name],
-    summary: "A job has come to its end",
+    summary: "What happened that an endpoint hears of",
     description:
       "The service sends the event to the endpoints that subscribe to it, to each at least once: an endpoint that must not act " +
       "twice recognizes it by `webhook-id`. The answer is awaited for 15 seconds. A failed delivery is sent again for " +
@@ -72,6 +73,7 @@ const hours = later.map((seconds) => seconds / 3_600);
 const WAITS = `${second} seconds, ${third / 60} minutes, ${fourth / 60} minutes, ${hours.slice(0, -1).join(", ")} and ${hours.at(-1)} hours`;
 
 function exampleText(type: EventType): string {
+  const run = sampleRun(type);
   const facts = sampleFacts({
     id: "evt_01m7ybr3vq81qbcnqxb2xa9jzd",
     type,
@@ -80,7 +82,7 @@ function exampleText(type: EventType): string {
     projectId: "prj_01m7ybr1f6vn9s8d2w4k0x5t3q",
     environment: "production",
     region: "us-east",
-    run: { ...sampleRun(type), startedAt: Date.UTC(2026, 10, 21, 6, 12, 25, 498) },
+    run: run && { ...run, startedAt: Date.UTC(2026, 10, 21, 6, 12, 25, 498) },
   });
   return eventText(facts);
 }

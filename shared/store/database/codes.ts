@@ -20,18 +20,26 @@ export const runStatusCode = (status: RunStatus): number => RUN_STATUSES.indexOf
 export const endedStatusCode = (status: TerminalStatus): number => ENDED_STATUSES.indexOf(status);
 export const endedDeliveryStatusCode = (status: EndedDeliveryStatus): number =>
   ENDED_DELIVERY_STATUSES.indexOf(status);
-export const eventTypeCode = (type: EventType): number => EVENT_TYPES.indexOf(type);
+const EVENT_TYPE_CODES: Readonly<Record<EventType, number>> = {
+  "job.succeeded": 0,
+  "job.failed": 1,
+  "job.canceled": 2,
+};
+export const eventTypeCode = (type: EventType): number => EVENT_TYPE_CODES[type];
 export const waitReasonCode = (reason: WaitReason): number => WAIT_REASONS.indexOf(reason);
 /** A set of event types, one bit for each. */
 export const eventTypesMask = (types: readonly EventType[]): number =>
   types.reduce((mask, type) => mask | (1 << eventTypeCode(type)), 0);
 /** Behind the bits of an endpoint's types comes the index, in EVENT_TYPES, of the type that was named first. */
 const FIRST_TYPE_SHIFT = 8;
-/** The event types of an endpoint in the order given: of two types, the first one implies the order. */
+/** The event types of an endpoint. Of two types, the first one implies the order; eventOrder has that of more. */
 export const eventListCode = (types: readonly EventType[]): number => {
   const inOrder: readonly (EventType | undefined)[] = EVENT_TYPES.filter((type) => types.includes(type));
   return eventTypesMask(types) | (inOrder.indexOf(types[0]) << FIRST_TYPE_SHIFT);
 };
+/** The types in the order given, where eventListCode does not tell it. */
+export const eventOrder = (types: readonly EventType[]): number[] | null =>
+  types.length > 2 ? types.map(eventTypeCode) : null;
 /** The retention class of a plan's runs. A greater class is kept longer; a test checks that. */
 export const retentionClassOf = (plan: Plan): number => PLANS.indexOf(plan);
 
@@ -49,9 +57,14 @@ export const environmentOf = (code: number): Environment => named(ENVIRONMENTS, 
 export const flowClassNamed = (code: number): FlowClass => named(FLOW_CLASSES, code);
 export const runStatusOf = (code: number): RunStatus => named(RUN_STATUSES, code);
 export const endedStatusOf = (code: number): TerminalStatus => named(ENDED_STATUSES, code);
-export const eventTypeOf = (code: number): EventType => named(EVENT_TYPES, code);
+export const eventTypeOf = (code: number): EventType => {
+  const type = EVENT_TYPES.find((known) => EVENT_TYPE_CODES[known] === code);
+  if (type === undefined) throw new Error(`unknown code ${code} in a row`);
+  return type;
+};
 export const waitReasonOf = (code: number): WaitReason => named(WAIT_REASONS, code);
-export const eventListOf = (code: number): EventType[] => {
+export const eventListOf = (code: number, order: readonly number[] | null): EventType[] => {
+  if (order !== null) return order.map(eventTypeOf);
   const types = EVENT_TYPES.filter((type) => (code & (1 << eventTypeCode(type))) !== 0);
   const first = named(types, code >> FIRST_TYPE_SHIFT);
   return [first, ...types.filter((type) => type !== first)];

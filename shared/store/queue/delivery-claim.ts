@@ -1,4 +1,5 @@
-import { type EventFacts, sampleFacts } from "../../contract/event.ts";
+import type { EventFacts } from "../../contract/event.ts";
+import { sampleFacts } from "../../contract/event-sample.ts";
 import {
   ATTEMPT_PREFIX,
   DELIVERY_PREFIX,
@@ -27,6 +28,7 @@ import { column, type Database, epochMs } from "../database/database.ts";
 import { readTrace } from "../database/traces.ts";
 import { type Claimed, HELD_PAUSE_SECONDS, NodeDeclaredDead } from "./claim.ts";
 import { isStillOwed } from "./endpoint-health.ts";
+import { readEventData } from "./event-data.ts";
 import {
   CLAIMED_PERMITS,
   IS_HELD,
@@ -67,7 +69,7 @@ export interface GrantedDelivery {
   event: EventFacts;
   /** True if a client tries the endpoint and no job stands behind the event. */
   isSample: boolean;
-  /** The trace of the attempt that ended the job; null if it has none. */
+  /** The trace that the event joins; null if it has none. */
   trace: TraceContext | null;
 }
 
@@ -186,13 +188,13 @@ SELECT v.n::int AS n, v.kind,
        e.id AS event_id, e.type, ${epochMs("e.occurred_at")} AS occurred_at, e.api_version,
        p.id AS project_id, e.environment, e.region, e.job_id, j.target_url, j.schedule_id, e.attempt, e.run_status,
        e.response_status, e.error, ${epochMs("e.started_at")} AS run_started_at, e.duration_ms,
-       coalesce(e.trace, j.trace) AS trace
+       coalesce(e.trace, j.trace) AS trace, e.data
   FROM verdict v
   LEFT JOIN events e ON v.kind = 'granted' AND e.project_no = v.project_no AND e.environment = v.environment AND e.id = v.event_id
   LEFT JOIN projects p ON p.no = e.project_no
   LEFT JOIN jobs j ON j.project_no = e.project_no AND j.environment = e.environment AND j.region = e.region AND j.id = e.job_id
  UNION ALL
-SELECT 0, ${Array(29).fill("NULL").join(", ")} FROM living`;
+SELECT 0, ${Array(30).fill("NULL").join(", ")} FROM living`;
 
 interface ClaimRow {
   /** The claim's place, from 1; 0 in the row that stands for the living node. */
@@ -221,13 +223,16 @@ interface ClaimRow {
   job_id: string | null;
   target_url: string;
   schedule_id: string | null;
-  attempt: number;
-  run_status: number;
+  /** Null in an event without a run of its own, as are its other facts. */
+  attempt: number | null;
+  run_status: number | null;
   response_status: number | null;
   error: string | null;
-  run_started_at: number;
-  duration_ms: number;
+  run_started_at: number | null;
+  duration_ms: number | null;
   trace: Buffer | null;
+  /** Of an event that is not the end of an attempt (event-data.ts). */
+  data: unknown;
 }
 
 function readClaimed(row: ClaimRow): Claimed<GrantedDelivery> {
@@ -245,7 +250,7 @@ function readClaimed(row: ClaimRow): Claimed<GrantedDelivery> {
           waits: row.waits,
           endpoint: readEndpoint(row),
           event: readEvent(row),
-          isSample: row.job_id === null,
+          isSample: row.job_id === null && row.data === null,
           trace: readTrace(row.trace),
         },
       };
@@ -268,34 +273,45 @@ function readEndpoint({ url, sealed_secret, sealed_old_secret }: ClaimRow): Gran
 
 function readEvent(row: ClaimRow): EventFacts {
   const region = regionOf(row.region);
-  const event = {
+  const type = eventTypeOf(row.type);
+  const head = {
     id: uuidToId(EVENT_PREFIX, row.event_id),
-    type: eventTypeOf(row.type),
     occurredAt: row.occurred_at,
     apiVersion: row.api_version,
     projectId: uuidToId(PROJECT_PREFIX, row.project_id),
     environment: environmentOf(row.environment),
   };
-  const run = {
-    attempt: row.attempt,
-    status: runStatusOf(row.run_status),
-    responseStatus: row.response_status,
-    error: row.error,
-    startedAt: row.run_started_at,
-    durationMs: row.duration_ms,
-  };
-  if (row.job_id === null) return sampleFacts({ ...event, region, run });
-  const jobId = uuidToId(JOB_PREFIX, row.job_id);
+  const job = row.job_id === null ? null : readJob(row, uuidToId(JOB_PREFIX, row.job_id));
+  if (row.data !== null) return readEventData({ ...head, type }, row.data, job);
+  const run = readRun(row);
+  if (job === null) return sampleFacts({ ...head, type, region, run });
+  if (run === null || (type !== "job.succeeded" && type !== "job.failed")) {
+    throw new Error(`the event ${head.id} has no run`);
+  }
   return {
-    ...event,
-    job: {
-      id: jobId,
-      targetUrl: row.target_url,
-      region,
-      attempts: row.attempt,
-      scheduleId: row.schedule_id === null ? null : uuidToId(SCHEDULE_PREFIX, row.schedule_id),
-      createdAt: idTimeMs(jobId),
-    },
+    ...head,
+    type,
+    job: { ...job, attempts: run.attempt },
     run: { id: uuidToId(RUN_PREFIX, row.event_id), ...run },
+  };
+}
+
+const readJob = (row: ClaimRow, id: string) => ({
+  id,
+  targetUrl: row.target_url,
+  region: regionOf(row.region),
+  scheduleId: row.schedule_id === null ? null : uuidToId(SCHEDULE_PREFIX, row.schedule_id),
+  createdAt: idTimeMs(id),
+});
+
+function readRun({ attempt, run_status, run_started_at, duration_ms, response_status, error }: ClaimRow) {
+  if (attempt === null || run_status === null || run_started_at === null || duration_ms === null) return null;
+  return {
+    attempt,
+    status: runStatusOf(run_status),
+    responseStatus: response_status,
+    error,
+    startedAt: run_started_at,
+    durationMs: duration_ms,
   };
 }

@@ -18,10 +18,46 @@ export const oweDeliveries = (heard: string): string => `event AS (
   SELECT project_no, environment, region, delivery_id, webhook_id, event_id, generation, by_hand, occurred_at FROM ${heard}
 )`;
 
+/** The id of what came into being at `at`, which the text `seed` tells from all others of that millisecond. */
+const idOf = (seed: string, at = "now()"): string =>
+  `(lpad(to_hex(floor(extract(epoch FROM ${at}) * 1000)::bigint), 12, '0') || left(md5(${seed}), 20))::uuid`;
+
 /** The id of the delivery of an event to an endpoint that is told of it when it occurs: nobody need look for it by its event. */
-export const deliveryIdOf = (occurredAt: string, event: string, endpoint: string): string =>
-  `(lpad(to_hex(floor(extract(epoch FROM ${occurredAt}) * 1000)::bigint), 12, '0')
-          || left(md5(${event}::text || ${endpoint}::text), 20))::uuid`;
+export const deliveryIdOf = (event: string, endpoint: string, occurredAt?: string): string =>
+  idOf(`${event}::text || ${endpoint}::text`, occurredAt);
+
+/** The text that tells the event of a job's cancel, for its id. */
+export const canceledSeed = (job: string): string => `'canceled ' || ${job}`;
+export const canceledEventId = (job: string, canceledAt: string): string =>
+  idOf(canceledSeed(job), canceledAt);
+
+/**
+ * Tells endpoints of `happened`: what is not the end of an attempt. It has a row for each event: `seed` (a text that no other event
+ * has), project_no, environment, region, shard (of a lane that the project may not have yet), type (a code), job_id and trace
+ * (or null), and `data` (event-data.ts). The endpoints are looked for at once, since these events are rare. `heard` has a row for
+ * each delivery.
+ */
+export const tellOf = (happened: string): string => `heard AS MATERIALIZED (
+  SELECT e.*, w.id AS webhook_id, w.generation, now() AS occurred_at, p.api_version,
+         ${deliveryIdOf("e.event_id", "w.id")} AS delivery_id
+    FROM (SELECT h.*, ${idOf("h.seed")} AS event_id FROM ${happened} h) e
+   CROSS JOIN LATERAL (
+         SELECT w.id, w.generation FROM webhooks w
+          WHERE w.project_no = e.project_no AND w.environment = e.environment
+            AND w.enabled AND w.events & (1 << e.type) <> 0 OFFSET 0) w
+    JOIN projects p ON p.no = e.project_no
+), event AS (
+  INSERT INTO events (id, project_no, environment, region, type, job_id, data, occurred_at, api_version, trace)
+  SELECT DISTINCT ON (event_id) event_id, project_no, environment, region, type, job_id, data, occurred_at, api_version, trace
+    FROM heard
+), delivery AS (
+  INSERT INTO open_deliveries (project_no, environment, region, id, webhook_id, event_id, generation, due_at)
+  SELECT project_no, environment, region, delivery_id, webhook_id, event_id, generation, occurred_at FROM heard
+), delivering AS (
+  INSERT INTO lanes AS l (project_no, region, environment, shard, has_deliveries)
+  SELECT DISTINCT project_no, region, environment, shard, true FROM heard ORDER BY 1, 2, 3
+      ON CONFLICT (project_no, region, environment) DO UPDATE SET has_deliveries = true WHERE NOT l.has_deliveries
+)`;
 
 /**
  * Makes a delivery of each job that has ended for each endpoint that is enabled and subscribed at the instant of the statement.
@@ -30,7 +66,7 @@ export const deliveryIdOf = (occurredAt: string, event: string, endpoint: string
  */
 export const tellEndpoints = (over: string, type: string): string => `heard AS MATERIALIZED (
   SELECT t.*, w.id AS webhook_id, w.generation, false AS by_hand, now() AS occurred_at, p.api_version, t.run_id AS event_id,
-         ${deliveryIdOf("now()", "t.run_id", "w.id")} AS delivery_id
+         ${deliveryIdOf("t.run_id", "w.id")} AS delivery_id
     FROM (SELECT *, ${type} AS type FROM attempt
            WHERE ${over} AND subscriptions & (1 << (environment * 2 + ${type})) <> 0) t
    CROSS JOIN LATERAL (

@@ -1,4 +1,4 @@
-import type { SampleRun } from "../../contract/event.ts";
+import type { SampleRun } from "../../contract/event-sample.ts";
 import { idTimeMs, idToUuid } from "../../domain/ids.ts";
 import { type OwedAttempt, oweAttempt, type Placed } from "../../domain/owed.ts";
 import type { Region, Scope } from "../../domain/scope.ts";
@@ -147,7 +147,7 @@ export interface Sample {
   apiVersion: string;
   region: Region;
   shard: number;
-  runOf: (type: EventType) => SampleRun;
+  runOf: (type: EventType) => SampleRun | null;
 }
 
 export type OwedSample =
@@ -197,12 +197,12 @@ export function oweSample(
       ],
       ...[
         new Date(endpoint.at).toISOString(),
-        run.attempt,
-        runStatusCode(run.status),
-        run.responseStatus,
-        run.error,
+        run?.attempt ?? null,
+        run === null ? null : runStatusCode(run.status),
+        run?.responseStatus ?? null,
+        run?.error ?? null,
       ],
-      run.durationMs,
+      run?.durationMs ?? null,
     ]);
     const outcome = readMade(rows);
     if (outcome !== "made") return outcome && { kind: outcome };
@@ -236,16 +236,17 @@ async function lookAt(db: Database, { projectNo, environment }: Scope, id: strin
   const [row] = await db.run<EndpointRow>("look_at_endpoint", LOOK_AT_ENDPOINT, values);
   if (row === undefined) return null;
   const status: EndpointStatus = row.enabled ? "enabled" : "disabled";
-  return { status, events: eventListOf(row.events), generation: row.generation, at: row.at };
+  return { status, events: eventListOf(row.events, row.event_order), generation: row.generation, at: row.at };
 }
 
 const LOOK_AT_ENDPOINT = `
-SELECT enabled, events, generation, (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS at
+SELECT enabled, events, event_order, generation, (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS at
   FROM webhooks WHERE project_no = $1 AND environment = $2 AND id = $3`;
 
 interface EndpointRow {
   enabled: boolean;
   events: number;
+  event_order: number[] | null;
   generation: number;
   at: number;
 }

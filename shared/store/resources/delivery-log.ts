@@ -26,7 +26,7 @@ export interface DeliveryRow {
   webhookId: string;
   eventId: string;
   eventType: EventType;
-  /** Null if the event is a sample. */
+  /** Null if the event is about no job, or a sample. */
   jobId: string | null;
   region: Region;
   status: DeliveryStatus;

@@ -35,7 +35,7 @@ import {
 } from "../database/codes.ts";
 import { type Database, epochMs } from "../database/database.ts";
 import { MONTH_RUNS } from "../queue/month.ts";
-import { deliveryIdOf } from "../queue/owed-deliveries.ts";
+import { canceledEventId, deliveryIdOf } from "../queue/owed-deliveries.ts";
 import type { RetainedScope } from "./runs.ts";
 
 /** All that the answer to "why is it waiting" is made of, as of one instant. Instants are milliseconds since 1970. */
@@ -118,13 +118,17 @@ WITH ended_run AS MATERIALIZED (
 ), event AS MATERIALIZED (
   SELECT e.id, e.type, e.occurred_at FROM ended_run r
     JOIN events e ON e.project_no = $1 AND e.environment = $2 AND e.id = r.id
+  UNION ALL
+  SELECT e.id, e.type, e.occurred_at
+    FROM ended_jobs j JOIN events e ON e.project_no = $1 AND e.environment = $2 AND e.id = ${canceledEventId("j.job_id", "j.ended_at")}
+   WHERE j.project_no = $1 AND j.environment = $2 AND j.status = ${CANCELED} AND j.region = $4 AND j.job_id = $3
 ), delivery AS MATERIALIZED (
   -- The id of a delivery follows from its event and its endpoint, so no index by event is needed.
   SELECT d.event_id, d.webhook_id, d.status, d.ended_at, a.response_status
     FROM event e
     JOIN webhooks w ON w.project_no = $1 AND w.environment = $2
     JOIN ended_deliveries d ON d.project_no = $1 AND d.environment = $2 AND d.webhook_id = w.id
-         AND d.status = ANY (${ALL_ENDED_DELIVERY_STATUSES}) AND d.id = ${deliveryIdOf("e.occurred_at", "e.id", "w.id")}
+         AND d.status = ANY (${ALL_ENDED_DELIVERY_STATUSES}) AND d.id = ${deliveryIdOf("e.id", "w.id", "e.occurred_at")}
     LEFT JOIN delivery_attempts a ON a.delivery_id = d.id AND a.attempt = d.attempts
    LIMIT ${TIMELINE_ENTRIES_MAX}
 )

@@ -1,14 +1,22 @@
-import { idToUuid } from "../../domain/ids.ts";
+import { DELIVERY_PREFIX, idToUuid, uuidToId } from "../../domain/ids.ts";
 import { decideCancel, decideManualRetry } from "../../domain/job.ts";
 import { type OwedAttempt, oweAttempt, type Placed } from "../../domain/owed.ts";
 import { UNSENT_RUN_ERROR } from "../../domain/run.ts";
 import type { Scope } from "../../domain/scope.ts";
 import type { TraceContext } from "../../domain/trace.ts";
-import { endedStatusCode, environmentCode, regionCode, runStatusCode } from "../database/codes.ts";
-import type { Database } from "../database/database.ts";
+import {
+  endedStatusCode,
+  environmentCode,
+  eventTypeCode,
+  regionCode,
+  runStatusCode,
+} from "../database/codes.ts";
+import { type Database, epochMs } from "../database/database.ts";
 import { lookAgain } from "../database/look-again.ts";
 import { traceHex } from "../database/traces.ts";
+import { runData } from "../queue/event-data.ts";
 import { CLOCK, countRuns, MONTH_AT_CLOCK, MONTH_COLUMNS } from "../queue/month.ts";
+import { canceledSeed, tellOf } from "../queue/owed-deliveries.ts";
 import { auditFrom, changeOf, type KeyCause } from "./audit.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
 import { ATTEMPTS, findJobState, type JobSummary } from "./jobs.ts";
@@ -20,10 +28,12 @@ import { findRun, type RetainedScope, type RunRow, startedRun } from "./runs.ts"
  * statement has made of the row meanwhile does not match.
  */
 
-export type Canceled = { kind: "canceled"; job: JobSummary } | { kind: "not_found" };
+export type Canceled =
+  /** Owed are the deliveries of its event. */
+  { kind: "canceled"; job: JobSummary; owed: Placed<OwedAttempt>[] } | { kind: "not_found" };
 
 /**
- * Cancels one job. Of a cancel and a claim the one that locks the open row first wins: after a claim the attempt runs to
+ * Cancels one job, and tells the endpoints that hear of it. Of a cancel and a claim the one that locks the open row first wins: after a claim the attempt runs to
  * its end and nothing follows; after a cancel no claim finds anything owed. Throws ApiError for a job that has ended.
  */
 export function cancelJob(db: Database, scope: Scope, id: string, cause: KeyCause): Promise<Canceled> {
@@ -31,14 +41,21 @@ export function cancelJob(db: Database, scope: Scope, id: string, cause: KeyCaus
     const job = await findJobState(db, scope, id);
     if (job === null) return { kind: "not_found" };
     const decided = [regionCode(job.region), job.attempts, decideCancel(job)];
-    const written = await db.run("cancel_job", CANCEL, [...changeOf(scope, id, cause), ...decided]);
-    return written.length === 0 ? null : { kind: "canceled", job: { ...job, status: "canceled" } };
+    const written = await db.run<ToldRow>("cancel_job", CANCEL, [...changeOf(scope, id, cause), ...decided]);
+    if (written.length === 0) return null;
+    const owed = written.flatMap(({ delivery_id, shard, due_at: dueAt }) => {
+      if (delivery_id === null) return [];
+      const delivery = { id: uuidToId(DELIVERY_PREFIX, delivery_id), attempt: 1, dueAt };
+      return oweAttempt("webhooks", { ...scope, region: job.region, shard }, delivery);
+    });
+    return { kind: "canceled", job: { ...job, status: "canceled" }, owed };
   });
 }
 
 const CANCELED = endedStatusCode("canceled");
 const FAILED = endedStatusCode("failed");
 const FAILED_RUN = runStatusCode("failed");
+const RUNNING = runStatusCode("running");
 
 const CANCEL = `
 WITH open AS MATERIALIZED (
@@ -64,8 +81,30 @@ WITH open AS MATERIALIZED (
     FROM open WHERE $9 = 'unsent'
 ), unplanned AS (
   UPDATE runs r SET next_retry_at = NULL FROM open WHERE $9 = 'waiting' AND r.job_id = $3 AND r.attempt = $8
-), ${auditFrom("job.cancel", "open")}
-SELECT FROM open`;
+), last_run AS (
+  -- Of an attempt that was not sent, this is what never_sent records.
+  SELECT run_id AS id, $8::int AS attempt, started_at, NULL::smallint AS response_status,
+         CASE $9 WHEN 'sent' THEN ${RUNNING} ELSE ${FAILED_RUN} END AS status,
+         CASE $9 WHEN 'unsent' THEN '${UNSENT_RUN_ERROR}' END AS error, CASE $9 WHEN 'unsent' THEN 0 END AS duration_ms
+    FROM open WHERE $9 <> 'waiting'
+  UNION ALL
+  SELECT r.id, r.attempt, r.started_at, r.response_status, r.status, r.error, r.duration_ms
+    FROM open JOIN runs r ON r.job_id = $3 AND r.attempt = $8 WHERE $9 = 'waiting'
+), canceled AS (
+  SELECT ${canceledSeed("open.job_id")} AS seed, open.project_no, open.environment, open.region,
+         (SELECT shard FROM lanes l WHERE l.project_no = $1 AND l.region = $7 AND l.environment = $2) AS shard,
+         ${eventTypeCode("job.canceled")}::smallint AS type, open.job_id, open.trace,
+         json_build_object('attempts', $8::int, 'run', (SELECT ${runData("r")} FROM last_run r)) AS data
+    FROM open
+), ${tellOf("canceled")}, ${auditFrom("job.cancel", "open")}
+SELECT h.delivery_id, h.shard, ${epochMs("now()")} AS due_at FROM open LEFT JOIN heard h ON true`;
+
+interface ToldRow {
+  /** Null if no endpoint hears of it. */
+  delivery_id: string | null;
+  shard: number | null;
+  due_at: number;
+}
 
 export type Retried =
   | { kind: "retried"; run: RunRow; owed: Placed<OwedAttempt>[] }

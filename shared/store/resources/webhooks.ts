@@ -3,12 +3,19 @@ import { idToUuid, uuidToId, WEBHOOK_PREFIX } from "../../domain/ids.ts";
 import { WEBHOOK_ENDPOINTS_MAX } from "../../domain/plan.ts";
 import type { Environment, ProjectNo, Scope } from "../../domain/scope.ts";
 import { hostOfTarget } from "../../domain/target.ts";
-import { type EndpointFields, type EndpointStatus, OLD_SECRET_HOURS } from "../../domain/webhook.ts";
+import {
+  type EndpointFields,
+  type EndpointStatus,
+  type EventType,
+  JOB_END_TYPES,
+  OLD_SECRET_HOURS,
+} from "../../domain/webhook.ts";
 import {
   environmentCode,
   environmentOf,
   eventListCode,
   eventListOf,
+  eventOrder,
   eventTypesMask,
 } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
@@ -63,6 +70,7 @@ export async function createWebhook(
       sealedSecret: webhook.sealedSecret,
       url: webhook.url,
       events: eventListCode(webhook.events),
+      eventOrder: eventOrder(webhook.events),
       enabled: webhook.status === "enabled",
       description: webhook.description,
     });
@@ -80,11 +88,14 @@ async function subscribe(
   db: Pick<Database, "run">,
   { projectNo, environment, events }: Scope & Pick<EndpointFields, "events">,
 ): Promise<void> {
+  const ends = events.filter((type) => isJobEnd(type));
   await db.run("subscribe", SUBSCRIBE, [
     projectNo,
-    eventTypesMask(events) << (2 * environmentCode(environment)),
+    eventTypesMask(ends) << (2 * environmentCode(environment)),
   ]);
 }
+
+const isJobEnd = (type: EventType) => (JOB_END_TYPES as readonly EventType[]).includes(type);
 
 const SUBSCRIBE = `
 UPDATE flows SET subscriptions = subscriptions | $2::smallint WHERE project_no = $1 AND subscriptions & $2 <> $2`;
@@ -149,12 +160,14 @@ export function changeWebhook(
 const seenOf = ({ url, events, description, status }: EndpointFields) => [
   url,
   eventListCode(events),
+  eventOrder(events),
   description,
   status === "enabled",
 ];
 /** The endpoint if its columns are as they were read. `first` is the number of the first parameter of seenOf. */
 const asSeen = (first: number) => `project_no = $1 AND environment = $2 AND id = $3
-     AND url = $${first} AND events = $${first + 1} AND description IS NOT DISTINCT FROM $${first + 2} AND enabled = $${first + 3}`;
+     AND url = $${first} AND events = $${first + 1} AND event_order IS NOT DISTINCT FROM $${first + 2}::smallint[]
+     AND description IS NOT DISTINCT FROM $${first + 3} AND enabled = $${first + 4}`;
 
 /** Notes that attempts which are parked for the endpoint at its old host do not wait for that host any more (parked.ts). */
 const leaveHost = (left: string, host: string) => `left_host AS (
@@ -165,10 +178,10 @@ const leaveHost = (left: string, host: string) => `left_host AS (
 const CHANGE = `
 WITH changed AS (
   UPDATE webhooks
-     SET url = $11, events = $12, description = $13, ${setEnabled("$14::boolean")}
+     SET url = $12, events = $13, event_order = $14, description = $15, ${setEnabled("$16::boolean")}
    WHERE ${asSeen(7)}
   RETURNING url
-), ${leaveHost("changed WHERE url <> $7", "$16")}, ${auditFrom("webhook.update", "changed", "$15")}
+), ${leaveHost("changed WHERE url <> $7", "$18")}, ${auditFrom("webhook.update", "changed", "$17")}
 SELECT FROM changed`;
 
 /** Deletes one endpoint; a claim drops what is owed to it. False if this environment has none of that id. */
@@ -185,7 +198,7 @@ export function deleteWebhook(db: Database, scope: Scope, id: string, cause: Key
 const DELETE = `
 WITH deleted AS (
   DELETE FROM webhooks WHERE ${asSeen(7)} RETURNING id
-), ${leaveHost("deleted", "$11")}, ${auditFrom("webhook.delete", "deleted")}
+), ${leaveHost("deleted", "$12")}, ${auditFrom("webhook.delete", "deleted")}
 SELECT FROM deleted`;
 
 /** Gives an endpoint a new secret. The secret before it signs for OLD_SECRET_HOURS more; one before that ends now. */
@@ -219,7 +232,7 @@ WITH endpoint AS MATERIALIZED (
      FOR NO KEY UPDATE
 ), ${takeKeyFrom("endpoint")}, rotated AS (
   UPDATE webhooks w
-     SET sealed_secret = $14, sealed_old_secret = made.sealed_secret, old_secret_until = now() + $15::int * interval '1 h'
+     SET sealed_secret = $15, sealed_old_secret = made.sealed_secret, old_secret_until = now() + $16::int * interval '1 h'
     FROM made
    WHERE w.project_no = $1 AND w.environment = $2 AND w.id = $3
 ), ${auditFrom("webhook.rotate", "made")}
@@ -244,7 +257,7 @@ function readWebhook(row: typeof webhooks.$inferSelect): WebhookRow {
     projectNo: row.projectNo,
     environment: environmentOf(row.environment),
     url: row.url,
-    events: eventListOf(row.events),
+    events: eventListOf(row.events, row.eventOrder),
     status: row.enabled ? "enabled" : "disabled",
     description: row.description,
     sealedSecret: row.sealedSecret,

@@ -264,6 +264,22 @@ describe("GET /v2/jobs/{id}/explain", () => {
     expect(timeline.filter(({ event }) => event === "cancel_requested")).toHaveLength(1);
   });
 
+  test("tells of the event of a cancel, where an endpoint hears of it", async () => {
+    const own = await gateway.addProject();
+    const its = clientOf(gateway, own.production);
+    const endpoint = await its.webhooks.create({
+      url: "https://example.com/events",
+      events: ["job.canceled"],
+    });
+    const job = await gateway.createJob(own, { run_at: hour() });
+    await its.jobs.cancel(job.id);
+    const told = (await explain(job, own.production)).timeline.filter(
+      ({ event }) => event === "event_created",
+    );
+    const [delivery] = (await its.webhooks.deliveries(endpoint.id)).data;
+    expect(told).toMatchObject([{ type: "job.canceled", event_id: delivery?.event_id as string }]);
+  });
+
   test("finds no job of others, and takes no parameter", async () => {
     const stranger = await gateway.addProject();
     const job = await gateway.createJob(project);

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { sampleRun } from "../../../shared/contract/event.ts";
+import { sampleRun } from "../../../shared/contract/event-sample.ts";
 import { createIdSource, DELIVERY_PREFIX, EVENT_PREFIX, REQUEST_PREFIX } from "../../../shared/domain/ids.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import { oweSample } from "../../../shared/store/resources/deliveries-by-hand.ts";

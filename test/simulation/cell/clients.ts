@@ -176,7 +176,7 @@ export class Clients {
     const row = uuid === undefined ? undefined : this.tables.webhooks.get(uuid);
     if (row === undefined) return;
     const { randomUuid } = this;
-    const seen = (endpoint: WebhookRow, enabled: boolean) => [endpoint.url, endpoint.events, null, enabled];
+    const seen = (endpoint: WebhookRow, enabled: boolean) => [endpoint.url, endpoint.events, null, null, enabled];
     const scope = [row.project_no, row.environment, row.id, randomUuid(), 0, row.id];
     const values = [...scope, ...seen(row, row.enabled), ...seen(row, isEnabled), "{}", ""];
     const note = () =>

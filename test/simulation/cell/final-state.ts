@@ -1,7 +1,7 @@
 import { uuidToId } from "../../../shared/domain/ids.ts";
 import { jobStatusOf } from "../../../shared/domain/job.ts";
 import { nextInstant, readTimetable } from "../../../shared/domain/schedule.ts";
-import { EVENT_TYPES } from "../../../shared/domain/webhook.ts";
+import { JOB_END_TYPES } from "../../../shared/domain/webhook.ts";
 import {
   ENDED_DELIVERY_STATUSES,
   endedStatusOf,
@@ -46,7 +46,7 @@ export function readFinalState(tables: Tables, beganAt: number, endedAt: number)
         id: uuidToId("whk_", id),
         project: project_no,
         environment: environmentOf(environment),
-        types: EVENT_TYPES,
+        types: JOB_END_TYPES,
         wasAlwaysEnabled: enabled && generation === 0,
       }),
     ),

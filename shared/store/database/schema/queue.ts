@@ -130,24 +130,28 @@ export const endedJobs = pg.pgTable(
   ],
 );
 
-/** The end of a job that some endpoint was to hear of, with the bits of its last run's id; without a job it is a sample. */
+/**
+ * What some endpoint was to hear of. The end of a job that a settlement gave it has the bits of its last run's id, and what
+ * that run came to. Anything else has `data` instead, which event-data.ts reads. Without a job and without `data` it is a sample.
+ */
 export const events = pg.pgTable(
   "events",
   {
     occurredAt: instant("occurred_at").notNull(),
-    startedAt: instant("started_at").notNull(),
+    startedAt: instant("started_at"),
     ...scope,
-    durationMs: pg.integer("duration_ms").notNull(),
+    durationMs: pg.integer("duration_ms"),
     region: pg.smallint("region").notNull(),
     type: pg.smallint("type").notNull(),
-    attempt: pg.smallint("attempt").notNull(),
-    runStatus: pg.smallint("run_status").notNull(),
+    attempt: pg.smallint("attempt"),
+    runStatus: pg.smallint("run_status"),
     responseStatus: pg.smallint("response_status"),
     id: pg.uuid("id").notNull(),
     jobId: pg.uuid("job_id"),
     apiVersion: pg.text("api_version").notNull(),
     error: pg.text("error"),
     trace: bytea("trace"),
+    data: pg.json("data"),
   },
   (table) => [
     pg.primaryKey({ columns: [table.projectNo, table.environment, table.id] }),

@@ -87,6 +87,7 @@ export const webhooks = pg.pgTable(
     ...scope,
     generation: pg.integer("generation").notNull().default(0),
     events: pg.smallint("events").notNull(),
+    eventOrder: pg.smallint("event_order").array(),
     enabled: pg.boolean("enabled").notNull().default(true),
     id: pg.uuid("id").notNull(),
     url: pg.text("url").notNull(),

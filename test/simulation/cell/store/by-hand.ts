@@ -83,7 +83,8 @@ export const cancelJob: Statement = (tables, { now }, values) => {
   else tables.open_jobs.delete(row.id);
   if (state === "unsent") tables.runs.set(row.run_id as string, unsentRun(tables, row));
   if (state === "waiting") unplan(tables, row.id, Number(attempts));
-  return [{}];
+  // No endpoint here asks for job.canceled.
+  return [{ delivery_id: null, shard: null, due_at: toMs(now) }];
 };
 
 function unsentRun(tables: Tables, row: OpenJobRow): RunRow {

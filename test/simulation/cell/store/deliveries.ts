@@ -79,7 +79,7 @@ function eventColumns(tables: Tables, { event_id }: OpenDeliveryRow): object {
   const { target_url, schedule_id } = findJob(tables, { id: job_id });
   return {
     ...{ event_id, type, environment, region, job_id, attempt, run_status, response_status, error },
-    ...{ target_url, schedule_id, trace: null },
+    ...{ target_url, schedule_id, trace: null, data: null },
     occurred_at: toMs(event.occurred_at),
     api_version: event.api_version,
     project_id: tables.projects.get(event.project_no)?.id,
@@ -223,7 +223,7 @@ const latestOf = (ats: readonly (Instant | null)[]) =>
 
 /** Of what a client may change of an endpoint only whether it is enabled. */
 export const changeWebhook: Statement = (tables, _time, values) => {
-  const [wasEnabled, enabled] = [values[9], Boolean(values[13])];
+  const [wasEnabled, enabled] = [values[10], Boolean(values[15])];
   const endpoint = tables.webhooks.get(String(values[2]));
   if (endpoint === undefined || endpoint.enabled !== wasEnabled) return [];
   if (endpoint.enabled && !enabled) endpoint.generation++;

@@ -1,0 +1,67 @@
+import { JOB_PREFIX, RUN_PREFIX, retypeId } from "../domain/ids.ts";
+import type { Region } from "../domain/scope.ts";
+import type { EventType } from "../domain/webhook.ts";
+import type { EventFacts, EventHead, EventRunFacts, Happening } from "./event.ts";
+
+/** Sample events, which a client asks for to try an endpoint. What they tell of does not exist. */
+
+/** A sample as it is recorded: the same row gives the same bytes, on every attempt. */
+export interface RecordedSample extends EventHead {
+  type: EventType;
+  region: Region;
+  /** What `sampleRun` answered when it was made, and when that run began. */
+  run: (SampleRun & { startedAt: number }) | null;
+}
+
+export interface SampleRun extends Omit<EventRunFacts, "id" | "startedAt"> {
+  durationMs: number;
+}
+
+/** The made-up run that a sample shows; null if it shows none. */
+export function sampleRun(type: EventType): SampleRun | null {
+  const common = { attempt: 1, durationMs: 120 };
+  switch (type) {
+    case "job.succeeded":
+      return { ...common, status: "succeeded", responseStatus: 200, error: null };
+    case "job.failed":
+      return {
+        ...common,
+        status: "failed",
+        responseStatus: 500,
+        error: "The target answered 500 with an empty body.",
+      };
+    case "job.canceled":
+      return null;
+  }
+}
+
+const SAMPLE_TARGET_URL = "https://example.com/hooks/sample";
+
+/** The facts of a sample. What it tells of has the bits of the event's id. */
+export function sampleFacts({ region, run, type, ...head }: RecordedSample): EventFacts {
+  return { ...head, ...sampleOf(type, head, region, run) };
+}
+
+function sampleOf(
+  type: EventType,
+  { id, occurredAt }: EventHead,
+  region: Region,
+  run: RecordedSample["run"],
+): Happening {
+  const job = {
+    id: retypeId(id, JOB_PREFIX),
+    targetUrl: SAMPLE_TARGET_URL,
+    region,
+    attempts: run?.attempt ?? 0,
+    scheduleId: null,
+    createdAt: run?.startedAt ?? occurredAt,
+  };
+  switch (type) {
+    case "job.succeeded":
+    case "job.failed":
+      if (run === null) throw new Error(`a sample of ${type} has no run`);
+      return { type, job, run: { id: retypeId(id, RUN_PREFIX), ...run } };
+    case "job.canceled":
+      return { type, job, run: null };
+  }
+}

@@ -1,0 +1,61 @@
+import type { EventFacts, EventHead, EventJobFacts, EventRunFacts } from "../../contract/event.ts";
+import { RUN_PREFIX, uuidToId } from "../../domain/ids.ts";
+import type { EventType } from "../../domain/webhook.ts";
+import { runStatusOf } from "../database/codes.ts";
+import { epochMs } from "../database/database.ts";
+
+/**
+ * The `data` of events that are not the end of an attempt: what the statement that makes an event true writes there, and
+ * what is read from it at each attempt of a delivery.
+ */
+
+/** The run of a canceled job, in the words of a statement: of its columns (`r`), and null without a row. */
+export const runData = (
+  r: string,
+): string => `json_build_object('id', ${r}.id, 'attempt', ${r}.attempt, 'status', ${r}.status,
+           'response_status', ${r}.response_status, 'error', ${r}.error, 'started_at', ${epochMs(`${r}.started_at`)},
+           'duration_ms', ${r}.duration_ms)`;
+
+interface CanceledData {
+  attempts: number;
+  run: {
+    id: string;
+    attempt: number;
+    status: number;
+    response_status: number | null;
+    error: string | null;
+    started_at: number;
+    duration_ms: number | null;
+  } | null;
+}
+
+/** The facts of an event with `data`. `job` is the job that it is about, without its attempts; null if it is about none. */
+export function readEventData(
+  head: EventHead & { type: EventType },
+  data: unknown,
+  job: Omit<EventJobFacts, "attempts"> | null,
+): EventFacts {
+  const { type } = head;
+  switch (type) {
+    case "job.succeeded":
+    case "job.failed":
+      throw new Error(`an event ${type} has its facts in columns`);
+    case "job.canceled": {
+      const { attempts, run } = data as CanceledData;
+      if (job === null) throw new Error(`the event ${head.id} has no job`);
+      return { ...head, type, job: { ...job, attempts }, run: run && readRun(run) };
+    }
+  }
+}
+
+function readRun(run: NonNullable<CanceledData["run"]>): EventRunFacts {
+  return {
+    id: uuidToId(RUN_PREFIX, run.id),
+    attempt: run.attempt,
+    status: runStatusOf(run.status),
+    responseStatus: run.response_status,
+    error: run.error,
+    startedAt: run.started_at,
+    durationMs: run.duration_ms,
+  };
+}
