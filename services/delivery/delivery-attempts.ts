@@ -98,7 +98,7 @@ export function createDeliveryAttempts(
           "jobwheel.delivery_id": item.id,
           "jobwheel.webhook_id": webhookId,
           "jobwheel.event_id": event.id,
-          "jobwheel.job_id": event.job.id,
+          ...("job" in event ? { "jobwheel.job_id": event.job.id } : {}),
         },
       }));
       const secrets = openSecrets(granted, seal, log);

@@ -1,4 +1,4 @@
-import { eventText } from "../../shared/contract/event.ts";
+import { eventText, traceSubject } from "../../shared/contract/event.ts";
 import {
   brokenOffDelivery,
   type DeliveryOutcome,
@@ -70,7 +70,7 @@ async function attempt(
   if (secrets.length === 0) return unsentDelivery("The request could not be signed.");
   const body = eventText(granted.event);
   const { url } = granted.endpoint;
-  const unrecorded = granted.trace ?? unrecordedContext(granted.event.job.id, granted.attemptId);
+  const unrecorded = granted.trace ?? unrecordedContext(traceSubject(granted.event), granted.attemptId);
   const exchange = await sendTraced(span, unrecorded, clock, (traceparent) => {
     const headers = headersOf(granted, body, { secrets, traceparent, now: clock.now() });
     return outbound.post({ url, headers, body, timeoutMs: leftMs, signal: shutdown });

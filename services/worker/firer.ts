@@ -230,12 +230,12 @@ export class Firer {
     const now = clock.now();
     try {
       const { projectNo, environment, scheduleId, cron, timezone, nextRunAt } = due;
-      const { firedFor, thenAt } = decideFiring(this.timetableOf(due), nextRunAt, now);
+      const { firedFor, thenAt, missed } = decideFiring(this.timetableOf(due), nextRunAt, now);
       const jobId = this.ids.next(JOB_PREFIX, now);
       const span = firedFor === null ? null : this.beginSpan(due, firedFor, jobId, now);
       const trace = span?.context ?? null;
       const asked = { projectNo, environment, scheduleId, held, cron, timezone, nextRunAt };
-      return { ...asked, firedFor, thenAt, jobId, trace, span };
+      return { ...asked, firedFor, thenAt, missed, jobId, trace, span };
     } catch (error) {
       // The API accepted it once. The others must not wait until somebody has found out why it is not accepted any
       // more.

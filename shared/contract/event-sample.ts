@@ -1,4 +1,4 @@
-import { JOB_PREFIX, RUN_PREFIX, retypeId } from "../domain/ids.ts";
+import { JOB_PREFIX, RUN_PREFIX, retypeId, SCHEDULE_PREFIX } from "../domain/ids.ts";
 import type { Region } from "../domain/scope.ts";
 import type { EventType } from "../domain/webhook.ts";
 import type { EventFacts, EventHead, EventRunFacts, Happening } from "./event.ts";
@@ -31,10 +31,12 @@ export function sampleRun(type: EventType): SampleRun | null {
         error: "The target answered 500 with an empty body.",
       };
     case "job.canceled":
+    case "schedule.firing_missed":
       return null;
   }
 }
 
+const HOUR_MS = 3_600_000;
 const SAMPLE_TARGET_URL = "https://example.com/hooks/sample";
 
 /** The facts of a sample. What it tells of has the bits of the event's id. */
@@ -56,6 +58,7 @@ function sampleOf(
     scheduleId: null,
     createdAt: run?.startedAt ?? occurredAt,
   };
+  const schedule = { id: retypeId(id, SCHEDULE_PREFIX), name: "sample" };
   switch (type) {
     case "job.succeeded":
     case "job.failed":
@@ -63,5 +66,7 @@ function sampleOf(
       return { type, job, run: { id: retypeId(id, RUN_PREFIX), ...run } };
     case "job.canceled":
       return { type, job, run: null };
+    case "schedule.firing_missed":
+      return { type, schedule, missed: { fromAt: occurredAt - HOUR_MS, toAt: occurredAt, count: 13 } };
   }
 }

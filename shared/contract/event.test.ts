@@ -76,7 +76,7 @@ describe("the body of an event", () => {
   test("tells that a job has succeeded", () => {
     const run = { ...facts.run, status: "succeeded" as const, responseStatus: 204, error: null };
     const { data } = validate(JSON.parse(eventText({ ...facts, type: "job.succeeded", run })));
-    expect(data.job.status).toBe("succeeded");
+    expect(data).toMatchObject({ job: { status: "succeeded" } });
   });
 
   test("tells of a canceled job with its last run, be it in progress, ended or none", () => {
@@ -92,5 +92,30 @@ describe("the body of an event", () => {
     }
     const none = bodyOf({ ...canceled, job: { ...facts.job, attempts: 0 }, run: null });
     expect(none.data).toMatchObject({ job: { status: "canceled", attempts: 0 }, run: null });
+  });
+
+  test("tells of one missed firing as the ledger does, and of several as a stretch", () => {
+    const { job: _, run: __, ...head } = facts;
+    const schedule = { id: `sch_${ID_BODY}`, name: "nightly" };
+    const fromAt = Date.UTC(2026, 10, 21, 6);
+    const told = (toAt: number, count: number) =>
+      validate(
+        JSON.parse(
+          eventText({ ...head, type: "schedule.firing_missed", schedule, missed: { fromAt, toAt, count } }),
+        ),
+      ).data;
+    expect(told(fromAt, 1)).toEqual({
+      schedule,
+      firing: { at: "2026-11-21T06:00:00.000Z", status: "missed_outage", job_id: null },
+    });
+    expect(told(fromAt + 60_000, 2)).toEqual({
+      schedule,
+      firing: {
+        from: "2026-11-21T06:00:00.000Z",
+        to: "2026-11-21T06:01:00.000Z",
+        count: 2,
+        status: "missed_outage",
+      },
+    });
   });
 });

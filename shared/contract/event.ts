@@ -1,5 +1,6 @@
 import { type Static, type TSchema, Type } from "@sinclair/typebox";
 import { EVENT_PREFIX, PROJECT_PREFIX, SCHEDULE_PREFIX } from "../domain/ids.ts";
+import type { MissedFirings } from "../domain/schedule.ts";
 import { ENVIRONMENTS, type Environment, type Region } from "../domain/scope.ts";
 import { EVENT_TYPES, type EventType, JOB_END_TYPES } from "../domain/webhook.ts";
 import { idOf } from "./id.ts";
@@ -14,7 +15,8 @@ export const EventId = idOf(EVENT_PREFIX, "The id of an event.");
 export const EventTypeSchema = wordOf(
   EVENT_TYPES,
   "What happened. `job.succeeded` and `job.failed`: a job has come to its end; one that is retried by hand has a second. " +
-    "`job.canceled`: a job was canceled, whoever did it.",
+    "`job.canceled`: a job was canceled, whoever did it. `schedule.firing_missed`: an outage of the service cost a schedule " +
+    "firings; what was not to fire while it was paused is not told.",
   "EventType",
 );
 
@@ -78,7 +80,48 @@ const JobCanceledEvent = eventOf(
   { title: "JobCanceledEvent", description: "A job was canceled." },
 );
 
-export const Event = Type.Union([JobEndEvent, JobCanceledEvent], {
+const EventSchedule = Type.Object(
+  { id: idOf(SCHEDULE_PREFIX, "The id of a schedule."), name: Type.String() },
+  { ...closed, title: "EventSchedule", description: "A schedule as events tell of it." },
+);
+const FiringMissedEvent = eventOf(
+  ["schedule.firing_missed"],
+  Type.Object(
+    {
+      schedule: EventSchedule,
+      firing: Type.Union([
+        Type.Object(
+          { at: Timestamp, status: Type.Literal("missed_outage"), job_id: Type.Null() },
+          {
+            ...closed,
+            title: "MissedFiring",
+            description: "One instant, as the ledger of firings shows it.",
+          },
+        ),
+        Type.Object(
+          {
+            from: Timestamp,
+            to: Timestamp,
+            count: Type.Integer({ minimum: 2 }),
+            status: Type.Literal("missed_outage"),
+          },
+          {
+            ...closed,
+            title: "MissedFirings",
+            description: "Several instants in a row: the first, the last, and how many.",
+          },
+        ),
+      ]),
+    },
+    closed,
+  ),
+  {
+    title: "FiringMissedEvent",
+    description: "An outage of the service cost a schedule firings. It is told once for all of them.",
+  },
+);
+
+export const Event = Type.Union([JobEndEvent, JobCanceledEvent, FiringMissedEvent], {
   title: "Event",
   description: "What an endpoint hears of. Its `type` tells what `data` holds.",
 });
@@ -100,7 +143,13 @@ export interface EventHead {
 export type Happening =
   | { type: (typeof JOB_END_TYPES)[number]; job: EventJobFacts; run: EventRunFacts }
   /** `run` is the last one; null if none has started. */
-  | { type: "job.canceled"; job: EventJobFacts; run: EventRunFacts | null };
+  | { type: "job.canceled"; job: EventJobFacts; run: EventRunFacts | null }
+  | { type: "schedule.firing_missed"; schedule: EventScheduleFacts; missed: MissedFirings };
+
+export interface EventScheduleFacts {
+  id: string;
+  name: string;
+}
 
 export interface EventJobFacts {
   id: string;
@@ -112,6 +161,11 @@ export interface EventJobFacts {
 }
 
 export type EventRunFacts = Omit<RunFacts, "jobId" | "nextRetryAt">;
+
+/** The id whose bits name the trace of an event that joins none: the job's, or its own where it is about no job. */
+export function traceSubject(facts: EventFacts): string {
+  return "job" in facts ? facts.job.id : facts.id;
+}
 
 /** The JSON text that webhook endpoints receive. The same facts give the same bytes, on every retry and to every endpoint. */
 export function eventText(facts: EventFacts): string {
@@ -139,7 +193,19 @@ function viewEvent(facts: EventFacts): EventView {
       const lastRun = run && viewEventRun(job, run);
       return { ...head(type), data: { job: viewJob(job, "canceled"), run: lastRun } };
     }
+    case "schedule.firing_missed": {
+      const { type, schedule, missed } = facts;
+      return { ...head(type), data: { schedule: viewSchedule(schedule), firing: viewMissed(missed) } };
+    }
   }
+}
+
+const viewSchedule = ({ id, name }: EventScheduleFacts) => ({ id, name });
+
+function viewMissed({ fromAt, toAt, count }: MissedFirings) {
+  const status = "missed_outage" as const;
+  if (count === 1) return { at: timestampOf(fromAt), status, job_id: null };
+  return { from: timestampOf(fromAt), to: timestampOf(toAt), count, status };
 }
 
 const viewJob = <Status extends string>(job: EventJobFacts, status: Status) => ({

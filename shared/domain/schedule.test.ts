@@ -56,6 +56,41 @@ describe("what fires when a schedule's turn has come", () => {
   });
 });
 
+describe("what an outage has cost a schedule", () => {
+  const missed = (timetable: typeof minutely, nextRunAt: number, now: number) => {
+    const stretch = decideFiring(timetable, nextRunAt, now).missed;
+    return stretch && [iso(stretch.fromAt), iso(stretch.toAt), stretch.count];
+  };
+
+  test("is nothing where the next instant fires, be it late", () => {
+    expect(missed(minutely, at("10:00:00"), at("10:00:00.004"))).toBeNull();
+    expect(missed(minutely, at("10:00:00"), at("09:59:59.990"))).toBeNull();
+    expect(missed(hourly, at("10:00:00"), at("10:09:59"))).toBeNull();
+  });
+
+  test("are the instants before the one that fires", () => {
+    expect(missed(minutely, at("10:00:00"), at("10:01:00"))).toEqual([
+      ...["2026-11-21T10:00:00.000Z", "2026-11-21T10:00:00.000Z", 1],
+    ]);
+    expect(missed(minutely, at("09:00:00"), at("10:00:30"))).toEqual([
+      ...["2026-11-21T09:00:00.000Z", "2026-11-21T09:59:00.000Z", 60],
+    ]);
+  });
+
+  test("are all of them where none fires", () => {
+    expect(missed(hourly, at("08:00:00"), at("10:10:00.001"))).toEqual([
+      ...["2026-11-21T08:00:00.000Z", "2026-11-21T10:00:00.000Z", 3],
+    ]);
+  });
+
+  test("is known after years at once", () => {
+    const halfMinutely = readTimetable("*/30 * * * * *", "UTC");
+    expect(missed(halfMinutely, Date.parse("2001-01-01T00:00:00Z"), at("10:00:30"))?.[2]).toBe(
+      (at("10:00:30") - Date.parse("2001-01-01T00:00:00Z")) / 30_000,
+    );
+  });
+});
+
 describe("a change", () => {
   const schedule = { cron: "0 * * * *", timezone: "UTC", payload: "{}", paused: false };
   const now = at("10:30:00");

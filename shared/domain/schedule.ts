@@ -1,3 +1,4 @@
+import { countFirings } from "./cron/count.ts";
 import { checkGap, parseCron } from "./cron/cron.ts";
 import type { Cron } from "./cron/fields.ts";
 import { type Firing, firingsUntil, nextFiring, previousFiring } from "./cron/firings.ts";
@@ -37,20 +38,37 @@ export function nextInstant({ cron, zone }: Timetable, after: number): number | 
   return nextFiring(cron, zone, after)?.at ?? null;
 }
 
+/** A stretch of instants that an outage of the service cost a schedule: the first, the last, and how many. */
+export interface MissedFirings {
+  fromAt: number;
+  toAt: number;
+  count: number;
+}
+
 /** Decides the firing of a schedule whose `nextRunAt` has come: only the latest due instant fires, unless it is too late. */
 export function decideFiring(
   timetable: Timetable,
   nextRunAt: number,
   now: number,
-): { firedFor: number | null; thenAt: number | null } {
+): { firedFor: number | null; thenAt: number | null; missed: MissedFirings | null } {
   // A clock that is behind must not move the firing before its time.
   const until = Math.max(now, nextRunAt);
   const latest = previousFiring(timetable.cron, timetable.zone, until)?.at ?? nextRunAt;
   const due = Math.max(latest, nextRunAt);
+  const firedFor = due >= now - CATCH_UP_MS ? due : null;
   return {
-    firedFor: due >= now - CATCH_UP_MS ? due : null,
+    firedFor,
     thenAt: nextInstant(timetable, until),
+    missed: findMissed(timetable, nextRunAt, firedFor === null ? due : due - 1),
   };
+}
+
+/** The instants from `fromAt`, which is one of them, up to `untilAt`; null if that lies before it. */
+function findMissed({ cron, zone }: Timetable, fromAt: number, untilAt: number): MissedFirings | null {
+  if (untilAt < fromAt) return null;
+  const toAt = Math.max(previousFiring(cron, zone, untilAt)?.at ?? fromAt, fromAt);
+  // A timetable that has changed with its zone's rules may not have the first of them any more.
+  return { fromAt, toAt, count: Math.max(countFirings(cron, zone, fromAt, toAt), 1) };
 }
 
 /** The fields of a schedule that a client may change. */

@@ -24,6 +24,7 @@ const EVENT_TYPE_CODES: Readonly<Record<EventType, number>> = {
   "job.succeeded": 0,
   "job.failed": 1,
   "job.canceled": 2,
+  "schedule.firing_missed": 3,
 };
 export const eventTypeCode = (type: EventType): number => EVENT_TYPE_CODES[type];
 export const waitReasonCode = (reason: WaitReason): number => WAIT_REASONS.indexOf(reason);

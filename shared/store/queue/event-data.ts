@@ -1,5 +1,6 @@
 import type { EventFacts, EventHead, EventJobFacts, EventRunFacts } from "../../contract/event.ts";
-import { RUN_PREFIX, uuidToId } from "../../domain/ids.ts";
+import { RUN_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
+import type { MissedFirings } from "../../domain/schedule.ts";
 import type { EventType } from "../../domain/webhook.ts";
 import { runStatusOf } from "../database/codes.ts";
 import { epochMs } from "../database/database.ts";
@@ -29,6 +30,11 @@ interface CanceledData {
   } | null;
 }
 
+interface ScheduleData {
+  schedule_id: string;
+  name: string;
+}
+
 /** The facts of an event with `data`. `job` is the job that it is about, without its attempts; null if it is about none. */
 export function readEventData(
   head: EventHead & { type: EventType },
@@ -40,6 +46,10 @@ export function readEventData(
     case "job.succeeded":
     case "job.failed":
       throw new Error(`an event ${type} has its facts in columns`);
+    case "schedule.firing_missed": {
+      const { missed, ...schedule } = data as ScheduleData & { missed: MissedFirings };
+      return { ...head, type, schedule: readSchedule(schedule), missed };
+    }
     case "job.canceled": {
       const { attempts, run } = data as CanceledData;
       if (job === null) throw new Error(`the event ${head.id} has no job`);
@@ -47,6 +57,11 @@ export function readEventData(
     }
   }
 }
+
+const readSchedule = ({ schedule_id, name }: ScheduleData) => ({
+  id: uuidToId(SCHEDULE_PREFIX, schedule_id),
+  name,
+});
 
 function readRun(run: NonNullable<CanceledData["run"]>): EventRunFacts {
   return {

@@ -1,15 +1,16 @@
 import { idToUuid, JOB_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
 import { type OwedAttempt, oweAttempt, type Placed } from "../../domain/owed.ts";
 import { HOME_REGION, isRegionAllowed, PLAN_TERMS, PLANS } from "../../domain/plan.ts";
-import { CATCH_UP_MS } from "../../domain/schedule.ts";
+import { CATCH_UP_MS, type MissedFirings } from "../../domain/schedule.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../../domain/scope.ts";
 import type { TraceContext } from "../../domain/trace.ts";
-import { environmentCode, environmentOf, regionCode, regionOf } from "../database/codes.ts";
+import { environmentCode, environmentOf, eventTypeCode, regionCode, regionOf } from "../database/codes.ts";
 import { textColumn } from "../database/columns.ts";
 import { column, type Database, epochMs, instant } from "../database/database.ts";
 import { traceHex } from "../database/traces.ts";
 import { HAS_QUOTA } from "./month.ts";
 import { DUE_AT, newJobs } from "./new-jobs.ts";
+import { sameLane, tellOf } from "./owed-deliveries.ts";
 import type { HeldShard } from "./shards.ts";
 
 /** A schedule that comes due. Instants are milliseconds since 1970. */
@@ -82,6 +83,8 @@ export interface Firing {
   firedFor: number | null;
   /** The next one after it; null if the timetable has none. */
   thenAt: number | null;
+  /** What an outage cost the schedule before it; null for nothing. */
+  missed: MissedFirings | null;
   /** The id of the job that it makes. */
   jobId: string;
   /** The trace that the job's attempts belong to, null for none. */
@@ -102,7 +105,8 @@ export type Fired =
  * instant does not let the old timetable say what follows. The record is unique for a schedule and its instant, whatever
  * else fails. The database's clock judges as well whether an instant is due or too late, since a worker whose clock is wrong
  * would fire too soon or pass over what is due. Lock order: fence, schedules by id. The quota is read without a lock, as by a
- * creation.
+ * creation. Endpoints hear of what an outage cost a schedule in the statement that moves it past
+ * that; the sweeps find these deliveries.
  */
 export async function fireSchedules(db: Database, firings: readonly Firing[]): Promise<Fired[]> {
   const rows = await db.run<FiredRow>("fire_schedules", FIRE, [
@@ -118,6 +122,7 @@ export async function fireSchedules(db: Database, firings: readonly Firing[]): P
     textColumn(firings.map((firing) => firing.cron)),
     textColumn(firings.map((firing) => firing.timezone)),
     column(firings.map((firing) => traceHex(firing.trace))),
+    firings.map(({ missed }) => (missed === null ? null : JSON.stringify(missed))),
   ]);
   const fired: Fired[] = firings.map(() => ({ kind: "gone" }));
   for (const row of rows) {
@@ -141,13 +146,18 @@ const HOME = regionCode(HOME_REGION);
 /** A default_region that the plan does not allow any more counts as the home region. */
 const HOME_PLANS = PLANS.filter((plan) => REGIONS.some((region) => !isRegionAllowed(plan, region)));
 
+const TYPE_MISSED = `${eventTypeCode("schedule.firing_missed")}::smallint`;
+/** The \`data\` of an event about a schedule (event-data.ts). */
+const SCHEDULE_DATA = (id: string, more: string) =>
+  `json_build_object('schedule_id', ${id}, 'name', (SELECT name FROM schedules s WHERE s.project_no = d.project_no AND s.environment = d.environment AND s.id = ${id}), ${more})`;
+
 const FIRE = `
 WITH item AS MATERIALIZED (
   SELECT i.*
     FROM unnest($1::int[], $2::smallint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::timestamptz[], $7::timestamptz[],
-                $8::timestamptz[], $9::uuid[], $10::text[], $11::text[], $12::text[])
+                $8::timestamptz[], $9::uuid[], $10::text[], $11::text[], $12::text[], $13::text[])
          WITH ORDINALITY AS i (project_no, environment, schedule_id, shard, epoch, next_run_at, fired_for, then_at, job_id,
-                               cron, timezone, trace, n)
+                               cron, timezone, trace, missed, n)
 ), fence AS MATERIALIZED (
   SELECT s.shard, s.epoch
     FROM (SELECT DISTINCT shard, epoch FROM item) i
@@ -188,7 +198,15 @@ WITH item AS MATERIALIZED (
     FROM judged j
     LEFT JOIN lanes l ON l.project_no = j.project_no AND l.region = j.region AND l.environment = j.environment
    WHERE j.id IN (SELECT job_id FROM recorded WHERE job_id IS NOT NULL)
-), ${newJobs("fired WHERE has_quota")}
+), happened AS MATERIALIZED (
+  SELECT 'missed ' || d.id || ' ' || i.missed AS seed, ${TYPE_MISSED} AS type, d.project_no, d.environment, d.shard,
+         ${SCHEDULE_DATA("d.id", "'missed', i.missed::json")} AS data
+    FROM due d JOIN item i USING (n) WHERE i.missed IS NOT NULL
+), told AS MATERIALIZED (
+  SELECT h.*, ${HOME}::smallint AS region, NULL::uuid AS job_id, NULL::bytea AS trace FROM happened h
+), made_lane AS MATERIALIZED (
+  SELECT project_no, region, environment FROM fired WHERE has_quota AND new_shard IS NOT NULL
+), ${tellOf("told", "made_lane")}, ${newJobs("fired WHERE has_quota", `EXISTS (SELECT FROM heard h WHERE ${sameLane("h", "fired")})`)}
 SELECT d.n::int AS n, f.region, f.lane_shard, ${epochMs(DUE_AT)} AS due_at
   FROM due d LEFT JOIN fired f USING (n)`;
 

@@ -27,13 +27,14 @@ const jobsOf = (from: string, onConflict: string): string => `job AS (
 /**
  * To stand behind the rows that `from` selects, a FROM with a WHERE. Their columns are named as those of jobs; `trace` is
  * hexadecimal, and `new_shard` is null where the lane has its row already. Where it has one of another shard, the lane moves
- * to `new_shard`.
+ * to `new_shard`. `has_deliveries` is of a new lane.
  */
 export const newJobs = (
   from: string,
+  hasDeliveries = "false",
 ): string => `${jobsOf(from, "ON CONFLICT (project_no, environment, region, id) DO NOTHING")}, lane AS (
-  INSERT INTO lanes AS l (project_no, region, environment, shard)
-  SELECT DISTINCT project_no, region, environment, new_shard
+  INSERT INTO lanes AS l (project_no, region, environment, shard, has_deliveries)
+  SELECT DISTINCT project_no, region, environment, new_shard, ${hasDeliveries}
     FROM ${from} AND new_shard IS NOT NULL
    ORDER BY project_no, region, environment
       ON CONFLICT (project_no, region, environment) DO UPDATE SET shard = excluded.shard

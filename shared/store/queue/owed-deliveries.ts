@@ -31,13 +31,16 @@ export const canceledSeed = (job: string): string => `'canceled ' || ${job}`;
 export const canceledEventId = (job: string, canceledAt: string): string =>
   idOf(canceledSeed(job), canceledAt);
 
+export const sameLane = (one: string, other: string): string =>
+  ["project_no", "region", "environment"].map((name) => `${one}.${name} = ${other}.${name}`).join(" AND ");
+
 /**
  * Tells endpoints of `happened`: what is not the end of an attempt. It has a row for each event: `seed` (a text that no other event
  * has), project_no, environment, region, shard (of a lane that the project may not have yet), type (a code), job_id and trace
  * (or null), and `data` (event-data.ts). The endpoints are looked for at once, since these events are rare. `heard` has a row for
- * each delivery.
+ * each delivery. Lanes that another part of the statement makes (`madeLanes`) get their has_deliveries there.
  */
-export const tellOf = (happened: string): string => `heard AS MATERIALIZED (
+export const tellOf = (happened: string, madeLanes: string | null = null): string => `heard AS MATERIALIZED (
   SELECT e.*, w.id AS webhook_id, w.generation, now() AS occurred_at, p.api_version,
          ${deliveryIdOf("e.event_id", "w.id")} AS delivery_id
     FROM (SELECT h.*, ${idOf("h.seed")} AS event_id FROM ${happened} h) e
@@ -55,8 +58,11 @@ export const tellOf = (happened: string): string => `heard AS MATERIALIZED (
   SELECT project_no, environment, region, delivery_id, webhook_id, event_id, generation, occurred_at FROM heard
 ), delivering AS (
   INSERT INTO lanes AS l (project_no, region, environment, shard, has_deliveries)
-  SELECT DISTINCT project_no, region, environment, shard, true FROM heard ORDER BY 1, 2, 3
-      ON CONFLICT (project_no, region, environment) DO UPDATE SET has_deliveries = true WHERE NOT l.has_deliveries
+  SELECT DISTINCT project_no, region, environment, shard, true FROM heard h
+   WHERE NOT EXISTS (SELECT FROM lanes k WHERE ${sameLane("k", "h")} AND k.has_deliveries)
+     ${madeLanes === null ? "" : `AND NOT EXISTS (SELECT FROM ${madeLanes} m WHERE ${sameLane("m", "h")})`}
+   ORDER BY 1, 2, 3
+      ON CONFLICT (project_no, region, environment) DO UPDATE SET has_deliveries = true
 )`;
 
 /**

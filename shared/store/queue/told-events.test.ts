@@ -1,12 +1,23 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
 import { keyCause } from "../../../test/support/cause.ts";
 import { type EventView, eventText } from "../../contract/event.ts";
-import { DELIVERY_PREFIX, idToUuid, uuidToId } from "../../domain/ids.ts";
+import {
+  createIdSource,
+  DELIVERY_PREFIX,
+  idToUuid,
+  JOB_PREFIX,
+  SCHEDULE_PREFIX,
+  uuidToId,
+} from "../../domain/ids.ts";
 import type { Environment } from "../../domain/scope.ts";
 import { addEndpoint, setStatus, startDelivery } from "../delivery-test-support.ts";
 import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
+import { createSchedule } from "../resources/schedules.ts";
 import { failedWith, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
+import { type Firing, fireSchedules } from "./firings.ts";
 import { settleAttempts } from "./settle.ts";
+import { acquireShards, createShards, type HeldShard } from "./shards.ts";
 
 /** Events that are not the end of an attempt: each is told in the statement that makes it true, and once. */
 
@@ -127,6 +138,117 @@ describe("job.canceled", () => {
     await addEndpoint(store, project);
     const [id = ""] = await store.addJobs(project, 1);
     expect(await cancel(project, id)).toMatchObject({ owed: [] });
+    expect(await countEvents(project)).toBe(0);
+  });
+});
+
+describe("events of schedules", () => {
+  const SHARD = 3;
+  const MINUTE_MS = 60_000;
+  const ids = createIdSource(randomBytes);
+  const lastMinute = () => Math.floor(Date.now() / MINUTE_MS) * MINUTE_MS;
+  let held: HeldShard;
+  beforeAll(async () => {
+    await createShards(store.db, ["us-east"], SHARD + 1);
+    const [acquired] = await acquireShards(store.db, nodeId, [{ region: "us-east", shard: SHARD }], 600_000);
+    if (acquired === undefined) throw new Error("the shard was not to be had");
+    held = acquired;
+  });
+
+  /** A schedule whose next instant is `nextRunAt`, as its owner would fire it now. */
+  async function addDue(
+    projectNo: number,
+    nextRunAt: number,
+    missed: Firing["missed"] = null,
+    environment: Environment = "production",
+  ): Promise<Firing> {
+    const id = ids.next(SCHEDULE_PREFIX, Date.now());
+    const made = {
+      ...{ id, projectNo, environment, name: `of ${id}`, cron: "* * * * *", timezone: "UTC" },
+      ...{ targetUrl: "https://target.example/hook", payload: "{}", nextRunAt, shard: SHARD, activeMax: 100 },
+      retryPolicy: { maxAttempts: 1, baseSeconds: 1, capSeconds: 1 },
+    };
+    await createSchedule(store.db, made, keyCause(), null);
+    return {
+      ...{ projectNo, environment, scheduleId: id, held, cron: "* * * * *", timezone: "UTC", nextRunAt },
+      ...{ firedFor: lastMinute(), thenAt: lastMinute() + MINUTE_MS, missed, trace: null },
+      jobId: ids.next(JOB_PREFIX, Date.now()),
+    };
+  }
+
+  const stretch = (minutes: number) => {
+    const fromAt = lastMinute() - minutes * MINUTE_MS;
+    return { fromAt, toAt: lastMinute() - MINUTE_MS, count: minutes };
+  };
+
+  test("schedule.firing_missed is told once for all instants that an outage cost, together with the firing", async () => {
+    const project = await store.addProject();
+    const endpoint = await addEndpoint(store, project, { events: ["schedule.firing_missed"] });
+    await addEndpoint(store, project);
+    const missed = stretch(5);
+    const firing = await addDue(project, missed.fromAt, missed);
+    const fired = await Promise.all(Array.from({ length: 6 }, () => fireSchedules(store.db, [firing])));
+    expect(fired.flat().filter(({ kind }) => kind === "fired").length).toBe(1);
+    expect(
+      await store.query("SELECT webhook_id FROM open_deliveries WHERE project_no = $1", [project]),
+    ).toEqual([{ webhook_id: idToUuid(endpoint) }]);
+    // The first job of the project has made the lane in which the sweep finds the delivery.
+    expect(await store.query("SELECT has_deliveries FROM lanes WHERE project_no = $1", [project])).toEqual([
+      { has_deliveries: true },
+    ]);
+    const [event] = await bodiesOf(project);
+    expect(event).toMatchObject({
+      type: "schedule.firing_missed",
+      data: {
+        schedule: { id: firing.scheduleId, name: `of ${firing.scheduleId}` },
+        firing: { from: new Date(missed.fromAt).toISOString(), count: 5, status: "missed_outage" },
+      },
+    });
+  });
+
+  test("schedule.firing_missed is told where every due instant is too late, and needs no lane of before", async () => {
+    const project = await store.addProject();
+    await addEndpoint(store, project, { events: ["schedule.firing_missed"], environment: "development" });
+    const at = lastMinute() - 60 * MINUTE_MS;
+    const firing = await addDue(project, at, { fromAt: at, toAt: at, count: 1 }, "development");
+    expect(await fireSchedules(store.db, [{ ...firing, firedFor: null }])).toEqual([{ kind: "skipped" }]);
+    expect(
+      await store.query("SELECT shard, has_deliveries FROM lanes WHERE project_no = $1", [project]),
+    ).toEqual([{ shard: SHARD, has_deliveries: true }]);
+    const [event] = await bodiesOf(project);
+    expect(event).toMatchObject({
+      environment: "development",
+      data: { firing: { at: new Date(at).toISOString(), status: "missed_outage", job_id: null } },
+    });
+  });
+
+  test("many are told by one statement, of schedules with and without a firing, in lanes that are new and old", async () => {
+    const projects = await Promise.all(Array.from({ length: 6 }, () => store.addProject()));
+    const firings: Firing[] = [];
+    for (const [index, project] of projects.entries()) {
+      await addEndpoint(store, project, { events: ["schedule.firing_missed"] });
+      if (index % 2 === 0) await store.addJobs(project, 1);
+      for (let count = 1; count <= 3; count++) {
+        const missed = stretch(count);
+        firings.push(await addDue(project, missed.fromAt, count === 2 ? null : missed));
+      }
+    }
+    const fired = await fireSchedules(store.db, firings);
+    expect(fired.every(({ kind }) => kind === "fired")).toBe(true);
+    for (const project of projects) {
+      const events = await bodiesOf(project);
+      expect(events.map(({ type }) => type)).toEqual(["schedule.firing_missed", "schedule.firing_missed"]);
+    }
+  });
+
+  test("schedule.firing_missed is told by no statement that moves nothing, and to nobody who did not ask", async () => {
+    const project = await store.addProject();
+    await addEndpoint(store, project);
+    const missed = stretch(3);
+    const firing = await addDue(project, missed.fromAt, missed);
+    const stale = { ...firing, held: { ...held, epoch: held.epoch + 1 } };
+    expect(await fireSchedules(store.db, [stale])).toEqual([{ kind: "gone" }]);
+    await fireSchedules(store.db, [firing]);
     expect(await countEvents(project)).toBe(0);
   });
 });

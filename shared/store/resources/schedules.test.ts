@@ -95,6 +95,7 @@ const firingOf = (schedule: ScheduleToCreate, wish: Partial<Firing> = {}): Firin
   nextRunAt: schedule.nextRunAt ?? 0,
   firedFor: schedule.nextRunAt,
   thenAt: (schedule.nextRunAt ?? 0) + MINUTE_MS,
+  missed: null,
   jobId: ids.next(JOB_PREFIX, Date.now()),
   trace: null,
   ...wish,

@@ -362,6 +362,7 @@ export class ModelSteps {
           },
           firedFor: random.chance(0.9) ? nextRunAt : null,
           thenAt: nextInstant(timetable, nextRunAt),
+          missed: null,
           jobId: this.ids.next(JOB_PREFIX, this.nowMs),
         },
       ];
