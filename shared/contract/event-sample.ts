@@ -32,6 +32,7 @@ export function sampleRun(type: EventType): SampleRun | null {
       };
     case "job.canceled":
     case "schedule.firing_missed":
+    case "schedule.firing_skipped":
       return null;
   }
 }
@@ -68,5 +69,7 @@ function sampleOf(
       return { type, job, run: null };
     case "schedule.firing_missed":
       return { type, schedule, missed: { fromAt: occurredAt - HOUR_MS, toAt: occurredAt, count: 13 } };
+    case "schedule.firing_skipped":
+      return { type, schedule, at: occurredAt, status: "skipped_quota" };
   }
 }

@@ -118,4 +118,21 @@ describe("the body of an event", () => {
       },
     });
   });
+
+  test("tells of a skipped firing as the ledger does", () => {
+    const { job: _, run: __, ...head } = facts;
+    const schedule = { id: `sch_${ID_BODY}`, name: "nightly" };
+    const at = Date.UTC(2026, 10, 21, 6);
+    const skipped = {
+      ...head,
+      type: "schedule.firing_skipped",
+      schedule,
+      at,
+      status: "skipped_quota",
+    } as const;
+    expect(validate(JSON.parse(eventText(skipped))).data).toEqual({
+      schedule,
+      firing: { at: "2026-11-21T06:00:00.000Z", status: "skipped_quota", job_id: null },
+    });
+  });
 });

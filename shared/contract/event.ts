@@ -1,6 +1,6 @@
 import { type Static, type TSchema, Type } from "@sinclair/typebox";
 import { EVENT_PREFIX, PROJECT_PREFIX, SCHEDULE_PREFIX } from "../domain/ids.ts";
-import type { MissedFirings } from "../domain/schedule.ts";
+import { type MissedFirings, SKIPPED_STATUSES, type SkippedStatus } from "../domain/schedule.ts";
 import { ENVIRONMENTS, type Environment, type Region } from "../domain/scope.ts";
 import { EVENT_TYPES, type EventType, JOB_END_TYPES } from "../domain/webhook.ts";
 import { idOf } from "./id.ts";
@@ -16,7 +16,8 @@ export const EventTypeSchema = wordOf(
   EVENT_TYPES,
   "What happened. `job.succeeded` and `job.failed`: a job has come to its end; one that is retried by hand has a second. " +
     "`job.canceled`: a job was canceled, whoever did it. `schedule.firing_missed`: an outage of the service cost a schedule " +
-    "firings; what was not to fire while it was paused is not told.",
+    "firings; what was not to fire while it was paused is not told. `schedule.firing_skipped`: an instant came and made no job, for " +
+    "want of quota.",
   "EventType",
 );
 
@@ -121,7 +122,22 @@ const FiringMissedEvent = eventOf(
   },
 );
 
-export const Event = Type.Union([JobEndEvent, JobCanceledEvent, FiringMissedEvent], {
+const FiringSkippedEvent = eventOf(
+  ["schedule.firing_skipped"],
+  Type.Object(
+    {
+      schedule: EventSchedule,
+      firing: Type.Object(
+        { at: Timestamp, status: wordOf(SKIPPED_STATUSES, "Why it made no job."), job_id: Type.Null() },
+        { ...closed, title: "SkippedFiring", description: "The instant, as the ledger of firings shows it." },
+      ),
+    },
+    closed,
+  ),
+  { title: "FiringSkippedEvent", description: "An instant of a schedule came and made no job." },
+);
+
+export const Event = Type.Union([JobEndEvent, JobCanceledEvent, FiringMissedEvent, FiringSkippedEvent], {
   title: "Event",
   description: "What an endpoint hears of. Its `type` tells what `data` holds.",
 });
@@ -144,7 +160,8 @@ export type Happening =
   | { type: (typeof JOB_END_TYPES)[number]; job: EventJobFacts; run: EventRunFacts }
   /** `run` is the last one; null if none has started. */
   | { type: "job.canceled"; job: EventJobFacts; run: EventRunFacts | null }
-  | { type: "schedule.firing_missed"; schedule: EventScheduleFacts; missed: MissedFirings };
+  | { type: "schedule.firing_missed"; schedule: EventScheduleFacts; missed: MissedFirings }
+  | { type: "schedule.firing_skipped"; schedule: EventScheduleFacts; at: number; status: SkippedStatus };
 
 export interface EventScheduleFacts {
   id: string;
@@ -196,6 +213,11 @@ function viewEvent(facts: EventFacts): EventView {
     case "schedule.firing_missed": {
       const { type, schedule, missed } = facts;
       return { ...head(type), data: { schedule: viewSchedule(schedule), firing: viewMissed(missed) } };
+    }
+    case "schedule.firing_skipped": {
+      const { type, schedule, at, status } = facts;
+      const firing = { at: timestampOf(at), status, job_id: null };
+      return { ...head(type), data: { schedule: viewSchedule(schedule), firing } };
     }
   }
 }

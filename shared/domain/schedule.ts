@@ -116,6 +116,9 @@ export function tooManyActive(activeMax: number): ApiError {
 
 export const FIRING_STATUSES = ["fired", "skipped_paused", "skipped_quota", "missed_outage"] as const;
 export type FiringStatus = (typeof FIRING_STATUSES)[number];
+/** The ends of an instant that was due and made no job, which endpoints may hear of. A pause is told by no event. */
+export const SKIPPED_STATUSES = ["skipped_quota"] as const satisfies FiringStatus[];
+export type SkippedStatus = (typeof SKIPPED_STATUSES)[number];
 
 /** A timetable that a schedule had between two changes. */
 export interface PastTimetable {

@@ -6,7 +6,12 @@ import { checkTarget, type TargetRules } from "./target.ts";
 
 /** The ends that a settlement gives a job. The flow of a project notes which of them its endpoints hear of. */
 export const JOB_END_TYPES = ["job.succeeded", "job.failed"] as const;
-export const EVENT_TYPES = [...JOB_END_TYPES, "job.canceled", "schedule.firing_missed"] as const;
+export const EVENT_TYPES = [
+  ...JOB_END_TYPES,
+  "job.canceled",
+  "schedule.firing_missed",
+  "schedule.firing_skipped",
+] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
 
 export const ENDPOINT_STATUSES = ["enabled", "disabled"] as const;

@@ -1,6 +1,6 @@
 import type { EventFacts, EventHead, EventJobFacts, EventRunFacts } from "../../contract/event.ts";
 import { RUN_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
-import type { MissedFirings } from "../../domain/schedule.ts";
+import type { MissedFirings, SkippedStatus } from "../../domain/schedule.ts";
 import type { EventType } from "../../domain/webhook.ts";
 import { runStatusOf } from "../database/codes.ts";
 import { epochMs } from "../database/database.ts";
@@ -49,6 +49,10 @@ export function readEventData(
     case "schedule.firing_missed": {
       const { missed, ...schedule } = data as ScheduleData & { missed: MissedFirings };
       return { ...head, type, schedule: readSchedule(schedule), missed };
+    }
+    case "schedule.firing_skipped": {
+      const { at, status, ...schedule } = data as ScheduleData & { at: number; status: SkippedStatus };
+      return { ...head, type, schedule: readSchedule(schedule), at, status };
     }
     case "job.canceled": {
       const { attempts, run } = data as CanceledData;

@@ -4,6 +4,7 @@ import { HOME_REGION, isRegionAllowed, PLAN_TERMS, PLANS } from "../../domain/pl
 import { CATCH_UP_MS, type MissedFirings } from "../../domain/schedule.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../../domain/scope.ts";
 import type { TraceContext } from "../../domain/trace.ts";
+import type { EventType } from "../../domain/webhook.ts";
 import { environmentCode, environmentOf, eventTypeCode, regionCode, regionOf } from "../database/codes.ts";
 import { textColumn } from "../database/columns.ts";
 import { column, type Database, epochMs, instant } from "../database/database.ts";
@@ -105,8 +106,8 @@ export type Fired =
  * instant does not let the old timetable say what follows. The record is unique for a schedule and its instant, whatever
  * else fails. The database's clock judges as well whether an instant is due or too late, since a worker whose clock is wrong
  * would fire too soon or pass over what is due. Lock order: fence, schedules by id. The quota is read without a lock, as by a
- * creation. Endpoints hear of what an outage cost a schedule in the statement that moves it past
- * that; the sweeps find these deliveries.
+ * creation. Endpoints hear here of what an outage cost a schedule and of an instant that was
+ * skipped; the sweeps find these deliveries.
  */
 export async function fireSchedules(db: Database, firings: readonly Firing[]): Promise<Fired[]> {
   const rows = await db.run<FiredRow>("fire_schedules", FIRE, [
@@ -146,10 +147,12 @@ const HOME = regionCode(HOME_REGION);
 /** A default_region that the plan does not allow any more counts as the home region. */
 const HOME_PLANS = PLANS.filter((plan) => REGIONS.some((region) => !isRegionAllowed(plan, region)));
 
-const TYPE_MISSED = `${eventTypeCode("schedule.firing_missed")}::smallint`;
-/** The \`data\` of an event about a schedule (event-data.ts). */
-const SCHEDULE_DATA = (id: string, more: string) =>
-  `json_build_object('schedule_id', ${id}, 'name', (SELECT name FROM schedules s WHERE s.project_no = d.project_no AND s.environment = d.environment AND s.id = ${id}), ${more})`;
+/** The columns by which `happened` names an event about the schedule \`id\`; \`row\` is an alias with its project. */
+const scheduleEvent = (type: EventType, row: string, id: string, more: string) =>
+  `${eventTypeCode(type)}::smallint AS type, ${row}.project_no, ${row}.environment, ${row}.shard,
+         json_build_object('schedule_id', ${id}, 'name', (
+           SELECT name FROM schedules s
+            WHERE s.project_no = ${row}.project_no AND s.environment = ${row}.environment AND s.id = ${id}), ${more}) AS data`;
 
 const FIRE = `
 WITH item AS MATERIALIZED (
@@ -191,7 +194,7 @@ WITH item AS MATERIALIZED (
   INSERT INTO firings (schedule_id, fired_for, job_id)
   SELECT schedule_id, run_at, CASE WHEN has_quota THEN id END FROM judged
       ON CONFLICT (schedule_id, fired_for) DO NOTHING
-  RETURNING job_id
+  RETURNING schedule_id, fired_for, job_id
 ), fired AS MATERIALIZED (
   -- The shard of a schedule may be older than that of a lane that has its row: it names one only for a lane that has none.
   SELECT j.*, CASE WHEN l.shard IS NULL THEN j.shard END AS new_shard, coalesce(l.shard, j.shard) AS lane_shard
@@ -199,9 +202,13 @@ WITH item AS MATERIALIZED (
     LEFT JOIN lanes l ON l.project_no = j.project_no AND l.region = j.region AND l.environment = j.environment
    WHERE j.id IN (SELECT job_id FROM recorded WHERE job_id IS NOT NULL)
 ), happened AS MATERIALIZED (
-  SELECT 'missed ' || d.id || ' ' || i.missed AS seed, ${TYPE_MISSED} AS type, d.project_no, d.environment, d.shard,
-         ${SCHEDULE_DATA("d.id", "'missed', i.missed::json")} AS data
+  SELECT 'missed ' || d.id || ' ' || i.missed AS seed,
+         ${scheduleEvent("schedule.firing_missed", "d", "d.id", "'missed', i.missed::json")}
     FROM due d JOIN item i USING (n) WHERE i.missed IS NOT NULL
+  UNION ALL
+  SELECT 'skipped ' || j.schedule_id || ' ' || j.run_at,
+         ${scheduleEvent("schedule.firing_skipped", "j", "j.schedule_id", `'at', ${epochMs("j.run_at")}, 'status', 'skipped_quota'`)}
+    FROM judged j JOIN recorded r ON r.schedule_id = j.schedule_id AND r.fired_for = j.run_at WHERE r.job_id IS NULL
 ), told AS MATERIALIZED (
   SELECT h.*, ${HOME}::smallint AS region, NULL::uuid AS job_id, NULL::bytea AS trace FROM happened h
 ), made_lane AS MATERIALIZED (

@@ -15,7 +15,7 @@ import { addEndpoint, setStatus, startDelivery } from "../delivery-test-support.
 import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import { createSchedule } from "../resources/schedules.ts";
 import { failedWith, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
-import { type Firing, fireSchedules } from "./firings.ts";
+import { type Firing, fireSchedules, listFirings } from "./firings.ts";
 import { settleAttempts } from "./settle.ts";
 import { acquireShards, createShards, type HeldShard } from "./shards.ts";
 
@@ -249,6 +249,57 @@ describe("events of schedules", () => {
     const stale = { ...firing, held: { ...held, epoch: held.epoch + 1 } };
     expect(await fireSchedules(store.db, [stale])).toEqual([{ kind: "gone" }]);
     await fireSchedules(store.db, [firing]);
+    expect(await countEvents(project)).toBe(0);
+  });
+
+  test("schedule.firing_skipped is told once of each instant that made no job for want of quota", async () => {
+    const project = await store.addProject({ plan: "hobby" });
+    await addEndpoint(store, project, { events: ["schedule.firing_skipped", "schedule.firing_missed"] });
+    await store.query("UPDATE flows SET month_runs = month_runs_max WHERE project_no = $1", [project]);
+    const missed = stretch(2);
+    const [plain, late] = [await addDue(project, lastMinute()), await addDue(project, missed.fromAt, missed)];
+    const fired = await Promise.all(Array.from({ length: 4 }, () => fireSchedules(store.db, [plain, late])));
+    expect(fired.flat().filter(({ kind }) => kind === "skipped").length).toBe(2);
+    const events = await bodiesOf(project);
+    const told = events.map((event) => [
+      event.type,
+      "schedule" in event.data && event.data.schedule.id,
+      "firing" in event.data && event.data.firing.status,
+    ]);
+    expect(told.sort()).toEqual(
+      [
+        ["schedule.firing_missed", late.scheduleId, "missed_outage"],
+        ["schedule.firing_skipped", late.scheduleId, "skipped_quota"],
+        ["schedule.firing_skipped", plain.scheduleId, "skipped_quota"],
+      ].sort(),
+    );
+    // The instant is that of the ledger's row.
+    const rows = await listFirings(store.db, plain.scheduleId, { fromAt: 0, toAt: Date.now() + MINUTE_MS });
+    expect(events).toContainEqual(
+      expect.objectContaining({
+        data: {
+          schedule: { id: plain.scheduleId, name: `of ${plain.scheduleId}` },
+          firing: {
+            at: new Date(rows[0]?.firedFor ?? 0).toISOString(),
+            status: "skipped_quota",
+            job_id: null,
+          },
+        },
+      }),
+    );
+  });
+
+  test("schedule.firing_skipped is told of no instant that fires, or that had fired before", async () => {
+    const project = await store.addProject({ plan: "hobby" });
+    await addEndpoint(store, project, { events: ["schedule.firing_skipped"] });
+    const firing = await addDue(project, lastMinute());
+    expect((await fireSchedules(store.db, [firing]))[0]?.kind).toBe("fired");
+    await store.query("UPDATE schedules SET next_run_at = $2 WHERE id = $1", [
+      idToUuid(firing.scheduleId),
+      new Date(firing.nextRunAt),
+    ]);
+    await store.query("UPDATE flows SET month_runs = month_runs_max WHERE project_no = $1", [project]);
+    expect(await fireSchedules(store.db, [firing])).toEqual([{ kind: "skipped" }]);
     expect(await countEvents(project)).toBe(0);
   });
 });
