@@ -74,7 +74,7 @@ export async function startGateway(
       ...scheduleRoutes({ db, bus, clock, pager, creation, shardsPerRegion, targets }),
       ...runRoutes({ db, bus, clock, ids, pager }),
       ...projectRoutes({ db, clock, seal, authenticator }),
-      ...webhookRoutes({ db, pager, targets, seal }),
+      ...webhookRoutes({ db, pager, targets, seal, shardsPerRegion }),
       ...keyRoutes({ db, pager, seal, authenticator }),
       ...deliveryRoutes({ db, bus, clock, pager, shardsPerRegion }),
     },

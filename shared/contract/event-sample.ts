@@ -1,4 +1,4 @@
-import { JOB_PREFIX, RUN_PREFIX, retypeId, SCHEDULE_PREFIX } from "../domain/ids.ts";
+import { JOB_PREFIX, RUN_PREFIX, retypeId, SCHEDULE_PREFIX, WEBHOOK_PREFIX } from "../domain/ids.ts";
 import type { Region } from "../domain/scope.ts";
 import type { EventType } from "../domain/webhook.ts";
 import type { EventFacts, EventHead, EventRunFacts, Happening } from "./event.ts";
@@ -33,6 +33,7 @@ export function sampleRun(type: EventType): SampleRun | null {
     case "job.canceled":
     case "schedule.firing_missed":
     case "schedule.firing_skipped":
+    case "webhook.disabled":
       return null;
   }
 }
@@ -71,5 +72,13 @@ function sampleOf(
       return { type, schedule, missed: { fromAt: occurredAt - HOUR_MS, toAt: occurredAt, count: 13 } };
     case "schedule.firing_skipped":
       return { type, schedule, at: occurredAt, status: "skipped_quota" };
+    case "webhook.disabled": {
+      const webhook = {
+        id: retypeId(id, WEBHOOK_PREFIX),
+        url: SAMPLE_TARGET_URL,
+        reason: "failing",
+      } as const;
+      return { type, webhook };
+    }
   }
 }

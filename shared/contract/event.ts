@@ -1,8 +1,15 @@
 import { type Static, type TSchema, Type } from "@sinclair/typebox";
-import { EVENT_PREFIX, PROJECT_PREFIX, SCHEDULE_PREFIX } from "../domain/ids.ts";
+import { DELIVERY_WINDOW_HOURS } from "../domain/delivery.ts";
+import { EVENT_PREFIX, PROJECT_PREFIX, SCHEDULE_PREFIX, WEBHOOK_PREFIX } from "../domain/ids.ts";
 import { type MissedFirings, SKIPPED_STATUSES, type SkippedStatus } from "../domain/schedule.ts";
 import { ENVIRONMENTS, type Environment, type Region } from "../domain/scope.ts";
-import { EVENT_TYPES, type EventType, JOB_END_TYPES } from "../domain/webhook.ts";
+import {
+  DISABLED_REASONS,
+  type DisabledReason,
+  EVENT_TYPES,
+  type EventType,
+  JOB_END_TYPES,
+} from "../domain/webhook.ts";
 import { idOf } from "./id.ts";
 import { JobId, RegionSchema, TargetUrl } from "./job.ts";
 import { Run, type RunFacts, viewRun } from "./run.ts";
@@ -17,7 +24,7 @@ export const EventTypeSchema = wordOf(
   "What happened. `job.succeeded` and `job.failed`: a job has come to its end; one that is retried by hand has a second. " +
     "`job.canceled`: a job was canceled, whoever did it. `schedule.firing_missed`: an outage of the service cost a schedule " +
     "firings; what was not to fire while it was paused is not told. `schedule.firing_skipped`: an instant came and made no job, for " +
-    "want of quota.",
+    "want of quota. `webhook.disabled`: another endpoint of the environment was disabled.",
   "EventType",
 );
 
@@ -137,10 +144,34 @@ const FiringSkippedEvent = eventOf(
   { title: "FiringSkippedEvent", description: "An instant of a schedule came and made no job." },
 );
 
-export const Event = Type.Union([JobEndEvent, JobCanceledEvent, FiringMissedEvent, FiringSkippedEvent], {
-  title: "Event",
-  description: "What an endpoint hears of. Its `type` tells what `data` holds.",
-});
+const WebhookDisabledEvent = eventOf(
+  ["webhook.disabled"],
+  Type.Object(
+    {
+      webhook: Type.Object(
+        {
+          id: idOf(WEBHOOK_PREFIX, "The id of a webhook endpoint."),
+          url: Type.String({ documented: { format: "uri" } }),
+          reason: wordOf(
+            DISABLED_REASONS,
+            `\`failing\`: everything sent to it has failed for ${DELIVERY_WINDOW_HOURS} hours. \`patched\`: a request has disabled it.`,
+          ),
+        },
+        { ...closed, title: "EventWebhook", description: "A webhook endpoint as events tell of it." },
+      ),
+    },
+    closed,
+  ),
+  { title: "WebhookDisabledEvent", description: "Another endpoint of the environment was disabled." },
+);
+
+export const Event = Type.Union(
+  [JobEndEvent, JobCanceledEvent, FiringMissedEvent, FiringSkippedEvent, WebhookDisabledEvent],
+  {
+    title: "Event",
+    description: "What an endpoint hears of. Its `type` tells what `data` holds.",
+  },
+);
 
 export type EventView = Static<typeof Event>;
 
@@ -161,7 +192,8 @@ export type Happening =
   /** `run` is the last one; null if none has started. */
   | { type: "job.canceled"; job: EventJobFacts; run: EventRunFacts | null }
   | { type: "schedule.firing_missed"; schedule: EventScheduleFacts; missed: MissedFirings }
-  | { type: "schedule.firing_skipped"; schedule: EventScheduleFacts; at: number; status: SkippedStatus };
+  | { type: "schedule.firing_skipped"; schedule: EventScheduleFacts; at: number; status: SkippedStatus }
+  | { type: "webhook.disabled"; webhook: { id: string; url: string; reason: DisabledReason } };
 
 export interface EventScheduleFacts {
   id: string;
@@ -218,6 +250,10 @@ function viewEvent(facts: EventFacts): EventView {
       const { type, schedule, at, status } = facts;
       const firing = { at: timestampOf(at), status, job_id: null };
       return { ...head(type), data: { schedule: viewSchedule(schedule), firing } };
+    }
+    case "webhook.disabled": {
+      const { id, url, reason } = facts.webhook;
+      return { ...head(facts.type), data: { webhook: { id, url, reason } } };
     }
   }
 }

@@ -11,8 +11,13 @@ export const EVENT_TYPES = [
   "job.canceled",
   "schedule.firing_missed",
   "schedule.firing_skipped",
+  "webhook.disabled",
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
+
+/** Who has disabled an endpoint: the service, since everything sent to it has failed, or a client. */
+export const DISABLED_REASONS = ["failing", "patched"] as const;
+export type DisabledReason = (typeof DISABLED_REASONS)[number];
 
 export const ENDPOINT_STATUSES = ["enabled", "disabled"] as const;
 export type EndpointStatus = (typeof ENDPOINT_STATUSES)[number];

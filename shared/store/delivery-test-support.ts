@@ -54,7 +54,14 @@ export const setStatus = (
   status: "enabled" | "disabled",
   environment: Environment = "production",
 ) =>
-  changeWebhook(store.db, { projectNo, environment }, id, (webhook) => ({ ...webhook, status }), keyCause());
+  changeWebhook(
+    store.db,
+    { projectNo, environment },
+    id,
+    (webhook) => ({ ...webhook, status }),
+    keyCause(),
+    0,
+  );
 
 export const removeEndpoint = (store: TestStore, projectNo: ProjectNo, id: string) =>
   deleteWebhook(store.db, { projectNo, environment: "production" }, id, keyCause());

@@ -146,10 +146,14 @@ describe("deliveries held at one host", () => {
       await until(async () => (await countParked(cell)) === 600);
       expect(held.arrivals.length).toBe(0);
       const lead = (url: string) =>
-        changeWebhook(cell.db, scope, leaving.id, (webhook) => ({ ...webhook, url }), {
-          ...cause,
-          requestId: testCause().requestId,
-        });
+        changeWebhook(
+          cell.db,
+          scope,
+          leaving.id,
+          (webhook) => ({ ...webhook, url }),
+          { ...cause, requestId: testCause().requestId },
+          0,
+        );
       // Leaving the host and coming back changes nothing.
       await lead("http://other.invalid/");
       await lead(held.url);

@@ -93,7 +93,7 @@ const scope = () => ({ projectNo: project.no, environment: "production" as const
 const cause = (): KeyCause => ({ requestId: requestIds.next(REQUEST_PREFIX, clock.now()), keyNo: 0 });
 
 async function change(id: string, decide: (webhook: WebhookRow) => WebhookRow): Promise<void> {
-  await changeWebhook(cell.db, scope(), id, decide, cause());
+  await changeWebhook(cell.db, scope(), id, decide, cause(), 0);
 }
 
 async function isEnabled(id: string): Promise<boolean> {

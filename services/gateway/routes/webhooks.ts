@@ -10,6 +10,7 @@ import { ApiError, resourceNotFound } from "../../../shared/domain/errors.ts";
 import { idTimeMs, retypeId, WEBHOOK_PREFIX } from "../../../shared/domain/ids.ts";
 import { parseQuery } from "../../../shared/domain/page.ts";
 import { WEBHOOK_ENDPOINTS_MAX } from "../../../shared/domain/plan.ts";
+import { shardOf } from "../../../shared/domain/shard.ts";
 import { makeSecret, maskSecret } from "../../../shared/domain/signing.ts";
 import type { TargetRules } from "../../../shared/domain/target.ts";
 import { decideEndpointChange, decideNewEndpoint } from "../../../shared/domain/webhook.ts";
@@ -42,8 +43,9 @@ export function webhookRoutes(options: {
   pager: Pager;
   targets: TargetRules;
   seal: Seal;
+  shardsPerRegion: number;
 }): Omit<RoutesOf<"webhooks">, DeliveryRouteId> {
-  const { db, pager, targets, seal } = options;
+  const { db, pager, targets, seal, shardsPerRegion } = options;
 
   const inTurn = createOneAtATime();
   /** Changes of one endpoint wait for each other: of many at the same time only one would succeed. */
@@ -113,7 +115,8 @@ export function webhookRoutes(options: {
         // The body is read here, so that a stranger is answered 404 before anything about it.
         const decide = (webhook: WebhookRow) =>
           decideEndpointChange(webhook, readWebhookUpdate(body.value), targets);
-        const change = () => changeWebhook(db, scope, webhookId, decide, cause());
+        const shard = shardOf(scope.projectNo, shardsPerRegion);
+        const change = () => changeWebhook(db, scope, webhookId, decide, cause(), shard);
         return answerMasked(await changing(scope, webhookId, change));
       },
     },

@@ -26,6 +26,7 @@ const EVENT_TYPE_CODES: Readonly<Record<EventType, number>> = {
   "job.canceled": 2,
   "schedule.firing_missed": 3,
   "schedule.firing_skipped": 4,
+  "webhook.disabled": 5,
 };
 export const eventTypeCode = (type: EventType): number => EVENT_TYPE_CODES[type];
 export const waitReasonCode = (reason: WaitReason): number => WAIT_REASONS.indexOf(reason);

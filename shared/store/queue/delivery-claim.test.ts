@@ -175,7 +175,7 @@ describe("a claim of a delivery", () => {
     const scope = { projectNo: project, environment: "production" as const };
     const first = await startDelivery(store, nodeId, owed);
     const url = "https://moved.example/";
-    await changeWebhook(store.db, scope, endpoint, (webhook) => ({ ...webhook, url }), keyCause());
+    await changeWebhook(store.db, scope, endpoint, (webhook) => ({ ...webhook, url }), keyCause(), 0);
     const sealed = Buffer.from("the new one, sealed");
     await rotateWebhookSecret(store.db, scope, endpoint, sealed, keyCause(), null);
     await settleDeliveries(store.db, [deliverySettlementOf(first, failedDelivery({ dueAt: 0 }))], WINDOW_MS);

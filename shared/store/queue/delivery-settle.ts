@@ -11,7 +11,7 @@ import {
   runStatusCode,
 } from "../database/codes.ts";
 import { column, type Database, epochMs, instant } from "../database/database.ts";
-import { isStillOwed, judgeEndpoints } from "./endpoint-health.ts";
+import { isStillOwed, judgeEndpoints, tellOfDisabling } from "./endpoint-health.ts";
 import { IS_CALLED, returnPermits } from "./permits.ts";
 import { DURATION_MS_MAX } from "./settle.ts";
 
@@ -56,7 +56,8 @@ const [DEVELOPMENT, PRODUCTION] = ENVIRONMENTS.map(environmentCode);
 
 /**
  * Settles many attempts of deliveries in one self-committing statement, as settleAttempts does those of jobs. The statement
- * disables an endpoint to which everything has failed for `windowMs` (endpoint-health.ts).
+ * disables an endpoint to which everything has failed for `windowMs` (endpoint-health.ts), and tells others of it; the sweeps find
+ * these deliveries.
  */
 export async function settleDeliveries(
   db: Database,
@@ -159,7 +160,15 @@ WITH item AS MATERIALIZED (
                  count(*) FILTER (WHERE environment = ${PRODUCTION}) AS production
             FROM attempt GROUP BY project_no) c
    WHERE f.project_no = c.project_no
-)
+), disabled AS MATERIALIZED (
+  SELECT 'disabled ' || j.id || ' ' || j.generation AS seed, j.project_no, j.environment, j.id, j.url, l.region, l.shard
+    FROM judged j
+   CROSS JOIN LATERAL (
+         SELECT region, shard FROM lanes l
+          WHERE l.project_no = j.project_no AND l.environment = j.environment
+          ORDER BY region LIMIT 1) l
+   WHERE j.is_disabling
+), ${tellOfDisabling("disabled", "failing")}
 SELECT 'attempt' AS kind, e.n::int AS n, e.project_no, e.region, NULL::smallint AS shard, NULL::bigint AS returned,
        e.attempt, e.next, e.is_dropped, e.is_disabling,
        CASE WHEN e.next = ${PENDING} AND NOT e.is_dropped THEN ${epochMs("e.next_at")} END AS due_at

@@ -1,4 +1,7 @@
-import { runStatusCode } from "../database/codes.ts";
+import type { DisabledReason } from "../../domain/webhook.ts";
+import { eventTypeCode, runStatusCode } from "../database/codes.ts";
+import { disabledData } from "./event-data.ts";
+import { tellOf } from "./owed-deliveries.ts";
 
 /**
  * When an endpoint is disabled and what becomes of what is owed to it, in the words of the
@@ -33,7 +36,7 @@ export const judgeEndpoints = (windowMs: string): string => `endpoint AS MATERIA
   SELECT w.*
     FROM (SELECT DISTINCT project_no, environment, webhook_id FROM attempt ORDER BY webhook_id) a
    CROSS JOIN LATERAL (
-         SELECT w.project_no, w.environment, w.id, w.generation, w.enabled, w.failing_since, w.succeeded_at
+         SELECT w.project_no, w.environment, w.id, w.generation, w.enabled, w.failing_since, w.succeeded_at, w.url
            FROM webhooks w
           WHERE w.project_no = a.project_no AND w.environment = a.environment AND w.id = a.webhook_id
             FOR NO KEY UPDATE) w
@@ -65,3 +68,16 @@ export const judgeEndpoints = (windowMs: string): string => `endpoint AS MATERIA
     FROM judged j
    WHERE w.project_no = j.project_no AND w.environment = j.environment AND w.id = j.id
 )`;
+
+/**
+ * Tells the other endpoints of the environment of each one that is disabled (`disabled`: `seed`, project_no, environment, region and
+ * shard as for tellOf, id, url).
+ */
+export const tellOfDisabling = (
+  disabled: string,
+  reason: DisabledReason,
+): string => `disabling AS MATERIALIZED (
+  SELECT seed, project_no, environment, region, shard, ${eventTypeCode("webhook.disabled")}::smallint AS type, NULL::uuid AS job_id,
+         NULL::bytea AS trace, ${disabledData("d", reason)} AS data, id AS disabled_id
+    FROM ${disabled} d
+), ${tellOf("disabling", { except: "w.id = e.disabled_id" })}`;

@@ -1,7 +1,7 @@
 import type { EventFacts, EventHead, EventJobFacts, EventRunFacts } from "../../contract/event.ts";
-import { RUN_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
+import { RUN_PREFIX, SCHEDULE_PREFIX, uuidToId, WEBHOOK_PREFIX } from "../../domain/ids.ts";
 import type { MissedFirings, SkippedStatus } from "../../domain/schedule.ts";
-import type { EventType } from "../../domain/webhook.ts";
+import type { DisabledReason, EventType } from "../../domain/webhook.ts";
 import { runStatusOf } from "../database/codes.ts";
 import { epochMs } from "../database/database.ts";
 
@@ -16,6 +16,10 @@ export const runData = (
 ): string => `json_build_object('id', ${r}.id, 'attempt', ${r}.attempt, 'status', ${r}.status,
            'response_status', ${r}.response_status, 'error', ${r}.error, 'started_at', ${epochMs(`${r}.started_at`)},
            'duration_ms', ${r}.duration_ms)`;
+
+/** What is told of an endpoint (`w`: id, url) that is disabled. */
+export const disabledData = (w: string, reason: DisabledReason): string =>
+  `json_build_object('webhook_id', ${w}.id, 'url', ${w}.url, 'reason', '${reason}')`;
 
 interface CanceledData {
   attempts: number;
@@ -33,6 +37,12 @@ interface CanceledData {
 interface ScheduleData {
   schedule_id: string;
   name: string;
+}
+
+interface DisabledData {
+  webhook_id: string;
+  url: string;
+  reason: DisabledReason;
 }
 
 /** The facts of an event with `data`. `job` is the job that it is about, without its attempts; null if it is about none. */
@@ -53,6 +63,10 @@ export function readEventData(
     case "schedule.firing_skipped": {
       const { at, status, ...schedule } = data as ScheduleData & { at: number; status: SkippedStatus };
       return { ...head, type, schedule: readSchedule(schedule), at, status };
+    }
+    case "webhook.disabled": {
+      const { webhook_id, url, reason } = data as DisabledData;
+      return { ...head, type, webhook: { id: uuidToId(WEBHOOK_PREFIX, webhook_id), url, reason } };
     }
     case "job.canceled": {
       const { attempts, run } = data as CanceledData;

@@ -213,7 +213,7 @@ WITH item AS MATERIALIZED (
   SELECT h.*, ${HOME}::smallint AS region, NULL::uuid AS job_id, NULL::bytea AS trace FROM happened h
 ), made_lane AS MATERIALIZED (
   SELECT project_no, region, environment FROM fired WHERE has_quota AND new_shard IS NOT NULL
-), ${tellOf("told", "made_lane")}, ${newJobs("fired WHERE has_quota", `EXISTS (SELECT FROM heard h WHERE ${sameLane("h", "fired")})`)}
+), ${tellOf("told", { madeLanes: "made_lane" })}, ${newJobs("fired WHERE has_quota", `EXISTS (SELECT FROM heard h WHERE ${sameLane("h", "fired")})`)}
 SELECT d.n::int AS n, f.region, f.lane_shard, ${epochMs(DUE_AT)} AS due_at
   FROM due d LEFT JOIN fired f USING (n)`;
 

@@ -11,10 +11,19 @@ import {
   uuidToId,
 } from "../../domain/ids.ts";
 import type { Environment } from "../../domain/scope.ts";
-import { addEndpoint, setStatus, startDelivery } from "../delivery-test-support.ts";
+import {
+  addEndpoint,
+  deliverySettlementOf,
+  endJobs,
+  failedDelivery,
+  type OwedDelivery,
+  setStatus,
+  startDelivery,
+} from "../delivery-test-support.ts";
 import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import { createSchedule } from "../resources/schedules.ts";
 import { failedWith, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
+import { type DeliverySettlement, settleDeliveries } from "./delivery-settle.ts";
 import { type Firing, fireSchedules, listFirings } from "./firings.ts";
 import { settleAttempts } from "./settle.ts";
 import { acquireShards, createShards, type HeldShard } from "./shards.ts";
@@ -301,5 +310,79 @@ describe("events of schedules", () => {
     await store.query("UPDATE flows SET month_runs = month_runs_max WHERE project_no = $1", [project]);
     expect(await fireSchedules(store.db, [firing])).toEqual([{ kind: "skipped" }]);
     expect(await countEvents(project)).toBe(0);
+  });
+});
+
+describe("webhook.disabled", () => {
+  const DISABLED = { events: ["webhook.disabled" as const] };
+
+  /** A project with an endpoint that fails and hears of disabled endpoints, too, and others of which one has to be told. */
+  async function prepare() {
+    const project = await store.addProject();
+    const failing = await addEndpoint(store, project, { events: ["job.failed", "webhook.disabled"] });
+    const told = await addEndpoint(store, project, DISABLED);
+    await addEndpoint(store, project, { ...DISABLED, environment: "development" });
+    await addEndpoint(store, project, { events: ["job.canceled"] });
+    await setStatus(store, project, await addEndpoint(store, project), "disabled");
+    await store.query("DELETE FROM open_deliveries WHERE project_no = $1", [project]);
+    await store.query("DELETE FROM events WHERE project_no = $1", [project]);
+    return { project, failing, told };
+  }
+
+  const owedTo = (project: number) =>
+    store.query("SELECT webhook_id FROM open_deliveries WHERE project_no = $1 AND node_id IS NULL", [
+      project,
+    ]);
+
+  test("is told once to the others by the settlement that disables an endpoint", async () => {
+    const { project, failing, told } = await prepare();
+    const [owed] = await endJobs(store, nodeId, project);
+    const started = await startDelivery(store, nodeId, owed as OwedDelivery);
+    const settlement = deliverySettlementOf(started, failedDelivery({ dueAt: Date.now() }));
+    const settled = await Promise.all(
+      Array.from({ length: 4 }, () => settleDeliveries(store.db, [settlement], 0)),
+    );
+    expect(settled.flatMap(({ items }) => items).filter((item) => item?.isDisabling).length).toBe(1);
+    expect(await owedTo(project)).toEqual([{ webhook_id: idToUuid(told) }]);
+    const [event] = await bodiesOf(project);
+    expect(event).toMatchObject({
+      type: "webhook.disabled",
+      data: { webhook: { id: failing, url: "https://endpoint.example/hook", reason: "failing" } },
+    });
+  });
+
+  test("is told by no settlement that leaves the endpoint enabled, or finds it disabled", async () => {
+    const { project, failing } = await prepare();
+    const [first, second] = await endJobs(store, nodeId, project, { count: 2 });
+    const starts = [];
+    for (const owed of [first, second]) starts.push(await startDelivery(store, nodeId, owed as OwedDelivery));
+    const [one, other] = starts.map((started) => deliverySettlementOf(started, failedDelivery("over")));
+    const before = await countEvents(project);
+    await settleDeliveries(store.db, [one as DeliverySettlement], 3_600_000);
+    expect(await countEvents(project)).toBe(before);
+    await store.query("UPDATE webhooks SET enabled = false, generation = generation + 1 WHERE id = $1", [
+      idToUuid(failing),
+    ]);
+    await settleDeliveries(store.db, [other as DeliverySettlement], 0);
+    expect(await countEvents(project)).toBe(before);
+  });
+
+  test("is told once to the others by the request that disables an endpoint, also where nothing was ever sent", async () => {
+    const { project, failing, told } = await prepare();
+    await store.query("DELETE FROM lanes WHERE project_no = $1", [project]);
+    await Promise.all(Array.from({ length: 4 }, () => setStatus(store, project, failing, "disabled")));
+    expect(await owedTo(project)).toEqual([{ webhook_id: idToUuid(told) }]);
+    expect(
+      await store.query("SELECT region, has_deliveries FROM lanes WHERE project_no = $1", [project]),
+    ).toEqual([{ region: 0, has_deliveries: true }]);
+    const [event] = await bodiesOf(project);
+    expect(event).toMatchObject({
+      type: "webhook.disabled",
+      data: { webhook: { id: failing, url: "https://endpoint.example/hook", reason: "patched" } },
+    });
+    await setStatus(store, project, failing, "enabled");
+    expect(await countEvents(project)).toBe(1);
+    await setStatus(store, project, failing, "disabled");
+    expect(await countEvents(project)).toBe(2);
   });
 });

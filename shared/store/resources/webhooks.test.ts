@@ -46,7 +46,7 @@ async function addWebhook(projectNo: ProjectNo, wish?: Partial<WebhookRow>): Pro
 }
 
 const change = (projectNo: ProjectNo, id: string, fields: Partial<EndpointFields>, db = store.db) =>
-  changeWebhook(db, scopeOf(projectNo), id, (webhook) => ({ ...webhook, ...fields }), cause());
+  changeWebhook(db, scopeOf(projectNo), id, (webhook) => ({ ...webhook, ...fields }), cause(), 0);
 
 async function subscriptionsOf(projectNo: ProjectNo): Promise<number | undefined> {
   const rows = await store.query<{ subscriptions: number }>(

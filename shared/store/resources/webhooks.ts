@@ -1,6 +1,6 @@
 import { and, count, eq, sql } from "drizzle-orm";
 import { idToUuid, uuidToId, WEBHOOK_PREFIX } from "../../domain/ids.ts";
-import { WEBHOOK_ENDPOINTS_MAX } from "../../domain/plan.ts";
+import { HOME_REGION, WEBHOOK_ENDPOINTS_MAX } from "../../domain/plan.ts";
 import type { Environment, ProjectNo, Scope } from "../../domain/scope.ts";
 import { hostOfTarget } from "../../domain/target.ts";
 import {
@@ -17,11 +17,12 @@ import {
   eventListOf,
   eventOrder,
   eventTypesMask,
+  regionCode,
 } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
 import { lookAgain } from "../database/look-again.ts";
 import { webhooks } from "../database/schema/resources.ts";
-import { setEnabled } from "../queue/endpoint-health.ts";
+import { setEnabled, tellOfDisabling } from "../queue/endpoint-health.ts";
 import { auditFrom, changeOf, type KeyCause, recordChange } from "./audit.ts";
 import { type KeyToTake, keepAnswer, keyOf, madeFrom, readMade, takeKeyFrom } from "./idempotency.ts";
 
@@ -133,7 +134,8 @@ export async function listWebhooks(
 }
 
 /**
- * Changes one endpoint to what `decide` makes of it. A disabling waits for claims under way, and none that comes after it
+ * Changes one endpoint to what `decide` makes of it. The other endpoints of the environment are told if that disables it; `shard` is
+ * the project's, for a delivery of that in the home region. The sweeps find it. A disabling waits for claims under way, and none that comes after it
  * finds anything that was owed before.
  */
 export function changeWebhook(
@@ -142,6 +144,7 @@ export function changeWebhook(
   id: string,
   decide: (webhook: WebhookRow) => EndpointFields,
   cause: KeyCause,
+  shard: number,
 ): Promise<WebhookRow | "not_found"> {
   return lookAgain(id, async () => {
     const webhook = await findWebhook(db, scope, id);
@@ -151,7 +154,7 @@ export function changeWebhook(
     if (JSON.stringify(seen) === JSON.stringify(next)) return webhook;
     await subscribe(db, changed);
     const values = [...changeOf(scope, id, cause), ...seen, ...next, JSON.stringify(detailOf(changed))];
-    const rows = await db.run("change_webhook", CHANGE, [...values, hostOfTarget(webhook.url)]);
+    const rows = await db.run("change_webhook", CHANGE, [...values, hostOfTarget(webhook.url), shard]);
     return rows.length === 1 ? changed : null;
   });
 }
@@ -180,8 +183,12 @@ WITH changed AS (
   UPDATE webhooks
      SET url = $12, events = $13, event_order = $14, description = $15, ${setEnabled("$16::boolean")}
    WHERE ${asSeen(7)}
-  RETURNING url
-), ${leaveHost("changed WHERE url <> $7", "$18")}, ${auditFrom("webhook.update", "changed", "$17")}
+  RETURNING id, url, generation
+), ${leaveHost("changed WHERE url <> $7", "$18")}, disabled AS MATERIALIZED (
+  SELECT 'disabled ' || id || ' ' || generation AS seed, $1::int AS project_no, $2::smallint AS environment, id, url,
+         ${regionCode(HOME_REGION)}::smallint AS region, $19::smallint AS shard
+    FROM changed WHERE $11 AND NOT $16
+), ${tellOfDisabling("disabled", "patched")}, ${auditFrom("webhook.update", "changed", "$17")}
 SELECT FROM changed`;
 
 /** Deletes one endpoint; a claim drops what is owed to it. False if this environment has none of that id. */

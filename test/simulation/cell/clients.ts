@@ -176,9 +176,15 @@ export class Clients {
     const row = uuid === undefined ? undefined : this.tables.webhooks.get(uuid);
     if (row === undefined) return;
     const { randomUuid } = this;
-    const seen = (endpoint: WebhookRow, enabled: boolean) => [endpoint.url, endpoint.events, null, null, enabled];
+    const seen = (endpoint: WebhookRow, enabled: boolean) => [
+      endpoint.url,
+      endpoint.events,
+      null,
+      null,
+      enabled,
+    ];
     const scope = [row.project_no, row.environment, row.id, randomUuid(), 0, row.id];
-    const values = [...scope, ...seen(row, row.enabled), ...seen(row, isEnabled), "{}", ""];
+    const values = [...scope, ...seen(row, row.enabled), ...seen(row, isEnabled), "{}", "", 0];
     const note = () =>
       this.note({ kind: "endpoint set", at: this.now, endpoint: uuidToId("whk_", row.id), isEnabled });
     if (isEnabled) note();
