@@ -1,4 +1,5 @@
 import { JOB_PREFIX, RUN_PREFIX, retypeId, SCHEDULE_PREFIX, WEBHOOK_PREFIX } from "../domain/ids.ts";
+import { billingMonthOf } from "../domain/plan.ts";
 import type { Region } from "../domain/scope.ts";
 import type { EventType } from "../domain/webhook.ts";
 import type { EventFacts, EventHead, EventRunFacts, Happening } from "./event.ts";
@@ -34,6 +35,7 @@ export function sampleRun(type: EventType): SampleRun | null {
     case "schedule.firing_missed":
     case "schedule.firing_skipped":
     case "webhook.disabled":
+    case "quota.reached":
       return null;
   }
 }
@@ -79,6 +81,15 @@ function sampleOf(
         reason: "failing",
       } as const;
       return { type, webhook };
+    }
+    case "quota.reached": {
+      const quota = {
+        period: billingMonthOf(occurredAt),
+        percent: 80,
+        runs: 8_000,
+        runsIncluded: 10_000,
+      } as const;
+      return { type, quota };
     }
   }
 }

@@ -1,6 +1,7 @@
 import { type Static, type TSchema, Type } from "@sinclair/typebox";
 import { DELIVERY_WINDOW_HOURS } from "../domain/delivery.ts";
 import { EVENT_PREFIX, PROJECT_PREFIX, SCHEDULE_PREFIX, WEBHOOK_PREFIX } from "../domain/ids.ts";
+import { QUOTA_PERCENTS, type QuotaPercent } from "../domain/plan.ts";
 import { type MissedFirings, SKIPPED_STATUSES, type SkippedStatus } from "../domain/schedule.ts";
 import { ENVIRONMENTS, type Environment, type Region } from "../domain/scope.ts";
 import {
@@ -12,6 +13,7 @@ import {
 } from "../domain/webhook.ts";
 import { idOf } from "./id.ts";
 import { JobId, RegionSchema, TargetUrl } from "./job.ts";
+import { MONTH_PATTERN } from "./project.ts";
 import { Run, type RunFacts, viewRun } from "./run.ts";
 import { Timestamp, timestampOf } from "./timestamp.ts";
 import { wordOf } from "./validator.ts";
@@ -24,7 +26,8 @@ export const EventTypeSchema = wordOf(
   "What happened. `job.succeeded` and `job.failed`: a job has come to its end; one that is retried by hand has a second. " +
     "`job.canceled`: a job was canceled, whoever did it. `schedule.firing_missed`: an outage of the service cost a schedule " +
     "firings; what was not to fire while it was paused is not told. `schedule.firing_skipped`: an instant came and made no job, for " +
-    "want of quota. `webhook.disabled`: another endpoint of the environment was disabled.",
+    "want of quota. `webhook.disabled`: another endpoint of the environment was disabled. " +
+    "`quota.reached`: 80 % or 100 % of the runs that the plan includes in a month are used; each is told once a month, on every plan.",
   "EventType",
 );
 
@@ -165,8 +168,46 @@ const WebhookDisabledEvent = eventOf(
   { title: "WebhookDisabledEvent", description: "Another endpoint of the environment was disabled." },
 );
 
+const QuotaReachedEvent = eventOf(
+  ["quota.reached"],
+  Type.Object(
+    {
+      quota: Type.Object(
+        {
+          period: Type.String({ pattern: MONTH_PATTERN, description: "The UTC month, YYYY-MM." }),
+          percent: Type.Unsafe<QuotaPercent>(
+            Type.Integer({
+              enum: [...QUOTA_PERCENTS],
+              description: "The part of the runs included that is used.",
+            }),
+          ),
+          runs: Type.Integer({
+            minimum: 0,
+            description: "Runs started this month by then, over both environments.",
+          }),
+          runs_included: Type.Integer({ minimum: 0, description: "Runs a month that the plan includes." }),
+        },
+        { ...closed, title: "EventQuota", description: "What the project has used of its month's runs." },
+      ),
+    },
+    closed,
+  ),
+  {
+    title: "QuotaReachedEvent",
+    description:
+      "The project has used this part of the runs that its plan includes. Both environments are told.",
+  },
+);
+
 export const Event = Type.Union(
-  [JobEndEvent, JobCanceledEvent, FiringMissedEvent, FiringSkippedEvent, WebhookDisabledEvent],
+  [
+    JobEndEvent,
+    JobCanceledEvent,
+    FiringMissedEvent,
+    FiringSkippedEvent,
+    WebhookDisabledEvent,
+    QuotaReachedEvent,
+  ],
   {
     title: "Event",
     description: "What an endpoint hears of. Its `type` tells what `data` holds.",
@@ -193,7 +234,16 @@ export type Happening =
   | { type: "job.canceled"; job: EventJobFacts; run: EventRunFacts | null }
   | { type: "schedule.firing_missed"; schedule: EventScheduleFacts; missed: MissedFirings }
   | { type: "schedule.firing_skipped"; schedule: EventScheduleFacts; at: number; status: SkippedStatus }
-  | { type: "webhook.disabled"; webhook: { id: string; url: string; reason: DisabledReason } };
+  | { type: "webhook.disabled"; webhook: { id: string; url: string; reason: DisabledReason } }
+  | { type: "quota.reached"; quota: QuotaFacts };
+
+export interface QuotaFacts {
+  /** YYYY-MM */
+  period: string;
+  percent: QuotaPercent;
+  runs: number;
+  runsIncluded: number;
+}
 
 export interface EventScheduleFacts {
   id: string;
@@ -250,6 +300,10 @@ function viewEvent(facts: EventFacts): EventView {
       const { type, schedule, at, status } = facts;
       const firing = { at: timestampOf(at), status, job_id: null };
       return { ...head(type), data: { schedule: viewSchedule(schedule), firing } };
+    }
+    case "quota.reached": {
+      const { period, percent, runs, runsIncluded: runs_included } = facts.quota;
+      return { ...head(facts.type), data: { quota: { period, percent, runs, runs_included } } };
     }
     case "webhook.disabled": {
       const { id, url, reason } = facts.webhook;

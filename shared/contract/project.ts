@@ -24,7 +24,7 @@ import { Timestamp, timestampOf } from "./timestamp.ts";
 import { namesOf, validatorOf, wordOf } from "./validator.ts";
 
 const closed = { additionalProperties: false } as const;
-const MONTH_PATTERN = "^[0-9]{4}-(?:0[1-9]|1[0-2])$";
+export const MONTH_PATTERN = "^[0-9]{4}-(?:0[1-9]|1[0-2])$";
 const DATE_PATTERN = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$";
 
 const count = (description: string) => Type.Integer({ minimum: 0, description });

@@ -44,6 +44,10 @@ export const PLAN_TERMS: Readonly<Record<Plan, PlanTerms>> = {
   },
 };
 
+/** Of the runs that a plan includes in a month: endpoints that ask for it hear when so many percent are used (store/queue/quota-events.ts). */
+export const QUOTA_PERCENTS = [80, 100] as const;
+export type QuotaPercent = (typeof QUOTA_PERCENTS)[number];
+
 /** The most that an operator may set in place of a plan's own limit. */
 export const LIMIT_OVERRIDE_MAX = 1_000_000;
 export const WEBHOOK_ENDPOINTS_MAX = 50;

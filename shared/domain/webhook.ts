@@ -12,6 +12,7 @@ export const EVENT_TYPES = [
   "schedule.firing_missed",
   "schedule.firing_skipped",
   "webhook.disabled",
+  "quota.reached",
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
 

@@ -98,8 +98,8 @@ export const MUTANTS: readonly Mutant[] = [
   {
     name: "the short way settles although somebody waits for the permit",
     file: `${QUEUE}/settle-ordinary.ts`,
-    from: "CASE WHEN f.waiting = 0 AND f.subscriptions = 0 THEN",
-    to: "CASE WHEN f.subscriptions = 0 THEN",
+    from: "CASE WHEN f.waiting = 0 AND ",
+    to: "CASE WHEN ",
     caughtBy: `${QUEUE}/ordinary.test.ts`,
   },
   {

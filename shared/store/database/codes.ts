@@ -4,7 +4,7 @@ import { PLANS, type Plan } from "../../domain/plan.ts";
 import { RUN_STATUSES, type RunStatus } from "../../domain/run.ts";
 import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../../domain/scope.ts";
 import { WAIT_REASONS, type WaitReason } from "../../domain/wait.ts";
-import { type DeliveryStatus, EVENT_TYPES, type EventType } from "../../domain/webhook.ts";
+import { type DeliveryStatus, EVENT_TYPES, type EventType, JOB_END_TYPES } from "../../domain/webhook.ts";
 
 /** The hot tables store the API's words as small numbers. A number that was used once keeps its meaning. */
 
@@ -27,12 +27,25 @@ const EVENT_TYPE_CODES: Readonly<Record<EventType, number>> = {
   "schedule.firing_missed": 3,
   "schedule.firing_skipped": 4,
   "webhook.disabled": 5,
+  "quota.reached": 6,
 };
 export const eventTypeCode = (type: EventType): number => EVENT_TYPE_CODES[type];
 export const waitReasonCode = (reason: WaitReason): number => WAIT_REASONS.indexOf(reason);
 /** A set of event types, one bit for each. */
 export const eventTypesMask = (types: readonly EventType[]): number =>
   types.reduce((mask, type) => mask | (1 << eventTypeCode(type)), 0);
+/**
+ * What a flow notes of its project's endpoints, in its `subscriptions`: for each environment a bit for each end of a job
+ * (JOB_END_TYPES), and one bit for both environments if somebody hears of the quota.
+ */
+export const subscriptionsOf = (environment: Environment, types: readonly EventType[]): number => {
+  const ends = types.filter((type) => (JOB_END_TYPES as readonly EventType[]).includes(type));
+  return (
+    (eventTypesMask(ends) << (JOB_END_TYPES.length * environmentCode(environment))) |
+    (types.includes("quota.reached") ? QUOTA_HEARD : 0)
+  );
+};
+export const QUOTA_HEARD = 1 << (JOB_END_TYPES.length * ENVIRONMENTS.length);
 /** Behind the bits of an endpoint's types comes the index, in EVENT_TYPES, of the type that was named first. */
 const FIRST_TYPE_SHIFT = 8;
 /** The event types of an endpoint. Of two types, the first one implies the order; eventOrder has that of more. */

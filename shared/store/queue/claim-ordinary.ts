@@ -5,12 +5,13 @@ import { type Claim, type GrantedAttempt, type GrantedRow, readGranted } from ".
 import { inLockOrder } from "./lock-order.ts";
 import { countRuns, MONTH_HAS_BEGUN, RUNS_LEFT_AT_LEAST } from "./month.ts";
 import { countByEnvironment, FREE_FOR_ANY, TAKE_FREE_PERMITS } from "./permits.ts";
+import { mayReach } from "./quota-events.ts";
 
 /**
  * The short way of a claim. It grants what is owed and due in an ordinary project: one in which no class was called to a permit,
- * nothing is held, and permits and the month's quota suffice for all that was asked. It leaves the rest to claimAttempts,
- * unchanged: all claims of another project, and of an ordinary one what is not due, gone, granted before, or counted by a manual
- * retry. Where it grants, claimAttempts would have granted the same and left the same rows.
+ * nothing is held, permits and the month's quota suffice for all that was asked, and no endpoint may have to be told of the quota.
+ * It leaves the rest to claimAttempts, unchanged: all claims of another project, and of an ordinary one what is not due, gone,
+ * granted before, or counted by a manual retry. Where it grants, claimAttempts would have granted the same and left the same rows.
  *
  * One self-committing statement, with the locks of claimAttempts in their order. An open job is judged and taken by one
  * UPDATE, in the order in which the items come, since only nested loops are planned. Under READ COMMITTED that judges a row again which others changed meanwhile, in
@@ -55,10 +56,11 @@ WITH clock AS MATERIALIZED (
   SELECT projects, at, at::date AS day, date_trunc('month', at)::date AS month
     FROM (SELECT projects, clock_timestamp() AS at
             FROM (SELECT ARRAY (
-                    SELECT CASE WHEN f.free >= p.asked AND coalesce(f.runs_left >= p.asked, true) THEN f.project_no END
+                    SELECT CASE WHEN f.free >= p.asked AND coalesce(f.runs_left >= p.asked, true) AND NOT f.may_reach
+                                THEN f.project_no END
                       FROM unnest($2::int[], $3::int[]) AS p (project_no, asked)
                       LEFT JOIN LATERAL (
-                           SELECT f.project_no, ${RUNS_LEFT_AT_LEAST} AS runs_left,
+                           SELECT f.project_no, ${RUNS_LEFT_AT_LEAST} AS runs_left, ${mayReach("p.asked")} AS may_reach,
                                   CASE WHEN ${MONTH_HAS_BEGUN} THEN ${FREE_FOR_ANY} END AS free
                              FROM flows f
                             WHERE f.project_no = p.project_no

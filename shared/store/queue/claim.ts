@@ -14,6 +14,7 @@ import {
   PLACE_VERDICT,
   TAKE_PERMITS,
 } from "./permits.ts";
+import { mayReach, QUOTA_COLUMNS, tellOfQuota } from "./quota-events.ts";
 
 /** An owed attempt that a delivery node wants to send, with the run id to record it under. */
 export interface Claim {
@@ -79,13 +80,38 @@ export const HELD_PAUSE_SECONDS = 2;
  * A claim whose answer was lost is made again. An attempt that this node has taken already is granted once more, and nothing
  * is counted twice; parked_due_at keeps when it was due until the attempt is over. So the caller asks only for jobs of which
  * the node has nothing on the wire, and for each job once in a statement. Answers come in the order of the claims.
+ *
+ * Where a run may reach a part of the quota that endpoints hear of (quota-events.ts), a second statement claims and tells them. The
+ * sweeps find these deliveries.
  */
 export async function claimAttempts(
   db: Database,
   nodeId: number,
   claims: readonly Claim[],
 ): Promise<Claimed[]> {
-  const rows = await db.run<ClaimRow>("claim", CLAIM, [
+  const answers: Claimed[] = claims.map(() => ({ kind: "gone" }));
+  const near: number[] = [];
+  for (const row of await ask(db, "claim", CLAIM, nodeId, claims)) {
+    if (row.kind === "near") near.push(row.n - 1);
+    else if (row.n > 0) answers[row.n - 1] = readClaimed(row);
+  }
+  if (near.length === 0) return answers;
+  const left = near.map((index) => claims[index] as Claim);
+  for (const row of await ask(db, "claim_telling", CLAIM_TELLING, nodeId, left)) {
+    const index = near[row.n - 1];
+    if (index !== undefined && row.kind !== "near") answers[index] = readClaimed(row);
+  }
+  return answers;
+}
+
+async function ask(
+  db: Database,
+  name: string,
+  text: string,
+  nodeId: number,
+  claims: readonly Claim[],
+): Promise<(ClaimRow | NearRow)[]> {
+  const rows = await db.run<ClaimRow | NearRow>(name, text, [
     nodeId,
     column(claims.map((claim) => claim.projectNo)),
     column(claims.map((claim) => environmentCode(claim.environment))),
@@ -96,12 +122,11 @@ export async function claimAttempts(
   ]);
   // The statement answers one row more than there are verdicts to a node that lives, and none to another.
   if (rows.length === 0) throw new NodeDeclaredDead(`node ${nodeId} was declared dead`);
-  const answers: Claimed[] = claims.map(() => ({ kind: "gone" }));
-  for (const row of rows) if (row.n > 0) answers[row.n - 1] = readClaimed(row);
-  return answers;
+  return rows;
 }
 
-const CLAIM = `
+/** `isTelling` is the text that also tells endpoints of the quota. The other one leaves what may have to be told of. */
+const claimText = (isTelling: boolean): string => `
 WITH living AS MATERIALIZED (
   SELECT id FROM nodes WHERE id = $1 AND NOT dead FOR KEY SHARE
 ), item AS MATERIALIZED (
@@ -110,8 +135,8 @@ WITH living AS MATERIALIZED (
          WITH ORDINALITY AS i (project_no, environment, region, job_id, attempt, run_id, n)
    WHERE EXISTS (SELECT FROM living)
 ), flow AS MATERIALIZED (
-  SELECT p.*, ${PERMIT_COLUMNS}, ${MONTH_COLUMNS}
-    FROM (SELECT project_no, array_agg(environment) AS environments, array_agg(region) AS regions,
+  SELECT p.*, ${PERMIT_COLUMNS}, ${MONTH_COLUMNS}, ${isTelling ? QUOTA_COLUMNS : `${mayReach("p.asked")} AS is_near`}
+    FROM (SELECT project_no, count(*) AS asked, array_agg(environment) AS environments, array_agg(region) AS regions,
                  array_agg(job_id) AS job_ids, array_agg(attempt) AS attempts, array_agg(run_id) AS run_ids,
                  array_agg(n) AS ns
             FROM item GROUP BY project_no) p
@@ -125,6 +150,7 @@ WITH living AS MATERIALIZED (
            CROSS JOIN clock
            CROSS JOIN LATERAL unnest(f.environments, f.regions, f.job_ids, f.attempts, f.run_ids, f.ns)
                  AS a (environment, region, job_id, attempt, run_id, n)
+           ${isTelling ? "" : "WHERE NOT f.is_near"}
            ORDER BY a.job_id) i
    CROSS JOIN LATERAL (
          SELECT o.project_no, o.environment, o.region, o.job_id, o.attempt, o.attempts_allowed, o.due_at, o.run_id,
@@ -173,7 +199,7 @@ WITH living AS MATERIALIZED (
     FROM verdict v CROSS JOIN clock WHERE kind = 'granted' AND counted
    GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
       ON CONFLICT (project_no, day, region) DO UPDATE SET runs = u.runs + excluded.runs
-)
+)${isTelling ? `, ${tellOfQuota(COUNTED)}` : ""}
 SELECT v.n::int AS n, v.kind,
        CASE v.kind
          WHEN 'early' THEN CASE WHEN v.due THEN v.kept_ms ELSE extract(epoch FROM v.due_at - now()) * 1000 END
@@ -190,7 +216,22 @@ SELECT v.n::int AS n, v.kind,
   LEFT JOIN jobs j ON v.kind = 'granted' AND j.project_no = v.project_no AND j.environment = v.environment
                   AND j.region = v.region AND j.id = v.job_id
  UNION ALL
-SELECT 0, ${Array(14).fill("NULL").join(", ")} FROM living`;
+SELECT 0, ${Array(14).fill("NULL").join(", ")} FROM living
+${isTelling ? "" : NEAR}`;
+
+const COUNTED =
+  "SELECT project_no, count(*) FILTER (WHERE kind = 'granted' AND counted) AS runs FROM verdict GROUP BY project_no";
+const NEAR = ` UNION ALL
+SELECT a.n::int, 'near', ${Array(13).fill("NULL").join(", ")} FROM flow f CROSS JOIN unnest(f.ns) AS a (n) WHERE f.is_near`;
+
+const CLAIM = claimText(false);
+const CLAIM_TELLING = claimText(true);
+
+/** A claim that was left for the text that tells. */
+interface NearRow {
+  n: number;
+  kind: "near";
+}
 
 interface ClaimRow extends GrantedRow {
   /** The claim's place, from 1; 0 in the row that stands for the living node. */

@@ -1,4 +1,10 @@
-import type { EventFacts, EventHead, EventJobFacts, EventRunFacts } from "../../contract/event.ts";
+import type {
+  EventFacts,
+  EventHead,
+  EventJobFacts,
+  EventRunFacts,
+  QuotaFacts,
+} from "../../contract/event.ts";
 import { RUN_PREFIX, SCHEDULE_PREFIX, uuidToId, WEBHOOK_PREFIX } from "../../domain/ids.ts";
 import type { MissedFirings, SkippedStatus } from "../../domain/schedule.ts";
 import type { DisabledReason, EventType } from "../../domain/webhook.ts";
@@ -45,6 +51,8 @@ interface DisabledData {
   reason: DisabledReason;
 }
 
+type QuotaData = Omit<QuotaFacts, "runsIncluded"> & { runs_included: number };
+
 /** The facts of an event with `data`. `job` is the job that it is about, without its attempts; null if it is about none. */
 export function readEventData(
   head: EventHead & { type: EventType },
@@ -63,6 +71,10 @@ export function readEventData(
     case "schedule.firing_skipped": {
       const { at, status, ...schedule } = data as ScheduleData & { at: number; status: SkippedStatus };
       return { ...head, type, schedule: readSchedule(schedule), at, status };
+    }
+    case "quota.reached": {
+      const { runs_included: runsIncluded, ...quota } = data as QuotaData;
+      return { ...head, type, quota: { ...quota, runsIncluded } };
     }
     case "webhook.disabled": {
       const { webhook_id, url, reason } = data as DisabledData;

@@ -14,7 +14,7 @@ export const CLOCK = `clock AS MATERIALIZED (
 )`;
 
 /** The runs that a flow has counted of the present month: none if the month that it counts is over. */
-const runsOf = (flowMonth: string, flowRuns: string, presentMonth: string): string =>
+export const runsOf = (flowMonth: string, flowRuns: string, presentMonth: string): string =>
   `CASE WHEN ${flowMonth} < ${presentMonth} THEN 0 ELSE ${flowRuns} END`;
 
 /** What a locked flow is judged by. */

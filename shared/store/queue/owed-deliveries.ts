@@ -36,18 +36,22 @@ export const sameLane = (one: string, other: string): string =>
 
 /**
  * Tells endpoints of `happened`: what is not the end of an attempt. It has a row for each event: `seed` (a text that no other event
- * has), project_no, environment, region, shard (of a lane that the project may not have yet), type (a code), job_id and trace
+ * has, unless \`eventId\` takes its place), project_no, environment, region, shard (of a lane that the project may not have yet), type (a code), job_id and trace
  * (or null), and `data` (event-data.ts). The endpoints are looked for at once, since these events are rare. `heard` has a row for
  * each delivery. Lanes that another part of the statement makes (`madeLanes`) get their has_deliveries there. An endpoint (`w`) is not
  * told of an event (`e`) if `except` is true.
  */
 export const tellOf = (
   happened: string,
-  { madeLanes = null, except = "false" }: { madeLanes?: string | null; except?: string } = {},
+  {
+    eventId = idOf("h.seed"),
+    madeLanes = null,
+    except = "false",
+  }: { eventId?: string; madeLanes?: string | null; except?: string } = {},
 ): string => `heard AS MATERIALIZED (
   SELECT e.*, w.id AS webhook_id, w.generation, now() AS occurred_at, p.api_version,
          ${deliveryIdOf("e.event_id", "w.id")} AS delivery_id
-    FROM (SELECT h.*, ${idOf("h.seed")} AS event_id FROM ${happened} h) e
+    FROM (SELECT h.*, ${eventId} AS event_id FROM ${happened} h) e
    CROSS JOIN LATERAL (
          SELECT w.id, w.generation FROM webhooks w
           WHERE w.project_no = e.project_no AND w.environment = e.environment

@@ -1,6 +1,12 @@
 import { idToUuid } from "../../domain/ids.ts";
 import type { NextOfJob } from "../../domain/run.ts";
-import { endedStatusCode, environmentCode, regionCode, runStatusCode } from "../database/codes.ts";
+import {
+  endedStatusCode,
+  environmentCode,
+  QUOTA_HEARD,
+  regionCode,
+  runStatusCode,
+} from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
 import { inLockOrder } from "./lock-order.ts";
 import { countByEnvironment } from "./permits.ts";
@@ -60,6 +66,9 @@ export async function settleOrdinary(
   return items;
 }
 
+/** The bits of a flow's \`subscriptions\` that concern a settlement. */
+const ENDS_HEARD = QUOTA_HEARD - 1;
+
 const SETTLE_ORDINARY = `
 WITH locked AS MATERIALIZED (
   -- The retention class of each project; null if it is not ordinary, or has no flow.
@@ -67,7 +76,7 @@ WITH locked AS MATERIALIZED (
            SELECT f.retention_class
              FROM unnest($1::int[]) AS p (project_no)
              LEFT JOIN LATERAL (
-                  SELECT CASE WHEN f.waiting = 0 AND f.subscriptions = 0 THEN f.retention_class END AS retention_class
+                  SELECT CASE WHEN f.waiting = 0 AND f.subscriptions & ${ENDS_HEARD} = 0 THEN f.retention_class END AS retention_class
                     FROM flows f
                    WHERE f.project_no = p.project_no
                      FOR NO KEY UPDATE) f ON true) AS classes

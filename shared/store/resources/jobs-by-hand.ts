@@ -17,6 +17,7 @@ import { traceHex } from "../database/traces.ts";
 import { runData } from "../queue/event-data.ts";
 import { CLOCK, countRuns, MONTH_AT_CLOCK, MONTH_COLUMNS } from "../queue/month.ts";
 import { canceledSeed, tellOf } from "../queue/owed-deliveries.ts";
+import { QUOTA_COLUMNS, tellOfQuota } from "../queue/quota-events.ts";
 import { auditFrom, changeOf, type KeyCause } from "./audit.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
 import { ATTEMPTS, findJobState, type JobSummary } from "./jobs.ts";
@@ -161,7 +162,7 @@ export function retryRun(
 
 const RETRY = `
 WITH flow AS MATERIALIZED (
-  SELECT f.project_no, ${MONTH_COLUMNS} FROM flows f WHERE f.project_no = $1 FOR NO KEY UPDATE
+  SELECT f.project_no, ${MONTH_COLUMNS}, ${QUOTA_COLUMNS} FROM flows f WHERE f.project_no = $1 FOR NO KEY UPDATE
 ), ${CLOCK}, pending AS MATERIALIZED (
   SELECT o.job_id
     FROM flow JOIN open_jobs o ON o.project_no = $1 AND o.environment = $2 AND o.region = $3 AND o.job_id = $4
@@ -207,7 +208,7 @@ WITH flow AS MATERIALIZED (
   INSERT INTO usage_days AS u (project_no, day, region, runs)
   SELECT $1, greatest(clock.day, retried.month), $3, 1 FROM retried CROSS JOIN clock
       ON CONFLICT (project_no, day, region) DO UPDATE SET runs = u.runs + 1
-), audited AS (
+), ${tellOfQuota("SELECT $1::int AS project_no, count(*) AS runs FROM retried")}, audited AS (
   INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject, detail)
   SELECT $11, $1, $2, $12, 'run.retry', $13, json_build_object('run_id', $14::text) FROM retried
 )

@@ -3,21 +3,15 @@ import { idToUuid, uuidToId, WEBHOOK_PREFIX } from "../../domain/ids.ts";
 import { HOME_REGION, WEBHOOK_ENDPOINTS_MAX } from "../../domain/plan.ts";
 import type { Environment, ProjectNo, Scope } from "../../domain/scope.ts";
 import { hostOfTarget } from "../../domain/target.ts";
-import {
-  type EndpointFields,
-  type EndpointStatus,
-  type EventType,
-  JOB_END_TYPES,
-  OLD_SECRET_HOURS,
-} from "../../domain/webhook.ts";
+import { type EndpointFields, type EndpointStatus, OLD_SECRET_HOURS } from "../../domain/webhook.ts";
 import {
   environmentCode,
   environmentOf,
   eventListCode,
   eventListOf,
   eventOrder,
-  eventTypesMask,
   regionCode,
+  subscriptionsOf,
 } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
 import { lookAgain } from "../database/look-again.ts";
@@ -89,14 +83,9 @@ async function subscribe(
   db: Pick<Database, "run">,
   { projectNo, environment, events }: Scope & Pick<EndpointFields, "events">,
 ): Promise<void> {
-  const ends = events.filter((type) => isJobEnd(type));
-  await db.run("subscribe", SUBSCRIBE, [
-    projectNo,
-    eventTypesMask(ends) << (2 * environmentCode(environment)),
-  ]);
+  const heard = subscriptionsOf(environment, events);
+  if (heard !== 0) await db.run("subscribe", SUBSCRIBE, [projectNo, heard]);
 }
-
-const isJobEnd = (type: EventType) => (JOB_END_TYPES as readonly EventType[]).includes(type);
 
 const SUBSCRIBE = `
 UPDATE flows SET subscriptions = subscriptions | $2::smallint WHERE project_no = $1 AND subscriptions & $2 <> $2`;
