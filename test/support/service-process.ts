@@ -11,18 +11,20 @@ export interface ServiceProcess {
   readonly output: string;
   /** Ends it with a signal. Answers its exit code; null if the signal killed it. */
   end(signal: NodeJS.Signals): Promise<number | null>;
-  /** Starts it again as before. Resolves once it is ready. */
-  startAgain(): Promise<void>;
+  /** Starts it again as before, or from the checkout of another version. Resolves once it is ready. */
+  startAgain(otherCheckout?: string): Promise<void>;
 }
 
 const READY_TIMEOUT_MS = 60_000;
 const LOOK_EVERY_MS = 50;
-const ROOT = dirname(dirname(import.meta.dir));
+/** The folder of this version. */
+export const CHECKOUT = dirname(dirname(import.meta.dir));
 
 /** Starts `services/<name>/main.ts`. Resolves once it says that it is ready. It dies with the test process. */
 export async function startService(
   name: "gateway" | "worker" | "delivery" | "standalone",
   environment: Record<string, string>,
+  checkout = CHECKOUT,
 ): Promise<ServiceProcess> {
   const [port, opsPort] = [await claimPort(), await claimPort()];
   const settings = {
@@ -38,11 +40,11 @@ export async function startService(
   let output = "";
   let child: ReturnType<typeof spawn>;
   let ended: Promise<number | null>;
-  async function start(): Promise<void> {
+  async function start(cwd = checkout): Promise<void> {
     const command = [process.execPath, `services/${name}/main.ts`];
     const [file = "", ...args] =
       process.platform === "linux" ? ["setpriv", "--pdeathsig", "KILL", ...command] : command;
-    const started = spawn(file, args, { cwd: ROOT, env: settings, stdio: ["ignore", "pipe", "pipe"] });
+    const started = spawn(file, args, { cwd, env: settings, stdio: ["ignore", "pipe", "pipe"] });
     child = started;
     started.stdout.on("data", (chunk) => (output += chunk));
     started.stderr.on("data", (chunk) => (output += chunk));
