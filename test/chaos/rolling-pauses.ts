@@ -2,8 +2,10 @@ import { watchPauses } from "../support/pauses.ts";
 
 /** How long the machine held up a process, by the time of day. */
 export interface Pauses {
-  /** How long, in milliseconds, between these instants at most. */
+  /** How long, in milliseconds, between these instants at most, all pauses together. */
   between(fromAt: number, toAt: number): number;
+  /** The longest of these pauses. */
+  longestBetween(fromAt: number, toAt: number): number;
   stop(): Promise<void>;
 }
 
@@ -23,11 +25,13 @@ export async function recordPauses(
     fromAt = toAt;
   }
   const timer = setInterval(close, WINDOW_MS);
+  const within = (beginAt: number, endAt: number) =>
+    windows
+      .filter((window) => window.toAt > beginAt && window.fromAt < endAt)
+      .map(({ longestMs }) => longestMs);
   return {
-    between(beginAt, endAt) {
-      const within = windows.filter((window) => window.toAt > beginAt && window.fromAt < endAt);
-      return within.reduce((sum, { longestMs }) => sum + longestMs, 0);
-    },
+    between: (beginAt, endAt) => within(beginAt, endAt).reduce((sum, pauseMs) => sum + pauseMs, 0),
+    longestBetween: (beginAt, endAt) => Math.max(0, ...within(beginAt, endAt)),
     async stop() {
       clearInterval(timer);
       close();
