@@ -17,7 +17,8 @@ import type {
  * Messages as JSON arrays by position, the items of a list one after another in one flat array: a third of the bytes of
  * objects, and a list of 50 parses in 4 µs. Decoding is strict, since anybody on the network may have written the
  * bytes: anything that is not exactly a message of its kind is `undefined`. The old version cannot read the messages of
- * a new one that adds a field, which costs lateness while both run.
+ * a new one that adds a field. While both run, that costs lateness; for `Due` it costs more, since a delivery node that
+ * cannot read what the workers give it sends nothing.
  */
 
 /** How many places an `OwedAttempt` takes in a flat list. */
