@@ -298,4 +298,18 @@ export const MUTANTS: readonly Mutant[] = [
     to: "WHERE true OR EXISTS (SELECT FROM events v",
     caughtBy: `${QUEUE}/quota-events.test.ts`,
   },
+  {
+    name: "a gateway that stops cuts the requests that it has",
+    file: "services/gateway/start.ts",
+    from: "await server.stop();",
+    to: "await server.stop(true);",
+    caughtBy: "test/chaos/rolling.test.ts",
+  },
+  {
+    name: "a delivery node that stops cuts its attempts",
+    file: "services/delivery/start.ts",
+    from: "const abortAt = performance.now() + options.drainTimeoutMs;",
+    to: "const abortAt = performance.now();",
+    caughtBy: "test/chaos/rolling.test.ts",
+  },
 ];
