@@ -1,4 +1,10 @@
-import { checkHistory, type Violation } from "../../support/history/check-history.ts";
+import {
+  checkHistory,
+  listUnchecked,
+  RULES,
+  type Rule,
+  type Violation,
+} from "../../support/history/check-history.ts";
 import { makePlan, type Plan, type Step } from "./plan.ts";
 import { shrink } from "./shrink.ts";
 import { simulate } from "./simulation.ts";
@@ -14,6 +20,8 @@ export interface SeedsRun {
   /** How often each path was met in all of them. */
   counts: Map<string, number>;
   failed: { seed: number; violations: Violation[] }[];
+  /** The rules that no history said anything about. */
+  unchecked: Set<Rule>;
 }
 
 /**
@@ -21,11 +29,13 @@ export interface SeedsRun {
  * `failuresMax` seeds have failed.
  */
 export async function runSeeds(from: number, count: number, failuresMax = 1): Promise<SeedsRun> {
-  const run: SeedsRun = { seeds: 0, simulatedMs: 0, counts: new Map(), failed: [] };
+  const unchecked = new Set(RULES);
+  const run: SeedsRun = { seeds: 0, simulatedMs: 0, counts: new Map(), failed: [], unchecked };
   for (let seed = from; seed < from + count && run.failed.length < failuresMax; seed++) {
     const { history, counts, simulatedMs } = simulate(makePlan(seed));
     const violations = checkHistory(history);
     if (violations.length > 0) run.failed.push({ seed, violations });
+    run.unchecked = run.unchecked.intersection(new Set(listUnchecked(history)));
     for (const [path, times] of counts) run.counts.set(path, (run.counts.get(path) ?? 0) + times);
     run.simulatedMs += simulatedMs;
     run.seeds++;

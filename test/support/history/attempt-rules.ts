@@ -105,9 +105,10 @@ export function* findExcess(facts: Facts): Found {
   const { limits } = facts.history.terms;
   for (const [project, arrivals] of Map.groupBy(facts.arrivals, (arrival) => arrival.project)) {
     const limit = limits.get(project) ?? 0;
-    const ends: number[] = [];
+    let ends: number[] = [];
     for (const arrival of arrivals) {
-      const inFlight = ends.filter((end) => end > arrival.at).length + 1;
+      ends = ends.filter((end) => end > arrival.at);
+      const inFlight = ends.length + 1;
       if (inFlight > limit)
         yield {
           subject: arrival.id,
@@ -126,12 +127,13 @@ export function* findExcess(facts: Facts): Found {
 
 /** A cancel that won is followed by no further attempt. */
 export function* findSentAfterCancel({ history, arrivals, jobs }: Facts): Found {
+  const ofJob = Map.groupBy(arrivals, ({ id }) => id);
   for (const event of history.events) {
     if (event.kind !== "job canceled") continue;
     const status = jobs.get(event.job)?.status;
     if (status !== "canceled") yield { subject: event.job, text: `a canceled job is ${status}` };
-    for (const { id, attempt, at } of arrivals)
-      if (id === event.job && (attempt ?? 0) > event.attempts)
+    for (const { attempt, at } of ofJob.get(event.job) ?? [])
+      if ((attempt ?? 0) > event.attempts)
         yield {
           subject: event.job,
           text: `attempt ${attempt} was sent at ${at} after a cancel at ${event.at} of ${event.attempts} attempts`,

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { checkHistory, RULES, type Rule } from "./check-history.ts";
+import { checkHistory, listUnchecked, RULES, type Rule } from "./check-history.ts";
 import type { FinalJob, FinalRun, FinalState, History, HistoryEvent, Terms } from "./history.ts";
 
 const JOB = "job_0000000000000000000000000a";
@@ -104,6 +104,29 @@ const replaced = (index: number, change: object): History => ({
   ...good,
   events: events.map((event, at) => (at === index ? ({ ...event, ...change } as HistoryEvent) : event)),
 });
+
+/** A history in which the request asked for so many jobs, and these stand at the end. */
+function requestedAs(request: string, jobs: FinalJob[], count: number): History {
+  const asked = events[2] as Extract<HistoryEvent, { kind: "job asked" }>;
+  return {
+    ...withFinal({ jobs: [...jobs.map((made) => ({ ...made, request })), fired] }),
+    events: [...events, ...Array.from({ length: count }, () => ({ ...asked, request }))],
+  };
+}
+
+/** A history in which a project with a limit of two requests a minute was answered at these times. */
+function requestsOf(times: number[], change: Partial<Terms> = {}): History {
+  const accepted = times.map((at) => ({
+    kind: "request accepted" as const,
+    askedAt: at,
+    at: at + 10,
+    project: 1,
+  }));
+  return {
+    ...withEvents(...accepted),
+    terms: { ...terms, requestsPerMinute: new Map([[1, 2]]), ...change },
+  };
+}
 
 test("a history in which all is well has no violation", () => {
   expect(checkHistory(good)).toEqual([]);
@@ -239,10 +262,32 @@ const broken: [Rule, string, History][] = [
     withEvents({ kind: "epoch granted", at: 20, shard: "0/0", epoch: 1, node: 2 }),
   ],
   ["usage", "a run is not counted", withFinal({ usage: [{ project: 1, counted: 1, runs: 2 }] })],
+  [
+    "idempotency",
+    "a key is answered with two jobs",
+    withEvents(
+      { kind: "key answered", at: 110, key: "key", made: JOB },
+      { kind: "key answered", at: 120, key: "key", made: "job_other" },
+    ),
+  ],
+  ["idempotency", "a request has made two jobs", requestedAs("one", [job, { ...job, job: "job_again" }], 1)],
+  ["idempotency", "a batch has made one of its two jobs", requestedAs("two", [job], 2)],
+  ["bytes", "a request has other bytes than were asked for", replaced(4, { fault: "another body" })],
+  ["rate", "a minute accepts more than the limit", requestsOf([0, 20_000, 59_000])],
 ];
 
 test.each(broken)("%s: it sees that %s", (rule, _what, history) => {
   expect(checkHistory(history).map((violation) => violation.rule)).toContain(rule);
+});
+
+test("the rate of a minute is judged neither across two minutes nor across the loss of its counts", () => {
+  expect(checkHistory(requestsOf([0, 20_000, 60_000]))).toEqual([]);
+  expect(checkHistory(requestsOf([0, 20_000, 59_000], { countsLostAt: [30_000] }))).toEqual([]);
+});
+
+test("a rule of which a history tells nothing is named", () => {
+  expect(listUnchecked(good)).toEqual(["cancel", "idempotency", "bytes", "rate"]);
+  expect(listUnchecked({ ...good, events: [] })).toContain("doubled");
 });
 
 test("every rule has a history that breaks it", () => {

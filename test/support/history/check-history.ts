@@ -1,7 +1,8 @@
 import * as attempts from "./attempt-rules.ts";
 import { Facts, type Found } from "./facts.ts";
-import type { History } from "./history.ts";
+import type { History, HistoryEvent } from "./history.ts";
 import * as records from "./record-rules.ts";
+import * as requests from "./request-rules.ts";
 import * as schedules from "./schedule-rules.ts";
 
 /** A property that does not hold, and what shows it. `subject` is the id that it is about. */
@@ -27,6 +28,9 @@ const RULE_CHECKS = {
   paused: schedules.findFiredWhilePaused,
   epochs: schedules.findStaleEpochs,
   usage: records.findMiscounted,
+  idempotency: requests.findRepeated,
+  bytes: requests.findWrongBytes,
+  rate: requests.findOverRate,
 } satisfies Record<string, (facts: Facts) => Found>;
 export type Rule = keyof typeof RULE_CHECKS;
 export const RULES = Object.keys(RULE_CHECKS) as Rule[];
@@ -36,3 +40,32 @@ export function checkHistory(history: History): Violation[] {
   const facts = new Facts(history);
   return RULES.flatMap((rule) => [...RULE_CHECKS[rule](facts)].map((found) => ({ rule, ...found })));
 }
+
+const hasEvent = (kind: HistoryEvent["kind"]) => (history: History) =>
+  history.events.some((event) => event.kind === kind);
+const arrived = hasEvent("request arrived");
+/** Whether a history tells anything that the rule could judge. */
+const EVIDENCE: Record<Rule, (history: History) => boolean> = {
+  lost: hasEvent("job accepted"),
+  doubled: arrived,
+  overlapping: arrived,
+  early: arrived,
+  late: arrived,
+  permits: arrived,
+  cancel: hasEvent("job canceled"),
+  runs: ({ final }) => final.runs.length > 0,
+  backoff: ({ final }) => final.runs.some(({ nextRetryAt }) => nextRetryAt !== null),
+  events: ({ final }) => final.events.length > 0,
+  deliveries: ({ final }) => final.deliveries.length > 0,
+  firings: ({ final }) => final.firings.length > 0,
+  paused: ({ events }) => events.some((event) => event.kind === "schedule set" && !event.isActive),
+  epochs: hasEvent("epoch used"),
+  usage: ({ final }) => final.usage.some(({ runs }) => runs > 0),
+  idempotency: hasEvent("key answered"),
+  bytes: ({ events }) =>
+    events.some((event) => event.kind === "request arrived" && event.fault !== undefined),
+  rate: hasEvent("request accepted"),
+};
+
+/** The rules that this history says nothing about: they were not checked, rather than found to hold. */
+export const listUnchecked = (history: History): Rule[] => RULES.filter((rule) => !EVIDENCE[rule](history));

@@ -33,6 +33,10 @@ export interface Terms {
   toleranceMs: number;
   /** Whether all that is due had the time to end. */
   isDrained: boolean;
+  /** The most requests of the API that a project's key may make within a minute, by its number, where that is checked. */
+  requestsPerMinute?: ReadonlyMap<number, number>;
+  /** When the database came back without what it had not flushed: the counts of requests may then be some short. */
+  countsLostAt?: readonly number[];
 }
 
 /** The database's clock, and the latest that it has shown so far. They differ after it was set back. */
@@ -47,11 +51,17 @@ export interface AskedJob {
   maxAttempts: number;
   baseSeconds: number;
   capSeconds: number;
+  /** The client's own name of the request that asks for it, alone or with others. A repetition has the same name. */
+  request?: string;
 }
 
 export type HistoryEvent =
   /** A client asks for a job. Without an answer it may exist or not. */
   | ({ kind: "job asked"; at: number } & AskedJob)
+  /** A request with an Idempotency-Key was answered with what it had made. */
+  | { kind: "key answered"; at: number; key: string; made: string }
+  /** A request of the API was accepted at some instant from `askedAt` to `at`. */
+  | { kind: "request accepted"; askedAt: number; at: number; project: number }
   | { kind: "job accepted"; at: number; job: string; dueAt: number }
   | { kind: "job refused"; at: number; job: string }
   /** A cancel was answered 200. The job had so many runs by then. */
@@ -74,6 +84,8 @@ export type HistoryEvent =
       /** Of a job; null where the request does not tell it. */
       attempt: number | null;
       body: string;
+      /** What is wrong with its bytes or its signature, null if nothing is; left out where nobody looked. */
+      fault?: string | null;
     }
   /** It is over at the target: answered with a status, or broken off. */
   | { kind: "request left"; at: number; request: number; status: number | null }
