@@ -80,7 +80,7 @@ export async function startRollingCell(checkout: string, workers: number): Promi
     ...Array.from({ length: workers }, (_, index) => `worker-${index}`),
   ];
   const started = names.map(async (name): Promise<[string, ServiceProcess]> => {
-    return [name, await startService(kindOf(name), { ...settings, NODE_NAME: name }, checkout)];
+    return [name, await startService(kindOf(name), { ...settings, NODE_NAME: name }, { checkout })];
   });
   const services = new Map(await Promise.all(started));
   const db = openTestDatabase(database.url);

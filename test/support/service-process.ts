@@ -1,4 +1,5 @@
 import { spawn } from "node:child_process";
+import { closeSync, openSync, readFileSync } from "node:fs";
 import { dirname } from "node:path";
 import { claimPort } from "./port.ts";
 
@@ -9,6 +10,8 @@ export interface ServiceProcess {
   pid: number;
   /** Its output since it was first started. */
   readonly output: string;
+  /** Resolves when the process that was started last has ended, with its exit code; null if a signal killed it. */
+  readonly ended: Promise<number | null>;
   /** Ends it with a signal. Answers its exit code; null if the signal killed it. */
   end(signal: NodeJS.Signals): Promise<number | null>;
   /** Starts it again as before, or from the checkout of another version. Resolves once it is ready. */
@@ -20,11 +23,14 @@ const LOOK_EVERY_MS = 50;
 /** The folder of this version. */
 export const CHECKOUT = dirname(dirname(import.meta.dir));
 
-/** Starts `services/<name>/main.ts`. Resolves once it says that it is ready. It dies with the test process. */
+/**
+ * Starts `services/<name>/main.ts`. Resolves once it says that it is ready. It dies with the test process. Its output goes
+ * to the file `logTo` if there is one, and is kept in memory if there is none; `preload` is a module that it loads first.
+ */
 export async function startService(
   name: "gateway" | "worker" | "delivery" | "standalone",
   environment: Record<string, string>,
-  checkout = CHECKOUT,
+  { checkout = CHECKOUT, logTo, preload }: { checkout?: string; logTo?: string; preload?: string } = {},
 ): Promise<ServiceProcess> {
   const [port, opsPort] = [await claimPort(), await claimPort()];
   const settings = {
@@ -38,16 +44,20 @@ export async function startService(
     ...environment,
   };
   let output = "";
+  const readOutput = () => (logTo === undefined ? output : readFileSync(logTo, "utf8"));
   let child: ReturnType<typeof spawn>;
   let ended: Promise<number | null>;
   async function start(cwd = checkout): Promise<void> {
-    const command = [process.execPath, `services/${name}/main.ts`];
+    const preloads = preload === undefined ? [] : ["--preload", preload];
+    const command = [process.execPath, ...preloads, `services/${name}/main.ts`];
     const [file = "", ...args] =
       process.platform === "linux" ? ["setpriv", "--pdeathsig", "KILL", ...command] : command;
-    const started = spawn(file, args, { cwd, env: settings, stdio: ["ignore", "pipe", "pipe"] });
+    const log = logTo === undefined ? "pipe" : openSync(logTo, "a");
+    const started = spawn(file, args, { cwd, env: settings, stdio: ["ignore", log, log] });
+    if (typeof log === "number") closeSync(log);
     child = started;
-    started.stdout.on("data", (chunk) => (output += chunk));
-    started.stderr.on("data", (chunk) => (output += chunk));
+    started.stdout?.on("data", (chunk) => (output += chunk));
+    started.stderr?.on("data", (chunk) => (output += chunk));
     let exited = false;
     // "close" rather than "exit": after "exit" the last output may still be on its way.
     ended = new Promise((resolve) =>
@@ -58,9 +68,9 @@ export async function startService(
     );
     const giveUpAt = performance.now() + READY_TIMEOUT_MS;
     while (!(await isReady(opsPort))) {
-      if (exited) throw new Error(`${name} ended at its start:\n${output.slice(-2_000)}`);
+      if (exited) throw new Error(`${name} ended at its start:\n${readOutput().slice(-2_000)}`);
       if (performance.now() > giveUpAt)
-        throw new Error(`${name} was not ready in time:\n${output.slice(-2_000)}`);
+        throw new Error(`${name} was not ready in time:\n${readOutput().slice(-2_000)}`);
       await Bun.sleep(LOOK_EVERY_MS);
     }
   }
@@ -72,7 +82,10 @@ export async function startService(
       return child.pid ?? 0;
     },
     get output() {
-      return output;
+      return readOutput();
+    },
+    get ended() {
+      return ended;
     },
     async end(signal) {
       child.kill(signal);
