@@ -14,6 +14,7 @@ import {
   type EmbeddedPostgres,
   startEmbeddedPostgres,
 } from "../../shared/platform/embedded-postgres/embedded-postgres.ts";
+import { copyFolder } from "./copy-folder.ts";
 
 /**
  * A Postgres of a test's own that can be backed up and lost as operators do it, with base backups and an archive of its
@@ -78,8 +79,8 @@ export async function restorePostgres(
   const home = join(folder, "postgres");
   mkdirSync(home, { recursive: true });
   chmodSync(folder, 0o755);
-  await copy(backup.data, dataOf(folder));
-  await copy(backup.password, join(home, "password"));
+  await copyFolder(backup.data, dataOf(folder));
+  await copyFolder(backup.password, join(home, "password"));
   const settings = {
     archive_mode: "off",
     restore_command: `cp ${backup.archive}/%f "%p"`,
@@ -104,7 +105,7 @@ function running(folder: string, server: EmbeddedPostgres): ArchivingPostgres {
       const backup = join(folder, "backup");
       await withClient(server.url, async (client) => {
         await client.query("SELECT pg_backup_start('test', fast => true)");
-        await copy(data, backup);
+        await copyFolder(data, backup);
         const { rows } = await client.query<{ labelfile: string }>("SELECT labelfile FROM pg_backup_stop()");
         // The archive has what was written meanwhile, and the copy must not have the server's own marks.
         rmSync(join(backup, "pg_wal"), { recursive: true });
@@ -140,19 +141,6 @@ function running(folder: string, server: EmbeddedPostgres): ArchivingPostgres {
     },
     stop: () => server.stop(),
   };
-}
-
-/** Copies in another process, since this one has a load to keep up. Files that vanish meanwhile are not part of the backup. */
-async function copy(from: string, to: string): Promise<void> {
-  const child = Bun.spawn(["cp", "-a", from, to], {
-    env: { LC_ALL: "C", PATH: process.env.PATH ?? "" },
-    stderr: "pipe",
-  });
-  const [errors] = await Promise.all([child.stderr.text(), child.exited]);
-  const others = errors
-    .split("\n")
-    .filter((line) => line !== "" && !line.endsWith("No such file or directory"));
-  if (others.length > 0) throw new Error(others.join("\n"));
 }
 
 async function withClient(url: string, act: (client: pg.Client) => Promise<unknown>): Promise<void> {
