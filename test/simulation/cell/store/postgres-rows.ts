@@ -3,20 +3,23 @@ import type { Tables } from "./tables.ts";
 
 /** Brings the rows of a model into Postgres, and Postgres' rows into the form of the model. */
 
+/** The function by which rows are read with their instants as microseconds since 1970. */
+export const READS_INSTANTS = `
+  CREATE SCHEMA simulated;
+  CREATE FUNCTION simulated.us(at timestamptz) RETURNS float8 IMMUTABLE LANGUAGE sql AS
+    $$ SELECT (extract(epoch FROM at) * 1000000)::float8 $$;`;
+
 /**
  * Functions that come before the catalogue's in the search path tell every statement the time that stands in a table, in
  * all sessions that begin from now on. Instants are microseconds since 1970.
  */
-export const SET_CLOCK = `
-  CREATE SCHEMA simulated;
+export const SET_CLOCK = `${READS_INSTANTS}
   CREATE TABLE simulated.time (now float8 NOT NULL, clock float8 NOT NULL);
   INSERT INTO simulated.time VALUES (0, 0);
   CREATE FUNCTION simulated.now() RETURNS timestamptz STABLE LANGUAGE sql AS
     $$ SELECT to_timestamp(0) + (SELECT now FROM simulated.time) * interval '1 us' $$;
   CREATE FUNCTION simulated.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAGE sql AS
     $$ SELECT to_timestamp(0) + (SELECT clock FROM simulated.time) * interval '1 us' $$;
-  CREATE FUNCTION simulated.us(at timestamptz) RETURNS float8 IMMUTABLE LANGUAGE sql AS
-    $$ SELECT (extract(epoch FROM at) * 1000000)::float8 $$;
   ALTER TABLE nodes ALTER COLUMN seen_at SET DEFAULT simulated.now();
   DO $$ BEGIN
     EXECUTE format('ALTER DATABASE %I SET search_path = simulated, pg_catalog, public', current_database());
@@ -124,7 +127,7 @@ const READ_ALL = `SELECT ${Object.entries(READ)
   .map(([name, text]) => `coalesce((SELECT json_agg(t) FROM (${text}) t), '[]') AS ${name}`)
   .join(",\n       ")}`;
 
-export async function readPostgres({ query }: TestStore): Promise<Record<string, unknown[]>> {
+export async function readPostgres({ query }: Pick<TestStore, "query">): Promise<Record<string, unknown[]>> {
   const [row] = await query<Record<string, unknown[]>>(READ_ALL);
   return row ?? {};
 }

@@ -1,0 +1,139 @@
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { type ServiceProcess, startService } from "../../support/service-process.ts";
+import { openSettableClock, type SettableClock } from "../../support/set-clock.ts";
+import { sendSignal } from "../../support/signal.ts";
+import type { TcpProxy } from "../../support/tcp-proxy.ts";
+import type { Recording } from "./recording.ts";
+
+export type MemberKind = "gateway" | "worker" | "delivery";
+
+const BLOCK_LOOP = join(import.meta.dir, "block-loop.ts");
+const SUPERVISOR_WAITS_MS = 300;
+const STARTS_MAX = 20;
+const READY_TIMEOUT_MS = 60_000;
+const READY_ASK_MS = 3_000;
+const LOOK_EVERY_MS = 50;
+/** What a node says that ends because others took it for dead. */
+const DECLARED_DEAD = "declared dead";
+const LOG_END_CHARACTERS = 3_000;
+
+/** One process of the cell, its ways to the others, and its supervisor, who starts it again when it has ended. */
+export class Member {
+  private service: ServiceProcess | null = null;
+  private isWanted = false;
+  /** Null where Debian's library for it cannot be had. */
+  readonly clock: SettableClock | null;
+  readonly log: string;
+  private readonly blockFile: string;
+
+  constructor(
+    readonly kind: MemberKind,
+    readonly name: string,
+    private readonly environment: Record<string, string>,
+    readonly links: { postgres: TcpProxy; nats: TcpProxy },
+    private readonly recording: Recording,
+    folder: string,
+  ) {
+    this.clock = openSettableClock(join(folder, `${name}.clock`));
+    this.log = join(folder, `${name}.log`);
+    this.blockFile = join(folder, `${name}.block`);
+  }
+
+  get port(): number {
+    return this.service?.port ?? 0;
+  }
+
+  get pid(): number {
+    return this.service?.pid ?? 0;
+  }
+
+  get isUp(): boolean {
+    return this.isWanted && this.service !== null;
+  }
+
+  /** Starts it, unless it runs. Resolves once it is ready. */
+  async start(): Promise<void> {
+    if (this.isWanted) return;
+    this.isWanted = true;
+    await this.run();
+  }
+
+  async kill(): Promise<void> {
+    this.isWanted = false;
+    await this.service?.end("SIGKILL");
+  }
+
+  /** Tells it to stop, and waits for its end. */
+  async stop(): Promise<void> {
+    this.isWanted = false;
+    // It may be unable to end in time what it has, if Postgres is away as well.
+    const code = await this.service?.end("SIGTERM");
+    this.recording.meet(code === 0 ? "process stopped" : "process not stopped in time");
+  }
+
+  signal(signal: "SIGSTOP" | "SIGCONT"): void {
+    this.send(signal);
+  }
+
+  blockLoop(ms: number): void {
+    writeFileSync(this.blockFile, String(ms));
+    this.send("SIGUSR2");
+  }
+
+  private send(signal: NodeJS.Signals): void {
+    if (this.isWanted) sendSignal(this.pid, signal);
+  }
+
+  /** Resolves once it serves. */
+  async untilReady(): Promise<void> {
+    const giveUpAt = performance.now() + READY_TIMEOUT_MS;
+    while (performance.now() < giveUpAt) {
+      const isReady = await fetch(`http://127.0.0.1:${this.service?.opsPort}/readyz`, {
+        signal: AbortSignal.timeout(READY_ASK_MS),
+      }).then(
+        ({ status }) => status === 200,
+        () => false,
+      );
+      if (isReady) return;
+      await Bun.sleep(LOOK_EVERY_MS);
+    }
+    this.recording.faults.push(`${this.name} was not ready after all had healed: see ${this.log}`);
+  }
+
+  private async run(): Promise<void> {
+    for (let tries = 1; ; tries++) {
+      try {
+        if (this.service === null)
+          this.service = await startService(this.kind, this.settings(), {
+            logTo: this.log,
+            preload: BLOCK_LOOP,
+          });
+        else await this.service.startAgain();
+        break;
+      } catch (error) {
+        // It was killed or stopped again while it started, or taken for dead.
+        if (!this.isWanted) return;
+        if (tries === STARTS_MAX) throw error;
+        this.recording.meet("process ended at its start");
+        await Bun.sleep(SUPERVISOR_WAITS_MS);
+      }
+    }
+    void this.supervise(this.service);
+  }
+
+  private async supervise(service: ServiceProcess): Promise<void> {
+    const { pid } = service;
+    const code = await service.ended;
+    if (!this.isWanted || service.pid !== pid) return;
+    const end = existsSync(this.log) ? readFileSync(this.log, "utf8").slice(-LOG_END_CHARACTERS) : "";
+    if (code === 1 && end.includes(DECLARED_DEAD)) this.recording.meet(DECLARED_DEAD);
+    else this.recording.faults.push(`${this.name} ended by itself with ${code}:\n${end}`);
+    await Bun.sleep(SUPERVISOR_WAITS_MS);
+    if (this.isWanted) await this.run();
+  }
+
+  private settings(): Record<string, string> {
+    return { ...this.environment, ...this.clock?.environment, BLOCK_MS_FILE: this.blockFile };
+  }
+}

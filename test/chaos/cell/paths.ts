@@ -1,0 +1,74 @@
+import { existsSync, readFileSync } from "node:fs";
+import {
+  INTERRUPTED_ERROR,
+  LOST_ERROR,
+  UNKNOWN_ERROR,
+  UNSENT_RUN_ERROR,
+} from "../../../shared/domain/run.ts";
+import type { ReplicatedPostgres } from "../../support/replicated-postgres.ts";
+import { FAULTS } from "./faults.ts";
+import type { Recording } from "./recording.ts";
+
+/** Lines of the services' logs that tell of a rare path. */
+const TOLD: readonly string[] = [
+  ...["attempt.rescued", "delivery.rescued", "node.dead", "shards.lost", "shards.acquired", "declared dead"],
+  ...[
+    "bus lost",
+    "postgres.connection_lost",
+    "waiting for Postgres",
+    "loop.failed",
+    "delivery.store_unavailable",
+  ],
+  ...["schedules.not_fired", "regions.held", "rate_loans.lost", "not stopped cleanly"],
+];
+/** Lines that no fault of the outside world explains. */
+const FORBIDDEN: readonly string[] = [
+  ...["request.failed", "attempt.failed", "permits.miscounted", "signing_secrets.unreadable"],
+  ...["webhook_secret.unreadable", "schedule.unreadable", "settle.refused"],
+];
+
+const COUNTS = `
+SELECT (SELECT count(*)::int FROM runs WHERE error = '${LOST_ERROR}') AS "run: lost with its node",
+       (SELECT count(*)::int FROM runs WHERE error = '${INTERRUPTED_ERROR}') AS "run: interrupted by a stop",
+       (SELECT count(*)::int FROM runs WHERE error = '${UNKNOWN_ERROR}') AS "run: unknown outcome",
+       (SELECT count(*)::int FROM runs WHERE error = '${UNSENT_RUN_ERROR}') AS "run: canceled before it was sent",
+       (SELECT count(*)::int FROM runs WHERE status = 3) AS "run: timed out",
+       (SELECT count(*)::int FROM runs WHERE attempt > 1) AS "run: a retry",
+       (SELECT count(*)::int FROM ended_jobs WHERE status = 2 AND attempts > 0) AS "job: canceled after an attempt",
+       (SELECT count(*)::int FROM delivery_attempts WHERE attempt > 1) AS "delivery: a retry",
+       (SELECT count(*)::int FROM ended_deliveries WHERE status = 2) AS "delivery: dropped",
+       (SELECT count(*)::int FROM firings) AS "schedule: fired",
+       (SELECT coalesce(sum(epoch - 1), 0)::int FROM shards WHERE epoch > 1) AS "shard: taken over",
+       (SELECT count(*)::int FROM nodes WHERE dead) AS "node: dead"`;
+
+/** Counts what the rows and the logs tell of rare paths, and reports the lines that may never be. */
+export async function countPaths(
+  recording: Recording,
+  postgres: ReplicatedPostgres,
+  logs: readonly string[],
+) {
+  const [row] = await postgres.query<Record<string, number>>(COUNTS);
+  for (const [path, count] of Object.entries(row ?? {})) recording.meet(path, count);
+  for (const log of logs) {
+    const lines = existsSync(log) ? readFileSync(log, "utf8").split("\n") : [];
+    for (const line of lines) {
+      const message = /"msg":"([^"]*)"/.exec(line)?.[1] ?? "";
+      for (const told of TOLD) if (message === told) recording.meet(`log: ${told}`);
+      if (FORBIDDEN.includes(message)) recording.faults.push(`${log}: ${line}`);
+    }
+  }
+}
+
+/** What a long run must have met. What it never met, it has not tested. */
+const RARE_PATHS: readonly string[] = [
+  ...FAULTS.map(({ name }) => `fault: ${name}`),
+  ...["answer: 201", "answer: 429", "answer: 503", "answer: lost", "answer: replayed", "retry by hand"],
+  ...["cancel: before the first attempt", "cancel: after an attempt", "the standby was promoted"],
+  ...["run: lost with its node", "run: interrupted by a stop", "run: unknown outcome", "run: timed out"],
+  ...["run: a retry", "job: canceled after an attempt", "delivery: a retry", "delivery: dropped"],
+  ...["schedule: fired", "shard: taken over", "node: dead", "log: attempt.rescued", "log: bus lost"],
+  ...["log: shards.lost", "log: waiting for Postgres", "link: held", "link: swallowed"],
+];
+
+export const findUnmet = (counts: ReadonlyMap<string, number>): string[] =>
+  RARE_PATHS.filter((path) => !counts.has(path));
