@@ -1,6 +1,7 @@
 import { drizzle, type NodePgDatabase } from "drizzle-orm/node-postgres";
 import pg from "pg";
 import type { Log } from "../../platform/log.ts";
+import { Client } from "./client.ts";
 import journal from "./migrations/meta/_journal.json" with { type: "json" };
 
 /**
@@ -76,6 +77,7 @@ export function openDatabase(
   options: { connections: number; log: Log; answerTimeoutMs?: number; connectTimeoutMs?: number },
 ): PooledDatabase {
   const pool = new pg.Pool({
+    Client,
     connectionString: url,
     max: options.connections,
     connectionTimeoutMillis: options.connectTimeoutMs ?? CONNECT_TIMEOUT_MS,
