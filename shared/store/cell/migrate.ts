@@ -4,6 +4,7 @@ import { readMigrationFiles } from "drizzle-orm/migrator";
 import pg from "pg";
 import { type Database, SESSION_SETTINGS, transactOn } from "../database/database.ts";
 import { createRunPartitions } from "../retention/retention.ts";
+import { buildRunIndexes } from "./run-indexes.ts";
 
 /** Any number of processes may call this at once; an advisory lock lets one at a time through. */
 const MIGRATION_LOCK = 0x6a6f6277;
@@ -29,6 +30,7 @@ export async function migrate(url: string): Promise<void> {
     await client.query(`SET lock_timeout = ${LOCK_TIMEOUT_MS}`);
     await client.query("SET idle_in_transaction_session_timeout = 0");
     await applyMigrations(client);
+    await buildRunIndexes(client);
     const { rows: times } = await client.query<{ now: number }>(
       "SELECT (extract(epoch FROM now()) * 1000)::float8 AS now",
     );

@@ -145,7 +145,7 @@ describe("the tables of runs", () => {
   test("release their storage when they are dropped, and leave jobs and usage alone", async () => {
     const project = await store.addProject({ plan: "hobby" });
     await settleRun(project);
-    await insertRuns(project, "hobby", Date.now(), 20_000);
+    await insertRuns(project, "hobby", Date.now(), 30_000);
     const facts = () =>
       store.query(
         `SELECT (SELECT count(*) FROM jobs) AS jobs, (SELECT count(*) FROM ended_jobs) AS ended,

@@ -21,10 +21,53 @@ export const runs = pg.pgTable(
     error: pg.text("error"),
     lateMs: pg.integer("late_ms"),
     heldFor: pg.smallint("held_for"),
+    scheduleId: pg.uuid("schedule_id"),
   },
   (table) => [
     pg.index("runs_of_job").on(table.jobId, table.attempt),
     pg.index("runs_listed").on(table.projectNo, table.environment, table.status, table.id),
+    pg
+      .index("runs_of_schedule")
+      .on(table.scheduleId, table.status, table.id)
+      .where(sql`${table.scheduleId} IS NOT NULL`),
+  ],
+);
+
+/** A tag of an ended run's job, for lists. It never changes. */
+export const runTags = pg.pgTable(
+  "run_tags",
+  {
+    endedOn: pg.date("ended_on").notNull(),
+    ...scope,
+    status: pg.smallint("status").notNull(),
+    id: pg.uuid("id").notNull(),
+    scheduleId: pg.uuid("schedule_id"),
+    tag: pg.text("tag").notNull(),
+  },
+  (table) => [
+    pg.primaryKey({ columns: [table.projectNo, table.environment, table.tag, table.status, table.id] }),
+    pg
+      .index("run_tags_of_schedule")
+      .on(table.scheduleId, table.tag, table.status, table.id)
+      .where(sql`${table.scheduleId} IS NOT NULL`),
+    pg.index("run_tags_age").on(table.endedOn),
+  ],
+);
+
+/** An ended run that started at another time than its id tells (queue/job-tags.ts). */
+export const shiftedRuns = pg.pgTable(
+  "shifted_runs",
+  {
+    startedAt: instant("started_at").notNull(),
+    ...scope,
+    status: pg.smallint("status").notNull(),
+    id: pg.uuid("id").notNull(),
+    scheduleId: pg.uuid("schedule_id"),
+    tags: pg.text("tags").array(),
+  },
+  (table) => [
+    pg.primaryKey({ columns: [table.projectNo, table.environment, table.id] }),
+    pg.index("shifted_runs_age").on(table.startedAt),
   ],
 );
 

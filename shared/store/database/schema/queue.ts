@@ -76,8 +76,51 @@ export const jobs = pg.pgTable(
     keyNo: pg.integer("key_no"),
     requestId: pg.uuid("request_id"),
     trace: bytea("trace"),
+    tags: pg.text("tags").array(),
   },
-  (table) => [pg.primaryKey({ columns: [table.projectNo, table.environment, table.region, table.id] })],
+  (table) => [
+    pg.primaryKey({ columns: [table.projectNo, table.environment, table.region, table.id] }),
+    pg
+      .index("jobs_of_schedule")
+      .on(table.scheduleId, table.region, table.id)
+      .where(sql`${table.scheduleId} IS NOT NULL`),
+  ],
+);
+
+/** A tag of a job, for lists. It never changes. */
+export const jobTags = pg.pgTable(
+  "job_tags",
+  {
+    ...scope,
+    region: pg.smallint("region").notNull(),
+    jobId: pg.uuid("job_id").notNull(),
+    scheduleId: pg.uuid("schedule_id"),
+    tag: pg.text("tag").notNull(),
+  },
+  (table) => [
+    pg.primaryKey({ columns: [table.projectNo, table.environment, table.tag, table.region, table.jobId] }),
+    pg
+      .index("job_tags_of_schedule")
+      .on(table.scheduleId, table.tag, table.region, table.jobId)
+      .where(sql`${table.scheduleId} IS NOT NULL`),
+  ],
+);
+
+/** The same by how the job ended; `state` is -1 until it has. */
+export const jobTagStates = pg.pgTable(
+  "job_tag_states",
+  {
+    ...scope,
+    state: pg.smallint("state").notNull(),
+    region: pg.smallint("region").notNull(),
+    jobId: pg.uuid("job_id").notNull(),
+    tag: pg.text("tag").notNull(),
+  },
+  (table) => [
+    pg.primaryKey({
+      columns: [table.projectNo, table.environment, table.tag, table.state, table.region, table.jobId],
+    }),
+  ],
 );
 
 /**
@@ -100,6 +143,8 @@ export const openJobs = pg.pgTable(
     trace: bytea("trace"),
     parkedHost: pg.text("parked_host"),
     parkedDueAt: instant("parked_due_at"),
+    scheduleId: pg.uuid("schedule_id"),
+    tags: pg.text("tags").array(),
   },
   (table) => [
     pg.primaryKey({ columns: [table.projectNo, table.environment, table.region, table.jobId] }),
@@ -112,6 +157,10 @@ export const openJobs = pg.pgTable(
       .on(table.projectNo, table.region, table.environment, table.dueAt)
       .where(sql`${table.dueAt} IS NOT NULL`),
     pg.index("open_jobs_running").on(table.projectNo, table.runId).where(sql`${table.runId} IS NOT NULL`),
+    pg
+      .index("open_jobs_of_schedule")
+      .on(table.scheduleId, table.region, table.jobId)
+      .where(sql`${table.scheduleId} IS NOT NULL AND ${table.runId} IS NULL`),
   ],
 );
 
@@ -124,9 +173,14 @@ export const endedJobs = pg.pgTable(
     region: pg.smallint("region").notNull(),
     attempts: pg.smallint("attempts").notNull(),
     jobId: pg.uuid("job_id").notNull(),
+    scheduleId: pg.uuid("schedule_id"),
   },
   (table) => [
     pg.primaryKey({ columns: [table.projectNo, table.environment, table.status, table.region, table.jobId] }),
+    pg
+      .index("ended_jobs_of_schedule")
+      .on(table.scheduleId, table.status, table.region, table.jobId)
+      .where(sql`${table.scheduleId} IS NOT NULL`),
   ],
 );
 

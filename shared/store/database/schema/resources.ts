@@ -68,6 +68,7 @@ export const schedules = pg.pgTable(
     timezone: pg.text("timezone").notNull(),
     targetUrl: pg.text("target_url").notNull(),
     payload: pg.text("payload").notNull(),
+    tags: pg.text("tags").array(),
   },
   (table) => [
     pg.primaryKey({ columns: [table.projectNo, table.environment, table.id] }),
