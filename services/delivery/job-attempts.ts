@@ -29,7 +29,9 @@ interface SentAttempt {
 }
 
 type LastSentAttempt = SentAttempt & { settlement: LastSettlement };
-const isLastSent = (sent: SentAttempt): sent is LastSentAttempt => isLast(sent.settlement);
+/** Whether the short way may be asked about it. */
+const isLastSent = (sent: SentAttempt): sent is LastSentAttempt =>
+  isLast(sent.settlement) && sent.settlement.isPlain === true;
 
 /** Attempts of jobs. */
 export function createJobAttempts(

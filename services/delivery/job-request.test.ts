@@ -61,6 +61,7 @@ async function attemptAt(
         targetUrl: wish.targetUrl ?? `${server.url}/hook`,
         payload: '{"n":9007199254740993}',
         scheduleId: null,
+        isTagged: false,
         maxAttempts: 5,
         baseSeconds: 10,
         capSeconds: 60,

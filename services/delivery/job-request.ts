@@ -12,7 +12,7 @@ import type { WaitReason } from "../../shared/domain/wait.ts";
 import type { Clock } from "../../shared/platform/clock.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
 import type { GrantedAttempt } from "../../shared/store/queue/claim.ts";
-import type { Settlement } from "../../shared/store/queue/settle.ts";
+import { isPlain, type Settlement } from "../../shared/store/queue/settle.ts";
 import { sendTraced } from "./attempt-span.ts";
 import type { Outbound } from "./outbound.ts";
 import { signHeaders } from "./sign.ts";
@@ -101,6 +101,7 @@ function settlementOf(
     shard,
     jobId: granted.jobId,
     runId: granted.runId,
+    isPlain: isPlain(granted),
     status: outcome.kind,
     responseStatus: outcome.responseStatus,
     error: outcome.error,

@@ -99,7 +99,7 @@ async function startWork(projectNo: number): Promise<() => Promise<unknown>> {
       jobs.claim(job),
       jobs.settle({
         ...settled,
-        settlement: { ...scope, ...outcome, jobId, runId, next: { status: "succeeded" } },
+        settlement: { ...scope, ...outcome, jobId, runId, isPlain: true, next: { status: "succeeded" } },
       }),
       deliveries.claim(delivery),
       deliveries.settle({

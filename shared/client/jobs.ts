@@ -9,7 +9,12 @@ export type Job = Omit<ResponseOf<"getJob">, "payload"> & { payload: Record<stri
 export type ListedJob = ResponseOf<"listJobs">["data"][number];
 export type JobExplanation = ResponseOf<"explainJob">;
 export type CanceledJob = ResponseOf<"cancelJob">;
-export type JobListQuery = QueryOf<"listJobs">;
+export type JobListQuery = Omit<QueryOf<"listJobs">, "created_after" | "created_before"> & {
+  /** Only jobs that were created later than this instant. */
+  created_after?: string | Date;
+  /** Only jobs that were created earlier than this instant. */
+  created_before?: string | Date;
+};
 export interface JobBatch {
   data: Job[];
 }
@@ -72,6 +77,16 @@ function jobPath(id: string): string {
   return `/v2/jobs/${encodeURIComponent(id)}`;
 }
 
-function canceledJobOf({ id, status, target_url, region, attempts, created_at, run_at }: Job): CanceledJob {
-  return { id, status, target_url, region, attempts, created_at, run_at };
+function canceledJobOf({
+  id,
+  status,
+  target_url,
+  region,
+  attempts,
+  created_at,
+  tags,
+  run_at,
+}: Job): CanceledJob {
+  const shown = { id, status, target_url, region, attempts, created_at, run_at };
+  return tags === undefined ? shown : { ...shown, tags };
 }

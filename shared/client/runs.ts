@@ -4,7 +4,12 @@ import { type List, walkList } from "./list.ts";
 import type { CreationOptions, RequestOptions, Send } from "./send.ts";
 
 export type Run = ResponseOf<"getRun">;
-export type RunListQuery = QueryOf<"listRuns">;
+export type RunListQuery = Omit<QueryOf<"listRuns">, "started_after" | "started_before"> & {
+  /** Only runs that started later than this instant. */
+  started_after?: string | Date;
+  /** Only runs that started earlier than this instant. */
+  started_before?: string | Date;
+};
 
 export interface Runs {
   list(query?: RunListQuery, options?: RequestOptions): List<Run>;

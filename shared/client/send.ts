@@ -122,7 +122,8 @@ function readIdempotencyKey(given: string | undefined): string {
 function queryText(query: object = {}): string {
   const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
-    if (value !== undefined) parameters.set(name, String(value));
+    if (value !== undefined)
+      parameters.set(name, value instanceof Date ? value.toISOString() : String(value));
   }
   const text = parameters.toString();
   return text === "" ? "" : `?${text}`;

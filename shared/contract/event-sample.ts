@@ -61,6 +61,7 @@ function sampleOf(
     attempts: run?.attempt ?? 0,
     scheduleId: null,
     createdAt: run?.startedAt ?? occurredAt,
+    tags: null,
   };
   const schedule = { id: retypeId(id, SCHEDULE_PREFIX), name: "sample" };
   switch (type) {

@@ -17,6 +17,7 @@ const facts = {
     attempts: 2,
     scheduleId: null,
     createdAt: Date.UTC(2026, 10, 21, 6, 12, 20),
+    tags: null,
   },
   run: {
     id: `run_${ID_BODY}`,

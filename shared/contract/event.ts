@@ -12,7 +12,7 @@ import {
   JOB_END_TYPES,
 } from "../domain/webhook.ts";
 import { idOf } from "./id.ts";
-import { JobId, RegionSchema, TargetUrl } from "./job.ts";
+import { JobId, RegionSchema, TargetUrl, tagsOf } from "./job.ts";
 import { MONTH_PATTERN } from "./project.ts";
 import { Run, type RunFacts, viewRun } from "./run.ts";
 import { Timestamp, timestampOf } from "./timestamp.ts";
@@ -44,6 +44,7 @@ function eventJobOf<Status extends string>(statuses: readonly Status[], attempts
         description: "The schedule that made the job; null for any other job.",
       }),
       created_at: Timestamp,
+      tags: Type.Optional(tagsOf(1, "The job's tags. Absent from a job without any.")),
     },
     { ...closed, title, description: "A job as events tell of it: without its payload." },
   );
@@ -257,6 +258,7 @@ export interface EventJobFacts {
   attempts: number;
   scheduleId: string | null;
   createdAt: number;
+  tags: string[] | null;
 }
 
 export type EventRunFacts = Omit<RunFacts, "jobId" | "nextRetryAt">;
@@ -328,6 +330,7 @@ const viewJob = <Status extends string>(job: EventJobFacts, status: Status) => (
   attempts: job.attempts,
   schedule_id: job.scheduleId,
   created_at: timestampOf(job.createdAt),
+  ...(job.tags !== null && { tags: job.tags }),
 });
 
 const viewEventRun = ({ id: jobId }: EventJobFacts, run: EventRunFacts) =>

@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { Value } from "@sinclair/typebox/value";
 import { ApiError, type EntryError } from "../domain/errors.ts";
+import { firstIdAt, parseId } from "../domain/ids.ts";
 import type { JobContext } from "../domain/job.ts";
 import {
   CanceledJob,
@@ -41,14 +42,31 @@ function refusalOf(act: () => unknown): ApiError {
 test("a full request is accepted as it is", () => {
   const text = `{"target_url":"https://example.com/hook","payload":{"n": 9007199254740993},
     "run_at":"2026-11-22T10:00:00+01:00","region":"eu-central",
-    "retry_policy":{"max_attempts":25,"base_seconds":86400,"cap_seconds":86400}}`;
+    "retry_policy":{"max_attempts":25,"base_seconds":86400,"cap_seconds":86400},"tags":["a:b","NULL"]}`;
   expect(readOne(text)).toEqual({
     targetUrl: "https://example.com/hook",
     payloadText: '{"n":9007199254740993}',
     runAt: Date.parse("2026-11-22T09:00:00Z"),
     region: "eu-central",
     retryPolicy: { maxAttempts: 25, baseSeconds: 86_400, capSeconds: 86_400 },
+    tags: ["a:b", "NULL"],
   });
+});
+
+test("tags are 1 to 10 different ones of the allowed characters, and the refusal names the bad one", () => {
+  const paramOf = (tags: string) =>
+    refusalOf(() => readOne(`{"target_url":"https://example.com","tags":${tags}}`)).param;
+  expect([paramOf("null"), paramOf('"a"'), paramOf("[]")]).toEqual(["tags", "tags", "tags"]);
+  expect(paramOf(JSON.stringify(Array.from({ length: 11 }, (_, n) => `t${n}`)))).toBe("tags");
+  expect(paramOf("[1]")).toBe("tags[0]");
+  for (const bad of ["", " ", "a b", "a,b", "ä", "a\n", "x".repeat(65), "{}", '"']) {
+    expect(paramOf(JSON.stringify(["good", bad]))).toBe("tags[1]");
+  }
+  expect(paramOf('["a","b","a"]')).toBe("tags[2]");
+  const widest = Array.from({ length: 10 }, (_, n) => `${n}_.:/@+-Zz`.padEnd(64, "x"));
+  expect(readOne(`{"target_url":"https://example.com","tags":${JSON.stringify(widest)}}`).tags).toEqual(
+    widest,
+  );
 });
 
 test("a payload that is left out is an empty object", () => {
@@ -160,21 +178,56 @@ test("a batch with bad entries names every one of them with its own code", () =>
 });
 
 test("the query string of the jobs list is read, and wrong ones refused", () => {
-  expect(readJobListQuery("")).toEqual({ pageSize: 50, cursor: null, status: null, region: null });
-  expect(readJobListQuery("limit=200&cursor=abc&status=queued&region=us-west")).toEqual({
+  const unfiltered = {
+    ...{ status: null, region: null, tag: null, schedule: { kind: "any" } as const },
+    created: { after: null, before: null },
+    ids: { fromId: null, beforeId: null },
+  };
+  expect(readJobListQuery("")).toEqual({ pageSize: 50, cursor: null, ...unfiltered });
+  expect(readJobListQuery("limit=200&cursor=abc&status=queued&region=us-west&tag=a%2Bb")).toEqual({
+    ...unfiltered,
     pageSize: 200,
     cursor: "abc",
     status: "queued",
     region: "us-west",
+    tag: "a+b",
   });
-  const bad = ["limit=0", "status=done", "region=mars", "job_id=x", "status=queued&status=failed"];
-  expect(bad.map((query) => refusalOf(() => readJobListQuery(query)).param)).toEqual([
-    "limit",
-    "status",
-    "region",
-    "job_id",
-    "status",
-  ]);
+  const bad: [query: string, param: string][] = [
+    ["limit=0", "limit"],
+    ["status=done", "status"],
+    ["region=mars", "region"],
+    ["job_id=x", "job_id"],
+    ["status=queued&status=failed", "status"],
+    ["tag=", "tag"],
+    ["tag=a+b", "tag"],
+    [`tag=${"a".repeat(65)}`, "tag"],
+    ["tag=a&tag=b", "tag"],
+    ["created_after=", "created_after"],
+    ["created_after=2026-11-21", "created_after"],
+    ["created_before=2026-11-21T10:00:00+01:00", "created_before"],
+    ["created_before=2026-02-30T10:00:00Z", "created_before"],
+    ["started_after=2026-11-21T10:00:00Z", "started_after"],
+  ];
+  for (const [query, param] of bad) expect(refusalOf(() => readJobListQuery(query)).param).toBe(param);
+});
+
+test("a filter by created_at becomes bounds of ids, both instants left out and cut to the millisecond", () => {
+  const { ids } = readJobListQuery(
+    "created_after=2026-11-21T10:00:00.0079Z&created_before=2026-11-21T11:00:00.008%2B01:00",
+  );
+  const at = Date.parse("2026-11-21T10:00:00.008Z");
+  expect([ids.fromId, ids.beforeId]).toEqual([firstIdAt("job_", at), firstIdAt("job_", at)]);
+  const far = readJobListQuery("created_after=0000-01-01T00:00:00Z&created_before=9999-12-31T23:59:59-23:59");
+  expect(far.ids.fromId).toBe("job_00000000000000000000000000");
+  expect(parseId("job_", far.ids.beforeId ?? "")).not.toBeNull();
+});
+
+test("the jobs of a schedule id that no schedule can have are an empty list, not an error", () => {
+  const id = "sch_01arz3ndektsv4rrffq69g5fav";
+  expect(readJobListQuery(`schedule_id=${id}`).schedule).toEqual({ kind: "one", id });
+  for (const text of ["", "x", id.toUpperCase(), id.replace("sch_", "job_")]) {
+    expect(readJobListQuery(`schedule_id=${text}`).schedule).toEqual({ kind: "none" });
+  }
 });
 
 const facts: JobFacts = {
@@ -187,6 +240,7 @@ const facts: JobFacts = {
   retryPolicy: { maxAttempts: 5, baseSeconds: 10, capSeconds: 3_600 },
   attempts: 0,
   createdAt: Date.parse("2026-11-21T10:00:00.007Z"),
+  tags: null,
 };
 
 test("a job object has exactly the documented fields, and its payload as it was written", () => {
@@ -216,4 +270,16 @@ test("list items and the cancel answer show their subsets and nothing more", () 
   const canceled = viewCanceledJob({ ...facts, status: "canceled" });
   expect(Value.Check(CanceledJob, canceled)).toBe(true);
   expect(Object.keys(canceled)).toEqual([...Object.keys(listed), "run_at"]);
+});
+
+test("tags stand in every view of a job that has them, and in no other", () => {
+  const tagged = { ...facts, tags: ["b", "a"] };
+  for (const view of [JSON.parse(jobText(tagged)), viewListedJob(tagged), viewCanceledJob(tagged)]) {
+    expect(view.tags).toEqual(["b", "a"]);
+  }
+  expect(Value.Check(Job, JSON.parse(jobText(tagged)))).toBe(true);
+  expect(Value.Check(ListedJob, viewListedJob(tagged))).toBe(true);
+  for (const view of [JSON.parse(jobText(facts)), viewListedJob(facts), viewCanceledJob(facts)]) {
+    expect("tags" in view).toBe(false);
+  }
 });

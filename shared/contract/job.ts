@@ -1,7 +1,7 @@
 import { type Static, Type } from "@sinclair/typebox";
 import type { RetryPolicy } from "../domain/backoff.ts";
 import { ApiError, type EntryError } from "../domain/errors.ts";
-import { JOB_PREFIX } from "../domain/ids.ts";
+import { idsBetween, JOB_PREFIX, SCHEDULE_PREFIX } from "../domain/ids.ts";
 import {
   BATCH_JOBS_MAX,
   decideNewJob,
@@ -13,8 +13,9 @@ import {
   RUN_AT_PAST_SECONDS_MAX,
   RUN_AT_YEARS_AHEAD_MAX,
 } from "../domain/job.ts";
-import { filterOf, parseQuery, readPage } from "../domain/page.ts";
+import { filterOf, idFilterOf, instantFilterOf, parseQuery, readPage } from "../domain/page.ts";
 import { REGIONS, type Region } from "../domain/scope.ts";
+import { TAG_CHARACTERS_MAX, TAG_PATTERN, TAGS_MAX, tagFilterOf } from "../domain/tags.ts";
 import { TARGET_URL_CHARACTERS_MAX } from "../domain/target.ts";
 import { idOf } from "./id.ts";
 import { type Body, checkPayloadSize } from "./json.ts";
@@ -76,6 +77,15 @@ export const TargetUrl = Type.String({
   examples: ["https://example.com/hooks/invoices"],
 });
 
+const Tag = Type.String({
+  documented: { pattern: TAG_PATTERN.source, minLength: 1, maxLength: TAG_CHARACTERS_MAX },
+  examples: ["customer:4711"],
+});
+/** The tags of a request, `min` of them or more. */
+export const tagsOf = (min: number, description: string) =>
+  Type.Array(Tag, { minItems: min, maxItems: TAGS_MAX, documented: { uniqueItems: true }, description });
+const Tags = tagsOf(1, "Words to find the job by. They never change. Absent from a job without any.");
+
 export const JobId = idOf(JOB_PREFIX, "The id of a job.");
 
 export const NewJobRequest = Type.Object(
@@ -99,6 +109,7 @@ export const NewJobRequest = Type.Object(
       ),
     ),
     retry_policy: Type.Optional(RetryPolicyRequest),
+    tags: Type.Optional(Tags),
   },
   { ...closed, title: "NewJobRequest" },
 );
@@ -118,6 +129,7 @@ const listedFields = {
   region: RegionSchema,
   attempts: Type.Integer({ minimum: 0, description: "Runs recorded so far, one in progress included." }),
   created_at: Timestamp,
+  tags: Type.Optional(Tags),
 };
 
 export const ListedJob = Type.Object(listedFields, {
@@ -139,10 +151,30 @@ export const JobBatch = Type.Object(
   { ...closed, title: "JobBatch" },
 );
 
+export const TagParameter = Type.String({
+  documented: { pattern: TAG_PATTERN.source },
+  description: "Only those of jobs that have exactly this tag. In a query string a `+` is written as `%2B`.",
+  examples: ["customer:4711"],
+});
+export const ScheduleIdParameter = Type.String({
+  description:
+    "Only those of jobs that this schedule has made. For a schedule that is unknown the list is empty.",
+});
+export const instantParameter = (description: string) =>
+  Type.String({
+    documented: { format: "date-time" },
+    description: `${description} ISO 8601 with Z or an offset; digits below the millisecond are dropped.`,
+    examples: ["2026-11-01T09:30:00Z"],
+  });
+
 export const JobListParameters = Type.Object({
   ...pageParameters,
   status: Type.Optional(JobStatusSchema),
   region: Type.Optional(RegionSchema),
+  tag: Type.Optional(TagParameter),
+  schedule_id: Type.Optional(ScheduleIdParameter),
+  created_after: Type.Optional(instantParameter("Only jobs whose `created_at` is later than this.")),
+  created_before: Type.Optional(instantParameter("Only jobs whose `created_at` is earlier than this.")),
 });
 
 /** A job that may be created, with the JSON text that its target will receive. */
@@ -180,11 +212,23 @@ export function readNewJobBatch(body: Body, context: JobContext): AcceptedJob[] 
 
 /** The query string of GET /v2/jobs. Throws ApiError. */
 export function readJobListQuery(query: string) {
-  const { status, region, ...page } = parseQuery(query, namesOf(JobListParameters));
+  const { status, region, tag, schedule_id, created_after, created_before, ...page } = parseQuery(
+    query,
+    namesOf(JobListParameters),
+  );
+  const created = {
+    after: instantFilterOf(created_after, "created_after"),
+    before: instantFilterOf(created_before, "created_before"),
+  };
   return {
     ...readPage(page),
     status: filterOf(status, "status", JOB_STATUSES),
     region: filterOf(region, "region", REGIONS),
+    tag: tagFilterOf(tag),
+    schedule: idFilterOf(schedule_id, SCHEDULE_PREFIX),
+    created,
+    // The time of an id is its job's created_at.
+    ids: idsBetween(JOB_PREFIX, created),
   };
 }
 
@@ -196,6 +240,7 @@ export interface ListedJobFacts {
   region: Region;
   attempts: number;
   createdAt: number;
+  tags: string[] | null;
 }
 
 export interface JobFacts extends ListedJobFacts {
@@ -212,6 +257,7 @@ export function viewListedJob(job: ListedJobFacts): Static<typeof ListedJob> {
     region: job.region,
     attempts: job.attempts,
     created_at: timestampOf(job.createdAt),
+    ...(job.tags === null ? {} : { tags: job.tags }),
   };
 }
 
@@ -228,13 +274,14 @@ function textBeforePayload({ id, status, targetUrl }: JobFacts): string {
   return `{"id":"${id}","status":"${status}","target_url":${JSON.stringify(targetUrl)},"payload":`;
 }
 
-function textBehindPayload({ runAt, region, retryPolicy, attempts, createdAt }: JobFacts): string {
+function textBehindPayload({ runAt, region, retryPolicy, attempts, createdAt, tags }: JobFacts): string {
   const created = timestampOf(createdAt);
   const run = runAt === createdAt ? created : timestampOf(runAt);
   return (
     `,"run_at":"${run}","region":"${region}",` +
     `"retry_policy":{"max_attempts":${retryPolicy.maxAttempts},"base_seconds":${retryPolicy.baseSeconds},` +
-    `"cap_seconds":${retryPolicy.capSeconds}},"attempts":${attempts},"created_at":"${created}"}`
+    `"cap_seconds":${retryPolicy.capSeconds}},"attempts":${attempts},"created_at":"${created}"` +
+    (tags === null ? "}" : `,"tags":${JSON.stringify(tags)}}`)
   );
 }
 
@@ -264,6 +311,7 @@ function acceptJob(value: unknown, payloadText: string | undefined, context: Job
       runAt: request.run_at,
       region: request.region,
       retryPolicy: retryPolicyOf(request.retry_policy ?? {}),
+      tags: request.tags,
     },
     context,
   );

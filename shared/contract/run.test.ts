@@ -49,11 +49,33 @@ test("the runs of a malformed job id are an empty list, not an error", () => {
     cursor: null,
     status: "timed_out",
     job: { kind: "one", id: jobId },
+    tag: null,
+    schedule: { kind: "any" },
+    startedAfter: null,
+    startedBefore: null,
   });
   for (const text of ["", "x", jobId.toUpperCase(), "run_01arz3ndektsv4rrffq69g5fav"]) {
     expect(readRunListQuery(`job_id=${text}`).job).toEqual({ kind: "none" });
   }
-  for (const query of ["status=queued", "region=us-east", "limit=201"]) {
+  for (const query of [
+    "status=queued",
+    "region=us-east",
+    "limit=201",
+    "tag=",
+    "created_after=2026-11-21T10:00:00Z",
+  ]) {
     expect(() => readRunListQuery(query)).toThrow(ApiError);
   }
+});
+
+test("the runs list is filtered by tag, schedule and start", () => {
+  const scheduleId = "sch_01arz3ndektsv4rrffq69g5fav";
+  const started = "started_after=2026-11-21T10:00:00.0019Z&started_before=2026-11-21T12:00:00%2B01:00";
+  expect(readRunListQuery(`tag=a&schedule_id=${scheduleId}&${started}`)).toMatchObject({
+    tag: "a",
+    schedule: { kind: "one", id: scheduleId },
+    startedAfter: Date.parse("2026-11-21T10:00:00.001Z"),
+    startedBefore: Date.parse("2026-11-21T11:00:00Z"),
+  });
+  expect(readRunListQuery("schedule_id=x").schedule).toEqual({ kind: "none" });
 });

@@ -1,9 +1,10 @@
 import { type Static, Type } from "@sinclair/typebox";
-import { JOB_PREFIX, parseId, RUN_PREFIX } from "../domain/ids.ts";
-import { filterOf, parseQuery, readPage } from "../domain/page.ts";
+import { JOB_PREFIX, RUN_PREFIX, SCHEDULE_PREFIX } from "../domain/ids.ts";
+import { filterOf, idFilterOf, instantFilterOf, parseQuery, readPage } from "../domain/page.ts";
 import { RUN_STATUSES, type RunStatus } from "../domain/run.ts";
+import { tagFilterOf } from "../domain/tags.ts";
 import { idOf } from "./id.ts";
-import { JobId } from "./job.ts";
+import { instantParameter, JobId, ScheduleIdParameter, TagParameter } from "./job.ts";
 import { listOf, pageParameters } from "./list.ts";
 import { Timestamp, timestampOf, timestampOrNull } from "./timestamp.ts";
 import { namesOf, wordOf } from "./validator.ts";
@@ -43,6 +44,10 @@ export const RunListParameters = Type.Object({
   job_id: Type.Optional(
     Type.String({ description: "Only the runs of this job. For a job that is unknown the list is empty." }),
   ),
+  tag: Type.Optional(TagParameter),
+  schedule_id: Type.Optional(ScheduleIdParameter),
+  started_after: Type.Optional(instantParameter("Only runs whose `started_at` is later than this.")),
+  started_before: Type.Optional(instantParameter("Only runs whose `started_at` is earlier than this.")),
 });
 
 /** A run as the store knows it. Instants are milliseconds since 1970. */
@@ -74,17 +79,17 @@ export function viewRun(run: RunFacts): Static<typeof Run> {
 
 /** The query string of GET /v2/runs. Throws ApiError. */
 export function readRunListQuery(query: string) {
-  const { status, job_id, ...page } = parseQuery(query, namesOf(RunListParameters));
+  const { status, job_id, tag, schedule_id, started_after, started_before, ...page } = parseQuery(
+    query,
+    namesOf(RunListParameters),
+  );
   return {
     ...readPage(page),
     status: filterOf(status, "status", RUN_STATUSES),
-    job: jobFilterOf(job_id),
+    job: idFilterOf(job_id, JOB_PREFIX),
+    tag: tagFilterOf(tag),
+    schedule: idFilterOf(schedule_id, SCHEDULE_PREFIX),
+    startedAfter: instantFilterOf(started_after, "started_after"),
+    startedBefore: instantFilterOf(started_before, "started_before"),
   };
-}
-
-/** `none` for a job_id that no job can have: its list is empty, like that of an unknown job. */
-function jobFilterOf(text: string | undefined) {
-  if (text === undefined) return { kind: "any" } as const;
-  const id = parseId(JOB_PREFIX, text);
-  return id === null ? ({ kind: "none" } as const) : ({ kind: "one", id } as const);
 }

@@ -41,12 +41,13 @@ test("a full request is accepted as it is, and its timetable read", () => {
   const { timetable, ...accepted } =
     readNew(`{"name":"Täglich","cron":" 30 2 * * * ","timezone":"europe/berlin",
     "target_url":"https://example.com/hook","payload":{"n": 9007199254740993},
-    "retry_policy":{"max_attempts":25,"base_seconds":2,"cap_seconds":3}}`);
+    "retry_policy":{"max_attempts":25,"base_seconds":2,"cap_seconds":3},"tags":["nightly"]}`);
   expect(accepted).toEqual({
     name: "Täglich",
     targetUrl: "https://example.com/hook",
     payloadText: '{"n":9007199254740993}',
     retryPolicy: { maxAttempts: 25, baseSeconds: 2, capSeconds: 3 },
+    tags: ["nightly"],
   });
   expect([timetable.expression, timetable.zone.name]).toEqual(["30 2 * * *", "Europe/Berlin"]);
 });
@@ -87,7 +88,7 @@ test("a change holds the given fields, and an unknown field is refused", () => {
   for (const name of ["name", "target_url", "retry_policy", "id", "next_run_at"]) {
     const { code, param, message } = refusalOf(() => readUpdate(`{"${name}":"x"}`));
     expect([code, param]).toEqual(["invalid_request", name]);
-    expect(message).toContain("Known are cron, timezone, payload, paused.");
+    expect(message).toContain("Known are cron, timezone, payload, paused, tags.");
   }
 });
 
@@ -130,6 +131,7 @@ const facts: ScheduleFacts = {
   paused: false,
   nextRunAt: Date.parse("2026-11-22T01:30:00Z"),
   createdAt: Date.parse("2026-11-21T10:00:00.007Z"),
+  tags: null,
 };
 
 test("a schedule object has exactly the documented fields, and its payload as it was written", () => {
@@ -143,6 +145,10 @@ test("a schedule object has exactly the documented fields, and its payload as it
     next_run_at: "2026-11-22T01:30:00.000Z",
     created_at: "2026-11-21T10:00:00.007Z",
   });
+  expect("tags" in view).toBe(false);
+  const tagged = JSON.parse(scheduleParts({ ...facts, tags: ["a"] }).join(""));
+  expect(tagged).toEqual({ ...view, tags: ["a"] });
+  expect(Value.Check(Schedule, tagged)).toBe(true);
   const list = JSON.parse(
     listParts([[text], scheduleParts({ ...facts, paused: true, nextRunAt: null })], null).join(""),
   );

@@ -17,9 +17,18 @@ import {
   SCHEDULE_NAME_CHARACTERS_MAX,
   type Timetable,
 } from "../domain/schedule.ts";
+import { checkTags } from "../domain/tags.ts";
 import { checkTarget, type TargetRules } from "../domain/target.ts";
 import { idOf } from "./id.ts";
-import { JobId, Payload, RetryPolicyRequest, RetryPolicySchema, retryPolicyOf, TargetUrl } from "./job.ts";
+import {
+  JobId,
+  Payload,
+  RetryPolicyRequest,
+  RetryPolicySchema,
+  retryPolicyOf,
+  TargetUrl,
+  tagsOf,
+} from "./job.ts";
 import type { Body } from "./json.ts";
 import { listOf, pageParameters } from "./list.ts";
 import { Timestamp, timestampOf, timestampOrNull } from "./timestamp.ts";
@@ -48,6 +57,8 @@ const Timezone = Type.String({
   examples: ["Europe/Berlin"],
 });
 
+const TAGS = "Words to find the schedule's jobs by: each job has them as they were when it was created.";
+
 export const NewScheduleRequest = Type.Object(
   {
     name: Name,
@@ -56,6 +67,7 @@ export const NewScheduleRequest = Type.Object(
     timezone: Type.Optional(Timezone),
     payload: Type.Optional({ ...Payload, default: {} }),
     retry_policy: Type.Optional(RetryPolicyRequest),
+    tags: Type.Optional(tagsOf(1, TAGS)),
   },
   { ...closed, title: "NewScheduleRequest" },
 );
@@ -66,6 +78,7 @@ export const ScheduleUpdateRequest = Type.Object(
     timezone: Type.Optional(Timezone),
     payload: Type.Optional(Payload),
     paused: Type.Optional(Type.Boolean({ description: "What was missed while paused is not replayed." })),
+    tags: Type.Optional(tagsOf(0, "They replace the tags for jobs to come. An empty list takes them away.")),
   },
   { ...closed, title: "ScheduleUpdateRequest", description: "What is left out keeps its value." },
 );
@@ -82,6 +95,7 @@ export const Schedule = Type.Object(
     paused: Type.Boolean({ description: "When true the schedule does not fire." }),
     next_run_at: Type.Union([Timestamp, Type.Null()], { description: "Next firing; null when paused." }),
     created_at: Timestamp,
+    tags: Type.Optional(tagsOf(1, `${TAGS} Absent from a schedule without any.`)),
   },
   { ...closed, title: "Schedule", description: "Creates a job at every instant of its timetable." },
 );
@@ -167,6 +181,8 @@ export interface AcceptedSchedule {
   targetUrl: string;
   payloadText: string;
   retryPolicy: RetryPolicy;
+  /** Null for none. */
+  tags: string[] | null;
 }
 
 /** The body of POST /v2/schedules, parsed with "member". Throws ApiError. */
@@ -175,12 +191,14 @@ export function readNewSchedule(body: Body, targets: TargetRules): AcceptedSched
   checkName(request.name, "name", SCHEDULE_NAME_CHARACTERS_MAX);
   const timetable = acceptTimetable(request.cron, request.timezone ?? "UTC");
   checkTarget(request.target_url, "target_url", targets);
+  if (request.tags !== undefined) checkTags(request.tags);
   return {
     name: request.name,
     timetable,
     targetUrl: request.target_url,
     payloadText: body.payloadTexts[0] ?? "{}",
     retryPolicy: completeRetryPolicy(retryPolicyOf(request.retry_policy ?? {})),
+    tags: request.tags ?? null,
   };
 }
 
@@ -189,17 +207,19 @@ export interface ScheduleUpdate {
   timezone?: string;
   payloadText?: string;
   paused?: boolean;
+  tags?: string[];
 }
 
-/** The body of PATCH /v2/schedules/{id}, parsed with "member". Its cron and timezone are judged later, with the schedule. */
+/** The body of PATCH /v2/schedules/{id}, parsed with "member". Its cron, timezone and tags are judged later, with the schedule. */
 export function readScheduleUpdate(body: Body): ScheduleUpdate {
-  const { cron, timezone, paused } = validateUpdate(body.value);
+  const { cron, timezone, paused, tags } = validateUpdate(body.value);
   const payloadText = body.payloadTexts[0];
   return {
     ...(cron === undefined ? {} : { cron }),
     ...(timezone === undefined ? {} : { timezone }),
     ...(payloadText === undefined ? {} : { payloadText }),
     ...(paused === undefined ? {} : { paused }),
+    ...(tags === undefined ? {} : { tags }),
   };
 }
 
@@ -243,6 +263,7 @@ export interface ScheduleFacts {
   paused: boolean;
   nextRunAt: number | null;
   createdAt: number;
+  tags: string[] | null;
 }
 
 /**
@@ -262,6 +283,7 @@ export function scheduleParts(schedule: ScheduleFacts): string[] {
     paused: schedule.paused,
     next_run_at: timestampOrNull(schedule.nextRunAt),
     created_at: timestampOf(schedule.createdAt),
+    ...(schedule.tags === null ? {} : { tags: schedule.tags }),
   };
   return [`${JSON.stringify(view).slice(0, -1)},"payload":`, schedule.payloadText, "}"];
 }

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { createIdSource, idTimeMs, idToUuid, JOB_PREFIX, parseId, uuidToId } from "./ids.ts";
+import { createIdSource, idsBetween, idTimeMs, idToUuid, JOB_PREFIX, parseId, uuidToId } from "./ids.ts";
 
 const TIME_MAX = 2 ** 48 - 1;
 const zeros = (count: number) => new Uint8Array(count);
@@ -92,4 +92,20 @@ test("an id has one spelling", () => {
     "",
   ];
   for (const text of bad) expect(parseId("job_", text)).toBeNull();
+});
+
+test("the ids between two instants are those whose times lie between them, the instants left out", () => {
+  const at = Date.parse("2026-11-21T10:00:00.007Z");
+  const idAt = (time: number, byte: number) =>
+    createIdSource((count) => new Uint8Array(count).fill(byte)).next("job_", time);
+  const { fromId, beforeId } = idsBetween("job_", { after: at, before: at + 2 });
+  const isBetween = (id: string) => id >= (fromId ?? "") && id < (beforeId ?? "");
+  for (const byte of [0, 255]) {
+    expect([at, at + 1, at + 2].map((time) => isBetween(idAt(time, byte)))).toEqual([false, true, false]);
+  }
+  expect(idsBetween("job_", { after: null, before: null })).toEqual({ fromId: null, beforeId: null });
+  expect(idsBetween("job_", { after: -62_167_219_200_000, before: -1 })).toEqual({
+    fromId: "job_00000000000000000000000000",
+    beforeId: "job_00000000000000000000000000",
+  });
 });

@@ -105,9 +105,26 @@ export function haveSameBits(a: string, b: string): boolean {
 /** No id, whatever its kind, is as great. */
 export const NEWEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
+/** No id, whatever its kind, is smaller. */
+export const OLDEST_UUID = "00000000-0000-0000-0000-000000000000";
+
 /** The smallest id of an instant (milliseconds since 1970). Every id of that time or later is at least as great. */
 export function firstIdAt(prefix: string, at: number): string {
   return prefix + timeText(Math.ceil(at)) + FIRST_WORD.repeat(4);
+}
+
+/**
+ * The ids whose time lies between two instants (milliseconds since 1970), both left out: from `fromId` on, and before
+ * `beforeId`. Null is no bound. No id is from before 1970.
+ */
+export function idsBetween(
+  prefix: string,
+  { after, before }: { after: number | null; before: number | null },
+): { fromId: string | null; beforeId: string | null } {
+  return {
+    fromId: after === null ? null : firstIdAt(prefix, Math.max(0, after + 1)),
+    beforeId: before === null ? null : firstIdAt(prefix, Math.max(0, before)),
+  };
 }
 
 /** The time of an id in milliseconds since 1970. It is the created_at of its resource, so rows have no column for that. */

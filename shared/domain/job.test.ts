@@ -41,6 +41,7 @@ test("a job that names only its target gets every default", () => {
     runAt: null,
     region: "eu-central",
     retryPolicy: { maxAttempts: 5, baseSeconds: 10, capSeconds: 3_600 },
+    tags: null,
   });
 });
 

@@ -3,6 +3,7 @@ import { ApiError, invalidRequest } from "./errors.ts";
 import { effectiveDefaultRegion, isRegionAllowed, type Plan } from "./plan.ts";
 import type { RunStatus } from "./run.ts";
 import type { Region } from "./scope.ts";
+import { checkTags } from "./tags.ts";
 import { checkTarget, type TargetRules } from "./target.ts";
 
 /** What a job may be, and what can be done to it in each of its states. */
@@ -28,6 +29,7 @@ export interface JobRequest {
   runAt?: string | undefined;
   region?: Region | undefined;
   retryPolicy?: Partial<RetryPolicy> | undefined;
+  tags?: string[] | undefined;
 }
 
 export interface JobContext {
@@ -44,6 +46,8 @@ export interface NewJob {
   runAt: number | null;
   region: Region;
   retryPolicy: RetryPolicy;
+  /** Null for a job to which none were given. */
+  tags: string[] | null;
 }
 
 /** Decides whether a job may be created and what it is, defaults filled in. Throws ApiError. */
@@ -51,11 +55,13 @@ export function decideNewJob(request: JobRequest, { plan, defaultRegion, now, ta
   checkTarget(request.targetUrl, "target_url", targets);
   const runAt = request.runAt === undefined ? null : parseRunAt(request.runAt, now);
   const retryPolicy = completeRetryPolicy(request.retryPolicy ?? {});
+  const tags = request.tags ?? null;
+  if (tags !== null) checkTags(tags);
   if (request.region !== undefined && !isRegionAllowed(plan, request.region)) {
     throw invalidRequest(`The ${plan} plan is limited to the region us-east.`, "region");
   }
   const region = request.region ?? effectiveDefaultRegion(plan, defaultRegion);
-  return { targetUrl: request.targetUrl, runAt, region, retryPolicy };
+  return { targetUrl: request.targetUrl, runAt, region, retryPolicy, tags };
 }
 
 /** Fills in the defaults. The bounds of each number were checked with its type. */

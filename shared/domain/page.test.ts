@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { ApiError } from "./errors.ts";
-import { filterOf, parseQuery, readPage } from "./page.ts";
+import { filterOf, idFilterOf, instantFilterOf, parseQuery, readPage } from "./page.ts";
 
 /** The param of the invalid_request that `act` throws. */
 function paramOf(act: () => unknown): string | undefined {
@@ -55,5 +55,34 @@ test("a filter is one of its words", () => {
   expect(filterOf("failed", "status", ["failed"])).toBe("failed");
   for (const text of ["", "Failed", "failed,queued"]) {
     expect(paramOf(() => filterOf(text, "status", ["failed", "queued"]))).toBe("status");
+  }
+});
+
+test("a filter by an id that nothing can have is a list of nothing", () => {
+  const id = "job_01arz3ndektsv4rrffq69g5fav";
+  expect(idFilterOf(undefined, "job_")).toEqual({ kind: "any" });
+  expect(idFilterOf(id, "job_")).toEqual({ kind: "one", id });
+  for (const text of ["", "x", id.toUpperCase(), `${id} `])
+    expect(idFilterOf(text, "job_")).toEqual({ kind: "none" });
+  expect(idFilterOf(id, "sch_")).toEqual({ kind: "none" });
+});
+
+test("a filter by an instant takes what run_at takes, and drops what is below the millisecond", () => {
+  expect(instantFilterOf(undefined, "created_after")).toBeNull();
+  expect(instantFilterOf("2026-11-21T10:00:00.0079Z", "created_after")).toBe(
+    Date.parse("2026-11-21T10:00:00.007Z"),
+  );
+  expect(instantFilterOf("2026-11-21T10:00:00+01:00", "created_after")).toBe(
+    Date.parse("2026-11-21T09:00:00Z"),
+  );
+  for (const text of [
+    "",
+    "2026-11-21",
+    "2026-11-21T10:00:00",
+    "2026-11-21T10:00:00 01:00",
+    "now",
+    "1700000000",
+  ]) {
+    expect(paramOf(() => instantFilterOf(text, "created_after"))).toBe("created_after");
   }
 });

@@ -1,4 +1,6 @@
 import { invalidRequest } from "./errors.ts";
+import { parseId } from "./ids.ts";
+import { parseInstant } from "./job.ts";
 
 /** The rules of query strings and of pages. */
 
@@ -50,4 +52,24 @@ export function filterOf<Choice extends string>(
   const choice = choices.find((candidate) => candidate === value);
   if (choice === undefined) throw invalidRequest(`${name} must be one of ${choices.join(", ")}.`, name);
   return choice;
+}
+
+/** A filter by an id: `none` is one that no resource can have. Its list is empty, like that of an unknown id. */
+export type IdFilter = { kind: "any" } | { kind: "none" } | { kind: "one"; id: string };
+
+export function idFilterOf(text: string | undefined, prefix: string): IdFilter {
+  if (text === undefined) return { kind: "any" };
+  const id = parseId(prefix, text);
+  return id === null ? { kind: "none" } : { kind: "one", id };
+}
+
+/** A filter by an instant, in milliseconds since 1970; null if it is absent. Digits beyond the millisecond are dropped. */
+export function instantFilterOf(text: string | undefined, name: string): number | null {
+  if (text === undefined) return null;
+  const at = parseInstant(text);
+  if (at !== null) return at;
+  throw invalidRequest(
+    `${name} must be an ISO 8601 date and time with Z or an offset. In a query string a + is written as %2B.`,
+    name,
+  );
 }

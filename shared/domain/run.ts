@@ -1,4 +1,5 @@
 import { parseRetryAfterMs, type Random, type RetryPolicy, retryDelayMs } from "./backoff.ts";
+import { idTimeMs } from "./ids.ts";
 
 /** What one attempt came to, and what that does to its job. */
 
@@ -8,6 +9,14 @@ export type RunStatus = (typeof RUN_STATUSES)[number];
 /** How much of a target's answer is read before the attempt ends. */
 export const RESPONSE_BODY_BYTES_MAX = 65_536;
 export const ERROR_BYTES_MAX = 4_096;
+
+/** A run that started so much earlier or later than its id tells is noted, so that lists by time find it. */
+export const START_SHIFT_MS = 5_000;
+
+/** Whether a run started when its id tells, as nearly all do. `startedAt` is in milliseconds since 1970. */
+export function startedInTime(runId: string, startedAt: number): boolean {
+  return Math.abs(startedAt - idTimeMs(runId)) < START_SHIFT_MS;
+}
 
 export type Outcome =
   | { kind: "succeeded"; responseStatus: number; error: null }

@@ -92,7 +92,7 @@ describe("what an outage has cost a schedule", () => {
 });
 
 describe("a change", () => {
-  const schedule = { cron: "0 * * * *", timezone: "UTC", payload: "{}", paused: false };
+  const schedule = { cron: "0 * * * *", timezone: "UTC", payload: "{}", paused: false, tags: null };
   const now = at("10:30:00");
   const decide = (schedule: Changeable, change: Partial<Changeable>, activeCount = 1) =>
     decideScheduleChange({ ...schedule, activeCount }, change, { now, activeMax: 2 });
@@ -124,6 +124,19 @@ describe("a change", () => {
       nextRunAt: null,
       paused: true,
     });
+  });
+
+  test("replaces the tags, and an empty list takes them away; left out they stay", () => {
+    const tagged = { ...schedule, tags: ["a"] };
+    expect(decide(tagged, {}).tags).toEqual(["a"]);
+    expect(decide(tagged, { tags: ["b", "c"] })).toEqual({
+      ...schedule,
+      tags: ["b", "c"],
+      nextRunAt: undefined,
+    });
+    expect(decide(tagged, { tags: [] }).tags).toBeNull();
+    expect(() => decide(tagged, { tags: ["b", "b"] })).toThrow("tags[1] is given twice.");
+    expect(() => decide(tagged, { tags: ["b c"] })).toThrow("tags[0] must be");
   });
 
   test("to a timetable that may not be is refused, by what the whole would be", () => {

@@ -4,6 +4,7 @@ import type { Cron } from "./cron/fields.ts";
 import { type Firing, firingsUntil, nextFiring, previousFiring } from "./cron/firings.ts";
 import { parseZone, type Zone } from "./cron/zone.ts";
 import { ApiError } from "./errors.ts";
+import { checkTags } from "./tags.ts";
 
 /** The rules of schedules: when one fires next, what an outage costs it, and what every instant of its timetables came to. */
 
@@ -78,6 +79,8 @@ export interface Changeable {
   /** JSON text. */
   payload: string;
   paused: boolean;
+  /** Null for none. */
+  tags: string[] | null;
 }
 
 export interface DecidedChange extends Changeable {
@@ -100,10 +103,18 @@ export function decideScheduleChange(
   const timetable = acceptTimetable(change.cron ?? schedule.cron, change.timezone ?? schedule.timezone);
   const { expression: cron, zone } = timetable;
   const paused = change.paused ?? schedule.paused;
+  const tags = change.tags === undefined ? schedule.tags : acceptTags(change.tags);
   if (schedule.paused && !paused && schedule.activeCount >= activeMax) throw tooManyActive(activeMax);
   const isSame = cron === schedule.cron && zone.name === schedule.timezone && paused === schedule.paused;
   const nextRunAt = isSame ? undefined : paused ? null : nextInstant(timetable, now);
-  return { cron, timezone: zone.name, payload: change.payload ?? schedule.payload, paused, nextRunAt };
+  return { cron, timezone: zone.name, payload: change.payload ?? schedule.payload, paused, tags, nextRunAt };
+}
+
+/** An empty list takes the tags away. */
+function acceptTags(tags: string[] | null): string[] | null {
+  if (tags === null || tags.length === 0) return null;
+  checkTags(tags);
+  return tags;
 }
 
 /** Refuses one more active schedule, whether it is created or resumed. */

@@ -12,7 +12,7 @@ import { addNode } from "./cell/nodes.ts";
 import type { Database } from "./database/database.ts";
 import { type Claim, type Claimed, claimAttempts, type GrantedAttempt } from "./queue/claim.ts";
 import { claimOrdinary } from "./queue/claim-ordinary.ts";
-import { type Settled, type Settlement, settleAttempts } from "./queue/settle.ts";
+import { isPlain, type Settled, type Settlement, settleAttempts } from "./queue/settle.ts";
 import { isLast, settleOrdinary } from "./queue/settle-ordinary.ts";
 import { createJobs, type JobToCreate } from "./resources/job-creation.ts";
 import { createProject } from "./resources/projects.ts";
@@ -227,7 +227,7 @@ export async function until(
 
 /** The settlement of a granted attempt, succeeded unless told otherwise. */
 export function settlementOf(
-  { claim, granted }: { claim: Claim; granted: Pick<GrantedAttempt, "runId"> },
+  { claim, granted }: { claim: Claim; granted: Pick<GrantedAttempt, "runId"> | GrantedAttempt },
   wish: Partial<Settlement> = {},
 ): Settlement {
   return {
@@ -237,6 +237,7 @@ export function settlementOf(
     shard: 0,
     jobId: claim.jobId,
     runId: granted.runId,
+    isPlain: "isTagged" in granted && isPlain(granted),
     status: "succeeded",
     responseStatus: 200,
     error: null,

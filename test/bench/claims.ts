@@ -8,7 +8,7 @@ import { openDatabase } from "../../shared/store/database/database.ts";
 import type { Settlement } from "../../shared/store/queue/settle.ts";
 import { createJobs } from "../../shared/store/resources/job-creation.ts";
 import { cancelJob, retryRun } from "../../shared/store/resources/jobs-by-hand.ts";
-import { listRuns } from "../../shared/store/resources/runs.ts";
+import { listRuns } from "../../shared/store/resources/run-list.ts";
 import { claimShortFirst, orRefused, settleShortFirst } from "../../shared/store/test-support.ts";
 import { keyCause } from "../support/cause.ts";
 import { createTestDatabase, stopOwnServer } from "../support/postgres.ts";
@@ -236,7 +236,8 @@ async function disturb(
       const canceled = await orRefused(cancelJob(db, scope, uuidToId(JOB_PREFIX, open.job_id), keyCause()));
       if (canceled.kind === "canceled") done.canceled++;
     }
-    const failed = await listRuns(db, { ...scope, jobId: null, status: "failed", beforeId: null, limit: 3 });
+    const query = { ...scope, jobId: null, status: "failed", beforeId: null, limit: 3 } as const;
+    const { rows: failed } = await listRuns(db, query);
     for (const run of failed) {
       const retried = await orRefused(
         retryRun(db, scope, run.id, ids.next(RUN_PREFIX, Date.now()), keyCause()),

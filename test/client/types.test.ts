@@ -26,15 +26,15 @@ const truths: true[] = [
   true satisfies Same<Job["status"], "queued" | "running" | "succeeded" | "failed" | "canceled">,
   true satisfies Same<Job["retry_policy"]["max_attempts"], number>,
   true satisfies Same<Job["payload"], Record<string, unknown>>,
-  true satisfies Same<keyof NewJob, "target_url" | "payload" | "run_at" | "region" | "retry_policy">,
+  true satisfies Same<keyof NewJob, "target_url" | "payload" | "run_at" | "region" | "retry_policy" | "tags">,
   true satisfies Same<JobListQuery["region"], Job["region"] | undefined>,
   true satisfies Same<Schedule["next_run_at"], string | null>,
   true satisfies Same<Schedule["payload"], Record<string, unknown>>,
   true satisfies Same<
     keyof NewSchedule,
-    "name" | "cron" | "target_url" | "timezone" | "payload" | "retry_policy"
+    "name" | "cron" | "target_url" | "timezone" | "payload" | "retry_policy" | "tags"
   >,
-  true satisfies Same<keyof ScheduleUpdate, "cron" | "timezone" | "payload" | "paused">,
+  true satisfies Same<keyof ScheduleUpdate, "cron" | "timezone" | "payload" | "paused" | "tags">,
   true satisfies Same<Firing["status"], "fired" | "skipped_paused" | "skipped_quota" | "missed_outage">,
 ];
 

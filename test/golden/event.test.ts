@@ -29,6 +29,7 @@ test("the bytes of an event never change", () => {
       attempts: 2,
       scheduleId: null,
       createdAt: Date.parse("2026-11-21T06:12:25.328Z"),
+      tags: null,
     },
     run: {
       id: "run_01m7ybr3vq81qbcnqxb2xa9jzd",
@@ -41,4 +42,7 @@ test("the bytes of an event never change", () => {
     },
   } as const;
   expect(eventText(facts)).toBe(BYTES);
+  const tagged = { ...facts, job: { ...facts.job, tags: ["customer:4711", "b"] } };
+  const withTags = BYTES.replace('.328Z"}', '.328Z","tags":["customer:4711","b"]}');
+  expect(eventText(tagged)).toBe(withTags);
 });

@@ -29,7 +29,8 @@ import { askTime, type Database } from "../../shared/store/database/database.ts"
 import { createJobs } from "../../shared/store/resources/job-creation.ts";
 import { findJob, type JobRow } from "../../shared/store/resources/jobs.ts";
 import { createProject, type ProjectRow } from "../../shared/store/resources/projects.ts";
-import { listRuns, type RunRow } from "../../shared/store/resources/runs.ts";
+import { listRuns } from "../../shared/store/resources/run-list.ts";
+import type { RunRow } from "../../shared/store/resources/runs.ts";
 import { createWebhook } from "../../shared/store/resources/webhooks.ts";
 import { testCause } from "./cause.ts";
 import { openTestDatabase } from "./database.ts";
@@ -85,6 +86,7 @@ export interface JobWish {
   maxAttempts?: number;
   baseSeconds?: number;
   capSeconds?: number;
+  tags?: string[];
 }
 
 export interface EndpointWish {
@@ -183,6 +185,7 @@ export async function startCell(
         maxAttempts: wish.maxAttempts ?? 5,
         baseSeconds: wish.baseSeconds ?? 1,
         capSeconds: wish.capSeconds ?? 1,
+        tags: wish.tags ?? null,
         cause: null,
       }));
       const created = await createJobs(db, jobs, lanes);
@@ -267,7 +270,7 @@ export async function startCell(
         sinceAt: 0,
         limit: 100,
       };
-      return (await listRuns(db, query)).reverse();
+      return (await listRuns(db, query)).rows.reverse();
     },
     async stop() {
       for (const stop of stops.reverse()) await stop();

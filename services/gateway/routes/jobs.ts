@@ -20,25 +20,26 @@ import { type JobContext, PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.t
 import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
 import { retainedSince } from "../../../shared/domain/plan.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
+import { TAG_CHARACTERS_MAX, TAGS_MAX } from "../../../shared/domain/tags.ts";
 import type { TargetRules } from "../../../shared/domain/target.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
 import { findExplained } from "../../../shared/store/resources/explain.ts";
 import type { KeyToTake } from "../../../shared/store/resources/idempotency.ts";
 import type { JobToCreate } from "../../../shared/store/resources/job-creation.ts";
+import { listJobs } from "../../../shared/store/resources/job-list.ts";
 import {
   type AskedJob,
   findAskedJobs,
   findJob,
   type JobRow,
   type JobSummary,
-  listJobs,
 } from "../../../shared/store/resources/jobs.ts";
 import { cancelJob } from "../../../shared/store/resources/jobs-by-hand.ts";
 import { BATCH_BODY_BYTES_MAX, BODY_BYTES_MAX } from "../request/body.ts";
 import { quotaExceeded } from "../request/errors.ts";
 import type { JobCreation } from "./job-creation.ts";
-import type { Pager } from "./pager.ts";
+import { earlierId, filterText, idOrNull, NOTHING, type Pager, textOrNull } from "./pager.ts";
 import { readPathId } from "./path-id.ts";
 import type { ApiRequest, RoutesOf } from "./route.ts";
 
@@ -86,6 +87,7 @@ export function jobRoutes(options: {
         maxAttempts,
         baseSeconds,
         capSeconds,
+        tags: asked.tags,
         cause,
         trace,
         ...(key !== null && { key }),
@@ -129,11 +131,22 @@ export function jobRoutes(options: {
       answerBytesMax: JOB_PAGE_BYTES_MAX,
       async answer({ caller, scope, query }) {
         const asked = readJobListQuery(query);
-        const { status, region } = asked;
-        const walk = pager.walk("GET /v2/jobs", caller, asked, { status, region });
-        const { beforeId, rowsMax } = walk;
-        const found = await listJobs(db, { ...scope, status, region, beforeId, limit: rowsMax });
-        const { rows, nextCursor } = walk.page(found);
+        const { status, region, tag, schedule, created, ids: between } = asked;
+        const walk = pager.walk("GET /v2/jobs", caller, asked, {
+          status,
+          region,
+          tag,
+          schedule_id: filterText(schedule),
+          created_after: textOrNull(created.after),
+          created_before: textOrNull(created.before),
+        });
+        const filters = { status, region, tag, scheduleId: idOrNull(schedule) };
+        const place = { fromId: between.fromId, beforeId: earlierId(walk.beforeId, between.beforeId) };
+        const found =
+          schedule.kind === "none"
+            ? NOTHING
+            : await listJobs(db, { ...scope, ...filters, ...place, limit: walk.rowsMax });
+        const { rows, nextCursor } = walk.page(found.rows, found.endId !== null, found.endId ?? undefined);
         const view = viewList(
           rows.map((job) => viewListedJob(summaryFacts(job))),
           nextCursor,
@@ -183,8 +196,11 @@ export function jobRoutes(options: {
   };
 }
 
-/** A job without its payload: a URL of 2,048 characters, each of which JSON may write as two, and some short fields. */
-const JOB_BYTES_MAX = 4_608;
+/**
+ * A job without its payload: a URL of 2,048 characters, each of which JSON may write as two, tags, none of whose characters
+ * JSON writes as two, and some short fields.
+ */
+const JOB_BYTES_MAX = 4_608 + TAGS_MAX * (TAG_CHARACTERS_MAX + 3);
 const JOB_PAGE_BYTES_MAX = PAGE_SIZE_MAX * JOB_BYTES_MAX;
 /** The answer with one job. An answer with one schedule is no larger. */
 export const PAYLOAD_ANSWER_BYTES_MAX = PAYLOAD_BYTES_MAX + 2 * JOB_BYTES_MAX;
@@ -192,30 +208,33 @@ export const PAYLOAD_ANSWER_BYTES_MAX = PAYLOAD_BYTES_MAX + 2 * JOB_BYTES_MAX;
 /** No entry of a timeline is longer than 256 bytes. */
 const EXPLANATION_BYTES_MAX = 4_096 + TIMELINE_ENTRIES_MAX * 256;
 
-function summaryFacts({ id, status, targetUrl, region, attempts, runAt }: JobSummary) {
-  return { id, status, targetUrl, region, attempts, runAt, createdAt: idTimeMs(id) };
+function summaryFacts({ id, status, targetUrl, region, attempts, runAt, tags }: JobSummary) {
+  return { id, status, targetUrl, region, attempts, runAt, createdAt: idTimeMs(id), tags };
 }
 
 function jobFacts(job: JobRow): JobFacts {
   return { ...summaryFacts(job), ...askedFacts(job) };
 }
 
+type NewJobRow = AskedJob | JobToCreate;
+
 /** A job as the answer to its creation shows it, whatever its state is now. */
-function newJobFacts(job: AskedJob): JobFacts {
-  return { ...summaryFacts({ ...job, status: "queued", attempts: 0 }), ...askedFacts(job) };
+function newJobFacts(job: NewJobRow): JobFacts {
+  const { tags = null, ...asked } = job;
+  return { ...summaryFacts({ ...asked, tags, status: "queued", attempts: 0 }), ...askedFacts(asked) };
 }
 
-function oneText(jobs: readonly AskedJob[]): string {
+function oneText(jobs: readonly NewJobRow[]): string {
   const [job] = jobs;
   if (job === undefined) throw new Error("a created job is missing");
   return newJobText(job);
 }
 
 /** The JSON text of a job as the answer to its creation shows it. */
-export function newJobText(job: AskedJob): string {
+export function newJobText(job: NewJobRow): string {
   return jobText(newJobFacts(job));
 }
 
-function askedFacts({ payload, maxAttempts, baseSeconds, capSeconds }: AskedJob) {
+function askedFacts({ payload, maxAttempts, baseSeconds, capSeconds }: Omit<AskedJob, "tags">) {
   return { payloadText: payload, retryPolicy: { maxAttempts, baseSeconds, capSeconds } };
 }

@@ -5,6 +5,7 @@ import {
   encodeCursor,
   type MakeTag,
 } from "../../../shared/domain/cursor.ts";
+import type { IdFilter } from "../../../shared/domain/page.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import type { Caller } from "../../../shared/store/resources/callers.ts";
 import { startSlicedWork } from "../request/sliced-work.ts";
@@ -59,6 +60,31 @@ export function createPager(...makeTags: [MakeTag, ...MakeTag[]]): Pager {
       };
     },
   };
+}
+
+/** The page of a list that is empty whatever there is. */
+export const NOTHING = { rows: [], endId: null };
+
+/** The smaller of two ids of one kind, where null is greater than any. */
+export function earlierId(one: string | null, other: string | null): string | null {
+  if (one === null || other === null) return one ?? other;
+  return one < other ? one : other;
+}
+
+export const textOrNull = (number: number | null): string | null => (number === null ? null : String(number));
+
+export const idOrNull = (filter: IdFilter): string | null => (filter.kind === "one" ? filter.id : null);
+
+/** A filter by an id as cursors are bound to it. One that no id fits is empty, which keeps other lists' cursors out. */
+export function filterText(filter: IdFilter): string | null {
+  switch (filter.kind) {
+    case "any":
+      return null;
+    case "none":
+      return "";
+    case "one":
+      return filter.id;
+  }
 }
 
 /** The JSON text of a page that may be long, in parts, made in slices. */

@@ -9,15 +9,15 @@ import { ERROR_BYTES_MAX } from "../../../shared/domain/run.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
 import { retryRun } from "../../../shared/store/resources/jobs-by-hand.ts";
+import { listRuns } from "../../../shared/store/resources/run-list.ts";
 import {
   findRun,
-  listRuns,
   type RetainedScope,
   type RunRow,
   startedRun,
 } from "../../../shared/store/resources/runs.ts";
 import { quotaExceeded } from "../request/errors.ts";
-import { type Pager, pageText } from "./pager.ts";
+import { filterText, idOrNull, NOTHING, type Pager, pageText, textOrNull } from "./pager.ts";
 import { readPathId } from "./path-id.ts";
 import type { ApiRequest, RoutesOf } from "./route.ts";
 
@@ -43,17 +43,30 @@ export function runRoutes(options: {
       async answer(request) {
         const { caller, query } = request;
         const asked = readRunListQuery(query);
-        const { status, job } = asked;
-        const jobId = job.kind === "one" ? job.id : null;
-        // A malformed job id has an empty list and so no cursors; the empty filter keeps other lists' cursors out.
-        const filters = { status, job_id: job.kind === "none" ? "" : jobId };
-        const walk = pager.walk("GET /v2/runs", caller, asked, filters);
+        const { status, job, tag, schedule, startedAfter, startedBefore } = asked;
+        const walk = pager.walk("GET /v2/runs", caller, asked, {
+          status,
+          job_id: filterText(job),
+          tag,
+          schedule_id: filterText(schedule),
+          started_after: textOrNull(startedAfter),
+          started_before: textOrNull(startedBefore),
+        });
+        const filters = {
+          status,
+          jobId: idOrNull(job),
+          tag,
+          scheduleId: idOrNull(schedule),
+          startedAfter,
+          startedBefore,
+        };
         const { beforeId, rowsMax } = walk;
         const found =
-          job.kind === "none"
-            ? []
-            : await listRuns(db, { ...retainedBy(request), jobId, status, beforeId, limit: rowsMax });
-        const text = await pageText(walk.page(found), (run) => [textOf(run)], request.scope.projectNo);
+          job.kind === "none" || schedule.kind === "none"
+            ? NOTHING
+            : await listRuns(db, { ...retainedBy(request), ...filters, beforeId, limit: rowsMax });
+        const page = walk.page(found.rows, found.endId !== null, found.endId ?? undefined);
+        const text = await pageText(page, (run) => [textOf(run)], request.scope.projectNo);
         return { status: 200, text };
       },
     },

@@ -99,7 +99,7 @@ export function scheduleRoutes(options: {
       async create(request, key, body) {
         parseQuery(request.query, []);
         const { scope } = request;
-        const { name, timetable, targetUrl, payloadText, retryPolicy } = readNewSchedule(body, targets);
+        const { name, timetable, targetUrl, payloadText, retryPolicy, tags } = readNewSchedule(body, targets);
         const cause = request.cause();
         const schedule: ScheduleRow = {
           id: retypeId(cause.requestId, SCHEDULE_PREFIX),
@@ -111,6 +111,7 @@ export function scheduleRoutes(options: {
           payload: payloadText,
           retryPolicy,
           paused: false,
+          tags,
           nextRunAt: nextInstant(timetable, clock.now()),
           revision: 0,
         };
@@ -233,6 +234,7 @@ export function scheduleRoutes(options: {
           payload: schedule.payload,
           runAt: idTimeMs(id),
           ...schedule.retryPolicy,
+          tags: schedule.tags,
           scheduleId: schedule.id,
           cause,
           trace: request.trace(),

@@ -7,6 +7,7 @@ import {
   purgeEndedDeliveries,
   purgeEvents,
 } from "../../../shared/store/retention/delivery-purge.ts";
+import { purgeRunTags, purgeShiftedRuns } from "../../../shared/store/retention/tag-purge.ts";
 
 /** One statement is so small that nobody waits for it; together they remove in an hour what an hour brings. */
 const ROWS_PER_STATEMENT = 2_000;
@@ -20,12 +21,14 @@ const PURGES = [
   purgeEndedDeliveries,
   purgeDeliveryAttempts,
   purgeEvents,
+  purgeRunTags,
+  purgeShiftedRuns,
   purgeNodes,
 ];
 
 /**
  * Removes what is over at `now` (milliseconds since 1970): expired Idempotency-Keys, firings, timetables and deliveries
- * that the API no longer shows, and dead nodes. Returns how many rows were removed.
+ * that the API no longer shows, the tags of runs, and dead nodes. Returns how many rows were removed.
  */
 export async function purgeExpired(db: Database, now: number): Promise<number> {
   let purgedCount = 0;

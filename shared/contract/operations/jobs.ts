@@ -29,6 +29,7 @@ const FULL_JOB_REQUEST_EXAMPLE: Static<typeof NewJobRequest> = {
   run_at: "2030-12-24T18:00:00Z",
   region: "eu-central",
   retry_policy: { max_attempts: 10, base_seconds: 30, cap_seconds: 3_600 },
+  tags: ["reminder", "customer:4711"],
 };
 
 const LISTED_JOB_EXAMPLE: Static<typeof ListedJob> = {
@@ -58,6 +59,7 @@ const BATCH_EXAMPLE: Static<typeof JobBatch> = {
       run_at: "2030-12-24T18:00:00.000Z",
       region: "eu-central",
       retry_policy: { max_attempts: 10, base_seconds: 30, cap_seconds: 3_600 },
+      tags: ["reminder", "customer:4711"],
     },
   ],
 };
@@ -178,7 +180,10 @@ export const JOB_OPERATIONS = {
     path: "/v2/jobs",
     resource: "jobs",
     summary: "List jobs",
-    description: "Newest first. List items leave out `payload`, `run_at` and `retry_policy`.",
+    description:
+      "Newest first. List items leave out `payload`, `run_at` and `retry_policy`. Filters may be combined. With a `tag` and a " +
+      "`status`, and with three filters or more, a page may hold fewer than `limit`, or none: `next_cursor` alone tells whether " +
+      "others follow.",
     query: JobListParameters,
     response: { schema: JobList, examples: { firstPage: JOB_LIST_EXAMPLE } },
   }),

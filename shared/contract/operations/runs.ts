@@ -40,7 +40,9 @@ export const RUN_OPERATIONS = {
     summary: "List runs",
     description:
       "Newest first, of all jobs, within the plan's retention window. A run's age counts from when it was created, and a run in " +
-      "progress is shown however old it is.",
+      "progress is shown however old it is. Filters may be combined. Where runs are filtered by `tag`, `schedule_id` or when they " +
+      "started, a page may hold fewer than `limit`, or none: `next_cursor` alone tells whether others follow. A run retried by hand " +
+      "stands where it was asked for, and `started_at` tells when it was sent.",
     query: RunListParameters,
     response: { schema: RunList, examples: { firstPage: RUN_LIST_EXAMPLE } },
   }),

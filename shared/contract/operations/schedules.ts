@@ -27,6 +27,7 @@ const SCHEDULE_REQUEST_EXAMPLE: Static<typeof NewScheduleRequest> = {
   timezone: "Europe/Berlin",
   target_url: "https://example.com/hooks/invoices",
   payload: { kind: "nightly" },
+  tags: ["invoices"],
 };
 
 const SCHEDULE_EXAMPLE: Static<typeof Schedule> = {
@@ -40,6 +41,7 @@ const SCHEDULE_EXAMPLE: Static<typeof Schedule> = {
   paused: false,
   next_run_at: "2027-03-28T01:30:00.000Z",
   created_at: "2026-11-21T06:12:25.328Z",
+  tags: ["invoices"],
 };
 
 const FIRING_EXAMPLE: Static<typeof Firing> = {
@@ -119,7 +121,7 @@ export const SCHEDULE_OPERATIONS = {
     resource: "schedules",
     summary: "Change, pause or resume a schedule",
     description:
-      "`payload` replaces the whole object. After a pause was answered nothing fires; what was missed while paused is " +
+      "`payload` and `tags` replace what was there. After a pause was answered nothing fires; what was missed while paused is " +
       "not replayed.",
     body: { schema: ScheduleUpdateRequest, examples: { pause: { paused: true } } },
     response: {
@@ -164,7 +166,7 @@ export const SCHEDULE_OPERATIONS = {
       "Creates one job of the schedule at once, outside its timetable, even while it is paused. Its next firing stays " +
       "what it is, and its firings do not tell of it. A body is ignored.",
     status: 201,
-    response: { schema: Job, examples: { queued: JOB_EXAMPLE } },
+    response: { schema: Job, examples: { queued: { ...JOB_EXAMPLE, tags: ["invoices"] } } },
     codes: ["quota_exceeded"],
     isTraced: true,
   }),

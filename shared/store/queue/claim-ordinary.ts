@@ -96,6 +96,6 @@ WITH clock AS MATERIALIZED (
 )
 SELECT t.n::int AS n, t.attempts_allowed, ${epochMs("CASE WHEN t.attempt = 1 THEN j.run_at ELSE t.parked_due_at END")} AS scheduled_at,
        ${epochMs("t.started_at")} AS started_at, j.target_url, j.payload, j.schedule_id, j.max_attempts, j.base_seconds,
-       j.cap_seconds, coalesce(t.trace, j.trace) AS trace
+       j.cap_seconds, j.tags IS NOT NULL AS is_tagged, coalesce(t.trace, j.trace) AS trace
   FROM taken t
   LEFT JOIN jobs j ON j.project_no = t.project_no AND j.environment = t.environment AND j.region = t.region AND j.id = t.job_id`;

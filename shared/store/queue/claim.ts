@@ -53,6 +53,8 @@ export interface GrantedAttempt {
   maxAttempts: number;
   baseSeconds: number;
   capSeconds: number;
+  /** Whether the job has tags. */
+  isTagged: boolean;
   /** The trace that the attempt belongs to, null for none. */
   trace: TraceContext | null;
 }
@@ -210,19 +212,20 @@ SELECT v.n::int AS n, v.kind,
        v.job_id, coalesce(v.run_id, v.new_run_id) AS run_id, v.attempts_allowed,
        ${epochMs("CASE WHEN v.attempt = 1 THEN j.run_at ELSE coalesce(v.parked_due_at, v.due_at, v.started_at) END")} AS scheduled_at,
        ${epochMs("CASE WHEN v.again THEN v.started_at ELSE clock.at END")} AS started_at,
-       j.target_url, j.payload, j.schedule_id, j.max_attempts, j.base_seconds, j.cap_seconds, coalesce(v.trace, j.trace) AS trace
+       j.target_url, j.payload, j.schedule_id, j.max_attempts, j.base_seconds, j.cap_seconds,
+       j.tags IS NOT NULL AS is_tagged, coalesce(v.trace, j.trace) AS trace
   FROM verdict v
  CROSS JOIN clock
   LEFT JOIN jobs j ON v.kind = 'granted' AND j.project_no = v.project_no AND j.environment = v.environment
                   AND j.region = v.region AND j.id = v.job_id
  UNION ALL
-SELECT 0, ${Array(14).fill("NULL").join(", ")} FROM living
+SELECT 0, ${Array(15).fill("NULL").join(", ")} FROM living
 ${isTelling ? "" : NEAR}`;
 
 const COUNTED =
   "SELECT project_no, count(*) FILTER (WHERE kind = 'granted' AND counted) AS runs FROM verdict GROUP BY project_no";
 const NEAR = ` UNION ALL
-SELECT a.n::int, 'near', ${Array(13).fill("NULL").join(", ")} FROM flow f CROSS JOIN unnest(f.ns) AS a (n) WHERE f.is_near`;
+SELECT a.n::int, 'near', ${Array(14).fill("NULL").join(", ")} FROM flow f CROSS JOIN unnest(f.ns) AS a (n) WHERE f.is_near`;
 
 const CLAIM = claimText(false);
 const CLAIM_TELLING = claimText(true);
@@ -254,6 +257,7 @@ export interface GrantedRow {
   max_attempts: number;
   base_seconds: number;
   cap_seconds: number;
+  is_tagged: boolean;
   trace: Buffer | null;
 }
 
@@ -290,5 +294,6 @@ export const readGranted = (
   maxAttempts: row.max_attempts,
   baseSeconds: row.base_seconds,
   capSeconds: row.cap_seconds,
+  isTagged: row.is_tagged,
   trace: readTrace(row.trace),
 });

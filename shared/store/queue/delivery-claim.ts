@@ -186,7 +186,7 @@ SELECT v.n::int AS n, v.kind,
        ${epochMs("coalesce(v.first_started_at, now())")} AS first_started_at,
        v.url, v.sealed_secret, v.sealed_old_secret,
        e.id AS event_id, e.type, ${epochMs("e.occurred_at")} AS occurred_at, e.api_version,
-       p.id AS project_id, e.environment, e.region, e.job_id, j.target_url, j.schedule_id, e.attempt, e.run_status,
+       p.id AS project_id, e.environment, e.region, e.job_id, j.target_url, j.schedule_id, j.tags, e.attempt, e.run_status,
        e.response_status, e.error, ${epochMs("e.started_at")} AS run_started_at, e.duration_ms,
        coalesce(e.trace, j.trace) AS trace, e.data
   FROM verdict v
@@ -194,7 +194,7 @@ SELECT v.n::int AS n, v.kind,
   LEFT JOIN projects p ON p.no = e.project_no
   LEFT JOIN jobs j ON j.project_no = e.project_no AND j.environment = e.environment AND j.region = e.region AND j.id = e.job_id
  UNION ALL
-SELECT 0, ${Array(30).fill("NULL").join(", ")} FROM living`;
+SELECT 0, ${Array(31).fill("NULL").join(", ")} FROM living`;
 
 interface ClaimRow {
   /** The claim's place, from 1; 0 in the row that stands for the living node. */
@@ -223,6 +223,7 @@ interface ClaimRow {
   job_id: string | null;
   target_url: string;
   schedule_id: string | null;
+  tags: string[] | null;
   /** Null in an event without a run of its own, as are its other facts. */
   attempt: number | null;
   run_status: number | null;
@@ -302,6 +303,7 @@ const readJob = (row: ClaimRow, id: string) => ({
   region: regionOf(row.region),
   scheduleId: row.schedule_id === null ? null : uuidToId(SCHEDULE_PREFIX, row.schedule_id),
   createdAt: idTimeMs(id),
+  tags: row.tags,
 });
 
 function readRun({ attempt, run_status, run_started_at, duration_ms, response_status, error }: ClaimRow) {

@@ -171,7 +171,7 @@ WITH item AS MATERIALIZED (
   SELECT i.n, i.fired_for, i.then_at, i.job_id, i.trace, i.shard, s.*
     FROM (SELECT item.* FROM item JOIN fence USING (shard, epoch) ORDER BY schedule_id) i
    CROSS JOIN LATERAL (
-         SELECT s.project_no, s.environment, s.id, s.target_url, s.payload, s.max_attempts, s.base_seconds, s.cap_seconds
+         SELECT s.project_no, s.environment, s.id, s.target_url, s.payload, s.max_attempts, s.base_seconds, s.cap_seconds, s.tags
            FROM schedules s
           WHERE s.project_no = i.project_no AND s.environment = i.environment AND s.id = i.schedule_id
             AND s.next_run_at = i.next_run_at AND s.cron = i.cron AND s.timezone = i.timezone
@@ -185,7 +185,7 @@ WITH item AS MATERIALIZED (
   SELECT d.n, d.shard, d.job_id AS id, d.project_no, d.environment,
          CASE WHEN p.plan = ANY ('{${HOME_PLANS.join(",")}}') THEN ${HOME}::smallint ELSE p.default_region END AS region,
          d.target_url, d.payload, d.fired_for AS run_at, d.max_attempts, d.base_seconds, d.cap_seconds, NULL::int AS key_no,
-         NULL::uuid AS request_id, d.id AS schedule_id, d.trace, ${HAS_QUOTA} AS has_quota
+         NULL::uuid AS request_id, d.id AS schedule_id, d.trace, d.tags, ${HAS_QUOTA} AS has_quota
     FROM due d
     JOIN projects p ON p.no = d.project_no
     JOIN flows f ON f.project_no = d.project_no
@@ -213,7 +213,7 @@ WITH item AS MATERIALIZED (
   SELECT h.*, ${HOME}::smallint AS region, NULL::uuid AS job_id, NULL::bytea AS trace FROM happened h
 ), made_lane AS MATERIALIZED (
   SELECT project_no, region, environment FROM fired WHERE has_quota AND new_shard IS NOT NULL
-), ${tellOf("told", { madeLanes: "made_lane" })}, ${newJobs("fired WHERE has_quota", `EXISTS (SELECT FROM heard h WHERE ${sameLane("h", "fired")})`)}
+), ${tellOf("told", { madeLanes: "made_lane" })}, ${newJobs("fired WHERE has_quota", { tags: true, hasDeliveries: `EXISTS (SELECT FROM heard h WHERE ${sameLane("h", "fired")})` })}
 SELECT d.n::int AS n, f.region, f.lane_shard, ${epochMs(DUE_AT)} AS due_at
   FROM due d LEFT JOIN fired f USING (n)`;
 

@@ -25,6 +25,7 @@ const WANTED: Record<string, string[]> = {
   claim: ["flows_pkey", "jobs_pkey", "open_jobs_pkey"],
   claim_ordinary: ["flows_pkey", "jobs_pkey", "open_jobs_pkey"],
   settle: ["flows_pkey", "open_jobs_pkey"],
+  settle_tagged: ["flows_pkey", "open_jobs_pkey"],
   settle_ordinary: ["flows_pkey", "open_jobs_pkey"],
   park_jobs: ["open_jobs_pkey"],
 };
@@ -40,6 +41,7 @@ test("claims and settlements find each job by its key: in an empty queue, behind
     await claimAttempts(recorder.db, nodeId, [claim]);
     await claimOrdinary(recorder.db, nodeId, [claim]);
     const settlement = settlementOf({ ...attempt, granted: { runId: store.newRunId() } });
+    await settleAttempts(recorder.db, [{ ...settlement, isPlain: true }]);
     await settleAttempts(recorder.db, [settlement]);
     await settleOrdinary(recorder.db, [{ ...settlement, next: { status: "succeeded" } }]);
     const { environment, region } = claim;

@@ -1,3 +1,5 @@
+import { tagJobs } from "./job-tags.ts";
+
 /**
  * How jobs come into being, in the words of the statements that make them (firings.ts and resources/job-creation.ts): the
  * job, the attempt that it owes, and the lane in which sweeps find that. All or none of it is written, and an id that exists
@@ -10,29 +12,37 @@
  */
 export const DUE_AT = "greatest(run_at, now())";
 
+/** Whether jobs may have tags. Statements for jobs without any have no part in them. */
+export interface WithTags {
+  tags: boolean;
+}
+
 const COLUMNS =
   "project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds, key_no, request_id, schedule_id";
 
 /** The job and the attempt that it owes, from rows like those of newJobs. */
-const jobsOf = (from: string, onConflict: string): string => `job AS (
-  INSERT INTO jobs (id, ${COLUMNS}, trace)
-  SELECT id, ${COLUMNS}, decode(trace, 'hex')
+function jobsOf(from: string, onConflict: string, { tags }: WithTags): string {
+  const also = tags ? ", tags" : "";
+  return `job AS (
+  INSERT INTO jobs (id, ${COLUMNS}, trace${also})
+  SELECT id, ${COLUMNS}, decode(trace, 'hex')${also}
     FROM ${from} ${onConflict}
-  RETURNING project_no, environment, region, id, run_at, max_attempts
+  RETURNING project_no, environment, region, id, run_at, max_attempts, schedule_id${also}
 ), owed AS (
-  INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed)
-  SELECT project_no, environment, region, id, ${DUE_AT}, max_attempts FROM job
-)`;
+  INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed, schedule_id${also})
+  SELECT project_no, environment, region, id, ${DUE_AT}, max_attempts, schedule_id${also} FROM job
+)${tags ? `, ${tagJobs("job")}` : ""}`;
+}
 
 /**
  * To stand behind the rows that `from` selects, a FROM with a WHERE. Their columns are named as those of jobs; `trace` is
- * hexadecimal, and `new_shard` is null where the lane has its row already. Where it has one of another shard, the lane moves
- * to `new_shard`. `has_deliveries` is of a new lane.
+ * hexadecimal, `tags` is null for none and left out where no job may have any, and `new_shard` is null where the lane has its row
+ * already. Where it has one of another shard, the lane moves to `new_shard`. `hasDeliveries` is of a new lane.
  */
 export const newJobs = (
   from: string,
-  hasDeliveries = "false",
-): string => `${jobsOf(from, "ON CONFLICT (project_no, environment, region, id) DO NOTHING")}, lane AS (
+  { hasDeliveries = "false", ...withTags }: WithTags & { hasDeliveries?: string },
+): string => `${jobsOf(from, "ON CONFLICT (project_no, environment, region, id) DO NOTHING", withTags)}, lane AS (
   INSERT INTO lanes AS l (project_no, region, environment, shard, has_deliveries)
   SELECT DISTINCT project_no, region, environment, new_shard, ${hasDeliveries}
     FROM ${from} AND new_shard IS NOT NULL
@@ -42,4 +52,4 @@ export const newJobs = (
 )`;
 
 /** The same for jobs whose lanes have their rows and whose ids are new: an id that exists already fails the statement. */
-export const newJobsOfKnownLanes = (from: string): string => jobsOf(from, "");
+export const newJobsOfKnownLanes = (from: string, withTags: WithTags): string => jobsOf(from, "", withTags);

@@ -22,7 +22,8 @@ export const isLast = (settlement: Settlement): settlement is LastSettlement =>
 
 /**
  * The short way of a settlement that ends its job. It settles in ordinary projects: no class waits for a permit, and no endpoint
- * is subscribed. It leaves the rest to settleAttempts, unchanged: what ends in another project, and what was settled before.
+ * is subscribed. It leaves the rest to settleAttempts, unchanged: what ends in another project, what was settled before, and the
+ * attempts of jobs with tags. It does not note shifted runs (job-tags.ts): callers ask about plain attempts.
  * Where it settles, settleAttempts would have answered the same and left the same rows.
  *
  * One self-committing statement, with the locks of settleAttempts in their order. An open job is judged and deleted by one
@@ -92,15 +93,16 @@ WITH locked AS MATERIALIZED (
           OFFSET 0) i
    WHERE o.project_no = ANY (ARRAY[i.project_no]) AND o.environment = i.environment AND o.region = i.region
      AND o.job_id = i.job_id AND coalesce(o.run_id = i.run_id AND o.node_id IS NOT NULL, false)
-  RETURNING i.*, o.attempt, o.started_at, o.canceled
+     AND o.tags IS NULL
+  RETURNING i.*, o.attempt, o.started_at, o.canceled, o.schedule_id
 ), ended AS (
-  INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at)
-  SELECT project_no, environment, region, job_id, job_status, attempt, now() FROM attempt WHERE NOT canceled
+  INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at, schedule_id)
+  SELECT project_no, environment, region, job_id, job_status, attempt, now(), schedule_id FROM attempt WHERE NOT canceled
 ), recorded AS (
   INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-                    started_at, duration_ms, late_ms, held_for)
+                    started_at, duration_ms, schedule_id, late_ms, held_for)
   SELECT run_id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-         started_at, duration_ms, late_ms, held_for
+         started_at, duration_ms, schedule_id, late_ms, held_for
     FROM attempt
 ), returned AS (
   UPDATE flows f

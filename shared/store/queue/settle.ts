@@ -1,6 +1,6 @@
 import { DELIVERY_PREFIX, idToUuid, uuidToId } from "../../domain/ids.ts";
 import { type OwedWork, oweAttempt } from "../../domain/owed.ts";
-import type { NextOfJob, RunStatus } from "../../domain/run.ts";
+import { type NextOfJob, type RunStatus, startedInTime } from "../../domain/run.ts";
 import type { ProjectNo, Region, Scope } from "../../domain/scope.ts";
 import { WAITED_FROM_MS, type WaitReason } from "../../domain/wait.ts";
 import {
@@ -13,8 +13,19 @@ import {
 } from "../database/codes.ts";
 import { int2Column, int4Column } from "../database/columns.ts";
 import { column, type Database, epochMs, instant } from "../database/database.ts";
+import type { GrantedAttempt } from "./claim.ts";
+import { moveTags, noteShiftedRuns, OPEN_STATE, tagRuns } from "./job-tags.ts";
+import type { WithTags } from "./new-jobs.ts";
 import { tellEndpoints } from "./owed-deliveries.ts";
 import { countByEnvironment, IS_CALLED, returnPermits } from "./permits.ts";
+
+/** Whether less is to be written when the attempt ends: its job has no tags, and it started when its run's id tells. */
+export const isPlain = ({
+  isTagged,
+  runId,
+  startedAt,
+}: Pick<GrantedAttempt, "isTagged" | "runId" | "startedAt">): boolean =>
+  !isTagged && startedInTime(runId, startedAt);
 
 /** How one attempt ended, and what settleAttempt (domain/run.ts) decided on that. */
 export interface Settlement extends Scope {
@@ -23,6 +34,8 @@ export interface Settlement extends Scope {
   shard: number | null;
   jobId: string;
   runId: string;
+  /** True if the attempt is known to be plain. */
+  isPlain?: boolean;
   status: Exclude<RunStatus, "running">;
   responseStatus: number | null;
   error: string | null;
@@ -59,7 +72,10 @@ export interface SettledItem {
  * without its event nor an event without its transition.
  */
 export async function settleAttempts(db: Database, settlements: readonly Settlement[]): Promise<Settled> {
-  const rows = await db.run<SettleRow>("settle", SETTLE, [
+  const [name, text] = settlements.every(({ isPlain }) => isPlain)
+    ? (["settle", SETTLE] as const)
+    : (["settle_tagged", SETTLE_TAGGED] as const);
+  const rows = await db.run<SettleRow>(name, text, [
     column(settlements.map((item) => item.projectNo)),
     column(settlements.map((item) => environmentCode(item.environment))),
     column(settlements.map((item) => regionCode(item.region))),
@@ -122,7 +138,12 @@ export const lateColumns = (settlements: readonly Settlement[]) => [
 const NEXT = ["queued", "succeeded", "failed"] as const satisfies NextOfJob["status"][];
 const QUEUED = NEXT.indexOf("queued");
 const END = "next - 1";
-const SETTLE = `
+const WRITE_TAGS = `
+  ${moveTags(`attempt WHERE tags IS NOT NULL AND next <> ${QUEUED} AND NOT canceled`, String(OPEN_STATE), END)},
+  ${tagRuns("attempt WHERE tags IS NOT NULL")},
+  ${noteShiftedRuns("attempt")}`;
+
+const settlementOf = (withTags: WithTags) => `
 WITH item AS MATERIALIZED (
   SELECT i.*
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::uuid[], $6::smallint[], $7::smallint[],
@@ -138,19 +159,21 @@ WITH item AS MATERIALIZED (
   SELECT array_agg(project_no) AS projects, array_agg(retention_class) AS classes,
          array_agg(subscriptions) AS subscriptions FROM flow
 ), found AS MATERIALIZED (
-  SELECT i.*, o.run_id AS owed_run_id, o.node_id, o.attempt, o.started_at, o.canceled, o.trace
+  SELECT i.*, o.run_id AS owed_run_id, o.node_id, o.attempt, o.started_at, o.canceled, o.trace,
+         o.schedule_id, o.tags
     FROM (SELECT item.*, l.classes[array_position(l.projects, item.project_no)] AS retention_class,
                  l.subscriptions[array_position(l.projects, item.project_no)] AS subscriptions
             FROM locked l CROSS JOIN item ORDER BY job_id) i
    CROSS JOIN LATERAL (
-         SELECT o.run_id, o.node_id, o.attempt, o.started_at, o.canceled, o.trace
+         SELECT o.run_id, o.node_id, o.attempt, o.started_at, o.canceled, o.trace, o.schedule_id, o.tags
            FROM open_jobs o
           WHERE o.project_no = i.project_no AND o.environment = i.environment
             AND o.region = i.region AND o.job_id = i.job_id
             FOR NO KEY UPDATE) o
 ), attempt AS MATERIALIZED (
   SELECT n, project_no, environment, region, job_id, run_id, status, response_status, error, duration_ms, next,
-         greatest(due_at, now()) AS due_at, retention_class, subscriptions, attempt, started_at, late_ms, held_for, canceled, trace
+         greatest(due_at, now()) AS due_at, retention_class, subscriptions, attempt, started_at, late_ms, held_for, canceled, trace,
+         schedule_id, tags
     FROM found WHERE owed_run_id = run_id AND node_id IS NOT NULL
 ), owed_again AS (
   UPDATE open_jobs o
@@ -165,14 +188,14 @@ WITH item AS MATERIALIZED (
    WHERE (a.next <> ${QUEUED} OR a.canceled) AND o.project_no = ANY (ARRAY[a.project_no]) AND o.environment = a.environment
      AND o.region = a.region AND o.job_id = a.job_id
 ), ended AS (
-  INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at)
-  SELECT project_no, environment, region, job_id, ${END}, attempt, now()
+  INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at, schedule_id)
+  SELECT project_no, environment, region, job_id, ${END}, attempt, now(), schedule_id
     FROM attempt WHERE next <> ${QUEUED} AND NOT canceled
 ), recorded AS (
   INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-                    started_at, duration_ms, next_retry_at, late_ms, held_for)
+                    started_at, duration_ms, next_retry_at, schedule_id, late_ms, held_for)
   SELECT run_id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-         started_at, duration_ms, CASE WHEN next = ${QUEUED} AND NOT canceled THEN due_at END, late_ms, held_for
+         started_at, duration_ms, CASE WHEN next = ${QUEUED} AND NOT canceled THEN due_at END, schedule_id, late_ms, held_for
     FROM attempt
 ), returned AS (
   UPDATE flows f
@@ -181,7 +204,7 @@ WITH item AS MATERIALIZED (
          ${returnPermits("c.development + c.production")}
     FROM ${countByEnvironment("attempt")}
    WHERE f.project_no = c.project_no
-), ${tellEndpoints(`next <> ${QUEUED} AND NOT canceled`, END)}
+), ${withTags.tags ? `${WRITE_TAGS}, ` : ""}${tellEndpoints(`next <> ${QUEUED} AND NOT canceled`, END)}
 SELECT 'attempt' AS kind, a.n::int AS n, a.project_no, a.environment, a.region, NULL::smallint AS shard, NULL::bigint AS returned,
        a.job_id AS id, a.attempt, a.next, a.canceled,
        CASE WHEN a.next = ${QUEUED} AND NOT a.canceled THEN ${epochMs("a.due_at")} END AS due_at
@@ -198,6 +221,9 @@ SELECT 'delivery', NULL, h.project_no, h.environment, h.region, l.shard, NULL, h
        ${epochMs("now()")}
   FROM heard h
   JOIN lanes l ON l.project_no = h.project_no AND l.region = h.region AND l.environment = h.environment`;
+
+const SETTLE = settlementOf({ tags: false });
+const SETTLE_TAGGED = settlementOf({ tags: true });
 
 type SettleRow = { project_no: ProjectNo; region: number } & (
   | {

@@ -3,9 +3,11 @@ import fc from "fast-check";
 import { keyCause } from "../../../test/support/cause.ts";
 import { listLostAttempts } from "../cell/nodes.ts";
 import { explain, recordStatements } from "../plan-test-support.ts";
-import { findJob, listJobs } from "../resources/jobs.ts";
+import { listJobs } from "../resources/job-list.ts";
+import { findJob } from "../resources/jobs.ts";
 import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
-import { findRun, listRuns } from "../resources/runs.ts";
+import { listRuns } from "../resources/run-list.ts";
+import { findRun } from "../resources/runs.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { claimAttempts } from "./claim.ts";
 import { settleAttempts } from "./settle.ts";
@@ -236,7 +238,9 @@ describe("with 100,000 owed rows", () => {
     const recorder = recordStatements(store.db);
     const claim = store.claimOf(project, jobId);
     await claimAttempts(recorder.db, nodeId, [claim]);
-    await settleAttempts(recorder.db, [settlementOf({ claim, granted: { runId: claim.runId } })]);
+    await settleAttempts(recorder.db, [
+      settlementOf({ claim, granted: { runId: claim.runId } }, { isPlain: true }),
+    ]);
     await sweepShards(recorder.db, [shard(71), shard(72)], [lane(project + 1)], 1_500);
     await refillLanes(recorder.db, [{ ...lane(project), sinceAt: EVER, room: 100 }], 1_500);
     for (const status of [null, "queued", "running", "failed"] as const)

@@ -8,7 +8,7 @@ import { findFirstAnswer, type KeyToTake, purgeKeys } from "./idempotency.ts";
 import { createJobs, type JobToCreate } from "./job-creation.ts";
 import { findAskedJobs } from "./jobs.ts";
 import { retryRun } from "./jobs-by-hand.ts";
-import { listRuns } from "./runs.ts";
+import { listRuns } from "./run-list.ts";
 
 setDefaultTimeout(30_000);
 
@@ -161,7 +161,7 @@ describe("a manual retry under a key", () => {
     await settleAttempts(store.db, [settlementOf(second, failedWith({ dueAt: Date.now() }))]);
     expect(await retry(key)).toEqual({ kind: "key_taken" });
     const query = { ...scope(), jobId, status: null, beforeId: null, limit: 10 };
-    expect(await listRuns(store.db, query)).toHaveLength(2);
+    expect((await listRuns(store.db, query)).rows).toHaveLength(2);
     expect(await retry(newKey())).toMatchObject({ kind: "retried", run: { attempt: 3 } });
   });
 

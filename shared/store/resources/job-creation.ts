@@ -7,18 +7,19 @@ import { idColumn, instantColumn, int2Column, int4Column, textColumn } from "../
 import { type Database, epochMs } from "../database/database.ts";
 import { traceHex } from "../database/traces.ts";
 import { HAS_QUOTA } from "../queue/month.ts";
-import { DUE_AT, newJobs } from "../queue/new-jobs.ts";
+import { DUE_AT, newJobs, type WithTags } from "../queue/new-jobs.ts";
 import type { KeyCause } from "./audit.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
 import type { AskedJob } from "./jobs.ts";
 import { createOrdinaryJobs } from "./ordinary-creation.ts";
 
 /** A job as it was asked for, and the shard that is to look after it. */
-export interface JobToCreate extends AskedJob, Placed<Scope> {
+export interface JobToCreate extends Omit<AskedJob, "tags">, Placed<Scope> {
   /** The same object for all jobs of one request: they are created together with it or not at all. */
   key?: KeyToTake;
   /** Null for a job that no request asked for. */
   cause: KeyCause | null;
+  tags?: string[] | null;
   /** The schedule of a job that is made out of its turn. */
   scheduleId?: string;
   /** The trace that its attempts belong to, if a request named one. */
@@ -54,19 +55,18 @@ export async function createJobs(
   const columns = columnsOf(jobs, payloads);
   const lanes = jobs.map((job) => `${job.projectNo}/${job.region}/${job.environment}/${job.shard}`);
   const hasKeys = jobs.some((job) => job.key !== undefined);
+  const tags = textColumn(jobs.map((job) => arrayText(job.tags)));
   if (!hasKeys && lanes.every((lane) => knownLanes.has(lane))) {
-    const now = await createOrdinaryJobs(db, columns, new Set(jobs.map((job) => job.projectNo)));
+    const now = await createOrdinaryJobs(db, columns, tags, new Set(jobs.map((job) => job.projectNo)));
     if (now !== null) return jobs.map((job) => createdAs(job, Math.max(job.runAt, now)));
   }
   const newShards = jobs.map((job, index) => (knownLanes.has(lanes[index] ?? "") ? null : job.shard));
-  const values = [...columns, int2Column(newShards)];
-  const rows = hasKeys
-    ? await db.run<CreatedRow>("create_jobs_keyed", CREATE_KEYED, [
-        ...values,
-        jobs.map((job) => job.key?.digest ?? null),
-        jobs.map((job) => job.key?.requestHash ?? null),
-      ])
-    : await db.run<CreatedRow>("create_jobs", CREATE, values);
+  const keys = hasKeys
+    ? [jobs.map((job) => job.key?.digest ?? null), jobs.map((job) => job.key?.requestHash ?? null)]
+    : [];
+  const name = `create_jobs${hasKeys ? "_keyed" : ""}${tags === null ? "" : "_tagged"}` as const;
+  const values = [...columns, int2Column(newShards), ...keys, ...(tags === null ? [] : [tags])];
+  const rows = await db.run<CreatedRow>(name, CREATE[name], values);
   return rows.map((row, index): Created => {
     if (!row.created) return { kind: row.key_taken ? "key_taken" : "quota_exceeded" };
     knownLanes.add(lanes[index] ?? "");
@@ -98,6 +98,10 @@ function columnsOf(jobs: readonly JobToCreate[], payloads: Buffer | null) {
   ];
 }
 
+/** Tags as Postgres writes an array. None of their characters has a meaning within quotes. */
+const arrayText = (tags: readonly string[] | null | undefined): string | null =>
+  tags == null ? null : `{${tags.map((tag) => `"${tag}"`).join(",")}}`;
+
 /** The id of the request that asked for the job; null where the job's own id tells it. */
 function requestIdOf({ id, cause }: JobToCreate): string | null {
   return cause === null || haveSameBits(cause.requestId, id) ? null : cause.requestId;
@@ -109,31 +113,38 @@ interface CreatedRow {
   due_at: number;
 }
 
-const asked = (keys: { parameters: string; columns: string }) => `
-  SELECT i.*, ${HAS_QUOTA}
+/** The parameters beside the first 15, each with the name of its column. */
+type More = readonly (readonly [parameter: string, column: string])[];
+const KEYS: More = [
+  ["$16::bytea[]", "digest"],
+  ["$17::bytea[]", "request_hash"],
+];
+
+const asked = (more: More, { tags }: WithTags) => `
+  SELECT i.*, ${tags ? "i.tag_list::text[] AS tags, " : ""}${HAS_QUOTA}
               -- It was accepted before, although the quota has been used up since. As anything but a scalar the planner
               -- might read all of the table.
               OR (SELECT true FROM jobs j WHERE j.project_no = i.project_no AND j.environment = i.environment
                                             AND j.region = i.region AND j.id = i.id) IS NOT NULL AS accepted
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::text[], $6::text[], $7::timestamptz[],
                 $8::smallint[], $9::int[], $10::int[], $11::int[], $12::uuid[], $13::uuid[], $14::text[],
-                $15::smallint[]${keys.parameters})
+                $15::smallint[]${more.map(([parameter]) => `, ${parameter}`).join("")})
          WITH ORDINALITY AS i (project_no, environment, region, id, target_url, payload, run_at, max_attempts,
-                               base_seconds, cap_seconds, key_no, request_id, schedule_id, trace, new_shard${keys.columns}, n)
+                               base_seconds, cap_seconds, key_no, request_id, schedule_id, trace, new_shard${more.map(([, column]) => `, ${column}`).join("")}, n)
     JOIN flows f USING (project_no)`;
 
 const ANSWER = `SELECT accepted AS created, ${epochMs(DUE_AT)} AS due_at`;
-const WRITE = newJobs("item WHERE accepted");
+const ACCEPTED = "item WHERE accepted";
 
-const CREATE = `
-WITH item AS MATERIALIZED (${asked({ parameters: "", columns: "" })}
-), ${WRITE}
+const creationOf = (more: More, withTags: WithTags) => `
+WITH item AS MATERIALIZED (${asked(more, withTags)}
+), ${newJobs(ACCEPTED, withTags)}
 ${ANSWER}, false AS key_taken FROM item ORDER BY n`;
 
 // Keys are taken first and in one order, so that two gateways whose requests have several keys in common wait for each
 // other only one way round. All other parts read item, which waits for the keys.
-const CREATE_KEYED = `
-WITH asked AS MATERIALIZED (${asked({ parameters: ", $16::bytea[], $17::bytea[]", columns: ", digest, request_hash" })}
+const keyedCreationOf = (more: More, withTags: WithTags) => `
+WITH asked AS MATERIALIZED (${asked(more, withTags)}
 ), key AS (
   INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids)
   SELECT now(), project_no, environment, digest, request_hash, array_agg(id ORDER BY n)
@@ -143,7 +154,15 @@ WITH asked AS MATERIALIZED (${asked({ parameters: ", $16::bytea[], $17::bytea[]"
   RETURNING project_no, environment, digest
 ), item AS MATERIALIZED (
   SELECT project_no, environment, region, new_shard, id, target_url, payload, run_at, max_attempts, base_seconds,
-         cap_seconds, key_no, request_id, schedule_id, trace, n, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
+         cap_seconds, key_no, request_id, schedule_id, trace${withTags.tags ? ", tags" : ""}, n, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
     FROM (SELECT *, digest IS NULL OR (project_no, environment, digest) IN (TABLE key) AS has_key FROM asked) judged
-), ${WRITE}
+), ${newJobs(ACCEPTED, withTags)}
 ${ANSWER}, key_taken FROM item ORDER BY n`;
+
+const [PLAIN, TAGGED] = [{ tags: false }, { tags: true }];
+const CREATE = {
+  create_jobs: creationOf([], PLAIN),
+  create_jobs_tagged: creationOf([["$16::text[]", "tag_list"]], TAGGED),
+  create_jobs_keyed: keyedCreationOf(KEYS, PLAIN),
+  create_jobs_keyed_tagged: keyedCreationOf([...KEYS, ["$18::text[]", "tag_list"]], TAGGED),
+};

@@ -15,6 +15,7 @@ import { type Database, epochMs } from "../database/database.ts";
 import { lookAgain } from "../database/look-again.ts";
 import { traceHex } from "../database/traces.ts";
 import { runData } from "../queue/event-data.ts";
+import { moveTags, OPEN_STATE, tagRuns } from "../queue/job-tags.ts";
 import { CLOCK, countRuns, MONTH_AT_CLOCK, MONTH_COLUMNS } from "../queue/month.ts";
 import { canceledSeed, tellOf } from "../queue/owed-deliveries.ts";
 import { QUOTA_COLUMNS, tellOfQuota } from "../queue/quota-events.ts";
@@ -72,13 +73,13 @@ WITH open AS MATERIALIZED (
   DELETE FROM open_jobs o USING open
    WHERE $9 <> 'sent' AND o.project_no = $1 AND o.environment = $2 AND o.region = $7 AND o.job_id = $3
 ), ended AS (
-  INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at)
-  SELECT $1, $2, $7, $3, ${CANCELED}, $8, now() FROM open
+  INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at, schedule_id)
+  SELECT $1, $2, $7, $3, ${CANCELED}, $8, now(), schedule_id FROM open
 ), never_sent AS (
   INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-                    started_at, duration_ms, next_retry_at)
+                    started_at, duration_ms, next_retry_at, schedule_id)
   SELECT run_id, $3, $1, $2, (SELECT retention_class FROM flows WHERE project_no = $1), $8, ${FAILED_RUN},
-         NULL, '${UNSENT_RUN_ERROR}', started_at, 0, NULL
+         NULL, '${UNSENT_RUN_ERROR}', started_at, 0, NULL, schedule_id
     FROM open WHERE $9 = 'unsent'
 ), unplanned AS (
   UPDATE runs r SET next_retry_at = NULL FROM open WHERE $9 = 'waiting' AND r.job_id = $3 AND r.attempt = $8
@@ -97,7 +98,9 @@ WITH open AS MATERIALIZED (
          ${eventTypeCode("job.canceled")}::smallint AS type, open.job_id, open.trace,
          json_build_object('attempts', $8::int, 'run', (SELECT ${runData("r")} FROM last_run r)) AS data
     FROM open
-), ${tellOf("canceled")}, ${auditFrom("job.cancel", "open")}
+), ${moveTags("open WHERE tags IS NOT NULL", String(OPEN_STATE), String(CANCELED))},
+${tagRuns(`(SELECT *, ${FAILED_RUN} AS status FROM open) never_sent WHERE $9 = 'unsent' AND tags IS NOT NULL`)},
+${tellOf("canceled")}, ${auditFrom("job.cancel", "open")}
 SELECT h.delivery_id, h.shard, ${epochMs("now()")} AS due_at FROM open LEFT JOIN heard h ON true`;
 
 interface ToldRow {
@@ -199,10 +202,14 @@ WITH flow AS MATERIALIZED (
    USING retried
    WHERE NOT $7 AND e.project_no = $1 AND e.environment = $2 AND e.status = ${FAILED} AND e.region = $3 AND e.job_id = $4
 ), owed AS (
-  INSERT INTO open_jobs (project_no, environment, region, job_id, attempt, attempts_allowed, run_id, due_at, started_at, trace)
-  SELECT $1, $2, $3, $4, $5, $6, $8, clock.at, clock.at, decode($15, 'hex')
-    FROM retried CROSS JOIN clock WHERE NOT $7
-), counted AS (
+  INSERT INTO open_jobs (project_no, environment, region, job_id, attempt, attempts_allowed, run_id, due_at, started_at, trace,
+                         schedule_id, tags)
+  SELECT $1, $2, $3, $4, $5, $6, $8, clock.at, clock.at, decode($15, 'hex'), j.schedule_id, j.tags
+    FROM retried CROSS JOIN clock
+    JOIN jobs j ON j.project_no = $1 AND j.environment = $2 AND j.region = $3 AND j.id = $4
+   WHERE NOT $7
+  RETURNING project_no, environment, region, job_id, tags
+), ${moveTags("owed WHERE tags IS NOT NULL", String(FAILED), String(OPEN_STATE))}, counted AS (
   UPDATE flows f SET ${countRuns("1")} FROM retried CROSS JOIN clock WHERE f.project_no = $1
 ), usage AS (
   INSERT INTO usage_days AS u (project_no, day, region, runs)

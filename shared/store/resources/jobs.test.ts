@@ -7,9 +7,11 @@ import { claimAttempts } from "../queue/claim.ts";
 import { settleAttempts } from "../queue/settle.ts";
 import { failedWith, kindsOf, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { createJobs } from "./job-creation.ts";
-import { findJob, type JobListQuery, type JobSummary, listJobs } from "./jobs.ts";
+import { type JobListQuery, listJobs } from "./job-list.ts";
+import { findJob, type JobSummary } from "./jobs.ts";
 import { cancelJob, retryRun } from "./jobs-by-hand.ts";
-import { findRun, listRuns } from "./runs.ts";
+import { listRuns } from "./run-list.ts";
+import { findRun } from "./runs.ts";
 
 setDefaultTimeout(60_000);
 
@@ -45,7 +47,13 @@ describe("creating jobs", () => {
     // A run_at in the past is kept, but is due from now on: nobody looks behind the clock.
     expect(first?.kind === "created" ? first.owed[0]?.dueAt : 0).toBeGreaterThan(askedAt - 1_000);
     const { projectNo: _, environment: __, shard: ___, cause: ____, ...facts } = past;
-    expect(await find(past.id)).toEqual({ ...facts, scheduleId: null, status: "queued", attempts: 0 });
+    expect(await find(past.id)).toEqual({
+      ...facts,
+      tags: null,
+      scheduleId: null,
+      status: "queued",
+      attempts: 0,
+    });
     expect(await find(future.id)).toBeNull();
     expect(await findJob(store.db, { ...scope("development") }, future.id)).toMatchObject({ runAt });
     expect(
@@ -232,7 +240,7 @@ describe("canceling", () => {
       }
       const attempts = answer?.kind === "granted" ? 1 : 0;
       expect(await find(id)).toMatchObject({ status: "canceled", attempts });
-      expect(await listRuns(store.db, runsOf(id))).toHaveLength(attempts);
+      expect((await listRuns(store.db, runsOf(id))).rows).toHaveLength(attempts);
     }
     expect(wonBefore).toBeGreaterThan(0);
     expect(wonAfter).toBeGreaterThan(0);
@@ -257,7 +265,7 @@ describe("pages of jobs", () => {
     model.push({ ...onWire, status: "canceled", environment: "production" });
     const retried = await jobIn(owner, "failed", "us-west", "production");
     const ownerScope = { projectNo: owner, environment: "production" as const, sinceAt: 0 };
-    const [run] = await listRuns(store.db, { ...runsOf(retried.id), ...ownerScope });
+    const [run] = (await listRuns(store.db, { ...runsOf(retried.id), ...ownerScope })).rows;
     await retryRun(store.db, ownerScope, run?.id ?? "", store.newRunId(), keyCause());
     model.push({ ...retried, status: "running", attempts: 2, environment: "production" });
 
@@ -289,7 +297,7 @@ async function jobIn(
 ): Promise<JobSummary> {
   const job = store.newJob(owner, { region, environment });
   await create(job);
-  const facts = { id: job.id, targetUrl: job.targetUrl, region, runAt: job.runAt, status };
+  const facts = { id: job.id, targetUrl: job.targetUrl, region, runAt: job.runAt, tags: null, status };
   if (status === "queued") return { ...facts, attempts: 0 };
   if (status === "canceled") {
     await cancelJob(store.db, { projectNo: owner, environment }, job.id, keyCause());
@@ -304,7 +312,7 @@ async function jobIn(
 async function walk(query: Omit<JobListQuery, "beforeId" | "limit">, limit: number): Promise<JobSummary[]> {
   const found: JobSummary[] = [];
   for (;;) {
-    const page = await listJobs(store.db, { ...query, beforeId: found.at(-1)?.id ?? null, limit });
+    const { rows: page } = await listJobs(store.db, { ...query, beforeId: found.at(-1)?.id ?? null, limit });
     expect(page.length).toBeLessThanOrEqual(limit);
     if (page.length === 0) return found;
     found.push(...page);

@@ -1,13 +1,11 @@
-import { idToUuid, JOB_PREFIX, NEWEST_UUID, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
-import { isTerminal, type JobStatus, jobStatusOf } from "../../domain/job.ts";
-import { REGIONS, type Region, type Scope } from "../../domain/scope.ts";
+import { idToUuid, JOB_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
+import { type JobStatus, jobStatusOf } from "../../domain/job.ts";
+import type { Region, Scope } from "../../domain/scope.ts";
 import {
   ALL_ENDED_STATUSES,
   ALL_REGIONS,
-  endedStatusCode,
   endedStatusOf,
   environmentCode,
-  regionCode,
   regionOf,
 } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
@@ -23,9 +21,11 @@ export interface AskedJob {
   maxAttempts: number;
   baseSeconds: number;
   capSeconds: number;
+  /** Null for none. */
+  tags: string[] | null;
 }
 
-export interface JobSummary extends Pick<AskedJob, "id" | "region" | "targetUrl" | "runAt"> {
+export interface JobSummary extends Pick<AskedJob, "id" | "region" | "targetUrl" | "runAt" | "tags"> {
   status: JobStatus;
   /** Runs recorded so far, one in progress included. */
   attempts: number;
@@ -45,12 +45,18 @@ export interface JobRow extends JobSummary, AskedJob {
 /** How many runs an open job (o) has: `attempt` is the number of the next one as long as it has none. */
 export const ATTEMPTS = "o.attempt - CASE WHEN o.run_id IS NULL THEN 1 ELSE 0 END";
 
-/** What stands in open_jobs (o) and ended_jobs (e) about a job (j). A job canceled on the wire stands in both. */
-const STATE_JOINS = `
-  LEFT JOIN open_jobs o ON o.project_no = j.project_no AND o.environment = j.environment
-                       AND o.region = j.region AND o.job_id = j.id
-  LEFT JOIN ended_jobs e ON e.project_no = j.project_no AND e.environment = j.environment
-                        AND e.status = ANY (${ALL_ENDED_STATUSES}) AND e.region = j.region AND e.job_id = j.id`;
+/**
+ * What stands in open_jobs (o) and ended_jobs (e) about a job (j). A job canceled on the wire stands in both. OFFSET 0 has each job
+ * looked up by its whole key; of tables that have grown since they were analyzed the planner might read all of a project.
+ */
+export const STATE_JOINS = `
+  LEFT JOIN LATERAL (
+    SELECT * FROM open_jobs
+     WHERE project_no = j.project_no AND environment = j.environment AND region = j.region AND job_id = j.id OFFSET 0) o ON true
+  LEFT JOIN LATERAL (
+    SELECT status, attempts FROM ended_jobs
+     WHERE project_no = j.project_no AND environment = j.environment AND status = ANY (${ALL_ENDED_STATUSES})
+       AND region = j.region AND job_id = j.id OFFSET 0) e ON true`;
 const STATE_COLUMNS = `
   e.status AS ended_status, o.run_id IS NOT NULL AS has_run, coalesce(e.attempts, ${ATTEMPTS}) AS attempts`;
 
@@ -123,12 +129,13 @@ SELECT octet_length(j.payload) AS bytes
 
 const FIND_ASKED = `
 SELECT j.id, j.region, j.target_url, j.payload, (extract(epoch FROM j.run_at) * 1000)::float8 AS run_at,
-       j.max_attempts, j.base_seconds, j.cap_seconds
+       j.max_attempts, j.base_seconds, j.cap_seconds, j.tags
   FROM unnest($3::uuid[]) WITH ORDINALITY AS i (id, n)
   JOIN jobs j ON j.project_no = $1 AND j.environment = $2 AND j.region = ANY (${ALL_REGIONS}) AND j.id = i.id
  ORDER BY i.n`;
 
-const SUMMARY_COLUMNS = `j.id, j.region, j.target_url, (extract(epoch FROM j.run_at) * 1000)::float8 AS run_at, ${STATE_COLUMNS}`;
+export const SUMMARY_COLUMNS = `j.id, j.region, j.target_url, j.tags,
+  (extract(epoch FROM j.run_at) * 1000)::float8 AS run_at, ${STATE_COLUMNS}`;
 
 const FIND_STATE = `
 SELECT ${SUMMARY_COLUMNS}, j.max_attempts, o.node_id IS NOT NULL AS is_sent
@@ -140,71 +147,18 @@ SELECT ${SUMMARY_COLUMNS}, j.payload, j.max_attempts, j.base_seconds, j.cap_seco
   FROM jobs j ${STATE_JOINS}
  WHERE j.project_no = $1 AND j.environment = $2 AND j.region = ANY (${ALL_REGIONS}) AND j.id = $3`;
 
-export interface JobListQuery extends Scope {
-  status: JobStatus | null;
-  region: Region | null;
-  /** Only jobs with a smaller id, that is older ones. */
-  beforeId: string | null;
-  limit: number;
-}
-
-/**
- * A page of a project's jobs, newest first. Each combination of filters walks an index that holds nothing else, region
- * by region, and merges; so a page costs the same however many jobs of other statuses there are.
- */
-export async function listJobs(db: Database, query: JobListQuery): Promise<JobSummary[]> {
-  const status = query.status;
-  const source = status === null ? "any" : isTerminal(status) ? "ended" : status;
-  const rows = await db.run<SummaryRow>(`list_jobs_${source}`, LIST[source], [
-    query.projectNo,
-    environmentCode(query.environment),
-    column((query.region === null ? REGIONS : [query.region]).map(regionCode)),
-    query.beforeId === null ? NEWEST_UUID : idToUuid(query.beforeId),
-    query.limit,
-    ...(status !== null && isTerminal(status) ? [endedStatusCode(status)] : []),
-  ]);
-  return rows.map(readSummary);
-}
-
-const page = (from: string) => `
-SELECT ${SUMMARY_COLUMNS}
-  FROM (SELECT found.id, r.region
-          FROM unnest($3::smallint[]) AS r (region)
-         CROSS JOIN LATERAL (${from} LIMIT $5) AS found (id)
-         ORDER BY found.id DESC LIMIT $5) p
-  JOIN jobs j ON j.project_no = $1 AND j.environment = $2 AND j.region = p.region AND j.id = p.id ${STATE_JOINS}
- ORDER BY j.id DESC`;
-
-const LIST = {
-  any: page(
-    `SELECT id FROM jobs WHERE project_no = $1 AND environment = $2 AND region = r.region AND id < $4 ORDER BY id DESC`,
-  ),
-  queued: page(`SELECT job_id FROM open_jobs
-                 WHERE project_no = $1 AND environment = $2 AND region = r.region AND job_id < $4
-                   AND run_id IS NULL AND NOT canceled
-                 ORDER BY job_id DESC`),
-  // OFFSET 0 keeps the planner to the small index of running jobs; by id it would walk all queued jobs.
-  running: page(`SELECT job_id
-                   FROM (SELECT job_id, environment, region, canceled FROM open_jobs
-                          WHERE project_no = $1 AND run_id IS NOT NULL OFFSET 0) running
-                  WHERE environment = $2 AND region = r.region AND job_id < $4 AND NOT canceled
-                  ORDER BY job_id DESC`),
-  ended: page(`SELECT job_id FROM ended_jobs
-                WHERE project_no = $1 AND environment = $2 AND region = r.region AND job_id < $4 AND status = $6
-                ORDER BY job_id DESC`),
-};
-
-interface SummaryRow {
+export interface SummaryRow {
   id: string;
   region: number;
   target_url: string;
+  tags: string[] | null;
   run_at: number;
   ended_status: number | null;
   has_run: boolean;
   attempts: number;
 }
 
-interface AskedRow extends Pick<SummaryRow, "id" | "region" | "target_url" | "run_at"> {
+interface AskedRow extends Pick<SummaryRow, "id" | "region" | "target_url" | "tags" | "run_at"> {
   payload: string;
   max_attempts: number;
   base_seconds: number;
@@ -215,7 +169,7 @@ interface FullRow extends SummaryRow, AskedRow {
   schedule_id: string | null;
 }
 
-function readSummary(row: SummaryRow): JobSummary {
+export function readSummary(row: SummaryRow): JobSummary {
   return {
     id: uuidToId(JOB_PREFIX, row.id),
     status: jobStatusOf({
@@ -226,6 +180,7 @@ function readSummary(row: SummaryRow): JobSummary {
     region: regionOf(row.region),
     attempts: row.attempts,
     runAt: row.run_at,
+    tags: row.tags,
   };
 }
 
@@ -239,5 +194,6 @@ function readAsked(row: AskedRow): AskedJob {
     maxAttempts: row.max_attempts,
     baseSeconds: row.base_seconds,
     capSeconds: row.cap_seconds,
+    tags: row.tags,
   };
 }

@@ -1,8 +1,8 @@
 import type { ProjectNo } from "../../domain/scope.ts";
-import { int4Column } from "../database/columns.ts";
+import { type Column, int4Column } from "../database/columns.ts";
 import { type Database, epochMs, isTakenKey } from "../database/database.ts";
 import { HAS_QUOTA } from "../queue/month.ts";
-import { newJobsOfKnownLanes } from "../queue/new-jobs.ts";
+import { newJobsOfKnownLanes, type WithTags } from "../queue/new-jobs.ts";
 
 /**
  * The short way of createJobs (job-creation.ts). It takes jobs without an Idempotency-Key whose lanes have their rows. The
@@ -12,18 +12,21 @@ import { newJobsOfKnownLanes } from "../queue/new-jobs.ts";
  * The quota is read once for each project instead of for each job. Ids are not looked up before they are inserted, and the
  * answer is one row however many jobs there are.
  *
- * `columns` are the first 14 parameters of the long way. Answers the instant from which what is due already is owed, in
+ * `columns` are the first 14 parameters of the long way, and `tags` the jobs' tags, null if none of them has any. Answers the instant from which what is due already is owed, in
  * milliseconds since 1970; null if nothing was created.
  */
 export async function createOrdinaryJobs(
   db: Database,
   columns: readonly unknown[],
+  tags: Column,
   projects: ReadonlySet<ProjectNo>,
 ): Promise<number | null> {
   const values = [...columns, int4Column([...projects])];
-  const rows = await db
-    .run<OrdinaryRow>("create_ordinary_jobs", CREATE_ORDINARY, values)
-    .catch(noneIfIdExists);
+  const created =
+    tags === null
+      ? db.run<OrdinaryRow>("create_ordinary_jobs", CREATE_ORDINARY, values)
+      : db.run<OrdinaryRow>("create_ordinary_jobs_tagged", CREATE_TAGGED, [...values, tags]);
+  const rows = await created.catch(noneIfIdExists);
   return rows[0]?.all_free ? rows[0].now : null;
 }
 
@@ -38,14 +41,20 @@ function noneIfIdExists(error: unknown): OrdinaryRow[] {
 }
 
 // As items of a SELECT, arrays are taken apart in step. As a FROM item, each would first be written to a store of its own.
-const CREATE_ORDINARY = `
+const creationOf = (withTags: WithTags) => `
 WITH quota AS MATERIALIZED (
   SELECT count(*) = cardinality($15::int[]) AS all_free FROM flows f WHERE f.project_no = ANY ($15::int[]) AND ${HAS_QUOTA}
-), ${newJobsOfKnownLanes(`(
+), ${newJobsOfKnownLanes(
+  `(
   SELECT unnest($1::int[]) AS project_no, unnest($2::smallint[]) AS environment, unnest($3::smallint[]) AS region,
          unnest($4::uuid[]) AS id, unnest($5::text[]) AS target_url, unnest($6::text[]) AS payload,
          unnest($7::timestamptz[]) AS run_at, unnest($8::smallint[]) AS max_attempts, unnest($9::int[]) AS base_seconds,
          unnest($10::int[]) AS cap_seconds, unnest($11::int[]) AS key_no, unnest($12::uuid[]) AS request_id,
-         unnest($13::uuid[]) AS schedule_id, unnest($14::text[]) AS trace
-) item WHERE (SELECT all_free FROM quota)`)}
+         unnest($13::uuid[]) AS schedule_id, unnest($14::text[]) AS trace${withTags.tags ? ", unnest($16::text[])::text[] AS tags" : ""}
+) item WHERE (SELECT all_free FROM quota)`,
+  withTags,
+)}
 SELECT all_free, ${epochMs("now()")} AS now FROM quota`;
+
+const CREATE_ORDINARY = creationOf({ tags: false });
+const CREATE_TAGGED = creationOf({ tags: true });

@@ -8,7 +8,8 @@ import { settleAttempts } from "../queue/settle.ts";
 import { createRunPartitions, dropExpiredPartitions } from "../retention/retention.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { retryRun } from "./jobs-by-hand.ts";
-import { findRun, listRuns } from "./runs.ts";
+import { listRuns } from "./run-list.ts";
+import { findRun } from "./runs.ts";
 
 setDefaultTimeout(60_000);
 
@@ -50,8 +51,8 @@ describe("a run that is as old as the window", () => {
     ] as const) {
       const ids = isShown ? [runId] : [];
       expect((await findRun(store.db, scope(sinceAt), runId))?.id).toBe(ids[0]);
-      expect((await listRuns(store.db, page(sinceAt))).map(({ id }) => id)).toEqual(ids);
-      expect((await listRuns(store.db, { ...page(sinceAt), jobId })).map(({ id }) => id)).toEqual(ids);
+      expect((await listRuns(store.db, page(sinceAt))).rows.map(({ id }) => id)).toEqual(ids);
+      expect((await listRuns(store.db, { ...page(sinceAt), jobId })).rows.map(({ id }) => id)).toEqual(ids);
     }
     const before = await store.flow(project);
     expect(await retryRun(store.db, scope(bornAt + 1), runId, store.newRunId(), keyCause())).toEqual({
@@ -68,7 +69,7 @@ describe("a run that is as old as the window", () => {
     const { granted } = await store.start(nodeId, project, jobId);
     const never = Date.now() + DAY_MS;
     expect(await findRun(store.db, scope(never), granted.runId)).toMatchObject({ status: "running" });
-    expect((await listRuns(store.db, page(never))).map(({ id }) => id)).toContain(granted.runId);
+    expect((await listRuns(store.db, page(never))).rows.map(({ id }) => id)).toContain(granted.runId);
   });
 });
 
@@ -97,9 +98,9 @@ describe("over many runs that have expired", () => {
   test("a page, a look-up and a retry read few pages, by the indexes, of tables within the window", async () => {
     const sinceAt = Date.now() - 3 * DAY_MS;
     const recorder = record(store.db);
-    expect((await listRuns(recorder.db, page(sinceAt))).map(({ id }) => id)).toEqual(shown.slice(0, 50));
+    expect((await listRuns(recorder.db, page(sinceAt))).rows.map(({ id }) => id)).toEqual(shown.slice(0, 50));
     const rest = { ...page(sinceAt), beforeId: shown[49] ?? null };
-    expect((await listRuns(recorder.db, rest)).map(({ id }) => id)).toEqual(shown.slice(50));
+    expect((await listRuns(recorder.db, rest)).rows.map(({ id }) => id)).toEqual(shown.slice(50));
     const found = await findRun(recorder.db, scope(sinceAt), shown[0] ?? "");
     await listRuns(recorder.db, { ...page(sinceAt), jobId: found?.jobId ?? "" });
     const [jobId = ""] = await store.addJobs(project, 1);

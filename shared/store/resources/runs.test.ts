@@ -10,7 +10,8 @@ import { settleAttempts } from "../queue/settle.ts";
 import { failedWith, kindsOf, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { findJob } from "./jobs.ts";
 import { cancelJob, retryRun } from "./jobs-by-hand.ts";
-import { findRun, listRuns, type RunListQuery, type RunRow } from "./runs.ts";
+import { listRuns, type RunListQuery } from "./run-list.ts";
+import { findRun, type RunRow } from "./runs.ts";
 
 setDefaultTimeout(60_000);
 
@@ -180,7 +181,8 @@ describe("a manual retry", () => {
       expect(canceled.kind).toBe("canceled");
       if (claimed?.kind === "granted")
         await settleAttempts(store.db, [settlementOf({ claim, granted: claimed.attempt })]);
-      const runs = await listRuns(store.db, { ...scope(), jobId, status: null, beforeId: null, limit: 10 });
+      const query = { ...scope(), jobId, status: null, beforeId: null, limit: 10 };
+      const { rows: runs } = await listRuns(store.db, query);
       expect(await find(jobId)).toMatchObject({ status: "canceled", attempts: runs.length });
       if (retried.kind === "retried") expect(runs.map((run) => run.id)).toContain(newRunId);
       expect(runs.every((run) => run.status !== "running" && run.nextRetryAt === null)).toBe(
@@ -269,7 +271,11 @@ describe("pages of runs", () => {
 async function walk(query: Omit<RunListQuery, "beforeId" | "limit">): Promise<RunRow[]> {
   const found: RunRow[] = [];
   for (;;) {
-    const page = await listRuns(store.db, { ...query, beforeId: found.at(-1)?.id ?? null, limit: 5 });
+    const { rows: page } = await listRuns(store.db, {
+      ...query,
+      beforeId: found.at(-1)?.id ?? null,
+      limit: 5,
+    });
     expect(page.length).toBeLessThanOrEqual(5);
     if (page.length === 0) return found;
     found.push(...page);

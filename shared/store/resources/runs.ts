@@ -1,8 +1,8 @@
-import { firstIdAt, idToUuid, JOB_PREFIX, NEWEST_UUID, RUN_PREFIX, uuidToId } from "../../domain/ids.ts";
-import { RUN_STATUSES, type RunStatus } from "../../domain/run.ts";
+import { firstIdAt, idToUuid, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../../domain/ids.ts";
+import type { RunStatus } from "../../domain/run.ts";
 import type { Scope } from "../../domain/scope.ts";
 import { ALL_ENDED_RUN_STATUSES, environmentCode, runStatusCode, runStatusOf } from "../database/codes.ts";
-import { column, type Database } from "../database/database.ts";
+import type { Database } from "../database/database.ts";
 
 /** A run, ended or in progress. Instants are milliseconds since 1970. */
 export interface RunRow {
@@ -19,17 +19,17 @@ export interface RunRow {
 
 /** A run of an earlier id than `sinceAt` (milliseconds since 1970) is outside the project's retention and is not found. */
 export type RetainedScope = Scope & { sinceAt: number };
-const firstUuidAt = (at: number) => idToUuid(firstIdAt(RUN_PREFIX, at));
+export const firstUuidAt = (at: number) => idToUuid(firstIdAt(RUN_PREFIX, at));
 
-const RUNNING = runStatusCode("running");
-const ENDED_COLUMNS = `id, job_id, attempt, status, response_status, error,
+export const RUNNING = runStatusCode("running");
+export const ENDED_COLUMNS = `id, job_id, attempt, status, response_status, error,
   (extract(epoch FROM started_at) * 1000)::float8 AS started_at, duration_ms,
   (extract(epoch FROM next_retry_at) * 1000)::float8 AS next_retry_at`;
-const RUNNING_COLUMNS = `run_id AS id, job_id, attempt, ${RUNNING}::smallint AS status, NULL::smallint AS response_status, NULL AS error,
+export const RUNNING_COLUMNS = `run_id AS id, job_id, attempt, ${RUNNING}::smallint AS status, NULL::smallint AS response_status, NULL AS error,
   (extract(epoch FROM started_at) * 1000)::float8 AS started_at, NULL::int AS duration_ms, NULL::float8 AS next_retry_at`;
 /** One run, or null if this environment has none of that id, or no longer. One in progress is always found. */
 export async function findRun(db: Database, scope: RetainedScope, id: string): Promise<RunRow | null> {
-  const [row] = await db.run<Row>("find_run", FIND, [
+  const [row] = await db.run<RunColumns>("find_run", FIND, [
     scope.projectNo,
     environmentCode(scope.environment),
     idToUuid(id),
@@ -44,57 +44,6 @@ UNION ALL
 SELECT ${ENDED_COLUMNS} FROM runs
  WHERE project_no = $1 AND environment = $2 AND status = ANY (${ALL_ENDED_RUN_STATUSES}) AND id = $3 AND id >= $4`;
 
-export interface RunListQuery extends RetainedScope {
-  jobId: string | null;
-  status: RunStatus | null;
-  beforeId: string | null;
-  limit: number;
-}
-
-/** A page of an environment's runs, newest first; those in progress stand in the same order. */
-export async function listRuns(db: Database, query: RunListQuery): Promise<RunRow[]> {
-  const values = [
-    query.projectNo,
-    environmentCode(query.environment),
-    query.status === null ? column(RUN_STATUSES.map(runStatusCode)) : column([runStatusCode(query.status)]),
-    query.beforeId === null ? NEWEST_UUID : idToUuid(query.beforeId),
-    query.limit,
-    firstUuidAt(query.sinceAt),
-  ];
-  const rows =
-    query.jobId === null
-      ? await db.run<Row>("list_runs", LIST, values)
-      : await db.run<Row>("list_runs_of_job", LIST_OF_JOB, [...values, idToUuid(query.jobId)]);
-  return rows.map(readRun);
-}
-
-const LIST = `
-SELECT * FROM (
-  (SELECT ${RUNNING_COLUMNS}
-     FROM (SELECT * FROM open_jobs WHERE project_no = $1 AND run_id IS NOT NULL OFFSET 0) running
-    WHERE ${RUNNING} = ANY ($3::smallint[]) AND environment = $2 AND run_id < $4
-    ORDER BY run_id DESC LIMIT $5)
-  UNION ALL
-  SELECT found.*
-    FROM unnest($3::smallint[]) AS s (status)
-   CROSS JOIN LATERAL (
-     SELECT ${ENDED_COLUMNS} FROM runs
-      WHERE project_no = $1 AND environment = $2 AND status = s.status AND id < $4 AND id >= $6
-      ORDER BY id DESC LIMIT $5) found
-) page ORDER BY id DESC LIMIT $5`;
-
-// A job has few runs: the index by job finds all of them, and the filters are applied to those.
-const LIST_OF_JOB = `
-SELECT * FROM (
-  SELECT ${RUNNING_COLUMNS}
-    FROM (SELECT * FROM open_jobs WHERE project_no = $1 AND run_id IS NOT NULL OFFSET 0) running
-   WHERE ${RUNNING} = ANY ($3::smallint[]) AND environment = $2 AND job_id = $7 AND run_id < $4
-  UNION ALL
-  SELECT ${ENDED_COLUMNS}
-    FROM (SELECT * FROM runs WHERE job_id = $7 AND id >= $6 OFFSET 0) ended
-   WHERE project_no = $1 AND environment = $2 AND status = ANY ($3::smallint[]) AND id < $4
-) page ORDER BY id DESC LIMIT $5`;
-
 /** A run at its beginning. */
 export function startedRun(run: Pick<RunRow, "id" | "jobId" | "attempt" | "startedAt">): RunRow {
   return {
@@ -107,7 +56,7 @@ export function startedRun(run: Pick<RunRow, "id" | "jobId" | "attempt" | "start
   };
 }
 
-interface Row {
+export interface RunColumns {
   id: string;
   job_id: string;
   attempt: number;
@@ -119,7 +68,7 @@ interface Row {
   next_retry_at: number | null;
 }
 
-function readRun(row: Row): RunRow {
+export function readRun(row: RunColumns): RunRow {
   return {
     id: uuidToId(RUN_PREFIX, row.id),
     jobId: uuidToId(JOB_PREFIX, row.job_id),

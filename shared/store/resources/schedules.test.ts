@@ -14,12 +14,14 @@ import {
 import { acquireShards, createShards, type HeldShard } from "../queue/shards.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { findFirstAnswer } from "./idempotency.ts";
+import { listJobs } from "./job-list.ts";
 import {
   changeSchedule,
   createSchedule,
   deleteSchedule,
   findSchedule,
   listSchedules,
+  type ScheduleRow,
   type ScheduleToCreate,
 } from "./schedules.ts";
 
@@ -61,7 +63,8 @@ const scope = () => ({ projectNo: project, environment: "production" as const })
 /** On a whole second, as all firings are. */
 const lastMinute = () => Math.floor(Date.now() / MINUTE_MS) * MINUTE_MS;
 
-function newSchedule(wish: Partial<ScheduleToCreate> = {}): ScheduleToCreate {
+type NewSchedule = ScheduleToCreate & Pick<ScheduleRow, "tags">;
+function newSchedule(wish: Partial<NewSchedule> = {}): NewSchedule {
   const id = ids.next(SCHEDULE_PREFIX, Date.now());
   return {
     id,
@@ -75,11 +78,12 @@ function newSchedule(wish: Partial<ScheduleToCreate> = {}): ScheduleToCreate {
     nextRunAt: lastMinute(),
     shard: SHARD,
     activeMax: 100,
+    tags: null,
     ...wish,
   };
 }
 
-async function create(wish: Partial<ScheduleToCreate> = {}): Promise<ScheduleToCreate> {
+async function create(wish: Partial<NewSchedule> = {}): Promise<NewSchedule> {
   const schedule = newSchedule(wish);
   expect(await createSchedule(store.db, schedule, cause(), null)).toBe("created");
   return schedule;
@@ -108,7 +112,8 @@ const change = (schedule: ScheduleToCreate, wish: Partial<DecidedChange>, active
     scope(),
     schedule.id,
     (found) => {
-      const change = { cron: found.cron, timezone: found.timezone, payload: found.payload, paused: false };
+      const { cron, timezone, payload, tags } = found;
+      const change = { cron, timezone, payload, tags, paused: false };
       if (found.paused && found.activeCount >= activeMax) throw tooManyActive(activeMax);
       return { ...change, nextRunAt: undefined, ...wish };
     },
@@ -306,6 +311,25 @@ describe("a firing", () => {
     // The same again, by whoever thinks it is still due.
     expect(await fire(firing, firingOf(schedule))).toEqual(["gone", "gone"]);
     expect(await jobsOf(schedule.id)).toHaveLength(1);
+  });
+
+  test("gives its job the tags that the schedule has at that moment, in every table where lists look for them", async () => {
+    const schedule = await create({ tags: ["first", "NULL"], nextRunAt: lastMinute() - MINUTE_MS });
+    const firing = firingOf(schedule);
+    expect(await fire(firing)).toEqual(["fired"]);
+    expect(await change(schedule, { tags: ["second"] })).toMatchObject({ tags: ["second"] });
+    const next = firingOf({ ...schedule, nextRunAt: firing.thenAt });
+    expect(await fire(next)).toEqual(["fired"]);
+    const list = { ...scope(), status: null, region: null, beforeId: null, limit: 10 };
+    const found = async (filters: { tag?: string; scheduleId?: string; status?: "queued" }) =>
+      (await listJobs(store.db, { ...list, ...filters })).rows.map(({ id, tags }) => [id, tags]);
+    const first = [firing.jobId, ["first", "NULL"]];
+    const second = [next.jobId, ["second"]];
+    expect(await found({ scheduleId: schedule.id })).toEqual([second, first]);
+    expect(await found({ scheduleId: schedule.id, status: "queued" })).toEqual([second, first]);
+    expect(await found({ scheduleId: schedule.id, tag: "NULL" })).toEqual([first]);
+    expect(await found({ tag: "NULL", status: "queued" })).toEqual([first]);
+    expect(await found({ tag: "second" })).toEqual([second]);
   });
 
   test("goes to the project's default region of that moment, as far as its plan allows it", async () => {

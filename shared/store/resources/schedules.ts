@@ -22,11 +22,14 @@ export interface ScheduleRow {
   retryPolicy: RetryPolicy;
   paused: boolean;
   nextRunAt: number | null;
+  /** Null for none. */
+  tags: string[] | null;
   /** How many changes clients have made. */
   revision: number;
 }
 
-export interface ScheduleToCreate extends Omit<ScheduleRow, "paused" | "revision"> {
+export interface ScheduleToCreate extends Omit<ScheduleRow, "paused" | "revision" | "tags"> {
+  tags?: string[] | null;
   shard: number;
   /** How many active schedules the project may have. */
   activeMax: number;
@@ -51,7 +54,7 @@ export async function createSchedule(
       ...changeOf(schedule, schedule.id, cause),
       ...keyOf(key, key?.answer),
       ...[name, cron, timezone, targetUrl, payload, maxAttempts, baseSeconds, capSeconds],
-      ...[nullableInstant(nextRunAt), shard, activeMax],
+      ...[nullableInstant(nextRunAt), shard, activeMax, schedule.tags ?? null],
     ]);
     if (row === undefined) throw new Error(`there is no project ${schedule.projectNo}`);
     return row.outcome;
@@ -72,8 +75,8 @@ WITH project AS MATERIALIZED (
   SELECT FROM judged WHERE refusal IS NULL
 ), ${takeKeyFrom("found")}, created AS (
   INSERT INTO schedules (project_no, environment, id, name, cron, timezone, target_url, payload, max_attempts,
-                         base_seconds, cap_seconds, next_run_at, shard)
-  SELECT $1, $2, $3, $10, $11, $12, $13, $14, $15, $16, $17, $18::timestamptz, $19 FROM made
+                         base_seconds, cap_seconds, next_run_at, shard, tags)
+  SELECT $1, $2, $3, $10, $11, $12, $13, $14, $15, $16, $17, $18::timestamptz, $19, $21 FROM made
 ), counted AS (
   UPDATE projects SET active_schedules = active_schedules + 1 WHERE no = $1 AND EXISTS (SELECT FROM made)
 ), timetable AS (
@@ -99,7 +102,7 @@ async function look(db: Database, scope: Scope, id: string) {
 
 const COLUMNS = `id, project_no AS "projectNo", environment, name, cron, timezone, target_url AS "targetUrl", payload,
        json_build_object('maxAttempts', max_attempts, 'baseSeconds', base_seconds, 'capSeconds', cap_seconds) AS "retryPolicy",
-       paused, (extract(epoch FROM next_run_at) * 1000)::float8 AS "nextRunAt", revision`;
+       paused, (extract(epoch FROM next_run_at) * 1000)::float8 AS "nextRunAt", tags, revision`;
 const FIND = `
 SELECT ${COLUMNS}, (SELECT active_schedules FROM projects WHERE no = $1) AS "activeCount"
   FROM schedules WHERE project_no = $1 AND environment = $2 AND id = $3`;
@@ -179,13 +182,15 @@ export function changeSchedule(
     if (found === null) return "not_found";
     const { schedule, activeCount } = found;
     const decided = decide({ ...schedule, activeCount });
-    const { cron, timezone, payload, paused, nextRunAt } = decided;
-    const isSame = CHANGEABLE.every((field) => decided[field] === schedule[field]);
+    const { cron, timezone, payload, paused, tags, nextRunAt } = decided;
+    const isSame =
+      CHANGEABLE.every((field) => decided[field] === schedule[field]) &&
+      JSON.stringify(tags) === JSON.stringify(schedule.tags);
     if (isSame && nextRunAt === undefined) return schedule;
     const [changed] = await db.run<Row>("change_schedule", CHANGE, [
       ...changeOf(scope, id, cause),
       ...[schedule.revision, cron, timezone, payload, paused],
-      ...[nextRunAt !== undefined, nullableInstant(nextRunAt ?? null), activeMax],
+      ...[nextRunAt !== undefined, nullableInstant(nextRunAt ?? null), activeMax, tags],
     ]);
     return changed === undefined ? null : readSchedule(changed);
   });
@@ -209,7 +214,7 @@ WITH project AS MATERIALIZED (
    WHERE (NOT paused OR $11 OR active_schedules < $14) AND ($13::timestamptz IS NULL OR $13 > at)
 ), changed AS (
   UPDATE schedules s
-     SET cron = $8, timezone = $9, payload = $10, paused = $11, revision = s.revision + 1,
+     SET cron = $8, timezone = $9, payload = $10, paused = $11, tags = $15, revision = s.revision + 1,
          next_run_at = CASE WHEN $12::boolean THEN $13 ELSE s.next_run_at END
    WHERE s.project_no = $1 AND s.environment = $2 AND s.id = $3 AND EXISTS (SELECT FROM old)
   RETURNING ${COLUMNS}

@@ -6,7 +6,8 @@ import type { ProjectNo } from "../../domain/scope.ts";
 import { settleAttempts } from "../queue/settle.ts";
 import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import { changeProject } from "../resources/projects.ts";
-import { findRun, listRuns } from "../resources/runs.ts";
+import { listRuns } from "../resources/run-list.ts";
+import { findRun } from "../resources/runs.ts";
 import {
   comesToWait,
   failedWith,
@@ -199,9 +200,9 @@ describe("a run that is being moved", () => {
   test("is listed exactly once, both before and after the move commits", async () => {
     const runId = await settleOne();
     const listed = async () =>
-      (await listRuns(store.db, { ...scope(), jobId: null, status: null, beforeId: null, limit: 10 })).map(
-        ({ id }) => id,
-      );
+      (
+        await listRuns(store.db, { ...scope(), jobId: null, status: null, beforeId: null, limit: 10 })
+      ).rows.map(({ id }) => id);
     const mover = await moving();
     expect(await listed()).toEqual([runId]);
     await mover.query("COMMIT");

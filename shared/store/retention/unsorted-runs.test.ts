@@ -9,7 +9,7 @@ import { createTestDatabase } from "../../../test/support/postgres.ts";
 import { createLog } from "../../platform/log.ts";
 import { migrate } from "../cell/migrate.ts";
 import { openDatabase } from "../database/database.ts";
-import { listRuns } from "../resources/runs.ts";
+import { listRuns } from "../resources/run-list.ts";
 import { dropExpiredPartitions } from "./retention.ts";
 import { listRunMoves, moveRuns } from "./run-moves.ts";
 
@@ -34,8 +34,8 @@ test("a migration shows runs from before retention classes at once, and moves th
     await before.end();
     await migrate(database.url);
 
-    const runsOf = async (projectNo: number) =>
-      listRuns(db, {
+    const runsOf = async (projectNo: number) => {
+      const page = await listRuns(db, {
         projectNo,
         environment: "production",
         jobId: null,
@@ -44,6 +44,8 @@ test("a migration shows runs from before retention classes at once, and moves th
         sinceAt: 0,
         limit: RUNS + 1,
       });
+      return page.rows;
+    };
     const shown = { hobby: await runsOf(1), scale: await runsOf(2) };
     expect([shown.hobby.length, shown.scale.length]).toEqual([RUNS, RUNS]);
     expect((await dropExpiredPartitions(db, Date.now())).names).toEqual([]);

@@ -88,7 +88,7 @@ export class Clients {
 
   async create(cell: Cell, wanted: readonly WantedJob[]): Promise<void> {
     const now = cell.clock.now();
-    const jobs = wanted.map((job): JobToCreate => {
+    const jobs = wanted.map((job, index): JobToCreate => {
       const projectNo = job.project + 1;
       const { environment, region, maxAttempts, baseSeconds, capSeconds } = job;
       return {
@@ -98,6 +98,7 @@ export class Clients {
         targetUrl: targetUrl(job.host, job.habit),
         payload: "{}",
         runAt: Math.floor(now) + job.delayMs,
+        tags: index % 3 === 2 ? ["third", `host:${job.host}`] : null,
         cause: this.client(),
       };
     });
@@ -156,8 +157,8 @@ export class Clients {
       (schedule) => {
         const timetable = readTimetable(schedule.cron, schedule.timezone);
         const nextRunAt = isActive ? nextInstant(timetable, clock.now()) : null;
-        const { cron, timezone, payload } = schedule;
-        return { cron, timezone, payload, paused: !isActive, nextRunAt };
+        const { cron, timezone, payload, tags } = schedule;
+        return { cron, timezone, payload, tags, paused: !isActive, nextRunAt };
       },
       SCHEDULES_MAX,
       this.client(),

@@ -95,6 +95,7 @@ function addSchedules(
       },
       ...{ cron, timezone: "UTC", target_url: targetUrl(0, "good"), payload: "{}" },
       ...{ max_attempts: 2, base_seconds: 1, cap_seconds: 1, paused: false, revision: 0 },
+      tags: index % 2 === 0 ? null : ["nightly", "a:b"],
       next_run_at: firstAt === null ? null : fromMs(firstAt),
     });
   }

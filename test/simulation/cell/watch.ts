@@ -30,9 +30,11 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
           if (kind !== undefined) recording.meet(`${name}: ${kind}`);
         return;
       case "settle":
+      case "settle_tagged":
       case "settle_deliveries": {
         const attempts = (rows as { kind: string }[]).filter(({ kind }) => kind === "attempt").length;
-        if (attempts < numbers(values[0]).length) recording.meet(`${name}: settled before`);
+        if (attempts < numbers(values[0]).length)
+          recording.meet(`${name.replace("_tagged", "")}: settled before`);
         for (const { kind } of rows as { kind: string }[])
           if (kind === "freed") recording.meet("permits called");
         return;

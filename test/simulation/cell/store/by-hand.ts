@@ -3,12 +3,14 @@ import { dayOf, type Instant, monthOf, toMs, toMsOrNull } from "./parameters.ts"
 import { countRuns, runsLeft } from "./permits.ts";
 import {
   type FlowRow,
+  findJob,
   laneKey,
   type OpenJobRow,
   type RunRow,
   type Statement,
   type Tables,
 } from "./tables.ts";
+import { moveTags, tagRun } from "./tags.ts";
 
 /** What clients look up and do to jobs that exist (shared/store/resources/jobs.ts, runs.ts, jobs-by-hand.ts). */
 
@@ -36,6 +38,7 @@ export const findJobState: Statement = (tables, _time, values) => {
   return [
     {
       ...{ id: job.id, region: job.region, target_url: job.target_url, max_attempts: job.max_attempts },
+      tags: job.tags,
       run_at: toMs(job.run_at),
       ended_status: ended?.status ?? null,
       has_run: open !== undefined && open.run_id !== null,
@@ -78,10 +81,15 @@ export const cancelJob: Statement = (tables, { now }, values) => {
   if (present !== state) return [];
   const place = { project_no: row.project_no, environment: row.environment, region: row.region };
   const ended = { ...place, id: row.id, status: CANCELED_JOB, attempts: Number(attempts), ended_at: now };
-  tables.ended_jobs.set(row.id, ended);
+  tables.ended_jobs.set(row.id, { ...ended, schedule_id: row.schedule_id });
+  moveTags(tables, row, CANCELED_JOB);
   if (state === "sent") row.canceled = true;
   else tables.open_jobs.delete(row.id);
-  if (state === "unsent") tables.runs.set(row.run_id as string, unsentRun(tables, row));
+  if (state === "unsent") {
+    const run = unsentRun(tables, row);
+    tables.runs.set(run.id, run);
+    tagRun(tables, run, row.tags);
+  }
   if (state === "waiting") unplan(tables, row.id, Number(attempts));
   // No endpoint here asks for job.canceled.
   return [{ delivery_id: null, shard: null, due_at: toMs(now) }];
@@ -102,6 +110,7 @@ function unsentRun(tables: Tables, row: OpenJobRow): RunRow {
     next_retry_at: null,
     late_ms: null,
     held_for: null,
+    schedule_id: row.schedule_id,
   };
 }
 
@@ -132,15 +141,18 @@ export const retryRun: Statement = (tables, { clock }, values) => {
     unplan(tables, String(id), Number(attempt) - 1);
   } else {
     tables.ended_jobs.delete(String(id));
-    tables.open_jobs.set(String(id), {
-      ...owed,
+    const { schedule_id, tags } = findJob(tables, { id: String(id) });
+    const reopened = {
+      ...{ ...owed, schedule_id, tags },
       ...{ id: String(id), project_no: flow.project_no },
       ...{ environment: Number(environment), region: Number(region) },
       ...{ attempt: Number(attempt), attempts_allowed: Number(attemptsAllowed) },
       canceled: false,
       node_id: null,
       parked_host: null,
-    });
+    };
+    tables.open_jobs.set(reopened.id, reopened);
+    moveTags(tables, reopened, null);
   }
   countUsage(tables, { ...flow, environment: 0, region: Number(region) }, dayOf(clock));
   countRuns(flow, 1, month);

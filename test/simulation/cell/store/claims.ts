@@ -226,7 +226,11 @@ const grantedColumns = ({
   max_attempts,
   base_seconds,
   cap_seconds,
-}: JobRow) => ({ target_url, payload, schedule_id, max_attempts, base_seconds, cap_seconds, trace: null });
+  tags,
+}: JobRow) => ({
+  ...{ target_url, payload, schedule_id, max_attempts, base_seconds, cap_seconds, trace: null },
+  is_tagged: tags !== null,
+});
 
 function take(row: OpenJobRow, nodeId: number, newRunId: string, at: Instant): void {
   row.parked_due_at ??= row.due_at;

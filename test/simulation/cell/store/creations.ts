@@ -10,16 +10,18 @@ import {
 } from "./parameters.ts";
 import { runsLeft } from "./permits.ts";
 import { type JobRow, type LaneRow, laneKey, rowAt, type Statement, type Tables } from "./tables.ts";
+import { tagJob } from "./tags.ts";
 
 /** createJobs without and with its short way (shared/store/resources/job-creation.ts, ordinary-creation.ts). */
 
-/** The first 14 parameters of both statements. */
-function readJobs(values: readonly unknown[]): JobRow[] {
+/** The first 14 parameters of each statement, and the tags, which have one of their own where a job has any. */
+function readJobs(values: readonly unknown[], tagsOf?: unknown): JobRow[] {
   const projects = numbers(values[0]);
   const [environments, regions, ids] = [numbers(values[1]), numbers(values[2]), texts(values[3])];
   const [targetUrls, payloads, runAts] = [texts(values[4]), texts(values[5]), instants(values[6])];
   const [maxAttempts, bases, caps] = [numbers(values[7]), numbers(values[8]), numbers(values[9])];
   const schedules = textsOrNull(values[12], ids.length);
+  const tags = textsOrNull(tagsOf ?? null, ids.length);
   return ids.map((id, index) => ({
     id,
     project_no: projects[index] as number,
@@ -32,14 +34,16 @@ function readJobs(values: readonly unknown[]): JobRow[] {
     base_seconds: bases[index] as number,
     cap_seconds: caps[index] as number,
     schedule_id: schedules[index] ?? null,
+    tags: tags[index]?.slice(1, -1).replaceAll('"', "").split(",") ?? null,
   }));
 }
 
 /** Adds a job and the attempt that it owes, unless it is there already. */
 export function addJob(tables: Tables, job: JobRow, now: Instant): void {
   if (tables.jobs.has(job.id)) return;
-  const { id, project_no, environment, region } = job;
+  const { id, project_no, environment, region, schedule_id, tags } = job;
   tables.jobs.set(id, job);
+  tagJob(tables, job);
   tables.open_jobs.set(id, {
     ...{ id, project_no, environment, region },
     attempt: 1,
@@ -51,6 +55,7 @@ export function addJob(tables: Tables, job: JobRow, now: Instant): void {
     started_at: null,
     parked_host: null,
     parked_due_at: null,
+    ...{ schedule_id, tags },
   });
 }
 
@@ -74,7 +79,7 @@ export function hasQuota(tables: Tables, projectNo: number, now: Instant): boole
 }
 
 export const createJobs: Statement = (tables, { now }, values) => {
-  const jobs = readJobs(values);
+  const jobs = readJobs(values, values[15]);
   const newShards = numbersOrNull(values[14], jobs.length);
   const judged = jobs
     .filter(({ project_no }) => tables.flows.has(project_no))
@@ -96,7 +101,7 @@ export const createJobs: Statement = (tables, { now }, values) => {
 export class TakenKey extends Error {}
 
 export const createOrdinaryJobs: Statement = (tables, { now }, values) => {
-  const jobs = readJobs(values);
+  const jobs = readJobs(values, values[15]);
   const projects = numbers(values[14]);
   const isFree = projects.every((no) => hasQuota(tables, no, now));
   if (isFree) {

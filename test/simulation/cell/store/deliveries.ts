@@ -76,10 +76,10 @@ function eventColumns(tables: Tables, { event_id }: OpenDeliveryRow): object {
   const event = tables.events.get(event_id);
   if (event === undefined) throw new Error(`the event ${event_id} has no row`);
   const { type, environment, region, job_id, attempt, run_status, response_status, error } = event;
-  const { target_url, schedule_id } = findJob(tables, { id: job_id });
+  const { target_url, schedule_id, tags } = findJob(tables, { id: job_id });
   return {
     ...{ event_id, type, environment, region, job_id, attempt, run_status, response_status, error },
-    ...{ target_url, schedule_id, trace: null, data: null },
+    ...{ target_url, schedule_id, tags, trace: null, data: null },
     occurred_at: toMs(event.occurred_at),
     api_version: event.api_version,
     project_id: tables.projects.get(event.project_no)?.id,

@@ -89,9 +89,9 @@ function fire(tables: Tables, { schedule, shard, jobId }: Firing, firedFor: Inst
   if (!isFired) return null;
   const project = tables.projects.get(project_no);
   const region = project === undefined || project.plan === HOME_PLAN ? HOME : project.default_region;
-  const { target_url, payload, max_attempts, base_seconds, cap_seconds } = schedule;
+  const { target_url, payload, max_attempts, base_seconds, cap_seconds, tags } = schedule;
   const place = { project_no, environment, region };
-  const job = { ...place, target_url, payload, max_attempts, base_seconds, cap_seconds };
+  const job = { ...place, target_url, payload, max_attempts, base_seconds, cap_seconds, tags };
   addJob(tables, { ...job, id: jobId, run_at: firedFor, schedule_id: id }, now);
   const lane = tables.lanes.get(laneKey(place));
   if (lane === undefined) addLane(tables, place, shard);
@@ -104,7 +104,7 @@ const scheduleColumns = (row: ScheduleRow) => ({
   retryPolicy: {
     ...{ maxAttempts: row.max_attempts, baseSeconds: row.base_seconds, capSeconds: row.cap_seconds },
   },
-  ...{ paused: row.paused, revision: row.revision },
+  ...{ paused: row.paused, tags: row.tags, revision: row.revision },
   nextRunAt: toMsOrNull(row.next_run_at),
 });
 
@@ -123,13 +123,13 @@ export const findSchedule: Statement = (tables, _time, values) => {
 export const changeSchedule: Statement = (tables, { clock }, values) => {
   const row = findRow(tables, values);
   const project = row && tables.projects.get(row.project_no);
-  const [revision, cron, timezone, payload, paused, isTimed, at, activeMax] = values.slice(6);
+  const [revision, cron, timezone, payload, paused, isTimed, at, activeMax, tags] = values.slice(6);
   if (row === undefined || project === undefined || row.revision !== revision) return [];
   const nextRunAt = instantOrNull(at ?? null);
   if (row.paused && !paused && project.active_schedules >= Number(activeMax)) return [];
   if (nextRunAt !== null && nextRunAt <= clock) return [];
   if (row.paused !== paused) project.active_schedules += paused ? -1 : 1;
-  Object.assign(row, { cron, timezone, payload, paused, revision: row.revision + 1 });
+  Object.assign(row, { cron, timezone, payload, paused, tags, revision: row.revision + 1 });
   if (isTimed) row.next_run_at = nextRunAt;
   return [scheduleColumns(row)];
 };

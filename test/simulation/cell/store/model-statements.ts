@@ -7,7 +7,7 @@ import * as members from "./members.ts";
 import { toMs } from "./parameters.ts";
 import { listParked, park, release } from "./parking.ts";
 import { listLost, listLostDeliveries } from "./rescues.ts";
-import { settle, settleOrdinary } from "./settlements.ts";
+import { settle, settleOrdinary, settleTagged } from "./settlements.ts";
 import * as sweeps from "./sweeps.ts";
 import type { Statement, Tables } from "./tables.ts";
 
@@ -45,7 +45,9 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   forget_idle_left_hosts: nothing,
 
   create_jobs: createJobs,
+  create_jobs_tagged: createJobs,
   create_ordinary_jobs: createOrdinaryJobs,
+  create_ordinary_jobs_tagged: createOrdinaryJobs,
   find_job_state: byHand.findJobState,
   find_run: byHand.findRun,
   cancel_job: byHand.cancelJob,
@@ -54,6 +56,7 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   claim,
   claim_ordinary: claimOrdinary,
   settle,
+  settle_tagged: settleTagged,
   settle_ordinary: settleOrdinary,
   claim_deliveries: claimDeliveries,
   settle_deliveries: settleDeliveries,

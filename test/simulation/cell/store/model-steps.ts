@@ -23,7 +23,7 @@ import { settleDeliveries } from "../../../../shared/store/queue/delivery-settle
 import { fireSchedules, listDueSchedules } from "../../../../shared/store/queue/firings.ts";
 import { listParkedHosts, releaseParked } from "../../../../shared/store/queue/parked.ts";
 import { parkAttempts } from "../../../../shared/store/queue/parking.ts";
-import { type Settlement, settleAttempts } from "../../../../shared/store/queue/settle.ts";
+import { isPlain, type Settlement, settleAttempts } from "../../../../shared/store/queue/settle.ts";
 import { isLast, settleOrdinary } from "../../../../shared/store/queue/settle-ordinary.ts";
 import * as shards from "../../../../shared/store/queue/shards.ts";
 import { listShardsInUse, refillLanes, sweepShards } from "../../../../shared/store/queue/sweep.ts";
@@ -86,6 +86,7 @@ export class ModelSteps {
         baseSeconds: 1,
         capSeconds: 2,
         cause: null,
+        tags: random.pick([null, null, ["a"], ["NULL", "a:b/@+-._"]]),
       };
     });
     const ids = new Set(jobs.map(({ id }) => id));
@@ -114,9 +115,10 @@ export class ModelSteps {
   }
 
   settle(): Ask | null {
-    const settlements = this.some(this.openJobs((row) => row.run_id !== null)).map((row) =>
-      this.settlementOf(row),
-    );
+    const arePlain = this.random.chance(0.5);
+    const settlements = this.some(this.openJobs((row) => row.run_id !== null))
+      .map((row) => this.settlementOf(row))
+      .filter(({ isPlain }) => isPlain || !arePlain);
     const last = settlements.filter(isLast);
     if (this.random.chance(0.4)) return last.length === 0 ? null : (db) => settleOrdinary(db, last);
     return settlements.length === 0 ? null : (db) => settleAttempts(db, settlements);
@@ -136,6 +138,11 @@ export class ModelSteps {
       durationMs,
       lateMs: durationMs % 5 === 0 ? undefined : 4 * durationMs,
       waitedFor: WAIT_REASONS[durationMs % 7],
+      // What is known to be plain, as nodes know it.
+      isPlain:
+        random.chance(0.7) &&
+        row.started_at !== null &&
+        isPlain({ isTagged: row.tags !== null, runId, startedAt: toMs(row.started_at) }),
     };
     const isGood = random.chance(0.4);
     const error = isGood ? null : 'an error, with "quotes" and {braces}';
@@ -386,7 +393,10 @@ export class ModelSteps {
           db,
           scope,
           id,
-          ({ cron, timezone, payload }) => ({ cron, timezone, payload, paused, nextRunAt }),
+          ({ cron, timezone, payload, tags }) => ({
+            ...{ cron, timezone, payload, paused, nextRunAt },
+            tags: tags === null ? ["later"] : null,
+          }),
           9,
           cause,
         ),

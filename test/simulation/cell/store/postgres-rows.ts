@@ -26,7 +26,7 @@ export const SET_CLOCK = `${READS_INSTANTS}
   END $$`;
 
 const TABLES_IN_USE =
-  "projects, flows, lanes, shards, nodes, jobs, open_jobs, ended_jobs, runs, usage_days, webhooks, events, open_deliveries, ended_deliveries, delivery_attempts, schedules, firings, held_regions, host_limits, clock_watch, signing_secrets, timetables";
+  "projects, flows, lanes, shards, nodes, jobs, open_jobs, ended_jobs, job_tags, job_tag_states, runs, run_tags, shifted_runs, usage_days, webhooks, events, open_deliveries, ended_deliveries, delivery_attempts, schedules, firings, held_regions, host_limits, clock_watch, signing_secrets, timetables";
 
 const instant = (us: number | null) =>
   us === null ? null : us === Number.NEGATIVE_INFINITY ? "-infinity" : new Date(us / 1_000).toISOString();
@@ -68,12 +68,13 @@ export async function insertRows({ query }: TestStore, tables: Tables): Promise<
   for (const row of tables.schedules.values())
     await query(
       `INSERT INTO schedules (id, project_no, environment, shard, name, cron, timezone, target_url, payload, max_attempts,
-                              base_seconds, cap_seconds, next_run_at)
-       VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
+                              base_seconds, cap_seconds, next_run_at, tags)
+       VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
       [
         ...[row.id, row.project_no, row.environment, row.shard, row.name, row.cron, row.timezone],
         ...[row.target_url, row.payload, row.max_attempts, row.base_seconds, row.cap_seconds],
         instant(row.next_run_at),
+        row.tags,
       ],
     );
   if (tables.clock_watch !== null)
@@ -97,12 +98,19 @@ const READ: Record<string, string> = {
   shards: `SELECT region, shard, epoch, owner, ${us("lease_until")} FROM shards ORDER BY region, shard`,
   nodes: `SELECT id, kind, name, regions, process, dead, ${us("seen_at")}, beats FROM nodes ORDER BY id`,
   jobs: `SELECT project_no, environment, region, id, target_url, payload, ${us("run_at")}, max_attempts, base_seconds, cap_seconds,
-                schedule_id FROM jobs ORDER BY id`,
+                schedule_id, tags FROM jobs ORDER BY id`,
   open_jobs: `SELECT project_no, environment, region, job_id AS id, attempt, attempts_allowed, ${us("due_at", "started_at")}, canceled,
-                     run_id, node_id, parked_host, ${us("parked_due_at")} FROM open_jobs ORDER BY job_id`,
-  ended_jobs: `SELECT project_no, environment, region, job_id AS id, status, attempts, ${us("ended_at")} FROM ended_jobs ORDER BY job_id`,
+                     run_id, node_id, parked_host, ${us("parked_due_at")}, schedule_id, tags FROM open_jobs ORDER BY job_id`,
+  ended_jobs: `SELECT project_no, environment, region, job_id AS id, status, attempts, ${us("ended_at")}, schedule_id
+                 FROM ended_jobs ORDER BY job_id`,
+  job_tags:
+    "SELECT project_no, environment, region, job_id, tag, schedule_id FROM job_tags ORDER BY job_id, tag",
+  job_tag_states:
+    "SELECT project_no, environment, region, job_id, tag, state FROM job_tag_states ORDER BY job_id, tag",
   runs: `SELECT id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-                ${us("started_at")}, duration_ms, ${us("next_retry_at")}, late_ms, held_for FROM runs ORDER BY id`,
+                ${us("started_at")}, duration_ms, ${us("next_retry_at")}, schedule_id, late_ms, held_for FROM runs ORDER BY id`,
+  run_tags: "SELECT id, project_no, environment, status, schedule_id, tag FROM run_tags ORDER BY id, tag",
+  shifted_runs: `SELECT id, project_no, environment, status, schedule_id, tags, ${us("started_at")} FROM shifted_runs ORDER BY id`,
   usage_days: "SELECT project_no || '/' || day || '/' || region AS key, runs FROM usage_days ORDER BY 1",
   webhooks: `SELECT id, project_no, environment, url, events, enabled, generation, ${us("failing_since", "succeeded_at")}
                FROM webhooks ORDER BY id`,
@@ -116,7 +124,7 @@ const READ: Record<string, string> = {
   delivery_attempts: `SELECT delivery_id, attempt, webhook_id, status, response_status, error, ${us("started_at")}, duration_ms, counts
                         FROM delivery_attempts ORDER BY delivery_id, attempt`,
   schedules: `SELECT id, project_no, environment, shard, name, cron, timezone, target_url, payload, max_attempts, base_seconds,
-                     cap_seconds, paused, revision, ${us("next_run_at")} FROM schedules ORDER BY id`,
+                     cap_seconds, paused, tags, revision, ${us("next_run_at")} FROM schedules ORDER BY id`,
   firings: `SELECT schedule_id, ${us("fired_for")}, job_id FROM firings ORDER BY schedule_id, fired_for`,
   held_regions: "SELECT region FROM held_regions ORDER BY region",
   host_limits: "SELECT host, requests FROM host_limits ORDER BY host",
@@ -152,7 +160,11 @@ export function readModel(tables: Tables): Record<string, unknown[]> {
     jobs: sorted(tables.jobs.values(), "id"),
     open_jobs: sorted(tables.open_jobs.values(), "id"),
     ended_jobs: sorted(tables.ended_jobs.values(), "id"),
+    job_tags: sorted(tables.job_tags.values(), "job_id", "tag"),
+    job_tag_states: sorted(tables.job_tag_states.values(), "job_id", "tag"),
     runs: sorted(tables.runs.values(), "id"),
+    run_tags: sorted(tables.run_tags.values(), "id", "tag"),
+    shifted_runs: sorted(tables.shifted_runs.values(), "id"),
     usage_days: entries(tables.usage_days, "key", "runs"),
     webhooks: sorted(tables.webhooks.values(), "id").map(({ sealed_secret: _, ...row }) => row),
     events: sorted(tables.events.values(), "id"),

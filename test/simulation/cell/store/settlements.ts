@@ -14,10 +14,13 @@ import {
   laneKey,
   type OpenJobRow,
   type Place,
+  type RunRow,
   rowAt,
   type Statement,
+  type StatementTime,
   type Tables,
 } from "./tables.ts";
+import { moveTags, noteShiftedRun, tagRun } from "./tags.ts";
 
 /** settleAttempts and settleOrdinary (shared/store/queue), with what endpoints are told. */
 
@@ -62,7 +65,21 @@ interface Attempt {
   dueAt: Instant;
 }
 
-export const settle: Statement = (tables, { now }, values) => {
+/** Where every attempt is plain, none has tags or another start than its run's id tells. */
+export const settle: Statement = (tables, time, values) => settleSome(tables, time, values, () => {});
+
+export const settleTagged: Statement = (tables, time, values) =>
+  settleSome(tables, time, values, (run, tags) => {
+    tagRun(tables, run, tags);
+    noteShiftedRun(tables, run, tags);
+  });
+
+function settleSome(
+  tables: Tables,
+  { now }: StatementTime,
+  values: readonly unknown[],
+  note: (run: RunRow, tags: string[] | null) => void,
+): object[] {
   const nexts = numbers(values[9]);
   const dueAts = instantsOrNull(values[10], nexts.length);
   const [lates, waits] = [numbersOrNull(values[11]), numbersOrNull(values[12])];
@@ -87,11 +104,12 @@ export const settle: Statement = (tables, { now }, values) => {
   const told = attempts.flatMap((attempt) => tellEndpoints(tables, attempt, now));
   for (const { outcome, row, next, dueAt } of attempts) {
     const isOwedAgain = next === QUEUED && !row.canceled;
-    recordRun(tables, row, outcome, {
+    const run = recordRun(tables, row, outcome, {
       nextRetryAt: isOwedAgain ? dueAt : null,
       lateMs: lates[outcome.n - 1] ?? null,
       heldFor: waits[outcome.n - 1] ?? null,
     });
+    note(run, row.tags);
     if (isOwedAgain) oweAgain(row, dueAt);
     else endJob(tables, row, next - 1, now);
   }
@@ -101,7 +119,7 @@ export const settle: Statement = (tables, { now }, values) => {
     now,
   );
   return [...answers, ...freed, ...told];
-};
+}
 
 /** What is recorded of a run and neither its row nor its outcome tells. */
 interface Recorded {
@@ -115,9 +133,9 @@ function recordRun(
   row: OpenJobRow,
   outcome: Outcome,
   { nextRetryAt, lateMs, heldFor }: Recorded,
-): void {
+): RunRow {
   const { project_no, environment, status, response_status, error, duration_ms, attemptId } = outcome;
-  tables.runs.set(attemptId, {
+  const run: RunRow = {
     id: attemptId,
     job_id: row.id,
     project_no,
@@ -130,9 +148,12 @@ function recordRun(
     started_at: row.started_at as Instant,
     duration_ms,
     next_retry_at: nextRetryAt,
+    schedule_id: row.schedule_id,
     late_ms: lateMs,
     held_for: heldFor,
-  });
+  };
+  tables.runs.set(attemptId, run);
+  return run;
 }
 
 function oweAgain(row: OpenJobRow, dueAt: Instant): void {
@@ -145,9 +166,10 @@ function oweAgain(row: OpenJobRow, dueAt: Instant): void {
 }
 
 function endJob(tables: Tables, row: OpenJobRow, status: number, now: Instant): void {
-  const { project_no, environment, region, id, attempt } = row;
+  const { project_no, environment, region, id, attempt, schedule_id } = row;
   tables.open_jobs.delete(id);
   if (row.canceled) return;
+  moveTags(tables, row, status);
   tables.ended_jobs.set(id, {
     project_no,
     environment,
@@ -156,6 +178,7 @@ function endJob(tables: Tables, row: OpenJobRow, status: number, now: Instant): 
     status,
     attempts: attempt,
     ended_at: now,
+    schedule_id,
   });
 }
 
@@ -266,6 +289,7 @@ export const settleOrdinary: Statement = (tables, { now }, values) => {
     const row = rowAt(tables.open_jobs, outcome, outcome.id);
     if (!ordinary.has(outcome.project_no) || row?.run_id !== outcome.attemptId || row.node_id === null)
       return [];
+    if (row.tags !== null) return [];
     return [{ outcome, row, status: statuses[index] as number }];
   });
   const answers = attempts.map(({ outcome: { n }, row: { attempt, canceled } }) => ({

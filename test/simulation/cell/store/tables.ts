@@ -74,6 +74,7 @@ export interface JobRow extends Place {
   base_seconds: number;
   cap_seconds: number;
   schedule_id: string | null;
+  tags: string[] | null;
 }
 
 /** What open_jobs and open_deliveries have in common. */
@@ -91,6 +92,8 @@ export interface OpenJobRow extends OwedRow {
   attempts_allowed: number;
   canceled: boolean;
   run_id: string | null;
+  schedule_id: string | null;
+  tags: string[] | null;
 }
 
 export interface OpenDeliveryRow extends OwedRow {
@@ -108,6 +111,26 @@ export interface EndedJobRow extends Place {
   status: number;
   attempts: number;
   ended_at: Instant;
+  schedule_id: string | null;
+}
+
+export interface JobTagRow extends Place {
+  job_id: string;
+  tag: string;
+}
+
+export interface RunTagRow {
+  id: string;
+  project_no: number;
+  environment: number;
+  status: number;
+  schedule_id: string | null;
+  tag: string;
+}
+
+export interface ShiftedRunRow extends Omit<RunTagRow, "tag"> {
+  tags: string[] | null;
+  started_at: Instant;
 }
 
 export interface RunRow {
@@ -125,6 +148,7 @@ export interface RunRow {
   next_retry_at: Instant | null;
   late_ms: number | null;
   held_for: number | null;
+  schedule_id: string | null;
 }
 
 export interface EventRow extends Place {
@@ -190,6 +214,7 @@ export interface ScheduleRow {
   base_seconds: number;
   cap_seconds: number;
   paused: boolean;
+  tags: string[] | null;
   revision: number;
   next_run_at: Instant | null;
 }
@@ -211,7 +236,11 @@ export interface Tables {
   jobs: Map<string, JobRow>;
   open_jobs: Map<string, OpenJobRow>;
   ended_jobs: Map<string, EndedJobRow>;
+  job_tags: Map<string, JobTagRow & { schedule_id: string | null }>;
+  job_tag_states: Map<string, JobTagRow & { state: number }>;
   runs: Map<string, RunRow>;
+  run_tags: Map<string, RunTagRow>;
+  shifted_runs: Map<string, ShiftedRunRow>;
   usage_days: Map<string, number>;
   webhooks: Map<string, WebhookRow>;
   events: Map<string, EventRow>;
@@ -237,7 +266,11 @@ export function emptyTables(): Tables {
     jobs: new Map(),
     open_jobs: new Map(),
     ended_jobs: new Map(),
+    job_tags: new Map(),
+    job_tag_states: new Map(),
     runs: new Map(),
+    run_tags: new Map(),
+    shifted_runs: new Map(),
     usage_days: new Map(),
     webhooks: new Map(),
     events: new Map(),

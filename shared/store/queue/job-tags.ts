@@ -1,0 +1,43 @@
+import { START_SHIFT_MS } from "../../domain/run.ts";
+
+/**
+ * What lists of jobs and runs by tag are made of, in the words of the statements that make and change jobs. Only jobs with tags
+ * have rows here. A job's rows change only together with its state, under the lock of its open or ended row.
+ */
+
+/** In job_tag_states, the state of a job that is not over. Otherwise it is the code of how the job ended. */
+export const OPEN_STATE = -1;
+
+/** Writes the tags of new jobs, which `from` selects: rows of jobs with their tags. */
+export const tagJobs = (from: string): string => `job_tag AS (
+  INSERT INTO job_tags (project_no, environment, region, job_id, schedule_id, tag)
+  SELECT project_no, environment, region, id, schedule_id, unnest(tags) FROM ${from}
+), job_tag_state AS (
+  INSERT INTO job_tag_states (project_no, environment, region, job_id, state, tag)
+  SELECT project_no, environment, region, id, ${OPEN_STATE}, unnest(tags) FROM ${from}
+)`;
+
+/** Gives the tags of jobs another `state`. `from` selects rows with the columns of open_jobs. */
+export const moveTags = (from: string, old: string, state: string): string => `moved_tag AS (
+  UPDATE job_tag_states t SET state = m.state
+    FROM (SELECT project_no, environment, region, job_id, unnest(tags) AS tag, ${old} AS old, ${state} AS state FROM ${from}) m
+   WHERE t.project_no = m.project_no AND t.environment = m.environment AND t.tag = m.tag AND t.state = m.old
+     AND t.region = m.region AND t.job_id = m.job_id
+)`;
+
+/** Writes the tags of ended runs. `from` selects rows with the columns of runs, their id as `run_id`, and the job's tags. */
+export const tagRuns = (from: string): string => `run_tag AS (
+  INSERT INTO run_tags (ended_on, project_no, environment, status, id, schedule_id, tag)
+  SELECT now()::date, project_no, environment, status, run_id, schedule_id, unnest(tags) FROM ${from}
+)`;
+
+/**
+ * Notes the ended runs that started at another time than their ids tell, since lists by time are read in the order of ids: a
+ * manual retry that waited for its permit, and a claim that was repeated while Postgres did not answer.
+ */
+export const noteShiftedRuns = (from: string): string => `shifted_run AS (
+  INSERT INTO shifted_runs (started_at, project_no, environment, status, id, schedule_id, tags)
+  SELECT started_at, project_no, environment, status, run_id, schedule_id, tags
+    FROM ${from}
+   WHERE abs(extract(epoch FROM started_at) * 1000 - ('x' || left(replace(run_id::text, '-', ''), 12))::bit(48)::bigint) > ${START_SHIFT_MS}
+)`;

@@ -1,0 +1,167 @@
+import { idToUuid, JOB_PREFIX, NEWEST_UUID, OLDEST_UUID, uuidToId } from "../../domain/ids.ts";
+import { isTerminal, type JobStatus } from "../../domain/job.ts";
+import { PAGE_SIZE_MAX } from "../../domain/page.ts";
+import { REGIONS, type Region, type Scope } from "../../domain/scope.ts";
+import { endedStatusCode, environmentCode, regionCode } from "../database/codes.ts";
+import { column, type Database } from "../database/database.ts";
+import { OPEN_STATE } from "../queue/job-tags.ts";
+import { type JobSummary, readSummary, STATE_JOINS, SUMMARY_COLUMNS, type SummaryRow } from "./jobs.ts";
+
+export interface JobListQuery extends Scope {
+  status: JobStatus | null;
+  region: Region | null;
+  tag?: string | null;
+  scheduleId?: string | null;
+  /** Only jobs with this id or a greater one, that is not older. */
+  fromId?: string | null;
+  /** Only jobs with a smaller id, that is older ones. */
+  beforeId: string | null;
+  limit: number;
+}
+
+/** Rows of a list, newest first. */
+export interface CutPage<Row> {
+  rows: Row[];
+  /** Where the look ended, if it ended before the limit was reached: others may follow with smaller ids than this. */
+  endId: string | null;
+}
+
+/** How many entries of an index a page looks at where some of them do not fit its filters: two pages of the largest size. */
+export const LOOKED_AT_MAX = 2 * PAGE_SIZE_MAX;
+
+type Source = "any" | "queued" | "running" | "ended";
+/** What a list is filtered by beside status, region and time. */
+type By = "all" | "schedule" | "tag" | "schedule_and_tag";
+
+/**
+ * A page of a project's jobs, newest first. A filter, or two of them, walk an index that holds nothing else, region by
+ * region, and merge; so a page costs the same however many other jobs there are. All else looks at LOOKED_AT_MAX entries of
+ * each region, and answers what fits of them: three filters that name a tag, a schedule and a status, and a tag's queued jobs,
+ * among which running ones are passed over.
+ */
+export async function listJobs(db: Database, query: JobListQuery): Promise<CutPage<JobSummary>> {
+  const { status, tag = null, scheduleId = null, fromId = null, beforeId } = query;
+  const source: Source = status === null ? "any" : isTerminal(status) ? "ended" : status;
+  const by: By =
+    scheduleId === null ? (tag === null ? "all" : "tag") : tag === null ? "schedule" : "schedule_and_tag";
+  const name = `list_jobs_${source}${by === "all" ? "" : `_of_${by}`}` as const;
+  const rows = await db.run<ListedRow>(name, LIST[source][by], [
+    query.projectNo,
+    environmentCode(query.environment),
+    column((query.region === null ? REGIONS : [query.region]).map(regionCode)),
+    beforeId === null ? NEWEST_UUID : idToUuid(beforeId),
+    query.limit,
+    fromId === null ? OLDEST_UUID : idToUuid(fromId),
+    ...(scheduleId === null ? [] : [idToUuid(scheduleId)]),
+    ...(tag === null ? [] : [tag]),
+    ...(status !== null && isTerminal(status) ? [endedStatusCode(status)] : []),
+  ]);
+  const endId = rows[0]?.end_id ?? null;
+  return {
+    rows: rows.flatMap((row) => (row.id === null ? [] : [readSummary(row as SummaryRow)])),
+    endId: endId === null ? null : uuidToId(JOB_PREFIX, endId),
+  };
+}
+
+type ListedRow = { end_id?: string | null } & (SummaryRow | { id: null });
+
+/** The row of each job of a page (p), looked up by its whole key. */
+const ASKED = `LATERAL (
+    SELECT project_no, environment, region, id, target_url, tags, run_at FROM jobs
+     WHERE project_no = $1 AND environment = $2 AND region = p.region AND id = p.id OFFSET 0) j ON true`;
+
+/** A page of what `from` selects, all of which fits. */
+const exactPage = (from: string) => `
+SELECT ${SUMMARY_COLUMNS}
+  FROM (SELECT found.id, r.region
+          FROM unnest($3::smallint[]) AS r (region)
+         CROSS JOIN LATERAL (${from} LIMIT $5) AS found (id)
+         ORDER BY found.id DESC LIMIT $5) p
+  JOIN ${ASKED} ${STATE_JOINS}
+ ORDER BY j.id DESC`;
+
+/**
+ * A page of those of the first that `from` selects for which `fits` holds. Where a region has more, the page goes no further
+ * back than to the last that was looked at there: of the other regions older ones were left out.
+ */
+const cutPage = (from: string, fits: string) => `
+WITH looked AS MATERIALIZED (
+  SELECT found.id, found.n, r.region
+    FROM unnest($3::smallint[]) AS r (region)
+   CROSS JOIN LATERAL (
+     SELECT id, row_number() OVER (ORDER BY id DESC) AS n FROM (${from} LIMIT ${LOOKED_AT_MAX}) AS first (id)) found
+)
+SELECT edge.end_id, ${SUMMARY_COLUMNS}
+  FROM (SELECT (SELECT id FROM looked WHERE n = ${LOOKED_AT_MAX} ORDER BY id DESC LIMIT 1) AS end_id) edge
+  LEFT JOIN LATERAL (
+    SELECT l.id, l.region
+      FROM (SELECT id, region FROM looked WHERE edge.end_id IS NULL OR id >= edge.end_id ORDER BY id DESC OFFSET 0) l
+     WHERE ${fits}
+     ORDER BY l.id DESC LIMIT $5) p ON true
+  LEFT JOIN ${ASKED} ${STATE_JOINS}
+ ORDER BY j.id DESC`;
+
+const IN_SCOPE = "project_no = $1 AND environment = $2";
+const newest = (id: string) => `${id} < $4 AND ${id} >= $6 ORDER BY ${id} DESC`;
+
+/**
+ * Jobs of one schedule, all of which are of one environment. Only the index by schedule fits within, and whether it is this
+ * environment's is asked of what was found.
+ */
+const ofSchedule = (from: string, id: string, limit: string) =>
+  `SELECT ${id} FROM (SELECT ${id}, project_no, environment FROM ${from} AND ${newest(id)} LIMIT ${limit}) own WHERE ${IN_SCOPE}`;
+
+// Scalars, since of anything else the planner might make a join, and read all jobs of that state.
+const IS_QUEUED = `(
+  SELECT true FROM open_jobs q
+   WHERE q.project_no = $1 AND q.environment = $2 AND q.region = l.region AND q.job_id = l.id AND q.run_id IS NULL AND NOT q.canceled)`;
+const hasEnded = (status: string) => `(
+  SELECT true FROM ended_jobs f
+   WHERE f.project_no = $1 AND f.environment = $2 AND f.status = ${status} AND f.region = l.region AND f.job_id = l.id)`;
+
+/** OFFSET 0 keeps the planner to the small index of running jobs; by id it would walk all queued jobs. */
+const running = (fits: string) =>
+  exactPage(`SELECT job_id
+               FROM (SELECT job_id, environment, region, canceled, schedule_id, tags FROM open_jobs
+                      WHERE project_no = $1 AND run_id IS NOT NULL OFFSET 0) running
+              WHERE environment = $2 AND region = r.region AND NOT canceled${fits} AND ${newest("job_id")}`);
+
+const tagged = (tag: string) => `job_tags WHERE ${IN_SCOPE} AND tag = ${tag} AND region = r.region`;
+const taggedIn = (tag: string, state: string | number) =>
+  `SELECT job_id FROM job_tag_states
+    WHERE ${IN_SCOPE} AND tag = ${tag} AND state = ${state} AND region = r.region AND ${newest("job_id")}`;
+const taggedOfSchedule = (limit: string) =>
+  ofSchedule("job_tags WHERE schedule_id = $7 AND tag = $8 AND region = r.region", "job_id", limit);
+
+const LIST: Record<Source, Record<By, string>> = {
+  any: {
+    all: exactPage(`SELECT id FROM jobs WHERE ${IN_SCOPE} AND region = r.region AND ${newest("id")}`),
+    schedule: exactPage(ofSchedule("jobs WHERE schedule_id = $7 AND region = r.region", "id", "$5")),
+    tag: exactPage(`SELECT job_id FROM ${tagged("$7")} AND ${newest("job_id")}`),
+    schedule_and_tag: exactPage(taggedOfSchedule("$5")),
+  },
+  queued: {
+    all: exactPage(`SELECT job_id FROM open_jobs
+                     WHERE ${IN_SCOPE} AND region = r.region AND run_id IS NULL AND NOT canceled AND ${newest("job_id")}`),
+    schedule: exactPage(
+      ofSchedule("open_jobs WHERE schedule_id = $7 AND region = r.region AND run_id IS NULL", "job_id", "$5"),
+    ),
+    tag: cutPage(taggedIn("$7", OPEN_STATE), IS_QUEUED),
+    schedule_and_tag: cutPage(taggedOfSchedule(String(LOOKED_AT_MAX)), IS_QUEUED),
+  },
+  running: {
+    all: running(""),
+    schedule: running(" AND schedule_id = $7"),
+    tag: running(" AND $7 = ANY (tags)"),
+    schedule_and_tag: running(" AND schedule_id = $7 AND $8 = ANY (tags)"),
+  },
+  ended: {
+    all: exactPage(`SELECT job_id FROM ended_jobs
+                     WHERE ${IN_SCOPE} AND status = $7 AND region = r.region AND ${newest("job_id")}`),
+    schedule: exactPage(
+      ofSchedule("ended_jobs WHERE schedule_id = $7 AND status = $8 AND region = r.region", "job_id", "$5"),
+    ),
+    tag: exactPage(taggedIn("$7", "$8")),
+    schedule_and_tag: cutPage(taggedOfSchedule(String(LOOKED_AT_MAX)), hasEnded("$9")),
+  },
+};
