@@ -47,6 +47,24 @@ describe("the client", () => {
     expect(data).toMatchObject([fields, { payload: {} }]);
   });
 
+  test("finds jobs and runs by tag, schedule and time, which may be Dates", async () => {
+    const tagged = await client.jobs.create({ ...fields, tags: ["a+b/c"] });
+    const [soon, before] = [new Date(Date.now() + 60_000), new Date(Date.parse(tagged.created_at) - 1)];
+    const filters = { tag: "a+b/c", created_after: before, created_before: soon };
+    expect((await client.jobs.list(filters)).data).toMatchObject([{ id: tagged.id, tags: ["a+b/c"] }]);
+    expect(new URL(lastAsked().url).searchParams.get("created_after")).toBe(before.toISOString());
+    expect(
+      (await client.jobs.list({ ...filters, schedule_id: "sch_01arz3ndektsv4rrffq69g5fav" })).data,
+    ).toEqual([]);
+    const { runId } = await gateway.claim(project, tagged, 1);
+    const runs = await client.runs.list({
+      tag: "a+b/c",
+      started_after: before.toISOString(),
+      started_before: soon,
+    });
+    expect(runs.data).toMatchObject([{ id: runId }]);
+  });
+
   test("reads, lists and retries runs", async () => {
     const job = await client.jobs.create({ ...fields, retry_policy: { max_attempts: 1 } });
     const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "failed" });

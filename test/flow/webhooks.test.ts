@@ -24,7 +24,7 @@ describe("an endpoint", () => {
     const project = await cell.addProject();
     const { secret } = await cell.addEndpoint(project, { url: endpoint.url });
     const [good = "", bad = ""] = await cell.addJobs(project, [
-      { targetUrl: target.url },
+      { targetUrl: target.url, tags: ["customer:4711", "b"] },
       { targetUrl: target.url.replace("hook", "bad"), maxAttempts: 2 },
     ]);
     await untilEnded(cell, project, good);
@@ -34,7 +34,10 @@ describe("an endpoint", () => {
       const event = new Webhook(secret).verify(body, headers) as {
         id: string;
         type: string;
-        data: { job: { id: string; status: string; attempts: number }; run: { id: string; attempt: number } };
+        data: {
+          job: { id: string; status: string; attempts: number; tags?: string[] };
+          run: { id: string; attempt: number };
+        };
       };
       expect(headers["webhook-id"]).toBe(event.id);
       expect(headers["service-signature"]).toBe(signatureOf(secret, body));
@@ -42,6 +45,7 @@ describe("an endpoint", () => {
       expect(event.id).toBe(retypeId(run.id, EVENT_PREFIX));
       const isGood = job.id === good;
       expect(event.type).toBe(isGood ? "job.succeeded" : "job.failed");
+      expect(job.tags).toEqual(isGood ? ["customer:4711", "b"] : undefined);
       expect(job).toMatchObject({ status: isGood ? "succeeded" : "failed", attempts: isGood ? 1 : 2 });
       const last = (await cell.runs(project, job.id)).at(-1);
       expect(run).toMatchObject({ id: last?.id, attempt: last?.attempt });

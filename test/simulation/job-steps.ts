@@ -5,6 +5,7 @@ import {
   type Env,
   INVALID,
   isRefused,
+  type JobFilters,
   type ModelJob,
   QUOTA,
   type ReferenceModel,
@@ -33,6 +34,8 @@ const INVALID_WISHES: Wish[] = [
   }),
   invalid("region", { target_url: TARGET_URL, region: "mars" }),
   invalid("payload", { target_url: TARGET_URL, payload: [1] }),
+  invalid("tags", { target_url: TARGET_URL, tags: [] }),
+  invalid("tags[1]", { target_url: TARGET_URL, tags: ["a", "a"] }),
   {
     fields: { target_url: TARGET_URL, run_at: "2020-01-01T00:00:00Z" },
     refused: { status: 400, code: "run_at_in_past", param: "run_at" },
@@ -40,6 +43,7 @@ const INVALID_WISHES: Wish[] = [
 ];
 
 export const FUTURE = "2035-03-04T05:06:07.089Z";
+export const TAGS = ["a", "b/c:d@e+f", "NULL"] as const;
 const REGIONS = ["us-east", "us-west", "eu-central", "ap-southeast"] as const;
 
 /** Present now and then, so that most wishes are plain. */
@@ -53,6 +57,7 @@ const validWish: fc.Arbitrary<Wish> = fc
     ),
     run_at: rarely(fc.constant(FUTURE)),
     region: rarely(fc.constantFrom(...REGIONS)),
+    tags: rarely(fc.subarray([...TAGS], { minLength: 1 })),
     retry_policy: fc.record(
       {
         max_attempts: fc.integer({ min: 1, max: 3 }),
@@ -92,6 +97,7 @@ function addCreated(model: ReferenceModel, env: Env, view: JobView, { fields }: 
     retry_policy: retryPolicy,
     attempts: 0,
     created_at: view.created_at,
+    ...(asked.tags === undefined ? {} : { tags: asked.tags }),
   } as unknown as JobView);
   expect(Math.abs(Date.parse(view.created_at) - Date.now())).toBeLessThan(10_000);
   model.addJob(env, view);
@@ -192,14 +198,25 @@ export const listJobs = fc
       {
         status: fc.constantFrom("queued", "running", "succeeded", "failed", "canceled"),
         region: fc.constantFrom(...REGIONS),
+        tag: fc.constantFrom(...TAGS, "unknown"),
       },
       { requiredKeys: [] },
     ),
+    fc.record({ created_after: choice, created_before: choice }, { requiredKeys: [] }),
   )
   .map(
-    ([env, limit, filters]) =>
-      new Step(`list jobs of ${env} by ${limit} ${JSON.stringify(filters)}`, async (model, service) => {
-        const found = await walk(model, service, { env, path: "/v2/jobs", limit, filters: { ...filters } });
-        if (found !== null) expect(found).toEqual(model.listJobs(env, filters).map(listView));
-      }),
+    ([env, limit, words, created]) =>
+      new Step(
+        `list jobs of ${env} by ${limit} ${JSON.stringify({ ...words, created })}`,
+        async (model, service) => {
+          // The creation of some job, or an instant that is beyond all.
+          const instants = Object.entries(created).map(([name, index]) => [
+            name,
+            model.jobs[index % (model.jobs.length + 1)]?.created_at ?? FUTURE,
+          ]);
+          const filters: JobFilters = { ...words, ...Object.fromEntries(instants) };
+          const found = await walk(model, service, { env, path: "/v2/jobs", limit, filters: { ...filters } });
+          if (found !== null) expect(found).toEqual(model.listJobs(env, filters).map(listView));
+        },
+      ),
   );

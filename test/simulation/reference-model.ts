@@ -18,6 +18,7 @@ export interface ModelJob {
   retry_policy: { max_attempts: number; base_seconds: number; cap_seconds: number };
   attempts: number;
   created_at: string;
+  tags?: string[];
   /** The number of the last attempt that may follow without a manual retry. */
   allowed: number;
   /** Null while no attempt is on the wire or owed with a run. */
@@ -42,6 +43,15 @@ export interface ModelRun {
 interface FirstAnswer {
   body: string;
   text: string;
+}
+
+/** The filters of a list of jobs. Instants are written as the API writes them, which makes them comparable as texts. */
+export interface JobFilters {
+  status?: string;
+  region?: string;
+  tag?: string;
+  created_after?: string;
+  created_before?: string;
 }
 
 export type Refused = { status: number; code: string; param?: string };
@@ -106,24 +116,30 @@ export class ReferenceModel {
   }
 
   /** Newest first. */
-  listJobs(env: Env, filters: { status?: string; region?: string }): ModelJob[] {
+  listJobs(env: Env, filters: JobFilters): ModelJob[] {
+    const { status, region, tag, created_after: after, created_before: before } = filters;
     return this.jobs
       .filter(
         (job) =>
           job.env === env &&
-          (filters.status ?? job.status) === job.status &&
-          (filters.region ?? job.region) === job.region,
+          (status ?? job.status) === job.status &&
+          (region ?? job.region) === job.region &&
+          (tag === undefined || job.tags?.includes(tag) === true) &&
+          (after === undefined || job.created_at > after) &&
+          (before === undefined || job.created_at < before),
       )
       .sort(newestFirst);
   }
 
-  listRuns(env: Env, filters: { status?: string; job_id?: string }): ModelRun[] {
+  listRuns(env: Env, filters: { status?: string; job_id?: string; tag?: string }): ModelRun[] {
+    const { status, job_id, tag } = filters;
     return this.runs
       .filter(
         (run) =>
           run.env === env &&
-          (filters.status ?? run.status) === run.status &&
-          (filters.job_id ?? run.job_id) === run.job_id,
+          (status ?? run.status) === run.status &&
+          (job_id ?? run.job_id) === run.job_id &&
+          (tag === undefined || this.job(env, run.job_id)?.tags?.includes(tag) === true),
       )
       .sort(newestFirst);
   }

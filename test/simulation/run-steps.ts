@@ -1,5 +1,6 @@
 import { expect } from "bun:test";
 import fc from "fast-check";
+import { TAGS } from "./job-steps.ts";
 import { isRefused, type ModelRun, type ReferenceModel } from "./reference-model.ts";
 import {
   ask,
@@ -70,20 +71,25 @@ export const listRuns = fc
     limit,
     fc.option(fc.constantFrom("running", "succeeded", "failed", "timed_out")),
     fc.option(choice),
+    fc.option(fc.constantFrom(...TAGS, "unknown")),
   )
   .map(
-    ([env, limit, status, index]) =>
-      new Step(`list runs of ${env} by ${limit}, ${status}, job ${index}`, async (model, service) => {
-        const filters = {
-          ...(status === null ? {} : { status }),
-          ...(index === null ? {} : { job_id: askedJob(model, index, true).id }),
-        };
-        const found = await walk(model, service, { env, path: "/v2/runs", limit, filters });
-        if (found === null) return;
-        const expected = model.listRuns(env, filters);
-        expect(found.length).toBe(expected.length);
-        for (const [index, run] of expected.entries()) expectRun(found[index] ?? {}, run);
-      }),
+    ([env, limit, status, index, tag]) =>
+      new Step(
+        `list runs of ${env} by ${limit}, ${status}, job ${index}, tag ${tag}`,
+        async (model, service) => {
+          const filters = {
+            ...(status === null ? {} : { status }),
+            ...(tag === null ? {} : { tag }),
+            ...(index === null ? {} : { job_id: askedJob(model, index, true).id }),
+          };
+          const found = await walk(model, service, { env, path: "/v2/runs", limit, filters });
+          if (found === null) return;
+          const expected = model.listRuns(env, filters);
+          expect(found.length).toBe(expected.length);
+          for (const [index, run] of expected.entries()) expectRun(found[index] ?? {}, run);
+        },
+      ),
   );
 
 function expectRun(view: object, run: ModelRun | null): void {

@@ -36,6 +36,7 @@ export const HOSTILE_TEXTS = {
     ...["@daily", "* * * * *", "* * * * * *", "0 0 31 2 *", "0 0 29 2 MON#5", "0 0 L * *", "*/0 * * * *"],
     ...["59 59 23 31 12 SUN", "5-1 * * * *", "1,".repeat(200), "99999999999999999999 * * * *"],
   ],
+  tags: ["NULL", "{}", '{"a"}', '"a","b"', "a+b", "@", "../..", "x".repeat(64), "x".repeat(65), "a\n"],
   zones: ["utc", "Etc/GMT+12", "posix/UTC", "Factory", "localtime", "+25:00", "../UTC"],
 };
 
