@@ -69,7 +69,8 @@ export interface SettledItem {
  * from. Lock order and look-ups as in claim.ts; counting the flows locks all of them before the first job.
  *
  * Endpoints are told of a job that is over in the same statement (owed-deliveries.ts), so that there is neither a transition
- * without its event nor an event without its transition.
+ * without its event nor an event without its transition. So are the tags of the job moved, and those of the run written
+ * (job-tags.ts). If every attempt is plain, the statement has no part in that.
  */
 export async function settleAttempts(db: Database, settlements: readonly Settlement[]): Promise<Settled> {
   const [name, text] = settlements.every(({ isPlain }) => isPlain)

@@ -12,8 +12,8 @@ import { newJobsOfKnownLanes, type WithTags } from "../queue/new-jobs.ts";
  * The quota is read once for each project instead of for each job. Ids are not looked up before they are inserted, and the
  * answer is one row however many jobs there are.
  *
- * `columns` are the first 14 parameters of the long way, and `tags` the jobs' tags, null if none of them has any. Answers the instant from which what is due already is owed, in
- * milliseconds since 1970; null if nothing was created.
+ * `columns` are the first 14 parameters of the long way, and `tags` the jobs' tags, null if none of them has any. Answers the
+ * instant from which what is due already is owed, in milliseconds since 1970; null if nothing was created.
  */
 export async function createOrdinaryJobs(
   db: Database,
