@@ -347,4 +347,11 @@ export const MUTANTS: readonly Mutant[] = [
     to: 'noteShiftedRuns("(SELECT * FROM attempt WHERE false) none")',
     caughtBy: "shared/store/resources/run-list.test.ts",
   },
+  {
+    name: "a connection whose bytes cannot be read ends the process",
+    file: "shared/store/database/database.ts",
+    from: "    Client,\n    connectionString: url,",
+    to: "    connectionString: url,",
+    caughtBy: "shared/store/database/client.test.ts",
+  },
 ];

@@ -5,7 +5,7 @@ import type { Recording } from "./recording.ts";
 export type Answered = { kind: "answered"; status: number; body: never } | { kind: "unknown" };
 
 const REQUEST_TIMEOUT_MS = 4_000;
-const ASK_AGAIN_MS = 250;
+const ASK_AGAIN_MS = 600;
 /** What a cell in trouble may answer. Every other answer of 500 or more is a fault. */
 const UNAVAILABLE = 503;
 export const REFUSED_FOR_ITS_RATE = 429;

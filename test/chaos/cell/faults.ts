@@ -27,7 +27,7 @@ const NATS = "nats";
 const SHORT_MS = { least: 200, end: 2_500 };
 const LONG_MS = { least: 300, end: 4_500 };
 const DELAYS_MS = [5, 40, 200];
-const IN_SYNC_WITHIN_MS = 10_000;
+const IN_SYNC_WITHIN_MS = 30_000;
 
 type Act<Struck> = (
   struck: Struck,

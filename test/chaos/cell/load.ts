@@ -27,6 +27,7 @@ const HABITS: readonly Habit[] = [
 ];
 const BATCH_JOBS = 5;
 const LATER_MS_MAX = 12_000;
+const MUCH_LATER_MS = 120_000;
 /** How long a schedule is paused, or an endpoint disabled. */
 const AWHILE_MS = { least: 500, end: 5_000 };
 const REMEMBERED_JOBS = 400;
@@ -67,6 +68,14 @@ export class Load {
   /** A job of its own, as the load's jobs are. It is repeated until it is answered. */
   create(project: LoadedProject, habit: Habit, delayMs: number): void {
     this.start(this.createJobs(project, { count: 1, isKeyed: true, times: 1, habit, delayMs }));
+  }
+
+  /** A job that is canceled before its time, while nothing else is created. */
+  async createAndCancel(project: LoadedProject): Promise<void> {
+    const wish = { count: 1, isKeyed: true, times: 1, habit: "good", delayMs: MUCH_LATER_MS } as const;
+    await this.createJobs(project, wish);
+    const job = this.jobs.at(-1);
+    if (job?.project === project) await this.cancelJob(project, job.id);
   }
 
   private start(operation: Promise<void>): void {
@@ -163,15 +172,18 @@ export class Load {
   }
 
   private async cancel(): Promise<void> {
-    const { recording } = this;
     // A job of late has more to be canceled.
     const job = this.jobs.at(-1 - Math.floor(this.jobs.length * this.random.next() ** 3));
-    if (job === undefined) return;
-    const answer = await job.project.api.untilAnswered("DELETE", `/v2/jobs/${job.id}`);
+    if (job !== undefined) await this.cancelJob(job.project, job.id);
+  }
+
+  private async cancelJob({ api }: LoadedProject, id: string): Promise<void> {
+    const { recording } = this;
+    const answer = await api.untilAnswered("DELETE", `/v2/jobs/${id}`);
     if (answer.status !== 200) return;
     const { attempts } = answer.body as { attempts: number };
     recording.meet(attempts > 0 ? "cancel: after an attempt" : "cancel: before the first attempt");
-    recording.note({ kind: "job canceled", at: recording.now, job: job.id, attempts });
+    recording.note({ kind: "job canceled", at: recording.now, job: id, attempts });
   }
 
   private async retry(project: LoadedProject): Promise<void> {

@@ -12,7 +12,7 @@ import type { History, HistoryEvent, Terms } from "../../support/history/history
 import { watchPauses } from "../../support/pauses.ts";
 import { Api } from "./api.ts";
 import { ATTEMPT_TIMEOUT_MS, ChaosCell, LEASE_TTL_MS, WEBHOOK_TIMEOUT_MS } from "./cell.ts";
-import { FAULTS, type Scene } from "./faults.ts";
+import { FAULTS, type Fault, type Scene } from "./faults.ts";
 import { readCell, tokenOf } from "./final-state.ts";
 import { Load, type LoadedProject } from "./load.ts";
 import { countPaths } from "./paths.ts";
@@ -56,6 +56,7 @@ const DRAINS_WITHIN_MS = 60_000 + ATTEMPT_TIMEOUT_MS + 2 * RESCUE_GRACE_MS;
 const STARTS_WITHIN_MS = 2_000;
 const TOLERANCE_MS = 200;
 const LOOK_EVERY_MS = 500;
+const PART_WITHIN_MS = 30_000;
 const QUIET_JOBS = 8;
 const QUIET_JOB_EVERY_MS = 250;
 const LIMITED_REQUESTS_PER_MINUTE = 90;
@@ -149,6 +150,8 @@ class CellRun {
     this.tell("all has healed");
     targets.isHealed = true;
     await this.load.untilAnswered();
+    const [first] = this.projects;
+    if (first !== undefined) await this.load.createAndCancel(first);
     const isFirstDrained = await this.settle(true);
     this.tell(isFirstDrained ? "nothing is owed" : "not everything has ended in time");
     await Bun.sleep(Math.max(0, healedAt + TAKEOVER_MS - performance.now()));
@@ -190,7 +193,7 @@ class CellRun {
     for (const habit of wish.endpoints) {
       const url = targets.endpointUrl(no, habit);
       const body = JSON.stringify({ url, events: ["job.succeeded", "job.failed"] });
-      const made = (await api.untilAnswered("POST", "/v2/webhooks", { body })).body as {
+      const made = (await api.untilAnswered("POST", "/v2/webhooks", { body, key: url })).body as {
         id: string;
         secret: string;
       };
@@ -206,7 +209,7 @@ class CellRun {
       };
       const body = `${JSON.stringify(terms).slice(0, -1)},"payload":${payloadOf(token)}}`;
       project.schedules.push(
-        ((await api.untilAnswered("POST", "/v2/schedules", { body })).body as { id: string }).id,
+        ((await api.untilAnswered("POST", "/v2/schedules", { body, key: token })).body as { id: string }).id,
       );
     }
     this.projects.push(project);
@@ -220,10 +223,9 @@ class CellRun {
     for (const step of steps) {
       await Bun.sleep(Math.max(0, this.loadBeganAt + step.at - performance.now()));
       const fault = FAULTS.find(({ name }) => name === step.fault);
-      const parts = fault?.partsOf(this.scene).filter((part) => !busy.has(part)) ?? [];
-      const part = parts[Math.floor(step.part * parts.length)];
+      const part = fault === undefined ? undefined : await this.findPart(fault, step, busy);
       if (fault === undefined || part === undefined) {
-        this.recording.meet(`left out, since another fault had its part: ${step.fault}`);
+        this.recording.meet(`left out: ${step.fault}`);
         continue;
       }
       busy.add(part);
@@ -239,6 +241,22 @@ class CellRun {
       striking.push(strike());
     }
     await Promise.all(striking);
+  }
+
+  /** A part that has no fault. If all have one it waits for a while, and all that comes later waits with it. */
+  private async findPart(
+    fault: Fault,
+    step: PlannedFault,
+    busy: ReadonlySet<string>,
+  ): Promise<string | undefined> {
+    const parts = fault.partsOf(this.scene);
+    const giveUpAt = performance.now() + PART_WITHIN_MS;
+    for (;;) {
+      const free = parts.filter((part) => !busy.has(part));
+      if (free.length > 0) return free[Math.floor(step.part * free.length)];
+      if (parts.length === 0 || performance.now() > giveUpAt) return undefined;
+      await Bun.sleep(LOOK_EVERY_MS / 10);
+    }
   }
 
   /** Every process serves, and the standby has all that the primary has. */
