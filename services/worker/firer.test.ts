@@ -6,6 +6,7 @@ import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
 import { NO_TRACES } from "../../shared/platform/traces/traces.ts";
+import { addEndpoint } from "../../shared/store/delivery-test-support.ts";
 import { listFirings } from "../../shared/store/queue/firings.ts";
 import { acquireShards, createShards, type HeldShard } from "../../shared/store/queue/shards.ts";
 import { changeSchedule, createSchedule, findSchedule } from "../../shared/store/resources/schedules.ts";
@@ -191,4 +192,22 @@ test("a schedule that is too late to fire is found by the look back and goes on 
   await firer.lookBack([SHARD]);
   await turnUntil(async () => (await nextRunAt(late)) > now());
   expect(await firedCount(late)).toBe(0);
+});
+
+test("what a worker finds to be missed is told to the endpoints that ask for it, once", async () => {
+  await addEndpoint(store, project, { events: ["schedule.firing_missed"] });
+  const lastMinute = Math.floor(Date.now() / MINUTE_MS) * MINUTE_MS;
+  const late = await create(lastMinute - 3 * MINUTE_MS);
+  await firer.look([SHARD]);
+  await turnUntil(async () => (await firedCount(late)) === 1);
+  await firer.drain();
+  const told = await store.query<{ data: { name: string; missed: { fromAt: number; count: number } } }>(
+    "SELECT data FROM events WHERE project_no = $1",
+    [project],
+  );
+  expect(told.length).toBe(1);
+  const [event] = told;
+  expect([event?.data.name, event?.data.missed.fromAt]).toEqual([late, lastMinute - 3 * MINUTE_MS]);
+  // Another minute may have begun.
+  expect(event?.data.missed.count).toBeGreaterThanOrEqual(3);
 });

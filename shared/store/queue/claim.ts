@@ -4,7 +4,7 @@ import type { TraceContext } from "../../domain/trace.ts";
 import { environmentCode, regionCode } from "../database/codes.ts";
 import { column, type Database, epochMs } from "../database/database.ts";
 import { readTrace } from "../database/traces.ts";
-import { CLOCK, countRuns, MONTH_AT_CLOCK, MONTH_COLUMNS } from "./month.ts";
+import { CLOCK, clockWith, countRuns, MONTH_AT_CLOCK, MONTH_COLUMNS } from "./month.ts";
 import {
   CLAIMED_PERMITS,
   IS_HELD,
@@ -14,7 +14,7 @@ import {
   PLACE_VERDICT,
   TAKE_PERMITS,
 } from "./permits.ts";
-import { mayReach, QUOTA_COLUMNS, tellOfQuota } from "./quota-events.ts";
+import { HEARS_OF_QUOTA, QUOTA_COLUMNS, tellOfQuota } from "./quota-events.ts";
 
 /** An owed attempt that a delivery node wants to send, with the run id to record it under. */
 export interface Claim {
@@ -83,37 +83,30 @@ export const HELD_PAUSE_SECONDS = 2;
  * is counted twice; parked_due_at keeps when it was due until the attempt is over. So the caller asks only for jobs of which
  * the node has nothing on the wire, and for each job once in a statement. Answers come in the order of the claims.
  *
- * Where a run may reach a part of the quota that endpoints hear of (quota-events.ts), a second statement claims and tells them. The
- * sweeps find these deliveries.
+ * In a project with endpoints that hear of the quota (quota-events.ts) a second statement claims, and tells them where a run reaches a
+ * part of it. The sweeps find these deliveries.
  */
 export async function claimAttempts(
   db: Database,
   nodeId: number,
   claims: readonly Claim[],
 ): Promise<Claimed[]> {
-  const answers: Claimed[] = claims.map(() => ({ kind: "gone" }));
-  const near: number[] = [];
-  for (const row of await ask(db, "claim", CLAIM, nodeId, claims)) {
-    if (row.kind === "near") near.push(row.n - 1);
-    else if (row.n > 0) answers[row.n - 1] = readClaimed(row);
-  }
-  if (near.length === 0) return answers;
-  const left = near.map((index) => claims[index] as Claim);
-  for (const row of await ask(db, "claim_telling", CLAIM_TELLING, nodeId, left)) {
-    const index = near[row.n - 1];
-    if (index !== undefined && row.kind !== "near") answers[index] = readClaimed(row);
-  }
-  return answers;
+  const { answers, isLeft } = await ask(db, "claim", CLAIM, nodeId, claims);
+  if (!isLeft) return answers.map((answer) => answer ?? { kind: "gone" });
+  const left = claims.filter((_, index) => answers[index] === null);
+  const others = (await ask(db, "claim_telling", CLAIM_TELLING, nodeId, left)).answers;
+  return answers.map((answer) => answer ?? others.shift() ?? { kind: "gone" });
 }
 
+/** The answers in the order of the claims, null for none; `isLeft` if some of these may be had by CLAIM_TELLING. */
 async function ask(
   db: Database,
   name: string,
   text: string,
   nodeId: number,
   claims: readonly Claim[],
-): Promise<(ClaimRow | NearRow)[]> {
-  const rows = await db.run<ClaimRow | NearRow>(name, text, [
+): Promise<{ answers: (Claimed | null)[]; isLeft: boolean }> {
+  const rows = await db.run<ClaimRow>(name, text, [
     nodeId,
     column(claims.map((claim) => claim.projectNo)),
     column(claims.map((claim) => environmentCode(claim.environment))),
@@ -124,10 +117,19 @@ async function ask(
   ]);
   // The statement answers one row more than there are verdicts to a node that lives, and none to another.
   if (rows.length === 0) throw new NodeDeclaredDead(`node ${nodeId} was declared dead`);
-  return rows;
+  const answers = claims.map((): Claimed | null => null);
+  let isLeft = false;
+  for (const row of rows) {
+    if (row.n > 0) answers[row.n - 1] = readClaimed(row);
+    else isLeft = row.number === 1;
+  }
+  return { answers, isLeft };
 }
 
-/** `isTelling` is the text that also tells endpoints of the quota. The other one leaves what may have to be told of. */
+/**
+ * `isTelling` is the text that also tells endpoints of the quota. The other one leaves the projects whose endpoints may hear of it; more
+ * than this one bit would cost the others something.
+ */
 const claimText = (isTelling: boolean): string => `
 WITH living AS MATERIALIZED (
   SELECT id FROM nodes WHERE id = $1 AND NOT dead FOR KEY SHARE
@@ -137,22 +139,22 @@ WITH living AS MATERIALIZED (
          WITH ORDINALITY AS i (project_no, environment, region, job_id, attempt, run_id, n)
    WHERE EXISTS (SELECT FROM living)
 ), flow AS MATERIALIZED (
-  SELECT p.*, ${PERMIT_COLUMNS}, ${MONTH_COLUMNS}, ${isTelling ? QUOTA_COLUMNS : `${mayReach("p.asked")} AS is_near`}
-    FROM (SELECT project_no, count(*) AS asked, array_agg(environment) AS environments, array_agg(region) AS regions,
+  SELECT p.*, ${PERMIT_COLUMNS}, ${MONTH_COLUMNS}, ${isTelling ? QUOTA_COLUMNS : HEARS_OF_QUOTA}
+    FROM (SELECT project_no, array_agg(environment) AS environments, array_agg(region) AS regions,
                  array_agg(job_id) AS job_ids, array_agg(attempt) AS attempts, array_agg(run_id) AS run_ids,
                  array_agg(n) AS ns
             FROM item GROUP BY project_no) p
     JOIN flows f USING (project_no)
    ORDER BY f.project_no
      FOR NO KEY UPDATE OF f
-), ${CLOCK}, owed AS MATERIALIZED (
+), ${isTelling ? CLOCK : clockWith("bool_or(hears)", "hears")}, owed AS MATERIALIZED (
   SELECT i.n, i.attempt AS asked, i.run_id AS new_run_id, ${PERMIT_NAMES}, i.month, i.runs_left, o.*
     FROM (SELECT f.project_no, ${PERMIT_NAMES}, ${MONTH_AT_CLOCK}, a.*
             FROM flow f
            CROSS JOIN clock
            CROSS JOIN LATERAL unnest(f.environments, f.regions, f.job_ids, f.attempts, f.run_ids, f.ns)
                  AS a (environment, region, job_id, attempt, run_id, n)
-           ${isTelling ? "" : "WHERE NOT f.is_near"}
+           ${isTelling ? "" : "WHERE NOT f.hears"}
            ORDER BY a.job_id) i
    CROSS JOIN LATERAL (
          SELECT o.project_no, o.environment, o.region, o.job_id, o.attempt, o.attempts_allowed, o.due_at, o.run_id,
@@ -219,28 +221,23 @@ SELECT v.n::int AS n, v.kind,
   LEFT JOIN jobs j ON v.kind = 'granted' AND j.project_no = v.project_no AND j.environment = v.environment
                   AND j.region = v.region AND j.id = v.job_id
  UNION ALL
-SELECT 0, ${Array(15).fill("NULL").join(", ")} FROM living
-${isTelling ? "" : NEAR}`;
+SELECT 0, NULL, ${isTelling ? "0" : "(SELECT hears::int FROM clock)"}, ${Array(13).fill("NULL").join(", ")}
+  FROM living`;
 
 const COUNTED =
   "SELECT project_no, count(*) FILTER (WHERE kind = 'granted' AND counted) AS runs FROM verdict GROUP BY project_no";
-const NEAR = ` UNION ALL
-SELECT a.n::int, 'near', ${Array(14).fill("NULL").join(", ")} FROM flow f CROSS JOIN unnest(f.ns) AS a (n) WHERE f.is_near`;
 
 const CLAIM = claimText(false);
 const CLAIM_TELLING = claimText(true);
-
-/** A claim that was left for the text that tells. */
-interface NearRow {
-  n: number;
-  kind: "near";
-}
 
 interface ClaimRow extends GrantedRow {
   /** The claim's place, from 1; 0 in the row that stands for the living node. */
   n: number;
   kind: Exclude<Claimed["kind"], "gone">;
-  /** What the kind comes with: milliseconds to wait, permits returned, or an instant. */
+  /**
+   * What the kind comes with: milliseconds to wait, permits returned, or an instant. In the row of the node 1 if claims were left
+   * for CLAIM_TELLING, and else 0.
+   */
   number: number | null;
   job_id: string;
   run_id: string;

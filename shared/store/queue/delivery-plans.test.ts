@@ -58,11 +58,10 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
 
   const recorder = recordStatements(store.db);
   await claimDeliveries(recorder.db, nodeId, [deliveryClaimOf(claimed)]);
-  const settlements = [
-    deliverySettlementOf(started, failedDelivery({ dueAt: Date.now() + HOUR_MS })),
-    deliverySettlementOf(good),
-  ];
-  await settleDeliveries(recorder.db, settlements, 48 * HOUR_MS);
+  const failed = deliverySettlementOf(started, failedDelivery({ dueAt: Date.now() + HOUR_MS }));
+  for (const settlement of [failed, deliverySettlementOf(good)]) {
+    await settleDeliveries(recorder.db, [settlement], 48 * HOUR_MS);
+  }
   await settleAttempts(recorder.db, [settlementOf(attempt)]);
   await listLostDeliveries(recorder.db, Date.now() - 60_000, 10);
   await findEndpointUrls(recorder.db, [claimed]);
@@ -88,6 +87,7 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
   const WANTED: Record<string, string[]> = {
     claim_deliveries: ["events_pkey", "open_deliveries_pkey", "webhooks_pkey"],
     settle_deliveries: ["delivery_attempts_failed", "open_deliveries_pkey", "webhooks_pkey"],
+    settle_failed_deliveries: ["delivery_attempts_failed", "open_deliveries_pkey", "webhooks_pkey"],
     settle: ["webhooks_pkey"],
     list_lost_deliveries: ["open_deliveries_running"],
     find_endpoint_urls: ["open_deliveries_pkey", "webhooks_pkey"],

@@ -64,7 +64,12 @@ export async function settleDeliveries(
   settlements: readonly DeliverySettlement[],
   windowMs: number,
 ): Promise<SettledDeliveries> {
-  const rows = await db.run<SettleRow>("settle_deliveries", SETTLE, [
+  // Only a failure disables an endpoint. What succeeds goes without the parts that tell of that, and so costs less.
+  const hasFailed = settlements.some(({ status, isOurFault }) => status !== "succeeded" && !isOurFault);
+  const [name, text] = hasFailed
+    ? (["settle_failed_deliveries", SETTLE_FAILED] as const)
+    : (["settle_deliveries", SETTLE] as const);
+  const rows = await db.run<SettleRow>(name, text, [
     column(settlements.map((item) => item.projectNo)),
     column(settlements.map((item) => environmentCode(item.environment))),
     column(settlements.map((item) => regionCode(item.region))),
@@ -103,7 +108,7 @@ export async function settleDeliveries(
   return settled;
 }
 
-const SETTLE = `
+const settleText = (isTelling: boolean): string => `
 WITH item AS MATERIALIZED (
   SELECT i.*
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::uuid[], $6::smallint[], $7::smallint[],
@@ -160,15 +165,7 @@ WITH item AS MATERIALIZED (
                  count(*) FILTER (WHERE environment = ${PRODUCTION}) AS production
             FROM attempt GROUP BY project_no) c
    WHERE f.project_no = c.project_no
-), disabled AS MATERIALIZED (
-  SELECT 'disabled ' || j.id || ' ' || j.generation AS seed, j.project_no, j.environment, j.id, j.url, l.region, l.shard
-    FROM judged j
-   CROSS JOIN LATERAL (
-         SELECT region, shard FROM lanes l
-          WHERE l.project_no = j.project_no AND l.environment = j.environment
-          ORDER BY region LIMIT 1) l
-   WHERE j.is_disabling
-), ${tellOfDisabling("disabled", "failing")}
+)${isTelling ? TELLING : ""}
 SELECT 'attempt' AS kind, e.n::int AS n, e.project_no, e.region, NULL::smallint AS shard, NULL::bigint AS returned,
        e.attempt, e.next, e.is_dropped, e.is_disabling,
        CASE WHEN e.next = ${PENDING} AND NOT e.is_dropped THEN ${epochMs("e.next_at")} END AS due_at
@@ -180,6 +177,19 @@ SELECT DISTINCT 'freed', NULL::int, l.project_no, l.region, l.shard, f.returned 
                (SELECT count(*) FROM attempt a WHERE a.project_no = flow.project_no) AS settled
           FROM flow WHERE waiting <> 0) f
   JOIN lanes l ON l.project_no = f.project_no AND f.settled > 0 AND ${IS_CALLED}`;
+
+const TELLING = `, disabled AS MATERIALIZED (
+  SELECT 'disabled ' || j.id || ' ' || j.generation AS seed, j.project_no, j.environment, j.id, j.url, l.region, l.shard
+    FROM judged j
+   CROSS JOIN LATERAL (
+         SELECT region, shard FROM lanes l
+          WHERE l.project_no = j.project_no AND l.environment = j.environment
+          ORDER BY region LIMIT 1) l
+   WHERE j.is_disabling
+), ${tellOfDisabling("disabled", "failing")}`;
+
+const SETTLE = settleText(false);
+const SETTLE_FAILED = settleText(true);
 
 type SettleRow =
   | {

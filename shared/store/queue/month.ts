@@ -7,11 +7,15 @@
  * before it. The day of a run's usage lies in the month that the flow counts, so that the two agree.
  */
 
-/** To stand behind `flow`, which locks flows as `f`: the clock once all of them are locked, which is when a run starts. */
-export const CLOCK = `clock AS MATERIALIZED (
-  SELECT at, at::date AS day, date_trunc('month', at)::date AS month
-    FROM (SELECT clock_timestamp() AS at FROM (SELECT count(*) FROM flow) locked) read
+/**
+ * To stand behind `flow`, which locks flows as `f`: the clock once all of them are locked, which is when a run starts. It has an
+ * aggregate over the flows as well.
+ */
+export const clockWith = (aggregate: string, name: string): string => `clock AS MATERIALIZED (
+  SELECT at, at::date AS day, date_trunc('month', at)::date AS month, ${name}
+    FROM (SELECT clock_timestamp() AS at, ${name} FROM (SELECT ${aggregate} AS ${name} FROM flow) locked) read
 )`;
+export const CLOCK = clockWith("count(*)", "flow_count");
 
 /** The runs that a flow has counted of the present month: none if the month that it counts is over. */
 export const runsOf = (flowMonth: string, flowRuns: string, presentMonth: string): string =>

@@ -24,15 +24,22 @@ const runsIncluded = (f: string): string =>
 
 const threshold = (f: string, percent: number | string): string => `${runsIncluded(f)} * ${percent} / 100`;
 
+/** Of all plans, in order. */
+const THRESHOLDS = PLANS.flatMap((plan) =>
+  QUOTA_PERCENTS.map((percent) => (PLAN_TERMS[plan].runsIncluded * percent) / 100),
+).sort((one, other) => one - other);
+const reached = (runs: string): string => `width_bucket(${runs}, '{${THRESHOLDS.join(",")}}'::bigint[])`;
+
 /**
  * Of a locked flow (f), before the clock is read: whether some endpoint may have to be told if it counts up to `runs` more. Where
- * none asks for it, one bit says so. A month that has begun meanwhile counts from 0.
+ * none asks for it, one bit says so. Else it is true for the thresholds of other plans as well, which keeps the expression short: the
+ * statement that tells decides. A month that has begun meanwhile counts from 0.
  */
-export const mayReach = (runs: string): string =>
-  `(f.subscriptions & ${QUOTA_HEARD} <> 0 AND (${QUOTA_PERCENTS.map(
-    (percent) =>
-      `f.month_runs < ${threshold("f", percent)} AND f.month_runs + ${runs} >= ${threshold("f", percent)} OR ${runs} >= ${threshold("f", percent)}`,
-  ).join(" OR ")}))`;
+export const mayReach = (runs: string): string => `(f.subscriptions & ${QUOTA_HEARD} <> 0
+           AND (${reached(`f.month_runs + ${runs}`)} <> ${reached("f.month_runs")} OR ${runs} >= ${THRESHOLDS[0]}))`;
+
+/** Whether some endpoint of a flow (f) may hear of the quota. */
+export const HEARS_OF_QUOTA = `f.subscriptions & ${QUOTA_HEARD} <> 0 AS hears`;
 
 /** What tellOfQuota needs of a locked flow (f), beside MONTH_COLUMNS (month.ts). */
 export const QUOTA_COLUMNS = "f.subscriptions, f.retention_class";

@@ -2,15 +2,20 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { randomBytes } from "node:crypto";
 import { keyCause } from "../../../test/support/cause.ts";
 import { type EventView, eventText } from "../../contract/event.ts";
+import { sampleRun } from "../../contract/event-sample.ts";
 import {
   createIdSource,
   DELIVERY_PREFIX,
+  EVENT_PREFIX,
   idToUuid,
   JOB_PREFIX,
+  retypeId,
   SCHEDULE_PREFIX,
   uuidToId,
 } from "../../domain/ids.ts";
 import type { Environment } from "../../domain/scope.ts";
+import { NEWEST_API_VERSION } from "../../domain/version.ts";
+import { EVENT_TYPES } from "../../domain/webhook.ts";
 import {
   addEndpoint,
   deliverySettlementOf,
@@ -20,6 +25,7 @@ import {
   setStatus,
   startDelivery,
 } from "../delivery-test-support.ts";
+import { oweSample } from "../resources/deliveries-by-hand.ts";
 import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import { createSchedule } from "../resources/schedules.ts";
 import { failedWith, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
@@ -384,5 +390,27 @@ describe("webhook.disabled", () => {
     expect(await countEvents(project)).toBe(1);
     await setStatus(store, project, failing, "disabled");
     expect(await countEvents(project)).toBe(2);
+  });
+});
+
+describe("a sample", () => {
+  test.each([...EVENT_TYPES])("of %s is sent from its own row alone", async (type) => {
+    const project = await store.addProject();
+    const endpoint = await addEndpoint(store, project, { events: [type] });
+    const eventId = createIdSource(randomBytes).next(EVENT_PREFIX, Date.now());
+    const sample = {
+      ...{ eventId, deliveryId: retypeId(eventId, DELIVERY_PREFIX), apiVersion: NEWEST_API_VERSION },
+      ...{ region: "us-east" as const, shard: 0, runOf: sampleRun },
+    };
+    await oweSample(store.db, scopeOf(project), endpoint, sample, keyCause(), null);
+    const owed = {
+      projectNo: project,
+      environment: "production",
+      region: "us-east",
+      id: sample.deliveryId,
+    } as const;
+    const { granted } = await startDelivery(store, nodeId, owed);
+    expect([granted.isSample, granted.event.type, granted.event.id]).toEqual([true, type, eventId]);
+    expect(JSON.parse(eventText(granted.event))).toMatchObject({ id: eventId, type });
   });
 });

@@ -60,6 +60,7 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   settle_ordinary: settleOrdinary,
   claim_deliveries: claimDeliveries,
   settle_deliveries: settleDeliveries,
+  settle_failed_deliveries: settleDeliveries,
   find_target_urls: sweeps.findTargetUrls,
   find_endpoint_urls: sweeps.findEndpointUrls,
   park_jobs: park("open_jobs"),
