@@ -288,8 +288,9 @@ export class ModelSteps {
   settleOfDeliveries(): Ask | null {
     const { random } = this;
     const sent = this.openDeliveries().filter((row) => row.node_id !== null);
+    const goodShare = random.pick([0, 0.5, 1]);
     const settlements = this.some(sent).map((row) => {
-      const isGood = random.chance(0.4);
+      const isGood = random.chance(goodShare);
       const dueAt = Math.floor(this.nowMs) + random.pick([0, 1_000]);
       const pending = { status: "pending" as const, dueAt, waits: row.waits + 1 };
       return {
