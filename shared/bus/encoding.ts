@@ -16,9 +16,8 @@ import type {
 /**
  * Messages as JSON arrays by position, the items of a list one after another in one flat array: a third of the bytes of
  * objects, and a list of 50 parses in 4 µs. Decoding is strict, since anybody on the network may have written the
- * bytes: anything that is not exactly a message of its kind is `undefined`. The old version cannot read the messages of
- * a new one that adds a field. While both run, that costs lateness; for `Due` it costs more, since a delivery node that
- * cannot read what the workers give it sends nothing.
+ * bytes: anything that is not a message of its kind is `undefined`. What stands behind the fields of a message is left unread:
+ * a later version may have added it.
  */
 
 /** How many places an `OwedAttempt` takes in a flat list. */
@@ -34,7 +33,7 @@ export function encodeCommand({ region, shard, projectNo, owed }: Command): stri
   return JSON.stringify([region, shard, projectNo, flat]);
 }
 
-export const decodeCommand = strictly([4], (fields): Command => {
+export const decodeCommand = strictly(4, (fields): Command => {
   const projectNo = asCount(fields[2]);
   return {
     region: asRegion(fields[0]),
@@ -59,16 +58,15 @@ export function encodeDue({ workerNodeId, region, items }: Due): string {
   const waits = items.flatMap(({ waitedFor }, index) =>
     waitedFor === undefined ? [] : [index, WAIT_REASONS.indexOf(waitedFor)],
   );
-  // Delivery nodes of the release before read three fields. Where attempts waited, they read nothing until they are replaced.
   return JSON.stringify([workerNodeId, region, flat, ...(waits.length === 0 ? [] : [waits])]);
 }
 
-export const decodeDue = strictly([3, 4], (fields): Due => {
+export const decodeDue = strictly(3, (fields): Due => {
   const items = asItems(fields[2], OWED_FIELDS + 1, (flat, at): DueItem => {
     const owed = readOwed(flat, at);
     return { ...owed, shard: asCount(flat[at + OWED_FIELDS]) };
   });
-  asItems(fields.length === 4 ? fields[3] : [], 2, (flat, at) => {
+  asItems(fields.length > 3 ? fields[3] : [], 2, (flat, at) => {
     const item = items[asCount(flat[at])];
     if (item === undefined) throw new Malformed();
     item.waitedFor = asWaitReason(flat[at + 1]);
@@ -85,7 +83,7 @@ export function encodeAnswers({ deliveryNodeId, region, room, items }: Answers):
 }
 
 export const decodeAnswers = strictly(
-  [4],
+  4,
   (fields): Answers => ({
     deliveryNodeId: asCount(fields[0]),
     region: asRegion(fields[1]),
@@ -113,7 +111,7 @@ export function encodeHint({ region, shard, owed, freed }: Hint): string {
 }
 
 export const decodeHint = strictly(
-  [4],
+  4,
   (fields): Hint => ({
     region: asRegion(fields[0]),
     shard: asCount(fields[1]),
@@ -130,7 +128,7 @@ export function encodeBeat({ nodeId, regions, room }: Beat): string {
 }
 
 export const decodeBeat = strictly(
-  [3],
+  3,
   (fields): Beat => ({
     nodeId: asCount(fields[0]),
     regions: asItems(fields[1], 1, (flat, at) => asRegion(flat[at])),
@@ -189,12 +187,12 @@ function asAnswer(kind: unknown, number: number): Answer {
 
 class Malformed extends Error {}
 
-/** `fieldCounts` are how many fields a message may have. */
-function strictly<M>(fieldCounts: readonly number[], read: (fields: readonly unknown[]) => M) {
+/** `fieldCount` is how many fields a message has at least. */
+function strictly<M>(fieldCount: number, read: (fields: readonly unknown[]) => M) {
   return (text: string): M | undefined => {
     try {
       const fields: unknown = JSON.parse(text);
-      if (!Array.isArray(fields) || !fieldCounts.includes(fields.length)) return undefined;
+      if (!Array.isArray(fields) || fields.length < fieldCount) return undefined;
       return read(fields);
     } catch {
       // A reader below has refused it, or it is a syntax error, or its nesting exhausts the parser's stack.
