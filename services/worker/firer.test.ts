@@ -7,7 +7,7 @@ import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
 import { NO_TRACES } from "../../shared/platform/traces/traces.ts";
 import { addEndpoint } from "../../shared/store/delivery-test-support.ts";
-import { listFirings } from "../../shared/store/queue/firings.ts";
+import { listFirings } from "../../shared/store/queue/firing-ledger.ts";
 import { acquireShards, createShards, type HeldShard } from "../../shared/store/queue/shards.ts";
 import { changeSchedule, createSchedule, findSchedule } from "../../shared/store/resources/schedules.ts";
 import { inTime, startStore, type TestStore, until } from "../../shared/store/test-support.ts";

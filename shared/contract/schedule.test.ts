@@ -2,21 +2,23 @@ import { expect, test } from "bun:test";
 import { Value } from "@sinclair/typebox/value";
 import { parseZone } from "../domain/cron/zone.ts";
 import { ApiError } from "../domain/errors.ts";
-import { listParts } from "./list.ts";
 import {
   Firing,
   readFiringListQuery,
+  readSchedulePreview,
+  SchedulePreview,
+  viewFiring,
+  viewPreview,
+} from "./firing.ts";
+import { listParts } from "./list.ts";
+import {
   readNewSchedule,
   readScheduleListQuery,
-  readSchedulePreview,
   readScheduleUpdate,
   Schedule,
   type ScheduleFacts,
   ScheduleList,
-  SchedulePreview,
   scheduleParts,
-  viewFiring,
-  viewPreview,
 } from "./schedule.ts";
 import { parseBody } from "./test-support.ts";
 

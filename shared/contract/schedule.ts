@@ -1,34 +1,15 @@
 import { type Static, Type } from "@sinclair/typebox";
 import type { RetryPolicy } from "../domain/backoff.ts";
 import { GAP_SECONDS_MIN } from "../domain/cron/cron.ts";
-import { minGapSeconds } from "../domain/cron/gap.ts";
-import { localTimeOf, type Zone } from "../domain/cron/zone.ts";
-import { invalidRequest } from "../domain/errors.ts";
 import { SCHEDULE_PREFIX } from "../domain/ids.ts";
-import { completeRetryPolicy, parseInstant } from "../domain/job.ts";
+import { completeRetryPolicy } from "../domain/job.ts";
 import { checkName } from "../domain/name.ts";
 import { filterOf, parseQuery, readPage } from "../domain/page.ts";
-import {
-  acceptTimetable,
-  FIRING_STATUSES,
-  type FiringStatus,
-  PREVIEW_FIRINGS_DEFAULT,
-  PREVIEW_FIRINGS_MAX,
-  SCHEDULE_NAME_CHARACTERS_MAX,
-  type Timetable,
-} from "../domain/schedule.ts";
+import { acceptTimetable, SCHEDULE_NAME_CHARACTERS_MAX, type Timetable } from "../domain/schedule.ts";
 import { checkTags } from "../domain/tags.ts";
 import { checkTarget, type TargetRules } from "../domain/target.ts";
 import { idOf } from "./id.ts";
-import {
-  JobId,
-  Payload,
-  RetryPolicyRequest,
-  RetryPolicySchema,
-  retryPolicyOf,
-  TargetUrl,
-  tagsOf,
-} from "./job.ts";
+import { Payload, RetryPolicyRequest, RetryPolicySchema, retryPolicyOf, TargetUrl, tagsOf } from "./job.ts";
 import type { Body } from "./json.ts";
 import { listOf, pageParameters } from "./list.ts";
 import { Timestamp, timestampOf, timestampOrNull } from "./timestamp.ts";
@@ -43,7 +24,7 @@ const Name = Type.String({
   description: "Unique within the project and environment.",
   examples: ["nightly-invoices"],
 });
-const CronExpression = Type.String({
+export const CronExpression = Type.String({
   documented: { maxLength: 256 },
   description:
     "Five fields (minute, hour, day of month, month, day of week), or six with leading seconds, or a nickname such as " +
@@ -51,7 +32,7 @@ const CronExpression = Type.String({
     "year 9999. It is shown as it was given, without the blanks around it.",
   examples: ["30 2 * * *"],
 });
-const Timezone = Type.String({
+export const Timezone = Type.String({
   default: "UTC",
   description: "IANA time zone name in which the expression is read.",
   examples: ["Europe/Berlin"],
@@ -111,69 +92,6 @@ export const ScheduleListParameters = Type.Object({
   paused: Type.Optional(PausedParameter),
 });
 
-const LocalTime = Type.String({
-  description: "The same instant on the wall clock of the time zone, with its offset.",
-  examples: ["2026-03-29T03:30:00+02:00"],
-});
-const MovedDst = Type.Boolean({
-  description:
-    "Whether a clock change skipped the matching local time, so that it fires later by the length of the gap.",
-});
-
-export const SchedulePreviewRequest = Type.Object(
-  {
-    cron: CronExpression,
-    timezone: Type.Optional(Timezone),
-    from: Type.Optional(
-      Type.String({
-        documented: { format: "date-time" },
-        description: "ISO 8601 with Z or an offset: firings after this instant. By default after now.",
-      }),
-    ),
-    count: Type.Optional(
-      Type.Integer({ minimum: 1, maximum: PREVIEW_FIRINGS_MAX, default: PREVIEW_FIRINGS_DEFAULT }),
-    ),
-  },
-  { ...closed, title: "SchedulePreviewRequest" },
-);
-export const SchedulePreview = Type.Object(
-  {
-    cron: CronExpression,
-    timezone: Timezone,
-    firings: Type.Array(Type.Object({ at: Timestamp, local_time: LocalTime, moved_dst: MovedDst }, closed)),
-    min_gap_seconds: Type.Integer({
-      description: "The smallest gap between two firings of the timetable, clock changes not considered.",
-    }),
-    plan: Type.Object(
-      {
-        active_schedules: Type.Integer({ description: "Over both environments." }),
-        limit: Type.Integer(),
-        allowed: Type.Boolean({ description: "Whether one more active schedule would be accepted now." }),
-      },
-      closed,
-    ),
-  },
-  { ...closed, title: "SchedulePreview" },
-);
-
-const FiringStatusSchema = wordOf(FIRING_STATUSES, "What became of the instant.", "FiringStatus");
-export const Firing = Type.Object(
-  {
-    at: Timestamp,
-    local_time: LocalTime,
-    status: FiringStatusSchema,
-    job_id: Type.Union([JobId, Type.Null()], { description: "The job that was created; null unless fired." }),
-    moved_dst: MovedDst,
-  },
-  {
-    ...closed,
-    title: "Firing",
-    description: "One instant of a schedule's timetable, and what became of it.",
-  },
-);
-export const FiringList = listOf(Firing, "FiringList");
-export const FiringListParameters = Type.Object(pageParameters);
-
 /** A schedule as a client asks for it, judged; defaults filled in. */
 export interface AcceptedSchedule {
   name: string;
@@ -223,19 +141,6 @@ export function readScheduleUpdate(body: Body): ScheduleUpdate {
   };
 }
 
-/** The body of POST /v2/schedules/preview. Throws ApiError. */
-export function readSchedulePreview(
-  value: unknown,
-  now: number,
-): { timetable: Timetable; from: number; count: number } {
-  const { cron, timezone = "UTC", from: text, count = PREVIEW_FIRINGS_DEFAULT } = validatePreview(value);
-  const timetable = acceptTimetable(cron, timezone);
-  const from = text === undefined ? now : parseInstant(text);
-  if (from === null)
-    throw invalidRequest("from must be an ISO 8601 date and time with Z or an offset.", "from");
-  return { timetable, from, count };
-}
-
 /** The query string of GET /v2/schedules. Throws ApiError. */
 export function readScheduleListQuery(query: string) {
   const { paused, ...page } = parseQuery(query, namesOf(ScheduleListParameters));
@@ -244,11 +149,6 @@ export function readScheduleListQuery(query: string) {
     ...readPage(page),
     paused: word === null ? null : word === "true",
   };
-}
-
-/** The query string of GET /v2/schedules/{id}/firings. Throws ApiError. */
-export function readFiringListQuery(query: string) {
-  return readPage(parseQuery(query, namesOf(FiringListParameters)));
 }
 
 /** A schedule as the store knows it. Instants are milliseconds since 1970. */
@@ -288,54 +188,5 @@ export function scheduleParts(schedule: ScheduleFacts): string[] {
   return [`${JSON.stringify(view).slice(0, -1)},"payload":`, schedule.payloadText, "}"];
 }
 
-/** An instant of a timetable, and whether it fired. */
-export interface FiringFacts {
-  at: number;
-  zone: Zone;
-  status: FiringStatus;
-  jobId: string | null;
-  movedByClockChange: boolean;
-}
-
-export function viewFiring({
-  at,
-  zone,
-  status,
-  jobId,
-  movedByClockChange,
-}: FiringFacts): Static<typeof Firing> {
-  return {
-    at: timestampOf(at),
-    local_time: localTimeOf(zone, at),
-    status,
-    job_id: jobId,
-    moved_dst: movedByClockChange,
-  };
-}
-
-/** The next firings of a timetable, and whether a schedule that has it would be accepted now. */
-export function viewPreview(
-  { expression, cron, zone }: Timetable,
-  firings: readonly { at: number; movedByClockChange: boolean }[],
-  schedules: { active: number; limit: number },
-): Static<typeof SchedulePreview> {
-  return {
-    cron: expression,
-    timezone: zone.name,
-    firings: firings.map(({ at, movedByClockChange }) => ({
-      at: timestampOf(at),
-      local_time: localTimeOf(zone, at),
-      moved_dst: movedByClockChange,
-    })),
-    min_gap_seconds: minGapSeconds(cron),
-    plan: {
-      active_schedules: schedules.active,
-      limit: schedules.limit,
-      allowed: schedules.active < schedules.limit,
-    },
-  };
-}
-
 const validateNew = validatorOf(NewScheduleRequest);
 const validateUpdate = validatorOf(ScheduleUpdateRequest);
-const validatePreview = validatorOf(SchedulePreviewRequest);

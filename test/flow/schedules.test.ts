@@ -4,7 +4,7 @@ import { createIdSource, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../../shared/do
 import { HOME_REGION } from "../../shared/domain/plan.ts";
 import type { DecidedChange } from "../../shared/domain/schedule.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
-import { listFirings } from "../../shared/store/queue/firings.ts";
+import { listFirings } from "../../shared/store/queue/firing-ledger.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
 import {
   changeSchedule,

@@ -1,11 +1,11 @@
-import type { FiringFacts } from "../../../shared/contract/schedule.ts";
+import type { FiringFacts } from "../../../shared/contract/firing.ts";
 import {
   type ExpectedInstant,
   expectedStretches,
   type FiringStatus,
 } from "../../../shared/domain/schedule.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
-import { listFirings, listTimetables } from "../../../shared/store/queue/firings.ts";
+import { listFirings, listTimetables } from "../../../shared/store/queue/firing-ledger.ts";
 import type { ScheduleRow } from "../../../shared/store/resources/schedules.ts";
 import { startSlicedWork } from "../request/sliced-work.ts";
 

@@ -1,16 +1,18 @@
 import type { Bus } from "../../../shared/bus/bus.ts";
 import { sendScheduleChange } from "../../../shared/bus/hints.ts";
+import {
+  readFiringListQuery,
+  readSchedulePreview,
+  viewFiring,
+  viewPreview,
+} from "../../../shared/contract/firing.ts";
 import type { Body } from "../../../shared/contract/json.ts";
 import { viewList } from "../../../shared/contract/list.ts";
 import {
-  readFiringListQuery,
   readNewSchedule,
   readScheduleListQuery,
-  readSchedulePreview,
   readScheduleUpdate,
   scheduleParts,
-  viewFiring,
-  viewPreview,
 } from "../../../shared/contract/schedule.ts";
 import { type Firing, firingsAfter } from "../../../shared/domain/cron/firings.ts";
 import { ApiError, resourceNotFound } from "../../../shared/domain/errors.ts";

@@ -19,7 +19,7 @@ import {
   startDelivery,
 } from "../../../shared/store/delivery-test-support.ts";
 import { settleDeliveries } from "../../../shared/store/queue/delivery-settle.ts";
-import { listTimetables } from "../../../shared/store/queue/firings.ts";
+import { listTimetables } from "../../../shared/store/queue/firing-ledger.ts";
 import {
   changeSchedule,
   createSchedule,

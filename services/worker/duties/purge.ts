@@ -1,6 +1,10 @@
 import { purgeNodes } from "../../../shared/store/cell/nodes.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
-import { purgeDeletedSchedules, purgeFirings, purgeTimetables } from "../../../shared/store/queue/firings.ts";
+import {
+  purgeDeletedSchedules,
+  purgeFirings,
+  purgeTimetables,
+} from "../../../shared/store/queue/firing-ledger.ts";
 import { purgeKeys } from "../../../shared/store/resources/idempotency.ts";
 import {
   purgeDeliveryAttempts,

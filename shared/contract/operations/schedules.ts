@@ -1,19 +1,21 @@
 import type { Static } from "@sinclair/typebox";
 import { KEY_LIFE_HOURS } from "../../domain/idempotency.ts";
+import {
+  type Firing,
+  FiringList,
+  FiringListParameters,
+  SchedulePreview,
+  SchedulePreviewRequest,
+} from "../firing.ts";
 import { Job } from "../job.ts";
 import { NEXT_CURSOR_EXAMPLE } from "../list.ts";
 import {
   DeletedSchedule,
-  type Firing,
-  FiringList,
-  FiringListParameters,
   NewScheduleRequest,
   Schedule,
   ScheduleId,
   ScheduleList,
   ScheduleListParameters,
-  SchedulePreview,
-  SchedulePreviewRequest,
   ScheduleUpdateRequest,
 } from "../schedule.ts";
 import { JOB_EXAMPLE } from "./jobs.ts";

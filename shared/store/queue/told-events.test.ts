@@ -30,7 +30,8 @@ import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import { createSchedule } from "../resources/schedules.ts";
 import { failedWith, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { type DeliverySettlement, settleDeliveries } from "./delivery-settle.ts";
-import { type Firing, fireSchedules, listFirings } from "./firings.ts";
+import { listFirings } from "./firing-ledger.ts";
+import { type Firing, fireSchedules } from "./firings.ts";
 import { settleAttempts } from "./settle.ts";
 import { acquireShards, createShards, type HeldShard } from "./shards.ts";
 

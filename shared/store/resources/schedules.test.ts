@@ -1,17 +1,20 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { createHash, randomBytes } from "node:crypto";
-import { createIdSource, idToUuid, JOB_PREFIX, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../../domain/ids.ts";
+import { idToUuid } from "../../domain/ids.ts";
 import { type DecidedChange, tooManyActive } from "../../domain/schedule.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
+import { listFirings, listTimetables } from "../queue/firing-ledger.ts";
+import { type Fired, type Firing, fireSchedules, listDueSchedules } from "../queue/firings.ts";
+import { createShards, type HeldShard } from "../queue/shards.ts";
 import {
-  type Fired,
-  type Firing,
-  fireSchedules,
-  listDueSchedules,
-  listFirings,
-  listTimetables,
-} from "../queue/firings.ts";
-import { acquireShards, createShards, type HeldShard } from "../queue/shards.ts";
+  firingOf as firingOfHeld,
+  keyCause,
+  lastMinute,
+  MINUTE_MS,
+  type NewSchedule,
+  scheduleOf,
+  takeShard,
+} from "../schedule-test-support.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { findFirstAnswer } from "./idempotency.ts";
 import { listJobs } from "./job-list.ts";
@@ -21,16 +24,13 @@ import {
   deleteSchedule,
   findSchedule,
   listSchedules,
-  type ScheduleRow,
   type ScheduleToCreate,
 } from "./schedules.ts";
 
 setDefaultTimeout(30_000);
 
 const SHARD = 3;
-const MINUTE_MS = 60_000;
-const ids = createIdSource(randomBytes);
-const cause = () => ({ requestId: ids.next(REQUEST_PREFIX, Date.now()), keyNo: 1 });
+const cause = keyCause;
 
 let store: TestStore;
 let project: ProjectNo;
@@ -45,43 +45,11 @@ beforeEach(async () => {
 });
 afterAll(() => store.stop());
 
-/** The shard as the newest owner has it, whoever had it before. */
-async function take(): Promise<HeldShard> {
-  await store.query("UPDATE shards SET lease_until = '-infinity' WHERE shard = $1", [SHARD]);
-  const [acquired] = await acquireShards(
-    store.db,
-    await store.addNode(),
-    [{ region: "us-east", shard: SHARD }],
-    MINUTE_MS,
-  );
-  if (acquired === undefined) throw new Error("the shard was not to be had");
-  return acquired;
-}
+const take = () => takeShard(store, SHARD);
 
 const scope = () => ({ projectNo: project, environment: "production" as const });
 
-/** On a whole second, as all firings are. */
-const lastMinute = () => Math.floor(Date.now() / MINUTE_MS) * MINUTE_MS;
-
-type NewSchedule = ScheduleToCreate & Pick<ScheduleRow, "tags">;
-function newSchedule(wish: Partial<NewSchedule> = {}): NewSchedule {
-  const id = ids.next(SCHEDULE_PREFIX, Date.now());
-  return {
-    id,
-    ...scope(),
-    name: id,
-    cron: "* * * * *",
-    timezone: "UTC",
-    targetUrl: "https://target.example/hook",
-    payload: `{"n":1.0}`,
-    retryPolicy: { maxAttempts: 2, baseSeconds: 3, capSeconds: 4 },
-    nextRunAt: lastMinute(),
-    shard: SHARD,
-    activeMax: 100,
-    tags: null,
-    ...wish,
-  };
-}
+const newSchedule = (wish: Partial<NewSchedule> = {}) => scheduleOf(scope(), SHARD, wish);
 
 async function create(wish: Partial<NewSchedule> = {}): Promise<NewSchedule> {
   const schedule = newSchedule(wish);
@@ -89,21 +57,8 @@ async function create(wish: Partial<NewSchedule> = {}): Promise<NewSchedule> {
   return schedule;
 }
 
-const firingOf = (schedule: ScheduleToCreate, wish: Partial<Firing> = {}): Firing => ({
-  projectNo: schedule.projectNo,
-  environment: schedule.environment,
-  scheduleId: schedule.id,
-  held,
-  cron: schedule.cron,
-  timezone: schedule.timezone,
-  nextRunAt: schedule.nextRunAt ?? 0,
-  firedFor: schedule.nextRunAt,
-  thenAt: (schedule.nextRunAt ?? 0) + MINUTE_MS,
-  missed: null,
-  jobId: ids.next(JOB_PREFIX, Date.now()),
-  trace: null,
-  ...wish,
-});
+const firingOf = (schedule: ScheduleToCreate, wish: Partial<Firing> = {}) =>
+  firingOfHeld(schedule, held, wish);
 const fire = async (...firings: Firing[]) => (await fireSchedules(store.db, firings)).map(({ kind }) => kind);
 /** Changes these fields and leaves the next firing as it is, unless told otherwise. */
 const change = (schedule: ScheduleToCreate, wish: Partial<DecidedChange>, activeMax = 100) =>
