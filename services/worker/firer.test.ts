@@ -2,6 +2,7 @@ import { afterAll, beforeAll, beforeEach, expect, setDefaultTimeout, test } from
 import { randomBytes } from "node:crypto";
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import { createIdSource, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../../shared/domain/ids.ts";
+import type { Overlap } from "../../shared/domain/schedule.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
@@ -62,7 +63,10 @@ const scope = () => ({ projectNo: project, environment: "production" as const })
 const wholeSecond = (at: number) => Math.floor(at / SECOND_MS) * SECOND_MS;
 
 /** A schedule whose next firing is at that instant, whatever its timetable says. */
-async function create(nextRunAt: number, wish: { cron?: string; payload?: string } = {}): Promise<string> {
+async function create(
+  nextRunAt: number,
+  wish: { cron?: string; payload?: string; overlap?: Overlap } = {},
+): Promise<string> {
   const id = ids.next(SCHEDULE_PREFIX, Date.now());
   const schedule = {
     ...scope(),
@@ -73,6 +77,10 @@ async function create(nextRunAt: number, wish: { cron?: string; payload?: string
     targetUrl: "https://target.example/hook",
     payload: "{}",
     retryPolicy: { maxAttempts: 1, baseSeconds: 1, capSeconds: 1 },
+    overlap: null,
+    spreadSeconds: null,
+    paused: false,
+    tags: null,
     nextRunAt: wholeSecond(nextRunAt),
     shard: SHARD,
     activeMax: 1_000,

@@ -9,6 +9,7 @@ import { StoreUnavailable } from "../../shared/store/database/database.ts";
 import {
   type DueSchedule,
   type Firing,
+  fireReplacingSchedules,
   fireSchedules,
   listDueSchedules,
 } from "../../shared/store/queue/firings.ts";
@@ -24,8 +25,12 @@ const AHEAD_MS = 3_000;
 const SCHEDULES_PER_SHARD_MAX = 5_000;
 /** Larger statements take no less time for each schedule, and the first one waits for the last. */
 const FIRINGS_PER_STATEMENT_MAX = 100;
+/** Each of these may cancel a thousand jobs. */
+const REPLACING_PER_STATEMENT_MAX = 5;
 /** While one is being synced to disk the next is on its way. */
 const STATEMENTS_IN_FLIGHT_MAX = 2;
+/** So that firings which cancel many jobs leave a way to the others. */
+const REPLACING_IN_FLIGHT_MAX = 1;
 /** Rows that appear later than SWEEP_LAG_MS behind the clock are found this often, as the shards find theirs. */
 const LOOK_ANEW_EVERY_MS = 60_000;
 /** How far back a look begins that knows of none before. What is older does not fire any more; `lookBack` finds it. */
@@ -60,7 +65,10 @@ export class Firer {
   private timers: Timers<Remembered>;
   private readonly remembered = new Map<string, Remembered>();
   private ready: Remembered[] = [];
+  /** Those that replace jobs wait in a row of their own. */
+  private readyToReplace: Remembered[] = [];
   private readonly inFlight = new Set<Promise<void>>();
+  private replacingInFlight = 0;
   private readonly timetables = new Map<string, Timetable>();
   private readonly ids: IdSource;
   private sinceAt = 0;
@@ -89,7 +97,9 @@ export class Firer {
 
   /** Fires what has come due. */
   advance(now: number): void {
-    this.timers.advance(now, (schedule) => this.ready.push(schedule));
+    this.timers.advance(now, (schedule) =>
+      (schedule.due.replaces ? this.readyToReplace : this.ready).push(schedule),
+    );
     this.fireReady();
   }
 
@@ -108,6 +118,7 @@ export class Firer {
   /** Resolves when nothing is being fired any more. */
   async drain(): Promise<void> {
     this.ready = [];
+    this.readyToReplace = [];
     await Promise.all(this.inFlight);
   }
 
@@ -161,26 +172,37 @@ export class Firer {
   }
 
   private fireReady(): void {
-    while (this.ready.length > 0 && this.inFlight.size < STATEMENTS_IN_FLIGHT_MAX) {
-      const batch = this.ready.splice(0, FIRINGS_PER_STATEMENT_MAX);
-      const statement = this.fire(batch).then((outcome) => {
+    while (this.inFlight.size < STATEMENTS_IN_FLIGHT_MAX) {
+      const mayReplace = this.replacingInFlight < REPLACING_IN_FLIGHT_MAX;
+      const replacing = mayReplace ? this.readyToReplace.splice(0, REPLACING_PER_STATEMENT_MAX) : [];
+      const replaces = replacing.length > 0;
+      const batch = replaces ? replacing : this.ready.splice(0, FIRINGS_PER_STATEMENT_MAX);
+      if (batch.length === 0) return;
+      if (replaces) this.replacingInFlight++;
+      const statement = this.fire(batch, replaces).then((outcome) => {
         this.inFlight.delete(statement);
+        if (replaces) this.replacingInFlight--;
         this.fireReady();
         const isMore = this.hasMore || this.hasMoreBehind;
         // If nothing has moved, a look would find the same schedules again, without end.
-        if (outcome === "moved" && isMore && this.ready.length === 0) this.options.onChange({ look: true });
+        const isEmpty = this.ready.length === 0 && this.readyToReplace.length === 0;
+        if (outcome === "moved" && isMore && isEmpty) this.options.onChange({ look: true });
       });
       this.inFlight.add(statement);
     }
   }
 
   /** Returns whether any of them has moved on. Does not throw. */
-  private async fire(batch: readonly Remembered[]): Promise<"moved" | "unmoved" | "outage"> {
+  private async fire(
+    batch: readonly Remembered[],
+    replaces: boolean,
+  ): Promise<"moved" | "unmoved" | "outage"> {
     const { db, bus, clock, log } = this.cell;
     try {
       const firings = batch.flatMap(({ due }) => this.decide(due) ?? []);
       if (firings.length === 0) return "unmoved";
-      const fired = await this.timedFiring(firings.length, () => fireSchedules(db, firings));
+      const run = replaces ? fireReplacingSchedules : fireSchedules;
+      const fired = await this.timedFiring(firings.length, () => run(db, firings));
       const now = clock.now();
       const owed = firings.flatMap(({ span }, index) => {
         const outcome = fired[index];
@@ -193,7 +215,7 @@ export class Firer {
       return fired.some(({ kind }) => kind !== "gone") ? "moved" : "unmoved";
     } catch (error) {
       const isOutage = error instanceof StoreUnavailable;
-      if (!isOutage && batch.length > 1) return await this.fireOneByOne(batch);
+      if (!isOutage && batch.length > 1) return await this.fireOneByOne(batch, replaces);
       log.warn({ err: error, count: batch.length }, "schedules.not_fired");
       // Nobody knows whether they have fired: the next look finds those that have not. One that failed alone is found
       // no sooner than by the looks that come anyway.
@@ -208,10 +230,13 @@ export class Firer {
   }
 
   /** One schedule has made the statement fail, and nobody knows which. Fired alone, only that one fails. */
-  private async fireOneByOne(batch: readonly Remembered[]): Promise<"moved" | "unmoved" | "outage"> {
+  private async fireOneByOne(
+    batch: readonly Remembered[],
+    replaces: boolean,
+  ): Promise<"moved" | "unmoved" | "outage"> {
     let outcome: "moved" | "unmoved" = "unmoved";
     for (const schedule of batch) {
-      const alone = await this.fire([schedule]);
+      const alone = await this.fire([schedule], replaces);
       // Every further statement would run into the same timeout.
       if (alone === "outage") return alone;
       if (alone === "moved") outcome = alone;
@@ -274,4 +299,7 @@ export class Firer {
 }
 
 const isSameFiring = (one: DueSchedule, other: DueSchedule) =>
-  one.nextRunAt === other.nextRunAt && one.cron === other.cron && one.timezone === other.timezone;
+  one.nextRunAt === other.nextRunAt &&
+  one.cron === other.cron &&
+  one.timezone === other.timezone &&
+  one.replaces === other.replaces;

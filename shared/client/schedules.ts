@@ -30,7 +30,7 @@ export interface Schedules {
   preview(timetable: Timetable, options?: RequestOptions): Call<SchedulePreview>;
   get(id: string, options?: RequestOptions): Call<Schedule>;
   list(query?: ScheduleListQuery, options?: RequestOptions): List<Schedule>;
-  /** A field that is left out keeps its value. A payload replaces the whole payload. */
+  /** A field that is left out keeps its value. A payload or a retry policy replaces the whole one. */
   update(id: string, changes: ScheduleUpdate, options?: RequestOptions): Call<Schedule>;
   pause(id: string, options?: RequestOptions): Call<Schedule>;
   /** Firings missed while it was paused are not replayed. */

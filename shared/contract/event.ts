@@ -26,7 +26,7 @@ export const EventTypeSchema = wordOf(
   "What happened. `job.succeeded` and `job.failed`: a job has come to its end; one that is retried by hand has a second. " +
     "`job.canceled`: a job was canceled, whoever did it. `schedule.firing_missed`: an outage of the service cost a schedule " +
     "firings; what was not to fire while it was paused is not told. `schedule.firing_skipped`: an instant came and made no job, for " +
-    "want of quota. `webhook.disabled`: another endpoint of the environment was disabled. " +
+    "want of quota, or since others of the schedule were not over (`overlap`). `webhook.disabled`: another endpoint of the environment was disabled. " +
     "`quota.reached`: 80 % or 100 % of the runs that the plan includes in a month are used; each is told once a month, on every plan.",
   "EventType",
 );

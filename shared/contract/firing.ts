@@ -6,15 +6,17 @@ import { parseInstant } from "../domain/job.ts";
 import { parseQuery, readPage } from "../domain/page.ts";
 import {
   acceptTimetable,
+  checkSpread,
   FIRING_STATUSES,
   type FiringStatus,
   PREVIEW_FIRINGS_DEFAULT,
   PREVIEW_FIRINGS_MAX,
+  REPLACED_JOBS_MAX,
   type Timetable,
 } from "../domain/schedule.ts";
 import { JobId } from "./job.ts";
 import { listOf, pageParameters } from "./list.ts";
-import { CronExpression, Timezone } from "./schedule.ts";
+import { CronExpression, type OverlapFacts, overlapFields, Timezone, viewOverlap } from "./schedule.ts";
 import { Timestamp, timestampOf } from "./timestamp.ts";
 import { namesOf, validatorOf, wordOf } from "./validator.ts";
 
@@ -44,6 +46,7 @@ export const SchedulePreviewRequest = Type.Object(
     count: Type.Optional(
       Type.Integer({ minimum: 1, maximum: PREVIEW_FIRINGS_MAX, default: PREVIEW_FIRINGS_DEFAULT }),
     ),
+    ...overlapFields,
   },
   { ...closed, title: "SchedulePreviewRequest" },
 );
@@ -55,6 +58,7 @@ export const SchedulePreview = Type.Object(
     min_gap_seconds: Type.Integer({
       description: "The smallest gap between two firings of the timetable, clock changes not considered.",
     }),
+    ...overlapFields,
     plan: Type.Object(
       {
         active_schedules: Type.Integer({ description: "Over both environments." }),
@@ -75,6 +79,15 @@ export const Firing = Type.Object(
     status: FiringStatusSchema,
     job_id: Type.Union([JobId, Type.Null()], { description: "The job that was created; null unless fired." }),
     moved_dst: MovedDst,
+    due_at: Type.Optional(Timestamp),
+    replaced: Type.Optional(
+      Type.Integer({
+        minimum: 0,
+        maximum: REPLACED_JOBS_MAX,
+        description:
+          "How many jobs were canceled for it, where the schedule had the overlap `replace` as it fired.",
+      }),
+    ),
   },
   {
     ...closed,
@@ -85,17 +98,24 @@ export const Firing = Type.Object(
 export const FiringList = listOf(Firing, "FiringList");
 export const FiringListParameters = Type.Object(pageParameters);
 
+/** A preview as a client asks for it. Instants are milliseconds since 1970. */
+export interface AcceptedPreview extends OverlapFacts {
+  timetable: Timetable;
+  from: number;
+  count: number;
+}
+
 /** The body of POST /v2/schedules/preview. Throws ApiError. */
-export function readSchedulePreview(
-  value: unknown,
-  now: number,
-): { timetable: Timetable; from: number; count: number } {
-  const { cron, timezone = "UTC", from: text, count = PREVIEW_FIRINGS_DEFAULT } = validatePreview(value);
+export function readSchedulePreview(value: unknown, now: number): AcceptedPreview {
+  const request = validatePreview(value);
+  const { cron, timezone = "UTC", from: text, count = PREVIEW_FIRINGS_DEFAULT } = request;
+  const { overlap = null, spread_seconds: spreadSeconds = null } = request;
   const timetable = acceptTimetable(cron, timezone);
   const from = text === undefined ? now : parseInstant(text);
   if (from === null)
     throw invalidRequest("from must be an ISO 8601 date and time with Z or an offset.", "from");
-  return { timetable, from, count };
+  checkSpread(spreadSeconds, timetable);
+  return { timetable, from, count, overlap, spreadSeconds };
 }
 
 /** The query string of GET /v2/schedules/{id}/firings. Throws ApiError. */
@@ -110,6 +130,10 @@ export interface FiringFacts {
   status: FiringStatus;
   jobId: string | null;
   movedByClockChange: boolean;
+  /** Null unless the schedule had a spread. */
+  dueAt: number | null;
+  /** Null unless the schedule replaced jobs. */
+  replaced: number | null;
 }
 
 export function viewFiring({
@@ -118,6 +142,8 @@ export function viewFiring({
   status,
   jobId,
   movedByClockChange,
+  dueAt,
+  replaced,
 }: FiringFacts): Static<typeof Firing> {
   return {
     at: timestampOf(at),
@@ -125,12 +151,14 @@ export function viewFiring({
     status,
     job_id: jobId,
     moved_dst: movedByClockChange,
+    ...(dueAt === null ? {} : { due_at: timestampOf(dueAt) }),
+    ...(replaced === null ? {} : { replaced }),
   };
 }
 
 /** The next firings of a timetable, and whether a schedule that has it would be accepted now. */
 export function viewPreview(
-  { expression, cron, zone }: Timetable,
+  { timetable: { expression, cron, zone }, ...given }: AcceptedPreview,
   firings: readonly { at: number; movedByClockChange: boolean }[],
   schedules: { active: number; limit: number },
 ): Static<typeof SchedulePreview> {
@@ -143,6 +171,7 @@ export function viewPreview(
       moved_dst: movedByClockChange,
     })),
     min_gap_seconds: minGapSeconds(cron),
+    ...viewOverlap(given),
     plan: {
       active_schedules: schedules.active,
       limit: schedules.limit,

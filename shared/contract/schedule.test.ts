@@ -25,7 +25,7 @@ import { parseBody } from "./test-support.ts";
 const targets = { allowInsecure: false, own: [] };
 const bodyOf = (text: string) => parseBody(Buffer.from(text), "member");
 const readNew = (text: string) => readNewSchedule(bodyOf(text), targets);
-const readUpdate = (text: string) => readScheduleUpdate(bodyOf(text));
+const readUpdate = (text: string) => readScheduleUpdate(bodyOf(text), targets);
 const withField = (field: string) =>
   `{"name":"a","cron":"0 0 1 1 *","target_url":"https://example.com/hook",${field}}`;
 
@@ -46,17 +46,21 @@ test("a full request is accepted as it is, and its timetable read", () => {
     "retry_policy":{"max_attempts":25,"base_seconds":2,"cap_seconds":3},"tags":["nightly"]}`);
   expect(accepted).toEqual({
     name: "Täglich",
+    cron: "30 2 * * *",
+    timezone: "Europe/Berlin",
     targetUrl: "https://example.com/hook",
-    payloadText: '{"n":9007199254740993}',
+    payload: '{"n":9007199254740993}',
     retryPolicy: { maxAttempts: 25, baseSeconds: 2, capSeconds: 3 },
+    overlap: null,
+    spreadSeconds: null,
     tags: ["nightly"],
   });
   expect([timetable.expression, timetable.zone.name]).toEqual(["30 2 * * *", "Europe/Berlin"]);
 });
 
 test("a field that is left out has its default", () => {
-  const { timetable, payloadText, retryPolicy } = readNew(withField('"retry_policy":{"cap_seconds":4}'));
-  expect([timetable.zone.name, payloadText]).toEqual(["UTC", "{}"]);
+  const { timetable, payload, retryPolicy } = readNew(withField('"retry_policy":{"cap_seconds":4}'));
+  expect([timetable.zone.name, payload]).toEqual(["UTC", "{}"]);
   expect(retryPolicy).toEqual({ maxAttempts: 5, baseSeconds: 4, capSeconds: 4 });
 });
 
@@ -80,17 +84,47 @@ test("a wrong type, null, or an unknown name is refused with its path", () => {
 test("a change holds the given fields, and an unknown field is refused", () => {
   expect(readUpdate("{}")).toEqual({});
   expect(readUpdate('{"payload":{"a": 1.0},"paused":false}')).toEqual({
-    payloadText: '{"a":1.0}',
+    payload: '{"a":1.0}',
     paused: false,
   });
   expect(readUpdate('{"cron":"x","timezone":""}')).toEqual({ cron: "x", timezone: "" });
-  for (const name of ["cron", "timezone", "payload", "paused"]) {
-    expect(refusalOf(() => readUpdate(`{"${name}":null}`)).param).toBe(name);
-  }
-  for (const name of ["name", "target_url", "retry_policy", "id", "next_run_at"]) {
+  expect(readUpdate('{"retry_policy":{"cap_seconds":4},"overlap":"skip","spread_seconds":0}')).toEqual({
+    retryPolicy: { maxAttempts: 5, baseSeconds: 4, capSeconds: 4 },
+    overlap: "skip",
+    spreadSeconds: 0,
+  });
+  const fields = [
+    ...["name", "cron", "timezone", "target_url", "payload", "retry_policy"],
+    ...["overlap", "spread_seconds", "paused", "tags"],
+  ];
+  for (const name of fields) expect(refusalOf(() => readUpdate(`{"${name}":null}`)).param).toBe(name);
+  for (const name of ["id", "next_run_at", "created_at"]) {
     const { code, param, message } = refusalOf(() => readUpdate(`{"${name}":"x"}`));
     expect([code, param]).toEqual(["invalid_request", name]);
-    expect(message).toContain("Known are cron, timezone, payload, paused, tags.");
+    expect(message).toContain(`Known are ${fields.join(", ")}.`);
+  }
+});
+
+test("a spread is at most half of the smallest gap, wherever it is given", () => {
+  const fields = (cron: string, seconds: number) =>
+    `{"name":"a","cron":"${cron}","target_url":"https://example.com/hook","spread_seconds":${seconds}}`;
+  const preview = (cron: string, seconds: number) =>
+    readSchedulePreview({ cron, spread_seconds: seconds }, 0);
+  for (const [cron, most] of [
+    ["*/30 * * * * *", 15],
+    ["* * * * *", 30],
+    ["0 9,10 * * *", 1_800],
+    ["@daily", 3_600],
+  ] as const) {
+    expect(readNew(fields(cron, most)).spreadSeconds).toBe(most);
+    expect(preview(cron, most).spreadSeconds).toBe(most);
+    for (const act of [() => readNew(fields(cron, most + 1)), () => preview(cron, most + 1)]) {
+      const { code, param } = refusalOf(act);
+      expect([cron, code, param]).toEqual([cron, "invalid_request", "spread_seconds"]);
+    }
+  }
+  for (const wrong of ["-1", "1.5", '"5"', "null", "3601"]) {
+    expect(refusalOf(() => readNew(withField(`"spread_seconds":${wrong}`))).param).toBe("spread_seconds");
   }
 });
 
@@ -128,8 +162,10 @@ const facts: ScheduleFacts = {
   cron: "30 2 * * *",
   timezone: "Europe/Berlin",
   targetUrl: "https://example.com/hook",
-  payloadText: '{"z":9007199254740993,"a":1.10}',
+  payload: '{"z":9007199254740993,"a":1.10}',
   retryPolicy: { maxAttempts: 5, baseSeconds: 10, capSeconds: 3_600 },
+  overlap: null,
+  spreadSeconds: null,
   paused: false,
   nextRunAt: Date.parse("2026-11-22T01:30:00Z"),
   createdAt: Date.parse("2026-11-21T10:00:00.007Z"),
@@ -159,15 +195,24 @@ test("a schedule object has exactly the documented fields, and its payload as it
   expect(JSON.parse(listParts([], "next").join(""))).toEqual({ data: [], next_cursor: "next" });
 });
 
+test("overlap and spread are shown where they were given, defaults too, and else not", () => {
+  const viewOf = (wish: Partial<ScheduleFacts>) => JSON.parse(scheduleParts({ ...facts, ...wish }).join(""));
+  for (const name of ["overlap", "spread_seconds"]) expect(viewOf({})).not.toHaveProperty(name);
+  const given = viewOf({ overlap: "allow", spreadSeconds: 0 });
+  expect(given).toEqual({ ...viewOf({}), overlap: "allow", spread_seconds: 0 });
+  expect(Value.Check(Schedule, given)).toBe(true);
+});
+
 test("an instant is shown in UTC and in the local time of its zone", () => {
   const at = Date.parse("2027-03-28T01:30:00Z");
-  const view = viewFiring({
+  const facts = {
     at,
     zone: parseZone("Europe/Berlin"),
-    status: "skipped_quota",
+    status: "skipped_quota" as const,
     jobId: null,
     movedByClockChange: true,
-  });
+  };
+  const view = viewFiring({ ...facts, dueAt: null, replaced: null });
   expect(Value.Check(Firing, view)).toBe(true);
   expect(view).toEqual({
     at: "2027-03-28T01:30:00.000Z",
@@ -176,16 +221,20 @@ test("an instant is shown in UTC and in the local time of its zone", () => {
     job_id: null,
     moved_dst: true,
   });
+  const spread = viewFiring({ ...facts, dueAt: at + 1_234, replaced: 0 });
+  expect(Value.Check(Firing, spread)).toBe(true);
+  expect(spread).toEqual({ ...view, due_at: "2027-03-28T01:30:01.234Z", replaced: 0 });
 });
 
 test("a preview tells whether one more schedule would be accepted", () => {
   const { timetable } = readNew(withField('"timezone":"Asia/Kolkata"'));
-  const plan = (active: number) => viewPreview(timetable, [], { active, limit: 10 }).plan;
+  const asked = { timetable, from: 0, count: 1, overlap: null, spreadSeconds: null };
+  const plan = (active: number) => viewPreview(asked, [], { active, limit: 10 }).plan;
   expect(plan(9)).toEqual({ active_schedules: 9, limit: 10, allowed: true });
   // A change to a smaller plan can leave more than the limit.
   expect([10, 11].map((active) => plan(active).allowed)).toEqual([false, false]);
   const firings = [{ at: Date.parse("2026-12-31T18:30:00Z"), movedByClockChange: false }];
-  const view = viewPreview(timetable, firings, { active: 0, limit: 10 });
+  const view = viewPreview(asked, firings, { active: 0, limit: 10 });
   expect(Value.Check(SchedulePreview, view)).toBe(true);
   expect(view).toMatchObject({
     cron: "0 0 1 1 *",
@@ -193,4 +242,10 @@ test("a preview tells whether one more schedule would be accepted", () => {
     firings: [{ local_time: "2027-01-01T00:00:00+05:30" }],
     min_gap_seconds: 365 * 86_400,
   });
+  const given = viewPreview({ ...asked, overlap: "skip", spreadSeconds: 5 }, firings, {
+    active: 0,
+    limit: 10,
+  });
+  expect(Value.Check(SchedulePreview, given)).toBe(true);
+  expect(given).toEqual({ ...view, overlap: "skip", spread_seconds: 5 });
 });

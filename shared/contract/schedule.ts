@@ -1,11 +1,20 @@
 import { type Static, Type } from "@sinclair/typebox";
-import type { RetryPolicy } from "../domain/backoff.ts";
 import { GAP_SECONDS_MIN } from "../domain/cron/cron.ts";
 import { SCHEDULE_PREFIX } from "../domain/ids.ts";
 import { completeRetryPolicy } from "../domain/job.ts";
 import { checkName } from "../domain/name.ts";
 import { filterOf, parseQuery, readPage } from "../domain/page.ts";
-import { acceptTimetable, SCHEDULE_NAME_CHARACTERS_MAX, type Timetable } from "../domain/schedule.ts";
+import {
+  acceptTimetable,
+  type Changeable,
+  checkSpread,
+  OVERLAPS,
+  type Overlap,
+  REPLACED_JOBS_MAX,
+  SCHEDULE_NAME_CHARACTERS_MAX,
+  SPREAD_SECONDS_MAX,
+  type Timetable,
+} from "../domain/schedule.ts";
 import { checkTags } from "../domain/tags.ts";
 import { checkTarget, type TargetRules } from "../domain/target.ts";
 import { idOf } from "./id.ts";
@@ -40,25 +49,55 @@ export const Timezone = Type.String({
 
 const TAGS = "Words to find the schedule's jobs by: each job has them as they were when it was created.";
 
+export const overlapFields = {
+  overlap: Type.Optional(
+    wordOf(
+      OVERLAPS,
+      "What a firing does while jobs of this schedule, whoever made them, are queued or running. `allow`, which is the " +
+        "default, makes its job all the same. `skip` makes none, and the firing is `skipped_overlap`. `replace` first cancels those " +
+        `that have not started, the oldest first and at most ${REPLACED_JOBS_MAX}. A run by hand makes its job in any case. Shown ` +
+        "only where it was given.",
+      "Overlap",
+    ),
+  ),
+  spread_seconds: Type.Optional(
+    Type.Integer({
+      minimum: 0,
+      maximum: SPREAD_SECONDS_MAX,
+      description:
+        "The job of each firing is due up to this much later than its instant, always by the same time for the same schedule, " +
+        "so that schedules of one instant do not start together. At most half of the smallest gap between two firings. Shown " +
+        "only where it was given.",
+    }),
+  ),
+};
+
+const creationFields = {
+  cron: CronExpression,
+  target_url: TargetUrl,
+  timezone: Type.Optional(Timezone),
+  payload: Type.Optional({ ...Payload, default: {} }),
+  retry_policy: Type.Optional(RetryPolicyRequest),
+  ...overlapFields,
+  tags: Type.Optional(tagsOf(1, TAGS)),
+};
+const Paused = Type.Boolean({ description: "What was missed while paused is not replayed." });
+
 export const NewScheduleRequest = Type.Object(
-  {
-    name: Name,
-    cron: CronExpression,
-    target_url: TargetUrl,
-    timezone: Type.Optional(Timezone),
-    payload: Type.Optional({ ...Payload, default: {} }),
-    retry_policy: Type.Optional(RetryPolicyRequest),
-    tags: Type.Optional(tagsOf(1, TAGS)),
-  },
+  { name: Name, ...creationFields },
   { ...closed, title: "NewScheduleRequest" },
 );
 
 export const ScheduleUpdateRequest = Type.Object(
   {
+    name: Type.Optional(Name),
     cron: Type.Optional(CronExpression),
     timezone: Type.Optional(Timezone),
+    target_url: Type.Optional(TargetUrl),
     payload: Type.Optional(Payload),
-    paused: Type.Optional(Type.Boolean({ description: "What was missed while paused is not replayed." })),
+    retry_policy: Type.Optional(RetryPolicyRequest),
+    ...overlapFields,
+    paused: Type.Optional(Paused),
     tags: Type.Optional(tagsOf(0, "They replace the tags for jobs to come. An empty list takes them away.")),
   },
   { ...closed, title: "ScheduleUpdateRequest", description: "What is left out keeps its value." },
@@ -73,6 +112,7 @@ export const Schedule = Type.Object(
     target_url: TargetUrl,
     payload: Payload,
     retry_policy: RetryPolicySchema,
+    ...overlapFields,
     paused: Type.Boolean({ description: "When true the schedule does not fire." }),
     next_run_at: Type.Union([Timestamp, Type.Null()], { description: "Next firing; null when paused." }),
     created_at: Timestamp,
@@ -93,49 +133,62 @@ export const ScheduleListParameters = Type.Object({
 });
 
 /** A schedule as a client asks for it, judged; defaults filled in. */
-export interface AcceptedSchedule {
-  name: string;
+export interface AcceptedSchedule extends Omit<Changeable, "paused"> {
   timetable: Timetable;
-  targetUrl: string;
-  payloadText: string;
-  retryPolicy: RetryPolicy;
-  /** Null for none. */
-  tags: string[] | null;
 }
 
 /** The body of POST /v2/schedules, parsed with "member". Throws ApiError. */
 export function readNewSchedule(body: Body, targets: TargetRules): AcceptedSchedule {
   const request = validateNew(body.value);
-  checkName(request.name, "name", SCHEDULE_NAME_CHARACTERS_MAX);
+  return acceptSchedule(request.name, request, body, targets);
+}
+
+function acceptSchedule(
+  name: string,
+  request: Omit<Static<typeof NewScheduleRequest>, "name">,
+  body: Body,
+  targets: TargetRules,
+): AcceptedSchedule {
+  checkName(name, "name", SCHEDULE_NAME_CHARACTERS_MAX);
   const timetable = acceptTimetable(request.cron, request.timezone ?? "UTC");
   checkTarget(request.target_url, "target_url", targets);
   if (request.tags !== undefined) checkTags(request.tags);
+  const { overlap = null, spread_seconds: spreadSeconds = null, tags = null } = request;
+  checkSpread(spreadSeconds, timetable);
   return {
-    name: request.name,
+    name,
     timetable,
+    cron: timetable.expression,
+    timezone: timetable.zone.name,
     targetUrl: request.target_url,
-    payloadText: body.payloadTexts[0] ?? "{}",
+    payload: body.payloadTexts[0] ?? "{}",
     retryPolicy: completeRetryPolicy(retryPolicyOf(request.retry_policy ?? {})),
-    tags: request.tags ?? null,
+    overlap,
+    spreadSeconds,
+    tags,
   };
 }
 
-export interface ScheduleUpdate {
-  cron?: string;
-  timezone?: string;
-  payloadText?: string;
-  paused?: boolean;
-  tags?: string[];
-}
-
-/** The body of PATCH /v2/schedules/{id}, parsed with "member". Its cron, timezone and tags are judged later, with the schedule. */
-export function readScheduleUpdate(body: Body): ScheduleUpdate {
-  const { cron, timezone, paused, tags } = validateUpdate(body.value);
-  const payloadText = body.payloadTexts[0];
+/**
+ * The body of PATCH /v2/schedules/{id}, parsed with "member": the fields that it has. Its cron, timezone, spread and tags are
+ * judged later, with the schedule. Throws ApiError.
+ */
+export function readScheduleUpdate(body: Body, targets: TargetRules): Partial<Changeable> {
+  const request = validateUpdate(body.value);
+  const { name, target_url: targetUrl, retry_policy: policy, spread_seconds: spreadSeconds } = request;
+  const { cron, timezone, overlap, paused, tags } = request;
+  const payload = body.payloadTexts[0];
+  if (name !== undefined) checkName(name, "name", SCHEDULE_NAME_CHARACTERS_MAX);
+  if (targetUrl !== undefined) checkTarget(targetUrl, "target_url", targets);
   return {
+    ...(name === undefined ? {} : { name }),
     ...(cron === undefined ? {} : { cron }),
     ...(timezone === undefined ? {} : { timezone }),
-    ...(payloadText === undefined ? {} : { payloadText }),
+    ...(targetUrl === undefined ? {} : { targetUrl }),
+    ...(payload === undefined ? {} : { payload }),
+    ...(policy === undefined ? {} : { retryPolicy: completeRetryPolicy(retryPolicyOf(policy)) }),
+    ...(overlap === undefined ? {} : { overlap }),
+    ...(spreadSeconds === undefined ? {} : { spreadSeconds }),
     ...(paused === undefined ? {} : { paused }),
     ...(tags === undefined ? {} : { tags }),
   };
@@ -152,19 +205,22 @@ export function readScheduleListQuery(query: string) {
 }
 
 /** A schedule as the store knows it. Instants are milliseconds since 1970. */
-export interface ScheduleFacts {
+export interface ScheduleFacts extends Changeable {
   id: string;
-  name: string;
-  cron: string;
-  timezone: string;
-  targetUrl: string;
-  payloadText: string;
-  retryPolicy: RetryPolicy;
-  paused: boolean;
   nextRunAt: number | null;
   createdAt: number;
-  tags: string[] | null;
 }
+
+/** What of a schedule is shown only where a client has given it; null where none has. */
+export interface OverlapFacts {
+  overlap: Overlap | null;
+  spreadSeconds: number | null;
+}
+
+export const viewOverlap = ({ overlap, spreadSeconds }: OverlapFacts) => ({
+  ...(overlap === null ? {} : { overlap }),
+  ...(spreadSeconds === null ? {} : { spread_seconds: spreadSeconds }),
+});
 
 /**
  * The JSON text of a schedule object in three parts: all before its payload, the payload, and the end. It is text because
@@ -180,12 +236,13 @@ export function scheduleParts(schedule: ScheduleFacts): string[] {
     target_url: schedule.targetUrl,
     payload: {},
     retry_policy: { max_attempts: maxAttempts, base_seconds: baseSeconds, cap_seconds: capSeconds },
+    ...viewOverlap(schedule),
     paused: schedule.paused,
     next_run_at: timestampOrNull(schedule.nextRunAt),
     created_at: timestampOf(schedule.createdAt),
     ...(schedule.tags === null ? {} : { tags: schedule.tags }),
   };
-  return [`${JSON.stringify(view).slice(0, -1)},"payload":`, schedule.payloadText, "}"];
+  return [`${JSON.stringify(view).slice(0, -1)},"payload":`, schedule.payload, "}"];
 }
 
 const validateNew = validatorOf(NewScheduleRequest);

@@ -1,12 +1,16 @@
 import { describe, expect, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { createIdSource, SCHEDULE_PREFIX } from "./ids.ts";
 import {
   CATCH_UP_MS,
   type Changeable,
+  checkSpread,
   decideFiring,
   decideScheduleChange,
   expectedStretches,
   type PastTimetable,
   readTimetable,
+  spreadMsOf,
 } from "./schedule.ts";
 
 const MINUTE_MS = 60_000;
@@ -92,7 +96,18 @@ describe("what an outage has cost a schedule", () => {
 });
 
 describe("a change", () => {
-  const schedule = { cron: "0 * * * *", timezone: "UTC", payload: "{}", paused: false, tags: null };
+  const schedule: Changeable = {
+    name: "hourly",
+    cron: "0 * * * *",
+    timezone: "UTC",
+    targetUrl: "https://target.example/hook",
+    payload: "{}",
+    retryPolicy: { maxAttempts: 1, baseSeconds: 1, capSeconds: 1 },
+    overlap: null,
+    spreadSeconds: null,
+    paused: false,
+    tags: null,
+  };
   const now = at("10:30:00");
   const decide = (schedule: Changeable, change: Partial<Changeable>, activeCount = 1) =>
     decideScheduleChange({ ...schedule, activeCount }, change, { now, activeMax: 2 });
@@ -144,6 +159,27 @@ describe("a change", () => {
     expect(() => decide(schedule, { timezone: "PST" })).toThrow("timezone");
   });
 
+  test("of name, target, policy, overlap or spread leaves the next firing as it is", () => {
+    const changes: Partial<Changeable>[] = [
+      { name: "other" },
+      { targetUrl: "https://other.example/" },
+      { retryPolicy: { maxAttempts: 2, baseSeconds: 1, capSeconds: 1 } },
+      { overlap: "skip" },
+      { overlap: null },
+      { spreadSeconds: 1_800 },
+    ];
+    for (const change of changes) {
+      expect(decide(schedule, change)).toEqual({ ...schedule, ...change, nextRunAt: undefined });
+    }
+  });
+
+  test("to a spread that is too much for the timetable is refused, whichever of the two it changes", () => {
+    expect(() => decide(schedule, { spreadSeconds: 1_801 })).toThrow("half of the smallest gap");
+    const spread = { ...schedule, spreadSeconds: 1_800 };
+    expect(() => decide(spread, { cron: "*/30 * * * *" })).toThrow("half of the smallest gap");
+    expect(decide(spread, { cron: "*/30 * * * *", spreadSeconds: 900 }).spreadSeconds).toBe(900);
+  });
+
   test("to one active schedule too many is refused; one that is active may be changed, and paused", () => {
     const paused = { ...schedule, paused: true };
     expect(() => decide(paused, { paused: false }, 2)).toThrow("limit of 2 active schedules");
@@ -151,6 +187,54 @@ describe("a change", () => {
     expect(decide(paused, { cron: "15 * * * *" }, 2).paused).toBe(true);
     expect(decide(schedule, { cron: "15 * * * *" }, 2).nextRunAt).toBe(at("11:15:00"));
     expect(decide(schedule, { paused: true }, 3).paused).toBe(true);
+  });
+});
+
+describe("a spread", () => {
+  const ids = createIdSource((count) => randomBytes(count));
+  const newIds = (count: number) => Array.from({ length: count }, () => ids.next(SCHEDULE_PREFIX, 0));
+
+  test("is always the same for the same schedule, whole milliseconds, and at most what was asked", () => {
+    for (const id of newIds(1_000)) {
+      expect(spreadMsOf(id, null)).toBeNull();
+      expect(spreadMsOf(id, 0)).toBe(0);
+      const ms = spreadMsOf(id, 3_600) ?? -1;
+      expect([Number.isInteger(ms), ms >= 0, ms <= 3_600_000]).toEqual([true, true, true]);
+      expect(spreadMsOf(id, 3_600)).toBe(ms);
+    }
+  });
+
+  test("parts the schedules of one instant evenly, although their ids are of one millisecond", () => {
+    const [count, parts] = [10_000, 20];
+    const perPart = new Array<number>(parts).fill(0);
+    for (const id of newIds(count)) {
+      const part = Math.floor(((spreadMsOf(id, 3_600) ?? 0) / 3_600_001) * parts);
+      perPart[part] = (perPart[part] ?? 0) + 1;
+    }
+    // Ten standard deviations of a fair share.
+    const share = count / parts;
+    for (const found of perPart) expect(Math.abs(found - share)).toBeLessThan(10 * Math.sqrt(share));
+  });
+
+  test("is at most half of the smallest gap, whatever clock changes do to it", () => {
+    const allows = (cron: string, seconds: number) => {
+      try {
+        checkSpread(seconds, readTimetable(cron, "Europe/Berlin"));
+        return true;
+      } catch (error) {
+        expect(error).toMatchObject({ code: "invalid_request", param: "spread_seconds" });
+        return false;
+      }
+    };
+    for (const [cron, most] of [
+      ["0,30 * * * * *", 15],
+      ["0,15 * * * * *", 7],
+      ["*/7 * * * *", 120],
+      // The clocks skip the second of these: it fires with the first one of the next hour.
+      ["30 1,2 * * *", 1_800],
+    ] as const) {
+      expect([cron, allows(cron, most), allows(cron, most + 1)]).toEqual([cron, true, false]);
+    }
   });
 });
 

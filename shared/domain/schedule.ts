@@ -1,9 +1,12 @@
+import type { RetryPolicy } from "./backoff.ts";
 import { countFirings } from "./cron/count.ts";
 import { checkGap, parseCron } from "./cron/cron.ts";
 import type { Cron } from "./cron/fields.ts";
 import { type Firing, firingsUntil, nextFiring, previousFiring } from "./cron/firings.ts";
+import { minGapSeconds } from "./cron/gap.ts";
 import { parseZone, type Zone } from "./cron/zone.ts";
-import { ApiError } from "./errors.ts";
+import { ApiError, invalidRequest } from "./errors.ts";
+import { mix } from "./shard.ts";
 import { checkTags } from "./tags.ts";
 
 /** The rules of schedules: when one fires next, what an outage costs it, and what every instant of its timetables came to. */
@@ -14,6 +17,18 @@ export const PREVIEW_FIRINGS_MAX = 1_000;
 
 /** After an outage of the service the latest missed firing still fires if it is no later than this. */
 export const CATCH_UP_MS = 600_000;
+
+/**
+ * What a firing does while jobs of its schedule are not over: make its job all the same, make none, or cancel first those of
+ * them that have not started.
+ */
+export const OVERLAPS = ["allow", "skip", "replace"] as const;
+export type Overlap = (typeof OVERLAPS)[number];
+
+/** One firing cancels at most so many jobs, the oldest ones. The next firing goes on. */
+export const REPLACED_JOBS_MAX = 1_000;
+
+export const SPREAD_SECONDS_MAX = 3_600;
 
 export interface Timetable {
   /** The expression as the client gave it, without the blanks around it. */
@@ -46,6 +61,31 @@ export interface MissedFirings {
   count: number;
 }
 
+/**
+ * Throws invalid_request for a spread over more than half of the smallest gap between two firings. Clock changes do not count,
+ * as in `checkGap`: they never change the order of the jobs, since all of them are due later by the same time.
+ */
+export function checkSpread(spreadSeconds: number | null, { cron }: Timetable): void {
+  if (spreadSeconds === null || spreadSeconds === 0) return;
+  const gapSeconds = minGapSeconds(cron);
+  if (2 * spreadSeconds <= gapSeconds) return;
+  throw invalidRequest(
+    `spread_seconds must be at most half of the smallest gap between two firings, which is ${gapSeconds} s.`,
+    "spread_seconds",
+  );
+}
+
+/**
+ * By how much the jobs of a schedule are due later than its instants: whole milliseconds up to its spread, always the same
+ * ones for the same schedule. Schedules of one instant are spread evenly. Null for a schedule without a spread.
+ */
+export function spreadMsOf(scheduleId: string, spreadSeconds: number | null): number | null {
+  if (spreadSeconds === null) return null;
+  let bits = 0;
+  for (let i = 0; i < scheduleId.length; i++) bits = mix(bits + scheduleId.charCodeAt(i));
+  return Math.floor((bits / 2 ** 32) * (spreadSeconds * 1_000 + 1));
+}
+
 /** Decides the firing of a schedule whose `nextRunAt` has come: only the latest due instant fires, unless it is too late. */
 export function decideFiring(
   timetable: Timetable,
@@ -74,10 +114,17 @@ function findMissed({ cron, zone }: Timetable, fromAt: number, untilAt: number):
 
 /** The fields of a schedule that a client may change. */
 export interface Changeable {
+  name: string;
   cron: string;
   timezone: string;
+  targetUrl: string;
   /** JSON text. */
   payload: string;
+  retryPolicy: RetryPolicy;
+  /** Null where no client has given it: it means "allow". */
+  overlap: Overlap | null;
+  /** Null where no client has given it: it means 0. */
+  spreadSeconds: number | null;
   paused: boolean;
   /** Null for none. */
   tags: string[] | null;
@@ -89,25 +136,27 @@ export interface DecidedChange extends Changeable {
 }
 
 /**
-/**
- * Decides a change of a schedule. `activeCount` schedules of the project are active, over both environments. A paused schedule
- * has no next firing. Of a pause and a firing that is due the one that locks the schedule's row first wins
- * (store/resources/schedules.ts and store/queue/firings.ts). Throws ApiError for a timetable that is not accepted, and for
- * one active schedule too many.
+ * Decides a change of a schedule. `activeCount` schedules of the
+ * project are active, over both environments. A paused schedule has no next firing. Of a pause and a firing that is due the one that locks the schedule's row
+ * first wins (store/resources/schedules.ts and store/queue/firings.ts). Throws ApiError for a timetable that is not accepted,
+ * for a spread that is too wide for it, and for one active schedule too many.
  */
 export function decideScheduleChange(
   schedule: Changeable & { activeCount: number },
   change: Partial<Changeable>,
   { now, activeMax }: { now: number; activeMax: number },
 ): DecidedChange {
-  const timetable = acceptTimetable(change.cron ?? schedule.cron, change.timezone ?? schedule.timezone);
+  const { activeCount, ...before } = schedule;
+  const wanted: Changeable = { ...before, ...change };
+  const timetable = acceptTimetable(wanted.cron, wanted.timezone);
+  checkSpread(wanted.spreadSeconds, timetable);
   const { expression: cron, zone } = timetable;
-  const paused = change.paused ?? schedule.paused;
+  const { paused } = wanted;
   const tags = change.tags === undefined ? schedule.tags : acceptTags(change.tags);
-  if (schedule.paused && !paused && schedule.activeCount >= activeMax) throw tooManyActive(activeMax);
+  if (schedule.paused && !paused && activeCount >= activeMax) throw tooManyActive(activeMax);
   const isSame = cron === schedule.cron && zone.name === schedule.timezone && paused === schedule.paused;
   const nextRunAt = isSame ? undefined : paused ? null : nextInstant(timetable, now);
-  return { cron, timezone: zone.name, payload: change.payload ?? schedule.payload, paused, tags, nextRunAt };
+  return { ...wanted, cron, timezone: zone.name, tags, nextRunAt };
 }
 
 /** An empty list takes the tags away. */
@@ -125,10 +174,16 @@ export function tooManyActive(activeMax: number): ApiError {
   );
 }
 
-export const FIRING_STATUSES = ["fired", "skipped_paused", "skipped_quota", "missed_outage"] as const;
+export const FIRING_STATUSES = [
+  "fired",
+  "skipped_paused",
+  "skipped_quota",
+  "skipped_overlap",
+  "missed_outage",
+] as const;
 export type FiringStatus = (typeof FIRING_STATUSES)[number];
 /** The ends of an instant that was due and made no job, which endpoints may hear of. A pause is told by no event. */
-export const SKIPPED_STATUSES = ["skipped_quota"] as const satisfies FiringStatus[];
+export const SKIPPED_STATUSES = ["skipped_quota", "skipped_overlap"] as const satisfies FiringStatus[];
 export type SkippedStatus = (typeof SKIPPED_STATUSES)[number];
 
 /** A timetable that a schedule had between two changes. */

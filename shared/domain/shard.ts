@@ -38,7 +38,7 @@ function mixInteger(number: number): number {
 }
 
 /** The finalizer of MurmurHash3 (Appleby): a changed bit of the input changes each bit of the result half the time. */
-function mix(value: number): number {
+export function mix(value: number): number {
   let bits = value | 0;
   bits = Math.imul(bits ^ (bits >>> 16), 0x85ebca6b);
   bits = Math.imul(bits ^ (bits >>> 13), 0xc2b2ae35);

@@ -3,7 +3,7 @@ import { createIdSource, JOB_PREFIX, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../
 import type { Scope } from "../domain/scope.ts";
 import type { Firing } from "./queue/firings.ts";
 import { acquireShards, type HeldShard } from "./queue/shards.ts";
-import type { ScheduleRow, ScheduleToCreate } from "./resources/schedules.ts";
+import type { ScheduleToCreate } from "./resources/schedules.ts";
 import type { TestStore } from "./test-support.ts";
 
 /** Schedules and their firings as tests of the store make them: every minute, and due since the last one. */
@@ -15,9 +15,11 @@ export const keyCause = () => ({ requestId: ids.next(REQUEST_PREFIX, Date.now())
 /** On a whole second, as all firings are. */
 export const lastMinute = () => Math.floor(Date.now() / MINUTE_MS) * MINUTE_MS;
 
-export type NewSchedule = ScheduleToCreate & Pick<ScheduleRow, "tags">;
-
-export function scheduleOf(scope: Scope, shard: number, wish: Partial<NewSchedule> = {}): NewSchedule {
+export function scheduleOf(
+  scope: Scope,
+  shard: number,
+  wish: Partial<ScheduleToCreate> = {},
+): ScheduleToCreate {
   const id = ids.next(SCHEDULE_PREFIX, Date.now());
   return {
     id,
@@ -28,6 +30,9 @@ export function scheduleOf(scope: Scope, shard: number, wish: Partial<NewSchedul
     targetUrl: "https://target.example/hook",
     payload: `{"n":1.0}`,
     retryPolicy: { maxAttempts: 2, baseSeconds: 3, capSeconds: 4 },
+    overlap: null,
+    spreadSeconds: null,
+    paused: false,
     nextRunAt: lastMinute(),
     shard,
     activeMax: 100,

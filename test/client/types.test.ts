@@ -32,10 +32,23 @@ const truths: true[] = [
   true satisfies Same<Schedule["payload"], Record<string, unknown>>,
   true satisfies Same<
     keyof NewSchedule,
-    "name" | "cron" | "target_url" | "timezone" | "payload" | "retry_policy" | "tags"
+    | "name"
+    | "cron"
+    | "target_url"
+    | "timezone"
+    | "payload"
+    | "retry_policy"
+    | "overlap"
+    | "spread_seconds"
+    | "tags"
   >,
-  true satisfies Same<keyof ScheduleUpdate, "cron" | "timezone" | "payload" | "paused" | "tags">,
-  true satisfies Same<Firing["status"], "fired" | "skipped_paused" | "skipped_quota" | "missed_outage">,
+  true satisfies Same<keyof ScheduleUpdate, keyof NewSchedule | "paused">,
+  true satisfies Same<NewSchedule["overlap"], "allow" | "skip" | "replace" | undefined>,
+  true satisfies Same<
+    Firing["status"],
+    "fired" | "skipped_paused" | "skipped_quota" | "skipped_overlap" | "missed_outage"
+  >,
+  true satisfies Same<Firing["due_at"], string | undefined>,
 ];
 
 interface Order {
@@ -78,8 +91,6 @@ async function misuse(client: Client): Promise<void> {
   await client.schedules.list({ paused: "yes" });
   // @ts-expect-error a new schedule is active
   await client.schedules.create({ name: "a", cron: "@daily", target_url, paused: true });
-  // @ts-expect-error a name stays what it is
-  await client.schedules.update("sch_1", { name: "b" });
   // @ts-expect-error nothing is made, so that no key is needed
   await client.schedules.preview({ cron: "@daily" }, { idempotencyKey: "a" });
   // @ts-expect-error the plan is the operator's to change

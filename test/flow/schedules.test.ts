@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createIdSource, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../../shared/domain/ids.ts";
 import { HOME_REGION } from "../../shared/domain/plan.ts";
-import type { DecidedChange } from "../../shared/domain/schedule.ts";
+import { type DecidedChange, type Overlap, spreadMsOf } from "../../shared/domain/schedule.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
 import { listFirings } from "../../shared/store/queue/firing-ledger.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
@@ -52,7 +52,7 @@ function farAway(): { cron: string; nextAt: number } {
 async function schedule(
   project: ProjectRow,
   nextRunAt: number,
-  wish: { tell?: boolean; cron?: string } = {},
+  wish: { tell?: boolean; cron?: string; overlap?: Overlap; spreadSeconds?: number } = {},
 ): Promise<string> {
   const id = ids.next(SCHEDULE_PREFIX, Date.now());
   const shard = shardOf(project.no, SHARDS_PER_REGION);
@@ -67,6 +67,10 @@ async function schedule(
       targetUrl: target.url,
       payload: `{"schedule":"${id}"}`,
       retryPolicy: { maxAttempts: 1, baseSeconds: 1, capSeconds: 1 },
+      overlap: wish.overlap ?? null,
+      spreadSeconds: wish.spreadSeconds ?? null,
+      paused: false,
+      tags: null,
       nextRunAt,
       shard,
       activeMax: 1_000,
@@ -99,6 +103,47 @@ test("a schedule fires at its instant, never before, and its job names the sched
     expect(arrival?.at).toBeGreaterThanOrEqual(instant);
     expect(await nextRunOf(project, id)).toBe(nextAt);
   }
+  await worker.stop();
+});
+
+test("a schedule with a spread sends its job that much after its instant, and the job says so", async () => {
+  const worker = await cell.startWorker();
+  const project = await cell.addProject();
+  const instant = secondIn(1_500);
+  const { cron, nextAt } = farAway();
+  const id = await schedule(project, instant, { cron, spreadSeconds: 3 });
+  const dueAt = instant + (spreadMsOf(id, 3) ?? 0);
+  await target.until(() => arrivalsOf(id).length === 1);
+  const [arrival] = arrivalsOf(id);
+  expect(arrival?.headers["service-scheduled-at"]).toBe(new Date(dueAt).toISOString());
+  expect(arrival?.at).toBeGreaterThanOrEqual(dueAt);
+  expect(await nextRunOf(project, id)).toBe(nextAt);
+  const [fired] = await listFirings(cell.db, id, { fromAt: 0, toAt: nextAt });
+  expect(fired).toMatchObject({ firedFor: instant, dueAt });
+  await worker.stop();
+});
+
+test("firings that overlap skip or replace what is not over, by the worker that owns their shard", async () => {
+  const worker = await cell.startWorker();
+  // Nothing of this project starts.
+  const project = await cell.addProject({ concurrency: 0 });
+  const made = await Promise.all(
+    (["skip", "replace"] as const).map((overlap) =>
+      schedule(project, secondIn(1_000), { cron: "*/2 * * * * *", overlap, tell: true }),
+    ),
+  );
+  const [skipping = "", replacing = ""] = made;
+  const ledger = (id: string) =>
+    listFirings(cell.db, id, { fromAt: 0, toAt: cell.clock.now() + HOUR_MS }).then((rows) =>
+      rows.sort((one, other) => one.firedFor - other.firedFor),
+    );
+  await until(async () => (await ledger(skipping)).length > 2 && (await ledger(replacing)).length > 2);
+  const [first, ...later] = await ledger(skipping);
+  expect(first).toMatchObject({ skippedFor: null });
+  expect(new Set(later.map(({ skippedFor }) => skippedFor))).toEqual(new Set(["overlap"]));
+  const replaced = (await ledger(replacing)).map((firing) => firing.replaced);
+  expect(replaced).toEqual(replaced.map((_, index) => (index === 0 ? 0 : 1)));
+  for (const id of made) await deleteSchedule(cell.db, scopeOf(project), id, cause());
   await worker.stop();
 });
 

@@ -5,7 +5,7 @@ import {
   type FiringStatus,
 } from "../../../shared/domain/schedule.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
-import { listFirings, listTimetables } from "../../../shared/store/queue/firing-ledger.ts";
+import { type FiringRow, listFirings, listTimetables } from "../../../shared/store/queue/firing-ledger.ts";
 import type { ScheduleRow } from "../../../shared/store/resources/schedules.ts";
 import { startSlicedWork } from "../request/sliced-work.ts";
 
@@ -67,10 +67,11 @@ async function withOutcomes(
   const [newest, oldest] = [instants[0], instants.at(-1)];
   if (newest === undefined || oldest === undefined) return [];
   const fired = await listFirings(db, scheduleId, { fromAt: oldest.at, toAt: newest.at });
-  const jobOf = new Map(fired.map(({ firedFor, jobId }) => [firedFor, jobId]));
+  const firingOf = new Map(fired.map((firing) => [firing.firedFor, firing]));
   return instants.map(({ id, at, zone, paused, movedByClockChange }) => {
-    const jobId = jobOf.get(at);
-    return { id, at, zone, status: statusOf(jobId, paused), jobId: jobId ?? null, movedByClockChange };
+    const firing = firingOf.get(at);
+    const { jobId = null, dueAt = null, replaced = null } = firing ?? {};
+    return { id, at, zone, status: statusOf(firing, paused), jobId, movedByClockChange, dueAt, replaced };
   });
 }
 
@@ -87,8 +88,15 @@ export function readLedgerPlace(position: string | null, now: number): LedgerPla
   };
 }
 
-/** `jobId` is undefined for an instant without a record. */
-function statusOf(jobId: string | null | undefined, paused: boolean): FiringStatus {
-  if (jobId === undefined) return paused ? "skipped_paused" : "missed_outage";
-  return jobId === null ? "skipped_quota" : "fired";
+/** An instant without a record has not been fired, for want of a worker or because of a pause. */
+function statusOf(firing: FiringRow | undefined, paused: boolean): FiringStatus {
+  if (firing === undefined) return paused ? "skipped_paused" : "missed_outage";
+  switch (firing.skippedFor) {
+    case null:
+      return "fired";
+    case "quota":
+      return "skipped_quota";
+    case "overlap":
+      return "skipped_overlap";
+  }
 }

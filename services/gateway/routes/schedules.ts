@@ -9,6 +9,7 @@ import {
 import type { Body } from "../../../shared/contract/json.ts";
 import { viewList } from "../../../shared/contract/list.ts";
 import {
+  type AcceptedSchedule,
   readNewSchedule,
   readScheduleListQuery,
   readScheduleUpdate,
@@ -31,11 +32,13 @@ import {
   changeSchedule,
   countActiveSchedules,
   createSchedule,
+  type DecideChange,
   deleteSchedule,
   findSchedule,
   listSchedules,
   PAGE_BYTES_MAX,
   type ScheduleRow,
+  type ScheduleToCreate,
 } from "../../../shared/store/resources/schedules.ts";
 import type { ApiAnswer } from "../request/answer.ts";
 import { BODY_BYTES_MAX } from "../request/body.ts";
@@ -74,24 +77,38 @@ export function scheduleRoutes(options: {
   }
 
   async function find(scope: ApiRequest["scope"], scheduleId: string): Promise<ScheduleRow> {
-    const schedule = await findSchedule(db, scope, scheduleId);
-    if (schedule === null) throw resourceNotFound();
-    return schedule;
+    return orNotFound(await findSchedule(db, scope, scheduleId));
+  }
+
+  /** A schedule as a request asks for it, with its first firing. It has the id of its request. */
+  function newSchedule(
+    request: ApiRequest,
+    { timetable, ...asked }: AcceptedSchedule,
+    paused: boolean,
+  ): ScheduleToCreate {
+    const { scope } = request;
+    return {
+      ...scope,
+      ...asked,
+      id: retypeId(request.cause().requestId, SCHEDULE_PREFIX),
+      paused,
+      nextRunAt: paused ? null : nextInstant(timetable, clock.now()),
+      shard: shardOf(scope.projectNo, shardsPerRegion),
+      activeMax: activeMaxOf(request),
+    };
   }
 
   /** Changes of a schedule through this gateway wait for each other: of many at the same time only one would succeed. */
   async function change(request: ApiRequest, scheduleId: string, body: Body): Promise<ScheduleRow> {
     const { scope } = request;
     const activeMax = activeMaxOf(request);
-    const decide = (schedule: ScheduleRow & { activeCount: number }) => {
-      const { payloadText, ...update } = readScheduleUpdate(body);
-      const payload = payloadText ?? schedule.payload;
-      return decideScheduleChange(schedule, { ...update, payload }, { now: clock.now(), activeMax });
-    };
+    const decide: DecideChange = (schedule) =>
+      decideScheduleChange(schedule, readScheduleUpdate(body, targets), { now: clock.now(), activeMax });
     const changed = await inTurn(JSON.stringify([scope, scheduleId]), () =>
       changeSchedule(db, scope, scheduleId, decide, activeMax, request.cause()),
     );
     if (changed === "not_found") throw resourceNotFound();
+    if (changed === "name_taken") throw nameTaken();
     return changed;
   }
 
@@ -100,38 +117,21 @@ export function scheduleRoutes(options: {
       body: BODY,
       async create(request, key, body) {
         parseQuery(request.query, []);
-        const { scope } = request;
-        const { name, timetable, targetUrl, payloadText, retryPolicy, tags } = readNewSchedule(body, targets);
-        const cause = request.cause();
-        const schedule: ScheduleRow = {
-          id: retypeId(cause.requestId, SCHEDULE_PREFIX),
-          ...scope,
-          name,
-          cron: timetable.expression,
-          timezone: timetable.zone.name,
-          targetUrl,
-          payload: payloadText,
-          retryPolicy,
-          paused: false,
-          tags,
-          nextRunAt: nextInstant(timetable, clock.now()),
-          revision: 0,
-        };
+        const schedule = newSchedule(request, readNewSchedule(body, targets), false);
         const text = oneText(schedule);
-        const activeMax = activeMaxOf(request);
         const outcome = await createSchedule(
           db,
-          { ...schedule, shard: shardOf(scope.projectNo, shardsPerRegion), activeMax },
-          cause,
+          schedule,
+          request.cause(),
           key === null ? null : { ...key, answer: Buffer.from(text) },
         );
         switch (outcome) {
           case "key_taken":
             return outcome;
           case "name_taken":
-            throw new ApiError("schedule_name_taken", "A schedule of this name exists already.", "name");
+            throw nameTaken();
           case "limit_exceeded":
-            throw tooManyActive(activeMax);
+            throw tooManyActive(schedule.activeMax);
           case "created":
             tellWorker(request, schedule.nextRunAt);
             return { status: 201, text };
@@ -143,7 +143,8 @@ export function scheduleRoutes(options: {
       body: { payload: "none", bytesMax: BODY_BYTES_MAX },
       async create(request, key, body) {
         parseQuery(request.query, []);
-        const { timetable, from, count } = readSchedulePreview(body.value, clock.now());
+        const asked = readSchedulePreview(body.value, clock.now());
+        const { timetable, from, count } = asked;
         const work = startSlicedWork(request.scope.projectNo);
         const firings: Firing[] = [];
         for (const firing of firingsAfter(timetable.cron, timetable.zone, from).take(count)) {
@@ -151,7 +152,7 @@ export function scheduleRoutes(options: {
           await work.pause();
         }
         const active = await countActiveSchedules(db, request.scope.projectNo);
-        const preview = viewPreview(timetable, firings, { active, limit: activeMaxOf(request) });
+        const preview = viewPreview(asked, firings, { active, limit: activeMaxOf(request) });
         return keep(request, key, { status: 200, text: JSON.stringify(preview) });
       },
       replay: async (_request, first) => keptAnswer(200, first),
@@ -272,10 +273,14 @@ const SCHEDULE_PAGE_BYTES_MAX =
 /** How far ahead the owner of a schedule looks, and a second until it looks again. */
 const WORKER_LOOKS_AHEAD_MS = 5_000;
 
-const factsOf = (schedule: ScheduleRow) => ({
-  ...schedule,
-  payloadText: schedule.payload,
-  createdAt: idTimeMs(schedule.id),
-});
-const partsOf = (schedule: ScheduleRow) => scheduleParts(factsOf(schedule));
-const oneText = (schedule: ScheduleRow) => partsOf(schedule).join("");
+type Shown = Omit<ScheduleRow, "revision">;
+const partsOf = (schedule: Shown) => scheduleParts({ ...schedule, createdAt: idTimeMs(schedule.id) });
+const oneText = (schedule: Shown) => partsOf(schedule).join("");
+
+const nameTaken = () =>
+  new ApiError("schedule_name_taken", "A schedule of this name exists already.", "name");
+
+function orNotFound(schedule: ScheduleRow | null): ScheduleRow {
+  if (schedule === null) throw resourceNotFound();
+  return schedule;
+}

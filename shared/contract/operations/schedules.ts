@@ -85,7 +85,8 @@ export const SCHEDULE_OPERATIONS = {
     access: "read",
     summary: "Preview a timetable",
     description:
-      "Tells when a schedule would fire, from the very code that fires schedules. Nothing is created. Under an Idempotency-Key " +
+      "Tells when a schedule would fire, from the very code that fires schedules. Nothing is created. `overlap` and " +
+      "`spread_seconds` are judged as those of a schedule, and `firings` are without the spread. Under an Idempotency-Key " +
       `it is answered for ${KEY_LIFE_HOURS} hours as it was the first time.`,
     body: {
       schema: SchedulePreviewRequest,
@@ -123,14 +124,14 @@ export const SCHEDULE_OPERATIONS = {
     resource: "schedules",
     summary: "Change, pause or resume a schedule",
     description:
-      "`payload` and `tags` replace what was there. After a pause was answered nothing fires; what was missed while paused is " +
-      "not replayed.",
+      "`payload` and `retry_policy` replace the whole object, and `tags` all tags. It is for firings to come: jobs that exist stay " +
+      "as they are. After a pause was answered nothing fires; what was missed while paused is not replayed.",
     body: { schema: ScheduleUpdateRequest, examples: { pause: { paused: true } } },
     response: {
       schema: Schedule,
       examples: { paused: { ...SCHEDULE_EXAMPLE, paused: true, next_run_at: null } },
     },
-    codes: ["invalid_cron_expression", "interval_too_short", "plan_limit_exceeded"],
+    codes: ["invalid_cron_expression", "interval_too_short", "plan_limit_exceeded", "schedule_name_taken"],
   }),
   deleteSchedule: operation({
     method: "DELETE",
@@ -151,7 +152,8 @@ export const SCHEDULE_OPERATIONS = {
     description:
       "Every instant that the schedule's timetables had within the plan's retention window, newest first, and what " +
       "became of it. An instant that was due when a pause was answered is `skipped_paused`; one that a later timetable has " +
-      "overtaken is not listed. A page may hold fewer than `limit`, or none: `next_cursor` alone tells whether others follow.",
+      "overtaken is not listed. `due_at` stands where the schedule had `spread_seconds` as it fired: then the job is due. A page " +
+      "may hold fewer than `limit`, or none: `next_cursor` alone tells whether others follow.",
     query: FiringListParameters,
     response: {
       schema: FiringList,

@@ -2,6 +2,7 @@ import { FLOW_CLASSES, type FlowClass } from "../../domain/flow-class.ts";
 import type { TerminalStatus } from "../../domain/job.ts";
 import { PLANS, type Plan } from "../../domain/plan.ts";
 import { RUN_STATUSES, type RunStatus } from "../../domain/run.ts";
+import { OVERLAPS, type Overlap } from "../../domain/schedule.ts";
 import { ENVIRONMENTS, type Environment, REGIONS, type Region } from "../../domain/scope.ts";
 import { WAIT_REASONS, type WaitReason } from "../../domain/wait.ts";
 import { type DeliveryStatus, EVENT_TYPES, type EventType, JOB_END_TYPES } from "../../domain/webhook.ts";
@@ -30,6 +31,7 @@ const EVENT_TYPE_CODES: Readonly<Record<EventType, number>> = {
   "quota.reached": 6,
 };
 export const eventTypeCode = (type: EventType): number => EVENT_TYPE_CODES[type];
+export const overlapCode = (overlap: Overlap): number => OVERLAPS.indexOf(overlap);
 export const waitReasonCode = (reason: WaitReason): number => WAIT_REASONS.indexOf(reason);
 /** A set of event types, one bit for each. */
 export const eventTypesMask = (types: readonly EventType[]): number =>
@@ -78,6 +80,7 @@ export const eventTypeOf = (code: number): EventType => {
   if (type === undefined) throw new Error(`unknown code ${code} in a row`);
   return type;
 };
+export const overlapOf = (code: number): Overlap => named(OVERLAPS, code);
 export const waitReasonOf = (code: number): WaitReason => named(WAIT_REASONS, code);
 export const eventListOf = (code: number, order: readonly number[] | null): EventType[] => {
   if (order !== null) return order.map(eventTypeOf);

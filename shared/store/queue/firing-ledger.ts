@@ -1,13 +1,21 @@
 import { idToUuid, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
 import { PLAN_TERMS, PLANS } from "../../domain/plan.ts";
 import { type Database, epochMs } from "../database/database.ts";
+import { FOR_OVERLAP } from "./firings.ts";
 
 /** What firings leave behind, and the timetables by which what did not fire is told. It is shown, and purged by age. */
 
-/** An instant that has been fired or skipped; `jobId` is null where no quota was left. */
+/** An instant that has been fired or skipped. */
 export interface FiringRow {
   firedFor: number;
+  /** Null where it was skipped. */
   jobId: string | null;
+  /** What it was skipped for, null if it was not. */
+  skippedFor: "quota" | "overlap" | null;
+  /** When the job is due by the schedule's spread; null if the schedule had none. */
+  dueAt: number | null;
+  /** How many jobs were canceled for it; null if the schedule did not replace them. */
+  replaced: number | null;
 }
 
 /** The firings of a schedule for instants in [fromAt, toAt], in no order. */
@@ -16,7 +24,7 @@ export async function listFirings(
   scheduleId: string,
   { fromAt, toAt }: { fromAt: number; toAt: number },
 ): Promise<FiringRow[]> {
-  const rows = await db.run<{ fired_for: number; job_id: string | null }>("list_firings", LIST_FIRINGS, [
+  const rows = await db.run<ListedRow>("list_firings", LIST_FIRINGS, [
     idToUuid(scheduleId),
     new Date(fromAt).toISOString(),
     new Date(toAt).toISOString(),
@@ -24,11 +32,22 @@ export async function listFirings(
   return rows.map((row) => ({
     firedFor: row.fired_for,
     jobId: row.job_id === null ? null : uuidToId(JOB_PREFIX, row.job_id),
+    skippedFor: row.job_id !== null ? null : row.skipped_for === FOR_OVERLAP ? "overlap" : "quota",
+    dueAt: row.due_at,
+    replaced: row.replaced,
   }));
 }
 
+interface ListedRow {
+  fired_for: number;
+  job_id: string | null;
+  skipped_for: number | null;
+  due_at: number | null;
+  replaced: number | null;
+}
+
 const LIST_FIRINGS = `
-SELECT ${epochMs("fired_for")} AS fired_for, job_id
+SELECT ${epochMs("fired_for")} AS fired_for, job_id, skipped_for, ${epochMs("due_at")} AS due_at, replaced
   FROM firings WHERE schedule_id = $1 AND fired_for >= $2::timestamptz AND fired_for <= $3::timestamptz`;
 
 /**

@@ -1,17 +1,26 @@
 import { idToUuid, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
 import { type OwedAttempt, oweAttempt, type Placed } from "../../domain/owed.ts";
 import { HOME_REGION, isRegionAllowed, PLANS } from "../../domain/plan.ts";
-import { CATCH_UP_MS, type MissedFirings } from "../../domain/schedule.ts";
+import { CATCH_UP_MS, type MissedFirings, REPLACED_JOBS_MAX } from "../../domain/schedule.ts";
 import { type Environment, type ProjectNo, REGIONS, type Region } from "../../domain/scope.ts";
 import type { TraceContext } from "../../domain/trace.ts";
 import type { EventType } from "../../domain/webhook.ts";
-import { environmentCode, environmentOf, eventTypeCode, regionCode, regionOf } from "../database/codes.ts";
+import {
+  endedStatusCode,
+  environmentCode,
+  environmentOf,
+  eventTypeCode,
+  overlapCode,
+  regionCode,
+  regionOf,
+} from "../database/codes.ts";
 import { textColumn } from "../database/columns.ts";
 import { column, type Database, epochMs, instant } from "../database/database.ts";
 import { traceHex } from "../database/traces.ts";
+import { moveTags, OPEN_STATE } from "./job-tags.ts";
 import { HAS_QUOTA } from "./month.ts";
 import { DUE_AT, newJobs } from "./new-jobs.ts";
-import { sameLane, tellOf } from "./owed-deliveries.ts";
+import { canceledSeed, sameLane, tellOf } from "./owed-deliveries.ts";
 import type { HeldShard } from "./shards.ts";
 
 /** A schedule that comes due. Instants are milliseconds since 1970. */
@@ -23,6 +32,8 @@ export interface DueSchedule {
   cron: string;
   timezone: string;
   nextRunAt: number;
+  /** Whether it cancels jobs that have not started before it makes another one. */
+  replaces: boolean;
 }
 
 /**
@@ -48,15 +59,19 @@ export async function listDueSchedules(
     cron: row.cron,
     timezone: row.timezone,
     nextRunAt: row.next_run_at,
+    replaces: row.replaces,
   }));
 }
+
+const SKIP = overlapCode("skip");
+const REPLACE = overlapCode("replace");
 
 const LIST_DUE = `
 SELECT due.*
   FROM unnest($1::smallint[]) AS s (shard)
  CROSS JOIN LATERAL (
    SELECT project_no, environment, id, shard, cron, timezone,
-          ${epochMs("next_run_at")} AS next_run_at
+          ${epochMs("next_run_at")} AS next_run_at, overlap IS NOT DISTINCT FROM ${REPLACE} AS replaces
      FROM schedules
     WHERE shard = s.shard AND next_run_at >= $2::timestamptz AND next_run_at <= now() + $3::float8 * interval '1 ms'
     ORDER BY next_run_at LIMIT $4) due`;
@@ -69,6 +84,7 @@ interface DueRow {
   cron: string;
   timezone: string;
   next_run_at: number;
+  replaces: boolean;
 }
 
 /** One schedule's turn, decided on the timetable and the `nextRunAt` that it was found with. */
@@ -94,7 +110,7 @@ export interface Firing {
 
 export type Fired =
   | { kind: "fired"; region: Region; owed: Placed<OwedAttempt>[] }
-  /** No quota was left, or every due instant is too late; the schedule goes on. */
+  /** No quota was left, jobs of it are not over, or every due instant is too late; the schedule goes on. */
   | { kind: "skipped" }
   /** The schedule was changed, paused, deleted or fired meanwhile, or another worker owns the shard now. */
   | { kind: "gone" };
@@ -108,9 +124,26 @@ export type Fired =
  * would fire too soon or pass over what is due. Lock order: fence, schedules by id. The quota is read without a lock, as by a
  * creation. Endpoints hear here of what an outage cost a schedule and of an instant that was
  * skipped; the sweeps find these deliveries.
+ *
+ * What `overlap` says is decided here as well. A firing that skips looks whether a job of its schedule is not over. Such a job
+ * is seen if its firing, its creation or its retry by hand was committed before the statement began.
  */
-export async function fireSchedules(db: Database, firings: readonly Firing[]): Promise<Fired[]> {
-  const rows = await db.run<FiredRow>("fire_schedules", FIRE, [
+export function fireSchedules(db: Database, firings: readonly Firing[]): Promise<Fired[]> {
+  return fire(db, "fire_schedules", FIRE, firings);
+}
+
+/**
+ * The same for schedules that replace jobs which have not started, which fireSchedules finds gone. It cancels up to
+ * REPLACED_JOBS_MAX of each, in the statement that makes the next one: a firing that makes none cancels none. Of such a
+ * cancel and a claim the one that locks the open row first wins. It locks open jobs by id, after the schedules. Endpoints hear
+ * of each cancel as of one by hand.
+ */
+export function fireReplacingSchedules(db: Database, firings: readonly Firing[]): Promise<Fired[]> {
+  return fire(db, "fire_replacing_schedules", FIRE_REPLACING, firings);
+}
+
+async function fire(db: Database, name: string, text: string, firings: readonly Firing[]): Promise<Fired[]> {
+  const rows = await db.run<FiredRow>(name, text, [
     column(firings.map((firing) => firing.projectNo)),
     column(firings.map((firing) => environmentCode(firing.environment))),
     column(firings.map((firing) => idToUuid(firing.scheduleId))),
@@ -154,7 +187,28 @@ const scheduleEvent = (type: EventType, row: string, id: string, more: string) =
            SELECT name FROM schedules s
             WHERE s.project_no = ${row}.project_no AND s.environment = ${row}.environment AND s.id = ${id}), ${more}) AS data`;
 
-const FIRE = `
+/** What an instant has been skipped for, if not for want of quota. */
+export const FOR_OVERLAP = 1;
+/** Whether all jobs of the schedule d are over. As anything but a scalar the planner might read all of the table. */
+const HAS_NO_OPEN_JOB =
+  "(SELECT true FROM open_jobs o WHERE o.schedule_id = d.id AND NOT o.canceled LIMIT 1) IS NULL";
+const HAS_NOT_FIRED =
+  "(SELECT true FROM firings f WHERE f.schedule_id = d.id AND f.fired_for = d.fired_for) IS NULL";
+const HAS_NOT_STARTED = "o.attempt = 1 AND o.run_id IS NULL";
+const CANCELED = endedStatusCode("canceled");
+/** Why the instant of `judged j` made no job. */
+const SKIPPED_STATUS = "CASE WHEN j.has_quota THEN 'skipped_overlap' ELSE 'skipped_quota' END";
+
+/** `judged` tells in `makes_job` whether a firing is to make its job, and `replaced` is what the ledger says of canceled jobs. */
+const fireStatement = (ways: {
+  isTaken: string;
+  /** Whether nothing but the quota is in the way of the job. */
+  isFree: string;
+  cancel: string;
+  /** More rows for `told`: what endpoints hear of, beside what happened to the schedules. */
+  alsoTold: string;
+  replaced: string;
+}): string => `
 WITH item AS MATERIALIZED (
   SELECT i.*
     FROM unnest($1::int[], $2::smallint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::timestamptz[], $7::timestamptz[],
@@ -171,10 +225,11 @@ WITH item AS MATERIALIZED (
   SELECT i.n, i.fired_for, i.then_at, i.job_id, i.trace, i.shard, s.*
     FROM (SELECT item.* FROM item JOIN fence USING (shard, epoch) ORDER BY schedule_id) i
    CROSS JOIN LATERAL (
-         SELECT s.project_no, s.environment, s.id, s.target_url, s.payload, s.max_attempts, s.base_seconds, s.cap_seconds, s.tags
+         SELECT s.project_no, s.environment, s.id, s.target_url, s.payload, s.max_attempts, s.base_seconds, s.cap_seconds,
+                s.overlap, s.spread_ms, s.tags
            FROM schedules s
           WHERE s.project_no = i.project_no AND s.environment = i.environment AND s.id = i.schedule_id
-            AND s.next_run_at = i.next_run_at AND s.cron = i.cron AND s.timezone = i.timezone
+            AND s.next_run_at = i.next_run_at AND s.cron = i.cron AND s.timezone = i.timezone AND ${ways.isTaken}
             FOR NO KEY UPDATE) s
    WHERE coalesce(i.fired_for <= now() + ${CLOCK_TOLERANCE}, i.next_run_at <= now() + ${CLOCK_TOLERANCE} - ${CATCH_UP})
 ), moved AS (
@@ -184,15 +239,19 @@ WITH item AS MATERIALIZED (
 ), judged AS MATERIALIZED (
   SELECT d.n, d.shard, d.job_id AS id, d.project_no, d.environment,
          CASE WHEN p.plan = ANY ('{${HOME_PLANS.join(",")}}') THEN ${HOME}::smallint ELSE p.default_region END AS region,
-         d.target_url, d.payload, d.fired_for AS run_at, d.max_attempts, d.base_seconds, d.cap_seconds, NULL::int AS key_no,
-         NULL::uuid AS request_id, d.id AS schedule_id, d.trace, d.tags, ${HAS_QUOTA} AS has_quota
+         d.target_url, d.payload, d.fired_for, d.max_attempts, d.base_seconds, d.cap_seconds, NULL::int AS key_no,
+         CASE WHEN d.spread_ms IS NULL THEN d.fired_for ELSE d.fired_for + d.spread_ms * interval '1 ms' END AS run_at,
+         NULL::uuid AS request_id, d.id AS schedule_id, d.trace, d.overlap, d.spread_ms, d.tags, ${HAS_QUOTA} AS has_quota,
+         ${HAS_QUOTA} AND ${ways.isFree} AS makes_job
     FROM due d
     JOIN projects p ON p.no = d.project_no
     JOIN flows f ON f.project_no = d.project_no
    WHERE d.fired_for IS NOT NULL
-), recorded AS (
-  INSERT INTO firings (schedule_id, fired_for, job_id)
-  SELECT schedule_id, run_at, CASE WHEN has_quota THEN id END FROM judged
+), ${ways.cancel}recorded AS (
+  INSERT INTO firings (schedule_id, fired_for, job_id, due_at, skipped_for, replaced)
+  SELECT schedule_id, fired_for, CASE WHEN makes_job THEN id END, CASE WHEN makes_job AND spread_ms IS NOT NULL THEN run_at END,
+         CASE WHEN has_quota AND NOT makes_job THEN ${FOR_OVERLAP} END, ${ways.replaced}
+    FROM judged
       ON CONFLICT (schedule_id, fired_for) DO NOTHING
   RETURNING schedule_id, fired_for, job_id
 ), fired AS MATERIALIZED (
@@ -206,15 +265,65 @@ WITH item AS MATERIALIZED (
          ${scheduleEvent("schedule.firing_missed", "d", "d.id", "'missed', i.missed::json")}
     FROM due d JOIN item i USING (n) WHERE i.missed IS NOT NULL
   UNION ALL
-  SELECT 'skipped ' || j.schedule_id || ' ' || j.run_at,
-         ${scheduleEvent("schedule.firing_skipped", "j", "j.schedule_id", `'at', ${epochMs("j.run_at")}, 'status', 'skipped_quota'`)}
-    FROM judged j JOIN recorded r ON r.schedule_id = j.schedule_id AND r.fired_for = j.run_at WHERE r.job_id IS NULL
+  SELECT 'skipped ' || j.schedule_id || ' ' || j.fired_for,
+         ${scheduleEvent("schedule.firing_skipped", "j", "j.schedule_id", `'at', ${epochMs("j.fired_for")}, 'status', ${SKIPPED_STATUS}`)}
+    FROM judged j JOIN recorded r USING (schedule_id, fired_for) WHERE r.job_id IS NULL
 ), told AS MATERIALIZED (
-  SELECT h.*, ${HOME}::smallint AS region, NULL::uuid AS job_id, NULL::bytea AS trace FROM happened h
+  SELECT h.*, ${HOME}::smallint AS region, NULL::uuid AS job_id, NULL::bytea AS trace FROM happened h${ways.alsoTold}
 ), made_lane AS MATERIALIZED (
-  SELECT project_no, region, environment FROM fired WHERE has_quota AND new_shard IS NOT NULL
-), ${tellOf("told", { madeLanes: "made_lane" })}, ${newJobs("fired WHERE has_quota", { tags: true, hasDeliveries: `EXISTS (SELECT FROM heard h WHERE ${sameLane("h", "fired")})` })}
+  SELECT project_no, region, environment FROM fired WHERE makes_job AND new_shard IS NOT NULL
+), ${tellOf("told", { madeLanes: "made_lane" })}, ${newJobs("fired WHERE makes_job", { tags: true, hasDeliveries: `EXISTS (SELECT FROM heard h WHERE ${sameLane("h", "fired")})` })}
 SELECT d.n::int AS n, f.region, f.lane_shard, ${epochMs(DUE_AT)} AS due_at
   FROM due d LEFT JOIN fired f USING (n)`;
+
+const FIRE = fireStatement({
+  isTaken: `s.overlap IS DISTINCT FROM ${REPLACE}`,
+  isFree: `CASE WHEN d.overlap = ${SKIP} THEN ${HAS_NO_OPEN_JOB} ELSE true END`,
+  cancel: "",
+  alsoTold: "",
+  replaced: "NULL",
+});
+
+// A schedule that replaces no longer, since it was looked at, is judged as what it is now. Jobs are found first and locked then,
+// since the jobs of all schedules are locked in one order. An instant that was fired before makes no job, and so cancels none.
+const FIRE_REPLACING = fireStatement({
+  isTaken: "true",
+  isFree: `CASE WHEN d.overlap = ${SKIP} THEN ${HAS_NO_OPEN_JOB} ELSE ${HAS_NOT_FIRED} END`,
+  cancel: `waiting AS MATERIALIZED (
+  SELECT o.*
+    FROM judged j
+   CROSS JOIN LATERAL (
+         SELECT o.project_no, o.environment, o.region, o.job_id
+           FROM open_jobs o
+          WHERE o.schedule_id = j.schedule_id AND ${HAS_NOT_STARTED}
+          ORDER BY o.job_id LIMIT ${REPLACED_JOBS_MAX}) o
+   WHERE j.makes_job AND j.overlap = ${REPLACE}
+), canceled AS MATERIALIZED (
+  SELECT o.*
+    FROM (SELECT * FROM waiting ORDER BY job_id) w
+   CROSS JOIN LATERAL (
+         SELECT o.project_no, o.environment, o.region, o.job_id, o.schedule_id, o.tags, o.trace
+           FROM open_jobs o
+          WHERE o.project_no = ANY (ARRAY[w.project_no]) AND o.environment = w.environment AND o.region = w.region
+            AND o.job_id = w.job_id AND ${HAS_NOT_STARTED}
+            FOR UPDATE) o
+), given_up AS (
+  DELETE FROM open_jobs o
+   USING canceled c
+   WHERE o.project_no = ANY (ARRAY[c.project_no]) AND o.environment = c.environment AND o.region = c.region
+     AND o.job_id = c.job_id
+), ended AS (
+  INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at, schedule_id)
+  SELECT project_no, environment, region, job_id, ${CANCELED}, 0, now(), schedule_id FROM canceled
+), ${moveTags("canceled WHERE tags IS NOT NULL", String(OPEN_STATE), String(CANCELED))}, `,
+  alsoTold: `
+  UNION ALL
+  SELECT ${canceledSeed("c.job_id")}, ${eventTypeCode("job.canceled")}::smallint, c.project_no, c.environment,
+         (SELECT shard FROM lanes l WHERE ${sameLane("l", "c")}),
+         json_build_object('attempts', 0, 'run', NULL), c.region, c.job_id, c.trace
+    FROM canceled c`,
+  replaced: `CASE WHEN makes_job AND overlap = ${REPLACE}
+              THEN (SELECT count(*) FROM canceled c WHERE c.schedule_id = judged.schedule_id) END`,
+});
 
 type FiredRow = { n: number } & ({ region: null } | { region: number; lane_shard: number; due_at: number });

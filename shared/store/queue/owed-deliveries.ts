@@ -66,7 +66,8 @@ export const tellOf = (
   SELECT project_no, environment, region, delivery_id, webhook_id, event_id, generation, occurred_at FROM heard
 ), delivering AS (
   INSERT INTO lanes AS l (project_no, region, environment, shard, has_deliveries)
-  SELECT DISTINCT project_no, region, environment, shard, true FROM heard h
+  -- Of two events of one lane one may name the shard of a schedule, which may be older than that of the lane.
+  SELECT DISTINCT ON (project_no, region, environment) project_no, region, environment, shard, true FROM heard h
    WHERE NOT EXISTS (SELECT FROM lanes k WHERE ${sameLane("k", "h")} AND k.has_deliveries)
      ${madeLanes === null ? "" : `AND NOT EXISTS (SELECT FROM ${madeLanes} m WHERE ${sameLane("m", "h")})`}
    ORDER BY 1, 2, 3

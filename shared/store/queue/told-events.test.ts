@@ -27,11 +27,11 @@ import {
 } from "../delivery-test-support.ts";
 import { oweSample } from "../resources/deliveries-by-hand.ts";
 import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
-import { createSchedule } from "../resources/schedules.ts";
+import { createSchedule, type ScheduleToCreate } from "../resources/schedules.ts";
 import { failedWith, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { type DeliverySettlement, settleDeliveries } from "./delivery-settle.ts";
 import { listFirings } from "./firing-ledger.ts";
-import { type Firing, fireSchedules } from "./firings.ts";
+import { type Firing, fireReplacingSchedules, fireSchedules } from "./firings.ts";
 import { settleAttempts } from "./settle.ts";
 import { acquireShards, createShards, type HeldShard } from "./shards.ts";
 
@@ -177,12 +177,14 @@ describe("events of schedules", () => {
     nextRunAt: number,
     missed: Firing["missed"] = null,
     environment: Environment = "production",
+    wish: Partial<Pick<ScheduleToCreate, "overlap" | "tags">> = {},
   ): Promise<Firing> {
     const id = ids.next(SCHEDULE_PREFIX, Date.now());
     const made = {
       ...{ id, projectNo, environment, name: `of ${id}`, cron: "* * * * *", timezone: "UTC" },
       ...{ targetUrl: "https://target.example/hook", payload: "{}", nextRunAt, shard: SHARD, activeMax: 100 },
       retryPolicy: { maxAttempts: 1, baseSeconds: 1, capSeconds: 1 },
+      ...{ overlap: null, spreadSeconds: null, paused: false, tags: null, ...wish },
     };
     await createSchedule(store.db, made, keyCause(), null);
     return {
@@ -302,6 +304,83 @@ describe("events of schedules", () => {
           },
         },
       }),
+    );
+  });
+
+  test.each([
+    ["fireSchedules", fireSchedules],
+    ["fireReplacingSchedules", fireReplacingSchedules],
+  ])(
+    "schedule.firing_skipped is told once of an instant that skips for a job that is not over: %s",
+    async (_, run) => {
+      const project = await store.addProject();
+      await addEndpoint(store, project, { events: ["schedule.firing_skipped"] });
+      await addEndpoint(store, project);
+      const firing = await addDue(project, lastMinute(), null, "production", { overlap: "skip" });
+      await store.addJobs(project, 1, { scheduleId: firing.scheduleId });
+      const fired = await Promise.all(Array.from({ length: 4 }, () => run(store.db, [firing])));
+      expect(fired.flat().filter(({ kind }) => kind === "skipped").length).toBe(1);
+      const events = await bodiesOf(project);
+      expect(events.map(({ type, data }) => ({ type, data }))).toEqual([
+        {
+          type: "schedule.firing_skipped",
+          data: {
+            schedule: { id: firing.scheduleId, name: `of ${firing.scheduleId}` },
+            firing: { at: new Date(firing.nextRunAt).toISOString(), status: "skipped_overlap", job_id: null },
+          },
+        },
+      ]);
+    },
+  );
+
+  test("job.canceled is told once of each job that a firing replaces, beside what else the firing tells", async () => {
+    const project = await store.addProject();
+    const endpoint = await addEndpoint(store, project, {
+      events: ["job.canceled", "schedule.firing_missed"],
+    });
+    await addEndpoint(store, project);
+    await addEndpoint(store, project, { events: ["job.canceled"], environment: "development" });
+    const missed = stretch(2);
+    const firing = await addDue(project, missed.fromAt, missed, "production", { overlap: "replace" });
+    const { scheduleId } = firing;
+    const replaced = await store.addJobs(project, 3, { scheduleId, tags: ["nightly"] });
+    const [started = ""] = await store.addJobs(project, 1, { scheduleId, tags: ["nightly"] });
+    await store.addJobs(project, 1);
+    await store.start(nodeId, project, started);
+    const fired = await Promise.all(
+      Array.from({ length: 4 }, () => fireReplacingSchedules(store.db, [firing])),
+    );
+    expect(fired.flat().filter(({ kind }) => kind === "fired").length).toBe(1);
+    for (const id of replaced) {
+      expect(await orRefused(cancelJob(store.db, scopeOf(project), id, keyCause()))).not.toMatchObject({
+        kind: "canceled",
+      });
+    }
+    const owed = await store.query<{ webhook_id: string }>(
+      "SELECT DISTINCT webhook_id FROM open_deliveries WHERE project_no = $1",
+      [project],
+    );
+    expect(owed).toEqual([{ webhook_id: idToUuid(endpoint) }]);
+    const events = await bodiesOf(project);
+    const canceled = events.filter(({ type }) => type === "job.canceled");
+    expect(canceled).toHaveLength(3);
+    expect(events.map(({ type }) => type)).toContain("schedule.firing_missed");
+    expect(events).toHaveLength(4);
+    const told = canceled.map(({ data }) => "job" in data && data.job.id);
+    expect(told.sort()).toEqual(replaced.sort());
+    for (const { data } of canceled) {
+      expect(data).toMatchObject({
+        job: { status: "canceled", attempts: 0, schedule_id: scheduleId, tags: ["nightly"] },
+        run: null,
+      });
+    }
+    // By their tag they are found as canceled jobs, and the one that has started as an open one.
+    const states = await store.query<{ job_id: string; state: number }>(
+      "SELECT job_id, state FROM job_tag_states WHERE project_no = $1",
+      [project],
+    );
+    expect(new Map(states.map(({ job_id, state }) => [uuidToId(JOB_PREFIX, job_id), state]))).toEqual(
+      new Map([...replaced.map((id): [string, number] => [id, 2]), [started, -1]]),
     );
   });
 

@@ -11,7 +11,6 @@ import {
   keyCause,
   lastMinute,
   MINUTE_MS,
-  type NewSchedule,
   scheduleOf,
   takeShard,
 } from "../schedule-test-support.ts";
@@ -49,9 +48,9 @@ const take = () => takeShard(store, SHARD);
 
 const scope = () => ({ projectNo: project, environment: "production" as const });
 
-const newSchedule = (wish: Partial<NewSchedule> = {}) => scheduleOf(scope(), SHARD, wish);
+const newSchedule = (wish: Partial<ScheduleToCreate> = {}) => scheduleOf(scope(), SHARD, wish);
 
-async function create(wish: Partial<NewSchedule> = {}): Promise<NewSchedule> {
+async function create(wish: Partial<ScheduleToCreate> = {}): Promise<ScheduleToCreate> {
   const schedule = newSchedule(wish);
   expect(await createSchedule(store.db, schedule, cause(), null)).toBe("created");
   return schedule;
@@ -67,10 +66,8 @@ const change = (schedule: ScheduleToCreate, wish: Partial<DecidedChange>, active
     scope(),
     schedule.id,
     (found) => {
-      const { cron, timezone, payload, tags } = found;
-      const change = { cron, timezone, payload, tags, paused: false };
       if (found.paused && found.activeCount >= activeMax) throw tooManyActive(activeMax);
-      return { ...change, nextRunAt: undefined, ...wish };
+      return { ...found, paused: false, nextRunAt: undefined, ...wish };
     },
     activeMax,
     cause(),
@@ -239,6 +236,7 @@ describe("a firing", () => {
       cron: "* * * * *",
       timezone: "UTC",
       nextRunAt: schedule.nextRunAt ?? 0,
+      replaces: false,
     });
     const firing = firingOf(schedule);
     const [fired] = (await fireSchedules(store.db, [firing])) as [Extract<Fired, { kind: "fired" }>];
@@ -260,7 +258,13 @@ describe("a firing", () => {
     ]);
     const window = { fromAt: 0, toAt: Date.now() };
     expect(await listFirings(store.db, schedule.id, window)).toEqual([
-      { firedFor: schedule.nextRunAt ?? 0, jobId: firing.jobId },
+      {
+        firedFor: schedule.nextRunAt ?? 0,
+        jobId: firing.jobId,
+        skippedFor: null,
+        dueAt: null,
+        replaced: null,
+      },
     ]);
     expect((await findSchedule(store.db, scope(), schedule.id))?.nextRunAt).toBe(firing.thenAt);
     // The same again, by whoever thinks it is still due.
@@ -308,7 +312,13 @@ describe("a firing", () => {
     expect(await fire(firingOf(schedule))).toEqual(["skipped"]);
     expect(await jobsOf(schedule.id)).toEqual([]);
     expect(await listFirings(store.db, schedule.id, { fromAt: 0, toAt: Date.now() })).toEqual([
-      { firedFor: schedule.nextRunAt ?? 0, jobId: null },
+      {
+        firedFor: schedule.nextRunAt ?? 0,
+        jobId: null,
+        skippedFor: "quota",
+        dueAt: null,
+        replaced: null,
+      },
     ]);
     const nextRunAt = (schedule.nextRunAt ?? 0) + MINUTE_MS;
     expect((await findSchedule(store.db, scope(), schedule.id))?.nextRunAt).toBe(nextRunAt);

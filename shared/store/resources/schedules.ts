@@ -1,35 +1,24 @@
-import type { RetryPolicy } from "../../domain/backoff.ts";
+import { isDeepStrictEqual } from "node:util";
 import { idToUuid, NEWEST_UUID, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
-import type { DecidedChange } from "../../domain/schedule.ts";
+import { type Changeable, type DecidedChange, spreadMsOf } from "../../domain/schedule.ts";
 import type { Environment, ProjectNo, Scope } from "../../domain/scope.ts";
-import { environmentCode, environmentOf } from "../database/codes.ts";
+import { environmentCode, environmentOf, overlapCode, overlapOf } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
 import { lookAgain } from "../database/look-again.ts";
 import { auditFrom, changeOf, type KeyCause } from "./audit.ts";
 import { type KeyToTake, keyOf, takeKeyFrom } from "./idempotency.ts";
 
 /** A schedule. Instants are milliseconds since 1970. */
-export interface ScheduleRow {
+export interface ScheduleRow extends Changeable {
   id: string;
   projectNo: ProjectNo;
   environment: Environment;
-  name: string;
-  cron: string;
-  timezone: string;
-  targetUrl: string;
-  /** JSON text. */
-  payload: string;
-  retryPolicy: RetryPolicy;
-  paused: boolean;
   nextRunAt: number | null;
-  /** Null for none. */
-  tags: string[] | null;
   /** How many changes clients have made. */
   revision: number;
 }
 
-export interface ScheduleToCreate extends Omit<ScheduleRow, "paused" | "revision" | "tags"> {
-  tags?: string[] | null;
+export interface ScheduleToCreate extends Omit<ScheduleRow, "revision"> {
   shard: number;
   /** How many active schedules the project may have. */
   activeMax: number;
@@ -38,7 +27,7 @@ export interface ScheduleToCreate extends Omit<ScheduleRow, "paused" | "revision
 export type CreatedSchedule = "created" | "name_taken" | "limit_exceeded" | "key_taken";
 
 /**
- * Creates an active schedule. The statement locks the project's row first, so that creations of one project see each other's
+ * Creates a schedule. The statement locks the project's row first, so that creations of one project see each other's
  * names and count. The constraint of the name has the last word: if it fails, the whole statement is taken back.
  */
 export async function createSchedule(
@@ -48,13 +37,12 @@ export async function createSchedule(
   key: (KeyToTake & { answer: Buffer }) | null,
 ): Promise<CreatedSchedule> {
   try {
-    const { name, cron, timezone, targetUrl, payload, retryPolicy, nextRunAt, shard, activeMax } = schedule;
-    const { maxAttempts, baseSeconds, capSeconds } = retryPolicy;
+    const { cron, timezone, payload, paused, nextRunAt, shard, activeMax } = schedule;
     const [row] = await db.run<{ outcome: CreatedSchedule }>("create_schedule", CREATE, [
       ...changeOf(schedule, schedule.id, cause),
       ...keyOf(key, key?.answer),
-      ...[name, cron, timezone, targetUrl, payload, maxAttempts, baseSeconds, capSeconds],
-      ...[nullableInstant(nextRunAt), shard, activeMax, schedule.tags ?? null],
+      ...[cron, timezone, payload, paused, nullableInstant(nextRunAt), shard, activeMax],
+      ...termsOf(schedule.id, schedule),
     ]);
     if (row === undefined) throw new Error(`there is no project ${schedule.projectNo}`);
     return row.outcome;
@@ -64,25 +52,33 @@ export async function createSchedule(
   }
 }
 
+/** The last parameters of a statement that creates or changes a schedule: what its timetable does not depend on. */
+function termsOf(id: string, { name, targetUrl, retryPolicy, overlap, spreadSeconds, tags }: Changeable) {
+  const { maxAttempts, baseSeconds, capSeconds } = retryPolicy;
+  const overlaps = overlap === null ? null : overlapCode(overlap);
+  const spreadMs = spreadMsOf(id, spreadSeconds);
+  return [name, targetUrl, maxAttempts, baseSeconds, capSeconds, overlaps, spreadSeconds, spreadMs, tags];
+}
+
 const CREATE = `
 WITH project AS MATERIALIZED (
   SELECT active_schedules FROM projects WHERE no = $1 FOR NO KEY UPDATE
 ), judged AS MATERIALIZED (
-  SELECT CASE WHEN EXISTS (SELECT FROM schedules WHERE project_no = $1 AND environment = $2 AND name = $10) THEN 'name_taken'
-              WHEN active_schedules >= $20 THEN 'limit_exceeded' END AS refusal
+  SELECT CASE WHEN EXISTS (SELECT FROM schedules WHERE project_no = $1 AND environment = $2 AND name = $17) THEN 'name_taken'
+              WHEN active_schedules >= $16 AND NOT $13::boolean THEN 'limit_exceeded' END AS refusal
     FROM project
 ), found AS MATERIALIZED (
   SELECT FROM judged WHERE refusal IS NULL
 ), ${takeKeyFrom("found")}, created AS (
-  INSERT INTO schedules (project_no, environment, id, name, cron, timezone, target_url, payload, max_attempts,
-                         base_seconds, cap_seconds, next_run_at, shard, tags)
-  SELECT $1, $2, $3, $10, $11, $12, $13, $14, $15, $16, $17, $18::timestamptz, $19, $21 FROM made
+  INSERT INTO schedules (project_no, environment, id, cron, timezone, payload, paused, next_run_at, shard, name, target_url,
+                         max_attempts, base_seconds, cap_seconds, overlap, spread_seconds, spread_ms, tags)
+  SELECT $1, $2, $3, $10, $11, $12, $13, $14::timestamptz, $15, $17, $18, $19, $20, $21, $22, $23, $24, $25 FROM made
 ), counted AS (
-  UPDATE projects SET active_schedules = active_schedules + 1 WHERE no = $1 AND EXISTS (SELECT FROM made)
+  UPDATE projects SET active_schedules = active_schedules + 1 WHERE no = $1 AND NOT $13 AND EXISTS (SELECT FROM made)
 ), timetable AS (
   -- The timetable begins before its first firing, which may have come while the statement waited for its turn.
   INSERT INTO timetables (since, schedule_id, paused, cron, timezone)
-  SELECT least(now(), $18 - interval '1 ms'), $3, false, $11, $12 FROM made
+  SELECT least(now(), $14 - interval '1 ms'), $3, $13, $10, $11 FROM made
 ), ${auditFrom("schedule.create", "made")}
 SELECT coalesce(refusal, CASE WHEN EXISTS (SELECT FROM made) THEN 'created' ELSE 'key_taken' END) AS outcome FROM judged`;
 
@@ -91,10 +87,23 @@ export async function findSchedule(db: Database, scope: Scope, id: string): Prom
   return (await look(db, scope, id))?.schedule ?? null;
 }
 
-/** The schedule, and how many schedules of the project are active, over both environments. */
-async function look(db: Database, scope: Scope, id: string) {
-  const place = [scope.projectNo, environmentCode(scope.environment), idToUuid(id)];
-  const [found] = await db.run<Row & { activeCount: number }>("find_schedule", FIND, place);
+/** A schedule, and how many schedules of the project are active, over both environments. */
+export interface FoundSchedule {
+  schedule: ScheduleRow;
+  activeCount: number;
+}
+
+const look = (db: Database, scope: Scope, id: string) =>
+  lookFor(db, scope, "find_schedule", FIND_BY_ID, idToUuid(id));
+async function lookFor(
+  db: Database,
+  { projectNo, environment }: Scope,
+  statement: string,
+  text: string,
+  sought: string,
+): Promise<FoundSchedule | null> {
+  const values = [projectNo, environmentCode(environment), sought];
+  const [found] = await db.run<Row & { activeCount: number }>(statement, text, values);
   if (found === undefined) return null;
   const { activeCount, ...row } = found;
   return { schedule: readSchedule(row), activeCount };
@@ -102,11 +111,12 @@ async function look(db: Database, scope: Scope, id: string) {
 
 const COLUMNS = `id, project_no AS "projectNo", environment, name, cron, timezone, target_url AS "targetUrl", payload,
        json_build_object('maxAttempts', max_attempts, 'baseSeconds', base_seconds, 'capSeconds', cap_seconds) AS "retryPolicy",
-       paused, (extract(epoch FROM next_run_at) * 1000)::float8 AS "nextRunAt", tags, revision`;
+       overlap, spread_seconds AS "spreadSeconds", paused,
+       (extract(epoch FROM next_run_at) * 1000)::float8 AS "nextRunAt", tags, revision`;
 const FIND = `
 SELECT ${COLUMNS}, (SELECT active_schedules FROM projects WHERE no = $1) AS "activeCount"
-  FROM schedules WHERE project_no = $1 AND environment = $2 AND id = $3`;
-
+  FROM schedules WHERE project_no = $1 AND environment = $2`;
+const FIND_BY_ID = `${FIND} AND id = $3`;
 /** The bytes of all payloads of a page. Only the last payload may go beyond it. */
 export const PAGE_BYTES_MAX = 4_194_304;
 /** The bytes of the payloads of one statement: nothing else of the process has a turn while they are read. */
@@ -165,6 +175,9 @@ SELECT page.found, page.bytes, one.*
  WHERE page.bytes_before < $6
  ORDER BY one.id DESC`;
 
+/** What becomes of a schedule, as the domain decides it. */
+export type DecideChange = (schedule: ScheduleRow & { activeCount: number }) => DecidedChange;
+
 /**
  * Changes one schedule to what `decide` makes of it. Whoever locks its row first wins: after a firing the job exists, and
  * after a pause no firing finds the instant that it was going to fire. The project has at most `activeMax` active schedules.
@@ -173,30 +186,67 @@ export function changeSchedule(
   db: Database,
   scope: Scope,
   id: string,
-  decide: (schedule: ScheduleRow & { activeCount: number }) => DecidedChange,
+  decide: DecideChange,
   activeMax: number,
   cause: KeyCause,
-): Promise<ScheduleRow | "not_found"> {
+): Promise<ScheduleRow | "not_found" | "name_taken"> {
   return lookAgain(id, async () => {
     const found = await look(db, scope, id);
-    if (found === null) return "not_found";
-    const { schedule, activeCount } = found;
-    const decided = decide({ ...schedule, activeCount });
-    const { cron, timezone, payload, paused, tags, nextRunAt } = decided;
-    const isSame =
-      CHANGEABLE.every((field) => decided[field] === schedule[field]) &&
-      JSON.stringify(tags) === JSON.stringify(schedule.tags);
-    if (isSame && nextRunAt === undefined) return schedule;
-    const [changed] = await db.run<Row>("change_schedule", CHANGE, [
-      ...changeOf(scope, id, cause),
-      ...[schedule.revision, cron, timezone, payload, paused],
-      ...[nextRunAt !== undefined, nullableInstant(nextRunAt ?? null), activeMax, tags],
-    ]);
-    return changed === undefined ? null : readSchedule(changed);
+    return found === null ? "not_found" : changeFound(db, found, decide, activeMax, cause);
   });
 }
 
-const CHANGEABLE = ["cron", "timezone", "payload", "paused"] as const satisfies (keyof DecidedChange)[];
+/** The same for a schedule that was just looked at. Null if it has been changed since. What stays as it is is not written. */
+export async function changeFound(
+  db: Database,
+  { schedule, activeCount }: FoundSchedule,
+  decide: DecideChange,
+  activeMax: number,
+  cause: KeyCause,
+): Promise<ScheduleRow | "name_taken" | null> {
+  const decided = decide({ ...schedule, activeCount });
+  const { cron, timezone, payload, paused, nextRunAt } = decided;
+  const isSame = CHANGEABLE.every((field) => isDeepStrictEqual(decided[field], schedule[field]));
+  if (isSame && nextRunAt === undefined) return schedule;
+  try {
+    const [changed] = await db.run<Row>("change_schedule", CHANGE, [
+      ...changeOf(schedule, schedule.id, cause),
+      ...[schedule.revision, cron, timezone, payload, paused],
+      ...[nextRunAt !== undefined, nullableInstant(nextRunAt ?? null), activeMax],
+      ...termsOf(schedule.id, decided),
+      detailOf(decided, schedule),
+    ]);
+    return changed === undefined ? null : readSchedule(changed);
+  } catch (error) {
+    if (isNameConflict(error)) return "name_taken";
+    throw error;
+  }
+}
+
+const CHANGEABLE = [
+  "name",
+  "cron",
+  "timezone",
+  "targetUrl",
+  "payload",
+  "retryPolicy",
+  "overlap",
+  "spreadSeconds",
+  "paused",
+  "tags",
+] as const satisfies (keyof Changeable)[];
+
+/** What the audit tells of a change: the timetable always, and what else was changed. A URL may hold a secret. */
+function detailOf(decided: Changeable, before: Changeable): string {
+  const { cron, timezone, paused, name, targetUrl, overlap, spreadSeconds } = decided;
+  return JSON.stringify({
+    ...{ cron, timezone, paused },
+    ...(name === before.name ? {} : { name }),
+    ...(targetUrl === before.targetUrl ? {} : { target_origin: new URL(targetUrl).origin }),
+    ...(overlap === before.overlap ? {} : { overlap }),
+    ...(spreadSeconds === before.spreadSeconds ? {} : { spread_seconds: spreadSeconds }),
+  });
+}
 
 // A firing changes next_run_at and leaves the revision, because no decision depends on it.
 const CHANGE = `
@@ -214,8 +264,10 @@ WITH project AS MATERIALIZED (
    WHERE (NOT paused OR $11 OR active_schedules < $14) AND ($13::timestamptz IS NULL OR $13 > at)
 ), changed AS (
   UPDATE schedules s
-     SET cron = $8, timezone = $9, payload = $10, paused = $11, tags = $15, revision = s.revision + 1,
-         next_run_at = CASE WHEN $12::boolean THEN $13 ELSE s.next_run_at END
+     SET cron = $8, timezone = $9, payload = $10, paused = $11, revision = s.revision + 1,
+         next_run_at = CASE WHEN $12::boolean THEN $13 ELSE s.next_run_at END, name = $15, target_url = $16,
+         max_attempts = $17, base_seconds = $18, cap_seconds = $19, overlap = $20, spread_seconds = $21, spread_ms = $22,
+         tags = $23
    WHERE s.project_no = $1 AND s.environment = $2 AND s.id = $3 AND EXISTS (SELECT FROM old)
   RETURNING ${COLUMNS}
 ), counted AS (
@@ -229,7 +281,7 @@ WITH project AS MATERIALIZED (
     FROM old
    WHERE old.is_timed AND t.schedule_id = $3
      AND t.no = (SELECT no FROM timetables WHERE schedule_id = $3 ORDER BY no DESC LIMIT 1)
-), ${auditFrom("schedule.update", "old", "json_build_object('cron', $8::text, 'timezone', $9::text, 'paused', $11)")}
+), ${auditFrom("schedule.update", "old", "$24")}
 SELECT * FROM changed`;
 
 /**
@@ -267,12 +319,13 @@ export async function countActiveSchedules(db: Database, projectNo: ProjectNo): 
   return row?.count ?? 0;
 }
 
-type Row = Omit<ScheduleRow, "environment"> & { environment: number };
+type Row = Omit<ScheduleRow, "environment" | "overlap"> & { environment: number; overlap: number | null };
 
 const readSchedule = (row: Row): ScheduleRow => ({
   ...row,
   id: uuidToId(SCHEDULE_PREFIX, row.id),
   environment: environmentOf(row.environment),
+  overlap: row.overlap === null ? null : overlapOf(row.overlap),
 });
 
 const nullableInstant = (ms: number | null) => (ms === null ? null : new Date(ms).toISOString());

@@ -42,6 +42,20 @@ async function expectNoTrace(body: object | string, code: ErrorCode, param?: str
 }
 
 describe("POST /v2/schedules", () => {
+  test("takes overlap and spread, and shows them where they were given, defaults too", async () => {
+    const plain = await create();
+    for (const name of ["overlap", "spread_seconds"]) expect(plain).not.toHaveProperty(name);
+    expect(await create({ overlap: "replace" })).toMatchObject({ overlap: "replace" });
+    const { result, answer } = await create({ overlap: "allow", spread_seconds: 0 }).withAnswer();
+    expect(result).toMatchObject({ overlap: "allow", spread_seconds: 0 });
+    const mine = clientOf(gateway, project.production).schedules;
+    expect((await mine.get(result.id).withAnswer()).answer.text).toBe(answer.text);
+    expect((await mine.list({ limit: 1 })).data[0]).toEqual(result);
+    const wide = newSchedule({ cron: "*/30 * * * * *", spread_seconds: 16 });
+    await expectNoTrace(wide, "invalid_request", "spread_seconds");
+    await expectNoTrace({ ...newSchedule(), overlap: "queue" }, "invalid_request", "overlap");
+  });
+
   test("creates an active schedule, with defaults filled in", async () => {
     const startedAt = Date.now();
     const { result: schedule, answer } = await create({ name: "nightly" }).withAnswer();

@@ -90,6 +90,28 @@ describe("GET /v2/schedules/{id}/firings", () => {
     ]);
   });
 
+  test("shows what was skipped for an overlap, what was replaced, and when a spread job is due", async () => {
+    const id = await create();
+    await age(id, 4 * HOUR_MS);
+    const jobId = "job_01arz3ndektsv4rrffq69g5fav";
+    for (const hours of [0, 1, 2]) await fire(id, hoursAgo(hours), hours === 1 ? null : jobId);
+    const set = (hours: number, values: string) =>
+      gateway.query(`UPDATE firings SET ${values} WHERE schedule_id = $1 AND fired_for = $2`, [
+        idToUuid(id),
+        new Date(hoursAgo(hours)),
+      ]);
+    await set(0, "due_at = fired_for + interval '1234 ms'");
+    await set(1, "skipped_for = 1");
+    await set(2, "replaced = 7");
+    const facts = { local_time: expect.any(String), moved_dst: false };
+    const fired = { ...facts, status: "fired", job_id: jobId };
+    expect((await schedules.firings(id)).data.slice(0, 3)).toEqual([
+      { ...fired, at: iso(hoursAgo(0)), due_at: iso(hoursAgo(0) + 1_234) },
+      { ...facts, at: iso(hoursAgo(1)), status: "skipped_overlap", job_id: null },
+      { ...fired, at: iso(hoursAgo(2)), replaced: 7 },
+    ] as Firing[]);
+  });
+
   test("shows no instant that is due and not fired yet", async () => {
     const id = await create();
     await age(id, 5 * HOUR_MS);

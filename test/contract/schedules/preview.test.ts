@@ -32,6 +32,18 @@ describe("POST /v2/schedules/preview", () => {
     );
   });
 
+  test("echoes overlap and spread where they are given, judges them, and leaves the instants", async () => {
+    const plain = await schedules.preview({ cron: "@yearly" });
+    for (const name of ["overlap", "spread_seconds"]) expect(plain).not.toHaveProperty(name);
+    const given = await schedules.preview({ cron: "@yearly", overlap: "allow", spread_seconds: 0 });
+    expect(given).toEqual({ ...plain, overlap: "allow", spread_seconds: 0 });
+    const spread = await schedules.preview({ cron: "@yearly", overlap: "replace", spread_seconds: 3_600 });
+    expect(spread.firings).toEqual(plain.firings);
+    readRefusal(await post({ cron: "@daily", overlap: "no" }), "invalid_request", "overlap");
+    const wide = await post({ cron: "*/5 * * * *", spread_seconds: 151 });
+    expect(readRefusal(wide, "invalid_request", "spread_seconds").message).toContain("300 s");
+  });
+
   test("shows the next five firings from now on, and the other fields as a creation would store them", async () => {
     const preview = await schedules.preview({ cron: " @yearly ", timezone: "utc" });
     expect(preview).toMatchObject({ cron: "@yearly", timezone: "UTC", min_gap_seconds: 365 * 86_400 });

@@ -58,6 +58,58 @@ describe("PATCH /v2/schedules/{id}", () => {
     }
   });
 
+  test("changes name, target, policy, overlap and spread, for firings to come, and leaves the next one", async () => {
+    const before = await createMarked({ retry_policy: { max_attempts: 2 } });
+    const job = await schedules.run(before.id);
+    const full = { max_attempts: 5, base_seconds: 4, cap_seconds: 4 };
+    const steps: [ScheduleUpdate, Partial<Schedule>][] = [
+      [{ name: "renamed" }, { name: "renamed" }],
+      [{ target_url: "https://example.com/other" }, { target_url: "https://example.com/other" }],
+      [{ retry_policy: { cap_seconds: 4 } }, { retry_policy: full }],
+      [{ overlap: "skip" }, { overlap: "skip" }],
+      [
+        { overlap: "allow", spread_seconds: 0 },
+        { overlap: "allow", spread_seconds: 0 },
+      ],
+      [{ spread_seconds: 3_600 }, { spread_seconds: 3_600 }],
+    ];
+    let expected: Schedule = before;
+    for (const [change, outcome] of steps) {
+      const { result, answer } = await schedules.update(before.id, change).withAnswer();
+      expected = { ...expected, ...outcome };
+      expect([answer.status, result]).toEqual([200, expected]);
+      expect((await schedules.get(before.id).withAnswer()).answer.text).toBe(answer.text);
+    }
+    expect(await schedules.run(before.id)).toMatchObject({
+      target_url: "https://example.com/other",
+      retry_policy: full,
+    });
+    const jobs = clientOf(gateway, project.production).jobs;
+    expect(await jobs.get(job.id)).toEqual(job);
+    // Its old name is free.
+    await create({ name: before.name });
+  });
+
+  test("refuses a timetable that makes the spread too much, and names the spread", async () => {
+    const { id } = await create({ cron: "0 * * * *", spread_seconds: 1_800 });
+    readRefusal(await patch(id, { cron: "*/30 * * * *" }), "invalid_request", "spread_seconds");
+    const both = await schedules.update(id, { cron: "*/30 * * * *", spread_seconds: 900 });
+    expect(both).toMatchObject({ cron: "*/30 * * * *", spread_seconds: 900 });
+  });
+
+  test("takes a name that a schedule of the other environment has, and of many that want one name lets one", async () => {
+    const name = "wanted";
+    await clientOf(gateway, project.development).schedules.create(newSchedule({ name }));
+    const made = await Promise.all(Array.from({ length: 8 }, () => create()));
+    const answers = await Promise.all(made.map(({ id }) => patch(id, { name })));
+    const statuses = answers.map(({ status }) => status).sort();
+    expect(statuses).toEqual([200, ...Array(7).fill(409)]);
+    const named = await Promise.all(made.map(({ id }) => schedules.get(id)));
+    expect(named.map((schedule) => schedule.name === name)).toEqual(
+      answers.map(({ status }) => status === 200),
+    );
+  });
+
   test("replaces the whole payload, and keeps its text", async () => {
     const { id } = await create({ payload: { a: 1, nested: { b: 2 } } });
     const exact = '{"nested":{"c":9007199254740993},"x":1.50}';
@@ -113,7 +165,9 @@ describe("PATCH /v2/schedules/{id}", () => {
   test("is recorded only if it changes something", async () => {
     const { id } = await create();
     const before = await gateway.countRows();
-    for (const change of [{}, { paused: false }, { cron: "0 0 1 1 *" }, { payload: {} }]) {
+    const { name, target_url, retry_policy } = await schedules.get(id);
+    const same = [{ name }, { target_url }, { retry_policy }, { retry_policy: {} }];
+    for (const change of [{}, { paused: false }, { cron: "0 0 1 1 *" }, { payload: {} }, ...same]) {
       await schedules.update(id, change);
     }
     expect(await gateway.countRows()).toEqual(before);
@@ -173,6 +227,7 @@ describe("PATCH /v2/schedules/{id} refuses and changes nothing", () => {
   let schedule: Schedule;
   beforeAll(async () => {
     schedule = await create();
+    await create({ name: "taken" });
   });
   const cases: [string, object | string, ErrorCode, string | undefined][] = [
     ["a null cron", { cron: null }, "invalid_request", "cron"],
@@ -195,9 +250,30 @@ describe("PATCH /v2/schedules/{id} refuses and changes nothing", () => {
     ["an unknown timezone", { timezone: "CEST" }, "invalid_cron_expression", "timezone"],
     ["an empty timezone", { timezone: "" }, "invalid_cron_expression", "timezone"],
     ["one good field and a bad one", { paused: true, cron: "x" }, "invalid_cron_expression", "cron"],
-    ["another name", { name: "other" }, "invalid_request", "name"],
-    ["another target", { target_url: "https://example.com/2" }, "invalid_request", "target_url"],
-    ["another policy", { retry_policy: {} }, "invalid_request", "retry_policy"],
+    ["a null name", { name: null }, "invalid_request", "name"],
+    ["a blank name", { name: " " }, "invalid_request", "name"],
+    ["a name of 101 characters", { name: "ä".repeat(101) }, "invalid_request", "name"],
+    ["a name that is taken", { name: "taken" }, "schedule_name_taken", "name"],
+    ["a null target", { target_url: null }, "invalid_request", "target_url"],
+    ["a target by http", { target_url: "http://example.com/" }, "invalid_request", "target_url"],
+    ["a null policy", { retry_policy: null }, "invalid_request", "retry_policy"],
+    [
+      "a policy beyond its bounds",
+      { retry_policy: { max_attempts: 0 } },
+      "invalid_request",
+      "retry_policy.max_attempts",
+    ],
+    ["a null overlap", { overlap: null }, "invalid_request", "overlap"],
+    ["an unknown overlap", { overlap: "queue" }, "invalid_request", "overlap"],
+    ["a null spread", { spread_seconds: null }, "invalid_request", "spread_seconds"],
+    ["a spread with a fraction", { spread_seconds: 1.5 }, "invalid_request", "spread_seconds"],
+    ["a spread over an hour", { spread_seconds: 3_601 }, "invalid_request", "spread_seconds"],
+    [
+      "a spread over half of the gap that comes with it",
+      { cron: "* * * * *", spread_seconds: 31 },
+      "invalid_request",
+      "spread_seconds",
+    ],
     ["another next firing", { next_run_at: MARK }, "invalid_request", "next_run_at"],
     ["an array", [], "invalid_request", undefined],
     ["an empty body", "", "invalid_request", undefined],

@@ -157,8 +157,7 @@ export class Clients {
       (schedule) => {
         const timetable = readTimetable(schedule.cron, schedule.timezone);
         const nextRunAt = isActive ? nextInstant(timetable, clock.now()) : null;
-        const { cron, timezone, payload, tags } = schedule;
-        return { cron, timezone, payload, tags, paused: !isActive, nextRunAt };
+        return { ...schedule, paused: !isActive, nextRunAt };
       },
       SCHEDULES_MAX,
       this.client(),

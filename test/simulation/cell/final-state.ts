@@ -50,15 +50,17 @@ export function readFinalState(tables: Tables, beganAt: number, endedAt: number)
         wasAlwaysEnabled: enabled && generation === 0,
       }),
     ),
-    schedules: [...tables.schedules.values()].map(({ id, cron, timezone }) => ({
+    schedules: [...tables.schedules.values()].map(({ id, cron, timezone, spread_ms }) => ({
       id: uuidToId("sch_", id),
+      spreadMs: spread_ms ?? 0,
       // The clock may have been set back behind the beginning.
       instants: instantsBetween(cron, timezone, beganAt - SET_BACK_MS_MAX, endedAt),
     })),
-    firings: [...tables.firings.values()].map(({ schedule_id, fired_for, job_id }) => ({
+    firings: [...tables.firings.values()].map(({ schedule_id, fired_for, job_id, replaced }) => ({
       schedule: uuidToId("sch_", schedule_id),
       firedFor: toMs(fired_for),
       job: job_id === null ? null : uuidToId("job_", job_id),
+      replaced: replaced ?? 0,
     })),
     permits: [...tables.flows.values()].map(({ project_no: project, in_use }) => ({
       project,

@@ -1,7 +1,12 @@
-import { createIdSource, idToUuid } from "../../../shared/domain/ids.ts";
-import { nextInstant, readTimetable } from "../../../shared/domain/schedule.ts";
+import { createIdSource, idToUuid, SCHEDULE_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
+import { nextInstant, readTimetable, spreadMsOf } from "../../../shared/domain/schedule.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
-import { environmentCode, regionCode, retentionClassOf } from "../../../shared/store/database/codes.ts";
+import {
+  environmentCode,
+  overlapCode,
+  regionCode,
+  retentionClassOf,
+} from "../../../shared/store/database/codes.ts";
 import { SHARDS_PER_REGION } from "./nodes.ts";
 import type { Plan, PlannedProject } from "./plan.ts";
 import type { Random } from "./random.ts";
@@ -82,7 +87,7 @@ function addSchedules(
   newUuid: () => string,
   beginsAt: number,
 ): void {
-  for (const [index, seconds] of project.schedules.entries()) {
+  for (const [index, { seconds, overlap, spreadSeconds, habit }] of project.schedules.entries()) {
     const [id, cron] = [newUuid(), `*/${seconds} * * * * *`];
     const firstAt = nextInstant(readTimetable(cron, "UTC"), beginsAt);
     tables.schedules.set(id, {
@@ -93,7 +98,10 @@ function addSchedules(
         shard: shardOf(no, SHARDS_PER_REGION),
         name: `schedule ${index}`,
       },
-      ...{ cron, timezone: "UTC", target_url: targetUrl(0, "good"), payload: "{}" },
+      ...{ cron, timezone: "UTC", target_url: targetUrl(0, habit), payload: "{}" },
+      overlap: overlap === null ? null : overlapCode(overlap),
+      spread_seconds: spreadSeconds,
+      spread_ms: spreadMsOf(uuidToId(SCHEDULE_PREFIX, id), spreadSeconds),
       ...{ max_attempts: 2, base_seconds: 1, cap_seconds: 1, paused: false, revision: 0 },
       tags: index % 2 === 0 ? null : ["nightly", "a:b"],
       next_run_at: firstAt === null ? null : fromMs(firstAt),

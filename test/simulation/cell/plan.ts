@@ -1,3 +1,4 @@
+import { OVERLAPS, type Overlap } from "../../../shared/domain/schedule.ts";
 import type { Environment, Region } from "../../../shared/domain/scope.ts";
 import { Random } from "./random.ts";
 import { FATES, type FaultyStatements } from "./server.ts";
@@ -66,8 +67,8 @@ export interface PlannedProject {
   /** How many runs are left of the month in which the simulation begins. */
   runsLeft: number | null;
   endpoints: { environment: Environment; habit: Habit }[];
-  /** Seconds between its firings, for each of its schedules. */
-  schedules: number[];
+  /** For each of its schedules the seconds between its firings, and what they do while jobs of it are not over. */
+  schedules: { seconds: number; overlap: Overlap | null; spreadSeconds: number | null; habit: Habit }[];
 }
 
 const SHORT_MS = 26_000;
@@ -116,7 +117,12 @@ function planProjects(random: Random, regions: readonly Region[], endsMonth: boo
       defaultRegion: isHobby ? "us-east" : random.pick(regions),
       runsLeft: isHobby ? random.below(6) : null,
       endpoints: Array.from({ length: index === 0 ? 1 + random.below(2) : random.below(2) }, endpoint),
-      schedules: Array.from({ length: random.below(2) }, () => random.pick([1, 2, 5])),
+      schedules: Array.from({ length: random.below(3) }, () => ({
+        seconds: random.pick([1, 2, 5]),
+        overlap: random.pick([null, ...OVERLAPS]),
+        spreadSeconds: random.pick([null, null, 1]),
+        habit: random.pick(["good", "good", "flaky", "slow"]),
+      })),
     };
   });
 }

@@ -41,6 +41,8 @@ const RARE_PATHS: readonly string[] = [
     "shard taken over",
     "lease lost",
     "firing gone",
+    "fire_schedules: skipped",
+    "fire_replacing_schedules: fired",
     "settle: settled before",
     "settle_deliveries: settled before",
   ],

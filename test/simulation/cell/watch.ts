@@ -15,9 +15,11 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
           recording.note({ kind: "epoch granted", at: timeline.now, shard, epoch, node: Number(values[2]) });
         }
         return;
-      case "fire_schedules": {
+      case "fire_schedules":
+      case "fire_replacing_schedules": {
         const [shards, epochs] = [numbers(values[3]), numbers(values[4])];
-        for (const { n } of rows as { n: number }[]) {
+        for (const { n, region } of rows as { n: number; region: number | null }[]) {
+          recording.meet(`${name}: ${region === null ? "skipped" : "fired"}`);
           const epoch = epochs[n - 1] as number;
           recording.note({ kind: "epoch used", at: timeline.now, shard: `0/${shards[n - 1]}`, epoch });
         }

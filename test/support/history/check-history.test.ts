@@ -88,8 +88,8 @@ const final: FinalState = {
       types: ["job.succeeded", "job.failed"],
     },
   ],
-  schedules: [{ id: "sch", instants: [1_002_000, 1_004_000] }],
-  firings: [{ schedule: "sch", firedFor: 1_002_000, job: "job_fired" }],
+  schedules: [{ id: "sch", instants: [1_002_000, 1_004_000], spreadMs: 0 }],
+  firings: [{ schedule: "sch", firedFor: 1_002_000, job: "job_fired", replaced: 1 }],
   permits: [{ project: 1, inUse: 0, onWire: 0 }],
   usage: [{ project: 1, counted: 2, runs: 2 }],
 };
@@ -239,9 +239,14 @@ const broken: [Rule, string, History][] = [
   [
     "firings",
     "a firing is of no instant",
-    withFinal({ firings: [{ schedule: "sch", firedFor: 1, job: null }] }),
+    withFinal({ firings: [{ schedule: "sch", firedFor: 1, job: null, replaced: 1 }] }),
   ],
   ["firings", "a job has no firing", withFinal({ firings: [] })],
+  [
+    "firings",
+    "a job was canceled that no firing has replaced",
+    withFinal({ firings: final.firings.map((firing) => ({ ...firing, replaced: 0 })) }),
+  ],
   [
     "firings",
     "an instant of quiet times is missed",

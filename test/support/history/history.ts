@@ -110,8 +110,8 @@ export interface FinalState {
     types: readonly EventType[];
     wasAlwaysEnabled: boolean;
   }[];
-  schedules: readonly { id: string; instants: readonly number[] }[];
-  firings: readonly { schedule: string; firedFor: number; job: string | null }[];
+  schedules: readonly { id: string; instants: readonly number[]; spreadMs: number }[];
+  firings: readonly { schedule: string; firedFor: number; job: string | null; replaced: number }[];
   /** By project, the permits that are in use and the attempts that are on the wire. */
   permits: readonly { project: number; inUse: number; onWire: number }[];
   /** By project, the runs that its month has counted and those that exist. */

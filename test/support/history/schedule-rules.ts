@@ -3,7 +3,10 @@ import type { History } from "./history.ts";
 
 /** Schedules, and the shards whose owners fire them. */
 
-/** An instant of a schedule makes at most one job; in quiet times it makes one. */
+/**
+ * An instant of a schedule makes at most one job; in quiet times it makes one, or is skipped. A job is canceled by as many firings
+ * as say so, and by nobody else but a client.
+ */
 export function* findWrongFirings({ history, jobs }: Facts): Found {
   const { schedules, firings } = history.final;
   const made = new Map<string, string>();
@@ -16,9 +19,23 @@ export function* findWrongFirings({ history, jobs }: Facts): Found {
     if (job !== null && jobs.get(job)?.schedule !== schedule)
       yield { subject: schedule, text: `the job ${job} of ${firedFor} does not exist` };
   }
-  for (const { job, schedule, runAt } of jobs.values())
-    if (schedule !== null && made.get(`${schedule}/${runAt}`) !== job)
+  const canceled = new Map<string, number>();
+  const asked = new Set(
+    history.events.flatMap((event) => (event.kind === "job canceled" ? [event.job] : [])),
+  );
+  for (const { job, schedule, runAt, status } of jobs.values()) {
+    if (schedule === null) continue;
+    const firedFor = runAt - (schedules.find(({ id }) => id === schedule)?.spreadMs ?? 0);
+    if (made.get(`${schedule}/${firedFor}`) !== job)
       yield { subject: schedule, text: `the job ${job} has no firing` };
+    if (status === "canceled" && !asked.has(job)) canceled.set(schedule, (canceled.get(schedule) ?? 0) + 1);
+  }
+  for (const { id } of schedules) {
+    const told = firings.reduce((sum, { schedule, replaced }) => sum + (schedule === id ? replaced : 0), 0);
+    const count = canceled.get(id) ?? 0;
+    if (told !== count)
+      yield { subject: id, text: `its firings replaced ${told} jobs, and ${count} were canceled` };
+  }
   yield* missedInQuietTimes(history, made);
 }
 

@@ -129,13 +129,20 @@ export const deliveryAttempts = pg.pgTable(
   ],
 );
 
-/** An instant of a schedule that was due and looked at in time: with its job, or without one if no quota was left. */
+/**
+ * An instant of a schedule that was due and looked at in time: with its job, or without one. `skipped_for` says for want of
+ * what, and null stands for the quota. `due_at` is when the job is due, where the schedule has a spread, and `replaced` how many
+ * jobs were canceled for it, where the schedule replaces them.
+ */
 export const firings = pg.pgTable(
   "firings",
   {
     firedFor: instant("fired_for").notNull(),
     scheduleId: pg.uuid("schedule_id").notNull(),
     jobId: pg.uuid("job_id"),
+    dueAt: instant("due_at"),
+    skippedFor: pg.smallint("skipped_for"),
+    replaced: pg.smallint("replaced"),
   },
   (table) => [
     pg.primaryKey({ columns: [table.scheduleId, table.firedFor] }),

@@ -156,6 +156,10 @@ export const openJobs = pg.pgTable(
       .index("open_jobs_due")
       .on(table.projectNo, table.region, table.environment, table.dueAt)
       .where(sql`${table.dueAt} IS NOT NULL`),
+    pg
+      .index("open_jobs_overlap")
+      .on(table.scheduleId, table.attempt, table.jobId)
+      .where(sql`${table.scheduleId} IS NOT NULL`),
     pg.index("open_jobs_running").on(table.projectNo, table.runId).where(sql`${table.runId} IS NOT NULL`),
     pg
       .index("open_jobs_of_schedule")

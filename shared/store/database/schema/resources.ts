@@ -50,7 +50,10 @@ export const signingSecrets = pg.pgTable(
   (table) => [pg.index("signing_secrets_project").on(table.projectNo, table.environment)],
 );
 
-/** A schedule. `next_run_at` is null while it is paused, and once its timetable has no further instant. */
+/**
+ * A schedule. `next_run_at` is null while it is paused, and once its timetable has no further instant. `overlap` and
+ * `spread_seconds` are null where nobody has given them; `spread_ms` is what the spread comes to for this schedule.
+ */
 export const schedules = pg.pgTable(
   "schedules",
   {
@@ -69,6 +72,9 @@ export const schedules = pg.pgTable(
     targetUrl: pg.text("target_url").notNull(),
     payload: pg.text("payload").notNull(),
     tags: pg.text("tags").array(),
+    overlap: pg.smallint("overlap"),
+    spreadSeconds: pg.smallint("spread_seconds"),
+    spreadMs: pg.integer("spread_ms"),
   },
   (table) => [
     pg.primaryKey({ columns: [table.projectNo, table.environment, table.id] }),

@@ -12,14 +12,28 @@ import {
   toMs,
   toMsOrNull,
 } from "./parameters.ts";
-import { attemptKey, laneKey, type ScheduleRow, type Statement, shardKey, type Tables } from "./tables.ts";
+import {
+  attemptKey,
+  laneKey,
+  type OpenJobRow,
+  type ScheduleRow,
+  type Statement,
+  shardKey,
+  type Tables,
+} from "./tables.ts";
+import { moveTags } from "./tags.ts";
 
 /** Schedules and their firings (shared/store/queue/firings.ts, shared/store/resources/schedules.ts). */
 
 const CATCH_UP: Instant = CATCH_UP_MS * 1_000;
 const TOLERANCE: Instant = SECOND;
+const MS: Instant = 1_000;
 const HOME = 0;
 const HOME_PLAN = "hobby";
+const SKIP = 1;
+const REPLACE = 2;
+const FOR_OVERLAP = 1;
+const CANCELED = 2;
 
 export const listDueSchedules: Statement = (tables, { now }, values) => {
   const [sinceAt, aheadMs, limit] = [readInstant(values[1]), Number(values[2]), Number(values[3])];
@@ -31,8 +45,8 @@ export const listDueSchedules: Statement = (tables, { now }, values) => {
       )
       .sort((one, other) => (one.next_run_at ?? 0) - (other.next_run_at ?? 0) || (one.id < other.id ? -1 : 1))
       .slice(0, limit)
-      .map(({ project_no, environment, id, cron, timezone, next_run_at }) => ({
-        ...{ project_no, environment, id, shard, cron, timezone },
+      .map(({ project_no, environment, id, cron, timezone, next_run_at, overlap }) => ({
+        ...{ project_no, environment, id, shard, cron, timezone, replaces: overlap === REPLACE },
         next_run_at: toMsOrNull(next_run_at),
       })),
   );
@@ -47,17 +61,27 @@ interface Firing {
   jobId: string;
 }
 
-export const fireSchedules: Statement = (tables, { now }, values) => {
-  const due = readDue(tables, now, values);
+export const fireSchedules: Statement = (tables, { now }, values) =>
+  fireDue(
+    tables,
+    now,
+    readDue(tables, now, values).filter(({ schedule }) => schedule.overlap !== REPLACE),
+  );
+
+/** The schedules are fired one after the other, and none of them sees what another one of the statement has made. */
+export const fireReplacingSchedules: Statement = (tables, { now }, values) =>
+  fireDue(tables, now, readDue(tables, now, values));
+
+function fireDue(tables: Tables, now: Instant, due: readonly Firing[]): object[] {
   for (const { schedule, thenAt } of due) schedule.next_run_at = thenAt;
   return due.map((firing) => {
     const { n, firedFor } = firing;
     const lane = firedFor === null ? null : fire(tables, firing, firedFor, now);
     if (lane === null) return { n, region: null };
-    const due_at = toMs(Math.max(firedFor ?? 0, now));
+    const due_at = toMs(Math.max(lane.runAt, now));
     return { n, region: lane.region, lane_shard: lane.shard, due_at };
   });
-};
+}
 
 /** Those that the shard's owner may fire, at the instant and on the timetable that it knows, and that are due. */
 function readDue(tables: Tables, now: Instant, values: readonly unknown[]): Firing[] {
@@ -84,18 +108,42 @@ function fire(tables: Tables, { schedule, shard, jobId }: Firing, firedFor: Inst
   const { id, project_no, environment } = schedule;
   const key = attemptKey(id, firedFor);
   if (tables.firings.has(key)) return null;
-  const isFired = hasQuota(tables, project_no, now);
-  tables.firings.set(key, { schedule_id: id, fired_for: firedFor, job_id: isFired ? jobId : null });
+  const isOpen = ({ schedule_id, canceled }: OpenJobRow) => schedule_id === id && !canceled;
+  const isInTheWay = schedule.overlap === SKIP && [...tables.open_jobs.values()].some(isOpen);
+  const isWithin = hasQuota(tables, project_no, now);
+  const isFired = isWithin && !isInTheWay;
+  const runAt = firedFor + (schedule.spread_ms ?? 0) * MS;
+  tables.firings.set(key, {
+    ...{ schedule_id: id, fired_for: firedFor, job_id: isFired ? jobId : null },
+    due_at: isFired && schedule.spread_ms !== null ? runAt : null,
+    skipped_for: isWithin && isInTheWay ? FOR_OVERLAP : null,
+    replaced: isFired && schedule.overlap === REPLACE ? cancelUnstarted(tables, id, now) : null,
+  });
   if (!isFired) return null;
   const project = tables.projects.get(project_no);
   const region = project === undefined || project.plan === HOME_PLAN ? HOME : project.default_region;
   const { target_url, payload, max_attempts, base_seconds, cap_seconds, tags } = schedule;
   const place = { project_no, environment, region };
   const job = { ...place, target_url, payload, max_attempts, base_seconds, cap_seconds, tags };
-  addJob(tables, { ...job, id: jobId, run_at: firedFor, schedule_id: id }, now);
+  addJob(tables, { ...job, id: jobId, run_at: runAt, schedule_id: id }, now);
   const lane = tables.lanes.get(laneKey(place));
   if (lane === undefined) addLane(tables, place, shard);
-  return { region, shard: lane?.shard ?? shard };
+  return { region, shard: lane?.shard ?? shard, runAt };
+}
+
+/** Cancels the schedule's jobs that have not started, of which there are never more here than one firing cancels. */
+function cancelUnstarted(tables: Tables, scheduleId: string, now: Instant): number {
+  const rows = [...tables.open_jobs.values()].filter(
+    ({ schedule_id, attempt, run_id }) => schedule_id === scheduleId && attempt === 1 && run_id === null,
+  );
+  for (const row of rows) {
+    const { id, project_no, environment, region, schedule_id } = row;
+    tables.open_jobs.delete(id);
+    const place = { project_no, environment, region };
+    tables.ended_jobs.set(id, { ...place, id, status: CANCELED, attempts: 0, ended_at: now, schedule_id });
+    moveTags(tables, row, CANCELED);
+  }
+  return rows.length;
 }
 
 const scheduleColumns = (row: ScheduleRow) => ({
@@ -105,6 +153,7 @@ const scheduleColumns = (row: ScheduleRow) => ({
     ...{ maxAttempts: row.max_attempts, baseSeconds: row.base_seconds, capSeconds: row.cap_seconds },
   },
   ...{ paused: row.paused, tags: row.tags, revision: row.revision },
+  ...{ overlap: row.overlap, spreadSeconds: row.spread_seconds },
   nextRunAt: toMsOrNull(row.next_run_at),
 });
 
@@ -123,13 +172,26 @@ export const findSchedule: Statement = (tables, _time, values) => {
 export const changeSchedule: Statement = (tables, { clock }, values) => {
   const row = findRow(tables, values);
   const project = row && tables.projects.get(row.project_no);
-  const [revision, cron, timezone, payload, paused, isTimed, at, activeMax, tags] = values.slice(6);
+  const [revision, cron, timezone, payload, paused, isTimed, at, activeMax, ...terms] = values.slice(6);
   if (row === undefined || project === undefined || row.revision !== revision) return [];
   const nextRunAt = instantOrNull(at ?? null);
   if (row.paused && !paused && project.active_schedules >= Number(activeMax)) return [];
   if (nextRunAt !== null && nextRunAt <= clock) return [];
   if (row.paused !== paused) project.active_schedules += paused ? -1 : 1;
-  Object.assign(row, { cron, timezone, payload, paused, tags, revision: row.revision + 1 });
+  Object.assign(row, { cron, timezone, payload, paused, revision: row.revision + 1 });
+  const [
+    name,
+    target_url,
+    max_attempts,
+    base_seconds,
+    cap_seconds,
+    overlap,
+    spread_seconds,
+    spread_ms,
+    tags,
+  ] = terms;
+  Object.assign(row, { name, target_url, max_attempts, base_seconds, cap_seconds });
+  Object.assign(row, { overlap, spread_seconds, spread_ms, tags });
   if (isTimed) row.next_run_at = nextRunAt;
   return [scheduleColumns(row)];
 };

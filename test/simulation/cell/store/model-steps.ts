@@ -5,7 +5,7 @@ import {
   RUN_PREFIX,
   uuidToId,
 } from "../../../../shared/domain/ids.ts";
-import { nextInstant, readTimetable } from "../../../../shared/domain/schedule.ts";
+import { nextInstant, OVERLAPS, readTimetable } from "../../../../shared/domain/schedule.ts";
 
 import { REGIONS, type Scope } from "../../../../shared/domain/scope.ts";
 import { WAIT_REASONS } from "../../../../shared/domain/wait.ts";
@@ -20,7 +20,11 @@ import { claimAttempts } from "../../../../shared/store/queue/claim.ts";
 import { claimOrdinary } from "../../../../shared/store/queue/claim-ordinary.ts";
 import { claimDeliveries } from "../../../../shared/store/queue/delivery-claim.ts";
 import { settleDeliveries } from "../../../../shared/store/queue/delivery-settle.ts";
-import { fireSchedules, listDueSchedules } from "../../../../shared/store/queue/firings.ts";
+import {
+  fireReplacingSchedules,
+  fireSchedules,
+  listDueSchedules,
+} from "../../../../shared/store/queue/firings.ts";
 import { listParkedHosts, releaseParked } from "../../../../shared/store/queue/parked.ts";
 import { parkAttempts } from "../../../../shared/store/queue/parking.ts";
 import { isPlain, type Settlement, settleAttempts } from "../../../../shared/store/queue/settle.ts";
@@ -66,6 +70,7 @@ export class ModelSteps {
   create(): Ask {
     const { random } = this;
     const before = [...this.tables.jobs.keys()];
+    const schedule = this.anyOf([...this.tables.schedules.values()]);
     const jobs = Array.from({ length: 1 + random.below(4) }, (_, index) => {
       const isKnown = before.length > 0 && random.chance(0.05);
       const known = isKnown ? this.tables.jobs.get(random.pick(before)) : undefined;
@@ -87,6 +92,7 @@ export class ModelSteps {
         capSeconds: 2,
         cause: null,
         tags: random.pick([null, null, ["a"], ["NULL", "a:b/@+-._"]]),
+        ...(schedule !== null && random.chance(0.3) ? { scheduleId: uuidToId("sch_", schedule.id) } : {}),
       };
     });
     const ids = new Set(jobs.map(({ id }) => id));
@@ -375,7 +381,8 @@ export class ModelSteps {
         },
       ];
     });
-    return firings.length === 0 ? null : (db) => fireSchedules(db, firings);
+    const run = random.chance(0.5) ? fireSchedules : fireReplacingSchedules;
+    return firings.length === 0 ? null : (db) => run(db, firings);
   }
 
   schedule(): Ask | null {
@@ -385,6 +392,11 @@ export class ModelSteps {
     const [scope, id, cause] = [scopeOf(row), uuidToId("sch_", row.id), this.cause()];
     const [sinceAt, paused] = [Math.floor(this.nowMs) - 20_000, random.chance(0.5)];
     const nextRunAt = paused ? null : nextInstant(readTimetable(row.cron, row.timezone), this.nowMs + 6_000);
+    const terms = {
+      name: `${row.id} ${random.below(3)}`,
+      overlap: random.pick([null, ...OVERLAPS]),
+      spreadSeconds: random.pick([null, 0, 1]),
+    };
     if (random.chance(0.1)) return (db) => deleteSchedule(db, scope, id, cause);
     return random.pick<Ask>([
       (db) => listDueSchedules(db, [0, 1, 2], { sinceAt, aheadMs: 3_000, limit: 10 }),
@@ -394,9 +406,9 @@ export class ModelSteps {
           db,
           scope,
           id,
-          ({ cron, timezone, payload, tags }) => ({
-            ...{ cron, timezone, payload, paused, nextRunAt },
-            tags: tags === null ? ["later"] : null,
+          (found) => ({
+            ...{ ...found, ...terms, paused, nextRunAt },
+            tags: found.tags === null ? ["later"] : null,
           }),
           9,
           cause,
@@ -473,9 +485,10 @@ const CHOICES: readonly [string, (this: ModelSteps) => Ask | null][] = [
     ModelSteps.prototype.settleOfDeliveries,
   ]),
   ["park", ModelSteps.prototype.park],
+  ["park", ModelSteps.prototype.park],
   ["release", ModelSteps.prototype.release],
-  ["fire", ModelSteps.prototype.fire],
-  ["schedule", ModelSteps.prototype.schedule],
+  ...Array<[string, (this: ModelSteps) => Ask | null]>(4).fill(["fire", ModelSteps.prototype.fire]),
+  ...Array<[string, (this: ModelSteps) => Ask | null]>(2).fill(["schedule", ModelSteps.prototype.schedule]),
 ];
 
 /** More than there are: of those that began at one instant nobody knows which is listed first. */

@@ -68,12 +68,12 @@ export async function insertRows({ query }: TestStore, tables: Tables): Promise<
   for (const row of tables.schedules.values())
     await query(
       `INSERT INTO schedules (id, project_no, environment, shard, name, cron, timezone, target_url, payload, max_attempts,
-                              base_seconds, cap_seconds, next_run_at, tags)
-       VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
+                              base_seconds, cap_seconds, overlap, spread_seconds, spread_ms, next_run_at, tags)
+       VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
       [
         ...[row.id, row.project_no, row.environment, row.shard, row.name, row.cron, row.timezone],
         ...[row.target_url, row.payload, row.max_attempts, row.base_seconds, row.cap_seconds],
-        instant(row.next_run_at),
+        ...[row.overlap, row.spread_seconds, row.spread_ms, instant(row.next_run_at)],
         row.tags,
       ],
     );
@@ -124,8 +124,9 @@ const READ: Record<string, string> = {
   delivery_attempts: `SELECT delivery_id, attempt, webhook_id, status, response_status, error, ${us("started_at")}, duration_ms, counts
                         FROM delivery_attempts ORDER BY delivery_id, attempt`,
   schedules: `SELECT id, project_no, environment, shard, name, cron, timezone, target_url, payload, max_attempts, base_seconds,
-                     cap_seconds, paused, tags, revision, ${us("next_run_at")} FROM schedules ORDER BY id`,
-  firings: `SELECT schedule_id, ${us("fired_for")}, job_id FROM firings ORDER BY schedule_id, fired_for`,
+                     cap_seconds, paused, tags, revision, ${us("next_run_at")}, overlap, spread_seconds, spread_ms
+                FROM schedules ORDER BY id`,
+  firings: `SELECT schedule_id, ${us("fired_for")}, job_id, ${us("due_at")}, skipped_for, replaced FROM firings ORDER BY schedule_id, fired_for`,
   held_regions: "SELECT region FROM held_regions ORDER BY region",
   host_limits: "SELECT host, requests FROM host_limits ORDER BY host",
   clock_watch: `SELECT ${us("seen_at", "steady_since")} FROM clock_watch`,

@@ -217,12 +217,18 @@ export interface ScheduleRow {
   tags: string[] | null;
   revision: number;
   next_run_at: Instant | null;
+  overlap: number | null;
+  spread_seconds: number | null;
+  spread_ms: number | null;
 }
 
 export interface FiringRow {
   schedule_id: string;
   fired_for: Instant;
   job_id: string | null;
+  due_at: Instant | null;
+  skipped_for: number | null;
+  replaced: number | null;
 }
 
 export interface Tables {
