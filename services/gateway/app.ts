@@ -60,12 +60,20 @@ export function createApp(
       );
     }
     const mismatch = { allow, served: null };
-    elysia.all(path, ({ request }) => answer(request, NO_IDS, mismatch), UNPARSED);
+    const refuse = ({ request }: { request: Request }) => answer(request, NO_IDS, mismatch);
+    elysia.all(path, refuse, UNPARSED);
+    // Elysia looks for a path of the method itself first: POST /v2/schedules/by-name/run would run a schedule of the id by-name.
+    for (const method of WRITES) {
+      if (operations.every(({ operation }) => operation.method !== method))
+        elysia.route(method, path, refuse, UNPARSED);
+    }
   }
   for (const page of docs) elysia.all(page.path, ({ request }) => answerPage(page, request), UNPARSED);
 
   const answerKnown = (request: BunRequest) =>
     Object.values(request.params).some(isRewritten) ? answerUnknown(request) : elysia.fetch(request);
+  const answerNamed = (request: BunRequest) =>
+    isRewrittenName(request) ? answerUnknown(request) : elysia.fetch(request);
   const answerUnknown = (request: BunRequest) => answer(request, NO_IDS, "nothing");
   const paths: App["paths"] = {};
   const serveAt = (path: string, act: App["paths"][string]) => {
@@ -86,7 +94,7 @@ export function createApp(
   for (const { path, operations, allow } of served) {
     const post = operations.find(({ operation }) => operation.method === "POST");
     if (post === undefined || path.includes(":")) {
-      serveAt(path, answerKnown);
+      serveAt(path, path.includes(BY_NAME) ? answerNamed : answerKnown);
       continue;
     }
     // Clients create jobs thousands of times a second, and Elysia has nothing to find here.
@@ -107,7 +115,19 @@ const UNPARSED = { parse: "none" } as const;
  * Bun's router compares the rest of the path as it was sent.
  */
 function isRewritten(parameter: string | undefined): boolean {
-  return parameter === undefined || /^\.{0,2}$|[\\#]/.test(parameter);
+  return parameter === undefined || IS_RESOLVED.test(parameter) || parameter.includes("#");
+}
+
+const IS_RESOLVED = /^\.{0,2}$|\\/;
+
+/** The rest of such a path is a name that a customer chose, with any characters. */
+const BY_NAME = "/by-name/";
+
+/** The same for a path with a name, in which a `#` is a character like others as long as it came percent-encoded. */
+function isRewrittenName({ params, url }: BunRequest): boolean {
+  return (
+    url.includes("#") || Object.values(params).some((name) => name === undefined || IS_RESOLVED.test(name))
+  );
 }
 
 /**
@@ -119,4 +139,5 @@ function idsOf(params: unknown): PathIds {
   return { id: id ?? "", innerId: innerId ?? "" };
 }
 
+const WRITES = ["POST", "PUT", "PATCH", "DELETE"] as const;
 const NO_IDS: PathIds = { id: "", innerId: "" };

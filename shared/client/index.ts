@@ -41,6 +41,7 @@ export type {
   Schedule,
   ScheduleListQuery,
   SchedulePreview,
+  SchedulePut,
   Schedules,
   ScheduleUpdate,
   Timetable,

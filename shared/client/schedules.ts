@@ -14,6 +14,7 @@ export type FiringListQuery = QueryOf<"listFirings">;
 
 export type NewSchedule = WithPayload<BodyOf<"createSchedule">>;
 export type ScheduleUpdate = WithPayload<BodyOf<"updateSchedule">>;
+export type SchedulePut = Omit<WithPayload<BodyOf<"putSchedule">>, "name">;
 export type Timetable = Omit<BodyOf<"previewSchedule">, "from"> & {
   /** Only firings after this instant are shown; now by default. */
   from?: string | Date;
@@ -29,6 +30,13 @@ export interface Schedules {
   /** Tells when a timetable would fire. Nothing is created. */
   preview(timetable: Timetable, options?: RequestOptions): Call<SchedulePreview>;
   get(id: string, options?: RequestOptions): Call<Schedule>;
+  getByName(name: string, options?: RequestOptions): Call<Schedule>;
+  /**
+   * Makes the schedule of this name be so: it is created, or changed to this. What is left out, except for `paused`, has the
+   * default of a creation. The same call again changes nothing, so that every deployment can make it. The names `.` and `..`
+   * and names with a backslash are refused as resource_not_found: no path leads to them.
+   */
+  put(name: string, schedule: SchedulePut, options?: RequestOptions): Call<Schedule>;
   list(query?: ScheduleListQuery, options?: RequestOptions): List<Schedule>;
   /** A field that is left out keeps its value. A payload or a retry policy replaces the whole one. */
   update(id: string, changes: ScheduleUpdate, options?: RequestOptions): Call<Schedule>;
@@ -63,6 +71,9 @@ export function createSchedules(send: Send): Schedules {
         makesNothing: true,
       }),
     get: (id, options) => send({ method: "GET", path: schedulePath(id), options }),
+    getByName: (name, options) => send({ method: "GET", path: namePath(name), options }),
+    put: (name, schedule, options) =>
+      send({ method: "PUT", path: namePath(name), body: () => bodyText(schedule), options }),
     list: (query, options) => walkList(send, { method: "GET", path: "/v2/schedules", query, options }),
     pause: (id, options) => update(id, { paused: true }, options),
     resume: (id, options) => update(id, { paused: false }, options),
@@ -71,6 +82,10 @@ export function createSchedules(send: Send): Schedules {
       walkList(send, { method: "GET", path: `${schedulePath(id)}/firings`, query, options }),
     run: (id, options) => send({ method: "POST", path: `${schedulePath(id)}/run`, options }),
   };
+}
+
+function namePath(name: string): string {
+  return `/v2/schedules/by-name/${encodeURIComponent(name)}`;
 }
 
 function schedulePath(id: string): string {

@@ -27,7 +27,7 @@ export interface CreationOptions extends RequestOptions {
 
 /** A request as a resource makes it. */
 export interface ClientRequest {
-  method: "GET" | "POST" | "PATCH" | "DELETE";
+  method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
   path: string;
   query?: object | undefined;
   /** Writes JSON. A value that JSON does not have, such as a BigInt, rejects the call. */

@@ -14,6 +14,7 @@ import { listParts } from "./list.ts";
 import {
   readNewSchedule,
   readScheduleListQuery,
+  readSchedulePut,
   readScheduleUpdate,
   Schedule,
   type ScheduleFacts,
@@ -103,6 +104,20 @@ test("a change holds the given fields, and an unknown field is refused", () => {
     expect([code, param]).toEqual(["invalid_request", name]);
     expect(message).toContain(`Known are ${fields.join(", ")}.`);
   }
+});
+
+test("a PUT is a creation of the name in its path, and may say whether it is paused", () => {
+  const put = (name: string, fields: string) =>
+    readSchedulePut(
+      name,
+      bodyOf(`{"cron":"0 0 1 1 *","target_url":"https://example.com/hook"${fields}}`),
+      targets,
+    );
+  expect(put("a/b", "")).toMatchObject({ schedule: { name: "a/b", payload: "{}" }, paused: undefined });
+  expect(put("a", ',"name":"a","paused":true')).toMatchObject({ schedule: { name: "a" }, paused: true });
+  expect(refusalOf(() => put("a", ',"name":"b"')).param).toBe("name");
+  expect(refusalOf(() => put("a".repeat(101), "")).param).toBe("name");
+  expect(refusalOf(() => put("a", ',"id":"b"')).param).toBe("id");
 });
 
 test("a spread is at most half of the smallest gap, wherever it is given", () => {

@@ -1,5 +1,6 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { GAP_SECONDS_MIN } from "../domain/cron/cron.ts";
+import { invalidRequest } from "../domain/errors.ts";
 import { SCHEDULE_PREFIX } from "../domain/ids.ts";
 import { completeRetryPolicy } from "../domain/job.ts";
 import { checkName } from "../domain/name.ts";
@@ -103,6 +104,30 @@ export const ScheduleUpdateRequest = Type.Object(
   { ...closed, title: "ScheduleUpdateRequest", description: "What is left out keeps its value." },
 );
 
+export const ScheduleName = Type.String({
+  documented: { minLength: 1, maxLength: SCHEDULE_NAME_CHARACTERS_MAX },
+  description:
+    "The name of a schedule, percent-encoded; `%2F` stands for a slash in it. The names `.` and `..` and names with a " +
+    "backslash have no path.",
+  examples: ["nightly-invoices"],
+});
+
+export const SchedulePutRequest = Type.Object(
+  {
+    name: Type.Optional({ ...Name, description: "May be left out. It is the name in the path." }),
+    ...creationFields,
+    paused: Type.Optional({
+      ...Paused,
+      description: "Left out, a new schedule is active and one that is there stays what it is.",
+    }),
+  },
+  {
+    ...closed,
+    title: "SchedulePutRequest",
+    description: "What is left out, except for `paused`, has the default of a creation.",
+  },
+);
+
 export const Schedule = Type.Object(
   {
     id: ScheduleId,
@@ -141,6 +166,19 @@ export interface AcceptedSchedule extends Omit<Changeable, "paused"> {
 export function readNewSchedule(body: Body, targets: TargetRules): AcceptedSchedule {
   const request = validateNew(body.value);
   return acceptSchedule(request.name, request, body, targets);
+}
+
+/** The body of PUT /v2/schedules/by-name/{name}. `paused` is undefined where it is left out. Throws ApiError. */
+export function readSchedulePut(
+  name: string,
+  body: Body,
+  targets: TargetRules,
+): { schedule: AcceptedSchedule; paused: boolean | undefined } {
+  const request = validatePut(body.value);
+  if (request.name !== undefined && request.name !== name) {
+    throw invalidRequest("name must be left out, or be the name in the path.", "name");
+  }
+  return { schedule: acceptSchedule(name, request, body, targets), paused: request.paused };
 }
 
 function acceptSchedule(
@@ -246,4 +284,5 @@ export function scheduleParts(schedule: ScheduleFacts): string[] {
 }
 
 const validateNew = validatorOf(NewScheduleRequest);
+const validatePut = validatorOf(SchedulePutRequest);
 const validateUpdate = validatorOf(ScheduleUpdateRequest);

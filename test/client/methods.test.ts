@@ -104,6 +104,11 @@ describe("the client", () => {
     expect(await client.jobs.get(job.id)).toMatchObject(fields);
     expect(await schedules.resume(made.id)).toMatchObject({ paused: false });
     expect(await schedules.firings(made.id, { limit: 1 })).toEqual({ data: [], next_cursor: null });
+    expect(await schedules.put("week/ly", { ...fields, cron: "@weekly" })).toMatchObject({ name: "week/ly" });
+    expect(lastAsked().headers.has("idempotency-key")).toBe(false);
+    const named = await schedules.getByName("week/ly");
+    expect(await schedules.put("week/ly", { ...fields, cron: "@weekly" })).toEqual(named);
+    await schedules.delete(named.id);
     expect(await schedules.delete(made.id)).toEqual({ id: made.id, deleted: true });
   });
 
@@ -166,7 +171,7 @@ describe("the client", () => {
         /(job|run|sch|whk|dlv|key)_[0-9a-z]{26}/g,
         (_, kind: string) => `{${names[kind] ?? kind}_id}`,
       );
-      return `${method} ${path}`;
+      return `${method} ${path.replace(/(?<=by-name\/).+/, "{name}")}`;
     });
     const operations = Object.values(OPERATIONS).map(({ method, path }) => `${method} ${path}`);
     expect([...new Set(told)].sort()).toEqual(operations.sort());

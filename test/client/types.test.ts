@@ -11,6 +11,7 @@ import {
   type NewSchedule,
   RawJson,
   type Schedule,
+  type SchedulePut,
   type ScheduleUpdate,
 } from "../../shared/client/index.ts";
 
@@ -43,6 +44,7 @@ const truths: true[] = [
     | "tags"
   >,
   true satisfies Same<keyof ScheduleUpdate, keyof NewSchedule | "paused">,
+  true satisfies Same<keyof SchedulePut, Exclude<keyof NewSchedule, "name"> | "paused">,
   true satisfies Same<NewSchedule["overlap"], "allow" | "skip" | "replace" | undefined>,
   true satisfies Same<
     Firing["status"],
@@ -91,6 +93,8 @@ async function misuse(client: Client): Promise<void> {
   await client.schedules.list({ paused: "yes" });
   // @ts-expect-error a new schedule is active
   await client.schedules.create({ name: "a", cron: "@daily", target_url, paused: true });
+  // @ts-expect-error the name stands in the path
+  await client.schedules.put("a", { name: "a", cron: "@daily", target_url });
   // @ts-expect-error nothing is made, so that no key is needed
   await client.schedules.preview({ cron: "@daily" }, { idempotencyKey: "a" });
   // @ts-expect-error the plan is the operator's to change

@@ -68,6 +68,13 @@ export const MUTANTS: readonly Mutant[] = [
     caughtBy: `${QUEUE}/overlap.test.ts`,
   },
   {
+    name: "a PUT that differs in nothing but given defaults writes nothing",
+    file: "shared/store/resources/schedules.ts",
+    from: '  "overlap",\n',
+    to: "",
+    caughtBy: "shared/store/resources/schedule-by-name.test.ts",
+  },
+  {
     name: "a takeover does not raise the epoch",
     file: `${QUEUE}/shards.ts`,
     from: "SET epoch = s.epoch + 1, owner = $3",

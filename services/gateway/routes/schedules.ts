@@ -12,6 +12,7 @@ import {
   type AcceptedSchedule,
   readNewSchedule,
   readScheduleListQuery,
+  readSchedulePut,
   readScheduleUpdate,
   scheduleParts,
 } from "../../../shared/contract/schedule.ts";
@@ -28,6 +29,7 @@ import type { Clock } from "../../../shared/platform/clock.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
 import { type KeyToTake, keepAnswer } from "../../../shared/store/resources/idempotency.ts";
 import { findAskedJobs } from "../../../shared/store/resources/jobs.ts";
+import { putSchedule } from "../../../shared/store/resources/schedule-by-name.ts";
 import {
   changeSchedule,
   countActiveSchedules,
@@ -35,6 +37,7 @@ import {
   type DecideChange,
   deleteSchedule,
   findSchedule,
+  findScheduleByName,
   listSchedules,
   PAGE_BYTES_MAX,
   type ScheduleRow,
@@ -112,6 +115,23 @@ export function scheduleRoutes(options: {
     return changed;
   }
 
+  /** PUTs of a name wait for each other likewise. */
+  async function put(request: ApiRequest, body: Body): Promise<{ isNew: boolean; schedule: ScheduleRow }> {
+    const { scope, id: name } = request;
+    const activeMax = activeMaxOf(request);
+    const { schedule: accepted, paused } = readSchedulePut(name, body, targets);
+    const create = () => newSchedule(request, accepted, paused ?? false);
+    const { timetable: _, ...wanted } = accepted;
+    const change = paused === undefined ? wanted : { ...wanted, paused };
+    const decide: DecideChange = (schedule) =>
+      decideScheduleChange(schedule, change, { now: clock.now(), activeMax });
+    const outcome = await inTurn(JSON.stringify([scope, "by-name", name]), () =>
+      putSchedule(db, scope, name, { create, decide }, activeMax, request.cause()),
+    );
+    if (outcome.kind === "limit_exceeded") throw tooManyActive(activeMax);
+    return { isNew: outcome.kind === "created", schedule: outcome.schedule };
+  }
+
   return {
     createSchedule: {
       body: BODY,
@@ -178,6 +198,28 @@ export function scheduleRoutes(options: {
         const scheduleId = readPathId(SCHEDULE_PREFIX, id);
         parseQuery(query, []);
         return { status: 200, text: oneText(await find(scope, scheduleId)) };
+      },
+    },
+    getScheduleByName: {
+      body: null,
+      answerBytesMax: PAYLOAD_ANSWER_BYTES_MAX,
+      async answer({ scope, id: name, query }) {
+        parseQuery(query, []);
+        // Postgres has no text with a NUL, and a path whose percent-encoding is broken names nothing.
+        const isName = name !== "" && !name.includes("\0");
+        const schedule = isName ? await findScheduleByName(db, scope, name) : null;
+        return { status: 200, text: oneText(orNotFound(schedule)) };
+      },
+    },
+    putSchedule: {
+      answerBytesMax: PAYLOAD_ANSWER_BYTES_MAX,
+      body: BODY,
+      async answer(request, body) {
+        if (request.id === "") throw resourceNotFound();
+        parseQuery(request.query, []);
+        const { isNew, schedule } = await put(request, body);
+        tellWorker(request, schedule.nextRunAt);
+        return { status: isNew ? 201 : 200, text: oneText(schedule) };
       },
     },
     updateSchedule: {

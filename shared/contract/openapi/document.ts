@@ -62,7 +62,12 @@ export function describeApi(publicUrl: string | null): string {
 }
 
 function describeOperation(id: string, operation: Operation, schemas: Schemas, refusals: Refusals): Json {
-  const { method, resource, summary, description, body, status, response } = operation;
+  const { method, resource, summary, description, body, status, mayCreate, response } = operation;
+  const answerOf = (status: number) => ({
+    description: status === 201 ? "Created." : "Done.",
+    headers: headersOf(status, schemas, method === "POST"),
+    content: describeContent(response, schemas),
+  });
   return {
     operationId: id,
     tags: [TAGS[resource].name],
@@ -73,11 +78,8 @@ function describeOperation(id: string, operation: Operation, schemas: Schemas, r
       ? {}
       : { requestBody: { required: body.isOptional !== true, content: describeContent(body, schemas) } }),
     responses: {
-      [status]: {
-        description: status === 201 ? "Created." : "Done.",
-        headers: headersOf(status, schemas, method === "POST"),
-        content: describeContent(response, schemas),
-      },
+      [status]: answerOf(status),
+      ...(mayCreate ? { 201: answerOf(201) } : {}),
       ...refusals.responsesOf(operation),
     },
   };

@@ -5,7 +5,7 @@ import type { ErrorView } from "../error.ts";
 
 /** One method of one path. The gateway serves it, and the published document describes it. */
 export interface Operation {
-  method: "GET" | "POST" | "PATCH" | "DELETE";
+  method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
   /** At most two parameters, in braces. */
   path: string;
   /** The schema of the path's parameter; null where the path has none. */
@@ -21,6 +21,8 @@ export interface Operation {
   body: (Content & { isOptional?: true }) | null;
   /** The status of every answer that is no refusal. */
   status: 200 | 201;
+  /** True for a PUT, which answers 201 as well, where it has created something. */
+  mayCreate?: true;
   response: Content;
   /** The codes that do not follow from the other members; `errorCodesOf` adds those. */
   codes: readonly ErrorCode[];

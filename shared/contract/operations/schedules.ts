@@ -16,6 +16,8 @@ import {
   ScheduleId,
   ScheduleList,
   ScheduleListParameters,
+  ScheduleName,
+  SchedulePutRequest,
   ScheduleUpdateRequest,
 } from "../schedule.ts";
 import { JOB_EXAMPLE } from "./jobs.ts";
@@ -31,6 +33,8 @@ const SCHEDULE_REQUEST_EXAMPLE: Static<typeof NewScheduleRequest> = {
   payload: { kind: "nightly" },
   tags: ["invoices"],
 };
+
+const { name: _, ...SCHEDULE_PUT_EXAMPLE } = SCHEDULE_REQUEST_EXAMPLE;
 
 const SCHEDULE_EXAMPLE: Static<typeof Schedule> = {
   id: SCHEDULE_ID,
@@ -116,6 +120,30 @@ export const SCHEDULE_OPERATIONS = {
     summary: "Get a schedule",
     description: "A schedule of another project or of the other environment is not found.",
     response: { schema: Schedule, examples: { active: SCHEDULE_EXAMPLE } },
+  }),
+  getScheduleByName: operation({
+    method: "GET",
+    path: "/v2/schedules/by-name/{name}",
+    id: ScheduleName,
+    resource: "schedules",
+    summary: "Get a schedule by its name",
+    description: "The schedule that has this name now. A schedule of the other environment is not found.",
+    response: { schema: Schedule, examples: { active: SCHEDULE_EXAMPLE } },
+  }),
+  putSchedule: operation({
+    method: "PUT",
+    path: "/v2/schedules/by-name/{name}",
+    id: ScheduleName,
+    resource: "schedules",
+    summary: "Make a schedule be so",
+    description:
+      "Creates the schedule of this name (201), or changes the one that has it to what the body says (200). What is so already " +
+      "stays: the same PUT again changes nothing, not even `next_run_at`. So it is safe to send again, and an Idempotency-Key is " +
+      "ignored. A schedule that is there keeps its id, and with it the time by which its spread delays its jobs.",
+    body: { schema: SchedulePutRequest, examples: { nightly: SCHEDULE_PUT_EXAMPLE } },
+    response: { schema: Schedule, examples: { active: SCHEDULE_EXAMPLE } },
+    mayCreate: true,
+    codes: ["invalid_cron_expression", "interval_too_short", "plan_limit_exceeded"],
   }),
   updateSchedule: operation({
     method: "PATCH",

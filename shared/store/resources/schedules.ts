@@ -87,6 +87,15 @@ export async function findSchedule(db: Database, scope: Scope, id: string): Prom
   return (await look(db, scope, id))?.schedule ?? null;
 }
 
+/** The schedule of this name, or null if this environment has none. */
+export async function findScheduleByName(
+  db: Database,
+  scope: Scope,
+  name: string,
+): Promise<ScheduleRow | null> {
+  return (await lookByName(db, scope, name))?.schedule ?? null;
+}
+
 /** A schedule, and how many schedules of the project are active, over both environments. */
 export interface FoundSchedule {
   schedule: ScheduleRow;
@@ -95,6 +104,9 @@ export interface FoundSchedule {
 
 const look = (db: Database, scope: Scope, id: string) =>
   lookFor(db, scope, "find_schedule", FIND_BY_ID, idToUuid(id));
+export const lookByName = (db: Database, scope: Scope, name: string) =>
+  lookFor(db, scope, "find_schedule_by_name", FIND_BY_NAME, name);
+
 async function lookFor(
   db: Database,
   { projectNo, environment }: Scope,
@@ -117,6 +129,8 @@ const FIND = `
 SELECT ${COLUMNS}, (SELECT active_schedules FROM projects WHERE no = $1) AS "activeCount"
   FROM schedules WHERE project_no = $1 AND environment = $2`;
 const FIND_BY_ID = `${FIND} AND id = $3`;
+const FIND_BY_NAME = `${FIND} AND name = $3`;
+
 /** The bytes of all payloads of a page. Only the last payload may go beyond it. */
 export const PAGE_BYTES_MAX = 4_194_304;
 /** The bytes of the payloads of one statement: nothing else of the process has a turn while they are read. */

@@ -6,6 +6,7 @@ import {
   type Answer,
   readRefusal,
   startTestGateway,
+  TARGET_URL,
   type TestGateway,
   type TestProject,
 } from "../../support/gateway.ts";
@@ -19,7 +20,8 @@ const victims = new Map<string, string>();
 
 /** The route table itself, so that a new route is tried too. */
 const operations: [string, Operation][] = Object.entries(OPERATIONS);
-const withId = operations.filter(([, { id }]) => id !== null);
+/** A PUT makes what it names in its caller's own environment, whoever else has the name (schedules/by-name.test.ts). */
+const withId = operations.filter(([, { method, id }]) => id !== null && method !== "PUT");
 const parameterOf = ({ path }: Operation) => /\{(\w+)\}/.exec(path)?.[1] ?? "";
 const parameters = [...new Set(withId.map(([, operation]) => parameterOf(operation)))];
 
@@ -44,6 +46,12 @@ async function addResource(parameter: string): Promise<string> {
   if (parameter === "run_id") {
     const job = await gateway.createJob(victim, { retry_policy: { max_attempts: 1 } });
     return (await gateway.attempt(victim, job, 1, { status: "failed", leaves: "failed" })).runId;
+  }
+  if (parameter === "name") {
+    const name = "the-name-of-the-victim";
+    const body = { cron: "@yearly", target_url: TARGET_URL };
+    await gateway.call("PUT", `/v2/schedules/by-name/${name}`, { key: victim.production, body });
+    return name;
   }
   // Everything else is created by a POST to the path above it, whose documented example body works.
   const above = withId

@@ -66,6 +66,20 @@ const CHANGES: Partial<Record<OperationId, Change>> = {
     subject: ({ scheduleId }) => scheduleId,
     detail: () => ({ cron: "@daily", timezone: "Asia/Tokyo", paused: true }),
   },
+  putSchedule: {
+    body: {
+      cron: "@daily",
+      target_url: "https://other.example.com/path",
+      overlap: "skip",
+      spread_seconds: 60,
+    },
+    action: "schedule.update",
+    subject: ({ scheduleId }) => scheduleId,
+    detail: () => ({
+      ...{ cron: "@daily", timezone: "UTC", paused: false, target_origin: "https://other.example.com" },
+      ...{ overlap: "skip", spread_seconds: 60 },
+    }),
+  },
   deleteSchedule: { action: "schedule.delete", subject: ({ scheduleId }) => scheduleId },
   runSchedule: { action: "job.create", subject: (_from, { id }) => id },
   createWebhook: {
@@ -137,6 +151,7 @@ describe("the audit record of a change by a key names who, what, when and the re
       webhook_id: from.webhookId,
       delivery_id: from.deliveryId,
       key_id: from.keyId,
+      name: "old",
     };
     const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: keyof typeof ids) => ids[name]);
     const answer = await gateway.call(method, filled, {
@@ -218,6 +233,8 @@ describe("the audit record has no entry", () => {
     expect((await call("POST", "/v2/schedules/preview", { cron: "@daily" })).status).toBe(200);
     expect((await call("PATCH", `/v2/schedules/${scheduleId}`, { cron: "x" })).status).toBe(400);
     expect((await call("PATCH", `/v2/schedules/${scheduleId}`, { paused: false })).status).toBe(200);
+    expect((await call("PUT", "/v2/schedules/by-name/old", schedule)).status).toBe(200);
+    expect((await call("PUT", "/v2/schedules/by-name/other", schedule)).status).toBe(400);
     expect((await call("DELETE", `/v2/schedules/${scheduleId}x`)).status).toBe(404);
     expect((await call("POST", "/v2/webhooks", { url: "http://x", events: [] })).status).toBe(400);
     expect((await call("PATCH", `/v2/webhooks/${webhookId}`, { events: ["job.failed"] })).status).toBe(200);

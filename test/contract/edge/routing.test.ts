@@ -32,6 +32,11 @@ describe("routing", () => {
     ["PUT", "/v2/project", "GET, HEAD, PATCH"],
     ["POST", "/v2/project/usage", "GET, HEAD"],
     ["PATCH", "/v2/jobs/batch", "DELETE, GET, HEAD, POST"],
+    ["PUT", "/v2/schedules", "GET, HEAD, POST"],
+    ["PUT", "/v2/schedules/sch_00000000000000000000000000", "DELETE, GET, HEAD, PATCH"],
+    ["PATCH", "/v2/schedules/by-name/a", "GET, HEAD, PUT"],
+    ["DELETE", "/v2/schedules/by-name/a", "GET, HEAD, PUT"],
+    ["POST", "/v2/schedules/by-name/run", "GET, HEAD, PUT"],
   ])("%s %s is refused with 405 and the methods of the path", async (method, path, allow) => {
     const answer = await call(method, path);
     expect(answer.status).toBe(405);
@@ -50,6 +55,8 @@ describe("routing", () => {
     "/v2/jobs/a/b",
     "/v2/__proto__",
     "/v2/nothing",
+    "/v2/schedules/by-name/",
+    "/v2/schedules/by-name/a/b",
   ])("%s is an unknown path", async (path) => {
     readRefusal(await call("GET", path), "resource_not_found");
   });

@@ -35,6 +35,8 @@ export interface GivenRequest {
 }
 
 const UNKNOWN_ID_BODY = "0".repeat(26);
+/** A name with a backslash has no path. */
+const UNKNOWN_NAME = "no%5Cpath";
 /** More bytes than any body may have. */
 const TOO_MANY_BYTES = 67_108_865;
 /** The body's time at a gateway that only gets requests without their bodies. */
@@ -99,6 +101,11 @@ export async function prepareRequests(
     job_id: async (owner) => ({ job_id: (await gateway.createJob(owner)).id }),
     run_id: addFailedRun,
     schedule_id: (owner) => addSchedule(owner),
+    async name(owner) {
+      const name = newName();
+      await addSchedule(owner, name);
+      return { name: encodeURIComponent(name) };
+    },
     webhook_id: addWebhook,
     key_id: addKey,
   };
@@ -154,8 +161,10 @@ export async function prepareRequests(
     await fillKeys(gateway, owner, KEYS_MAX);
     await gateway.query("UPDATE schedules SET paused = true WHERE project_no = $1", [owner.no]);
     await gateway.query("UPDATE projects SET active_schedules = 1000 WHERE no = $1", [owner.no]);
-    const body = operation.method === "PATCH" ? { paused: false } : withNewName(operation.bodies.at(-1));
-    return send(operation, { key: owner.production, path, body });
+    const body = operation.method === "PATCH" ? {} : withNewName(operation.bodies.at(-1));
+    const resumes = operation.method === "PATCH" || operation.method === "PUT";
+    const fields = resumes ? { ...body, paused: false } : body;
+    return send(operation, { key: owner.production, path, body: fields });
   }
 
   async function conflict(operation: PublishedOperation): Promise<Answer> {
@@ -174,9 +183,10 @@ export async function prepareRequests(
       send(operation, { key: /^\/v2\/(?:jobs|runs)/.test(operation.path) ? readKey : jobsKey }),
     async resource_not_found(operation) {
       const path = (await pathOf(operation)).replace(/[0-9a-z]{26}/, UNKNOWN_ID_BODY);
-      return send(operation, { path });
+      return send(operation, { path: path.replace(/(?<=by-name\/).*/, UNKNOWN_NAME) });
     },
-    method_not_allowed: (operation) => send({ ...operation, method: "PUT" }),
+    method_not_allowed: (operation) =>
+      send({ ...operation, method: operation.path.includes("by-name") ? "DELETE" : "PUT" }),
     idempotency_conflict: conflict,
     request_timeout: (operation) => announce(operation, 2, hasty.port),
     payload_too_large: (operation) => announce(operation, TOO_MANY_BYTES),
@@ -213,7 +223,10 @@ export async function prepareRequests(
     pathOf,
     async succeed(operation) {
       const bodies = operation.bodies.length === 0 ? [undefined] : operation.bodies;
-      return Promise.all(bodies.map((body) => send(operation, { body: withNewName(body) })));
+      const answers = await Promise.all(bodies.map((body) => send(operation, { body: withNewName(body) })));
+      if (operation.method !== "PUT") return answers;
+      const path = fill(operation.path, { name: encodeURIComponent(newName()) });
+      return [...answers, await send(operation, { path })];
     },
     async replay(operation) {
       const path = await pathOf(operation);
