@@ -23,7 +23,7 @@ setDefaultTimeout(600_000);
  */
 
 const ROUNDS = Number(process.env.ROUNDS ?? 5);
-const STEPS = 220;
+const STEPS = 320;
 const firstSeed = Number(process.env.SEED ?? 1);
 
 let store: TestStore;
