@@ -20,6 +20,7 @@ interface Group {
   name: string;
   holds: (file: string) => boolean;
 }
+const isCellUnderFaults = (file: string) => /^test\/chaos\/(cell\/|rolling)/.test(file);
 const isChaos = (file: string) => file.startsWith("test/chaos/");
 const isOperations = (file: string) => file.startsWith("test/operations/");
 const isFromOutside = (file: string) =>
@@ -37,7 +38,8 @@ const STAGES: Group[][] = [
     },
   ],
   [
-    { name: "chaos", holds: isChaos },
+    { name: "chaos", holds: (file) => isChaos(file) && !isCellUnderFaults(file) },
+    { name: "cells under faults", holds: isCellUnderFaults },
     { name: "operations", holds: isOperations },
   ],
 ];
