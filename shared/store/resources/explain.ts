@@ -122,10 +122,14 @@ WITH ended_run AS MATERIALIZED (
   SELECT e.id, e.type, e.occurred_at
     FROM ended_jobs j JOIN events e ON e.project_no = $1 AND e.environment = $2 AND e.id = ${canceledEventId("j.job_id", "j.ended_at")}
    WHERE j.project_no = $1 AND j.environment = $2 AND j.status = ${CANCELED} AND j.region = $4 AND j.job_id = $3
+), told AS MATERIALIZED (
+  -- Each event is looked up for each endpoint. The timeline has no room for more.
+  SELECT * FROM event ORDER BY occurred_at DESC
+   LIMIT (SELECT ${TIMELINE_ENTRIES_MAX} / greatest(count(*), 1) FROM webhooks w WHERE w.project_no = $1 AND w.environment = $2)
 ), delivery AS MATERIALIZED (
   -- The id of a delivery follows from its event and its endpoint, so no index by event is needed.
   SELECT d.event_id, d.webhook_id, d.status, d.ended_at, a.response_status
-    FROM event e
+    FROM told e
     JOIN webhooks w ON w.project_no = $1 AND w.environment = $2
     JOIN ended_deliveries d ON d.project_no = $1 AND d.environment = $2 AND d.webhook_id = w.id
          AND d.status = ANY (${ALL_ENDED_DELIVERY_STATUSES}) AND d.id = ${deliveryIdOf("e.id", "w.id", "e.occurred_at")}

@@ -1,0 +1,52 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { idToUuid } from "../../domain/ids.ts";
+import { WEBHOOK_ENDPOINTS_MAX } from "../../domain/plan.ts";
+import { addEndpoint } from "../delivery-test-support.ts";
+import { explain, recordStatements } from "../plan-test-support.ts";
+import { startStore, type TestStore } from "../test-support.ts";
+import { findExplained } from "./explain.ts";
+
+setDefaultTimeout(60_000);
+
+const EVENTS = 1_000;
+/** To look all events up for all endpoints takes some 300,000 pages. */
+const PAGES_MAX = 40_000;
+
+let store: TestStore;
+beforeAll(async () => {
+  store = await startStore();
+});
+afterAll(() => store.stop());
+
+test("a job with a thousand events and fifty endpoints is explained in a bounded number of pages", async () => {
+  const project = await store.addProject();
+  const [jobId = ""] = await store.addJobs(project, 1);
+  for (let n = 0; n < WEBHOOK_ENDPOINTS_MAX; n++)
+    await addEndpoint(store, project, { environment: "production" });
+  await store.query(
+    `WITH run AS (
+       INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, started_at, duration_ms)
+       SELECT gen_random_uuid(), $2, $1, 1, 3, n, 2, now(), 0 FROM generate_series(1, ${EVENTS}) AS n
+       RETURNING id, attempt)
+     INSERT INTO events (id, project_no, environment, region, type, job_id, attempt, run_status, started_at, duration_ms,
+                         occurred_at, api_version)
+     SELECT id, $1, 1, 0, 1, $2, attempt, 2, now(), 0, now() - attempt * interval '1 s', '2026-11-01' FROM run`,
+    [project, idToUuid(jobId)],
+  );
+  // Other deliveries to the endpoints: none of the job's events is found among them, so that each is looked for everywhere.
+  await store.query(
+    `INSERT INTO ended_deliveries (id, project_no, environment, region, webhook_id, event_id, status, attempts, ended_at)
+     SELECT gen_random_uuid(), $1, 1, 0, w.id, gen_random_uuid(), 0, 1, now() FROM webhooks w, generate_series(1, 1000)
+      WHERE w.project_no = $1`,
+    [project],
+  );
+  await store.query("ANALYZE");
+  const recorder = recordStatements(store.db);
+  const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
+  const found = await findExplained(recorder.db, scope, jobId);
+  expect(found?.events).toHaveLength(EVENTS);
+  const statement = recorder.statements.get("explain_job");
+  if (statement === undefined) throw new Error("it was not asked");
+  const { pagesRead } = await explain(store, { mode: "auto", ...statement, tables: ["ended_deliveries"] });
+  expect(pagesRead).toBeLessThan(PAGES_MAX);
+});
