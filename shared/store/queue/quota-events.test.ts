@@ -4,6 +4,7 @@ import { eventText } from "../../contract/event.ts";
 import { DELIVERY_PREFIX, PROJECT_PREFIX, uuidToId } from "../../domain/ids.ts";
 import { PLAN_TERMS, PLANS, type Plan } from "../../domain/plan.ts";
 import { ENVIRONMENTS, type Environment } from "../../domain/scope.ts";
+import { StoreUnavailable } from "../database/database.ts";
 import { addEndpoint, startDelivery } from "../delivery-test-support.ts";
 import { retryRun } from "../resources/jobs-by-hand.ts";
 import { changeProject } from "../resources/projects.ts";
@@ -49,6 +50,26 @@ async function toldOf(project: number): Promise<string[]> {
   );
   return rows.map(({ text }) => text);
 }
+
+test.each(["before", "after"])(
+  "quota.reached is told once, and nothing is counted twice, if a claim is cut off %s its second statement",
+  async (when) => {
+    const [near, far] = [await addProject("hobby", 7_999, ["production"]), await addProject("hobby", 10, [])];
+    const claims = [...(await claimsOf(far, 1)), ...(await claimsOf(near, 1))];
+    const run = async <Row>(name: string, text: string, values: unknown[]) => {
+      if (name !== "claim_telling") return store.db.run<Row>(name, text, values);
+      if (when === "after") await store.db.run<Row>(name, text, values);
+      throw new StoreUnavailable("cut off");
+    };
+    await expect(claimAttempts({ ...store.db, run }, nodeId, claims)).rejects.toBeInstanceOf(
+      StoreUnavailable,
+    );
+    const answers = await claimAttempts(store.db, nodeId, claims);
+    expect(answers.map(({ kind }) => kind)).toEqual(["granted", "granted"]);
+    expect([(await store.flow(near)).month_runs, (await store.flow(far)).month_runs]).toEqual([8_000, 11]);
+    expect(await toldOf(near)).toEqual(["1 80 8000 10000"]);
+  },
+);
 
 describe.each(WAYS)("quota.reached, %s", (_name, { claim }) => {
   test.each([
