@@ -141,6 +141,24 @@ test("what came due while the worker did not trust its lease fires once it does"
   await turnUntil(async () => (await firedCount(late)) === 1);
 });
 
+test("what the store has refused to a worker whose clock is ahead fires once it is not", async () => {
+  const due = await create(Date.now() - SECOND_MS, { cron: "* * * * * *" });
+  aheadMs = 20 * SECOND_MS;
+  await firer.look([SHARD]);
+  firer.advance(now());
+  await firer.drain();
+  expect(await firedCount(due)).toBe(0);
+  await firer.look([SHARD]);
+  firer.advance(now());
+  await firer.drain();
+  await firer.look([SHARD]);
+  aheadMs = 0;
+  await until(() => {
+    firer.advance(Date.now() + 20 * SECOND_MS);
+    return firedCount(due).then((count) => count === 1);
+  });
+});
+
 test("the clock set back an hour while a look is under way: what comes due from then on fires in time", async () => {
   aheadMs = HOUR_MS;
   await firer.look([SHARD]);
