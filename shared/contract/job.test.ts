@@ -130,11 +130,40 @@ test("messages name the field that was probably meant, and never the given value
   expect(refusalOf(() => readOne(withField('"runAt":1'))).message).toBe(
     "runAt is not a known field. Did you mean run_at?",
   );
+  expect(refusalOf(() => readOne(withField('"palyoad":1'))).message).toBe(
+    "palyoad is not a known field. Did you mean payload?",
+  );
+  expect(refusalOf(() => readOne(withField('"url":1'))).message).toStartWith(
+    "url is not a known field. Known are target_url, ",
+  );
   const secret = refusalOf(() => readOne(withField('"region":"s3cret"')));
   expect(secret.message).toBe(
     "region must be one of us-east, us-west, eu-central, ap-southeast, not another string.",
   );
   expect(refusalOf(() => readOne("[]")).message).toBe("The body must be an object, not an array.");
+});
+
+test("a required field under a misspelt name is recognised, and a stranger's name is not repeated", () => {
+  const misspelt = (text: string) => {
+    const { message, param } = refusalOf(() => readOne(text));
+    expect(param).toBe("target_url");
+    return message;
+  };
+  const meant = (name: string) => `${name} is not a known field. Did you mean target_url? It is required.`;
+  expect(misspelt('{"targetUrl":"https://example.com"}')).toBe(meant("targetUrl"));
+  expect(misspelt('{"a":1,"b":2,"taget_url":"https://example.com"}')).toBe(meant("taget_url"));
+  expect(misspelt("{}")).toBe("target_url is required.");
+  expect(misspelt('{"url":"https://example.com"}')).toBe("target_url is required.");
+  expect(misspelt('{"target_url\\u202e":""}')).toBe("target_url is required.");
+  expect(misspelt(`{"${"_".repeat(1_000)}target_url":""}`)).toBe("target_url is required.");
+  const many = Array.from({ length: 1_000 }, (_, n) => `"targeturl${n}${"x".repeat(40)}":0`);
+  expect(misspelt(`{${many}}`)).toBe("target_url is required.");
+  const { details } = refusalOf(() =>
+    readMany('{"jobs":[{"target_url":"https://example.com"},{"TargetURL":""}]}'),
+  );
+  expect(details).toEqual([
+    { index: 1, code: "invalid_request", message: meant("TargetURL"), param: "target_url" },
+  ]);
 });
 
 test("a batch is accepted whole, in input order, with each entry's own payload", () => {

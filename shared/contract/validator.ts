@@ -8,6 +8,7 @@ import {
 } from "@sinclair/typebox";
 import { TypeCompiler, type ValueError, ValueErrorType } from "@sinclair/typebox/compiler";
 import { type ApiError, invalidRequest, PARAM_LENGTH_MAX } from "../domain/errors.ts";
+import { didYouMean, findNearest } from "../domain/nearest.ts";
 
 /** Makes a function that returns the value with the schema's type, or throws ApiError for its first violation. */
 export function validatorOf<Schema extends TSchema>(schema: Schema): (value: unknown) => Static<Schema> {
@@ -15,7 +16,8 @@ export function validatorOf<Schema extends TSchema>(schema: Schema): (value: unk
   return (value) => {
     if (compiled.Check(value)) return value;
     const violation = compiled.Errors(value).First();
-    throw violation === undefined ? invalidRequest("The body is not valid.") : refusalOf(violation);
+    if (violation === undefined) throw invalidRequest("The body is not valid.");
+    throw refusalOf(violation, compiled.Errors(value));
   };
 }
 
@@ -39,13 +41,13 @@ export function namesOf<Fields extends TProperties>(schema: TObject<Fields>): (k
 }
 
 /** The messages tell types and names, and no value: payloads and secrets must not get into errors. */
-function refusalOf(violation: ValueError): ApiError {
+function refusalOf(violation: ValueError, all: Iterable<ValueError>): ApiError {
   const param = paramOf(violation.path);
   const subject = param === "" ? "The body" : param;
   const at = param === "" ? undefined : param;
   switch (violation.type) {
     case ValueErrorType.ObjectRequiredProperty:
-      return invalidRequest(`${subject} is required.`, at);
+      return invalidRequest(misspeltFor(violation, all) ?? `${subject} is required.`, at);
     case ValueErrorType.ObjectAdditionalProperties:
       return invalidRequest(`${subject} is not a known field.${hintAt(violation)}`, at);
     default:
@@ -58,10 +60,7 @@ function refusalOf(violation: ValueError): ApiError {
 
 /** `/retry_policy/max_attempts` becomes `retry_policy.max_attempts`, `/events/0` becomes `events[0]`. */
 function paramOf(pointer: string): string {
-  return pointer
-    .split("/")
-    .slice(1)
-    .map((step) => step.replaceAll("~1", "/").replaceAll("~0", "~"))
+  return stepsOf(pointer)
     .reduce((path, step) => {
       if (/^[0-9]+$/.test(step) && path !== "") return `${path}[${step}]`;
       return path === "" ? step : `${path}.${step}`;
@@ -69,18 +68,47 @@ function paramOf(pointer: string): string {
     .slice(0, PARAM_LENGTH_MAX);
 }
 
-/** Suggests run_at for `runAt`: the commonest mistake is another way of joining the same words. */
+/** Suggests run_at for `runAt`, and else names the fields that are known. */
 function hintAt({ path, schema }: ValueError): string {
-  const known = Object.keys((schema.properties as Record<string, unknown> | undefined) ?? {});
-  const given = plainName(path.slice(path.lastIndexOf("/") + 1));
-  const meant = known.find((name) => plainName(name) === given);
-  if (meant !== undefined) return ` Did you mean ${meant}?`;
+  const known = fieldsOf(schema);
+  const meant = findNearest(lastStep(path), known);
+  if (meant !== null) return didYouMean(meant);
   return known.length === 0 ? "" : ` Known are ${known.join(", ")}.`;
 }
 
-function plainName(name: string): string {
-  return name.replaceAll(/[_\- ]/g, "").toLowerCase();
+/** How many violations are looked through for a field that was meant to be the missing one. */
+const VIOLATIONS_MAX = 64;
+
+/** The message about a required field that stands there under a misspelt name; null if it does not. */
+function misspeltFor(missing: ValueError, all: Iterable<ValueError>): string | null {
+  const name = lastStep(missing.path);
+  let count = 0;
+  for (const { type, path, schema } of all) {
+    if (++count > VIOLATIONS_MAX) break;
+    if (type !== ValueErrorType.ObjectAdditionalProperties || !areSiblings(path, missing.path)) continue;
+    const given = lastStep(path);
+    if (!FIELD_NAME.test(given) || findNearest(given, fieldsOf(schema)) !== name) continue;
+    return `${paramOf(path)} is not a known field.${didYouMean(name)} It is required.`;
+  }
+  return null;
 }
+
+/** What may be repeated in a message. */
+const FIELD_NAME = /^[\w -]{1,64}$/;
+
+const fieldsOf = (schema: TSchema): string[] =>
+  Object.keys((schema.properties as Record<string, unknown> | undefined) ?? {});
+
+const stepsOf = (pointer: string): string[] =>
+  pointer
+    .split("/")
+    .slice(1)
+    .map((step) => step.replaceAll("~1", "/").replaceAll("~0", "~"));
+
+const lastStep = (pointer: string): string => stepsOf(pointer).at(-1) ?? "";
+
+const areSiblings = (one: string, other: string): boolean =>
+  one.slice(0, one.lastIndexOf("/")) === other.slice(0, other.lastIndexOf("/"));
 
 function expectationOf(schema: TSchema): string {
   if (Array.isArray(schema.anyOf)) {

@@ -50,6 +50,29 @@ test("unknown and repeated query parameters are refused by name", () => {
   expect(paramOf(() => parseQuery("a=1", []))).toBe("a");
 });
 
+test("the message names the parameter and the nearest one, and repeats no more of it than a message holds", () => {
+  const known = ["limit", "cursor", "status", "created_after"] as const;
+  const messageFor = (query: string, names: readonly string[] = known) => {
+    try {
+      parseQuery(query, names);
+    } catch (error) {
+      return (error as Error).message;
+    }
+    throw new Error("It was not refused.");
+  };
+  const all = "Known are limit, cursor, status, created_after.";
+  expect(messageFor("staus=failed")).toBe(
+    `"staus" is not a known query parameter. Did you mean status? ${all}`,
+  );
+  expect(messageFor("createdAfter=x")).toBe(
+    `"createdAfter" is not a known query parameter. Did you mean created_after? ${all}`,
+  );
+  expect(messageFor("page=2")).toBe(`"page" is not a known query parameter. ${all}`);
+  expect(messageFor("a=1", [])).toBe('"a" is not a known query parameter. This route takes none.');
+  expect(messageFor("%1b[2J%e2%80%ae=1")).toBe(`"\ufffd[2J\ufffd" is not a known query parameter. ${all}`);
+  expect(messageFor(`${"x".repeat(1_000_000)}=1`).length).toBeLessThan(200);
+});
+
 test("a filter is one of its words", () => {
   expect(filterOf(undefined, "status", ["failed"])).toBeNull();
   expect(filterOf("failed", "status", ["failed"])).toBe("failed");

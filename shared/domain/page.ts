@@ -1,6 +1,7 @@
-import { invalidRequest } from "./errors.ts";
+import { type ApiError, invalidRequest } from "./errors.ts";
 import { parseId } from "./ids.ts";
 import { parseInstant } from "./job.ts";
+import { didYouMean, findNearest } from "./nearest.ts";
 
 /** The rules of query strings and of pages. */
 
@@ -18,8 +19,7 @@ export function parseQuery<Name extends string>(
   for (const [name, value] of new URLSearchParams(query)) {
     const match = known.find((candidate) => candidate === name);
     if (match === undefined) {
-      const hint = known.length === 0 ? "This route takes none." : `Known are ${known.join(", ")}.`;
-      throw invalidRequest(`Unknown query parameter. ${hint}`, name);
+      throw unknownParameter(name, known);
     }
     if (values[match] !== undefined) {
       throw invalidRequest(`The query parameter ${name} is given more than once.`, name);
@@ -27,6 +27,16 @@ export function parseQuery<Name extends string>(
     values[match] = value;
   }
   return values;
+}
+
+/** How much of a name that is not known a message repeats. */
+const SHOWN_CHARACTERS_MAX = 64;
+
+function unknownParameter(name: string, known: readonly string[]): ApiError {
+  const shown = name.slice(0, SHOWN_CHARACTERS_MAX).replace(/\p{C}/gu, "\ufffd");
+  const hint = known.length === 0 ? "This route takes none." : `Known are ${known.join(", ")}.`;
+  const meant = didYouMean(findNearest(name, known));
+  return invalidRequest(`"${shown}" is not a known query parameter.${meant} ${hint}`, name);
 }
 
 /** The page size that `limit` asks for. Only plain decimal digits are a number here: not 0x10, 1e2 or +5. */

@@ -1,4 +1,6 @@
 import { ApiError } from "../errors.ts";
+import { didYouMean } from "../nearest.ts";
+import { guessZone } from "./zone-names.ts";
 
 /** The zone with an IANA name in any case. Its `name` has the canonical spelling. Throws invalid_cron_expression. */
 export function parseZone(text: string): Zone {
@@ -10,7 +12,7 @@ export function parseZone(text: string): Zone {
   if (name === null) {
     throw new ApiError(
       "invalid_cron_expression",
-      "timezone must be the name of a zone of the IANA database, such as Europe/Berlin or UTC.",
+      `timezone must be the name of a zone of the IANA database, such as Europe/Berlin or UTC.${didYouMean(guessZone(text))}`,
       "timezone",
     );
   }
