@@ -1,5 +1,6 @@
 import { ApiError, invalidRequest } from "../domain/errors.ts";
 import { PAYLOAD_BYTES_MAX } from "../domain/job.ts";
+import { NotJson } from "./json-fault.ts";
 import { findRepeated, unescapeString } from "./json-names.ts";
 
 /** How deeply objects and arrays may be nested, the outermost one counted. */
@@ -49,6 +50,17 @@ const COMMA_OR_END = 5;
 const STRING = 6;
 const NAME_STRING = 7;
 
+/** What stands in JSON where the scanner is in this state. */
+const EXPECTED: Readonly<Record<number, string>> = {
+  [VALUE]: "a value",
+  [VALUE_OR_END]: "a value or ]",
+  [NAME]: "a name in double quotes",
+  [NAME_OR_END]: "a name in double quotes or }",
+  [NAME_END]: "a colon",
+  [STRING]: "a closing quote",
+  [NAME_STRING]: "a closing quote",
+};
+
 /**
  * Reads JSON text (RFC 8259) in slices, so that other requests are served while a large body is read.
  *
@@ -91,9 +103,9 @@ export class JsonScanner {
   }
 
   /**
-   * Reads on by about `charactersMax`. Returns null until all is read, then the scan. Throws invalid_request for text that
-   * is not JSON, for too deep nesting, for duplicate members and for a shell beyond its bounds; throws payload_too_large as
-   * soon as the payload of a "member" is too long.
+   * Reads on by about `charactersMax`. Returns null until all is read, then the scan. Throws NotJson for text that is not
+   * JSON, invalid_request for too deep nesting, for duplicate members and for a shell beyond its bounds, and payload_too_large
+   * as soon as the payload of a "member" is too long.
    */
   read(charactersMax: number): Scan | null {
     const { text } = this;
@@ -103,7 +115,7 @@ export class JsonScanner {
       else this.readToken(text.charCodeAt(this.at));
     }
     if (this.at < text.length) return null;
-    if (this.state !== COMMA_OR_END || this.depth > 0) throw notJson(text);
+    if (this.state !== COMMA_OR_END || this.depth > 0) throw this.notJson();
     this.endPiece();
     const { payloadTexts, largePayloads } = this;
     return { shellText: this.pieces.join(""), payloadTexts, largePayloads };
@@ -128,27 +140,27 @@ export class JsonScanner {
         this.open(code === OPEN_BRACE);
         break;
       case CLOSE_BRACE:
-        if (state !== COMMA_OR_END && state !== NAME_OR_END) throw notJson(this.text);
+        if (state !== COMMA_OR_END && state !== NAME_OR_END) throw this.notJson();
         this.close(true);
         break;
       case CLOSE_BRACKET:
-        if (state !== COMMA_OR_END && state !== VALUE_OR_END) throw notJson(this.text);
+        if (state !== COMMA_OR_END && state !== VALUE_OR_END) throw this.notJson();
         this.close(false);
         break;
       case COMMA:
-        if (state !== COMMA_OR_END || depth === 0) throw notJson(this.text);
+        if (state !== COMMA_OR_END || depth === 0) throw this.notJson();
         if (depth === this.payloadDepth && this.shell !== null) this.endPayload(this.shell);
         this.commaCounts[depth] = (this.commaCounts[depth] ?? 0) + 1;
         this.state = this.isObject[depth] ? NAME : VALUE;
         break;
       case COLON:
-        if (state !== NAME_END) throw notJson(this.text);
+        if (state !== NAME_END) throw this.notJson();
         this.state = VALUE;
         if (depth === this.payloadDepth && this.isAtPayload()) this.beginPayload();
         break;
       default:
         this.beginValue();
-        this.at = endOfMatch(WORD, this.text, this.at);
+        this.at = this.endOfMatch(WORD, this.at, "a value");
         this.state = COMMA_OR_END;
         return;
     }
@@ -177,10 +189,10 @@ export class JsonScanner {
         return;
       }
       if (code === BACKSLASH) {
-        at = endOfMatch(ESCAPE, text, at);
+        at = this.endOfMatch(ESCAPE, at, "a valid escape");
         this.hasEscape = true;
       } else if (code < SPACE) {
-        throw notJson(text);
+        throw new NotJson(at, "an escape for this control character");
       } else {
         at++;
       }
@@ -199,7 +211,7 @@ export class JsonScanner {
   }
 
   private beginValue(): void {
-    if (this.state !== VALUE && this.state !== VALUE_OR_END) throw notJson(this.text);
+    if (this.state !== VALUE && this.state !== VALUE_OR_END) throw this.notJson();
     if (this.shell !== null) return;
     this.shellValueCount++;
     if (this.shellValueCount > SHELL_VALUES_MAX) {
@@ -222,7 +234,7 @@ export class JsonScanner {
 
   private close(isObject: boolean): void {
     const { depth, names } = this;
-    if (depth === 0 || this.isObject[depth] !== isObject) throw notJson(this.text);
+    if (depth === 0 || this.isObject[depth] !== isObject) throw this.notJson();
     if (depth === this.payloadDepth && this.shell !== null) this.endPayload(this.shell);
     const start = this.nameStarts[depth] ?? 0;
     const repeated = findRepeated(names, start);
@@ -293,6 +305,20 @@ export class JsonScanner {
     this.lengthMax = Number.POSITIVE_INFINITY;
   }
 
+  /** The end of the match that begins at `start`. Throws NotJson if there is none. */
+  private endOfMatch(pattern: RegExp, start: number, expected: string): number {
+    pattern.lastIndex = start;
+    if (!pattern.test(this.text)) throw new NotJson(start, expected);
+    return pattern.lastIndex;
+  }
+
+  private notJson(): NotJson {
+    const { state, depth } = this;
+    if (state !== COMMA_OR_END) return new NotJson(this.at, EXPECTED[state] ?? "JSON");
+    const end = this.isObject[depth] ? "}" : "]";
+    return new NotJson(this.at, depth === 0 ? "the end" : `a comma or ${end}`);
+  }
+
   /** The latest name in the object that is open at this depth. */
   private nameAt(depth: number): string {
     const end = depth < this.depth ? this.nameStarts[depth + 1] : this.names.length;
@@ -314,21 +340,10 @@ export class JsonScanner {
 const WORD = /true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/y;
 const ESCAPE = /\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})/y;
 
-/** The end of the match that begins at `start`. Throws invalid_request if there is none. */
-function endOfMatch(pattern: RegExp, text: string, start: number): number {
-  pattern.lastIndex = start;
-  if (!pattern.test(text)) throw notJson(text);
-  return pattern.lastIndex;
-}
-
 export function payloadTooLarge(): ApiError {
   return new ApiError(
     "payload_too_large",
     `payload must have at most ${PAYLOAD_BYTES_MAX} bytes of JSON text, white space between tokens not counted.`,
     "payload",
   );
-}
-
-function notJson(text: string): ApiError {
-  return invalidRequest(text === "" ? "The body is empty; JSON is expected." : "The body is not valid JSON.");
 }

@@ -1,4 +1,5 @@
 import { invalidRequest } from "../domain/errors.ts";
+import { FaultFinder, NotJson } from "./json-fault.ts";
 import { JsonScanner, type PayloadPlace, payloadTooLarge, type Scan } from "./json-scanner.ts";
 
 /**
@@ -28,16 +29,29 @@ export const SLICE_CHARACTERS = 65_536;
  * schedule. `checkPayloadSize` judges those of a batch.
  */
 export class BodyReader {
+  private readonly text: string;
   private readonly scanner: JsonScanner;
+  private finder: FaultFinder | null = null;
 
   constructor(bytes: Uint8Array, place: PayloadPlace) {
-    this.scanner = new JsonScanner(decode(bytes), place);
+    this.text = decode(bytes);
+    this.scanner = new JsonScanner(this.text, place);
   }
 
   /** Reads the next slice. Null until that was the last one. */
   read(): Body | null {
-    const scan = this.scanner.read(SLICE_CHARACTERS);
-    return scan === null ? null : bodyOf(scan);
+    if (this.finder === null) {
+      try {
+        const scan = this.scanner.read(SLICE_CHARACTERS);
+        return scan === null ? null : bodyOf(scan);
+      } catch (error) {
+        if (!(error instanceof NotJson)) throw error;
+        this.finder = new FaultFinder(this.text, error);
+      }
+    }
+    const refusal = this.finder.read(SLICE_CHARACTERS);
+    if (refusal !== null) throw refusal;
+    return null;
   }
 }
 
