@@ -136,6 +136,15 @@ describe("a cron expression", () => {
   });
 });
 
+test.each(["TZ=UTC 0 0 * * *", "CRON_TZ=Europe/Berlin 0 0 * * *", " tz= * * * * *"])(
+  "%s is told where zones are given",
+  (expression) => {
+    expect(() => parseCron(expression)).toThrow(
+      "cron must not name a time zone (TZ=): give it in the field timezone.",
+    );
+  },
+);
+
 describe("refused as invalid_cron_expression", () => {
   test.each([
     "",

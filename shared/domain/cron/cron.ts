@@ -71,6 +71,9 @@ function splitFields(text: string): Fields {
   }
   if (/[^!-~\s]/.test(text)) throw malformed("cron holds a character that means nothing in it.");
   const trimmed = text.trim();
+  if (/^(?:CRON_)?TZ=/i.test(trimmed)) {
+    throw malformed("cron must not name a time zone (TZ=): give it in the field timezone.");
+  }
   const fields = (NICKNAMES.get(trimmed) ?? trimmed).split(/\s+/);
   if (fields.length === 5) fields.unshift("0");
   if (fields.length === 6) return fields as Fields;
