@@ -3,7 +3,7 @@ import { isIP, isIPv4 } from "node:net";
 import { type Network, parseNetwork } from "../domain/address.ts";
 import { isRegion, REGIONS, type Region } from "../domain/scope.ts";
 import { parseOpenedHost } from "../domain/target.ts";
-import type { LogLevel } from "./log.ts";
+import type { LogFormat, LogLevel } from "./log.ts";
 import { parseSecretsKey, parseSecretsKeys } from "./seal/secrets-key.ts";
 import type { TraceSettings } from "./traces/traces.ts";
 
@@ -28,6 +28,8 @@ export interface Config<S extends Service = Service> {
   nodeNameIsFixed: boolean;
   publicUrl: string | null;
   logLevel: LogLevel;
+  /** Null selects human lines on a terminal, and JSON elsewhere. */
+  logFormat: LogFormat | null;
   dataDir: string;
   /** 32 bytes. Null selects the key of the data directory. */
   secretsKey: S extends "gateway" | "delivery" ? Uint8Array : Uint8Array | null;
@@ -61,7 +63,9 @@ export class ConfigError extends Error {
   }
 }
 
+export const DATA_DIR_DEFAULT = "./.data";
 const LOG_LEVELS: readonly LogLevel[] = ["debug", "info", "warn", "error", "silent"];
+const LOG_FORMATS: readonly LogFormat[] = ["json", "human"];
 const SHARDS_PER_REGION_MAX = 4_096;
 const DURATION_MS_MAX = 86_400_000;
 /** With shorter leases a node would mostly be busy renewing them. */
@@ -152,7 +156,8 @@ export function readConfig<S extends Service>(
     ),
     logLevel:
       read("LOG_LEVEL", `one of ${LOG_LEVELS.join(", ")}`, (text) => parseWord(text, LOG_LEVELS)) ?? "info",
-    dataDir: read("DATA_DIR", "a path", (text) => text) ?? "./.data",
+    logFormat: read("LOG_FORMAT", LOG_FORMATS.join(" or "), (text) => parseWord(text, LOG_FORMATS)),
+    dataDir: read("DATA_DIR", "a path", (text) => text) ?? DATA_DIR_DEFAULT,
     secretsKey: readSecretly("SECRETS_KEY", "32 bytes in base64 or hex", parseSecretsKey),
     secretsKeyFallbacks:
       readSecretly(
