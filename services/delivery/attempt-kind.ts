@@ -17,8 +17,8 @@ export interface AttemptKind<Granted, Sent> {
   claim(item: OwedItem): Promise<Claimed<Granted>>;
   /** The URL of the target of what was claimed; null if it has none any more. */
   urlOf(granted: Granted): string | null;
-  /** Sends it, and returns how that ended. */
-  send(item: OwedItem, granted: Granted): Promise<Sent>;
+  /** Sends it to the host of its URL, and returns how that ended. */
+  send(item: OwedItem, granted: Granted, host: string | null): Promise<Sent>;
   /** Settles what was sent. It asks until Postgres has answered. */
   settle(sent: Sent): Promise<void>;
 }

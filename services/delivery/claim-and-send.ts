@@ -143,7 +143,7 @@ export function createClaimAndSend(
     granted: Granted,
   ): Promise<void> {
     const host = hostOf(kind, granted);
-    const sent = await kind.send(item, granted).finally(() => {
+    const sent = await kind.send(item, granted, host).finally(() => {
       if (host !== null) hosts.delete(host);
     });
     await kind.settle(sent);

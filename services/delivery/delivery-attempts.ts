@@ -1,5 +1,6 @@
 import { sendHints } from "../../shared/bus/hints.ts";
 import { DELIVERY_WINDOW_SECONDS } from "../../shared/domain/delivery.ts";
+import { reasonOf } from "../../shared/domain/failure-reason.ts";
 import { ATTEMPT_PREFIX, type IdSource } from "../../shared/domain/ids.ts";
 import type { Log } from "../../shared/platform/log.ts";
 import type { Seal } from "../../shared/platform/seal/seal.ts";
@@ -25,6 +26,7 @@ import type { StoreRetries } from "./retry-until-answered.ts";
 /** An attempt of a delivery that was sent, and how it ended. */
 interface SentDelivery {
   attempt: number;
+  host: string | null;
   settlement: DeliverySettlement;
   span: Span | null;
   webhookId: string;
@@ -57,11 +59,12 @@ export function createDeliveryAttempts(
   });
 
   function noteSettled(sent: SentDelivery, settled: SettledDeliveryItem | null): void {
-    const { attempt, settlement, span, webhookId, eventId } = sent;
+    const { attempt, host, settlement, span, webhookId, eventId } = sent;
     const { deliveryId, status, responseStatus, durationMs } = settlement;
     metrics.deliveriesSettled[status].inc();
     if (settled?.isDisabling) metrics.webhooksDisabled.inc();
     const next = settled?.status ?? "settled before";
+    const reason = reasonOf(settlement);
     endAttempt(span, clock.now(), { ...settlement, next });
     log.info(
       {
@@ -72,6 +75,7 @@ export function createDeliveryAttempts(
         durationMs: Math.round(durationMs),
         outcome: status,
         responseStatus,
+        ...(reason === null ? {} : { host, reason }),
         delivery: next,
         nextAttemptAt: settled?.nextAttemptAt == null ? null : new Date(settled.nextAttemptAt).toISOString(),
         ...(settled?.isDisabling ? { webhook: "disabled" } : {}),
@@ -90,7 +94,7 @@ export function createDeliveryAttempts(
       return claiming.submit({ projectNo, environment, region, deliveryId, attempt, attemptId });
     },
     urlOf: ({ endpoint }) => endpoint?.url ?? null,
-    async send(item, granted) {
+    async send(item, granted, host) {
       const { webhookId, event } = granted;
       const span = beginAttempt(traces, item, granted, () => ({
         name: "delivery",
@@ -105,7 +109,7 @@ export function createDeliveryAttempts(
       if (granted.endpoint !== null && secrets.length > 0)
         noteLateness(item.region, clock.now() - item.dueAt);
       const settlement = await sendDelivery({ item, granted, secrets, span }, sender);
-      return { attempt: item.attempt, settlement, span, webhookId, eventId: event.id };
+      return { attempt: item.attempt, host, settlement, span, webhookId, eventId: event.id };
     },
     async settle(sent) {
       await retries.untilSettled(sent.settlement, (settlement) => settling.submit({ ...sent, settlement }));

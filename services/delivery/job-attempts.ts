@@ -1,4 +1,5 @@
 import { sendHints } from "../../shared/bus/hints.ts";
+import { reasonOf } from "../../shared/domain/failure-reason.ts";
 import { type IdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
@@ -24,6 +25,7 @@ import type { StoreRetries } from "./retry-until-answered.ts";
 interface SentAttempt {
   projectNo: ProjectNo;
   attempt: number;
+  host: string | null;
   settlement: Settlement;
   span: Span | null;
 }
@@ -86,10 +88,11 @@ export function createJobAttempts(
   const settle = (sent: SentAttempt) =>
     isLastSent(sent) ? settlingLast.submit(sent) : settlingLong.submit(sent);
 
-  function noteSettled({ attempt, settlement, span }: SentAttempt, settled: SettledItem | null): void {
+  function noteSettled({ attempt, host, settlement, span }: SentAttempt, settled: SettledItem | null): void {
     const { jobId, runId, status, responseStatus, durationMs } = settlement;
     metrics.attemptsSettled[status].inc();
     const next = settled?.status ?? "settled before";
+    const reason = reasonOf(settlement);
     endAttempt(span, clock.now(), { ...settlement, next });
     log.info(
       {
@@ -99,6 +102,7 @@ export function createJobAttempts(
         durationMs: Math.round(durationMs),
         outcome: status,
         responseStatus,
+        ...(reason === null ? {} : { host, reason }),
         job: next,
         nextRetryAt: settled?.nextRetryAt == null ? null : new Date(settled.nextRetryAt).toISOString(),
         ...(span === null ? {} : { traceId: span.context.traceId }),
@@ -116,7 +120,7 @@ export function createJobAttempts(
       return claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
     },
     urlOf: ({ targetUrl }) => targetUrl,
-    async send(item, granted) {
+    async send(item, granted, host) {
       const { projectNo, environment, region, shard, id: jobId, attempt, dueAt, waitedFor } = item;
       const { runId, scheduleId } = granted;
       const span = beginAttempt(traces, item, granted, () => ({
@@ -138,7 +142,7 @@ export function createJobAttempts(
         { projectNo, environment, region, shard, attempt, granted, waitedFor, secrets, span },
         sender,
       );
-      return { projectNo, attempt, settlement, span };
+      return { projectNo, attempt, host, settlement, span };
     },
     async settle(sent) {
       await retries.untilSettled(sent.settlement, (settlement) => settle({ ...sent, settlement }));
