@@ -322,6 +322,30 @@ describe("key", () => {
   });
 });
 
+describe("secret show", () => {
+  test("tells the secret that signs, and until when the one before does", async () => {
+    const { project, signing_secrets: old } = await createProject();
+    const show = ["secret", "show", "--project", project.id, "--environment", "production"];
+    const told = { project_id: project.id, environment: "production" };
+    expect(await ask<object>(...show)).toEqual({
+      ...told,
+      secret: old.production,
+      previous_expires_at: null,
+    });
+    const rotated = await ask<{ secret: string }>(
+      ...["secret", "rotate", "--project", project.id, "--environment", "production"],
+    );
+    const shown = await ask<{ secret: string; previous_expires_at: string }>(...show);
+    expect(shown).toMatchObject({ ...told, secret: rotated.secret });
+    expect(Date.parse(shown.previous_expires_at)).toBeGreaterThan(Date.now());
+    expect((await admin(...show)).stdout).toMatch(
+      new RegExp(
+        `signing secret +${RegExp.escape(rotated.secret)}\\n.*also signs until +${shown.previous_expires_at}`,
+      ),
+    );
+  });
+});
+
 describe("secret rotate", () => {
   test("makes the secret that signs from now on, beside the old one, in one environment", async () => {
     const { project, signing_secrets: old } = await createProject();

@@ -13,7 +13,7 @@ import { hostClear, hostLimit, hostList } from "./commands/host.ts";
 import { keyCreate, keyList, keyRevoke, keyRotate } from "./commands/key.ts";
 import { nodeDead, nodeList } from "./commands/node.ts";
 import { projectCreate, projectList, projectSet, projectShow } from "./commands/project.ts";
-import { secretRotate } from "./commands/secret.ts";
+import { secretRotate, secretShow } from "./commands/secret.ts";
 import { secretsKeyList, secretsKeyLost, secretsKeyReseal } from "./commands/secrets-key.ts";
 import { shardList } from "./commands/shard.ts";
 
@@ -31,6 +31,7 @@ const COMMANDS: Readonly<Record<string, Command | Calculation>> = {
   "key list": keyList,
   "key revoke": keyRevoke,
   "key rotate": keyRotate,
+  "secret show": secretShow,
   "secret rotate": secretRotate,
   "secrets-key list": secretsKeyList,
   "secrets-key reseal": secretsKeyReseal,
