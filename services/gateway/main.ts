@@ -1,4 +1,5 @@
 import { openCellSealOrExit } from "../../shared/process/cell-seal.ts";
+import { listenOrExit } from "../../shared/process/listen-or-exit.ts";
 import { runService, targetRulesOf } from "../../shared/process/service.ts";
 import { rehearseGateway } from "./rehearsal.ts";
 import { startGateway } from "./start.ts";
@@ -14,5 +15,5 @@ await runService("gateway", async (config, cell) => {
     seal: await openCellSealOrExit(cell, config),
   };
   await rehearseGateway(cell, options);
-  return startGateway(options);
+  return listenOrExit({ setting: "PORT", host: config.host, port: config.port }, () => startGateway(options));
 });

@@ -5,6 +5,8 @@ import {
   isComplaint,
   startEmbeddedPostgres,
 } from "../../shared/platform/embedded-postgres/embedded-postgres.ts";
+import { checkStartable, DataDirInUse, ForeignData } from "../../shared/platform/embedded-postgres/home.ts";
+import { escapeControls } from "../../shared/platform/human-lines.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
 import { startOps } from "../../shared/platform/ops.ts";
@@ -13,6 +15,7 @@ import { makeSecretsKey } from "../../shared/platform/seal/secrets-key.ts";
 import { handleSignals } from "../../shared/platform/shutdown.ts";
 import { startTraces } from "../../shared/platform/traces/start.ts";
 import { openCellSealOrExit } from "../../shared/process/cell-seal.ts";
+import { checkPortOrExit, listenOrExit } from "../../shared/process/listen-or-exit.ts";
 import {
   addCommonStops,
   checkRestored,
@@ -34,6 +37,7 @@ import { rehearseGateway } from "../gateway/rehearsal.ts";
 import { startGateway } from "../gateway/start.ts";
 import { rehearseWorker } from "../worker/rehearsal.ts";
 import { startWorker } from "../worker/start.ts";
+import { bannerOf, firstSteps, hasEcho } from "./banner.ts";
 
 /**
  * Gateway, worker and delivery in one process, over a bus inside the process and an embedded Postgres in the data
@@ -47,24 +51,37 @@ const NODE_NAME = "standalone";
 const ECHO_CHARACTERS_MAX = 200;
 
 const say = (line: string) => process.stdout.write(`${line}\n`);
-const printable = (text: string) => text.slice(0, ECHO_CHARACTERS_MAX).replace(/\p{C}/gu, "\ufffd");
+const shown = (text: string) => escapeControls(text.slice(0, ECHO_CHARACTERS_MAX));
 /** Only complaints of Postgres are shown: its other lines would bury the keys, which are shown once. */
 const tellOfPostgres = (line: string) => {
   if (isComplaint(line)) log.warn({ line }, "postgres");
 };
 
 const config = readConfigOrExit("standalone");
-const log = createLog({ level: config.logLevel, name: "standalone" });
+const { host } = config;
+const [apiAt, opsAt] = [
+  { setting: "PORT", host, port: config.port },
+  { setting: "OPS_PORT", host, port: config.opsPort },
+] as const;
+// Before anything is made or removed. Who starts it twice hears of the data folder, which says more than the ports.
+if (config.databaseUrl === null) await Promise.try(checkStartable, config.dataDir).catch(refuseFolder);
+await checkPortOrExit(apiAt);
+await checkPortOrExit(opsAt);
+const log = createLog({ level: config.logLevel, name: "standalone", format: config.logFormat });
 const shutdown = handleSignals({ log, drainTimeoutMs: config.drainTimeoutMs });
 const metrics = createMetrics();
 
 const embedded =
   config.databaseUrl === null
-    ? await startEmbeddedPostgres({ dataDir: config.dataDir, log: tellOfPostgres })
+    ? await startEmbeddedPostgres({ dataDir: config.dataDir, log: tellOfPostgres }).catch(refuseFolder)
     : null;
 const databaseUrl = embedded?.url ?? config.databaseUrl ?? "";
 await migrate(databaseUrl);
 const db = openDatabase(databaseUrl, { connections: CONNECTIONS, log });
+const stopDatabase = async () => {
+  await db.close();
+  await embedded?.stop();
+};
 const clock = await waitForDatabase(db, log);
 const bus = config.natsUrl === null ? createInProcessBus(log) : await openBus(config.natsUrl, log);
 showStores(metrics, { db, bus });
@@ -75,24 +92,15 @@ const seal = await openCellSealOrExit(
 if (config.allowInsecureTargets) warnOfInsecureTargets(log);
 
 let isStarted = false;
-const ops = startOps({
+const opsOptions = {
   host: config.host,
   port: config.opsPort,
   metrics,
   ready: async () => isStarted && !shutdown.begun && (await askTime(db)) > 0,
   // The echo receiver takes requests without a key and writes to the terminal, so only this machine may reach it.
-  routes: !isLoopback(config.host)
-    ? {}
-    : {
-        "POST /echo": async (request) => {
-          const body = await request.text();
-          say(
-            `echo: ${printable(request.headers.get("service-job-id") ?? "a request")} arrived with ${printable(body)}`,
-          );
-          return new Response(body, { headers: { "content-type": "application/json" } });
-        },
-      },
-});
+  routes: isLoopback(config.host) ? { "POST /echo": echo } : {},
+};
+const ops = await listenOrExit(opsAt, () => startOps(opsOptions), stopDatabase);
 
 const { nodeName, traces: settings } = config;
 const traces = await startTraces({ service: "standalone", nodeName, settings, log });
@@ -124,6 +132,8 @@ const gatewayOptions = {
 await rehearseWorker(cell);
 await rehearseDelivery(cell, { regions: config.regions, seal });
 await rehearseGateway(cell, gatewayOptions);
+// Before anything is sent: a process that may not have its port ends here, and leaves no attempt behind.
+const gateway = await listenOrExit(apiAt, () => startGateway(gatewayOptions), stopDatabase);
 const delivery = await startDelivery(cell, {
   ...config,
   seal,
@@ -137,7 +147,6 @@ const worker = await startWorker(cell, {
   isProvedDead,
   onDeclaredDead,
 });
-const gateway = await startGateway(gatewayOptions);
 
 // All three stop at once, so that a client that sends its body slowly does not use up the time of attempts on the wire.
 shutdown.add("services", async () => {
@@ -148,30 +157,28 @@ shutdown.add("ops", () => ops.stop());
 if (embedded !== null) shutdown.add("postgres", () => embedded.stop());
 
 const reachable = (port: number) => `http://${isLoopback(config.host) ? config.host : "127.0.0.1"}:${port}`;
-const api = reachable(gateway.port);
-if ((await listProjects(db)).length === 0) {
-  const made = await createProjectWithKeys(db, seal, {
-    name: "First project",
-    plan: "scale",
-    defaultRegion: "us-east",
-  });
-  say("");
-  say(`Created project ${made.project.id} (plan scale). Its keys are shown this once:`);
-  say(`  development  ${made.keys.development}`);
-  say(`  production   ${made.keys.production}`);
-  say("");
-  if (config.allowInsecureTargets && isLoopback(config.host)) {
-    say("Send a first job; its arrival at the echo receiver is shown here:");
-    say("");
-    say(`curl -sS ${api}/v2/jobs -H 'Authorization: Bearer ${made.keys.development}' \\
-  -H 'Content-Type: application/json' \\
-  -d '{"target_url": "${reachable(ops.port)}/echo", "payload": {"hello": "world"}}'`);
-  } else {
-    say(
-      "The echo receiver is there when HOST is a loopback address and ALLOW_INSECURE_TARGETS is not false.",
-    );
-  }
-  say("");
+const reached = { api: reachable(gateway.port), ops: reachable(ops.port) };
+const [oldest] = await listProjects(db);
+if (oldest === undefined) {
+  const project = { name: "First project", plan: "scale", defaultRegion: "us-east" } as const;
+  const made = await createProjectWithKeys(db, seal, project);
+  say(firstSteps(made, reached, hasEcho(config)));
+  say(bannerOf(reached, config, made.project.id));
+} else {
+  say(bannerOf(reached, config, oldest.id));
 }
-say(`Jobwheel answers at ${api} (health and metrics at ${reachable(ops.port)}). Ctrl-C stops it.`);
 isStarted = true;
+
+async function echo(request: Request): Promise<Response> {
+  const body = await request.text();
+  const jobId = request.headers.get("service-job-id") ?? "a request";
+  say(`echo: ${shown(jobId)} arrived with ${shown(body)}`);
+  return new Response(body, { headers: { "content-type": "application/json" } });
+}
+
+function refuseFolder(error: unknown): never {
+  if (!(error instanceof DataDirInUse || error instanceof ForeignData)) throw error;
+  const advice = error instanceof DataDirInUse ? "Stop that one, or set" : "Set";
+  process.stderr.write(`${error.message} ${advice} DATA_DIR to another folder.\n`);
+  process.exit(1);
+}

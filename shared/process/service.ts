@@ -23,6 +23,7 @@ import {
 } from "../store/database/database.ts";
 import type { Cell } from "./cell.ts";
 import { RESTORED } from "./heartbeat.ts";
+import { listenOrExit } from "./listen-or-exit.ts";
 
 /**
  * Enough for the statements that one process has in flight: a delivery node has eleven kinds of batches, of each two at
@@ -52,7 +53,7 @@ export async function runService<S extends "gateway" | "worker" | "delivery">(
   start: (config: Config<S>, cell: Cell) => Promise<{ stop(): Promise<void> }>,
 ): Promise<void> {
   const config = readConfigOrExit(service);
-  const log = createLog({ level: config.logLevel, name: service });
+  const log = createLog({ level: config.logLevel, name: service, format: config.logFormat });
   const shutdown = handleSignals({ log, drainTimeoutMs: config.drainTimeoutMs });
   const db = openDatabase(config.databaseUrl as string, {
     connections: CONNECTIONS,
@@ -61,12 +62,11 @@ export async function runService<S extends "gateway" | "worker" | "delivery">(
   });
   let isStarted = false;
   const metrics = createMetrics();
-  const ops = startOps({
-    host: config.host,
-    port: config.opsPort,
-    metrics,
-    ready: async () => isStarted && !shutdown.begun && (await askTime(db)) > 0,
-  });
+  const { host, opsPort: port } = config;
+  const ready = async () => isStarted && !shutdown.begun && (await askTime(db)) > 0;
+  const ops = await listenOrExit({ setting: "OPS_PORT", host, port }, () =>
+    startOps({ host, port, metrics, ready }),
+  );
   const clock = await waitForDatabase(db, log);
   const bus = await openBus(config.natsUrl as string, log);
   showStores(metrics, { db, bus });

@@ -12,12 +12,11 @@ import {
 import { dirname, join } from "node:path";
 import { syncFolder } from "../sync-folder.ts";
 import { type Account, ENVIRONMENT, launch, own } from "./binaries.ts";
+import { PARTIAL_PREFIX, PASSWORD } from "./home.ts";
 
 const INITDB_TIMEOUT_MS = 120_000;
 const REMOVAL_TIMEOUT_MS = 30_000;
 const POLL_MS = 20;
-
-const PARTIAL_PREFIX = "partial-";
 
 /** Makes the cluster under another name, which becomes its own once it is complete and on disk. */
 export async function makeCluster(
@@ -76,7 +75,7 @@ function findPartials(home: string): string[] {
 }
 
 export function readPassword(home: string, account: Account | undefined): string {
-  const path = join(home, "password");
+  const path = join(home, PASSWORD);
   if (!existsSync(path)) {
     // initdb reads the password from this file, so the file must never hold half of it.
     writeFileSync(`${path}.new`, randomBytes(24).toString("hex"), { mode: 0o600, flush: true });

@@ -144,7 +144,7 @@ describe("an embedded Postgres", () => {
     const first = await startElsewhere(dataDir);
     try {
       await expect(startEmbeddedPostgres({ dataDir })).rejects.toThrow(
-        `the database in ${dataDir} is in use by the process with pid ${first.pid}`,
+        `The data folder ${dataDir} is in use by the process with pid ${first.pid}.`,
       );
       expect(await query(first.url, (sql) => sql`SELECT 1 AS answer`)).toHaveLength(1);
     } finally {

@@ -1,9 +1,9 @@
-import { Database } from "bun:sqlite";
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
-import { dirname, join, resolve } from "node:path";
+import { existsSync, mkdirSync } from "node:fs";
+import { join } from "node:path";
 import { QUOTES_VALUES } from "../error-text.ts";
 import { chooseAccount, prepareBinaries } from "./binaries.ts";
 import { makeCluster, readPassword } from "./cluster.ts";
+import { CLUSTER, claimHome, homeOf } from "./home.ts";
 import { endPredecessor, nameCluster } from "./predecessor.ts";
 import { spawnServer, startServer, stopServer, waitUntilReady } from "./server.ts";
 
@@ -18,7 +18,7 @@ const RESTART_PAUSE_MS = 1_000;
 
 /**
  * Starts a durable Postgres whose data is under `dataDir`, and creates it there on the first start. One process
- * at a time may have a data directory: a second is refused with an error that names the first. It first clears away what
+ * at a time may have a data directory: a second is refused with DataDirInUse, which names the first, and a folder of another program with ForeignData. It first clears away what
  * a killed process left behind: half a cluster, a stale pid file, a server still shutting down. On Linux the server shuts
  * down cleanly when this process dies, even by SIGKILL. A server that dies by itself is started again, on the same port
  * and with all committed data.
@@ -33,12 +33,12 @@ export async function startEmbeddedPostgres({
   dataDir: string;
   log?: (line: string) => void;
 }): Promise<EmbeddedPostgres> {
-  const home = resolve(dataDir, "postgres");
+  const home = homeOf(dataDir);
   mkdirSync(home, { recursive: true });
   const release = claimHome(home);
   try {
     const account = chooseAccount(home);
-    const cluster = join(home, "data");
+    const cluster = join(home, CLUSTER);
     const binaries = prepareBinaries(account);
     const password = readPassword(home, account);
     const clusterName = nameCluster(home);
@@ -85,31 +85,6 @@ export async function startEmbeddedPostgres({
     throw error;
   }
 }
-
-/**
- * The lock is an SQLite file lock, which the kernel releases when its holder dies. A pid file would not do: it cannot be
- * taken atomically, and its pid may belong to another process by now.
- */
-function claimHome(home: string): () => void {
-  const pidFile = join(home, "owner.pid");
-  const lock = new Database(join(home, "lock"));
-  try {
-    lock.run("BEGIN EXCLUSIVE");
-  } catch {
-    lock.close();
-    const owner = existsSync(pidFile) ? readFileSync(pidFile, "utf8") : "unknown";
-    throw new Error(`the database in ${dirname(home)} is in use by the process with pid ${owner}`);
-  }
-  writeFileSync(pidFile, String(process.pid));
-  heldLocks.add(lock);
-  return () => {
-    heldLocks.delete(lock);
-    lock.close();
-  };
-}
-
-/** Keeps the locks from the garbage collector, which would close an unreferenced handle and so release its lock. */
-const heldLocks = new Set<Database>();
 
 /**
  * Whether a line of the log deserves attention: trouble of Postgres itself, and statements that it refused, unless the message

@@ -1,0 +1,59 @@
+import { resolve } from "node:path";
+import { type Config, DATA_DIR_DEFAULT, isLoopback } from "../../shared/platform/config.ts";
+import { escapeControls } from "../../shared/platform/human-lines.ts";
+import type { CreatedProject } from "../admin/create-project.ts";
+
+/** What the standalone says to the person who has started it. */
+
+/** Where it is reached. */
+export interface Reached {
+  api: string;
+  ops: string;
+}
+
+/** The new project's keys, and the first request to make with them. */
+export function firstSteps(made: CreatedProject, { api, ops }: Reached, hasEcho: boolean): string {
+  const { development, production } = made.keys;
+  const tryIt = hasEcho
+    ? `Send a first job; its arrival at the echo receiver is shown here:
+
+curl -sS ${api}/v2/jobs -H 'Authorization: Bearer ${development}' \\
+  -H 'Content-Type: application/json' \\
+  -d '{"target_url": "${ops}/echo", "payload": {"hello": "world"}}'`
+    : "The echo receiver is there when HOST is a loopback address and ALLOW_INSECURE_TARGETS is not false.";
+  return `
+Created project ${made.project.id} (plan scale). Its keys are shown this once:
+  development  ${development}
+  production   ${production}
+
+${tryIt}
+`;
+}
+
+/** Said at every start. `projectId` is that of the oldest project. */
+export function bannerOf(
+  { api, ops }: Reached,
+  config: Pick<Config, "databaseUrl" | "dataDir">,
+  projectId: string,
+): string {
+  const dataDir = resolve(config.dataDir);
+  const isElsewhere = config.databaseUrl === null && dataDir !== resolve(DATA_DIR_DEFAULT);
+  const admin = `${isElsewhere ? `DATA_DIR=${quote(dataDir)} ` : ""}npm run --silent admin --`;
+  const ofProject = `--project ${projectId} --environment development`;
+  const data = config.databaseUrl === null ? escapeControls(dataDir) : "the database of DATABASE_URL";
+  return `Jobwheel answers at ${api}. Ctrl-C stops it.
+  documentation   ${api}/docs
+  health          ${ops}/healthz, with /readyz and /metrics
+  data            ${data}
+  signing secret  ${admin} secret show ${ofProject}
+  another key     ${admin} key create ${ofProject}`;
+}
+
+/** Whether it has the echo receiver, to which jobs may be sent. */
+export const hasEcho = ({ host, allowInsecureTargets }: Pick<Config, "host" | "allowInsecureTargets">) =>
+  allowInsecureTargets && isLoopback(host);
+
+/** A path as a word of a shell. */
+function quote(path: string): string {
+  return /^[\w./+-]+$/.test(path) ? path : `'${escapeControls(path).replaceAll("'", "'\\''")}'`;
+}
