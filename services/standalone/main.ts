@@ -38,6 +38,8 @@ import { startGateway } from "../gateway/start.ts";
 import { rehearseWorker } from "../worker/rehearsal.ts";
 import { startWorker } from "../worker/start.ts";
 import { bannerOf, firstSteps, hasEcho } from "./banner.ts";
+import { startOverOrExit } from "./start-over.ts";
+import { readWordsOrExit } from "./words.ts";
 
 /**
  * Gateway, worker and delivery in one process, over a bus inside the process and an embedded Postgres in the data
@@ -57,6 +59,7 @@ const tellOfPostgres = (line: string) => {
   if (isComplaint(line)) log.warn({ line }, "postgres");
 };
 
+const words = readWordsOrExit(process.argv.slice(2));
 const config = readConfigOrExit("standalone");
 const { host } = config;
 const [apiAt, opsAt] = [
@@ -67,6 +70,7 @@ const [apiAt, opsAt] = [
 if (config.databaseUrl === null) await Promise.try(checkStartable, config.dataDir).catch(refuseFolder);
 await checkPortOrExit(apiAt);
 await checkPortOrExit(opsAt);
+if (words.fresh) await startOverOrExit(config, words);
 const log = createLog({ level: config.logLevel, name: "standalone", format: config.logFormat });
 const shutdown = handleSignals({ log, drainTimeoutMs: config.drainTimeoutMs });
 const metrics = createMetrics();
