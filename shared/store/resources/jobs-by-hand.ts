@@ -1,27 +1,19 @@
 import { DELIVERY_PREFIX, idToUuid, uuidToId } from "../../domain/ids.ts";
 import { decideCancel, decideManualRetry } from "../../domain/job.ts";
 import { type OwedAttempt, oweAttempt, type Placed } from "../../domain/owed.ts";
-import { UNSENT_RUN_ERROR } from "../../domain/run.ts";
 import type { Scope } from "../../domain/scope.ts";
 import type { TraceContext } from "../../domain/trace.ts";
-import {
-  endedStatusCode,
-  environmentCode,
-  eventTypeCode,
-  regionCode,
-  runStatusCode,
-} from "../database/codes.ts";
+import { endedStatusCode, environmentCode, regionCode } from "../database/codes.ts";
 import { type Database, epochMs } from "../database/database.ts";
 import { lookAgain } from "../database/look-again.ts";
 import { traceHex } from "../database/traces.ts";
-import { runData } from "../queue/event-data.ts";
-import { moveTags, OPEN_STATE, tagRuns } from "../queue/job-tags.ts";
-import { CLOCK, countRuns, MONTH_AT_CLOCK, MONTH_COLUMNS } from "../queue/month.ts";
-import { canceledSeed, tellOf } from "../queue/owed-deliveries.ts";
-import { QUOTA_COLUMNS, tellOfQuota } from "../queue/quota-events.ts";
+import { ATTEMPTS, CANCEL_OPEN, WAY } from "../queue/canceled-jobs.ts";
+import { CLOCK, MONTH_AT_CLOCK, MONTH_COLUMNS } from "../queue/month.ts";
+import { QUOTA_COLUMNS } from "../queue/quota-events.ts";
+import { REOPEN_RETRIED } from "../queue/retried-jobs.ts";
 import { auditFrom, changeOf, type KeyCause } from "./audit.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
-import { ATTEMPTS, findJobState, type JobSummary } from "./jobs.ts";
+import { findJobState, type JobSummary } from "./jobs.ts";
 import { findRun, type RetainedScope, type RunRow, startedRun } from "./runs.ts";
 
 /**
@@ -54,53 +46,15 @@ export function cancelJob(db: Database, scope: Scope, id: string, cause: KeyCaus
   });
 }
 
-const CANCELED = endedStatusCode("canceled");
 const FAILED = endedStatusCode("failed");
-const FAILED_RUN = runStatusCode("failed");
-const RUNNING = runStatusCode("running");
 
 const CANCEL = `
 WITH open AS MATERIALIZED (
-  SELECT o.* FROM open_jobs o
+  SELECT o.*, ${ATTEMPTS} AS attempts, ${WAY} AS way FROM open_jobs o
    WHERE o.project_no = $1 AND o.environment = $2 AND o.region = $7 AND o.job_id = $3 AND NOT o.canceled
-     AND ${ATTEMPTS} = $8
-     AND CASE WHEN o.run_id IS NULL THEN 'waiting' WHEN o.node_id IS NULL THEN 'unsent' ELSE 'sent' END = $9
+     AND ${ATTEMPTS} = $8 AND ${WAY} = $9
      FOR NO KEY UPDATE
-), on_the_wire AS (
-  UPDATE open_jobs o SET canceled = true FROM open
-   WHERE $9 = 'sent' AND o.project_no = $1 AND o.environment = $2 AND o.region = $7 AND o.job_id = $3
-), given_up AS (
-  DELETE FROM open_jobs o USING open
-   WHERE $9 <> 'sent' AND o.project_no = $1 AND o.environment = $2 AND o.region = $7 AND o.job_id = $3
-), ended AS (
-  INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at, schedule_id)
-  SELECT $1, $2, $7, $3, ${CANCELED}, $8, now(), schedule_id FROM open
-), never_sent AS (
-  INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-                    started_at, duration_ms, next_retry_at, schedule_id)
-  SELECT run_id, $3, $1, $2, (SELECT retention_class FROM flows WHERE project_no = $1), $8, ${FAILED_RUN},
-         NULL, '${UNSENT_RUN_ERROR}', started_at, 0, NULL, schedule_id
-    FROM open WHERE $9 = 'unsent'
-), unplanned AS (
-  UPDATE runs r SET next_retry_at = NULL FROM open WHERE $9 = 'waiting' AND r.job_id = $3 AND r.attempt = $8
-), last_run AS (
-  -- Of an attempt that was not sent, this is what never_sent records.
-  SELECT run_id AS id, $8::int AS attempt, started_at, NULL::smallint AS response_status,
-         CASE $9 WHEN 'sent' THEN ${RUNNING} ELSE ${FAILED_RUN} END AS status,
-         CASE $9 WHEN 'unsent' THEN '${UNSENT_RUN_ERROR}' END AS error, CASE $9 WHEN 'unsent' THEN 0 END AS duration_ms
-    FROM open WHERE $9 <> 'waiting'
-  UNION ALL
-  SELECT r.id, r.attempt, r.started_at, r.response_status, r.status, r.error, r.duration_ms
-    FROM open JOIN runs r ON r.job_id = $3 AND r.attempt = $8 WHERE $9 = 'waiting'
-), canceled AS (
-  SELECT ${canceledSeed("open.job_id")} AS seed, open.project_no, open.environment, open.region,
-         (SELECT shard FROM lanes l WHERE l.project_no = $1 AND l.region = $7 AND l.environment = $2) AS shard,
-         ${eventTypeCode("job.canceled")}::smallint AS type, open.job_id, open.trace,
-         json_build_object('attempts', $8::int, 'run', (SELECT ${runData("r")} FROM last_run r)) AS data
-    FROM open
-), ${moveTags("open WHERE tags IS NOT NULL", String(OPEN_STATE), String(CANCELED))},
-${tagRuns(`(SELECT *, ${FAILED_RUN} AS status FROM open) never_sent WHERE $9 = 'unsent' AND tags IS NOT NULL`)},
-${tellOf("canceled")}, ${auditFrom("job.cancel", "open")}
+), ${CANCEL_OPEN}, ${auditFrom("job.cancel", "open")}
 SELECT h.delivery_id, h.shard, ${epochMs("now()")} AS due_at FROM open LEFT JOIN heard h ON true`;
 
 interface ToldRow {
@@ -189,33 +143,17 @@ WITH flow AS MATERIALIZED (
                      ELSE outcome END AS outcome
     FROM judged
 ), retried AS MATERIALIZED (
-  SELECT month FROM decided WHERE outcome = 'retried'
+  SELECT $1::int AS project_no, $2::smallint AS environment, $3::smallint AS region, $4::uuid AS job_id, $5::int AS attempt,
+         $6::int AS attempts_allowed, $8::uuid AS run_id, month, decode($15, 'hex') AS trace, NOT $7::boolean AS reopens
+    FROM decided WHERE outcome = 'retried'
 ), replaced AS (
   UPDATE open_jobs o
-     SET run_id = $8, due_at = clock.at, parked_due_at = NULL, started_at = clock.at, trace = coalesce(decode($15, 'hex'), o.trace)
-    FROM retried CROSS JOIN clock
+     SET run_id = $8, due_at = clock.at, parked_due_at = NULL, started_at = clock.at, trace = coalesce(r.trace, o.trace)
+    FROM retried r CROSS JOIN clock
    WHERE $7 AND o.project_no = $1 AND o.environment = $2 AND o.region = $3 AND o.job_id = $4
 ), unplanned AS (
   UPDATE runs r SET next_retry_at = NULL FROM retried WHERE $7 AND r.job_id = $4 AND r.attempt = $5 - 1
-), reopened AS (
-  DELETE FROM ended_jobs e
-   USING retried
-   WHERE NOT $7 AND e.project_no = $1 AND e.environment = $2 AND e.status = ${FAILED} AND e.region = $3 AND e.job_id = $4
-), owed AS (
-  INSERT INTO open_jobs (project_no, environment, region, job_id, attempt, attempts_allowed, run_id, due_at, started_at, trace,
-                         schedule_id, tags)
-  SELECT $1, $2, $3, $4, $5, $6, $8, clock.at, clock.at, decode($15, 'hex'), j.schedule_id, j.tags
-    FROM retried CROSS JOIN clock
-    JOIN jobs j ON j.project_no = $1 AND j.environment = $2 AND j.region = $3 AND j.id = $4
-   WHERE NOT $7
-  RETURNING project_no, environment, region, job_id, tags
-), ${moveTags("owed WHERE tags IS NOT NULL", String(FAILED), String(OPEN_STATE))}, counted AS (
-  UPDATE flows f SET ${countRuns("1")} FROM retried CROSS JOIN clock WHERE f.project_no = $1
-), usage AS (
-  INSERT INTO usage_days AS u (project_no, day, region, runs)
-  SELECT $1, greatest(clock.day, retried.month), $3, 1 FROM retried CROSS JOIN clock
-      ON CONFLICT (project_no, day, region) DO UPDATE SET runs = u.runs + 1
-), ${tellOfQuota("SELECT $1::int AS project_no, count(*) AS runs FROM retried")}, audited AS (
+), ${REOPEN_RETRIED}, audited AS (
   INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject, detail)
   SELECT $11, $1, $2, $12, 'run.retry', $13, json_build_object('run_id', $14::text) FROM retried
 )

@@ -9,6 +9,7 @@ import {
   regionOf,
 } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
+import { ATTEMPTS } from "../queue/canceled-jobs.ts";
 
 /** What was asked for when a job was created, and never changes. Instants are milliseconds since 1970. */
 export interface AskedJob {
@@ -41,9 +42,6 @@ export interface JobState extends JobSummary {
 export interface JobRow extends JobSummary, AskedJob {
   scheduleId: string | null;
 }
-
-/** How many runs an open job (o) has: `attempt` is the number of the next one as long as it has none. */
-export const ATTEMPTS = "o.attempt - CASE WHEN o.run_id IS NULL THEN 1 ELSE 0 END";
 
 /**
  * What stands in open_jobs (o) and ended_jobs (e) about a job (j). A job canceled on the wire stands in both. OFFSET 0 has each job
