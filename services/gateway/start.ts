@@ -15,6 +15,7 @@ import { createRateLimiter } from "./rate/limiter.ts";
 import { createAuthenticator } from "./request/authenticate.ts";
 import { createIdempotency } from "./request/idempotency.ts";
 import { createLastUse } from "./request/last-use.ts";
+import { bulkRoutes } from "./routes/bulk.ts";
 import { deliveryRoutes } from "./routes/deliveries.ts";
 import { createJobCreation } from "./routes/job-creation.ts";
 import { jobRoutes } from "./routes/jobs.ts";
@@ -72,6 +73,7 @@ export async function startGateway(
     routes: {
       ...jobRoutes({ db, bus, clock, ids, pager, creation, shardsPerRegion, targets }),
       ...scheduleRoutes({ db, bus, clock, pager, creation, shardsPerRegion, targets }),
+      ...bulkRoutes({ db, bus, clock, pager, shardsPerRegion }),
       ...runRoutes({ db, bus, clock, ids, pager }),
       ...projectRoutes({ db, clock, seal, authenticator }),
       ...webhookRoutes({ db, pager, targets, seal, shardsPerRegion }),

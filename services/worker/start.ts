@@ -7,6 +7,7 @@ import type { Cell } from "../../shared/process/cell.ts";
 import { createHeartbeat } from "../../shared/process/heartbeat.ts";
 import { declareNodeDead } from "../../shared/store/cell/nodes.ts";
 import { createShards } from "../../shared/store/queue/shards.ts";
+import { BulkPass } from "./bulk/bulk-pass.ts";
 import { createCellGauges } from "./cell-gauges.ts";
 import { ClockWatch } from "./duties/clock-watch.ts";
 import { listDuties } from "./duties/duties.ts";
@@ -33,6 +34,8 @@ const BEAT_EVERY_MS = 500;
 const SWEEP_EVERY_MS = 1_000;
 const LOOK_EVERY_MS = 1_000;
 const LOOK_BACK_EVERY_MS = 60_000;
+/** A message tells of bulk operations. This finds those of which none told, and those of a worker that is gone. */
+const BULK_EVERY_MS = 2_000;
 /**
  * Each worker has a period of its own between these. A row that another statement has locked is not acquired. So its ticks
  * must not meet those of another worker again and again, or the full seconds, at which schedules fire.
@@ -59,6 +62,11 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
       if (look) lookForSchedules();
       pump.soon();
     },
+  });
+  const bulk: BulkPass = new BulkPass(cell, {
+    ...(options.ids && { ids: options.ids }),
+    heldOf: (shard) => (ownership.isTrusted ? shards.find(HOME_REGION, shard)?.held : undefined),
+    onChange: () => lookingForBulk.soon(),
   });
   const ownership: Ownership = new Ownership({
     db,
@@ -103,6 +111,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
   function lookSoon(): void {
     sweeping.soon();
     lookForSchedules();
+    lookingForBulk.soon();
   }
 
   /**
@@ -122,7 +131,10 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
 
   const subscriptions = [
     bus.consumeCommands([...regions], ({ region, shard, owed }) => {
-      if (owed.length === 0 && region === HOME_REGION && shards.find(region, shard)) looking.soon();
+      if (owed.length === 0 && region === HOME_REGION && shards.find(region, shard)) {
+        looking.soon();
+        lookingForBulk.soon();
+      }
       shards.learn(region, shard, owed);
     }),
     ...regions.map((region) => bus.onHint(region, (hint) => shards.hearHint(hint))),
@@ -133,6 +145,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
     shards.held.filter(({ region }) => region === HOME_REGION).map(({ shard }) => shard);
   const looking = repeat("schedules", LOOK_EVERY_MS, () => firer.look(homeShards()), log);
   const lookingBack = repeat("late schedules", LOOK_BACK_EVERY_MS, () => firer.lookBack(homeShards()), log);
+  const lookingForBulk = repeat("bulk", BULK_EVERY_MS, () => bulk.look(homeShards()), log);
   const ownershipEveryMs =
     OWNERSHIP_EVERY_MS.min + Math.random() * (OWNERSHIP_EVERY_MS.max - OWNERSHIP_EVERY_MS.min);
   const gauges = createCellGauges(cell);
@@ -149,6 +162,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
     ),
     looking,
     lookingBack,
+    lookingForBulk,
     showingCell,
     sweeping,
     refilling,
@@ -158,7 +172,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
       pump.stop();
       for (const subscription of subscriptions) subscription.unsubscribe();
       await Promise.all(loops.map((loop) => loop.stop()));
-      await firer.drain();
+      await Promise.all([firer.drain(), bulk.drain()]);
       // The others are told, so that they need not wait for the leases to end.
       await ownership.resign();
       await declareNodeDead(db, nodeId);

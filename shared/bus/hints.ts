@@ -38,7 +38,10 @@ export function sendCommands(bus: Bus, owed: readonly Placed<OwedAttempt>[], now
   for (const command of commands.values()) bus.sendCommand(command);
 }
 
-/** Tells the worker that a schedule of the project may fire sooner than was known. */
-export function sendScheduleChange(bus: Bus, projectNo: ProjectNo, shard: number): void {
+/**
+ * Tells the worker that a schedule of the project may fire sooner than was known, or that a client has asked for a bulk
+ * operation or aborted one. The worker looks for all of these.
+ */
+export function sendProjectChange(bus: Bus, projectNo: ProjectNo, shard: number): void {
   bus.sendCommand({ region: HOME_REGION, shard, projectNo, owed: [] });
 }

@@ -12,7 +12,7 @@ export type { FreedPermits, OwedAttempt };
 
 /**
  * Gateway to worker, over JetStream on `cmd.<region>.<shard>.<projectNo>`: these jobs of one project were committed. An
- * empty list says that one of the project's schedules has changed.
+ * empty list says that one of the project's schedules or bulk operations has changed.
  */
 export interface Command {
   region: Region;

@@ -1,4 +1,5 @@
 import { onAbort } from "./abort.ts";
+import { type BulkOperations, createBulkOperations } from "./bulk.ts";
 import { createJobs, type Jobs } from "./jobs.ts";
 import { createKeys, type Keys } from "./keys.ts";
 import { createProject, type Projects } from "./project.ts";
@@ -9,6 +10,7 @@ import { createWebhooks, type Webhooks } from "./webhooks.ts";
 
 export interface Client {
   jobs: Jobs;
+  bulk: BulkOperations;
   schedules: Schedules;
   runs: Runs;
   project: Projects;
@@ -38,6 +40,7 @@ export function createClient(options: ClientOptions): Client {
   );
   return {
     jobs: createJobs(send),
+    bulk: createBulkOperations(send),
     schedules: createSchedules(send),
     runs: createRuns(send),
     project: createProject(send),

@@ -7,6 +7,7 @@
  *   for await (const run of jobwheel.runs.list({ job_id: job.id })) console.log(run.status);
  */
 export type { Answer, Answered, Call, RateLimit } from "./answer.ts";
+export type { Bulk, BulkListQuery, BulkOperations, NewBulk } from "./bulk.ts";
 export { type Client, type ClientOptions, createClient } from "./client.ts";
 export { ApiError, type ApiErrorCode, ConnectionError, JobwheelError, TimeoutError } from "./errors.ts";
 export type {

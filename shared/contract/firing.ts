@@ -77,7 +77,9 @@ export const Firing = Type.Object(
     at: Timestamp,
     local_time: LocalTime,
     status: FiringStatusSchema,
-    job_id: Type.Union([JobId, Type.Null()], { description: "The job that was created; null unless fired." }),
+    job_id: Type.Union([JobId, Type.Null()], {
+      description: "The job that was created; null unless fired or backfilled.",
+    }),
     moved_dst: MovedDst,
     due_at: Type.Optional(Timestamp),
     replaced: Type.Optional(

@@ -13,6 +13,7 @@ export const EVENT_PREFIX = "evt_";
 export const DELIVERY_PREFIX = "dlv_";
 export const ATTEMPT_PREFIX = "dat_";
 export const KEY_PREFIX = "key_";
+export const BULK_PREFIX = "blk_";
 /** Only the audit shows the ids of signing secrets. */
 export const SIGNING_SECRET_PREFIX = "sec_";
 export const REQUEST_PREFIX = "req_";

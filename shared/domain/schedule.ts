@@ -180,6 +180,7 @@ export const FIRING_STATUSES = [
   "skipped_quota",
   "skipped_overlap",
   "missed_outage",
+  "backfilled",
 ] as const;
 export type FiringStatus = (typeof FIRING_STATUSES)[number];
 /** The ends of an instant that was due and made no job, which endpoints may hear of. A pause is told by no event. */
@@ -207,6 +208,8 @@ export interface ExpectedStretch<Timetable> {
   timetable: Timetable;
   /** Newest first. */
   instants: Iterable<ExpectedInstant>;
+  /** How many there are, without making them. */
+  count(): number;
   /** The last instant at which an older timetable may have expected something. */
   olderUntil: number;
 }
@@ -227,15 +230,36 @@ export function* expectedStretches<Timetable extends PastTimetable>(
     const overtakenAt = supersededAt !== null && supersededAt <= since ? supersededAt : null;
     const after = paused && overtakenAt !== null ? overtakenAt - 1 : since;
     const olderUntil = Math.min(until, overtakenAt === null ? since : overtakenAt - 1);
-    yield { timetable, instants: instantsOf(timetable, { fromAt, after, until }), olderUntil };
+    const bounds = { fromAt, after, until };
+    yield {
+      timetable,
+      instants: instantsOf(timetable, bounds),
+      count: () => countInstants(timetable, bounds),
+      olderUntil,
+    };
     if (olderUntil < fromAt) return;
     until = olderUntil;
   }
 }
 
+/** The instants from `fromAt` on that come after `after`, up to `until`. */
+interface InstantBounds {
+  fromAt: number;
+  after: number;
+  until: number;
+}
+
+function countInstants({ cron: expression, timezone }: PastTimetable, bounds: InstantBounds): number {
+  const { fromAt, after, until } = bounds;
+  const { cron, zone } = readTimetable(expression, timezone);
+  // Whole milliseconds come after the fraction of one that a timetable may begin at.
+  const first = Math.max(fromAt, Math.floor(after) + 1);
+  return first > until ? 0 : countFirings(cron, zone, first, until);
+}
+
 function* instantsOf(
   { cron: expression, timezone, paused }: PastTimetable,
-  { fromAt, after, until }: { fromAt: number; after: number; until: number },
+  { fromAt, after, until }: InstantBounds,
 ): Generator<ExpectedInstant, void> {
   const { cron, zone } = readTimetable(expression, timezone);
   for (const firing of firingsUntil(cron, zone, until)) {

@@ -136,6 +136,17 @@ describe("the client", () => {
     expect(await webhooks.delete(made.id)).toEqual({ id: made.id, deleted: true });
   });
 
+  test("asks for bulk operations, reads, lists and aborts them", async () => {
+    const { bulk } = client;
+    const asked = { action: "retry", filter: { error_contains: "refused" }, per_second: 10 } as const;
+    const made = await bulk.create(asked, { idempotencyKey: "bulk" });
+    expect(made).toMatchObject({ ...asked, dry_run: false, status: "counting", matched: null });
+    expect(await bulk.create(asked, { idempotencyKey: "bulk" })).toEqual(made);
+    expect(await bulk.get(made.id)).toEqual(made);
+    expect((await bulk.list({ limit: 1 })).data).toEqual([made]);
+    expect(await bulk.abort(made.id)).toMatchObject({ id: made.id, status: "aborted" });
+  });
+
   test("creates, lists, rotates and deletes keys", async () => {
     const { keys } = client;
     const made = await keys.create({ name: "worker", scope: "jobs" }, { idempotencyKey: "key" });
@@ -165,10 +176,10 @@ describe("the client", () => {
   });
 
   test("has a function for every operation of the API", async () => {
-    const names: Record<string, string> = { sch: "schedule", whk: "webhook", dlv: "delivery" };
+    const names: Record<string, string> = { sch: "schedule", whk: "webhook", dlv: "delivery", blk: "bulk" };
     const told = asked.map(({ method, url }) => {
       const path = new URL(url).pathname.replace(
-        /(job|run|sch|whk|dlv|key)_[0-9a-z]{26}/g,
+        /(job|run|sch|whk|dlv|key|blk)_[0-9a-z]{26}/g,
         (_, kind: string) => `{${names[kind] ?? kind}_id}`,
       );
       return `${method} ${path.replace(/(?<=by-name\/).+/, "{name}")}`;

@@ -48,7 +48,7 @@ const truths: true[] = [
   true satisfies Same<NewSchedule["overlap"], "allow" | "skip" | "replace" | undefined>,
   true satisfies Same<
     Firing["status"],
-    "fired" | "skipped_paused" | "skipped_quota" | "skipped_overlap" | "missed_outage"
+    "fired" | "skipped_paused" | "skipped_quota" | "skipped_overlap" | "missed_outage" | "backfilled"
   >,
   true satisfies Same<Firing["due_at"], string | undefined>,
 ];

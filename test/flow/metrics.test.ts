@@ -100,6 +100,19 @@ describe("the metrics of three processes", () => {
     }
   });
 
+  test("count the members of bulk operations", async () => {
+    const later = { target_url: target.url, run_at: new Date(Date.now() + 3_600_000).toISOString() };
+    const answers = [
+      await post("/v2/jobs", later),
+      await post("/v2/bulk", { action: "cancel", filter: { all: true } }),
+    ];
+    expect(answers.map(({ status }) => status)).toEqual([201, 201]);
+    const canceled = 'jobwheel_bulk_members_total{action="cancel",outcome="done"}';
+    const worker = await untilShown("worker", (page) => page.value(canceled) === 1);
+    for (const statement of ["count_bulk", "judge_bulk"])
+      expect(worker.value(`jobwheel_statement_seconds_sum{statement="${statement}"}`)).toBeGreaterThan(0);
+  });
+
   test("count the shards, and the state of the cell", async () => {
     const all = SHARDS_PER_REGION * REGIONS.length;
     // A worker looks at the cell when it gets its shards, and every 15 s after that.

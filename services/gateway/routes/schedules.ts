@@ -1,5 +1,5 @@
 import type { Bus } from "../../../shared/bus/bus.ts";
-import { sendScheduleChange } from "../../../shared/bus/hints.ts";
+import { sendProjectChange } from "../../../shared/bus/hints.ts";
 import {
   readFiringListQuery,
   readSchedulePreview,
@@ -27,6 +27,7 @@ import { shardOf } from "../../../shared/domain/shard.ts";
 import type { TargetRules } from "../../../shared/domain/target.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
+import { readLedger, readLedgerPlace } from "../../../shared/store/queue/ledger.ts";
 import { type KeyToTake, keepAnswer } from "../../../shared/store/resources/idempotency.ts";
 import { findAskedJobs } from "../../../shared/store/resources/jobs.ts";
 import { putSchedule } from "../../../shared/store/resources/schedule-by-name.ts";
@@ -47,7 +48,6 @@ import type { ApiAnswer } from "../request/answer.ts";
 import { BODY_BYTES_MAX } from "../request/body.ts";
 import { quotaExceeded } from "../request/errors.ts";
 import { startSlicedWork } from "../request/sliced-work.ts";
-import { readLedger, readLedgerPlace } from "./firing-ledger.ts";
 import type { JobCreation } from "./job-creation.ts";
 import { newJobText, PAYLOAD_ANSWER_BYTES_MAX } from "./jobs.ts";
 import { keptAnswer } from "./kept-answer.ts";
@@ -76,7 +76,7 @@ export function scheduleRoutes(options: {
   function tellWorker({ scope }: ApiRequest, nextRunAt: number | null): void {
     if (nextRunAt === null || nextRunAt > clock.now() + WORKER_LOOKS_AHEAD_MS) return;
     const shard = shardOf(scope.projectNo, shardsPerRegion);
-    sendScheduleChange(bus, scope.projectNo, shard);
+    sendProjectChange(bus, scope.projectNo, shard);
   }
 
   async function find(scope: ApiRequest["scope"], scheduleId: string): Promise<ScheduleRow> {
@@ -251,11 +251,13 @@ export function scheduleRoutes(options: {
         const now = clock.now();
         const schedule = await find(scope, scheduleId);
         const walk = pager.walk(`GET /v2/schedules/${scheduleId}/firings`, caller, asked, {});
-        const found = await readLedger(db, schedule, {
+        const work = startSlicedWork(scope.projectNo);
+        const place = {
           fromAt: retainedSince(caller.project.plan, now),
           ...readLedgerPlace(walk.beforeId, now),
           limit: walk.rowsMax,
-        });
+        };
+        const found = await readLedger(db, schedule, place, () => work.pause());
         const { rows, nextCursor } = walk.page(found.rows, found.isCut, found.endId);
         return { status: 200, text: JSON.stringify(viewList(rows.map(viewFiring), nextCursor)) };
       },

@@ -11,6 +11,7 @@ import { createSchemas, type Json, type Schemas } from "./schemas.ts";
 
 const TAGS: Record<Resource, { name: string; description: string }> = {
   jobs: { name: "Jobs", description: "Units of background work: what is sent where, and when." },
+  bulk: { name: "Bulk operations", description: "One action on many jobs, counted, paced and abortable." },
   runs: { name: "Runs", description: "The records of attempts." },
   schedules: { name: "Schedules", description: "What creates jobs again and again." },
   project: { name: "Project", description: "The project that owns the key, its limits and its usage." },

@@ -1,4 +1,5 @@
 import type { Static, TSchema } from "@sinclair/typebox";
+import { BULK_OPERATIONS } from "./bulk.ts";
 import { JOB_OPERATIONS } from "./jobs.ts";
 import { KEY_OPERATIONS } from "./keys.ts";
 import { PROJECT_OPERATIONS } from "./project.ts";
@@ -9,6 +10,7 @@ import { WEBHOOK_OPERATIONS } from "./webhooks.ts";
 /** All operations of the API by the names that programs know them by. */
 export const OPERATIONS = {
   ...JOB_OPERATIONS,
+  ...BULK_OPERATIONS,
   ...SCHEDULE_OPERATIONS,
   ...RUN_OPERATIONS,
   ...PROJECT_OPERATIONS,

@@ -11,6 +11,8 @@ export type Statement =
   | "settle_jobs"
   | "settle_webhooks"
   | "fire_schedules"
+  | "count_bulk"
+  | "judge_bulk"
   | "sweep";
 
 /** The metrics of one process; deploy/METRICS.md lists them. What a service does not do stays at zero or has no values. */
@@ -19,6 +21,8 @@ export interface Metrics {
   requestSeconds: Members<"operation", Spread>;
   refusals: Members<"code", Count>;
   jobsCreated: Members<"origin", Count>;
+  /** Members of bulk operations that were judged. */
+  bulkMembers: Members<"action" | "outcome", Count>;
   /** For attempts of one kind: returns what records the lateness of an attempt, in milliseconds. */
   lateness(kind: FlowKind): (region: Region, ms: number) => void;
   /** For attempts of one kind and region: returns what records how late one was claimed, and whether it was held back. */
@@ -156,8 +160,13 @@ export function createMetrics(): Metrics {
     ]),
     jobsCreated: families.counts(
       "jobs_created_total",
-      "Jobs committed, one by one and in batches over the API, and by schedules.",
+      "Jobs committed, one by one and in batches over the API, by schedules, and by bulk operations.",
       ["origin"],
+    ),
+    bulkMembers: families.counts(
+      "bulk_members_total",
+      "Members of bulk operations that were judged, by what became of them.",
+      ["action", "outcome"],
     ),
     lateness(kind) {
       const members = new Map(REGIONS.map((region) => [region, latenessSeconds.of({ kind, region })]));

@@ -1,3 +1,4 @@
+import { BULK_ACTIONS, BULK_STATUSES, type BulkAction, type BulkStatus } from "../../domain/bulk.ts";
 import { FLOW_CLASSES, type FlowClass } from "../../domain/flow-class.ts";
 import type { TerminalStatus } from "../../domain/job.ts";
 import { PLANS, type Plan } from "../../domain/plan.ts";
@@ -32,6 +33,8 @@ const EVENT_TYPE_CODES: Readonly<Record<EventType, number>> = {
 };
 export const eventTypeCode = (type: EventType): number => EVENT_TYPE_CODES[type];
 export const overlapCode = (overlap: Overlap): number => OVERLAPS.indexOf(overlap);
+export const bulkActionCode = (action: BulkAction): number => BULK_ACTIONS.indexOf(action);
+export const bulkStatusCode = (status: BulkStatus): number => BULK_STATUSES.indexOf(status);
 export const waitReasonCode = (reason: WaitReason): number => WAIT_REASONS.indexOf(reason);
 /** A set of event types, one bit for each. */
 export const eventTypesMask = (types: readonly EventType[]): number =>
@@ -81,6 +84,8 @@ export const eventTypeOf = (code: number): EventType => {
   return type;
 };
 export const overlapOf = (code: number): Overlap => named(OVERLAPS, code);
+export const bulkActionOf = (code: number): BulkAction => named(BULK_ACTIONS, code);
+export const bulkStatusOf = (code: number): BulkStatus => named(BULK_STATUSES, code);
 export const waitReasonOf = (code: number): WaitReason => named(WAIT_REASONS, code);
 export const eventListOf = (code: number, order: readonly number[] | null): EventType[] => {
   if (order !== null) return order.map(eventTypeOf);

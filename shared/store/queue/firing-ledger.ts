@@ -16,6 +16,8 @@ export interface FiringRow {
   dueAt: number | null;
   /** How many jobs were canceled for it; null if the schedule did not replace them. */
   replaced: number | null;
+  /** Whether a bulk operation made the job, after the instant had not fired. */
+  isBackfilled: boolean;
 }
 
 /** The firings of a schedule for instants in [fromAt, toAt], in no order. */
@@ -35,6 +37,7 @@ export async function listFirings(
     skippedFor: row.job_id !== null ? null : row.skipped_for === FOR_OVERLAP ? "overlap" : "quota",
     dueAt: row.due_at,
     replaced: row.replaced,
+    isBackfilled: row.backfilled,
   }));
 }
 
@@ -44,10 +47,11 @@ interface ListedRow {
   skipped_for: number | null;
   due_at: number | null;
   replaced: number | null;
+  backfilled: boolean;
 }
 
 const LIST_FIRINGS = `
-SELECT ${epochMs("fired_for")} AS fired_for, job_id, skipped_for, ${epochMs("due_at")} AS due_at, replaced
+SELECT ${epochMs("fired_for")} AS fired_for, job_id, skipped_for, ${epochMs("due_at")} AS due_at, replaced, backfilled
   FROM firings WHERE schedule_id = $1 AND fired_for >= $2::timestamptz AND fired_for <= $3::timestamptz`;
 
 /**

@@ -179,6 +179,9 @@ const CATCH_UP = `interval '${CATCH_UP_MS} ms'`;
 const HOME = regionCode(HOME_REGION);
 /** A default_region that the plan does not allow any more counts as the home region. */
 const HOME_PLANS = PLANS.filter((plan) => REGIONS.some((region) => !isRegionAllowed(plan, region)));
+/** The region of the jobs that a project's schedules make. */
+export const firingRegion = (project: string): string =>
+  `CASE WHEN ${project}.plan = ANY ('{${HOME_PLANS.join(",")}}') THEN ${HOME}::smallint ELSE ${project}.default_region END`;
 
 /** The columns by which `happened` names an event about the schedule \`id\`; \`row\` is an alias with its project. */
 const scheduleEvent = (type: EventType, row: string, id: string, more: string) =>
@@ -238,7 +241,7 @@ WITH item AS MATERIALIZED (
    WHERE s.project_no = d.project_no AND s.environment = d.environment AND s.id = d.id
 ), judged AS MATERIALIZED (
   SELECT d.n, d.shard, d.job_id AS id, d.project_no, d.environment,
-         CASE WHEN p.plan = ANY ('{${HOME_PLANS.join(",")}}') THEN ${HOME}::smallint ELSE p.default_region END AS region,
+         ${firingRegion("p")} AS region,
          d.target_url, d.payload, d.fired_for, d.max_attempts, d.base_seconds, d.cap_seconds, NULL::int AS key_no,
          CASE WHEN d.spread_ms IS NULL THEN d.fired_for ELSE d.fired_for + d.spread_ms * interval '1 ms' END AS run_at,
          NULL::uuid AS request_id, d.id AS schedule_id, d.trace, d.overlap, d.spread_ms, d.tags, ${HAS_QUOTA} AS has_quota,

@@ -102,8 +102,14 @@ const change = (schedule: ScheduleToCreate, wish: Partial<ScheduleToCreate>) =>
     keyCause(),
   );
 
-const FIRED = { skippedFor: null, dueAt: null, replaced: null };
-const SKIPPED = { jobId: null, skippedFor: "overlap" as const, dueAt: null, replaced: null };
+const FIRED = { skippedFor: null, dueAt: null, replaced: null, isBackfilled: false };
+const SKIPPED = {
+  jobId: null,
+  skippedFor: "overlap" as const,
+  dueAt: null,
+  replaced: null,
+  isBackfilled: false,
+};
 
 describe("a schedule that skips", () => {
   test("makes no job while one of it is queued, running or between attempts, and says so", async () => {
@@ -329,8 +335,8 @@ describe("a schedule with a spread", () => {
     const at = schedule.nextRunAt ?? 0;
     const due = [at + spreadMs, at + MINUTE_MS + spreadMs];
     expect(await ledger(schedule)).toEqual([
-      { jobId: first.jobId, skippedFor: null, dueAt: due[0] ?? 0, replaced: null },
-      { jobId: second.jobId, skippedFor: null, dueAt: due[1] ?? 0, replaced: null },
+      { jobId: first.jobId, skippedFor: null, dueAt: due[0] ?? 0, replaced: null, isBackfilled: false },
+      { jobId: second.jobId, skippedFor: null, dueAt: due[1] ?? 0, replaced: null, isBackfilled: false },
     ]);
     const rows = await store.query<{ at: number }>(
       "SELECT (extract(epoch FROM run_at) * 1000)::float8 AS at FROM jobs WHERE schedule_id = $1 ORDER BY id",

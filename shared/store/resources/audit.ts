@@ -29,6 +29,8 @@ export type AuditAction =
   | "job.create"
   | "job.cancel"
   | "run.retry"
+  | "bulk.create"
+  | "bulk.abort"
   | "schedule.create"
   | "schedule.update"
   | "schedule.delete"

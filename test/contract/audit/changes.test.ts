@@ -24,13 +24,14 @@ async function prepare() {
   const queued = await gateway.createJob(project);
   const failed = await gateway.createJob(project, { retry_policy: { max_attempts: 1 } });
   const { runId } = await gateway.attempt(project, failed, 1, { status: "failed", leaves: "failed" });
-  const { schedules, webhooks, keys } = clientOf(gateway, project.production);
+  const { schedules, webhooks, keys, bulk } = clientOf(gateway, project.production);
   const { id: scheduleId } = await schedules.create({ name: "old", cron: "@daily", target_url: TARGET_URL });
   const { id: webhookId } = await webhooks.create({ url: SECRET_URL, events: ["job.failed"] });
   const { id: deliveryId } = await webhooks.test(webhookId);
   const { id: keyId } = await keys.create({ scope: "read" });
+  const { id: bulkId } = await bulk.create({ action: "cancel", filter: { tag: "none" } });
   const before = await changesOf(project);
-  return { project, queued, failed, runId, scheduleId, webhookId, deliveryId, keyId, before };
+  return { project, queued, failed, runId, scheduleId, webhookId, deliveryId, keyId, bulkId, before };
 }
 
 type Prepared = Awaited<ReturnType<typeof prepare>>;
@@ -55,6 +56,13 @@ const CHANGES: Partial<Record<OperationId, Change>> = {
     subject: ({ runId }) => runId,
     detail: ({ id }) => ({ run_id: id }),
   },
+  createBulk: {
+    body: { action: "retry", filter: { response_status: 503 }, per_second: 7 },
+    action: "bulk.create",
+    subject: (_from, { id }) => id,
+    detail: () => ({ action: "retry", filter: { response_status: 503 }, dry_run: false, per_second: 7 }),
+  },
+  abortBulk: { action: "bulk.abort", subject: ({ bulkId }) => bulkId },
   createSchedule: {
     body: { name: "new", cron: "@daily", target_url: TARGET_URL },
     action: "schedule.create",
@@ -151,6 +159,7 @@ describe("the audit record of a change by a key names who, what, when and the re
       webhook_id: from.webhookId,
       delivery_id: from.deliveryId,
       key_id: from.keyId,
+      bulk_id: from.bulkId,
       name: "old",
     };
     const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: keyof typeof ids) => ids[name]);
@@ -261,6 +270,7 @@ describe("the audit record", () => {
     expect(all.map(({ action }) => action)).toEqual([
       ...Array.from({ length: 5 }, () => "job.create"),
       "job.cancel",
+      "bulk.create",
       "key.create",
       "webhook.test",
       "webhook.create",

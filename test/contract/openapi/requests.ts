@@ -7,6 +7,7 @@ import {
   type TestGateway,
   type TestProject,
 } from "../../support/gateway.ts";
+import { fillBulk } from "../bulk/support.ts";
 import { fillKeys } from "../keys/support.ts";
 import type { PublishedOperation } from "./published.ts";
 
@@ -96,6 +97,24 @@ export async function prepareRequests(
     return { key_id: JSON.parse(answer.text).id };
   }
 
+  /** Ends the bulk operations of the project, to make room for others: no worker does so here. */
+  const endBulk = ({ no }: TestProject) =>
+    gateway.query("UPDATE bulk_operations SET ended_at = now() WHERE project_no = $1", [no]);
+
+  async function addBulk({ production: key }: TestProject): Promise<Record<string, string>> {
+    const body = { action: "cancel", filter: { all: true } };
+    const answer = await gateway.call("POST", "/v2/bulk", { key, body });
+    return { bulk_id: JSON.parse(answer.text).id };
+  }
+
+  /** An example of a bulk operation that names a schedule, with one that the project has. */
+  async function withSchedule(body: object | undefined): Promise<object | undefined> {
+    if (body === undefined || !("filter" in body)) return body;
+    const filter = body.filter as object;
+    if (!("schedule_id" in filter)) return body;
+    return { ...body, filter: { ...filter, ...(await addSchedule(project)) } };
+  }
+
   /** Makes the resources on which operations succeed, by the name of the path's first parameter. */
   const addResources: Record<string, (owner: TestProject) => Promise<Record<string, string>>> = {
     job_id: async (owner) => ({ job_id: (await gateway.createJob(owner)).id }),
@@ -108,6 +127,7 @@ export async function prepareRequests(
     },
     webhook_id: addWebhook,
     key_id: addKey,
+    bulk_id: addBulk,
   };
 
   async function pathOf({ path }: PublishedOperation, owner = project): Promise<string> {
@@ -120,6 +140,7 @@ export async function prepareRequests(
 
   async function send(operation: PublishedOperation, request: GivenRequest = {}): Promise<Answer> {
     const { key = project.production, query = "", headers = {} } = request;
+    if (operation.path === "/v2/bulk" && key === project.production) await endBulk(project);
     const body =
       operation.bodies.length === 0 ? undefined : (request.body ?? withNewName(operation.bodies[0]));
     const path = request.path ?? (await pathOf(operation));
@@ -147,7 +168,7 @@ export async function prepareRequests(
     return send(operation, { body: { ...withNewName(operation.bodies[0]), ...fields } });
   }
 
-  /** Sends the request as a project that may have no further active schedule, webhook endpoint or key. */
+  /** Sends the request as a project that may have no further active schedule, webhook endpoint, key or bulk operation. */
   async function exceedPlan(operation: PublishedOperation): Promise<Answer> {
     const owner = await gateway.addProject("pro");
     await addWebhook(owner);
@@ -159,9 +180,11 @@ export async function prepareRequests(
     );
     const path = await pathOf(operation, owner);
     await fillKeys(gateway, owner, KEYS_MAX);
+    await fillBulk(gateway, owner);
     await gateway.query("UPDATE schedules SET paused = true WHERE project_no = $1", [owner.no]);
     await gateway.query("UPDATE projects SET active_schedules = 1000 WHERE no = $1", [owner.no]);
-    const body = operation.method === "PATCH" ? {} : withNewName(operation.bodies.at(-1));
+    const isOfBulk = operation.path === "/v2/bulk";
+    const body = operation.method === "PATCH" ? {} : withNewName(operation.bodies.at(isOfBulk ? 0 : -1));
     const resumes = operation.method === "PATCH" || operation.method === "PUT";
     const fields = resumes ? { ...body, paused: false } : body;
     return send(operation, { key: owner.production, path, body: fields });
@@ -180,7 +203,7 @@ export async function prepareRequests(
       send(operation, { body: { target_url: TARGET_URL, run_at: "2020-01-01T00:00:00Z" } }),
     unauthorized: (operation) => send(operation, { key: null }),
     insufficient_scope: (operation) =>
-      send(operation, { key: /^\/v2\/(?:jobs|runs)/.test(operation.path) ? readKey : jobsKey }),
+      send(operation, { key: /^\/v2\/(?:jobs|runs|bulk)/.test(operation.path) ? readKey : jobsKey }),
     async resource_not_found(operation) {
       const path = (await pathOf(operation)).replace(/[0-9a-z]{26}/, UNKNOWN_ID_BODY);
       return send(operation, { path: path.replace(/(?<=by-name\/).*/, UNKNOWN_NAME) });
@@ -223,7 +246,9 @@ export async function prepareRequests(
     pathOf,
     async succeed(operation) {
       const bodies = operation.bodies.length === 0 ? [undefined] : operation.bodies;
-      const answers = await Promise.all(bodies.map((body) => send(operation, { body: withNewName(body) })));
+      const answers = await Promise.all(
+        bodies.map(async (body) => send(operation, { body: await withSchedule(withNewName(body)) })),
+      );
       if (operation.method !== "PUT") return answers;
       const path = fill(operation.path, { name: encodeURIComponent(newName()) });
       return [...answers, await send(operation, { path })];

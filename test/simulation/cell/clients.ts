@@ -1,4 +1,4 @@
-import { sendCommands, sendScheduleChange } from "../../../shared/bus/hints.ts";
+import { sendCommands, sendProjectChange } from "../../../shared/bus/hints.ts";
 import { ApiError } from "../../../shared/domain/errors.ts";
 import {
   idToUuid,
@@ -163,7 +163,7 @@ export class Clients {
       this.client(),
     );
     if (!isActive) this.noteSchedule(id, false);
-    sendScheduleChange(bus, scope.projectNo, row.shard);
+    sendProjectChange(bus, scope.projectNo, row.shard);
   }
 
   /** An activation is noted before it is asked for, a pause once it is answered: between them the schedule may fire. */

@@ -132,7 +132,7 @@ export const deliveryAttempts = pg.pgTable(
 /**
  * An instant of a schedule that was due and looked at in time: with its job, or without one. `skipped_for` says for want of
  * what, and null stands for the quota. `due_at` is when the job is due, where the schedule has a spread, and `replaced` how many
- * jobs were canceled for it, where the schedule replaces them.
+ * jobs were canceled for it, where the schedule replaces them. `backfilled` says that a bulk operation made the job.
  */
 export const firings = pg.pgTable(
   "firings",
@@ -143,6 +143,7 @@ export const firings = pg.pgTable(
     dueAt: instant("due_at"),
     skippedFor: pg.smallint("skipped_for"),
     replaced: pg.smallint("replaced"),
+    backfilled: pg.boolean("backfilled").notNull().default(false),
   },
   (table) => [
     pg.primaryKey({ columns: [table.scheduleId, table.firedFor] }),

@@ -18,7 +18,7 @@ const listSigningSecrets: Statement = ({ signing_secret }, _time, values) =>
     .split(",")
     .map((_, index) => ({ n: index + 1, sealed: signing_secret }));
 
-/** No endpoint changes its URL here, so that none leaves a host. */
+/** No endpoint changes its URL here, so that none leaves a host, and no client asks for bulk operations. */
 const nothing: Statement = () => [];
 
 /** What a worker shows operators of the cell; nothing is decided on it. */
@@ -97,6 +97,7 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   note_clock: members.noteClock,
   list_miscounted_flows: members.listMiscountedFlows,
 
+  list_open_bulks: nothing,
   list_due_schedules: firings.listDueSchedules,
   fire_schedules: firings.fireSchedules,
   fire_replacing_schedules: firings.fireReplacingSchedules,

@@ -1,16 +1,18 @@
-import type { FiringFacts } from "../../../shared/contract/firing.ts";
-import {
-  type ExpectedInstant,
-  expectedStretches,
-  type FiringStatus,
-} from "../../../shared/domain/schedule.ts";
-import type { Database } from "../../../shared/store/database/database.ts";
-import { type FiringRow, listFirings, listTimetables } from "../../../shared/store/queue/firing-ledger.ts";
-import type { ScheduleRow } from "../../../shared/store/resources/schedules.ts";
-import { startSlicedWork } from "../request/sliced-work.ts";
+import type { FiringFacts } from "../../contract/firing.ts";
+import { type ExpectedInstant, expectedStretches, type FiringStatus } from "../../domain/schedule.ts";
+import type { Database } from "../database/database.ts";
+import { type FiringRow, listFirings, listTimetables } from "./firing-ledger.ts";
+
+/** What became of the instants of a schedule's timetables: those that fired have a row, and the others follow from the timetables. */
 
 /** An instant of a schedule's timetables. Its id is the place from which the next page continues. */
-type LedgerRow = FiringFacts & { id: string };
+export type LedgerRow = FiringFacts & { id: string };
+
+/** The schedule of a ledger, as it was read before the ledger. `nextRunAt` is in milliseconds since 1970. */
+export interface LedgerSchedule {
+  id: string;
+  nextRunAt: number | null;
+}
 
 interface LedgerPage {
   rows: LedgerRow[];
@@ -30,33 +32,61 @@ const TIMETABLES_MAX = 100;
 
 /**
  * The instants of a schedule in [fromAt, toAt] and whether each fired, newest first, at most `limit`. The caller has read the
- * schedule before: an instant that comes due meanwhile is left for the next call. Instants are milliseconds since 1970.
+ * schedule before: an instant that comes due meanwhile is left for the next call. Instants are milliseconds since 1970. It is
+ * many short steps of work, and `pause` is called after each.
  */
 export async function readLedger(
   db: Database,
-  { id, projectNo, nextRunAt }: ScheduleRow,
+  { id, nextRunAt }: LedgerSchedule,
   { fromAt, toAt, untilNo, limit }: LedgerPlace & { fromAt: number; limit: number },
+  pause: () => Promise<void> | undefined,
 ): Promise<LedgerPage> {
-  // An instant that is due and not fired yet is neither fired nor missed.
-  const untilAt = Math.min(toAt, (nextRunAt ?? Number.POSITIVE_INFINITY) - 1);
+  const untilAt = lastPast(nextRunAt, toAt);
   const timetables = await listTimetables(db, id, { untilAt, untilNo, limit: TIMETABLES_MAX + 1 });
   const next = timetables[TIMETABLES_MAX];
-  const work = startSlicedWork(projectNo);
   const found: (ExpectedInstant & { id: string })[] = [];
   let leftUntil = untilAt;
   for (const stretch of expectedStretches(timetables.slice(0, TIMETABLES_MAX), fromAt, untilAt)) {
     for (const instant of stretch.instants) {
       found.push({ ...instant, id: placeId(instant.at, stretch.timetable.no) });
       if (found.length === limit) break;
-      await work.pause();
+      await pause();
     }
     if (found.length === limit) break;
     leftUntil = stretch.olderUntil;
-    await work.pause();
+    await pause();
   }
   const rows = await withOutcomes(db, id, found);
   if (next === undefined || leftUntil < fromAt) return { rows, isCut: false };
   return { rows, isCut: true, endId: placeId(Math.floor(leftUntil) + 1, next.no) };
+}
+
+/** An instant that is due and not fired yet is neither fired nor missed. */
+const lastPast = (nextRunAt: number | null, toAt: number) =>
+  Math.min(toAt, (nextRunAt ?? Number.POSITIVE_INFINITY) - 1);
+
+/** How many timetables a count looks at. */
+const COUNTED_TIMETABLES_MAX = 1_000;
+
+/** How many instants a schedule's ledger has in [fromAt, toAt]. Null for more than `max`, or for too many timetables. */
+export async function countLedger(
+  db: Database,
+  { id, nextRunAt }: LedgerSchedule,
+  { fromAt, toAt }: { fromAt: number; toAt: number },
+  max: number,
+  pause: () => Promise<void> | undefined,
+): Promise<number | null> {
+  const untilAt = lastPast(nextRunAt, toAt);
+  const limit = COUNTED_TIMETABLES_MAX + 1;
+  const timetables = await listTimetables(db, id, { untilAt, untilNo: null, limit });
+  if (timetables.length === limit) return null;
+  let count = 0;
+  for (const stretch of expectedStretches(timetables, fromAt, untilAt)) {
+    count += stretch.count();
+    if (count > max) return null;
+    await pause();
+  }
+  return count;
 }
 
 async function withOutcomes(
@@ -91,6 +121,7 @@ export function readLedgerPlace(position: string | null, now: number): LedgerPla
 /** An instant without a record has not been fired, for want of a worker or because of a pause. */
 function statusOf(firing: FiringRow | undefined, paused: boolean): FiringStatus {
   if (firing === undefined) return paused ? "skipped_paused" : "missed_outage";
+  if (firing.isBackfilled) return "backfilled";
   switch (firing.skippedFor) {
     case null:
       return "fired";

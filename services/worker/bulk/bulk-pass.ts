@@ -1,0 +1,169 @@
+import { randomBytes } from "node:crypto";
+import { sendCommands } from "../../../shared/bus/hints.ts";
+import { PAGES_PER_SECOND } from "../../../shared/domain/bulk.ts";
+import { createIdSource, type IdSource } from "../../../shared/domain/ids.ts";
+import type { Cell } from "../../../shared/process/cell.ts";
+import { startBulk } from "../../../shared/store/queue/bulk/counting.ts";
+import { listOpenBulks, type OpenBulk } from "../../../shared/store/queue/bulk/open-bulks.ts";
+import type { BulkPlace, JudgedPage } from "../../../shared/store/queue/bulk/page.ts";
+import type { HeldShard } from "../../../shared/store/queue/shards.ts";
+import { countPage } from "./count-page.ts";
+import { judgePage } from "./judge-page.ts";
+import { createTurns } from "./turns.ts";
+
+/** Over all environments, so that bulk operations leave connections and time of Postgres to jobs. */
+const STATEMENTS_AT_ONCE_MAX = 3;
+const PAGE_EVERY_MS = 1_000 / PAGES_PER_SECOND;
+
+export interface BulkPassOptions {
+  /** The shard of the home region as this worker owns it now, if it does and may act on it. */
+  heldOf(shard: number): HeldShard | undefined;
+  /** Another operation may go on: the next look is wanted at once. */
+  onChange(): void;
+  /** Where the ids of runs and jobs come from, if a simulation brings its own. */
+  ids?: IdSource;
+}
+
+/** A bulk operation, and from when something is to be done for it, by `performance.now`. */
+interface Work {
+  bulk: OpenBulk;
+  dueAt: number;
+}
+
+/** What one worker does for one environment: its operations take turns, one statement at a time. */
+interface Lane {
+  works: Map<string, Work>;
+  /** Ends the wait for the next one. */
+  wake(): void;
+}
+
+/**
+ * Carries out the bulk operations of the projects whose shards of the home region this worker owns. All that it remembers may be
+ * lost: each page is counted or judged by one statement, which moves the operation's row on, so that whoever asks next
+ * begins at the very member where the last page ended.
+ */
+export class BulkPass {
+  private readonly lanes = new Map<string, Lane>();
+  private readonly running = new Set<Promise<void>>();
+  private readonly inTurn = createTurns(STATEMENTS_AT_ONCE_MAX);
+  private readonly ids: IdSource;
+  private readonly timedCount: ReturnType<Cell["metrics"]["statement"]>;
+  private readonly timedJudge: ReturnType<Cell["metrics"]["statement"]>;
+  private isStopped = false;
+
+  constructor(
+    private readonly cell: Cell,
+    private readonly options: BulkPassOptions,
+  ) {
+    this.ids = options.ids ?? createIdSource(randomBytes);
+    this.timedCount = cell.metrics.statement("count_bulk");
+    this.timedJudge = cell.metrics.statement("judge_bulk");
+  }
+
+  /** Learns which operations of these shards of the home region can go on. */
+  async look(shards: readonly number[]): Promise<void> {
+    if (shards.length === 0) return;
+    for (const bulk of await listOpenBulks(this.cell.db, shards)) this.learn(bulk);
+  }
+
+  /** Begins nothing more, and resolves when nothing is being done any more. */
+  async drain(): Promise<void> {
+    this.isStopped = true;
+    for (const lane of this.lanes.values()) lane.wake();
+    await Promise.all(this.running);
+  }
+
+  private learn(bulk: OpenBulk): void {
+    if (this.isStopped) return;
+    const name = `${bulk.projectNo}/${bulk.environment}`;
+    const lane = this.lanes.get(name) ?? { works: new Map(), wake: () => undefined };
+    const known = lane.works.get(bulk.id);
+    // What is known of it is newer, but for the plan.
+    if (known !== undefined) {
+      known.bulk = { ...known.bulk, plan: bulk.plan };
+      return;
+    }
+    lane.works.set(bulk.id, { bulk, dueAt: performance.now() });
+    lane.wake();
+    if (this.lanes.has(name)) return;
+    this.lanes.set(name, lane);
+    const work = this.work(name, lane).then(() => void this.running.delete(work));
+    this.running.add(work);
+  }
+
+  private async work(name: string, lane: Lane): Promise<void> {
+    while (!this.isStopped && lane.works.size > 0) {
+      const next = [...lane.works.values()].reduce((one, other) => (other.dueAt < one.dueAt ? other : one));
+      const waitMs = next.dueAt - performance.now();
+      if (waitMs > 0) {
+        await waitFor(lane, waitMs);
+        continue;
+      }
+      const beganAt = performance.now();
+      const after = await this.inTurn(() => this.step(next.bulk));
+      if (after === null) lane.works.delete(next.bulk.id);
+      else Object.assign(next, { bulk: { ...next.bulk, ...after.change }, dueAt: beganAt + after.waitMs });
+    }
+    // Whatever is learnt from here on begins anew.
+    this.lanes.delete(name);
+  }
+
+  /** Returns null if nothing is left to do, or nobody knows what: the next look tells. Does not throw. */
+  private async step(bulk: OpenBulk): Promise<{ change: Partial<OpenBulk>; waitMs: number } | null> {
+    const held = this.isStopped ? undefined : this.options.heldOf(bulk.shard);
+    if (held === undefined) return null;
+    const place = { projectNo: bulk.projectNo, environment: bulk.environment, id: bulk.id, held };
+    try {
+      switch (bulk.status) {
+        case "counting":
+          return await this.count(bulk, place);
+        case "waiting":
+          return (await startBulk(this.cell.db, place)) ? { change: { status: "running" }, waitMs: 0 } : null;
+        case "running":
+          return await this.judge(bulk, place);
+      }
+    } catch (error) {
+      this.cell.log.warn({ err: error, bulkId: bulk.id }, "bulk.not_carried_out");
+      return null;
+    }
+  }
+
+  private async count(bulk: OpenBulk, place: BulkPlace) {
+    const { db, clock } = this.cell;
+    const counted = await this.timedCount(1, () => countPage(db, bulk, place, clock.now()));
+    if (counted === "gone") return null;
+    if (counted.countedTo !== null) return { change: counted, waitMs: 0 };
+    this.options.onChange();
+    return null;
+  }
+
+  private async judge(bulk: OpenBulk, place: BulkPlace) {
+    const { db, bus, clock } = this.cell;
+    const asking = { ids: this.ids, now: clock.now() };
+    const judged = await this.timedJudge(1, () => judgePage(db, bulk, place, asking));
+    if (judged === null) return null;
+    this.note(bulk, judged);
+    sendCommands(bus, judged.owed, clock.now());
+    if (!judged.isOver) return { change: {}, waitMs: Math.max(PAGE_EVERY_MS, Math.ceil(judged.waitMs) + 1) };
+    this.cell.log.info({ bulkId: bulk.id, action: bulk.action }, "bulk.done");
+    this.options.onChange();
+    return null;
+  }
+
+  private note({ action }: OpenBulk, page: JudgedPage): void {
+    for (const outcome of ["done", "skipped", "failed"] as const) {
+      if (page[outcome] > 0) this.cell.metrics.bulkMembers.of({ action, outcome }).inc(page[outcome]);
+    }
+    if (action === "backfill") this.cell.metrics.jobsCreated.of({ origin: "backfill" }).inc(page.done);
+  }
+}
+
+function waitFor(lane: Lane, ms: number): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    lane.wake = () => {
+      clearTimeout(timer);
+      resolve();
+    };
+  });
+}
