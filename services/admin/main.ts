@@ -7,6 +7,7 @@ import { readOperator } from "./cause.ts";
 import { faultText, openCell } from "./cell.ts";
 import { type Calculation, type Command, type Input, type Output, Refusal, table } from "./command.ts";
 import { auditList } from "./commands/audit.ts";
+import { bulkAbort, bulkList } from "./commands/bulk.ts";
 import { cronPreview } from "./commands/cron.ts";
 import { hold, holdList, resume } from "./commands/hold.ts";
 import { hostClear, hostLimit, hostList } from "./commands/host.ts";
@@ -42,6 +43,8 @@ const COMMANDS: Readonly<Record<string, Command | Calculation>> = {
   "host list": hostList,
   "host limit": hostLimit,
   "host clear": hostClear,
+  "bulk list": bulkList,
+  "bulk abort": bulkAbort,
   "audit list": auditList,
   "cron preview": cronPreview,
   hold,
