@@ -253,3 +253,44 @@ describe("what was sent to endpoints", () => {
        SELECT now() - ${age}, now(), ${project}, 1, 1, 0, 0, 1, 1, ${id}, '2026-11-01' FROM generate_series(1, ${count}) AS n`,
     );
 });
+
+describe("bulk operations", () => {
+  const add = async (status: number, endedDays: number | null, leaves: boolean, members: number) => {
+    const [row] = await store.query<{ id: string }>(
+      `INSERT INTO bulk_operations (project_no, environment, id, shard, action, status, per_second, dry_run, filter, ended_at, leaves_members)
+       VALUES (1, 1, gen_random_uuid(), 0, 0, $1, 50, false, '{"all":true}', now() - $2::float8 * interval '1 day', $3) RETURNING id`,
+      [status, endedDays, leaves],
+    );
+    await store.query(
+      "INSERT INTO bulk_members (bulk_id, position, job_id, region) SELECT $1, n, gen_random_uuid(), 0 FROM generate_series(1, $2::int) n",
+      [row?.id, members],
+    );
+    return row?.id ?? "";
+  };
+  const left = async () => ({
+    operations: (await store.query<{ id: string }>("SELECT id FROM bulk_operations"))
+      .map(({ id }) => id)
+      .sort(),
+    members: await store.query<{ bulk_id: string; count: number }>(
+      "SELECT bulk_id, count(*)::int AS count FROM bulk_members GROUP BY 1",
+    ),
+  });
+
+  test("are purged 90 days after their end, and the members of aborted ones as soon as may be", async () => {
+    const kept = [await add(4, 89.9, false, 0), await add(0, null, false, 3)];
+    await add(4, 90.1, false, 0);
+    const aborted = await add(5, 0, true, 4_500);
+    await add(5, 90.1, true, 7);
+    const running = kept[1] ?? "";
+    // The operation that leaves members goes once these have gone.
+    await purgeExpired(store.db, Date.now());
+    await purgeExpired(store.db, Date.now());
+    await purgeExpired(store.db, Date.now());
+    expect(await left()).toEqual({
+      operations: [...kept, aborted].sort(),
+      members: [{ bulk_id: running, count: 3 }],
+    });
+    const leaving = await store.query("SELECT FROM bulk_operations WHERE leaves_members");
+    expect(leaving).toEqual([]);
+  });
+});
