@@ -1,24 +1,30 @@
 import type pg from "pg";
 import { RETENTION_LOCK } from "../retention/retention.ts";
 
+/** The indexes of runs that a migration could not build: the end of their names, and what follows the table's name. */
+const INDEXES = [
+  { suffix: "of_schedule", definition: "(schedule_id, status, id) WHERE schedule_id IS NOT NULL" },
+  { suffix: "settled", definition: "USING brin (settled_in) WITH (autosummarize = on)" },
+] as const;
+
 /**
- * Builds the index of runs by schedule for each table of runs that lacks it, while settlements go on. A partitioned table's
- * index cannot be built CONCURRENTLY. Tables that are made later have it from the beginning. What is left by a process that
- * died is built anew.
+ * Builds the indexes of runs for each table of runs that lacks one, while settlements go on. A partitioned table's index cannot be
+ * built CONCURRENTLY. Tables that are made later have them from the beginning. What is left by a process that died is built anew.
  */
 export async function buildRunIndexes(client: pg.Client): Promise<void> {
   // No table of runs is made or dropped meanwhile.
   await client.query("SELECT pg_advisory_lock($1)", [RETENTION_LOCK]);
   try {
-    const { rows } = await client.query<{ leaf: string; whole: string }>(LACKING);
-    for (const { leaf, whole } of rows) {
-      const index = client.escapeIdentifier(`${leaf}_of_schedule`);
-      await client.query(`DROP INDEX CONCURRENTLY IF EXISTS ${index}`);
-      await client.query(
-        `CREATE INDEX CONCURRENTLY ${index} ON ${client.escapeIdentifier(leaf)} (schedule_id, status, id)
-          WHERE schedule_id IS NOT NULL`,
-      );
-      await client.query(`ALTER INDEX ${client.escapeIdentifier(whole)} ATTACH PARTITION ${index}`);
+    for (const { suffix, definition } of INDEXES) {
+      const { rows } = await client.query<{ leaf: string; whole: string }>(LACKING, [suffix]);
+      for (const { leaf, whole } of rows) {
+        const index = client.escapeIdentifier(`${leaf}_${suffix}`);
+        await client.query(`DROP INDEX CONCURRENTLY IF EXISTS ${index}`);
+        await client.query(
+          `CREATE INDEX CONCURRENTLY ${index} ON ${client.escapeIdentifier(leaf)} ${definition}`,
+        );
+        await client.query(`ALTER INDEX ${client.escapeIdentifier(whole)} ATTACH PARTITION ${index}`);
+      }
     }
   } finally {
     await client.query("SELECT pg_advisory_unlock($1)", [RETENTION_LOCK]);
@@ -27,11 +33,11 @@ export async function buildRunIndexes(client: pg.Client): Promise<void> {
 
 /** The tables that hold runs, each with the index that the table above it has. */
 const LACKING = `
-SELECT leaf.relname AS leaf, above.relname || '_of_schedule' AS whole
+SELECT leaf.relname AS leaf, above.relname || '_' || $1 AS whole
   FROM pg_partition_tree('runs') t
   JOIN pg_class leaf ON leaf.oid = t.relid
   JOIN pg_class above ON above.oid = t.parentrelid
  WHERE t.isleaf
    AND NOT EXISTS (SELECT FROM pg_index i
                      JOIN pg_inherits h ON h.inhrelid = i.indexrelid
-                    WHERE i.indrelid = t.relid AND h.inhparent = to_regclass(above.relname || '_of_schedule'))`;
+                    WHERE i.indrelid = t.relid AND h.inhparent = to_regclass(above.relname || '_' || $1))`;

@@ -10,7 +10,7 @@ import {
 import { column, type Database } from "../database/database.ts";
 import { inLockOrder } from "./lock-order.ts";
 import { countByEnvironment } from "./permits.ts";
-import { DURATION_MS_MAX, lateColumns, type SettledItem, type Settlement } from "./settle.ts";
+import { DURATION_MS_MAX, lateColumns, SETTLED_IN, type SettledItem, type Settlement } from "./settle.ts";
 
 /** The settlement of an attempt that nothing follows. */
 export interface LastSettlement extends Settlement {
@@ -100,9 +100,9 @@ WITH locked AS MATERIALIZED (
   SELECT project_no, environment, region, job_id, job_status, attempt, now(), schedule_id FROM attempt WHERE NOT canceled
 ), recorded AS (
   INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-                    started_at, duration_ms, schedule_id, late_ms, held_for)
+                    started_at, duration_ms, schedule_id, late_ms, held_for, settled_in)
   SELECT run_id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-         started_at, duration_ms, schedule_id, late_ms, held_for
+         started_at, duration_ms, schedule_id, late_ms, held_for, ${SETTLED_IN}
     FROM attempt
 ), returned AS (
   UPDATE flows f

@@ -135,6 +135,9 @@ export const lateColumns = (settlements: readonly Settlement[]) => [
   ),
 ];
 
+/** The column's default, reckoned once for all runs of the statement. */
+export const SETTLED_IN = "(SELECT pg_current_xact_id()::text::bigint)";
+
 /** Behind "queued" stand the ends of a job in the order of their codes, which is also that of the events' types. */
 const NEXT = ["queued", "succeeded", "failed"] as const satisfies NextOfJob["status"][];
 const QUEUED = NEXT.indexOf("queued");
@@ -194,9 +197,10 @@ WITH item AS MATERIALIZED (
     FROM attempt WHERE next <> ${QUEUED} AND NOT canceled
 ), recorded AS (
   INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-                    started_at, duration_ms, next_retry_at, schedule_id, late_ms, held_for)
+                    started_at, duration_ms, next_retry_at, schedule_id, late_ms, held_for, settled_in)
   SELECT run_id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
-         started_at, duration_ms, CASE WHEN next = ${QUEUED} AND NOT canceled THEN due_at END, schedule_id, late_ms, held_for
+         started_at, duration_ms, CASE WHEN next = ${QUEUED} AND NOT canceled THEN due_at END, schedule_id, late_ms, held_for,
+         ${SETTLED_IN}
     FROM attempt
 ), returned AS (
   UPDATE flows f

@@ -160,7 +160,8 @@ describe("the tables of runs", () => {
     const before = { facts: await facts(), bytes: await bytes() };
     expect(before.bytes).toBeGreaterThan(2_000_000);
     await dropExpiredPartitions(store.db, Date.now() + 6 * DAY_MS);
-    expect(await bytes()).toBeLessThan(before.bytes / 10);
+    // The indexes of empty tables have some pages.
+    expect(await bytes()).toBeLessThan(before.bytes / 5);
     expect(await facts()).toEqual(before.facts);
   });
 });

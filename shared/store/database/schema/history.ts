@@ -1,6 +1,6 @@
 import { sql } from "drizzle-orm";
 import * as pg from "drizzle-orm/pg-core";
-import { instant, scope, wholeNumber } from "./columns.ts";
+import { bytea, instant, scope, wholeNumber } from "./columns.ts";
 
 /** What was: it is shown, grows, and is purged. */
 
@@ -22,8 +22,10 @@ export const runs = pg.pgTable(
     lateMs: pg.integer("late_ms"),
     heldFor: pg.smallint("held_for"),
     scheduleId: pg.uuid("schedule_id"),
+    settledIn: wholeNumber("settled_in").default(sql`pg_current_xact_id()::text::bigint`),
   },
   (table) => [
+    pg.index("runs_settled").using("brin", table.settledIn),
     pg.index("runs_of_job").on(table.jobId, table.attempt),
     pg.index("runs_listed").on(table.projectNo, table.environment, table.status, table.id),
     pg
@@ -70,6 +72,46 @@ export const shiftedRuns = pg.pgTable(
     pg.index("shifted_runs_age").on(table.startedAt),
   ],
 );
+
+/** What a project's environment has done in a region within a stretch of time, in parts that add up (insights/roll-up.ts). */
+export const insights = pg.pgTable(
+  "insights",
+  {
+    at: instant("at").notNull(),
+    part: wholeNumber("part").notNull(),
+    created: wholeNumber("created").notNull(),
+    succeeded: wholeNumber("succeeded").notNull(),
+    failed: wholeNumber("failed").notNull(),
+    timedOut: wholeNumber("timed_out").notNull(),
+    ...scope,
+    region: pg.smallint("region").notNull(),
+    level: pg.smallint("level").notNull(),
+    waitedFor: wholeNumber("waited_for").array(),
+    late: bytea("late"),
+    lateWaited: bytea("late_waited"),
+    durations: bytea("durations"),
+    hosts: pg.text("hosts"),
+  },
+  (table) => [
+    pg.primaryKey({
+      columns: [table.projectNo, table.environment, table.level, table.at, table.region, table.part],
+    }),
+    pg.index("insights_age").on(table.level, table.at),
+  ],
+);
+
+/** How far the roll-up has come. */
+export const insightProgress = pg.pgTable("insight_progress", {
+  settledUntil: wholeNumber("settled_until").notNull(),
+  revision: wholeNumber("revision").notNull().default(0),
+  systemIdentifier: pg.bigint("system_identifier", { mode: "bigint" }).notNull(),
+  countedSince: instant("counted_since").notNull(),
+  createdUntil: instant("created_until").notNull(),
+  recountedUntil: instant("recounted_until").notNull(),
+  closedUntil: instant("closed_until").array().notNull(),
+  closedProject: pg.integer("closed_project").array().notNull(),
+  one: pg.boolean("one").primaryKey().default(true),
+});
 
 export const runMoves = pg.pgTable("run_moves", {
   projectNo: pg.integer("project_no").primaryKey(),
