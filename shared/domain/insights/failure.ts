@@ -1,0 +1,30 @@
+import { INTERRUPTED_ERROR, LOST_ERROR, type RunStatus, UNKNOWN_ERROR, UNSENT_RUN_ERROR } from "../run.ts";
+
+/** Why a run did not succeed, as a word: `status_503` and its like, or one of these. */
+export const FAILURE_WORDS = ["timed_out", "no_connection", "tls", "broken_body", "other"] as const;
+export type FailureKind = (typeof FAILURE_WORDS)[number] | `status_${number}`;
+
+/** A run that has ended without success. `error` is its text. */
+export interface FailedRun {
+  status: Exclude<RunStatus, "running" | "succeeded">;
+  responseStatus: number | null;
+  error: string | null;
+}
+
+export function failureKindOf({ status, responseStatus, error }: FailedRun): FailureKind {
+  if (status === "timed_out") return "timed_out";
+  if (responseStatus !== null) {
+    return responseStatus >= 200 && responseStatus <= 299 ? "broken_body" : `status_${responseStatus}`;
+  }
+  if (error === null || OURS.has(error)) return "other";
+  if (TLS_CODE.test(error)) return "tls";
+  return NO_CONNECTION.test(error) ? "no_connection" : "other";
+}
+
+/** What the service itself made of the run says nothing of the target. */
+const OURS: ReadonlySet<string> = new Set([INTERRUPTED_ERROR, LOST_ERROR, UNKNOWN_ERROR, UNSENT_RUN_ERROR]);
+/** Of the codes that a text may end with only those of TLS have an underscore (delivery/http/explain.ts). */
+const TLS_CODE = /\([A-Z0-9]+(?:_[A-Z0-9]+)+\)$/;
+/** The texts of delivery/dial.ts, delivery/http/client.ts and delivery/http/explain.ts. */
+const NO_CONNECTION =
+  /^(?:The name .* (?:could not be resolved|has no address)|The target may not be dialled|No connection to the target|The connection failed|The target (?:refused|reset|closed) the connection|The target did not take the connection|The target's (?:host|network) cannot be reached)/;

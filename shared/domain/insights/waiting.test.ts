@@ -1,0 +1,39 @@
+import { expect, test } from "bun:test";
+import { countWaiting, type ProjectWaiting, type RegionWaiting } from "./waiting.ts";
+
+const region = (wish: Partial<RegionWaiting> = {}): RegionWaiting => ({
+  ...{ isHeld: false, hasWorker: true, hasDelivery: true, parked: 2, due: 5, byHand: 1, later: 7 },
+  ...wish,
+});
+const counted = (wish: Partial<ProjectWaiting>): Record<string, number> => {
+  const { due, byReason, later } = countWaiting({
+    ...{ isHeld: false, month: { runs: 3, max: 10 }, concurrency: 4, permitsInUse: 1, regions: [region()] },
+    ...wish,
+  });
+  return { due, ...Object.fromEntries(byReason), later };
+};
+
+test("what is due waits for the first reason that applies", () => {
+  expect(counted({})).toEqual({ due: 7, host: 2, turn: 5, later: 7 });
+  expect(counted({ permitsInUse: 4 })).toEqual({ due: 7, host: 2, concurrency: 5, later: 7 });
+  expect(counted({ regions: [region({ hasWorker: false })] })).toEqual({ due: 7, no_worker: 7, later: 7 });
+  expect(counted({ regions: [region({ hasDelivery: false })] })).toEqual({ due: 7, no_worker: 7, later: 7 });
+  const month = { runs: 10, max: 10 };
+  expect(counted({ month })).toEqual({ due: 7, quota: 6, turn: 1, later: 7 });
+  expect(counted({ month, permitsInUse: 9 })).toEqual({ due: 7, quota: 6, concurrency: 1, later: 7 });
+  expect(counted({ month, isHeld: true })).toEqual({ due: 7, hold: 7, later: 7 });
+  expect(counted({ month: { runs: 99, max: null } })).toEqual({ due: 7, host: 2, turn: 5, later: 7 });
+});
+
+test("each region waits for its own reasons, and the reasons add up to what is due", () => {
+  const regions = [
+    region({ isHeld: true }),
+    region({ hasWorker: false, parked: 0 }),
+    region({ due: 0, byHand: 0 }),
+  ];
+  expect(counted({ regions })).toEqual({ due: 14, hold: 7, no_worker: 5, host: 2, later: 21 });
+});
+
+test("nothing waits for nothing", () => {
+  expect(counted({ regions: [] })).toEqual({ due: 0, later: 0 });
+});
