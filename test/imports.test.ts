@@ -23,6 +23,10 @@ const ROOMS: Record<string, string[]> = {
     ...STORE_BELOW,
     ...["database", "queue", "retention"].map((room) => `shared/store/${room}`),
   ],
+  "shared/store/insights": [
+    ...STORE_BELOW,
+    ...["database", "queue", "resources"].map((room) => `shared/store/${room}`),
+  ],
   "shared/store/cell": [...STORE_BELOW, "shared/store"],
   "shared/bus": ["shared/domain", "shared/contract", "shared/platform"],
   "shared/process": ["shared"],

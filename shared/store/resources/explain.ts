@@ -60,7 +60,7 @@ const CANCELED = endedStatusCode("canceled");
 const DELIVERED = endedDeliveryStatusCode("succeeded");
 
 /** A delivery node beats twice a second. One that has not for so long is not counted on. */
-const NODE_SILENT = "interval '10 s'";
+export const NODE_SILENT = "interval '10 s'";
 /**
  * Attempts that are due at the very same instant go in the order of their ids, which no index has. So many of them are read; where
  * there are more, it is not told how many attempts go before the job's.

@@ -1,0 +1,96 @@
+import { bucketStart, LEVELS } from "../../domain/insights/levels.ts";
+import type { Database } from "../database/database.ts";
+import { addNewJobs, recountJobs } from "./new-jobs.ts";
+import { addNewRuns } from "./new-runs.ts";
+import { type Part, Parts, writeStep } from "./parts.ts";
+import type { Outset, Progress } from "./progress.ts";
+
+/**
+ * What was committed becomes figures, by steps: a step reads what has been recorded since the one before it, and writes what it came to
+ * together with how far it has come (progress.ts). Runs are found by the numbers of the transactions that recorded them, jobs by the
+ * times in their ids.
+ */
+
+/** A step looks at the runs of so many transactions at most, so that its statements end well within their timeout. */
+export const TRANSACTIONS_PER_STEP_MAX = 10_000;
+/** And at so much time of jobs. */
+const CREATED_PER_STEP_MS_MAX = 600_000;
+/** A job that a client was told of is stored within less of the time in its id. */
+const STORED_WITHIN_MS = 3_000;
+/** A job's id may be so much older than its row: several timeouts of statements that were sent again. */
+const RECOUNTED_AFTER_MS = 120_000;
+
+export interface Step {
+  /** Null if another step was written meanwhile, and this one was not. */
+  next: Progress | null;
+  parts: readonly Part[];
+  /** Nothing is left but what comes to pass from now on. */
+  isCaughtUp: boolean;
+}
+
+/** Takes the step from there. Whoever dies in it, it is done as a whole or not at all. */
+export async function takeStep(
+  db: Database,
+  { progress: before, now, settledBefore, isSamePostgres }: Outset,
+  transactionsMax = TRANSACTIONS_PER_STEP_MAX,
+): Promise<Step> {
+  const progress = isSamePostgres ? before : beginAnew(before, { now, settledBefore });
+  const settledUntil = Math.max(
+    progress.settledUntil,
+    Math.min(settledBefore, progress.settledUntil + transactionsMax),
+  );
+  const { createdUntil, recountedUntil } = looksAt(progress, now);
+  const next = { ...progress, settledUntil, createdUntil, recountedUntil };
+
+  const parts = new Parts();
+  if (settledUntil > progress.settledUntil) {
+    await addNewRuns(db, parts, progress, { fromXid: progress.settledUntil, beforeXid: settledUntil });
+  }
+  await addNewJobs(db, parts, progress, { fromAt: progress.createdUntil, untilAt: createdUntil });
+  await recountJobs(db, parts, progress, { fromAt: progress.recountedUntil, untilAt: recountedUntil });
+
+  const found = [...parts.all].filter(hasSomething);
+  const isWritten = await writeStep(db, found, next);
+  return {
+    next: isWritten ? { ...next, revision: next.revision + 1 } : null,
+    parts: isWritten ? found : [],
+    isCaughtUp: settledUntil >= settledBefore && createdUntil >= Math.floor(now - STORED_WITHIN_MS),
+  };
+}
+
+/** The transactions of another Postgres have other numbers. What was recorded there and is not counted yet stays uncounted. */
+function beginAnew(
+  progress: Progress,
+  { now, settledBefore }: Pick<Outset, "now" | "settledBefore">,
+): Progress {
+  return { ...progress, settledUntil: settledBefore, countedSince: now };
+}
+
+/**
+ * Up to when a step counts jobs, and counts them again. What it counts again was counted by the steps before it. If the clock was set
+ * back, what was counted ahead of it is counted twice until it is counted again.
+ */
+function looksAt({ createdUntil, recountedUntil }: Progress, now: number) {
+  const storedUntil = Math.floor(now - STORED_WITHIN_MS);
+  const againUntil = bucketStart(0, Math.min(createdUntil, now - RECOUNTED_AFTER_MS));
+  if (createdUntil > now)
+    return { createdUntil: storedUntil, recountedUntil: Math.min(recountedUntil, againUntil) };
+  return {
+    createdUntil: Math.max(createdUntil, Math.min(storedUntil, createdUntil + CREATED_PER_STEP_MS_MAX)),
+    recountedUntil: Math.max(recountedUntil, againUntil),
+  };
+}
+
+function hasSomething({ figures }: Part): boolean {
+  const { created, succeeded, failed, timedOut } = figures;
+  return created !== 0 || succeeded + failed + timedOut > 0;
+}
+
+/** The level whose next bucket can be closed, if what comes to pass from now on alone is not counted yet; null if there is none. */
+export function closableLevel({ recountedUntil, closedUntil }: Progress): number | null {
+  for (let level = 1; level < LEVELS.length; level++) {
+    const completeUntil = level === 1 ? recountedUntil : (closedUntil[level - 2] ?? 0);
+    if ((closedUntil[level - 1] ?? 0) + (LEVELS[level]?.widthMs ?? 0) <= completeUntil) return level;
+  }
+  return null;
+}

@@ -1,0 +1,34 @@
+import type { Database } from "../database/database.ts";
+import { closeSome } from "./closing.ts";
+import { findOutset, type Outset } from "./progress.ts";
+import { closableLevel, takeStep } from "./roll-up.ts";
+
+/** So much later jobs are taken to be stored. */
+const LAG_MS = 3_000;
+
+export async function outsetOf(db: Database, aheadMs = LAG_MS): Promise<Outset> {
+  const outset = await findOutset(db);
+  if (outset === null) throw new Error("there is no state of the roll-up");
+  return { ...outset, now: outset.now + aheadMs };
+}
+
+/** Rolls up all that has been committed, as if it were somewhat later. Answers how many steps it took. */
+export async function rollUp(
+  db: Database,
+  { aheadMs = LAG_MS, transactionsMax = 10_000 } = {},
+): Promise<number> {
+  for (let steps = 1; ; steps++) {
+    const { isCaughtUp } = await takeStep(db, await outsetOf(db, aheadMs), transactionsMax);
+    if (isCaughtUp) return steps;
+  }
+}
+
+/** Closes every bucket that can be closed. Answers how many steps it took. */
+export async function closeAll(db: Database, projectsMax?: number): Promise<number> {
+  for (let steps = 0; ; steps++) {
+    const { progress } = await outsetOf(db);
+    const level = closableLevel(progress);
+    if (level === null) return steps;
+    await closeSome(db, progress, level, projectsMax);
+  }
+}

@@ -1,0 +1,113 @@
+import { sql } from "drizzle-orm";
+import {
+  type ProjectWaiting,
+  type RegionWaiting,
+  WAITING_COUNTED_MAX,
+} from "../../domain/insights/waiting.ts";
+import { REGIONS, type Region, type Scope } from "../../domain/scope.ts";
+import { environmentCode, regionCode } from "../database/codes.ts";
+import { column, type Database } from "../database/database.ts";
+import { MONTH_RUNS } from "../queue/month.ts";
+import { NODE_SILENT } from "../resources/explain.ts";
+
+/** Attempts are parked at no more hosts at once than nodes have full; beyond so many they are not looked at. */
+const PARKED_HOSTS_MAX = 1_000;
+
+/** What waits of an environment, and what keeps it from being sent. `isEstimated` if there is more than is counted one by one. */
+export async function findWaiting(
+  db: Database,
+  scope: Scope,
+  region: Region | null,
+): Promise<{ found: ProjectWaiting; isEstimated: boolean }> {
+  const { projectNo } = scope;
+  const environment = environmentCode(scope.environment);
+  const codes = (region === null ? REGIONS : [region]).map(regionCode);
+  const rows = await db.run<WaitingRow>("find_waiting", FIND, [projectNo, environment, column(codes)]);
+  const [first] = rows;
+  if (first === undefined) throw new Error("a project has no flow");
+  let isEstimated = false;
+  const counted = async (count: number, row: WaitingRow, condition: string) => {
+    if (count <= WAITING_COUNTED_MAX) return count;
+    isEstimated = true;
+    const lane = `project_no = ${projectNo} AND region = ${row.region} AND environment = ${environment}`;
+    return Math.max(count, await estimateRows(db, `SELECT FROM open_jobs WHERE ${lane} AND ${condition}`));
+  };
+  const regions: RegionWaiting[] = [];
+  for (const row of rows) {
+    regions.push({
+      isHeld: row.is_region_held,
+      hasWorker: row.has_worker,
+      hasDelivery: row.has_delivery,
+      parked: await counted(row.parked, row, IS_PARKED),
+      due: await counted(row.due, row, IS_DUE),
+      byHand: row.by_hand,
+      later: await counted(row.later, row, IS_LATER),
+    });
+  }
+  const month = { runs: first.month_runs, max: first.month_runs_max };
+  const { is_project_held: isHeld, concurrency, permits_in_use: permitsInUse } = first;
+  return { found: { isHeld, month, concurrency, permitsInUse, regions }, isEstimated };
+}
+
+const IS_DUE = "due_at <= now()";
+const IS_LATER = "due_at > now()";
+const IS_PARKED = "due_at IS NULL AND node_id IS NULL";
+const COUNTED = WAITING_COUNTED_MAX + 1;
+
+const inLane = (condition: string) => `
+  SELECT run_id FROM open_jobs o
+   WHERE o.project_no = $1 AND o.region = r.region AND o.environment = $2 AND ${condition} LIMIT ${COUNTED}`;
+
+const FIND = `
+WITH RECURSIVE host AS (
+  (SELECT parked_host FROM open_jobs WHERE parked_host > '' AND ${IS_PARKED} ORDER BY parked_host LIMIT 1)
+  UNION ALL
+  SELECT n.parked_host FROM host CROSS JOIN LATERAL (
+         SELECT o.parked_host FROM open_jobs o WHERE o.parked_host > host.parked_host AND ${IS_PARKED} ORDER BY o.parked_host LIMIT 1) n
+), parked_host AS MATERIALIZED (
+  SELECT parked_host FROM host LIMIT ${PARKED_HOSTS_MAX}
+)
+SELECT r.region, due.count AS due, due.by_hand, later.count AS later, parked.count AS parked,
+       f.held AS is_project_held, EXISTS (SELECT FROM held_regions h WHERE h.region = r.region) AS is_region_held,
+       (${MONTH_RUNS})::float8 AS month_runs, f.month_runs_max::float8 AS month_runs_max, f.concurrency,
+       f.development_jobs + f.production_jobs + f.development_webhooks + f.production_webhooks AS permits_in_use,
+       EXISTS (SELECT FROM lanes l
+                 JOIN shards s ON s.region = l.region AND s.shard = l.shard
+                 JOIN nodes n ON n.id = s.owner AND NOT n.dead
+                WHERE l.project_no = $1 AND l.region = r.region AND l.environment = $2 AND s.lease_until > now()) AS has_worker,
+       EXISTS (SELECT FROM nodes n
+                WHERE n.kind = 'delivery' AND NOT n.dead AND r.region = ANY (n.regions) AND n.seen_at > now() - ${NODE_SILENT}) AS has_delivery
+  FROM flows f
+ CROSS JOIN unnest($3::smallint[]) AS r (region)
+ CROSS JOIN LATERAL (SELECT count(*)::int, (count(*) FILTER (WHERE run_id IS NOT NULL))::int AS by_hand FROM (${inLane(IS_DUE)}) d) due
+ CROSS JOIN LATERAL (SELECT count(*)::int FROM (${inLane(IS_LATER)}) l) later
+ CROSS JOIN LATERAL (
+       SELECT count(*)::int
+         FROM (SELECT FROM parked_host h JOIN open_jobs o ON o.parked_host = h.parked_host
+                WHERE o.project_no = $1 AND o.region = r.region AND o.environment = $2 AND o.due_at IS NULL AND o.node_id IS NULL
+                LIMIT ${COUNTED}) p) parked
+ WHERE f.project_no = $1`;
+
+interface WaitingRow {
+  region: number;
+  due: number;
+  by_hand: number;
+  later: number;
+  parked: number;
+  is_project_held: boolean;
+  is_region_held: boolean;
+  month_runs: number;
+  month_runs_max: number | null;
+  concurrency: number;
+  permits_in_use: number;
+  has_worker: boolean;
+  has_delivery: boolean;
+}
+
+/** How many rows Postgres expects, by the statistics that it keeps. The text holds no value of a client's. */
+async function estimateRows(db: Database, text: string): Promise<number> {
+  const { rows } = await db.drizzle.execute<{ "QUERY PLAN": [{ Plan: { "Plan Rows": number } }] }>(
+    sql.raw(`EXPLAIN (FORMAT JSON) ${text}`),
+  );
+  return rows[0]?.["QUERY PLAN"][0].Plan["Plan Rows"] ?? 0;
+}
