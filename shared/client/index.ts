@@ -32,7 +32,16 @@ export type {
 export type { List, Page } from "./list.ts";
 export type { Fetch } from "./one-try.ts";
 export { RawJson } from "./payload.ts";
-export type { Project, Projects, ProjectUpdate, SigningSecret, UsageQuery, UsageReport } from "./project.ts";
+export type {
+  InsightQuery,
+  Insights,
+  Project,
+  Projects,
+  ProjectUpdate,
+  SigningSecret,
+  UsageQuery,
+  UsageReport,
+} from "./project.ts";
 export type { Run, RunListQuery, Runs } from "./runs.ts";
 export type {
   DeletedSchedule,

@@ -7,6 +7,9 @@ export type ProjectUpdate = BodyOf<"updateProject">;
 export type UsageQuery = QueryOf<"getUsage">;
 export type UsageReport = ResponseOf<"getUsage">;
 
+export type InsightQuery = QueryOf<"getInsights">;
+export type Insights = ResponseOf<"getInsights">;
+
 export type SigningSecret = ResponseOf<"getSigningSecret">;
 
 /** The project to which the client's key belongs. */
@@ -14,6 +17,8 @@ export interface Projects {
   get(options?: RequestOptions): Call<Project>;
   update(fields: ProjectUpdate, options?: RequestOptions): Call<Project>;
   usage(query?: UsageQuery, options?: RequestOptions): Call<UsageReport>;
+  /** What was done in a period, how late, and what waits. */
+  insights(query?: InsightQuery, options?: RequestOptions): Call<Insights>;
   /** Masked. */
   signingSecret(options?: RequestOptions): Call<SigningSecret>;
   /** Only this answer shows the new secret. For 24 hours attempts are signed with the old one, too. */
@@ -26,6 +31,7 @@ export function createProject(send: Send): Projects {
     update: (fields, options) =>
       send({ method: "PATCH", path: "/v2/project", body: () => JSON.stringify(fields), options }),
     usage: (query, options) => send({ method: "GET", path: "/v2/project/usage", query, options }),
+    insights: (query, options) => send({ method: "GET", path: "/v2/project/insights", query, options }),
     signingSecret: (options) => send({ method: "GET", path: "/v2/project/signing-secret", options }),
     rotateSigningSecret: (options) =>
       send({ method: "POST", path: "/v2/project/signing-secret/rotate", options }),

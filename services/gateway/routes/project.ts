@@ -1,4 +1,5 @@
 import { randomBytes } from "node:crypto";
+import { readInsightQuery, viewInsights } from "../../../shared/contract/insights.ts";
 import {
   readProjectUpdate,
   readUsageQuery,
@@ -7,11 +8,14 @@ import {
 } from "../../../shared/contract/project.ts";
 import { viewSigningSecret } from "../../../shared/contract/signing-secret.ts";
 import { idTimeMs, retypeId, SIGNING_SECRET_PREFIX } from "../../../shared/domain/ids.ts";
+import { countWaiting } from "../../../shared/domain/insights/waiting.ts";
 import { parseQuery } from "../../../shared/domain/page.ts";
 import { makeSecret, maskSecret } from "../../../shared/domain/signing.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
 import type { Seal } from "../../../shared/platform/seal/seal.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
+import { findInsights } from "../../../shared/store/insights/insights.ts";
+import { findWaiting } from "../../../shared/store/insights/waiting.ts";
 import {
   countMonthRuns,
   countUsage,
@@ -22,8 +26,12 @@ import { findSigningSecret, rotateSigningSecret } from "../../../shared/store/re
 import type { ApiAnswer } from "../request/answer.ts";
 import type { Authenticator } from "../request/authenticate.ts";
 import { BODY_BYTES_MAX } from "../request/body.ts";
+import { startSlicedWork } from "../request/sliced-work.ts";
 import { keptAnswer } from "./kept-answer.ts";
 import type { ApiRequest, RoutesOf } from "./route.ts";
+
+/** What is read for the largest answer is more than the answer, which has 70 KB. */
+const INSIGHTS_BYTES_MAX = 2_097_152;
 
 export function projectRoutes(options: {
   db: Database;
@@ -83,6 +91,21 @@ export function projectRoutes(options: {
         return until === "key_taken" ? until : { status: 200, text: textOf(until) };
       },
       replay: async (_request, first) => keptAnswer(200, first, seal.open),
+    },
+    getInsights: {
+      body: null,
+      answerBytesMax: INSIGHTS_BYTES_MAX,
+      async answer({ scope, query }) {
+        const asked = readInsightQuery(query);
+        const work = startSlicedWork(scope.projectNo);
+        const found = await findInsights(db, scope, asked, work.pause);
+        const waiting = await findWaiting(db, scope, asked.region);
+        const facts = {
+          ...{ ...found, period: asked.period, hosts: found.hosts.shown() },
+          waiting: { ...countWaiting(waiting.found), isEstimated: waiting.isEstimated },
+        };
+        return { status: 200, text: JSON.stringify(viewInsights(facts)) };
+      },
     },
     getUsage: {
       body: null,

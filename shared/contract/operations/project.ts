@@ -1,5 +1,6 @@
 import type { Static } from "@sinclair/typebox";
 import { OLD_SECRET_HOURS } from "../../domain/webhook.ts";
+import { InsightParameters, Insights } from "../insights.ts";
 import { Project, ProjectUpdateRequest, UsageParameters, UsageReport } from "../project.ts";
 import { RevealedSigningSecret, SigningSecret } from "../signing-secret.ts";
 import { operation } from "./operation.ts";
@@ -25,6 +26,36 @@ const USAGE_EXAMPLE: Static<typeof UsageReport> = {
     { date: "2026-11-01", runs: 5_000 },
     { date: "2026-11-02", runs: 7_345 },
   ],
+};
+
+const FIGURES_EXAMPLE = {
+  created: 1_204,
+  succeeded: 1_190,
+  failed: 21,
+  timed_out: 2,
+  late_ms: { p50: 3, p90: 6, p99: 18, max: 41 },
+  late_all_ms: { p50: 3, p90: 7, p99: 2_310, max: 5_020 },
+  duration_ms: { p50: 84, p90: 190, p99: 1_020, max: 15_004 },
+  waited_for: { concurrency: 37 },
+};
+
+const INSIGHTS_EXAMPLE: Static<typeof Insights> = {
+  period: "24h",
+  from: "2026-11-20T09:40:00.000Z",
+  to: "2026-11-21T09:34:12.406Z",
+  lateness_target: { p99_ms: 1_000 },
+  totals: FIGURES_EXAMPLE,
+  buckets: [{ at: "2026-11-21T09:30:00.000Z", ...FIGURES_EXAMPLE }],
+  hosts: [
+    {
+      host: "hooks.example.com",
+      runs: 310,
+      failed: 20,
+      duration_p99_ms: 1_100,
+      commonest_error: "status_503",
+    },
+  ],
+  waiting: { due: 12, by_reason: { concurrency: 12 }, later: 340, estimated: false },
 };
 
 export const PROJECT_OPERATIONS = {
@@ -62,6 +93,18 @@ export const PROJECT_OPERATIONS = {
       "begun is not left again.",
     query: UsageParameters,
     response: { schema: UsageReport, examples: { november: USAGE_EXAMPLE } },
+  }),
+  getInsights: operation({
+    method: "GET",
+    path: "/v2/project/insights",
+    resource: "project",
+    summary: "Get what was done, how late, and what waits",
+    description:
+      "Of the key's environment. What was done is counted within 15 seconds, so a bucket that has just ended may still lack some. Each run " +
+      "counts in the bucket in which it ended. Figures are kept for 90 days, however long runs are shown. A job counts when it is " +
+      "created, those that a schedule made included. Runs of before the service counted them are missing.",
+    query: InsightParameters,
+    response: { schema: Insights, examples: { day: INSIGHTS_EXAMPLE } },
   }),
   getSigningSecret: operation({
     method: "GET",
