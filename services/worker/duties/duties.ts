@@ -1,5 +1,6 @@
 import type { Cell } from "../../../shared/process/cell.ts";
 import type { ClockWatch } from "./clock-watch.ts";
+import { createInsights } from "./insights.ts";
 import { auditPermits } from "./permits.ts";
 import { purgeExpired } from "./purge.ts";
 import { createRescue, type RescueOptions } from "./rescue.ts";
@@ -28,5 +29,7 @@ export function listDuties(options: RescueOptions, clockWatch: ClockWatch): Duty
       run: ({ db, log }) => clockWatch.delete((now) => retainRuns(db, { now, log })),
     },
     { name: "permits", everyMs: 60_000, run: auditPermits },
+    // What is counted is at most 15 s behind.
+    { name: "insights", everyMs: 10_000, run: createInsights() },
   ];
 }

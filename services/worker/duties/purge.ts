@@ -1,6 +1,7 @@
 import { purgeNodes } from "../../../shared/store/cell/nodes.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
 import { purgeBulkMembers, purgeBulkOperations } from "../../../shared/store/queue/bulk/purge.ts";
+import { purgeInsights } from "../../../shared/store/insights/purge.ts";
 import {
   purgeDeletedSchedules,
   purgeFirings,
@@ -30,12 +31,14 @@ const PURGES = [
   purgeShiftedRuns,
   purgeBulkMembers,
   purgeBulkOperations,
+  purgeInsights,
   purgeNodes,
 ];
 
 /**
  * Removes what is over at `now` (milliseconds since 1970): expired Idempotency-Keys, firings, timetables and deliveries
- * that the API no longer shows, the tags of runs, what bulk operations leave, and dead nodes. Returns how many rows were removed.
+ * that the API no longer shows, the tags of runs, insights, what bulk operations leave, and dead nodes. Returns how many rows were
+ * removed.
  */
 export async function purgeExpired(db: Database, now: number): Promise<number> {
   let purgedCount = 0;

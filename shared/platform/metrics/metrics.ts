@@ -51,6 +51,10 @@ export interface Metrics {
   deletionsWaitSeconds: Followed<never>;
   requestsWaiting: Followed<never>;
   firingsOverdueSeconds: Followed<never>;
+  insightsLatenessSeconds: Followed<"runs" | "quantile">;
+  insightsDurationSeconds: Followed<"quantile">;
+  insightsWaited: Members<"reason", Count>;
+  insightsBehindSeconds: Followed<never>;
   secretsKeyAgeSeconds: Followed<never>;
   nodes: Followed<"kind" | "state">;
   postgresConnections: Followed<"state">;
@@ -267,6 +271,25 @@ export function createMetrics(): Metrics {
     firingsOverdueSeconds: families.levels(
       "firings_overdue_seconds",
       "For how long the oldest firing of a schedule has been due that is not made; 0 if there is none.",
+    ),
+    insightsLatenessSeconds: families.levels(
+      "insights_lateness_seconds",
+      "How late attempts of jobs of the cell started that ended within the last minutes, by quantile: those that waited for nothing of the customer's own, and all.",
+      ["runs", "quantile"],
+    ),
+    insightsDurationSeconds: families.levels(
+      "insights_duration_seconds",
+      "How long attempts of jobs of the cell took that ended within the last minutes, by quantile.",
+      ["quantile"],
+    ),
+    insightsWaited: families.counts(
+      "insights_waited_total",
+      "Ended attempts of jobs that started late since something of the customer's own kept them waiting.",
+      ["reason"],
+    ),
+    insightsBehindSeconds: families.levels(
+      "insights_behind_seconds",
+      "How long ago all runs and jobs of the cell were last counted for insights.",
     ),
     secretsKeyAgeSeconds: families.levels(
       "secrets_key_age_seconds",

@@ -96,6 +96,8 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   clear_host_limit: members.clearHostLimit,
   note_clock: members.noteClock,
   list_miscounted_flows: members.listMiscountedFlows,
+  // Insights are no part of the model: nothing is rolled up.
+  find_insight_progress: () => [],
 
   list_open_bulks: nothing,
   list_due_schedules: firings.listDueSchedules,

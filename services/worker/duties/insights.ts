@@ -1,0 +1,135 @@
+import { Figures } from "../../../shared/domain/insights/figures.ts";
+import type { Percentiles, Sketch } from "../../../shared/domain/insights/sketch.ts";
+import { WAIT_REASONS } from "../../../shared/domain/wait.ts";
+import { type Metrics, single } from "../../../shared/platform/metrics/metrics.ts";
+import type { Cell } from "../../../shared/process/cell.ts";
+import type { Database } from "../../../shared/store/database/database.ts";
+import { closeSome } from "../../../shared/store/insights/closing.ts";
+import type { Part } from "../../../shared/store/insights/parts.ts";
+import { findOutset, type Progress } from "../../../shared/store/insights/progress.ts";
+import { closableLevel, takeStep } from "../../../shared/store/insights/roll-up.ts";
+
+/** The rest is for the next tick, so that the duty never takes a large part of what Postgres can do. */
+const STEPS_PER_TICK_MAX = 20;
+const CLOSINGS_PER_TICK_MAX = 200;
+/** Figures of so much time are shown as the cell's. */
+const SHOWN_MS = 120_000;
+
+/**
+ * Rolls up what was committed since the last tick, and shows the figures of the whole cell. Any worker may do this: of two that
+ * do it at once, one finds that its step was taken.
+ */
+export function createInsights(): (cell: Pick<Cell, "db" | "metrics">) => Promise<void> {
+  let gauges: CellInsights | null = null;
+  return async ({ db, metrics }) => {
+    gauges ??= new CellInsights(metrics);
+    gauges.noteTick();
+    const { isCaughtUp, progress } = await countNew(db, gauges);
+    if (!isCaughtUp || progress === null) return;
+    gauges.noteCaughtUp();
+    await closeBuckets(db, progress);
+  };
+}
+
+async function countNew(db: Database, gauges: CellInsights) {
+  for (let steps = 0; steps < STEPS_PER_TICK_MAX; steps++) {
+    const outset = await findOutset(db);
+    if (outset === null) break;
+    const { next, parts, isCaughtUp } = await takeStep(db, outset);
+    if (next === null) break;
+    gauges.add(parts);
+    if (isCaughtUp) return { isCaughtUp, progress: next };
+  }
+  return { isCaughtUp: false, progress: null };
+}
+
+async function closeBuckets(db: Database, caughtUp: Progress): Promise<void> {
+  let progress: Progress | null = caughtUp;
+  for (let steps = 0; steps < CLOSINGS_PER_TICK_MAX && progress !== null; steps++) {
+    const level = closableLevel(progress);
+    if (level === null) return;
+    progress = await closeSome(db, progress, level);
+  }
+}
+
+/** The figures over all projects, as far as this process has counted them itself. */
+class CellInsights {
+  private counted: { at: number; figures: Figures }[] = [];
+  private caughtUpAt: number | null = null;
+  private tickedAt = Number.NEGATIVE_INFINITY;
+  private readonly waited: Readonly<Record<string, { inc(by: number): void }>>;
+
+  constructor(metrics: Metrics) {
+    this.waited = Object.fromEntries(
+      WAIT_REASONS.map((reason) => [reason, metrics.insightsWaited.of({ reason })]),
+    );
+    metrics.insightsLatenessSeconds.follow(() => [
+      ...quantilesOf(this.recent().late).map(withRuns("own")),
+      ...quantilesOf(this.recent().lateAll()).map(withRuns("all")),
+    ]);
+    metrics.insightsDurationSeconds.follow(() => quantilesOf(this.recent().durations));
+    metrics.insightsBehindSeconds.follow(() =>
+      this.caughtUpAt === null || !this.isOnDuty()
+        ? []
+        : single((performance.now() - this.caughtUpAt) / 1_000),
+    );
+  }
+
+  /** What is counted again in another level is left out. */
+  add(parts: readonly Part[]): void {
+    const figures = new Figures();
+    for (const part of parts) if (part.key.level === 0) figures.add(part.figures);
+    for (const [reason, count] of figures.waitedFor) this.waited[reason]?.inc(count);
+    this.forgetOld();
+    this.counted.push({ at: performance.now(), figures });
+  }
+
+  noteTick(): void {
+    // Nobody knows yet how far the worker before this one had come.
+    if (!this.isOnDuty()) this.caughtUpAt = performance.now();
+    this.tickedAt = performance.now();
+  }
+
+  noteCaughtUp(): void {
+    this.caughtUpAt = performance.now();
+  }
+
+  /** False once another worker does it. */
+  private isOnDuty(): boolean {
+    return this.tickedAt > performance.now() - SHOWN_MS;
+  }
+
+  private recent(): Figures {
+    this.forgetOld();
+    const figures = new Figures();
+    for (const one of this.counted) figures.add(one.figures);
+    return figures;
+  }
+
+  private forgetOld(): void {
+    const since = performance.now() - SHOWN_MS;
+    this.counted = this.counted.filter(({ at }) => at > since);
+  }
+}
+
+const QUANTILES: Readonly<Record<keyof Percentiles, string>> = {
+  p50: "0.5",
+  p90: "0.9",
+  p99: "0.99",
+  max: "1",
+};
+
+function quantilesOf(sketch: Sketch): { labels: { quantile: string }; value: number }[] {
+  const percentiles = sketch.percentiles();
+  return (Object.keys(QUANTILES) as (keyof Percentiles)[]).flatMap((name) => {
+    const ms = percentiles[name];
+    return ms === null ? [] : [{ labels: { quantile: QUANTILES[name] }, value: ms / 1_000 }];
+  });
+}
+
+const withRuns =
+  (runs: "own" | "all") =>
+  ({ labels, value }: { labels: { quantile: string }; value: number }) => ({
+    labels: { ...labels, runs },
+    value,
+  });
