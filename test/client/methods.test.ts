@@ -166,6 +166,8 @@ describe("the client", () => {
     expect(changed).toMatchObject({ name: "Schön", default_region: "us-west" });
     await client.project.update({ default_region: "us-east" });
     const usage = await client.project.usage({ period: "2024-02", region: "us-west" });
+    const insights = await client.project.insights({ period: "7d", region: "us-west" });
+    expect(insights).toMatchObject({ period: "7d", totals: { succeeded: 0 }, buckets: { length: 168 } });
     const before = await client.project.signingSecret();
     const { secret } = await client.project.rotateSigningSecret({ idempotencyKey: "secret" });
     expect((await client.project.rotateSigningSecret({ idempotencyKey: "secret" })).secret).toBe(secret);
