@@ -29,7 +29,7 @@ export function listDuties(options: RescueOptions, clockWatch: ClockWatch): Duty
       run: ({ db, log }) => clockWatch.delete((now) => retainRuns(db, { now, log })),
     },
     { name: "permits", everyMs: 60_000, run: auditPermits },
-    // What is counted is at most 15 s behind.
-    { name: "insights", everyMs: 10_000, run: createInsights() },
+    // What is counted is at most 15 s behind, also where another worker takes over.
+    { name: "insights", everyMs: 5_000, run: createInsights() },
   ];
 }

@@ -12,6 +12,8 @@ import { closableLevel, takeStep } from "../../../shared/store/insights/roll-up.
 /** The rest is for the next tick, so that the duty never takes a large part of what Postgres can do. */
 const STEPS_PER_TICK_MAX = 20;
 const CLOSINGS_PER_TICK_MAX = 200;
+/** Smaller steps would take longer than what they count takes to come about. */
+const SHARE_MIN = 1 / 128;
 /** Figures of so much time are shown as the cell's. */
 const SHOWN_MS = 120_000;
 
@@ -21,26 +23,33 @@ const SHOWN_MS = 120_000;
  */
 export function createInsights(): (cell: Pick<Cell, "db" | "metrics">) => Promise<void> {
   let gauges: CellInsights | null = null;
+  let share = 1;
+
+  /** The state once everything is counted; null if that is for the next tick, or for another worker. */
+  async function countNew(db: Database, shown: CellInsights): Promise<Progress | null> {
+    for (let steps = 0; steps < STEPS_PER_TICK_MAX; steps++) {
+      const outset = await findOutset(db);
+      if (outset === null) return null;
+      const { next, parts, isCaughtUp } = await takeStep(db, outset, share).catch((error) => {
+        share = Math.max(share / 2, SHARE_MIN);
+        throw error;
+      });
+      if (next === null) return null;
+      share = Math.min(share * 2, 1);
+      shown.add(parts);
+      if (isCaughtUp) return next;
+    }
+    return null;
+  }
+
   return async ({ db, metrics }) => {
     gauges ??= new CellInsights(metrics);
     gauges.noteTick();
-    const { isCaughtUp, progress } = await countNew(db, gauges);
-    if (!isCaughtUp || progress === null) return;
+    const progress = await countNew(db, gauges);
+    if (progress === null) return;
     gauges.noteCaughtUp();
     await closeBuckets(db, progress);
   };
-}
-
-async function countNew(db: Database, gauges: CellInsights) {
-  for (let steps = 0; steps < STEPS_PER_TICK_MAX; steps++) {
-    const outset = await findOutset(db);
-    if (outset === null) break;
-    const { next, parts, isCaughtUp } = await takeStep(db, outset);
-    if (next === null) break;
-    gauges.add(parts);
-    if (isCaughtUp) return { isCaughtUp, progress: next };
-  }
-  return { isCaughtUp: false, progress: null };
 }
 
 async function closeBuckets(db: Database, caughtUp: Progress): Promise<void> {

@@ -51,11 +51,15 @@ const NEXT_PROJECTS = `
 SELECT max(no) AS project_no, count(*)::int AS count
   FROM (SELECT no FROM projects WHERE no > $1 ORDER BY no LIMIT $2) next`;
 
+// OFFSET 0 keeps the planner from beginning with all that the level has of that time.
 const FIND_PARTS = `
 SELECT i.project_no, i.environment, i.region, ${FIGURE_COLUMNS}, i.hosts
   FROM projects p
-  JOIN insights i ON i.project_no = p.no AND i.environment = ANY (${ALL_ENVIRONMENTS})
-       AND i.level = $3 AND i.at >= $4::timestamptz AND i.at < $5::timestamptz
+ CROSS JOIN LATERAL (
+       SELECT i.* FROM insights i
+        WHERE i.project_no = p.no AND i.environment = ANY (${ALL_ENVIRONMENTS})
+          AND i.level = $3 AND i.at >= $4::timestamptz AND i.at < $5::timestamptz
+       OFFSET 0) i
  WHERE p.no > $1 AND p.no <= $2`;
 
 type ClosedRow = FigureRow & {

@@ -82,8 +82,11 @@ interface StateRow {
 // Every level goes on having what it has had, so that it does no harm if another bucket is closed meanwhile.
 const FROM_STRETCHES = `
   FROM unnest($4::smallint[], $5::timestamptz[], $6::timestamptz[]) AS s (level, from_at, until_at)
-  JOIN insights i ON i.project_no = $1 AND i.environment = $2 AND i.level = s.level AND i.at >= s.from_at AND i.at < s.until_at
-       AND i.region = ANY ($3::smallint[])`;
+ CROSS JOIN LATERAL (
+       SELECT i.* FROM insights i
+        WHERE i.project_no = $1 AND i.environment = $2 AND i.level = s.level AND i.at >= s.from_at AND i.at < s.until_at
+          AND i.region = ANY ($3::smallint[])
+       OFFSET 0) i`;
 const FIND = `SELECT ${epochMs("i.at")} AS at, ${FIGURE_COLUMNS} ${FROM_STRETCHES}`;
 const FIND_HOSTS = `SELECT i.hosts ${FROM_STRETCHES} WHERE i.hosts IS NOT NULL`;
 

@@ -60,10 +60,14 @@ SELECT l.project_no, l.environment, l.region, ${epochMs("s.minute")} AS at, j.co
  WHERE j.count > 0`;
 
 const FIND_COUNTED = `
-SELECT project_no, environment, region, ${epochMs("at")} AS at, sum(created)::float8 AS count
-  FROM insights WHERE level = 0 AND at >= $1::timestamptz AND at < $2::timestamptz
- GROUP BY project_no, environment, region, at
-HAVING sum(created) <> 0`;
+SELECT l.project_no, l.environment, l.region, ${epochMs("i.at")} AS at, i.count
+  FROM lanes l
+ CROSS JOIN LATERAL (
+       SELECT i.at, sum(i.created)::float8 AS count FROM insights i
+        WHERE i.project_no = l.project_no AND i.environment = l.environment AND i.level = 0 AND i.region = l.region
+          AND i.at >= $1::timestamptz AND i.at < $2::timestamptz
+        GROUP BY i.at) i
+ WHERE i.count <> 0`;
 
 interface CountedRow {
   project_no: number;

@@ -46,7 +46,7 @@ const FAILED = runStatusCode("failed");
 const joined = (values: string, condition: string) =>
   `coalesce(array_to_string(array_agg(${values}) FILTER (WHERE ${condition}), ','), '')`;
 
-// A job never leaves its table, and the region of a run is that of its job.
+// A job never leaves its table, and the region of a run is that of its job. LIMIT keeps the planner from beginning with the jobs.
 const FIND_NEW_RUNS = `
 SELECT project_no, environment, region, minute, origin, status, response_status, error, count(*)::int AS count,
        ${joined("late_ms", "held_for IS NULL")} AS late, ${joined("late_ms", "held_for IS NOT NULL")} AS late_waited,
@@ -57,7 +57,8 @@ SELECT project_no, environment, region, minute, origin, status, response_status,
           FROM runs r
          CROSS JOIN LATERAL (
                SELECT j.region, j.target_url FROM jobs j
-                WHERE j.project_no = r.project_no AND j.environment = r.environment AND j.region = ANY (${ALL_REGIONS}) AND j.id = r.job_id) j
+                WHERE j.project_no = r.project_no AND j.environment = r.environment AND j.region = ANY (${ALL_REGIONS}) AND j.id = r.job_id
+                LIMIT 1) j
          WHERE r.settled_in >= $1::bigint AND r.settled_in < $2::bigint AND ${ENDED_AT} >= $3::timestamptz) run
  GROUP BY project_no, environment, region, minute, origin, status, response_status, error`;
 

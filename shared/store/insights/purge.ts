@@ -1,24 +1,31 @@
 import { keptSince, LEVELS } from "../../domain/insights/levels.ts";
-import type { Database } from "../database/database.ts";
+import { column, type Database, instant } from "../database/database.ts";
 
 /**
- * Removes up to `limit` rows of each level that no period reaches at `now` (milliseconds since 1970) any more, once the next level has
- * them. Answers how many in the level of which most were removed.
+ * Removes up to `limit` rows that no period reaches at `now` (milliseconds since 1970) any more, once the next level has them. Answers
+ * how many.
  */
 export async function purgeInsights(db: Database, limit: number, now: number): Promise<number> {
-  let mostRemoved = 0;
-  for (let level = 0; level < LEVELS.length; level++) {
-    const before = new Date(keptSince(level, now)).toISOString();
-    const removed = await db.run("purge_insights", PURGE, [level, before, limit]);
-    mostRemoved = Math.max(mostRemoved, removed.length);
-  }
-  return mostRemoved;
+  const levels = [...LEVELS.keys()];
+  const removed = await db.run("purge_insights", PURGE, [
+    column(levels),
+    column(levels.map((level) => instant(keptSince(level, now)))),
+    limit,
+  ]);
+  return removed.length;
 }
 
 const PURGE = `
 DELETE FROM insights
  WHERE ctid = ANY (ARRAY (
-       SELECT ctid FROM insights
-        WHERE level = $1 AND at < least($2::timestamptz, (SELECT coalesce(closed_until[$1 + 1], 'infinity') FROM insight_progress))
-        ORDER BY at LIMIT $3 FOR UPDATE SKIP LOCKED))
+       SELECT i.id
+         FROM unnest($1::smallint[], $2::timestamptz[]) AS kept (level, since)
+        CROSS JOIN insight_progress p
+        CROSS JOIN lanes l
+        CROSS JOIN LATERAL (
+              SELECT i.ctid AS id FROM insights i
+               WHERE i.project_no = l.project_no AND i.environment = l.environment AND i.level = kept.level AND i.region = l.region
+                 AND i.at < least(kept.since, coalesce(p.closed_until[kept.level + 1], 'infinity'))
+               ORDER BY i.at LIMIT $3) i
+        LIMIT $3))
 RETURNING 1`;

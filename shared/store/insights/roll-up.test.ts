@@ -32,7 +32,7 @@ beforeEach(async () => {
   project = await store.addProject();
   await store.query(
     `UPDATE insight_progress
-        SET settled_until = pg_snapshot_xmin(pg_current_snapshot())::text::bigint, counted_since = '2020-01-01', created_until = date_trunc('minute', now()) - interval '5 min',
+        SET settled_until = pg_snapshot_xmin(pg_current_snapshot())::text::bigint, counted_since = '2020-01-01', created_until = date_trunc('minute', now()) - interval '30 s',
             recounted_until = date_trunc('minute', now()) - interval '5 min', closed_project = '{0,0,0,0}',
             closed_until = ARRAY(SELECT date_bin(w, now(), 'epoch') FROM unnest('{10 min,1 hour,6 hours,1 day}'::interval[]) WITH ORDINALITY AS l (w, n) ORDER BY n)`,
   );
@@ -237,7 +237,7 @@ describe("a worker", () => {
 
   test("that comes back after an outage catches up in pieces", async () => {
     for (let n = 0; n < 5; n++) await settleOne();
-    expect(await rollUp(store.db, { transactionsMax: 4 })).toBeGreaterThan(3);
+    expect(await rollUp(store.db, { share: 4 / 10_000 })).toBeGreaterThan(3);
     expect(await counts()).toEqual({ ...NONE, created: 5, succeeded: 5 });
   });
 

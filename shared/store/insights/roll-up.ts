@@ -1,4 +1,4 @@
-import { bucketStart, LEVELS } from "../../domain/insights/levels.ts";
+import { bucketEnd, bucketStart, LEVELS } from "../../domain/insights/levels.ts";
 import type { Database } from "../database/database.ts";
 import { addNewJobs, recountJobs } from "./new-jobs.ts";
 import { addNewRuns } from "./new-runs.ts";
@@ -11,10 +11,9 @@ import type { Outset, Progress } from "./progress.ts";
  * times in their ids.
  */
 
-/** A step looks at the runs of so many transactions at most, so that its statements end well within their timeout. */
-export const TRANSACTIONS_PER_STEP_MAX = 10_000;
-/** And at so much time of jobs. */
-const CREATED_PER_STEP_MS_MAX = 600_000;
+/** A step looks at the runs of so many transactions at most, and at so much time of jobs, so that its statements end in time. */
+const TRANSACTIONS_PER_STEP_MAX = 10_000;
+const CREATED_PER_STEP_MS_MAX = 120_000;
 /** A job that a client was told of is stored within less of the time in its id. */
 const STORED_WITHIN_MS = 3_000;
 /** A job's id may be so much older than its row: several timeouts of statements that were sent again. */
@@ -28,18 +27,22 @@ export interface Step {
   isCaughtUp: boolean;
 }
 
-/** Takes the step from there. Whoever dies in it, it is done as a whole or not at all. */
+/**
+ * Takes the step from there. Whoever dies in it, it is done as a whole or not at all. `share` makes it smaller: a step that did not end
+ * in time would not the next time either.
+ */
 export async function takeStep(
   db: Database,
   { progress: before, now, settledBefore, isSamePostgres }: Outset,
-  transactionsMax = TRANSACTIONS_PER_STEP_MAX,
+  share = 1,
 ): Promise<Step> {
+  const transactionsMax = Math.ceil(TRANSACTIONS_PER_STEP_MAX * share);
   const progress = isSamePostgres ? before : beginAnew(before, { now, settledBefore });
   const settledUntil = Math.max(
     progress.settledUntil,
     Math.min(settledBefore, progress.settledUntil + transactionsMax),
   );
-  const { createdUntil, recountedUntil } = looksAt(progress, now);
+  const { createdUntil, recountedUntil } = looksAt(progress, now, CREATED_PER_STEP_MS_MAX * share);
   const next = { ...progress, settledUntil, createdUntil, recountedUntil };
 
   const parts = new Parts();
@@ -70,14 +73,17 @@ function beginAnew(
  * Up to when a step counts jobs, and counts them again. What it counts again was counted by the steps before it. If the clock was set
  * back, what was counted ahead of it is counted twice until it is counted again.
  */
-function looksAt({ createdUntil, recountedUntil }: Progress, now: number) {
+function looksAt({ createdUntil, recountedUntil }: Progress, now: number, msMax: number) {
   const storedUntil = Math.floor(now - STORED_WITHIN_MS);
   const againUntil = bucketStart(0, Math.min(createdUntil, now - RECOUNTED_AFTER_MS));
   if (createdUntil > now)
     return { createdUntil: storedUntil, recountedUntil: Math.min(recountedUntil, againUntil) };
   return {
-    createdUntil: Math.max(createdUntil, Math.min(storedUntil, createdUntil + CREATED_PER_STEP_MS_MAX)),
-    recountedUntil: Math.max(recountedUntil, againUntil),
+    createdUntil: Math.max(createdUntil, Math.min(storedUntil, createdUntil + Math.ceil(msMax))),
+    recountedUntil: Math.max(
+      recountedUntil,
+      Math.min(againUntil, bucketEnd(0, bucketStart(0, recountedUntil + msMax))),
+    ),
   };
 }
 

@@ -13,12 +13,9 @@ export async function outsetOf(db: Database, aheadMs = LAG_MS): Promise<Outset> 
 }
 
 /** Rolls up all that has been committed, as if it were somewhat later. Answers how many steps it took. */
-export async function rollUp(
-  db: Database,
-  { aheadMs = LAG_MS, transactionsMax = 10_000 } = {},
-): Promise<number> {
+export async function rollUp(db: Database, { aheadMs = LAG_MS, share = 1 } = {}): Promise<number> {
   for (let steps = 1; ; steps++) {
-    const { isCaughtUp } = await takeStep(db, await outsetOf(db, aheadMs), transactionsMax);
+    const { isCaughtUp } = await takeStep(db, await outsetOf(db, aheadMs), share);
     if (isCaughtUp) return steps;
   }
 }

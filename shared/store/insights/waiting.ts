@@ -7,7 +7,7 @@ import {
 import { REGIONS, type Region, type Scope } from "../../domain/scope.ts";
 import { environmentCode, regionCode } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
-import { MONTH_RUNS } from "../queue/month.ts";
+import { HAS_QUOTA, MONTH_RUNS } from "../queue/month.ts";
 import { NODE_SILENT } from "../resources/explain.ts";
 
 /** Attempts are parked at no more hosts at once than nodes have full; beyond so many they are not looked at. */
@@ -54,9 +54,10 @@ const IS_LATER = "due_at > now()";
 const IS_PARKED = "due_at IS NULL AND node_id IS NULL";
 const COUNTED = WAITING_COUNTED_MAX + 1;
 
-const inLane = (condition: string) => `
-  SELECT run_id FROM open_jobs o
-   WHERE o.project_no = $1 AND o.region = r.region AND o.environment = $2 AND ${condition} LIMIT ${COUNTED}`;
+const countInLane = (condition: string) => `
+  SELECT count(*)::int
+    FROM (SELECT FROM open_jobs o
+           WHERE o.project_no = $1 AND o.region = r.region AND o.environment = $2 AND ${condition} LIMIT ${COUNTED}) counted`;
 
 const FIND = `
 WITH RECURSIVE host AS (
@@ -67,7 +68,7 @@ WITH RECURSIVE host AS (
 ), parked_host AS MATERIALIZED (
   SELECT parked_host FROM host LIMIT ${PARKED_HOSTS_MAX}
 )
-SELECT r.region, due.count AS due, due.by_hand, later.count AS later, parked.count AS parked,
+SELECT r.region, due.count AS due, by_hand.count AS by_hand, later.count AS later, parked.count AS parked,
        f.held AS is_project_held, EXISTS (SELECT FROM held_regions h WHERE h.region = r.region) AS is_region_held,
        (${MONTH_RUNS})::float8 AS month_runs, f.month_runs_max::float8 AS month_runs_max, f.concurrency,
        f.development_jobs + f.production_jobs + f.development_webhooks + f.production_webhooks AS permits_in_use,
@@ -79,18 +80,23 @@ SELECT r.region, due.count AS due, due.by_hand, later.count AS later, parked.cou
                 WHERE n.kind = 'delivery' AND NOT n.dead AND r.region = ANY (n.regions) AND n.seen_at > now() - ${NODE_SILENT}) AS has_delivery
   FROM flows f
  CROSS JOIN unnest($3::smallint[]) AS r (region)
- CROSS JOIN LATERAL (SELECT count(*)::int, (count(*) FILTER (WHERE run_id IS NOT NULL))::int AS by_hand FROM (${inLane(IS_DUE)}) d) due
- CROSS JOIN LATERAL (SELECT count(*)::int FROM (${inLane(IS_LATER)}) l) later
+ CROSS JOIN LATERAL (${countInLane(IS_DUE)}) due
+ CROSS JOIN LATERAL (${countInLane(IS_LATER)}) later
+ CROSS JOIN LATERAL (${countInLane(`NOT ${HAS_QUOTA} AND run_id IS NOT NULL AND node_id IS NULL AND ${IS_DUE}`)}) by_hand
  CROSS JOIN LATERAL (
        SELECT count(*)::int
-         FROM (SELECT FROM parked_host h JOIN open_jobs o ON o.parked_host = h.parked_host
-                WHERE o.project_no = $1 AND o.region = r.region AND o.environment = $2 AND o.due_at IS NULL AND o.node_id IS NULL
+         FROM (SELECT FROM parked_host h
+                CROSS JOIN LATERAL (
+                      SELECT FROM open_jobs o
+                       WHERE o.parked_host = h.parked_host AND o.project_no = $1 AND o.region = r.region AND o.environment = $2 AND ${IS_PARKED}
+                       LIMIT ${COUNTED}) o
                 LIMIT ${COUNTED}) p) parked
  WHERE f.project_no = $1`;
 
 interface WaitingRow {
   region: number;
   due: number;
+  /** Looked for only where no quota is left. */
   by_hand: number;
   later: number;
   parked: number;

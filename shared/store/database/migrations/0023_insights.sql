@@ -24,7 +24,7 @@ CREATE INDEX IF NOT EXISTS runs_enterprise_settled ON ONLY runs_enterprise USING
 ALTER INDEX runs_settled ATTACH PARTITION runs_enterprise_settled;
 --> statement-breakpoint
 -- What a project's environment has done in a region within a stretch of time, in parts that add up: each step of the roll-up writes parts
--- of its own. Levels are the grains of domain/insights/levels.ts. Sketches and hosts are null where there is nothing in them.
+-- of its own. Levels are the grains of domain/insights/levels.ts. There is no other index, as the planner might walk one by time for a lane. Sketches and hosts are null where there is nothing in them.
 CREATE TABLE IF NOT EXISTS insights (
   at timestamptz NOT NULL,
   part bigint NOT NULL,
@@ -43,8 +43,6 @@ CREATE TABLE IF NOT EXISTS insights (
   hosts text,
   PRIMARY KEY (project_no, environment, level, at, region, part)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000);
---> statement-breakpoint
-CREATE INDEX IF NOT EXISTS insights_age ON insights (level, at);
 --> statement-breakpoint
 -- How far the roll-up has come. `revision` counts its steps: a step is written only if no other has been meanwhile.
 CREATE TABLE IF NOT EXISTS insight_progress (

@@ -96,7 +96,6 @@ export const insights = pg.pgTable(
     pg.primaryKey({
       columns: [table.projectNo, table.environment, table.level, table.at, table.region, table.part],
     }),
-    pg.index("insights_age").on(table.level, table.at),
   ],
 );
 
