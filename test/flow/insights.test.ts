@@ -99,8 +99,8 @@ test("the worker on duty shows what it has counted over all projects", async () 
     await tick({ db: quiet.db, metrics });
     const text = await page();
     expect(text).toContain('jobwheel_insights_duration_seconds{quantile="0.99"} 0.03\n');
-    expect(text).toMatch(/jobwheel_insights_lateness_seconds\{quantile="1",runs="own"\} 3.005\n/);
-    expect(text).toMatch(/jobwheel_insights_lateness_seconds\{quantile="1",runs="all"\} 6.005\n/);
+    expect(text).toMatch(/jobwheel_insights_lateness_seconds\{runs="own",quantile="1"\} 3.005\n/);
+    expect(text).toMatch(/jobwheel_insights_lateness_seconds\{runs="all",quantile="1"\} 6.005\n/);
     expect(text).toContain('jobwheel_insights_waited_total{reason="concurrency"} 1\n');
     expect(text).toContain('jobwheel_insights_waited_total{reason="hold"} 0\n');
   } finally {

@@ -122,7 +122,8 @@ describe("the metrics of three processes", () => {
         page.value("jobwheel_shards_owned") === all &&
         page.value('jobwheel_nodes{kind="worker",state="alive"}') === 1 &&
         page.value('jobwheel_permits_in_use{kind="jobs",environment="production"}') === 0 &&
-        page.value("jobwheel_webhook_deliveries_due") === 0,
+        page.value("jobwheel_webhook_deliveries_due") === 0 &&
+        page.value('jobwheel_insights_lateness_seconds{runs="own",quantile="1"}') !== undefined,
     );
     expect(worker.value('jobwheel_lease_changes_total{change="acquired"}')).toBe(all);
     expect(worker.value('jobwheel_lease_changes_total{change="lost"}')).toBe(0);

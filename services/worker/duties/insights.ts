@@ -139,6 +139,6 @@ function quantilesOf(sketch: Sketch): { labels: { quantile: string }; value: num
 const withRuns =
   (runs: "own" | "all") =>
   ({ labels, value }: { labels: { quantile: string }; value: number }) => ({
-    labels: { ...labels, runs },
+    labels: { runs, ...labels },
     value,
   });
