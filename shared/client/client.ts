@@ -20,10 +20,13 @@ export interface Client {
 
 /** Request options given here are the defaults of all requests. */
 export interface ClientOptions extends RequestOptions, Partial<Surroundings> {
-  /** The key decides the project and the environment. */
-  apiKey: string;
-  /** Such as https://jobs.example.com; `/v2` is not part of it. */
-  baseUrl: string;
+  /**
+   * The key decides the project and the environment. Undefined is refused at once: it is allowed here so that
+   * `process.env.JOBWHEEL_KEY` can be given as it is.
+   */
+  apiKey: string | undefined;
+  /** Such as https://jobs.example.com; `/v2` is not part of it. Undefined is refused as in `apiKey`. */
+  baseUrl: string | undefined;
 }
 
 /** A client holds no connection and needs no end. Throws TypeError for options that cannot work. */
@@ -49,8 +52,12 @@ export function createClient(options: ClientOptions): Client {
   };
 }
 
-function readBaseUrl(text: string): string {
-  const { protocol, origin, pathname, username } = new URL(text);
+function readBaseUrl(text: string | undefined): string {
+  const given = readGiven("baseUrl", text, "the address of the service, such as https://jobs.example.com");
+  if (!URL.canParse(given)) {
+    throw new TypeError("baseUrl must be a whole URL such as https://jobs.example.com.");
+  }
+  const { protocol, origin, pathname, username } = new URL(given);
   if ((protocol !== "https:" && protocol !== "http:") || username !== "") {
     throw new TypeError("baseUrl must be an https or http URL without credentials.");
   }
@@ -58,9 +65,18 @@ function readBaseUrl(text: string): string {
 }
 
 /** A line feed at the end of a key is common. `fetch` would quote the key in its error, so it is refused here. */
-function readApiKey(text: string): string {
-  if (/^[\x21-\x7e]+$/.test(text)) return text;
+function readApiKey(text: string | undefined): string {
+  const given = readGiven("apiKey", text, "a key of the project (svc_dev_... or svc_live_...)");
+  if (/^[\x21-\x7e]+$/.test(given)) return given;
   throw new TypeError("apiKey must be a key as it was shown at its creation, without blanks.");
+}
+
+function readGiven(name: string, value: string | undefined, wanted: string): string {
+  if (typeof value === "string" && value !== "") return value;
+  const found = value === "" ? "empty" : value === undefined || value === null ? String(value) : "no text";
+  throw new TypeError(
+    `${name} is ${found}: pass ${wanted}. If it comes from an environment variable, set that variable first.`,
+  );
 }
 
 function wait(ms: number, signal?: AbortSignal): Promise<void> {
