@@ -2,9 +2,11 @@ import { onAbort } from "./abort.ts";
 import { type BulkOperations, createBulkOperations } from "./bulk.ts";
 import { createJobs, type Jobs } from "./jobs.ts";
 import { createKeys, type Keys } from "./keys.ts";
+import { createPayloadWriter } from "./payload.ts";
 import { createProject, type Projects } from "./project.ts";
 import { createRuns, type Runs } from "./runs.ts";
 import { createSchedules, type Schedules } from "./schedules.ts";
+import { readSealKeys, type SealKey } from "./seal-key.ts";
 import { createSend, type RequestOptions, type Surroundings } from "./send.ts";
 import { createWebhooks, type Webhooks } from "./webhooks.ts";
 
@@ -27,11 +29,18 @@ export interface ClientOptions extends RequestOptions, Partial<Surroundings> {
   apiKey: string | undefined;
   /** Such as https://jobs.example.com; `/v2` is not part of it. Undefined is refused as in `apiKey`. */
   baseUrl: string | undefined;
+  /**
+   * Seals the payloads of jobs and schedules before they leave this process: targets open them with `openWith`, and the
+   * service never sees the text (`makeSealKey`). Undefined is refused as in `apiKey`.
+   */
+  sealWith?: SealKey | undefined;
 }
 
 /** A client holds no connection and needs no end. Throws TypeError for options that cannot work. */
 export function createClient(options: ClientOptions): Client {
-  const { fetch, now, random, sleep, ...rest } = options;
+  const { fetch, now, random, sleep, sealWith, ...rest } = options;
+  const [sealKey] = "sealWith" in options ? readSealKeys("sealWith", [sealWith]) : [];
+  const write = createPayloadWriter(sealKey);
   const send = createSend(
     { ...rest, baseUrl: readBaseUrl(options.baseUrl), apiKey: readApiKey(options.apiKey) },
     {
@@ -42,9 +51,9 @@ export function createClient(options: ClientOptions): Client {
     },
   );
   return {
-    jobs: createJobs(send),
+    jobs: createJobs(send, write),
     bulk: createBulkOperations(send),
-    schedules: createSchedules(send),
+    schedules: createSchedules(send, write),
     runs: createRuns(send),
     project: createProject(send),
     webhooks: createWebhooks(send),

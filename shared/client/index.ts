@@ -56,6 +56,8 @@ export type {
   ScheduleUpdate,
   Timetable,
 } from "./schedules.ts";
+export { isSealed, type SealedPayload } from "./seal.ts";
+export { makeSealKey, type SealKey } from "./seal-key.ts";
 export type { CreationOptions, RequestOptions } from "./send.ts";
 export { type ReceivedRequest, SignatureError, type SignatureRules, verifySignature } from "./signature.ts";
 export type {

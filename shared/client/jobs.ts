@@ -2,7 +2,7 @@ import type { BodyOf, QueryOf, ResponseOf } from "../contract/operations/all.ts"
 import { type Answered, type Call, callOf } from "./answer.ts";
 import { ApiError } from "./errors.ts";
 import { type List, walkList } from "./list.ts";
-import { bodyText, type RawJson } from "./payload.ts";
+import type { PayloadWriter, RawJson } from "./payload.ts";
 import type { CreationOptions, RequestOptions, Send } from "./send.ts";
 
 export type Job = Omit<ResponseOf<"getJob">, "payload"> & { payload: Record<string, unknown> };
@@ -42,7 +42,7 @@ export interface Jobs {
   cancel(id: string, options?: RequestOptions): Call<CanceledJob>;
 }
 
-export function createJobs(send: Send): Jobs {
+export function createJobs(send: Send, write: PayloadWriter): Jobs {
   const get = (id: string, options?: RequestOptions) =>
     send<Job>({ method: "GET", path: jobPath(id), options });
 
@@ -57,14 +57,26 @@ export function createJobs(send: Send): Jobs {
     }
   }
 
+  async function writeBatch(jobs: readonly NewJob[], key: string | undefined): Promise<string> {
+    const repeatable = (index: number) => (key === undefined ? undefined : `${index} ${key}`);
+    const texts = await Promise.all(jobs.map((job, index) => write(job, { repeatable: repeatable(index) })));
+    return `{"jobs":[${texts.join(",")}]}`;
+  }
+
   return {
     get,
-    create: (job, options) => send({ method: "POST", path: "/v2/jobs", body: () => bodyText(job), options }),
+    create: (job, options) =>
+      send({
+        method: "POST",
+        path: "/v2/jobs",
+        body: () => write(job, { repeatable: options?.idempotencyKey }),
+        options,
+      }),
     createBatch: (jobs, options) =>
       send({
         method: "POST",
         path: "/v2/jobs/batch",
-        body: () => `{"jobs":[${jobs.map(bodyText).join(",")}]}`,
+        body: () => writeBatch(jobs, options?.idempotencyKey),
         options,
       }),
     explain: (id, options) => send({ method: "GET", path: `${jobPath(id)}/explain`, options }),

@@ -2,7 +2,7 @@ import type { BodyOf, QueryOf, ResponseOf } from "../contract/operations/all.ts"
 import type { Call } from "./answer.ts";
 import type { Job } from "./jobs.ts";
 import { type List, walkList } from "./list.ts";
-import { bodyText, type RawJson } from "./payload.ts";
+import type { PayloadWriter, RawJson } from "./payload.ts";
 import type { CreationOptions, RequestOptions, Send } from "./send.ts";
 
 export type Schedule = Omit<ResponseOf<"getSchedule">, "payload"> & { payload: Record<string, unknown> };
@@ -38,7 +38,10 @@ export interface Schedules {
    */
   put(name: string, schedule: SchedulePut, options?: RequestOptions): Call<Schedule>;
   list(query?: ScheduleListQuery, options?: RequestOptions): List<Schedule>;
-  /** A field that is left out keeps its value. A payload or a retry policy replaces the whole one. */
+  /**
+   * A field that is left out keeps its value. A payload or a retry policy replaces the whole one. With `sealWith` a change of
+   * `payload` or `target_url` must give both (TypeError): a sealed payload opens only at the path it was sealed for.
+   */
   update(id: string, changes: ScheduleUpdate, options?: RequestOptions): Call<Schedule>;
   pause(id: string, options?: RequestOptions): Call<Schedule>;
   /** Firings missed while it was paused are not replayed. */
@@ -54,14 +57,24 @@ export interface Schedules {
   run(id: string, options?: CreationOptions): Call<Job>;
 }
 
-export function createSchedules(send: Send): Schedules {
+export function createSchedules(send: Send, write: PayloadWriter): Schedules {
   const update = (id: string, changes: ScheduleUpdate, options?: RequestOptions) =>
-    send<Schedule>({ method: "PATCH", path: schedulePath(id), body: () => bodyText(changes), options });
+    send<Schedule>({
+      method: "PATCH",
+      path: schedulePath(id),
+      body: () => write(changes, { changes: true }),
+      options,
+    });
 
   return {
     update,
     create: (schedule, options) =>
-      send({ method: "POST", path: "/v2/schedules", body: () => bodyText(schedule), options }),
+      send({
+        method: "POST",
+        path: "/v2/schedules",
+        body: () => write(schedule, { repeatable: options?.idempotencyKey }),
+        options,
+      }),
     preview: (timetable, options) =>
       send({
         method: "POST",
@@ -73,7 +86,12 @@ export function createSchedules(send: Send): Schedules {
     get: (id, options) => send({ method: "GET", path: schedulePath(id), options }),
     getByName: (name, options) => send({ method: "GET", path: namePath(name), options }),
     put: (name, schedule, options) =>
-      send({ method: "PUT", path: namePath(name), body: () => bodyText(schedule), options }),
+      send({
+        method: "PUT",
+        path: namePath(name),
+        body: () => write(schedule, { repeatable: name }),
+        options,
+      }),
     list: (query, options) => walkList(send, { method: "GET", path: "/v2/schedules", query, options }),
     pause: (id, options) => update(id, { paused: true }, options),
     resume: (id, options) => update(id, { paused: false }, options),

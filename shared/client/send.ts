@@ -30,8 +30,8 @@ export interface ClientRequest {
   method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
   path: string;
   query?: object | undefined;
-  /** Writes JSON. A value that JSON does not have, such as a BigInt, rejects the call. */
-  body?: () => string;
+  /** Writes JSON, once for all tries. A value that JSON does not have, such as a BigInt, rejects the call. */
+  body?: () => string | Promise<string>;
   options: CreationOptions | undefined;
   /** A POST that creates nothing, so it can be sent again without a key. */
   makesNothing?: true;
@@ -68,7 +68,7 @@ export function createSend(
     const retriesMax = options?.retriesMax ?? defaults.retriesMax ?? RETRIES_MAX;
     const isCreation = method === "POST" && request.makesNothing === undefined;
     const idempotencyKey = isCreation ? readIdempotencyKey(options?.idempotencyKey) : null;
-    const body = request.body?.();
+    const body = await request.body?.();
     const url = `${baseUrl}${path}${queryText(query)}`;
     const init: RequestInit = {
       method,

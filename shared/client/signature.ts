@@ -1,3 +1,5 @@
+import { bytesOfBase64 } from "./base64.ts";
+
 /** A request as a server received it: an attempt of a job, or an event. */
 export interface ReceivedRequest {
   /** The raw body. Parsed and written again it has other bytes, which no signature fits. */
@@ -8,7 +10,7 @@ export interface ReceivedRequest {
 
 export interface SignatureRules {
   /** Whole secrets, `whsec_...`. Several while one replaces another. */
-  secrets: string | readonly string[];
+  secrets: string | readonly string[] | undefined;
   /**
    * Which signature counts. `service-signature` is the HMAC of the body alone and still fits when somebody replays the
    * request, so use it only where the `webhook-*` headers do not arrive.
@@ -26,7 +28,7 @@ export class SignatureError extends Error {
 }
 
 const SECRET_PREFIX = "whsec_";
-const TOLERANCE_SECONDS = 300;
+export const TOLERANCE_SECONDS = 300;
 
 /**
  * Returns the text of the body if a signature of the request fits one of the secrets: parse that, and nothing unsigned is
@@ -61,7 +63,7 @@ async function verifyStandard(
   signed.set(head);
   signed.set(body, head.length);
   const given = signatures.map((signature) => (signature.startsWith("v1,") ? signature.slice(3) : ""));
-  await findMatch(secrets.map(standardKey), signed, given.map(bytesOfBase64));
+  await findMatch(secrets.map(standardKey), signed, given.map(bytesOrNone));
 }
 
 async function verifyBodyOnly(
@@ -113,24 +115,33 @@ function readBody(body: string | Uint8Array): Uint8Array<ArrayBuffer> {
   throw new TypeError("body must be the raw body, as text or bytes, before anything has parsed it.");
 }
 
-function readSecrets(given: string | readonly string[]): readonly string[] {
-  const secrets = typeof given === "string" ? [given] : given;
+/** Throws TypeError for what is no secret of the service. */
+export function readSecrets(given: string | readonly string[] | undefined): readonly string[] {
+  const secrets = [given].flat();
   const areSecrets = secrets.every(
-    (secret) => secret.startsWith(SECRET_PREFIX) && standardKey(secret).length > 0,
+    (secret) => secret?.startsWith(SECRET_PREFIX) && standardKey(secret).length > 0,
   );
-  if (secrets.length > 0 && areSecrets) return secrets;
-  throw new TypeError(`secrets must be one or more signing secrets, ${SECRET_PREFIX} included.`);
+  if (secrets.length > 0 && areSecrets) return secrets as readonly string[];
+  throw new TypeError(
+    `secrets must be one or more signing secrets, ${SECRET_PREFIX} included: project.rotateSigningSecret() shows that of attempts, webhooks.create() that of an endpoint. If it comes from an environment variable, set that variable first.`,
+  );
 }
 
 function standardKey(secret: string): Uint8Array<ArrayBuffer> {
-  return bytesOfBase64(secret.slice(SECRET_PREFIX.length));
+  return bytesOrNone(secret.slice(SECRET_PREFIX.length));
 }
 
 /** Throws SignatureError if the request has none. */
 function readHeader(headers: ReceivedRequest["headers"], name: string): string {
-  const value = isHeaders(headers) ? headers.get(name) : findMember(headers, name);
-  if (typeof value === "string" && value !== "") return value;
+  const value = findHeader(headers, name);
+  if (value !== null) return value;
   throw new SignatureError(`The request has no ${name}, or more than one.`);
+}
+
+/** Null if the request has none, or more than one. */
+export function findHeader(headers: ReceivedRequest["headers"], name: string): string | null {
+  const value = isHeaders(headers) ? headers.get(name) : findMember(headers, name);
+  return typeof value === "string" && value !== "" ? value : null;
 }
 
 /** It is not told by `instanceof`, because tests and polyfills have classes of their own. */
@@ -145,12 +156,8 @@ function findMember<Value>(members: Readonly<Record<string, Value>>, name: strin
 }
 
 /** Empty if the text is no base64; no signature is empty. */
-function bytesOfBase64(text: string): Uint8Array<ArrayBuffer> {
-  try {
-    return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-  } catch {
-    return new Uint8Array();
-  }
+function bytesOrNone(text: string): Uint8Array<ArrayBuffer> {
+  return bytesOfBase64(text) ?? new Uint8Array();
 }
 
 /** Empty if the text is no hexadecimal. */
