@@ -35,6 +35,8 @@ const ROOMS: Record<string, string[]> = {
   "services/delivery": ["shared"],
   "services/admin": ["shared"],
   "services/standalone": ["shared", "services"],
+  // It packs the client, whose types it writes from the contract.
+  "scripts/client": ["shared/contract", "shared/domain"],
   scripts: [],
 };
 
@@ -117,6 +119,7 @@ describe("the judge of imports", () => {
     ["shared/platform/health.ts", `import {\n  a,\n  b,\n} from "../store/database.ts";`],
     ["shared/client/jobs.ts", `import { JOB_STATUSES } from "../domain/job.ts";`],
     ["shared/client/jobs.ts", `import type { Static } from "@sinclair/typebox";`],
+    ["shared/client/receive/node.ts", `import { JOB_STATUSES } from "../../domain/job.ts";`],
     ["shared/client/signature.ts", `import { createHmac } from "node:crypto";`],
     ["shared/client/signature.ts", `import type { IncomingMessage } from "node:http";`],
     ["services/worker/main.ts", `const { start } = await import("../delivery/main.ts");`],
@@ -153,6 +156,7 @@ describe("the judge of imports", () => {
       "shared/store/database/database.ts",
       `import pg from "pg";\nimport { log } from "../../platform/log.ts";`,
     ],
+    ["shared/client/receive/node.ts", `import { verifySignature } from "../signature.ts";`],
     ["services/standalone/main.ts", `import { start } from "../worker/main.ts";`],
     ["services/worker/main.test.ts", `import "../../test/support/postgres.ts";\nimport pg from "pg";`],
     ["services/gateway/routes/jobs.ts", `import { refuse } from "../errors.ts";`],
@@ -248,11 +252,14 @@ function findImports(source: string): string[] {
   );
 }
 
-/** The imports that a bundler would add from outside of the file's own folder. The transpiler leaves out types. */
+/** The imports that a bundler would add from outside of the client's room. The transpiler leaves out types. */
 function findBurdens(file: string, source: string): string[] {
   const imports = new Bun.Transpiler({ loader: "ts" }).scanImports(source);
   return imports
-    .filter(({ path }) => !path.startsWith("./"))
+    .filter(
+      ({ path }) =>
+        !path.startsWith(".") || !normalize(join(dirname(file), path)).startsWith("shared/client/"),
+    )
     .map(({ path }) => `${file} brings ${path} along`);
 }
 
