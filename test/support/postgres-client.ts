@@ -28,6 +28,12 @@ export function findPostgresClient(): PostgresClient {
   return (program, ...args) => run([...commandIn(CACHE, program), ...args]);
 }
 
+/** Whether the programs are here already, so that finding them downloads nothing. */
+export function hasPostgresClient(): boolean {
+  const onPath = Bun.which("pg_dump");
+  return (onPath !== null && isOfVersion([onPath])) || existsSync(CACHE);
+}
+
 function unpack(): void {
   mkdirSync(dirname(CACHE), { recursive: true });
   const folder = mkdtempSync(`${CACHE}-unpack-`);
