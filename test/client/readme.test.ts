@@ -4,13 +4,18 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { signHeaders } from "../../services/delivery/sign.ts";
+import type { Receiver } from "../../shared/client/receive/index.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
 import { startTestGateway, type TestGateway } from "../support/gateway.ts";
 
 const ROOM = join(import.meta.dir, "../../shared/client");
 const [use = "", receive = ""] = [
   ...readFileSync(join(ROOM, "README.md"), "utf8").matchAll(/^```ts\n(.*?)^```$/gms),
-].map(([, lines = ""]) => lines.replace('"./index.ts"', JSON.stringify(join(ROOM, "index.ts"))));
+].map(([, lines = ""]) =>
+  lines
+    .replace('"@jobwheel/client"', JSON.stringify(join(ROOM, "index.ts")))
+    .replace('"@jobwheel/client/receive"', JSON.stringify(join(ROOM, "receive/index.ts"))),
+);
 
 let gateway: TestGateway;
 const folder = mkdtempSync(join(tmpdir(), "client-readme-"));
@@ -40,12 +45,24 @@ test("the first example of the client's README.md runs as it stands", async () =
 
 test("the receiver of the client's README.md takes what the service signs, and nothing else", async () => {
   const file = join(folder, "receive.ts");
-  writeFileSync(file, receive);
-  const example = (await import(file)) as { receive(request: Request, secret: string): Promise<Response> };
-  const [secret, body] = [makeSecret(randomBytes), '{"invoice":4711}'];
-  const headers = signHeaders(body, { id: "run_1", sentAt: Date.now(), secrets: [secret] });
-  const send = (text: string) =>
-    example.receive(new Request("https://example.com/hook", { method: "POST", headers, body: text }), secret);
-  expect((await send(body)).status).toBe(200);
-  expect((await send(`${body} `)).status).toBe(401);
+  const secret = makeSecret(randomBytes);
+  writeFileSync(file, receive.replace("process.env.JOBWHEEL_SECRET", JSON.stringify(secret)));
+  const { receiver } = (await import(file)) as { receiver: Receiver };
+  const send = (body: string, attempt: number, signed = body) => {
+    const facts = {
+      "service-job-id": "job_1",
+      "service-run-id": `run_${attempt}`,
+      "service-attempt-fence": String(attempt),
+      "service-scheduled-at": new Date().toISOString(),
+      "service-environment": "production",
+    };
+    const signature = signHeaders(signed, { id: `run_${attempt}`, sentAt: Date.now(), secrets: [secret] });
+    const headers = { ...facts, ...signature };
+    return receiver(new Request("https://example.com/hook", { method: "POST", headers, body }));
+  };
+  const busy = await send('{"invoice":4711}', 1);
+  expect([busy.status, busy.headers.get("retry-after")]).toEqual([503, "60"]);
+  expect((await send('{"invoice":4711}', 2)).status).toBe(200);
+  expect((await send("{}", 3)).headers.get("service-no-retry")).toBe("true");
+  expect((await send('{"invoice":1}', 4, '{"invoice":4711}')).status).toBe(401);
 });
