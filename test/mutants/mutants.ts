@@ -9,6 +9,8 @@ export interface Mutant {
 }
 
 const QUEUE = "shared/store/queue";
+const CLIENT = "shared/client";
+const RECEIVE_TESTS = "test/client/receive";
 
 export const MUTANTS: readonly Mutant[] = [
   {
@@ -451,6 +453,8 @@ export const MUTANTS: readonly Mutant[] = [
     from: "} else if (!isSecondHalf(code)) {",
     to: "} else {",
     caughtBy: "shared/contract/json-fault.test.ts",
+  },
+  {
     name: "a second holds as many pages of a bulk operation as come",
     file: `${QUEUE}/bulk/page.ts`,
     from: "least($6::int, t.per_second - t.used)",
@@ -554,5 +558,82 @@ export const MUTANTS: readonly Mutant[] = [
     from: "FROM projects WHERE no = $1 FOR NO KEY UPDATE",
     to: "FROM projects WHERE no = $1",
     caughtBy: "services/worker/bulk/counting.test.ts",
+  },
+  {
+    name: "a receiver takes an attempt that was here before",
+    file: `${CLIENT}/receive/receive.ts`,
+    from: '(await memory.begin(id, replayMs)) !== "new"',
+    to: '(await memory.begin(id, replayMs)) === "done"',
+    caughtBy: `${RECEIVE_TESTS}/receive.test.ts`,
+  },
+  {
+    name: "a receiver forgets an attempt while its signature still holds",
+    file: `${CLIENT}/receive/receive.ts`,
+    from: "(2 * toleranceSeconds + 1) * 1_000",
+    to: "2 * toleranceSeconds * 1_000",
+    caughtBy: `${RECEIVE_TESTS}/receive.test.ts`,
+  },
+  {
+    name: "a receiver takes an attempt after a later one of its job",
+    file: `${CLIENT}/receive/memory.ts`,
+    from: "(attempts.get(jobId) ?? 0) > attempt",
+    to: "(attempts.get(jobId) ?? 0) === attempt",
+    caughtBy: `${RECEIVE_TESTS}/receive.test.ts`,
+  },
+  {
+    name: "a receiver takes headers of another run than the one that is signed",
+    file: `${CLIENT}/receive/requests.ts`,
+    from: "if (runId !== signedId)",
+    to: 'if (signedId === "")',
+    caughtBy: `${RECEIVE_TESTS}/receive.test.ts`,
+  },
+  {
+    name: "an event whose handler has failed is not handled again",
+    file: `${CLIENT}/receive/receive.ts`,
+    from: "await memory.end(id, null);",
+    to: "await memory.end(id, EVENT_KEPT_MS);",
+    caughtBy: `${RECEIVE_TESTS}/events.test.ts`,
+  },
+  {
+    name: "a receiver with keys takes payloads that are not sealed",
+    file: `${CLIENT}/receive/receive.ts`,
+    from: "keys === null && !isSealed(payload)",
+    to: "!isSealed(payload)",
+    caughtBy: `${RECEIVE_TESTS}/sealed.test.ts`,
+  },
+  {
+    name: "a sealed payload opens at any path",
+    file: `${CLIENT}/seal.ts`,
+    from: "function boundTo(keyId: string, path: string)",
+    to: 'function boundTo(keyId: string, _: string, path = "")',
+    caughtBy: `${RECEIVE_TESTS}/sealed.test.ts`,
+  },
+  {
+    name: "two texts under one idempotency key share a nonce",
+    file: `${CLIENT}/seal.ts`,
+    from: "  all.set(data, head.length);\n",
+    to: "",
+    caughtBy: `${RECEIVE_TESTS}/sealed.test.ts`,
+  },
+  {
+    name: "a client whose sealing key is not set sends payloads as they are",
+    file: `${CLIENT}/client.ts`,
+    from: '"sealWith" in options ?',
+    to: "sealWith !== undefined ?",
+    caughtBy: `${RECEIVE_TESTS}/sealed.test.ts`,
+  },
+  {
+    name: "a change of a schedule leaves a payload that opens nowhere",
+    file: `${CLIENT}/payload.ts`,
+    from: "if (changes && (payload === undefined || target_url === undefined)) {",
+    to: "if (changes && target_url === undefined) {",
+    caughtBy: `${RECEIVE_TESTS}/sealed.test.ts`,
+  },
+  {
+    name: "the packed types do not know what may be left out",
+    file: "scripts/client/type-writer.ts",
+    from: 'required.includes(name) ? "" : "?"',
+    to: 'required.includes(name) ? "" : ""',
+    caughtBy: "test/client/package/types.test.ts",
   },
 ];

@@ -7,7 +7,7 @@ export interface ReceiverMemory {
   begin(id: string, keepMs: number): Awaitable<"new" | "begun" | "done">;
   /** Notes for `keepMs` that it was handled; null forgets it, so that it may come again. */
   end(id: string, keepMs: number | null): Awaitable<void>;
-  /** Notes the number as the highest attempt of the job, if it is higher than that noted before. Answers whether it is. */
+  /** Notes the number as the highest attempt of the job, unless a higher one was noted before. Answers whether it did. */
   raise(jobId: string, attempt: number): Awaitable<boolean>;
 }
 
@@ -31,7 +31,7 @@ export function createMemory({ now = Date.now }: { now?: () => number } = {}): R
       else note(requests, id, { isDone: true, until: now() + keepMs });
     },
     raise(jobId, attempt) {
-      if ((attempts.get(jobId) ?? 0) >= attempt) return false;
+      if ((attempts.get(jobId) ?? 0) > attempt) return false;
       note(attempts, jobId, attempt);
       return true;
     },

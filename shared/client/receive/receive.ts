@@ -40,7 +40,7 @@ export function receive<Payload = Record<string, unknown>>(options: ReceiveOptio
       throw new RefusedRequest("replay", 409, "This very attempt was here before.");
     }
     if (!(await memory.raise(facts.jobId, facts.attempt))) {
-      throw new RefusedRequest("late", 409, "This attempt of the job, or a later one, was here before.");
+      throw new RefusedRequest("late", 409, "A later attempt of the job was here before.");
     }
     await onAttempt(attempt);
     return HANDLED;
@@ -65,12 +65,11 @@ export function receive<Payload = Record<string, unknown>>(options: ReceiveOptio
   function answerThrown(thrown: unknown, kind: "attempt" | "event"): Reply {
     const error = refusalOf(thrown);
     if (error instanceof RefusedRequest) {
-      options.onRefusal?.(error);
+      tell(options.onRefusal, error);
       return textReply(error.status, `${error.reason}: ${error.message}`);
     }
     const reply = answerError(error, kind);
-    // biome-ignore lint/suspicious/noConsole: an error that nobody hears of would cost its first user an hour
-    if (reply.status === 500) (options.onError ?? console.error)(error);
+    if (reply.status === 500) tell(options.onError ?? toConsole, error);
     return reply;
   }
 
@@ -92,6 +91,18 @@ export function receive<Payload = Record<string, unknown>>(options: ReceiveOptio
     handle,
   });
 }
+
+/** The request is answered, whatever becomes of what is told. */
+function tell<Told>(listener: ((told: Told) => void) | undefined, told: Told): void {
+  try {
+    listener?.(told);
+  } catch (error) {
+    toConsole(error);
+  }
+}
+
+// biome-ignore lint/suspicious/noConsole: an error that nobody hears of would cost its first user an hour
+const toConsole = (error: unknown) => console.error(error);
 
 const HANDLED = textReply(200, "ok");
 
