@@ -11,6 +11,7 @@ export interface Mutant {
 const QUEUE = "shared/store/queue";
 const CLIENT = "shared/client";
 const RECEIVE_TESTS = "test/client/receive";
+const INSIGHTS = "shared/store/insights";
 
 export const MUTANTS: readonly Mutant[] = [
   {
@@ -635,5 +636,54 @@ export const MUTANTS: readonly Mutant[] = [
     from: 'required.includes(name) ? "" : "?"',
     to: 'required.includes(name) ? "" : ""',
     caughtBy: "test/client/package/types.test.ts",
+  },
+  {
+    name: "a step of the roll-up is written although another was meanwhile",
+    file: `${INSIGHTS}/progress.ts`,
+    from: "WHERE p.revision = $1::bigint",
+    to: "WHERE $1::bigint IS NOT NULL",
+    caughtBy: `${INSIGHTS}/roll-up.test.ts`,
+  },
+  {
+    name: "the roll-up passes over transactions in progress",
+    file: `${INSIGHTS}/progress.ts`,
+    from: "pg_snapshot_xmin(",
+    to: "pg_snapshot_xmax(",
+    caughtBy: `${INSIGHTS}/roll-up.test.ts`,
+  },
+  {
+    name: "what is counted late is missing where its bucket is closed",
+    file: `${INSIGHTS}/parts.ts`,
+    from: "if (isClosed) parts.push",
+    to: "if (isClosed && level < 0) parts.push",
+    caughtBy: `${INSIGHTS}/roll-up.test.ts`,
+  },
+  {
+    name: "jobs are not counted again",
+    file: `${INSIGHTS}/roll-up.ts`,
+    from: "  await recountJobs(",
+    to: "  if (now < 0) await recountJobs(",
+    caughtBy: `${INSIGHTS}/roll-up.test.ts`,
+  },
+  {
+    name: "rows are purged before the next level has them",
+    file: `${INSIGHTS}/purge.ts`,
+    from: "coalesce(p.closed_until[kept.level + 1], 'infinity')",
+    to: "'infinity'::timestamptz",
+    caughtBy: `${INSIGHTS}/roll-up.test.ts`,
+  },
+  {
+    name: "a run that waited for its project's limit counts as the service's own lateness",
+    file: `${INSIGHTS}/new-runs.ts`,
+    from: 'joined("late_ms", "held_for IS NULL")',
+    to: 'joined("late_ms", "true")',
+    caughtBy: `${INSIGHTS}/roll-up.test.ts`,
+  },
+  {
+    name: "a percentile is beyond its error",
+    file: "shared/domain/insights/sketch.ts",
+    from: "SKETCH_RELATIVE_ERROR = 0.01",
+    to: "SKETCH_RELATIVE_ERROR = 0.021",
+    caughtBy: "shared/domain/insights/sketch.test.ts",
   },
 ];
