@@ -2,6 +2,7 @@ import { parseArgs } from "node:util";
 import pg from "pg";
 import { addRunsToHost } from "../../shared/domain/insights/figures.ts";
 import { bucketsOf, INSIGHT_PERIODS, levelOf } from "../../shared/domain/insights/levels.ts";
+import { Sketch } from "../../shared/domain/insights/sketch.ts";
 import { countWaiting } from "../../shared/domain/insights/waiting.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
@@ -11,11 +12,13 @@ import { Parts, writeStep } from "../../shared/store/insights/parts.ts";
 import { findOutset } from "../../shared/store/insights/progress.ts";
 import { takeStep } from "../../shared/store/insights/roll-up.ts";
 import { findWaiting } from "../../shared/store/insights/waiting.ts";
+import { startCell } from "../support/cell.ts";
 import { createTestDatabase, stopOwnServer } from "../support/postgres.ts";
+import { startTarget } from "../support/target.ts";
 import { formatCount, median, printTable } from "./harness/measure.ts";
 
 /**
- * What do insights cost: to read each period while a million jobs wait, and to roll up a run? One project is as most are, with one region
+ * What do insights cost: to read each period while a million jobs wait, and to roll up a run? Is their lateness what targets see? One project is as most are, with one region
  * and five hosts. The other is as dear as one can be: four regions, and in each bucket a hundred hosts that no other bucket has.
  *
  * `--jobs N` lets N jobs of each wait (1,000,000), `--runs N` rolls up N runs (200,000), `--lanes N` has N lanes in which nothing
@@ -39,7 +42,9 @@ const ENVIRONMENT = 1;
 const ROWS_PER_STATEMENT = 100_000;
 const RUNS_PER_SETTLEMENT = 20;
 const RUNS_PER_BUCKET = 600;
-const PARTS_PER_MINUTE = 6;
+const PARTS_PER_MINUTE = 12;
+const LATE_JOBS = 2_000;
+const LATE_EVERY_MS = 10;
 const PROJECTS = [
   { no: 1, name: "usual", regions: 1, hosts: 5, hostsOfBucket: () => "" },
   { no: 2, name: "dearest", regions: 4, hosts: 100, hostsOfBucket: (at: number) => `${at}-` },
@@ -59,6 +64,7 @@ async function main(): Promise<void> {
     await seed(admin, db);
     await measureReads(db);
     await measureRollUp(admin, db);
+    await compareLateness();
     await db.close();
     await admin.end();
   } finally {
@@ -132,6 +138,41 @@ async function rollUp(db: Database): Promise<{ ms: number; cpuMs: number; steps:
   }
   const { user, system } = process.cpuUsage(cpu);
   return { ms: performance.now() - beganAt, cpuMs: (user + system) / 1_000, steps };
+}
+
+/** Runs jobs through a whole cell in this process, and holds what insights tell against what the target saw. */
+async function compareLateness(): Promise<void> {
+  const cell = await startCell();
+  await cell.startWorker();
+  await cell.startDelivery();
+  const project = await cell.addProject();
+  const target = startTarget();
+  const dueAt = Math.ceil(cell.clock.now()) + 1_000;
+  const wishes = Array.from({ length: LATE_JOBS }, (_, n) => ({
+    targetUrl: target.url,
+    runAt: dueAt + n * LATE_EVERY_MS,
+  }));
+  const ids = await cell.addJobs(project, wishes);
+  const arrivals = await target.until(({ length }) => length === LATE_JOBS, 60_000);
+  const dueOf = new Map(ids.map((id, n) => [id, dueAt + n * LATE_EVERY_MS]));
+  const late = arrivals.map(({ at, jobId }) => at - (dueOf.get(jobId) ?? 0)).sort((a, b) => a - b);
+  const scope = { projectNo: project.no, environment: "production" } as const;
+  let told = new Sketch();
+  while (told.count < LATE_JOBS) {
+    await Bun.sleep(100);
+    told = (await findInsights(cell.db, scope, { period: "1h", region: null })).totals.late;
+  }
+  await target.stop();
+  await cell.stop();
+  const seen = (share: number) => late[Math.ceil(share * late.length) - 1] ?? Number.NaN;
+  console.log();
+  printTable(
+    [`late, ms, of ${formatCount(LATE_JOBS)} jobs`, "p50", "p99"],
+    [
+      ["told by insights", ...[0.5, 0.99].map((share) => formatCount(told.quantile(share) ?? Number.NaN))],
+      ["seen by the target", ...[0.5, 0.99].map((share) => formatCount(seen(share)))],
+    ],
+  );
 }
 
 async function seed(admin: pg.Client, db: Database): Promise<void> {
