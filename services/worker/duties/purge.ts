@@ -1,7 +1,7 @@
 import { purgeNodes } from "../../../shared/store/cell/nodes.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
-import { purgeBulkMembers, purgeBulkOperations } from "../../../shared/store/queue/bulk/purge.ts";
 import { purgeInsights } from "../../../shared/store/insights/purge.ts";
+import { purgeBulkMembers, purgeBulkOperations } from "../../../shared/store/queue/bulk/purge.ts";
 import {
   purgeDeletedSchedules,
   purgeFirings,
