@@ -1,4 +1,5 @@
 import type { Clock } from "../../shared/platform/clock.ts";
+import { thread } from "./thread.ts";
 
 /** A sleep is no longer than this, however far away the next timer is, so that a clock that was set is noticed. */
 const SLEEP_MS_MAX = 1_000;
@@ -7,8 +8,6 @@ const CLOCK_STEP_MS = 1_000;
 
 /** Bun's timers wait for whole milliseconds, rounded down, and for one at least. So a timer can come too early, by less than a step. */
 const TIMER_STEP_MS = 1;
-/** Nothing notifies a wait on this word, so that it ends by its timeout. */
-const NEVER_NOTIFIED = new Int32Array(new SharedArrayBuffer(4));
 
 /**
  * Wakes the worker when its next timer is due, and at the end of a turn of the event loop in which something arrived.
@@ -44,7 +43,7 @@ export class Pump {
   private readonly runOnTime = (): void => {
     const leftMs = this.nextAt - this.clock.now();
     // The thread stands still for the rest of the step: less than a millisecond, and only if the timer came early.
-    if (leftMs > 0 && leftMs < TIMER_STEP_MS) Atomics.wait(NEVER_NOTIFIED, 0, 0, leftMs);
+    if (leftMs > 0 && leftMs < TIMER_STEP_MS) thread.sleep(leftMs);
     this.run();
   };
 

@@ -1,3 +1,4 @@
+import { thread } from "../../../services/worker/thread.ts";
 import type { SimProcess } from "./sim-process.ts";
 import type { Entry, Timeline } from "./timeline.ts";
 
@@ -33,15 +34,7 @@ export function withSimulatedGlobals<Result>(timeline: Timeline, act: () => Resu
       [performance, { now: () => present().performanceNow() }],
       [Date, { now: () => Math.floor(present().performanceNow()) }],
       [Math, { random: () => present().random.next() }],
-      [
-        Atomics,
-        {
-          wait(_array: unknown, _index: unknown, _value: unknown, ms: number) {
-            present().standStill(ms);
-            return "timed-out";
-          },
-        },
-      ],
+      [thread, { sleep: (ms: number) => present().standStill(ms) }],
       [Bun, { sleep: (ms: number) => new Promise<void>((wake) => void present().later(ms, wake)) }],
       [
         globalThis,
