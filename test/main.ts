@@ -20,21 +20,25 @@ interface Group {
   name: string;
   holds: (file: string) => boolean;
 }
-const isCellUnderFaults = (file: string) => /^test\/chaos\/(cell\/|rolling)/.test(file);
+const isCellUnderFaults = (file: string) => /^test\/chaos\/(cell\/|rolling|joining)/.test(file);
 const isChaos = (file: string) => file.startsWith("test/chaos/");
 const isOperations = (file: string) => file.startsWith("test/operations/");
 const isFromOutside = (file: string) =>
   /^test\/(client|contract|golden|hostile|runtime-contract)\//.test(file);
 const isBesideItsCode = (file: string) => !file.startsWith("test/");
+const isSimulationOrAdmin = (file: string) => /^(test\/simulation|services\/admin)\//.test(file);
 /** The groups of a stage run at once, since most tests wait more than they work. */
 const STAGES: Group[][] = [
   [
-    { name: "beside the code", holds: isBesideItsCode },
+    { name: "beside the code", holds: (file) => isBesideItsCode(file) && !isSimulationOrAdmin(file) },
     { name: "from outside", holds: isFromOutside },
+    { name: "simulation and admin", holds: isSimulationOrAdmin },
     {
       name: "whole cells",
       holds: (file) =>
-        ![isBesideItsCode, isFromOutside, isChaos, isOperations].some((holdsFile) => holdsFile(file)),
+        ![isBesideItsCode, isFromOutside, isSimulationOrAdmin, isChaos, isOperations].some((holdsFile) =>
+          holdsFile(file),
+        ),
     },
   ],
   [
