@@ -1,6 +1,7 @@
--- What clients ask for many jobs at once. `matched` is null until all members are counted. `counted_to` is where the counting goes on, `judged_to` the place of the last member that
--- was judged, and `judged_at` with `judged_counts` are the members of the last second.
-CREATE TABLE bulk_operations (
+-- What clients ask for many jobs at once. `matched` is null until all members are counted. `counted_to` is where the counting goes
+-- on, `judged_to` the place of the last member that was judged, and `judged_at` with `judged_counts` are the members of the last
+-- second.
+CREATE TABLE IF NOT EXISTS bulk_operations (
   started_at timestamptz,
   ended_at timestamptz,
   matched bigint,
@@ -26,19 +27,19 @@ CREATE TABLE bulk_operations (
   PRIMARY KEY (project_no, environment, id)
 );
 --> statement-breakpoint
-CREATE INDEX bulk_operations_open ON bulk_operations (project_no, environment, id) WHERE ended_at IS NULL;
+CREATE INDEX IF NOT EXISTS bulk_operations_open ON bulk_operations (project_no, environment, id) WHERE ended_at IS NULL;
 --> statement-breakpoint
-CREATE INDEX bulk_operations_of_shard ON bulk_operations (shard, id) WHERE ended_at IS NULL;
+CREATE INDEX IF NOT EXISTS bulk_operations_of_shard ON bulk_operations (shard, id) WHERE ended_at IS NULL;
 --> statement-breakpoint
 -- An environment has one operation in progress. 3 is the status "running".
-CREATE UNIQUE INDEX bulk_operations_running ON bulk_operations (project_no, environment) WHERE status = 3;
+CREATE UNIQUE INDEX IF NOT EXISTS bulk_operations_running ON bulk_operations (project_no, environment) WHERE status = 3;
 --> statement-breakpoint
-CREATE INDEX bulk_operations_ended ON bulk_operations (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS bulk_operations_ended ON bulk_operations (ended_at) WHERE ended_at IS NOT NULL;
 --> statement-breakpoint
-CREATE INDEX bulk_operations_left ON bulk_operations (id) WHERE leaves_members;
+CREATE INDEX IF NOT EXISTS bulk_operations_left ON bulk_operations (id) WHERE leaves_members;
 --> statement-breakpoint
 -- A member that is still to be judged: a job, or an instant of a schedule, whose `position` is its milliseconds since 1970.
-CREATE TABLE bulk_members (
+CREATE TABLE IF NOT EXISTS bulk_members (
   position bigint NOT NULL,
   region smallint,
   bulk_id uuid NOT NULL,
@@ -51,4 +52,4 @@ CREATE TABLE bulk_members (
 );
 --> statement-breakpoint
 -- Whether the job was made by a bulk operation, long after its instant.
-ALTER TABLE firings ADD COLUMN backfilled boolean NOT NULL DEFAULT false;
+ALTER TABLE firings ADD COLUMN IF NOT EXISTS backfilled boolean NOT NULL DEFAULT false;
