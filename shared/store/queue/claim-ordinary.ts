@@ -1,6 +1,6 @@
-import { idToUuid } from "../../domain/ids.ts";
 import { environmentCode, regionCode } from "../database/codes.ts";
-import { column, type Database, epochMs } from "../database/database.ts";
+import { idColumn, int2Column, int4Column } from "../database/columns.ts";
+import { type Database, epochMs } from "../database/database.ts";
 import { type Claim, type GrantedAttempt, type GrantedRow, readGranted } from "./claim.ts";
 import { inLockOrder } from "./lock-order.ts";
 import { countRuns, MONTH_HAS_BEGUN, RUNS_LEFT_AT_LEAST } from "./month.ts";
@@ -31,14 +31,14 @@ export async function claimOrdinary(
   const { projects, ordered } = inLockOrder(claims);
   const rows = await db.run<GrantedRow & { n: number }>("claim_ordinary", CLAIM_ORDINARY, [
     nodeId,
-    column(projects.map((project) => project.no)),
-    column(projects.map((project) => project.itemCount)),
-    column(ordered.map(({ projectPlace }) => projectPlace)),
-    column(ordered.map(({ item }) => environmentCode(item.environment))),
-    column(ordered.map(({ item }) => regionCode(item.region))),
-    column(ordered.map(({ uuid }) => uuid)),
-    column(ordered.map(({ item }) => item.attempt)),
-    column(ordered.map(({ item }) => idToUuid(item.runId))),
+    int4Column(projects.map((project) => project.no)),
+    int4Column(projects.map((project) => project.itemCount)),
+    int4Column(ordered.map(({ projectPlace }) => projectPlace)),
+    int2Column(ordered.map(({ item }) => environmentCode(item.environment))),
+    int2Column(ordered.map(({ item }) => regionCode(item.region))),
+    idColumn(ordered.map(({ item }) => item.jobId)),
+    int2Column(ordered.map(({ item }) => item.attempt)),
+    idColumn(ordered.map(({ item }) => item.runId)),
   ]);
   const answers: (GrantedAttempt | null)[] = claims.map(() => null);
   for (const row of rows) {

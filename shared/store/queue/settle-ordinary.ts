@@ -1,4 +1,3 @@
-import { idToUuid } from "../../domain/ids.ts";
 import type { NextOfJob } from "../../domain/run.ts";
 import {
   endedStatusCode,
@@ -7,7 +6,8 @@ import {
   regionCode,
   runStatusCode,
 } from "../database/codes.ts";
-import { column, type Database } from "../database/database.ts";
+import { idColumn, int2Column, int4Column, textColumn } from "../database/columns.ts";
+import type { Database } from "../database/database.ts";
 import { inLockOrder } from "./lock-order.ts";
 import { countByEnvironment } from "./permits.ts";
 import { DURATION_MS_MAX, lateColumns, SETTLED_IN, type SettledItem, type Settlement } from "./settle.ts";
@@ -38,18 +38,18 @@ export async function settleOrdinary(
 ): Promise<(SettledItem | null)[]> {
   const { projects, ordered } = inLockOrder(settlements);
   const rows = await db.run<SettledRow>("settle_ordinary", SETTLE_ORDINARY, [
-    column(projects.map((project) => project.no)),
-    column(ordered.map(({ projectPlace }) => projectPlace)),
-    column(ordered.map(({ item }) => item.projectNo)),
-    column(ordered.map(({ item }) => environmentCode(item.environment))),
-    column(ordered.map(({ item }) => regionCode(item.region))),
-    column(ordered.map(({ uuid }) => uuid)),
-    column(ordered.map(({ item }) => idToUuid(item.runId))),
-    column(ordered.map(({ item }) => runStatusCode(item.status))),
-    column(ordered.map(({ item }) => item.responseStatus)),
-    ordered.map(({ item }) => item.error),
-    column(ordered.map(({ item }) => Math.min(Math.round(item.durationMs), DURATION_MS_MAX))),
-    column(ordered.map(({ item }) => endedStatusCode(item.next.status))),
+    int4Column(projects.map((project) => project.no)),
+    int4Column(ordered.map(({ projectPlace }) => projectPlace)),
+    int4Column(ordered.map(({ item }) => item.projectNo)),
+    int2Column(ordered.map(({ item }) => environmentCode(item.environment))),
+    int2Column(ordered.map(({ item }) => regionCode(item.region))),
+    idColumn(ordered.map(({ item }) => item.jobId)),
+    idColumn(ordered.map(({ item }) => item.runId)),
+    int2Column(ordered.map(({ item }) => runStatusCode(item.status))),
+    int2Column(ordered.map(({ item }) => item.responseStatus)),
+    textColumn(ordered.map(({ item }) => item.error)),
+    int4Column(ordered.map(({ item }) => Math.min(Math.round(item.durationMs), DURATION_MS_MAX))),
+    int2Column(ordered.map(({ item }) => endedStatusCode(item.next.status))),
     ...lateColumns(ordered.map(({ item }) => item)),
   ]);
   const items: (SettledItem | null)[] = settlements.map(() => null);
