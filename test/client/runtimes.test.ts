@@ -27,7 +27,7 @@ afterAll(async () => {
 
 const CUSTOMER_PROGRAM = join(import.meta.dir, "customer-program.mjs");
 const CLIENT = join(import.meta.dir, "../../shared/client/index.ts");
-const MINIFIED_BYTES_MAX = 16_000;
+const MINIFIED_BYTES_MAX = 18_000;
 
 async function build(format: "esm" | "cjs", minify = false): Promise<string> {
   const built = await Bun.build({ entrypoints: [CLIENT], target: "browser", format, minify });

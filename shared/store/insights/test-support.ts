@@ -1,4 +1,5 @@
 import type { Database } from "../database/database.ts";
+import { until } from "../test-support.ts";
 import { closeSome } from "./closing.ts";
 import { findOutset, type Outset } from "./progress.ts";
 import { closableLevel, takeStep } from "./roll-up.ts";
@@ -6,11 +7,22 @@ import { closableLevel, takeStep } from "./roll-up.ts";
 /** So much later jobs are taken to be stored. */
 const LAG_MS = 3_000;
 
+/**
+ * Where a step begins, once no other database of the server has a transaction of before in progress: those hold a roll-up
+ * up as its own database's do, and other tests use the same server.
+ */
 export async function outsetOf(db: Database, aheadMs = LAG_MS): Promise<Outset> {
+  const [begun] = await db.run<{ next: string }>("ask_next_transaction", NEXT_TRANSACTION, []);
+  await until(async () => (await db.run("list_others", OTHERS_BEFORE, [begun?.next])).length === 0);
   const outset = await findOutset(db);
   if (outset === null) throw new Error("there is no state of the roll-up");
   return { ...outset, now: outset.now + aheadMs };
 }
+
+const NEXT_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text AS next";
+const OTHERS_BEFORE = `
+SELECT pid FROM pg_stat_activity
+ WHERE datname IS DISTINCT FROM current_database() AND backend_xid IS NOT NULL AND backend_xid::text::bigint < $1::bigint`;
 
 /** Rolls up all that has been committed, as if it were somewhat later. Answers how many steps it took. */
 export async function rollUp(db: Database, { aheadMs = LAG_MS, share = 1 } = {}): Promise<number> {

@@ -117,6 +117,7 @@ const NOT_COMPARED = [
   "list_left_hosts",
   "forget_idle_left_hosts",
   "change_webhook",
+  "find_insight_progress",
   "list_open_bulks",
 ];
 
