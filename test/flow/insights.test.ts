@@ -87,21 +87,25 @@ test("the worker on duty shows what it has counted over all projects", async () 
     await tick({ db: quiet.db, metrics });
     expect(await page()).toMatch(/\njobwheel_insights_behind_seconds [0-9.]+\n/);
     expect(await page()).not.toContain("jobwheel_insights_lateness_seconds{");
-    await quiet.db.run(
-      "run",
-      `WITH job AS (
-         INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds)
-         SELECT gen_random_uuid(), 1, 1, 0, 'https://a.example/', '{}', now(), 1, 1, 1 FROM generate_series(1, 2) RETURNING id)
-       INSERT INTO runs (id, job_id, project_no, environment, attempt, status, started_at, duration_ms, late_ms, held_for)
-       SELECT id, id, 1, 1, 1, 1, now(), 30, 5 + 3000 * row_number() OVER (), CASE row_number() OVER () WHEN 2 THEN 0 END FROM job`,
-      [],
-    );
-    await tick({ db: quiet.db, metrics });
+    // The cell's own worker may count them first, and a transaction of another database puts them off.
+    await until(async () => {
+      await quiet.db.run(
+        "run",
+        `WITH job AS (
+           INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds)
+           SELECT gen_random_uuid(), 1, 1, 0, 'https://a.example/', '{}', now(), 1, 1, 1 FROM generate_series(1, 2) RETURNING id)
+         INSERT INTO runs (id, job_id, project_no, environment, attempt, status, started_at, duration_ms, late_ms, held_for)
+         SELECT id, id, 1, 1, 1, 1, now(), 30, 5 + 3000 * row_number() OVER (), CASE row_number() OVER () WHEN 2 THEN 0 END FROM job`,
+        [],
+      );
+      await tick({ db: quiet.db, metrics });
+      return (await page()).includes("jobwheel_insights_lateness_seconds{");
+    });
     const text = await page();
     expect(text).toContain('jobwheel_insights_duration_seconds{quantile="0.99"} 0.03\n');
     expect(text).toMatch(/jobwheel_insights_lateness_seconds\{runs="own",quantile="1"\} 3.005\n/);
     expect(text).toMatch(/jobwheel_insights_lateness_seconds\{runs="all",quantile="1"\} 6.005\n/);
-    expect(text).toContain('jobwheel_insights_waited_total{reason="concurrency"} 1\n');
+    expect(text).toMatch(/jobwheel_insights_waited_total\{reason="concurrency"\} [1-9]/);
     expect(text).toContain('jobwheel_insights_waited_total{reason="hold"} 0\n');
   } finally {
     await quiet.stop();
