@@ -34,6 +34,8 @@ const ROOMS: Record<string, string[]> = {
   "services/worker": ["shared"],
   "services/delivery": ["shared"],
   "services/admin": ["shared"],
+  // What users install: it knows the API by the client alone.
+  "services/cli": ["shared/client"],
   "services/standalone": ["shared", "services"],
   // It packs the client, whose types it writes from the contract.
   "scripts/client": ["shared/contract", "shared/domain"],
@@ -57,6 +59,7 @@ const PLACES: Record<string, string> = {
   pino: "shared/platform/log.ts",
   "prom-client": "shared/platform/",
   "swagger-ui-dist": "services/gateway/docs-pages.ts",
+  yaml: "services/cli/commands/apply.ts",
 };
 
 /** Built-in modules that only compute. */

@@ -8,18 +8,21 @@ import { until } from "../../flow/support.ts";
 import { claimPort } from "../../support/port.ts";
 import { createTestDatabase, type TestDatabase } from "../../support/postgres.ts";
 import { CHECKOUT, type ServiceProcess, startService } from "../../support/service-process.ts";
-import { type InstalledClient, installClient } from "./installed.ts";
+import { type InstalledPackage, installPackage } from "./installed.ts";
 
 setDefaultTimeout(180_000);
 
-let client: InstalledClient;
+let client: InstalledPackage;
 let database: TestDatabase;
 let standalone: ServiceProcess;
 let environment: { PATH: string; JOBWHEEL_KEY: string; JOBWHEEL_URL: string; JOBWHEEL_SECRET: string };
 const dataDir = mkdtempSync(join(tmpdir(), "first-hour-"));
 
 beforeAll(async () => {
-  [client, database] = await Promise.all([installClient(), createTestDatabase("first_hour")]);
+  [client, database] = await Promise.all([
+    installPackage("shared/client", ["@types/node", "express", "hono"]),
+    createTestDatabase("first_hour"),
+  ]);
   standalone = await startService("standalone", { DATA_DIR: dataDir, DATABASE_URL: database.url });
   const apiKey = await until(() => /svc_dev_[A-Za-z0-9]+(?=\s)/.exec(standalone.output)?.[0]);
   const baseUrl = `http://127.0.0.1:${standalone.port}`;

@@ -4,8 +4,8 @@ import { dirname, join } from "node:path";
 import { copyFolder } from "../../support/copy-folder.ts";
 import { CHECKOUT } from "../../support/service-process.ts";
 
-/** The client as users have it: packed by npm in a copy of this checkout, and installed by npm in a folder of its own. */
-export interface InstalledClient {
+/** A package as users have it: packed by npm in a copy of this checkout, and installed by npm in a folder of its own. */
+export interface InstalledPackage {
   /** Where a user's program would stand. */
   folder: string;
   /** The files of the tarball. */
@@ -23,10 +23,14 @@ export interface Ended {
   complaint: string;
 }
 
-const COPIED = ["shared", "scripts", "package.json", "bun.lock", "LICENSE"];
+const COPIED = ["shared", "services", "scripts", "package.json", "bun.lock", "LICENSE"];
 const LINKED = ["node_modules", ".cache"];
 
-export async function installClient(): Promise<InstalledClient> {
+/** `place` is the folder in which `npm pack` is called, and `beside` names what users install as well. */
+export async function installPackage(
+  place: "shared/client" | "services/cli",
+  beside: readonly string[] = [],
+): Promise<InstalledPackage> {
   const room = mkdtempSync(join(tmpdir(), "jobwheel-package-"));
   const [checkout, folder] = [join(room, "checkout"), join(room, "app")];
   for (const path of [checkout, folder]) mkdirSync(path);
@@ -34,12 +38,12 @@ export async function installClient(): Promise<InstalledClient> {
   for (const name of LINKED) symlinkSync(join(CHECKOUT, name), join(checkout, name));
 
   const packing = ["npm", "pack", "--json", "--pack-destination", room];
-  const [packed] = JSON.parse(await runWell(packing, join(checkout, "shared/client"))) as Packed[];
+  const [packed] = JSON.parse(await runWell(packing, join(checkout, place))) as Packed[];
   if (packed === undefined) throw new Error("npm has packed nothing");
   writeFileSync(join(folder, "package.json"), JSON.stringify({ name: "app", type: "module", private: true }));
   const tarball = join(room, packed.filename);
   await runWell(["npm", "install", "--offline", "--no-audit", "--no-fund", tarball], folder);
-  linkPackages(folder, ["@types/node", "express", "hono"]);
+  linkPackages(folder, beside);
 
   return {
     folder,

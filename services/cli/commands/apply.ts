@@ -1,0 +1,93 @@
+import { readFileSync } from "node:fs";
+import { isDeepStrictEqual } from "node:util";
+import { parse } from "yaml";
+import { ApiError, type Client, type Schedule, type SchedulePut } from "../../../shared/client/index.ts";
+import { type Command, UsageError } from "../command.ts";
+
+/** A schedule of the file: the members of a creation's body. */
+type Wanted = SchedulePut & { name: string };
+
+interface Applied {
+  name: string;
+  action: "created" | "changed" | "unchanged";
+  changes: { member: string; from: unknown; to: unknown }[];
+}
+
+/** What stands for a member that the file leaves out, as PUT has it. `paused` then stays as it is. */
+const DEFAULTS: Record<string, unknown> = {
+  timezone: "UTC",
+  payload: {},
+  retry_policy: { max_attempts: 5, base_seconds: 10, cap_seconds: 3600 },
+};
+
+export const apply: Command = {
+  about: "make the schedules of a YAML or JSON file be so, and show what changes; --dry-run changes nothing",
+  operands: ["FILE"],
+  options: { "dry-run": { type: "boolean" } },
+  async run(input, { client, signal, progress }) {
+    const wanted = readWanted(input.operands[0] ?? "");
+    const applied: Applied[] = [];
+    for (const { name, ...schedule } of wanted) {
+      progress(`${name}: ${applied.length + 1} of ${wanted.length}`);
+      const present = await findSchedule(client(), name, signal);
+      if (!input.has("dry-run")) await client().schedules.put(name, schedule, { signal });
+      const changes = compare(present, schedule);
+      const action = present === null ? "created" : changes.length > 0 ? "changed" : "unchanged";
+      applied.push({ name, action, changes });
+    }
+    return {
+      json: JSON.stringify({ dry_run: input.has("dry-run"), schedules: applied }),
+      text: applied.map(textOf).join("\n"),
+    };
+  },
+};
+
+function readWanted(file: string): Wanted[] {
+  let content: unknown;
+  try {
+    // JSON is YAML too.
+    content = parse(readFileSync(file, "utf8"));
+  } catch (error) {
+    throw new UsageError(`${file}: ${error instanceof Error ? error.message : error}`);
+  }
+  const list = Array.isArray(content) ? content : (content as { schedules?: unknown } | null)?.schedules;
+  if (!Array.isArray(list))
+    throw new UsageError(`${file} must be a list of schedules, or hold one under "schedules"`);
+  const names = list.map((one) => one?.name);
+  const wrong = names.find((name, index) => typeof name !== "string" || names.indexOf(name) !== index);
+  if (wrong === undefined && !names.includes(undefined)) return list;
+  throw new UsageError(
+    `${file}: each schedule needs a name of its own, and ${JSON.stringify(wrong) ?? "one has none"} is none`,
+  );
+}
+
+async function findSchedule(client: Client, name: string, signal: AbortSignal): Promise<Schedule | null> {
+  try {
+    return await client.schedules.getByName(name, { signal });
+  } catch (error) {
+    if (error instanceof ApiError && error.code === "resource_not_found") return null;
+    throw error;
+  }
+}
+
+/** The members in which the schedule is to be another one. */
+function compare(present: Schedule | null, wanted: SchedulePut): Applied["changes"] {
+  const [before, after] = [
+    (present ?? {}) as Record<string, unknown>,
+    { ...DEFAULTS, ...wanted } as Record<string, unknown>,
+  ];
+  after.retry_policy = { ...(DEFAULTS.retry_policy as object), ...wanted.retry_policy };
+  const members = new Set([...Object.keys(after), "overlap", "spread_seconds", "tags"]);
+  return [...members]
+    .filter((member) => !isDeepStrictEqual(before[member], after[member]))
+    .map((member) => ({ member, from: before[member] ?? null, to: after[member] ?? null }));
+}
+
+function textOf({ name, action, changes }: Applied): string {
+  const lines = changes.map(({ member, from, to }) =>
+    action === "created"
+      ? `  + ${member}: ${JSON.stringify(to)}`
+      : `  ~ ${member}: ${JSON.stringify(from)} -> ${JSON.stringify(to)}`,
+  );
+  return [`${name} ${action}`, ...lines].join("\n");
+}

@@ -1,0 +1,59 @@
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import type { NewWebhook, WebhookEvent } from "../../../shared/client/index.ts";
+import { receive, toNode } from "../../../shared/client/receive/index.ts";
+import type { Command } from "../command.ts";
+
+const DESCRIPTION = "jobwheel webhooks listen";
+
+/** A local endpoint, which exists as long as the command runs. */
+export const listen: Command = {
+  about: "show events as they come, verified, until Ctrl-C; --url is where a tunnel leads to --port",
+  options: {
+    event: { type: "string", multiple: true },
+    port: { type: "string" },
+    url: { type: "string" },
+    count: { type: "string" },
+  },
+  async run(input, { client, signal, tell, progress }) {
+    const { webhooks } = client();
+    let take: ReturnType<typeof toNode> | undefined;
+    const server = createServer((request, response) => {
+      if (take === undefined) response.writeHead(503).end();
+      else void take(request, response);
+    });
+    await new Promise<void>((listening) => server.listen(input.count("port") ?? 0, "127.0.0.1", listening));
+    const { port } = server.address() as AddressInfo;
+    const url = input.option("url") ?? `http://127.0.0.1:${port}/`;
+    const events = (input.options("event") ?? ["job.succeeded", "job.failed"]) as NewWebhook["events"];
+    let leftCount = input.count("count") ?? Number.POSITIVE_INFINITY;
+    try {
+      const { id, secret } = await webhooks.create({ url, events, description: DESCRIPTION }, { signal });
+      progress(`${id} listens at ${url} for ${events.join(", ")}; Ctrl-C ends it`);
+      await new Promise<void>((end) => {
+        if (signal.aborted) end();
+        signal.addEventListener("abort", () => end());
+        take = toNode(
+          receive({
+            secrets: secret,
+            onEvent({ event, text }) {
+              tell(text, summaryOf(event));
+              if (--leftCount === 0) end();
+            },
+            onRefusal: ({ message }) => progress(`refused: ${message}`),
+          }),
+        );
+      });
+      await webhooks.delete(id);
+    } finally {
+      server.close();
+    }
+    return { json: "", text: "" };
+  },
+};
+
+function summaryOf({ created_at, type, data }: WebhookEvent): string {
+  const subject = "job" in data ? `${data.job.id} ${data.job.target_url}` : JSON.stringify(data);
+  const error = "run" in data && data.run?.error ? ` ${data.run.error}` : "";
+  return `${created_at} ${type} ${subject}${error}`.replace(/\p{C}+/gu, " ");
+}
