@@ -430,7 +430,7 @@ export const MUTANTS: readonly Mutant[] = [
   {
     name: "a start marks the folder of another program as its own",
     file: "shared/platform/embedded-postgres/home.ts",
-    from: "if (names.length > 0 && !isMarked)",
+    from: "if (names.length > 0 && !names.includes(LOCK))",
     to: "if (names.length > 99)",
     caughtBy: "shared/platform/embedded-postgres/removal.test.ts",
   },

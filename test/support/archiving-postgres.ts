@@ -81,6 +81,8 @@ export async function restorePostgres(
   chmodSync(folder, 0o755);
   await copyFolder(backup.data, dataOf(folder));
   await copyFolder(backup.password, join(home, "password"));
+  // By its lock a start knows the folder for its own.
+  writeFileSync(join(home, "lock"), "");
   const settings = {
     archive_mode: "off",
     restore_command: `cp ${backup.archive}/%f "%p"`,

@@ -39,14 +39,10 @@ export function checkOwn(home: string): void {
   if (foreign !== undefined) throw new ForeignData(join(home, foreign));
 }
 
-/**
- * The lock is the first that is made in a folder, and a backup that is put in its place has the password. A folder with
- * anything but neither of them is none of ours, and gets no lock.
- */
+/** The lock is the first that is made in a folder. One that has anything without it is none of ours, and gets none. */
 function checkMarked(home: string): void {
   const names = readdirSync(home);
-  const isMarked = names.includes(LOCK) || names.includes(PASSWORD);
-  if (names.length > 0 && !isMarked) throw new ForeignData(home);
+  if (names.length > 0 && !names.includes(LOCK)) throw new ForeignData(home);
 }
 
 /**
