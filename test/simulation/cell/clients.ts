@@ -156,7 +156,9 @@ export class Clients {
       id,
       (schedule) => {
         const timetable = readTimetable(schedule.cron, schedule.timezone);
-        const nextRunAt = isActive ? nextInstant(timetable, clock.now()) : null;
+        const now = clock.now();
+        if (isActive) this.noteSchedule(id, true, now);
+        const nextRunAt = isActive ? nextInstant(timetable, now) : null;
         return { ...schedule, paused: !isActive, nextRunAt };
       },
       SCHEDULES_MAX,
@@ -166,9 +168,13 @@ export class Clients {
     sendProjectChange(bus, scope.projectNo, row.shard);
   }
 
-  /** An activation is noted before it is asked for, a pause once it is answered: between them the schedule may fire. */
-  private noteSchedule(schedule: string, isActive: boolean): void {
-    const clock = this.world.server.readClock();
+  /**
+   * An activation is noted before it is asked for, a pause once it is answered: between them the schedule may fire. It fires
+   * from what the gateway takes for now, which is ahead of the database's clock after that was set back.
+   */
+  private noteSchedule(schedule: string, isActive: boolean, gatewayAt = 0): void {
+    const { nowAt, latestAt } = this.world.server.readClock();
+    const clock = { nowAt, latestAt: Math.max(latestAt, gatewayAt) };
     this.note({ kind: "schedule set", at: this.now, clock, schedule, isActive });
   }
 

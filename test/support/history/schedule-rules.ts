@@ -85,12 +85,9 @@ function* missedInQuietTimes({ terms, events, final }: History, made: ReadonlyMa
     const end = changes.find((event) => event.at >= terms.quietFrom);
     const last = changes.filter((event) => event.at < terms.quietFrom).at(-1);
     if (end?.kind !== "schedule set" || (last?.kind === "schedule set" && !last.isActive)) continue;
+    const beginsAt = Math.max(first.clock.latestAt, last?.kind === "schedule set" ? last.clock.latestAt : 0);
     for (const at of instants)
-      if (
-        at > first.clock.latestAt &&
-        at < end.clock.nowAt - terms.startsWithinMs &&
-        !made.has(`${id}/${at}`)
-      )
+      if (at > beginsAt && at < end.clock.nowAt - terms.startsWithinMs && !made.has(`${id}/${at}`))
         yield { subject: id, text: `its instant ${at} made no job in quiet times` };
   }
 }
