@@ -26,12 +26,20 @@ export async function explain(
   { mode, text, values, tables }: { mode: string; text: string; values: unknown[]; tables: string[] },
 ) {
   const client = await store.session();
+  /** An array in the binary form (database/columns.ts), as Postgres itself writes it. */
+  async function readBinary(array: Buffer): Promise<string> {
+    const type = (await client.query("SELECT $1::oid::regtype::text AS name", [array.readUInt32BE(8)]))
+      .rows[0]?.name;
+    return (await client.query(`SELECT $1::${type}[]::text AS text`, [array])).rows[0]?.text;
+  }
   try {
     await client.query("BEGIN");
     await client.query(`SET LOCAL plan_cache_mode = ${mode}`);
     await client.query(`PREPARE asked AS ${text}`);
-    const list = values
-      .map((value) => (value === null ? "NULL" : client.escapeLiteral(asText(value))))
+    const texts: string[] = [];
+    for (const value of values) texts.push(Buffer.isBuffer(value) ? await readBinary(value) : asText(value));
+    const list = texts
+      .map((text, index) => (values[index] === null ? "NULL" : client.escapeLiteral(text)))
       .join(", ");
     const { rows } = await client.query<{ "QUERY PLAN": { Plan: PlanNode }[] }>(
       `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked${values.length > 0 ? `(${list})` : ""}`,
