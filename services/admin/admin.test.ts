@@ -16,7 +16,12 @@ import { findCallers } from "../../shared/store/resources/callers.ts";
 import { listKeys } from "../../shared/store/resources/keys.ts";
 import { findProject, listProjects } from "../../shared/store/resources/projects.ts";
 import { listSigningSecrets } from "../../shared/store/resources/secrets.ts";
-import { createTestDatabase, type TestDatabase } from "../../test/support/postgres.ts";
+import {
+  createMigratedDatabase,
+  createTestDatabase,
+  type TestDatabase,
+} from "../../test/support/postgres.ts";
+import { runCommandLine } from "./command-line.ts";
 import { runProgram } from "./test-support.ts";
 
 const HOUR_MS = 3_600_000;
@@ -31,9 +36,8 @@ let settings: Record<string, string>;
 let shared: Created;
 
 beforeAll(async () => {
-  database = await createTestDatabase("admin");
+  database = await createMigratedDatabase("admin");
   settings = { DATABASE_URL: database.url, SECRETS_KEY: KEY.toBase64(), DATA_DIR: join(scratch, "none") };
-  expect((await runProgram("migrate.ts", [], settings)).code).toBe(0);
   db = openDatabase(database.url, { connections: 2, log: createLog({ level: "silent", name: "test" }) });
   shared = await createProject();
 });
@@ -44,7 +48,7 @@ afterAll(async () => {
   rmSync(scratch, { recursive: true, force: true });
 });
 
-const admin = (...words: string[]) => runProgram("main.ts", words, settings);
+const admin = (...words: string[]) => runCommandLine(words, settings);
 
 /** What a command that succeeds prints with --json. */
 async function ask<T>(...words: string[]): Promise<T> {
@@ -428,7 +432,7 @@ describe("the command line", () => {
       [absent.href, "does not exist"],
       [bare.url, "npm run migrate"],
     ] as const) {
-      const { code, stdout, stderr } = await runProgram("main.ts", ["project", "list"], {
+      const { code, stdout, stderr } = await runCommandLine(["project", "list"], {
         ...settings,
         DATABASE_URL: url,
       });
@@ -441,7 +445,7 @@ describe("the command line", () => {
   });
 
   test("names every wrong setting", async () => {
-    const { code, stderr } = await runProgram("main.ts", ["project", "list"], {
+    const { code, stderr } = await runCommandLine(["project", "list"], {
       DATABASE_URL: "sesame",
       SECRETS_KEY: "sesame",
     });
@@ -454,15 +458,15 @@ describe("the command line", () => {
   test("seals with no key but the one that this database's secrets are sealed with", async () => {
     await createProject();
     const words = ["project", "create", "--name", "A", "--plan", "pro", "--json"];
-    const wrong = await runProgram("main.ts", words, { ...settings, SECRETS_KEY: OTHER_KEY.toBase64() });
+    const wrong = await runCommandLine(words, { ...settings, SECRETS_KEY: OTHER_KEY.toBase64() });
     expect(wrong.stderr).toContain("SECRETS_KEY is not the key that this cell seals with");
-    const without = await runProgram("main.ts", words, { ...settings, SECRETS_KEY: "" });
+    const without = await runCommandLine(words, { ...settings, SECRETS_KEY: "" });
     expect(without).toEqual({ code: 1, stdout: "", stderr: "SECRETS_KEY is not set\n" });
     const found = join(scratch, "found");
     makeSecretsKey(found);
-    const foreign = await runProgram("main.ts", words, { ...settings, SECRETS_KEY: "", DATA_DIR: found });
+    const foreign = await runCommandLine(words, { ...settings, SECRETS_KEY: "", DATA_DIR: found });
     expect(foreign.stderr).toContain(`(the key in ${found})`);
-    expect((await runProgram("main.ts", ["project", "list"], { ...settings, SECRETS_KEY: "" })).code).toBe(0);
+    expect((await runCommandLine(["project", "list"], { ...settings, SECRETS_KEY: "" })).code).toBe(0);
   });
 
   test("seals with no key that it merely found for the first secret of a database named by DATABASE_URL", async () => {
@@ -472,7 +476,7 @@ describe("the command line", () => {
     const environment = { DATABASE_URL: fresh.url, DATA_DIR: found };
     await runProgram("migrate.ts", [], environment);
     const words = ["project", "create", "--name", "A", "--plan", "pro"];
-    const { code, stderr } = await runProgram("main.ts", words, environment);
+    const { code, stderr } = await runCommandLine(words, environment);
     expect({ code, stderr }).toEqual({ code: 1, stderr: "SECRETS_KEY is not set\n" });
     await fresh.drop();
   });

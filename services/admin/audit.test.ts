@@ -5,8 +5,8 @@ import { createLog } from "../../shared/platform/log.ts";
 import { addNode } from "../../shared/store/cell/nodes.ts";
 import { type Database, openDatabase } from "../../shared/store/database/database.ts";
 import { recordChange } from "../../shared/store/resources/audit.ts";
-import { createTestDatabase, type TestDatabase } from "../../test/support/postgres.ts";
-import { runProgram } from "./test-support.ts";
+import { createMigratedDatabase, type TestDatabase } from "../../test/support/postgres.ts";
+import { runCommandLine } from "./command-line.ts";
 
 interface Entry {
   id: string;
@@ -26,8 +26,7 @@ const OPERATOR = { kind: "operator", name: `dana@${hostname()}` };
 let database: TestDatabase;
 let db: Database;
 beforeAll(async () => {
-  database = await createTestDatabase("audit");
-  await runProgram("migrate.ts", [], { DATABASE_URL: database.url });
+  database = await createMigratedDatabase("audit");
   db = openDatabase(database.url, { connections: 1, log: createLog({ level: "silent", name: "test" }) });
 });
 afterAll(async () => {
@@ -37,7 +36,7 @@ afterAll(async () => {
 
 async function ask<T = object>(...words: string[]): Promise<T> {
   const settings = { DATABASE_URL: database.url, SECRETS_KEY, SUDO_USER: "dana" };
-  const { code, stdout, stderr } = await runProgram("main.ts", [...words, "--json"], settings);
+  const { code, stdout, stderr } = await runCommandLine([...words, "--json"], settings);
   expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
   return JSON.parse(stdout) as T;
 }
@@ -120,7 +119,7 @@ let requests = 0;
 async function changeAs(words: string[], environment: Record<string, string>): Promise<object | undefined> {
   const settings = { DATABASE_URL: database.url, SUDO_USER: "dana", ...environment };
   const change = ["host", "limit", "who.example.com", "--requests", String(++requests)];
-  const { code, stderr } = await runProgram("main.ts", [...change, ...words], settings);
+  const { code, stderr } = await runCommandLine([...change, ...words], settings);
   expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
   return (await list("--limit", "1")).data[0]?.by;
 }
@@ -133,7 +132,7 @@ test("the operator is who --as names, else OPERATOR, else the account at the ter
   });
   expect(await changeAs([], environment)).toEqual({ kind: "operator", name: "Kim Øst" });
   expect(await changeAs([], { OPERATOR: "" })).toEqual(OPERATOR);
-  const { stdout } = await runProgram("main.ts", ["audit", "list", "--by", "operator", "--as", "whoever"], {
+  const { stdout } = await runCommandLine(["audit", "list", "--by", "operator", "--as", "whoever"], {
     DATABASE_URL: database.url,
   });
   expect(stdout).toMatch(/lee@example\.com +host\.limit /);
@@ -173,7 +172,7 @@ test.each([
 ])("%s with %p and %p is refused, and changes nothing", async (name, words, environment, message) => {
   const before = await list("--limit", "1");
   const command = ["hold", "--region", "eu-central", ...(name === "--as" ? ["--as", ...words] : [])];
-  const { code, stdout, stderr } = await runProgram("main.ts", command, {
+  const { code, stdout, stderr } = await runCommandLine(command, {
     DATABASE_URL: database.url,
     ...environment,
   });
@@ -188,7 +187,7 @@ test.each([
   [["--before", "job_1"], "--before must be an id that begins with aud_"],
   [["--project", "prj_01kak0000000000000000000zz"], "there is no project"],
 ])("refuses %p", async (words, message) => {
-  const { code, stderr } = await runProgram("main.ts", ["audit", "list", ...words], {
+  const { code, stderr } = await runCommandLine(["audit", "list", ...words], {
     DATABASE_URL: database.url,
   });
   expect(code).toBe(1);

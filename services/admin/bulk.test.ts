@@ -4,7 +4,7 @@ import { listAudit } from "../../shared/store/resources/audit.ts";
 import { createBulk, findBulk } from "../../shared/store/resources/bulk-operations.ts";
 import { startStore, type TestStore } from "../../shared/store/test-support.ts";
 import { keyCause } from "../../test/support/cause.ts";
-import { runProgram } from "./test-support.ts";
+import { runCommandLine } from "./command-line.ts";
 
 setDefaultTimeout(60_000);
 
@@ -15,7 +15,7 @@ beforeAll(async () => {
 afterAll(() => store.stop());
 
 const admin = async (...words: string[]) => {
-  const answer = await runProgram("main.ts", words, { DATABASE_URL: store.url });
+  const answer = await runCommandLine(words, { DATABASE_URL: store.url });
   return { ...answer, stdout: answer.stdout.trim() };
 };
 

@@ -6,6 +6,9 @@ import { askTime } from "../../shared/store/database/database.ts";
 import type { OperatorCause } from "../../shared/store/resources/audit.ts";
 import type { CellAccess } from "./command.ts";
 
+/** The environment variables of a command. */
+export type Variables = Readonly<Record<string, string | undefined>>;
+
 const OPERATOR_CHARACTERS_MAX = 80;
 const requestIds = createIdSource(randomBytes);
 
@@ -21,17 +24,16 @@ export async function makeCause({
  * The name of the person who makes the change: `--as`, else OPERATOR, else the account at the terminal. In a container
  * that account is the same for everybody, so people give their name there. Throws invalid_request.
  */
-export function readOperator(as: string | undefined): string {
-  const variable = process.env.OPERATOR || undefined;
-  const name = as ?? variable;
-  if (name === undefined) return findAccount();
+export function readOperator(as: string | undefined, variables: Variables): string {
+  const name = as ?? (variables.OPERATOR || undefined);
+  if (name === undefined) return findAccount(variables);
   checkName(name, as === undefined ? "OPERATOR" : "--as", OPERATOR_CHARACTERS_MAX);
   return name;
 }
 
 /** `user@host`. A person who became root by sudo has their own name. */
-export function findAccount(): string {
-  return `${process.env.SUDO_USER || userName()}@${hostname()}`;
+export function findAccount(variables: Variables): string {
+  return `${variables.SUDO_USER || userName()}@${hostname()}`;
 }
 
 /** In a container the user may have no name. */

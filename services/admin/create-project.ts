@@ -27,7 +27,7 @@ export async function createProjectWithKeys(
   db: Database,
   seal: Seal,
   { name, plan, defaultRegion }: { name: string; plan: Plan; defaultRegion: Region },
-  operator: string = findAccount(),
+  operator: string = findAccount(process.env),
 ): Promise<CreatedProject> {
   // created_at is the time in the id, so it has to be the database's.
   const now = await askTime(db);

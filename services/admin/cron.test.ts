@@ -1,8 +1,8 @@
 import { describe, expect, test } from "bun:test";
-import { runProgram } from "./test-support.ts";
+import { runCommandLine } from "./command-line.ts";
 
 /** `cron preview` needs no database, no settings and no keys: nothing of that is given to it here. */
-const preview = (...words: string[]) => runProgram("main.ts", ["cron", "preview", ...words], {});
+const preview = (...words: string[]) => runCommandLine(["cron", "preview", ...words], {});
 
 /** What it prints with --json, and how it ends. */
 async function ask(...words: string[]): Promise<{ code: number; json: unknown }> {

@@ -3,7 +3,7 @@ import { REGIONS } from "../../shared/domain/scope.ts";
 import { untilEnded } from "../../test/flow/support.ts";
 import { type Cell, startCell } from "../../test/support/cell.ts";
 import { startTarget, type Target } from "../../test/support/target.ts";
-import { runProgram } from "./test-support.ts";
+import { runCommandLine } from "./command-line.ts";
 
 setDefaultTimeout(120_000);
 
@@ -23,7 +23,7 @@ afterAll(async () => {
 });
 
 const admin = async (...words: string[]) => {
-  const answer = await runProgram("main.ts", words, { DATABASE_URL: cell.url });
+  const answer = await runCommandLine(words, { DATABASE_URL: cell.url });
   return { ...answer, stdout: answer.stdout.trim() };
 };
 const arrivedOf = (ids: readonly string[]) =>

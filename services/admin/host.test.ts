@@ -1,15 +1,14 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { createTestDatabase, type TestDatabase } from "../../test/support/postgres.ts";
-import { runProgram } from "./test-support.ts";
+import { createMigratedDatabase, type TestDatabase } from "../../test/support/postgres.ts";
+import { runCommandLine } from "./command-line.ts";
 
 let database: TestDatabase;
 beforeAll(async () => {
-  database = await createTestDatabase("host");
-  await runProgram("migrate.ts", [], { DATABASE_URL: database.url });
+  database = await createMigratedDatabase("host");
 });
 afterAll(() => database.drop());
 
-const admin = (...words: string[]) => runProgram("main.ts", words, { DATABASE_URL: database.url });
+const admin = (...words: string[]) => runCommandLine(words, { DATABASE_URL: database.url });
 
 async function ask<T = object>(...words: string[]): Promise<T> {
   const { code, stdout, stderr } = await admin(...words, "--json");

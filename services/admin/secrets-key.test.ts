@@ -2,12 +2,11 @@ import { afterAll, beforeAll, beforeEach, expect, setDefaultTimeout, test } from
 import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { openCellSeal } from "../../shared/process/cell-seal.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { type Database, openDatabase } from "../../shared/store/database/database.ts";
 import { listAudit } from "../../shared/store/resources/audit.ts";
-import { createTestDatabase, type TestDatabase } from "../../test/support/postgres.ts";
+import { createMigratedDatabase, type TestDatabase } from "../../test/support/postgres.ts";
+import { runCommandLine } from "./command-line.ts";
 import { createProjectWithKeys } from "./create-project.ts";
-import { runProgram } from "./test-support.ts";
 
 setDefaultTimeout(60_000);
 
@@ -23,8 +22,7 @@ const PROJECT = { name: "A", plan: "pro", defaultRegion: "us-east" } as const;
 let database: TestDatabase;
 let db: Database;
 beforeAll(async () => {
-  database = await createTestDatabase("admin_key");
-  await migrate(database.url);
+  database = await createMigratedDatabase("admin_key");
   db = openDatabase(database.url, { connections: 2, log });
 });
 afterAll(async () => {
@@ -43,7 +41,7 @@ const serve = (secretsKey: Uint8Array, ...secretsKeyFallbacks: Uint8Array[]) =>
   openCellSeal({ db, log }, { secretsKey, secretsKeyFallbacks });
 
 function ask(words: string[], key?: Uint8Array, ...fallbacks: Uint8Array[]) {
-  return runProgram("main.ts", words, {
+  return runCommandLine(words, {
     DATABASE_URL: database.url,
     DATA_DIR: "/nonexistent",
     ...(key === undefined ? {} : { SECRETS_KEY: key.toHex() }),

@@ -1,12 +1,7 @@
 import { join } from "node:path";
+import type { Answer } from "./command-line.ts";
 
-export interface Answer {
-  code: number;
-  stdout: string;
-  stderr: string;
-}
-
-/** Runs a program of this folder as an operator does. */
+/** Runs a program of this folder as an operator does. A command alone is cheaper by `runCommandLine`. */
 export async function runProgram(
   program: "main.ts" | "migrate.ts",
   words: readonly string[],
