@@ -7,7 +7,7 @@ import { ENVIRONMENTS, type Environment, type Region } from "../../domain/scope.
 import { settleAttempts } from "../queue/settle.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { createJobs } from "./job-creation.ts";
-import { type JobListQuery, LOOKED_AT_MAX, listJobs } from "./job-list.ts";
+import { type JobListQuery, LOOKED_AT_MAX, listJobs, RUNNING_MAX } from "./job-list.ts";
 import { findJob } from "./jobs.ts";
 import { cancelJob, retryRun } from "./jobs-by-hand.ts";
 import { listRuns } from "./run-list.ts";
@@ -216,4 +216,42 @@ test("what is read for a page is bounded: it is short where little fits, and tel
     limit: 51,
   });
   expect([ofSchedule.rows.map(({ id }) => id), ofSchedule.endId]).toEqual([[waiting.id], null]);
+});
+
+test("running jobs are found however many of them wait for an attempt by hand, and the pages are bounded", async () => {
+  const project = await store.addProject();
+  const scope = {
+    projectNo: project,
+    environment: "production" as const,
+    region: null,
+    status: "running",
+  } as const;
+  const scheduleId = newSchedule();
+  const addRunning = async (count: number, wish: object) => {
+    const jobs = await store.addJobs(project, count, wish);
+    const isNew = "project_no = $1 AND run_id IS NULL AND NOT canceled AND due_at <= now()";
+    await store.query(`UPDATE open_jobs SET run_id = gen_random_uuid(), started_at = now() WHERE ${isNew}`, [
+      project,
+    ]);
+    return jobs;
+  };
+  const ofSchedule = await addRunning(1, { scheduleId });
+  const tagged = await addRunning(1, { tags: ["rare"] });
+  const elsewhere = await addRunning(1, { region: "eu-central" });
+  const others = await addRunning(RUNNING_MAX - 4, {});
+  const wanted = [...ofSchedule, ...tagged, ...elsewhere, ...others].toReversed();
+  const filters = [
+    [{}, wanted],
+    [{ scheduleId }, ofSchedule],
+    [{ tag: "rare" }, tagged],
+    [{ region: "eu-central" }, elsewhere],
+  ] as const;
+  for (const [filter, found] of filters)
+    expect(await walk({ ...scope, ...filter }, 200)).toEqual({ found, pages: Math.ceil(found.length / 200) });
+  // From here on they are looked for among all jobs that are not over.
+  const last = await addRunning(1, { tags: ["rare"] });
+  await addJob(project, "queued", {});
+  expect((await walk(scope, 200)).found).toEqual([...last, ...wanted]);
+  expect(await walk({ ...scope, scheduleId }, 200)).toEqual({ found: ofSchedule, pages: 3 });
+  expect(await walk({ ...scope, tag: "rare" }, 200)).toEqual({ found: [...last, ...tagged], pages: 3 });
 });

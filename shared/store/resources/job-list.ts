@@ -29,6 +29,10 @@ export interface CutPage<Row> {
 /** How many entries of an index a page looks at where some of them do not fit its filters: two pages of the largest size. */
 export const LOOKED_AT_MAX = 2 * PAGE_SIZE_MAX;
 
+/** Up to so many running jobs of an environment are read for a page: far more than a plan has permits. */
+export const RUNNING_MAX = 5_000;
+const RUNNING_WALKED_MAX = 2_000;
+
 type Source = "any" | "queued" | "running" | "ended";
 /** What a list is filtered by beside status, region and time. */
 type By = "all" | "schedule" | "tag" | "schedule_and_tag";
@@ -37,7 +41,7 @@ type By = "all" | "schedule" | "tag" | "schedule_and_tag";
  * A page of a project's jobs, newest first. A filter, or two of them, walk an index that holds nothing else, region by
  * region, and merge; so a page costs the same however many other jobs there are. All else looks at LOOKED_AT_MAX entries of
  * each region, and answers what fits of them: three filters that name a tag, a schedule and a status, and a tag's queued jobs,
- * among which running ones are passed over.
+ * among which running ones are passed over. Running jobs are read as a whole, unless there are more than RUNNING_MAX.
  */
 export async function listJobs(db: Database, query: JobListQuery): Promise<CutPage<JobSummary>> {
   const { status, tag = null, scheduleId = null, fromId = null, beforeId } = query;
@@ -86,16 +90,18 @@ SELECT ${SUMMARY_COLUMNS}
  */
 const cutPage = (from: string, fits: string) => `
 WITH looked AS MATERIALIZED (
-  SELECT found.id, found.n, r.region
+  SELECT found.id, found.n = ${LOOKED_AT_MAX} AS is_last, r.region
     FROM unnest($3::smallint[]) AS r (region)
    CROSS JOIN LATERAL (
      SELECT id, row_number() OVER (ORDER BY id DESC) AS n FROM (${from} LIMIT ${LOOKED_AT_MAX}) AS first (id)) found
-)
+)${pageOfLooked("id, region", fits)}`;
+
+const pageOfLooked = (columns: string, fits: string) => `
 SELECT edge.end_id, ${SUMMARY_COLUMNS}
-  FROM (SELECT (SELECT id FROM looked WHERE n = ${LOOKED_AT_MAX} ORDER BY id DESC LIMIT 1) AS end_id) edge
+  FROM (SELECT (SELECT id FROM looked WHERE is_last ORDER BY id DESC LIMIT 1) AS end_id) edge
   LEFT JOIN LATERAL (
     SELECT l.id, l.region
-      FROM (SELECT id, region FROM looked WHERE edge.end_id IS NULL OR id >= edge.end_id ORDER BY id DESC OFFSET 0) l
+      FROM (SELECT ${columns} FROM looked WHERE edge.end_id IS NULL OR id >= edge.end_id ORDER BY id DESC OFFSET 0) l
      WHERE ${fits}
      ORDER BY l.id DESC LIMIT $5) p ON true
   LEFT JOIN ${ASKED} ${STATE_JOINS}
@@ -119,12 +125,29 @@ const hasEnded = (status: string) => `(
   SELECT true FROM ended_jobs f
    WHERE f.project_no = $1 AND f.environment = $2 AND f.status = ${status} AND f.region = l.region AND f.job_id = l.id)`;
 
-/** OFFSET 0 keeps the planner to the small index of running jobs; by id it would walk all queued jobs. */
-const running = (fits: string) =>
-  exactPage(`SELECT job_id
-               FROM (SELECT job_id, environment, region, canceled, schedule_id, tags FROM open_jobs
-                      WHERE project_no = $1 AND run_id IS NOT NULL OFFSET 0) running
-              WHERE environment = $2 AND region = r.region AND NOT canceled${fits} AND ${newest("job_id")}`);
+/**
+ * Running jobs are in no index by their ids, since each claim would enter it. They are as few as a project's permits, and all are read,
+ * unless many wait for an attempt that was asked for by hand. Then a page looks at RUNNING_WALKED_MAX jobs of each region that are not over,
+ * and is short if few of them are running.
+ */
+const running = (ofJob: string) => `
+WITH running AS MATERIALIZED (
+  SELECT job_id, region, NOT canceled AND ${ofJob} AS fits
+    FROM (SELECT * FROM open_jobs WHERE ${IN_SCOPE} AND run_id IS NOT NULL ORDER BY run_id DESC LIMIT ${RUNNING_MAX}) newest
+), many AS MATERIALIZED (
+  SELECT count(*) = ${RUNNING_MAX} AS are_many FROM running
+), looked AS MATERIALIZED (
+  SELECT job_id AS id, region, fits, false AS is_last
+    FROM running
+   WHERE NOT (SELECT are_many FROM many) AND region = ANY ($3) AND job_id < $4 AND job_id >= $6
+  UNION ALL
+  SELECT found.job_id, r.region, found.fits, found.n = ${RUNNING_WALKED_MAX}
+    FROM unnest($3::smallint[]) AS r (region)
+   CROSS JOIN LATERAL (
+         SELECT job_id, run_id IS NOT NULL AND NOT canceled AND ${ofJob} AS fits, row_number() OVER (ORDER BY job_id DESC) AS n
+           FROM (SELECT * FROM open_jobs WHERE ${IN_SCOPE} AND region = r.region AND ${newest("job_id")} LIMIT ${RUNNING_WALKED_MAX}) first) found
+   WHERE (SELECT are_many FROM many)
+)${pageOfLooked("id, region, fits", "l.fits")}`;
 
 const tagged = (tag: string) => `job_tags WHERE ${IN_SCOPE} AND tag = ${tag} AND region = r.region`;
 const taggedIn = (tag: string, state: string | number) =>
@@ -150,10 +173,10 @@ const LIST: Record<Source, Record<By, string>> = {
     schedule_and_tag: cutPage(taggedOfSchedule(String(LOOKED_AT_MAX)), IS_QUEUED),
   },
   running: {
-    all: running(""),
-    schedule: running(" AND schedule_id = $7"),
-    tag: running(" AND $7 = ANY (tags)"),
-    schedule_and_tag: running(" AND schedule_id = $7 AND $8 = ANY (tags)"),
+    all: running("true"),
+    schedule: running("coalesce(schedule_id = $7, false)"),
+    tag: running("coalesce($7 = ANY (tags), false)"),
+    schedule_and_tag: running("coalesce(schedule_id = $7 AND $8 = ANY (tags), false)"),
   },
   ended: {
     all: exactPage(`SELECT job_id FROM ended_jobs

@@ -7,6 +7,7 @@ import { ENVIRONMENTS, type Environment } from "../../domain/scope.ts";
 import { settleAttempts } from "../queue/settle.ts";
 import { purgeRunTags, purgeShiftedRuns } from "../retention/tag-purge.ts";
 import { failedWith, settlementOf, settleShortFirst, startStore, type TestStore } from "../test-support.ts";
+import { LOOKED_AT_MAX } from "./job-list.ts";
 import { cancelJob, retryRun } from "./jobs-by-hand.ts";
 import { listRuns, type RunListQuery } from "./run-list.ts";
 import { findRun, type RunRow } from "./runs.ts";
@@ -64,6 +65,11 @@ async function addRuns(project: number, schedules: (string | null)[]): Promise<K
     const run = await findRun(store.db, { projectNo: project, environment, sinceAt: 0 }, claim.runId);
     if (run === null) throw new Error("a started run is not found");
     found.push({ ...run, environment, tags, scheduleId });
+    if (status !== "failed") continue;
+    const scope = { projectNo: project, environment, sinceAt: 0 };
+    const retried = await retryRun(store.db, scope, run.id, source.next(RUN_PREFIX, Date.now()), keyCause());
+    if (retried?.kind !== "retried") throw new Error("a run that failed is not retried");
+    found.push({ ...retried.run, environment, tags, scheduleId });
   }
   return found;
 }
@@ -109,6 +115,35 @@ test("pages of runs are what a full look finds, for every set of filters, page b
             const found = await walk({ projectNo: project, sinceAt: 0, ...filters }, 5);
             expect({ ...filters, found: found.map(({ id }) => id) }).toEqual({ ...filters, found: wanted });
           }
+});
+
+test("however many attempts that were asked for by hand wait, few are read for a page, and none is left out", async () => {
+  const project = await store.addProject({ concurrency: 10_000 });
+  const scope = { projectNo: project, environment: "production" as const, sinceAt: 0, jobId: null };
+  const [wired = ""] = await store.addJobs(project, 1, { tags: ["wired"] });
+  const { granted } = await store.start(nodeId, project, wired);
+  const count = LOOKED_AT_MAX + 10;
+  await store.addJobs(project, count);
+  await store.query(
+    "UPDATE open_jobs SET run_id = gen_random_uuid(), started_at = now() WHERE project_no = $1 AND run_id IS NULL",
+    [project],
+  );
+  const first = await listRuns(store.db, {
+    ...scope,
+    status: "running",
+    tag: "wired",
+    beforeId: null,
+    limit: 5,
+  });
+  expect(first.endId).not.toBeNull();
+  for (const status of ["running", null] as const) {
+    const found = await walk({ ...scope, status, tag: "wired" }, 5);
+    expect(found.map(({ id }) => id)).toEqual([granted.runId]);
+    for (const startedAfter of [null, 0]) {
+      const all = (await walk({ ...scope, status, startedAfter }, 100)).map(({ id }) => id);
+      expect([all.length, all]).toEqual([count + 1, all.toSorted().toReversed()]);
+    }
+  }
 });
 
 test("a manual retry that waited for an hour is found by the time at which it was sent", async () => {

@@ -57,14 +57,13 @@ function valuesOf({ projectNo, environment, status, beforeId, limit, sinceAt }: 
   ];
 }
 
-const RUNNING_RUNS = `(SELECT * FROM open_jobs WHERE project_no = $1 AND run_id IS NOT NULL OFFSET 0) running`;
+const newestInProgress = (limit: string | number) =>
+  `(SELECT * FROM open_jobs WHERE project_no = $1 AND environment = $2 AND run_id < $4 AND ${RUNNING} = ANY ($3::smallint[])
+     ORDER BY run_id DESC LIMIT ${limit})`;
 
 const LIST = `
 SELECT * FROM (
-  (SELECT ${RUNNING_COLUMNS}
-     FROM ${RUNNING_RUNS}
-    WHERE ${RUNNING} = ANY ($3::smallint[]) AND environment = $2 AND run_id < $4
-    ORDER BY run_id DESC LIMIT $5)
+  SELECT ${RUNNING_COLUMNS} FROM ${newestInProgress("$5")} running
   UNION ALL
   SELECT found.*
     FROM unnest($3::smallint[]) AS s (status)
@@ -109,8 +108,9 @@ const startedIn = (from: string, before: string) =>
 const LIST_OF_JOB = `
 SELECT * FROM (
   SELECT ${RUNNING_COLUMNS}
-    FROM ${RUNNING_RUNS}
-   WHERE ${RUNNING} = ANY ($3::smallint[]) AND environment = $2 AND job_id = $7 AND run_id < $4 AND ${startedIn("$8", "$9")}
+    FROM (SELECT * FROM open_jobs
+           WHERE project_no = $1 AND environment = $2 AND region = ANY (${ALL_REGIONS}) AND job_id = $7 OFFSET 0) own
+   WHERE ${RUNNING} = ANY ($3::smallint[]) AND run_id < $4 AND ${startedIn("$8", "$9")}
   UNION ALL
   SELECT ${ENDED_COLUMNS}
     FROM (SELECT * FROM runs WHERE job_id = $7 AND id >= $6 OFFSET 0) ended
@@ -169,8 +169,8 @@ function findTexts(isTimed: boolean): Record<By, string> {
 }
 
 /**
- * Looks at LOOKED_AT_MAX ids of each status, newest first, and reads as many of their runs as the page has room for. Beside them
- * stand the shifted runs that the times in their ids would hide. The page goes no further back than to where one of these looks
+ * Looks at LOOKED_AT_MAX ids of each status, newest first, and reads as many of their runs as the page has room for; of runs in
+ * progress, which no tag nor schedule is indexed by, it looks at as many whether they fit or not. Beside them stand the shifted runs that the times in their ids would hide. The page goes no further back than to where one of these looks
  * ended.
  */
 function findText(
@@ -194,15 +194,17 @@ WITH looked AS MATERIALIZED (
   SELECT s.status, found.id, found.n, true AS fits
     FROM unnest($3::smallint[]) AS s (status)
    CROSS JOIN LATERAL (SELECT id, row_number() OVER (ORDER BY id DESC) AS n FROM (${idsOf(by, { schedule, tag, newest })}) first) found${times === null ? "" : shifted}
+), running AS MATERIALIZED (
+  SELECT *, row_number() OVER (ORDER BY run_id DESC) AS n FROM ${newestInProgress(LOOKED_AT_MAX)} first
 )
 SELECT l.end_id, page.*
-  FROM (SELECT (SELECT id FROM looked WHERE n = ${LOOKED_AT_MAX} ORDER BY id DESC LIMIT 1) AS end_id) l
+  FROM (SELECT greatest((SELECT id FROM looked WHERE n = ${LOOKED_AT_MAX} ORDER BY id DESC LIMIT 1),
+                        (SELECT run_id FROM running WHERE n = ${LOOKED_AT_MAX})) AS end_id) l
   LEFT JOIN LATERAL (
     SELECT * FROM (
       (SELECT ${RUNNING_COLUMNS}
-         FROM ${RUNNING_RUNS}
-        WHERE ${RUNNING} = ANY ($3::smallint[]) AND environment = $2 AND run_id < $4
-          AND (l.end_id IS NULL OR run_id >= l.end_id)${inTime}${ofSchedule}${ofTag}
+         FROM running
+        WHERE (l.end_id IS NULL OR run_id >= l.end_id)${inTime}${ofSchedule}${ofTag}
         ORDER BY run_id DESC LIMIT $5)
       UNION ALL
       (SELECT found.*

@@ -160,7 +160,10 @@ export const openJobs = pg.pgTable(
       .index("open_jobs_overlap")
       .on(table.scheduleId, table.attempt, table.jobId)
       .where(sql`${table.scheduleId} IS NOT NULL`),
-    pg.index("open_jobs_running").on(table.projectNo, table.runId).where(sql`${table.runId} IS NOT NULL`),
+    pg
+      .index("open_jobs_in_progress")
+      .on(table.projectNo, table.environment, table.runId)
+      .where(sql`${table.runId} IS NOT NULL`),
     pg
       .index("open_jobs_of_schedule")
       .on(table.scheduleId, table.region, table.jobId)
