@@ -159,6 +159,26 @@ test("what the store has refused to a worker whose clock is ahead fires once it 
   });
 });
 
+test("a clock that leaps ahead while a schedule fires: its next instant, behind the looks by then, fires too", async () => {
+  const leapMs = 20 * SECOND_MS;
+  aheadMs = -leapMs;
+  firer.forget();
+  const id = await create(now() - SECOND_MS, { cron: "*/2 * * * * *" });
+  await firer.look([SHARD]);
+  const session = await store.session();
+  await session.query("BEGIN");
+  await session.query("SELECT FROM schedules FOR UPDATE");
+  firer.advance(now());
+  await store.untilBlocked();
+  aheadMs = 0;
+  await firer.look([SHARD]);
+  await session.query("COMMIT");
+  await firer.drain();
+  expect(await nextRunAt(id)).toBeLessThan(Date.now() - leapMs / 2);
+  await firer.look([SHARD]);
+  await turnUntil(async () => (await firedCount(id)) === 2);
+});
+
 test("the clock set back an hour while a look is under way: what comes due from then on fires in time", async () => {
   aheadMs = HOUR_MS;
   await firer.look([SHARD]);

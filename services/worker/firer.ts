@@ -72,8 +72,11 @@ export class Firer {
   private readonly timetables = new Map<string, Timetable>();
   private readonly ids: IdSource;
   private sinceAt = 0;
-  /** When the first was to fire of those that the store has refused to fire. The next look begins there if not before. */
-  private refusedAt = Number.POSITIVE_INFINITY;
+  /**
+   * The next look begins here if not before: where the first of those that a statement has met since the last look stands
+   * now. It is behind that look where the store refused it, or where the clock leapt ahead while the statement ran.
+   */
+  private metAt = Number.POSITIVE_INFINITY;
   /** The next look begins as if there had been none before. */
   private isAnew = true;
   private anewAt = 0;
@@ -133,8 +136,8 @@ export class Firer {
     }
     // It is reset here and not at the end: a `forget` while this look is under way is for the next one.
     this.isAnew = false;
-    const sinceAt = Math.min(this.sinceAt, this.refusedAt);
-    this.refusedAt = Number.POSITIVE_INFINITY;
+    const sinceAt = Math.min(this.sinceAt, this.metAt);
+    this.metAt = Number.POSITIVE_INFINITY;
     try {
       this.hasMore = await this.learnDue(shards, sinceAt, AHEAD_MS);
     } catch (error) {
@@ -208,10 +211,11 @@ export class Firer {
       const run = replaces ? fireReplacingSchedules : fireSchedules;
       const fired = await this.timedFiring(firings.length, () => run(db, firings));
       const now = clock.now();
-      const owed = firings.flatMap(({ span, nextRunAt }, index) => {
+      const owed = firings.flatMap(({ span, nextRunAt, thenAt }, index) => {
         const outcome = fired[index];
-        // It has changed, or the database's clock has been set back and does not find it due yet.
-        if (outcome?.kind === "gone") this.refusedAt = Math.min(this.refusedAt, nextRunAt);
+        // What is gone has changed, or the database's clock has been set back and does not find it due yet.
+        const standsAt = outcome?.kind === "gone" ? nextRunAt : thenAt;
+        this.metAt = Math.min(this.metAt, standsAt ?? Number.POSITIVE_INFINITY);
         if (outcome?.kind !== "fired") return [];
         span?.end(now, { attributes: { "jobwheel.region": outcome.region }, isError: false });
         return outcome.owed;
