@@ -18,7 +18,7 @@ setDefaultTimeout(1_200_000);
  * found.
  */
 
-const SEQUENCES = 1_000;
+const SEQUENCES = 300;
 /** Sequences that run at once, which share the database's round trips. */
 const LANES = 4;
 const STEPS_MAX = 80;
@@ -38,7 +38,7 @@ const terms: fc.Arbitrary<Terms> = fc.oneof(
   fc.record({
     plan: fc.constant("pro" as const),
     rate: fc.constantFrom(12, 1_000),
-    concurrency: fc.constantFrom(1, 2, 100),
+    concurrency: fc.constantFrom(1, 1, 2, 100),
     runsCounted: fc.constant(0),
   }),
   fc.record({

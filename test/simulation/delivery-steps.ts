@@ -19,7 +19,8 @@ export const claim = choice.map(
         const owed = model.jobs.filter(
           (job) => (job.status === "queued" || job.current !== null) && job.run_at < FUTURE,
         );
-        const job = pick(index % 4 === 0 || owed.length === 0 ? model.jobs : owed, index);
+        const wanted = [model.jobs, model.owedByHand, owed, owed][index % 4] ?? [];
+        const job = pick(wanted.length > 0 ? wanted : model.jobs, index);
         // A second claim by the same node would be granted again.
         if (job === undefined || job.current?.isSent) return;
         const attempt = job.current === null ? job.attempts + 1 : job.attempts;

@@ -11,7 +11,21 @@ import {
   type ReferenceModel,
   type Refused,
 } from "./reference-model.ts";
-import { ask, askedJob, choice, create, env, expectRefusal, isOwn, key, limit, Step, walk } from "./step.ts";
+import {
+  ask,
+  askedJob,
+  askedOf,
+  choice,
+  create,
+  env,
+  expectRefusal,
+  isOwn,
+  key,
+  limit,
+  Step,
+  UNKNOWN_JOB,
+  walk,
+} from "./step.ts";
 
 /** A job's fields as a client sends them, with the faults in them. */
 interface Wish {
@@ -177,7 +191,8 @@ export const cancelJob = fc.tuple(isOwn, choice).map(
     new Step(
       `cancel job ${index} , own ${isOwn}`,
       async (model, service) => {
-        const { id, env } = askedJob(model, index, isOwn);
+        const retried = index % 4 === 1 ? model.owedByHand : [];
+        const { id, env } = askedOf(retried.length > 0 ? retried : model.jobs, index, isOwn, UNKNOWN_JOB);
         const answer = await ask(model, service, { env, method: "DELETE", path: `/v2/jobs/${id}` });
         if (answer === null) return;
         const was = model.job(env, id)?.current;

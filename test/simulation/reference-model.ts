@@ -103,6 +103,11 @@ export class ReferenceModel {
     return this.jobs.filter((job) => job.current?.isSent).length;
   }
 
+  /** The jobs whose manual retry is not on the wire yet. */
+  get owedByHand(): ModelJob[] {
+    return this.jobs.filter(({ current }) => current?.isSent === false);
+  }
+
   addJob(env: Env, view: Omit<ModelJob, "env" | "allowed" | "current">): void {
     this.jobs.push({ ...view, env, allowed: view.retry_policy.max_attempts, current: null });
   }

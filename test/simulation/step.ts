@@ -108,7 +108,7 @@ export function pick<T>(from: readonly T[], index: number): T | undefined {
   return from[index % Math.max(from.length, 1)];
 }
 
-const UNKNOWN_JOB = "job_01kak0000000000000000000zz";
+export const UNKNOWN_JOB = "job_01kak0000000000000000000zz";
 export const UNKNOWN_RUN = "run_01kak0000000000000000000zz";
 
 /** Mostly uses a key of the resource's own environment, else one of the other environment. */
