@@ -1,5 +1,6 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
+import type { Database } from "../../../shared/store/database/database.ts";
 
 /** Starts a benchmark's processes, waits for them, and reads what CPU they have used. */
 
@@ -83,6 +84,12 @@ export function childrenCpuUs(pid: number, leftOut: readonly number[] = []): num
     }
   }
   return used;
+}
+
+/** The process of the Postgres server behind a connection. */
+export async function findServer(db: Database): Promise<number> {
+  const [row] = await db.run<{ pid: number }>("own_backend", "SELECT pg_backend_pid() AS pid", []);
+  return parentOf(row?.pid ?? 0);
 }
 
 export const parentOf = (pid: number) => Number(statOf(pid)[1]);

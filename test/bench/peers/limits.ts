@@ -12,9 +12,9 @@ import { createTestDatabase, hasOwnServer } from "../../support/postgres.ts";
 import { newJob, PAYLOAD } from "../harness/jobs.ts";
 import type { Load, LoadReport } from "../harness/load.ts";
 import { beginUse, shareOf } from "../harness/meter.ts";
-import { isOk, runProgram, spawnBound, until } from "../harness/processes.ts";
+import { findServer, isOk, runProgram, spawnBound, until } from "../harness/processes.ts";
 import { SINK, type SinkSettings } from "../harness/sink.ts";
-import { findServer, type Measured } from "./stage.ts";
+import type { Measured } from "./stage.ts";
 
 /**
  * What our parts can do alone on this machine: HTTP without work behind it, and without HTTP the statements for ordinary

@@ -9,7 +9,7 @@ import { createTestDatabase, hasOwnServer } from "../../support/postgres.ts";
 import { PAYLOAD } from "../harness/jobs.ts";
 import { type Load, type LoadReport, RUN_AT } from "../harness/load.ts";
 import { beginUse, shareOf, type Watched } from "../harness/meter.ts";
-import { cpuUsOf, isOk, parentOf, runProgram, spawnBound, until } from "../harness/processes.ts";
+import { cpuUsOf, findServer, isOk, runProgram, spawnBound, until } from "../harness/processes.ts";
 import { type Counts, type Received, SINK, type SinkSettings } from "../harness/sink.ts";
 import type { Prepared, PrepareProduct, Wish } from "./products/product.ts";
 
@@ -229,11 +229,6 @@ function jobBody(target: string, when?: string): string {
 /** When a job is due that must not be due while anything is measured. */
 export const tomorrow = () => Date.now() + 86_400_000;
 export { RUN_AT };
-
-export async function findServer(db: Database): Promise<number> {
-  const [row] = await db.run<{ pid: number }>("own_backend", "SELECT pg_backend_pid() AS pid", []);
-  return parentOf(row?.pid ?? 0);
-}
 
 /** The backends of other databases, since the server may be in use, and this benchmark's own. */
 async function findOthers(db: Database): Promise<number[]> {
