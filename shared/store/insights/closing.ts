@@ -1,8 +1,9 @@
 import { bucketEnd } from "../../domain/insights/levels.ts";
 import { ALL_ENVIRONMENTS } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
-import { addRow, FIGURE_COLUMNS, type FigureRow, Parts, writeStep } from "./parts.ts";
-import type { Progress } from "./progress.ts";
+import { addRow, FIGURE_COLUMNS, type FigureRow, type Part, Parts, writeStep } from "./parts.ts";
+import { completeUntil, type Progress } from "./progress.ts";
+import { skipToNextBucket } from "./skipping.ts";
 
 /** So many projects are looked at in one step: each may have hundreds of parts in a bucket, some with many hosts. */
 export const PROJECTS_PER_STEP = 25;
@@ -17,9 +18,13 @@ export async function closeSome(
   level: number,
   projectsMax = PROJECTS_PER_STEP,
 ): Promise<Progress | null> {
-  const fromAt = progress.closedUntil[level - 1] ?? 0;
+  const closedUntil = progress.closedUntil[level - 1] ?? 0;
   const afterProject = progress.closedProject[level - 1] ?? 0;
+  const bounds = { fromAt: closedUntil, completeUntil: completeUntil(progress, level) };
+  const fromAt = afterProject === 0 ? await skipToNextBucket(db, level, bounds) : closedUntil;
   const untilAt = bucketEnd(level, fromAt);
+  if (fromAt > closedUntil && untilAt > bounds.completeUntil)
+    return move(db, progress, level, { closedUntil: fromAt, closedProject: 0 });
   const [last] = await db.run<{ project_no: number | null; count: number }>(
     "find_next_projects",
     NEXT_PROJECTS,
@@ -39,12 +44,25 @@ export async function closeSome(
     }
   }
   const isLast = last === undefined || last.count < projectsMax;
+  const to = isLast
+    ? { closedUntil: untilAt, closedProject: 0 }
+    : { closedUntil: fromAt, closedProject: last.project_no ?? 0 };
+  return move(db, progress, level, to, [...parts.all]);
+}
+
+async function move(
+  db: Database,
+  progress: Progress,
+  level: number,
+  to: { closedUntil: number; closedProject: number },
+  parts: readonly Part[] = [],
+): Promise<Progress | null> {
   const next = {
     ...progress,
-    closedUntil: progress.closedUntil.with(level - 1, isLast ? untilAt : fromAt),
-    closedProject: progress.closedProject.with(level - 1, isLast ? 0 : (last.project_no ?? 0)),
+    closedUntil: progress.closedUntil.with(level - 1, to.closedUntil),
+    closedProject: progress.closedProject.with(level - 1, to.closedProject),
   };
-  return (await writeStep(db, [...parts.all], next)) ? { ...next, revision: next.revision + 1 } : null;
+  return (await writeStep(db, parts, next)) ? { ...next, revision: next.revision + 1 } : null;
 }
 
 const NEXT_PROJECTS = `

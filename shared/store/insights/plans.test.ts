@@ -8,6 +8,7 @@ import { recountJobs } from "./new-jobs.ts";
 import { Parts } from "./parts.ts";
 import { purgeInsights } from "./purge.ts";
 import { takeStep } from "./roll-up.ts";
+import { skipToNextBucket, skipToNextJobs } from "./skipping.ts";
 import { outsetOf, rollUp } from "./test-support.ts";
 import { findWaiting } from "./waiting.ts";
 
@@ -25,6 +26,8 @@ const WANTED: Record<string, string[]> = {
   count_new_jobs: ["jobs_pkey"],
   find_counted_jobs: ["insights_pkey"],
   find_insights_to_close: ["insights_pkey"],
+  find_next_job: ["jobs_pkey"],
+  find_next_insights: ["insights_pkey"],
   find_insights: ["insights_pkey"],
   find_insight_hosts: ["insights_pkey"],
   find_waiting: ["open_jobs_due", "open_jobs_parked", "open_jobs_in_progress"],
@@ -46,6 +49,9 @@ test("statements of insights that were planned with little there find their rows
   const { progress, now } = await outsetOf(db);
   await recountJobs(db, new Parts(), progress, { fromAt: now - 600_000, untilAt: now });
   await closeSome(db, progress, 1);
+  const longAgo = now - 86_400_000;
+  await skipToNextJobs(db, { ...progress, createdUntil: longAgo }, { ...progress, createdUntil: now });
+  await skipToNextBucket(db, 1, { fromAt: longAgo, completeUntil: now });
   for (const period of INSIGHT_PERIODS) await findInsights(db, scope, { period, region: null });
   await findWaiting(db, scope, null);
   await purgeInsights(db, 1_000, now);

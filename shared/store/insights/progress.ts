@@ -19,6 +19,10 @@ export interface Progress {
   closedProject: number[];
 }
 
+/** Up to when the level before is complete, so that buckets of this level can be closed. */
+export const completeUntil = ({ recountedUntil, closedUntil }: Progress, level: number): number =>
+  level === 1 ? recountedUntil : (closedUntil[level - 2] ?? 0);
+
 /** What a step begins with. Instants are milliseconds since 1970 by the database's clock. */
 export interface Outset {
   progress: Progress;

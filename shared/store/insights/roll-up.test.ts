@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
 import { join } from "node:path";
 import { keyCause } from "../../../test/support/cause.ts";
 import { openTestDatabase } from "../../../test/support/database.ts";
@@ -253,6 +254,42 @@ describe("a worker", () => {
   });
 });
 
+describe("after a long time in which nothing was done", () => {
+  /** As if the roll-up had stood still for so long. */
+  const standStill = (ms: number) =>
+    store.query(
+      `UPDATE insight_progress SET created_until = created_until - $1::interval, recounted_until = recounted_until - $1::interval,
+              closed_until = ARRAY(SELECT date_bin(w, now() - $1::interval, 'epoch') FROM unnest('{10 min,1 hour,6 hours,1 day}'::interval[]) WITH ORDINALITY AS l (w, n) ORDER BY n)`,
+      [`${ms} ms`],
+    );
+  const ids = createIdSource(randomBytes);
+  const jobAt = (ago: number) => ids.next(JOB_PREFIX, Date.now() - ago);
+
+  test("a few steps count what there is, at its beginning, in its middle and at its end", async () => {
+    await standStill(300 * DAY_MS);
+    const given = [80 * DAY_MS, 20 * DAY_MS, 20 * DAY_MS - MINUTE_MS, 2 * 3_600_000];
+    await createJobs(
+      store.db,
+      given.map((ago) => ({ ...store.newJob(project), id: jobAt(ago) })),
+      new Set(),
+    );
+    expect(await rollUp(store.db)).toBeLessThan(12);
+    expect(await closeAll(store.db)).toBeLessThan(120);
+    expect(await counts(null, "90d")).toMatchObject({ created: 4 });
+    expect(await counts(null, "30d")).toMatchObject({ created: 3 });
+    expect(await counts(null, "24h")).toMatchObject({ created: 1 });
+    expect(await counts(null, "1h")).toMatchObject({ created: 0 });
+  });
+
+  test("a job that was stored late into time that was passed over is counted", async () => {
+    await standStill(DAY_MS);
+    await takeStep(store.db, await outsetOf(store.db));
+    await createJobs(store.db, [{ ...store.newJob(project), id: jobAt(30_000) }], new Set());
+    await rollUp(store.db, { aheadMs: 5 * MINUTE_MS });
+    expect(await counts()).toMatchObject({ created: 1 });
+  });
+});
+
 describe("closed buckets", () => {
   /** The end of the runs and the state of the roll-up as they were so long ago. */
   async function age(ms: number) {
@@ -285,7 +322,7 @@ describe("closed buckets", () => {
     };
     const before = await shown("90d");
     expect(before).toMatchObject({ created: 3, failed: 3, full: [3], durations: { p99: 21 } });
-    expect(await closeAll(store.db, 3)).toBeGreaterThan(4 * 48);
+    expect(await closeAll(store.db, 3)).toBeGreaterThan(8);
     expect(await shown("90d")).toEqual(before);
     expect(await shown("30d")).toEqual(before);
     expect(await shown("7d")).toEqual(before);

@@ -3,7 +3,8 @@ import type { Database } from "../database/database.ts";
 import { addNewJobs, recountJobs } from "./new-jobs.ts";
 import { addNewRuns } from "./new-runs.ts";
 import { type Part, Parts, writeStep } from "./parts.ts";
-import type { Outset, Progress } from "./progress.ts";
+import { completeUntil, type Outset, type Progress } from "./progress.ts";
+import { type Ends, skipToNextJobs } from "./skipping.ts";
 
 /**
  * What was committed becomes figures, by steps: a step reads what has been recorded since the one before it, and writes what it came to
@@ -37,7 +38,8 @@ export async function takeStep(
   share = 1,
 ): Promise<Step> {
   const transactionsMax = Math.ceil(TRANSACTIONS_PER_STEP_MAX * share);
-  const progress = isSamePostgres ? before : beginAnew(before, { now, settledBefore });
+  const known = isSamePostgres ? before : beginAnew(before, { now, settledBefore });
+  const progress = await skipToNextJobs(db, known, endsOf(known, now));
   const settledUntil = Math.max(
     progress.settledUntil,
     Math.min(settledBefore, progress.settledUntil + transactionsMax),
@@ -73,9 +75,9 @@ function beginAnew(
  * Up to when a step counts jobs, and counts them again. What it counts again was counted by the steps before it. If the clock was set
  * back, what was counted ahead of it is counted twice until it is counted again.
  */
-function looksAt({ createdUntil, recountedUntil }: Progress, now: number, msMax: number) {
-  const storedUntil = Math.floor(now - STORED_WITHIN_MS);
-  const againUntil = bucketStart(0, Math.min(createdUntil, now - RECOUNTED_AFTER_MS));
+function looksAt(progress: Progress, now: number, msMax: number): Ends {
+  const { createdUntil, recountedUntil } = progress;
+  const { createdUntil: storedUntil, recountedUntil: againUntil } = endsOf(progress, now);
   if (createdUntil > now)
     return { createdUntil: storedUntil, recountedUntil: Math.min(recountedUntil, againUntil) };
   return {
@@ -87,16 +89,24 @@ function looksAt({ createdUntil, recountedUntil }: Progress, now: number, msMax:
   };
 }
 
+/** How far jobs are stored, and how far they can be counted again. */
+function endsOf({ createdUntil }: Progress, now: number): Ends {
+  return {
+    createdUntil: Math.floor(now - STORED_WITHIN_MS),
+    recountedUntil: bucketStart(0, Math.min(createdUntil, now - RECOUNTED_AFTER_MS)),
+  };
+}
+
 function hasSomething({ figures }: Part): boolean {
   const { created, succeeded, failed, timedOut } = figures;
   return created !== 0 || succeeded + failed + timedOut > 0;
 }
 
 /** The level whose next bucket can be closed, if what comes to pass from now on alone is not counted yet; null if there is none. */
-export function closableLevel({ recountedUntil, closedUntil }: Progress): number | null {
+export function closableLevel(progress: Progress): number | null {
   for (let level = 1; level < LEVELS.length; level++) {
-    const completeUntil = level === 1 ? recountedUntil : (closedUntil[level - 2] ?? 0);
-    if ((closedUntil[level - 1] ?? 0) + (LEVELS[level]?.widthMs ?? 0) <= completeUntil) return level;
+    const closedUntil = progress.closedUntil[level - 1] ?? 0;
+    if (closedUntil + (LEVELS[level]?.widthMs ?? 0) <= completeUntil(progress, level)) return level;
   }
   return null;
 }
