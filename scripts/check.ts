@@ -17,6 +17,8 @@ const steps: Record<string, string[]> = {
     "--error-on-warnings",
   ],
   types: ["check", "--no-script"],
+  // Browsers have other globals than Bun.
+  "types of the console": ["check", "--no-script", "-p", join(root, "services", "console", "app")],
   "prometheus-rule.yaml": [join(root, "scripts", "prometheus-rule.ts"), ...write],
 };
 

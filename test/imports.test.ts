@@ -30,10 +30,14 @@ const ROOMS: Record<string, string[]> = {
   "shared/store/cell": [...STORE_BELOW, "shared/store"],
   "shared/bus": ["shared/domain", "shared/contract", "shared/platform"],
   "shared/process": ["shared"],
-  "services/gateway": ["shared"],
+  "services/gateway": ["shared", "services/console"],
   "services/worker": ["shared"],
   "services/delivery": ["shared"],
   "services/admin": ["shared"],
+  // It runs in browsers, and is a client of the API as any other.
+  "services/console/app": ["shared/client", "shared/domain"],
+  // It builds what browsers load, for gateways to serve.
+  "services/console": ["shared/domain"],
   // What users install: it knows the API by the client alone.
   "services/cli": ["shared/client"],
   "services/standalone": ["shared", "services"],
@@ -51,16 +55,22 @@ const PLACES: Record<string, string> = {
   "@opentelemetry/exporter-trace-otlp-http": "shared/platform/traces/recorder.ts",
   "@opentelemetry/resources": "shared/platform/traces/recorder.ts",
   "@opentelemetry/sdk-trace": "shared/platform/traces/recorder.ts",
+  "@preact/signals": "services/console/app/",
   "@sinclair/typebox": "shared/contract/",
   "drizzle-orm": "shared/store/",
   elysia: "services/gateway/",
   "ipaddr.js": "shared/domain/address.ts",
   pg: "shared/store/",
+  preact: "services/console/app/",
   pino: "shared/platform/log.ts",
   "prom-client": "shared/platform/",
   "swagger-ui-dist": "services/gateway/docs-pages.ts",
+  uplot: "services/console/app/ui/chart.tsx",
   yaml: "services/cli/commands/apply.ts",
 };
+
+/** They run where nothing is built in. */
+const RUNS_ANYWHERE = ["shared/client", "services/console/app"];
 
 /** Built-in modules that only compute. */
 const PURE_BUILTINS = ["node:crypto", "node:buffer", "node:net", "node:url", "node:util"];
@@ -86,7 +96,7 @@ const IMPURE = [
 const root = dirname(import.meta.dir);
 
 describe("the repository", () => {
-  const sources = [...new Glob("{services,shared,scripts}/**/*.ts").scanSync({ cwd: root })]
+  const sources = [...new Glob("{services,shared,scripts}/**/*.{ts,tsx}").scanSync({ cwd: root })]
     .filter((file) => !isTest(file))
     .sort()
     .map((file) => [file, readFileSync(join(root, file), "utf8")] as const);
@@ -131,6 +141,9 @@ describe("the judge of imports", () => {
     ["services/gateway/app.ts", `import type { Pool } from "pg";`],
     ["services/gateway/app.ts", `import { sql } from "drizzle-orm/sql";`],
     ["services/gateway/app.ts", `const { Pool } = await import("../../node_modules/pg/lib/index.js");`],
+    ["services/console/app/main.tsx", `import { listOf } from "../../../shared/contract/list.ts";`],
+    ["services/console/app/main.tsx", `import { readFileSync } from "node:fs";`],
+    ["services/console/pages.ts", `import { render } from "preact";`],
     ["services/gateway/app.ts", `import unknown from "left-pad";`],
     ["shared/platform/metrics/metrics.ts", `const pino = require("pino");`],
     ["shared/domain/job.ts", `import { readFileSync } from "node:fs";`],
@@ -234,7 +247,8 @@ function judgeImport(file: string, room: string, specifier: string): string[] {
     return allowed ? [] : [`${file} imports ${target}`];
   }
   if (/^(?:node:|bun$|bun:)/.test(packaged)) {
-    const isAllowed = room === "shared/domain" ? PURE_BUILTINS.includes(packaged) : room !== "shared/client";
+    const isAllowed =
+      room === "shared/domain" ? PURE_BUILTINS.includes(packaged) : !RUNS_ANYWHERE.includes(room);
     return isAllowed ? [] : [`${file} imports ${packaged}`];
   }
   const name = packaged.split("/", packaged.startsWith("@") ? 2 : 1).join("/");

@@ -3,6 +3,7 @@ import { Elysia } from "elysia";
 import { ApiError, resourceNotFound } from "../../shared/domain/errors.ts";
 import { type IdSource, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
 import { NEWEST_API_VERSION } from "../../shared/domain/version.ts";
+import type { ConsolePages } from "../console/pages.ts";
 import type { DocsPage } from "./docs-pages.ts";
 import { methodNotAllowed } from "./request/errors.ts";
 import { createExchanges, type ExchangeOptions, type PathIds } from "./request/exchange.ts";
@@ -20,10 +21,11 @@ export function createApp(
   options: Omit<ExchangeOptions, "makeRequestId"> & {
     routes: Routes;
     docs: readonly DocsPage[];
+    console: ConsolePages;
     ids: IdSource;
   },
 ): App {
-  const { routes, docs, ids, clock } = options;
+  const { routes, docs, console: pages, ids, clock } = options;
   const makeRequestId = () => ids.next(REQUEST_PREFIX, clock.now());
   const { answer, refuseOutside } = createExchanges({ ...options, makeRequestId });
 
@@ -33,6 +35,15 @@ export function createApp(
       return refuseOutside(methodNotAllowed(allow), { allow });
     }
     const response = await page.answer(request);
+    response.headers.set("Request-Id", makeRequestId());
+    return response;
+  }
+
+  /** What the console has at the path, or the page for browsers that says so; everybody else is told it as before. */
+  async function answerConsole(request: Request): Promise<Response> {
+    const isRead = request.method === "GET" || request.method === "HEAD";
+    const response = isRead ? await pages.answer(request, new URL(request.url).pathname) : null;
+    if (response === null) return refuseOutside(resourceNotFound());
     response.headers.set("Request-Id", makeRequestId());
     return response;
   }
@@ -88,7 +99,7 @@ export function createApp(
     };
   };
   // These paths tell nothing, so they ask for no key.
-  serveAt("/*", () => refuseOutside(resourceNotFound()));
+  for (const path of ["/", "/*"]) serveAt(path, answerConsole);
   for (const path of ["/v2", "/v2/*"]) serveAt(path, answerUnknown);
   for (const { path } of docs) serveAt(path, answerKnown);
   for (const { path, operations, allow } of served) {

@@ -9,6 +9,7 @@ import type { Metrics } from "../../shared/platform/metrics/metrics.ts";
 import type { Seal } from "../../shared/platform/seal/seal.ts";
 import { NO_TRACES, type Traces } from "../../shared/platform/traces/traces.ts";
 import type { Database } from "../../shared/store/database/database.ts";
+import { createConsolePages } from "../console/pages.ts";
 import { createApp } from "./app.ts";
 import { createDocsPages } from "./docs-pages.ts";
 import { createRateLimiter } from "./rate/limiter.ts";
@@ -81,6 +82,7 @@ export async function startGateway(
       ...deliveryRoutes({ db, bus, clock, pager, shardsPerRegion }),
     },
     docs: createDocsPages(publicUrl),
+    console: createConsolePages(),
     authenticator,
     rateLimiter,
     idempotency: createIdempotency(db),

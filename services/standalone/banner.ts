@@ -42,6 +42,7 @@ export function bannerOf(
   const ofProject = `--project ${projectId} --environment development`;
   const data = config.databaseUrl === null ? escapeControls(dataDir) : "the database of DATABASE_URL";
   return `Jobwheel answers at ${api}. Ctrl-C stops it.
+  console         ${api}/
   documentation   ${api}/docs
   health          ${ops}/healthz, with /readyz and /metrics
   data            ${data}

@@ -74,9 +74,10 @@ describe("the standalone at a terminal, started for the first time and again wit
   test("names what a person needs at every start", async () => {
     const projectId = findProject(terminal.text);
     const banner = (text: string) =>
-      text.slice(text.indexOf("Jobwheel answers")).split("\n").slice(0, 6).join("\n");
+      text.slice(text.indexOf("Jobwheel answers")).split("\n").slice(0, 7).join("\n");
     const bannerWith = (port: unknown, opsPort: unknown) =>
       `Jobwheel answers at http://127.0.0.1:${port}. Ctrl-C stops it.
+  console         http://127.0.0.1:${port}/
   documentation   http://127.0.0.1:${port}/docs
   health          http://127.0.0.1:${opsPort}/healthz, with /readyz and /metrics
   data            the database of DATABASE_URL
@@ -103,7 +104,7 @@ describe("the standalone at a terminal, started for the first time and again wit
     });
     expect(again.output).not.toContain(CANARY);
     expect(again.output).not.toContain(ESCAPE);
-    const said = again.output.slice(again.output.indexOf("Jobwheel answers")).split("\n").slice(0, 6);
+    const said = again.output.slice(again.output.indexOf("Jobwheel answers")).split("\n").slice(0, 7);
     const lines = again.output.split("\n").filter((each) => each !== "" && !said.includes(each));
     expect(lines.map((each) => Object.keys(JSON.parse(each))[0])).toEqual(lines.map(() => "level"));
   });

@@ -1,0 +1,55 @@
+import { signal } from "@preact/signals";
+import { type RateLimit, rateLimitOf } from "../../../../shared/client/answer.ts";
+import type { Fetch } from "../../../../shared/client/one-try.ts";
+
+/** What the answers tell beside their bodies: the requests that are left, and whether the service is there. */
+
+/** The request rate of the environment as the last answer told it. */
+export const rateLimit = signal<RateLimit | null>(null);
+
+/** Why nothing can be had at the moment: Postgres is gone, or the gateway itself. Null while all is well. */
+export const outage = signal<"store" | "gateway" | null>(null);
+/** Counts the ends of outages. Views that failed meanwhile load again. */
+export const recoveries = signal(0);
+
+/** A `fetch` that notes each answer. `onStatus` is told the status, before the caller has the answer. */
+export function watchAnswers(onStatus: (status: number) => void): Fetch {
+  return async (url, init) => {
+    let response: Response;
+    try {
+      response = await fetch(url, init);
+    } catch (error) {
+      // A request that the page itself has given up says nothing of the gateway.
+      if (!init.signal?.aborted) outage.value = "gateway";
+      throw error;
+    }
+    const { status, headers } = response;
+    rateLimit.value = rateLimitOf(headers) ?? rateLimit.value;
+    if (status >= 502 && status <= 504) outage.value = headers.has("Request-Id") ? "store" : "gateway";
+    else if (outage.value !== null) {
+      outage.value = null;
+      recoveries.value++;
+    }
+    onStatus(status);
+    return response;
+  };
+}
+
+/** The most of its request rate that a view uses to keep itself up to date, and what it leaves to others. */
+const SHARE_OF_RATE = 0.1;
+const SHARE_LEFT = 0.25;
+const REFRESH_MS_MIN = 4_000;
+const MINUTE_MS = 60_000;
+
+/** How long a view that makes so many requests waits until it asks again. */
+export function refreshMs(requests: number): number {
+  const limit = rateLimit.value?.limit ?? MINUTE_MS / REFRESH_MS_MIN;
+  return Math.max(REFRESH_MS_MIN, (requests * MINUTE_MS) / (limit * SHARE_OF_RATE));
+}
+
+/** Whether a view may ask again now: somebody looks at it, the service is there, and enough requests are left. */
+export function mayRefresh(): boolean {
+  if (document.hidden || outage.value !== null) return false;
+  const rate = rateLimit.value;
+  return rate === null || rate.remaining >= rate.limit * SHARE_LEFT;
+}

@@ -1,0 +1,81 @@
+import { render } from "preact";
+import { useEffect } from "preact/hooks";
+import type { Environment } from "../../../shared/domain/scope.ts";
+import { watchOutage } from "./data/outage.ts";
+import { addressOf, goTo, hrefOf, pageKey, place } from "./data/place.ts";
+import { hasKey, lastEnvironment, may, reopen, type Session, sessionState } from "./data/session.ts";
+import { Frame } from "./frame/frame.tsx";
+import { SignInPage } from "./frame/sign-in.tsx";
+import { PAGES } from "./pages/all.ts";
+import { Empty, Loading, ScopeNote, Trouble } from "./ui/page.tsx";
+import { Link } from "./ui/small.tsx";
+
+function Console() {
+  const { environment } = place.value;
+  const state = sessionState.value;
+  const last = environment === null ? lastEnvironment() : null;
+  const isKept = environment !== null && hasKey(environment);
+  useEffect(() => {
+    if (last !== null) goTo(addressOf(last, "overview"), { replace: true });
+    else if (environment !== null && isKept && state.kind === "closed") void reopen(environment);
+  }, [last, environment, isKept, state.kind]);
+
+  if (state.kind === "open") {
+    const { session } = state;
+    // A view of one thing is never shown with what another view has loaded.
+    return (
+      <Frame session={session}>
+        <Page session={session} key={`${session.project.id} ${pageKey.value}`} />
+      </Frame>
+    );
+  }
+  if (state.kind === "failed" && environment !== null)
+    return <Unopened environment={environment} error={state.error} />;
+  if (last !== null || isKept) return <Opening />;
+  return <SignInPage environment={environment} />;
+}
+
+function Page({ session }: { session: Session }) {
+  const { page, rest } = place.value;
+  const found = PAGES.find(({ name }) => name === page);
+  if (found === undefined) {
+    return (
+      <Empty title="There is no such page" action={<Link href={hrefOf("jobs")}>Jobs</Link>}>
+        The address may be mistyped.
+      </Empty>
+    );
+  }
+  if (!may(session, found.resource, "read")) {
+    return (
+      <Empty title={found.title} action={<Link href={hrefOf("jobs")}>Jobs</Link>}>
+        <ScopeNote session={session} what="read this" />
+      </Empty>
+    );
+  }
+  return <found.view rest={rest} />;
+}
+
+function Opening() {
+  return (
+    <main class="door">
+      <div class="door-card">
+        <Loading what="the project" />
+      </div>
+    </main>
+  );
+}
+
+function Unopened({ environment, error }: { environment: Environment; error: unknown }) {
+  return (
+    <main class="door">
+      <div class="door-card">
+        <h1>The project cannot be loaded</h1>
+        <Trouble error={error} onRetry={() => void reopen(environment)} />
+      </div>
+    </main>
+  );
+}
+
+watchOutage();
+const root = document.getElementById("app");
+if (root !== null) render(<Console />, root);

@@ -1,0 +1,23 @@
+import type { ComponentType } from "preact";
+import type { Resource } from "../../../../shared/domain/key.ts";
+import type { PageName } from "../paths.ts";
+import { JobsPage } from "./jobs/page.tsx";
+import { OverviewPage } from "./overview/page.tsx";
+
+/** A page of the console: an entry of the menu, and everything below its address. */
+export interface ConsolePage {
+  name: PageName;
+  /** What the menu calls it. */
+  title: string;
+  /** What a key must be permitted to read for the page to be of use. */
+  resource: Resource;
+  /** `g` and this letter lead to it. */
+  key: string;
+  view: ComponentType<{ rest: readonly string[] }>;
+}
+
+/** In the order of the menu. */
+export const PAGES: readonly ConsolePage[] = [
+  { name: "overview", title: "Overview", resource: "project", key: "o", view: OverviewPage },
+  { name: "jobs", title: "Jobs", resource: "jobs", key: "j", view: JobsPage },
+];

@@ -1,0 +1,169 @@
+import type { ComponentChildren } from "preact";
+import { useEffect } from "preact/hooks";
+import { ApiError, ConnectionError } from "../../../../shared/client/errors.ts";
+import { live } from "../data/preferences.ts";
+import type { Session } from "../data/session.ts";
+import { Link } from "./small.tsx";
+import { now } from "./time.ts";
+
+/** What pages are made of. */
+
+/** The head of a page. `trail` leads back to the list. */
+export function PageHead(props: {
+  title: ComponentChildren;
+  /** For the window's title. */
+  name: string;
+  trail?: { href: string; label: string };
+  beside?: ComponentChildren;
+  children?: ComponentChildren;
+  actions?: ComponentChildren;
+}) {
+  useEffect(() => {
+    document.title = `${props.name} · Jobwheel`;
+  }, [props.name]);
+  return (
+    <div class="page-head">
+      <div class="titles">
+        {props.trail && (
+          <div class="trail">
+            <Link href={props.trail.href}>{`← ${props.trail.label}`}</Link>
+          </div>
+        )}
+        <div class="title-line">
+          <h1 class="break">{props.title}</h1>
+          {props.beside}
+        </div>
+        {props.children && <p>{props.children}</p>}
+      </div>
+      {props.actions && <div class="buttons">{props.actions}</div>}
+    </div>
+  );
+}
+
+export function Card(props: { title?: string; head?: ComponentChildren; children: ComponentChildren }) {
+  return (
+    <section class="card" aria-label={props.title}>
+      {props.head ? (
+        <div class="card-head">
+          {props.title && <h2>{props.title}</h2>}
+          {props.head}
+        </div>
+      ) : (
+        props.title && <h2>{props.title}</h2>
+      )}
+      {props.children}
+    </section>
+  );
+}
+
+/** Where a list or a page has nothing to show: why, and what can be done. */
+export function Empty(props: { title: string; children?: ComponentChildren; action?: ComponentChildren }) {
+  return (
+    <div class="empty">
+      <h2>{props.title}</h2>
+      {props.children && <p>{props.children}</p>}
+      {props.action}
+    </div>
+  );
+}
+
+/** While the first answer is on its way. */
+export function Loading({ what }: { what: string }) {
+  return (
+    <div class="bones" role="status" aria-label={`Loading ${what}`}>
+      <div class="bone" />
+      <div class="bone" />
+      <div class="bone" />
+      <div class="bone" />
+    </div>
+  );
+}
+
+/** A sentence for any error, without a secret in it: the client's errors quote none. */
+export function errorText(error: unknown): string {
+  if (error instanceof ApiError) return error.message;
+  if (error instanceof ConnectionError) return "No answer came from the gateway.";
+  return error instanceof Error ? error.message : "Something went wrong.";
+}
+
+/** What failed, and a button to try it again. */
+export function Trouble({ error, onRetry }: { error: unknown; onRetry?: () => void }) {
+  if (error === undefined) return null;
+  const requestId = error instanceof ApiError ? error.requestId : null;
+  return (
+    <div class="trouble" role="alert">
+      <div>{errorText(error)}</div>
+      {error instanceof ApiError && error.details.length > 0 && (
+        <ul>
+          {error.details.map((detail) => (
+            <li key={detail.index}>{`${detail.index}: ${detail.message}`}</li>
+          ))}
+        </ul>
+      )}
+      {requestId !== null && <div class="small mono">{requestId}</div>}
+      {onRetry && (
+        <div>
+          <button type="button" class="button compact" onClick={onRetry}>
+            Try again
+          </button>
+        </div>
+      )}
+    </div>
+  );
+}
+
+/** A figure with its name, and a word on how to read it. */
+export function Stat(props: { name: string; note?: ComponentChildren; children: ComponentChildren }) {
+  return (
+    <div class="stat">
+      <dt>{props.name}</dt>
+      <dd>{props.children}</dd>
+      {props.note && <dd class="note">{props.note}</dd>}
+    </div>
+  );
+}
+
+/** Says why a key may not do what the page is for. */
+export function ScopeNote({ session, what }: { session: Session; what: string }) {
+  return <p class="note">{`A key of scope ${session.scope} cannot ${what}.`}</p>;
+}
+
+/** Turns the keeping up to date on and off, and says how old what one sees is. */
+export function Live({
+  loadedAt,
+  isLoading,
+  reload,
+}: {
+  loadedAt: number | null;
+  isLoading: boolean;
+  reload: () => void;
+}) {
+  const isOn = live.value === "on";
+  const seconds = loadedAt === null ? null : Math.max(0, Math.round((now.value - loadedAt) / 1_000));
+  return (
+    <span class="buttons">
+      <span class="note number" aria-live="off">
+        {seconds === null ? "" : seconds < 2 ? "up to date" : `${seconds} s old`}
+      </span>
+      <button
+        type="button"
+        class="button compact"
+        aria-pressed={isOn}
+        onClick={() => {
+          live.value = isOn ? "off" : "on";
+        }}
+      >
+        <span class={isOn ? "live is-on" : "live"}>Live</span>
+      </button>
+      <button
+        type="button"
+        class="button compact"
+        onClick={reload}
+        disabled={isLoading && loadedAt === null}
+        data-key="r"
+      >
+        Reload
+      </button>
+    </span>
+  );
+}

@@ -1,0 +1,157 @@
+import type { ComponentChildren } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import type { List } from "../data/list.ts";
+import { Loading, Trouble } from "./page.tsx";
+import { Link } from "./small.tsx";
+import { countText } from "./time.ts";
+
+export interface Column<Row> {
+  title: string;
+  /** A CSS width. Columns without one share the rest. */
+  width?: string;
+  /** The same on a narrow screen. */
+  narrow?: string;
+  isRight?: boolean;
+  /** Left out on narrower screens. */
+  from?: "medium" | "wide";
+  cell: (row: Row) => ComponentChildren;
+}
+
+/** A height that rows have in the style sheet (`--row`). */
+const ROW_PIXELS = 42;
+const SPARE_ROWS = 24;
+/** The range moves in steps, so that most scrolling renders nothing. */
+const STEP_ROWS = 12;
+/** How close to its end the list is when more is asked for. */
+const AHEAD_ROWS = 60;
+
+/**
+ * The rows of a list. Only those near the window are in the document, so that ten thousand scroll as well as ten. `hrefOf` makes
+ * each row a link, whose text is the first column's.
+ */
+export function Table<Row>(props: {
+  label: string;
+  columns: readonly Column<Row>[];
+  list: List<Row>;
+  idOf: (row: Row) => string;
+  hrefOf?: (row: Row) => string;
+  /** What stands in place of no rows. */
+  empty: ComponentChildren;
+}) {
+  const { list, columns } = props;
+  const { items } = list;
+  const body = useRef<HTMLTableSectionElement>(null);
+  const [first, last] = useVisibleRows(body, items.length);
+  const isNearEnd = last >= items.length - AHEAD_ROWS;
+  useEffect(() => {
+    if (isNearEnd && list.hasMore && list.error === undefined) list.more();
+  }, [isNearEnd, items.length, list.hasMore, list.error]);
+
+  if (items.length === 0) {
+    if (list.error !== undefined) return <Trouble error={list.error} onRetry={list.reload} />;
+    return (
+      <div class="table-card">{list.loadedAt === null ? <Loading what={props.label} /> : props.empty}</div>
+    );
+  }
+  const shown = items.slice(first, last);
+  return (
+    <div class="table-card">
+      <table class="table" aria-label={props.label} aria-rowcount={list.hasMore ? -1 : items.length + 1}>
+        <thead>
+          <tr>
+            {columns.map((column) => (
+              <th
+                key={column.title}
+                scope="col"
+                class={classOf(column)}
+                style={{ "--width": column.width ?? "auto", "--narrow": column.narrow ?? "auto" }}
+              >
+                {column.title}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody ref={body}>
+          <Spacer rows={first} columns={columns.length} />
+          {shown.map((row, index) => (
+            <tr
+              key={props.idOf(row)}
+              class={props.hrefOf ? "row is-link" : "row"}
+              aria-rowindex={first + index + 2}
+            >
+              {columns.map((column, place) => (
+                <td key={column.title} class={classOf(column)}>
+                  {place === 0 && props.hrefOf ? (
+                    <Link class="row-link" href={props.hrefOf(row)}>
+                      {column.cell(row)}
+                    </Link>
+                  ) : (
+                    column.cell(row)
+                  )}
+                </td>
+              ))}
+            </tr>
+          ))}
+          <Spacer rows={items.length - last} columns={columns.length} />
+        </tbody>
+      </table>
+      <div class="table-foot">
+        {list.error !== undefined ? (
+          <Trouble error={list.error} onRetry={list.reload} />
+        ) : (
+          <span role="status">
+            {list.hasMore ? `${countText(items.length)} shown, loading more …` : endText(items.length)}
+          </span>
+        )}
+      </div>
+    </div>
+  );
+}
+
+function endText(count: number): string {
+  return count === 1 ? "This is the only one." : `All ${countText(count)} are shown.`;
+}
+
+function Spacer({ rows, columns }: { rows: number; columns: number }) {
+  if (rows <= 0) return null;
+  return (
+    <tr class="spacer">
+      <td colSpan={columns} style={{ height: `${rows * ROW_PIXELS}px` }} />
+    </tr>
+  );
+}
+
+function classOf<Row>({ isRight, from }: Column<Row>): string | undefined {
+  return [isRight && "right", from && `from-${from}`].filter(Boolean).join(" ") || undefined;
+}
+
+/** Which rows are in the window or near it: the first, and the one behind the last. */
+function useVisibleRows(body: { current: HTMLElement | null }, count: number): [number, number] {
+  const [first, setFirst] = useState(0);
+  const rowsOfWindow = Math.ceil(innerHeight / ROW_PIXELS);
+  const measure = () => {
+    const top = body.current?.getBoundingClientRect().top ?? 0;
+    const hidden = Math.floor(Math.max(0, -top) / ROW_PIXELS / STEP_ROWS) * STEP_ROWS;
+    setFirst(Math.max(0, hidden - SPARE_ROWS));
+  };
+  useLayoutEffect(measure, [count]);
+  useEffect(() => {
+    let isAsked = false;
+    const ask = () => {
+      if (isAsked) return;
+      isAsked = true;
+      requestAnimationFrame(() => {
+        isAsked = false;
+        measure();
+      });
+    };
+    addEventListener("scroll", ask, { passive: true });
+    addEventListener("resize", ask);
+    return () => {
+      removeEventListener("scroll", ask);
+      removeEventListener("resize", ask);
+    };
+  }, []);
+  const start = Math.min(first, Math.max(0, count - rowsOfWindow));
+  return [start, Math.min(count, start + rowsOfWindow + 2 * SPARE_ROWS + STEP_ROWS)];
+}
