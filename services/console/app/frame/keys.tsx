@@ -12,14 +12,14 @@ export const isHelpOpen = signal(false);
 const ELEMENT_KEYS: Record<string, string> = { "/": "Search", c: "Create", r: "Reload" };
 
 const CHORD_MS = 1_200;
-let chordAt = 0;
+let chordAt = Number.NEGATIVE_INFINITY;
 
 function act(event: KeyboardEvent): void {
   if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
   if (document.querySelector("dialog[open]") !== null) return;
   const { key } = event;
   const isSecond = event.timeStamp - chordAt < CHORD_MS;
-  chordAt = 0;
+  chordAt = Number.NEGATIVE_INFINITY;
   if (isSecond) {
     const page = PAGES.find((one) => one.key === key);
     if (page !== undefined) goTo(hrefOf(page.name));

@@ -1,5 +1,5 @@
 import type { ComponentChild } from "preact";
-import { Copy, SCROLLABLE } from "./small.tsx";
+import { Block, Copy } from "./small.tsx";
 
 /** JSON as it was written, every digit, laid out anew. */
 
@@ -47,9 +47,7 @@ export function Json({ text, what }: { text: string; what: string }) {
   const laidOut = layOut(text);
   return (
     <div class="stack-close">
-      <section class="code" {...SCROLLABLE} aria-label={what}>
-        {laidOut.length > COLOURED_CHARACTERS_MAX ? laidOut : colour(laidOut)}
-      </section>
+      <Block what={what}>{laidOut.length > COLOURED_CHARACTERS_MAX ? laidOut : colour(laidOut)}</Block>
       <div>
         <Copy text={laidOut} what={what} />
       </div>

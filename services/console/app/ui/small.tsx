@@ -153,5 +153,14 @@ export function Secret({ text, children }: { text: string; children: ComponentCh
   );
 }
 
+/** Text of many lines as it is, in the type of machines. */
+export function Block({ what, children }: { what: string; children: ComponentChildren }) {
+  return (
+    <section class="code" aria-label={what} {...SCROLLABLE}>
+      {children}
+    </section>
+  );
+}
+
 /** What scrolls by itself must be reached by the keyboard. */
 export const SCROLLABLE = { tabIndex: 0 } as const;

@@ -8,7 +8,7 @@ import { may, type Session, useSession } from "../../data/session.ts";
 import { Confirm, tell } from "../../ui/dialog.tsx";
 import { Json, memberText } from "../../ui/json.tsx";
 import { Card, Live, Loading, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
-import { Copy, Id, Link, Status, Tags, Time } from "../../ui/small.tsx";
+import { Block, Copy, Id, Link, Status, Tags, Time } from "../../ui/small.tsx";
 import { durationText } from "../../ui/time.ts";
 import { Timeline, WaitingNote } from "./timeline.tsx";
 
@@ -156,7 +156,7 @@ function Attempt({ run }: { run: Run }) {
           <Time at={run.started_at} />
         </span>
       </div>
-      {run.error !== null && <pre class="code">{run.error}</pre>}
+      {run.error !== null && <Block what={`the error of attempt ${run.attempt}`}>{run.error}</Block>}
       <div class="note">
         <Id id={run.id} />
         {run.next_retry_at !== null && (

@@ -211,7 +211,7 @@ export function FilterText({
   const [typed, setTyped] = useState<{ from: string; text: string }>({ from: inForce, text: inForce });
   const text = typed.from === inForce ? typed.text : inForce;
   return (
-    <Form class="field" label={label} onSubmit={() => setFilters({ [name]: text.trim() })}>
+    <Form class="field" onSubmit={() => setFilters({ [name]: text.trim() })}>
       <TextField
         label={label}
         value={text}

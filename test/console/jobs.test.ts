@@ -1,0 +1,146 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import type { Page } from "playwright-core";
+import { startTarget, type Target } from "../support/target.ts";
+import { findBarriers } from "./axe.ts";
+import { SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
+
+setDefaultTimeout(TEST_TIMEOUT_MS);
+
+let site: TestConsole;
+let target: Target;
+
+beforeAll(async () => {
+  target = startTarget(({ path }) =>
+    path === "/broken" ? new Response(HOSTILE, { status: 500 }) : new Response("ok"),
+  );
+  site = await startConsole();
+}, SETUP_TIMEOUT_MS);
+afterAll(async () => {
+  await site?.stop();
+  await target?.stop();
+});
+
+/** Markup, a script, an end of a script, another direction of writing, and 4 KB without a blank. */
+const HOSTILE = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script></script>\u202e${"w".repeat(3_900)}`;
+const urlOf = (path: string) => target.url.replace("/hook", path);
+const jobOf = (page: Page) => /job_[0-9a-z]{26}/.exec(page.url())?.[0] ?? "";
+
+test("a job is created, found, looked into, duplicated and canceled", async () => {
+  const { page, complaints, close } = await site.openPage("/console/production/jobs");
+  await page.getByRole("heading", { name: "No jobs yet" }).waitFor();
+  expect(await findBarriers(page)).toEqual([]);
+
+  await page.keyboard.press("c");
+  await page.getByLabel("Target URL").fill("ftp://example.com/");
+  const payload = '{"order": 9007199254740993, "price": 1.10}';
+  await page.getByLabel("Payload").fill(payload);
+  await page.getByLabel("Tags").fill("customer:4711 invoices");
+  await page.getByRole("button", { name: "Create the job" }).click();
+  await page.getByRole("alert").waitFor();
+  expect(await page.getByLabel("Target URL").getAttribute("aria-invalid")).toBe("true");
+  expect(await page.getByLabel("Payload").inputValue()).toBe(payload);
+  expect(await findBarriers(page)).toEqual([]);
+  await page.getByLabel("Target URL").fill(target.url);
+  await page.getByLabel("Payload").fill("[1]");
+  await page.getByRole("button", { name: "Create the job" }).click();
+  await page.getByText("This is no JSON object").waitFor();
+  await page.getByLabel("Payload").fill(payload);
+  await page.getByRole("button", { name: "Create the job" }).click();
+
+  await page.getByText("Attempt 1 succeeded").waitFor();
+  const id = jobOf(page);
+  expect((await target.until((arrivals) => arrivals.length > 0)).map(({ body }) => body)).toEqual([
+    payload.replaceAll(" ", ""),
+  ]);
+  expect(await page.getByRole("region", { name: "the payload" }).textContent()).toContain("9007199254740993");
+  expect(await findBarriers(page)).toEqual([]);
+
+  await page.getByRole("link", { name: "Duplicate" }).click();
+  await page.getByLabel("Tags").waitFor();
+  expect(await page.getByLabel("Tags").inputValue()).toBe("customer:4711 invoices");
+  expect(await page.getByLabel("Payload").inputValue()).toContain("1.10");
+  await page.getByLabel("Run at").fill("2030-01-02T03:04:05");
+  await page.getByRole("button", { name: "Create the job" }).click();
+  await page.getByRole("heading", { name: "Waiting for its time" }).waitFor();
+  const later = jobOf(page);
+  expect(later).not.toBe(id);
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await page.getByRole("button", { name: "Cancel the job" }).click();
+  await page.locator(".badge", { hasText: "canceled" }).waitFor();
+
+  await page.keyboard.press("u");
+  await page.getByText("All 2 are shown.").waitFor();
+  await page.getByLabel("Status").selectOption("succeeded");
+  await page.getByText("This is the only one.").waitFor();
+  expect(new URL(page.url()).search).toBe("?status=succeeded");
+  await page.reload();
+  await page.getByText("This is the only one.").waitFor();
+  await page.keyboard.press("/");
+  await page.keyboard.type("nobody\n");
+  await page.getByRole("heading", { name: "No job fits these filters" }).waitFor();
+  await page.getByRole("searchbox").fill(later);
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: later }).waitFor();
+  await page.goBack();
+  await page.getByRole("heading", { name: "No job fits these filters" }).waitFor();
+  expect(complaints).toEqual([]);
+  await close();
+});
+
+test("whatever a target answers is text, and a failed job is retried", async () => {
+  const { id } = await site.call<{ id: string }>("POST", "/v2/jobs", {
+    target_url: urlOf("/broken"),
+    payload: { note: HOSTILE },
+    tags: ["x".repeat(64)],
+    retry_policy: { max_attempts: 1 },
+  });
+  const { page, complaints, close } = await site.openPage(`/console/production/jobs/${id}`);
+  await page.getByText("Attempt 1 failed").waitFor();
+  const shown = await page.locator(".attempt .code").first().textContent();
+  expect(shown).toContain("<img src=x onerror=");
+  expect(await page.locator("main img, main script").count()).toBe(0);
+  expect(await page.title()).toBe(`${id} · Jobwheel`);
+  expect(await isWiderThanWindow(page)).toBe(false);
+  expect(await findBarriers(page)).toEqual([]);
+
+  await page.getByRole("button", { name: "Retry" }).click();
+  await page.getByText("Attempt 2 failed").waitFor();
+  await page.setViewportSize({ width: 375, height: 800 });
+  expect(await isWiderThanWindow(page)).toBe(false);
+  await page.goto(`${site.origin}/console/production/jobs?status=failed`);
+  await page.getByText("This is the only one.").waitFor();
+  expect(await isWiderThanWindow(page)).toBe(false);
+  expect(complaints).toEqual([]);
+  await close();
+});
+
+test("the list shows what is created meanwhile, and a key that only reads is offered no change", async () => {
+  const reads = await site.addKey({ scope: "read" });
+  const tag = "live-list";
+  const create = () =>
+    site.call<{ id: string }>("POST", "/v2/jobs", {
+      target_url: target.url,
+      run_at: "2030-01-01T00:00:00Z",
+      tags: [tag],
+    });
+  const { id } = await create();
+  const { page, complaints, close } = await site.openPage(`/console/production/jobs?tag=${tag}`, {
+    key: reads,
+  });
+  await page.getByText(id).waitFor();
+  expect(await page.getByRole("link", { name: "Create a job" }).count()).toBe(0);
+  const other = await create();
+  await page.getByText(other.id).waitFor();
+  await page.keyboard.press("j");
+  await page.keyboard.press("j");
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: id }).waitFor();
+  await page.getByText("A key of scope read cannot cancel, retry or create jobs.").waitFor();
+  expect(await page.getByRole("button", { name: "Cancel" }).count()).toBe(0);
+  expect(complaints).toEqual([]);
+  await close();
+});
+
+function isWiderThanWindow(page: Page): Promise<boolean> {
+  return page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth);
+}
