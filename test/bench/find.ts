@@ -1,50 +1,47 @@
+import { readFileSync } from "node:fs";
 import { parseArgs } from "node:util";
-import pg from "pg";
-import {
-  createIdSource,
-  firstIdAt,
-  idToUuid,
-  JOB_PREFIX,
-  SCHEDULE_PREFIX,
-  uuidToId,
-} from "../../shared/domain/ids.ts";
+import type pg from "pg";
+import { firstIdAt, JOB_PREFIX } from "../../shared/domain/ids.ts";
+import { INSIGHT_PERIODS } from "../../shared/domain/insights/levels.ts";
 import { createLog } from "../../shared/platform/log.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
 import { type Database, openDatabase } from "../../shared/store/database/database.ts";
+import { findInsights } from "../../shared/store/insights/insights.ts";
+import { findWaiting } from "../../shared/store/insights/waiting.ts";
+import { findExplained } from "../../shared/store/resources/explain.ts";
 import { type JobListQuery, listJobs } from "../../shared/store/resources/job-list.ts";
 import { listRuns, type RunListQuery } from "../../shared/store/resources/run-list.ts";
-import { createTestDatabase, stopOwnServer } from "../support/postgres.ts";
+import { stopOwnServer } from "../support/postgres.ts";
+import { at, begin, connectUnbounded, fillWithJobs, findPlaces, SCHEDULE } from "./find/stored-jobs.ts";
+import { startLoad } from "./harness/load-beside.ts";
 import { formatCount, median, printTable } from "./harness/measure.ts";
+import { startOwnCell } from "./harness/own-cell.ts";
+import { storeInsights } from "./harness/stored-insights.ts";
 
 /**
- * What does a page cost that is filtered by tag, schedule, status, region or time? One project has a million jobs: nearly all have
- * succeeded, a third has a common tag, a fifth is of one schedule, and some hundred have a rare tag. Each filter alone and every
- * pair of them is asked for pages of 50, from the newest on and from places in between, and every three that name a tag, a
- * schedule and a status. The same of runs.
+ * What does a page cost that is filtered by tag, schedule, status, region or time, and what do `explain` and insights, beside a load? One
+ * project has a million jobs (find/stored-jobs.ts). Each filter alone and every pair of them is asked for pages of 50, from the
+ * newest on and from places in between, and every three that name a tag, a schedule and a status. The same of runs. Meanwhile
+ * another project's jobs are created over HTTP and delivered.
  *
- * `--jobs N` stores N jobs (1,000,000), `--rounds N` asks each page so often (30).
+ * `--jobs N` stores N jobs (1,000,000), `--rounds N` asks each page so often (30), `--load N` of the other jobs a second (0), `--retried N`
+ * jobs wait for an attempt that was asked for by hand (50).
  */
 
 const { values: options } = parseArgs({
-  options: { jobs: { type: "string", default: "1000000" }, rounds: { type: "string", default: "30" } },
+  options: {
+    jobs: { type: "string", default: "1000000" },
+    rounds: { type: "string", default: "30" },
+    load: { type: "string", default: "0" },
+    retried: { type: "string", default: "50" },
+  },
 });
 const jobCount = Number(options.jobs);
 const rounds = Number(options.rounds);
 
 const PAGE = 51;
-const ROWS_PER_STATEMENT = 100_000;
-const PROJECT = 1;
-const DAY_MS = 86_400_000;
-const DAYS = 60;
-const RUNNING = 50;
-/** One job in so many. */
-const [COMMON, RARE, OF_SCHEDULE, FAILED, QUEUED] = [3, 20_000, 5, 50, 70];
-const now = Date.now();
-const begin = now - DAYS * DAY_MS;
-const SCHEDULE = createIdSource((count) => new Uint8Array(count)).next(SCHEDULE_PREFIX, begin);
-const at = (share: number) => Math.floor(begin + share * DAYS * DAY_MS);
+const BESIDE_SECONDS = 20;
 
-const scope = { projectNo: PROJECT, environment: "production" as const };
+const environment = "production" as const;
 type JobFilters = Partial<
   Pick<JobListQuery, "status" | "region" | "tag" | "scheduleId" | "fromId" | "beforeId">
 >;
@@ -78,50 +75,107 @@ const RUN_FILTERS: Record<string, Record<string, RunFilters>> = {
 };
 
 async function main(): Promise<void> {
-  const created = await createTestDatabase("find");
+  const stops: (() => unknown)[] = [];
   try {
-    await migrate(created.url);
-    const admin = await connectUnbounded(created.url);
-    await seed(admin);
-    const log = createLog({ name: "find", level: "warn" });
-    const db = openDatabase(created.url, { connections: 1, log });
-    console.log(
-      `${formatCount(jobCount)} jobs, ms for a page of ${PAGE - 1} at the median and at worst of ${rounds}\n`,
-    );
-    const places = await findPlaces(admin);
-    await measure(
-      db,
-      "jobs",
-      combine(JOB_FILTERS),
-      (filters, beforeId) =>
-        listJobs(db, {
-          ...{ status: null, region: null },
-          ...scope,
-          ...filters,
-          beforeId: earlier(filters.beforeId ?? null, beforeId),
-          limit: PAGE,
-        }),
-      places,
-    );
-    await measure(
-      db,
-      "runs",
-      combine(RUN_FILTERS),
-      (filters, beforeId) =>
-        listRuns(db, {
-          ...{ jobId: null, status: null },
-          ...scope,
-          ...{ sinceAt: begin, beforeId: beforeId?.replace("job_", "run_") ?? null, limit: PAGE },
-          ...filters,
-        }),
-      places,
-    );
-    await db.close();
-    await admin.end();
+    await measureAll(stops);
   } finally {
-    await created.drop();
+    for (const stop of stops.toReversed()) await stop();
   }
 }
+
+async function measureAll(stops: (() => unknown)[]): Promise<void> {
+  let projectNo = 0;
+  const cell = await startOwnCell("find", stops, async ({ databaseUrl, db, addProject }) => {
+    projectNo = (await addProject("find")).project.no;
+    const begunAt = performance.now();
+    await fillWithJobs(databaseUrl, projectNo, { jobCount, retriedCount: Number(options.retried) });
+    await storeInsights(db, [{ no: projectNo, regions: 2, hosts: 20, hostsOfBucket: () => "" }]);
+    console.log(`stored within ${formatCount((performance.now() - begunAt) / 1_000)} s`);
+  });
+  const { databaseUrl } = cell;
+  const client = await connectUnbounded(databaseUrl);
+  stops.push(() => client.end());
+  const log = createLog({ name: "find", level: "warn" });
+  const db = openDatabase(databaseUrl, { connections: 1, log });
+  stops.push(db.close);
+  const load = await startLoad(cell, Number(options.load));
+  await load.watch("before", () => Bun.sleep(BESIDE_SECONDS * 1_000));
+  await load.watch("while asked", () => ask(db, client, projectNo));
+  await load.watch("afterwards", () => Bun.sleep(BESIDE_SECONDS * 1_000));
+  load.print();
+}
+
+async function ask(db: Database, client: pg.Client, projectNo: number): Promise<void> {
+  const scope = { projectNo, environment };
+  const [own] = await db.run<{ pid: number }>("own_backend", "SELECT pg_backend_pid() AS pid", []);
+  backend = own?.pid ?? 0;
+  const placesOf = (from: Parameters<typeof findPlaces>[3]) => findPlaces(client, projectNo, rounds, from);
+  const places = await placesOf({ table: "jobs", id: "id", condition: "true" });
+  console.log(
+    `${formatCount(jobCount)} jobs, ms for a page of ${PAGE - 1}, and of it ms of CPU of Postgres, at the median of ${rounds}\n`,
+  );
+  await measure(
+    "jobs",
+    combine(JOB_FILTERS),
+    (filters, beforeId) =>
+      listJobs(db, {
+        ...{ status: null, region: null },
+        ...scope,
+        ...filters,
+        beforeId: earlier(filters.beforeId ?? null, beforeId),
+        limit: PAGE,
+      }),
+    places,
+  );
+  await measure(
+    "runs",
+    combine(RUN_FILTERS),
+    (filters, beforeId) =>
+      listRuns(db, {
+        ...{ jobId: null, status: null },
+        ...scope,
+        ...{ sinceAt: begin, beforeId: beforeId?.replace("job_", "run_") ?? null, limit: PAGE },
+        ...filters,
+      }),
+    places,
+  );
+  const rows: string[][] = [];
+  const note = async (name: string, asks: (() => Promise<unknown>)[]) => {
+    const samples: Sample[] = [];
+    for (const one of asks) samples.push(await timed(one));
+    const [ms, cpuMs] = [samples.map((sample) => sample.ms), samples.map((sample) => sample.cpuMs)];
+    rows.push([name, String(asks.length), ...[median(ms), median(cpuMs), Math.max(...ms)].map(formatCount)]);
+  };
+  for (const [name, from] of Object.entries(EXPLAINED)) {
+    const ids = await placesOf(from);
+    await note(
+      `explain: ${name}`,
+      ids.map((id) => () => findExplained(db, { ...scope, sinceAt: begin }, id)),
+    );
+  }
+  for (const period of INSIGHT_PERIODS) {
+    const read = async () => (await findInsights(db, scope, { period, region: null })).hosts.shown();
+    await note(`insights: ${period}`, Array(rounds).fill(read));
+  }
+  await note(
+    "insights: what waits",
+    Array(rounds).fill(() => findWaiting(db, scope, null)),
+  );
+  printTable(["", "times", "ms", "CPU", "worst"], rows);
+  console.log();
+}
+
+const ended = (status: number) => ({ table: "ended_jobs", id: "job_id", condition: `status = ${status}` });
+const open = (condition: string) => ({ table: "open_jobs", id: "job_id", condition });
+/** From where the jobs are taken. */
+const EXPLAINED = {
+  succeeded: ended(0),
+  failed: ended(1),
+  canceled: ended(2),
+  "due tomorrow": open("run_id IS NULL AND due_at > now()"),
+  "retried by hand": open("run_id IS NOT NULL"),
+  "due with 9,999 others": open("due_at <= now()"),
+};
 
 const earlier = (one: string | null, other: string | null) =>
   one === null || other === null ? (one ?? other) : one < other ? one : other;
@@ -147,115 +201,50 @@ function combine<Filters>(groups: Record<string, Record<string, Filters>>): Map<
 }
 
 async function measure<Filters>(
-  db: Database,
   name: string,
   queries: Map<string, Filters>,
   ask: (filters: Filters, beforeId: string | null) => Promise<{ rows: unknown[]; endId: string | null }>,
   places: readonly string[],
 ): Promise<void> {
   const rows: string[][] = [];
-  await db.run("warm", "SELECT 1", []);
   for (const [label, filters] of queries) {
-    const [newest, between]: [number[], number[]] = [[], []];
+    const [newest, between]: [Sample[], Sample[]] = [[], []];
     const first = await ask(filters, null);
     for (let round = 0; round < rounds; round++) {
       newest.push(await timed(() => ask(filters, null)));
       between.push(await timed(() => ask(filters, places[round % places.length] ?? null)));
     }
-    const shown = (samples: number[]) => [formatCount(median(samples)), formatCount(Math.max(...samples))];
+    const shown = (samples: Sample[]) => [
+      formatCount(median(samples.map(({ ms }) => ms))),
+      formatCount(median(samples.map(({ cpuMs }) => cpuMs))),
+    ];
+    const worst = Math.max(...[...newest, ...between].map(({ ms }) => ms));
     rows.push([
-      label,
-      String(first.rows.length),
-      first.endId === null ? "" : "cut",
-      ...shown(newest),
-      ...shown(between),
+      ...[label, String(first.rows.length), first.endId === null ? "" : "cut"],
+      ...[...shown(newest), ...shown(between), formatCount(worst)],
     ]);
   }
-  printTable([name, "rows", "", "newest", "worst", "between", "worst"], rows);
+  printTable([name, "rows", "", "newest", "CPU", "between", "CPU", "worst"], rows);
   console.log();
 }
 
-async function timed(act: () => Promise<unknown>): Promise<number> {
+interface Sample {
+  ms: number;
+  /** Of the backend that the benchmark asks. */
+  cpuMs: number;
+}
+
+let backend = 0;
+
+async function timed(act: () => Promise<unknown>): Promise<Sample> {
+  const before = cpuMsOf(backend);
   const start = performance.now();
   await act();
-  return performance.now() - start;
+  return { ms: performance.now() - start, cpuMs: cpuMsOf(backend) - before };
 }
 
-/** Ids of jobs all over the time. */
-async function findPlaces(admin: pg.Client): Promise<string[]> {
-  const found: string[] = [];
-  for (let place = 1; place <= rounds; place++) {
-    const { rows } = await admin.query<{ id: string }>(
-      "SELECT id FROM jobs WHERE project_no = $1 AND environment = 1 AND region = 0 AND id >= $2 ORDER BY id LIMIT 1",
-      [PROJECT, idToUuid(firstIdAt(JOB_PREFIX, at(place / (rounds + 1))))],
-    );
-    if (rows[0] !== undefined) found.push(uuidToId(JOB_PREFIX, rows[0].id));
-  }
-  return found;
-}
-
-/** The statement_timeout of the services' role is too short for seeding millions of rows. */
-async function connectUnbounded(url: string): Promise<pg.Client> {
-  const client = new pg.Client({ connectionString: url });
-  await client.connect();
-  await client.query("SET statement_timeout = 0; SET synchronous_commit = off");
-  return client;
-}
-
-async function seed(admin: pg.Client): Promise<void> {
-  await admin.query(SEED_PROJECT);
-  for (let from = 0; from < jobCount; from += ROWS_PER_STATEMENT) {
-    await admin.query(SEED_JOBS, [from, Math.min(jobCount, from + ROWS_PER_STATEMENT) - 1]);
-    if ((from / ROWS_PER_STATEMENT) % 10 === 9) process.stderr.write(`${formatCount(from)} stored\n`);
-  }
-  await admin.query(
-    "VACUUM (ANALYZE) jobs, job_tags, job_tag_states, open_jobs, ended_jobs, runs, run_tags, flows",
-  );
-}
-
-const SEED_PROJECT = `
-WITH project AS (
-  INSERT INTO projects (id, name, plan, api_version) VALUES (gen_random_uuid(), 'find', 'scale', '2026-11-01') RETURNING no
-)
-INSERT INTO flows (project_no, concurrency, month, retention_class)
-SELECT no, 500, date_trunc('month', now())::date, 2 FROM project`;
-
-const uuidAt = (random: string) =>
-  `(lpad(to_hex((${begin} + n * ${DAYS * DAY_MS}::bigint / ${jobCount})::bigint), 12, '0') || left(md5(n || '${random}'), 20))::uuid`;
-
-// Statuses as in codes.ts: jobs succeeded 0, failed 1, canceled 2; runs succeeded 1, failed 2. -1 is queued, -2 is running.
-const SEED_JOBS = `
-WITH made AS MATERIALIZED (
-  SELECT n, ${uuidAt("job")} AS id, ${uuidAt("run")} AS run_id, (CASE n % 10 WHEN 7 THEN 1 WHEN 8 THEN 2 WHEN 9 THEN 3 ELSE 0 END)::smallint AS region,
-         CASE WHEN n >= ${jobCount - RUNNING} THEN -2 WHEN n % ${QUEUED} = 0 THEN -1 WHEN n % ${FAILED} = 0 THEN 1 WHEN n % 90 = 1 THEN 2 ELSE 0 END AS state,
-         CASE WHEN n % ${OF_SCHEDULE} = 0 THEN '${idToUuid(SCHEDULE)}'::uuid END AS schedule_id,
-         CASE WHEN n % ${RARE} < 4 THEN ARRAY['common', 'rare', 'customer:' || n % 1000]
-              WHEN n % ${COMMON} = 0 THEN ARRAY['common', 'customer:' || n % 1000] END AS tags
-    FROM generate_series($1::bigint, $2::bigint) n
-), asked AS (
-  INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds, schedule_id, tags)
-  SELECT id, ${PROJECT}, 1, region, 'https://example.com/hooks/jobs', '{"invoice":' || n || '}', now(), 5, 10, 3600, schedule_id, tags FROM made
-), tag AS (
-  INSERT INTO job_tags (project_no, environment, region, job_id, schedule_id, tag)
-  SELECT ${PROJECT}, 1, region, id, schedule_id, unnest(tags) FROM made
-), state AS (
-  INSERT INTO job_tag_states (project_no, environment, region, job_id, state, tag)
-  SELECT ${PROJECT}, 1, region, id, greatest(state, -1), unnest(tags) FROM made
-), open AS (
-  INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed, schedule_id, tags, run_id, started_at, node_id)
-  SELECT ${PROJECT}, 1, region, id, CASE state WHEN -1 THEN now() + interval '1 day' END, 5, schedule_id, tags,
-         CASE state WHEN -2 THEN run_id END, CASE state WHEN -2 THEN now() END, CASE state WHEN -2 THEN 1 END
-    FROM made WHERE state < 0
-), ended AS (
-  INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at, schedule_id)
-  SELECT ${PROJECT}, 1, region, id, state, 1, now(), schedule_id FROM made WHERE state >= 0
-), ran AS (
-  INSERT INTO runs (id, job_id, project_no, environment, retention_class, attempt, status, response_status, started_at, duration_ms, schedule_id)
-  SELECT run_id, id, ${PROJECT}, 1, 2, 1, state + 1, 200,
-         to_timestamp((${begin} + n * ${DAYS * DAY_MS}::bigint / ${jobCount}) / 1000.0), 5, schedule_id FROM made WHERE state IN (0, 1)
-)
-INSERT INTO run_tags (ended_on, project_no, environment, status, id, schedule_id, tag)
-SELECT now(), ${PROJECT}, 1, state + 1, run_id, schedule_id, unnest(tags) FROM made WHERE state IN (0, 1)`;
+/** The time that a process was on a processor (Linux' Documentation/scheduler/sched-stats). */
+const cpuMsOf = (pid: number) => Number(readFileSync(`/proc/${pid}/schedstat`, "utf8").split(" ")[0]) / 1e6;
 
 await main();
 await stopOwnServer();

@@ -1,14 +1,12 @@
 import { parseArgs } from "node:util";
 import pg from "pg";
-import { addRunsToHost } from "../../shared/domain/insights/figures.ts";
-import { bucketsOf, INSIGHT_PERIODS, levelOf } from "../../shared/domain/insights/levels.ts";
+import { INSIGHT_PERIODS } from "../../shared/domain/insights/levels.ts";
 import { Sketch } from "../../shared/domain/insights/sketch.ts";
 import { countWaiting } from "../../shared/domain/insights/waiting.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 import { type Database, openDatabase } from "../../shared/store/database/database.ts";
 import { findInsights } from "../../shared/store/insights/insights.ts";
-import { Parts, writeStep } from "../../shared/store/insights/parts.ts";
 import { findOutset } from "../../shared/store/insights/progress.ts";
 import { takeStep } from "../../shared/store/insights/roll-up.ts";
 import { findWaiting } from "../../shared/store/insights/waiting.ts";
@@ -16,6 +14,7 @@ import { startCell } from "../support/cell.ts";
 import { createTestDatabase, stopOwnServer } from "../support/postgres.ts";
 import { startTarget } from "../support/target.ts";
 import { formatCount, median, printTable } from "./harness/measure.ts";
+import { storeInsights } from "./harness/stored-insights.ts";
 
 /**
  * What do insights cost: to read each period while a million jobs wait, and to roll up a run? Is their lateness what targets see? One project is as most are, with one region
@@ -41,8 +40,6 @@ const laneCount = Number(options.lanes);
 const ENVIRONMENT = 1;
 const ROWS_PER_STATEMENT = 100_000;
 const RUNS_PER_SETTLEMENT = 20;
-const RUNS_PER_BUCKET = 600;
-const PARTS_PER_MINUTE = 12;
 const LATE_JOBS = 2_000;
 const LATE_EVERY_MS = 10;
 const PROJECTS = [
@@ -182,55 +179,9 @@ async function seed(admin: pg.Client, db: Database): Promise<void> {
       await admin.query(SEED_WAITING, [no, regions, Math.min(ROWS_PER_STATEMENT, jobCount - from)]);
     }
   }
-  const outset = await findOutset(db);
-  if (outset === null) throw new Error("there is no state of the roll-up");
-  const { now } = outset;
-  let { progress } = outset;
-  for (const period of INSIGHT_PERIODS) {
-    const level = levelOf(period);
-    for (const at of bucketsOf(period, now)) {
-      for (let part = 0; part < (level === 0 ? PARTS_PER_MINUTE : 1); part++) {
-        const parts = new Parts();
-        for (const project of PROJECTS) {
-          for (let region = 0; region < project.regions; region++)
-            fill(parts, project, { region, level, at });
-        }
-        if (!(await writeStep(db, [...parts.all], progress))) throw new Error("somebody else writes");
-        progress = { ...progress, revision: progress.revision + 1 };
-      }
-    }
-  }
+  await storeInsights(db, PROJECTS);
   await admin.query("VACUUM (ANALYZE)");
 }
-
-function fill(
-  parts: Parts,
-  { no, hosts, hostsOfBucket }: (typeof PROJECTS)[number],
-  { region, level, at }: { region: number; level: number; at: number },
-): void {
-  const part = parts.of({ projectNo: no, environment: ENVIRONMENT, region, level, at });
-  part.figures.created += RUNS_PER_BUCKET;
-  for (let n = 0; n < RUNS_PER_BUCKET; n++) {
-    const group = {
-      host: `${hostsOfBucket(at)}${n % hosts}.customers.example.com`,
-      count: 1,
-      end:
-        n % 7 === 0
-          ? ({ status: "failed", responseStatus: 503, error: "no" } as const)
-          : ({ status: "succeeded" } as const),
-      late: [spread(3)],
-      lateWaited: n % 20 === 0 ? [spread(3_000)] : [],
-      waitedFor: n % 20 === 0 ? (["concurrency"] as const) : [],
-      durations: [spread(120)],
-    };
-    part.figures.addRuns(group);
-    addRunsToHost(part.hosts, group);
-  }
-}
-
-/** About as durations are spread: most within a factor of ten. */
-const spread = (around: number) =>
-  Math.round(around * Math.exp(1.2 * (Math.random() + Math.random() + Math.random() - 1.5)));
 
 const SEED_PROJECTS = `
 WITH project AS (

@@ -29,8 +29,8 @@ export interface CutPage<Row> {
 /** How many entries of an index a page looks at where some of them do not fit its filters: two pages of the largest size. */
 export const LOOKED_AT_MAX = 2 * PAGE_SIZE_MAX;
 
-/** Up to so many running jobs of an environment are read for a page: far more than a plan has permits. */
-export const RUNNING_MAX = 5_000;
+/** Up to so many running jobs of an environment are read for a page: more than a plan has permits. */
+export const RUNNING_MAX = 2_500;
 const RUNNING_WALKED_MAX = 2_000;
 
 type Source = "any" | "queued" | "running" | "ended";
