@@ -1,5 +1,11 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { type BulkAction, type BulkFilter, OPEN_BULKS_MAX } from "../../../shared/domain/bulk.ts";
+import {
+  type BulkAction,
+  type BulkFilter,
+  OPEN_BULKS_MAX,
+  readSelection,
+} from "../../../shared/domain/bulk.ts";
+import { ApiError } from "../../../shared/domain/errors.ts";
 import { idTimeMs, idToUuid, JOB_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { recordStatements } from "../../../shared/store/plan-test-support.ts";
@@ -8,6 +14,7 @@ import { settleAttempts } from "../../../shared/store/queue/settle.ts";
 import { abortBulk } from "../../../shared/store/resources/bulk-operations.ts";
 import { cancelJob } from "../../../shared/store/resources/jobs-by-hand.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../../../shared/store/test-support.ts";
+import { HOSTILE_TEXTS } from "../../../test/contract/attack/hostile-values.ts";
 import { keyCause } from "../../../test/support/cause.ts";
 import { addFailedJobs, askFor, bulkOf, ids, startWorkerOf, type TestWorker } from "./test-support.ts";
 
@@ -125,6 +132,40 @@ describe("jobs to retry", () => {
     expect(await count("retry", { error_contains: "broke" })).toEqual([]);
     expect(await count("retry", { all: true })).toEqual([id]);
   });
+});
+
+test("whatever a filter holds that is accepted, it is counted", async () => {
+  const [job = ""] = await addFailedJobs(store, nodeId, project, 1, { tags: ["NULL"], error: "x" });
+  const { text: any, tags, ids: others, urls, dates } = HOSTILE_TEXTS;
+  const texts = {
+    ...{ tag: tags, schedule_id: others, target_host: urls, error_contains: any },
+    ...{ created_after: dates, created_before: dates },
+  };
+  const found: string[] = [];
+  let accepted = 0;
+  for (const [member, values] of Object.entries(texts)) {
+    for (const text of values) {
+      const filter = { [member]: text } as BulkFilter;
+      try {
+        readSelection("retry", filter);
+      } catch (error) {
+        expect(error).toBeInstanceOf(ApiError);
+        continue;
+      }
+      accepted++;
+      const matched = await count("retry", filter);
+      if (matched.length > 0) found.push(`${member} ${text}`);
+      expect(matched.every((id) => id === job)).toBe(true);
+    }
+  }
+  expect(accepted).toBeGreaterThan(30);
+  expect(found).toEqual([
+    "tag NULL",
+    "created_after 0000-01-01T00:00:00Z",
+    "created_after 0001-01-01T00:00:00+23:59",
+    "created_before 9999-12-31T23:59:59-23:59",
+    "created_before 2030-01-01T00:00:00.9999999999Z",
+  ]);
 });
 
 describe.each(["cancel", "retry"] as const)("jobs to %s", (action) => {

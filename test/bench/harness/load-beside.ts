@@ -45,7 +45,8 @@ export async function startLoad(cell: OwnCell, ratePerS: number): Promise<LoadBe
       while (!isOver);
       await acted;
       const created = reports.reduce((sum, { answeredCount }) => sum + answeredCount, 0);
-      await until("all have arrived", async () => (await sink.counts()).count >= created);
+      for (let tenth = 1; tenth <= 10; tenth++)
+        await until("more have arrived", async () => (await sink.counts()).count >= (created * tenth) / 10);
       const { othersCores } = await endUse();
       const { latenessMs } = await sink.received();
       const worst = (part: number) =>

@@ -85,8 +85,10 @@ function* attack({ path: pattern, parameters, bodySchema, bodies }: PublishedOpe
     }
   }
   for (const [steps, schema] of bodySchema === null ? [] : placesIn(bodySchema)) {
+    // What stands in one example alone is refused in the others for where it stands, whatever its value is.
+    const example = bodies.find((body) => has(body, steps)) ?? bodies[0];
     for (const value of valuesFor("body", schema)) {
-      const body = put(withNewName(bodies[0]), steps, value);
+      const body = put(withNewName(example), steps, value);
       yield { place: ["body", ...steps].join("."), value, requestTo: (path) => ({ path, body }) };
     }
   }
@@ -106,6 +108,9 @@ function placesIn(schema: Json): [Step[], Json][] {
     ),
   ];
 }
+
+const has = (body: Json, steps: Step[]): boolean =>
+  steps.reduce((inner: Json, step) => inner?.[step], body) !== undefined;
 
 /** The body as JSON, with `value` in one place of it. */
 function put(body: Json, [step, ...rest]: Step[], value: string): string {
