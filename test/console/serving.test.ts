@@ -78,6 +78,13 @@ describe("the console is served", () => {
     expect([status, headers.get("content-type")]).toEqual([200, "image/svg+xml"]);
   });
 
+  test("without anything that only Bun or Node have", async () => {
+    const { assets } = await buildBundle();
+    const script = new TextDecoder().decode(assets.find(({ name }) => /^main-.*js$/.test(name))?.bytes);
+    expect(script.length).toBeGreaterThan(10_000);
+    expect(script.match(/\b(?:Buffer|Bun|process)\.\w+|"node:/g) ?? []).toEqual([]);
+  });
+
   test("with a first load of less than 150 KB, compressed", async () => {
     const { assets } = await buildBundle();
     const sum = assets.reduce((total, { brotli }) => total + brotli.length, 0);

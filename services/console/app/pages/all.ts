@@ -3,6 +3,8 @@ import type { Resource } from "../../../../shared/domain/key.ts";
 import type { PageName } from "../paths.ts";
 import { JobsPage } from "./jobs/page.tsx";
 import { OverviewPage } from "./overview/page.tsx";
+import { RunsPage } from "./runs/page.tsx";
+import { SchedulesPage } from "./schedules/page.tsx";
 
 /** A page of the console: an entry of the menu, and everything below its address. */
 export interface ConsolePage {
@@ -20,4 +22,6 @@ export interface ConsolePage {
 export const PAGES: readonly ConsolePage[] = [
   { name: "overview", title: "Overview", resource: "project", key: "o", view: OverviewPage },
   { name: "jobs", title: "Jobs", resource: "jobs", key: "j", view: JobsPage },
+  { name: "runs", title: "Runs", resource: "runs", key: "r", view: RunsPage },
+  { name: "schedules", title: "Schedules", resource: "schedules", key: "s", view: SchedulesPage },
 ];

@@ -1,5 +1,6 @@
 import type { ComponentChildren } from "preact";
-import { useId } from "preact/hooks";
+import { useId, useState } from "preact/hooks";
+import { place, setFilters } from "../data/place.ts";
 
 /** Fields of forms. Each has a label, and may have a hint and a fault, which are tied to it. */
 
@@ -183,6 +184,32 @@ export function Filters({ children }: { children: ComponentChildren }) {
     <fieldset class="filters" aria-label="Filters">
       {children}
     </fieldset>
+  );
+}
+
+/** A filter that is typed. It holds once one goes on, not at each letter. */
+export function FilterText({
+  label,
+  name,
+  placeholder,
+}: {
+  label: string;
+  name: string;
+  placeholder?: string;
+}) {
+  const inForce = place.value.query.get(name) ?? "";
+  const [typed, setTyped] = useState<{ from: string; text: string }>({ from: inForce, text: inForce });
+  const text = typed.from === inForce ? typed.text : inForce;
+  return (
+    <Form class="field" onSubmit={() => setFilters({ [name]: text.trim() })}>
+      <TextField
+        label={label}
+        value={text}
+        {...(placeholder && { placeholder })}
+        onInput={(value) => setTyped({ from: inForce, text: value })}
+        onLeave={() => text.trim() !== inForce && setFilters({ [name]: text.trim() })}
+      />
+    </Form>
   );
 }
 

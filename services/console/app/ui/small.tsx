@@ -134,9 +134,18 @@ const COPIED_SHOWN_MS = 1_500;
 /** A whole id, with a button to copy it. */
 export function Id({ id }: { id: string }) {
   return (
-    <span class="nowrap">
-      <code class="break">{id}</code> <Copy text={id} what={id} />
+    <span class="break">
+      <code>{id}</code> <Copy text={id} what={id} />
     </span>
+  );
+}
+
+/** An id in a list, of which a narrow screen shows the end. */
+export function ListedId({ id }: { id: string }) {
+  return (
+    <code class="tail" title={id}>
+      <bdi>{id}</bdi>
+    </code>
   );
 }
 

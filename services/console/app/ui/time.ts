@@ -58,10 +58,23 @@ export function instantText(at: Date, style: TimeStyle, nowMs: number): string {
 export function durationText(ms: number | null): string {
   if (ms === null) return "–";
   if (ms < 1_000) return `${ms} ms`;
-  if (ms < 60_000) return `${(ms / 1_000).toFixed(2)} s`;
+  if (ms < 60_000) return `${(ms / 1_000).toFixed(ms % 1_000 === 0 ? 0 : 2)} s`;
   const seconds = Math.round(ms / 1_000);
-  if (seconds < 3_600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
-  return `${Math.floor(seconds / 3_600)} h ${Math.floor((seconds % 3_600) / 60)} min`;
+  if (seconds < 3_600) return twoUnits(seconds, 60, "min", 1, "s");
+  return seconds < 86_400
+    ? twoUnits(seconds, 3_600, "h", 60, "min")
+    : twoUnits(seconds, 86_400, "d", 3_600, "h");
+}
+
+function twoUnits(
+  seconds: number,
+  large: number,
+  largeName: string,
+  small: number,
+  smallName: string,
+): string {
+  const rest = Math.floor((seconds % large) / small);
+  return `${Math.floor(seconds / large)} ${largeName}${rest === 0 ? "" : ` ${rest} ${smallName}`}`;
 }
 
 const counts = new Intl.NumberFormat("en");

@@ -6,9 +6,18 @@ import { useList } from "../../data/list.ts";
 import { goTo, hrefOf, place, setFilters } from "../../data/place.ts";
 import { live } from "../../data/preferences.ts";
 import { may, useSession } from "../../data/session.ts";
-import { Filters, Form, fieldTextOf, instantOf, optionsOf, SelectField, TextField } from "../../ui/form.tsx";
+import {
+  Filters,
+  FilterText,
+  Form,
+  fieldTextOf,
+  instantOf,
+  optionsOf,
+  SelectField,
+  TextField,
+} from "../../ui/form.tsx";
 import { Empty, Live, PageHead } from "../../ui/page.tsx";
-import { Link, Status, Tags, Time } from "../../ui/small.tsx";
+import { Link, ListedId, Status, Tags, Time } from "../../ui/small.tsx";
 import { type Column, Table } from "../../ui/table.tsx";
 
 /** All jobs, newest first, by filters that stand in the address. */
@@ -56,8 +65,8 @@ export function JobList() {
 }
 
 const COLUMNS: readonly Column<ListedJob>[] = [
-  { title: "Job", width: "270px", cell: (job) => <code title={job.id}>{job.id}</code> },
-  { title: "Status", width: "132px", narrow: "112px", cell: (job) => <Status status={job.status} /> },
+  { title: "Job", width: "270px", cell: (job) => <ListedId id={job.id} /> },
+  { title: "Status", width: "132px", narrow: "118px", cell: (job) => <Status status={job.status} /> },
   {
     title: "Target",
     from: "medium",
@@ -78,7 +87,7 @@ const COLUMNS: readonly Column<ListedJob>[] = [
   {
     title: "Created",
     width: "164px",
-    narrow: "100px",
+    narrow: "92px",
     isRight: true,
     cell: (job) => <Time at={job.created_at} />,
   },
@@ -194,31 +203,5 @@ function JobFilters() {
         </div>
       )}
     </Filters>
-  );
-}
-
-/** A filter that is typed. It holds once one goes on, not at each letter. */
-export function FilterText({
-  label,
-  name,
-  placeholder,
-}: {
-  label: string;
-  name: string;
-  placeholder?: string;
-}) {
-  const inForce = place.value.query.get(name) ?? "";
-  const [typed, setTyped] = useState<{ from: string; text: string }>({ from: inForce, text: inForce });
-  const text = typed.from === inForce ? typed.text : inForce;
-  return (
-    <Form class="field" onSubmit={() => setFilters({ [name]: text.trim() })}>
-      <TextField
-        label={label}
-        value={text}
-        {...(placeholder && { placeholder })}
-        onInput={(value) => setTyped({ from: inForce, text: value })}
-        onLeave={() => text.trim() !== inForce && setFilters({ [name]: text.trim() })}
-      />
-    </Form>
   );
 }

@@ -1,0 +1,99 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { startTarget, type Target } from "../support/target.ts";
+import { findBarriers } from "./axe.ts";
+import { SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
+
+setDefaultTimeout(TEST_TIMEOUT_MS);
+
+let site: TestConsole;
+let target: Target;
+
+beforeAll(async () => {
+  target = startTarget();
+  site = await startConsole();
+}, SETUP_TIMEOUT_MS);
+afterAll(async () => {
+  await site?.stop();
+  await target?.stop();
+});
+
+test("a schedule is created with its firings in view, edited, paused, resumed, run, and deleted", async () => {
+  const { page, complaints, close } = await site.openPage("/console/production/schedules");
+  await page.getByRole("heading", { name: "No schedules yet" }).waitFor();
+  expect(await findBarriers(page)).toEqual([]);
+  await page.keyboard.press("c");
+  await page.getByLabel("Name").fill("nightly");
+  await page.getByLabel("Cron").fill("30 2 * *");
+  await page.locator(".fault").first().waitFor();
+  // 02:30 does not exist in Berlin on the last Sunday of March.
+  await page.getByLabel("Cron").fill("30 2 28 3 *");
+  await page.getByLabel("Time zone").fill("Europe/Berlin");
+  await page.getByText("2027-03-28 03:30:00 +02:00").waitFor();
+  await page.getByText("moved by the clock change").first().waitFor();
+  expect(await findBarriers(page)).toEqual([]);
+  await page.getByLabel("Cron").fill("30 2 * * *");
+  await page.getByRole("button", { name: "Create the schedule" }).click();
+  await page.locator(".fault").first().waitFor();
+  expect(await page.getByLabel("Name").inputValue()).toBe("nightly");
+  await page.getByLabel("Target URL").fill(target.url);
+  await page.getByLabel("Payload").fill('{"price": 1.10}');
+  await page.getByRole("button", { name: "Create the schedule" }).click();
+
+  await page.getByRole("heading", { name: "nightly" }).waitFor();
+  await page.locator(".calendar .fires").first().waitFor();
+  await page.getByRole("button", { name: "Clocks +1 h on 2027-03-28" }).click();
+  await page.locator(".calendar .changes", { hasText: "03-28" }).getByText("clocks +1 h").waitFor();
+  expect(await page.locator(".calendar .changes").getByText("03:30").count()).toBe(1);
+  expect(await findBarriers(page)).toEqual([]);
+
+  await page.getByRole("button", { name: "Pause" }).click();
+  await page.locator(".badge", { hasText: "paused" }).waitFor();
+  await page.getByRole("heading", { name: "When it would fire next" }).waitFor();
+  await page.getByRole("button", { name: "Resume" }).click();
+  await page.locator(".badge", { hasText: "active" }).waitFor();
+
+  await page.getByRole("link", { name: "Edit" }).click();
+  await page.getByLabel("Cron").fill("0 4 * * *");
+  await page.getByLabel("Tags").fill("night");
+  await page.getByRole("button", { name: "Save" }).click();
+  await page.getByText("04:00").first().waitFor();
+  expect(await page.getByRole("region", { name: "the payload" }).textContent()).toContain("1.10");
+
+  await page.getByRole("button", { name: "Run now" }).click();
+  await page.getByText("Attempt 1 succeeded").waitFor();
+  await page.getByRole("link", { name: "night", exact: true }).click();
+  await page.getByText("This is the only one.").waitFor();
+  await page.keyboard.press("g");
+  await page.keyboard.press("s");
+  await page.getByRole("link", { name: "nightly" }).click();
+  await page.getByRole("button", { name: "Delete" }).click();
+  await page.getByRole("button", { name: "Delete the schedule" }).click();
+  await page.getByRole("heading", { name: "No schedules yet" }).waitFor();
+  expect(complaints).toEqual([]);
+  await close();
+});
+
+test("the ledger says what became of each instant, and what did not fire is backfilled", async () => {
+  const { id } = await site.call<{ id: string }>("POST", "/v2/schedules", {
+    name: "<b>every</b> 30 s",
+    cron: "*/30 * * * * *",
+    target_url: target.url,
+  });
+  await site.call("PATCH", `/v2/schedules/${id}`, { paused: true });
+  const before = new Date(Date.now() - 300_000);
+  // As if it had been paused for an hour.
+  await site.cell.db.run("age_timetables", "UPDATE timetables SET since = since - interval '1 hour'", []);
+  const { page, complaints, close } = await site.openPage(`/console/production/schedules/${id}`);
+  await page.getByRole("heading", { name: "<b>every</b> 30 s" }).waitFor();
+  await page.getByRole("table", { name: "Ledger" }).getByText("skipped paused").first().waitFor();
+  await page.getByRole("button", { name: "Backfill" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("From").fill(before.toISOString().slice(0, 19));
+  expect(await findBarriers(page)).toEqual([]);
+  await dialog.getByRole("button", { name: "Backfill" }).click();
+  await page.waitForURL(/\/bulk\/blk_/);
+  await page.goto(`${site.origin}/console/production/schedules/${id}`);
+  await page.getByRole("table", { name: "Ledger" }).getByText("backfilled").first().waitFor();
+  expect(complaints).toEqual([]);
+  await close();
+});
