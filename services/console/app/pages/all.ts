@@ -1,6 +1,7 @@
 import type { ComponentType } from "preact";
 import type { Resource } from "../../../../shared/domain/key.ts";
 import type { PageName } from "../paths.ts";
+import { BulkPages } from "./bulk/page.tsx";
 import { JobsPage } from "./jobs/page.tsx";
 import { OverviewPage } from "./overview/page.tsx";
 import { RunsPage } from "./runs/page.tsx";
@@ -24,4 +25,5 @@ export const PAGES: readonly ConsolePage[] = [
   { name: "jobs", title: "Jobs", resource: "jobs", key: "j", view: JobsPage },
   { name: "runs", title: "Runs", resource: "runs", key: "r", view: RunsPage },
   { name: "schedules", title: "Schedules", resource: "schedules", key: "s", view: SchedulesPage },
+  { name: "bulk", title: "Bulk", resource: "bulk", key: "b", view: BulkPages },
 ];

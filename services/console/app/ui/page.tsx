@@ -167,3 +167,14 @@ export function Live({
     </span>
   );
 }
+
+/** How much of the whole it is. What is bound turns yellow at 80 % and red at 100 %. */
+export function Meter({ part, whole, isBound = false }: { part: number; whole: number; isBound?: boolean }) {
+  const percent = whole === 0 ? 0 : Math.min(100, (part / whole) * 100);
+  const tone = isBound && percent >= 100 ? " bad" : isBound && percent >= 80 ? " warn" : "";
+  return (
+    <div class={`meter${tone}`} aria-hidden="true">
+      <div style={{ width: `${percent}%` }} />
+    </div>
+  );
+}

@@ -8,7 +8,7 @@ import { useQuery } from "../../data/query.ts";
 import { useSession } from "../../data/session.ts";
 import { Chart, type Series } from "../../ui/chart.tsx";
 import { Filters, optionsOf, SelectField } from "../../ui/form.tsx";
-import { Card, Live, Loading, PageHead, Stat, Trouble } from "../../ui/page.tsx";
+import { Card, Live, Loading, Meter, PageHead, Stat, Trouble } from "../../ui/page.tsx";
 import { Link, wordsOf } from "../../ui/small.tsx";
 import { countText, durationText, percentText } from "../../ui/time.ts";
 import { reasonTitle } from "../jobs/timeline.tsx";
@@ -238,17 +238,6 @@ function Plan({ project: { plan, usage, limits } }: { project: Project }) {
         {`At most ${countText(limits.concurrency)} attempts at once and ${countText(limits.schedules)} active schedules, over both environments.`}
       </p>
     </Card>
-  );
-}
-
-/** How much of the whole it is. What is bound turns yellow at 80 % and red at 100 %. */
-export function Meter({ part, whole, isBound = false }: { part: number; whole: number; isBound?: boolean }) {
-  const percent = whole === 0 ? 0 : Math.min(100, (part / whole) * 100);
-  const tone = isBound && percent >= 100 ? " bad" : isBound && percent >= 80 ? " warn" : "";
-  return (
-    <div class={`meter${tone}`} aria-hidden="true">
-      <div style={{ width: `${percent}%` }} />
-    </div>
   );
 }
 
