@@ -7,7 +7,7 @@ import { hasKey, lastEnvironment, may, reopen, type Session, sessionState } from
 import { Frame } from "./frame/frame.tsx";
 import { SignInPage } from "./frame/sign-in.tsx";
 import { PAGES } from "./pages/all.ts";
-import { Empty, Loading, ScopeNote, Trouble } from "./ui/page.tsx";
+import { Empty, Loading, PageHead, ScopeNote, Trouble } from "./ui/page.tsx";
 import { Link } from "./ui/small.tsx";
 
 function Console() {
@@ -38,18 +38,29 @@ function Console() {
 function Page({ session }: { session: Session }) {
   const { page, rest } = place.value;
   const found = PAGES.find(({ name }) => name === page);
+  const jobs = (
+    <Link class="button" href={hrefOf("jobs")}>
+      Jobs
+    </Link>
+  );
   if (found === undefined) {
     return (
-      <Empty title="There is no such page" action={<Link href={hrefOf("jobs")}>Jobs</Link>}>
-        The address may be mistyped.
-      </Empty>
+      <>
+        <PageHead name="Not found" title="Not found" />
+        <Empty title="There is no such page" action={jobs}>
+          The address may be mistyped.
+        </Empty>
+      </>
     );
   }
   if (!may(session, found.resource, "read")) {
     return (
-      <Empty title={found.title} action={<Link href={hrefOf("jobs")}>Jobs</Link>}>
-        <ScopeNote session={session} what="read this" />
-      </Empty>
+      <>
+        <PageHead name={found.title} title={found.title} />
+        <Empty title="Not with this key" action={jobs}>
+          <ScopeNote session={session} what="read this" />
+        </Empty>
+      </>
     );
   }
   return <found.view rest={rest} />;

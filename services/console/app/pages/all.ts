@@ -6,6 +6,7 @@ import { JobsPage } from "./jobs/page.tsx";
 import { OverviewPage } from "./overview/page.tsx";
 import { RunsPage } from "./runs/page.tsx";
 import { SchedulesPage } from "./schedules/page.tsx";
+import { WebhooksPage } from "./webhooks/page.tsx";
 
 /** A page of the console: an entry of the menu, and everything below its address. */
 export interface ConsolePage {
@@ -26,4 +27,5 @@ export const PAGES: readonly ConsolePage[] = [
   { name: "runs", title: "Runs", resource: "runs", key: "r", view: RunsPage },
   { name: "schedules", title: "Schedules", resource: "schedules", key: "s", view: SchedulesPage },
   { name: "bulk", title: "Bulk", resource: "bulk", key: "b", view: BulkPages },
+  { name: "webhooks", title: "Webhooks", resource: "webhooks", key: "w", view: WebhooksPage },
 ];

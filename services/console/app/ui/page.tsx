@@ -125,7 +125,7 @@ export function Stat(props: { name: string; note?: ComponentChildren; children: 
 
 /** Says why a key may not do what the page is for. */
 export function ScopeNote({ session, what }: { session: Session; what: string }) {
-  return <p class="note">{`A key of scope ${session.scope} cannot ${what}.`}</p>;
+  return <span class="note">{`A key of scope ${session.scope} cannot ${what}.`}</span>;
 }
 
 /** Turns the keeping up to date on and off, and says how old what one sees is. */

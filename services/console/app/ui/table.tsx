@@ -1,5 +1,6 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { outage } from "../data/answers.ts";
 import type { List } from "../data/list.ts";
 import { Loading, Trouble } from "./page.tsx";
 import { Link } from "./small.tsx";
@@ -96,7 +97,7 @@ export function Table<Row>(props: {
         </tbody>
       </table>
       <div class="table-foot">
-        {list.error !== undefined ? (
+        {list.error !== undefined && outage.value === null ? (
           <Trouble error={list.error} onRetry={list.reload} />
         ) : (
           <span role="status">

@@ -1,0 +1,189 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { createHash } from "node:crypto";
+import { createLog } from "../../shared/platform/log.ts";
+import { openDatabase } from "../../shared/store/database/database.ts";
+import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
+import { findBarriers } from "./axe.ts";
+import { SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
+
+setDefaultTimeout(TEST_TIMEOUT_MS);
+
+const TARGET = "http://127.0.0.1:9/hook";
+const LATER = "2030-01-01T00:00:00Z";
+let site: TestConsole;
+/** Between the gateway and Postgres. */
+let proxy: TcpProxy;
+
+beforeAll(async () => {
+  site = await startConsole({
+    executes: false,
+    async via(cell) {
+      const url = new URL(cell.url);
+      proxy = await startTcpProxy({ host: url.hostname, port: Number(url.port) });
+      url.hostname = "127.0.0.1";
+      url.port = String(proxy.port);
+      return openDatabase(url.href, { connections: 4, log: createLog({ level: "silent", name: "test" }) });
+    },
+  });
+}, SETUP_TIMEOUT_MS);
+afterAll(async () => {
+  await site?.stop();
+  await proxy?.stop();
+});
+
+test("a key is pasted, stays in the session storage of its tab, and is gone after signing out", async () => {
+  const { page, complaints, close } = await site.open();
+  expect(await findBarriers(page)).toEqual([]);
+  for (const [wrong, said] of [
+    ["svc_live_no such key", "This is no key"],
+    [`svc_live_${"a".repeat(38)}`, "This key is not accepted"],
+  ] as const) {
+    await page.getByLabel("API key").fill(wrong);
+    await page.getByRole("button", { name: "Sign in" }).click();
+    await page.getByText(said).waitFor();
+    expect(await page.getByLabel("API key").inputValue()).toBe(wrong);
+  }
+  await page.getByLabel("API key").fill(`  ${site.keys.production}\n`);
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: "Overview" }).waitFor();
+  expect(page.url()).toBe(`${site.origin}/console/production/overview`);
+  const kept = await page.evaluate(() => [
+    JSON.stringify(localStorage),
+    JSON.stringify(sessionStorage),
+    document.cookie,
+  ]);
+  expect(kept.map((text) => text.includes(site.keys.production))).toEqual([false, true, false]);
+  expect(await page.content()).not.toContain(site.keys.production);
+  expect(await page.locator("[data-environment]").first().getAttribute("data-environment")).toBe(
+    "production",
+  );
+  expect(await findBarriers(page)).toEqual([]);
+
+  await page.keyboard.press("?");
+  await page.getByRole("dialog", { name: "Keys" }).waitFor();
+  expect(await findBarriers(page)).toEqual([]);
+  await page.keyboard.press("Escape");
+  await page.getByLabel("Colours").selectOption("dark");
+  expect(await page.locator("html").getAttribute("data-theme")).toBe("dark");
+  expect(await findBarriers(page)).toEqual([]);
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.getByLabel("API key").waitFor();
+  expect(await page.evaluate(() => JSON.stringify(sessionStorage))).not.toContain(site.keys.production);
+  await page.goto(`${site.origin}/console/production/jobs?status=failed`);
+  await page.getByLabel("API key").fill(site.keys.production);
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: "No job fits these filters" }).waitFor();
+  expect(complaints).toEqual([]);
+  await close();
+});
+
+test("what is typed stays when the key expires meanwhile, and is sent with the next one", async () => {
+  const expiring = await site.addKey();
+  const { page, complaints, close } = await site.openPage("/console/production/jobs/new", { key: expiring });
+  await page.getByLabel("Target URL").fill(TARGET);
+  await page.getByLabel("Run at").fill(LATER.slice(0, 19));
+  await page.getByLabel("Tags").fill("typed-before");
+  await site.cell.db.run("expire_key", "UPDATE api_keys SET expires_at = now() WHERE hash = $1", [
+    createHash("sha256").update(expiring).digest(),
+  ]);
+  const isRefused = async () => {
+    const { status } = await fetch(`${site.origin}/v2/project`, {
+      headers: { Authorization: `Bearer ${expiring}` },
+    });
+    return status === 401;
+  };
+  while (!(await isRefused())) await Bun.sleep(100);
+  await page.getByRole("button", { name: "Create the job" }).click();
+  const dialog = page.getByRole("dialog", { name: "Your key is no longer accepted" });
+  await dialog.waitFor();
+  expect(await findBarriers(page)).toEqual([]);
+  await dialog.getByLabel("API key").fill(site.keys.production);
+  await dialog.getByRole("button", { name: "Sign in" }).click();
+  await dialog.waitFor({ state: "detached" });
+  expect(await page.getByLabel("Tags").inputValue()).toBe("typed-before");
+  await page.getByRole("button", { name: "Create the job" }).click();
+  await page.getByRole("link", { name: "typed-before" }).waitFor();
+  expect(complaints).toEqual([]);
+  await close();
+});
+
+test("an outage of Postgres is a banner, which goes away by itself, and what is shown stays", async () => {
+  const { id } = await site.call<{ id: string }>("POST", "/v2/jobs", {
+    target_url: TARGET,
+    run_at: LATER,
+    tags: ["outage"],
+  });
+  const { page, complaints, close } = await site.openPage("/console/production/jobs?tag=outage");
+  await page.getByText(id).waitFor();
+  proxy.cut();
+  const banner = page.locator(".banner", { hasText: "The service cannot reach its database." });
+  await banner.waitFor();
+  await page.getByText(id).waitFor();
+  expect(await findBarriers(page)).toEqual([]);
+  proxy.mend();
+  await banner.waitFor({ state: "detached" });
+  const other = await site.call<{ id: string }>("POST", "/v2/jobs", {
+    target_url: TARGET,
+    run_at: LATER,
+    tags: ["outage"],
+  });
+  await page.getByText(other.id).waitFor();
+  expect(complaints).toEqual([]);
+  await close();
+});
+
+test("two tabs in two environments never mix", async () => {
+  const jobs = { development: "", production: "" };
+  for (const environment of ["development", "production"] as const) {
+    const body = { target_url: TARGET, run_at: LATER, tags: ["tabs"] };
+    jobs[environment] = (
+      await site.call<{ id: string }>("POST", "/v2/jobs", body, site.keys[environment])
+    ).id;
+  }
+  const context = await site.browser.newContext();
+  const tabs = {
+    development: await site.openPage("/console/development/jobs?tag=tabs", {
+      context,
+      key: site.keys.development,
+    }),
+    production: await site.openPage("/console/production/jobs?tag=tabs", { context }),
+  };
+  for (const round of ["as opened", "after both are loaded again"]) {
+    for (const [environment, other] of [
+      ["development", "production"],
+      ["production", "development"],
+    ] as const) {
+      const { page } = tabs[environment];
+      await page.getByText(jobs[environment]).waitFor();
+      expect({ round, isMixed: (await page.content()).includes(jobs[other]) }).toEqual({
+        round,
+        isMixed: false,
+      });
+      expect(await page.locator(".environments [aria-current]").textContent()).toBe(environment);
+    }
+    await Promise.all([tabs.development.page.reload(), tabs.production.page.reload()]);
+  }
+  // A link of the other environment asks for a key of it, and refuses to take the tab's own for it.
+  const { page } = tabs.development;
+  await page.goto(`${site.origin}/console/production/jobs/${jobs.production}`);
+  await page.getByText("Paste a key of that environment.").waitFor();
+  await page.getByLabel("API key").fill(site.keys.production);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByRole("heading", { name: jobs.production }).waitFor();
+  await page.getByRole("link", { name: "development", exact: true }).click();
+  await page.getByText(jobs.development).waitFor();
+  expect([...tabs.development.complaints, ...tabs.production.complaints]).toEqual([]);
+  await context.close();
+});
+
+test("a key for jobs alone sees jobs, and is told what it may not see", async () => {
+  const key = await site.addKey({ scope: "jobs" });
+  const { page, complaints, close } = await site.openPage("/console/production/overview", { key });
+  await page.getByText("A key of scope jobs cannot read this.").waitFor();
+  expect(await page.locator(".menu a").allTextContents()).toEqual(["Jobs", "Runs", "Bulk"]);
+  expect(await findBarriers(page)).toEqual([]);
+  await page.getByRole("link", { name: "Jobs" }).first().click();
+  await page.getByRole("link", { name: "Create a job" }).first().waitFor();
+  expect(complaints).toEqual([]);
+  await close();
+});
