@@ -26,6 +26,7 @@ import {
   waitForDatabase,
   warnOfInsecureTargets,
 } from "../../shared/process/service.ts";
+import { untilAnswered } from "../../shared/process/until-answered.ts";
 import { joinCell } from "../../shared/store/cell/membership.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 import { askTime, openDatabase } from "../../shared/store/database/database.ts";
@@ -110,20 +111,19 @@ const { nodeName, traces: settings } = config;
 const traces = await startTraces({ service: "standalone", nodeName, settings, log });
 const cell = { db, bus, clock, log, metrics, traces };
 const onDeclaredDead = exitAsDead(log);
-const join = (kind: "worker" | "delivery") =>
-  joinCell(
-    db,
-    {
-      kind,
-      name: config.nodeNameIsFixed || embedded === null ? config.nodeName : NODE_NAME,
-      regions: config.regions,
-      process: describeThisProcess(),
-    },
-    // No other process can hold the data directory, so an earlier one that had this name is dead.
-    { leaseMs: config.leaseTtlMs, isProvedDead: embedded === null ? isProvedDead : () => true },
-  );
+const join = (kind: "worker" | "delivery") => {
+  const node = {
+    kind,
+    name: config.nodeNameIsFixed || embedded === null ? config.nodeName : NODE_NAME,
+    regions: config.regions,
+    process: describeThisProcess(),
+  };
+  // No other process can hold the data directory, so an earlier one that had this name is dead.
+  const proof = { leaseMs: config.leaseTtlMs, isProvedDead: embedded === null ? isProvedDead : () => true };
+  return untilAnswered(log, () => joinCell(db, node, proof));
+};
 const targets = targetRulesOf(config, config.port);
-await checkRestored(cell, config);
+await untilAnswered(log, () => checkRestored(cell, config));
 const gatewayOptions = {
   ...cell,
   targets,

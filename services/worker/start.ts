@@ -5,6 +5,7 @@ import { single } from "../../shared/platform/metrics/metrics.ts";
 import { repeat } from "../../shared/platform/repeat.ts";
 import type { Cell } from "../../shared/process/cell.ts";
 import { createHeartbeat } from "../../shared/process/heartbeat.ts";
+import { untilAnswered } from "../../shared/process/until-answered.ts";
 import { declareNodeDead } from "../../shared/store/cell/nodes.ts";
 import { createShards } from "../../shared/store/queue/shards.ts";
 import { BulkPass } from "./bulk/bulk-pass.ts";
@@ -48,7 +49,7 @@ const CELL_EVERY_MS = 15_000;
 export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{ stop(): Promise<void> }> {
   const { db, bus, clock, log, metrics } = cell;
   const { nodeId, regions } = options;
-  await createShards(db, regions, options.shardsPerRegion);
+  await untilAnswered(log, () => createShards(db, regions, options.shardsPerRegion));
 
   const shards: ShardHost = new ShardHost(cell, {
     nodeId,

@@ -3,6 +3,7 @@ import type { Log } from "../platform/log.ts";
 import { createSeal, type Seal } from "../platform/seal/seal.ts";
 import { type CellKeys, type KeyEntry, lookAtKeys, noteKeys } from "../store/cell/secrets-keys.ts";
 import type { Database } from "../store/database/database.ts";
+import { untilAnswered } from "./until-answered.ts";
 
 /** The keys of a process. */
 export interface GivenSecretsKeys {
@@ -54,7 +55,7 @@ export async function openCellSealOrExit(
   use: Use = "seals",
 ): Promise<Seal> {
   try {
-    return await openCellSeal(parts, given, use);
+    return await untilAnswered(parts.log, () => openCellSeal(parts, given, use));
   } catch (error) {
     if (!(error instanceof WrongSecretsKey)) throw error;
     process.stderr.write(`${error.message}\n`);

@@ -24,6 +24,7 @@ import {
 import type { Cell } from "./cell.ts";
 import { RESTORED } from "./heartbeat.ts";
 import { listenOrExit } from "./listen-or-exit.ts";
+import { untilAnswered } from "./until-answered.ts";
 
 /**
  * Enough for the statements that one process has in flight: a delivery node has eleven kinds of batches, of each two at
@@ -154,9 +155,9 @@ export async function joinAs(
   { db, log }: Pick<Cell, "db" | "log">,
   config: Config,
 ): Promise<number> {
-  await checkRestored({ db, log }, config);
+  await untilAnswered(log, () => checkRestored({ db, log }, config));
   const node = { kind, name: config.nodeName, regions: config.regions, process: describeThisProcess() };
-  return joinCell(db, node, { leaseMs: config.leaseTtlMs, isProvedDead });
+  return untilAnswered(log, () => joinCell(db, node, { leaseMs: config.leaseTtlMs, isProvedDead }));
 }
 
 /**

@@ -1,6 +1,11 @@
 import { afterAll, afterEach, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import pg from "pg";
 import { claimPort } from "../../test/support/port.ts";
-import { createTestDatabase, type TestDatabase } from "../../test/support/postgres.ts";
+import {
+  createMigratedDatabase,
+  createTestDatabase,
+  type TestDatabase,
+} from "../../test/support/postgres.ts";
 import { createLog } from "../platform/log.ts";
 import { migrate } from "../store/cell/migrate.ts";
 import { openDatabase } from "../store/database/database.ts";
@@ -133,6 +138,40 @@ describe.each(["gateway", "worker", "delivery"])("a %s", (service) => {
     expect(refusing.output).not.toContain(BEGINS);
   });
 });
+
+test.each([
+  ["gateway", "secrets_keys"],
+  ["worker", "shards"],
+  ["delivery", "nodes"],
+])(
+  "a %s that loses Postgres while it asks for %s at its start waits, and goes on",
+  async (service, table) => {
+    const own = await createMigratedDatabase(`waiting_${table}`);
+    const operator = new pg.Client({ connectionString: own.url });
+    await operator.connect();
+    try {
+      await operator.query(`BEGIN; LOCK TABLE ${table}`);
+      const waiting = await start(service, own.url);
+      await until(
+        async () => {
+          await operator.query(CUT_OFF_WAITERS);
+          return waiting.output.includes(BEGINS);
+        },
+        () => waiting.output,
+      );
+      await operator.query("COMMIT");
+      await until(
+        async () => (await ask(`${waiting.opsUrl}/readyz`)) === 200,
+        () => waiting.output,
+      );
+    } finally {
+      await operator.end();
+      await own.drop();
+    }
+  },
+);
+const CUT_OFF_WAITERS = `
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`;
 
 test("a process waits while the schema is of an earlier release, and accepts one of a later release", async () => {
   await migrate(bare.url);
