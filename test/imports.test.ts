@@ -38,8 +38,8 @@ const ROOMS: Record<string, string[]> = {
   "services/console/app": ["shared/client", "shared/domain"],
   // It builds what browsers load, for gateways to serve.
   "services/console": ["shared/domain"],
-  // What users install: it knows the API by the client alone.
-  "services/cli": ["shared/client"],
+  // What users install: it talks to the API by the client alone.
+  "services/cli": ["shared/client", "shared/domain"],
   "services/standalone": ["shared", "services"],
   // It packs the client, whose types it writes from the contract.
   "scripts/client": ["shared/contract", "shared/domain"],

@@ -1,4 +1,3 @@
-import type { ParseArgsConfig } from "node:util";
 import type { Call, Client } from "../../shared/client/index.ts";
 
 /** One thing that a user can ask for. */
@@ -6,9 +5,18 @@ export interface Command {
   about: string;
   /** The words that are no options, each of which must be given. */
   operands?: readonly string[];
-  /** Beside those that every command has (main.ts). */
-  options?: NonNullable<ParseArgsConfig["options"]>;
+  /** Beside those that every command has (input.ts). */
+  options?: Readonly<Record<string, Option>>;
   run(input: Input, session: Session): Promise<Output>;
+}
+
+export interface Option {
+  about: string;
+  /** What stands for its text in the help, such as `INSTANT`. Without it the option is a switch. */
+  value?: string;
+  /** May be given several times. */
+  multiple?: true;
+  required?: true;
 }
 
 export interface Input {
@@ -22,18 +30,36 @@ export interface Input {
   count(name: string): number | undefined;
 }
 
-export interface Session {
+/** A terminal, a pipe or a file. */
+export interface Screen {
+  write(text: string): unknown;
+  isTTY?: boolean;
+}
+
+/** The process that the command line runs in, or what a test has in its place. */
+export interface Surroundings {
+  environment: NodeJS.ProcessEnv;
+  stdin: NodeJS.ReadStream;
+  stdout: Screen;
+  stderr: Screen;
+  /** Is aborted by Ctrl-C and SIGTERM. */
+  signal: AbortSignal;
+}
+
+export interface Session extends Pick<Surroundings, "environment" | "stdin" | "stderr" | "signal"> {
   /** Throws UsageError if no key is known. */
   client(): Client;
   profile: string;
   /** The service's address, and where it was read. */
   url: string;
-  /** Is aborted by Ctrl-C and SIGTERM. */
-  signal: AbortSignal;
   /** Shows how far something is, on a terminal alone; the next one takes its place. */
   progress(line: string): void;
+  /** The same for a line that stays. */
+  note(line: string): void;
   /** Shows a finding before the command ends: as the JSON text in a line of its own, or as the other one. */
   tell(json: string, text: string): void;
+  /** Asks a person for a yes. Throws UsageError, which names `--yes`, where there is nobody to ask. */
+  confirm(question: () => Promise<string>): Promise<boolean>;
 }
 
 export interface Output {
@@ -41,6 +67,10 @@ export interface Output {
   json: string;
   /** What is shown else. */
   text: string | Table;
+  /** What a terminal shows in place of the text. */
+  onTerminal?: readonly (string | Table)[];
+  /** What a terminal shows below it. */
+  hint?: string | undefined;
   exitCode?: number;
 }
 
@@ -64,30 +94,28 @@ export function tableOf(items: readonly object[], ...columns: string[]): Table {
   return { columns, rows: items.map((item) => columns.map((column) => cellOf(item, column))) };
 }
 
+/** The options of each list (`pageOf`). */
+export const PAGE_OPTIONS = {
+  limit: { value: "N", about: "the most to show: 1 to 200, without it 50" },
+  cursor: { value: "CURSOR", about: "go on where another page has ended" },
+} as const;
+
 /** A page of a list. */
-export async function listed(call: Call<{ data: readonly object[] }>, ...columns: string[]): Promise<Output> {
+export async function listed(
+  call: Call<{ data: readonly object[]; next_cursor: string | null }>,
+  ...columns: string[]
+): Promise<Output> {
   const { result, answer } = await call.withAnswer();
-  return { json: answer.text, text: tableOf(result.data, ...columns) };
+  const hint = result.next_cursor === null ? undefined : `There is more: --cursor ${result.next_cursor}`;
+  return { json: answer.text, text: tableOf(result.data, ...columns), hint };
 }
 
 /** An object of the API, a member a line. A value that JavaScript cannot hold as it was written is left to `--json`. */
-export async function shown(call: Call<object>): Promise<Output> {
+export async function shown(call: Call<object>, hint?: string): Promise<Output> {
   const { result, answer } = await call.withAnswer();
   const rows = Object.entries(result).map(([name, value]) => {
     const isExact = typeof value !== "object" || answer.text.includes(JSON.stringify(value));
     return [name, isExact ? value : "--json shows it"];
   });
-  return { json: answer.text, text: { columns: [], rows } };
-}
-
-/** A text that is one of these words. Throws UsageError. */
-export function wordOf<Word extends string>(
-  input: Input,
-  name: string,
-  words: readonly Word[],
-): Word | undefined {
-  const given = input.option(name);
-  const word = words.find((one) => one === given);
-  if (given === undefined || word !== undefined) return word;
-  throw new UsageError(`--${name} must be one of ${words.join(", ")}`);
+  return { json: answer.text, text: { columns: [], rows }, hint };
 }

@@ -1,9 +1,9 @@
+import { createInterface } from "node:readline";
 import { styleText } from "node:util";
-import type { Output, Table } from "./command.ts";
+import type { Output, Surroundings, Table } from "./command.ts";
 
 /** How outputs are shown. On a terminal there are colours and tables; elsewhere tabs, for other programs. */
 export interface Terminal {
-  isTerminal: boolean;
   show(output: Output, asJson: boolean): string;
 }
 
@@ -21,6 +21,10 @@ const COLOUR_OF: Record<string, Colour> = {
   changed: "cyan",
   queued: "yellow",
   pending: "yellow",
+  done: "green",
+  aborted: "red",
+  counting: "cyan",
+  waiting: "yellow",
 };
 
 export function createTerminal({
@@ -46,18 +50,49 @@ export function createTerminal({
         place === row.length - 1 ? cell : cell.padEnd(widths[place] ?? 0),
       );
       const isHead = columns.length > 0 && index === 0;
-      return padded.map((cell) => (isHead ? paint("dim", cell) : paintWord(cell))).join("  ");
+      const isName = (place: number) => columns.length === 0 && place === 0;
+      const painted = padded.map((cell, place) =>
+        isHead ? paint("dim", cell) : isName(place) ? cell : paintWord(cell),
+      );
+      return painted.join("  ");
     });
     return lines.join("\n");
   }
 
+  const showPart = (part: string | Table) => (typeof part === "string" ? part : showTable(part));
+
   return {
-    isTerminal,
-    show({ json, text }, asJson) {
+    show({ json, text, onTerminal = [text], hint }, asJson) {
       if (asJson) return json;
-      return typeof text === "string" ? text : showTable(text);
+      if (!isTerminal) return showPart(text);
+      const parts = [...onTerminal.map(showPart), ...(hint === undefined ? [] : [paint("dim", hint)])];
+      return parts.join("\n\n");
     },
   };
+}
+
+/**
+ * One line of stdin, without the blanks at its ends. A terminal shows the question, and what is typed only if `isShown`: it
+ * is told so before the question is there to be answered.
+ */
+export async function readLine(
+  question: string,
+  { stdin, stderr, signal }: Pick<Surroundings, "stdin" | "stderr" | "signal">,
+  { isShown }: { isShown: boolean },
+): Promise<string> {
+  const lines = createInterface({ input: stdin, terminal: stdin.isTTY === true && !isShown, historySize: 0 });
+  const end = () => lines.close();
+  signal.addEventListener("abort", end);
+  if (stdin.isTTY === true) stderr.write(question);
+  lines.on("SIGINT", () => process.kill(process.pid, "SIGINT"));
+  try {
+    for await (const line of lines) return line.trim();
+    return "";
+  } finally {
+    signal.removeEventListener("abort", end);
+    lines.close();
+    if (stdin.isTTY === true && !isShown) stderr.write("\n");
+  }
 }
 
 /** A cell in one line, without what would move a terminal's cursor. */

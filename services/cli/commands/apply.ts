@@ -23,7 +23,7 @@ const DEFAULTS: Record<string, unknown> = {
 export const apply: Command = {
   about: "make the schedules of a YAML or JSON file be so, and show what changes; --dry-run changes nothing",
   operands: ["FILE"],
-  options: { "dry-run": { type: "boolean" } },
+  options: { "dry-run": { about: "show what would change, and change nothing" } },
   async run(input, { client, signal, progress }) {
     const wanted = readWanted(input.operands[0] ?? "");
     const applied: Applied[] = [];

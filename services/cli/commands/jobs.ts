@@ -1,19 +1,21 @@
-import { readFileSync } from "node:fs";
-import { type Job, RawJson } from "../../../shared/client/index.ts";
+import type { Job } from "../../../shared/client/index.ts";
+import { JOB_STATUSES } from "../../../shared/domain/job.ts";
+import { REGIONS } from "../../../shared/domain/scope.ts";
 import {
   type Command,
   listed,
   type Output,
+  PAGE_OPTIONS,
   type Session,
   shown,
   tableOf,
   UsageError,
-  wordOf,
 } from "../command.ts";
+import { definedOf, instantOf, pageOf, wordOf } from "../input.ts";
+import { PAYLOAD_OPTION, readPayload } from "./payload.ts";
+import { scheduleIdOf } from "./schedule-id.ts";
+import { watch } from "./watch.ts";
 
-const STATUSES = ["queued", "running", "succeeded", "failed", "canceled"] as const;
-const REGIONS = ["us-east", "us-west", "eu-central", "ap-southeast"] as const;
-const WATCH_EVERY_MS = 500;
 const LIST_COLUMNS = ["id", "status", "attempts", "region", "created_at", "target_url"];
 const RUN_COLUMNS = ["attempt", "status", "response_status", "duration_ms", "started_at", "error"];
 
@@ -22,34 +24,35 @@ export const JOB_COMMANDS: Record<string, Command> = {
     about: "create a job; --watch waits for its end",
     operands: ["TARGET_URL"],
     options: {
-      payload: { type: "string" },
-      "run-at": { type: "string" },
-      region: { type: "string" },
-      tag: { type: "string", multiple: true },
-      "max-attempts": { type: "string" },
-      "idempotency-key": { type: "string" },
-      watch: { type: "boolean" },
+      payload: PAYLOAD_OPTION,
+      "run-at": { value: "INSTANT", about: "when to run; without it at once" },
+      region: { value: "REGION", about: REGIONS.join(", ") },
+      tag: { value: "TAG", about: "a word to find it by", multiple: true },
+      "max-attempts": { value: "N", about: "1 to 25; without it 5" },
+      "idempotency-key": {
+        value: "KEY",
+        about: "the same request again within 24 hours makes no second job",
+      },
+      watch: { about: "wait for its end" },
     },
     async run(input, session) {
       const [target_url = ""] = input.operands;
-      const [runAt, tags, attempts] = [
-        input.option("run-at"),
-        input.options("tag"),
-        input.count("max-attempts"),
-      ];
-      const [payload, region] = [readPayload(input.option("payload")), wordOf(input, "region", REGIONS)];
+      const attempts = input.count("max-attempts");
       const created = session.client().jobs.create(
         {
           target_url,
-          ...(payload !== undefined && { payload }),
-          ...(runAt !== undefined && { run_at: runAt }),
-          ...(region !== undefined && { region }),
-          ...(tags !== undefined && { tags }),
-          ...(attempts !== undefined && { retry_policy: { max_attempts: attempts } }),
+          ...definedOf({
+            payload: await readPayload(input, session),
+            run_at: instantOf(input, "run-at", "from now"),
+            region: wordOf(input, "region", REGIONS),
+            tags: input.options("tag"),
+            retry_policy: attempts === undefined ? undefined : { max_attempts: attempts },
+          }),
         },
         { signal: session.signal, idempotencyKey: input.option("idempotency-key") },
       );
-      return input.has("watch") ? watch((await created).id, session) : shown(created);
+      if (!input.has("watch")) return shown(created);
+      return watchJob((await created).id, session);
     },
   },
   "jobs get": {
@@ -60,23 +63,25 @@ export const JOB_COMMANDS: Record<string, Command> = {
   "jobs list": {
     about: "list jobs, newest first",
     options: {
-      status: { type: "string" },
-      region: { type: "string" },
-      tag: { type: "string" },
-      schedule: { type: "string" },
-      limit: { type: "string" },
-      cursor: { type: "string" },
+      status: { value: "STATUS", about: JOB_STATUSES.join(", ") },
+      region: { value: "REGION", about: REGIONS.join(", ") },
+      tag: { value: "TAG", about: "only those with this tag" },
+      schedule: { value: "ID_OR_NAME", about: "only those of this schedule" },
+      "created-after": { value: "INSTANT", about: "only later ones" },
+      "created-before": { value: "INSTANT", about: "only earlier ones" },
+      ...PAGE_OPTIONS,
     },
-    async run(input, { client, signal }) {
-      const query = {
-        status: wordOf(input, "status", STATUSES),
+    async run(input, session) {
+      const query = definedOf({
+        status: wordOf(input, "status", JOB_STATUSES),
         region: wordOf(input, "region", REGIONS),
         tag: input.option("tag"),
-        schedule_id: input.option("schedule"),
-        limit: input.count("limit"),
-        cursor: input.option("cursor"),
-      };
-      return listed(client().jobs.list(definedOf(query), { signal }), ...LIST_COLUMNS);
+        schedule_id: await scheduleIdOf(input.option("schedule"), session),
+        created_after: instantOf(input, "created-after", "ago"),
+        created_before: instantOf(input, "created-before", "ago"),
+      });
+      const { client, signal } = session;
+      return listed(client().jobs.list({ ...query, ...pageOf(input) }, { signal }), ...LIST_COLUMNS);
     },
   },
   "jobs cancel": {
@@ -87,14 +92,20 @@ export const JOB_COMMANDS: Record<string, Command> = {
   "jobs watch": {
     about: "wait for a job's end; exits with 1 unless it has succeeded",
     operands: ["JOB_ID"],
-    run: ({ operands: [id = ""] }, session) => watch(id, session),
+    run: ({ operands: [id = ""] }, session) => watchJob(id, session),
   },
   "jobs explain": {
     about: "say why a job waits, and what has happened to it",
     operands: ["JOB_ID"],
     async run({ operands: [id = ""] }, { client, signal }) {
       const { result, answer } = await client().jobs.explain(id, { signal }).withAnswer();
-      const rows = result.timeline.map(({ at, event, ...rest }) => [at, event, JSON.stringify(rest)]);
+      const rows = result.timeline.map(({ at, event, ...rest }) => [
+        at,
+        event,
+        Object.entries(rest)
+          .map(([name, value]) => `${name} ${value ?? "-"}`)
+          .join(", "),
+      ]);
       const why = result.waiting?.message;
       return {
         json: answer.text,
@@ -113,47 +124,19 @@ export const JOB_COMMANDS: Record<string, Command> = {
   },
 };
 
-async function watch(id: string, { client, signal, progress }: Session): Promise<Output> {
-  const isOver = ({ status }: Job) => status !== "queued" && status !== "running";
-  const ask = () => client().jobs.get(id, { signal }).withAnswer();
-  const begunAt = Date.now();
-  progress(`${id}: waiting for its end`);
-  let job = await ask();
-  while (!isOver(job.result)) {
-    const { status, attempts } = job.result;
-    const seconds = Math.round((Date.now() - begunAt) / 1_000);
-    progress(`${id} is ${status}, ${attempts} attempts so far, ${seconds} s`);
-    await new Promise((resolve) => setTimeout(resolve, WATCH_EVERY_MS));
-    job = await ask();
-  }
+async function watchJob(id: string, session: Session): Promise<Output> {
+  const { client, signal } = session;
+  const job = await watch<Job>(session, {
+    id,
+    ask: () => client().jobs.get(id, { signal }).withAnswer(),
+    isOver: ({ status }) => status !== "queued" && status !== "running",
+    say: ({ status, attempts }) => `is ${status}, attempts so far: ${attempts}`,
+  });
   const runs = (await client().runs.list({ job_id: id }, { signal })).data.toReversed();
   return {
     json: `{"job":${job.answer.text},"runs":${JSON.stringify(runs)}}`,
     text: tableOf(runs, ...RUN_COLUMNS),
+    hint: `${id} ${job.result.status}`,
     exitCode: job.result.status === "succeeded" ? 0 : 1,
   };
-}
-
-/** JSON, `@file`, or `-` for stdin. */
-function readPayload(text: string | undefined): RawJson | undefined {
-  if (text === undefined) return undefined;
-  const json =
-    text === "-"
-      ? readFileSync(0, "utf8")
-      : text.startsWith("@")
-        ? readFileSync(text.slice(1), "utf8")
-        : text;
-  try {
-    return new RawJson(json);
-  } catch (error) {
-    throw new UsageError(`--payload: ${error instanceof Error ? error.message : error}`);
-  }
-}
-
-/** The members that are given. */
-export function definedOf<Query extends object>(
-  query: Query,
-): { [Name in keyof Query]: Exclude<Query[Name], undefined> } {
-  const given = Object.entries(query).filter(([, value]) => value !== undefined);
-  return Object.fromEntries(given) as { [Name in keyof Query]: Exclude<Query[Name], undefined> };
 }

@@ -10,10 +10,10 @@ const DESCRIPTION = "jobwheel webhooks listen";
 export const listen: Command = {
   about: "show events as they come, verified, until Ctrl-C; --url is where a tunnel leads to --port",
   options: {
-    event: { type: "string", multiple: true },
-    port: { type: "string" },
-    url: { type: "string" },
-    count: { type: "string" },
+    event: { value: "TYPE", about: "without it job.succeeded and job.failed", multiple: true },
+    port: { value: "N", about: "where it listens on this machine; without it a free one" },
+    url: { value: "URL", about: "the public address of a tunnel to that port" },
+    count: { value: "N", about: "end after so many events" },
   },
   async run(input, { client, signal, tell, progress }) {
     const { webhooks } = client();
@@ -22,7 +22,10 @@ export const listen: Command = {
       if (take === undefined) response.writeHead(503).end();
       else void take(request, response);
     });
-    await new Promise<void>((listening) => server.listen(input.count("port") ?? 0, "127.0.0.1", listening));
+    await new Promise<void>((listening, failed) => {
+      server.once("error", failed);
+      server.listen(input.count("port") ?? 0, "127.0.0.1", listening);
+    });
     const { port } = server.address() as AddressInfo;
     const url = input.option("url") ?? `http://127.0.0.1:${port}/`;
     const events = (input.options("event") ?? ["job.succeeded", "job.failed"]) as NewWebhook["events"];

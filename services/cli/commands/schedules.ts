@@ -1,35 +1,104 @@
-import { type Command, listed, shown, tableOf, UsageError } from "../command.ts";
+import type { NewSchedule } from "../../../shared/client/index.ts";
+import {
+  type Command,
+  type Input,
+  listed,
+  type Option,
+  PAGE_OPTIONS,
+  type Session,
+  shown,
+  tableOf,
+} from "../command.ts";
+import { definedOf, instantOf, pageOf, wordOf } from "../input.ts";
 import { apply } from "./apply.ts";
-import { definedOf } from "./jobs.ts";
+import { begin, PACE_OPTIONS } from "./bulk.ts";
+import { PAYLOAD_OPTION, readPayload } from "./payload.ts";
+import { isScheduleId, onSchedule } from "./schedule-id.ts";
 
 const COLUMNS = ["id", "name", "cron", "timezone", "paused", "next_run_at", "target_url"];
-const page = { limit: { type: "string" }, cursor: { type: "string" } } as const;
+const OVERLAPS = ["allow", "skip", "replace"] as const;
+const CRON_OPTION = { value: "EXPRESSION", about: "such as '0 9 * * MON', with 5 fields, or 6 with seconds" };
+const TIMEZONE_OPTION = { value: "ZONE", about: "such as Europe/Berlin; without it UTC" };
+/** What may be given at the creation, and changed. */
+const FIELD_OPTIONS: Record<string, Option> = {
+  timezone: TIMEZONE_OPTION,
+  payload: PAYLOAD_OPTION,
+  tag: { value: "TAG", about: "a word to find its jobs by", multiple: true },
+  "max-attempts": { value: "N", about: "of each job: 1 to 25, without it 5" },
+  overlap: {
+    value: "WORD",
+    about:
+      "while a job of it is not over: allow another, skip the firing, or replace those that have not started",
+  },
+  "spread-seconds": { value: "N", about: "each job is due up to that much later" },
+};
 
 export const SCHEDULE_COMMANDS: Record<string, Command> = {
+  "schedules create": {
+    about: "create a schedule",
+    operands: ["NAME", "TARGET_URL"],
+    options: { cron: { ...CRON_OPTION, required: true }, ...FIELD_OPTIONS },
+    async run(input, session) {
+      const [name = "", target_url = ""] = input.operands;
+      const cron = input.option("cron") ?? "";
+      const schedule = { name, target_url, cron, ...(await fieldsOf(input, session)) };
+      return shown(session.client().schedules.create(schedule, { signal: session.signal }));
+    },
+  },
+  "schedules edit": {
+    about: "change a schedule; what is not given stays",
+    operands: ["ID_OR_NAME"],
+    options: {
+      name: { value: "NAME", about: "another name" },
+      "target-url": { value: "URL", about: "where its jobs go to" },
+      cron: CRON_OPTION,
+      ...FIELD_OPTIONS,
+    },
+    run: (input, session) =>
+      onSchedule(input, session, async (id) => {
+        const changes = {
+          ...definedOf({
+            name: input.option("name"),
+            target_url: input.option("target-url"),
+            cron: input.option("cron"),
+          }),
+          ...(await fieldsOf(input, session)),
+        };
+        return shown(session.client().schedules.update(id, changes, { signal: session.signal }));
+      }),
+  },
   "schedules list": {
     about: "list schedules, newest first",
-    options: page,
+    options: {
+      paused: { value: "true|false", about: "only the paused, or only the others" },
+      ...PAGE_OPTIONS,
+    },
     async run(input, { client, signal }) {
-      const query = definedOf({ limit: input.count("limit"), cursor: input.option("cursor") });
+      const paused = wordOf(input, "paused", ["true", "false"]);
+      const query = { ...(paused !== undefined && { paused: paused === "true" }), ...pageOf(input) };
       return listed(client().schedules.list(query, { signal }), ...COLUMNS);
     },
   },
   "schedules get": {
-    about: "show a schedule, by its id or its name",
+    about: "show a schedule",
     operands: ["ID_OR_NAME"],
     async run({ operands: [word = ""] }, { client, signal }) {
       const { schedules } = client();
-      return shown(isId(word) ? schedules.get(word, { signal }) : schedules.getByName(word, { signal }));
+      return shown(
+        isScheduleId(word) ? schedules.get(word, { signal }) : schedules.getByName(word, { signal }),
+      );
     },
   },
   "schedules preview": {
     about: "say when a timetable would fire",
-    options: { cron: { type: "string" }, timezone: { type: "string" }, count: { type: "string" } },
+    options: {
+      cron: { ...CRON_OPTION, required: true },
+      timezone: TIMEZONE_OPTION,
+      count: { value: "N", about: "how many firings" },
+    },
     async run(input, { client, signal }) {
-      const cron = input.option("cron");
-      if (cron === undefined) throw new UsageError("--cron is needed, such as --cron '0 9 * * MON'");
       const timetable = {
-        cron,
+        cron: input.option("cron") ?? "",
         ...definedOf({ timezone: input.option("timezone"), count: input.count("count") }),
       };
       const { result, answer } = await client().schedules.preview(timetable, { signal }).withAnswer();
@@ -39,37 +108,62 @@ export const SCHEDULE_COMMANDS: Record<string, Command> = {
   "schedules apply": apply,
   "schedules pause": {
     about: "pause a schedule",
-    operands: ["SCHEDULE_ID"],
-    run: async ({ operands: [id = ""] }, { client, signal }) =>
-      shown(client().schedules.pause(id, { signal })),
+    operands: ["ID_OR_NAME"],
+    run: (input, session) =>
+      onSchedule(input, session, (id, options) => shown(session.client().schedules.pause(id, options))),
   },
   "schedules resume": {
     about: "resume a schedule; missed firings are not replayed",
-    operands: ["SCHEDULE_ID"],
-    run: async ({ operands: [id = ""] }, { client, signal }) =>
-      shown(client().schedules.resume(id, { signal })),
+    operands: ["ID_OR_NAME"],
+    run: (input, session) =>
+      onSchedule(input, session, (id, options) => shown(session.client().schedules.resume(id, options))),
   },
   "schedules run": {
     about: "make one job of a schedule at once",
-    operands: ["SCHEDULE_ID"],
-    run: async ({ operands: [id = ""] }, { client, signal }) => shown(client().schedules.run(id, { signal })),
+    operands: ["ID_OR_NAME"],
+    run: (input, session) =>
+      onSchedule(input, session, (id, options) => shown(session.client().schedules.run(id, options))),
   },
   "schedules firings": {
     about: "list the instants of a schedule and whether they fired, newest first",
-    operands: ["SCHEDULE_ID"],
-    options: page,
-    async run(input, { client, signal }) {
-      const query = definedOf({ limit: input.count("limit"), cursor: input.option("cursor") });
-      const [id = ""] = input.operands;
-      return listed(client().schedules.firings(id, query, { signal }), "at", "status", "job_id");
+    operands: ["ID_OR_NAME"],
+    options: PAGE_OPTIONS,
+    run: (input, session) =>
+      onSchedule(input, session, (id, options) =>
+        listed(session.client().schedules.firings(id, pageOf(input), options), ...["at", "status", "job_id"]),
+      ),
+  },
+  "schedules backfill": {
+    about: "make the jobs of the instants that did not fire",
+    operands: ["ID_OR_NAME"],
+    options: {
+      from: { value: "INSTANT", about: "the first instant that is meant", required: true },
+      to: { value: "INSTANT", about: "instants before this one are meant; without it now" },
+      ...PACE_OPTIONS,
     },
+    run: (input, session) =>
+      onSchedule(input, session, (schedule_id) => {
+        const [from, to] = [instantOf(input, "from", "ago") ?? "", instantOf(input, "to", "ago")];
+        const filter = { schedule_id, from, to: to ?? new Date().toISOString() };
+        return begin({ action: "backfill", filter }, input, session);
+      }),
   },
   "schedules delete": {
     about: "delete a schedule; its jobs stay",
-    operands: ["SCHEDULE_ID"],
-    run: async ({ operands: [id = ""] }, { client, signal }) =>
-      shown(client().schedules.delete(id, { signal })),
+    operands: ["ID_OR_NAME"],
+    run: (input, session) =>
+      onSchedule(input, session, (id, options) => shown(session.client().schedules.delete(id, options))),
   },
 };
 
-const isId = (word: string) => /^sch_[0-9a-z]{26}$/.test(word);
+async function fieldsOf(input: Input, session: Session): Promise<Partial<NewSchedule>> {
+  const attempts = input.count("max-attempts");
+  return definedOf({
+    timezone: input.option("timezone"),
+    payload: await readPayload(input, session),
+    tags: input.options("tag"),
+    retry_policy: attempts === undefined ? undefined : { max_attempts: attempts },
+    overlap: wordOf(input, "overlap", OVERLAPS),
+    spread_seconds: input.count("spread-seconds"),
+  });
+}

@@ -1,0 +1,147 @@
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import type { Screen } from "../../../services/cli/command.ts";
+import { COMMANDS, runCommandLine } from "../../../services/cli/command-line.ts";
+import { until } from "../../flow/support.ts";
+
+/** Where the command line is used. */
+export interface World {
+  /** For files that commands read. */
+  folder: string;
+  /** A target that answers 200. */
+  echo: string;
+  asJson: boolean;
+  environment: NodeJS.ProcessEnv;
+  stdin: NodeJS.ReadStream;
+  stdout: Screen;
+  stderr: Screen;
+}
+
+const SCHEDULES = `schedules:
+  - name: nightly
+    cron: 0 3 1 1 *
+    timezone: Europe/Berlin
+    target_url: TARGET
+    payload: { full: true }
+`;
+const ID = /\b(?:job|run|sch|whk|dlv|blk|key)_[0-9a-z]{26}\b/;
+/** They do not end by themselves, or ask for a key: tests of their own use them. */
+const USED_ELSEWHERE = ["login", "webhooks listen"];
+
+/** Uses every command once at least, and writes each with its exit code. Throws if one was not used. */
+export async function useEveryCommand(world: World): Promise<void> {
+  const { folder, echo, asJson, environment, stdin } = world;
+  const { signal } = new AbortController();
+  const unused = new Set(Object.keys(COMMANDS).filter((name) => !USED_ELSEWHERE.includes(name)));
+
+  /** Answers what a command has printed with --json, and leaves no trace. */
+  async function ask<Answer = { id: string }>(...words: string[]): Promise<Answer> {
+    let text = "";
+    const output: Screen = { write: (more) => (text += more) };
+    await runCommandLine([...words, "--json"], {
+      environment,
+      stdin,
+      signal,
+      stdout: output,
+      stderr: output,
+    });
+    return JSON.parse(text) as Answer;
+  }
+
+  /** Answers the first id that a command prints. */
+  async function tell(...words: string[]): Promise<string> {
+    for (const name of [words.slice(0, 2).join(" "), words[0] ?? ""]) unused.delete(name);
+    let text = "";
+    const copy = (to: Screen): Screen => ({
+      isTTY: to.isTTY === true,
+      write(more: string) {
+        text += more;
+        return to.write(more);
+      },
+    });
+    world.stdout.write(`$ jobwheel ${words.join(" ").replace(`${folder}/`, "")}\n`);
+    const code = await runCommandLine(asJson ? [...words, "--json"] : words, {
+      ...{ environment, stdin, signal },
+      ...{ stdout: copy(world.stdout), stderr: copy(world.stderr) },
+    });
+    world.stdout.write(`exit ${code}\n\n`);
+    return ID.exec(text)?.[0] ?? "";
+  }
+  const isOver = (bulk: string) => async () =>
+    (await ask<{ ended_at: string | null }>("bulk", "get", bulk)).ended_at !== null;
+  // On a terminal a person says yes.
+  const confirmed = asJson ? ["--yes"] : [];
+
+  await tell("--help");
+  await tell("bulk", "retry", "--help");
+  const later = await tell("jobs", "create", "https://example.com/", "--run-at", "365d", "--tag", "a:1");
+  await tell("jobs", "get", later);
+  await tell("jobs", "explain", later);
+  await tell("jobs", "list", "--tag", "a:1", "--created-after", "1h");
+  await tell("jobs", "cancel", later);
+  await tell("jobs", "create", echo, "--payload", '{"n":9007199254740993}', "--watch");
+  const failed = (await ask("jobs", "create", echo.replace("/echo", "/none"), "--max-attempts", "1")).id;
+  await tell("jobs", "watch", failed);
+  await tell("jobs", "retry", failed);
+  await ask("jobs", "watch", failed);
+  const run = await tell("runs", "list", "--job", failed);
+  await tell("runs", "get", run);
+  await tell("runs", "retry", run);
+  await ask("jobs", "watch", failed);
+
+  await tell("bulk", "retry", "--error-contains", "not found", "--dry-run");
+  await tell("bulk", "retry", "--error-contains", "not found", "--watch", ...confirmed);
+  await ask("jobs", "watch", failed);
+  const canceled = await tell("bulk", "cancel", "--tag", "none", ...confirmed);
+  await until(isOver(canceled));
+  await tell("bulk", "get", canceled);
+  await tell("bulk", "watch", canceled);
+  await tell("bulk", "abort", canceled);
+  await tell("bulk", "list", "--limit", "1");
+  await tell("bulk", "cancel");
+
+  const file = join(folder, "schedules.yaml");
+  writeFileSync(file, SCHEDULES.replace("TARGET", echo));
+  await tell("schedules", "apply", file, "--dry-run");
+  await tell("schedules", "apply", file);
+  await tell("schedules", "apply", file);
+  writeFileSync(file, SCHEDULES.replace("TARGET", echo).replace("0 3", "0 4"));
+  await tell("schedules", "apply", file);
+  await tell("schedules", "list", "--paused", "false");
+  await tell("schedules", "get", "nightly");
+  await tell("schedules", "preview", "--cron", "0 9 * * MON", "--timezone", "Asia/Tokyo", "--count", "2");
+  await tell("schedules", "create", "yearly", echo, "--cron", "0 3 2 1 *", "--overlap", "skip");
+  await tell("schedules", "edit", "yearly", "--payload", '{"year":1}', "--name", "each-year");
+  for (const verb of ["pause", "resume", "run", "firings"]) await tell("schedules", verb, "each-year");
+  await tell("schedules", "backfill", "each-year", "--from", "1h", "--dry-run");
+  for (const name of ["each-year", "nightly"]) await tell("schedules", "delete", name);
+
+  const hook = await tell("webhooks", "create", "http://127.0.0.1:9/", "--event", "job.failed");
+  for (const verb of ["get", "disable", "enable", "rotate", "test"]) await tell("webhooks", verb, hook);
+  await tell("webhooks", "list");
+  type Deliveries = { data: { id: string; status: string }[] };
+  const firstOf = async () => (await ask<Deliveries>("webhooks", "deliveries", hook)).data[0];
+  await until(async () => (await firstOf())?.status === "failed");
+  await tell("webhooks", "deliveries", hook);
+  await tell("webhooks", "retry", hook, (await firstOf())?.id ?? "");
+  await tell("webhooks", "delete", hook);
+
+  const key = await tell("keys", "create", "--scope", "read", "--name", "dashboards");
+  await tell("keys", "list", "--limit", "1");
+  const successor = await tell("keys", "rotate", key, "--overlap-hours", "0");
+  await tell("keys", "delete", successor);
+  await tell("signing-secret");
+  await tell("signing-secret", "rotate");
+  await tell("project", "edit", "--name", "First project");
+  await tell("project");
+  await tell("usage");
+  await tell("insights", "--period", "1h");
+
+  await tell("jobs", "get", "job_unknown");
+  await tell("jobs", "list", "--status", "faild");
+  await tell("jobs", "list", "--taag", "a:1");
+  await tell("jobs", "crate", echo);
+  await tell("jobs", "fly");
+  await tell("schedules", "preview");
+  if (unused.size > 0) throw new Error(`not used: ${[...unused].join(", ")}`);
+}
