@@ -3,9 +3,11 @@ import type { Resource } from "../../../../shared/domain/key.ts";
 import type { PageName } from "../paths.ts";
 import { BulkPages } from "./bulk/page.tsx";
 import { JobsPage } from "./jobs/page.tsx";
+import { KeysPage } from "./keys/page.tsx";
 import { OverviewPage } from "./overview/page.tsx";
 import { RunsPage } from "./runs/page.tsx";
 import { SchedulesPage } from "./schedules/page.tsx";
+import { UsagePage } from "./usage/page.tsx";
 import { WebhooksPage } from "./webhooks/page.tsx";
 
 /** A page of the console: an entry of the menu, and everything below its address. */
@@ -28,4 +30,6 @@ export const PAGES: readonly ConsolePage[] = [
   { name: "schedules", title: "Schedules", resource: "schedules", key: "s", view: SchedulesPage },
   { name: "bulk", title: "Bulk", resource: "bulk", key: "b", view: BulkPages },
   { name: "webhooks", title: "Webhooks", resource: "webhooks", key: "w", view: WebhooksPage },
+  { name: "usage", title: "Usage", resource: "project", key: "u", view: UsagePage },
+  { name: "keys", title: "Keys", resource: "project", key: "k", view: KeysPage },
 ];

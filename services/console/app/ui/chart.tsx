@@ -26,6 +26,8 @@ export interface ChartProps {
   textOf: (value: number) => string;
   /** Of the axis. */
   isLogarithmic?: boolean;
+  /** Shows UTC whatever the visitor likes: days of UTC begin nowhere else. */
+  isUtc?: boolean;
 }
 
 const HEIGHT = 190;
@@ -37,7 +39,7 @@ export function Chart(props: ChartProps) {
   const { label, instants, series, textOf } = props;
   const element = useRef<HTMLDivElement>(null);
   const [pointed, setPointed] = useState<number | null>(null);
-  const isUtc = timeStyle.value === "utc";
+  const isUtc = props.isUtc || timeStyle.value === "utc";
   const drawn = `${themeChanges.value} ${isUtc}`;
   useEffect(() => {
     const parent = element.current;
