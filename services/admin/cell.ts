@@ -11,11 +11,17 @@ import { checkPrepared, type Database, openDatabase } from "../../shared/store/d
 import { type CellAccess, Refusal } from "./command.ts";
 
 const CONNECTIONS = 4;
+/** Nobody but the operator waits for a command, so it gives a busy machine more time than a service would. */
+const CONNECT_TIMEOUT_MS = 10_000;
 const log = createLog({ level: "silent", name: "admin" });
 
 /** Opens the cell that the settings name. Throws Refusal if its Postgres cannot be used. */
 export async function openCell(config: Config<"admin">, operator: string): Promise<CellAccess> {
-  const db = openDatabase(findDatabaseUrl(config), { connections: CONNECTIONS, log });
+  const db = openDatabase(findDatabaseUrl(config), {
+    connections: CONNECTIONS,
+    connectTimeoutMs: CONNECT_TIMEOUT_MS,
+    log,
+  });
   try {
     await checkPrepared(db);
   } catch (error) {

@@ -18,6 +18,7 @@ import { type Arrival, startTarget, type Target } from "../support/target.ts";
 export const LEASE_TTL_MS = 2_000;
 /** The time within which lost or due attempts follow. */
 export const SOON_MS = 5_000;
+const ASK_AGAIN_MS = 500;
 const DRAINED_MS = 60_000;
 /** The interval of each stream. */
 const POST_EVERY_MS = 100;
@@ -129,12 +130,24 @@ export async function startOperatedCell(): Promise<OperatedCell> {
   const projects = {} as Record<ProjectName, Project>;
   const nameOfProject = (id: string) =>
     (Object.keys(projects) as ProjectName[]).find((name) => projects[name].id === id) ?? "nobody";
+  /** Repeats the request with its key after a 503, as the API asks clients to: a busy machine looks like an outage of Postgres. */
   async function ask<T>(project: ProjectName, method: string, path: string, body?: object): Promise<T> {
-    const response = await fetch(`${base()}${path}`, {
-      method,
-      headers: { authorization: `Bearer ${projects[project].key}`, "content-type": "application/json" },
-      ...(body !== undefined && { body: JSON.stringify(body) }),
-    });
+    const headers = {
+      authorization: `Bearer ${projects[project].key}`,
+      "content-type": "application/json",
+      ...(method === "POST" && { "idempotency-key": crypto.randomUUID() }),
+    };
+    const send = () =>
+      fetch(`${base()}${path}`, {
+        method,
+        headers,
+        ...(body !== undefined && { body: JSON.stringify(body) }),
+      });
+    let response = await send();
+    while (response.status === 503) {
+      await Bun.sleep(ASK_AGAIN_MS);
+      response = await send();
+    }
     if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${await response.text()}`);
     return (await response.json()) as T;
   }
