@@ -2,7 +2,7 @@ import { FLOW_CLASSES, type FlowClass, type FlowKind } from "../../domain/flow-c
 import { HOME_REGION } from "../../domain/plan.ts";
 import type { Region } from "../../domain/scope.ts";
 import { regionCode, regionOf } from "../database/codes.ts";
-import type { Database } from "../database/database.ts";
+import { type Database, REAL_NOW } from "../database/database.ts";
 import { findRunTablesReadySeconds } from "../retention/retention.ts";
 import type { NodeKind } from "./nodes.ts";
 
@@ -98,7 +98,7 @@ SELECT (SELECT ARRAY[coalesce(sum(development_jobs), 0), coalesce(sum(production
                  LIMIT ${DUE_PER_LANE_MAX}) due) AS jobs_due,
        json_build_object('jobs', ${countParked("open_jobs")}, 'webhooks', ${countParked("open_deliveries")}) AS parked,
        (SELECT coalesce(json_agg(u), '[]')
-          FROM (SELECT s.region, count(*) FILTER (WHERE s.lease_until <= now() - interval '${UNOWNED_AFTER_SECONDS} s'
+          FROM (SELECT s.region, count(*) FILTER (WHERE s.lease_until <= ${REAL_NOW} - interval '${UNOWNED_AFTER_SECONDS} s'
                                                     OR coalesce(n.dead, false))
                   FROM shards s LEFT JOIN nodes n ON n.id = s.owner GROUP BY s.region ORDER BY s.region) u) AS unowned,
        json_build_object('region', (SELECT count(*) FROM held_regions),
@@ -115,5 +115,5 @@ SELECT (SELECT ARRAY[coalesce(sum(development_jobs), 0), coalesce(sum(production
                  'worker_silent', count(*) FILTER (WHERE kind = 'worker' AND silent),
                  'delivery_alive', count(*) FILTER (WHERE kind = 'delivery' AND NOT silent),
                  'delivery_silent', count(*) FILTER (WHERE kind = 'delivery' AND silent))
-          FROM (SELECT kind, seen_at < now() - interval '${SILENT_SECONDS} s' AS silent
+          FROM (SELECT kind, seen_at < ${REAL_NOW} - interval '${SILENT_SECONDS} s' AS silent
                   FROM nodes WHERE NOT dead) n) AS nodes`;

@@ -8,7 +8,7 @@ import {
 } from "../../domain/ids.ts";
 import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
 import { environmentOf, regionCode, regionOf } from "../database/codes.ts";
-import { column, type Database } from "../database/database.ts";
+import { column, type Database, REAL_NOW } from "../database/database.ts";
 import type { OperatorCause } from "../resources/audit.ts";
 import { noteHere } from "./restored.ts";
 
@@ -36,7 +36,7 @@ export async function addNode(
 }
 
 const ADD = `
-INSERT INTO nodes (kind, name, regions, process) VALUES ($1, $2, $3::smallint[], $4)
+INSERT INTO nodes (kind, name, regions, process, seen_at) VALUES ($1, $2, $3::smallint[], $4, ${REAL_NOW})
     ON CONFLICT (kind, name) WHERE NOT dead DO NOTHING
 RETURNING id`;
 
@@ -52,14 +52,14 @@ export async function findLivingNode(db: Database, kind: NodeKind, name: string)
 export async function listNodes(db: Database): Promise<NodeRow[]> {
   const rows = await db.run<Row>(
     "list_nodes",
-    `${SELECT} WHERE NOT dead OR seen_at > now() - interval '1 h' ORDER BY id`,
+    `${SELECT} WHERE NOT dead OR seen_at > ${REAL_NOW} - interval '1 h' ORDER BY id`,
     [],
   );
   return rows.map(readNode);
 }
 
 const SELECT = `
-SELECT id, kind, name, regions, process, dead, (extract(epoch FROM now() - seen_at) * 1000)::float8 AS silent_ms FROM nodes`;
+SELECT id, kind, name, regions, process, dead, (extract(epoch FROM ${REAL_NOW} - seen_at) * 1000)::float8 AS silent_ms FROM nodes`;
 
 /**
  * How Postgres took a node's beat. A dead node must claim nothing more. Neither may a node whose Postgres lacks beats
@@ -79,7 +79,7 @@ export async function beatNode(db: Database, id: number, answered: number): Prom
 
 const BEAT = `
 WITH beaten AS (
-  UPDATE nodes SET seen_at = now(), beats = beats + 1 WHERE id = $1 AND NOT dead AND beats >= $2 RETURNING beats::float8
+  UPDATE nodes SET seen_at = ${REAL_NOW}, beats = beats + 1 WHERE id = $1 AND NOT dead AND beats >= $2 RETURNING beats::float8
 ), noted AS (${noteHere("SELECT FROM beaten")}
 )
 -- The row is read as it was when this statement began, so a death that is declared at this moment does not look like a restore.

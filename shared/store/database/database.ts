@@ -238,6 +238,12 @@ export async function checkPrepared(db: Database): Promise<void> {
   }
 }
 
+/**
+ * The time in SQL by which leases and heartbeats go. It is that of `now()`, but for a test clock, which replaces `now()` and
+ * leaves this alone (cell/test-clock.ts).
+ */
+export const REAL_NOW = "transaction_timestamp()";
+
 /** An array parameter as Postgres reads it, for numbers, uuids and instants, which need no quotes. */
 export function column(values: readonly (number | string | null)[]): string {
   let text = "{";

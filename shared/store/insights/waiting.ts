@@ -6,7 +6,7 @@ import {
 } from "../../domain/insights/waiting.ts";
 import { REGIONS, type Region, type Scope } from "../../domain/scope.ts";
 import { environmentCode, regionCode } from "../database/codes.ts";
-import { column, type Database } from "../database/database.ts";
+import { column, type Database, REAL_NOW } from "../database/database.ts";
 import { HAS_QUOTA, MONTH_RUNS } from "../queue/month.ts";
 import { NODE_SILENT } from "../resources/explain.ts";
 
@@ -75,9 +75,9 @@ SELECT r.region, due.count AS due, by_hand.count AS by_hand, later.count AS late
        EXISTS (SELECT FROM lanes l
                  JOIN shards s ON s.region = l.region AND s.shard = l.shard
                  JOIN nodes n ON n.id = s.owner AND NOT n.dead
-                WHERE l.project_no = $1 AND l.region = r.region AND l.environment = $2 AND s.lease_until > now()) AS has_worker,
+                WHERE l.project_no = $1 AND l.region = r.region AND l.environment = $2 AND s.lease_until > ${REAL_NOW}) AS has_worker,
        EXISTS (SELECT FROM nodes n
-                WHERE n.kind = 'delivery' AND NOT n.dead AND r.region = ANY (n.regions) AND n.seen_at > now() - ${NODE_SILENT}) AS has_delivery
+                WHERE n.kind = 'delivery' AND NOT n.dead AND r.region = ANY (n.regions) AND n.seen_at > ${REAL_NOW} - ${NODE_SILENT}) AS has_delivery
   FROM flows f
  CROSS JOIN unnest($3::smallint[]) AS r (region)
  CROSS JOIN LATERAL (${countInLane(IS_DUE)}) due

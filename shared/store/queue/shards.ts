@@ -1,6 +1,6 @@
 import type { Region } from "../../domain/scope.ts";
 import { regionCode, regionOf } from "../database/codes.ts";
-import { column, type Database } from "../database/database.ts";
+import { column, type Database, REAL_NOW } from "../database/database.ts";
 
 export interface ShardName {
   region: Region;
@@ -43,7 +43,7 @@ export async function listFreeShards(db: Database, regions: readonly Region[]): 
 }
 
 /** Whether a shard (s) may be taken. The dead nodes are read once for all shards. */
-const IS_FREE = "(s.lease_until <= now() OR s.owner = ANY (ARRAY (SELECT id FROM nodes WHERE dead)))";
+const IS_FREE = `(s.lease_until <= ${REAL_NOW} OR s.owner = ANY (ARRAY (SELECT id FROM nodes WHERE dead)))`;
 
 const LIST_FREE = `SELECT s.region, s.shard FROM shards s WHERE s.region = ANY ($1::smallint[]) AND ${IS_FREE}`;
 
@@ -60,8 +60,8 @@ export async function listShards(db: Database, regions: readonly Region[]): Prom
 
 const LIST = `
 SELECT s.region, s.shard, s.epoch, s.owner,
-       CASE WHEN s.lease_until > now() AND NOT coalesce(n.dead, false)
-            THEN (extract(epoch FROM s.lease_until - now()) * 1000)::float8 ELSE 0 END AS lease_left_ms
+       CASE WHEN s.lease_until > ${REAL_NOW} AND NOT coalesce(n.dead, false)
+            THEN (extract(epoch FROM s.lease_until - ${REAL_NOW}) * 1000)::float8 ELSE 0 END AS lease_left_ms
   FROM shards s LEFT JOIN nodes n ON n.id = s.owner
  WHERE s.region = ANY ($1::smallint[]) ORDER BY s.region, s.shard`;
 
@@ -87,7 +87,7 @@ WITH free AS MATERIALIZED (
    ORDER BY s.region, s.shard
      FOR UPDATE OF s SKIP LOCKED
 )
-UPDATE shards s SET epoch = s.epoch + 1, owner = $3, lease_until = now() + $4::float8 * interval '1 ms'
+UPDATE shards s SET epoch = s.epoch + 1, owner = $3, lease_until = ${REAL_NOW} + $4::float8 * interval '1 ms'
   FROM free WHERE s.region = free.region AND s.shard = free.shard
 RETURNING s.region, s.shard, s.epoch`;
 
@@ -109,7 +109,7 @@ export async function renewShards(
 // were lost, which are few.
 const RENEW = `
 WITH renewed AS (
-  UPDATE shards s SET lease_until = now() + $5::float8 * interval '1 ms'
+  UPDATE shards s SET lease_until = ${REAL_NOW} + $5::float8 * interval '1 ms'
     FROM (SELECT * FROM unnest($1::smallint[], $2::smallint[], $3::bigint[]) AS h (region, shard, epoch) ORDER BY 1, 2) h
    WHERE s.region = h.region AND s.shard = h.shard AND s.epoch = h.epoch AND s.owner = $4
   RETURNING s.region, s.shard

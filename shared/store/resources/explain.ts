@@ -33,7 +33,7 @@ import {
   runStatusOf,
   waitReasonOf,
 } from "../database/codes.ts";
-import { type Database, epochMs } from "../database/database.ts";
+import { type Database, epochMs, REAL_NOW } from "../database/database.ts";
 import { MONTH_RUNS } from "../queue/month.ts";
 import { canceledEventId, deliveryIdOf } from "../queue/owed-deliveries.ts";
 import type { RetainedScope } from "./runs.ts";
@@ -149,9 +149,9 @@ SELECT ${epochMs("now()")} AS as_of, e.status AS ended_status, ${epochMs(`CASE W
        EXISTS (SELECT FROM lanes l
                  JOIN shards s ON s.region = l.region AND s.shard = l.shard
                  JOIN nodes n ON n.id = s.owner AND NOT n.dead
-                WHERE l.project_no = $1 AND l.region = $4 AND l.environment = $2 AND s.lease_until > now()) AS has_worker,
+                WHERE l.project_no = $1 AND l.region = $4 AND l.environment = $2 AND s.lease_until > ${REAL_NOW}) AS has_worker,
        EXISTS (SELECT FROM nodes n
-                WHERE n.kind = 'delivery' AND NOT n.dead AND $4 = ANY (n.regions) AND n.seen_at > now() - ${NODE_SILENT}) AS has_delivery,
+                WHERE n.kind = 'delivery' AND NOT n.dead AND $4 = ANY (n.regions) AND n.seen_at > ${REAL_NOW} - ${NODE_SILENT}) AS has_delivery,
        (SELECT json_agg(json_build_array(id, attempt, status, response_status, ${epochMs("started_at")}, duration_ms,
                                          ${epochMs("next_retry_at")}, late_ms, held_for, error = '${UNSENT_RUN_ERROR}') ORDER BY attempt)
           FROM ended_run) AS runs,
