@@ -1,5 +1,6 @@
 import { Event } from "../../shared/contract/event.ts";
 import { OPERATIONS } from "../../shared/contract/operations/all.ts";
+import { AdvanceView, ClockView } from "../../shared/contract/test-clock.ts";
 import { STATUS_OF_CODE } from "../../shared/domain/errors.ts";
 import { API_VERSIONS } from "../../shared/domain/version.ts";
 import { createTypeWriter, type Schema } from "./type-writer.ts";
@@ -16,6 +17,7 @@ export function writeContractTypes(): string {
     return `${id}: { ${members} };\n`;
   });
   const event = writer.typeOf(Event as Schema);
+  const [clock, advanced] = [ClockView, AdvanceView].map((view) => writer.typeOf(view as Schema));
   const words = (list: readonly string[]) => list.map((word) => JSON.stringify(word)).join(" | ");
   return `${writer.declarations}
 export interface Operations {
@@ -25,6 +27,8 @@ export type QueryOf<Id extends OperationId> = Operations[Id]["query"];
 export type BodyOf<Id extends OperationId> = Operations[Id]["body"];
 export type ResponseOf<Id extends OperationId> = Operations[Id]["response"];
 export type EventView = ${event};
+export type ClockView = ${clock};
+export type AdvanceView = ${advanced};
 export interface ListView<Item> {
   data: Item[];
   next_cursor: string | null;

@@ -3,6 +3,7 @@ import { CLIENT_VERSION } from "../../shared/client/send.ts";
 import { didYouMean, findNearest } from "../../shared/domain/nearest.ts";
 import { type Command, type Session, type Surroundings, UsageError } from "./command.ts";
 import { BULK_COMMANDS } from "./commands/bulk.ts";
+import { CLOCK_COMMANDS } from "./commands/clock.ts";
 import { JOB_COMMANDS } from "./commands/jobs.ts";
 import { KEY_COMMANDS } from "./commands/keys.ts";
 import { login } from "./commands/login.ts";
@@ -23,6 +24,7 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
   ...WEBHOOK_COMMANDS,
   ...PROJECT_COMMANDS,
   ...KEY_COMMANDS,
+  ...CLOCK_COMMANDS,
 };
 
 /** README.md tells scripts what they mean. */
@@ -58,7 +60,9 @@ export async function runCommandLine(words: string[], surroundings: Surroundings
     return {
       ...{ environment, stdin, stderr, signal, profile, url },
       client() {
-        if (key !== undefined) return createClient({ baseUrl: url, apiKey: key, retriesMax: RETRIES_MAX });
+        const opsUrl = environment.JOBWHEEL_OPS_URL || undefined;
+        if (key !== undefined)
+          return createClient({ baseUrl: url, apiKey: key, retriesMax: RETRIES_MAX, opsUrl });
         throw new UsageError(
           `no key is known for the profile "${profile}": run jobwheel login, or set JOBWHEEL_KEY`,
         );

@@ -8,6 +8,7 @@ import {
 } from "../../shared/domain/delivery.ts";
 import { INTERRUPTED_ERROR } from "../../shared/domain/run.ts";
 import { unrecordedContext } from "../../shared/domain/trace.ts";
+import { realNow } from "../../shared/platform/clock.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
 import type { GrantedDelivery } from "../../shared/store/queue/delivery-claim.ts";
 import type { DeliverySettlement } from "../../shared/store/queue/delivery-settle.ts";
@@ -72,12 +73,12 @@ async function attempt(
   const { url } = granted.endpoint;
   const unrecorded = granted.trace ?? unrecordedContext(traceSubject(granted.event), granted.attemptId);
   const exchange = await sendTraced(span, unrecorded, clock, (traceparent) => {
-    const headers = headersOf(granted, body, { secrets, traceparent, now: clock.now() });
+    const headers = headersOf(granted, body, { secrets, traceparent, now: realNow(clock) });
     return outbound.post({ url, headers, body, timeoutMs: leftMs, signal: shutdown });
   });
   // A status that has come decides, since the endpoint has heard of the event.
   if (shutdown.aborted && exchange.kind === "faulted") return brokenOffDelivery(INTERRUPTED_ERROR);
-  return judgeDelivery(exchange, clock.now(), timeoutMs);
+  return judgeDelivery(exchange, realNow(clock), timeoutMs);
 }
 
 /** The headers beside the event; the API promises each of them. */

@@ -9,7 +9,7 @@ import {
 import type { Region, Scope } from "../../shared/domain/scope.ts";
 import { unrecordedContext } from "../../shared/domain/trace.ts";
 import type { WaitReason } from "../../shared/domain/wait.ts";
-import type { Clock } from "../../shared/platform/clock.ts";
+import { type Clock, realNow } from "../../shared/platform/clock.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
 import type { GrantedAttempt } from "../../shared/store/queue/claim.ts";
 import { isPlain, type Settlement } from "../../shared/store/queue/settle.ts";
@@ -56,15 +56,16 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
         : await sendTraced(span, unrecorded, clock, (traceparent) =>
             outbound.post({
               url: granted.targetUrl,
-              headers: headersOf(sending, traceparent, clock.now()),
+              headers: headersOf(sending, traceparent, realNow(clock)),
               body: granted.payload,
               timeoutMs: leftMs,
               signal: shutdown,
             }),
           );
-  const now = clock.now();
   const isInterrupted = shutdown.aborted && isBrokenOff(exchange);
-  const outcome = isInterrupted ? interruptedOutcome() : judgeResponse(exchange, now, timeoutMs);
+  // A Retry-After that names an instant is by the target's clock, as the signature's time is for the target.
+  const outcome = isInterrupted ? interruptedOutcome() : judgeResponse(exchange, realNow(clock), timeoutMs);
+  const now = clock.now();
   const settlement = settlementOf(sending, outcome, { lateMs, durationMs: performance.now() - begunAt, now });
   // A status that has come is recorded, however the attempt ended.
   return exchange.kind === "answered" ? { ...settlement, responseStatus: exchange.status } : settlement;

@@ -42,6 +42,8 @@ const KINDS: readonly FlowKind[] = ["jobs", "webhooks"];
 
 export interface Releases {
   everyMs: number;
+  /** Whether a release is under way. */
+  readonly isBusy: boolean;
   /** Finds what is parked at hosts that have room. */
   tick(): Promise<void>;
   /** The node has parked something at the host. */
@@ -180,6 +182,9 @@ export function createReleases(
 
   return {
     everyMs: LOOK_EVERY_MS,
+    get isBusy() {
+      return looking.size > 0;
+    },
     async tick() {
       if (room() <= 0) return;
       waiting = new Set((await Promise.all(KINDS.map((kind) => listParkedHosts(db, kind)))).flat());

@@ -44,11 +44,21 @@ const DRAIN_LOOK_MS = 20;
 /** While Postgres cannot be asked, the limits that were last known stand. */
 const HOST_LIMITS_EVERY_MS = 2_000;
 
+export interface Delivery {
+  stop(): Promise<void>;
+  /** What a test clock needs to walk on. */
+  walk: {
+    /** Finds what is parked. False if that has failed. */
+    look(): Promise<boolean>;
+    /** Whether nothing is being claimed, on the wire or being settled. */
+    isIdle(): boolean;
+    /** The clock was put ahead. */
+    leapt(): void;
+  };
+}
+
 /** Takes what is due, claims it, sends it, settles it, and tells the shard. */
-export async function startDelivery(
-  cell: Cell,
-  options: DeliveryOptions,
-): Promise<{ stop(): Promise<void> }> {
+export async function startDelivery(cell: Cell, options: DeliveryOptions): Promise<Delivery> {
   const { db, bus, clock, log, metrics } = cell;
   const { nodeId, regions, seal, limits = NODE_LIMITS, ids = createIdSource(randomBytes) } = options;
   const outbound = options.outbound ?? openOutbound(options.targets);
@@ -69,7 +79,8 @@ export async function startDelivery(
   const claimAndSend: ClaimAndSend = createClaimAndSend(cell, {
     jobs: createJobAttempts(cell, {
       ...common,
-      secretsOf: createSigningSecrets(db, seal),
+      // Under a test clock a secret may be over with the next leap.
+      secretsOf: createSigningSecrets(db, seal, clock.real && 0),
       sender: { ...way, timeoutMs: options.attemptTimeoutMs },
     }),
     webhooks: createDeliveryAttempts(cell, {
@@ -124,12 +135,10 @@ export async function startDelivery(
     bus.onBeat("worker", (heard) => silentBus.heardWorker(heard.regions)),
   ];
   const sweeping = repeat("silent-bus", silentBus.everyMs, silentBus.tick, log);
-  const loops = [
-    repeat("beat", BEAT_EVERY_MS, beat, log),
-    sweeping,
-    repeat("releases", releases.everyMs, releases.tick, log),
-    repeat("host-limits", HOST_LIMITS_EVERY_MS, readHostLimits, log),
-  ];
+  const beating = repeat("beat", BEAT_EVERY_MS, beat, log);
+  const releasing = repeat("releases", releases.everyMs, releases.tick, log);
+  const limiting = repeat("host-limits", HOST_LIMITS_EVERY_MS, readHostLimits, log);
+  const loops = [beating, sweeping, releasing, limiting];
 
   return {
     async stop() {
@@ -146,6 +155,12 @@ export async function startDelivery(
       await outbound.close();
       // Nothing of this node is on the wire any more, so its name is free at once.
       await declareNodeDead(db, nodeId);
+    },
+    walk: {
+      look: () => releasing.now(),
+      isIdle: () => inFlight.size === 0 && !releases.isBusy,
+      // Workers count the time since the last beat by the clock that has leapt.
+      leapt: sendBeat,
     },
   };
 }

@@ -1,4 +1,5 @@
 import { resolve } from "node:path";
+import type { ClockView } from "../../shared/contract/test-clock.ts";
 import { type Config, DATA_DIR_DEFAULT, isLoopback } from "../../shared/platform/config.ts";
 import { escapeControls } from "../../shared/platform/human-lines.ts";
 import type { CreatedProject } from "../admin/create-project.ts";
@@ -30,18 +31,25 @@ ${tryIt}
 `;
 }
 
-/** Said at every start. `projectId` is that of the oldest project. */
+/** Said at every start. `projectId` is that of the oldest project, `clock` where a test clock stands; null without one. */
 export function bannerOf(
   { api, ops }: Reached,
   config: Pick<Config, "databaseUrl" | "dataDir">,
   projectId: string,
+  clock: ClockView | null,
 ): string {
   const dataDir = resolve(config.dataDir);
   const isElsewhere = config.databaseUrl === null && dataDir !== resolve(DATA_DIR_DEFAULT);
   const admin = `${isElsewhere ? `DATA_DIR=${quote(dataDir)} ` : ""}npm run --silent admin --`;
   const ofProject = `--project ${projectId} --environment development`;
   const data = config.databaseUrl === null ? escapeControls(dataDir) : "the database of DATABASE_URL";
-  return `Jobwheel answers at ${api}. Ctrl-C stops it.
+  const testClock =
+    clock === null
+      ? ""
+      : `
+  TEST CLOCK      it is ${clock.now} here, ${clock.offset_ms / 1_000} s ahead of real time. To put it ahead by a day:
+                  curl -sS ${ops}/clock/advance -d '{"by": "1d"}'`;
+  return `Jobwheel answers at ${api}. Ctrl-C stops it.${testClock}
   console         ${api}/
   documentation   ${api}/docs
   health          ${ops}/healthz, with /readyz and /metrics

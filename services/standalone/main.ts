@@ -40,6 +40,10 @@ import { rehearseWorker } from "../worker/rehearsal.ts";
 import { startWorker } from "../worker/start.ts";
 import { bannerOf, firstSteps, hasEcho } from "./banner.ts";
 import { startOverOrExit } from "./start-over.ts";
+import { startTestClock } from "./test-clock/clock.ts";
+import { checkAloneOrExit, ownCell, prepareTestClockOrExit } from "./test-clock/own.ts";
+import { clockRoutes } from "./test-clock/routes.ts";
+import { createWalker, type Walker } from "./test-clock/walk.ts";
 import { readWordsOrExit } from "./words.ts";
 
 /**
@@ -63,6 +67,7 @@ const tellOfPostgres = (line: string) => {
 const words = readWordsOrExit(process.argv.slice(2));
 const config = readConfigOrExit("standalone");
 const { host } = config;
+if (words.testClock) checkAloneOrExit(config);
 const [apiAt, opsAt] = [
   { setting: "PORT", host, port: config.port },
   { setting: "OPS_PORT", host, port: config.opsPort },
@@ -81,13 +86,18 @@ const embedded =
     ? await startEmbeddedPostgres({ dataDir: config.dataDir, log: tellOfPostgres }).catch(refuseFolder)
     : null;
 const databaseUrl = embedded?.url ?? config.databaseUrl ?? "";
+const place = { ...words, dataDir: embedded === null ? null : config.dataDir };
+await prepareTestClockOrExit(place, databaseUrl, async () => embedded?.stop());
 await migrate(databaseUrl);
 const db = openDatabase(databaseUrl, { connections: CONNECTIONS, log });
 const stopDatabase = async () => {
   await db.close();
   await embedded?.stop();
 };
-const clock = await waitForDatabase(db, log);
+const databaseClock = await waitForDatabase(db, log);
+if (words.testClock) databaseClock.stop();
+const testClock = words.testClock ? await untilAnswered(log, () => startTestClock(db)) : null;
+const clock = testClock ?? databaseClock;
 const bus = config.natsUrl === null ? createInProcessBus(log) : await openBus(config.natsUrl, log);
 showStores(metrics, { db, bus });
 const seal = await openCellSealOrExit(
@@ -97,13 +107,18 @@ const seal = await openCellSealOrExit(
 if (config.allowInsecureTargets) warnOfInsecureTargets(log);
 
 let isStarted = false;
+/** Null without a test clock. */
+let walker: Walker | null | undefined = testClock === null ? null : undefined;
 const opsOptions = {
   host: config.host,
   port: config.opsPort,
   metrics,
   ready: async () => isStarted && !shutdown.begun && (await askTime(db)) > 0,
   // The echo receiver takes requests without a key and writes to the terminal, so only this machine may reach it.
-  routes: isLoopback(config.host) ? { "POST /echo": echo } : {},
+  routes: {
+    ...(isLoopback(config.host) && { "POST /echo": echo }),
+    ...clockRoutes(log, clock, () => walker),
+  },
 };
 const ops = await listenOrExit(opsAt, () => startOps(opsOptions), stopDatabase);
 
@@ -124,8 +139,10 @@ const join = (kind: "worker" | "delivery") => {
 };
 const targets = targetRulesOf(config, config.port);
 await untilAnswered(log, () => checkRestored(cell, config));
+const own = testClock === null ? null : ownCell({ ...cell, clock: testClock });
 const gatewayOptions = {
   ...cell,
+  gate: own?.gate,
   targets,
   host: config.host,
   port: config.port,
@@ -138,19 +155,25 @@ await rehearseDelivery(cell, { regions: config.regions, seal });
 await rehearseGateway(cell, gatewayOptions);
 // Before anything is sent: a process that may not have its port ends here, and leaves no attempt behind.
 const gateway = await listenOrExit(apiAt, () => startGateway(gatewayOptions), stopDatabase);
-const delivery = await startDelivery(cell, {
+const delivery = await startDelivery(own?.cell ?? cell, {
   ...config,
   seal,
   targets,
   nodeId: await join("delivery"),
   onDeclaredDead,
 });
-const worker = await startWorker(cell, {
+const worker = await startWorker(own?.cell ?? cell, {
   ...config,
   nodeId: await join("worker"),
+  mayDelete: () => !walker?.look().advancing,
   isProvedDead,
   onDeclaredDead,
 });
+
+if (testClock !== null && own !== null) {
+  const isStopping = () => shutdown.begun;
+  walker = createWalker({ ...own, db, clock: testClock, worker, delivery, isStopping });
+}
 
 // All three stop at once, so that a client that sends its body slowly does not use up the time of attempts on the wire.
 shutdown.add("services", async () => {
@@ -167,9 +190,9 @@ if (oldest === undefined) {
   const project = { name: "First project", plan: "scale", defaultRegion: "us-east" } as const;
   const made = await createProjectWithKeys(db, seal, project);
   say(firstSteps(made, reached, hasEcho(config)));
-  say(bannerOf(reached, config, made.project.id));
+  say(bannerOf(reached, config, made.project.id, walker?.look() ?? null));
 } else {
-  say(bannerOf(reached, config, oldest.id));
+  say(bannerOf(reached, config, oldest.id, walker?.look() ?? null));
 }
 isStarted = true;
 

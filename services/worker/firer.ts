@@ -100,6 +100,12 @@ export class Firer {
     return this.timers.nextAt();
   }
 
+  /** Whether it has nothing to fire now, as far as it remembers. */
+  isIdle(now: number): boolean {
+    const areReady = this.ready.length + this.readyToReplace.length > 0;
+    return !areReady && this.inFlight.size === 0 && this.timers.nextAt() > now;
+  }
+
   /** Fires what has come due. */
   advance(now: number): void {
     this.timers.advance(now, (schedule) =>

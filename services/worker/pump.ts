@@ -34,6 +34,11 @@ export class Pump {
     this.isWanted = true;
   }
 
+  /** Whether a turn is to come at once. */
+  get isSoon(): boolean {
+    return this.isWanted;
+  }
+
   stop(): void {
     this.isStopped = true;
     clearTimeout(this.timer);

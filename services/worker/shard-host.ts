@@ -141,6 +141,20 @@ export class ShardHost {
     this.options.onChange();
   }
 
+  /** When its next timer is, in milliseconds since 1970; Infinity if it has none. */
+  nextAt(): number {
+    return this.timers.nextAt();
+  }
+
+  /** Whether it has nothing to do now, as far as it remembers. */
+  isIdle(now: number): boolean {
+    return (
+      !this.wantsRefill &&
+      this.timers.nextAt() > now &&
+      [...this.shards.values()].every((shard) => shard.isIdle(now))
+    );
+  }
+
   get wantsRefill(): boolean {
     return this.sweeper.hasLow;
   }

@@ -12,11 +12,13 @@ import { BulkPass } from "./bulk/bulk-pass.ts";
 import { createCellGauges } from "./cell-gauges.ts";
 import { ClockWatch } from "./duties/clock-watch.ts";
 import { listDuties } from "./duties/duties.ts";
+import { createInsights } from "./duties/insights.ts";
 import type { RescueOptions } from "./duties/rescue.ts";
 import { Firer } from "./firer.ts";
 import { Ownership } from "./ownership.ts";
 import { Pump } from "./pump.ts";
 import { ShardHost } from "./shard-host.ts";
+import { cleanUp, type WorkerWalk } from "./walk.ts";
 
 export interface WorkerOptions extends RescueOptions {
   /** From joinCell. */
@@ -26,6 +28,8 @@ export interface WorkerOptions extends RescueOptions {
   leaseTtlMs: number;
   /** The node was declared dead: nothing of it may go on. */
   onDeclaredDead(): void;
+  /** False while a test clock is put ahead: the walk deletes then, after it has rolled up what goes. */
+  mayDelete?(): boolean;
   /** Where the ids of scheduled jobs come from, if a simulation brings its own. */
   ids?: IdSource;
 }
@@ -45,8 +49,14 @@ const OWNERSHIP_EVERY_MS = { min: 850, max: 950 };
 /** About as often as metrics are usually read. */
 const CELL_EVERY_MS = 15_000;
 
+export interface Worker {
+  stop(): Promise<void>;
+  /** What a test clock needs to walk on. */
+  walk: WorkerWalk;
+}
+
 /** Owns shards, hands what is due to delivery nodes, fires schedules, and does the duties of the cell. */
-export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{ stop(): Promise<void> }> {
+export async function startWorker(cell: Cell, options: WorkerOptions): Promise<Worker> {
   const { db, bus, clock, log, metrics } = cell;
   const { nodeId, regions } = options;
   await untilAnswered(log, () => createShards(db, regions, options.shardsPerRegion));
@@ -120,6 +130,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
    */
   const isOnDuty = () => regions.some((region) => shards.find(region, 0) !== undefined);
   const clockWatch = new ClockWatch(cell);
+  const rollUp = createInsights();
   metrics.deletionsWaitSeconds.follow(() => (isOnDuty() ? single(clockWatch.waitMs() / 1_000) : []));
 
   const heartbeat = createHeartbeat(cell, options);
@@ -158,7 +169,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
   const loops = [
     repeat("beat", BEAT_EVERY_MS, beat, log),
     repeat("ownership", ownershipEveryMs, () => ownership.tick(), log),
-    ...listDuties(options, clockWatch).map(({ name, everyMs, run }) =>
+    ...listDuties(options, clockWatch, rollUp).map(({ name, everyMs, run }) =>
       repeat(name, everyMs, async () => void (isOnDuty() && (await run(cell))), log),
     ),
     looking,
@@ -177,6 +188,24 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<{
       // The others are told, so that they need not wait for the leases to end.
       await ownership.resign();
       await declareNodeDead(db, nodeId);
+    },
+    walk: {
+      async look(isThorough) {
+        const looks = [sweeping, looking, lookingForBulk, ...(isThorough ? [lookingBack] : [])];
+        return (await Promise.all(looks.map((loop) => loop.now()))).every((isDone) => isDone);
+      },
+      isIdle() {
+        const now = clock.now();
+        const hasAll = shards.held.length >= regions.length * options.shardsPerRegion && ownership.isTrusted;
+        return hasAll && !pump.isSoon && shards.isIdle(now) && firer.isIdle(now) && bulk.isIdle;
+      },
+      nextTimerAt: () => Math.min(shards.nextAt(), firer.nextAt()),
+      nextBulkAt: () => clock.now() + bulk.nextInMs(),
+      leapt(ms) {
+        bulk.leapt(ms);
+        pump.soon();
+      },
+      cleanUp: () => cleanUp(cell, rollUp),
     },
   };
 }

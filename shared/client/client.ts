@@ -8,6 +8,7 @@ import { createRuns, type Runs } from "./runs.ts";
 import { createSchedules, type Schedules } from "./schedules.ts";
 import { readSealKeys, type SealKey } from "./seal-key.ts";
 import { createSend, type RequestOptions, type Surroundings } from "./send.ts";
+import { createTestClock, type TestClock } from "./test-clock.ts";
 import { createWebhooks, type Webhooks } from "./webhooks.ts";
 
 export interface Client {
@@ -18,6 +19,7 @@ export interface Client {
   project: Projects;
   webhooks: Webhooks;
   keys: Keys;
+  testClock: TestClock;
 }
 
 /** Request options given here are the defaults of all requests. */
@@ -30,6 +32,10 @@ export interface ClientOptions extends RequestOptions, Partial<Surroundings> {
   /** Such as https://jobs.example.com; `/v2` is not part of it. Undefined is refused as in `apiKey`. */
   baseUrl: string | undefined;
   /**
+   * Where `testClock` is reached: OPS_PORT of the instance. Default: port 9090 of the host of `baseUrl`. No key is sent there.
+   */
+  opsUrl?: string | undefined;
+  /**
    * Seals the payloads of jobs and schedules before they leave this process: targets open them with `openWith`, and the
    * service never sees the text (`makeSealKey`). Undefined is refused as in `apiKey`.
    */
@@ -38,18 +44,18 @@ export interface ClientOptions extends RequestOptions, Partial<Surroundings> {
 
 /** A client holds no connection and needs no end. Throws TypeError for options that cannot work. */
 export function createClient(options: ClientOptions): Client {
-  const { fetch, now, random, sleep, sealWith, ...rest } = options;
+  const { fetch, now, random, sleep, sealWith, opsUrl, ...rest } = options;
   const [sealKey] = "sealWith" in options ? readSealKeys("sealWith", [sealWith]) : [];
   const write = createPayloadWriter(sealKey);
-  const send = createSend(
-    { ...rest, baseUrl: readBaseUrl(options.baseUrl), apiKey: readApiKey(options.apiKey) },
-    {
-      fetch: fetch ?? ((url, init) => globalThis.fetch(url, init)),
-      now: now ?? (() => performance.now()),
-      random: random ?? Math.random,
-      sleep: sleep ?? wait,
-    },
-  );
+  const baseUrl = readBaseUrl("baseUrl", options.baseUrl);
+  const around = {
+    fetch: fetch ?? ((url, init) => globalThis.fetch(url, init)),
+    now: now ?? (() => performance.now()),
+    random: random ?? Math.random,
+    sleep: sleep ?? wait,
+  } satisfies Surroundings;
+  const send = createSend({ ...rest, baseUrl, apiKey: readApiKey(options.apiKey) }, around);
+  const ops = opsUrl === undefined ? opsUrlOf(baseUrl) : readBaseUrl("opsUrl", opsUrl);
   return {
     jobs: createJobs(send, write),
     bulk: createBulkOperations(send),
@@ -58,19 +64,27 @@ export function createClient(options: ClientOptions): Client {
     project: createProject(send),
     webhooks: createWebhooks(send),
     keys: createKeys(send),
+    testClock: createTestClock(createSend({ ...rest, baseUrl: ops, apiKey: null }, around)),
   };
 }
 
-function readBaseUrl(text: string | undefined): string {
-  const given = readGiven("baseUrl", text, "the address of the service, such as https://jobs.example.com");
+function readBaseUrl(name: string, text: string | undefined): string {
+  const given = readGiven(name, text, "the address of the service, such as https://jobs.example.com");
   if (!URL.canParse(given)) {
-    throw new TypeError("baseUrl must be a whole URL such as https://jobs.example.com.");
+    throw new TypeError(`${name} must be a whole URL such as https://jobs.example.com.`);
   }
   const { protocol, origin, pathname, username } = new URL(given);
   if ((protocol !== "https:" && protocol !== "http:") || username !== "") {
-    throw new TypeError("baseUrl must be an https or http URL without credentials.");
+    throw new TypeError(`${name} must be an https or http URL without credentials.`);
   }
   return origin + pathname.replace(/\/+$/, "");
+}
+
+/** OPS_PORT is 9090 unless it was set. */
+function opsUrlOf(baseUrl: string): string {
+  const url = new URL(baseUrl);
+  url.port = "9090";
+  return url.origin;
 }
 
 /** A line feed at the end of a key is common. `fetch` would quote the key in its error, so it is refused here. */

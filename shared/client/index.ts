@@ -60,6 +60,7 @@ export { isSealed, type SealedPayload } from "./seal.ts";
 export { makeSealKey, type SealKey } from "./seal-key.ts";
 export type { CreationOptions, RequestOptions } from "./send.ts";
 export { type ReceivedRequest, SignatureError, type SignatureRules, verifySignature } from "./signature.ts";
+export type { ClockAdvance, ClockState, TestClock } from "./test-clock.ts";
 export type {
   DeletedWebhook,
   Delivery,

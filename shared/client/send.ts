@@ -57,7 +57,7 @@ const DEADLINE_MS = 100_000;
 const RETRIES_MAX = 4;
 
 export function createSend(
-  { baseUrl, apiKey, ...defaults }: RequestOptions & { baseUrl: string; apiKey: string },
+  { baseUrl, apiKey, ...defaults }: RequestOptions & { baseUrl: string; apiKey: string | null },
   { fetch, now, random, sleep }: Surroundings,
 ): Send {
   async function carryOut<Result>(request: ClientRequest): Promise<Answered<Result>> {
@@ -74,7 +74,7 @@ export function createSend(
       method,
       headers: {
         Accept: "application/json",
-        Authorization: `Bearer ${apiKey}`,
+        ...(apiKey === null ? {} : { Authorization: `Bearer ${apiKey}` }),
         "Service-Version": API_VERSION,
         // Browsers do not let a page name its User-Agent.
         "Service-Client": `jobwheel-typescript/${CLIENT_VERSION}`,

@@ -11,6 +11,9 @@ const READY_TIMEOUT_MS = 2_000;
 /** Enough for the largest payload that a job can carry. */
 const BODY_BYTES_MAX = 1_048_576;
 
+/** `keepOpen` keeps the connection however long the answer takes. */
+export type OpsRoute = (request: Request, keepOpen: () => void) => Promise<Response>;
+
 /**
  * Serves operators on a port of their own: GET /healthz (alive), /readyz (200 while `ready` is true, else 503), /metrics, and
  * `routes` by method and path, such as "POST /echo". Throws if it cannot listen on the port.
@@ -27,9 +30,9 @@ export function startOps({
   /** Whether this process serves. It is false while draining or without Postgres; a throw counts as false. */
   ready: () => boolean | Promise<boolean>;
   metrics: Metrics;
-  routes?: Record<string, (request: Request) => Promise<Response>>;
+  routes?: Record<string, OpsRoute>;
 }): Ops {
-  const all = new Map<string, (request: Request) => Promise<Response>>(
+  const all = new Map<string, OpsRoute>(
     Object.entries({
       "GET /healthz": async () => new Response("ok\n"),
       "GET /readyz": async () =>
@@ -46,10 +49,12 @@ export function startOps({
     port,
     maxRequestBodySize: BODY_BYTES_MAX,
     development: false,
-    fetch(request) {
+    fetch(request, server) {
       const method = request.method === "HEAD" ? "GET" : request.method;
       const route = all.get(`${method} ${new URL(request.url).pathname}`);
-      return route?.(request) ?? new Response("not found\n", { status: 404 });
+      return (
+        route?.(request, () => server.timeout(request, 0)) ?? new Response("not found\n", { status: 404 })
+      );
     },
     error: () => new Response("internal error\n", { status: 500 }),
   });

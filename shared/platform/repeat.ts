@@ -3,6 +3,8 @@ import type { Log } from "./log.ts";
 export interface Repeat {
   /** Runs the tick now, or once more after the running one, however often this is called meanwhile. */
   soon(): void;
+  /** The same. Resolves when a tick has ended that began after this call, to whether it ended without an error. */
+  now(): Promise<boolean>;
   /** After this no tick begins. Resolves when the last one has ended. */
   stop(): Promise<void>;
 }
@@ -27,6 +29,7 @@ export function repeat(name: string, everyMs: number, tick: () => Promise<unknow
   let running: Promise<void> | null = null;
   let again = false;
   let stopped = false;
+  let hasFailed = false;
   const turnAt = everyMs * ((loops.count++ * PART_STEP) % 1);
 
   function run(): void {
@@ -39,8 +42,13 @@ export function repeat(name: string, everyMs: number, tick: () => Promise<unknow
     const startedAt = performance.now();
     running = tick()
       .then(
-        () => undefined,
-        (error) => log.warn({ loop: name, err: error }, "loop.failed"),
+        () => {
+          hasFailed = false;
+        },
+        (error) => {
+          hasFailed = true;
+          log.warn({ loop: name, err: error }, "loop.failed");
+        },
       )
       .then(() => {
         running = null;
@@ -57,6 +65,13 @@ export function repeat(name: string, everyMs: number, tick: () => Promise<unknow
   if (Number.isFinite(everyMs)) run();
   return {
     soon: run,
+    async now() {
+      const before = running;
+      run();
+      await before;
+      await running;
+      return !hasFailed;
+    },
     async stop() {
       stopped = true;
       clearTimeout(timer);

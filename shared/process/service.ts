@@ -13,6 +13,7 @@ import { listHeldRegions } from "../store/cell/holds.ts";
 import { joinCell } from "../store/cell/membership.ts";
 import type { NodeKind } from "../store/cell/nodes.ts";
 import { holdIfRestored, isNoted } from "../store/cell/restored.ts";
+import { hasTestClock } from "../store/cell/test-clock.ts";
 import {
   askTime,
   checkPrepared,
@@ -69,6 +70,12 @@ export async function runService<S extends "gateway" | "worker" | "delivery">(
     startOps({ host, port, metrics, ready }),
   );
   const clock = await waitForDatabase(db, log);
+  if (await untilAnswered(log, () => hasTestClock(db))) {
+    process.stderr.write(
+      "DATABASE_URL names the database of a test clock, which only `npm start -- --test-clock` may use.\n",
+    );
+    process.exit(1);
+  }
   const bus = await openBus(config.natsUrl as string, log);
   showStores(metrics, { db, bus });
   if (config.allowInsecureTargets && service !== "worker") warnOfInsecureTargets(log);

@@ -53,8 +53,29 @@ test("a data folder in use is one sentence, with --fresh too, and nothing of it 
   expect((await fetch(`http://127.0.0.1:${first.opsPort}/readyz`)).status).toBe(200);
 });
 
-test("--fresh removes nothing with DATABASE_URL, without a terminal or --yes, or where it could not start", async () => {
+test("without --test-clock there is no clock to see or to put ahead", async () => {
+  for (const [method, path] of [
+    ["GET", "/clock"],
+    ["POST", "/clock/advance"],
+  ] as const) {
+    const response = await fetch(`http://127.0.0.1:${first.opsPort}${path}`, { method });
+    expect([response.status, await response.json()]).toMatchObject([
+      404,
+      { error: { code: "resource_not_found", request_id: expect.stringMatching(/^req_/) } },
+    ]);
+  }
+});
+
+test("a data folder that was used without --test-clock stays without", async () => {
   await first.end("SIGTERM");
+  expect(await run(["--test-clock"])).toEqual({
+    exitCode: 1,
+    stdout: "",
+    stderr: `The data folder ${dataDir} was used without --test-clock, and a test clock would put it into the future for good: set DATA_DIR to another folder.\n`,
+  });
+});
+
+test("--fresh removes nothing with DATABASE_URL, without a terminal or --yes, or where it could not start", async () => {
   expect(await run(["--fresh", "--yes"], { DATABASE_URL: "postgres://127.0.0.1:1/x" })).toEqual({
     exitCode: 1,
     stdout: "",

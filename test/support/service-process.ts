@@ -25,12 +25,18 @@ export const CHECKOUT = dirname(dirname(import.meta.dir));
 
 /**
  * Starts `services/<name>/main.ts`. Resolves once it says that it is ready. It dies with the test process. Its output goes
- * to the file `logTo` if there is one, and is kept in memory if there is none; `preload` is a module that it loads first.
+ * to the file `logTo` if there is one, and is kept in memory if there is none; `preload` is a module that it loads first, and `words`
+ * stand behind its command.
  */
 export async function startService(
   name: "gateway" | "worker" | "delivery" | "standalone",
   environment: Record<string, string>,
-  { checkout = CHECKOUT, logTo, preload }: { checkout?: string; logTo?: string; preload?: string } = {},
+  {
+    checkout = CHECKOUT,
+    logTo,
+    preload,
+    words = [],
+  }: { checkout?: string; logTo?: string; preload?: string; words?: readonly string[] } = {},
 ): Promise<ServiceProcess> {
   const [port, opsPort] = [await claimPort(), await claimPort()];
   const settings = {
@@ -49,7 +55,7 @@ export async function startService(
   let ended: Promise<number | null>;
   async function start(cwd = checkout): Promise<void> {
     const preloads = preload === undefined ? [] : ["--preload", preload];
-    const command = [process.execPath, ...preloads, `services/${name}/main.ts`];
+    const command = [process.execPath, ...preloads, `services/${name}/main.ts`, ...words];
     const [file = "", ...args] =
       process.platform === "linux" ? ["setpriv", "--pdeathsig", "KILL", ...command] : command;
     const log = logTo === undefined ? "pipe" : openSync(logTo, "a");

@@ -28,7 +28,12 @@ const MEMORY_MS = 4_000;
 const CALLERS_MAX = 10_000;
 const KEYS_PER_LOOK_UP_MAX = 500;
 
-export function createAuthenticator(db: Database, lastUse: Pick<LastUse, "note">): Authenticator {
+/** `memoryMs` is 0 under a test clock, with whose next leap a key may be over. */
+export function createAuthenticator(
+  db: Database,
+  lastUse: Pick<LastUse, "note">,
+  memoryMs = MEMORY_MS,
+): Authenticator {
   const callers = createMemory<AuthenticatedCaller>(CALLERS_MAX);
   const asked = new Map<string, Promise<AuthenticatedCaller>>();
   const lookUps = createBatcher<Buffer, Caller | null>({
@@ -43,7 +48,7 @@ export function createAuthenticator(db: Database, lastUse: Pick<LastUse, "note">
       // Unknown keys are not remembered, so that a new key works although somebody tried it before.
       if (found === null) throw unauthorized();
       const caller = { ...found, version: pinnedVersion(found) };
-      callers.keep(name, caller, askedAt, Math.min(MEMORY_MS, caller.validMs ?? MEMORY_MS));
+      callers.keep(name, caller, askedAt, Math.min(memoryMs, caller.validMs ?? memoryMs));
       lastUse.note(caller.keyNo);
       return caller;
     } finally {

@@ -6,6 +6,7 @@ import { isPermitted } from "../../../shared/domain/key.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { type ApiVersion, NEWEST_API_VERSION, versionOf } from "../../../shared/domain/version.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
+import type { Gate } from "../../../shared/platform/gate.ts";
 import type { Log } from "../../../shared/platform/log.ts";
 import type { Metrics } from "../../../shared/platform/metrics/metrics.ts";
 import type { Traces } from "../../../shared/platform/traces/traces.ts";
@@ -55,6 +56,7 @@ export interface ExchangeOptions {
   log: Log;
   metrics: Metrics;
   traces: Traces;
+  gate?: Gate | undefined;
   storeTimeMsMax: number | undefined;
   patience: Patience;
 }
@@ -102,6 +104,7 @@ class Exchange implements Known {
 
 export function createExchanges(options: ExchangeOptions): Exchanges {
   const { authenticator, rateLimiter, idempotency, makeRequestId, clock, log, metrics, patience } = options;
+  const { gate } = options;
   const { storeTimeMsMax = STORE_TIME_MS_MAX } = options;
   const limits = createLimits(metrics);
   const noteAnswer = createRequestMetrics(metrics);
@@ -172,12 +175,24 @@ export function createExchanges(options: ExchangeOptions): Exchanges {
     const apiRequest: ApiRequest = { caller, scope, id, innerId, query, cause, trace: trace.context };
     return limits.holdLargeBody(request.headers, route.body, projectNo, async () => {
       const body = await receive(exchange, route.body, projectNo);
-      if ("create" in route) return checkKey(exchange, { ...served, route }, apiRequest, body);
-      const isWanted = () => exchange.isWanted();
-      return limits.readStore(projectNo, isWanted, route.answerBytesMax ?? 0, async () =>
-        finish(exchange, await route.answer(apiRequest, body), projectNo),
-      );
+      const carryOut = () => carryOutRoute(exchange, served, apiRequest, body);
+      return gate === undefined ? carryOut() : gate.within(carryOut);
     });
+  }
+
+  function carryOutRoute(
+    exchange: Exchange,
+    served: ServedOperation,
+    apiRequest: ApiRequest,
+    body: Body,
+  ): Promise<ReadyAnswer> {
+    const { route } = served;
+    const { projectNo } = apiRequest.scope;
+    if ("create" in route) return checkKey(exchange, { ...served, route }, apiRequest, body);
+    const isWanted = () => exchange.isWanted();
+    return limits.readStore(projectNo, isWanted, route.answerBytesMax ?? 0, async () =>
+      finish(exchange, await route.answer(apiRequest, body), projectNo),
+    );
   }
 
   function checkKey(

@@ -50,6 +50,7 @@ export class BulkPass {
   private readonly timedCount: ReturnType<Cell["metrics"]["statement"]>;
   private readonly timedJudge: ReturnType<Cell["metrics"]["statement"]>;
   private isStopped = false;
+  private stepCount = 0;
 
   constructor(
     private readonly cell: Cell,
@@ -64,6 +65,27 @@ export class BulkPass {
   async look(shards: readonly number[]): Promise<void> {
     if (shards.length === 0) return;
     for (const bulk of await listOpenBulks(this.cell.db, shards)) this.learn(bulk);
+  }
+
+  /** In how many milliseconds something is to be done for an operation, as far as is known; Infinity for nothing. */
+  nextInMs(): number {
+    const dueAts = [...this.lanes.values()].flatMap(({ works }) =>
+      [...works.values()].map(({ dueAt }) => dueAt),
+    );
+    return Math.min(...dueAts) - performance.now();
+  }
+
+  /** Whether nothing is being done. */
+  get isIdle(): boolean {
+    return this.stepCount === 0 && this.nextInMs() > 0;
+  }
+
+  /** A test clock was put ahead by so many milliseconds: the pace is by that clock. */
+  leapt(ms: number): void {
+    for (const lane of this.lanes.values()) {
+      for (const work of lane.works.values()) work.dueAt -= ms;
+      lane.wake();
+    }
   }
 
   /** Begins nothing more, and resolves when nothing is being done any more. */
@@ -100,7 +122,9 @@ export class BulkPass {
         continue;
       }
       const beganAt = performance.now();
+      this.stepCount++;
       const after = await this.inTurn(() => this.step(next.bulk));
+      this.stepCount--;
       if (after === null) lane.works.delete(next.bulk.id);
       else Object.assign(next, { bulk: { ...next.bulk, ...after.change }, dueAt: beganAt + after.waitMs });
     }

@@ -1,4 +1,4 @@
-import type { Clock } from "../../../shared/platform/clock.ts";
+import { type Clock, realNow } from "../../../shared/platform/clock.ts";
 import type { Log } from "../../../shared/platform/log.ts";
 import { LEAP_MS, noteClock } from "../../../shared/store/cell/clock-watch.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
@@ -10,21 +10,26 @@ export const DELETIONS_WAIT_MS = 3_600_000;
  * Keeps a database clock that is wrong for a while from deleting anything, since what is deleted is gone for good. The
  * clock is compared with this process's own, which runs evenly and is never set, and with what workers have noted
  * before. A duty that deletes asks here for the instant to judge by, and waits until the clock has run evenly for long
- * enough.
+ * enough. What a test clock is put ahead is no leap: it is real time that is watched.
  */
 export class ClockWatch {
   private readonly db: Database;
-  private readonly clock: Pick<Clock, "now">;
+  private readonly clock: Pick<Clock, "now" | "real">;
   private readonly log: Log;
   private readonly monotonic: () => number;
   /** By how much the database's clock is ahead of this process's. */
   private offsetMs: number | null = null;
-  /** By the database's clock; null before the first note. */
+  /** By real time; null before the first note. */
   private steadySince: number | null = null;
   /** When the last leap was seen, until it is noted. */
   private leaptAt: number | null = null;
 
-  constructor(options: { db: Database; clock: Pick<Clock, "now">; log: Log; monotonic?: () => number }) {
+  constructor(options: {
+    db: Database;
+    clock: Pick<Clock, "now" | "real">;
+    log: Log;
+    monotonic?: () => number;
+  }) {
     this.db = options.db;
     this.clock = options.clock;
     this.log = options.log;
@@ -62,7 +67,7 @@ export class ClockWatch {
   /** The present instant, or null if the clock has not run evenly for so long. */
   nowIfSteadyFor(ms: number): number | null {
     const now = this.look();
-    return this.steadySince !== null && now - this.steadySince >= ms ? now : null;
+    return this.steadySince !== null && now - this.steadySince >= ms ? this.clock.now() : null;
   }
 
   /** How long it is until deletions go on. */
@@ -72,7 +77,7 @@ export class ClockWatch {
   }
 
   private look(): number {
-    const now = this.clock.now();
+    const now = realNow(this.clock);
     const offsetMs = now - this.monotonic();
     const leapMs = this.offsetMs === null ? 0 : offsetMs - this.offsetMs;
     this.offsetMs = offsetMs;

@@ -1,6 +1,6 @@
 import type { Cell } from "../../../shared/process/cell.ts";
 import type { ClockWatch } from "./clock-watch.ts";
-import { createInsights } from "./insights.ts";
+import type { createInsights } from "./insights.ts";
 import { auditPermits } from "./permits.ts";
 import { purgeExpired } from "./purge.ts";
 import { createRescue, type RescueOptions } from "./rescue.ts";
@@ -13,23 +13,30 @@ export interface Duty {
   run(cell: Cell): Promise<unknown>;
 }
 
-/** The duties that delete do so only while `clockWatch` trusts the clock. */
-export function listDuties(options: RescueOptions, clockWatch: ClockWatch): Duty[] {
+/** The duties that delete do so only while `clockWatch` trusts the clock, and while they may. */
+export function listDuties(
+  options: RescueOptions & { mayDelete?(): boolean },
+  clockWatch: ClockWatch,
+  rollUp: ReturnType<typeof createInsights>,
+): Duty[] {
+  const deleteAs = async (act: (now: number) => Promise<unknown>) => {
+    if (options.mayDelete?.() !== false) await clockWatch.delete(act);
+  };
   return [
     { name: "rescue", everyMs: 1_000, run: createRescue(options, clockWatch) },
     {
       name: "purge",
       // Often and little at a time, so that keys go at the pace at which they came.
       everyMs: 60_000,
-      run: ({ db }) => clockWatch.delete((now) => purgeExpired(db, now)),
+      run: ({ db }) => deleteAs((now) => purgeExpired(db, now)),
     },
     {
       name: "retention",
       everyMs: 60_000,
-      run: ({ db, log }) => clockWatch.delete((now) => retainRuns(db, { now, log })),
+      run: ({ db, log }) => deleteAs((now) => retainRuns(db, { now, log })),
     },
     { name: "permits", everyMs: 60_000, run: auditPermits },
     // What is counted is at most 15 s behind, also where another worker takes over.
-    { name: "insights", everyMs: 5_000, run: createInsights() },
+    { name: "insights", everyMs: 5_000, run: rollUp },
   ];
 }

@@ -19,9 +19,9 @@ const SHOWN_MS = 120_000;
 
 /**
  * Rolls up what was committed since the last tick, and shows the figures of the whole cell. Any worker may do this: of two that
- * do it at once, one finds that its step was taken.
+ * do it at once, one finds that its step was taken. Resolves to whether nothing is left to be rolled up.
  */
-export function createInsights(): (cell: Pick<Cell, "db" | "metrics">) => Promise<void> {
+export function createInsights(): (cell: Pick<Cell, "db" | "metrics">) => Promise<boolean> {
   let gauges: CellInsights | null = null;
   let share = 1;
 
@@ -46,19 +46,20 @@ export function createInsights(): (cell: Pick<Cell, "db" | "metrics">) => Promis
     gauges ??= new CellInsights(metrics);
     gauges.noteTick();
     const progress = await countNew(db, gauges);
-    if (progress === null) return;
+    if (progress === null) return false;
     gauges.noteCaughtUp();
-    await closeBuckets(db, progress);
+    return closeBuckets(db, progress);
   };
 }
 
-async function closeBuckets(db: Database, caughtUp: Progress): Promise<void> {
+async function closeBuckets(db: Database, caughtUp: Progress): Promise<boolean> {
   let progress: Progress | null = caughtUp;
   for (let steps = 0; steps < CLOSINGS_PER_TICK_MAX && progress !== null; steps++) {
     const level = closableLevel(progress);
-    if (level === null) return;
+    if (level === null) return true;
     progress = await closeSome(db, progress, level);
   }
+  return false;
 }
 
 /** The figures over all projects, as far as this process has counted them itself. */

@@ -42,12 +42,17 @@ const PURGES = [
  */
 export async function purgeExpired(db: Database, now: number): Promise<number> {
   let purgedCount = 0;
-  for (const purge of PURGES) {
-    for (let statement = 0; statement < STATEMENTS_PER_TICK_MAX; statement++) {
-      const count = await purge(db, ROWS_PER_STATEMENT, now);
-      purgedCount += count;
-      if (count < ROWS_PER_STATEMENT) break;
-    }
+  for (const purge of PURGES) purgedCount += await purgeAll(purge, db, now);
+  return purgedCount;
+}
+
+/** Calls one purge until it finds no more, as often as a tick may. */
+export async function purgeAll(purge: typeof purgeKeys, db: Database, now: number): Promise<number> {
+  let purgedCount = 0;
+  for (let statement = 0; statement < STATEMENTS_PER_TICK_MAX; statement++) {
+    const count = await purge(db, ROWS_PER_STATEMENT, now);
+    purgedCount += count;
+    if (count < ROWS_PER_STATEMENT) break;
   }
   return purgedCount;
 }

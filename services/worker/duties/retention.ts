@@ -19,14 +19,22 @@ const TABLES_DROPPED_PER_TICK_MAX = 2;
 
 /**
  * Deletes runs that no plan shows any more, and makes the tables that the next runs go into. `now` is milliseconds
- * since 1970. Any worker may do this; if two do it at once, one of them finds nothing to do.
+ * since 1970. Any worker may do this; if two do it at once, one of them finds nothing to do. Returns whether it has changed something.
+ * `walk` is of a test clock, whose `onPurged` hears how many runs it deletes.
  */
-export async function retainRuns(db: Database, { now, log }: { now: number; log: Log }): Promise<void> {
-  tell("runs.partition_created", await createRunPartitions(db, now, TABLES_MADE_PER_TICK_MAX), log);
+export async function retainRuns(
+  db: Database,
+  { now, log, walk }: { now: number; log: Log; walk?: { onPurged(count: number): void } },
+): Promise<boolean> {
+  const created = await createRunPartitions(db, now, TABLES_MADE_PER_TICK_MAX, walk !== undefined);
+  tell("runs.partition_created", created, log);
   // An upgrade of a plan keeps runs for longer: they are moved before their tables are dropped.
   await moveNotedRuns(db, log);
-  tell("runs.partition_dropped", await dropExpiredPartitions(db, now, TABLES_DROPPED_PER_TICK_MAX), log);
-  await purgeExpiredRuns(db, now, log);
+  const dropped = await dropExpiredPartitions(db, now, TABLES_DROPPED_PER_TICK_MAX, walk?.onPurged);
+  tell("runs.partition_dropped", dropped, log);
+  const purgedCount = await purgeExpiredRuns(db, now, log);
+  walk?.onPurged(purgedCount);
+  return created.names.length + dropped.names.length + purgedCount > 0;
 }
 
 function tell(event: string, { names, gaveWayCount }: Changed, log: Log): void {
@@ -51,7 +59,7 @@ async function moveNotedRuns(db: Database, log: Log): Promise<void> {
   }
 }
 
-async function purgeExpiredRuns(db: Database, now: number, log: Log): Promise<void> {
+async function purgeExpiredRuns(db: Database, now: number, log: Log): Promise<number> {
   let purgedCount = 0;
   for (let statement = 0; statement < STATEMENTS_PER_TICK_MAX; statement++) {
     const count = await purgeDefaults(db, now, RUNS_PER_STATEMENT);
@@ -59,4 +67,5 @@ async function purgeExpiredRuns(db: Database, now: number, log: Log): Promise<vo
     if (count === 0) break;
   }
   if (purgedCount > 0) log.info({ count: purgedCount }, "runs.purged");
+  return purgedCount;
 }

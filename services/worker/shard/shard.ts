@@ -250,6 +250,13 @@ export class Shard {
     return newsCount;
   }
 
+  /** Whether nothing is sent or to be sent: what is ready waits for a limit, a quota or a hold. */
+  isIdle(now: number): boolean {
+    if (this.sent.size > 0) return false;
+    for (const lane of this.lanes.values()) if (lane.isSendable(now)) return false;
+    return true;
+  }
+
   /** How many entries are remembered, over all lanes. */
   get entryCount(): number {
     let count = 0;

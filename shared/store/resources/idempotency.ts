@@ -129,10 +129,10 @@ export async function purgeKeys(db: Database, limit: number, now: number): Promi
 }
 
 /** A leap of the clock that nobody has seen (clock-watch.ts) is shorter than this, so no key is removed before its time. */
-const PURGE_LATER = "interval '15 min'";
+export const KEYS_PURGED_LATER_MS = 900_000;
 
 const PURGE = `
 DELETE FROM idempotency_keys
- WHERE ctid = ANY (ARRAY (SELECT ctid FROM idempotency_keys WHERE created_at <= $2::timestamptz - ${KEY_LIFE} - ${PURGE_LATER}
+ WHERE ctid = ANY (ARRAY (SELECT ctid FROM idempotency_keys WHERE created_at <= $2::timestamptz - ${KEY_LIFE} - interval '${KEYS_PURGED_LATER_MS} ms'
                            ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING 1`;

@@ -9,7 +9,7 @@ import type { ProjectNo } from "../../domain/scope.ts";
 import { createLog } from "../../platform/log.ts";
 import { beatNode } from "../cell/nodes.ts";
 import { retentionClassOf } from "../database/codes.ts";
-import { openDatabase } from "../database/database.ts";
+import { type Database, openDatabase } from "../database/database.ts";
 import { settleAttempts } from "../queue/settle.ts";
 import { findRun } from "../resources/runs.ts";
 import { comesToWait, inTime, settlementOf, startStore, type TestStore, until } from "../test-support.ts";
@@ -92,6 +92,17 @@ describe("the tables of runs", () => {
       const runId = await settleRun(project, firstAt + at * DAY_MS);
       expect(await tableOf(runId)).toBe(`runs_hobby_${dateOf(idTimeMs(runId))}`);
     }
+  });
+
+  test("may leave out time that has passed, but none that has runs", async () => {
+    const project = await store.addProject({ plan: "hobby" });
+    const [first = ""] = await tablesOf("hobby");
+    const firstAt = dayOf(first);
+    const runId = await settleRun(project, firstAt + 30 * DAY_MS);
+    await createRunPartitions(store.db, firstAt + 100.5 * DAY_MS, undefined, true);
+    const days = [0, 1, 2, 30, 100, 101, 102].map((day) => `runs_hobby_${dateOf(firstAt + day * DAY_MS)}`);
+    expect(await tablesOf("hobby")).toEqual(days);
+    expect(await tableOf(runId)).toBe(`runs_hobby_${dateOf(idTimeMs(runId))}`);
   });
 
   test("take over the runs that a settlement left in DEFAULT for want of a table of their time", async () => {
@@ -256,7 +267,7 @@ test("concurrent workers make and drop each table of runs once, and none of them
   const mates = Array.from({ length: 4 }, () => openTestDatabase(store.url, 2, "silent"));
   try {
     const now = Date.now() + 40 * DAY_MS;
-    const atOnce = async (change: typeof createRunPartitions) => {
+    const atOnce = async (change: (db: Database, now: number) => Promise<{ names: string[] }>) => {
       const names: string[] = [];
       // A worker leaves the change to another one that is at work, so all repeat until nothing is left to do.
       await until(async () => {

@@ -38,21 +38,35 @@ export interface Changed {
   gaveWayCount: number;
 }
 
-/** Makes the tables for the runs of now and of the near future, up to a number of them. */
+/**
+ * Makes the tables for the runs of now and of the near future, up to a number of them. With `leavesGaps` time that has passed gets none if
+ * it has no run in DEFAULT: a test clock passes by months in seconds.
+ */
 export function createRunPartitions(
   db: Connection,
   now: number,
   tablesMax = Number.POSITIVE_INFINITY,
+  leavesGaps = false,
 ): Promise<Changed> {
-  const makes = PLANS.map((plan) => (tx: Builder) => createNextPartition(tx, plan, now));
+  const makes = PLANS.map((plan) => (tx: Builder) => createNextPartition(tx, plan, now, leavesGaps));
   return changeInTurns(db, makes, tablesMax);
 }
 
-async function createNextPartition(tx: Builder, plan: Plan, now: number): Promise<string | null> {
+async function createNextPartition(
+  tx: Builder,
+  plan: Plan,
+  now: number,
+  leavesGaps: boolean,
+): Promise<string | null> {
   const widthMs = PARTITION_DAYS[plan] * DAY_MS;
   const endOf = (fromAt: number) => (Math.floor(fromAt / widthMs) + 1) * widthMs;
   const last = (await listPartitions(tx, plan)).at(-1);
   let fromAt = last?.untilAt ?? endOf(await findFirstInstant(tx, plan, now)) - widthMs;
+  const presentAt = endOf(now) - widthMs;
+  if (leavesGaps && fromAt < presentAt) {
+    const firstAt = await findFirstInDefault(tx, plan, fromAt);
+    fromAt = Math.max(fromAt, Math.min(presentAt, endOf(firstAt) - widthMs));
+  }
   while (await isCrowded(tx, plan, fromAt, endOf(fromAt))) fromAt = endOf(fromAt);
   if (fromAt > now + PARTITIONS_AHEAD * widthMs) return null;
 
@@ -77,6 +91,14 @@ async function findFirstInstant(tx: Builder, plan: Plan, now: number): Promise<n
   return Math.min(Math.max(firstProjectAt, retainedSince(plan, now)), now);
 }
 
+/** When the first run of a DEFAULT began, from an instant on; Infinity if there is none. */
+async function findFirstInDefault(tx: Builder, plan: Plan, fromAt: number): Promise<number> {
+  const { rows } = await tx.execute<{ id: string }>(
+    sql`SELECT id FROM ${sql.identifier(defaultOf(plan))} WHERE id >= ${firstUuidAt(fromAt)} ORDER BY id LIMIT 1`,
+  );
+  return rows[0] === undefined ? Number.POSITIVE_INFINITY : idTimeMs(uuidToId(RUN_PREFIX, rows[0].id));
+}
+
 async function isCrowded(tx: Builder, plan: Plan, fromAt: number, untilAt: number): Promise<boolean> {
   const { rows } = await tx.execute(
     sql`SELECT FROM ${sql.identifier(defaultOf(plan))} WHERE ${isWithin(fromAt, untilAt)} OFFSET ${ADOPTED_RUNS_MAX} LIMIT 1`,
@@ -84,13 +106,17 @@ async function isCrowded(tx: Builder, plan: Plan, fromAt: number, untilAt: numbe
   return rows.length > 0;
 }
 
-/** Drops the tables whose every run is older than its plan's retention and the grace, up to a number of them. */
+/**
+ * Drops the tables whose every run is older than its plan's retention and the grace, up to a number of them. `onRuns`, where it is given,
+ * hears how many runs go with each, which takes as long as counting them.
+ */
 export function dropExpiredPartitions(
   db: Connection,
   now: number,
   tablesMax = Number.POSITIVE_INFINITY,
+  onRuns?: (count: number) => void,
 ): Promise<Changed> {
-  const drops = PLANS.map((plan) => (tx: Builder) => dropFirstPartition(tx, plan, now));
+  const drops = PLANS.map((plan) => (tx: Builder) => dropFirstPartition(tx, plan, now, onRuns));
   return changeInTurns(db, [...drops, dropUnsorted], tablesMax);
 }
 
@@ -99,7 +125,12 @@ export function dropExpiredPartitions(
  * meanwhile waits, so an upgrade is either seen here or comes after the drop. That transaction holds its project's
  * flow, and settlements wait for the flow; so run_moves is locked last, after the tables that settlements use.
  */
-async function dropFirstPartition(tx: Builder, plan: Plan, now: number): Promise<string | null> {
+async function dropFirstPartition(
+  tx: Builder,
+  plan: Plan,
+  now: number,
+  onRuns?: (count: number) => void,
+): Promise<string | null> {
   const [first] = await listPartitions(tx, plan);
   if (first === undefined || first.untilAt > expiredAt(plan, now)) return null;
   await tx.execute(sql`LOCK TABLE ONLY ${sql.identifier(tableOf(plan))} IN ACCESS EXCLUSIVE MODE`);
@@ -109,7 +140,10 @@ async function dropFirstPartition(tx: Builder, plan: Plan, now: number): Promise
      CROSS JOIN LATERAL (SELECT FROM ${sql.identifier(first.name)} r WHERE r.project_no = m.project_no LIMIT 1) kept
      LIMIT 1`);
   if (rows.length > 0) return null;
-  await tx.execute(sql`DROP TABLE ${sql.identifier(first.name)}`);
+  const table = sql.identifier(first.name);
+  const counted = onRuns && (await tx.execute<{ count: number }>(sql`SELECT count(*)::int FROM ${table}`));
+  await tx.execute(sql`DROP TABLE ${table}`);
+  onRuns?.(counted?.rows[0]?.count ?? 0);
   return first.name;
 }
 

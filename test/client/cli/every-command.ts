@@ -136,6 +136,8 @@ export async function useEveryCommand(world: World): Promise<void> {
   await tell("project");
   await tell("usage");
   await tell("insights", "--period", "1h");
+  await tell("clock");
+  await tell("clock", "advance", "48h");
 
   await tell("jobs", "get", "job_unknown");
   await tell("jobs", "list", "--status", "faild");

@@ -36,6 +36,7 @@ export async function startCommandLine(): Promise<CommandLine> {
     PATH: process.env.PATH ?? "",
     HOME: folder,
     XDG_CONFIG_HOME: join(folder, "config"),
+    JOBWHEEL_OPS_URL: `http://127.0.0.1:${standalone.opsPort}`,
   };
   /** In this process, which costs less than one of its own. */
   async function jobwheel(...words: string[]): Promise<Ended> {

@@ -1,0 +1,151 @@
+import pg from "pg";
+import { HOME_REGION } from "../../domain/plan.ts";
+import { regionCode } from "../database/codes.ts";
+import { type Database, epochMs, StoreUnavailable } from "../database/database.ts";
+import { OWED, type Owed } from "../queue/sweep.ts";
+
+/**
+ * The clock of a test clock's database, which is ahead of the machine's by what the one row of `test_clock.ahead` says. Functions
+ * that stand before the catalogue's in the search path put it into every statement, `DEFAULT now()` included. They leave
+ * `transaction_timestamp()` alone, by which leases and heartbeats go (REAL_NOW).
+ */
+
+/**
+ * `ready`: the database has a test clock, from now on or since its beginning. `none`: it has none, and none was wanted. `ordinary`: one is
+ * wanted, and the database was used without. `marked`: none is wanted, and the database has one, so that its rows may lie in the future.
+ */
+export type TestClockState = "ready" | "none" | "ordinary" | "marked";
+
+/** Gives an empty database a test clock, if it `isWanted`. It is called before `migrate`, and before anything else connects. */
+export async function prepareTestClock(url: string, isWanted: boolean): Promise<TestClockState> {
+  const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 10_000 });
+  await client.connect();
+  try {
+    const { rows } = await client.query<{ has_clock: boolean; is_used: boolean }>(
+      `SELECT ${HAS_CLOCK} AS has_clock, to_regnamespace('drizzle') IS NOT NULL AS is_used`,
+    );
+    const { has_clock: hasClock = false, is_used: isUsed = false } = rows[0] ?? {};
+    if (hasClock) return isWanted ? "ready" : "marked";
+    if (!isWanted) return "none";
+    if (isUsed) return "ordinary";
+    await client.query(INSTALL);
+    return "ready";
+  } finally {
+    await client.end();
+  }
+}
+
+/** Whether the database belongs to a test clock. */
+export async function hasTestClock(db: Database): Promise<boolean> {
+  const [row] = await db.run<{ has_clock: boolean }>(
+    "has_test_clock",
+    `SELECT ${HAS_CLOCK} AS has_clock`,
+    [],
+  );
+  return row?.has_clock ?? false;
+}
+
+const HAS_CLOCK = "to_regnamespace('test_clock') IS NOT NULL";
+
+/** Statements of one message are one transaction. Tables are made in the first schema of the search path, which stays `public`. */
+const INSTALL = `
+CREATE SCHEMA test_clock;
+CREATE TABLE test_clock.ahead (one boolean PRIMARY KEY DEFAULT true CHECK (one), us bigint NOT NULL);
+INSERT INTO test_clock.ahead (us) VALUES (0);
+CREATE FUNCTION test_clock.now() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE COST 1 AS
+  $$ SELECT pg_catalog.now() + (SELECT us FROM test_clock.ahead) * interval '1 us' $$;
+CREATE FUNCTION test_clock.statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE COST 1 AS
+  $$ SELECT pg_catalog.statement_timestamp() + (SELECT us FROM test_clock.ahead) * interval '1 us' $$;
+CREATE FUNCTION test_clock.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE COST 1 AS
+  $$ SELECT pg_catalog.clock_timestamp() + (SELECT us FROM test_clock.ahead) * interval '1 us' $$;
+DO $$ BEGIN
+  EXECUTE format('ALTER DATABASE %I SET search_path = public, test_clock, pg_catalog', current_database());
+END $$`;
+
+/** The machine's own time, in milliseconds since 1970, as its Postgres has it. */
+export async function askRealTime(db: Database): Promise<number> {
+  const text = `SELECT ${epochMs("pg_catalog.clock_timestamp()")} AS now`;
+  const [row] = await db.run<{ now: number }>("ask_real_time", text, []);
+  if (row === undefined) throw new StoreUnavailable("no answer to the question for the time");
+  return row.now;
+}
+
+/** By how much the clock is ahead of the machine's, in microseconds. */
+export async function readAhead(db: Database): Promise<number> {
+  const [row] = await db.run<{ us: number }>(
+    "read_ahead",
+    "SELECT us::float8 AS us FROM test_clock.ahead",
+    [],
+  );
+  if (row === undefined) throw new Error("test_clock.ahead has no row");
+  return row.us;
+}
+
+/**
+ * Puts the clock ahead to the instant `at` (milliseconds since 1970), as far as `aheadMax` (microseconds) allows, and never back. Answers
+ * by how much it is ahead now. Nothing of the service has seen that time before it is committed.
+ */
+export async function moveAhead(db: Database, at: number, aheadMax: number): Promise<number> {
+  const [row] = await db.run<{ us: number }>("move_ahead", MOVE, [new Date(at).toISOString(), aheadMax]);
+  if (row === undefined) throw new Error("test_clock.ahead has no row");
+  return row.us;
+}
+
+const MOVE = `
+UPDATE test_clock.ahead
+   SET us = greatest(us, least(ceil(extract(epoch FROM $1::timestamptz - pg_catalog.clock_timestamp()) * 1000000)::bigint, $2::bigint))
+RETURNING us::float8 AS us`;
+
+/** What the clock would pass by. */
+export interface Outlook {
+  /** When the next attempt or firing comes due that is not due yet, in milliseconds since 1970; Infinity if none is to come. */
+  nextAt: number;
+  /** Something is due that nobody has begun. It may have to wait for a limit. */
+  isDue: boolean;
+  /** Something is on the wire, of this process or of one that is gone. */
+  isOnWire: boolean;
+  /** Something is parked until its host has room. */
+  isParked: boolean;
+}
+
+export async function lookOut(db: Database): Promise<Outlook> {
+  const [row] = await db.run<OutlookRow>("look_out", LOOK_OUT, []);
+  if (row === undefined) throw new Error("a statement of one row brought none");
+  const { next_at: nextAt, is_due: isDue, is_on_wire: isOnWire, is_parked: isParked } = row;
+  return { nextAt: nextAt ?? Number.POSITIVE_INFINITY, isDue, isOnWire, isParked };
+}
+
+const nextInLane = ({ table }: Owed, condition: string) => `
+  SELECT min(o.due_at) AS at
+    FROM lanes l
+   CROSS JOIN LATERAL (
+         SELECT due_at FROM ${table} o
+          WHERE o.project_no = l.project_no AND o.region = l.region AND o.environment = l.environment AND o.due_at ${condition}
+          ORDER BY o.due_at LIMIT 1) o`;
+const nextOfShard = (condition: string) => `
+  SELECT min(d.next_run_at) AS at
+    FROM shards s
+   CROSS JOIN LATERAL (
+         SELECT next_run_at FROM schedules WHERE shard = s.shard AND next_run_at ${condition}
+          ORDER BY next_run_at LIMIT 1) d
+   WHERE s.region = ${regionCode(HOME_REGION)}`;
+const nextOfAll = (condition: string) =>
+  [...Object.values(OWED).map((owed) => nextInLane(owed, condition)), nextOfShard(condition)].join(
+    " UNION ALL ",
+  );
+
+const IS_PARKED = "due_at IS NULL AND node_id IS NULL AND parked_host IS NOT NULL";
+
+const LOOK_OUT = `
+SELECT ${epochMs(`(SELECT min(at) FROM (${nextOfAll("> now()")}) later)`)} AS next_at,
+       (SELECT min(at) FROM (${nextOfAll("<= now()")}) due) IS NOT NULL AS is_due,
+       EXISTS (SELECT FROM (SELECT node_id FROM open_jobs WHERE run_id IS NOT NULL OFFSET 0) o WHERE node_id IS NOT NULL)
+         OR EXISTS (SELECT FROM open_deliveries WHERE node_id IS NOT NULL) AS is_on_wire,
+       EXISTS (SELECT FROM open_jobs WHERE ${IS_PARKED}) OR EXISTS (SELECT FROM open_deliveries WHERE ${IS_PARKED}) AS is_parked`;
+
+interface OutlookRow {
+  next_at: number | null;
+  is_due: boolean;
+  is_on_wire: boolean;
+  is_parked: boolean;
+}
