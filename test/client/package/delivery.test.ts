@@ -67,7 +67,7 @@ describe("the packed client", () => {
     ["of a bundler, without the types of Node", { module: "preserve", lib: ["es2022", "dom"], types: [] }],
   ])("compiles what both README.md show, by strict rules %s", async (_, options) => {
     const files = ["README.md", "shared/client/README.md"].flatMap(writeSnippets);
-    expect(files.length).toBe(4);
+    expect(files.length).toBe(5);
     if (options.types.length === 0) {
       const globals = "declare const process: { env: Record<string, string | undefined> };";
       writeFileSync(join(client.folder, "globals.d.ts"), globals);
