@@ -204,7 +204,7 @@ export const JOB_OPERATIONS = {
     summary: "Explain a job",
     description:
       "Why the job waits, and what has happened to it. Limits and what is in use of them are the project's, over both environments. " +
-      "`ahead` counts the job's own region and environment; where more than 10,000 attempts are due at the same instant it may be " +
+      "`ahead` counts the job's own region and environment; where more than 5,000 attempts are due at the same instant it may be " +
       "null.",
     response: { schema: JobExplanation, examples: { waiting: WAITING_EXAMPLE, over: OVER_EXAMPLE } },
   }),

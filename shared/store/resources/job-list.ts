@@ -31,7 +31,7 @@ export const LOOKED_AT_MAX = 2 * PAGE_SIZE_MAX;
 
 /** Up to so many running jobs of an environment are read for a page: more than a plan has permits. */
 export const RUNNING_MAX = 2_500;
-const RUNNING_WALKED_MAX = 2_000;
+const RUNNING_WALKED_MAX = 1_000;
 
 type Source = "any" | "queued" | "running" | "ended";
 /** What a list is filtered by beside status, region and time. */

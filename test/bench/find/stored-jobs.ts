@@ -23,8 +23,8 @@ const ROWS_PER_STATEMENT = 100_000;
 const WRITERS = 4;
 const DAY_MS = 86_400_000;
 const DAYS = 60;
-/** As many as explain counts of those that are due at one instant, less one. */
-const DUE_TOGETHER = 9_999;
+/** As many as explain reads of those that are due at one instant, less one. */
+const DUE_TOGETHER = 4_999;
 /** One job in so many. */
 const [COMMON, RARE, OF_SCHEDULE, FAILED, QUEUED] = [3, 20_000, 5, 50, 70];
 const now = Date.now();
