@@ -638,6 +638,13 @@ export const MUTANTS: readonly Mutant[] = [
     caughtBy: "test/client/package/types.test.ts",
   },
   {
+    name: "all retries of a page of a bulk operation have the id of one run",
+    file: "services/worker/bulk/judge-page.ts",
+    from: "Array.from({ length: count }, () => ids.next(prefix, now))",
+    to: "Array<string>(count).fill(ids.next(prefix, now))",
+    caughtBy: "test/simulation/cell/simulation.test.ts",
+  },
+  {
     name: "a step of the roll-up is written although another was meanwhile",
     file: `${INSIGHTS}/progress.ts`,
     from: "WHERE p.revision = $1::bigint",

@@ -1,6 +1,8 @@
 import { sendCommands, sendProjectChange } from "../../../shared/bus/hints.ts";
+import type { BulkFilter } from "../../../shared/domain/bulk.ts";
 import { ApiError } from "../../../shared/domain/errors.ts";
 import {
+  BULK_PREFIX,
   idToUuid,
   JOB_PREFIX,
   REQUEST_PREFIX,
@@ -14,17 +16,20 @@ import { shardOf } from "../../../shared/domain/shard.ts";
 import type { Cell } from "../../../shared/process/cell.ts";
 import { setProjectHeld, setRegionsHeld } from "../../../shared/store/cell/holds.ts";
 import { clearHostLimit, setHostLimit } from "../../../shared/store/cell/host-limits.ts";
-import { environmentOf } from "../../../shared/store/database/codes.ts";
+import { bulkActionCode, environmentOf } from "../../../shared/store/database/codes.ts";
 import { StoreUnavailable } from "../../../shared/store/database/database.ts";
+import { changeOf } from "../../../shared/store/resources/audit.ts";
 import { createJobs, type JobToCreate } from "../../../shared/store/resources/job-creation.ts";
 import { cancelJob, retryRun } from "../../../shared/store/resources/jobs-by-hand.ts";
 import { changeSchedule } from "../../../shared/store/resources/schedules.ts";
 import { openCell, SHARDS_PER_REGION, type World } from "./nodes.ts";
-import type { Operation, WantedJob } from "./plan.ts";
+import type { Operation, WantedBulk, WantedJob } from "./plan.ts";
 import type { SimProcess } from "./sim-process.ts";
 import type { Tables, WebhookRow } from "./store/tables.ts";
 import { targetUrl } from "./targets.ts";
 
+/** How far back a backfill looks. */
+const BACKFILL_MS = 12_000;
 const TRIES_MAX = 6;
 const TRY_AGAIN_MS = 300;
 const SCHEDULES_MAX = 1_000;
@@ -55,6 +60,8 @@ export class Clients {
         return this.ofJob(operation.part, (job) => this.cancel(cell, job));
       case "retry":
         return this.ofJob(operation.part, (job) => this.retry(cell, job));
+      case "bulk":
+        return this.askForBulk(cell, operation);
       case "pause schedule": {
         const id = [...this.tables.schedules.keys()][operation.schedule];
         return this.forAWhile(operation.forMs, (isOn) => this.setSchedule(cell, id, !isOn));
@@ -142,6 +149,29 @@ export class Clients {
     this.world.recording.meet("retry by hand");
     this.note({ kind: "retry accepted", at: this.now, job: job.id, run, attempt: retried.run.attempt });
     sendCommands(bus, retried.owed, clock.now());
+  }
+
+  /** Without an Idempotency-Key it is asked for once. */
+  private async askForBulk({ db, bus, clock }: Cell, wanted: WantedBulk): Promise<void> {
+    const schedule = [...this.tables.schedules.values()][wanted.schedule];
+    const filter = filterOf(wanted, schedule?.id, clock.now());
+    if (filter === null) return;
+    const projectNo =
+      schedule !== undefined && filter.schedule_id !== undefined ? schedule.project_no : wanted.project + 1;
+    const environment = filter.schedule_id === undefined ? wanted.environment : "production";
+    const id = this.process.ids.next(BULK_PREFIX, clock.now());
+    const shard = shardOf(projectNo, SHARDS_PER_REGION);
+    const change = changeOf({ projectNo, environment }, id, this.client());
+    const { action, perSecond, isDry, abortsAfterMs } = wanted;
+    const terms = [shard, bulkActionCode(action), perSecond, isDry, JSON.stringify(filter), "{}"];
+    const values = [...change, null, null, null, ...terms];
+    const asked = await this.onceAnswered(() => db.run("create_bulk", "", values));
+    if (asked === null || asked === "unavailable") return;
+    sendProjectChange(bus, projectNo, shard);
+    if (abortsAfterMs === null) return;
+    await Bun.sleep(abortsAfterMs);
+    await this.untilAnswered(() => db.run("abort_bulk", "", change));
+    this.world.recording.meet("bulk aborted");
   }
 
   async setSchedule({ db, bus, clock }: Cell, uuid: string | undefined, isActive: boolean): Promise<void> {
@@ -244,5 +274,31 @@ export class Clients {
 
   private note(event: Parameters<World["recording"]["note"]>[0]): void {
     this.world.recording.note(event);
+  }
+}
+
+/** Null if there is no such schedule. */
+function filterOf({ action, by }: WantedBulk, uuid: string | undefined, now: number): BulkFilter | null {
+  const schedule = uuid === undefined ? null : uuidToId(SCHEDULE_PREFIX, uuid);
+  if (action === "backfill") {
+    const [from, to] = [now - BACKFILL_MS, now].map((at) => new Date(Math.floor(at)).toISOString()) as [
+      string,
+      string,
+    ];
+    return schedule === null ? null : { schedule_id: schedule, from, to };
+  }
+  switch (by) {
+    case "all":
+      return { all: true };
+    case "tag":
+      return { tag: "third" };
+    case "host":
+      return { target_host: new URL(targetUrl(1, "good")).hostname };
+    case "error":
+      return { error_contains: "50" };
+    case "queued":
+      return { status: "queued", region: "us-east" };
+    case "schedule":
+      return schedule === null ? null : { schedule_id: schedule };
   }
 }

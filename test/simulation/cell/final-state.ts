@@ -1,8 +1,9 @@
-import { uuidToId } from "../../../shared/domain/ids.ts";
+import { BULK_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
 import { jobStatusOf } from "../../../shared/domain/job.ts";
 import { nextInstant, readTimetable } from "../../../shared/domain/schedule.ts";
 import { JOB_END_TYPES } from "../../../shared/domain/webhook.ts";
 import {
+  bulkStatusOf,
   ENDED_DELIVERY_STATUSES,
   endedStatusOf,
   environmentOf,
@@ -56,11 +57,19 @@ export function readFinalState(tables: Tables, beganAt: number, endedAt: number)
       // The clock may have been set back behind the beginning.
       instants: instantsBetween(cron, timezone, beganAt - SET_BACK_MS_MAX, endedAt),
     })),
-    firings: [...tables.firings.values()].map(({ schedule_id, fired_for, job_id, replaced }) => ({
+    firings: [...tables.firings.values()].map(({ schedule_id, fired_for, job_id, replaced, backfilled }) => ({
       schedule: uuidToId("sch_", schedule_id),
       firedFor: toMs(fired_for),
       job: job_id === null ? null : uuidToId("job_", job_id),
       replaced: replaced ?? 0,
+      isBackfilled: backfilled,
+    })),
+    bulks: [...tables.bulk_operations.values()].map((row) => ({
+      ...{ matched: row.matched, done: row.done, skipped: row.skipped, failed: row.failed },
+      bulk: uuidToId(BULK_PREFIX, row.id),
+      scope: `${row.project_no}/${row.environment}`,
+      ...{ isDry: row.dry_run, perSecond: row.per_second, status: bulkStatusOf(row.status) },
+      left: [...tables.bulk_members.values()].filter(({ bulk_id }) => bulk_id === row.id).length,
     })),
     permits: [...tables.flows.values()].map(({ project_no: project, in_use }) => ({
       project,

@@ -10,6 +10,7 @@ import {
 import { SHARDS_PER_REGION } from "./nodes.ts";
 import type { Plan, PlannedProject } from "./plan.ts";
 import type { Random } from "./random.ts";
+import { addTimetable } from "./store/firings.ts";
 import { fromMs, type Instant, monthOf } from "./store/parameters.ts";
 import { emptyTables, type Tables } from "./store/tables.ts";
 import { targetUrl } from "./targets.ts";
@@ -106,5 +107,7 @@ function addSchedules(
       tags: index % 2 === 0 ? null : ["nightly", "a:b"],
       next_run_at: firstAt === null ? null : fromMs(firstAt),
     });
+    const terms = { cron, timezone: "UTC", paused: false, superseded_at: null };
+    addTimetable(tables, { ...terms, schedule_id: id, since: fromMs(beginsAt) });
   }
 }

@@ -1,3 +1,4 @@
+import { BULK_ACTIONS, type BulkAction } from "../../../shared/domain/bulk.ts";
 import { OVERLAPS, type Overlap } from "../../../shared/domain/schedule.ts";
 import type { Environment, Region } from "../../../shared/domain/scope.ts";
 import { Random } from "./random.ts";
@@ -15,7 +16,21 @@ export type Operation =
   | { kind: "disable endpoint"; at: number; forMs: number; endpoint: number }
   | { kind: "hold project"; at: number; forMs: number; project: number }
   | { kind: "hold region"; at: number; forMs: number; region: number }
-  | { kind: "limit host"; at: number; forMs: number; host: number; requests: number };
+  | { kind: "limit host"; at: number; forMs: number; host: number; requests: number }
+  | ({ kind: "bulk"; at: number } & WantedBulk);
+
+/** A bulk operation of one of the projects; where it names a schedule, of that schedule's. */
+export interface WantedBulk {
+  action: BulkAction;
+  project: number;
+  environment: Environment;
+  by: "all" | "tag" | "host" | "error" | "queued" | "schedule";
+  schedule: number;
+  perSecond: number;
+  isDry: boolean;
+  /** When it is aborted after it was asked for; null if it is not. */
+  abortsAfterMs: number | null;
+}
 
 export interface WantedJob {
   project: number;
@@ -101,6 +116,8 @@ export function makePlan(seed: number): Plan {
     const node = plan.workers + random.below(plan.deliveryNodes);
     steps.push({ kind: "freeze", at: stepTime(random), node, forMs: LONG_MS });
   }
+  // They have a chance of their own, so that all else is as it would be without them.
+  steps.push(...planBulks(new Random(seed, "bulk"), plan));
   return { ...plan, steps: steps.sort((one, other) => one.at - other.at) };
 }
 
@@ -171,6 +188,49 @@ function planOperations(random: Random, projects: readonly PlannedProject[], reg
     return { kind: "limit host", at: stepTime(random), forMs: forMs(), ...limit };
   });
   return operations;
+}
+
+/** Bulk operations, what makes them match something, and workers that die or are not answered while they carry them out. */
+function planBulks(random: Random, { workers, regions }: Pick<Plan, "workers" | "regions">): Step[] {
+  if (random.chance(0.55)) return [];
+  return Array.from({ length: 1 + random.below(2) }).flatMap((): Step[] => {
+    const at = stepTime(random);
+    const action = random.pick(BULK_ACTIONS);
+    const place = {
+      project: random.below(2),
+      environment: random.pick(["production", "development"] as const),
+    };
+    const ofAction = action === "cancel" ? (["queued", "schedule"] as const) : (["error", "error"] as const);
+    const bulk: Operation = {
+      ...{ kind: "bulk", at, action, ...place, schedule: random.below(4) },
+      by: random.pick(["all", "tag", "host", ...ofAction]),
+      ...{ perSecond: random.pick([5, 20, 1_000]), isDry: random.chance(0.15) },
+      abortsAfterMs: random.chance(0.2) ? random.below(2_000) : null,
+    };
+    const [node, forMs] = [random.below(workers), lasting(random, 500, 4_000)];
+    const crash = { named: "bulk", calls: 1 + random.below(4), isAfterCall: random.chance(0.6) };
+    const what = { names: "bulk", chance: 0.5, fates: FATES };
+    const faults: Fault[] = [
+      { kind: "crash", at, node, crash, restartsAfterMs: lasting(random, 100, 3_000) },
+      { kind: "statements", at, forMs, node: null, what },
+    ];
+    const steps: Step[] = [bulk, ...(random.chance(0.5) ? [random.pick(faults)] : [])];
+    const beforeAt = Math.max(FIRST_STEP_MS, at - random.below(4_000));
+    if (action === "backfill")
+      return [
+        ...steps,
+        { kind: "pause schedule", at: beforeAt, forMs: at - beforeAt, schedule: bulk.schedule },
+      ];
+    const jobs = Array.from({ length: 2 + random.below(9) }, (): WantedJob => {
+      const policy = { maxAttempts: 1, baseSeconds: 1, capSeconds: 1 };
+      const region = random.pick(regions);
+      if (action === "retry")
+        return { ...place, region, ...policy, delayMs: 0, host: random.below(HOSTS), habit: "bad" };
+      const delayMs = random.below(12_000);
+      return { ...place, region, ...policy, delayMs, host: random.below(HOSTS), habit: random.pick(HABITS) };
+    });
+    return [...steps, { kind: "create", at: beforeAt, jobs }];
+  });
 }
 
 const HOSTS = 3;

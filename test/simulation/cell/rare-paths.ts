@@ -47,6 +47,15 @@ const RARE_PATHS: readonly string[] = [
     "settle_deliveries: settled before",
   ],
   ...["lost with its node", "lost past its deadline", "log: attempt.rescued", "log: delivery.rescued"],
+  ...[
+    "operation: bulk",
+    "bulk aborted",
+    "bulk waited for its pace",
+    "log: bulk.done",
+    "log: bulk.not_carried_out",
+  ],
+  ...["cancel", "retry", "backfill"].map((action) => `${action}_bulk_members: done`),
+  "cancel_bulk_members: skipped",
   ...["park_jobs", "park_webhooks", "release_jobs", "release_webhooks"],
   ...[
     "log: node.dead",

@@ -175,6 +175,7 @@ class Simulation {
   private isSettled(): boolean {
     const { tables } = this;
     const active = [...tables.schedules.values()].some(({ paused }) => !paused);
+    for (const { ended_at } of tables.bulk_operations.values()) if (ended_at === null) return false;
     for (const row of tables.open_jobs.values())
       if (!active || tables.jobs.get(row.id)?.schedule_id === null) return false;
     return active || tables.open_deliveries.size === 0;
@@ -205,6 +206,7 @@ const OPERATIONS: ReadonlySet<string> = new Set<Operation["kind"]>([
   "hold project",
   "hold region",
   "limit host",
+  "bulk",
 ]);
 const isOperation = (step: Step): step is Operation => OPERATIONS.has(step.kind);
 

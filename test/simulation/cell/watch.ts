@@ -1,10 +1,31 @@
+import { BULK_PREFIX, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
+import type { JudgedMember } from "../../support/history/history.ts";
 import type { Recording } from "./recording.ts";
 import type { Watch } from "./server.ts";
 import { numbers } from "./store/parameters.ts";
 import type { Timeline } from "./timeline.ts";
 
+/** A member as the model of the statement tells it (store/bulks.ts). */
+interface JudgedRow extends Pick<JudgedMember, "outcome"> {
+  position: number;
+  job_id: string | null;
+  attempts?: number;
+  run?: string;
+  attempt?: number;
+}
+
+const readJudged = ({ position, job_id, outcome }: JudgedRow): JudgedMember => ({
+  member: job_id === null ? String(position) : uuidToId(JOB_PREFIX, job_id),
+  outcome,
+});
+
 /** Notes of the statements what the history and the counts of rare paths need. */
 export function watchStatements(timeline: Timeline, recording: Recording): Watch {
+  const noteEpoch = (values: readonly unknown[]) =>
+    recording.note({
+      ...{ kind: "epoch used", at: timeline.now },
+      ...{ shard: `0/${values[3]}`, epoch: Number(values[4]) },
+    });
   return (name, values, rows) => {
     switch (name) {
       case "acquire_shards":
@@ -24,6 +45,32 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
           recording.note({ kind: "epoch used", at: timeline.now, shard: `0/${shards[n - 1]}`, epoch });
         }
         if (rows.length < shards.length) recording.meet("firing gone");
+        return;
+      }
+      case "count_bulk_members":
+      case "start_bulk":
+        if (rows.length > 0) noteEpoch(values);
+        return;
+      case "cancel_bulk_members":
+      case "retry_bulk_members":
+      case "backfill_bulk_members": {
+        const [first] = rows as { due_at: number; judged_at: number; members: JudgedRow[] }[];
+        if (first === undefined) return;
+        noteEpoch(values);
+        const bulk = uuidToId(BULK_PREFIX, String(values[2]));
+        const { judged_at: judgedAt, members } = first;
+        if (members.length === 0) return recording.meet("bulk waited for its pace");
+        const at = timeline.now;
+        recording.note({ kind: "bulk judged", at, judgedAt, bulk, members: members.map(readJudged) });
+        for (const { job_id, outcome, attempts, run, attempt } of members) {
+          recording.meet(`${name}: ${outcome}`);
+          const job = job_id === null ? "" : uuidToId(JOB_PREFIX, job_id);
+          if (attempts !== undefined) recording.note({ kind: "job canceled", at, job, attempts });
+          if (run === undefined || attempt === undefined) continue;
+          const retried = { at, job, run: uuidToId(RUN_PREFIX, run) };
+          recording.note({ kind: "retry asked", ...retried });
+          recording.note({ kind: "retry accepted", ...retried, attempt });
+        }
         return;
       }
       case "claim":

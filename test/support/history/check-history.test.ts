@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { checkHistory, listUnchecked, RULES, type Rule } from "./check-history.ts";
-import type { FinalJob, FinalRun, FinalState, History, HistoryEvent, Terms } from "./history.ts";
+import type { FinalBulk, FinalJob, FinalRun, FinalState, History, HistoryEvent, Terms } from "./history.ts";
 
 const JOB = "job_0000000000000000000000000a";
 const RUN = "run_0000000000000000000000000b";
@@ -128,7 +128,41 @@ function requestsOf(times: number[], change: Partial<Terms> = {}): History {
   };
 }
 
+const BULK = "blk_0000000000000000000000000d";
+const bulk: FinalBulk = {
+  ...{ bulk: BULK, scope: "1/1", isDry: false, perSecond: 2, status: "done" },
+  ...{ matched: 3, done: 2, skipped: 1, failed: 0, left: 0 },
+};
+type Judged = Extract<HistoryEvent, { kind: "bulk judged" }>;
+const judged = (judgedAt: number, outcomes: Judged["members"][number]["outcome"][], change = {}): Judged => ({
+  ...{ kind: "bulk judged", at: judgedAt, judgedAt, bulk: BULK },
+  members: outcomes.map((outcome, index) => ({ member: `job_${judgedAt}_${index}`, outcome })),
+  ...change,
+});
+
+/** A history in which the members of a bulk operation, or of two, were judged on these pages. */
+function bulkOf(
+  change: Partial<FinalBulk>,
+  pages = [judged(100, ["done", "skipped"]), judged(1_100, ["done"])],
+): History {
+  const other = { ...bulk, bulk: "blk_other", matched: 1, done: 1, skipped: 0 };
+  const bulks = pages.some((page) => page.bulk === other.bulk)
+    ? [{ ...bulk, ...change }, other]
+    : [{ ...bulk, ...change }];
+  return { ...withEvents(...pages), final: { ...final, bulks } };
+}
+
 test("a history in which all is well has no violation", () => {
+  expect(checkHistory(bulkOf({}))).toEqual([]);
+  const other = { bulk: "blk_other" };
+  expect(
+    checkHistory(
+      bulkOf({}, [judged(100, ["done", "skipped"]), judged(1_100, ["done"]), judged(1_200, ["done"], other)]),
+    ),
+  ).toEqual([]);
+  // The clock was set back.
+  expect(checkHistory(bulkOf({}, [judged(100, ["done", "skipped"]), judged(50, ["done"])]))).toEqual([]);
+  expect(checkHistory(withFinal({ insights: [{ project: 1, counted: 2, runs: 2 }] }))).toEqual([]);
   expect(checkHistory(good)).toEqual([]);
 });
 
@@ -279,6 +313,38 @@ const broken: [Rule, string, History][] = [
   ["idempotency", "a batch has made one of its two jobs", requestedAs("two", [job], 2)],
   ["bytes", "a request has other bytes than were asked for", replaced(4, { fault: "another body" })],
   ["rate", "a minute accepts more than the limit", requestsOf([0, 20_000, 59_000])],
+  [
+    "bulk",
+    "a second has more members than the pace",
+    bulkOf({}, [judged(100, ["done", "skipped"]), judged(1_099, ["done"])]),
+  ],
+  [
+    "bulk",
+    "a member is judged twice",
+    bulkOf({}, [judged(100, ["done", "skipped"]), { ...judged(100, ["done"]), at: 1_100, judgedAt: 1_100 }]),
+  ],
+  ["bulk", "an outcome is not counted", bulkOf({ done: 1, skipped: 2 })],
+  ["bulk", "it is done before all members are", bulkOf({ matched: 4 })],
+  ["bulk", "members are left", bulkOf({ left: 1 })],
+  ["bulk", "a dry run judges", bulkOf({ isDry: true })],
+  ["bulk", "it does not end", bulkOf({ status: "running" })],
+  [
+    "bulk",
+    "two run at once",
+    bulkOf({}, [
+      judged(100, ["done", "skipped"]),
+      judged(1_100, ["done"], { bulk: "blk_other" }),
+      judged(1_200, ["done"]),
+    ]),
+  ],
+  ["insights", "a run is told twice", withFinal({ insights: [{ project: 1, counted: 3, runs: 2 }] })],
+  [
+    "firings",
+    "a backfilled job is due at another time",
+    withFinal({
+      firings: [{ schedule: "sch", firedFor: 1_004_000, job: "job_fired", replaced: 1, isBackfilled: true }],
+    }),
+  ],
 ];
 
 test.each(broken)("%s: it sees that %s", (rule, _what, history) => {
@@ -291,7 +357,7 @@ test("the rate of a minute is judged neither across two minutes nor across the l
 });
 
 test("a rule of which a history tells nothing is named", () => {
-  expect(listUnchecked(good)).toEqual(["cancel", "idempotency", "bytes", "rate"]);
+  expect(listUnchecked(good)).toEqual(["cancel", "idempotency", "bytes", "rate", "bulk", "insights"]);
   expect(listUnchecked({ ...good, events: [] })).toContain("doubled");
 });
 

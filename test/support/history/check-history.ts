@@ -1,4 +1,5 @@
 import * as attempts from "./attempt-rules.ts";
+import * as bulks from "./bulk-rules.ts";
 import { Facts, type Found } from "./facts.ts";
 import type { History, HistoryEvent } from "./history.ts";
 import * as records from "./record-rules.ts";
@@ -31,6 +32,8 @@ const RULE_CHECKS = {
   idempotency: requests.findRepeated,
   bytes: requests.findWrongBytes,
   rate: requests.findOverRate,
+  bulk: bulks.findWrongBulks,
+  insights: records.findMistold,
 } satisfies Record<string, (facts: Facts) => Found>;
 export type Rule = keyof typeof RULE_CHECKS;
 export const RULES = Object.keys(RULE_CHECKS) as Rule[];
@@ -65,6 +68,8 @@ const EVIDENCE: Record<Rule, (history: History) => boolean> = {
   bytes: ({ events }) =>
     events.some((event) => event.kind === "request arrived" && event.fault !== undefined),
   rate: hasEvent("request accepted"),
+  bulk: hasEvent("bulk judged"),
+  insights: ({ final }) => (final.insights ?? []).some(({ runs }) => runs > 0),
 };
 
 /** The rules that this history says nothing about: they were not checked, rather than found to hold. */

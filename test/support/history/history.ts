@@ -1,3 +1,4 @@
+import type { BulkStatus } from "../../../shared/domain/bulk.ts";
 import type { JobStatus } from "../../../shared/domain/job.ts";
 import type { RunStatus } from "../../../shared/domain/run.ts";
 import type { EventType } from "../../../shared/domain/webhook.ts";
@@ -95,7 +96,15 @@ export type HistoryEvent =
   | { kind: "endpoint set"; at: number; endpoint: string; isEnabled: boolean }
   | { kind: "epoch granted"; at: number; shard: string; epoch: number; node: number }
   /** A statement that is fenced by this epoch has taken effect. */
-  | { kind: "epoch used"; at: number; shard: string; epoch: number };
+  | { kind: "epoch used"; at: number; shard: string; epoch: number }
+  /** Members of a bulk operation were judged by one statement, at that instant of the database's clock. */
+  | { kind: "bulk judged"; at: number; judgedAt: number; bulk: string; members: readonly JudgedMember[] };
+
+/** A job, or an instant of a schedule, and what became of it. */
+export interface JudgedMember {
+  member: string;
+  outcome: "done" | "skipped" | "failed";
+}
 
 export interface FinalState {
   jobs: readonly FinalJob[];
@@ -111,11 +120,15 @@ export interface FinalState {
     wasAlwaysEnabled: boolean;
   }[];
   schedules: readonly { id: string; instants: readonly number[]; spreadMs: number }[];
-  firings: readonly { schedule: string; firedFor: number; job: string | null; replaced: number }[];
+  firings: readonly FinalFiring[];
+  /** Left out where clients ask for none. */
+  bulks?: readonly FinalBulk[];
   /** By project, the permits that are in use and the attempts that are on the wire. */
   permits: readonly { project: number; inUse: number; onWire: number }[];
   /** By project, the runs that its month has counted and those that exist. */
   usage: readonly { project: number; counted: number; runs: number }[];
+  /** By project, the ended runs that insights tell and those that stand there; left out where nothing is rolled up. */
+  insights?: readonly { project: number; counted: number; runs: number }[];
 }
 
 export interface FinalJob extends AskedJob {
@@ -136,6 +149,30 @@ export interface FinalRun {
   startedAt: number;
   durationMs: number;
   nextRetryAt: number | null;
+}
+
+export interface FinalFiring {
+  schedule: string;
+  firedFor: number;
+  job: string | null;
+  replaced: number;
+  /** Whether a bulk operation made the job, which is due at once then. */
+  isBackfilled?: boolean;
+}
+
+export interface FinalBulk {
+  bulk: string;
+  /** Of the operations of one scope one runs at a time. */
+  scope: string;
+  isDry: boolean;
+  perSecond: number;
+  status: BulkStatus;
+  matched: number | null;
+  done: number;
+  skipped: number;
+  failed: number;
+  /** The members that stand there still. */
+  left: number;
 }
 
 export interface FinalDelivery {

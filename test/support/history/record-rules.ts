@@ -129,6 +129,13 @@ export function* findMiscounted({ history }: Facts): Found {
       yield { subject: `project ${project}`, text: `${counted} runs are counted, and there are ${runs}` };
 }
 
+/** Insights have counted each run that has ended once. */
+export function* findMistold({ history }: Facts): Found {
+  for (const { project, counted, runs } of history.final.insights ?? [])
+    if (counted !== runs)
+      yield { subject: `project ${project}`, text: `insights tell ${counted} runs, and ${runs} have ended` };
+}
+
 /** Once a disabling is answered only what was claimed before may be sent, and that before its deadline. */
 function* findSentToDisabled({ events, final, terms }: History, arrivals: readonly Arrival[]): Found {
   const changes = events.filter((event) => event.kind === "endpoint set");

@@ -10,7 +10,12 @@ import type { History } from "./history.ts";
 export function* findWrongFirings({ history, jobs }: Facts): Found {
   const { schedules, firings } = history.final;
   const made = new Map<string, string>();
-  for (const { schedule, firedFor, job } of firings) {
+  const madeFor = new Map<string, number>();
+  for (const { schedule, firedFor, job, isBackfilled = false } of firings) {
+    if (job !== null && !isBackfilled) {
+      const spreadMs = schedules.find(({ id }) => id === schedule)?.spreadMs ?? 0;
+      madeFor.set(job, firedFor + spreadMs);
+    } else if (job !== null) madeFor.set(job, firedFor);
     const key = `${schedule}/${firedFor}`;
     if (made.has(key)) yield { subject: schedule, text: `${firedFor} has two firings` };
     made.set(key, job ?? "");
@@ -25,9 +30,7 @@ export function* findWrongFirings({ history, jobs }: Facts): Found {
   );
   for (const { job, schedule, runAt, status } of jobs.values()) {
     if (schedule === null) continue;
-    const firedFor = runAt - (schedules.find(({ id }) => id === schedule)?.spreadMs ?? 0);
-    if (made.get(`${schedule}/${firedFor}`) !== job)
-      yield { subject: schedule, text: `the job ${job} has no firing` };
+    if (madeFor.get(job) !== runAt) yield { subject: schedule, text: `the job ${job} has no firing` };
     if (status === "canceled" && !asked.has(job)) canceled.set(schedule, (canceled.get(schedule) ?? 0) + 1);
   }
   for (const { id } of schedules) {
@@ -49,7 +52,10 @@ export function* findFiredWhilePaused({ history }: Facts): Found {
     const next = changes.slice(index + 1).find((event) => event.schedule === schedule);
     const beginsAt = clock.latestAt + toleranceMs;
     const endsAt = next === undefined ? Number.POSITIVE_INFINITY : next.clock.nowAt - toleranceMs;
-    for (const { firedFor } of history.final.firings.filter((firing) => firing.schedule === schedule))
+    const fired = history.final.firings.filter(
+      (firing) => firing.schedule === schedule && !firing.isBackfilled,
+    );
+    for (const { firedFor } of fired)
       if (firedFor > beginsAt && firedFor < endsAt)
         yield { subject: schedule, text: `it fired for ${firedFor}, paused from ${beginsAt} to ${endsAt}` };
   }

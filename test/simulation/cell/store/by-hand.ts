@@ -77,10 +77,20 @@ export const cancelJob: Statement = (tables, { now }, values) => {
   const [project_no, environment, id, , , , region, attempts, state] = values;
   const row = findOpen(tables, { project_no, environment, region, id });
   if (row === undefined || row.canceled || attemptsOf(row) !== attempts) return [];
-  const present = row.run_id === null ? "waiting" : row.node_id === null ? "unsent" : "sent";
-  if (present !== state) return [];
+  if (wayOf(row) !== state) return [];
+  cancelOpen(tables, row, now);
+  // No endpoint here asks for job.canceled.
+  return [{ delivery_id: null, shard: null, due_at: toMs(now) }];
+};
+
+const wayOf = (row: OpenJobRow) =>
+  row.run_id === null ? "waiting" : row.node_id === null ? "unsent" : "sent";
+
+/** Cancels an open job. Answers how many attempts it has had. */
+export function cancelOpen(tables: Tables, row: OpenJobRow, now: Instant): number {
+  const [state, attempts] = [wayOf(row), attemptsOf(row)];
   const place = { project_no: row.project_no, environment: row.environment, region: row.region };
-  const ended = { ...place, id: row.id, status: CANCELED_JOB, attempts: Number(attempts), ended_at: now };
+  const ended = { ...place, id: row.id, status: CANCELED_JOB, attempts, ended_at: now };
   tables.ended_jobs.set(row.id, { ...ended, schedule_id: row.schedule_id });
   moveTags(tables, row, CANCELED_JOB);
   if (state === "sent") row.canceled = true;
@@ -90,10 +100,9 @@ export const cancelJob: Statement = (tables, { now }, values) => {
     tables.runs.set(run.id, run);
     tagRun(tables, run, row.tags);
   }
-  if (state === "waiting") unplan(tables, row.id, Number(attempts));
-  // No endpoint here asks for job.canceled.
-  return [{ delivery_id: null, shard: null, due_at: toMs(now) }];
-};
+  if (state === "waiting") unplan(tables, row.id, attempts);
+  return attempts;
+}
 
 function unsentRun(tables: Tables, row: OpenJobRow): RunRow {
   const { project_no, environment, attempt } = row;
@@ -135,26 +144,40 @@ export const retryRun: Statement = (tables, { clock }, values) => {
   );
   const answer = { started_at: toMs(clock), shard: shard?.shard ?? null };
   if ((runsLeft(flow, month) ?? 1) <= 0) return [{ outcome: "quota_exceeded", ...answer }];
-  const owed = { run_id: String(runId), due_at: clock, started_at: clock, parked_due_at: null };
   if (replaces) {
+    const owed = { run_id: String(runId), due_at: clock, started_at: clock, parked_due_at: null };
     Object.assign(open as OpenJobRow, owed);
     unplan(tables, String(id), Number(attempt) - 1);
+    countUsage(tables, { ...flow, environment: 0, region: Number(region) }, dayOf(clock));
   } else {
-    tables.ended_jobs.delete(String(id));
-    const { schedule_id, tags } = findJob(tables, { id: String(id) });
-    const reopened = {
-      ...{ ...owed, schedule_id, tags },
-      ...{ id: String(id), project_no: flow.project_no },
-      ...{ environment: Number(environment), region: Number(region) },
-      ...{ attempt: Number(attempt), attempts_allowed: Number(attemptsAllowed) },
-      canceled: false,
-      node_id: null,
-      parked_host: null,
+    const place = { project_no: flow.project_no, environment: Number(environment), region: Number(region) };
+    const next = {
+      attempt: Number(attempt),
+      attempts_allowed: Number(attemptsAllowed),
+      run_id: String(runId),
     };
-    tables.open_jobs.set(reopened.id, reopened);
-    moveTags(tables, reopened, null);
+    reopen(tables, { ...place, ...next, id: String(id) }, clock);
   }
-  countUsage(tables, { ...flow, environment: 0, region: Number(region) }, dayOf(clock));
   countRuns(flow, 1, month);
   return [{ outcome: "retried", ...answer }];
 };
+
+/** Gives a job that failed another attempt, and counts its run among the day's, but not among the month's. */
+export function reopen(
+  tables: Tables,
+  job: Pick<
+    OpenJobRow,
+    "project_no" | "environment" | "region" | "id" | "attempt" | "attempts_allowed" | "run_id"
+  >,
+  clock: Instant,
+): void {
+  tables.ended_jobs.delete(job.id);
+  const { schedule_id, tags } = findJob(tables, job);
+  const row = {
+    ...{ ...job, schedule_id, tags, due_at: clock, started_at: clock, parked_due_at: null },
+    ...{ canceled: false, node_id: null, parked_host: null },
+  };
+  tables.open_jobs.set(row.id, row);
+  moveTags(tables, row, null);
+  countUsage(tables, job, dayOf(clock));
+}

@@ -20,6 +20,7 @@ import {
   type Statement,
   shardKey,
   type Tables,
+  type TimetableRow,
 } from "./tables.ts";
 import { moveTags } from "./tags.ts";
 
@@ -118,6 +119,7 @@ function fire(tables: Tables, { schedule, shard, jobId }: Firing, firedFor: Inst
     due_at: isFired && schedule.spread_ms !== null ? runAt : null,
     skipped_for: isWithin && isInTheWay ? FOR_OVERLAP : null,
     replaced: isFired && schedule.overlap === REPLACE ? cancelUnstarted(tables, id, now) : null,
+    backfilled: false,
   });
   if (!isFired) return null;
   const project = tables.projects.get(project_no);
@@ -178,6 +180,12 @@ export const changeSchedule: Statement = (tables, { clock }, values) => {
   if (row.paused && !paused && project.active_schedules >= Number(activeMax)) return [];
   if (nextRunAt !== null && nextRunAt <= clock) return [];
   if (row.paused !== paused) project.active_schedules += paused ? -1 : 1;
+  if (row.paused !== paused || row.cron !== cron || row.timezone !== timezone) {
+    const last = [...tables.timetables.values()].findLast(({ schedule_id }) => schedule_id === row.id);
+    if (last !== undefined) last.replaced_at = clock;
+    const terms = { cron: String(cron), timezone: String(timezone), paused: paused === true };
+    addTimetable(tables, { ...terms, schedule_id: row.id, since: clock, superseded_at: row.next_run_at });
+  }
   Object.assign(row, { cron, timezone, payload, paused, revision: row.revision + 1 });
   const [
     name,
@@ -195,6 +203,12 @@ export const changeSchedule: Statement = (tables, { clock }, values) => {
   if (isTimed) row.next_run_at = nextRunAt;
   return [scheduleColumns(row)];
 };
+
+/** Numbers are given as Postgres gives them, beginning with 1. */
+export function addTimetable(tables: Tables, row: Omit<TimetableRow, "no" | "replaced_at">): void {
+  const no = tables.timetables.size + 1;
+  tables.timetables.set(no, { ...row, no, replaced_at: null });
+}
 
 export const deleteSchedule: Statement = (tables, _time, values) => {
   const row = findRow(tables, values);

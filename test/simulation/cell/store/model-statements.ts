@@ -1,3 +1,4 @@
+import * as bulks from "./bulks.ts";
 import * as byHand from "./by-hand.ts";
 import { claim, claimOrdinary } from "./claims.ts";
 import { createJobs, createOrdinaryJobs } from "./creations.ts";
@@ -18,7 +19,7 @@ const listSigningSecrets: Statement = ({ signing_secret }, _time, values) =>
     .split(",")
     .map((_, index) => ({ n: index + 1, sealed: signing_secret }));
 
-/** No endpoint changes its URL here, so that none leaves a host, and no client asks for bulk operations. */
+/** No endpoint changes its URL here, so that none leaves a host. */
 const nothing: Statement = () => [];
 
 /** What a worker shows operators of the cell; nothing is decided on it. */
@@ -99,7 +100,20 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   // Insights are no part of the model: nothing is rolled up.
   find_insight_progress: () => [],
 
-  list_open_bulks: nothing,
+  lock_project: nothing,
+  create_bulk: bulks.createBulk,
+  lock_bulk: bulks.lockBulk,
+  abort_bulk: bulks.abortBulk,
+  list_open_bulks: bulks.listOpenBulks,
+  ...bulks.CANDIDATES,
+  count_bulk_members: bulks.countMembers,
+  start_bulk: bulks.startBulk,
+  cancel_bulk_members: bulks.cancelMembers,
+  retry_bulk_members: bulks.retryMembers,
+  backfill_bulk_members: bulks.backfillMembers,
+  list_timetables: bulks.listTimetables,
+  list_firings: bulks.listFirings,
+
   list_due_schedules: firings.listDueSchedules,
   fire_schedules: firings.fireSchedules,
   fire_replacing_schedules: firings.fireReplacingSchedules,

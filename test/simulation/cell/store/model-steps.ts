@@ -1,4 +1,8 @@
+import { countPage } from "../../../../services/worker/bulk/count-page.ts";
+import { judgePage } from "../../../../services/worker/bulk/judge-page.ts";
+import { BULK_ACTIONS, type BulkFilter } from "../../../../shared/domain/bulk.ts";
 import {
+  BULK_PREFIX,
   createIdSource,
   JOB_PREFIX,
   REQUEST_PREFIX,
@@ -16,6 +20,8 @@ import * as nodes from "../../../../shared/store/cell/nodes.ts";
 import { listMiscountedFlows } from "../../../../shared/store/cell/permits-audit.ts";
 import { environmentOf, flowClassNamed, regionOf } from "../../../../shared/store/database/codes.ts";
 import { askTime, type Database } from "../../../../shared/store/database/database.ts";
+import { startBulk } from "../../../../shared/store/queue/bulk/counting.ts";
+import { listOpenBulks } from "../../../../shared/store/queue/bulk/open-bulks.ts";
 import { claimAttempts } from "../../../../shared/store/queue/claim.ts";
 import { claimOrdinary } from "../../../../shared/store/queue/claim-ordinary.ts";
 import { claimDeliveries } from "../../../../shared/store/queue/delivery-claim.ts";
@@ -32,6 +38,7 @@ import { isLast, settleOrdinary } from "../../../../shared/store/queue/settle-or
 import * as shards from "../../../../shared/store/queue/shards.ts";
 import { listShardsInUse, refillLanes, sweepShards } from "../../../../shared/store/queue/sweep.ts";
 import { findEndpointUrls, findTargetUrls } from "../../../../shared/store/queue/target-urls.ts";
+import { abortBulk, createBulk } from "../../../../shared/store/resources/bulk-operations.ts";
 import { createJobs } from "../../../../shared/store/resources/job-creation.ts";
 import { cancelJob, retryRun } from "../../../../shared/store/resources/jobs-by-hand.ts";
 import {
@@ -416,6 +423,75 @@ export class ModelSteps {
     ]);
   }
 
+  bulk(): Ask {
+    const { random, tables } = this;
+    const id = this.ids.next(BULK_PREFIX, this.nowMs);
+    const cause = this.cause();
+    const action = random.pick(BULK_ACTIONS);
+    const schedule = this.anyOf([...tables.schedules.values()]);
+    const scheduleId = schedule === null ? "" : uuidToId("sch_", schedule.id);
+    const scope =
+      schedule !== null && random.chance(0.6)
+        ? scopeOf(schedule)
+        : { projectNo: 1 + random.below(3), environment: environmentOf(random.below(2)) };
+    const ago = (ms: number) => new Date(Math.floor(this.nowMs) - ms).toISOString();
+    const filter: BulkFilter =
+      action === "backfill"
+        ? { schedule_id: scheduleId, from: ago(30_000), to: ago(1_000) }
+        : random.pick<BulkFilter>([
+            { all: true },
+            { tag: "a" },
+            ...(schedule === null ? [] : [{ schedule_id: scheduleId }, { schedule_id: scheduleId }]),
+            ...(action === "cancel" ? [{ status: random.pick(["queued", "running"] as const) }] : []),
+            ...(action === "retry" ? [{ error_contains: 'with "quotes' }, { response_status: 500 }] : []),
+            {
+              region: "us-east",
+              target_host: new URL(targetUrl(1, "good")).hostname,
+              created_after: ago(4_000),
+            },
+          ]);
+    const shard = scope.projectNo % 3;
+    const wish = {
+      id,
+      action,
+      filter,
+      perSecond: random.pick([1, 3, 30]),
+      dryRun: random.chance(0.2),
+      shard,
+    };
+    const isPossible = action !== "backfill" || schedule !== null;
+    return (db) => (isPossible ? createBulk(db, scope, wish, cause, null) : Promise.resolve());
+  }
+
+  /** Does what a worker would do next for one of the operations, or aborts it. */
+  carryOut(): Ask | null {
+    const { random, tables } = this;
+    const [now, place] = [Math.floor(this.nowMs), random.next()];
+    const newIds = Array.from({ length: PAGE_MAX }, () => this.ids.next("", this.nowMs));
+    const [isWrong, aborts, cause] = [random.chance(0.05), random.chance(0.05), this.cause()];
+    return async (db) => {
+      const open = await listOpenBulks(db, [0, 1, 2]);
+      const bulk = open[Math.floor(place * open.length)];
+      const shard = bulk && tables.shards.get(`0/${bulk.shard}`);
+      if (bulk === undefined || shard === undefined) return open;
+      const { projectNo, environment, id } = bulk;
+      if (aborts) return [open, await abortBulk(db, bulk, id, cause, null)];
+      const epoch = shard.epoch - (isWrong ? 1 : 0);
+      const held = { region: "us-east" as const, shard: bulk.shard, epoch };
+      const at = { projectNo, environment, id, held };
+      let used = 0;
+      const ids = { next: (prefix: string) => `${prefix}${newIds[used++]}` };
+      switch (bulk.status) {
+        case "counting":
+          return [open, await countPage(db, bulk, at, now)];
+        case "waiting":
+          return [open, await startBulk(db, at)];
+        case "running":
+          return [open, await judgePage(db, bulk, at, { ids, now })];
+      }
+    };
+  }
+
   private get nowMs(): number {
     return toMs(this.now());
   }
@@ -489,7 +565,13 @@ const CHOICES: readonly [string, (this: ModelSteps) => Ask | null][] = [
   ["release", ModelSteps.prototype.release],
   ...Array<[string, (this: ModelSteps) => Ask | null]>(4).fill(["fire", ModelSteps.prototype.fire]),
   ...Array<[string, (this: ModelSteps) => Ask | null]>(2).fill(["schedule", ModelSteps.prototype.schedule]),
+  ["bulk", ModelSteps.prototype.bulk],
+  ["bulk", ModelSteps.prototype.bulk],
+  ...Array<[string, (this: ModelSteps) => Ask | null]>(4).fill(["carry out", ModelSteps.prototype.carryOut]),
 ];
+
+/** Members of a page at the greatest pace that is asked for here. */
+const PAGE_MAX = 3;
 
 /** More than there are: of those that began at one instant nobody knows which is listed first. */
 const LOST_MAX = 1_000;

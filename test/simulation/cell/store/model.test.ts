@@ -23,7 +23,7 @@ setDefaultTimeout(600_000);
  */
 
 const ROUNDS = Number(process.env.ROUNDS ?? 5);
-const STEPS = 320;
+const STEPS = 360;
 const firstSeed = Number(process.env.SEED ?? 1);
 
 let store: TestStore;
@@ -51,7 +51,7 @@ async function setTime(now: Instant, clock: Instant): Promise<void> {
 
 function databaseOf(tables: Tables): Database {
   const refuse = () => Promise.reject(new Error("the model runs named statements only"));
-  return {
+  const database: Database = {
     drizzle: undefined as never,
     async run(name, _text, values) {
       asked.add(name);
@@ -62,9 +62,11 @@ function databaseOf(tables: Tables): Database {
         throw Object.assign(new pg.DatabaseError("taken", 0, "error"), { code: "23505" });
       }
     },
-    transact: refuse,
+    // Nobody else asks meanwhile.
+    transact: (act) => act(database),
     close: refuse,
   };
+  return database;
 }
 
 /** The answer, or the refusal, in a form that compares. Lists that a statement does not order are sorted. */
@@ -118,7 +120,6 @@ const NOT_COMPARED = [
   "forget_idle_left_hosts",
   "change_webhook",
   "find_insight_progress",
-  "list_open_bulks",
 ];
 
 test("every statement of the model was compared", () => {

@@ -26,7 +26,7 @@ export const SET_CLOCK = `${READS_INSTANTS}
   END $$`;
 
 const TABLES_IN_USE =
-  "projects, flows, lanes, shards, nodes, jobs, open_jobs, ended_jobs, job_tags, job_tag_states, runs, run_tags, shifted_runs, usage_days, webhooks, events, open_deliveries, ended_deliveries, delivery_attempts, schedules, firings, held_regions, host_limits, clock_watch, signing_secrets, timetables";
+  "projects, flows, lanes, shards, nodes, jobs, open_jobs, ended_jobs, job_tags, job_tag_states, runs, run_tags, shifted_runs, usage_days, webhooks, events, open_deliveries, ended_deliveries, delivery_attempts, schedules, firings, held_regions, host_limits, clock_watch, signing_secrets, timetables, bulk_operations, bulk_members";
 
 const instant = (us: number | null) =>
   us === null ? null : us === Number.NEGATIVE_INFINITY ? "-infinity" : new Date(us / 1_000).toISOString();
@@ -77,6 +77,11 @@ export async function insertRows({ query }: TestStore, tables: Tables): Promise<
         row.tags,
       ],
     );
+  for (const row of tables.timetables.values())
+    await query(
+      "INSERT INTO timetables (schedule_id, since, paused, cron, timezone) VALUES ($1, $2, $3, $4, $5)",
+      [row.schedule_id, instant(row.since), row.paused, row.cron, row.timezone],
+    );
   if (tables.clock_watch !== null)
     await query("INSERT INTO clock_watch (seen_at, steady_since) VALUES ($1, $2)", [
       instant(tables.clock_watch.seen_at),
@@ -126,7 +131,13 @@ const READ: Record<string, string> = {
   schedules: `SELECT id, project_no, environment, shard, name, cron, timezone, target_url, payload, max_attempts, base_seconds,
                      cap_seconds, paused, tags, revision, ${us("next_run_at")}, overlap, spread_seconds, spread_ms
                 FROM schedules ORDER BY id`,
-  firings: `SELECT schedule_id, ${us("fired_for")}, job_id, ${us("due_at")}, skipped_for, replaced FROM firings ORDER BY schedule_id, fired_for`,
+  firings: `SELECT schedule_id, ${us("fired_for")}, job_id, ${us("due_at")}, skipped_for, replaced, backfilled FROM firings ORDER BY schedule_id, fired_for`,
+  timetables: `SELECT no, schedule_id, ${us("since", "superseded_at", "replaced_at")}, paused, cron, timezone FROM timetables ORDER BY no`,
+  bulk_operations: `SELECT id, project_no, environment, shard, action, status, per_second, dry_run, filter, matched, counted, done, skipped,
+                           failed, judged_to, counted_to, sample, leaves_members, ${us("started_at", "ended_at")}, judged_counts,
+                           ARRAY(SELECT simulated.us(at) FROM unnest(judged_at) WITH ORDINALITY AS j (at, n) ORDER BY n) AS judged_at
+                      FROM bulk_operations ORDER BY id`,
+  bulk_members: "SELECT bulk_id, position, job_id, region FROM bulk_members ORDER BY bulk_id, position",
   held_regions: "SELECT region FROM held_regions ORDER BY region",
   host_limits: "SELECT host, requests FROM host_limits ORDER BY host",
   clock_watch: `SELECT ${us("seen_at", "steady_since")} FROM clock_watch`,
@@ -174,6 +185,9 @@ export function readModel(tables: Tables): Record<string, unknown[]> {
     delivery_attempts: sorted(tables.delivery_attempts.values(), "delivery_id", "attempt"),
     schedules: sorted(tables.schedules.values(), "id"),
     firings: sorted(tables.firings.values(), "schedule_id", "fired_for"),
+    timetables: sorted(tables.timetables.values(), "no"),
+    bulk_operations: sorted(tables.bulk_operations.values(), "id"),
+    bulk_members: sorted(tables.bulk_members.values(), "bulk_id", "position"),
     held_regions: [...tables.held_regions].sort().map((region) => ({ region })),
     host_limits: entries(tables.host_limits, "host", "requests"),
     clock_watch: tables.clock_watch === null ? [] : [tables.clock_watch],

@@ -229,6 +229,50 @@ export interface FiringRow {
   due_at: Instant | null;
   skipped_for: number | null;
   replaced: number | null;
+  backfilled: boolean;
+}
+
+export interface TimetableRow {
+  no: number;
+  schedule_id: string;
+  since: Instant;
+  superseded_at: Instant | null;
+  replaced_at: Instant | null;
+  paused: boolean;
+  cron: string;
+  timezone: string;
+}
+
+export interface BulkRow {
+  id: string;
+  project_no: number;
+  environment: number;
+  shard: number;
+  action: number;
+  status: number;
+  per_second: number;
+  dry_run: boolean;
+  filter: object;
+  matched: number | null;
+  counted: number;
+  done: number;
+  skipped: number;
+  failed: number;
+  judged_to: number;
+  counted_to: string | null;
+  sample: string[];
+  judged_at: Instant[];
+  judged_counts: number[];
+  leaves_members: boolean;
+  started_at: Instant | null;
+  ended_at: Instant | null;
+}
+
+export interface BulkMemberRow {
+  bulk_id: string;
+  position: number;
+  job_id: string | null;
+  region: number | null;
 }
 
 export interface Tables {
@@ -255,6 +299,9 @@ export interface Tables {
   delivery_attempts: Map<string, DeliveryAttemptRow>;
   schedules: Map<string, ScheduleRow>;
   firings: Map<string, FiringRow>;
+  timetables: Map<number, TimetableRow>;
+  bulk_operations: Map<string, BulkRow>;
+  bulk_members: Map<string, BulkMemberRow>;
   held_regions: Set<number>;
   host_limits: Map<string, number>;
   signing_secret: Buffer;
@@ -285,6 +332,9 @@ export function emptyTables(): Tables {
     delivery_attempts: new Map(),
     schedules: new Map(),
     firings: new Map(),
+    timetables: new Map(),
+    bulk_operations: new Map(),
+    bulk_members: new Map(),
     held_regions: new Set(),
     host_limits: new Map(),
     signing_secret: Buffer.from("secret"),
