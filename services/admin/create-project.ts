@@ -26,15 +26,26 @@ export interface CreatedProject {
 export async function createProjectWithKeys(
   db: Database,
   seal: Seal,
-  { name, plan, defaultRegion }: { name: string; plan: Plan; defaultRegion: Region },
+  {
+    name,
+    plan,
+    defaultRegion,
+    givenKeys,
+  }: {
+    name: string;
+    plan: Plan;
+    defaultRegion: Region;
+    /** Well-formed keys in place of new ones. */
+    givenKeys?: Readonly<Record<Environment, string | null>>;
+  },
   operator: string = findAccount(process.env),
 ): Promise<CreatedProject> {
   // created_at is the time in the id, so it has to be the database's.
   const now = await askTime(db);
   const ids = createIdSource(randomBytes);
   const keys = {
-    development: makeKey("development", randomBytes),
-    production: makeKey("production", randomBytes),
+    development: givenKeys?.development ?? makeKey("development", randomBytes),
+    production: givenKeys?.production ?? makeKey("production", randomBytes),
   };
   const signingSecrets = { development: makeSecret(randomBytes), production: makeSecret(randomBytes) };
   const project = await createProject(

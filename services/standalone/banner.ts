@@ -12,13 +12,19 @@ export interface Reached {
   ops: string;
 }
 
-/** The new project's keys, and the first request to make with them. */
-export function firstSteps(made: CreatedProject, { api, ops }: Reached, hasEcho: boolean): string {
-  const { development, production } = made.keys;
-  const tryIt = hasEcho
+/** The new project's keys, and the first request to make with them. Keys that were given are not shown. */
+export function firstSteps(
+  made: CreatedProject,
+  { api, ops }: Reached,
+  config: Pick<Config, "host" | "allowInsecureTargets" | "firstKeys">,
+): string {
+  const { firstKeys } = config;
+  const development = firstKeys.development === null ? made.keys.development : "$DEVELOPMENT_KEY";
+  const production = firstKeys.production === null ? made.keys.production : "$PRODUCTION_KEY";
+  const tryIt = hasEcho(config)
     ? `Send a first job; its arrival at the echo receiver is shown here:
 
-curl -sS ${api}/v2/jobs -H 'Authorization: Bearer ${development}' \\
+curl -sS ${api}/v2/jobs -H "Authorization: Bearer ${development}" \\
   -H 'Content-Type: application/json' \\
   -d '{"target_url": "${ops}/echo", "payload": {"hello": "world"}}'`
     : "The echo receiver is there when HOST is a loopback address and ALLOW_INSECURE_TARGETS is not false.";
@@ -34,13 +40,14 @@ ${tryIt}
 /** Said at every start. `projectId` is that of the oldest project, `clock` where a test clock stands; null without one. */
 export function bannerOf(
   { api, ops }: Reached,
-  config: Pick<Config, "databaseUrl" | "dataDir">,
+  config: Pick<Config, "databaseUrl" | "dataDir" | "adminCommand">,
   projectId: string,
   clock: ClockView | null,
 ): string {
   const dataDir = resolve(config.dataDir);
   const isElsewhere = config.databaseUrl === null && dataDir !== resolve(DATA_DIR_DEFAULT);
-  const admin = `${isElsewhere ? `DATA_DIR=${quote(dataDir)} ` : ""}npm run --silent admin --`;
+  const inCheckout = `${isElsewhere ? `DATA_DIR=${quote(dataDir)} ` : ""}npm run --silent admin --`;
+  const admin = config.adminCommand === null ? inCheckout : escapeControls(config.adminCommand);
   const ofProject = `--project ${projectId} --environment development`;
   const data = config.databaseUrl === null ? escapeControls(dataDir) : "the database of DATABASE_URL";
   const testClock =
@@ -59,7 +66,7 @@ export function bannerOf(
 }
 
 /** Whether it has the echo receiver, to which jobs may be sent. */
-export const hasEcho = ({ host, allowInsecureTargets }: Pick<Config, "host" | "allowInsecureTargets">) =>
+const hasEcho = ({ host, allowInsecureTargets }: Pick<Config, "host" | "allowInsecureTargets">) =>
   allowInsecureTargets && isLoopback(host);
 
 /** A path as a word of a shell. */

@@ -38,7 +38,7 @@ import { rehearseGateway } from "../gateway/rehearsal.ts";
 import { startGateway } from "../gateway/start.ts";
 import { rehearseWorker } from "../worker/rehearsal.ts";
 import { startWorker } from "../worker/start.ts";
-import { bannerOf, firstSteps, hasEcho } from "./banner.ts";
+import { bannerOf, firstSteps } from "./banner.ts";
 import { startOverOrExit } from "./start-over.ts";
 import { startTestClock } from "./test-clock/clock.ts";
 import { checkAloneOrExit, ownCell, prepareTestClockOrExit } from "./test-clock/own.ts";
@@ -188,8 +188,8 @@ const reached = { api: reachable(gateway.port), ops: reachable(ops.port) };
 const [oldest] = await listProjects(db);
 if (oldest === undefined) {
   const project = { name: "First project", plan: "scale", defaultRegion: "us-east" } as const;
-  const made = await createProjectWithKeys(db, seal, project);
-  say(firstSteps(made, reached, hasEcho(config)));
+  const made = await createProjectWithKeys(db, seal, { ...project, givenKeys: config.firstKeys });
+  say(firstSteps(made, reached, config));
   say(bannerOf(reached, config, made.project.id, walker?.look() ?? null));
 } else {
   say(bannerOf(reached, config, oldest.id, walker?.look() ?? null));

@@ -1,10 +1,13 @@
 import { describe, expect, test } from "bun:test";
+import { randomBytes } from "node:crypto";
 import { type Network, parseNetwork } from "../domain/address.ts";
+import { makeKey } from "../domain/key.ts";
 import { ConfigError, readConfig, type Service } from "./config.ts";
 
 const NODE = { DATABASE_URL: "postgres://u:pw@db/jobwheel", NATS_URL: "nats://bus:4222" };
 const KEY = Buffer.alloc(32, 9).toString("base64");
 const OTHER_KEY = Buffer.alloc(32, 8).toString("hex");
+const DEVELOPMENT_KEY = makeKey("development", randomBytes);
 
 function linesOf(environment: Record<string, string>, service: Service): readonly string[] {
   try {
@@ -62,6 +65,8 @@ describe("the settings", () => {
         LOG_LEVEL: "debug",
         LOG_FORMAT: "human",
         DATA_DIR: "/var/lib/jobwheel",
+        DEVELOPMENT_KEY,
+        ADMIN_COMMAND: "docker exec jobwheel bun",
         SECRETS_KEY: KEY,
         SECRETS_KEY_FALLBACKS: `${OTHER_KEY}, ${KEY}`,
         ALLOW_INSECURE_TARGETS: "true",
@@ -91,6 +96,8 @@ describe("the settings", () => {
       logLevel: "debug",
       logFormat: "human",
       dataDir: "/var/lib/jobwheel",
+      firstKeys: { development: DEVELOPMENT_KEY, production: null },
+      adminCommand: "docker exec jobwheel bun",
       secretsKey: new Uint8Array(32).fill(9),
       secretsKeyFallbacks: [new Uint8Array(32).fill(8), new Uint8Array(32).fill(9)],
       allowInsecureTargets: true,
@@ -103,6 +110,14 @@ describe("the settings", () => {
       drainTimeoutMs: 930_000,
       traces: { endpoint: "http://collector:4318", ratio: 0.25 },
     });
+  });
+
+  test("take no key of another environment, and none that is mistyped", () => {
+    const mistyped = DEVELOPMENT_KEY.replace(/.$/, (last) => (last === "0" ? "1" : "0"));
+    for (const text of [mistyped, makeKey("production", randomBytes)])
+      expect(linesOf({ DEVELOPMENT_KEY: text }, "standalone")).toEqual([
+        "DEVELOPMENT_KEY must be a whole key, svc_dev_...",
+      ]);
   });
 
   test("are required as each service needs them", () => {

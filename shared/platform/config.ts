@@ -1,7 +1,8 @@
 import { randomBytes } from "node:crypto";
 import { isIP, isIPv4 } from "node:net";
 import { type Network, parseNetwork } from "../domain/address.ts";
-import { isRegion, REGIONS, type Region } from "../domain/scope.ts";
+import { keyEnvironment } from "../domain/key.ts";
+import { type Environment, isRegion, REGIONS, type Region } from "../domain/scope.ts";
 import { parseOpenedHost } from "../domain/target.ts";
 import type { LogFormat, LogLevel } from "./log.ts";
 import { parseSecretsKey, parseSecretsKeys } from "./seal/secrets-key.ts";
@@ -31,6 +32,10 @@ export interface Config<S extends Service = Service> {
   /** Null selects human lines on a terminal, and JSON elsewhere. */
   logFormat: LogFormat | null;
   dataDir: string;
+  /** The keys that the standalone's first project gets; null for a new one. */
+  firstKeys: Readonly<Record<Environment, string | null>>;
+  /** How the standalone's banner calls the operators' command line; null in a checkout. */
+  adminCommand: string | null;
   /** 32 bytes. Null selects the key of the data directory. */
   secretsKey: S extends "gateway" | "delivery" ? Uint8Array : Uint8Array | null;
   /** Former keys of 32 bytes each, which open old secrets and seal no new ones. */
@@ -158,6 +163,11 @@ export function readConfig<S extends Service>(
       read("LOG_LEVEL", `one of ${LOG_LEVELS.join(", ")}`, (text) => parseWord(text, LOG_LEVELS)) ?? "info",
     logFormat: read("LOG_FORMAT", LOG_FORMATS.join(" or "), (text) => parseWord(text, LOG_FORMATS)),
     dataDir: read("DATA_DIR", "a path", (text) => text) ?? DATA_DIR_DEFAULT,
+    firstKeys: {
+      development: readSecretly("DEVELOPMENT_KEY", "a whole key, svc_dev_...", keyOf("development")),
+      production: readSecretly("PRODUCTION_KEY", "a whole key, svc_live_...", keyOf("production")),
+    },
+    adminCommand: read("ADMIN_COMMAND", "a command", (text) => text),
     secretsKey: readSecretly("SECRETS_KEY", "32 bytes in base64 or hex", parseSecretsKey),
     secretsKeyFallbacks:
       readSecretly(
@@ -203,6 +213,9 @@ const HOST_NAME = /^(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,62})(\.[a-z0-9][a-z0-9-]{0
 const NODE_NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$/;
 const PLAIN_INTEGER = /^(0|[1-9][0-9]{0,8})$/;
 const PLAIN_DECIMAL = /^[0-9]{1,3}(\.[0-9]{1,12})?$/;
+
+const keyOf = (environment: Environment) => (text: string) =>
+  keyEnvironment(text) === environment ? text : null;
 
 function parseHost(text: string): string | null {
   // Digits and dots that are no address would be looked up as a name and not be found.

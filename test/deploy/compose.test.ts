@@ -33,9 +33,13 @@ function environmentOfService(name: string): Record<string, string> {
 }
 
 /** Why this service would refuse the laptop as a target in this environment; null if it accepts it. */
-function laptopFault(service: "gateway" | "delivery", environment: Record<string, string>): string | null {
+function laptopFault(
+  service: "gateway" | "delivery",
+  environment: Record<string, string>,
+  host = "host.docker.internal",
+): string | null {
   const config = readConfig(environment, service);
-  return findTargetFault("http://host.docker.internal:4000/", targetRulesOf(config, config.port));
+  return findTargetFault(`http://${host}:4000/`, targetRulesOf(config, config.port));
 }
 
 describe("compose.yaml", () => {
@@ -70,11 +74,18 @@ describe("compose.yaml", () => {
     }
   });
 
-  test.each([1, 2])("accepts and sends jobs to the laptop itself (%p)", (number) => {
-    for (const service of ["gateway", "delivery"] as const)
-      expect(laptopFault(service, environmentOfService(`${service}-${number}`))).toBeNull();
-    expect(services[`delivery-${number}`]?.extra_hosts).toEqual(["host.docker.internal:host-gateway"]);
-  });
+  test.each([1, 2])(
+    "accepts and sends jobs to the laptop itself, and to nothing else nearby (%p)",
+    (number) => {
+      for (const service of ["gateway", "delivery"] as const) {
+        const environment = environmentOfService(`${service}-${number}`);
+        expect(laptopFault(service, environment)).toBeNull();
+        for (const host of ["10.0.0.1", "postgres", "169.254.169.254"])
+          expect(laptopFault(service, environment, host)).not.toBeNull();
+      }
+      expect(services[`delivery-${number}`]?.extra_hosts).toEqual(["host.docker.internal:host-gateway"]);
+    },
+  );
 
   test("has a health check for every service that keeps running", () => {
     const unknown = Object.entries(services).filter(([, { healthcheck }]) => healthcheck === undefined);
@@ -126,6 +137,9 @@ test("overlays/dev accepts jobs to the laptop itself, and sends them", () => {
         ({ url: "postgres://host/name", key: GIVEN.SECRETS_KEY })[key] ??
         (key === "fallbacks" ? "" : "nats://host"),
     });
-    expect(laptopFault(service, environment)).toBeNull();
+    for (const host of ["host.docker.internal", "host.minikube.internal", "172.18.0.1"])
+      expect(laptopFault(service, environment, host)).toBeNull();
+    for (const host of ["10.96.0.1", "postgres", "169.254.169.254"])
+      expect(laptopFault(service, environment, host)).not.toBeNull();
   }
 });

@@ -4,25 +4,46 @@ import { DEPLOY } from "./manifests.ts";
 
 const ROOT = dirname(DEPLOY);
 
-/** The image that deploy/Containerfile describes, as far as it can be followed without building it. */
+/** An image that deploy/Containerfile describes, as far as it can be followed without building it. */
 export interface Image {
-  /** The paths that the last stage copies, from the root of the checkout. */
+  /** The paths that its stage copies, from the root of the checkout. */
   paths: string[];
   environment: Record<string, string>;
+  /** What its stage runs while it is built, in the order of the file. */
+  commands: string[];
+  /** What a container of it runs. */
+  entrypoint: string[];
+  healthCheck: string[];
 }
 
-export function readImage(): Image {
+/** The stage of a name; without one the last stage, which is built if none is asked for. */
+export function readImage(name?: string): Image {
   const stages = readFileSync(join(DEPLOY, "Containerfile"), "utf8").split(/^FROM /m);
-  const lines = stages.at(-1)?.split("\n") ?? [];
-  const wordsOf = (instruction: string) =>
-    lines.filter((line) => line.startsWith(`${instruction} `)).map((line) => line.split(/\s+/).slice(1));
+  const stage =
+    name === undefined ? stages.at(-1) : stages.find((text) => text.split("\n")[0]?.endsWith(` AS ${name}`));
+  if (stage === undefined) throw new Error(`deploy/Containerfile has no stage ${name}`);
+  const lines = stage.replaceAll("\\\n", "").split("\n");
+  const textsOf = (instruction: string) =>
+    lines
+      .filter((line) => line.startsWith(`${instruction} `))
+      .map((line) => line.slice(instruction.length + 1));
+  const wordsOf = (text: string | undefined) =>
+    JSON.parse(text?.slice(text.indexOf("[")) ?? "[]") as string[];
   return {
-    paths: wordsOf("COPY").flatMap((words) => (words[0]?.startsWith("--from=") ? [] : words.slice(0, -1))),
-    environment: Object.fromEntries(
-      wordsOf("ENV")
-        .flat()
-        .map((word) => word.split("=") as [string, string]),
+    paths: textsOf("COPY").flatMap((text) =>
+      text.startsWith("--from=") ? [] : text.split(/\s+/).slice(0, -1),
     ),
+    environment: Object.fromEntries(
+      textsOf("ENV").flatMap((text) =>
+        [...text.matchAll(/(\w+)=(?:"([^"]*)"|(\S*))/g)].map(([, key = "", quoted, plain = ""]) => [
+          key,
+          quoted ?? plain,
+        ]),
+      ),
+    ),
+    commands: textsOf("RUN"),
+    entrypoint: [...wordsOf(textsOf("ENTRYPOINT")[0]), ...wordsOf(textsOf("CMD")[0])],
+    healthCheck: wordsOf(textsOf("HEALTHCHECK")[0]),
   };
 }
 

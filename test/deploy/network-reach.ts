@@ -1,4 +1,5 @@
 import type { INetworkPolicy } from "kubernetes-models/networking.k8s.io/v1/NetworkPolicy";
+import { isInNetworks, parseNetwork } from "../../shared/domain/address.ts";
 import { environmentOf, findWorkloads, ofKind, type Resource, type Workload } from "./manifests.ts";
 import { admits, type End } from "./network-policies.ts";
 
@@ -67,7 +68,7 @@ export function judgeReach(resources: readonly Resource[]): string[] {
       expectWay(`${name} to the internet`, end, { address }, 8443, isDelivery);
     }
     for (const address of PRIVATE_ADDRESSES) {
-      const isOpen = isDelivery && allowsPrivate(pod, resources) && LAPTOP_ADDRESSES.includes(address);
+      const isOpen = isDelivery && takesTarget(pod, resources, address);
       for (const port of [80, 443, POSTGRES])
         expectWay(`${name} to ${address}`, end, { address }, port, isOpen);
     }
@@ -96,9 +97,13 @@ export function judgeReach(resources: readonly Resource[]): string[] {
   return wrong;
 }
 
-function allowsPrivate(pod: Workload, resources: readonly Resource[]): boolean {
+/** Whether jobs to the private address are accepted, which then has to be reached. */
+function takesTarget(pod: Workload, resources: readonly Resource[], address: string): boolean {
   const environment = environmentOf(pod, resources, { podName: "", secretOf: () => "" });
-  return environment.ALLOW_INSECURE_TARGETS === "true";
+  const texts = environment.ALLOWED_TARGET_NETWORKS?.split(",") ?? [];
+  const networks = texts.flatMap((text) => parseNetwork(text) ?? []);
+  const isTrial = environment.ALLOW_INSECURE_TARGETS === "true";
+  return isInNetworks(address, networks) || (isTrial && LAPTOP_ADDRESSES.includes(address));
 }
 
 const PORTS = { http: 8080, ops: 9090 };

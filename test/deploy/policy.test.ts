@@ -133,6 +133,7 @@ const BROKEN: Record<keyof typeof RULES, [what: string, from: string | RegExp, t
       '"podSelector":{},"policyTypes":["Egress"]',
     ],
     ["a setting for trials", '"LOG_LEVEL":"info"', '"ALLOW_INSECURE_TARGETS":"true"'],
+    ["targets that are not reached", '"LOG_LEVEL":"info"', '"ALLOWED_TARGET_NETWORKS":"192.168.0.0/16"'],
     ["all IPv6", '"cidr":"2000::/3"', '"cidr":"::/0"'],
     [
       "Postgres for everybody",
