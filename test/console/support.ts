@@ -164,3 +164,9 @@ export async function startConsole(
   };
   return test;
 }
+
+/** Once the page has everything that it shows. */
+export async function untilLoaded(page: Page): Promise<void> {
+  await page.getByRole("heading", { level: 1 }).waitFor();
+  await page.waitForFunction(() => document.querySelector(".bones") === null);
+}

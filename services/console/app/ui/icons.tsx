@@ -30,7 +30,7 @@ const PATHS: Record<PageName, string> = {
   flows: "M2 4h3.5c3 0 2 8 5 8H14M2 12h3.5M10.5 4H14",
   hosts: "M3 3h10v4H3zM3 9h10v4H3zM5.5 5h.01M5.5 11h.01",
   usage: "M8 2a6 6 0 1 0 6 6H8z",
-  keys: "M6 12.5a3.5 3.5 0 1 1 2.9-5.5H14v2.5h-2V12H9.6",
+  keys: "M7.5 8A2.75 2.75 0 1 1 2 8a2.75 2.75 0 0 1 5.5 0zM7.5 8H14v2.5M11.2 8v2",
 };
 
 export function PageIcon({ page }: { page: PageName }) {

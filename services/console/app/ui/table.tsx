@@ -20,9 +20,9 @@ export interface Column<Row> {
 
 /** A height that rows have in the style sheet (`--row`). */
 const ROW_PIXELS = 42;
-const SPARE_ROWS = 24;
+const SPARE_ROWS = 14;
 /** The range moves in steps, so that most scrolling renders nothing. */
-const STEP_ROWS = 12;
+const STEP_ROWS = 8;
 /** How close to its end the list is when more is asked for. */
 const AHEAD_ROWS = 60;
 

@@ -66,7 +66,7 @@ export function JobList() {
 
 const COLUMNS: readonly Column<ListedJob>[] = [
   { title: "Job", width: "270px", cell: (job) => <ListedId id={job.id} /> },
-  { title: "Status", width: "132px", narrow: "118px", cell: (job) => <Status status={job.status} /> },
+  { title: "Status", width: "126px", narrow: "118px", cell: (job) => <Status status={job.status} /> },
   {
     title: "Target",
     from: "medium",
@@ -74,7 +74,7 @@ const COLUMNS: readonly Column<ListedJob>[] = [
   },
   {
     title: "Tags",
-    width: "170px",
+    width: "190px",
     from: "medium",
     cell: (job) => (
       <span class="above">
@@ -83,10 +83,10 @@ const COLUMNS: readonly Column<ListedJob>[] = [
     ),
   },
   { title: "Region", width: "116px", from: "wide", cell: (job) => job.region },
-  { title: "Attempts", width: "88px", isRight: true, from: "medium", cell: (job) => job.attempts },
+  { title: "Attempts", width: "80px", isRight: true, from: "medium", cell: (job) => job.attempts },
   {
     title: "Created",
-    width: "164px",
+    width: "158px",
     narrow: "92px",
     isRight: true,
     cell: (job) => <Time at={job.created_at} />,

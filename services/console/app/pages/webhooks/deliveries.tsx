@@ -16,6 +16,9 @@ import { Card, Empty, Live, Loading, Trouble } from "../../ui/page.tsx";
 import { Block, Link, Status, Time } from "../../ui/small.tsx";
 import { durationText } from "../../ui/time.ts";
 
+/** Each is several lines high. */
+const PAGE = 20;
+
 /** What was sent to the endpoint and with which answers. `changes` counts what was done here, after which it loads again. */
 export function Deliveries(props: { session: Session; webhook: Webhook; changes: number }) {
   const { session, webhook, changes } = props;
@@ -23,7 +26,8 @@ export function Deliveries(props: { session: Session; webhook: Webhook; changes:
   const filter = status === "" ? {} : { status: status as DeliveryStatus };
   const list = useList(
     `deliveries ${webhook.id} ${status}`,
-    (page, signal) => session.client.webhooks.deliveries(webhook.id, { ...filter, ...page }, { signal }),
+    (page, signal) =>
+      session.client.webhooks.deliveries(webhook.id, { ...filter, ...page, limit: PAGE }, { signal }),
     { idOf: (delivery) => delivery.id, isLive: live.value === "on" },
   );
   const { reload } = list;
