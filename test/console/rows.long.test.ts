@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
-import type { CDPSession, Page } from "playwright-core";
+import type { Page } from "playwright-core";
 import { SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
 
 setDefaultTimeout(2 * TEST_TIMEOUT_MS);
@@ -35,11 +35,10 @@ test("10,000 rows scroll, and no frame of them takes the page more than 50 ms", 
   while (!(await isAll.isVisible()))
     await page.evaluate(() => scrollTo(0, document.documentElement.scrollHeight));
   expect(await page.locator("tbody .row").count()).toBeLessThan(150);
-  const session = await page.context().newCDPSession(page);
   const longestMs: number[] = [];
   for (let round = 0; round < ROUNDS; round++) {
     await page.evaluate(() => scrollTo(0, 0));
-    const tasksMs = await trace(session, () => wheelThrough(page));
+    const tasksMs = await trace(page, () => wheelThrough(page));
     const row = await page.locator("tbody .row").first().getAttribute("aria-rowindex");
     expect(Number(row)).toBeGreaterThan(5_000);
     expect(tasksMs.length).toBeGreaterThan(WHEELS);
@@ -75,7 +74,8 @@ interface TraceEvent {
 }
 
 /** How long each task of the page's main thread took, in whole milliseconds, by the browser's own trace. */
-async function trace(session: CDPSession, act: () => Promise<void>): Promise<number[]> {
+async function trace(page: Page, act: () => Promise<void>): Promise<number[]> {
+  const session = await page.context().newCDPSession(page);
   const events: TraceEvent[] = [];
   session.on("Tracing.dataCollected", ({ value }) => events.push(...(value as unknown as TraceEvent[])));
   await session.send("Tracing.start", {
@@ -88,6 +88,7 @@ async function trace(session: CDPSession, act: () => Promise<void>): Promise<num
   const ended = new Promise((resolve) => session.once("Tracing.tracingComplete", resolve));
   await session.send("Tracing.end");
   await ended;
+  await session.detach();
   const mains = new Set(
     events
       .filter(({ name, args }) => name === "thread_name" && args?.name === "CrRendererMain")
