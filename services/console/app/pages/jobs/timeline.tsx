@@ -9,20 +9,22 @@ import { countText, durationText } from "../../ui/time.ts";
 type Waiting = NonNullable<JobExplanation["waiting"]>;
 type Entry = JobExplanation["timeline"][number];
 
-const TITLES: Record<Waiting["for"], string> = {
+/** A newer service may have further reasons. */
+const TITLES: Record<string, string> = {
   hold: "Held by an operator",
   quota: "The month's runs are used up",
   no_worker: "Nobody of the service looks after it",
   due_time: "Waiting for its time",
   backoff: "Waiting for its next attempt",
   host: "Its host takes no more now",
+  flow: "Its flow key's limit is reached",
   concurrency: "The project's limit is reached",
   turn: "Nothing is in its way",
 };
 
-/** What each reason is called, also where many jobs wait. A newer service may have further ones. */
+/** What each reason is called, also where many jobs wait. */
 export function reasonTitle(reason: string): string {
-  return (TITLES as Record<string, string>)[reason] ?? wordsOf(reason);
+  return TITLES[reason] ?? wordsOf(reason);
 }
 
 export function WaitingNote({ waiting }: { waiting: Waiting }) {
