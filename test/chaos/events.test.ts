@@ -26,7 +26,7 @@ import { listUnmatchedEvents } from "../support/unmatched-events.ts";
 setDefaultTimeout(300_000);
 
 const LEASE_TTL_MS = 3_000;
-const POST_EVERY_MS = 15;
+const POST_EVERY_MS = 25;
 /** How many more jobs are attempted between two kills, and while a process is dead. */
 const JOBS_BETWEEN = 60;
 const DRAINED_MS = 60_000;

@@ -21,7 +21,7 @@ import { startTarget } from "../support/target.ts";
 setDefaultTimeout(180_000);
 
 const LEASE_TTL_MS = 3_000;
-const POST_EVERY_MS = 10;
+const POST_EVERY_MS = 20;
 /** The time between a fault and the next one. */
 const FAULT_MS = 1_500;
 const DRAINED_MS = 30_000;

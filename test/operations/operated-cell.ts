@@ -21,7 +21,7 @@ export const SOON_MS = 5_000;
 const ASK_AGAIN_MS = 500;
 const DRAINED_MS = 60_000;
 /** The interval of each stream. */
-const POST_EVERY_MS = 100;
+const POST_EVERY_MS = 200;
 /** A window without any arrival is longer than this only if nothing is sent. */
 const WINDOW_MS = 1_500;
 /** The promise to operators: after this time nothing held is sent any more. */

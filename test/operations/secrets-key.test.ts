@@ -22,7 +22,7 @@ import { type Arrival, startTarget } from "../support/target.ts";
 
 setDefaultTimeout(180_000);
 
-const POST_EVERY_MS = 60;
+const POST_EVERY_MS = 120;
 const ENDED_MS = 30_000;
 /** Endpoints of a project to which nothing happens: several pages of them, in the middle of which the command is killed. */
 const QUIET_ENDPOINTS = 2_000;

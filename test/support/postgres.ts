@@ -5,7 +5,7 @@ import {
   type EmbeddedPostgres,
   startEmbeddedPostgres,
 } from "../../shared/platform/embedded-postgres/embedded-postgres.ts";
-import { migrate } from "../../shared/store/cell/migrate.ts";
+import { migrate, roleSettings } from "../../shared/store/cell/migrate.ts";
 
 export interface TestDatabase {
   url: string;
@@ -23,14 +23,37 @@ const NAME_CHARACTERS_MAX = 40;
  * An empty database that no other test sees, on the server of TEST_DATABASE_URL. Without that, as when `bun test` is
  * called for one file, this process gets an embedded server, which ends with it.
  */
-export async function createTestDatabase(name = "database", template = "template1"): Promise<TestDatabase> {
+export function createTestDatabase(name = "database"): Promise<TestDatabase> {
+  return createDatabase(name, "template1", () => "");
+}
+
+/**
+ * The same with the schema. In a run of many tests it is copied from TEST_TEMPLATE, a migrated database that test/main.ts
+ * makes, since a copy takes a third of the time of the migrations. The settings of the role are not copied.
+ */
+export async function createMigratedDatabase(name: string): Promise<TestDatabase> {
+  const template = process.env.TEST_TEMPLATE;
+  if (template !== undefined) return createDatabase(name, template, roleSettings);
+  const database = await createTestDatabase(name);
+  await migrate(database.url);
+  return database;
+}
+
+async function createDatabase(
+  name: string,
+  template: string,
+  settingsOf: (database: string) => string,
+): Promise<TestDatabase> {
   const server = await findServer();
   const readable = name
     .toLowerCase()
     .replace(/[^a-z0-9]+/g, "_")
     .slice(0, NAME_CHARACTERS_MAX);
   const database = `${PREFIX}${readable}_${randomBytes(6).toString("hex")}`;
-  await administer(server, (client) => client.query(`CREATE DATABASE ${database} TEMPLATE ${template}`));
+  await administer(server, async (client) => {
+    await client.query(`CREATE DATABASE ${database} TEMPLATE ${template}`);
+    await client.query(settingsOf(database));
+  });
   const url = new URL(server);
   url.pathname = `/${database}`;
   return {
@@ -39,17 +62,6 @@ export async function createTestDatabase(name = "database", template = "template
       await administer(server, (client) => client.query(`DROP DATABASE IF EXISTS ${database} WITH (FORCE)`));
     },
   };
-}
-
-/**
- * The same with the schema. In a run of many tests it is copied from TEST_TEMPLATE, a migrated database that test/main.ts
- * makes, since a copy takes a third of the time of the migrations. The settings of the role are not copied, and the
- * copy is migrated for those.
- */
-export async function createMigratedDatabase(name: string): Promise<TestDatabase> {
-  const database = await createTestDatabase(name, process.env.TEST_TEMPLATE);
-  await migrate(database.url);
-  return database;
 }
 
 let ownServer: Promise<EmbeddedPostgres> | undefined;

@@ -43,12 +43,17 @@ export async function migrate(url: string): Promise<void> {
     const { rows } = await client.query<{ database: string }>(
       "SELECT quote_ident(current_database()) AS database",
     );
-    for (const [name, value] of Object.entries(SESSION_SETTINGS)) {
-      await client.query(`ALTER ROLE CURRENT_USER IN DATABASE ${rows[0]?.database} SET ${name} = '${value}'`);
-    }
+    await client.query(roleSettings(rows[0]?.database ?? ""));
   } finally {
     await client.end();
   }
+}
+
+/** The statements that store the session's settings with the current role, for the database of this quoted name. */
+export function roleSettings(database: string): string {
+  return Object.entries(SESSION_SETTINGS)
+    .map(([name, value]) => `ALTER ROLE CURRENT_USER IN DATABASE ${database} SET ${name} = '${value}';`)
+    .join("");
 }
 
 async function takeMigrationLock(client: pg.Client): Promise<void> {

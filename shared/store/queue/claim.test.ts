@@ -338,7 +338,7 @@ describe.each(WAYS)(
       way = theirs;
     });
 
-    const ROUNDS = 60;
+    const ROUNDS = 30;
     const LOOPS = 6;
     const LIMITS = [1, 3, 10];
 

@@ -247,7 +247,7 @@ test("whatever is asked of a project in whatever state, the short way first and 
         await expectSameRows();
       },
     ),
-    { numRuns: 150 },
+    { numRuns: 75 },
   );
   // Neither way was left out.
   expect(taken.short).toBeGreaterThan(taken.granted / 8);

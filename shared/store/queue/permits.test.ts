@@ -233,7 +233,7 @@ describe.each(WAYS)("the next permit within one statement, %s", (_name, theirs) 
         const holds = await inUse(project);
         expect(names.map((name) => holds[name])).toEqual(has);
       }),
-      { numRuns: 60 },
+      { numRuns: 30 },
     );
   });
 

@@ -12,7 +12,7 @@ setDefaultTimeout(400_000);
 /** Its first faults are a promotion, deaths of a worker, a delivery node and NATS, a full disk, and lost commits. */
 const SEED = 10;
 const SHORT = { faultsMs: 20_500, everyMs: 900 };
-const OPERATION_EVERY_MS = 80;
+const OPERATION_EVERY_MS = 120;
 
 test("a cell under a seed's faults loses, doubles and breaks nothing", async () => {
   const folder = mkdtempSync(join(tmpdir(), "chaos-"));
