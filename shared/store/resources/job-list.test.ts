@@ -235,6 +235,7 @@ test("running jobs are found however many of them wait for an attempt by hand, a
     ]);
     return jobs;
   };
+  const [first = ""] = await store.addJobs(project, 1, { runAt: Date.now() + 86_400_000 });
   const ofSchedule = await addRunning(1, { scheduleId });
   const tagged = await addRunning(1, { tags: ["rare"] });
   const elsewhere = await addRunning(1, { region: "eu-central" });
@@ -250,8 +251,10 @@ test("running jobs are found however many of them wait for an attempt by hand, a
     expect(await walk({ ...scope, ...filter }, 200)).toEqual({ found, pages: Math.ceil(found.length / 200) });
   // From here on they are looked for among all jobs that are not over.
   const last = await addRunning(1, { tags: ["rare"] });
-  await addJob(project, "queued", {});
+  const { id: newest } = await addJob(project, "queued", {});
   expect((await walk(scope, 200)).found).toEqual([...last, ...wanted]);
   expect(await walk({ ...scope, scheduleId }, 200)).toEqual({ found: ofSchedule, pages: 3 });
   expect(await walk({ ...scope, tag: "rare" }, 200)).toEqual({ found: [...last, ...tagged], pages: 3 });
+  const queued = { ...scope, status: "queued" } as const;
+  expect(await walk(queued, 200)).toEqual({ found: [newest, first], pages: 2 });
 });

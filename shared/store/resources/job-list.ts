@@ -41,7 +41,8 @@ type By = "all" | "schedule" | "tag" | "schedule_and_tag";
  * A page of a project's jobs, newest first. A filter, or two of them, walk an index that holds nothing else, region by
  * region, and merge; so a page costs the same however many other jobs there are. All else looks at LOOKED_AT_MAX entries of
  * each region, and answers what fits of them: three filters that name a tag, a schedule and a status, and a tag's queued jobs,
- * among which running ones are passed over. Running jobs are read as a whole, unless there are more than RUNNING_MAX.
+ * among which running ones are passed over. Running jobs are read as a whole, unless there are more than RUNNING_MAX; of queued
+ * ones a page passes over no more than that.
  */
 export async function listJobs(db: Database, query: JobListQuery): Promise<CutPage<JobSummary>> {
   const { status, tag = null, scheduleId = null, fromId = null, beforeId } = query;
@@ -149,6 +150,22 @@ WITH running AS MATERIALIZED (
    WHERE (SELECT are_many FROM many)
 )${pageOfLooked("id, region, fits", "l.fits")}`;
 
+/**
+ * Queued jobs are walked among all that are not over, and running ones are passed over, at most RUNNING_MAX in each region: a page is
+ * short only where more than that wait for an attempt that was asked for by hand.
+ */
+const QUEUED = `
+WITH looked AS MATERIALIZED (
+  SELECT found.id, r.region, found.fits, found.n = ${RUNNING_MAX} AS is_last
+    FROM unnest($3::smallint[]) AS r (region)
+   CROSS JOIN LATERAL (
+         SELECT job_id AS id, fits, n
+           FROM (SELECT job_id, run_id IS NULL AND NOT canceled AS fits, row_number() OVER (ORDER BY job_id DESC) AS n
+                   FROM (SELECT * FROM open_jobs WHERE ${IN_SCOPE} AND region = r.region AND ${newest("job_id")} LIMIT ${RUNNING_MAX}) first) walked
+          WHERE fits OR n = ${RUNNING_MAX}
+          ORDER BY job_id DESC LIMIT $5) found
+)${pageOfLooked("id, region, fits", "l.fits")}`;
+
 const tagged = (tag: string) => `job_tags WHERE ${IN_SCOPE} AND tag = ${tag} AND region = r.region`;
 const taggedIn = (tag: string, state: string | number) =>
   `SELECT job_id FROM job_tag_states
@@ -164,8 +181,7 @@ const LIST: Record<Source, Record<By, string>> = {
     schedule_and_tag: exactPage(taggedOfSchedule("$5")),
   },
   queued: {
-    all: exactPage(`SELECT job_id FROM open_jobs
-                     WHERE ${IN_SCOPE} AND region = r.region AND run_id IS NULL AND NOT canceled AND ${newest("job_id")}`),
+    all: QUEUED,
     schedule: exactPage(
       ofSchedule("open_jobs WHERE schedule_id = $7 AND region = r.region AND run_id IS NULL", "job_id", "$5"),
     ),
