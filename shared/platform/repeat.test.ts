@@ -150,3 +150,35 @@ describe("repeat", () => {
     expect(ticks.ends).toHaveLength(1);
   });
 });
+
+test("now resolves with a tick that began after the call, to whether it has failed", async () => {
+  const ticks = startTicks();
+  let fails = false;
+  const loop = repeat(
+    "loop",
+    Number.POSITIVE_INFINITY,
+    () => (fails ? Promise.reject(new Error("over")) : ticks.tick()),
+    log,
+  );
+  loop.soon();
+  await ticks.begun(1);
+  let isOver = false;
+  const asked = loop.now().then((isDone) => {
+    isOver = true;
+    return isDone;
+  });
+  ticks.ends[0]?.();
+  await ticks.begun(2);
+  await turn();
+  expect(isOver).toBe(false);
+  ticks.ends[1]?.();
+  expect(await asked).toBe(true);
+  fails = true;
+  expect(await loop.now()).toBe(false);
+  fails = false;
+  const again = loop.now();
+  await ticks.begun(3);
+  ticks.ends[2]?.();
+  expect(await again).toBe(true);
+  await loop.stop();
+});

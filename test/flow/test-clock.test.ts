@@ -56,9 +56,11 @@ const newJob = (path = "/job", options: object = {}) => ({
 });
 const inMs = async (ms: number) => new Date(Date.parse((await jobwheel.testClock.get()).now) + ms);
 
+const databaseUrl = () =>
+  findDatabaseUrl({ databaseUrl: null, dataDir } as Parameters<typeof findDatabaseUrl>[0]);
+
 async function sql<Row extends pg.QueryResultRow>(text: string): Promise<Row[]> {
-  const config = { databaseUrl: null, dataDir } as Parameters<typeof findDatabaseUrl>[0];
-  const client = new pg.Client({ connectionString: findDatabaseUrl(config) });
+  const client = new pg.Client({ connectionString: databaseUrl() });
   await client.connect();
   try {
     return (await client.query<Row>(text)).rows;
@@ -296,8 +298,19 @@ test("the command line shows the clock and puts it ahead", async () => {
 test("killed in the middle of an advance it goes on at the clock's stand, and nothing is lost", async () => {
   const timetable = { name: "each minute", cron: "* * * * *" };
   const schedule = await jobwheel.schedules.create({ ...newJob("/minute"), ...timetable });
+  const walked = (count: number) =>
+    target.until((arrivals) => arrivalsAt(arrivals, "/minute").length >= count, 120_000);
+  // Who goes away ends the walk, where it is.
+  const going = new AbortController();
+  const given = jobwheel.testClock.advance("2d", { signal: going.signal }).catch((error: unknown) => error);
+  await walked(3);
+  going.abort();
+  expect(await given).toBeInstanceOf(Error);
+  await until(async () => !(await jobwheel.testClock.get()).advancing);
+  expect(at("/minute").length).toBeLessThan(24 * 60);
+
   const broken = jobwheel.testClock.advance("2d").catch((error: unknown) => error);
-  await target.until((arrivals) => arrivalsAt(arrivals, "/minute").length >= 20, 120_000);
+  await walked(at("/minute").length + 10);
   const stood = await jobwheel.testClock.get();
   expect(stood.advancing).toBe(true);
   await service.end("SIGKILL");
@@ -324,7 +337,18 @@ test("killed in the middle of an advance it goes on at the clock's stand, and no
   expect([...arrived].sort().slice(0, instants.length)).toEqual(instants);
 });
 
-test("it is alone: not with DATABASE_URL, not with NATS_URL", async () => {
+test("it is alone: not with DATABASE_URL, not with NATS_URL, and no other process over its Postgres", async () => {
+  const env = {
+    ...(await standaloneSettings({})),
+    DATABASE_URL: databaseUrl(),
+    NATS_URL: "nats://127.0.0.1:1",
+    SECRETS_KEY: "0".repeat(64),
+  };
+  const worker = Bun.spawnSync([process.execPath, "services/worker/main.ts"], { cwd: CHECKOUT, env });
+  expect([worker.exitCode, worker.stderr.toString()]).toEqual([
+    1,
+    "DATABASE_URL names the database of a test clock, which only `npm start -- --test-clock` may use.\n",
+  ]);
   for (const [name, value] of [
     ["DATABASE_URL", "postgres://127.0.0.1:1/x"],
     ["NATS_URL", "nats://127.0.0.1:1"],
