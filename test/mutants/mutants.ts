@@ -666,6 +666,20 @@ export const MUTANTS: readonly Mutant[] = [
     caughtBy: `${INSIGHTS}/roll-up.test.ts`,
   },
   {
+    name: "jobs are not counted in time that is passed over",
+    file: `${INSIGHTS}/skipping.ts`,
+    from: "Math.min(await findNextJobAt(db, fromAt), untilAt)",
+    to: "Math.max(await findNextJobAt(db, fromAt), untilAt)",
+    caughtBy: `${INSIGHTS}/roll-up.test.ts`,
+  },
+  {
+    name: "a signature has the time of a test clock, which receivers refuse",
+    file: "services/delivery/delivery-request.ts",
+    from: "now: realNow(clock) }",
+    to: "now: clock.now() }",
+    caughtBy: "test/flow/test-clock.test.ts",
+  },
+  {
     name: "jobs are not counted again",
     file: `${INSIGHTS}/roll-up.ts`,
     from: "  await recountJobs(",
