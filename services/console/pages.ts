@@ -24,6 +24,7 @@ export function createConsolePages(): ConsolePages {
       }
       if (path === "/favicon.ico") return (await open()).icon(request);
       if (!isForBrowser(request)) return null;
+      if (path === "/docs/") return new Response(null, { status: 302, headers: { Location: "../docs" } });
       if (!isView(path)) return page(path, 404, UNKNOWN_PAGE);
       return page(path, 200, (await open()).shell);
     },

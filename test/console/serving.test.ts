@@ -73,6 +73,13 @@ describe("the console is served", () => {
     expect([zipped.encoding, gunzipSync(zipped.bytes)]).toEqual(["gzip", Buffer.from(plain.bytes)]);
   });
 
+  test("beside the documentation, with a slash at its end or without", async () => {
+    const init = { headers: { Accept: BROWSER }, redirect: "manual" } as const;
+    const { status, headers } = await fetch(`http://127.0.0.1:${gateway.port}/docs/`, init);
+    expect([status, headers.get("location")]).toEqual([302, "../docs"]);
+    readRefusal(await gateway.call("GET", "/docs/"), "resource_not_found");
+  });
+
   test("and has a favicon", async () => {
     const { status, headers } = await gateway.call("GET", "/favicon.ico");
     expect([status, headers.get("content-type")]).toEqual([200, "image/svg+xml"]);

@@ -35,16 +35,27 @@ export function watchAnswers(onStatus: (status: number) => void): Fetch {
   };
 }
 
-/** The most of its request rate that a view uses to keep itself up to date, and what it leaves to others. */
+/** The most of the request rate that a page uses to keep itself up to date, and what it leaves to others. */
 const SHARE_OF_RATE = 0.1;
 const SHARE_LEFT = 0.25;
 const REFRESH_MS_MIN = 4_000;
 const MINUTE_MS = 60_000;
 
-/** How long a view that makes so many requests waits until it asks again. */
-export function refreshMs(requests: number): number {
+/** The requests of one round of everything on the page that keeps itself up to date. */
+let requestsOfRound = 0;
+
+/** Takes part in the rounds with so many requests, until the function that is answered is called. */
+export function joinRounds(requests: number): () => void {
+  requestsOfRound += requests;
+  return () => {
+    requestsOfRound -= requests;
+  };
+}
+
+/** How long each part of the page waits until it asks again. */
+export function refreshMs(): number {
   const limit = rateLimit.value?.limit ?? MINUTE_MS / REFRESH_MS_MIN;
-  return Math.max(REFRESH_MS_MIN, (requests * MINUTE_MS) / (limit * SHARE_OF_RATE));
+  return Math.max(REFRESH_MS_MIN, (requestsOfRound * MINUTE_MS) / (limit * SHARE_OF_RATE));
 }
 
 /** Whether a view may ask again now: somebody looks at it, the service is there, and enough requests are left. */

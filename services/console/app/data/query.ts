@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from "preact/hooks";
-import { mayRefresh, recoveries, refreshMs } from "./answers.ts";
+import { joinRounds, mayRefresh, recoveries, refreshMs } from "./answers.ts";
 import { live } from "./preferences.ts";
 import { refused } from "./session.ts";
 
@@ -77,15 +77,19 @@ export function useReloads(
   }, []);
   useEffect(() => {
     if (requests === 0) return;
+    const leave = joinRounds(requests);
     let timer: ReturnType<typeof setTimeout>;
     const wait = () => {
       timer = setTimeout(() => {
         const isOn = live.peek() === "on" && refused.peek() === null;
         if (isOn && mayRefresh() && isWanted()) recent.current();
         wait();
-      }, refreshMs(requests));
+      }, refreshMs());
     };
     wait();
-    return () => clearTimeout(timer);
+    return () => {
+      leave();
+      clearTimeout(timer);
+    };
   }, [requests]);
 }
