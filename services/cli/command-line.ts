@@ -45,6 +45,7 @@ export async function runCommandLine(words: string[], surroundings: Surroundings
     isTerminal: stdout.isTTY === true,
     hasColours: stdout.isTTY === true && !environment.NO_COLOR,
   });
+  let session: Session | undefined;
   const clearLine = () => isWatched && stderr.write("\r\x1b[K");
   const say = (text: string) => {
     stdout.write(`${text}\n`);
@@ -97,7 +98,7 @@ export async function runCommandLine(words: string[], surroundings: Surroundings
     }
     const { input, profile, wantsHelp } = readInput(name, command, words.slice(name.split(" ").length));
     if (wantsHelp) return say(helpOf(name, command));
-    const session = openSession(profile ?? environment.JOBWHEEL_PROFILE ?? DEFAULT_PROFILE);
+    session = openSession(profile ?? environment.JOBWHEEL_PROFILE ?? DEFAULT_PROFILE);
     const output = await command.run(input, session);
     clearLine();
     const text = terminal.show(output, asJson);
@@ -111,14 +112,18 @@ export async function runCommandLine(words: string[], surroundings: Surroundings
     if (signal.aborted) return EXIT.interrupted;
     if (error instanceof ApiError) {
       const { code, message, param, requestId } = error;
+      const hint =
+        code === "unauthorized" ? "\njobwheel login keeps another key; JOBWHEEL_KEY wins over it." : "";
       return complain(
-        `${message} (${code}, ${requestId ?? "no request id"})`,
+        `${message} (${code}, ${requestId ?? "no request id"})${hint}`,
         { code, message, param, request_id: requestId },
         EXIT.refused,
       );
     }
-    if (error instanceof ConnectionError)
-      return complain(error.message, { code: "no_answer", message: error.message }, EXIT.unanswered);
+    if (error instanceof ConnectionError) {
+      const message = `${error.message} It was asked for at ${session?.url}.`;
+      return complain(message, { code: "no_answer", message }, EXIT.unanswered);
+    }
     // A file that cannot be read, or a port that is in use.
     const isOfSystem = error instanceof Error && "syscall" in error;
     if (error instanceof UsageError || error instanceof TypeError || isOfSystem)

@@ -92,10 +92,17 @@ export function errorOf(failure: Failure, trail: Trail): JobwheelError {
     case "timed_out":
       return new TimeoutError(`No answer came within ${Math.round(failure.timeoutMs)} ms.`, trail);
     case "unanswered": {
-      const said = failure.cause instanceof Error ? ` ${failure.cause.message}` : "";
-      return new ConnectionError(`The connection failed before an answer came.${said}`, trail, {
+      const reason = rootOf(failure.cause);
+      const said =
+        reason instanceof Error && reason.message !== "" ? `: ${reason.message.replace(/\.$/, "")}` : "";
+      return new ConnectionError(`The connection failed before an answer came${said}.`, trail, {
         cause: failure.cause,
       });
     }
   }
+}
+
+/** Node says `fetch failed`, and why in the cause of that. */
+function rootOf(error: unknown): unknown {
+  return error instanceof Error && error.cause instanceof Error ? error.cause : error;
 }

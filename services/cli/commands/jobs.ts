@@ -110,6 +110,7 @@ export const JOB_COMMANDS: Record<string, Command> = {
       return {
         json: answer.text,
         text: { columns: [], rows: why === undefined ? rows : [["now", "waits", why], ...rows] },
+        hint: `What each attempt was answered: jobwheel runs list --job ${id}`,
       };
     },
   },

@@ -11,6 +11,7 @@ export const login: Command = {
   async run(input, session) {
     const { environment, profile, signal } = session;
     const url = input.option("url") ?? session.url;
+    session.url = url;
     const apiKey = await readLine(QUESTION, session, { isShown: false });
     const project = await createClient({ baseUrl: url, apiKey }).project.get({ signal });
     saveProfile(profile, { url, key: apiKey }, environment);

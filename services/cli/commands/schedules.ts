@@ -16,6 +16,8 @@ import { PAYLOAD_OPTION, readPayload } from "./payload.ts";
 import { isScheduleId, onSchedule } from "./schedule-id.ts";
 
 const COLUMNS = ["id", "name", "cron", "timezone", "paused", "next_run_at", "target_url"];
+/** The service refuses an instant that lies ahead of its own clock. */
+const CLOCKS_APART_MS = 60_000;
 const OVERLAPS = ["allow", "skip", "replace"] as const;
 const CRON_OPTION = { value: "EXPRESSION", about: "such as '0 9 * * MON', with 5 fields, or 6 with seconds" };
 const TIMEZONE_OPTION = { value: "ZONE", about: "such as Europe/Berlin; without it UTC" };
@@ -138,13 +140,16 @@ export const SCHEDULE_COMMANDS: Record<string, Command> = {
     operands: ["ID_OR_NAME"],
     options: {
       from: { value: "INSTANT", about: "the first instant that is meant", required: true },
-      to: { value: "INSTANT", about: "instants before this one are meant; without it now" },
+      to: {
+        value: "INSTANT",
+        about: "instants before this one are meant; without it those up to a minute ago",
+      },
       ...PACE_OPTIONS,
     },
     run: (input, session) =>
       onSchedule(input, session, (schedule_id) => {
         const [from, to] = [instantOf(input, "from", "ago") ?? "", instantOf(input, "to", "ago")];
-        const filter = { schedule_id, from, to: to ?? new Date().toISOString() };
+        const filter = { schedule_id, from, to: to ?? new Date(Date.now() - CLOCKS_APART_MS).toISOString() };
         return begin({ action: "backfill", filter }, input, session);
       }),
   },

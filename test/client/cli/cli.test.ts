@@ -2,6 +2,7 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { until } from "../../flow/support.ts";
+import { claimPort } from "../../support/port.ts";
 import { runInTerminal } from "../../support/terminal.ts";
 import { useEveryCommand } from "./every-command.ts";
 import { type CommandLine, PROGRAM, startCommandLine, steady, steadyTerminal } from "./support.ts";
@@ -80,8 +81,13 @@ test.each([
 });
 
 test("exit code 3 tells scripts that nobody answers", async () => {
-  const away = { JOBWHEEL_URL: "http://127.0.0.1:1", JOBWHEEL_KEY: "svc_dev_x" };
-  expect((await run(["node", PROGRAM, "project"], { ...environment, ...away })).code).toBe(3);
+  const port = await claimPort();
+  const away = { JOBWHEEL_URL: `http://127.0.0.1:${port}`, JOBWHEEL_KEY: "svc_dev_x" };
+  const { code, complaint } = await run(["node", PROGRAM, "project"], { ...environment, ...away });
+  expect([code, complaint]).toEqual([
+    3,
+    `jobwheel: The connection failed before an answer came: connect ECONNREFUSED 127.0.0.1:${port}. It was asked for at http://127.0.0.1:${port}.\n`,
+  ]);
 });
 
 test("exit code 130 tells scripts of Ctrl-C, and what was watched goes on", async () => {
