@@ -70,6 +70,14 @@ test("a job is created, found, looked into, duplicated and canceled", async () =
 
   await page.keyboard.press("u");
   await page.getByText("All 2 are shown.").waitFor();
+  for (const [style, form] of [
+    ["utc", /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ$/],
+    ["local", /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$/],
+    ["relative", /^(?:now|\d+ (?:s|min) ago)$/],
+  ] as const) {
+    await page.getByLabel("Times").selectOption(style);
+    expect(await page.locator("tbody time").first().textContent()).toMatch(form);
+  }
   await page.getByLabel("Status").selectOption("succeeded");
   await page.getByText("This is the only one.").waitFor();
   expect(new URL(page.url()).search).toBe("?status=succeeded");
