@@ -28,6 +28,10 @@ const EXPRESSIONS = [
 ];
 
 const seed = Number(process.env.SEED ?? randomInt(2 ** 31));
+/** Some of them, others with another seed. */
+const SOME = fc
+  .sample(fc.shuffledSubarray(EXPRESSIONS, { minLength: 3, maxLength: 3 }), { seed, numRuns: 1 })
+  .flat();
 const years = ZONES.map(([zone, year = 2026]) => ({ zone, year }));
 
 describe.each(years)(`all of $year in $zone (seed ${seed})`, ({ zone: name, year }) => {
@@ -50,7 +54,7 @@ describe.each(years)(`all of $year in $zone (seed ${seed})`, ({ zone: name, year
     expect(wanted.every((at, index) => index === 0 || at > (wanted[index - 1] as number))).toBe(true);
   });
 
-  test.each(EXPRESSIONS)("%s has the same next firings after any cut", (expression) => {
+  test.each(SOME)("%s has the same next firings after any cut", (expression) => {
     const cron = parseCron(expression);
     const wanted = expectedOf(expression);
     fc.assert(
@@ -62,26 +66,23 @@ describe.each(years)(`all of $year in $zone (seed ${seed})`, ({ zone: name, year
     );
   });
 
-  test.each(EXPRESSIONS)(
-    "%s fires nothing twice and leaves nothing out under a clock that jumps",
-    (expression) => {
-      const cron = parseCron(expression);
-      const random = fc.sample(fc.nat(999), { seed, numRuns: 997 });
-      const fired: number[] = [];
-      let dueAt = nextFiring(cron, zone, fromAt)?.at ?? toAt;
-      let step = 0;
-      for (let now = fromAt; now < toAt; step++) {
-        const chance = (random[step % random.length] as number) / 1_000;
-        // Mostly forward by up to six hours; sometimes back by an hour, or forward by a day.
-        now += chance < 0.1 ? -HOUR_MS : chance > 0.98 ? DAY_MS : chance * 6 * HOUR_MS;
-        while (dueAt <= Math.min(now, toAt - 1)) {
-          fired.push(dueAt);
-          dueAt = nextFiring(cron, zone, dueAt)?.at ?? toAt;
-        }
+  test.each(SOME)("%s fires nothing twice and leaves nothing out under a clock that jumps", (expression) => {
+    const cron = parseCron(expression);
+    const random = fc.sample(fc.nat(999), { seed, numRuns: 997 });
+    const fired: number[] = [];
+    let dueAt = nextFiring(cron, zone, fromAt)?.at ?? toAt;
+    let step = 0;
+    for (let now = fromAt; now < toAt; step++) {
+      const chance = (random[step % random.length] as number) / 1_000;
+      // Mostly forward by up to six hours; sometimes back by an hour, or forward by a day.
+      now += chance < 0.1 ? -HOUR_MS : chance > 0.98 ? DAY_MS : chance * 6 * HOUR_MS;
+      while (dueAt <= Math.min(now, toAt - 1)) {
+        fired.push(dueAt);
+        dueAt = nextFiring(cron, zone, dueAt)?.at ?? toAt;
       }
-      expect(fired).toEqual(expectedOf(expression));
-    },
-  );
+    }
+    expect(fired).toEqual(expectedOf(expression));
+  });
 });
 
 function expectedFirings(wall: WallClock, after: number): Map<string, number[]> {

@@ -391,6 +391,6 @@ test("a shard sends everything that is owed in the end, whatever was lost, late,
         expect(world.shard.rememberedLanes()).toEqual([]);
       },
     ),
-    { numRuns: 400 },
+    { numRuns: 200 },
   );
 });

@@ -19,7 +19,7 @@ import { settleAttempts } from "./settle.ts";
 
 setDefaultTimeout(120_000);
 
-const JOBS = 240;
+const JOBS = 150;
 const JOBS_PER_ROUND = 6;
 const SENDERS = 3;
 const WINDOW_MS = 48 * 3_600_000;

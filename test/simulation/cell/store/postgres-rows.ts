@@ -18,6 +18,7 @@ export const SET_CLOCK = `${READS_INSTANTS}
   INSERT INTO simulated.time VALUES (0, 0);
   CREATE FUNCTION simulated.now() RETURNS timestamptz STABLE LANGUAGE sql AS
     $$ SELECT to_timestamp(0) + (SELECT now FROM simulated.time) * interval '1 us' $$;
+  CREATE FUNCTION simulated.transaction_timestamp() RETURNS timestamptz STABLE LANGUAGE sql AS $$ SELECT simulated.now() $$;
   CREATE FUNCTION simulated.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAGE sql AS
     $$ SELECT to_timestamp(0) + (SELECT clock FROM simulated.time) * interval '1 us' $$;
   ALTER TABLE nodes ALTER COLUMN seen_at SET DEFAULT simulated.now();
