@@ -2,7 +2,7 @@ import type { AdvanceView, ClockView, Happened } from "../../../shared/contract/
 import { timestampOf } from "../../../shared/contract/timestamp.ts";
 import { type Advance, readAdvance } from "../../../shared/domain/test-clock.ts";
 import type { Gate } from "../../../shared/platform/gate.ts";
-import { lookOut, moveAhead, readAhead } from "../../../shared/store/cell/test-clock.ts";
+import { lookOut, moveAhead } from "../../../shared/store/cell/test-clock.ts";
 import { type Database, StoreUnavailable } from "../../../shared/store/database/database.ts";
 import type { Delivery } from "../../delivery/start.ts";
 import type { Worker } from "../../worker/start.ts";
@@ -150,10 +150,11 @@ export function createWalker(options: WalkOptions): Walker {
     }
   }
 
+  /** Moves nothing, and waits for a statement that may still be moving it. */
   async function readUntilAnswered(): Promise<number> {
     for (;;) {
       try {
-        return await readAhead(db);
+        return await moveAhead(db, 0, 0);
       } catch (error) {
         if (!(error instanceof StoreUnavailable) || options.isStopping()) throw error;
         await Bun.sleep(FAILED_LOOK_PAUSE_MS);
