@@ -131,15 +131,24 @@ export interface InsightFacts {
   waiting: WaitingFigures & { isEstimated: boolean };
 }
 
-export function viewInsights(facts: InsightFacts): Static<typeof Insights> {
+/** Percentiles of many buckets take a while, so that the caller may give way after each. */
+export async function viewInsights(
+  facts: InsightFacts,
+  pause: () => Promise<void> | undefined = () => undefined,
+): Promise<Static<typeof Insights>> {
   const { period, now, totals, buckets, hosts, waiting } = facts;
+  const shown: Static<typeof Insights>["buckets"] = [];
+  for (const { at, figures } of buckets) {
+    shown.push({ at: timestampOf(at), ...viewFigures(figures) });
+    await pause();
+  }
   return {
     period,
     from: timestampOf(buckets[0]?.at ?? now),
     to: timestampOf(now),
     lateness_target: { p99_ms: LATENESS_TARGET_P99_MS },
     totals: viewFigures(totals),
-    buckets: buckets.map(({ at, figures }) => ({ at: timestampOf(at), ...viewFigures(figures) })),
+    buckets: shown,
     hosts: hosts.map(({ host, runs, failed, durationP99Ms, commonestError }) => ({
       ...{ host, runs, failed },
       duration_p99_ms: durationP99Ms,

@@ -100,11 +100,13 @@ export function projectRoutes(options: {
         const work = startSlicedWork(scope.projectNo);
         const found = await findInsights(db, scope, asked, work.pause);
         const waiting = await findWaiting(db, scope, asked.region);
+        await work.pause();
         const facts = {
           ...{ ...found, period: asked.period, hosts: found.hosts.shown() },
           waiting: { ...countWaiting(waiting.found), isEstimated: waiting.isEstimated },
         };
-        return { status: 200, text: JSON.stringify(viewInsights(facts)) };
+        await work.pause();
+        return { status: 200, text: JSON.stringify(await viewInsights(facts, work.pause)) };
       },
     },
     getUsage: {

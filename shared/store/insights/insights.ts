@@ -57,7 +57,10 @@ export async function findInsights(
     if (bucket !== undefined) addRow(bucket, row);
     await pause();
   }
-  for (const figures of buckets.values()) totals.add(figures);
+  for (const figures of buckets.values()) {
+    totals.add(figures);
+    await pause();
+  }
   // Hosts are told of the period as a whole, so that the coarsest rows will do.
   const coarse = coverFrom(fromAt, closedUntil);
   for (const row of await db.run<{ hosts: string }>("find_insight_hosts", FIND_HOSTS, [
