@@ -10,6 +10,7 @@ import {
   type TestGateway,
   type TestProject,
 } from "../../support/gateway.ts";
+import { startStopwatch } from "../../support/stopwatch.ts";
 import { chunked, chunkOf, exchange, expectServed, head, JSON_TYPE } from "./support.ts";
 
 /** The gateway's own RECEIVE_MS and TAKE_TIMEOUT_MS. */
@@ -53,10 +54,19 @@ function connect(onConnect: (socket: net.Socket) => void): net.Socket {
   return socket;
 }
 
-/** Sends one byte at a time. Answers what came, and when the server ended the connection. */
-function dribble(start: string, rest: string): Promise<{ text: string; tookMs: number }> {
-  const { promise, resolve } = Promise.withResolvers<{ text: string; tookMs: number }>();
+interface Dribbled {
+  /** What came. */
+  text: string;
+  /** After what time the server ended the connection, and the same without the time in which the machine held this process up. */
+  tookMs: number;
+  workedMs: number;
+}
+
+/** Sends one byte at a time. */
+function dribble(start: string, rest: string): Promise<Dribbled> {
+  const { promise, resolve } = Promise.withResolvers<Dribbled>();
   const startedAt = performance.now();
+  const stopwatch = startStopwatch();
   let text = "";
   let sent = 0;
   let timer: NodeJS.Timeout | undefined;
@@ -70,7 +80,7 @@ function dribble(start: string, rest: string): Promise<{ text: string; tookMs: n
   });
   socket.on("close", () => {
     clearInterval(timer);
-    resolve({ text, tookMs: performance.now() - startedAt });
+    resolve({ text, tookMs: performance.now() - startedAt, workedMs: stopwatch.stop() });
   });
   return promise;
 }
@@ -106,21 +116,19 @@ describe.concurrent("a client that", () => {
       const project = await gateway.addProject();
       const body = JSON.stringify({ target_url: TARGET_URL }).padEnd(1_000);
       const start = head(project, "POST /v2/jobs", JSON_TYPE, `Content-Length: ${body.length}`);
-      const [{ text, tookMs }, inChunks] = await Promise.all([
+      const answers = await Promise.all([
         dribble(`${start}\r\n`, body),
         dribble(
           `${head(project, "POST /v2/jobs", JSON_TYPE, "Transfer-Encoding: chunked")}\r\n400\r\n`,
           body,
         ),
       ]);
-      for (const answer of [text, inChunks.text]) {
-        const { message } = readRefusal(parseRaw(answer), "request_timeout");
+      for (const { text, tookMs, workedMs } of answers) {
+        const { message } = readRefusal(parseRaw(text), "request_timeout");
         expect(message).toContain("30 seconds");
-        expect(parseRaw(answer).headers.get("connection")).toBe("close");
-      }
-      for (const ms of [tookMs, inChunks.tookMs]) {
-        expect(ms).toBeGreaterThan(DEADLINE_MS - 100);
-        expect(ms).toBeLessThan(DEADLINE_MS + MARGIN_MS);
+        expect(parseRaw(text).headers.get("connection")).toBe("close");
+        expect(tookMs).toBeGreaterThan(DEADLINE_MS - 100);
+        expect(workedMs).toBeLessThan(DEADLINE_MS + MARGIN_MS);
       }
       const [row] = await gateway.query("SELECT count(*)::int AS count FROM jobs WHERE project_no = $1", [
         project.no,
@@ -160,9 +168,9 @@ describe.concurrent("a client that", () => {
         dribble(`${start}X: `, "a".repeat(1_000)),
         dribble(start, "X: 1\r\n".repeat(200)),
       ]);
-      for (const { text, tookMs } of [within, between]) {
+      for (const { text, workedMs } of [within, between]) {
         expect(text).toBe("");
-        expect(tookMs).toBeLessThan(HEAD_DEADLINE_MS_MAX);
+        expect(workedMs).toBeLessThan(HEAD_DEADLINE_MS_MAX);
       }
     },
     TEST_TIMEOUT_MS,
