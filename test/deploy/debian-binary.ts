@@ -19,11 +19,15 @@ export const findPrometheus = () =>
 type Ask = (...args: string[]) => string;
 
 /**
- * The binary on PATH if it will do, else one unpacked earlier, else one unpacked now from Debian 13's package of its
- * name. All are Go binaries, which need only a libc and run on older releases too. Nothing is installed; apt checks the
- * signatures.
+ * The binary on PATH if it will do, else one unpacked earlier, else one unpacked now: from Debian 13's package of its
+ * name, unless `unpack` puts it somewhere in a folder of its own by other means. All are Go binaries, which need only a
+ * libc and run on older releases too. Nothing is installed; apt checks the signatures.
  */
-function findBinary(name: string, willDo: (ask: Ask) => boolean): string {
+export function findBinary(
+  name: string,
+  willDo: (ask: Ask) => boolean,
+  unpack: (folder: string) => string = (folder) => unpackDebian(name, folder),
+): string {
   const works = (path: string) =>
     willDo((...args) => spawnSync(path, args, { encoding: "utf8" }).stdout ?? "");
   const onPath = Bun.which(name);
@@ -34,17 +38,21 @@ function findBinary(name: string, willDo: (ask: Ask) => boolean): string {
   mkdirSync(CACHE, { recursive: true });
   const folder = mkdtempSync(join(CACHE, "unpack-"));
   try {
-    const sources = join(folder, "trixie.list");
-    writeFileSync(sources, `deb [signed-by=${KEYRING}] http://deb.debian.org/debian trixie main\n`);
-    const settings = { "Dir::Etc::sourcelist": sources, "Dir::Etc::sourceparts": "/dev/null" };
-    // The release is named, since apt would otherwise prefer a newer version that is installed here.
-    openDebianPackages(folder, settings).unpack([`${name}/trixie`]);
-    const binary = join(folder, "usr", "bin", name);
-    if (!existsSync(binary) || !works(binary)) throw new Error(`Debian's package holds no ${name} that runs`);
+    const binary = unpack(folder);
+    if (!existsSync(binary) || !works(binary)) throw new Error(`the package holds no ${name} that runs`);
     // The binary gets its name in the cache once it is complete and has run.
     renameSync(binary, cached);
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }
   return cached;
+}
+
+function unpackDebian(name: string, folder: string): string {
+  const sources = join(folder, "trixie.list");
+  writeFileSync(sources, `deb [signed-by=${KEYRING}] http://deb.debian.org/debian trixie main\n`);
+  const settings = { "Dir::Etc::sourcelist": sources, "Dir::Etc::sourceparts": "/dev/null" };
+  // The release is named, since apt would otherwise prefer a newer version that is installed here.
+  openDebianPackages(folder, settings).unpack([`${name}/trixie`]);
+  return join(folder, "usr", "bin", name);
 }

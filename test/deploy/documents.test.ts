@@ -9,8 +9,9 @@ setDefaultTimeout(300_000);
 const PODS = /\/(jobs\/?migrate|statefulsets\/?delivery|deployments\/?worker|deployments\/?gateway)$/;
 
 /** A cluster for each way, so that objects of one cannot help the other. */
-const readers: Record<"laptop" | "production", Reader> = {
+const readers: Record<"laptop" | "production" | "helm", Reader> = {
   laptop: startReader(),
+  helm: startReader(),
   production: startReader(),
 };
 afterAll(() => Promise.all(Object.values(readers).map((reader) => reader.stop())));
@@ -54,6 +55,7 @@ describe("the README's shell lines, with a kubectl context that leads elsewhere"
   test.each([
     ["On a laptop", "laptop"],
     ["Production", "production"],
+    ["With Helm", "helm"],
     ["Watching it", "production"],
     ["A new release", "production"],
   ] as const)(

@@ -2,7 +2,9 @@ import { spawnSync } from "node:child_process";
 import { cpSync, existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
+import { isDeepStrictEqual } from "node:util";
 import { findNatsServer } from "../support/nats-binary.ts";
+import { generate, readGenerated } from "./chart/files.ts";
 import { findPromtool } from "./debian-binary.ts";
 import { layOut, readImage } from "./image.ts";
 import { CELLS, DEPLOY, findApplied, type Resource, render, renderCell } from "./manifests.ts";
@@ -50,6 +52,10 @@ const ofRepository: Record<string, () => string[]> = {
       ...attempt(() => (render(folder).length > 0 ? [] : [`${folder} is empty`])),
     ]);
   },
+  "the chart has the files that npm run chart writes": () =>
+    isDeepStrictEqual(readGenerated(), generate())
+      ? []
+      : ["deploy/chart is older than the manifests: npm run chart"],
   "nats-server takes the configuration that the values make": () => inScratch(checkNats),
   "promtool takes the configuration of Prometheus": () =>
     complaintsOf(findPromtool(), ["check", "config", join(DEPLOY, "compose", "prometheus.yml")]),
