@@ -20,7 +20,7 @@ interface Group {
   name: string;
   holds: (file: string) => boolean;
 }
-const isCellUnderFaults = (file: string) => /^test\/chaos\/(cell\/|rolling|joining)/.test(file);
+const isCellUnderFaults = (file: string) => /^test\/chaos\/(cell\/|rolling|joining|firing)/.test(file);
 const isChaos = (file: string) => file.startsWith("test/chaos/");
 const isOperations = (file: string) => file.startsWith("test/operations/");
 const isFromOutside = (file: string) =>
