@@ -1,5 +1,6 @@
 import pg from "pg";
 import { type Clock, startClock } from "../../shared/platform/clock.ts";
+import { INSTALL_TEST_CLOCK } from "../../shared/store/cell/test-clock.ts";
 
 /** A clock that runs at the usual speed and leaps forward when told; the database's clock leaps with it. */
 export interface ManualClock extends Clock {
@@ -16,17 +17,7 @@ export async function startManualClock(url: string): Promise<ManualClock> {
   // The database is dropped while this client is connected.
   client.on("error", () => undefined);
   await client.connect();
-  await client.query(`
-    CREATE SCHEMA manual;
-    CREATE TABLE manual.leapt (ms float8 NOT NULL);
-    INSERT INTO manual.leapt VALUES (0);
-    CREATE FUNCTION manual.now() RETURNS timestamptz STABLE LANGUAGE sql AS
-      $$ SELECT pg_catalog.now() + (SELECT ms FROM manual.leapt) * interval '1 ms' $$;
-    CREATE FUNCTION manual.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAGE sql AS
-      $$ SELECT pg_catalog.clock_timestamp() + (SELECT ms FROM manual.leapt) * interval '1 ms' $$;
-    DO $$ BEGIN
-      EXECUTE format('ALTER DATABASE %I SET search_path = manual, pg_catalog, public', current_database());
-    END $$`);
+  await client.query(INSTALL_TEST_CLOCK);
   const clock = await startClock(async () => {
     const { rows } = await client.query(
       "SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::float8 AS at",
@@ -41,7 +32,7 @@ export async function startManualClock(url: string): Promise<ManualClock> {
       const leapMs = at - now();
       if (leapMs <= 0) return;
       // The database leaps first: a service ahead of it would be answered that it is early.
-      await client.query("UPDATE manual.leapt SET ms = ms + $1::float8", [leapMs]);
+      await client.query("UPDATE test_clock.ahead SET us = us + ($1::float8 * 1000)::bigint", [leapMs]);
       leaptMs += leapMs;
     },
     stop() {

@@ -28,7 +28,7 @@ export async function prepareTestClock(url: string, isWanted: boolean): Promise<
     if (hasClock) return isWanted ? "ready" : "marked";
     if (!isWanted) return "none";
     if (isUsed) return "ordinary";
-    await client.query(INSTALL);
+    await client.query(INSTALL_TEST_CLOCK);
     return "ready";
   } finally {
     await client.end();
@@ -47,8 +47,11 @@ export async function hasTestClock(db: Database): Promise<boolean> {
 
 const HAS_CLOCK = "to_regnamespace('test_clock') IS NOT NULL";
 
-/** Statements of one message are one transaction. Tables are made in the first schema of the search path, which stays `public`. */
-const INSTALL = `
+/**
+ * Sessions that begin from now on live in the clock's time. Statements of one message are one transaction. Tables are made in the first schema
+ * of the search path, which stays `public`.
+ */
+export const INSTALL_TEST_CLOCK = `
 CREATE SCHEMA test_clock;
 CREATE TABLE test_clock.ahead (one boolean PRIMARY KEY DEFAULT true CHECK (one), us bigint NOT NULL);
 INSERT INTO test_clock.ahead (us) VALUES (0);
