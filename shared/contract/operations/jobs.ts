@@ -182,8 +182,8 @@ export const JOB_OPERATIONS = {
     summary: "List jobs",
     description:
       "Newest first. List items leave out `payload`, `run_at` and `retry_policy`. Filters may be combined. With a `tag` and a " +
-      "`status`, and with three filters or more, a page may hold fewer than `limit`, or none: `next_cursor` alone tells whether " +
-      "others follow.",
+      "`status`, with three filters or more, and by the status `queued` or `running` while 2,500 jobs or more are running, a " +
+      "page may hold fewer than `limit`, or none: `next_cursor` alone tells whether others follow.",
     query: JobListParameters,
     response: { schema: JobList, examples: { firstPage: JOB_LIST_EXAMPLE } },
   }),
