@@ -52,7 +52,8 @@ afterEach(async () => {
 
 const monthOf = (at: number) => new Date(at).toISOString().slice(0, 7);
 /** Sets the database's clock back, as nobody should. */
-const setBack = (ms: number) => store.query("UPDATE test_clock.ahead SET us = us - ($1::float8 * 1000)::bigint", [ms]);
+const setBack = (ms: number) =>
+  store.query("UPDATE test_clock.ahead SET us = us - ($1::float8 * 1000)::bigint", [ms]);
 
 /** A session that has the project's flow, and whose statements stand in one transaction until it is committed. */
 async function lockFlow(): Promise<pg.Client> {
