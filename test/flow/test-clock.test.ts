@@ -170,6 +170,8 @@ async function ledgerOf(schedule: Schedule) {
 
 test("schedules cross both clock changes of a year in two zones, at the instants of their timetables and in their order; runs expire", async () => {
   const [first] = (await jobwheel.runs.list()).data;
+  // Nothing of before is left to be done, or in what insights show.
+  await jobwheel.testClock.advance("31d");
   const given = [
     { name: "Berlin", cron: "30 2 25-31 3,10 *", timezone: "Europe/Berlin" },
     { name: "New York, spring", cron: "30 2 8-14 3 *", timezone: "America/New_York" },
