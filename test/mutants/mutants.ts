@@ -638,6 +638,20 @@ export const MUTANTS: readonly Mutant[] = [
     caughtBy: "test/client/package/types.test.ts",
   },
   {
+    name: "whoever uses the machine reads the keys that the command line keeps",
+    file: "services/cli/profiles.ts",
+    from: "mode: 0o600",
+    to: "mode: 0o644",
+    caughtBy: "test/client/cli/cli.test.ts",
+  },
+  {
+    name: "the command line changes many jobs although nobody was asked",
+    file: "services/cli/commands/bulk.ts",
+    from: 'if (!input.has("yes")) {',
+    to: "if (input.operands.length > 9) {",
+    caughtBy: "test/client/cli/cli.test.ts",
+  },
+  {
     name: "all retries of a page of a bulk operation have the id of one run",
     file: "services/worker/bulk/judge-page.ts",
     from: "Array.from({ length: count }, () => ids.next(prefix, now))",
