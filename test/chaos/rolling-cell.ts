@@ -111,7 +111,13 @@ export async function startRollingCell(checkout: string, workers: number): Promi
     // Only the upload is left. One that has failed by then is among the failed requests.
     await until(() => balancer.openAt(gateway) <= 1);
     const ended = gateway.end("SIGTERM");
-    await until(async () => (await fetch(`http://127.0.0.1:${gateway.opsPort}/readyz`)).status === 503);
+    // If the upload has failed, it has nothing to finish and may be gone.
+    const isReady = () =>
+      fetch(`http://127.0.0.1:${gateway.opsPort}/readyz`).then(
+        ({ status }) => status !== 503,
+        () => false,
+      );
+    await until(async () => !(await isReady()));
     await upload.finish();
     return ended;
   }

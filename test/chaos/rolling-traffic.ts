@@ -4,6 +4,7 @@ import type { ServiceProcess } from "../support/service-process.ts";
 
 const REQUEST_TIMEOUT_MS = 30_000;
 const ASK_EVERY_MS = 50;
+const ASK_AGAIN_MS = 500;
 /** A job of `later` is due after this time. */
 const LATER_MS = 2_500;
 const BATCH_JOBS = 3;
@@ -93,10 +94,18 @@ export class Traffic {
     readonly targetUrl: string,
   ) {}
 
-  /** Asks on behalf of a project. Throws if the answer is no success. */
+  /**
+   * Asks on behalf of a project, and again after a 503, as the API asks clients to: it is not judged here. Throws if the answer is
+   * no success.
+   */
   async ask<T>(project: number, method: "POST" | "PATCH", path: string, body: object): Promise<T> {
-    const init = { method, headers: this.#headers(project), body: JSON.stringify(body) };
-    const { status, text } = await this.balancer.send(path, init);
+    const key = method === "POST" ? { "idempotency-key": crypto.randomUUID() } : {};
+    const init = { method, headers: { ...this.#headers(project), ...key }, body: JSON.stringify(body) };
+    let { status, text } = await this.balancer.send(path, init);
+    while (status === 503) {
+      await Bun.sleep(ASK_AGAIN_MS);
+      ({ status, text } = await this.balancer.send(path, init));
+    }
     if (status > 299) throw new Error(`${method} ${path}: ${status} ${text}`);
     return JSON.parse(text) as T;
   }

@@ -149,6 +149,7 @@ class CellRun {
     const healedAt = performance.now();
     this.tell("all has healed");
     targets.isHealed = true;
+    const pauses = await watchPauses(cell.postgres.url, () => cell.members);
     await this.load.untilAnswered();
     const [first] = this.projects;
     if (first !== undefined) await this.load.createAndCancel(first);
@@ -156,9 +157,9 @@ class CellRun {
     this.tell(isFirstDrained ? "nothing is owed" : "not everything has ended in time");
     await Bun.sleep(Math.max(0, healedAt + TAKEOVER_MS - performance.now()));
     const quietFrom = performance.now();
-    const pauses = await watchPauses(cell.postgres.url, () => cell.members);
+    const pauseBeforeMs = pauses.longestMs();
     await this.passQuietTimes();
-    const longestPauseMs = pauses.longestMs();
+    const pauseMs = pauses.longestMs();
     await pauses.stop();
     const isDrained = isFirstDrained && (await this.settle(false));
     this.tell(isDrained ? "all has ended" : "not everything has ended in time");
@@ -169,9 +170,9 @@ class CellRun {
       attemptTimeoutMs: ATTEMPT_TIMEOUT_MS,
       webhookTimeoutMs: WEBHOOK_TIMEOUT_MS,
       graceMs: RESCUE_GRACE_MS,
-      catchesUpWithinMs: CATCHES_UP_WITHIN_MS,
       // A machine that stands still delays everybody by as much several times over.
-      startsWithinMs: STARTS_WITHIN_MS + 4 * longestPauseMs,
+      catchesUpWithinMs: CATCHES_UP_WITHIN_MS + 4 * pauseBeforeMs,
+      startsWithinMs: STARTS_WITHIN_MS + 4 * pauseMs,
       toleranceMs: TOLERANCE_MS,
       requestsPerMinute: new Map([[this.limited, LIMITED_REQUESTS_PER_MINUTE]]),
     };
