@@ -1,13 +1,15 @@
 import { sendHints } from "../../shared/bus/hints.ts";
 import { reasonOf } from "../../shared/domain/failure-reason.ts";
 import { type IdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
+import type { OwedAttempt, Placed } from "../../shared/domain/owed.ts";
 import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
 import type { Cell } from "../../shared/process/cell.ts";
 import {
   type Claim,
   type Claimed,
-  claimAttempts,
+  claimMost,
+  claimWhole,
   type GrantedAttempt,
 } from "../../shared/store/queue/claim.ts";
 import { claimOrdinary } from "../../shared/store/queue/claim-ordinary.ts";
@@ -52,9 +54,15 @@ export function createJobAttempts(
   const timedClaim = metrics.statement("claim_jobs");
   const timedSettlement = metrics.statement("settle_jobs");
   const noteLateness = metrics.lateness("jobs");
-  const claimingLong = inBatches((claims: Claim[]) =>
-    timedClaim(claims.length, () => claimAttempts(db, nodeId, claims)),
+  const onCalled = (owed: Placed<OwedAttempt>[]) => sendHints(bus, { owed, freed: [] });
+  const claimingWhole = inBatches((claims: Claim[]) =>
+    timedClaim(claims.length, () => claimWhole(db, nodeId, claims, onCalled)),
   );
+  const claimingLong = ordinaryFirst<Claim, Claimed>({
+    ordinary: (claims) => timedClaim(claims.length, () => claimMost(db, nodeId, claims)),
+    long: claimingWhole.submit,
+    gatherMs: 0,
+  });
   const claiming = ordinaryFirst<Claim, Claimed>({
     async ordinary(claims) {
       const answers = await timedClaim(claims.length, () => claimOrdinary(db, nodeId, claims));
@@ -62,7 +70,7 @@ export function createJobAttempts(
     },
     long: claimingLong.submit,
   });
-  const settlingLong = inBatches(async (sent: SentAttempt[]) => {
+  const settleLong = async (sent: SentAttempt[]) => {
     const settlements = sent.map(({ settlement }) => settlement);
     const settled = await timedSettlement(sent.length, () => settleAttempts(db, settlements));
     sendHints(bus, settled);
@@ -70,7 +78,10 @@ export function createJobAttempts(
       for (const [index, each] of sent.entries()) noteSettled(each, settled.items[index] ?? null);
     });
     return settled.items;
-  });
+  };
+  const settlingLong = inBatches(settleLong);
+  // What is not plain makes the statement longer, for all that are in it.
+  const settlingWhole = inBatches(settleLong);
   const settlingLast = ordinaryFirst<LastSentAttempt, SettledItem | null>({
     async ordinary(sent) {
       const settlements = sent.map(({ settlement }) => settlement);
@@ -85,8 +96,10 @@ export function createJobAttempts(
     },
     long: settlingLong.submit,
   });
-  const settle = (sent: SentAttempt) =>
-    isLastSent(sent) ? settlingLast.submit(sent) : settlingLong.submit(sent);
+  const settle = (sent: SentAttempt) => {
+    if (!sent.settlement.isPlain) return settlingWhole.submit(sent);
+    return isLastSent(sent) ? settlingLast.submit(sent) : settlingLong.submit(sent);
+  };
 
   function noteSettled({ attempt, host, settlement, span }: SentAttempt, settled: SettledItem | null): void {
     const { jobId, runId, status, responseStatus, durationMs } = settlement;
@@ -121,8 +134,9 @@ export function createJobAttempts(
     },
     urlOf: ({ targetUrl }) => targetUrl,
     async send(item, granted, host) {
-      const { projectNo, environment, region, shard, id: jobId, attempt, dueAt, waitedFor } = item;
+      const { projectNo, environment, region, shard, id: jobId, attempt, dueAt } = item;
       const { runId, scheduleId } = granted;
+      const waitedFor = item.waitedFor ?? granted.waitedFor;
       const span = beginAttempt(traces, item, granted, () => ({
         name: "attempt",
         attributes: {

@@ -1,3 +1,4 @@
+import { foundNobody } from "../../shared/domain/host-state.ts";
 import { idTimeMs } from "../../shared/domain/ids.ts";
 import {
   type Exchange,
@@ -7,6 +8,7 @@ import {
   settleAttempt,
 } from "../../shared/domain/run.ts";
 import type { Region, Scope } from "../../shared/domain/scope.ts";
+import { hostOfTarget } from "../../shared/domain/target.ts";
 import { unrecordedContext } from "../../shared/domain/trace.ts";
 import type { WaitReason } from "../../shared/domain/wait.ts";
 import { type Clock, realNow } from "../../shared/platform/clock.ts";
@@ -65,8 +67,12 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
   const isInterrupted = shutdown.aborted && isBrokenOff(exchange);
   // A Retry-After that names an instant is by the target's clock, as the signature's time is for the target.
   const outcome = isInterrupted ? interruptedOutcome() : judgeResponse(exchange, realNow(clock), timeoutMs);
+  // Of what the service itself broke off, or could not send, nothing is known of the host.
+  const nobody = isInterrupted || sending.secrets.length === 0 ? null : foundNobody(exchange);
+  const met = nobody === null ? undefined : { host: hostOfTarget(granted.targetUrl), nobody };
   const now = clock.now();
-  const settlement = settlementOf(sending, outcome, { lateMs, durationMs: performance.now() - begunAt, now });
+  const ended = settlementOf(sending, outcome, { lateMs, durationMs: performance.now() - begunAt, now });
+  const settlement = { ...ended, met };
   // A status that has come is recorded, however the attempt ended.
   return exchange.kind === "answered" ? { ...settlement, responseStatus: exchange.status } : settlement;
 }

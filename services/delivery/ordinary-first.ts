@@ -19,6 +19,7 @@ export function ordinaryFirst<Item extends { projectNo: ProjectNo }, Answer>(way
   /** Null is what is left. */
   ordinary(items: Item[]): Promise<(Answer | null)[]>;
   long(item: Item): Promise<Answer>;
+  gatherMs?: number;
 }): { submit(item: Item): Promise<Answer> } {
   /** Until when a project goes the long way: one number for each project that was left and has not come again since. */
   const longWayUntil = new Map<ProjectNo, number>();
@@ -34,7 +35,7 @@ export function ordinaryFirst<Item extends { projectNo: ProjectNo }, Answer>(way
     const answers = await ways.ordinary(items);
     noteLeft(items, answers);
     return answers;
-  }, GATHER_MS);
+  }, ways.gatherMs ?? GATHER_MS);
 
   return {
     async submit(item) {

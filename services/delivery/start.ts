@@ -13,6 +13,7 @@ import { declareNodeDead } from "../../shared/store/cell/nodes.ts";
 import { type ClaimAndSend, createClaimAndSend } from "./claim-and-send.ts";
 import { InFlight, NODE_LIMITS, type NodeLimits, RequestsPerHost } from "./concurrency.ts";
 import { createDeliveryAttempts } from "./delivery-attempts.ts";
+import { createGateCalls } from "./gate-calls.ts";
 import { createJobAttempts } from "./job-attempts.ts";
 import { type Outbound, openOutbound } from "./outbound.ts";
 import { createReleases, type Releases } from "./releases.ts";
@@ -129,6 +130,7 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
   // A node that does not know the limits sends nothing.
   await retries.untilAnswered(readHostLimits);
 
+  const gateCalls = createGateCalls(cell);
   const silentBus = createSilentBusSweep({ db, regions, room, claimAndSend });
   const subscriptions = [
     bus.onDue(nodeId, (due) => void handle(due)),
@@ -137,8 +139,9 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
   const sweeping = repeat("silent-bus", silentBus.everyMs, silentBus.tick, log);
   const beating = repeat("beat", BEAT_EVERY_MS, beat, log);
   const releasing = repeat("releases", releases.everyMs, releases.tick, log);
+  const callingGates = repeat("gate-calls", gateCalls.everyMs, gateCalls.tick, log);
   const limiting = repeat("host-limits", HOST_LIMITS_EVERY_MS, readHostLimits, log);
-  const loops = [beating, sweeping, releasing, limiting];
+  const loops = [beating, sweeping, releasing, callingGates, limiting];
 
   return {
     async stop() {
@@ -157,7 +160,7 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
       await declareNodeDead(db, nodeId);
     },
     walk: {
-      look: () => releasing.now(),
+      look: async () => (await Promise.all([releasing.now(), callingGates.now()])).every((ended) => ended),
       isIdle: () => inFlight.size === 0 && !releases.isBusy,
       // Workers count the time since the last beat by the clock that has leapt.
       leapt: sendBeat,

@@ -19,6 +19,8 @@ import { createIdempotency } from "./request/idempotency.ts";
 import { createLastUse } from "./request/last-use.ts";
 import { bulkRoutes } from "./routes/bulk.ts";
 import { deliveryRoutes } from "./routes/deliveries.ts";
+import { flowRoutes } from "./routes/flows.ts";
+import { hostRoutes } from "./routes/hosts.ts";
 import { createJobCreation } from "./routes/job-creation.ts";
 import { jobRoutes } from "./routes/jobs.ts";
 import { keyRoutes } from "./routes/keys.ts";
@@ -78,8 +80,10 @@ export async function startGateway(
       ...jobRoutes({ db, bus, clock, ids, pager, creation, shardsPerRegion, targets }),
       ...scheduleRoutes({ db, bus, clock, pager, creation, shardsPerRegion, targets }),
       ...bulkRoutes({ db, bus, clock, pager, shardsPerRegion }),
+      ...flowRoutes({ db, pager }),
       ...runRoutes({ db, bus, clock, ids, pager }),
       ...projectRoutes({ db, clock, seal, authenticator }),
+      ...hostRoutes({ db, bus, clock, pager }),
       ...webhookRoutes({ db, pager, targets, seal, shardsPerRegion }),
       ...keyRoutes({ db, pager, seal, authenticator }),
       ...deliveryRoutes({ db, bus, clock, pager, shardsPerRegion }),

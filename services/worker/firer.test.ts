@@ -81,6 +81,7 @@ async function create(
     spreadSeconds: null,
     paused: false,
     tags: null,
+    flow: null,
     nextRunAt: wholeSecond(nextRunAt),
     shard: SHARD,
     activeMax: 1_000,

@@ -1,5 +1,7 @@
 import { onAbort } from "./abort.ts";
 import { type BulkOperations, createBulkOperations } from "./bulk.ts";
+import { createFlows, type Flows } from "./flows.ts";
+import { createHosts, type Hosts } from "./hosts.ts";
 import { createJobs, type Jobs } from "./jobs.ts";
 import { createKeys, type Keys } from "./keys.ts";
 import { createPayloadWriter } from "./payload.ts";
@@ -14,9 +16,11 @@ import { createWebhooks, type Webhooks } from "./webhooks.ts";
 export interface Client {
   jobs: Jobs;
   bulk: BulkOperations;
+  flows: Flows;
   schedules: Schedules;
   runs: Runs;
   project: Projects;
+  hosts: Hosts;
   webhooks: Webhooks;
   keys: Keys;
   testClock: TestClock;
@@ -59,9 +63,11 @@ export function createClient(options: ClientOptions): Client {
   return {
     jobs: createJobs(send, write),
     bulk: createBulkOperations(send),
+    flows: createFlows(send),
     schedules: createSchedules(send, write),
     runs: createRuns(send),
     project: createProject(send),
+    hosts: createHosts(send),
     webhooks: createWebhooks(send),
     keys: createKeys(send),
     testClock: createTestClock(createSend({ ...rest, baseUrl: ops, apiKey: null }, around)),

@@ -10,6 +10,8 @@ export type { Answer, Answered, Call, RateLimit } from "./answer.ts";
 export type { Bulk, BulkListQuery, BulkOperations, NewBulk } from "./bulk.ts";
 export { type Client, type ClientOptions, createClient } from "./client.ts";
 export { ApiError, type ApiErrorCode, ConnectionError, JobwheelError, TimeoutError } from "./errors.ts";
+export type { FlowKey, FlowKeyListQuery, FlowKeyUpdate, Flows } from "./flows.ts";
+export type { Host, HostListQuery, Hosts } from "./hosts.ts";
 export type {
   CanceledJob,
   Job,

@@ -36,12 +36,15 @@ export function sampleRun(type: EventType): SampleRun | null {
     case "schedule.firing_skipped":
     case "webhook.disabled":
     case "quota.reached":
+    case "host.down":
+    case "host.up":
       return null;
   }
 }
 
 const HOUR_MS = 3_600_000;
-const SAMPLE_TARGET_URL = "https://example.com/hooks/sample";
+const SAMPLE_HOST = "example.com";
+const SAMPLE_TARGET_URL = `https://${SAMPLE_HOST}/hooks/sample`;
 
 /** The facts of a sample. What it tells of has the bits of the event's id. */
 export function sampleFacts({ region, run, type, ...head }: RecordedSample): EventFacts {
@@ -92,5 +95,9 @@ function sampleOf(
       } as const;
       return { type, quota };
     }
+    case "host.down":
+      return { type, host: { host: SAMPLE_HOST, since: occurredAt, parked: 21 } };
+    case "host.up":
+      return { type, host: { host: SAMPLE_HOST, since: occurredAt, parked: 480 } };
   }
 }

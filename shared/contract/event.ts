@@ -1,5 +1,6 @@
 import { type Static, type TSchema, Type } from "@sinclair/typebox";
 import { DELIVERY_WINDOW_HOURS } from "../domain/delivery.ts";
+import type { HostStanding, HostState } from "../domain/host-state.ts";
 import { EVENT_PREFIX, PROJECT_PREFIX, SCHEDULE_PREFIX, WEBHOOK_PREFIX } from "../domain/ids.ts";
 import { QUOTA_PERCENTS, type QuotaPercent } from "../domain/plan.ts";
 import { type MissedFirings, SKIPPED_STATUSES, type SkippedStatus } from "../domain/schedule.ts";
@@ -11,6 +12,7 @@ import {
   type EventType,
   JOB_END_TYPES,
 } from "../domain/webhook.ts";
+import { hostFields, Parked } from "./host.ts";
 import { idOf } from "./id.ts";
 import { JobId, RegionSchema, TargetUrl, tagsOf } from "./job.ts";
 import { MONTH_PATTERN } from "./project.ts";
@@ -27,7 +29,8 @@ export const EventTypeSchema = wordOf(
     "`job.canceled`: a job was canceled, whoever did it. `schedule.firing_missed`: an outage of the service cost a schedule " +
     "firings; what was not to fire while it was paused is not told. `schedule.firing_skipped`: an instant came and made no job, for " +
     "want of quota, or since others of the schedule were not over (`overlap`). `webhook.disabled`: another endpoint of the environment was disabled. " +
-    "`quota.reached`: 80 % or 100 % of the runs that the plan includes in a month are used; each is told once a month, on every plan.",
+    "`quota.reached`: 80 % or 100 % of the runs that the plan includes in a month are used; each is told once a month, on every plan. " +
+    "`host.down`: attempts at a target host are parked. `host.up`: they start again, slowly at first.",
   "EventType",
 );
 
@@ -200,6 +203,33 @@ const QuotaReachedEvent = eventOf(
   },
 );
 
+const hostEventOf = (type: "host.down" | "host.up", state: HostState, title: string, description: string) =>
+  eventOf(
+    [type],
+    Type.Object(
+      {
+        host: Type.Object(
+          { ...hostFields, state: Type.Literal(state), since: Timestamp, parked: Parked },
+          { ...closed, title: `${title}Host`, description: "A target host as events tell of it." },
+        ),
+      },
+      closed,
+    ),
+    { title, description },
+  );
+const HostDownEvent = hostEventOf(
+  "host.down",
+  "down",
+  "HostDownEvent",
+  "A target host is down: the attempts at it are parked.",
+);
+const HostUpEvent = hostEventOf(
+  "host.up",
+  "opening",
+  "HostUpEvent",
+  "A target host is up again: what was parked starts, at a rate that doubles.",
+);
+
 export const Event = Type.Union(
   [
     JobEndEvent,
@@ -208,6 +238,8 @@ export const Event = Type.Union(
     FiringSkippedEvent,
     WebhookDisabledEvent,
     QuotaReachedEvent,
+    HostDownEvent,
+    HostUpEvent,
   ],
   {
     title: "Event",
@@ -236,7 +268,11 @@ export type Happening =
   | { type: "schedule.firing_missed"; schedule: EventScheduleFacts; missed: MissedFirings }
   | { type: "schedule.firing_skipped"; schedule: EventScheduleFacts; at: number; status: SkippedStatus }
   | { type: "webhook.disabled"; webhook: { id: string; url: string; reason: DisabledReason } }
-  | { type: "quota.reached"; quota: QuotaFacts };
+  | { type: "quota.reached"; quota: QuotaFacts }
+  /** The host as it was then. */
+  | { type: "host.down" | "host.up"; host: EventHostFacts };
+
+export type EventHostFacts = Pick<HostStanding, "host" | "since" | "parked">;
 
 export interface QuotaFacts {
   /** YYYY-MM */
@@ -311,8 +347,23 @@ function viewEvent(facts: EventFacts): EventView {
       const { id, url, reason } = facts.webhook;
       return { ...head(facts.type), data: { webhook: { id, url, reason } } };
     }
+    case "host.down": {
+      const { type, host } = facts;
+      return { ...head(type), data: { host: viewHost(host, "down") } };
+    }
+    case "host.up": {
+      const { type, host } = facts;
+      return { ...head(type), data: { host: viewHost(host, "opening") } };
+    }
   }
 }
+
+const viewHost = <State extends HostState>({ host, since, parked }: EventHostFacts, state: State) => ({
+  host,
+  state,
+  since: timestampOf(since),
+  parked,
+});
 
 const viewSchedule = ({ id, name }: EventScheduleFacts) => ({ id, name });
 

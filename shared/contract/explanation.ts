@@ -34,7 +34,8 @@ const WaitingSchema = Type.Object(
     for: wordOf(
       EXPLAINED_REASONS,
       "The first that applies: `hold`, an operator's; `quota`, the month's; `no_worker`, nobody of the service looks after the " +
-        "job; `due_time` and `backoff`, it is not due yet; `host`, its host takes no more now; `concurrency`, the project's limit; " +
+        "job; `due_time` and `backoff`, it is not due yet; `host`, its host takes no more now, is down, or comes back; " +
+        "`flow`, its flow key lets no more start now; `concurrency`, the project's limit; " +
         "`turn`, nothing is in its way.",
     ),
     since: Timestamp,
@@ -46,6 +47,7 @@ const WaitingSchema = Type.Object(
     ),
     limit: Type.Optional({ ...Count, description: "The limit that is reached." }),
     in_use: Type.Optional({ ...Count, description: "How much of the limit is in use." }),
+    flow_key: Type.Optional(Type.String({ description: "The job's flow key." })),
     host: Type.Optional(Type.String({ description: "The target's host." })),
     message: Type.String({ description: "The same as a sentence." }),
   },
@@ -134,6 +136,7 @@ function viewWaiting({ inUse, ...waiting }: Waiting): Static<typeof WaitingSchem
     ahead: waiting.ahead,
     ...(waiting.limit !== undefined && { limit: waiting.limit }),
     ...(inUse !== undefined && { in_use: inUse }),
+    ...(waiting.flowKey !== undefined && { flow_key: waiting.flowKey }),
     ...(waiting.host !== undefined && { host: waiting.host }),
     message: waiting.message,
   };

@@ -50,6 +50,7 @@ test("a full request is accepted as it is", () => {
     region: "eu-central",
     retryPolicy: { maxAttempts: 25, baseSeconds: 86_400, capSeconds: 86_400 },
     tags: ["a:b", "NULL"],
+    flow: null,
   });
 });
 
@@ -208,7 +209,7 @@ test("a batch with bad entries names every one of them with its own code", () =>
 
 test("the query string of the jobs list is read, and wrong ones refused", () => {
   const unfiltered = {
-    ...{ status: null, region: null, tag: null, schedule: { kind: "any" } as const },
+    ...{ status: null, region: null, tag: null, flowKey: null, schedule: { kind: "any" } as const },
     created: { after: null, before: null },
     ids: { fromId: null, beforeId: null },
   };
@@ -270,6 +271,7 @@ const facts: JobFacts = {
   attempts: 0,
   createdAt: Date.parse("2026-11-21T10:00:00.007Z"),
   tags: null,
+  flow: null,
 };
 
 test("a job object has exactly the documented fields, and its payload as it was written", () => {
@@ -299,6 +301,16 @@ test("list items and the cancel answer show their subsets and nothing more", () 
   const canceled = viewCanceledJob({ ...facts, status: "canceled" });
   expect(Value.Check(CanceledJob, canceled)).toBe(true);
   expect(Object.keys(canceled)).toEqual([...Object.keys(listed), "run_at"]);
+});
+
+test("a flow stands in the object as it was given, and in no other view", () => {
+  const flow = { rate: { per_seconds: 60, count: 5 }, key: "a" };
+  const flowing = { ...facts, tags: ["a"], flow };
+  const text = jobText(flowing);
+  expect(text).toEndWith(`,"tags":["a"],"flow":${JSON.stringify(flow)}}`);
+  expect(Value.Check(Job, JSON.parse(text))).toBe(true);
+  for (const view of [viewListedJob(flowing), viewCanceledJob(flowing)]) expect("flow" in view).toBe(false);
+  expect("flow" in JSON.parse(jobText(facts))).toBe(false);
 });
 
 test("tags stand in every view of a job that has them, and in no other", () => {

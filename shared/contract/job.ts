@@ -1,6 +1,7 @@
 import { type Static, Type } from "@sinclair/typebox";
 import type { RetryPolicy } from "../domain/backoff.ts";
 import { ApiError, type EntryError } from "../domain/errors.ts";
+import { type Flow, flowKeyFilterOf } from "../domain/flow-key.ts";
 import { idsBetween, JOB_PREFIX, SCHEDULE_PREFIX } from "../domain/ids.ts";
 import {
   BATCH_JOBS_MAX,
@@ -17,6 +18,7 @@ import { filterOf, idFilterOf, instantFilterOf, parseQuery, readPage } from "../
 import { REGIONS, type Region } from "../domain/scope.ts";
 import { TAG_CHARACTERS_MAX, TAG_PATTERN, TAGS_MAX, tagFilterOf } from "../domain/tags.ts";
 import { TARGET_URL_CHARACTERS_MAX } from "../domain/target.ts";
+import { FlowKeyParameter, FlowSchema } from "./flow.ts";
 import { idOf } from "./id.ts";
 import { type Body, checkPayloadSize } from "./json.ts";
 import { listOf, pageParameters, separated } from "./list.ts";
@@ -110,6 +112,7 @@ export const NewJobRequest = Type.Object(
     ),
     retry_policy: Type.Optional(RetryPolicyRequest),
     tags: Type.Optional(Tags),
+    flow: Type.Optional(FlowSchema),
   },
   { ...closed, title: "NewJobRequest" },
 );
@@ -143,7 +146,13 @@ export const CanceledJob = Type.Object(
   { ...closed, title: "CanceledJob", description: "A job as its cancellation shows it." },
 );
 export const Job = Type.Object(
-  { ...listedFields, payload: Payload, run_at: Timestamp, retry_policy: RetryPolicySchema },
+  {
+    ...listedFields,
+    payload: Payload,
+    run_at: Timestamp,
+    retry_policy: RetryPolicySchema,
+    flow: Type.Optional(FlowSchema),
+  },
   { ...closed, title: "Job", description: "One unit of background work." },
 );
 export const JobBatch = Type.Object(
@@ -172,6 +181,7 @@ export const JobListParameters = Type.Object({
   status: Type.Optional(JobStatusSchema),
   region: Type.Optional(RegionSchema),
   tag: Type.Optional(TagParameter),
+  flow_key: Type.Optional(FlowKeyParameter),
   schedule_id: Type.Optional(ScheduleIdParameter),
   created_after: Type.Optional(instantParameter("Only jobs whose `created_at` is later than this.")),
   created_before: Type.Optional(instantParameter("Only jobs whose `created_at` is earlier than this.")),
@@ -212,7 +222,7 @@ export function readNewJobBatch(body: Body, context: JobContext): AcceptedJob[] 
 
 /** The query string of GET /v2/jobs. Throws ApiError. */
 export function readJobListQuery(query: string) {
-  const { status, region, tag, schedule_id, created_after, created_before, ...page } = parseQuery(
+  const { status, region, tag, flow_key, schedule_id, created_after, created_before, ...page } = parseQuery(
     query,
     namesOf(JobListParameters),
   );
@@ -225,6 +235,7 @@ export function readJobListQuery(query: string) {
     status: filterOf(status, "status", JOB_STATUSES),
     region: filterOf(region, "region", REGIONS),
     tag: tagFilterOf(tag),
+    flowKey: flowKeyFilterOf(flow_key),
     schedule: idFilterOf(schedule_id, SCHEDULE_PREFIX),
     created,
     // The time of an id is its job's created_at.
@@ -247,6 +258,7 @@ export interface JobFacts extends ListedJobFacts {
   payloadText: string;
   runAt: number;
   retryPolicy: RetryPolicy;
+  flow: Flow | null;
 }
 
 export function viewListedJob(job: ListedJobFacts): Static<typeof ListedJob> {
@@ -274,14 +286,16 @@ function textBeforePayload({ id, status, targetUrl }: JobFacts): string {
   return `{"id":"${id}","status":"${status}","target_url":${JSON.stringify(targetUrl)},"payload":`;
 }
 
-function textBehindPayload({ runAt, region, retryPolicy, attempts, createdAt, tags }: JobFacts): string {
+function textBehindPayload(job: JobFacts): string {
+  const { runAt, region, retryPolicy, attempts, createdAt, tags, flow } = job;
   const created = timestampOf(createdAt);
   const run = runAt === createdAt ? created : timestampOf(runAt);
   return (
     `,"run_at":"${run}","region":"${region}",` +
     `"retry_policy":{"max_attempts":${retryPolicy.maxAttempts},"base_seconds":${retryPolicy.baseSeconds},` +
     `"cap_seconds":${retryPolicy.capSeconds}},"attempts":${attempts},"created_at":"${created}"` +
-    (tags === null ? "}" : `,"tags":${JSON.stringify(tags)}}`)
+    (tags === null ? "" : `,"tags":${JSON.stringify(tags)}`) +
+    (flow === null ? "}" : `,"flow":${JSON.stringify(flow)}}`)
   );
 }
 
@@ -312,6 +326,7 @@ function acceptJob(value: unknown, payloadText: string | undefined, context: Job
       region: request.region,
       retryPolicy: retryPolicyOf(request.retry_policy ?? {}),
       tags: request.tags,
+      flow: request.flow,
     },
     context,
   );

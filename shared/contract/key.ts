@@ -20,7 +20,7 @@ export const KeyId = idOf(KEY_PREFIX, "The id of an API key.");
 
 const Scope = wordOf(
   KEY_SCOPES,
-  "What the key may do: everything, read everything, or everything with jobs, bulk operations and runs and nothing else.",
+  "What the key may do: everything, read everything, or everything with jobs, bulk operations, flows and runs and nothing else.",
   "KeyScope",
 );
 const Name = Type.String({

@@ -34,6 +34,7 @@ test("a project object has exactly the documented fields, and the region that it
     requestsPerMinuteOverride: null,
     concurrencyOverride: 20,
     schedulesOverride: null,
+    parksFailingHosts: null,
   };
   const view = viewProject(facts, "production", 17);
   expect(Value.Check(Project, view)).toBe(true);

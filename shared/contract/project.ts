@@ -1,5 +1,6 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { invalidRequest } from "../domain/errors.ts";
+import { HOST_DOWN_ATTEMPTS_MIN, HOST_DOWN_SECONDS_MIN } from "../domain/host-state.ts";
 import { PROJECT_PREFIX } from "../domain/ids.ts";
 import { checkName, PROJECT_NAME_CHARACTERS_MAX } from "../domain/name.ts";
 import { filterOf, parseQuery } from "../domain/page.ts";
@@ -29,6 +30,10 @@ const DATE_PATTERN = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$";
 
 const count = (description: string) => Type.Integer({ minimum: 0, description });
 
+const PARK =
+  "Whether attempts at a host that is down are parked instead of being used up, in both environments: at least " +
+  `${HOST_DOWN_ATTEMPTS_MIN} in a row over at least ${HOST_DOWN_SECONDS_MIN} s found nobody there.`;
+
 export const Project = Type.Object(
   {
     id: idOf(PROJECT_PREFIX, "The id of a project."),
@@ -55,6 +60,9 @@ export const Project = Type.Object(
     api_version: wordOf(API_VERSIONS, "Pinned API version."),
     environment: wordOf(ENVIRONMENTS, "The environment of the key that asks."),
     created_at: Timestamp,
+    park_failing_hosts: Type.Optional(
+      Type.Boolean({ description: `${PARK} Shown once it was set; false before.` }),
+    ),
   },
   { ...closed, title: "Project", description: "The project that owns the key." },
 );
@@ -72,6 +80,9 @@ export const ProjectUpdateRequest = Type.Object(
         REGIONS,
         "Where jobs run that name no region. Jobs that exist stay where they are. Hobby projects are limited to us-east.",
       ),
+    ),
+    park_failing_hosts: Type.Optional(
+      Type.Boolean({ description: `${PARK} False opens what the service has parked.` }),
     ),
   },
   { ...closed, title: "ProjectUpdateRequest", description: "What is left out stays as it is." },
@@ -111,11 +122,16 @@ export const UsageParameters = Type.Object({
 export interface ProjectUpdate {
   name?: string;
   defaultRegion?: Region;
+  parksFailingHosts?: boolean;
 }
 
 /** The body of PATCH /v2/project. Throws ApiError. */
 export function readProjectUpdate(value: unknown, plan: Plan): ProjectUpdate {
-  const { name, default_region: defaultRegion } = validateUpdate(value);
+  const {
+    name,
+    default_region: defaultRegion,
+    park_failing_hosts: parksFailingHosts,
+  } = validateUpdate(value);
   if (name !== undefined) checkName(name, "name", PROJECT_NAME_CHARACTERS_MAX);
   if (defaultRegion !== undefined && !isRegionAllowed(plan, defaultRegion)) {
     throw invalidRequest(`The ${plan} plan is limited to the region us-east.`, "default_region");
@@ -123,6 +139,7 @@ export function readProjectUpdate(value: unknown, plan: Plan): ProjectUpdate {
   return {
     ...(name === undefined ? {} : { name }),
     ...(defaultRegion === undefined ? {} : { defaultRegion }),
+    ...(parksFailingHosts === undefined ? {} : { parksFailingHosts }),
   };
 }
 
@@ -133,6 +150,8 @@ export interface ProjectFacts extends PlanFacts {
   defaultRegion: Region;
   apiVersion: ApiVersion;
   createdAt: number;
+  /** Null where no client has set it: it means false. */
+  parksFailingHosts: boolean | null;
 }
 
 export function viewProject(
@@ -155,6 +174,7 @@ export function viewProject(
     api_version: project.apiVersion,
     environment,
     created_at: timestampOf(project.createdAt),
+    ...(project.parksFailingHosts === null ? {} : { park_failing_hosts: project.parksFailingHosts }),
   };
 }
 

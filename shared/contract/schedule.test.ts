@@ -55,6 +55,7 @@ test("a full request is accepted as it is, and its timetable read", () => {
     overlap: null,
     spreadSeconds: null,
     tags: ["nightly"],
+    flow: null,
   });
   expect([timetable.expression, timetable.zone.name]).toEqual(["30 2 * * *", "Europe/Berlin"]);
 });
@@ -94,6 +95,8 @@ test("a change holds the given fields, and an unknown field is refused", () => {
     overlap: "skip",
     spreadSeconds: 0,
   });
+  expect(readUpdate('{"flow":{"key":"a"}}')).toEqual({ flow: { key: "a" } });
+  expect(readUpdate('{"flow":null}')).toEqual({ flow: null });
   const fields = [
     ...["name", "cron", "timezone", "target_url", "payload", "retry_policy"],
     ...["overlap", "spread_seconds", "paused", "tags"],
@@ -102,7 +105,7 @@ test("a change holds the given fields, and an unknown field is refused", () => {
   for (const name of ["id", "next_run_at", "created_at"]) {
     const { code, param, message } = refusalOf(() => readUpdate(`{"${name}":"x"}`));
     expect([code, param]).toEqual(["invalid_request", name]);
-    expect(message).toContain(`Known are ${fields.join(", ")}.`);
+    expect(message).toContain(`Known are ${[...fields, "flow"].join(", ")}.`);
   }
 });
 
@@ -185,6 +188,7 @@ const facts: ScheduleFacts = {
   nextRunAt: Date.parse("2026-11-22T01:30:00Z"),
   createdAt: Date.parse("2026-11-21T10:00:00.007Z"),
   tags: null,
+  flow: null,
 };
 
 test("a schedule object has exactly the documented fields, and its payload as it was written", () => {

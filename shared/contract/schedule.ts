@@ -1,6 +1,7 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { GAP_SECONDS_MIN } from "../domain/cron/cron.ts";
 import { invalidRequest } from "../domain/errors.ts";
+import { checkFlow } from "../domain/flow-key.ts";
 import { SCHEDULE_PREFIX } from "../domain/ids.ts";
 import { completeRetryPolicy } from "../domain/job.ts";
 import { checkName } from "../domain/name.ts";
@@ -18,6 +19,7 @@ import {
 } from "../domain/schedule.ts";
 import { checkTags } from "../domain/tags.ts";
 import { checkTarget, type TargetRules } from "../domain/target.ts";
+import { FlowSchema } from "./flow.ts";
 import { idOf } from "./id.ts";
 import { Payload, RetryPolicyRequest, RetryPolicySchema, retryPolicyOf, TargetUrl, tagsOf } from "./job.ts";
 import type { Body } from "./json.ts";
@@ -81,6 +83,7 @@ const creationFields = {
   retry_policy: Type.Optional(RetryPolicyRequest),
   ...overlapFields,
   tags: Type.Optional(tagsOf(1, TAGS)),
+  flow: Type.Optional(FlowSchema),
 };
 const Paused = Type.Boolean({ description: "What was missed while paused is not replayed." });
 
@@ -100,6 +103,11 @@ export const ScheduleUpdateRequest = Type.Object(
     ...overlapFields,
     paused: Type.Optional(Paused),
     tags: Type.Optional(tagsOf(0, "They replace the tags for jobs to come. An empty list takes them away.")),
+    flow: Type.Optional(
+      Type.Union([FlowSchema, Type.Null()], {
+        description: "It replaces the whole flow, for jobs to come. `null` takes it away.",
+      }),
+    ),
   },
   { ...closed, title: "ScheduleUpdateRequest", description: "What is left out keeps its value." },
 );
@@ -142,6 +150,7 @@ export const Schedule = Type.Object(
     next_run_at: Type.Union([Timestamp, Type.Null()], { description: "Next firing; null when paused." }),
     created_at: Timestamp,
     tags: Type.Optional(tagsOf(1, `${TAGS} Absent from a schedule without any.`)),
+    flow: Type.Optional(FlowSchema),
   },
   { ...closed, title: "Schedule", description: "Creates a job at every instant of its timetable." },
 );
@@ -191,7 +200,8 @@ function acceptSchedule(
   const timetable = acceptTimetable(request.cron, request.timezone ?? "UTC");
   checkTarget(request.target_url, "target_url", targets);
   if (request.tags !== undefined) checkTags(request.tags);
-  const { overlap = null, spread_seconds: spreadSeconds = null, tags = null } = request;
+  const { overlap = null, spread_seconds: spreadSeconds = null, tags = null, flow = null } = request;
+  if (flow !== null) checkFlow(flow);
   checkSpread(spreadSeconds, timetable);
   return {
     name,
@@ -204,17 +214,18 @@ function acceptSchedule(
     overlap,
     spreadSeconds,
     tags,
+    flow,
   };
 }
 
 /**
- * The body of PATCH /v2/schedules/{id}, parsed with "member": the fields that it has. Its cron, timezone, spread and tags are
- * judged later, with the schedule. Throws ApiError.
+ * The body of PATCH /v2/schedules/{id}, parsed with "member": the fields that it has. Its cron, timezone, spread, tags and flow
+ * are judged later, with the schedule. Throws ApiError.
  */
 export function readScheduleUpdate(body: Body, targets: TargetRules): Partial<Changeable> {
   const request = validateUpdate(body.value);
   const { name, target_url: targetUrl, retry_policy: policy, spread_seconds: spreadSeconds } = request;
-  const { cron, timezone, overlap, paused, tags } = request;
+  const { cron, timezone, overlap, paused, tags, flow } = request;
   const payload = body.payloadTexts[0];
   if (name !== undefined) checkName(name, "name", SCHEDULE_NAME_CHARACTERS_MAX);
   if (targetUrl !== undefined) checkTarget(targetUrl, "target_url", targets);
@@ -229,6 +240,7 @@ export function readScheduleUpdate(body: Body, targets: TargetRules): Partial<Ch
     ...(spreadSeconds === undefined ? {} : { spreadSeconds }),
     ...(paused === undefined ? {} : { paused }),
     ...(tags === undefined ? {} : { tags }),
+    ...(flow === undefined ? {} : { flow }),
   };
 }
 
@@ -279,6 +291,7 @@ export function scheduleParts(schedule: ScheduleFacts): string[] {
     next_run_at: timestampOrNull(schedule.nextRunAt),
     created_at: timestampOf(schedule.createdAt),
     ...(schedule.tags === null ? {} : { tags: schedule.tags }),
+    ...(schedule.flow === null ? {} : { flow: schedule.flow }),
   };
   return [`${JSON.stringify(view).slice(0, -1)},"payload":`, schedule.payload, "}"];
 }

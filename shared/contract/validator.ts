@@ -6,7 +6,12 @@ import {
   type TUnsafe,
   Type,
 } from "@sinclair/typebox";
-import { TypeCompiler, type ValueError, ValueErrorType } from "@sinclair/typebox/compiler";
+import {
+  TypeCompiler,
+  type ValueError,
+  type ValueErrorIterator,
+  ValueErrorType,
+} from "@sinclair/typebox/compiler";
 import { type ApiError, invalidRequest, PARAM_LENGTH_MAX } from "../domain/errors.ts";
 import { didYouMean, findNearest } from "../domain/nearest.ts";
 
@@ -17,7 +22,8 @@ export function validatorOf<Schema extends TSchema>(schema: Schema): (value: unk
     if (compiled.Check(value)) return value;
     const violation = compiled.Errors(value).First();
     if (violation === undefined) throw invalidRequest("The body is not valid.");
-    throw refusalOf(violation, compiled.Errors(value));
+    const chosen = chosenErrors(violation);
+    throw refusalOf(chosen?.First() ?? violation, chosen ?? compiled.Errors(value));
   };
 }
 
@@ -38,6 +44,14 @@ export function wordOf<Word extends string>(
 /** The names of a schema's fields, such as the query parameters that an operation takes. */
 export function namesOf<Fields extends TProperties>(schema: TObject<Fields>): (keyof Fields & string)[] {
   return Object.keys(schema.properties);
+}
+
+/** Where a number or an object may also be null, anything else is judged as that number or object. */
+function chosenErrors({ type, value, schema, errors }: ValueError): ValueErrorIterator | undefined {
+  if (type !== ValueErrorType.Union || value === null) return undefined;
+  const [first, second, ...more]: TSchema[] = schema.anyOf;
+  const isOptional = second?.type === "null" && more.length === 0;
+  return isOptional && (first?.type === "integer" || first?.type === "object") ? errors[0] : undefined;
 }
 
 /** The messages tell types and names, and no value: payloads and secrets must not get into errors. */

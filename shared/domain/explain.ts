@@ -1,3 +1,5 @@
+import type { FlowKeyTerms } from "./flow-key.ts";
+import type { HostStanding } from "./host-state.ts";
 import type { JobStatus } from "./job.ts";
 import type { RunStatus } from "./run.ts";
 import type { Region } from "./scope.ts";
@@ -14,6 +16,7 @@ export const EXPLAINED_REASONS = [
   "due_time",
   "backoff",
   "host",
+  "flow",
   "concurrency",
   "turn",
 ] as const satisfies (WaitReason | "no_worker" | "due_time" | "backoff" | "turn")[];
@@ -34,9 +37,21 @@ export interface Surroundings {
   host: string;
   /** How many requests an operator lets each node have in flight to the host; null without such a limit. */
   hostRequestsMax: number | null;
+  /** Null for a host that is well. */
+  hostStanding: Pick<HostStanding, "state" | "by" | "nextProbeAt"> | null;
+  /** The job's flow key; null if it has none. */
+  flow: FlowSurroundings | null;
   /** Permits of the project, over both environments and all regions. */
   concurrency: number;
   permitsInUse: number;
+}
+
+/** What a flow key lets start. */
+export interface FlowSurroundings extends Pick<FlowKeyTerms, "concurrency" | "rate" | "paused"> {
+  key: string;
+  inUse: number;
+  /** When its rate lets the next attempt start; null if it keeps none from starting now. */
+  nextStartAt: number | null;
 }
 
 /** An attempt that is owed and not on the wire. */
@@ -48,10 +63,14 @@ export interface OwedFacts {
   ranUntil: number | null;
   /** It was asked for by hand: its run was counted when it was asked for. */
   isByHand: boolean;
-  /** It is set aside until its host takes more. */
-  isParked: boolean;
-  /** How many due attempts of its lane, or of those parked at its host, go before it; null beyond AHEAD_MAX. */
+  /** What it is set aside for: until its host takes more, its host is up, or its flow key lets it start. Null if it is not. */
+  parkedFor: "full_host" | "host" | "flow" | null;
+  /** Its job has kept its place of the flow key's concurrency from an earlier attempt. */
+  hasPlace: boolean;
+  /** How many due attempts of its lane go before it, or of those that are parked where it is; null beyond AHEAD_MAX. */
   ahead: number | null;
+  /** The same of its flow key; null for a job without one, too. */
+  aheadAtFlow: number | null;
 }
 
 export interface Waiting {
@@ -63,6 +82,7 @@ export interface Waiting {
   ahead: number | null;
   limit?: number;
   inUse?: number;
+  flowKey?: string;
   host?: string;
   /** A sentence that can be passed on as it is. */
   message: string;
@@ -77,8 +97,7 @@ export function explainWait(
   const { dueAt, ahead } = owed;
   const isDue = dueAt <= now;
   const { month, host } = around;
-  const before =
-    ahead === null ? `more than ${AHEAD_MAX} attempts go` : countOf(ahead, "attempt goes", "attempts go");
+  const before = goBefore(ahead);
   const waits = (reason: ExplainedReason, message: string, more: Partial<Waiting> = {}): Waiting => ({
     ...{ for: reason, since: dueAt, until: null, ahead: null, ...more },
     message,
@@ -119,13 +138,32 @@ export function explainWait(
       },
     );
   }
-  if (owed.isParked || around.hostRequestsMax === 0) {
+  const standing = around.hostStanding;
+  if (owed.parkedFor === "host" || standing?.state === "down") {
+    const message =
+      standing?.state !== "down"
+        ? `${host} is coming back, and what is parked for it starts at a rate that doubles; ${before} before this one.`
+        : standing.by === "hand"
+          ? `A request has parked what is sent to ${host}. The attempt follows when the host is opened; ${before} before this one.`
+          : `${host} is down, and what is sent there is parked until a probe reaches it; ${before} before this one.`;
+    return waits("host", message, { ahead, host, until: standing?.nextProbeAt ?? null });
+  }
+  if (owed.parkedFor === "full_host" || around.hostRequestsMax === 0) {
     const limit = around.hostRequestsMax;
     const message =
       limit === 0
         ? `The operator of the service lets no request through to ${host}.`
         : `As many requests as ${host} is sent at a time are in flight there; ${before} before this one.`;
     return waits("host", message, { ahead, host, ...(limit !== null && { limit }) });
+  }
+  const flow = around.flow && findFlowLimit(owed, around.flow, now);
+  if (flow !== null) {
+    const { message, ...more } = flow;
+    const aheadAtFlow = owed.aheadAtFlow;
+    return waits("flow", `${message}; ${goBefore(aheadAtFlow)} before this one.`, {
+      ahead: aheadAtFlow,
+      ...more,
+    });
   }
   if (around.permitsInUse >= around.concurrency) {
     return waits(
@@ -137,6 +175,28 @@ export function explainWait(
   return waits("turn", `The attempt is due and nothing is in its way; ${before} before this one.`, { ahead });
 }
 
+/** Why a flow key keeps the attempt from starting, as the begin of a sentence; null if it does not. */
+function findFlowLimit(
+  { parkedFor, hasPlace }: OwedFacts,
+  { key, concurrency, rate, paused, inUse, nextStartAt }: FlowSurroundings,
+  now: number,
+): (Partial<Waiting> & { flowKey: string; message: string }) | null {
+  const flowKey = key;
+  if (paused) return { flowKey, limit: 0, inUse, message: `The flow key ${key} is paused` };
+  if (concurrency !== null && inUse >= concurrency && !hasPlace) {
+    const message = `The flow key ${key} has ${countOf(inUse, "place", "places")} taken and may have ${concurrency}`;
+    return { flowKey, limit: concurrency, inUse, message };
+  }
+  if (rate !== null && nextStartAt !== null && nextStartAt > now) {
+    const message = `The flow key ${key} lets ${countOf(rate.count, "attempt", "attempts")} start in ${rate.per_seconds} s, and the next one at ${textOf(nextStartAt)}`;
+    return { flowKey, limit: rate.count, until: nextStartAt, message };
+  }
+  if (parkedFor !== "flow") return null;
+  return { flowKey, message: `The attempt waits for its turn at the flow key ${key}` };
+}
+
+const goBefore = (ahead: number | null) =>
+  ahead === null ? `more than ${AHEAD_MAX} attempts go` : countOf(ahead, "attempt goes", "attempts go");
 const textOf = (at: number) => new Date(at).toISOString();
 const countOf = (count: number, one: string, many: string) =>
   count === 0 ? `no ${one}` : count === 1 ? `1 ${one}` : `${count} ${many}`;

@@ -42,6 +42,7 @@ test("a job that names only its target gets every default", () => {
     region: "eu-central",
     retryPolicy: { maxAttempts: 5, baseSeconds: 10, capSeconds: 3_600 },
     tags: null,
+    flow: null,
   });
 });
 

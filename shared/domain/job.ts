@@ -1,5 +1,6 @@
 import type { RetryPolicy } from "./backoff.ts";
 import { ApiError, invalidRequest } from "./errors.ts";
+import { checkFlow, type Flow } from "./flow-key.ts";
 import { effectiveDefaultRegion, isRegionAllowed, type Plan } from "./plan.ts";
 import type { RunStatus } from "./run.ts";
 import type { Region } from "./scope.ts";
@@ -30,6 +31,7 @@ export interface JobRequest {
   region?: Region | undefined;
   retryPolicy?: Partial<RetryPolicy> | undefined;
   tags?: string[] | undefined;
+  flow?: Flow | undefined;
 }
 
 export interface JobContext {
@@ -48,6 +50,8 @@ export interface NewJob {
   retryPolicy: RetryPolicy;
   /** Null for a job to which none were given. */
   tags: string[] | null;
+  /** Null for a job to which none was given. */
+  flow: Flow | null;
 }
 
 /** Decides whether a job may be created and what it is, defaults filled in. Throws ApiError. */
@@ -57,11 +61,13 @@ export function decideNewJob(request: JobRequest, { plan, defaultRegion, now, ta
   const retryPolicy = completeRetryPolicy(request.retryPolicy ?? {});
   const tags = request.tags ?? null;
   if (tags !== null) checkTags(tags);
+  const flow = request.flow ?? null;
+  if (flow !== null) checkFlow(flow);
   if (request.region !== undefined && !isRegionAllowed(plan, request.region)) {
     throw invalidRequest(`The ${plan} plan is limited to the region us-east.`, "region");
   }
   const region = request.region ?? effectiveDefaultRegion(plan, defaultRegion);
-  return { targetUrl: request.targetUrl, runAt, region, retryPolicy, tags };
+  return { targetUrl: request.targetUrl, runAt, region, retryPolicy, tags, flow };
 }
 
 /** Fills in the defaults. The bounds of each number were checked with its type. */

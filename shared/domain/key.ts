@@ -45,13 +45,22 @@ export function keyEnvironment(text: string): Environment | null {
 
 export const KEY_SCOPES = ["full", "read", "jobs"] as const;
 export type KeyScope = (typeof KEY_SCOPES)[number];
-export type Resource = "jobs" | "bulk" | "runs" | "schedules" | "project" | "webhooks" | "keys";
+export type Resource =
+  | "jobs"
+  | "bulk"
+  | "flows"
+  | "runs"
+  | "schedules"
+  | "project"
+  | "hosts"
+  | "webhooks"
+  | "keys";
 /** `identify` is access to the project that owns the key. */
 export type Access = "identify" | "read" | "write";
 
 /**
  * The one place that decides what a key may do. `read` reads everything but keys; `jobs` does everything with jobs and runs,
- * bulk operations included, and nothing else. Every key may identify its project.
+ * bulk operations and flow keys included, and nothing else. Every key may identify its project.
  */
 export function isPermitted(scope: KeyScope, resource: Resource, access: Access): boolean {
   if (access === "identify") return true;
@@ -61,7 +70,7 @@ export function isPermitted(scope: KeyScope, resource: Resource, access: Access)
     case "read":
       return access === "read" && resource !== "keys";
     case "jobs":
-      return resource === "jobs" || resource === "bulk" || resource === "runs";
+      return resource === "jobs" || resource === "bulk" || resource === "flows" || resource === "runs";
   }
 }
 

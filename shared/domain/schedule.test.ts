@@ -107,6 +107,7 @@ describe("a change", () => {
     spreadSeconds: null,
     paused: false,
     tags: null,
+    flow: null,
   };
   const now = at("10:30:00");
   const decide = (schedule: Changeable, change: Partial<Changeable>, activeCount = 1) =>

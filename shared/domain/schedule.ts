@@ -6,6 +6,7 @@ import { type Firing, firingsUntil, nextFiring, previousFiring } from "./cron/fi
 import { minGapSeconds } from "./cron/gap.ts";
 import { parseZone, type Zone } from "./cron/zone.ts";
 import { ApiError, invalidRequest } from "./errors.ts";
+import { checkFlow, type Flow } from "./flow-key.ts";
 import { mix } from "./shard.ts";
 import { checkTags } from "./tags.ts";
 
@@ -128,6 +129,8 @@ export interface Changeable {
   paused: boolean;
   /** Null for none. */
   tags: string[] | null;
+  /** Null for none. */
+  flow: Flow | null;
 }
 
 export interface DecidedChange extends Changeable {
@@ -152,6 +155,7 @@ export function decideScheduleChange(
   checkSpread(wanted.spreadSeconds, timetable);
   const { expression: cron, zone } = timetable;
   const { paused } = wanted;
+  if (wanted.flow !== null) checkFlow(wanted.flow);
   const tags = change.tags === undefined ? schedule.tags : acceptTags(change.tags);
   if (schedule.paused && !paused && activeCount >= activeMax) throw tooManyActive(activeMax);
   const isSame = cron === schedule.cron && zone.name === schedule.timezone && paused === schedule.paused;

@@ -6,7 +6,7 @@ export const TAGS_MAX = 10;
 export const TAG_CHARACTERS_MAX = 64;
 export const TAG_PATTERN = new RegExp(`^[A-Za-z0-9_.:/@+-]{1,${TAG_CHARACTERS_MAX}}$`);
 
-const TAG_CHARACTERS = "letters (A-Z, a-z), digits and _ . : / @ + -";
+export const TAG_CHARACTERS = "letters (A-Z, a-z), digits and _ . : / @ + -";
 
 /** Checks what the type leaves open: the characters of each tag, and that none is given twice. Throws invalid_request. */
 export function checkTags(tags: readonly string[]): void {

@@ -112,6 +112,11 @@ export function hostOfTarget(url: string): string {
   return withoutFinalDot(URL.parse(url)?.hostname ?? "");
 }
 
+/** Whether a host, in the spelling of `hostOfTarget`, can be that of a target where everything is allowed. */
+export function isHostOfTargets(host: string): boolean {
+  return findHostFault(host, 443, { allowInsecure: true, own: [] }, true) === null;
+}
+
 /** The host and port of a URL of this service. */
 export function ownAddressOf(url: string): OwnAddress {
   const parsed = new URL(url);

@@ -13,6 +13,8 @@ export const EVENT_TYPES = [
   "schedule.firing_skipped",
   "webhook.disabled",
   "quota.reached",
+  "host.down",
+  "host.up",
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
 

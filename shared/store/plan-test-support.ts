@@ -20,12 +20,17 @@ interface PlanNode {
   Plans?: PlanNode[];
 }
 
+/** One session of each store: a test may ask for hundreds of plans. */
+const sessions = new WeakMap<TestStore, ReturnType<TestStore["session"]>>();
+
 /** How Postgres runs a statement, by which indexes of these tables, and how many pages that reads; its changes are taken back. */
 export async function explain(
   store: TestStore,
   { mode, text, values, tables }: { mode: string; text: string; values: unknown[]; tables: string[] },
 ) {
-  const client = await store.session();
+  const session = sessions.get(store) ?? store.session();
+  sessions.set(store, session);
+  const client = await session;
   /** An array in the binary form (database/columns.ts), as Postgres itself writes it. */
   async function readBinary(array: Buffer): Promise<string> {
     const type = (await client.query("SELECT $1::oid::regtype::text AS name", [array.readUInt32BE(8)]))

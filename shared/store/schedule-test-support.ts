@@ -37,6 +37,7 @@ export function scheduleOf(
     shard,
     activeMax: 100,
     tags: null,
+    flow: null,
     ...wish,
   };
 }

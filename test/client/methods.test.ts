@@ -136,6 +136,32 @@ describe("the client", () => {
     expect(await webhooks.delete(made.id)).toEqual({ id: made.id, deleted: true });
   });
 
+  test("limits, pauses, reads and lists flow keys", async () => {
+    const { flows } = client;
+    const key = "a/b+c";
+    const limited = await flows.update(key, { concurrency: 2, rate: { count: 5, per_seconds: 60 } });
+    expect(limited).toMatchObject({
+      key,
+      concurrency: 2,
+      rate: { count: 5, per_seconds: 60 },
+      paused: false,
+    });
+    expect(await flows.get(key)).toEqual(limited);
+    expect((await flows.list({ limit: 1 })).data).toEqual([limited]);
+    expect(await flows.pause(key)).toEqual({ ...limited, paused: true });
+    expect(await flows.resume(key)).toEqual(limited);
+  });
+
+  test("parks, lists and opens hosts, with a key that makes it safe to try again", async () => {
+    const { hosts } = client;
+    const host = "[2001:db8::1]";
+    const parked = await hosts.park(host, { idempotencyKey: "park" });
+    expect(parked).toMatchObject({ host, state: "down", by: "hand" });
+    expect((await hosts.list({ state: "down" })).data).toEqual([parked]);
+    expect((await hosts.open(host)).state).toBe("opening");
+    expect(await hosts.park(host, { idempotencyKey: "park" })).toEqual(parked);
+  });
+
   test("asks for bulk operations, reads, lists and aborts them", async () => {
     const { bulk } = client;
     const asked = { action: "retry", filter: { error_contains: "refused" }, per_second: 10 } as const;
@@ -184,7 +210,8 @@ describe("the client", () => {
         /(job|run|sch|whk|dlv|key|blk)_[0-9a-z]{26}/g,
         (_, kind: string) => `{${names[kind] ?? kind}_id}`,
       );
-      return `${method} ${path.replace(/(?<=by-name\/).+/, "{name}")}`;
+      const named = path.replace(/(?<=by-name\/).+/, "{name}").replace(/(?<=flows\/).+/, "{key}");
+      return `${method} ${named.replace(/(?<=hosts\/)[^/]+/, "{host}")}`;
     });
     const operations = Object.values(OPERATIONS).map(({ method, path }) => `${method} ${path}`);
     expect([...new Set(told)].sort()).toEqual(operations.sort());

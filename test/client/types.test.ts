@@ -27,7 +27,10 @@ const truths: true[] = [
   true satisfies Same<Job["status"], "queued" | "running" | "succeeded" | "failed" | "canceled">,
   true satisfies Same<Job["retry_policy"]["max_attempts"], number>,
   true satisfies Same<Job["payload"], Record<string, unknown>>,
-  true satisfies Same<keyof NewJob, "target_url" | "payload" | "run_at" | "region" | "retry_policy" | "tags">,
+  true satisfies Same<
+    keyof NewJob,
+    "target_url" | "payload" | "run_at" | "region" | "retry_policy" | "tags" | "flow"
+  >,
   true satisfies Same<JobListQuery["region"], Job["region"] | undefined>,
   true satisfies Same<Schedule["next_run_at"], string | null>,
   true satisfies Same<Schedule["payload"], Record<string, unknown>>,
@@ -42,6 +45,7 @@ const truths: true[] = [
     | "overlap"
     | "spread_seconds"
     | "tags"
+    | "flow"
   >,
   true satisfies Same<keyof ScheduleUpdate, keyof NewSchedule | "paused">,
   true satisfies Same<keyof SchedulePut, Exclude<keyof NewSchedule, "name"> | "paused">,

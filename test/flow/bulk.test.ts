@@ -102,7 +102,7 @@ test("a backfilled job carries its instant, is sent at once, and is late by noth
   const schedule = {
     ...{ id, ...scopeOf(project), name: id, cron: "* * * * *", timezone: "UTC", targetUrl: target.url },
     ...{ payload: '{"n":1.0}', retryPolicy: { maxAttempts: 1, baseSeconds: 1, capSeconds: 1 } },
-    ...{ overlap: null, spreadSeconds: null, paused: true, nextRunAt: null, tags: ["a"] },
+    ...{ overlap: null, spreadSeconds: null, paused: true, nextRunAt: null, tags: ["a"], flow: null },
     ...{ shard: shardOf(project.no, SHARDS_PER_REGION), activeMax: 10 },
   };
   expect(await createSchedule(cell.db, schedule, keyCause(), null)).toBe("created");

@@ -71,6 +71,7 @@ async function schedule(
       spreadSeconds: wish.spreadSeconds ?? null,
       paused: false,
       tags: null,
+      flow: null,
       nextRunAt,
       shard,
       activeMax: 1_000,

@@ -14,6 +14,26 @@ const BYTES =
   '"attempt":2,"status":"timed_out","response_status":null,"error":"line\\nline","started_at":"2026-11-21T06:12:25.592Z","duration_ms":1408,' +
   '"next_retry_at":null}}}';
 
+const HOST_BYTES =
+  '{"id":"evt_01m7ybr3vq81qbcnqxb2xa9jzd","type":"host.down","created_at":"2026-11-21T06:12:27.001Z","api_version":"2026-11-01",' +
+  '"project_id":"prj_01m7ybr3kgsnpd4n830jn3f3ba","environment":"production","data":{"host":{"host":"[2001:db8::1]","state":"down",' +
+  '"since":"2026-11-21T06:12:27.000Z","parked":21}}}';
+
+test("the bytes of an event about a host never change", () => {
+  const facts = {
+    id: "evt_01m7ybr3vq81qbcnqxb2xa9jzd",
+    type: "host.down",
+    occurredAt: Date.parse("2026-11-21T06:12:27.001Z"),
+    apiVersion: "2026-11-01",
+    projectId: "prj_01m7ybr3kgsnpd4n830jn3f3ba",
+    environment: "production",
+    host: { host: "[2001:db8::1]", since: Date.parse("2026-11-21T06:12:27.000Z"), parked: 21 },
+  } as const;
+  expect(eventText(facts)).toBe(HOST_BYTES);
+  const up = HOST_BYTES.replace("host.down", "host.up").replace('"down"', '"opening"');
+  expect(eventText({ ...facts, type: "host.up" })).toBe(up);
+});
+
 test("the bytes of an event never change", () => {
   const facts = {
     id: "evt_01m7ybr3vq81qbcnqxb2xa9jzd",

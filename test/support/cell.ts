@@ -5,6 +5,7 @@ import { startWorker } from "../../services/worker/start.ts";
 import type { Bus } from "../../shared/bus/bus.ts";
 import { sendCommands } from "../../shared/bus/hints.ts";
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
+import type { Flow } from "../../shared/domain/flow-key.ts";
 import {
   createIdSource,
   JOB_PREFIX,
@@ -87,6 +88,7 @@ export interface JobWish {
   baseSeconds?: number;
   capSeconds?: number;
   tags?: string[];
+  flow?: Flow;
 }
 
 export interface EndpointWish {
@@ -186,6 +188,7 @@ export async function startCell(
         baseSeconds: wish.baseSeconds ?? 1,
         capSeconds: wish.capSeconds ?? 1,
         tags: wish.tags ?? null,
+        flow: wish.flow ?? null,
         cause: null,
       }));
       const created = await createJobs(db, jobs, lanes);

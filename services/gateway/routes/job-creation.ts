@@ -36,7 +36,7 @@ export function createJobCreation(options: {
       const jobs = requests.flat();
       const created = await timed(jobs.length, () => createJobs(db, jobs, knownLanes));
       const owed = created.flatMap((answer) => (answer.kind === "created" ? answer.owed : []));
-      jobsCreated.inc(owed.length);
+      jobsCreated.inc(created.filter(({ kind }) => kind === "created").length);
       sendCommands(bus, owed, clock.now());
       let taken = 0;
       return requests.map(({ length }) => {

@@ -88,6 +88,7 @@ export function jobRoutes(options: {
         baseSeconds,
         capSeconds,
         tags: asked.tags,
+        flow: asked.flow,
         cause,
         trace,
         ...(key !== null && { key }),
@@ -131,16 +132,17 @@ export function jobRoutes(options: {
       answerBytesMax: JOB_PAGE_BYTES_MAX,
       async answer({ caller, scope, query }) {
         const asked = readJobListQuery(query);
-        const { status, region, tag, schedule, created, ids: between } = asked;
+        const { status, region, tag, flowKey, schedule, created, ids: between } = asked;
         const walk = pager.walk("GET /v2/jobs", caller, asked, {
           status,
           region,
           tag,
+          flow_key: flowKey,
           schedule_id: filterText(schedule),
           created_after: textOrNull(created.after),
           created_before: textOrNull(created.before),
         });
-        const filters = { status, region, tag, scheduleId: idOrNull(schedule) };
+        const filters = { status, region, tag, flowKey, scheduleId: idOrNull(schedule) };
         const place = { fromId: between.fromId, beforeId: earlierId(walk.beforeId, between.beforeId) };
         const found =
           schedule.kind === "none"
@@ -220,8 +222,9 @@ type NewJobRow = AskedJob | JobToCreate;
 
 /** A job as the answer to its creation shows it, whatever its state is now. */
 function newJobFacts(job: NewJobRow): JobFacts {
-  const { tags = null, ...asked } = job;
-  return { ...summaryFacts({ ...asked, tags, status: "queued", attempts: 0 }), ...askedFacts(asked) };
+  const { tags = null, flow = null, ...asked } = job;
+  const summary = summaryFacts({ ...asked, tags, status: "queued", attempts: 0 });
+  return { ...summary, ...askedFacts({ ...asked, flow }) };
 }
 
 function oneText(jobs: readonly NewJobRow[]): string {
@@ -235,6 +238,6 @@ export function newJobText(job: NewJobRow): string {
   return jobText(newJobFacts(job));
 }
 
-function askedFacts({ payload, maxAttempts, baseSeconds, capSeconds }: Omit<AskedJob, "tags">) {
-  return { payloadText: payload, retryPolicy: { maxAttempts, baseSeconds, capSeconds } };
+function askedFacts({ payload, maxAttempts, baseSeconds, capSeconds, flow }: Omit<AskedJob, "tags">) {
+  return { payloadText: payload, retryPolicy: { maxAttempts, baseSeconds, capSeconds }, flow };
 }

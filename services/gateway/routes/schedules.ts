@@ -282,6 +282,7 @@ export function scheduleRoutes(options: {
           runAt: idTimeMs(id),
           ...schedule.retryPolicy,
           tags: schedule.tags,
+          flow: schedule.flow,
           scheduleId: schedule.id,
           cause,
           trace: request.trace(),

@@ -86,6 +86,7 @@ describe("the timetables of a schedule", () => {
         spreadSeconds: null,
         paused: false,
         tags: null,
+        flow: null,
         nextRunAt: Date.now() + HOUR_MS,
         shard: 0,
         activeMax: 10,
@@ -168,6 +169,20 @@ test("dead nodes are purged a month after their last beat, unless an older node 
   await store.query("UPDATE nodes SET dead = true");
   expect(await purgeExpired(store.db, Date.now())).toBe(2);
   expect(await names()).toEqual(["worker-4503"]);
+});
+
+test("hosts that are well are forgotten a day after their last row of failures; all others stay", async () => {
+  await store.query(
+    `INSERT INTO target_hosts (project_no, environment, host, since, state, by, failures, failing_since)
+     SELECT 7, 1, 'h' || n, now() - CASE n WHEN 4501 THEN interval '24 hours' ELSE interval '26 hours' END, CASE n WHEN 4502 THEN 0 END,
+            CASE n WHEN 4502 THEN 1 END, CASE WHEN n % 2 = 0 OR n = 4503 THEN 3 ELSE 0 END,
+            CASE WHEN n % 2 = 0 THEN now() - interval '26 hours' WHEN n = 4503 THEN now() END
+       FROM generate_series(1, 4503) AS n`,
+  );
+  expect(await purgeExpired(store.db, Date.now())).toBe(4_500);
+  const left = await store.query("SELECT host FROM target_hosts WHERE project_no = 7 ORDER BY host");
+  expect(left.map(({ host }) => host)).toEqual(["h4501", "h4502", "h4503"]);
+  expect(await purgeExpired(store.db, Date.now())).toBe(0);
 });
 
 describe("what was sent to endpoints", () => {

@@ -7,6 +7,8 @@ import {
   purgeFirings,
   purgeTimetables,
 } from "../../../shared/store/queue/firing-ledger.ts";
+import { purgeFlowKeys } from "../../../shared/store/queue/flow-key-purge.ts";
+import { purgeTargetHosts } from "../../../shared/store/queue/host-purge.ts";
 import { purgeKeys } from "../../../shared/store/resources/idempotency.ts";
 import {
   purgeDeliveryAttempts,
@@ -32,12 +34,15 @@ const PURGES = [
   purgeBulkMembers,
   purgeBulkOperations,
   purgeInsights,
+  purgeFlowKeys,
+  purgeTargetHosts,
   purgeNodes,
 ];
 
 /**
  * Removes what is over at `now` (milliseconds since 1970): expired Idempotency-Keys, firings, timetables and deliveries
- * that the API no longer shows, the tags of runs, insights, what bulk operations leave, and dead nodes. Returns how many rows were
+ * that the API no longer shows, the tags of runs, insights, what bulk operations leave, flow keys out of use, what is known of
+ * hosts that are well, and dead nodes. Returns how many rows were
  * removed.
  */
 export async function purgeExpired(db: Database, now: number): Promise<number> {

@@ -12,9 +12,11 @@ import { createSchemas, type Json, type Schemas } from "./schemas.ts";
 const TAGS: Record<Resource, { name: string; description: string }> = {
   jobs: { name: "Jobs", description: "Units of background work: what is sent where, and when." },
   bulk: { name: "Bulk operations", description: "One action on many jobs, counted, paced and abortable." },
+  flows: { name: "Flows", description: "Limits below the project's, by a key that jobs name." },
   runs: { name: "Runs", description: "The records of attempts." },
   schedules: { name: "Schedules", description: "What creates jobs again and again." },
   project: { name: "Project", description: "The project that owns the key, its limits and its usage." },
+  hosts: { name: "Hosts", description: "Target hosts that are down, and what is parked for them." },
   webhooks: { name: "Webhooks", description: "The endpoints that are told how jobs end." },
   keys: { name: "Keys", description: "The API keys of the project and environment." },
 };

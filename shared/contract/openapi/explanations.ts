@@ -38,7 +38,7 @@ export const EXPLANATIONS: Readonly<Record<ErrorCode, Explanation>> = {
     message: "A valid API key is required, in one header: Authorization: Bearer <API_KEY>.",
   },
   plan_limit_exceeded: {
-    when: "the plan allows no more active schedules, or the environment no more webhook endpoints, keys or unfinished bulk operations",
+    when: "the plan allows no more active schedules, or the environment no more webhook endpoints, keys, unfinished bulk operations or hosts parked by hand",
     message: "The plan allows 10 active schedules.",
   },
   insufficient_scope: {

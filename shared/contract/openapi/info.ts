@@ -11,7 +11,7 @@ Every attempt is recorded as a run, and failed attempts are retried with exponen
 ## Keys and environments
 Every request carries \`Authorization: Bearer <API_KEY>\`. A key belongs to one project and one of its environments,
 development or production; neither sees the resources of the other, and a backlog in the one does not hide jobs of the other. A key of scope \`read\` reads everything but the keys, and previews
-timetables; a key of scope \`jobs\` does everything with jobs, bulk operations and runs, and gets the project; neither does anything else.
+timetables; a key of scope \`jobs\` does everything with jobs, bulk operations, flows and runs, and gets the project; neither does anything else.
 Keys of scope \`full\` make, replace and delete the keys of their environment.
 
 ## Requests
@@ -27,7 +27,7 @@ answer has come. A head of more than 16 KB, trailers behind chunks, and anything
 505 and no body.
 
 ## Lists
-Newest first. \`next_cursor\` is the \`cursor\` of the next page and null on the last. A cursor works with the filters that
+Newest first; flows by their key and hosts by their name. \`next_cursor\` is the \`cursor\` of the next page and null on the last. A cursor works with the filters that
 it was made with.
 
 ## Request rate

@@ -1,5 +1,7 @@
 import type { Static, TSchema } from "@sinclair/typebox";
 import { BULK_OPERATIONS } from "./bulk.ts";
+import { FLOW_OPERATIONS } from "./flows.ts";
+import { HOST_OPERATIONS } from "./hosts.ts";
 import { JOB_OPERATIONS } from "./jobs.ts";
 import { KEY_OPERATIONS } from "./keys.ts";
 import { PROJECT_OPERATIONS } from "./project.ts";
@@ -11,9 +13,11 @@ import { WEBHOOK_OPERATIONS } from "./webhooks.ts";
 export const OPERATIONS = {
   ...JOB_OPERATIONS,
   ...BULK_OPERATIONS,
+  ...FLOW_OPERATIONS,
   ...SCHEDULE_OPERATIONS,
   ...RUN_OPERATIONS,
   ...PROJECT_OPERATIONS,
+  ...HOST_OPERATIONS,
   ...WEBHOOK_OPERATIONS,
   ...KEY_OPERATIONS,
 };

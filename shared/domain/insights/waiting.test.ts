@@ -2,7 +2,16 @@ import { expect, test } from "bun:test";
 import { countWaiting, type ProjectWaiting, type RegionWaiting } from "./waiting.ts";
 
 const region = (wish: Partial<RegionWaiting> = {}): RegionWaiting => ({
-  ...{ isHeld: false, hasWorker: true, hasDelivery: true, parked: 2, due: 5, byHand: 1, later: 7 },
+  ...{
+    isHeld: false,
+    hasWorker: true,
+    hasDelivery: true,
+    parked: 2,
+    parkedAtFlows: 3,
+    due: 5,
+    byHand: 1,
+    later: 7,
+  },
   ...wish,
 });
 const counted = (wish: Partial<ProjectWaiting>): Record<string, number> => {
@@ -14,24 +23,34 @@ const counted = (wish: Partial<ProjectWaiting>): Record<string, number> => {
 };
 
 test("what is due waits for the first reason that applies", () => {
-  expect(counted({})).toEqual({ due: 7, host: 2, turn: 5, later: 7 });
-  expect(counted({ permitsInUse: 4 })).toEqual({ due: 7, host: 2, concurrency: 5, later: 7 });
-  expect(counted({ regions: [region({ hasWorker: false })] })).toEqual({ due: 7, no_worker: 7, later: 7 });
-  expect(counted({ regions: [region({ hasDelivery: false })] })).toEqual({ due: 7, no_worker: 7, later: 7 });
+  expect(counted({})).toEqual({ due: 10, host: 2, flow: 3, turn: 5, later: 7 });
+  expect(counted({ permitsInUse: 4 })).toEqual({ due: 10, host: 2, flow: 3, concurrency: 5, later: 7 });
+  expect(counted({ regions: [region({ hasWorker: false })] })).toEqual({ due: 10, no_worker: 10, later: 7 });
+  expect(counted({ regions: [region({ hasDelivery: false })] })).toEqual({
+    due: 10,
+    no_worker: 10,
+    later: 7,
+  });
   const month = { runs: 10, max: 10 };
-  expect(counted({ month })).toEqual({ due: 7, quota: 6, turn: 1, later: 7 });
-  expect(counted({ month, permitsInUse: 9 })).toEqual({ due: 7, quota: 6, concurrency: 1, later: 7 });
-  expect(counted({ month, isHeld: true })).toEqual({ due: 7, hold: 7, later: 7 });
-  expect(counted({ month: { runs: 99, max: null } })).toEqual({ due: 7, host: 2, turn: 5, later: 7 });
+  expect(counted({ month })).toEqual({ due: 10, quota: 9, turn: 1, later: 7 });
+  expect(counted({ month, permitsInUse: 9 })).toEqual({ due: 10, quota: 9, concurrency: 1, later: 7 });
+  expect(counted({ month, isHeld: true })).toEqual({ due: 10, hold: 10, later: 7 });
+  expect(counted({ month: { runs: 99, max: null } })).toEqual({
+    due: 10,
+    host: 2,
+    flow: 3,
+    turn: 5,
+    later: 7,
+  });
 });
 
 test("each region waits for its own reasons, and the reasons add up to what is due", () => {
   const regions = [
     region({ isHeld: true }),
-    region({ hasWorker: false, parked: 0 }),
+    region({ hasWorker: false, parked: 0, parkedAtFlows: 0 }),
     region({ due: 0, byHand: 0 }),
   ];
-  expect(counted({ regions })).toEqual({ due: 14, hold: 7, no_worker: 5, host: 2, later: 21 });
+  expect(counted({ regions })).toEqual({ due: 20, hold: 10, no_worker: 5, host: 2, flow: 3, later: 21 });
 });
 
 test("nothing waits for nothing", () => {

@@ -13,8 +13,10 @@ export interface RegionWaiting {
   isHeld: boolean;
   hasWorker: boolean;
   hasDelivery: boolean;
-  /** Due and set aside until their host takes more. */
+  /** Due and set aside until their host takes more, is up, or has let start what is before them. */
   parked: number;
+  /** Due and set aside until their flow key lets them start. */
+  parkedAtFlows: number;
   /** Due otherwise; `byHand` of them were asked for by hand, and their runs were counted then. */
   due: number;
   byHand: number;
@@ -43,15 +45,17 @@ export function countWaiting(project: ProjectWaiting): WaitingFigures {
   const freeReason = project.permitsInUse >= project.concurrency ? "concurrency" : "turn";
   let later = 0;
   for (const region of project.regions) {
-    const { parked, due, byHand } = region;
+    const { parked, parkedAtFlows, due, byHand } = region;
+    const all = parked + parkedAtFlows + due;
     later += region.later;
-    if (project.isHeld || region.isHeld) note("hold", parked + due);
+    if (project.isHeld || region.isHeld) note("hold", all);
     else if (hasNoQuota) {
-      note("quota", parked + due - byHand);
+      note("quota", all - byHand);
       note(region.hasWorker && region.hasDelivery ? freeReason : "no_worker", byHand);
-    } else if (!region.hasWorker || !region.hasDelivery) note("no_worker", parked + due);
+    } else if (!region.hasWorker || !region.hasDelivery) note("no_worker", all);
     else {
       note("host", parked);
+      note("flow", parkedAtFlows);
       note(freeReason, due);
     }
   }

@@ -1,5 +1,6 @@
 import { BULK_ACTIONS, BULK_STATUSES, type BulkAction, type BulkStatus } from "../../domain/bulk.ts";
 import { FLOW_CLASSES, type FlowClass } from "../../domain/flow-class.ts";
+import { HOST_CAUSES, HOST_STATES, type HostCause, type HostState } from "../../domain/host-state.ts";
 import type { TerminalStatus } from "../../domain/job.ts";
 import { PLANS, type Plan } from "../../domain/plan.ts";
 import { RUN_STATUSES, type RunStatus } from "../../domain/run.ts";
@@ -30,6 +31,9 @@ const EVENT_TYPE_CODES: Readonly<Record<EventType, number>> = {
   "schedule.firing_skipped": 4,
   "webhook.disabled": 5,
   "quota.reached": 6,
+  "host.down": 7,
+  // The bits between are taken (FIRST_TYPE_SHIFT).
+  "host.up": 12,
 };
 export const eventTypeCode = (type: EventType): number => EVENT_TYPE_CODES[type];
 export const overlapCode = (overlap: Overlap): number => OVERLAPS.indexOf(overlap);
@@ -51,8 +55,11 @@ export const subscriptionsOf = (environment: Environment, types: readonly EventT
   );
 };
 export const QUOTA_HEARD = 1 << (JOB_END_TYPES.length * ENVIRONMENTS.length);
-/** Behind the bits of an endpoint's types comes the index, in EVENT_TYPES, of the type that was named first. */
+/** The next bit: the project parks what is due at hosts that are down, or has parked some host by hand. It stays. */
+export const HOSTS_WATCHED = QUOTA_HEARD << 1;
+/** Amid the bits of an endpoint's types stands the index, in EVENT_TYPES, of the type that was named first. */
 const FIRST_TYPE_SHIFT = 8;
+const FIRST_TYPE_MASK = 15;
 /** The event types of an endpoint. Of two types, the first one implies the order; eventOrder has that of more. */
 export const eventListCode = (types: readonly EventType[]): number => {
   const inOrder: readonly (EventType | undefined)[] = EVENT_TYPES.filter((type) => types.includes(type));
@@ -86,11 +93,13 @@ export const eventTypeOf = (code: number): EventType => {
 export const overlapOf = (code: number): Overlap => named(OVERLAPS, code);
 export const bulkActionOf = (code: number): BulkAction => named(BULK_ACTIONS, code);
 export const bulkStatusOf = (code: number): BulkStatus => named(BULK_STATUSES, code);
+export const hostStateOf = (code: number): HostState => named(HOST_STATES, code);
+export const hostCauseOf = (code: number): HostCause => named(HOST_CAUSES, code);
 export const waitReasonOf = (code: number): WaitReason => named(WAIT_REASONS, code);
 export const eventListOf = (code: number, order: readonly number[] | null): EventType[] => {
   if (order !== null) return order.map(eventTypeOf);
   const types = EVENT_TYPES.filter((type) => (code & (1 << eventTypeCode(type))) !== 0);
-  const first = named(types, code >> FIRST_TYPE_SHIFT);
+  const first = named(types, (code >> FIRST_TYPE_SHIFT) & FIRST_TYPE_MASK);
   return [first, ...types.filter((type) => type !== first)];
 };
 

@@ -30,7 +30,7 @@ const WANTED: Record<string, string[]> = {
   find_next_insights: ["insights_pkey"],
   find_insights: ["insights_pkey"],
   find_insight_hosts: ["insights_pkey"],
-  find_waiting: ["open_jobs_due", "open_jobs_parked", "open_jobs_in_progress"],
+  find_waiting: ["open_jobs_due", "open_jobs_parked", "open_jobs_gate", "open_jobs_in_progress"],
   purge_insights: ["insights_pkey"],
 };
 

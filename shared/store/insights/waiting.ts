@@ -26,22 +26,33 @@ export async function findWaiting(
   const [first] = rows;
   if (first === undefined) throw new Error("a project has no flow");
   let isEstimated = false;
+  const estimate = (row: WaitingRow, condition: string) => {
+    const lane = `project_no = ${projectNo} AND region = ${row.region} AND environment = ${environment}`;
+    return estimateRows(db, `SELECT FROM open_jobs WHERE ${lane} AND ${condition}`);
+  };
   const counted = async (count: number, row: WaitingRow, condition: string) => {
     if (count <= WAITING_COUNTED_MAX) return count;
     isEstimated = true;
-    const lane = `project_no = ${projectNo} AND region = ${row.region} AND environment = ${environment}`;
-    return Math.max(count, await estimateRows(db, `SELECT FROM open_jobs WHERE ${lane} AND ${condition}`));
+    return Math.max(count, await estimate(row, condition));
   };
   const regions: RegionWaiting[] = [];
   for (const row of rows) {
+    const atGate = async (count: number, gates: string) => {
+      if (row.gates_read < GATES_READ_MAX) return count;
+      isEstimated = true;
+      // Postgres expects one row where it expects none.
+      const expected = await estimate(row, `due_at IS NULL AND ${gates}`);
+      return expected > 1 ? Math.max(count, expected) : count;
+    };
     regions.push({
       isHeld: row.is_region_held,
       hasWorker: row.has_worker,
       hasDelivery: row.has_delivery,
-      parked: await counted(row.parked, row, IS_PARKED),
+      parked: (await counted(row.parked, row, IS_PARKED)) + (await atGate(row.at_hosts, AT_HOSTS)),
+      parkedAtFlows: await atGate(row.at_flows, AT_FLOWS),
       due: await counted(row.due, row, IS_DUE),
       byHand: row.by_hand,
-      later: await counted(row.later, row, IS_LATER),
+      later: Math.max(0, (await counted(row.later, row, IS_LATER)) - row.put_off),
     });
   }
   const month = { runs: first.month_runs, max: first.month_runs_max };
@@ -51,8 +62,12 @@ export async function findWaiting(
 
 const IS_DUE = "due_at <= now()";
 const IS_LATER = "due_at > now()";
-const IS_PARKED = "due_at IS NULL AND node_id IS NULL";
+const IS_PARKED = "due_at IS NULL AND node_id IS NULL AND gate IS NULL";
 const COUNTED = WAITING_COUNTED_MAX + 1;
+/** At gates stand attempts that are not due, too. */
+const GATES_READ_MAX = 2 * COUNTED;
+const AT_HOSTS = "gate >= 'h' AND gate < 'i'";
+const AT_FLOWS = "gate >= 'k' AND gate < 'q'";
 
 const countInLane = (condition: string) => `
   SELECT count(*)::int
@@ -67,8 +82,17 @@ WITH RECURSIVE host AS (
          SELECT o.parked_host FROM open_jobs o WHERE o.parked_host > host.parked_host AND ${IS_PARKED} ORDER BY o.parked_host LIMIT 1) n
 ), parked_host AS MATERIALIZED (
   SELECT parked_host FROM host LIMIT ${PARKED_HOSTS_MAX}
+), gate AS MATERIALIZED (
+  -- What a gate has put off stands in its lane, due at another instant than it was.
+  SELECT region, gate, parked_due_at <= now() AND coalesce(due_at > now(), true) AS waits, due_at FROM open_jobs
+   WHERE project_no = $1 AND environment = $2 AND (${AT_HOSTS} OR ${AT_FLOWS})
+   LIMIT ${GATES_READ_MAX}
 )
 SELECT r.region, due.count AS due, by_hand.count AS by_hand, later.count AS later, parked.count AS parked,
+       (SELECT count(*)::int FROM gate) AS gates_read,
+       (SELECT count(*)::int FROM gate g WHERE g.region = r.region AND g.waits AND ${AT_HOSTS}) AS at_hosts,
+       (SELECT count(*)::int FROM gate g WHERE g.region = r.region AND g.waits AND ${AT_FLOWS}) AS at_flows,
+       (SELECT count(*)::int FROM gate g WHERE g.region = r.region AND g.waits AND g.due_at IS NOT NULL) AS put_off,
        f.held AS is_project_held, EXISTS (SELECT FROM held_regions h WHERE h.region = r.region) AS is_region_held,
        (${MONTH_RUNS})::float8 AS month_runs, f.month_runs_max::float8 AS month_runs_max, f.concurrency,
        f.development_jobs + f.production_jobs + f.development_webhooks + f.production_webhooks AS permits_in_use,
@@ -100,6 +124,12 @@ interface WaitingRow {
   by_hand: number;
   later: number;
   parked: number;
+  /** Of the attempts at gates that were read: those that wait for hosts that are down or come back, and for flow keys. */
+  at_hosts: number;
+  at_flows: number;
+  /** Those of them that are in their lane. */
+  put_off: number;
+  gates_read: number;
   is_project_held: boolean;
   is_region_held: boolean;
   month_runs: number;

@@ -1,7 +1,8 @@
 import { UNSENT_RUN_ERROR } from "../../domain/run.ts";
 import { endedStatusCode, eventTypeCode, runStatusCode } from "../database/codes.ts";
 import { runData } from "./event-data.ts";
-import { moveTags, OPEN_STATE, tagRuns } from "./job-tags.ts";
+import { callGates, HAS_GATE } from "./gate-calls.ts";
+import { HAS_WORDS, moveTags, OPEN_STATE, tagRuns } from "./job-tags.ts";
 import { canceledSeed, sameLane, tellOf } from "./owed-deliveries.ts";
 
 /**
@@ -61,6 +62,6 @@ export const CANCEL_OPEN = `on_the_wire AS (
          ${eventTypeCode("job.canceled")}::smallint AS type, c.job_id, c.trace,
          json_build_object('attempts', c.attempts, 'run', (SELECT ${runData("r")} FROM last_run r WHERE r.job_id = c.job_id)) AS data
     FROM open c
-), ${moveTags("open WHERE tags IS NOT NULL", String(OPEN_STATE), String(CANCELED))},
+), ${callGates(`open WHERE ${HAS_GATE} AND way <> 'sent'`)}, ${moveTags(`open WHERE ${HAS_WORDS}`, String(OPEN_STATE), String(CANCELED))},
 ${tagRuns(`(SELECT *, ${FAILED_RUN} AS status FROM open) never_sent WHERE way = 'unsent' AND tags IS NOT NULL`)},
 ${tellOf("canceled")}`;

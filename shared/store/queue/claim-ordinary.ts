@@ -11,7 +11,7 @@ import { mayReach } from "./quota-events.ts";
  * The short way of a claim. It grants what is owed and due in an ordinary project: one in which no class was called to a permit,
  * nothing is held, permits and the month's quota suffice for all that was asked, and no endpoint may have to be told of the quota.
  * It leaves the rest to claimAttempts, unchanged: all claims of another project, and of an ordinary one what is not due, gone,
- * granted before, or counted by a manual retry. Where it grants, claimAttempts would have granted the same and left the same rows.
+ * granted before, counted by a manual retry, or of a job with a flow key. Where it grants, claimAttempts would have granted the same and left the same rows.
  *
  * One self-committing statement, with the locks of claimAttempts in their order. An open job is judged and taken by one
  * UPDATE, in the order in which the items come, since only nested loops are planned. Under READ COMMITTED that judges a row again which others changed meanwhile, in
@@ -79,6 +79,7 @@ WITH clock AS MATERIALIZED (
           OFFSET 0) i
    WHERE o.project_no = ANY (ARRAY[i.project_no]) AND o.environment = i.environment AND o.region = i.region
      AND o.job_id = i.job_id AND o.attempt = i.attempt AND o.run_id IS NULL AND coalesce(o.due_at <= now(), false)
+     AND o.flow_key IS NULL
   RETURNING i.n, o.project_no, o.environment, o.region, o.job_id, o.attempt, o.attempts_allowed, o.parked_due_at,
             o.started_at, o.trace
 ), counted AS (

@@ -1,10 +1,23 @@
 import { idToUuid, JOB_PREFIX, RUN_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
+import type { OwedAttempt, Placed } from "../../domain/owed.ts";
 import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
+import { hostOfTarget } from "../../domain/target.ts";
 import type { TraceContext } from "../../domain/trace.ts";
-import { environmentCode, regionCode } from "../database/codes.ts";
+import type { WaitReason } from "../../domain/wait.ts";
+import { environmentCode, HOSTS_WATCHED, regionCode } from "../database/codes.ts";
 import { column, type Database, epochMs } from "../database/database.ts";
 import { readTrace } from "../database/traces.ts";
-import { CLOCK, clockWith, countRuns, MONTH_AT_CLOCK, MONTH_COLUMNS } from "./month.ts";
+import { type CalledRow, readCalled } from "./called.ts";
+import {
+  CLOCK_BEHIND_GATES,
+  calledLanes,
+  JUDGE_BY_GATES,
+  judgedByGates,
+  LOCK_GATES,
+  PASS_GATES,
+} from "./flow-gates.ts";
+import { CALL_HOSTS, JUDGE_BY_HOSTS, judgedByHosts, LOCK_HOSTS_OF_CLAIMS, TURN_AWAY } from "./host-gates.ts";
+import { clockWith, countRuns, MONTH_AT_CLOCK, MONTH_COLUMNS } from "./month.ts";
 import {
   CLAIMED_PERMITS,
   IS_HELD,
@@ -53,8 +66,10 @@ export interface GrantedAttempt {
   maxAttempts: number;
   baseSeconds: number;
   capSeconds: number;
-  /** Whether the job has tags. */
+  /** Whether the job has tags or a flow key, or its project's hosts are watched. */
   isTagged: boolean;
+  /** The gate at which it waited last, if it did. */
+  waitedFor?: WaitReason | undefined;
   /** The trace that the attempt belongs to, null for none. */
   trace: TraceContext | null;
 }
@@ -84,28 +99,77 @@ export const HELD_PAUSE_SECONDS = 2;
  * the node has nothing on the wire, and for each job once in a statement. Answers come in the order of the claims.
  *
  * In a project with endpoints that hear of the quota (quota-events.ts) a second statement claims, and tells them where a run reaches a
- * part of it. The sweeps find these deliveries.
+ * part of it. The sweeps find these deliveries. The same statement claims for jobs with a flow key (flow-gates.ts). `onCalled` hears of what it let start
+ * next; the sweeps find that as well.
  */
 export async function claimAttempts(
   db: Database,
   nodeId: number,
   claims: readonly Claim[],
+  onCalled: OnCalled = () => undefined,
 ): Promise<Claimed[]> {
-  const { answers, isLeft } = await ask(db, "claim", CLAIM, nodeId, claims);
-  if (!isLeft) return answers.map((answer) => answer ?? { kind: "gone" });
+  const answers = await claimMost(db, nodeId, claims);
   const left = claims.filter((_, index) => answers[index] === null);
-  const others = (await ask(db, "claim_telling", CLAIM_TELLING, nodeId, left)).answers;
+  if (left.length === 0) return answers.map((answer) => answer ?? { kind: "gone" });
+  const others = await claimWhole(db, nodeId, left, onCalled);
   return answers.map((answer) => answer ?? others.shift() ?? { kind: "gone" });
 }
 
-/** The answers in the order of the claims, null for none; `isLeft` if some of these may be had by CLAIM_TELLING. */
+/** The first statement alone: null is what it leaves to the second. */
+export async function claimMost(
+  db: Database,
+  nodeId: number,
+  claims: readonly Claim[],
+): Promise<(Claimed | null)[]> {
+  const { answers, isLeft } = await ask(db, "claim", CLAIM, nodeId, claims);
+  return isLeft ? answers : answers.map((answer) => answer ?? { kind: "gone" });
+}
+
+/** Hears of attempts of flow keys that a statement made due. */
+export type OnCalled = (owed: Placed<OwedAttempt>[]) => void;
+
+/** The second statement alone, which leaves nothing. It is asked about any claims, at more cost. */
+export async function claimWhole(
+  db: Database,
+  nodeId: number,
+  claims: readonly Claim[],
+  onCalled: OnCalled = () => undefined,
+): Promise<Claimed[]> {
+  const hosts = await findWatchedHosts(db, claims);
+  const { answers, called } = await ask(db, "claim_whole", CLAIM_WHOLE, nodeId, claims, [hosts]);
+  if (called.length > 0) onCalled(called);
+  return answers.map((answer) => answer ?? { kind: "gone" });
+}
+
+/** The hosts of jobs whose projects have hosts that are not well, in the order of the claims; null for others. */
+async function findWatchedHosts(db: Database, claims: readonly Claim[]): Promise<(string | null)[]> {
+  const rows = await db.run<{ target_url: string | null }>("find_watched_targets", FIND_WATCHED, [
+    column(claims.map((claim) => claim.projectNo)),
+    column(claims.map((claim) => environmentCode(claim.environment))),
+    column(claims.map((claim) => regionCode(claim.region))),
+    column(claims.map((claim) => idToUuid(claim.jobId))),
+  ]);
+  return rows.map((row) => (row.target_url === null ? null : hostOfTarget(row.target_url)));
+}
+
+// Few projects have such hosts, and they have few. A host that comes to be so meanwhile lets this attempt pass, as one that was claimed before.
+const FIND_WATCHED = `
+SELECT CASE WHEN EXISTS (SELECT FROM target_hosts t WHERE t.project_no = i.project_no AND t.environment = i.environment AND t.state IS NOT NULL)
+            THEN (SELECT j.target_url FROM jobs j
+                   WHERE j.project_no = i.project_no AND j.environment = i.environment AND j.region = i.region AND j.id = i.job_id) END AS target_url
+  FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[])
+       WITH ORDINALITY AS i (project_no, environment, region, job_id, n)
+ ORDER BY i.n`;
+
+/** The answers in the order of the claims, null for none; `isLeft` if some of these may be had by CLAIM_WHOLE. */
 async function ask(
   db: Database,
   name: string,
   text: string,
   nodeId: number,
   claims: readonly Claim[],
-): Promise<{ answers: (Claimed | null)[]; isLeft: boolean }> {
+  more: unknown[] = [],
+): Promise<{ answers: (Claimed | null)[]; isLeft: boolean; called: Placed<OwedAttempt>[] }> {
   const rows = await db.run<ClaimRow>(name, text, [
     nodeId,
     column(claims.map((claim) => claim.projectNo)),
@@ -114,32 +178,37 @@ async function ask(
     column(claims.map((claim) => idToUuid(claim.jobId))),
     column(claims.map((claim) => claim.attempt)),
     column(claims.map((claim) => idToUuid(claim.runId))),
+    ...more,
   ]);
   // The statement answers one row more than there are verdicts to a node that lives, and none to another.
   if (rows.length === 0) throw new NodeDeclaredDead(`node ${nodeId} was declared dead`);
   const answers = claims.map((): Claimed | null => null);
   let isLeft = false;
+  let called: Placed<OwedAttempt>[] = [];
   for (const row of rows) {
     if (row.n > 0) answers[row.n - 1] = readClaimed(row);
-    else isLeft = row.number === 1;
+    else {
+      isLeft = row.number === 1;
+      called = (row.called ?? []).flatMap(readCalled);
+    }
   }
-  return { answers, isLeft };
+  return { answers, isLeft, called };
 }
 
 /**
- * `isTelling` is the text that also tells endpoints of the quota. The other one leaves the projects whose endpoints may hear of it; more
- * than this one bit would cost the others something.
+ * `isWhole` is the text that also tells endpoints of the quota, and judges by flow keys (flow-gates.ts). The other one leaves the projects
+ * whose endpoints may hear of the quota, and jobs with a key; more than that would cost the others something.
  */
-const claimText = (isTelling: boolean): string => `
+const claimText = (isWhole: boolean): string => `
 WITH living AS MATERIALIZED (
   SELECT id FROM nodes WHERE id = $1 AND NOT dead FOR KEY SHARE
 ), item AS MATERIALIZED (
   SELECT i.*
-    FROM unnest($2::int[], $3::smallint[], $4::smallint[], $5::uuid[], $6::smallint[], $7::uuid[])
-         WITH ORDINALITY AS i (project_no, environment, region, job_id, attempt, run_id, n)
+    FROM unnest($2::int[], $3::smallint[], $4::smallint[], $5::uuid[], $6::smallint[], $7::uuid[]${isWhole ? ", $8::text[]" : ""})
+         WITH ORDINALITY AS i (project_no, environment, region, job_id, attempt, run_id, ${isWhole ? "host, " : ""}n)
    WHERE EXISTS (SELECT FROM living)
 ), flow AS MATERIALIZED (
-  SELECT p.*, ${PERMIT_COLUMNS}, ${MONTH_COLUMNS}, ${isTelling ? QUOTA_COLUMNS : HEARS_OF_QUOTA}
+  SELECT p.*, ${PERMIT_COLUMNS}, ${MONTH_COLUMNS}, ${isWhole ? QUOTA_COLUMNS : HEARS_OF_QUOTA}
     FROM (SELECT project_no, array_agg(environment) AS environments, array_agg(region) AS regions,
                  array_agg(job_id) AS job_ids, array_agg(attempt) AS attempts, array_agg(run_id) AS run_ids,
                  array_agg(n) AS ns
@@ -147,27 +216,26 @@ WITH living AS MATERIALIZED (
     JOIN flows f USING (project_no)
    ORDER BY f.project_no
      FOR NO KEY UPDATE OF f
-), ${isTelling ? CLOCK : clockWith("bool_or(hears)", "hears")}, owed AS MATERIALIZED (
-  SELECT i.n, i.attempt AS asked, i.run_id AS new_run_id, ${PERMIT_NAMES}, i.month, i.runs_left, o.*
-    FROM (SELECT f.project_no, ${PERMIT_NAMES}, ${MONTH_AT_CLOCK}, a.*
+), ${isWhole ? `${LOCK_GATES}, ${LOCK_HOSTS_OF_CLAIMS}, ${CLOCK_BEHIND_GATES}` : clockWith("bool_or(hears)", "hears")}, owed AS MATERIALIZED (
+  SELECT i.n, i.attempt AS asked, i.run_id AS new_run_id, ${PERMIT_NAMES}, i.month, i.runs_left${isWhole ? ", i.is_watched" : ""}, o.*
+    FROM (SELECT f.project_no, ${PERMIT_NAMES}, ${MONTH_AT_CLOCK}${isWhole ? `, f.subscriptions & ${HOSTS_WATCHED} <> 0 AS is_watched` : ""}, a.*
             FROM flow f
            CROSS JOIN clock
            CROSS JOIN LATERAL unnest(f.environments, f.regions, f.job_ids, f.attempts, f.run_ids, f.ns)
                  AS a (environment, region, job_id, attempt, run_id, n)
-           ${isTelling ? "" : "WHERE NOT f.hears"}
+           ${isWhole ? "" : "WHERE NOT f.hears"}
            ORDER BY a.job_id) i
    CROSS JOIN LATERAL (
          SELECT o.project_no, o.environment, o.region, o.job_id, o.attempt, o.attempts_allowed, o.due_at, o.run_id,
-                o.node_id, o.started_at, o.trace, o.parked_due_at
+                o.node_id, o.started_at, o.trace, o.parked_due_at, o.flow_key${isWhole ? ", o.has_place, o.parked_host, o.gate" : ""}
            FROM open_jobs o
           WHERE o.project_no = i.project_no AND o.environment = i.environment
             AND o.region = i.region AND o.job_id = i.job_id
             FOR NO KEY UPDATE) o
-), ranked AS (
+), ${isWhole ? `${JUDGE_BY_HOSTS}, ${JUDGE_BY_GATES}, ` : ""}ranked AS (
   SELECT *, due_at <= now() AS due, due_at IS NULL AS again, run_id IS NULL AS counted, ${IS_HELD} AS is_held,
-         run_id IS NOT NULL OR runs_left IS NULL OR count(*) FILTER (WHERE run_id IS NULL) OVER w <= runs_left AS in_quota
-    FROM owed
-   WHERE attempt = asked AND (due_at IS NOT NULL OR node_id = $1)
+         run_id IS NOT NULL OR runs_left IS NULL OR count(*) FILTER (WHERE run_id IS NULL${isWhole ? " AND passes AND host_passes" : ""}) OVER w <= runs_left AS in_quota
+    FROM ${isWhole ? `(${judgedByGates(`(${judgedByHosts(`(SELECT * FROM owed WHERE ${IS_ASKED})`, ASKS)})`, `${ASKS} AND host_passes`)}) judged` : `owed WHERE ${IS_ASKED} AND flow_key IS NULL`}
   WINDOW w AS (PARTITION BY project_no, due_at <= now() ORDER BY n)
 ), verdict AS MATERIALIZED (
   -- An attempt that the quota blocks takes no permit. While permits are missing, the quota is not used up yet.
@@ -175,18 +243,19 @@ WITH living AS MATERIALIZED (
     FROM (SELECT *, CASE WHEN again THEN 'granted'
                  WHEN NOT due THEN 'early'
                  WHEN is_held THEN 'blocked'
+                 ${isWhole ? "WHEN NOT host_passes THEN CASE WHEN host_until IS NULL THEN 'host_parked' ELSE 'host_put_off' END WHEN NOT passes THEN CASE WHEN parks THEN 'parked' ELSE 'put_off' END" : ""}
                  WHEN NOT in_quota THEN
-                   CASE WHEN count(*) FILTER (WHERE in_quota) OVER (PARTITION BY project_no, due ORDER BY n) > free
+                   CASE WHEN count(*) FILTER (WHERE in_quota${isWhole ? " AND passes AND host_passes" : ""}) OVER (PARTITION BY project_no, due ORDER BY n) > free
                         THEN 'no_permit' ELSE 'blocked' END
                  ${PLACE_VERDICT} AS kind
-            FROM (${inTurn("SELECT *, environment AS class, coalesce(due AND NOT is_held AND in_quota, false) AS wants FROM ranked")}) placed) judged
+            FROM (${inTurn(`SELECT *, environment AS class, coalesce(due AND NOT is_held AND in_quota${isWhole ? " AND passes AND host_passes" : ""}, false) AS wants FROM ranked`)}) placed) judged
 ), taken AS (
   UPDATE open_jobs o
      SET due_at = NULL, run_id = coalesce(o.run_id, v.new_run_id), node_id = $1, started_at = clock.at,
-         parked_due_at = coalesce(o.parked_due_at, o.due_at)
+         parked_due_at = coalesce(o.parked_due_at, o.due_at)${isWhole ? ", has_place = CASE WHEN o.flow_key IS NOT NULL THEN true END, gate = NULL" : ""}
     FROM verdict v CROSS JOIN clock
    WHERE v.taken AND o.project_no = ANY (ARRAY[v.project_no]) AND o.environment = v.environment
-     AND o.region = v.region AND o.job_id = v.job_id
+     AND o.region = v.region AND o.job_id = v.job_id${isWhole ? "\n  RETURNING 1" : ""}
 ), counted AS (
   UPDATE flows f
      SET ${TAKE_PERMITS},
@@ -203,11 +272,12 @@ WITH living AS MATERIALIZED (
     FROM verdict v CROSS JOIN clock WHERE kind = 'granted' AND counted
    GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
       ON CONFLICT (project_no, day, region) DO UPDATE SET runs = u.runs + excluded.runs
-)${isTelling ? `, ${tellOfQuota(COUNTED)}` : ""}
-SELECT v.n::int AS n, v.kind,
+)${isWhole ? `, ${TURN_AWAY}, ${PASS_GATES}, ${CALL_HOSTS}, ${tellOfQuota(COUNTED)}` : ""}
+SELECT v.n::int AS n, ${isWhole ? "CASE WHEN v.kind IN ('put_off', 'host_put_off') THEN 'early' ELSE v.kind END AS kind" : "v.kind"},
        CASE v.kind
          WHEN 'early' THEN CASE WHEN v.due THEN v.kept_ms ELSE extract(epoch FROM v.due_at - now()) * 1000 END
          WHEN 'no_permit' THEN v.returned
+         ${isWhole ? "WHEN 'put_off' THEN extract(epoch FROM v.flow_until - now()) * 1000 WHEN 'host_put_off' THEN extract(epoch FROM v.host_until - now()) * 1000" : ""}
          WHEN 'blocked' THEN extract(epoch FROM CASE WHEN v.is_held THEN now() + interval '${HELD_PAUSE_SECONDS} s'
                                                      ELSE v.month + interval '1 month' END) * 1000
        END::float8 AS number,
@@ -215,20 +285,26 @@ SELECT v.n::int AS n, v.kind,
        ${epochMs("CASE WHEN v.attempt = 1 THEN j.run_at ELSE coalesce(v.parked_due_at, v.due_at, v.started_at) END")} AS scheduled_at,
        ${epochMs("CASE WHEN v.again THEN v.started_at ELSE clock.at END")} AS started_at,
        j.target_url, j.payload, j.schedule_id, j.max_attempts, j.base_seconds, j.cap_seconds,
-       j.tags IS NOT NULL AS is_tagged, coalesce(v.trace, j.trace) AS trace
+       ${isWhole ? "j.tags IS NOT NULL OR v.flow_key IS NOT NULL OR v.is_watched" : "j.tags IS NOT NULL"} AS is_tagged, coalesce(v.trace, j.trace) AS trace${isWhole ? `, ${WAITED_FOR}, NULL::json AS called` : ""}
   FROM verdict v
  CROSS JOIN clock
   LEFT JOIN jobs j ON v.kind = 'granted' AND j.project_no = v.project_no AND j.environment = v.environment
                   AND j.region = v.region AND j.id = v.job_id
- UNION ALL
-SELECT 0, NULL, ${isTelling ? "0" : "(SELECT hears::int FROM clock)"}, ${Array(13).fill("NULL").join(", ")}
+${isWhole ? " WHERE v.kind NOT IN ('parked', 'host_parked')" : ""} UNION ALL
+SELECT 0, NULL, ${isWhole ? "0" : "(SELECT (hears OR EXISTS (SELECT FROM owed WHERE flow_key IS NOT NULL))::int FROM clock)"}, ${Array(13).fill("NULL").join(", ")}${isWhole ? `, NULL, (SELECT json_agg(json_build_array(project_no, environment, region, shard, job_id, attempt, ${epochMs("due_at")})) FROM ${calledLanes("host_called")} c)` : ""}
   FROM living`;
+
+const IS_ASKED = "attempt = asked AND (due_at IS NOT NULL OR node_id = $1)";
+const ASKS = `due_at <= now() AND NOT (${IS_HELD})`;
+/** What it waited for at a gate, if it was due before the instant at which the gate let it pass. */
+const WAITED_FOR = `CASE WHEN v.parked_host IS NULL AND v.due_at > v.parked_due_at
+            THEN CASE WHEN v.gate LIKE 'h%' THEN 'host' WHEN v.flow_key IS NOT NULL THEN 'flow' END END AS waited_for`;
 
 const COUNTED =
   "SELECT project_no, count(*) FILTER (WHERE kind = 'granted' AND counted) AS runs FROM verdict GROUP BY project_no";
 
 const CLAIM = claimText(false);
-const CLAIM_TELLING = claimText(true);
+const CLAIM_WHOLE = claimText(true);
 
 interface ClaimRow extends GrantedRow {
   /** The claim's place, from 1; 0 in the row that stands for the living node. */
@@ -236,11 +312,13 @@ interface ClaimRow extends GrantedRow {
   kind: Exclude<Claimed["kind"], "gone">;
   /**
    * What the kind comes with: milliseconds to wait, permits returned, or an instant. In the row of the node 1 if claims were left
-   * for CLAIM_TELLING, and else 0.
+   * for CLAIM_WHOLE, and else 0.
    */
   number: number | null;
   job_id: string;
   run_id: string;
+  /** In the row of the node: what flow keys have let start next. */
+  called?: CalledRow[] | null;
 }
 
 /** What sending takes, as a statement answers it. */
@@ -256,6 +334,7 @@ export interface GrantedRow {
   cap_seconds: number;
   is_tagged: boolean;
   trace: Buffer | null;
+  waited_for?: "flow" | "host" | null;
 }
 
 function readClaimed(row: ClaimRow): Claimed {
@@ -292,5 +371,6 @@ export const readGranted = (
   baseSeconds: row.base_seconds,
   capSeconds: row.cap_seconds,
   isTagged: row.is_tagged,
+  ...(row.waited_for == null ? {} : { waitedFor: row.waited_for }),
   trace: readTrace(row.trace),
 });

@@ -1,6 +1,7 @@
 import type {
   EventFacts,
   EventHead,
+  EventHostFacts,
   EventJobFacts,
   EventRunFacts,
   QuotaFacts,
@@ -51,6 +52,10 @@ interface DisabledData {
   reason: DisabledReason;
 }
 
+/** What is told of a host, in the words of a statement: its name, since when it is so, and how many attempts are parked there. */
+export const hostData = (host: string, since: string, parked: string): string =>
+  `json_build_object('host', ${host}, 'since', ${epochMs(since)}, 'parked', ${parked})`;
+
 type QuotaData = Omit<QuotaFacts, "runsIncluded"> & { runs_included: number };
 
 /** The facts of an event with `data`. `job` is the job that it is about, without its attempts; null if it is about none. */
@@ -76,6 +81,9 @@ export function readEventData(
       const { runs_included: runsIncluded, ...quota } = data as QuotaData;
       return { ...head, type, quota: { ...quota, runsIncluded } };
     }
+    case "host.down":
+    case "host.up":
+      return { ...head, type, host: data as EventHostFacts };
     case "webhook.disabled": {
       const { webhook_id, url, reason } = data as DisabledData;
       return { ...head, type, webhook: { id: uuidToId(WEBHOOK_PREFIX, webhook_id), url, reason } };

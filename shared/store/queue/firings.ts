@@ -17,7 +17,9 @@ import {
 import { textColumn } from "../database/columns.ts";
 import { column, type Database, epochMs, instant } from "../database/database.ts";
 import { traceHex } from "../database/traces.ts";
-import { moveTags, OPEN_STATE } from "./job-tags.ts";
+import { callGates, HAS_GATE } from "./gate-calls.ts";
+import { giveFlows, IS_PARKED } from "./given-flows.ts";
+import { HAS_WORDS, moveTags, OPEN_STATE } from "./job-tags.ts";
 import { HAS_QUOTA } from "./month.ts";
 import { DUE_AT, newJobs } from "./new-jobs.ts";
 import { canceledSeed, sameLane, tellOf } from "./owed-deliveries.ts";
@@ -32,7 +34,7 @@ export interface DueSchedule {
   cron: string;
   timezone: string;
   nextRunAt: number;
-  /** Whether it cancels jobs that have not started before it makes another one. */
+  /** Whether it cancels jobs that have not started before it makes another one, or makes jobs of a flow key: see fireReplacingSchedules. */
   replaces: boolean;
 }
 
@@ -71,7 +73,7 @@ SELECT due.*
   FROM unnest($1::smallint[]) AS s (shard)
  CROSS JOIN LATERAL (
    SELECT project_no, environment, id, shard, cron, timezone,
-          ${epochMs("next_run_at")} AS next_run_at, overlap IS NOT DISTINCT FROM ${REPLACE} AS replaces
+          ${epochMs("next_run_at")} AS next_run_at, overlap IS NOT DISTINCT FROM ${REPLACE} OR flow IS NOT NULL AS replaces
      FROM schedules
     WHERE shard = s.shard AND next_run_at >= $2::timestamptz AND next_run_at <= now() + $3::float8 * interval '1 ms'
     ORDER BY next_run_at LIMIT $4) due`;
@@ -133,7 +135,7 @@ export function fireSchedules(db: Database, firings: readonly Firing[]): Promise
 }
 
 /**
- * The same for schedules that replace jobs which have not started, which fireSchedules finds gone. It cancels up to
+ * The same for schedules that replace jobs which have not started, and for those whose jobs have a flow key, which fireSchedules finds gone. It locks keys before jobs. It cancels up to
  * REPLACED_JOBS_MAX of each, in the statement that makes the next one: a firing that makes none cancels none. Of such a
  * cancel and a claim the one that locks the open row first wins. It locks open jobs by id, after the schedules. Endpoints hear
  * of each cancel as of one by hand.
@@ -167,7 +169,7 @@ async function fire(db: Database, name: string, text: string, firings: readonly 
     const { projectNo, environment, jobId: id } = firings[row.n - 1] as Firing;
     const region = regionOf(row.region);
     const place = { projectNo, environment, region, shard: row.lane_shard };
-    const owed = oweAttempt("jobs", place, { id, attempt: 1, dueAt: row.due_at });
+    const owed = row.is_parked ? [] : oweAttempt("jobs", place, { id, attempt: 1, dueAt: row.due_at });
     fired[row.n - 1] = { kind: "fired", region, owed };
   }
   return fired;
@@ -205,6 +207,8 @@ const SKIPPED_STATUS = "CASE WHEN j.has_quota THEN 'skipped_overlap' ELSE 'skipp
 /** `judged` tells in `makes_job` whether a firing is to make its job, and `replaced` is what the ledger says of canceled jobs. */
 const fireStatement = (ways: {
   isTaken: string;
+  /** Whether jobs may have a flow. */
+  flow: boolean;
   /** Whether nothing but the quota is in the way of the job. */
   isFree: string;
   cancel: string;
@@ -229,7 +233,7 @@ WITH item AS MATERIALIZED (
     FROM (SELECT item.* FROM item JOIN fence USING (shard, epoch) ORDER BY schedule_id) i
    CROSS JOIN LATERAL (
          SELECT s.project_no, s.environment, s.id, s.target_url, s.payload, s.max_attempts, s.base_seconds, s.cap_seconds,
-                s.overlap, s.spread_ms, s.tags
+                s.overlap, s.spread_ms, s.tags${ways.flow ? ", s.flow" : ""}
            FROM schedules s
           WHERE s.project_no = i.project_no AND s.environment = i.environment AND s.id = i.schedule_id
             AND s.next_run_at = i.next_run_at AND s.cron = i.cron AND s.timezone = i.timezone AND ${ways.isTaken}
@@ -244,13 +248,13 @@ WITH item AS MATERIALIZED (
          ${firingRegion("p")} AS region,
          d.target_url, d.payload, d.fired_for, d.max_attempts, d.base_seconds, d.cap_seconds, NULL::int AS key_no,
          CASE WHEN d.spread_ms IS NULL THEN d.fired_for ELSE d.fired_for + d.spread_ms * interval '1 ms' END AS run_at,
-         NULL::uuid AS request_id, d.id AS schedule_id, d.trace, d.overlap, d.spread_ms, d.tags, ${HAS_QUOTA} AS has_quota,
+         NULL::uuid AS request_id, d.id AS schedule_id, d.trace, d.overlap, d.spread_ms, d.tags${ways.flow ? ", d.flow" : ""}, ${HAS_QUOTA} AS has_quota,
          ${HAS_QUOTA} AND ${ways.isFree} AS makes_job
     FROM due d
     JOIN projects p ON p.no = d.project_no
     JOIN flows f ON f.project_no = d.project_no
    WHERE d.fired_for IS NOT NULL
-), ${ways.cancel}recorded AS (
+), ${ways.flow ? `${giveFlows("judged WHERE makes_job")}, ` : ""}${ways.cancel}recorded AS (
   INSERT INTO firings (schedule_id, fired_for, job_id, due_at, skipped_for, replaced)
   SELECT schedule_id, fired_for, CASE WHEN makes_job THEN id END, CASE WHEN makes_job AND spread_ms IS NOT NULL THEN run_at END,
          CASE WHEN has_quota AND NOT makes_job THEN ${FOR_OVERLAP} END, ${ways.replaced}
@@ -275,12 +279,13 @@ WITH item AS MATERIALIZED (
   SELECT h.*, ${HOME}::smallint AS region, NULL::uuid AS job_id, NULL::bytea AS trace FROM happened h${ways.alsoTold}
 ), made_lane AS MATERIALIZED (
   SELECT project_no, region, environment FROM fired WHERE makes_job AND new_shard IS NOT NULL
-), ${tellOf("told", { madeLanes: "made_lane" })}, ${newJobs("fired WHERE makes_job", { tags: true, hasDeliveries: `EXISTS (SELECT FROM heard h WHERE ${sameLane("h", "fired")})` })}
-SELECT d.n::int AS n, f.region, f.lane_shard, ${epochMs(DUE_AT)} AS due_at
+), ${tellOf("told", { madeLanes: "made_lane" })}, ${newJobs("fired WHERE makes_job", { tags: true, flow: ways.flow, hasDeliveries: `EXISTS (SELECT FROM heard h WHERE ${sameLane("h", "fired")})` })}
+SELECT d.n::int AS n, f.region, f.lane_shard, ${epochMs(DUE_AT)} AS due_at, ${ways.flow ? IS_PARKED.replace("id", "f.id") : "false"} AS is_parked
   FROM due d LEFT JOIN fired f USING (n)`;
 
 const FIRE = fireStatement({
-  isTaken: `s.overlap IS DISTINCT FROM ${REPLACE}`,
+  isTaken: `s.overlap IS DISTINCT FROM ${REPLACE} AND s.flow IS NULL`,
+  flow: false,
   isFree: `CASE WHEN d.overlap = ${SKIP} THEN ${HAS_NO_OPEN_JOB} ELSE true END`,
   cancel: "",
   alsoTold: "",
@@ -291,21 +296,24 @@ const FIRE = fireStatement({
 // since the jobs of all schedules are locked in one order. An instant that was fired before makes no job, and so cancels none.
 const FIRE_REPLACING = fireStatement({
   isTaken: "true",
+  flow: true,
   isFree: `CASE WHEN d.overlap = ${SKIP} THEN ${HAS_NO_OPEN_JOB} ELSE ${HAS_NOT_FIRED} END`,
   cancel: `waiting AS MATERIALIZED (
   SELECT o.*
     FROM judged j
    CROSS JOIN LATERAL (
          SELECT o.project_no, o.environment, o.region, o.job_id
-           FROM open_jobs o
-          WHERE o.schedule_id = j.schedule_id AND ${HAS_NOT_STARTED}
-          ORDER BY o.job_id LIMIT ${REPLACED_JOBS_MAX}) o
-   WHERE j.makes_job AND j.overlap = ${REPLACE}
+           FROM (SELECT * FROM open_jobs o
+                  -- Without the other condition only the index by attempt fits.
+                  WHERE o.schedule_id = j.schedule_id AND o.attempt = 1
+                  ORDER BY o.job_id OFFSET 0) o
+          WHERE ${HAS_NOT_STARTED} LIMIT ${REPLACED_JOBS_MAX}) o
+   WHERE j.makes_job AND j.overlap = ${REPLACE} AND (SELECT count(*) FROM flowing) >= 0
 ), canceled AS MATERIALIZED (
   SELECT o.*
     FROM (SELECT * FROM waiting ORDER BY job_id) w
    CROSS JOIN LATERAL (
-         SELECT o.project_no, o.environment, o.region, o.job_id, o.schedule_id, o.tags, o.trace
+         SELECT o.project_no, o.environment, o.region, o.job_id, o.schedule_id, o.tags, o.trace, o.due_at, o.flow_key, o.gate, o.has_place
            FROM open_jobs o
           WHERE o.project_no = ANY (ARRAY[w.project_no]) AND o.environment = w.environment AND o.region = w.region
             AND o.job_id = w.job_id AND ${HAS_NOT_STARTED}
@@ -318,7 +326,7 @@ const FIRE_REPLACING = fireStatement({
 ), ended AS (
   INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at, schedule_id)
   SELECT project_no, environment, region, job_id, ${CANCELED}, 0, now(), schedule_id FROM canceled
-), ${moveTags("canceled WHERE tags IS NOT NULL", String(OPEN_STATE), String(CANCELED))}, `,
+), ${callGates(`canceled WHERE ${HAS_GATE}`)}, ${moveTags(`canceled WHERE ${HAS_WORDS}`, String(OPEN_STATE), String(CANCELED))}, `,
   alsoTold: `
   UNION ALL
   SELECT ${canceledSeed("c.job_id")}, ${eventTypeCode("job.canceled")}::smallint, c.project_no, c.environment,
@@ -329,4 +337,7 @@ const FIRE_REPLACING = fireStatement({
               THEN (SELECT count(*) FROM canceled c WHERE c.schedule_id = judged.schedule_id) END`,
 });
 
-type FiredRow = { n: number } & ({ region: null } | { region: number; lane_shard: number; due_at: number });
+type FiredRow = { n: number } & (
+  | { region: null }
+  | { region: number; lane_shard: number; due_at: number; is_parked: boolean }
+);

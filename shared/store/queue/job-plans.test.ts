@@ -25,7 +25,7 @@ const WANTED: Record<string, string[]> = {
   claim: ["flows_pkey", "jobs_pkey", "open_jobs_pkey"],
   claim_ordinary: ["flows_pkey", "jobs_pkey", "open_jobs_pkey"],
   settle: ["flows_pkey", "open_jobs_pkey"],
-  settle_tagged: ["flows_pkey", "open_jobs_pkey"],
+  settle_whole: ["flows_pkey", "jobs_pkey", "open_jobs_pkey"],
   settle_ordinary: ["flows_pkey", "open_jobs_pkey"],
   park_jobs: ["open_jobs_pkey"],
 };

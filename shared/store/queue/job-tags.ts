@@ -8,19 +8,30 @@ import { START_SHIFT_MS } from "../../domain/run.ts";
 /** In job_tag_states, the state of a job that is not over. Otherwise it is the code of how the job ended. */
 export const OPEN_STATE = -1;
 
-/** Writes the tags of new jobs, which `from` selects: rows of jobs with their tags. */
+/**
+ * A job's flow key stands among its tags as this word, which no customer can give as a tag. So lists by flow key are lists by tag.
+ * Columns of tags do not have it.
+ */
+export const flowKeyWord = (key: string): string => ` ${key}`;
+
+/** The words by which a job is found: its tags, and its flow key. */
+const WORDS = "CASE WHEN flow_key IS NULL THEN tags ELSE coalesce(tags, '{}') || (' ' || flow_key) END";
+/** Whether a job has any. */
+export const HAS_WORDS = "(tags IS NOT NULL OR flow_key IS NOT NULL)";
+
+/** Writes the words of new jobs, which `from` selects: rows of jobs with their tags and their flow_key. */
 export const tagJobs = (from: string): string => `job_tag AS (
   INSERT INTO job_tags (project_no, environment, region, job_id, schedule_id, tag)
-  SELECT project_no, environment, region, id, schedule_id, unnest(tags) FROM ${from}
+  SELECT project_no, environment, region, id, schedule_id, unnest(${WORDS}) FROM ${from}
 ), job_tag_state AS (
   INSERT INTO job_tag_states (project_no, environment, region, job_id, state, tag)
-  SELECT project_no, environment, region, id, ${OPEN_STATE}, unnest(tags) FROM ${from}
+  SELECT project_no, environment, region, id, ${OPEN_STATE}, unnest(${WORDS}) FROM ${from}
 )`;
 
-/** Gives the tags of jobs another `state`. `from` selects rows with the columns of open_jobs. */
+/** Gives the words of jobs another `state`. `from` selects rows with the columns of open_jobs. */
 export const moveTags = (from: string, old: string, state: string): string => `moved_tag AS (
   UPDATE job_tag_states t SET state = m.state
-    FROM (SELECT project_no, environment, region, job_id, unnest(tags) AS tag, ${old} AS old, ${state} AS state FROM ${from}) m
+    FROM (SELECT project_no, environment, region, job_id, unnest(${WORDS}) AS tag, ${old} AS old, ${state} AS state FROM ${from}) m
    WHERE t.project_no = m.project_no AND t.environment = m.environment AND t.tag = m.tag AND t.state = m.old
      AND t.region = m.region AND t.job_id = m.job_id
 )`;

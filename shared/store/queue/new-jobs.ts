@@ -1,3 +1,4 @@
+import { IS_PARKED } from "./given-flows.ts";
 import { tagJobs } from "./job-tags.ts";
 
 /**
@@ -12,32 +13,40 @@ import { tagJobs } from "./job-tags.ts";
  */
 export const DUE_AT = "greatest(run_at, now())";
 
-/** Whether jobs may have tags. Statements for jobs without any have no part in them. */
+/** Whether jobs may have tags, or flow keys. Statements for jobs without any have no part in them. */
 export interface WithTags {
   tags: boolean;
+  flow?: boolean;
 }
+
+/** What an open job has of its flow. */
+export const FLOW_COLUMNS = "flow_key, gate, parked_due_at";
+/** The same from the `flow` of a job that is due at `dueAt`. */
+export const flowColumnsOf = (flow: string, dueAt: string): string =>
+  `${flow} ->> 'key', 'k' || (${flow} ->> 'key'), CASE WHEN ${flow} IS NOT NULL THEN ${dueAt} END`;
 
 const COLUMNS =
   "project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds, key_no, request_id, schedule_id";
 
 /** The job and the attempt that it owes, from rows like those of newJobs. */
-function jobsOf(from: string, onConflict: string, { tags }: WithTags): string {
-  const also = tags ? ", tags" : "";
+function jobsOf(from: string, onConflict: string, { tags, flow = false }: WithTags): string {
+  const also = `${tags ? ", tags" : ""}${flow ? ", flow" : ""}`;
+  const owes = tags ? ", tags" : "";
   return `job AS (
   INSERT INTO jobs (id, ${COLUMNS}, trace${also})
   SELECT id, ${COLUMNS}, decode(trace, 'hex')${also}
     FROM ${from} ${onConflict}
   RETURNING project_no, environment, region, id, run_at, max_attempts, schedule_id${also}
 ), owed AS (
-  INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed, schedule_id${also})
-  SELECT project_no, environment, region, id, ${DUE_AT}, max_attempts, schedule_id${also} FROM job
-)${tags ? `, ${tagJobs("job")}` : ""}`;
+  INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed, schedule_id${owes}${flow ? `, ${FLOW_COLUMNS}` : ""})
+  SELECT project_no, environment, region, id, ${flow ? `CASE WHEN NOT ${IS_PARKED} THEN ${DUE_AT} END` : DUE_AT}, max_attempts, schedule_id${owes}${flow ? `, ${flowColumnsOf("flow", DUE_AT)}` : ""} FROM job
+)${tags ? `, ${tagJobs(`(SELECT *, ${flow ? "flow ->> 'key'" : "NULL::text"} AS flow_key FROM job) named_job`)}` : ""}`;
 }
 
 /**
  * To stand behind the rows that `from` selects, a FROM with a WHERE. Their columns are named as those of jobs; `trace` is
- * hexadecimal, `tags` is null for none and left out where no job may have any, and `new_shard` is null where the lane has its row
- * already. Where it has one of another shard, the lane moves to `new_shard`. `hasDeliveries` is of a new lane.
+ * hexadecimal, `tags` and `flow` are null for none and left out where no job may have any, and `new_shard` is null where the lane has its row
+ * already. Where it has one of another shard, the lane moves to `new_shard`. `hasDeliveries` is of a new lane. Where jobs may have a flow, it stands behind giveFlows (given-flows.ts).
  */
 export const newJobs = (
   from: string,

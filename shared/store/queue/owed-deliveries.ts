@@ -39,7 +39,7 @@ export const sameLane = (one: string, other: string): string =>
  * has, unless \`eventId\` takes its place), project_no, environment, region, shard (of a lane that the project may not have yet), type (a code), job_id and trace
  * (or null), and `data` (event-data.ts). The endpoints are looked for at once, since these events are rare. `heard` has a row for
  * each delivery. Lanes that another part of the statement makes (`madeLanes`) get their has_deliveries there. An endpoint (`w`) is not
- * told of an event (`e`) if `except` is true.
+ * told of an event (`e`) if `except` is true. `name` begins the names of its parts in a statement that has others of these.
  */
 export const tellOf = (
   happened: string,
@@ -47,8 +47,9 @@ export const tellOf = (
     eventId = idOf("h.seed"),
     madeLanes = null,
     except = "false",
-  }: { eventId?: string; madeLanes?: string | null; except?: string } = {},
-): string => `heard AS MATERIALIZED (
+    name = "",
+  }: { eventId?: string; madeLanes?: string | null; except?: string; name?: string } = {},
+): string => `${name}heard AS MATERIALIZED (
   SELECT e.*, w.id AS webhook_id, w.generation, now() AS occurred_at, p.api_version,
          ${deliveryIdOf("e.event_id", "w.id")} AS delivery_id
     FROM (SELECT h.*, ${eventId} AS event_id FROM ${happened} h) e
@@ -57,17 +58,17 @@ export const tellOf = (
           WHERE w.project_no = e.project_no AND w.environment = e.environment
             AND w.enabled AND w.events & (1 << e.type) <> 0 AND NOT (${except}) OFFSET 0) w
     JOIN projects p ON p.no = e.project_no
-), event AS (
+), ${name}event AS (
   INSERT INTO events (id, project_no, environment, region, type, job_id, data, occurred_at, api_version, trace)
   SELECT DISTINCT ON (event_id) event_id, project_no, environment, region, type, job_id, data, occurred_at, api_version, trace
-    FROM heard
-), delivery AS (
+    FROM ${name}heard
+), ${name}delivery AS (
   INSERT INTO open_deliveries (project_no, environment, region, id, webhook_id, event_id, generation, due_at)
-  SELECT project_no, environment, region, delivery_id, webhook_id, event_id, generation, occurred_at FROM heard
-), delivering AS (
+  SELECT project_no, environment, region, delivery_id, webhook_id, event_id, generation, occurred_at FROM ${name}heard
+), ${name}delivering AS (
   INSERT INTO lanes AS l (project_no, region, environment, shard, has_deliveries)
   -- Of two events of one lane one may name the shard of a schedule, which may be older than that of the lane.
-  SELECT DISTINCT ON (project_no, region, environment) project_no, region, environment, shard, true FROM heard h
+  SELECT DISTINCT ON (project_no, region, environment) project_no, region, environment, shard, true FROM ${name}heard h
    WHERE NOT EXISTS (SELECT FROM lanes k WHERE ${sameLane("k", "h")} AND k.has_deliveries)
      ${madeLanes === null ? "" : `AND NOT EXISTS (SELECT FROM ${madeLanes} m WHERE ${sameLane("m", "h")})`}
    ORDER BY 1, 2, 3

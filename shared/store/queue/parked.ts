@@ -94,7 +94,7 @@ const laneOf = ({ project_no, region, flow_class }: OwedRow): ParkedLane => ({
 
 // The attempts are due a microsecond apart, so that they keep their order.
 const released = ({ table, id, firstClass }: Owed) => `released AS (
-  UPDATE ${table} o SET due_at = greatest(now(), p.parked_due_at) + p.place * interval '1 us'
+  UPDATE ${table} o SET due_at = greatest(now(), p.parked_due_at) + p.place * interval '1 us'${table === "open_jobs" ? ", gate = CASE WHEN o.has_place IS NULL THEN 'k' || o.flow_key END" : ""}
     FROM picked p
    WHERE o.project_no = ANY (ARRAY[p.project_no]) AND o.environment = p.environment AND o.region = p.region
      AND o.${id} = p.id

@@ -3,6 +3,7 @@ import { idToUuid } from "../../domain/ids.ts";
 import type { Environment, ProjectNo, Region } from "../../domain/scope.ts";
 import { environmentCode, regionCode } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
+import { callGates } from "./gate-calls.ts";
 import { OWED, type Owed } from "./sweep.ts";
 
 /**
@@ -53,7 +54,10 @@ export async function parkAttempts(
 
 // Locks and look-ups are those of claim.ts: rows by id, each by its key alone and judged afterwards, then endpoints, which are
 // read as they are now.
-const park = ({ table, id }: Owed, { columns, check }: { columns: string; check: string }) => `
+const park = (
+  { table, id }: Owed,
+  { columns, check, leave = "", set = "" }: { columns: string; check: string; leave?: string; set?: string },
+) => `
 WITH found AS MATERIALIZED (
   SELECT i.n, i.host, i.url, i.attempt AS asked, o.*
     FROM (SELECT *
@@ -66,8 +70,8 @@ WITH found AS MATERIALIZED (
             FOR NO KEY UPDATE) o
 ), owed AS MATERIALIZED (
   SELECT * FROM found WHERE attempt = asked AND due_at IS NOT NULL
-), ${check}, parked AS (
-  UPDATE ${table} o SET due_at = NULL, parked_host = c.host, parked_due_at = coalesce(o.parked_due_at, o.due_at)
+), ${check}, ${leave}parked AS (
+  UPDATE ${table} o SET due_at = NULL, parked_host = c.host, parked_due_at = coalesce(o.parked_due_at, o.due_at)${set}
     FROM checked c
    WHERE c.is_parked AND o.project_no = ANY (ARRAY[c.project_no]) AND o.environment = c.environment
      AND o.region = c.region AND o.${id} = c.id
@@ -75,8 +79,11 @@ WITH found AS MATERIALIZED (
 SELECT n::int AS n, is_parked FROM checked`;
 const PARK: Record<FlowKind, string> = {
   jobs: park(OWED.jobs, {
-    columns: "",
+    columns: ", o.flow_key, o.gate",
     check: "checked AS MATERIALIZED (SELECT *, true AS is_parked FROM owed)",
+    // Who waits for a host does not stand in the way of others of its flow key.
+    leave: `${callGates("checked WHERE gate IS NOT NULL", { isOver: false })}, `,
+    set: ", gate = NULL",
   }),
   webhooks: park(OWED.webhooks, {
     columns: ", o.webhook_id",

@@ -57,7 +57,7 @@ test.each(["before", "after"])(
     const [near, far] = [await addProject("hobby", 7_999, ["production"]), await addProject("hobby", 10, [])];
     const claims = [...(await claimsOf(far, 1)), ...(await claimsOf(near, 1))];
     const run = async <Row>(name: string, text: string, values: unknown[]) => {
-      if (name !== "claim_telling") return store.db.run<Row>(name, text, values);
+      if (name !== "claim_whole") return store.db.run<Row>(name, text, values);
       if (when === "after") await store.db.run<Row>(name, text, values);
       throw new StoreUnavailable("cut off");
     };

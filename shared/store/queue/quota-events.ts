@@ -3,6 +3,7 @@ import { ENVIRONMENTS } from "../../domain/scope.ts";
 import {
   environmentCode,
   eventTypeCode,
+  HOSTS_WATCHED,
   QUOTA_HEARD,
   regionCode,
   retentionClassOf,
@@ -33,13 +34,13 @@ const reached = (runs: string): string => `width_bucket(${runs}, '{${THRESHOLDS.
 /**
  * Of a locked flow (f), before the clock is read: whether some endpoint may have to be told if it counts up to `runs` more. Where
  * none asks for it, one bit says so. Else it is true for the thresholds of other plans as well, which keeps the expression short: the
- * statement that tells decides. A month that has begun meanwhile counts from 0.
+ * statement that tells decides. So it is where the project's hosts are watched (host-gates.ts). A month that has begun meanwhile counts from 0.
  */
-export const mayReach = (runs: string): string => `(f.subscriptions & ${QUOTA_HEARD} <> 0
-           AND (${reached(`f.month_runs + ${runs}`)} <> ${reached("f.month_runs")} OR ${runs} >= ${THRESHOLDS[0]}))`;
+export const mayReach = (runs: string): string =>
+  `(f.subscriptions & ${QUOTA_HEARD | HOSTS_WATCHED} <> 0 AND (f.subscriptions & ${HOSTS_WATCHED} <> 0 OR ${reached(`f.month_runs + ${runs}`)} <> ${reached("f.month_runs")} OR ${runs} >= ${THRESHOLDS[0]}))`;
 
-/** Whether some endpoint of a flow (f) may hear of the quota. */
-export const HEARS_OF_QUOTA = `f.subscriptions & ${QUOTA_HEARD} <> 0 AS hears`;
+/** Whether some endpoint of a flow (f) may hear of the quota, or its hosts are watched. */
+export const HEARS_OF_QUOTA = `f.subscriptions & ${QUOTA_HEARD | HOSTS_WATCHED} <> 0 AS hears`;
 
 /** What tellOfQuota needs of a locked flow (f), beside MONTH_COLUMNS (month.ts). */
 export const QUOTA_COLUMNS = "f.subscriptions, f.retention_class";

@@ -1,6 +1,7 @@
 import { endedStatusCode } from "../database/codes.ts";
-import { moveTags, OPEN_STATE } from "./job-tags.ts";
+import { HAS_WORDS, moveTags, OPEN_STATE } from "./job-tags.ts";
 import { countRuns } from "./month.ts";
+import { FLOW_COLUMNS, flowColumnsOf } from "./new-jobs.ts";
 import { tellOfQuota } from "./quota-events.ts";
 
 /**
@@ -23,14 +24,14 @@ export const REOPEN_RETRIED = `reopened AS (
      AND e.region = r.region AND e.job_id = r.job_id
 ), owed AS (
   INSERT INTO open_jobs (project_no, environment, region, job_id, attempt, attempts_allowed, run_id, due_at, started_at, trace,
-                         schedule_id, tags)
+                         schedule_id, tags, ${FLOW_COLUMNS})
   SELECT r.project_no, r.environment, r.region, r.job_id, r.attempt, r.attempts_allowed, r.run_id, clock.at, clock.at, r.trace,
-         j.schedule_id, j.tags
+         j.schedule_id, j.tags, ${flowColumnsOf("j.flow", "clock.at")}
     FROM retried r CROSS JOIN clock
     JOIN jobs j ON j.project_no = r.project_no AND j.environment = r.environment AND j.region = r.region AND j.id = r.job_id
    WHERE r.reopens
-  RETURNING project_no, environment, region, job_id, tags
-), ${moveTags("owed WHERE tags IS NOT NULL", String(FAILED), String(OPEN_STATE))}, counted AS (
+  RETURNING project_no, environment, region, job_id, tags, flow_key
+), ${moveTags(`owed WHERE ${HAS_WORDS}`, String(FAILED), String(OPEN_STATE))}, counted AS (
   UPDATE flows f SET ${countRuns("c.runs")}
     FROM (SELECT project_no, count(*) AS runs FROM retried GROUP BY project_no) c CROSS JOIN clock
    WHERE f.project_no = c.project_no

@@ -23,7 +23,7 @@ export const isLast = (settlement: Settlement): settlement is LastSettlement =>
 /**
  * The short way of a settlement that ends its job. It settles in ordinary projects: no class waits for a permit, and no endpoint
  * is subscribed. It leaves the rest to settleAttempts, unchanged: what ends in another project, what was settled before, and the
- * attempts of jobs with tags. It does not note shifted runs (job-tags.ts): callers ask about plain attempts.
+ * attempts of jobs with tags or a flow key. It does not note shifted runs (job-tags.ts): callers ask about plain attempts.
  * Where it settles, settleAttempts would have answered the same and left the same rows.
  *
  * One self-committing statement, with the locks of settleAttempts in their order. An open job is judged and deleted by one
@@ -93,7 +93,7 @@ WITH locked AS MATERIALIZED (
           OFFSET 0) i
    WHERE o.project_no = ANY (ARRAY[i.project_no]) AND o.environment = i.environment AND o.region = i.region
      AND o.job_id = i.job_id AND coalesce(o.run_id = i.run_id AND o.node_id IS NOT NULL, false)
-     AND o.tags IS NULL
+     AND o.tags IS NULL AND o.flow_key IS NULL
   RETURNING i.*, o.attempt, o.started_at, o.canceled, o.schedule_id
 ), ended AS (
   INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at, schedule_id)

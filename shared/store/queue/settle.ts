@@ -1,4 +1,4 @@
-import { DELIVERY_PREFIX, idToUuid, uuidToId } from "../../domain/ids.ts";
+import { DELIVERY_PREFIX, idToUuid, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
 import { type OwedWork, oweAttempt } from "../../domain/owed.ts";
 import { type NextOfJob, type RunStatus, startedInTime } from "../../domain/run.ts";
 import type { ProjectNo, Region, Scope } from "../../domain/scope.ts";
@@ -14,12 +14,13 @@ import {
 import { int2Column, int4Column } from "../database/columns.ts";
 import { column, type Database, epochMs, instant } from "../database/database.ts";
 import type { GrantedAttempt } from "./claim.ts";
-import { moveTags, noteShiftedRuns, OPEN_STATE, tagRuns } from "./job-tags.ts";
-import type { WithTags } from "./new-jobs.ts";
+import { CLOCK_BEHIND_GATES, calledLanes, LEAVE_GATES, LOCK_GATES } from "./flow-gates.ts";
+import { LOCK_HOSTS_OF_SETTLEMENTS, WATCH_HOSTS } from "./host-gates.ts";
+import { HAS_WORDS, moveTags, noteShiftedRuns, OPEN_STATE, tagRuns } from "./job-tags.ts";
 import { tellEndpoints } from "./owed-deliveries.ts";
 import { countByEnvironment, IS_CALLED, returnPermits } from "./permits.ts";
 
-/** Whether less is to be written when the attempt ends: its job has no tags, and it started when its run's id tells. */
+/** Whether less is to be written when the attempt ends: its job has no tags and no flow key, and it started when its run's id tells. */
 export const isPlain = ({
   isTagged,
   runId,
@@ -44,6 +45,8 @@ export interface Settlement extends Scope {
   lateMs?: number | undefined;
   /** Why the last claim before its own was refused; left out if none was, or nobody knows. */
   waitedFor?: WaitReason | undefined;
+  /** The attempt's host, and whether it found nobody there (domain/host-state.ts); left out if nobody knows. */
+  met?: { host: string; nobody: boolean } | undefined;
   /** What becomes of the job, unless it was canceled meanwhile. */
   next: NextOfJob;
 }
@@ -70,12 +73,12 @@ export interface SettledItem {
  *
  * Endpoints are told of a job that is over in the same statement (owed-deliveries.ts), so that there is neither a transition
  * without its event nor an event without its transition. So are the tags of the job moved, and those of the run written
- * (job-tags.ts). If every attempt is plain, the statement has no part in that.
+ * (job-tags.ts), and the places of flow keys come back (flow-gates.ts). If every attempt is plain, the statement has no part in that.
  */
 export async function settleAttempts(db: Database, settlements: readonly Settlement[]): Promise<Settled> {
   const [name, text] = settlements.every(({ isPlain }) => isPlain)
     ? (["settle", SETTLE] as const)
-    : (["settle_tagged", SETTLE_TAGGED] as const);
+    : (["settle_whole", SETTLE_WHOLE] as const);
   const rows = await db.run<SettleRow>(name, text, [
     column(settlements.map((item) => item.projectNo)),
     column(settlements.map((item) => environmentCode(item.environment))),
@@ -89,6 +92,7 @@ export async function settleAttempts(db: Database, settlements: readonly Settlem
     column(settlements.map((item) => NEXT.indexOf(item.next.status))),
     column(settlements.map((item) => (item.next.status === "queued" ? instant(item.next.dueAt) : null))),
     ...lateColumns(settlements),
+    ...(text === SETTLE ? [] : hostColumns(settlements)),
   ]);
   const settled: Settled = { items: settlements.map(() => null), owed: [], freed: [] };
   for (const row of rows) {
@@ -109,6 +113,12 @@ export async function settleAttempts(db: Database, settlements: readonly Settlem
       case "freed":
         settled.freed.push({ projectNo, region, shard: row.shard, returned: Number(row.returned) });
         break;
+      case "called": {
+        const place = { projectNo, environment: environmentOf(row.environment), region, shard: row.shard };
+        const { attempt, due_at: dueAt } = row;
+        settled.owed.push(...oweAttempt("jobs", place, { id: uuidToId(JOB_PREFIX, row.id), attempt, dueAt }));
+        break;
+      }
       case "delivery": {
         const place = { projectNo, environment: environmentOf(row.environment), region, shard: row.shard };
         const id = uuidToId(DELIVERY_PREFIX, row.id);
@@ -135,6 +145,11 @@ export const lateColumns = (settlements: readonly Settlement[]) => [
   ),
 ];
 
+const hostColumns = (settlements: readonly Settlement[]) => [
+  settlements.map(({ met }) => met?.host ?? null),
+  settlements.map(({ met }) => met?.nobody ?? null),
+];
+
 /** The column's default, reckoned once for all runs of the statement. */
 export const SETTLED_IN = "(SELECT pg_current_xact_id()::text::bigint)";
 
@@ -143,33 +158,39 @@ const NEXT = ["queued", "succeeded", "failed"] as const satisfies NextOfJob["sta
 const QUEUED = NEXT.indexOf("queued");
 const END = "next - 1";
 const WRITE_TAGS = `
-  ${moveTags(`attempt WHERE tags IS NOT NULL AND next <> ${QUEUED} AND NOT canceled`, String(OPEN_STATE), END)},
+  ${moveTags(`attempt WHERE ${HAS_WORDS} AND next <> ${QUEUED} AND NOT canceled`, String(OPEN_STATE), END)},
   ${tagRuns("attempt WHERE tags IS NOT NULL")},
   ${noteShiftedRuns("attempt")}`;
 
-const settlementOf = (withTags: WithTags) => `
+/** Whether a job keeps its place of its flow key between attempts. */
+const KEEPS_PLACE = `coalesce(o.flow_key IS NOT NULL AND (
+           SELECT j.flow ->> 'hold' = 'job' FROM jobs j
+            WHERE j.project_no = i.project_no AND j.environment = i.environment AND j.region = i.region AND j.id = i.job_id), false)`;
+
+/** `isWhole` is the text that also writes tags and lets the next of a flow key start; the other one is for attempts that are plain. */
+const settlementOf = (isWhole: boolean) => `
 WITH item AS MATERIALIZED (
   SELECT i.*
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::uuid[], $6::smallint[], $7::smallint[],
-                $8::text[], $9::int[], $10::smallint[], $11::timestamptz[], $12::int[], $13::smallint[])
+                $8::text[], $9::int[], $10::smallint[], $11::timestamptz[], $12::int[], $13::smallint[]${isWhole ? ", $14::text[], $15::boolean[]" : ""})
          WITH ORDINALITY AS i (project_no, environment, region, job_id, run_id, status, response_status,
-                               error, duration_ms, next, due_at, late_ms, held_for, n)
+                               error, duration_ms, next, due_at, late_ms, held_for, ${isWhole ? "host, nobody, " : ""}n)
 ), flow AS MATERIALIZED (
   SELECT f.project_no, f.waiting, f.returned, f.retention_class, f.subscriptions
     FROM (SELECT DISTINCT project_no FROM item) p JOIN flows f USING (project_no)
    ORDER BY f.project_no
      FOR NO KEY UPDATE OF f
-), locked AS MATERIALIZED (
+), ${isWhole ? `${LOCK_GATES}, ${LOCK_HOSTS_OF_SETTLEMENTS}, ${CLOCK_BEHIND_GATES}, ` : ""}locked AS MATERIALIZED (
   SELECT array_agg(project_no) AS projects, array_agg(retention_class) AS classes,
-         array_agg(subscriptions) AS subscriptions FROM flow
+         array_agg(subscriptions) AS subscriptions FROM flow${isWhole ? " WHERE (SELECT at FROM clock) IS NOT NULL" : ""}
 ), found AS MATERIALIZED (
   SELECT i.*, o.run_id AS owed_run_id, o.node_id, o.attempt, o.started_at, o.canceled, o.trace,
-         o.schedule_id, o.tags
+         o.schedule_id, o.tags${isWhole ? `, o.flow_key, o.has_place, ${KEEPS_PLACE} AS keeps_place` : ""}
     FROM (SELECT item.*, l.classes[array_position(l.projects, item.project_no)] AS retention_class,
                  l.subscriptions[array_position(l.projects, item.project_no)] AS subscriptions
             FROM locked l CROSS JOIN item ORDER BY job_id) i
    CROSS JOIN LATERAL (
-         SELECT o.run_id, o.node_id, o.attempt, o.started_at, o.canceled, o.trace, o.schedule_id, o.tags
+         SELECT o.run_id, o.node_id, o.attempt, o.started_at, o.canceled, o.trace, o.schedule_id, o.tags${isWhole ? ", o.flow_key, o.has_place" : ""}
            FROM open_jobs o
           WHERE o.project_no = i.project_no AND o.environment = i.environment
             AND o.region = i.region AND o.job_id = i.job_id
@@ -177,20 +198,20 @@ WITH item AS MATERIALIZED (
 ), attempt AS MATERIALIZED (
   SELECT n, project_no, environment, region, job_id, run_id, status, response_status, error, duration_ms, next,
          greatest(due_at, now()) AS due_at, retention_class, subscriptions, attempt, started_at, late_ms, held_for, canceled, trace,
-         schedule_id, tags
+         schedule_id, tags${isWhole ? `, host, nobody, flow_key, keeps_place, has_place AND (next <> ${QUEUED} OR canceled OR NOT keeps_place) AS frees` : ""}
     FROM found WHERE owed_run_id = run_id AND node_id IS NOT NULL
 ), owed_again AS (
   UPDATE open_jobs o
      SET attempt = o.attempt + 1, due_at = a.due_at, run_id = NULL, node_id = NULL, started_at = NULL,
-         parked_due_at = NULL
+         ${isWhole ? "parked_due_at = CASE WHEN o.flow_key IS NOT NULL THEN a.due_at END, has_place = CASE WHEN a.keeps_place THEN o.has_place END,\n         gate = CASE WHEN a.keeps_place AND o.has_place THEN NULL ELSE 'k' || o.flow_key END" : "parked_due_at = NULL"}
     FROM attempt a
    WHERE a.next = ${QUEUED} AND NOT a.canceled AND o.project_no = ANY (ARRAY[a.project_no]) AND o.environment = a.environment
-     AND o.region = a.region AND o.job_id = a.job_id
+     AND o.region = a.region AND o.job_id = a.job_id${isWhole ? "\n  RETURNING 1" : ""}
 ), over AS (
   DELETE FROM open_jobs o
    USING attempt a
    WHERE (a.next <> ${QUEUED} OR a.canceled) AND o.project_no = ANY (ARRAY[a.project_no]) AND o.environment = a.environment
-     AND o.region = a.region AND o.job_id = a.job_id
+     AND o.region = a.region AND o.job_id = a.job_id${isWhole ? "\n  RETURNING 1" : ""}
 ), ended AS (
   INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at, schedule_id)
   SELECT project_no, environment, region, job_id, ${END}, attempt, now(), schedule_id
@@ -209,7 +230,7 @@ WITH item AS MATERIALIZED (
          ${returnPermits("c.development + c.production")}
     FROM ${countByEnvironment("attempt")}
    WHERE f.project_no = c.project_no
-), ${withTags.tags ? `${WRITE_TAGS}, ` : ""}${tellEndpoints(`next <> ${QUEUED} AND NOT canceled`, END)}
+), ${isWhole ? `${WRITE_TAGS}, ${LEAVE_GATES}, ` : ""}${tellEndpoints(`next <> ${QUEUED} AND NOT canceled`, END)}${isWhole ? `, ${WATCH_HOSTS}` : ""}
 SELECT 'attempt' AS kind, a.n::int AS n, a.project_no, a.environment, a.region, NULL::smallint AS shard, NULL::bigint AS returned,
        a.job_id AS id, a.attempt, a.next, a.canceled,
        CASE WHEN a.next = ${QUEUED} AND NOT a.canceled THEN ${epochMs("a.due_at")} END AS due_at
@@ -225,10 +246,16 @@ UNION ALL
 SELECT 'delivery', NULL, h.project_no, h.environment, h.region, l.shard, NULL, h.delivery_id, NULL, NULL, NULL,
        ${epochMs("now()")}
   FROM heard h
-  JOIN lanes l ON l.project_no = h.project_no AND l.region = h.region AND l.environment = h.environment`;
+  JOIN lanes l ON l.project_no = h.project_no AND l.region = h.region AND l.environment = h.environment${
+    isWhole
+      ? `
+UNION ALL
+SELECT 'called', NULL, project_no, environment, region, shard, NULL, job_id, attempt, NULL, NULL, ${epochMs("due_at")} FROM ${calledLanes("host_called")} c`
+      : ""
+  }`;
 
-const SETTLE = settlementOf({ tags: false });
-const SETTLE_TAGGED = settlementOf({ tags: true });
+const SETTLE = settlementOf(false);
+const SETTLE_WHOLE = settlementOf(true);
 
 type SettleRow = { project_no: ProjectNo; region: number } & (
   | {
@@ -240,5 +267,6 @@ type SettleRow = { project_no: ProjectNo; region: number } & (
       due_at: number | null;
     }
   | { kind: "freed"; shard: number; returned: string }
+  | { kind: "called"; environment: number; shard: number; id: string; attempt: number; due_at: number }
   | { kind: "delivery"; environment: number; shard: number; id: string; due_at: number }
 );

@@ -184,7 +184,7 @@ describe("events of schedules", () => {
       ...{ id, projectNo, environment, name: `of ${id}`, cron: "* * * * *", timezone: "UTC" },
       ...{ targetUrl: "https://target.example/hook", payload: "{}", nextRunAt, shard: SHARD, activeMax: 100 },
       retryPolicy: { maxAttempts: 1, baseSeconds: 1, capSeconds: 1 },
-      ...{ overlap: null, spreadSeconds: null, paused: false, tags: null, ...wish },
+      ...{ overlap: null, spreadSeconds: null, paused: false, tags: null, flow: null, ...wish },
     };
     await createSchedule(store.db, made, keyCause(), null);
     return {

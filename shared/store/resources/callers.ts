@@ -37,7 +37,7 @@ const FIND_CALLERS = `
 SELECT a.n::int, k.id AS key_id, k.no AS key_no, k.scope, k.environment,
        extract(epoch FROM k.expires_at - now())::float8 * 1000 AS valid_ms, p.no, p.id, p.name, p.plan,
        p.default_region AS "defaultRegion", p.api_version AS "apiVersion", p.requests_per_minute AS "requestsPerMinute",
-       p.concurrency, p.schedules
+       p.concurrency, p.schedules, p.park_failing_hosts AS "parkFailingHosts"
   FROM unnest($1::bytea[]) WITH ORDINALITY AS a (hash, n)
   JOIN api_keys k ON k.hash = a.hash AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
   JOIN projects p ON p.no = k.project_no`;

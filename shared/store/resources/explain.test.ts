@@ -5,6 +5,7 @@ import { addEndpoint } from "../delivery-test-support.ts";
 import { explain, recordStatements } from "../plan-test-support.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { findExplained } from "./explain.ts";
+import { createJobs } from "./job-creation.ts";
 
 setDefaultTimeout(60_000);
 
@@ -17,6 +18,38 @@ beforeAll(async () => {
   store = await startStore();
 });
 afterAll(() => store.stop());
+
+test("who goes before a job at its flow key is counted by the index of gates, however many wait", async () => {
+  const project = await store.addProject();
+  const waiting = 20_000;
+  const flow = { key: "a", concurrency: 1 };
+  const jobs = Array.from({ length: 3 }, () => store.newJob(project, { flow }));
+  await createJobs(store.db, jobs, new Set());
+  const last = jobs.at(-1)?.id ?? "";
+  await store.query(
+    `INSERT INTO open_jobs (project_no, environment, region, job_id, attempts_allowed, flow_key, gate, parked_due_at)
+     SELECT $1, 1, 0, gen_random_uuid(), 1, 'a', 'ka', now() - interval '1 h' FROM generate_series(1, $2::int)`,
+    [project, waiting],
+  );
+  await store.query("ANALYZE open_jobs");
+  const recorder = recordStatements(store.db);
+  const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
+  expect((await findExplained(recorder.db, scope, last))?.owed).toMatchObject({
+    parkedFor: "flow",
+    ahead: null,
+  });
+  const statement = recorder.statements.get("explain_job");
+  if (statement === undefined) throw new Error("it was not asked");
+  for (const mode of ["force_generic_plan", "force_custom_plan"]) {
+    const plan = await explain(store, { mode, ...statement, tables: ["open_jobs"] });
+    expect(plan.indexes).toContain("open_jobs_gate");
+    expect([mode, plan.wholeTables, plan.pagesRead < waiting / 4 || plan.pagesRead]).toEqual([
+      mode,
+      [],
+      true,
+    ]);
+  }
+});
 
 test("a job with a thousand events and fifty endpoints is explained in a bounded number of pages", async () => {
   const project = await store.addProject();

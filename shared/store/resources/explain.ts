@@ -36,6 +36,14 @@ import {
 import { type Database, epochMs, REAL_NOW } from "../database/database.ts";
 import { MONTH_RUNS } from "../queue/month.ts";
 import { canceledEventId, deliveryIdOf } from "../queue/owed-deliveries.ts";
+import {
+  GATE_COLUMNS,
+  GATE_JOINS,
+  type GateRow,
+  parkedForOf,
+  readFlow,
+  readHostStanding,
+} from "./explain-gates.ts";
 import type { RetainedScope } from "./runs.ts";
 
 /** All that the answer to "why is it waiting" is made of, as of one instant. Instants are milliseconds since 1970. */
@@ -140,6 +148,7 @@ WITH ended_run AS MATERIALIZED (
 )
 SELECT ${epochMs("now()")} AS as_of, e.status AS ended_status, ${epochMs(`CASE WHEN e.status = ${CANCELED} THEN e.ended_at END`)} AS canceled_at,
        o.attempt, o.run_id, ${IS_OWED} AS is_owed, ${epochMs(OWED_SINCE)} AS due_at, o.due_at IS NULL AS is_parked,
+       ${GATE_COLUMNS},
        ${epochMs("o.started_at")} AS started_at, CASE WHEN ${IS_OWED} THEN ${AHEAD} END::int AS ahead,
        f.held AS is_project_held, EXISTS (SELECT FROM held_regions h WHERE h.region = $4) AS is_region_held,
        (${MONTH_RUNS})::float8 AS month_runs, f.month_runs_max::float8 AS month_runs_max,
@@ -159,6 +168,7 @@ SELECT ${epochMs("now()")} AS as_of, e.status AS ended_status, ${epochMs(`CASE W
        (SELECT json_agg(json_build_array(event_id, webhook_id, status, ${epochMs("ended_at")}, response_status)) FROM delivery) AS deliveries
   FROM flows f
   LEFT JOIN open_jobs o ON o.project_no = $1 AND o.environment = $2 AND o.region = $4 AND o.job_id = $3
+  ${GATE_JOINS}
   LEFT JOIN ended_jobs e ON e.project_no = $1 AND e.environment = $2 AND e.status = ANY (${ALL_ENDED_STATUSES})
                         AND e.region = $4 AND e.job_id = $3
  WHERE f.project_no = $1`;
@@ -170,7 +180,7 @@ interface AskedRow {
   run_at: number;
 }
 
-interface ExplainedRow {
+interface ExplainedRow extends GateRow {
   as_of: number;
   ended_status: number | null;
   canceled_at: number | null;
@@ -233,6 +243,8 @@ function readExplained(
       hasDelivery: row.has_delivery,
       host,
       hostRequestsMax: row.host_requests_max,
+      hostStanding: readHostStanding(row),
+      flow: readFlow(row),
       concurrency: row.concurrency,
       permitsInUse: row.permits_in_use,
     },
@@ -254,6 +266,8 @@ function readExplained(
   };
 }
 
+const atMost = (ahead: number | null) => (ahead !== null && ahead > AHEAD_MAX ? null : ahead);
+
 /** What is owed of an open job, and the run that it has already. */
 function readOpen(
   row: ExplainedRow,
@@ -264,7 +278,8 @@ function readOpen(
   if (attempt === null || row.due_at === null) return { owed: null, run: null };
   const dueAt = attempt === 1 ? firstDueAt : row.due_at;
   const isOwed = row.is_owed === true;
-  const { is_parked: isParked, ahead } = row;
+  const parkedFor = row.is_parked ? parkedForOf(row) : null;
+  const ahead = parkedFor === "host" || parkedFor === "flow" ? row.ahead_at_gate : row.ahead;
   const isByHand = runId !== null;
   const owed = isOwed
     ? {
@@ -272,8 +287,10 @@ function readOpen(
         dueAt,
         ranUntil,
         isByHand,
-        isParked,
-        ahead: ahead !== null && ahead > AHEAD_MAX ? null : ahead,
+        parkedFor,
+        hasPlace: row.has_place === true,
+        ahead: atMost(ahead),
+        aheadAtFlow: row.flow_key === null ? null : atMost(row.ahead_at_gate),
       }
     : null;
   if (runId === null) return { owed, run: null };

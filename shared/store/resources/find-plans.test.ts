@@ -41,6 +41,12 @@ const WANTED: Record<string, string[]> = {
   list_jobs_ended_of_tag: ["job_tag_states_pkey"],
   list_jobs_ended_of_schedule_and_tag: ["job_tags_of_schedule"],
 };
+/** A flow key is found like a tag, and a tag beside it by the key of its table. */
+for (const [name, wanted] of Object.entries(WANTED).filter(([name]) => name.endsWith("tag"))) {
+  WANTED[name.replace("tag", "flow")] = wanted;
+  const both = [...new Set([...wanted, "job_tags_pkey"])].sort();
+  WANTED[name.replace("tag", "flow_and_tag")] = wanted === RUNNING ? RUNNING : both;
+}
 /** The same of runs, beside the indexes of the tables of runs. */
 const OF_TAG = ["run_tags_pkey"];
 const OF_BOTH = ["run_tags_of_schedule"];
@@ -67,9 +73,14 @@ test("each filter, and every two, read few pages of what was empty, grew to 60,0
     { tag: "rare" },
     { scheduleId: SCHEDULE_ID },
     { tag: "rare", scheduleId: SCHEDULE_ID },
+    { flowKey: "rare" },
+    { flowKey: "rare", scheduleId: SCHEDULE_ID },
+    { flowKey: "rare", tag: "common" },
+    { flowKey: "rare", tag: "common", scheduleId: SCHEDULE_ID },
   ]) {
     for (const status of [null, ...JOB_STATUSES])
       await listJobs(recorder.db, { ...page, region: null, status, ...filters });
+    if ("flowKey" in filters) continue;
     for (const status of [null, ...RUN_STATUSES])
       for (const times of [{}, { startedAfter: 0, startedBefore: Date.now() + 1 }])
         await listRuns(recorder.db, { ...page, jobId: null, status, ...filters, ...times });
@@ -112,19 +123,20 @@ const SEED = `
 WITH made AS MATERIALIZED (
   SELECT n, ${uuidAt("job")} AS id, ${uuidAt("run")} AS run_id, CASE WHEN n % 97 = 0 THEN -1 WHEN n < 400 THEN n % 3 WHEN n % 4 < 2 THEN -2 ELSE 0 END AS state,
          CASE WHEN n % 3 = 0 THEN '01563e3a-b5d3-d676-4c61-efb99302bd5b'::uuid END AS schedule_id,
-         CASE WHEN n < 200 THEN ARRAY['common', 'rare'] WHEN n % 2 = 0 THEN ARRAY['common'] END AS tags
+         CASE WHEN n < 200 THEN ARRAY['common', 'rare'] WHEN n % 2 = 0 THEN ARRAY['common'] END AS tags,
+         CASE WHEN n < 200 THEN 'rare' END AS flow_key
     FROM generate_series(1, $2::int) AS n
 ), asked AS (
   INSERT INTO jobs (id, project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds, schedule_id, tags)
   SELECT id, $1, 1, 0, 'https://target.example', rpad('{', 200), now(), 5, 1, 1, schedule_id, tags FROM made
 ), tag AS (
   INSERT INTO job_tags (project_no, environment, region, job_id, schedule_id, tag)
-  SELECT $1, 1, 0, id, schedule_id, unnest(tags) FROM made
+  SELECT $1, 1, 0, id, schedule_id, unnest(array_remove(tags || (' ' || flow_key), NULL)) FROM made
 ), state AS (
-  INSERT INTO job_tag_states (project_no, environment, region, job_id, state, tag) SELECT $1, 1, 0, id, greatest(state, -1), unnest(tags) FROM made
+  INSERT INTO job_tag_states (project_no, environment, region, job_id, state, tag) SELECT $1, 1, 0, id, greatest(state, -1), unnest(array_remove(tags || (' ' || flow_key), NULL)) FROM made
 ), open AS (
-  INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed, schedule_id, tags, run_id, started_at)
-  SELECT $1, 1, 0, id, now() + interval '1 day', 5, schedule_id, tags, CASE state WHEN -2 THEN run_id END, CASE state WHEN -2 THEN now() END
+  INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed, schedule_id, tags, flow_key, run_id, started_at)
+  SELECT $1, 1, 0, id, now() + interval '1 day', 5, schedule_id, tags, flow_key, CASE state WHEN -2 THEN run_id END, CASE state WHEN -2 THEN now() END
     FROM made WHERE state < 0
 ), ended AS (
   INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at, schedule_id)

@@ -1,3 +1,4 @@
+import type { Flow } from "../../domain/flow-key.ts";
 import { haveSameBits } from "../../domain/ids.ts";
 import { type OwedAttempt, oweAttempt, type Placed } from "../../domain/owed.ts";
 import type { Scope } from "../../domain/scope.ts";
@@ -6,6 +7,7 @@ import { environmentCode, regionCode } from "../database/codes.ts";
 import { idColumn, instantColumn, int2Column, int4Column, textColumn } from "../database/columns.ts";
 import { type Database, epochMs } from "../database/database.ts";
 import { traceHex } from "../database/traces.ts";
+import { giveFlows, IS_PARKED } from "../queue/given-flows.ts";
 import { HAS_QUOTA } from "../queue/month.ts";
 import { DUE_AT, newJobs, type WithTags } from "../queue/new-jobs.ts";
 import type { KeyCause } from "./audit.ts";
@@ -14,12 +16,13 @@ import type { AskedJob } from "./jobs.ts";
 import { createOrdinaryJobs } from "./ordinary-creation.ts";
 
 /** A job as it was asked for, and the shard that is to look after it. */
-export interface JobToCreate extends Omit<AskedJob, "tags">, Placed<Scope> {
+export interface JobToCreate extends Omit<AskedJob, "tags" | "flow">, Placed<Scope> {
   /** The same object for all jobs of one request: they are created together with it or not at all. */
   key?: KeyToTake;
   /** Null for a job that no request asked for. */
   cause: KeyCause | null;
   tags?: string[] | null;
+  flow?: Flow | null;
   /** The schedule of a job that is made out of its turn. */
   scheduleId?: string;
   /** The trace that its attempts belong to, if a request named one. */
@@ -55,8 +58,9 @@ export async function createJobs(
   const columns = columnsOf(jobs, payloads);
   const lanes = jobs.map((job) => `${job.projectNo}/${job.region}/${job.environment}/${job.shard}`);
   const hasKeys = jobs.some((job) => job.key !== undefined);
+  const hasFlows = jobs.some((job) => job.flow != null);
   const tags = textColumn(jobs.map((job) => arrayText(job.tags)));
-  if (!hasKeys && lanes.every((lane) => knownLanes.has(lane))) {
+  if (!hasKeys && !hasFlows && lanes.every((lane) => knownLanes.has(lane))) {
     const now = await createOrdinaryJobs(db, columns, tags, new Set(jobs.map((job) => job.projectNo)));
     if (now !== null) return jobs.map((job) => createdAs(job, Math.max(job.runAt, now)));
   }
@@ -64,13 +68,23 @@ export async function createJobs(
   const keys = hasKeys
     ? [jobs.map((job) => job.key?.digest ?? null), jobs.map((job) => job.key?.requestHash ?? null)]
     : [];
-  const name = `create_jobs${hasKeys ? "_keyed" : ""}${tags === null ? "" : "_tagged"}` as const;
-  const values = [...columns, int2Column(newShards), ...keys, ...(tags === null ? [] : [tags])];
+  const more = hasFlows ? "_flowing" : tags === null ? "" : "_tagged";
+  const name = `create_jobs${hasKeys ? "_keyed" : ""}${more}` as const;
+  const words = hasFlows
+    ? [
+        jobs.map((job) => arrayText(job.tags)),
+        jobs.map(({ flow }) => (flow == null ? null : JSON.stringify(flow))),
+      ]
+    : tags === null
+      ? []
+      : [tags];
+  const values = [...columns, int2Column(newShards), ...keys, ...words];
   const rows = await db.run<CreatedRow>(name, CREATE[name], values);
   return rows.map((row, index): Created => {
     if (!row.created) return { kind: row.key_taken ? "key_taken" : "quota_exceeded" };
     knownLanes.add(lanes[index] ?? "");
-    return createdAs(jobs[index] as JobToCreate, row.due_at);
+    // Nobody need be told of an attempt that is parked.
+    return row.is_parked ? { kind: "created", owed: [] } : createdAs(jobs[index] as JobToCreate, row.due_at);
   });
 }
 
@@ -111,6 +125,8 @@ interface CreatedRow {
   created: boolean;
   key_taken: boolean;
   due_at: number;
+  /** Whether its flow key keeps its first attempt back. */
+  is_parked?: boolean;
 }
 
 /** The parameters beside the first 15, each with the name of its column. */
@@ -120,12 +136,14 @@ const KEYS: More = [
   ["$17::bytea[]", "request_hash"],
 ];
 
-const asked = (more: More, { tags }: WithTags) => `
-  SELECT i.*, ${tags ? "i.tag_list::text[] AS tags, " : ""}${HAS_QUOTA}
-              -- It was accepted before, although the quota has been used up since. As anything but a scalar the planner
-              -- might read all of the table.
-              OR (SELECT true FROM jobs j WHERE j.project_no = i.project_no AND j.environment = i.environment
-                                            AND j.region = i.region AND j.id = i.id) IS NOT NULL AS accepted
+// As anything but a scalar the planner might read all of the table.
+const JOB_EXISTS = `(SELECT true FROM jobs j WHERE j.project_no = i.project_no AND j.environment = i.environment
+                                            AND j.region = i.region AND j.id = i.id) IS NOT NULL`;
+
+const asked = (more: More, { tags, flow = false }: WithTags) => `
+  SELECT i.*, ${tags ? "i.tag_list::text[] AS tags, " : ""}${flow ? `i.flow_text::json AS flow, NOT ${JOB_EXISTS} AS is_new, ` : ""}${HAS_QUOTA}
+              -- It was accepted before, although the quota has been used up since.
+              OR ${JOB_EXISTS} AS accepted
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::text[], $6::text[], $7::timestamptz[],
                 $8::smallint[], $9::int[], $10::int[], $11::int[], $12::uuid[], $13::uuid[], $14::text[],
                 $15::smallint[]${more.map(([parameter]) => `, ${parameter}`).join("")})
@@ -133,13 +151,15 @@ const asked = (more: More, { tags }: WithTags) => `
                                base_seconds, cap_seconds, key_no, request_id, schedule_id, trace, new_shard${more.map(([, column]) => `, ${column}`).join("")}, n)
     JOIN flows f USING (project_no)`;
 
-const ANSWER = `SELECT accepted AS created, ${epochMs(DUE_AT)} AS due_at`;
-const ACCEPTED = "item WHERE accepted";
+const answer = ({ flow = false }: WithTags) =>
+  `SELECT accepted AS created, ${epochMs(DUE_AT)} AS due_at${flow ? `, ${IS_PARKED} AS is_parked` : ""}`;
+// Of a job that exists already its key has heard.
+const accepted = ({ flow = false }: WithTags) => `item WHERE accepted${flow ? " AND is_new" : ""}`;
 
 const creationOf = (more: More, withTags: WithTags) => `
 WITH item AS MATERIALIZED (${asked(more, withTags)}
-), ${newJobs(ACCEPTED, withTags)}
-${ANSWER}, false AS key_taken FROM item ORDER BY n`;
+), ${withTags.flow ? `${giveFlows(accepted(withTags))}, ` : ""}${newJobs(accepted(withTags), withTags)}
+${answer(withTags)}, false AS key_taken FROM item ORDER BY n`;
 
 // Keys are taken first and in one order, so that two gateways whose requests have several keys in common wait for each
 // other only one way round. All other parts read item, which waits for the keys.
@@ -154,15 +174,20 @@ WITH asked AS MATERIALIZED (${asked(more, withTags)}
   RETURNING project_no, environment, digest
 ), item AS MATERIALIZED (
   SELECT project_no, environment, region, new_shard, id, target_url, payload, run_at, max_attempts, base_seconds,
-         cap_seconds, key_no, request_id, schedule_id, trace${withTags.tags ? ", tags" : ""}, n, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
+         cap_seconds, key_no, request_id, schedule_id, trace${withTags.tags ? ", tags" : ""}${withTags.flow ? ", flow, is_new" : ""}, n, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
     FROM (SELECT *, digest IS NULL OR (project_no, environment, digest) IN (TABLE key) AS has_key FROM asked) judged
-), ${newJobs(ACCEPTED, withTags)}
-${ANSWER}, key_taken FROM item ORDER BY n`;
+), ${withTags.flow ? `${giveFlows(accepted(withTags))}, ` : ""}${newJobs(accepted(withTags), withTags)}
+${answer(withTags)}, key_taken FROM item ORDER BY n`;
 
-const [PLAIN, TAGGED] = [{ tags: false }, { tags: true }];
+const [PLAIN, TAGGED, FLOWING] = [{ tags: false }, { tags: true }, { tags: true, flow: true }];
+const FLOW = ["tag_list", "flow_text"] as const;
+const flowFrom = (place: number): More =>
+  FLOW.map((name, index) => [`$${place + index}::text[]`, name] as const);
 const CREATE = {
   create_jobs: creationOf([], PLAIN),
   create_jobs_tagged: creationOf([["$16::text[]", "tag_list"]], TAGGED),
   create_jobs_keyed: keyedCreationOf(KEYS, PLAIN),
   create_jobs_keyed_tagged: keyedCreationOf([...KEYS, ["$18::text[]", "tag_list"]], TAGGED),
+  create_jobs_flowing: creationOf(flowFrom(16), FLOWING),
+  create_jobs_keyed_flowing: keyedCreationOf([...KEYS, ...flowFrom(18)], FLOWING),
 };

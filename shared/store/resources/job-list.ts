@@ -4,13 +4,14 @@ import { PAGE_SIZE_MAX } from "../../domain/page.ts";
 import { REGIONS, type Region, type Scope } from "../../domain/scope.ts";
 import { endedStatusCode, environmentCode, regionCode } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
-import { OPEN_STATE } from "../queue/job-tags.ts";
+import { flowKeyWord, OPEN_STATE } from "../queue/job-tags.ts";
 import { type JobSummary, readSummary, STATE_JOINS, SUMMARY_COLUMNS, type SummaryRow } from "./jobs.ts";
 
 export interface JobListQuery extends Scope {
   status: JobStatus | null;
   region: Region | null;
   tag?: string | null;
+  flowKey?: string | null;
   scheduleId?: string | null;
   /** Only jobs with this id or a greater one, that is not older. */
   fromId?: string | null;
@@ -36,21 +37,31 @@ const RUNNING_WALKED_MAX = 1_000;
 type Source = "any" | "queued" | "running" | "ended";
 /** What a list is filtered by beside status, region and time. */
 type By = "all" | "schedule" | "tag" | "schedule_and_tag";
+/** A flow key is walked as a tag is (job-tags.ts). Of a key and a tag, the tag is asked of what was found. */
+type Word = "tag" | "flow" | "flow_and_tag";
 
 /**
  * A page of a project's jobs, newest first. A filter, or two of them, walk an index that holds nothing else, region by
  * region, and merge; so a page costs the same however many other jobs there are. All else looks at LOOKED_AT_MAX entries of
- * each region, and answers what fits of them: three filters that name a tag, a schedule and a status, and a tag's queued jobs,
- * among which running ones are passed over. Running jobs are read as a whole, unless there are more than RUNNING_MAX; of queued
- * ones a page passes over no more than that.
+ * each region, and answers what fits of them: three filters that name a tag, a schedule and a status, a flow key together with a
+ * tag, and a tag's queued jobs, among which running ones are passed over. Running jobs are read as a whole, unless there are more
+ * than RUNNING_MAX; of queued ones a page passes over no more than that.
  */
 export async function listJobs(db: Database, query: JobListQuery): Promise<CutPage<JobSummary>> {
-  const { status, tag = null, scheduleId = null, fromId = null, beforeId } = query;
+  const { status, tag = null, flowKey = null, scheduleId = null, fromId = null, beforeId } = query;
   const source: Source = status === null ? "any" : isTerminal(status) ? "ended" : status;
+  const walked = flowKey === null ? tag : flowKeyWord(flowKey);
   const by: By =
-    scheduleId === null ? (tag === null ? "all" : "tag") : tag === null ? "schedule" : "schedule_and_tag";
-  const name = `list_jobs_${source}${by === "all" ? "" : `_of_${by}`}` as const;
-  const rows = await db.run<ListedRow>(name, LIST[source][by], [
+    scheduleId === null
+      ? walked === null
+        ? "all"
+        : "tag"
+      : walked === null
+        ? "schedule"
+        : "schedule_and_tag";
+  const word: Word = flowKey === null ? "tag" : tag === null ? "flow" : "flow_and_tag";
+  const name = `list_jobs_${source}${by === "all" ? "" : `_of_${by.replace("tag", word)}`}`;
+  const rows = await db.run<ListedRow>(name, LIST[word][source][by], [
     query.projectNo,
     environmentCode(query.environment),
     column((query.region === null ? REGIONS : [query.region]).map(regionCode)),
@@ -58,7 +69,8 @@ export async function listJobs(db: Database, query: JobListQuery): Promise<CutPa
     query.limit,
     fromId === null ? OLDEST_UUID : idToUuid(fromId),
     ...(scheduleId === null ? [] : [idToUuid(scheduleId)]),
-    ...(tag === null ? [] : [tag]),
+    ...(walked === null ? [] : [walked]),
+    ...(word === "flow_and_tag" ? [tag] : []),
     ...(status !== null && isTerminal(status) ? [endedStatusCode(status)] : []),
   ]);
   const endId = rows[0]?.end_id ?? null;
@@ -173,34 +185,68 @@ const taggedIn = (tag: string, state: string | number) =>
 const taggedOfSchedule = (limit: string) =>
   ofSchedule("job_tags WHERE schedule_id = $7 AND tag = $8 AND region = r.region", "job_id", limit);
 
-const LIST: Record<Source, Record<By, string>> = {
-  any: {
-    all: exactPage(`SELECT id FROM jobs WHERE ${IN_SCOPE} AND region = r.region AND ${newest("id")}`),
-    schedule: exactPage(ofSchedule("jobs WHERE schedule_id = $7 AND region = r.region", "id", "$5")),
-    tag: exactPage(`SELECT job_id FROM ${tagged("$7")} AND ${newest("job_id")}`),
-    schedule_and_tag: exactPage(taggedOfSchedule("$5")),
-  },
-  queued: {
-    all: QUEUED,
-    schedule: exactPage(
-      ofSchedule("open_jobs WHERE schedule_id = $7 AND region = r.region AND run_id IS NULL", "job_id", "$5"),
-    ),
-    tag: cutPage(taggedIn("$7", OPEN_STATE), IS_QUEUED),
-    schedule_and_tag: cutPage(taggedOfSchedule(String(LOOKED_AT_MAX)), IS_QUEUED),
-  },
-  running: {
-    all: running("true"),
-    schedule: running("coalesce(schedule_id = $7, false)"),
-    tag: running("coalesce($7 = ANY (tags), false)"),
-    schedule_and_tag: running("coalesce(schedule_id = $7 AND $8 = ANY (tags), false)"),
-  },
-  ended: {
-    all: exactPage(`SELECT job_id FROM ended_jobs
+/** What a word asks of a running job (in open_jobs), and of one that was found by its key (l); `at` is its first parameter. */
+const WORDS: Record<Word, (at: number) => { running: string; fits: string | null; parameters: number }> = {
+  tag: (at) => ({ running: `$${at} = ANY (tags)`, fits: null, parameters: 1 }),
+  flow: (at) => ({ running: `' ' || flow_key = $${at}`, fits: null, parameters: 1 }),
+  flow_and_tag: (at) => ({
+    running: `' ' || flow_key = $${at} AND $${at + 1} = ANY (tags)`,
+    fits: `(
+  SELECT true FROM job_tags t
+   WHERE t.project_no = $1 AND t.environment = $2 AND t.tag = $${at + 1} AND t.region = l.region AND t.job_id = l.id)`,
+    parameters: 2,
+  }),
+};
+
+function listsBy(word: Word): Record<Source, Record<By, string>> {
+  const byTag = WORDS[word](7);
+  const byBoth = WORDS[word](8);
+  const statusOf = (by: { parameters: number }, at: number) => `$${at + by.parameters}`;
+  const all = (...conditions: (string | null)[]) => conditions.filter((one) => one !== null).join(" AND ");
+  /** All of it fits, unless another word is asked for. */
+  const page = (from: string, { fits }: { fits: string | null }) =>
+    fits === null ? exactPage(from) : cutPage(from, fits);
+  const ofBoth = taggedOfSchedule(byBoth.fits === null ? "$5" : String(LOOKED_AT_MAX));
+  const lookedAtOfBoth = taggedOfSchedule(String(LOOKED_AT_MAX));
+  return {
+    any: {
+      all: exactPage(`SELECT id FROM jobs WHERE ${IN_SCOPE} AND region = r.region AND ${newest("id")}`),
+      schedule: exactPage(ofSchedule("jobs WHERE schedule_id = $7 AND region = r.region", "id", "$5")),
+      tag: page(`SELECT job_id FROM ${tagged("$7")} AND ${newest("job_id")}`, byTag),
+      schedule_and_tag: page(ofBoth, byBoth),
+    },
+    queued: {
+      all: QUEUED,
+      schedule: exactPage(
+        ofSchedule(
+          "open_jobs WHERE schedule_id = $7 AND region = r.region AND run_id IS NULL",
+          "job_id",
+          "$5",
+        ),
+      ),
+      tag: cutPage(taggedIn("$7", OPEN_STATE), all(IS_QUEUED, byTag.fits)),
+      schedule_and_tag: cutPage(lookedAtOfBoth, all(IS_QUEUED, byBoth.fits)),
+    },
+    running: {
+      all: running("true"),
+      schedule: running("coalesce(schedule_id = $7, false)"),
+      tag: running(`coalesce(${byTag.running}, false)`),
+      schedule_and_tag: running(`coalesce(schedule_id = $7 AND ${byBoth.running}, false)`),
+    },
+    ended: {
+      all: exactPage(`SELECT job_id FROM ended_jobs
                      WHERE ${IN_SCOPE} AND status = $7 AND region = r.region AND ${newest("job_id")}`),
-    schedule: exactPage(
-      ofSchedule("ended_jobs WHERE schedule_id = $7 AND status = $8 AND region = r.region", "job_id", "$5"),
-    ),
-    tag: exactPage(taggedIn("$7", "$8")),
-    schedule_and_tag: cutPage(taggedOfSchedule(String(LOOKED_AT_MAX)), hasEnded("$9")),
-  },
+      schedule: exactPage(
+        ofSchedule("ended_jobs WHERE schedule_id = $7 AND status = $8 AND region = r.region", "job_id", "$5"),
+      ),
+      tag: page(taggedIn("$7", statusOf(byTag, 7)), byTag),
+      schedule_and_tag: cutPage(lookedAtOfBoth, all(hasEnded(statusOf(byBoth, 8)), byBoth.fits)),
+    },
+  };
+}
+
+const LIST: Record<Word, Record<Source, Record<By, string>>> = {
+  tag: listsBy("tag"),
+  flow: listsBy("flow"),
+  flow_and_tag: listsBy("flow_and_tag"),
 };

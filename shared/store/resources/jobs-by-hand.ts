@@ -8,6 +8,7 @@ import { type Database, epochMs } from "../database/database.ts";
 import { lookAgain } from "../database/look-again.ts";
 import { traceHex } from "../database/traces.ts";
 import { ATTEMPTS, CANCEL_OPEN, WAY } from "../queue/canceled-jobs.ts";
+import { callGates, HAS_GATE } from "../queue/gate-calls.ts";
 import { CLOCK, MONTH_AT_CLOCK, MONTH_COLUMNS } from "../queue/month.ts";
 import { QUOTA_COLUMNS } from "../queue/quota-events.ts";
 import { REOPEN_RETRIED } from "../queue/retried-jobs.ts";
@@ -121,7 +122,7 @@ const RETRY = `
 WITH flow AS MATERIALIZED (
   SELECT f.project_no, ${MONTH_COLUMNS}, ${QUOTA_COLUMNS} FROM flows f WHERE f.project_no = $1 FOR NO KEY UPDATE
 ), ${CLOCK}, pending AS MATERIALIZED (
-  SELECT o.job_id
+  SELECT o.*
     FROM flow JOIN open_jobs o ON o.project_no = $1 AND o.environment = $2 AND o.region = $3 AND o.job_id = $4
    WHERE $7 AND o.attempt = $5 AND o.run_id IS NULL AND NOT o.canceled
      FOR NO KEY UPDATE OF o
@@ -132,7 +133,7 @@ WITH flow AS MATERIALIZED (
      FOR UPDATE OF e
 ), judged AS MATERIALIZED (
   SELECT month, CASE WHEN runs_left <= 0 THEN 'quota_exceeded' ELSE 'retried' END AS outcome
-    FROM (TABLE pending UNION ALL TABLE failed) found CROSS JOIN (SELECT ${MONTH_AT_CLOCK} FROM flow CROSS JOIN clock) f
+    FROM (SELECT job_id FROM pending UNION ALL TABLE failed) found CROSS JOIN (SELECT ${MONTH_AT_CLOCK} FROM flow CROSS JOIN clock) f
 ), key AS (
   INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids, run_id, attempt)
   SELECT clock.at, $1, $2, $9, $10, ARRAY[$4], $8, $5
@@ -148,10 +149,11 @@ WITH flow AS MATERIALIZED (
     FROM decided WHERE outcome = 'retried'
 ), replaced AS (
   UPDATE open_jobs o
-     SET run_id = $8, due_at = clock.at, parked_due_at = NULL, started_at = clock.at, trace = coalesce(r.trace, o.trace)
+     SET run_id = $8, due_at = clock.at, parked_due_at = CASE WHEN o.flow_key IS NOT NULL THEN clock.at END,
+         gate = CASE WHEN o.has_place IS NULL THEN 'k' || o.flow_key END, started_at = clock.at, trace = coalesce(r.trace, o.trace)
     FROM retried r CROSS JOIN clock
    WHERE $7 AND o.project_no = $1 AND o.environment = $2 AND o.region = $3 AND o.job_id = $4
-), unplanned AS (
+), ${callGates(`pending WHERE ${HAS_GATE} AND EXISTS (SELECT FROM retried)`, { isOver: false })}, unplanned AS (
   UPDATE runs r SET next_retry_at = NULL FROM retried WHERE $7 AND r.job_id = $4 AND r.attempt = $5 - 1
 ), ${REOPEN_RETRIED}, audited AS (
   INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject, detail)

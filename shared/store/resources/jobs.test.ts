@@ -51,6 +51,7 @@ describe("creating jobs", () => {
       ...facts,
       tags: null,
       scheduleId: null,
+      flow: null,
       status: "queued",
       attempts: 0,
     });

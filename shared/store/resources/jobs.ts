@@ -1,3 +1,4 @@
+import type { Flow } from "../../domain/flow-key.ts";
 import { idToUuid, JOB_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
 import { type JobStatus, jobStatusOf } from "../../domain/job.ts";
 import type { Region, Scope } from "../../domain/scope.ts";
@@ -24,6 +25,8 @@ export interface AskedJob {
   capSeconds: number;
   /** Null for none. */
   tags: string[] | null;
+  /** As it was given; null for none. */
+  flow: Flow | null;
 }
 
 export interface JobSummary extends Pick<AskedJob, "id" | "region" | "targetUrl" | "runAt" | "tags"> {
@@ -127,7 +130,7 @@ SELECT octet_length(j.payload) AS bytes
 
 const FIND_ASKED = `
 SELECT j.id, j.region, j.target_url, j.payload, (extract(epoch FROM j.run_at) * 1000)::float8 AS run_at,
-       j.max_attempts, j.base_seconds, j.cap_seconds, j.tags
+       j.max_attempts, j.base_seconds, j.cap_seconds, j.tags, j.flow
   FROM unnest($3::uuid[]) WITH ORDINALITY AS i (id, n)
   JOIN jobs j ON j.project_no = $1 AND j.environment = $2 AND j.region = ANY (${ALL_REGIONS}) AND j.id = i.id
  ORDER BY i.n`;
@@ -141,7 +144,7 @@ SELECT ${SUMMARY_COLUMNS}, j.max_attempts, o.node_id IS NOT NULL AS is_sent
  WHERE j.project_no = $1 AND j.environment = $2 AND j.region = ANY (${ALL_REGIONS}) AND j.id = $3`;
 
 const FIND = `
-SELECT ${SUMMARY_COLUMNS}, j.payload, j.max_attempts, j.base_seconds, j.cap_seconds, j.schedule_id
+SELECT ${SUMMARY_COLUMNS}, j.payload, j.max_attempts, j.base_seconds, j.cap_seconds, j.schedule_id, j.flow
   FROM jobs j ${STATE_JOINS}
  WHERE j.project_no = $1 AND j.environment = $2 AND j.region = ANY (${ALL_REGIONS}) AND j.id = $3`;
 
@@ -161,6 +164,7 @@ interface AskedRow extends Pick<SummaryRow, "id" | "region" | "target_url" | "ta
   max_attempts: number;
   base_seconds: number;
   cap_seconds: number;
+  flow: Flow | null;
 }
 
 interface FullRow extends SummaryRow, AskedRow {
@@ -193,5 +197,6 @@ function readAsked(row: AskedRow): AskedJob {
     baseSeconds: row.base_seconds,
     capSeconds: row.cap_seconds,
     tags: row.tags,
+    flow: row.flow,
   };
 }

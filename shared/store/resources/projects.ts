@@ -10,6 +10,7 @@ import { MONTH_RUNS } from "../queue/month.ts";
 import { noteRunMove } from "../retention/run-moves.ts";
 import { type KeyCause, type OperatorCause, recordChange } from "./audit.ts";
 import { addKey, type NewKey } from "./keys.ts";
+import { openFailingHosts, watchHosts } from "./target-hosts.ts";
 
 export interface ProjectRow extends PlanFacts {
   no: ProjectNo;
@@ -17,6 +18,8 @@ export interface ProjectRow extends PlanFacts {
   name: string;
   defaultRegion: Region;
   apiVersion: string;
+  /** Null where no client has set it: it means false. */
+  parksFailingHosts: boolean | null;
 }
 
 export interface NewProject {
@@ -164,17 +167,19 @@ export async function changeProject(
 export async function updateProject(
   db: Database,
   projectNo: ProjectNo,
-  change: Partial<Pick<ProjectRow, "name" | "defaultRegion">>,
+  change: Partial<Pick<ProjectRow, "name" | "defaultRegion"> & { parksFailingHosts: boolean }>,
   cause: KeyCause,
 ): Promise<ProjectRow> {
-  const { name, defaultRegion } = change;
-  return db.transact(async ({ drizzle: tx }) => {
+  const { name, defaultRegion, parksFailingHosts } = change;
+  if (parksFailingHosts === true) await watchHosts(db, projectNo);
+  const updated = await db.transact(async ({ drizzle: tx }) => {
     const [row] = await tx
       .update(projects)
       .set({
         name: name ?? sql`${projects.name}`,
         defaultRegion:
           defaultRegion === undefined ? sql`${projects.defaultRegion}` : regionCode(defaultRegion),
+        parkFailingHosts: parksFailingHosts ?? sql`${projects.parkFailingHosts}`,
       })
       .where(eq(projects.no, projectNo))
       .returning();
@@ -185,10 +190,12 @@ export async function updateProject(
       projectNo,
       environment: null,
       subject: project.id,
-      detail: { name, default_region: defaultRegion },
+      detail: { name, default_region: defaultRegion, park_failing_hosts: parksFailingHosts },
     });
     return project;
   });
+  if (parksFailingHosts === false) await openFailingHosts(db, projectNo);
+  return updated;
 }
 
 /** Counts the runs that started in a UTC month (YYYY-MM): all runs, and by day (YYYY-MM-DD) those of one region or of all. */
@@ -229,5 +236,6 @@ export function readProject(row: typeof projects.$inferSelect): ProjectRow {
     requestsPerMinuteOverride: row.requestsPerMinute,
     concurrencyOverride: row.concurrency,
     schedulesOverride: row.schedules,
+    parksFailingHosts: row.parkFailingHosts,
   };
 }

@@ -5,6 +5,7 @@ import type { Environment, ProjectNo, Scope } from "../../domain/scope.ts";
 import { environmentCode, environmentOf, overlapCode, overlapOf } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
 import { lookAgain } from "../database/look-again.ts";
+import { giveFlowOfSchedule } from "../queue/given-flows.ts";
 import { auditFrom, changeOf, type KeyCause } from "./audit.ts";
 import { type KeyToTake, keyOf, takeKeyFrom } from "./idempotency.ts";
 
@@ -53,11 +54,15 @@ export async function createSchedule(
 }
 
 /** The last parameters of a statement that creates or changes a schedule: what its timetable does not depend on. */
-function termsOf(id: string, { name, targetUrl, retryPolicy, overlap, spreadSeconds, tags }: Changeable) {
+function termsOf(id: string, terms: Changeable) {
+  const { name, targetUrl, retryPolicy, overlap, spreadSeconds, tags, flow } = terms;
   const { maxAttempts, baseSeconds, capSeconds } = retryPolicy;
   const overlaps = overlap === null ? null : overlapCode(overlap);
   const spreadMs = spreadMsOf(id, spreadSeconds);
-  return [name, targetUrl, maxAttempts, baseSeconds, capSeconds, overlaps, spreadSeconds, spreadMs, tags];
+  return [
+    ...[name, targetUrl, maxAttempts, baseSeconds, capSeconds, overlaps, spreadSeconds, spreadMs, tags],
+    flow === null ? null : JSON.stringify(flow),
+  ];
 }
 
 const CREATE = `
@@ -71,15 +76,16 @@ WITH project AS MATERIALIZED (
   SELECT FROM judged WHERE refusal IS NULL
 ), ${takeKeyFrom("found")}, created AS (
   INSERT INTO schedules (project_no, environment, id, cron, timezone, payload, paused, next_run_at, shard, name, target_url,
-                         max_attempts, base_seconds, cap_seconds, overlap, spread_seconds, spread_ms, tags)
-  SELECT $1, $2, $3, $10, $11, $12, $13, $14::timestamptz, $15, $17, $18, $19, $20, $21, $22, $23, $24, $25 FROM made
+                         max_attempts, base_seconds, cap_seconds, overlap, spread_seconds, spread_ms, tags, flow)
+  SELECT $1, $2, $3, $10, $11, $12, $13, $14::timestamptz, $15, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26::json
+    FROM made
 ), counted AS (
   UPDATE projects SET active_schedules = active_schedules + 1 WHERE no = $1 AND NOT $13 AND EXISTS (SELECT FROM made)
 ), timetable AS (
   -- The timetable begins before its first firing, which may have come while the statement waited for its turn.
   INSERT INTO timetables (since, schedule_id, paused, cron, timezone)
   SELECT least(now(), $14 - interval '1 ms'), $3, $13, $10, $11 FROM made
-), ${auditFrom("schedule.create", "made")}
+), ${giveFlowOfSchedule("SELECT $1::int AS project_no, $2::smallint AS environment, $26::json AS flow FROM made")}, ${auditFrom("schedule.create", "made")}
 SELECT coalesce(refusal, CASE WHEN EXISTS (SELECT FROM made) THEN 'created' ELSE 'key_taken' END) AS outcome FROM judged`;
 
 /** One schedule, or null if this environment has none of that id. */
@@ -124,7 +130,7 @@ async function lookFor(
 const COLUMNS = `id, project_no AS "projectNo", environment, name, cron, timezone, target_url AS "targetUrl", payload,
        json_build_object('maxAttempts', max_attempts, 'baseSeconds', base_seconds, 'capSeconds', cap_seconds) AS "retryPolicy",
        overlap, spread_seconds AS "spreadSeconds", paused,
-       (extract(epoch FROM next_run_at) * 1000)::float8 AS "nextRunAt", tags, revision`;
+       (extract(epoch FROM next_run_at) * 1000)::float8 AS "nextRunAt", tags, flow, revision`;
 const FIND = `
 SELECT ${COLUMNS}, (SELECT active_schedules FROM projects WHERE no = $1) AS "activeCount"
   FROM schedules WHERE project_no = $1 AND environment = $2`;
@@ -248,17 +254,19 @@ const CHANGEABLE = [
   "spreadSeconds",
   "paused",
   "tags",
+  "flow",
 ] as const satisfies (keyof Changeable)[];
 
 /** What the audit tells of a change: the timetable always, and what else was changed. A URL may hold a secret. */
 function detailOf(decided: Changeable, before: Changeable): string {
-  const { cron, timezone, paused, name, targetUrl, overlap, spreadSeconds } = decided;
+  const { cron, timezone, paused, name, targetUrl, overlap, spreadSeconds, flow } = decided;
   return JSON.stringify({
     ...{ cron, timezone, paused },
     ...(name === before.name ? {} : { name }),
     ...(targetUrl === before.targetUrl ? {} : { target_origin: new URL(targetUrl).origin }),
     ...(overlap === before.overlap ? {} : { overlap }),
     ...(spreadSeconds === before.spreadSeconds ? {} : { spread_seconds: spreadSeconds }),
+    ...(isDeepStrictEqual(flow, before.flow) ? {} : { flow }),
   });
 }
 
@@ -267,7 +275,7 @@ const CHANGE = `
 WITH project AS MATERIALIZED (
   SELECT no, active_schedules FROM projects WHERE no = $1 FOR NO KEY UPDATE
 ), seen AS MATERIALIZED (
-  SELECT s.paused, s.cron, s.timezone, s.next_run_at, p.active_schedules
+  SELECT s.paused, s.cron, s.timezone, s.next_run_at, s.flow, p.active_schedules
     FROM project p JOIN schedules s ON s.project_no = $1 AND s.environment = $2 AND s.id = $3
    WHERE s.revision = $7
      FOR NO KEY UPDATE OF s
@@ -281,7 +289,7 @@ WITH project AS MATERIALIZED (
      SET cron = $8, timezone = $9, payload = $10, paused = $11, revision = s.revision + 1,
          next_run_at = CASE WHEN $12::boolean THEN $13 ELSE s.next_run_at END, name = $15, target_url = $16,
          max_attempts = $17, base_seconds = $18, cap_seconds = $19, overlap = $20, spread_seconds = $21, spread_ms = $22,
-         tags = $23
+         tags = $23, flow = $24::json
    WHERE s.project_no = $1 AND s.environment = $2 AND s.id = $3 AND EXISTS (SELECT FROM old)
   RETURNING ${COLUMNS}
 ), counted AS (
@@ -295,7 +303,8 @@ WITH project AS MATERIALIZED (
     FROM old
    WHERE old.is_timed AND t.schedule_id = $3
      AND t.no = (SELECT no FROM timetables WHERE schedule_id = $3 ORDER BY no DESC LIMIT 1)
-), ${auditFrom("schedule.update", "old", "$24")}
+), ${giveFlowOfSchedule(`
+  SELECT $1::int AS project_no, $2::smallint AS environment, $24::json AS flow FROM old WHERE flow::text IS DISTINCT FROM $24::json::text`)}, ${auditFrom("schedule.update", "old", "$25")}
 SELECT * FROM changed`;
 
 /**

@@ -20,8 +20,9 @@ const victims = new Map<string, string>();
 
 /** The route table itself, so that a new route is tried too. */
 const operations: [string, Operation][] = Object.entries(OPERATIONS);
-/** A PUT makes what it names in its caller's own environment, whoever else has the name (schedules/by-name.test.ts). */
-const withId = operations.filter(([, { method, id }]) => id !== null && method !== "PUT");
+/** These make what they name in their caller's own environment, whoever else has the name (by-name.test.ts, and those of flows and hosts). */
+const MAKE_WHAT_THEY_NAME = ["putSchedule", "updateFlow", "parkHost", "openHost"];
+const withId = operations.filter(([name, { id }]) => id !== null && !MAKE_WHAT_THEY_NAME.includes(name));
 const parameterOf = ({ path }: Operation) => /\{(\w+)\}/.exec(path)?.[1] ?? "";
 const parameters = [...new Set(withId.map(([, operation]) => parameterOf(operation)))];
 
@@ -52,6 +53,12 @@ async function addResource(parameter: string): Promise<string> {
     const body = { cron: "@yearly", target_url: TARGET_URL };
     await gateway.call("PUT", `/v2/schedules/by-name/${name}`, { key: victim.production, body });
     return name;
+  }
+  if (parameter === "key") {
+    const key = "the:key.of/the-victim";
+    const [path, body] = [`/v2/flows/${encodeURIComponent(key)}`, { pinned: true }];
+    await gateway.call("PATCH", path, { key: victim.production, body });
+    return key;
   }
   // Everything else is created by a POST to the path above it, whose documented example body works.
   const above = withId

@@ -24,12 +24,13 @@ async function prepare() {
   const queued = await gateway.createJob(project);
   const failed = await gateway.createJob(project, { retry_policy: { max_attempts: 1 } });
   const { runId } = await gateway.attempt(project, failed, 1, { status: "failed", leaves: "failed" });
-  const { schedules, webhooks, keys, bulk } = clientOf(gateway, project.production);
+  const { schedules, webhooks, keys, bulk, hosts } = clientOf(gateway, project.production);
   const { id: scheduleId } = await schedules.create({ name: "old", cron: "@daily", target_url: TARGET_URL });
   const { id: webhookId } = await webhooks.create({ url: SECRET_URL, events: ["job.failed"] });
   const { id: deliveryId } = await webhooks.test(webhookId);
   const { id: keyId } = await keys.create({ scope: "read" });
   const { id: bulkId } = await bulk.create({ action: "cancel", filter: { tag: "none" } });
+  await hosts.park("parked.example.com");
   const before = await changesOf(project);
   return { project, queued, failed, runId, scheduleId, webhookId, deliveryId, keyId, bulkId, before };
 }
@@ -63,6 +64,14 @@ const CHANGES: Partial<Record<OperationId, Change>> = {
     detail: () => ({ action: "retry", filter: { response_status: 503 }, dry_run: false, per_second: 7 }),
   },
   abortBulk: { action: "bulk.abort", subject: ({ bulkId }) => bulkId },
+  updateFlow: {
+    body: { concurrency: 2, rate: null },
+    action: "flow.update",
+    subject: () => "customer:1",
+    detail: () => ({ concurrency: 2, rate: null }),
+  },
+  parkHost: { action: "host.park", subject: () => "example.com" },
+  openHost: { action: "host.open", subject: () => "parked.example.com" },
   createSchedule: {
     body: { name: "new", cron: "@daily", target_url: TARGET_URL },
     action: "schedule.create",
@@ -161,6 +170,8 @@ describe("the audit record of a change by a key names who, what, when and the re
       key_id: from.keyId,
       bulk_id: from.bulkId,
       name: "old",
+      key: "customer:1",
+      host: operation === "openHost" ? "parked.example.com" : "EXAMPLE.com",
     };
     const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: keyof typeof ids) => ids[name]);
     const answer = await gateway.call(method, filled, {
@@ -270,6 +281,7 @@ describe("the audit record", () => {
     expect(all.map(({ action }) => action)).toEqual([
       ...Array.from({ length: 5 }, () => "job.create"),
       "job.cancel",
+      "host.park",
       "bulk.create",
       "key.create",
       "webhook.test",

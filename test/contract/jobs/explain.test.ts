@@ -105,6 +105,38 @@ describe("GET /v2/jobs/{id}/explain", () => {
     });
   });
 
+  test("says that a flow key or a host that is down is in the way, the host first, and who goes before", async () => {
+    const own = await gateway.addProject();
+    const { flows, hosts, jobs } = clientOf(gateway, own.production);
+    const flow = { key: "a/b", concurrency: 1 };
+    const [first, second, third] = [
+      await gateway.createJob(own, { flow }),
+      await gateway.createJob(own, { flow, region: "eu-central" }),
+      await gateway.createJob(own, { flow }),
+    ];
+    expect((await explain(first, own.production)).waiting).toMatchObject({ for: "turn", ahead: 0 });
+    await gateway.claim(own, first, 1);
+    for (const [ahead, job] of [second, third].entries()) {
+      expect((await explain(job, own.production)).waiting).toEqual({
+        ...{ for: "flow", since: job.run_at, until: null, ahead, limit: 1, in_use: 1, flow_key: "a/b" },
+        message: `The flow key a/b has 1 place taken and may have 1; ${ahead === 0 ? "no" : 1} attempt goes before this one.`,
+      });
+    }
+    await flows.update("a/b", { paused: true });
+    expect((await explain(third, own.production)).waiting).toMatchObject({
+      for: "flow",
+      limit: 0,
+      in_use: 1,
+    });
+    await hosts.park("example.com");
+    expect((await explain(third, own.production)).waiting).toMatchObject({
+      ...{ for: "host", host: "example.com", until: null },
+      message: expect.stringContaining("A request has parked what is sent to example.com."),
+    });
+    await jobs.cancel(second.id);
+    expect((await jobs.explain(second.id)).waiting).toBeNull();
+  });
+
   test("says that all permits of the project are in use, and who goes before", async () => {
     const own = await gateway.addProject("hobby");
     const limit = (

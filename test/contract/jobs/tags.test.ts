@@ -218,7 +218,7 @@ describe("GET /v2/jobs", () => {
     ["created_before=2026-02-30T10:00:00Z", "created_before"],
     ["created_before=1700000000", "created_before"],
     ["started_after=2026-11-21T10:00:00Z", "started_after"],
-    ["flow_key=a", "flow_key"],
+    ["flow_key=a+b", "flow_key"],
   ])("refuses ?%s", async (query, param) => {
     readRefusal(await get(query), "invalid_request", param);
   });

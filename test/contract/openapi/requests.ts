@@ -8,6 +8,7 @@ import {
   type TestProject,
 } from "../../support/gateway.ts";
 import { fillBulk } from "../bulk/support.ts";
+import { fillHosts } from "../hosts/support.ts";
 import { fillKeys } from "../keys/support.ts";
 import type { PublishedOperation } from "./published.ts";
 
@@ -128,6 +129,16 @@ export async function prepareRequests(
     webhook_id: addWebhook,
     key_id: addKey,
     bulk_id: addBulk,
+    async key({ production: key }) {
+      const name = encodeURIComponent(`a/${newName().replace(" ", "+")}`);
+      await gateway.call("PATCH", `/v2/flows/${name}`, { key, body: { paused: true } });
+      return { key: name };
+    },
+    async host({ no, production: key }) {
+      await gateway.query("DELETE FROM target_hosts WHERE project_no = $1", [no]);
+      await gateway.call("POST", "/v2/hosts/api.example.com/park", { key });
+      return { host: "api.example.com" };
+    },
   };
 
   async function pathOf({ path }: PublishedOperation, owner = project): Promise<string> {
@@ -178,9 +189,13 @@ export async function prepareRequests(
          FROM webhooks, generate_series(2, $2) AS n WHERE project_no = $1`,
       [owner.no, WEBHOOK_ENDPOINTS_MAX],
     );
-    const path = await pathOf(operation, owner);
+    const isOfHosts = operation.path.startsWith("/v2/hosts/");
+    const path = isOfHosts
+      ? fill(operation.path, { host: "another.example.com" })
+      : await pathOf(operation, owner);
     await fillKeys(gateway, owner, KEYS_MAX);
     await fillBulk(gateway, owner);
+    await fillHosts(gateway, owner);
     await gateway.query("UPDATE schedules SET paused = true WHERE project_no = $1", [owner.no]);
     await gateway.query("UPDATE projects SET active_schedules = 1000 WHERE no = $1", [owner.no]);
     const isOfBulk = operation.path === "/v2/bulk";
@@ -203,10 +218,10 @@ export async function prepareRequests(
       send(operation, { body: { target_url: TARGET_URL, run_at: "2020-01-01T00:00:00Z" } }),
     unauthorized: (operation) => send(operation, { key: null }),
     insufficient_scope: (operation) =>
-      send(operation, { key: /^\/v2\/(?:jobs|runs|bulk)/.test(operation.path) ? readKey : jobsKey }),
+      send(operation, { key: /^\/v2\/(?:jobs|runs|bulk|flows)/.test(operation.path) ? readKey : jobsKey }),
     async resource_not_found(operation) {
       const path = (await pathOf(operation)).replace(/[0-9a-z]{26}/, UNKNOWN_ID_BODY);
-      return send(operation, { path: path.replace(/(?<=by-name\/).*/, UNKNOWN_NAME) });
+      return send(operation, { path: path.replace(/(?<=(?:by-name|flows|hosts)\/)[^/]+/, UNKNOWN_NAME) });
     },
     method_not_allowed: (operation) =>
       send({ ...operation, method: operation.path.includes("by-name") ? "DELETE" : "PUT" }),

@@ -79,12 +79,12 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
           if (kind !== undefined) recording.meet(`${name}: ${kind}`);
         return;
       case "settle":
-      case "settle_tagged":
+      case "settle_whole":
       case "settle_deliveries":
       case "settle_failed_deliveries": {
         const attempts = (rows as { kind: string }[]).filter(({ kind }) => kind === "attempt").length;
         if (attempts < numbers(values[0]).length)
-          recording.meet(`${name.replace(/_tagged|_failed/, "")}: settled before`);
+          recording.meet(`${name.replace(/_whole|_failed/, "")}: settled before`);
         for (const { kind } of rows as { kind: string }[])
           if (kind === "freed") recording.meet("permits called");
         return;

@@ -77,6 +77,7 @@ export const jobs = pg.pgTable(
     requestId: pg.uuid("request_id"),
     trace: bytea("trace"),
     tags: pg.text("tags").array(),
+    flow: pg.json("flow"),
   },
   (table) => [
     pg.primaryKey({ columns: [table.projectNo, table.environment, table.region, table.id] }),
@@ -145,9 +146,16 @@ export const openJobs = pg.pgTable(
     parkedDueAt: instant("parked_due_at"),
     scheduleId: pg.uuid("schedule_id"),
     tags: pg.text("tags").array(),
+    hasPlace: pg.boolean("has_place"),
+    flowKey: pg.text("flow_key"),
+    gate: pg.text("gate"),
   },
   (table) => [
     pg.primaryKey({ columns: [table.projectNo, table.environment, table.region, table.jobId] }),
+    pg
+      .index("open_jobs_gate")
+      .on(table.projectNo, table.environment, table.gate, table.region, table.parkedDueAt, table.jobId)
+      .where(sql`${table.gate} IS NOT NULL`),
     pg
       .index("open_jobs_parked")
       .on(table.parkedHost, table.projectNo, table.region, table.environment, table.parkedDueAt)
@@ -170,6 +178,74 @@ export const openJobs = pg.pgTable(
       .where(sql`${table.scheduleId} IS NOT NULL AND ${table.runId} IS NULL`),
   ],
 );
+
+/**
+ * A flow key: its limits, its places in use, how many attempts are parked at it by region, and the starts within the window of its rate
+ * (flow-gates.ts).
+ */
+export const flowKeys = pg.pgTable(
+  "flow_keys",
+  {
+    usedAt: instant("used_at").notNull().default(sql`now()`),
+    projectNo: pg.integer("project_no").notNull(),
+    concurrency: pg.integer("concurrency"),
+    rateCount: pg.integer("rate_count"),
+    rateSeconds: pg.integer("rate_seconds"),
+    inUse: pg.integer("in_use").notNull().default(0),
+    environment: pg.smallint("environment").notNull(),
+    paused: pg.boolean("paused").notNull().default(false),
+    pinned: pg.boolean("pinned").notNull().default(false),
+    flowKey: pg.text("flow_key").notNull(),
+    waiting: wholeNumber("waiting").array().notNull().default(sql`'{0,0,0,0}'`),
+    startedAt: instant("started_at").array().notNull().default(sql`'{}'`),
+    started: pg.integer("started").array().notNull().default(sql`'{}'`),
+  },
+  (table) => [
+    pg.primaryKey({ columns: [table.projectNo, table.environment, table.flowKey] }),
+    pg.index("flow_keys_idle").on(table.usedAt).where(sql`NOT ${table.pinned} AND NOT ${table.paused}`),
+  ],
+);
+
+/** A target host that is down or opening for an environment, or at which attempts in a row have found nobody (target-hosts.ts). */
+export const targetHosts = pg.pgTable(
+  "target_hosts",
+  {
+    since: instant("since").notNull().default(sql`now()`),
+    nextProbeAt: instant("next_probe_at"),
+    failingSince: instant("failing_since"),
+    parked: wholeNumber("parked").notNull().default(0),
+    projectNo: pg.integer("project_no").notNull(),
+    second: pg.integer("second").notNull().default(0),
+    started: pg.integer("started").notNull().default(0),
+    environment: pg.smallint("environment").notNull(),
+    state: pg.smallint("state"),
+    by: pg.smallint("by"),
+    failures: pg.smallint("failures").notNull().default(0),
+    probeSeconds: pg.smallint("probe_seconds").notNull().default(0),
+    probe: pg.uuid("probe"),
+    host: pg.text("host").notNull(),
+  },
+  (table) => [
+    pg.primaryKey({ columns: [table.projectNo, table.environment, table.host] }),
+    pg.index("target_hosts_not_well").on(table.nextProbeAt).where(sql`${table.state} IS NOT NULL`),
+    pg
+      .index("target_hosts_listed")
+      .on(table.projectNo, table.environment, table.state, table.host)
+      .where(sql`${table.state} IS NOT NULL`),
+    pg.index("target_hosts_well").on(table.since).where(sql`${table.state} IS NULL`),
+  ],
+);
+
+/** What has changed at a gate without its lock (gate-calls.ts). */
+export const gateCalls = pg.pgTable("gate_calls", {
+  id: wholeNumber("id").primaryKey().generatedAlwaysAsIdentity(),
+  projectNo: pg.integer("project_no").notNull(),
+  waitingChange: pg.integer("waiting_change").notNull().default(0),
+  inUseChange: pg.integer("in_use_change").notNull().default(0),
+  environment: pg.smallint("environment").notNull(),
+  region: pg.smallint("region").notNull().default(0),
+  gate: pg.text("gate").notNull(),
+});
 
 export const endedJobs = pg.pgTable(
   "ended_jobs",

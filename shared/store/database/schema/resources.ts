@@ -15,6 +15,7 @@ export const projects = pg.pgTable("projects", {
   concurrency: pg.integer("concurrency"),
   schedules: pg.integer("schedules"),
   activeSchedules: pg.integer("active_schedules").notNull().default(0),
+  parkFailingHosts: pg.boolean("park_failing_hosts"),
 });
 
 export const apiKeys = pg.pgTable(
@@ -75,8 +76,14 @@ export const schedules = pg.pgTable(
     overlap: pg.smallint("overlap"),
     spreadSeconds: pg.smallint("spread_seconds"),
     spreadMs: pg.integer("spread_ms"),
+    flow: pg.json("flow"),
   },
   (table) => [
+    // Its last column is an expression: the flow's key.
+    pg
+      .index("schedules_of_flow")
+      .on(table.projectNo, table.environment)
+      .where(sql`${table.flow} IS NOT NULL`),
     pg.primaryKey({ columns: [table.projectNo, table.environment, table.id] }),
     pg.unique("schedules_name").on(table.projectNo, table.environment, table.name),
     pg.index("schedules_due").on(table.shard, table.nextRunAt).where(sql`${table.nextRunAt} IS NOT NULL`),

@@ -3,6 +3,7 @@ import { type OwedAttempt, oweAttempt, type Placed } from "../../../domain/owed.
 import { regionOf } from "../../database/codes.ts";
 import { column, type Database, epochMs } from "../../database/database.ts";
 import { firingRegion } from "../firings.ts";
+import { giveFlows } from "../given-flows.ts";
 import { HAS_QUOTA } from "../month.ts";
 import { DUE_AT, newJobs } from "../new-jobs.ts";
 import {
@@ -46,7 +47,7 @@ const BACKFILL = `
 WITH ${lockedBulk(`b.status = ${RUNNING}`)}, ${BULK_CLOCK}, ${PAGE}, able AS MATERIALIZED (
   SELECT p.position, i.id, s.project_no, s.environment, ${firingRegion("o")} AS region, s.target_url, s.payload,
          to_timestamp(p.position / 1000.0) AS run_at, s.max_attempts, s.base_seconds, s.cap_seconds, NULL::int AS key_no,
-         NULL::uuid AS request_id, s.id AS schedule_id, NULL::text AS trace, s.tags
+         NULL::uuid AS request_id, s.id AS schedule_id, NULL::text AS trace, s.tags, s.flow, i.n
     FROM page p
     JOIN unnest($8::uuid[]) WITH ORDINALITY AS i (id, n) USING (n)
     JOIN schedules s ON s.project_no = $1 AND s.environment = $2 AND s.id = $7
@@ -67,7 +68,7 @@ WITH ${lockedBulk(`b.status = ${RUNNING}`)}, ${BULK_CLOCK}, ${PAGE}, able AS MAT
 ), judged AS MATERIALIZED (
   SELECT p.position, CASE WHEN a.position IS NULL THEN 'failed' WHEN m.position IS NULL THEN 'skipped' ELSE 'done' END AS outcome
     FROM page p LEFT JOIN able a USING (position) LEFT JOIN made m USING (position)
-), ${newJobs("made WHERE true", { tags: true })}, ${NOTE_JUDGED}
+), ${giveFlows("made WHERE true")}, ${newJobs("made WHERE true", { tags: true, flow: true })}, ${NOTE_JUDGED}
 SELECT ${ANSWER}, m.id AS job_id, m.region, m.lane_shard, ${epochMs(DUE_AT.replace("run_at", "m.run_at"))} AS due_at
   FROM turn t CROSS JOIN total s LEFT JOIN made m ON true`;
 

@@ -155,7 +155,7 @@ const scheduleColumns = (row: ScheduleRow) => ({
     ...{ maxAttempts: row.max_attempts, baseSeconds: row.base_seconds, capSeconds: row.cap_seconds },
   },
   ...{ paused: row.paused, tags: row.tags, revision: row.revision },
-  ...{ overlap: row.overlap, spreadSeconds: row.spread_seconds },
+  ...{ overlap: row.overlap, spreadSeconds: row.spread_seconds, flow: null },
   nextRunAt: toMsOrNull(row.next_run_at),
 });
 

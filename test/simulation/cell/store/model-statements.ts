@@ -8,7 +8,7 @@ import * as members from "./members.ts";
 import { toMs } from "./parameters.ts";
 import { listParked, park, release } from "./parking.ts";
 import { listLost, listLostDeliveries } from "./rescues.ts";
-import { settle, settleOrdinary, settleTagged } from "./settlements.ts";
+import { settle, settleOrdinary, settleWhole } from "./settlements.ts";
 import * as sweeps from "./sweeps.ts";
 import type { Statement, Tables } from "./tables.ts";
 
@@ -57,7 +57,7 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   claim,
   claim_ordinary: claimOrdinary,
   settle,
-  settle_tagged: settleTagged,
+  settle_whole: settleWhole,
   settle_ordinary: settleOrdinary,
   claim_deliveries: claimDeliveries,
   settle_deliveries: settleDeliveries,
@@ -99,6 +99,11 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   list_miscounted_flows: members.listMiscountedFlows,
   // Insights are no part of the model: nothing is rolled up.
   find_insight_progress: () => [],
+
+  // No job has a flow key and no project's hosts are watched, so nothing changes at a gate.
+  empty_gate_calls: () => [{ taken: 0, called: null }],
+  empty_host_calls: () => [{ taken: 0, called: null }],
+  look_at_hosts: nothing,
 
   lock_project: nothing,
   create_bulk: bulks.createBulk,

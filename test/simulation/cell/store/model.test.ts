@@ -120,6 +120,9 @@ const NOT_COMPARED = [
   "forget_idle_left_hosts",
   "change_webhook",
   "find_insight_progress",
+  "empty_gate_calls",
+  "empty_host_calls",
+  "look_at_hosts",
 ];
 
 test("every statement of the model was compared", () => {

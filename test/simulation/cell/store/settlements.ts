@@ -68,7 +68,7 @@ interface Attempt {
 /** Where every attempt is plain, none has tags or another start than its run's id tells. */
 export const settle: Statement = (tables, time, values) => settleSome(tables, time, values, () => {});
 
-export const settleTagged: Statement = (tables, time, values) =>
+export const settleWhole: Statement = (tables, time, values) =>
   settleSome(tables, time, values, (run, tags) => {
     tagRun(tables, run, tags);
     noteShiftedRun(tables, run, tags);

@@ -1,0 +1,31 @@
+import { sendHints } from "../../shared/bus/hints.ts";
+import type { Cell } from "../../shared/process/cell.ts";
+import { emptyGateCalls } from "../../shared/store/queue/gate-calls.ts";
+import { emptyHostCalls, lookAtHosts } from "../../shared/store/queue/host-calls.ts";
+
+const EVERY_MS = 500;
+const HOSTS_EVERY_MS = 5_000;
+
+/**
+ * Calls what the gates of flow keys and hosts let start next, where a change was made without their locks. Every node looks; each row is
+ * taken by one.
+ */
+export function createGateCalls({ db, bus }: Pick<Cell, "db" | "bus">) {
+  let hostsAt = performance.now();
+  return {
+    everyMs: EVERY_MS,
+    async tick(): Promise<void> {
+      if (performance.now() >= hostsAt) {
+        hostsAt = performance.now() + HOSTS_EVERY_MS;
+        await lookAtHosts(db);
+      }
+      for (const empty of [emptyGateCalls, emptyHostCalls]) {
+        for (let isMoreLeft = true; isMoreLeft; ) {
+          const emptied = await empty(db);
+          sendHints(bus, { owed: emptied.owed, freed: [] });
+          isMoreLeft = emptied.isMoreLeft;
+        }
+      }
+    },
+  };
+}

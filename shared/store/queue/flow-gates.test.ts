@@ -1,0 +1,389 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { keyCause } from "../../../test/support/cause.ts";
+import type { Flow } from "../../domain/flow-key.ts";
+import { idToUuid, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
+import type { ProjectNo } from "../../domain/scope.ts";
+import { changeFlowKey as change, findFlowKey, listFlowKeys } from "../resources/flow-keys.ts";
+import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
+import {
+  claimShortFirst,
+  failedWith,
+  settlementOf,
+  settleShortFirst,
+  startStore,
+  type TestStore,
+  until,
+} from "../test-support.ts";
+import type { Claim, Claimed, GrantedAttempt } from "./claim.ts";
+import { purgeFlowKeys } from "./flow-key-purge.ts";
+import { emptyGateCalls } from "./gate-calls.ts";
+import { parkAttempts } from "./parking.ts";
+import type { Settlement } from "./settle.ts";
+
+setDefaultTimeout(120_000);
+
+let store: TestStore;
+let nodeId: number;
+beforeAll(async () => {
+  store = await startStore();
+  nodeId = await store.addNode();
+});
+afterAll(() => store.stop());
+
+const scopeOf = (projectNo: ProjectNo) => ({ projectNo, environment: "production" as const });
+const newKey = () => `key-${randomBytes(6).toString("hex")}`;
+const addJobs = (project: ProjectNo, count: number, flow: Flow, wish = {}) =>
+  store.addJobs(project, count, { flow, ...wish });
+
+/** The jobs of the project that are due in their lanes, the oldest first. */
+async function due(project: ProjectNo): Promise<string[]> {
+  const rows = await store.query<{ job_id: string }>(
+    "SELECT job_id FROM open_jobs WHERE project_no = $1 AND due_at <= now() + interval '1 ms' ORDER BY due_at, job_id",
+    [project],
+  );
+  return rows.map(({ job_id }) => uuidToId(JOB_PREFIX, job_id));
+}
+async function parked(project: ProjectNo): Promise<string[]> {
+  const rows = await store.query<{ job_id: string }>(
+    "SELECT job_id FROM open_jobs WHERE project_no = $1 AND due_at IS NULL AND node_id IS NULL ORDER BY parked_due_at, job_id",
+    [project],
+  );
+  return rows.map(({ job_id }) => uuidToId(JOB_PREFIX, job_id));
+}
+
+/** Changes a key, and calls what may start by that. */
+async function changeFlowKey(...asked: Parameters<typeof change>) {
+  const row = await change(...asked);
+  return { row, ...(await emptyGateCalls(store.db)) };
+}
+
+/** Claims these, with the attempt that each owes. */
+async function claim(
+  project: ProjectNo,
+  jobs: readonly string[],
+): Promise<{ claims: Claim[]; answers: Claimed[] }> {
+  const rows = await store.query<{ job_id: string; attempt: number }>(
+    "SELECT job_id, attempt FROM open_jobs WHERE project_no = $1",
+    [project],
+  );
+  const attempts = new Map(rows.map((row) => [row.job_id, row.attempt]));
+  const claims = jobs.map((id) => store.claimOf(project, id, { attempt: attempts.get(idToUuid(id)) ?? 1 }));
+  return { claims, answers: await claimShortFirst(store.db, nodeId, claims) };
+}
+
+interface Running {
+  claim: Claim;
+  granted: GrantedAttempt;
+}
+/** Claims all that is due, as workers do. Answers what was granted. */
+async function start(project: ProjectNo): Promise<Running[]> {
+  const { claims, answers } = await claim(project, await due(project));
+  return answers.flatMap((answer, index) =>
+    answer.kind === "granted" ? [{ claim: claims[index] as Claim, granted: answer.attempt }] : [],
+  );
+}
+const settle = (running: Running, wish: Partial<Settlement> = {}) =>
+  settleShortFirst(store.db, [settlementOf(running, wish)]);
+const idsOf = (running: readonly Running[]) => running.map(({ granted }) => granted.jobId);
+
+describe("a limit for attempts at a time", () => {
+  test("lets as many start as it has places, and a place that comes back lets the next start, in order", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    const jobs = await addJobs(project, 5, { key, concurrency: 2 });
+    expect(await due(project)).toEqual(jobs.slice(0, 2));
+    expect(await parked(project)).toEqual(jobs.slice(2));
+    const running = await start(project);
+    expect(idsOf(running)).toEqual(jobs.slice(0, 2));
+    expect(await findFlowKey(store.db, scopeOf(project), key)).toEqual({
+      key,
+      concurrency: 2,
+      rate: null,
+      paused: false,
+      pinned: false,
+      inUse: 2,
+      waiting: 3,
+      nextStartAt: null,
+    });
+    const settled = await settle(running[0] as Running);
+    expect(settled.owed.map(({ id }) => id)).toEqual([jobs[2] as string]);
+    const next = await start(project);
+    expect(idsOf(next)).toEqual([jobs[2] as string]);
+    expect(next[0]?.granted.waitedFor).toBe("flow");
+    expect(running[0]?.granted.waitedFor).toBeUndefined();
+    for (const each of [running[1] as Running, ...next]) await settle(each);
+    for (const each of await start(project)) await settle(each);
+    expect(await start(project)).toEqual([]);
+    expect(await findFlowKey(store.db, scopeOf(project), key)).toMatchObject({ inUse: 0, waiting: 0 });
+  });
+
+  test("parks what comes due while it is full, and leaves others alone", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    const later = { runAt: Date.now() + 3_600_000 };
+    const jobs = await addJobs(project, 3, { key, concurrency: 1 }, later);
+    expect(await parked(project)).toEqual([]);
+    await store.query("UPDATE open_jobs SET due_at = now(), parked_due_at = now() WHERE project_no = $1", [
+      project,
+    ]);
+    const [other = ""] = await store.addJobs(project, 1);
+    const { answers } = await claim(project, [...jobs, other]);
+    expect(answers.map(({ kind }) => kind)).toEqual(["granted", "gone", "gone", "granted"]);
+    expect(await parked(project)).toEqual(jobs.slice(1));
+  });
+
+  test("is exact while two nodes claim and settle at once, and leaves nothing parked", async () => {
+    const project = await store.addProject();
+    const otherNode = await store.addNode();
+    const key = newKey();
+    const jobs = await addJobs(project, 40, { key, concurrency: 3 });
+    let most = 0;
+    const work = async (node: number) => {
+      for (;;) {
+        const [row] = await store.query<{ left: number }>(
+          "SELECT count(*)::int AS left FROM open_jobs WHERE project_no = $1",
+          [project],
+        );
+        if (row?.left === 0) return;
+        const claims = (await due(project)).map((id) => store.claimOf(project, id));
+        if (claims.length === 0) {
+          await emptyGateCalls(store.db);
+          continue;
+        }
+        const answers = await claimShortFirst(store.db, node, claims);
+        most = Math.max(most, await store.onWire(project));
+        for (const [index, answer] of answers.entries()) {
+          if (answer.kind !== "granted") continue;
+          await settle({ claim: claims[index] as Claim, granted: answer.attempt });
+        }
+      }
+    };
+    await Promise.all([work(nodeId), work(otherNode), work(nodeId)]);
+    expect(most).toBeGreaterThan(1);
+    expect(most).toBeLessThanOrEqual(3);
+    const [ended] = await store.query<{ count: number }>(
+      "SELECT count(*)::int AS count FROM ended_jobs WHERE project_no = $1",
+      [project],
+    );
+    expect(ended?.count).toBe(jobs.length);
+    expect(await findFlowKey(store.db, scopeOf(project), key)).toMatchObject({ inUse: 0, waiting: 0 });
+  });
+});
+
+describe("a limit for starts in a window", () => {
+  test("lets no more start, and gives the next the instant at which it may", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    const jobs = await addJobs(project, 5, { key, rate: { count: 2, per_seconds: 2 } });
+    const first = await start(project);
+    expect(idsOf(first)).toEqual(jobs.slice(0, 2));
+    for (const each of first) await settle(each);
+    const startedAt = first[0]?.granted.startedAt ?? 0;
+    const row = await findFlowKey(store.db, scopeOf(project), key);
+    expect(row?.nextStartAt).toBeCloseTo(startedAt + 2_000, 0);
+    expect(row?.waiting).toBe(3);
+    expect(await start(project)).toEqual([]);
+    const started = new Map<string, number>();
+    await until(async () => {
+      for (const each of await start(project)) {
+        started.set(each.granted.jobId, each.granted.startedAt);
+        await settle(each);
+      }
+      return started.size === 3;
+    });
+    expect([...started.keys()]).toEqual(jobs.slice(2));
+    expect(started.get(jobs[2] as string)).toBeGreaterThanOrEqual(startedAt + 2_000 - 0.001);
+    expect(started.get(jobs[4] as string)).toBeGreaterThanOrEqual(
+      (started.get(jobs[2] as string) ?? 0) + 2_000 - 0.001,
+    );
+  });
+
+  test("remembers starts of a large count in parts of the window, and never too few", async () => {
+    const project = await store.addProject({ concurrency: 10_000 });
+    const key = newKey();
+    await addJobs(project, 300, { key, rate: { count: 200, per_seconds: 3_600 } });
+    const started: Running[] = [];
+    await until(async () => {
+      started.push(...(await start(project)));
+      return started.length >= 200;
+    });
+    expect(await start(project)).toEqual([]);
+    expect(started.length).toBe(200);
+    const [row] = await store.query<{ parts: number; sum: number }>(
+      "SELECT cardinality(started)::int AS parts, (SELECT sum(n)::int FROM unnest(started) n) AS sum FROM flow_keys WHERE project_no = $1",
+      [project],
+    );
+    expect(row?.sum).toBe(200);
+    expect(row?.parts).toBeLessThanOrEqual(2);
+  });
+});
+
+describe("a place for the whole job", () => {
+  test("is kept between attempts, so that jobs go strictly one after the other", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    const jobs = await addJobs(project, 2, { key, concurrency: 1, hold: "job" });
+    const [first] = await start(project);
+    await settle(first as Running, failedWith({ dueAt: Date.now() }));
+    expect(await parked(project)).toEqual([jobs[1] as string]);
+    expect(await findFlowKey(store.db, scopeOf(project), key)).toMatchObject({ inUse: 1, waiting: 1 });
+    const [again] = await start(project);
+    expect(again?.granted.jobId).toBe(jobs[0] as string);
+    await settle(again as Running, failedWith("over"));
+    expect(idsOf(await start(project))).toEqual([jobs[1] as string]);
+  });
+
+  test("comes back with a cancel between attempts, or at the end of the attempt that a cancel found on the wire", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    const jobs = await addJobs(project, 3, { key, concurrency: 1, hold: "job" });
+    const [first] = await start(project);
+    await settle(first as Running, failedWith({ dueAt: Date.now() + 60_000 }));
+    await cancelJob(store.db, scopeOf(project), jobs[0] as string, keyCause());
+    await emptyGateCalls(store.db);
+    const [second] = await start(project);
+    expect(second?.granted.jobId).toBe(jobs[1] as string);
+    await cancelJob(store.db, scopeOf(project), jobs[1] as string, keyCause());
+    await emptyGateCalls(store.db);
+    expect(await start(project)).toEqual([]);
+    await settle(second as Running);
+    expect(idsOf(await start(project))).toEqual([jobs[2] as string]);
+  });
+
+  test("a paused key lets its holder wait as well, and both go on when it is resumed", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    const scope = scopeOf(project);
+    const jobs = await addJobs(project, 2, { key, concurrency: 1, hold: "job" });
+    const [first] = await start(project);
+    await settle(first as Running, failedWith({ dueAt: Date.now() }));
+    await changeFlowKey(store.db, scope, key, { paused: true }, keyCause());
+    expect(await start(project)).toEqual([]);
+    expect((await parked(project)).sort()).toEqual(jobs.toSorted());
+    const { row, owed } = await changeFlowKey(store.db, scope, key, { paused: false }, keyCause());
+    expect(row).toMatchObject({ paused: false, inUse: 1, waiting: 1 });
+    expect(owed.map(({ id }) => id)).toEqual([jobs[0] as string]);
+    expect(idsOf(await start(project))).toEqual([jobs[0] as string]);
+  });
+});
+
+describe("what a key is told", () => {
+  test("holds from the last one on, each limit by itself; pinned, jobs change nothing; by hand a limit is taken away", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    const scope = scopeOf(project);
+    await addJobs(project, 1, { key, concurrency: 5 });
+    await addJobs(project, 1, { key, rate: { count: 7, per_seconds: 60 } });
+    expect(await findFlowKey(store.db, scope, key)).toMatchObject({
+      concurrency: 5,
+      rate: { count: 7, per_seconds: 60 },
+    });
+    await changeFlowKey(store.db, scope, key, { pinned: true, rate: null, concurrency: 3 }, keyCause());
+    await addJobs(project, 1, { key, concurrency: 9 });
+    expect(await findFlowKey(store.db, scope, key)).toMatchObject({
+      concurrency: 3,
+      rate: null,
+      pinned: true,
+    });
+    expect((await listFlowKeys(store.db, scope, { after: null, limit: 10 })).map((row) => row.key)).toEqual([
+      key,
+    ]);
+    expect(await listFlowKeys(store.db, scope, { after: key, limit: 10 })).toEqual([]);
+  });
+
+  test("a raised limit lets those start that wait, whoever raised it", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    const jobs = await addJobs(project, 4, { key, concurrency: 1 });
+    await start(project);
+    const { owed } = await changeFlowKey(store.db, scopeOf(project), key, { concurrency: 2 }, keyCause());
+    expect(owed.map(({ id }) => id)).toEqual([jobs[1] as string]);
+    expect(idsOf(await start(project))).toEqual([jobs[1] as string]);
+    const [last = ""] = await addJobs(project, 1, { key, concurrency: 4 });
+    await emptyGateCalls(store.db);
+    expect(idsOf(await start(project))).toEqual([jobs[2] as string, jobs[3] as string]);
+    expect(await parked(project)).toEqual([last]);
+  });
+
+  test("lowered below what is in use, nothing is stopped and nothing starts", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    await addJobs(project, 4, { key, concurrency: 3 });
+    const running = await start(project);
+    expect(running.length).toBe(3);
+    await changeFlowKey(store.db, scopeOf(project), key, { concurrency: 1 }, keyCause());
+    await settle(running[0] as Running);
+    await settle(running[1] as Running);
+    expect(await start(project)).toEqual([]);
+    await settle(running[2] as Running);
+    expect((await start(project)).length).toBe(1);
+  });
+
+  test("is forgotten a day after its last use, unless it is pinned, paused, or named by an open job", async () => {
+    const project = await store.addProject();
+    const scope = scopeOf(project);
+    const [idle, pinned, paused, named] = [newKey(), newKey(), newKey(), newKey()];
+    for (const key of [idle, pinned, paused])
+      await changeFlowKey(store.db, scope, key, { concurrency: 1 }, keyCause());
+    await changeFlowKey(store.db, scope, pinned, { pinned: true }, keyCause());
+    await changeFlowKey(store.db, scope, paused, { paused: true }, keyCause());
+    await addJobs(project, 1, { key: named }, { runAt: Date.now() + 86_400_000 });
+    const inDays = (days: number) => Date.now() + days * 86_400_000;
+    expect(await purgeFlowKeys(store.db, 1_000, inDays(0.9))).toBe(0);
+    await store.query("UPDATE flow_keys SET used_at = now() - interval '2 days' WHERE project_no = $1", [
+      project,
+    ]);
+    await purgeFlowKeys(store.db, 1_000, inDays(0));
+    const left = await listFlowKeys(store.db, scope, { after: null, limit: 10 });
+    expect(left.map(({ key }) => key)).toEqual([pinned, paused, named].sort());
+  });
+});
+
+describe("a job of a key", () => {
+  test("that is canceled while it is parked, or in its lane, lets others pass", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    const scope = scopeOf(project);
+    const jobs = await addJobs(project, 4, { key, concurrency: 1 });
+    await cancelJob(store.db, scope, jobs[0] as string, keyCause());
+    await cancelJob(store.db, scope, jobs[2] as string, keyCause());
+    await emptyGateCalls(store.db);
+    expect(await findFlowKey(store.db, scope, key)).toMatchObject({ inUse: 0, waiting: 2 });
+    const [second] = await start(project);
+    expect(second?.granted.jobId).toBe(jobs[1] as string);
+    await settle(second as Running);
+    expect(idsOf(await start(project))).toEqual([jobs[3] as string]);
+    expect(await findFlowKey(store.db, scope, key)).toMatchObject({ inUse: 1, waiting: 0 });
+  });
+
+  test("that its host keeps from starting lets others pass, and stands in its order again afterwards", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    const jobs = await addJobs(project, 3, { key, concurrency: 1 });
+    const at = { host: "target.example", url: "https://target.example/hook" };
+    const place = { ...scopeOf(project), region: "us-east" as const, attempt: 1 };
+    expect(await parkAttempts(store.db, "jobs", [{ ...place, id: jobs[0] as string, ...at }])).toEqual([
+      "parked",
+    ]);
+    await emptyGateCalls(store.db);
+    const [second] = await start(project);
+    expect(second?.granted.jobId).toBe(jobs[1] as string);
+  });
+
+  test("that failed and is retried by hand asks for a place anew", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    const jobs = await addJobs(project, 2, { key, concurrency: 1, hold: "job" });
+    const [first] = await start(project);
+    await settle(first as Running, failedWith("over"));
+    const [second] = await start(project);
+    const scope = { ...scopeOf(project), sinceAt: 0, plan: "scale" as const };
+    const retried = await retryRun(store.db, scope, first?.granted.runId ?? "", store.newRunId(), keyCause());
+    expect(retried.kind).toBe("retried");
+    expect(await start(project)).toEqual([]);
+    expect(await parked(project)).toEqual([jobs[0] as string]);
+    await settle(second as Running);
+    expect(idsOf(await start(project))).toEqual([jobs[0] as string]);
+  });
+});

@@ -1,0 +1,226 @@
+import { REGIONS } from "../../domain/scope.ts";
+import { ALL_REGIONS } from "../database/codes.ts";
+import { REAL_NOW } from "../database/database.ts";
+
+/**
+ * How a flow key lets attempts start, in the words of the statements that create, claim and settle. Its row of flow_keys is locked before
+ * any of its jobs is, so its limits hold over all nodes and regions.
+ *
+ * An attempt of the key stands at the gate 'k' + key (open_jobs.gate) until it starts, in the order of `parked_due_at` (when it was
+ * due) and then of ids. It is either in its lane, where due_at is set and sweeps find it, or parked, and then only the row and this index
+ * know of it. What is due is parked while it cannot start. Of each region, the first HEADS of the queue that free places would let start are
+ * always in their lane. Whoever frees places, or takes one of these away, calls the next by call_gate in the same statement; who has not the
+ * key's lock writes a row of gate_calls instead (gate-calls.ts). So neither sweeps nor other keys meet what waits.
+ */
+
+/** How many attempts of a region are in their lane at once because of free places. A hop from call to claim takes some milliseconds. */
+export const HEADS = 32;
+/** More than any number of places or starts. */
+const NO_END = 1_000_000;
+/** Up to so many starts in a window are remembered one by one, and more in so many parts of the window. */
+const STARTS_REMEMBERED = 64;
+/** An attempt that only an earlier one of another region keeps from starting is asked for again after so long. */
+const TURN_MS = 100;
+
+/** When a key (k) was last used, to the hour: an index has it, and most updates are to leave that alone. */
+export const USED_AT = "CASE WHEN k.used_at < now() - interval '1 hour' THEN now() ELSE k.used_at END";
+
+const KEY = "project_no, environment, flow_key";
+const WINDOW = "k.rate_seconds * interval '1 s'";
+export const sameKey = (one: string, other: string): string =>
+  `${one}.project_no = ${other}.project_no AND ${one}.environment = ${other}.environment AND ${one}.flow_key = ${other}.flow_key`;
+
+/**
+ * Locks the keys of items: `named` and `gate` stand behind `item` (n, project_no, environment, region, job_id) and `flow`. A job's key never
+ * changes, so it is read before the job is locked. `ns` and `job_ids` are the items of a key.
+ */
+export const LOCK_GATES = `named AS MATERIALIZED (
+  SELECT i.n, i.project_no, i.environment, i.region, i.job_id, o.flow_key
+    FROM item i
+   CROSS JOIN LATERAL (
+         SELECT o.flow_key FROM open_jobs o
+          WHERE o.project_no = i.project_no AND o.environment = i.environment AND o.region = i.region AND o.job_id = i.job_id OFFSET 0) o
+   WHERE o.flow_key IS NOT NULL
+), gate AS MATERIALIZED (
+  SELECT g.place, g.ns, g.job_ids, g.regions, k.*, k.concurrency IS NOT NULL OR k.rate_count IS NOT NULL OR k.paused AS is_limited
+    FROM (SELECT ${KEY}, row_number() OVER (ORDER BY ${KEY}) AS place, array_agg(n) AS ns, array_agg(job_id) AS job_ids,
+                 array_agg(DISTINCT region) AS regions
+            FROM named WHERE (SELECT count(*) FROM flow) > 0
+           GROUP BY ${KEY} ORDER BY ${KEY}) g
+   CROSS JOIN LATERAL (
+         SELECT k.* FROM flow_keys k
+          WHERE k.project_no = ANY (ARRAY[g.project_no]) AND k.environment = g.environment AND k.flow_key = g.flow_key
+            FOR NO KEY UPDATE) k
+)`;
+
+/** The clock once all flows, keys and hosts (host-gates.ts) are locked. */
+export const CLOCK_BEHIND_GATES = `clock AS MATERIALIZED (
+  SELECT at, at::date AS day, date_trunc('month', at)::date AS month
+    FROM (SELECT clock_timestamp() AS at, count
+            FROM (SELECT count(*) AS count FROM (SELECT FROM flow UNION ALL SELECT FROM gate UNION ALL SELECT FROM host) all_locked) locked) read
+)`;
+
+/** The starts of a key (k) that are within its window at `at`. A start that is yet to come was noted before the clock was set back. */
+const startsWithin = (at: string) => `(
+           SELECT least(s.at, ${at}) AS at, s.n FROM unnest(k.started_at, k.started) AS s (at, n)
+            WHERE s.at > ${at} - ${WINDOW})`;
+/** How many more attempts of a key (k) may start at `at`. */
+export const startsLeft = (at: string): string => `CASE WHEN k.rate_count IS NULL THEN ${NO_END}
+              ELSE k.rate_count - (SELECT coalesce(sum(n), 0) FROM ${startsWithin(at)} w) END::int`;
+/** When so many starts of a key (k) have left its window; null if there are fewer. */
+export const startsGoneAt = (at: string, count: string): string => `(
+         SELECT min(g.at) + ${WINDOW} FROM (SELECT w.at, sum(w.n) OVER (ORDER BY w.at) AS gone FROM ${startsWithin(at)} w) g
+          WHERE g.gone >= ${count})`;
+/** Of a key (k): the instants (or numbers) of starts after `count` more at `at`. Those of one part of the window count as the last of them. */
+const startsWith = (
+  at: string,
+  count: string,
+  what: "at" | "n",
+) => `CASE WHEN k.rate_count IS NULL THEN '{}' ELSE (
+         SELECT coalesce(array_agg(m.${what} ORDER BY m.at), '{}')
+           FROM (SELECT max(e.at) AS at, sum(e.n)::int AS n
+                   FROM (SELECT * FROM ${startsWithin(at)} w UNION ALL SELECT ${at}, (${count})::int WHERE ${count} > 0) e
+                  GROUP BY CASE WHEN k.rate_count <= ${STARTS_REMEMBERED} THEN extract(epoch FROM e.at)
+                                ELSE floor(extract(epoch FROM e.at) * ${STARTS_REMEMBERED} / k.rate_seconds) END) m) END`;
+
+/** How many of a key's (k) queue are to be in the lane of a region, with so many places in use. */
+export const roomOf = (inUse: string): string =>
+  `CASE WHEN k.paused THEN 0 ELSE greatest(least(coalesce(k.concurrency - (${inUse}), ${NO_END}), coalesce(k.rate_count, ${HEADS}), ${HEADS}), 0) END::int`;
+const placesLeft = `CASE WHEN k.paused THEN 0 ELSE coalesce(k.concurrency - k.in_use, ${NO_END}) END::int`;
+
+/** Regions in which nothing starts: others are not kept waiting by what is due there. */
+const HELD = "ARRAY (SELECT h.region FROM held_regions h)";
+const WITHOUT_NODES = `ARRAY (
+                     SELECT r.region FROM unnest(${ALL_REGIONS}::smallint[]) AS r (region)
+                      WHERE NOT EXISTS (SELECT FROM nodes n WHERE n.kind = 'delivery' AND NOT n.dead AND r.region = ANY (n.regions)
+                                           AND n.seen_at > ${REAL_NOW} - interval '10 s'))`;
+
+/**
+ * What a claim judges by, behind `gate` and `clock`: `state` is a key with its places and starts left and the first of its queue, each with
+ * its place over all regions among what is due and could start (`ranks`), and in its region. `placement` has all items at once.
+ */
+export const JUDGE_BY_GATES = `state AS MATERIALIZED (
+  SELECT k.*, ${placesLeft} AS free, ${startsLeft("clock.at")} AS starts_left, ${roomOf("k.in_use")} AS room, h.ids, h.ranks, h.region_ranks
+    FROM gate k
+   CROSS JOIN clock
+   CROSS JOIN LATERAL (
+         SELECT array_agg(r.job_id) AS ids, array_agg(r.rank) AS ranks, array_agg(r.region_rank) AS region_ranks
+           FROM (SELECT q.job_id, row_number() OVER (PARTITION BY q.region ORDER BY q.due_at, q.job_id) AS region_rank,
+                        CASE WHEN q.can_start THEN count(*) FILTER (WHERE q.can_start) OVER (ORDER BY q.due_at, q.job_id) END AS rank
+                   FROM (SELECT h.*, h.due_at <= now() AND h.region <> ALL (${HELD})
+                                     AND (h.region = ANY (k.regions) OR h.region <> ALL (${WITHOUT_NODES})) AS can_start
+                           FROM gate_heads(k.project_no, k.environment, 'k' || k.flow_key, ${HEADS} + cardinality(k.ns)) h
+                          WHERE k.is_limited) q) r) h
+), placement AS MATERIALIZED (
+  SELECT array_agg(a.n) AS ns, array_agg(k.place) AS places, array_agg(k.is_limited) AS limited, array_agg(k.paused) AS paused,
+         array_agg(k.free) AS free, array_agg(k.starts_left) AS starts_left, array_agg(k.room) AS room,
+         array_agg(k.ranks[array_position(k.ids, a.job_id)]) AS ranks,
+         array_agg(k.region_ranks[array_position(k.ids, a.job_id)]) AS region_ranks
+    FROM state k CROSS JOIN LATERAL unnest(k.ns, k.job_ids) AS a (n, job_id)
+)`;
+
+/**
+ * Judges `owed` by its keys. Adds `passes`, and `flow_place`, the place of the key in `state` (null without one). An attempt that has its
+ * place already asks for a start alone, before the others. What does not pass is to be parked (`parks`), or is due at `flow_until`: what comes from
+ * a host's gate has to take its place in the queue first.
+ */
+export const judgedByGates = (owed: string, asks: string): string => `
+  SELECT j.*, NOT passes AND (is_paused OR NOT coalesce(has_place OR gate LIKE 'h%', false) AND NOT coalesce(region_rank <= flow_room, false)) AS parks,
+         CASE WHEN passes THEN NULL
+              WHEN has_place OR rank <= flow_free
+              THEN (SELECT coalesce(${startsGoneAt("clock.at", "j.start_place - k.starts_left")}, clock.at + ${WINDOW})
+                      FROM state k CROSS JOIN clock WHERE k.place = j.flow_place)
+              ELSE now() + interval '${TURN_MS} ms' END AS flow_until
+    FROM (SELECT *, NOT asks OR NOT is_limited
+                    OR coalesce(NOT is_paused AND (has_place OR rank <= flow_free) AND start_place <= starts_left, false) AS passes
+            FROM (SELECT *, CASE WHEN has_place THEN row_number() OVER (PARTITION BY flow_place, asks, has_place ORDER BY parked_due_at, job_id)
+                                 ELSE rank + count(*) FILTER (WHERE asks AND has_place) OVER (PARTITION BY flow_place) END AS start_place
+                    FROM (SELECT o.*, coalesce(${asks}, false) AS asks, p.places[x.at] AS flow_place,
+                                 coalesce(p.limited[x.at], false) AS is_limited, p.paused[x.at] AS is_paused, p.free[x.at] AS flow_free,
+                                 p.starts_left[x.at] AS starts_left, p.room[x.at] AS flow_room, p.ranks[x.at] AS rank,
+                                 p.region_ranks[x.at] AS region_rank
+                            FROM placement p
+                           CROSS JOIN ${owed} o
+                           CROSS JOIN LATERAL (SELECT array_position(p.ns, o.n) AS at) x) asked) ranked) j`;
+
+/** So many in each region, as `waiting` has them. */
+const byRegion = (count: (region: number) => string) =>
+  `ARRAY[${REGIONS.map((_, region) => count(region)).join(", ")}]`;
+/** What is parked at a key (k) once `called` is called. */
+const waitingAfterCalls = (parked: (region: number) => string) =>
+  byRegion(
+    (region) =>
+      `k.waiting[${region + 1}]${parked(region)} - (SELECT count(*) FROM called c WHERE c.place = k.place AND c.region = ${region})`,
+  );
+const anyWaits = "(SELECT sum(w) FROM unnest(k.waiting) w) > 0";
+
+/**
+ * What a claim does at its gates, behind `verdict` (judgedByGates, with `kind`: `parked` and `put_off` for what did not pass, and
+ * `taken`) and `taken`, which returns a row for each. `called` is what became due.
+ */
+export const PASS_GATES = `put_off AS (
+  UPDATE open_jobs o
+     SET due_at = v.until, parked_host = NULL, gate = CASE WHEN v.has_place THEN CASE WHEN v.until IS NULL THEN 'p' || o.flow_key END ELSE 'k' || o.flow_key END
+    FROM (SELECT project_no, environment, region, job_id, has_place, CASE WHEN kind = 'put_off' THEN flow_until END AS until
+            FROM verdict WHERE kind IN ('parked', 'put_off')) v
+   WHERE o.project_no = ANY (ARRAY[v.project_no]) AND o.environment = v.environment AND o.region = v.region AND o.job_id = v.job_id
+  RETURNING 1
+), passed AS MATERIALIZED (
+  SELECT flow_place, count(*) FILTER (WHERE taken) AS starts, count(*) FILTER (WHERE taken AND has_place IS NULL) AS places,
+         ${byRegion((region) => `count(*) FILTER (WHERE kind = 'parked' AND has_place IS NULL AND region = ${region})`)} AS parked
+    FROM verdict WHERE flow_place IS NOT NULL GROUP BY flow_place
+), done AS MATERIALIZED (
+  -- What this statement does to jobs is done before the next are called.
+  SELECT (SELECT count(*) FROM taken) + (SELECT count(*) FROM put_off) + (SELECT count(*) FROM turned_away) AS count
+), called AS MATERIALIZED (
+  SELECT k.place, k.project_no, k.environment, h.*
+    FROM done d
+   CROSS JOIN passed p
+    JOIN state k ON k.place = p.flow_place
+   CROSS JOIN LATERAL call_gate(k.project_no, k.environment, 'k' || k.flow_key, ${roomOf("k.in_use + p.places")} + 0 * d.count::int,
+           CASE WHEN p.starts >= k.starts_left THEN ${startsGoneAt("(SELECT at FROM clock)", "p.starts - k.starts_left + 1")} END) h
+   WHERE ${anyWaits} AND (k.free > ${HEADS} OR k.rate_count IS NOT NULL)
+), noted AS (
+  UPDATE flow_keys f
+     SET used_at = s.used_at, in_use = s.in_use, waiting = s.waiting, started_at = s.started_at, started = s.started
+    FROM (SELECT k.project_no, k.environment, k.flow_key, ${USED_AT} AS used_at, (k.in_use + p.places)::int AS in_use,
+                 ${waitingAfterCalls((region) => ` + p.parked[${region + 1}]`)} AS waiting,
+                 ${startsWith("clock.at", "p.starts", "at")} AS started_at, ${startsWith("clock.at", "p.starts", "n")} AS started
+            FROM passed p CROSS JOIN clock JOIN state k ON k.place = p.flow_place
+          OFFSET 0) s
+   WHERE ${sameKey("f", "s")}
+)`;
+
+/**
+ * What a settlement does at its gates, behind `gate`, `attempt` (with `frees`: its place comes back), `owed_again` and `over`, which
+ * return a row for each. What the places that come back let start is `called`.
+ */
+export const LEAVE_GATES = `done AS MATERIALIZED (
+  SELECT (SELECT count(*) FROM owed_again) + (SELECT count(*) FROM over) AS count
+), left_places AS MATERIALIZED (
+  SELECT ${KEY}, count(*)::int AS count FROM attempt WHERE frees GROUP BY ${KEY}
+), state AS MATERIALIZED (
+  SELECT k.*, coalesce(l.count, 0) AS freed, clock.at
+    FROM gate k CROSS JOIN clock LEFT JOIN left_places l ON ${sameKey("l", "k")}
+), called AS MATERIALIZED (
+  SELECT k.place, k.project_no, k.environment, h.*
+    FROM done d
+   CROSS JOIN state k
+   CROSS JOIN LATERAL call_gate(k.project_no, k.environment, 'k' || k.flow_key, ${roomOf("k.in_use - k.freed")} + 0 * d.count::int,
+           CASE WHEN ${startsLeft("k.at")} <= 0 THEN ${startsGoneAt("k.at", `1 - ${startsLeft("k.at")}`)} END) h
+   WHERE ${anyWaits}
+), noted AS (
+  UPDATE flow_keys f
+     SET used_at = s.used_at, in_use = s.in_use, waiting = s.waiting
+    FROM (SELECT k.project_no, k.environment, k.flow_key, ${USED_AT} AS used_at, greatest(k.in_use - k.freed, 0) AS in_use,
+                 ${waitingAfterCalls(() => "")} AS waiting
+            FROM state k
+          OFFSET 0) s
+   WHERE ${sameKey("f", "s")}
+)`;
+
+/** The attempts of `called`, and of such other parts of the statement, each with the shard of its lane. */
+export const calledLanes = (...also: string[]): string => `(
+  SELECT c.*, l.shard
+    FROM (${["called", ...also].map((part) => `SELECT project_no, environment, region, job_id, attempt, due_at FROM ${part}`).join(" UNION ALL ")}) c
+    JOIN lanes l ON l.project_no = c.project_no AND l.region = c.region AND l.environment = c.environment)`;

@@ -1,0 +1,85 @@
+import { FLOW_CONCURRENCY_BOUNDS } from "../../domain/flow-key.ts";
+import type { OwedAttempt, Placed } from "../../domain/owed.ts";
+import { REGIONS } from "../../domain/scope.ts";
+import { type Database, epochMs } from "../database/database.ts";
+import { type CalledRow, readCalled } from "./called.ts";
+import { calledLanes, roomOf, sameKey, startsGoneAt, startsLeft, USED_AT } from "./flow-gates.ts";
+
+/**
+ * What stands at the gates of flow keys is changed under their locks, but for what is rare or takes many jobs at once: cancels, retries by hand, parking
+ * at a host. Their statements write rows of gate_calls, which lock nothing, and delivery nodes empty that.
+ */
+
+/**
+ * Tells the gates of jobs (`from` selects rows of open_jobs as they were) that these have left: they are over and give their place back, or they do
+ * not stand where they stood.
+ */
+export const callGates = (from: string, { isOver = true } = {}): string => `left_gate AS MATERIALIZED (
+  SELECT * FROM ${from}
+), gate_call AS (
+  INSERT INTO gate_calls (project_no, environment, gate, region, waiting_change, in_use_change)
+  SELECT project_no, environment, 'k' || flow_key, region, CASE WHEN due_at IS NULL AND gate LIKE 'k%' THEN -1 ELSE 0 END,
+         ${isOver ? "CASE WHEN has_place THEN -1 ELSE 0 END" : "0"}
+    FROM left_gate WHERE flow_key IS NOT NULL
+  UNION ALL
+  SELECT project_no, environment, gate, region, CASE WHEN due_at IS NULL THEN -1 ELSE 0 END, 0 FROM left_gate WHERE gate LIKE 'h%'
+)`;
+/** Whether an open job may stand at a gate. */
+export const HAS_GATE = "(flow_key IS NOT NULL OR gate IS NOT NULL)";
+
+/** How many rows of gate_calls one statement takes. */
+const CALLS_MAX = 1_000;
+
+/**
+ * Does what was left to the gates: their counts, and who may start next. Answers these, and whether more is left. One statement; a row
+ * that another node has taken is left to it. Lock order: gate_calls, flow_keys by key, open jobs.
+ */
+export async function emptyGateCalls(
+  db: Database,
+): Promise<{ owed: Placed<OwedAttempt>[]; isMoreLeft: boolean }> {
+  const [row] = await db.run<{ taken: number; called: CalledRow[] | null }>("empty_gate_calls", EMPTY, [
+    CALLS_MAX,
+  ]);
+  return {
+    owed: (row?.called ?? []).flatMap(readCalled),
+    isMoreLeft: (row?.taken ?? 0) >= CALLS_MAX,
+  };
+}
+
+const waitingIn = (region: number) =>
+  `greatest(k.waiting[${region + 1}] + k.changes[${region + 1}] - (SELECT count(*) FROM called c WHERE c.place = k.place AND c.region = ${region} AND NOT c.holds), 0)`;
+
+const EMPTY = `
+WITH taken AS MATERIALIZED (
+  DELETE FROM gate_calls WHERE id = ANY (ARRAY (SELECT id FROM gate_calls WHERE gate NOT LIKE 'h%' ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
+  RETURNING *
+), gate AS MATERIALIZED (
+  SELECT g.place, g.in_use_change, g.calls_holders, g.changes, k.*
+    FROM (SELECT project_no, environment, substr(gate, 2) AS flow_key, row_number() OVER (ORDER BY project_no, environment, substr(gate, 2)) AS place,
+                 sum(in_use_change)::int AS in_use_change, bool_or(gate LIKE 'p%') AS calls_holders,
+                 ARRAY[${REGIONS.map((_, region) => `coalesce(sum(waiting_change) FILTER (WHERE region = ${region}), 0)`).join(", ")}] AS changes
+            FROM taken GROUP BY 1, 2, 3 ORDER BY 1, 2, 3) g
+   CROSS JOIN LATERAL (
+         SELECT k.* FROM flow_keys k
+          WHERE k.project_no = ANY (ARRAY[g.project_no]) AND k.environment = g.environment AND k.flow_key = g.flow_key
+            FOR NO KEY UPDATE) k
+), state AS MATERIALIZED (
+  SELECT k.*, greatest(k.in_use + k.in_use_change, 0) AS used, clock_timestamp() AS at FROM gate k
+), called AS MATERIALIZED (
+  SELECT k.place, k.project_no, k.environment, false AS holds, h.*
+    FROM state k
+   CROSS JOIN LATERAL call_gate(k.project_no, k.environment, 'k' || k.flow_key, ${roomOf("k.used")},
+           CASE WHEN ${startsLeft("k.at")} <= 0 THEN ${startsGoneAt("k.at", `1 - ${startsLeft("k.at")}`)} END) h
+  UNION ALL
+  SELECT k.place, k.project_no, k.environment, true, h.*
+    FROM state k
+   CROSS JOIN LATERAL call_gate(k.project_no, k.environment, 'p' || k.flow_key, ${FLOW_CONCURRENCY_BOUNDS.max}, NULL) h
+   WHERE k.calls_holders AND NOT k.paused
+), noted AS (
+  UPDATE flow_keys f SET used_at = s.used_at, in_use = s.used, waiting = s.waiting
+    FROM (SELECT k.project_no, k.environment, k.flow_key, ${USED_AT} AS used_at, k.used, ARRAY[${REGIONS.map((_, region) => waitingIn(region)).join(", ")}] AS waiting
+            FROM state k OFFSET 0) s
+   WHERE ${sameKey("f", "s")}
+)
+SELECT (SELECT count(*) FROM taken)::int AS taken,
+       (SELECT json_agg(json_build_array(project_no, environment, region, shard, job_id, attempt, ${epochMs("due_at")})) FROM ${calledLanes()} c) AS called`;

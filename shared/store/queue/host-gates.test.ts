@@ -1,0 +1,304 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { keyCause } from "../../../test/support/cause.ts";
+import { idToUuid, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
+import type { ProjectNo } from "../../domain/scope.ts";
+import { addEndpoint } from "../delivery-test-support.ts";
+import { cancelJob } from "../resources/jobs-by-hand.ts";
+import { updateProject } from "../resources/projects.ts";
+import { listTargetHosts, openHost, parkHost } from "../resources/target-hosts.ts";
+import {
+  claimShortFirst,
+  failedWith,
+  settlementOf,
+  settleShortFirst,
+  startStore,
+  type TestStore,
+} from "../test-support.ts";
+import type { Claim, GrantedAttempt } from "./claim.ts";
+import { emptyHostCalls, lookAtHosts } from "./host-calls.ts";
+
+setDefaultTimeout(120_000);
+
+let store: TestStore;
+let nodeId: number;
+beforeAll(async () => {
+  store = await startStore();
+  nodeId = await store.addNode();
+});
+afterAll(() => store.stop());
+
+const scopeOf = (projectNo: ProjectNo) => ({ projectNo, environment: "production" as const });
+const newHost = () => `h-${randomBytes(6).toString("hex")}.example`;
+const addJobs = (project: ProjectNo, host: string, count: number, wish = {}) =>
+  store.addJobs(project, count, { targetUrl: `https://${host}/hook`, ...wish });
+
+async function dueIn(project: ProjectNo): Promise<{ id: string; attempt: number }[]> {
+  const rows = await store.query<{ job_id: string; attempt: number }>(
+    "SELECT job_id, attempt FROM open_jobs WHERE project_no = $1 AND due_at <= now() ORDER BY due_at, job_id",
+    [project],
+  );
+  return rows.map(({ job_id, attempt }) => ({ id: uuidToId(JOB_PREFIX, job_id), attempt }));
+}
+
+interface Running {
+  claim: Claim;
+  granted: GrantedAttempt;
+}
+async function start(project: ProjectNo): Promise<Running[]> {
+  const claims = (await dueIn(project)).map(({ id, attempt }) => store.claimOf(project, id, { attempt }));
+  const answers = await claimShortFirst(store.db, nodeId, claims);
+  return answers.flatMap((answer, index) =>
+    answer.kind === "granted" ? [{ claim: claims[index] as Claim, granted: answer.attempt }] : [],
+  );
+}
+const idsOf = (running: readonly Running[]) => running.map(({ granted }) => granted.jobId);
+
+const LATER = { dueAt: 4_000_000_000_000 };
+/** Settles attempts that found nobody, or somebody; all are retried far later. */
+const settle = (running: readonly Running[], host: string, nobody: boolean) =>
+  settleShortFirst(
+    store.db,
+    running.map((each) =>
+      settlementOf(each, { ...failedWith(LATER), isPlain: false, met: { host, nobody } }),
+    ),
+  );
+const rowOf = async (project: ProjectNo, host: string) =>
+  (
+    await store.query<{
+      state: number | null;
+      failures: number;
+      parked: string;
+      probe: string | null;
+      probe_seconds: number;
+    }>(
+      "SELECT state, failures, parked, probe, probe_seconds FROM target_hosts WHERE project_no = $1 AND host = $2",
+      [project, host],
+    )
+  )[0];
+const hostsOf = (project: ProjectNo) =>
+  listTargetHosts(store.db, scopeOf(project), { after: null, limit: 10, state: null });
+/** As if so many seconds had passed at the project's hosts. */
+const pass = (project: ProjectNo, seconds: number) =>
+  store
+    .query(
+      `UPDATE target_hosts SET since = since - $2 * interval '1 s', next_probe_at = next_probe_at - $2 * interval '1 s',
+              failing_since = failing_since - $2 * interval '1 s' WHERE project_no = $1`,
+      [project, seconds],
+    )
+    .then(() =>
+      store.query(
+        "UPDATE open_jobs SET due_at = due_at - $2 * interval '1 s' WHERE project_no = $1 AND due_at < now() + interval '10 min'",
+        [project, seconds],
+      ),
+    );
+
+async function addWatchedProject(): Promise<ProjectNo> {
+  const project = await store.addProject({ concurrency: 1_000 });
+  await updateProject(store.db, project, { parksFailingHosts: true }, keyCause());
+  return project;
+}
+/** A host that is down, with so many jobs parked there. */
+async function addDownHost(project: ProjectNo, parked: number): Promise<{ host: string; jobs: string[] }> {
+  const host = newHost();
+  await addJobs(project, host, 19);
+  await settle(await start(project), host, true);
+  await pass(project, 40);
+  await addJobs(project, host, 1);
+  await settle(await start(project), host, true);
+  expect(await rowOf(project, host)).toMatchObject({ state: 0 });
+  return { host, jobs: await addJobs(project, host, parked) };
+}
+
+describe("a host of a project that parks what is due at failing hosts", () => {
+  test("is down after 20 attempts in a row over 30 s that found nobody, and not before", async () => {
+    const project = await addWatchedProject();
+    await addEndpoint(store, project, { events: ["host.down", "host.up"] });
+    const host = newHost();
+    await addJobs(project, host, 25);
+    const running = await start(project);
+    expect(running.length).toBe(25);
+    await settle(running.slice(0, 20), host, true);
+    expect(await rowOf(project, host)).toMatchObject({ state: null, failures: 20 });
+    await settle(running.slice(20, 21), host, false);
+    expect(await rowOf(project, host)).toMatchObject({ state: null, failures: 0 });
+    await settle(running.slice(21, 25), host, true);
+    expect(await rowOf(project, host)).toMatchObject({ state: null, failures: 4 });
+    await pass(project, 40);
+    await addJobs(project, host, 16);
+    const more = await start(project);
+    await settle(more.slice(0, 15), host, true);
+    expect(await rowOf(project, host)).toMatchObject({ state: null, failures: 19 });
+    await settle(more.slice(15), host, true);
+    expect(await hostsOf(project)).toMatchObject([{ host, state: "down", by: "breaker", parked: 0 }]);
+    const events = await store.query("SELECT type, data->>'host' AS host FROM events WHERE project_no = $1", [
+      project,
+    ]);
+    expect(events).toEqual([{ type: 7, host }]);
+    const deliveries = await store.query("SELECT FROM open_deliveries WHERE project_no = $1", [project]);
+    expect(deliveries.length).toBe(1);
+  });
+
+  test("is left alone where the project does not ask for it", async () => {
+    const project = await store.addProject();
+    const host = newHost();
+    await addJobs(project, host, 20);
+    await settle(await start(project), host, true);
+    expect(await rowOf(project, host)).toBeUndefined();
+  });
+
+  test("that is down gets one probe at a time, the oldest, and the rest spends nothing", async () => {
+    const project = await addWatchedProject();
+    const { host, jobs } = await addDownHost(project, 5);
+    expect(await start(project)).toEqual([]);
+    // The probe is one of them until it is sent.
+    expect(await hostsOf(project)).toMatchObject([{ parked: 5 }]);
+    await pass(project, 6);
+    const [probe, ...others] = await start(project);
+    expect(probe?.granted.jobId).toBe(jobs[0] as string);
+    expect(others).toEqual([]);
+    await settle([probe as Running], host, true);
+    const row = await rowOf(project, host);
+    expect(row).toMatchObject({
+      state: 0,
+      parked: "3",
+      probe: idToUuid(jobs[1] as string),
+      probe_seconds: 10,
+    });
+    expect(await start(project)).toEqual([]);
+    await pass(project, 6);
+    expect(await start(project)).toEqual([]);
+    await pass(project, 6);
+    expect(idsOf(await start(project))).toEqual([jobs[1] as string]);
+    const spent = await store.query<{ runs: number }>(
+      "SELECT count(*)::int AS runs FROM runs WHERE project_no = $1 AND job_id = ANY ($2::uuid[])",
+      [project, jobs.map(idToUuid)],
+    );
+    expect(spent).toEqual([{ runs: 1 }]);
+  });
+
+  test("opens with the probe's success, at a rate that doubles each 10 s, in order, and is well when nothing is parked", async () => {
+    const project = await addWatchedProject();
+    await addEndpoint(store, project, { events: ["host.up"] });
+    const { host, jobs } = await addDownHost(project, 12);
+    await start(project);
+    await pass(project, 6);
+    await settle(await start(project), host, false);
+    expect(await hostsOf(project)).toMatchObject([
+      { host, state: "opening", by: "breaker", nextProbeAt: null },
+    ]);
+    const events = await store.query("SELECT type FROM events WHERE project_no = $1", [project]);
+    expect(events).toEqual([{ type: 12 }]);
+    const started: string[] = [];
+    const startsPerSecond: number[] = [];
+    for (let second = 0; second < 30 && started.length < 11; second++) {
+      const [late = ""] = second === 3 ? await addJobs(project, host, 1) : [];
+      if (late !== "") jobs.push(late);
+      // The row's own clock goes on by a second; what came due in it is started.
+      const running = await start(project);
+      const again = await start(project);
+      startsPerSecond.push(running.length + again.length);
+      started.push(...idsOf([...running, ...again]));
+      await settle([...running, ...again], host, false);
+      await pass(project, 1);
+    }
+    for (const [second, count] of startsPerSecond.entries())
+      expect(count).toBeLessThanOrEqual(2 ** Math.floor((second + 2) / 10));
+    expect(started).toEqual(jobs.slice(1, 1 + started.length));
+    for (let second = 0; second < 10; second++) {
+      await settle(await start(project), host, false);
+      await pass(project, 1);
+    }
+    expect(await hostsOf(project)).toEqual([]);
+    await addJobs(project, host, 3);
+    expect((await start(project)).length).toBe(3);
+  });
+
+  test("goes on with another probe when the probe is canceled", async () => {
+    const project = await addWatchedProject();
+    const { host, jobs } = await addDownHost(project, 3);
+    await start(project);
+    await cancelJob(store.db, scopeOf(project), jobs[0] as string, keyCause());
+    await emptyHostCalls(store.db);
+    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(jobs[1] as string), parked: "1" });
+    await pass(project, 6);
+    expect(idsOf(await start(project))).toEqual([jobs[1] as string]);
+  });
+
+  test("opens when the project does not ask for it any more", async () => {
+    const project = await addWatchedProject();
+    const { host } = await addDownHost(project, 3);
+    await start(project);
+    await updateProject(store.db, project, { parksFailingHosts: false }, keyCause());
+    await emptyHostCalls(store.db);
+    expect(await hostsOf(project)).toMatchObject([{ host, state: "opening" }]);
+    expect((await start(project)).length).toBe(1);
+  });
+});
+
+describe("by hand", () => {
+  test("a host is parked without probes until it is opened, and both may be asked twice", async () => {
+    const project = await store.addProject();
+    const host = newHost();
+    const scope = scopeOf(project);
+    const parked = await parkHost(store.db, scope, host, keyCause(), null);
+    expect(parked).toMatchObject({
+      kind: "parked",
+      row: { host, state: "down", by: "hand", nextProbeAt: null },
+    });
+    const jobs = await addJobs(project, host, 3);
+    const [other = ""] = await store.addJobs(project, 1);
+    expect(idsOf(await start(project))).toEqual([other]);
+    await lookAtHosts(store.db);
+    await emptyHostCalls(store.db);
+    await pass(project, 600);
+    expect(await start(project)).toEqual([]);
+    const again = await parkHost(store.db, scope, host, keyCause(), null);
+    expect(again).toMatchObject({ kind: "parked", row: { parked: 3 } });
+    const opened = await openHost(store.db, scope, host, keyCause(), null);
+    expect(opened).toMatchObject({ row: { host, state: "opening", by: "hand", parked: 3 } });
+    await emptyHostCalls(store.db);
+    const first = await start(project);
+    expect(idsOf(first)).toEqual([jobs[0] as string]);
+    expect(first[0]?.granted.waitedFor).toBe("host");
+    expect(await start(project)).toEqual([]);
+    const twice = await openHost(store.db, scope, host, keyCause(), null);
+    expect(twice).toMatchObject({ row: { state: "opening", parked: 1 } });
+  });
+
+  test("what is canceled while it is parked is not counted any more, and a ramp with nothing left is over", async () => {
+    const project = await store.addProject();
+    const host = newHost();
+    const scope = scopeOf(project);
+    await parkHost(store.db, scope, host, keyCause(), null);
+    const jobs = await addJobs(project, host, 2);
+    await start(project);
+    for (const id of jobs) await cancelJob(store.db, scope, id, keyCause());
+    await emptyHostCalls(store.db);
+    expect(await hostsOf(project)).toMatchObject([{ parked: 0, state: "down" }]);
+    await openHost(store.db, scope, host, keyCause(), null);
+    await emptyHostCalls(store.db);
+    expect(await hostsOf(project)).toEqual([]);
+  });
+
+  test("a job with a flow key waits at its host, lets others of its key pass, and takes its place in the key's order again", async () => {
+    const project = await store.addProject();
+    const host = newHost();
+    const scope = scopeOf(project);
+    await parkHost(store.db, scope, host, keyCause(), null);
+    const flow = { key: "one-at-a-time", concurrency: 1 };
+    const [away = ""] = await addJobs(project, host, 1, { flow });
+    expect(await start(project)).toEqual([]);
+    const [near = ""] = await store.addJobs(project, 1, { flow });
+    const running = await start(project);
+    expect(idsOf(running)).toEqual([near]);
+    await openHost(store.db, scope, host, keyCause(), null);
+    await emptyHostCalls(store.db);
+    expect(await start(project)).toEqual([]);
+    await settle(running, "target.example", false);
+    await store.query("UPDATE open_jobs SET due_at = now() WHERE job_id = $1 AND due_at IS NOT NULL", [
+      idToUuid(away),
+    ]);
+    expect(idsOf(await start(project))).toEqual([away]);
+  });
+});

@@ -1,0 +1,237 @@
+import {
+  HOST_CAUSES,
+  HOST_DOWN_ATTEMPTS_MIN,
+  HOST_DOWN_SECONDS_MIN,
+  HOST_STATES,
+  PROBE_SECONDS,
+} from "../../domain/host-state.ts";
+import { HOME_REGION } from "../../domain/plan.ts";
+import type { EventType } from "../../domain/webhook.ts";
+import { eventTypeCode, HOSTS_WATCHED, regionCode } from "../database/codes.ts";
+import { hostData } from "./event-data.ts";
+import { tellOf } from "./owed-deliveries.ts";
+
+/**
+ * Hosts that are down, in the words of the statements that claim and settle. A project whose hosts are watched has a bit in its flow
+ * (HOSTS_WATCHED), and its attempts go the long way. What is refused at a host that is not well stands at the gate 'h' + host
+ * (open_jobs.gate), as at a flow key (flow-gates.ts): the row of target_hosts is locked behind those of flow keys.
+ *
+ * While a host is down its oldest attempt is the probe, which is in its lane and due when the next probe is. While it opens, the claims count the
+ * starts of each second of the ramp.
+ */
+
+const DOWN = HOST_STATES.indexOf("down");
+const OPENING = HOST_STATES.indexOf("opening");
+const BREAKER = HOST_CAUSES.indexOf("breaker");
+export const HOST_CODES = { DOWN, OPENING, BREAKER, HAND: HOST_CAUSES.indexOf("hand") };
+
+/** The most attempts of a region that are in their lane at once because of the ramp. */
+const RAMP_HEADS = 256;
+/** So many starts in a second are as good as any number. */
+const DOUBLINGS_MAX = 15;
+export const HOST_KEY = "project_no, environment, host";
+export const sameHost = (one: string, other: string): string =>
+  `${one}.project_no = ${other}.project_no AND ${one}.environment = ${other}.environment AND ${one}.host = ${other}.host`;
+
+/** How many starts a second of the ramp has. */
+const startsOf = (second: string) => `(1 << least((${second}) / 10, ${DOUBLINGS_MAX}))`;
+/** How many starts a host (t) has left in its ramp's second at `at`, once `more` have started. */
+export const startsLeftIn = (second: string, more: string) =>
+  `(${startsOf(second)} - CASE WHEN t.second = ${second} THEN t.started ELSE 0 END - ${more})`;
+export const secondAt = (at: string) => `greatest(floor(extract(epoch FROM ${at} - t.since)), 0)::int`;
+export const callInRamp = (second: string, left: string, order: string) =>
+  `call_gate(t.project_no, t.environment, 'h' || t.host,
+           least(CASE WHEN ${left} > 0 THEN ${left} ELSE ${startsOf(`${second} + 1`)} END, ${RAMP_HEADS})::int${order},
+           CASE WHEN ${left} <= 0 THEN t.since + (${second} + 1) * interval '1 s' END)`;
+
+/** Locks the hosts of claims that are not well: `host` stands behind `gate` (flow-gates.ts) and `item`, where `host` is null if it is not known. */
+export const LOCK_HOSTS_OF_CLAIMS = `host AS MATERIALIZED (
+  SELECT g.host_place, g.ns, g.job_ids, t.*
+    FROM (SELECT ${HOST_KEY}, row_number() OVER (ORDER BY ${HOST_KEY}) AS host_place, array_agg(n) AS ns, array_agg(job_id) AS job_ids
+            FROM item WHERE host IS NOT NULL AND (SELECT count(*) FROM gate) >= 0
+           GROUP BY ${HOST_KEY} ORDER BY ${HOST_KEY}) g
+   CROSS JOIN LATERAL (
+         SELECT t.* FROM target_hosts t
+          WHERE t.project_no = ANY (ARRAY[g.project_no]) AND t.environment = g.environment AND t.host = g.host AND t.state IS NOT NULL
+            FOR NO KEY UPDATE) t
+)`;
+
+/** What a claim judges by, behind `host` and `clock`. `host_placement` has all items at such hosts. */
+export const JUDGE_BY_HOSTS = `host_state AS MATERIALIZED (
+  SELECT t.*, n.second AS now_second, ${startsLeftIn("n.second", "0")} AS starts_left, h.ids
+    FROM host t
+   CROSS JOIN clock
+   CROSS JOIN LATERAL (SELECT ${secondAt("clock.at")} AS second) n
+   CROSS JOIN LATERAL (
+         SELECT array_agg(q.job_id ORDER BY q.due_at, q.job_id) AS ids
+           FROM gate_heads(t.project_no, t.environment, 'h' || t.host, ${RAMP_HEADS} + cardinality(t.ns)) q
+          WHERE t.state = ${OPENING} AND q.due_at <= now() AND q.region <> ALL (ARRAY (SELECT r.region FROM held_regions r))) h
+), host_placement AS MATERIALIZED (
+  SELECT array_agg(a.n) AS ns, array_agg(t.host_place) AS places, array_agg(t.host) AS hosts, array_agg(t.state) AS states,
+         array_agg(t.by) AS causes, array_agg(t.probe) AS probes, array_agg(t.next_probe_at) AS next_probes,
+         array_agg(t.starts_left) AS starts_left, array_agg(t.since + (t.now_second + 1) * interval '1 s') AS next_seconds,
+         array_agg(array_position(t.ids, a.job_id)) AS ranks, array_agg(t.ids IS NULL AND t.parked = 0) AS over
+    FROM host_state t CROSS JOIN LATERAL unnest(t.ns, t.job_ids) AS a (n, job_id)
+)`;
+
+/**
+ * Judges `owed` by its hosts. Adds `host_passes` and `host_place` (null at a host that is well). What does not pass is parked, or due at
+ * `host_until`: the first that is refused at a host without a probe is the probe (`probes`).
+ */
+export const judgedByHosts = (owed: string, asks: string): string => `
+  SELECT j.*, CASE WHEN probes THEN greatest(next_probe_at, now()) WHEN host_state = ${OPENING} AND host_rank IS NOT NULL THEN next_second END AS host_until
+    FROM (SELECT *, NOT host_passes AND host_state = ${DOWN} AND cause = ${BREAKER} AND probe IS NULL
+                    AND row_number() OVER (PARTITION BY host_place, host_passes ORDER BY coalesce(parked_due_at, due_at), job_id) = 1 AS probes
+            FROM (SELECT o.*, p.places[x.at] AS host_place, p.hosts[x.at] AS host, p.states[x.at] AS host_state, p.causes[x.at] AS cause,
+                         p.probes[x.at] AS probe, p.next_probes[x.at] AS next_probe_at, p.next_seconds[x.at] AS next_second,
+                         p.ranks[x.at] AS host_rank,
+                         x.at IS NULL OR NOT coalesce(${asks}, false)
+                         OR coalesce(CASE p.states[x.at] WHEN ${DOWN} THEN o.job_id = p.probes[x.at]
+                                          ELSE p.ranks[x.at] <= p.starts_left[x.at] OR p.over[x.at] END, false) AS host_passes
+                    FROM host_placement p
+                   CROSS JOIN ${owed} o
+                   CROSS JOIN LATERAL (SELECT array_position(p.ns, o.n) AS at) x) at_host) j`;
+
+/**
+ * What a claim does at hosts, behind `verdict` (judgedByHosts, with the kinds `host_parked` and `host_put_off`) and `done`. `host_called` is what became due.
+ * A ramp is over with the last start of what was parked.
+ */
+export const TURN_AWAY = `turned_away AS (
+  UPDATE open_jobs o
+     SET due_at = v.until, parked_host = NULL, parked_due_at = coalesce(o.parked_due_at, o.due_at), gate = 'h' || v.host
+    FROM (SELECT project_no, environment, region, job_id, host, CASE WHEN kind = 'host_put_off' THEN host_until END AS until
+            FROM verdict WHERE kind IN ('host_parked', 'host_put_off')) v
+   WHERE o.project_no = ANY (ARRAY[v.project_no]) AND o.environment = v.environment AND o.region = v.region AND o.job_id = v.job_id
+  RETURNING 1
+), turned_from_flow AS (
+  -- Others of its flow key may pass.
+  INSERT INTO gate_calls (project_no, environment, gate)
+  SELECT DISTINCT project_no, environment, 'k' || flow_key FROM verdict
+   WHERE kind IN ('host_parked', 'host_put_off') AND gate LIKE 'k%'
+), at_hosts AS MATERIALIZED (
+  SELECT host_place, count(*) FILTER (WHERE taken)::int AS starts, count(*) FILTER (WHERE kind = 'host_parked') AS parked,
+         count(*) FILTER (WHERE kind = 'host_put_off' OR NOT taken AND kind NOT LIKE 'host%') AS stay,
+         (array_agg(job_id) FILTER (WHERE probes AND kind LIKE 'host%'))[1] AS probe,
+         (array_agg(job_id) FILTER (WHERE host_state = ${DOWN} AND host_passes AND kind IN ('parked', 'put_off')))[1] AS lost_probe
+    FROM verdict WHERE host_place IS NOT NULL AND due GROUP BY host_place
+)`;
+export const CALL_HOSTS = `host_called AS MATERIALIZED (
+  SELECT t.host_place, t.project_no, t.environment, c.*
+    FROM done d
+   CROSS JOIN at_hosts a
+    JOIN host_state t USING (host_place)
+   CROSS JOIN LATERAL ${callInRamp("t.now_second", "(t.starts_left - a.starts)", " + 0 * d.count::int")} c
+   WHERE t.state = ${OPENING} AND t.parked + a.parked > 0
+), host_noted AS (
+  UPDATE target_hosts t
+     SET state = s.state, by = CASE WHEN s.state IS NOT NULL THEN t.by END, second = s.now_second, started = s.started, parked = s.parked,
+         probe = s.probe
+    FROM (SELECT n.*, CASE WHEN n.is_over THEN NULL ELSE n.was END AS state
+            FROM (SELECT t.project_no, t.environment, t.host, t.now_second, t.state AS was,
+                         CASE WHEN t.second = t.now_second THEN t.started ELSE 0 END + a.starts AS started, p.parked,
+                         CASE WHEN a.lost_probe IS NOT NULL THEN NULL ELSE coalesce(t.probe, a.probe) END AS probe,
+                         t.state = ${OPENING} AND p.parked = 0 AND p.called = 0 AND a.stay = 0
+                         AND a.starts >= coalesce(cardinality(t.ids), 0) AS is_over
+                    FROM at_hosts a
+                    JOIN host_state t USING (host_place)
+                   CROSS JOIN LATERAL (
+                         SELECT count(*) AS called, t.parked + a.parked - count(*) AS parked FROM host_called c WHERE c.host_place = t.host_place) p) n
+          OFFSET 0) s
+   WHERE ${sameHost("t", "s")}
+)`;
+
+/** Locks the hosts of settlements in watched projects, also those that have no row yet, and those whose probe ends. Behind `gate` and `item`. */
+export const LOCK_HOSTS_OF_SETTLEMENTS = `host AS MATERIALIZED (
+  SELECT g.project_no, g.environment, g.host, t.since, t.next_probe_at, t.failing_since, coalesce(t.parked, 0) AS parked, t.state, t.by,
+         coalesce(t.failures, 0) AS failures, t.probe_seconds, t.probe
+    FROM (SELECT DISTINCT project_no, environment, host
+            FROM (SELECT i.project_no, i.environment, i.host FROM item i WHERE i.host IS NOT NULL AND i.project_no = ANY (${watched()})
+                  UNION ALL
+                  SELECT t.project_no, t.environment, t.host
+                    FROM item i
+                   CROSS JOIN LATERAL (
+                         SELECT t.* FROM target_hosts t
+                          WHERE t.project_no = i.project_no AND t.environment = i.environment AND t.probe = i.job_id OFFSET 0) t
+                   WHERE i.project_no = ANY (${watched()})) named
+           WHERE (SELECT count(*) FROM gate) >= 0
+           ORDER BY 1, 2, 3) g
+    LEFT JOIN LATERAL (
+         SELECT t.* FROM target_hosts t
+          WHERE t.project_no = ANY (ARRAY[g.project_no]) AND t.environment = g.environment AND t.host = g.host
+            FOR NO KEY UPDATE) t ON true
+)`;
+function watched(): string {
+  return `ARRAY (SELECT project_no FROM flow WHERE subscriptions & ${HOSTS_WATCHED} <> 0)`;
+}
+
+export const hostEvent = (type: EventType, host: string) =>
+  `'${type} ' || ${host}.host || ' ' || ${host}.new_since AS seed, ${host}.project_no, ${host}.environment, ${regionCode(HOME_REGION)}::smallint AS region,
+         (SELECT shard FROM lanes l WHERE l.project_no = ${host}.project_no LIMIT 1) AS shard, ${eventTypeCode(type)}::smallint AS type,
+         NULL::uuid AS job_id, NULL::bytea AS trace, ${hostData(`${host}.host`, `${host}.new_since`, `${host}.parked`)} AS data`;
+
+/**
+ * What a settlement finds out of hosts, behind `host`, `attempt` (with `host` and `nobody`: whether it found nobody there, null if nobody knows) and
+ * `done`. A row of attempts that found nobody, in the order of settlement, brings a host down; the end of a probe opens it or plans the next.
+ */
+export const WATCH_HOSTS = `met AS MATERIALIZED (
+  SELECT h.*, a.last_other, a.after_other, a.all_nobody, a.first_after, a.first_nobody, a.probe_ended, a.probe_met
+    FROM host h
+   CROSS JOIN LATERAL (
+         SELECT max(n) FILTER (WHERE NOT nobody) AS last_other,
+                count(*) FILTER (WHERE nobody AND n > m.other) AS after_other, count(*) FILTER (WHERE nobody) AS all_nobody,
+                min(started_at) FILTER (WHERE nobody AND n > m.other) AS first_after, min(started_at) FILTER (WHERE nobody) AS first_nobody,
+                bool_or(job_id = h.probe) AS probe_ended, bool_or(NOT nobody) FILTER (WHERE job_id = h.probe) AS probe_met
+           FROM attempt a
+          CROSS JOIN (SELECT coalesce(max(n) FILTER (WHERE NOT nobody), 0) AS other FROM attempt b
+                       WHERE b.project_no = h.project_no AND b.environment = h.environment AND b.host = h.host) m
+          WHERE a.project_no = h.project_no AND a.environment = h.environment AND (a.host = h.host OR a.job_id = h.probe)) a
+), counted_hosts AS MATERIALIZED (
+  SELECT m.*, least(CASE WHEN last_other IS NULL THEN failures + all_nobody ELSE after_other END, 30000)::smallint AS new_failures,
+         CASE WHEN last_other IS NOT NULL THEN first_after WHEN failures = 0 THEN first_nobody ELSE failing_since END AS new_failing_since
+    FROM met m
+), judged_hosts AS MATERIALIZED (
+  SELECT c.*, coalesce(state = ${DOWN} AND probe_ended AND probe_met, false) AS goes_up,
+         coalesce(state = ${DOWN} AND probe_ended AND NOT coalesce(probe_met, false), false) AS probes_again,
+         coalesce(state IS DISTINCT FROM ${DOWN} AND new_failures >= ${HOST_DOWN_ATTEMPTS_MIN}
+                  AND new_failing_since <= now() - interval '${HOST_DOWN_SECONDS_MIN} s'
+                  AND (SELECT park_failing_hosts FROM projects p WHERE p.no = c.project_no), false) AS goes_down
+    FROM counted_hosts c
+), planned AS MATERIALIZED (
+  SELECT j.*, CASE WHEN goes_up OR goes_down THEN now() ELSE since END AS new_since,
+         CASE WHEN goes_down THEN ${PROBE_SECONDS.first}
+              WHEN probes_again AND probe_met IS NOT NULL THEN least(probe_seconds * 2, ${PROBE_SECONDS.max}) ELSE probe_seconds END AS new_probe_seconds
+    FROM judged_hosts j
+), host_called AS MATERIALIZED (
+  SELECT p.project_no, p.environment, p.host, c.*, true AS was_parked
+    FROM done d
+   CROSS JOIN planned p
+   CROSS JOIN LATERAL call_gate(p.project_no, p.environment, 'h' || p.host, 1 + 0 * d.count::int, NULL) c
+   WHERE p.goes_up
+  UNION ALL
+  SELECT p.project_no, p.environment, p.host, c.*
+    FROM done d
+   CROSS JOIN planned p
+   CROSS JOIN LATERAL call_oldest(p.project_no, p.environment, 'h' || p.host, now() + (p.new_probe_seconds + 0 * d.count) * interval '1 s') c
+   WHERE p.probes_again OR p.goes_down AND p.parked > 0
+), noted_hosts AS (
+  INSERT INTO target_hosts AS t (${HOST_KEY}, since, next_probe_at, failing_since, parked, second, started, state, by, failures, probe_seconds, probe)
+  SELECT ${HOST_KEY}, coalesce(new_since, now()),
+         CASE WHEN goes_down OR probes_again THEN now() + new_probe_seconds * interval '1 s' WHEN NOT goes_up THEN next_probe_at END,
+         CASE WHEN NOT goes_up AND NOT goes_down THEN new_failing_since END, parked - c.called, 0, 0,
+         CASE WHEN goes_down THEN ${DOWN} WHEN goes_up THEN CASE WHEN parked > 0 THEN ${OPENING} END ELSE state END,
+         CASE WHEN goes_down OR goes_up THEN ${BREAKER} ELSE by END, CASE WHEN goes_up OR goes_down THEN 0 ELSE new_failures END,
+         coalesce(new_probe_seconds, 0), CASE WHEN goes_down OR goes_up OR probes_again THEN c.probe ELSE p.probe END
+    FROM planned p
+   CROSS JOIN LATERAL (
+         SELECT count(*) FILTER (WHERE was_parked) AS called, CASE WHEN NOT p.goes_up THEN (array_agg(job_id))[1] END AS probe
+           FROM host_called c WHERE ${sameHost("c", "p")}) c
+   WHERE goes_up OR goes_down OR probes_again OR new_failures <> failures
+      ON CONFLICT (${HOST_KEY}) DO UPDATE
+     SET since = excluded.since, next_probe_at = excluded.next_probe_at, failing_since = excluded.failing_since, parked = excluded.parked,
+         second = CASE WHEN t.state = excluded.state THEN t.second ELSE 0 END, started = CASE WHEN t.state = excluded.state THEN t.started ELSE 0 END,
+         state = excluded.state, by = excluded.by, failures = excluded.failures, probe_seconds = excluded.probe_seconds, probe = excluded.probe
+), host_told AS MATERIALIZED (
+  SELECT ${hostEvent("host.down", "p")} FROM planned p WHERE p.goes_down
+  UNION ALL
+  SELECT ${hostEvent("host.up", "p")} FROM planned p WHERE p.goes_up
+), ${tellOf("host_told", { madeLanes: "heard", name: "host_" })}`;

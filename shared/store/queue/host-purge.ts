@@ -1,0 +1,31 @@
+import { type Database, instant } from "../database/database.ts";
+import { HOST_KEY, sameHost } from "./host-gates.ts";
+
+/** Attempts in a row that began so long ago say nothing of a host any more: it would be down by now, if its project asked for that. */
+const FORGOTTEN_AFTER = "interval '25 hours'";
+
+/**
+ * Forgets hosts that are well and have had no row of failures since a day before `now` (milliseconds since 1970). Looks at `limit` of
+ * them, and answers how many it forgot.
+ */
+export async function purgeTargetHosts(db: Database, limit: number, now: number): Promise<number> {
+  const [row] = await db.run<{ forgotten: number }>("purge_target_hosts", PURGE, [instant(now), limit]);
+  return row?.forgotten ?? 0;
+}
+
+// `since` tells nothing of a host that is well, so one that fails now and then is looked at again after another day.
+const IS_WELL = `t.state IS NULL AND t.since < $1::timestamptz - ${FORGOTTEN_AFTER}`;
+const PURGE = `
+WITH looked AS MATERIALIZED (
+  SELECT ${HOST_KEY}, t.parked > 0 OR t.failures > 0 AND coalesce(t.failing_since >= $1::timestamptz - ${FORGOTTEN_AFTER}, false) AS is_kept
+    FROM target_hosts t
+   WHERE ${IS_WELL}
+   ORDER BY t.since LIMIT $2
+     FOR NO KEY UPDATE SKIP LOCKED
+), kept AS (
+  UPDATE target_hosts t SET since = now() FROM looked l WHERE l.is_kept AND ${sameHost("t", "l")}
+), forgotten AS (
+  DELETE FROM target_hosts t USING looked l WHERE NOT l.is_kept AND ${sameHost("t", "l")}
+  RETURNING 1
+)
+SELECT count(*)::int AS forgotten FROM forgotten`;

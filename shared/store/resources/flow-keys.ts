@@ -1,0 +1,120 @@
+import type { FlowKeyTerms, FlowRate } from "../../domain/flow-key.ts";
+import { idToUuid } from "../../domain/ids.ts";
+import type { Scope } from "../../domain/scope.ts";
+import { environmentCode } from "../database/codes.ts";
+import { type Database, epochMs } from "../database/database.ts";
+import { HEADS } from "../queue/flow-gates.ts";
+import { nextStartOf } from "../queue/flow-start.ts";
+import { auditFrom, type KeyCause } from "./audit.ts";
+
+/** Flow keys as clients see and change them. Which attempts they let start, the statements of queue/flow-gates.ts decide. */
+
+/** A flow key. Instants are milliseconds since 1970. */
+export interface FlowKeyRow extends FlowKeyTerms {
+  key: string;
+  /** Places of its concurrency that are taken. */
+  inUse: number;
+  /** Due attempts that wait for it. */
+  waiting: number;
+  /** When its rate lets the next attempt start; null if it keeps none from starting now. */
+  nextStartAt: number | null;
+}
+
+/** What is parked, and what is due of the first that stand in their lanes. */
+const WAITING = `((SELECT sum(w) FROM unnest(k.waiting) AS w)
+          + (SELECT count(*) FROM gate_heads(k.project_no, k.environment, 'k' || k.flow_key, ${HEADS}) h WHERE h.in_lane AND h.due_at <= now()))`;
+const COLUMNS = `k.flow_key, k.concurrency, k.rate_count, k.rate_seconds, k.paused, k.pinned, k.in_use, ${WAITING}::float8 AS waiting,
+       ${epochMs(nextStartOf("k"))} AS next_start_at`;
+const IN_SCOPE = "k.project_no = $1 AND k.environment = $2";
+
+/** One key, or null if it is not known. */
+export async function findFlowKey(
+  db: Database,
+  { projectNo, environment }: Scope,
+  key: string,
+): Promise<FlowKeyRow | null> {
+  const [row] = await db.run<Row>("find_flow_key", FIND, [projectNo, environmentCode(environment), key]);
+  return row === undefined ? null : readFlowKey(row);
+}
+
+const FIND = `SELECT ${COLUMNS} FROM flow_keys k WHERE ${IN_SCOPE} AND k.flow_key = $3`;
+
+/** A page of an environment's keys, in ascending order of bytes; null for `after` begins with the first. */
+export async function listFlowKeys(
+  db: Database,
+  { projectNo, environment }: Scope,
+  { after, limit }: { after: string | null; limit: number },
+): Promise<FlowKeyRow[]> {
+  const values = [projectNo, environmentCode(environment), after ?? "", limit];
+  return (await db.run<Row>("list_flow_keys", LIST, values)).map(readFlowKey);
+}
+
+const LIST = `SELECT ${COLUMNS} FROM flow_keys k WHERE ${IN_SCOPE} AND k.flow_key > $3 ORDER BY k.flow_key LIMIT $4`;
+
+/**
+ * Changes what is given of a key, and makes one that is not known. What may start by its new terms is called by whoever empties
+ * gate_calls (queue/gate-calls.ts), within a second.
+ */
+export async function changeFlowKey(
+  db: Database,
+  { projectNo, environment }: Scope,
+  key: string,
+  change: Partial<FlowKeyTerms>,
+  { requestId, keyNo }: KeyCause,
+): Promise<FlowKeyRow> {
+  const { concurrency, rate, paused, pinned } = change;
+  const [row] = await db.run<Row>("change_flow_key", CHANGE, [
+    ...[projectNo, environmentCode(environment), JSON.stringify(change), idToUuid(requestId), keyNo, key],
+    ...[concurrency !== undefined, concurrency ?? null],
+    ...[rate !== undefined, rate?.count ?? null, rate?.per_seconds ?? null],
+    ...[paused ?? null, pinned ?? null],
+  ]);
+  if (row === undefined) throw new Error("a changed flow key did not come back");
+  return readFlowKey(row);
+}
+
+const CHANGE = `
+WITH k AS (
+  INSERT INTO flow_keys AS k (project_no, environment, flow_key, concurrency, rate_count, rate_seconds, paused, pinned)
+  VALUES ($1, $2, $6, $8, $10, $11, coalesce($12, false), coalesce($13, false))
+      ON CONFLICT (project_no, environment, flow_key) DO UPDATE
+     SET used_at = now(), concurrency = CASE WHEN $7::boolean THEN excluded.concurrency ELSE k.concurrency END,
+         rate_count = CASE WHEN $9::boolean THEN excluded.rate_count ELSE k.rate_count END,
+         rate_seconds = CASE WHEN $9 THEN excluded.rate_seconds ELSE k.rate_seconds END,
+         paused = coalesce($12, k.paused), pinned = coalesce($13, k.pinned)
+  RETURNING *
+), told AS (
+  -- An attempt that has its place waits at a gate of its own while the key is paused.
+  INSERT INTO gate_calls (project_no, environment, gate)
+  SELECT project_no, environment, g.kind || flow_key FROM k CROSS JOIN unnest('{k,p}'::text[]) AS g (kind)
+), ${auditFrom("flow.update", "k", "$3")}
+SELECT ${COLUMNS} FROM k`;
+
+interface Row {
+  flow_key: string;
+  concurrency: number | null;
+  rate_count: number | null;
+  rate_seconds: number | null;
+  paused: boolean;
+  pinned: boolean;
+  in_use: number;
+  waiting: number;
+  next_start_at: number | null;
+}
+
+const readFlowKey = (row: Row): FlowKeyRow => ({
+  key: row.flow_key,
+  concurrency: row.concurrency,
+  rate: readRate(row),
+  paused: row.paused,
+  pinned: row.pinned,
+  inUse: row.in_use,
+  waiting: row.waiting,
+  nextStartAt: row.next_start_at,
+});
+
+export const readRate = ({
+  rate_count: count,
+  rate_seconds: perSeconds,
+}: Pick<Row, "rate_count" | "rate_seconds">): FlowRate | null =>
+  count === null || perSeconds === null ? null : { count, per_seconds: perSeconds };

@@ -1,0 +1,169 @@
+import {
+  HOST_CAUSES,
+  HOST_STATES,
+  HOSTS_PARKED_BY_HAND_MAX,
+  type HostStanding,
+  type HostState,
+} from "../../domain/host-state.ts";
+import { idToUuid } from "../../domain/ids.ts";
+import type { OwedAttempt, Placed } from "../../domain/owed.ts";
+import type { ProjectNo, Scope } from "../../domain/scope.ts";
+import { environmentCode, HOSTS_WATCHED } from "../database/codes.ts";
+import { column, type Database, epochMs } from "../database/database.ts";
+import { HOST_CODES, hostEvent } from "../queue/host-gates.ts";
+import { tellOf } from "../queue/owed-deliveries.ts";
+import { auditFrom, type KeyCause } from "./audit.ts";
+import { type KeyToTake, keepAnswer } from "./idempotency.ts";
+
+/**
+ * Target hosts as clients see and change them. What happens to attempts there, the statements of queue/host-gates.ts decide. What a change lets
+ * start is called by whoever empties gate_calls (queue/host-calls.ts), within a second.
+ */
+
+const { DOWN, OPENING, BREAKER, HAND } = HOST_CODES;
+const COLUMNS = `h.host, h.state, h.by, ${epochMs("h.since")} AS since,
+       (h.parked + CASE WHEN h.probe IS NOT NULL AND h.next_probe_at > now() THEN 1 ELSE 0 END)::float8 AS parked, ${epochMs("h.next_probe_at")} AS next_probe_at`;
+
+/** A page of an environment's hosts that are not well, in ascending order of bytes; null for `state` means both. */
+export async function listTargetHosts(
+  db: Database,
+  { projectNo, environment }: Scope,
+  { after, limit, state }: { after: string | null; limit: number; state: HostState | null },
+): Promise<HostStanding[]> {
+  const states = (state === null ? HOST_STATES : [state]).map((one) => HOST_STATES.indexOf(one));
+  const values = [projectNo, environmentCode(environment), after ?? "", limit, column(states)];
+  return (await db.run<Row>("list_target_hosts", LIST, values)).map(readHost);
+}
+
+const LIST = `
+SELECT ${COLUMNS}
+  FROM unnest($5::smallint[]) AS s (state)
+ CROSS JOIN LATERAL (
+       SELECT * FROM target_hosts t
+        WHERE t.project_no = $1 AND t.environment = $2 AND t.state = s.state AND t.state IS NOT NULL AND t.host > $3
+        ORDER BY t.host LIMIT $4) h
+ ORDER BY h.host LIMIT $4`;
+
+type Key = (KeyToTake & { answerOf(host: HostStanding): Buffer }) | null;
+
+/** Parks what is due at a host until it is opened by hand. A host that is parked by hand stays as it is. */
+export async function parkHost(
+  db: Database,
+  scope: Scope,
+  host: string,
+  cause: KeyCause,
+  key: Key,
+): Promise<{ kind: "parked"; row: HostStanding } | { kind: "too_many" } | { kind: "key_taken" }> {
+  // A project whose hosts are watched though none is parked only goes a longer way.
+  await watchHosts(db, scope.projectNo);
+  const [row] = await change(db, "park_host", PARK, scope, host, cause);
+  if (row === undefined) return { kind: "too_many" };
+  return (await isKept(db, scope, key, row)) ? { kind: "parked", row } : { kind: "key_taken" };
+}
+
+/** Opens a host, with the ramp. One that is opening or well stays as it is, and is answered as one that has just opened. */
+export async function openHost(
+  db: Database,
+  scope: Scope,
+  host: string,
+  cause: KeyCause,
+  key: Key,
+): Promise<{ row: HostStanding; owed: Placed<OwedAttempt>[] } | "key_taken"> {
+  const [row] = await change(db, "open_host", OPEN, scope, host, cause);
+  if (row === undefined) throw new Error("a host that was opened did not come back");
+  return (await isKept(db, scope, key, row)) ? { row, owed: [] } : "key_taken";
+}
+
+/** The change itself may be made twice, so its answer is kept behind it. */
+const isKept = async (db: Database, scope: Scope, key: Key, row: HostStanding): Promise<boolean> =>
+  key === null || keepAnswer(db, scope, key, key.answerOf(row));
+
+async function change(
+  db: Database,
+  name: string,
+  text: string,
+  { projectNo, environment }: Scope,
+  host: string,
+  { requestId, keyNo }: KeyCause,
+): Promise<HostStanding[]> {
+  const values = [projectNo, environmentCode(environment), host, idToUuid(requestId), keyNo, host];
+  return (await db.run<Row>(name, text, values)).map(readHost);
+}
+
+const OLD = `old AS MATERIALIZED (
+  SELECT h.* FROM target_hosts h WHERE h.project_no = $1 AND h.environment = $2 AND h.host = $3::text FOR NO KEY UPDATE
+)`;
+/** Endpoints hear of a change of the state, which `changed` has. */
+const told = (type: "host.down" | "host.up") => `told AS MATERIALIZED (
+  SELECT ${hostEvent(type, "c")} FROM (SELECT *, since AS new_since FROM changed) c WHERE NOT EXISTS (SELECT FROM old WHERE old.state = ${type === "host.down" ? DOWN : OPENING})
+), ${tellOf("told")}`;
+
+const PARK = `
+WITH ${OLD}, changed AS (
+  INSERT INTO target_hosts AS h (project_no, environment, host, state, by, since)
+  SELECT $1::int, $2::smallint, $3, ${DOWN}, ${HAND}, now()
+   WHERE NOT EXISTS (SELECT FROM old WHERE old.state = ${DOWN} AND old.by = ${HAND})
+     AND (SELECT count(*) FROM (SELECT FROM target_hosts t WHERE t.project_no = $1 AND t.environment = $2 AND t.state = ${DOWN} AND t.by = ${HAND}
+                                 LIMIT ${HOSTS_PARKED_BY_HAND_MAX}) parked) < ${HOSTS_PARKED_BY_HAND_MAX}
+      ON CONFLICT (project_no, environment, host) DO UPDATE
+     SET state = excluded.state, by = excluded.by, since = CASE WHEN h.state = ${DOWN} THEN h.since ELSE excluded.since END,
+         next_probe_at = NULL, probe = NULL, failures = 0, failing_since = NULL
+  RETURNING *
+), ${told("host.down")}, ${auditFrom("host.park", "changed")}
+SELECT ${COLUMNS} FROM (SELECT * FROM changed UNION ALL SELECT * FROM old WHERE old.state = ${DOWN} AND old.by = ${HAND}) h`;
+
+const OPENED = `state = ${OPENING}, since = now(), next_probe_at = NULL, probe = NULL, second = 0, started = 0, failures = 0, failing_since = NULL`;
+const CALLED = `called AS (
+  INSERT INTO gate_calls (project_no, environment, gate) SELECT project_no, environment, 'h' || host FROM changed
+)`;
+
+const OPEN = `
+WITH ${OLD}, changed AS (
+  UPDATE target_hosts h SET ${OPENED}, by = ${HAND}
+    FROM old WHERE old.state = ${DOWN} AND h.project_no = $1 AND h.environment = $2 AND h.host = $3
+  RETURNING h.*
+), ${CALLED}, ${told("host.up")}, ${auditFrom("host.open", "changed")}
+SELECT ${COLUMNS} FROM (SELECT * FROM changed UNION ALL SELECT * FROM old WHERE old.state = ${OPENING}) h
+UNION ALL
+SELECT $3, ${OPENING}::smallint, ${HAND}::smallint, ${epochMs("now()")}, 0, NULL WHERE NOT EXISTS (SELECT FROM old WHERE old.state IS NOT NULL)`;
+
+/** From now on attempts of the project go the way on which hosts are watched. */
+export async function watchHosts(db: Database, projectNo: ProjectNo): Promise<void> {
+  await db.run(
+    "watch_hosts",
+    `UPDATE flows SET subscriptions = subscriptions | ${HOSTS_WATCHED} WHERE project_no = $1 AND subscriptions & ${HOSTS_WATCHED} = 0`,
+    [projectNo],
+  );
+}
+
+/** Opens what the breaker has parked of a project that does not park failing hosts any more. If this is cut off, probes open it. */
+export async function openFailingHosts(db: Database, projectNo: ProjectNo): Promise<void> {
+  await db.run("open_failing_hosts", OPEN_FAILING, [projectNo]);
+}
+
+const OPEN_FAILING = `
+WITH old AS MATERIALIZED (
+  SELECT h.* FROM target_hosts h WHERE h.project_no = $1 AND h.state = ${DOWN} AND h.by = ${BREAKER} ORDER BY h.environment, h.host FOR NO KEY UPDATE
+), changed AS (
+  UPDATE target_hosts h SET ${OPENED}
+    FROM old WHERE h.project_no = old.project_no AND h.environment = old.environment AND h.host = old.host
+  RETURNING h.*
+), ${CALLED}, told AS MATERIALIZED (
+  SELECT ${hostEvent("host.up", "c")} FROM (SELECT *, since AS new_since FROM changed) c
+), ${tellOf("told")}
+SELECT FROM changed`;
+
+interface Row {
+  host: string;
+  state: number;
+  by: number;
+  since: number;
+  parked: number;
+  next_probe_at: number | null;
+}
+
+function readHost(row: Row): HostStanding {
+  const [state, by] = [HOST_STATES[row.state], HOST_CAUSES[row.by]];
+  if (state === undefined || by === undefined) throw new Error(`unknown code in the row of ${row.host}`);
+  return { host: row.host, state, by, since: row.since, parked: row.parked, nextProbeAt: row.next_probe_at };
+}
