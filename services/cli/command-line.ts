@@ -4,6 +4,8 @@ import { didYouMean, findNearest } from "../../shared/domain/nearest.ts";
 import { type Command, type Session, type Surroundings, UsageError } from "./command.ts";
 import { BULK_COMMANDS } from "./commands/bulk.ts";
 import { CLOCK_COMMANDS } from "./commands/clock.ts";
+import { FLOW_COMMANDS } from "./commands/flows.ts";
+import { HOST_COMMANDS } from "./commands/hosts.ts";
 import { JOB_COMMANDS } from "./commands/jobs.ts";
 import { KEY_COMMANDS } from "./commands/keys.ts";
 import { login } from "./commands/login.ts";
@@ -21,8 +23,10 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
   ...RUN_COMMANDS,
   ...SCHEDULE_COMMANDS,
   ...BULK_COMMANDS,
+  ...FLOW_COMMANDS,
   ...WEBHOOK_COMMANDS,
   ...PROJECT_COMMANDS,
+  ...HOST_COMMANDS,
   ...KEY_COMMANDS,
   ...CLOCK_COMMANDS,
 };

@@ -12,6 +12,7 @@ import {
   UsageError,
 } from "../command.ts";
 import { definedOf, instantOf, pageOf, wordOf } from "../input.ts";
+import { FLOW_OPTIONS, readFlow } from "./flow-options.ts";
 import { PAYLOAD_OPTION, readPayload } from "./payload.ts";
 import { scheduleIdOf } from "./schedule-id.ts";
 import { watch } from "./watch.ts";
@@ -29,6 +30,7 @@ export const JOB_COMMANDS: Record<string, Command> = {
       region: { value: "REGION", about: REGIONS.join(", ") },
       tag: { value: "TAG", about: "a word to find it by", multiple: true },
       "max-attempts": { value: "N", about: "1 to 25; without it 5" },
+      ...FLOW_OPTIONS,
       "idempotency-key": {
         value: "KEY",
         about: "the same request again within 24 hours makes no second job",
@@ -46,6 +48,7 @@ export const JOB_COMMANDS: Record<string, Command> = {
             run_at: instantOf(input, "run-at", "from now"),
             region: wordOf(input, "region", REGIONS),
             tags: input.options("tag"),
+            flow: readFlow(input),
             retry_policy: attempts === undefined ? undefined : { max_attempts: attempts },
           }),
         },
@@ -66,6 +69,7 @@ export const JOB_COMMANDS: Record<string, Command> = {
       status: { value: "STATUS", about: JOB_STATUSES.join(", ") },
       region: { value: "REGION", about: REGIONS.join(", ") },
       tag: { value: "TAG", about: "only those with this tag" },
+      "flow-key": { value: "KEY", about: "only those of this flow key" },
       schedule: { value: "ID_OR_NAME", about: "only those of this schedule" },
       "created-after": { value: "INSTANT", about: "only later ones" },
       "created-before": { value: "INSTANT", about: "only earlier ones" },
@@ -76,6 +80,7 @@ export const JOB_COMMANDS: Record<string, Command> = {
         status: wordOf(input, "status", JOB_STATUSES),
         region: wordOf(input, "region", REGIONS),
         tag: input.option("tag"),
+        flow_key: input.option("flow-key"),
         schedule_id: await scheduleIdOf(input.option("schedule"), session),
         created_after: instantOf(input, "created-after", "ago"),
         created_before: instantOf(input, "created-before", "ago"),

@@ -11,12 +11,19 @@ export const PROJECT_COMMANDS: Record<string, Command> = {
     run: async (_, { client, signal }) => shown(client().project.get({ signal })),
   },
   "project edit": {
-    about: "change the project's name or the region of jobs that name none",
-    options: { name: { value: "NAME", about: "up to 80 characters" }, "default-region": REGION_OPTION },
+    about:
+      "change the project's name, the region of jobs that name none, or whether hosts that are down are spared",
+    options: {
+      name: { value: "NAME", about: "up to 80 characters" },
+      "default-region": REGION_OPTION,
+      "park-failing-hosts": { value: "true|false", about: "park what is due at hosts that are down" },
+    },
     async run(input, { client, signal }) {
+      const parks = wordOf(input, "park-failing-hosts", ["true", "false"]);
       const changes = definedOf({
         name: input.option("name"),
         default_region: wordOf(input, "default-region", REGIONS),
+        park_failing_hosts: parks === undefined ? undefined : parks === "true",
       });
       return shown(client().project.update(changes, { signal }));
     },

@@ -12,6 +12,7 @@ import {
 import { definedOf, instantOf, pageOf, wordOf } from "../input.ts";
 import { apply } from "./apply.ts";
 import { begin, PACE_OPTIONS } from "./bulk.ts";
+import { FLOW_OPTIONS, readFlow } from "./flow-options.ts";
 import { PAYLOAD_OPTION, readPayload } from "./payload.ts";
 import { isScheduleId, onSchedule } from "./schedule-id.ts";
 
@@ -33,6 +34,7 @@ const FIELD_OPTIONS: Record<string, Option> = {
       "while a job of it is not over: allow another, skip the firing, or replace those that have not started",
   },
   "spread-seconds": { value: "N", about: "each job is due up to that much later" },
+  ...FLOW_OPTIONS,
 };
 
 export const SCHEDULE_COMMANDS: Record<string, Command> = {
@@ -170,5 +172,6 @@ async function fieldsOf(input: Input, session: Session): Promise<Partial<NewSche
     retry_policy: attempts === undefined ? undefined : { max_attempts: attempts },
     overlap: wordOf(input, "overlap", OVERLAPS),
     spread_seconds: input.count("spread-seconds"),
+    flow: readFlow(input),
   });
 }

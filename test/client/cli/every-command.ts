@@ -116,6 +116,39 @@ export async function useEveryCommand(world: World): Promise<void> {
   await tell("schedules", "backfill", "each-year", "--from", "1h", "--dry-run");
   for (const name of ["each-year", "nightly"]) await tell("schedules", "delete", name);
 
+  const limits = ["--flow-concurrency", "1", "--flow-rate", "50/60", "--flow-hold", "job"];
+  await tell(
+    "schedules",
+    "create",
+    "in-order",
+    echo,
+    "--cron",
+    "0 3 3 1 *",
+    "--flow",
+    "customer:1",
+    ...limits,
+  );
+  await tell("schedules", "delete", "in-order");
+  const flowing = await tell(
+    "jobs",
+    "create",
+    echo,
+    "--run-at",
+    "2030-01-01T00:00:00Z",
+    "--flow",
+    "customer:1",
+  );
+  await tell("jobs", "list", "--flow-key", "customer:1");
+  await tell("jobs", "cancel", flowing);
+  await tell("flows", "list");
+  await tell("flows", "set", "customer:1", "--concurrency", "none", "--rate", "2/1", "--pin");
+  for (const verb of ["pause", "resume", "get"]) await tell("flows", verb, "customer:1");
+  await tell("flows", "set", "customer:1", "--rate", "2");
+
+  await tell("hosts", "park", "api.example.com");
+  await tell("hosts", "list", "--state", "down");
+  await tell("hosts", "open", "api.example.com");
+
   const hook = await tell("webhooks", "create", "http://127.0.0.1:9/", "--event", "job.failed");
   for (const verb of ["get", "disable", "enable", "rotate", "test"]) await tell("webhooks", verb, hook);
   await tell("webhooks", "list");
