@@ -353,18 +353,32 @@ function untilFires(alertname: string, labels?: Record<string, string>, timeoutM
   });
 }
 
-const call = (project: CreatedProject, environment: Environment, path: string, body?: unknown) =>
+const call = (
+  project: CreatedProject,
+  environment: Environment,
+  path: string,
+  body?: unknown,
+  idempotencyKey = crypto.randomUUID(),
+) =>
   fetch(`http://127.0.0.1:${gateway.port}/v2/${path}`, {
     method: body === undefined ? "GET" : "POST",
     headers: {
       authorization: `Bearer ${project.keys[environment]}`,
       "content-type": "application/json",
+      ...(body !== undefined && { "idempotency-key": idempotencyKey }),
     },
     body: body === undefined ? null : JSON.stringify(body),
   });
 const get = (project: CreatedProject, path: string) => call(project, "production", path);
-const post = async (project: CreatedProject, environment: Environment, path: string, body: unknown) =>
-  (await call(project, environment, path, body)).status;
+/** Repeats the request after a 503, as the API asks clients to: a busy machine looks like an outage of Postgres. */
+async function post(project: CreatedProject, environment: Environment, path: string, body: unknown) {
+  const key = crypto.randomUUID();
+  for (;;) {
+    const { status } = await call(project, environment, path, body, key);
+    if (status !== 503) return status;
+    await Bun.sleep(LOOK_EVERY_MS);
+  }
+}
 
 async function postBatch(project: CreatedProject, environment: Environment, url: string, count: number) {
   const jobs = Array.from({ length: count }, () => ({ target_url: url }));
