@@ -34,6 +34,7 @@ beforeAll(async () => {
     target_url: long,
     payload: { [hostile(300)]: hostile(4_000), deep: { deeper: [[[["w".repeat(500)]]]] } },
     tags,
+    flow: { key: tags[1], concurrency: 1 },
     retry_policy: { max_attempts: 1 },
   });
   const schedule = await site.call<{ id: string }>("POST", "/v2/schedules", {
@@ -72,6 +73,9 @@ beforeAll(async () => {
     ["webhooks", "webhooks"],
     ["one endpoint", `webhooks/${webhook.id}`],
     ["an endpoint to edit", `webhooks/${webhook.id}/edit`],
+    ["flow keys", "flows"],
+    ["one flow key", `flows/${encodeURIComponent(tags[1] ?? "")}`],
+    ["hosts", "hosts"],
     ["usage", "usage"],
     ["keys", "keys"],
     ["an unknown job", "jobs/job_%3Cscript%3E"],
@@ -97,7 +101,7 @@ const NAMES = [
     "a schedule to edit",
   ],
   ...["bulk operations", "one bulk operation", "a bulk operation to start", "webhooks", "one endpoint"],
-  ...["an endpoint to edit", "usage", "keys", "an unknown job"],
+  ...["an endpoint to edit", "flow keys", "one flow key", "hosts", "usage", "keys", "an unknown job"],
 ];
 
 describe("with hostile values in every place", () => {

@@ -180,7 +180,7 @@ test("a key for jobs alone sees jobs, and is told what it may not see", async ()
   const key = await site.addKey({ scope: "jobs" });
   const { page, complaints, close } = await site.openPage("/console/production/overview", { key });
   await page.getByText("A key of scope jobs cannot read this.").waitFor();
-  expect(await page.locator(".menu a").allTextContents()).toEqual(["Jobs", "Runs", "Bulk"]);
+  expect(await page.locator(".menu a").allTextContents()).toEqual(["Jobs", "Runs", "Bulk", "Flows"]);
   expect(await findBarriers(page)).toEqual([]);
   await page.getByRole("link", { name: "Jobs" }).first().click();
   await page.getByRole("link", { name: "Create a job" }).first().waitFor();

@@ -2,6 +2,8 @@ import type { ComponentType } from "preact";
 import type { Resource } from "../../../../shared/domain/key.ts";
 import type { PageName } from "../paths.ts";
 import { BulkPages } from "./bulk/page.tsx";
+import { FlowsPage } from "./flows/page.tsx";
+import { HostsPage } from "./hosts/page.tsx";
 import { JobsPage } from "./jobs/page.tsx";
 import { KeysPage } from "./keys/page.tsx";
 import { OverviewPage } from "./overview/page.tsx";
@@ -30,6 +32,8 @@ export const PAGES: readonly ConsolePage[] = [
   { name: "schedules", title: "Schedules", resource: "schedules", key: "s", view: SchedulesPage },
   { name: "bulk", title: "Bulk", resource: "bulk", key: "b", view: BulkPages },
   { name: "webhooks", title: "Webhooks", resource: "webhooks", key: "w", view: WebhooksPage },
+  { name: "flows", title: "Flows", resource: "flows", key: "f", view: FlowsPage },
+  { name: "hosts", title: "Hosts", resource: "hosts", key: "h", view: HostsPage },
   { name: "usage", title: "Usage", resource: "project", key: "u", view: UsagePage },
   { name: "keys", title: "Keys", resource: "project", key: "k", view: KeysPage },
 ];

@@ -125,6 +125,15 @@ function Facts({ job }: { job: Job }) {
         <dd class="number">{`${job.attempts} of ${max_attempts}`}</dd>
         <dt>Backoff</dt>
         <dd class="number">{`from ${base_seconds} s, at most ${cap_seconds} s`}</dd>
+        {job.flow !== undefined && (
+          <>
+            <dt>Flow key</dt>
+            <dd>
+              <Link href={hrefOf("flows", [job.flow.key])}>{job.flow.key}</Link>
+              {job.flow.hold === "job" && ", held until the job is over"}
+            </dd>
+          </>
+        )}
         <dt>Tags</dt>
         <dd>
           {job.tags === undefined ? (

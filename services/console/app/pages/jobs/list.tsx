@@ -21,7 +21,15 @@ import { Link, ListedId, Status, Tags, Time } from "../../ui/small.tsx";
 import { type Column, Table } from "../../ui/table.tsx";
 
 /** All jobs, newest first, by filters that stand in the address. */
-const FILTERS = ["status", "tag", "schedule_id", "region", "created_after", "created_before"] as const;
+const FILTERS = [
+  "status",
+  "tag",
+  "schedule_id",
+  "flow_key",
+  "region",
+  "created_after",
+  "created_before",
+] as const;
 
 export function JobList() {
   const session = useSession();
@@ -182,6 +190,7 @@ function JobFilters() {
         options={optionsOf(REGIONS, "any")}
       />
       <FilterText label="Tag" name="tag" />
+      <FilterText label="Flow key" name="flow_key" />
       <FilterText label="Schedule" name="schedule_id" placeholder="sch_…" />
       <TextField
         label="Created after"

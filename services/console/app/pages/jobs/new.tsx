@@ -1,6 +1,7 @@
 import { useState } from "preact/hooks";
 import type { Job } from "../../../../../shared/client/jobs.ts";
 import { RawJson } from "../../../../../shared/client/payload.ts";
+import type { FlowHold } from "../../../../../shared/domain/flow-key.ts";
 import { RETRY_POLICY_BOUNDS } from "../../../../../shared/domain/job.ts";
 import { REGIONS, type Region } from "../../../../../shared/domain/scope.ts";
 import { faultOf, useAction, useIdempotencyKey } from "../../data/action.ts";
@@ -12,6 +13,7 @@ import { AreaField, Form, instantOf, optionsOf, SelectField, TextField } from ".
 import { layOut, memberText } from "../../ui/json.tsx";
 import { Card, Empty, Loading, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
 import { Link } from "../../ui/small.tsx";
+import { rateOf } from "../flows/rate.ts";
 
 /** `jobs/new`, and `jobs/new?from={id}` for one like another. */
 export function NewJobPage() {
@@ -59,6 +61,11 @@ interface Wish {
   maxAttempts: string;
   baseSeconds: string;
   capSeconds: string;
+  flowKey: string;
+  flowConcurrency: string;
+  flowCount: string;
+  flowPerSeconds: string;
+  flowHold: string;
 }
 
 const NOTHING: Wish = {
@@ -70,6 +77,11 @@ const NOTHING: Wish = {
   maxAttempts: "",
   baseSeconds: "",
   capSeconds: "",
+  flowKey: "",
+  flowConcurrency: "",
+  flowCount: "",
+  flowPerSeconds: "",
+  flowHold: "",
 };
 
 /** The instant is left out: a copy runs now, unless it is told otherwise. */
@@ -83,6 +95,11 @@ function wishOf(job: Job, payload: string): Wish {
     maxAttempts: String(job.retry_policy.max_attempts),
     baseSeconds: String(job.retry_policy.base_seconds),
     capSeconds: String(job.retry_policy.cap_seconds),
+    flowKey: job.flow?.key ?? "",
+    flowConcurrency: String(job.flow?.concurrency ?? ""),
+    flowCount: String(job.flow?.rate?.count ?? ""),
+    flowPerSeconds: String(job.flow?.rate?.per_seconds ?? ""),
+    flowHold: job.flow?.hold ?? "",
   };
 }
 
@@ -179,6 +196,52 @@ function JobForm({ wish: given }: { wish: Wish }) {
             fault={fault("retry_policy.cap_seconds")}
           />
         </div>
+        <div class="form-row">
+          <TextField
+            label="Flow key"
+            value={wish.flowKey}
+            onInput={set("flowKey")}
+            placeholder="account:4711"
+            hint="Jobs of one key share its limits."
+            fault={fault("flow.key")}
+          />
+          <TextField
+            label="Its attempts at once"
+            type="number"
+            value={wish.flowConcurrency}
+            onInput={set("flowConcurrency")}
+            placeholder="as before"
+            fault={fault("flow.concurrency")}
+          />
+          <SelectField
+            label="A place is kept"
+            value={wish.flowHold}
+            onChange={set("flowHold")}
+            options={[
+              ["", "by each attempt (default)"],
+              ["attempt", "by each attempt"],
+              ["job", "until the job is over"],
+            ]}
+            fault={fault("flow.hold")}
+          />
+        </div>
+        <div class="form-row">
+          <TextField
+            label="Its starts"
+            type="number"
+            value={wish.flowCount}
+            onInput={set("flowCount")}
+            placeholder="as before"
+            fault={fault("flow.rate.count") ?? fault("flow.rate")}
+          />
+          <TextField
+            label="in any so many seconds"
+            type="number"
+            value={wish.flowPerSeconds}
+            onInput={set("flowPerSeconds")}
+            fault={fault("flow.rate.per_seconds")}
+          />
+        </div>
         {!isJsonFault && <Trouble error={create.error} />}
         <div class="buttons">
           <button type="submit" class="button first" disabled={create.isBusy}>
@@ -209,5 +272,18 @@ function requestOf(wish: Wish) {
     ...(wish.region && { region: wish.region as Region }),
     ...(tags.length === 0 ? {} : { tags }),
     ...(Object.keys(policy).length === 0 ? {} : { retry_policy: policy }),
+    ...flowOf(wish),
   };
+}
+
+function flowOf(wish: Wish) {
+  if (wish.flowKey.trim() === "") return {};
+  const rate = rateOf(wish.flowCount, wish.flowPerSeconds);
+  const flow = {
+    key: wish.flowKey.trim(),
+    ...(wish.flowConcurrency && { concurrency: Number(wish.flowConcurrency) }),
+    ...(rate !== null && { rate }),
+    ...(wish.flowHold && { hold: wish.flowHold as FlowHold }),
+  };
+  return { flow };
 }

@@ -1,4 +1,5 @@
 import { useMemo } from "preact/hooks";
+import type { Host } from "../../../../../shared/client/hosts.ts";
 import type { Insights, Project } from "../../../../../shared/client/project.ts";
 import { INSIGHT_PERIODS, type InsightPeriod } from "../../../../../shared/domain/insights/levels.ts";
 import { REGIONS, type Region } from "../../../../../shared/domain/scope.ts";
@@ -14,21 +15,23 @@ import { countText, durationText, percentText } from "../../ui/time.ts";
 import { reasonTitle } from "../jobs/timeline.tsx";
 
 /** How the environment does: what was done, how late, what waits and why, which hosts fail. */
-const REQUESTS = 2;
+const REQUESTS = 3;
+const HOSTS_DOWN_SHOWN = 20;
 
 export function OverviewPage() {
-  const { client, project: known } = useSession();
+  const { client } = useSession();
   const { query } = place.value;
   const period = INSIGHT_PERIODS.find((name) => name === query.get("period")) ?? "24h";
   const region = REGIONS.find((name) => name === query.get("region"));
   const loaded = useQuery(
     `overview ${period} ${region}`,
     async (signal) => {
-      const [insights, project] = await Promise.all([
+      const [insights, project, down] = await Promise.all([
         client.project.insights({ period, ...(region && { region }) }, { signal }),
         client.project.get({ signal }),
+        client.hosts.list({ state: "down", limit: HOSTS_DOWN_SHOWN }, { signal }),
       ]);
-      return { insights, project };
+      return { insights, project, down: down.data };
     },
     { requests: REQUESTS },
   );
@@ -39,11 +42,7 @@ export function OverviewPage() {
       <OverviewFilters period={period} region={region} />
       <div class="stack">
         <Trouble error={error} onRetry={loaded.reload} />
-        {data === undefined ? (
-          error === undefined && <Loading what="the overview" />
-        ) : (
-          <Figures insights={data.insights} project={data.project ?? known} />
-        )}
+        {data === undefined ? error === undefined && <Loading what="the overview" /> : <Figures {...data} />}
       </div>
     </>
   );
@@ -71,7 +70,8 @@ function OverviewFilters({ period, region }: { period: InsightPeriod; region: Re
   );
 }
 
-function Figures({ insights, project }: { insights: Insights; project: Project }) {
+function Figures(props: { insights: Insights; project: Project; down: readonly Host[] }) {
+  const { insights, project, down } = props;
   const { totals, lateness_target, hosts } = insights;
   const ended = totals.succeeded + totals.failed + totals.timed_out;
   const isLate = (totals.late_ms.p99 ?? 0) > lateness_target.p99_ms;
@@ -112,6 +112,7 @@ function Figures({ insights, project }: { insights: Insights; project: Project }
         <Plan project={project} />
       </div>
       <Hosts hosts={hosts} />
+      {down.length > 0 && <Down hosts={down} />}
     </>
   );
 }
@@ -278,6 +279,24 @@ function Hosts({ hosts }: { hosts: Insights["hosts"] }) {
           </table>
         </div>
       )}
+    </Card>
+  );
+}
+
+function Down({ hosts }: { hosts: readonly Host[] }) {
+  return (
+    <Card title="Hosts that are down">
+      <ul class="bars">
+        {hosts.map(({ host, parked }) => (
+          <li key={host}>
+            <span class="break">{host}</span>
+            <span class="number">{`${countText(parked)} parked`}</span>
+          </li>
+        ))}
+      </ul>
+      <p class="note">
+        <Link href={hrefOf("hosts")}>All hosts</Link>
+      </p>
     </Card>
   );
 }

@@ -104,6 +104,14 @@ function Facts({ schedule }: { schedule: Schedule }) {
             <dd class="number">{`up to ${schedule.spread_seconds} s`}</dd>
           </>
         )}
+        {schedule.flow !== undefined && (
+          <>
+            <dt>Flow key</dt>
+            <dd>
+              <Link href={hrefOf("flows", [schedule.flow.key])}>{schedule.flow.key}</Link>
+            </dd>
+          </>
+        )}
         <dt>Attempts</dt>
         <dd class="number">{`at most ${policy.max_attempts}`}</dd>
         <dt>Backoff</dt>

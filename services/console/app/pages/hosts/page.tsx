@@ -1,0 +1,168 @@
+import { useState } from "preact/hooks";
+import type { Host } from "../../../../../shared/client/hosts.ts";
+import { HOST_STATES, type HostState } from "../../../../../shared/domain/host-state.ts";
+import { faultOf, useAction } from "../../data/action.ts";
+import { useList } from "../../data/list.ts";
+import { place, setFilters } from "../../data/place.ts";
+import { live } from "../../data/preferences.ts";
+import { may, noteProject, type Session, useSession } from "../../data/session.ts";
+import { Confirm, tell } from "../../ui/dialog.tsx";
+import { CheckField, Filters, Form, optionsOf, SelectField, TextField } from "../../ui/form.tsx";
+import { Card, Empty, Live, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
+import { Status, Time } from "../../ui/small.tsx";
+import { type Column, Table } from "../../ui/table.tsx";
+import { countText } from "../../ui/time.ts";
+
+type Asked = { act: "open" | "park"; host: string } | null;
+
+/** Target hosts that are down or come back, and what is parked at them. */
+export function HostsPage() {
+  const session = useSession();
+  const { hosts } = session.client;
+  const state = place.value.query.get("state") ?? "";
+  const filter = state === "" ? {} : { state: state as HostState };
+  const list = useList(`hosts ${state}`, (page, signal) => hosts.list({ ...filter, ...page }, { signal }), {
+    idOf: (host) => host.host,
+    isLive: live.value === "on",
+  });
+  const [asked, setAsked] = useState<Asked>(null);
+  const act = useAction(async () => {
+    if (asked === null) return;
+    await hosts[asked.act](asked.host);
+    tell(asked.act === "park" ? "The host is parked." : "The host is opened: what was parked starts slowly.");
+    setAsked(null);
+    list.reload();
+  });
+  const close = () => {
+    act.clear();
+    setAsked(null);
+  };
+  const mayWrite = may(session, "hosts", "write");
+  return (
+    <>
+      <PageHead name="Hosts" title="Hosts" actions={<Live {...list} />}>
+        Hosts that are down or come back. What is due at a host that is down is parked there: it spends no
+        attempt.
+      </PageHead>
+      <div class="stack">
+        <div>
+          <Filters>
+            <SelectField
+              label="State"
+              value={state}
+              onChange={(value) => setFilters({ state: value })}
+              options={optionsOf(HOST_STATES, "any")}
+            />
+          </Filters>
+          <Table
+            label="Hosts"
+            columns={mayWrite ? [...COLUMNS, openColumn((host) => setAsked({ act: "open", host }))] : COLUMNS}
+            list={list}
+            idOf={(host) => host.host}
+            empty={<Empty title={state === "" ? "No host is down" : `No host is ${state}`} />}
+          />
+        </div>
+        {mayWrite ? (
+          <div class="columns">
+            <Park
+              onAsk={(host) => setAsked({ act: "park", host })}
+              error={asked === null ? act.error : undefined}
+            />
+            <Breaker session={session} />
+          </div>
+        ) : (
+          <ScopeNote session={session} what="park or open hosts" />
+        )}
+      </div>
+      {asked !== null && (
+        <Confirm
+          title={asked.act === "park" ? "Park this host?" : "Open this host?"}
+          verb={asked.act === "park" ? "Park it" : "Open it"}
+          isDanger={asked.act === "park"}
+          action={act}
+          onClose={close}
+        >
+          <p class="break">
+            <strong>{asked.host}</strong>
+            {asked.act === "park"
+              ? " gets nothing until it is opened. What is due there waits, and spends no attempt."
+              : " gets what is parked: one attempt a second at first, and twice as many after each 10 seconds."}
+          </p>
+        </Confirm>
+      )}
+    </>
+  );
+}
+
+const COLUMNS: readonly Column<Host>[] = [
+  { title: "Host", cell: ({ host }) => <span title={host}>{host}</span> },
+  { title: "State", width: "100px", narrow: "92px", cell: ({ state }) => <Status status={state} /> },
+  { title: "By", width: "84px", from: "medium", cell: ({ by }) => by },
+  { title: "Since", width: "164px", from: "medium", cell: ({ since }) => <Time at={since} /> },
+  { title: "Parked", width: "86px", narrow: "66px", isRight: true, cell: ({ parked }) => countText(parked) },
+  {
+    title: "Next probe",
+    width: "164px",
+    isRight: true,
+    from: "medium",
+    cell: ({ next_probe_at }) => <Time at={next_probe_at} otherwise="none" />,
+  },
+];
+
+function openColumn(onOpen: (host: string) => void): Column<Host> {
+  return {
+    title: "Change",
+    width: "90px",
+    narrow: "76px",
+    isRight: true,
+    cell: ({ host, state }) =>
+      state === "down" && (
+        <button type="button" class="button compact" aria-label={`Open ${host}`} onClick={() => onOpen(host)}>
+          Open
+        </button>
+      ),
+  };
+}
+
+function Park({ onAsk, error }: { onAsk: (host: string) => void; error: unknown }) {
+  const [host, setHost] = useState("");
+  return (
+    <Card title="Park a host">
+      <Form label="Park" onSubmit={() => host.trim() !== "" && onAsk(host.trim())}>
+        <TextField
+          label="Host name"
+          value={host}
+          onInput={setHost}
+          placeholder="api.example.com"
+          hint="A name or an address without a port."
+          fault={faultOf(error, "host")}
+        />
+        <div>
+          <button type="submit" class="button">
+            Park the host
+          </button>
+        </div>
+      </Form>
+    </Card>
+  );
+}
+
+/** Whether hosts that fail are parked without being told. */
+function Breaker({ session }: { session: Session }) {
+  const isOn = session.project.park_failing_hosts === true;
+  const save = useAction(async (wanted: boolean) => {
+    noteProject(await session.client.project.update({ park_failing_hosts: wanted }));
+    tell(wanted ? "Failing hosts are parked from now on." : "Failing hosts are not parked any more.");
+  });
+  return (
+    <Card title="Failing hosts">
+      <CheckField
+        label="Park hosts that fail"
+        isOn={save.isBusy ? !isOn : isOn}
+        onChange={(wanted) => save.run(wanted)}
+        hint="After 20 attempts in a row over 30 seconds that found nobody, a host is down. One attempt at a time finds out whether it is back."
+      />
+      <Trouble error={save.error} />
+    </Card>
+  );
+}
