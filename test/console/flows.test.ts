@@ -29,7 +29,7 @@ test("a flow key is given limits, paused, and resumed, and a job says that it wa
   await page.locator(".fault").waitFor();
   await page.getByLabel("Attempts at once").fill("1");
   await page.getByLabel("Starts").fill("5");
-  await page.getByLabel("in any so many seconds").fill("60");
+  await page.getByLabel("in so many seconds").fill("60");
   await page.getByLabel("Pinned").check();
   await page.getByRole("button", { name: "Save the limits" }).click();
   await page.getByText("5 in 60 s").waitFor();

@@ -59,6 +59,13 @@ export async function buildShowcase(site: TestConsole, targetPort: number): Prom
   );
   await site.call("POST", "/v2/keys", { name: "deployment", scope: "full" });
   await site.call("POST", "/v2/keys", { name: "dashboards", scope: "read", expires_in_hours: 720 });
+  for (const [account, change] of [
+    ["4711", { concurrency: 1, pinned: true }],
+    ["4712", { concurrency: 4, rate: { count: 100, per_seconds: 60 } }],
+    ["4715", { rate: { count: 5, per_seconds: 1 }, paused: true }],
+  ] as const)
+    await site.call("PATCH", `/v2/flows/account:${account}`, change);
+  await site.call("POST", "/v2/hosts/mail.acme.example/park");
   await storeDay(site);
   await storeMonth(site);
   await writeAddresses(site, base);
@@ -76,6 +83,9 @@ export async function buildShowcase(site: TestConsole, targetPort: number): Prom
       bulk: view(`bulk/${bulk.id}`),
       "new-bulk": view("bulk/new"),
       webhook: view(`webhooks/${webhook.id}`),
+      flows: view("flows"),
+      flow: view("flows/account:4711"),
+      hosts: view("hosts"),
       usage: view("usage"),
       keys: view("keys"),
     },

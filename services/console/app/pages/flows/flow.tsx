@@ -97,7 +97,7 @@ function Use({ flow }: { flow: FlowKey }) {
         <dd class="number">{rateText(flow.rate)}</dd>
         <dt>Next start</dt>
         <dd>
-          <Time at={flow.next_start_at} otherwise="the rate keeps nothing" />
+          <Time at={flow.next_start_at} otherwise="now" />
         </dd>
       </dl>
       <p class="note">
@@ -149,7 +149,7 @@ function Limits({ flow, onSaved }: { flow: FlowKey; onSaved: () => void }) {
             fault={fault("rate.count") ?? fault("rate")}
           />
           <TextField
-            label="in any so many seconds"
+            label="in so many seconds"
             type="number"
             value={perSeconds}
             onInput={setPerSeconds}

@@ -235,7 +235,7 @@ function JobForm({ wish: given }: { wish: Wish }) {
             fault={fault("flow.rate.count") ?? fault("flow.rate")}
           />
           <TextField
-            label="in any so many seconds"
+            label="in so many seconds"
             type="number"
             value={wish.flowPerSeconds}
             onInput={set("flowPerSeconds")}
