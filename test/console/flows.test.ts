@@ -79,6 +79,7 @@ test("a host is parked by hand, what is due there waits, and it goes on once the
   expect(await findBarriers(page)).toEqual([]);
   await page.getByRole("button", { name: "Open 127.0.0.1" }).click();
   await page.getByRole("button", { name: "Open it" }).click();
+  await page.getByText("The host is opened").waitFor();
   await page.goto(`${site.origin}/console/production/jobs/${id}`);
   await page.getByText("Attempt 1 succeeded").waitFor();
   expect(complaints).toEqual([]);
