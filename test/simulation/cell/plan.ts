@@ -204,7 +204,7 @@ function planBulks(random: Random, { workers, regions }: Pick<Plan, "workers" | 
     const bulk: Operation = {
       ...{ kind: "bulk", at, action, ...place, schedule: random.below(4) },
       by: random.pick(["all", "tag", "host", ...ofAction]),
-      ...{ perSecond: random.pick([5, 20, 1_000]), isDry: random.chance(0.15) },
+      ...{ perSecond: random.pick([1, 5, 20, 1_000]), isDry: random.chance(0.15) },
       abortsAfterMs: random.chance(0.2) ? random.below(2_000) : null,
     };
     const [node, forMs] = [random.below(workers), lasting(random, 500, 4_000)];
