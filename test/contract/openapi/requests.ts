@@ -261,9 +261,10 @@ export async function prepareRequests(
     pathOf,
     async succeed(operation) {
       const bodies = operation.bodies.length === 0 ? [undefined] : operation.bodies;
-      const answers = await Promise.all(
-        bodies.map(async (body) => send(operation, { body: await withSchedule(withNewName(body)) })),
-      );
+      const answers: Answer[] = [];
+      // One after another: a key that is made for one request ends the one of the request before.
+      for (const body of bodies)
+        answers.push(await send(operation, { body: await withSchedule(withNewName(body)) }));
       if (operation.method !== "PUT") return answers;
       const path = fill(operation.path, { name: encodeURIComponent(newName()) });
       return [...answers, await send(operation, { path })];
