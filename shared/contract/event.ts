@@ -203,7 +203,12 @@ const QuotaReachedEvent = eventOf(
   },
 );
 
-const hostEventOf = (type: "host.down" | "host.up", state: HostState, title: string, description: string) =>
+const hostEventOf = <Name extends "host.down" | "host.up", State extends HostState>(
+  type: Name,
+  state: State,
+  title: string,
+  description: string,
+) =>
   eventOf(
     [type],
     Type.Object(
