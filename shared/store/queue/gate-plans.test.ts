@@ -1,0 +1,63 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { explain, recordStatements } from "../plan-test-support.ts";
+import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
+import { claimWhole } from "./claim.ts";
+import { settleAttempts } from "./settle.ts";
+import { sweepShards } from "./sweep.ts";
+
+setDefaultTimeout(120_000);
+
+const WAITING = 20_000;
+/** A statement about one job, with all its parts, reads some hundred pages; what waits stands on more. */
+const PAGES_MAX = 400;
+
+let store: TestStore;
+let nodeId: number;
+beforeAll(async () => {
+  store = await startStore({ connections: 1 });
+  nodeId = await store.addNode();
+});
+afterAll(() => store.stop());
+
+test("a key is claimed for, settled for and swept past at the same cost however many wait for it: plans that were made before, and later ones", async () => {
+  const project = await store.addProject({ concurrency: 100 });
+  const flow = { key: "busy", concurrency: 1 };
+  const [started = "", next = ""] = await store.addJobs(project, 3, { flow });
+  const attempt = await store.start(nodeId, project, started);
+  const recorder = recordStatements(store.db);
+
+  async function expectCheap(state: string): Promise<void> {
+    // A settlement that was made before finds nothing, but locks the key and calls the next of it.
+    const settlement = settlementOf({ ...attempt, granted: { runId: store.newRunId() } }, failedWith("over"));
+    await settleAttempts(recorder.db, [settlement]);
+    await claimWhole(recorder.db, nodeId, [store.claimOf(project, next, { attempt: 9 })]);
+    await sweepShards(recorder.db, [{ region: "us-east", shard: 0, sinceAt: 0 }], [], 0);
+    // There is somebody to call.
+    await store.query("UPDATE flow_keys SET in_use = 0, waiting[1] = greatest(waiting[1], 1)");
+    await store.query("UPDATE open_jobs SET due_at = NULL WHERE gate IS NOT NULL");
+    for (const name of ["settle_whole", "claim_whole", "sweep"]) {
+      const { text, values } = recorder.statements.get(name) ?? { text: "", values: [] };
+      // The functions that read a gate's queue have plans of their own, which are made for any parameters, as the role's settings ask for.
+      const mode = "force_generic_plan";
+      const { pagesRead } = await explain(store, { mode, text, values, tables: ["open_jobs"] });
+      expect({ state, name, isCheap: pagesRead < PAGES_MAX || pagesRead }).toEqual({
+        state,
+        name,
+        isCheap: true,
+      });
+    }
+  }
+
+  await expectCheap("few wait");
+  await store.query("VACUUM ANALYZE");
+  await expectCheap("few wait, and that is known");
+  await store.query(
+    `INSERT INTO open_jobs (project_no, environment, region, job_id, parked_due_at, attempts_allowed, flow_key, gate)
+     SELECT $1, 1, 0, gen_random_uuid(), now() + n * interval '1 ms', 5, 'busy', 'kbusy' FROM generate_series(1, $2::int) AS n`,
+    [project, WAITING],
+  );
+  await store.query("UPDATE flow_keys SET waiting[1] = waiting[1] + $1", [WAITING]);
+  await expectCheap("many wait");
+  await store.query("ANALYZE");
+  await expectCheap("many wait, and that is known");
+});
