@@ -23,7 +23,7 @@ export function createConsolePages(): ConsolePages {
         if (file !== undefined) return file(request);
       }
       if (path === "/favicon.ico") return (await open()).icon(request);
-      if (!isForBrowser(request)) return null;
+      if (!isForBrowser(request) || path.split("/").length > STEPS_MAX) return null;
       if (path === "/docs/") return new Response(null, { status: 302, headers: { Location: "../docs" } });
       if (!isView(path)) return page(path, 404, UNKNOWN_PAGE);
       return page(path, 200, (await open()).shell);
@@ -80,6 +80,9 @@ const UNKNOWN_PAGE = `<!doctype html>
 </body>
 </html>
 `;
+
+/** Far more than any view has. Pages hold the way back to the door several times, which must not be longer than what was asked. */
+const STEPS_MAX = 32;
 
 /** References are relative, so that the pages work under any path prefix of a proxy. */
 function page(path: string, status: number, template: string): Response {

@@ -126,6 +126,13 @@ describe("a path without a view", () => {
     readRefusal(await asBrowser(path, "POST"), "resource_not_found");
   });
 
+  test.each(["/nothing", "/console/production/jobs"])(
+    "of 15,000 steps is JSON for browsers too: %s",
+    async (path) => {
+      readRefusal(await asBrowser(`${path}${"/".repeat(15_000)}`), "resource_not_found");
+    },
+  );
+
   test("of the console is JSON for programs", async () => {
     for (const path of VIEWS) readRefusal(await gateway.call("GET", path), "resource_not_found");
   });
