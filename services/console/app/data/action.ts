@@ -53,6 +53,19 @@ export function useIdempotencyKey(): (sent: unknown) => string {
   };
 }
 
+/**
+ * What a button does by one POST, always the same. `act` gets an Idempotency-Key, which stays until it has succeeded, so that a
+ * click after a lost answer neither happens twice nor loses a secret that was made.
+ */
+export function usePost(act: (options: { idempotencyKey: string }) => Promise<unknown>): Action<[]> {
+  const key = useRef<string | null>(null);
+  return useAction(async () => {
+    key.current ??= makeKey();
+    await act({ idempotencyKey: key.current });
+    key.current = null;
+  });
+}
+
 /** `crypto.randomUUID` is missing on pages without TLS, as in a private network. */
 function makeKey(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) =>

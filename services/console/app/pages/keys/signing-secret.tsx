@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import { OLD_SECRET_HOURS } from "../../../../../shared/domain/webhook.ts";
-import { useAction } from "../../data/action.ts";
+import { usePost } from "../../data/action.ts";
 import { useQuery } from "../../data/query.ts";
 import { may, type Session } from "../../data/session.ts";
 import { Confirm, tell } from "../../ui/dialog.tsx";
@@ -13,8 +13,8 @@ export function SigningSecret({ session }: { session: Session }) {
   const { data, error, reload } = useQuery("signing secret", (signal) => project.signingSecret({ signal }));
   const [revealed, setRevealed] = useState<string | null>(null);
   const [isAsking, setIsAsking] = useState(false);
-  const rotate = useAction(async () => {
-    const { secret } = await project.rotateSigningSecret();
+  const rotate = usePost(async (options) => {
+    const { secret } = await project.rotateSigningSecret(options);
     setRevealed(secret);
     setIsAsking(false);
     tell("The signing secret is rotated.");

@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import type { Schedule } from "../../../../../shared/client/schedules.ts";
-import { useAction } from "../../data/action.ts";
+import { useAction, usePost } from "../../data/action.ts";
 import { goTo, hrefOf } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
 import { may, type Session, useSession } from "../../data/session.ts";
@@ -157,8 +157,8 @@ function Actions({
     tell(schedule.paused ? "The schedule is active again." : "The schedule is paused.");
     reload();
   });
-  const run = useAction(async () => {
-    const job = await schedules.run(schedule.id);
+  const run = usePost(async (options) => {
+    const job = await schedules.run(schedule.id, options);
     tell("One job is created.");
     goTo(hrefOf("jobs", [job.id]));
   });

@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import type { RevealedWebhook, Webhook } from "../../../../../shared/client/webhooks.ts";
 import { OLD_SECRET_HOURS } from "../../../../../shared/domain/webhook.ts";
-import { useAction } from "../../data/action.ts";
+import { useAction, usePost } from "../../data/action.ts";
 import { goTo, hrefOf } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
 import { may, type Session, useSession } from "../../data/session.ts";
@@ -130,8 +130,8 @@ function Actions(props: {
     await webhooks.disable(webhook.id);
     done("The endpoint is disabled.");
   });
-  const rotate = useAction(async () => {
-    onSecret(await webhooks.rotate(webhook.id));
+  const rotate = usePost(async (options) => {
+    onSecret(await webhooks.rotate(webhook.id, options));
     done("The secret is rotated.");
   });
   const remove = useAction(async () => {
