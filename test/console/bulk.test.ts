@@ -21,7 +21,7 @@ test("jobs are counted by a filter, canceled at a pace, and the rest is left by 
   const jobs = Array.from({ length: 40 }, () => {
     return { target_url: target.url, run_at: "2030-01-01T00:00:00Z", tags: ["many"] };
   });
-  await site.call("POST", "/v2/jobs/batch", { jobs });
+  const made = await site.call<{ data: { id: string }[] }>("POST", "/v2/jobs/batch", { jobs });
   const { page, complaints, close } = await site.openPage("/console/production/bulk");
   await page.getByRole("heading", { name: "No bulk operations yet" }).waitFor();
   expect(await findBarriers(page)).toEqual([]);
@@ -33,6 +33,9 @@ test("jobs are counted by a filter, canceled at a pace, and the rest is left by 
   await page.getByLabel("Members a second, at most").fill("1");
   await page.getByRole("button", { name: "Count first" }).click();
   await page.getByText("40 would be taken.").waitFor();
+  await site.call("DELETE", `/v2/jobs/${made.data[0]?.id}`);
+  await page.getByRole("button", { name: "Count first" }).click();
+  await page.getByText("39 would be taken.").waitFor();
   expect(await page.locator("a", { hasText: /^job_/ }).count()).toBe(5);
   expect(await findBarriers(page)).toEqual([]);
 
@@ -46,11 +49,11 @@ test("jobs are counted by a filter, canceled at a pace, and the rest is left by 
   await page.locator(".badge", { hasText: "aborted" }).waitFor();
 
   await page.getByRole("link", { name: "← Bulk operations" }).click();
-  await page.getByText("All 2 are shown.").waitFor();
-  await page.getByText("cancel, dry run").waitFor();
+  await page.getByText("All 3 are shown.").waitFor();
+  await page.getByText("cancel, dry run").first().waitFor();
   const { data } = await site.call<{ data: unknown[] }>("GET", "/v2/jobs?tag=many&status=queued&limit=200");
   expect(data.length).toBeGreaterThan(0);
-  expect(data.length).toBeLessThan(40);
+  expect(data.length).toBeLessThan(39);
   expect(complaints).toEqual([]);
   await close();
 });

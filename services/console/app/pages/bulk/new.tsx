@@ -56,7 +56,9 @@ function BulkForm() {
   const filter = filterOf(action, texts, isAll && action !== "backfill");
   const wish: NewBulk = { action, filter, ...(perSecond && { per_second: Number(perSecond) }) };
   const wishText = JSON.stringify({ action, filter });
-  const send = (bulk: NewBulk) => client.bulk.create(bulk, { idempotencyKey: idempotencyKeyOf(bulk) });
+  // What was counted is counted anew.
+  const send = (bulk: NewBulk) =>
+    client.bulk.create(bulk, { idempotencyKey: idempotencyKeyOf([bulk, counting?.id]) });
   const count = useAction(async () => {
     const { id } = await send({ ...wish, dry_run: true });
     setCounting({ wish: wishText, id });
