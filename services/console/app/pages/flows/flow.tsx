@@ -95,7 +95,7 @@ function Use({ flow }: { flow: FlowKey }) {
       <dl class="facts">
         <dt>Rate</dt>
         <dd class="number">{rateText(flow.rate)}</dd>
-        <dt>Next start</dt>
+        <dt>Next start by the rate</dt>
         <dd>
           <Time at={flow.next_start_at} otherwise="now" />
         </dd>

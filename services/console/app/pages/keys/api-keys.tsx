@@ -61,7 +61,16 @@ export function ApiKeys({ session }: { session: Session }) {
         <RotateKey session={session} apiKey={asked.key} onMade={onRevealed} onClose={close} />
       )}
       {asked?.kind === "revoke" && (
-        <Confirm title="Revoke this key?" verb="Revoke the key" isDanger action={revoke} onClose={close}>
+        <Confirm
+          title="Revoke this key?"
+          verb="Revoke the key"
+          isDanger
+          action={revoke}
+          onClose={() => {
+            revoke.clear();
+            close();
+          }}
+        >
           <p class="break">
             <strong>{nameOf(asked.key)}</strong> stops working within 5 seconds. Who uses it is refused from
             then on.
