@@ -165,6 +165,17 @@ describe("answers", () => {
     expect(shard.entryCount).toBe(0);
   });
 
+  test("early by far is forgotten, so that it is heard of when it is brought forward", () => {
+    const { shard, send, answer } = startShard(NOW);
+    const owed = owedOf();
+    shard.learn(owed, NOW);
+    send(NOW);
+    answer(owed, { kind: "early", waitMs: 86_400_000 }, NOW);
+    expect(shard.entryCount).toBe(0);
+    shard.learn({ ...owed, dueAt: NOW + 5_000 }, NOW + 5_000);
+    expect(jobIds(send(NOW + 5_000))).toEqual([owed.id]);
+  });
+
   test("node_full sends again at once, before what came later", () => {
     const { shard, send, answer } = startShard(NOW);
     const [one, two] = [owedOf({ dueAt: 1 }), owedOf({ dueAt: 2 })];

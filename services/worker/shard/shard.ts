@@ -144,6 +144,11 @@ export class Shard {
         lane.forget(entry);
         break;
       case "early":
+        // What is far from due Postgres remembers, where it may be brought forward.
+        if (answer.waitMs > HORIZON_MS) {
+          lane.forget(entry);
+          break;
+        }
         // A permit that is kept for another class is kept for CALLED_MS. What waits for longer waits for its host.
         lane.setTimer(entry, now + answer.waitMs, answer.waitMs <= CALLED_MS ? "concurrency" : "host");
         break;

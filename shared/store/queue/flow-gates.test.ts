@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { keyCause } from "../../../test/support/cause.ts";
-import type { Flow } from "../../domain/flow-key.ts";
+import { FLOW_CONCURRENCY_BOUNDS, type Flow } from "../../domain/flow-key.ts";
 import { idToUuid, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { changeFlowKey as change, findFlowKey, listFlowKeys } from "../resources/flow-keys.ts";
@@ -268,6 +268,26 @@ describe("a place for the whole job", () => {
   });
 });
 
+describe("a key that is resumed", () => {
+  test("lets all go on that have their place, however many", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    const count = FLOW_CONCURRENCY_BOUNDS.max + 2;
+    await addJobs(project, count, { key, hold: "job" });
+    // As claims of a paused key leave jobs that have their place.
+    await store.query(
+      "UPDATE open_jobs SET has_place = true, gate = 'p' || flow_key, due_at = NULL WHERE project_no = $1",
+      [project],
+    );
+    await changeFlowKey(store.db, scopeOf(project), key, { paused: false }, keyCause());
+    await store.query("UPDATE open_jobs SET gate = NULL WHERE project_no = $1 AND due_at IS NOT NULL", [
+      project,
+    ]);
+    await emptyGateCalls(store.db);
+    expect(await parked(project)).toEqual([]);
+  });
+});
+
 describe("what a key is told", () => {
   test("holds from the last one on, each limit by itself; pinned, jobs change nothing; by hand a limit is taken away", async () => {
     const project = await store.addProject();
@@ -304,6 +324,18 @@ describe("what a key is told", () => {
     await emptyGateCalls(store.db);
     expect(idsOf(await start(project))).toEqual([jobs[2] as string, jobs[3] as string]);
     expect(await parked(project)).toEqual([last]);
+  });
+
+  test("a rate that is taken away starts what it had put off for a day", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    const jobs = await addJobs(project, 3, { key, rate: { count: 1, per_seconds: 86_400 } });
+    expect(idsOf(await start(project))).toEqual([jobs[0] as string]);
+    await start(project);
+    expect(await due(project)).toEqual([]);
+    const { owed } = await changeFlowKey(store.db, scopeOf(project), key, { rate: null }, keyCause());
+    expect(owed.map(({ id }) => id).sort()).toEqual(jobs.slice(1));
+    expect(idsOf(await start(project))).toEqual(jobs.slice(1));
   });
 
   test("lowered below what is in use, nothing is stopped and nothing starts", async () => {

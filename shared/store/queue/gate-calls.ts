@@ -29,6 +29,8 @@ export const HAS_GATE = "(flow_key IS NOT NULL OR gate IS NOT NULL)";
 
 /** How many rows of gate_calls one statement takes. */
 const CALLS_MAX = 1_000;
+/** How many that have their place are called of a region at once, once their key is not paused. Without a limit there may be more. */
+const HOLDERS_MAX = FLOW_CONCURRENCY_BOUNDS.max;
 
 /**
  * Does what was left to the gates: their counts, and who may start next. Answers these, and whether more is left. One statement; a row
@@ -64,17 +66,43 @@ WITH taken AS MATERIALIZED (
           WHERE k.project_no = ANY (ARRAY[g.project_no]) AND k.environment = g.environment AND k.flow_key = g.flow_key
             FOR NO KEY UPDATE) k
 ), state AS MATERIALIZED (
-  SELECT k.*, greatest(k.in_use + k.in_use_change, 0) AS used, clock_timestamp() AS at FROM gate k
+  SELECT k.*, CASE WHEN ${startsLeft("k.at")} <= 0 THEN ${startsGoneAt("k.at", `1 - ${startsLeft("k.at")}`)} END AS not_before
+    FROM (SELECT k.*, greatest(k.in_use + k.in_use_change, 0) AS used, clock_timestamp() AS at FROM gate k) k
+), late AS MATERIALIZED (
+  -- Of the first of the queue, those in their lanes that a rate had put off until later than it does now.
+  SELECT h.*, greatest(now(), h.parked_due_at, k.not_before) + h.rank * interval '1 us' AS new_due_at
+    FROM state k
+   CROSS JOIN LATERAL (
+         SELECT o.*, h.rank
+           FROM (SELECT h.*, row_number() OVER (ORDER BY h.due_at, h.job_id) AS rank
+                   FROM gate_heads(k.project_no, k.environment, 'k' || k.flow_key, ${roomOf("k.used")}) h) h
+          CROSS JOIN LATERAL (
+                SELECT o.project_no, o.environment, o.region, o.job_id, o.gate, o.due_at, o.parked_due_at FROM open_jobs o
+                 WHERE o.project_no = k.project_no AND o.environment = k.environment AND o.region = h.region AND o.job_id = h.job_id
+                   FOR NO KEY UPDATE SKIP LOCKED) o
+          WHERE h.in_lane AND o.gate = 'k' || k.flow_key) h
+   WHERE h.due_at > greatest(now(), h.parked_due_at, k.not_before) + interval '1 s'
+), hastened AS (
+  UPDATE open_jobs o SET due_at = l.new_due_at FROM late l
+   WHERE o.project_no = ANY (ARRAY[l.project_no]) AND o.environment = l.environment AND o.region = l.region AND o.job_id = l.job_id
+  RETURNING o.project_no, o.environment, o.region, o.job_id, o.attempt, o.due_at
 ), called AS MATERIALIZED (
   SELECT k.place, k.project_no, k.environment, false AS holds, h.*
     FROM state k
-   CROSS JOIN LATERAL call_gate(k.project_no, k.environment, 'k' || k.flow_key, ${roomOf("k.used")},
-           CASE WHEN ${startsLeft("k.at")} <= 0 THEN ${startsGoneAt("k.at", `1 - ${startsLeft("k.at")}`)} END) h
+   CROSS JOIN LATERAL call_gate(k.project_no, k.environment, 'k' || k.flow_key, ${roomOf("k.used")} + 0 * (SELECT count(*) FROM late)::int,
+           k.not_before) h
   UNION ALL
   SELECT k.place, k.project_no, k.environment, true, h.*
     FROM state k
-   CROSS JOIN LATERAL call_gate(k.project_no, k.environment, 'p' || k.flow_key, ${FLOW_CONCURRENCY_BOUNDS.max}, NULL) h
+   CROSS JOIN LATERAL call_gate(k.project_no, k.environment, 'p' || k.flow_key, ${HOLDERS_MAX}, NULL) h
    WHERE k.calls_holders AND NOT k.paused
+), left_over AS (
+  -- Who has more than one call's worth of holders is called again.
+  INSERT INTO gate_calls (project_no, environment, gate)
+  SELECT project_no, environment, 'p' || flow_key FROM state k
+   WHERE k.calls_holders AND NOT k.paused
+     AND EXISTS (SELECT FROM gate_heads(k.project_no, k.environment, 'p' || k.flow_key, ${HOLDERS_MAX}) h
+                  GROUP BY h.region HAVING count(*) >= ${HOLDERS_MAX})
 ), noted AS (
   UPDATE flow_keys f SET used_at = s.used_at, in_use = s.used, waiting = s.waiting
     FROM (SELECT k.project_no, k.environment, k.flow_key, ${USED_AT} AS used_at, k.used, ARRAY[${REGIONS.map((_, region) => waitingIn(region)).join(", ")}] AS waiting
@@ -82,4 +110,4 @@ WITH taken AS MATERIALIZED (
    WHERE ${sameKey("f", "s")}
 )
 SELECT (SELECT count(*) FROM taken)::int AS taken,
-       (SELECT json_agg(json_build_array(project_no, environment, region, shard, job_id, attempt, ${epochMs("due_at")})) FROM ${calledLanes()} c) AS called`;
+       (SELECT json_agg(json_build_array(project_no, environment, region, shard, job_id, attempt, ${epochMs("due_at")})) FROM ${calledLanes("hastened")} c) AS called`;
