@@ -5,6 +5,7 @@ import { FLOW_CONCURRENCY_BOUNDS, type Flow } from "../../domain/flow-key.ts";
 import { idToUuid, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { changeFlowKey as change, findFlowKey, listFlowKeys } from "../resources/flow-keys.ts";
+import { createJobs } from "../resources/job-creation.ts";
 import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import {
   claimShortFirst,
@@ -265,6 +266,30 @@ describe("a place for the whole job", () => {
     expect(row).toMatchObject({ paused: false, inUse: 1, waiting: 1 });
     expect(owed.map(({ id }) => id)).toEqual([jobs[0] as string]);
     expect(idsOf(await start(project))).toEqual([jobs[0] as string]);
+  });
+});
+
+describe("a creation of unknown outcome that is sent again", () => {
+  test("counts nothing twice, so that the key's next jobs start", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    const [first = ""] = await addJobs(project, 1, { key, concurrency: 1 });
+    const [running] = await start(project);
+    const job = store.newJob(project, { flow: { key } });
+    const session = await store.session();
+    await session.query("BEGIN");
+    await session.query("SELECT FROM flow_keys WHERE project_no = $1 FOR UPDATE", [project]);
+    const created = [1, 2].map(() => createJobs(store.db, [job], new Set()));
+    await store.untilBlocked(2);
+    await session.query("COMMIT");
+    await Promise.all(created);
+    expect(await parked(project)).toEqual([job.id]);
+    expect(await findFlowKey(store.db, scopeOf(project), key)).toMatchObject({ inUse: 1, waiting: 1 });
+    expect(running?.granted.jobId).toBe(first);
+    await settle(running as Running);
+    for (const each of await start(project)) await settle(each);
+    const [last = ""] = await addJobs(project, 1, { key });
+    expect(idsOf(await start(project))).toEqual([last]);
   });
 });
 

@@ -63,10 +63,16 @@ export const giveFlows = (from: string): string => `flowing AS MATERIALIZED (
            CROSS JOIN LATERAL unnest(g.ids, g.regions, g.dues) AS a (id, region, is_due)) e
 ), kept_back AS MATERIALIZED (
   SELECT array_agg(id) FILTER (WHERE parks) AS ids FROM flowing
-), given AS (
+)`;
+
+/**
+ * Stands behind giveFlows and `job`, which returns the jobs that are new: an id that came to exist meanwhile, or an instant that was fired
+ * before, counts nothing.
+ */
+export const NOTE_FLOWS = `given AS (
   INSERT INTO flow_keys AS k (${KEY}, concurrency, rate_count, rate_seconds, waiting)
   SELECT ${KEY}, max(concurrency), max((rate ->> 'count')::int), max((rate ->> 'per_seconds')::int),
-         ARRAY[${REGIONS.map((_, region) => `count(*) FILTER (WHERE parks AND region = ${region})`).join(", ")}]
+         ARRAY[${REGIONS.map((_, region) => `count(*) FILTER (WHERE parks AND region = ${region} AND id IN (SELECT id FROM job))`).join(", ")}]
     FROM flowing GROUP BY ${KEY} ORDER BY ${KEY}
       ON CONFLICT (${KEY}) DO UPDATE
      SET ${LIMITS_GIVEN},

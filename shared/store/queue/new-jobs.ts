@@ -1,4 +1,4 @@
-import { IS_PARKED } from "./given-flows.ts";
+import { IS_PARKED, NOTE_FLOWS } from "./given-flows.ts";
 import { tagJobs } from "./job-tags.ts";
 
 /**
@@ -40,7 +40,7 @@ function jobsOf(from: string, onConflict: string, { tags, flow = false }: WithTa
 ), owed AS (
   INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed, schedule_id${owes}${flow ? `, ${FLOW_COLUMNS}` : ""})
   SELECT project_no, environment, region, id, ${flow ? `CASE WHEN NOT ${IS_PARKED} THEN ${DUE_AT} END` : DUE_AT}, max_attempts, schedule_id${owes}${flow ? `, ${flowColumnsOf("flow", DUE_AT)}` : ""} FROM job
-)${tags ? `, ${tagJobs(`(SELECT *, ${flow ? "flow ->> 'key'" : "NULL::text"} AS flow_key FROM job) named_job`)}` : ""}`;
+)${flow ? `, ${NOTE_FLOWS}` : ""}${tags ? `, ${tagJobs(`(SELECT *, ${flow ? "flow ->> 'key'" : "NULL::text"} AS flow_key FROM job) named_job`)}` : ""}`;
 }
 
 /**
