@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { keyCause } from "../../../test/support/cause.ts";
+import { HOSTS_PARKED_BY_HAND_MAX } from "../../domain/host-state.ts";
 import { idToUuid, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { addEndpoint } from "../delivery-test-support.ts";
@@ -264,6 +265,25 @@ describe("by hand", () => {
     expect(await start(project)).toEqual([]);
     const twice = await openHost(store.db, scope, host, keyCause(), null);
     expect(twice).toMatchObject({ row: { state: "opening", parked: 1 } });
+  });
+
+  test("as many are parked as an environment may have, and not one more of two that ask at once", async () => {
+    const project = await store.addProject();
+    await store.query(
+      `INSERT INTO target_hosts (project_no, environment, host, state, by)
+       SELECT $1, 1, 'h' || n || '.example', 0, 1 FROM generate_series(2, $2) n`,
+      [project, HOSTS_PARKED_BY_HAND_MAX],
+    );
+    const session = await store.session();
+    await session.query("BEGIN");
+    await session.query("SELECT FROM flows WHERE project_no = $1 FOR UPDATE", [project]);
+    const asked = [newHost(), newHost()].map((host) =>
+      parkHost(store.db, scopeOf(project), host, keyCause(), null),
+    );
+    await store.untilBlocked(2);
+    await session.query("COMMIT");
+    const kinds = (await Promise.all(asked)).map(({ kind }) => kind);
+    expect(kinds.sort()).toEqual(["parked", "too_many"]);
   });
 
   test("what is canceled while it is parked is not counted any more, and a ramp with nothing left is over", async () => {

@@ -54,9 +54,12 @@ export async function parkHost(
   cause: KeyCause,
   key: Key,
 ): Promise<{ kind: "parked"; row: HostStanding } | { kind: "too_many" } | { kind: "key_taken" }> {
-  // A project whose hosts are watched though none is parked only goes a longer way.
-  await watchHosts(db, scope.projectNo);
-  const [row] = await change(db, "park_host", PARK, scope, host, cause);
+  const [row] = await db.transact(async (tx) => {
+    // Behind the flow's lock the count is exact. A project whose hosts are watched though none is parked only goes a longer way.
+    await tx.run("lock_flow", "SELECT FROM flows WHERE project_no = $1 FOR NO KEY UPDATE", [scope.projectNo]);
+    await watchHosts(tx, scope.projectNo);
+    return change(tx, "park_host", PARK, scope, host, cause);
+  });
   if (row === undefined) return { kind: "too_many" };
   return (await isKept(db, scope, key, row)) ? { kind: "parked", row } : { kind: "key_taken" };
 }
@@ -79,7 +82,7 @@ const isKept = async (db: Database, scope: Scope, key: Key, row: HostStanding): 
   key === null || keepAnswer(db, scope, key, key.answerOf(row));
 
 async function change(
-  db: Database,
+  db: Pick<Database, "run">,
   name: string,
   text: string,
   { projectNo, environment }: Scope,
@@ -128,7 +131,7 @@ UNION ALL
 SELECT $3, ${OPENING}::smallint, ${HAND}::smallint, ${epochMs("now()")}, 0, NULL WHERE NOT EXISTS (SELECT FROM old WHERE old.state IS NOT NULL)`;
 
 /** From now on attempts of the project go the way on which hosts are watched. */
-export async function watchHosts(db: Database, projectNo: ProjectNo): Promise<void> {
+export async function watchHosts(db: Pick<Database, "run">, projectNo: ProjectNo): Promise<void> {
   await db.run(
     "watch_hosts",
     `UPDATE flows SET subscriptions = subscriptions | ${HOSTS_WATCHED} WHERE project_no = $1 AND subscriptions & ${HOSTS_WATCHED} = 0`,
