@@ -397,6 +397,28 @@ describe("what a key is told", () => {
   });
 });
 
+describe("the purge", () => {
+  test("waits for no key, and leaves one that a claim has locked to the next", async () => {
+    const project = await store.addProject();
+    const keys = [newKey(), newKey()].sort();
+    for (const key of keys)
+      await changeFlowKey(store.db, scopeOf(project), key, { concurrency: 1 }, keyCause());
+    await store.query("UPDATE flow_keys SET used_at = now() - interval '2 days' WHERE project_no = $1", [
+      project,
+    ]);
+    const session = await store.session();
+    await session.query("BEGIN");
+    await session.query("SELECT FROM flow_keys WHERE project_no = $1 AND flow_key = $2 FOR NO KEY UPDATE", [
+      project,
+      keys[0],
+    ]);
+    await purgeFlowKeys(store.db, 1_000, Date.now());
+    await session.query("ROLLBACK");
+    const left = await listFlowKeys(store.db, scopeOf(project), { after: null, limit: 10 });
+    expect(left.map(({ key }) => key)).toEqual(keys.slice(0, 1));
+  });
+});
+
 describe("a job of a key", () => {
   test("that is canceled while it is parked, or in its lane, lets others pass", async () => {
     const project = await store.addProject();

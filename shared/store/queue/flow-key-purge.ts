@@ -14,7 +14,7 @@ export async function purgeFlowKeys(db: Database, limit: number, now: number): P
   return row?.forgotten ?? 0;
 }
 
-// A key that somebody names is looked at again after another day. A creation that comes at the same time has changed used_at, or makes the key anew.
+// It waits for no key, since others lock keys in another order. One that somebody names is looked at again after another day. A creation that comes at the same time has changed used_at, or makes the key anew.
 const IS_IDLE = `k.used_at < $1::timestamptz - ${FORGOTTEN_AFTER} AND NOT k.pinned AND NOT k.paused`;
 const PURGE = `
 WITH idle AS MATERIALIZED (
@@ -27,6 +27,7 @@ WITH idle AS MATERIALIZED (
     FROM flow_keys k
    WHERE ${IS_IDLE}
    ORDER BY k.used_at LIMIT $2
+     FOR UPDATE SKIP LOCKED
 ), kept AS (
   UPDATE flow_keys k SET used_at = now() FROM idle i WHERE i.is_named AND ${sameKey("k", "i")}
 ), forgotten AS (
