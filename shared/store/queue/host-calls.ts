@@ -76,7 +76,10 @@ WITH taken AS MATERIALIZED (
 SELECT (SELECT count(*) FROM taken)::int AS taken,
        (SELECT json_agg(json_build_array(project_no, environment, region, shard, job_id, attempt, ${epochMs("due_at")})) FROM ${calledLanes()} c) AS called`;
 
-/** Has somebody look at hosts that open, and at those whose probe is late: its region may be held, or nobody may work there. */
+/**
+ * Has somebody look at hosts that open, and at those whose probe is late: its region may be held, or nobody may work there. Where nothing waits,
+ * the next that comes is the probe.
+ */
 export async function lookAtHosts(db: Database): Promise<void> {
   await db.run("look_at_hosts", LOOK, [CALLS_MAX]);
 }
@@ -84,5 +87,5 @@ export async function lookAtHosts(db: Database): Promise<void> {
 const LOOK = `
 INSERT INTO gate_calls (project_no, environment, gate)
 SELECT project_no, environment, 'h' || host FROM target_hosts
- WHERE state = ${OPENING} OR state = ${DOWN} AND by = ${BREAKER} AND next_probe_at < now() - ${PROBE_LATE}
+ WHERE state = ${OPENING} OR state = ${DOWN} AND by = ${BREAKER} AND next_probe_at < now() - ${PROBE_LATE} AND (parked > 0 OR probe IS NOT NULL)
  LIMIT $1`;

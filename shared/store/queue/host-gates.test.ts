@@ -5,6 +5,7 @@ import { HOSTS_PARKED_BY_HAND_MAX } from "../../domain/host-state.ts";
 import { idToUuid, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { addEndpoint } from "../delivery-test-support.ts";
+import { explain, recordStatements } from "../plan-test-support.ts";
 import { cancelJob } from "../resources/jobs-by-hand.ts";
 import { updateProject } from "../resources/projects.ts";
 import { listTargetHosts, openHost, parkHost } from "../resources/target-hosts.ts";
@@ -18,6 +19,7 @@ import {
 } from "../test-support.ts";
 import type { Claim, GrantedAttempt } from "./claim.ts";
 import { emptyHostCalls, lookAtHosts } from "./host-calls.ts";
+import { settleAttempts } from "./settle.ts";
 
 setDefaultTimeout(120_000);
 
@@ -224,6 +226,40 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(jobs[1] as string), parked: "1" });
     await pass(project, 6);
     expect(idsOf(await start(project))).toEqual([jobs[1] as string]);
+  });
+
+  test("is not looked at while nothing waits for it", async () => {
+    const project = await addWatchedProject();
+    const { host } = await addDownHost(project, 0);
+    await pass(project, 600);
+    const calls = () => store.query("SELECT gate FROM gate_calls WHERE project_no = $1", [project]);
+    await lookAtHosts(store.db);
+    expect(await calls()).toEqual([]);
+    await store.query("UPDATE target_hosts SET parked = 1 WHERE project_no = $1", [project]);
+    await lookAtHosts(store.db);
+    expect(await calls()).toEqual([{ gate: `h${host}` }]);
+    await emptyHostCalls(store.db);
+  });
+
+  test("costs settlements no more where its project has met ten thousand others", async () => {
+    const project = await addWatchedProject();
+    const host = newHost();
+    const { db, statements } = recordStatements(store.db);
+    await addJobs(project, host, 1);
+    const [running] = await start(project);
+    const settlement = settlementOf(running as Running, { isPlain: false, met: { host, nobody: true } });
+    await settleAttempts(db, [settlement]);
+    const { text, values } = statements.get("settle_whole") ?? expect.unreachable();
+    const pages = async () =>
+      (await explain(store, { mode: "force_generic_plan", text, values, tables: [] })).pagesRead;
+    const before = await pages();
+    await store.query(
+      `INSERT INTO target_hosts (project_no, environment, host, failures)
+       SELECT $1, 1, 'h' || n || '.example', 1 FROM generate_series(1, 10000) n`,
+      [project],
+    );
+    await store.query("ANALYZE target_hosts");
+    expect(await pages()).toBeLessThan(before + 50);
   });
 
   test("opens when the project does not ask for it any more", async () => {

@@ -32,6 +32,8 @@ CREATE INDEX IF NOT EXISTS target_hosts_not_well ON target_hosts (next_probe_at)
 --> statement-breakpoint
 CREATE INDEX IF NOT EXISTS target_hosts_listed ON target_hosts (project_no, environment, state, host) WHERE state IS NOT NULL;
 --> statement-breakpoint
+CREATE INDEX IF NOT EXISTS target_hosts_probe ON target_hosts (project_no, environment, probe) WHERE probe IS NOT NULL;
+--> statement-breakpoint
 CREATE INDEX IF NOT EXISTS target_hosts_well ON target_hosts (since) WHERE state IS NULL;
 --> statement-breakpoint
 -- Makes the one of a gate due that has waited longest, of all regions that are not held, not before an instant.

@@ -232,6 +232,10 @@ export const targetHosts = pg.pgTable(
       .index("target_hosts_listed")
       .on(table.projectNo, table.environment, table.state, table.host)
       .where(sql`${table.state} IS NOT NULL`),
+    pg
+      .index("target_hosts_probe")
+      .on(table.projectNo, table.environment, table.probe)
+      .where(sql`${table.probe} IS NOT NULL`),
     pg.index("target_hosts_well").on(table.since).where(sql`${table.state} IS NULL`),
   ],
 );
