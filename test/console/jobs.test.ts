@@ -60,10 +60,15 @@ test("a job is created, found, looked into, duplicated and canceled", async () =
   expect(await page.getByLabel("Tags").inputValue()).toBe("customer:4711 invoices");
   expect(await page.getByLabel("Payload").inputValue()).toContain("1.10");
   await page.getByLabel("Run at").fill("2030-01-02T03:04:05");
+  const policy = { max_attempts: 7, base_seconds: 11, cap_seconds: 13 };
+  await page.getByLabel("Attempts at most").fill("7");
+  await page.getByLabel("First wait, in seconds").fill("11");
+  await page.getByLabel("Longest wait, in seconds").fill("13");
   await page.getByRole("button", { name: "Create the job" }).click();
   await page.getByRole("heading", { name: "Waiting for its time" }).waitFor();
   const later = jobOf(page);
   expect(later).not.toBe(id);
+  expect(await site.call("GET", `/v2/jobs/${later}`)).toMatchObject({ retry_policy: policy });
   await page.getByRole("button", { name: "Cancel" }).click();
   await page.getByRole("button", { name: "Cancel the job" }).click();
   await page.locator(".badge", { hasText: "canceled" }).waitFor();

@@ -2,7 +2,6 @@ import { useState } from "preact/hooks";
 import type { Job } from "../../../../../shared/client/jobs.ts";
 import { RawJson } from "../../../../../shared/client/payload.ts";
 import type { FlowHold } from "../../../../../shared/domain/flow-key.ts";
-import { RETRY_POLICY_BOUNDS } from "../../../../../shared/domain/job.ts";
 import { REGIONS, type Region } from "../../../../../shared/domain/scope.ts";
 import { faultOf, useAction, useIdempotencyKey } from "../../data/action.ts";
 import { goTo, hrefOf, place } from "../../data/place.ts";
@@ -12,6 +11,7 @@ import { tell } from "../../ui/dialog.tsx";
 import { AreaField, Form, instantOf, optionsOf, SelectField, TextField } from "../../ui/form.tsx";
 import { layOut, memberText } from "../../ui/json.tsx";
 import { Card, Empty, Loading, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
+import { RetryFields } from "../../ui/retry-fields.tsx";
 import { Link } from "../../ui/small.tsx";
 import { rateOf } from "../flows/rate.ts";
 
@@ -115,7 +115,6 @@ function JobForm({ wish: given }: { wish: Wish }) {
   });
   const fault = (param: string) => faultOf(create.error, param);
   const isJsonFault = create.error instanceof SyntaxError;
-  const { maxAttempts, baseSeconds, capSeconds } = RETRY_POLICY_BOUNDS;
   return (
     <Card>
       <Form label="Create a job" onSubmit={() => create.run()}>
@@ -164,38 +163,7 @@ function JobForm({ wish: given }: { wish: Wish }) {
             fault={fault("tags")}
           />
         </div>
-        <div class="form-row">
-          <TextField
-            label="Attempts at most"
-            type="number"
-            value={wish.maxAttempts}
-            onInput={set("maxAttempts")}
-            placeholder={String(maxAttempts.default)}
-            min={maxAttempts.min}
-            max={maxAttempts.max}
-            fault={fault("retry_policy.max_attempts")}
-          />
-          <TextField
-            label="First wait, in seconds"
-            type="number"
-            value={wish.baseSeconds}
-            onInput={set("baseSeconds")}
-            placeholder={String(baseSeconds.default)}
-            min={baseSeconds.min}
-            max={baseSeconds.max}
-            fault={fault("retry_policy.base_seconds")}
-          />
-          <TextField
-            label="Longest wait, in seconds"
-            type="number"
-            value={wish.capSeconds}
-            onInput={set("capSeconds")}
-            placeholder={String(capSeconds.default)}
-            min={capSeconds.min}
-            max={capSeconds.max}
-            fault={fault("retry_policy.cap_seconds")}
-          />
-        </div>
+        <RetryFields texts={wish} set={set} fault={fault} />
         <div class="form-row">
           <TextField
             label="Flow key"

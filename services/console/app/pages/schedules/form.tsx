@@ -9,6 +9,7 @@ import { tell } from "../../ui/dialog.tsx";
 import { AreaField, Form, optionsOf, SelectField, TextField } from "../../ui/form.tsx";
 import { memberText } from "../../ui/json.tsx";
 import { Card, Empty, errorText, Loading, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
+import { RetryFields } from "../../ui/retry-fields.tsx";
 import { Link } from "../../ui/small.tsx";
 import { durationText } from "../../ui/time.ts";
 import { FiringList } from "./firings.tsx";
@@ -151,32 +152,7 @@ function ScheduleForm({
               fault={fault("tags")}
             />
           </div>
-          <div class="form-row">
-            <TextField
-              label="Attempts at most"
-              type="number"
-              value={texts.maxAttempts}
-              onInput={set("maxAttempts")}
-              placeholder="5"
-              fault={fault("retry_policy.max_attempts")}
-            />
-            <TextField
-              label="First wait, in seconds"
-              type="number"
-              value={texts.baseSeconds}
-              onInput={set("baseSeconds")}
-              placeholder="10"
-              fault={fault("retry_policy.base_seconds")}
-            />
-            <TextField
-              label="Longest wait, in seconds"
-              type="number"
-              value={texts.capSeconds}
-              onInput={set("capSeconds")}
-              placeholder="3600"
-              fault={fault("retry_policy.cap_seconds")}
-            />
-          </div>
+          <RetryFields texts={texts} set={set} fault={fault} />
           {!isJsonFault && <Trouble error={save.error} />}
           <div class="buttons">
             <button type="submit" class="button first" disabled={save.isBusy}>
