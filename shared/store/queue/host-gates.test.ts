@@ -228,6 +228,38 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     expect(idsOf(await start(project))).toEqual([jobs[1] as string]);
   });
 
+  test("plans another probe where the flow key of one is full", async () => {
+    const project = await addWatchedProject();
+    const flow = { key: "full", concurrency: 1 };
+    await store.addJobs(project, 1, { flow });
+    expect((await start(project)).length).toBe(1);
+    const { host } = await addDownHost(project, 0);
+    await pass(project, 6);
+    // It came due while the key was full.
+    const [job = ""] = await addJobs(project, host, 1, { flow, runAt: Date.now() + 3_600_000 });
+    const isDue = () =>
+      store.query("UPDATE open_jobs SET due_at = now(), parked_due_at = now() WHERE job_id = $1", [
+        idToUuid(job),
+      ]);
+    await isDue();
+    expect(await start(project)).toEqual([]);
+    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(job) });
+    // As the probe it is refused by its key. It is the next probe, though not at once.
+    expect(await start(project)).toEqual([]);
+    await isDue();
+    expect(await start(project)).toEqual([]);
+    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(job) });
+    expect(await dueIn(project)).toEqual([]);
+    const [free = ""] = await addJobs(project, host, 1);
+    expect(await start(project)).toEqual([]);
+    await pass(project, 6);
+    expect(await start(project)).toEqual([]);
+    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(free), parked: "0" });
+    await pass(project, 6);
+    expect(idsOf(await start(project))).toEqual([free]);
+    expect(await rowOf(project, host)).toMatchObject({ parked: "1" });
+  });
+
   test("is not looked at while nothing waits for it", async () => {
     const project = await addWatchedProject();
     const { host } = await addDownHost(project, 0);

@@ -92,9 +92,12 @@ export const judgedByHosts = (owed: string, asks: string): string => `
                    CROSS JOIN ${owed} o
                    CROSS JOIN LATERAL (SELECT array_position(p.ns, o.n) AS at) x) at_host) j`;
 
+const NEXT_PROBE_AT = "now() + t.probe_seconds * interval '1 s'";
+
 /**
  * What a claim does at hosts, behind `verdict` (judgedByHosts, with the kinds `host_parked` and `host_put_off`) and `done`. `host_called` is what became due.
- * A ramp is over with the last start of what was parked.
+ * A ramp is over with the last start of what was parked. A probe that its flow key keeps back is lost: the next that waits for the host is the probe,
+ * or the same one again, though not at once.
  */
 export const TURN_AWAY = `turned_away AS (
   UPDATE open_jobs o
@@ -116,26 +119,35 @@ export const TURN_AWAY = `turned_away AS (
     FROM verdict WHERE host_place IS NOT NULL AND due GROUP BY host_place
 )`;
 export const CALL_HOSTS = `host_called AS MATERIALIZED (
-  SELECT t.host_place, t.project_no, t.environment, c.*
+  SELECT t.host_place, t.project_no, t.environment, c.*, true AS was_parked
     FROM done d
    CROSS JOIN at_hosts a
     JOIN host_state t USING (host_place)
    CROSS JOIN LATERAL ${callInRamp("t.now_second", "(t.starts_left - a.starts)", " + 0 * d.count::int")} c
    WHERE t.state = ${OPENING} AND t.parked + a.parked > 0
+  UNION ALL
+  SELECT t.host_place, t.project_no, t.environment, c.*
+    FROM done d
+   CROSS JOIN at_hosts a
+    JOIN host_state t USING (host_place)
+   CROSS JOIN LATERAL call_oldest(t.project_no, t.environment, 'h' || t.host, ${NEXT_PROBE_AT} + 0 * d.count * interval '1 s') c
+   WHERE a.lost_probe IS NOT NULL
 ), host_noted AS (
   UPDATE target_hosts t
      SET state = s.state, by = CASE WHEN s.state IS NOT NULL THEN t.by END, second = s.now_second, started = s.started, parked = s.parked,
-         probe = s.probe
+         probe = s.probe, next_probe_at = s.next_probe_at
     FROM (SELECT n.*, CASE WHEN n.is_over THEN NULL ELSE n.was END AS state
             FROM (SELECT t.project_no, t.environment, t.host, t.now_second, t.state AS was,
                          CASE WHEN t.second = t.now_second THEN t.started ELSE 0 END + a.starts AS started, p.parked,
-                         CASE WHEN a.lost_probe IS NOT NULL THEN NULL ELSE coalesce(t.probe, a.probe) END AS probe,
+                         CASE WHEN a.lost_probe IS NOT NULL THEN p.next_probe ELSE coalesce(t.probe, a.probe) END AS probe,
+                         CASE WHEN a.lost_probe IS NOT NULL THEN ${NEXT_PROBE_AT} ELSE t.next_probe_at END AS next_probe_at,
                          t.state = ${OPENING} AND p.parked = 0 AND p.called = 0 AND a.stay = 0
                          AND a.starts >= coalesce(cardinality(t.ids), 0) AS is_over
                     FROM at_hosts a
                     JOIN host_state t USING (host_place)
                    CROSS JOIN LATERAL (
-                         SELECT count(*) AS called, t.parked + a.parked - count(*) AS parked FROM host_called c WHERE c.host_place = t.host_place) p) n
+                         SELECT count(*) AS called, t.parked + a.parked - count(*) FILTER (WHERE c.was_parked) AS parked, (array_agg(c.job_id))[1] AS next_probe
+                           FROM host_called c WHERE c.host_place = t.host_place) p) n
           OFFSET 0) s
    WHERE ${sameHost("t", "s")}
 )`;
