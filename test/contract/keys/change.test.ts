@@ -219,7 +219,10 @@ describe("DELETE /v2/keys/{id}", () => {
         gateway.call("DELETE", `/v2/keys/${id}`, { key: project.production }),
         gateway.call("DELETE", `/v2/keys/${first?.id}`, { key, port: mate.port }),
       ]);
-      expect(answers.map(({ status }) => status).sort()).toEqual([200, 400]);
+      const [done, refused] = answers.map(({ status }) => status).sort();
+      expect(done).toBe(200);
+      // The later of the two finds its own key deleted if the earlier one was done before it began.
+      expect([400, 401]).toContain(refused ?? 0);
     }
   });
 });
