@@ -215,6 +215,8 @@ describe("DELETE /v2/keys/{id}", () => {
       const project = await gateway.addProject();
       const { id, key } = await keysOf(gateway, project).create({ scope: "full" });
       const [first] = (await keysOf(gateway, project).list()).data.filter((listed) => listed.id !== id);
+      // Both gateways know their key by now, so neither request is refused for a key that the other one has ended.
+      await gateway.call("GET", "/v2/project", { key, port: mate.port });
       const answers = await Promise.all([
         gateway.call("DELETE", `/v2/keys/${id}`, { key: project.production }),
         gateway.call("DELETE", `/v2/keys/${first?.id}`, { key, port: mate.port }),
