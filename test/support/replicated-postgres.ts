@@ -3,6 +3,7 @@ import {
   appendFileSync,
   chmodSync,
   chownSync,
+  existsSync,
   mkdirSync,
   readdirSync,
   readFileSync,
@@ -259,7 +260,8 @@ export class ReplicatedPostgres {
     };
     const process = spawnServer(start, port);
     server.process = process;
-    process.stderr?.on("data", (chunk) => appendFileSync(log, chunk));
+    // Its last words may come after the folder was removed.
+    process.stderr?.on("data", (chunk) => existsSync(this.folder) && appendFileSync(log, chunk));
     process.once("exit", () => {
       if (server.process === process) server.process = null;
     });
