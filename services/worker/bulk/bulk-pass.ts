@@ -51,6 +51,9 @@ export class BulkPass {
   private readonly timedJudge: ReturnType<Cell["metrics"]["statement"]>;
   private isStopped = false;
   private stepCount = 0;
+  /** How many looks were wanted, and how many of these have been answered: another operation may go on until then. */
+  private looksWanted = 0;
+  private looksAnswered = 0;
 
   constructor(
     private readonly cell: Cell,
@@ -64,7 +67,9 @@ export class BulkPass {
   /** Learns which operations of these shards of the home region can go on. */
   async look(shards: readonly number[]): Promise<void> {
     if (shards.length === 0) return;
+    const wanted = this.looksWanted;
     for (const bulk of await listOpenBulks(this.cell.db, shards)) this.learn(bulk);
+    this.looksAnswered = wanted;
   }
 
   /** In how many milliseconds something is to be done for an operation, as far as is known; Infinity for nothing. */
@@ -75,9 +80,9 @@ export class BulkPass {
     return Math.min(...dueAts) - performance.now();
   }
 
-  /** Whether nothing is being done. */
+  /** Whether nothing is being done, and no look is wanted. */
   get isIdle(): boolean {
-    return this.stepCount === 0 && this.nextInMs() > 0;
+    return this.stepCount === 0 && this.nextInMs() > 0 && this.looksAnswered === this.looksWanted;
   }
 
   /** A test clock was put ahead by so many milliseconds: the pace is by that clock. */
@@ -155,9 +160,13 @@ export class BulkPass {
   private async count(bulk: OpenBulk, place: BulkPlace) {
     const { db, clock } = this.cell;
     const counted = await this.timedCount(1, () => countPage(db, bulk, place, clock.now()));
-    if (counted === "gone") return null;
+    if (counted === "gone") {
+      // A look that had begun before it was counted brought it once more, and hid it from a later one. The next one comes in its time.
+      this.looksWanted++;
+      return null;
+    }
     if (counted.countedTo !== null) return { change: counted, waitMs: 0 };
-    this.options.onChange();
+    this.wantLook();
     return null;
   }
 
@@ -170,8 +179,13 @@ export class BulkPass {
     sendCommands(bus, judged.owed, clock.now());
     if (!judged.isOver) return { change: {}, waitMs: Math.max(PAGE_EVERY_MS, Math.ceil(judged.waitMs) + 1) };
     this.cell.log.info({ bulkId: bulk.id, action: bulk.action }, "bulk.done");
-    this.options.onChange();
+    this.wantLook();
     return null;
+  }
+
+  private wantLook(): void {
+    this.looksWanted++;
+    this.options.onChange();
   }
 
   private note({ action }: OpenBulk, page: JudgedPage): void {
