@@ -9,7 +9,7 @@ import { StoreUnavailable } from "../../shared/store/database/database.ts";
 import {
   type DueSchedule,
   type Firing,
-  fireReplacingSchedules,
+  fireBoundSchedules,
   fireSchedules,
   listDueSchedules,
 } from "../../shared/store/queue/firings.ts";
@@ -26,11 +26,11 @@ const SCHEDULES_PER_SHARD_MAX = 5_000;
 /** Larger statements take no less time for each schedule, and the first one waits for the last. */
 const FIRINGS_PER_STATEMENT_MAX = 100;
 /** Each of these may cancel a thousand jobs. */
-const REPLACING_PER_STATEMENT_MAX = 5;
+const BOUND_PER_STATEMENT_MAX = 5;
 /** While one is being synced to disk the next is on its way. */
 const STATEMENTS_IN_FLIGHT_MAX = 2;
 /** So that firings which cancel many jobs leave a way to the others. */
-const REPLACING_IN_FLIGHT_MAX = 1;
+const BOUND_IN_FLIGHT_MAX = 1;
 /** Rows that appear later than SWEEP_LAG_MS behind the clock are found this often, as the shards find theirs. */
 const LOOK_ANEW_EVERY_MS = 60_000;
 /** How far back a look begins that knows of none before. What is older does not fire any more; `lookBack` finds it. */
@@ -65,10 +65,10 @@ export class Firer {
   private timers: Timers<Remembered>;
   private readonly remembered = new Map<string, Remembered>();
   private ready: Remembered[] = [];
-  /** Those that replace jobs wait in a row of their own. */
-  private readyToReplace: Remembered[] = [];
+  /** Those that lock more than schedules wait in a row of their own. */
+  private readyBound: Remembered[] = [];
   private readonly inFlight = new Set<Promise<void>>();
-  private replacingInFlight = 0;
+  private boundInFlight = 0;
   private readonly timetables = new Map<string, Timetable>();
   private readonly ids: IdSource;
   private sinceAt = 0;
@@ -102,14 +102,14 @@ export class Firer {
 
   /** Whether it has nothing to fire now, as far as it remembers. */
   isIdle(now: number): boolean {
-    const areReady = this.ready.length + this.readyToReplace.length > 0;
+    const areReady = this.ready.length + this.readyBound.length > 0;
     return !areReady && this.inFlight.size === 0 && this.timers.nextAt() > now;
   }
 
   /** Fires what has come due. */
   advance(now: number): void {
     this.timers.advance(now, (schedule) =>
-      (schedule.due.replaces ? this.readyToReplace : this.ready).push(schedule),
+      (schedule.due.isBound ? this.readyBound : this.ready).push(schedule),
     );
     this.fireReady();
   }
@@ -129,7 +129,7 @@ export class Firer {
   /** Resolves when nothing is being fired any more. */
   async drain(): Promise<void> {
     this.ready = [];
-    this.readyToReplace = [];
+    this.readyBound = [];
     await Promise.all(this.inFlight);
   }
 
@@ -186,19 +186,19 @@ export class Firer {
 
   private fireReady(): void {
     while (this.inFlight.size < STATEMENTS_IN_FLIGHT_MAX) {
-      const mayReplace = this.replacingInFlight < REPLACING_IN_FLIGHT_MAX;
-      const replacing = mayReplace ? this.readyToReplace.splice(0, REPLACING_PER_STATEMENT_MAX) : [];
-      const replaces = replacing.length > 0;
-      const batch = replaces ? replacing : this.ready.splice(0, FIRINGS_PER_STATEMENT_MAX);
+      const mayFireBound = this.boundInFlight < BOUND_IN_FLIGHT_MAX;
+      const bound = mayFireBound ? this.readyBound.splice(0, BOUND_PER_STATEMENT_MAX) : [];
+      const isBound = bound.length > 0;
+      const batch = isBound ? bound : this.ready.splice(0, FIRINGS_PER_STATEMENT_MAX);
       if (batch.length === 0) return;
-      if (replaces) this.replacingInFlight++;
-      const statement = this.fire(batch, replaces).then((outcome) => {
+      if (isBound) this.boundInFlight++;
+      const statement = this.fire(batch, isBound).then((outcome) => {
         this.inFlight.delete(statement);
-        if (replaces) this.replacingInFlight--;
+        if (isBound) this.boundInFlight--;
         this.fireReady();
         const isMore = this.hasMore || this.hasMoreBehind;
         // If nothing has moved, a look would find the same schedules again, without end.
-        const isEmpty = this.ready.length === 0 && this.readyToReplace.length === 0;
+        const isEmpty = this.ready.length === 0 && this.readyBound.length === 0;
         if (outcome === "moved" && isMore && isEmpty) this.options.onChange({ look: true });
       });
       this.inFlight.add(statement);
@@ -208,13 +208,13 @@ export class Firer {
   /** Returns whether any of them has moved on. Does not throw. */
   private async fire(
     batch: readonly Remembered[],
-    replaces: boolean,
+    isBound: boolean,
   ): Promise<"moved" | "unmoved" | "outage"> {
     const { db, bus, clock, log } = this.cell;
     try {
       const firings = batch.flatMap(({ due }) => this.decide(due) ?? []);
       if (firings.length === 0) return "unmoved";
-      const run = replaces ? fireReplacingSchedules : fireSchedules;
+      const run = isBound ? fireBoundSchedules : fireSchedules;
       const fired = await this.timedFiring(firings.length, () => run(db, firings));
       const now = clock.now();
       const owed = firings.flatMap(({ span, nextRunAt, thenAt }, index) => {
@@ -231,7 +231,7 @@ export class Firer {
       return fired.some(({ kind }) => kind !== "gone") ? "moved" : "unmoved";
     } catch (error) {
       const isOutage = error instanceof StoreUnavailable;
-      if (!isOutage && batch.length > 1) return await this.fireOneByOne(batch, replaces);
+      if (!isOutage && batch.length > 1) return await this.fireOneByOne(batch, isBound);
       log.warn({ err: error, count: batch.length }, "schedules.not_fired");
       // Nobody knows whether they have fired: the next look finds those that have not. One that failed alone is found
       // no sooner than by the looks that come anyway.
@@ -248,11 +248,11 @@ export class Firer {
   /** One schedule has made the statement fail, and nobody knows which. Fired alone, only that one fails. */
   private async fireOneByOne(
     batch: readonly Remembered[],
-    replaces: boolean,
+    isBound: boolean,
   ): Promise<"moved" | "unmoved" | "outage"> {
     let outcome: "moved" | "unmoved" = "unmoved";
     for (const schedule of batch) {
-      const alone = await this.fire([schedule], replaces);
+      const alone = await this.fire([schedule], isBound);
       // Every further statement would run into the same timeout.
       if (alone === "outage") return alone;
       if (alone === "moved") outcome = alone;
@@ -318,4 +318,4 @@ const isSameFiring = (one: DueSchedule, other: DueSchedule) =>
   one.nextRunAt === other.nextRunAt &&
   one.cron === other.cron &&
   one.timezone === other.timezone &&
-  one.replaces === other.replaces;
+  one.isBound === other.isBound;

@@ -5,7 +5,7 @@ import { explain, recordStatements } from "../plan-test-support.ts";
 import { createSchedule } from "../resources/schedules.ts";
 import { firingOf, keyCause, scheduleOf, takeShard } from "../schedule-test-support.ts";
 import { startStore, type TestStore } from "../test-support.ts";
-import { fireReplacingSchedules, fireSchedules } from "./firings.ts";
+import { fireBoundSchedules, fireSchedules } from "./firings.ts";
 import { createShards } from "./shards.ts";
 
 setDefaultTimeout(120_000);
@@ -34,7 +34,7 @@ test("a firing finds the jobs of its schedule by their index, behind any number 
   }
 
   async function expectPlans(state: string, canceled: number): Promise<void> {
-    for (const [index, fire] of [fireSchedules, fireReplacingSchedules].entries()) {
+    for (const [index, fire] of [fireSchedules, fireBoundSchedules].entries()) {
       const schedule = schedules[index];
       if (schedule === undefined) throw new Error("there is no schedule");
       const { db, statements } = recordStatements(store.db);

@@ -34,8 +34,8 @@ export interface DueSchedule {
   cron: string;
   timezone: string;
   nextRunAt: number;
-  /** Whether it cancels jobs that have not started before it makes another one, or makes jobs of a flow key: see fireReplacingSchedules. */
-  replaces: boolean;
+  /** Whether its firing locks more than the schedule: jobs that it replaces, or its flow key. See fireBoundSchedules. */
+  isBound: boolean;
 }
 
 /**
@@ -61,7 +61,7 @@ export async function listDueSchedules(
     cron: row.cron,
     timezone: row.timezone,
     nextRunAt: row.next_run_at,
-    replaces: row.replaces,
+    isBound: row.is_bound,
   }));
 }
 
@@ -73,7 +73,7 @@ SELECT due.*
   FROM unnest($1::smallint[]) AS s (shard)
  CROSS JOIN LATERAL (
    SELECT project_no, environment, id, shard, cron, timezone,
-          ${epochMs("next_run_at")} AS next_run_at, overlap IS NOT DISTINCT FROM ${REPLACE} OR flow IS NOT NULL AS replaces
+          ${epochMs("next_run_at")} AS next_run_at, overlap IS NOT DISTINCT FROM ${REPLACE} OR flow IS NOT NULL AS is_bound
      FROM schedules
     WHERE shard = s.shard AND next_run_at >= $2::timestamptz AND next_run_at <= now() + $3::float8 * interval '1 ms'
     ORDER BY next_run_at LIMIT $4) due`;
@@ -86,7 +86,7 @@ interface DueRow {
   cron: string;
   timezone: string;
   next_run_at: number;
-  replaces: boolean;
+  is_bound: boolean;
 }
 
 /** One schedule's turn, decided on the timetable and the `nextRunAt` that it was found with. */
@@ -135,13 +135,13 @@ export function fireSchedules(db: Database, firings: readonly Firing[]): Promise
 }
 
 /**
- * The same for schedules that replace jobs which have not started, and for those whose jobs have a flow key, which fireSchedules finds gone. It locks keys before jobs. It cancels up to
- * REPLACED_JOBS_MAX of each, in the statement that makes the next one: a firing that makes none cancels none. Of such a
- * cancel and a claim the one that locks the open row first wins. It locks open jobs by id, after the schedules. Endpoints hear
- * of each cancel as of one by hand.
+ * The same for schedules that replace jobs which have not started, and for those whose jobs have a flow key, which fireSchedules
+ * finds gone. It locks the schedules, then flow keys, then open jobs by id. It cancels up to REPLACED_JOBS_MAX of each, in the
+ * statement that makes the next one: a firing that makes none cancels none. Of such a cancel and a claim the one that locks the
+ * open row first wins. Endpoints hear of each cancel as of one by hand.
  */
-export function fireReplacingSchedules(db: Database, firings: readonly Firing[]): Promise<Fired[]> {
-  return fire(db, "fire_replacing_schedules", FIRE_REPLACING, firings);
+export function fireBoundSchedules(db: Database, firings: readonly Firing[]): Promise<Fired[]> {
+  return fire(db, "fire_bound_schedules", FIRE_BOUND, firings);
 }
 
 async function fire(db: Database, name: string, text: string, firings: readonly Firing[]): Promise<Fired[]> {
@@ -294,7 +294,7 @@ const FIRE = fireStatement({
 
 // A schedule that replaces no longer, since it was looked at, is judged as what it is now. Jobs are found first and locked then,
 // since the jobs of all schedules are locked in one order. An instant that was fired before makes no job, and so cancels none.
-const FIRE_REPLACING = fireStatement({
+const FIRE_BOUND = fireStatement({
   isTaken: "true",
   flow: true,
   isFree: `CASE WHEN d.overlap = ${SKIP} THEN ${HAS_NO_OPEN_JOB} ELSE ${HAS_NOT_FIRED} END`,

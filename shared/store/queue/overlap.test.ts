@@ -14,7 +14,7 @@ import {
 } from "../schedule-test-support.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { type FiringRow, listFirings } from "./firing-ledger.ts";
-import { fireReplacingSchedules, fireSchedules, listDueSchedules } from "./firings.ts";
+import { fireBoundSchedules, fireSchedules, listDueSchedules } from "./firings.ts";
 import { settleAttempts } from "./settle.ts";
 import { createShards, type HeldShard } from "./shards.ts";
 
@@ -56,7 +56,7 @@ async function fire(schedule: ScheduleToCreate, minutes: number) {
   const firing = firingOf(schedule, held, { nextRunAt, firedFor: nextRunAt, thenAt: nextRunAt + MINUTE_MS });
   const found = await listDueSchedules(store.db, [SHARD], { sinceAt: 0, aheadMs: 0, limit: 10_000 });
   const due = found.find(({ scheduleId }) => scheduleId === schedule.id);
-  const [fired] = await (due?.replaces ? fireReplacingSchedules : fireSchedules)(store.db, [firing]);
+  const [fired] = await (due?.isBound ? fireBoundSchedules : fireSchedules)(store.db, [firing]);
   return { kind: fired?.kind, jobId: firing.jobId, fired };
 }
 
@@ -266,7 +266,7 @@ describe("a schedule that replaces", () => {
     await store.query("UPDATE schedules SET next_run_at = next_run_at - interval '1 h' WHERE id = $1", [
       idToUuid(schedule.id),
     ]);
-    const [fired] = await fireReplacingSchedules(store.db, [
+    const [fired] = await fireBoundSchedules(store.db, [
       { ...late, nextRunAt: late.nextRunAt - 60 * MINUTE_MS },
     ]);
     expect(fired?.kind).toBe("skipped");
@@ -293,12 +293,10 @@ describe("a schedule that replaces", () => {
     const schedule = await create("replace");
     expect(await fireSchedules(store.db, [firingOf(schedule, held)])).toEqual([{ kind: "gone" }]);
     await change(schedule, { overlap: "skip" });
-    expect(await fireReplacingSchedules(store.db, [firingOf(schedule, held)])).toMatchObject([
-      { kind: "fired" },
-    ]);
+    expect(await fireBoundSchedules(store.db, [firingOf(schedule, held)])).toMatchObject([{ kind: "fired" }]);
     const nextRunAt = (schedule.nextRunAt ?? 0) + MINUTE_MS;
     const second = firingOf(schedule, held, { nextRunAt, firedFor: nextRunAt });
-    expect(await fireReplacingSchedules(store.db, [second])).toEqual([{ kind: "skipped" }]);
+    expect(await fireBoundSchedules(store.db, [second])).toEqual([{ kind: "skipped" }]);
     expect((await ledger(schedule)).map(({ skippedFor }) => skippedFor)).toEqual([null, "overlap"]);
   });
 
@@ -310,7 +308,7 @@ describe("a schedule that replaces", () => {
     const jobs = made.flat().sort(() => Math.random() - 0.5);
     const firings = schedules.map((schedule) => firingOf(schedule, held));
     const [, ...claims] = await Promise.all([
-      fireReplacingSchedules(store.db, firings),
+      fireBoundSchedules(store.db, firings),
       ...jobs.map((jobId) =>
         start(jobId).then(
           () => jobId,

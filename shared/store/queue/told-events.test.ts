@@ -31,7 +31,7 @@ import { createSchedule, type ScheduleToCreate } from "../resources/schedules.ts
 import { failedWith, orRefused, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { type DeliverySettlement, settleDeliveries } from "./delivery-settle.ts";
 import { listFirings } from "./firing-ledger.ts";
-import { type Firing, fireReplacingSchedules, fireSchedules } from "./firings.ts";
+import { type Firing, fireBoundSchedules, fireSchedules } from "./firings.ts";
 import { settleAttempts } from "./settle.ts";
 import { acquireShards, createShards, type HeldShard } from "./shards.ts";
 
@@ -309,7 +309,7 @@ describe("events of schedules", () => {
 
   test.each([
     ["fireSchedules", fireSchedules],
-    ["fireReplacingSchedules", fireReplacingSchedules],
+    ["fireBoundSchedules", fireBoundSchedules],
   ])(
     "schedule.firing_skipped is told once of an instant that skips for a job that is not over: %s",
     async (_, run) => {
@@ -347,9 +347,7 @@ describe("events of schedules", () => {
     const [started = ""] = await store.addJobs(project, 1, { scheduleId, tags: ["nightly"] });
     await store.addJobs(project, 1);
     await store.start(nodeId, project, started);
-    const fired = await Promise.all(
-      Array.from({ length: 4 }, () => fireReplacingSchedules(store.db, [firing])),
-    );
+    const fired = await Promise.all(Array.from({ length: 4 }, () => fireBoundSchedules(store.db, [firing])));
     expect(fired.flat().filter(({ kind }) => kind === "fired").length).toBe(1);
     for (const id of replaced) {
       expect(await orRefused(cancelJob(store.db, scopeOf(project), id, keyCause()))).not.toMatchObject({

@@ -236,7 +236,7 @@ describe("a firing", () => {
       cron: "* * * * *",
       timezone: "UTC",
       nextRunAt: schedule.nextRunAt ?? 0,
-      replaces: false,
+      isBound: false,
     });
     const firing = firingOf(schedule);
     const [fired] = (await fireSchedules(store.db, [firing])) as [Extract<Fired, { kind: "fired" }>];

@@ -42,7 +42,7 @@ const RARE_PATHS: readonly string[] = [
     "lease lost",
     "firing gone",
     "fire_schedules: skipped",
-    "fire_replacing_schedules: fired",
+    "fire_bound_schedules: fired",
     "settle: settled before",
     "settle_deliveries: settled before",
   ],

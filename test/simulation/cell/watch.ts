@@ -37,7 +37,7 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
         }
         return;
       case "fire_schedules":
-      case "fire_replacing_schedules": {
+      case "fire_bound_schedules": {
         const [shards, epochs] = [numbers(values[3]), numbers(values[4])];
         for (const { n, region } of rows as { n: number; region: number | null }[]) {
           recording.meet(`${name}: ${region === null ? "skipped" : "fired"}`);

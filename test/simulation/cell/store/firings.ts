@@ -47,7 +47,7 @@ export const listDueSchedules: Statement = (tables, { now }, values) => {
       .sort((one, other) => (one.next_run_at ?? 0) - (other.next_run_at ?? 0) || (one.id < other.id ? -1 : 1))
       .slice(0, limit)
       .map(({ project_no, environment, id, cron, timezone, next_run_at, overlap }) => ({
-        ...{ project_no, environment, id, shard, cron, timezone, replaces: overlap === REPLACE },
+        ...{ project_no, environment, id, shard, cron, timezone, is_bound: overlap === REPLACE },
         next_run_at: toMsOrNull(next_run_at),
       })),
   );
@@ -70,7 +70,7 @@ export const fireSchedules: Statement = (tables, { now }, values) =>
   );
 
 /** The schedules are fired one after the other, and none of them sees what another one of the statement has made. */
-export const fireReplacingSchedules: Statement = (tables, { now }, values) =>
+export const fireBoundSchedules: Statement = (tables, { now }, values) =>
   fireDue(tables, now, readDue(tables, now, values));
 
 function fireDue(tables: Tables, now: Instant, due: readonly Firing[]): object[] {

@@ -121,7 +121,7 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
 
   list_due_schedules: firings.listDueSchedules,
   fire_schedules: firings.fireSchedules,
-  fire_replacing_schedules: firings.fireReplacingSchedules,
+  fire_bound_schedules: firings.fireBoundSchedules,
   find_schedule: firings.findSchedule,
   change_schedule: firings.changeSchedule,
   delete_schedule: firings.deleteSchedule,

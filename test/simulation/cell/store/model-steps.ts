@@ -27,7 +27,7 @@ import { claimOrdinary } from "../../../../shared/store/queue/claim-ordinary.ts"
 import { claimDeliveries } from "../../../../shared/store/queue/delivery-claim.ts";
 import { settleDeliveries } from "../../../../shared/store/queue/delivery-settle.ts";
 import {
-  fireReplacingSchedules,
+  fireBoundSchedules,
   fireSchedules,
   listDueSchedules,
 } from "../../../../shared/store/queue/firings.ts";
@@ -388,7 +388,7 @@ export class ModelSteps {
         },
       ];
     });
-    const run = random.chance(0.5) ? fireSchedules : fireReplacingSchedules;
+    const run = random.chance(0.5) ? fireSchedules : fireBoundSchedules;
     return firings.length === 0 ? null : (db) => run(db, firings);
   }
 
