@@ -6,8 +6,8 @@ import type { ClientRequest, Send } from "./send.ts";
 export type Page<Item> = ListView<Item>;
 
 /**
- * A list, newest first unless said otherwise, as of the call. Awaiting it gives the first page; iterating over it gives every item of all pages
- * and holds one page at a time. Items added meanwhile do not appear.
+ * A list, newest first unless said otherwise, as of the call. Awaiting it gives the first page; iterating over it gives every
+ * item of all pages and holds one page at a time. Items added meanwhile do not appear.
  */
 export interface List<Item> extends Call<Page<Item>>, AsyncIterable<Item> {
   pages(): AsyncIterable<Page<Item>>;

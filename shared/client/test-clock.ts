@@ -9,8 +9,9 @@ export type ClockAdvance = AdvanceView;
 export interface TestClock {
   get(options?: RequestOptions): Call<ClockState>;
   /**
-   * Puts the clock ahead, by one number and s, m, h or d ("48h"), or to an instant, and resolves once all that was due on the way is done.
-   * It is tried once, without a time limit unless one is given. If the connection breaks, the clock stands where it has come to: `get` tells.
+   * Puts the clock ahead, by one number and s, m, h or d ("48h"), or to an instant, and resolves once all that was due on the
+   * way is done. It is tried once, without a time limit unless one is given. If the connection breaks, the clock stands where
+   * it has come to: `get` tells.
    */
   advance(by: string | { by: string } | { to: string | Date }, options?: RequestOptions): Call<ClockAdvance>;
 }

@@ -145,7 +145,10 @@ export function isBulkOver(status: BulkStatus): boolean {
   }
 }
 
-/** Throws invalid_request for an operation that is over. Of an abort and a page of members the one that locks the operation's row first wins. */
+/**
+ * Throws invalid_request for an operation that is over. Of an abort and a page of members the one that locks the operation's
+ * row first wins.
+ */
 export function decideAbort({ status }: { status: BulkStatus }): void {
   if (isBulkOver(status)) throw invalidRequest(`The operation is already ${status} and cannot be aborted.`);
 }

@@ -55,7 +55,8 @@ function plainName(name: string): string {
 
 /**
  * How many characters were inserted, left out, replaced, or swapped with their neighbour (optimal string alignment); `most` + 1
- * if they are more than `most`. `one` has at most GUESSED_CHARACTERS_MAX characters. Only the cells that can lie within `most` of the diagonal are looked at (Ukkonen 1985).
+ * if they are more than `most`. `one` has at most GUESSED_CHARACTERS_MAX characters. Only the cells that can lie within `most`
+ * of the diagonal are looked at (Ukkonen 1985).
  */
 export function editDistance(one: string, other: string, most: number): number {
   if (Math.abs(one.length - other.length) > most) return most + 1;

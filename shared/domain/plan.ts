@@ -44,7 +44,10 @@ export const PLAN_TERMS: Readonly<Record<Plan, PlanTerms>> = {
   },
 };
 
-/** Of the runs that a plan includes in a month: endpoints that ask for it hear when so many percent are used (store/queue/quota-events.ts). */
+/**
+ * Of the runs that a plan includes in a month: endpoints that ask for it hear when so many percent are used
+ * (store/queue/quota-events.ts).
+ */
 export const QUOTA_PERCENTS = [80, 100] as const;
 export type QuotaPercent = (typeof QUOTA_PERCENTS)[number];
 

@@ -140,9 +140,9 @@ export interface DecidedChange extends Changeable {
 
 /**
  * Decides a change of a schedule, by PATCH or by PUT (store/resources/schedule-by-name.ts). `activeCount` schedules of the
- * project are active, over both environments. A paused schedule has no next firing. Of a pause and a firing that is due the one that locks the schedule's row
- * first wins (store/resources/schedules.ts and store/queue/firings.ts). Throws ApiError for a timetable that is not accepted,
- * for a spread that is too wide for it, and for one active schedule too many.
+ * project are active, over both environments. A paused schedule has no next firing. Of a pause and a firing that is due the one
+ * that locks the schedule's row first wins (store/resources/schedules.ts and store/queue/firings.ts). Throws ApiError for a
+ * timetable that is not accepted, for a spread that is too wide for it, and for one active schedule too many.
  */
 export function decideScheduleChange(
   schedule: Changeable & { activeCount: number },

@@ -33,7 +33,10 @@ export async function prepareTestClockOrExit(
   );
 }
 
-/** What a worker and a delivery node get in place of the cell, so that the clock leaps between their statements and what they do is counted. */
+/**
+ * What a worker and a delivery node get in place of the cell, so that the clock leaps between their statements and what they do
+ * is counted.
+ */
 export function ownCell(cell: Cell & { clock: TestClock }): { cell: Cell; gate: Gate; tally: Tally } {
   const gate = createGate();
   const { tally, metrics } = createTally(cell.metrics);

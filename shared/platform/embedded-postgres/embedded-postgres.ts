@@ -17,11 +17,11 @@ export interface EmbeddedPostgres {
 const RESTART_PAUSE_MS = 1_000;
 
 /**
- * Starts a durable Postgres whose data is under `dataDir`, and creates it there on the first start. One process
- * at a time may have a data directory: a second is refused with DataDirInUse, which names the first, and a folder of another program with ForeignData. It first clears away what
- * a killed process left behind: half a cluster, a stale pid file, a server still shutting down. On Linux the server shuts
- * down cleanly when this process dies, even by SIGKILL. A server that dies by itself is started again, on the same port
- * and with all committed data.
+ * Starts a durable Postgres whose data is under `dataDir`, and creates it there on the first start. One process at a time may
+ * have a data directory: a second is refused with DataDirInUse, which names the first, and a folder of another program with
+ * ForeignData. It first clears away what a killed process left behind: half a cluster, a stale pid file, a server still
+ * shutting down. On Linux the server shuts down cleanly when this process dies, even by SIGKILL. A server that dies by itself
+ * is started again, on the same port and with all committed data.
  *
  * Postgres refuses to run as root. Started by root it runs as the account that owns the data, which on the first
  * start becomes `postgres` or `nobody`.

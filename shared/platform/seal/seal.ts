@@ -9,7 +9,10 @@ export interface Seal {
   open(sealed: Buffer): string;
   /** The fingerprint of the key that sealed the bytes; null if it is none of the keys. */
   findKey(sealed: Buffer): string | null;
-  /** Derives 32 bytes for the use `label` from each key, the sealing one first. They reveal neither a key nor the bytes of another label. */
+  /**
+   * Derives 32 bytes for the use `label` from each key, the sealing one first. They reveal neither a key nor the bytes of
+   * another label.
+   */
   deriveKeys(label: string): [Uint8Array, ...Uint8Array[]];
   /** Fingerprints identify the keys and may be shown. The first is that of the sealing key. */
   fingerprints: readonly [string, ...string[]];

@@ -48,8 +48,8 @@ export async function hasTestClock(db: Database): Promise<boolean> {
 const HAS_CLOCK = "to_regnamespace('test_clock') IS NOT NULL";
 
 /**
- * Sessions that begin from now on live in the clock's time. Statements of one message are one transaction. Tables are made in the first schema
- * of the search path, which stays `public`.
+ * Sessions that begin from now on live in the clock's time. Statements of one message are one transaction. Tables are made in
+ * the first schema of the search path, which stays `public`.
  */
 export const INSTALL_TEST_CLOCK = `
 CREATE SCHEMA test_clock;

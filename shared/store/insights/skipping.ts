@@ -32,7 +32,10 @@ export async function skipToNextJobs(db: Database, progress: Progress, ends: End
   };
 }
 
-/** The start of the next bucket of a level in which there is something, from `fromAt` on, and at most the last one before `completeUntil`. */
+/**
+ * The start of the next bucket of a level in which there is something, from `fromAt` on, and at most the last one before
+ * `completeUntil`.
+ */
 export async function skipToNextBucket(
   db: Database,
   level: number,

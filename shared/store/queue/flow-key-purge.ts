@@ -6,15 +6,16 @@ import { OPEN_STATE } from "./job-tags.ts";
 const FORGOTTEN_AFTER = "interval '25 hours'";
 
 /**
- * Forgets keys that were last used a day before `now` (milliseconds since 1970), unless they are pinned or paused, or some job that is not over or some
- * schedule names them. Looks at `limit` of them, and answers how many it forgot.
+ * Forgets keys that were last used a day before `now` (milliseconds since 1970), unless they are pinned or paused, or some job
+ * that is not over or some schedule names them. Looks at `limit` of them, and answers how many it forgot.
  */
 export async function purgeFlowKeys(db: Database, limit: number, now: number): Promise<number> {
   const [row] = await db.run<{ forgotten: number }>("purge_flow_keys", PURGE, [instant(now), limit]);
   return row?.forgotten ?? 0;
 }
 
-// It waits for no key, since others lock keys in another order. One that somebody names is looked at again after another day. A creation that comes at the same time has changed used_at, or makes the key anew.
+// It waits for no key, since others lock keys in another order. One that somebody names is looked at again after another day. A
+// creation that comes at the same time has changed used_at, or makes the key anew.
 const IS_IDLE = `k.used_at < $1::timestamptz - ${FORGOTTEN_AFTER} AND NOT k.pinned AND NOT k.paused`;
 const PURGE = `
 WITH idle AS MATERIALIZED (

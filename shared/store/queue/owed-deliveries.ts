@@ -35,11 +35,12 @@ export const sameLane = (one: string, other: string): string =>
   ["project_no", "region", "environment"].map((name) => `${one}.${name} = ${other}.${name}`).join(" AND ");
 
 /**
- * Tells endpoints of `happened`: what is not the end of an attempt. It has a row for each event: `seed` (a text that no other event
- * has, unless \`eventId\` takes its place), project_no, environment, region, shard (of a lane that the project may not have yet), type (a code), job_id and trace
- * (or null), and `data` (event-data.ts). The endpoints are looked for at once, since these events are rare. `heard` has a row for
- * each delivery. Lanes that another part of the statement makes (`madeLanes`) get their has_deliveries there. An endpoint (`w`) is not
- * told of an event (`e`) if `except` is true. `name` begins the names of its parts in a statement that has others of these.
+ * Tells endpoints of `happened`: what is not the end of an attempt. It has a row for each event: `seed` (a text that no other
+ * event has, unless \`eventId\` takes its place), project_no, environment, region, shard (of a lane that the project may not
+ * have yet), type (a code), job_id and trace (or null), and `data` (event-data.ts). The endpoints are looked for at once, since
+ * these events are rare. `heard` has a row for each delivery. Lanes that another part of the statement makes (`madeLanes`) get
+ * their has_deliveries there. An endpoint (`w`) is not told of an event (`e`) if `except` is true. `name` begins the names of
+ * its parts in a statement that has others of these.
  */
 export const tellOf = (
   happened: string,

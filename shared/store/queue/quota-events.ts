@@ -32,9 +32,10 @@ const THRESHOLDS = PLANS.flatMap((plan) =>
 const reached = (runs: string): string => `width_bucket(${runs}, '{${THRESHOLDS.join(",")}}'::bigint[])`;
 
 /**
- * Of a locked flow (f), before the clock is read: whether some endpoint may have to be told if it counts up to `runs` more. Where
- * none asks for it, one bit says so. Else it is true for the thresholds of other plans as well, which keeps the expression short: the
- * statement that tells decides. So it is where the project's hosts are watched (host-gates.ts). A month that has begun meanwhile counts from 0.
+ * Of a locked flow (f), before the clock is read: whether some endpoint may have to be told if it counts up to `runs` more.
+ * Where none asks for it, one bit says so. Else it is true for the thresholds of other plans as well, which keeps the
+ * expression short: the statement that tells decides. So it is where the project's hosts are watched (host-gates.ts). A month
+ * that has begun meanwhile counts from 0.
  */
 export const mayReach = (runs: string): string =>
   `(f.subscriptions & ${QUOTA_HEARD | HOSTS_WATCHED} <> 0 AND (f.subscriptions & ${HOSTS_WATCHED} <> 0 OR ${reached(`f.month_runs + ${runs}`)} <> ${reached("f.month_runs")} OR ${runs} >= ${THRESHOLDS[0]}))`;

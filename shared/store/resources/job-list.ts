@@ -139,9 +139,9 @@ const hasEnded = (status: string) => `(
    WHERE f.project_no = $1 AND f.environment = $2 AND f.status = ${status} AND f.region = l.region AND f.job_id = l.id)`;
 
 /**
- * Running jobs are in no index by their ids, since each claim would enter it. They are as few as a project's permits, and all are read,
- * unless many wait for an attempt that was asked for by hand. Then a page looks at RUNNING_WALKED_MAX jobs of each region that are not over,
- * and is short if few of them are running.
+ * Running jobs are in no index by their ids, since each claim would enter it. They are as few as a project's permits, and all
+ * are read, unless many wait for an attempt that was asked for by hand. Then a page looks at RUNNING_WALKED_MAX jobs of each
+ * region that are not over, and is short if few of them are running.
  */
 const running = (ofJob: string) => `
 WITH running AS MATERIALIZED (

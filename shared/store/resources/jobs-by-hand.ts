@@ -28,8 +28,9 @@ export type Canceled =
   { kind: "canceled"; job: JobSummary; owed: Placed<OwedAttempt>[] } | { kind: "not_found" };
 
 /**
- * Cancels one job, and tells the endpoints that hear of it. Of a cancel and a claim the one that locks the open row first wins: after a claim the attempt runs to
- * its end and nothing follows; after a cancel no claim finds anything owed. Throws ApiError for a job that has ended.
+ * Cancels one job, and tells the endpoints that hear of it. Of a cancel and a claim the one that locks the open row first wins:
+ * after a claim the attempt runs to its end and nothing follows; after a cancel no claim finds anything owed. Throws ApiError
+ * for a job that has ended.
  */
 export function cancelJob(db: Database, scope: Scope, id: string, cause: KeyCause): Promise<Canceled> {
   return lookAgain(`job ${id}`, async () => {

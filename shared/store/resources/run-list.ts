@@ -170,8 +170,8 @@ function findTexts(isTimed: boolean): Record<By, string> {
 
 /**
  * Looks at LOOKED_AT_MAX ids of each status, newest first, and reads as many of their runs as the page has room for; of runs in
- * progress, which no tag nor schedule is indexed by, it looks at as many whether they fit or not. Beside them stand the shifted runs that the times in their ids would hide. The page goes no further back than to where one of these looks
- * ended.
+ * progress, which no tag nor schedule is indexed by, it looks at as many whether they fit or not. Beside them stand the shifted
+ * runs that the times in their ids would hide. The page goes no further back than to where one of these looks ended.
  */
 function findText(
   by: By,

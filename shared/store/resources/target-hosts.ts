@@ -16,8 +16,8 @@ import { auditFrom, type KeyCause } from "./audit.ts";
 import { type KeyToTake, keepAnswer } from "./idempotency.ts";
 
 /**
- * Target hosts as clients see and change them. What happens to attempts there, the statements of queue/host-gates.ts decide. What a change lets
- * start is called by whoever empties gate_calls (queue/host-calls.ts), within a second.
+ * Target hosts as clients see and change them. What happens to attempts there, the statements of queue/host-gates.ts decide.
+ * What a change lets start is called by whoever empties gate_calls (queue/host-calls.ts), within a second.
  */
 
 const { DOWN, OPENING, BREAKER, HAND } = HOST_CODES;

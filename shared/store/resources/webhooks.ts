@@ -123,9 +123,9 @@ export async function listWebhooks(
 }
 
 /**
- * Changes one endpoint to what `decide` makes of it. The other endpoints of the environment are told if that disables it; `shard` is
- * the project's, for a delivery of that in the home region. The sweeps find it. A disabling waits for claims under way, and none that comes after it
- * finds anything that was owed before.
+ * Changes one endpoint to what `decide` makes of it. The other endpoints of the environment are told if that disables it;
+ * `shard` is the project's, for a delivery of that in the home region. The sweeps find it. A disabling waits for claims under
+ * way, and none that comes after it finds anything that was owed before.
  */
 export function changeWebhook(
   db: Database,

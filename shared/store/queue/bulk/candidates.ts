@@ -21,8 +21,8 @@ export interface CandidatePage {
 type By = "all" | "schedule" | "tag";
 
 /**
- * The jobs of a selection whose ids lie between `afterId` (a uuid, null for the first page) and `bulkId`, oldest first. A page may hold none
- * although others follow. The last run of a job counts as long as its id is not before `sinceId`.
+ * The jobs of a selection whose ids lie between `afterId` (a uuid, null for the first page) and `bulkId`, oldest first. A page
+ * may hold none although others follow. The last run of a job counts as long as its id is not before `sinceId`.
  */
 export async function findCandidates(
   db: Database,

@@ -50,9 +50,10 @@ export const HAS_TURN = `NOT EXISTS (
 const PACE_WINDOW = "interval '1 s'";
 
 /**
- * The members whose turn it is, at most $6 of them: \`page\`, by their places n from 1. It stands behind \`bulk\` and \`clock\`, whose \`at\` is
- * read once all is locked that is locked before. In no second by that clock are more judged than \`per_second\`: the row notes the
- * pages of the last second. What it notes of the future, after the clock was set back, does not count.
+ * The members whose turn it is, at most $6 of them: \`page\`, by their places n from 1. It stands behind \`bulk\` and
+ * \`clock\`, whose \`at\` is read once all is locked that is locked before. In no second by that clock are more judged than
+ * \`per_second\`: the row notes the pages of the last second. What it notes of the future, after the clock was set back, does
+ * not count.
  */
 export const PAGE = `turn AS MATERIALIZED (
   SELECT b.id, b.judged_to, b.per_second, b.matched - b.done - b.skipped - b.failed AS left_count, clock.at, w.ats, w.counts, w.used

@@ -20,10 +20,10 @@ import {
 } from "./page.ts";
 
 /**
- * Retries the next jobs of a bulk operation, as many as there are ids for their new runs, as retryRun (resources/jobs-by-hand.ts)
- * retries the last run of each. Those that have not failed any more are skipped. Those whose last run has an id before `sinceId` (it has left
- * retention), or for which the month has no run left, fail. One statement, like cancelMembers. Lock order: fence, the operation, the
- * flow, ended jobs by id.
+ * Retries the next jobs of a bulk operation, as many as there are ids for their new runs, as retryRun
+ * (resources/jobs-by-hand.ts) retries the last run of each. Those that have not failed any more are skipped. Those whose last
+ * run has an id before `sinceId` (it has left retention), or for which the month has no run left, fail. One statement, like
+ * cancelMembers. Lock order: fence, the operation, the flow, ended jobs by id.
  */
 export async function retryMembers(
   db: Database,
