@@ -93,6 +93,9 @@ const IMPURE = [
   /\bconsole\./g,
 ];
 
+/** A file that is about one thing has less. */
+const LINES_MAX = 350;
+
 const root = dirname(import.meta.dir);
 
 describe("the repository", () => {
@@ -108,6 +111,14 @@ describe("the repository", () => {
   test("has no files that import each other in a circle", () => {
     const importsOf = sources.map(([file, source]) => [file, findImportedFiles(file, source)] as const);
     expect(findCircles(new Map(importsOf))).toEqual([]);
+  });
+
+  test("has no file of the product with more than 350 lines", () => {
+    const styles = [...new Glob("services/**/*.css").scanSync({ cwd: root })];
+    const files = [...sources.map(([file]) => file), ...styles].filter(
+      (file) => readFileSync(join(root, file), "utf8").split("\n").length - 1 > LINES_MAX,
+    );
+    expect(files).toEqual([]);
   });
 
   test("names a place for every package that it depends on", () => {

@@ -1,4 +1,4 @@
-import { eventText, traceSubject } from "../../shared/contract/event.ts";
+import { eventText, traceSubject } from "../../shared/contract/event-text.ts";
 import {
   brokenOffDelivery,
   type DeliveryOutcome,

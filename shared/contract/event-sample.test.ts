@@ -1,7 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import { EVENT_TYPES, type EventType, JOB_END_TYPES } from "../domain/webhook.ts";
-import { Event, eventText } from "./event.ts";
+import { Event } from "./event.ts";
 import { type RecordedSample, sampleFacts, sampleRun } from "./event-sample.ts";
+import { eventText } from "./event-text.ts";
 import { validatorOf } from "./validator.ts";
 
 const ID_BODY = "01m7ybr3vq81qbcnqxb2xa9jzd";

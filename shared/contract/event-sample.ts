@@ -2,7 +2,7 @@ import { JOB_PREFIX, RUN_PREFIX, retypeId, SCHEDULE_PREFIX, WEBHOOK_PREFIX } fro
 import { billingMonthOf } from "../domain/plan.ts";
 import type { Region } from "../domain/scope.ts";
 import type { EventType } from "../domain/webhook.ts";
-import type { EventFacts, EventHead, EventRunFacts, Happening } from "./event.ts";
+import type { EventFacts, EventHead, EventRunFacts, Happening } from "./event-text.ts";
 
 /** Sample events, which a client asks for to try an endpoint. What they tell of does not exist. */
 

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import { Event, type EventFacts, eventText } from "./event.ts";
+import { Event } from "./event.ts";
+import { type EventFacts, eventText } from "./event-text.ts";
 import { validatorOf } from "./validator.ts";
 
 const ID_BODY = "01m7ybr3vq81qbcnqxb2xa9jzd";

@@ -1,23 +1,17 @@
 import { type Static, type TSchema, Type } from "@sinclair/typebox";
 import { DELIVERY_WINDOW_HOURS } from "../domain/delivery.ts";
-import type { HostStanding, HostState } from "../domain/host-state.ts";
+import type { HostState } from "../domain/host-state.ts";
 import { EVENT_PREFIX, PROJECT_PREFIX, SCHEDULE_PREFIX, WEBHOOK_PREFIX } from "../domain/ids.ts";
 import { QUOTA_PERCENTS, type QuotaPercent } from "../domain/plan.ts";
-import { type MissedFirings, SKIPPED_STATUSES, type SkippedStatus } from "../domain/schedule.ts";
-import { ENVIRONMENTS, type Environment, type Region } from "../domain/scope.ts";
-import {
-  DISABLED_REASONS,
-  type DisabledReason,
-  EVENT_TYPES,
-  type EventType,
-  JOB_END_TYPES,
-} from "../domain/webhook.ts";
+import { SKIPPED_STATUSES } from "../domain/schedule.ts";
+import { ENVIRONMENTS } from "../domain/scope.ts";
+import { DISABLED_REASONS, EVENT_TYPES, type EventType, JOB_END_TYPES } from "../domain/webhook.ts";
 import { hostFields, Parked } from "./host.ts";
 import { idOf } from "./id.ts";
 import { JobId, RegionSchema, TargetUrl, tagsOf } from "./job.ts";
 import { MONTH_PATTERN } from "./project.ts";
-import { Run, type RunFacts, viewRun } from "./run.ts";
-import { Timestamp, timestampOf } from "./timestamp.ts";
+import { Run } from "./run.ts";
+import { Timestamp } from "./timestamp.ts";
 import { wordOf } from "./validator.ts";
 
 const closed = { additionalProperties: false } as const;
@@ -253,141 +247,3 @@ export const Event = Type.Union(
 );
 
 export type EventView = Static<typeof Event>;
-
-/** An event as the store knows it. Instants are milliseconds since 1970. */
-export type EventFacts = EventHead & Happening;
-
-export interface EventHead {
-  id: string;
-  occurredAt: number;
-  apiVersion: string;
-  projectId: string;
-  environment: Environment;
-}
-
-/** What happened, by the type of its event. */
-export type Happening =
-  | { type: (typeof JOB_END_TYPES)[number]; job: EventJobFacts; run: EventRunFacts }
-  /** `run` is the last one; null if none has started. */
-  | { type: "job.canceled"; job: EventJobFacts; run: EventRunFacts | null }
-  | { type: "schedule.firing_missed"; schedule: EventScheduleFacts; missed: MissedFirings }
-  | { type: "schedule.firing_skipped"; schedule: EventScheduleFacts; at: number; status: SkippedStatus }
-  | { type: "webhook.disabled"; webhook: { id: string; url: string; reason: DisabledReason } }
-  | { type: "quota.reached"; quota: QuotaFacts }
-  /** The host as it was then. */
-  | { type: "host.down" | "host.up"; host: EventHostFacts };
-
-export type EventHostFacts = Pick<HostStanding, "host" | "since" | "parked">;
-
-export interface QuotaFacts {
-  /** YYYY-MM */
-  period: string;
-  percent: QuotaPercent;
-  runs: number;
-  runsIncluded: number;
-}
-
-export interface EventScheduleFacts {
-  id: string;
-  name: string;
-}
-
-export interface EventJobFacts {
-  id: string;
-  targetUrl: string;
-  region: Region;
-  attempts: number;
-  scheduleId: string | null;
-  createdAt: number;
-  tags: string[] | null;
-}
-
-export type EventRunFacts = Omit<RunFacts, "jobId" | "nextRetryAt">;
-
-/** The id whose bits name the trace of an event that joins none: the job's, or its own where it is about no job. */
-export function traceSubject(facts: EventFacts): string {
-  return "job" in facts ? facts.job.id : facts.id;
-}
-
-/** The JSON text that webhook endpoints receive. The same facts give the same bytes, on every retry and to every endpoint. */
-export function eventText(facts: EventFacts): string {
-  return JSON.stringify(viewEvent(facts));
-}
-
-function viewEvent(facts: EventFacts): EventView {
-  const head = <Word extends EventType>(type: Word) => ({
-    id: facts.id,
-    type,
-    created_at: timestampOf(facts.occurredAt),
-    api_version: facts.apiVersion,
-    project_id: facts.projectId,
-    environment: facts.environment,
-  });
-  switch (facts.type) {
-    case "job.succeeded":
-    case "job.failed": {
-      const { type, job, run } = facts;
-      const status = type === "job.succeeded" ? "succeeded" : "failed";
-      return { ...head(type), data: { job: viewJob(job, status), run: viewEventRun(job, run) } };
-    }
-    case "job.canceled": {
-      const { type, job, run } = facts;
-      const lastRun = run && viewEventRun(job, run);
-      return { ...head(type), data: { job: viewJob(job, "canceled"), run: lastRun } };
-    }
-    case "schedule.firing_missed": {
-      const { type, schedule, missed } = facts;
-      return { ...head(type), data: { schedule: viewSchedule(schedule), firing: viewMissed(missed) } };
-    }
-    case "schedule.firing_skipped": {
-      const { type, schedule, at, status } = facts;
-      const firing = { at: timestampOf(at), status, job_id: null };
-      return { ...head(type), data: { schedule: viewSchedule(schedule), firing } };
-    }
-    case "quota.reached": {
-      const { period, percent, runs, runsIncluded: runs_included } = facts.quota;
-      return { ...head(facts.type), data: { quota: { period, percent, runs, runs_included } } };
-    }
-    case "webhook.disabled": {
-      const { id, url, reason } = facts.webhook;
-      return { ...head(facts.type), data: { webhook: { id, url, reason } } };
-    }
-    case "host.down": {
-      const { type, host } = facts;
-      return { ...head(type), data: { host: viewHost(host, "down") } };
-    }
-    case "host.up": {
-      const { type, host } = facts;
-      return { ...head(type), data: { host: viewHost(host, "opening") } };
-    }
-  }
-}
-
-const viewHost = <State extends HostState>({ host, since, parked }: EventHostFacts, state: State) => ({
-  host,
-  state,
-  since: timestampOf(since),
-  parked,
-});
-
-const viewSchedule = ({ id, name }: EventScheduleFacts) => ({ id, name });
-
-function viewMissed({ fromAt, toAt, count }: MissedFirings) {
-  const status = "missed_outage" as const;
-  if (count === 1) return { at: timestampOf(fromAt), status, job_id: null };
-  return { from: timestampOf(fromAt), to: timestampOf(toAt), count, status };
-}
-
-const viewJob = <Status extends string>(job: EventJobFacts, status: Status) => ({
-  id: job.id,
-  status,
-  target_url: job.targetUrl,
-  region: job.region,
-  attempts: job.attempts,
-  schedule_id: job.scheduleId,
-  created_at: timestampOf(job.createdAt),
-  ...(job.tags !== null && { tags: job.tags }),
-});
-
-const viewEventRun = ({ id: jobId }: EventJobFacts, run: EventRunFacts) =>
-  viewRun({ ...run, jobId, nextRetryAt: null });

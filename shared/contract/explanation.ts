@@ -1,13 +1,8 @@
 import { type Static, type TProperties, Type } from "@sinclair/typebox";
-import {
-  AHEAD_MAX,
-  EXPLAINED_REASONS,
-  TIMELINE_ENTRIES_MAX,
-  type TimelineEntry,
-  type Waiting,
-} from "../domain/explain.ts";
+import { AHEAD_MAX, EXPLAINED_REASONS, type Waiting } from "../domain/explain.ts";
 import { JOB_STATUSES, type JobStatus } from "../domain/job.ts";
 import { RUN_STATUSES } from "../domain/run.ts";
+import { TIMELINE_ENTRIES_MAX, type TimelineEntry } from "../domain/timeline.ts";
 import { WAIT_REASONS, WAITED_FROM_MS } from "../domain/wait.ts";
 import { EventId, EventTypeSchema } from "./event.ts";
 import { JobId } from "./job.ts";

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
-import { timelineOf } from "../../shared/domain/explain.ts";
 import { idTimeMs } from "../../shared/domain/ids.ts";
+import { timelineOf } from "../../shared/domain/timeline.ts";
 import { type Explained, findExplained } from "../../shared/store/resources/explain.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
 import { type Cell, startCell } from "../support/cell.ts";

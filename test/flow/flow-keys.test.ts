@@ -1,7 +1,8 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
-import { explainWait, timelineOf, type Waiting } from "../../shared/domain/explain.ts";
+import { explainWait, type Waiting } from "../../shared/domain/explain.ts";
 import { idTimeMs } from "../../shared/domain/ids.ts";
 import { countWaiting } from "../../shared/domain/insights/waiting.ts";
+import { timelineOf } from "../../shared/domain/timeline.ts";
 import { findInsights } from "../../shared/store/insights/insights.ts";
 import { findWaiting } from "../../shared/store/insights/waiting.ts";
 import { type Explained, findExplained } from "../../shared/store/resources/explain.ts";

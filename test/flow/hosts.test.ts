@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
-import { explainWait, timelineOf } from "../../shared/domain/explain.ts";
+import { explainWait } from "../../shared/domain/explain.ts";
 import { HOST_DOWN_ATTEMPTS_MIN, HOST_DOWN_SECONDS_MIN } from "../../shared/domain/host-state.ts";
 import { idTimeMs } from "../../shared/domain/ids.ts";
 import { countWaiting } from "../../shared/domain/insights/waiting.ts";
+import { timelineOf } from "../../shared/domain/timeline.ts";
 import { findInsights } from "../../shared/store/insights/insights.ts";
 import { findWaiting } from "../../shared/store/insights/waiting.ts";
 import { findExplained } from "../../shared/store/resources/explain.ts";

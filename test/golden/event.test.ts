@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { eventText } from "../../shared/contract/event.ts";
+import { eventText } from "../../shared/contract/event-text.ts";
 
 /**
  * The bytes of an event, which must be the same on every retry. Bodies are rendered at each attempt, so a release that

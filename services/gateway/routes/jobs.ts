@@ -14,7 +14,7 @@ import {
 } from "../../../shared/contract/job.ts";
 import { viewList } from "../../../shared/contract/list.ts";
 import { resourceNotFound } from "../../../shared/domain/errors.ts";
-import { explainWait, TIMELINE_ENTRIES_MAX, timelineOf } from "../../../shared/domain/explain.ts";
+import { explainWait } from "../../../shared/domain/explain.ts";
 import { type IdSource, idTimeMs, JOB_PREFIX, retypeId } from "../../../shared/domain/ids.ts";
 import { type JobContext, PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
 import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
@@ -22,6 +22,7 @@ import { retainedSince } from "../../../shared/domain/plan.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import { TAG_CHARACTERS_MAX, TAGS_MAX } from "../../../shared/domain/tags.ts";
 import type { TargetRules } from "../../../shared/domain/target.ts";
+import { TIMELINE_ENTRIES_MAX, timelineOf } from "../../../shared/domain/timeline.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
 import { findExplained } from "../../../shared/store/resources/explain.ts";

@@ -31,6 +31,7 @@ import { readLedger, readLedgerPlace } from "../../../shared/store/queue/ledger.
 import { type KeyToTake, keepAnswer } from "../../../shared/store/resources/idempotency.ts";
 import { findAskedJobs } from "../../../shared/store/resources/jobs.ts";
 import { putSchedule } from "../../../shared/store/resources/schedule-by-name.ts";
+import { listSchedules, PAGE_BYTES_MAX } from "../../../shared/store/resources/schedule-list.ts";
 import {
   changeSchedule,
   countActiveSchedules,
@@ -39,8 +40,6 @@ import {
   deleteSchedule,
   findSchedule,
   findScheduleByName,
-  listSchedules,
-  PAGE_BYTES_MAX,
   type ScheduleRow,
   type ScheduleToCreate,
 } from "../../../shared/store/resources/schedules.ts";

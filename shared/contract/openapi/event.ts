@@ -1,8 +1,9 @@
 import { Type } from "@sinclair/typebox";
 import { DELIVERY_WAITS_SECONDS, DELIVERY_WINDOW_HOURS } from "../../domain/delivery.ts";
 import { EVENT_TYPES, type EventType } from "../../domain/webhook.ts";
-import { Event, EventId, eventText } from "../event.ts";
+import { Event, EventId } from "../event.ts";
 import { sampleFacts, sampleRun } from "../event-sample.ts";
+import { eventText } from "../event-text.ts";
 import type { Json, Schemas } from "./schemas.ts";
 import {
   describeSentHeaders,

@@ -6,10 +6,14 @@ import { createLog } from "../../platform/log.ts";
 import { migrate } from "../cell/migrate.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { checkPrepared, openDatabase, SESSION_SETTINGS } from "./database.ts";
+import * as bulk from "./schema/bulk.ts";
 import * as cell from "./schema/cell.ts";
+import * as deliveries from "./schema/deliveries.ts";
+import * as gates from "./schema/gates.ts";
 import * as history from "./schema/history.ts";
-import * as queue from "./schema/queue.ts";
+import * as jobs from "./schema/jobs.ts";
 import * as resources from "./schema/resources.ts";
+import * as shards from "./schema/shards.ts";
 
 setDefaultTimeout(30_000);
 
@@ -19,7 +23,9 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-const tables: PgTable[] = [cell, history, queue, resources].flatMap((room) => Object.values(room));
+const tables: PgTable[] = [bulk, cell, deliveries, gates, history, jobs, resources, shards].flatMap((file) =>
+  Object.values(file),
+);
 const log = createLog({ name: "test", level: "silent" });
 
 test("the README of the store has a line for each table", async () => {

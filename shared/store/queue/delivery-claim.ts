@@ -1,5 +1,5 @@
-import type { EventFacts } from "../../contract/event.ts";
 import { sampleFacts } from "../../contract/event-sample.ts";
+import type { EventFacts } from "../../contract/event-text.ts";
 import {
   ATTEMPT_PREFIX,
   DELIVERY_PREFIX,
@@ -26,11 +26,12 @@ import {
 } from "../database/codes.ts";
 import { column, type Database, epochMs } from "../database/database.ts";
 import { readTrace } from "../database/traces.ts";
-import { type Claimed, HELD_PAUSE_SECONDS, NodeDeclaredDead } from "./claim.ts";
+import { type Claimed, NodeDeclaredDead } from "./claim.ts";
 import { isStillOwed } from "./endpoint-health.ts";
 import { readEventData } from "./event-data.ts";
 import {
   CLAIMED_PERMITS,
+  HELD_PAUSE_SECONDS,
   IS_HELD,
   inTurn,
   PERMIT_COLUMNS,

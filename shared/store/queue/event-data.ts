@@ -5,7 +5,7 @@ import type {
   EventJobFacts,
   EventRunFacts,
   QuotaFacts,
-} from "../../contract/event.ts";
+} from "../../contract/event-text.ts";
 import { RUN_PREFIX, SCHEDULE_PREFIX, uuidToId, WEBHOOK_PREFIX } from "../../domain/ids.ts";
 import type { MissedFirings, SkippedStatus } from "../../domain/schedule.ts";
 import type { DisabledReason, EventType } from "../../domain/webhook.ts";

@@ -147,3 +147,6 @@ export const IS_CALLED =
 
 /** True if an operator holds the project or the region of what is owed. Needs the project's PERMIT_NAMES. */
 export const IS_HELD = "held OR region = ANY (ARRAY (SELECT h.region FROM held_regions h))";
+
+/** A held project is looked at again after so long. */
+export const HELD_PAUSE_SECONDS = 2;

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { keyCause, testCause } from "../../../test/support/cause.ts";
-import { eventText } from "../../contract/event.ts";
+import { eventText } from "../../contract/event-text.ts";
 import { DELIVERY_PREFIX, PROJECT_PREFIX, uuidToId } from "../../domain/ids.ts";
 import { PLAN_TERMS, PLANS, type Plan } from "../../domain/plan.ts";
 import { ENVIRONMENTS, type Environment } from "../../domain/scope.ts";

@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { keyCause } from "../../../test/support/cause.ts";
-import { type EventView, eventText } from "../../contract/event.ts";
+import type { EventView } from "../../contract/event.ts";
 import { sampleRun } from "../../contract/event-sample.ts";
+import { eventText } from "../../contract/event-text.ts";
 import {
   createIdSource,
   DELIVERY_PREFIX,

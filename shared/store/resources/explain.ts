@@ -1,12 +1,4 @@
-import {
-  AHEAD_MAX,
-  type EndedDeliveryFacts,
-  type EventFacts,
-  type OwedFacts,
-  type RunFacts,
-  type Surroundings,
-  TIMELINE_ENTRIES_MAX,
-} from "../../domain/explain.ts";
+import { AHEAD_MAX, type OwedFacts, type Surroundings } from "../../domain/explain.ts";
 import {
   EVENT_PREFIX,
   firstIdAt,
@@ -20,6 +12,12 @@ import { type JobStatus, jobStatusOf } from "../../domain/job.ts";
 import { UNSENT_RUN_ERROR } from "../../domain/run.ts";
 import type { Region } from "../../domain/scope.ts";
 import { hostOfTarget } from "../../domain/target.ts";
+import {
+  type EndedDeliveryFacts,
+  type EventFacts,
+  type RunFacts,
+  TIMELINE_ENTRIES_MAX,
+} from "../../domain/timeline.ts";
 import {
   ALL_ENDED_DELIVERY_STATUSES,
   ALL_ENDED_STATUSES,

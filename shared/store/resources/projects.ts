@@ -4,7 +4,7 @@ import { isPlan, limitsOf, monthRunsMax, PLAN_TERMS, type Plan, type PlanFacts }
 import { ENVIRONMENTS, type Environment, type ProjectNo, type Region } from "../../domain/scope.ts";
 import { environmentCode, regionCode, regionOf, retentionClassOf } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
-import { flows } from "../database/schema/queue.ts";
+import { flows } from "../database/schema/gates.ts";
 import { projects, rateWindows, signingSecrets } from "../database/schema/resources.ts";
 import { MONTH_RUNS } from "../queue/month.ts";
 import { noteRunMove } from "../retention/run-moves.ts";

@@ -17,12 +17,12 @@ import {
 import { startStore, type TestStore } from "../test-support.ts";
 import { findFirstAnswer } from "./idempotency.ts";
 import { listJobs } from "./job-list.ts";
+import { listSchedules } from "./schedule-list.ts";
 import {
   changeSchedule,
   createSchedule,
   deleteSchedule,
   findSchedule,
-  listSchedules,
   type ScheduleToCreate,
 } from "./schedules.ts";
 

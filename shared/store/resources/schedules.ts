@@ -1,5 +1,5 @@
 import { isDeepStrictEqual } from "node:util";
-import { idToUuid, NEWEST_UUID, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
+import { idToUuid, SCHEDULE_PREFIX, uuidToId } from "../../domain/ids.ts";
 import { type Changeable, type DecidedChange, spreadMsOf } from "../../domain/schedule.ts";
 import type { Environment, ProjectNo, Scope } from "../../domain/scope.ts";
 import { environmentCode, environmentOf, overlapCode, overlapOf } from "../database/codes.ts";
@@ -127,7 +127,7 @@ async function lookFor(
   return { schedule: readSchedule(row), activeCount };
 }
 
-const COLUMNS = `id, project_no AS "projectNo", environment, name, cron, timezone, target_url AS "targetUrl", payload,
+export const COLUMNS = `id, project_no AS "projectNo", environment, name, cron, timezone, target_url AS "targetUrl", payload,
        json_build_object('maxAttempts', max_attempts, 'baseSeconds', base_seconds, 'capSeconds', cap_seconds) AS "retryPolicy",
        overlap, spread_seconds AS "spreadSeconds", paused,
        (extract(epoch FROM next_run_at) * 1000)::float8 AS "nextRunAt", tags, flow, revision`;
@@ -136,64 +136,6 @@ SELECT ${COLUMNS}, (SELECT active_schedules FROM projects WHERE no = $1) AS "act
   FROM schedules WHERE project_no = $1 AND environment = $2`;
 const FIND_BY_ID = `${FIND} AND id = $3`;
 const FIND_BY_NAME = `${FIND} AND name = $3`;
-
-/** The bytes of all payloads of a page. Only the last payload may go beyond it. */
-export const PAGE_BYTES_MAX = 4_194_304;
-/** The bytes of the payloads of one statement: nothing else of the process has a turn while they are read. */
-const STATEMENT_BYTES_MAX = 262_144;
-
-/**
- * A page of an environment's schedules, newest first. A page whose payloads become too large is cut: others follow although
- * it has fewer than `limit`. Large payloads come in several statements, so that a page shows changes and deletions of the time
- * in which it was read.
- */
-export async function listSchedules(
-  db: Database,
-  query: Scope & { paused: boolean | null; beforeId: string | null; limit: number },
-): Promise<{ rows: ScheduleRow[]; isCut: boolean }> {
-  const rows: ScheduleRow[] = [];
-  let bytesLeft = PAGE_BYTES_MAX;
-  for (;;) {
-    const beforeId = rows.at(-1)?.id ?? query.beforeId;
-    const found = await db.run<ListedRow>("list_schedules", LIST, [
-      query.projectNo,
-      environmentCode(query.environment),
-      query.paused === null ? "{false,true}" : `{${query.paused}}`,
-      beforeId === null ? NEWEST_UUID : idToUuid(beforeId),
-      query.limit - rows.length,
-      Math.min(STATEMENT_BYTES_MAX, bytesLeft),
-    ]);
-    for (const { bytes, found: _, ...row } of found) {
-      rows.push(readSchedule(row));
-      bytesLeft -= bytes;
-    }
-    const isCut = found.length < (found[0]?.found ?? 0);
-    if (!isCut || bytesLeft <= 0) return { rows, isCut };
-  }
-}
-
-type ListedRow = Row & {
-  /** The size of the payload. */
-  bytes: number;
-  /** How many schedules there are, up to the limit. */
-  found: number;
-};
-
-// Postgres knows the size of a payload without reading it.
-const LIST = `
-SELECT page.found, page.bytes, one.*
-  FROM (
-   SELECT found.id, bytes, sum(bytes) OVER (ORDER BY found.id DESC) - bytes AS bytes_before, count(*) OVER ()::int AS found
-     FROM unnest($3::boolean[]) AS p (paused)
-    CROSS JOIN LATERAL (
-      SELECT id, octet_length(payload) AS bytes FROM schedules
-       WHERE project_no = $1 AND environment = $2 AND paused = p.paused AND id < $4
-       ORDER BY id DESC LIMIT $5) found
-    ORDER BY found.id DESC LIMIT $5) page
- CROSS JOIN LATERAL (
-   SELECT ${COLUMNS} FROM schedules WHERE project_no = $1 AND environment = $2 AND id = page.id) one
- WHERE page.bytes_before < $6
- ORDER BY one.id DESC`;
 
 /** What becomes of a schedule, as the domain decides it. */
 export type DecideChange = (schedule: ScheduleRow & { activeCount: number }) => DecidedChange;
@@ -342,9 +284,13 @@ export async function countActiveSchedules(db: Database, projectNo: ProjectNo): 
   return row?.count ?? 0;
 }
 
-type Row = Omit<ScheduleRow, "environment" | "overlap"> & { environment: number; overlap: number | null };
+/** A row of COLUMNS. */
+export type Row = Omit<ScheduleRow, "environment" | "overlap"> & {
+  environment: number;
+  overlap: number | null;
+};
 
-const readSchedule = (row: Row): ScheduleRow => ({
+export const readSchedule = (row: Row): ScheduleRow => ({
   ...row,
   id: uuidToId(SCHEDULE_PREFIX, row.id),
   environment: environmentOf(row.environment),
