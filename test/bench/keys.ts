@@ -1,0 +1,226 @@
+import { readFileSync, writeFileSync } from "node:fs";
+import { parseArgs } from "node:util";
+import type { Flow } from "../../shared/domain/flow-key.ts";
+import type { ProjectNo } from "../../shared/domain/scope.ts";
+import { stopOwnServer } from "../support/postgres.ts";
+import { storeJobs } from "./harness/jobs.ts";
+import { formatCount, median, printTable, summarize } from "./harness/measure.ts";
+import { type OwnCell, type Sink, startOwnCell } from "./harness/own-cell.ts";
+import { until } from "./harness/processes.ts";
+import { quantileOf, quantilesOf } from "./harness/quantiles.ts";
+
+/**
+ * What do flow keys cost, and what does a key with a long queue do to others? Jobs of many keys and as many without a key are
+ * stored, become due all at once, and are delivered, in turns. Then many jobs wait behind one key whose target answers slowly; jobs of
+ * another key of that project, and jobs without a key, become due one after another, before those wait and beside them.
+ *
+ * `--keys N` (100,000; 0 leaves this part out), `--jobs N` of each key (10), `--concurrency N` of each key (1), `--rounds N` (1).
+ * `--waiting N` behind one key (1,000,000; 0 leaves this part out), `--seconds N` of each watch (30), `--per-second N` jobs meanwhile (100).
+ */
+
+const { values } = parseArgs({
+  options: {
+    keys: { type: "string", default: "100000" },
+    jobs: { type: "string", default: "10" },
+    concurrency: { type: "string", default: "1" },
+    rounds: { type: "string", default: "1" },
+    waiting: { type: "string", default: "1000000" },
+    seconds: { type: "string", default: "30" },
+    "per-second": { type: "string", default: "100" },
+  },
+});
+const keyCount = Number(values.keys);
+const jobsPerKey = Number(values.jobs);
+const concurrency = Number(values.concurrency);
+const rounds = Number(values.rounds);
+const waitingCount = Number(values.waiting);
+const seconds = Number(values.seconds);
+const perSecond = Number(values["per-second"]);
+
+/** So many jobs with a key are stored in a second at least, so that all are stored before they are due. */
+const STORED_PER_S = 4_000;
+const LEAD_MS = 3_000;
+const WARM_JOBS = 2_000;
+/** How long the target of the key with the queue takes. */
+const SLOW_MS = 500;
+const MEBIBYTE = 1_048_576;
+const KINDS = ["without a key", "with a key"] as const;
+type Kind = (typeof KINDS)[number];
+
+async function main(): Promise<void> {
+  const stops: (() => unknown)[] = [];
+  try {
+    const cell = await startOwnCell("keys", stops);
+    const sink = await cell.startSink();
+    if (keyCount > 0) await measureDrain(cell, sink);
+    if (waitingCount > 0) await measureNeighbours(cell, sink, stops);
+  } finally {
+    for (const stop of stops.toReversed()) await stop();
+  }
+}
+
+interface Drained {
+  perS: number;
+  postgresUs: number;
+  deliveryUs: number;
+  othersCores: number;
+  workerBytes: number;
+  sweepMs: number;
+}
+
+async function measureDrain(cell: OwnCell, sink: Sink): Promise<void> {
+  const { project } = await cell.addProject("drain");
+  const total = keyCount * jobsPerKey;
+  for (const kind of KINDS) await drain(cell, sink, project.no, kind, WARM_JOBS);
+  const drained: Record<Kind, Drained[]> = { "without a key": [], "with a key": [] };
+  for (let round = 0; round < rounds; round++)
+    for (const kind of KINDS) drained[kind].push(await drain(cell, sink, project.no, kind, total));
+  console.log(
+    `${formatCount(total)} stored jobs, ${jobsPerKey} of each of ${formatCount(keyCount)} keys with concurrency ${concurrency}`,
+  );
+  printTable(
+    [...["jobs", "jobs/s", "µs Postgres", "µs delivery", "worker's most MiB", "sweep ms"], "others' cores"],
+    KINDS.map((kind) => {
+      const of = (figure: (drained: Drained) => number) => summarize(drained[kind].map(figure));
+      return [
+        kind,
+        of(({ perS }) => perS),
+        of(({ postgresUs }) => postgresUs),
+        of(({ deliveryUs }) => deliveryUs),
+        of(({ workerBytes }) => workerBytes / MEBIBYTE),
+        of(({ sweepMs }) => sweepMs),
+        of(({ othersCores }) => othersCores),
+      ];
+    }),
+  );
+  const [without = Number.NaN, withKey = Number.NaN] = KINDS.map((kind) =>
+    median(drained[kind].map(({ perS }) => perS)),
+  );
+  console.log(`with a key: ${(withKey / without).toFixed(2)} of the rate without\n`);
+}
+
+/** Stores jobs, and lets them become due at once. The rate is from the first receipt to the last. */
+async function drain(
+  cell: OwnCell,
+  sink: Sink,
+  projectNo: ProjectNo,
+  kind: Kind,
+  count: number,
+): Promise<Drained> {
+  await sink.begin("jobs");
+  const runAt = Date.now() + LEAD_MS + (count * 1_000) / STORED_PER_S;
+  const keys = Math.ceil(count / jobsPerKey);
+  await storeJobs(cell.db, count, (index) => ({
+    ...{ projectNo, targetUrl: `${sink.url}/hook`, runAt },
+    ...(kind === "with a key" ? { flow: { key: `customer ${index % keys}`, concurrency } } : {}),
+  }));
+  if (Date.now() > runAt) throw new Error("the jobs were due before the last was stored");
+  await cell.db.run("analyze", "ANALYZE", []);
+  await Bun.sleep(Math.max(0, runAt - LEAD_MS / 4 - Date.now()));
+  writeFileSync(`/proc/${cell.worker.pid}/clear_refs`, "5");
+  const sweptBefore = await readSweeps(cell);
+  const endUse = await cell.beginUse();
+  await untilReceived(sink, count);
+  await until("all of them are settled", async () => (await countOnWire(cell)) === 0);
+  const { cpuUs, othersCores } = await endUse();
+  const swept = await readSweeps(cell);
+  const { count: requests, jobCount, firstAt, lastAt } = await sink.counts();
+  if (requests !== count || jobCount !== count)
+    throw new Error(`${requests} requests of ${jobCount} jobs came, and ${count} jobs were stored`);
+  return {
+    perS: ((count - 1) * 1_000) / (lastAt - firstAt),
+    postgresUs: (cpuUs.get("postgres") ?? Number.NaN) / count,
+    deliveryUs: (cpuUs.get("delivery") ?? Number.NaN) / count,
+    othersCores,
+    workerBytes: peakOf(cell.worker.pid),
+    sweepMs: ((swept.sumS - sweptBefore.sumS) * 1_000) / (swept.count - sweptBefore.count),
+  };
+}
+
+/** Waits as long as more arrive. */
+async function untilReceived(sink: Sink, count: number): Promise<void> {
+  for (let seen = 0; seen < count; ) {
+    await until("more have arrived", async () => (await sink.counts()).jobCount > seen, 100);
+    seen = (await sink.counts()).jobCount;
+  }
+}
+
+async function countOnWire(cell: OwnCell): Promise<number> {
+  const text =
+    "SELECT count(*)::int AS count FROM open_jobs WHERE node_id IS NOT NULL AND run_id IS NOT NULL";
+  const [row] = await cell.db.run<{ count: number }>("on_wire", text, []);
+  return row?.count ?? 0;
+}
+
+const peakOf = (pid: number) =>
+  Number(/VmHWM:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1]) * 1_024;
+
+/** The sweeps of the worker so far: how many, and how long they took together. */
+async function readSweeps({ worker }: OwnCell): Promise<{ sumS: number; count: number }> {
+  const text = await (await fetch(`http://127.0.0.1:${worker.opsPort}/metrics`)).text();
+  const read = (part: string) =>
+    Number(new RegExp(`statement_seconds_${part}{statement="sweep"} (\\S+)`).exec(text)?.[1]);
+  return { sumS: read("sum"), count: read("count") };
+}
+
+async function measureNeighbours(cell: OwnCell, sink: Sink, stops: (() => unknown)[]): Promise<void> {
+  const { project } = await cell.addProject("queue");
+  const slow = Bun.serve({
+    hostname: "127.0.0.1",
+    port: 0,
+    async fetch() {
+      await Bun.sleep(SLOW_MS);
+      return new Response("ok");
+    },
+  });
+  stops.push(() => slow.stop(true));
+  const rows: string[][] = [];
+  const watch = async (name: string) => {
+    const late = await watchLateness(cell, sink, project.no);
+    for (const [kind, latenessMs] of Object.entries(late))
+      rows.push([name, kind, ...[0.5, 0.99].map((part) => formatCount(quantileOf(latenessMs, part)))]);
+  };
+  await watchLateness(cell, sink, project.no);
+  await watch("nothing waits");
+  await storeJobs(cell.db, waitingCount, () => ({
+    ...{ projectNo: project.no, targetUrl: `http://127.0.0.1:${slow.port}/`, runAt: Date.now() },
+    flow: { key: "busy", concurrency: 1 },
+  }));
+  await cell.db.run("analyze", "ANALYZE", []);
+  await watch(`${formatCount(waitingCount)} wait`);
+  console.log(`${perSecond} jobs/s beside what waits behind one key of their project`);
+  printTable(["behind one key", "jobs", "late ms p50", "p99"], rows);
+}
+
+/** Jobs of another key and jobs without one become due by turns. Answers their lateness in milliseconds, at QUANTILES. */
+async function watchLateness(
+  cell: OwnCell,
+  sink: Sink,
+  projectNo: ProjectNo,
+): Promise<Record<Kind, number[]>> {
+  const count = perSecond * seconds;
+  const firstAt = Date.now() + LEAD_MS + (count * 1_000) / STORED_PER_S;
+  const flow: Flow = { key: "neighbour", concurrency: 10 };
+  const kindOf = new Map<number, Kind>();
+  await storeJobs(cell.db, count, (index) => {
+    // Fractions would be dropped, so each job has an instant of its own.
+    const runAt = Math.floor(firstAt + (index * 1_000) / perSecond);
+    const kind = KINDS[index % 2] as Kind;
+    kindOf.set(runAt, kind);
+    const wish = { projectNo, targetUrl: `${sink.url}/hook`, runAt };
+    return kind === "with a key" ? { ...wish, flow } : wish;
+  });
+  if (Date.now() > firstAt) throw new Error("the first was due before the last was stored");
+  await sink.begin("jobs&receipts");
+  await untilReceived(sink, count);
+  const { receipts } = await sink.received();
+  const late: Record<Kind, number[]> = { "without a key": [], "with a key": [] };
+  for (const [, at, dueAt] of receipts) late[kindOf.get(dueAt) as Kind].push(at - dueAt);
+  return {
+    "without a key": quantilesOf(late["without a key"]),
+    "with a key": quantilesOf(late["with a key"]),
+  };
+}
+
+await main();
+await stopOwnServer();
