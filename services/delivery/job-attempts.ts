@@ -12,14 +12,17 @@ import {
   claimWhole,
   type GrantedAttempt,
 } from "../../shared/store/queue/claim.ts";
+import { claimKeyed } from "../../shared/store/queue/claim-keyed.ts";
 import { claimOrdinary } from "../../shared/store/queue/claim-ordinary.ts";
 import { type Parked, parkAttempts } from "../../shared/store/queue/parking.ts";
 import { type SettledItem, type Settlement, settleAttempts } from "../../shared/store/queue/settle.ts";
+import { settleKeyed } from "../../shared/store/queue/settle-keyed.ts";
 import { isLast, type LastSettlement, settleOrdinary } from "../../shared/store/queue/settle-ordinary.ts";
 import { findTargetUrls, type OwedPlace } from "../../shared/store/queue/target-urls.ts";
 import { type AttemptKind, inBatches, noteCommitted } from "./attempt-kind.ts";
 import { beginAttempt, endAttempt } from "./attempt-span.ts";
 import { type Sender, sendAttempt } from "./job-request.ts";
+import { createKeyedProjects } from "./keyed-projects.ts";
 import { ordinaryFirst } from "./ordinary-first.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
 
@@ -28,14 +31,14 @@ interface SentAttempt {
   projectNo: ProjectNo;
   attempt: number;
   host: string | null;
+  isKeyed?: boolean;
   settlement: Settlement;
   span: Span | null;
 }
 
 type LastSentAttempt = SentAttempt & { settlement: LastSettlement };
-/** Whether the short way may be asked about it. */
-const isLastSent = (sent: SentAttempt): sent is LastSentAttempt =>
-  isLast(sent.settlement) && sent.settlement.isPlain === true;
+/** Whether a short way may be asked about it. */
+const isLastSent = (sent: SentAttempt): sent is LastSentAttempt => isLast(sent.settlement);
 
 /** Attempts of jobs. */
 export function createJobAttempts(
@@ -63,12 +66,18 @@ export function createJobAttempts(
     long: claimingWhole.submit,
     gatherMs: 0,
   });
-  const claiming = ordinaryFirst<Claim, Claimed>({
-    async ordinary(claims) {
-      const answers = await timedClaim(claims.length, () => claimOrdinary(db, nodeId, claims));
-      return answers.map((attempt) => (attempt === null ? null : { kind: "granted", attempt }));
-    },
+  const asClaimed = (attempt: GrantedAttempt | null): Claimed | null =>
+    attempt === null ? null : { kind: "granted", attempt };
+  const claimingKeyed = ordinaryFirst<Claim, Claimed>({
+    ordinary: async (claims) =>
+      (await timedClaim(claims.length, () => claimKeyed(db, nodeId, claims))).map(asClaimed),
     long: claimingLong.submit,
+  });
+  const keyedProjects = createKeyedProjects();
+  const claiming = ordinaryFirst<Claim, Claimed>({
+    ordinary: async (claims) =>
+      (await timedClaim(claims.length, () => claimOrdinary(db, nodeId, claims))).map(asClaimed),
+    long: (claim) => (keyedProjects.has(claim.projectNo) ? claimingKeyed : claimingLong).submit(claim),
   });
   const settleLong = async (sent: SentAttempt[]) => {
     const settlements = sent.map(({ settlement }) => settlement);
@@ -82,23 +91,36 @@ export function createJobAttempts(
   const settlingLong = inBatches(settleLong);
   // What is not plain makes the statement longer, for all that are in it.
   const settlingWhole = inBatches(settleLong);
+  const noteAll = (sent: readonly SentAttempt[], items: readonly (SettledItem | null)[]) =>
+    noteCommitted(log, () => {
+      for (const [index, each] of sent.entries()) {
+        const item = items[index] ?? null;
+        if (item !== null) noteSettled(each, item);
+      }
+    });
   const settlingLast = ordinaryFirst<LastSentAttempt, SettledItem | null>({
     async ordinary(sent) {
       const settlements = sent.map(({ settlement }) => settlement);
       const items = await timedSettlement(sent.length, () => settleOrdinary(db, settlements));
-      noteCommitted(log, () => {
-        for (const [index, each] of sent.entries()) {
-          const item = items[index] ?? null;
-          if (item !== null) noteSettled(each, item);
-        }
-      });
+      noteAll(sent, items);
       return items;
     },
     long: settlingLong.submit,
   });
+  const settlingKeyed = ordinaryFirst<LastSentAttempt, SettledItem | null>({
+    async ordinary(sent) {
+      const settlements = sent.map(({ settlement }) => settlement);
+      const { items, owed } = await timedSettlement(sent.length, () => settleKeyed(db, settlements));
+      sendHints(bus, { owed, freed: [] });
+      noteAll(sent, items);
+      return items;
+    },
+    long: settlingWhole.submit,
+  });
   const settle = (sent: SentAttempt) => {
-    if (!sent.settlement.isPlain) return settlingWhole.submit(sent);
-    return isLastSent(sent) ? settlingLast.submit(sent) : settlingLong.submit(sent);
+    if (sent.settlement.isPlain)
+      return isLastSent(sent) ? settlingLast.submit(sent) : settlingLong.submit(sent);
+    return sent.isKeyed && isLastSent(sent) ? settlingKeyed.submit(sent) : settlingWhole.submit(sent);
   };
 
   function noteSettled({ attempt, host, settlement, span }: SentAttempt, settled: SettledItem | null): void {
@@ -128,9 +150,11 @@ export function createJobAttempts(
     locate: (item) => locating.submit(item),
     park: ({ projectNo, environment, region, id, attempt }, at) =>
       parking.submit({ projectNo, environment, region, id, attempt, ...at }),
-    claim({ projectNo, environment, region, id: jobId, attempt }) {
+    async claim({ projectNo, environment, region, id: jobId, attempt }) {
       const runId = ids.next(RUN_PREFIX, clock.now());
-      return claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
+      const claimed = await claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
+      if (claimed.kind === "granted" && claimed.attempt.isKeyed) keyedProjects.note(projectNo);
+      return claimed;
     },
     urlOf: ({ targetUrl }) => targetUrl,
     async send(item, granted, host) {
@@ -156,7 +180,7 @@ export function createJobAttempts(
         { projectNo, environment, region, shard, attempt, granted, waitedFor, secrets, span },
         sender,
       );
-      return { projectNo, attempt, host, settlement, span };
+      return { projectNo, attempt, host, isKeyed: granted.isKeyed === true, settlement, span };
     },
     async settle(sent) {
       await retries.untilSettled(sent.settlement, (settlement) => settle({ ...sent, settlement }));

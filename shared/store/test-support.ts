@@ -11,8 +11,10 @@ import { NEWEST_API_VERSION } from "../domain/version.ts";
 import { addNode } from "./cell/nodes.ts";
 import type { Database } from "./database/database.ts";
 import { type Claim, type Claimed, claimAttempts, type GrantedAttempt } from "./queue/claim.ts";
+import { claimKeyed } from "./queue/claim-keyed.ts";
 import { claimOrdinary } from "./queue/claim-ordinary.ts";
 import { isPlain, type Settled, type Settlement, settleAttempts } from "./queue/settle.ts";
+import { settleKeyed } from "./queue/settle-keyed.ts";
 import { isLast, settleOrdinary } from "./queue/settle-ordinary.ts";
 import { createJobs, type JobToCreate } from "./resources/job-creation.ts";
 import { createProject } from "./resources/projects.ts";
@@ -264,29 +266,54 @@ export const orRefused = <Outcome>(change: Promise<Outcome>): Promise<Outcome | 
     throw error;
   });
 
-/** Claims as a node does: the short way, and the long way for what that leaves. The answers are those of claimAttempts. */
+/** Claims as a node does: the short ways, and the long way for what these leave. The answers are those of claimAttempts. */
 export async function claimShortFirst(
   db: Database,
   nodeId: number,
   claims: readonly Claim[],
 ): Promise<Claimed[]> {
-  const granted = await claimOrdinary(db, nodeId, claims);
-  const rest = claims.filter((_, index) => granted[index] === null);
+  const answers: (Claimed | null)[] = claims.map(() => null);
+  for (const way of [claimOrdinary, claimKeyed]) {
+    const left = claims.flatMap((claim, index) => (answers[index] === null ? [{ claim, index }] : []));
+    if (left.length === 0) break;
+    const granted = await way(
+      db,
+      nodeId,
+      left.map(({ claim }) => claim),
+    );
+    for (const [place, { index }] of left.entries()) {
+      const attempt = granted[place] ?? null;
+      if (attempt !== null) answers[index] = { kind: "granted", attempt };
+    }
+  }
+  const rest = claims.filter((_, index) => answers[index] === null);
   const others = rest.length === 0 ? [] : await claimAttempts(db, nodeId, rest);
-  return granted.map((attempt) =>
-    attempt === null ? (others.shift() as Claimed) : { kind: "granted", attempt },
-  );
+  return answers.map((answer) => answer ?? (others.shift() as Claimed));
 }
 
 /** Settles as a node does, in the same way. The answer is that of settleAttempts. */
 export async function settleShortFirst(db: Database, settlements: readonly Settlement[]): Promise<Settled> {
-  const last = settlements.filter(isLast);
-  const short = last.length === 0 ? [] : await settleOrdinary(db, last);
-  const first = settlements.map((settlement) => (isLast(settlement) ? (short.shift() ?? null) : null));
-  const rest = settlements.filter((_, index) => first[index] === null);
-  const { items, owed, freed } =
-    rest.length === 0 ? { items: [], owed: [], freed: [] } : await settleAttempts(db, rest);
-  return { items: first.map((item) => item ?? items.shift() ?? null), owed, freed };
+  const settled: Settled = { items: settlements.map(() => null), owed: [], freed: [] };
+  const settle = async (
+    which: (settlement: Settlement) => boolean,
+    way: (asked: Settlement[]) => Promise<Pick<Settled, "items"> & Partial<Settled>>,
+  ) => {
+    const left = settlements.flatMap((settlement, index) =>
+      settled.items[index] === null && which(settlement) ? [{ settlement, index }] : [],
+    );
+    if (left.length === 0) return;
+    const { items, owed = [], freed = [] } = await way(left.map(({ settlement }) => settlement));
+    for (const [place, { index }] of left.entries()) settled.items[index] = items[place] ?? null;
+    settled.owed.push(...owed);
+    settled.freed.push(...freed);
+  };
+  await settle(isLast, async (asked) => ({ items: await settleOrdinary(db, asked.filter(isLast)) }));
+  await settle(isLast, (asked) => settleKeyed(db, asked.filter(isLast)));
+  await settle(
+    () => true,
+    (asked) => settleAttempts(db, asked),
+  );
+  return settled;
 }
 
 /** How jobs may be claimed and settled: both have to do for every test of a claim and of a settlement. */

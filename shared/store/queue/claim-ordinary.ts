@@ -28,18 +28,8 @@ export async function claimOrdinary(
   nodeId: number,
   claims: readonly Claim[],
 ): Promise<(GrantedAttempt | null)[]> {
-  const { projects, ordered } = inLockOrder(claims);
-  const rows = await db.run<GrantedRow & { n: number }>("claim_ordinary", CLAIM_ORDINARY, [
-    nodeId,
-    int4Column(projects.map((project) => project.no)),
-    int4Column(projects.map((project) => project.itemCount)),
-    int4Column(ordered.map(({ projectPlace }) => projectPlace)),
-    int2Column(ordered.map(({ item }) => environmentCode(item.environment))),
-    int2Column(ordered.map(({ item }) => regionCode(item.region))),
-    idColumn(ordered.map(({ item }) => item.jobId)),
-    int2Column(ordered.map(({ item }) => item.attempt)),
-    idColumn(ordered.map(({ item }) => item.runId)),
-  ]);
+  const { values, ordered } = ordinaryClaims(nodeId, claims);
+  const rows = await db.run<GrantedRow & { n: number }>("claim_ordinary", CLAIM_ORDINARY, values);
   const answers: (GrantedAttempt | null)[] = claims.map(() => null);
   for (const row of rows) {
     const claimed = ordered[row.n - 1];
@@ -50,12 +40,25 @@ export async function claimOrdinary(
   return answers;
 }
 
-const CLAIM_ORDINARY = `
-WITH clock AS MATERIALIZED (
-  -- The clock is read once all flows are locked. Of a project that is not ordinary, or has no flow, the number is null.
-  SELECT projects, at, at::date AS day, date_trunc('month', at)::date AS month
-    FROM (SELECT projects, clock_timestamp() AS at
-            FROM (SELECT ARRAY (
+/** The parameters of ORDINARY_PROJECTS and CLAIMED_ITEMS, and the claims in the order of these. */
+export function ordinaryClaims(nodeId: number, claims: readonly Claim[]) {
+  const { projects, ordered } = inLockOrder(claims);
+  const values = [
+    nodeId,
+    int4Column(projects.map((project) => project.no)),
+    int4Column(projects.map((project) => project.itemCount)),
+    int4Column(ordered.map(({ projectPlace }) => projectPlace)),
+    int2Column(ordered.map(({ item }) => environmentCode(item.environment))),
+    int2Column(ordered.map(({ item }) => regionCode(item.region))),
+    idColumn(ordered.map(({ item }) => item.jobId)),
+    int2Column(ordered.map(({ item }) => item.attempt)),
+    idColumn(ordered.map(({ item }) => item.runId)),
+  ];
+  return { values, ordered };
+}
+
+/** Locks the flows. Of a project that is not ordinary, or has no flow, the number is null; so are all of them for a dead node. */
+export const ORDINARY_PROJECTS = `ARRAY (
                     SELECT CASE WHEN f.free >= p.asked AND coalesce(f.runs_left >= p.asked, true) AND NOT f.may_reach
                                 THEN f.project_no END
                       FROM unnest($2::int[], $3::int[]) AS p (project_no, asked)
@@ -65,15 +68,23 @@ WITH clock AS MATERIALIZED (
                              FROM flows f
                             WHERE f.project_no = p.project_no
                               FOR NO KEY UPDATE) f ON true
-                     WHERE (SELECT true FROM nodes WHERE id = $1 AND NOT dead FOR KEY SHARE)) AS projects
+                     WHERE (SELECT true FROM nodes WHERE id = $1 AND NOT dead FOR KEY SHARE))`;
+export const CLAIMED_ITEMS = `unnest($4::int[], $5::smallint[], $6::smallint[], $7::uuid[], $8::smallint[], $9::uuid[])
+                 WITH ORDINALITY AS a (place, environment, region, job_id, attempt, run_id, n)`;
+
+const CLAIM_ORDINARY = `
+WITH clock AS MATERIALIZED (
+  -- The clock is read once all flows are locked. Of a project that is not ordinary, or has no flow, the number is null.
+  SELECT projects, at, at::date AS day, date_trunc('month', at)::date AS month
+    FROM (SELECT projects, clock_timestamp() AS at
+            FROM (SELECT ${ORDINARY_PROJECTS} AS projects
                   OFFSET 0) locked) read
 ), taken AS (
   UPDATE open_jobs o
      SET due_at = NULL, run_id = i.run_id, node_id = $1, started_at = i.at, parked_due_at = coalesce(o.parked_due_at, o.due_at)
     FROM (SELECT a.*, clock.at, clock.projects[a.place] AS project_no
             FROM clock
-           CROSS JOIN unnest($4::int[], $5::smallint[], $6::smallint[], $7::uuid[], $8::smallint[], $9::uuid[])
-                 WITH ORDINALITY AS a (place, environment, region, job_id, attempt, run_id, n)
+           CROSS JOIN ${CLAIMED_ITEMS}
            -- A clock that was set back since the statement began might be in a month before the flows'.
            WHERE clock.projects[a.place] IS NOT NULL AND clock.at >= now() AND NOT EXISTS (SELECT FROM held_regions)
           OFFSET 0) i

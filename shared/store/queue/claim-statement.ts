@@ -125,13 +125,13 @@ SELECT v.n::int AS n, ${isWhole ? "CASE WHEN v.kind IN ('put_off', 'host_put_off
        ${epochMs("CASE WHEN v.attempt = 1 THEN j.run_at ELSE coalesce(v.parked_due_at, v.due_at, v.started_at) END")} AS scheduled_at,
        ${epochMs("CASE WHEN v.again THEN v.started_at ELSE clock.at END")} AS started_at,
        j.target_url, j.payload, j.schedule_id, j.max_attempts, j.base_seconds, j.cap_seconds,
-       ${isWhole ? "j.tags IS NOT NULL OR v.flow_key IS NOT NULL OR v.is_watched" : "j.tags IS NOT NULL"} AS is_tagged, coalesce(v.trace, j.trace) AS trace${isWhole ? `, ${WAITED_FOR}, NULL::json AS called` : ""}
+       ${isWhole ? "j.tags IS NOT NULL OR v.flow_key IS NOT NULL OR v.is_watched" : "j.tags IS NOT NULL"} AS is_tagged, coalesce(v.trace, j.trace) AS trace${isWhole ? `, v.flow_key IS NOT NULL AS is_keyed, ${WAITED_FOR}, NULL::json AS called` : ""}
   FROM verdict v
  CROSS JOIN clock
   LEFT JOIN jobs j ON v.kind = 'granted' AND j.project_no = v.project_no AND j.environment = v.environment
                   AND j.region = v.region AND j.id = v.job_id
 ${isWhole ? " WHERE v.kind NOT IN ('parked', 'host_parked')" : ""} UNION ALL
-SELECT 0, NULL, ${isWhole ? "0" : "(SELECT (hears OR EXISTS (SELECT FROM owed WHERE flow_key IS NOT NULL))::int FROM clock)"}, ${Array(13).fill("NULL").join(", ")}${isWhole ? `, NULL, (SELECT json_agg(json_build_array(project_no, environment, region, shard, job_id, attempt, ${epochMs("due_at")})) FROM ${calledLanes("host_called")} c)` : ""}
+SELECT 0, NULL, ${isWhole ? "0" : "(SELECT (hears OR EXISTS (SELECT FROM owed WHERE flow_key IS NOT NULL))::int FROM clock)"}, ${Array(13).fill("NULL").join(", ")}${isWhole ? `, NULL, NULL, (SELECT json_agg(json_build_array(project_no, environment, region, shard, job_id, attempt, ${epochMs("due_at")})) FROM ${calledLanes("host_called")} c)` : ""}
   FROM living`;
 
 const IS_ASKED = "attempt = asked AND (due_at IS NOT NULL OR node_id = $1)";

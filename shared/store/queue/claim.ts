@@ -49,6 +49,8 @@ export interface GrantedAttempt {
   capSeconds: number;
   /** Whether the job has tags or a flow key, or its project's hosts are watched. */
   isTagged: boolean;
+  /** True if the job has a flow key. */
+  isKeyed?: true;
   /** The gate at which it waited last, if it did. */
   waitedFor?: WaitReason | undefined;
   /** The trace that the attempt belongs to, null for none. */
@@ -190,6 +192,7 @@ export interface GrantedRow {
   base_seconds: number;
   cap_seconds: number;
   is_tagged: boolean;
+  is_keyed?: boolean | null;
   trace: Buffer | null;
   waited_for?: "flow" | "host" | null;
 }
@@ -228,6 +231,7 @@ export const readGranted = (
   baseSeconds: row.base_seconds,
   capSeconds: row.cap_seconds,
   isTagged: row.is_tagged,
+  ...(row.is_keyed ? { isKeyed: true } : {}),
   ...(row.waited_for == null ? {} : { waitedFor: row.waited_for }),
   trace: readTrace(row.trace),
 });

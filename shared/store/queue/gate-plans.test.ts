@@ -2,7 +2,9 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { explain, recordStatements } from "../plan-test-support.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { claimWhole } from "./claim.ts";
+import { claimKeyed } from "./claim-keyed.ts";
 import { settleAttempts } from "./settle.ts";
+import { settleKeyed } from "./settle-keyed.ts";
 import { sweepShards } from "./sweep.ts";
 
 setDefaultTimeout(120_000);
@@ -30,12 +32,14 @@ test("a key is claimed for, settled for and swept past at the same cost however 
     // A settlement that was made before finds nothing, but locks the key and calls the next of it.
     const settlement = settlementOf({ ...attempt, granted: { runId: store.newRunId() } }, failedWith("over"));
     await settleAttempts(recorder.db, [settlement]);
+    await settleKeyed(recorder.db, [{ ...settlement, next: { status: "failed" } }]);
     await claimWhole(recorder.db, nodeId, [store.claimOf(project, next, { attempt: 9 })]);
+    await claimKeyed(recorder.db, nodeId, [store.claimOf(project, next, { attempt: 9 })]);
     await sweepShards(recorder.db, [{ region: "us-east", shard: 0, sinceAt: 0 }], [], 0);
     // There is somebody to call.
     await store.query("UPDATE flow_keys SET in_use = 0, waiting[1] = greatest(waiting[1], 1)");
     await store.query("UPDATE open_jobs SET due_at = NULL WHERE gate IS NOT NULL");
-    for (const name of ["settle_whole", "claim_whole", "sweep"]) {
+    for (const name of ["settle_whole", "settle_keyed", "claim_whole", "claim_keyed", "sweep"]) {
       const { text, values } = recorder.statements.get(name) ?? { text: "", values: [] };
       // The functions that read a gate's queue have plans of their own, which are made for any parameters, as the role's settings ask for.
       const mode = "force_generic_plan";

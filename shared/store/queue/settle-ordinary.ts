@@ -8,7 +8,7 @@ import {
 } from "../database/codes.ts";
 import { idColumn, int2Column, int4Column, textColumn } from "../database/columns.ts";
 import type { Database } from "../database/database.ts";
-import { inLockOrder } from "./lock-order.ts";
+import { inLockOrder, type OrderedItem } from "./lock-order.ts";
 import { countByEnvironment } from "./permits.ts";
 import { DURATION_MS_MAX, lateColumns, SETTLED_IN, type SettledItem, type Settlement } from "./settle.ts";
 
@@ -36,8 +36,15 @@ export async function settleOrdinary(
   db: Database,
   settlements: readonly LastSettlement[],
 ): Promise<(SettledItem | null)[]> {
+  const { values, ordered } = lastSettlements(settlements);
+  const rows = await db.run<SettledRow>("settle_ordinary", SETTLE_ORDINARY, values);
+  return readSettled(settlements.length, ordered, rows);
+}
+
+/** The parameters of ordinaryClasses and SETTLED_ITEMS, and the settlements in the order of these. */
+export function lastSettlements(settlements: readonly LastSettlement[]) {
   const { projects, ordered } = inLockOrder(settlements);
-  const rows = await db.run<SettledRow>("settle_ordinary", SETTLE_ORDINARY, [
+  const values = [
     int4Column(projects.map((project) => project.no)),
     int4Column(ordered.map(({ projectPlace }) => projectPlace)),
     int4Column(ordered.map(({ item }) => item.projectNo)),
@@ -51,8 +58,17 @@ export async function settleOrdinary(
     int4Column(ordered.map(({ item }) => Math.min(Math.round(item.durationMs), DURATION_MS_MAX))),
     int2Column(ordered.map(({ item }) => endedStatusCode(item.next.status))),
     ...lateColumns(ordered.map(({ item }) => item)),
-  ]);
-  const items: (SettledItem | null)[] = settlements.map(() => null);
+  ];
+  return { values, ordered };
+}
+
+/** The answers in the order in which the settlements came; null is what is left. */
+export function readSettled(
+  count: number,
+  ordered: readonly OrderedItem<LastSettlement>[],
+  rows: readonly SettledRow[],
+): (SettledItem | null)[] {
+  const items: (SettledItem | null)[] = Array.from({ length: count }, () => null);
   for (const { n, attempt, canceled } of rows) {
     const settled = ordered[n - 1];
     if (settled === undefined) continue;
@@ -67,35 +83,25 @@ export async function settleOrdinary(
   return items;
 }
 
-/** The bits of a flow's \`subscriptions\` that concern a settlement. */
-const ENDS_HEARD = QUOTA_HEARD - 1;
+/** The bits of a flow's `subscriptions` that concern a settlement. */
+export const ENDS_HEARD = QUOTA_HEARD - 1;
 
-const SETTLE_ORDINARY = `
-WITH locked AS MATERIALIZED (
-  -- The retention class of each project; null if it is not ordinary, or has no flow.
-  SELECT ARRAY (
+/** Locks the flows. The retention class of each project; null if it is not ordinary, or has no flow. `heard` are the bits that it may not have. */
+export const ordinaryClasses = (heard: number): string => `ARRAY (
            SELECT f.retention_class
              FROM unnest($1::int[]) AS p (project_no)
              LEFT JOIN LATERAL (
-                  SELECT CASE WHEN f.waiting = 0 AND f.subscriptions & ${ENDS_HEARD} = 0 THEN f.retention_class END AS retention_class
+                  SELECT CASE WHEN f.waiting = 0 AND f.subscriptions & ${heard} = 0 THEN f.retention_class END AS retention_class
                     FROM flows f
                    WHERE f.project_no = p.project_no
-                     FOR NO KEY UPDATE) f ON true) AS classes
-), attempt AS (
-  DELETE FROM open_jobs o
-   USING (SELECT a.*, l.classes[a.place] AS retention_class
-            FROM locked l
-           CROSS JOIN unnest($2::int[], $3::int[], $4::smallint[], $5::smallint[], $6::uuid[], $7::uuid[], $8::smallint[],
+                     FOR NO KEY UPDATE) f ON true)`;
+export const SETTLED_ITEMS = `unnest($2::int[], $3::int[], $4::smallint[], $5::smallint[], $6::uuid[], $7::uuid[], $8::smallint[],
                              $9::smallint[], $10::text[], $11::int[], $12::smallint[], $13::int[], $14::smallint[])
                  WITH ORDINALITY AS a (place, project_no, environment, region, job_id, run_id, status, response_status,
-                                       error, duration_ms, job_status, late_ms, held_for, n)
-           WHERE l.classes[a.place] IS NOT NULL
-          OFFSET 0) i
-   WHERE o.project_no = ANY (ARRAY[i.project_no]) AND o.environment = i.environment AND o.region = i.region
-     AND o.job_id = i.job_id AND coalesce(o.run_id = i.run_id AND o.node_id IS NOT NULL, false)
-     AND o.tags IS NULL AND o.flow_key IS NULL
-  RETURNING i.*, o.attempt, o.started_at, o.canceled, o.schedule_id
-), ended AS (
+                                       error, duration_ms, job_status, late_ms, held_for, n)`;
+
+/** What ends, behind `attempt`: rows with the columns of SETTLED_ITEMS and of their open jobs. */
+export const END_ATTEMPTS = `ended AS (
   INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at, schedule_id)
   SELECT project_no, environment, region, job_id, job_status, attempt, now(), schedule_id FROM attempt WHERE NOT canceled
 ), recorded AS (
@@ -111,10 +117,27 @@ WITH locked AS MATERIALIZED (
          returned = f.returned + c.development + c.production
     FROM ${countByEnvironment("attempt")}
    WHERE f.project_no = c.project_no
-)
+)`;
+
+const SETTLE_ORDINARY = `
+WITH locked AS MATERIALIZED (
+  SELECT ${ordinaryClasses(ENDS_HEARD)} AS classes
+), attempt AS (
+  DELETE FROM open_jobs o
+   USING (SELECT a.*, l.classes[a.place] AS retention_class
+            FROM locked l
+           CROSS JOIN ${SETTLED_ITEMS}
+           WHERE l.classes[a.place] IS NOT NULL
+          OFFSET 0) i
+   WHERE o.project_no = ANY (ARRAY[i.project_no]) AND o.environment = i.environment AND o.region = i.region
+     AND o.job_id = i.job_id AND coalesce(o.run_id = i.run_id AND o.node_id IS NOT NULL, false)
+     AND o.tags IS NULL AND o.flow_key IS NULL
+  RETURNING i.*, o.attempt, o.started_at, o.canceled, o.schedule_id
+), ${END_ATTEMPTS}
 SELECT n::int AS n, attempt, canceled FROM attempt`;
 
-interface SettledRow {
+/** `n` is the place among the ordered settlements, from 1. */
+export interface SettledRow {
   n: number;
   attempt: number;
   canceled: boolean;
