@@ -1,7 +1,7 @@
 import type { FlowKeyTerms, FlowRate } from "../../domain/flow-key.ts";
 import { idToUuid } from "../../domain/ids.ts";
 import type { Scope } from "../../domain/scope.ts";
-import { environmentCode } from "../database/codes.ts";
+import { ALL_REGIONS, environmentCode } from "../database/codes.ts";
 import { type Database, epochMs } from "../database/database.ts";
 import { HEADS } from "../queue/flow-gates.ts";
 import { nextStartOf } from "../queue/flow-start.ts";
@@ -20,9 +20,16 @@ export interface FlowKeyRow extends FlowKeyTerms {
   nextStartAt: number | null;
 }
 
-/** What is parked, and what is due of the first that stand in their lanes. */
+/** What is parked, and what is due of the first that stand in their lanes. A list needs no newer snapshot, so gate_heads is not called for each key. */
 const WAITING = `((SELECT sum(w) FROM unnest(k.waiting) AS w)
-          + (SELECT count(*) FROM gate_heads(k.project_no, k.environment, 'k' || k.flow_key, ${HEADS}) h WHERE h.in_lane AND h.due_at <= now()))`;
+          + (SELECT count(*)
+               FROM unnest(${ALL_REGIONS}::smallint[]) AS r (region)
+              CROSS JOIN LATERAL (
+                    SELECT o.due_at FROM open_jobs o
+                     WHERE o.project_no = k.project_no AND o.environment = k.environment AND o.gate = 'k' || k.flow_key AND o.region = r.region
+                     ORDER BY o.parked_due_at, o.job_id
+                     LIMIT ${HEADS}) h
+              WHERE h.due_at <= now()))`;
 const COLUMNS = `k.flow_key, k.concurrency, k.rate_count, k.rate_seconds, k.paused, k.pinned, k.in_use, ${WAITING}::float8 AS waiting,
        ${epochMs(nextStartOf("k"))} AS next_start_at`;
 const IN_SCOPE = "k.project_no = $1 AND k.environment = $2";
