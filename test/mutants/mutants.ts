@@ -1,3 +1,5 @@
+import { GATE_MUTANTS } from "./gate-mutants.ts";
+
 /** A fault put in on purpose: a text of a file is replaced by another one. `caughtBy` is the test file that must fail. */
 export interface Mutant {
   name: string;
@@ -721,4 +723,5 @@ export const MUTANTS: readonly Mutant[] = [
     to: "SKETCH_RELATIVE_ERROR = 0.021",
     caughtBy: "shared/domain/insights/sketch.test.ts",
   },
+  ...GATE_MUTANTS,
 ];

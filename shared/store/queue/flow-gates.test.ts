@@ -119,6 +119,17 @@ describe("a limit for attempts at a time", () => {
     expect(await findFlowKey(store.db, scopeOf(project), key)).toMatchObject({ inUse: 0, waiting: 0 });
   });
 
+  test("lets the next start when an attempt ends that is to be repeated later, whose place comes back until then", async () => {
+    const project = await store.addProject();
+    const key = newKey();
+    const jobs = await addJobs(project, 3, { key, concurrency: 1 });
+    const [first] = await start(project);
+    const settled = await settle(first as Running, failedWith({ dueAt: Date.now() + 60_000 }));
+    expect(settled.owed.map(({ id }) => id)).toContain(jobs[1] as string);
+    expect(idsOf(await start(project))).toEqual([jobs[1] as string]);
+    expect(await parked(project)).toEqual([jobs[2] as string]);
+  });
+
   test("parks what comes due while it is full, and leaves others alone", async () => {
     const project = await store.addProject();
     const key = newKey();

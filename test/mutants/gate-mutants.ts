@@ -1,0 +1,69 @@
+import type { Mutant } from "./mutants.ts";
+
+const QUEUE = "shared/store/queue";
+const FLOW_TESTS = `${QUEUE}/flow-gates.test.ts`;
+const HOST_TESTS = `${QUEUE}/host-gates.test.ts`;
+
+/** Faults of flow keys and of hosts that are down. */
+export const GATE_MUTANTS: readonly Mutant[] = [
+  {
+    name: "a gate has a place back between two attempts of a job that holds it",
+    file: `${QUEUE}/settle.ts`,
+    // biome-ignore lint/suspicious/noTemplateCurlyInString: it is the text of the file.
+    from: "has_place AND (next <> ${QUEUED} OR canceled OR NOT keeps_place) AS frees",
+    to: "has_place AS frees",
+    caughtBy: FLOW_TESTS,
+  },
+  {
+    name: "a gate does not count the starts of its rate",
+    file: `${QUEUE}/flow-gates.ts`,
+    // biome-ignore lint/suspicious/noTemplateCurlyInString: it is the text of the file.
+    from: '${startsWith("clock.at", "p.starts", "at")} AS started_at, ${startsWith("clock.at", "p.starts", "n")} AS started',
+    // biome-ignore lint/suspicious/noTemplateCurlyInString: it is the text of the file.
+    to: '${startsWith("clock.at", "0", "at")} AS started_at, ${startsWith("clock.at", "0", "n")} AS started',
+    caughtBy: FLOW_TESTS,
+  },
+  {
+    name: "who leaves a gate does not call the next, the long way",
+    file: `${QUEUE}/flow-gates.ts`,
+    // biome-ignore lint/suspicious/noTemplateCurlyInString: it is the text of the file.
+    from: "   WHERE ${anyWaits}\n",
+    to: "   WHERE false\n",
+    caughtBy: FLOW_TESTS,
+  },
+  {
+    name: "who leaves a gate does not call the next, the short way",
+    file: `${QUEUE}/settle-keyed.ts`,
+    from: "WHERE w.count > 0 AND k.room > 0",
+    to: "WHERE w.count > 0 AND k.room > 0 AND false",
+    caughtBy: `${QUEUE}/keyed.test.ts`,
+  },
+  {
+    name: "who passes a gate takes no place, the short way",
+    file: `${QUEUE}/claim-keyed.ts`,
+    from: "in_use = k.in_use + s.places",
+    to: "in_use = k.in_use",
+    caughtBy: FLOW_TESTS,
+  },
+  {
+    name: "a cancel between attempts leaves its place at the gate taken",
+    file: `${QUEUE}/gate-calls.ts`,
+    from: "CASE WHEN has_place THEN -1 ELSE 0 END",
+    to: "0",
+    caughtBy: FLOW_TESTS,
+  },
+  {
+    name: "a gate opens its host although the probe found nobody",
+    file: `${QUEUE}/host-gates.ts`,
+    from: "probe_ended AND probe_met, false) AS goes_up",
+    to: "probe_ended, false) AS goes_up",
+    caughtBy: HOST_TESTS,
+  },
+  {
+    name: "a gate of a host that is down lets others than the probe pass",
+    file: `${QUEUE}/host-gates.ts`,
+    from: "THEN o.job_id = p.probes[x.at]",
+    to: "THEN true",
+    caughtBy: HOST_TESTS,
+  },
+];
