@@ -109,10 +109,15 @@ const TIMESTAMP_PATTERN = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
 /**
  * `via` puts something between the gateway and its database; the gateway then waits only as long as the API promises.
  * `logLevel` lets a test that provokes bugs leave them out of the log. `now` is the gateway's clock, which a test may
- * move.
+ * move. `run` stands around each statement of the gateway, of which it is told the name and the first value.
  */
 export async function startTestGateway(
-  options: { via?: (databaseUrl: string) => Promise<string>; logLevel?: LogLevel; now?: () => number } = {},
+  options: {
+    via?: (databaseUrl: string) => Promise<string>;
+    logLevel?: LogLevel;
+    now?: () => number;
+    run?: <Row>(act: () => Promise<Row[]>, name: string, first: unknown) => Promise<Row[]>;
+  } = {},
 ): Promise<TestGateway> {
   const database = await createMigratedDatabase("gateway");
   const log = createLog({ level: options.logLevel ?? "error", name: "test" });
@@ -142,7 +147,12 @@ export async function startTestGateway(
     seal,
     storeTimeMsMax: options.via === undefined ? PATIENCE_MS : undefined,
   };
-  const gateway = await startGateway({ ...gatewayOptions, db });
+  const { run } = options;
+  const seen: Database =
+    run === undefined
+      ? db
+      : { ...db, run: (name, text, values) => run(() => db.run(name, text, values), name, values[0]) };
+  const gateway = await startGateway({ ...gatewayOptions, db: seen });
   const { port } = gateway;
   const ids = createIdSource(randomBytes);
   const nodeId = await addNode(direct, {
