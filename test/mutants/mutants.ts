@@ -61,8 +61,8 @@ export const MUTANTS: readonly Mutant[] = [
   {
     name: "a job that a firing replaces is found by its tag as one that is open",
     file: `${QUEUE}/firings.ts`,
-    from: "canceled WHERE tags IS NOT NULL",
-    to: "canceled WHERE false",
+    from: "moveTags(`canceled WHERE",
+    to: "moveTags(`canceled WHERE false AND",
     caughtBy: `${QUEUE}/told-events.test.ts`,
   },
   {
@@ -95,7 +95,7 @@ export const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "a node that was declared dead claims, the long way",
-    file: `${QUEUE}/claim.ts`,
+    file: `${QUEUE}/claim-statement.ts`,
     from: "SELECT id FROM nodes WHERE id = $1 AND NOT dead FOR KEY SHARE",
     to: "SELECT id FROM nodes WHERE id = $1 FOR KEY SHARE",
     caughtBy: `${QUEUE}/claim.test.ts`,
@@ -383,8 +383,8 @@ export const MUTANTS: readonly Mutant[] = [
   {
     name: "a retry by hand leaves the tags of its job with the end that it had",
     file: `${QUEUE}/retried-jobs.ts`,
-    from: 'moveTags("owed WHERE tags IS NOT NULL", String(FAILED), String(OPEN_STATE))',
-    to: 'moveTags("owed WHERE tags IS NULL", String(FAILED), String(OPEN_STATE))',
+    from: "moveTags(`owed WHERE",
+    to: "moveTags(`owed WHERE NOT",
     caughtBy: "shared/store/resources/job-list.test.ts",
   },
   {
