@@ -13,7 +13,8 @@ export const LONG_WAY_MS = 1_000;
 const GATHER_MS = 5;
 
 /**
- * Asks the short way (store/queue/claim-ordinary.ts, settle-ordinary.ts) and, about what it leaves, the long way. Each has batches of its own: neither waits for the other, and one that fails has taken effect for none of its items.
+ * Asks the short way (store/queue/claim-ordinary.ts, settle-ordinary.ts) and, about what it leaves, the long way. Each has
+ * batches of its own: neither waits for the other, and one that fails has taken effect for none of its items.
  */
 export function ordinaryFirst<Item extends { projectNo: ProjectNo }, Answer>(ways: {
   /** Null is what is left. */

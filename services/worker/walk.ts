@@ -31,8 +31,8 @@ export interface Purged {
 }
 
 /**
- * Does at once what the duties that go by age would do in their time: removes what is over, makes and drops tables of runs, and rolls up
- * insights. It asks no ClockWatch, since the clock was put ahead on purpose.
+ * Does at once what the duties that go by age would do in their time: removes what is over, makes and drops tables of runs, and
+ * rolls up insights. It asks no ClockWatch, since the clock was put ahead on purpose.
  */
 export async function cleanUp(cell: Cell, rollUp: ReturnType<typeof createInsights>): Promise<Purged> {
   const { db, clock, log } = cell;

@@ -91,7 +91,10 @@ const MAPPED_START = /^\[::ffff:/i;
 
 const OF_ANY_NETWORK = 0;
 const OF_NO_NETWORK = Number.POSITIVE_INFINITY;
-/** The networks that only one with at least so long a prefix opens: link-local, and the metadata of AWS, Alibaba, Azure, Oracle, Google. */
+/**
+ * The networks that only one with at least so long a prefix opens: link-local, and the metadata of AWS, Alibaba, Azure, Oracle,
+ * Google.
+ */
 const GUARDED: readonly [cidr: [Address, number], leastPrefix: number][] = (
   [
     ["169.254.0.0/16", 16],

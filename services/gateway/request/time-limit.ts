@@ -6,7 +6,10 @@ export interface TimeLimit {
   pass(): void;
 }
 
-/** A limit may last so much longer. One timer serves all limits, because a timer for each would cost as much as its request's checks. */
+/**
+ * A limit may last so much longer. One timer serves all limits, because a timer for each would cost as much as its request's
+ * checks.
+ */
 const TICK_MS = 20;
 
 const running = new Set<TimeLimit>();

@@ -14,8 +14,9 @@ export function checkAloneOrExit({ databaseUrl, natsUrl }: Pick<Config, "databas
 }
 
 /**
- * Gives a new database its test clock, if one is wanted. A data folder that was used without a test clock stays without, and one that was
- * used with it is used with it only. If that is not what is wanted, `stop` is called, and the process ends with a sentence.
+ * Gives a new database its test clock, if one is wanted. A data folder that was used without a test clock stays without, and
+ * one that was used with it is used with it only. If that is not what is wanted, `stop` is called, and the process ends with a
+ * sentence.
  */
 export async function prepareTestClockOrExit(
   { testClock, dataDir }: { testClock: boolean; dataDir: string | null },

@@ -1,7 +1,7 @@
 /**
- * The grains in which a project's figures are kept, and how a period is read from them. A level's rows begin at whole multiples of its
- * width since 1970. Each row of a level holds the sum of the rows of the level before it. The first level has every figure as soon as it
- * is counted; a later one has a bucket once the bucket is closed, which is soon after its end.
+ * The grains in which a project's figures are kept, and how a period is read from them. A level's rows begin at whole multiples
+ * of its width since 1970. Each row of a level holds the sum of the rows of the level before it. The first level has every
+ * figure as soon as it is counted; a later one has a bucket once the bucket is closed, which is soon after its end.
  */
 
 const MINUTE_MS = 60_000;

@@ -85,8 +85,8 @@ export async function readAhead(db: Database): Promise<number> {
 }
 
 /**
- * Puts the clock ahead to the instant `at` (milliseconds since 1970), as far as `aheadMax` (microseconds) allows, and never back. Answers
- * by how much it is ahead now. Nothing of the service has seen that time before it is committed.
+ * Puts the clock ahead to the instant `at` (milliseconds since 1970), as far as `aheadMax` (microseconds) allows, and never
+ * back. Answers by how much it is ahead now. Nothing of the service has seen that time before it is committed.
  */
 export async function moveAhead(db: Database, at: number, aheadMax: number): Promise<number> {
   const [row] = await db.run<{ us: number }>("move_ahead", MOVE, [new Date(at).toISOString(), aheadMax]);

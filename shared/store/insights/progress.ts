@@ -27,7 +27,10 @@ export const completeUntil = ({ recountedUntil, closedUntil }: Progress, level: 
 export interface Outset {
   progress: Progress;
   now: number;
-  /** Every transaction before this one is over: what they have recorded is seen by every later statement, and they record nothing more. */
+  /**
+   * Every transaction before this one is over: what they have recorded is seen by every later statement, and they record
+   * nothing more.
+   */
   settledBefore: number;
   /** False if the numbers of transactions are those of another Postgres, into which the cell was moved. */
   isSamePostgres: boolean;

@@ -8,15 +8,16 @@ import { countByEnvironment, FREE_FOR_ANY, TAKE_FREE_PERMITS } from "./permits.t
 import { mayReach } from "./quota-events.ts";
 
 /**
- * The short way of a claim. It grants what is owed and due in an ordinary project: one in which no class was called to a permit,
- * nothing is held, permits and the month's quota suffice for all that was asked, and no endpoint may have to be told of the quota.
- * It leaves the rest to claimAttempts, unchanged: all claims of another project, and of an ordinary one what is not due, gone,
- * granted before, counted by a manual retry, or of a job with a flow key. Where it grants, claimAttempts would have granted the same and left the same rows.
+ * The short way of a claim. It grants what is owed and due in an ordinary project: one in which no class was called to a
+ * permit, nothing is held, permits and the month's quota suffice for all that was asked, and no endpoint may have to be told of
+ * the quota. It leaves the rest to claimAttempts, unchanged: all claims of another project, and of an ordinary one what is not
+ * due, gone, granted before, counted by a manual retry, or of a job with a flow key. Where it grants, claimAttempts would have
+ * granted the same and left the same rows.
  *
- * One self-committing statement, with the locks of claimAttempts in their order. An open job is judged and taken by one
- * UPDATE, in the order in which the items come, since only nested loops are planned. Under READ COMMITTED that judges a row again which others changed meanwhile, in
- * its newest version; one that is not to be taken any more is left. What is granted is counted by what the UPDATE took, and the
- * flow, which is locked by then, has a permit and a run for each.
+ * One self-committing statement, with the locks of claimAttempts in their order. An open job is judged and taken by one UPDATE,
+ * in the order in which the items come, since only nested loops are planned. Under READ COMMITTED that judges a row again which
+ * others changed meanwhile, in its newest version; one that is not to be taken any more is left. What is granted is counted by
+ * what the UPDATE took, and the flow, which is locked by then, has a permit and a run for each.
  *
  * COALESCE hides from the planner that a job which is due has a due time. Otherwise it might begin at the index of due rows,
  * where a project's whole backlog stands in the way of each look-up. For `= ANY (ARRAY[...])` see claimAttempts.

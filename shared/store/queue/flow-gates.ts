@@ -3,14 +3,15 @@ import { ALL_REGIONS } from "../database/codes.ts";
 import { REAL_NOW } from "../database/database.ts";
 
 /**
- * How a flow key lets attempts start, in the words of the statements that create, claim and settle. Its row of flow_keys is locked before
- * any of its jobs is, so its limits hold over all nodes and regions.
+ * How a flow key lets attempts start, in the words of the statements that create, claim and settle. Its row of flow_keys is
+ * locked before any of its jobs is, so its limits hold over all nodes and regions.
  *
- * An attempt of the key stands at the gate 'k' + key (open_jobs.gate) until it starts, in the order of `parked_due_at` (when it was
- * due) and then of ids. It is either in its lane, where due_at is set and sweeps find it, or parked, and then only the row and this index
- * know of it. What is due is parked while it cannot start. Of each region, the first HEADS of the queue that free places would let start are
- * always in their lane. Whoever frees places, or takes one of these away, calls the next by call_gate in the same statement; who has not the
- * key's lock writes a row of gate_calls instead (gate-calls.ts). So neither sweeps nor other keys meet what waits.
+ * An attempt of the key stands at the gate 'k' + key (open_jobs.gate) until it starts, in the order of `parked_due_at` (when it
+ * was due) and then of ids. It is either in its lane, where due_at is set and sweeps find it, or parked, and then only the row
+ * and this index know of it. What is due is parked while it cannot start. Of each region, the first HEADS of the queue that
+ * free places would let start are always in their lane. Whoever frees places, or takes one of these away, calls the next by
+ * call_gate in the same statement; who has not the key's lock writes a row of gate_calls instead (gate-calls.ts). So neither
+ * sweeps nor other keys meet what waits.
  */
 
 /** How many attempts of a region are in their lane at once because of free places. A hop from call to claim takes some milliseconds. */
@@ -31,8 +32,8 @@ export const sameKey = (one: string, other: string): string =>
   `${one}.project_no = ${other}.project_no AND ${one}.environment = ${other}.environment AND ${one}.flow_key = ${other}.flow_key`;
 
 /**
- * Locks the keys of items: `named` and `gate` stand behind `item` (n, project_no, environment, region, job_id) and `flow`. A job's key never
- * changes, so it is read before the job is locked. `ns` and `job_ids` are the items of a key.
+ * Locks the keys of items: `named` and `gate` stand behind `item` (n, project_no, environment, region, job_id) and `flow`. A
+ * job's key never changes, so it is read before the job is locked. `ns` and `job_ids` are the items of a key.
  */
 export const LOCK_GATES = `named AS MATERIALIZED (
   SELECT i.n, i.project_no, i.environment, i.region, i.job_id, o.flow_key
@@ -71,7 +72,10 @@ export const startsLeft = (at: string): string => `CASE WHEN k.rate_count IS NUL
 export const startsGoneAt = (at: string, count: string): string => `(
          SELECT min(g.at) + ${WINDOW} FROM (SELECT w.at, sum(w.n) OVER (ORDER BY w.at) AS gone FROM ${startsWithin(at)} w) g
           WHERE g.gone >= ${count})`;
-/** Of a key (k): the instants (or numbers) of starts after `count` more at `at`. Those of one part of the window count as the last of them. */
+/**
+ * Of a key (k): the instants (or numbers) of starts after `count` more at `at`. Those of one part of the window count as the
+ * last of them.
+ */
 const startsWith = (
   at: string,
   count: string,
@@ -96,8 +100,9 @@ const WITHOUT_NODES = `ARRAY (
                                            AND n.seen_at > ${REAL_NOW} - interval '10 s'))`;
 
 /**
- * What a claim judges by, behind `gate` and `clock`: `state` is a key with its places and starts left and the first of its queue, each with
- * its place over all regions among what is due and could start (`ranks`), and in its region. `placement` has all items at once.
+ * What a claim judges by, behind `gate` and `clock`: `state` is a key with its places and starts left and the first of its
+ * queue, each with its place over all regions among what is due and could start (`ranks`), and in its region. `placement` has
+ * all items at once.
  */
 export const JUDGE_BY_GATES = `state AS MATERIALIZED (
   SELECT k.*, ${placesLeft} AS free, ${startsLeft("clock.at")} AS starts_left, ${roomOf("k.in_use")} AS room, h.ids, h.ranks, h.region_ranks
@@ -120,9 +125,9 @@ export const JUDGE_BY_GATES = `state AS MATERIALIZED (
 )`;
 
 /**
- * Judges `owed` by its keys. Adds `passes`, and `flow_place`, the place of the key in `state` (null without one). An attempt that has its
- * place already asks for a start alone, before the others. What does not pass is to be parked (`parks`), or is due at `flow_until`: what comes from
- * a host's gate has to take its place in the queue first.
+ * Judges `owed` by its keys. Adds `passes`, and `flow_place`, the place of the key in `state` (null without one). An attempt
+ * that has its place already asks for a start alone, before the others. What does not pass is to be parked (`parks`), or is due
+ * at `flow_until`: what comes from a host's gate has to take its place in the queue first.
  */
 export const judgedByGates = (owed: string, asks: string): string => `
   SELECT j.*, NOT passes AND (is_paused OR NOT coalesce(has_place OR gate LIKE 'h%', false) AND NOT coalesce(region_rank <= flow_room, false)) AS parks,

@@ -9,7 +9,10 @@ beforeAll(async () => {
 afterAll(() => store.stop());
 
 const HOUR_S = 3_600;
-/** In how many seconds the next attempt may start; null for now. `agos` are the starts, so many seconds ago, and `counts` how many each is. */
+/**
+ * In how many seconds the next attempt may start; null for now. `agos` are the starts, so many seconds ago, and `counts` how
+ * many each is.
+ */
 async function nextStart(rate: number | null, agos: number[], counts: number[]): Promise<number | null> {
   const [row] = await store.query<{ seconds: string | null }>(
     `SELECT extract(epoch FROM ${nextStartOf("k")} - now()) AS seconds

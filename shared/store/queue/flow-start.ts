@@ -1,7 +1,7 @@
 /**
- * When the rate of a key (`k`, a row of flow_keys) lets the next attempt start; null if it keeps none from starting now. The instants of its
- * starts are in order, and mostly one start is noted at each. Where more are, the latest that is followed by as many as the rate has, itself
- * counted, is searched.
+ * When the rate of a key (`k`, a row of flow_keys) lets the next attempt start; null if it keeps none from starting now. The
+ * instants of its starts are in order, and mostly one start is noted at each. Where more are, the latest that is followed by as
+ * many as the rate has, itself counted, is searched.
  */
 export const nextStartOf = (k: string): string => `(
   SELECT nullif(greatest(latest + ${k}.rate_seconds * interval '1 s', now()), now())

@@ -6,13 +6,14 @@ import { type CalledRow, readCalled } from "./called.ts";
 import { calledLanes, roomOf, sameKey, startsGoneAt, startsLeft, USED_AT } from "./flow-gates.ts";
 
 /**
- * What stands at the gates of flow keys is changed under their locks, but for what is rare or takes many jobs at once: cancels, retries by hand, parking
- * at a host. Their statements write rows of gate_calls, which lock nothing, and delivery nodes empty that.
+ * What stands at the gates of flow keys is changed under their locks, but for what is rare or takes many jobs at once: cancels,
+ * retries by hand, parking at a host. Their statements write rows of gate_calls, which lock nothing, and delivery nodes empty
+ * that.
  */
 
 /**
- * Tells the gates of jobs (`from` selects rows of open_jobs as they were) that these have left: they are over and give their place back, or they do
- * not stand where they stood.
+ * Tells the gates of jobs (`from` selects rows of open_jobs as they were) that these have left: they are over and give their
+ * place back, or they do not stand where they stood.
  */
 export const callGates = (from: string, { isOver = true } = {}): string => `left_gate AS MATERIALIZED (
   SELECT * FROM ${from}

@@ -11,8 +11,8 @@ const CALLS_MAX = 1_000;
 const PROBE_LATE = "interval '5 s'";
 
 /**
- * Does what was left to the gates of hosts (gate-calls.ts): counts what has left them, and calls a probe where there is none, or the next of a
- * ramp. Answers these, and whether more is left. Lock order: gate_calls, target_hosts by key, open jobs.
+ * Does what was left to the gates of hosts (gate-calls.ts): counts what has left them, and calls a probe where there is none,
+ * or the next of a ramp. Answers these, and whether more is left. Lock order: gate_calls, target_hosts by key, open jobs.
  */
 export async function emptyHostCalls(
   db: Database,
@@ -77,8 +77,8 @@ SELECT (SELECT count(*) FROM taken)::int AS taken,
        (SELECT json_agg(json_build_array(project_no, environment, region, shard, job_id, attempt, ${epochMs("due_at")})) FROM ${calledLanes()} c) AS called`;
 
 /**
- * Has somebody look at hosts that open, and at those whose probe is late: its region may be held, or nobody may work there. Where nothing waits,
- * the next that comes is the probe.
+ * Has somebody look at hosts that open, and at those whose probe is late: its region may be held, or nobody may work there.
+ * Where nothing waits, the next that comes is the probe.
  */
 export async function lookAtHosts(db: Database): Promise<void> {
   await db.run("look_at_hosts", LOOK, [CALLS_MAX]);

@@ -12,12 +12,12 @@ import { hostData } from "./event-data.ts";
 import { tellOf } from "./owed-deliveries.ts";
 
 /**
- * Hosts that are down, in the words of the statements that claim and settle. A project whose hosts are watched has a bit in its flow
- * (HOSTS_WATCHED), and its attempts go the long way. What is refused at a host that is not well stands at the gate 'h' + host
- * (open_jobs.gate), as at a flow key (flow-gates.ts): the row of target_hosts is locked behind those of flow keys.
+ * Hosts that are down, in the words of the statements that claim and settle. A project whose hosts are watched has a bit in its
+ * flow (HOSTS_WATCHED), and its attempts go the long way. What is refused at a host that is not well stands at the gate 'h' +
+ * host (open_jobs.gate), as at a flow key (flow-gates.ts): the row of target_hosts is locked behind those of flow keys.
  *
- * While a host is down its oldest attempt is the probe, which is in its lane and due when the next probe is. While it opens, the claims count the
- * starts of each second of the ramp.
+ * While a host is down its oldest attempt is the probe, which is in its lane and due when the next probe is. While it opens,
+ * the claims count the starts of each second of the ramp.
  */
 
 const DOWN = HOST_STATES.indexOf("down");
@@ -44,7 +44,10 @@ export const callInRamp = (second: string, left: string, order: string) =>
            least(CASE WHEN ${left} > 0 THEN ${left} ELSE ${startsOf(`${second} + 1`)} END, ${RAMP_HEADS})::int${order},
            CASE WHEN ${left} <= 0 THEN t.since + (${second} + 1) * interval '1 s' END)`;
 
-/** Locks the hosts of claims that are not well: `host` stands behind `gate` (flow-gates.ts) and `item`, where `host` is null if it is not known. */
+/**
+ * Locks the hosts of claims that are not well: `host` stands behind `gate` (flow-gates.ts) and `item`, where `host` is null if
+ * it is not known.
+ */
 export const LOCK_HOSTS_OF_CLAIMS = `host AS MATERIALIZED (
   SELECT g.host_place, g.ns, g.job_ids, t.*
     FROM (SELECT ${HOST_KEY}, row_number() OVER (ORDER BY ${HOST_KEY}) AS host_place, array_agg(n) AS ns, array_agg(job_id) AS job_ids
@@ -95,9 +98,9 @@ export const judgedByHosts = (owed: string, asks: string): string => `
 const NEXT_PROBE_AT = "now() + t.probe_seconds * interval '1 s'";
 
 /**
- * What a claim does at hosts, behind `verdict` (judgedByHosts, with the kinds `host_parked` and `host_put_off`) and `done`. `host_called` is what became due.
- * A ramp is over with the last start of what was parked. A probe that its flow key keeps back is lost: the next that waits for the host is the probe,
- * or the same one again, though not at once.
+ * What a claim does at hosts, behind `verdict` (judgedByHosts, with the kinds `host_parked` and `host_put_off`) and `done`.
+ * `host_called` is what became due. A ramp is over with the last start of what was parked. A probe that its flow key keeps back
+ * is lost: the next that waits for the host is the probe, or the same one again, though not at once.
  */
 export const TURN_AWAY = `turned_away AS (
   UPDATE open_jobs o
@@ -152,7 +155,10 @@ export const CALL_HOSTS = `host_called AS MATERIALIZED (
    WHERE ${sameHost("t", "s")}
 )`;
 
-/** Locks the hosts of settlements in watched projects, also those that have no row yet, and those whose probe ends. Behind `gate` and `item`. */
+/**
+ * Locks the hosts of settlements in watched projects, also those that have no row yet, and those whose probe ends. Behind
+ * `gate` and `item`.
+ */
 export const LOCK_HOSTS_OF_SETTLEMENTS = `host AS MATERIALIZED (
   SELECT g.project_no, g.environment, g.host, t.since, t.next_probe_at, t.failing_since, coalesce(t.parked, 0) AS parked, t.state, t.by,
          coalesce(t.failures, 0) AS failures, t.probe_seconds, t.probe

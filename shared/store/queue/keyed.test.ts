@@ -112,7 +112,10 @@ async function makeProject(
   return { project, claims };
 }
 
-/** All rows of the project that claims and settlements of keys write, in the order of the jobs. Instants of the statements are left out. */
+/**
+ * All rows of the project that claims and settlements of keys write, in the order of the jobs. Instants of the statements are
+ * left out.
+ */
 async function rowsOf(project: ProjectNo, jobs: readonly Claim[]) {
   const uuids = jobs.map(({ jobId }) => idToUuid(jobId));
   const place = "array_position($2::uuid[], job_id) AS job";

@@ -45,8 +45,9 @@ function jobsOf(from: string, onConflict: string, { tags, flow = false }: WithTa
 
 /**
  * To stand behind the rows that `from` selects, a FROM with a WHERE. Their columns are named as those of jobs; `trace` is
- * hexadecimal, `tags` and `flow` are null for none and left out where no job may have any, and `new_shard` is null where the lane has its row
- * already. Where it has one of another shard, the lane moves to `new_shard`. `hasDeliveries` is of a new lane. Where jobs may have a flow, it stands behind giveFlows (given-flows.ts).
+ * hexadecimal, `tags` and `flow` are null for none and left out where no job may have any, and `new_shard` is null where the
+ * lane has its row already. Where it has one of another shard, the lane moves to `new_shard`. `hasDeliveries` is of a new lane.
+ * Where jobs may have a flow, it stands behind giveFlows (given-flows.ts).
  */
 export const newJobs = (
   from: string,

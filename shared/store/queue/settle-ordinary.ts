@@ -21,14 +21,15 @@ export const isLast = (settlement: Settlement): settlement is LastSettlement =>
   settlement.next.status !== "queued";
 
 /**
- * The short way of a settlement that ends its job. It settles in ordinary projects: no class waits for a permit, and no endpoint
- * is subscribed. It leaves the rest to settleAttempts, unchanged: what ends in another project, what was settled before, and the
- * attempts of jobs with tags or a flow key. It does not note shifted runs (job-tags.ts): callers ask about plain attempts.
- * Where it settles, settleAttempts would have answered the same and left the same rows.
+ * The short way of a settlement that ends its job. It settles in ordinary projects: no class waits for a permit, and no
+ * endpoint is subscribed. It leaves the rest to settleAttempts, unchanged: what ends in another project, what was settled
+ * before, and the attempts of jobs with tags or a flow key. It does not note shifted runs (job-tags.ts): callers ask about
+ * plain attempts. Where it settles, settleAttempts would have answered the same and left the same rows.
  *
  * One self-committing statement, with the locks of settleAttempts in their order. An open job is judged and deleted by one
- * DELETE, in the order in which the items come, since only nested loops are planned. Under READ COMMITTED that judges a row again which others changed meanwhile,
- * such as a cancel, and returns its newest version. COALESCE keeps the planner to the key.
+ * DELETE, in the order in which the items come, since only nested loops are planned. Under READ COMMITTED that judges a row
+ * again which others changed meanwhile, such as a cancel, and returns its newest version. COALESCE keeps the planner to the
+ * key.
  *
  * Answers come in the order of the settlements; null is what is left.
  */
@@ -86,7 +87,10 @@ export function readSettled(
 /** The bits of a flow's `subscriptions` that concern a settlement. */
 export const ENDS_HEARD = QUOTA_HEARD - 1;
 
-/** Locks the flows. The retention class of each project; null if it is not ordinary, or has no flow. `heard` are the bits that it may not have. */
+/**
+ * Locks the flows. The retention class of each project; null if it is not ordinary, or has no flow. `heard` are the bits that
+ * it may not have.
+ */
 export const ordinaryClasses = (heard: number): string => `ARRAY (
            SELECT f.retention_class
              FROM unnest($1::int[]) AS p (project_no)

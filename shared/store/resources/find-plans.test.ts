@@ -118,7 +118,10 @@ test("each filter, and every two, read few pages of what was empty, grew to 60,0
 const uuidAt = (random: string) =>
   `(lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint - $2::int + n), 12, '0') || left(md5(n || '${random}'), 20))::uuid`;
 
-/** Half have succeeded, and an attempt of the others that was asked for by hand waits. Half have a tag, and a third are of the schedule; the rare tag is that of the oldest ones. */
+/**
+ * Half have succeeded, and an attempt of the others that was asked for by hand waits. Half have a tag, and a third are of the
+ * schedule; the rare tag is that of the oldest ones.
+ */
 const SEED = `
 WITH made AS MATERIALIZED (
   SELECT n, ${uuidAt("job")} AS id, ${uuidAt("run")} AS run_id, CASE WHEN n % 97 = 0 THEN -1 WHEN n < 400 THEN n % 3 WHEN n % 4 < 2 THEN -2 ELSE 0 END AS state,

@@ -20,7 +20,10 @@ export interface FlowKeyRow extends FlowKeyTerms {
   nextStartAt: number | null;
 }
 
-/** What is parked, and what is due of the first that stand in their lanes. A list needs no newer snapshot, so gate_heads is not called for each key. */
+/**
+ * What is parked, and what is due of the first that stand in their lanes. A list needs no newer snapshot, so gate_heads is not
+ * called for each key.
+ */
 const WAITING = `((SELECT sum(w) FROM unnest(k.waiting) AS w)
           + (SELECT count(*)
                FROM unnest(${ALL_REGIONS}::smallint[]) AS r (region)

@@ -39,8 +39,8 @@ export interface Changed {
 }
 
 /**
- * Makes the tables for the runs of now and of the near future, up to a number of them. With `leavesGaps` time that has passed gets none if
- * it has no run in DEFAULT: a test clock passes by months in seconds.
+ * Makes the tables for the runs of now and of the near future, up to a number of them. With `leavesGaps` time that has passed
+ * gets none if it has no run in DEFAULT: a test clock passes by months in seconds.
  */
 export function createRunPartitions(
   db: Connection,
@@ -107,8 +107,8 @@ async function isCrowded(tx: Builder, plan: Plan, fromAt: number, untilAt: numbe
 }
 
 /**
- * Drops the tables whose every run is older than its plan's retention and the grace, up to a number of them. `onRuns`, where it is given,
- * hears how many runs go with each, which takes as long as counting them.
+ * Drops the tables whose every run is older than its plan's retention and the grace, up to a number of them. `onRuns`, where it
+ * is given, hears how many runs go with each, which takes as long as counting them.
  */
 export function dropExpiredPartitions(
   db: Connection,

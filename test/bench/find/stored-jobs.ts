@@ -13,9 +13,9 @@ import { SHARDS_PER_REGION } from "../harness/jobs.ts";
 import { formatCount } from "../harness/measure.ts";
 
 /**
- * The jobs that `find` looks among, written by SQL, a row of the last 60 days after the other. Nearly all have succeeded, a third has a
- * common tag, a fifth is of one schedule, some hundred have a rare tag, and the newest ones wait for an attempt that was asked for by hand.
- * Others are due at the same instant, the project being held.
+ * The jobs that `find` looks among, written by SQL, a row of the last 60 days after the other. Nearly all have succeeded, a
+ * third has a common tag, a fifth is of one schedule, some hundred have a rare tag, and the newest ones wait for an attempt
+ * that was asked for by hand. Others are due at the same instant, the project being held.
  */
 
 const ROWS_PER_STATEMENT = 100_000;

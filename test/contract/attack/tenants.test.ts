@@ -20,7 +20,10 @@ const victims = new Map<string, string>();
 
 /** The route table itself, so that a new route is tried too. */
 const operations: [string, Operation][] = Object.entries(OPERATIONS);
-/** These make what they name in their caller's own environment, whoever else has the name (by-name.test.ts, and those of flows and hosts). */
+/**
+ * These make what they name in their caller's own environment, whoever else has the name (by-name.test.ts, and those of flows
+ * and hosts).
+ */
 const MAKE_WHAT_THEY_NAME = ["putSchedule", "updateFlow", "parkHost", "openHost"];
 const withId = operations.filter(([name, { id }]) => id !== null && !MAKE_WHAT_THEY_NAME.includes(name));
 const parameterOf = ({ path }: Operation) => /\{(\w+)\}/.exec(path)?.[1] ?? "";

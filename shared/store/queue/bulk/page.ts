@@ -76,7 +76,10 @@ export const PAGE = `turn AS MATERIALIZED (
 /** The clock of a statement that locks nothing behind the operation's row before it has to know the time. */
 export const BULK_CLOCK = "clock AS MATERIALIZED (SELECT clock_timestamp() AS at FROM bulk)";
 
-/** Notes what became of the members: \`judged\` has the \`position\` and the \`outcome\` of each of the page. They are needed no more. */
+/**
+ * Notes what became of the members: \`judged\` has the \`position\` and the \`outcome\` of each of the page. They are needed no
+ * more.
+ */
 export const NOTE_JUDGED = `total AS MATERIALIZED (
   SELECT count(*)::smallint AS judged, count(*) FILTER (WHERE outcome = 'done')::int AS done,
          count(*) FILTER (WHERE outcome = 'skipped')::int AS skipped, count(*) FILTER (WHERE outcome = 'failed')::int AS failed,

@@ -159,7 +159,10 @@ function oweAgain({ row, dueAt, waits }: Ended): void {
   row.parked_due_at = null;
 }
 
-/** Judges the endpoints of attempts that have ended. Returns those of which the attempts tell something, and whether they disable it. */
+/**
+ * Judges the endpoints of attempts that have ended. Returns those of which the attempts tell something, and whether they
+ * disable it.
+ */
 function judgeEndpoints(
   tables: Tables,
   attempts: readonly Ended[],
