@@ -8,6 +8,8 @@ import { createJobs, type JobToCreate } from "../../../shared/store/resources/jo
 export const PAYLOAD = JSON.stringify({ text: "x".repeat(189) });
 export const SHARDS_PER_REGION = 64;
 const STORED_BYTES_PER_STATEMENT = 100_000;
+/** Jobs with a flow key take some 50 µs each, and a statement has 5 s. */
+const STORED_JOBS_PER_STATEMENT_MAX = 10_000;
 const ids = createIdSource(randomBytes);
 
 type Wish = Pick<JobToCreate, "projectNo" | "targetUrl" | "runAt"> & Partial<JobToCreate>;
@@ -31,7 +33,8 @@ export function newJob(wish: Wish, shardsPerRegion = SHARDS_PER_REGION): JobToCr
 /** Commits jobs as a gateway does, without announcing them. */
 export async function storeJobs(db: Database, count: number, wishOf: (index: number) => Wish): Promise<void> {
   const lanes = new Set<string>();
-  const perStatement = Math.ceil(STORED_BYTES_PER_STATEMENT / (wishOf(0).payload ?? "{}").length);
+  const perBytes = Math.ceil(STORED_BYTES_PER_STATEMENT / (wishOf(0).payload ?? "{}").length);
+  const perStatement = Math.min(perBytes, STORED_JOBS_PER_STATEMENT_MAX);
   for (let stored = 0; stored < count; stored += perStatement) {
     const size = Math.min(perStatement, count - stored);
     await createJobs(
