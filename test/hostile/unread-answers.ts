@@ -1,6 +1,6 @@
 import { expect } from "bun:test";
 import { until } from "../runtime-contract/until.ts";
-import { type AttackedGateway, startAttackedGateway } from "./attacked-gateway.ts";
+import { type ReadGateways, startReadGateways } from "./attacked-gateways.ts";
 
 const PAGE = "/v2/schedules?limit=200";
 /** Just below the number of requests that a project may have in progress. */
@@ -35,19 +35,19 @@ export async function expectMemoryBounded(attack: {
   projects: number;
   holdMs: number;
 }): Promise<UnreadAnswers> {
-  const gateway = await startAttackedGateway();
+  const gateways = await startReadGateways();
   try {
-    const { rssBytes } = gateway;
-    const keys = await Promise.all(Array.from({ length: attack.projects }, () => gateway.addProject()));
-    for (const key of keys) await gateway.fillPage(key);
-    await readSome(gateway, keys[0] ?? "");
+    const { rssBytes } = gateways.attacked;
+    const keys = await Promise.all(Array.from({ length: attack.projects }, () => gateways.addProject()));
+    for (const key of keys) await gateways.fillPage(key);
+    await readSome(gateways, keys[0] ?? "");
     const baseBytes = await restingBytes(rssBytes);
-    const peakBytes = await attackFor(gateway, keys, attack.holdMs);
+    const peakBytes = await attackFor(gateways, keys, attack.holdMs);
     expect(peakBytes).toBeLessThan(RSS_BYTES_MAX);
     const stoppedAt = performance.now();
     // A process that serves nobody collects no garbage.
-    const neighbour = gateway.startCrowd(
-      await gateway.addProject({ asksOften: true }),
+    const neighbour = gateways.startCrowd(
+      await gateways.addProject({ asksOften: true }),
       "/v2/project",
       1,
       "reads",
@@ -62,12 +62,12 @@ export async function expectMemoryBounded(attack: {
     );
     return { baseBytes, peakBytes, backMs: performance.now() - stoppedAt };
   } finally {
-    await gateway.stop();
+    await gateways.stop();
   }
 }
 
-async function readSome(gateway: AttackedGateway, key: string): Promise<void> {
-  const readers = gateway.startCrowd(key, PAGE, READERS, "reads");
+async function readSome(gateways: ReadGateways, key: string): Promise<void> {
+  const readers = gateways.startCrowd(key, PAGE, READERS, "reads");
   let readCount = 0;
   for (let wave = 0; wave < READ_WAVES; wave++) {
     const answers = await readers.wave();
@@ -95,12 +95,12 @@ async function restingBytes(rssBytes: () => number): Promise<number> {
 }
 
 /** The most memory during the attack. */
-async function attackFor(gateway: AttackedGateway, keys: string[], holdMs: number): Promise<number> {
-  const { rssBytes } = gateway;
+async function attackFor(gateways: ReadGateways, keys: string[], holdMs: number): Promise<number> {
+  const { rssBytes } = gateways.attacked;
   let peakBytes = 0;
   const watch = setInterval(() => (peakBytes = Math.max(peakBytes, rssBytes())), LOOK_EVERY_MS);
   try {
-    const crowds = keys.map((key) => gateway.startCrowd(key, PAGE, CLIENTS, "does not read"));
+    const crowds = keys.map((key) => gateways.startCrowd(key, PAGE, CLIENTS, "does not read"));
     for (const crowd of crowds) expect(await crowd.wave()).toBe("sent");
     await Bun.sleep(holdMs);
     for (const crowd of crowds) await crowd.stop();

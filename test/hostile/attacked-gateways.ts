@@ -3,6 +3,7 @@ import { randomBytes } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
+import { idToUuid } from "../../shared/domain/ids.ts";
 import { PAYLOAD_BYTES_MAX } from "../../shared/domain/job.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { changeProject } from "../../shared/store/resources/projects.ts";
@@ -12,13 +13,26 @@ import { startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase } from "../support/postgres.ts";
 import { startService } from "../support/service-process.ts";
 
-/** A gateway in a process of its own, whose memory can be seen from outside. */
-export interface AttackedGateway {
-  rssBytes(): number;
+/** Two gateways over one database, each a process of its own: one is attacked, and the other shows what the machine adds. */
+export interface ReadGateways {
+  attacked: {
+    port: number;
+    rssBytes(): number;
+    /** How long the thread of its event loop has worked so far. Time in which the machine did other work is left out. */
+    workedMs(): number;
+    waitedMs(): number;
+  };
+  quiet: {
+    port: number;
+    /** How long that thread has waited for a processor so far: the machine's other work. */
+    waitedMs(): number;
+  };
   /** The key of a new project of the plan scale, with its plan's request rate unless `asksOften` lifts it. */
   addProject(options?: { asksOften: boolean }): Promise<string>;
   /** Adds as many schedules as fill a page with 4 MiB of payloads. */
   fillPage(key: string): Promise<void>;
+  /** Adds a schedule with this many timetables, each too short for a firing. Answers its id. */
+  addChangedSchedule(key: string, timetableCount: number): Promise<string>;
   startCrowd(key: string, path: string, clients: number, manner: "reads" | "does not read"): Crowd;
   stop(): Promise<void>;
 }
@@ -31,7 +45,7 @@ export interface Crowd {
 
 const PAGE_BYTES = 4_194_304;
 
-export async function startAttackedGateway(): Promise<AttackedGateway> {
+export async function startReadGateways(): Promise<ReadGateways> {
   const database = await createMigratedDatabase("reads");
   const db = openTestDatabase(database.url);
   const nats = await startNatsServer();
@@ -41,11 +55,14 @@ export async function startAttackedGateway(): Promise<AttackedGateway> {
     NATS_URL: nats.url,
     SECRETS_KEY: secretsKey.toString("base64"),
   };
-  const gateway = await startService("gateway", environment);
+  const [attacked, quiet] = await Promise.all([
+    startService("gateway", environment),
+    startService("gateway", environment),
+  ]);
   const crowds = new Set<Crowd>();
 
-  async function addSchedule(key: string, payload: object): Promise<void> {
-    const response = await fetch(`http://127.0.0.1:${gateway.port}/v2/schedules`, {
+  async function addSchedule(key: string, payload: object): Promise<string> {
+    const response = await fetch(`http://127.0.0.1:${quiet.port}/v2/schedules`, {
       method: "POST",
       headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
       body: JSON.stringify({
@@ -55,11 +72,19 @@ export async function startAttackedGateway(): Promise<AttackedGateway> {
         payload,
       }),
     });
-    if (response.status !== 201) throw new Error(`a schedule was refused with ${response.status}`);
+    const { id } = (await response.json()) as { id?: string };
+    if (id === undefined) throw new Error(`a schedule was refused with ${response.status}`);
+    return id;
   }
 
   return {
-    rssBytes: () => rssBytes(gateway.pid),
+    attacked: {
+      port: attacked.port,
+      rssBytes: () => rssBytes(attacked.pid),
+      workedMs: () => mainThreadOf(attacked.pid).workedMs,
+      waitedMs: () => mainThreadOf(attacked.pid).waitedMs,
+    },
+    quiet: { port: quiet.port, waitedMs: () => mainThreadOf(quiet.pid).waitedMs },
     async addProject({ asksOften } = { asksOften: false }) {
       const wish = { name: "reads", plan: "scale", defaultRegion: "us-east" } as const;
       const { project, keys } = await createProjectWithKeys(db, createSeal(secretsKey), wish);
@@ -73,11 +98,22 @@ export async function startAttackedGateway(): Promise<AttackedGateway> {
       for (let bytes = 0; bytes < PAGE_BYTES; bytes += PAYLOAD_BYTES_MAX)
         await addSchedule(key, { x: filler() });
     },
+    async addChangedSchedule(key, timetableCount) {
+      const id = await addSchedule(key, {});
+      await db.run(
+        "past",
+        `INSERT INTO timetables (since, schedule_id, paused, cron, timezone)
+         SELECT now() - (1 + $2::int - n) * interval '1 s', $1, false, (n % 60) || ' 3 29 2 *', 'Europe/Berlin'
+           FROM generate_series(1, $2::int) n`,
+        [idToUuid(id), timetableCount],
+      );
+      return id;
+    },
     startCrowd(key, path, clients, manner) {
       const program = `${import.meta.dir}/crowd.ts`;
       const child = spawn(
         process.execPath,
-        [program, String(gateway.port), path, key, String(clients), manner],
+        [program, String(attacked.port), path, key, String(clients), manner],
         { stdio: ["pipe", "pipe", "inherit"] },
       );
       const ended = new Promise((resolve) => child.on("close", resolve));
@@ -100,7 +136,7 @@ export async function startAttackedGateway(): Promise<AttackedGateway> {
     },
     async stop() {
       for (const crowd of crowds) await crowd.stop();
-      await gateway.end("SIGKILL");
+      await Promise.all([attacked.end("SIGKILL"), quiet.end("SIGKILL")]);
       await nats.stop();
       await db.close();
       await database.drop();
@@ -113,4 +149,9 @@ function rssBytes(pid: number): number {
   const kib = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1];
   if (kib === undefined) throw new Error("the process has no memory");
   return Number(kib) * 1_024;
+}
+
+function mainThreadOf(pid: number): { workedMs: number; waitedMs: number } {
+  const [workedNs, waitedNs] = readFileSync(`/proc/${pid}/task/${pid}/schedstat`, "utf8").split(" ");
+  return { workedMs: Number(workedNs) / 1e6, waitedMs: Number(waitedNs) / 1e6 };
 }

@@ -1,0 +1,156 @@
+import { afterAll, afterEach, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import net from "node:net";
+import { Figures } from "../../shared/domain/insights/figures.ts";
+import { Hosts } from "../../shared/domain/insights/hosts.ts";
+import { startTestGateway, type TestGateway, type TestProject } from "../support/gateway.ts";
+
+setDefaultTimeout(120_000);
+
+/** More than have room in Postgres at once. */
+const FLOODING_PROJECTS = 5;
+const READS_OF_A_PROJECT = 12;
+/** 30 days of buckets of 6 hours, in each region. */
+const INSIGHT_BUCKETS = 121;
+
+/** What is done before a statement about one project is asked, and once it is answered. */
+let before: (name: string, projectNo: number) => Promise<void> | undefined;
+let after: (name: string, projectNo: number) => void;
+
+let gateway: TestGateway;
+let flooders: TestProject[];
+let neighbour: TestProject;
+beforeAll(async () => {
+  gateway = await startTestGateway({
+    async run(act, name, first) {
+      if (typeof first !== "number") return act();
+      await before(name, first);
+      const rows = await act();
+      after(name, first);
+      return rows;
+    },
+  });
+  flooders = await Promise.all(Array.from({ length: FLOODING_PROJECTS }, () => gateway.addProject("scale")));
+  neighbour = await gateway.addProject("scale");
+});
+beforeAll(rest);
+afterEach(rest);
+afterAll(() => gateway.stop());
+
+function rest(): void {
+  before = () => undefined;
+  after = () => undefined;
+}
+
+/** Sends many requests of one key, each on a connection of its own. `ended` resolves once all have their answers. */
+async function flood(key: string, path: string, count: number) {
+  const request = `GET ${path} HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer ${key}\r\nConnection: close\r\n\r\n`;
+  const sent: Promise<void>[] = [];
+  const ended: Promise<void>[] = [];
+  for (let n = 0; n < count; n++) {
+    const [isSent, hasEnded] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const socket = net.connect(gateway.port, "127.0.0.1", () =>
+      socket.write(request, () => isSent.resolve()),
+    );
+    socket.resume();
+    socket.on("error", isSent.reject);
+    socket.on("close", () => hasEnded.resolve());
+    sent.push(isSent.promise);
+    ended.push(hasEnded.promise);
+  }
+  await Promise.all(sent);
+  return { ended: Promise.all(ended) };
+}
+
+/** A request that is answered without Postgres, behind all that the gateway has had of this key before. */
+async function passBehind({ production: key }: TestProject): Promise<void> {
+  expect((await gateway.call("GET", "/v2/nothing", { key })).status).toBe(404);
+}
+
+/** Reads that may cost most, and the statement of each that is told the project. */
+const READS = [
+  ["/v2/jobs?limit=200", "list_jobs_any"],
+  ["/v2/jobs/job_01arz3ndektsv4rrffq69g5fav/explain", "find_explained_job"],
+  ["/v2/schedules?limit=200", "list_schedules"],
+  ["/v2/schedules/sch_01arz3ndektsv4rrffq69g5fav/firings?limit=200", "find_schedule"],
+  ["/v2/flows?limit=200", "list_flow_keys"],
+  ["/v2/hosts?limit=200", "list_target_hosts"],
+  ["/v2/project/insights?period=30d", "find_insights"],
+] as const;
+
+describe("of many that read at once, each project has its turn at Postgres", () => {
+  test.each(READS)(
+    "GET %s waits for one read of each other project, and not for all of theirs",
+    async (path, statement) => {
+      const [isWaiting, isAnswered] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+      let begunCount = 0;
+      let passCount = Number.POSITIVE_INFINITY;
+      before = (name, projectNo) => {
+        if (name !== statement || projectNo === neighbour.no) return;
+        return ++begunCount > passCount ? isAnswered.promise : isWaiting.promise;
+      };
+
+      const floods = await Promise.all(
+        flooders.map(({ production }) => flood(production, path, READS_OF_A_PROJECT)),
+      );
+      await Promise.all(flooders.map(passBehind));
+      const asked = gateway.call("GET", path, { key: neighbour.production });
+      await passBehind(neighbour);
+      // Those that have begun end now, and one more of each project. The others stay in Postgres until the neighbour is answered.
+      passCount = begunCount + FLOODING_PROJECTS;
+      isWaiting.resolve();
+      expect((await asked).status).toBeOneOf([200, 404]);
+      isAnswered.resolve();
+
+      await Promise.all(floods.map(({ ended }) => ended));
+      expect(begunCount).toBe(FLOODING_PROJECTS * READS_OF_A_PROJECT);
+    },
+  );
+});
+
+describe("what a read adds up is added up in pieces, and other requests pass between them", () => {
+  test("insights of 30 days", async () => {
+    const [flooder] = flooders as [TestProject];
+    await addInsights(flooder);
+    const path = "/v2/project/insights?period=30d";
+    const happened: string[] = [];
+    let passed: Promise<void> | undefined;
+    after = (name) => {
+      // It is refused without Postgres, however slow that is at the moment.
+      if (name === "find_insights")
+        passed ??= gateway.call("GET", path).then(() => void happened.push("passed"));
+    };
+    before = (name) => {
+      // It is asked once the figures are added up.
+      if (name === "find_insight_hosts") happened.push("added up");
+      return undefined;
+    };
+    expect((await gateway.call("GET", path, { key: flooder.production })).status).toBe(200);
+    await passed;
+    expect(happened).toEqual(["passed", "added up"]);
+  });
+});
+
+/** Insights as busy as they get: runs of every duration in each bucket of each region. */
+async function addInsights({ no }: TestProject): Promise<void> {
+  const [figures, hosts] = [new Figures(), new Hosts()];
+  for (let ms = 1; ms < 3_600_000; ms = Math.ceil(ms * 1.01)) {
+    const end = { status: "failed", responseStatus: 503, error: null } as const;
+    const run = { host: "example.com", count: 1, end, late: [ms], lateWaited: [ms], durations: [ms] };
+    figures.addRuns({ ...run, waitedFor: ["concurrency"] });
+  }
+  await gateway.query("UPDATE insight_progress SET closed_until = array_fill(now(), ARRAY[4])");
+  await gateway.query(
+    `INSERT INTO insights (part, project_no, environment, region, level, at, created, succeeded, failed, timed_out, late, late_waited,
+                           durations, hosts)
+     SELECT 1, $1, 1, region, 3, to_timestamp(floor(extract(epoch FROM now()) / 21600) * 21600) - n * interval '6 h', 9, 9, 9, 9, $2, $3, $4, $5
+       FROM generate_series(0, 3) AS region CROSS JOIN generate_series(0, $6::int - 1) AS n`,
+    [
+      no,
+      figures.late.encode(),
+      figures.lateWaited.encode(),
+      figures.durations.encode(),
+      hosts.encode(),
+      INSIGHT_BUCKETS,
+    ],
+  );
+}
