@@ -50,6 +50,16 @@ function startHost() {
   };
 }
 
+test("a shard that was lost leaves the wheel", () => {
+  const { host, own, lose, pass, now } = startHost();
+  own(0);
+  host.learn(REGION, 0, [owedOf({ dueAt: now() + 500 })]);
+  expect(host.advance(now())).toBeLessThanOrEqual(now() + 500);
+  lose(0);
+  expect(host.advance(now())).toBe(Number.POSITIVE_INFINITY);
+  expect(pass(1_000)).toEqual([]);
+});
+
 const SHARDS = 3;
 const step = fc.oneof(
   fc.record({ kind: fc.constant("own" as const), shard: fc.nat(SHARDS - 1) }),

@@ -192,7 +192,7 @@ export const MUTANTS: readonly Mutant[] = [
     caughtBy: "services/worker/shard/shard.test.ts",
   },
   {
-    name: "a lost shard goes on sending",
+    name: "a lost shard leaves its timers on the wheel",
     file: "services/worker/shard/shard.ts",
     from: "for (const lane of this.lanes.values()) lane.cancelTimers();",
     to: "",
