@@ -1,6 +1,12 @@
 import { type Database, epochMs } from "../database/database.ts";
-import { type Claim, type GrantedAttempt, type GrantedRow, readGranted } from "./claim.ts";
-import { CLAIMED_ITEMS, ORDINARY_PROJECTS, ordinaryClaims } from "./claim-ordinary.ts";
+import type { Claim, GrantedAttempt } from "./claim.ts";
+import {
+  CLAIMED_ITEMS,
+  ORDINARY_PROJECTS,
+  type OrdinaryRow,
+  ordinaryClaims,
+  readOrdinary,
+} from "./claim-ordinary.ts";
 import { HEADS, sameKey, USED_AT } from "./flow-gates.ts";
 import { countRuns } from "./month.ts";
 import { countByEnvironment, TAKE_FREE_PERMITS } from "./permits.ts";
@@ -25,15 +31,8 @@ export async function claimKeyed(
   claims: readonly Claim[],
 ): Promise<(GrantedAttempt | null)[]> {
   const { values, ordered } = ordinaryClaims(nodeId, claims);
-  const rows = await db.run<GrantedRow & { n: number }>("claim_keyed", CLAIM_KEYED, values);
-  const answers: (GrantedAttempt | null)[] = claims.map(() => null);
-  for (const row of rows) {
-    const claimed = ordered[row.n - 1];
-    if (claimed === undefined) continue;
-    const { jobId, runId } = claimed.item;
-    answers[claimed.index] = readGranted(row, { jobId, runId });
-  }
-  return answers;
+  const rows = await db.run<OrdinaryRow>("claim_keyed", CLAIM_KEYED, values);
+  return readOrdinary(claims.length, ordered, rows);
 }
 
 const CLAIM_KEYED = `

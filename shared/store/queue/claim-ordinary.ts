@@ -2,7 +2,7 @@ import { environmentCode, regionCode } from "../database/codes.ts";
 import { idColumn, int2Column, int4Column } from "../database/columns.ts";
 import { type Database, epochMs } from "../database/database.ts";
 import { type Claim, type GrantedAttempt, type GrantedRow, readGranted } from "./claim.ts";
-import { inLockOrder } from "./lock-order.ts";
+import { inLockOrder, type OrderedItem } from "./lock-order.ts";
 import { countRuns, MONTH_HAS_BEGUN, RUNS_LEFT_AT_LEAST } from "./month.ts";
 import { countByEnvironment, FREE_FOR_ANY, TAKE_FREE_PERMITS } from "./permits.ts";
 import { mayReach } from "./quota-events.ts";
@@ -30,15 +30,8 @@ export async function claimOrdinary(
   claims: readonly Claim[],
 ): Promise<(GrantedAttempt | null)[]> {
   const { values, ordered } = ordinaryClaims(nodeId, claims);
-  const rows = await db.run<GrantedRow & { n: number }>("claim_ordinary", CLAIM_ORDINARY, values);
-  const answers: (GrantedAttempt | null)[] = claims.map(() => null);
-  for (const row of rows) {
-    const claimed = ordered[row.n - 1];
-    if (claimed === undefined) continue;
-    const { jobId, runId } = claimed.item;
-    answers[claimed.index] = readGranted(row, { jobId, runId });
-  }
-  return answers;
+  const rows = await db.run<OrdinaryRow>("claim_ordinary", CLAIM_ORDINARY, values);
+  return readOrdinary(claims.length, ordered, rows);
 }
 
 /** The parameters of ORDINARY_PROJECTS and CLAIMED_ITEMS, and the claims in the order of these. */
@@ -56,6 +49,25 @@ export function ordinaryClaims(nodeId: number, claims: readonly Claim[]) {
     idColumn(ordered.map(({ item }) => item.runId)),
   ];
   return { values, ordered };
+}
+
+/** `n` is the place among the ordered claims, from 1. */
+export type OrdinaryRow = GrantedRow & { n: number };
+
+/** The answers in the order in which the claims came; null is what is left. */
+export function readOrdinary(
+  count: number,
+  ordered: readonly OrderedItem<Claim>[],
+  rows: readonly OrdinaryRow[],
+): (GrantedAttempt | null)[] {
+  const answers: (GrantedAttempt | null)[] = Array.from({ length: count }, () => null);
+  for (const row of rows) {
+    const claimed = ordered[row.n - 1];
+    if (claimed === undefined) continue;
+    const { jobId, runId } = claimed.item;
+    answers[claimed.index] = readGranted(row, { jobId, runId });
+  }
+  return answers;
 }
 
 /** Locks the flows. Of a project that is not ordinary, or has no flow, the number is null; so are all of them for a dead node. */
