@@ -31,7 +31,7 @@ interface SentAttempt {
   projectNo: ProjectNo;
   attempt: number;
   host: string | null;
-  isKeyed?: boolean;
+  isKeyed: boolean;
   settlement: Settlement;
   span: Span | null;
 }

@@ -58,8 +58,8 @@ test("while a project's flow is locked, its claims and settlements leave connect
     await session.query("SELECT FROM flows WHERE project_no = $1 FOR NO KEY UPDATE", [projectNo]);
     const lockedAt = performance.now();
     while (performance.now() < lockedAt + LOCKED_MS) await askTime(db);
-    // As many as a project can hold up: two statements of each of six kinds.
-    await until(() => db.connections().busy >= 12);
+    // Two statements of each of eight kinds.
+    await until(() => db.connections().busy >= 16);
     await askTime(db);
     expect(db.connections().waiting).toBe(0);
   } finally {
@@ -92,7 +92,7 @@ async function startWork(projectNo: number): Promise<() => Promise<unknown>> {
   return () => {
     const [jobId, deliveryId] = [ids.next(JOB_PREFIX, Date.now()), ids.next(DELIVERY_PREFIX, Date.now())];
     const [job, delivery] = [owed(jobId), owed(deliveryId)];
-    const settled = { projectNo, attempt: 1, host: null, span: null };
+    const settled = { projectNo, attempt: 1, host: null, isKeyed: false, span: null };
     const runId = ids.next(RUN_PREFIX, Date.now());
     const attemptId = ids.next(ATTEMPT_PREFIX, Date.now());
     const asked = [
@@ -100,6 +100,10 @@ async function startWork(projectNo: number): Promise<() => Promise<unknown>> {
       jobs.settle({
         ...settled,
         settlement: { ...scope, ...outcome, jobId, runId, isPlain: true, next: { status: "succeeded" } },
+      }),
+      jobs.settle({
+        ...{ ...settled, isKeyed: true },
+        settlement: { ...scope, ...outcome, jobId, runId, isPlain: false, next: { status: "succeeded" } },
       }),
       deliveries.claim(delivery),
       deliveries.settle({

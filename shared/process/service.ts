@@ -28,8 +28,8 @@ import { listenOrExit } from "./listen-or-exit.ts";
 import { untilAnswered } from "./until-answered.ts";
 
 /**
- * Enough for the statements that one process has in flight: a delivery node has eleven kinds of batches, of each two at
- * once while a lock holds one up, and its loops. Heartbeats must not wait for them.
+ * Enough for the statements that one process has in flight. A lock on a project's flow may hold up two statements of each
+ * of the ten kinds by which a delivery node claims and settles. Its other statements and its heartbeats must not wait for them.
  */
 export const CONNECTIONS = 24;
 /** A gateway has answered 503 by then. It gives up a connection that has gone silent, so that the next one works. */
