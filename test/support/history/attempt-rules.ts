@@ -71,13 +71,21 @@ export function* findEarly({ arrivals, dueAts, jobs }: Facts): Found {
   }
 }
 
-/** Once everything works again, what is due is sent soon, and what comes due in quiet times at once. */
-export function* findLate({ arrivals, history, dueAts }: Facts): Found {
+/**
+ * Once everything works again, what is due is sent soon, and what comes due in quiet times at once. What waits for its flow key
+ * is late from the moment on at which the key could have let it start. Of what waits for a host nobody can say that.
+ */
+export function* findLate(facts: Facts): Found {
+  const { arrivals, history, dueAts, jobs } = facts;
   const { quietFrom, startsWithinMs, healedAt, catchesUpWithinMs, withQuota } = history.terms;
+  const waitsForHost = new Set(
+    [...jobs.values()].flatMap((job) => (facts.hasDownHost(job) ? [job.job] : [])),
+  );
   for (const arrival of arrivals) {
-    if (withQuota.has(arrival.project)) continue;
     const dueAt = dueAts.get(`${arrival.id}/${arrival.attempt}`);
-    const lateMs = dueAt === undefined ? 0 : Math.min(arrival.clock.nowAt - dueAt, arrival.at - healedAt);
+    if (withQuota.has(arrival.project) || waitsForHost.has(arrival.id) || dueAt === undefined) continue;
+    const ownMs = Math.min(arrival.clock.nowAt - dueAt, arrival.at - healedAt);
+    const lateMs = ownMs > catchesUpWithinMs ? Math.min(ownMs, facts.idleMsOf(arrival) ?? ownMs) : ownMs;
     if (lateMs > catchesUpWithinMs)
       yield {
         subject: arrival.id,
@@ -91,11 +99,13 @@ export function* findLate({ arrivals, history, dueAts }: Facts): Found {
     if (event.kind === "job asked") asked.set(event.job, event.at);
     if (event.kind !== "job accepted" || (asked.get(event.job) ?? 0) < quietFrom) continue;
     const arrival = first.get(event.job);
+    const lateMs = arrival === undefined ? 0 : arrival.clock.nowAt - event.dueAt;
     if (arrival === undefined) yield { subject: event.job, text: "a job was never sent in quiet times" };
-    else if (arrival.clock.nowAt > event.dueAt + startsWithinMs)
+    else if (waitsForHost.has(event.job)) continue;
+    else if (lateMs > startsWithinMs && (facts.idleMsOf(arrival) ?? lateMs) > startsWithinMs)
       yield {
         subject: event.job,
-        text: `a job was sent ${arrival.clock.nowAt - event.dueAt} ms late in quiet times`,
+        text: `a job was sent ${lateMs} ms late in quiet times`,
       };
   }
 }

@@ -1,6 +1,15 @@
 import { expect, test } from "bun:test";
 import { checkHistory, listUnchecked, RULES, type Rule } from "./check-history.ts";
-import type { FinalBulk, FinalJob, FinalRun, FinalState, History, HistoryEvent, Terms } from "./history.ts";
+import type {
+  FinalBulk,
+  FinalGate,
+  FinalJob,
+  FinalRun,
+  FinalState,
+  History,
+  HistoryEvent,
+  Terms,
+} from "./history.ts";
 
 const JOB = "job_0000000000000000000000000a";
 const RUN = "run_0000000000000000000000000b";
@@ -22,12 +31,13 @@ const terms: Terms = {
 };
 
 const clockAt = (at: number) => ({ nowAt: at, latestAt: at });
+const asked = { kind: "job asked", project: 1, maxAttempts: 3, baseSeconds: 1, capSeconds: 4 } as const;
 const arrived = { kind: "request arrived", what: "job", project: 1, id: JOB, body: "{}" } as const;
 /** A job whose first attempt failed and whose second succeeded, with its event; and a schedule that fired once. */
 const events = [
   { kind: "epoch granted", at: 0, shard: "0/0", epoch: 1, node: 1 },
   { kind: "epoch used", at: 10, shard: "0/0", epoch: 1 },
-  { kind: "job asked", at: 100, job: JOB, project: 1, maxAttempts: 3, baseSeconds: 1, capSeconds: 4 },
+  { ...asked, at: 100, job: JOB },
   { kind: "job accepted", at: 110, job: JOB, dueAt: 1_000_105 },
   { ...arrived, at: 120, clock: clockAt(1_000_120), request: 1, run: RUN, attempt: 1 },
   { kind: "request left", at: 170, request: 1, status: 500 },
@@ -127,6 +137,85 @@ function requestsOf(times: number[], change: Partial<Terms> = {}): History {
     terms: { ...terms, requestsPerMinute: new Map([[1, 2]]), ...change },
   };
 }
+
+const KEY = { project: 1, environment: "production", gate: "key" };
+const HOST = { project: 1, environment: "production", gate: "host.example" };
+type FlowSet = Extract<HistoryEvent, { kind: "flow set" }>;
+const set = (at: number, limits: Partial<FlowSet> = {}): FlowSet => ({
+  ...{ kind: "flow set", at, clock: clockAt(1_000_000 + at) },
+  ...{ ...KEY, concurrency: 1, rate: null, paused: false, ...limits },
+});
+/** An attempt of a job: when it arrived and left, and whether another one follows by itself. */
+type Told = [job: string, from: number, until: number, isRetried?: boolean];
+
+/**
+ * A history of these attempts of jobs with a flow key, all of which were asked for and due at the beginning, unless `dueAts` says
+ * otherwise. Behind it stand `sets` and what else happens.
+ */
+function keyedOf(
+  attempts: readonly Told[],
+  wish: {
+    sets?: HistoryEvent[];
+    hold?: "attempt" | "job";
+    dueAts?: Record<string, number>;
+    change?: Partial<FinalState>;
+    terms?: Partial<Terms>;
+    run?: Partial<FinalRun>;
+    host?: string;
+  } = {},
+): History {
+  const { sets = [set(0)], hold = "attempt", dueAts = {}, change = {}, host } = wish;
+  const names = [...new Set(attempts.map(([name]) => name))];
+  const numbered = attempts.map(([name, from, until, isRetried = false], index) => {
+    const before = attempts.slice(0, index).filter(([other]) => other === name).length;
+    return { name, from, until, isRetried, attempt: before + 1, request: index + 1, run: `run_${index}` };
+  });
+  const dueAtOf = (name: string) => 1_000_000 + (dueAts[name] ?? 0);
+  const told = [
+    ...sets,
+    ...names.flatMap((name): HistoryEvent[] => {
+      const at = dueAts[name] ?? 0;
+      return [
+        { ...asked, at, job: name },
+        { kind: "job accepted", at, job: name, dueAt: dueAtOf(name), clock: clockAt(1_000_000 + at) },
+      ];
+    }),
+    ...numbered.flatMap(({ name, from, until, attempt, request, run }): HistoryEvent[] => [
+      { ...arrived, at: from, clock: clockAt(1_000_000 + from), id: name, run, attempt, request },
+      { kind: "request left", at: until, request, status: 500 },
+    ]),
+  ];
+  return {
+    terms: { ...terms, limits: new Map([[1, 100]]), ...wish.terms },
+    events: told.toSorted((one, other) => one.at - other.at),
+    final: {
+      ...{ ...final, events: [], deliveries: [], endpoints: [], schedules: [], firings: [] },
+      usage: [{ project: 1, counted: numbered.length, runs: numbered.length }],
+      jobs: names.map((name) => ({
+        ...{ ...job, job: name, runAt: dueAtOf(name), status: "failed", flow: { key: "key", hold } },
+        ...{ attempts: numbered.filter((one) => one.name === name).length, maxAttempts: 5 },
+        ...(host !== undefined && { host }),
+      })),
+      runs: numbered.map(({ name, from, until, isRetried, attempt, run: id }) => ({
+        ...{ ...run, run: id, job: name, attempt, startedAt: 1_000_000 + from, durationMs: until - from },
+        nextRetryAt: isRetried ? 1_000_000 + until : null,
+        ...wish.run,
+      })),
+      ...change,
+    },
+  };
+}
+const gate: FinalGate = { ...KEY, inUse: 0, places: 0, waiting: 0, parked: 0 };
+const rated = set(0, { concurrency: null, rate: { count: 2, perSeconds: 1 } });
+/** Attempts at a host that was down from 0 s to 20 s, each 10 ms long. */
+const atHost = (froms: readonly number[], run: Partial<FinalRun> = {}): History =>
+  keyedOf(
+    froms.map((from, index) => [`job_${index}`, from, from + 10]),
+    {
+      ...{ sets: [], host: HOST.gate, run },
+      change: { downTimes: [{ ...HOST, downAt: 1_000_000, upAt: 1_020_000 }] },
+    },
+  );
 
 const BULK = "blk_0000000000000000000000000d";
 const bulk: FinalBulk = {
@@ -337,6 +426,100 @@ const broken: [Rule, string, History][] = [
       judged(1_200, ["done"]),
     ]),
   ],
+  [
+    "places",
+    "a key has two attempts in flight",
+    keyedOf([
+      ["a", 10, 50],
+      ["b", 40, 90],
+    ]),
+  ],
+  [
+    "places",
+    "a job starts while another one keeps its place between two attempts",
+    keyedOf(
+      [
+        ["a", 10, 20, true],
+        ["b", 30, 40],
+        ["a", 50, 60],
+      ],
+      { hold: "job" },
+    ),
+  ],
+  [
+    "places",
+    "an attempt starts before that of a dead node is settled",
+    keyedOf(
+      [
+        ["a", 10, 50_000],
+        ["b", 34_000, 34_010],
+      ],
+      { terms: { healedAt: 40_000 } },
+    ),
+  ],
+  [
+    "places",
+    "a limit that was lowered long ago is passed",
+    keyedOf(
+      [
+        ["a", 6_000, 6_500],
+        ["b", 6_400, 6_600],
+      ],
+      { sets: [set(0, { concurrency: 2 }), set(1_000)] },
+    ),
+  ],
+  [
+    "starts",
+    "a window has more starts than the rate",
+    keyedOf(
+      [
+        ["a", 10, 20],
+        ["b", 400, 410],
+        ["c", 1_009, 1_020],
+      ],
+      { sets: [rated] },
+    ),
+  ],
+  [
+    "starts",
+    "an attempt starts while its key is paused",
+    keyedOf([["a", 200, 210]], { sets: [set(0), set(100, { paused: true }), set(300)] }),
+  ],
+  [
+    "order",
+    "a job starts before one that was due before it",
+    keyedOf(
+      [
+        ["b", 500, 510],
+        ["a", 520, 530],
+      ],
+      { hold: "job", dueAts: { a: 10, b: 20 } },
+    ),
+  ],
+  [
+    "gates",
+    "a place is in use for nothing",
+    keyedOf([["a", 10, 20]], { change: { gates: [{ ...gate, inUse: 1 }] } }),
+  ],
+  [
+    "gates",
+    "a job waits that nobody counts",
+    keyedOf([["a", 10, 20]], { change: { gates: [{ ...gate, parked: 1 }] } }),
+  ],
+  [
+    "gates",
+    "a job is parked at the end",
+    keyedOf([["a", 10, 20]], { change: { gates: [{ ...gate, waiting: 1, parked: 1 }] } }),
+  ],
+  ["hosts", "a host that went down has an attempt at once", atHost([3_000])],
+  ["hosts", "the second probe waits no longer than the first", atHost([5_000, 11_000])],
+  ["hosts", "two probes are sent at once", atHost([6_000, 6_005])],
+  ["hosts", "what was parked starts all at once", atHost([20_100, 20_200], { heldFor: "host" })],
+  [
+    "late",
+    "an attempt waits for a flow key that is free",
+    keyedOf([["a", 31_000, 31_010]], { dueAts: { a: 9_000 } }),
+  ],
   ["insights", "a run is told twice", withFinal({ insights: [{ project: 1, counted: 3, runs: 2 }] })],
   [
     "firings",
@@ -351,13 +534,143 @@ test.each(broken)("%s: it sees that %s", (rule, _what, history) => {
   expect(checkHistory(history).map((violation) => violation.rule)).toContain(rule);
 });
 
+const kept: [string, History][] = [
+  [
+    "attempts of a key one after the other",
+    keyedOf([
+      ["a", 10, 50],
+      ["b", 50, 90],
+    ]),
+  ],
+  [
+    "two at once where two may be",
+    keyedOf(
+      [
+        ["a", 10, 50],
+        ["b", 40, 90],
+      ],
+      { sets: [set(0, { concurrency: 2 })] },
+    ),
+  ],
+  [
+    "two at once that started before a limit was lowered",
+    keyedOf(
+      [
+        ["a", 10, 50],
+        ["b", 40, 90],
+      ],
+      { sets: [set(0, { concurrency: 2 }), set(30)] },
+    ),
+  ],
+  [
+    "attempts of two jobs in turn, each of which gives its place back",
+    keyedOf([
+      ["a", 10, 20, true],
+      ["b", 30, 40],
+      ["a", 50, 60],
+    ]),
+  ],
+  [
+    "another job once the one that kept its place is over",
+    keyedOf(
+      [
+        ["a", 10, 20, true],
+        ["a", 30, 40],
+        ["b", 50, 60],
+        ["a", 70, 80],
+      ],
+      { hold: "job" },
+    ),
+  ],
+  [
+    "an attempt after that of a dead node was settled",
+    keyedOf(
+      [
+        ["a", 10, 50_000],
+        ["b", 34_020, 34_030],
+      ],
+      { terms: { healedAt: 40_000 } },
+    ),
+  ],
+  [
+    "starts that leave their window",
+    keyedOf(
+      [
+        ["a", 10, 20],
+        ["b", 400, 410],
+        ["c", 1_010, 1_020],
+      ],
+      { sets: [rated] },
+    ),
+  ],
+  [
+    "starts before a pause and after it",
+    keyedOf(
+      [
+        ["a", 90, 200],
+        ["b", 310, 320],
+      ],
+      { sets: [set(0), set(100, { paused: true }), set(300)] },
+    ),
+  ],
+  [
+    "jobs in the order of their due times",
+    keyedOf(
+      [
+        ["a", 500, 510],
+        ["b", 520, 530],
+      ],
+      { hold: "job", dueAts: { a: 10, b: 20 } },
+    ),
+  ],
+  [
+    "a job that came due while another one started",
+    keyedOf(
+      [
+        ["b", 500, 510],
+        ["a", 520, 530],
+      ],
+      { hold: "job", dueAts: { a: 450, b: 460 } },
+    ),
+  ],
+  ["a gate with what it counts", { ...keyedOf([["a", 10, 20]], { change: { gates: [gate] } }) }],
+  ["probes, each after twice the time", atHost([5_000, 15_020])],
+  ["a ramp", atHost([20_100, 21_200, 30_100, 30_200], { heldFor: "host" })],
+  ["what never waited for the host, in the second of a ramp", atHost([20_100, 20_200])],
+  [
+    "an attempt that waits long for its key",
+    keyedOf(
+      [
+        ["b", 8_000, 30_500],
+        ["a", 31_000, 31_010],
+      ],
+      { dueAts: { a: 9_000 }, terms: { attemptTimeoutMs: 60_000 } },
+    ),
+  ],
+  [
+    "an attempt that waits long for its host",
+    keyedOf([["a", 31_000, 31_010]], {
+      ...{ dueAts: { a: 9_000 }, host: HOST.gate },
+      change: { downTimes: [{ ...HOST, downAt: 1_009_000, upAt: 1_020_000 }] },
+    }),
+  ],
+];
+
+test.each(kept)("nothing is wrong with %s", (_what, history) => {
+  expect(checkHistory(history)).toEqual([]);
+});
+
 test("the rate of a minute is judged neither across two minutes nor across the loss of its counts", () => {
   expect(checkHistory(requestsOf([0, 20_000, 60_000]))).toEqual([]);
   expect(checkHistory(requestsOf([0, 20_000, 59_000], { countsLostAt: [30_000] }))).toEqual([]);
 });
 
 test("a rule of which a history tells nothing is named", () => {
-  expect(listUnchecked(good)).toEqual(["cancel", "idempotency", "bytes", "rate", "bulk", "insights"]);
+  const gates = ["places", "starts", "order", "gates", "hosts"] as const;
+  const others = ["cancel", "idempotency", "bytes", "rate", "bulk", "insights"] as const;
+  expect(listUnchecked(good)).toEqual([...gates, ...others]);
+  const keyed = keyedOf([["a", 10, 20]], { sets: [rated, set(5)], hold: "job", change: { gates: [gate] } });
+  expect(gates.filter((rule) => listUnchecked(keyed).includes(rule))).toEqual(["hosts"]);
   expect(listUnchecked({ ...good, events: [] })).toContain("doubled");
 });
 

@@ -1,6 +1,7 @@
 import * as attempts from "./attempt-rules.ts";
 import * as bulks from "./bulk-rules.ts";
 import { Facts, type Found } from "./facts.ts";
+import * as gates from "./gate-rules.ts";
 import type { History, HistoryEvent } from "./history.ts";
 import * as records from "./record-rules.ts";
 import * as requests from "./request-rules.ts";
@@ -20,6 +21,11 @@ const RULE_CHECKS = {
   early: attempts.findEarly,
   late: attempts.findLate,
   permits: attempts.findExcess,
+  places: gates.findCrowded,
+  starts: gates.findTooManyStarts,
+  order: gates.findDisorder,
+  gates: gates.findLeftAtGates,
+  hosts: gates.findSpentAtHosts,
   cancel: attempts.findSentAfterCancel,
   runs: records.findWrongRuns,
   backoff: records.findWrongWaits,
@@ -55,6 +61,14 @@ const EVIDENCE: Record<Rule, (history: History) => boolean> = {
   early: arrived,
   late: arrived,
   permits: arrived,
+  places: hasEvent("flow set"),
+  starts: ({ events }) =>
+    events.some((event) => event.kind === "flow set" && (event.rate !== null || event.paused)),
+  order: ({ events, final }) =>
+    events.some((event) => event.kind === "flow set" && event.concurrency === 1) &&
+    final.jobs.some(({ flow }) => flow?.hold === "job"),
+  gates: ({ final }) => (final.gates ?? []).length > 0,
+  hosts: ({ final }) => (final.downTimes ?? []).length > 0,
   cancel: hasEvent("job canceled"),
   runs: ({ final }) => final.runs.length > 0,
   backoff: ({ final }) => final.runs.some(({ nextRetryAt }) => nextRetryAt !== null),

@@ -1,4 +1,4 @@
-import type { FinalJob, FinalRun, History, HistoryEvent } from "./history.ts";
+import type { FinalJob, FinalRun, GateName, History, HistoryEvent } from "./history.ts";
 
 /** What shows that a property does not hold. `subject` is the id that it is about. */
 export type Found = Iterable<{ subject: string; text: string }>;
@@ -6,12 +6,25 @@ export type Found = Iterable<{ subject: string; text: string }>;
 export type EventOf<Kind extends HistoryEvent["kind"]> = Extract<HistoryEvent, { kind: Kind }>;
 export type Arrival = EventOf<"request arrived">;
 
+/** A gate as one text. */
+export const gateText = ({ project, environment, gate }: GateName): string =>
+  `${project} ${environment} ${gate}`;
+const flowOf = ({ project, environment, flow }: FinalJob): string | undefined =>
+  flow && gateText({ project, environment, gate: flow.key });
+
+const endsOf = ({ startedAt, durationMs }: FinalRun): number[] => [startedAt, startedAt + durationMs];
+
 /** The history by its subjects. */
 export class Facts {
   readonly arrivals: Arrival[];
   readonly leaves: ReadonlyMap<number, EventOf<"request left">>;
   readonly runs: ReadonlyMap<string, FinalRun[]>;
   readonly jobs: ReadonlyMap<string, FinalJob>;
+  /** The jobs of each flow key (gateText), and what its limits were set to. */
+  readonly jobsOfFlow: ReadonlyMap<string, FinalJob[]>;
+  readonly flowSets: ReadonlyMap<string, EventOf<"flow set">[]>;
+  /** The hosts (gateText) that were ever down. */
+  readonly downHosts: ReadonlySet<string>;
   /** When each attempt of a job was due, as far as that is known, by the job's id and its number. */
   readonly dueAts = new Map<string, number>();
 
@@ -21,9 +34,39 @@ export class Facts {
     const runs = history.final.runs.toSorted((one, other) => one.attempt - other.attempt);
     this.runs = Map.groupBy(runs, ({ job }) => job);
     this.jobs = new Map(history.final.jobs.map((job) => [job.job, job]));
+    const keyed = history.final.jobs.filter(({ flow }) => flow !== undefined);
+    this.jobsOfFlow = Map.groupBy(keyed, (job) => flowOf(job) ?? "");
+    this.downHosts = new Set((history.final.downTimes ?? []).map(gateText));
+    this.flowSets = Map.groupBy(this.of("flow set"), gateText);
     for (const { job, dueAt } of this.of("job accepted")) this.dueAts.set(`${job}/1`, dueAt);
     for (const { job, attempt, nextRetryAt } of runs)
       if (nextRetryAt !== null) this.dueAts.set(`${job}/${attempt + 1}`, nextRetryAt);
+  }
+
+  /** Whether the host of a job was ever down. */
+  hasDownHost({ project, environment, host }: FinalJob): boolean {
+    return host !== undefined && this.downHosts.has(gateText({ project, environment, gate: host }));
+  }
+
+  /**
+   * For how long an attempt has waited at most since something was done at its flow key that may have kept it from starting: an
+   * attempt of the key began or ended, a job was canceled, its limits were set. Null without a key.
+   */
+  idleMsOf({ id, at, clock }: Arrival): number | null {
+    const job = this.jobs.get(id);
+    const flow = job && flowOf(job);
+    if (flow === undefined) return null;
+    const others = this.jobsOfFlow.get(flow) ?? [];
+    const sets = this.flowSets.get(flow) ?? [];
+    const doneAts = [
+      ...others.flatMap(({ job }) => (job === id ? [] : (this.runs.get(job) ?? []).flatMap(endsOf))),
+      ...sets.map(({ clock }) => clock.latestAt),
+    ].filter((doneAt) => doneAt <= clock.nowAt);
+    const canceledAts = this.of("job canceled").flatMap((event) =>
+      event.at <= at && others.some(({ job }) => job === event.job) ? [event.at] : [],
+    );
+    const windowMs = Math.max(0, ...sets.map(({ rate }) => (rate?.perSeconds ?? 0) * 1_000));
+    return Math.min(clock.nowAt - Math.max(0, ...doneAts), at - Math.max(0, ...canceledAts)) - windowMs;
   }
 
   of<Kind extends HistoryEvent["kind"]>(kind: Kind): EventOf<Kind>[] {

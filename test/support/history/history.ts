@@ -1,6 +1,7 @@
 import type { BulkStatus } from "../../../shared/domain/bulk.ts";
 import type { JobStatus } from "../../../shared/domain/job.ts";
 import type { RunStatus } from "../../../shared/domain/run.ts";
+import type { WaitReason } from "../../../shared/domain/wait.ts";
 import type { EventType } from "../../../shared/domain/webhook.ts";
 
 /**
@@ -32,6 +33,8 @@ export interface Terms {
   startsWithinMs: number;
   /** How far the clocks of nodes may be from the database's, and a settlement from the end of its attempt. */
   toleranceMs: number;
+  /** How long a statement may wait for locks, 0 if left out: what it has found out is dated at its beginning. */
+  statementWaitsMs?: number;
   /** Whether all that is due had the time to end. */
   isDrained: boolean;
   /** The most requests of the API that a project's key may make within a minute, by its number, where that is checked. */
@@ -44,6 +47,21 @@ export interface Terms {
 export interface ClockReading {
   nowAt: number;
   latestAt: number;
+}
+
+/** A flow key, or a host as a project's environment finds it. */
+export interface GateName {
+  project: number;
+  environment: string;
+  /** The key, or the host as hostOfTarget spells it. */
+  gate: string;
+}
+
+/** The limits of a flow key; null where there is none. */
+export interface FlowLimits {
+  concurrency: number | null;
+  rate: { count: number; perSeconds: number } | null;
+  paused: boolean;
 }
 
 export interface AskedJob {
@@ -63,7 +81,8 @@ export type HistoryEvent =
   | { kind: "key answered"; at: number; key: string; made: string }
   /** A request of the API was accepted at some instant from `askedAt` to `at`. */
   | { kind: "request accepted"; askedAt: number; at: number; project: number }
-  | { kind: "job accepted"; at: number; job: string; dueAt: number }
+  /** It was committed by the time that the clock shows, which is left out where nobody looks at the order of flow keys. */
+  | { kind: "job accepted"; at: number; job: string; dueAt: number; clock?: ClockReading }
   | { kind: "job refused"; at: number; job: string }
   /** A cancel was answered 200. The job had so many runs by then. */
   | { kind: "job canceled"; at: number; job: string; attempts: number }
@@ -94,6 +113,8 @@ export type HistoryEvent =
   | { kind: "schedule set"; at: number; clock: ClockReading; schedule: string; isActive: boolean }
   /** Likewise. */
   | { kind: "endpoint set"; at: number; endpoint: string; isEnabled: boolean }
+  /** A flow key has these limits: what lets more start is noted before it is asked for, and what lets fewer start once it is answered. */
+  | ({ kind: "flow set"; at: number; clock: ClockReading } & GateName & FlowLimits)
   | { kind: "epoch granted"; at: number; shard: string; epoch: number; node: number }
   /** A statement that is fenced by this epoch has taken effect. */
   | { kind: "epoch used"; at: number; shard: string; epoch: number }
@@ -125,6 +146,10 @@ export interface FinalState {
   bulks?: readonly FinalBulk[];
   /** By project, the permits that are in use and the attempts that are on the wire. */
   permits: readonly { project: number; inUse: number; onWire: number }[];
+  /** Left out where there are no flow keys and no hosts that were down. */
+  gates?: readonly FinalGate[];
+  /** When hosts were down, from a host.down to its host.up; left out where no project parks what is due at them. */
+  downTimes?: readonly DownTime[];
   /** By project, the runs that its month has counted and those that exist. */
   usage: readonly { project: number; counted: number; runs: number }[];
   /** By project, the ended runs that insights tell and those that stand there; left out where nothing is rolled up. */
@@ -137,6 +162,26 @@ export interface FinalJob extends AskedJob {
   environment: string;
   schedule: string | null;
   runAt: number;
+  /** Left out for a job without a flow key. */
+  flow?: { key: string; hold: "attempt" | "job" };
+  /** Of its target, as hostOfTarget spells it; left out where no host goes down. */
+  host?: string;
+}
+
+/** What a gate counts, and what stands there. Of a host `inUse` and `places` are 0. */
+export interface FinalGate extends GateName {
+  inUse: number;
+  /** The jobs that have a place. */
+  places: number;
+  waiting: number;
+  /** The jobs that are parked. */
+  parked: number;
+}
+
+export interface DownTime extends GateName {
+  downAt: number;
+  /** Null if it is down still. */
+  upAt: number | null;
 }
 
 export interface FinalRun {
@@ -149,6 +194,8 @@ export interface FinalRun {
   startedAt: number;
   durationMs: number;
   nextRetryAt: number | null;
+  /** Why the last claim before its own was refused, if it was late for that; left out where no host goes down. */
+  heldFor?: WaitReason | null;
 }
 
 export interface FinalFiring {

@@ -1,0 +1,216 @@
+import { PROBE_SECONDS } from "../../../shared/domain/host-state.ts";
+import { UNSENT_RUN_ERROR } from "../../../shared/domain/run.ts";
+import { type Arrival, type EventOf, type Facts, type Found, gateText } from "./facts.ts";
+import type { DownTime, FinalJob, FinalRun } from "./history.ts";
+
+/** What lets attempts start: flow keys, and hosts that are down. */
+
+const SECOND_MS = 1_000;
+/** Instants are kept to the microsecond, and told as milliseconds. */
+const MICROSECOND_MS = 0.001;
+/** The seconds of a ramp that has its starts of one second doubled for the last time. */
+const RAMP_SECONDS_MAX = 150;
+
+/** From when to when a place of a flow key is taken, as targets see it. */
+interface Stay {
+  job: string;
+  from: number;
+  until: number;
+}
+
+/** A flow key has no more in flight than it has places: attempts, or jobs that keep their place until they are over. */
+export function* findCrowded(facts: Facts): Found {
+  const { attemptTimeoutMs } = facts.history.terms;
+  const ofJob = Map.groupBy(facts.arrivals, ({ id }) => id);
+  for (const [flow, jobs] of facts.jobsOfFlow) {
+    const stays = jobs
+      .flatMap((job) => staysOf(facts, job, ofJob.get(job.job) ?? []))
+      .sort((one, other) => one.from - other.from);
+    let ends: number[] = [];
+    for (const { job, from, until } of stays) {
+      ends = ends.filter((end) => end > from);
+      ends.push(until);
+      // The latest of those in flight has started by a limit that held since this one can have started.
+      const places = placesBetween(facts.flowSets.get(flow) ?? [], from - attemptTimeoutMs, from);
+      if (ends.length > places)
+        yield { subject: job, text: `the flow key ${flow} has ${ends.length} of ${places} places in use` };
+    }
+  }
+}
+
+/** A job that keeps its place is there from its first attempt to the last one that follows by itself. */
+function staysOf(facts: Facts, { job, flow }: FinalJob, arrivals: readonly Arrival[]): Stay[] {
+  const stays = arrivals.map((arrival) => ({ job, from: arrival.at, until: facts.endOf(arrival) }));
+  if (flow?.hold !== "job") return stays;
+  const runs = facts.runs.get(job) ?? [];
+  const kept: Stay[] = [];
+  for (const [index, stay] of stays.entries()) {
+    const [before, own] = [arrivals[index - 1]?.attempt ?? 0, arrivals[index]?.attempt ?? 0];
+    const last = kept.at(-1);
+    const isKept = runs.slice(before - 1, own - 1).every(({ nextRetryAt }) => nextRetryAt !== null);
+    if (last !== undefined && isKept) last.until = Math.max(last.until, stay.until);
+    else kept.push(stay);
+  }
+  return kept;
+}
+
+/** The most places that a key had at some moment in this time. Without any limits it has as many as are asked for. */
+function placesBetween(sets: readonly EventOf<"flow set">[], from: number, until: number): number {
+  const before = sets.findLast(({ at }) => at <= from);
+  const within = sets.filter(({ at }) => at > from && at <= until);
+  const held = before === undefined ? within : [before, ...within];
+  const most = Math.max(...held.map(({ concurrency }) => concurrency ?? Number.POSITIVE_INFINITY));
+  return held.length === 0 ? Number.POSITIVE_INFINITY : most;
+}
+
+/** In no window of its rate's length does a flow key start more attempts, by the database's clock, and none while it is paused. */
+export function* findTooManyStarts(facts: Facts): Found {
+  const repeated = facts.arrivals.map(({ clock }) => clock).filter(({ nowAt, latestAt }) => nowAt < latestAt);
+  for (const [flow, sets] of facts.flowSets) {
+    const starts = startsOf(facts, facts.jobsOfFlow.get(flow) ?? []);
+    for (const [index, { clock, rate, paused }] of sets.entries()) {
+      const untilAt = sets[index + 1]?.clock.nowAt ?? Number.POSITIVE_INFINITY;
+      const own = starts.filter(({ startedAt }) => startedAt > clock.latestAt && startedAt < untilAt);
+      const [first] = own;
+      if (paused && first !== undefined)
+        yield { subject: first.job, text: `${first.run} started while the flow key ${flow} was paused` };
+      if (rate === null) continue;
+      const windowMs = rate.perSeconds * SECOND_MS;
+      for (const [place, { startedAt, job }] of own.entries()) {
+        const oldest = own[place - rate.count];
+        if (oldest === undefined || startedAt - oldest.startedAt >= windowMs - MICROSECOND_MS) continue;
+        // Of a time that came twice, since the clock was set back, it cannot be told which starts were the earlier ones.
+        if (repeated.some(({ nowAt, latestAt }) => nowAt <= startedAt && latestAt >= oldest.startedAt))
+          continue;
+        yield {
+          subject: job,
+          text: `the flow key ${flow} has ${rate.count + 1} starts from ${oldest.startedAt} to ${startedAt}, of ${rate.count} in ${windowMs} ms`,
+        };
+      }
+    }
+  }
+}
+
+/** The runs of these jobs whose attempts were claimed, in the order of their starts. */
+const startsOf = ({ runs }: Facts, jobs: readonly FinalJob[]): FinalRun[] =>
+  jobs
+    .flatMap(({ job }) => runs.get(job) ?? [])
+    .filter(({ error }) => error !== UNSENT_RUN_ERROR)
+    .sort((one, other) => one.startedAt - other.startedAt);
+
+/**
+ * Where a key has one place and all its jobs keep it until they are over, jobs start in the order of their due times. A job that
+ * was known and due when another one started was before it in the queue if it was due before. Who cannot start since its host is
+ * down is passed over.
+ */
+export function* findDisorder(facts: Facts): Found {
+  const { toleranceMs } = facts.history.terms;
+  const knownAts = new Map<string, number>();
+  for (const { job, clock } of facts.of("job accepted"))
+    if (clock !== undefined) knownAts.set(job, clock.latestAt);
+  for (const [flow, jobs] of facts.jobsOfFlow) {
+    if (!isStrict(facts, flow, jobs)) continue;
+    const started = jobs.flatMap((job) => {
+      const [first] = facts.runs.get(job.job) ?? [];
+      // A new job that names a time gone by is due at once.
+      const queuedAt = Math.max(job.runAt, knownAts.get(job.job) ?? Number.POSITIVE_INFINITY);
+      return first === undefined ? [] : [{ ...job, queuedAt, startedAt: first.startedAt }];
+    });
+    for (const earlier of started)
+      for (const later of started)
+        if (
+          earlier.queuedAt < later.runAt &&
+          earlier.queuedAt + toleranceMs < later.startedAt &&
+          earlier.startedAt > later.startedAt &&
+          !facts.hasDownHost(earlier)
+        )
+          yield {
+            subject: earlier.job,
+            text: `it was due at ${earlier.queuedAt} and started at ${earlier.startedAt}, after ${later.job} of the flow key ${flow}, due at ${later.runAt} and started at ${later.startedAt}`,
+          };
+  }
+}
+
+/** Whether a key's jobs start in strict order. */
+function isStrict({ flowSets }: Facts, flow: string, jobs: readonly FinalJob[]): boolean {
+  const sets = flowSets.get(flow) ?? [];
+  return (
+    sets.length > 0 &&
+    sets.every(({ concurrency }) => concurrency === 1) &&
+    jobs.every((job) => job.flow?.hold === "job")
+  );
+}
+
+/** What a gate counts is what stands there, and nothing stands there once all that is due had the time to end. */
+export function* findLeftAtGates({ history }: Facts): Found {
+  for (const { inUse, places, waiting, parked, ...name } of history.final.gates ?? []) {
+    const subject = `gate ${gateText(name)}`;
+    if (inUse !== places) yield { subject, text: `${inUse} places are in use, and ${places} jobs have one` };
+    if (waiting !== parked) yield { subject, text: `${waiting} wait by its count, and ${parked} are parked` };
+    if (history.terms.isDrained && places + parked > 0)
+      yield { subject, text: `${places} jobs have a place and ${parked} are parked, and nothing is owed` };
+  }
+}
+
+/**
+ * At a host that is down one probe follows the other, not before its time, and nothing else starts. Once it is up, what was
+ * parked there starts at a rate that doubles each 10 s.
+ */
+export function* findSpentAtHosts(facts: Facts): Found {
+  const { statementWaitsMs = 0 } = facts.history.terms;
+  for (const [gate, times] of Map.groupBy(facts.history.final.downTimes ?? [], gateText)) {
+    const jobs = [...facts.jobs.values()].filter(
+      ({ project, environment, host }) =>
+        host !== undefined && gateText({ project, environment, gate: host }) === gate,
+    );
+    const starts = startsOf(facts, jobs);
+    for (const [index, time] of times.entries()) {
+      const { downAt, upAt } = time;
+      // What was claimed before, by a statement that the one which found it down had to wait for.
+      const probes = starts.filter(
+        ({ startedAt }) =>
+          startedAt > downAt + statementWaitsMs && startedAt < (upAt ?? Number.POSITIVE_INFINITY),
+      );
+      yield* tooSoon(gate, time, probes);
+      if (upAt !== null) {
+        const nextDownAt = times[index + 1]?.downAt ?? Number.POSITIVE_INFINITY;
+        yield* tooSteep(
+          gate,
+          upAt,
+          starts.filter(({ startedAt }) => startedAt < nextDownAt),
+        );
+      }
+    }
+  }
+}
+
+/** The first probe waits for 5 s, and one that follows a probe which found nobody twice as long as that had waited. */
+function* tooSoon(gate: string, { downAt }: DownTime, probes: readonly FinalRun[]): Found {
+  let waitsMs: number = PROBE_SECONDS.first * SECOND_MS;
+  let from = downAt;
+  for (const { job, run, startedAt, durationMs, responseStatus } of probes) {
+    if (startedAt < from + waitsMs)
+      yield {
+        subject: job,
+        text: `${run} started at ${startedAt} at ${gate}, which has no probe from ${from} on for ${waitsMs} ms`,
+      };
+    // The duration leaves out what came before the request. An attempt without an answer may have ended so that nobody knows how.
+    from = startedAt + durationMs;
+    if (responseStatus !== null) waitsMs = Math.min(2 * waitsMs, PROBE_SECONDS.max * SECOND_MS);
+  }
+}
+
+/** What was parked at a host, started since it is up: so many within each second. */
+function* tooSteep(gate: string, upAt: number, starts: readonly FinalRun[]): Found {
+  const released = starts.filter(({ startedAt, heldFor }) => startedAt >= upAt && heldFor === "host");
+  for (const [second, within] of Map.groupBy(released, ({ startedAt }) =>
+    Math.floor((startedAt - upAt) / SECOND_MS),
+  )) {
+    const most = 2 ** Math.floor(Math.min(second, RAMP_SECONDS_MAX) / 10);
+    if (within.length > most)
+      yield {
+        subject: within.at(-1)?.job ?? gate,
+        text: `${within.length} attempts that were parked at ${gate} started in second ${second} after ${upAt}, of ${most}`,
+      };
+  }
+}
