@@ -25,7 +25,7 @@ test("a cell under a seed's faults loses, doubles and breaks nothing", async () 
   rmSync(folder, { recursive: true, force: true });
   // A cell that had nothing to do would pass as well.
   expect(outcome.jobs.accepted).toBeGreaterThan(50);
-  expect(outcome.unchecked).toEqual(["epochs", "bulk"]);
+  expect(outcome.unchecked).toEqual(["hosts", "epochs", "bulk"]);
   expect(outcome.counts.get("the standby was promoted")).toBe(1);
 });
 

@@ -1,10 +1,18 @@
 import pg from "pg";
 import { idToUuid } from "../../../shared/domain/ids.ts";
+import { hostOfTarget } from "../../../shared/domain/target.ts";
+import { JOB_END_TYPES } from "../../../shared/domain/webhook.ts";
+import {
+  environmentOf,
+  eventTypeCode,
+  eventTypesMask,
+  waitReasonOf,
+} from "../../../shared/store/database/codes.ts";
 import type { TestStore } from "../../../shared/store/test-support.ts";
 import { readFinalState } from "../../simulation/cell/final-state.ts";
 import { READS_INSTANTS, readPostgres } from "../../simulation/cell/store/postgres-rows.ts";
 import { emptyTables, type Tables } from "../../simulation/cell/store/tables.ts";
-import type { FinalState } from "../../support/history/history.ts";
+import type { DownTime, FinalGate, FinalState } from "../../support/history/history.ts";
 
 /** What stands in the database at the end, read and told as of a simulated cell. */
 export async function readCell(url: string, beganAt: number): Promise<{ final: FinalState; tables: Tables }> {
@@ -14,9 +22,20 @@ export async function readCell(url: string, beganAt: number): Promise<{ final: F
     await client.query(READS_INSTANTS);
     const query = (async (text: string) => (await client.query(text)).rows) as TestStore["query"];
     const insights = await readInsights(query);
+    const gates = await readGates(query);
+    const flows = await query<JobFlow>("SELECT id, flow FROM jobs WHERE flow IS NOT NULL");
+    const hostEvents = await query<HostEvent>(HOST_EVENTS);
     const tables = tablesOf(await readPostgres({ query }));
-    const final = { ...readFinalState(tables, beganAt, Date.now()), insights };
-    return { tables, final: withRequests(final, tables) };
+    // What is told of hosts is no end of a job, and the endpoint that hears of it hears of nothing else.
+    for (const { id } of hostEvents) tables.events.delete(id);
+    for (const { id, events } of tables.webhooks.values())
+      if ((events & eventTypesMask(JOB_END_TYPES)) === 0) tables.webhooks.delete(id);
+    for (const deliveries of [tables.open_deliveries, tables.ended_deliveries])
+      for (const [id, { event_id }] of deliveries)
+        if (hostEvents.some((event) => event.id === event_id)) deliveries.delete(id);
+    const final = { ...readFinalState(tables, beganAt, Date.now()), insights, gates };
+    const told = withGates(withRequests(final, tables), tables, flows);
+    return { tables, final: { ...told, downTimes: downTimesOf(hostEvents) } };
   } finally {
     await client.end();
   }
@@ -31,6 +50,78 @@ async function readInsights(query: TestStore["query"]): Promise<NonNullable<Fina
     await Bun.sleep(LOOK_EVERY_MS);
   }
 }
+
+/** What gates count and what stands there, once all calls of gates are answered, or are not in all that time. */
+async function readGates(query: TestStore["query"]): Promise<FinalGate[]> {
+  const giveUpAt = performance.now() + CALLED_WITHIN_MS;
+  for (;;) {
+    const calls = await query("SELECT FROM gate_calls LIMIT 1");
+    if (calls.length === 0 || performance.now() > giveUpAt) break;
+    await Bun.sleep(LOOK_EVERY_MS);
+  }
+  const rows = await query<Omit<FinalGate, "environment"> & { environment: number }>(GATES);
+  return rows.map((row) => ({ ...row, environment: environmentOf(row.environment) }));
+}
+
+/** Delivery nodes empty gate_calls twice a second. */
+const CALLED_WITHIN_MS = 10_000;
+
+const STANDS_THERE = "o.project_no = g.project_no AND o.environment = g.environment";
+const GATES = `
+SELECT project_no AS project, environment, flow_key AS gate, in_use AS "inUse",
+       (SELECT count(*)::int FROM open_jobs o WHERE ${STANDS_THERE} AND o.flow_key = g.flow_key AND o.has_place) AS places,
+       (SELECT sum(w)::int FROM unnest(waiting) w) AS waiting,
+       (SELECT count(*)::int FROM open_jobs o WHERE ${STANDS_THERE} AND o.gate = 'k' || g.flow_key AND o.due_at IS NULL) AS parked
+  FROM flow_keys g
+ UNION ALL
+SELECT project_no, environment, host, 0, 0, parked::int,
+       (SELECT count(*)::int FROM open_jobs o WHERE ${STANDS_THERE} AND o.gate = 'h' || g.host AND o.due_at IS NULL)
+  FROM target_hosts g`;
+
+interface JobFlow {
+  id: string;
+  flow: { key: string; hold?: "attempt" | "job" };
+}
+
+/** What a job says of its flow, and its host; and for what its runs were held. */
+function withGates(final: FinalState, tables: Tables, flows: readonly JobFlow[]): FinalState {
+  const flowOf = new Map(flows.map(({ id, flow }) => [id, { hold: "attempt" as const, ...flow }]));
+  return {
+    ...final,
+    jobs: final.jobs.map((job) => {
+      const [id, flow] = [idToUuid(job.job), flowOf.get(idToUuid(job.job))];
+      const host = hostOfTarget(tables.jobs.get(id)?.target_url ?? "");
+      return { ...job, host, ...(flow !== undefined && { flow }) };
+    }),
+    runs: final.runs.map((run) => {
+      const heldFor = tables.runs.get(idToUuid(run.run))?.held_for ?? null;
+      return { ...run, heldFor: heldFor === null ? null : waitReasonOf(heldFor) };
+    }),
+  };
+}
+
+interface HostEvent {
+  id: string;
+  project: number;
+  environment: number;
+  isDown: boolean;
+  host: string;
+  since: number;
+}
+
+const HOST_EVENTS = `
+SELECT id, project_no AS project, environment, type = ${eventTypeCode("host.down")} AS "isDown", data ->> 'host' AS host,
+       (data ->> 'since')::float8 AS since
+  FROM events WHERE type IN (${eventTypeCode("host.down")}, ${eventTypeCode("host.up")}) ORDER BY since`;
+
+/** A host that went down is down until it comes up. */
+const downTimesOf = (events: readonly HostEvent[]): DownTime[] =>
+  events.flatMap(({ isDown, since, ...event }, index) => {
+    const isOfHost = (other: HostEvent) => other.project === event.project && other.host === event.host;
+    const up = events.slice(index + 1).find((other) => !other.isDown && isOfHost(other));
+    const name = { project: event.project, environment: environmentOf(event.environment), gate: event.host };
+    return isDown ? [{ ...name, downAt: since, upAt: up?.since ?? null }] : [];
+  });
 
 /** The roll-up goes on every 5 s, and a worker that takes over its duty has to be found first. */
 const ROLLED_UP_WITHIN_MS = 60_000;

@@ -13,6 +13,19 @@ export interface LoadedProject {
   weight: number;
   schedules: string[];
   endpoints: string[];
+  /** What some of its jobs say of their flow. */
+  flows: readonly LoadedFlow[];
+  /** Whether most of its jobs go to the host that is away for a while, at which it parks them. */
+  parksAtHosts: boolean;
+}
+
+/** A flow key with its limits, which jobs tell, unless it is pinned. */
+export interface LoadedFlow {
+  key: string;
+  hold: "attempt" | "job";
+  concurrency: number | null;
+  rate: { count: number; perSeconds: number } | null;
+  isPinned?: boolean;
 }
 
 interface MadeJob {
@@ -32,7 +45,12 @@ const HABITS: readonly Habit[] = [
 const BATCH_JOBS = 5;
 const LATER_MS_MAX = 12_000;
 const MUCH_LATER_MS = 120_000;
-/** How long a schedule is paused, or an endpoint disabled. */
+/** How many of the jobs have a flow key where there are some, and how many go to the host that is away for a while. */
+const FLOW_PART = 0.7;
+const AWAY_PART = 0.7;
+const AWAY_HABITS: readonly Habit[] = ["good", "good", "flaky", "slow"];
+const MORE_PLACES = 3;
+/** How long a schedule or a flow key is paused, or an endpoint disabled. */
 const AWHILE_MS = { least: 500, end: 5_000 };
 const REMEMBERED_JOBS = 400;
 const MADE = 201;
@@ -91,14 +109,18 @@ export class Load {
     const { random } = this;
     const project = this.pickProject();
     const part = random.next();
-    const some = { habit: random.pick(HABITS), delayMs: random.chance(0.3) ? random.below(LATER_MS_MAX) : 0 };
+    const isMortal = project.parksAtHosts && random.chance(AWAY_PART);
+    const flow = random.chance(FLOW_PART) ? project.flows[random.below(project.flows.length)] : undefined;
+    const delayMs = random.chance(0.3) ? random.below(LATER_MS_MAX) : 0;
+    const some = { habit: random.pick(isMortal ? AWAY_HABITS : HABITS), delayMs, isMortal, flow };
     if (part < 0.36) return this.createJobs(project, { ...some, count: 1, isKeyed: false, times: 1 });
     if (part < 0.7) return this.createJobs(project, { ...some, count: 1, isKeyed: true, times: 1 });
     if (part < 0.75) return this.createJobs(project, { ...some, count: 1, isKeyed: true, times: 2 });
     if (part < 0.79) return this.createJobs(project, { ...some, count: BATCH_JOBS, isKeyed: true, times: 1 });
     if (part < 0.88) return this.cancel();
     if (part < 0.96) return this.retry(project);
-    if (part < 0.985) return this.pauseForAWhile(project);
+    if (part < 0.975) return this.changeFlowForAWhile(project);
+    if (part < 0.99) return this.pauseForAWhile(project);
     return this.disableForAWhile(project);
   }
 
@@ -115,7 +137,15 @@ export class Load {
   /** `times` is how often the same request is sent at once. */
   private async createJobs(
     project: LoadedProject,
-    wish: { count: number; isKeyed: boolean; times: number; habit: Habit; delayMs: number },
+    wish: {
+      count: number;
+      isKeyed: boolean;
+      times: number;
+      habit: Habit;
+      delayMs: number;
+      isMortal?: boolean;
+      flow?: LoadedFlow | undefined;
+    },
   ): Promise<void> {
     const { recording, random } = this;
     const request = `t${++this.requestCount}`;
@@ -125,9 +155,10 @@ export class Load {
     const runAt =
       wish.delayMs === 0 ? "" : `"run_at":"${new Date(Date.now() + wish.delayMs).toISOString()}",`;
     const region = random.pick(["us-east", "eu-central"]);
+    const flow = wish.flow === undefined ? "" : `"flow":${JSON.stringify(termsOf(wish.flow))},`;
     const texts = tokens.map(
       (token) =>
-        `{"target_url":"${this.targets.jobUrl(project.no, wish.habit, token)}",${runAt}"region":"${region}",` +
+        `{"target_url":"${this.targets.jobUrl(project.no, wish.habit, token, wish.isMortal)}",${runAt}"region":"${region}",${flow}` +
         `"payload":${payloadOf(token)},"retry_policy":{"max_attempts":${policy.maxAttempts},"base_seconds":1,"cap_seconds":${policy.capSeconds}}}`,
     );
     // Which job the request has made is known once it is answered, or from the rows at the end.
@@ -172,7 +203,8 @@ export class Load {
     for (const [index, { id, run_at }] of (made ?? []).entries()) {
       const event = asked[index];
       if (event !== undefined) event.job = id;
-      recording.note({ kind: "job accepted", at: recording.now, job: id, dueAt: Date.parse(run_at) });
+      const [at, clock] = [recording.now, recording.readClock()];
+      recording.note({ kind: "job accepted", at, clock, job: id, dueAt: Date.parse(run_at) });
       this.acceptedCount++;
       this.jobs.push({ project, id });
       if (this.jobs.length > REMEMBERED_JOBS) this.jobs.shift();
@@ -221,6 +253,45 @@ export class Load {
     });
   }
 
+  /** Pauses a key, or gives one that jobs do not change more places. */
+  private changeFlowForAWhile(project: LoadedProject): Promise<void> {
+    const flow = project.flows[this.random.below(project.flows.length)];
+    if (flow === undefined) return Promise.resolve();
+    const isRaised = flow.isPinned === true && this.random.chance(0.5);
+    const raised = { ...flow, concurrency: (flow.concurrency ?? 0) + MORE_PLACES };
+    return this.forAWhile(`${project.no} ${flow.key}`, async (isOn) => {
+      if (isRaised) await this.setFlow(project, isOn ? raised : flow, { paused: false, isLooser: isOn });
+      else await this.setFlow(project, flow, { paused: isOn, isLooser: !isOn });
+      this.recording.meet(isRaised ? "flow key: given other limits" : "flow key: paused");
+    });
+  }
+
+  /** What a key has from the beginning on: jobs tell it, and a pinned key is told by hand. */
+  async beginFlow(project: LoadedProject, flow: LoadedFlow): Promise<void> {
+    if (flow.isPinned) await this.setFlow(project, flow, { paused: false, isLooser: true });
+    else this.noteFlow(project, flow, false);
+  }
+
+  private async setFlow(
+    project: LoadedProject,
+    flow: LoadedFlow,
+    { paused, isLooser }: { paused: boolean; isLooser: boolean },
+  ): Promise<void> {
+    if (isLooser) this.noteFlow(project, flow, paused);
+    const { concurrency } = flow;
+    const body = JSON.stringify({ paused, ...(flow.isPinned && { concurrency, pinned: true }) });
+    await project.api.untilAnswered("PATCH", `/v2/flows/${flow.key}`, { body });
+    if (!isLooser) this.noteFlow(project, flow, paused);
+  }
+
+  /** What lets more start is noted before it is asked for, and what lets fewer start once it is answered. */
+  private noteFlow({ no }: LoadedProject, { key, concurrency, rate }: LoadedFlow, paused: boolean): void {
+    const { recording } = this;
+    const [at, clock] = [recording.now, recording.readClock()];
+    const name = { project: no, environment: "production", gate: key };
+    recording.note({ kind: "flow set", at, clock, ...name, concurrency, rate, paused });
+  }
+
   private disableForAWhile(project: LoadedProject): Promise<void> {
     const id = project.endpoints[this.random.below(project.endpoints.length)];
     return this.forAWhile(id, async (isOn) => {
@@ -263,3 +334,11 @@ export class Load {
     this.resources.delete(id);
   }
 }
+
+/** What a job says of its flow. */
+const termsOf = ({ key, hold, concurrency, rate, isPinned }: LoadedFlow) => ({
+  key,
+  hold,
+  ...(concurrency !== null && !isPinned && { concurrency }),
+  ...(rate !== null && { rate: { count: rate.count, per_seconds: rate.perSeconds } }),
+});

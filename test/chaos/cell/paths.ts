@@ -5,6 +5,8 @@ import {
   UNKNOWN_ERROR,
   UNSENT_RUN_ERROR,
 } from "../../../shared/domain/run.ts";
+import { eventTypeCode, waitReasonCode } from "../../../shared/store/database/codes.ts";
+import type { FinalState } from "../../support/history/history.ts";
 import type { ReplicatedPostgres } from "../../support/replicated-postgres.ts";
 import { FAULTS } from "./faults.ts";
 import type { Recording } from "./recording.ts";
@@ -27,6 +29,14 @@ const FORBIDDEN: readonly string[] = [
   ...["webhook_secret.unreadable", "schedule.unreadable", "settle.refused"],
 ];
 
+const FLOW = waitReasonCode("flow");
+const OF_FLOW = "JOIN jobs j ON j.id = r.job_id WHERE j.flow IS NOT NULL";
+/** Another attempt of the run's key ended while the run's attempt was due, and not long before it started. */
+const HAS_LEFT = `EXISTS (
+         SELECT FROM runs e JOIN jobs k ON k.id = e.job_id
+          WHERE k.project_no = j.project_no AND k.flow ->> 'key' = j.flow ->> 'key'
+            AND e.started_at + e.duration_ms * interval '1 ms' BETWEEN r.started_at - interval '1 s' AND r.started_at)`;
+
 const COUNTS = `
 SELECT (SELECT count(*)::int FROM runs WHERE error = '${LOST_ERROR}') AS "run: lost with its node",
        (SELECT count(*)::int FROM runs WHERE error = '${INTERRUPTED_ERROR}') AS "run: interrupted by a stop",
@@ -39,7 +49,13 @@ SELECT (SELECT count(*)::int FROM runs WHERE error = '${LOST_ERROR}') AS "run: l
        (SELECT count(*)::int FROM ended_deliveries WHERE status = 2) AS "delivery: dropped",
        (SELECT count(*)::int FROM firings) AS "schedule: fired",
        (SELECT coalesce(sum(epoch - 1), 0)::int FROM shards WHERE epoch > 1) AS "shard: taken over",
-       (SELECT count(*)::int FROM nodes WHERE dead) AS "node: dead"`;
+       (SELECT count(*)::int FROM nodes WHERE dead) AS "node: dead",
+       (SELECT count(*)::int FROM runs WHERE held_for = ${waitReasonCode("host")}) AS "gate: parked by a host",
+       (SELECT count(*)::int FROM runs r ${OF_FLOW} AND r.held_for = ${FLOW} AND j.flow -> 'rate' IS NOT NULL) AS "gate: parked by a rate",
+       (SELECT count(*)::int FROM runs r ${OF_FLOW} AND r.held_for = ${FLOW} AND j.flow -> 'rate' IS NULL) AS "gate: parked by a key",
+       (SELECT count(*)::int FROM runs r ${OF_FLOW} AND r.held_for = ${FLOW} AND j.flow -> 'rate' IS NULL AND ${HAS_LEFT}) AS "gate: called by who left",
+       (SELECT count(*)::int FROM runs r ${OF_FLOW} AND r.error = '${LOST_ERROR}') AS "gate: left by who was rescued",
+       (SELECT count(*)::int FROM events WHERE type = ${eventTypeCode("host.up")}) AS "host: back"`;
 
 /** Counts what the rows and the logs tell of rare paths, and reports the lines that may never be. */
 export async function countPaths(
@@ -59,6 +75,15 @@ export async function countPaths(
   }
 }
 
+/** Counts the attempts that were sent to hosts that were down. */
+export function countProbes(recording: Recording, { jobs, runs, downTimes = [] }: FinalState): void {
+  const hostOf = new Map(jobs.map(({ job, project, host }) => [job, `${project} ${host}`]));
+  for (const { project, gate, downAt, upAt } of downTimes)
+    for (const { job, startedAt, status } of runs)
+      if (hostOf.get(job) === `${project} ${gate}` && startedAt > downAt && startedAt < (upAt ?? Infinity))
+        recording.meet(status === "succeeded" ? "host: found back by a probe" : "host: probed in vain");
+}
+
 /** What a long run must have met. What it never met, it has not tested. */
 const RARE_PATHS: readonly string[] = [
   ...FAULTS.map(({ name }) => `fault: ${name}`),
@@ -67,6 +92,14 @@ const RARE_PATHS: readonly string[] = [
   ...["run: lost with its node", "run: interrupted by a stop", "run: unknown outcome", "run: timed out"],
   ...["run: a retry", "job: canceled after an attempt", "delivery: a retry", "delivery: dropped"],
   ...["schedule: fired", "shard: taken over", "node: dead", "log: attempt.rescued", "log: bus lost"],
+  ...[
+    "gate: parked by a key",
+    "gate: parked by a rate",
+    "gate: parked by a host",
+    "gate: called by who left",
+  ],
+  ...["gate: left by who was rescued", "flow key: paused", "flow key: given other limits", "target: away"],
+  ...["host: probed in vain", "host: found back by a probe", "host: back"],
   ...["log: shards.lost", "log: waiting for Postgres", "link: held", "link: swallowed"],
 ];
 

@@ -49,7 +49,7 @@ test.each([
     const { no, key, secret } = await cell.addProject({ concurrency: 200 });
     targets.secrets.set(`p${no}`, secret);
     const api = new Api(() => cell.bases, key, no, recording, random);
-    const project = { no, api, weight: 1, schedules: [], endpoints: [] };
+    const project = { no, api, weight: 1, schedules: [], endpoints: [], flows: [], parksAtHosts: false };
     const load = new Load([project], targets, recording, random);
     const timer = setInterval(() => load.create(project, "slow", 0), JOB_EVERY_MS);
 

@@ -1,5 +1,7 @@
 import { RESCUE_GRACE_MS } from "../../../services/worker/duties/rescue.ts";
 import { idToUuid } from "../../../shared/domain/ids.ts";
+import type { EventType } from "../../../shared/domain/webhook.ts";
+import { STATEMENT_TIMEOUT_MS } from "../../../shared/store/database/database.ts";
 import { Random } from "../../simulation/cell/random.ts";
 import { askAdmin } from "../../support/admin-program.ts";
 import {
@@ -14,8 +16,8 @@ import { Api } from "./api.ts";
 import { ATTEMPT_TIMEOUT_MS, ChaosCell, LEASE_TTL_MS, WEBHOOK_TIMEOUT_MS } from "./cell.ts";
 import { FAULTS, type Fault, type Scene } from "./faults.ts";
 import { readCell, tokenOf } from "./final-state.ts";
-import { Load, type LoadedProject } from "./load.ts";
-import { countPaths } from "./paths.ts";
+import { Load, type LoadedFlow, type LoadedProject } from "./load.ts";
+import { countPaths, countProbes } from "./paths.ts";
 import { makePlan, type PlannedFault } from "./plan.ts";
 import { Recording } from "./recording.ts";
 import { type Habit, payloadOf, Targets } from "./targets.ts";
@@ -61,6 +63,17 @@ const QUIET_JOBS = 8;
 const QUIET_JOB_EVERY_MS = 250;
 const LIMITED_REQUESTS_PER_MINUTE = 90;
 const SCHEDULE_SECONDS = [0, 5, 10, 15, 20, 25];
+/** For which part of the faults' time one host is away. It takes half a minute until it is taken for down. */
+const AWAY_PART = 0.64;
+const FLOWS: readonly LoadedFlow[] = [
+  { key: "one", hold: "attempt", concurrency: 1, rate: null },
+  { key: "ten", hold: "attempt", concurrency: 10, rate: null },
+  { key: "in-order", hold: "job", concurrency: 1, rate: null },
+  { key: "three-jobs", hold: "job", concurrency: 3, rate: null },
+  { key: "paced", hold: "attempt", concurrency: null, rate: { count: 3, perSeconds: 4 } },
+  { key: "paced-jobs", hold: "job", concurrency: 2, rate: { count: 2, perSeconds: 2 } },
+  { key: "pinned", hold: "attempt", concurrency: 2, rate: null, isPinned: true },
+];
 
 /** Runs one cell under the faults of a seed, heals it, lets it drain, and judges what was recorded. */
 export async function runCell(wish: Wish): Promise<Outcome> {
@@ -79,6 +92,7 @@ export async function runCell(wish: Wish): Promise<Outcome> {
     const terms = await run.go(plan.steps);
     await countPaths(recording, cell.postgres, cell.logs);
     const { final, tables } = await readCell(cell.postgres.url, beganAt);
+    countProbes(recording, final);
     const idOf = new Map(
       final.jobs.map(({ job }) => [tokenOf(tables.jobs.get(idToUuid(job))?.target_url), job]),
     );
@@ -129,11 +143,20 @@ class CellRun {
       endpoints: ["good", "flaky"],
       schedules: SCHEDULE_SECONDS,
     });
-    await this.addProject({ concurrency: 12, weight: 4, endpoints: ["good"], schedules: [3, 13] });
+    const flows = FLOWS;
+    await this.addProject({ concurrency: 12, weight: 6, endpoints: ["good"], schedules: [3, 13], flows });
     await this.addProject({ concurrency: 2, weight: 2, endpoints: ["silent"], schedules: [] });
     const requestsPerMinute = LIMITED_REQUESTS_PER_MINUTE;
     const limited = { concurrency: 4, weight: 3, endpoints: [], schedules: [], requestsPerMinute };
     this.limited = (await this.addProject(limited)).no;
+    await this.addProject({
+      concurrency: 6,
+      weight: 3,
+      endpoints: [],
+      schedules: [],
+      flows,
+      parksAtHosts: true,
+    });
     this.quiet = await this.addProject({ concurrency: 8, weight: 0, endpoints: [], schedules: [] });
   }
 
@@ -143,7 +166,9 @@ class CellRun {
     const watching = this.watchHolds();
     const loading = this.load.begin(this.wish.operationEveryMs);
     this.loadBeganAt = performance.now();
+    const away = targets.beAway(AWAY_PART * this.wish.faultsMs);
     await this.strike(steps);
+    await away;
     loading.stop();
     await this.untilReady();
     const healedAt = performance.now();
@@ -174,6 +199,7 @@ class CellRun {
       catchesUpWithinMs: CATCHES_UP_WITHIN_MS + 4 * pauseBeforeMs,
       startsWithinMs: STARTS_WITHIN_MS + 4 * pauseMs,
       toleranceMs: TOLERANCE_MS,
+      statementWaitsMs: STATEMENT_TIMEOUT_MS,
       requestsPerMinute: new Map([[this.limited, LIMITED_REQUESTS_PER_MINUTE]]),
     };
   }
@@ -184,22 +210,23 @@ class CellRun {
     endpoints: Habit[];
     schedules: readonly number[];
     requestsPerMinute?: number;
+    flows?: readonly LoadedFlow[];
+    parksAtHosts?: boolean;
   }): Promise<LoadedProject> {
     const { cell, targets } = this.scene;
+    const { weight, flows = [], parksAtHosts = false } = wish;
     const { no, key, secret } = await cell.addProject(wish);
     const api = new Api(() => cell.bases, key, no, this.recording, this.random);
-    const project: LoadedProject = { no, api, weight: wish.weight, schedules: [], endpoints: [] };
+    const project: LoadedProject = { no, api, weight, schedules: [], endpoints: [], flows, parksAtHosts };
     this.limits.set(no, wish.concurrency);
     targets.secrets.set(`p${no}`, secret);
-    for (const habit of wish.endpoints) {
-      const url = targets.endpointUrl(no, habit);
-      const body = JSON.stringify({ url, events: ["job.succeeded", "job.failed"] });
-      const made = (await api.untilAnswered("POST", "/v2/webhooks", { body, key: url })).body as {
-        id: string;
-        secret: string;
-      };
-      targets.secrets.set(url, made.secret);
-      project.endpoints.push(made.id);
+    for (const habit of wish.endpoints)
+      project.endpoints.push(await this.addEndpoint(project, habit, ["job.succeeded", "job.failed"]));
+    for (const flow of flows) await this.load.beginFlow(project, flow);
+    if (parksAtHosts) {
+      await api.untilAnswered("PATCH", "/v2/project", { body: '{"park_failing_hosts":true}' });
+      // Nobody disables it, so that its events tell each time at which a host was down.
+      await this.addEndpoint(project, "good", ["host.down", "host.up"]);
     }
     for (const second of wish.schedules) {
       const token = `s${second}`;
@@ -215,6 +242,20 @@ class CellRun {
     }
     this.projects.push(project);
     return project;
+  }
+
+  private async addEndpoint(
+    { no, api }: LoadedProject,
+    habit: Habit,
+    events: readonly EventType[],
+  ): Promise<string> {
+    const { targets } = this.scene;
+    const url = targets.endpointUrl(no, habit);
+    const body = JSON.stringify({ url, events });
+    const answer = await api.untilAnswered("POST", "/v2/webhooks", { body, key: url });
+    const made = answer.body as { id: string; secret: string };
+    targets.secrets.set(url, made.secret);
+    return made.id;
   }
 
   /** Begins each fault at its time, on a part that has none, and resolves when all have ended. */

@@ -13,14 +13,20 @@ export type Habit = (typeof HABITS)[number];
 const QUICK_MS = 5;
 const SLOW_MS = { least: 200, end: 2_500 };
 const RETRY_AFTER_SECONDS = "1";
+/** What stands in place of a host that is away. */
+const AWAY = { status: 503, headers: {} };
+const MORTAL_NAME = "localhost";
+const MORTAL_PROXY = 3;
 
 /**
- * Customers' hosts: one for jobs, one for events, and one that closes connections instead of answering. They look at the
+ * Customers' hosts: one for jobs, one for events, one that closes connections instead of answering, and one that is away for a
+ * while and has a name of its own. They look at the
  * bytes and the signature of each request and note when it came and when it was over.
  */
 export class Targets {
   /** Once everything heals, all hosts but those that are bad by their name are good. */
   isHealed = false;
+  private isAway = false;
   /** The secrets under which requests are signed: by the place of a project, and by the URL of an endpoint. */
   readonly secrets = new Map<string, string>();
   readonly proxies: TcpProxy[] = [];
@@ -51,25 +57,39 @@ export class Targets {
 
   static async start(recording: Recording, random: Random): Promise<Targets> {
     const targets = new Targets(recording, random);
-    for (let server = 0; server < 2; server++)
-      targets.servers.push(
-        Bun.serve({
-          hostname: "127.0.0.1",
-          port: 0,
-          idleTimeout: 0,
-          fetch: (request) => targets.receive(request),
-        }),
-      );
+    const serve = (isMortal: boolean) =>
+      Bun.serve({
+        hostname: "127.0.0.1",
+        port: 0,
+        idleTimeout: 0,
+        fetch: (request) => targets.receive(request, isMortal),
+      });
+    targets.servers.push(serve(false), serve(false), serve(true));
     await new Promise<void>((resolve) => targets.closing.listen(0, "127.0.0.1", resolve));
-    const ports = [...targets.servers.map(({ port }) => port ?? 0), portOf(targets.closing)];
+    const [jobs = 0, events = 0, mortal = 0] = targets.servers.map(({ port }) => port);
+    const ports = [jobs, events, portOf(targets.closing), mortal];
     for (const port of ports) targets.proxies.push(await startTcpProxy({ host: "127.0.0.1", port }));
     return targets;
   }
 
   /** `token` names what is sent, so that a target knows which bytes it must get. */
-  jobUrl(project: number, habit: Habit, token: string): string {
-    const proxy = this.proxies[habit === "closing" ? 2 : 0];
-    return `http://127.0.0.1:${proxy?.port}/p${project}/${habit}/${token}`;
+  jobUrl(project: number, habit: Habit, token: string, isMortal = false): string {
+    const proxy = this.proxies[isMortal ? MORTAL_PROXY : habit === "closing" ? 2 : 0];
+    return `http://${isMortal ? MORTAL_NAME : "127.0.0.1"}:${proxy?.port}/p${project}/${habit}/${token}`;
+  }
+
+  /**
+   * One host is away for so long: first something else answers in its place, and then nobody is reached. By then it has no good
+   * answer under way, which would be lost.
+   */
+  async beAway(forMs: number): Promise<void> {
+    const proxy = this.proxies[MORTAL_PROXY];
+    this.isAway = true;
+    await Bun.sleep(forMs / 2);
+    proxy?.cut();
+    await Bun.sleep(forMs / 2);
+    this.isAway = false;
+    proxy?.mend();
   }
 
   endpointUrl(project: number, habit: Habit): string {
@@ -82,7 +102,7 @@ export class Targets {
     for (const proxy of this.proxies) await proxy.stop();
   }
 
-  private async receive(request: Request): Promise<Response> {
+  private async receive(request: Request, isMortal: boolean): Promise<Response> {
     const { recording } = this;
     const at = recording.now;
     const path = new URL(request.url).pathname;
@@ -99,12 +119,13 @@ export class Targets {
       leave(null);
       breakOff();
     });
-    const habit = this.habitOf(path);
-    recording.meet(`target: ${habit}`);
+    const isAway = isMortal && this.isAway;
+    const habit = isAway ? "busy" : this.habitOf(path);
+    recording.meet(`target: ${isAway ? "away" : habit}`);
     if (habit === "silent") await brokenOff;
     else if (habit === "slow") await Bun.sleep(this.random.between(SLOW_MS.least, SLOW_MS.end));
     else await Bun.sleep(this.random.between(0, QUICK_MS));
-    const { status, headers } = this.answerOf(habit);
+    const { status, headers } = isAway ? AWAY : this.answerOf(habit);
     leave(status);
     return new Response("", { status, headers });
   }
