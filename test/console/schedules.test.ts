@@ -73,6 +73,57 @@ test("a schedule is created with its firings in view, edited, paused, resumed, r
   await close();
 });
 
+test("a schedule's flow is created, kept while it is refused, changed and taken away", async () => {
+  const flow = async () =>
+    (await site.call<{ flow?: object }>("GET", "/v2/schedules/by-name/per-account")).flow;
+  const { page, complaints, close } = await site.openPage("/console/production/schedules/new");
+  await page.getByLabel("Name").fill("per-account");
+  await page.getByLabel("Cron").fill("@daily");
+  await page.getByLabel("Target URL").fill(target.url);
+  await page.getByLabel("Flow key").fill("account 4711");
+  await page.getByLabel("Its attempts at once").fill("2");
+  await page.getByLabel("A place is kept").selectOption("job");
+  await page.getByLabel("Its starts").fill("5");
+  await page.getByLabel("in so many seconds").fill("60");
+  await page.getByRole("button", { name: "Create the schedule" }).click();
+  await page.locator(".fault").first().waitFor();
+  expect(await page.getByLabel("Flow key").getAttribute("aria-invalid")).toBe("true");
+  const shown = () =>
+    Promise.all(
+      ["Flow key", "Its attempts at once", "A place is kept", "Its starts", "in so many seconds"].map(
+        (label) => page.getByLabel(label).inputValue(),
+      ),
+    );
+  expect(await shown()).toEqual(["account 4711", "2", "job", "5", "60"]);
+  expect(await findBarriers(page)).toEqual([]);
+  await page.getByLabel("Flow key").fill("account:4711");
+  await page.getByRole("button", { name: "Create the schedule" }).click();
+  await page.getByRole("link", { name: "account:4711" }).waitFor();
+  const given = { key: "account:4711", concurrency: 2, rate: { count: 5, per_seconds: 60 }, hold: "job" };
+  expect(await flow()).toEqual(given);
+
+  const edit = async (fields: Record<string, string>) => {
+    await page.getByRole("link", { name: "Edit" }).click();
+    for (const [label, text] of Object.entries(fields)) await page.getByLabel(label).fill(text);
+    await page.getByRole("button", { name: "Save" }).click();
+  };
+  await edit({ "Its attempts at once": "0" });
+  await page.locator(".fault").first().waitFor();
+  expect(await shown()).toEqual(["account:4711", "0", "job", "5", "60"]);
+  await page.getByLabel("Its attempts at once").fill("3");
+  await page.getByRole("button", { name: "Save" }).click();
+  await page.getByRole("link", { name: "Edit" }).waitFor();
+  expect(await flow()).toEqual({ ...given, concurrency: 3 });
+  await edit({ Tags: "daily" });
+  await page.getByRole("link", { name: "daily", exact: true }).waitFor();
+  expect(await flow()).toEqual({ ...given, concurrency: 3 });
+  await edit({ "Flow key": "" });
+  await page.getByRole("link", { name: "Edit" }).waitFor();
+  expect(await flow()).toBeUndefined();
+  expect(complaints).toEqual([]);
+  await close();
+});
+
 test("the ledger says what became of each instant, and what did not fire is backfilled", async () => {
   const { id } = await site.call<{ id: string }>("POST", "/v2/schedules", {
     name: "<b>every</b> 30 s",

@@ -1,7 +1,6 @@
 import { useState } from "preact/hooks";
 import type { Job } from "../../../../../shared/client/jobs.ts";
 import { RawJson } from "../../../../../shared/client/payload.ts";
-import type { FlowHold } from "../../../../../shared/domain/flow-key.ts";
 import { REGIONS, type Region } from "../../../../../shared/domain/scope.ts";
 import { faultOf, useAction, useIdempotencyKey } from "../../data/action.ts";
 import { goTo, hrefOf, place } from "../../data/place.ts";
@@ -13,7 +12,7 @@ import { layOut, memberText } from "../../ui/json.tsx";
 import { Card, Empty, Loading, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
 import { RetryFields } from "../../ui/retry-fields.tsx";
 import { Link } from "../../ui/small.tsx";
-import { rateOf } from "../flows/rate.ts";
+import { FlowFields, type FlowTexts, flowOf, flowTextsOf } from "../flows/fields.tsx";
 
 /** `jobs/new`, and `jobs/new?from={id}` for one like another. */
 export function NewJobPage() {
@@ -52,7 +51,7 @@ export function NewJobPage() {
 }
 
 /** The texts of the form. */
-interface Wish {
+interface Wish extends FlowTexts {
   targetUrl: string;
   payload: string;
   runAt: string;
@@ -61,11 +60,6 @@ interface Wish {
   maxAttempts: string;
   baseSeconds: string;
   capSeconds: string;
-  flowKey: string;
-  flowConcurrency: string;
-  flowCount: string;
-  flowPerSeconds: string;
-  flowHold: string;
 }
 
 const NOTHING: Wish = {
@@ -77,11 +71,7 @@ const NOTHING: Wish = {
   maxAttempts: "",
   baseSeconds: "",
   capSeconds: "",
-  flowKey: "",
-  flowConcurrency: "",
-  flowCount: "",
-  flowPerSeconds: "",
-  flowHold: "",
+  ...flowTextsOf(undefined),
 };
 
 /** The instant is left out: a copy runs now, unless it is told otherwise. */
@@ -95,11 +85,7 @@ function wishOf(job: Job, payload: string): Wish {
     maxAttempts: String(job.retry_policy.max_attempts),
     baseSeconds: String(job.retry_policy.base_seconds),
     capSeconds: String(job.retry_policy.cap_seconds),
-    flowKey: job.flow?.key ?? "",
-    flowConcurrency: String(job.flow?.concurrency ?? ""),
-    flowCount: String(job.flow?.rate?.count ?? ""),
-    flowPerSeconds: String(job.flow?.rate?.per_seconds ?? ""),
-    flowHold: job.flow?.hold ?? "",
+    ...flowTextsOf(job.flow),
   };
 }
 
@@ -164,52 +150,7 @@ function JobForm({ wish: given }: { wish: Wish }) {
           />
         </div>
         <RetryFields texts={wish} set={set} fault={fault} />
-        <div class="form-row">
-          <TextField
-            label="Flow key"
-            value={wish.flowKey}
-            onInput={set("flowKey")}
-            placeholder="account:4711"
-            hint="Jobs of one key share its limits."
-            fault={fault("flow.key")}
-          />
-          <TextField
-            label="Its attempts at once"
-            type="number"
-            value={wish.flowConcurrency}
-            onInput={set("flowConcurrency")}
-            placeholder="as before"
-            fault={fault("flow.concurrency")}
-          />
-          <SelectField
-            label="A place is kept"
-            value={wish.flowHold}
-            onChange={set("flowHold")}
-            options={[
-              ["", "by each attempt (default)"],
-              ["attempt", "by each attempt"],
-              ["job", "until the job is over"],
-            ]}
-            fault={fault("flow.hold")}
-          />
-        </div>
-        <div class="form-row">
-          <TextField
-            label="Its starts"
-            type="number"
-            value={wish.flowCount}
-            onInput={set("flowCount")}
-            placeholder="as before"
-            fault={fault("flow.rate.count") ?? fault("flow.rate")}
-          />
-          <TextField
-            label="in so many seconds"
-            type="number"
-            value={wish.flowPerSeconds}
-            onInput={set("flowPerSeconds")}
-            fault={fault("flow.rate.per_seconds")}
-          />
-        </div>
+        <FlowFields texts={wish} set={set} fault={fault} />
         {!isJsonFault && <Trouble error={create.error} />}
         <div class="buttons">
           <button type="submit" class="button first" disabled={create.isBusy}>
@@ -228,6 +169,7 @@ function JobForm({ wish: given }: { wish: Wish }) {
 function requestOf(wish: Wish) {
   const runAt = instantOf(wish.runAt);
   const tags = wish.tags.split(/\s+/).filter((tag) => tag !== "");
+  const flow = flowOf(wish);
   const policy = {
     ...(wish.maxAttempts && { max_attempts: Number(wish.maxAttempts) }),
     ...(wish.baseSeconds && { base_seconds: Number(wish.baseSeconds) }),
@@ -240,18 +182,6 @@ function requestOf(wish: Wish) {
     ...(wish.region && { region: wish.region as Region }),
     ...(tags.length === 0 ? {} : { tags }),
     ...(Object.keys(policy).length === 0 ? {} : { retry_policy: policy }),
-    ...flowOf(wish),
+    ...(flow !== null && { flow }),
   };
-}
-
-function flowOf(wish: Wish) {
-  if (wish.flowKey.trim() === "") return {};
-  const rate = rateOf(wish.flowCount, wish.flowPerSeconds);
-  const flow = {
-    key: wish.flowKey.trim(),
-    ...(wish.flowConcurrency && { concurrency: Number(wish.flowConcurrency) }),
-    ...(rate !== null && { rate }),
-    ...(wish.flowHold && { hold: wish.flowHold as FlowHold }),
-  };
-  return { flow };
 }

@@ -12,6 +12,7 @@ import { Card, Empty, errorText, Loading, PageHead, ScopeNote, Trouble } from ".
 import { RetryFields } from "../../ui/retry-fields.tsx";
 import { Link } from "../../ui/small.tsx";
 import { durationText } from "../../ui/time.ts";
+import { FlowFields } from "../flows/fields.tsx";
 import { FiringList } from "./firings.tsx";
 import { changesOf, creationOf, NEW_SCHEDULE, type ScheduleTexts, textsOf } from "./texts.ts";
 
@@ -153,6 +154,7 @@ function ScheduleForm({
             />
           </div>
           <RetryFields texts={texts} set={set} fault={fault} />
+          <FlowFields texts={texts} set={set} fault={fault} />
           {!isJsonFault && <Trouble error={save.error} />}
           <div class="buttons">
             <button type="submit" class="button first" disabled={save.isBusy}>

@@ -2,9 +2,10 @@ import { RawJson } from "../../../../../shared/client/payload.ts";
 import type { NewSchedule, Schedule, ScheduleUpdate } from "../../../../../shared/client/schedules.ts";
 import type { Overlap } from "../../../../../shared/domain/schedule.ts";
 import { layOut } from "../../ui/json.tsx";
+import { type FlowTexts, flowOf, flowTextsOf } from "../flows/fields.tsx";
 
 /** A schedule as the texts of a form. */
-export interface ScheduleTexts {
+export interface ScheduleTexts extends FlowTexts {
   name: string;
   cron: string;
   timezone: string;
@@ -31,6 +32,7 @@ export const NEW_SCHEDULE: ScheduleTexts = {
   maxAttempts: "",
   baseSeconds: "",
   capSeconds: "",
+  ...flowTextsOf(undefined),
 };
 
 /** `payload` is the text as it was written. */
@@ -48,12 +50,14 @@ export function textsOf(schedule: Schedule, payload: string): ScheduleTexts {
     maxAttempts: String(policy.max_attempts),
     baseSeconds: String(policy.base_seconds),
     capSeconds: String(policy.cap_seconds),
+    ...flowTextsOf(schedule.flow),
   };
 }
 
 /** Throws SyntaxError unless the payload is a JSON object. */
 export function creationOf(texts: ScheduleTexts): NewSchedule {
   const tags = tagsOf(texts);
+  const flow = flowOf(texts);
   return {
     name: texts.name,
     cron: texts.cron,
@@ -64,6 +68,7 @@ export function creationOf(texts: ScheduleTexts): NewSchedule {
     ...(texts.overlap && { overlap: texts.overlap as Overlap }),
     ...(texts.spreadSeconds && { spread_seconds: Number(texts.spreadSeconds) }),
     ...(tags.length === 0 ? {} : { tags }),
+    ...(flow !== null && { flow }),
   };
 }
 
@@ -80,6 +85,10 @@ export function changesOf(before: ScheduleTexts, after: ScheduleTexts): Schedule
     ...(isChanged("spreadSeconds") && { spread_seconds: Number(after.spreadSeconds) }),
     ...(isChanged("tags") && { tags: tagsOf(after) }),
     ...(isChanged("maxAttempts", "baseSeconds", "capSeconds") && { retry_policy: policyOf(after) }),
+    // It is changed as a whole.
+    ...(isChanged("flowKey", "flowConcurrency", "flowCount", "flowPerSeconds", "flowHold") && {
+      flow: flowOf(after),
+    }),
   };
 }
 
