@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { startTarget, type Target } from "../support/target.ts";
 import { findBarriers } from "./axe.ts";
-import { SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
+import { loseAnswer, SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
 
 setDefaultTimeout(TEST_TIMEOUT_MS);
 
@@ -72,8 +72,15 @@ test("a host is parked by hand, what is due there waits, and it goes on once the
   expect(await page.getByLabel("Host name").inputValue()).toBe("http://127.0.0.1");
   await page.getByLabel("Host name").fill("127.0.0.1");
   await page.getByRole("button", { name: "Park the host" }).click();
-  await page.getByRole("button", { name: "Park it" }).click();
+  const keys: (string | undefined)[] = [];
+  page.on("request", (request) => {
+    if (request.url().endsWith("/park")) keys.push(request.headers()["idempotency-key"]);
+  });
+  const park = () => page.getByRole("button", { name: "Park it" }).click();
+  await loseAnswer(page, "**/park", park);
+  await park();
   await page.locator(".badge", { hasText: "down" }).waitFor();
+  expect(keys).toEqual([keys[0], keys[0]]);
   const { id } = await site.call<{ id: string }>("POST", "/v2/jobs", { target_url: target.url });
   await page.locator("tbody .row td:nth-child(5)", { hasText: "1" }).waitFor();
   expect(await findBarriers(page)).toEqual([]);

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import type { Page } from "playwright-core";
 import { startTarget, type Target } from "../support/target.ts";
 import { findBarriers } from "./axe.ts";
-import { SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
+import { loseAnswer, SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
 
 setDefaultTimeout(TEST_TIMEOUT_MS);
 
@@ -123,6 +123,39 @@ test("whatever a target answers is text, and a failed job is retried", async () 
   await page.goto(`${site.origin}/console/production/jobs?status=failed`);
   await page.getByText("This is the only one.").waitFor();
   expect(await isWiderThanWindow(page)).toBe(false);
+  expect(complaints).toEqual([]);
+  await close();
+});
+
+test("a job is created once and retried once, although the answers were lost", async () => {
+  const { page, complaints, close } = await site.openPage("/console/production/jobs/new");
+  await page.getByLabel("Target URL").fill(urlOf("/broken"));
+  await page.getByLabel("Attempts at most").fill("1");
+  const create = () => page.getByRole("button", { name: "Create the job" }).click();
+  const { id } = await loseAnswer<{ id: string }>(page, "**/v2/jobs", create);
+  await create();
+  await page.getByText("Attempt 1 failed").waitFor();
+  expect(jobOf(page)).toBe(id);
+
+  const retry = () => page.getByRole("button", { name: "Retry" }).click();
+  await loseAnswer(page, "**/retry", retry);
+  const isOver = async () => {
+    const { status, attempts } = await site.call<Record<string, unknown>>("GET", `/v2/jobs/${id}`);
+    return status === "failed" && attempts === 2;
+  };
+  while (!(await isOver())) await Bun.sleep(100);
+  await retry();
+  await page.getByText("One more attempt has begun.").waitFor();
+  const runsOf = async () =>
+    (await site.call<{ data: unknown[] }>("GET", `/v2/runs?job_id=${id}`)).data.length;
+  expect(await runsOf()).toBe(2);
+
+  await page.getByRole("link", { name: "Duplicate" }).click();
+  const copy = await loseAnswer<{ id: string }>(page, "**/v2/jobs", create);
+  await page.getByLabel("Tags").fill("changed-meanwhile");
+  await create();
+  await page.getByRole("link", { name: "changed-meanwhile" }).waitFor();
+  expect(jobOf(page)).not.toBe(copy.id);
   expect(complaints).toEqual([]);
   await close();
 });

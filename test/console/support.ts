@@ -165,6 +165,29 @@ export async function startConsole(
   return test;
 }
 
+/**
+ * Presses, and loses the answer to the request to `path` (a glob): the gateway carries it out, and the page hears nothing of it.
+ * Answers what the page has not heard.
+ */
+export async function loseAnswer<Answer>(
+  page: Page,
+  path: string,
+  press: () => Promise<void>,
+): Promise<Answer> {
+  const lost = Promise.withResolvers<Answer>();
+  await page.route(
+    path,
+    async (route) => {
+      lost.resolve(await (await route.fetch()).json());
+      await route.abort();
+    },
+    { times: 1 },
+  );
+  await press();
+  await page.getByText("No answer came from the gateway.").waitFor();
+  return lost.promise;
+}
+
 /** Once the page has everything that it shows. */
 export async function untilLoaded(page: Page): Promise<void> {
   await page.getByRole("heading", { level: 1 }).waitFor();

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { startTarget, type Target } from "../support/target.ts";
 import { findBarriers } from "./axe.ts";
-import { SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
+import { loseAnswer, SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
 
 setDefaultTimeout(TEST_TIMEOUT_MS);
 
@@ -97,6 +97,38 @@ test("an endpoint is added, tested, verified by the recipe, resent to, rotated, 
   await page.getByRole("button", { name: "Delete" }).click();
   await page.getByRole("button", { name: "Delete the endpoint" }).click();
   await page.getByRole("heading", { name: "No endpoints yet" }).waitFor();
+  expect(complaints).toEqual([]);
+  await close();
+});
+
+test("a sample is sent once and resent once, although the answers were lost", async () => {
+  const { id } = await site.call<{ id: string }>("POST", "/v2/webhooks", {
+    url: target.url,
+    events: ["job.failed"],
+  });
+  const deliveries = async () => {
+    type Attempted = { attempts: unknown[]; next_attempt_at: string | null };
+    return (await site.call<{ data: Attempted[] }>("GET", `/v2/webhooks/${id}/deliveries`)).data;
+  };
+  const { page, complaints, close } = await site.openPage(`/console/production/webhooks/${id}`);
+  const sample = () => page.getByRole("button", { name: "Send a test" }).click();
+  await loseAnswer(page, "**/test", sample);
+  await sample();
+  await page.getByText("A signed sample is on its way.").waitFor();
+  expect(await deliveries()).toHaveLength(1);
+  await page.locator("article .badge", { hasText: "succeeded" }).waitFor();
+
+  const resend = () => page.getByRole("button", { name: "Resend" }).click();
+  await loseAnswer(page, "**/deliveries/*/retry", resend);
+  const isResent = async () => (await deliveries())[0]?.attempts.length === 2;
+  while (!(await isResent())) await Bun.sleep(100);
+  await resend();
+  await page.getByText("It is being sent again.").waitFor();
+  expect(await deliveries()).toMatchObject([{ attempts: [{}, {}], next_attempt_at: null }]);
+  // Once it is answered, the next one is another.
+  await sample();
+  await page.locator("article").nth(1).waitFor();
+  expect(await deliveries()).toHaveLength(2);
   expect(complaints).toEqual([]);
   await close();
 });

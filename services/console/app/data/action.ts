@@ -41,28 +41,20 @@ export function useAction<Given extends unknown[]>(
 }
 
 /**
- * The Idempotency-Key of a form. As long as what is sent stays the same it stays the same too, so that a form that is sent
- * again after a lost answer happens once.
+ * What a visitor does by a POST. `act` gets an Idempotency-Key. It stays the same until an answer has said that it is done, so that
+ * what is asked for again after a lost answer neither happens twice nor loses a secret that was made. Who changes what is `sent`,
+ * the texts of a form for example, asks for something else.
  */
-export function useIdempotencyKey(): (sent: unknown) => string {
-  const last = useRef({ sent: "", key: "" });
-  return (sent) => {
-    const text = JSON.stringify(sent);
-    if (last.current.key === "" || last.current.sent !== text) last.current = { sent: text, key: makeKey() };
-    return last.current.key;
-  };
-}
-
-/**
- * What a button does by one POST, always the same. `act` gets an Idempotency-Key, which stays until it has succeeded, so that a
- * click after a lost answer neither happens twice nor loses a secret that was made.
- */
-export function usePost(act: (options: { idempotencyKey: string }) => Promise<unknown>): Action<[]> {
-  const key = useRef<string | null>(null);
-  return useAction(async () => {
-    key.current ??= makeKey();
-    await act({ idempotencyKey: key.current });
-    key.current = null;
+export function usePost<Given extends unknown[]>(
+  act: (options: { idempotencyKey: string }, ...given: Given) => Promise<unknown>,
+  sent: unknown = null,
+): Action<Given> {
+  const pending = useRef<{ text: string; key: string } | null>(null);
+  return useAction(async (...given) => {
+    const text = JSON.stringify([sent, given]);
+    if (pending.current?.text !== text) pending.current = { text, key: makeKey() };
+    await act({ idempotencyKey: pending.current.key }, ...given);
+    pending.current = null;
   });
 }
 

@@ -2,7 +2,7 @@ import { useState } from "preact/hooks";
 import type { Bulk, NewBulk } from "../../../../../shared/client/bulk.ts";
 import { BULK_ACTIONS, type BulkAction, PER_SECOND_BOUNDS } from "../../../../../shared/domain/bulk.ts";
 import { REGIONS } from "../../../../../shared/domain/scope.ts";
-import { faultOf, useAction, useIdempotencyKey } from "../../data/action.ts";
+import { faultOf, usePost } from "../../data/action.ts";
 import { goTo, hrefOf, place } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
 import { may, useSession } from "../../data/session.ts";
@@ -52,22 +52,18 @@ function BulkForm() {
   const [perSecond, setPerSecond] = useState("");
   const [isAsking, setIsAsking] = useState(false);
   const [counting, setCounting] = useState<{ wish: string; id: string } | null>(null);
-  const idempotencyKeyOf = useIdempotencyKey();
   const filter = filterOf(action, texts, isAll && action !== "backfill");
   const wish: NewBulk = { action, filter, ...(perSecond && { per_second: Number(perSecond) }) };
   const wishText = JSON.stringify({ action, filter });
-  // What was counted is counted anew.
-  const send = (bulk: NewBulk) =>
-    client.bulk.create(bulk, { idempotencyKey: idempotencyKeyOf([bulk, counting?.id]) });
-  const count = useAction(async () => {
-    const { id } = await send({ ...wish, dry_run: true });
+  const count = usePost(async (options) => {
+    const { id } = await client.bulk.create({ ...wish, dry_run: true }, options);
     setCounting({ wish: wishText, id });
-  });
-  const start = useAction(async () => {
-    const { id } = await send(wish);
+  }, wish);
+  const start = usePost(async (options) => {
+    const { id } = await client.bulk.create(wish, options);
     tell("The operation has begun.");
     goTo(hrefOf("bulk", [id]));
-  });
+  }, wish);
   const error = start.error ?? count.error;
   const fault = (member: string) => faultOf(error, `filter.${member}`);
   const field = (name: keyof FilterTexts) => ({

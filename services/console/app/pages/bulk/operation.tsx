@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import type { Bulk } from "../../../../../shared/client/bulk.ts";
-import { useAction } from "../../data/action.ts";
+import { usePost } from "../../data/action.ts";
 import { hrefOf } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
 import { may, useSession } from "../../data/session.ts";
@@ -21,8 +21,8 @@ export function BulkPage({ id }: { id: string }) {
   const over = bulk !== undefined && bulk.ended_at !== null;
   if (over !== isOver) setIsOver(over);
   const [isAsking, setIsAsking] = useState(false);
-  const abort = useAction(async () => {
-    await session.client.bulk.abort(id);
+  const abort = usePost(async (options) => {
+    await session.client.bulk.abort(id, options);
     setIsAsking(false);
     tell("The operation is aborted.");
     query.reload();

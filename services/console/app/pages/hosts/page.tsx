@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import type { Host } from "../../../../../shared/client/hosts.ts";
 import { HOST_STATES, type HostState } from "../../../../../shared/domain/host-state.ts";
-import { faultOf, useAction } from "../../data/action.ts";
+import { faultOf, useAction, usePost } from "../../data/action.ts";
 import { useList } from "../../data/list.ts";
 import { place, setFilters } from "../../data/place.ts";
 import { live } from "../../data/preferences.ts";
@@ -26,13 +26,13 @@ export function HostsPage() {
     isLive: live.value === "on",
   });
   const [asked, setAsked] = useState<Asked>(null);
-  const act = useAction(async () => {
+  const act = usePost(async (options) => {
     if (asked === null) return;
-    await hosts[asked.act](asked.host);
+    await hosts[asked.act](asked.host, options);
     tell(asked.act === "park" ? "The host is parked." : "The host is opened: what was parked starts slowly.");
     setAsked(null);
     list.reload();
-  });
+  }, asked);
   const close = () => {
     act.clear();
     setAsked(null);

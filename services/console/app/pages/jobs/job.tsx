@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import type { Job, JobExplanation } from "../../../../../shared/client/jobs.ts";
 import type { Run } from "../../../../../shared/client/runs.ts";
-import { useAction } from "../../data/action.ts";
+import { useAction, usePost } from "../../data/action.ts";
 import { hrefOf } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
 import { may, type Session, useSession } from "../../data/session.ts";
@@ -192,9 +192,9 @@ function Actions(props: { session: Session; job: Job; runs: readonly Run[]; relo
   });
   const [last] = runs;
   const canRetry = job.status === "failed" && (last?.status === "failed" || last?.status === "timed_out");
-  const retry = useAction(async () => {
+  const retry = usePost(async (options) => {
     if (last === undefined) return;
-    await client.runs.retry(last.id);
+    await client.runs.retry(last.id, options);
     tell("One more attempt has begun.");
     reload();
   });

@@ -2,7 +2,7 @@ import { useState } from "preact/hooks";
 import type { Job } from "../../../../../shared/client/jobs.ts";
 import { RawJson } from "../../../../../shared/client/payload.ts";
 import { REGIONS, type Region } from "../../../../../shared/domain/scope.ts";
-import { faultOf, useAction, useIdempotencyKey } from "../../data/action.ts";
+import { faultOf, usePost } from "../../data/action.ts";
 import { goTo, hrefOf, place } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
 import { may, useSession } from "../../data/session.ts";
@@ -93,12 +93,11 @@ function JobForm({ wish: given }: { wish: Wish }) {
   const session = useSession();
   const [wish, setWish] = useState(given);
   const set = (name: keyof Wish) => (value: string) => setWish((before) => ({ ...before, [name]: value }));
-  const idempotencyKeyOf = useIdempotencyKey();
-  const create = useAction(async () => {
-    const job = await session.client.jobs.create(requestOf(wish), { idempotencyKey: idempotencyKeyOf(wish) });
+  const create = usePost(async (options) => {
+    const job = await session.client.jobs.create(requestOf(wish), options);
     tell("The job is created.");
     goTo(hrefOf("jobs", [job.id]));
-  });
+  }, wish);
   const fault = (param: string) => faultOf(create.error, param);
   const isJsonFault = create.error instanceof SyntaxError;
   return (

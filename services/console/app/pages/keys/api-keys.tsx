@@ -6,7 +6,7 @@ import {
   OVERLAP_HOURS_DEFAULT,
   OVERLAP_HOURS_MAX,
 } from "../../../../../shared/domain/key-life.ts";
-import { faultOf, useAction, useIdempotencyKey } from "../../data/action.ts";
+import { faultOf, useAction, usePost } from "../../data/action.ts";
 import { useList } from "../../data/list.ts";
 import type { Session } from "../../data/session.ts";
 import { Confirm, Dialog, tell } from "../../ui/dialog.tsx";
@@ -134,11 +134,10 @@ function MakeKey(props: { session: Session; onMade: (text: string) => void; onCl
   const [name, setName] = useState("");
   const [scope, setScope] = useState<KeyScope>("read");
   const [hours, setHours] = useState("");
-  const idempotencyKeyOf = useIdempotencyKey();
-  const make = useAction(async () => {
-    const wish = { scope, ...(name && { name }), ...(hours && { expires_in_hours: Number(hours) }) };
-    onMade((await session.client.keys.create(wish, { idempotencyKey: idempotencyKeyOf(wish) })).key);
-  });
+  const wish = { scope, ...(name && { name }), ...(hours && { expires_in_hours: Number(hours) }) };
+  const make = usePost(async (options) => {
+    onMade((await session.client.keys.create(wish, options)).key);
+  }, wish);
   return (
     <Dialog title={`Make a key of ${session.environment}`} onClose={onClose}>
       <Form label="Key" onSubmit={() => make.run()}>
@@ -196,12 +195,10 @@ function RotateKey(props: {
 }) {
   const { session, apiKey, onMade, onClose } = props;
   const [hours, setHours] = useState("");
-  const idempotencyKeyOf = useIdempotencyKey();
-  const rotate = useAction(async () => {
-    const wish = hours === "" ? {} : { overlap_hours: Number(hours) };
-    const options = { idempotencyKey: idempotencyKeyOf({ id: apiKey.id, ...wish }) };
+  const wish = hours === "" ? {} : { overlap_hours: Number(hours) };
+  const rotate = usePost(async (options) => {
     onMade((await session.client.keys.rotate(apiKey.id, wish, options)).key);
-  });
+  }, wish);
   return (
     <Dialog title={`Rotate ${nameOf(apiKey)}`} onClose={onClose}>
       <p>

@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import type { Schedule } from "../../../../../shared/client/schedules.ts";
 import { PER_SECOND_BOUNDS } from "../../../../../shared/domain/bulk.ts";
-import { faultOf, useAction, useIdempotencyKey } from "../../data/action.ts";
+import { faultOf, usePost } from "../../data/action.ts";
 import { goTo, hrefOf } from "../../data/place.ts";
 import { useSession } from "../../data/session.ts";
 import { Dialog, tell } from "../../ui/dialog.tsx";
@@ -16,18 +16,16 @@ export function Backfill({ schedule, onClose }: { schedule: Schedule; onClose: (
   const [from, setFrom] = useState(() => fieldTextOf(new Date(Date.now() - DAY_MS).toISOString()));
   const [to, setTo] = useState(() => fieldTextOf(new Date().toISOString()));
   const [perSecond, setPerSecond] = useState("");
-  const idempotencyKeyOf = useIdempotencyKey();
-  const start = useAction(async (isDry: boolean) => {
-    const bulk = {
-      action: "backfill" as const,
-      filter: { schedule_id: schedule.id, from: instantOf(from) ?? "", to: instantOf(to) ?? "" },
-      ...(isDry && { dry_run: true }),
-      ...(perSecond && { per_second: Number(perSecond) }),
-    };
-    const { id } = await client.bulk.create(bulk, { idempotencyKey: idempotencyKeyOf(bulk) });
+  const wish = {
+    action: "backfill" as const,
+    filter: { schedule_id: schedule.id, from: instantOf(from) ?? "", to: instantOf(to) ?? "" },
+    ...(perSecond && { per_second: Number(perSecond) }),
+  };
+  const start = usePost(async (options, isDry: boolean) => {
+    const { id } = await client.bulk.create(isDry ? { ...wish, dry_run: true } : wish, options);
     tell(isDry ? "The instants are being counted." : "The backfill has begun.");
     goTo(hrefOf("bulk", [id]));
-  });
+  }, wish);
   return (
     <Dialog title="Backfill" onClose={onClose}>
       <p>

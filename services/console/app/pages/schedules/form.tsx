@@ -1,7 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 import type { Schedule, SchedulePreview } from "../../../../../shared/client/schedules.ts";
 import { OVERLAPS, SPREAD_SECONDS_MAX } from "../../../../../shared/domain/schedule.ts";
-import { faultOf, useAction, useIdempotencyKey } from "../../data/action.ts";
+import { faultOf, usePost } from "../../data/action.ts";
 import { goTo, hrefOf } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
 import { may, useSession } from "../../data/session.ts";
@@ -70,16 +70,15 @@ function ScheduleForm({
   const [texts, setTexts] = useState(given);
   const set = (name: keyof ScheduleTexts) => (value: string) =>
     setTexts((before) => ({ ...before, [name]: value }));
-  const idempotencyKeyOf = useIdempotencyKey();
   const preview = usePreview(texts);
-  const save = useAction(async () => {
+  const save = usePost(async (options) => {
     const saved =
       schedule === null
-        ? await schedules.create(creationOf(texts), { idempotencyKey: idempotencyKeyOf(texts) })
+        ? await schedules.create(creationOf(texts), options)
         : await schedules.update(schedule.id, changesOf(given, texts));
     tell(schedule === null ? "The schedule is created." : "The schedule is changed.");
     goTo(hrefOf("schedules", [saved.id]));
-  });
+  }, texts);
   const fault = (param: string) => faultOf(save.error, param) ?? faultOf(preview.error, param);
   const isJsonFault = save.error instanceof SyntaxError;
   return (

@@ -5,7 +5,7 @@ import {
   DELIVERY_STATUSES,
   type DeliveryStatus,
 } from "../../../../../shared/domain/webhook.ts";
-import { useAction } from "../../data/action.ts";
+import { usePost } from "../../data/action.ts";
 import { useList } from "../../data/list.ts";
 import { hrefOf, place, setFilters } from "../../data/place.ts";
 import { live } from "../../data/preferences.ts";
@@ -87,8 +87,8 @@ function OneDelivery(props: {
 }) {
   const { session, delivery, isEnabled, onSent } = props;
   const [isOpen, setIsOpen] = useState(false);
-  const resend = useAction(async () => {
-    await session.client.webhooks.retry(delivery.webhook_id, delivery.id);
+  const resend = usePost(async (options) => {
+    await session.client.webhooks.retry(delivery.webhook_id, delivery.id, options);
     tell("It is being sent again.");
     onSent();
   });

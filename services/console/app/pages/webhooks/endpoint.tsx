@@ -118,8 +118,8 @@ function Actions(props: {
     tell(text);
     onChanged();
   };
-  const test = useAction(async () => {
-    await webhooks.test(webhook.id);
+  const test = usePost(async (options) => {
+    await webhooks.test(webhook.id, options);
     done("A signed sample is on its way.");
   });
   const enable = useAction(async () => {

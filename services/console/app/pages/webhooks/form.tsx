@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import type { RevealedWebhook, Webhook } from "../../../../../shared/client/webhooks.ts";
 import { EVENT_TYPES, type EventType, JOB_END_TYPES } from "../../../../../shared/domain/webhook.ts";
-import { faultOf, useAction, useIdempotencyKey } from "../../data/action.ts";
+import { faultOf, usePost } from "../../data/action.ts";
 import { goTo, hrefOf } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
 import { may, useSession } from "../../data/session.ts";
@@ -56,17 +56,16 @@ function WebhookForm({ webhook, back }: { webhook: Webhook | null; back: string 
   const [description, setDescription] = useState(webhook?.description ?? "");
   const [events, setEvents] = useState<readonly EventType[]>(webhook?.events ?? JOB_END_TYPES);
   const [revealed, setRevealed] = useState<RevealedWebhook | null>(null);
-  const idempotencyKeyOf = useIdempotencyKey();
-  const save = useAction(async () => {
+  const wish = { url, events: [...events], ...(description && { description }) };
+  const save = usePost(async (options) => {
     if (webhook !== null) {
-      await webhooks.update(webhook.id, { url, events: [...events], description: description || null });
+      await webhooks.update(webhook.id, { ...wish, description: description || null });
       tell("The endpoint is changed.");
       goTo(back);
       return;
     }
-    const wish = { url, events: [...events], ...(description && { description }) };
-    setRevealed(await webhooks.create(wish, { idempotencyKey: idempotencyKeyOf(wish) }));
-  });
+    setRevealed(await webhooks.create(wish, options));
+  }, wish);
   if (revealed !== null) return <Revealed webhook={revealed} />;
   const fault = (param: string) => faultOf(save.error, param);
   return (
