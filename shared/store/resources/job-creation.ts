@@ -153,12 +153,13 @@ const asked = (more: More, { tags, flow = false }: WithTags) => `
 
 const answer = ({ flow = false }: WithTags) =>
   `SELECT accepted AS created, ${epochMs(DUE_AT)} AS due_at${flow ? `, ${IS_PARKED} AS is_parked` : ""}`;
-// Of a job that exists already its key has heard.
-const accepted = ({ flow = false }: WithTags) => `item WHERE accepted${flow ? " AND is_new" : ""}`;
+const ACCEPTED = "item WHERE accepted";
+/** Of a job that exists already its flow key has heard. */
+const givesFlows = ({ flow = false }: WithTags) => (flow ? `${giveFlows(`${ACCEPTED} AND is_new`)}, ` : "");
 
 const creationOf = (more: More, withTags: WithTags) => `
 WITH item AS MATERIALIZED (${asked(more, withTags)}
-), ${withTags.flow ? `${giveFlows(accepted(withTags))}, ` : ""}${newJobs(accepted(withTags), withTags)}
+), ${givesFlows(withTags)}${newJobs(ACCEPTED, withTags)}
 ${answer(withTags)}, false AS key_taken FROM item ORDER BY n`;
 
 // Keys are taken first and in one order, so that two gateways whose requests have several keys in common wait for each
@@ -176,7 +177,7 @@ WITH asked AS MATERIALIZED (${asked(more, withTags)}
   SELECT project_no, environment, region, new_shard, id, target_url, payload, run_at, max_attempts, base_seconds,
          cap_seconds, key_no, request_id, schedule_id, trace${withTags.tags ? ", tags" : ""}${withTags.flow ? ", flow, is_new" : ""}, n, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
     FROM (SELECT *, digest IS NULL OR (project_no, environment, digest) IN (TABLE key) AS has_key FROM asked) judged
-), ${withTags.flow ? `${giveFlows(accepted(withTags))}, ` : ""}${newJobs(accepted(withTags), withTags)}
+), ${givesFlows(withTags)}${newJobs(ACCEPTED, withTags)}
 ${answer(withTags)}, key_taken FROM item ORDER BY n`;
 
 const [PLAIN, TAGGED, FLOWING] = [{ tags: false }, { tags: true }, { tags: true, flow: true }];

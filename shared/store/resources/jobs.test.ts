@@ -111,6 +111,16 @@ describe("creating jobs", () => {
     expect(await lanes()).toContainEqual({ region: 0, environment: 1, shard: 9 });
   });
 
+  test.each([undefined, { key: "a" }])("twice, it follows the project as well (flow %p)", async (flow) => {
+    const mover = await store.addProject();
+    const job = store.newJob(mover, { flow: flow ?? null, shard: 4 });
+    await create(job);
+    await create({ ...job, shard: 9 });
+    expect(await store.query("SELECT shard FROM lanes WHERE project_no = $1", [mover])).toEqual([
+      { shard: 9 },
+    ]);
+  });
+
   test("by many at once over the same new lanes ends without a deadlock", async () => {
     const projects = await Promise.all(Array.from({ length: 6 }, () => store.addProject()));
     const jobs = () => projects.map((no) => store.newJob(no)).sort(() => Math.random() - 0.5);
