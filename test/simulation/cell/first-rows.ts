@@ -105,6 +105,7 @@ function addSchedules(
       spread_ms: spreadMsOf(uuidToId(SCHEDULE_PREFIX, id), spreadSeconds),
       ...{ max_attempts: 2, base_seconds: 1, cap_seconds: 1, paused: false, revision: 0 },
       tags: index % 2 === 0 ? null : ["nightly", "a:b"],
+      flow: null,
       next_run_at: firstAt === null ? null : fromMs(firstAt),
     });
     const terms = { cron, timezone: "UTC", paused: false, superseded_at: null };

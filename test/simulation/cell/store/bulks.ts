@@ -3,6 +3,7 @@ import { ATTEMPTS_MAX } from "../../../../shared/domain/job.ts";
 import { bulkStatusCode } from "../../../../shared/store/database/codes.ts";
 import { cancelOpen, reopen } from "./by-hand.ts";
 import { addJob, addLane, hasQuota } from "./creations.ts";
+import { giveFlows } from "./flow-keys.ts";
 import { type Instant, monthOf, numbers, SECOND, texts, toMs, toMsOrNull } from "./parameters.ts";
 import { countRuns, runsLeft } from "./permits.ts";
 import {
@@ -303,29 +304,35 @@ export const backfillMembers: Statement = judgeMembers((tables, { now }, values,
   const jobIds = texts(values[7]);
   const isOwn = schedule?.project_no === projectNo && schedule.environment === environment;
   if (!isOwn || !hasQuota(tables, projectNo, now)) return page.map((): Verdict => ({ outcome: "failed" }));
-  return page.map(({ position }, index): Verdict => {
-    const [firedFor, jobId] = [position * 1_000, jobIds[index] as string];
-    const key = attemptKey(schedule.id, firedFor);
-    const before = tables.firings.get(key);
-    if (before !== undefined && before.job_id !== null) return { outcome: "skipped" };
+  const project = tables.projects.get(projectNo);
+  const region = project === undefined || project.plan === HOME_PLAN ? HOME : project.default_region;
+  const place = { project_no: projectNo, environment, region };
+  const { target_url, payload, max_attempts, base_seconds, cap_seconds, tags, flow } = schedule;
+  const job = { ...place, target_url, payload, max_attempts, base_seconds, cap_seconds, tags, flow };
+  const made = page.map(({ position }, index) => {
+    const firedFor: Instant = position * 1_000;
+    const before = tables.firings.get(attemptKey(schedule.id, firedFor));
+    const id = jobIds[index] as string;
+    return before != null && before.job_id !== null
+      ? null
+      : { before, job: { ...job, id, run_at: firedFor, schedule_id: schedule.id } };
+  });
+  const coming = made.flatMap((one) => (one === null ? [] : [one.job]));
+  const parked = giveFlows(tables, now, coming, () => true);
+  return made.map((one): Verdict => {
+    if (one === null) return { outcome: "skipped" };
+    const { id, run_at } = one.job;
     const none = {
-      schedule_id: schedule.id,
-      fired_for: firedFor,
-      due_at: null,
-      skipped_for: null,
-      replaced: null,
+      ...{ schedule_id: schedule.id, fired_for: run_at, due_at: null },
+      ...{ skipped_for: null, replaced: null },
     };
-    tables.firings.set(key, { ...(before ?? none), job_id: jobId, backfilled: true });
-    const project = tables.projects.get(projectNo);
-    const region = project === undefined || project.plan === HOME_PLAN ? HOME : project.default_region;
-    const place = { project_no: projectNo, environment, region };
-    const { target_url, payload, max_attempts, base_seconds, cap_seconds, tags } = schedule;
-    const job = { ...place, target_url, payload, max_attempts, base_seconds, cap_seconds, tags };
-    addJob(tables, { ...job, id: jobId, run_at: firedFor, schedule_id: schedule.id }, now);
+    const firing = { ...(one.before ?? none), job_id: id, backfilled: true };
+    tables.firings.set(attemptKey(schedule.id, run_at), firing);
+    addJob(tables, one.job, now, parked);
     const lane = tables.lanes.get(laneKey(place));
     if (lane === undefined) addLane(tables, place, shard);
-    const due_at = toMs(Math.max(firedFor, now) as Instant);
-    return { outcome: "done", row: { job_id: jobId, region, lane_shard: lane?.shard ?? shard, due_at } };
+    const due_at = toMs(Math.max(run_at, now) as Instant);
+    return { outcome: "done", row: { job_id: id, region, lane_shard: lane?.shard ?? shard, due_at } };
   });
 });
 

@@ -1,4 +1,6 @@
 import { countUsage } from "./claims.ts";
+import { flowColumns, leaveGate } from "./flow-keys.ts";
+import { gateOf } from "./gates.ts";
 import { dayOf, type Instant, monthOf, toMs, toMsOrNull } from "./parameters.ts";
 import { countRuns, runsLeft } from "./permits.ts";
 import {
@@ -94,7 +96,10 @@ export function cancelOpen(tables: Tables, row: OpenJobRow, now: Instant): numbe
   tables.ended_jobs.set(row.id, { ...ended, schedule_id: row.schedule_id });
   moveTags(tables, row, CANCELED_JOB);
   if (state === "sent") row.canceled = true;
-  else tables.open_jobs.delete(row.id);
+  else {
+    leaveGate(tables, row);
+    tables.open_jobs.delete(row.id);
+  }
   if (state === "unsent") {
     const run = unsentRun(tables, row);
     tables.runs.set(run.id, run);
@@ -144,9 +149,13 @@ export const retryRun: Statement = (tables, { clock }, values) => {
   );
   const answer = { started_at: toMs(clock), shard: shard?.shard ?? null };
   if ((runsLeft(flow, month) ?? 1) <= 0) return [{ outcome: "quota_exceeded", ...answer }];
-  if (replaces) {
-    const owed = { run_id: String(runId), due_at: clock, started_at: clock, parked_due_at: null };
-    Object.assign(open as OpenJobRow, owed);
+  if (replaces && open !== undefined) {
+    leaveGate(tables, open, { isOver: false });
+    Object.assign(open, {
+      ...{ run_id: String(runId), due_at: clock, started_at: clock },
+      parked_due_at: open.flow_key === null ? null : clock,
+      gate: open.flow_key === null || open.has_place ? null : gateOf(open.flow_key),
+    });
     unplan(tables, String(id), Number(attempt) - 1);
     countUsage(tables, { ...flow, environment: 0, region: Number(region) }, dayOf(clock));
   } else {
@@ -172,10 +181,10 @@ export function reopen(
   clock: Instant,
 ): void {
   tables.ended_jobs.delete(job.id);
-  const { schedule_id, tags } = findJob(tables, job);
+  const { schedule_id, tags, flow } = findJob(tables, job);
   const row = {
-    ...{ ...job, schedule_id, tags, due_at: clock, started_at: clock, parked_due_at: null },
-    ...{ canceled: false, node_id: null, parked_host: null },
+    ...{ ...job, schedule_id, tags, due_at: clock, started_at: clock },
+    ...{ canceled: false, node_id: null, parked_host: null, ...flowColumns(flow, clock) },
   };
   tables.open_jobs.set(row.id, row);
   moveTags(tables, row, null);

@@ -18,6 +18,7 @@ import {
   judgePlace,
   keptMsOf,
   placesOf,
+  type Refusal,
   runsLeft,
   takeFreePermits,
   takePermits,
@@ -35,7 +36,7 @@ import {
   type Tables,
 } from "./tables.ts";
 
-/** claimAttempts and claimOrdinary (shared/store/queue). */
+/** Claims of attempts without a flow key (shared/store/queue/claim.ts, claim-ordinary.ts), and what all claims have in common. */
 
 const HELD_PAUSE: Instant = 2 * SECOND;
 
@@ -109,32 +110,37 @@ export interface Verdict<Row extends OwedRow> extends Judged {
   number: number | null;
 }
 
-/** Judges what is asked of one project. `firstClass` is that of the kind; jobs are held to the quota. */
+/**
+ * Judges what is asked of one project. `firstClass` is that of the kind; jobs are held to the quota. `refusalOf` tells what a gate does
+ * to an attempt, null if it passes.
+ */
 export function judge<Row extends OwedRow>(
   met: readonly Met<Row>[],
   firstClass: 0 | 2,
   quota: { left: number | null; isCounted(row: Row): boolean; endsAt: Instant } | null,
   { now }: StatementTime,
+  refusalOf: (item: Met<Row>) => Refusal | null = () => null,
 ): Verdict<Row>[] {
   const [first] = met;
   if (first === undefined) return [];
   const { flow } = first;
   const counts = { due: 0, later: 0 };
   const candidates = met.map((item) => {
+    const refusal = refusalOf(item);
     let inQuota = true;
     if (quota !== null && quota.left !== null && quota.isCounted(item.row)) {
       const part = item.due ? "due" : "later";
       // What is on the wire already has its run, so that it is never counted here.
-      counts[part]++;
+      if (refusal === null) counts[part]++;
       inQuota = counts[part] <= quota.left;
     }
     const candidate: Candidate = {
       n: item.asked.n,
       class: item.asked.environment + firstClass,
       region: item.asked.region,
-      wants: item.due && !item.isHeld && inQuota,
+      wants: item.due && !item.isHeld && inQuota && refusal === null,
     };
-    return { item, candidate, inQuota };
+    return { item, candidate, inQuota, refusal };
   });
   const places = placesOf(
     flow,
@@ -143,20 +149,24 @@ export function judge<Row extends OwedRow>(
   );
   const free = freeOf(flow);
   let inQuotaCount = 0;
-  return candidates.map(({ item, candidate, inQuota }) => {
+  return candidates.map(({ item, candidate, inQuota, refusal }) => {
     const placed = places.get(candidate.n) ?? { place: 0, placeKept: 0 };
-    if (item.due && inQuota) inQuotaCount++;
+    if (item.due && inQuota && refusal === null) inQuotaCount++;
     const kind = ((): Judged["kind"] => {
       if (item.again) return "granted";
       if (!item.due) return "early";
       if (item.isHeld) return "blocked";
+      if (refusal !== null) return refusal.kind;
       if (!inQuota) return inQuotaCount > free ? "no_permit" : "blocked";
       return judgePlace(placed, free);
     })();
     const number = ((): number | null => {
       switch (kind) {
         case "granted":
+        case "parked":
           return null;
+        case "put_off":
+          return refusal?.kind === "put_off" ? toMs(refusal.until - now) : null;
         case "early":
           return item.due ? keptMsOf(flow, now) : toMs((item.row.due_at ?? 0) - now);
         case "no_permit":
@@ -169,51 +179,70 @@ export function judge<Row extends OwedRow>(
   });
 }
 
+/** Leaves jobs with a flow key to claim_whole, and tells whether there are any. */
 export const claim: Statement = (tables, time, values) => {
   const nodeId = Number(values[0]);
   if (!isLiving(tables, nodeId)) return [];
-  const met = meet(tables, tables.open_jobs, readAsked(values), nodeId, time);
-  const answers = byProject(met).flatMap((items) => claimOfProject(tables, time, nodeId, items));
-  return [{ n: 0 }, ...answers];
+  const asked = readAsked(values);
+  const others = asked.filter((item) => rowAt(tables.open_jobs, item, item.id)?.flow_key == null);
+  const answers = byProject(meet(tables, tables.open_jobs, others, nodeId, time)).flatMap((met) =>
+    grant(tables, time, nodeId, judge(met, 0, quotaOf(met, time), time)),
+  );
+  return [{ n: 0, number: Number(others.length < asked.length) }, ...answers];
 };
 
-function claimOfProject(
-  tables: Tables,
-  time: StatementTime,
-  nodeId: number,
-  met: Met<OpenJobRow>[],
-): object[] {
+const isCounted = (row: OpenJobRow) => row.run_id === null;
+/** The month that a flow counts at the clock, by its first day. */
+const monthAt = (flow: FlowRow, clock: Instant): string => laterMonth(flow.month, monthOf(clock));
+
+/** What the claims of one project are held to. */
+export function quotaOf(met: readonly Met<OpenJobRow>[], { clock }: StatementTime) {
   const { flow } = met[0] as Met<OpenJobRow>;
-  const clockMonth = monthOf(time.clock);
-  const month = laterMonth(flow.month, clockMonth);
-  const isCounted = (row: OpenJobRow) => row.run_id === null;
-  const quota = { left: runsLeft(flow, clockMonth), isCounted, endsAt: monthAfter(month) };
-  const verdicts = judge(met, 0, quota, time);
+  return { left: runsLeft(flow, monthOf(clock)), isCounted, endsAt: monthAfter(monthAt(flow, clock)) };
+}
+
+/** Takes what was granted of one project, and notes the verdicts in its flow. Returns the rows that answer them. */
+export function grant(
+  tables: Tables,
+  { clock }: StatementTime,
+  nodeId: number,
+  verdicts: readonly Verdict<OpenJobRow>[],
+): object[] {
+  const { flow } = (verdicts[0] as Verdict<OpenJobRow>).met;
+  const [month, clockMonth] = [monthAt(flow, clock), monthOf(clock)];
   const counted = verdicts.filter(({ kind, met: { row } }) => kind === "granted" && isCounted(row));
   for (const verdict of counted)
-    countUsage(tables, verdict.met.row, clockMonth < month ? month : dayOf(time.clock));
-  const answers = verdicts.map((verdict) => {
-    const { row, asked, again } = verdict.met;
-    const job = verdict.kind === "granted" ? findJob(tables, row) : null;
-    const scheduledAt =
-      row.attempt === 1 ? (job?.run_at ?? null) : (row.parked_due_at ?? row.due_at ?? row.started_at);
-    return {
-      n: asked.n,
-      kind: verdict.kind,
-      number: verdict.number,
-      job_id: row.id,
-      run_id: row.run_id ?? asked.newId,
-      scheduled_at: toMsOrNull(scheduledAt),
-      started_at: toMsOrNull(again ? row.started_at : time.clock),
-      attempts_allowed: row.attempts_allowed,
-      ...(job === null ? {} : grantedColumns(job)),
-    };
-  });
-  for (const { taken, met: item } of verdicts)
-    if (taken) take(item.row, nodeId, item.asked.newId, time.clock);
+    countUsage(tables, verdict.met.row, clockMonth < month ? month : dayOf(clock));
+  const answers = verdicts
+    .filter(({ kind }) => kind !== "parked")
+    .map((verdict) => {
+      const { row, asked, again } = verdict.met;
+      const job = verdict.kind === "granted" ? findJob(tables, row) : null;
+      const scheduledAt =
+        row.attempt === 1 ? (job?.run_at ?? null) : (row.parked_due_at ?? row.due_at ?? row.started_at);
+      return {
+        n: asked.n,
+        kind: verdict.kind === "put_off" ? ("early" as const) : verdict.kind,
+        number: verdict.number,
+        job_id: row.id,
+        run_id: row.run_id ?? asked.newId,
+        scheduled_at: toMsOrNull(scheduledAt),
+        started_at: toMsOrNull(again ? row.started_at : clock),
+        attempts_allowed: row.attempts_allowed,
+        ...(job === null ? {} : grantedColumns(job)),
+        waited_for: waitedFor(row),
+      };
+    });
+  for (const { taken, met: item } of verdicts) if (taken) take(item.row, nodeId, item.asked.newId, clock);
   takePermits(flow, verdicts);
   countRuns(flow, counted.length, clockMonth);
   return answers;
+}
+
+/** What an attempt waited for at a gate, if it was due before the instant at which the gate let it pass. */
+function waitedFor({ parked_host, due_at, parked_due_at, flow_key }: OpenJobRow): "flow" | null {
+  const hasWaited = parked_host === null && due_at !== null && due_at > (parked_due_at ?? due_at);
+  return hasWaited && flow_key !== null ? "flow" : null;
 }
 
 /** Of two first days of months, in the form YYYY-MM-DD. */
@@ -227,9 +256,10 @@ const grantedColumns = ({
   base_seconds,
   cap_seconds,
   tags,
+  flow,
 }: JobRow) => ({
   ...{ target_url, payload, schedule_id, max_attempts, base_seconds, cap_seconds, trace: null },
-  is_tagged: tags !== null,
+  ...{ is_tagged: tags !== null || flow !== null, is_keyed: flow !== null },
 });
 
 function take(row: OpenJobRow, nodeId: number, newRunId: string, at: Instant): void {
@@ -238,6 +268,8 @@ function take(row: OpenJobRow, nodeId: number, newRunId: string, at: Instant): v
   row.run_id ??= newRunId;
   row.node_id = nodeId;
   row.started_at = at;
+  row.gate = null;
+  if (row.flow_key !== null) row.has_place = true;
 }
 
 export function countUsage(tables: Tables, { project_no, region }: Place, day: string): void {
@@ -245,58 +277,63 @@ export function countUsage(tables: Tables, { project_no, region }: Place, day: s
   tables.usage_days.set(key, (tables.usage_days.get(key) ?? 0) + 1);
 }
 
-export const claimOrdinary: Statement = (tables, time, values) => {
-  const nodeId = Number(values[0]);
-  if (!isLiving(tables, nodeId) || time.clock < time.now || tables.held_regions.size > 0) return [];
+/** The parameters of the short ways: in projects that are ordinary, what is asked for. Nothing of a dead node, or while a region is held. */
+export function readOrdinary(tables: Tables, time: StatementTime, values: readonly unknown[]): Asked[] {
+  if (!isLiving(tables, values[0]) || time.clock < time.now || tables.held_regions.size > 0) return [];
   const [projects, counts] = [numbers(values[1]), numbers(values[2])];
-  const ordinary = projects.map((no, index) =>
-    isOrdinary(tables.flows.get(no), counts[index] as number, time) ? no : null,
+  const ordinary = new Set(
+    projects.filter((no, index) => isOrdinary(tables.flows.get(no), counts[index] as number, time)),
   );
-  const [places, environments, regions, ids, attempts, runIds] = [
-    numbers(values[3]),
-    numbers(values[4]),
-    numbers(values[5]),
-    texts(values[6]),
-    numbers(values[7]),
-    texts(values[8]),
-  ];
-  const taken: OpenJobRow[] = [];
-  const answers = ids.flatMap((id, index) => {
-    const project_no = ordinary[(places[index] as number) - 1] ?? null;
-    if (project_no === null) return [];
-    const place = {
-      project_no,
-      environment: environments[index] as number,
-      region: regions[index] as number,
-    };
-    const row = rowAt(tables.open_jobs, place, id);
-    if (row === undefined || row.attempt !== attempts[index] || row.run_id !== null) return [];
-    if (row.due_at === null || row.due_at > time.now) return [];
-    take(row, nodeId, runIds[index] as string, time.clock);
-    taken.push(row);
-    const job = findJob(tables, row);
-    return [
-      {
-        n: index + 1,
-        attempts_allowed: row.attempts_allowed,
-        scheduled_at: toMsOrNull(row.attempt === 1 ? job.run_at : row.parked_due_at),
-        started_at: toMs(time.clock),
-        ...grantedColumns(job),
-      },
-    ];
-  });
-  for (const row of taken) countUsage(tables, row, dayOf(time.clock));
-  for (const [no, rows] of Map.groupBy(taken, ({ project_no }) => project_no)) {
-    const flow = tables.flows.get(no) as FlowRow;
-    const production = rows.filter(({ environment }) => environment === 1).length;
-    takeFreePermits(flow, rows.length - production, production);
-    countRuns(flow, rows.length, monthOf(time.clock));
-  }
-  return answers;
-};
+  const ofItems = numbers(values[3]).map((place) => projects[place - 1] as number);
+  const items = readAsked([null, ofItems, ...values.slice(4)]);
+  return items.filter(({ project_no }) => ordinary.has(project_no));
+}
 
 function isOrdinary(flow: FlowRow | undefined, count: number, { now }: StatementTime): boolean {
   if (flow === undefined || flow.month > dayOf(now)) return false;
   const left = flow.month_runs_max === null ? count : flow.month_runs_max - flow.month_runs;
   return (freeForAny(flow, now) ?? -1) >= count && left >= count;
 }
+
+/** Takes attempts of ordinary projects, and counts them. Returns the rows that answer them. */
+export function takeOrdinary(
+  tables: Tables,
+  { clock }: StatementTime,
+  nodeId: number,
+  found: readonly { asked: Asked; row: OpenJobRow }[],
+): object[] {
+  const answers = found.map(({ asked, row }) => {
+    const job = findJob(tables, row);
+    const waited_for = waitedFor(row);
+    take(row, nodeId, asked.newId, clock);
+    countUsage(tables, row, dayOf(clock));
+    return {
+      n: asked.n,
+      attempts_allowed: row.attempts_allowed,
+      scheduled_at: toMsOrNull(row.attempt === 1 ? job.run_at : row.parked_due_at),
+      started_at: toMs(clock),
+      ...grantedColumns(job),
+      waited_for,
+    };
+  });
+  for (const [no, taken] of Map.groupBy(found, ({ row }) => row.project_no)) {
+    const flow = tables.flows.get(no) as FlowRow;
+    const production = taken.filter(({ row }) => row.environment === 1).length;
+    takeFreePermits(flow, taken.length - production, production);
+    countRuns(flow, taken.length, monthOf(clock));
+  }
+  return answers;
+}
+
+/** Whether an attempt is owed and due, and no retry by hand has counted its run. */
+export const isOwed = (row: OpenJobRow, { attempt }: Asked, now: Instant): boolean =>
+  row.attempt === attempt && row.run_id === null && row.due_at !== null && row.due_at <= now;
+
+export const claimOrdinary: Statement = (tables, time, values) => {
+  const found = readOrdinary(tables, time, values).flatMap((asked) => {
+    const row = rowAt(tables.open_jobs, asked, asked.id);
+    const isTaken = row !== undefined && row.flow_key === null && isOwed(row, asked, time.now);
+    return isTaken ? [{ asked, row }] : [];
+  });
+  return takeOrdinary(tables, time, Number(values[0]), found);
+};

@@ -1,3 +1,5 @@
+import type { Flow } from "../../../../shared/domain/flow-key.ts";
+import { flowColumns, giveFlows } from "./flow-keys.ts";
 import {
   type Instant,
   instants,
@@ -14,14 +16,15 @@ import { tagJob } from "./tags.ts";
 
 /** createJobs without and with its short way (shared/store/resources/job-creation.ts, ordinary-creation.ts). */
 
-/** The first 14 parameters of each statement, and the tags, which have one of their own where a job has any. */
-function readJobs(values: readonly unknown[], tagsOf?: unknown): JobRow[] {
+/** The first 14 parameters of each statement, and tags and flows, which have one of their own each where a job has any. */
+function readJobs(values: readonly unknown[], tagsOf?: unknown, flowsOf?: unknown): JobRow[] {
   const projects = numbers(values[0]);
   const [environments, regions, ids] = [numbers(values[1]), numbers(values[2]), texts(values[3])];
   const [targetUrls, payloads, runAts] = [texts(values[4]), texts(values[5]), instants(values[6])];
   const [maxAttempts, bases, caps] = [numbers(values[7]), numbers(values[8]), numbers(values[9])];
   const schedules = textsOrNull(values[12], ids.length);
   const tags = textsOrNull(tagsOf ?? null, ids.length);
+  const flows = textsOrNull(flowsOf ?? null, ids.length).map((text) => text && (JSON.parse(text) as Flow));
   return ids.map((id, index) => ({
     id,
     project_no: projects[index] as number,
@@ -35,27 +38,28 @@ function readJobs(values: readonly unknown[], tagsOf?: unknown): JobRow[] {
     cap_seconds: caps[index] as number,
     schedule_id: schedules[index] ?? null,
     tags: tags[index]?.slice(1, -1).replaceAll('"', "").split(",") ?? null,
+    flow: flows[index] || null,
   }));
 }
 
-/** Adds a job and the attempt that it owes, unless it is there already. */
-export function addJob(tables: Tables, job: JobRow, now: Instant): void {
+/** Adds a job and the attempt that it owes, unless it is there already. Its flow key may keep that back (giveFlows). */
+export function addJob(tables: Tables, job: JobRow, now: Instant, parked?: ReadonlySet<string>): void {
   if (tables.jobs.has(job.id)) return;
   const { id, project_no, environment, region, schedule_id, tags } = job;
+  const dueAt = Math.max(job.run_at, now);
   tables.jobs.set(id, job);
   tagJob(tables, job);
   tables.open_jobs.set(id, {
     ...{ id, project_no, environment, region },
     attempt: 1,
     attempts_allowed: job.max_attempts,
-    due_at: Math.max(job.run_at, now),
+    due_at: parked?.has(id) ? null : dueAt,
     canceled: false,
     run_id: null,
     node_id: null,
     started_at: null,
     parked_host: null,
-    parked_due_at: null,
-    ...{ schedule_id, tags },
+    ...{ schedule_id, tags, ...flowColumns(job.flow, dueAt) },
   });
 }
 
@@ -79,21 +83,24 @@ export function hasQuota(tables: Tables, projectNo: number, now: Instant): boole
 }
 
 export const createJobs: Statement = (tables, { now }, values) => {
-  const jobs = readJobs(values, values[15]);
+  const jobs = readJobs(values, values[15], values[16]);
   const newShards = numbersOrNull(values[14], jobs.length);
+  const isThere = (job: JobRow) => rowAt(tables.jobs, job, job.id) !== undefined;
   const judged = jobs
     .filter(({ project_no }) => tables.flows.has(project_no))
     .map((job, index) => {
-      const isThere = rowAt(tables.jobs, job, job.id) !== undefined;
-      const created = hasQuota(tables, job.project_no, now) || isThere;
-      return { job, created, shard: newShards[index] ?? null };
+      const created = hasQuota(tables, job.project_no, now) || isThere(job);
+      return { job, created, isNew: created && !isThere(job), shard: newShards[index] ?? null };
     });
+  const coming = judged.flatMap(({ job, isNew }) => (isNew ? [job] : []));
+  const parked = giveFlows(tables, now, coming, () => true);
   return judged.map(({ job, created, shard }) => {
     if (created) {
-      addJob(tables, job, now);
+      addJob(tables, job, now, parked);
       if (shard !== null) addLane(tables, job, shard);
     }
-    return { created, key_taken: false, due_at: toMs(Math.max(job.run_at, now)) };
+    const due_at = toMs(Math.max(job.run_at, now));
+    return { created, key_taken: false, due_at, is_parked: parked.has(job.id) };
   });
 };
 

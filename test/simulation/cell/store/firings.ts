@@ -1,5 +1,7 @@
+import type { Flow } from "../../../../shared/domain/flow-key.ts";
 import { CATCH_UP_MS } from "../../../../shared/domain/schedule.ts";
 import { addJob, addLane, hasQuota } from "./creations.ts";
+import { giveFlowOfSchedule, giveFlows, leaveGate } from "./flow-keys.ts";
 import {
   type Instant,
   instantOrNull,
@@ -14,6 +16,7 @@ import {
 } from "./parameters.ts";
 import {
   attemptKey,
+  type JobRow,
   laneKey,
   type OpenJobRow,
   type ScheduleRow,
@@ -46,8 +49,9 @@ export const listDueSchedules: Statement = (tables, { now }, values) => {
       )
       .sort((one, other) => (one.next_run_at ?? 0) - (other.next_run_at ?? 0) || (one.id < other.id ? -1 : 1))
       .slice(0, limit)
-      .map(({ project_no, environment, id, cron, timezone, next_run_at, overlap }) => ({
-        ...{ project_no, environment, id, shard, cron, timezone, is_bound: overlap === REPLACE },
+      .map(({ project_no, environment, id, cron, timezone, next_run_at, overlap, flow }) => ({
+        ...{ project_no, environment, id, shard, cron, timezone },
+        is_bound: overlap === REPLACE || flow !== null,
         next_run_at: toMsOrNull(next_run_at),
       })),
   );
@@ -66,7 +70,9 @@ export const fireSchedules: Statement = (tables, { now }, values) =>
   fireDue(
     tables,
     now,
-    readDue(tables, now, values).filter(({ schedule }) => schedule.overlap !== REPLACE),
+    readDue(tables, now, values).filter(
+      ({ schedule }) => schedule.overlap !== REPLACE && schedule.flow === null,
+    ),
   );
 
 /** The schedules are fired one after the other, and none of them sees what another one of the statement has made. */
@@ -75,13 +81,50 @@ export const fireBoundSchedules: Statement = (tables, { now }, values) =>
 
 function fireDue(tables: Tables, now: Instant, due: readonly Firing[]): object[] {
   for (const { schedule, thenAt } of due) schedule.next_run_at = thenAt;
-  return due.map((firing) => {
-    const { n, firedFor } = firing;
-    const lane = firedFor === null ? null : fire(tables, firing, firedFor, now);
-    if (lane === null) return { n, region: null };
+  const judged = due.map((firing) => ({ firing, turn: judgeTurn(tables, firing, now) }));
+  const coming = judged.flatMap(({ turn }) => (turn?.makesJob ? [turn] : []));
+  const isNew = new Map(coming.map(({ job, isFirst }) => [job.id, isFirst]));
+  const parked = giveFlows(
+    tables,
+    now,
+    coming.map(({ job }) => job),
+    ({ id }) => isNew.get(id) === true,
+  );
+  return judged.map(({ firing, turn }) => {
+    const { n } = firing;
+    const lane = turn === null ? null : fire(tables, firing, turn, now, parked);
+    if (lane === null) return { n, region: null, is_parked: false };
     const due_at = toMs(Math.max(lane.runAt, now));
-    return { n, region: lane.region, lane_shard: lane.shard, due_at };
+    return { n, region: lane.region, lane_shard: lane.shard, due_at, is_parked: parked.has(firing.jobId) };
   });
+}
+
+/** What a firing is about to do. */
+interface Turn {
+  firedFor: Instant;
+  job: JobRow;
+  /** The ledger has no such instant yet. */
+  isFirst: boolean;
+  isWithin: boolean;
+  makesJob: boolean;
+}
+
+/** Null if every due instant is too late. */
+function judgeTurn(tables: Tables, { schedule, jobId, firedFor }: Firing, now: Instant): Turn | null {
+  if (firedFor === null) return null;
+  const { id, project_no, environment } = schedule;
+  const isFirst = !tables.firings.has(attemptKey(id, firedFor));
+  const isOpen = ({ schedule_id, canceled }: OpenJobRow) => schedule_id === id && !canceled;
+  const isInTheWay = schedule.overlap === SKIP ? [...tables.open_jobs.values()].some(isOpen) : !isFirst;
+  const isWithin = hasQuota(tables, project_no, now);
+  const project = tables.projects.get(project_no);
+  const region = project === undefined || project.plan === HOME_PLAN ? HOME : project.default_region;
+  const { target_url, payload, max_attempts, base_seconds, cap_seconds, tags, flow } = schedule;
+  const place = { project_no, environment, region };
+  const terms = { target_url, payload, max_attempts, base_seconds, cap_seconds, tags, flow };
+  const run_at = firedFor + (schedule.spread_ms ?? 0) * MS;
+  const job = { ...place, ...terms, id: jobId, run_at, schedule_id: id };
+  return { firedFor, job, isFirst, isWithin, makesJob: isWithin && !isInTheWay };
 }
 
 /** Those that the shard's owner may fire, at the instant and on the timetable that it knows, and that are due. */
@@ -105,32 +148,27 @@ function readDue(tables: Tables, now: Instant, values: readonly unknown[]): Firi
 }
 
 /** Records the firing and makes its job. Returns where it is owed; null if there was no quota or it was fired before. */
-function fire(tables: Tables, { schedule, shard, jobId }: Firing, firedFor: Instant, now: Instant) {
-  const { id, project_no, environment } = schedule;
-  const key = attemptKey(id, firedFor);
-  if (tables.firings.has(key)) return null;
-  const isOpen = ({ schedule_id, canceled }: OpenJobRow) => schedule_id === id && !canceled;
-  const isInTheWay = schedule.overlap === SKIP && [...tables.open_jobs.values()].some(isOpen);
-  const isWithin = hasQuota(tables, project_no, now);
-  const isFired = isWithin && !isInTheWay;
-  const runAt = firedFor + (schedule.spread_ms ?? 0) * MS;
-  tables.firings.set(key, {
-    ...{ schedule_id: id, fired_for: firedFor, job_id: isFired ? jobId : null },
-    due_at: isFired && schedule.spread_ms !== null ? runAt : null,
-    skipped_for: isWithin && isInTheWay ? FOR_OVERLAP : null,
-    replaced: isFired && schedule.overlap === REPLACE ? cancelUnstarted(tables, id, now) : null,
+function fire(
+  tables: Tables,
+  { schedule, shard, jobId }: Firing,
+  { firedFor, job, isFirst, isWithin, makesJob }: Turn,
+  now: Instant,
+  parked: ReadonlySet<string>,
+) {
+  if (!isFirst) return null;
+  const { id } = schedule;
+  tables.firings.set(attemptKey(id, firedFor), {
+    ...{ schedule_id: id, fired_for: firedFor, job_id: makesJob ? jobId : null },
+    due_at: makesJob && schedule.spread_ms !== null ? job.run_at : null,
+    skipped_for: isWithin && !makesJob ? FOR_OVERLAP : null,
+    replaced: makesJob && schedule.overlap === REPLACE ? cancelUnstarted(tables, id, now) : null,
     backfilled: false,
   });
-  if (!isFired) return null;
-  const project = tables.projects.get(project_no);
-  const region = project === undefined || project.plan === HOME_PLAN ? HOME : project.default_region;
-  const { target_url, payload, max_attempts, base_seconds, cap_seconds, tags } = schedule;
-  const place = { project_no, environment, region };
-  const job = { ...place, target_url, payload, max_attempts, base_seconds, cap_seconds, tags };
-  addJob(tables, { ...job, id: jobId, run_at: runAt, schedule_id: id }, now);
-  const lane = tables.lanes.get(laneKey(place));
-  if (lane === undefined) addLane(tables, place, shard);
-  return { region, shard: lane?.shard ?? shard, runAt };
+  if (!makesJob) return null;
+  addJob(tables, job, now, parked);
+  const lane = tables.lanes.get(laneKey(job));
+  if (lane === undefined) addLane(tables, job, shard);
+  return { region: job.region, shard: lane?.shard ?? shard, runAt: job.run_at };
 }
 
 /** Cancels the schedule's jobs that have not started, of which there are never more here than one firing cancels. */
@@ -140,6 +178,7 @@ function cancelUnstarted(tables: Tables, scheduleId: string, now: Instant): numb
   );
   for (const row of rows) {
     const { id, project_no, environment, region, schedule_id } = row;
+    leaveGate(tables, row);
     tables.open_jobs.delete(id);
     const place = { project_no, environment, region };
     tables.ended_jobs.set(id, { ...place, id, status: CANCELED, attempts: 0, ended_at: now, schedule_id });
@@ -155,7 +194,7 @@ const scheduleColumns = (row: ScheduleRow) => ({
     ...{ maxAttempts: row.max_attempts, baseSeconds: row.base_seconds, capSeconds: row.cap_seconds },
   },
   ...{ paused: row.paused, tags: row.tags, revision: row.revision },
-  ...{ overlap: row.overlap, spreadSeconds: row.spread_seconds, flow: null },
+  ...{ overlap: row.overlap, spreadSeconds: row.spread_seconds, flow: row.flow },
   nextRunAt: toMsOrNull(row.next_run_at),
 });
 
@@ -197,9 +236,12 @@ export const changeSchedule: Statement = (tables, { clock }, values) => {
     spread_seconds,
     spread_ms,
     tags,
+    flowText,
   ] = terms;
   Object.assign(row, { name, target_url, max_attempts, base_seconds, cap_seconds });
-  Object.assign(row, { overlap, spread_seconds, spread_ms, tags });
+  const flow = flowText === null ? null : (JSON.parse(String(flowText)) as Flow);
+  if (flow !== null && flowText !== JSON.stringify(row.flow)) giveFlowOfSchedule(tables, row, flow);
+  Object.assign(row, { overlap, spread_seconds, spread_ms, tags, flow });
   if (isTimed) row.next_run_at = nextRunAt;
   return [scheduleColumns(row)];
 };

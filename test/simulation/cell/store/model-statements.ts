@@ -4,11 +4,13 @@ import { claim, claimOrdinary } from "./claims.ts";
 import { createJobs, createOrdinaryJobs } from "./creations.ts";
 import { changeWebhook, claimDeliveries, settleDeliveries } from "./deliveries.ts";
 import * as firings from "./firings.ts";
+import { changeFlowKey, emptyGateCalls } from "./flow-keys.ts";
+import { claimKeyed, claimWhole } from "./keyed-claims.ts";
 import * as members from "./members.ts";
-import { toMs } from "./parameters.ts";
+import { texts, toMs } from "./parameters.ts";
 import { listParked, park, release } from "./parking.ts";
 import { listLost, listLostDeliveries } from "./rescues.ts";
-import { settle, settleOrdinary, settleWhole } from "./settlements.ts";
+import { settle, settleKeyed, settleOrdinary, settleWhole } from "./settlements.ts";
 import * as sweeps from "./sweeps.ts";
 import type { Statement, Tables } from "./tables.ts";
 
@@ -18,6 +20,9 @@ const listSigningSecrets: Statement = ({ signing_secret }, _time, values) =>
   String(values[0])
     .split(",")
     .map((_, index) => ({ n: index + 1, sealed: signing_secret }));
+
+const findWatchedTargets: Statement = (_tables, _time, values) =>
+  texts(values[3]).map(() => ({ target_url: null }));
 
 /** No endpoint changes its URL here, so that none leaves a host. */
 const nothing: Statement = () => [];
@@ -47,6 +52,7 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
 
   create_jobs: createJobs,
   create_jobs_tagged: createJobs,
+  create_jobs_flowing: createJobs,
   create_ordinary_jobs: createOrdinaryJobs,
   create_ordinary_jobs_tagged: createOrdinaryJobs,
   find_job_state: byHand.findJobState,
@@ -56,9 +62,13 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
 
   claim,
   claim_ordinary: claimOrdinary,
+  claim_keyed: claimKeyed,
+  claim_whole: claimWhole,
+  find_watched_targets: findWatchedTargets,
   settle,
   settle_whole: settleWhole,
   settle_ordinary: settleOrdinary,
+  settle_keyed: settleKeyed,
   claim_deliveries: claimDeliveries,
   settle_deliveries: settleDeliveries,
   settle_failed_deliveries: settleDeliveries,
@@ -100,8 +110,9 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   // Insights are no part of the model: nothing is rolled up.
   find_insight_progress: () => [],
 
-  // No job has a flow key and no project's hosts are watched, so nothing changes at a gate.
-  empty_gate_calls: () => [{ taken: 0, called: null }],
+  change_flow_key: changeFlowKey,
+  empty_gate_calls: emptyGateCalls,
+  // No project's hosts are watched, so nothing changes at the gate of one.
   empty_host_calls: () => [{ taken: 0, called: null }],
   look_at_hosts: nothing,
 

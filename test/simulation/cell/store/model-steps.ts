@@ -1,6 +1,7 @@
 import { countPage } from "../../../../services/worker/bulk/count-page.ts";
 import { judgePage } from "../../../../services/worker/bulk/judge-page.ts";
 import { BULK_ACTIONS, type BulkFilter } from "../../../../shared/domain/bulk.ts";
+import { FLOW_HOLDS, type Flow } from "../../../../shared/domain/flow-key.ts";
 import {
   BULK_PREFIX,
   createIdSource,
@@ -22,7 +23,8 @@ import { environmentOf, flowClassNamed, regionOf } from "../../../../shared/stor
 import { askTime, type Database } from "../../../../shared/store/database/database.ts";
 import { startBulk } from "../../../../shared/store/queue/bulk/counting.ts";
 import { listOpenBulks } from "../../../../shared/store/queue/bulk/open-bulks.ts";
-import { claimAttempts } from "../../../../shared/store/queue/claim.ts";
+import { claimAttempts, claimWhole } from "../../../../shared/store/queue/claim.ts";
+import { claimKeyed } from "../../../../shared/store/queue/claim-keyed.ts";
 import { claimOrdinary } from "../../../../shared/store/queue/claim-ordinary.ts";
 import { claimDeliveries } from "../../../../shared/store/queue/delivery-claim.ts";
 import { settleDeliveries } from "../../../../shared/store/queue/delivery-settle.ts";
@@ -31,14 +33,17 @@ import {
   fireSchedules,
   listDueSchedules,
 } from "../../../../shared/store/queue/firings.ts";
+import { emptyGateCalls } from "../../../../shared/store/queue/gate-calls.ts";
 import { listParkedHosts, releaseParked } from "../../../../shared/store/queue/parked.ts";
 import { parkAttempts } from "../../../../shared/store/queue/parking.ts";
 import { isPlain, type Settlement, settleAttempts } from "../../../../shared/store/queue/settle.ts";
+import { settleKeyed } from "../../../../shared/store/queue/settle-keyed.ts";
 import { isLast, settleOrdinary } from "../../../../shared/store/queue/settle-ordinary.ts";
 import * as shards from "../../../../shared/store/queue/shards.ts";
 import { listShardsInUse, refillLanes, sweepShards } from "../../../../shared/store/queue/sweep.ts";
 import { findEndpointUrls, findTargetUrls } from "../../../../shared/store/queue/target-urls.ts";
 import { abortBulk, createBulk } from "../../../../shared/store/resources/bulk-operations.ts";
+import { changeFlowKey } from "../../../../shared/store/resources/flow-keys.ts";
 import { createJobs } from "../../../../shared/store/resources/job-creation.ts";
 import { cancelJob, retryRun } from "../../../../shared/store/resources/jobs-by-hand.ts";
 import {
@@ -58,6 +63,7 @@ export type Ask = (db: Database) => Promise<unknown>;
 /** Chooses random operations of the store, and their parameters. */
 export class ModelSteps {
   private readonly ids;
+  private readonly choices;
   private readonly lanes = new Map<Database, Set<string>>();
 
   constructor(
@@ -66,11 +72,12 @@ export class ModelSteps {
     private readonly now: () => Instant,
   ) {
     this.ids = createIdSource((count) => random.bytes(count));
+    this.choices = random.chance(0.5) ? CHOICES : KEYED_CHOICES;
   }
 
   /** What the next operation is called, and how it is asked; null if there is nothing that it could be about. */
   next(): [name: string, ask: Ask | null] {
-    const [name, choose] = this.random.pick(CHOICES);
+    const [name, choose] = this.random.pick(this.choices);
     return [name, choose.call(this)];
   }
 
@@ -81,11 +88,15 @@ export class ModelSteps {
     const jobs = Array.from({ length: 1 + random.below(4) }, (_, index) => {
       const isKnown = before.length > 0 && random.chance(0.05);
       const known = isKnown ? this.tables.jobs.get(random.pick(before)) : undefined;
-      const projectNo = known?.project_no ?? 1 + random.below(4);
+      // Jobs with flow keys are mostly those of one project, so that several meet at a key.
+      const flow = random.chance(0.5) ? this.flow() : null;
+      const isOfKey = flow !== null && random.chance(0.7);
+      const projectNo = known?.project_no ?? (isOfKey ? 1 : 1 + random.below(4));
       return {
         id: known ? uuidToId(JOB_PREFIX, known.id) : this.ids.next(JOB_PREFIX, this.nowMs),
         projectNo,
-        environment: environmentOf(known?.environment ?? random.below(2)),
+        environment: environmentOf(known?.environment ?? (isOfKey ? 1 : random.below(2))),
+        flow,
         region: regionOf(known?.region ?? (random.chance(0.8) ? 0 : 2)),
         shard: projectNo % 3,
         targetUrl: targetUrl(random.below(3), "good"),
@@ -113,18 +124,57 @@ export class ModelSteps {
     };
   }
 
+  private flow(): Flow {
+    const { random } = this;
+    const key = random.pick(KEYS);
+    return {
+      key,
+      ...random.pick([{}, { concurrency: random.pick([1, 2, 40]) }]),
+      // Only the long ways are for keys with a rate.
+      ...(key === "b" && random.chance(0.15) ? { rate: random.pick(RATES) } : {}),
+      ...random.pick([{}, { hold: random.pick(FLOW_HOLDS) }]),
+    };
+  }
+
+  changeKey(): Ask {
+    const { random } = this;
+    const scope = { projectNo: 1, environment: environmentOf(random.chance(0.8) ? 1 : 0) };
+    const [key, cause] = [random.pick(KEYS), this.cause()];
+    const change = {
+      ...random.pick([{}, { concurrency: random.pick([null, 1, 3]) }]),
+      ...random.pick([{}, { rate: random.chance(0.2) ? random.pick(RATES) : null }]),
+      ...random.pick([{}, { paused: random.chance(0.3) }]),
+      ...random.pick([{}, { pinned: random.chance(0.3) }]),
+    };
+    return (db) => changeFlowKey(db, scope, key, change, cause);
+  }
+
+  emptyCalls(): Ask {
+    return (db) => emptyGateCalls(db);
+  }
+
+  /** Attempts of one key, or any. */
   claim(): Ask | null {
-    const claims = this.some(this.openJobs((row) => row.node_id === null || this.random.chance(0.2))).map(
-      (row) => ({
-        ...placeOf(row),
-        jobId: uuidToId(JOB_PREFIX, row.id),
-        attempt: row.attempt + (this.random.chance(0.05) ? 1 : 0),
-        runId: this.ids.next(RUN_PREFIX, this.nowMs),
-      }),
-    );
+    const key = this.random.pick([null, ...KEYS]);
+    const isMeant = ({ flow_key, due_at }: OpenJobRow) =>
+      key === null || (flow_key === key && due_at !== null && due_at <= this.now());
+    const claims = this.some(
+      this.openJobs((row) => isMeant(row) && (row.node_id === null || this.random.chance(0.2))),
+    ).map((row) => ({
+      ...placeOf(row),
+      jobId: uuidToId(JOB_PREFIX, row.id),
+      attempt: row.attempt + (this.random.chance(0.05) ? 1 : 0),
+      runId: this.ids.next(RUN_PREFIX, this.nowMs),
+    }));
     const node = this.nodeId();
-    const run = this.random.chance(0.5) ? claimAttempts : claimOrdinary;
-    return claims.length === 0 ? null : (db) => run(db, node, claims);
+    const run = this.random.pick([claimAttempts, claimWhole, claimKeyed, claimOrdinary]);
+    return claims.length === 0
+      ? null
+      : async (db) => {
+          const called: object[] = [];
+          const answers = await run(db, node, claims, (owed) => called.push(...owed));
+          return { answers, called };
+        };
   }
 
   settle(): Ask | null {
@@ -133,7 +183,8 @@ export class ModelSteps {
       .map((row) => this.settlementOf(row))
       .filter(({ isPlain }) => isPlain || !arePlain);
     const last = settlements.filter(isLast);
-    if (this.random.chance(0.4)) return last.length === 0 ? null : (db) => settleOrdinary(db, last);
+    const run = this.random.pick([settleOrdinary, settleKeyed]);
+    if (this.random.chance(0.4)) return last.length === 0 ? null : async (db) => run(db, last);
     return settlements.length === 0 ? null : (db) => settleAttempts(db, settlements);
   }
 
@@ -155,7 +206,11 @@ export class ModelSteps {
       isPlain:
         random.chance(0.7) &&
         row.started_at !== null &&
-        isPlain({ isTagged: row.tags !== null, runId, startedAt: toMs(row.started_at) }),
+        isPlain({
+          isTagged: row.tags !== null || row.flow_key !== null,
+          runId,
+          startedAt: toMs(row.started_at),
+        }),
     };
     const isGood = random.chance(0.4);
     const error = isGood ? null : 'an error, with "quotes" and {braces}';
@@ -399,7 +454,9 @@ export class ModelSteps {
     const [scope, id, cause] = [scopeOf(row), uuidToId("sch_", row.id), this.cause()];
     const [sinceAt, paused] = [Math.floor(this.nowMs) - 20_000, random.chance(0.5)];
     const nextRunAt = paused ? null : nextInstant(readTimetable(row.cron, row.timezone), this.nowMs + 6_000);
+    const flow = random.pick([null, row.flow, this.flow()]);
     const terms = {
+      flow,
       name: `${row.id} ${random.below(3)}`,
       overlap: random.pick([null, ...OVERLAPS]),
       spreadSeconds: random.pick([null, 0, 1]),
@@ -537,37 +594,60 @@ export class ModelSteps {
   private operator = () => ({ requestId: this.ids.next(REQUEST_PREFIX, this.nowMs), operator: "model" });
 }
 
-const CHOICES: readonly [string, (this: ModelSteps) => Ask | null][] = [
-  ...Array<[string, (this: ModelSteps) => Ask]>(3).fill(["create", ModelSteps.prototype.create]),
-  ...Array<[string, (this: ModelSteps) => Ask | null]>(6).fill(["claim", ModelSteps.prototype.claim]),
-  ...Array<[string, (this: ModelSteps) => Ask | null]>(5).fill(["settle", ModelSteps.prototype.settle]),
-  ["cancel", ModelSteps.prototype.cancel],
-  ["retry", ModelSteps.prototype.retry],
-  ["sweep", ModelSteps.prototype.sweep],
-  ["refill", ModelSteps.prototype.refill],
-  ["look up", ModelSteps.prototype.lookUp],
-  ["own", ModelSteps.prototype.own],
-  ["own", ModelSteps.prototype.own],
-  ["join", ModelSteps.prototype.join],
-  ["hold", ModelSteps.prototype.hold],
-  ["hold", ModelSteps.prototype.hold],
-  ["watch clock", ModelSteps.prototype.watchClock],
-  ...Array<[string, (this: ModelSteps) => Ask | null]>(4).fill([
-    "claim of deliveries",
-    ModelSteps.prototype.claimOfDeliveries,
-  ]),
-  ...Array<[string, (this: ModelSteps) => Ask | null]>(3).fill([
-    "settle of deliveries",
-    ModelSteps.prototype.settleOfDeliveries,
-  ]),
-  ["park", ModelSteps.prototype.park],
-  ["park", ModelSteps.prototype.park],
-  ["release", ModelSteps.prototype.release],
-  ...Array<[string, (this: ModelSteps) => Ask | null]>(4).fill(["fire", ModelSteps.prototype.fire]),
-  ...Array<[string, (this: ModelSteps) => Ask | null]>(2).fill(["schedule", ModelSteps.prototype.schedule]),
-  ["bulk", ModelSteps.prototype.bulk],
-  ["bulk", ModelSteps.prototype.bulk],
-  ...Array<[string, (this: ModelSteps) => Ask | null]>(4).fill(["carry out", ModelSteps.prototype.carryOut]),
+type Choice = [string, (this: ModelSteps) => Ask | null];
+const { prototype: steps } = ModelSteps;
+const times = (count: number, ...choice: Choice) => Array.from({ length: count }, () => choice);
+
+const CHOICES: readonly Choice[] = [
+  ...times(3, "create", steps.create),
+  ...times(6, "claim", steps.claim),
+  ...times(5, "settle", steps.settle),
+  ...times(1, "change key", steps.changeKey),
+  ...times(1, "empty calls", steps.emptyCalls),
+  ...times(1, "cancel", steps.cancel),
+  ...times(1, "retry", steps.retry),
+  ...times(1, "sweep", steps.sweep),
+  ...times(1, "refill", steps.refill),
+  ...times(1, "look up", steps.lookUp),
+  ...times(2, "own", steps.own),
+  ...times(1, "join", steps.join),
+  ...times(2, "hold", steps.hold),
+  ...times(1, "watch clock", steps.watchClock),
+  ...times(4, "claim of deliveries", steps.claimOfDeliveries),
+  ...times(3, "settle of deliveries", steps.settleOfDeliveries),
+  ...times(2, "park", steps.park),
+  ...times(1, "release", steps.release),
+  ...times(4, "fire", steps.fire),
+  ...times(2, "schedule", steps.schedule),
+  ...times(2, "bulk", steps.bulk),
+  ...times(4, "carry out", steps.carryOut),
+];
+
+/** Many jobs of few flow keys, which come and go. */
+const KEYED_CHOICES: readonly Choice[] = [
+  ...times(6, "create", steps.create),
+  ...times(14, "claim", steps.claim),
+  ...times(12, "settle", steps.settle),
+  ...times(2, "change key", steps.changeKey),
+  ...times(2, "empty calls", steps.emptyCalls),
+  ...times(1, "cancel", steps.cancel),
+  ...times(2, "retry", steps.retry),
+  ...times(1, "join", steps.join),
+  ...times(1, "hold", steps.hold),
+  ...times(1, "park", steps.park),
+  ...times(1, "release", steps.release),
+  ...times(1, "own", steps.own),
+  ...times(1, "fire", steps.fire),
+  ...times(1, "schedule", steps.schedule),
+  ...times(1, "bulk", steps.bulk),
+  ...times(1, "carry out", steps.carryOut),
+];
+
+const KEYS = ["a", "b"];
+const RATES = [
+  { count: 1, per_seconds: 1 },
+  { count: 3, per_seconds: 4 },
+  { count: 100, per_seconds: 2 },
 ];
 
 /** Members of a page at the greatest pace that is asked for here. */

@@ -1,3 +1,5 @@
+import { leaveGate } from "./flow-keys.ts";
+import { gateOf } from "./gates.ts";
 import { type Instant, monthOf, numbers, texts } from "./parameters.ts";
 import { freeOf, runsLeft } from "./permits.ts";
 import { owedColumns } from "./sweeps.ts";
@@ -5,6 +7,7 @@ import {
   type FlowRow,
   type LaneRow,
   laneKey,
+  type OpenJobRow,
   type OwedRow,
   rowAt,
   type Statement,
@@ -32,6 +35,7 @@ export const park =
       if (row === undefined || row.attempt !== attempts[index] || row.due_at === null) return [];
       const is_parked = kind === "open_jobs" || endpointUrl(tables, id) === urls[index];
       if (is_parked) {
+        if (isJob(tables, row)) leaveForHost(tables, row);
         row.parked_host = hosts[index] as string;
         row.parked_due_at ??= row.due_at;
         row.due_at = null;
@@ -39,6 +43,14 @@ export const park =
       return [{ n: index + 1, is_parked }];
     });
   };
+
+const isJob = (tables: Tables, row: OwedRow): row is OpenJobRow => tables.open_jobs.get(row.id) === row;
+
+/** Who waits for a host does not stand in the way of others of its flow key. */
+function leaveForHost(tables: Tables, row: OpenJobRow): void {
+  if (row.gate !== null) leaveGate(tables, row, { isOver: false });
+  row.gate = null;
+}
 
 const endpointUrl = (tables: Tables, deliveryId: string): string | undefined =>
   tables.webhooks.get(tables.open_deliveries.get(deliveryId)?.webhook_id ?? "")?.url;
@@ -105,7 +117,10 @@ function makeDue(
   now: Instant,
 ): object[] {
   const order = ranked.map(({ row }) => row).sort(byParkedTime);
-  for (const row of picked) row.due_at = Math.max(now, row.parked_due_at ?? now) + order.indexOf(row) + 1;
+  for (const row of picked) {
+    row.due_at = Math.max(now, row.parked_due_at ?? now) + order.indexOf(row) + 1;
+    if (isJob(tables, row) && row.flow_key !== null && !row.has_place) row.gate = gateOf(row.flow_key);
+  }
   return picked
     .toSorted((one, other) => (one.due_at ?? 0) - (other.due_at ?? 0))
     .map((row) => owedColumns(kind, tables.lanes.get(laneKey(row)) as LaneRow, row));

@@ -91,8 +91,11 @@ export function judgePlace({ place, placeKept }: Placed, free: number): PlaceVer
   return placeKept > free ? "early" : "granted";
 }
 
+/** What a gate does to an attempt that it does not let pass: it is set aside, or due later. */
+export type Refusal = { kind: "parked" } | { kind: "put_off"; until: Instant };
+
 export interface Judged extends Candidate, Placed {
-  kind: "granted" | "early" | "blocked" | "no_permit";
+  kind: "granted" | "early" | "blocked" | "no_permit" | Refusal["kind"];
   taken: boolean;
 }
 

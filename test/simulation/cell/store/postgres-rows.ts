@@ -27,7 +27,7 @@ export const SET_CLOCK = `${READS_INSTANTS}
   END $$`;
 
 const TABLES_IN_USE =
-  "projects, flows, lanes, shards, nodes, jobs, open_jobs, ended_jobs, job_tags, job_tag_states, runs, run_tags, shifted_runs, usage_days, webhooks, events, open_deliveries, ended_deliveries, delivery_attempts, schedules, firings, held_regions, host_limits, clock_watch, signing_secrets, timetables, bulk_operations, bulk_members";
+  "projects, flows, lanes, shards, nodes, jobs, open_jobs, ended_jobs, flow_keys, gate_calls, job_tags, job_tag_states, runs, run_tags, shifted_runs, usage_days, webhooks, events, open_deliveries, ended_deliveries, delivery_attempts, schedules, firings, held_regions, host_limits, clock_watch, signing_secrets, timetables, bulk_operations, bulk_members";
 
 const instant = (us: number | null) =>
   us === null ? null : us === Number.NEGATIVE_INFINITY ? "-infinity" : new Date(us / 1_000).toISOString();
@@ -69,13 +69,13 @@ export async function insertRows({ query }: TestStore, tables: Tables): Promise<
   for (const row of tables.schedules.values())
     await query(
       `INSERT INTO schedules (id, project_no, environment, shard, name, cron, timezone, target_url, payload, max_attempts,
-                              base_seconds, cap_seconds, overlap, spread_seconds, spread_ms, next_run_at, tags)
-       VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
+                              base_seconds, cap_seconds, overlap, spread_seconds, spread_ms, next_run_at, tags, flow)
+       VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`,
       [
         ...[row.id, row.project_no, row.environment, row.shard, row.name, row.cron, row.timezone],
         ...[row.target_url, row.payload, row.max_attempts, row.base_seconds, row.cap_seconds],
         ...[row.overlap, row.spread_seconds, row.spread_ms, instant(row.next_run_at)],
-        row.tags,
+        ...[row.tags, row.flow === null ? null : JSON.stringify(row.flow)],
       ],
     );
   for (const row of tables.timetables.values())
@@ -104,11 +104,17 @@ const READ: Record<string, string> = {
   shards: `SELECT region, shard, epoch, owner, ${us("lease_until")} FROM shards ORDER BY region, shard`,
   nodes: `SELECT id, kind, name, regions, process, dead, ${us("seen_at")}, beats FROM nodes ORDER BY id`,
   jobs: `SELECT project_no, environment, region, id, target_url, payload, ${us("run_at")}, max_attempts, base_seconds, cap_seconds,
-                schedule_id, tags FROM jobs ORDER BY id`,
+                schedule_id, tags, flow FROM jobs ORDER BY id`,
   open_jobs: `SELECT project_no, environment, region, job_id AS id, attempt, attempts_allowed, ${us("due_at", "started_at")}, canceled,
-                     run_id, node_id, parked_host, ${us("parked_due_at")}, schedule_id, tags FROM open_jobs ORDER BY job_id`,
+                     run_id, node_id, parked_host, ${us("parked_due_at")}, schedule_id, tags, flow_key, gate, has_place
+                FROM open_jobs ORDER BY job_id`,
   ended_jobs: `SELECT project_no, environment, region, job_id AS id, status, attempts, ${us("ended_at")}, schedule_id
                  FROM ended_jobs ORDER BY job_id`,
+  flow_keys: `SELECT project_no, environment, flow_key, concurrency, rate_count, rate_seconds, paused, pinned, in_use, waiting, started,
+                     ARRAY(SELECT simulated.us(at) FROM unnest(started_at) WITH ORDINALITY AS s (at, n) ORDER BY n) AS started_at
+                FROM flow_keys ORDER BY project_no, environment, flow_key`,
+  gate_calls: `SELECT project_no, environment, gate, region, waiting_change, in_use_change FROM gate_calls
+                ORDER BY project_no, environment, gate, region, waiting_change, in_use_change`,
   job_tags:
     "SELECT project_no, environment, region, job_id, tag, schedule_id FROM job_tags ORDER BY job_id, tag",
   job_tag_states:
@@ -130,7 +136,7 @@ const READ: Record<string, string> = {
   delivery_attempts: `SELECT delivery_id, attempt, webhook_id, status, response_status, error, ${us("started_at")}, duration_ms, counts
                         FROM delivery_attempts ORDER BY delivery_id, attempt`,
   schedules: `SELECT id, project_no, environment, shard, name, cron, timezone, target_url, payload, max_attempts, base_seconds,
-                     cap_seconds, paused, tags, revision, ${us("next_run_at")}, overlap, spread_seconds, spread_ms
+                     cap_seconds, paused, tags, flow, revision, ${us("next_run_at")}, overlap, spread_seconds, spread_ms
                 FROM schedules ORDER BY id`,
   firings: `SELECT schedule_id, ${us("fired_for")}, job_id, ${us("due_at")}, skipped_for, replaced, backfilled FROM firings ORDER BY schedule_id, fired_for`,
   timetables: `SELECT no, schedule_id, ${us("since", "superseded_at", "replaced_at")}, paused, cron, timezone FROM timetables ORDER BY no`,
@@ -173,6 +179,11 @@ export function readModel(tables: Tables): Record<string, unknown[]> {
     jobs: sorted(tables.jobs.values(), "id"),
     open_jobs: sorted(tables.open_jobs.values(), "id"),
     ended_jobs: sorted(tables.ended_jobs.values(), "id"),
+    flow_keys: sorted(tables.flow_keys.values(), "project_no", "environment", "flow_key"),
+    gate_calls: sorted(
+      tables.gate_calls,
+      ...(["project_no", "environment", "gate", "region", "waiting_change", "in_use_change"] as const),
+    ),
     job_tags: sorted(tables.job_tags.values(), "job_id", "tag"),
     job_tag_states: sorted(tables.job_tag_states.values(), "job_id", "tag"),
     runs: sorted(tables.runs.values(), "id"),

@@ -1,3 +1,17 @@
+import { START_SHIFT_MS } from "../../../../shared/domain/run.ts";
+import { ENDS_HEARD } from "../../../../shared/store/queue/settle-ordinary.ts";
+import {
+  anyWaits,
+  calledColumns,
+  callGate,
+  flowKeyOf,
+  gateOf,
+  headsOf,
+  leaveQueue,
+  roomOf,
+  startsGoneAt,
+  startsLeft,
+} from "./gates.ts";
 import {
   type Instant,
   instantsOrNull,
@@ -10,6 +24,7 @@ import {
 } from "./parameters.ts";
 import { isCalled, returnPermits } from "./permits.ts";
 import {
+  type FlowKeyRow,
   type FlowRow,
   laneKey,
   type OpenJobRow,
@@ -20,9 +35,9 @@ import {
   type StatementTime,
   type Tables,
 } from "./tables.ts";
-import { moveTags, noteShiftedRun, tagRun } from "./tags.ts";
+import { moveTags, noteShiftedRun, shiftMsOf, tagRun } from "./tags.ts";
 
-/** settleAttempts and settleOrdinary (shared/store/queue), with what endpoints are told. */
+/** settleAttempts, settleOrdinary and settleKeyed (shared/store/queue), with what endpoints are told. */
 
 const QUEUED = 0;
 
@@ -65,25 +80,59 @@ interface Attempt {
   dueAt: Instant;
 }
 
-/** Where every attempt is plain, none has tags or another start than its run's id tells. */
-export const settle: Statement = (tables, time, values) => settleSome(tables, time, values, () => {});
+/** Where every attempt is plain, none has tags, a flow key or another start than its run's id tells. */
+export const settle: Statement = (tables, time, values) =>
+  settleSome(tables, time, readOutcomes(values), values, () => {});
 
-export const settleWhole: Statement = (tables, time, values) =>
-  settleSome(tables, time, values, (run, tags) => {
-    tagRun(tables, run, tags);
-    noteShiftedRun(tables, run, tags);
+export const settleWhole: Statement = (tables, time, values) => {
+  const outcomes = readOutcomes(values);
+  const keys = new Set(outcomes.flatMap((outcome) => keyOfJob(tables, outcome) ?? []));
+  const freed: FlowKeyRow[] = [];
+  const answers = settleSome(tables, time, outcomes, values, (run, row, frees) => {
+    tagRun(tables, run, row.tags);
+    noteShiftedRun(tables, run, row.tags);
+    const key = keyOfJob(tables, row);
+    if (key !== undefined && frees) freed.push(key);
   });
+  const called = [...keys].flatMap((key) =>
+    leaveKey(tables, key, freed.filter((its) => its === key).length, time),
+  );
+  return [...answers, ...calledColumns(tables, called).map((row) => ({ kind: "called", ...row }))];
+};
 
+function keyOfJob(tables: Tables, place: Place & { id: string }): FlowKeyRow | undefined {
+  const name = rowAt(tables.open_jobs, place, place.id)?.flow_key ?? null;
+  return name === null ? undefined : tables.flow_keys.get(flowKeyOf(place, name));
+}
+
+/** So many places of a key come back. Returns what that lets start next. */
+function leaveKey(
+  tables: Tables,
+  key: FlowKeyRow,
+  freed: number,
+  { now, clock }: StatementTime,
+): OpenJobRow[] {
+  const left = startsLeft(key, clock);
+  const notBefore = left <= 0 ? startsGoneAt(key, clock, 1 - left) : null;
+  const room = anyWaits(key) ? roomOf(key, key.in_use - freed) : 0;
+  const called = callGate(now, headsOf(tables, key, gateOf(key.flow_key), room), notBefore);
+  key.in_use = Math.max(key.in_use - freed, 0);
+  leaveQueue(key, called);
+  return called;
+}
+
+/** `note` hears of each run, of its job's row as it was, and whether the place of its flow key comes back. */
 function settleSome(
   tables: Tables,
   { now }: StatementTime,
+  outcomes: readonly Outcome[],
   values: readonly unknown[],
-  note: (run: RunRow, tags: string[] | null) => void,
+  note: (run: RunRow, row: OpenJobRow, frees: boolean) => void,
 ): object[] {
   const nexts = numbers(values[9]);
   const dueAts = instantsOrNull(values[10], nexts.length);
   const [lates, waits] = [numbersOrNull(values[11]), numbersOrNull(values[12])];
-  const attempts = readOutcomes(values).flatMap((outcome, index): Attempt[] => {
+  const attempts = outcomes.flatMap((outcome, index): Attempt[] => {
     const row = rowAt(tables.open_jobs, outcome, outcome.id);
     if (row === undefined || row.run_id !== outcome.attemptId || row.node_id === null) return [];
     const dueAt = Math.max(dueAts[index] ?? now, now);
@@ -109,8 +158,9 @@ function settleSome(
       lateMs: lates[outcome.n - 1] ?? null,
       heldFor: waits[outcome.n - 1] ?? null,
     });
-    note(run, row.tags);
-    if (isOwedAgain) oweAgain(row, dueAt);
+    const keeps = isOwedAgain && row.flow_key !== null && tables.jobs.get(row.id)?.flow?.hold === "job";
+    note(run, row, row.has_place === true && !keeps);
+    if (isOwedAgain) oweAgain(row, dueAt, keeps);
     else endJob(tables, row, next - 1, now);
   }
   const freed = giveBack(
@@ -156,13 +206,16 @@ function recordRun(
   return run;
 }
 
-function oweAgain(row: OpenJobRow, dueAt: Instant): void {
+/** `keeps`: the job keeps its place of its flow key between attempts. */
+function oweAgain(row: OpenJobRow, dueAt: Instant, keeps: boolean): void {
   row.attempt++;
   row.due_at = dueAt;
   row.run_id = null;
   row.node_id = null;
   row.started_at = null;
-  row.parked_due_at = null;
+  row.parked_due_at = row.flow_key === null ? null : dueAt;
+  row.gate = row.flow_key === null || (keeps && row.has_place) ? null : gateOf(row.flow_key);
+  if (!keeps) row.has_place = null;
 }
 
 function endJob(tables: Tables, row: OpenJobRow, status: number, now: Instant): void {
@@ -275,23 +328,39 @@ function deliveryId(runId: string, webhookId: string, now: Instant): string {
   return uuidOf(time + digest.slice(0, 20));
 }
 
-export const settleOrdinary: Statement = (tables, { now }, values) => {
-  const projects = numbers(values[0]);
+/** An attempt that a short way ends, with the status of its job. */
+interface LastAttempt {
+  outcome: Outcome;
+  row: OpenJobRow;
+  status: number;
+}
+
+/** The attempts of ordinary projects that may be ended by a short way. */
+function readLast(tables: Tables, values: readonly unknown[]): LastAttempt[] {
   const ordinary = new Set(
-    projects.filter((no) => {
+    numbers(values[0]).filter((no) => {
       const flow = tables.flows.get(no);
-      return flow !== undefined && flow.waiting === 0 && flow.subscriptions === 0;
+      return flow !== undefined && flow.waiting === 0 && (flow.subscriptions & ENDS_HEARD) === 0;
     }),
   );
   const statuses = numbers(values[11]);
-  const [lates, waits] = [numbersOrNull(values[12]), numbersOrNull(values[13])];
-  const attempts = readOutcomes(values.slice(2)).flatMap((outcome, index) => {
+  return readOutcomes(values.slice(2)).flatMap((outcome, index) => {
     const row = rowAt(tables.open_jobs, outcome, outcome.id);
     if (!ordinary.has(outcome.project_no) || row?.run_id !== outcome.attemptId || row.node_id === null)
       return [];
     if (row.tags !== null) return [];
     return [{ outcome, row, status: statuses[index] as number }];
   });
+}
+
+/** Ends the jobs. Returns the rows that answer their attempts. */
+function endLast(
+  tables: Tables,
+  now: Instant,
+  values: readonly unknown[],
+  attempts: readonly LastAttempt[],
+): object[] {
+  const [lates, waits] = [numbersOrNull(values[12]), numbersOrNull(values[13])];
   const answers = attempts.map(({ outcome: { n }, row: { attempt, canceled } }) => ({
     n,
     attempt,
@@ -311,4 +380,47 @@ export const settleOrdinary: Statement = (tables, { now }, values) => {
     now,
   );
   return answers;
+}
+
+export const settleOrdinary: Statement = (tables, { now }, values) =>
+  endLast(
+    tables,
+    now,
+    values,
+    readLast(tables, values).filter(({ row }) => row.flow_key === null),
+  );
+
+export const settleKeyed: Statement = (tables, { now }, values) => {
+  const found = readLast(tables, values).flatMap((attempt) => {
+    const key = keyOfJob(tables, attempt.row);
+    const isInTime =
+      shiftMsOf(attempt.outcome.attemptId, attempt.row.started_at as Instant) <= START_SHIFT_MS;
+    return key?.rate_count === null && isInTime ? [{ attempt, key }] : [];
+  });
+  const places = found.map(({ attempt: { row }, key }) => ({ key, frees: row.has_place === true }));
+  const answers = endLast(
+    tables,
+    now,
+    values,
+    found.map(({ attempt }) => attempt),
+  );
+  const called = [...Map.groupBy(places, ({ key }) => key)].flatMap(([key, left]) =>
+    leaveKeyAlone(tables, key, left.filter(({ frees }) => frees).length, now),
+  );
+  return [
+    ...answers.map((answer) => ({ ...answer, shard: null })),
+    ...calledColumns(tables, called).map(({ id, ...row }) => ({ n: 0, job_id: id, canceled: false, ...row })),
+  ];
 };
+
+/** The same as leaveKey for a key without a rate. It looks into the regions alone in which something is parked. */
+function leaveKeyAlone(tables: Tables, key: FlowKeyRow, freed: number, now: Instant): OpenJobRow[] {
+  const heads = headsOf(tables, key, gateOf(key.flow_key), roomOf(key, key.in_use - freed));
+  const called = callGate(
+    now,
+    heads.filter(({ region }) => (key.waiting[region] ?? 0) > 0),
+  );
+  key.in_use = Math.max(key.in_use - freed, 0);
+  leaveQueue(key, called);
+  return called;
+}

@@ -1,3 +1,4 @@
+import type { Flow } from "../../../../shared/domain/flow-key.ts";
 import type { Instant } from "./parameters.ts";
 
 /**
@@ -75,6 +76,7 @@ export interface JobRow extends Place {
   cap_seconds: number;
   schedule_id: string | null;
   tags: string[] | null;
+  flow: Flow | null;
 }
 
 /** What open_jobs and open_deliveries have in common. */
@@ -94,6 +96,31 @@ export interface OpenJobRow extends OwedRow {
   run_id: string | null;
   schedule_id: string | null;
   tags: string[] | null;
+  flow_key: string | null;
+  gate: string | null;
+  has_place: boolean | null;
+}
+
+/** A flow key, with how many are parked at it in each region, and the starts within its window. */
+export interface FlowKeyRow {
+  project_no: number;
+  environment: number;
+  flow_key: string;
+  concurrency: number | null;
+  rate_count: number | null;
+  rate_seconds: number | null;
+  paused: boolean;
+  pinned: boolean;
+  in_use: number;
+  waiting: number[];
+  started_at: Instant[];
+  started: number[];
+}
+
+export interface GateCallRow extends Place {
+  gate: string;
+  waiting_change: number;
+  in_use_change: number;
 }
 
 export interface OpenDeliveryRow extends OwedRow {
@@ -215,6 +242,7 @@ export interface ScheduleRow {
   cap_seconds: number;
   paused: boolean;
   tags: string[] | null;
+  flow: Flow | null;
   revision: number;
   next_run_at: Instant | null;
   overlap: number | null;
@@ -286,6 +314,9 @@ export interface Tables {
   jobs: Map<string, JobRow>;
   open_jobs: Map<string, OpenJobRow>;
   ended_jobs: Map<string, EndedJobRow>;
+  flow_keys: Map<string, FlowKeyRow>;
+  /** In the order of their ids. */
+  gate_calls: GateCallRow[];
   job_tags: Map<string, JobTagRow & { schedule_id: string | null }>;
   job_tag_states: Map<string, JobTagRow & { state: number }>;
   runs: Map<string, RunRow>;
@@ -319,6 +350,8 @@ export function emptyTables(): Tables {
     jobs: new Map(),
     open_jobs: new Map(),
     ended_jobs: new Map(),
+    flow_keys: new Map(),
+    gate_calls: [],
     job_tags: new Map(),
     job_tag_states: new Map(),
     runs: new Map(),

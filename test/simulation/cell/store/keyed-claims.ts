@@ -1,0 +1,263 @@
+import { HEADS } from "../../../../shared/store/queue/flow-gates.ts";
+import {
+  type Asked,
+  byProject,
+  grant,
+  isLiving,
+  isOwed,
+  judge,
+  type Met,
+  meet,
+  quotaOf,
+  readAsked,
+  readOrdinary,
+  takeOrdinary,
+  type Verdict,
+} from "./claims.ts";
+import {
+  anyWaits,
+  byTurn,
+  calledArrays,
+  callGate,
+  flowKeyOf,
+  gateOf,
+  headsOf,
+  holdersGateOf,
+  leaveQueue,
+  noteStarts,
+  placesLeft,
+  roomOf,
+  rowsAtGate,
+  startsGoneAt,
+  startsLeft,
+  windowEnd,
+} from "./gates.ts";
+import { type Instant, SECOND } from "./parameters.ts";
+import type { Refusal } from "./permits.ts";
+import {
+  type FlowKeyRow,
+  type OpenJobRow,
+  rowAt,
+  type Statement,
+  type StatementTime,
+  type Tables,
+} from "./tables.ts";
+
+/** Claims of attempts with a flow key: what they judge and do at the gates of keys (shared/store/queue/flow-gates.ts, claim-keyed.ts). */
+
+const TURN: Instant = 100_000;
+const UNSEEN: Instant = 10 * SECOND;
+
+/** A key at which attempts are asked for, with the first of its queue. */
+interface KeyState {
+  key: FlowKeyRow;
+  free: number;
+  startsLeft: number;
+  room: number;
+  /** The place of each of the first: over all regions among what could start, and in its region. */
+  ranks: ReadonlyMap<string, { rank: number | null; regionRank: number }>;
+}
+
+/** What the key of an attempt says to it: how it is refused, null if it passes. */
+interface KeyVerdict {
+  state: KeyState;
+  refusal: Refusal | null;
+}
+
+const isLimited = ({ concurrency, rate_count, paused }: FlowKeyRow) =>
+  concurrency !== null || rate_count !== null || paused;
+
+/** The keys of the asked jobs, which are known whatever has become of the jobs' attempts. */
+function readKeys(
+  tables: Tables,
+  asked: readonly Asked[],
+  time: StatementTime,
+): ReadonlyMap<string, KeyState> {
+  const keyed = asked.flatMap((item) => {
+    const key = rowAt(tables.open_jobs, item, item.id)?.flow_key ?? null;
+    const row = key === null ? undefined : tables.flow_keys.get(flowKeyOf(item, key));
+    return row === undefined ? [] : [{ item, key: row }];
+  });
+  const states = [...Map.groupBy(keyed, ({ key }) => key)].map(
+    ([key, items]) =>
+      [
+        flowKeyOf(key, key.flow_key),
+        readState(
+          tables,
+          key,
+          items.map(({ item }) => item),
+          time,
+        ),
+      ] as const,
+  );
+  return new Map(states);
+}
+
+function readState(
+  tables: Tables,
+  key: FlowKeyRow,
+  asked: readonly Asked[],
+  { now, clock }: StatementTime,
+): KeyState {
+  const regions = new Set(asked.map(({ region }) => region));
+  const heads = isLimited(key) ? headsOf(tables, key, gateOf(key.flow_key), HEADS + asked.length) : [];
+  const regionRanks = new Map<number, number>();
+  let rank = 0;
+  const ranks = heads.map((row) => {
+    const regionRank = (regionRanks.get(row.region) ?? 0) + 1;
+    regionRanks.set(row.region, regionRank);
+    const canStart =
+      (row.parked_due_at ?? 0) <= now &&
+      !tables.held_regions.has(row.region) &&
+      (regions.has(row.region) || hasNode(tables, row.region, now));
+    if (canStart) rank++;
+    return [row.id, { rank: canStart ? rank : null, regionRank }] as const;
+  });
+  return {
+    key,
+    free: placesLeft(key),
+    startsLeft: startsLeft(key, clock),
+    room: roomOf(key, key.in_use),
+    ranks: new Map(ranks),
+  };
+}
+
+const hasNode = (tables: Tables, region: number, now: Instant): boolean =>
+  [...tables.nodes.values()].some(
+    ({ kind, dead, regions, seen_at }) =>
+      kind === "delivery" && !dead && regions.includes(region) && seen_at > now - UNSEEN,
+  );
+
+/** Judges attempts by their keys. An attempt that has its place asks for a start alone, before the others. */
+function judgeByKeys(
+  states: ReadonlyMap<string, KeyState>,
+  met: readonly Met<OpenJobRow>[],
+  { now, clock }: StatementTime,
+): ReadonlyMap<Met<OpenJobRow>, KeyVerdict> {
+  const verdicts = new Map<Met<OpenJobRow>, KeyVerdict>();
+  const keyed = met.flatMap((item) => {
+    const { flow_key } = item.row;
+    const state = flow_key === null ? undefined : states.get(flowKeyOf(item.row, flow_key));
+    return state === undefined ? [] : [{ item, state, asks: item.due && !item.isHeld }];
+  });
+  for (const [state, items] of Map.groupBy(keyed, (each) => each.state)) {
+    const holders = items.filter(({ asks, item }) => asks && item.row.has_place);
+    const inOrder = holders.map(({ item }) => item.row).sort(byTurn);
+    for (const { item, asks } of items) {
+      const { row } = item;
+      const { rank = null, regionRank = null } = state.ranks.get(row.id) ?? {};
+      const mayPlace = row.has_place === true || (rank !== null && rank <= state.free);
+      const startPlace = row.has_place
+        ? inOrder.indexOf(row) + 1
+        : (rank ?? Number.POSITIVE_INFINITY) + holders.length;
+      const mayStart = !state.key.paused && mayPlace && startPlace <= state.startsLeft;
+      const passes = !asks || !isLimited(state.key) || mayStart;
+      const stays =
+        row.has_place === true ||
+        row.gate?.startsWith("h") === true ||
+        (regionRank !== null && regionRank <= state.room);
+      const goneAt = startsGoneAt(state.key, clock, startPlace - state.startsLeft);
+      const until = mayPlace ? (goneAt ?? windowEnd(state.key, clock)) : now + TURN;
+      const parks = state.key.paused || !stays;
+      const refusal: Refusal = parks ? { kind: "parked" } : { kind: "put_off", until };
+      verdicts.set(item, { state, refusal: passes ? null : refusal });
+    }
+  }
+  return verdicts;
+}
+
+interface KeyedVerdict extends Verdict<OpenJobRow> {
+  byKey: KeyVerdict | null;
+  /** Whether it had its place before. */
+  hadPlace: boolean;
+}
+
+/** Sets aside what did not pass. */
+function putOff(verdicts: readonly KeyedVerdict[]): void {
+  for (const { kind, byKey, hadPlace, met } of verdicts) {
+    if (kind !== "parked" && kind !== "put_off") continue;
+    const { row } = met;
+    const until = byKey?.refusal?.kind === "put_off" ? byKey.refusal.until : null;
+    const key = row.flow_key ?? "";
+    const ofHolder = until === null ? holdersGateOf(key) : null;
+    Object.assign(row, { due_at: until, parked_host: null, gate: hadPlace ? ofHolder : gateOf(key) });
+  }
+}
+
+/** Notes in the keys what was granted and parked. Returns what they let start next. */
+function passKeys(
+  tables: Tables,
+  verdicts: readonly KeyedVerdict[],
+  { now, clock }: StatementTime,
+): OpenJobRow[] {
+  const keyed = verdicts.filter((verdict) => verdict.byKey !== null);
+  return [...Map.groupBy(keyed, ({ byKey }) => byKey?.state as KeyState)].flatMap(([state, items]) => {
+    const { key } = state;
+    const taken = items.filter((verdict) => verdict.taken);
+    const places = taken.filter(({ hadPlace }) => !hadPlace).length;
+    const mayCall = anyWaits(key) && (state.free > HEADS || key.rate_count !== null);
+    const notBefore =
+      taken.length >= state.startsLeft ? startsGoneAt(key, clock, taken.length - state.startsLeft + 1) : null;
+    const heads = mayCall ? headsOf(tables, key, gateOf(key.flow_key), roomOf(key, key.in_use + places)) : [];
+    const called = callGate(now, heads, notBefore);
+    key.in_use += places;
+    for (const { kind, hadPlace, region } of items)
+      if (kind === "parked" && !hadPlace) key.waiting[region] = (key.waiting[region] ?? 0) + 1;
+    leaveQueue(key, called);
+    noteStarts(key, clock, taken.length);
+    return called;
+  });
+}
+
+export const claimWhole: Statement = (tables, time, values) => {
+  const nodeId = Number(values[0]);
+  if (!isLiving(tables, nodeId)) return [];
+  const asked = readAsked(values);
+  const keys = readKeys(tables, asked, time);
+  const called: OpenJobRow[] = [];
+  const answers = byProject(meet(tables, tables.open_jobs, asked, nodeId, time)).flatMap((met) => {
+    const byKeys = judgeByKeys(keys, met, time);
+    const refusalOf = (item: Met<OpenJobRow>) => byKeys.get(item)?.refusal ?? null;
+    const verdicts = judge(met, 0, quotaOf(met, time), time, refusalOf).map((verdict) => ({
+      ...verdict,
+      byKey: byKeys.get(verdict.met) ?? null,
+      hadPlace: verdict.met.row.has_place === true,
+    }));
+    const granted = grant(tables, time, nodeId, verdicts);
+    putOff(verdicts);
+    called.push(...passKeys(tables, verdicts, time));
+    return granted;
+  });
+  return [{ n: 0, number: 0, called: calledArrays(tables, called) }, ...answers];
+};
+
+export const claimKeyed: Statement = (tables, time, values) => {
+  const named = readOrdinary(tables, time, values).flatMap((asked) => {
+    const row = rowAt(tables.open_jobs, asked, asked.id);
+    const key = row?.flow_key == null ? undefined : tables.flow_keys.get(flowKeyOf(row, row.flow_key));
+    if (row === undefined || key === undefined || !isOpenTo(key)) return [];
+    const isAtGate = row.gate === gateOf(key.flow_key) && row.parked_host === null;
+    return isAtGate && isOwed(row, asked, time.now) ? [{ asked, row, key }] : [];
+  });
+  const found = named.filter(({ row, key }) => isFirst(tables, row, key));
+  const answers = takeOrdinary(tables, time, Number(values[0]), found);
+  for (const { key } of found) {
+    key.in_use++;
+    noteStarts(key, time.clock, 1);
+  }
+  return answers;
+};
+
+/** Whether the short way may take attempts of a key: nothing but free places decides, and nobody would have to be called. */
+function isOpenTo({ concurrency, in_use, rate_count, paused, waiting }: FlowKeyRow): boolean {
+  if (rate_count !== null || paused) return false;
+  const isScarce = concurrency !== null && concurrency - in_use <= HEADS;
+  return isScarce || waiting.every((count) => count === 0);
+}
+
+/** Whether fewer than the free places come before it, of all that stand there. */
+function isFirst(tables: Tables, row: OpenJobRow, key: FlowKeyRow): boolean {
+  if (key.concurrency === null) return true;
+  const before = rowsAtGate(tables, row, gateOf(key.flow_key)).filter((other) => byTurn(other, row) < 0);
+  return before.length < key.concurrency - key.in_use;
+}
