@@ -12,6 +12,9 @@ export const FLOW_RATE_BOUNDS = {
   perSeconds: { min: 1, max: 86_400 },
 } as const;
 
+/** So many keys of an environment are pinned or paused. What jobs alone have made known is forgotten by itself. */
+export const FLOW_KEYS_KEPT_MAX = 10_000;
+
 /** For how long a job holds its place of the key's concurrency: for each attempt, or from its first attempt until it is over. */
 export const FLOW_HOLDS = ["attempt", "job"] as const;
 export type FlowHold = (typeof FLOW_HOLDS)[number];

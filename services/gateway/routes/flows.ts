@@ -1,7 +1,7 @@
 import { readFlowKeyListQuery, readFlowKeyUpdate, viewFlowKey } from "../../../shared/contract/flow.ts";
 import { viewList } from "../../../shared/contract/list.ts";
-import { resourceNotFound } from "../../../shared/domain/errors.ts";
-import { isFlowKey } from "../../../shared/domain/flow-key.ts";
+import { ApiError, resourceNotFound } from "../../../shared/domain/errors.ts";
+import { FLOW_KEYS_KEPT_MAX, isFlowKey } from "../../../shared/domain/flow-key.ts";
 import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
 import { changeFlowKey, findFlowKey, listFlowKeys } from "../../../shared/store/resources/flow-keys.ts";
@@ -43,6 +43,7 @@ export function flowRoutes({ db, pager }: { db: Database; pager: Pager }): Route
         const row = await inTurn(JSON.stringify([scope, key]), () =>
           changeFlowKey(db, scope, key, change, cause()),
         );
+        if (row === "too_many") throw tooManyKept();
         return { status: 200, text: JSON.stringify(viewFlowKey(row)) };
       },
     },
@@ -56,3 +57,9 @@ function readPathFlowKey(text: string): string {
   if (!isFlowKey(text)) throw resourceNotFound();
   return text;
 }
+
+const tooManyKept = () =>
+  new ApiError(
+    "plan_limit_exceeded",
+    `The environment's limit of ${FLOW_KEYS_KEPT_MAX} flow keys that are pinned or paused is reached.`,
+  );

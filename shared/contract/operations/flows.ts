@@ -1,4 +1,5 @@
 import type { Static } from "@sinclair/typebox";
+import { FLOW_KEYS_KEPT_MAX } from "../../domain/flow-key.ts";
 import { FlowKey, FlowKeyId, FlowKeyList, FlowKeyListParameters, FlowKeyUpdateRequest } from "../flow.ts";
 import { NEXT_CURSOR_EXAMPLE } from "../list.ts";
 import { operation } from "./operation.ts";
@@ -46,7 +47,8 @@ export const FLOW_OPERATIONS = {
     summary: "Limit, pause or pin a flow key",
     description:
       "A key that is not known is made. `rate` replaces the whole rate. A limit below what is in use stops nothing that has begun; nothing " +
-      "starts until less is in use. While a key is paused nothing of it starts.",
+      "starts until less is in use. While a key is paused nothing of it starts. An environment has at most " +
+      `${FLOW_KEYS_KEPT_MAX.toLocaleString("en")} keys that are pinned or paused.`,
     body: {
       schema: FlowKeyUpdateRequest,
       examples: {
@@ -56,5 +58,6 @@ export const FLOW_OPERATIONS = {
       },
     },
     response: { schema: FlowKey, examples: { limited: FLOW_EXAMPLE } },
+    codes: ["plan_limit_exceeded"],
   }),
 };

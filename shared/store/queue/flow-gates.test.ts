@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { keyCause } from "../../../test/support/cause.ts";
-import { FLOW_CONCURRENCY_BOUNDS, type Flow } from "../../domain/flow-key.ts";
+import { FLOW_CONCURRENCY_BOUNDS, FLOW_KEYS_KEPT_MAX, type Flow } from "../../domain/flow-key.ts";
 import { idToUuid, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { changeFlowKey as change, findFlowKey, listFlowKeys } from "../resources/flow-keys.ts";
@@ -386,6 +386,41 @@ describe("what a key is told", () => {
     expect(await start(project)).toEqual([]);
     await settle(running[2] as Running);
     expect((await start(project)).length).toBe(1);
+  });
+
+  test("as many are pinned or paused as an environment may keep, and not one more of two that ask at once", async () => {
+    const project = await store.addProject();
+    const scope = scopeOf(project);
+    await store.query(
+      `INSERT INTO flow_keys (project_no, environment, flow_key, pinned, paused)
+       SELECT $1, 1, 'kept' || n, n % 2 = 0, n % 2 = 1 FROM generate_series(2, $2) n`,
+      [project, FLOW_KEYS_KEPT_MAX],
+    );
+    const session = await store.session();
+    await session.query("BEGIN");
+    await session.query("SELECT FROM flows WHERE project_no = $1 FOR UPDATE", [project]);
+    const asked = [
+      change(store.db, scope, newKey(), { pinned: true }, keyCause()),
+      change(store.db, scope, newKey(), { paused: true, concurrency: 1 }, keyCause()),
+    ];
+    await store.untilBlocked(2);
+    await session.query("COMMIT");
+    expect((await Promise.all(asked)).filter((row) => row === "too_many").length).toBe(1);
+    const another = newKey();
+    expect(await change(store.db, scope, another, { pinned: true, concurrency: 1 }, keyCause())).toBe(
+      "too_many",
+    );
+    expect(await findFlowKey(store.db, scope, another)).toBeNull();
+    expect(await change(store.db, scope, another, { concurrency: 1 }, keyCause())).toMatchObject({
+      concurrency: 1,
+    });
+    expect(await change(store.db, scope, "kept2", { paused: true }, keyCause())).toMatchObject({
+      paused: true,
+    });
+    await change(store.db, scope, "kept3", { paused: false }, keyCause());
+    expect(await change(store.db, scope, another, { paused: true }, keyCause())).toMatchObject({
+      paused: true,
+    });
   });
 
   test("is forgotten a day after its last use, unless it is pinned, paused, or named by an open job", async () => {

@@ -1,10 +1,11 @@
-import type { FlowKeyTerms, FlowRate } from "../../domain/flow-key.ts";
+import { FLOW_KEYS_KEPT_MAX, type FlowKeyTerms, type FlowRate } from "../../domain/flow-key.ts";
 import { idToUuid } from "../../domain/ids.ts";
 import type { Scope } from "../../domain/scope.ts";
 import { ALL_REGIONS, environmentCode } from "../database/codes.ts";
 import { type Database, epochMs } from "../database/database.ts";
 import { HEADS } from "../queue/flow-gates.ts";
 import { nextStartOf } from "../queue/flow-start.ts";
+import { lockFlow } from "../queue/lock-flow.ts";
 import { auditFrom, type KeyCause } from "./audit.ts";
 
 /** Flow keys as clients see and change them. Which attempts they let start, the statements of queue/flow-gates.ts decide. */
@@ -63,7 +64,7 @@ const LIST = `SELECT ${COLUMNS} FROM flow_keys k WHERE ${IN_SCOPE} AND k.flow_ke
 
 /**
  * Changes what is given of a key, and makes one that is not known. What may start by its new terms is called by whoever empties
- * gate_calls (queue/gate-calls.ts), within a second.
+ * gate_calls (queue/gate-calls.ts), within a second. Nothing is changed if the environment would keep too many keys by hand.
  */
 export async function changeFlowKey(
   db: Database,
@@ -71,22 +72,34 @@ export async function changeFlowKey(
   key: string,
   change: Partial<FlowKeyTerms>,
   { requestId, keyNo }: KeyCause,
-): Promise<FlowKeyRow> {
+): Promise<FlowKeyRow | "too_many"> {
   const { concurrency, rate, paused, pinned } = change;
-  const [row] = await db.run<Row>("change_flow_key", CHANGE, [
+  const values = [
     ...[projectNo, environmentCode(environment), JSON.stringify(change), idToUuid(requestId), keyNo, key],
     ...[concurrency !== undefined, concurrency ?? null],
     ...[rate !== undefined, rate?.count ?? null, rate?.per_seconds ?? null],
     ...[paused ?? null, pinned ?? null],
-  ]);
-  if (row === undefined) throw new Error("a changed flow key did not come back");
-  return readFlowKey(row);
+  ];
+  const [row] =
+    paused === true || pinned === true
+      ? await db.transact(async (tx) => {
+          // Behind the flow's lock the count is exact.
+          await lockFlow(tx, projectNo);
+          return tx.run<Row>("change_flow_key", CHANGE, values);
+        })
+      : await db.run<Row>("change_flow_key", CHANGE, values);
+  return row === undefined ? "too_many" : readFlowKey(row);
 }
+
+const IS_KEPT = "(pinned OR paused)";
 
 const CHANGE = `
 WITH k AS (
   INSERT INTO flow_keys AS k (project_no, environment, flow_key, concurrency, rate_count, rate_seconds, paused, pinned)
-  VALUES ($1, $2, $6, $8, $10, $11, coalesce($12, false), coalesce($13, false))
+  SELECT $1::int, $2::smallint, $6::text, $8::int, $10::int, $11::int, coalesce($12::boolean, false), coalesce($13::boolean, false)
+   WHERE NOT coalesce($12 OR $13, false)
+      OR EXISTS (SELECT FROM flow_keys k WHERE ${IN_SCOPE} AND k.flow_key = $6 AND ${IS_KEPT})
+      OR (SELECT count(*) FROM (SELECT FROM flow_keys k WHERE ${IN_SCOPE} AND ${IS_KEPT} LIMIT ${FLOW_KEYS_KEPT_MAX}) kept) < ${FLOW_KEYS_KEPT_MAX}
       ON CONFLICT (project_no, environment, flow_key) DO UPDATE
      SET used_at = now(), concurrency = CASE WHEN $7::boolean THEN excluded.concurrency ELSE k.concurrency END,
          rate_count = CASE WHEN $9::boolean THEN excluded.rate_count ELSE k.rate_count END,

@@ -11,6 +11,7 @@ import type { ProjectNo, Scope } from "../../domain/scope.ts";
 import { environmentCode, HOSTS_WATCHED } from "../database/codes.ts";
 import { column, type Database, epochMs } from "../database/database.ts";
 import { HOST_CODES, hostEvent } from "../queue/host-gates.ts";
+import { lockFlow } from "../queue/lock-flow.ts";
 import { tellOf } from "../queue/owed-deliveries.ts";
 import { auditFrom, type KeyCause } from "./audit.ts";
 import { type KeyToTake, keepAnswer } from "./idempotency.ts";
@@ -56,7 +57,7 @@ export async function parkHost(
 ): Promise<{ kind: "parked"; row: HostStanding } | { kind: "too_many" } | { kind: "key_taken" }> {
   const [row] = await db.transact(async (tx) => {
     // Behind the flow's lock the count is exact. A project whose hosts are watched though none is parked only goes a longer way.
-    await tx.run("lock_flow", "SELECT FROM flows WHERE project_no = $1 FOR NO KEY UPDATE", [scope.projectNo]);
+    await lockFlow(tx, scope.projectNo);
     await watchHosts(tx, scope.projectNo);
     return change(tx, "park_host", PARK, scope, host, cause);
   });

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import type { Client } from "../../../shared/client/index.ts";
+import { FLOW_KEYS_KEPT_MAX } from "../../../shared/domain/flow-key.ts";
 import { clientOf, refusalOf } from "../../support/client.ts";
 import {
   readRefusal,
@@ -65,6 +66,25 @@ describe("PATCH /v2/flows/{key}", () => {
     readRefusal(await call("PATCH", "/v2/flows/a", body), "invalid_request", param);
     const { rate_windows: _, ...after } = await gateway.countRows();
     expect({ ...before, ...after }).toEqual(before);
+  });
+
+  test("keeps as many keys as an environment may have pinned or paused, and refuses one more without a trace", async () => {
+    await gateway.query(
+      `INSERT INTO flow_keys (project_no, environment, flow_key, pinned)
+       SELECT $1, 1, 'kept' || n, true FROM generate_series(1, $2) n`,
+      [project.no, FLOW_KEYS_KEPT_MAX],
+    );
+    const before = await gateway.countRows();
+    for (const change of [{ pinned: true }, { paused: true, concurrency: 1 }])
+      readRefusal(await call("PATCH", "/v2/flows/a", change), "plan_limit_exceeded");
+    const { rate_windows: _, ...after } = await gateway.countRows();
+    expect({ ...before, ...after }).toEqual(before);
+    const { flows } = client;
+    expect(await flows.update("a", { concurrency: 1 })).toMatchObject({ concurrency: 1 });
+    expect(await flows.pause("kept1")).toMatchObject({ paused: true, pinned: true });
+    await clientOf(gateway, project.development).flows.pause("a");
+    await flows.update("kept1", { paused: false, pinned: false });
+    expect(await flows.pause("a")).toMatchObject({ paused: true, concurrency: 1 });
   });
 
   test("of the same key at the same time ends with the changes of all", async () => {

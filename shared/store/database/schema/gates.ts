@@ -50,6 +50,10 @@ export const flowKeys = pg.pgTable(
   },
   (table) => [
     pg.primaryKey({ columns: [table.projectNo, table.environment, table.flowKey] }),
+    pg
+      .index("flow_keys_kept")
+      .on(table.projectNo, table.environment)
+      .where(sql`${table.pinned} OR ${table.paused}`),
     pg.index("flow_keys_idle").on(table.usedAt).where(sql`NOT ${table.pinned} AND NOT ${table.paused}`),
   ],
 );
