@@ -19,6 +19,7 @@ import { openTestDatabase } from "../support/database.ts";
 import { createLoad, untilTerminal } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
+import { fetchServed } from "../support/served.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { listUnmatchedEvents } from "../support/unmatched-events.ts";
@@ -250,12 +251,12 @@ describe("events, when every process is killed in turn under load", () => {
     const headers = { authorization: `Bearer ${key}` };
     let retriedCount = 0;
     await until(async () => {
-      const response = await fetch(`${base()}/v2/jobs?status=failed&limit=50`, { headers });
+      const response = await fetchServed(`${base()}/v2/jobs?status=failed&limit=50`, { headers });
       const { data } = (await response.json()) as { data: { id: string; attempts: number }[] };
       for (const { id } of data.filter(({ attempts }) => attempts === 2)) {
-        const runs = await fetch(`${base()}/v2/runs?job_id=${id}`, { headers });
+        const runs = await fetchServed(`${base()}/v2/runs?job_id=${id}`, { headers });
         const [last] = ((await runs.json()) as { data: { id: string }[] }).data;
-        const retried = await fetch(`${base()}/v2/runs/${last?.id}/retry`, { method: "POST", headers });
+        const retried = await fetchServed(`${base()}/v2/runs/${last?.id}/retry`, { method: "POST", headers });
         if (retried.status === 201) retriedCount++;
       }
       return retriedCount >= 10;

@@ -7,6 +7,7 @@ import type { Database } from "../../shared/store/database/database.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
+import { fetchServed } from "../support/served.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 
 setDefaultTimeout(180_000);
@@ -51,7 +52,7 @@ afterAll(async () => {
 });
 
 async function ask<T>(method: string, path: string, body?: object): Promise<T> {
-  const response = await fetch(`http://127.0.0.1:${gateway.port}${path}`, {
+  const response = await fetchServed(`http://127.0.0.1:${gateway.port}${path}`, {
     method,
     headers: { Authorization: `Bearer ${key}`, "Content-Type": "application/json" },
     ...(body === undefined ? {} : { body: JSON.stringify(body) }),

@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { claimPort } from "../support/port.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { fetchServed } from "../support/served.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { runInTerminal, STANDALONE, standaloneSettings, type Terminal } from "../support/terminal.ts";
 import { until } from "./support.ts";
@@ -29,7 +30,7 @@ afterAll(async () => {
 /** Sends a job to a port on which nobody listens. Answers its id. */
 async function sendToNobody(port: number | string, key: string): Promise<string> {
   const target_url = `http://127.0.0.1:${await claimPort()}/${CANARY}?token=${CANARY}`;
-  const response = await fetch(`http://127.0.0.1:${port}/v2/jobs`, {
+  const response = await fetchServed(`http://127.0.0.1:${port}/v2/jobs`, {
     method: "POST",
     headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
     body: JSON.stringify({ target_url, payload: { [CANARY]: CANARY }, retry_policy: { max_attempts: 1 } }),
@@ -121,7 +122,7 @@ describe("the standalone at a terminal, started for the first time and again wit
       expect.stringMatching(/signing secret +whsec_[A-Za-z0-9+/=]{44}\n/),
       expect.stringMatching(/svc_dev_/),
     ]);
-    const response = await fetch(`http://127.0.0.1:${again.port}/v2/project`, {
+    const response = await fetchServed(`http://127.0.0.1:${again.port}/v2/project`, {
       headers: { authorization: `Bearer ${findKey(answers[1] ?? "")}` },
     });
     expect(response.status).toBe(200);

@@ -8,6 +8,7 @@ import { type CollectedSpan, startCollector } from "../support/collector.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
+import { fetchServed } from "../support/served.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { type Arrival, startTarget } from "../support/target.ts";
 import { makeGate, until } from "./support.ts";
@@ -78,7 +79,7 @@ async function post<T>(
   at = gateway,
 ): Promise<T> {
   const traceparent = typeof trace === "object" ? formatTraceparent(trace) : trace;
-  const response = await fetch(`http://127.0.0.1:${at.port}${path}`, {
+  const response = await fetchServed(`http://127.0.0.1:${at.port}${path}`, {
     method: "POST",
     headers: {
       Authorization: `Bearer ${project.keys.production}`,

@@ -312,7 +312,10 @@ describe("alerts", () => {
   });
 
   test("fire without any worker, also for the one that reported on the cell", async () => {
-    expect(fires("JobwheelCellUntold")).toBe(false);
+    const isUntold = ({ alertname }: Firing) => alertname === "JobwheelCellUntold";
+    // A worker on a busy machine may have been silent for the two seconds that stand for the minute. It tells again.
+    await until(async () => !(await prometheus.firing()).some(isUntold));
+    for (const [key, alert] of fired) if (isUntold(alert)) fired.delete(key);
     await homeWorker.end("SIGKILL");
     await untilFires("JobwheelCellUntold");
     await untilFires("JobwheelServiceDown", { service: "worker" });

@@ -12,13 +12,13 @@ import { openTestDatabase } from "../support/database.ts";
 import { createLoad, expectNothingDoubled, type Load } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase } from "../support/postgres.ts";
+import { fetchServed } from "../support/served.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { type Arrival, startTarget, type Target } from "../support/target.ts";
 
 export const LEASE_TTL_MS = 2_000;
 /** The time within which lost or due attempts follow. */
 export const SOON_MS = 5_000;
-const ASK_AGAIN_MS = 500;
 const DRAINED_MS = 60_000;
 /** The interval of each stream. */
 const POST_EVERY_MS = 200;
@@ -130,24 +130,12 @@ export async function startOperatedCell(): Promise<OperatedCell> {
   const projects = {} as Record<ProjectName, Project>;
   const nameOfProject = (id: string) =>
     (Object.keys(projects) as ProjectName[]).find((name) => projects[name].id === id) ?? "nobody";
-  /** Repeats the request with its key after a 503, as the API asks clients to: a busy machine looks like an outage of Postgres. */
   async function ask<T>(project: ProjectName, method: string, path: string, body?: object): Promise<T> {
-    const headers = {
-      authorization: `Bearer ${projects[project].key}`,
-      "content-type": "application/json",
-      ...(method === "POST" && { "idempotency-key": crypto.randomUUID() }),
-    };
-    const send = () =>
-      fetch(`${base()}${path}`, {
-        method,
-        headers,
-        ...(body !== undefined && { body: JSON.stringify(body) }),
-      });
-    let response = await send();
-    while (response.status === 503) {
-      await Bun.sleep(ASK_AGAIN_MS);
-      response = await send();
-    }
+    const response = await fetchServed(`${base()}${path}`, {
+      method,
+      headers: { authorization: `Bearer ${projects[project].key}`, "content-type": "application/json" },
+      ...(body !== undefined && { body: JSON.stringify(body) }),
+    });
     if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${await response.text()}`);
     return (await response.json()) as T;
   }

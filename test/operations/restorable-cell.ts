@@ -11,6 +11,7 @@ import { type ArchivingPostgres, startArchivingPostgres } from "../support/archi
 import { openTestDatabase } from "../support/database.ts";
 import { createLoad, type Load } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
+import { fetchServed } from "../support/served.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { type Arrival, startTarget, type Target } from "../support/target.ts";
 import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
@@ -118,7 +119,7 @@ export async function startRestorableCell(): Promise<RestorableCell> {
       ]);
     },
     async ask(method, path, body) {
-      const response = await fetch(`${base()}${path}`, {
+      const response = await fetchServed(`${base()}${path}`, {
         method,
         headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
         ...(body !== undefined && { body: JSON.stringify(body) }),

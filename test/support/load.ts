@@ -1,5 +1,6 @@
 import { expect } from "bun:test";
 import type { PauseWatch } from "./pauses.ts";
+import { fetchServed } from "./served.ts";
 import type { ServiceProcess } from "./service-process.ts";
 import type { Target } from "./target.ts";
 
@@ -126,7 +127,7 @@ export function expectNothingDoubled(target: Target): void {
 /** Expects each job to have as many runs as attempts, numbered without a gap. */
 export async function expectRunsMatch(base: string, key: string, jobs: JobAnswer[]): Promise<void> {
   await eachOf(jobs, async (job) => {
-    const response = await fetch(`${base}/v2/runs?job_id=${job.id}`, {
+    const response = await fetchServed(`${base}/v2/runs?job_id=${job.id}`, {
       headers: { authorization: `Bearer ${key}` },
     });
     const { data } = (await response.json()) as { data: { attempt: number; status: string }[] };

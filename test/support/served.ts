@@ -1,0 +1,17 @@
+const AGAIN_MS = 100;
+
+/**
+ * Asks the API, and again after each 503, as it asks its clients to: on a busy machine Postgres may answer too late. A POST has an
+ * Idempotency-Key of its own. For tests that are not about being served.
+ */
+export async function fetchServed(url: string, init: RequestInit = {}): Promise<Response> {
+  const headers = new Headers(init.headers);
+  if (init.method === "POST" && !headers.has("idempotency-key"))
+    headers.set("idempotency-key", crypto.randomUUID());
+  for (;;) {
+    const response = await fetch(url, { ...init, headers });
+    if (response.status !== 503) return response;
+    await response.body?.cancel();
+    await Bun.sleep(AGAIN_MS);
+  }
+}
