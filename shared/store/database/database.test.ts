@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { openTestDatabase } from "../../../test/support/database.ts";
 import { startStore, type TestStore } from "../test-support.ts";
+import { StoreUnavailable } from "./database.ts";
 
 let store: TestStore;
 beforeAll(async () => {
@@ -46,6 +47,31 @@ describe("a transaction", () => {
     expect(await nameOf()).toEqual([{ name: "x" }]);
   });
 });
+
+describe.each(["serialization_failure", "deadlock_detected"])(
+  "a statement that Postgres rolls back: %s",
+  (condition) => {
+    const failing = (times: number) => `DO $$ BEGIN
+    CREATE SEQUENCE IF NOT EXISTS tries;
+    PERFORM setval('tries', 1);
+    CREATE OR REPLACE FUNCTION fail() RETURNS int LANGUAGE plpgsql AS 'BEGIN
+      IF nextval(''tries'') <= ${times} + 1 THEN RAISE EXCEPTION USING ERRCODE = ''${condition}''; END IF;
+      RETURN 1;
+    END';
+  END $$`;
+    const run = () => store.db.run<{ one: number }>("fail", "SELECT fail() AS one", []);
+
+    test("is run again", async () => {
+      await store.query(failing(4));
+      expect(await run()).toEqual([{ one: 1 }]);
+    });
+
+    test("is given up after five times, with an unknown outcome", async () => {
+      await store.query(failing(5));
+      await expect(run()).rejects.toThrow(StoreUnavailable);
+    });
+  },
+);
 
 describe("the figures that operators see of a database", () => {
   test("show how its connections are used, and count its errors as unavailable or refused", async () => {

@@ -37,7 +37,7 @@ export interface PooledDatabase extends Database {
 
 const UNIQUE_VIOLATION = "23505";
 
-/** How often a statement is tried that met a row on its way to another partition. */
+/** How often a statement is tried that Postgres has rolled back because of others. */
 const TRIES_MAX = 5;
 
 /** Postgres could not be asked, or its answer did not arrive: the statement may have taken effect. */
@@ -112,7 +112,7 @@ export function openDatabase(
         try {
           return (await pool.query({ name, text, values })).rows;
         } catch (error) {
-          if (isMovedRow(error) && attempt < TRIES_MAX) continue;
+          if (isRolledBack(error) && attempt < TRIES_MAX) continue;
           countError(error);
           throw isDatabaseFault(error) ? new StoreUnavailable(describe(error), { cause: error }) : error;
         }
@@ -173,11 +173,11 @@ export function isDatabaseFault(error: unknown): boolean {
 }
 
 /**
- * True if a row that the statement was to change has just moved to another partition (run-moves.ts). Nothing was done,
- * and the statement finds the moved row when it runs again.
+ * True if nothing was done, and the statement may do it when it runs again. Serialization failure: a row that it was to change
+ * has just moved to another partition (run-moves.ts). Deadlock: of two creations, each has a flow key that is new to the other.
  */
-function isMovedRow(error: unknown): boolean {
-  return error instanceof pg.DatabaseError && error.code === "40001";
+function isRolledBack(error: unknown): boolean {
+  return error instanceof pg.DatabaseError && (error.code === "40001" || error.code === "40P01");
 }
 
 /** True if a row's unique key was taken already. */
