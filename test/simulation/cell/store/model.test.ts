@@ -23,7 +23,7 @@ setDefaultTimeout(600_000);
  */
 
 const ROUNDS = Number(process.env.ROUNDS ?? 5);
-const STEPS = 360;
+const STEPS = 420;
 const firstSeed = Number(process.env.SEED ?? 1);
 
 let store: TestStore;

@@ -23,7 +23,7 @@ function calledOf({ called_at }: FlowRow, now: Instant): number {
 /** For how many milliseconds yet permits are kept for the class that was called last. */
 export function keptMsOf({ called_at }: FlowRow, now: Instant): number {
   const lastAt = Math.max(now - CALLED, ...called_at);
-  return Math.min(toMs(CALLED) - toMs(now - lastAt), toMs(CALLED));
+  return toMs(Math.min(CALLED - (now - lastAt), CALLED));
 }
 
 const turnOf = (flow: FlowRow, code: number): number =>
