@@ -117,6 +117,7 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   look_at_hosts: nothing,
 
   lock_project: nothing,
+  lock_flow: nothing,
   create_bulk: bulks.createBulk,
   lock_bulk: bulks.lockBulk,
   abort_bulk: bulks.abortBulk,
