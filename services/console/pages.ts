@@ -1,5 +1,5 @@
 import { ASSETS_PATH, isView } from "./app/paths.ts";
-import { type Asset, ENTRIES, type Entry, findEntry } from "./build/bundle.ts";
+import { type Asset, type Bundle, ENTRIES, type Entry, findEntry } from "./build/bundle.ts";
 import { openBundle } from "./build/kept.ts";
 
 /** What a gateway serves of the console. None of it asks for a key: it holds nothing of anybody. */
@@ -11,10 +11,17 @@ export interface ConsolePages {
   answer(request: Request, path: string): Promise<Response | null>;
 }
 
-/** The build is opened, or made, at the first request. One that fails stays so until the process is started again. */
-export function createConsolePages(): ConsolePages {
+/** The build is opened, or made, at the first request, and after one that failed at the next. One is made at a time. */
+export function createConsolePages(build: () => Promise<Bundle> = openBundle): ConsolePages {
   let opened: Promise<Served> | undefined;
-  const open = () => (opened ??= openBundle().then(({ assets }) => serve(assets)));
+  const open = () =>
+    (opened ??= build().then(
+      ({ assets }) => serve(assets),
+      (error: unknown) => {
+        opened = undefined;
+        throw error;
+      },
+    ));
 
   return {
     async answer(request, path) {

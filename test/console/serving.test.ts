@@ -1,6 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { brotliDecompressSync, gunzipSync } from "node:zlib";
 import { buildBundle } from "../../services/console/build/bundle.ts";
+import { openBundle } from "../../services/console/build/kept.ts";
+import { createConsolePages } from "../../services/console/pages.ts";
 import { readRefusal, startTestGateway, type TestGateway } from "../support/gateway.ts";
 
 let gateway: TestGateway;
@@ -78,6 +80,20 @@ describe("the console is served", () => {
     const { status, headers } = await fetch(`http://127.0.0.1:${gateway.port}/docs/`, init);
     expect([status, headers.get("location")]).toEqual([302, "../docs"]);
     readRefusal(await gateway.call("GET", "/docs/"), "resource_not_found");
+  });
+
+  test("after a build that has failed, by one that the next request makes and later ones share", async () => {
+    let builds = 0;
+    const pages = createConsolePages(async () => {
+      if (++builds === 1) throw new Error("the disk is full");
+      return openBundle();
+    });
+    const ask = () => pages.answer(new Request("http://host/", { headers: { Accept: BROWSER } }), "/");
+    const failed = await Promise.allSettled([ask(), ask()]);
+    expect(failed.map(({ status }) => status)).toEqual(["rejected", "rejected"]);
+    const answers = await Promise.all([ask(), ask()]);
+    expect([...answers, await ask()].map((answer) => answer?.status)).toEqual([200, 200, 200]);
+    expect(builds).toBe(2);
   });
 
   test("and has a favicon", async () => {
