@@ -31,7 +31,8 @@ export function createConsolePages(build: () => Promise<Bundle> = openBundle): C
       }
       if (path === "/favicon.ico") return (await open()).icon(request);
       if (!isForBrowser(request) || path.split("/").length > STEPS_MAX) return null;
-      if (path === "/docs/") return new Response(null, { status: 302, headers: { Location: "../docs" } });
+      if (path === "/docs/")
+        return new Response(null, { status: 302, headers: { Location: "../docs", Vary: "Accept" } });
       if (!isView(path)) return page(path, 404, UNKNOWN_PAGE);
       return page(path, 200, (await open()).shell);
     },

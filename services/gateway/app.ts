@@ -43,7 +43,11 @@ export function createApp(
   async function answerConsole(request: Request): Promise<Response> {
     const isRead = request.method === "GET" || request.method === "HEAD";
     const response = isRead ? await pages.answer(request, new URL(request.url).pathname) : null;
-    if (response === null) return refuseOutside(resourceNotFound());
+    if (response === null) {
+      const refusal = refuseOutside(resourceNotFound());
+      refusal.headers.set("Vary", "Accept");
+      return refusal;
+    }
     response.headers.set("Request-Id", makeRequestId());
     return response;
   }

@@ -3,7 +3,7 @@ import { brotliDecompressSync, gunzipSync } from "node:zlib";
 import { buildBundle } from "../../services/console/build/bundle.ts";
 import { openBundle } from "../../services/console/build/kept.ts";
 import { createConsolePages } from "../../services/console/pages.ts";
-import { readRefusal, startTestGateway, type TestGateway } from "../support/gateway.ts";
+import { type Answer, readRefusal, startTestGateway, type TestGateway } from "../support/gateway.ts";
 
 let gateway: TestGateway;
 
@@ -23,6 +23,12 @@ const VIEWS = [
   "/console/development/jobs",
   "/console/production/jobs/job_01m88s1k1j0hbvpg8nq2vb16t8?x=1",
 ];
+
+/** JSON, of which a cache knows that a browser gets something else. */
+function expectForPrograms(answer: Answer): void {
+  readRefusal(answer, "resource_not_found");
+  expect(answer.headers.get("vary")).toBe("Accept");
+}
 
 /** The files that a page names, as a browser resolves them. */
 function filesOf(html: string, path: string): string[] {
@@ -78,8 +84,8 @@ describe("the console is served", () => {
   test("beside the documentation, with a slash at its end or without", async () => {
     const init = { headers: { Accept: BROWSER }, redirect: "manual" } as const;
     const { status, headers } = await fetch(`http://127.0.0.1:${gateway.port}/docs/`, init);
-    expect([status, headers.get("location")]).toEqual([302, "../docs"]);
-    readRefusal(await gateway.call("GET", "/docs/"), "resource_not_found");
+    expect([status, headers.get("location"), headers.get("vary")]).toEqual([302, "../docs", "Accept"]);
+    expectForPrograms(await gateway.call("GET", "/docs/"));
   });
 
   test("after a build that has failed, by one that the next request makes and later ones share", async () => {
@@ -128,8 +134,9 @@ describe("a path without a view", () => {
     const page = await asBrowser(path);
     expect([page.status, page.headers.get("content-type")]).toEqual([404, "text/html; charset=utf-8"]);
     expect(page.text).toContain("There is nothing here");
+    expect(page.headers.get("vary")).toBe("Accept");
     for (const accept of ["*/*", "application/json", "text/htmlx"]) {
-      readRefusal(await gateway.call("GET", path, { headers: { Accept: accept } }), "resource_not_found");
+      expectForPrograms(await gateway.call("GET", path, { headers: { Accept: accept } }));
     }
   });
 
@@ -150,6 +157,6 @@ describe("a path without a view", () => {
   );
 
   test("of the console is JSON for programs", async () => {
-    for (const path of VIEWS) readRefusal(await gateway.call("GET", path), "resource_not_found");
+    for (const path of VIEWS) expectForPrograms(await gateway.call("GET", path));
   });
 });
