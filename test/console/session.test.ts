@@ -132,6 +132,37 @@ test("an outage of Postgres is a banner, which goes away by itself, and what is 
   await close();
 });
 
+test("a page that nobody looks at asks for nothing, and keeps itself up to date once it is seen", async () => {
+  const { page, complaints, close } = await site.openPage("/console/production/jobs");
+  await page.clock.install();
+  await page.goto(`${site.origin}/console/production/jobs?tag=seen`);
+  await page.getByRole("heading", { name: "No job fits these filters" }).waitFor();
+  // A headless browser shows every page, so the page is told what a browser would tell it.
+  const setVisibility = (state: DocumentVisibilityState) =>
+    page.evaluate((now) => {
+      Object.defineProperty(document, "visibilityState", { configurable: true, value: now });
+      Object.defineProperty(document, "hidden", { configurable: true, value: now === "hidden" });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }, state);
+  const asked: string[] = [];
+  page.on("request", (request) => asked.push(new URL(request.url()).pathname));
+
+  await setVisibility("hidden");
+  await page.clock.runFor("10:00");
+  await page.evaluate((url) => fetch(url), `${site.origin}/docs`);
+  expect(asked).toEqual(["/docs"]);
+  const { id } = await site.call<{ id: string }>("POST", "/v2/jobs", {
+    target_url: TARGET,
+    run_at: LATER,
+    tags: ["seen"],
+  });
+  await setVisibility("visible");
+  await page.clock.runFor("01:00");
+  await page.getByText(id).waitFor();
+  expect(complaints).toEqual([]);
+  await close();
+});
+
 test("two tabs in two environments never mix", async () => {
   const jobs = { development: "", production: "" };
   for (const environment of ["development", "production"] as const) {
