@@ -26,6 +26,7 @@ const UNTIL_TIMEOUT_MS = 20_000;
 
 export function startTarget(
   answer: (arrival: Arrival) => Response | Promise<Response> = () => new Response("ok"),
+  port = 0,
 ): Target {
   const arrivals: Arrival[] = [];
   const waiting = new Set<() => void>();
@@ -33,7 +34,7 @@ export function startTarget(
   let openMax = 0;
   const server = Bun.serve({
     hostname: "127.0.0.1",
-    port: 0,
+    port,
     idleTimeout: 0,
     async fetch(request) {
       open++;
