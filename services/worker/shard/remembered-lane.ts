@@ -19,6 +19,8 @@ export type Entry = OwedAttempt &
     /** When it was sent, by the shard's clock, and to which delivery node. */
     sentAt: number;
     sentTo: number;
+    /** When its timer ends, while it is timed. */
+    timedUntil: number;
     /** Why it is timed although it is due: a delivery node has put it off. Null if it is not. */
     putOffFor: WaitReason | null;
   };
@@ -33,6 +35,8 @@ const PROBE_CREDITS_MAX = 4_096;
 const TIMED_MAX = 2_000;
 /** Once so many entries are put off, the entries behind them wait for them. */
 const PUT_OFF_MAX = 1_000;
+/** Where a sweep finds that an entry which was put off is due this much before its timer, only the answer took its time. */
+const HASTENED_MS_MIN = 1_000;
 /** The worker's clock may be ahead of the database's by this much. An entry that is "early" by less was not put off. */
 const CLOCKS_DIFFER_MS = 100;
 
@@ -148,10 +152,21 @@ export class RememberedLane {
   /** Keeps an entry until `at`: it is not due yet, or a delivery node has put it off, for `reason`. */
   setTimer(entry: Entry, at: number, reason: WaitReason | null): void {
     entry.state = "timed";
+    entry.timedUntil = at;
     this.timers.arm(entry, at);
     this.timedCount++;
     entry.putOffFor = at > entry.dueAt + CLOCKS_DIFFER_MS ? reason : null;
     if (entry.putOffFor !== null) this.putOffCount++;
+  }
+
+  /** Whether an entry that was put off is owed sooner now, since its flow key has other limits. `dueAt` is when. */
+  isHastened(entry: Entry, dueAt: number): boolean {
+    return (
+      entry.state === "timed" &&
+      entry.putOffFor !== null &&
+      dueAt > entry.dueAt &&
+      dueAt < entry.timedUntil - HASTENED_MS_MIN
+    );
   }
 
   /** The timer of an entry has ended. If the lane is full, perhaps because it is held, Postgres remembers the entry. */

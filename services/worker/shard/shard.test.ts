@@ -176,6 +176,23 @@ describe("answers", () => {
     expect(jobIds(send(NOW + 5_000))).toEqual([owed.id]);
   });
 
+  test("early that is owed sooner than it was put off until, since its limit was raised, is sent then and once", () => {
+    const { shard, send, answer } = startShard(NOW);
+    const owed = owedOf();
+    shard.learn(owed, NOW);
+    send(NOW);
+    answer(owed, { kind: "early", waitMs: 30_000 }, NOW);
+    // What sweeps find meanwhile is as it was, and what comes late from before is no news.
+    for (const dueAt of [owed.dueAt, NOW + 29_990, NOW + 30_000])
+      expect(shard.learn({ ...owed, dueAt }, NOW + 10)).toBe(false);
+    expect(shard.learn({ ...owed, dueAt: NOW + 20 }, NOW + 10)).toBe(true);
+    expect(send(NOW + 19)).toEqual([]);
+    expect(jobIds(send(NOW + 20))).toEqual([owed.id]);
+    answer(owed, { kind: "granted" }, NOW + 21);
+    expect(send(NOW + 31_000)).toEqual([]);
+    expect(shard.entryCount).toBe(0);
+  });
+
   test("node_full sends again at once, before what came later", () => {
     const { shard, send, answer } = startShard(NOW);
     const [one, two] = [owedOf({ dueAt: 1 }), owedOf({ dueAt: 2 })];

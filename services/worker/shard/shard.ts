@@ -78,8 +78,11 @@ export class Shard {
     const lane = this.lane(projectNo, flowClass);
     const known = lane.find(id);
     if (known !== undefined) {
-      if (known.attempt > attempt || (known.attempt === attempt && known.dueAt <= dueAt)) return false;
-      // It is a later attempt, or a manual retry has brought the same one forward.
+      const isNews =
+        known.attempt < attempt ||
+        (known.attempt === attempt && (dueAt < known.dueAt || lane.isHastened(known, dueAt)));
+      if (!isNews) return false;
+      // It is a later attempt, or a manual retry or a higher limit has brought the same one forward.
       this.forget(lane, known);
     }
     const isDue = dueAt <= now;
@@ -98,6 +101,7 @@ export class Shard {
       state: "ready",
       handle: 0,
       place: 0,
+      timedUntil: 0,
       sentAt: 0,
       sentTo: 0,
       putOffFor: null,
