@@ -46,7 +46,7 @@ function Page({ session }: { session: Session }) {
   if (found === undefined) {
     return (
       <>
-        <PageHead name="Not found" title="Not found" />
+        <PageHead title="Not found" />
         <Empty title="There is no such page" action={jobs}>
           The address may be mistyped.
         </Empty>
@@ -56,7 +56,7 @@ function Page({ session }: { session: Session }) {
   if (!may(session, found.resource, "read")) {
     return (
       <>
-        <PageHead name={found.title} title={found.title} />
+        <PageHead title={found.title} />
         <Empty title="Not with this key" action={jobs}>
           <ScopeNote session={session} what="read this" />
         </Empty>

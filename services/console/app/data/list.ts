@@ -5,6 +5,7 @@ import { useReloads } from "./query.ts";
 /** A list that grows as one scrolls. */
 export interface List<Item> {
   items: readonly Item[];
+  idOf: (item: Item) => string;
   error: unknown;
   isLoading: boolean;
   /** Whether there is more behind `items`. */
@@ -32,13 +33,14 @@ interface Loaded<Item> {
 }
 
 /**
- * A list of the API, newest first. It loads anew when `key` changes, which names everything that `load` depends on. While
+ * A list of the API, newest first. It loads anew when `key` changes, which names everything that `load` depends on. With
  * `isLive` it asks for its first page now and then: what is new comes on top, and what has changed is changed in place.
  */
 export function useList<Item>(
   key: string,
   load: (page: PageQuery, signal: AbortSignal) => Promise<Page<Item>>,
-  { idOf, isLive = true }: { idOf: (item: Item) => string; isLive?: boolean },
+  idOf: (item: Item) => string,
+  { isLive = true }: { isLive?: boolean } = {},
 ): List<Item> {
   const nothing = (of: string): Loaded<Item> => {
     return { key: of, items: [], cursor: null, error: undefined, loadedAt: null };
@@ -116,6 +118,7 @@ export function useList<Item>(
   useReloads(reload, failed, isLive ? 1 : 0, isAtTop);
   return {
     items: current.items,
+    idOf,
     error: current.error,
     isLoading,
     hasMore: current.cursor !== null,

@@ -55,6 +55,13 @@ export function goTo(href: string, { replace = false } = {}): void {
   if (!replace) scrollTo(0, 0);
 }
 
+/** Those filters of the view that are set. */
+export function filtersOf<Name extends string>(names: readonly Name[]): Partial<Record<Name, string>> {
+  const { query } = place.value;
+  const set = names.flatMap((name) => (query.get(name) ? [[name, query.get(name) ?? ""] as const] : []));
+  return Object.fromEntries(set) as Partial<Record<Name, string>>;
+}
+
 /** Changes filters of the view. They replace the address, so that Back leaves the view. */
 export function setFilters(changes: Query): void {
   const { environment, page, rest, query } = place.value;

@@ -120,12 +120,14 @@ export function AreaField(
   );
 }
 
+/** Values with what is shown for them. */
+type Options = readonly (readonly [value: string, shown: string])[];
+
 export function SelectField(
   props: FieldProps & {
     value: string;
     onChange: (value: string) => void;
-    /** Values with what is shown for them. */
-    options: readonly (readonly [value: string, shown: string])[];
+    options: Options;
     class?: string;
   },
 ) {
@@ -145,7 +147,7 @@ export function SelectField(
 }
 
 /** Options of a filter: all of them first, then each word. */
-export function optionsOf(words: readonly string[], all?: string): (readonly [string, string])[] {
+export function optionsOf(words: readonly string[], all?: string): Options {
   const each = words.map((word) => [word, word.replaceAll("_", " ")] as const);
   return all === undefined ? each : [["", all], ...each];
 }
@@ -210,6 +212,29 @@ export function FilterText({
         onLeave={() => text.trim() !== inForce && setFilters({ [name]: text.trim() })}
       />
     </Form>
+  );
+}
+
+/** A filter that is chosen. */
+export function FilterSelect(props: { label: string; name: string; options: Options }) {
+  return (
+    <SelectField
+      {...props}
+      value={place.value.query.get(props.name) ?? ""}
+      onChange={(value) => setFilters({ [props.name]: value })}
+    />
+  );
+}
+
+/** A filter that is an instant. */
+export function FilterInstant({ label, name }: { label: string; name: string }) {
+  return (
+    <TextField
+      label={label}
+      type="datetime-local"
+      value={fieldTextOf(place.value.query.get(name))}
+      onInput={(text) => setFilters({ [name]: instantOf(text) })}
+    />
   );
 }
 

@@ -10,17 +10,16 @@ import { now } from "./time.ts";
 
 /** The head of a page. `trail` leads back to the list. */
 export function PageHead(props: {
-  title: ComponentChildren;
-  /** For the window's title. */
-  name: string;
+  title: string;
+  isCode?: boolean;
   trail?: { href: string; label: string };
   beside?: ComponentChildren;
   children?: ComponentChildren;
   actions?: ComponentChildren;
 }) {
   useEffect(() => {
-    document.title = `${props.name} · Jobwheel`;
-  }, [props.name]);
+    document.title = `${props.title} · Jobwheel`;
+  }, [props.title]);
   return (
     <div class="page-head">
       <div class="titles">
@@ -30,7 +29,7 @@ export function PageHead(props: {
           </div>
         )}
         <div class="title-line">
-          <h1 class="break">{props.title}</h1>
+          <h1 class="break">{props.isCode ? <code>{props.title}</code> : props.title}</h1>
           {props.beside}
         </div>
         {props.children && <p>{props.children}</p>}

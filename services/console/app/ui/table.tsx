@@ -34,7 +34,6 @@ export function Table<Row>(props: {
   label: string;
   columns: readonly Column<Row>[];
   list: List<Row>;
-  idOf: (row: Row) => string;
   hrefOf?: (row: Row) => string;
   /** What stands in place of no rows. */
   empty: ComponentChildren;
@@ -76,7 +75,7 @@ export function Table<Row>(props: {
           <Spacer rows={first} columns={columns.length} />
           {shown.map((row, index) => (
             <tr
-              key={props.idOf(row)}
+              key={list.idOf(row)}
               class={props.hrefOf ? "row is-link" : "row"}
               aria-rowindex={first + index + 2}
             >

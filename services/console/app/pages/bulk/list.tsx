@@ -1,53 +1,37 @@
 import type { Bulk } from "../../../../../shared/client/bulk.ts";
 import { useList } from "../../data/list.ts";
-import { hrefOf } from "../../data/place.ts";
-import { live } from "../../data/preferences.ts";
-import { may, useSession } from "../../data/session.ts";
-import { Empty, Live, PageHead } from "../../ui/page.tsx";
-import { Link, Status, Time } from "../../ui/small.tsx";
-import { type Column, Table } from "../../ui/table.tsx";
+import { useSession } from "../../data/session.ts";
+import { ListPage } from "../../ui/list-page.tsx";
+import { Status, Time } from "../../ui/small.tsx";
+import type { Column } from "../../ui/table.tsx";
 import { countText } from "../../ui/time.ts";
 import { filterText } from "./filter.ts";
 
 export function BulkList() {
-  const session = useSession();
-  const list = useList("bulk", (page, signal) => session.client.bulk.list(page, { signal }), {
-    idOf: (bulk) => bulk.id,
-    isLive: live.value === "on",
-  });
-  const create = may(session, "bulk", "write") && (
-    <Link class="button first" href={hrefOf("bulk", ["new"])}>
-      <span data-key="c">New operation</span>
-    </Link>
+  const { client } = useSession();
+  const list = useList(
+    "bulk",
+    (page, signal) => client.bulk.list(page, { signal }),
+    (bulk) => bulk.id,
   );
   return (
-    <>
-      <PageHead
-        name="Bulk"
-        title="Bulk operations"
-        actions={
-          <>
-            <Live {...list} />
-            {create}
-          </>
-        }
-      />
-      <Table
-        label="Bulk operations"
-        columns={COLUMNS}
-        list={list}
-        idOf={(bulk) => bulk.id}
-        hrefOf={(bulk) => hrefOf("bulk", [bulk.id])}
-        empty={
-          <Empty title="No bulk operations yet" action={create}>
-            A bulk operation cancels or retries all jobs that a filter matches, or backfills what a schedule
-            has missed. It can count first, keeps a pace, and can be aborted.
-          </Empty>
-        }
-      />
-    </>
+    <ListPage
+      page="bulk"
+      title="Bulk operations"
+      list={list}
+      columns={COLUMNS}
+      create="New operation"
+      none={NONE}
+    />
   );
 }
+
+const NONE = {
+  title: "No bulk operations yet",
+  text:
+    "A bulk operation cancels or retries all jobs that a filter matches, or backfills what a schedule has missed. It can count first, " +
+    "keeps a pace, and can be aborted.",
+};
 
 const COLUMNS: readonly Column<Bulk>[] = [
   {

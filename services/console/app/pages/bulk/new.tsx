@@ -19,11 +19,7 @@ export function NewBulkPage() {
   const session = useSession();
   return (
     <>
-      <PageHead
-        name="New bulk operation"
-        title="New bulk operation"
-        trail={{ href: hrefOf("bulk"), label: "Bulk operations" }}
-      >
+      <PageHead title="New bulk operation" trail={{ href: hrefOf("bulk"), label: "Bulk operations" }}>
         Count first: a dry run shows how many it would take, and some of them.
       </PageHead>
       {may(session, "bulk", "write") ? (

@@ -31,7 +31,7 @@ export function BulkPage({ id }: { id: string }) {
   if (bulk === undefined) {
     return (
       <>
-        <PageHead name="Bulk operation" title="Bulk operation" trail={trail} />
+        <PageHead title="Bulk operation" trail={trail} />
         {error === undefined ? (
           <Loading what="the operation" />
         ) : (
@@ -45,7 +45,6 @@ export function BulkPage({ id }: { id: string }) {
   return (
     <>
       <PageHead
-        name={title}
         title={title}
         trail={trail}
         beside={<Status status={bulk.status} />}

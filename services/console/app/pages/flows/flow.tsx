@@ -30,8 +30,8 @@ export function FlowPage({ flowKey }: { flowKey: string }) {
   return (
     <>
       <PageHead
-        name={flowKey}
-        title={<code>{flowKey}</code>}
+        title={flowKey}
+        isCode
         trail={{ href: hrefOf("flows"), label: "Flow keys" }}
         beside={flow && <Status status={flow.paused ? "paused" : "active"} />}
         actions={

@@ -3,12 +3,12 @@ import type { FlowKey } from "../../../../../shared/client/flows.ts";
 import { useAction } from "../../data/action.ts";
 import { useList } from "../../data/list.ts";
 import { goTo, hrefOf } from "../../data/place.ts";
-import { live } from "../../data/preferences.ts";
 import { may, useSession } from "../../data/session.ts";
 import { Form, TextField } from "../../ui/form.tsx";
-import { Empty, Live, PageHead, ScopeNote } from "../../ui/page.tsx";
+import { ListPage } from "../../ui/list-page.tsx";
+import { ScopeNote } from "../../ui/page.tsx";
 import { Status, Time } from "../../ui/small.tsx";
-import { type Column, Table } from "../../ui/table.tsx";
+import type { Column } from "../../ui/table.tsx";
 import { countText } from "../../ui/time.ts";
 import { FlowPage } from "./flow.tsx";
 import { rateText } from "./rate.ts";
@@ -20,32 +20,31 @@ export function FlowsPage({ rest: [key] }: { rest: readonly string[] }) {
 
 function FlowList() {
   const session = useSession();
-  const list = useList("flows", (page, signal) => session.client.flows.list(page, { signal }), {
-    idOf: (flow) => flow.key,
-    isLive: live.value === "on",
-  });
+  const list = useList(
+    "flows",
+    (page, signal) => session.client.flows.list(page, { signal }),
+    (flow) => flow.key,
+  );
   return (
-    <>
-      <PageHead name="Flows" title="Flow keys" actions={<Live {...list} />}>
-        Limits below the project's, for all jobs that name the same key.
-      </PageHead>
+    <ListPage
+      page="flows"
+      title="Flow keys"
+      about="Limits below the project's, for all jobs that name the same key."
+      list={list}
+      columns={COLUMNS}
+      none={NONE}
+    >
       {may(session, "flows", "write") ? <OpenKey /> : <ScopeNote session={session} what="change flow keys" />}
-      <Table
-        label="Flow keys"
-        columns={COLUMNS}
-        list={list}
-        idOf={(flow) => flow.key}
-        hrefOf={(flow) => hrefOf("flows", [flow.key])}
-        empty={
-          <Empty title="No flow keys">
-            A job or a schedule names a key, and with it how many attempts may be in progress or may start in
-            a while. A key that holds nothing is forgotten after a day, unless it is pinned.
-          </Empty>
-        }
-      />
-    </>
+    </ListPage>
   );
 }
+
+const NONE = {
+  title: "No flow keys",
+  text:
+    "A job or a schedule names a key, and with it how many attempts may be in progress or may start in a while. A key that holds " +
+    "nothing is forgotten after a day, unless it is pinned.",
+};
 
 /** A key that is not known yet can be given limits before any job names it. */
 function OpenKey() {

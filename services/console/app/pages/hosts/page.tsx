@@ -1,13 +1,12 @@
 import { useState } from "preact/hooks";
-import type { Host } from "../../../../../shared/client/hosts.ts";
-import { HOST_STATES, type HostState } from "../../../../../shared/domain/host-state.ts";
+import type { Host, HostListQuery } from "../../../../../shared/client/hosts.ts";
+import { HOST_STATES } from "../../../../../shared/domain/host-state.ts";
 import { faultOf, useAction, usePost } from "../../data/action.ts";
 import { useList } from "../../data/list.ts";
-import { place, setFilters } from "../../data/place.ts";
-import { live } from "../../data/preferences.ts";
+import { filtersOf } from "../../data/place.ts";
 import { may, noteProject, type Session, useSession } from "../../data/session.ts";
 import { Confirm, tell } from "../../ui/dialog.tsx";
-import { CheckField, Filters, Form, optionsOf, SelectField, TextField } from "../../ui/form.tsx";
+import { CheckField, FilterSelect, Filters, Form, optionsOf, TextField } from "../../ui/form.tsx";
 import { Card, Empty, Live, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
 import { Status, Time } from "../../ui/small.tsx";
 import { type Column, Table } from "../../ui/table.tsx";
@@ -19,12 +18,12 @@ type Asked = { act: "open" | "park"; host: string } | null;
 export function HostsPage() {
   const session = useSession();
   const { hosts } = session.client;
-  const state = place.value.query.get("state") ?? "";
-  const filter = state === "" ? {} : { state: state as HostState };
-  const list = useList(`hosts ${state}`, (page, signal) => hosts.list({ ...filter, ...page }, { signal }), {
-    idOf: (host) => host.host,
-    isLive: live.value === "on",
-  });
+  const filters = filtersOf(["state"]);
+  const list = useList(
+    `hosts ${filters.state}`,
+    (page, signal) => hosts.list({ ...(filters as HostListQuery), ...page }, { signal }),
+    (host) => host.host,
+  );
   const [asked, setAsked] = useState<Asked>(null);
   const act = usePost(async (options) => {
     if (asked === null) return;
@@ -40,26 +39,20 @@ export function HostsPage() {
   const mayWrite = may(session, "hosts", "write");
   return (
     <>
-      <PageHead name="Hosts" title="Hosts" actions={<Live {...list} />}>
+      <PageHead title="Hosts" actions={<Live {...list} />}>
         Hosts that are down or come back. What is due at a host that is down is parked there: it spends no
         attempt.
       </PageHead>
       <div class="stack">
         <div>
           <Filters>
-            <SelectField
-              label="State"
-              value={state}
-              onChange={(value) => setFilters({ state: value })}
-              options={optionsOf(HOST_STATES, "any")}
-            />
+            <FilterSelect label="State" name="state" options={optionsOf(HOST_STATES, "any")} />
           </Filters>
           <Table
             label="Hosts"
             columns={mayWrite ? [...COLUMNS, openColumn((host) => setAsked({ act: "open", host }))] : COLUMNS}
             list={list}
-            idOf={(host) => host.host}
-            empty={<Empty title={state === "" ? "No host is down" : `No host is ${state}`} />}
+            empty={<Empty title={`No host is ${filters.state ?? "down"}`} />}
           />
         </div>
         {mayWrite ? (

@@ -50,7 +50,7 @@ export function JobPage({ id }: { id: string }) {
   if (data === undefined) {
     return (
       <>
-        <PageHead name="Job" title="Job" trail={trail} />
+        <PageHead title="Job" trail={trail} />
         {error === undefined ? <Loading what="the job" /> : <Trouble error={error} onRetry={query.reload} />}
       </>
     );
@@ -59,8 +59,8 @@ export function JobPage({ id }: { id: string }) {
   return (
     <>
       <PageHead
-        name={job.id}
-        title={<code>{job.id}</code>}
+        title={job.id}
+        isCode
         trail={trail}
         beside={
           <>

@@ -3,22 +3,20 @@ import type { JobListQuery, ListedJob } from "../../../../../shared/client/jobs.
 import { JOB_STATUSES } from "../../../../../shared/domain/job.ts";
 import { REGIONS } from "../../../../../shared/domain/scope.ts";
 import { useList } from "../../data/list.ts";
-import { goTo, hrefOf, place, setFilters } from "../../data/place.ts";
-import { live } from "../../data/preferences.ts";
-import { may, useSession } from "../../data/session.ts";
+import { filtersOf, goTo, hrefOf, setFilters } from "../../data/place.ts";
+import { useSession } from "../../data/session.ts";
 import {
+  FilterInstant,
+  FilterSelect,
   Filters,
   FilterText,
   Form,
-  fieldTextOf,
-  instantOf,
   optionsOf,
-  SelectField,
   TextField,
 } from "../../ui/form.tsx";
-import { Empty, Live, PageHead } from "../../ui/page.tsx";
+import { ListPage } from "../../ui/list-page.tsx";
 import { Link, ListedId, Status, Tags, Time } from "../../ui/small.tsx";
-import { type Column, Table } from "../../ui/table.tsx";
+import type { Column } from "../../ui/table.tsx";
 
 /** All jobs, newest first, by filters that stand in the address. */
 const FILTERS = [
@@ -32,45 +30,51 @@ const FILTERS = [
 ] as const;
 
 export function JobList() {
-  const session = useSession();
-  const { query } = place.value;
-  const given = FILTERS.flatMap((name) => (query.get(name) ? [[name, query.get(name) ?? ""] as const] : []));
-  const filters = Object.fromEntries(given) as JobListQuery;
+  const { client } = useSession();
+  const filters = filtersOf(FILTERS);
+  const isFiltered = Object.keys(filters).length > 0;
   const list = useList(
-    `jobs ${JSON.stringify(given)}`,
-    (page, signal) => session.client.jobs.list({ ...filters, ...page }, { signal }),
-    { idOf: (job) => job.id, isLive: live.value === "on" },
+    `jobs ${JSON.stringify(filters)}`,
+    (page, signal) => client.jobs.list({ ...(filters as JobListQuery), ...page }, { signal }),
+    (job) => job.id,
   );
-  const mayWrite = may(session, "jobs", "write");
   return (
-    <>
-      <PageHead
-        name="Jobs"
-        title="Jobs"
-        actions={
-          <>
-            <Live {...list} />
-            {mayWrite && (
-              <Link class="button first" href={hrefOf("jobs", ["new"])}>
-                <span data-key="c">Create a job</span>
-              </Link>
-            )}
-          </>
-        }
-      />
+    <ListPage
+      page="jobs"
+      title="Jobs"
+      list={list}
+      columns={COLUMNS}
+      create="Create a job"
+      none={NONE}
+      noMatch={isFiltered ? "No job fits these filters" : null}
+    >
       <Search />
-      <JobFilters />
-      <Table
-        label="Jobs"
-        columns={COLUMNS}
-        list={list}
-        idOf={(job) => job.id}
-        hrefOf={(job) => hrefOf("jobs", [job.id])}
-        empty={given.length === 0 ? <NoJobs mayWrite={mayWrite} /> : <NoMatch />}
-      />
-    </>
+      <Filters>
+        <FilterSelect label="Status" name="status" options={optionsOf(JOB_STATUSES, "any")} />
+        <FilterSelect label="Region" name="region" options={optionsOf(REGIONS, "any")} />
+        <FilterText label="Tag" name="tag" />
+        <FilterText label="Flow key" name="flow_key" />
+        <FilterText label="Schedule" name="schedule_id" placeholder="sch_…" />
+        <FilterInstant label="Created after" name="created_after" />
+        <FilterInstant label="Created before" name="created_before" />
+        {isFiltered && (
+          <div>
+            <Link class="button quiet" href={hrefOf("jobs")}>
+              Clear
+            </Link>
+          </div>
+        )}
+      </Filters>
+    </ListPage>
   );
 }
+
+const NONE = {
+  title: "No jobs yet",
+  text:
+    "A job is one request to one of your URLs, now or at an instant that you name. It is tried again until it succeeds or its " +
+    "attempts are used up. What schedules create appears here too.",
+};
 
 const COLUMNS: readonly Column<ListedJob>[] = [
   { title: "Job", width: "270px", cell: (job) => <ListedId id={job.id} /> },
@@ -106,37 +110,6 @@ export function targetText(url: string): string {
   return url.replace(/^https:\/\//, "");
 }
 
-function NoJobs({ mayWrite }: { mayWrite: boolean }) {
-  return (
-    <Empty
-      title="No jobs yet"
-      action={
-        mayWrite && (
-          <Link class="button first" href={hrefOf("jobs", ["new"])}>
-            Create a job
-          </Link>
-        )
-      }
-    >
-      A job is one request to one of your URLs, now or at an instant that you name. It is tried again until it
-      succeeds or its attempts are used up. What schedules create appears here too.
-    </Empty>
-  );
-}
-
-function NoMatch() {
-  return (
-    <Empty
-      title="No job fits these filters"
-      action={
-        <Link class="button" href={hrefOf("jobs")}>
-          Take the filters away
-        </Link>
-      }
-    />
-  );
-}
-
 /** An id leads to its thing; anything else is a tag. */
 function Search() {
   const [text, setText] = useState("");
@@ -168,49 +141,5 @@ function Search() {
         </button>
       </div>
     </Form>
-  );
-}
-
-function JobFilters() {
-  const { query } = place.value;
-  const given = (name: (typeof FILTERS)[number]) => query.get(name) ?? "";
-  const isSet = FILTERS.some((name) => query.get(name));
-  return (
-    <Filters>
-      <SelectField
-        label="Status"
-        value={given("status")}
-        onChange={(status) => setFilters({ status })}
-        options={optionsOf(JOB_STATUSES, "any")}
-      />
-      <SelectField
-        label="Region"
-        value={given("region")}
-        onChange={(region) => setFilters({ region })}
-        options={optionsOf(REGIONS, "any")}
-      />
-      <FilterText label="Tag" name="tag" />
-      <FilterText label="Flow key" name="flow_key" />
-      <FilterText label="Schedule" name="schedule_id" placeholder="sch_…" />
-      <TextField
-        label="Created after"
-        type="datetime-local"
-        value={fieldTextOf(given("created_after"))}
-        onInput={(text) => setFilters({ created_after: instantOf(text) })}
-      />
-      <TextField
-        label="Created before"
-        type="datetime-local"
-        value={fieldTextOf(given("created_before"))}
-        onInput={(text) => setFilters({ created_before: instantOf(text) })}
-      />
-      {isSet && (
-        <div>
-          <Link class="button quiet" href={hrefOf("jobs")}>
-            Clear
-          </Link>
-        </div>
-      )}
-    </Filters>
   );
 }

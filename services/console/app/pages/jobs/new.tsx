@@ -23,9 +23,7 @@ export function NewJobPage() {
     const { result, answer } = await session.client.jobs.get(from, { signal }).withAnswer();
     return wishOf(result, memberText(answer.text, "payload") ?? "{}");
   });
-  const head = (
-    <PageHead name="Create a job" title="Create a job" trail={{ href: hrefOf("jobs"), label: "Jobs" }} />
-  );
+  const head = <PageHead title="Create a job" trail={{ href: hrefOf("jobs"), label: "Jobs" }} />;
   if (!may(session, "jobs", "write")) {
     return (
       <>

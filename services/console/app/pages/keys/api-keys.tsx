@@ -23,10 +23,12 @@ export function ApiKeys({ session }: { session: Session }) {
   const { keys } = session.client;
   const [asked, setAsked] = useState<Asked>(null);
   const [revealed, setRevealed] = useState<string | null>(null);
-  const list = useList("keys", (page, signal) => keys.list(page, { signal }), {
-    idOf: (key) => key.id,
-    isLive: false,
-  });
+  const list = useList(
+    "keys",
+    (page, signal) => keys.list(page, { signal }),
+    (key) => key.id,
+    { isLive: false },
+  );
   const close = () => setAsked(null);
   const onRevealed = (text: string) => {
     close();
@@ -49,13 +51,7 @@ export function ApiKeys({ session }: { session: Session }) {
         </button>
       </div>
       {revealed !== null && <Secret text={revealed}>This is the new key. It is shown this once.</Secret>}
-      <Table
-        label="API keys"
-        columns={columnsOf(setAsked)}
-        list={list}
-        idOf={(key) => key.id}
-        empty={<Empty title="No keys" />}
-      />
+      <Table label="API keys" columns={columnsOf(setAsked)} list={list} empty={<Empty title="No keys" />} />
       {asked?.kind === "create" && <MakeKey session={session} onMade={onRevealed} onClose={close} />}
       {asked?.kind === "rotate" && (
         <RotateKey session={session} apiKey={asked.key} onMade={onRevealed} onClose={close} />

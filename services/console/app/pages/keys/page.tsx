@@ -9,7 +9,7 @@ export function KeysPage() {
   const session = useSession();
   return (
     <>
-      <PageHead name="Keys" title="Keys and settings" />
+      <PageHead title="Keys and settings" />
       <div class="stack">
         {may(session, "keys", "read") ? (
           <ApiKeys session={session} />

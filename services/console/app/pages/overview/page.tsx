@@ -1,14 +1,14 @@
 import { useMemo } from "preact/hooks";
 import type { Host } from "../../../../../shared/client/hosts.ts";
 import type { Insights, Project } from "../../../../../shared/client/project.ts";
-import { INSIGHT_PERIODS, type InsightPeriod } from "../../../../../shared/domain/insights/levels.ts";
-import { REGIONS, type Region } from "../../../../../shared/domain/scope.ts";
+import { INSIGHT_PERIODS } from "../../../../../shared/domain/insights/levels.ts";
+import { REGIONS } from "../../../../../shared/domain/scope.ts";
 import { rateLimit } from "../../data/answers.ts";
 import { hrefOf, place, setFilters } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
 import { useSession } from "../../data/session.ts";
 import { Chart, type Series } from "../../ui/chart.tsx";
-import { Filters, optionsOf, SelectField } from "../../ui/form.tsx";
+import { FilterSelect, Filters, optionsOf, SelectField } from "../../ui/form.tsx";
 import { Card, Live, Loading, Meter, PageHead, Stat, Trouble } from "../../ui/page.tsx";
 import { Link, wordsOf } from "../../ui/small.tsx";
 import { countText, durationText, percentText } from "../../ui/time.ts";
@@ -38,8 +38,16 @@ export function OverviewPage() {
   const { data, error } = loaded;
   return (
     <>
-      <PageHead name="Overview" title="Overview" actions={<Live {...loaded} />} />
-      <OverviewFilters period={period} region={region} />
+      <PageHead title="Overview" actions={<Live {...loaded} />} />
+      <Filters>
+        <SelectField
+          label="Period"
+          value={period}
+          onChange={(value) => setFilters({ period: value })}
+          options={PERIODS}
+        />
+        <FilterSelect label="Region" name="region" options={optionsOf(REGIONS, "all")} />
+      </Filters>
       <div class="stack">
         <Trouble error={error} onRetry={loaded.reload} />
         {data === undefined ? error === undefined && <Loading what="the overview" /> : <Figures {...data} />}
@@ -48,27 +56,9 @@ export function OverviewPage() {
   );
 }
 
-function OverviewFilters({ period, region }: { period: InsightPeriod; region: Region | undefined }) {
-  return (
-    <Filters>
-      <SelectField
-        label="Period"
-        value={period}
-        onChange={(value) => setFilters({ period: value })}
-        options={INSIGHT_PERIODS.map((name) => [
-          name,
-          `the last ${name.replace("h", " h").replace("d", " days")}`,
-        ])}
-      />
-      <SelectField
-        label="Region"
-        value={region ?? ""}
-        onChange={(value) => setFilters({ region: value })}
-        options={optionsOf(REGIONS, "all")}
-      />
-    </Filters>
-  );
-}
+const PERIODS = INSIGHT_PERIODS.map(
+  (name) => [name, `the last ${name.replace("h", " h").replace("d", " days")}`] as const,
+);
 
 function Figures(props: { insights: Insights; project: Project; down: readonly Host[] }) {
   const { insights, project, down } = props;

@@ -27,11 +27,7 @@ export function ScheduleFormPage({ id }: { id: string | null }) {
   const title = id === null ? "Create a schedule" : `Edit ${query.data?.schedule?.name ?? "the schedule"}`;
   const back = id === null ? hrefOf("schedules") : hrefOf("schedules", [id]);
   const head = (
-    <PageHead
-      name={title}
-      title={title}
-      trail={{ href: back, label: id === null ? "Schedules" : "Schedule" }}
-    />
+    <PageHead title={title} trail={{ href: back, label: id === null ? "Schedules" : "Schedule" }} />
   );
   if (!may(session, "schedules", "write")) {
     return (

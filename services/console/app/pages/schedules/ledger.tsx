@@ -1,7 +1,6 @@
 import type { Firing, Schedule } from "../../../../../shared/client/schedules.ts";
 import { useList } from "../../data/list.ts";
 import { hrefOf } from "../../data/place.ts";
-import { live } from "../../data/preferences.ts";
 import { useSession } from "../../data/session.ts";
 import { Empty } from "../../ui/page.tsx";
 import { Link, Status, Time } from "../../ui/small.tsx";
@@ -14,14 +13,13 @@ export function Ledger({ schedule }: { schedule: Schedule }) {
   const list = useList(
     `ledger ${schedule.id}`,
     (page, signal) => client.schedules.firings(schedule.id, page, { signal }),
-    { idOf: (firing) => firing.at, isLive: live.value === "on" },
+    (firing) => firing.at,
   );
   return (
     <Table
       label="Ledger"
       columns={COLUMNS}
       list={list}
-      idOf={(firing) => firing.at}
       empty={<Empty title="Nothing yet">The first instant of its timetable is still to come.</Empty>}
     />
   );

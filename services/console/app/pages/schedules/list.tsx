@@ -1,44 +1,35 @@
 import type { Schedule } from "../../../../../shared/client/schedules.ts";
 import { useList } from "../../data/list.ts";
-import { hrefOf, place, setFilters } from "../../data/place.ts";
-import { live } from "../../data/preferences.ts";
-import { may, useSession } from "../../data/session.ts";
-import { Filters, SelectField } from "../../ui/form.tsx";
-import { Empty, Live, PageHead } from "../../ui/page.tsx";
-import { Link, Status, Time } from "../../ui/small.tsx";
-import { type Column, Table } from "../../ui/table.tsx";
+import { filtersOf } from "../../data/place.ts";
+import { useSession } from "../../data/session.ts";
+import { FilterSelect, Filters } from "../../ui/form.tsx";
+import { ListPage } from "../../ui/list-page.tsx";
+import { Status, Time } from "../../ui/small.tsx";
+import type { Column } from "../../ui/table.tsx";
 
 export function ScheduleList() {
-  const session = useSession();
-  const paused = place.value.query.get("paused") ?? "";
-  const filter = paused === "" ? {} : { paused: paused === "true" };
+  const { client } = useSession();
+  const { paused } = filtersOf(["paused"]);
+  const filter = paused === undefined ? {} : { paused: paused === "true" };
   const list = useList(
     `schedules ${paused}`,
-    (page, signal) => session.client.schedules.list({ ...filter, ...page }, { signal }),
-    { idOf: (schedule) => schedule.id, isLive: live.value === "on" },
-  );
-  const create = may(session, "schedules", "write") && (
-    <Link class="button first" href={hrefOf("schedules", ["new"])}>
-      <span data-key="c">Create a schedule</span>
-    </Link>
+    (page, signal) => client.schedules.list({ ...filter, ...page }, { signal }),
+    (schedule) => schedule.id,
   );
   return (
-    <>
-      <PageHead
-        name="Schedules"
-        title="Schedules"
-        actions={
-          <>
-            <Live {...list} />
-            {create}
-          </>
-        }
-      />
+    <ListPage
+      page="schedules"
+      title="Schedules"
+      list={list}
+      columns={COLUMNS}
+      create="Create a schedule"
+      none={NONE}
+      noMatch={paused === undefined ? null : `No schedule is ${statusOf(paused === "true")}`}
+    >
       <Filters>
-        <SelectField
+        <FilterSelect
           label="Status"
-          value={paused}
-          onChange={(value) => setFilters({ paused: value })}
+          name="paused"
           options={[
             ["", "any"],
             ["false", "active"],
@@ -46,26 +37,16 @@ export function ScheduleList() {
           ]}
         />
       </Filters>
-      <Table
-        label="Schedules"
-        columns={COLUMNS}
-        list={list}
-        idOf={(schedule) => schedule.id}
-        hrefOf={(schedule) => hrefOf("schedules", [schedule.id])}
-        empty={
-          paused === "" ? (
-            <Empty title="No schedules yet" action={create}>
-              A schedule creates a job at every instant of a cron expression, on the wall clock of a time
-              zone. Each instant is recorded with what became of it.
-            </Empty>
-          ) : (
-            <Empty title={`No schedule is ${paused === "true" ? "paused" : "active"}`} />
-          )
-        }
-      />
-    </>
+    </ListPage>
   );
 }
+
+const NONE = {
+  title: "No schedules yet",
+  text:
+    "A schedule creates a job at every instant of a cron expression, on the wall clock of a time zone. Each instant is recorded " +
+    "with what became of it.",
+};
 
 const COLUMNS: readonly Column<Schedule>[] = [
   { title: "Name", cell: (schedule) => <span title={schedule.name}>{schedule.name}</span> },

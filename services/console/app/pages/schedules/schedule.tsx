@@ -33,7 +33,7 @@ export function SchedulePage({ id }: { id: string }) {
   if (data === undefined) {
     return (
       <>
-        <PageHead name="Schedule" title="Schedule" trail={trail} />
+        <PageHead title="Schedule" trail={trail} />
         {error === undefined ? (
           <Loading what="the schedule" />
         ) : (
@@ -47,7 +47,6 @@ export function SchedulePage({ id }: { id: string }) {
   return (
     <>
       <PageHead
-        name={schedule.name}
         title={schedule.name}
         trail={trail}
         beside={<Status status={statusOf(schedule.paused)} />}

@@ -1,11 +1,11 @@
 import { useMemo } from "preact/hooks";
 import type { UsageReport } from "../../../../../shared/client/project.ts";
 import { REGIONS } from "../../../../../shared/domain/scope.ts";
-import { place, setFilters } from "../../data/place.ts";
+import { place } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
 import { useSession } from "../../data/session.ts";
 import { Chart } from "../../ui/chart.tsx";
-import { Filters, optionsOf, SelectField } from "../../ui/form.tsx";
+import { FilterSelect, Filters, optionsOf } from "../../ui/form.tsx";
 import { Card, Loading, Meter, PageHead, Stat, Trouble } from "../../ui/page.tsx";
 import { countText, percentText } from "../../ui/time.ts";
 
@@ -31,22 +31,12 @@ export function UsagePage() {
   const { data, error } = loaded;
   return (
     <>
-      <PageHead name="Usage" title="Usage">
+      <PageHead title="Usage">
         Runs count for the UTC month in which they start, over both environments.
       </PageHead>
       <Filters>
-        <SelectField
-          label="Month"
-          value={month}
-          onChange={(period) => setFilters({ period })}
-          options={monthsSince(project.created_at)}
-        />
-        <SelectField
-          label="Region"
-          value={region ?? ""}
-          onChange={(value) => setFilters({ region: value })}
-          options={optionsOf(REGIONS, "all")}
-        />
+        <FilterSelect label="Month" name="period" options={monthsSince(project.created_at)} />
+        <FilterSelect label="Region" name="region" options={optionsOf(REGIONS, "all")} />
       </Filters>
       <div class="stack">
         <Trouble error={error} onRetry={loaded.reload} />

@@ -1,17 +1,12 @@
 import { useEffect, useState } from "preact/hooks";
-import type { Delivery, Webhook } from "../../../../../shared/client/webhooks.ts";
-import {
-  DELIVERY_RETENTION_DAYS,
-  DELIVERY_STATUSES,
-  type DeliveryStatus,
-} from "../../../../../shared/domain/webhook.ts";
+import type { Delivery, DeliveryListQuery, Webhook } from "../../../../../shared/client/webhooks.ts";
+import { DELIVERY_RETENTION_DAYS, DELIVERY_STATUSES } from "../../../../../shared/domain/webhook.ts";
 import { usePost } from "../../data/action.ts";
 import { useList } from "../../data/list.ts";
-import { hrefOf, place, setFilters } from "../../data/place.ts";
-import { live } from "../../data/preferences.ts";
+import { filtersOf, hrefOf } from "../../data/place.ts";
 import { may, type Session } from "../../data/session.ts";
 import { tell } from "../../ui/dialog.tsx";
-import { optionsOf, SelectField } from "../../ui/form.tsx";
+import { FilterSelect, optionsOf } from "../../ui/form.tsx";
 import { Card, Empty, Live, Loading, Trouble } from "../../ui/page.tsx";
 import { Block, Link, Status, Time } from "../../ui/small.tsx";
 import { durationText } from "../../ui/time.ts";
@@ -22,13 +17,16 @@ const PAGE = 20;
 /** What was sent to the endpoint and with which answers. `changes` counts what was done here, after which it loads again. */
 export function Deliveries(props: { session: Session; webhook: Webhook; changes: number }) {
   const { session, webhook, changes } = props;
-  const status = place.value.query.get("status") ?? "";
-  const filter = status === "" ? {} : { status: status as DeliveryStatus };
+  const filters = filtersOf(["status"]);
   const list = useList(
-    `deliveries ${webhook.id} ${status}`,
+    `deliveries ${webhook.id} ${filters.status}`,
     (page, signal) =>
-      session.client.webhooks.deliveries(webhook.id, { ...filter, ...page, limit: PAGE }, { signal }),
-    { idOf: (delivery) => delivery.id, isLive: live.value === "on" },
+      session.client.webhooks.deliveries(
+        webhook.id,
+        { ...(filters as DeliveryListQuery), ...page, limit: PAGE },
+        { signal },
+      ),
+    (delivery) => delivery.id,
   );
   const { reload } = list;
   useEffect(() => {
@@ -37,19 +35,16 @@ export function Deliveries(props: { session: Session; webhook: Webhook; changes:
   return (
     <Card title="Deliveries" head={<Live {...list} />}>
       <div class="filters">
-        <SelectField
-          label="Status"
-          value={status}
-          onChange={(value) => setFilters({ status: value })}
-          options={optionsOf(DELIVERY_STATUSES, "any")}
-        />
+        <FilterSelect label="Status" name="status" options={optionsOf(DELIVERY_STATUSES, "any")} />
       </div>
       {list.items.length === 0 && list.loadedAt === null && list.error === undefined && (
         <Loading what="the deliveries" />
       )}
       {list.items.length === 0 && list.loadedAt !== null && (
-        <Empty title={status === "" ? "Nothing was sent yet" : `No delivery is ${status}`}>
-          {status === "" && "Send a test to see one."}
+        <Empty
+          title={filters.status === undefined ? "Nothing was sent yet" : `No delivery is ${filters.status}`}
+        >
+          {filters.status === undefined && "Send a test to see one."}
         </Empty>
       )}
       <div>

@@ -24,7 +24,7 @@ export function WebhookPage({ id }: { id: string }) {
   if (webhook === undefined) {
     return (
       <>
-        <PageHead name="Endpoint" title="Endpoint" trail={trail} />
+        <PageHead title="Endpoint" trail={trail} />
         {error === undefined ? (
           <Loading what="the endpoint" />
         ) : (
@@ -40,7 +40,6 @@ export function WebhookPage({ id }: { id: string }) {
   return (
     <>
       <PageHead
-        name={webhook.description ?? webhook.url}
         title={webhook.description ?? webhook.url}
         trail={trail}
         beside={<Status status={webhook.status} />}

@@ -20,11 +20,7 @@ export function WebhookFormPage({ id }: { id: string | null }) {
   const title = id === null ? "Add an endpoint" : "Edit the endpoint";
   const back = id === null ? hrefOf("webhooks") : hrefOf("webhooks", [id]);
   const head = (
-    <PageHead
-      name={title}
-      title={title}
-      trail={{ href: back, label: id === null ? "Webhooks" : "Endpoint" }}
-    />
+    <PageHead title={title} trail={{ href: back, label: id === null ? "Webhooks" : "Endpoint" }} />
   );
   if (!may(session, "webhooks", "write")) {
     return (

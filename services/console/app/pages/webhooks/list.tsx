@@ -1,68 +1,44 @@
-import type { Webhook } from "../../../../../shared/client/webhooks.ts";
-import { ENDPOINT_STATUSES, type EndpointStatus } from "../../../../../shared/domain/webhook.ts";
+import type { Webhook, WebhookListQuery } from "../../../../../shared/client/webhooks.ts";
+import { ENDPOINT_STATUSES } from "../../../../../shared/domain/webhook.ts";
 import { useList } from "../../data/list.ts";
-import { hrefOf, place, setFilters } from "../../data/place.ts";
-import { live } from "../../data/preferences.ts";
-import { may, useSession } from "../../data/session.ts";
-import { Filters, optionsOf, SelectField } from "../../ui/form.tsx";
-import { Empty, Live, PageHead } from "../../ui/page.tsx";
-import { Link, Status, Time } from "../../ui/small.tsx";
-import { type Column, Table } from "../../ui/table.tsx";
+import { filtersOf } from "../../data/place.ts";
+import { useSession } from "../../data/session.ts";
+import { FilterSelect, Filters, optionsOf } from "../../ui/form.tsx";
+import { ListPage } from "../../ui/list-page.tsx";
+import { Status, Time } from "../../ui/small.tsx";
+import type { Column } from "../../ui/table.tsx";
 
 export function WebhookList() {
-  const session = useSession();
-  const status = place.value.query.get("status") ?? "";
-  const filter = status === "" ? {} : { status: status as EndpointStatus };
+  const { client } = useSession();
+  const filters = filtersOf(["status"]);
   const list = useList(
-    `webhooks ${status}`,
-    (page, signal) => session.client.webhooks.list({ ...filter, ...page }, { signal }),
-    { idOf: (webhook) => webhook.id, isLive: live.value === "on" },
-  );
-  const create = may(session, "webhooks", "write") && (
-    <Link class="button first" href={hrefOf("webhooks", ["new"])}>
-      <span data-key="c">Add an endpoint</span>
-    </Link>
+    `webhooks ${filters.status}`,
+    (page, signal) => client.webhooks.list({ ...(filters as WebhookListQuery), ...page }, { signal }),
+    (webhook) => webhook.id,
   );
   return (
-    <>
-      <PageHead
-        name="Webhooks"
-        title="Webhooks"
-        actions={
-          <>
-            <Live {...list} />
-            {create}
-          </>
-        }
-      />
+    <ListPage
+      page="webhooks"
+      title="Webhooks"
+      list={list}
+      columns={COLUMNS}
+      create="Add an endpoint"
+      none={NONE}
+      noMatch={filters.status === undefined ? null : `No endpoint is ${filters.status}`}
+    >
       <Filters>
-        <SelectField
-          label="Status"
-          value={status}
-          onChange={(value) => setFilters({ status: value })}
-          options={optionsOf(ENDPOINT_STATUSES, "any")}
-        />
+        <FilterSelect label="Status" name="status" options={optionsOf(ENDPOINT_STATUSES, "any")} />
       </Filters>
-      <Table
-        label="Webhook endpoints"
-        columns={COLUMNS}
-        list={list}
-        idOf={(webhook) => webhook.id}
-        hrefOf={(webhook) => hrefOf("webhooks", [webhook.id])}
-        empty={
-          status === "" ? (
-            <Empty title="No endpoints yet" action={create}>
-              An endpoint is told by a signed request how each job ended, and whatever else it asks for. What
-              it does not take is sent again for 48 hours.
-            </Empty>
-          ) : (
-            <Empty title={`No endpoint is ${status}`} />
-          )
-        }
-      />
-    </>
+    </ListPage>
   );
 }
+
+const NONE = {
+  title: "No endpoints yet",
+  text:
+    "An endpoint is told by a signed request how each job ended, and whatever else it asks for. What it does not take is sent again " +
+    "for 48 hours.",
+};
 
 const COLUMNS: readonly Column<Webhook>[] = [
   { title: "Endpoint", cell: ({ url }) => <span title={url}>{url}</span> },
