@@ -4,11 +4,11 @@ import {
   CLOCK_BEHIND_GATES,
   calledLanes,
   JUDGE_BY_GATES,
-  judgedByGates,
+  JUDGED_BY_GATES,
   LOCK_GATES,
   PASS_GATES,
 } from "./flow-gates.ts";
-import { CALL_HOSTS, JUDGE_BY_HOSTS, judgedByHosts, LOCK_HOSTS_OF_CLAIMS, TURN_AWAY } from "./host-gates.ts";
+import { CALL_HOSTS, JUDGE_BY_HOSTS, LOCK_HOSTS_OF_CLAIMS, TURN_AWAY } from "./host-gates.ts";
 import { clockWith, countRuns, MONTH_AT_CLOCK, MONTH_COLUMNS } from "./month.ts";
 import {
   CLAIMED_PERMITS,
@@ -72,10 +72,10 @@ WITH living AS MATERIALIZED (
           WHERE o.project_no = i.project_no AND o.environment = i.environment
             AND o.region = i.region AND o.job_id = i.job_id
             FOR NO KEY UPDATE) o
-), ${isWhole ? `${JUDGE_BY_HOSTS}, ${JUDGE_BY_GATES}, ` : ""}ranked AS (
+), ${isWhole ? `asked AS MATERIALIZED (SELECT *, coalesce(${MAY_START}, false) AS may_start FROM owed WHERE ${IS_ASKED}), ${JUDGE_BY_HOSTS}, ${JUDGE_BY_GATES}, ` : ""}ranked AS (
   SELECT *, due_at <= now() AS due, due_at IS NULL AS again, run_id IS NULL AS counted, ${IS_HELD} AS is_held,
          run_id IS NOT NULL OR runs_left IS NULL OR count(*) FILTER (WHERE run_id IS NULL${isWhole ? " AND passes AND host_passes" : ""}) OVER w <= runs_left AS in_quota
-    FROM ${isWhole ? `(${judgedByGates(`(${judgedByHosts(`(SELECT * FROM owed WHERE ${IS_ASKED})`, ASKS)})`, `${ASKS} AND host_passes`)}) judged` : `owed WHERE ${IS_ASKED} AND flow_key IS NULL`}
+    FROM ${isWhole ? `(${JUDGED_BY_GATES}) judged` : `owed WHERE ${IS_ASKED} AND flow_key IS NULL`}
   WINDOW w AS (PARTITION BY project_no, due_at <= now() ORDER BY n)
 ), verdict AS MATERIALIZED (
   -- An attempt that the quota blocks takes no permit. While permits are missing, the quota is not used up yet.
@@ -135,7 +135,7 @@ SELECT 0, NULL, ${isWhole ? "0" : "(SELECT (hears OR EXISTS (SELECT FROM owed WH
   FROM living`;
 
 const IS_ASKED = "attempt = asked AND (due_at IS NOT NULL OR node_id = $1)";
-const ASKS = `due_at <= now() AND NOT (${IS_HELD})`;
+const MAY_START = `due_at <= now() AND NOT (${IS_HELD})`;
 /** What it waited for at a gate, if it was due before the instant at which the gate let it pass. */
 const WAITED_FOR = `CASE WHEN v.parked_host IS NULL AND v.due_at > v.parked_due_at
             THEN CASE WHEN v.gate LIKE 'h%' THEN 'host' WHEN v.flow_key IS NOT NULL THEN 'flow' END END AS waited_for`;

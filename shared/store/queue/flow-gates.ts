@@ -100,9 +100,9 @@ const WITHOUT_NODES = `ARRAY (
                                            AND n.seen_at > ${REAL_NOW} - interval '10 s'))`;
 
 /**
- * What a claim judges by, behind `gate` and `clock`: `state` is a key with its places and starts left and the first of its
- * queue, each with its place over all regions among what is due and could start (`ranks`), and in its region. `placement` has
- * all items at once.
+ * What a claim judges by, behind `gate`, `clock` and `at_host` (host-gates.ts): `state` is a key with its places and starts left and
+ * the first of its queue, each with its place over all regions among what is due and could start (`ranks`), and in its region. What
+ * a host lets pass now is among them, though it stands at the host's gate. `placement` has all items at once.
  */
 export const JUDGE_BY_GATES = `state AS MATERIALIZED (
   SELECT k.*, ${placesLeft} AS free, ${startsLeft("clock.at")} AS starts_left, ${roomOf("k.in_use")} AS room, h.ids, h.ranks, h.region_ranks
@@ -114,7 +114,11 @@ export const JUDGE_BY_GATES = `state AS MATERIALIZED (
                         CASE WHEN q.can_start THEN count(*) FILTER (WHERE q.can_start) OVER (ORDER BY q.due_at, q.job_id) END AS rank
                    FROM (SELECT h.*, h.due_at <= now() AND h.region <> ALL (${HELD})
                                      AND (h.region = ANY (k.regions) OR h.region <> ALL (${WITHOUT_NODES})) AS can_start
-                           FROM gate_heads(k.project_no, k.environment, 'k' || k.flow_key, ${HEADS} + cardinality(k.ns)) h
+                           FROM (SELECT g.region, g.job_id, g.due_at
+                                   FROM gate_heads(k.project_no, k.environment, 'k' || k.flow_key, ${HEADS} + cardinality(k.ns)) g
+                                  UNION ALL
+                                 SELECT a.region, a.job_id, a.parked_due_at FROM at_host a
+                                  WHERE a.job_id = ANY (k.job_ids) AND a.gate LIKE 'h%' AND a.has_place IS NULL AND a.host_passes AND a.may_start) h
                           WHERE k.is_limited) q) r) h
 ), placement AS MATERIALIZED (
   SELECT array_agg(a.n) AS ns, array_agg(k.place) AS places, array_agg(k.is_limited) AS limited, array_agg(k.paused) AS paused,
@@ -125,12 +129,12 @@ export const JUDGE_BY_GATES = `state AS MATERIALIZED (
 )`;
 
 /**
- * Judges `owed` by its keys. Adds `passes`, and `flow_place`, the place of the key in `state` (null without one). An attempt
+ * Judges `at_host` by its keys. Adds `passes`, and `flow_place`, the place of the key in `state` (null without one). An attempt
  * that has its place already asks for a start alone, before the others. What does not pass is to be parked (`parks`), or is due
- * at `flow_until`: what comes from a host's gate has to take its place in the queue first.
+ * at `flow_until`.
  */
-export const judgedByGates = (owed: string, asks: string): string => `
-  SELECT j.*, NOT passes AND (is_paused OR NOT coalesce(has_place OR gate LIKE 'h%', false) AND NOT coalesce(region_rank <= flow_room, false)) AS parks,
+export const JUDGED_BY_GATES = `
+  SELECT j.*, NOT passes AND (is_paused OR NOT coalesce(has_place, false) AND NOT coalesce(region_rank <= flow_room, false)) AS parks,
          CASE WHEN passes THEN NULL
               WHEN has_place OR rank <= flow_free
               THEN (SELECT coalesce(${startsGoneAt("clock.at", "j.start_place - k.starts_left")}, clock.at + ${WINDOW})
@@ -140,12 +144,12 @@ export const judgedByGates = (owed: string, asks: string): string => `
                     OR coalesce(NOT is_paused AND (has_place OR rank <= flow_free) AND start_place <= starts_left, false) AS passes
             FROM (SELECT *, CASE WHEN has_place THEN row_number() OVER (PARTITION BY flow_place, asks, has_place ORDER BY parked_due_at, job_id)
                                  ELSE rank + count(*) FILTER (WHERE asks AND has_place) OVER (PARTITION BY flow_place) END AS start_place
-                    FROM (SELECT o.*, coalesce(${asks}, false) AS asks, p.places[x.at] AS flow_place,
+                    FROM (SELECT o.*, o.may_start AND o.host_passes AS asks, p.places[x.at] AS flow_place,
                                  coalesce(p.limited[x.at], false) AS is_limited, p.paused[x.at] AS is_paused, p.free[x.at] AS flow_free,
                                  p.starts_left[x.at] AS starts_left, p.room[x.at] AS flow_room, p.ranks[x.at] AS rank,
                                  p.region_ranks[x.at] AS region_rank
                             FROM placement p
-                           CROSS JOIN ${owed} o
+                           CROSS JOIN at_host o
                            CROSS JOIN LATERAL (SELECT array_position(p.ns, o.n) AS at) x) asked) ranked) j`;
 
 /** So many in each region, as `waiting` has them. */
@@ -160,7 +164,7 @@ const waitingAfterCalls = (parked: (region: number) => string) =>
 const anyWaits = "(SELECT sum(w) FROM unnest(k.waiting) w) > 0";
 
 /**
- * What a claim does at its gates, behind `verdict` (judgedByGates, with `kind`: `parked` and `put_off` for what did not pass, and
+ * What a claim does at its gates, behind `verdict` (JUDGED_BY_GATES, with `kind`: `parked` and `put_off` for what did not pass, and
  * `taken`) and `taken`, which returns a row for each. `called` is what became due.
  */
 export const PASS_GATES = `put_off AS (

@@ -232,7 +232,8 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     const project = await addWatchedProject();
     const flow = { key: "full", concurrency: 1 };
     await store.addJobs(project, 1, { flow });
-    expect((await start(project)).length).toBe(1);
+    const holding = await start(project);
+    expect(holding.length).toBe(1);
     const { host } = await addDownHost(project, 0);
     await pass(project, 6);
     // It came due while the key was full.
@@ -257,7 +258,58 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(free), parked: "0" });
     await pass(project, 6);
     expect(idsOf(await start(project))).toEqual([free]);
+    // Until its key has a place, it waits there.
+    expect(await rowOf(project, host)).toMatchObject({ parked: "0" });
+    await settle(holding, "target.example", false);
+    expect(await start(project)).toEqual([]);
     expect(await rowOf(project, host)).toMatchObject({ parked: "1" });
+  });
+
+  test("is probed by a job whose flow key is free, and opens for such jobs in order and no faster than for others", async () => {
+    const project = await addWatchedProject();
+    const { host } = await addDownHost(project, 0);
+    const jobs: string[] = [];
+    for (let number = 0; number < 8; number++)
+      jobs.push(...(await addJobs(project, host, 1, { flow: { key: `free-${number}`, concurrency: 1 } })));
+    expect(await start(project)).toEqual([]);
+    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(jobs[0] as string), parked: "7" });
+    await pass(project, 6);
+    const probing = await start(project);
+    expect(idsOf(probing)).toEqual([jobs[0] as string]);
+    await settle(probing, host, false);
+    const started: string[] = [];
+    for (let second = 0; second < 8; second++) {
+      const running = await start(project);
+      expect([second, await start(project), running.length]).toEqual([second, [], second < 7 ? 1 : 0]);
+      started.push(...idsOf(running));
+      await settle(running, host, false);
+      await pass(project, 1);
+    }
+    expect(started).toEqual(jobs.slice(1));
+    expect(await hostsOf(project)).toEqual([]);
+  });
+
+  test("opens for a job whose flow key was full in its turn as soon as the key has a place, before those that came due later", async () => {
+    const project = await addWatchedProject();
+    const flow = { key: "full", concurrency: 1 };
+    const { host, jobs } = await addDownHost(project, 1);
+    const [keyed = ""] = await addJobs(project, host, 1, { flow });
+    const others = await addJobs(project, host, 3);
+    expect(await start(project)).toEqual([]);
+    await store.addJobs(project, 1, { flow });
+    const holding = await start(project);
+    expect(holding.length).toBe(1);
+    await pass(project, 6);
+    const probing = await start(project);
+    expect(idsOf(probing)).toEqual(jobs);
+    await settle(probing, host, false);
+    // It passes its host, and stands in the queue of its key.
+    expect(await start(project)).toEqual([]);
+    await pass(project, 1);
+    expect(idsOf(await start(project))).toEqual([others[0] as string]);
+    await pass(project, 1);
+    await settle(holding, "target.example", false);
+    expect(idsOf(await start(project))).toEqual([keyed]);
   });
 
   test("is not looked at while nothing waits for it", async () => {

@@ -59,46 +59,52 @@ export const LOCK_HOSTS_OF_CLAIMS = `host AS MATERIALIZED (
             FOR NO KEY UPDATE) t
 )`;
 
-/** What a claim judges by, behind `host` and `clock`. `host_placement` has all items at such hosts. */
+/**
+ * How a claim judges by hosts, behind `host`, `clock` and `asked` (with `may_start`). `host_placement` has all items at such hosts.
+ * In a ramp what comes from elsewhere, such as a flow key's queue, is judged by its place among what is parked.
+ *
+ * `at_host` is `asked` with `host_passes` and `host_place` (null at a host that is well). What does not pass is parked, or due at
+ * `host_until`: the first that is refused at a host without a probe is the probe (`probes`).
+ */
 export const JUDGE_BY_HOSTS = `host_state AS MATERIALIZED (
-  SELECT t.*, n.second AS now_second, ${startsLeftIn("n.second", "0")} AS starts_left, h.ids
+  SELECT t.*, n.second AS now_second, ${startsLeftIn("n.second", "0")} AS starts_left, h.ids, h.waits
     FROM host t
    CROSS JOIN clock
    CROSS JOIN LATERAL (SELECT ${secondAt("clock.at")} AS second) n
    CROSS JOIN LATERAL (
-         SELECT array_agg(q.job_id ORDER BY q.due_at, q.job_id) AS ids
-           FROM gate_heads(t.project_no, t.environment, 'h' || t.host, ${RAMP_HEADS} + cardinality(t.ns)) q
+         SELECT array_agg(q.job_id ORDER BY q.due_at, q.job_id) AS ids, coalesce(bool_or(q.is_there), false) AS waits
+           FROM (SELECT h.region, h.job_id, h.due_at, true AS is_there
+                   FROM gate_heads(t.project_no, t.environment, 'h' || t.host, ${RAMP_HEADS} + cardinality(t.ns)) h
+                  UNION ALL
+                 SELECT a.region, a.job_id, coalesce(a.parked_due_at, a.due_at), false FROM asked a
+                  WHERE a.job_id = ANY (t.job_ids) AND a.may_start AND a.gate IS DISTINCT FROM 'h' || t.host) q
           WHERE t.state = ${OPENING} AND q.due_at <= now() AND q.region <> ALL (ARRAY (SELECT r.region FROM held_regions r))) h
 ), host_placement AS MATERIALIZED (
   SELECT array_agg(a.n) AS ns, array_agg(t.host_place) AS places, array_agg(t.host) AS hosts, array_agg(t.state) AS states,
          array_agg(t.by) AS causes, array_agg(t.probe) AS probes, array_agg(t.next_probe_at) AS next_probes,
          array_agg(t.starts_left) AS starts_left, array_agg(t.since + (t.now_second + 1) * interval '1 s') AS next_seconds,
-         array_agg(array_position(t.ids, a.job_id)) AS ranks, array_agg(t.ids IS NULL AND t.parked = 0) AS over
+         array_agg(array_position(t.ids, a.job_id)) AS ranks, array_agg(NOT t.waits AND t.parked = 0) AS over
     FROM host_state t CROSS JOIN LATERAL unnest(t.ns, t.job_ids) AS a (n, job_id)
-)`;
-
-/**
- * Judges `owed` by its hosts. Adds `host_passes` and `host_place` (null at a host that is well). What does not pass is parked, or due at
- * `host_until`: the first that is refused at a host without a probe is the probe (`probes`).
- */
-export const judgedByHosts = (owed: string, asks: string): string => `
-  SELECT j.*, CASE WHEN probes THEN greatest(next_probe_at, now()) WHEN host_state = ${OPENING} AND host_rank IS NOT NULL THEN next_second END AS host_until
+), at_host AS MATERIALIZED (
+  SELECT j.*, CASE WHEN probes THEN greatest(next_probe_at, now())
+                   WHEN host_state = ${OPENING} AND host_rank IS NOT NULL AND gate = 'h' || host THEN next_second END AS host_until
     FROM (SELECT *, NOT host_passes AND host_state = ${DOWN} AND cause = ${BREAKER} AND probe IS NULL
                     AND row_number() OVER (PARTITION BY host_place, host_passes ORDER BY coalesce(parked_due_at, due_at), job_id) = 1 AS probes
             FROM (SELECT o.*, p.places[x.at] AS host_place, p.hosts[x.at] AS host, p.states[x.at] AS host_state, p.causes[x.at] AS cause,
                          p.probes[x.at] AS probe, p.next_probes[x.at] AS next_probe_at, p.next_seconds[x.at] AS next_second,
                          p.ranks[x.at] AS host_rank,
-                         x.at IS NULL OR NOT coalesce(${asks}, false)
+                         x.at IS NULL OR NOT o.may_start
                          OR coalesce(CASE p.states[x.at] WHEN ${DOWN} THEN o.job_id = p.probes[x.at]
                                           ELSE p.ranks[x.at] <= p.starts_left[x.at] OR p.over[x.at] END, false) AS host_passes
                     FROM host_placement p
-                   CROSS JOIN ${owed} o
-                   CROSS JOIN LATERAL (SELECT array_position(p.ns, o.n) AS at) x) at_host) j`;
+                   CROSS JOIN asked o
+                   CROSS JOIN LATERAL (SELECT array_position(p.ns, o.n) AS at) x) placed_at_host) j
+)`;
 
 const NEXT_PROBE_AT = "now() + t.probe_seconds * interval '1 s'";
 
 /**
- * What a claim does at hosts, behind `verdict` (judgedByHosts, with the kinds `host_parked` and `host_put_off`) and `done`.
+ * What a claim does at hosts, behind `verdict` (of `at_host`, with the kinds `host_parked` and `host_put_off`) and `done`.
  * `host_called` is what became due. A ramp is over with the last start of what was parked. A probe that its flow key keeps back
  * is lost: the next that waits for the host is the probe, or the same one again, though not at once.
  */
