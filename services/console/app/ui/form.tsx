@@ -1,6 +1,9 @@
 import type { ComponentChildren } from "preact";
 import { useId, useState } from "preact/hooks";
+import type { Action } from "../data/action.ts";
 import { place, setFilters } from "../data/place.ts";
+import { Trouble } from "./page.tsx";
+import { Link } from "./small.tsx";
 
 /** Fields of forms. Each has a label, and may have a hint and a fault, which are tied to it. */
 
@@ -100,16 +103,14 @@ export function TextField(props: TextProps) {
   );
 }
 
-export function AreaField(
-  props: FieldProps & { value: string; onInput: (value: string) => void; rows?: number },
-) {
+export function AreaField(props: FieldProps & { value: string; onInput: (value: string) => void }) {
   return (
     <Field {...props}>
       {(tied) => (
         <textarea
           {...tied}
           class="mono"
-          rows={props.rows ?? 6}
+          rows={6}
           spellcheck={false}
           autocomplete="off"
           value={props.value}
@@ -257,6 +258,31 @@ export function Form(props: {
     >
       {props.children}
     </form>
+  );
+}
+
+/** What ends a form: why it failed, the button that sends it, and the way back, which is an address or closes a dialog. */
+export function FormFoot(props: { verb: string; action: Action<[]>; back: string | (() => void) }) {
+  const { verb, action, back } = props;
+  return (
+    <>
+      {/* A payload that is no JSON is a fault of its field. */}
+      {!(action.error instanceof SyntaxError) && <Trouble error={action.error} />}
+      <div class="buttons">
+        <button type="submit" class="button first" disabled={action.isBusy}>
+          {verb}
+        </button>
+        {typeof back === "string" ? (
+          <Link class="button" href={back}>
+            Back
+          </Link>
+        ) : (
+          <button type="button" class="button" onClick={back}>
+            Back
+          </button>
+        )}
+      </div>
+    </>
   );
 }
 

@@ -1,8 +1,10 @@
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import { ApiError, ConnectionError } from "../../../../shared/client/errors.ts";
+import type { Resource } from "../../../../shared/domain/key.ts";
 import { live } from "../data/preferences.ts";
-import type { Session } from "../data/session.ts";
+import type { Query } from "../data/query.ts";
+import { may, type Session, useSession } from "../data/session.ts";
 import { Link } from "./small.tsx";
 import { now } from "./time.ts";
 
@@ -36,6 +38,32 @@ export function PageHead(props: {
       </div>
       {props.actions && <div class="buttons">{props.actions}</div>}
     </div>
+  );
+}
+
+/** A page with a form, for keys that may send it. `what` is what one does by it, such as `create jobs`. */
+export function FormPage(props: {
+  title: string;
+  trail: { href: string; label: string };
+  about?: string;
+  resource: Resource;
+  what: string;
+  children: ComponentChildren;
+}) {
+  const session = useSession();
+  return (
+    <>
+      <PageHead title={props.title} trail={props.trail}>
+        {props.about}
+      </PageHead>
+      {may(session, props.resource, "write") ? (
+        props.children
+      ) : (
+        <Empty title="Not with this key">
+          <ScopeNote session={session} what={props.what} />
+        </Empty>
+      )}
+    </>
   );
 }
 
@@ -76,6 +104,12 @@ export function Loading({ what }: { what: string }) {
       <div class="bone" />
     </div>
   );
+}
+
+/** In place of what is not loaded yet: that it loads, or why it failed. */
+export function NotYet({ query, what }: { query: Query<unknown>; what: string }) {
+  const { error, reload } = query;
+  return error === undefined ? <Loading what={what} /> : <Trouble error={error} onRetry={reload} />;
 }
 
 /** A sentence for any error, without a secret in it: the client's errors quote none. */

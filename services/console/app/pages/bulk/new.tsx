@@ -5,10 +5,10 @@ import { REGIONS } from "../../../../../shared/domain/scope.ts";
 import { faultOf, usePost } from "../../data/action.ts";
 import { goTo, hrefOf, place } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
-import { may, useSession } from "../../data/session.ts";
+import { useSession } from "../../data/session.ts";
 import { Confirm, tell } from "../../ui/dialog.tsx";
 import { CheckField, Form, optionsOf, SelectField, TextField } from "../../ui/form.tsx";
-import { Card, Empty, Loading, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
+import { Card, FormPage, NotYet, Trouble } from "../../ui/page.tsx";
 import { Link } from "../../ui/small.tsx";
 import { countText } from "../../ui/time.ts";
 import { type FilterTexts, filterOf, filterText, MEMBERS } from "./filter.ts";
@@ -16,20 +16,16 @@ import { Sample } from "./operation.tsx";
 
 /** `bulk/new`, whose filter may stand in the address. It is counted, then started. */
 export function NewBulkPage() {
-  const session = useSession();
   return (
-    <>
-      <PageHead title="New bulk operation" trail={{ href: hrefOf("bulk"), label: "Bulk operations" }}>
-        Count first: a dry run shows how many it would take, and some of them.
-      </PageHead>
-      {may(session, "bulk", "write") ? (
-        <BulkForm />
-      ) : (
-        <Empty title="Not with this key">
-          <ScopeNote session={session} what="start bulk operations" />
-        </Empty>
-      )}
-    </>
+    <FormPage
+      title="New bulk operation"
+      trail={{ href: hrefOf("bulk"), label: "Bulk operations" }}
+      about="Count first: a dry run shows how many it would take, and some of them."
+      resource="bulk"
+      what="start bulk operations"
+    >
+      <BulkForm />
+    </FormPage>
   );
 }
 
@@ -169,7 +165,7 @@ function BulkForm() {
 /** Counting takes moments, so this asks until it is over. */
 function Count({ id, isOld }: { id: string; isOld: boolean }) {
   const { client } = useSession();
-  const { data, error, reload } = useQuery(`count ${id}`, async (signal) => {
+  const query = useQuery(`count ${id}`, async (signal) => {
     for (;;) {
       const bulk: Bulk = await client.bulk.get(id, { signal });
       if (bulk.status !== "counting") return bulk;
@@ -177,8 +173,8 @@ function Count({ id, isOld }: { id: string; isOld: boolean }) {
       signal.throwIfAborted();
     }
   });
-  if (error !== undefined) return <Trouble error={error} onRetry={reload} />;
-  if (data === undefined) return <Loading what="the count" />;
+  const { data } = query;
+  if (data === undefined) return <NotYet query={query} what="the count" />;
   return (
     <div class="stack-close" role="status">
       <p>

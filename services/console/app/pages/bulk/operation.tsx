@@ -5,7 +5,7 @@ import { hrefOf } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
 import { may, useSession } from "../../data/session.ts";
 import { Confirm, tell } from "../../ui/dialog.tsx";
-import { Card, Live, Loading, Meter, PageHead, Stat, Trouble } from "../../ui/page.tsx";
+import { Card, Live, Meter, NotYet, PageHead, Stat, Trouble } from "../../ui/page.tsx";
 import { Id, Link, Status, Time } from "../../ui/small.tsx";
 import { countText, percentText } from "../../ui/time.ts";
 import { filterText } from "./filter.ts";
@@ -32,11 +32,7 @@ export function BulkPage({ id }: { id: string }) {
     return (
       <>
         <PageHead title="Bulk operation" trail={trail} />
-        {error === undefined ? (
-          <Loading what="the operation" />
-        ) : (
-          <Trouble error={error} onRetry={query.reload} />
-        )}
+        <NotYet query={query} what="the operation" />
       </>
     );
   }

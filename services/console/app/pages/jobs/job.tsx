@@ -1,13 +1,14 @@
 import { useState } from "preact/hooks";
 import type { Job, JobExplanation } from "../../../../../shared/client/jobs.ts";
 import type { Run } from "../../../../../shared/client/runs.ts";
+import type { Schedule } from "../../../../../shared/client/schedules.ts";
 import { useAction, usePost } from "../../data/action.ts";
 import { hrefOf } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
 import { may, type Session, useSession } from "../../data/session.ts";
 import { Confirm, tell } from "../../ui/dialog.tsx";
 import { Json, memberText } from "../../ui/json.tsx";
-import { Card, Live, Loading, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
+import { Card, Live, NotYet, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
 import { Block, Copy, Id, Link, Status, Tags, Time } from "../../ui/small.tsx";
 import { durationText } from "../../ui/time.ts";
 import { Timeline, WaitingNote } from "./timeline.tsx";
@@ -51,7 +52,7 @@ export function JobPage({ id }: { id: string }) {
     return (
       <>
         <PageHead title="Job" trail={trail} />
-        {error === undefined ? <Loading what="the job" /> : <Trouble error={error} onRetry={query.reload} />}
+        <NotYet query={query} what="the job" />
       </>
     );
   }
@@ -105,7 +106,6 @@ export function JobPage({ id }: { id: string }) {
 }
 
 function Facts({ job }: { job: Job }) {
-  const { max_attempts, base_seconds, cap_seconds } = job.retry_policy;
   return (
     <Card title="Facts">
       <dl class="facts">
@@ -122,28 +122,37 @@ function Facts({ job }: { job: Job }) {
         <dt>Region</dt>
         <dd>{job.region}</dd>
         <dt>Attempts</dt>
-        <dd class="number">{`${job.attempts} of ${max_attempts}`}</dd>
-        <dt>Backoff</dt>
-        <dd class="number">{`from ${base_seconds} s, at most ${cap_seconds} s`}</dd>
-        {job.flow !== undefined && (
-          <>
-            <dt>Flow key</dt>
-            <dd>
-              <Link href={hrefOf("flows", [job.flow.key])}>{job.flow.key}</Link>
-              {job.flow.hold === "job" && ", held until the job is over"}
-            </dd>
-          </>
-        )}
-        <dt>Tags</dt>
-        <dd>
-          {job.tags === undefined ? (
-            <span class="muted">none</span>
-          ) : (
-            <Tags tags={job.tags} hrefOf={(tag) => hrefOf("jobs", [], { tag })} />
-          )}
-        </dd>
+        <dd class="number">{`${job.attempts} of ${job.retry_policy.max_attempts}`}</dd>
+        <JobFacts of={job} />
       </dl>
     </Card>
+  );
+}
+
+/** The facts that a job has from its schedule, if it has one. */
+export function JobFacts({ of: { retry_policy: policy, flow, tags } }: { of: Job | Schedule }) {
+  return (
+    <>
+      <dt>Backoff</dt>
+      <dd class="number">{`from ${policy.base_seconds} s, at most ${policy.cap_seconds} s`}</dd>
+      {flow !== undefined && (
+        <>
+          <dt>Flow key</dt>
+          <dd>
+            <Link href={hrefOf("flows", [flow.key])}>{flow.key}</Link>
+            {flow.hold === "job" && ", held until the job is over"}
+          </dd>
+        </>
+      )}
+      <dt>Tags</dt>
+      <dd>
+        {tags === undefined ? (
+          <span class="muted">none</span>
+        ) : (
+          <Tags tags={tags} hrefOf={(tag) => hrefOf("jobs", [], { tag })} />
+        )}
+      </dd>
+    </>
   );
 }
 

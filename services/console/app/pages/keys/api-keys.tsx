@@ -10,8 +10,8 @@ import { faultOf, useAction, usePost } from "../../data/action.ts";
 import { useList } from "../../data/list.ts";
 import type { Session } from "../../data/session.ts";
 import { Confirm, Dialog, tell } from "../../ui/dialog.tsx";
-import { Form, optionsOf, SelectField, TextField } from "../../ui/form.tsx";
-import { Empty, Trouble } from "../../ui/page.tsx";
+import { Form, FormFoot, optionsOf, SelectField, TextField } from "../../ui/form.tsx";
+import { Empty } from "../../ui/page.tsx";
 import { Secret, Time } from "../../ui/small.tsx";
 import { type Column, Table } from "../../ui/table.tsx";
 
@@ -136,7 +136,7 @@ function MakeKey(props: { session: Session; onMade: (text: string) => void; onCl
   }, wish);
   return (
     <Dialog title={`Make a key of ${session.environment}`} onClose={onClose}>
-      <Form label="Key" onSubmit={() => make.run()}>
+      <Form label="Key" onSubmit={make.run}>
         <TextField
           label="Name"
           value={name}
@@ -163,15 +163,7 @@ function MakeKey(props: { session: Session; onMade: (text: string) => void; onCl
           max={KEY_LIFE_HOURS_MAX}
           fault={faultOf(make.error, "expires_in_hours")}
         />
-        <Trouble error={make.error} />
-        <div class="buttons">
-          <button type="button" class="button" onClick={onClose}>
-            Back
-          </button>
-          <button type="submit" class="button first" disabled={make.isBusy}>
-            Make the key
-          </button>
-        </div>
+        <FormFoot verb="Make the key" action={make} back={onClose} />
       </Form>
     </Dialog>
   );
@@ -201,7 +193,7 @@ function RotateKey(props: {
         A successor with the same name and scope is made. The key itself goes on for a while, so that programs
         can change over.
       </p>
-      <Form label="Rotate" onSubmit={() => rotate.run()}>
+      <Form label="Rotate" onSubmit={rotate.run}>
         <TextField
           label="Hours until the key ends"
           type="number"
@@ -213,15 +205,7 @@ function RotateKey(props: {
           fault={faultOf(rotate.error, "overlap_hours")}
           hasFocus
         />
-        <Trouble error={rotate.error} />
-        <div class="buttons">
-          <button type="button" class="button" onClick={onClose}>
-            Back
-          </button>
-          <button type="submit" class="button first" disabled={rotate.isBusy}>
-            Rotate the key
-          </button>
-        </div>
+        <FormFoot verb="Rotate the key" action={rotate} back={onClose} />
       </Form>
     </Dialog>
   );

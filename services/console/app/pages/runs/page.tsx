@@ -7,7 +7,7 @@ import { useQuery } from "../../data/query.ts";
 import { useSession } from "../../data/session.ts";
 import { FilterInstant, FilterSelect, Filters, FilterText, optionsOf } from "../../ui/form.tsx";
 import { ListPage } from "../../ui/list-page.tsx";
-import { Loading, PageHead, Trouble } from "../../ui/page.tsx";
+import { NotYet, PageHead } from "../../ui/page.tsx";
 import { ListedId, Status, Time } from "../../ui/small.tsx";
 import type { Column } from "../../ui/table.tsx";
 import { durationText } from "../../ui/time.ts";
@@ -87,14 +87,15 @@ const COLUMNS: readonly Column<Run>[] = [
 
 function OneRun({ id }: { id: string }) {
   const { client } = useSession();
-  const { data, error, reload } = useQuery(`run ${id}`, (signal) => client.runs.get(id, { signal }));
+  const query = useQuery(`run ${id}`, (signal) => client.runs.get(id, { signal }));
+  const { data } = query;
   useEffect(() => {
     if (data !== undefined) goTo(hrefOf("jobs", [data.job_id]), { replace: true });
   }, [data]);
   return (
     <>
       <PageHead title="Run" trail={{ href: hrefOf("runs"), label: "Runs" }} />
-      {error === undefined ? <Loading what="the run" /> : <Trouble error={error} onRetry={reload} />}
+      <NotYet query={query} what="the run" />
     </>
   );
 }

@@ -1,7 +1,7 @@
 import type { SchedulePreview } from "../../../../../shared/client/schedules.ts";
 import { useQuery } from "../../data/query.ts";
 import { useSession } from "../../data/session.ts";
-import { Loading, Trouble } from "../../ui/page.tsx";
+import { NotYet } from "../../ui/page.tsx";
 import { now, relativeText, utcText } from "../../ui/time.ts";
 import type { Timetable } from "./calendar.tsx";
 
@@ -16,12 +16,11 @@ export function NextFirings({ timetable: { cron, timezone } }: { timetable: Time
     (signal) => client.schedules.preview({ cron, timezone, count: FIRINGS_SHOWN }, { signal }),
     { requests: 2 },
   );
-  const { data, error } = query;
-  if (data !== undefined) return <FiringList preview={data} />;
-  return error === undefined ? (
-    <Loading what="the next firings" />
+  const { data } = query;
+  return data === undefined ? (
+    <NotYet query={query} what="the next firings" />
   ) : (
-    <Trouble error={error} onRetry={query.reload} />
+    <FiringList preview={data} />
   );
 }
 

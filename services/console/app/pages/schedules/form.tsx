@@ -4,52 +4,41 @@ import { OVERLAPS, SPREAD_SECONDS_MAX } from "../../../../../shared/domain/sched
 import { faultOf, usePost } from "../../data/action.ts";
 import { goTo, hrefOf } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
-import { may, useSession } from "../../data/session.ts";
+import { useSession } from "../../data/session.ts";
 import { tell } from "../../ui/dialog.tsx";
-import { AreaField, Form, optionsOf, SelectField, TextField } from "../../ui/form.tsx";
+import { Form, FormFoot, optionsOf, SelectField, TextField } from "../../ui/form.tsx";
 import { memberText } from "../../ui/json.tsx";
-import { Card, Empty, errorText, Loading, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
-import { RetryFields } from "../../ui/retry-fields.tsx";
-import { Link } from "../../ui/small.tsx";
+import { Card, errorText, FormPage, NotYet } from "../../ui/page.tsx";
 import { durationText } from "../../ui/time.ts";
-import { FlowFields } from "../flows/fields.tsx";
+import { JobFields } from "../jobs/fields.tsx";
 import { FiringList } from "./firings.tsx";
 import { changesOf, creationOf, NEW_SCHEDULE, type ScheduleTexts, textsOf } from "./texts.ts";
 
 /** Creates a schedule, or changes one. When it would fire is shown while one types. */
 export function ScheduleFormPage({ id }: { id: string | null }) {
-  const session = useSession();
+  const { client } = useSession();
   const query = useQuery(`schedule form ${id}`, async (signal) => {
     if (id === null) return { schedule: null, texts: NEW_SCHEDULE };
-    const { result, answer } = await session.client.schedules.get(id, { signal }).withAnswer();
+    const { result, answer } = await client.schedules.get(id, { signal }).withAnswer();
     return { schedule: result, texts: textsOf(result, memberText(answer.text, "payload") ?? "{}") };
   });
-  const title = id === null ? "Create a schedule" : `Edit ${query.data?.schedule?.name ?? "the schedule"}`;
-  const back = id === null ? hrefOf("schedules") : hrefOf("schedules", [id]);
-  const head = (
-    <PageHead title={title} trail={{ href: back, label: id === null ? "Schedules" : "Schedule" }} />
-  );
-  if (!may(session, "schedules", "write")) {
-    return (
-      <>
-        {head}
-        <Empty title="Not with this key">
-          <ScopeNote session={session} what="change schedules" />
-        </Empty>
-      </>
-    );
-  }
+  const trail =
+    id === null
+      ? { href: hrefOf("schedules"), label: "Schedules" }
+      : { href: hrefOf("schedules", [id]), label: "Schedule" };
   return (
-    <>
-      {head}
-      {query.data !== undefined ? (
-        <ScheduleForm {...query.data} back={back} />
-      ) : query.error !== undefined ? (
-        <Trouble error={query.error} onRetry={query.reload} />
+    <FormPage
+      title={id === null ? "Create a schedule" : `Edit ${query.data?.schedule?.name ?? "the schedule"}`}
+      trail={trail}
+      resource="schedules"
+      what="change schedules"
+    >
+      {query.data === undefined ? (
+        <NotYet query={query} what="the schedule" />
       ) : (
-        <Loading what="the schedule" />
+        <ScheduleForm {...query.data} back={trail.href} />
       )}
-    </>
+    </FormPage>
   );
 }
 
@@ -76,14 +65,10 @@ function ScheduleForm({
     goTo(hrefOf("schedules", [saved.id]));
   }, texts);
   const fault = (param: string) => faultOf(save.error, param) ?? faultOf(preview.error, param);
-  const isJsonFault = save.error instanceof SyntaxError;
   return (
     <div class="main-and-side">
       <Card>
-        <Form
-          label={schedule === null ? "Create a schedule" : "Edit the schedule"}
-          onSubmit={() => save.run()}
-        >
+        <Form label={schedule === null ? "Create a schedule" : "Edit the schedule"} onSubmit={save.run}>
           <TextField label="Name" value={texts.name} onInput={set("name")} fault={fault("name")} hasFocus />
           <div class="form-row">
             <TextField
@@ -104,25 +89,7 @@ function ScheduleForm({
               fault={fault("timezone")}
             />
           </div>
-          <TextField
-            label="Target URL"
-            type="url"
-            value={texts.targetUrl}
-            onInput={set("targetUrl")}
-            placeholder="https://example.com/hook"
-            isMono
-            fault={fault("target_url")}
-          />
-          <AreaField
-            label="Payload"
-            value={texts.payload}
-            onInput={set("payload")}
-            hint="A JSON object, which each job carries."
-            fault={
-              isJsonFault ? `This is no JSON object: ${(save.error as Error).message}` : fault("payload")
-            }
-          />
-          <div class="form-row">
+          <JobFields texts={texts} set={set} error={save.error}>
             <SelectField
               label="If a job of it is not over"
               value={texts.overlap}
@@ -140,25 +107,8 @@ function ScheduleForm({
               max={SPREAD_SECONDS_MAX}
               fault={fault("spread_seconds")}
             />
-            <TextField
-              label="Tags"
-              value={texts.tags}
-              onInput={set("tags")}
-              placeholder="nightly invoices"
-              fault={fault("tags")}
-            />
-          </div>
-          <RetryFields texts={texts} set={set} fault={fault} />
-          <FlowFields texts={texts} set={set} fault={fault} />
-          {!isJsonFault && <Trouble error={save.error} />}
-          <div class="buttons">
-            <button type="submit" class="button first" disabled={save.isBusy}>
-              {schedule === null ? "Create the schedule" : "Save"}
-            </button>
-            <Link class="button" href={back}>
-              Back
-            </Link>
-          </div>
+          </JobFields>
+          <FormFoot verb={schedule === null ? "Create the schedule" : "Save"} action={save} back={back} />
         </Form>
       </Card>
       <Card title="When it would fire">

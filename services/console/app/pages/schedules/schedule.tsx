@@ -6,8 +6,9 @@ import { useQuery } from "../../data/query.ts";
 import { may, type Session, useSession } from "../../data/session.ts";
 import { Confirm, tell } from "../../ui/dialog.tsx";
 import { Json, memberText } from "../../ui/json.tsx";
-import { Card, Live, Loading, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
-import { Id, Link, Status, Tags, Time } from "../../ui/small.tsx";
+import { Card, Live, NotYet, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
+import { Id, Link, Status, Time } from "../../ui/small.tsx";
+import { JobFacts } from "../jobs/job.tsx";
 import { Backfill } from "./backfill.tsx";
 import { Calendar } from "./calendar.tsx";
 import { NextFirings } from "./firings.tsx";
@@ -34,11 +35,7 @@ export function SchedulePage({ id }: { id: string }) {
     return (
       <>
         <PageHead title="Schedule" trail={trail} />
-        {error === undefined ? (
-          <Loading what="the schedule" />
-        ) : (
-          <Trouble error={error} onRetry={query.reload} />
-        )}
+        <NotYet query={query} what="the schedule" />
       </>
     );
   }
@@ -79,7 +76,6 @@ export function SchedulePage({ id }: { id: string }) {
 }
 
 function Facts({ schedule }: { schedule: Schedule }) {
-  const { retry_policy: policy } = schedule;
   return (
     <Card title="Facts">
       <dl class="facts">
@@ -103,26 +99,9 @@ function Facts({ schedule }: { schedule: Schedule }) {
             <dd class="number">{`up to ${schedule.spread_seconds} s`}</dd>
           </>
         )}
-        {schedule.flow !== undefined && (
-          <>
-            <dt>Flow key</dt>
-            <dd>
-              <Link href={hrefOf("flows", [schedule.flow.key])}>{schedule.flow.key}</Link>
-            </dd>
-          </>
-        )}
         <dt>Attempts</dt>
-        <dd class="number">{`at most ${policy.max_attempts}`}</dd>
-        <dt>Backoff</dt>
-        <dd class="number">{`from ${policy.base_seconds} s, at most ${policy.cap_seconds} s`}</dd>
-        <dt>Tags</dt>
-        <dd>
-          {schedule.tags === undefined ? (
-            <span class="muted">none</span>
-          ) : (
-            <Tags tags={schedule.tags} hrefOf={(tag) => hrefOf("jobs", [], { tag })} />
-          )}
-        </dd>
+        <dd class="number">{`at most ${schedule.retry_policy.max_attempts}`}</dd>
+        <JobFacts of={schedule} />
         <dt>Created</dt>
         <dd>
           <Time at={schedule.created_at} />

@@ -6,7 +6,7 @@ import { goTo, hrefOf } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
 import { may, type Session, useSession } from "../../data/session.ts";
 import { Confirm, tell } from "../../ui/dialog.tsx";
-import { Card, Loading, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
+import { Card, NotYet, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
 import { Id, Link, Secret, Status, Time } from "../../ui/small.tsx";
 import { Deliveries } from "./deliveries.tsx";
 import { Recipe } from "./recipe.tsx";
@@ -25,11 +25,7 @@ export function WebhookPage({ id }: { id: string }) {
     return (
       <>
         <PageHead title="Endpoint" trail={trail} />
-        {error === undefined ? (
-          <Loading what="the endpoint" />
-        ) : (
-          <Trouble error={error} onRetry={query.reload} />
-        )}
+        <NotYet query={query} what="the endpoint" />
       </>
     );
   }

@@ -4,45 +4,36 @@ import { EVENT_TYPES, type EventType, JOB_END_TYPES } from "../../../../../share
 import { faultOf, usePost } from "../../data/action.ts";
 import { goTo, hrefOf } from "../../data/place.ts";
 import { useQuery } from "../../data/query.ts";
-import { may, useSession } from "../../data/session.ts";
+import { useSession } from "../../data/session.ts";
 import { tell } from "../../ui/dialog.tsx";
-import { CheckField, Form, TextField } from "../../ui/form.tsx";
-import { Card, Empty, Loading, PageHead, ScopeNote, Trouble } from "../../ui/page.tsx";
+import { CheckField, Form, FormFoot, TextField } from "../../ui/form.tsx";
+import { Card, FormPage, NotYet } from "../../ui/page.tsx";
 import { Link, Secret } from "../../ui/small.tsx";
 import { Recipe } from "./recipe.tsx";
 
 /** Adds an endpoint, or changes one. */
 export function WebhookFormPage({ id }: { id: string | null }) {
-  const session = useSession();
+  const { client } = useSession();
   const query = useQuery(`webhook form ${id}`, async (signal) => {
-    return { webhook: id === null ? null : await session.client.webhooks.get(id, { signal }) };
+    return { webhook: id === null ? null : await client.webhooks.get(id, { signal }) };
   });
-  const title = id === null ? "Add an endpoint" : "Edit the endpoint";
-  const back = id === null ? hrefOf("webhooks") : hrefOf("webhooks", [id]);
-  const head = (
-    <PageHead title={title} trail={{ href: back, label: id === null ? "Webhooks" : "Endpoint" }} />
-  );
-  if (!may(session, "webhooks", "write")) {
-    return (
-      <>
-        {head}
-        <Empty title="Not with this key">
-          <ScopeNote session={session} what="change endpoints" />
-        </Empty>
-      </>
-    );
-  }
+  const trail =
+    id === null
+      ? { href: hrefOf("webhooks"), label: "Webhooks" }
+      : { href: hrefOf("webhooks", [id]), label: "Endpoint" };
   return (
-    <>
-      {head}
-      {query.data !== undefined ? (
-        <WebhookForm webhook={query.data.webhook} back={back} />
-      ) : query.error !== undefined ? (
-        <Trouble error={query.error} onRetry={query.reload} />
+    <FormPage
+      title={id === null ? "Add an endpoint" : "Edit the endpoint"}
+      trail={trail}
+      resource="webhooks"
+      what="change endpoints"
+    >
+      {query.data === undefined ? (
+        <NotYet query={query} what="the endpoint" />
       ) : (
-        <Loading what="the endpoint" />
+        <WebhookForm webhook={query.data.webhook} back={trail.href} />
       )}
-    </>
+    </FormPage>
   );
 }
 
@@ -66,7 +57,7 @@ function WebhookForm({ webhook, back }: { webhook: Webhook | null; back: string 
   const fault = (param: string) => faultOf(save.error, param);
   return (
     <Card>
-      <Form label="Endpoint" onSubmit={() => save.run()}>
+      <Form label="Endpoint" onSubmit={save.run}>
         <TextField
           label="URL"
           type="url"
@@ -98,15 +89,7 @@ function WebhookForm({ webhook, back }: { webhook: Webhook | null; back: string 
           ))}
           {fault("events") && <div class="fault">{fault("events")}</div>}
         </fieldset>
-        <Trouble error={save.error} />
-        <div class="buttons">
-          <button type="submit" class="button first" disabled={save.isBusy}>
-            {webhook === null ? "Add the endpoint" : "Save"}
-          </button>
-          <Link class="button" href={back}>
-            Back
-          </Link>
-        </div>
+        <FormFoot verb={webhook === null ? "Add the endpoint" : "Save"} action={save} back={back} />
       </Form>
     </Card>
   );
