@@ -1,6 +1,6 @@
 import { addRunsToHost } from "../../shared/domain/insights/figures.ts";
-import { bucketsOf, levelOf } from "../../shared/domain/insights/levels.ts";
-import { Parts, writeStep } from "../../shared/store/insights/parts.ts";
+import { bucketsOf } from "../../shared/domain/insights/levels.ts";
+import { type Part, Parts, writeStep } from "../../shared/store/insights/parts.ts";
 import { findOutset } from "../../shared/store/insights/progress.ts";
 import type { TestConsole } from "./support.ts";
 
@@ -125,40 +125,44 @@ async function until(holds: () => Promise<boolean>): Promise<void> {
 }
 
 /** A day of figures, with more work by day than by night and a bad hour of the host for mails. */
-async function storeDay(site: TestConsole): Promise<void> {
-  const { db } = site.cell;
-  const level = levelOf("24h");
-  const outset = await findOutset(db);
-  if (outset === null) throw new Error("there is no state of the roll-up");
-  for (const at of bucketsOf("24h", outset.now).slice(0, -1)) {
+async function storeDay({ cell: { db }, project }: TestConsole): Promise<void> {
+  // The worker rolls up beside this, and its step may have been faster.
+  await until(async () => {
+    const outset = await findOutset(db);
+    if (outset === null) throw new Error("there is no state of the roll-up");
+    const { progress, now } = outset;
     const parts = new Parts();
-    const part = parts.of({ projectNo: site.project.no, environment: PRODUCTION, region: 0, level, at });
-    const hour = (at / 3_600_000) % 24;
-    const count = Math.round(140 + 110 * Math.sin(((hour - 7) / 24) * 2 * Math.PI) + wobble(at, 30));
-    const isBad = hour >= 3 && hour < 4.2;
-    part.figures.created += count;
-    for (let n = 0; n < count; n++) {
-      const host = HOSTS[n % HOSTS.length] ?? "";
-      const fails = host.startsWith("mail") ? n % (isBad ? 2 : 20) === 0 : n % 97 === 0;
-      const group = {
-        host,
-        count: 1,
-        end: fails
-          ? ({ status: "failed", responseStatus: 503, error: "no" } as const)
-          : ({ status: "succeeded" } as const),
-        late: [Math.round(8 + wobble(at + n, 8) + (n % 50 === 0 ? 40 + wobble(at + n, 60) : 0))],
-        lateWaited: [],
-        waitedFor: [],
-        durations: [Math.round(90 + wobble(at * n, 80) + (n % 40 === 0 ? 900 : 0))],
-      };
-      part.figures.addRuns(group);
-      addRunsToHost(part.hosts, group);
+    for (const at of bucketsOf("24h", now).slice(0, -1)) {
+      const key = { projectNo: project.no, environment: PRODUCTION, region: 0, at };
+      addBucket(parts.ofMinute(key, progress), at);
     }
-    // The worker rolls up beside this, and its step may have been faster.
-    await until(async () => {
-      const { progress } = (await findOutset(db)) ?? outset;
-      return writeStep(db, [...parts.all], progress);
-    });
+    return writeStep(db, [...parts.all], progress);
+  });
+}
+
+function addBucket(parts: readonly Part[], at: number): void {
+  const hour = (at / 3_600_000) % 24;
+  const count = Math.round(140 + 110 * Math.sin(((hour - 7) / 24) * 2 * Math.PI) + wobble(at, 30));
+  const isBad = hour >= 3 && hour < 4.2;
+  for (const { figures } of parts) figures.created += count;
+  for (let n = 0; n < count; n++) {
+    const host = HOSTS[n % HOSTS.length] ?? "";
+    const fails = host.startsWith("mail") ? n % (isBad ? 2 : 20) === 0 : n % 97 === 0;
+    const group = {
+      host,
+      count: 1,
+      end: fails
+        ? ({ status: "failed", responseStatus: 503, error: "no" } as const)
+        : ({ status: "succeeded" } as const),
+      late: [Math.round(8 + wobble(at + n, 8) + (n % 50 === 0 ? 40 + wobble(at + n, 60) : 0))],
+      lateWaited: [],
+      waitedFor: [],
+      durations: [Math.round(90 + wobble(at * n, 80) + (n % 40 === 0 ? 900 : 0))],
+    };
+    for (const { figures, hosts } of parts) {
+      figures.addRuns(group);
+      addRunsToHost(hosts, group);
+    }
   }
 }
 
@@ -169,6 +173,7 @@ function wobble(seed: number, range: number): number {
 
 async function storeMonth({ cell, project }: TestConsole): Promise<void> {
   await cell.db.run("store_month", STORE_MONTH, [project.no]);
+  await cell.db.run("count_month", COUNT_MONTH, [project.no]);
 }
 
 const STORE_MONTH = `
@@ -176,6 +181,8 @@ INSERT INTO usage_days (project_no, region, day, runs)
 SELECT $1::int, region, day, (9000 + 5000 * sin(extract(day FROM day)) + 400 * extract(dow FROM day))::int / (1 + region * 2)
   FROM generate_series(date_trunc('month', now())::date, current_date - 1, interval '1 day') day, generate_series(0, 2) region
 ON CONFLICT DO NOTHING`;
+const COUNT_MONTH = `
+UPDATE flows SET month_runs = (SELECT sum(runs) FROM usage_days WHERE project_no = $1 AND day >= month) WHERE project_no = $1`;
 
 async function writeAddresses({ cell }: TestConsole, base: string): Promise<void> {
   const addresses: [string, string][] = [

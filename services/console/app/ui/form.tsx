@@ -110,7 +110,7 @@ export function AreaField(props: FieldProps & { value: string; onInput: (value: 
         <textarea
           {...tied}
           class="mono"
-          rows={6}
+          rows={8}
           spellcheck={false}
           autocomplete="off"
           value={props.value}
