@@ -7,6 +7,13 @@ const HOST_TESTS = `${QUEUE}/host-gates.test.ts`;
 /** Faults of flow keys and of hosts that are down. */
 export const GATE_MUTANTS: readonly Mutant[] = [
   {
+    name: "an attempt that finds an earlier one in its key's queue does not let that one start",
+    file: `${QUEUE}/flow-gates.ts`,
+    from: "WHERE p.parks OR ",
+    to: "WHERE ",
+    caughtBy: FLOW_TESTS,
+  },
+  {
     name: "a gate has a place back between two attempts of a job that holds it",
     file: `${QUEUE}/settle.ts`,
     // biome-ignore lint/suspicious/noTemplateCurlyInString: it is the text of the file.

@@ -145,6 +145,19 @@ describe("a limit for attempts at a time", () => {
     expect(await parked(project)).toEqual(jobs.slice(1));
   });
 
+  test("lets an earlier one start that was parked behind others, once one of these finds it before itself", async () => {
+    const project = await store.addProject();
+    const jobs = await addJobs(project, 3, { key: newKey(), concurrency: 1 });
+    // Its creation began before the others' and had the key after them, or the clock was set back between them.
+    await store.query(
+      "UPDATE open_jobs SET parked_due_at = parked_due_at - interval '1 s' WHERE project_no = $1 AND job_id = $2",
+      [project, idToUuid(jobs[2] ?? "")],
+    );
+    expect(await start(project)).toEqual([]);
+    expect(idsOf(await start(project))).toEqual([jobs[2] as string]);
+    expect(await parked(project)).toEqual(jobs.slice(0, 2));
+  });
+
   test("is exact while two nodes claim and settle at once, and leaves nothing parked", async () => {
     const project = await store.addProject();
     const otherNode = await store.addNode();

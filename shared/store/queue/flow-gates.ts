@@ -176,6 +176,7 @@ export const PASS_GATES = `put_off AS (
   RETURNING 1
 ), passed AS MATERIALIZED (
   SELECT flow_place, count(*) FILTER (WHERE taken) AS starts, count(*) FILTER (WHERE taken AND has_place IS NULL) AS places,
+         bool_or(kind = 'parked') AS parks,
          ${byRegion((region) => `count(*) FILTER (WHERE kind = 'parked' AND has_place IS NULL AND region = ${region})`)} AS parked
     FROM verdict WHERE flow_place IS NOT NULL GROUP BY flow_place
 ), done AS MATERIALIZED (
@@ -188,7 +189,8 @@ export const PASS_GATES = `put_off AS (
     JOIN state k ON k.place = p.flow_place
    CROSS JOIN LATERAL call_gate(k.project_no, k.environment, 'k' || k.flow_key, ${roomOf("k.in_use + p.places")} + 0 * d.count::int,
            CASE WHEN p.starts >= k.starts_left THEN ${startsGoneAt("(SELECT at FROM clock)", "p.starts - k.starts_left + 1")} END) h
-   WHERE ${anyWaits} AND (k.free > ${HEADS} OR k.rate_count IS NOT NULL)
+   -- Others may stand before what was parked: those whose creation has begun before it and ended after it.
+   WHERE p.parks OR ${anyWaits} AND (k.free > ${HEADS} OR k.rate_count IS NOT NULL)
 ), noted AS (
   UPDATE flow_keys f
      SET used_at = s.used_at, in_use = s.in_use, waiting = s.waiting, started_at = s.started_at, started = s.started

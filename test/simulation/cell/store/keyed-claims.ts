@@ -184,6 +184,14 @@ function putOff(verdicts: readonly KeyedVerdict[]): void {
   }
 }
 
+function reasonOf({ byKey, kind }: KeyedVerdict): string[] {
+  if (byKey === null || (kind !== "parked" && kind !== "put_off")) return [];
+  const { rate_count, paused } = byKey.state.key;
+  return [
+    `${kind === "parked" ? "parked" : "put off"} by ${paused ? "a pause" : rate_count === null ? "a key" : "a rate"}`,
+  ];
+}
+
 /** Notes in the keys what was granted and parked. Returns what they let start next. */
 function passKeys(
   tables: Tables,
@@ -195,7 +203,8 @@ function passKeys(
     const { key } = state;
     const taken = items.filter((verdict) => verdict.taken);
     const places = taken.filter(({ hadPlace }) => !hadPlace).length;
-    const mayCall = anyWaits(key) && (state.free > HEADS || key.rate_count !== null);
+    const parks = items.some(({ kind }) => kind === "parked");
+    const mayCall = parks || (anyWaits(key) && (state.free > HEADS || key.rate_count !== null));
     const notBefore =
       taken.length >= state.startsLeft ? startsGoneAt(key, clock, taken.length - state.startsLeft + 1) : null;
     const heads = mayCall ? headsOf(tables, key, gateOf(key.flow_key), roomOf(key, key.in_use + places)) : [];
@@ -209,12 +218,16 @@ function passKeys(
   });
 }
 
+/**
+ * `refused` of the first row tells the history of what did not pass; Postgres answers no such column, and the product reads none.
+ */
 export const claimWhole: Statement = (tables, time, values) => {
   const nodeId = Number(values[0]);
   if (!isLiving(tables, nodeId)) return [];
   const asked = readAsked(values);
   const keys = readKeys(tables, asked, time);
   const called: OpenJobRow[] = [];
+  const refused: string[] = [];
   const answers = byProject(meet(tables, tables.open_jobs, asked, nodeId, time)).flatMap((met) => {
     const byKeys = judgeByKeys(keys, met, time);
     const refusalOf = (item: Met<OpenJobRow>) => byKeys.get(item)?.refusal ?? null;
@@ -225,10 +238,11 @@ export const claimWhole: Statement = (tables, time, values) => {
     }));
     const granted = grant(tables, time, nodeId, verdicts);
     putOff(verdicts);
+    refused.push(...verdicts.flatMap(reasonOf));
     called.push(...passKeys(tables, verdicts, time));
     return granted;
   });
-  return [{ n: 0, number: 0, called: calledArrays(tables, called) }, ...answers];
+  return [{ n: 0, number: 0, called: calledArrays(tables, called), refused }, ...answers];
 };
 
 export const claimKeyed: Statement = (tables, time, values) => {
