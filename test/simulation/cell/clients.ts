@@ -19,11 +19,14 @@ import { clearHostLimit, setHostLimit } from "../../../shared/store/cell/host-li
 import { bulkActionCode, environmentOf } from "../../../shared/store/database/codes.ts";
 import { StoreUnavailable } from "../../../shared/store/database/database.ts";
 import { changeOf } from "../../../shared/store/resources/audit.ts";
+import { changeFlowKey } from "../../../shared/store/resources/flow-keys.ts";
 import { createJobs, type JobToCreate } from "../../../shared/store/resources/job-creation.ts";
 import { cancelJob, retryRun } from "../../../shared/store/resources/jobs-by-hand.ts";
 import { changeSchedule } from "../../../shared/store/resources/schedules.ts";
+import { flowTerms } from "./first-rows.ts";
 import { openCell, SHARDS_PER_REGION, type World } from "./nodes.ts";
 import type { Operation, WantedBulk, WantedJob } from "./plan.ts";
+import type { PlannedFlow } from "./plan-flows.ts";
 import type { SimProcess } from "./sim-process.ts";
 import type { Tables, WebhookRow } from "./store/tables.ts";
 import { targetUrl } from "./targets.ts";
@@ -33,6 +36,7 @@ const BACKFILL_MS = 12_000;
 const TRIES_MAX = 6;
 const TRY_AGAIN_MS = 300;
 const SCHEDULES_MAX = 1_000;
+const MORE_PLACES = 2;
 const FAILED_RUNS = [2, 3];
 
 /** A gateway and its clients: they ask for jobs, change what exists, and note what they were answered. */
@@ -82,6 +86,10 @@ export class Clients {
           const regions = this.world.regions.slice(0, 1);
           await setRegionsHeld(cell.db, regions, isOn, this.operator());
         });
+      case "change flow": {
+        const flow = this.world.flows[operation.flow];
+        return flow && this.changeFlow(cell, flow, operation);
+      }
       case "limit host": {
         const { host: number, requests } = operation;
         const host = new URL(targetUrl(number, "good")).host;
@@ -105,6 +113,7 @@ export class Clients {
         targetUrl: targetUrl(job.host, job.habit),
         payload: "{}",
         runAt: Math.floor(now) + job.delayMs,
+        flow: job.flow === undefined ? null : flowTerms(job.flow),
         tags: index % 3 === 2 ? ["third", `host:${job.host}`] : null,
         cause: this.client(),
       };
@@ -118,12 +127,45 @@ export class Clients {
     const created = await this.untilAnswered(() => createJobs(cell.db, jobs, this.lanes));
     if (created === null) return;
     for (const [index, answer] of created.entries()) {
-      const job = jobs[index]?.id ?? "";
-      if (answer.kind !== "created") this.note({ kind: "job refused", at: this.now, job });
-      else this.note({ kind: "job accepted", at: this.now, job, dueAt: answer.owed[0]?.dueAt ?? 0 });
+      const { id: job = "", runAt = 0 } = jobs[index] ?? {};
+      const clock = this.world.server.readClock();
+      // A job that its flow key keeps back is not owed yet.
+      const dueAt = answer.kind === "created" ? (answer.owed[0]?.dueAt ?? runAt) : null;
+      if (dueAt === null) this.note({ kind: "job refused", at: this.now, job });
+      else this.note({ kind: "job accepted", at: this.now, clock, job, dueAt });
     }
     const owed = created.flatMap((answer) => (answer.kind === "created" ? answer.owed : []));
     sendCommands(cell.bus, owed, cell.clock.now());
+  }
+
+  /** Notes the limits that flow keys have from the beginning on. */
+  noteFlows(): void {
+    for (const flow of this.world.flows) this.noteFlow(flow, false);
+  }
+
+  private changeFlow(
+    { db }: Cell,
+    flow: PlannedFlow,
+    { forMs, isRaised }: Extract<Operation, { kind: "change flow" }>,
+  ): Promise<void> {
+    const scope = { projectNo: flow.projectNo, environment: flow.environment };
+    const raised = { ...flow, concurrency: (flow.concurrency ?? 0) + MORE_PLACES };
+    return this.forAWhile(forMs, async (isOn) => {
+      const isLooser = isOn === isRaised;
+      const held = isRaised && isOn ? raised : flow;
+      const change = isRaised ? { concurrency: held.concurrency } : { paused: isOn };
+      const isPaused = !isRaised && isOn;
+      if (isLooser) this.noteFlow(held, isPaused);
+      await changeFlowKey(db, scope, flow.key, change, this.client());
+      if (!isLooser) this.noteFlow(held, isPaused);
+    });
+  }
+
+  /** What lets more start is noted before it is asked for, and what lets fewer start once it is answered. */
+  private noteFlow({ projectNo, environment, key, concurrency, rate }: PlannedFlow, paused: boolean): void {
+    const name = { project: projectNo, environment, gate: key };
+    const limits = { concurrency, rate: rate && { count: rate.count, perSeconds: rate.per_seconds }, paused };
+    this.note({ kind: "flow set", at: this.now, clock: this.world.server.readClock(), ...name, ...limits });
   }
 
   private async cancel({ db }: Cell, job: Scope & { id: string }): Promise<void> {

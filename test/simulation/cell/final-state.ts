@@ -10,9 +10,10 @@ import {
   eventTypeOf,
   runStatusOf,
 } from "../../../shared/store/database/codes.ts";
-import type { FinalJob, FinalRun, FinalState } from "../../support/history/history.ts";
+import type { FinalGate, FinalJob, FinalRun, FinalState } from "../../support/history/history.ts";
+import { gateOf } from "./store/gates.ts";
 import { toMs, toMsOrNull } from "./store/parameters.ts";
-import type { JobRow, RunRow, Tables } from "./store/tables.ts";
+import type { FlowKeyRow, JobRow, RunRow, Tables } from "./store/tables.ts";
 
 const SET_BACK_MS_MAX = 300_000;
 
@@ -78,6 +79,7 @@ export function readFinalState(tables: Tables, beganAt: number, endedAt: number)
         (row) => row.project_no === project && row.node_id !== null,
       ).length,
     })),
+    gates: [...tables.flow_keys.values()].map((key) => readGate(tables, key)),
     usage: [...tables.flows.values()].map((flow) => readUsage(tables, flow.project_no)),
   };
 }
@@ -97,6 +99,21 @@ function readJob(tables: Tables, job: JobRow): FinalJob {
     attempts: ended?.attempts ?? (open === undefined ? 0 : open.attempt - (open.run_id === null ? 1 : 0)),
     schedule: schedule_id === null ? null : uuidToId("sch_", schedule_id),
     runAt: toMs(job.run_at),
+    ...(job.flow !== null && { flow: { key: job.flow.key, hold: job.flow.hold ?? "attempt" } }),
+  };
+}
+
+/** What a flow key counts, and what stands there. */
+function readGate(tables: Tables, key: FlowKeyRow): FinalGate {
+  const { project_no, environment, flow_key, in_use, waiting } = key;
+  const own = [...tables.open_jobs.values()].filter(
+    (row) => row.project_no === project_no && row.environment === environment && row.flow_key === flow_key,
+  );
+  return {
+    ...{ project: project_no, environment: environmentOf(environment), gate: flow_key, inUse: in_use },
+    places: own.filter(({ has_place }) => has_place).length,
+    waiting: waiting.reduce((sum, count) => sum + count, 0),
+    parked: own.filter(({ gate, due_at }) => gate === gateOf(flow_key) && due_at === null).length,
   };
 }
 

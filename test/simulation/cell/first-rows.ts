@@ -1,3 +1,4 @@
+import type { Flow } from "../../../shared/domain/flow-key.ts";
 import { createIdSource, idToUuid, SCHEDULE_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
 import { nextInstant, readTimetable, spreadMsOf } from "../../../shared/domain/schedule.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
@@ -9,8 +10,10 @@ import {
 } from "../../../shared/store/database/codes.ts";
 import { SHARDS_PER_REGION } from "./nodes.ts";
 import type { Plan, PlannedProject } from "./plan.ts";
+import type { PlannedFlow } from "./plan-flows.ts";
 import type { Random } from "./random.ts";
 import { addTimetable } from "./store/firings.ts";
+import { findOrAddKey } from "./store/flow-keys.ts";
 import { fromMs, type Instant, monthOf } from "./store/parameters.ts";
 import { emptyTables, type Tables } from "./store/tables.ts";
 import { targetUrl } from "./targets.ts";
@@ -57,10 +60,29 @@ export function firstRows(plan: Plan, random: Random): Tables {
       ...{ waiting: 0, last_class: 0, called_at: [NEVER, NEVER, NEVER, NEVER] },
     });
     addEndpoints(tables, no, project, newUuid);
-    addSchedules(tables, no, project, newUuid, plan.beginsAt);
+    const flow = plan.flows.find(({ projectNo, isOfSchedules }) => projectNo === no && isOfSchedules);
+    addSchedules(tables, no, project, newUuid, plan.beginsAt, flow);
   }
+  for (const flow of plan.flows) if (flow.isPinned || flow.isOfSchedules) addFlowKey(tables, flow);
   return tables;
 }
+
+/** A key that has been told its limits before any job had it. */
+function addFlowKey(tables: Tables, flow: PlannedFlow): void {
+  const { projectNo, key, concurrency, rate, isPinned } = flow;
+  const scope = { project_no: projectNo, environment: environmentCode(flow.environment) };
+  const row = findOrAddKey(tables, scope, key);
+  const limits = { rate_count: rate?.count ?? null, rate_seconds: rate?.per_seconds ?? null };
+  Object.assign(row, { concurrency, ...limits, pinned: isPinned });
+}
+
+/** What a job says of its flow. */
+export const flowTerms = ({ key, hold, concurrency, rate, isPinned }: PlannedFlow): Flow => ({
+  key,
+  hold,
+  ...(concurrency !== null && !isPinned && { concurrency }),
+  ...(rate !== null && !isPinned && { rate }),
+});
 
 const subscriptionsOf = ({ endpoints }: PlannedProject): number =>
   endpoints.reduce((mask, { environment }) => mask | (BOTH_TYPES << (2 * environmentCode(environment))), 0);
@@ -87,6 +109,7 @@ function addSchedules(
   project: PlannedProject,
   newUuid: () => string,
   beginsAt: number,
+  flow: PlannedFlow | undefined,
 ): void {
   for (const [index, { seconds, overlap, spreadSeconds, habit }] of project.schedules.entries()) {
     const [id, cron] = [newUuid(), `*/${seconds} * * * * *`];
@@ -105,7 +128,7 @@ function addSchedules(
       spread_ms: spreadMsOf(uuidToId(SCHEDULE_PREFIX, id), spreadSeconds),
       ...{ max_attempts: 2, base_seconds: 1, cap_seconds: 1, paused: false, revision: 0 },
       tags: index % 2 === 0 ? null : ["nightly", "a:b"],
-      flow: null,
+      flow: flow === undefined ? null : flowTerms(flow),
       next_run_at: firstAt === null ? null : fromMs(firstAt),
     });
     const terms = { cron, timezone: "UTC", paused: false, superseded_at: null };

@@ -12,6 +12,7 @@ import { joinCell } from "../../../shared/store/cell/membership.ts";
 import type { NodeKind } from "../../../shared/store/cell/nodes.ts";
 import { askTime } from "../../../shared/store/database/database.ts";
 import type { Network } from "./network.ts";
+import type { PlannedFlow } from "./plan-flows.ts";
 import type { Recording } from "./recording.ts";
 import type { Server } from "./server.ts";
 import { SimProcess } from "./sim-process.ts";
@@ -42,6 +43,7 @@ export interface World {
   recording: Recording;
   seed: number;
   regions: readonly Region[];
+  flows: readonly PlannedFlow[];
   limits: { attemptsMax: number; perHostMax: number };
 }
 

@@ -1,6 +1,7 @@
 import { BULK_ACTIONS, type BulkAction } from "../../../shared/domain/bulk.ts";
 import { OVERLAPS, type Overlap } from "../../../shared/domain/schedule.ts";
 import type { Environment, Region } from "../../../shared/domain/scope.ts";
+import { type PlannedFlow, planFlowSteps, planFlows } from "./plan-flows.ts";
 import { Random } from "./random.ts";
 import { FATES, type FaultyStatements } from "./server.ts";
 import type { Crash } from "./sim-process.ts";
@@ -17,6 +18,8 @@ export type Operation =
   | { kind: "hold project"; at: number; forMs: number; project: number }
   | { kind: "hold region"; at: number; forMs: number; region: number }
   | { kind: "limit host"; at: number; forMs: number; host: number; requests: number }
+  /** One of the flow keys is paused for a while, or has more places. */
+  | { kind: "change flow"; at: number; forMs: number; flow: number; isRaised: boolean }
   | ({ kind: "bulk"; at: number } & WantedBulk);
 
 /** A bulk operation of one of the projects; where it names a schedule, of that schedule's. */
@@ -43,6 +46,7 @@ export interface WantedJob {
   maxAttempts: number;
   baseSeconds: number;
   capSeconds: number;
+  flow?: PlannedFlow;
 }
 
 export type Fault =
@@ -67,6 +71,7 @@ export interface Plan {
   deliveryNodes: number;
   regions: Region[];
   projects: PlannedProject[];
+  flows: PlannedFlow[];
   attemptsMax: number;
   perHostMax: number;
   beginsAt: number;
@@ -99,12 +104,12 @@ export function makePlan(seed: number): Plan {
   const random = new Random(seed, "plan");
   const regions: Region[] = random.chance(0.3) ? ["us-east", "eu-central"] : ["us-east"];
   const endsMonth = random.chance(0.3);
+  const flowRandom = new Random(seed, "flow");
+  const [workers, deliveryNodes] = [1 + random.below(3), 1 + random.below(3)];
+  const projects = planProjects(random, regions, endsMonth);
   const plan = {
-    seed,
-    workers: 1 + random.below(3),
-    deliveryNodes: 1 + random.below(3),
-    regions,
-    projects: planProjects(random, regions, endsMonth),
+    ...{ seed, workers, deliveryNodes, regions, projects },
+    flows: planFlows(flowRandom, projects),
     attemptsMax: random.pick([4, 12, 100]),
     perHostMax: random.pick([2, 5, 100]),
     beginsAt: endsMonth ? MONTHS_END : ORDINARY_TIME,
@@ -118,6 +123,7 @@ export function makePlan(seed: number): Plan {
   }
   // They have a chance of their own, so that all else is as it would be without them.
   steps.push(...planBulks(new Random(seed, "bulk"), plan));
+  steps.push(...planFlowSteps(flowRandom, plan, steps, stepTime));
   return { ...plan, steps: steps.sort((one, other) => one.at - other.at) };
 }
 

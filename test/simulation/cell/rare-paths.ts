@@ -16,6 +16,7 @@ const RARE_PATHS: readonly string[] = [
   ].map((kind) => `fault: ${kind}`),
   ...[
     "cancel",
+    "change flow",
     "disable endpoint",
     "hold project",
     "hold region",
@@ -57,6 +58,16 @@ const RARE_PATHS: readonly string[] = [
   ...["cancel", "retry", "backfill"].map((action) => `${action}_bulk_members: done`),
   "cancel_bulk_members: skipped",
   ...["park_jobs", "park_webhooks", "release_jobs", "release_webhooks"],
+  ...["create_jobs_flowing", "fire_bound_schedules"].map((name) => `${name}: parked`),
+  ...[
+    "parked by a key",
+    "parked by a rate",
+    "parked by a pause",
+    "put off by a key",
+    "put off by a rate",
+  ].map((refused) => `claim_whole: ${refused}`),
+  ...["claim_whole", "settle_whole", "settle_keyed", "empty_gate_calls"].map((name) => `${name}: called`),
+  ...["claim_keyed: done", "settle_keyed: done", "rescued from a flow key"],
   ...[
     "log: node.dead",
     "log: clock.leapt",

@@ -18,6 +18,7 @@ import {
   type World,
 } from "./nodes.ts";
 import type { Operation, Plan, Step } from "./plan.ts";
+import type { PlannedFlow } from "./plan-flows.ts";
 import { Random } from "./random.ts";
 import { Recording } from "./recording.ts";
 import { Server } from "./server.ts";
@@ -74,6 +75,7 @@ class Simulation {
     isTraced: boolean,
   ) {
     const { seed, regions, attemptsMax, perHostMax } = plan;
+    const flows = [...plan.flows, quietFlowOf(plan)];
     const recording = new Recording(timeline, isTraced);
     const tables = firstRows(plan, new Random(seed, "rows"));
     const server = new Server(
@@ -90,13 +92,14 @@ class Simulation {
     const limits = { attemptsMax, perHostMax };
     this.recording = recording;
     this.tables = tables;
-    this.world = { timeline, server, network, targets, recording, seed, regions, limits };
+    this.world = { timeline, server, network, targets, recording, seed, regions, flows, limits };
     const known = new Map<string, { machine: string; process: SimProcess }>();
     this.nodes = placesOf(plan).map((place) => new SupervisedNode(place, this.world, known));
     this.faults = new Faults(timeline, recording, server, network, this.nodes, new Random(seed, "faults"));
     this.gateway = new SimProcess("gateway", timeline, seed, () => undefined);
     timeline.current = this.gateway;
     this.clients = new Clients(this.gateway, this.world, tables);
+    this.clients.noteFlows();
     timeline.current = null;
   }
 
@@ -176,6 +179,7 @@ class Simulation {
     const { tables } = this;
     const active = [...tables.schedules.values()].some(({ paused }) => !paused);
     for (const { ended_at } of tables.bulk_operations.values()) if (ended_at === null) return false;
+    if (!active && tables.gate_calls.length > 0) return false;
     for (const row of tables.open_jobs.values())
       if (!active || tables.jobs.get(row.id)?.schedule_id === null) return false;
     return active || tables.open_deliveries.size === 0;
@@ -191,11 +195,22 @@ class Simulation {
       };
       const terms = { host: 5, habit: "good", maxAttempts: 1, baseSeconds: 1, capSeconds: 1 };
       const delayMs = index % 2 === 0 ? 0 : 1_000 + 200 * index;
-      const operation = { kind: "create", at: 0, jobs: [{ ...job, ...terms, delayMs }] } as Operation;
+      const flow = index % 4 === 1 ? { flow: quietFlowOf(this.plan) } : {};
+      const operation = {
+        kind: "create",
+        at: 0,
+        jobs: [{ ...job, ...terms, ...flow, delayMs }],
+      } as Operation;
       this.timeline.in(index * 250, null, () => this.perform(operation));
     }
   }
 }
+
+/** A key in quiet times: nothing of before stands in its way. */
+const quietFlowOf = ({ projects }: Plan): PlannedFlow => ({
+  ...{ projectNo: projects.length + 1, environment: "production", key: "quiet", hold: "attempt" },
+  ...{ concurrency: 1, rate: null, isPinned: false, isOfSchedules: false },
+});
 
 const OPERATIONS: ReadonlySet<string> = new Set<Operation["kind"]>([
   "create",
@@ -206,6 +221,7 @@ const OPERATIONS: ReadonlySet<string> = new Set<Operation["kind"]>([
   "hold project",
   "hold region",
   "limit host",
+  "change flow",
   "bulk",
 ]);
 const isOperation = (step: Step): step is Operation => OPERATIONS.has(step.kind);

@@ -1,8 +1,9 @@
 import { BULK_PREFIX, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
+import { LOST_ERROR } from "../../../shared/domain/run.ts";
 import type { JudgedMember } from "../../support/history/history.ts";
 import type { Recording } from "./recording.ts";
 import type { Watch } from "./server.ts";
-import { numbers } from "./store/parameters.ts";
+import { numbers, texts, textsOrNull } from "./store/parameters.ts";
 import type { Timeline } from "./timeline.ts";
 
 /** A member as the model of the statement tells it (store/bulks.ts). */
@@ -12,6 +13,12 @@ interface JudgedRow extends Pick<JudgedMember, "outcome"> {
   attempts?: number;
   run?: string;
   attempt?: number;
+}
+
+/** What the model of claim_whole tells in its first row (store/keyed-claims.ts). */
+interface ClaimedWhole {
+  called: readonly unknown[] | null;
+  refused: readonly string[];
 }
 
 const readJudged = ({ position, job_id, outcome }: JudgedRow): JudgedMember => ({
@@ -26,6 +33,13 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
       ...{ kind: "epoch used", at: timeline.now },
       ...{ shard: `0/${values[3]}`, epoch: Number(values[4]) },
     });
+  const meetParked = (name: string, rows: readonly object[]) => {
+    for (const { is_parked } of rows as { is_parked?: boolean }[])
+      if (is_parked) recording.meet(`${name}: parked`);
+  };
+  const meetCalled = (name: string, called: readonly unknown[] | null) => {
+    if (called !== null) recording.meet(`${name}: called`, called.length);
+  };
   return (name, values, rows) => {
     switch (name) {
       case "acquire_shards":
@@ -44,6 +58,7 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
           const epoch = epochs[n - 1] as number;
           recording.note({ kind: "epoch used", at: timeline.now, shard: `0/${shards[n - 1]}`, epoch });
         }
+        meetParked(name, rows);
         if (rows.length < shards.length) recording.meet("firing gone");
         return;
       }
@@ -73,6 +88,22 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
         }
         return;
       }
+      case "create_jobs_flowing":
+        meetParked(name, rows);
+        return;
+      case "claim_keyed":
+      case "settle_keyed":
+        for (const { n } of rows as { n: number }[]) recording.meet(`${name}: ${n > 0 ? "done" : "called"}`);
+        return;
+      case "claim_whole": {
+        const [{ called, refused } = { called: null, refused: [] }] = rows as ClaimedWhole[];
+        meetCalled(name, called);
+        for (const reason of refused) recording.meet(`${name}: ${reason}`);
+        return;
+      }
+      case "empty_gate_calls":
+        for (const { called } of rows as ClaimedWhole[]) meetCalled(name, called);
+        return;
       case "claim":
       case "claim_deliveries":
         for (const { kind } of rows as { kind?: string }[])
@@ -85,8 +116,11 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
         const attempts = (rows as { kind: string }[]).filter(({ kind }) => kind === "attempt").length;
         if (attempts < numbers(values[0]).length)
           recording.meet(`${name.replace(/_whole|_failed/, "")}: settled before`);
-        for (const { kind } of rows as { kind: string }[])
-          if (kind === "freed") recording.meet("permits called");
+        const errors = textsOrNull(values[7]);
+        for (const { kind, n, is_keyed } of rows as { kind: string; n: number; is_keyed?: boolean }[])
+          if (is_keyed && errors[n - 1] === LOST_ERROR) recording.meet("rescued from a flow key");
+          else if (kind === "freed") recording.meet("permits called");
+          else if (kind === "called") recording.meet(`${name}: called`);
         return;
       }
       case "list_lost":
@@ -97,6 +131,12 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
         recording.meet("silent bus");
         return;
       case "park_jobs":
+        for (const { n } of rows as { n: number }[]) {
+          const job = uuidToId(JOB_PREFIX, texts(values[3])[n - 1] ?? "");
+          recording.note({ kind: "attempt parked at host", at: timeline.now, job });
+        }
+        if (rows.length > 0) recording.meet(name);
+        return;
       case "park_webhooks":
       case "release_jobs":
       case "release_webhooks":

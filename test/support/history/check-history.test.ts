@@ -633,6 +633,19 @@ const kept: [string, History][] = [
       { hold: "job", dueAts: { a: 450, b: 460 } },
     ),
   ],
+  [
+    "a job that is passed over while its host is full",
+    keyedOf(
+      [
+        ["b", 500, 510],
+        ["a", 520, 530],
+      ],
+      {
+        ...{ hold: "job", dueAts: { a: 10, b: 20 } },
+        sets: [set(0), { kind: "attempt parked at host", at: 490, job: "a" }],
+      },
+    ),
+  ],
   ["a gate with what it counts", { ...keyedOf([["a", 10, 20]], { change: { gates: [gate] } }) }],
   ["probes, each after twice the time", atHost([5_000, 15_020])],
   ["a ramp", atHost([20_100, 21_200, 30_100, 30_200], { heldFor: "host" })],

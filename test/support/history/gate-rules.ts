@@ -101,13 +101,14 @@ const startsOf = ({ runs }: Facts, jobs: readonly FinalJob[]): FinalRun[] =>
 /**
  * Where a key has one place and all its jobs keep it until they are over, jobs start in the order of their due times. A job that
  * was known and due when another one started was before it in the queue if it was due before. Who cannot start since its host is
- * down is passed over.
+ * down or full is passed over.
  */
 export function* findDisorder(facts: Facts): Found {
   const { toleranceMs } = facts.history.terms;
   const knownAts = new Map<string, number>();
   for (const { job, clock } of facts.of("job accepted"))
     if (clock !== undefined) knownAts.set(job, clock.latestAt);
+  const parked = new Set(facts.of("attempt parked at host").map(({ job }) => job));
   for (const [flow, jobs] of facts.jobsOfFlow) {
     if (!isStrict(facts, flow, jobs)) continue;
     const started = jobs.flatMap((job) => {
@@ -122,7 +123,8 @@ export function* findDisorder(facts: Facts): Found {
           earlier.queuedAt < later.runAt &&
           earlier.queuedAt + toleranceMs < later.startedAt &&
           earlier.startedAt > later.startedAt &&
-          !facts.hasDownHost(earlier)
+          !facts.hasDownHost(earlier) &&
+          !parked.has(earlier.job)
         )
           yield {
             subject: earlier.job,

@@ -54,7 +54,7 @@ const callLater = (tables: Tables, scope: GateScope, gate: string) =>
     ...{ waiting_change: 0, in_use_change: 0 },
   });
 
-function findOrAddKey(tables: Tables, scope: GateScope, name: string): FlowKeyRow {
+export function findOrAddKey(tables: Tables, scope: GateScope, name: string): FlowKeyRow {
   const place = flowKeyOf(scope, name);
   const key = tables.flow_keys.get(place) ?? newKey(scope, name);
   tables.flow_keys.set(place, key);

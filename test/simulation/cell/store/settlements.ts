@@ -138,7 +138,7 @@ function settleSome(
     const dueAt = Math.max(dueAts[index] ?? now, now);
     return [{ outcome, row, next: nexts[index] as number, dueAt }];
   });
-  // The answers tell of the rows as they were.
+  // The answers tell of the rows as they were. `is_keyed` is for the history; Postgres answers no such column.
   const answers = attempts.map(({ outcome, row, next, dueAt }) => ({
     kind: "attempt",
     n: outcome.n,
@@ -148,6 +148,7 @@ function settleSome(
     attempt: row.attempt,
     next,
     canceled: row.canceled,
+    is_keyed: row.flow_key !== null,
     due_at: next === QUEUED && !row.canceled ? toMs(dueAt) : null,
   }));
   const told = attempts.flatMap((attempt) => tellEndpoints(tables, attempt, now));
