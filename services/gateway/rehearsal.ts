@@ -3,11 +3,16 @@ import { type Rehearsal, rehearse } from "../../shared/process/rehearsal.ts";
 import { type GatewayOptions, startGateway } from "./start.ts";
 
 const REQUESTS = 40;
-const BODY = JSON.stringify({
+const JOB = {
   target_url: "https://example.com/hook",
   payload: { rehearsal: "x".repeat(100) },
   region: "us-east",
-});
+};
+/** By turns, since one job alone has another statement than several. */
+const ASKED = [
+  ["/v2/jobs", JSON.stringify(JOB)],
+  ["/v2/jobs/batch", JSON.stringify({ jobs: [JOB, JOB] })],
+] as const;
 
 /**
  * Answers requests of its own on a loopback port that nobody else knows, and creates jobs that nobody ever sees
@@ -20,11 +25,12 @@ export async function rehearseGateway(cell: Cell, options: GatewayOptions, msMax
 async function answerSome({ cell, key, takeSteps }: Rehearsal, options: GatewayOptions): Promise<void> {
   const gateway = await startGateway({ ...options, ...cell, host: "127.0.0.1", port: 0 });
   try {
-    await takeSteps(REQUESTS, async () => {
-      const response = await fetch(`http://127.0.0.1:${gateway.port}/v2/jobs`, {
+    await takeSteps(REQUESTS, async (index) => {
+      const [path, body] = ASKED[index % ASKED.length] ?? ASKED[0];
+      const response = await fetch(`http://127.0.0.1:${gateway.port}${path}`, {
         method: "POST",
         headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
-        body: BODY,
+        body,
       });
       const text = await response.text();
       if (response.status !== 201) throw new Error(`the answer was ${response.status} ${text}`);

@@ -28,18 +28,26 @@ export const flowColumnsOf = (flow: string, dueAt: string): string =>
 const COLUMNS =
   "project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds, key_no, request_id, schedule_id";
 
-/** The job and the attempt that it owes, from rows like those of newJobs. */
-function jobsOf(from: string, onConflict: string, { tags, flow = false }: WithTags): string {
+/** The job, from rows like those of newJobs, and the attempt that it owes, from `job`. */
+function insertsOf(from: string, onConflict: string, { tags, flow = false }: WithTags) {
   const also = `${tags ? ", tags" : ""}${flow ? ", flow" : ""}`;
   const owes = tags ? ", tags" : "";
-  return `job AS (
-  INSERT INTO jobs (id, ${COLUMNS}, trace${also})
+  return {
+    job: `INSERT INTO jobs (id, ${COLUMNS}, trace${also})
   SELECT id, ${COLUMNS}, decode(trace, 'hex')${also}
     FROM ${from} ${onConflict}
-  RETURNING project_no, environment, region, id, run_at, max_attempts, schedule_id${also}
+  RETURNING project_no, environment, region, id, run_at, max_attempts, schedule_id${also}`,
+    owed: `INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed, schedule_id${owes}${flow ? `, ${FLOW_COLUMNS}` : ""})
+  SELECT project_no, environment, region, id, ${flow ? `CASE WHEN NOT ${IS_PARKED} THEN ${DUE_AT} END` : DUE_AT}, max_attempts, schedule_id${owes}${flow ? `, ${flowColumnsOf("flow", DUE_AT)}` : ""} FROM job`,
+  };
+}
+
+function jobsOf(from: string, onConflict: string, { tags, flow = false }: WithTags): string {
+  const { job, owed } = insertsOf(from, onConflict, { tags, flow });
+  return `job AS (
+  ${job}
 ), owed AS (
-  INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed, schedule_id${owes}${flow ? `, ${FLOW_COLUMNS}` : ""})
-  SELECT project_no, environment, region, id, ${flow ? `CASE WHEN NOT ${IS_PARKED} THEN ${DUE_AT} END` : DUE_AT}, max_attempts, schedule_id${owes}${flow ? `, ${flowColumnsOf("flow", DUE_AT)}` : ""} FROM job
+  ${owed}
 )${flow ? `, ${NOTE_FLOWS}` : ""}${tags ? `, ${tagJobs(`(SELECT *, ${flow ? "flow ->> 'key'" : "NULL::text"} AS flow_key FROM job) named_job`)}` : ""}`;
 }
 
@@ -63,3 +71,16 @@ export const newJobs = (
 
 /** The same for jobs whose lanes have their rows and whose ids are new: an id that exists already fails the statement. */
 export const newJobsOfKnownLanes = (from: string, withTags: WithTags): string => jobsOf(from, "", withTags);
+
+/**
+ * A statement of its own that makes the one job of `from`, which has no tags and no flow, under the same terms. `returning` may
+ * name columns of open_jobs.
+ */
+export function newJobOfKnownLane(from: string, returning: string): string {
+  const { job, owed } = insertsOf(from, "", { tags: false });
+  return `WITH job AS (
+  ${job}
+)
+${owed}
+RETURNING ${returning}`;
+}

@@ -1,5 +1,5 @@
 import type { Flow } from "../../domain/flow-key.ts";
-import { haveSameBits } from "../../domain/ids.ts";
+import { haveSameBits, idToUuid } from "../../domain/ids.ts";
 import { type OwedAttempt, oweAttempt, type Placed } from "../../domain/owed.ts";
 import type { Scope } from "../../domain/scope.ts";
 import type { TraceContext } from "../../domain/trace.ts";
@@ -13,7 +13,7 @@ import { DUE_AT, newJobs, type WithTags } from "../queue/new-jobs.ts";
 import type { KeyCause } from "./audit.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
 import type { AskedJob } from "./jobs.ts";
-import { createOrdinaryJobs } from "./ordinary-creation.ts";
+import { createOrdinaryJob, createOrdinaryJobs } from "./ordinary-creation.ts";
 
 /** A job as it was asked for, and the shard that is to look after it. */
 export interface JobToCreate extends Omit<AskedJob, "tags" | "flow">, Placed<Scope> {
@@ -52,15 +52,21 @@ export async function createJobs(
   jobs: readonly JobToCreate[],
   knownLanes: Set<string>,
 ): Promise<Created[]> {
+  const lanes = jobs.map((job) => `${job.projectNo}/${job.region}/${job.environment}/${job.shard}`);
+  const hasKeys = jobs.some((job) => job.key !== undefined);
+  const hasFlows = jobs.some((job) => job.flow != null);
+  const isOrdinary = !hasKeys && !hasFlows && lanes.every((lane) => knownLanes.has(lane));
+  const [only] = jobs;
+  if (isOrdinary && jobs.length === 1 && only !== undefined && only.tags == null) {
+    const dueAt = await createOrdinaryJob(db, valuesOf(only));
+    if (dueAt !== null) return [createdAs(only, dueAt)];
+  }
   const payloads = textColumn(jobs.map((job) => job.payload));
   // Large payloads take tens of milliseconds to encode, and as many to send. Requests have a turn in between.
   if (payloads !== null && payloads.length > LARGE_BYTES) await new Promise(setImmediate);
   const columns = columnsOf(jobs, payloads);
-  const lanes = jobs.map((job) => `${job.projectNo}/${job.region}/${job.environment}/${job.shard}`);
-  const hasKeys = jobs.some((job) => job.key !== undefined);
-  const hasFlows = jobs.some((job) => job.flow != null);
   const tags = textColumn(jobs.map((job) => arrayText(job.tags)));
-  if (!hasKeys && !hasFlows && lanes.every((lane) => knownLanes.has(lane))) {
+  if (isOrdinary && (jobs.length > 1 || tags !== null)) {
     const now = await createOrdinaryJobs(db, columns, tags, new Set(jobs.map((job) => job.projectNo)));
     if (now !== null) return jobs.map((job) => createdAs(job, Math.max(job.runAt, now)));
   }
@@ -109,6 +115,23 @@ function columnsOf(jobs: readonly JobToCreate[], payloads: Buffer | null) {
     idColumn(jobs.map(requestIdOf)),
     idColumn(jobs.map((job) => job.scheduleId ?? null)),
     textColumn(jobs.map((job) => traceHex(job.trace ?? null))),
+  ];
+}
+
+/** The same of one job, not as arrays. */
+function valuesOf(job: JobToCreate): unknown[] {
+  const requestId = requestIdOf(job);
+  return [
+    ...[
+      job.projectNo,
+      environmentCode(job.environment),
+      regionCode(job.region),
+      idToUuid(job.id),
+      job.targetUrl,
+    ],
+    ...[job.payload, new Date(job.runAt).toISOString(), job.maxAttempts, job.baseSeconds, job.capSeconds],
+    ...[job.cause?.keyNo ?? null, requestId === null ? null : idToUuid(requestId)],
+    ...[job.scheduleId === undefined ? null : idToUuid(job.scheduleId), traceHex(job.trace ?? null)],
   ];
 }
 

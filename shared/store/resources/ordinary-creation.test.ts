@@ -116,11 +116,14 @@ test("the short way and the long way answer the same and leave the same rows", a
   const { db, names } = noting();
   const long = await addWay((jobs) => createJobs(store.db, jobs, new Set()));
   const short = await addWay((jobs) => createJobs(db, jobs, lanesOf(jobs)));
-  const lists = fc.array(wish, { minLength: 1, maxLength: 12 }).map((list) => {
-    // Sometimes an id stands twice in one statement.
-    const [first] = list;
-    return first !== undefined && list.length % 4 === 0 ? [...list, first] : list;
-  });
+  const sizes = fc.oneof(fc.constant(1), fc.integer({ min: 2, max: 12 }));
+  const lists = sizes
+    .chain((size) => fc.array(wish, { minLength: size, maxLength: size }))
+    .map((list) => {
+      // Sometimes an id stands twice in one statement.
+      const [first] = list;
+      return first !== undefined && list.length % 4 === 0 ? [...list, first] : list;
+    });
   await fc.assert(
     fc.asyncProperty(lists, async (list) => {
       // The short way is for lanes that have their rows.
@@ -146,6 +149,7 @@ test("the short way and the long way answer the same and leave the same rows", a
     { numRuns: LISTS },
   );
   expect(names).toContain("create_ordinary_jobs");
+  expect(names).toContain("create_ordinary_job");
   expect(names).toContain("create_jobs");
 });
 
@@ -157,6 +161,21 @@ describe("the short way", () => {
     const answers = await createJobs(db, jobs, lanesOf(jobs));
     expect(answers.map(({ kind }) => kind)).toEqual(["created", "created", "created", "created"]);
     expect(names).toEqual(["create_ordinary_jobs"]);
+  });
+
+  test("is one statement for a job alone, and leaves one whose id exists already to the long way", async () => {
+    const project = await store.addProject();
+    const job = store.newJob(project);
+    const { db, names } = noting();
+    const [first, second] = [
+      await createJobs(db, [job], lanesOf([job])),
+      await createJobs(db, [job], lanesOf([job])),
+    ];
+    expect([first, second].map(([answer]) => answer?.kind)).toEqual(["created", "created"]);
+    expect(names).toEqual(["create_ordinary_job", "create_ordinary_job", "create_jobs"]);
+    expect(
+      await store.query("SELECT count(*)::int AS n FROM open_jobs WHERE project_no = $1", [project]),
+    ).toEqual([{ n: 1 }]);
   });
 
   test.each([

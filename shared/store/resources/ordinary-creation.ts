@@ -2,7 +2,7 @@ import type { ProjectNo } from "../../domain/scope.ts";
 import { type Column, int4Column } from "../database/columns.ts";
 import { type Database, epochMs, isTakenKey } from "../database/database.ts";
 import { HAS_QUOTA } from "../queue/month.ts";
-import { newJobsOfKnownLanes, type WithTags } from "../queue/new-jobs.ts";
+import { newJobOfKnownLane, newJobsOfKnownLanes, type WithTags } from "../queue/new-jobs.ts";
 
 /**
  * The short way of createJobs (job-creation.ts). It takes jobs without an Idempotency-Key whose lanes have their rows. The
@@ -30,12 +30,24 @@ export async function createOrdinaryJobs(
   return rows[0]?.all_free ? rows[0].now : null;
 }
 
+/**
+ * The same for one job without tags, which is most of the statements while few ask at once: its parameters are no arrays, and the
+ * statement has half as many parts to start. `values` are those of its columns in the order of the long way's. Answers when its
+ * attempt is due, in milliseconds since 1970; null if it was not created.
+ */
+export async function createOrdinaryJob(db: Database, values: readonly unknown[]): Promise<number | null> {
+  const [row] = await db
+    .run<{ due_at: number }>("create_ordinary_job", CREATE_ONE, [...values])
+    .catch(noneIfIdExists);
+  return row?.due_at ?? null;
+}
+
 interface OrdinaryRow {
   all_free: boolean;
   now: number;
 }
 
-function noneIfIdExists(error: unknown): OrdinaryRow[] {
+function noneIfIdExists(error: unknown): [] {
   if (isTakenKey(error)) return [];
   throw error;
 }
@@ -58,3 +70,12 @@ SELECT all_free, ${epochMs("now()")} AS now FROM quota`;
 
 const CREATE_ORDINARY = creationOf({ tags: false });
 const CREATE_TAGGED = creationOf({ tags: true });
+const CREATE_ONE = newJobOfKnownLane(
+  `(
+  SELECT f.project_no, $2::smallint AS environment, $3::smallint AS region, $4::uuid AS id, $5::text AS target_url, $6::text AS payload,
+         $7::timestamptz AS run_at, $8::smallint AS max_attempts, $9::int AS base_seconds, $10::int AS cap_seconds, $11::int AS key_no,
+         $12::uuid AS request_id, $13::uuid AS schedule_id, $14::text AS trace
+    FROM flows f WHERE f.project_no = $1 AND ${HAS_QUOTA}
+) item`,
+  `${epochMs("due_at")} AS due_at`,
+);

@@ -117,3 +117,14 @@ export const createOrdinaryJobs: Statement = (tables, { now }, values) => {
   }
   return [{ all_free: isFree, now: toMs(now) }];
 };
+
+export const createOrdinaryJob: Statement = (tables, { now }, values) => {
+  const [job] = readJobs(
+    values.map((value) => (value === null ? null : [value])),
+    null,
+  );
+  if (job === undefined || !hasQuota(tables, job.project_no, now)) return [];
+  if (tables.jobs.has(job.id)) throw new TakenKey("jobs");
+  addJob(tables, job, now);
+  return [{ due_at: toMs(Math.max(job.run_at, now)) }];
+};

@@ -1,7 +1,7 @@
 import * as bulks from "./bulks.ts";
 import * as byHand from "./by-hand.ts";
 import { claim, claimOrdinary } from "./claims.ts";
-import { createJobs, createOrdinaryJobs } from "./creations.ts";
+import { createJobs, createOrdinaryJob, createOrdinaryJobs } from "./creations.ts";
 import { changeWebhook, claimDeliveries, settleDeliveries } from "./deliveries.ts";
 import * as firings from "./firings.ts";
 import { changeFlowKey, emptyGateCalls } from "./flow-keys.ts";
@@ -53,6 +53,7 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   create_jobs: createJobs,
   create_jobs_tagged: createJobs,
   create_jobs_flowing: createJobs,
+  create_ordinary_job: createOrdinaryJob,
   create_ordinary_jobs: createOrdinaryJobs,
   create_ordinary_jobs_tagged: createOrdinaryJobs,
   find_job_state: byHand.findJobState,

@@ -83,18 +83,22 @@ export class ModelSteps {
     const { random } = this;
     const before = [...this.tables.jobs.keys()];
     const schedule = this.anyOf([...this.tables.schedules.values()]);
-    const jobs = Array.from({ length: 1 + random.below(4) }, (_, index) => {
+    const count = 1 + random.below(4);
+    // Several jobs without any tag or flow have a short way of their own.
+    const isPlain = count === 2;
+    const jobs = Array.from({ length: count }, (_, index) => {
       const isKnown = before.length > 0 && random.chance(0.05);
       const known = isKnown ? this.tables.jobs.get(random.pick(before)) : undefined;
       // Jobs with flow keys are mostly those of one project, so that several meet at a key.
       const flow = random.chance(0.5) ? this.flow() : null;
+      const tags = random.pick([null, null, ["a"], ["NULL", "a:b/@+-._"]]);
       const isOfKey = flow !== null && random.chance(0.7);
       const projectNo = known?.project_no ?? (isOfKey ? 1 : 1 + random.below(4));
       return {
         id: known ? uuidToId(JOB_PREFIX, known.id) : this.ids.next(JOB_PREFIX, this.nowMs),
         projectNo,
         environment: environmentOf(known?.environment ?? (isOfKey ? 1 : random.below(2))),
-        flow,
+        ...(isPlain ? {} : { flow, tags }),
         region: regionOf(known?.region ?? (random.chance(0.8) ? 0 : 2)),
         shard: projectNo % 3,
         targetUrl: targetUrl(random.below(3), "good"),
@@ -107,7 +111,6 @@ export class ModelSteps {
         baseSeconds: 1,
         capSeconds: 2,
         cause: null,
-        tags: random.pick([null, null, ["a"], ["NULL", "a:b/@+-._"]]),
         ...(schedule !== null && random.chance(0.3) ? { scheduleId: uuidToId("sch_", schedule.id) } : {}),
       };
     });
