@@ -1,6 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import type { Client } from "../../../shared/client/index.ts";
-import { FLOW_KEYS_KEPT_MAX } from "../../../shared/domain/flow-key.ts";
 import { clientOf, refusalOf } from "../../support/client.ts";
 import {
   readRefusal,
@@ -9,6 +8,7 @@ import {
   type TestGateway,
   type TestProject,
 } from "../../support/gateway.ts";
+import { fillFlows } from "./support.ts";
 
 let gateway: TestGateway;
 let project: TestProject;
@@ -69,11 +69,7 @@ describe("PATCH /v2/flows/{key}", () => {
   });
 
   test("keeps as many keys as an environment may have pinned or paused, and refuses one more without a trace", async () => {
-    await gateway.query(
-      `INSERT INTO flow_keys (project_no, environment, flow_key, pinned)
-       SELECT $1, 1, 'kept' || n, true FROM generate_series(1, $2) n`,
-      [project.no, FLOW_KEYS_KEPT_MAX],
-    );
+    await fillFlows(gateway, project);
     const before = await gateway.countRows();
     for (const change of [{ pinned: true }, { paused: true, concurrency: 1 }])
       readRefusal(await call("PATCH", "/v2/flows/a", change), "plan_limit_exceeded");

@@ -8,6 +8,7 @@ import {
   type TestProject,
 } from "../../support/gateway.ts";
 import { fillBulk } from "../bulk/support.ts";
+import { fillFlows } from "../flows/support.ts";
 import { fillHosts } from "../hosts/support.ts";
 import { fillKeys } from "../keys/support.ts";
 import type { PublishedOperation } from "./published.ts";
@@ -189,19 +190,21 @@ export async function prepareRequests(
          FROM webhooks, generate_series(2, $2) AS n WHERE project_no = $1`,
       [owner.no, WEBHOOK_ENDPOINTS_MAX],
     );
-    const isOfHosts = operation.path.startsWith("/v2/hosts/");
-    const path = isOfHosts
-      ? fill(operation.path, { host: "another.example.com" })
+    const isOfAnother = /^\/v2\/(?:hosts|flows)\//.test(operation.path);
+    const path = isOfAnother
+      ? fill(operation.path, { host: "another.example.com", key: "another" })
       : await pathOf(operation, owner);
     await fillKeys(gateway, owner, KEYS_MAX);
     await fillBulk(gateway, owner);
     await fillHosts(gateway, owner);
+    await fillFlows(gateway, owner);
     await gateway.query("UPDATE schedules SET paused = true WHERE project_no = $1", [owner.no]);
     await gateway.query("UPDATE projects SET active_schedules = 1000 WHERE no = $1", [owner.no]);
     const isOfBulk = operation.path === "/v2/bulk";
     const body = operation.method === "PATCH" ? {} : withNewName(operation.bodies.at(isOfBulk ? 0 : -1));
     const resumes = operation.method === "PATCH" || operation.method === "PUT";
-    const fields = resumes ? { ...body, paused: false } : body;
+    // A schedule is resumed beyond the limit; a flow key is paused beyond it.
+    const fields = resumes ? { ...body, paused: operation.path.startsWith("/v2/flows") } : body;
     return send(operation, { key: owner.production, path, body: fields });
   }
 
