@@ -37,12 +37,16 @@ ${tryIt}
 `;
 }
 
-/** Said at every start. `projectId` is that of the oldest project, `clock` where a test clock stands; null without one. */
+/**
+ * Said at every start. `projectId` is that of the oldest project, `clock` where a test clock stands; null without one. `unused` names
+ * the settings whose keys are none of the data's.
+ */
 export function bannerOf(
   { api, ops }: Reached,
   config: Pick<Config, "databaseUrl" | "dataDir" | "adminCommand">,
   projectId: string,
   clock: ClockView | null,
+  unused: readonly string[],
 ): string {
   const dataDir = resolve(config.dataDir);
   const isElsewhere = config.databaseUrl === null && dataDir !== resolve(DATA_DIR_DEFAULT);
@@ -62,8 +66,11 @@ export function bannerOf(
   health          ${ops}/healthz, with /readyz and /metrics
   data            ${data}
   signing secret  ${admin} secret show ${ofProject}
-  another key     ${admin} key create ${ofProject}`;
+  another key     ${admin} key create ${ofProject}${unused.map(unusedLine).join("")}`;
 }
+
+const unusedLine = (setting: string) =>
+  `\n  not used        ${setting}: the data was made without it, and only a first project takes it`;
 
 /** Whether it has the echo receiver, to which jobs may be sent. */
 const hasEcho = ({ host, allowInsecureTargets }: Pick<Config, "host" | "allowInsecureTargets">) =>

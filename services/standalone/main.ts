@@ -30,8 +30,9 @@ import { untilAnswered } from "../../shared/process/until-answered.ts";
 import { joinCell } from "../../shared/store/cell/membership.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 import { askTime, openDatabase } from "../../shared/store/database/database.ts";
+import { findCallers } from "../../shared/store/resources/callers.ts";
 import { listProjects } from "../../shared/store/resources/projects.ts";
-import { createProjectWithKeys } from "../admin/create-project.ts";
+import { createProjectWithKeys, hashKey } from "../admin/create-project.ts";
 import { rehearseDelivery } from "../delivery/rehearsal.ts";
 import { startDelivery } from "../delivery/start.ts";
 import { rehearseGateway } from "../gateway/rehearsal.ts";
@@ -190,11 +191,24 @@ if (oldest === undefined) {
   const project = { name: "First project", plan: "scale", defaultRegion: "us-east" } as const;
   const made = await createProjectWithKeys(db, seal, { ...project, givenKeys: config.firstKeys });
   say(firstSteps(made, reached, config));
-  say(bannerOf(reached, config, made.project.id, walker?.look() ?? null));
+  say(bannerOf(reached, config, made.project.id, walker?.look() ?? null, []));
 } else {
-  say(bannerOf(reached, config, oldest.id, walker?.look() ?? null));
+  say(bannerOf(reached, config, oldest.id, walker?.look() ?? null, await findUnusedKeys()));
 }
 isStarted = true;
+
+/** The settings that give the first project its keys, where these are no keys of the data. */
+async function findUnusedKeys(): Promise<string[]> {
+  const { development, production } = config.firstKeys;
+  const given = Object.entries({ DEVELOPMENT_KEY: development, PRODUCTION_KEY: production }).flatMap(
+    ([setting, key]) => (key === null ? [] : [{ setting, hash: hashKey(key) }]),
+  );
+  const callers = await findCallers(
+    db,
+    given.map(({ hash }) => hash),
+  );
+  return given.flatMap(({ setting }, n) => (callers[n] === null ? [setting] : []));
+}
 
 async function echo(request: Request): Promise<Response> {
   const body = await request.text();

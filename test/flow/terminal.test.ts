@@ -1,7 +1,9 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { makeKey } from "../../shared/domain/key.ts";
 import { claimPort } from "../support/port.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 import { fetchServed } from "../support/served.ts";
@@ -12,6 +14,8 @@ import { until } from "./support.ts";
 setDefaultTimeout(120_000);
 
 const CANARY = "canary";
+/** A production key that no data has. */
+const strange = makeKey("production", randomBytes);
 const ESCAPE = "\u001b";
 const COLOURS = new RegExp(`${ESCAPE}\\[[0-9]+m`, "g");
 const REASON = "The target refused the connection (ECONNREFUSED).";
@@ -86,9 +90,23 @@ describe("the standalone at a terminal, started for the first time and again wit
   another key     npm run --silent admin -- key create --project ${projectId} --environment development`;
     expect(banner(terminal.text)).toBe(bannerWith(settings.PORT, settings.OPS_PORT));
     expect(await terminal.end("SIGTERM")).toBe(0);
-    again = await startService("standalone", { DATA_DIR: dataDir, DATABASE_URL: database.url });
+    again = await startService("standalone", {
+      DATA_DIR: dataDir,
+      DATABASE_URL: database.url,
+      DEVELOPMENT_KEY: key,
+      PRODUCTION_KEY: strange,
+    });
     await until(() => again.output.includes("another key"));
     expect(banner(again.output)).toBe(bannerWith(again.port, again.opsPort));
+  });
+
+  test("says that a key which was given is none of the data that is there, and nothing of one that is", async () => {
+    await until(() => again.output.includes("PRODUCTION_KEY"));
+    expect(again.output).toContain(
+      "\n  not used        PRODUCTION_KEY: the data was made without it, and only a first project takes it\n",
+    );
+    expect(again.output).not.toContain("DEVELOPMENT_KEY");
+    expect(again.output).not.toContain(strange);
   });
 
   test("writes JSON where there is no terminal", async () => {
@@ -105,7 +123,7 @@ describe("the standalone at a terminal, started for the first time and again wit
     });
     expect(again.output).not.toContain(CANARY);
     expect(again.output).not.toContain(ESCAPE);
-    const said = again.output.slice(again.output.indexOf("Jobwheel answers")).split("\n").slice(0, 7);
+    const said = again.output.slice(again.output.indexOf("Jobwheel answers")).split("\n").slice(0, 8);
     const lines = again.output.split("\n").filter((each) => each !== "" && !said.includes(each));
     expect(lines.map((each) => Object.keys(JSON.parse(each))[0])).toEqual(lines.map(() => "level"));
   });
