@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Config } from "../../shared/platform/config.ts";
-import { messageOf } from "../../shared/platform/error-text.ts";
+import { faultText } from "../../shared/platform/error-text.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createSeal, type Seal } from "../../shared/platform/seal/seal.ts";
 import { findSecretsKey } from "../../shared/platform/seal/secrets-key.ts";
@@ -44,15 +44,6 @@ export function findDatabaseUrl({ databaseUrl, dataDir }: Config<"admin">): stri
   const url = databaseUrl ?? findEmbeddedUrl(dataDir);
   if (url === null) throw new Refusal(`DATABASE_URL is not set, and no standalone runs on ${dataDir}`);
   return url;
-}
-
-/** What Postgres or the connection says is wrong. It tells nothing of a statement or its values. */
-export function faultText(error: unknown): string {
-  let root = error;
-  while (root instanceof Error && root.cause !== undefined) root = root.cause;
-  if (!(root instanceof Error)) return String(root);
-  // A refused connection to a name with several addresses has a code, but no message.
-  return messageOf(root) || String((root as { code?: unknown }).code ?? root.name);
 }
 
 /** Line 4 of the file that a running Postgres keeps in its data directory is its port. */

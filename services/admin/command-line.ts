@@ -1,10 +1,10 @@
 import { parseArgs } from "node:util";
 import { ApiError } from "../../shared/domain/errors.ts";
 import { ConfigError, readConfig } from "../../shared/platform/config.ts";
-import { tellError } from "../../shared/platform/error-text.ts";
+import { faultText, tellError } from "../../shared/platform/error-text.ts";
 import { isDatabaseFault } from "../../shared/store/database/database.ts";
 import { readOperator, type Variables } from "./cause.ts";
-import { faultText, openCell } from "./cell.ts";
+import { openCell } from "./cell.ts";
 import { type Calculation, type Command, type Input, type Output, Refusal, table } from "./command.ts";
 import { auditList } from "./commands/audit.ts";
 import { bulkAbort, bulkList } from "./commands/bulk.ts";

@@ -1,7 +1,8 @@
 import { ConfigError, readConfig } from "../../shared/platform/config.ts";
+import { faultText } from "../../shared/platform/error-text.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 import { isDatabaseFault, isLockTimeout } from "../../shared/store/database/database.ts";
-import { faultText, findDatabaseUrl } from "./cell.ts";
+import { findDatabaseUrl } from "./cell.ts";
 import { Refusal } from "./command.ts";
 
 /**

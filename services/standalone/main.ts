@@ -88,8 +88,8 @@ const embedded =
     : null;
 const databaseUrl = embedded?.url ?? config.databaseUrl ?? "";
 const place = { ...words, dataDir: embedded === null ? null : config.dataDir };
-await prepareTestClockOrExit(place, databaseUrl, async () => embedded?.stop());
-await migrate(databaseUrl);
+await untilAnswered(log, () => prepareTestClockOrExit(place, databaseUrl, async () => embedded?.stop()));
+await untilAnswered(log, () => migrate(databaseUrl));
 const db = openDatabase(databaseUrl, { connections: CONNECTIONS, log });
 const stopDatabase = async () => {
   await db.close();

@@ -65,6 +65,15 @@ export function messageOf(error: Error): string {
   return error.message;
 }
 
+/** What Postgres or the connection says is wrong. It tells nothing of a statement or its values. */
+export function faultText(error: unknown): string {
+  let root = error;
+  while (root instanceof Error && root.cause !== undefined) root = root.cause;
+  if (!(root instanceof Error)) return String(root);
+  // A refused connection to a name with several addresses has a code, but no message.
+  return messageOf(root) || String((root as { code?: unknown }).code ?? root.name);
+}
+
 /** The lines after the message; none if the message was changed since, because then its end is unknown. */
 function framesOf({ stack = "", message }: Error): string {
   const begin = stack.indexOf(message);

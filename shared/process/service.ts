@@ -3,6 +3,7 @@ import { openBus } from "../bus/jetstream.ts";
 import { ownAddressOf, type TargetRules } from "../domain/target.ts";
 import { type Clock, startClock } from "../platform/clock.ts";
 import { type Config, ConfigError, readConfig } from "../platform/config.ts";
+import { faultText } from "../platform/error-text.ts";
 import { createLog, type Log } from "../platform/log.ts";
 import { byLabel, createMetrics, type Metrics } from "../platform/metrics/metrics.ts";
 import { startOps } from "../platform/ops.ts";
@@ -121,7 +122,7 @@ export async function waitForDatabase(
       if (!(error instanceof StoreUnavailable || error instanceof NotPrepared)) throw error;
       if (toldAt === null || performance.now() - toldAt >= sayAgainMs) {
         toldAt = performance.now();
-        log.warn({ why: error.message, waitedMs: Math.round(toldAt - begunAt) }, "waiting for Postgres");
+        log.warn({ why: faultText(error), waitedMs: Math.round(toldAt - begunAt) }, "waiting for Postgres");
       }
       // If this fails too, the next round tells of it.
       if (error instanceof NotPrepared) await db.renewConnection().catch(() => undefined);

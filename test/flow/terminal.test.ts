@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
+import net from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { makeKey } from "../../shared/domain/key.ts";
@@ -145,6 +146,30 @@ describe("the standalone at a terminal, started for the first time and again wit
     });
     expect(response.status).toBe(200);
   });
+});
+
+test("a standalone whose Postgres is not there says so in one line, and starts once it is", async () => {
+  const late = await createTestDatabase("late");
+  const { hostname: host, port } = new URL(late.url);
+  const url = new URL(late.url);
+  url.hostname = "127.0.0.1";
+  url.port = String(await claimPort());
+  const settings = { DATA_DIR: join(dataDir, "late"), DATABASE_URL: url.href };
+  const terminal = runInTerminal(STANDALONE, await standaloneSettings(settings));
+  const told = /WARN {2}waiting for Postgres why="connect ECONNREFUSED 127\.0\.0\.1:\d+"\n/g;
+  const text = () => terminal.text.replaceAll(COLOURS, "");
+  await until(() => told.test(text()));
+  const server = net.createServer((client) => {
+    const postgres = net.connect(Number(port), host);
+    client.pipe(postgres).pipe(client);
+    for (const socket of [client, postgres]) socket.on("error", () => socket.destroy());
+  });
+  server.listen(Number(url.port), "127.0.0.1");
+  await until(() => text().includes("another key"));
+  expect(text().match(told)).toHaveLength(1);
+  expect(await terminal.end("SIGTERM")).toBe(0);
+  server.close();
+  await late.drop();
 });
 
 describe("a standalone that may not have a port says one sentence, ends with 1 and makes nothing", () => {
