@@ -35,3 +35,27 @@ test("with --wait a migration waits for a Postgres that is not there yet, in one
     await database.drop();
   }
 });
+
+test("a migration that meets traffic at its locks, in a deadlock too, is tried again", async () => {
+  const database = await createTestDatabase("migrate_again");
+  const sql = new Bun.SQL(database.url, { max: 1 });
+  try {
+    // The first two statements of the kind that migrations are made of fail.
+    await sql.unsafe(`
+      CREATE SEQUENCE tries;
+      CREATE FUNCTION lose() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+        CASE nextval('public.tries')
+          WHEN 1 THEN RAISE EXCEPTION 'deadlock detected' USING ERRCODE = '40P01';
+          WHEN 2 THEN RAISE EXCEPTION 'canceling statement due to lock timeout' USING ERRCODE = '55P03';
+          ELSE NULL;
+        END CASE;
+      END $$;
+      CREATE EVENT TRIGGER lose ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION lose()`);
+    const { code, stdout, stderr } = await runProgram("migrate.ts", [], { DATABASE_URL: database.url });
+    const again = "a table is in use; trying again in 3000 ms\n";
+    expect([code, stdout, stderr]).toEqual([0, "the schema is up to date\n", again + again]);
+  } finally {
+    await sql.end();
+    await database.drop();
+  }
+});

@@ -1,7 +1,7 @@
 import { ConfigError, readConfig } from "../../shared/platform/config.ts";
 import { faultText } from "../../shared/platform/error-text.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
-import { isDatabaseFault, isLockTimeout } from "../../shared/store/database/database.ts";
+import { isDatabaseFault, isLockedOut } from "../../shared/store/database/database.ts";
 import { findDatabaseUrl } from "./cell.ts";
 import { Refusal } from "./command.ts";
 
@@ -32,9 +32,9 @@ async function migrateWithPatience(url: string): Promise<void> {
     try {
       return await migrate(url);
     } catch (error) {
-      if (isLockTimeout(error) && ++lockedOut < TRIES) {
+      if (isLockedOut(error) && ++lockedOut < TRIES) {
         process.stderr.write(`a table is in use; trying again in ${PAUSE_MS} ms\n`);
-      } else if (waits && !isLockTimeout(error) && isDatabaseFault(error)) {
+      } else if (waits && !isLockedOut(error) && isDatabaseFault(error)) {
         if (!isWaiting) process.stderr.write(`waiting for Postgres: ${faultText(error)}\n`);
         isWaiting = true;
       } else throw error;

@@ -185,10 +185,10 @@ export function isTakenKey(error: unknown): boolean {
   return error instanceof pg.DatabaseError && error.code === UNIQUE_VIOLATION;
 }
 
-/** True if a statement gave up waiting for a lock after lock_timeout. */
-export function isLockTimeout(error: unknown): boolean {
+/** True if a statement did not get a lock: it gave up after lock_timeout, or Postgres ended it to end a deadlock. */
+export function isLockedOut(error: unknown): boolean {
   const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
-  return cause instanceof pg.DatabaseError && cause.code === "55P03";
+  return cause instanceof pg.DatabaseError && (cause.code === "55P03" || cause.code === "40P01");
 }
 
 /**

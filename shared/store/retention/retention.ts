@@ -2,7 +2,7 @@ import { sql } from "drizzle-orm";
 import { firstIdAt, idTimeMs, idToUuid, PROJECT_PREFIX, RUN_PREFIX, uuidToId } from "../../domain/ids.ts";
 import { PLANS, type Plan, retainedSince } from "../../domain/plan.ts";
 import { retentionClassOf } from "../database/codes.ts";
-import { askTime, type Database, isLockTimeout, type Transaction } from "../database/database.ts";
+import { askTime, type Database, isLockedOut, type Transaction } from "../database/database.ts";
 
 /**
  * The tables of ended runs. Each plan has one table for each stretch of time, by the times in the runs' ids, and a
@@ -232,7 +232,7 @@ async function changeInTurns(
         changed.names.push(name);
       }
     } catch (error) {
-      if (!isLockTimeout(error)) throw error;
+      if (!isLockedOut(error)) throw error;
       changed.gaveWayCount++;
     }
   }
