@@ -138,7 +138,11 @@ class Play {
           if (answer.kind === "granted")
             this.running.push({ claim: claims[index] as Claim, granted: answer.attempt });
         // What started was let by the limit of now: nothing else has changed it.
-        for (const { flow_key, concurrency, in_use } of before) {
+        for (const { flow_key, concurrency, paused, in_use } of before) {
+          const ofKey = answers.filter(
+            (answer, index) => answer.kind === "granted" && due[index]?.flow_key === flow_key,
+          );
+          if (paused) expect(ofKey).toEqual([]);
           const started = answers.filter(
             (answer, index) =>
               answer.kind === "granted" && due[index]?.flow_key === flow_key && due[index].has_place === null,
