@@ -1,10 +1,15 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
 import { explainWait, type Waiting } from "../../shared/domain/explain.ts";
-import { idTimeMs } from "../../shared/domain/ids.ts";
+import { createIdSource, idTimeMs, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import { countWaiting } from "../../shared/domain/insights/waiting.ts";
+import { REGIONS } from "../../shared/domain/scope.ts";
 import { timelineOf } from "../../shared/domain/timeline.ts";
+import { joinCell } from "../../shared/store/cell/membership.ts";
+import { declareNodeDead } from "../../shared/store/cell/nodes.ts";
 import { findInsights } from "../../shared/store/insights/insights.ts";
 import { findWaiting } from "../../shared/store/insights/waiting.ts";
+import { claimWhole } from "../../shared/store/queue/claim.ts";
 import { type Explained, findExplained } from "../../shared/store/resources/explain.ts";
 import { changeFlowKey, findFlowKey } from "../../shared/store/resources/flow-keys.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
@@ -72,6 +77,30 @@ test("a key that holds jobs with a concurrency of 1 runs them strictly one after
   expect(target.arrivals.map(({ jobId, attempt }) => `${jobId} ${attempt}`)).toEqual(
     ids.flatMap((id) => [`${id} 1`, `${id} 2`]),
   );
+  await target.stop();
+});
+
+test("an attempt that is lost with its node gives its place back, and the next of its key starts", async () => {
+  const own = await startCell();
+  const project = await own.addProject();
+  const scope = scopeOf(project);
+  const target = startTarget();
+  const flow = { key: "lost", concurrency: 1 };
+  const ids = await own.addJobs(project, repeated(2, { targetUrl: target.url, flow, maxAttempts: 1 }));
+  const [jobId = ""] = ids;
+  const mortal = { kind: "delivery", name: "mortal", regions: REGIONS, process: "gone" } as const;
+  const nodeId = await joinCell(own.db, mortal, { leaseMs: 1_000, isProvedDead: () => false });
+  const runId = createIdSource(randomBytes).next(RUN_PREFIX, Date.now());
+  const place = { ...scope, region: "us-east" } as const;
+  const [claimed] = await claimWhole(own.db, nodeId, [{ ...place, jobId, attempt: 1, runId }]);
+  expect(claimed).toMatchObject({ kind: "granted" });
+  expect(await findFlowKey(own.db, scope, "lost")).toMatchObject({ inUse: 1, waiting: 1 });
+  await declareNodeDead(own.db, nodeId);
+  await own.startWorker();
+  await own.startDelivery();
+  expect(await untilAllEnded(own, project, ids)).toEqual(["failed", "succeeded"]);
+  expect(await findFlowKey(own.db, scope, "lost")).toMatchObject({ inUse: 0, waiting: 0 });
+  await own.stop();
   await target.stop();
 });
 

@@ -3,6 +3,7 @@ import type { Mutant } from "./mutants.ts";
 const QUEUE = "shared/store/queue";
 const FLOW_TESTS = `${QUEUE}/flow-gates.test.ts`;
 const HOST_TESTS = `${QUEUE}/host-gates.test.ts`;
+const KEYS_IN_A_CELL = "test/flow/flow-keys.test.ts";
 
 /** Faults of flow keys and of hosts that are down. */
 export const GATE_MUTANTS: readonly Mutant[] = [
@@ -71,6 +72,34 @@ export const GATE_MUTANTS: readonly Mutant[] = [
     file: `${QUEUE}/host-gates.ts`,
     from: "THEN o.job_id = p.probes[x.at]",
     to: "THEN true",
+    caughtBy: HOST_TESTS,
+  },
+  {
+    name: "a rescue does not give the place at a gate back",
+    file: "services/worker/duties/rescue.ts",
+    from: "    durationMs: attempt.elapsedMs,\n",
+    to: "    durationMs: attempt.elapsedMs,\n    isPlain: true,\n",
+    caughtBy: KEYS_IN_A_CELL,
+  },
+  {
+    name: "a gate lets one start more than its rate",
+    file: `${QUEUE}/flow-gates.ts`,
+    from: "ELSE k.rate_count - (SELECT coalesce(sum(n), 0)",
+    to: "ELSE k.rate_count + 1 - (SELECT coalesce(sum(n), 0)",
+    caughtBy: KEYS_IN_A_CELL,
+  },
+  {
+    name: "a gate judges a probe without its place in its key's queue",
+    file: `${QUEUE}/flow-gates.ts`,
+    from: "a.gate LIKE 'h%' AND a.has_place IS NULL AND a.host_passes",
+    to: "false AND a.host_passes",
+    caughtBy: HOST_TESTS,
+  },
+  {
+    name: "a gate of a host that opens sends what comes from a flow key to the end",
+    file: `${QUEUE}/host-gates.ts`,
+    from: "a.may_start AND a.gate IS DISTINCT FROM",
+    to: "false AND a.gate IS DISTINCT FROM",
     caughtBy: HOST_TESTS,
   },
 ];
