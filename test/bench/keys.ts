@@ -1,5 +1,6 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { parseArgs } from "node:util";
+import { SQL } from "bun";
 import type { Flow } from "../../shared/domain/flow-key.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { stopOwnServer } from "../support/postgres.ts";
@@ -12,10 +13,12 @@ import { quantileOf, quantilesOf } from "./harness/quantiles.ts";
 /**
  * What do flow keys cost, and what does a key with a long queue do to others? Jobs of many keys and as many without a key are
  * stored, become due all at once, and are delivered, in turns. Then many jobs wait behind one key whose target answers slowly; jobs of
- * another key of that project, and jobs without a key, become due one after another, before those wait and beside them.
+ * another key of that project, and jobs without a key, become due one after another. Beside them another cell, in which nothing waits, does
+ * the same by turns on the same Postgres, since a machine's p99 changes from minute to minute; and one watch is made before any job waits.
  *
  * `--keys N` (100,000; 0 leaves this part out), `--jobs N` of each key (10), `--concurrency N` of each key (1), `--rounds N` (1).
- * `--waiting N` behind one key (1,000,000; 0 leaves this part out), `--seconds N` of each watch (30), `--per-second N` jobs meanwhile (100).
+ * `--waiting N` behind one key (1,000,000; 0 leaves this part out), `--watches N` of each cell (9), `--seconds N` of each (20), `--per-second
+ * N` jobs meanwhile (200).
  */
 
 const { values } = parseArgs({
@@ -25,8 +28,9 @@ const { values } = parseArgs({
     concurrency: { type: "string", default: "1" },
     rounds: { type: "string", default: "1" },
     waiting: { type: "string", default: "1000000" },
-    seconds: { type: "string", default: "30" },
-    "per-second": { type: "string", default: "100" },
+    watches: { type: "string", default: "9" },
+    seconds: { type: "string", default: "20" },
+    "per-second": { type: "string", default: "200" },
   },
 });
 const keyCount = Number(values.keys);
@@ -34,6 +38,7 @@ const jobsPerKey = Number(values.jobs);
 const concurrency = Number(values.concurrency);
 const rounds = Number(values.rounds);
 const waitingCount = Number(values.waiting);
+const watches = Number(values.watches);
 const seconds = Number(values.seconds);
 const perSecond = Number(values["per-second"]);
 
@@ -53,7 +58,7 @@ async function main(): Promise<void> {
     const cell = await startOwnCell("keys", stops);
     const sink = await cell.startSink();
     if (keyCount > 0) await measureDrain(cell, sink);
-    if (waitingCount > 0) await measureNeighbours(cell, sink, stops);
+    if (waitingCount > 0) await measureNeighbours(await startOwnCell("keys_beside", stops), cell, stops);
   } finally {
     for (const stop of stops.toReversed()) await stop();
   }
@@ -163,8 +168,26 @@ async function readSweeps({ worker }: OwnCell): Promise<{ sumS: number; count: n
   return { sumS: read("sum"), count: read("count") };
 }
 
-async function measureNeighbours(cell: OwnCell, sink: Sink, stops: (() => unknown)[]): Promise<void> {
-  const { project } = await cell.addProject("queue");
+/** A cell that is watched, and what was measured of it, by the place in PARTS. */
+interface Watched {
+  name: string;
+  cell: OwnCell;
+  sink: Sink;
+  projectNo: ProjectNo;
+  late: Record<Kind, number[][]>;
+}
+const PARTS = [0.5, 0.99];
+
+async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => unknown)[]): Promise<void> {
+  const startWatched = async (name: string, cell: OwnCell): Promise<Watched> => ({
+    ...{ name, cell, sink: await cell.startSink(), projectNo: (await cell.addProject("queue")).project.no },
+    late: { "without a key": [], "with a key": [] },
+  });
+  const nothing = await startWatched("nothing waits", plain);
+  const many = await startWatched(`${formatCount(waitingCount)} wait`, busy);
+  const before = { ...nothing, name: "nothing waits yet", late: { "without a key": [], "with a key": [] } };
+  for (const { cell, sink, projectNo } of [nothing, many]) await watchLateness(cell, sink, projectNo);
+  for (let round = 0; round < watches; round++) await watch(before);
   const slow = Bun.serve({
     hostname: "127.0.0.1",
     port: 0,
@@ -174,22 +197,41 @@ async function measureNeighbours(cell: OwnCell, sink: Sink, stops: (() => unknow
     },
   });
   stops.push(() => slow.stop(true));
-  const rows: string[][] = [];
-  const watch = async (name: string) => {
-    const late = await watchLateness(cell, sink, project.no);
-    for (const [kind, latenessMs] of Object.entries(late))
-      rows.push([name, kind, ...[0.5, 0.99].map((part) => formatCount(quantileOf(latenessMs, part)))]);
-  };
-  await watchLateness(cell, sink, project.no);
-  await watch("nothing waits");
-  await storeJobs(cell.db, waitingCount, () => ({
-    ...{ projectNo: project.no, targetUrl: `http://127.0.0.1:${slow.port}/`, runAt: Date.now() },
+  await storeJobs(busy.db, waitingCount, () => ({
+    ...{ projectNo: many.projectNo, targetUrl: `http://127.0.0.1:${slow.port}/`, runAt: Date.now() },
     flow: { key: "busy", concurrency: 1 },
   }));
-  await cell.db.run("analyze", "ANALYZE", []);
-  await watch(`${formatCount(waitingCount)} wait`);
-  console.log(`${perSecond} jobs/s beside what waits behind one key of their project`);
-  printTable(["behind one key", "jobs", "late ms p50", "p99"], rows);
+  // What storing them leaves to Postgres is done before the first watch.
+  const sql = new SQL(busy.databaseUrl, { max: 1 });
+  for (const text of ["SET statement_timeout = 0", "VACUUM ANALYZE", "CHECKPOINT"]) await sql.unsafe(text);
+  await sql.close();
+  for (let round = 0; round < watches; round++) {
+    // Each comes first as often as the other.
+    for (const watched of round % 2 === 0 ? [nothing, many] : [many, nothing]) await watch(watched);
+  }
+  console.log(`${perSecond} jobs/s, half of them with another key than the one behind which others wait`);
+  printTable(
+    ["behind one key", "jobs", "late ms p50", "p99"],
+    [before, nothing, many].flatMap(({ name, late }) =>
+      KINDS.map((kind) => [
+        name,
+        kind,
+        ...PARTS.map((_, at) => summarize(late[kind].map((figures) => figures[at] ?? Number.NaN))),
+      ]),
+    ),
+  );
+  for (const kind of KINDS) {
+    const ratios = PARTS.map((_, at) => {
+      const of = ({ late }: Watched) => median(late[kind].map((figures) => figures[at] ?? Number.NaN));
+      return (of(many) / of(nothing)).toFixed(3);
+    });
+    console.log(`${kind}: p50 ${ratios[0]} and p99 ${ratios[1]} of those beside which nothing waits`);
+  }
+}
+
+async function watch({ cell, sink, projectNo, late }: Watched): Promise<void> {
+  const measured = await watchLateness(cell, sink, projectNo);
+  for (const kind of KINDS) late[kind].push(PARTS.map((part) => quantileOf(measured[kind], part)));
 }
 
 /** Jobs of another key and jobs without one become due by turns. Answers their lateness in milliseconds, at QUANTILES. */
