@@ -44,6 +44,7 @@ beforeAll(async () => {
     target_url: long,
     payload: { text: hostile(4_000) },
     tags,
+    flow: { key: tags[1], concurrency: 1 },
   });
   const webhook = await site.call<{ id: string }>("POST", "/v2/webhooks", {
     url: long,

@@ -1,3 +1,4 @@
+import { CONSOLE_MUTANTS } from "./console-mutants.ts";
 import { GATE_MUTANTS } from "./gate-mutants.ts";
 
 /** A fault put in on purpose: a text of a file is replaced by another one. `caughtBy` is the test file that must fail. */
@@ -724,4 +725,5 @@ export const MUTANTS: readonly Mutant[] = [
     caughtBy: "shared/domain/insights/sketch.test.ts",
   },
   ...GATE_MUTANTS,
+  ...CONSOLE_MUTANTS,
 ];
