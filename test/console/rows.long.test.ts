@@ -10,6 +10,8 @@ const FRAME_MS_MAX = 50;
 const WHEEL_PIXELS = 1_500;
 const WHEELS = 200;
 const ROUNDS = 3;
+/** The page hands a frame over to be drawn. */
+const FRAME_ENDS = "BeginCommitCompositorFrame";
 
 let site: TestConsole;
 
@@ -38,14 +40,14 @@ test("10,000 rows scroll, and no frame of them takes the page more than 50 ms", 
   const longestMs: number[] = [];
   for (let round = 0; round < ROUNDS; round++) {
     await page.evaluate(() => scrollTo(0, 0));
-    const tasksMs = await trace(page, () => wheelThrough(page));
+    const framesMs = await trace(page, () => wheelThrough(page));
     const row = await page.locator("tbody .row").first().getAttribute("aria-rowindex");
     expect(Number(row)).toBeGreaterThan(5_000);
-    expect(tasksMs.length).toBeGreaterThan(WHEELS);
-    longestMs.push(Math.max(...tasksMs));
+    expect(framesMs.length).toBeGreaterThan(WHEELS / 2);
+    longestMs.push(Math.max(...framesMs));
   }
   console.log(
-    `The longest task of the page while it scrolled, in ${ROUNDS} rounds: ${longestMs.join(", ")} ms`,
+    `The longest frame of the page while it scrolled, in ${ROUNDS} rounds: ${longestMs.join(", ")} ms`,
   );
   // What other programs take from the processor is in one round or another; a slow frame is in each.
   expect(Math.min(...longestMs)).toBeLessThan(FRAME_MS_MAX);
@@ -67,13 +69,18 @@ interface TraceEvent {
   ph: string;
   pid: number;
   tid: number;
+  /** Microseconds. */
+  ts: number;
   /** Microseconds; of the processor where the browser measures them, so that a busy machine adds nothing. */
   dur?: number;
   tdur?: number;
   args?: { name?: string; data?: { frames?: unknown } };
 }
 
-/** How long each task of the page's main thread took, in whole milliseconds, by the browser's own trace. */
+/**
+ * How long the page's main thread worked for each frame, in whole milliseconds, by the browser's own trace: all tasks that began since
+ * the frame before was handed over.
+ */
 async function trace(page: Page, act: () => Promise<void>): Promise<number[]> {
   const session = await page.context().newCDPSession(page);
   const events: TraceEvent[] = [];
@@ -94,9 +101,14 @@ async function trace(page: Page, act: () => Promise<void>): Promise<number[]> {
       .filter(({ name, args }) => name === "thread_name" && args?.name === "CrRendererMain")
       .map(threadOf),
   );
-  return events
-    .filter((event) => event.name === "RunTask" && event.ph === "X" && mains.has(threadOf(event)))
-    .map(({ tdur, dur }) => Math.round((tdur ?? dur ?? 0) / 1_000));
+  const ofPage = events.filter((event) => mains.has(threadOf(event))).sort((one, other) => one.ts - other.ts);
+  const frames = [0];
+  for (const { name, ph, tdur, dur } of ofPage) {
+    if (name === FRAME_ENDS) frames.push(0);
+    // A task stands before what happens within it. What it does after a frame has ended is counted there too.
+    else if (name === "RunTask" && ph === "X") frames.push((frames.pop() ?? 0) + (tdur ?? dur ?? 0));
+  }
+  return frames.map((us) => Math.round(us / 1_000));
 }
 
 const threadOf = ({ pid, tid }: TraceEvent) => `${pid} ${tid}`;
