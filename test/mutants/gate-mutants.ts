@@ -8,6 +8,13 @@ const KEYS_IN_A_CELL = "test/flow/flow-keys.test.ts";
 /** Faults of flow keys and of hosts that are down. */
 export const GATE_MUTANTS: readonly Mutant[] = [
   {
+    name: "a retry by hand of a probe's job is sent to a host that is down before the probe's time",
+    file: `${QUEUE}/host-gates.ts`,
+    from: " AND p.next_probes[x.at] <= now()",
+    to: "",
+    caughtBy: HOST_TESTS,
+  },
+  {
     name: "an attempt that finds an earlier one in its key's queue does not let that one start",
     file: `${QUEUE}/flow-gates.ts`,
     from: "WHERE p.parks OR ",

@@ -2,11 +2,11 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { randomBytes } from "node:crypto";
 import { keyCause } from "../../../test/support/cause.ts";
 import { HOSTS_PARKED_BY_HAND_MAX } from "../../domain/host-state.ts";
-import { idToUuid, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
+import { idToUuid, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { addEndpoint } from "../delivery-test-support.ts";
 import { explain, recordStatements } from "../plan-test-support.ts";
-import { cancelJob } from "../resources/jobs-by-hand.ts";
+import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import { updateProject } from "../resources/projects.ts";
 import { listTargetHosts, openHost, parkHost } from "../resources/target-hosts.ts";
 import {
@@ -226,6 +226,26 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(jobs[1] as string), parked: "1" });
     await pass(project, 6);
     expect(idsOf(await start(project))).toEqual([jobs[1] as string]);
+  });
+
+  test("is not probed sooner where a client retries the job of the probe", async () => {
+    const project = await addWatchedProject();
+    await addDownHost(project, 0);
+    const [failed] = await store.query<{ id: string; job_id: string }>(
+      "SELECT id, job_id FROM runs WHERE project_no = $1 LIMIT 1",
+      [project],
+    );
+    const [runId, jobId] = [failed?.id ?? "", failed?.job_id ?? ""];
+    await store.query("UPDATE open_jobs SET due_at = now() WHERE project_no = $1 AND job_id = $2", [
+      project,
+      jobId,
+    ]);
+    expect(await start(project)).toEqual([]);
+    const scope = { ...scopeOf(project), sinceAt: 0 };
+    await retryRun(store.db, scope, uuidToId(RUN_PREFIX, runId), store.newRunId(), keyCause());
+    expect(await start(project)).toEqual([]);
+    await pass(project, 6);
+    expect(idsOf(await start(project))).toEqual([uuidToId(JOB_PREFIX, jobId)]);
   });
 
   test("plans another probe where the flow key of one is full", async () => {

@@ -64,7 +64,8 @@ export const LOCK_HOSTS_OF_CLAIMS = `host AS MATERIALIZED (
  * In a ramp what comes from elsewhere, such as a flow key's queue, is judged by its place among what is parked.
  *
  * `at_host` is `asked` with `host_passes` and `host_place` (null at a host that is well). What does not pass is parked, or due at
- * `host_until`: the first that is refused at a host without a probe is the probe (`probes`).
+ * `host_until`: the first that is refused at a host without a probe is the probe (`probes`). A retry by hand makes a probe due
+ * before its time, and it is put off again.
  */
 export const JUDGE_BY_HOSTS = `host_state AS MATERIALIZED (
   SELECT t.*, n.second AS now_second, ${startsLeftIn("n.second", "0")} AS starts_left, h.ids, h.waits
@@ -86,7 +87,7 @@ export const JUDGE_BY_HOSTS = `host_state AS MATERIALIZED (
          array_agg(array_position(t.ids, a.job_id)) AS ranks, array_agg(NOT t.waits AND t.parked = 0) AS over
     FROM host_state t CROSS JOIN LATERAL unnest(t.ns, t.job_ids) AS a (n, job_id)
 ), at_host AS MATERIALIZED (
-  SELECT j.*, CASE WHEN probes THEN greatest(next_probe_at, now())
+  SELECT j.*, CASE WHEN probes OR job_id = probe THEN greatest(next_probe_at, now())
                    WHEN host_state = ${OPENING} AND host_rank IS NOT NULL AND gate = 'h' || host THEN next_second END AS host_until
     FROM (SELECT *, NOT host_passes AND host_state = ${DOWN} AND cause = ${BREAKER} AND probe IS NULL
                     AND row_number() OVER (PARTITION BY host_place, host_passes ORDER BY coalesce(parked_due_at, due_at), job_id) = 1 AS probes
@@ -94,7 +95,7 @@ export const JUDGE_BY_HOSTS = `host_state AS MATERIALIZED (
                          p.probes[x.at] AS probe, p.next_probes[x.at] AS next_probe_at, p.next_seconds[x.at] AS next_second,
                          p.ranks[x.at] AS host_rank,
                          x.at IS NULL OR NOT o.may_start
-                         OR coalesce(CASE p.states[x.at] WHEN ${DOWN} THEN o.job_id = p.probes[x.at]
+                         OR coalesce(CASE p.states[x.at] WHEN ${DOWN} THEN o.job_id = p.probes[x.at] AND p.next_probes[x.at] <= now()
                                           ELSE p.ranks[x.at] <= p.starts_left[x.at] OR p.over[x.at] END, false) AS host_passes
                     FROM host_placement p
                    CROSS JOIN asked o
