@@ -13,6 +13,7 @@ import {
 import { nextInstant, readTimetable } from "../../../shared/domain/schedule.ts";
 import type { Scope } from "../../../shared/domain/scope.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
+import { hostOfTarget } from "../../../shared/domain/target.ts";
 import type { Cell } from "../../../shared/process/cell.ts";
 import { setProjectHeld, setRegionsHeld } from "../../../shared/store/cell/holds.ts";
 import { clearHostLimit, setHostLimit } from "../../../shared/store/cell/host-limits.ts";
@@ -23,6 +24,7 @@ import { changeFlowKey } from "../../../shared/store/resources/flow-keys.ts";
 import { createJobs, type JobToCreate } from "../../../shared/store/resources/job-creation.ts";
 import { cancelJob, retryRun } from "../../../shared/store/resources/jobs-by-hand.ts";
 import { changeSchedule } from "../../../shared/store/resources/schedules.ts";
+import { openHost, parkHost } from "../../../shared/store/resources/target-hosts.ts";
 import { flowTerms } from "./first-rows.ts";
 import { openCell, SHARDS_PER_REGION, type World } from "./nodes.ts";
 import type { Operation, WantedBulk, WantedJob } from "./plan.ts";
@@ -89,6 +91,14 @@ export class Clients {
       case "change flow": {
         const flow = this.world.flows[operation.flow];
         return flow && this.changeFlow(cell, flow, operation);
+      }
+      case "park host": {
+        const { projectNo, host: number, forMs } = operation;
+        const scope = { projectNo, environment: "production" as const };
+        const host = hostOfTarget(targetUrl(number, "good"));
+        return this.forAWhile(forMs, async (isOn) => {
+          await (isOn ? parkHost : openHost)(cell.db, scope, host, this.client(), null);
+        });
       }
       case "limit host": {
         const { host: number, requests } = operation;

@@ -4,6 +4,7 @@ import type { Fault } from "./plan.ts";
 import type { Random } from "./random.ts";
 import type { Recording } from "./recording.ts";
 import type { Server } from "./server.ts";
+import type { Targets } from "./targets.ts";
 import type { Timeline } from "./timeline.ts";
 
 /** Makes faults happen in a simulated cell, and heals all of them. */
@@ -13,6 +14,7 @@ export class Faults {
     private readonly recording: Recording,
     private readonly server: Server,
     private readonly network: Network,
+    private readonly targets: Targets,
     private readonly nodes: readonly SupervisedNode[],
     private readonly random: Random,
   ) {}
@@ -74,6 +76,10 @@ export class Faults {
         this.after(fault.forMs, () => {
           this.server.isDown = false;
         });
+        break;
+      case "host away":
+        this.targets.away.add(fault.host);
+        this.after(fault.forMs, () => this.targets.away.delete(fault.host));
         break;
       case "clock leap":
         this.server.leap(fault.byMs);

@@ -1,6 +1,7 @@
 import { BULK_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
 import { jobStatusOf } from "../../../shared/domain/job.ts";
 import { nextInstant, readTimetable } from "../../../shared/domain/schedule.ts";
+import { hostOfTarget } from "../../../shared/domain/target.ts";
 import { JOB_END_TYPES } from "../../../shared/domain/webhook.ts";
 import {
   bulkStatusOf,
@@ -9,11 +10,13 @@ import {
   environmentOf,
   eventTypeOf,
   runStatusOf,
+  waitReasonOf,
 } from "../../../shared/store/database/codes.ts";
 import type { FinalGate, FinalJob, FinalRun, FinalState } from "../../support/history/history.ts";
 import { gateOf } from "./store/gates.ts";
+import { countParkedAt } from "./store/host-gates.ts";
 import { toMs, toMsOrNull } from "./store/parameters.ts";
-import type { FlowKeyRow, JobRow, RunRow, Tables } from "./store/tables.ts";
+import type { FlowKeyRow, JobRow, RunRow, Tables, TargetHostRow } from "./store/tables.ts";
 
 const SET_BACK_MS_MAX = 300_000;
 
@@ -79,7 +82,10 @@ export function readFinalState(tables: Tables, beganAt: number, endedAt: number)
         (row) => row.project_no === project && row.node_id !== null,
       ).length,
     })),
-    gates: [...tables.flow_keys.values()].map((key) => readGate(tables, key)),
+    gates: [
+      ...[...tables.flow_keys.values()].map((key) => readGate(tables, key)),
+      ...[...tables.target_hosts.values()].map((host) => readHost(tables, host)),
+    ],
     usage: [...tables.flows.values()].map((flow) => readUsage(tables, flow.project_no)),
   };
 }
@@ -99,9 +105,15 @@ function readJob(tables: Tables, job: JobRow): FinalJob {
     attempts: ended?.attempts ?? (open === undefined ? 0 : open.attempt - (open.run_id === null ? 1 : 0)),
     schedule: schedule_id === null ? null : uuidToId("sch_", schedule_id),
     runAt: toMs(job.run_at),
+    ...(tables.target_hosts.size > 0 && { host: hostOfTarget(job.target_url) }),
     ...(job.flow !== null && { flow: { key: job.flow.key, hold: job.flow.hold ?? "attempt" } }),
   };
 }
+
+const readHost = (tables: Tables, row: TargetHostRow): FinalGate => ({
+  ...{ project: row.project_no, environment: environmentOf(row.environment), gate: row.host },
+  ...{ inUse: 0, places: 0, waiting: row.parked, parked: countParkedAt(tables, row) },
+});
 
 /** What a flow key counts, and what stands there. */
 function readGate(tables: Tables, key: FlowKeyRow): FinalGate {
@@ -127,6 +139,7 @@ const readRun = (run: RunRow): FinalRun => ({
   startedAt: toMs(run.started_at),
   durationMs: run.duration_ms,
   nextRetryAt: toMsOrNull(run.next_retry_at),
+  heldFor: run.held_for === null ? null : waitReasonOf(run.held_for),
 });
 
 function instantsBetween(cron: string, timezone: string, from: number, to: number): number[] {

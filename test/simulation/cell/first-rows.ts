@@ -1,9 +1,12 @@
 import type { Flow } from "../../../shared/domain/flow-key.ts";
+import { HOST_DOWN_ATTEMPTS_MIN } from "../../../shared/domain/host-state.ts";
 import { createIdSource, idToUuid, SCHEDULE_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
 import { nextInstant, readTimetable, spreadMsOf } from "../../../shared/domain/schedule.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
+import { hostOfTarget } from "../../../shared/domain/target.ts";
 import {
   environmentCode,
+  HOSTS_WATCHED,
   overlapCode,
   regionCode,
   retentionClassOf,
@@ -14,6 +17,7 @@ import type { PlannedFlow } from "./plan-flows.ts";
 import type { Random } from "./random.ts";
 import { addTimetable } from "./store/firings.ts";
 import { findOrAddKey } from "./store/flow-keys.ts";
+import { flowKeyOf } from "./store/gates.ts";
 import { fromMs, type Instant, monthOf } from "./store/parameters.ts";
 import { emptyTables, type Tables } from "./store/tables.ts";
 import { targetUrl } from "./targets.ts";
@@ -32,6 +36,7 @@ export const QUIET_PROJECT: PlannedProject = {
 /** Each endpoint has a host of its own, from this number on, so that its requests tell which one it is. */
 const FIRST_ENDPOINT_HOST = 20;
 const HOBBY_RUNS_MAX = 10_000;
+const FAILING_MS = 40_000;
 /** The clock was seen to leap just before, so that nothing is deleted by time for an hour. */
 const LEAPT_BEFORE_MS = 60_000;
 
@@ -48,6 +53,7 @@ export function firstRows(plan: Plan, random: Random): Tables {
       ...{ no, id: newUuid(), plan: project.plan, default_region: regionCode(project.defaultRegion) },
       api_version: "2026-01-01",
       active_schedules: project.schedules.length,
+      park_failing_hosts: null,
     });
     tables.flows.set(no, {
       ...{ project_no: no, concurrency: project.concurrency, in_use: [0, 0, 0, 0], returned: 0 },
@@ -64,7 +70,32 @@ export function firstRows(plan: Plan, random: Random): Tables {
     addSchedules(tables, no, project, newUuid, plan.beginsAt, flow);
   }
   for (const flow of plan.flows) if (flow.isPinned || flow.isOfSchedules) addFlowKey(tables, flow);
+  if (plan.watched !== null) watchHosts(tables, plan.watched.projectNo, [plan.watched.host], beginsAt);
   return tables;
+}
+
+/** A project parks what is due at hosts that are down, and hosts are one failure away from that. */
+export function watchHosts(
+  tables: Tables,
+  projectNo: number,
+  hosts: readonly number[],
+  beginsAt: Instant,
+): void {
+  const [project, flow] = [tables.projects.get(projectNo), tables.flows.get(projectNo)];
+  if (project === undefined || flow === undefined) return;
+  project.park_failing_hosts = true;
+  flow.subscriptions |= HOSTS_WATCHED;
+  const failing_since = beginsAt - fromMs(FAILING_MS);
+  for (const environment of [0, 1])
+    for (const number of hosts) {
+      const host = hostOfTarget(targetUrl(number, "good"));
+      const scope = { project_no: projectNo, environment };
+      tables.target_hosts.set(flowKeyOf(scope, host), {
+        ...{ ...scope, host, since: failing_since, failing_since, failures: HOST_DOWN_ATTEMPTS_MIN - 1 },
+        ...{ next_probe_at: null, parked: 0, second: 0, started: 0, state: null, by: null },
+        ...{ probe_seconds: 0, probe: null },
+      });
+    }
 }
 
 /** A key that has been told its limits before any job had it. */

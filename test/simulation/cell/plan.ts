@@ -2,6 +2,7 @@ import { BULK_ACTIONS, type BulkAction } from "../../../shared/domain/bulk.ts";
 import { OVERLAPS, type Overlap } from "../../../shared/domain/schedule.ts";
 import type { Environment, Region } from "../../../shared/domain/scope.ts";
 import { type PlannedFlow, planFlowSteps, planFlows } from "./plan-flows.ts";
+import { planHostSteps, planWatchedHost, type WatchedHost } from "./plan-hosts.ts";
 import { Random } from "./random.ts";
 import { FATES, type FaultyStatements } from "./server.ts";
 import type { Crash } from "./sim-process.ts";
@@ -20,6 +21,7 @@ export type Operation =
   | { kind: "limit host"; at: number; forMs: number; host: number; requests: number }
   /** One of the flow keys is paused for a while, or has more places. */
   | { kind: "change flow"; at: number; forMs: number; flow: number; isRaised: boolean }
+  | { kind: "park host"; at: number; forMs: number; projectNo: number; host: number }
   | ({ kind: "bulk"; at: number } & WantedBulk);
 
 /** A bulk operation of one of the projects; where it names a schedule, of that schedule's. */
@@ -60,6 +62,7 @@ export type Fault =
   | { kind: "storm"; at: number; forMs: number; dropped: number; doubled: number; delayMsMax: number }
   | { kind: "statements"; at: number; forMs: number; node: number | null; what: FaultyStatements }
   | { kind: "outage"; at: number; forMs: number }
+  | { kind: "host away"; at: number; forMs: number; host: number }
   | { kind: "clock leap"; at: number; byMs: number };
 
 export type Step = Operation | Fault;
@@ -72,6 +75,7 @@ export interface Plan {
   regions: Region[];
   projects: PlannedProject[];
   flows: PlannedFlow[];
+  watched: WatchedHost | null;
   attemptsMax: number;
   perHostMax: number;
   beginsAt: number;
@@ -104,12 +108,13 @@ export function makePlan(seed: number): Plan {
   const random = new Random(seed, "plan");
   const regions: Region[] = random.chance(0.3) ? ["us-east", "eu-central"] : ["us-east"];
   const endsMonth = random.chance(0.3);
-  const flowRandom = new Random(seed, "flow");
+  const [flowRandom, hostRandom] = [new Random(seed, "flow"), new Random(seed, "hosts")];
   const [workers, deliveryNodes] = [1 + random.below(3), 1 + random.below(3)];
   const projects = planProjects(random, regions, endsMonth);
   const plan = {
     ...{ seed, workers, deliveryNodes, regions, projects },
     flows: planFlows(flowRandom, projects),
+    watched: planWatchedHost(hostRandom),
     attemptsMax: random.pick([4, 12, 100]),
     perHostMax: random.pick([2, 5, 100]),
     beginsAt: endsMonth ? MONTHS_END : ORDINARY_TIME,
@@ -124,7 +129,10 @@ export function makePlan(seed: number): Plan {
   // They have a chance of their own, so that all else is as it would be without them.
   steps.push(...planBulks(new Random(seed, "bulk"), plan));
   steps.push(...planFlowSteps(flowRandom, plan, steps, stepTime));
-  return { ...plan, steps: steps.sort((one, other) => one.at - other.at) };
+  steps.push(...planHostSteps(hostRandom, plan, steps, stepTime));
+  // When a host is probed is told by a clock that is not set.
+  const possible = plan.watched === null ? steps : steps.filter(({ kind }) => kind !== "clock leap");
+  return { ...plan, steps: possible.sort((one, other) => one.at - other.at) };
 }
 
 function planProjects(random: Random, regions: readonly Region[], endsMonth: boolean): PlannedProject[] {

@@ -1,11 +1,16 @@
-import type { HistoryEvent } from "../../support/history/history.ts";
+import type { DownTime, GateName, HistoryEvent } from "../../support/history/history.ts";
 import type { Timeline } from "./timeline.ts";
+
+const isOfGate = (one: GateName, other: GateName) =>
+  one.project === other.project && one.environment === other.environment && one.gate === other.gate;
 
 /** What one run leaves behind: the history that is checked, how often each rare path was met, and the trace if one is wanted. */
 export class Recording {
   readonly events: HistoryEvent[] = [];
   readonly counts = new Map<string, number>();
   readonly lines: string[] = [];
+
+  private readonly hostChanges: ({ isDown: boolean; at: number } & GateName)[] = [];
 
   constructor(
     private readonly timeline: Timeline,
@@ -15,6 +20,22 @@ export class Recording {
   note(event: HistoryEvent): void {
     this.events.push(event);
     this.trace(() => `* ${JSON.stringify(event)}`);
+  }
+
+  /** A host went down or came up at an instant of the database's clock. What it was before is no change. */
+  noteHost(change: { isDown: boolean; at: number } & GateName): void {
+    const before = this.hostChanges.findLast((other) => isOfGate(other, change));
+    if ((before?.isDown ?? false) === change.isDown) return;
+    this.hostChanges.push(change);
+    this.meet(change.isDown ? "host down" : "host up");
+  }
+
+  /** When hosts were down. */
+  downTimes(): DownTime[] {
+    return this.hostChanges.flatMap(({ isDown, at, ...name }, index) => {
+      const up = this.hostChanges.slice(index + 1).find((other) => isOfGate(other, name));
+      return isDown ? [{ ...name, downAt: at, upAt: up?.at ?? null }] : [];
+    });
   }
 
   /** A rare path was met. */

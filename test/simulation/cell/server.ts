@@ -87,7 +87,7 @@ export class Server {
         process.act(name, () => this.ask(process, { name, values, resolve, reject }));
         return promise as Promise<never[]>;
       },
-      // Of several statements in one transaction those before the last one take locks, which are not simulated.
+      // Whoever is seen between the statements of one transaction meets nothing that matters there.
       transact: (act) => act(database),
       async close() {},
     };

@@ -2,6 +2,7 @@ import type { OutboundRequest } from "../../../services/delivery/outbound.ts";
 import { RESCUE_GRACE_MS } from "../../../services/worker/duties/rescue.ts";
 import { idToUuid } from "../../../shared/domain/ids.ts";
 import { LEAP_MS } from "../../../shared/store/cell/clock-watch.ts";
+import { STATEMENT_TIMEOUT_MS } from "../../../shared/store/database/database.ts";
 import type { History } from "../../support/history/history.ts";
 import { Clients } from "./clients.ts";
 import { Faults } from "./faults.ts";
@@ -95,7 +96,15 @@ class Simulation {
     this.world = { timeline, server, network, targets, recording, seed, regions, flows, limits };
     const known = new Map<string, { machine: string; process: SimProcess }>();
     this.nodes = placesOf(plan).map((place) => new SupervisedNode(place, this.world, known));
-    this.faults = new Faults(timeline, recording, server, network, this.nodes, new Random(seed, "faults"));
+    this.faults = new Faults(
+      timeline,
+      recording,
+      server,
+      network,
+      targets,
+      this.nodes,
+      new Random(seed, "faults"),
+    );
     this.gateway = new SimProcess("gateway", timeline, seed, () => undefined);
     timeline.current = this.gateway;
     this.clients = new Clients(this.gateway, this.world, tables);
@@ -138,11 +147,12 @@ class Simulation {
       quietFrom,
       startsWithinMs: STARTS_WITHIN_MS,
       toleranceMs: toleranceOf(plan),
+      statementWaitsMs: STATEMENT_TIMEOUT_MS,
       isDrained,
     };
     const final = readFinalState(tables, plan.beginsAt, this.world.server.readClock().latestAt);
     return {
-      history: { terms, events: recording.events, final },
+      history: { terms, events: recording.events, final: { ...final, downTimes: recording.downTimes() } },
       counts: recording.counts,
       trace: recording.lines,
       simulatedMs: this.timeline.now,
@@ -222,6 +232,7 @@ const OPERATIONS: ReadonlySet<string> = new Set<Operation["kind"]>([
   "hold region",
   "limit host",
   "change flow",
+  "park host",
   "bulk",
 ]);
 const isOperation = (step: Step): step is Operation => OPERATIONS.has(step.kind);

@@ -45,6 +45,8 @@ export type Describe = (request: OutboundRequest) => {
 /** Customers' hosts, behind the seam at which delivery sends its requests. */
 export class Targets {
   private requestCount = 0;
+  /** The numbers of hosts that nobody reaches. */
+  readonly away = new Set<number>();
   /** Once all is healed every target answers at once, and well unless it is bad for good. */
   isHealed = false;
 
@@ -154,6 +156,9 @@ export class Targets {
     const habit = HABITS.find((name) => url.endsWith(`/${name}`));
     if (habit === undefined) throw new Error(`no target has the URL ${url}`);
     this.recording.meet(`target: ${habit}`);
+    const { hostname } = new URL(url);
+    const isAway = [...this.away].some((number) => new URL(targetUrl(number, habit)).hostname === hostname);
+    if (isAway && !this.isHealed) return "refusing";
     return this.isHealed && habit !== "bad" && habit !== "final" ? "good" : habit;
   }
 }

@@ -1,8 +1,10 @@
 import { BULK_PREFIX, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
 import { LOST_ERROR } from "../../../shared/domain/run.ts";
+import { environmentOf } from "../../../shared/store/database/codes.ts";
 import type { JudgedMember } from "../../support/history/history.ts";
 import type { Recording } from "./recording.ts";
 import type { Watch } from "./server.ts";
+import type { HostChange } from "./store/host-gates.ts";
 import { numbers, texts, textsOrNull } from "./store/parameters.ts";
 import type { Timeline } from "./timeline.ts";
 
@@ -40,6 +42,10 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
   const meetCalled = (name: string, called: readonly unknown[] | null) => {
     if (called !== null) recording.meet(`${name}: called`, called.length);
   };
+  const noteHost = ({ project_no, environment, host, isDown, at }: HostChange) =>
+    recording.noteHost({
+      ...{ project: project_no, environment: environmentOf(environment), gate: host, isDown, at },
+    });
   return (name, values, rows) => {
     switch (name) {
       case "acquire_shards":
@@ -101,6 +107,14 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
         for (const reason of refused) recording.meet(`${name}: ${reason}`);
         return;
       }
+      case "park_host":
+      case "open_host": {
+        const [project_no, environment, host] = values as [number, number, string];
+        for (const { since } of rows as { since: number }[])
+          noteHost({ project_no, environment, host, isDown: name === "park_host", at: since });
+        return;
+      }
+      case "empty_host_calls":
       case "empty_gate_calls":
         for (const { called } of rows as ClaimedWhole[]) meetCalled(name, called);
         return;
@@ -117,6 +131,7 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
         if (attempts < numbers(values[0]).length)
           recording.meet(`${name.replace(/_whole|_failed/, "")}: settled before`);
         const errors = textsOrNull(values[7]);
+        for (const row of rows as ({ kind: string } & HostChange)[]) if (row.kind === "host") noteHost(row);
         for (const { kind, n, is_keyed } of rows as { kind: string; n: number; is_keyed?: boolean }[])
           if (is_keyed && errors[n - 1] === LOST_ERROR) recording.meet("rescued from a flow key");
           else if (kind === "freed") recording.meet("permits called");

@@ -1,3 +1,4 @@
+import { HOSTS_WATCHED } from "../../../../shared/store/database/codes.ts";
 import {
   dayOf,
   type Instant,
@@ -68,6 +69,9 @@ export function readAsked(values: readonly unknown[]): Asked[] {
     newId: newIds[index] as string,
   }));
 }
+
+export const isWatched = (tables: Tables, projectNo: number): boolean =>
+  ((tables.flows.get(projectNo)?.subscriptions ?? 0) & HOSTS_WATCHED) !== 0;
 
 export const isLiving = (tables: Tables, nodeId: unknown): boolean =>
   tables.nodes.get(Number(nodeId))?.dead === false;
@@ -164,9 +168,11 @@ export function judge<Row extends OwedRow>(
       switch (kind) {
         case "granted":
         case "parked":
+        case "host_parked":
           return null;
         case "put_off":
-          return refusal?.kind === "put_off" ? toMs(refusal.until - now) : null;
+        case "host_put_off":
+          return refusal !== null && "until" in refusal ? toMs(refusal.until - now) : null;
         case "early":
           return item.due ? keptMsOf(flow, now) : toMs((item.row.due_at ?? 0) - now);
         case "no_permit":
@@ -179,12 +185,14 @@ export function judge<Row extends OwedRow>(
   });
 }
 
-/** Leaves jobs with a flow key to claim_whole, and tells whether there are any. */
+/** Leaves jobs with a flow key, and projects whose hosts are watched, to claim_whole. Tells whether there are any. */
 export const claim: Statement = (tables, time, values) => {
   const nodeId = Number(values[0]);
   if (!isLiving(tables, nodeId)) return [];
   const asked = readAsked(values);
-  const others = asked.filter((item) => rowAt(tables.open_jobs, item, item.id)?.flow_key == null);
+  const isLeft = (item: Asked) =>
+    isWatched(tables, item.project_no) || rowAt(tables.open_jobs, item, item.id)?.flow_key != null;
+  const others = asked.filter((item) => !isLeft(item));
   const answers = byProject(meet(tables, tables.open_jobs, others, nodeId, time)).flatMap((met) =>
     grant(tables, time, nodeId, judge(met, 0, quotaOf(met, time), time)),
   );
@@ -214,7 +222,7 @@ export function grant(
   for (const verdict of counted)
     countUsage(tables, verdict.met.row, clockMonth < month ? month : dayOf(clock));
   const answers = verdicts
-    .filter(({ kind }) => kind !== "parked")
+    .filter(({ kind }) => kind !== "parked" && kind !== "host_parked")
     .map((verdict) => {
       const { row, asked, again } = verdict.met;
       const job = verdict.kind === "granted" ? findJob(tables, row) : null;
@@ -222,14 +230,14 @@ export function grant(
         row.attempt === 1 ? (job?.run_at ?? null) : (row.parked_due_at ?? row.due_at ?? row.started_at);
       return {
         n: asked.n,
-        kind: verdict.kind === "put_off" ? ("early" as const) : verdict.kind,
+        kind: verdict.kind.endsWith("put_off") ? "early" : verdict.kind,
         number: verdict.number,
         job_id: row.id,
         run_id: row.run_id ?? asked.newId,
         scheduled_at: toMsOrNull(scheduledAt),
         started_at: toMsOrNull(again ? row.started_at : clock),
         attempts_allowed: row.attempts_allowed,
-        ...(job === null ? {} : grantedColumns(job)),
+        ...(job === null ? {} : grantedColumns(job, isWatched(tables, job.project_no))),
         waited_for: waitedFor(row),
       };
     });
@@ -240,26 +248,21 @@ export function grant(
 }
 
 /** What an attempt waited for at a gate, if it was due before the instant at which the gate let it pass. */
-function waitedFor({ parked_host, due_at, parked_due_at, flow_key }: OpenJobRow): "flow" | null {
+function waitedFor({ parked_host, due_at, parked_due_at, flow_key, gate }: OpenJobRow) {
   const hasWaited = parked_host === null && due_at !== null && due_at > (parked_due_at ?? due_at);
-  return hasWaited && flow_key !== null ? "flow" : null;
+  return !hasWaited ? null : gate?.startsWith("h") ? "host" : flow_key === null ? null : "flow";
 }
 
 /** Of two first days of months, in the form YYYY-MM-DD. */
 const laterMonth = (one: string, other: string): string => [one, other].sort()[1] ?? one;
 
-const grantedColumns = ({
-  target_url,
-  payload,
-  schedule_id,
-  max_attempts,
-  base_seconds,
-  cap_seconds,
-  tags,
-  flow,
-}: JobRow) => ({
+/** `isSpecial`: an attempt whose project's hosts are watched is settled as one with tags is. */
+const grantedColumns = (
+  { target_url, payload, schedule_id, max_attempts, base_seconds, cap_seconds, tags, flow }: JobRow,
+  isSpecial = false,
+) => ({
   ...{ target_url, payload, schedule_id, max_attempts, base_seconds, cap_seconds, trace: null },
-  ...{ is_tagged: tags !== null || flow !== null, is_keyed: flow !== null },
+  ...{ is_tagged: isSpecial || tags !== null || flow !== null, is_keyed: flow !== null },
 });
 
 function take(row: OpenJobRow, nodeId: number, newRunId: string, at: Instant): void {
@@ -291,6 +294,7 @@ export function readOrdinary(tables: Tables, time: StatementTime, values: readon
 
 function isOrdinary(flow: FlowRow | undefined, count: number, { now }: StatementTime): boolean {
   if (flow === undefined || flow.month > dayOf(now)) return false;
+  if ((flow.subscriptions & HOSTS_WATCHED) !== 0) return false;
   const left = flow.month_runs_max === null ? count : flow.month_runs_max - flow.month_runs;
   return (freeForAny(flow, now) ?? -1) >= count && left >= count;
 }

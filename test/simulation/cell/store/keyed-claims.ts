@@ -12,7 +12,6 @@ import {
   readAsked,
   readOrdinary,
   takeOrdinary,
-  type Verdict,
 } from "./claims.ts";
 import {
   anyWaits,
@@ -32,7 +31,8 @@ import {
   startsLeft,
   windowEnd,
 } from "./gates.ts";
-import { type Instant, SECOND } from "./parameters.ts";
+import { callHosts, judgeByHosts, turnAway, type VerdictAtHost } from "./host-gates.ts";
+import { type Instant, SECOND, textsOrNull } from "./parameters.ts";
 import type { Refusal } from "./permits.ts";
 import {
   type FlowKeyRow,
@@ -43,7 +43,7 @@ import {
   type Tables,
 } from "./tables.ts";
 
-/** Claims of attempts with a flow key: what they judge and do at the gates of keys (shared/store/queue/flow-gates.ts, claim-keyed.ts). */
+/** Claims of attempts that gates may stand in the way of, and what they judge and do at the gates of flow keys (shared/store/queue/flow-gates.ts, claim-keyed.ts). */
 
 const TURN: Instant = 100_000;
 const UNSEEN: Instant = 10 * SECOND;
@@ -67,10 +67,14 @@ interface KeyVerdict {
 const isLimited = ({ concurrency, rate_count, paused }: FlowKeyRow) =>
   concurrency !== null || rate_count !== null || paused;
 
-/** The keys of the asked jobs, which are known whatever has become of the jobs' attempts. */
+/**
+ * The keys of jobs that are asked for of one project, which are known whatever has become of their attempts. `fromHosts` is what
+ * stands at the gates of hosts and may pass there now.
+ */
 function readKeys(
   tables: Tables,
   asked: readonly Asked[],
+  fromHosts: readonly OpenJobRow[],
   time: StatementTime,
 ): ReadonlyMap<string, KeyState> {
   const keyed = asked.flatMap((item) => {
@@ -86,6 +90,7 @@ function readKeys(
           tables,
           key,
           items.map(({ item }) => item),
+          fromHosts.filter((row) => row.flow_key === key.flow_key && row.environment === key.environment),
           time,
         ),
       ] as const,
@@ -97,10 +102,12 @@ function readState(
   tables: Tables,
   key: FlowKeyRow,
   asked: readonly Asked[],
+  fromHosts: readonly OpenJobRow[],
   { now, clock }: StatementTime,
 ): KeyState {
   const regions = new Set(asked.map(({ region }) => region));
-  const heads = isLimited(key) ? headsOf(tables, key, gateOf(key.flow_key), HEADS + asked.length) : [];
+  const ownHeads = isLimited(key) ? headsOf(tables, key, gateOf(key.flow_key), HEADS + asked.length) : [];
+  const heads = isLimited(key) ? [...ownHeads, ...fromHosts].sort(byTurn) : [];
   const regionRanks = new Map<number, number>();
   let rank = 0;
   const ranks = heads.map((row) => {
@@ -132,13 +139,14 @@ const hasNode = (tables: Tables, region: number, now: Instant): boolean =>
 function judgeByKeys(
   states: ReadonlyMap<string, KeyState>,
   met: readonly Met<OpenJobRow>[],
+  passesHost: (item: Met<OpenJobRow>) => boolean,
   { now, clock }: StatementTime,
 ): ReadonlyMap<Met<OpenJobRow>, KeyVerdict> {
   const verdicts = new Map<Met<OpenJobRow>, KeyVerdict>();
   const keyed = met.flatMap((item) => {
     const { flow_key } = item.row;
     const state = flow_key === null ? undefined : states.get(flowKeyOf(item.row, flow_key));
-    return state === undefined ? [] : [{ item, state, asks: item.due && !item.isHeld }];
+    return state === undefined ? [] : [{ item, state, asks: item.due && !item.isHeld && passesHost(item) }];
   });
   for (const [state, items] of Map.groupBy(keyed, (each) => each.state)) {
     const holders = items.filter(({ asks, item }) => asks && item.row.has_place);
@@ -152,10 +160,7 @@ function judgeByKeys(
         : (rank ?? Number.POSITIVE_INFINITY) + holders.length;
       const mayStart = !state.key.paused && mayPlace && startPlace <= state.startsLeft;
       const passes = !asks || !isLimited(state.key) || mayStart;
-      const stays =
-        row.has_place === true ||
-        row.gate?.startsWith("h") === true ||
-        (regionRank !== null && regionRank <= state.room);
+      const stays = row.has_place === true || (regionRank !== null && regionRank <= state.room);
       const goneAt = startsGoneAt(state.key, clock, startPlace - state.startsLeft);
       const until = mayPlace ? (goneAt ?? windowEnd(state.key, clock)) : now + TURN;
       const parks = state.key.paused || !stays;
@@ -166,7 +171,7 @@ function judgeByKeys(
   return verdicts;
 }
 
-interface KeyedVerdict extends Verdict<OpenJobRow> {
+interface KeyedVerdict extends VerdictAtHost {
   byKey: KeyVerdict | null;
   /** Whether it had its place before. */
   hadPlace: boolean;
@@ -185,6 +190,8 @@ function putOff(verdicts: readonly KeyedVerdict[]): void {
 }
 
 function reasonOf({ byKey, kind }: KeyedVerdict): string[] {
+  if (kind === "host_parked") return ["parked by a host"];
+  if (kind === "host_put_off") return ["put off by a host"];
   if (byKey === null || (kind !== "parked" && kind !== "put_off")) return [];
   const { rate_count, paused } = byKey.state.key;
   return [
@@ -225,21 +232,31 @@ export const claimWhole: Statement = (tables, time, values) => {
   const nodeId = Number(values[0]);
   if (!isLiving(tables, nodeId)) return [];
   const asked = readAsked(values);
-  const keys = readKeys(tables, asked, time);
+  const hosts = textsOrNull(values[7], asked.length);
   const called: OpenJobRow[] = [];
   const refused: string[] = [];
   const answers = byProject(meet(tables, tables.open_jobs, asked, nodeId, time)).flatMap((met) => {
-    const byKeys = judgeByKeys(keys, met, time);
-    const refusalOf = (item: Met<OpenJobRow>) => byKeys.get(item)?.refusal ?? null;
+    const byHosts = judgeByHosts(tables, met, hosts, time);
+    const passesHost = (item: Met<OpenJobRow>) => byHosts.get(item)?.refusal == null;
+    const fromHosts = met
+      .filter((item) => item.due && !item.isHeld && passesHost(item))
+      .map(({ row }) => row)
+      .filter(({ gate, has_place }) => gate?.startsWith("h") && !has_place);
+    const ofProject = asked.filter(({ project_no }) => project_no === met[0]?.asked.project_no);
+    const byKeys = judgeByKeys(readKeys(tables, ofProject, fromHosts, time), met, passesHost, time);
+    const refusalOf = (item: Met<OpenJobRow>) =>
+      byHosts.get(item)?.refusal ?? byKeys.get(item)?.refusal ?? null;
     const verdicts = judge(met, 0, quotaOf(met, time), time, refusalOf).map((verdict) => ({
       ...verdict,
+      byHost: byHosts.get(verdict.met) ?? null,
       byKey: byKeys.get(verdict.met) ?? null,
       hadPlace: verdict.met.row.has_place === true,
     }));
     const granted = grant(tables, time, nodeId, verdicts);
+    turnAway(tables, verdicts);
     putOff(verdicts);
     refused.push(...verdicts.flatMap(reasonOf));
-    called.push(...passKeys(tables, verdicts, time));
+    called.push(...passKeys(tables, verdicts, time), ...callHosts(tables, verdicts, time));
     return granted;
   });
   return [{ n: 0, number: 0, called: calledArrays(tables, called), refused }, ...answers];

@@ -5,9 +5,10 @@ import { createJobs, createOrdinaryJob, createOrdinaryJobs } from "./creations.t
 import { changeWebhook, claimDeliveries, settleDeliveries } from "./deliveries.ts";
 import * as firings from "./firings.ts";
 import { changeFlowKey, emptyGateCalls } from "./flow-keys.ts";
+import * as hosts from "./host-gates.ts";
 import { claimKeyed, claimWhole } from "./keyed-claims.ts";
 import * as members from "./members.ts";
-import { texts, toMs } from "./parameters.ts";
+import { toMs } from "./parameters.ts";
 import { listParked, park, release } from "./parking.ts";
 import { listLost, listLostDeliveries } from "./rescues.ts";
 import { settle, settleKeyed, settleOrdinary, settleWhole } from "./settlements.ts";
@@ -20,9 +21,6 @@ const listSigningSecrets: Statement = ({ signing_secret }, _time, values) =>
   String(values[0])
     .split(",")
     .map((_, index) => ({ n: index + 1, sealed: signing_secret }));
-
-const findWatchedTargets: Statement = (_tables, _time, values) =>
-  texts(values[3]).map(() => ({ target_url: null }));
 
 /** No endpoint changes its URL here, so that none leaves a host. */
 const nothing: Statement = () => [];
@@ -65,7 +63,7 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   claim_ordinary: claimOrdinary,
   claim_keyed: claimKeyed,
   claim_whole: claimWhole,
-  find_watched_targets: findWatchedTargets,
+  find_watched_targets: hosts.findWatchedTargets,
   settle,
   settle_whole: settleWhole,
   settle_ordinary: settleOrdinary,
@@ -113,9 +111,11 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
 
   change_flow_key: changeFlowKey,
   empty_gate_calls: emptyGateCalls,
-  // No project's hosts are watched, so nothing changes at the gate of one.
-  empty_host_calls: () => [{ taken: 0, called: null }],
-  look_at_hosts: nothing,
+  empty_host_calls: hosts.emptyHostCalls,
+  look_at_hosts: hosts.lookAtHosts,
+  watch_hosts: hosts.setWatched,
+  park_host: hosts.parkHost,
+  open_host: hosts.openHost,
 
   lock_project: nothing,
   lock_flow: nothing,
@@ -141,7 +141,7 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
 };
 
 /** Statements that only read. Under READ COMMITTED they see the rows as they were when the statement began. */
-const READING = /^(ask|find|list|look|sweep|refill)/;
+const READING = /^(ask|find|list|look_at_cell|sweep|refill)/;
 export const isReading = (name: string): boolean => READING.test(name);
 
 export function answer(

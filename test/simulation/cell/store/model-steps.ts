@@ -13,6 +13,7 @@ import {
 import { nextInstant, OVERLAPS, readTimetable } from "../../../../shared/domain/schedule.ts";
 
 import { REGIONS, type Scope } from "../../../../shared/domain/scope.ts";
+import { hostOfTarget } from "../../../../shared/domain/target.ts";
 import { WAIT_REASONS } from "../../../../shared/domain/wait.ts";
 import { noteClock } from "../../../../shared/store/cell/clock-watch.ts";
 import { listHeldRegions, setProjectHeld, setRegionsHeld } from "../../../../shared/store/cell/holds.ts";
@@ -34,6 +35,7 @@ import {
   listDueSchedules,
 } from "../../../../shared/store/queue/firings.ts";
 import { emptyGateCalls } from "../../../../shared/store/queue/gate-calls.ts";
+import { emptyHostCalls, lookAtHosts } from "../../../../shared/store/queue/host-calls.ts";
 import { listParkedHosts, releaseParked } from "../../../../shared/store/queue/parked.ts";
 import { parkAttempts } from "../../../../shared/store/queue/parking.ts";
 import { isPlain, type Settlement, settleAttempts } from "../../../../shared/store/queue/settle.ts";
@@ -52,10 +54,11 @@ import {
   findSchedule,
 } from "../../../../shared/store/resources/schedules.ts";
 import { listSigningSecrets } from "../../../../shared/store/resources/secrets.ts";
+import { openHost, parkHost } from "../../../../shared/store/resources/target-hosts.ts";
 import type { Random } from "../random.ts";
 import { targetUrl } from "../targets.ts";
 import { type Instant, toMs } from "./parameters.ts";
-import type { LaneRow, OpenDeliveryRow, OpenJobRow, OwedRow, Tables } from "./tables.ts";
+import type { JobRow, LaneRow, OpenDeliveryRow, OpenJobRow, OwedRow, Tables } from "./tables.ts";
 
 /** An operation of the store, chosen by what the model holds, to be asked of the model and of Postgres alike. */
 export type Ask = (db: Database) => Promise<unknown>;
@@ -93,15 +96,16 @@ export class ModelSteps {
       const flow = random.chance(0.5) ? this.flow() : null;
       const tags = random.pick([null, null, ["a"], ["NULL", "a:b/@+-._"]]);
       const isOfKey = flow !== null && random.chance(0.7);
-      const projectNo = known?.project_no ?? (isOfKey ? 1 : 1 + random.below(4));
+      const projectNo = known?.project_no ?? (isOfKey ? 1 : random.pick([1, WATCHED, WATCHED, 3, 4]));
+      const isWatched = projectNo === WATCHED && random.chance(0.8);
       return {
         id: known ? uuidToId(JOB_PREFIX, known.id) : this.ids.next(JOB_PREFIX, this.nowMs),
         projectNo,
-        environment: environmentOf(known?.environment ?? (isOfKey ? 1 : random.below(2))),
+        environment: environmentOf(known?.environment ?? (isOfKey || isWatched ? 1 : random.below(2))),
         ...(isPlain ? {} : { flow, tags }),
         region: regionOf(known?.region ?? (random.chance(0.8) ? 0 : 2)),
         shard: projectNo % 3,
-        targetUrl: targetUrl(random.below(3), "good"),
+        targetUrl: targetUrl(isWatched ? 0 : random.below(3), "good"),
         payload: "{}",
         // Of jobs that are due at one instant nobody knows which comes first.
         runAt:
@@ -154,11 +158,27 @@ export class ModelSteps {
     return (db) => emptyGateCalls(db);
   }
 
-  /** Attempts of one key, or any. */
+  changeHost(): Ask {
+    const { random } = this;
+    const scope = { projectNo: WATCHED, environment: environmentOf(random.chance(0.8) ? 1 : 0) };
+    const [host, cause] = [hostOfTarget(targetUrl(random.pick([0, 0, 1]), "good")), this.cause()];
+    return random.pick<Ask>([
+      (db) => emptyHostCalls(db),
+      (db) => emptyHostCalls(db),
+      (db) => lookAtHosts(db),
+      (db) => openHost(db, scope, host, cause, null),
+      ...(random.chance(0.3) ? [(db: Database) => parkHost(db, scope, host, cause, null)] : []),
+    ]);
+  }
+
+  /** What is due of one key or at watched hosts, or any attempts. */
   claim(): Ask | null {
-    const key = this.random.pick([null, ...KEYS]);
-    const isMeant = ({ flow_key, due_at }: OpenJobRow) =>
-      key === null || (flow_key === key && due_at !== null && due_at <= this.now());
+    const meant = this.random.pick(["any", "watched", "watched", ...KEYS]);
+    const isMeant = ({ flow_key, project_no, due_at }: OpenJobRow) =>
+      meant === "any" ||
+      (due_at !== null &&
+        due_at <= this.now() &&
+        (meant === "watched" ? project_no === WATCHED : flow_key === meant));
     const claims = this.some(
       this.openJobs((row) => isMeant(row) && (row.node_id === null || this.random.chance(0.2))),
     ).map((row) => ({
@@ -208,19 +228,23 @@ export class ModelSteps {
         random.chance(0.7) &&
         row.started_at !== null &&
         isPlain({
-          isTagged: row.tags !== null || row.flow_key !== null,
+          isTagged: row.tags !== null || row.flow_key !== null || row.project_no === WATCHED,
           runId,
           startedAt: toMs(row.started_at),
         }),
     };
     const isGood = random.chance(0.4);
+    const { target_url } = this.tables.jobs.get(row.id) as JobRow;
+    const found = random.pick(["nobody", "nobody", "somebody", "unknown"]);
+    const met =
+      found === "unknown" ? undefined : { host: hostOfTarget(target_url), nobody: found === "nobody" };
     const error = isGood ? null : 'an error, with "quotes" and {braces}';
     const status = isGood ? ("succeeded" as const) : random.pick(["failed", "timed_out"] as const);
     const dueAt = Math.floor(this.nowMs) + random.pick([-500, 0, 1_000, 4_000]);
     const next = isGood
       ? { status: "succeeded" as const }
       : random.pick([{ status: "failed" as const }, { status: "queued" as const, dueAt }]);
-    return { ...common, status, responseStatus: random.pick([null, isGood ? 200 : 500]), error, next };
+    return { ...common, met, status, responseStatus: random.pick([null, isGood ? 200 : 500]), error, next };
   }
 
   cancel(): Ask | null {
@@ -614,7 +638,7 @@ const CHOICES: readonly Choice[] = [
   ...times(1, "watch clock", steps.watchClock),
   ...times(4, "claim of deliveries", steps.claimOfDeliveries),
   ...times(3, "settle of deliveries", steps.settleOfDeliveries),
-  ...times(2, "park", steps.park),
+  ...times(3, "park", steps.park),
   ...times(1, "release", steps.release),
   ...times(4, "fire", steps.fire),
   ...times(2, "schedule", steps.schedule),
@@ -622,17 +646,20 @@ const CHOICES: readonly Choice[] = [
   ...times(5, "carry out", steps.carryOut),
 ];
 
-/** Many jobs of few flow keys, which come and go. */
+/** Many jobs of few flow keys and at few hosts, which come and go. */
 const KEYED_CHOICES: readonly Choice[] = [
   ...times(3, "create", steps.create),
   ...times(6, "claim", steps.claim),
   ...times(5, "settle", steps.settle),
   ...times(1, "change key", steps.changeKey),
   ...times(1, "empty calls", steps.emptyCalls),
+  ...times(2, "change host", steps.changeHost),
   ...times(1, "retry", steps.retry),
 ];
 const KEYED_SHARE = 0.35;
 
+/** The project whose hosts are watched. */
+export const WATCHED = 2;
 const KEYS = ["a", "b"];
 const RATES = [
   { count: 1, per_seconds: 1 },

@@ -91,8 +91,10 @@ export function judgePlace({ place, placeKept }: Placed, free: number): PlaceVer
   return placeKept > free ? "early" : "granted";
 }
 
-/** What a gate does to an attempt that it does not let pass: it is set aside, or due later. */
-export type Refusal = { kind: "parked" } | { kind: "put_off"; until: Instant };
+/** What the gate of a flow key or of a host does to an attempt that it does not let pass: it is set aside, or due later. */
+export type Refusal =
+  | { kind: "parked" | "host_parked" }
+  | { kind: "put_off" | "host_put_off"; until: Instant };
 
 export interface Judged extends Candidate, Placed {
   kind: "granted" | "early" | "blocked" | "no_permit" | Refusal["kind"];

@@ -27,7 +27,7 @@ export const SET_CLOCK = `${READS_INSTANTS}
   END $$`;
 
 const TABLES_IN_USE =
-  "projects, flows, lanes, shards, nodes, jobs, open_jobs, ended_jobs, flow_keys, gate_calls, job_tags, job_tag_states, runs, run_tags, shifted_runs, usage_days, webhooks, events, open_deliveries, ended_deliveries, delivery_attempts, schedules, firings, held_regions, host_limits, clock_watch, signing_secrets, timetables, bulk_operations, bulk_members";
+  "projects, flows, lanes, shards, nodes, jobs, open_jobs, ended_jobs, flow_keys, target_hosts, gate_calls, job_tags, job_tag_states, runs, run_tags, shifted_runs, usage_days, webhooks, events, open_deliveries, ended_deliveries, delivery_attempts, schedules, firings, held_regions, host_limits, clock_watch, signing_secrets, timetables, bulk_operations, bulk_members";
 
 const instant = (us: number | null) =>
   us === null ? null : us === Number.NEGATIVE_INFINITY ? "-infinity" : new Date(us / 1_000).toISOString();
@@ -37,9 +37,12 @@ export async function insertRows({ query }: TestStore, tables: Tables): Promise<
   await query(`TRUNCATE ${TABLES_IN_USE} RESTART IDENTITY CASCADE`);
   for (const row of tables.projects.values()) {
     await query(
-      `INSERT INTO projects (no, id, name, plan, default_region, api_version, active_schedules)
-       OVERRIDING SYSTEM VALUE VALUES ($1, $2, 'model', $3, $4, $5, $6)`,
-      [row.no, row.id, row.plan, row.default_region, row.api_version, row.active_schedules],
+      `INSERT INTO projects (no, id, name, plan, default_region, api_version, active_schedules, park_failing_hosts)
+       OVERRIDING SYSTEM VALUE VALUES ($1, $2, 'model', $3, $4, $5, $6, $7)`,
+      [
+        ...[row.no, row.id, row.plan, row.default_region, row.api_version, row.active_schedules],
+        row.park_failing_hosts,
+      ],
     );
     for (const environment of [0, 1])
       await query(
@@ -78,6 +81,23 @@ export async function insertRows({ query }: TestStore, tables: Tables): Promise<
         ...[row.tags, row.flow === null ? null : JSON.stringify(row.flow)],
       ],
     );
+  for (const row of tables.flow_keys.values())
+    await query(
+      `INSERT INTO flow_keys (project_no, environment, flow_key, concurrency, rate_count, rate_seconds, pinned)
+       VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+      [
+        ...[row.project_no, row.environment, row.flow_key, row.concurrency],
+        ...[row.rate_count, row.rate_seconds, row.pinned],
+      ],
+    );
+  for (const row of tables.target_hosts.values())
+    await query(
+      "INSERT INTO target_hosts (project_no, environment, host, since, failing_since, failures) VALUES ($1, $2, $3, $4, $5, $6)",
+      [
+        ...[row.project_no, row.environment, row.host],
+        ...[instant(row.since), instant(row.failing_since), row.failures],
+      ],
+    );
   for (const row of tables.timetables.values())
     await query(
       "INSERT INTO timetables (schedule_id, since, paused, cron, timezone) VALUES ($1, $2, $3, $4, $5)",
@@ -94,7 +114,8 @@ const us = (...names: string[]) => names.map((name) => `simulated.us(${name}) AS
 
 /** Each table's columns as the model has them, and their order. */
 const READ: Record<string, string> = {
-  projects: "SELECT no, id, plan, default_region, api_version, active_schedules FROM projects ORDER BY no",
+  projects: `SELECT no, id, plan, default_region, api_version, active_schedules, park_failing_hosts
+               FROM projects ORDER BY no`,
   flows: `SELECT project_no, concurrency, ARRAY[development_jobs, production_jobs, development_webhooks, production_webhooks] AS in_use,
                  returned, month::text AS month, month_runs, month_runs_max, held, retention_class, subscriptions, waiting, last_class,
                  ARRAY(SELECT simulated.us(at) FROM unnest(called_at) WITH ORDINALITY AS c (at, n) ORDER BY n) AS called_at
@@ -113,6 +134,8 @@ const READ: Record<string, string> = {
   flow_keys: `SELECT project_no, environment, flow_key, concurrency, rate_count, rate_seconds, paused, pinned, in_use, waiting, started,
                      ARRAY(SELECT simulated.us(at) FROM unnest(started_at) WITH ORDINALITY AS s (at, n) ORDER BY n) AS started_at
                 FROM flow_keys ORDER BY project_no, environment, flow_key`,
+  target_hosts: `SELECT project_no, environment, host, ${us("since", "next_probe_at", "failing_since")}, parked, second, started, state, by,
+                        failures, probe_seconds, probe FROM target_hosts ORDER BY project_no, environment, host`,
   gate_calls: `SELECT project_no, environment, gate, region, waiting_change, in_use_change FROM gate_calls
                 ORDER BY project_no, environment, gate, region, waiting_change, in_use_change`,
   job_tags:
@@ -180,6 +203,7 @@ export function readModel(tables: Tables): Record<string, unknown[]> {
     open_jobs: sorted(tables.open_jobs.values(), "id"),
     ended_jobs: sorted(tables.ended_jobs.values(), "id"),
     flow_keys: sorted(tables.flow_keys.values(), "project_no", "environment", "flow_key"),
+    target_hosts: sorted(tables.target_hosts.values(), "project_no", "environment", "host"),
     gate_calls: sorted(
       tables.gate_calls,
       ...(["project_no", "environment", "gate", "region", "waiting_change", "in_use_change"] as const),

@@ -1,4 +1,5 @@
 import { START_SHIFT_MS } from "../../../../shared/domain/run.ts";
+import { HOSTS_WATCHED } from "../../../../shared/store/database/codes.ts";
 import { ENDS_HEARD } from "../../../../shared/store/queue/settle-ordinary.ts";
 import {
   anyWaits,
@@ -12,6 +13,7 @@ import {
   startsGoneAt,
   startsLeft,
 } from "./gates.ts";
+import { type MetHost, readHosts, watchHosts } from "./host-gates.ts";
 import {
   type Instant,
   instantsOrNull,
@@ -88,7 +90,11 @@ export const settleWhole: Statement = (tables, time, values) => {
   const outcomes = readOutcomes(values);
   const keys = new Set(outcomes.flatMap((outcome) => keyOfJob(tables, outcome) ?? []));
   const freed: FlowKeyRow[] = [];
-  const answers = settleSome(tables, time, outcomes, values, (run, row, frees) => {
+  const { hosts, hostOf } = readHosts(tables, outcomes, values);
+  const met: MetHost[] = [];
+  const answers = settleSome(tables, time, outcomes, values, (run, row, { n }, frees) => {
+    const { project_no, environment, id } = row;
+    met.push({ project_no, environment, id, startedAt: run.started_at, ...hostOf(n) });
     tagRun(tables, run, row.tags);
     noteShiftedRun(tables, run, row.tags);
     const key = keyOfJob(tables, row);
@@ -97,7 +103,14 @@ export const settleWhole: Statement = (tables, time, values) => {
   const called = [...keys].flatMap((key) =>
     leaveKey(tables, key, freed.filter((its) => its === key).length, time),
   );
-  return [...answers, ...calledColumns(tables, called).map((row) => ({ kind: "called", ...row }))];
+  const watched = watchHosts(tables, hosts, met, time.now);
+  called.push(...watched.called);
+  return [
+    ...answers,
+    ...calledColumns(tables, called).map((row) => ({ kind: "called", ...row })),
+    // For the history; Postgres tells endpoints of it.
+    ...watched.changes.map((change) => ({ kind: "host", region: 0, ...change })),
+  ];
 };
 
 function keyOfJob(tables: Tables, place: Place & { id: string }): FlowKeyRow | undefined {
@@ -121,13 +134,13 @@ function leaveKey(
   return called;
 }
 
-/** `note` hears of each run, of its job's row as it was, and whether the place of its flow key comes back. */
+/** `note` hears of each run, of its job's row as it was, of its outcome, and whether the place of its flow key comes back. */
 function settleSome(
   tables: Tables,
   { now }: StatementTime,
   outcomes: readonly Outcome[],
   values: readonly unknown[],
-  note: (run: RunRow, row: OpenJobRow, frees: boolean) => void,
+  note: (run: RunRow, row: OpenJobRow, outcome: Outcome, frees: boolean) => void,
 ): object[] {
   const nexts = numbers(values[9]);
   const dueAts = instantsOrNull(values[10], nexts.length);
@@ -160,7 +173,7 @@ function settleSome(
       heldFor: waits[outcome.n - 1] ?? null,
     });
     const keeps = isOwedAgain && row.flow_key !== null && tables.jobs.get(row.id)?.flow?.hold === "job";
-    note(run, row, row.has_place === true && !keeps);
+    note(run, row, outcome, row.has_place === true && !keeps);
     if (isOwedAgain) oweAgain(row, dueAt, keeps);
     else endJob(tables, row, next - 1, now);
   }
@@ -336,12 +349,12 @@ interface LastAttempt {
   status: number;
 }
 
-/** The attempts of ordinary projects that may be ended by a short way. */
-function readLast(tables: Tables, values: readonly unknown[]): LastAttempt[] {
+/** The attempts that may be ended by a short way: of projects that are ordinary and have none of the bits of `heard`. */
+function readLast(tables: Tables, values: readonly unknown[], heard = ENDS_HEARD): LastAttempt[] {
   const ordinary = new Set(
     numbers(values[0]).filter((no) => {
       const flow = tables.flows.get(no);
-      return flow !== undefined && flow.waiting === 0 && (flow.subscriptions & ENDS_HEARD) === 0;
+      return flow !== undefined && flow.waiting === 0 && (flow.subscriptions & heard) === 0;
     }),
   );
   const statuses = numbers(values[11]);
@@ -392,7 +405,7 @@ export const settleOrdinary: Statement = (tables, { now }, values) =>
   );
 
 export const settleKeyed: Statement = (tables, { now }, values) => {
-  const found = readLast(tables, values).flatMap((attempt) => {
+  const found = readLast(tables, values, ENDS_HEARD | HOSTS_WATCHED).flatMap((attempt) => {
     const key = keyOfJob(tables, attempt.row);
     const isInTime =
       shiftMsOf(attempt.outcome.attemptId, attempt.row.started_at as Instant) <= START_SHIFT_MS;

@@ -13,6 +13,7 @@ export interface ProjectRow {
   default_region: number;
   api_version: string;
   active_schedules: number;
+  park_failing_hosts: boolean | null;
 }
 
 export interface FlowRow {
@@ -115,6 +116,24 @@ export interface FlowKeyRow {
   waiting: number[];
   started_at: Instant[];
   started: number[];
+}
+
+/** A target host as an environment finds it: down, opening, or neither while attempts in a row find nobody. */
+export interface TargetHostRow {
+  project_no: number;
+  environment: number;
+  host: string;
+  since: Instant;
+  next_probe_at: Instant | null;
+  failing_since: Instant | null;
+  parked: number;
+  second: number;
+  started: number;
+  state: number | null;
+  by: number | null;
+  failures: number;
+  probe_seconds: number;
+  probe: string | null;
 }
 
 export interface GateCallRow extends Place {
@@ -315,6 +334,7 @@ export interface Tables {
   open_jobs: Map<string, OpenJobRow>;
   ended_jobs: Map<string, EndedJobRow>;
   flow_keys: Map<string, FlowKeyRow>;
+  target_hosts: Map<string, TargetHostRow>;
   /** In the order of their ids. */
   gate_calls: GateCallRow[];
   job_tags: Map<string, JobTagRow & { schedule_id: string | null }>;
@@ -351,6 +371,7 @@ export function emptyTables(): Tables {
     open_jobs: new Map(),
     ended_jobs: new Map(),
     flow_keys: new Map(),
+    target_hosts: new Map(),
     gate_calls: [],
     job_tags: new Map(),
     job_tag_states: new Map(),
