@@ -96,6 +96,13 @@ export const GATE_MUTANTS: readonly Mutant[] = [
     caughtBy: KEYS_IN_A_CELL,
   },
   {
+    name: "a gate lets attempts start by a clock that was read before its lock was there",
+    file: `${QUEUE}/flow-gates.ts`,
+    from: "           WHERE (SELECT count(*) FROM (SELECT FROM flow UNION ALL SELECT FROM gate UNION ALL SELECT FROM host) all_locked) >= 0) read",
+    to: "           ) read",
+    caughtBy: FLOW_TESTS,
+  },
+  {
     name: "a gate judges a probe without its place in its key's queue",
     file: `${QUEUE}/flow-gates.ts`,
     from: "a.gate LIKE 'h%' AND a.has_place IS NULL AND a.host_passes",

@@ -16,7 +16,8 @@ import {
   type TestStore,
   until,
 } from "../test-support.ts";
-import type { Claim, Claimed, GrantedAttempt } from "./claim.ts";
+import { type Claim, type Claimed, claimWhole, type GrantedAttempt } from "./claim.ts";
+import { claimKeyed } from "./claim-keyed.ts";
 import { purgeFlowKeys } from "./flow-key-purge.ts";
 import { emptyGateCalls } from "./gate-calls.ts";
 import { parkAttempts } from "./parking.ts";
@@ -290,6 +291,37 @@ describe("a place for the whole job", () => {
     expect(row).toMatchObject({ paused: false, inUse: 1, waiting: 1 });
     expect(owed.map(({ id }) => id)).toEqual([jobs[0] as string]);
     expect(idsOf(await start(project))).toEqual([jobs[0] as string]);
+  });
+});
+
+describe("an attempt that waits for a lock", () => {
+  const waysOf = (project: ProjectNo) => ({
+    flow: ["SELECT FROM flows WHERE project_no = $1 FOR UPDATE", [project]],
+    key: ["SELECT FROM flow_keys WHERE project_no = $1 FOR UPDATE", [project]],
+  });
+  test.each([
+    ["the project's flow", "flow", claimWhole],
+    ["its key", "key", claimWhole],
+    ["the project's flow, the short way", "flow", claimKeyed],
+    ["its key, the short way", "key", claimKeyed],
+  ] as const)("of %s starts once it is there, by the clock of then", async (_what, lock, claimBy) => {
+    const project = await store.addProject();
+    const [job = ""] = await addJobs(project, 1, { key: newKey(), concurrency: 1 });
+    const session = await store.session();
+    await session.query("BEGIN");
+    await session.query(...(waysOf(project)[lock] as [string, unknown[]]));
+    const claiming = claimBy(store.db, nodeId, [store.claimOf(project, job)]);
+    await store.untilBlocked(1);
+    const { rows } = await session.query(
+      "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS at",
+    );
+    await session.query("COMMIT");
+    expect((await claiming)[0]).not.toBeNull();
+    const [open] = await store.query<{ at: number }>(
+      "SELECT (extract(epoch FROM started_at) * 1000)::float8 AS at FROM open_jobs WHERE project_no = $1",
+      [project],
+    );
+    expect(open?.at).toBeGreaterThan(rows[0].at);
   });
 });
 
