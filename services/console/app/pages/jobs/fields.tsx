@@ -81,7 +81,7 @@ export function JobFields(props: {
           type="number"
           value={texts.flowConcurrency}
           onInput={set("flowConcurrency")}
-          placeholder="as before"
+          placeholder="as the key has it"
           fault={fault("flow.concurrency")}
         />
         <SelectField
@@ -89,8 +89,8 @@ export function JobFields(props: {
           value={texts.flowHold}
           onChange={set("flowHold")}
           options={[
-            ["", "by each attempt (default)"],
-            ["attempt", "by each attempt"],
+            ["", "per attempt (default)"],
+            ["attempt", "per attempt"],
             ["job", "until the job is over"],
           ]}
           fault={fault("flow.hold")}
@@ -102,7 +102,7 @@ export function JobFields(props: {
           type="number"
           value={texts.flowCount}
           onInput={set("flowCount")}
-          placeholder="as before"
+          placeholder="as the key has it"
           fault={fault("flow.rate.count") ?? fault("flow.rate")}
         />
         <TextField

@@ -47,7 +47,7 @@ export function Deliveries(props: { session: Session; webhook: Webhook; changes:
           {filters.status === undefined && "Send a test to see one."}
         </Empty>
       )}
-      <div>
+      <div class="stack-close">
         {list.items.map((delivery) => (
           <OneDelivery
             key={delivery.id}
