@@ -148,7 +148,7 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
       case "park_jobs":
         for (const { n } of rows as { n: number }[]) {
           const job = uuidToId(JOB_PREFIX, texts(values[3])[n - 1] ?? "");
-          recording.note({ kind: "attempt parked at host", at: timeline.now, job });
+          recording.note({ kind: "attempt parked at full host", at: timeline.now, job });
         }
         if (rows.length > 0) recording.meet(name);
         return;

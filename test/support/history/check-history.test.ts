@@ -534,6 +534,7 @@ test.each(broken)("%s: it sees that %s", (rule, _what, history) => {
   expect(checkHistory(history).map((violation) => violation.rule)).toContain(rule);
 });
 
+const steep = atHost([20_100, 20_200], { heldFor: "host" });
 const kept: [string, History][] = [
   [
     "attempts of a key one after the other",
@@ -642,7 +643,7 @@ const kept: [string, History][] = [
       ],
       {
         ...{ hold: "job", dueAts: { a: 10, b: 20 } },
-        sets: [set(0), { kind: "attempt parked at host", at: 490, job: "a" }],
+        sets: [set(0), { kind: "attempt parked at full host", at: 490, job: "a" }],
       },
     ),
   ],
@@ -650,6 +651,13 @@ const kept: [string, History][] = [
   ["probes, each after twice the time", atHost([5_000, 15_020])],
   ["a ramp", atHost([20_100, 21_200, 30_100, 30_200], { heldFor: "host" })],
   ["what never waited for the host, in the second of a ramp", atHost([20_100, 20_200])],
+  [
+    "what waited since its host was full, in the second of a ramp",
+    {
+      ...steep,
+      events: [{ kind: "attempt parked at full host", at: 0, job: "job_1" }, ...steep.events],
+    },
+  ],
   [
     "an attempt that waits long for its key",
     keyedOf(

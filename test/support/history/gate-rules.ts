@@ -108,7 +108,7 @@ export function* findDisorder(facts: Facts): Found {
   const knownAts = new Map<string, number>();
   for (const { job, clock } of facts.of("job accepted"))
     if (clock !== undefined) knownAts.set(job, clock.latestAt);
-  const parked = new Set(facts.of("attempt parked at host").map(({ job }) => job));
+  const parked = parkedAtFullHosts(facts);
   for (const [flow, jobs] of facts.jobsOfFlow) {
     if (!isStrict(facts, flow, jobs)) continue;
     const started = jobs.flatMap((job) => {
@@ -132,6 +132,10 @@ export function* findDisorder(facts: Facts): Found {
           };
   }
 }
+
+/** Jobs that were set aside while their host took no more requests. They go past the queues that others stand in. */
+const parkedAtFullHosts = (facts: Facts): Set<string> =>
+  new Set(facts.of("attempt parked at full host").map(({ job }) => job));
 
 /** Whether a key's jobs start in strict order. */
 function isStrict({ flowSets }: Facts, flow: string, jobs: readonly FinalJob[]): boolean {
@@ -160,6 +164,7 @@ export function* findLeftAtGates({ history }: Facts): Found {
  */
 export function* findSpentAtHosts(facts: Facts): Found {
   const { statementWaitsMs = 0 } = facts.history.terms;
+  const passedBy = parkedAtFullHosts(facts);
   for (const [gate, times] of Map.groupBy(facts.history.final.downTimes ?? [], gateText)) {
     const jobs = [...facts.jobs.values()].filter(
       ({ project, environment, host }) =>
@@ -179,7 +184,7 @@ export function* findSpentAtHosts(facts: Facts): Found {
         yield* tooSteep(
           gate,
           upAt,
-          starts.filter(({ startedAt }) => startedAt < nextDownAt),
+          starts.filter(({ startedAt, job }) => startedAt < nextDownAt && !passedBy.has(job)),
         );
       }
     }

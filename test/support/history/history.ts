@@ -110,7 +110,7 @@ export type HistoryEvent =
   /** It is over at the target: answered with a status, or broken off. */
   | { kind: "request left"; at: number; request: number; status: number | null }
   /** An attempt was parked since its host takes no more requests now. Left out where hosts take all that comes. */
-  | { kind: "attempt parked at host"; at: number; job: string }
+  | { kind: "attempt parked at full host"; at: number; job: string }
   /** An activation is noted before it is asked for, a pause once it is answered. */
   | { kind: "schedule set"; at: number; clock: ClockReading; schedule: string; isActive: boolean }
   /** Likewise. */
