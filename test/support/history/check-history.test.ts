@@ -255,6 +255,9 @@ test("a history in which all is well has no violation", () => {
   expect(checkHistory(good)).toEqual([]);
 });
 
+const paused = keyedOf([["a", 200, 210]], { sets: [set(0), set(100, { paused: true }), set(300)] });
+const steep = atHost([20_100, 20_200], { heldFor: "host" });
+
 const broken: [Rule, string, History][] = [
   ["lost", "an accepted job does not exist", withFinal({ jobs: [fired] })],
   ["lost", "a refused job exists", withEvents({ kind: "job refused", at: 1, job: JOB })],
@@ -480,11 +483,7 @@ const broken: [Rule, string, History][] = [
       { sets: [rated] },
     ),
   ],
-  [
-    "starts",
-    "an attempt starts while its key is paused",
-    keyedOf([["a", 200, 210]], { sets: [set(0), set(100, { paused: true }), set(300)] }),
-  ],
+  ["starts", "an attempt starts while its key is paused", paused],
   [
     "order",
     "a job starts before one that was due before it",
@@ -514,7 +513,7 @@ const broken: [Rule, string, History][] = [
   ["hosts", "a host that went down has an attempt at once", atHost([3_000])],
   ["hosts", "the second probe waits no longer than the first", atHost([5_000, 11_000])],
   ["hosts", "two probes are sent at once", atHost([6_000, 6_005])],
-  ["hosts", "what was parked starts all at once", atHost([20_100, 20_200], { heldFor: "host" })],
+  ["hosts", "what was parked starts all at once", steep],
   [
     "late",
     "an attempt waits for a flow key that is free",
@@ -534,7 +533,6 @@ test.each(broken)("%s: it sees that %s", (rule, _what, history) => {
   expect(checkHistory(history).map((violation) => violation.rule)).toContain(rule);
 });
 
-const steep = atHost([20_100, 20_200], { heldFor: "host" });
 const kept: [string, History][] = [
   [
     "attempts of a key one after the other",
@@ -613,6 +611,17 @@ const kept: [string, History][] = [
       ],
       { sets: [set(0), set(100, { paused: true }), set(300)] },
     ),
+  ],
+  [
+    "a start at an instant that came twice, of which one was in a pause",
+    {
+      ...paused,
+      events: paused.events.map((event) =>
+        event.kind === "request arrived"
+          ? { ...event, clock: { ...event.clock, latestAt: event.clock.nowAt + 200 } }
+          : event,
+      ),
+    },
   ],
   [
     "jobs in the order of their due times",

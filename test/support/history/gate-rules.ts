@@ -66,12 +66,15 @@ function placesBetween(sets: readonly EventOf<"flow set">[], from: number, until
 /** In no window of its rate's length does a flow key start more attempts, by the database's clock, and none while it is paused. */
 export function* findTooManyStarts(facts: Facts): Found {
   const repeated = facts.arrivals.map(({ clock }) => clock).filter(({ nowAt, latestAt }) => nowAt < latestAt);
+  // Of a time that came twice, since the clock was set back, it cannot be told what was earlier.
+  const cameTwice = (from: number, until: number) =>
+    repeated.some(({ nowAt, latestAt }) => nowAt <= until && latestAt >= from);
   for (const [flow, sets] of facts.flowSets) {
     const starts = startsOf(facts, facts.jobsOfFlow.get(flow) ?? []);
     for (const [index, { clock, rate, paused }] of sets.entries()) {
       const untilAt = sets[index + 1]?.clock.nowAt ?? Number.POSITIVE_INFINITY;
       const own = starts.filter(({ startedAt }) => startedAt > clock.latestAt && startedAt < untilAt);
-      const [first] = own;
+      const first = own.find(({ startedAt }) => !cameTwice(startedAt, startedAt));
       if (paused && first !== undefined)
         yield { subject: first.job, text: `${first.run} started while the flow key ${flow} was paused` };
       if (rate === null) continue;
@@ -79,9 +82,7 @@ export function* findTooManyStarts(facts: Facts): Found {
       for (const [place, { startedAt, job }] of own.entries()) {
         const oldest = own[place - rate.count];
         if (oldest === undefined || startedAt - oldest.startedAt >= windowMs - MICROSECOND_MS) continue;
-        // Of a time that came twice, since the clock was set back, it cannot be told which starts were the earlier ones.
-        if (repeated.some(({ nowAt, latestAt }) => nowAt <= startedAt && latestAt >= oldest.startedAt))
-          continue;
+        if (cameTwice(oldest.startedAt, startedAt)) continue;
         yield {
           subject: job,
           text: `the flow key ${flow} has ${rate.count + 1} starts from ${oldest.startedAt} to ${startedAt}, of ${rate.count} in ${windowMs} ms`,
