@@ -10,6 +10,8 @@ export class Recording {
   readonly counts = new Map<string, number>();
   readonly lines: string[] = [];
 
+  /** The jobs that have waited at a host which was down or opening. */
+  readonly keptByHost = new Set<string>();
   private readonly hostChanges: ({ isDown: boolean; at: number } & GateName)[] = [];
 
   constructor(

@@ -3,7 +3,7 @@ import { RESCUE_GRACE_MS } from "../../../services/worker/duties/rescue.ts";
 import { idToUuid } from "../../../shared/domain/ids.ts";
 import { LEAP_MS } from "../../../shared/store/cell/clock-watch.ts";
 import { STATEMENT_TIMEOUT_MS } from "../../../shared/store/database/database.ts";
-import type { History } from "../../support/history/history.ts";
+import type { FinalState, History } from "../../support/history/history.ts";
 import { Clients } from "./clients.ts";
 import { Faults } from "./faults.ts";
 import { readFinalState } from "./final-state.ts";
@@ -152,7 +152,7 @@ class Simulation {
     };
     const final = readFinalState(tables, plan.beginsAt, this.world.server.readClock().latestAt);
     return {
-      history: { terms, events: recording.events, final: { ...final, downTimes: recording.downTimes() } },
+      history: { terms, events: recording.events, final: withHosts(final, recording) },
       counts: recording.counts,
       trace: recording.lines,
       simulatedMs: this.timeline.now,
@@ -220,6 +220,13 @@ class Simulation {
 const quietFlowOf = ({ projects }: Plan): PlannedFlow => ({
   ...{ projectNo: projects.length + 1, environment: "production", key: "quiet", hold: "attempt" },
   ...{ concurrency: 1, rate: null, isPinned: false, isOfSchedules: false },
+});
+
+/** When hosts were down. A run that a full host alone has held was not held by one that was down. */
+const withHosts = (final: FinalState, recording: Recording): FinalState => ({
+  ...final,
+  downTimes: recording.downTimes(),
+  runs: final.runs.map((run) => (recording.keptByHost.has(run.job) ? run : { ...run, heldFor: null })),
 });
 
 const OPERATIONS: ReadonlySet<string> = new Set<Operation["kind"]>([

@@ -5,6 +5,7 @@ import type { JudgedMember } from "../../support/history/history.ts";
 import type { Recording } from "./recording.ts";
 import type { Watch } from "./server.ts";
 import type { HostChange } from "./store/host-gates.ts";
+import type { Refused } from "./store/keyed-claims.ts";
 import { numbers, texts, textsOrNull } from "./store/parameters.ts";
 import type { Timeline } from "./timeline.ts";
 
@@ -20,7 +21,7 @@ interface JudgedRow extends Pick<JudgedMember, "outcome"> {
 /** What the model of claim_whole tells in its first row (store/keyed-claims.ts). */
 interface ClaimedWhole {
   called: readonly unknown[] | null;
-  refused: readonly string[];
+  refused: readonly Refused[];
 }
 
 const readJudged = ({ position, job_id, outcome }: JudgedRow): JudgedMember => ({
@@ -104,7 +105,10 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
       case "claim_whole": {
         const [{ called, refused } = { called: null, refused: [] }] = rows as ClaimedWhole[];
         meetCalled(name, called);
-        for (const reason of refused) recording.meet(`${name}: ${reason}`);
+        for (const { id, by, isParked } of refused) {
+          recording.meet(`${name}: ${isParked ? "parked" : "put off"} by a ${by}`);
+          if (by === "host") recording.keptByHost.add(uuidToId(JOB_PREFIX, id));
+        }
         return;
       }
       case "park_host":

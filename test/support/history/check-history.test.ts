@@ -208,14 +208,17 @@ function keyedOf(
 const gate: FinalGate = { ...KEY, inUse: 0, places: 0, waiting: 0, parked: 0 };
 const rated = set(0, { concurrency: null, rate: { count: 2, perSeconds: 1 } });
 /** Attempts at a host that was down from 0 s to 20 s, each 10 ms long. */
-const atHost = (froms: readonly number[], run: Partial<FinalRun> = {}): History =>
-  keyedOf(
+const atHost = (froms: readonly number[], run: Partial<FinalRun> = {}, isKeyed = false): History => {
+  const told = keyedOf(
     froms.map((from, index) => [`job_${index}`, from, from + 10]),
     {
       ...{ sets: [], host: HOST.gate, run },
       change: { downTimes: [{ ...HOST, downAt: 1_000_000, upAt: 1_020_000 }] },
     },
   );
+  const jobs = told.final.jobs.map(({ flow: _, ...unkeyed }) => unkeyed);
+  return isKeyed ? told : { ...told, final: { ...told.final, jobs } };
+};
 
 const BULK = "blk_0000000000000000000000000d";
 const bulk: FinalBulk = {
@@ -660,6 +663,10 @@ const kept: [string, History][] = [
   ["probes, each after twice the time", atHost([5_000, 15_020])],
   ["a ramp", atHost([20_100, 21_200, 30_100, 30_200], { heldFor: "host" })],
   ["what never waited for the host, in the second of a ramp", atHost([20_100, 20_200])],
+  [
+    "what waits for its flow key behind its host, in the second of a ramp",
+    atHost([20_100, 20_200], { heldFor: "host" }, true),
+  ],
   [
     "what waited since its host was full, in the second of a ramp",
     {

@@ -166,6 +166,8 @@ export function* findLeftAtGates({ history }: Facts): Found {
 export function* findSpentAtHosts(facts: Facts): Found {
   const { statementWaitsMs = 0 } = facts.history.terms;
   const passedBy = parkedAtFullHosts(facts);
+  // Whoever has passed the host and waits for its flow key may start when the ramp is over.
+  const standsElsewhere = (job: string) => passedBy.has(job) || facts.jobs.get(job)?.flow !== undefined;
   for (const [gate, times] of Map.groupBy(facts.history.final.downTimes ?? [], gateText)) {
     const jobs = [...facts.jobs.values()].filter(
       ({ project, environment, host }) =>
@@ -185,7 +187,7 @@ export function* findSpentAtHosts(facts: Facts): Found {
         yield* tooSteep(
           gate,
           upAt,
-          starts.filter(({ startedAt, job }) => startedAt < nextDownAt && !passedBy.has(job)),
+          starts.filter(({ startedAt, job }) => startedAt < nextDownAt && !standsElsewhere(job)),
         );
       }
     }

@@ -189,14 +189,19 @@ function putOff(verdicts: readonly KeyedVerdict[]): void {
   }
 }
 
-function reasonOf({ byKey, kind }: KeyedVerdict): string[] {
-  if (kind === "host_parked") return ["parked by a host"];
-  if (kind === "host_put_off") return ["put off by a host"];
+/** What did not pass its gate, and whose it is. */
+export interface Refused {
+  id: string;
+  by: "host" | "pause" | "rate" | "key";
+  isParked: boolean;
+}
+
+function refusedOf({ byKey, kind, met: { row } }: KeyedVerdict): Refused[] {
+  const isParked = kind.endsWith("parked");
+  if (kind.startsWith("host")) return [{ id: row.id, by: "host", isParked }];
   if (byKey === null || (kind !== "parked" && kind !== "put_off")) return [];
   const { rate_count, paused } = byKey.state.key;
-  return [
-    `${kind === "parked" ? "parked" : "put off"} by ${paused ? "a pause" : rate_count === null ? "a key" : "a rate"}`,
-  ];
+  return [{ id: row.id, by: paused ? "pause" : rate_count === null ? "key" : "rate", isParked }];
 }
 
 /** Notes in the keys what was granted and parked. Returns what they let start next. */
@@ -234,7 +239,7 @@ export const claimWhole: Statement = (tables, time, values) => {
   const asked = readAsked(values);
   const hosts = textsOrNull(values[7], asked.length);
   const called: OpenJobRow[] = [];
-  const refused: string[] = [];
+  const refused: Refused[] = [];
   const answers = byProject(meet(tables, tables.open_jobs, asked, nodeId, time)).flatMap((met) => {
     const byHosts = judgeByHosts(tables, met, hosts, time);
     const passesHost = (item: Met<OpenJobRow>) => byHosts.get(item)?.refusal == null;
@@ -255,7 +260,7 @@ export const claimWhole: Statement = (tables, time, values) => {
     const granted = grant(tables, time, nodeId, verdicts);
     turnAway(tables, verdicts);
     putOff(verdicts);
-    refused.push(...verdicts.flatMap(reasonOf));
+    refused.push(...verdicts.flatMap(refusedOf));
     called.push(...passKeys(tables, verdicts, time), ...callHosts(tables, verdicts, time));
     return granted;
   });
