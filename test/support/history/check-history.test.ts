@@ -621,7 +621,10 @@ const kept: [string, History][] = [
       ...paused,
       events: paused.events.map((event) =>
         event.kind === "request arrived"
-          ? { ...event, clock: { ...event.clock, latestAt: event.clock.nowAt + 200 } }
+          ? {
+              ...event,
+              clock: { ...event.clock, nowAt: event.clock.nowAt + 5, latestAt: event.clock.nowAt + 200 },
+            }
           : event,
       ),
     },

@@ -66,9 +66,10 @@ function placesBetween(sets: readonly EventOf<"flow set">[], from: number, until
 /** In no window of its rate's length does a flow key start more attempts, by the database's clock, and none while it is paused. */
 export function* findTooManyStarts(facts: Facts): Found {
   const repeated = facts.arrivals.map(({ clock }) => clock).filter(({ nowAt, latestAt }) => nowAt < latestAt);
-  // Of a time that came twice, since the clock was set back, it cannot be told what was earlier.
+  const { attemptTimeoutMs } = facts.history.terms;
+  // Of a time that came twice, since the clock was set back, it cannot be told what was earlier. A start was before its arrival.
   const cameTwice = (from: number, until: number) =>
-    repeated.some(({ nowAt, latestAt }) => nowAt <= until && latestAt >= from);
+    repeated.some(({ nowAt, latestAt }) => nowAt - attemptTimeoutMs <= until && latestAt >= from);
   for (const [flow, sets] of facts.flowSets) {
     const starts = startsOf(facts, facts.jobsOfFlow.get(flow) ?? []);
     for (const [index, { clock, rate, paused }] of sets.entries()) {
