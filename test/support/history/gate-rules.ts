@@ -65,7 +65,8 @@ function placesBetween(sets: readonly EventOf<"flow set">[], from: number, until
 
 /** In no window of its rate's length does a flow key start more attempts, by the database's clock, and none while it is paused. */
 export function* findTooManyStarts(facts: Facts): Found {
-  const repeated = facts.arrivals.map(({ clock }) => clock).filter(({ nowAt, latestAt }) => nowAt < latestAt);
+  const clocks = facts.history.events.flatMap((event) => ("clock" in event ? (event.clock ?? []) : []));
+  const repeated = clocks.filter(({ nowAt, latestAt }) => nowAt < latestAt);
   const { attemptTimeoutMs } = facts.history.terms;
   // Of a time that came twice, since the clock was set back, it cannot be told what was earlier. A start was before its arrival.
   const cameTwice = (from: number, until: number) =>
