@@ -27,7 +27,7 @@ try {
 
 async function migrateWithPatience(url: string): Promise<void> {
   let lockedOut = 0;
-  let isWaiting = false;
+  let told = "";
   for (;;) {
     try {
       return await migrate(url);
@@ -35,8 +35,9 @@ async function migrateWithPatience(url: string): Promise<void> {
       if (isLockedOut(error) && ++lockedOut < TRIES) {
         process.stderr.write(`a table is in use; trying again in ${PAUSE_MS} ms\n`);
       } else if (waits && !isLockedOut(error) && isDatabaseFault(error)) {
-        if (!isWaiting) process.stderr.write(`waiting for Postgres: ${faultText(error)}\n`);
-        isWaiting = true;
+        const why = faultText(error);
+        if (why !== told) process.stderr.write(`waiting for Postgres: ${why}\n`);
+        told = why;
       } else throw error;
       await Bun.sleep(PAUSE_MS);
     }

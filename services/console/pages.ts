@@ -11,14 +11,25 @@ export interface ConsolePages {
   answer(request: Request, path: string): Promise<Response | null>;
 }
 
-/** The build is opened, or made, at the first request, and after one that failed at the next. One is made at a time. */
-export function createConsolePages(build: () => Promise<Bundle> = openBundle): ConsolePages {
+/** Whoever asks may have no key, and a build takes a second of the gateway. */
+const BUILT_AGAIN_MS = 10_000;
+
+/**
+ * The build is opened, or made, at the first request, and after one that failed at the next request `againMs` later. One is made at a
+ * time.
+ */
+export function createConsolePages(
+  build: () => Promise<Bundle> = openBundle,
+  againMs = BUILT_AGAIN_MS,
+): ConsolePages {
   let opened: Promise<Served> | undefined;
   const open = () =>
     (opened ??= build().then(
       ({ assets }) => serve(assets),
       (error: unknown) => {
-        opened = undefined;
+        setTimeout(() => {
+          opened = undefined;
+        }, againMs).unref();
         throw error;
       },
     ));

@@ -70,7 +70,7 @@ export function bannerOf(
 }
 
 const unusedLine = (setting: string) =>
-  `\n  not used        ${setting}: the data was made without it, and only a first project takes it`;
+  `\n  not used        ${setting}: it is no valid key of the data that is there, and only a first project takes it`;
 
 /** Whether it has the echo receiver, to which jobs may be sent. */
 const hasEcho = ({ host, allowInsecureTargets }: Pick<Config, "host" | "allowInsecureTargets">) =>

@@ -9,12 +9,14 @@ const ASK_AGAIN_MS = 500;
  * taken again although it has taken effect.
  */
 export async function untilAnswered<T>(log: Log, step: () => Promise<T>): Promise<T> {
-  for (let tries = 1; ; tries++) {
+  for (let told = ""; ; ) {
     try {
       return await step();
     } catch (error) {
       if (!isDatabaseFault(error)) throw error;
-      if (tries === 1) log.warn({ why: faultText(error) }, "waiting for Postgres");
+      const why = faultText(error);
+      if (why !== told) log.warn({ why }, "waiting for Postgres");
+      told = why;
       await Bun.sleep(ASK_AGAIN_MS);
     }
   }

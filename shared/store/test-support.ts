@@ -179,10 +179,15 @@ export async function startStore(options: { connections?: number } = {}): Promis
     },
     query: async (text, values) => (await direct.query(text, values)).rows,
     async stop() {
+      // A statement that ends in a deadlock runs again, so that no test would see it.
+      const [server] = await store.query<{ deadlocks: number }>(
+        "SELECT deadlocks::int AS deadlocks FROM pg_stat_database WHERE datname = current_database()",
+      );
       await db.close();
       await direct.end();
       for (const client of sessions) await client.end();
       await database.drop();
+      if (server?.deadlocks !== 0) throw new Error(`the statements met in ${server?.deadlocks} deadlocks`);
     },
   };
   return store;

@@ -104,7 +104,7 @@ describe("the standalone at a terminal, started for the first time and again wit
   test("says that a key which was given is none of the data that is there, and nothing of one that is", async () => {
     await until(() => again.output.includes("PRODUCTION_KEY"));
     expect(again.output).toContain(
-      "\n  not used        PRODUCTION_KEY: the data was made without it, and only a first project takes it\n",
+      "\n  not used        PRODUCTION_KEY: it is no valid key of the data that is there, and only a first project takes it\n",
     );
     expect(again.output).not.toContain("DEVELOPMENT_KEY");
     expect(again.output).not.toContain(strange);

@@ -35,7 +35,7 @@ const PROBE_CREDITS_MAX = 4_096;
 const TIMED_MAX = 2_000;
 /** Once so many entries are put off, the entries behind them wait for them. */
 const PUT_OFF_MAX = 1_000;
-/** Where a sweep finds that an entry which was put off is due this much before its timer, only the answer took its time. */
+/** An entry that was put off and is due by less than this before its timer is not owed sooner: its answer took so long. */
 const HASTENED_MS_MIN = 1_000;
 /** The worker's clock may be ahead of the database's by this much. An entry that is "early" by less was not put off. */
 const CLOCKS_DIFFER_MS = 100;
@@ -159,7 +159,7 @@ export class RememberedLane {
     if (entry.putOffFor !== null) this.putOffCount++;
   }
 
-  /** Whether an entry that was put off is owed sooner now, since its flow key has other limits. `dueAt` is when. */
+  /** Whether an entry that was put off is owed sooner now, since its flow key or its host lets it start. `dueAt` is when. */
   isHastened(entry: Entry, dueAt: number): boolean {
     return (
       entry.state === "timed" &&

@@ -23,6 +23,8 @@ const LOCK_TIMEOUT_MS = 5_000;
  */
 export async function migrate(url: string): Promise<void> {
   const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 10_000 });
+  // A connection that is lost fails its statement too, and an error event without a listener would end the process.
+  client.on("error", () => undefined);
   await client.connect();
   try {
     await client.query("SET statement_timeout = 0");

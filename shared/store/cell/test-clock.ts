@@ -19,6 +19,8 @@ export type TestClockState = "ready" | "none" | "ordinary" | "marked";
 /** Gives an empty database a test clock, if it `isWanted`. It is called before `migrate`, and before anything else connects. */
 export async function prepareTestClock(url: string, isWanted: boolean): Promise<TestClockState> {
   const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 10_000 });
+  // A connection that is lost fails its statement too, and an error event without a listener would end the process.
+  client.on("error", () => undefined);
   await client.connect();
   try {
     const { rows } = await client.query<{ has_clock: boolean; is_used: boolean }>(

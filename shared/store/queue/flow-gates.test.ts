@@ -443,7 +443,7 @@ describe("what a key is told", () => {
     );
     const session = await store.session();
     await session.query("BEGIN");
-    await session.query("SELECT FROM flows WHERE project_no = $1 FOR UPDATE", [project]);
+    await session.query("SELECT FROM projects WHERE no = $1 FOR UPDATE", [project]);
     const asked = [
       change(store.db, scope, newKey(), { pinned: true }, keyCause()),
       change(store.db, scope, newKey(), { paused: true, concurrency: 1 }, keyCause()),

@@ -17,6 +17,7 @@ import {
 import { type Database, epochMs } from "../database/database.ts";
 import { auditFrom, changeOf, type KeyCause } from "./audit.ts";
 import { type KeyToTake, keepAnswer, keyOf, takeKeyFrom } from "./idempotency.ts";
+import { lockProject } from "./lock-project.ts";
 
 /** Bulk operations as clients ask for them and see them. What becomes of them stands in queue/bulk/. */
 
@@ -75,7 +76,7 @@ export function createBulk(
   key: (KeyToTake & { answer: Buffer }) | null,
 ): Promise<CreatedBulk> {
   return db.transact(async (tx) => {
-    await tx.run("lock_project", "SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [scope.projectNo]);
+    await lockProject(tx, scope.projectNo);
     const { id, action, filter, dryRun, perSecond, shard } = bulk;
     const [row] = await tx.run<{ outcome: CreatedBulk }>("create_bulk", CREATE, [
       ...changeOf(scope, id, cause),

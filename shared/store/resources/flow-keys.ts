@@ -5,8 +5,8 @@ import { ALL_REGIONS, environmentCode } from "../database/codes.ts";
 import { type Database, epochMs } from "../database/database.ts";
 import { HEADS } from "../queue/flow-gates.ts";
 import { nextStartOf } from "../queue/flow-start.ts";
-import { lockFlow } from "../queue/lock-flow.ts";
 import { auditFrom, type KeyCause } from "./audit.ts";
+import { lockProject } from "./lock-project.ts";
 
 /** Flow keys as clients see and change them. Which attempts they let start, the statements of queue/flow-gates.ts decide. */
 
@@ -83,8 +83,8 @@ export async function changeFlowKey(
   const [row] =
     paused === true || pinned === true
       ? await db.transact(async (tx) => {
-          // Behind the flow's lock the count is exact.
-          await lockFlow(tx, projectNo);
+          // Behind the project's lock the count is exact.
+          await lockProject(tx, projectNo);
           return tx.run<Row>("change_flow_key", CHANGE, values);
         })
       : await db.run<Row>("change_flow_key", CHANGE, values);

@@ -9,6 +9,7 @@ import { apiKeys } from "../database/schema/resources.ts";
 import { type KeyCause, recordChange } from "./audit.ts";
 import { type KeyToTake, keepAnswer } from "./idempotency.ts";
 import { addKey } from "./keys.ts";
+import { lockProject } from "./lock-project.ts";
 
 /**
  * Keys as keys make and change them, in their own environment. The changes of a project's keys wait for each other at the
@@ -160,7 +161,7 @@ async function standingOf(
   { projectNo, environment }: Scope,
   { keyId }: Asking,
 ): Promise<KeyStanding<LivingKeyRow>> {
-  await tx.run("lock_project", "SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [projectNo]);
+  await lockProject(tx, projectNo);
   const values = [projectNo, environmentCode(environment)];
   const rows = await tx.run<Row & { now: number }>("standing_of_keys", STANDING, values);
   // Without a living key nothing is decided by the clock.

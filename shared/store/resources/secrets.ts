@@ -5,6 +5,7 @@ import { environmentCode } from "../database/codes.ts";
 import { column, type Database, epochMs } from "../database/database.ts";
 import { type KeyCause, type OperatorCause, recordChange } from "./audit.ts";
 import { type KeyToTake, keepAnswer } from "./idempotency.ts";
+import { lockProject } from "./lock-project.ts";
 
 /**
  * The sealed signing secrets in force of many environments, in the order of the scopes. The newest of a scope comes first: it
@@ -69,7 +70,7 @@ export async function rotateSigningSecret(
   key: KeyToAnswer | null,
 ): Promise<number | "key_taken"> {
   return db.transact(async (tx) => {
-    await tx.run("lock_project", "SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [projectNo]);
+    await lockProject(tx, projectNo);
     const [row] = await tx.run<{ until: number }>("old_secret_until", OLD_SECRET_UNTIL, []);
     const until = Math.ceil(row?.until ?? 0);
     if (key !== null && !(await keepAnswer(tx, { projectNo, environment }, key, key.answerOf(until)))) {

@@ -11,10 +11,10 @@ import type { ProjectNo, Scope } from "../../domain/scope.ts";
 import { environmentCode, HOSTS_WATCHED } from "../database/codes.ts";
 import { column, type Database, epochMs } from "../database/database.ts";
 import { HOST_CODES, hostEvent } from "../queue/host-gates.ts";
-import { lockFlow } from "../queue/lock-flow.ts";
 import { tellOf } from "../queue/owed-deliveries.ts";
 import { auditFrom, type KeyCause } from "./audit.ts";
 import { type KeyToTake, keepAnswer } from "./idempotency.ts";
+import { lockProject } from "./lock-project.ts";
 
 /**
  * Target hosts as clients see and change them. What happens to attempts there, the statements of queue/host-gates.ts decide.
@@ -56,9 +56,10 @@ export async function parkHost(
   key: Key,
 ): Promise<{ kind: "parked"; row: HostStanding } | { kind: "too_many" } | { kind: "key_taken" }> {
   const [row] = await db.transact(async (tx) => {
-    // Behind the flow's lock the count is exact. A project whose hosts are watched though none is parked only goes a longer way.
-    await lockFlow(tx, scope.projectNo);
+    // A project whose hosts are watched though none is parked only goes a longer way.
     await watchHosts(tx, scope.projectNo);
+    // Behind the project's lock the count is exact.
+    await lockProject(tx, scope.projectNo);
     return change(tx, "park_host", PARK, scope, host, cause);
   });
   if (row === undefined) return { kind: "too_many" };

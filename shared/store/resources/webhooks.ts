@@ -19,6 +19,7 @@ import { webhooks } from "../database/schema/resources.ts";
 import { setEnabled, tellOfDisabling } from "../queue/endpoint-health.ts";
 import { auditFrom, changeOf, type KeyCause, recordChange } from "./audit.ts";
 import { type KeyToTake, keepAnswer, keyOf, madeFrom, readMade, takeKeyFrom } from "./idempotency.ts";
+import { lockProject } from "./lock-project.ts";
 
 /**
  * Endpoints as clients make and change them. Claims and settlements of a whole node wait for the rows of a flow and of an
@@ -44,7 +45,7 @@ export async function createWebhook(
   const { id, projectNo, environment } = webhook;
   return db.transact(async (tx) => {
     // Creations of endpoints and schedules of the project wait for each other here.
-    await tx.run("lock_project", "SELECT FROM projects WHERE no = $1 FOR NO KEY UPDATE", [projectNo]);
+    await lockProject(tx, projectNo);
     const [found] = await tx.drizzle
       .select({ count: count() })
       .from(webhooks)

@@ -79,10 +79,11 @@ export function policyOf({ maxAttempts, baseSeconds, capSeconds }: JobTexts) {
   };
 }
 
-/** Null without a key. */
+/** Null without a key and without limits. Limits without a key are sent, so that the API tells what is missing. */
 export function flowOf(texts: JobTexts): Flow | null {
+  const { flowConcurrency, flowCount, flowPerSeconds, flowHold } = texts;
   const key = texts.flowKey.trim();
-  if (key === "") return null;
+  if (key === "" && !(flowConcurrency || flowCount || flowPerSeconds || flowHold)) return null;
   const rate = rateOf(texts.flowCount, texts.flowPerSeconds);
   return {
     key,

@@ -58,9 +58,9 @@ export function changesOf(before: ScheduleTexts, after: ScheduleTexts): Schedule
     ...(isChanged("spreadSeconds") && { spread_seconds: Number(after.spreadSeconds) }),
     ...(isChanged("tags") && { tags: tagsOf(after) }),
     ...(isChanged("maxAttempts", "baseSeconds", "capSeconds") && { retry_policy: policyOf(after) }),
-    // It is changed as a whole.
+    // It is changed as a whole, and taken away with its key.
     ...(isChanged("flowKey", "flowConcurrency", "flowCount", "flowPerSeconds", "flowHold") && {
-      flow: flowOf(after),
+      flow: isChanged("flowKey") && after.flowKey.trim() === "" ? null : flowOf(after),
     }),
   };
 }
