@@ -69,7 +69,7 @@ const TimelineEntrySchema = Type.Union([
     attempt: Attempt,
     late_ms: orNull(
       Count,
-      "How long after its due time the attempt started; null if its due time is not known any more.",
+      "From when it was due until the instant before its request was dialled, which is a little after the start; null if its due time is not known any more.",
     ),
     held_for: orNull(
       WaitReasonSchema,

@@ -60,7 +60,7 @@ test("the receiver of the client's README.md takes what the service signs, and n
     const headers = { ...facts, ...signature };
     return receiver(new Request("https://example.com/hook", { method: "POST", headers, body }));
   };
-  const busy = await send('{"invoice":4711}', 1);
+  const busy = await send('{"invoice":9711}', 1);
   expect([busy.status, busy.headers.get("retry-after")]).toEqual([503, "60"]);
   expect((await send('{"invoice":4711}', 2)).status).toBe(200);
   expect((await send("{}", 3)).headers.get("service-no-retry")).toBe("true");
