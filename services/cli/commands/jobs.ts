@@ -1,4 +1,4 @@
-import type { Job } from "../../../shared/client/index.ts";
+import type { Job, JobExplanation } from "../../../shared/client/index.ts";
 import { JOB_STATUSES } from "../../../shared/domain/job.ts";
 import { REGIONS } from "../../../shared/domain/scope.ts";
 import {
@@ -19,6 +19,8 @@ import { watch } from "./watch.ts";
 
 const LIST_COLUMNS = ["id", "status", "attempts", "region", "created_at", "target_url"];
 const RUN_COLUMNS = ["attempt", "status", "response_status", "duration_ms", "started_at", "error"];
+/** The longest page. */
+const RUNS_MAX = 200;
 
 export const JOB_COMMANDS: Record<string, Command> = {
   "jobs create": {
@@ -102,20 +104,20 @@ export const JOB_COMMANDS: Record<string, Command> = {
   "jobs explain": {
     about: "say why a job waits, and what has happened to it",
     operands: ["JOB_ID"],
-    async run({ operands: [id = ""] }, { client, signal }) {
-      const { result, answer } = await client().jobs.explain(id, { signal }).withAnswer();
-      const rows = result.timeline.map(({ at, event, ...rest }) => [
-        at,
-        event,
-        Object.entries(rest)
-          .map(([name, value]) => `${name} ${value ?? "-"}`)
-          .join(", "),
-      ]);
-      const why = result.waiting?.message;
+    async run(input, session) {
+      const [id = ""] = input.operands;
+      const { signal } = session;
+      const { result, answer } = await session.client().jobs.explain(id, { signal }).withAnswer();
+      const errors = input.has("json") ? new Map() : await readErrors(result, session);
+      const rows = result.timeline.map(({ at, event, ...rest }) => {
+        const error = event === "ended" && "run_id" in rest ? errors.get(rest.run_id) : undefined;
+        const told = Object.entries({ ...rest, ...definedOf({ error }) });
+        return [at, event, told.map(([name, value]) => `${name} ${value ?? "-"}`).join(", ")];
+      });
+      const why = sentenceOf(result, errors);
       return {
         json: answer.text,
         text: { columns: [], rows: why === undefined ? rows : [["now", "waits", why], ...rows] },
-        hint: `What each attempt was answered: jobwheel runs list --job ${id}`,
       };
     },
   },
@@ -129,6 +131,24 @@ export const JOB_COMMANDS: Record<string, Command> = {
     },
   },
 };
+
+/** The errors of a job's runs, by run; none if no attempt has failed. */
+async function readErrors(
+  { job_id, timeline }: JobExplanation,
+  { client, signal }: Session,
+): Promise<Map<string, string>> {
+  const hasFailed = timeline.some((entry) => entry.event === "ended" && entry.status !== "succeeded");
+  if (!hasFailed) return new Map();
+  const { data } = await client().runs.list({ job_id, limit: RUNS_MAX }, { signal });
+  return new Map(data.flatMap(({ id, error }) => (error?.trim() ? [[id, error.trim()]] : [])));
+}
+
+/** Why the job waits; after a failed attempt with that one's error. */
+function sentenceOf({ waiting, timeline }: JobExplanation, errors: Map<string, string>): string | undefined {
+  const last = timeline.findLast((entry) => entry.event === "ended");
+  const error = waiting?.for === "backoff" && last !== undefined ? errors.get(last.run_id) : undefined;
+  return error === undefined ? waiting?.message : waiting?.message.replace(/\.$/, () => `: ${error}`);
+}
 
 async function watchJob(id: string, session: Session): Promise<Output> {
   const { client, signal } = session;

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { createClient } from "../../../shared/client/index.ts";
 import { until } from "../../flow/support.ts";
 import { claimPort } from "../../support/port.ts";
 import { runInTerminal } from "../../support/terminal.ts";
@@ -65,6 +66,23 @@ test("webhooks listen shows verified events, and takes its endpoint away", async
     { type: "job.succeeded", data: { job: { id: job.id } } },
   ]);
   expect((await ask<{ data: unknown[] }>("webhooks", "list")).data).toEqual([]);
+});
+
+test("jobs explain says why attempts failed, and what the next one waits for; --json is the service's own answer", async () => {
+  const { id } = await createClient({ baseUrl: url, apiKey }).jobs.create({
+    target_url: "http://127.0.0.1:9/",
+    retry_policy: { max_attempts: 2, base_seconds: 86_400, cap_seconds: 86_400 },
+  });
+  const error = "The target refused the connection (ECONNREFUSED).";
+  type Explained = { waiting: { for: string; message: string } | null };
+  const explained = await until(async () => {
+    const found = await ask<Explained>("jobs", "explain", id);
+    return found.waiting?.for === "backoff" && found;
+  });
+  expect(JSON.stringify(explained)).not.toContain(error);
+  const lines = (await jobwheel("jobs", "explain", id)).said.split("\n");
+  expect(lines[0]).toEndWith(`, after attempt 1 failed: ${error}`);
+  expect(lines.find((line) => line.includes("\tended\t"))).toEndWith(`, error ${error}`);
 });
 
 test.each([
