@@ -1,3 +1,4 @@
+import { opsUrlOf } from "../../shared/client/client.ts";
 import { ApiError, ConnectionError, createClient } from "../../shared/client/index.ts";
 import { CLIENT_VERSION } from "../../shared/client/send.ts";
 import { didYouMean, findNearest } from "../../shared/domain/nearest.ts";
@@ -124,8 +125,11 @@ export async function runCommandLine(words: string[], surroundings: Surroundings
         EXIT.refused,
       );
     }
-    if (error instanceof ConnectionError) {
-      const message = `${error.message} It was asked for at ${session?.url}.`;
+    if (error instanceof ConnectionError && session !== undefined) {
+      const { url } = session;
+      const opsUrl = environment.JOBWHEEL_OPS_URL || opsUrlOf(url);
+      const asked = words[0] === "clock" ? `${opsUrl}, which JOBWHEEL_OPS_URL sets` : url;
+      const message = `${error.message} It was asked for at ${asked}.`;
       return complain(message, { code: "no_answer", message }, EXIT.unanswered);
     }
     // A file that cannot be read, or a port that is in use.

@@ -87,7 +87,7 @@ function readBaseUrl(name: string, text: string | undefined): string {
 }
 
 /** OPS_PORT is 9090 unless it was set. */
-function opsUrlOf(baseUrl: string): string {
+export function opsUrlOf(baseUrl: string): string {
   const url = new URL(baseUrl);
   url.port = "9090";
   return url.origin;

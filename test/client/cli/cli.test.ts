@@ -108,6 +108,16 @@ test("exit code 3 tells scripts that nobody answers", async () => {
   ]);
 });
 
+test("a clock that does not answer is said to have been asked for at the ops address, and what sets it", async () => {
+  const port = await claimPort();
+  const away = { JOBWHEEL_OPS_URL: `http://127.0.0.1:${port}` };
+  const { code, complaint } = await run(["node", PROGRAM, "clock"], { ...environment, ...away });
+  expect([code, complaint]).toEqual([
+    3,
+    `jobwheel: The connection failed before an answer came: connect ECONNREFUSED 127.0.0.1:${port}. It was asked for at http://127.0.0.1:${port}, which JOBWHEEL_OPS_URL sets.\n`,
+  ]);
+});
+
 test("exit code 130 tells scripts of Ctrl-C, and what was watched goes on", async () => {
   const later = await ask("jobs", "create", echo, "--run-at", "1h");
   const watching = runInTerminal(["node", join(folder, PROGRAM), "jobs", "watch", later.id], environment);
