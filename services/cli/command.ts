@@ -42,7 +42,7 @@ export interface Surroundings {
   stdin: NodeJS.ReadStream;
   stdout: Screen;
   stderr: Screen;
-  /** Is aborted by Ctrl-C and SIGTERM. */
+  /** Is aborted by Ctrl-C, SIGTERM and the end of the terminal. */
   signal: AbortSignal;
 }
 

@@ -2,7 +2,7 @@ import { runCommandLine } from "./command-line.ts";
 
 /** `jobwheel`, the command line of API users. */
 const interrupted = new AbortController();
-for (const signal of ["SIGINT", "SIGTERM"] as const) process.on(signal, () => interrupted.abort());
+for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) process.on(signal, () => interrupted.abort());
 // `jobwheel jobs list | head` ends the pipe early.
 process.stdout.on("error", () => process.exit(0));
 const { env: environment, stdin, stdout, stderr } = process;

@@ -68,6 +68,13 @@ test("webhooks listen shows verified events, and takes its endpoint away", async
   expect((await ask<{ data: unknown[] }>("webhooks", "list")).data).toEqual([]);
 });
 
+test("webhooks listen takes its endpoint away when its terminal is closed", async () => {
+  const listening = runInTerminal(["node", join(folder, PROGRAM), "webhooks", "listen"], environment);
+  await until(() => listening.text.includes("listens at"));
+  expect(await listening.end("SIGHUP")).toBe(130);
+  expect((await ask<{ data: unknown[] }>("webhooks", "list")).data).toEqual([]);
+});
+
 test("jobs explain says why attempts failed, and what the next one waits for; --json is the service's own answer", async () => {
   const { id } = await createClient({ baseUrl: url, apiKey }).jobs.create({
     target_url: "http://127.0.0.1:9/",
