@@ -58,11 +58,16 @@ function checkNames(words: string[], known: readonly string[]): void {
   const { tokens } = parseArgs({ args: words, allowPositionals: true, strict: false, tokens: true });
   for (const token of tokens) {
     if (token.kind !== "option" || known.includes(token.name) || token.rawName === "-h") continue;
-    const meant = findNearest(token.name, known);
+    const meant = findNearest(token.name, known) ?? findLonger(token.name, known);
     throw new Error(
       `there is no option ${token.rawName}.${didYouMean(meant === null ? null : `--${meant}`)}`,
     );
   }
+}
+
+/** The first option that is a name and more words, or that is the first words of the name: --flow and --flow-key. */
+function findLonger(name: string, known: readonly string[]): string | null {
+  return known.find((one) => one.startsWith(`${name}-`) || name.startsWith(`${one}-`)) ?? null;
 }
 
 function inputOf(operands: string[], given: Record<string, string | boolean | string[] | undefined>): Input {

@@ -93,6 +93,8 @@ test("jobs explain says why attempts failed, and what the next one waits for; --
 });
 
 test.each([
+  [2, ["jobs", "list", "--flow", "a"], "Did you mean --flow-key?"],
+  [2, ["jobs", "create", "https://example.com/", "--flow-key", "a"], "Did you mean --flow?"],
   [2, ["jobs", "get"], "it takes JOB_ID"],
   [2, ["jobs", "create", "https://example.com/", "--payload", "[]"], "must be a JSON object"],
   [2, ["jobs", "create", "https://example.com/", "--payload", "@/none"], "no such file"],
