@@ -57,7 +57,9 @@ export const JOB_COMMANDS: Record<string, Command> = {
         { signal: session.signal, idempotencyKey: input.option("idempotency-key") },
       );
       if (!input.has("watch")) return shown(created);
-      return watchJob((await created).id, session);
+      const { id } = await created;
+      if (!input.has("json")) session.stderr.write(`${id} is created\n`);
+      return watchJob(id, session);
     },
   },
   "jobs get": {

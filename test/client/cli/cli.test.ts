@@ -92,6 +92,12 @@ test("jobs explain says why attempts failed, and what the next one waits for; --
   expect(lines.find((line) => line.includes("\tended\t"))).toEndWith(`, error ${error}`);
 });
 
+test("jobs create --watch tells a pipe the job's id at once, beside the result", async () => {
+  const { code, said, complaint } = await jobwheel("jobs", "create", echo, "--watch");
+  expect([code, said.split("\t").slice(0, 2)]).toEqual([0, ["1", "succeeded"]]);
+  expect(complaint).toMatch(/^job_\w+ is created\n$/);
+});
+
 test.each([
   [2, ["jobs", "list", "--flow", "a"], "Did you mean --flow-key?"],
   [2, ["jobs", "create", "https://example.com/", "--flow-key", "a"], "Did you mean --flow?"],
