@@ -41,8 +41,11 @@ test("the overview counts runs by outcome, says how late they were, what waits, 
     .allTextContents();
   expect(cells.reduce((sum, text) => sum + Number(text), 0)).toBe(3);
   expect(await findBarriers(page)).toEqual([]);
+  const notCounted = page.getByText("A run is counted within 15 s of its end.");
+  expect(await notCounted.count()).toBe(0);
   await page.getByLabel("Region").selectOption("us-west");
   await page.getByText("No run has failed in this period.").waitFor();
+  expect(await notCounted.count()).toBe(1);
   expect(new URL(page.url()).search).toBe("?period=1h&region=us-west");
 
   await page.keyboard.press("g");

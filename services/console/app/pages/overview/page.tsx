@@ -95,6 +95,9 @@ function Figures(props: { insights: Insights; project: Project; down: readonly H
             {durationText(totals.duration_ms.p99)}
           </Stat>
         </dl>
+        {ended === 0 && (
+          <p class="note">No run of this period is counted yet. A run is counted within 15 s of its end.</p>
+        )}
       </Card>
       <Charts insights={insights} />
       <div class="columns">
