@@ -156,8 +156,7 @@ export class Targets {
     const habit = HABITS.find((name) => url.endsWith(`/${name}`));
     if (habit === undefined) throw new Error(`no target has the URL ${url}`);
     this.recording.meet(`target: ${habit}`);
-    const { hostname } = new URL(url);
-    const isAway = [...this.away].some((number) => new URL(targetUrl(number, habit)).hostname === hostname);
+    const isAway = [...this.away].some((number) => url === targetUrl(number, habit));
     if (isAway && !this.isHealed) return "refusing";
     return this.isHealed && habit !== "bad" && habit !== "final" ? "good" : habit;
   }
