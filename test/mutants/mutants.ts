@@ -558,7 +558,7 @@ export const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "creations of bulk operations do not see each other",
-    file: "shared/store/resources/bulk-operations.ts",
+    file: "shared/store/resources/lock-project.ts",
     from: "FROM projects WHERE no = $1 FOR NO KEY UPDATE",
     to: "FROM projects WHERE no = $1",
     caughtBy: "services/worker/bulk/counting.test.ts",

@@ -118,7 +118,6 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   open_host: hosts.openHost,
 
   lock_project: nothing,
-  lock_flow: nothing,
   create_bulk: bulks.createBulk,
   lock_bulk: bulks.lockBulk,
   abort_bulk: bulks.abortBulk,
