@@ -125,26 +125,36 @@ function classOf<Row>({ isRight, from }: Column<Row>): string | undefined {
   return [isRight && "right", from && `from-${from}`].filter(Boolean).join(" ") || undefined;
 }
 
-/** Which rows are in the window or near it: the first, and the one behind the last. */
+/**
+ * Which rows are in the document: the first, and the one behind the last. They are those in the window and some before and behind it.
+ * After a leap they are those in the window alone, so that the frame of the leap makes no others. These follow with the next frame.
+ */
 function useVisibleRows(body: { current: HTMLElement | null }, count: number): [number, number] {
   const [first, setFirst] = useState(0);
-  const rowsOfWindow = Math.ceil(innerHeight / ROW_PIXELS);
+  const [length, setLength] = useState(rowsOfWindow() + 2 * SPARE_ROWS + STEP_ROWS);
+  const hiddenRows = useRef(0);
+  const isAsked = useRef(false);
   const measure = () => {
-    const top = body.current?.getBoundingClientRect().top ?? 0;
-    const hidden = Math.floor(Math.max(0, -top) / ROW_PIXELS / STEP_ROWS) * STEP_ROWS;
-    setFirst(Math.max(0, hidden - SPARE_ROWS));
+    if (body.current === null) return;
+    const { top } = body.current.getBoundingClientRect();
+    const hidden = Math.floor(Math.max(0, -top) / ROW_PIXELS);
+    const isLeap = Math.abs(hidden - hiddenRows.current) > SPARE_ROWS;
+    hiddenRows.current = hidden;
+    const [spare, step] = isLeap ? [0, 1] : [SPARE_ROWS, STEP_ROWS];
+    setFirst(Math.max(0, Math.floor(hidden / step) * step - spare));
+    setLength(rowsOfWindow() + 2 * spare + step);
+    if (isLeap) ask();
+  };
+  const ask = () => {
+    if (isAsked.current) return;
+    isAsked.current = true;
+    requestAnimationFrame(() => {
+      isAsked.current = false;
+      measure();
+    });
   };
   useLayoutEffect(measure, [count]);
   useEffect(() => {
-    let isAsked = false;
-    const ask = () => {
-      if (isAsked) return;
-      isAsked = true;
-      requestAnimationFrame(() => {
-        isAsked = false;
-        measure();
-      });
-    };
     addEventListener("scroll", ask, { passive: true });
     addEventListener("resize", ask);
     return () => {
@@ -152,6 +162,8 @@ function useVisibleRows(body: { current: HTMLElement | null }, count: number): [
       removeEventListener("resize", ask);
     };
   }, []);
-  const start = Math.min(first, Math.max(0, count - rowsOfWindow));
-  return [start, Math.min(count, start + rowsOfWindow + 2 * SPARE_ROWS + STEP_ROWS)];
+  const start = Math.min(first, Math.max(0, count - rowsOfWindow()));
+  return [start, Math.min(count, start + length)];
 }
+
+const rowsOfWindow = () => Math.ceil(innerHeight / ROW_PIXELS);

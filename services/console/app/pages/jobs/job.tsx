@@ -179,7 +179,7 @@ function Attempt({ run }: { run: Run }) {
         <Id id={run.id} />
         {run.next_retry_at !== null && (
           <>
-            {" · next attempt planned for "}
+            {" · next attempt due "}
             <Time at={run.next_retry_at} />
           </>
         )}

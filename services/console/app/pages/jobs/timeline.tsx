@@ -105,7 +105,7 @@ function describe(entry: Entry): { tone: Tone; what: ComponentChildren } {
         tone: "warn",
         what: (
           <>
-            {`Attempt ${entry.attempt} planned for `}
+            {`Attempt ${entry.attempt} due `}
             <Time at={entry.due_at} />
           </>
         ),
