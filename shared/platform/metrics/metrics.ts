@@ -308,7 +308,7 @@ export function createMetrics(): Metrics {
     ),
     statementErrors: families.followedCounts(
       "statement_errors_total",
-      "Statements without an answer, Postgres being out of reach or unable, and statements that it refused.",
+      "Statements without an answer, Postgres being out of reach or unable, statements that it refused, and statements that ran again because others had made it roll them back.",
       ["kind"],
     ),
     busFaults: families.followedCounts(

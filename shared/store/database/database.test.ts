@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { openTestDatabase } from "../../../test/support/database.ts";
 import { startStore, type TestStore } from "../test-support.ts";
-import { StoreUnavailable } from "./database.ts";
+import { type Database, StoreUnavailable } from "./database.ts";
 
 let store: TestStore;
 beforeAll(async () => {
@@ -59,16 +59,19 @@ describe.each(["serialization_failure", "deadlock_detected"])(
       RETURN 1;
     END';
   END $$`;
-    const run = () => store.db.run<{ one: number }>("fail", "SELECT fail() AS one", []);
+    const run = (db: Database) => db.run<{ one: number }>("fail", "SELECT fail() AS one", []);
 
-    test("is run again", async () => {
+    test("is run again, and each time is counted", async () => {
       await store.query(failing(4));
-      expect(await run()).toEqual([{ one: 1 }]);
+      const db = openTestDatabase(store.url, 1, "silent");
+      expect(await run(db)).toEqual([{ one: 1 }]);
+      expect(db.errors).toEqual({ unavailable: 0, refused: 0, repeated: 4 });
+      await db.close();
     });
 
     test("is given up after five times, with an unknown outcome", async () => {
       await store.query(failing(5));
-      await expect(run()).rejects.toThrow(StoreUnavailable);
+      await expect(run(store.db)).rejects.toThrow(StoreUnavailable);
     });
   },
 );
@@ -94,9 +97,9 @@ describe("the figures that operators see of a database", () => {
     await expect(db.run("add", add, [])).rejects.toThrow("nodes_living_name");
     const refusal = new Error("no statement's fault");
     await expect(db.transact(() => Promise.reject(refusal))).rejects.toBe(refusal);
-    expect(db.errors).toEqual({ unavailable: 0, refused: 1 });
+    expect(db.errors).toEqual({ unavailable: 0, refused: 1, repeated: 0 });
     await expect(db.run("end", "SELECT pg_terminate_backend(pg_backend_pid())", [])).rejects.toThrow();
-    expect(db.errors).toEqual({ unavailable: 1, refused: 1 });
+    expect(db.errors).toEqual({ unavailable: 1, refused: 1, repeated: 0 });
     await db.close();
   });
 });

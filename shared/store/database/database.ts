@@ -29,10 +29,10 @@ export interface PooledDatabase extends Database {
   /** Ends an idle connection, so that the next one begins with the present settings of its role. */
   renewConnection(): Promise<void>;
   /**
-   * Counts statements without an answer (`unavailable`), and statements that Postgres refused for their content
-   * (`refused`).
+   * Counts statements without an answer (`unavailable`), statements that Postgres refused for their content (`refused`), and
+   * statements that ran again since Postgres had rolled them back because of others (`repeated`).
    */
-  errors: Readonly<Record<"unavailable" | "refused", number>>;
+  errors: Readonly<Record<"unavailable" | "refused" | "repeated", number>>;
 }
 
 const UNIQUE_VIOLATION = "23505";
@@ -89,7 +89,7 @@ export function openDatabase(
   // The pool listens to idle connections only. A connection that is lost within a transaction fails its statement too, and
   // an error event without a listener would end the process.
   pool.on("connect", (client) => client.on("error", () => undefined));
-  const errors = { unavailable: 0, refused: 0 };
+  const errors = { unavailable: 0, refused: 0, repeated: 0 };
   const countError = (error: unknown) => {
     if (isDatabaseFault(error)) errors.unavailable++;
     // A unique key's refusal is an answer, such as a taken name.
@@ -112,7 +112,10 @@ export function openDatabase(
         try {
           return (await pool.query({ name, text, values })).rows;
         } catch (error) {
-          if (isRolledBack(error) && attempt < TRIES_MAX) continue;
+          if (isRolledBack(error) && attempt < TRIES_MAX) {
+            errors.repeated++;
+            continue;
+          }
           countError(error);
           throw isDatabaseFault(error) ? new StoreUnavailable(describe(error), { cause: error }) : error;
         }
