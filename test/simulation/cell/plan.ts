@@ -149,7 +149,8 @@ function planProjects(random: Random, regions: readonly Region[], endsMonth: boo
       runsLeft: isHobby ? random.below(6) : null,
       endpoints: Array.from({ length: index === 0 ? 1 + random.below(2) : random.below(2) }, endpoint),
       schedules: Array.from({ length: random.below(3) }, () => ({
-        seconds: random.pick([1, 2, 5]),
+        // A worker looks once a second for what follows a firing. The API accepts no schedule of less than 30 seconds.
+        seconds: random.pick([2, 3, 5]),
         overlap: random.pick([null, ...OVERLAPS]),
         spreadSeconds: random.pick([null, null, 1]),
         habit: random.pick(["good", "good", "flaky", "slow"]),
