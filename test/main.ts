@@ -23,6 +23,7 @@ interface Group {
 const isCellUnderFaults = (file: string) => /^test\/chaos\/(cell\/|rolling|joining|firing)/.test(file);
 const isChaos = (file: string) => file.startsWith("test/chaos/");
 const isOperations = (file: string) => file.startsWith("test/operations/");
+const isConsole = (file: string) => file.startsWith("test/console/");
 const isFromOutside = (file: string) =>
   /^test\/(client|contract|golden|hostile|runtime-contract)\//.test(file);
 const isBesideItsCode = (file: string) => !file.startsWith("test/");
@@ -33,11 +34,12 @@ const STAGES: Group[][] = [
     { name: "beside the code", holds: (file) => isBesideItsCode(file) && !isSimulationOrAdmin(file) },
     { name: "from outside", holds: isFromOutside },
     { name: "simulation and admin", holds: isSimulationOrAdmin },
+    { name: "console", holds: isConsole },
     {
       name: "whole cells",
       holds: (file) =>
-        ![isBesideItsCode, isFromOutside, isSimulationOrAdmin, isChaos, isOperations].some((holdsFile) =>
-          holdsFile(file),
+        ![isBesideItsCode, isFromOutside, isSimulationOrAdmin, isConsole, isChaos, isOperations].some(
+          (holdsFile) => holdsFile(file),
         ),
     },
   ],
