@@ -6,6 +6,7 @@ import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
 import { NO_TRACES } from "../../shared/platform/traces/traces.ts";
 import type { Database } from "../../shared/store/database/database.ts";
+import type { JobToCreate } from "../../shared/store/resources/job-creation.ts";
 import { settlementOf, startStore, type TestStore } from "../../shared/store/test-support.ts";
 import type { OwedItem } from "./attempt-kind.ts";
 import { createJobAttempts } from "./job-attempts.ts";
@@ -44,26 +45,35 @@ async function startJobs() {
   return { jobs, asked: () => names.splice(0) };
 }
 
-test("a project is asked for flow keys once a job with a key was claimed, and what has one is settled so", async () => {
+/** Stores a job. Answers its attempt as a node is told of it. */
+async function oweJob(projectNo: number, wish: Partial<JobToCreate>, isGated?: true): Promise<OwedItem> {
+  const [id = ""] = await store.addJobs(projectNo, 1, wish);
+  const scope = { projectNo, environment: "production", region: "us-east", shard: 0 } as const;
+  return { ...scope, id, attempt: 1, dueAt: Date.now(), flowClass: "production jobs", isGated };
+}
+
+test("the statement for flow keys claims and settles what is told to have one, and other jobs of the project never meet it", async () => {
   const { jobs, asked } = await startJobs();
   const projectNo = await store.addProject();
-  const claim = async (wish: Parameters<TestStore["addJobs"]>[2]) => {
-    const [id = ""] = await store.addJobs(projectNo, 1, wish);
-    const scope = { projectNo, environment: "production", region: "us-east", shard: 0 } as const;
-    const item: OwedItem = { ...scope, id, attempt: 1, dueAt: Date.now(), flowClass: "production jobs" };
-    const claimed = await jobs.claim(item);
-    if (claimed.kind !== "granted") throw new Error(`it is ${claimed.kind}`);
-    const { attempt: granted } = claimed;
-    const settlement = settlementOf({ claim: store.claimOf(projectNo, id), granted });
-    return { projectNo, attempt: 1, host: null, isKeyed: granted.isKeyed === true, settlement, span: null };
-  };
-
-  await claim({});
-  expect(asked()).toEqual(["claim_ordinary"]);
-  await claim({ flow: { key: "first" } });
-  expect(asked()).not.toContain("claim_keyed");
-  const sent = await claim({ flow: { key: "second" } });
-  expect(asked().at(-1)).toBe("claim_keyed");
-  await jobs.settle(sent);
+  const item = await oweJob(projectNo, { flow: { key: "first" } }, true);
+  const claimed = await jobs.claim(item);
+  if (claimed.kind !== "granted") throw new Error(`it is ${claimed.kind}`);
+  expect(asked()).toEqual(["claim_keyed"]);
+  const { attempt: granted } = claimed;
+  const settlement = settlementOf({ claim: store.claimOf(projectNo, item.id), granted });
+  const sent = { projectNo, attempt: 1, host: null, span: null };
+  await jobs.settle({ ...sent, settlement: { ...settlement, isKeyed: granted.isKeyed } });
   expect(asked()).toEqual(["settle_keyed"]);
+  expect((await jobs.claim(await oweJob(projectNo, {}))).kind).toBe("granted");
+  expect(asked()).toEqual(["claim_ordinary"]);
+});
+
+test.each<[string, Partial<JobToCreate>, true | undefined]>([
+  ["a flow key for a job that has none", {}, true],
+  ["nothing of the flow key of a job", { flow: { key: "untold" } }, undefined],
+])("a message that tells %s costs more statements, and no claim", async (_, wish, isGated) => {
+  const { jobs, asked } = await startJobs();
+  const claimed = await jobs.claim(await oweJob(await store.addProject(), wish, isGated));
+  expect(claimed.kind).toBe("granted");
+  expect(asked().length).toBeGreaterThan(1);
 });

@@ -22,7 +22,6 @@ import { findTargetUrls, type OwedPlace } from "../../shared/store/queue/target-
 import { type AttemptKind, inBatches, noteCommitted } from "./attempt-kind.ts";
 import { beginAttempt, endAttempt } from "./attempt-span.ts";
 import { type Sender, sendAttempt } from "./job-request.ts";
-import { createKeyedProjects } from "./keyed-projects.ts";
 import { ordinaryFirst } from "./ordinary-first.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
 
@@ -31,7 +30,6 @@ interface SentAttempt {
   projectNo: ProjectNo;
   attempt: number;
   host: string | null;
-  isKeyed: boolean;
   settlement: Settlement;
   span: Span | null;
 }
@@ -68,16 +66,16 @@ export function createJobAttempts(
   });
   const asClaimed = (attempt: GrantedAttempt | null): Claimed | null =>
     attempt === null ? null : { kind: "granted", attempt };
-  const claimingKeyed = ordinaryFirst<Claim, Claimed>({
-    ordinary: async (claims) =>
-      (await timedClaim(claims.length, () => claimKeyed(db, nodeId, claims))).map(asClaimed),
-    long: claimingLong.submit,
-  });
-  const keyedProjects = createKeyedProjects();
-  const claiming = ordinaryFirst<Claim, Claimed>({
+  const claimingOrdinary = ordinaryFirst<Claim, Claimed>({
     ordinary: async (claims) =>
       (await timedClaim(claims.length, () => claimOrdinary(db, nodeId, claims))).map(asClaimed),
-    long: (claim) => (keyedProjects.has(claim.projectNo) ? claimingKeyed : claimingLong).submit(claim),
+    long: claimingLong.submit,
+  });
+  // The statements between these two leave every job with a key.
+  const claimingGated = ordinaryFirst<Claim, Claimed>({
+    ordinary: async (claims) =>
+      (await timedClaim(claims.length, () => claimKeyed(db, nodeId, claims))).map(asClaimed),
+    long: claimingWhole.submit,
   });
   const settleLong = async (sent: SentAttempt[]) => {
     const settlements = sent.map(({ settlement }) => settlement);
@@ -120,7 +118,8 @@ export function createJobAttempts(
   const settle = (sent: SentAttempt) => {
     if (sent.settlement.isPlain)
       return isLastSent(sent) ? settlingLast.submit(sent) : settlingLong.submit(sent);
-    return sent.isKeyed && isLastSent(sent) ? settlingKeyed.submit(sent) : settlingWhole.submit(sent);
+    const isKeyed = sent.settlement.isKeyed === true;
+    return isKeyed && isLastSent(sent) ? settlingKeyed.submit(sent) : settlingWhole.submit(sent);
   };
 
   function noteSettled({ attempt, host, settlement, span }: SentAttempt, settled: SettledItem | null): void {
@@ -150,11 +149,10 @@ export function createJobAttempts(
     locate: (item) => locating.submit(item),
     park: ({ projectNo, environment, region, id, attempt }, at) =>
       parking.submit({ projectNo, environment, region, id, attempt, ...at }),
-    async claim({ projectNo, environment, region, id: jobId, attempt }) {
+    async claim({ projectNo, environment, region, id: jobId, attempt, isGated }) {
       const runId = ids.next(RUN_PREFIX, clock.now());
-      const claimed = await claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
-      if (claimed.kind === "granted" && claimed.attempt.isKeyed) keyedProjects.note(projectNo);
-      return claimed;
+      const claiming = isGated ? claimingGated : claimingOrdinary;
+      return await claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
     },
     urlOf: ({ targetUrl }) => targetUrl,
     async send(item, granted, host) {
@@ -180,7 +178,7 @@ export function createJobAttempts(
         { projectNo, environment, region, shard, attempt, granted, waitedFor, secrets, span },
         sender,
       );
-      return { projectNo, attempt, host, isKeyed: granted.isKeyed === true, settlement, span };
+      return { projectNo, attempt, host, settlement, span };
     },
     async settle(sent) {
       await retries.untilSettled(sent.settlement, (settlement) => settle({ ...sent, settlement }));

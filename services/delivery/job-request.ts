@@ -109,6 +109,7 @@ function settlementOf(
     jobId: granted.jobId,
     runId: granted.runId,
     isPlain: isPlain(granted),
+    isKeyed: granted.isKeyed,
     status: outcome.kind,
     responseStatus: outcome.responseStatus,
     error: outcome.error,

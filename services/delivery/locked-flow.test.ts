@@ -92,7 +92,7 @@ async function startWork(projectNo: number): Promise<() => Promise<unknown>> {
   return () => {
     const [jobId, deliveryId] = [ids.next(JOB_PREFIX, Date.now()), ids.next(DELIVERY_PREFIX, Date.now())];
     const [job, delivery] = [owed(jobId), owed(deliveryId)];
-    const settled = { projectNo, attempt: 1, host: null, isKeyed: false, span: null };
+    const settled = { projectNo, attempt: 1, host: null, span: null };
     const runId = ids.next(RUN_PREFIX, Date.now());
     const attemptId = ids.next(ATTEMPT_PREFIX, Date.now());
     const asked = [
@@ -102,8 +102,11 @@ async function startWork(projectNo: number): Promise<() => Promise<unknown>> {
         settlement: { ...scope, ...outcome, jobId, runId, isPlain: true, next: { status: "succeeded" } },
       }),
       jobs.settle({
-        ...{ ...settled, isKeyed: true },
-        settlement: { ...scope, ...outcome, jobId, runId, isPlain: false, next: { status: "succeeded" } },
+        ...settled,
+        settlement: {
+          ...{ ...scope, ...outcome, jobId, runId, isPlain: false, isKeyed: true },
+          next: { status: "succeeded" },
+        },
       }),
       deliveries.claim(delivery),
       deliveries.settle({

@@ -45,7 +45,7 @@ const countOf = (messages: readonly { items: unknown[] }[]) =>
 describe("what is ready", () => {
   test("goes to a node of the region, with all that a claim needs", () => {
     const { shard, hear, run } = startDispatch();
-    const owed = owedOf({ flowClass: "development jobs", attempt: 4, dueAt: NOW - 7 });
+    const owed = owedOf({ flowClass: "development jobs", attempt: 4, dueAt: NOW - 7, isGated: true });
     shard.learn(owed, NOW);
     expect(run()).toEqual([]);
     hear(8, 100, NOW, ["us-west"]);

@@ -101,11 +101,12 @@ export class Dispatcher {
       if (!isActive(shard) || !lane.isSendable(now)) continue;
       const room = Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX) - items.length;
       for (const entry of shard.take(lane, Math.min(TURN_ITEMS, room), node.id, now)) {
-        const { projectNo, flowClass, id, attempt, dueAt } = entry;
+        const { projectNo, flowClass, id, attempt, dueAt, isGated } = entry;
         const waitedFor = lane.waitOf(entry);
         items.push({
           ...{ projectNo, flowClass, id, attempt, dueAt, shard: shard.held.shard },
           ...(waitedFor !== null && { waitedFor }),
+          ...(isGated && { isGated }),
         });
       }
       if (lane.isSendable(now)) this.enqueue(lane, shard);

@@ -26,7 +26,11 @@ const attemptOf = {
   attempt: count,
   dueAt: instant,
 };
-const owed = fc.record({ projectNo: count, ...attemptOf });
+const gated = { isGated: fc.constant(true as const) };
+const owed = fc.record(
+  { projectNo: count, ...attemptOf, ...gated },
+  { requiredKeys: ["projectNo", "flowClass", "id", "attempt", "dueAt"] },
+);
 const answer: fc.Arbitrary<Answer> = fc.oneof(
   fc.constantFrom("granted", "gone", "node_full").map((kind) => ({ kind })),
   count.map((returned) => ({ kind: "no_permit" as const, returned })),
@@ -34,11 +38,19 @@ const answer: fc.Arbitrary<Answer> = fc.oneof(
   instant.map((untilAt) => ({ kind: "blocked" as const, untilAt })),
 );
 const command: fc.Arbitrary<Command> = fc
-  .record({ region, shard: count, projectNo: count, owed: fc.array(fc.record(attemptOf)) })
+  .record({
+    ...{ region, shard: count, projectNo: count },
+    owed: fc.array(
+      fc.record({ ...attemptOf, ...gated }, { requiredKeys: ["flowClass", "id", "attempt", "dueAt"] }),
+    ),
+  })
   .map((made) => ({
     ...made,
     owed: made.owed.map((item) => ({ projectNo: made.projectNo, ...item })),
   }));
+
+/** How many fields a message has that has all its lists. */
+const LISTS_END: Record<string, number> = { command: 5, due: 5, hint: 5 };
 
 describeKind("command", command, encodeCommand, decodeCommand);
 describeKind(
@@ -48,7 +60,13 @@ describeKind(
     region,
     items: fc.array(
       fc.record(
-        { projectNo: count, ...attemptOf, shard: count, waitedFor: fc.constantFrom(...WAIT_REASONS) },
+        {
+          projectNo: count,
+          ...attemptOf,
+          ...gated,
+          shard: count,
+          waitedFor: fc.constantFrom(...WAIT_REASONS),
+        },
         { requiredKeys: ["projectNo", "flowClass", "id", "attempt", "dueAt", "shard"] },
       ),
     ),
@@ -112,7 +130,9 @@ function describeKind<M>(
         fc.property(messages, wrong, fc.nat(), (message, value, seed) => {
           const fields: unknown[] = JSON.parse(encode(message));
           expect(decode(JSON.stringify(fields.slice(1)))).toBeUndefined();
-          const later = name === "due" && fields.length === 3 ? [...fields, [], 0] : [...fields, 0];
+          // The lists that a message may go without stand before what a later version adds.
+          const missing = Array.from({ length: (LISTS_END[name] ?? 0) - fields.length }, () => []);
+          const later = [...fields, ...missing, 0];
           expect(decode(JSON.stringify(later))).toEqual(message);
           const altered = fields.with(seed % fields.length, value);
           expect(decode(JSON.stringify(altered))).toBeUndefined();

@@ -30,23 +30,24 @@ export function encodeCommand({ region, shard, projectNo, owed }: Command): stri
   for (const { flowClass, id, attempt, dueAt } of owed) {
     flat.push(FLOW_CLASSES.indexOf(flowClass), id, attempt, dueAt);
   }
-  return JSON.stringify([region, shard, projectNo, flat]);
+  return JSON.stringify([region, shard, projectNo, flat, ...listOf(gatedAmong(owed))]);
 }
 
 export const decodeCommand = strictly(4, (fields): Command => {
   const projectNo = asCount(fields[2]);
-  return {
-    region: asRegion(fields[0]),
-    shard: asCount(fields[1]),
-    projectNo,
-    owed: asItems(fields[3], 4, (flat, at) => ({
+  const owed = asItems(
+    fields[3],
+    4,
+    (flat, at): OwedAttempt => ({
       projectNo,
       flowClass: asFlowClass(flat[at]),
       id: asId(flat[at + 1]),
       attempt: asCount(flat[at + 2]),
       dueAt: asInstant(flat[at + 3]),
-    })),
-  };
+    }),
+  );
+  markGated(owed, fields[4]);
+  return { region: asRegion(fields[0]), shard: asCount(fields[1]), projectNo, owed };
 });
 
 export function encodeDue({ workerNodeId, region, items }: Due): string {
@@ -58,7 +59,10 @@ export function encodeDue({ workerNodeId, region, items }: Due): string {
   const waits = items.flatMap(({ waitedFor }, index) =>
     waitedFor === undefined ? [] : [index, WAIT_REASONS.indexOf(waitedFor)],
   );
-  return JSON.stringify([workerNodeId, region, flat, ...(waits.length === 0 ? [] : [waits])]);
+  const gated = gatedAmong(items);
+  // An empty list of waits keeps the position of the other one.
+  const lists = gated.length === 0 ? listOf(waits) : [waits, gated];
+  return JSON.stringify([workerNodeId, region, flat, ...lists]);
 }
 
 export const decodeDue = strictly(3, (fields): Due => {
@@ -71,6 +75,7 @@ export const decodeDue = strictly(3, (fields): Due => {
     if (item === undefined) throw new Malformed();
     item.waitedFor = asWaitReason(flat[at + 1]);
   });
+  markGated(items, fields[4]);
   return { workerNodeId: asCount(fields[0]), region: asRegion(fields[1]), items };
 });
 
@@ -107,21 +112,22 @@ export function encodeHint({ region, shard, owed, freed }: Hint): string {
   for (const item of owed) pushOwed(flat, item);
   const permits: Flat = [];
   for (const item of freed) permits.push(item.projectNo, item.returned);
-  return JSON.stringify([region, shard, flat, permits]);
+  return JSON.stringify([region, shard, flat, permits, ...listOf(gatedAmong(owed))]);
 }
 
-export const decodeHint = strictly(
-  4,
-  (fields): Hint => ({
+export const decodeHint = strictly(4, (fields): Hint => {
+  const owed = asItems(fields[2], OWED_FIELDS, readOwed);
+  markGated(owed, fields[4]);
+  return {
     region: asRegion(fields[0]),
     shard: asCount(fields[1]),
-    owed: asItems(fields[2], OWED_FIELDS, readOwed),
+    owed,
     freed: asItems(fields[3], 2, (flat, at) => ({
       projectNo: asCount(flat[at]),
       returned: asCount(flat[at + 1]),
     })),
-  }),
-);
+  };
+});
 
 export function encodeBeat({ nodeId, regions, room }: Beat): string {
   return JSON.stringify([nodeId, regions, room]);
@@ -150,6 +156,20 @@ function readOwed(flat: readonly unknown[], at: number): OwedAttempt {
     attempt: asCount(flat[at + 3]),
     dueAt: asInstant(flat[at + 4]),
   };
+}
+
+/** The positions in the list of the attempts with `isGated`. An empty list is left out, and earlier versions never send one. */
+const gatedAmong = (owed: readonly OwedAttempt[]): number[] =>
+  owed.flatMap(({ isGated }, index) => (isGated ? [index] : []));
+const listOf = (list: number[]): number[][] => (list.length === 0 ? [] : [list]);
+
+function markGated(owed: readonly OwedAttempt[], positions: unknown): void {
+  if (positions === undefined) return;
+  asItems(positions, 1, (flat, at) => {
+    const item = owed[asCount(flat[at])];
+    if (item === undefined) throw new Malformed();
+    item.isGated = true;
+  });
 }
 
 /** The number that some answers carry; 0 for the others. */

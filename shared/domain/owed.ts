@@ -9,6 +9,11 @@ export interface OwedAttempt {
   id: string;
   attempt: number;
   dueAt: number;
+  /**
+   * True if its job is known to have a flow key, or if a gate has called the attempt. It is left out where that is not so, and
+   * where nobody has told. It says which statement is asked first to claim the attempt, and no more: each judges by the rows.
+   */
+  isGated?: true | undefined;
 }
 
 /** Permits of a project have come back, `returned` of them ever, and a claim from a shard had been refused one. */
@@ -30,8 +35,9 @@ export interface OwedWork {
 export function oweAttempt(
   kind: FlowKind,
   { projectNo, environment, region, shard }: Scope & { region: Region; shard: number | null },
-  { id, attempt, dueAt }: Pick<OwedAttempt, "id" | "attempt" | "dueAt">,
+  { id, attempt, dueAt, isGated }: Pick<OwedAttempt, "id" | "attempt" | "dueAt" | "isGated">,
 ): Placed<OwedAttempt>[] {
   if (shard === null) return [];
-  return [{ projectNo, flowClass: flowClassOf(kind, environment), region, shard, id, attempt, dueAt }];
+  const owed = { projectNo, flowClass: flowClassOf(kind, environment), region, shard, id, attempt, dueAt };
+  return [isGated ? { ...owed, isGated } : owed];
 }

@@ -56,6 +56,17 @@ describe("what a shard is told", () => {
   });
 });
 
+describe("that gates stand before an attempt", () => {
+  test("is known once anything has told it, of the later attempts too", () => {
+    const { shard, send } = startShard(NOW);
+    const owed = owedOf({ dueAt: NOW });
+    shard.learn(owed, NOW);
+    expect(shard.learn({ ...owed, isGated: true }, NOW)).toBe(false);
+    shard.learn({ ...owed, attempt: 2 }, NOW);
+    expect(send(NOW)).toMatchObject([{ attempt: 2, isGated: true }]);
+  });
+});
+
 describe("what operators are shown of a shard", () => {
   test("is how much is ready, and the oldest of it that its lane may send; what is refused waits for its project", () => {
     const { shard, send, answer } = startShard(NOW);

@@ -71,7 +71,7 @@ export class Shard {
 
   /** `isAskedFor` says that it is kept in any case. */
   private keep(
-    { projectNo, flowClass, id, attempt, dueAt }: OwedAttempt,
+    { projectNo, flowClass, id, attempt, dueAt, isGated }: OwedAttempt,
     now: number,
     isAskedFor: boolean,
   ): boolean {
@@ -81,6 +81,7 @@ export class Shard {
       const isNews =
         known.attempt < attempt ||
         (known.attempt === attempt && (dueAt < known.dueAt || lane.isHastened(known, dueAt)));
+      if (isGated) known.isGated = isGated;
       if (!isNews) return false;
       // It is a later attempt, or a manual retry or a higher limit has brought the same one forward.
       this.forget(lane, known);
@@ -97,6 +98,8 @@ export class Shard {
       id,
       attempt,
       dueAt,
+      // A job never loses its key.
+      isGated: isGated ?? known?.isGated,
       shard: this,
       state: "ready",
       handle: 0,

@@ -23,5 +23,5 @@ export function readCalled([
   dueAt,
 ]: CalledRow): Placed<OwedAttempt>[] {
   const place = { projectNo, environment: environmentOf(environment), region: regionOf(region), shard };
-  return oweAttempt("jobs", place, { id: uuidToId(JOB_PREFIX, jobId), attempt, dueAt });
+  return oweAttempt("jobs", place, { id: uuidToId(JOB_PREFIX, jobId), attempt, dueAt, isGated: true });
 }

@@ -169,7 +169,10 @@ async function fire(db: Database, name: string, text: string, firings: readonly 
     const { projectNo, environment, jobId: id } = firings[row.n - 1] as Firing;
     const region = regionOf(row.region);
     const place = { projectNo, environment, region, shard: row.lane_shard };
-    const owed = row.is_parked ? [] : oweAttempt("jobs", place, { id, attempt: 1, dueAt: row.due_at });
+    const isGated = row.is_keyed || undefined;
+    const owed = row.is_parked
+      ? []
+      : oweAttempt("jobs", place, { id, attempt: 1, dueAt: row.due_at, isGated });
     fired[row.n - 1] = { kind: "fired", region, owed };
   }
   return fired;
@@ -280,7 +283,8 @@ WITH item AS MATERIALIZED (
 ), made_lane AS MATERIALIZED (
   SELECT project_no, region, environment FROM fired WHERE makes_job AND new_shard IS NOT NULL
 ), ${tellOf("told", { madeLanes: "made_lane" })}, ${newJobs("fired WHERE makes_job", { tags: true, flow: ways.flow, hasDeliveries: `EXISTS (SELECT FROM heard h WHERE ${sameLane("h", "fired")})` })}
-SELECT d.n::int AS n, f.region, f.lane_shard, ${epochMs(DUE_AT)} AS due_at, ${ways.flow ? IS_PARKED.replace("id", "f.id") : "false"} AS is_parked
+SELECT d.n::int AS n, f.region, f.lane_shard, ${epochMs(DUE_AT)} AS due_at, ${ways.flow ? IS_PARKED.replace("id", "f.id") : "false"} AS is_parked,
+       ${ways.flow ? "f.flow IS NOT NULL" : "false"} AS is_keyed
   FROM due d LEFT JOIN fired f USING (n)`;
 
 const FIRE = fireStatement({
@@ -339,5 +343,5 @@ const FIRE_BOUND = fireStatement({
 
 type FiredRow = { n: number } & (
   | { region: null }
-  | { region: number; lane_shard: number; due_at: number; is_parked: boolean }
+  | { region: number; lane_shard: number; due_at: number; is_parked: boolean; is_keyed: boolean }
 );

@@ -44,7 +44,8 @@ export async function settleKeyed(
       region: regionOf(row.region),
       shard,
     };
-    return oweAttempt("jobs", place, { id: uuidToId(JOB_PREFIX, row.job_id), attempt, dueAt });
+    const id = uuidToId(JOB_PREFIX, row.job_id);
+    return oweAttempt("jobs", place, { id, attempt, dueAt, isGated: true });
   });
   return { items: readSettled(settlements.length, ordered, rows), owed };
 }

@@ -37,6 +37,8 @@ export interface Settlement extends Scope {
   runId: string;
   /** True if the attempt is known to be plain. */
   isPlain?: boolean;
+  /** True if its job is known to have a flow key. */
+  isKeyed?: true | undefined;
   status: Exclude<RunStatus, "running">;
   responseStatus: number | null;
   error: string | null;
@@ -103,10 +105,11 @@ export async function settleAttempts(db: Database, settlements: readonly Settlem
         const { attempt, due_at: dueAt } = row;
         const status = row.canceled ? "canceled" : (NEXT[row.next] ?? "failed");
         const settlement = settlements[row.n - 1] as Settlement;
-        const { jobId } = settlement;
+        const { jobId, isKeyed } = settlement;
         settled.items[row.n - 1] = { jobId, attempt, status, nextRetryAt: dueAt };
         if (dueAt !== null) {
-          settled.owed.push(...oweAttempt("jobs", settlement, { id: jobId, attempt: attempt + 1, dueAt }));
+          const next = { id: jobId, attempt: attempt + 1, dueAt, isGated: isKeyed };
+          settled.owed.push(...oweAttempt("jobs", settlement, next));
         }
         break;
       }
@@ -116,7 +119,8 @@ export async function settleAttempts(db: Database, settlements: readonly Settlem
       case "called": {
         const place = { projectNo, environment: environmentOf(row.environment), region, shard: row.shard };
         const { attempt, due_at: dueAt } = row;
-        settled.owed.push(...oweAttempt("jobs", place, { id: uuidToId(JOB_PREFIX, row.id), attempt, dueAt }));
+        const called = { id: uuidToId(JOB_PREFIX, row.id), attempt, dueAt, isGated: true } as const;
+        settled.owed.push(...oweAttempt("jobs", place, called));
         break;
       }
       case "delivery": {

@@ -148,21 +148,29 @@ export interface Owed {
   firstClass: 0 | 2;
   /** The condition of lanes that can hold rows of this kind. */
   lanes: "true" | "l.has_deliveries";
+  /** Whether a row of the table, of that alias, is of a job with a flow key. */
+  isKeyed(row: string): string;
 }
 export const OWED: Record<FlowKind, Owed> = {
-  jobs: { table: "open_jobs", id: "job_id", firstClass: 0, lanes: "true" },
-  webhooks: { table: "open_deliveries", id: "id", firstClass: 2, lanes: "l.has_deliveries" },
+  jobs: {
+    ...{ table: "open_jobs", id: "job_id", firstClass: 0, lanes: "true" },
+    isKeyed: (row) => `${row}.flow_key IS NOT NULL`,
+  },
+  webhooks: {
+    ...{ table: "open_deliveries", id: "id", firstClass: 2, lanes: "l.has_deliveries" },
+    isKeyed: () => "false",
+  },
 };
 
 const rowColumns = ({ firstClass }: Owed) =>
   `l.project_no, (l.environment + ${firstClass})::smallint AS flow_class, l.region, l.shard, o.id, o.attempt,
-       ${epochMs("o.due_at")} AS due_at, f.concurrency`;
+       ${epochMs("o.due_at")} AS due_at, f.concurrency, o.is_keyed`;
 const owedRows = (
-  { table, id }: Owed,
+  { table, id, isKeyed }: Owed,
   since: string,
   ahead: string,
   room: string,
-  columns = `o.${id} AS id, o.attempt, o.due_at`,
+  columns = `o.${id} AS id, o.attempt, o.due_at, ${isKeyed("o")} AS is_keyed`,
 ) => `
   SELECT ${columns}
     FROM ${table} o
@@ -174,7 +182,7 @@ const withSweptAt = (
   select: (owed: Owed) => string,
 ) => `${Object.values(OWED).map(select).join("\n UNION ALL")}
  UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, ${epochMs("now()")}, NULL`;
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, ${epochMs("now()")}, NULL, NULL`;
 
 // Nearly all lanes are empty. Looking for one entry first reads only the index for them, which halves the cost of a sweep.
 // OFFSET 0 keeps the planner to that order.
@@ -224,6 +232,7 @@ export interface OwedRow {
   id: string;
   attempt: number;
   due_at: number;
+  is_keyed: boolean;
 }
 
 export function readOwed(row: OwedRow): Placed<OwedAttempt> {
@@ -236,5 +245,6 @@ export function readOwed(row: OwedRow): Placed<OwedAttempt> {
     id: uuidToId(kindOf(flowClass) === "jobs" ? JOB_PREFIX : DELIVERY_PREFIX, row.id),
     attempt: row.attempt,
     dueAt: row.due_at,
+    ...(row.is_keyed ? { isGated: true } : {}),
   };
 }

@@ -95,7 +95,8 @@ export async function createJobs(
 }
 
 function createdAs(job: JobToCreate, dueAt: number): Created {
-  return { kind: "created", owed: oweAttempt("jobs", job, { id: job.id, attempt: 1, dueAt }) };
+  const isGated = job.flow == null ? undefined : true;
+  return { kind: "created", owed: oweAttempt("jobs", job, { id: job.id, attempt: 1, dueAt, isGated }) };
 }
 
 /** The first 14 parameters of each statement. */

@@ -35,10 +35,11 @@ export async function backfillMembers(
   const [first] = rows;
   if (first === undefined) return null;
   const { projectNo, environment } = bulk;
-  const owed = rows.flatMap(({ job_id, region, lane_shard: shard, due_at: dueAt }) => {
+  const owed = rows.flatMap(({ job_id, region, lane_shard: shard, due_at: dueAt, is_keyed }) => {
     if (job_id === null) return [];
     const place = { projectNo, environment, region: regionOf(region ?? 0), shard };
-    return oweAttempt("jobs", place, { id: uuidToId(JOB_PREFIX, job_id), attempt: 1, dueAt });
+    const id = uuidToId(JOB_PREFIX, job_id);
+    return oweAttempt("jobs", place, { id, attempt: 1, dueAt, isGated: is_keyed || undefined });
   });
   return { ...readAnswer(first), owed };
 }
@@ -69,7 +70,7 @@ WITH ${lockedBulk(`b.status = ${RUNNING}`)}, ${BULK_CLOCK}, ${PAGE}, able AS MAT
   SELECT p.position, CASE WHEN a.position IS NULL THEN 'failed' WHEN m.position IS NULL THEN 'skipped' ELSE 'done' END AS outcome
     FROM page p LEFT JOIN able a USING (position) LEFT JOIN made m USING (position)
 ), ${giveFlows("made WHERE true")}, ${newJobs("made WHERE true", { tags: true, flow: true })}, ${NOTE_JUDGED}
-SELECT ${ANSWER}, m.id AS job_id, m.region, m.lane_shard, ${epochMs(DUE_AT.replace("run_at", "m.run_at"))} AS due_at
+SELECT ${ANSWER}, m.id AS job_id, m.region, m.lane_shard, ${epochMs(DUE_AT.replace("run_at", "m.run_at"))} AS due_at, m.flow IS NOT NULL AS is_keyed
   FROM turn t CROSS JOIN total s LEFT JOIN made m ON true`;
 
 interface Row extends AnswerColumns {
@@ -78,4 +79,5 @@ interface Row extends AnswerColumns {
   region: number | null;
   lane_shard: number | null;
   due_at: number;
+  is_keyed: boolean;
 }

@@ -332,7 +332,8 @@ export const backfillMembers: Statement = judgeMembers((tables, { now }, values,
     const lane = tables.lanes.get(laneKey(place));
     if (lane === undefined) addLane(tables, place, shard);
     const due_at = toMs(Math.max(run_at, now) as Instant);
-    return { outcome: "done", row: { job_id: id, region, lane_shard: lane?.shard ?? shard, due_at } };
+    const row = { job_id: id, region, lane_shard: lane?.shard ?? shard, due_at, is_keyed: flow !== null };
+    return { outcome: "done", row };
   });
 });
 

@@ -95,7 +95,10 @@ function fireDue(tables: Tables, now: Instant, due: readonly Firing[]): object[]
     const lane = turn === null ? null : fire(tables, firing, turn, now, parked);
     if (lane === null) return { n, region: null, is_parked: false };
     const due_at = toMs(Math.max(lane.runAt, now));
-    return { n, region: lane.region, lane_shard: lane.shard, due_at, is_parked: parked.has(firing.jobId) };
+    return {
+      ...{ n, region: lane.region, lane_shard: lane.shard, due_at },
+      ...{ is_parked: parked.has(firing.jobId), is_keyed: firing.schedule.flow !== null },
+    };
   });
 }
 

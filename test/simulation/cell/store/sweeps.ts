@@ -43,6 +43,7 @@ export const owedColumns = (kind: Kind, lane: LaneRow, row: OwedRow) => ({
   id: row.id,
   attempt: row.attempt,
   due_at: toMs(row.due_at ?? 0),
+  is_keyed: "flow_key" in row && row.flow_key !== null,
 });
 
 const sweptAt = (now: Instant) => ({ id: null, due_at: toMs(now) });
