@@ -144,7 +144,7 @@ export function Id({ id }: { id: string }) {
 export function ListedId({ id }: { id: string }) {
   return (
     <code class="tail" title={id}>
-      <bdi>{id}</bdi>
+      {id}
     </code>
   );
 }

@@ -16,6 +16,8 @@ export interface Column<Row> {
   /** Left out on narrower screens. */
   from?: "medium" | "wide";
   cell: (row: Row) => ComponentChildren;
+  /** What pointing at a cell shows, where its text may be cut. */
+  hint?: (row: Row) => string;
 }
 
 /** A height that rows have in the style sheet (`--row`). */
@@ -23,6 +25,8 @@ const ROW_PIXELS = 42;
 const SPARE_ROWS = 14;
 /** The range moves in steps, so that most scrolling renders nothing. */
 const STEP_ROWS = 8;
+/** When nothing has leapt for so long, the rows before and behind the window are made. */
+const REST_MS = 100;
 /** How close to its end the list is when more is asked for. */
 const AHEAD_ROWS = 60;
 
@@ -80,7 +84,7 @@ export function Table<Row>(props: {
               aria-rowindex={first + index + 2}
             >
               {columns.map((column, place) => (
-                <td key={column.title} class={classOf(column)}>
+                <td key={column.title} class={classOf(column)} title={column.hint?.(row)}>
                   {place === 0 && props.hrefOf ? (
                     <Link class="row-link" href={props.hrefOf(row)}>
                       {column.cell(row)}
@@ -127,13 +131,14 @@ function classOf<Row>({ isRight, from }: Column<Row>): string | undefined {
 
 /**
  * Which rows are in the document: the first, and the one behind the last. They are those in the window and some before and behind it.
- * After a leap they are those in the window alone, so that the frame of the leap makes no others. These follow with the next frame.
+ * After a leap they are those in the window alone, so that its frame makes no others. These follow once no leap comes any more.
  */
 function useVisibleRows(body: { current: HTMLElement | null }, count: number): [number, number] {
   const [first, setFirst] = useState(0);
   const [length, setLength] = useState(rowsOfWindow() + 2 * SPARE_ROWS + STEP_ROWS);
   const hiddenRows = useRef(0);
   const isAsked = useRef(false);
+  const rest = useRef<ReturnType<typeof setTimeout>>(undefined);
   const measure = () => {
     if (body.current === null) return;
     const { top } = body.current.getBoundingClientRect();
@@ -143,7 +148,8 @@ function useVisibleRows(body: { current: HTMLElement | null }, count: number): [
     const [spare, step] = isLeap ? [0, 1] : [SPARE_ROWS, STEP_ROWS];
     setFirst(Math.max(0, Math.floor(hidden / step) * step - spare));
     setLength(rowsOfWindow() + 2 * spare + step);
-    if (isLeap) ask();
+    clearTimeout(rest.current);
+    if (isLeap) rest.current = setTimeout(ask, REST_MS);
   };
   const ask = () => {
     if (isAsked.current) return;
@@ -160,6 +166,7 @@ function useVisibleRows(body: { current: HTMLElement | null }, count: number): [
     return () => {
       removeEventListener("scroll", ask);
       removeEventListener("resize", ask);
+      clearTimeout(rest.current);
     };
   }, []);
   const start = Math.min(first, Math.max(0, count - rowsOfWindow()));

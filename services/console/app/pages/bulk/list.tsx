@@ -44,7 +44,8 @@ const COLUMNS: readonly Column<Bulk>[] = [
   {
     title: "Filter",
     from: "medium",
-    cell: ({ filter }) => <span title={filterText(filter)}>{filterText(filter)}</span>,
+    cell: ({ filter }) => filterText(filter),
+    hint: ({ filter }) => filterText(filter),
   },
   {
     title: "Matched",

@@ -88,7 +88,7 @@ export function HostsPage() {
 }
 
 const COLUMNS: readonly Column<Host>[] = [
-  { title: "Host", cell: ({ host }) => <span title={host}>{host}</span> },
+  { title: "Host", cell: ({ host }) => host, hint: ({ host }) => host },
   { title: "State", width: "100px", narrow: "92px", cell: ({ state }) => <Status status={state} /> },
   { title: "By", width: "84px", from: "medium", cell: ({ by }) => by },
   { title: "Since", width: "164px", from: "medium", cell: ({ since }) => <Time at={since} /> },

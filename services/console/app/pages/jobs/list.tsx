@@ -82,17 +82,14 @@ const COLUMNS: readonly Column<ListedJob>[] = [
   {
     title: "Target",
     from: "medium",
-    cell: (job) => <span title={job.target_url}>{targetText(job.target_url)}</span>,
+    cell: (job) => targetText(job.target_url),
+    hint: (job) => job.target_url,
   },
   {
     title: "Tags",
     width: "190px",
     from: "medium",
-    cell: (job) => (
-      <span class="above">
-        <Tags tags={job.tags ?? []} hrefOf={(tag) => hrefOf("jobs", [], { tag })} />
-      </span>
-    ),
+    cell: (job) => <Tags tags={job.tags ?? []} hrefOf={(tag) => hrefOf("jobs", [], { tag })} />,
   },
   { title: "Region", width: "116px", from: "wide", cell: (job) => job.region },
   { title: "Attempts", width: "80px", isRight: true, from: "medium", cell: (job) => job.attempts },

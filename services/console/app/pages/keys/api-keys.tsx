@@ -81,7 +81,7 @@ const nameOf = ({ name, id }: ApiKey) => name ?? id;
 
 function columnsOf(ask: (asked: Asked) => void): readonly Column<ApiKey>[] {
   return [
-    { title: "Name", cell: (key) => <span title={key.id}>{nameOf(key)}</span> },
+    { title: "Name", cell: nameOf, hint: (key) => key.id },
     { title: "Scope", width: "80px", narrow: "64px", cell: ({ scope }) => scope },
     { title: "Created", width: "160px", from: "medium", cell: (key) => <Time at={key.created_at} /> },
     {

@@ -49,7 +49,7 @@ const NONE = {
 };
 
 const COLUMNS: readonly Column<Schedule>[] = [
-  { title: "Name", cell: (schedule) => <span title={schedule.name}>{schedule.name}</span> },
+  { title: "Name", cell: ({ name }) => name, hint: ({ name }) => name },
   {
     title: "Status",
     width: "104px",
@@ -58,7 +58,12 @@ const COLUMNS: readonly Column<Schedule>[] = [
   },
   { title: "Cron", width: "160px", from: "medium", cell: ({ cron }) => <code title={cron}>{cron}</code> },
   { title: "Time zone", width: "150px", from: "medium", cell: (schedule) => schedule.timezone },
-  { title: "Target", from: "wide", cell: ({ target_url }) => <span title={target_url}>{target_url}</span> },
+  {
+    title: "Target",
+    from: "wide",
+    cell: ({ target_url }) => target_url,
+    hint: ({ target_url }) => target_url,
+  },
   {
     title: "Next firing",
     width: "174px",

@@ -41,19 +41,21 @@ const NONE = {
 };
 
 const COLUMNS: readonly Column<Webhook>[] = [
-  { title: "Endpoint", cell: ({ url }) => <span title={url}>{url}</span> },
+  { title: "Endpoint", cell: ({ url }) => url, hint: ({ url }) => url },
   { title: "Status", width: "112px", narrow: "104px", cell: ({ status }) => <Status status={status} /> },
   {
     title: "Description",
     width: "180px",
     from: "medium",
-    cell: ({ description }) => <span title={description ?? ""}>{description ?? ""}</span>,
+    cell: ({ description }) => description,
+    hint: ({ description }) => description ?? "",
   },
   {
     title: "Events",
     width: "220px",
     from: "medium",
-    cell: ({ events }) => <span title={events.join("\n")}>{events.join(", ")}</span>,
+    cell: ({ events }) => events.join(", "),
+    hint: ({ events }) => events.join("\n"),
   },
   {
     title: "Created",
