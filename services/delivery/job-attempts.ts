@@ -25,6 +25,12 @@ import { type Sender, sendAttempt } from "./job-request.ts";
 import { ordinaryFirst } from "./ordinary-first.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
 
+/**
+ * On a busy node settlements of the short way gather for this long. Nobody waits for them: no class of such a project waits for a
+ * permit, and no endpoint hears of its jobs.
+ */
+const SETTLE_GATHER_MS = 20;
+
 /** An attempt of a job that was sent, and how it ended. */
 interface SentAttempt {
   projectNo: ProjectNo;
@@ -104,6 +110,7 @@ export function createJobAttempts(
       return items;
     },
     long: settlingLong.submit,
+    gatherMs: SETTLE_GATHER_MS,
   });
   const settlingKeyed = ordinaryFirst<LastSentAttempt, SettledItem | null>({
     async ordinary(sent) {
