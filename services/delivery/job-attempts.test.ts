@@ -22,7 +22,7 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-/** Attempts of jobs as a node has them. `asked` names the statements since it was called last. */
+/** Attempts of jobs as a node has them. `asked` names what it has asked Postgres for since it was called last. */
 async function startJobs() {
   const names: string[] = [];
   const db: Database = {
@@ -40,7 +40,10 @@ async function startJobs() {
     ids: createIdSource(randomBytes),
     retries: createStoreRetries(log, () => 0),
     sender: { outbound, clock, shutdown: new AbortController().signal, timeoutMs: 1_000 },
-    secretsOf: async () => [],
+    async secretsOf() {
+      names.push("signing secrets");
+      return [];
+    },
   });
   return { jobs, asked: () => names.splice(0) };
 }
@@ -58,14 +61,14 @@ test("the statement for flow keys claims and settles what is told to have one, a
   const item = await oweJob(projectNo, { flow: { key: "first" } }, true);
   const claimed = await jobs.claim(item);
   if (claimed.kind !== "granted") throw new Error(`it is ${claimed.kind}`);
-  expect(asked()).toEqual(["claim_keyed"]);
+  expect(asked()).toEqual(["signing secrets", "claim_keyed"]);
   const { attempt: granted } = claimed;
   const settlement = settlementOf({ claim: store.claimOf(projectNo, item.id), granted });
   const sent = { projectNo, attempt: 1, host: null, span: null };
   await jobs.settle({ ...sent, settlement: { ...settlement, isKeyed: granted.isKeyed } });
   expect(asked()).toEqual(["settle_keyed"]);
   expect((await jobs.claim(await oweJob(projectNo, {}))).kind).toBe("granted");
-  expect(asked()).toEqual(["claim_ordinary"]);
+  expect(asked()).toEqual(["signing secrets", "claim_ordinary"]);
 });
 
 test.each<[string, Partial<JobToCreate>, true | undefined]>([
@@ -75,5 +78,5 @@ test.each<[string, Partial<JobToCreate>, true | undefined]>([
   const { jobs, asked } = await startJobs();
   const claimed = await jobs.claim(await oweJob(await store.addProject(), wish, isGated));
   expect(claimed.kind).toBe("granted");
-  expect(asked().length).toBeGreaterThan(1);
+  expect(asked().length).toBeGreaterThan(2);
 });

@@ -157,6 +157,8 @@ export function createJobAttempts(
     park: ({ projectNo, environment, region, id, attempt }, at) =>
       parking.submit({ projectNo, environment, region, id, attempt, ...at }),
     async claim({ projectNo, environment, region, id: jobId, attempt, isGated }) {
+      // They are at hand once the attempt is granted. Whether they can be read is found out then.
+      secretsOf({ projectNo, environment }).catch(() => undefined);
       const runId = ids.next(RUN_PREFIX, clock.now());
       const claiming = isGated ? claimingGated : claimingOrdinary;
       return await claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
