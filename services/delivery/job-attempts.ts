@@ -26,8 +26,8 @@ import { ordinaryFirst } from "./ordinary-first.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
 
 /**
- * On a busy node settlements of the short way gather for this long. Nobody waits for them: no class of such a project waits for a
- * permit, and no endpoint hears of its jobs.
+ * On a busy node settlements of the short way gather for this long. Nobody waits for what they settle: no class of such a project
+ * waits for a permit, and no endpoint hears of its jobs. What they leave is late by as much, once in LONG_WAY_MS for a project.
  */
 const SETTLE_GATHER_MS = 20;
 
@@ -77,7 +77,7 @@ export function createJobAttempts(
       (await timedClaim(claims.length, () => claimOrdinary(db, nodeId, claims))).map(asClaimed),
     long: claimingLong.submit,
   });
-  // The statements between these two leave every job with a key.
+  // claimOrdinary and claimMost leave every job with a flow key, so they are not asked.
   const claimingGated = ordinaryFirst<Claim, Claimed>({
     ordinary: async (claims) =>
       (await timedClaim(claims.length, () => claimKeyed(db, nodeId, claims))).map(asClaimed),
@@ -157,7 +157,7 @@ export function createJobAttempts(
     park: ({ projectNo, environment, region, id, attempt }, at) =>
       parking.submit({ projectNo, environment, region, id, attempt, ...at }),
     async claim({ projectNo, environment, region, id: jobId, attempt, isGated }) {
-      // They are at hand once the attempt is granted. Whether they can be read is found out then.
+      // The secrets are asked for meanwhile, so that a granted attempt need not wait for them. An error shows when it is sent.
       secretsOf({ projectNo, environment }).catch(() => undefined);
       const runId = ids.next(RUN_PREFIX, clock.now());
       const claiming = isGated ? claimingGated : claimingOrdinary;
