@@ -1,6 +1,6 @@
 import ipaddr from "ipaddr.js";
 
-/** What kind of address it is, and networks that an operator opens to targets (domain/target.ts). */
+/** The kinds of IP addresses, and the networks that an operator opens to targets (domain/target.ts). */
 
 type Address = ipaddr.IPv4 | ipaddr.IPv6;
 
@@ -30,8 +30,8 @@ export function isPrivateAddress(text: string): boolean {
 }
 
 /**
- * True if one of the networks opens the address. What lies at link-local addresses, and at those of a cloud's metadata, is
- * opened only by a network of its own: one that holds all addresses would else open it by accident.
+ * True if one of the networks opens the address. Link-local addresses, and those of a cloud's metadata, are opened only by
+ * a network of their own. Otherwise a network that holds all addresses would open them by accident.
  */
 export function isInNetworks(text: string, networks: readonly Network[]): boolean {
   const address = readAddress(text);
@@ -44,8 +44,8 @@ export function isInNetworks(text: string, networks: readonly Network[]): boolea
 }
 
 /**
- * A network as CIDR. Null for anything else: for one with bits behind its prefix, of which nobody knows what was meant, and
- * for one of IPv4-mapped addresses, which are judged as IPv4.
+ * A network as CIDR. Null for anything else, such as a network with bits behind its prefix, whose meaning is unclear, and
+ * a network of IPv4-mapped addresses, which are judged as IPv4.
  */
 export function parseNetwork(text: string): Network | null {
   const isFour = ipaddr.IPv4.isValidCIDRFourPartDecimal(text);
@@ -83,7 +83,7 @@ const GLOBAL_UNICAST = ipaddr.IPv6.parseCIDR("2000::/3");
 const LOCAL_RANGES = ["loopback", "unspecified"];
 const PRIVATE_RANGES = ["loopback", "private", "uniqueLocal"];
 const ADDRESS_START = /^[[0-9]/;
-/** ipaddr.js also reads /08. */
+/** ipaddr.js also accepts a leading zero, as in /08. */
 const PREFIX_END = /\/(0|[1-9][0-9]{0,2})$/;
 /** ipaddr.js takes this deprecated form (RFC 4291, 2.5.5.1) for an IPv4-mapped address, which it is not. */
 const COMPATIBLE = /^::[0-9]+\.[0-9.]+$/;
@@ -92,8 +92,8 @@ const MAPPED_START = /^\[::ffff:/i;
 const OF_ANY_NETWORK = 0;
 const OF_NO_NETWORK = Number.POSITIVE_INFINITY;
 /**
- * The networks that only one with at least so long a prefix opens: link-local, and the metadata of AWS, Alibaba, Azure, Oracle,
- * Google.
+ * The guarded networks, each with the shortest prefix of a network that opens it: link-local, and the metadata of AWS,
+ * Alibaba, Azure, Oracle, Google.
  */
 const GUARDED: readonly [cidr: [Address, number], leastPrefix: number][] = (
   [
@@ -130,11 +130,11 @@ function leastPrefixOf(address: Address): number {
     const four = new ipaddr.IPv4(six.toByteArray().slice(firstByte, firstByte + 4));
     return leastPrefixOf(four) !== OF_ANY_NETWORK;
   });
-  // Its own network would be one of IPv4, which says nothing of this address.
+  // The guarded network is one of IPv4, which cannot open an IPv6 address, so no network opens this one.
   return standsForGuarded ? OF_NO_NETWORK : OF_ANY_NETWORK;
 }
 
-/** An address without brackets. An IPv4-mapped one is judged as IPv4. Null for one of an interface, and for what is none. */
+/** An address without brackets. An IPv4-mapped address is judged as IPv4. Null for one with an interface, or other text. */
 function readAddress(text: string): Address | null {
   if (ipaddr.IPv4.isValidFourPartDecimal(text)) return ipaddr.IPv4.parse(text);
   if (!ipaddr.IPv6.isValid(text) || text.includes("%") || COMPATIBLE.test(text)) return null;

@@ -50,7 +50,7 @@ test("Retry-After is read as seconds or as a date in any of the three forms of R
     ["Sunday, 06-Nov-94 08:49:37 GMT", 7_000],
     ["Sun Nov  6 08:49:37 1994", 7_000],
     ["Sun, 06 Nov 1994 08:49:00 GMT", 0],
-    // More than 50 years ahead as 1995 + 50: the last century it is.
+    // 2045 would be more than 50 years ahead, so the year is 1945.
     ["Sunday, 06-Nov-45 08:49:37 GMT", 0],
     ["-1", null],
     ["1.5", null],

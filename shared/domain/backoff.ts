@@ -24,7 +24,7 @@ export function retryDelayMs(
   return Math.max(jitteredMs, Math.min(retryAfterMs ?? 0, policy.capSeconds * 1_000));
 }
 
-/** The longest that the jitter can choose after that attempt. */
+/** The longest wait that the jitter can choose after attempt number `attempt`, in milliseconds. */
 export function retryCeilingMs(policy: RetryPolicy, attempt: number): number {
   return Math.min(policy.capSeconds, policy.baseSeconds * 2 ** (attempt - 1)) * 1_000;
 }

@@ -8,20 +8,20 @@ import type { Region } from "./scope.ts";
 import { TAG_PATTERN } from "./tags.ts";
 
 /**
- * Bulk operations: what is done to many jobs at once, or to many instants of a schedule. Whose turn it is, and how many members a
- * second may have, the statements decide that judge them (store/queue/bulk/page.ts).
+ * Bulk operations: one action on many jobs, or on many instants of a schedule. The statements that judge members decide which
+ * operation has its turn, and how many members are judged in a second (store/queue/bulk/page.ts).
  */
 
 export const BULK_ACTIONS = ["cancel", "retry", "backfill"] as const;
 export type BulkAction = (typeof BULK_ACTIONS)[number];
 
-/** `counted` is the end of a dry run. An operation waits until those of its environment that were asked for before it are over. */
+/** `counted` is the end of a dry run. An operation waits until the earlier operations of its environment are over. */
 export const BULK_STATUSES = ["counting", "counted", "waiting", "running", "done", "aborted"] as const;
 export type BulkStatus = (typeof BULK_STATUSES)[number];
 
-/** Operations of an environment that are not over. */
+/** The most operations of an environment that are not over. */
 export const OPEN_BULKS_MAX = 100;
-/** For so long an operation is shown after its end. */
+/** An operation is shown for so long after its end. */
 export const BULK_KEPT_DAYS = 90;
 /** Members judged in any second. */
 export const PER_SECOND_BOUNDS = { min: 1, default: 50, max: 1_000 } as const;
@@ -65,24 +65,24 @@ const MEMBERS: Readonly<Record<BulkAction, readonly Member[]>> = {
   backfill: ["schedule_id", "from", "to"],
 };
 
-/** Which jobs are meant. Null is no bound. Instants are milliseconds since 1970, left out themselves. */
+/** The jobs that a filter selects. Null is no bound. Instants are milliseconds since 1970, and are not part of the range. */
 export interface JobSelection {
   action: "cancel" | "retry";
-  /** One of those that the action takes; null for all of them. */
+  /** A status that the action takes; null for all such statuses. */
   status: JobStatus | null;
   region: Region | null;
   tag: string | null;
   schedule: IdFilter;
   createdAfter: number | null;
   createdBefore: number | null;
-  /** As hostOfTarget spells it. */
+  /** The host as hostOfTarget spells it. */
   targetHost: string | null;
-  /** Of the last run. */
+  /** A part of the last run's error. */
   errorContains: string | null;
   responseStatus: number | null;
 }
 
-/** Which instants of a schedule are meant: from `fromAt` on, before `toAt`, in milliseconds since 1970. */
+/** The instants of a schedule that a filter selects: from `fromAt` on, before `toAt`, in milliseconds since 1970. */
 export interface InstantSelection {
   action: "backfill";
   scheduleId: string;
@@ -146,21 +146,21 @@ export function isBulkOver(status: BulkStatus): boolean {
 }
 
 /**
- * Throws invalid_request for an operation that is over. Of an abort and a page of members the one that locks the operation's
- * row first wins.
+ * Throws invalid_request for an operation that is over. If an abort and a page of members race, the one that locks the
+ * operation's row first wins.
  */
 export function decideAbort({ status }: { status: BulkStatus }): void {
   if (isBulkOver(status)) throw invalidRequest(`The operation is already ${status} and cannot be aborted.`);
 }
 
-/** How many members are judged together: a tenth of a second's, so that the work is spread over the second. */
+/** How many members are judged together: a tenth of those of a second, so that the work is spread over the second. */
 export function membersPerPage(perSecond: number): number {
   return Math.ceil(perSecond / PAGES_PER_SECOND);
 }
 
 export const PAGES_PER_SECOND = 10;
 
-/** What is longer is stored and shown nowhere. */
+/** A filter with a longer id or host is refused, so longer texts are never stored or shown. */
 const ID_CHARACTERS_MAX = 100;
 const HOST_CHARACTERS_MAX = 253;
 
@@ -187,7 +187,7 @@ function checkErrorText(text: string): void {
   if (text === "" || hasMoreCharacters(text, ERROR_CONTAINS_CHARACTERS_MAX)) {
     throw wrong("error_contains", `must have 1 to ${ERROR_CONTAINS_CHARACTERS_MAX} characters`);
   }
-  // No error of a run has them, and Postgres has no text with a NUL.
+  // The error of a run never has such characters, and Postgres cannot store a NUL in a text.
   if (text.includes("\0") || !text.isWellFormed()) {
     throw wrong("error_contains", "must not contain NUL or broken Unicode");
   }

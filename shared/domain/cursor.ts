@@ -7,7 +7,7 @@ import type { Environment, ProjectNo } from "./scope.ts";
  * that a cursor fails with any others exactly like an altered one.
  */
 
-/** The list that a cursor belongs to. The page size may change from page to page, so it is no part of it. */
+/** The list that a cursor belongs to. The page size may change from page to page, so it is left out. */
 export interface CursorBinding {
   /** Method and path, such as `GET /v2/jobs`. */
   route: string;
@@ -49,7 +49,7 @@ function boundBytes(position: string, { route, projectNo, environment, filters }
   return Buffer.from(JSON.stringify([route, projectNo, environment, named, position]));
 }
 
-/** Compares all characters in any case, so that the time tells nothing about the tag. */
+/** Always compares all characters, so that the time tells nothing about the tag. */
 function isEqual(a: string, b: string): boolean {
   let difference = a.length ^ b.length;
   for (let i = 0; i < a.length; i++) difference |= a.charCodeAt(i) ^ b.charCodeAt(i);

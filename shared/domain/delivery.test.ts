@@ -43,7 +43,7 @@ function judge(status: number, rest: Partial<Answer> = {}): DeliveryOutcome {
 
 type Told = { status: "succeeded" | "failed" } | { status: "pending"; dueAt: number };
 
-/** What follows from the attempt of that number, before which each wait was used; how many are then used, apart. */
+/** Settles attempt number `number`, before which each wait was used. The result leaves out how many are used then. */
 function settle(
   { number = 1, ...attempt }: Partial<DeliveryAttempt> & { number?: number },
   outcome: DeliveryOutcome,
@@ -160,7 +160,7 @@ describe("what follows from an attempt of a delivery", () => {
       status: "pending",
       dueAt: now + HOUR_MS,
     });
-    // It began within the 48 h and ended after them.
+    // The attempt began within the 48 h and ended after them.
     const late = { number: 3, startedAt: now - 10_000, firstStartedAt: now - 48 * HOUR_MS + 5_000 };
     expect(settle(late, failed, { at: now + 10_000 })).toEqual({ status: "pending", dueAt: now + 5_000 });
   });

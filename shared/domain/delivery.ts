@@ -3,13 +3,13 @@ import { type Exchange, judgeResponse, UNKNOWN_ERROR } from "./run.ts";
 
 /** The rules of deliveries: what an attempt came to, and when the next one follows. */
 
-/** From the end of one attempt to the start of the next. */
+/** The waits from the end of one attempt to the start of the next. */
 export const DELIVERY_WAITS_SECONDS = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400] as const;
 /** Each wait is longer or shorter by at most this part of it. */
 export const DELIVERY_JITTER = 0.1;
 /**
- * The last attempt begins so long after the first one began. An endpoint to which everything has failed for so long is
- * disabled: the settlement's statement decides that (store/queue/endpoint-health.ts).
+ * The last attempt begins so long after the first one began. The settlement's statement disables an endpoint to which
+ * everything has failed for so long (store/queue/endpoint-health.ts).
  */
 export const DELIVERY_WINDOW_HOURS = 48;
 export const DELIVERY_WINDOW_SECONDS = DELIVERY_WINDOW_HOURS * 3_600;
@@ -25,11 +25,11 @@ export type DeliveryOutcome =
       error: string;
       /** When the next attempt follows: after one of the waits above, at once, or never. */
       retry: "waits" | "at_once" | "never";
-      /** Whose fault it was. A failure by ours says nothing about the endpoint. */
+      /** The side at fault. A fault of ours says nothing about the endpoint. */
       fault: "endpoint" | "ours";
     };
 
-/** Decides what an attempt came to. The status decides: the body behind it may break off. */
+/** Decides what an attempt came to. Only the status counts: the body behind it may break off. */
 export function judgeDelivery(exchange: Exchange, now: number, timeoutMs: number): DeliveryOutcome {
   if (exchange.kind === "answered" && exchange.status >= 200 && exchange.status <= 299) {
     return { kind: "succeeded", responseStatus: exchange.status, error: null };

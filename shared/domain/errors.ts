@@ -3,7 +3,7 @@ export class ApiError extends Error {
   readonly code: ErrorCode;
   /** The path of the one input at fault, such as `retry_policy.max_attempts`. */
   readonly param: string | undefined;
-  /** For a batch, one for every bad entry. */
+  /** For a batch, an error for every bad entry. */
   readonly details: readonly EntryError[] | undefined;
 
   constructor(code: ErrorCode, message: string, param?: string, details?: readonly EntryError[]) {

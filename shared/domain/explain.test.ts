@@ -38,7 +38,7 @@ describe("why an attempt waits", () => {
   const spent = { runs: 10_000, max: 10_000, endsAt: MONTH_END };
 
   test("is the first reason of the published order that applies", () => {
-    // Each has all that come after it as well, as far as they can be true together.
+    // Each case has all later reasons as well, as far as they can be true together.
     const flow = { key: "a", concurrency: 1, rate: null, paused: false, inUse: 1, nextStartAt: null };
     const busy = { permitsInUse: 10, flow };
     const told = [

@@ -5,7 +5,7 @@ import type { WaitReason } from "./wait.ts";
 
 /** Why an attempt that is owed has not been sent: the rule of `waiting` in GET /v2/jobs/{id}/explain. */
 
-/** In the order in which they are looked at: the first that applies is told. */
+/** The reasons in the order in which they are checked. The first that applies is told. */
 export const EXPLAINED_REASONS = [
   "hold",
   "quota",
@@ -19,10 +19,10 @@ export const EXPLAINED_REASONS = [
 ] as const satisfies (WaitReason | "no_worker" | "due_time" | "backoff" | "turn")[];
 export type ExplainedReason = (typeof EXPLAINED_REASONS)[number];
 
-/** So many attempts that go before another are counted. */
+/** The most attempts before another that are counted. */
 export const AHEAD_MAX = 1_000;
 
-/** What keeps attempts of a job's project, region and host from being sent. Instants are milliseconds since 1970. */
+/** Facts that can keep attempts of a job's project, region and host from being sent. Instants are milliseconds since 1970. */
 export interface Surroundings {
   isProjectHeld: boolean;
   isRegionHeld: boolean;
@@ -43,36 +43,36 @@ export interface Surroundings {
   permitsInUse: number;
 }
 
-/** What a flow key lets start. */
+/** The limits of a flow key, and how much of them is in use. */
 export interface FlowSurroundings extends Pick<FlowKeyTerms, "concurrency" | "rate" | "paused"> {
   key: string;
   inUse: number;
-  /** When its rate lets the next attempt start; null if it keeps none from starting now. */
+  /** When the key's rate lets the next attempt start; null if the rate lets one start now. */
   nextStartAt: number | null;
 }
 
 /** An attempt that is owed and not on the wire. */
 export interface OwedFacts {
   attempt: number;
-  /** When it was first to be made. */
+  /** When the attempt was first due. */
   dueAt: number;
-  /** When the run before it ended; null for the first one, and if nobody knows any more. */
+  /** When the run before this attempt ended; null for the first attempt, and if that is not known any more. */
   ranUntil: number | null;
-  /** It was asked for by hand: its run was counted when it was asked for. */
+  /** The attempt is a retry by hand, whose run was counted when it was asked for. */
   isByHand: boolean;
-  /** What it is set aside for: until its host takes more, its host is up, or its flow key lets it start. Null if it is not. */
+  /** The attempt is parked until its host takes more, its host is up, or its flow key lets it start. Null if not parked. */
   parkedFor: "full_host" | "host" | "flow" | null;
-  /** Its job has kept its place of the flow key's concurrency from an earlier attempt. */
+  /** The job has kept its place of the flow key's concurrency from an earlier attempt. */
   hasPlace: boolean;
-  /** How many due attempts of its lane go before it, or of those that are parked where it is; null beyond AHEAD_MAX. */
+  /** How many due attempts go before it in its lane or, if it is parked, where it is parked; null beyond AHEAD_MAX. */
   ahead: number | null;
-  /** The same of its flow key; null for a job without one, too. */
+  /** How many due attempts of its flow key go before it; null beyond AHEAD_MAX, and for a job without a flow key. */
   aheadAtFlow: number | null;
 }
 
 export interface Waiting {
   for: ExplainedReason;
-  /** From when on it could have run, but for that. */
+  /** The instant from which the attempt could have run without this reason. */
   since: number;
   /** When the reason ends, if that is known. */
   until: number | null;
@@ -172,7 +172,7 @@ export function explainWait(
   return waits("turn", `The attempt is due and nothing is in its way; ${before} before this one.`, { ahead });
 }
 
-/** Why a flow key keeps the attempt from starting, as the begin of a sentence; null if it does not. */
+/** Why a flow key keeps the attempt from starting, as the beginning of a sentence; null if it does not. */
 function findFlowLimit(
   { parkedFor, hasPlace }: OwedFacts,
   { key, concurrency, rate, paused, inUse, nextStartAt }: FlowSurroundings,

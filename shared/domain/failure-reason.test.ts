@@ -17,7 +17,7 @@ const answered = (status: number, bodyEnd: "complete" | "broken" | "stalled" = "
   bodyEnd,
 });
 
-/** The reason of an attempt that ended so. */
+/** The reason of an attempt whose exchange ended so. */
 function reasonFor(exchange: Exchange): string | null {
   const { kind, responseStatus, error } = judgeResponse(exchange, 0, 15_000);
   return reasonOf({ status: kind, responseStatus, error });

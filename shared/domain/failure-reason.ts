@@ -4,8 +4,8 @@ import type { RunStatus } from "./run.ts";
 export const REASON_CHARACTERS_MAX = 200;
 
 /**
- * Why an attempt failed, in words of the service's own: what a target has answered, its Location too, is its owner's and stays
- * out of the log. Null for a success.
+ * Why an attempt failed, in words of the service's own. A target's answer, its Location too, belongs to the target's owner
+ * and stays out of the log. Null for a success.
  */
 export function reasonOf({
   status,
@@ -17,7 +17,7 @@ export function reasonOf({
   error: string | null;
 }): string | null {
   if (error === null) return null;
-  // Without a status nothing of an answer is in the error. A TLS error may quote names of the target's certificate.
+  // An error without a status holds nothing of an answer. A TLS error may quote names of the target's certificate.
   if (responseStatus === null) return error.slice(0, REASON_CHARACTERS_MAX).replace(/\p{C}/gu, "\ufffd");
   const answered = `The target answered ${responseStatus}`;
   if (status === "timed_out") return `${answered}, but its body was not complete in time.`;

@@ -2,7 +2,7 @@ import type { Environment } from "./scope.ts";
 
 /**
  * The four classes that take turns for a project's permits: attempts of jobs, and deliveries to webhook endpoints, each
- * of one environment. The next permit goes to the class that holds fewer (store/queue/permits.ts). Rows and messages
+ * of one environment. The next permit goes to the class that holds fewest (store/queue/permits.ts). Rows and messages
  * carry a class as its position in this list.
  */
 export const FLOW_CLASSES = [
@@ -13,7 +13,7 @@ export const FLOW_CLASSES = [
 ] as const;
 export type FlowClass = (typeof FLOW_CLASSES)[number];
 
-/** The two kinds of what is owed: attempts of jobs, and deliveries to endpoints. */
+/** The two kinds of owed work: attempts of jobs, and deliveries to endpoints. */
 export type FlowKind = "jobs" | "webhooks";
 
 export const flowClassOf = (kind: FlowKind, environment: Environment): FlowClass => `${environment} ${kind}`;

@@ -2,8 +2,8 @@ import { invalidRequest } from "./errors.ts";
 import { TAG_CHARACTERS, TAG_CHARACTERS_MAX, TAG_PATTERN } from "./tags.ts";
 
 /**
- * Flow keys: words under which a customer limits jobs further than the project's limit does. What a key is and may be told is
- * decided here; which attempt starts is decided by the statements that claim and settle (store/queue/).
+ * Flow keys: words under which a customer limits jobs further than the project's limit does. This file decides which keys
+ * and settings are valid. The statements that claim and settle decide which attempt starts (store/queue/).
  */
 
 export const FLOW_CONCURRENCY_BOUNDS = { min: 1, max: 2_000 } as const;
@@ -12,20 +12,20 @@ export const FLOW_RATE_BOUNDS = {
   perSeconds: { min: 1, max: 86_400 },
 } as const;
 
-/** So many keys of an environment are pinned or paused. What jobs alone have made known is forgotten by itself. */
+/** The most keys of an environment that are pinned or paused. Other keys are forgotten some time after their last use. */
 export const FLOW_KEYS_KEPT_MAX = 10_000;
 
 /** For how long a job holds its place of the key's concurrency: for each attempt, or from its first attempt until it is over. */
 export const FLOW_HOLDS = ["attempt", "job"] as const;
 export type FlowHold = (typeof FLOW_HOLDS)[number];
 
-/** So many attempts start in no window of `per_seconds` more. By the names of the API. */
+/** At most `count` attempts start in any window of `per_seconds` seconds. The names are those of the API. */
 export interface FlowRate {
   count: number;
   per_seconds: number;
 }
 
-/** What a job or a schedule says of its flow, by the names of the API and as it was given; types and bounds already checked. */
+/** The flow of a job or a schedule as it was given, by the names of the API. Its types and bounds are already checked. */
 export interface Flow {
   key: string;
   concurrency?: number;
@@ -33,20 +33,20 @@ export interface Flow {
   hold?: FlowHold;
 }
 
-/** What of a key a client sets by hand. Null takes a limit away. */
+/** The settings of a key that a client makes by hand. Null takes a limit away. */
 export interface FlowKeyTerms {
   concurrency: number | null;
   rate: FlowRate | null;
-  /** Nothing of it starts. */
+  /** No attempt of the key starts. */
   paused: boolean;
-  /** Jobs and schedules do not change its limits, and it is not forgotten. */
+  /** Jobs and schedules do not change the key's limits, and the key is not forgotten. */
   pinned: boolean;
 }
 
-/** A key that is not known has no limits. */
+/** An unknown key has no limits. */
 export const NEW_FLOW_KEY: FlowKeyTerms = { concurrency: null, rate: null, paused: false, pinned: false };
 
-/** Whether a text can be a key. No path leads to the other two words. */
+/** Whether a text can be a key. `.` and `..` cannot, because no path leads to them. */
 export function isFlowKey(text: string): boolean {
   return TAG_PATTERN.test(text) && text !== "." && text !== "..";
 }
@@ -56,7 +56,7 @@ export function checkFlow({ key }: Flow): void {
   if (!isFlowKey(key)) throw notKey("flow.key");
 }
 
-/** The key that a list is filtered by, null if it is absent. Throws invalid_request for what no job can have. */
+/** The key that a list is filtered by, null if it is absent. Throws invalid_request for a text that no job can have. */
 export function flowKeyFilterOf(key: string | undefined): string | null {
   if (key === undefined || isFlowKey(key)) return key ?? null;
   throw notKey("flow_key", " In a query string a + is written as %2B.");

@@ -7,7 +7,7 @@ import { hostOfTarget } from "./target.ts";
 export const HOST_REQUESTS_MAX = 2_000;
 
 export interface HostLimit {
-  /** As hostOfTarget spells it. */
+  /** The host as hostOfTarget spells it. */
   host: string;
   requests: number;
 }

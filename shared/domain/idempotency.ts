@@ -2,15 +2,15 @@ import { createHash } from "node:crypto";
 import { ApiError, invalidRequest } from "./errors.ts";
 import type { Scope } from "./scope.ts";
 
-/** Which requests are one and the same: those of one operation with one Idempotency-Key, in one environment of a project. */
+/** Requests are one and the same if they have one operation and one Idempotency-Key, in one environment of a project. */
 
 /** How long a key belongs to its first request. */
 export const KEY_LIFE_HOURS = 24;
 
-/** Without a comma before a blank: this is how servers and proxies join a header that was sent twice. */
+/** A comma before a blank is refused: servers and proxies join a header that was sent twice like that. */
 const KEY_PATTERN = /^(?!.*, )[\x20-\x7e]{1,255}$/;
 
-/** Null if the request has none. Throws invalid_request for an Idempotency-Key that cannot be honoured. */
+/** The request's key; null if it has none. Throws invalid_request for an Idempotency-Key that cannot be honoured. */
 export function readIdempotencyKey(header: string | null): string | null {
   if (header === null || KEY_PATTERN.test(header)) return header;
   throw invalidRequest(
@@ -20,8 +20,8 @@ export function readIdempotencyKey(header: string | null): string | null {
 }
 
 /**
- * What a key is kept by, a SHA-256. `operation` is method and path, in the one spelling that all requests of the operation
- * have.
+ * The SHA-256 under which a key is kept. `operation` is method and path, in the one spelling that all requests of the
+ * operation have.
  */
 export function keyDigest({ projectNo, environment }: Scope, operation: string, key: string): Buffer {
   const name = JSON.stringify([projectNo, environment, operation, key]);

@@ -103,10 +103,10 @@ export function haveSameBits(a: string, b: string): boolean {
   return a.endsWith(b.slice(-BODY_LENGTH));
 }
 
-/** No id, whatever its kind, is as great. */
+/** It is greater than every id of any kind. */
 export const NEWEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
-/** No id, whatever its kind, is smaller. */
+/** It is not greater than any id of any kind. */
 export const OLDEST_UUID = "00000000-0000-0000-0000-000000000000";
 
 /** The smallest id of an instant (milliseconds since 1970). Every id of that time or later is at least as great. */

@@ -7,7 +7,7 @@ import type { Region } from "./scope.ts";
 import { checkTags } from "./tags.ts";
 import { checkTarget, type TargetRules } from "./target.ts";
 
-/** What a job may be, and what can be done to it in each of its states. */
+/** The rules of jobs: the values that a job may have, and the actions that each of its states allows. */
 
 export const JOB_STATUSES = ["queued", "running", "succeeded", "failed", "canceled"] as const;
 export type JobStatus = (typeof JOB_STATUSES)[number];
@@ -141,7 +141,7 @@ export function jobStatusOf(job: { endedAs: TerminalStatus | null; hasRunInProgr
   return job.endedAs ?? (job.hasRunInProgress ? "running" : "queued");
 }
 
-/** What a cancel makes of the attempt that comes next or is in progress. */
+/** The effect of a cancel on the attempt that comes next or is in progress. */
 export type CanceledAttempt =
   /** No attempt is in progress, and none follows. */
   | "waiting"

@@ -1,9 +1,9 @@
 import { ApiError, invalidRequest, resourceNotFound, unauthorized } from "./errors.ts";
 import type { KeyScope } from "./key.ts";
 
-/** The rules of keys that a key makes, replaces and deletes: always in its own project and environment. */
+/** The rules by which a key makes, replaces and deletes keys, always in its own project and environment. */
 
-/** Of an environment, neither revoked nor expired. */
+/** The most keys of an environment that are neither revoked nor expired. */
 export const KEYS_MAX = 100;
 export const KEY_NAME_CHARACTERS_MAX = 100;
 export const KEY_LIFE_HOURS_MAX = 87_600;
@@ -21,7 +21,7 @@ export interface LivingKey {
   expiresAt: number | null;
 }
 
-/** What a change of an environment's keys is decided on. */
+/** The facts that decide a change of an environment's keys. */
 export interface KeyStanding<Key extends LivingKey = LivingKey> {
   /** All living keys of the environment. */
   keys: readonly Key[];
@@ -30,7 +30,7 @@ export interface KeyStanding<Key extends LivingKey = LivingKey> {
   now: number;
 }
 
-/** When a new key expires; null for never. `hours` is null where the request does not say. Throws ApiError. */
+/** When a new key expires; null for never. `hours` is null if the request leaves it out. Throws ApiError. */
 export function decideNewKey(standing: KeyStanding, hours: number | null): number | null {
   const caller = livingCaller(standing);
   checkRoom(standing, 1);
@@ -52,7 +52,7 @@ export function requireKey<Key extends LivingKey>({ keys }: KeyStanding<Key>, id
   return key;
 }
 
-/** When a key expires that is replaced. Its successor has the expiry that it had before. Throws ApiError. */
+/** When a replaced key expires. Its successor has the expiry that the key had before. Throws ApiError. */
 export function decideKeyRotation(standing: KeyStanding, key: LivingKey, overlapHours: number): number {
   const caller = livingCaller(standing);
   if (outlives(key.expiresAt, caller)) {
@@ -63,7 +63,7 @@ export function decideKeyRotation(standing: KeyStanding, key: LivingKey, overlap
   return Math.min(key.expiresAt ?? overlapEndsAt, overlapEndsAt);
 }
 
-/** Throws ApiError for a key that may not be deleted by a key. */
+/** Throws ApiError for a key that is unknown, and for one that only an operator may revoke. */
 export function decideKeyDeletion(standing: KeyStanding, id: string): void {
   const key = requireKey(standing, id);
   if (key.scope === "full" && !standing.keys.some((other) => other.scope === "full" && other.id !== id)) {

@@ -17,7 +17,7 @@ const KEY_PATTERN = /^(?:svc_dev_|svc_live_)[0-9A-Za-z]{38}$/;
 /** Larger bytes are drawn again, because they would make the first characters of the alphabet likelier. */
 const UNBIASED_BELOW = 256 - (256 % ALPHABET.length);
 const BYTES_PER_DRAW = 64;
-/** One draw is too short about once in 10^23 times. */
+/** One draw is too short about once in 10^32 times. */
 const DRAWS_MAX = 4;
 
 /** A new key. `randomBytes` gives that many cryptographically random bytes. */

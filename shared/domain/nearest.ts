@@ -1,10 +1,10 @@
-/** What somebody may have meant who wrote a word that is not known. The work is bounded, whatever they wrote. */
+/** Guesses the known word that the writer of an unknown word may have meant. The work is bounded for any text. */
 
-/** Nobody means a known word by a longer one, and no longer one is repeated in a message. */
+/** A longer text is not taken for a mistyped word, and no message with a guess repeats it. */
 export const GUESSED_CHARACTERS_MAX = 64;
 /** Words of fewer characters have too many neighbours. */
 const GUESSED_CHARACTERS_MIN = 4;
-/** One mistake for every so many characters, and at most DISTANCE_MAX. */
+/** One mistake is allowed for every so many characters, and DISTANCE_MAX mistakes at most. */
 const CHARACTERS_PER_MISTAKE = 4;
 const DISTANCE_MAX = 2;
 
@@ -26,7 +26,7 @@ export class KnownWords {
     const same = this.words.find(({ plain }) => plain === given);
     if (same !== undefined || given.length < GUESSED_CHARACTERS_MIN) return same?.word ?? null;
     let nearest: string | null = null;
-    // What is as far as this is too far.
+    // A word at this distance is too far.
     let least = 1 + Math.min(DISTANCE_MAX, Math.floor(given.length / CHARACTERS_PER_MISTAKE));
     for (const { word, plain } of this.words) {
       const distance = editDistance(given, plain, least);
@@ -39,7 +39,7 @@ export class KnownWords {
   }
 }
 
-/** The same for a few words that are asked about once. */
+/** KnownWords.nearest for a few words that are asked about only once. */
 export function findNearest(text: string, known: Iterable<string>): string | null {
   return text.length > GUESSED_CHARACTERS_MAX ? null : new KnownWords(known).nearest(text);
 }
@@ -60,7 +60,7 @@ function plainName(name: string): string {
  */
 export function editDistance(one: string, other: string, most: number): number {
   if (Math.abs(one.length - other.length) > most) return most + 1;
-  // What both begin and end with changes nothing, and most names of a kind begin alike.
+  // A common beginning or end does not change the distance, and most names of a kind begin alike.
   let begin = 0;
   while (begin < one.length && begin < other.length && one[begin] === other[begin]) begin++;
   let [rows, columns] = [one.length - begin, other.length - begin];

@@ -5,18 +5,18 @@ import type { ProjectNo, Region, Scope } from "./scope.ts";
 export interface OwedAttempt {
   projectNo: ProjectNo;
   flowClass: FlowClass;
-  /** Of the job or the delivery. */
+  /** The id of the job or the delivery. */
   id: string;
   attempt: number;
   dueAt: number;
   /**
-   * True if its job is known to have a flow key, or if a gate has called the attempt. It is left out where that is not so, and
-   * where nobody has told. It says which statement is asked first to claim the attempt, and no more: each judges by the rows.
+   * True if the job is known to have a flow key, or if a gate has called the attempt. Left out if neither is so, and if it is
+   * not known. It only chooses the statement that is asked first to claim the attempt: each statement judges by the rows.
    */
   isGated?: true | undefined;
 }
 
-/** Permits of a project have come back, `returned` of them ever, and a claim from a shard had been refused one. */
+/** Permits of a project came back after a claim from a shard was refused one. `returned` counts all that ever came back. */
 export interface FreedPermits {
   projectNo: ProjectNo;
   returned: number;
@@ -25,13 +25,13 @@ export interface FreedPermits {
 /** A thing together with the shard that looks after it. */
 export type Placed<Thing> = Thing & { region: Region; shard: number };
 
-/** What a statement has left to others. bus/hints.ts tells the shards of it, and their sweeps find it without that. */
+/** The work that a statement leaves to shards. bus/hints.ts tells them of it, and their sweeps find it without a hint. */
 export interface OwedWork {
   owed: Placed<OwedAttempt>[];
   freed: Placed<FreedPermits>[];
 }
 
-/** An attempt of a job or of a delivery, for OwedWork. Where its shard is not known nobody can be told, and the list is empty. */
+/** An attempt of a job or of a delivery, for OwedWork. The list is empty if the shard is unknown and so cannot be told. */
 export function oweAttempt(
   kind: FlowKind,
   { projectNo, environment, region, shard }: Scope & { region: Region; shard: number | null },

@@ -29,7 +29,7 @@ export function parseQuery<Name extends string>(
   return values;
 }
 
-/** How much of a name that is not known a message repeats. */
+/** How much of an unknown name a message repeats. */
 const SHOWN_CHARACTERS_MAX = 64;
 
 function unknownParameter(name: string, known: readonly string[]): ApiError {

@@ -1,9 +1,9 @@
 import type { Region } from "./scope.ts";
 
-/** What each plan allows, and the billing month by which it is counted. */
+/** The limits of each plan, and the billing month by which runs are counted. */
 
 export interface Limits {
-  /** Of each environment, in any minute (store/resources/request-rate.ts). */
+  /** The requests of each environment in any minute (store/resources/request-rate.ts). */
   requestsPerMinute: number;
   /** Job attempts and webhook deliveries in progress together, over both environments and all regions. */
   concurrency: number;
@@ -45,7 +45,7 @@ export const PLAN_TERMS: Readonly<Record<Plan, PlanTerms>> = {
 };
 
 /**
- * Of the runs that a plan includes in a month: endpoints that ask for it hear when so many percent are used
+ * Endpoints that ask for it hear when so many percent of the runs that a plan includes in a month are used
  * (store/queue/quota-events.ts).
  */
 export const QUOTA_PERCENTS = [80, 100] as const;
@@ -60,7 +60,7 @@ export function isPlan(text: string): text is Plan {
   return (PLANS as readonly string[]).includes(text);
 }
 
-/** A project's plan and what an operator has set for it alone; null where nothing was set. */
+/** A project's plan, and the limits that an operator has set for it alone; null where none was set. */
 export interface PlanFacts {
   plan: Plan;
   requestsPerMinuteOverride: number | null;
@@ -87,8 +87,8 @@ export function effectiveDefaultRegion(plan: Plan, defaultRegion: Region): Regio
 }
 
 /**
- * How many runs may start in a month; null for a paid plan, which is billed for what is beyond those included. The
- * statements hold a project to it, in the words of store/queue/month.ts.
+ * How many runs may start in a month; null for a paid plan, which is billed for the runs beyond those included. The
+ * statements hold a project to this limit, in the words of store/queue/month.ts.
  */
 export function monthRunsMax(plan: Plan): number | null {
   return plan === "hobby" ? PLAN_TERMS.hobby.runsIncluded : null;

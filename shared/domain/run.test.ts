@@ -175,7 +175,7 @@ test("error text is cut at 4,096 bytes, between characters", () => {
       expect(Buffer.byteLength(text)).toBeLessThanOrEqual(ERROR_BYTES_MAX);
       expect(text.isWellFormed()).toBe(true);
       const whole = typeof source === "string" ? source : new TextDecoder().decode(source);
-      // Nothing but control characters differs from the source, and a cut leaves less than a character's room.
+      // Only control characters differ from the source, and a cut leaves less room than one character takes.
       const masked = (value: string) => value.replaceAll(/[\p{Cc}\p{Cs}\ufffd]/gu, "\ufffd");
       expect(masked(whole).startsWith(masked(text))).toBe(true);
       if (masked(text) !== masked(whole))

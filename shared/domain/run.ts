@@ -1,7 +1,7 @@
 import { parseRetryAfterMs, type Random, type RetryPolicy, retryDelayMs } from "./backoff.ts";
 import { idTimeMs } from "./ids.ts";
 
-/** What one attempt came to, and what that does to its job. */
+/** The outcome of one attempt, and the effect of that outcome on the job. */
 
 export const RUN_STATUSES = ["running", "succeeded", "failed", "timed_out"] as const;
 export type RunStatus = (typeof RUN_STATUSES)[number];
@@ -26,13 +26,13 @@ export type Outcome =
       responseStatus: number | null;
       error: string;
       retry: "backoff" | "at_once" | "never";
-      /** What the target asked for, null if nothing. */
+      /** The wait that the target asked for; null if it asked for none. */
       retryAfterMs: number | null;
     };
 
 /** An attempt that has ended, and what its job allows. */
 export interface FinishedAttempt {
-  /** From 1. */
+  /** Counts from 1. */
   number: number;
   attemptsAllowed: number;
   retryPolicy: RetryPolicy;
@@ -47,12 +47,12 @@ export interface Chance {
 export type NextOfJob =
   | { status: "succeeded" }
   | { status: "failed" }
-  /** The next attempt is due then. */
+  /** The next attempt is due at `dueAt`. */
   | { status: "queued"; dueAt: number };
 
 /**
- * Decides what a finished attempt does to its job, unless the job was canceled meanwhile: the statement that settles the
- * attempt (store/queue/settle.ts) sees that, and then nothing follows. It also makes the event of a job that is over.
+ * Decides what a finished attempt does to its job. The statement that settles the attempt (store/queue/settle.ts) sees
+ * whether the job was canceled meanwhile; then no attempt follows. It also makes the event of a job that is over.
  */
 export function settleAttempt(
   attempt: FinishedAttempt,
@@ -73,11 +73,11 @@ export type Exchange =
       kind: "answered";
       status: number;
       headers: AnswerHeaders;
-      /** The beginning of the body, as much as a run's error may be made of. */
+      /** The beginning of the body, long enough for the text of a run's error. */
       body: Uint8Array;
       /** How much of the body was read, at most RESPONSE_BODY_BYTES_MAX. */
       bodyBytes: number;
-      /** `enough`: as much was read as is ever read. `stalled`: the deadline came first. */
+      /** `enough`: the most that is ever read was read. `stalled`: the deadline came before the end. */
       bodyEnd: "complete" | "enough" | "broken" | "stalled";
     }
   /** No status line came: the name, the connection or TLS failed, or the address may not be dialled. */

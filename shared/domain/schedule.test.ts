@@ -231,7 +231,7 @@ describe("a spread", () => {
       ["0,30 * * * * *", 15],
       ["0,15 * * * * *", 7],
       ["*/7 * * * *", 120],
-      // The clocks skip the second of these: it fires with the first one of the next hour.
+      // In spring the clocks skip the second of these, which then fires at 03:30.
       ["30 1,2 * * *", 1_800],
     ] as const) {
       expect([cron, allows(cron, most), allows(cron, most + 1)]).toEqual([cron, true, false]);

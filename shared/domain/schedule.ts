@@ -20,13 +20,13 @@ export const PREVIEW_FIRINGS_MAX = 1_000;
 export const CATCH_UP_MS = 600_000;
 
 /**
- * What a firing does while jobs of its schedule are not over: make its job all the same, make none, or cancel first those of
- * them that have not started.
+ * The choices for a firing while jobs of its schedule are not over: make its job all the same, make none, or first cancel
+ * the jobs that have not started.
  */
 export const OVERLAPS = ["allow", "skip", "replace"] as const;
 export type Overlap = (typeof OVERLAPS)[number];
 
-/** One firing cancels at most so many jobs, the oldest ones. The next firing goes on. */
+/** One firing cancels at most so many jobs, the oldest ones. The next firing cancels further ones. */
 export const REPLACED_JOBS_MAX = 1_000;
 
 export const SPREAD_SECONDS_MAX = 3_600;
@@ -77,8 +77,8 @@ export function checkSpread(spreadSeconds: number | null, { cron }: Timetable): 
 }
 
 /**
- * By how much the jobs of a schedule are due later than its instants: whole milliseconds up to its spread, always the same
- * ones for the same schedule. Schedules of one instant are spread evenly. Null for a schedule without a spread.
+ * The delay from a schedule's instants until its jobs are due, in whole milliseconds up to its spread. It is always the same
+ * for the same schedule. Schedules of one instant are spread evenly. Null for a schedule without a spread.
  */
 export function spreadMsOf(scheduleId: string, spreadSeconds: number | null): number | null {
   if (spreadSeconds === null) return null;
@@ -109,7 +109,7 @@ export function decideFiring(
 function findMissed({ cron, zone }: Timetable, fromAt: number, untilAt: number): MissedFirings | null {
   if (untilAt < fromAt) return null;
   const toAt = Math.max(previousFiring(cron, zone, untilAt)?.at ?? fromAt, fromAt);
-  // A timetable that has changed with its zone's rules may not have the first of them any more.
+  // A timetable that has changed with its zone's rules may not have the first instant any more.
   return { fromAt, toAt, count: Math.max(countFirings(cron, zone, fromAt, toAt), 1) };
 }
 
@@ -140,7 +140,7 @@ export interface DecidedChange extends Changeable {
 
 /**
  * Decides a change of a schedule, by PATCH or by PUT (store/resources/schedule-by-name.ts). `activeCount` schedules of the
- * project are active, over both environments. A paused schedule has no next firing. Of a pause and a firing that is due the one
+ * project are active, over both environments. A paused schedule has no next firing. If a pause and a due firing race, the one
  * that locks the schedule's row first wins (store/resources/schedules.ts and store/queue/firings.ts). Throws ApiError for a
  * timetable that is not accepted, for a spread that is too wide for it, and for one active schedule too many.
  */
@@ -187,14 +187,14 @@ export const FIRING_STATUSES = [
   "backfilled",
 ] as const;
 export type FiringStatus = (typeof FIRING_STATUSES)[number];
-/** The ends of an instant that was due and made no job, which endpoints may hear of. A pause is told by no event. */
+/** The ends of a due instant that made no job, of which endpoints may hear. No event tells of a pause. */
 export const SKIPPED_STATUSES = ["skipped_quota", "skipped_overlap"] as const satisfies FiringStatus[];
 export type SkippedStatus = (typeof SKIPPED_STATUSES)[number];
 
 /** A timetable that a schedule had between two changes. */
 export interface PastTimetable {
   since: number;
-  /** The next firing of the timetable before, which had not come when this timetable began. */
+  /** The next firing of the previous timetable, which had not come when this timetable began. */
   supersededAt: number | null;
   paused: boolean;
   cron: string;
@@ -212,7 +212,7 @@ export interface ExpectedStretch<Timetable> {
   timetable: Timetable;
   /** Newest first. */
   instants: Iterable<ExpectedInstant>;
-  /** How many there are, without making them. */
+  /** Counts the instants without making them. */
   count(): number;
   /** The last instant at which an older timetable may have expected something. */
   olderUntil: number;
@@ -256,7 +256,7 @@ interface InstantBounds {
 function countInstants({ cron: expression, timezone }: PastTimetable, bounds: InstantBounds): number {
   const { fromAt, after, until } = bounds;
   const { cron, zone } = readTimetable(expression, timezone);
-  // Whole milliseconds come after the fraction of one that a timetable may begin at.
+  // A timetable may begin at a fraction of a millisecond. The next whole millisecond comes after it.
   const first = Math.max(fromAt, Math.floor(after) + 1);
   return first > until ? 0 : countFirings(cron, zone, first, until);
 }

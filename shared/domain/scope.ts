@@ -16,7 +16,7 @@ export function isRegion(text: string): text is Region {
  */
 export type ProjectNo = number;
 
-/** One environment of a project: each key has one, and nothing of another is ever seen through it. */
+/** One environment of a project. Each key belongs to one environment, and shows nothing of another. */
 export interface Scope {
   projectNo: ProjectNo;
   environment: Environment;

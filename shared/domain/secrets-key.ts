@@ -1,12 +1,12 @@
 /**
- * Which keys a process must have to work in a cell. Keys are identified by fingerprints, which reveal nothing of the keys.
+ * The keys that a process must have to work in a cell. Fingerprints identify the keys and reveal nothing of them.
  */
 
-/** A key that has sealed secrets of the cell. At most one of them seals now; none does if that one was declared lost. */
+/** A key that has sealed secrets of the cell. At most one key seals now; none does if the sealing key was declared lost. */
 export interface KnownKey {
   fingerprint: string;
   seals: boolean;
-  /** No secret is sealed with it any more. */
+  /** No secret is sealed with the key any more. */
   isRetired: boolean;
 }
 

@@ -1,10 +1,10 @@
 import { type ProjectNo, REGIONS, type Region } from "./scope.ts";
 
-/** Which shard a project's jobs belong to, and which worker should own a shard. */
+/** Decides which shard a project's jobs belong to, and which worker should own a shard. */
 
 /**
- * How far ahead a worker remembers what is due. No message tells it of anything later, which waits in Postgres until
- * the sweep finds it.
+ * How far ahead a worker remembers due attempts. No message tells it of later ones, which wait in Postgres until the
+ * sweep finds them.
  */
 export const HORIZON_MS = 60_000;
 
@@ -15,7 +15,7 @@ export function shardOf(projectNo: ProjectNo, shardsPerRegion: number): number {
 
 /**
  * The node that should own a shard, by rendezvous hashing (Thaler & Ravishankar, 1998). Every node computes the same owner.
- * A node that comes or goes moves only the shards that it gains or had. Null without nodes.
+ * When a node comes or goes, only the shards that it gains or had change owners. Null without nodes.
  */
 export function rendezvousOwner(region: Region, shard: number, nodeIds: readonly number[]): number | null {
   const seed = mix(REGIONS.indexOf(region) + 1) ^ mix(shard + 0x9e3779b9);

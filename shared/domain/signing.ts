@@ -17,7 +17,7 @@ export function secretKeyBytes(secret: string): Uint8Array {
   return Uint8Array.fromBase64(secret.slice(SECRET_PREFIX.length));
 }
 
-/** The secret as answers show it, except those that reveal a new one. */
+/** The masked secret, as all answers show it except those that reveal a new one. */
 export function maskSecret(secret: string): string {
   return `${SECRET_PREFIX}****${secret.slice(-VISIBLE_LENGTH)}`;
 }

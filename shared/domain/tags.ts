@@ -1,6 +1,6 @@
 import { invalidRequest } from "./errors.ts";
 
-/** Words that customers give to jobs and schedules, to find jobs by them. A schedule's go to the jobs that it creates. */
+/** Tags: words by which customers find their jobs. A schedule gives its tags to the jobs that it creates. */
 
 export const TAGS_MAX = 10;
 export const TAG_CHARACTERS_MAX = 64;
@@ -19,7 +19,7 @@ export function checkTags(tags: readonly string[]): void {
   }
 }
 
-/** The tag that a list is filtered by, null if it is absent. Throws invalid_request for what no job can have. */
+/** The tag that a list is filtered by, null if it is absent. Throws invalid_request for a text that no job can have. */
 export function tagFilterOf(tag: string | undefined): string | null {
   if (tag === undefined || TAG_PATTERN.test(tag)) return tag ?? null;
   throw invalidRequest(

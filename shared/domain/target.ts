@@ -11,8 +11,8 @@ import { invalidRequest } from "./errors.ts";
 import { hasMoreCharacters } from "./name.ts";
 
 /**
- * Where the service may send requests. A URL is checked as it is written when a client gives it, without resolving its host.
- * Every address is checked again when it is dialled, because names change.
+ * The URLs to which the service may send requests. When a client gives a URL, it is checked as it is written, without
+ * resolving its host. Every address is checked again when it is dialled, because names change.
  */
 
 export const TARGET_URL_CHARACTERS_MAX = 2_048;
@@ -24,17 +24,17 @@ export interface OwnAddress {
   port: number;
 }
 
-/** What an operator opens besides the internet, http included. Everything else stays refused. */
+/** The targets that an operator opens besides the internet, http included. All others stay refused. */
 export interface OpenedTargets {
   networks: readonly Network[];
-  /** As `parseOpenedHost` answers them. */
+  /** Hosts as `parseOpenedHost` answers them. */
   hosts: readonly string[];
 }
 
 export interface TargetRules {
   /** Allows http and private addresses, for development and tests. */
   allowInsecure: boolean;
-  /** Nothing unless it is given. */
+  /** No target is opened if this is left out. */
   opened?: OpenedTargets;
   /** PUBLIC_URL, and the address on which the gateway listens. */
   own: readonly OwnAddress[];
@@ -85,7 +85,7 @@ export function findOriginFault(
   return findHostFault(host, port, rules, isOpen);
 }
 
-/** The check when connecting, on the address that is dialled. `hostname` is the target's, without brackets. */
+/** Checks the address that is dialled, when connecting. `hostname` is the target's, without brackets. */
 export function mayDial(
   address: string,
   { hostname, port }: Pick<TargetOrigin, "hostname" | "port">,
@@ -103,7 +103,7 @@ export function parseOpenedHost(text: string): string | null {
   const host = text.toLowerCase();
   const labels = (host.startsWith(".") ? host.slice(1) : host).split(".");
   const isName = labels.every((label) => LABEL_PATTERN.test(label)) && host.length <= HOSTNAME_LENGTH_MAX;
-  // A URL whose host ends in a number is one of an IPv4 address.
+  // The URL parser takes a host that ends in a number for an IPv4 address.
   return isName && !NUMBER_PATTERN.test(labels.at(-1) ?? "") ? host : null;
 }
 
@@ -132,7 +132,7 @@ const PRIVATE_SUFFIXES = [
   ...[".localhost", ".local", ".internal", ".onion", ".svc", ".arpa"],
   ...[".lan", ".corp", ".home", ".intranet", ".test"],
 ];
-/** Also an underscore, which names of hosts in private networks have now and then. */
+/** Underscores are allowed, because names of hosts in private networks have them now and then. */
 const LABEL_PATTERN = /^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$/;
 const NUMBER_PATTERN = /^([0-9]+|0x[0-9a-f]*)$/;
 const HOSTNAME_LENGTH_MAX = 253;
@@ -162,7 +162,7 @@ function isOpened(host: string, opened: OpenedTargets | undefined): boolean {
   return opened.hosts.some((listed) => (listed.startsWith(".") ? host.endsWith(listed) : host === listed));
 }
 
-/** The same for an address that is not public, to which the host has led. */
+/** True if the operator has opened an address that is not public, to which the host has led. */
 function isOpenedAddress(address: string, host: string, opened: OpenedTargets | undefined): boolean {
   if (opened === undefined) return false;
   if (isInNetworks(address, opened.networks)) return true;
@@ -170,8 +170,8 @@ function isOpenedAddress(address: string, host: string, opened: OpenedTargets | 
 }
 
 /**
- * True for a host of the service itself: on each of its ports, but for this machine, on which other services may stand that the
- * operator has opened.
+ * True for a host of the service itself, on any port. Where insecure targets are allowed, and on this machine if the operator
+ * has opened it, only the service's own port counts: other services may stand there.
  */
 function isOwn(host: string, port: number, rules: TargetRules, isOpen: boolean): boolean {
   return rules.own.some((own) => {
@@ -180,9 +180,9 @@ function isOwn(host: string, port: number, rules: TargetRules, isOpen: boolean):
   });
 }
 
-/** Both as in `URL.hostname`. All names of this machine are one host, because a gateway on 0.0.0.0 answers on all of them. */
+/** Hosts are as in `URL.hostname`. All names of this machine are one host, because a gateway on 0.0.0.0 answers on all of them. */
 function isSameHost(own: string, target: string): boolean {
-  // Most targets are ordinary names, which are told from this machine's much sooner than addresses are read.
+  // Most targets are ordinary names. A name is told from this machine's names without reading an address.
   return own === unmapped(target) || (isThisMachine(target) && isThisMachine(own));
 }
 

@@ -7,10 +7,10 @@ export type Advance = { by: number } | { to: number };
 const UNIT_MS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
 const ADVANCE_DAYS_MAX = 366;
 const ADVANCE_MS_MAX = ADVANCE_DAYS_MAX * UNIT_MS.d;
-/** Far from the last year that instants of the API can have, so that jobs and schedules have a future. */
+/** It lies far before the last year that instants of the API can have, so that jobs and schedules have a future. */
 const LATEST_AT = Date.UTC(9000, 0);
 
-/** What is asked of a test clock that stands at `now`. Throws invalid_request. */
+/** Reads the advance that is asked of a test clock that stands at `now`. Throws invalid_request. */
 export function readAdvance({ by, to }: { by?: string; to?: string }, now: number): Advance {
   if (by !== undefined && to !== undefined) throw invalidRequest("Only one of by and to may be given.", "to");
   const advance = by === undefined ? readTo(to, now) : readBy(by);

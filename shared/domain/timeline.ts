@@ -3,13 +3,13 @@ import type { RunStatus } from "./run.ts";
 import type { WaitReason } from "./wait.ts";
 import type { EventType } from "./webhook.ts";
 
-/** What has happened to a job: the rule of `timeline` in GET /v2/jobs/{id}/explain. */
+/** The history of a job: the rule of `timeline` in GET /v2/jobs/{id}/explain. */
 
-/** What is known of one run of the job. Null is what is not known, or did not happen. */
+/** The known facts of one run of the job. Null stands for a fact that is not known or did not happen. */
 export interface RunFacts {
   id: string;
   attempt: number;
-  /** When the request for it by hand was accepted, as its id tells; the claim makes the ids of all others. */
+  /** The time of the run's id: when the request for a retry by hand was accepted; the claim makes the ids of all others. */
   madeAt: number;
   /** Null for a run that was asked for by hand and has not been sent. */
   startedAt: number | null;
@@ -39,13 +39,13 @@ export interface EndedDeliveryFacts {
   endedAt: number;
 }
 
-/** All that is known of what happened to a job. */
+/** All known facts of a job's history. */
 export interface JobHistory {
   status: JobStatus;
   createdAt: number;
   runAt: number;
   maxAttempts: number;
-  /** The first attempt first, without gaps, though the first ones may have left retention. */
+  /** In the order of attempts, without gaps. The first runs may have left retention. */
   runs: readonly RunFacts[];
   /** When the attempt that is owed and has no run yet is due; null if none is owed. */
   nextDueAt: number | null;
@@ -54,7 +54,7 @@ export interface JobHistory {
   deliveries: readonly EndedDeliveryFacts[];
 }
 
-/** The entries of a timeline in the order in which those of one instant are told. */
+/** The kinds of entries of a timeline, in the order in which entries of one instant are told. */
 export const TIMELINE_EVENTS = [
   "created",
   "due",
@@ -95,7 +95,7 @@ export type TimelineEntry = { at: number } & (
 /** A longer timeline is cut to its latest entries. */
 export const TIMELINE_ENTRIES_MAX = 1_000;
 
-/** What has happened until `now`, oldest first. */
+/** The entries of a job's timeline until `now`, oldest first. */
 export function timelineOf(job: JobHistory, now: number): TimelineEntry[] {
   const entries: TimelineEntry[] = [{ at: job.createdAt, event: "created" }];
   const firstDueAt = Math.max(job.runAt, job.createdAt);
@@ -122,8 +122,8 @@ export function timelineOf(job: JobHistory, now: number): TimelineEntry[] {
 type Due = { kind: "by_hand" } | { kind: "planned"; at: number | null };
 
 /**
- * When a run was due. A run whose predecessor had no next one planned was asked for by hand: a retry by hand takes the planned
- * one's place.
+ * When a run was due. If the run before it has no planned retry, the run was asked for by hand: a retry by hand takes the
+ * place of a planned one.
  */
 function dueOf(run: RunFacts, before: RunFacts | undefined, maxAttempts: number, firstDueAt: number): Due {
   if (run.attempt === 1) return { kind: "planned", at: firstDueAt };

@@ -1,6 +1,6 @@
 /**
- * What of the customer's own can keep an attempt that is due from starting: the project's concurrency limit, its target host,
- * the month's quota, an operator's hold, or its flow key. A reason's place is its code in rows and messages, so none is ever moved.
+ * The customer's own reasons that can keep a due attempt from starting: the project's concurrency limit, the target host, the
+ * month's quota, an operator's hold, or the flow key. A reason's place is its code in rows and messages, so it never moves.
  */
 export const WAIT_REASONS = ["concurrency", "host", "quota", "hold", "flow"] as const;
 export type WaitReason = (typeof WAIT_REASONS)[number];

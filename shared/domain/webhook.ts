@@ -4,7 +4,7 @@ import { checkTarget, type TargetRules } from "./target.ts";
 
 /** The rules of endpoints: which events there are, what an endpoint may be, what a change makes of it, and what can be retried. */
 
-/** The ends that a settlement gives a job. The flow of a project notes which of them its endpoints hear of. */
+/** The events of a job's end by a settlement. The project's row in `flows` notes which of them its endpoints hear of. */
 export const JOB_END_TYPES = ["job.succeeded", "job.failed"] as const;
 export const EVENT_TYPES = [
   ...JOB_END_TYPES,
@@ -18,7 +18,7 @@ export const EVENT_TYPES = [
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
 
-/** Who has disabled an endpoint: the service, since everything sent to it has failed, or a client. */
+/** Why an endpoint is disabled: the service did it since everything sent there has failed, or a client did it. */
 export const DISABLED_REASONS = ["failing", "patched"] as const;
 export type DisabledReason = (typeof DISABLED_REASONS)[number];
 
@@ -33,7 +33,7 @@ export const DESCRIPTION_CHARACTERS_MAX = 200;
 export const OLD_SECRET_HOURS = 24;
 /** A delivery is shown, and can be retried, for this long after its event. */
 export const DELIVERY_RETENTION_DAYS = 30;
-/** A page of deliveries shows all attempts, and a client can add attempts by hand. */
+/** The attempts need a bound: a page of deliveries shows them all, and a client can add attempts by hand. */
 export const DELIVERY_ATTEMPTS_MAX = 100;
 
 /** The fields of an endpoint that a client chooses. */
@@ -56,7 +56,7 @@ export function decideNewEndpoint(request: EndpointRequest, targets: TargetRules
   return decideEndpointChange({ ...request, status: "enabled" }, request, targets);
 }
 
-/** The endpoint that a change makes of it. Fields that the change leaves out are not judged again. Throws ApiError. */
+/** The endpoint after a change. Fields that the change leaves out are not judged again. Throws ApiError. */
 export function decideEndpointChange(
   endpoint: EndpointFields,
   change: Partial<EndpointRequest & { status: EndpointStatus }>,

@@ -7,7 +7,7 @@ import { parseZone } from "./zone.ts";
 
 const DAY_MS = 86_400_000;
 
-/** One by one, as they fire. */
+/** Counts firings one by one, as they fire. */
 function countSlowly(expression: string, timezone: string, fromAt: number, toAt: number): number {
   let count = 0;
   for (const { at } of firingsAfter(parseCron(expression), parseZone(timezone), fromAt - 1)) {
@@ -24,7 +24,7 @@ const EXPRESSIONS = [
   ...["* * * * *", "*/30 * * * * *", "0,30 15 * * * *", "30 2 * * *", "0 0-23 * * *", "*/7 2-10/4 * * *"],
   ...["0 0 L * *", "15 3 * * SUN", "0 12 29 2 *", "0 9 1-7 * MON", "59 59 23 31 12 *", "0 0 * * MON#5"],
 ];
-/** With changes of an hour, of half an hour, of a whole day (Apia, December 2011), at midnight (Beirut), and with none. */
+/** Zones with changes of an hour, half an hour, a whole day (Apia, December 2011), at midnight (Beirut), and with none. */
 const ZONES = [
   "UTC",
   "Europe/Berlin",

@@ -24,7 +24,7 @@ export function countFirings(cron: Cron, zone: Zone, fromAt: number, toAt: numbe
   return count;
 }
 
-/** The firings in [begin, end] whose local times a clock change skipped, and which coincide with no other. */
+/** How many firings in [begin, end] have local times that a clock change skipped, and coincide with no other firing. */
 function countMoved(
   cron: Cron,
   {
@@ -45,7 +45,7 @@ function countMoved(
   return count;
 }
 
-/** The local times from `from` to `to`, both included, that an expression matches. */
+/** How many local times from `from` to `to`, both included, an expression matches. */
 function countMatches(cron: Cron, from: number, to: number): number {
   if (to < from) return 0;
   const [firstDay, lastDay] = [Math.floor(from / DAY_S), Math.floor(to / DAY_S)];
@@ -57,7 +57,7 @@ function countMatches(cron: Cron, from: number, to: number): number {
     if (month === lastMonth) matching &= (2 << (lastDay - firstDayOf(month))) - 1;
     days += countBits(matching);
   }
-  // What lies outside of the interval on its first and last day.
+  // The matching times of the first and the last day that lie outside of the interval.
   const before = isMatchingDay(cron, firstDay) ? countTimes(cron, from - firstDay * DAY_S) : 0;
   const after = isMatchingDay(cron, lastDay)
     ? countTimes(cron, DAY_S) - countTimes(cron, to - lastDay * DAY_S + 1)
@@ -70,7 +70,7 @@ function isMatchingDay(cron: Cron, day: number): boolean {
   return ((matchingDays(cron, month) >> (day - firstDayOf(month))) & 1) === 1;
 }
 
-/** The matching seconds of a day before one of them. */
+/** How many matching seconds of a day lie before the second `before`. */
 function countTimes(cron: Cron, before: number): number {
   const hour = Math.floor(before / HOUR_S);
   const minute = Math.floor((before % HOUR_S) / MINUTE_S);
@@ -85,7 +85,7 @@ function countTimes(cron: Cron, before: number): number {
   );
 }
 
-/** The members below `before` of a set of seconds or minutes. */
+/** How many members of a set of seconds or minutes lie below `before`. */
 function countSixty(low: number, high: number, before: number): number {
   if (before <= HALF) return countBits(before === HALF ? low : low & ((1 << before) - 1));
   return countBits(low) + countBits(high & ((1 << (before - HALF)) - 1));

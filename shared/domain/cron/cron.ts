@@ -118,7 +118,7 @@ function itemsOfDays(text: string): string[] {
   return (text === "?" ? "*" : text).split(",");
 }
 
-/** In these 28 years every weekday begins a year with and one without a leap day, so they hold every kind of year. */
+/** Each weekday begins a leap year and a common year within these 28 years, so they hold every kind of year. */
 function isEmpty(cron: Cron): boolean {
   for (let month = 2_001 * 12; month < 2_029 * 12; month++) {
     if (matchingDays(cron, month) !== 0) return false;

@@ -315,7 +315,7 @@ test("firings end with the year 9999 and begin with the year 0", () => {
     expect(new Date(first?.at ?? 0).toISOString()).toStartWith("000");
     expect(previousFiring(cron, zone, Date.parse("-000001-01-01T00:00:00Z"))).toBeNull();
   }
-  // In UTC the last hours of that year in New York are in the next.
+  // The last hours of that year in New York lie in the next year in UTC.
   const evening = parseCron("0 18,21 31 12 *");
   const newYork = parseZone("America/New_York");
   const last = nextFiring(evening, newYork, Date.parse("9999-12-31T00:00:00Z"));

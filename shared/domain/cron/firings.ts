@@ -20,8 +20,8 @@ export function nextFiring(cron: Cron, zone: Zone, after: number): Firing | null
   const from = Math.floor(after / 1_000) + 1;
   let sought = Number.NaN;
   let match = Number.NaN;
-  // A stretch usually seeks the same match as the one before, which is remembered. It seeks anew only if the clocks were set
-  // back before that search began, or forward past its match.
+  // The last match is remembered, because a stretch usually seeks the same match as the stretch before. A new search is made
+  // only if the clocks were set back before the last search began, or forward past its match.
   const seek = (local: number) => {
     if (!(sought <= local && local <= match)) {
       sought = local;

@@ -1,8 +1,8 @@
 import { GUESSED_CHARACTERS_MAX, KnownWords } from "../nearest.ts";
 
 /**
- * The zone that somebody may have meant who wrote a name that is none: `Europe/Berlim`, `America/New York`, `Berlin`. Null if
- * there is no such or several. Offsets and abbreviations are not guessed, since `GMT+2` and `CST` mean different things to
+ * The zone that an unknown name may stand for, such as `Europe/Berlim`, `America/New York` or `Berlin`. Null if there is no
+ * such zone, or several. Offsets and abbreviations are not guessed, since `GMT+2` and `CST` mean different things to
  * different people.
  */
 export function guessZone(text: string): string | null {
@@ -17,7 +17,7 @@ export function guessZone(text: string): string | null {
 
 let known: ReturnType<typeof readNames> | undefined;
 
-/** The names in their canonical spelling, some 400, without those of the offsets; and by their last part, such as Berlin. */
+/** The some 400 names in their canonical spelling, without those of offsets; also by their last part, such as Berlin. */
 function readNames() {
   const names = Intl.supportedValuesOf("timeZone").filter((name) => !name.startsWith("Etc/"));
   const byPlace = Map.groupBy(names, (name) => name.slice(name.lastIndexOf("/") + 1));

@@ -117,7 +117,7 @@ test("stretches are found in any order, from before all changes to the year 9999
   }
 });
 
-// Only the changes up to 2500 are read. If a release of the time zone database knows one that ends later, this says so.
+// Only the changes up to 2500 are read. This test fails if a release of the time zone database has one that ends later.
 test.each([2_090, 2_490, 2_890, 9_989])(
   "the clock changes of ten years from %p on are the engine's, in every zone",
   (year) => {

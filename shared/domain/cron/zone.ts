@@ -71,7 +71,7 @@ export class Zone {
     return this.offsetOf(Math.max(0, stretch - 1));
   }
 
-  /** How many cycles of 400 years a stretch lies after the one that was read and that it repeats. */
+  /** How many cycles of 400 years lie between a stretch and the stretch that was read and that it repeats. */
   private cyclesTo(stretch: number): number {
     const beyond = stretch - this.begins.length;
     return beyond < 0 ? 0 : Math.floor(beyond / this.changesInCycle) + 1;

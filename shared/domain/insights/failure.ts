@@ -21,9 +21,9 @@ export function failureKindOf({ status, responseStatus, error }: FailedRun): Fai
   return NO_CONNECTION.test(error) ? "no_connection" : "other";
 }
 
-/** What the service itself made of the run says nothing of the target. */
+/** Errors that the service itself gave a run say nothing of the target. */
 const OURS: ReadonlySet<string> = new Set([INTERRUPTED_ERROR, LOST_ERROR, UNKNOWN_ERROR, UNSENT_RUN_ERROR]);
-/** Of the codes that a text may end with only those of TLS have an underscore (delivery/http/explain.ts). */
+/** A text may end with a code. Only the codes of TLS have an underscore (delivery/http/explain.ts). */
 const TLS_CODE = /\([A-Z0-9]+(?:_[A-Z0-9]+)+\)$/;
 /** The texts of delivery/dial.ts, delivery/http/client.ts and delivery/http/explain.ts. */
 const NO_CONNECTION =

@@ -3,19 +3,19 @@ import { type FailedRun, failureKindOf } from "./failure.ts";
 import { addFailures, type Hosts } from "./hosts.ts";
 import { Sketch } from "./sketch.ts";
 
-/** What GET /v2/project/insights tells of a stretch of time. Figures of two stretches add up to those of both. */
+/** The figures of a stretch of time in GET /v2/project/insights. Figures of two stretches add up to those of both. */
 
-/** What the service aims at: of the runs that waited for nothing of the customer's own, 99 % start within so many milliseconds. */
+/** The service's goal: 99 % of the runs that waited for nothing of the customer's own start within so many milliseconds. */
 export const LATENESS_TARGET_P99_MS = 1_000;
 
-/** Runs of one host that ended in the same way. Values are whole milliseconds; left out is what nobody knows. */
+/** Runs of one host that ended in the same way. Values are whole milliseconds; unknown values are left out. */
 export interface RunGroup {
   host: string;
   count: number;
   end: { status: "succeeded" } | FailedRun;
-  /** Of runs that waited for nothing of the customer's own. */
+  /** The lateness of runs that waited for nothing of the customer's own. */
   late: readonly number[];
-  /** Of runs that waited for something. */
+  /** The lateness of runs that waited for something. */
   lateWaited: readonly number[];
   waitedFor: readonly WaitReason[];
   durations: readonly number[];
@@ -53,7 +53,7 @@ export class Figures {
     this.waitedFor.set(reason, (this.waitedFor.get(reason) ?? 0) + count);
   }
 
-  /** Of all runs, whatever they waited for. */
+  /** The lateness of all runs, whatever they waited for. */
   lateAll(): Sketch {
     const all = new Sketch();
     all.addAll(this.late);

@@ -3,11 +3,12 @@ import { Sketch } from "./sketch.ts";
 
 /** The target hosts of a stretch of time: how many runs each had, and what became of them. */
 
-/** So many hosts are shown, those with most failures. */
+/** The most hosts that are shown: those with most failures. */
 export const HOSTS_SHOWN_MAX = 20;
 /**
- * So many are kept of a stretch. Stretches are added up and cut again, as in Agarwal et al.: "Mergeable Summaries", PODS 2012. A host
- * that is left out lacks at most a hundredth of the failures of each stretch that is cut, so no number shown is ever too high.
+ * The most hosts that are kept of a stretch. Stretches are added up and cut again, as in Agarwal et al.: "Mergeable Summaries",
+ * PODS 2012. A host that is left out lacks at most a hundredth of the failures of each stretch that is cut. No number shown is
+ * ever too high.
  */
 export const HOSTS_KEPT_MAX = 100;
 
@@ -27,7 +28,7 @@ export interface ShownHost {
   commonestError: FailureKind;
 }
 
-/** As a row holds a host: its name, runs, failures, the kinds of failures in turn with their counts, and the sketch in base64. */
+/** A host as a row holds it: its name, runs, failures, the kinds of failures in turn with their counts, and the sketch in base64. */
 type KeptHost = [string, number, number, (string | number)[], string];
 
 export class Hosts {
@@ -42,7 +43,7 @@ export class Hosts {
     return figures;
   }
 
-  /** As text; null if there is none. Of more than HOSTS_KEPT_MAX those are kept that failed most often, then those with most runs. */
+  /** The hosts as text; null without any. At most HOSTS_KEPT_MAX are kept: those with most failures, then those with most runs. */
   encode(): string | null {
     if (this.byName.size === 0) return null;
     const kept = this.sorted().slice(0, HOSTS_KEPT_MAX);
@@ -54,7 +55,7 @@ export class Hosts {
     );
   }
 
-  /** Adds what `encode` made of others. */
+  /** Adds the hosts of a text that `encode` made. */
   addEncoded(text: string | null): void {
     if (text === null) return;
     for (const [host, runs, failed, kinds, sketch] of JSON.parse(text) as KeptHost[]) {
@@ -98,7 +99,7 @@ export function addFailures({ kinds }: HostFigures, kind: FailureKind, count: nu
   kinds.set(kind, (kinds.get(kind) ?? 0) + count);
 }
 
-/** Of kinds that are equally common the first in the alphabet. */
+/** The commonest kind. Of equally common kinds it is the first in the alphabet. */
 function commonestOf(kinds: ReadonlyMap<FailureKind, number>): FailureKind {
   const [first] = [...kinds].sort(([one, a], [other, b]) => b - a || (one < other ? -1 : 1));
   return first?.[0] ?? "other";

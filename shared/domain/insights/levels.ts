@@ -14,11 +14,11 @@ export const INSIGHT_PERIOD_DEFAULT: InsightPeriod = "24h";
 
 export interface Level {
   widthMs: number;
-  /** How many buckets the period has that is shown in this level. */
+  /** How many buckets the period of this level has. */
   bucketCount: number;
 }
 
-/** The level at each place is that of the period at the same place. */
+/** Each level belongs to the period at the same place of INSIGHT_PERIODS. */
 export const LEVELS: readonly Level[] = [
   { widthMs: MINUTE_MS, bucketCount: 60 },
   { widthMs: 10 * MINUTE_MS, bucketCount: 144 },
@@ -47,10 +47,10 @@ export function bucketsOf(period: InsightPeriod, now: number): number[] {
   return Array.from({ length: bucketCount }, (_, n) => lastAt - (bucketCount - 1 - n) * widthMs);
 }
 
-/** Rows of a level are read so much longer than its own period reaches back, by requests that began earlier. */
+/** Rows are kept so much longer than their level's period reaches back, for requests that began earlier and read them. */
 const KEPT_LONGER_MS = 2 * HOUR_MS;
 
-/** From when on rows of a level are kept at `now`. */
+/** The instant from which on rows of a level are kept at `now`. */
 export function keptSince(level: number, now: number): number {
   const { widthMs, bucketCount } = LEVELS[level] as Level;
   return now - widthMs * bucketCount - KEPT_LONGER_MS;
@@ -64,8 +64,9 @@ export interface Stretch {
 }
 
 /**
- * How all from an instant on is read in as few rows as there are: from the coarsest level of which a bucket begins there and is closed.
- * `closedUntil` has that instant for each level from 1 on, none later than that of the level before. No level above `levelMax` is used.
+ * Covers the time from an instant on with as few rows as possible: each stretch is read from the coarsest level of which a bucket
+ * begins there and is closed. `closedUntil` holds, for each level from 1 on, the instant until which its buckets are closed; it is
+ * no later than that of the level before. No level above `levelMax` is used.
  */
 export function coverFrom(
   fromAt: number,

@@ -11,7 +11,7 @@ const sketchOf = (values: readonly number[]) => {
   return sketch;
 };
 const stateOf = (sketch: Sketch) => sketch.encode()?.toString("hex");
-/** Short ones, long ones, and any that the database holds. */
+/** Short durations, long ones, and any that the database can hold. */
 const milliseconds = fc.oneof(
   fc.integer({ min: 0, max: 60 }),
   fc.integer({ min: 0, max: 100_000 }),

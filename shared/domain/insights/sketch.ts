@@ -4,19 +4,19 @@
  * same whether it was made of the values or by adding the two.
  */
 
-/** Half of what is promised: a percentile is a whole number as well. From 50 ms on, rounding adds up to 1 %; below it is exact. */
+/** Half of the promised error, since percentiles are rounded too: that adds up to 1 % from 50 ms on. Below they are exact. */
 export const SKETCH_RELATIVE_ERROR = 0.01;
 
 const GAMMA = (1 + SKETCH_RELATIVE_ERROR) / (1 - SKETCH_RELATIVE_ERROR);
 const PER_LOG = 1 / Math.log(GAMMA);
-/** The index of 0; a value from 1 on has one above it. */
+/** The index of the value 0. Values from 1 on have greater indexes. */
 const ZERO = 0;
 
 const indexOf = (value: number) => (value < 1 ? ZERO : 1 + Math.ceil(Math.log(value) * PER_LOG));
 const valueAt = (index: number) =>
   index === ZERO ? 0 : Math.round((2 * GAMMA ** (index - 1)) / (GAMMA + 1));
 
-/** In whole milliseconds; all null for no values. */
+/** Percentiles in whole milliseconds; all null without values. */
 export interface Percentiles {
   p50: number | null;
   p90: number | null;
@@ -59,7 +59,7 @@ export class Sketch {
     return { p50, p90, p99, max: this.total === 0 ? null : this.max };
   }
 
-  /** For shares in ascending order. */
+  /** The quantiles for shares in ascending order. */
   private quantiles(shares: readonly number[]): number[] {
     const found: number[] = [];
     if (this.total === 0) return found;
@@ -82,7 +82,7 @@ export class Sketch {
     return [...this.counts].sort(([one], [other]) => one - other);
   }
 
-  /** The greatest value, then each index less the one before it, with its count, all as numbers of seven bits a byte. Null if empty. */
+  /** The greatest value, then the step from index to index, each with its count, in seven bits of each byte. Null if empty. */
   encode(): Buffer | null {
     if (this.total === 0) return null;
     const bytes: number[] = [];
@@ -96,7 +96,7 @@ export class Sketch {
     return Buffer.from(bytes);
   }
 
-  /** Adds what `encode` made of a sketch. */
+  /** Adds a sketch that `encode` wrote. */
   addEncoded(bytes: Uint8Array | null): void {
     if (bytes === null) return;
     const reader = { bytes, at: 0 };

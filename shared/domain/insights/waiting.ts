@@ -1,23 +1,23 @@
 import type { ExplainedReason } from "../explain.ts";
 
-/** How much waits, and why: the rule of `waiting` in GET /v2/project/insights. It tells of many jobs what explain.ts tells of one. */
+/** How many attempts wait, and why: the rule of `waiting` in GET /v2/project/insights. The rule for one job is explain.ts. */
 
-/** So many attempts are counted one by one. Of more there is an estimate. */
+/** Up to so many attempts are counted one by one. A greater number is estimated. */
 export const WAITING_COUNTED_MAX = 10_000;
 
-/** Why an attempt that is due can wait. */
+/** The reasons for which a due attempt can wait. */
 export type DueReason = Exclude<ExplainedReason, "due_time" | "backoff">;
 
-/** What keeps attempts of one region from being sent, and how many there are. Each may be an estimate. */
+/** The facts that can keep attempts of one region from being sent, and their counts. Each count may be an estimate. */
 export interface RegionWaiting {
   isHeld: boolean;
   hasWorker: boolean;
   hasDelivery: boolean;
-  /** Due and set aside until their host takes more, is up, or has let start what is before them. */
+  /** Due attempts that are parked until their host takes more, is up, or has let the attempts before them start. */
   parked: number;
-  /** Due and set aside until their flow key lets them start. */
+  /** Due attempts that are parked until their flow key lets them start. */
   parkedAtFlows: number;
-  /** Due otherwise; `byHand` of them were asked for by hand, and their runs were counted then. */
+  /** All other due attempts. `byHand` of them are retries by hand, whose runs were counted when they were asked for. */
   due: number;
   byHand: number;
   later: number;
@@ -37,7 +37,7 @@ export interface WaitingFigures {
   later: number;
 }
 
-/** Counts what waits by the first reason that applies, in the order of explain.ts. */
+/** Counts the attempts that wait by the first reason that applies, in the order of explain.ts. */
 export function countWaiting(project: ProjectWaiting): WaitingFigures {
   const found = new Map<DueReason, number>();
   const note = (reason: DueReason, count: number) => found.set(reason, (found.get(reason) ?? 0) + count);
