@@ -162,7 +162,7 @@ export const BulkListParameters = Type.Object(pageParameters);
 /** A bulk operation as a client asks for it. */
 export interface AcceptedBulk {
   action: BulkAction;
-  /** As it was given. */
+  /** The filter as it was given. */
   filter: BulkFilter;
   selection: BulkSelection;
   dryRun: boolean;
@@ -197,12 +197,12 @@ export interface BulkFacts {
   dryRun: boolean;
   status: BulkStatus;
   perSecond: number;
-  /** Null until all are counted. */
+  /** Null until all members are counted. */
   matched: number | null;
   done: number;
   skipped: number;
   failed: number;
-  /** As the API shows them. */
+  /** The oldest members as the API shows them. */
   sample: string[];
   startedAt: number | null;
   endedAt: number | null;

@@ -4,13 +4,13 @@ import type { Region } from "../domain/scope.ts";
 import type { EventType } from "../domain/webhook.ts";
 import type { EventFacts, EventHead, EventRunFacts, Happening } from "./event-text.ts";
 
-/** Sample events, which a client asks for to try an endpoint. What they tell of does not exist. */
+/** Sample events, which a client asks for to try an endpoint. The resources in them do not exist. */
 
 /** A sample as it is recorded: the same row gives the same bytes, on every attempt. */
 export interface RecordedSample extends EventHead {
   type: EventType;
   region: Region;
-  /** What `sampleRun` answered when it was made, and when that run began. */
+  /** The answer of `sampleRun` when the sample was made, and when that run began. */
   run: (SampleRun & { startedAt: number }) | null;
 }
 
@@ -46,7 +46,7 @@ const HOUR_MS = 3_600_000;
 const SAMPLE_HOST = "example.com";
 const SAMPLE_TARGET_URL = `https://${SAMPLE_HOST}/hooks/sample`;
 
-/** The facts of a sample. What it tells of has the bits of the event's id. */
+/** The facts of a sample. The ids of its resources have the bits of the event's id. */
 export function sampleFacts({ region, run, type, ...head }: RecordedSample): EventFacts {
   return { ...head, ...sampleOf(type, head, region, run) };
 }

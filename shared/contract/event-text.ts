@@ -7,7 +7,7 @@ import type { EventView } from "./event.ts";
 import { type RunFacts, viewRun } from "./run.ts";
 import { timestampOf } from "./timestamp.ts";
 
-/** The text of an event, made from what the store knows of it. */
+/** The text of an event, made from the facts that the store knows. */
 
 /** An event as the store knows it. Instants are milliseconds since 1970. */
 export type EventFacts = EventHead & Happening;
@@ -20,7 +20,7 @@ export interface EventHead {
   environment: Environment;
 }
 
-/** What happened, by the type of its event. */
+/** The facts of what happened, by the type of the event. */
 export type Happening =
   | { type: (typeof JOB_END_TYPES)[number]; job: EventJobFacts; run: EventRunFacts }
   /** `run` is the last one; null if none has started. */
@@ -59,7 +59,7 @@ export interface EventJobFacts {
 
 export type EventRunFacts = Omit<RunFacts, "jobId" | "nextRetryAt">;
 
-/** The id whose bits name the trace of an event that joins none: the job's, or its own where it is about no job. */
+/** The id whose bits name the trace of an event that joins none: its job's id, or its own if it is about no job. */
 export function traceSubject(facts: EventFacts): string {
   return "job" in facts ? facts.job.id : facts.id;
 }

@@ -28,7 +28,7 @@ export const EventTypeSchema = wordOf(
   "EventType",
 );
 
-/** A job as events of these statuses tell of it. */
+/** The schema of a job in events about jobs of these statuses. */
 function eventJobOf<Status extends string>(statuses: readonly Status[], attemptsMin: number, title: string) {
   return Type.Object(
     {
@@ -47,7 +47,7 @@ function eventJobOf<Status extends string>(statuses: readonly Status[], attempts
   );
 }
 
-/** An event of these types. All have the same envelope. */
+/** The schema of events of these types. All events have the same envelope. */
 function eventOf<Word extends EventType, Data extends TSchema>(
   types: readonly Word[],
   data: Data,

@@ -20,7 +20,7 @@ import { CronExpression, type OverlapFacts, overlapFields, Timezone, viewOverlap
 import { Timestamp, timestampOf } from "./timestamp.ts";
 import { namesOf, validatorOf, wordOf } from "./validator.ts";
 
-/** The instants of a timetable: when it will fire, and what became of those that it had. */
+/** The instants of a timetable: those that will fire, and what became of the past ones. */
 
 const closed = { additionalProperties: false } as const;
 

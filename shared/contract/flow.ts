@@ -35,7 +35,7 @@ const Rate = Type.Object(rateFields, {
   description: "How many attempts start in a while, retries and retries by hand included.",
 });
 
-/** What a job or a schedule says of its flow, as it was given. */
+/** The flow of a job or a schedule, as it was given. */
 export const FlowSchema = Type.Object(
   {
     key: keyOf("The word under which the limits hold. `.` and `..` are refused."),

@@ -14,7 +14,7 @@ export const HostId = Type.String({
   examples: ["api.example.com"],
 });
 
-/** What is told of a host in answers and in events alike. */
+/** The fields of a host that answers and events share. */
 export const hostFields = {
   host: Type.String({ description: "A host name or an address without a port, IPv6 in brackets." }),
   state: wordOf(

@@ -131,7 +131,7 @@ export interface InsightFacts {
   waiting: WaitingFigures & { isEstimated: boolean };
 }
 
-/** Percentiles of many buckets take a while, so that the caller may give way after each. */
+/** Percentiles of many buckets take a while, so `pause` lets the caller give way after each bucket. */
 export async function viewInsights(
   facts: InsightFacts,
   pause: () => Promise<void> | undefined = () => undefined,

@@ -308,7 +308,7 @@ export function jobBatchParts(jobs: readonly JobFacts[]): string[] {
 const validateJob = validatorOf(NewJobRequest);
 const validateBatch = validatorOf(NewJobBatchRequest);
 
-/** Schedules take the same field with the same rules. */
+/** The given fields of a retry policy. Schedules take the same field with the same rules. */
 export function retryPolicyOf(request: Static<typeof RetryPolicyRequest>): Partial<RetryPolicy> {
   const policy: Partial<RetryPolicy> = {};
   if (request.max_attempts !== undefined) policy.maxAttempts = request.max_attempts;

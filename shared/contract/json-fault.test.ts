@@ -66,7 +66,7 @@ test("the lines of a large body are counted slice by slice", () => {
       message = (error as Error).message;
     }
   }
-  // Five slices and the last one are scanned. The last read of them counts the first slice already.
+  // Six slices are scanned: five whole ones and the last. The read that scans the last one counts the first one, too.
   expect(count).toBe(6 + 5);
   expect(message).toContain(`at line ${SLICE_CHARACTERS * 5 + 1}, column 1,`);
 });

@@ -1,6 +1,6 @@
 import { type ApiError, invalidRequest } from "../domain/errors.ts";
 
-/** Text is not JSON from the index `at` on, where JSON has what `expected` says. */
+/** The text is not JSON from the index `at` on, where `expected` should stand. */
 export class NotJson extends Error {
   constructor(
     readonly at: number,
@@ -11,8 +11,8 @@ export class NotJson extends Error {
 }
 
 /**
- * Says where a text is not JSON, in lines and characters from 1. They are counted only now, so that a body without a fault pays
- * nothing for it, and in slices, because a body can have 32 million lines.
+ * Says where a text is not JSON, in lines and characters from 1. It counts them only after a fault was found, so that a body
+ * without a fault costs nothing, and in slices, because a body can have 32 million lines.
  */
 export class FaultFinder {
   private at = 0;

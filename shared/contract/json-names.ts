@@ -1,6 +1,6 @@
 /**
- * The names of members without the engine's hash tables: everybody can compute its hash, and thousands of names that share
- * one would keep a table, a Set or a Map busy for seconds.
+ * Handles the names of members without the engine's hash tables. Anybody can compute the engine's hash, and thousands of
+ * names that share one hash would keep a table, a Set or a Map busy for seconds.
  */
 
 /** JSON.parse enters no longer string into its table of names. */

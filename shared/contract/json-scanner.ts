@@ -6,7 +6,7 @@ import { findRepeated, unescapeString } from "./json-names.ts";
 /** How deeply objects and arrays may be nested, the outermost one counted. */
 export const DEPTH_MAX = 64;
 
-/** Where a body has payloads: in its member `payload`, in that of every entry of its member `jobs`, or nowhere. */
+/** The place of a body's payloads: its member `payload`, the member `payload` of each entry of `jobs`, or none. */
 export type PayloadPlace = "member" | "each job" | "none";
 
 /** A body taken apart. Its texts lack insignificant white space; escapes and numbers stay as they were written. */
@@ -46,11 +46,11 @@ const NAME = 2;
 const NAME_OR_END = 3;
 const NAME_END = 4;
 const COMMA_OR_END = 5;
-/** Within a string that is a value, or within one that is a name. */
+/** The scanner is within a string: STRING is a value, NAME_STRING is a name. */
 const STRING = 6;
 const NAME_STRING = 7;
 
-/** What stands in JSON where the scanner is in this state. */
+/** The words for what JSON must have next, by the scanner's state. */
 const EXPECTED: Readonly<Record<number, string>> = {
   [VALUE]: "a value",
   [VALUE_OR_END]: "a value or ]",
@@ -266,7 +266,7 @@ export class JsonScanner {
     this.endPiece();
     this.pieceStart = this.at;
     const text = this.pieces.join("");
-    // Characters were counted so far, and each has at least one byte.
+    // Only characters were counted so far, and a character may have several bytes.
     if (Buffer.byteLength(text) > PAYLOAD_BYTES_MAX) this.refuseLength();
     if (!this.isTooLarge) this.payloadTexts[this.entry()] = text;
     shell.pieces.push(this.isTooLarge || text.startsWith("{") ? "{}" : text.startsWith("[") ? "[]" : text);
@@ -293,7 +293,7 @@ export class JsonScanner {
     if (this.length + this.at - this.pieceStart > this.lengthMax) this.refuseLength();
   }
 
-  /** Every entry of a batch is judged, so reading goes on there; the rest of this payload is not kept. */
+  /** Reading goes on in a batch, because each of its entries is judged. The rest of this payload is not kept. */
   private refuseLength(): void {
     if (this.shell === null) {
       throw invalidRequest(`The body has more than ${SHELL_CHARACTERS_MAX} characters outside of payloads.`);

@@ -81,7 +81,7 @@ export const RevealedApiKey = Type.Object(
     key: Type.String({
       pattern: "^svc_(?:dev|live)_[0-9A-Za-z]{38}$",
       description: "What requests carry as `Authorization: Bearer`. It is shown this once.",
-      // Its check characters are wrong, so that nobody takes it for a key.
+      // The check characters of the example are wrong, so that nobody takes it for a key.
       examples: [`svc_live_${"0".repeat(38)}`],
     }),
   },
@@ -95,7 +95,7 @@ export const DeletedApiKey = Type.Object(
 
 export const KeyListParameters = Type.Object(pageParameters);
 
-/** The body of POST /v2/keys; null for what it leaves out. Throws ApiError. */
+/** The body of POST /v2/keys; null for a field that it leaves out. Throws ApiError. */
 export function readNewKey(value: unknown): { name: string | null; scope: KeyScope; hours: number | null } {
   const { name, scope, expires_in_hours: hours } = validateNew(value);
   if (name !== undefined) checkName(name, "name", KEY_NAME_CHARACTERS_MAX);

@@ -261,7 +261,7 @@ export interface ScheduleFacts extends Changeable {
   createdAt: number;
 }
 
-/** What of a schedule is shown only where a client has given it; null where none has. */
+/** The fields of a schedule that are shown only if a client has given them; null where none has. */
 export interface OverlapFacts {
   overlap: Overlap | null;
   spreadSeconds: number | null;

@@ -22,7 +22,7 @@ export const ClockView = Type.Object(
 );
 export type ClockView = Static<typeof ClockView>;
 
-/** How much happened on the way. */
+/** How much happened while the clock was advanced. */
 export const Happened = Type.Object(
   {
     /** Attempts of jobs that ended. */

@@ -13,7 +13,7 @@ export function parseBody(bytes: Uint8Array, place: PayloadPlace): Body {
 
 /** Any JSON value as text with white space wherever it may stand, and as text without any. */
 export const jsonTexts = fc
-  // There is no way to write -0 by JSON.stringify.
+  // JSON.stringify cannot write -0, so the values are those that it has written.
   .tuple(
     fc.jsonValue().map((value) => JSON.parse(JSON.stringify(value)) as unknown),
     fc.array(fc.constantFrom("", " ", "\n\t", "\r\n"), { minLength: 1 }),

@@ -1,6 +1,6 @@
 import { Type } from "@sinclair/typebox";
 
-/** An instant as the API writes it. It has a pattern, since the meaning of a `format` would be a global of the process. */
+/** An instant as the API writes it. It has a pattern, because TypeBox would keep the meaning of a `format` in a global. */
 export const Timestamp = Type.String({
   title: "Timestamp",
   description: "ISO 8601 in UTC with milliseconds.",

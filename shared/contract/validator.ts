@@ -46,7 +46,7 @@ export function namesOf<Fields extends TProperties>(schema: TObject<Fields>): (k
   return Object.keys(schema.properties);
 }
 
-/** Where a number or an object may also be null, anything else is judged as that number or object. */
+/** If a schema is a number or an object that may be null, any other value is judged as that number or object. */
 function chosenErrors({ type, value, schema, errors }: ValueError): ValueErrorIterator | undefined {
   if (type !== ValueErrorType.Union || value === null) return undefined;
   const [first, second, ...more]: TSchema[] = schema.anyOf;
@@ -90,10 +90,10 @@ function hintAt({ path, schema }: ValueError): string {
   return known.length === 0 ? "" : ` Known are ${known.join(", ")}.`;
 }
 
-/** How many violations are looked through for a field that was meant to be the missing one. */
+/** The most violations that are searched for a misspelt name of the missing field. */
 const VIOLATIONS_MAX = 64;
 
-/** The message about a required field that stands there under a misspelt name; null if it does not. */
+/** The message about a required field that was given under a misspelt name; null if it was not. */
 function misspeltFor(missing: ValueError, all: Iterable<ValueError>): string | null {
   const name = lastStep(missing.path);
   let count = 0;
@@ -107,7 +107,7 @@ function misspeltFor(missing: ValueError, all: Iterable<ValueError>): string | n
   return null;
 }
 
-/** What may be repeated in a message. */
+/** The names of fields that a message may repeat with a guess. */
 const FIELD_NAME = /^[\w -]{1,64}$/;
 
 const fieldsOf = (schema: TSchema): string[] =>

@@ -5,7 +5,7 @@ import { KEY_CONFLICT, KEY_LIFE_HOURS } from "../../domain/idempotency.ts";
 import { RUN_AT_IN_PAST, RUN_AT_PAST_SECONDS_MAX } from "../../domain/job.ts";
 
 interface Explanation {
-  /** When the service answers it: the rest of a sentence that begins with the code. */
+  /** When the service answers with the code: the rest of a sentence that begins with it. */
   when: string;
   /** The message of the example. */
   message: string;

@@ -62,7 +62,7 @@ const RATE: HeaderName[] = ["RateLimitLimit", "RateLimitRemaining", "RateLimitRe
 /** The headers of an answer of this status. `mayBeReplayed` adds that of a repeated first answer to an Idempotency-Key. */
 export function headersOf(status: number, schemas: Schemas, mayBeReplayed = false): Json {
   const names: HeaderName[] = ["RequestId", "ServiceVersion"];
-  // Without a valid key no project is known, and so no rate.
+  // Without a valid key the project is unknown, and so is its rate.
   if (status < 500 && status !== 401) names.push(...RATE);
   if (status === 401) names.push("WwwAuthenticate");
   if (status === 405) names.push("Allow");

@@ -21,20 +21,20 @@ export interface Operation {
   body: (Content & { isOptional?: true }) | null;
   /** The status of every answer that is no refusal. */
   status: 200 | 201;
-  /** True for a PUT, which answers 201 as well, where it has created something. */
+  /** True for a PUT that may create something, and then answers 201. */
   mayCreate?: true;
   response: Content;
-  /** The codes that do not follow from the other members; `errorCodesOf` adds those. */
+  /** The codes that do not follow from the other members; `errorCodesOf` adds the codes that do. */
   codes: readonly ErrorCode[];
-  /** The attempts and events that result from it join the trace of the request. */
+  /** The attempts and events that result from the operation join the trace of its request. */
   isTraced?: true;
-  /** An invalid_request with more members than that of other operations. */
+  /** The example of an invalid_request that has more members than in other operations. */
   invalidExample?: ErrorView;
 }
 
 export interface Content {
   schema: TSchema;
-  /** By name. */
+  /** The examples by name. */
   examples: Readonly<Record<string, unknown>>;
 }
 
