@@ -5,12 +5,12 @@
 export interface Clock {
   /** Milliseconds since 1970 by the database's clock, with a fraction. */
   now(): number;
-  /** Real time, as targets and receivers have it: only under a test clock (test-clock.ts), where `now` is another time. */
+  /** Real time, as targets and receivers have it. Given only under a test clock (test-clock.ts), where `now` differs. */
   real?: Pick<Clock, "now">;
   stop(): void;
 }
 
-/** What the machines around take for now, in milliseconds since 1970. */
+/** The present time by real clocks, in milliseconds since 1970. */
 export const realNow = (clock: Pick<Clock, "now" | "real">): number => (clock.real ?? clock).now();
 
 /** Asks the database for its time; milliseconds since 1970. */

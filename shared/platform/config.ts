@@ -25,7 +25,7 @@ export interface Config<S extends Service = Service> {
   regions: readonly Region[];
   shardsPerRegion: number;
   nodeName: string;
-  /** False for a random name, which has no earlier bearer whose death the node could prove. */
+  /** False for a random name, which no earlier process had. So the node has no earlier process to prove dead. */
   nodeNameIsFixed: boolean;
   publicUrl: string | null;
   logLevel: LogLevel;
@@ -106,7 +106,7 @@ export function readConfig<S extends Service>(
   const readInteger = (name: string, least: number, most: number) =>
     read(name, `a whole number from ${least} to ${most}`, (text) => parseInteger(text, least, most));
 
-  /** A comma list. Each wrong part of it is named. */
+  /** Reads a comma list. The error names each wrong part. */
   function readList<T>(name: string, rule: string, parse: (text: string) => T | null): T[] {
     const parts = (environment[name]?.trim() ?? "") === "" ? [] : (environment[name] ?? "").split(",");
     return parts.flatMap((part) => {
@@ -272,7 +272,7 @@ function parsePlainUrl(text: string): string | null {
   return username + password + search + hash === "" ? text : null;
 }
 
-/** Empty for what is no URL. */
+/** The protocol of a URL; empty for a text that is no URL. */
 function protocolOf(text: string): string {
   return URL.canParse(text) ? new URL(text).protocol : "";
 }

@@ -65,7 +65,7 @@ export function messageOf(error: Error): string {
   return error.message;
 }
 
-/** What Postgres or the connection says is wrong. It tells nothing of a statement or its values. */
+/** The fault that Postgres or the connection reports. The text tells nothing of a statement or its values. */
 export function faultText(error: unknown): string {
   let root = error;
   while (root instanceof Error && root.cause !== undefined) root = root.cause;
@@ -74,7 +74,7 @@ export function faultText(error: unknown): string {
   return messageOf(root) || String((root as { code?: unknown }).code ?? root.name);
 }
 
-/** The lines after the message; none if the message was changed since, because then its end is unknown. */
+/** The lines of the stack after the message; none if the message was changed since, because then its end is unknown. */
 function framesOf({ stack = "", message }: Error): string {
   const begin = stack.indexOf(message);
   return begin < 0 ? "" : stack.slice(begin + message.length).trim();

@@ -1,8 +1,8 @@
-/** Lets many work at a time, and at certain moments one alone. */
+/** A gate lets many callers work at a time, and at certain moments one caller alone. */
 export interface Gate {
-  /** Does it once nobody is alone. What is called within it must not ask the gate again. */
+  /** Runs `act` once no caller is alone. `act` must not call the gate again. */
   within<Result>(act: () => Promise<Result>): Promise<Result>;
-  /** Does it once all that was begun within has ended. What comes meanwhile waits. One caller at a time. */
+  /** Runs `act` once all calls of `within` have ended. New ones wait until `act` has ended. One caller at a time. */
   alone<Result>(act: () => Promise<Result>): Promise<Result>;
 }
 

@@ -32,7 +32,7 @@ interface ErrorFields {
 
 /**
  * The text for one JSON line: the time in UTC, the level, the message and the fields that have a value, then the stack of an
- * error. No character in it makes a terminal do anything, but for the colours.
+ * error. A terminal obeys no character of it but those of the colours.
  */
 export function humanLine(line: string, hasColours: boolean): string {
   const told = JSON.parse(line);
@@ -50,7 +50,7 @@ export function humanLine(line: string, hasColours: boolean): string {
   return [[...head, ...fields].join(" "), ...error.map((text) => `    ${paint(RED, text)}`), ""].join("\n");
 }
 
-/** The process and the machine are those of the terminal. */
+/** Members that are shown apart or left out. The process and the machine are those of the terminal. */
 const TOLD_ELSEWHERE = new Set(["level", "time", "pid", "hostname", "name", "msg", "err"]);
 
 /** A value as it is if it is one plain word, else in quotes as in JSON. */

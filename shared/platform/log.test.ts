@@ -35,7 +35,7 @@ test("lines come in order and whole, also those of a process that dies behind th
   expect(lines[2].err.message).toBe("broken");
 });
 
-/** What a program logs with this format, where its output goes to a terminal, and where it does not. */
+/** The log of a program with this format, once where its output goes to a terminal and once where it does not. */
 async function logWith(format: string, environment: Record<string, string> = {}) {
   const program = `
     import { createLog } from ${JSON.stringify(`${import.meta.dir}/log.ts`)};

@@ -3,7 +3,7 @@ import type { Log } from "./log.ts";
 export interface Repeat {
   /** Runs the tick now, or once more after the running one, however often this is called meanwhile. */
   soon(): void;
-  /** The same. Resolves when a tick has ended that began after this call, to whether it ended without an error. */
+  /** Like `soon`. Resolves when a tick that began after this call has ended: true if it ended without an error. */
   now(): Promise<boolean>;
   /** After this no tick begins. Resolves when the last one has ended. */
   stop(): Promise<void>;
@@ -16,7 +16,7 @@ export interface Repeat {
 const PART_STEP = (Math.sqrt(5) - 1) / 2;
 /** Timers drop the fractions of milliseconds. A tick that comes this early comes at its turn. */
 const EARLY_MS = 2;
-/** How many loops the process has begun. A simulation begins anew for each of its processes. */
+/** How many loops the process has begun. A simulation sets it for each of its processes. */
 export const loops = { count: 0 };
 
 /**

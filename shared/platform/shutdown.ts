@@ -12,7 +12,7 @@ const MARGIN_MS = 10_000;
 const INTERRUPTED_TWICE = 130;
 
 /**
- * From now on SIGTERM and SIGINT end the process in order: the stops run once, one after the other. It exits with 0, or with
+ * Makes SIGTERM and SIGINT end the process in order: the stops run once, one after the other. It exits with 0, or with
  * 1 if a stop failed or all together took longer than the drain and a margin. A further SIGINT exits at once. An uncaught
  * exception is logged and ends the process. Its supervisor starts it again, and nothing is lost, because every promise is in
  * Postgres.

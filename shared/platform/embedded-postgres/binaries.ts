@@ -86,8 +86,8 @@ function canRun(native: string, account: Account | undefined): boolean {
 export const ENVIRONMENT = { PATH: "/usr/local/bin:/usr/bin:/bin", LC_ALL: "C", TZ: "UTC" };
 
 /**
- * The command line that runs a program as the account, and for which the kernel sends a signal when this process dies.
- * Systems without setpriv (macOS) lack that signal; there the next start ends a server that was left running.
+ * The command line that runs a program as the account. The kernel sends the program a signal when this process dies.
+ * Systems without setpriv, such as macOS, lack that signal. On Linux the next start ends a server that was left running.
  */
 export function launch(
   command: string[],
@@ -124,7 +124,7 @@ export function chooseAccount(home: string): Account | undefined {
   return account;
 }
 
-/** initdb looks its account up by number, so the system has to know it. */
+/** initdb looks its account up by number, so the system has to know the account. */
 function findUnprivilegedAccount(): Account {
   const accounts = readFileSync("/etc/passwd", "utf8")
     .split("\n")

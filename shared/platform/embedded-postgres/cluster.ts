@@ -18,7 +18,7 @@ const INITDB_TIMEOUT_MS = 120_000;
 const REMOVAL_TIMEOUT_MS = 30_000;
 const POLL_MS = 20;
 
-/** Makes the cluster under another name, which becomes its own once it is complete and on disk. */
+/** Makes the cluster under a temporary name, and renames it once it is complete and on disk. */
 export async function makeCluster(
   home: string,
   cluster: string,
@@ -61,7 +61,7 @@ async function removePartials(home: string): Promise<void> {
       try {
         rmSync(path, { recursive: true, force: true });
       } catch {
-        // Something was written into it meanwhile.
+        // Something was written into the folder meanwhile.
       }
     }
     await Bun.sleep(POLL_MS);

@@ -19,7 +19,7 @@ const RESTART_PAUSE_MS = 1_000;
 /**
  * Starts a durable Postgres whose data is under `dataDir`, and creates it there on the first start. One process at a time may
  * have a data directory: a second is refused with DataDirInUse, which names the first, and a folder of another program with
- * ForeignData. It first clears away what a killed process left behind: half a cluster, a stale pid file, a server still
+ * ForeignData. The start first clears away what a killed process left behind: half a cluster, a stale pid file, a server still
  * shutting down. On Linux the server shuts down cleanly when this process dies, even by SIGKILL. A server that dies by itself
  * is started again, on the same port and with all committed data.
  *
@@ -88,7 +88,7 @@ export async function startEmbeddedPostgres({
 
 /**
  * Whether a line of the log deserves attention: trouble of Postgres itself, and statements that it refused, unless the message
- * quotes a value. The lines that follow with the row, or with the rest of a value, begin otherwise.
+ * quotes a value. Further lines, with the row or with the rest of a value, do not begin like that.
  */
 export function isComplaint(line: string): boolean {
   const [, code = ""] = /^\S+ \S+ UTC \[\d+\] (\w{5}) (?:WARNING|ERROR|FATAL|PANIC): /.exec(line) ?? [];

@@ -22,7 +22,7 @@ export function homeOf(dataDir: string): string {
   return resolve(dataDir, "postgres");
 }
 
-/** What stands there was made by something else: another program's folder may have the same name. */
+/** The path was made by something else: another program's folder may have the same name. */
 export class ForeignData extends Error {
   constructor(path: string) {
     super(`${path} was not made by this service.`);
@@ -39,14 +39,14 @@ export function checkOwn(home: string): void {
   if (foreign !== undefined) throw new ForeignData(join(home, foreign));
 }
 
-/** The lock is the first that is made in a folder. One that has anything without it is none of ours, and gets none. */
+/** The lock is the first file in a folder of ours. A folder that has entries but no lock is foreign, and gets none. */
 function checkMarked(home: string): void {
   const names = readdirSync(home);
   if (names.length > 0 && !names.includes(LOCK)) throw new ForeignData(home);
 }
 
 /**
- * Claims the folder for this process and answers how to let it go. Throws DataDirInUse and ForeignData.
+ * Claims the folder for this process and returns the function that releases it. Throws DataDirInUse and ForeignData.
  *
  * The lock is an SQLite file lock, which the kernel releases when its holder dies. A pid file would not do: it cannot be
  * taken atomically, and its pid may belong to another process by now.
@@ -70,7 +70,7 @@ export function claimHome(home: string): () => void {
   };
 }
 
-/** Throws what a start would throw now. */
+/** Throws the DataDirInUse or ForeignData that a start would throw now. */
 export function checkStartable(dataDir: string): void {
   const home = homeOf(dataDir);
   if (existsSync(home)) claimHome(home)();

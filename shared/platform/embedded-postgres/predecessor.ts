@@ -12,7 +12,7 @@ export function nameCluster(home: string): string {
 }
 
 /**
- * Waits until no process of an earlier server is left, then removes its pid file. Postgres would believe that a stale one is
+ * Waits until no process of an earlier server is left, then removes its pid file. Postgres would take a stale pid file to be
  * in use if another process has its pid by now, as is usual in containers.
  */
 export async function endPredecessor(clusterName: string, cluster: string): Promise<void> {

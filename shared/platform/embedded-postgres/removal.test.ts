@@ -63,14 +63,14 @@ test("takes a folder with anything else in it, or of another program, for somebo
   const names = () => [...unmarked, ...mixed].map((dataDir) => readdirSync(homeOf(dataDir)).sort());
   const before = names();
   for (const dataDir of unmarked) {
-    // Nor does a start leave a mark there, by which the next one would take the folder for its own.
+    // A start leaves no mark there, either. By a mark the next start would take the folder for its own.
     expect(() => checkStartable(dataDir)).toThrow(ForeignData);
     await expect(startEmbeddedPostgres({ dataDir })).rejects.toThrow(ForeignData);
   }
   for (const dataDir of [...unmarked, ...mixed]) expect(() => claimData(dataDir)).toThrow(ForeignData);
   expect(names()).toEqual(before);
 
-  // A link to a folder that would do.
+  // A link to a folder that would be accepted by itself.
   const elsewhere = dataDirWith(...OWN);
   const linked = join(root, "linked");
   mkdirSync(linked);

@@ -13,8 +13,8 @@ export interface ClaimedData {
 
 /**
  * Claims the data of the embedded Postgres of a data directory, in order to remove it. Null if there is none. Throws
- * DataDirInUse and ForeignData. Whatever else stands in the data directory stays, the secrets key too: another database may
- * have secrets under it.
+ * DataDirInUse and ForeignData. Everything else in the data directory stays, the secrets key too: another database may have
+ * secrets under that key.
  */
 export function claimData(dataDir: string): ClaimedData | null {
   const home = homeOf(dataDir);
@@ -30,7 +30,7 @@ export function claimData(dataDir: string): ClaimedData | null {
     async remove() {
       try {
         await endPredecessor(nameCluster(home), join(home, CLUSTER));
-        // Under another name, so that a process that starts now makes a folder of its own, and none finds half of this one.
+        // The folder is renamed first: a process that starts now makes its own folder, and never finds half of this one.
         renameSync(home, `${home}${REMOVED}${randomBytes(6).toString("hex")}`);
       } finally {
         release();
@@ -43,7 +43,7 @@ export function claimData(dataDir: string): ClaimedData | null {
 const REMOVED = ".removed-";
 const REMAINS = /^postgres\.removed-[0-9a-f]{12}$/;
 
-/** What was given another name here, or by a process that was killed before it had removed it. */
+/** Removes renamed folders: that of this process, and those of processes that were killed before they removed them. */
 function removeRemains(home: string): void {
   const folder = dirname(home);
   for (const name of existsSync(folder) ? readdirSync(folder) : []) {

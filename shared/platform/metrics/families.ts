@@ -20,7 +20,7 @@ export interface Members<Name extends string, Member> {
 
 /** A metric whose values are kept elsewhere and read whenever it is shown. */
 export interface Followed<Name extends string> {
-  /** Sets how the values are read. Before this call the metric has none. */
+  /** Sets how the values are read. Before this call the metric has no values. */
   follow(read: () => Iterable<{ labels: Labels<Name>; value: number }>): void;
 }
 

@@ -15,7 +15,7 @@ export type Statement =
   | "judge_bulk"
   | "sweep";
 
-/** The metrics of one process; deploy/METRICS.md lists them. What a service does not do stays at zero or has no values. */
+/** The metrics of one process; deploy/METRICS.md lists them. Unused ones stay at zero or have no values. */
 export interface Metrics {
   requests: Members<"operation" | "status", Count>;
   requestSeconds: Members<"operation", Spread>;
@@ -23,9 +23,9 @@ export interface Metrics {
   jobsCreated: Members<"origin", Count>;
   /** Members of bulk operations that were judged. */
   bulkMembers: Members<"action" | "outcome", Count>;
-  /** For attempts of one kind: returns what records the lateness of an attempt, in milliseconds. */
+  /** Returns the function that records the lateness of an attempt of this kind, in milliseconds. */
   lateness(kind: FlowKind): (region: Region, ms: number) => void;
-  /** For attempts of one kind and region: returns what records how late one was claimed, and whether it was held back. */
+  /** Returns the function that records how late an attempt of this kind and region was claimed, and if it was held back. */
   granted(kind: FlowKind, region: Region): (lateMs: number, isHeldBack: boolean) => void;
   attemptsSettled: Record<"succeeded" | "failed" | "timed_out", Count>;
   /** Attempts of deliveries to webhook endpoints. */
@@ -33,7 +33,7 @@ export interface Metrics {
   attemptsRescued: Record<FlowKind, Count>;
   webhooksDisabled: Count;
   attemptsInFlight: Followed<never>;
-  /** Returns what runs a statement and records its rows and its time, even if it fails. The metric is shown from then on. */
+  /** Returns the function that runs a statement and records its rows and time, failed or not. Shows the metric at once. */
   statement(name: Statement): <Result>(rowCount: number, run: () => Promise<Result>) => Promise<Result>;
   sweepFound: Count;
   leaseChanges: Record<"acquired" | "lost" | "resigned", Count>;
@@ -60,7 +60,7 @@ export interface Metrics {
   postgresConnections: Followed<"state">;
   statementErrors: Followed<"kind">;
   busFaults: Followed<"kind">;
-  /** Everything in Prometheus' text format. */
+  /** All metrics in Prometheus' text format. */
   page(): Promise<{ text: string; contentType: string }>;
 }
 
@@ -70,7 +70,7 @@ const ON_TIME_WITHIN_MS = 1_000;
 const LATENESS_BOUNDS_SECONDS = [
   0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900,
 ];
-/** Up past the 2 s within which an outage is answered, and past the time that a body may take. */
+/** Up past the 2 s within which an outage is answered, and past the 38 s that a body of 1 MiB may take. */
 const REQUEST_BOUNDS_SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 40];
 /** Up past the timeout of a statement. */
 const STATEMENT_BOUNDS_SECONDS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 10];
@@ -98,7 +98,7 @@ const MEANINGLESS_ON_BUN = [
   "process_heap_bytes",
 ];
 
-/** Each has a registry of its own, so that a process can hold several, as tests do. */
+/** Each result has a registry of its own, so that a process can hold several, as tests do. */
 export function createMetrics(): Metrics {
   const registry = new Registry();
   collectDefaultMetrics({ register: registry });

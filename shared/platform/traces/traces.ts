@@ -1,6 +1,6 @@
 import type { TraceContext } from "../../domain/trace.ts";
 
-/** Where spans are sent, and the part of traces recorded without a client's wish. Null turns recording off. */
+/** The collector's address, and the part of traces recorded without a client's wish. Null turns recording off. */
 export type TraceSettings = { endpoint: string; ratio: number } | null;
 
 export type Attributes = Readonly<Record<string, string | number>>;
@@ -30,7 +30,7 @@ export interface Traces {
    * random, and both are limited per second. No span holds data from a payload, a key, a secret or a target's URL.
    */
   begin(parent: TraceContext | null, projectNo: number, describe: () => Beginning): Span | null;
-  /** Sends the spans that still wait, as far as that is quick. */
+  /** Sends the spans that still wait, within a short time. */
   stop(): Promise<void>;
 }
 
