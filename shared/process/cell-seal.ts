@@ -21,13 +21,13 @@ export class WrongSecretsKey extends Error {}
  */
 export type Use = "seals" | "opens";
 
-/** A key that is older than this is warned of at each start. */
+/** Each start warns of a key that is older than this. */
 const OLD_SECONDS = 365 * 86_400;
 
 /**
  * The seal of this process, once the cell knows its key. The first process of a cell brings the key, and a later one
- * may bring another beside it. Throws WrongSecretsKey without having changed anything. For the cell's own key it is one
- * look.
+ * may bring another beside it. Throws WrongSecretsKey without having changed anything. One look is enough for the
+ * cell's own key.
  */
 export async function openCellSeal(
   { db, log }: { db: Database; log: Log },
@@ -48,7 +48,7 @@ export async function openCellSeal(
   return seal;
 }
 
-/** The same; if the key is wrong, the process ends as for wrong settings. */
+/** Calls openCellSeal. If the key is wrong, the process ends as for wrong settings. */
 export async function openCellSealOrExit(
   parts: { db: Database; log: Log },
   given: GivenSecretsKeys,
@@ -63,7 +63,7 @@ export async function openCellSealOrExit(
   }
 }
 
-/** What the cell has to note for a process with these keys; nothing if it knows them. Throws WrongSecretsKey. */
+/** The entries that the cell must note for a process with these keys; none if it knows them. Throws WrongSecretsKey. */
 export function decideEntries({ known, sample }: CellKeys, seal: Seal, use: Use): KeyEntry[] {
   const [sealing, ...fallbacks] = seal.fingerprints;
   const now: KeyEntry = { fingerprint: sealing, firstUsedAt: null };

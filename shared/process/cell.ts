@@ -6,7 +6,7 @@ import type { Traces } from "../platform/traces/traces.ts";
 import type { Database } from "../store/database/database.ts";
 
 /**
- * What a process has of its cell: the ways to Postgres and NATS, the database's clock, and where it tells what happens.
+ * A process's view of its cell: Postgres, NATS (the bus), the database's clock, and the log, metrics and traces.
  */
 export interface Cell {
   db: Database;

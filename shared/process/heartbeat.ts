@@ -4,7 +4,7 @@ import type { Cell } from "./cell.ts";
 
 export const RESTORED = "this database was restored: nothing is sent until `admin resume`";
 
-/** The beat of one node. `onDeclaredDead` is called when nothing of the node may go on. */
+/** The beat of one node. `onDeclaredDead` is called when all work of the node must end. */
 export function createHeartbeat(
   { db, log }: Pick<Cell, "db" | "log">,
   { nodeId, onDeclaredDead }: { nodeId: number; onDeclaredDead(): void },
@@ -19,7 +19,7 @@ export function createHeartbeat(
       case "restored":
         await holdIfRestored(db, { isProved: true });
         log.error({ nodeId, answered }, RESTORED);
-        // What this process remembers, the number of its node included, belongs to a history that the database has
+        // The memory of this process, the number of its node included, belongs to a history that the database has
         // lost.
         onDeclaredDead();
         return;

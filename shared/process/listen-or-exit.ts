@@ -25,7 +25,7 @@ export async function listenOrExit<Server>(
   }
 }
 
-/** The same without a server that stays: whether the port can be had now. */
+/** Checks that the port can be used now, without a server that stays. If not, the process ends as in listenOrExit. */
 export async function checkPortOrExit(at: ListenAt): Promise<void> {
   const { host: hostname, port } = at;
   const fetch = () => new Response();

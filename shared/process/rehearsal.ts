@@ -15,11 +15,11 @@ import { createProject, type ProjectRow } from "../store/resources/projects.ts";
 import type { Cell } from "./cell.ts";
 
 /**
- * A process that has just started is slow: its code is not compiled, and its connections have no plans. So before it
- * says that it is ready it does its hot work a few times, with a project of its own, on several connections. Each does
- * so in a transaction that is rolled back; the messages reach nobody, and the metrics are thrown away. What others see
- * of it are gaps in numbers, such as those of projects, and locks. Those on the tables of jobs and runs last for a round;
- * those on its own project, key and node last until it ends.
+ * A process that has just started is slow: its code is not compiled, and its connections have no plans. So it does its
+ * hot work a few times before it says that it is ready, with a project of its own, on several connections. Each works in
+ * a transaction that is rolled back; the messages reach nobody, and the metrics are thrown away. Others see gaps in
+ * numbers, such as those of projects, and locks. Locks on the tables of jobs and runs last for a round; locks on the
+ * rehearsal's own project, key and node last until it ends.
  */
 export interface Rehearsal {
   /** Like the process's own cell, except that its database is one transaction and its bus ends in this process. */
@@ -34,9 +34,9 @@ export interface Rehearsal {
   takeSteps(stepCount: number, step: (index: number) => Promise<void>): Promise<void>;
 }
 
-/** One rehearsal takes no longer. */
+/** The longest time that one rehearsal takes. */
 const REHEARSAL_MS_MAX = 500;
-/** Others may wait for a round's locks, such as retention for the tables of runs. */
+/** A round is short, because others may wait for its locks, such as retention for the tables of runs. */
 const ROUND_MS = 30;
 /** Under ordinary load one statement of a kind is under way at once, so few connections are in use. */
 const CONNECTIONS = 2;
@@ -70,7 +70,7 @@ async function rehearseOnce(
     isOver = true;
   };
   void over.then(end);
-  /** The first that went wrong before the end. What follows from it tells less. */
+  /** The first error before the end. Errors that follow from it tell less. */
   let failure: unknown = null;
   const fail = (error: unknown) => {
     if (!isOver) failure ??= error;
@@ -89,7 +89,7 @@ async function rehearseOnce(
       const takeSteps: Rehearsal["takeSteps"] = (stepCount, step) =>
         takeStepsInRounds(db, stepCount, step, () => isOver);
       await Promise.race([act({ cell, project, key, takeSteps }).catch(fail), over]);
-      // What is left of it asks no more: after the rollback a statement would commit by itself.
+      // The rest of `act` may send no statement: after the rollback a statement would commit by itself.
       end();
       throw new RehearsalIsOver();
     });
@@ -129,7 +129,7 @@ function untilOver(tx: Transaction, check: () => void, fail: (error: unknown) =>
       check();
       return tx.run<never>(name, text, values).catch((error) => {
         fail(error);
-        // What fails here is not asked again, as it would be while Postgres is away.
+        // A failed statement is not sent again, as it would be while Postgres is away.
         throw new RehearsalIsOver("", { cause: error });
       });
     },

@@ -33,7 +33,7 @@ import { untilAnswered } from "./until-answered.ts";
  * of the ten kinds by which a delivery node claims and settles. Its other statements and its heartbeats must not wait for them.
  */
 export const CONNECTIONS = 24;
-/** A gateway has answered 503 by then. It gives up a connection that has gone silent, so that the next one works. */
+/** By then a gateway has answered 503. It gives up a connection that has gone silent, so that the next one works. */
 const GATEWAY_ANSWER_TIMEOUT_MS = 2_500;
 const ASK_AGAIN_MS = 500;
 /** Often enough for an operator who looks at a process that does not start. */

@@ -5,8 +5,8 @@ import { isDatabaseFault } from "../store/database/database.ts";
 const ASK_AGAIN_MS = 500;
 
 /**
- * Takes a step of a process's start until Postgres has answered: no outage, whenever it begins, may end the process. The step may be
- * taken again although it has taken effect.
+ * Takes a step of a process's start until Postgres has answered, because no outage may end the process, whenever it begins. The
+ * step may be taken again although it has taken effect.
  */
 export async function untilAnswered<T>(log: Log, step: () => Promise<T>): Promise<T> {
   for (let told = ""; ; ) {

@@ -217,7 +217,7 @@ test("a wait is logged when it begins, now and then, and when it ends", async ()
   (await waitForDatabase(db, log, { askAgainMs: 1, sayAgainMs: 50 })).stop();
   expect(lines[0]).toBe(BEGINS);
   expect(lines.at(-1)).toBe(ENDS);
-  // Of 200 questions without an answer, few are told.
+  // The log tells of few of the 200 questions without an answer.
   expect(lines.length).toBeGreaterThan(2);
   expect(lines.length).toBeLessThan(100);
   await Promise.all([closed.close(), open.close()]);
