@@ -2,9 +2,9 @@ import { spawnSync } from "node:child_process";
 import { dirname, join } from "node:path";
 
 /**
- * `bun scripts/check.ts [--write]`: formatter and linter, then types, then the file that is made from another one. With
- * --write it applies the formatter's and the linter's safe corrections and writes that file, instead of reporting them.
- * It shows every fault, and then exits with 1.
+ * `bun scripts/check.ts [--write]`: runs formatter and linter, then checks types and the file made from another one.
+ * With --write it applies the formatter's and the linter's safe corrections and writes that file, instead of reporting
+ * them. It shows every fault, and then exits with 1.
  */
 const root = dirname(import.meta.dir);
 const write = process.argv.includes("--write") ? ["--write"] : [];

@@ -2,8 +2,8 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 
 /**
- * `bun scripts/prometheus-rule.ts [--write]`: whether prometheus-rule.yaml, which Prometheus' operator takes, holds what
- * rules.yaml says. It ends with 1 if not. With --write the file is made anew.
+ * `bun scripts/prometheus-rule.ts [--write]`: checks that prometheus-rule.yaml, which Prometheus' operator takes, holds
+ * what rules.yaml says, and ends with 1 if not. With --write it makes the file anew.
  */
 const folder = join(dirname(import.meta.dir), "deploy", "monitoring", "home");
 const file = join(folder, "prometheus-rule.yaml");

@@ -84,7 +84,7 @@ function installBun() {
   return findBun(home) ?? fail(`Bun could not be installed into ${home}`);
 }
 
-/** The Bun binary. Of all platform packages npm installs the one for this system, processor and C library. */
+/** The Bun binary. npm installs only the platform package for this system, processor and C library. */
 function findBun(home) {
   const scope = join(home, "node_modules", "@oven");
   const [platform] = existsSync(scope) ? readdirSync(scope).filter((name) => name.startsWith("bun-")) : [];

@@ -51,7 +51,7 @@ function write(file: string, text: string): void {
   writeFileSync(join(stage, file), text);
 }
 
-/** The source as it stands in the package: its types come from the package's own module, not from the rooms of the service. */
+/** The source as it stands in the package: its types come from the package's own module, not from the service's folders. */
 function withOwnContract(file: string): string {
   const own = relative(dirname(file), CONTRACT);
   const source = readFileSync(join(client, file), "utf8");

@@ -6,8 +6,8 @@ import { API_VERSIONS } from "../../shared/domain/version.ts";
 import { createTypeWriter, type Schema } from "./type-writer.ts";
 
 /**
- * The types that the client has from the contract and the domain, as one module that imports nothing. Its exports have the
- * names and the meaning of theirs; `test/client/package/types.test.ts` holds that.
+ * The types that the client has from the contract and the domain, as one module that imports nothing. The types have the
+ * same names and meaning as there; `test/client/package/types.test.ts` checks that.
  */
 export function writeContractTypes(): string {
   const writer = createTypeWriter();
