@@ -5,12 +5,9 @@ import { callGates, HAS_GATE } from "./gate-calls.ts";
 import { HAS_WORDS, moveTags, OPEN_STATE, tagRuns } from "./job-tags.ts";
 import { canceledSeed, sameLane, tellOf } from "./owed-deliveries.ts";
 
-/**
- * How jobs are canceled, in the words of the statements that do so: one by one (resources/jobs-by-hand.ts) and many at once
- * (bulk/cancel.ts).
- */
+/** The parts of the statements that cancel jobs: one by one (resources/jobs-by-hand.ts) and many at once (bulk/cancel.ts). */
 
-/** How many runs an open job (o) has: `attempt` is the number of the next one as long as it has none. */
+/** How many runs an open job (o) has. `attempt` is the number of the next run as long as that run has no id. */
 export const ATTEMPTS = "o.attempt - CASE WHEN o.run_id IS NULL THEN 1 ELSE 0 END";
 
 /** How far the attempt of an open job (o) has come, as decideCancel (domain/job.ts) names it. */
@@ -21,13 +18,13 @@ const CANCELED = endedStatusCode("canceled");
 const FAILED_RUN = runStatusCode("failed");
 const RUNNING = runStatusCode("running");
 
-// An array instead of a number keeps the planner to the whole key (claim.ts).
+// An array instead of a number keeps the planner to the whole key (claim-statement.ts).
 const SAME_JOB = `o.project_no = ANY (ARRAY[c.project_no]) AND o.environment = c.environment AND o.region = c.region
      AND o.job_id = c.job_id`;
 
 /**
  * Cancels the jobs of `open`: locked rows of open_jobs with their `attempts` (ATTEMPTS) and `way` (WAY). An attempt on the wire
- * runs to its end. The endpoints that hear of it are told, a delivery a row of `heard`.
+ * runs to its end. The endpoints that hear of cancels are told; `heard` has a row for each delivery.
  */
 export const CANCEL_OPEN = `on_the_wire AS (
   UPDATE open_jobs o SET canceled = true FROM open c WHERE c.way = 'sent' AND ${SAME_JOB}

@@ -12,18 +12,18 @@ import { countRuns } from "./month.ts";
 import { countByEnvironment, TAKE_FREE_PERMITS } from "./permits.ts";
 
 /**
- * The short way of a claim for jobs with a flow key. In projects that are ordinary by claim-ordinary.ts it grants what is due,
- * stands in its key's queue, and is among the first that the key has places for. It leaves the rest to claimAttempts,
- * unchanged: what is to be parked or put off, what has its place already, jobs without a key, and jobs of a key that is paused,
- * has a rate, or would have to call others now. Where it grants, claimAttempts would have granted the same and left the same
- * rows.
+ * The short way of a claim for jobs with a flow key. In projects that are ordinary by claim-ordinary.ts it grants attempts that
+ * are due, stand in their key's queue, and are among the first that the key has places for. It leaves the rest to
+ * claimAttempts, unchanged: attempts to be parked or put off, attempts that have their place already, jobs without a key, and
+ * jobs of a key that is paused, has a rate, or would have to call others now. For each claim that it grants, claimAttempts
+ * would have granted the same and left the same rows.
  *
- * One self-committing statement, with the locks of claimAttempts in their order. A job's key never changes, so it is read
- * before the job is locked; if anything else has changed by then, the job is left. Whether it is among the first is counted by
- * are_first once the keys are locked. The regions without nodes are counted as well, so a job that only these keep back is
- * left. For the rest see claim-ordinary.ts.
+ * One self-committing statement, with the locks of claimAttempts in their order. A job's key never changes, so the key is read
+ * before the job is locked. If anything else has changed by then, the job is left. are_first counts whether the job is among
+ * the first, once the keys are locked. It counts regions without nodes as well, so a job that only these keep back is left. For
+ * the rest see claim-ordinary.ts.
  *
- * Answers come in the order of the claims; null is what is left. A dead node is granted nothing.
+ * Answers come in the order of the claims; a claim that is left has null. A dead node is granted nothing.
  */
 export async function claimKeyed(
   db: Database,

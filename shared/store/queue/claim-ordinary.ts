@@ -8,21 +8,21 @@ import { countByEnvironment, FREE_FOR_ANY, TAKE_FREE_PERMITS } from "./permits.t
 import { mayReach } from "./quota-events.ts";
 
 /**
- * The short way of a claim. It grants what is owed and due in an ordinary project: one in which no class was called to a
- * permit, nothing is held, permits and the month's quota suffice for all that was asked, and no endpoint may have to be told of
- * the quota. It leaves the rest to claimAttempts, unchanged: all claims of another project, and of an ordinary one what is not
- * due, gone, granted before, counted by a manual retry, or of a job with a flow key. Where it grants, claimAttempts would have
- * granted the same and left the same rows.
+ * The short way of a claim. It grants attempts that are owed and due in an ordinary project: no class was called to a permit,
+ * nothing is held, permits and the month's quota suffice for all of its claims, no endpoint may have to be told of the quota,
+ * and no hosts are watched. It leaves the rest to claimAttempts, unchanged: all claims of other projects, and in an ordinary
+ * project attempts that are early, gone, granted before, counted by a manual retry, or of a job with a flow key. For each claim
+ * that it grants, claimAttempts would have granted the same and left the same rows.
  *
- * One self-committing statement, with the locks of claimAttempts in their order. An open job is judged and taken by one UPDATE,
- * in the order in which the items come, since only nested loops are planned. Under READ COMMITTED that judges a row again which
- * others changed meanwhile, in its newest version; one that is not to be taken any more is left. What is granted is counted by
- * what the UPDATE took, and the flow, which is locked by then, has a permit and a run for each.
+ * One self-committing statement, with the locks of claimAttempts in their order. One UPDATE judges and takes the open jobs, in
+ * the order in which the items come, since only nested loops are planned. Under READ COMMITTED the UPDATE judges a row once
+ * more, in its newest version, if others changed the row meanwhile. It leaves a row that is not to be taken any more. The rows
+ * that the UPDATE took are counted as granted. The flow is locked by then and has a permit and a run for each.
  *
- * COALESCE hides from the planner that a job which is due has a due time. Otherwise it might begin at the index of due rows,
- * where a project's whole backlog stands in the way of each look-up. For `= ANY (ARRAY[...])` see claimAttempts.
+ * COALESCE hides from the planner that a job which is due has a due time. Otherwise the planner might begin at the index of due
+ * rows, where a project's whole backlog stands in the way of each look-up. For `= ANY (ARRAY[...])` see claim-statement.ts.
  *
- * Answers come in the order of the claims; null is what is left. A dead node is granted nothing.
+ * Answers come in the order of the claims; a claim that is left has null. A dead node is granted nothing.
  */
 export async function claimOrdinary(
   db: Database,
@@ -54,7 +54,7 @@ export function ordinaryClaims(nodeId: number, claims: readonly Claim[]) {
 /** `n` is the place among the ordered claims, from 1. */
 export type OrdinaryRow = GrantedRow & { n: number };
 
-/** The answers in the order in which the claims came; null is what is left. */
+/** The answers in the order in which the claims came; a claim that is left has null. */
 export function readOrdinary(
   count: number,
   ordered: readonly OrderedItem<Claim>[],
@@ -70,7 +70,7 @@ export function readOrdinary(
   return answers;
 }
 
-/** Locks the flows. Of a project that is not ordinary, or has no flow, the number is null; so are all of them for a dead node. */
+/** Locks the flows. The number of a project is null if it is not ordinary or has no flow; all are null for a dead node. */
 export const ORDINARY_PROJECTS = `ARRAY (
                     SELECT CASE WHEN f.free >= p.asked AND coalesce(f.runs_left >= p.asked, true) AND NOT f.may_reach
                                 THEN f.project_no END

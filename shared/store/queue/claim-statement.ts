@@ -32,12 +32,13 @@ import { HEARS_OF_QUOTA, QUOTA_COLUMNS, tellOfQuota } from "./quota-events.ts";
  * index of due rows, where one project's backlog stands in every look-up's way. A flow is looked up once for all items of
  * its project: while an old snapshot is held, each look-up walks through all of the row's versions.
  *
- * Where rows are changed, `project_no = ANY (ARRAY[...])` says the same as `=`, but the planner cannot make an order of
- * it. After a vacuum of a queue that ran nearly empty, one look-up by the key seems to cost as much as walking the key's
- * whole index, and the planner would consider that walk only for its order.
+ * The parts that change rows say `project_no = ANY (ARRAY[...])`. This means the same as `=`, but the planner cannot make an
+ * order of it. After a vacuum of a queue that ran nearly empty, one look-up by the key seems to cost as much as a walk through
+ * the key's whole index, and the planner would consider that walk only for its order.
  *
- * `isWhole` is the text that also tells endpoints of the quota, and judges by flow keys (flow-gates.ts). The other one leaves the
- * projects whose endpoints may hear of the quota, and jobs with a key; more than that would cost the others something.
+ * The text with `isWhole` also tells endpoints of the quota, and judges by flow keys (flow-gates.ts) and hosts (host-gates.ts).
+ * The other text leaves jobs with a key, and projects whose endpoints may hear of the quota or whose hosts are watched. More in
+ * it would cost the other jobs something.
  */
 const claimText = (isWhole: boolean): string => `
 WITH living AS MATERIALIZED (
@@ -136,7 +137,7 @@ SELECT 0, NULL, ${isWhole ? "0" : "(SELECT (hears OR EXISTS (SELECT FROM owed WH
 
 const IS_ASKED = "attempt = asked AND (due_at IS NOT NULL OR node_id = $1)";
 const MAY_START = `due_at <= now() AND NOT (${IS_HELD})`;
-/** What it waited for at a gate, if it was due before the instant at which the gate let it pass. */
+/** The kind of gate at which an attempt waited, if the attempt was due before the gate let it pass. */
 const WAITED_FOR = `CASE WHEN v.parked_host IS NULL AND v.due_at > v.parked_due_at
             THEN CASE WHEN v.gate LIKE 'h%' THEN 'host' WHEN v.flow_key IS NOT NULL THEN 'flow' END END AS waited_for`;
 

@@ -129,7 +129,7 @@ describe.each(WAYS)("a claim, %s", (_name, theirs) => {
   test("of a retry that is sent again after an unknown outcome names the due time that the first answer named", async () => {
     const project = await store.addProject();
     const [automatic = "", manual = ""] = await store.addJobs(project, 2);
-    // The due time of the plan, and that of the request.
+    // The automatic attempt is due when the plan says, the manual one when it was requested.
     const first = await store.start(nodeId, project, automatic);
     const dueAt = Math.floor(Date.now()) - 5_000;
     const [plan] = (await way.settle(store.db, [settlementOf(first, failedWith({ dueAt }))])).items;
@@ -452,7 +452,7 @@ describe.each(WAYS)(
 const runIdOf = (answer: Claimed) => (answer.kind === "granted" ? answer.attempt.runId : null);
 const startedAtOf = (answer: Claimed) => (answer.kind === "granted" ? answer.attempt.startedAt : null);
 
-/** Some of the members, in a random order. */
+/** Up to `countMax` of the members, in a random order. */
 function sample<T>(members: readonly T[], countMax: number): T[] {
   const rest = [...members];
   const taken: T[] = [];

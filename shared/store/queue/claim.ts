@@ -20,25 +20,25 @@ export interface Claim {
   runId: string;
 }
 
-/** What the claim decided. Instants are milliseconds since 1970 by the database's clock. */
+/** The decision on a claim. Instants are milliseconds since 1970 by the database's clock. */
 export type Claimed<Granted = GrantedAttempt> =
   | { kind: "granted"; attempt: Granted }
   /** Not owed any more: sent, canceled or over. */
   | { kind: "gone" }
   /** Not due yet, or the free permits are kept for a class that has been called. */
   | { kind: "early"; waitMs: number }
-  /** All permits of the project are in use, and its flow notes that this region waits. `returned` of them ever came back. */
+  /** All permits of the project are in use, and its flow notes that this region waits. `returned` permits have ever come back. */
   | { kind: "no_permit"; returned: number }
   /** The month's quota is used up, or an operator holds the project. */
   | { kind: "blocked"; untilAt: number };
 
-/** All that sending takes, so that the claim is the only question asked before dialling. */
+/** Everything that sending needs, so that the claim is the only query before dialling. */
 export interface GrantedAttempt {
   jobId: string;
   /** The claim's run id, or the one that a manual retry had already been answered with. */
   runId: string;
   attemptsAllowed: number;
-  /** When it was due, for `Service-Scheduled-At`. */
+  /** When the attempt was due, for `Service-Scheduled-At`. */
   scheduledAt: number;
   startedAt: number;
   targetUrl: string;
@@ -51,25 +51,25 @@ export interface GrantedAttempt {
   isTagged: boolean;
   /** True if the job has a flow key. */
   isKeyed?: true;
-  /** The gate at which it waited last, if it did. */
+  /** The kind of gate at which the attempt waited last; left out if it did not wait. */
   waitedFor?: WaitReason | undefined;
   /** The trace that the attempt belongs to, null for none. */
   trace: TraceContext | null;
 }
 
-/** Thrown to a node that was declared dead: nothing was claimed, and nothing will be. */
+/** Thrown to a node that was declared dead: this claim and all later ones of the node are refused. */
 export class NodeDeclaredDead extends Error {}
 
 /**
  * Claims many attempts in one self-committing statement (claim-statement.ts): permit, quota, run and start, all or nothing for each.
  *
- * A claim whose answer was lost is made again. An attempt that this node has taken already is granted once more, and nothing
- * is counted twice; parked_due_at keeps when it was due until the attempt is over. So the caller asks only for jobs of which
- * the node has nothing on the wire, and for each job once in a statement. Answers come in the order of the claims.
+ * A claim whose answer was lost is made again. An attempt that this node has taken already is granted once more, and still
+ * counts once; parked_due_at keeps its due time until it is over. So the caller asks only for jobs of which the node has
+ * nothing on the wire, and for each job once in a statement. Answers come in the order of the claims.
  *
- * In a project with endpoints that hear of the quota (quota-events.ts) a second statement claims, and tells them where a run
- * reaches a part of it. The sweeps find these deliveries. The same statement claims for jobs with a flow key (flow-gates.ts).
- * `onCalled` hears of what it let start next; the sweeps find that as well.
+ * A second statement claims in projects with endpoints that hear of the quota (quota-events.ts) or with watched hosts
+ * (host-gates.ts), and for jobs with a flow key (flow-gates.ts). It tells the endpoints if a run reaches a threshold of the
+ * quota; the sweeps find these deliveries. `onCalled` gets the attempts that it let start next; the sweeps find these as well.
  */
 export async function claimAttempts(
   db: Database,
@@ -84,7 +84,7 @@ export async function claimAttempts(
   return answers.map((answer) => answer ?? others.shift() ?? { kind: "gone" });
 }
 
-/** The first statement alone: null is what it leaves to the second. */
+/** The first statement alone. A claim that it leaves to the second has null. */
 export async function claimMost(
   db: Database,
   nodeId: number,
@@ -94,10 +94,10 @@ export async function claimMost(
   return isLeft ? answers : answers.map((answer) => answer ?? { kind: "gone" });
 }
 
-/** Hears of attempts of flow keys that a statement made due. */
+/** Gets the attempts at the gates of flow keys and hosts that a statement made due. */
 export type OnCalled = (owed: Placed<OwedAttempt>[]) => void;
 
-/** The second statement alone, which leaves nothing. It is asked about any claims, at more cost. */
+/** The second statement alone. It decides any claims, at more cost. */
 export async function claimWhole(
   db: Database,
   nodeId: number,
@@ -121,8 +121,8 @@ async function findWatchedHosts(db: Database, claims: readonly Claim[]): Promise
   return rows.map((row) => (row.target_url === null ? null : hostOfTarget(row.target_url)));
 }
 
-// Few projects have such hosts, and they have few. A host that comes to be so meanwhile lets this attempt pass, as one that was
-// claimed before.
+// Few projects have hosts that are not well, and each has few. A host that goes down after this query lets the attempt pass, as
+// if it had been claimed before.
 const FIND_WATCHED = `
 SELECT CASE WHEN EXISTS (SELECT FROM target_hosts t WHERE t.project_no = i.project_no AND t.environment = i.environment AND t.state IS NOT NULL)
             THEN (SELECT j.target_url FROM jobs j
@@ -131,7 +131,7 @@ SELECT CASE WHEN EXISTS (SELECT FROM target_hosts t WHERE t.project_no = i.proje
        WITH ORDINALITY AS i (project_no, environment, region, job_id, n)
  ORDER BY i.n`;
 
-/** The answers in the order of the claims, null for none; `isLeft` if some of these may be had by CLAIM_WHOLE. */
+/** The answers in the order of the claims, null for none. `isLeft`: CLAIM_WHOLE may answer some of those with null. */
 async function ask(
   db: Database,
   name: string,
@@ -150,7 +150,7 @@ async function ask(
     column(claims.map((claim) => idToUuid(claim.runId))),
     ...more,
   ]);
-  // The statement answers one row more than there are verdicts to a node that lives, and none to another.
+  // A node that lives gets one row more than there are verdicts. A dead node gets no row.
   if (rows.length === 0) throw new NodeDeclaredDead(`node ${nodeId} was declared dead`);
   const answers = claims.map((): Claimed | null => null);
   let isLeft = false;
@@ -170,17 +170,17 @@ interface ClaimRow extends GrantedRow {
   n: number;
   kind: Exclude<Claimed["kind"], "gone">;
   /**
-   * What the kind comes with: milliseconds to wait, permits returned, or an instant. In the row of the node 1 if claims were left
-   * for CLAIM_WHOLE, and else 0.
+   * By kind: milliseconds to wait, permits returned, or an instant. In the node's row: 1 if claims were left for CLAIM_WHOLE,
+   * otherwise 0.
    */
   number: number | null;
   job_id: string;
   run_id: string;
-  /** In the row of the node: what flow keys have let start next. */
+  /** In the node's row: the attempts that flow keys and hosts let start next. */
   called?: CalledRow[] | null;
 }
 
-/** What sending takes, as a statement answers it. */
+/** Everything that sending needs, as a statement answers it. */
 export interface GrantedRow {
   attempts_allowed: number;
   scheduled_at: number;

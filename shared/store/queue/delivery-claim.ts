@@ -68,7 +68,7 @@ export interface GrantedDelivery {
     sealedSecrets: Buffer[];
   } | null;
   event: EventFacts;
-  /** True if a client tries the endpoint and no job stands behind the event. */
+  /** True if a client tries the endpoint with an event that has no job. */
   isSample: boolean;
   /** The trace that the event joins; null if it has none. */
   trace: TraceContext | null;
@@ -225,7 +225,7 @@ interface ClaimRow {
   target_url: string;
   schedule_id: string | null;
   tags: string[] | null;
-  /** Null in an event without a run of its own, as are its other facts. */
+  /** Null in an event without a run of its own, as are the run's other facts. */
   attempt: number | null;
   run_status: number | null;
   response_status: number | null;
@@ -233,7 +233,7 @@ interface ClaimRow {
   run_started_at: number | null;
   duration_ms: number | null;
   trace: Buffer | null;
-  /** Of an event that is not the end of an attempt (event-data.ts). */
+  /** The data of an event that is not the end of an attempt (event-data.ts). */
   data: unknown;
 }
 

@@ -26,7 +26,7 @@ setDefaultTimeout(120_000);
 
 const TABLES = ["webhooks", "events", "open_deliveries", "ended_deliveries", "delivery_attempts"];
 const OWED = 100_000;
-/** Of each table that only grows. */
+/** The number of rows of each table that only grows. */
 const KEPT = 50_000;
 const HOUR_MS = 3_600_000;
 
@@ -51,7 +51,7 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
   const good = await startDelivery(store, nodeId, succeeding);
   const [jobId = ""] = await store.addJobs(project, 1);
   const attempt = await store.start(nodeId, project, jobId);
-  // A success after failures: the one case in which the log of attempts is asked.
+  // A success after failures is the one case in which the log of attempts is read.
   await store.query("UPDATE webhooks SET failing_since = now() - interval '1 h' WHERE id = $1", [
     idToUuid(endpoint),
   ]);
@@ -122,12 +122,12 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
   }
 });
 
-/** Much that is owed later, and much that was. */
 /** Hosts that nothing is parked at. */
 const LEAVE_MANY = `
 INSERT INTO left_hosts (project_no, environment, webhook_id, host)
 SELECT $1, 1, gen_random_uuid(), 'left-' || n FROM generate_series(1, 200) n`;
 
+/** Fills the tables with deliveries that are owed later, and with deliveries that have ended. */
 async function fill(project: number, endpoint: string): Promise<void> {
   const uuid = idToUuid(endpoint);
   await store.query(

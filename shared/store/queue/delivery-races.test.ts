@@ -32,7 +32,7 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-/** From a disabling's or deletion's answer to the request that enables again, by the database's clock. */
+/** The time from the answer to a disabling or deletion until the request that enables again, by the database's clock. */
 interface Silence {
   endpoint: string;
   from: number;
@@ -123,7 +123,7 @@ test("while jobs end, deliveries go, are retried by hand, and endpoints come and
       if (row === undefined) continue;
       const ids = { webhookId: witness, id: uuidToId(DELIVERY_PREFIX, row.id) };
       const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
-      // One that is on the wire again by now is refused.
+      // A delivery that is on the wire again by now is refused.
       await retryDelivery(store.db, scope, ids, keyCause(), null).catch((error) => {
         if (!String(error).includes("in progress")) throw error;
       });
@@ -131,7 +131,7 @@ test("while jobs end, deliveries go, are retried by hand, and endpoints come and
   }
 
   await Promise.all([endJobs(), ...nodeIds.map(send), turnOffAndOn(), retryByHand()]);
-  // What was asked for by hand in the last moment.
+  // Sends the deliveries that were asked for by hand in the last moment.
   await send(nodeIds[0] ?? 0);
 
   const [sums] = await store.query(
@@ -159,7 +159,7 @@ test("while jobs end, deliveries go, are retried by hand, and endpoints come and
     "SELECT DISTINCT status FROM ended_deliveries WHERE project_no = $1 ORDER BY status",
     [project],
   );
-  // Else nothing was raced.
+  // All ends have occurred; otherwise nothing was raced.
   expect(ends.map(({ status }) => status)).toEqual([0, 1, 2]);
 });
 

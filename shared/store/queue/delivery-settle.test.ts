@@ -35,7 +35,7 @@ afterAll(() => store.stop());
 const settle = (started: StartedDelivery, wish = {}) =>
   settleDeliveries(store.db, [deliverySettlementOf(started, wish)], WINDOW_MS);
 
-/** A project with one endpoint to which so many deliveries are owed. */
+/** A project with one endpoint to which `count` deliveries are owed. */
 async function owe(count = 1) {
   const project = await store.addProject();
   const endpoint = await addEndpoint(store, project);
@@ -259,7 +259,7 @@ describe("an endpoint of which everything has failed", () => {
       { attempt: 1, status: "dropped", nextAttemptAt: null, isDisabling: true },
     ]);
     expect(await endpointRow(endpoint)).toMatchObject({ enabled: false, generation: 1 });
-    // What was claimed before may end; nothing that waits is claimed.
+    // A delivery that was claimed before may end. Waiting deliveries are not claimed.
     expect((await settle(running)).items[0]).toMatchObject({ status: "succeeded" });
     const claims = [deliveryClaimOf(first, { attempt: 2 }), deliveryClaimOf(fourth)];
     expect((await claimDeliveries(store.db, nodeId, claims)).map(({ kind }) => kind)).toEqual([

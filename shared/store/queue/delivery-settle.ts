@@ -15,7 +15,7 @@ import { isStillOwed, judgeEndpoints, tellOfDisabling } from "./endpoint-health.
 import { IS_CALLED, returnPermits } from "./permits.ts";
 import { DURATION_MS_MAX } from "./settle.ts";
 
-/** How one attempt of a delivery ended, and what settleDelivery (domain/delivery.ts) decided on that. */
+/** The end of one attempt of a delivery, and the decision of settleDelivery (domain/delivery.ts) on it. */
 export interface DeliverySettlement extends Scope {
   region: Region;
   /** The shard of the delivery, null if it is not known. */
@@ -25,13 +25,13 @@ export interface DeliverySettlement extends Scope {
   status: Exclude<RunStatus, "running">;
   responseStatus: number | null;
   error: string | null;
-  /** True if it failed for a reason that says nothing about the endpoint. */
+  /** True if the attempt failed for a reason that says nothing about the endpoint. */
   isOurFault: boolean;
   durationMs: number;
   next: SettledDelivery;
 }
 
-/** What settlements did. Owed are retries. */
+/** The outcome of settlements. `owed` holds the retries. */
 export interface SettledDeliveries extends OwedWork {
   /** The same order as the settlements; null for one whose attempt had been settled before. */
   items: (SettledDeliveryItem | null)[];
@@ -47,7 +47,7 @@ export interface SettledDeliveryItem {
   isDisabling: boolean;
 }
 
-/** Behind "pending" stand the ends of a delivery in the order of their codes. */
+/** The ends of a delivery follow "pending" in the order of their codes. */
 const NEXT = ["pending", "succeeded", "failed"] as const;
 const PENDING = NEXT.indexOf("pending");
 const END = "next - 1";
@@ -56,15 +56,15 @@ const [DEVELOPMENT, PRODUCTION] = ENVIRONMENTS.map(environmentCode);
 
 /**
  * Settles many attempts of deliveries in one self-committing statement, as settleAttempts does those of jobs. The statement
- * disables an endpoint to which everything has failed for `windowMs` (endpoint-health.ts), and tells others of it; the sweeps find
- * these deliveries.
+ * disables an endpoint to which everything has failed for `windowMs` (endpoint-health.ts), and tells the other endpoints; the
+ * sweeps find these deliveries.
  */
 export async function settleDeliveries(
   db: Database,
   settlements: readonly DeliverySettlement[],
   windowMs: number,
 ): Promise<SettledDeliveries> {
-  // Only a failure disables an endpoint. What succeeds goes without the parts that tell of that, and so costs less.
+  // Only a failure disables an endpoint. Other settlements take a text without the parts that tell of it, which costs less.
   const hasFailed = settlements.some(({ status, isOurFault }) => status !== "succeeded" && !isOurFault);
   const [name, text] = hasFailed
     ? (["settle_failed_deliveries", SETTLE_FAILED] as const)

@@ -24,14 +24,14 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-/** What may happen to an endpoint. Hours pass between the steps; attempts end in any order, alone or together. */
+/** A step of an endpoint's story. Hours pass between the steps; attempts end in any order, alone or together. */
 type Step =
   | { kind: "pass"; hours: number }
   | { kind: "begin"; byHand?: boolean }
   | { kind: "end"; which: { index: number; end: End }[] }
   | { kind: "enable" };
 
-/** A failure by our own fault tells nothing of the endpoint. */
+/** A failure by our own fault says nothing about the endpoint. */
 type End = "succeeded" | "failed" | "our_fault";
 
 const steps = fc.array(
@@ -72,7 +72,7 @@ const steps = fc.array(
   { minLength: 10, maxLength: 40, size: "max" },
 );
 
-/** Between two failures an attempt begins that succeeds after both have ended: the failure behind it counts from then on. */
+/** An attempt that begins between two failures succeeds after both: from then on only the later failure counts. */
 const LATE_SUCCESS: Step[] = [
   { kind: "begin" },
   { kind: "pass", hours: 5 },
@@ -96,8 +96,9 @@ interface Attempt {
 
 /**
  * "An endpoint is disabled when an attempt fails and everything sent to it has failed since an attempt that began at
- * least 48 h ago", word for word: some attempt began so long ago, and it and all that began with it or later have failed.
- * What failed by our fault, or by hand, is no failure and no success. Enabled again, the endpoint begins anew.
+ * least 48 h ago", word for word: some attempt began so long ago, and it and all that began with it or later have
+ * failed. An attempt that failed by our fault or by hand is neither failure nor success. An endpoint enabled again
+ * begins anew.
  */
 const hasFailed = ({ end, byHand }: Attempt): boolean => end === "failed" && !byHand;
 const isToBeDisabled = (attempts: readonly Attempt[], hour: number): boolean =>
@@ -123,7 +124,7 @@ test("an endpoint is disabled when everything has failed for 48 hours and not el
 async function tell(project: ProjectNo, story: readonly Step[]): Promise<void> {
   const endpoint = await addEndpoint(store, project);
   let attempts: Attempt[] = [];
-  // Those that began before it was disabled: they end like others and tell nothing.
+  // Attempts that began before the endpoint was disabled. They end like others and say nothing about it.
   let earlier: Attempt[] = [];
   let hour = 0;
   let isEnabled = true;

@@ -4,16 +4,15 @@ import { disabledData } from "./event-data.ts";
 import { tellOf } from "./owed-deliveries.ts";
 
 /**
- * When an endpoint is disabled and what becomes of what is owed to it, in the words of the
- * statements that decide it.
+ * The parts of the statements that disable an endpoint, and that decide which deliveries are still owed to it.
  *
- * A settlement disables an endpoint when an attempt has failed and everything sent to the endpoint has failed since an
- * attempt that began at least DELIVERY_WINDOW_SECONDS ago (domain/delivery.ts). Attempts overlap, so what counts is when
- * they began: `failing_since` is when, of those that failed, the first one began after the latest that succeeded. An attempt
- * that failed by our own fault, or was asked for by hand, does not count.
+ * A settlement disables an endpoint when an attempt has failed and everything sent to the endpoint has failed since an attempt
+ * that began at least DELIVERY_WINDOW_SECONDS ago (domain/delivery.ts). Attempts overlap, so they are compared by when they
+ * began. `failing_since` is the earliest beginning of a failed attempt after the beginning of the latest success. A failure by
+ * our own fault, or of an attempt that was asked for by hand, does not count.
  *
- * `generation` counts how often an endpoint was disabled. What is owed has the generation that its endpoint had then, and
- * it is dropped under any other. So disabling costs the same however much is owed.
+ * `generation` counts how often an endpoint was disabled. A delivery keeps the generation that its endpoint had when it was
+ * owed, and is dropped if the endpoint has another one. So disabling costs the same however much is owed.
  */
 
 const SUCCEEDED = runStatusCode("succeeded");
@@ -28,9 +27,9 @@ export const setEnabled = (enabled: string): string => `enabled = ${enabled},
          failing_since = CASE WHEN ${enabled} AND NOT enabled THEN NULL ELSE failing_since END`;
 
 /**
- * Locks the endpoints of attempts that have ended (`attempt`) and judges their health. `judged` has those endpoints of which
- * the attempts tell something, with `is_disabling`. `counts` of an attempt is false if its failure does not count. `windowMs`
- * is a parameter.
+ * Locks the endpoints of attempts that have ended (`attempt`) and judges their health. `judged` has the endpoints about which
+ * the attempts say something, with `is_disabling`. `counts` of an attempt is false if its failure does not count. `windowMs` is
+ * a parameter.
  */
 export const judgeEndpoints = (windowMs: string): string => `endpoint AS MATERIALIZED (
   SELECT w.*
@@ -70,8 +69,8 @@ export const judgeEndpoints = (windowMs: string): string => `endpoint AS MATERIA
 )`;
 
 /**
- * Tells the other endpoints of the environment of each one that is disabled (`disabled`: `seed`, project_no, environment, region and
- * shard as for tellOf, id, url).
+ * For each endpoint that is disabled, tells the other endpoints of its environment (`disabled`: `seed`, project_no,
+ * environment, region and shard as for tellOf, id, url).
  */
 export const tellOfDisabling = (
   disabled: string,

@@ -13,18 +13,18 @@ import { runStatusOf } from "../database/codes.ts";
 import { epochMs } from "../database/database.ts";
 
 /**
- * The `data` of events that are not the end of an attempt: what the statement that makes an event true writes there, and
- * what is read from it at each attempt of a delivery.
+ * The `data` of events that are not the end of an attempt. The statement that makes an event true writes it, and each
+ * attempt of a delivery reads it.
  */
 
-/** The run of a canceled job, in the words of a statement: of its columns (`r`), and null without a row. */
+/** SQL for the run of a canceled job, from the run's columns (`r`); null without a row. */
 export const runData = (
   r: string,
 ): string => `json_build_object('id', ${r}.id, 'attempt', ${r}.attempt, 'status', ${r}.status,
            'response_status', ${r}.response_status, 'error', ${r}.error, 'started_at', ${epochMs(`${r}.started_at`)},
            'duration_ms', ${r}.duration_ms)`;
 
-/** What is told of an endpoint (`w`: id, url) that is disabled. */
+/** SQL for the facts about an endpoint (`w`: id, url) that is disabled. */
 export const disabledData = (w: string, reason: DisabledReason): string =>
   `json_build_object('webhook_id', ${w}.id, 'url', ${w}.url, 'reason', '${reason}')`;
 
@@ -52,13 +52,13 @@ interface DisabledData {
   reason: DisabledReason;
 }
 
-/** What is told of a host, in the words of a statement: its name, since when it is so, and how many attempts are parked there. */
+/** SQL for the facts about a host: its name, the beginning of its state, and the number of attempts parked there. */
 export const hostData = (host: string, since: string, parked: string): string =>
   `json_build_object('host', ${host}, 'since', ${epochMs(since)}, 'parked', ${parked})`;
 
 type QuotaData = Omit<QuotaFacts, "runsIncluded"> & { runs_included: number };
 
-/** The facts of an event with `data`. `job` is the job that it is about, without its attempts; null if it is about none. */
+/** The facts of an event with `data`. `job` is the event's job, without its attempts; null if the event has none. */
 export function readEventData(
   head: EventHead & { type: EventType },
   data: unknown,

@@ -3,20 +3,20 @@ import { PLAN_TERMS, PLANS } from "../../domain/plan.ts";
 import { type Database, epochMs } from "../database/database.ts";
 import { FOR_OVERLAP } from "./firings.ts";
 
-/** What firings leave behind, and the timetables by which what did not fire is told. It is shown, and purged by age. */
+/** The records of firings, and the timetables by which the other instants are told. Both are shown, and purged by age. */
 
 /** An instant that has been fired or skipped. */
 export interface FiringRow {
   firedFor: number;
-  /** Null where it was skipped. */
+  /** Null if the instant was skipped. */
   jobId: string | null;
-  /** What it was skipped for, null if it was not. */
+  /** Why the instant was skipped; null if it fired. */
   skippedFor: "quota" | "overlap" | null;
   /** When the job is due by the schedule's spread; null if the schedule had none. */
   dueAt: number | null;
-  /** How many jobs were canceled for it; null if the schedule did not replace them. */
+  /** How many jobs the firing canceled; null if the schedule did not replace jobs. */
   replaced: number | null;
-  /** Whether a bulk operation made the job, after the instant had not fired. */
+  /** Whether a bulk operation made the job later, for an instant that had not fired. */
   isBackfilled: boolean;
 }
 
@@ -80,7 +80,7 @@ DELETE FROM timetables
                            ORDER BY replaced_at LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING 1`;
 
-/** The same for the timetables of deleted schedules. A deleted schedule is forgotten once it has none. */
+/** The same for the timetables of deleted schedules. A deleted schedule is forgotten once it has no timetable. */
 export async function purgeDeletedSchedules(db: Database, limit: number): Promise<number> {
   return (await db.run("purge_deleted_schedules", PURGE_DELETED, [limit])).length;
 }
@@ -102,7 +102,7 @@ SELECT FROM past UNION ALL SELECT FROM forgotten`;
 
 /** A timetable that a schedule has or had. */
 export interface TimetableRow {
-  /** Of two timetables the later one has the greater number. */
+  /** A later timetable has a greater number. */
   no: number;
   since: number;
   /** The next firing of the timetable before, which this one made void; null if there was none. */
@@ -113,8 +113,8 @@ export interface TimetableRow {
 }
 
 /**
- * The timetables of a schedule that begin up to an instant, the latest one first and at most `limit`. With `untilNo` none
- * is later than that one.
+ * The timetables of a schedule that begin up to an instant, the latest one first and at most `limit`. `untilNo` is the
+ * number of the latest one that may come; null for any.
  */
 export async function listTimetables(
   db: Database,

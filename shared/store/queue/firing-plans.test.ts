@@ -13,7 +13,7 @@ setDefaultTimeout(120_000);
 const SHARD = 3;
 const TABLES = ["open_jobs", "firings", "schedules"];
 const OPEN = 50_000;
-/** The look-ups of a firing and of its job, whatever stands in the tables. */
+/** The most pages that the look-ups of a firing and of its job read, whatever the tables hold. */
 const PAGES_MAX = 300;
 /** A canceled job is found, locked and deleted, each by a look-up of some pages, and written once. */
 const PAGES_PER_CANCELED = 25;
@@ -38,12 +38,12 @@ test("a firing finds the jobs of its schedule by their index, behind any number 
       const schedule = schedules[index];
       if (schedule === undefined) throw new Error("there is no schedule");
       const { db, statements } = recordStatements(store.db);
-      // An instant that is not due leaves everything as it is. The statement is explained at the one that is due.
+      // A firing at an instant that is not due changes nothing. The statement is explained at an instant that is due.
       const firing = firingOf(schedule, held);
       await fire(db, [{ ...firing, nextRunAt: 0 }]);
       const [name = "", { text = "", values = [] } = {}] = [...statements][0] ?? [];
       const due = values.with(5, `{${new Date(firing.nextRunAt).toISOString()}}`);
-      // As texts, since these two go in binary.
+      // These two values go in binary, and are replaced by texts.
       due.splice(9, 2, `{"${firing.cron}"}`, `{${firing.timezone}}`);
       for (const mode of ["force_generic_plan", "force_custom_plan"]) {
         const plan = await explain(store, { mode, text, values: due, tables: TABLES });

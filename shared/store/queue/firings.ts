@@ -39,8 +39,8 @@ export interface DueSchedule {
 }
 
 /**
- * The schedules of these shards of the home region whose next instant lies between `sinceAt` and `aheadMs` from now, of each
- * shard the oldest first and at most `limit`. A negative `aheadMs` means that long ago.
+ * The schedules of these shards of the home region whose next instant lies between `sinceAt` and `aheadMs` from now: at most
+ * the oldest `limit` of each shard. A negative `aheadMs` means that long ago.
  */
 export async function listDueSchedules(
   db: Database,
@@ -102,9 +102,9 @@ export interface Firing {
   firedFor: number | null;
   /** The next one after it; null if the timetable has none. */
   thenAt: number | null;
-  /** What an outage cost the schedule before it; null for nothing. */
+  /** The instants before it that the schedule missed in an outage; null for none. */
   missed: MissedFirings | null;
-  /** The id of the job that it makes. */
+  /** The id of the job that the firing makes. */
   jobId: string;
   /** The trace that the job's attempts belong to, null for none. */
   trace: TraceContext | null;
@@ -112,33 +112,32 @@ export interface Firing {
 
 export type Fired =
   | { kind: "fired"; region: Region; owed: Placed<OwedAttempt>[] }
-  /** No quota was left, jobs of it are not over, or every due instant is too late; the schedule goes on. */
+  /** No quota was left, jobs of the schedule are not over, or every due instant is too late; the schedule goes on. */
   | { kind: "skipped" }
   /** The schedule was changed, paused, deleted or fired meanwhile, or another worker owns the shard now. */
   | { kind: "gone" };
 
 /**
- * Fires many schedules in one self-committing statement: for each the job, the record of the firing, and its next
- * instant, all or nothing. The statement is fenced by the shards' epochs. It is compare-and-set on the next instant and on
- * the timetable: after a pause, a change or a deletion was answered it finds nothing to fire, and a change that keeps the
- * instant does not let the old timetable say what follows. The record is unique for a schedule and its instant, whatever
- * else fails. The database's clock judges as well whether an instant is due or too late, since a worker whose clock is wrong
- * would fire too soon or pass over what is due. Lock order: fence, schedules by id. The quota is read without a lock, as by a
- * creation. Endpoints hear here of what an outage cost a schedule and of an instant that was
- * skipped; the sweeps find these deliveries.
+ * Fires many schedules in one self-committing statement: for each the job, the record of the firing, and its next instant, all
+ * or nothing. The statement is fenced by the shards' epochs. It is compare-and-set on the next instant and on the timetable.
+ * After a pause, a change or a deletion was answered it finds nothing to fire. After a change that keeps the instant, the old
+ * timetable cannot decide the instant that follows. The record is unique for a schedule and its instant, whatever else fails.
+ * The database's clock judges as well whether an instant is due or too late, since a worker whose clock is wrong would fire too
+ * soon or pass over what is due. Lock order: fence, schedules by id. The quota is read without a lock, as by a creation. The
+ * statement also tells endpoints of instants that a schedule missed in an outage or skipped; the sweeps find these deliveries.
  *
- * What `overlap` says is decided here as well. A firing that skips looks whether a job of its schedule is not over. Such a job
- * is seen if its firing, its creation or its retry by hand was committed before the statement began.
+ * The statement also applies `overlap`. With "skip" a firing makes no job while another job of its schedule is not over. It
+ * sees such a job if its firing, its creation or its retry by hand was committed before the statement began.
  */
 export function fireSchedules(db: Database, firings: readonly Firing[]): Promise<Fired[]> {
   return fire(db, "fire_schedules", FIRE, firings);
 }
 
 /**
- * The same for schedules that replace jobs which have not started, and for those whose jobs have a flow key, which fireSchedules
- * finds gone. It locks the schedules, then flow keys, then open jobs by id. It cancels up to REPLACED_JOBS_MAX of each, in the
- * statement that makes the next one: a firing that makes none cancels none. Of such a cancel and a claim the one that locks the
- * open row first wins. Endpoints hear of each cancel as of one by hand.
+ * The same for schedules that replace jobs which have not started, and for those whose jobs have a flow key. fireSchedules
+ * finds both gone. It locks the schedules, then flow keys, then open jobs by id. It cancels up to REPLACED_JOBS_MAX jobs of
+ * each schedule in the statement that makes the next job: a firing that makes no job cancels none. If such a cancel meets a
+ * claim, the one that locks the open row first wins. Endpoints hear of each cancel as of a cancel by hand.
  */
 export function fireBoundSchedules(db: Database, firings: readonly Firing[]): Promise<Fired[]> {
   return fire(db, "fire_bound_schedules", FIRE_BOUND, firings);
@@ -178,7 +177,7 @@ async function fire(db: Database, name: string, text: string, firings: readonly 
   return fired;
 }
 
-/** A worker follows the database's clock by a measured offset. */
+/** The error of a worker's clock that is tolerated: the worker follows the database's clock by a measured offset. */
 const CLOCK_TOLERANCE = "interval '1 s'";
 const CATCH_UP = `interval '${CATCH_UP_MS} ms'`;
 const HOME = regionCode(HOME_REGION);
@@ -188,16 +187,16 @@ const HOME_PLANS = PLANS.filter((plan) => REGIONS.some((region) => !isRegionAllo
 export const firingRegion = (project: string): string =>
   `CASE WHEN ${project}.plan = ANY ('{${HOME_PLANS.join(",")}}') THEN ${HOME}::smallint ELSE ${project}.default_region END`;
 
-/** The columns by which `happened` names an event about the schedule \`id\`; \`row\` is an alias with its project. */
+/** The columns of `happened` for an event about the schedule `id`; `row` is an alias with the schedule's project. */
 const scheduleEvent = (type: EventType, row: string, id: string, more: string) =>
   `${eventTypeCode(type)}::smallint AS type, ${row}.project_no, ${row}.environment, ${row}.shard,
          json_build_object('schedule_id', ${id}, 'name', (
            SELECT name FROM schedules s
             WHERE s.project_no = ${row}.project_no AND s.environment = ${row}.environment AND s.id = ${id}), ${more}) AS data`;
 
-/** What an instant has been skipped for, if not for want of quota. */
+/** The skipped_for of an instant that overlap skipped. An instant that the quota skipped has null. */
 export const FOR_OVERLAP = 1;
-/** Whether all jobs of the schedule d are over. As anything but a scalar the planner might read all of the table. */
+/** Whether all jobs of the schedule d are over. A scalar, since for anything else the planner might read the whole table. */
 const HAS_NO_OPEN_JOB =
   "(SELECT true FROM open_jobs o WHERE o.schedule_id = d.id AND NOT o.canceled LIMIT 1) IS NULL";
 const HAS_NOT_FIRED =
@@ -207,15 +206,15 @@ const CANCELED = endedStatusCode("canceled");
 /** Why the instant of `judged j` made no job. */
 const SKIPPED_STATUS = "CASE WHEN j.has_quota THEN 'skipped_overlap' ELSE 'skipped_quota' END";
 
-/** `judged` tells in `makes_job` whether a firing is to make its job, and `replaced` is what the ledger says of canceled jobs. */
+/** `makes_job` of `judged` is true if a firing is to make its job. `replaced` is the ledger's count of canceled jobs. */
 const fireStatement = (ways: {
   isTaken: string;
   /** Whether jobs may have a flow. */
   flow: boolean;
-  /** Whether nothing but the quota is in the way of the job. */
+  /** Whether the job may be made if the quota allows it. */
   isFree: string;
   cancel: string;
-  /** More rows for `told`: what endpoints hear of, beside what happened to the schedules. */
+  /** More rows for `told`: events beside those about the schedules. */
   alsoTold: string;
   replaced: string;
 }): string => `
@@ -296,7 +295,7 @@ const FIRE = fireStatement({
   replaced: "NULL",
 });
 
-// A schedule that replaces no longer, since it was looked at, is judged as what it is now. Jobs are found first and locked then,
+// A schedule that has stopped replacing since it was listed is judged by its present row. Jobs are found first, then locked,
 // since the jobs of all schedules are locked in one order. An instant that was fired before makes no job, and so cancels none.
 const FIRE_BOUND = fireStatement({
   isTaken: "true",

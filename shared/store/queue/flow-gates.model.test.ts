@@ -137,7 +137,7 @@ class Play {
         for (const [index, answer] of answers.entries())
           if (answer.kind === "granted")
             this.running.push({ claim: claims[index] as Claim, granted: answer.attempt });
-        // What started was let by the limit of now: nothing else has changed it.
+        // The present limit allowed the attempts that started: nothing else has changed it.
         for (const { flow_key, concurrency, paused, in_use } of before) {
           const ofKey = answers.filter(
             (answer, index) => answer.kind === "granted" && due[index]?.flow_key === flow_key,
@@ -189,7 +189,7 @@ class Play {
     }
   }
 
-  /** Once all calls are answered: the counts are right, and nothing is parked that could start. */
+  /** Once all calls are answered, the counts are right and no attempt is parked that could start. */
   async expectRight(place: unknown): Promise<void> {
     await emptyGateCalls(store.db);
     const [open, keys] = [await this.open(), await this.keys()];
@@ -218,7 +218,7 @@ class Play {
     }
   }
 
-  /** Lets all that is there come to its end, a claim and a settlement after the other. */
+  /** Brings all open jobs to their end by claims and settlements in turn. */
   async expectDrains(): Promise<void> {
     for (const key of KEYS)
       await changeFlowKey(store.db, this.scope, key, { concurrency: 1, paused: false }, keyCause());

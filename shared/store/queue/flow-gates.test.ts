@@ -54,13 +54,13 @@ async function parked(project: ProjectNo): Promise<string[]> {
   return rows.map(({ job_id }) => uuidToId(JOB_PREFIX, job_id));
 }
 
-/** Changes a key, and calls what may start by that. */
+/** Changes a key, and calls the attempts that the change lets start. */
 async function changeFlowKey(...asked: Parameters<typeof change>) {
   const row = await change(...asked);
   return { row, ...(await emptyGateCalls(store.db)) };
 }
 
-/** Claims these, with the attempt that each owes. */
+/** Claims these jobs, with the attempt that each owes. */
 async function claim(
   project: ProjectNo,
   jobs: readonly string[],
@@ -78,7 +78,7 @@ interface Running {
   claim: Claim;
   granted: GrantedAttempt;
 }
-/** Claims all that is due, as workers do. Answers what was granted. */
+/** Claims all due attempts, as workers do. Answers the granted ones. */
 async function start(project: ProjectNo): Promise<Running[]> {
   const { claims, answers } = await claim(project, await due(project));
   return answers.flatMap((answer, index) =>
@@ -149,7 +149,7 @@ describe("a limit for attempts at a time", () => {
   test("lets an earlier one start that was parked behind others, once one of these finds it before itself", async () => {
     const project = await store.addProject();
     const jobs = await addJobs(project, 3, { key: newKey(), concurrency: 1 });
-    // Its creation began before the others' and had the key after them, or the clock was set back between them.
+    // The third job's creation began before the others' and locked the key after them, or the clock was set back.
     await store.query(
       "UPDATE open_jobs SET parked_due_at = parked_due_at - interval '1 s' WHERE project_no = $1 AND job_id = $2",
       [project, idToUuid(jobs[2] ?? "")],
@@ -355,7 +355,7 @@ describe("a key that is resumed", () => {
     const key = newKey();
     const count = FLOW_CONCURRENCY_BOUNDS.max + 2;
     await addJobs(project, count, { key, hold: "job" });
-    // As claims of a paused key leave jobs that have their place.
+    // Claims of a paused key leave jobs that have their place like this.
     await store.query(
       "UPDATE open_jobs SET has_place = true, gate = 'p' || flow_key, due_at = NULL WHERE project_no = $1",
       [project],

@@ -3,27 +3,27 @@ import { ALL_REGIONS } from "../database/codes.ts";
 import { REAL_NOW } from "../database/database.ts";
 
 /**
- * How a flow key lets attempts start, in the words of the statements that create, claim and settle. Its row of flow_keys is
- * locked before any of its jobs is, so its limits hold over all nodes and regions.
+ * The gates of flow keys, as parts of the statements that create, claim and settle. A key's row of flow_keys is locked before
+ * any of its jobs, so its limits hold over all nodes and regions.
  *
- * An attempt of the key stands at the gate 'k' + key (open_jobs.gate) until it starts, in the order of `parked_due_at` (when it
- * was due) and then of ids. It is either in its lane, where due_at is set and sweeps find it, or parked, and then only the row
- * and this index know of it. What is due is parked while it cannot start. Of each region, the first HEADS of the queue that
- * free places would let start are always in their lane. Whoever frees places, or takes one of these away, calls the next by
- * call_gate in the same statement; who has not the key's lock writes a row of gate_calls instead (gate-calls.ts). So neither
- * sweeps nor other keys meet what waits.
+ * An attempt of a key stands at the gate 'k' + key (open_jobs.gate) until it starts, in the order of `parked_due_at` (when it
+ * was due) and then of ids. It is in its lane or parked. In its lane its due_at is set, and sweeps find it. A parked one is
+ * known only to its row and the gate's index. An attempt that is due is parked while it cannot start. In each region the first
+ * of the queue that free places would let start, up to HEADS, are always in their lane. A statement that frees places, or takes
+ * one of these attempts away, calls the next by call_gate. A statement without the key's lock writes a row of gate_calls
+ * instead (gate-calls.ts). So sweeps and other keys do not meet the attempts that wait.
  */
 
 /** How many attempts of a region are in their lane at once because of free places. A hop from call to claim takes some milliseconds. */
 export const HEADS = 32;
 /** More than any number of places or starts. */
 const NO_END = 1_000_000;
-/** Up to so many starts in a window are remembered one by one, and more in so many parts of the window. */
+/** Up to this many starts in a window are remembered one by one. More starts are remembered by this many parts of the window. */
 const STARTS_REMEMBERED = 64;
-/** An attempt that only an earlier one of another region keeps from starting is asked for again after so long. */
+/** How long an attempt is put off if only an earlier one of another region keeps it from starting. */
 const TURN_MS = 100;
 
-/** When a key (k) was last used, to the hour: an index has it, and most updates are to leave that alone. */
+/** When a key (k) was last used, to the hour. used_at is indexed, and most updates are to leave the index alone. */
 export const USED_AT = "CASE WHEN k.used_at < now() - interval '1 hour' THEN now() ELSE k.used_at END";
 
 const KEY = "project_no, environment, flow_key";
@@ -33,7 +33,7 @@ export const sameKey = (one: string, other: string): string =>
 
 /**
  * Locks the keys of items: `named` and `gate` stand behind `item` (n, project_no, environment, region, job_id) and `flow`. A
- * job's key never changes, so it is read before the job is locked. `ns` and `job_ids` are the items of a key.
+ * job's key never changes, so the key is read before the job is locked. `ns` and `job_ids` are the items of a key.
  */
 export const LOCK_GATES = `named AS MATERIALIZED (
   SELECT i.n, i.project_no, i.environment, i.region, i.job_id, o.flow_key
@@ -55,8 +55,8 @@ export const LOCK_GATES = `named AS MATERIALIZED (
 )`;
 
 /**
- * The clock once all flows, keys and hosts (host-gates.ts) are locked. They are counted in a condition: Postgres does not look at
- * what is counted for a column that nobody reads.
+ * The clock once all flows, keys and hosts (host-gates.ts) are locked. A condition counts these, since Postgres skips a count
+ * for a column that is not read.
  */
 export const CLOCK_BEHIND_GATES = `clock AS MATERIALIZED (
   SELECT at, at::date AS day, date_trunc('month', at)::date AS month
@@ -64,19 +64,19 @@ export const CLOCK_BEHIND_GATES = `clock AS MATERIALIZED (
            WHERE (SELECT count(*) FROM (SELECT FROM flow UNION ALL SELECT FROM gate UNION ALL SELECT FROM host) all_locked) >= 0) read
 )`;
 
-/** The starts of a key (k) that are within its window at `at`. A start that is yet to come was noted before the clock was set back. */
+/** The starts of a key (k) that are within its window at `at`. A start after `at` was noted before the clock was set back. */
 const startsWithin = (at: string) => `(
            SELECT least(s.at, ${at}) AS at, s.n FROM unnest(k.started_at, k.started) AS s (at, n)
             WHERE s.at > ${at} - ${WINDOW})`;
 /** How many more attempts of a key (k) may start at `at`. */
 export const startsLeft = (at: string): string => `CASE WHEN k.rate_count IS NULL THEN ${NO_END}
               ELSE k.rate_count - (SELECT coalesce(sum(n), 0) FROM ${startsWithin(at)} w) END::int`;
-/** When so many starts of a key (k) have left its window; null if there are fewer. */
+/** When the first `count` starts of a key (k) have left its window; null if there are fewer. */
 export const startsGoneAt = (at: string, count: string): string => `(
          SELECT min(g.at) + ${WINDOW} FROM (SELECT w.at, sum(w.n) OVER (ORDER BY w.at) AS gone FROM ${startsWithin(at)} w) g
           WHERE g.gone >= ${count})`;
 /**
- * Of a key (k): the instants (or numbers) of starts after `count` more at `at`. Those of one part of the window count as the
+ * The instants (or numbers) of a key's (k) starts after `count` more at `at`. Starts in one part of the window count as the
  * last of them.
  */
 const startsWith = (
@@ -90,12 +90,12 @@ const startsWith = (
                   GROUP BY CASE WHEN k.rate_count <= ${STARTS_REMEMBERED} THEN extract(epoch FROM e.at)
                                 ELSE floor(extract(epoch FROM e.at) * ${STARTS_REMEMBERED} / k.rate_seconds) END) m) END`;
 
-/** How many of a key's (k) queue are to be in the lane of a region, with so many places in use. */
+/** How many attempts of a key's (k) queue are to be in the lane of each region, with `inUse` places in use. */
 export const roomOf = (inUse: string): string =>
   `CASE WHEN k.paused THEN 0 ELSE greatest(least(coalesce(k.concurrency - (${inUse}), ${NO_END}), coalesce(k.rate_count, ${HEADS}), ${HEADS}), 0) END::int`;
 const placesLeft = `CASE WHEN k.paused THEN 0 ELSE coalesce(k.concurrency - k.in_use, ${NO_END}) END::int`;
 
-/** Regions in which nothing starts: others are not kept waiting by what is due there. */
+/** Regions in which nothing starts. Attempts that are due there do not keep others waiting. */
 const HELD = "ARRAY (SELECT h.region FROM held_regions h)";
 const WITHOUT_NODES = `ARRAY (
                      SELECT r.region FROM unnest(${ALL_REGIONS}::smallint[]) AS r (region)
@@ -103,9 +103,10 @@ const WITHOUT_NODES = `ARRAY (
                                            AND n.seen_at > ${REAL_NOW} - interval '10 s'))`;
 
 /**
- * What a claim judges by, behind `gate`, `clock` and `at_host` (host-gates.ts): `state` is a key with its places and starts left and
- * the first of its queue, each with its place over all regions among what is due and could start (`ranks`), and in its region. What
- * a host lets pass now is among them, though it stands at the host's gate. `placement` has all items at once.
+ * The facts by which a claim judges, behind `gate`, `clock` and `at_host` (host-gates.ts). `state` has each key with its places
+ * and starts left and the first attempts of its queue. `ranks` are their places over all regions among those that are due and
+ * could start; `region_ranks` are their places in their region. Attempts that a host lets pass now are among them, though they
+ * stand at the host's gate. `placement` has all items at once.
  */
 export const JUDGE_BY_GATES = `state AS MATERIALIZED (
   SELECT k.*, ${placesLeft} AS free, ${startsLeft("clock.at")} AS starts_left, ${roomOf("k.in_use")} AS room, h.ids, h.ranks, h.region_ranks
@@ -133,8 +134,8 @@ export const JUDGE_BY_GATES = `state AS MATERIALIZED (
 
 /**
  * Judges `at_host` by its keys. Adds `passes`, and `flow_place`, the place of the key in `state` (null without one). An attempt
- * that has its place already asks for a start alone, before the others. What does not pass is to be parked (`parks`), or is due
- * at `flow_until`.
+ * that has its place already needs only a start, and comes before the others. An attempt that does not pass is to be parked
+ * (`parks`), or is due at `flow_until`.
  */
 export const JUDGED_BY_GATES = `
   SELECT j.*, NOT passes AND (is_paused OR NOT coalesce(has_place, false) AND NOT coalesce(region_rank <= flow_room, false)) AS parks,
@@ -155,10 +156,10 @@ export const JUDGED_BY_GATES = `
                            CROSS JOIN at_host o
                            CROSS JOIN LATERAL (SELECT array_position(p.ns, o.n) AS at) x) asked) ranked) j`;
 
-/** So many in each region, as `waiting` has them. */
+/** An array with a count for each region, like the column `waiting`. */
 const byRegion = (count: (region: number) => string) =>
   `ARRAY[${REGIONS.map((_, region) => count(region)).join(", ")}]`;
-/** What is parked at a key (k) once `called` is called. */
+/** How many attempts are parked at a key (k) in each region once those of `called` are called. */
 const waitingAfterCalls = (parked: (region: number) => string) =>
   byRegion(
     (region) =>
@@ -167,8 +168,8 @@ const waitingAfterCalls = (parked: (region: number) => string) =>
 const anyWaits = "(SELECT sum(w) FROM unnest(k.waiting) w) > 0";
 
 /**
- * What a claim does at its gates, behind `verdict` (JUDGED_BY_GATES, with `kind`: `parked` and `put_off` for what did not pass, and
- * `taken`) and `taken`, which returns a row for each. `called` is what became due.
+ * The effects of a claim at its gates, behind `verdict` (JUDGED_BY_GATES, with `taken` and `kind`: `parked` or `put_off` for
+ * attempts that did not pass) and `taken`, which returns a row for each. `called` has the attempts that became due.
  */
 export const PASS_GATES = `put_off AS (
   UPDATE open_jobs o
@@ -206,8 +207,8 @@ export const PASS_GATES = `put_off AS (
 )`;
 
 /**
- * What a settlement does at its gates, behind `gate`, `attempt` (with `frees`: its place comes back), `owed_again` and `over`, which
- * return a row for each. What the places that come back let start is `called`.
+ * The effects of a settlement at its gates, behind `gate`, `attempt` (with `frees`: its place comes back), `owed_again` and
+ * `over`, which return a row for each. `called` has the attempts that the freed places let start.
  */
 export const LEAVE_GATES = `done AS MATERIALIZED (
   SELECT (SELECT count(*) FROM owed_again) + (SELECT count(*) FROM over) AS count
@@ -233,7 +234,7 @@ export const LEAVE_GATES = `done AS MATERIALIZED (
    WHERE ${sameKey("f", "s")}
 )`;
 
-/** The attempts of `called`, and of such other parts of the statement, each with the shard of its lane. */
+/** The attempts of `called` and of the statement's parts named in `also`, each with the shard of its lane. */
 export const calledLanes = (...also: string[]): string => `(
   SELECT c.*, l.shard
     FROM (${["called", ...also].map((part) => `SELECT project_no, environment, region, job_id, attempt, due_at FROM ${part}`).join(" UNION ALL ")}) c

@@ -2,7 +2,7 @@ import { type Database, instant } from "../database/database.ts";
 import { sameKey } from "./flow-gates.ts";
 import { OPEN_STATE } from "./job-tags.ts";
 
-/** What is not used for a day is forgotten. `used_at` may be an hour behind. */
+/** A key that is not used for a day is forgotten. `used_at` may be an hour behind. */
 const FORGOTTEN_AFTER = "interval '25 hours'";
 
 /**
@@ -14,8 +14,8 @@ export async function purgeFlowKeys(db: Database, limit: number, now: number): P
   return row?.forgotten ?? 0;
 }
 
-// It waits for no key, since others lock keys in another order. One that somebody names is looked at again after another day. A
-// creation that comes at the same time has changed used_at, or makes the key anew.
+// The purge waits for no locked key, since others lock keys in another order. A key that a job or a schedule names is looked at
+// again after another day. A creation at the same time has changed used_at, or makes the key anew.
 const IS_IDLE = `k.used_at < $1::timestamptz - ${FORGOTTEN_AFTER} AND NOT k.pinned AND NOT k.paused`;
 const PURGE = `
 WITH idle AS MATERIALIZED (

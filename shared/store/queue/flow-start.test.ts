@@ -10,8 +10,8 @@ afterAll(() => store.stop());
 
 const HOUR_S = 3_600;
 /**
- * In how many seconds the next attempt may start; null for now. `agos` are the starts, so many seconds ago, and `counts` how
- * many each is.
+ * The seconds until the next attempt may start; null for now. `agos` are the instants of starts in seconds before now, and
+ * `counts` the starts at each.
  */
 async function nextStart(rate: number | null, agos: number[], counts: number[]): Promise<number | null> {
   const [row] = await store.query<{ seconds: string | null }>(
@@ -28,12 +28,12 @@ test("the next start of a rate is when so many starts have left its window that 
   expect(await nextStart(1, [], [])).toBeNull();
   expect(await nextStart(4, [30, 20, 10], [1, 1, 1])).toBeNull();
   expect(await nextStart(3, [30, 20, 10], [1, 1, 1])).toBe(HOUR_S - 30);
-  // A rate that was lowered: two of the three have to leave.
+  // The rate was lowered: two of the three starts have to leave the window.
   expect(await nextStart(2, [30, 20, 10], [1, 1, 1])).toBe(HOUR_S - 20);
   expect(await nextStart(9, [30, 20, 10], [4, 3, 2])).toBe(HOUR_S - 30);
   expect(await nextStart(10, [30, 20, 10], [4, 3, 2])).toBeNull();
   expect(await nextStart(5, [30, 20, 10], [4, 3, 2])).toBe(HOUR_S - 20);
   expect(await nextStart(2, [30, 20, 10], [4, 3, 2])).toBe(HOUR_S - 10);
-  // What has left its window keeps nothing back.
+  // A start that has left the window keeps nothing back.
   expect(await nextStart(1, [HOUR_S + 5], [1])).toBeNull();
 });

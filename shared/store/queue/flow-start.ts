@@ -1,7 +1,7 @@
 /**
- * When the rate of a key (`k`, a row of flow_keys) lets the next attempt start; null if it keeps none from starting now. The
- * instants of its starts are in order, and mostly one start is noted at each. Where more are, the latest that is followed by as
- * many as the rate has, itself counted, is searched.
+ * When the rate of a key (`k`, a row of flow_keys) lets the next attempt start; null if one may start now. The instants of the
+ * key's starts are in order, and mostly each has one start. Otherwise the expression searches for the latest instant that has
+ * at least rate_count starts from it on.
  */
 export const nextStartOf = (k: string): string => `(
   SELECT nullif(greatest(latest + ${k}.rate_seconds * interval '1 s', now()), now())

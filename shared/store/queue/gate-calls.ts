@@ -6,14 +6,14 @@ import { type CalledRow, readCalled } from "./called.ts";
 import { calledLanes, roomOf, sameKey, startsGoneAt, startsLeft, USED_AT } from "./flow-gates.ts";
 
 /**
- * What stands at the gates of flow keys is changed under their locks, but for what is rare or takes many jobs at once: cancels,
- * retries by hand, parking at a host. Their statements write rows of gate_calls, which lock nothing, and delivery nodes empty
- * that.
+ * Most statements change the gates of flow keys under the keys' locks. Cancels, retries by hand and parking at a host are rare
+ * or take many jobs at once. Their statements write rows of gate_calls instead, which lock nothing, and delivery nodes empty
+ * that table.
  */
 
 /**
- * Tells the gates of jobs (`from` selects rows of open_jobs as they were) that these have left: they are over and give their
- * place back, or they do not stand where they stood.
+ * Tells the gates of jobs that these have left (`from` selects their rows of open_jobs as they were). Jobs that are over
+ * (`isOver`) give their place back. Other jobs have only left the queue in which they stood.
  */
 export const callGates = (from: string, { isOver = true } = {}): string => `left_gate AS MATERIALIZED (
   SELECT * FROM ${from}
@@ -30,12 +30,13 @@ export const HAS_GATE = "(flow_key IS NOT NULL OR gate IS NOT NULL)";
 
 /** How many rows of gate_calls one statement takes. */
 const CALLS_MAX = 1_000;
-/** How many that have their place are called of a region at once, once their key is not paused. Without a limit there may be more. */
+/** How many attempts with a place are called at once in a region after a pause of the key. Without a limit there may be more. */
 const HOLDERS_MAX = FLOW_CONCURRENCY_BOUNDS.max;
 
 /**
- * Does what was left to the gates: their counts, and who may start next. Answers these, and whether more is left. One statement; a row
- * that another node has taken is left to it. Lock order: gate_calls, flow_keys by key, open jobs.
+ * Takes rows of gate_calls: corrects the gates' counts, and calls the attempts that may start next. Answers these attempts, and
+ * whether more rows are left. It is one statement, and leaves rows that another node has taken. Lock order: gate_calls,
+ * flow_keys by key, open jobs.
  */
 export async function emptyGateCalls(
   db: Database,

@@ -10,7 +10,7 @@ import { sweepShards } from "./sweep.ts";
 setDefaultTimeout(120_000);
 
 const WAITING = 20_000;
-/** A statement about one job, with all its parts, reads some hundred pages; what waits stands on more. */
+/** A statement about one job, with all its parts, reads some hundred pages; the jobs that wait fill more. */
 const PAGES_MAX = 400;
 
 let store: TestStore;
@@ -29,14 +29,14 @@ test("a key is claimed for, settled for and swept past at the same cost however 
   const recorder = recordStatements(store.db);
 
   async function expectCheap(state: string): Promise<void> {
-    // A settlement that was made before finds nothing, but locks the key and calls the next of it.
+    // A settlement that was made before finds nothing, but locks the key and calls its next attempt.
     const settlement = settlementOf({ ...attempt, granted: { runId: store.newRunId() } }, failedWith("over"));
     await settleAttempts(recorder.db, [settlement]);
     await settleKeyed(recorder.db, [{ ...settlement, next: { status: "failed" } }]);
     await claimWhole(recorder.db, nodeId, [store.claimOf(project, next, { attempt: 9 })]);
     await claimKeyed(recorder.db, nodeId, [store.claimOf(project, next, { attempt: 9 })]);
     await sweepShards(recorder.db, [{ region: "us-east", shard: 0, sinceAt: 0 }], [], 0);
-    // There is somebody to call.
+    // The key has an attempt to call.
     await store.query("UPDATE flow_keys SET in_use = 0, waiting[1] = greatest(waiting[1], 1)");
     await store.query("UPDATE open_jobs SET due_at = NULL WHERE gate IS NOT NULL");
     for (const name of ["settle_whole", "settle_keyed", "claim_whole", "claim_keyed", "sweep"]) {

@@ -2,10 +2,9 @@ import { REGIONS } from "../../domain/scope.ts";
 import { HEADS, USED_AT } from "./flow-gates.ts";
 
 /**
- * How new jobs come to their flow keys, in the words of the statements that make them: the limits that a job gives hold from
- * then on, and a job that is due at once is parked if the key has no place for it, or keeps others waiting in its region. So a
- * million jobs of one key never stand in the way of others. Who is not due is not parked: the claim does that when its time has
- * come.
+ * New jobs at their flow keys, as parts of the statements that make jobs. The limits that a job gives hold from then on. A job
+ * that is due at once is parked if the key has no place for it, or keeps others waiting in its region. So a million jobs of one
+ * key never stand in the way of others. The claim parks a job that is due later, when its time has come.
  */
 
 /** Whether a new job is parked, by its id. */
@@ -13,7 +12,7 @@ export const IS_PARKED = "coalesce(id = ANY ((SELECT ids FROM kept_back)::uuid[]
 
 const NO_END = 1_000_000;
 const KEY = "project_no, environment, flow_key";
-/** What a key (k) has once it is told limits: those that were left out stay as they were. */
+/** Assignments of given limits to a key (k). Limits that were left out, and all limits of a pinned key, stay as they were. */
 const LIMITS_GIVEN = `used_at = ${USED_AT},
          concurrency = CASE WHEN k.pinned THEN k.concurrency ELSE coalesce(excluded.concurrency, k.concurrency) END,
          rate_count = CASE WHEN k.pinned THEN k.rate_count ELSE coalesce(excluded.rate_count, k.rate_count) END,
@@ -21,7 +20,7 @@ const LIMITS_GIVEN = `used_at = ${USED_AT},
 
 /**
  * The limits that a schedule gives hold from its creation or change on, before it has fired. `from` selects the project, the
- * environment and the schedule's flow. Whoever empties gate_calls calls what they let start.
+ * environment and the schedule's flow. emptyGateCalls (gate-calls.ts) calls the attempts that they let start.
  */
 export const giveFlowOfSchedule = (from: string): string => `given AS (
   INSERT INTO flow_keys AS k (${KEY}, concurrency, rate_count, rate_seconds)
@@ -35,9 +34,8 @@ export const giveFlowOfSchedule = (from: string): string => `given AS (
 )`;
 
 /**
- * Stands behind the rows that `from` selects (a FROM with a WHERE), with columns as of jobs and `n`, their order: of two that
- * give the same limit the last one counts. Keys are locked in their order; a key that is new to the statement has no row to
- * lock.
+ * Stands behind the rows that `from` selects (a FROM with a WHERE), with columns as of jobs and `n`, their order: the last job
+ * that gives a limit counts. Keys are locked in their order; a new key has no row to lock.
  */
 export const giveFlows = (from: string): string => `flowing AS MATERIALIZED (
   SELECT e.*, e.is_due AND row_number() OVER (PARTITION BY ${KEY}, region, is_due ORDER BY id) > e.room AS parks
@@ -68,8 +66,8 @@ export const giveFlows = (from: string): string => `flowing AS MATERIALIZED (
 )`;
 
 /**
- * Stands behind giveFlows and `job`, which returns the jobs that are new: an id that came to exist meanwhile, or an instant
- * that was fired before, counts nothing.
+ * Stands behind giveFlows and `job`, which returns the jobs that are new. Only these count, not an id that came to exist
+ * meanwhile or an instant that was fired before.
  */
 export const NOTE_FLOWS = `given AS (
   INSERT INTO flow_keys AS k (${KEY}, concurrency, rate_count, rate_seconds, waiting)

@@ -7,12 +7,13 @@ import { callInRamp, HOST_CODES, sameHost, secondAt, startsLeftIn } from "./host
 
 /** How many rows of gate_calls one statement takes. */
 const CALLS_MAX = 1_000;
-/** How late a probe may be before somebody looks what has become of it. */
+/** How late a probe may be before its host is looked at. */
 const PROBE_LATE = "interval '5 s'";
 
 /**
- * Does what was left to the gates of hosts (gate-calls.ts): counts what has left them, and calls a probe where there is none,
- * or the next of a ramp. Answers these, and whether more is left. Lock order: gate_calls, target_hosts by key, open jobs.
+ * Takes the rows of gate_calls that are for hosts (gate-calls.ts): counts the attempts that have left a host's gate, and calls
+ * a probe where there is none, or the next of a ramp. Answers the called attempts, and whether more rows are left. Lock order:
+ * gate_calls, target_hosts by key, open jobs.
  */
 export async function emptyHostCalls(
   db: Database,
@@ -77,8 +78,8 @@ SELECT (SELECT count(*) FROM taken)::int AS taken,
        (SELECT json_agg(json_build_array(project_no, environment, region, shard, job_id, attempt, ${epochMs("due_at")})) FROM ${calledLanes()} c) AS called`;
 
 /**
- * Has somebody look at hosts that open, and at those whose probe is late: its region may be held, or nobody may work there.
- * Where nothing waits, the next that comes is the probe.
+ * Writes rows of gate_calls for hosts that open, and for hosts whose probe is late: its region may be held, or have no nodes. A
+ * down host where nothing waits is left out: the next attempt that comes is its probe.
  */
 export async function lookAtHosts(db: Database): Promise<void> {
   await db.run("look_at_hosts", LOOK, [CALLS_MAX]);

@@ -81,7 +81,7 @@ const rowOf = async (project: ProjectNo, host: string) =>
   )[0];
 const hostsOf = (project: ProjectNo) =>
   listTargetHosts(store.db, scopeOf(project), { after: null, limit: 10, state: null });
-/** As if so many seconds had passed at the project's hosts. */
+/** Moves the project's hosts as if so many seconds had passed. */
 const pass = (project: ProjectNo, seconds: number) =>
   store
     .query(
@@ -101,7 +101,7 @@ async function addWatchedProject(): Promise<ProjectNo> {
   await updateProject(store.db, project, { parksFailingHosts: true }, keyCause());
   return project;
 }
-/** A host that is down, with so many jobs parked there. */
+/** A host that is down, with `parked` jobs parked there. */
 async function addDownHost(project: ProjectNo, parked: number): Promise<{ host: string; jobs: string[] }> {
   const host = newHost();
   await addJobs(project, host, 19);
@@ -154,7 +154,7 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     const project = await addWatchedProject();
     const { host, jobs } = await addDownHost(project, 5);
     expect(await start(project)).toEqual([]);
-    // The probe is one of them until it is sent.
+    // The probe counts as parked until it is sent.
     expect(await hostsOf(project)).toMatchObject([{ parked: 5 }]);
     await pass(project, 6);
     const [probe, ...others] = await start(project);
@@ -197,7 +197,7 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     for (let second = 0; second < 30 && started.length < 11; second++) {
       const [late = ""] = second === 3 ? await addJobs(project, host, 1) : [];
       if (late !== "") jobs.push(late);
-      // The row's own clock goes on by a second; what came due in it is started.
+      // The host's clock goes on by a second each turn. All attempts that came due in it are started.
       const running = await start(project);
       const again = await start(project);
       startsPerSecond.push(running.length + again.length);
@@ -256,7 +256,7 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     expect(holding.length).toBe(1);
     const { host } = await addDownHost(project, 0);
     await pass(project, 6);
-    // It came due while the key was full.
+    // The job came due while its key was full.
     const [job = ""] = await addJobs(project, host, 1, { flow, runAt: Date.now() + 3_600_000 });
     const isDue = () =>
       store.query("UPDATE open_jobs SET due_at = now(), parked_due_at = now() WHERE job_id = $1", [
@@ -265,7 +265,7 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     await isDue();
     expect(await start(project)).toEqual([]);
     expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(job) });
-    // As the probe it is refused by its key. It is the next probe, though not at once.
+    // Its key refuses the job, which is the probe. It is the next probe as well, but not at once.
     expect(await start(project)).toEqual([]);
     await isDue();
     expect(await start(project)).toEqual([]);
@@ -278,7 +278,7 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(free), parked: "0" });
     await pass(project, 6);
     expect(idsOf(await start(project))).toEqual([free]);
-    // Until its key has a place, it waits there.
+    // The job waits at its key until the key has a place.
     expect(await rowOf(project, host)).toMatchObject({ parked: "0" });
     await settle(holding, "target.example", false);
     expect(await start(project)).toEqual([]);
@@ -323,7 +323,7 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     const probing = await start(project);
     expect(idsOf(probing)).toEqual(jobs);
     await settle(probing, host, false);
-    // It passes its host, and stands in the queue of its key.
+    // The keyed job passes its host, and stands in the queue of its key.
     expect(await start(project)).toEqual([]);
     await pass(project, 1);
     expect(idsOf(await start(project))).toEqual([others[0] as string]);

@@ -12,9 +12,10 @@ import { hostData } from "./event-data.ts";
 import { tellOf } from "./owed-deliveries.ts";
 
 /**
- * Hosts that are down, in the words of the statements that claim and settle. A project whose hosts are watched has a bit in its
- * flow (HOSTS_WATCHED), and its attempts go the long way. What is refused at a host that is not well stands at the gate 'h' +
- * host (open_jobs.gate), as at a flow key (flow-gates.ts): the row of target_hosts is locked behind those of flow keys.
+ * Hosts that are down, as parts of the statements that claim and settle. A project whose hosts are watched has a bit in its
+ * flow (HOSTS_WATCHED), and its attempts go the long way. An attempt that is refused at a host that is down or opening stands
+ * at the gate 'h' + host (open_jobs.gate), as at a flow key (flow-gates.ts). The row of target_hosts is locked behind those of
+ * flow keys.
  *
  * While a host is down its oldest attempt is the probe, which is in its lane and due when the next probe is. While it opens,
  * the claims count the starts of each second of the ramp.
@@ -27,7 +28,7 @@ export const HOST_CODES = { DOWN, OPENING, BREAKER, HAND: HOST_CAUSES.indexOf("h
 
 /** The most attempts of a region that are in their lane at once because of the ramp. */
 const RAMP_HEADS = 256;
-/** So many starts in a second are as good as any number. */
+/** The ramp doubles at most this often: 32,768 starts in a second are as good as any number. */
 const DOUBLINGS_MAX = 15;
 export const HOST_KEY = "project_no, environment, host";
 export const sameHost = (one: string, other: string): string =>
@@ -35,7 +36,7 @@ export const sameHost = (one: string, other: string): string =>
 
 /** How many starts a second of the ramp has. */
 const startsOf = (second: string) => `(1 << least((${second}) / 10, ${DOUBLINGS_MAX}))`;
-/** How many starts a host (t) has left in its ramp's second at `at`, once `more` have started. */
+/** How many starts a host (t) has left in a `second` of its ramp, once `more` have started. */
 export const startsLeftIn = (second: string, more: string) =>
   `(${startsOf(second)} - CASE WHEN t.second = ${second} THEN t.started ELSE 0 END - ${more})`;
 export const secondAt = (at: string) => `greatest(floor(extract(epoch FROM ${at} - t.since)), 0)::int`;
@@ -45,8 +46,8 @@ export const callInRamp = (second: string, left: string, order: string) =>
            CASE WHEN ${left} <= 0 THEN t.since + (${second} + 1) * interval '1 s' END)`;
 
 /**
- * Locks the hosts of claims that are not well: `host` stands behind `gate` (flow-gates.ts) and `item`, where `host` is null if
- * it is not known.
+ * Locks those hosts of claims that are down or opening. `host` stands behind `gate` (flow-gates.ts) and `item`, whose column
+ * `host` is null if it is not known.
  */
 export const LOCK_HOSTS_OF_CLAIMS = `host AS MATERIALIZED (
   SELECT g.host_place, g.ns, g.job_ids, t.*
@@ -60,12 +61,12 @@ export const LOCK_HOSTS_OF_CLAIMS = `host AS MATERIALIZED (
 )`;
 
 /**
- * How a claim judges by hosts, behind `host`, `clock` and `asked` (with `may_start`). `host_placement` has all items at such hosts.
- * In a ramp what comes from elsewhere, such as a flow key's queue, is judged by its place among what is parked.
+ * The judgement of a claim by hosts, behind `host`, `clock` and `asked` (with `may_start`). `host_placement` has all items at
+ * such hosts. In a ramp an attempt from elsewhere, such as a flow key's queue, is judged by its place among the parked ones.
  *
- * `at_host` is `asked` with `host_passes` and `host_place` (null at a host that is well). What does not pass is parked, or due at
- * `host_until`: the first that is refused at a host without a probe is the probe (`probes`). A retry by hand makes a probe due
- * before its time, and it is put off again.
+ * `at_host` is `asked` with `host_passes` and `host_place` (null at a host that is well). An attempt that does not pass is
+ * parked, or due at `host_until`: the first one that is refused at a host without a probe is the probe (`probes`). A probe that
+ * a retry by hand makes due before its time is put off again.
  */
 export const JUDGE_BY_HOSTS = `host_state AS MATERIALIZED (
   SELECT t.*, n.second AS now_second, ${startsLeftIn("n.second", "0")} AS starts_left, h.ids, h.waits
@@ -105,9 +106,10 @@ export const JUDGE_BY_HOSTS = `host_state AS MATERIALIZED (
 const NEXT_PROBE_AT = "now() + t.probe_seconds * interval '1 s'";
 
 /**
- * What a claim does at hosts, behind `verdict` (of `at_host`, with the kinds `host_parked` and `host_put_off`) and `done`.
- * `host_called` is what became due. A ramp is over with the last start of what was parked. A probe that its flow key keeps back
- * is lost: the next that waits for the host is the probe, or the same one again, though not at once.
+ * The effects of a claim at hosts. TURN_AWAY stands behind `verdict` (of `at_host`, with the kinds `host_parked` and
+ * `host_put_off`), CALL_HOSTS behind `done`. `host_called` has the attempts that became due. A ramp is over with the last start
+ * of a parked attempt. A probe that its flow key keeps back is lost: the next attempt that waits for the host becomes the
+ * probe, or later the same one again.
  */
 export const TURN_AWAY = `turned_away AS (
   UPDATE open_jobs o
@@ -163,8 +165,8 @@ export const CALL_HOSTS = `host_called AS MATERIALIZED (
 )`;
 
 /**
- * Locks the hosts of settlements in watched projects, also those that have no row yet, and those whose probe ends. Behind
- * `gate` and `item`.
+ * Finds the hosts of settlements in watched projects, and the hosts whose probe ends, and locks their rows; a host may have
+ * none yet. It stands behind `gate` and `item`.
  */
 export const LOCK_HOSTS_OF_SETTLEMENTS = `host AS MATERIALIZED (
   SELECT g.project_no, g.environment, g.host, t.since, t.next_probe_at, t.failing_since, coalesce(t.parked, 0) AS parked, t.state, t.by,
@@ -195,8 +197,9 @@ export const hostEvent = (type: EventType, host: string) =>
          NULL::uuid AS job_id, NULL::bytea AS trace, ${hostData(`${host}.host`, `${host}.new_since`, `${host}.parked`)} AS data`;
 
 /**
- * What a settlement finds out of hosts, behind `host`, `attempt` (with `host` and `nobody`: whether it found nobody there, null if nobody knows) and
- * `done`. A row of attempts that found nobody, in the order of settlement, brings a host down; the end of a probe opens it or plans the next.
+ * The findings of a settlement about hosts, behind `host`, `attempt` (with `host` and `nobody`: whether it found nobody there,
+ * null if unknown) and `done`. A series of attempts that found nobody, in the order of settlement, brings a host down. The end
+ * of a probe opens the host or plans the next probe.
  */
 export const WATCH_HOSTS = `met AS MATERIALIZED (
   SELECT h.*, a.last_other, a.after_other, a.all_nobody, a.first_after, a.first_nobody, a.probe_ended, a.probe_met

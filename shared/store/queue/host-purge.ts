@@ -1,7 +1,7 @@
 import { type Database, instant } from "../database/database.ts";
 import { HOST_KEY, sameHost } from "./host-gates.ts";
 
-/** Attempts in a row that began so long ago say nothing of a host any more: it would be down by now, if its project asked for that. */
+/** A row of failures that began so long ago says nothing of a host: it would be down by now, if its project asked for that. */
 const FORGOTTEN_AFTER = "interval '25 hours'";
 
 /**
@@ -13,7 +13,7 @@ export async function purgeTargetHosts(db: Database, limit: number, now: number)
   return row?.forgotten ?? 0;
 }
 
-// `since` tells nothing of a host that is well, so one that fails now and then is looked at again after another day.
+// `since` has no other use for a host that is well, so it delays the next look at one that fails now and then by a day.
 const IS_WELL = `t.state IS NULL AND t.since < $1::timestamptz - ${FORGOTTEN_AFTER}`;
 const PURGE = `
 WITH looked AS MATERIALIZED (

@@ -1,22 +1,22 @@
 import { START_SHIFT_MS } from "../../domain/run.ts";
 
 /**
- * What lists of jobs and runs by tag are made of, in the words of the statements that make and change jobs. Only jobs with tags
- * have rows here. A job's rows change only together with its state, under the lock of its open or ended row.
+ * The rows behind lists of jobs and runs by tag, as parts of the statements that make and change jobs. Only jobs with tags or a
+ * flow key have rows here. A job's rows change only together with its state, under the lock of its open or ended row.
  */
 
-/** In job_tag_states, the state of a job that is not over. Otherwise it is the code of how the job ended. */
+/** The state in job_tag_states of a job that is not over. A job that is over has the code of its end there. */
 export const OPEN_STATE = -1;
 
 /**
- * A job's flow key stands among its tags as this word, which no customer can give as a tag. So lists by flow key are lists by tag.
- * Columns of tags do not have it.
+ * A job's flow key stands among its tags as this word, which no customer can give as a tag. So lists by flow key are lists by
+ * tag. Columns of tags leave this word out.
  */
 export const flowKeyWord = (key: string): string => ` ${key}`;
 
 /** The words by which a job is found: its tags, and its flow key. */
 const WORDS = "CASE WHEN flow_key IS NULL THEN tags ELSE coalesce(tags, '{}') || (' ' || flow_key) END";
-/** Whether a job has any. */
+/** Whether a job has any words. */
 export const HAS_WORDS = "(tags IS NOT NULL OR flow_key IS NOT NULL)";
 
 /** Writes the words of new jobs, which `from` selects: rows of jobs with their tags and their flow_key. */
@@ -28,7 +28,7 @@ export const tagJobs = (from: string): string => `job_tag AS (
   SELECT project_no, environment, region, id, ${OPEN_STATE}, unnest(${WORDS}) FROM ${from}
 )`;
 
-/** Gives the words of jobs another `state`. `from` selects rows with the columns of open_jobs. */
+/** Moves the words of jobs from the state `old` to `state`. `from` selects rows with the columns of open_jobs. */
 export const moveTags = (from: string, old: string, state: string): string => `moved_tag AS (
   UPDATE job_tag_states t SET state = m.state
     FROM (SELECT project_no, environment, region, job_id, unnest(${WORDS}) AS tag, ${old} AS old, ${state} AS state FROM ${from}) m
@@ -43,8 +43,8 @@ export const tagRuns = (from: string): string => `run_tag AS (
 )`;
 
 /**
- * Notes the ended runs that started at another time than their ids tell, since lists by time are read in the order of ids: a
- * manual retry that waited for its permit, and a claim that was repeated while Postgres did not answer.
+ * Notes the ended runs that started at another time than their ids tell, since lists by time are read in the order of ids. Such
+ * runs are manual retries that waited for their permit, and claims that were repeated while Postgres did not answer.
  */
 export const noteShiftedRuns = (from: string): string => `shifted_run AS (
   INSERT INTO shifted_runs (started_at, project_no, environment, status, id, schedule_id, tags)

@@ -24,8 +24,8 @@ beforeAll(async () => {
 afterAll(() => store.stop());
 
 /**
- * Lets time stand still at `at` for the statements of sessions that begin from now on. What one way puts off by 100 ms would
- * else have come for the other, which is played some moments later.
+ * Lets time stand still at `at` for the statements of sessions that begin from now on. Otherwise an attempt that one way puts
+ * off by 100 ms would be due for the other way, which is played some moments later.
  */
 async function stopClock(at: string) {
   const session = await store.session();
@@ -39,7 +39,7 @@ async function stopClock(at: string) {
   );
 }
 
-/** What a job of a key may be when it is claimed, as assignments to its row. $due is an instant that has come. */
+/** The states that a job of a key may be in when it is claimed, as assignments to its row. $due is an instant in the past. */
 const STATES = {
   due: "due_at = $due, parked_due_at = $due",
   called: "due_at = $due + interval '1 s', parked_due_at = $due",
@@ -167,7 +167,7 @@ async function rowsOf(project: ProjectNo, jobs: readonly Claim[]) {
   };
 }
 
-/** An answer without what is new in each project: ids and instants of the statement. */
+/** An answer without the parts that are new in each project: ids and instants of the statement. */
 const toldBy = (answers: readonly Claimed[]) =>
   answers.map((answer) => {
     if (answer.kind !== "granted") return answer.kind;
@@ -177,7 +177,7 @@ const toldBy = (answers: readonly Claimed[]) =>
 
 const NEXT_DUE_AT = 4_000_000_000_000;
 
-/** Those of a list whose answer is there. */
+/** The items of a list that have an answer. */
 const given = <T>(list: readonly T[], answers: readonly unknown[]) =>
   list.filter((_, index) => (answers[index] ?? null) !== null);
 const left = <T>(list: readonly T[], answers: readonly unknown[]) =>
@@ -265,7 +265,7 @@ test("what the short ways take of jobs of keys in whatever state, the long way a
         taken.settled += ends.length;
         taken.settledShort += same.length;
         taken.called += settled.owed.length;
-        // Once more, as after an answer that was lost.
+        // The settlement is repeated, as after an answer that was lost.
         const again = await settleKeyed(store.db, ends.map((sides) => sides.short).filter(isLast));
         expect(given(again.items, again.items)).toEqual([]);
         await expectSameRows();
@@ -273,7 +273,7 @@ test("what the short ways take of jobs of keys in whatever state, the long way a
     ),
     { numRuns: 120 },
   );
-  // No way was left out.
+  // Both ways were taken.
   expect(taken.short).toBeGreaterThan(taken.granted / 8);
   expect(taken.short).toBeLessThan(taken.granted);
   expect(taken.settledShort).toBeGreaterThan(taken.settled / 8);

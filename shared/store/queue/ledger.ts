@@ -3,7 +3,7 @@ import { type ExpectedInstant, expectedStretches, type FiringStatus } from "../.
 import type { Database } from "../database/database.ts";
 import { type FiringRow, listFirings, listTimetables } from "./firing-ledger.ts";
 
-/** What became of the instants of a schedule's timetables: those that fired have a row, and the others follow from the timetables. */
+/** A schedule's instants and their outcomes. Those a worker fired or skipped have a row; others follow from the timetables. */
 
 /** An instant of a schedule's timetables. Its id is the place from which the next page continues. */
 export type LedgerRow = FiringFacts & { id: string };
@@ -21,7 +21,7 @@ interface LedgerPage {
   endId?: string;
 }
 
-/** Where a page begins: at an instant, and at a timetable or older ones. */
+/** The place where a page begins: an instant, and the latest timetable (null for any). */
 interface LedgerPlace {
   toAt: number;
   untilNo: number | null;
@@ -32,8 +32,8 @@ const TIMETABLES_MAX = 100;
 
 /**
  * The instants of a schedule in [fromAt, toAt] and whether each fired, newest first, at most `limit`. The caller has read the
- * schedule before: an instant that comes due meanwhile is left for the next call. Instants are milliseconds since 1970. It is
- * many short steps of work, and `pause` is called after each.
+ * schedule before: an instant that comes due meanwhile is left for the next call. Instants are milliseconds since 1970. The
+ * work is many short steps, and `pause` is called after each.
  */
 export async function readLedger(
   db: Database,
@@ -61,7 +61,7 @@ export async function readLedger(
   return { rows, isCut: true, endId: placeId(Math.floor(leftUntil) + 1, next.no) };
 }
 
-/** An instant that is due and not fired yet is neither fired nor missed. */
+/** An instant that is due but has yet to fire is left out: it is neither fired nor missed. */
 const lastPast = (nextRunAt: number | null, toAt: number) =>
   Math.min(toAt, (nextRunAt ?? Number.POSITIVE_INFINITY) - 1);
 

@@ -5,7 +5,7 @@ import type { ProjectNo } from "../../domain/scope.ts";
 export interface LockOrder<Item> {
   /** Each project once, in the order of its flow. */
   projects: { no: ProjectNo; itemCount: number }[];
-  /** By the job's id. */
+  /** In the order of the jobs' ids. */
   ordered: OrderedItem<Item>[];
 }
 

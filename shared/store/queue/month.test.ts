@@ -28,7 +28,7 @@ let way: Way;
 let clock: ManualClock;
 let nodeId: number;
 let project: ProjectNo;
-/** The first instant of the month that is next when the tests begin. */
+/** The first instant of the next month, or of the one after if that is less than two minutes away. */
 let rolloverAt: number;
 
 beforeEach(async () => {
@@ -42,7 +42,7 @@ beforeEach(async () => {
   nodeId = await store.addNode();
   project = await store.addProject({ plan: "hobby", concurrency: 1_000 });
   await store.query("UPDATE flows SET month_runs_max = $1", [QUOTA]);
-  // Whatever was begun before midnight has this long until then.
+  // Statements that begin before midnight have a minute until then.
   await clock.leapTo(rolloverAt - MINUTE_MS);
 });
 afterEach(async () => {
@@ -51,11 +51,11 @@ afterEach(async () => {
 });
 
 const monthOf = (at: number) => new Date(at).toISOString().slice(0, 7);
-/** Sets the database's clock back, as nobody should. */
+/** Sets the database's clock back, which operators are not to do. */
 const setBack = (ms: number) =>
   store.query("UPDATE test_clock.ahead SET us = us - ($1::float8 * 1000)::bigint", [ms]);
 
-/** A session that has the project's flow, and whose statements stand in one transaction until it is committed. */
+/** A session that has locked the project's flow. Its statements are in one transaction until it is committed. */
 async function lockFlow(): Promise<pg.Client> {
   const session = await store.session();
   await session.query("BEGIN");
@@ -76,7 +76,7 @@ const claimJobs = (jobs: string[], db: Pick<Database, "run"> = store.db) =>
 const grantedCount = (answers: Awaited<ReturnType<typeof claim>>) =>
   kindsOf(answers).filter((kind) => kind === "granted").length;
 
-/** What is counted, and what has started, of the two months: all of them must agree. */
+/** The counted runs and the started runs of the two months must agree. */
 async function expectCounts(counts: { before: number; after: number }) {
   const [flow] = await store.query("SELECT month::text AS month, month_runs::int AS runs FROM flows");
   expect(flow).toEqual({ month: new Date(rolloverAt).toISOString().slice(0, 10), runs: counts.after });
@@ -107,7 +107,7 @@ describe.each(WAYS)("at the month's end, %s", (_name, theirs) => {
     await clock.leapTo(rolloverAt + MINUTE_MS);
     expect(grantedCount(await claimJobs(jobs, within(mate)))).toBe(6);
     await mate.query("COMMIT");
-    // Four are left of the new month, and none of them comes from the month before.
+    // The new month has four runs left, and none of them comes from the month before.
     expect(grantedCount(await waiting)).toBe(4);
     expect(grantedCount(await claim(5))).toBe(0);
     await expectCounts({ before: 3, after: QUOTA });
@@ -179,7 +179,7 @@ test.each(WAYS)(
     expect(grantedCount(await claim(QUOTA - 2))).toBe(QUOTA - 2);
     const jobs = await store.addJobs(project, 1);
     await setBack(2 * MINUTE_MS);
-    // Of the month that had begun two runs are left, whatever the clock says; their days are in it.
+    // The month that had begun has two runs left, whatever the clock says. The days of these runs lie in it.
     expect(grantedCount(await claim(QUOTA))).toBe(2);
     expect(await countMonthRuns(store.db, project)).toBe(QUOTA);
     await setBack(-2 * MINUTE_MS);
@@ -199,7 +199,7 @@ test.each(WAYS)(
   async (_name, theirs) => {
     way = theirs;
     interface Counted {
-      /** From the present month, which may be the one before what the flow counts, after a clock was set back. */
+      /** The months from the present one to the one that the flow counts, which is later after a clock was set back. */
       monthsAway: number;
       runs: number;
       max: number | null;

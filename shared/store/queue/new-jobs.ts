@@ -2,26 +2,26 @@ import { IS_PARKED, NOTE_FLOWS } from "./given-flows.ts";
 import { tagJobs } from "./job-tags.ts";
 
 /**
- * How jobs come into being, in the words of the statements that make them (firings.ts and resources/job-creation.ts): the
- * job, the attempt that it owes, and the lane in which sweeps find that. All or none of it is written, and an id that exists
- * already is left as it is.
+ * The parts of the statements that make jobs (firings.ts, bulk/backfill.ts, resources/job-creation.ts,
+ * resources/ordinary-creation.ts): the job, the attempt that it owes, and the lane in which sweeps find the attempt. All or
+ * none of it is written, and newJobs leaves an id that exists already as it is.
  */
 
 /**
- * A run_at in the past is due from the statement on. No due_at ever lies behind the clock, which lets each sweep begin where
- * the one before ended (sweep.ts).
+ * A job whose run_at is past is due from the statement on. No due_at is written behind the clock, which lets each sweep begin
+ * where the one before ended (sweep.ts).
  */
 export const DUE_AT = "greatest(run_at, now())";
 
-/** Whether jobs may have tags, or flow keys. Statements for jobs without any have no part in them. */
+/** Whether jobs may have tags, or flow keys. Statements for jobs without any leave out the parts for them. */
 export interface WithTags {
   tags: boolean;
   flow?: boolean;
 }
 
-/** What an open job has of its flow. */
+/** The columns of an open job that come from its flow. */
 export const FLOW_COLUMNS = "flow_key, gate, parked_due_at";
-/** The same from the `flow` of a job that is due at `dueAt`. */
+/** The values of these columns for a job with `flow` that is due at `dueAt`. */
 export const flowColumnsOf = (flow: string, dueAt: string): string =>
   `${flow} ->> 'key', 'k' || (${flow} ->> 'key'), CASE WHEN ${flow} IS NOT NULL THEN ${dueAt} END`;
 
@@ -52,10 +52,10 @@ function jobsOf(from: string, onConflict: string, { tags, flow = false }: WithTa
 }
 
 /**
- * To stand behind the rows that `from` selects, a FROM with a WHERE. Their columns are named as those of jobs; `trace` is
- * hexadecimal, `tags` and `flow` are null for none and left out where no job may have any, and `new_shard` is null where the
- * lane has its row already. Where it has one of another shard, the lane moves to `new_shard`. `hasDeliveries` is of a new lane.
- * Where jobs may have a flow, it stands behind giveFlows (given-flows.ts).
+ * Stands behind the rows that `from` selects, a FROM with a WHERE. Their columns are named as those of jobs. `trace` is
+ * hexadecimal. `tags` and `flow` are null for none, and left out where no job may have any. `new_shard` is null if the lane has
+ * its row already; a lane whose row has another shard moves to `new_shard`. `hasDeliveries` is for a new lane. Where jobs may
+ * have a flow, this part stands behind giveFlows (given-flows.ts).
  */
 export const newJobs = (
   from: string,

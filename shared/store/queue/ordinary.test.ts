@@ -30,7 +30,7 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-/** What a job may be when it is claimed, as assignments to its row. */
+/** The states that a job may be in when it is claimed, as assignments to its row. */
 const STATES = {
   due: "due_at = now() - interval '3 s'",
   retry: "due_at = now() - interval '2 s', attempt = 2",
@@ -134,7 +134,7 @@ async function rowsOf(project: ProjectNo, jobs: readonly Claim[], isLastClassOpe
   const list = (text: string) => store.query(text, [project, uuids]);
   return {
     flow: await store.query(
-      // A run that was asked for by hand is granted by the long way, behind the others: then the last class may be another.
+      // A run that was asked for by hand is granted by the long way, behind the others, so the last class may be another.
       `SELECT to_jsonb(f) - '{project_no,called_at}'::text[] - CASE WHEN $2 THEN 'last_class' ELSE '' END AS flow,
               ARRAY (SELECT CASE WHEN c = '-infinity' THEN 'never' ELSE date_trunc('minute', c - now())::text END
                        FROM unnest(called_at) WITH ORDINALITY u (c, n) ORDER BY n) AS called
@@ -162,7 +162,7 @@ async function rowsOf(project: ProjectNo, jobs: readonly Claim[], isLastClassOpe
   };
 }
 
-/** An answer without what is new in each project: ids and instants of the statement. */
+/** An answer without the parts that are new in each project: ids and instants of the statement. */
 const toldBy = (answers: readonly Claimed[]) =>
   answers.map((answer) => {
     if (answer.kind === "early") return answer.kind;
@@ -234,7 +234,7 @@ test("whatever is asked of a project in whatever state, the short way first and 
           if (settlements.length === 0) continue;
           const settle = side === long ? settleAttempts : settleShortFirst;
           settled.push(await settle(counting(store.db, "settledShort", "settle_ordinary"), settlements));
-          // Once more, as after an answer that was lost.
+          // The settlement is repeated, as after an answer that was lost.
           const again = await settle(store.db, settlements);
           expect(again.items.every((item) => item === null)).toBe(true);
         }
@@ -249,7 +249,7 @@ test("whatever is asked of a project in whatever state, the short way first and 
     ),
     { numRuns: 75 },
   );
-  // Neither way was left out.
+  // Both ways were taken.
   expect(taken.short).toBeGreaterThan(taken.granted / 8);
   expect(taken.short).toBeLessThan(taken.granted / 2);
   expect(taken.settledShort).toBeGreaterThan(0);

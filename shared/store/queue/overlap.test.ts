@@ -20,7 +20,7 @@ import { createShards, type HeldShard } from "./shards.ts";
 
 setDefaultTimeout(60_000);
 
-/** What a firing does while jobs of its schedule are not over, and how much later its job is due. */
+/** Firings while jobs of their schedule are not over, and how much later their jobs are due. */
 
 const SHARD = 3;
 const FIRINGS = 5;
@@ -60,7 +60,7 @@ async function fire(schedule: ScheduleToCreate, minutes: number) {
   return { kind: fired?.kind, jobId: firing.jobId, fired };
 }
 
-/** What the ledger says, the oldest instant first. */
+/** The rows of the ledger, the oldest instant first. */
 async function ledger({ id }: { id: string }): Promise<Omit<FiringRow, "firedFor">[]> {
   const rows = await listFirings(store.db, id, { fromAt: 0, toAt: Date.now() });
   return rows.sort((one, other) => one.firedFor - other.firedFor).map(({ firedFor: _, ...row }) => row);
@@ -227,7 +227,7 @@ describe("a schedule that replaces", () => {
     const first = await fire(schedule, 0);
     const session = await store.session();
     await session.query("BEGIN");
-    // A claim that has locked the job, and commits while the firing waits for it.
+    // This session plays a claim that has locked the job, and commits while the firing waits for it.
     await session.query("UPDATE open_jobs SET due_at = NULL, run_id = $2, node_id = $3 WHERE job_id = $1", [
       idToUuid(first.jobId),
       idToUuid(store.newRunId()),

@@ -1,7 +1,4 @@
-/**
- * How deliveries come into being, in the words of the statements that make them: an event, and a delivery of it for each
- * endpoint that hears of it.
- */
+/** The parts of the statements that make deliveries: an event, and a delivery of it for each endpoint that hears of it. */
 
 /**
  * Makes the deliveries of `heard`, and their events. `heard` has a row for each delivery with the columns of both; `status` is
@@ -18,15 +15,15 @@ export const oweDeliveries = (heard: string): string => `event AS (
   SELECT project_no, environment, region, delivery_id, webhook_id, event_id, generation, by_hand, occurred_at FROM ${heard}
 )`;
 
-/** The id of what came into being at `at`, which the text `seed` tells from all others of that millisecond. */
+/** The id of an event or a delivery made at `at`. The text `seed` makes it differ from all others of that millisecond. */
 const idOf = (seed: string, at = "now()"): string =>
   `(lpad(to_hex(floor(extract(epoch FROM ${at}) * 1000)::bigint), 12, '0') || left(md5(${seed}), 20))::uuid`;
 
-/** The id of the delivery of an event to an endpoint that is told of it when it occurs: nobody need look for it by its event. */
+/** The id of the delivery of an event to an endpoint that is told when it occurs. The two ids give it, without a look-up. */
 export const deliveryIdOf = (event: string, endpoint: string, occurredAt?: string): string =>
   idOf(`${event}::text || ${endpoint}::text`, occurredAt);
 
-/** The text that tells the event of a job's cancel, for its id. */
+/** The seed for the id of the event of a job's cancel. */
 export const canceledSeed = (job: string): string => `'canceled ' || ${job}`;
 export const canceledEventId = (job: string, canceledAt: string): string =>
   idOf(canceledSeed(job), canceledAt);
@@ -35,12 +32,12 @@ export const sameLane = (one: string, other: string): string =>
   ["project_no", "region", "environment"].map((name) => `${one}.${name} = ${other}.${name}`).join(" AND ");
 
 /**
- * Tells endpoints of `happened`: what is not the end of an attempt. It has a row for each event: `seed` (a text that no other
- * event has, unless \`eventId\` takes its place), project_no, environment, region, shard (of a lane that the project may not
- * have yet), type (a code), job_id and trace (or null), and `data` (event-data.ts). The endpoints are looked for at once, since
- * these events are rare. `heard` has a row for each delivery. Lanes that another part of the statement makes (`madeLanes`) get
- * their has_deliveries there. An endpoint (`w`) is not told of an event (`e`) if `except` is true. `name` begins the names of
- * its parts in a statement that has others of these.
+ * Tells endpoints of the events of `happened`, which are not the end of an attempt. `happened` has a row for each event: `seed`
+ * (a text that no other event has, unless `eventId` takes its place), project_no, environment, region, shard (of a lane that
+ * the project may not have yet), type (a code), job_id and trace (or null), and `data` (event-data.ts). The endpoints are
+ * looked for without a look at the flow's `subscriptions`, since these events are rare. `heard` has a row for each delivery.
+ * Lanes that another part of the statement makes (`madeLanes`) get their has_deliveries there. An endpoint (`w`) is not told of
+ * an event (`e`) if `except` is true. `name` begins the names of these parts, for a statement that has them twice.
  */
 export const tellOf = (
   happened: string,

@@ -47,9 +47,9 @@ export interface ParkedLane {
 }
 
 /**
- * Releases up to `count` of the attempts parked at a host: the oldest ones of each lane after `after`, as many of each
- * lane, so that no project's backlog stands before another's. A lane gets no more than its project has permits free,
- * and a lane of jobs no more than the quota leaves; `countMin` are allowed in any case.
+ * Releases up to `count` of the attempts parked at a host: the oldest ones of each lane after `after`, the same number
+ * of each, so that no project's backlog stands before another's. A lane gets at most as many as its project has permits
+ * free, and a lane of jobs at most as many as the quota leaves. `countMin` are allowed in any case.
  */
 export async function releaseParked(
   db: Database,
@@ -234,7 +234,7 @@ export async function releaseLeft(
   return rows.map(readOwed);
 }
 
-// Waits for locked rows: a skipped row would stay parked, since nobody looks for it there again.
+// The statement waits for locked rows: a skipped row would stay parked, since no later look finds it there.
 const RELEASE_LEFT = `
 WITH picked AS MATERIALIZED (
   SELECT o.*, row_number() OVER (ORDER BY o.parked_due_at) AS place

@@ -52,8 +52,8 @@ export async function parkAttempts(
   return outcomes;
 }
 
-// Locks and look-ups are those of claim.ts: rows by id, each by its key alone and judged afterwards, then endpoints, which are
-// read as they are now.
+// Locks and look-ups are those of claim-statement.ts: rows by id, each by its key alone and judged afterwards, then endpoints,
+// which are read as they are now.
 const park = (
   { table, id }: Owed,
   { columns, check, leave = "", set = "" }: { columns: string; check: string; leave?: string; set?: string },
@@ -81,7 +81,7 @@ const PARK: Record<FlowKind, string> = {
   jobs: park(OWED.jobs, {
     columns: ", o.flow_key, o.gate",
     check: "checked AS MATERIALIZED (SELECT *, true AS is_parked FROM owed)",
-    // Who waits for a host does not stand in the way of others of its flow key.
+    // An attempt that waits for a host does not stand in the way of others of its flow key.
     leave: `${callGates("checked WHERE gate IS NOT NULL", { isOver: false })}, `,
     set: ", gate = NULL",
   }),

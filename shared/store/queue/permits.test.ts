@@ -300,7 +300,7 @@ describe.each(WAYS)("a class that was called to a free permit, %s", (_name, thei
   test("is kept only what the rule gives it, and the other class is granted the rest at once", async () => {
     await inTime(CALLED_MS, async (begin) => {
       const { running, jobs, deliveries } = await makeFullProject(6);
-      // Two jobs go on. Of the four free permits the deliveries are owed as many as make the shares equal.
+      // Two jobs go on. The deliveries are owed as many of the four free permits as make the shares equal.
       begin();
       await settle(running.slice(0, 4));
       expect((await kinds(jobs.slice(0, 4))).filter((kind) => kind === "granted").length).toBe(1);

@@ -9,7 +9,7 @@ import { STATEMENT_TIMEOUT_MS } from "../database/database.ts";
  *
  * A claim that is refused, or put off for another class, notes its class and region in the flow. The settlement that
  * frees permits calls the classes that wait, and keeps their permits by the rule for CALLED_MS. So a class that happens
- * to ask first does not get what another class is owed, and a class that does not come delays the others by CALLED_MS
+ * to ask first does not get permits that another class is owed. A class that stays away delays the others by CALLED_MS
  * at most.
  */
 export const CALLED_MS = 250;
@@ -58,9 +58,9 @@ const KEPT_BEFORE = `CASE WHEN called & ~present = 0 THEN 0 ELSE ${eachClass(
 
 /**
  * Orders `candidates` for permits, so that each permit goes to the class that holds fewer at that point. `candidates`
- * is a query with PERMIT_NAMES, project_no, class, n and `wants` (it asks for a permit). Selects all of its columns,
- * and `place`, its place in the order among those who ask, and `place_kept`, its place behind the called classes that
- * have not come as well. A permit is granted where `place_kept <= free`.
+ * is a query with PERMIT_NAMES, project_no, class, n and `wants` (it asks for a permit). Selects all columns of
+ * `candidates`, `place` (a candidate's place among those that ask), and `place_kept` (its place if the permits kept for
+ * called classes that have not come are counted as well). A permit is granted where `place_kept <= free`.
  */
 export const inTurn = (candidates: string): string => `
   SELECT *, place + ${KEPT_BEFORE} AS place_kept
@@ -100,8 +100,8 @@ export const CLAIMED_PERMITS = `ARRAY[${eachClass((code) => `count(*) FILTER (WH
                  (array_agg(class ORDER BY place DESC) FILTER (WHERE taken))[1] AS last_class`;
 
 /**
- * How many permits of a locked flow (f) are free for any who ask, in whatever order; null if it is held, or if some class was
- * called and may still have to come.
+ * How many permits of a locked flow (f) are free for any class, in whatever order they ask; null if the flow is held, or if
+ * some class was called and may still come.
  */
 export const FREE_FOR_ANY = `CASE WHEN NOT f.held AND now() - interval '${CALLED_MS} ms' >= ALL (f.called_at) THEN ${FREE} END`;
 
@@ -117,8 +117,8 @@ export const countByEnvironment = (rows: string): string => `(
          FROM ${rows} GROUP BY project_no) c`;
 
 /**
- * Assignments to a flow (f) that say what TAKE_PERMITS would, where jobs alone asked and all that asked were granted: so
- * many of each environment (c: `development`, `production`), at least one.
+ * Assignments to a flow (f) with the effect of TAKE_PERMITS, if only jobs asked and all of them were granted: so many of each
+ * environment (c: `development`, `production`), at least one.
  */
 export const TAKE_FREE_PERMITS = `development_jobs = f.development_jobs + c.development,
          production_jobs = f.production_jobs + c.production,
@@ -148,5 +148,5 @@ export const IS_CALLED =
 /** True if an operator holds the project or the region of what is owed. Needs the project's PERMIT_NAMES. */
 export const IS_HELD = "held OR region = ANY (ARRAY (SELECT h.region FROM held_regions h))";
 
-/** A held project is looked at again after so long. */
+/** The time after which a held project is looked at again. */
 export const HELD_PAUSE_SECONDS = 2;

@@ -40,7 +40,7 @@ async function claimsOf(project: number, count: number) {
   return (await store.addJobs(project, count)).map((jobId) => store.claimOf(project, jobId));
 }
 
-/** What was told: the environment, the percentage and the runs of each event that is owed. */
+/** The environment, the percentage, the runs and the included runs of each event that is owed. */
 async function toldOf(project: number): Promise<string[]> {
   const rows = await store.query<{ text: string }>(
     `SELECT concat_ws(' ', o.environment, e.data->>'percent', e.data->>'runs', e.data->>'runs_included') AS text
@@ -160,7 +160,7 @@ describe("quota.reached", () => {
     await setRuns(project, 249_999);
     await store.start(nodeId, project, (await store.addJobs(project, 1))[0] ?? "");
     expect((await toldOf(project)).length).toBe(4);
-    // As if those had been told a month ago.
+    // The rows are as if those events had been told a month ago.
     await store.query("UPDATE flows SET month_runs = 199999 WHERE project_no = $1", [project]);
     await store.query("DELETE FROM events WHERE project_no = $1", [project]);
     await store.query("DELETE FROM open_deliveries WHERE project_no = $1", [project]);

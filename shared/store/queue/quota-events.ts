@@ -12,12 +12,12 @@ import { runsOf } from "./month.ts";
 import { tellOf } from "./owed-deliveries.ts";
 
 /**
- * When endpoints are told how much of its month's runs a project has used, in the words of the statements that count runs. A
- * statement tells of a threshold if it counts the run that reaches it. What a plan includes is known by the flow's retention class,
- * so that a change of the plan has nothing more to change.
+ * The events that tell endpoints how much of its month's runs a project has used, as parts of the statements that count runs.
+ * The statement that counts the run which reaches a threshold tells of it. The flow's retention class tells the plan, so a
+ * change of the plan has nothing more to change.
  */
 
-/** What the plan of a flow (`f`) includes in a month. */
+/** The runs that the plan of a flow (`f`) includes in a month. */
 const runsIncluded = (f: string): string =>
   `(CASE ${f}.retention_class ${PLANS.map(
     (plan) => `WHEN ${retentionClassOf(plan)} THEN ${PLAN_TERMS[plan].runsIncluded}`,
@@ -25,17 +25,17 @@ const runsIncluded = (f: string): string =>
 
 const threshold = (f: string, percent: number | string): string => `${runsIncluded(f)} * ${percent} / 100`;
 
-/** Of all plans, in order. */
+/** The thresholds of all plans, in order. */
 const THRESHOLDS = PLANS.flatMap((plan) =>
   QUOTA_PERCENTS.map((percent) => (PLAN_TERMS[plan].runsIncluded * percent) / 100),
 ).sort((one, other) => one - other);
 const reached = (runs: string): string => `width_bucket(${runs}, '{${THRESHOLDS.join(",")}}'::bigint[])`;
 
 /**
- * Of a locked flow (f), before the clock is read: whether some endpoint may have to be told if it counts up to `runs` more.
- * Where none asks for it, one bit says so. Else it is true for the thresholds of other plans as well, which keeps the
- * expression short: the statement that tells decides. So it is where the project's hosts are watched (host-gates.ts). A month
- * that has begun meanwhile counts from 0.
+ * Answers for a locked flow (f), before the clock is read: whether some endpoint may have to be told if the flow counts up to
+ * `runs` more. One bit tells whether any endpoint asks for it. If so, the answer is true for the thresholds of other plans as
+ * well, which keeps the expression short: the statement that tells decides. It is always true if the project's hosts are
+ * watched (host-gates.ts). A month that has begun meanwhile counts from 0.
  */
 export const mayReach = (runs: string): string =>
   `(f.subscriptions & ${QUOTA_HEARD | HOSTS_WATCHED} <> 0 AND (f.subscriptions & ${HOSTS_WATCHED} <> 0 OR ${reached(`f.month_runs + ${runs}`)} <> ${reached("f.month_runs")} OR ${runs} >= ${THRESHOLDS[0]}))`;
@@ -43,12 +43,12 @@ export const mayReach = (runs: string): string =>
 /** Whether some endpoint of a flow (f) may hear of the quota, or its hosts are watched. */
 export const HEARS_OF_QUOTA = `f.subscriptions & ${QUOTA_HEARD | HOSTS_WATCHED} <> 0 AS hears`;
 
-/** What tellOfQuota needs of a locked flow (f), beside MONTH_COLUMNS (month.ts). */
+/** The columns of a locked flow (f) that tellOfQuota needs beside MONTH_COLUMNS (month.ts). */
 export const QUOTA_COLUMNS = "f.subscriptions, f.retention_class";
 
 const values = (numbers: readonly number[]) => numbers.map((number) => `(${number})`).join(", ");
 
-/** The event's id, by which it is told once in a month, whatever becomes of the plan. */
+/** The event's id, made of month and percentage: each threshold is told once in a month, whatever becomes of the plan. */
 const EVENT_ID = `(lpad(to_hex((extract(epoch FROM e.month) * 1000)::bigint), 12, '0')
           || left(md5('quota ' || e.project_no || ' ' || e.environment || ' ' || e.month || ' ' || e.percent), 20))::uuid`;
 

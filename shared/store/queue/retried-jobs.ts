@@ -5,17 +5,17 @@ import { FLOW_COLUMNS, flowColumnsOf } from "./new-jobs.ts";
 import { tellOfQuota } from "./quota-events.ts";
 
 /**
- * How jobs that failed have another attempt, in the words of the statements that do so: one by one (resources/jobs-by-hand.ts)
- * and many at once (bulk/retry.ts).
+ * The parts of the statements that give failed jobs another attempt: one by one (resources/jobs-by-hand.ts) and many at once
+ * (bulk/retry.ts).
  */
 
 const FAILED = endedStatusCode("failed");
 
 /**
- * Reopens the jobs of `retried`, whose rows of ended_jobs are locked: project_no, environment, region, job_id, the `attempt` that
- * follows, `attempts_allowed`, its `run_id`, `month` (month.ts), `trace` (null: the job's own), and `reopens`: false where the
- * attempt takes the place of one that is pending. Counts all these runs, and tells the endpoints that hear of the quota. It stands
- * behind `flow` (with MONTH_COLUMNS and QUOTA_COLUMNS) and `clock`, when the attempts are due.
+ * Reopens the jobs of `retried`, whose rows of ended_jobs are locked: project_no, environment, region, job_id, the `attempt`
+ * that follows, `attempts_allowed`, its `run_id`, `month` (month.ts), `trace` (null: the job's own), and `reopens`: false if
+ * the attempt takes the place of a pending one. Counts all these runs, and tells the endpoints that hear of the quota. It
+ * stands behind `flow` (with MONTH_COLUMNS and QUOTA_COLUMNS) and `clock`, at which the attempts are due.
  */
 export const REOPEN_RETRIED = `reopened AS (
   DELETE FROM ended_jobs e

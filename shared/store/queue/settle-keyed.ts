@@ -22,12 +22,13 @@ import {
  * The short way of a settlement that ends a job with a flow key. In projects that are ordinary by settle-ordinary.ts and whose
  * hosts are not watched, it settles, gives the place back and calls the next that wait for the key. It leaves the rest to
  * settleAttempts, unchanged: jobs with tags or without a key, keys that have a rate, and attempts that started at another time
- * than their run's id tells. Where it settles, settleAttempts would have answered the same and left the same rows.
+ * than their run's id tells. For each settlement that it makes, settleAttempts would have answered the same and left the same
+ * rows.
  *
  * One self-committing statement, with the locks of settleAttempts in their order; for the rest see settle-ordinary.ts and
  * claim-keyed.ts.
  *
- * Answers come in the order of the settlements; null is what is left. `owed` are the attempts that were called.
+ * Answers come in the order of the settlements; one that is left has null. `owed` are the attempts that were called.
  */
 export async function settleKeyed(
   db: Database,

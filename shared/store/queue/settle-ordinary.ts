@@ -12,7 +12,7 @@ import { inLockOrder, type OrderedItem } from "./lock-order.ts";
 import { countByEnvironment } from "./permits.ts";
 import { DURATION_MS_MAX, lateColumns, SETTLED_IN, type SettledItem, type Settlement } from "./settle.ts";
 
-/** The settlement of an attempt that nothing follows. */
+/** The settlement of a job's last attempt. */
 export interface LastSettlement extends Settlement {
   next: Exclude<NextOfJob, { status: "queued" }>;
 }
@@ -22,16 +22,16 @@ export const isLast = (settlement: Settlement): settlement is LastSettlement =>
 
 /**
  * The short way of a settlement that ends its job. It settles in ordinary projects: no class waits for a permit, and no
- * endpoint is subscribed. It leaves the rest to settleAttempts, unchanged: what ends in another project, what was settled
- * before, and the attempts of jobs with tags or a flow key. It does not note shifted runs (job-tags.ts): callers ask about
- * plain attempts. Where it settles, settleAttempts would have answered the same and left the same rows.
+ * endpoint is subscribed to ends of jobs. It leaves the rest to settleAttempts, unchanged: settlements in other projects,
+ * settlements made before, and attempts of jobs with tags or a flow key. It does not note shifted runs (job-tags.ts): callers
+ * ask about plain attempts. For each settlement that it makes, settleAttempts would have answered the same and left the same
+ * rows.
  *
- * One self-committing statement, with the locks of settleAttempts in their order. An open job is judged and deleted by one
- * DELETE, in the order in which the items come, since only nested loops are planned. Under READ COMMITTED that judges a row
- * again which others changed meanwhile, such as a cancel, and returns its newest version. COALESCE keeps the planner to the
- * key.
+ * One self-committing statement, with the locks of settleAttempts in their order. One DELETE judges and deletes the open jobs,
+ * in the order in which the items come, since only nested loops are planned. Under READ COMMITTED it judges a row once more if
+ * others changed the row meanwhile, as a cancel does, and returns its newest version. COALESCE keeps the planner to the key.
  *
- * Answers come in the order of the settlements; null is what is left.
+ * Answers come in the order of the settlements; one that is left has null.
  */
 export async function settleOrdinary(
   db: Database,
@@ -63,7 +63,7 @@ export function lastSettlements(settlements: readonly LastSettlement[]) {
   return { values, ordered };
 }
 
-/** The answers in the order in which the settlements came; null is what is left. */
+/** The answers in the order in which the settlements came; one that is left has null. */
 export function readSettled(
   count: number,
   ordered: readonly OrderedItem<LastSettlement>[],
@@ -88,8 +88,8 @@ export function readSettled(
 export const ENDS_HEARD = QUOTA_HEARD - 1;
 
 /**
- * Locks the flows. The retention class of each project; null if it is not ordinary, or has no flow. `heard` are the bits that
- * it may not have.
+ * Locks the flows and answers the retention class of each project; null if it is not ordinary, or has no flow. The
+ * subscriptions of an ordinary project have none of the bits `heard`.
  */
 export const ordinaryClasses = (heard: number): string => `ARRAY (
            SELECT f.retention_class
@@ -104,7 +104,7 @@ export const SETTLED_ITEMS = `unnest($2::int[], $3::int[], $4::smallint[], $5::s
                  WITH ORDINALITY AS a (place, project_no, environment, region, job_id, run_id, status, response_status,
                                        error, duration_ms, job_status, late_ms, held_for, n)`;
 
-/** What ends, behind `attempt`: rows with the columns of SETTLED_ITEMS and of their open jobs. */
+/** Ends jobs and their attempts, behind `attempt`: rows with the columns of SETTLED_ITEMS and of their open jobs. */
 export const END_ATTEMPTS = `ended AS (
   INSERT INTO ended_jobs (project_no, environment, region, job_id, status, attempts, ended_at, schedule_id)
   SELECT project_no, environment, region, job_id, job_status, attempt, now(), schedule_id FROM attempt WHERE NOT canceled

@@ -20,7 +20,7 @@ import { HAS_WORDS, moveTags, noteShiftedRuns, OPEN_STATE, tagRuns } from "./job
 import { tellEndpoints } from "./owed-deliveries.ts";
 import { countByEnvironment, IS_CALLED, returnPermits } from "./permits.ts";
 
-/** Whether less is to be written when the attempt ends: its job has no tags and no flow key, and it started when its run's id tells. */
+/** True if less is to be written at an attempt's end: no tags, flow key or watched hosts, and a start at its run id's time. */
 export const isPlain = ({
   isTagged,
   runId,
@@ -28,7 +28,7 @@ export const isPlain = ({
 }: Pick<GrantedAttempt, "isTagged" | "runId" | "startedAt">): boolean =>
   !isTagged && startedInTime(runId, startedAt);
 
-/** How one attempt ended, and what settleAttempt (domain/run.ts) decided on that. */
+/** The end of one attempt, and the decision of settleAttempt (domain/run.ts) on it. */
 export interface Settlement extends Scope {
   region: Region;
   /** The shard of the job, null if it is not known. */
@@ -43,17 +43,17 @@ export interface Settlement extends Scope {
   responseStatus: number | null;
   error: string | null;
   durationMs: number;
-  /** How long after its due time it was dialled; left out if nobody knows. */
+  /** How long after its due time the attempt was dialled; left out if unknown. */
   lateMs?: number | undefined;
-  /** Why the last claim before its own was refused; left out if none was, or nobody knows. */
+  /** Why the attempt was last kept from starting; left out if it never was, or if unknown. */
   waitedFor?: WaitReason | undefined;
-  /** The attempt's host, and whether it found nobody there (domain/host-state.ts); left out if nobody knows. */
+  /** The attempt's host, and whether it found nobody there (domain/host-state.ts); left out if unknown. */
   met?: { host: string; nobody: boolean } | undefined;
-  /** What becomes of the job, unless it was canceled meanwhile. */
+  /** The next state of the job, unless it was canceled meanwhile. */
   next: NextOfJob;
 }
 
-/** What settlements did. Owed are retries, and deliveries of the events of jobs that are over. */
+/** The outcome of settlements. `owed` holds retries, called attempts, and deliveries of the events of jobs that are over. */
 export interface Settled extends OwedWork {
   /** The same order as the settlements; null for one whose attempt had been settled before. */
   items: (SettledItem | null)[];
@@ -68,14 +68,15 @@ export interface SettledItem {
 }
 
 /**
- * Settles many attempts in one self-committing statement: the run is written, the permit comes back, and the job is owed
- * again or over. The attempt's run id is the compare-and-set. Of two settlements of one attempt the first counts and the
- * second finds nothing: a settlement whose answer was lost is sent again, and a rescue may meet the node that it rescues
- * from. Lock order and look-ups as in claim.ts; counting the flows locks all of them before the first job.
+ * Settles many attempts in one self-committing statement: the run is written, the permit comes back, and the job is owed again
+ * or over. The statement is compare-and-set on the attempt's run id. The first settlement of an attempt counts, and a second
+ * one finds nothing: a settlement whose answer was lost is sent again, and a rescue may meet the node that it rescues from.
+ * Lock order and look-ups are those of claim-statement.ts; `locked` reads all flows, which locks them before the first job.
  *
- * Endpoints are told of a job that is over in the same statement (owed-deliveries.ts), so that there is neither a transition
- * without its event nor an event without its transition. So are the tags of the job moved, and those of the run written
- * (job-tags.ts), and the places of flow keys come back (flow-gates.ts). If every attempt is plain, the statement has no part in that.
+ * The same statement tells endpoints of a job that is over (owed-deliveries.ts), so that each transition has its event and each
+ * event its transition. It also moves the tags of the job, writes those of the run (job-tags.ts), gives the places of flow keys
+ * back (flow-gates.ts), and watches hosts (host-gates.ts). If every attempt is plain, a shorter text without these last parts
+ * is used.
  */
 export async function settleAttempts(db: Database, settlements: readonly Settlement[]): Promise<Settled> {
   const [name, text] = settlements.every(({ isPlain }) => isPlain)
@@ -135,7 +136,7 @@ export async function settleAttempts(db: Database, settlements: readonly Settlem
 
 /** The most that the column holds. An attempt may be found lost after any time. */
 export const DURATION_MS_MAX = 2_147_483_647;
-/** The columns of `late_ms` and `held_for`: what an attempt waited for is recorded if it was late. */
+/** The columns of `late_ms` and `held_for`: the reason for a wait is recorded if the attempt was late. */
 export const lateColumns = (settlements: readonly Settlement[]) => [
   int4Column(
     settlements.map(({ lateMs }) =>
@@ -154,10 +155,10 @@ const hostColumns = (settlements: readonly Settlement[]) => [
   settlements.map(({ met }) => met?.nobody ?? null),
 ];
 
-/** The column's default, reckoned once for all runs of the statement. */
+/** The default of the column settled_in, reckoned once for all runs of the statement. */
 export const SETTLED_IN = "(SELECT pg_current_xact_id()::text::bigint)";
 
-/** Behind "queued" stand the ends of a job in the order of their codes, which is also that of the events' types. */
+/** The ends of a job follow "queued" in the order of their codes, which is also the order of the events' types. */
 const NEXT = ["queued", "succeeded", "failed"] as const satisfies NextOfJob["status"][];
 const QUEUED = NEXT.indexOf("queued");
 const END = "next - 1";
@@ -166,12 +167,12 @@ const WRITE_TAGS = `
   ${tagRuns("attempt WHERE tags IS NOT NULL")},
   ${noteShiftedRuns("attempt")}`;
 
-/** Whether a job keeps its place of its flow key between attempts. */
+/** Whether a job keeps its place at its flow key between attempts. */
 const KEEPS_PLACE = `coalesce(o.flow_key IS NOT NULL AND (
            SELECT j.flow ->> 'hold' = 'job' FROM jobs j
             WHERE j.project_no = i.project_no AND j.environment = i.environment AND j.region = i.region AND j.id = i.job_id), false)`;
 
-/** `isWhole` is the text that also writes tags and lets the next of a flow key start; the other one is for attempts that are plain. */
+/** The text with `isWhole` also writes tags, calls the next of flow keys and watches hosts. The other is for plain attempts. */
 const settlementOf = (isWhole: boolean) => `
 WITH item AS MATERIALIZED (
   SELECT i.*

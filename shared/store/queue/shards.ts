@@ -105,8 +105,8 @@ export async function renewShards(
   return held.filter(({ region, shard }) => !lost.has(`${region}/${shard}`));
 }
 
-// The rows are locked in the order of the sorted names, since only nested loops are planned. Answered are the shards that
-// were lost, which are few.
+// The rows are locked in the order of the sorted names, since only nested loops are planned. The statement answers the
+// shards that were lost, which are few.
 const RENEW = `
 WITH renewed AS (
   UPDATE shards s SET lease_until = ${REAL_NOW} + $5::float8 * interval '1 ms'

@@ -33,7 +33,7 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-/** The table of what waits, whose indexes the plans may use. */
+/** The table of open jobs, whose indexes the plans may use. */
 const OPEN_JOBS = ["open_jobs"];
 const EVER = Number.NEGATIVE_INFINITY;
 const shard = (number: number, sinceAt = EVER, region: ShardName["region"] = "us-east") => ({
@@ -253,7 +253,7 @@ describe("with 100,000 owed rows", () => {
     await retryRun(recorder.db, scope, failed.granted.runId, store.newRunId(), keyCause());
     await cancelJob(recorder.db, scope, failing[0] ?? "", keyCause());
 
-    // The indexes that each statement may use on the two tables of what waits.
+    // The indexes of open_jobs that each statement may use.
     const WANTED: Record<string, string[]> = {
       claim: ["open_jobs_pkey"],
       settle: ["open_jobs_pkey"],

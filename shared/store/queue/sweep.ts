@@ -140,7 +140,7 @@ const laneColumns = (lanes: readonly Lane[]) => [
 ];
 const sinceInstant = (ms: number) => (ms === Number.NEGATIVE_INFINITY ? "-infinity" : instant(ms));
 
-/** The table of what a kind owes, and how a row becomes a lane's: classes are numbered by kind, then by environment. */
+/** The table of what a kind owes, and how a row gets its flow class: classes are numbered by kind, then by environment. */
 export interface Owed {
   table: "open_jobs" | "open_deliveries";
   id: "job_id" | "id";
@@ -148,7 +148,7 @@ export interface Owed {
   firstClass: 0 | 2;
   /** The condition of lanes that can hold rows of this kind. */
   lanes: "true" | "l.has_deliveries";
-  /** Whether a row of the table, of that alias, is of a job with a flow key. */
+  /** SQL: whether the table's row with this alias belongs to a job with a flow key. */
   isKeyed(row: string): string;
 }
 export const OWED: Record<FlowKind, Owed> = {

@@ -36,7 +36,7 @@ import { type Firing, fireBoundSchedules, fireSchedules } from "./firings.ts";
 import { settleAttempts } from "./settle.ts";
 import { acquireShards, createShards, type HeldShard } from "./shards.ts";
 
-/** Events that are not the end of an attempt: each is told in the statement that makes it true, and once. */
+/** Events that are not the end of an attempt: each is told once, in the statement that makes it true. */
 
 setDefaultTimeout(60_000);
 
@@ -54,7 +54,7 @@ const scopeOf = (projectNo: number, environment: Environment = "production") => 
   sinceAt: 0,
 });
 
-/** The bodies of what is owed to the project's endpoints, in the order of the endpoints, as they would be sent. */
+/** The bodies of the deliveries owed to the project's endpoints, in the order of the endpoints, as they would be sent. */
 async function bodiesOf(projectNo: number): Promise<EventView[]> {
   const rows = await store.query<{ id: string; environment: number }>(
     "SELECT id, environment FROM open_deliveries WHERE project_no = $1 AND node_id IS NULL ORDER BY webhook_id, id",
@@ -373,7 +373,7 @@ describe("events of schedules", () => {
         run: null,
       });
     }
-    // By their tag they are found as canceled jobs, and the one that has started as an open one.
+    // The tag's rows show the replaced jobs as canceled, and the one that has started as open.
     const states = await store.query<{ job_id: string; state: number }>(
       "SELECT job_id, state FROM job_tag_states WHERE project_no = $1",
       [project],
@@ -401,7 +401,7 @@ describe("events of schedules", () => {
 describe("webhook.disabled", () => {
   const DISABLED = { events: ["webhook.disabled" as const] };
 
-  /** A project with an endpoint that fails and hears of disabled endpoints, too, and others of which one has to be told. */
+  /** A project with a failing endpoint that also hears of disabled endpoints, and others of which one has to be told. */
   async function prepare() {
     const project = await store.addProject();
     const failing = await addEndpoint(store, project, { events: ["job.failed", "webhook.disabled"] });

@@ -21,9 +21,9 @@ import {
 } from "./page.ts";
 
 /**
- * Makes the jobs of the next instants of a bulk operation, as many as there are ids for them, of the schedule as it is now. The
- * ledger is unique for a schedule and its instant: one that has a job by now is skipped. All fail of a schedule that is gone, or
- * while the month has no run left. One statement, like cancelMembers.
+ * Makes the jobs of the next instants of a bulk operation, by the schedule as it is now and at most as many as there are ids.
+ * The ledger is unique for a schedule and its instant: an instant that has a job by now is skipped. All instants fail if the
+ * schedule is gone, or while the month has no run left. One statement, like cancelMembers.
  */
 export async function backfillMembers(
   db: Database,
@@ -74,7 +74,7 @@ SELECT ${ANSWER}, m.id AS job_id, m.region, m.lane_shard, ${epochMs(DUE_AT.repla
   FROM turn t CROSS JOIN total s LEFT JOIN made m ON true`;
 
 interface Row extends AnswerColumns {
-  /** Null if none was made. */
+  /** Null if no job was made. */
   job_id: string | null;
   region: number | null;
   lane_shard: number | null;

@@ -18,10 +18,10 @@ import {
 } from "./page.ts";
 
 /**
- * Cancels the next jobs of a bulk operation, at most `count`, as cancelJob (resources/jobs-by-hand.ts) cancels each. Those that are
- * over are skipped. All of it is one statement: a worker that dies has canceled and counted them, or has done nothing. Owed are
- * the deliveries of their events. Null if the operation does not run any more, or the shard has another owner. Lock order: fence, the
- * operation, open jobs by id.
+ * Cancels the next jobs of a bulk operation, at most `count`, as cancelJob (resources/jobs-by-hand.ts) cancels each. Jobs that
+ * are over are skipped. It is one statement: a worker that dies has canceled and counted all of them, or none. `owed` holds the
+ * deliveries of the cancels' events. Null if the operation does not run any more, or the shard has another owner. Lock order:
+ * fence, the operation, open jobs by id.
  */
 export async function cancelMembers(
   db: Database,
@@ -58,7 +58,7 @@ SELECT ${ANSWER}, h.delivery_id, h.region, h.shard, ${epochMs("now()")} AS due_a
   FROM turn t CROSS JOIN total s LEFT JOIN heard h ON true`;
 
 interface Row extends AnswerColumns {
-  /** Null if no endpoint hears of any of them. */
+  /** Null if no endpoint hears of these cancels. */
   delivery_id: string | null;
   region: number | null;
   shard: number | null;

@@ -6,23 +6,23 @@ import { endedStatusCode, environmentCode, regionCode } from "../../database/cod
 import { column, type Database } from "../../database/database.ts";
 import { OPEN_STATE } from "../job-tags.ts";
 
-/** How many entries of an index a page looks at in each region, whether they fit or not: what bounds its statement. */
+/** How many entries of an index a page looks at in each region, whether they fit or not. This bounds the statement. */
 export const LOOKED_AT_MAX = 500;
 
 /** A page of the jobs that a bulk operation means, as they are at the moment. The ids are uuids. */
 export interface CandidatePage {
   /** Oldest first. */
   jobs: { id: string; region: number }[];
-  /** Where the look ended; null if nothing follows. */
+  /** The id at which the page ends; null if nothing follows. */
   endId: string | null;
 }
 
-/** What a page is walked by. Whatever else the selection names is asked of each job that is found. */
+/** The index by which a page is walked. The rest of the selection is checked for each job that is found. */
 type By = "all" | "schedule" | "tag";
 
 /**
  * The jobs of a selection whose ids lie between `afterId` (a uuid, null for the first page) and `bulkId`, oldest first. A page
- * may hold none although others follow. The last run of a job counts as long as its id is not before `sinceId`.
+ * may be empty although others follow. The last run of a job counts as long as its id is not before `sinceId`.
  */
 export async function findCandidates(
   db: Database,
@@ -71,8 +71,8 @@ interface Row {
 }
 
 /**
- * Looks at the first LOOKED_AT_MAX ids of each region, and answers those that fit. Where a region has more, the page goes no
- * further than to the last that was looked at there. `found` is a LATERAL from with the rows of \`l\` that fit.
+ * Looks at the first LOOKED_AT_MAX ids of each region, and answers those that fit. If a region has more, the page ends at the
+ * last id that was looked at there. `found` is a LATERAL FROM with the rows of `l` that fit.
  */
 const pageOf = (from: string, found: string): string => `
 WITH looked AS MATERIALIZED (
@@ -106,7 +106,7 @@ const OPEN = `(
         WHERE NOT o.canceled AND ($7::uuid IS NULL OR o.schedule_id = $7)
           AND ($9::boolean IS NULL OR (o.run_id IS NOT NULL) = $9)) o`;
 
-/** A scalar, since of anything else the planner might make a join, and read all runs. */
+/** It is a scalar, since the planner might make a join of anything else, and read all runs. */
 const LAST_RUN_FITS = `
               SELECT ($9::text IS NULL OR strpos(error, $9) > 0) AND ($10::int IS NULL OR response_status = $10)
                 FROM runs WHERE job_id = l.id AND attempt = e.attempts AND id >= $11 LIMIT 1`;

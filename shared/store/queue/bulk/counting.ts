@@ -16,14 +16,15 @@ export interface CountedPage {
   /** Null if no page follows. */
   to: string | null;
   members: NewMembers;
-  /** The oldest of the page as the API shows them. */
+  /** The oldest members of the page, as the API shows them. */
   sample: readonly string[];
 }
 
 /**
- * Writes a page of members and moves on to the next in one statement. It is compare-and-set on where the counting stands: of two
- * workers, or of a worker that asks twice, one writes it. After the last page a dry run is over, and any other operation runs or
- * waits for its turn. A dry run writes no members. False if the counting stands elsewhere or has ended, or the shard has another owner.
+ * Writes a page of members and moves on to the next in one statement. It is compare-and-set on the place of the counting: if
+ * two workers ask, or one asks twice, the page is written once. After the last page a dry run is over, and any other operation
+ * runs or waits for its turn. A dry run writes no members. False if the counting stands elsewhere or has ended, or the shard
+ * has another owner.
  */
 export async function countMembers(
   db: Database,
@@ -66,7 +67,7 @@ UPDATE bulk_operations b
  WHERE ${THE_BULK}
 RETURNING 1`;
 
-/** Lets a bulk operation run whose turn has come. False if it has not, or the operation waits no more. */
+/** Lets a bulk operation run if its turn has come. False if it has not come, or if the operation does not wait any more. */
 export async function startBulk(db: Database, bulk: BulkPlace): Promise<boolean> {
   return (await db.run("start_bulk", START, placeOf(bulk))).length > 0;
 }

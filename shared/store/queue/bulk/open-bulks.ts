@@ -14,18 +14,18 @@ export interface OpenBulk extends Scope {
   filter: BulkFilter;
   status: Exclude<BulkStatus, "counted" | "done" | "aborted">;
   perSecond: number;
-  /** Where the counting stands; null at its beginning. */
+  /** The place that the counting has reached; null at its beginning. */
   countedTo: string | null;
   /** The project's plan, by which its runs and firings are shown. */
   plan: Plan;
 }
 
-/** Of one environment so many are counted side by side. */
+/** How many operations of one environment are counted side by side. */
 const COUNTING_MAX = 10;
 
 /**
- * The bulk operations of these shards of the home region that can go on: those of each environment that are counted, and the one
- * that runs, or is the first to wait. The others of an environment cannot hide those of another one.
+ * The bulk operations of these shards of the home region that can go on: in each environment those that are counted, and the
+ * one that runs or is the first to wait. The operations of one environment cannot hide those of another.
  */
 export async function listOpenBulks(db: Database, shards: readonly number[]): Promise<OpenBulk[]> {
   const rows = await db.run<Row>("list_open_bulks", LIST, [column(shards)]);

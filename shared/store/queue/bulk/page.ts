@@ -5,8 +5,8 @@ import { bulkStatusCode, environmentCode, regionCode } from "../../database/code
 import type { HeldShard } from "../shards.ts";
 
 /**
- * What the statements that count and judge the members of a bulk operation have in common. Each of them is fenced by the epoch
- * of the operation's shard and holds the operation's row: an abort waits for it, and of two workers the later one goes on
+ * The common parts of the statements that count and judge the members of a bulk operation. Each statement is fenced by the
+ * epoch of the operation's shard and locks the operation's row. An abort waits for it, and the later of two workers goes on
  * where the earlier one has ended.
  */
 
@@ -29,7 +29,7 @@ export const placeOf = ({ projectNo, environment, id, held }: BulkPlace) => [
 export const THE_BULK = "b.project_no = $1 AND b.environment = $2 AND b.id = $3";
 export const RUNNING = bulkStatusCode("running");
 
-/** `bulk` is the operation's row, locked, if it is as `condition` says. */
+/** `bulk` is the operation's row, locked, if it meets `condition`. */
 export const lockedBulk = (condition: string): string => `fence AS MATERIALIZED (
   SELECT shard FROM shards WHERE region = ${regionCode(HOME_REGION)} AND shard = $4 AND epoch = $5 FOR KEY SHARE
 ), bulk AS MATERIALIZED (
@@ -39,8 +39,9 @@ export const lockedBulk = (condition: string): string => `fence AS MATERIALIZED 
 )`;
 
 /**
- * Whether the turn of a bulk operation (b) has come: none of its environment runs, and none that is to change something was asked
- * for before it. Two that see each other's state before fail at the unique index of running ones, and one of them tries again.
+ * Whether the turn of a bulk operation (b) has come: no operation of its environment runs, and none that is to change something
+ * was asked for before it. If two operations start at once, each unseen by the other, the unique index of running ones refuses
+ * one, which tries again.
  */
 export const HAS_TURN = `NOT EXISTS (
     SELECT FROM bulk_operations o
@@ -50,10 +51,10 @@ export const HAS_TURN = `NOT EXISTS (
 const PACE_WINDOW = "interval '1 s'";
 
 /**
- * The members whose turn it is, at most $6 of them: \`page\`, by their places n from 1. It stands behind \`bulk\` and
- * \`clock\`, whose \`at\` is read once all is locked that is locked before. In no second by that clock are more judged than
- * \`per_second\`: the row notes the pages of the last second. What it notes of the future, after the clock was set back, does
- * not count.
+ * `page` has the members whose turn it is, at most $6, with their places `n` from 1. It stands behind `bulk` and `clock`, whose
+ * `at` is read once all rows are locked that are locked before the members. At most `per_second` members are judged in any
+ * second by that clock: the row notes the pages of the last second. Pages noted more than a second ahead, before the clock was
+ * set back, do not count.
  */
 export const PAGE = `turn AS MATERIALIZED (
   SELECT b.id, b.judged_to, b.per_second, b.matched - b.done - b.skipped - b.failed AS left_count, clock.at, w.ats, w.counts, w.used
@@ -73,13 +74,10 @@ export const PAGE = `turn AS MATERIALIZED (
           ORDER BY position LIMIT greatest(0, least($6::int, t.per_second - t.used))) m
 )`;
 
-/** The clock of a statement that locks nothing behind the operation's row before it has to know the time. */
+/** The clock of a statement that may read the time as soon as it has locked the operation's row. */
 export const BULK_CLOCK = "clock AS MATERIALIZED (SELECT clock_timestamp() AS at FROM bulk)";
 
-/**
- * Notes what became of the members: \`judged\` has the \`position\` and the \`outcome\` of each of the page. They are needed no
- * more.
- */
+/** Notes the outcomes of the page's members, and deletes the members. `judged` has the `position` and the `outcome` of each. */
 export const NOTE_JUDGED = `total AS MATERIALIZED (
   SELECT count(*)::smallint AS judged, count(*) FILTER (WHERE outcome = 'done')::int AS done,
          count(*) FILTER (WHERE outcome = 'skipped')::int AS skipped, count(*) FILTER (WHERE outcome = 'failed')::int AS failed,
@@ -112,14 +110,14 @@ export interface AnswerColumns {
   wait_ms: number;
 }
 
-/** What became of a page of members. */
+/** The outcome of a page of members. */
 export interface JudgedPage {
   done: number;
   skipped: number;
   failed: number;
   /** Whether it was the last one. */
   isOver: boolean;
-  /** For how long the pace allows no more; 0 if it does. */
+  /** How long to wait until the pace allows more; 0 if it does now. */
   waitMs: number;
 }
 

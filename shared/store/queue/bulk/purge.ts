@@ -4,7 +4,7 @@ import type { Database } from "../../database/database.ts";
 /** How many aborted operations are looked at together. */
 const ABORTED_MAX = 100;
 
-/** Removes up to `limit` members of aborted operations, which nobody judges any more; answers how many. */
+/** Removes up to `limit` members of aborted operations, which are not judged any more; answers how many. */
 export async function purgeBulkMembers(db: Database, limit: number): Promise<number> {
   return (await db.run("purge_bulk_members", PURGE_MEMBERS, [limit])).length;
 }

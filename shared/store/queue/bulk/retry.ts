@@ -21,9 +21,9 @@ import {
 
 /**
  * Retries the next jobs of a bulk operation, as many as there are ids for their new runs, as retryRun
- * (resources/jobs-by-hand.ts) retries the last run of each. Those that have not failed any more are skipped. Those whose last
- * run has an id before `sinceId` (it has left retention), or for which the month has no run left, fail. One statement, like
- * cancelMembers. Lock order: fence, the operation, the flow, ended jobs by id.
+ * (resources/jobs-by-hand.ts) retries the last run of each. Jobs that are not failed any more are skipped. Jobs fail if they
+ * have ATTEMPTS_MAX attempts, if their last run has an id before `sinceId` (it has left retention), or if the month has no run
+ * left. One statement, like cancelMembers. Lock order: fence, the operation, the flow, ended jobs by id.
  */
 export async function retryMembers(
   db: Database,
@@ -45,7 +45,7 @@ export async function retryMembers(
 
 const FAILED = endedStatusCode("failed");
 
-// A run is looked for as a scalar: of anything else the planner might make a join, and read all runs.
+// A run is looked for as a scalar: the planner might make a join of anything else, and read all runs.
 const RETRY = `
 WITH ${lockedBulk(`b.status = ${RUNNING}`)}, flow AS MATERIALIZED (
   SELECT f.project_no, ${MONTH_COLUMNS}, ${QUOTA_COLUMNS}
@@ -84,7 +84,7 @@ SELECT ${ANSWER}, r.job_id, r.region, r.attempt, ${epochMs("t.at")} AS due_at, l
   LEFT JOIN lanes l ON l.project_no = r.project_no AND l.region = r.region AND l.environment = r.environment`;
 
 interface Row extends AnswerColumns {
-  /** Null if none was retried. */
+  /** Null if no job was retried. */
   job_id: string | null;
   region: number | null;
   attempt: number;
