@@ -3,9 +3,9 @@ import { DELIVERY_RETENTION_DAYS } from "../../domain/webhook.ts";
 import { regionCode } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
 
-/** Removes the deliveries and events that nobody is shown any more. */
+/** Removes the deliveries and events that are not shown any more. */
 
-/** A day longer than deliveries are shown, so that none disappears between two requests of somebody who was shown it. */
+/** Rows are kept a day longer than shown, so that none disappears between two requests of a client that saw it. */
 const KEPT = `interval '${DELIVERY_RETENTION_DAYS + 1} days'`;
 
 // A delivery's id begins with the time of its event. A sample event's delivery may have a somewhat later time.

@@ -50,7 +50,7 @@ async function tableOf(runId: string): Promise<string> {
   return row?.name ?? "none";
 }
 
-/** The tables of a plan without DEFAULT, as the catalog lists them. */
+/** The tables of a plan except DEFAULT, as the catalog lists them. */
 async function tablesOf(plan: Plan): Promise<string[]> {
   const rows = await store.query<{ name: string }>(
     `SELECT inhrelid::regclass::text AS name FROM pg_inherits
@@ -120,7 +120,7 @@ describe("the tables of runs", () => {
 
   test("leave more than 10,000 runs in DEFAULT, which is never locked for long, until they expire there", async () => {
     const project = await store.addProject({ plan: "hobby" });
-    // At noon, so that all runs are of one day.
+    // The runs begin at noon, so that all are of one day.
     const at = (Math.floor(Date.now() / DAY_MS) + 30.5) * DAY_MS;
     await insertRuns(project, "hobby", at, 10_001);
     await createRunPartitions(store.db, at);
@@ -199,7 +199,7 @@ describe("settlements", () => {
         return waits;
       }),
     );
-    /** How long a commit takes that does not touch those tables: the delay that the machine adds to any commit. */
+    /** The longest time of a commit that leaves those tables alone: the delay that the machine adds to any commit. */
     const beat = async () => {
       const waits: number[] = [];
       while (!isOver) await timed(waits, () => beatNode(store.db, nodeId, 0));

@@ -11,7 +11,7 @@ import { askTime, type Database, isLockedOut, type Transaction } from "../databa
  */
 
 const DAY_MS = 86_400_000;
-/** Long enough that a list of runs reads few tables, and short enough that few runs are kept beyond their time. */
+/** The days in a table, chosen so that a list of runs reads few tables and few runs are kept beyond their time. */
 const PARTITION_DAYS: Readonly<Record<Plan, number>> = { hobby: 1, pro: 5, scale: 15, enterprise: 60 };
 /** The number of tables ready beyond the present one, so that the duty may fail for a while without harm. */
 const PARTITIONS_AHEAD = 2;
@@ -39,8 +39,8 @@ export interface Changed {
 }
 
 /**
- * Makes the tables for the runs of now and of the near future, up to a number of them. With `leavesGaps` time that has passed
- * gets none if it has no run in DEFAULT: a test clock passes by months in seconds.
+ * Makes the tables for the runs of now and of the near future, up to `tablesMax`. With `leavesGaps` a stretch of the past gets
+ * no table if it has no run in DEFAULT: a test clock passes by months in seconds.
  */
 export function createRunPartitions(
   db: Connection,
@@ -84,14 +84,14 @@ async function createNextPartition(
   return name;
 }
 
-/** When the oldest run that a plan without tables has to keep can have begun. */
+/** The earliest time at which a run that a plan has to keep can have begun, for a plan without tables. */
 async function findFirstInstant(tx: Builder, plan: Plan, now: number): Promise<number> {
   const { rows } = await tx.execute<{ id: string }>(sql`SELECT id FROM projects ORDER BY id LIMIT 1`);
   const firstProjectAt = rows[0] === undefined ? now : idTimeMs(uuidToId(PROJECT_PREFIX, rows[0].id));
   return Math.min(Math.max(firstProjectAt, retainedSince(plan, now)), now);
 }
 
-/** When the first run of a DEFAULT began, from an instant on; Infinity if there is none. */
+/** When the first run in a plan's DEFAULT from `fromAt` on began; Infinity if there is none. */
 async function findFirstInDefault(tx: Builder, plan: Plan, fromAt: number): Promise<number> {
   const { rows } = await tx.execute<{ id: string }>(
     sql`SELECT id FROM ${sql.identifier(defaultOf(plan))} WHERE id >= ${firstUuidAt(fromAt)} ORDER BY id LIMIT 1`,
@@ -107,8 +107,8 @@ async function isCrowded(tx: Builder, plan: Plan, fromAt: number, untilAt: numbe
 }
 
 /**
- * Drops the tables whose every run is older than its plan's retention and the grace, up to a number of them. `onRuns`, where it
- * is given, hears how many runs go with each, which takes as long as counting them.
+ * Drops the tables whose every run is older than its plan's retention and the grace, up to `tablesMax`. `onRuns`, if given, is
+ * told how many runs go with each table, which takes as long as counting them.
  */
 export function dropExpiredPartitions(
   db: Connection,
@@ -121,9 +121,9 @@ export function dropExpiredPartitions(
 }
 
 /**
- * Leaves a table with runs of a project that is noted to be moved until they have moved. A transaction that notes one
- * meanwhile waits, so an upgrade is either seen here or comes after the drop. That transaction holds its project's
- * flow, and settlements wait for the flow; so run_moves is locked last, after the tables that settlements use.
+ * A table with runs of a project that is noted to be moved is left until they have moved. A transaction that notes a
+ * project meanwhile waits, so an upgrade is either seen here or comes after the drop. That transaction holds the
+ * project's flow, and settlements wait for it. So run_moves is locked last, after the tables that settlements use.
  */
 async function dropFirstPartition(
   tx: Builder,
@@ -147,7 +147,7 @@ async function dropFirstPartition(
   return first.name;
 }
 
-/** Nothing is ever written into this table, so it stays empty once it is empty. */
+/** Drops UNSORTED once it is empty. No run is ever written into this table, so it stays empty. */
 async function dropUnsorted(tx: Builder): Promise<string | null> {
   const { rows: found } = await tx.execute(sql`SELECT WHERE to_regclass(${UNSORTED}) IS NOT NULL`);
   if (found.length === 0) return null;
@@ -174,7 +174,7 @@ export async function purgeDefaults(db: Database, now: number, limit: number): P
   return purgedCount;
 }
 
-/** For how many seconds from now the runs of every plan have a table of their time. */
+/** The number of seconds from now for which every plan has tables for its runs. */
 export async function findRunTablesReadySeconds(db: Database): Promise<number> {
   const now = await askTime(db);
   let seconds = Number.POSITIVE_INFINITY;
@@ -195,7 +195,7 @@ interface Partition {
   untilAt: number;
 }
 
-/** The tables of a plan without DEFAULT, the oldest first. */
+/** The tables of a plan except DEFAULT, the oldest first. */
 async function listPartitions(tx: Builder, plan: Plan): Promise<Partition[]> {
   const { rows } = await tx.execute<{ name: string; until: string }>(sql`
     SELECT c.relname AS name, b.bounds[1] AS until

@@ -23,8 +23,8 @@ export interface RunMove {
 
 /**
  * A run is written in the class of its flow. A settlement locks the flow, so it ends before the plan changes or writes
- * into the new class. A cancel does not lock it, and may write into the old class until its statement times out. The
- * upgrade's own transaction has ended by then as well.
+ * into the new class. A cancel does not lock the flow, and may write into the old class until its statement times out.
+ * The upgrade's own transaction has ended by then as well.
  */
 const SETTLED_AFTER = "interval '60 s'";
 

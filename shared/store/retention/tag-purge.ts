@@ -1,11 +1,11 @@
 import { PLAN_TERMS, PLANS } from "../../domain/plan.ts";
 import type { Database } from "../database/database.ts";
 
-/** Removes what lists of runs are made of, beside the runs, once no plan shows them. */
+/** Removes the tags of runs and the notes of shifted runs once no plan shows the runs. */
 
 /**
- * Two days longer than any plan shows runs, so that none disappears between two requests of somebody who was shown it. A run is
- * older by its id than by its end, and may have started before the time in its id by the error of a clock.
+ * Rows are kept two days longer than any plan shows runs, so that none disappears between two requests of a client that saw it.
+ * A run is older by its id than by its end, and may have started before the time in its id by the error of a clock.
  */
 const KEPT_DAYS = Math.max(...PLANS.map((plan) => PLAN_TERMS[plan].retentionDays)) + 2;
 
