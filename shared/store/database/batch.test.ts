@@ -77,7 +77,7 @@ describe("group commit", () => {
     void batcher.submit("c");
     await Bun.sleep(150);
     expect(batches()).toEqual([["a"], ["b"]]);
-    // While the first is stuck, those after the second follow it at once.
+    // While the first statement is stuck, each later one starts as soon as the one before it has ended.
     for (const [place, item] of ["d", "e", "f"].entries()) {
       statements[place + 1]?.end();
       for (let count = 0; count < 5; count++) await turn();
@@ -115,7 +115,7 @@ describe("gathering", () => {
     });
     const answers: Promise<number>[] = [];
     const startedAt = performance.now();
-    // At most twice seven come within the time of gathering, which are not enough to end it.
+    // At most 14 items come within the time of gathering, too few to end it early.
     while (begun.length < 5) {
       for (let item = 0; item < 7; item++) answers.push(batcher.submit(answers.length));
       await Bun.sleep(60);

@@ -22,8 +22,8 @@ export interface BatcherOptions<Item, Answer> {
   run(items: Item[]): Promise<Answer[]>;
   itemsMax: number;
   /**
-   * While items come so fast that this time brings several, statements begin at least so far apart, unless enough items
-   * wait. An item that comes alone starts at once.
+   * While items come so fast that several arrive within this time, statements begin at least this far apart, unless
+   * enough items wait. An item that comes alone starts at once.
    */
   gatherMs?: number;
   bytesOf?(item: Item): number;
@@ -34,15 +34,15 @@ export interface BatcherOptions<Item, Answer> {
 /** A larger item goes into a queue of its own: small items would wait for its bytes to be sent and written. */
 const LARGE_ITEM_BYTES = 65_536;
 /**
- * Two statements at once would each have half of the items, and would wait for each other's locks. So a second one begins
- * only if the first seems stuck, since its items may concern others. Full ones wait too: two at once processed stored jobs more
- * slowly, and at a higher cost.
+ * Two statements at once would each have half of the items, and would wait for each other's locks. So a second statement
+ * begins only if the first seems stuck, because the items of the second may need other locks. Full statements wait too: two
+ * at once stored jobs more slowly, and at a higher cost.
  */
 const IN_FLIGHT_MAX = 2;
 const STUCK_AFTER_MS = 100;
-/** Statements are kept apart if the time between them brings at least so many items... */
+/** Statements are kept apart if `gatherMs` brings at least this many items... */
 const GATHERED_MIN = 2;
-/** ... and until so many wait: a statement costs about as much as what these add to it. */
+/** ... and until this many items wait: they cost about as much as the statement costs without any. */
 const GATHERED_ENOUGH = 16;
 /** The rate of items is an average over about this time. */
 const RATE_OVER_MS = 100;
@@ -85,7 +85,7 @@ function createLane<Item, Answer>({
   let timer: ReturnType<typeof setTimeout> | undefined;
   /** When the last statement began. */
   let begunAt = performance.now();
-  /** How many items have come in a millisecond of late. */
+  /** The items that have come per millisecond, averaged over RATE_OVER_MS. */
   let rate = 0;
   let drained: (() => void)[] = [];
 
@@ -108,7 +108,7 @@ function createLane<Item, Answer>({
     drained = [];
   }
 
-  /** From when the next statement may begin, which would have so many items. */
+  /** When the next statement may begin if it takes `count` items. */
   function startsAt(count: number): number {
     const [oldestAt] = underWay.values();
     if (oldestAt !== undefined) return oldestAt + STUCK_AFTER_MS;

@@ -7,7 +7,7 @@ import { type PooledDatabase, StoreUnavailable } from "./database.ts";
 setDefaultTimeout(60_000);
 
 const ROW_MESSAGE = "D".charCodeAt(0);
-/** What a pooler writes to its client when the server dies. */
+/** The message that a pooler writes to its client when the server dies. */
 const POOLERS_ERROR = errorMessage("SFATAL", "C08P01", "Mserver conn crashed?");
 /** The end of the row that is missing. It is shorter than the error behind it, so the row seems to be complete. */
 const MISSING_BYTES = 20;
@@ -17,7 +17,7 @@ let store: TestStore;
 let db: PooledDatabase;
 let isBreaking = false;
 const sockets: net.Socket[] = [];
-/** Passes everything on, until it breaks off a row. */
+/** This pooler passes everything on until it breaks off a row. */
 const pooler = net.createServer((client) => {
   const { hostname, port } = new URL(store.url);
   const server = net.connect(Number(port), hostname);

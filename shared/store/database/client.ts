@@ -1,23 +1,23 @@
 import type { Duplex } from "node:stream";
 import pg from "pg";
 
-/** What the driver has of a connection, as far as its types leave it out. */
+/** The part of the driver's connection that its types leave out. */
 interface Connection {
   attachListeners(stream: Duplex): void;
 }
 
 /**
- * A client that gives up a connection when it cannot read what comes over it. The driver reads in a listener of the socket,
- * where an error would end the whole process, with all that is on the wire. That happens when a server dies while a
- * pooler passes on its rows: the pooler writes its own error behind half a row. The statement fails as if the connection had
- * been lost, which it is.
+ * A client that gives up a connection when it cannot read the bytes from it. The driver reads in a listener of the socket,
+ * where an error would end the whole process, with all that is on the wire. Unreadable bytes come when a server dies while
+ * a pooler passes on its rows: the pooler writes its own error behind half a row. The statement fails as if the connection
+ * had been lost.
  */
 export class Client extends pg.Client {
   constructor(config?: pg.ClientConfig) {
     super(config);
     const { connection } = this as unknown as { connection: Connection };
     const attachListeners = connection.attachListeners.bind(connection);
-    // It is called with the socket, or with the TLS stream over it.
+    // The driver calls this with the socket, or with the TLS stream over it.
     connection.attachListeners = (stream) => {
       attachListeners(stream);
       for (const read of stream.listeners("data") as ((bytes: Buffer) => void)[]) {

@@ -32,7 +32,7 @@ const EVENT_TYPE_CODES: Readonly<Record<EventType, number>> = {
   "webhook.disabled": 5,
   "quota.reached": 6,
   "host.down": 7,
-  // The bits between are taken (FIRST_TYPE_SHIFT).
+  // The bits from 8 to 11 hold the first type (FIRST_TYPE_SHIFT).
   "host.up": 12,
 };
 export const eventTypeCode = (type: EventType): number => EVENT_TYPE_CODES[type];
@@ -44,8 +44,8 @@ export const waitReasonCode = (reason: WaitReason): number => WAIT_REASONS.index
 export const eventTypesMask = (types: readonly EventType[]): number =>
   types.reduce((mask, type) => mask | (1 << eventTypeCode(type)), 0);
 /**
- * What a flow notes of its project's endpoints, in its `subscriptions`: for each environment a bit for each end of a job
- * (JOB_END_TYPES), and one bit for both environments if somebody hears of the quota.
+ * The bits that an endpoint with these types sets in `subscriptions` of its project's flow. Each end of a job
+ * (JOB_END_TYPES) has a bit in each environment, and the quota has one bit for both environments.
  */
 export const subscriptionsOf = (environment: Environment, types: readonly EventType[]): number => {
   const ends = types.filter((type) => (JOB_END_TYPES as readonly EventType[]).includes(type));
@@ -55,23 +55,23 @@ export const subscriptionsOf = (environment: Environment, types: readonly EventT
   );
 };
 export const QUOTA_HEARD = 1 << (JOB_END_TYPES.length * ENVIRONMENTS.length);
-/** The next bit: the project parks what is due at hosts that are down, or has parked some host by hand. It stays. */
+/** The next bit: the project parks what is due at hosts that are down, or has parked a host by hand. The bit stays. */
 export const HOSTS_WATCHED = QUOTA_HEARD << 1;
-/** Amid the bits of an endpoint's types stands the index, in EVENT_TYPES, of the type that was named first. */
+/** The bits from 8 to 11 of an endpoint's types: the place of its first type among them, in the order of EVENT_TYPES. */
 const FIRST_TYPE_SHIFT = 8;
 const FIRST_TYPE_MASK = 15;
-/** The event types of an endpoint. Of two types, the first one implies the order; eventOrder has that of more. */
+/** The event types of an endpoint, and its first type, which tells the order of two. eventOrder tells that of more. */
 export const eventListCode = (types: readonly EventType[]): number => {
   const inOrder: readonly (EventType | undefined)[] = EVENT_TYPES.filter((type) => types.includes(type));
   return eventTypesMask(types) | (inOrder.indexOf(types[0]) << FIRST_TYPE_SHIFT);
 };
-/** The types in the order given, where eventListCode does not tell it. */
+/** The codes of the types in the order given; null for up to two types, whose order eventListCode tells. */
 export const eventOrder = (types: readonly EventType[]): number[] | null =>
   types.length > 2 ? types.map(eventTypeCode) : null;
 /** The retention class of a plan's runs. A greater class is kept longer; a test checks that. */
 export const retentionClassOf = (plan: Plan): number => PLANS.indexOf(plan);
 
-/** Arrays of all codes, for statements in which each of them is a place of an index to look at. */
+/** Arrays of all codes, for statements that look into an index once for each code. */
 export const ALL_REGIONS = codeArray(REGIONS.map(regionCode));
 export const ALL_ENVIRONMENTS = codeArray(ENVIRONMENTS.map(environmentCode));
 export const ALL_ENDED_STATUSES = codeArray(ENDED_STATUSES.map(endedStatusCode));

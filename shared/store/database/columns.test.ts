@@ -16,7 +16,7 @@ const uuid = fc.uint8Array({ minLength: 16, maxLength: 16 }).map((bytes) => {
   const hex = bytes.toHex();
   return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join("-");
 });
-/** From years before Postgres' own epoch to long after any `run_at`. */
+/** An instant between 50 years before Postgres' own epoch and long after any `run_at`. */
 const instant = fc.integer({ min: Date.parse("1950-01-01"), max: Date.parse("2250-01-01") });
 
 /** Sends columns of random values, nulls among them, and compares what Postgres has read with what `told` says. */
@@ -53,7 +53,7 @@ test("an instant arrives to the millisecond, before and after the epoch of Postg
 });
 
 test("texts arrive as they were, quotes, line ends and characters of any length among them", async () => {
-  // Postgres has no U+0000, and JSON escapes it.
+  // Texts of Postgres cannot hold U+0000, and JSON escapes it.
   const text = fc.string({ unit: "binary" }).map((one) => one.replaceAll("\u0000", "").toWellFormed());
   await check("text", text, textColumn, "v", (one) => one);
 });

@@ -1,8 +1,8 @@
 import { writeIdBytes } from "../../domain/ids.ts";
 
 /**
- * Array parameters in the binary form of Postgres (array_recv): neither side makes text of them or reads it, and texts need
- * no quotes. Each is null if all of its values are: `unnest` pads a column that is shorter than the others with nulls.
+ * Array parameters in the binary form of Postgres (array_recv): neither side writes or parses text, and texts need no
+ * quotes. A column is null if all of its values are null: `unnest` pads a column that is shorter than the others with nulls.
  */
 export type Column = Buffer | null;
 
@@ -81,7 +81,7 @@ function fixedColumn<Value>(
   return bytes;
 }
 
-/** One dimension that counts from 1. Its flag for nulls is not read. */
+/** The array has one dimension that counts from 1. Postgres does not read the flag for nulls. */
 function writeHeader(bytes: Buffer, type: number, length: number): number {
   const [dimensionCount, hasNulls, firstIndex] = [1, 0, 1];
   let at = 0;

@@ -37,7 +37,7 @@ export interface PooledDatabase extends Database {
 
 const UNIQUE_VIOLATION = "23505";
 
-/** How often a statement is tried that Postgres has rolled back because of others. */
+/** How often a statement is tried if Postgres rolls it back because of other statements. */
 const TRIES_MAX = 5;
 
 /** Postgres could not be asked, or its answer did not arrive: the statement may have taken effect. */
@@ -53,8 +53,8 @@ const CONNECT_TIMEOUT_MS = 1_500;
 const ANSWER_TIMEOUT_MS = 8_000;
 
 /**
- * How long a statement may run on the server. A row is owed from the moment its statement begins, so this is also how
- * late a row may appear behind that moment. The sweep's low-water marks allow for it (sweep.ts).
+ * How long a statement may run on the server. A row is owed from the moment its statement begins, and may appear this
+ * much later. The sweep's low-water marks allow for the delay (sweep.ts).
  */
 export const STATEMENT_TIMEOUT_MS = 5_000;
 
@@ -142,8 +142,8 @@ export function openDatabase(
 }
 
 /**
- * Runs a transaction on a connection of the caller's; where it throws, the caller rolls back. The query builder's own
- * `transaction` keeps its connection for good if BEGIN fails, so that the type `Database` leaves it out.
+ * Runs a transaction on a connection of the caller's. If it throws, the caller rolls back. The query builder's own
+ * `transaction` keeps its connection for good if BEGIN fails, so the type `Database` leaves that method out.
  */
 export async function transactOn<Result>(
   client: pg.Client | pg.PoolClient,
@@ -176,8 +176,8 @@ export function isDatabaseFault(error: unknown): boolean {
 }
 
 /**
- * True if nothing was done, and the statement may do it when it runs again. Serialization failure: a row that it was to change
- * has just moved to another partition (run-moves.ts). Deadlock: of two creations, each has a flow key that is new to the other.
+ * True if the statement did nothing and may succeed when it runs again. Serialization failure: a row that it was to change
+ * has just moved to another partition (run-moves.ts). Deadlock: two creations each hold a flow key that is new to the other.
  */
 function isRolledBack(error: unknown): boolean {
   return error instanceof pg.DatabaseError && (error.code === "40001" || error.code === "40P01");
@@ -208,7 +208,7 @@ export async function askTime(db: Database): Promise<number> {
   return row.now;
 }
 
-/** Thrown if `migrate` has not run yet, or only that of an earlier release. */
+/** Thrown if `migrate` has not run yet, or only the `migrate` of an earlier release has. */
 export class NotPrepared extends Error {}
 
 /** The time of this release's newest migration, as `migrate` notes it. Later migrations take nothing away. */
@@ -242,12 +242,12 @@ export async function checkPrepared(db: Database): Promise<void> {
 }
 
 /**
- * The time in SQL by which leases and heartbeats go. It is that of `now()`, but for a test clock, which replaces `now()` and
- * leaves this alone (cell/test-clock.ts).
+ * The time of leases and heartbeats, in SQL. It equals `now()`, except under a test clock, which replaces `now()` and leaves
+ * this function alone (cell/test-clock.ts).
  */
 export const REAL_NOW = "transaction_timestamp()";
 
-/** An array parameter as Postgres reads it, for numbers, uuids and instants, which need no quotes. */
+/** An array parameter as Postgres reads it, for numbers, uuids and the texts of `instant`: none needs escaping. */
 export function column(values: readonly (number | string | null)[]): string {
   let text = "{";
   for (let index = 0; index < values.length; index++) {
@@ -263,8 +263,8 @@ export function instant(ms: number): string {
 }
 
 /**
- * An instant of Postgres as milliseconds since 1970, in SQL. `extract` reckons in numeric, which takes much longer; the
- * whole microseconds are exact in a float8, so that their thousandth is the same number.
+ * An instant of Postgres as milliseconds since 1970, in SQL. `extract` computes in numeric, which takes much longer.
+ * Whole microseconds are exact in a float8, so a thousandth of them is the same number as with `extract`.
  */
 export const epochMs = (instant: string): string => `(round(date_part('epoch', ${instant}) * 1e6) / 1e3)`;
 

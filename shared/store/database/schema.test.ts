@@ -158,7 +158,7 @@ describe("migrate", () => {
 const byName = (one: { name?: unknown }, other: { name?: unknown }) =>
   String(one.name).localeCompare(String(other.name));
 
-/** A column of an index: as an array of columns or of expressions, of which we have none. */
+/** The name of an index's column. The builder allows expressions there too; the schema has none. */
 function nameOf(column: object): string {
   if ("name" in column && typeof column.name === "string") return column.name;
   throw new Error("an index over an expression");

@@ -5,9 +5,9 @@ import { instant, scope, wholeNumber } from "./columns.ts";
 /** Actions on many jobs at once. */
 
 /**
- * What a client asks for many jobs at once (queue/bulk/). `matched` is null until all members are counted. `counted_to` is
- * where the counting goes on, `judged_to` the place of the last member that was judged, and `judged_at` with `judged_counts`
- * are the members of the last second. An aborted one leaves members.
+ * An action that a client asks for on many jobs at once (queue/bulk/). `matched` is null until all members are counted. The
+ * counting goes on from `counted_to`, and `judged_to` is the position of the last member that was judged. `judged_at` and
+ * `judged_counts` tell when members were judged in the last second, and how many. An aborted operation leaves members.
  */
 export const bulkOperations = pg.pgTable(
   "bulk_operations",
@@ -50,7 +50,7 @@ export const bulkOperations = pg.pgTable(
   ],
 );
 
-/** A member that is still to be judged: a job, or an instant of a schedule, whose `position` is its milliseconds since 1970. */
+/** A member that is still to be judged: a job, or an instant of a schedule with its milliseconds since 1970 as `position`. */
 export const bulkMembers = pg.pgTable(
   "bulk_members",
   {

@@ -2,7 +2,7 @@ import { sql } from "drizzle-orm";
 import * as pg from "drizzle-orm/pg-core";
 import { instant, wholeNumber } from "./columns.ts";
 
-/** What a cell knows of itself. */
+/** The state of the cell itself: its nodes, keys, limits, holds, clock and Postgres. */
 
 /** One row per process that ever joined: its id is its incarnation. A claim holds KEY SHARE on (id, dead). */
 export const nodes = pg.pgTable(

@@ -2,11 +2,11 @@ import { sql } from "drizzle-orm";
 import * as pg from "drizzle-orm/pg-core";
 import { bytea, instant, scope } from "./columns.ts";
 
-/** What endpoints are to hear of, and what of it is owed. */
+/** Events that endpoints are to hear of, and the deliveries that are owed. */
 
 /**
- * What some endpoint was to hear of. The end of a job that a settlement gave it has the bits of its last run's id, and what
- * that run came to. Anything else has `data` instead, which event-data.ts reads. Without a job and without `data` it is a sample.
+ * An event that some endpoint was to hear of. If a settlement ended a job, the event has the bits of its last run's id, and
+ * that run's result. Other events have `data` instead, which event-data.ts reads. A sample has neither a job nor `data`.
  */
 export const events = pg.pgTable(
   "events",
@@ -34,8 +34,8 @@ export const events = pg.pgTable(
 );
 
 /**
- * What is owed to endpoints: one row per event and endpoint until it has ended. `due_at` is set while an attempt is owed,
- * `attempt_id` and `node_id` while it is on the wire.
+ * The deliveries that have not ended: one row per event and endpoint. `due_at` is set while an attempt is owed and not
+ * parked, `attempt_id` and `node_id` while an attempt is on the wire.
  */
 export const openDeliveries = pg.pgTable(
   "open_deliveries",

@@ -2,7 +2,7 @@ import { sql } from "drizzle-orm";
 import * as pg from "drizzle-orm/pg-core";
 import { instant, wholeNumber } from "./columns.ts";
 
-/** What lets attempts start: the project's permits and quota, flow keys, target hosts. */
+/** The limits that let attempts start: the project's permits and quota, flow keys, target hosts. */
 
 /**
  * One narrow row per project: its permits in use by class, the runs of its month, and what its endpoints hear of.
@@ -92,7 +92,7 @@ export const targetHosts = pg.pgTable(
   ],
 );
 
-/** What has changed at a gate without its lock (gate-calls.ts). */
+/** A change at a gate by a statement that does not lock the gate (gate-calls.ts). */
 export const gateCalls = pg.pgTable("gate_calls", {
   id: wholeNumber("id").primaryKey().generatedAlwaysAsIdentity(),
   projectNo: pg.integer("project_no").notNull(),

@@ -2,7 +2,7 @@ import { sql } from "drizzle-orm";
 import * as pg from "drizzle-orm/pg-core";
 import { bytea, instant, scope, wholeNumber } from "./columns.ts";
 
-/** What was: it is shown, grows, and is purged. */
+/** The past: rows that are shown, grow in number, and are purged. */
 
 /** The record of an attempt that has ended. Partitioned by how long a plan keeps it, then by time (retention/retention.ts). */
 export const runs = pg.pgTable(
@@ -73,7 +73,7 @@ export const shiftedRuns = pg.pgTable(
   ],
 );
 
-/** What a project's environment has done in a region within a stretch of time, in parts that add up (insights/roll-up.ts). */
+/** The figures of a project's environment in a region and a stretch of time, in parts that add up (insights/roll-up.ts). */
 export const insights = pg.pgTable(
   "insights",
   {
@@ -147,7 +147,7 @@ export const endedDeliveries = pg.pgTable(
   ],
 );
 
-/** Each attempt of a delivery that has ended. `counts` tells whether its failure speaks of the endpoint's health. */
+/** An attempt of a delivery that has ended. `counts` tells whether a failure counts against the endpoint's health. */
 export const deliveryAttempts = pg.pgTable(
   "delivery_attempts",
   {
@@ -171,9 +171,9 @@ export const deliveryAttempts = pg.pgTable(
 );
 
 /**
- * An instant of a schedule that was due and looked at in time: with its job, or without one. `skipped_for` says for want of
- * what, and null stands for the quota. `due_at` is when the job is due, where the schedule has a spread, and `replaced` how many
- * jobs were canceled for it, where the schedule replaces them. `backfilled` says that a bulk operation made the job.
+ * An instant of a schedule that was due and looked at in time, with its job or without one. `skipped_for` says why there is
+ * no job; null stands for the quota. `due_at` is when the job is due if the schedule has a spread. `replaced` is how many jobs
+ * were canceled for it if the schedule replaces them. `backfilled` says that a bulk operation made the job.
  */
 export const firings = pg.pgTable(
   "firings",
@@ -192,7 +192,7 @@ export const firings = pg.pgTable(
   ],
 );
 
-/** The timetables that a schedule has had, each from its change to the next. What did not fire follows from them. */
+/** The timetables that a schedule has had, each from its change to the next. They tell which instants did not fire. */
 export const timetables = pg.pgTable(
   "timetables",
   {

@@ -2,9 +2,9 @@ import { sql } from "drizzle-orm";
 import * as pg from "drizzle-orm/pg-core";
 import { bytea, instant, scope } from "./columns.ts";
 
-/** What was asked, what of it is owed, and how it ended. */
+/** Jobs as they were asked for, as they are owed, and as they ended. */
 
-/** What was asked: written once and never changed. The time of its creation is in the id. */
+/** A job as it was asked for: written once and never changed. Its id holds the time of its creation. */
 export const jobs = pg.pgTable(
   "jobs",
   {
@@ -52,7 +52,7 @@ export const jobTags = pg.pgTable(
   ],
 );
 
-/** The same by how the job ended; `state` is -1 until it has. */
+/** A tag of a job by how the job ended; `state` is -1 until the job has ended. */
 export const jobTagStates = pg.pgTable(
   "job_tag_states",
   {
@@ -70,8 +70,8 @@ export const jobTagStates = pg.pgTable(
 );
 
 /**
- * What is owed: one row per job that is not over. `due_at` is set while an attempt is owed, `run_id` while the attempt has
- * its run, and `node_id` while it is on the wire.
+ * The jobs that are not over, one row each. `due_at` is set while an attempt is owed and not parked, `run_id` while the
+ * attempt has its run, and `node_id` while the attempt is on the wire.
  */
 export const openJobs = pg.pgTable(
   "open_jobs",

@@ -2,7 +2,7 @@ import { sql } from "drizzle-orm";
 import * as pg from "drizzle-orm/pg-core";
 import { bytea, instant, scope, wholeNumber } from "./columns.ts";
 
-/** What clients and operators make: projects and their keys, schedules, endpoints, and what their requests are counted by. */
+/** Rows that clients and operators make: projects and their keys, schedules, endpoints, and the counts of requests. */
 
 export const projects = pg.pgTable("projects", {
   no: pg.integer("no").primaryKey().generatedAlwaysAsIdentity(),
@@ -52,8 +52,8 @@ export const signingSecrets = pg.pgTable(
 );
 
 /**
- * A schedule. `next_run_at` is null while it is paused, and once its timetable has no further instant. `overlap` and
- * `spread_seconds` are null where nobody has given them; `spread_ms` is what the spread comes to for this schedule.
+ * A schedule. `next_run_at` is null while the schedule is paused, and once its timetable has no further instant.
+ * `overlap` and `spread_seconds` are null if no client has given them; `spread_ms` is the delay of this schedule's jobs.
  */
 export const schedules = pg.pgTable(
   "schedules",
@@ -79,7 +79,7 @@ export const schedules = pg.pgTable(
     flow: pg.json("flow"),
   },
   (table) => [
-    // Its last column is an expression: the flow's key.
+    // The last column of this index is left out here: an expression, the flow's key.
     pg
       .index("schedules_of_flow")
       .on(table.projectNo, table.environment)
@@ -112,7 +112,7 @@ export const webhooks = pg.pgTable(
   (table) => [pg.primaryKey({ columns: [table.projectNo, table.environment, table.id] })],
 );
 
-/** Per project and environment what was accepted within the last minute. The lock of its row orders the gateways. */
+/** How many requests of an environment were accepted within the last minute. Gateways take turns at the row's lock. */
 export const rateWindows = pg.pgTable(
   "rate_windows",
   {

@@ -2,9 +2,9 @@ import { sql } from "drizzle-orm";
 import * as pg from "drizzle-orm/pg-core";
 import { instant, scope, wholeNumber } from "./columns.ts";
 
-/** Who looks after what is owed. */
+/** Shards with their owners, and the lanes of owed work that belong to them. */
 
-/** Who owns which shard. A takeover increments `epoch`; what an owner writes is fenced by it. */
+/** A shard and its owner. A takeover increments `epoch`, which fences the writes of owners. */
 export const shards = pg.pgTable(
   "shards",
   {
