@@ -9,12 +9,12 @@ import type { NodeKind } from "./nodes.ts";
 /** The state of the cell over all projects and nodes, at one moment. */
 export interface CellState {
   permitsInUse: Record<FlowClass, number>;
-  /** The sum over all lanes; a lane counts for up to DUE_PER_LANE_MAX, also in `webhookDeliveriesDue`. */
+  /** The sum over all lanes, each counted up to DUE_PER_LANE_MAX, like `webhookDeliveriesDue`. */
   jobsDue: number;
   webhookDeliveriesDue: number;
   /** Each counts up to PARKED_MAX. */
   attemptsParked: Record<FlowKind, number>;
-  /** Nodes that were declared dead are left out. A silent node has not beaten for SILENT_SECONDS. */
+  /** Nodes that were not declared dead. A silent node has not beaten for SILENT_SECONDS. */
   nodes: { kind: NodeKind; alive: number; silent: number }[];
   /** One entry for each region that has shards. */
   shardsUnowned: { region: Region; count: number }[];
@@ -41,7 +41,7 @@ const countParked = (table: string) => `
          (SELECT count(*) FROM (SELECT FROM ${table}
                                  WHERE parked_host > '' AND due_at IS NULL AND node_id IS NULL LIMIT ${PARKED_MAX}) p)`;
 
-/** The work grows with the number of projects and of lanes that ever had a delivery; what is owed adds nothing. */
+/** The work grows with the numbers of projects and lanes. Due and parked rows add up to their limits only. */
 export async function lookAtCell(db: Database): Promise<CellState> {
   const [row] = await db.run<Row>("look_at_cell", LOOK, []);
   if (row === undefined) throw new Error("a statement of one row brought none");

@@ -2,14 +2,14 @@ import type { Database } from "../database/database.ts";
 
 /** Clocks that follow the database's clock differ by less than this. A smaller step is no leap. */
 export const LEAP_MS = 10_000;
-/** The clock may go unwatched for this long when workers change. After a longer gap nobody knows how the clock ran. */
+/** The clock may go unwatched for this long when workers change. How the clock ran in a longer gap is unknown. */
 const UNSEEN_MS = 600_000;
 
 /**
  * Notes the clock's time for the next caller: a process cannot know how the clock ran before the process began. Answers
- * since when the clock has run without a leap: since the leap that the caller has seen after its last note (`leaptAt`),
- * or since this call if a leap lies between the last note of all and this one. -Infinity if no leap is known. Instants
- * are milliseconds since 1970 by the database's clock.
+ * the start of the clock's present run without a leap: the leap that the caller has seen after its last note
+ * (`leaptAt`), or this call if a leap lies between the last note of any caller and this one, or -Infinity if no leap is
+ * known. Instants are milliseconds since 1970 by the database's clock.
  */
 export async function noteClock(
   db: Database,

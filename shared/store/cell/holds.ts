@@ -5,8 +5,8 @@ import { column, type Database } from "../database/database.ts";
 import type { OperatorCause } from "../resources/audit.ts";
 
 /**
- * A hold on a region or a project: due attempts of its jobs and deliveries stay owed and are not claimed, retries by
- * hand included. The claim itself reads the holds, so an answered hold binds every claim that begins after it. Attempts
+ * A hold on a region or a project: due attempts of its jobs and deliveries, retries by hand included, stay owed and are
+ * not claimed. The claim itself reads the holds, so an answered hold binds every claim that begins after it. Attempts
  * on the wire go on to their end.
  */
 

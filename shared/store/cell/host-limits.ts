@@ -3,7 +3,7 @@ import { idToUuid } from "../../domain/ids.ts";
 import type { Database } from "../database/database.ts";
 import type { OperatorCause } from "../resources/audit.ts";
 
-/** All hosts to which operators let a node send less than it would by itself. There are few. */
+/** All hosts with an operator's limit on the requests that a node has in flight. There are few. */
 export async function listHostLimits(db: Database): Promise<(HostLimit & { limitedAt: number })[]> {
   const rows = await db.run<{ host: string; requests: number; limited_at: number }>(
     "list_host_limits",

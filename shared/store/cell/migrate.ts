@@ -18,8 +18,8 @@ const MIGRATION_LOCK_POLL_MS = 200;
 const LOCK_TIMEOUT_MS = 5_000;
 
 /**
- * Brings the schema up to date, and stores the settings that every session of this role needs with the role itself:
- * session-wide SET does not survive a transaction-mode pooler.
+ * Brings the schema up to date, and stores the settings of every session with this role: session-wide SET does not
+ * survive a transaction-mode pooler.
  */
 export async function migrate(url: string): Promise<void> {
   const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 10_000 });

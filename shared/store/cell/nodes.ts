@@ -62,14 +62,14 @@ const SELECT = `
 SELECT id, kind, name, regions, process, dead, (extract(epoch FROM ${REAL_NOW} - seen_at) * 1000)::float8 AS silent_ms FROM nodes`;
 
 /**
- * How Postgres took a node's beat. A dead node must claim nothing more. Neither may a node whose Postgres lacks beats
- * that the node knows to be committed (`restored`).
+ * How Postgres took a node's beat. A dead node must claim nothing more. A node must stop claiming as well if its
+ * Postgres lacks beats that the node knows to be committed (`restored`).
  */
 export type Beaten = { kind: "alive"; beats: number } | { kind: "dead" } | { kind: "restored" };
 
 /**
  * Says that a node is alive. `answered` is the number of its beats that the node knows to be committed. If this
- * Postgres has them all, it was not restored, and it is noted as the one in use (restored.ts).
+ * Postgres has them all, Postgres was not restored, and the beat notes it as the one in use (restored.ts).
  */
 export async function beatNode(db: Database, id: number, answered: number): Promise<Beaten> {
   const [row] = await db.run<{ is_whole: boolean; beats: number | null }>("beat_node", BEAT, [id, answered]);
@@ -89,8 +89,8 @@ SELECT CASE WHEN n.id IS NULL THEN $1 < (SELECT min(id) FROM nodes) ELSE n.beats
   FROM (SELECT) one LEFT JOIN nodes n ON n.id = $1`;
 
 /**
- * Declares a node dead. It waits for claims under way, and no claim of the node follows. What the node had on the wire
- * is lost by that and may be rescued. Only for a node whose death is proved, or on an operator's word.
+ * Declares a node dead. The statement waits for claims under way, and no claim of the node follows. Its attempts on the
+ * wire are lost then and may be rescued. Only for a node whose death is proved, or on an operator's word.
  */
 export async function declareNodeDead(
   db: Database,
@@ -116,9 +116,9 @@ SELECT id FROM declared`;
 const DEAD_KEPT_DAYS = 31;
 
 /**
- * Removes nodes that have been dead for long, the oldest first, and none that is younger than a node that stays: a
+ * Removes nodes that have been dead for long, the oldest first, as long as they are older than every node that stays: a
  * process that thaws after its node was purged is then told that it is dead, rather than that its database was
- * restored. Answers how many were removed. Rows that still name a purged node treat it as dead.
+ * restored. Answers how many nodes were removed. A purged node that rows still name counts as dead.
  */
 export async function purgeNodes(db: Database, limit: number, now: number): Promise<number> {
   return (await db.run("purge_nodes", PURGE, [limit, new Date(now).toISOString()])).length;

@@ -50,7 +50,7 @@ interface Row extends Record<string, unknown> {
   judged: number;
 }
 
-/** Ends a bulk operation, as its customer can. False if none of that id is unfinished. */
+/** Ends a bulk operation, as its customer can. False if no unfinished operation has this id. */
 export function abortAnyBulk(db: Database, id: string, cause: OperatorCause): Promise<boolean> {
   return db.transact(async (tx) => {
     const { rows } = await tx.drizzle.execute<{ project_no: number; environment: number }>(sql`

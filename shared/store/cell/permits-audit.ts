@@ -12,8 +12,8 @@ export interface MiscountedFlow {
 const LISTED_MAX = 100;
 
 /**
- * Reads one snapshot, in which nothing under way looks like a fault. The work grows with the projects and with what is
- * on the wire.
+ * Lists projects with miscounted permits. One snapshot is read, in which a change under way does not look like a fault.
+ * The work grows with the projects and the attempts on the wire.
  */
 export async function listMiscountedFlows(db: Database): Promise<MiscountedFlow[]> {
   const rows = await db.run<{ project_no: number; in_use: number[]; on_wire: number[] }>(

@@ -3,16 +3,16 @@ import { regionCode } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
 
 /**
- * Tells a Postgres that was restored from a backup from one that goes on. A restored one lacks what was done since the
- * backup, so every region is held until an operator resumes it.
+ * Recognises a Postgres that was restored from a backup. A restored Postgres lacks the writes since the backup, so
+ * every region is held until an operator resumes it.
  *
  * A start or a failover may find another Postgres (server, timeline or database) than the one that was noted. The nodes
- * at work then decide. A node knows how many of its beats were answered. Where all of them are still there, no answered
- * write is missing, and the node notes the new Postgres with its next beat (beatNode). Where no node at work does so,
- * the cell is held. A node that misses beats proves a restore by itself, even if the Postgres looks the same.
+ * at work then decide. A node knows how many of its beats were answered. If all of them are still there, no answered
+ * write is missing, and the node notes the new Postgres with its next beat (beatNode). If no node at work notes it, the
+ * cell is held. A node that misses beats proves a restore by itself, even if the Postgres looks the same.
  *
  * Two cases are not recognised: a copy of the disk, which is on the timeline of its origin, if every node was started
- * anew; and what was committed between the last beat and a failure, less than a second.
+ * anew; and the loss of writes between the last beat and a failure, less than a second.
  */
 
 const COLUMNS = "system_identifier, timeline, database_oid";
@@ -25,13 +25,13 @@ const HERE = `
          (SELECT d.oid::bigint FROM pg_database d WHERE d.datname = current_database()) AS database_oid
     FROM pg_control_system()`;
 
-/** True if the noted Postgres (c) is another one than this (h). The oldest notes lack the database. */
+/** True if the noted Postgres (c) is another one than this (h). The oldest notes do not name the database. */
 const IS_OTHER = `(c.system_identifier, c.timeline, coalesce(c.database_oid, h.database_oid))
                <> (h.system_identifier, h.timeline, h.database_oid)`;
 
 /**
- * Notes this Postgres as the one that the cell uses, if the query `when` finds a row. Nothing is inserted if it is
- * noted already: a conflict would lock the row, and every node's beat would wait for the beat before it.
+ * Notes this Postgres as the one that the cell uses, if the query `when` finds a row. The statement inserts nothing if
+ * this one is noted already: a conflict would lock the row, and every node's beat would wait for the beat before it.
  */
 export const noteHere = (when: string): string => `
   INSERT INTO cell AS c (${COLUMNS})
@@ -56,7 +56,7 @@ SELECT NOT EXISTS (SELECT FROM cell c, here h WHERE ${IS_OTHER}) AS is_noted`;
 
 /**
  * Holds every region, and notes this Postgres, if it is another one than was noted or is proved to be restored. True
- * for the call that held them.
+ * for the call that held the regions.
  */
 export async function holdIfRestored(
   db: Database,

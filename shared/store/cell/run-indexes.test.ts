@@ -18,7 +18,7 @@ afterAll(() => store.stop());
 
 const scheduleId = createIdSource((count) => new Uint8Array(count)).next(SCHEDULE_PREFIX, Date.now());
 
-/** When the migration of the indexes was made: it and those after it are applied again. */
+/** When the migration of the indexes was made. This migration and those after it are applied again. */
 const begunAnewFrom = journal.entries.find(({ tag }) => tag === "0021_tags")?.when;
 
 const WITHOUT_INDEX = `
@@ -40,7 +40,7 @@ test("jobs and runs of schedules from before are found by schedule, however ofte
   const [leaf] = await store.query<{ name: string }>(
     "SELECT relid::regclass::text AS name FROM pg_partition_tree('runs') WHERE isleaf LIMIT 1",
   );
-  // As a process leaves it that dies in between.
+  // The database is as a process leaves it that dies in between.
   await store.query("DROP INDEX runs_of_schedule");
   await store.query(`CREATE INDEX ${leaf?.name}_of_schedule ON ${leaf?.name} (id)`);
 

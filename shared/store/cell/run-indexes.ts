@@ -1,18 +1,18 @@
 import type pg from "pg";
 import { RETENTION_LOCK } from "../retention/retention.ts";
 
-/** The indexes of runs that a migration could not build: the end of their names, and what follows the table's name. */
+/** The indexes of runs that a migration could not build: the end of their names, and their definition. */
 const INDEXES = [
   { suffix: "of_schedule", definition: "(schedule_id, status, id) WHERE schedule_id IS NOT NULL" },
   { suffix: "settled", definition: "USING brin (settled_in) WITH (autosummarize = on)" },
 ] as const;
 
 /**
- * Builds the indexes of runs for each table of runs that lacks one, while settlements go on. A partitioned table's index cannot be
- * built CONCURRENTLY. Tables that are made later have them from the beginning. What is left by a process that died is built anew.
+ * Builds the indexes of runs for each table of runs that lacks one, while settlements go on. A partitioned table's index cannot
+ * be built CONCURRENTLY. Later tables have the indexes from the beginning. Indexes that a dead process left are built anew.
  */
 export async function buildRunIndexes(client: pg.Client): Promise<void> {
-  // No table of runs is made or dropped meanwhile.
+  // The lock keeps tables of runs from being made or dropped meanwhile.
   await client.query("SELECT pg_advisory_lock($1)", [RETENTION_LOCK]);
   try {
     for (const { suffix, definition } of INDEXES) {

@@ -5,7 +5,7 @@ import type { Database } from "../database/database.ts";
 interface Place {
   table: string;
   column: string;
-  /** The columns of its primary key, each with a value lower than all others. */
+  /** The columns of the table's primary key, each with a value lower than all others. */
   key: readonly (readonly [name: string, type: string, lowest: unknown])[];
 }
 
@@ -17,7 +17,7 @@ const PLACES = {
   // A rotation copies the present secret into the old one, so the present secrets come first.
   webhook_secrets: { table: "webhooks", column: "sealed_secret", key: [...SCOPE, ID] },
   old_webhook_secrets: { table: "webhooks", column: "sealed_old_secret", key: [...SCOPE, ID] },
-  // Kept answers without a secret are in the same column, unsealed.
+  // The same column has kept answers without a secret, which are not sealed.
   kept_answers: {
     table: "idempotency_keys",
     column: "answer",
@@ -32,7 +32,7 @@ export const SEALED_PLACES = Object.keys(PLACES) as SealedPlace[];
 export type RowKey = readonly unknown[];
 
 /**
- * A page of a place's sealed values. Rows without a sealed value count for the page's size, so that the work of each
+ * A page of a place's sealed values. Rows without a sealed value count towards the page's size, so the work of each
  * page is bounded. A page also ends at a number of bytes, since kept answers may repeat a payload.
  */
 export async function listSealed(
@@ -75,8 +75,8 @@ export interface SealedChange {
 }
 
 /**
- * Replaces the values that are still as they were found. Answers how many were. It skips rows that are locked; the next
- * pass takes them.
+ * Replaces the values that are still as they were found. Answers how many values it replaced. Locked rows are skipped;
+ * the next pass takes them.
  */
 export async function replaceSealed(
   db: Database,

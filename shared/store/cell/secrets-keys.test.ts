@@ -16,7 +16,7 @@ afterAll(() => store.stop());
 beforeEach(() => store.query("TRUNCATE secrets_keys"));
 
 const now = (fingerprint: string) => ({ fingerprint, firstUsedAt: null });
-/** `A` seals, `a` opens, `(a)` is retired. */
+/** The known keys as text: `A` seals, `a` opens, `(a)` is retired. */
 async function shown(): Promise<string> {
   const { known } = await lookAtKeys(store.db);
   return known

@@ -8,7 +8,7 @@ import { type OperatorCause, recordChange } from "../resources/audit.ts";
 export interface CellKeys {
   /** In the order of their first use. */
   known: (KnownKey & { firstUsedAt: number; ageSeconds: number; retiredAt: number | null })[];
-  /** A sealed secret to try a key on while no key is known, and the time of the oldest secret. */
+  /** A sealed secret on which a key is tried while no key is known, and the time of the oldest secret. */
   sample: { sealed: Buffer; oldestAt: number } | null;
 }
 
@@ -56,7 +56,7 @@ SELECT (SELECT coalesce(json_agg(json_build_object(
 /** A key that seals from now on. */
 export interface KeyEntry {
   fingerprint: string;
-  /** Null for now. A key that is known already keeps its time. */
+  /** Null means now. A key that is known already keeps its time. */
   firstUsedAt: number | null;
 }
 
@@ -81,14 +81,14 @@ const BEGIN_SEALING = `
 INSERT INTO secrets_keys (fingerprint, first_used_at, seals) VALUES ($1, coalesce($2, now()), true)
     ON CONFLICT (fingerprint) DO UPDATE SET seals = true, retired_at = NULL`;
 
-/** Records that an operator begins to seal again with `fingerprint` what other keys have sealed. */
+/** Records that an operator begins to reseal, with `fingerprint`, the values that other keys have sealed. */
 export async function recordReseal(db: Database, fingerprint: string, cause: OperatorCause): Promise<void> {
   await db.transact((tx) => recordKeyChange(tx, cause, "secrets_key.reseal", fingerprint));
 }
 
 /**
- * Retires every key but the sealing one, since nothing is sealed under them any more. Answers the keys that were not
- * retired before.
+ * Retires every key except the sealing one. The caller has checked that the others seal no value any more. Answers the
+ * keys that were not retired before.
  */
 export async function retireKeys(db: Database, sealing: string, cause: OperatorCause): Promise<string[]> {
   return db.transact(async (tx) => {
@@ -100,13 +100,13 @@ export async function retireKeys(db: Database, sealing: string, cause: OperatorC
   });
 }
 
-// No key is retired if a process has begun to seal with another key meanwhile: it may have used that key already.
+// No key is retired if a process has begun to seal with another key meanwhile: that key may have sealed values already.
 const RETIRE = `
 UPDATE secrets_keys SET retired_at = now()
  WHERE NOT seals AND retired_at IS NULL AND EXISTS (SELECT FROM secrets_keys WHERE seals AND fingerprint = $1)
 RETURNING fingerprint`;
 
-/** Removes a key that nobody has any more. If it was the sealing one, `successor` seals from now on. */
+/** Retires a key that nobody has any more. If the key was the sealing one, `successor` seals from now on. */
 export async function loseKey(
   db: Database,
   lost: string,

@@ -5,18 +5,19 @@ import { type Database, epochMs, StoreUnavailable } from "../database/database.t
 import { OWED, type Owed } from "../queue/sweep.ts";
 
 /**
- * The clock of a test clock's database, which is ahead of the machine's by what the one row of `test_clock.ahead` says. Functions
- * that stand before the catalogue's in the search path put it into every statement, `DEFAULT now()` included. They leave
- * `transaction_timestamp()` alone, by which leases and heartbeats go (REAL_NOW).
+ * The clock of a test clock's database. The one row of `test_clock.ahead` says how far it is ahead of the machine's clock.
+ * Functions that stand before the catalogue's in the search path bring it into every statement, `DEFAULT now()` included. They
+ * leave `transaction_timestamp()` alone, the time of leases and heartbeats (REAL_NOW).
  */
 
 /**
- * `ready`: the database has a test clock, from now on or since its beginning. `none`: it has none, and none was wanted. `ordinary`: one is
- * wanted, and the database was used without. `marked`: none is wanted, and the database has one, so that its rows may lie in the future.
+ * `ready`: the database has a test clock, from now on or since its beginning. `none`: it has no test clock, and none is wanted.
+ * `ordinary`: a test clock is wanted, but the database was used without one. `marked`: no test clock is wanted, but the database
+ * has one, so its rows may lie in the future.
  */
 export type TestClockState = "ready" | "none" | "ordinary" | "marked";
 
-/** Gives an empty database a test clock, if it `isWanted`. It is called before `migrate`, and before anything else connects. */
+/** Gives an empty database a test clock, if one `isWanted`. Must be called before `migrate` and before any other connection. */
 export async function prepareTestClock(url: string, isWanted: boolean): Promise<TestClockState> {
   const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 10_000 });
   // A connection that is lost fails its statement too, and an error event without a listener would end the process.
@@ -50,8 +51,8 @@ export async function hasTestClock(db: Database): Promise<boolean> {
 const HAS_CLOCK = "to_regnamespace('test_clock') IS NOT NULL";
 
 /**
- * Sessions that begin from now on live in the clock's time. Statements of one message are one transaction. Tables are made in
- * the first schema of the search path, which stays `public`.
+ * Installs the test clock for all sessions that begin later. The statements come in one message, so they are one transaction.
+ * New tables go into the first schema of the search path, which stays `public`.
  */
 export const INSTALL_TEST_CLOCK = `
 CREATE SCHEMA test_clock;
@@ -75,7 +76,7 @@ export async function askRealTime(db: Database): Promise<number> {
   return row.now;
 }
 
-/** By how much the clock is ahead of the machine's, in microseconds. */
+/** How far the test clock is ahead of the machine's clock, in microseconds. */
 export async function readAhead(db: Database): Promise<number> {
   const [row] = await db.run<{ us: number }>(
     "read_ahead",
@@ -88,7 +89,7 @@ export async function readAhead(db: Database): Promise<number> {
 
 /**
  * Puts the clock ahead to the instant `at` (milliseconds since 1970), as far as `aheadMax` (microseconds) allows, and never
- * back. Answers by how much it is ahead now. Nothing of the service has seen that time before it is committed.
+ * back. Answers how far the clock is ahead now, in microseconds. The service sees the new time only once it is committed.
  */
 export async function moveAhead(db: Database, at: number, aheadMax: number): Promise<number> {
   const [row] = await db.run<{ us: number }>("move_ahead", MOVE, [new Date(at).toISOString(), aheadMax]);
@@ -101,15 +102,15 @@ UPDATE test_clock.ahead
    SET us = greatest(us, least(ceil(extract(epoch FROM $1::timestamptz - pg_catalog.clock_timestamp()) * 1000000)::bigint, $2::bigint))
 RETURNING us::float8 AS us`;
 
-/** What the clock would pass by. */
+/** The work that the clock would pass by if it were put ahead. */
 export interface Outlook {
-  /** When the next attempt or firing comes due that is not due yet, in milliseconds since 1970; Infinity if none is to come. */
+  /** When the next attempt or firing comes due, in milliseconds since 1970, among those not due yet; Infinity if there is none. */
   nextAt: number;
-  /** Something is due that nobody has begun. It may have to wait for a limit. */
+  /** True if an attempt or a firing is due and has not begun. It may have to wait for a limit. */
   isDue: boolean;
-  /** Something is on the wire, of this process or of one that is gone. */
+  /** True if an attempt is on the wire, of this process or of a process that is gone. */
   isOnWire: boolean;
-  /** Something is parked until its host has room. */
+  /** True if an attempt is parked until its host has room. */
   isParked: boolean;
 }
 
