@@ -5,12 +5,12 @@ import { addRow, FIGURE_COLUMNS, type FigureRow, type Part, Parts, writeStep } f
 import { completeUntil, type Progress } from "./progress.ts";
 import { skipToNextBucket } from "./skipping.ts";
 
-/** So many projects are looked at in one step: each may have hundreds of parts in a bucket, some with many hosts. */
+/** One step looks at so many projects: each may have hundreds of parts in a bucket, some with many hosts. */
 export const PROJECTS_PER_STEP = 25;
 
 /**
- * Takes a step in closing the next bucket of a level: adds up what the level before it has of the next projects. What is counted later
- * of that time is written in both levels (parts.ts). Answers the next state, or null if another step was written meanwhile.
+ * Takes a step in closing the next bucket of a level: adds up the parts that the next projects have in the level before it. Figures that
+ * are counted later are written in both levels (parts.ts). Answers the next state, or null if another step was written meanwhile.
  */
 export async function closeSome(
   db: Database,
@@ -69,7 +69,7 @@ const NEXT_PROJECTS = `
 SELECT max(no) AS project_no, count(*)::int AS count
   FROM (SELECT no FROM projects WHERE no > $1 ORDER BY no LIMIT $2) next`;
 
-// OFFSET 0 keeps the planner from beginning with all that the level has of that time.
+// OFFSET 0 keeps the planner from beginning with all rows that the level has of that time.
 const FIND_PARTS = `
 SELECT i.project_no, i.environment, i.region, ${FIGURE_COLUMNS}, i.hosts
   FROM projects p

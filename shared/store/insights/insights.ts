@@ -13,7 +13,7 @@ import { environmentCode, regionCode } from "../database/codes.ts";
 import { column, type Database, epochMs } from "../database/database.ts";
 import { addRow, FIGURE_COLUMNS, type FigureRow } from "./parts.ts";
 
-/** What has been counted of an environment in a period, in one region or in all of them. */
+/** The figures of an environment in a period, for one region or for all of them. */
 export interface FoundInsights {
   now: number;
   totals: Figures;
@@ -22,7 +22,7 @@ export interface FoundInsights {
   hosts: Hosts;
 }
 
-/** Merging what busy hours hold takes a while, so that the caller may give way after each row. */
+/** Lets the caller give way after each row, because merging the rows of busy hours takes a while. */
 type Pause = () => Promise<void> | undefined;
 
 export async function findInsights(
@@ -52,7 +52,7 @@ export async function findInsights(
     ...columnsOf(inLevel),
   ]);
   for (const row of rows) {
-    // A run of which the clock says that it ends later than now is shown when its time has come.
+    // By the clock, a run may end later than now. It is shown once that time has come.
     const bucket = buckets.get(bucketStart(level, row.at));
     if (bucket !== undefined) addRow(bucket, row);
     await pause();
@@ -61,7 +61,7 @@ export async function findInsights(
     totals.add(figures);
     await pause();
   }
-  // Hosts are told of the period as a whole, so that the coarsest rows will do.
+  // Hosts are shown for the period as a whole, so the coarsest rows suffice.
   const coarse = coverFrom(fromAt, closedUntil);
   for (const row of await db.run<{ hosts: string }>("find_insight_hosts", FIND_HOSTS, [
     ...place,
@@ -82,7 +82,7 @@ interface StateRow {
   closed_until: number[];
 }
 
-// Every level goes on having what it has had, so that it does no harm if another bucket is closed meanwhile.
+// A level keeps its rows when they are added up into the next one, so a bucket that is closed meanwhile does no harm.
 const FROM_STRETCHES = `
   FROM unnest($4::smallint[], $5::timestamptz[], $6::timestamptz[]) AS s (level, from_at, until_at)
  CROSS JOIN LATERAL (

@@ -18,8 +18,8 @@ export async function addNewJobs(db: Database, parts: Parts, progress: Progress,
 }
 
 /**
- * Counts the jobs of whole minutes again, and adds what the counts so far lack. The id of a job is made before it is stored, so that it
- * may be stored only after its time was counted.
+ * Counts the jobs of whole minutes again, and adds the difference to the counts so far. A job's id is made before its row is stored, so
+ * the row may come after its time was counted.
  */
 export async function recountJobs(
   db: Database,
@@ -49,7 +49,7 @@ async function countJobs(db: Database, slices: readonly Slice[]) {
   return rows.map((row) => ({ key: keyOf(row), count: row.count }));
 }
 
-/** One range of the index of jobs for each lane and slice. */
+/** Reads one range of the index of jobs for each lane and slice. */
 const COUNT_NEW_JOBS = `
 SELECT l.project_no, l.environment, l.region, ${epochMs("s.minute")} AS at, j.count::float8 AS count
   FROM unnest($1::timestamptz[], $2::uuid[], $3::uuid[]) AS s (minute, first, next)

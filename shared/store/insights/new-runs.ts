@@ -8,12 +8,12 @@ import { type Database, epochMs } from "../database/database.ts";
 import type { Parts } from "./parts.ts";
 import type { Progress } from "./progress.ts";
 
-/** As much of an error is read as tells what kind it is. */
+/** So much of an error is read, which is enough to tell its kind. */
 const ERROR_CHARACTERS = 300;
 
 /**
- * Adds the runs that transactions from `fromXid` up to `beforeXid` recorded, and which ended since `progress.countedSince`, each to the
- * minute in which it ended. All these transactions are over. Answers how many runs.
+ * Adds the runs that transactions from `fromXid` on and before `beforeXid` recorded, if they ended since `progress.countedSince`, each
+ * to the minute in which it ended. All these transactions are over. Answers how many runs it added.
  */
 export async function addNewRuns(
   db: Database,
@@ -68,7 +68,7 @@ interface GroupRow {
   region: number;
   /** Minutes since 1970. */
   minute: number;
-  /** What stands between the URL's second and third slash. */
+  /** The text between the URL's second and third slash. */
   origin: string;
   status: number;
   response_status: number | null;
@@ -96,7 +96,7 @@ function readGroup(row: GroupRow, hosts: Map<string, string>): RunGroup {
     late: numbersOf(row.late),
     lateWaited: numbersOf(row.late_waited),
     waitedFor: numbersOf(row.waited_for).map(waitReasonOf),
-    // A run that was never sent lasted no time at all.
+    // A run that was never sent has no duration.
     durations: error === UNSENT_RUN_ERROR ? [] : numbersOf(row.durations),
   };
 }

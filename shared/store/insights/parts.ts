@@ -7,7 +7,7 @@ import { waitReasonOf } from "../database/codes.ts";
 import { column, type Database, instant } from "../database/database.ts";
 import { MOVE_PROGRESS, type Progress, progressValues } from "./progress.ts";
 
-/** Whose figures a row holds, and of which stretch of time. Environments and regions are codes. */
+/** The owner of a row of figures, and its stretch of time. Environments and regions are codes. */
 export interface PartKey {
   projectNo: ProjectNo;
   environment: number;
@@ -42,8 +42,8 @@ export class Parts {
   }
 
   /**
-   * The parts for one minute of a project in every level that has the minute: the first one, and those that have closed its bucket.
-   * What becomes known later than that is added to them as well.
+   * The parts for one minute of a project in every level that has the minute: the first level, and the levels that have closed its
+   * bucket. Figures that come after the closing are added to these as well.
    */
   ofMinute(key: Omit<PartKey, "level">, progress: Progress): Part[] {
     const parts = [this.of({ ...key, level: 0 })];
@@ -59,8 +59,8 @@ export class Parts {
 }
 
 /**
- * Writes the parts, and `next` as the state of the roll-up, whose revision is that from which the step began. False, and nothing is
- * written, if another step was written meanwhile.
+ * Writes the parts, and `next` as the state of the roll-up. `next` still has the revision from which the step began. If another step
+ * was written meanwhile, this writes nothing and answers false.
  */
 export async function writeStep(db: Database, parts: readonly Part[], next: Progress): Promise<boolean> {
   const keys = parts.map(({ key }) => key);

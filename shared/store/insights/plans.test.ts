@@ -20,7 +20,7 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-/** By which indexes each statement may find its rows of these tables. That of runs has a name for each of their tables. */
+/** The indexes by which each statement may find its rows. Those of runs are left out: each table of runs has its own. */
 const WANTED: Record<string, string[]> = {
   find_new_runs: ["jobs_pkey"],
   count_new_jobs: ["jobs_pkey"],

@@ -1,34 +1,34 @@
 import { column, type Database, epochMs, instant } from "../database/database.ts";
 
 /**
- * How far the roll-up has come. Whoever takes a step reads this first, and writes what the step has found together with the next state
- * in one statement, which does nothing if another step was written meanwhile. So each run is counted once, whoever dies where.
+ * How far the roll-up has come. A step reads this first. One statement writes the figures of the step together with the next state, and
+ * does nothing if another step was written meanwhile. So each run is counted once, even if a process dies in a step.
  */
 export interface Progress {
   /** Counts the steps. */
   revision: number;
-  /** Runs that transactions before this one recorded are counted, as far as they ended since `countedSince`. */
+  /** The runs that transactions before this one recorded are counted, if they ended since `countedSince`. */
   settledUntil: number;
   countedSince: number;
-  /** Jobs whose ids are of before this instant are counted; those of before `recountedUntil` were counted twice, and corrected. */
+  /** Jobs whose ids are older than this instant are counted. A second count has corrected those older than `recountedUntil`. */
   createdUntil: number;
   recountedUntil: number;
-  /** For each level from 1 on: its buckets before this instant are closed, */
+  /** For each level from 1 on: its buckets before this instant are closed. */
   closedUntil: number[];
-  /** and of the bucket that begins there what concerns projects up to this number. */
+  /** The bucket that begins at `closedUntil` is closed for projects up to this number. */
   closedProject: number[];
 }
 
-/** Up to when the level before is complete, so that buckets of this level can be closed. */
+/** The instant up to which the level before is complete, so that buckets of this level can be closed. */
 export const completeUntil = ({ recountedUntil, closedUntil }: Progress, level: number): number =>
   level === 1 ? recountedUntil : (closedUntil[level - 2] ?? 0);
 
-/** What a step begins with. Instants are milliseconds since 1970 by the database's clock. */
+/** The state from which a step begins. Instants are milliseconds since 1970 by the database's clock. */
 export interface Outset {
   progress: Progress;
   now: number;
   /**
-   * Every transaction before this one is over: what they have recorded is seen by every later statement, and they record
+   * Every transaction before this one is over: every later statement sees what these have recorded, and they record
    * nothing more.
    */
   settledBefore: number;
@@ -36,7 +36,7 @@ export interface Outset {
   isSamePostgres: boolean;
 }
 
-/** Null where nothing is rolled up, as in a model of the store. */
+/** Null if the database has no state of a roll-up, as in a model of the store. */
 export async function findOutset(db: Database): Promise<Outset | null> {
   const [row] = await db.run<OutsetRow>("find_insight_progress", FIND, []);
   if (row === undefined) return null;
@@ -77,7 +77,7 @@ interface OutsetRow {
   settled_before: string;
 }
 
-/** What `moveProgress` takes, $1 to $7. */
+/** The parameters of MOVE_PROGRESS, $1 to $7. */
 export const progressValues = (progress: Progress): unknown[] => [
   progress.revision,
   progress.settledUntil,
@@ -88,7 +88,7 @@ export const progressValues = (progress: Progress): unknown[] => [
   column(progress.closedProject),
 ];
 
-/** The step from `progress.revision` to the next: `moved` has no row if another was taken meanwhile. */
+/** The step from `progress.revision` to the next one: `moved` has no row if another step was written meanwhile. */
 export const MOVE_PROGRESS = `moved AS (
   UPDATE insight_progress p
      SET revision = p.revision + 1, settled_until = $2::bigint, counted_since = $3::timestamptz, created_until = $4::timestamptz,

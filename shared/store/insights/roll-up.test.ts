@@ -28,7 +28,7 @@ beforeAll(async () => {
   nodeId = await store.addNode();
 });
 afterAll(() => store.stop());
-/** As a migration leaves it, but runs of before count. */
+/** The state is as a migration leaves it, except that earlier runs count. */
 beforeEach(async () => {
   project = await store.addProject();
   await store.query(
@@ -44,7 +44,7 @@ const insightsOf = (
   period: "1h" | "24h" | "7d" | "30d" | "90d" = "1h",
   of = project,
 ) => findInsights(store.db, { projectNo: of, environment: "production" }, { period, region });
-/** What the totals count. */
+/** The counts of the totals. */
 async function counts(...asked: Parameters<typeof insightsOf>) {
   const { totals } = await insightsOf(...asked);
   const { created, succeeded, failed, timedOut } = totals;
@@ -74,7 +74,7 @@ describe("the roll-up", () => {
       durationMs: 45,
     });
     await settleOne({ lateMs: 1_500, waitedFor: "concurrency", durationMs: 20 }, { region: "us-west" });
-    // Nobody knows how late it was.
+    // The lateness of this run is unknown.
     await settleOne({ lateMs: undefined });
     await rollUp(store.db);
 
@@ -110,7 +110,7 @@ describe("the roll-up", () => {
        SELECT run_id, job_id, project_no, environment, attempt, 1, started_at, 3 FROM gone`,
       [idToUuid(late.claim.jobId)],
     );
-    // It begins later, and is over before.
+    // This settlement begins later, and is committed earlier.
     await settleOne();
     await rollUp(store.db);
     await rollUp(store.db);
@@ -247,7 +247,7 @@ describe("a worker", () => {
     await store.query("UPDATE insight_progress SET system_identifier = 1, settled_until = 1");
     await takeStep(store.db, await outsetOf(store.db, 0));
     expect((await counts()).succeeded).toBe(0);
-    // A run ends as many milliseconds after its start as it is said to have taken.
+    // This run ends 20 ms after its start.
     await settleOne({ durationMs: 20 });
     await rollUp(store.db);
     expect((await counts()).succeeded).toBe(1);
@@ -255,7 +255,7 @@ describe("a worker", () => {
 });
 
 describe("after a long time in which nothing was done", () => {
-  /** As if the roll-up had stood still for so long. */
+  /** Makes the state as if the roll-up had stood still for so long. */
   const standStill = (ms: number) =>
     store.query(
       `UPDATE insight_progress SET created_until = created_until - $1::interval, recounted_until = recounted_until - $1::interval,
@@ -291,7 +291,7 @@ describe("after a long time in which nothing was done", () => {
 });
 
 describe("closed buckets", () => {
-  /** The end of the runs and the state of the roll-up as they were so long ago. */
+  /** Makes the figures so much older, and the state of the roll-up as it was so long ago. */
   async function age(ms: number) {
     const by = `${ms} ms`;
     await store.query("UPDATE insights SET at = at - $1::interval WHERE project_no = $2", [by, project]);
@@ -347,7 +347,7 @@ describe("closed buckets", () => {
     await store.query("UPDATE open_jobs SET started_at = $2 WHERE project_no = $1", [project, longAgo]);
     await settleShortFirst(store.db, [settlementOf(attempt)]);
     await rollUp(store.db);
-    // The last day is being closed, and this project's turn has been.
+    // The last day is being closed, and this project's part of it is closed already.
     await store.query(
       "UPDATE insight_progress SET closed_until[4] = date_bin('1 day', $1::timestamptz, 'epoch'), closed_project[4] = $2",
       [longAgo, project],

@@ -7,7 +7,7 @@ import { completeUntil, type Outset, type Progress } from "./progress.ts";
 import { type Ends, skipToNextJobs } from "./skipping.ts";
 
 /**
- * What was committed becomes figures, by steps: a step reads what has been recorded since the one before it, and writes what it came to
+ * The roll-up makes figures of committed rows, by steps. A step reads the rows since the step before it, and writes their figures
  * together with how far it has come (progress.ts). Runs are found by the numbers of the transactions that recorded them, jobs by the
  * times in their ids.
  */
@@ -15,22 +15,22 @@ import { type Ends, skipToNextJobs } from "./skipping.ts";
 /** A step looks at the runs of so many transactions at most, and at so much time of jobs, so that its statements end in time. */
 const TRANSACTIONS_PER_STEP_MAX = 10_000;
 const CREATED_PER_STEP_MS_MAX = 120_000;
-/** A job that a client was told of is stored within less of the time in its id. */
+/** A job that a client was told of was stored within less than this after the time in its id. */
 const STORED_WITHIN_MS = 3_000;
 /** A job's id may be so much older than its row: several timeouts of statements that were sent again. */
 const RECOUNTED_AFTER_MS = 120_000;
 
 export interface Step {
-  /** Null if another step was written meanwhile, and this one was not. */
+  /** Null if this step was not written, because another step was written meanwhile. */
   next: Progress | null;
   parts: readonly Part[];
-  /** Nothing is left but what comes to pass from now on. */
+  /** True if all is counted, except later rows and jobs that are younger than STORED_WITHIN_MS. */
   isCaughtUp: boolean;
 }
 
 /**
- * Takes the step from there. Whoever dies in it, it is done as a whole or not at all. `share` makes it smaller: a step that did not end
- * in time would not the next time either.
+ * Takes the step from this outset. A process that dies in a step leaves the whole step or nothing of it. `share` makes the step
+ * smaller: a step that did not end in time would not end in time when it is repeated.
  */
 export async function takeStep(
   db: Database,
@@ -63,7 +63,7 @@ export async function takeStep(
   };
 }
 
-/** The transactions of another Postgres have other numbers. What was recorded there and is not counted yet stays uncounted. */
+/** The transactions of another Postgres have other numbers. Runs recorded there that are not counted yet stay uncounted. */
 function beginAnew(
   progress: Progress,
   { now, settledBefore }: Pick<Outset, "now" | "settledBefore">,
@@ -72,8 +72,8 @@ function beginAnew(
 }
 
 /**
- * Up to when a step counts jobs, and counts them again. What it counts again was counted by the steps before it. If the clock was set
- * back, what was counted ahead of it is counted twice until it is counted again.
+ * The instants up to which a step counts jobs, and counts them again. It counts again only what earlier steps have counted. If the
+ * clock was set back, jobs that were counted ahead of it are counted twice until the second count.
  */
 function looksAt(progress: Progress, now: number, msMax: number): Ends {
   const { createdUntil, recountedUntil } = progress;
@@ -89,7 +89,7 @@ function looksAt(progress: Progress, now: number, msMax: number): Ends {
   };
 }
 
-/** How far jobs are stored, and how far they can be counted again. */
+/** The instants up to which jobs are stored, and up to which they can be counted again. */
 function endsOf({ createdUntil }: Progress, now: number): Ends {
   return {
     createdUntil: Math.floor(now - STORED_WITHIN_MS),
@@ -102,7 +102,7 @@ function hasSomething({ figures }: Part): boolean {
   return created !== 0 || succeeded + failed + timedOut > 0;
 }
 
-/** The level whose next bucket can be closed, if what comes to pass from now on alone is not counted yet; null if there is none. */
+/** The level whose next bucket can be closed, provided that the roll-up has caught up; null if there is none. */
 export function closableLevel(progress: Progress): number | null {
   for (let level = 1; level < LEVELS.length; level++) {
     const closedUntil = progress.closedUntil[level - 1] ?? 0;

@@ -5,22 +5,22 @@ import { type Database, epochMs } from "../database/database.ts";
 import type { Progress } from "./progress.ts";
 
 /**
- * Passes over time in which nothing was done, after the service has stood still for long, or a test clock was put ahead. Where the
- * roll-up is nearly up to date it asks nothing.
+ * Passes over time in which nothing was done, after the service has stood still for long, or a test clock was put ahead. No
+ * statement is run while the roll-up is nearly up to date.
  */
 
-/** So much time of jobs takes several steps. */
+/** Time of jobs is skipped from this length on, which takes several steps. */
 const SKIPPED_FROM_MS = 600_000;
-/** So many buckets take as many steps. */
+/** Buckets are skipped from this number on: each takes a step. */
 const SKIPPED_FROM_BUCKETS = 10;
 
-/** Up to where jobs are to be counted, and counted again, at most. */
+/** The instants up to which jobs are to be counted, and counted again, at most. */
 export interface Ends {
   createdUntil: number;
   recountedUntil: number;
 }
 
-/** Counts the time before the next job as counted, and as counted again: a job that is stored late has been stored by then. */
+/** Takes the time before the next job as counted, and as counted again: jobs that are stored late have been stored by then. */
 export async function skipToNextJobs(db: Database, progress: Progress, ends: Ends): Promise<Progress> {
   const { createdUntil, recountedUntil } = progress;
   const skip = async (fromAt: number, untilAt: number) =>
@@ -33,8 +33,8 @@ export async function skipToNextJobs(db: Database, progress: Progress, ends: End
 }
 
 /**
- * The start of the next bucket of a level in which there is something, from `fromAt` on, and at most the last one before
- * `completeUntil`.
+ * The start of the next bucket of a level in which there is something, from `fromAt` on, and at most of the bucket in which
+ * `completeUntil` lies.
  */
 export async function skipToNextBucket(
   db: Database,

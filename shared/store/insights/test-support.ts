@@ -4,12 +4,12 @@ import { closeSome } from "./closing.ts";
 import { findOutset, type Outset } from "./progress.ts";
 import { closableLevel, takeStep } from "./roll-up.ts";
 
-/** So much later jobs are taken to be stored. */
+/** Jobs are taken to be stored so much after the time in their ids. */
 const LAG_MS = 3_000;
 
 /**
- * Where a step begins, once no other database of the server has a transaction of before in progress: those hold a roll-up
- * up as its own database's do, and other tests use the same server.
+ * The outset of a step, once no other database of the server has an earlier transaction in progress. Such transactions hold
+ * up a roll-up like those of its own database, and other tests use the same server.
  */
 export async function outsetOf(db: Database, aheadMs = LAG_MS): Promise<Outset> {
   const [begun] = await db.run<{ next: string }>("ask_next_transaction", NEXT_TRANSACTION, []);
@@ -25,8 +25,8 @@ SELECT pid FROM pg_stat_activity
  WHERE datname IS DISTINCT FROM current_database() AND backend_xid IS NOT NULL AND backend_xid::text::bigint < $1::bigint`;
 
 /**
- * Rolls up all that has been committed by now, as if it were somewhat later. Answers how many steps it took. What comes meanwhile
- * is left: in small pieces a slow machine would never catch up with it.
+ * Rolls up all that has been committed by now, as if it were `aheadMs` later. Answers how many steps it took. Later commits are
+ * left out: in small steps a slow machine would never catch up with them.
  */
 export async function rollUp(db: Database, { aheadMs = LAG_MS, share = 1 } = {}): Promise<number> {
   const { now, settledBefore } = await outsetOf(db, aheadMs);

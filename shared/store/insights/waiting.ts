@@ -10,10 +10,10 @@ import { column, type Database, REAL_NOW } from "../database/database.ts";
 import { HAS_QUOTA, MONTH_RUNS } from "../queue/month.ts";
 import { NODE_SILENT } from "../resources/explain.ts";
 
-/** Attempts are parked at no more hosts at once than nodes have full; beyond so many they are not looked at. */
+/** Attempts are parked only at hosts that a node has full. Hosts beyond so many are not looked at. */
 const PARKED_HOSTS_MAX = 1_000;
 
-/** What waits of an environment, and what keeps it from being sent. `isEstimated` if there is more than is counted one by one. */
+/** The waiting attempts of an environment, by what keeps them back. `isEstimated` if they are too many to count one by one. */
 export async function findWaiting(
   db: Database,
   scope: Scope,
@@ -40,7 +40,7 @@ export async function findWaiting(
     const atGate = async (count: number, gates: string) => {
       if (row.gates_read < GATES_READ_MAX) return count;
       isEstimated = true;
-      // Postgres expects one row where it expects none.
+      // Postgres never expects fewer than one row, even if there is none.
       const expected = await estimate(row, `due_at IS NULL AND ${gates}`);
       return expected > 1 ? Math.max(count, expected) : count;
     };
@@ -64,7 +64,7 @@ const IS_DUE = "due_at <= now()";
 const IS_LATER = "due_at > now()";
 const IS_PARKED = "due_at IS NULL AND node_id IS NULL AND gate IS NULL";
 const COUNTED = WAITING_COUNTED_MAX + 1;
-/** At gates stand attempts that are not due, too. */
+/** Twice as many are read at gates, because attempts that are not due stand there too. */
 const GATES_READ_MAX = 2 * COUNTED;
 const AT_HOSTS = "gate >= 'h' AND gate < 'i'";
 const AT_FLOWS = "gate >= 'k' AND gate < 'q'";
@@ -120,14 +120,14 @@ SELECT r.region, due.count AS due, by_hand.count AS by_hand, later.count AS late
 interface WaitingRow {
   region: number;
   due: number;
-  /** Looked for only where no quota is left. */
+  /** Looked for only if no quota is left. */
   by_hand: number;
   later: number;
   parked: number;
-  /** Of the attempts at gates that were read: those that wait for hosts that are down or come back, and for flow keys. */
+  /** Attempts that were read at gates and wait: here for hosts that are down or come back, next for flow keys. */
   at_hosts: number;
   at_flows: number;
-  /** Those of them that are in their lane. */
+  /** How many of `at_hosts` and `at_flows` are in their lane. */
   put_off: number;
   gates_read: number;
   is_project_held: boolean;
