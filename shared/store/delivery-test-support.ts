@@ -21,7 +21,7 @@ export interface EndpointWish extends Partial<Omit<EndpointFields, "events">> {
   environment?: Environment;
 }
 
-/** Adds an endpoint, for both event types in production unless told otherwise. Answers its id. */
+/** Adds an endpoint, for both ends of jobs (JOB_END_TYPES) in production unless told otherwise. Answers its id. */
 export async function addEndpoint(
   store: TestStore,
   projectNo: ProjectNo,
@@ -95,7 +95,7 @@ export interface OwedDelivery extends Scope {
   id: string;
 }
 
-/** The deliveries among what settlements have made owed. */
+/** The deliveries that settlements have made owed. */
 export const deliveriesOf = ({ owed }: Settled): OwedDelivery[] =>
   owed
     .filter(({ flowClass }) => kindOf(flowClass) === "webhooks")

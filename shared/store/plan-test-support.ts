@@ -23,7 +23,7 @@ interface PlanNode {
 /** One session of each store: a test may ask for hundreds of plans. */
 const sessions = new WeakMap<TestStore, ReturnType<TestStore["session"]>>();
 
-/** How Postgres runs a statement, by which indexes of these tables, and how many pages that reads; its changes are taken back. */
+/** How Postgres runs a statement: by which indexes of these tables, and how many pages it reads. Its changes are rolled back. */
 export async function explain(
   store: TestStore,
   { mode, text, values, tables }: { mode: string; text: string; values: unknown[]; tables: string[] },
@@ -31,7 +31,7 @@ export async function explain(
   const session = sessions.get(store) ?? store.session();
   sessions.set(store, session);
   const client = await session;
-  /** An array in the binary form (database/columns.ts), as Postgres itself writes it. */
+  /** The text that Postgres writes for an array in the binary form (database/columns.ts). */
   async function readBinary(array: Buffer): Promise<string> {
     const type = (await client.query("SELECT $1::oid::regtype::text AS name", [array.readUInt32BE(8)]))
       .rows[0]?.name;
@@ -60,7 +60,7 @@ export async function explain(
       indexes: [
         ...new Set(indexes.filter((index) => tables.some((table) => index.startsWith(`${table}_`)))),
       ].sort(),
-      /** Every table that was read as a whole, and those of them that were asked about. */
+      /** Every table that was read as a whole; `wholeTables` are those of them among `tables`. */
       scanned,
       wholeTables: scanned.filter((table) => tables.includes(table ?? "")),
       pagesRead: (root["Shared Hit Blocks"] ?? 0) + (root["Shared Read Blocks"] ?? 0),

@@ -12,7 +12,7 @@ export const MINUTE_MS = 60_000;
 export const ids = createIdSource(randomBytes);
 export const keyCause = () => ({ requestId: ids.next(REQUEST_PREFIX, Date.now()), keyNo: 1 });
 
-/** On a whole second, as all firings are. */
+/** The start of the present minute, on a whole second as all firings are. */
 export const lastMinute = () => Math.floor(Date.now() / MINUTE_MS) * MINUTE_MS;
 
 export function scheduleOf(
@@ -63,7 +63,7 @@ export const firingOf = (
   ...wish,
 });
 
-/** The shard as a new owner has it, whoever had it before. */
+/** Takes the shard for a new owner, even if another owner has it. */
 export async function takeShard(store: TestStore, shard: number): Promise<HeldShard> {
   await store.query("UPDATE shards SET lease_until = '-infinity' WHERE shard = $1", [shard]);
   const wanted = [{ region: "us-east", shard }] as const;

@@ -38,7 +38,7 @@ export interface TestStore {
   url: string;
   addProject(options?: { plan?: Plan; concurrency?: number }): Promise<ProjectNo>;
   addNode(): Promise<number>;
-  /** Creates jobs, due unless told otherwise. Answers their ids, the oldest first. */
+  /** Creates jobs, which are due unless told otherwise. Answers their ids, the oldest first. */
   addJobs(projectNo: ProjectNo, count: number, wish?: Partial<JobToCreate>): Promise<string[]>;
   newJob(projectNo: ProjectNo, wish?: Partial<JobToCreate>): JobToCreate;
   newRunId(): string;
@@ -55,7 +55,7 @@ export interface TestStore {
   onWire(projectNo: ProjectNo): Promise<number>;
   /** A session that the test may keep open. It ends with the store. */
   session(): Promise<pg.Client>;
-  /** Resolves once `countMin` sessions of this database wait for a lock; one, unless told otherwise. */
+  /** Resolves once `countMin` sessions of this database, one unless told otherwise, wait for a lock. */
   untilBlocked(countMin?: number): Promise<void>;
   query<R extends pg.QueryResultRow>(text: string, values?: unknown[]): Promise<R[]>;
   stop(): Promise<void>;
@@ -179,7 +179,7 @@ export async function startStore(options: { connections?: number } = {}): Promis
     },
     query: async (text, values) => (await direct.query(text, values)).rows,
     async stop() {
-      // A statement that ends in a deadlock runs again, so that no test would see it.
+      // A statement that ends in a deadlock runs again, so a test would not see the deadlock.
       const [server] = await store.query<{ deadlocks: number }>(
         "SELECT deadlocks::int AS deadlocks FROM pg_stat_database WHERE datname = current_database()",
       );
@@ -195,8 +195,8 @@ export async function startStore(options: { connections?: number } = {}): Promis
 
 /**
  * Repeats a test of something that holds for `timeMs` only. A failure after more than that time proves nothing, since
- * the machine may have stood still, and the test begins again. The time counts from the last call of `begin`, or from
- * the start if there is none.
+ * the machine may have stood still, so the test begins again. The time counts anew from each call of `begin`, and
+ * the longest one decides; it counts from the start if `begin` is not called.
  */
 export async function inTime(timeMs: number, act: (begin: () => void) => Promise<void>): Promise<void> {
   const giveUpAt = performance.now() + WAIT_MS_MAX;
@@ -264,14 +264,14 @@ export function failedWith(next: { dueAt: number } | "over"): Partial<Settlement
   };
 }
 
-/** What a change came to, "refused" where the domain refused it. */
+/** The outcome of a change; "refused" if the domain refused it. */
 export const orRefused = <Outcome>(change: Promise<Outcome>): Promise<Outcome | { kind: "refused" }> =>
   change.catch((error) => {
     if (error instanceof ApiError) return { kind: "refused" };
     throw error;
   });
 
-/** Claims as a node does: the short ways, and the long way for what these leave. The answers are those of claimAttempts. */
+/** Claims as a node does: by the short ways, and by the long way what these leave. Answers like claimAttempts. */
 export async function claimShortFirst(
   db: Database,
   nodeId: number,
@@ -296,7 +296,7 @@ export async function claimShortFirst(
   return answers.map((answer) => answer ?? (others.shift() as Claimed));
 }
 
-/** Settles as a node does, in the same way. The answer is that of settleAttempts. */
+/** Settles as a node does: by the short ways, and by the long way what these leave. Answers like settleAttempts. */
 export async function settleShortFirst(db: Database, settlements: readonly Settlement[]): Promise<Settled> {
   const settled: Settled = { items: settlements.map(() => null), owed: [], freed: [] };
   const settle = async (
@@ -321,7 +321,7 @@ export async function settleShortFirst(db: Database, settlements: readonly Settl
   return settled;
 }
 
-/** How jobs may be claimed and settled: both have to do for every test of a claim and of a settlement. */
+/** A way to claim and settle jobs. Every test of claims and settlements must pass with both ways. */
 export interface Way {
   claim: typeof claimAttempts;
   settle: typeof settleAttempts;
