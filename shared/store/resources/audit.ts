@@ -88,7 +88,7 @@ export async function recordChange(
   });
 }
 
-/** The first six parameters of a statement that changes one thing of an environment: whose it is, its id, and who asked. */
+/** The first six parameters of a statement that changes one thing of an environment: its scope, its id, and the cause. */
 export const changeOf = (
   { projectNo, environment }: { projectNo: ProjectNo; environment: Environment },
   id: string,
@@ -156,7 +156,7 @@ const entriesWhere = (condition: string) => `
     WHERE ($1::int IS NULL OR project_no = $1) AND id < $2 AND ${condition}
     ORDER BY id DESC LIMIT $3)`;
 
-// Jobs are found through their lanes, so that this needs no index of its own.
+// Jobs are found through their lanes, so this list needs no index of its own.
 const CREATED_JOBS = `
   (SELECT job.id, coalesce(job.request_id, job.id), NULL, l.project_no, l.environment, job.key_no, NULL, 'job.create', NULL, NULL
      FROM lanes l

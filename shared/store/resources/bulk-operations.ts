@@ -19,7 +19,7 @@ import { auditFrom, changeOf, type KeyCause } from "./audit.ts";
 import { type KeyToTake, keepAnswer, keyOf, takeKeyFrom } from "./idempotency.ts";
 import { lockProject } from "./lock-project.ts";
 
-/** Bulk operations as clients ask for them and see them. What becomes of them stands in queue/bulk/. */
+/** Bulk operations as clients ask for them and see them. The statements that carry them out are in queue/bulk/. */
 
 /** A bulk operation. Instants are milliseconds since 1970. */
 export interface BulkRow {
@@ -29,7 +29,7 @@ export interface BulkRow {
   dryRun: boolean;
   status: BulkStatus;
   perSecond: number;
-  /** Null until all are counted. */
+  /** Null until all members are counted. */
   matched: number | null;
   done: number;
   skipped: number;
@@ -40,7 +40,7 @@ export interface BulkRow {
   endedAt: number | null;
 }
 
-/** What a client gives. The shard is the project's in the home region, whose owner carries the operation out. */
+/** A bulk operation as a client asks for it. The owner of the project's `shard` in the home region carries it out. */
 export type BulkToCreate = Pick<BulkRow, "id" | "action" | "filter" | "dryRun" | "perSecond"> & {
   shard: number;
 };
@@ -107,7 +107,7 @@ const COLUMNS = `id, action, filter, dry_run, status, per_second, matched::float
        skipped::float8 AS skipped, failed::float8 AS failed, sample, ${epochMs("started_at")} AS started_at,
        ${epochMs("ended_at")} AS ended_at`;
 
-/** One bulk operation, or null if this environment has none of that id. */
+/** One bulk operation, or null if this environment has none with this id. */
 export async function findBulk(
   db: Pick<Database, "run">,
   { projectNo, environment }: Scope,
@@ -139,8 +139,8 @@ SELECT ${COLUMNS} FROM bulk_operations
  ORDER BY id DESC LIMIT $4`;
 
 /**
- * Ends a bulk operation, and keeps under `key` what `textOf` makes of it. A page of members that is being judged holds the operation's
- * row, so that `done` counts all that was done and nothing follows the answer. Throws ApiError for one that is over.
+ * Ends a bulk operation, and keeps the answer of `answerOf` under `key`. A page of members that is being judged locks the operation's
+ * row, so `done` counts all that was done, and no member is judged after the answer. Throws ApiError for an operation that is over.
  */
 export function abortBulk(
   db: Database,

@@ -34,9 +34,9 @@ import {
 import { type KeyToTake, keyOf, madeFrom, readMade, takeKeyFrom } from "./idempotency.ts";
 
 /**
- * What clients ask to be sent: a delivery once more, or a sample. No statement here locks an endpoint, for which claims and
- * settlements would wait. What is owed has the generation that its endpoint had when the store looked, so that a claim drops
- * it if the endpoint has been disabled since.
+ * Deliveries that clients ask for: one that is sent once more, or a sample. No statement here locks an endpoint, because
+ * claims and settlements would wait for that. The delivery has the generation that its endpoint had when the store looked,
+ * so a claim drops it if the endpoint has been disabled since.
  */
 
 /** A key together with the answer that is kept under it, which shows the delivery. */
@@ -108,8 +108,8 @@ interface FoundRow extends ToldRow {
   shard: number | null;
 }
 
-// The delivery must be as it was read, and not on the wire. The client is answered with due_at, which is the clock's time at
-// the look. If the statement comes later than the sweep's lag and the command is lost, the minute's look at everything finds it.
+// The delivery must be as it was read, and not on the wire. The answer shows due_at, the clock's time at the look. If the
+// statement comes later than the sweep's lag and the command is lost, a shard's look at everything, each minute, finds it.
 const RETRY = `
 WITH open AS MATERIALIZED (
   SELECT region FROM open_deliveries

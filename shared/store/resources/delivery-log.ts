@@ -26,7 +26,7 @@ export interface DeliveryRow {
   webhookId: string;
   eventId: string;
   eventType: EventType;
-  /** Null if the event is about no job, or a sample. */
+  /** Null if the event is not about a job, or is a sample. */
   jobId: string | null;
   region: Region;
   status: DeliveryStatus;
@@ -44,7 +44,7 @@ export interface DeliveryAttemptRow {
   durationMs: number | null;
 }
 
-/** The bytes of all attempts of a page. Only the last delivery may go beyond it. */
+/** The most bytes of all attempts of a page. Only the last delivery may go beyond this. */
 export const PAGE_BYTES_MAX = 4_194_304;
 export const BYTES_PER_ATTEMPT = 150;
 
@@ -73,7 +73,7 @@ export const TOLD = `
 
 /**
  * A page of the deliveries to one endpoint since an instant, newest first. A page whose error texts become too large is cut:
- * others follow although it has fewer than `limit`.
+ * more deliveries follow although the page has fewer than `limit`.
  */
 export async function listDeliveries(
   db: Database,

@@ -5,11 +5,11 @@ import { nextStartOf } from "../queue/flow-start.ts";
 import { readRate } from "./flow-keys.ts";
 
 /**
- * What the explanation of a job asks of the gates before it, its flow key and its host, in the words of its statement (explain.ts):
+ * The part of a job's explanation that concerns its gates, the flow key and the host, in the words of the statement (explain.ts):
  * the job's row is `o`, its project, environment and id are $1 to $3, and its host is $5.
  */
 
-/** How many attempts go before the job's row at a gate, over all regions, of each region up to one more than are told. */
+/** How many attempts go before the job's row at a gate, over all regions. Each region counts up to AHEAD_MAX + 1. */
 const AHEAD_AT_GATE = `(
   SELECT sum(n.count)::int
     FROM unnest(${ALL_REGIONS}::smallint[]) AS r (region)
@@ -28,13 +28,13 @@ export const GATE_JOINS = `LEFT JOIN flow_keys k ON k.project_no = $1 AND k.envi
   LEFT JOIN target_hosts t ON t.project_no = $1 AND t.environment = $2 AND t.host = $5 AND t.state IS NOT NULL`;
 
 export interface GateRow {
-  /** Null, as the next two, for a host that is well. */
+  /** Null, like the next two, for a host that is well. */
   host_state: number | null;
   host_by: number;
   host_next_probe_at: number | null;
   gate: string | null;
   has_place: boolean | null;
-  /** Null, as all that follows up to `flow_next_start_at`, for a job without a flow key. */
+  /** Null, like all columns up to `flow_next_start_at`, for a job without a flow key. */
   flow_key: string | null;
   flow_concurrency: number | null;
   rate_count: number | null;
@@ -59,7 +59,7 @@ export function readHostStanding(row: GateRow): Surroundings["hostStanding"] {
   return { state, by, nextProbeAt: row.host_next_probe_at };
 }
 
-/** What an attempt that is set aside waits for, by the gate at which it stands. */
+/** The reason for which a parked attempt waits, by the gate at which it stands. */
 export function parkedForOf({ gate }: GateRow): NonNullable<OwedFacts["parkedFor"]> {
   if (gate === null) return "full_host";
   return gate.startsWith("h") ? "host" : "flow";

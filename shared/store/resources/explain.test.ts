@@ -66,7 +66,7 @@ test("a job with a thousand events and fifty endpoints is explained in a bounded
      SELECT id, $1, 1, 0, 1, $2, attempt, 2, now(), 0, now() - attempt * interval '1 s', '2026-11-01' FROM run`,
     [project, idToUuid(jobId)],
   );
-  // Other deliveries to the endpoints: none of the job's events is found among them, so that each is looked for everywhere.
+  // Other deliveries to the endpoints. The job's events are not among them, so each event is looked for at every endpoint.
   await store.query(
     `INSERT INTO ended_deliveries (id, project_no, environment, region, webhook_id, event_id, status, attempts, ended_at)
      SELECT gen_random_uuid(), $1, 1, 0, w.id, gen_random_uuid(), 0, 1, now() FROM webhooks w, generate_series(1, 1000)

@@ -44,7 +44,7 @@ import {
 } from "./explain-gates.ts";
 import type { RetainedScope } from "./runs.ts";
 
-/** All that the answer to "why is it waiting" is made of, as of one instant. Instants are milliseconds since 1970. */
+/** The facts for the answer to "why is it waiting", as of one instant. Instants are milliseconds since 1970. */
 export interface Explained {
   asOf: number;
   status: JobStatus;
@@ -53,9 +53,9 @@ export interface Explained {
   /** Null for a job that is over, or whose attempt is on the wire. */
   owed: OwedFacts | null;
   around: Surroundings;
-  /** The first attempt first, within retention; the one in progress, or asked for by hand, is the last. */
+  /** The first attempt first, within retention. A run in progress, or asked for by hand, is the last. */
   runs: RunFacts[];
-  /** When the attempt that is owed and has no run yet is due. */
+  /** When the owed attempt is due, if it has no run yet. */
   nextDueAt: number | null;
   canceledAt: number | null;
   events: EventFacts[];
@@ -65,22 +65,22 @@ export interface Explained {
 const CANCELED = endedStatusCode("canceled");
 const DELIVERED = endedDeliveryStatusCode("succeeded");
 
-/** A delivery node beats twice a second. One that has not for so long is not counted on. */
+/** A delivery node beats twice a second. A node that has been silent for so long counts as absent. */
 export const NODE_SILENT = "interval '10 s'";
 /**
- * Attempts that are due at the very same instant go in the order of their ids, which no index has. So many of them are read, in 0.7 ms;
- * where there are more, it is not told how many attempts go before the job's. None is read where enough are due earlier.
+ * Attempts that are due at the very same instant go in the order of their ids, which no index has. Up to so many are read, in 0.7 ms;
+ * beyond that, the answer does not say how many go before the job's. None is read if more than AHEAD_MAX attempts are due earlier.
  */
 const TIES_MAX = 5_000;
 
-/** What is known of a job, or null if this environment has none of that id. */
+/** The facts about a job, or null if this environment has no job with this id. */
 export async function findExplained(
   db: Database,
   scope: RetainedScope,
   id: string,
 ): Promise<Explained | null> {
   const job = [scope.projectNo, environmentCode(scope.environment), idToUuid(id)];
-  // None of this changes, so one statement need not see it together with the rest.
+  // These columns never change, so a statement of its own may read them.
   const [asked] = await db.run<AskedRow>("find_explained_job", FIND_ASKED, job);
   if (asked === undefined) return null;
   const host = hostOfTarget(asked.target_url);
@@ -91,7 +91,7 @@ export async function findExplained(
     idToUuid(firstIdAt(RUN_PREFIX, scope.sinceAt)),
   ]);
   if (row === undefined) throw new Error("a project has no flow");
-  // Postgres owes the first attempt from the statement on that made the job, which was asked for somewhat earlier.
+  // The job was asked for at the time in its id, somewhat before the statement that made its first attempt owed.
   const firstDueAt = Math.max(asked.run_at, idTimeMs(id));
   return {
     runAt: asked.run_at,
@@ -107,7 +107,7 @@ SELECT region, target_url, max_attempts, ${epochMs("run_at")} AS run_at FROM job
 const IS_OWED = "o.node_id IS NULL AND NOT o.canceled";
 const OWED_SINCE = "coalesce(o.parked_due_at, o.due_at)";
 
-/** How many rows of a queue go before the job's row (o): those of an earlier instant, and of the same one those of a smaller id. */
+/** How many rows of a queue go before the job's row (o): those of an earlier instant, or of the same one and a smaller id. */
 const countBefore = (queue: string, dueAt: string, at: string) => `(
   SELECT CASE WHEN earlier.count <= ${AHEAD_MAX} AND ties.read < ${TIES_MAX} THEN earlier.count + ties.count END
     FROM (SELECT count(*) FROM (SELECT FROM open_jobs q WHERE ${queue} AND q.${dueAt} < ${at} LIMIT ${AHEAD_MAX + 1}) found) earlier
@@ -182,7 +182,7 @@ interface ExplainedRow extends GateRow {
   as_of: number;
   ended_status: number | null;
   canceled_at: number | null;
-  /** Null, as all up to `ahead`, if the job is over. */
+  /** Null, like all columns up to `ahead`, if the job is over. */
   attempt: number | null;
   run_id: string | null;
   is_owed: boolean | null;
@@ -266,7 +266,7 @@ function readExplained(
 
 const atMost = (ahead: number | null) => (ahead !== null && ahead > AHEAD_MAX ? null : ahead);
 
-/** What is owed of an open job, and the run that it has already. */
+/** The owed attempt of an open job, and the run that the job has already. */
 function readOpen(
   row: ExplainedRow,
   firstDueAt: number,

@@ -22,7 +22,7 @@ const TABLES = ["jobs", "job_tags", "job_tag_states", "open_jobs", "ended_jobs",
 
 const RUNNING = ["open_jobs_in_progress"];
 
-/** What each list of jobs may find its jobs by, beside their keys. */
+/** The indexes by which each list of jobs may find its jobs, beside their keys. */
 const WANTED: Record<string, string[]> = {
   list_jobs_any: [],
   list_jobs_any_of_schedule: ["jobs_of_schedule"],
@@ -41,13 +41,13 @@ const WANTED: Record<string, string[]> = {
   list_jobs_ended_of_tag: ["job_tag_states_pkey"],
   list_jobs_ended_of_schedule_and_tag: ["job_tags_of_schedule"],
 };
-/** A flow key is found like a tag, and a tag beside it by the key of its table. */
+/** Jobs of a flow key are found like jobs of a tag, and a tag beside the flow key by the key of its table. */
 for (const [name, wanted] of Object.entries(WANTED).filter(([name]) => name.endsWith("tag"))) {
   WANTED[name.replace("tag", "flow")] = wanted;
   const both = [...new Set([...wanted, "job_tags_pkey"])].sort();
   WANTED[name.replace("tag", "flow_and_tag")] = wanted === RUNNING ? RUNNING : both;
 }
-/** The same of runs, beside the indexes of the tables of runs. */
+/** The same for lists of runs, beside the indexes of the tables of runs. */
 const OF_TAG = ["run_tags_pkey"];
 const OF_BOTH = ["run_tags_of_schedule"];
 const SHIFTED = ["shifted_runs_pkey"];
@@ -119,8 +119,8 @@ const uuidAt = (random: string) =>
   `(lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint - $2::int + n), 12, '0') || left(md5(n || '${random}'), 20))::uuid`;
 
 /**
- * Half have succeeded, and an attempt of the others that was asked for by hand waits. Half have a tag, and a third are of the
- * schedule; the rare tag is that of the oldest ones.
+ * Half of the jobs have succeeded; for most others an attempt that was asked for by hand waits. Half have a tag, and a
+ * third belong to the schedule. The oldest jobs have the rare tag.
  */
 const SEED = `
 WITH made AS MATERIALIZED (

@@ -8,22 +8,22 @@ import { nextStartOf } from "../queue/flow-start.ts";
 import { auditFrom, type KeyCause } from "./audit.ts";
 import { lockProject } from "./lock-project.ts";
 
-/** Flow keys as clients see and change them. Which attempts they let start, the statements of queue/flow-gates.ts decide. */
+/** Flow keys as clients see and change them. The statements of queue/flow-gates.ts decide which attempts keys let start. */
 
 /** A flow key. Instants are milliseconds since 1970. */
 export interface FlowKeyRow extends FlowKeyTerms {
   key: string;
   /** Places of its concurrency that are taken. */
   inUse: number;
-  /** Due attempts that wait for it. */
+  /** Due attempts that wait for the key. */
   waiting: number;
-  /** When its rate lets the next attempt start; null if it keeps none from starting now. */
+  /** When its rate lets the next attempt start; null if the rate keeps none from starting now. */
   nextStartAt: number | null;
 }
 
 /**
- * What is parked, and what is due of the first that stand in their lanes. A list needs no newer snapshot, so gate_heads is not
- * called for each key.
+ * How many attempts are parked, or are due among the first ones, which stand in their lanes. A list needs no newer
+ * snapshot, so gate_heads is not called for each key.
  */
 const WAITING = `((SELECT sum(w) FROM unnest(k.waiting) AS w)
           + (SELECT count(*)
@@ -63,8 +63,9 @@ export async function listFlowKeys(
 const LIST = `SELECT ${COLUMNS} FROM flow_keys k WHERE ${IN_SCOPE} AND k.flow_key > $3 ORDER BY k.flow_key LIMIT $4`;
 
 /**
- * Changes what is given of a key, and makes one that is not known. What may start by its new terms is called by whoever empties
- * gate_calls (queue/gate-calls.ts), within a second. Nothing is changed if the environment would keep too many keys by hand.
+ * Changes the given terms of a key, and makes a key that is not known. Delivery nodes empty gate_calls
+ * (queue/gate-calls.ts) and call the attempts that may start now, within a second. Nothing is changed if the environment
+ * would keep too many keys by hand.
  */
 export async function changeFlowKey(
   db: Database,
@@ -83,7 +84,7 @@ export async function changeFlowKey(
   const [row] =
     paused === true || pinned === true
       ? await db.transact(async (tx) => {
-          // Behind the project's lock the count is exact.
+          // Under the project's lock the count is exact.
           await lockProject(tx, projectNo);
           return tx.run<Row>("change_flow_key", CHANGE, values);
         })

@@ -15,10 +15,10 @@ const WAITING_OF_ONE = 20_000;
 const LIMIT = 51;
 /** The place of `pinned` among the parameters of change_flow_key. */
 const PINS_AT = 12;
-/** Of each key of a page four queues are looked into, each by a few pages of an index. */
+/** A list looks into four queues of each key of a page, and reads a few pages of an index for each queue. */
 const PAGES_MAX_OF_LIST = 800;
 const PAGES_MAX = 60;
-/** All keys that an environment keeps are counted before one more is. */
+/** All keys that an environment keeps are counted before it keeps one more. */
 const PAGES_MAX_OF_COUNT = 800;
 
 let store: TestStore;
@@ -44,7 +44,7 @@ test("flow keys and hosts are listed, found, changed and purged at the same cost
 
   async function expectCheap(state: string): Promise<void> {
     for (const [name, { text, values: asked }] of recorder.statements) {
-      // Each run is a request of its own, as the audit has it.
+      // Each run has a request id of its own, because the id of an audit entry is unique.
       const requestId = crypto.randomUUID();
       const values = asked.map((value) => (value === idToUuid(cause.requestId) ? requestId : value));
       const most = name.startsWith("list_")
@@ -76,7 +76,7 @@ test("flow keys and hosts are listed, found, changed and purged at the same cost
      SELECT $1, 1, n || '.example', n % 2, 1, 1 FROM generate_series(1, $2::int) AS n ON CONFLICT DO NOTHING`,
     [project, KEYS],
   );
-  // One key has a queue. What is due of it is in its lane, as a caller that died would leave it.
+  // One key has a queue. Its due attempts are in their lane, as a caller that died would leave them.
   await store.query(
     `INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, parked_due_at, attempts_allowed, flow_key, gate)
      SELECT $1, 1, 0, gen_random_uuid(), now(), now() + n * interval '1 ms', 5, 'key 1', 'kkey 1' FROM generate_series(1, $2::int) AS n`,

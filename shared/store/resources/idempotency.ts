@@ -12,7 +12,7 @@ export interface KeyToTake {
   requestHash: Buffer;
 }
 
-/** The jobs or the run that were made under a key, with what is needed to answer them again. */
+/** The jobs or the run that were made under a key, and the facts that are needed to repeat the answer. */
 export interface FirstAnswer {
   requestHash: Buffer;
   /** In the order of the request. */
@@ -21,7 +21,7 @@ export interface FirstAnswer {
   run: { id: string; attempt: number } | null;
   /** The parts of the answer that may have changed since. */
   answer: Buffer | null;
-  /** When it was made, in milliseconds since 1970: the clock of the statement that made it. */
+  /** When the jobs or the run were made, in milliseconds since 1970, by the clock of the statement that made them. */
   at: number;
 }
 
@@ -48,7 +48,7 @@ export const keyOf = (key: KeyToTake | null, answer: Buffer | undefined) => [
   answer ?? null,
 ];
 
-/** Takes the key if `found` has a row. Then `made` is `found`; it is empty if another request has the key. */
+/** Takes the key if `found` has a row. `made` then equals `found`, or is empty if another request has the key. */
 export const takeKeyFrom = (found: string): string => `key AS (
   INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids, answer)
   SELECT now(), $1, $2, $7, $8, '{}', $9 FROM ${found} WHERE $7::bytea IS NOT NULL
@@ -100,8 +100,8 @@ interface Row {
 }
 
 /**
- * Keeps an answer under a key where nothing is made, or before anything is made in the transaction. False if another
- * request took the key, even for the same answer: the caller does not learn who asked.
+ * Keeps an answer under a key if nothing is made, or before anything is made in the transaction. False if another
+ * request took the key, even for the same answer: the row does not tell which request took it.
  */
 export async function keepAnswer(
   db: Pick<Database, "run">,
@@ -128,7 +128,7 @@ export async function purgeKeys(db: Database, limit: number, now: number): Promi
   return (await db.run("purge_keys", PURGE, [limit, new Date(now).toISOString()])).length;
 }
 
-/** A leap of the clock that nobody has seen (clock-watch.ts) is shorter than this, so no key is removed before its time. */
+/** A leap of the clock that goes unseen (clock-watch.ts) is shorter than this, so no key is removed before its time. */
 export const KEYS_PURGED_LATER_MS = 900_000;
 
 const PURGE = `

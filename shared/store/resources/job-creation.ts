@@ -17,20 +17,20 @@ import { createOrdinaryJob, createOrdinaryJobs } from "./ordinary-creation.ts";
 
 /** A job as it was asked for, and the shard that is to look after it. */
 export interface JobToCreate extends Omit<AskedJob, "tags" | "flow">, Placed<Scope> {
-  /** The same object for all jobs of one request: they are created together with it or not at all. */
+  /** The same object for all jobs of one request: the key and these jobs are committed together or not at all. */
   key?: KeyToTake;
   /** Null for a job that no request asked for. */
   cause: KeyCause | null;
   tags?: string[] | null;
   flow?: Flow | null;
-  /** The schedule of a job that is made out of its turn. */
+  /** The schedule of a job that a client runs outside the schedule's turn. */
   scheduleId?: string;
   /** The trace that its attempts belong to, if a request named one. */
   trace?: TraceContext | null;
 }
 
 export type Created =
-  /** It was committed, and its first attempt is owed. */
+  /** The job was committed, and its first attempt is owed. */
   | { kind: "created"; owed: Placed<OwedAttempt>[] }
   /** The project's month has no run left. */
   | { kind: "quota_exceeded" }
@@ -40,10 +40,10 @@ export type Created =
 const LARGE_BYTES = 1_048_576;
 
 /**
- * Creates many jobs in one statement, or in two if the short way (ordinary-creation.ts) creates none: all that are accepted, or
- * after an error none. A job whose id exists already is
- * left as it is and reported as created, so that a request of unknown outcome can be sent again. An attempt is owed only if
- * the job itself was inserted; otherwise a job that has run and ended meanwhile would run once more.
+ * Creates many jobs in one statement, or in two if the short way (ordinary-creation.ts) creates none. It creates all accepted
+ * jobs, or none after an error. A job whose id exists already is left as it is and reported as created, so that a request of
+ * unknown outcome can be sent again. An attempt is owed only if the job itself was inserted; otherwise a job that has run and
+ * ended meanwhile would run once more.
  *
  * `knownLanes` is the caller's memory of lanes that have their row. New ones are added to it.
  */
@@ -62,7 +62,7 @@ export async function createJobs(
     if (dueAt !== null) return [createdAs(only, dueAt)];
   }
   const payloads = textColumn(jobs.map((job) => job.payload));
-  // Large payloads take tens of milliseconds to encode, and as many to send. Requests have a turn in between.
+  // Large payloads take tens of milliseconds to encode, and as many to send. Other requests have a turn in between.
   if (payloads !== null && payloads.length > LARGE_BYTES) await new Promise(setImmediate);
   const columns = columnsOf(jobs, payloads);
   const tags = textColumn(jobs.map((job) => arrayText(job.tags)));
@@ -89,7 +89,7 @@ export async function createJobs(
   return rows.map((row, index): Created => {
     if (!row.created) return { kind: row.key_taken ? "key_taken" : "quota_exceeded" };
     knownLanes.add(lanes[index] ?? "");
-    // Nobody need be told of an attempt that is parked.
+    // A parked attempt is not announced.
     return row.is_parked ? { kind: "created", owed: [] } : createdAs(jobs[index] as JobToCreate, row.due_at);
   });
 }
@@ -119,7 +119,7 @@ function columnsOf(jobs: readonly JobToCreate[], payloads: Buffer | null) {
   ];
 }
 
-/** The same of one job, not as arrays. */
+/** The same parameters for one job, as scalars. */
 function valuesOf(job: JobToCreate): unknown[] {
   const requestId = requestIdOf(job);
   return [
@@ -136,7 +136,7 @@ function valuesOf(job: JobToCreate): unknown[] {
   ];
 }
 
-/** Tags as Postgres writes an array. None of their characters has a meaning within quotes. */
+/** Tags as Postgres writes an array. No character of a tag has a special meaning within quotes. */
 const arrayText = (tags: readonly string[] | null | undefined): string | null =>
   tags == null ? null : `{${tags.map((tag) => `"${tag}"`).join(",")}}`;
 
@@ -149,18 +149,18 @@ interface CreatedRow {
   created: boolean;
   key_taken: boolean;
   due_at: number;
-  /** Whether its flow key keeps its first attempt back. */
+  /** Whether the job's flow key keeps the first attempt back. */
   is_parked?: boolean;
 }
 
-/** The parameters beside the first 15, each with the name of its column. */
+/** The parameters after the first 15, each with the name of its column. */
 type More = readonly (readonly [parameter: string, column: string])[];
 const KEYS: More = [
   ["$16::bytea[]", "digest"],
   ["$17::bytea[]", "request_hash"],
 ];
 
-// As anything but a scalar the planner might read all of the table.
+// A scalar: in any other form the planner might read the whole table.
 const JOB_EXISTS = `(SELECT true FROM jobs j WHERE j.project_no = i.project_no AND j.environment = i.environment
                                             AND j.region = i.region AND j.id = i.id) IS NOT NULL`;
 
@@ -178,7 +178,7 @@ const asked = (more: More, { tags, flow = false }: WithTags) => `
 const answer = ({ flow = false }: WithTags) =>
   `SELECT accepted AS created, ${epochMs(DUE_AT)} AS due_at${flow ? `, ${IS_PARKED} AS is_parked` : ""}`;
 const ACCEPTED = "item WHERE accepted";
-/** Of a job that exists already its flow key has heard. */
+/** Only new jobs count: the flow key of a job that exists already has heard of it. */
 const givesFlows = ({ flow = false }: WithTags) => (flow ? `${giveFlows(`${ACCEPTED} AND is_new`)}, ` : "");
 
 const creationOf = (more: More, withTags: WithTags) => `

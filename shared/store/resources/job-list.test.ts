@@ -38,7 +38,7 @@ interface Known extends Wanted {
   status: JobStatus;
 }
 
-/** Brings a new job into a state, by the statements that bring jobs there. */
+/** Brings a new job into a state by the service's own statements. */
 async function addJob(
   projectNo: number,
   status: JobStatus | "canceled on the wire" | "retried",
@@ -98,7 +98,7 @@ test("pages of jobs are what a full look finds, for every set of filters, page b
     for (const [index, status] of STATES.entries()) {
       const turn = round * STATES.length + index;
       const environment = ENVIRONMENTS[Number(turn % 5 !== 0)] as Environment;
-      // A schedule is of one environment.
+      // A schedule belongs to one environment.
       const scheduleId = environment === "development" ? hourly : [undefined, nightly][turn % 2];
       const wanted: Wanted = {
         environment,
@@ -109,7 +109,7 @@ test("pages of jobs are what a full look finds, for every set of filters, page b
       model.push(await addJob(project, status, wanted));
     }
   }
-  // Nobody else's jobs are in the way, whatever they are called.
+  // Jobs of another project are not in the way, even with the same tag.
   await addJob(stranger, "queued", { tags: ["common"], scheduleId: newSchedule() });
 
   const middle = model[30]?.id ?? "";
@@ -199,7 +199,7 @@ test("what is read for a page is bounded: it is short where little fits, and tel
     const wanted = query.status === "queued" ? waiting : oldest;
     expect(await walk(query, 51)).toEqual({ found: [wanted.id], pages: 3 });
   }
-  // Two filters with a status in which jobs end, or a schedule, are never short.
+  // Pages are never short for a tag with a status in which jobs end, or for a schedule with a status.
   const full = await listJobs(store.db, {
     ...scope,
     status: "failed",
@@ -249,7 +249,7 @@ test("running jobs are found however many of them wait for an attempt by hand, a
   ] as const;
   for (const [filter, found] of filters)
     expect(await walk({ ...scope, ...filter }, 200)).toEqual({ found, pages: Math.ceil(found.length / 200) });
-  // From here on they are looked for among all jobs that are not over.
+  // From here on, running jobs are looked for among all jobs that are not over.
   const last = await addRunning(1, { tags: ["rare"] });
   const { id: newest } = await addJob(project, "queued", {});
   expect((await walk(scope, 200)).found).toEqual([...last, ...wanted]);

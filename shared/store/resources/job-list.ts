@@ -13,9 +13,9 @@ export interface JobListQuery extends Scope {
   tag?: string | null;
   flowKey?: string | null;
   scheduleId?: string | null;
-  /** Only jobs with this id or a greater one, that is not older. */
+  /** Only jobs with this id or a greater one, which are not older. */
   fromId?: string | null;
-  /** Only jobs with a smaller id, that is older ones. */
+  /** Only jobs with a smaller id, which are older. */
   beforeId: string | null;
   limit: number;
 }
@@ -23,29 +23,29 @@ export interface JobListQuery extends Scope {
 /** Rows of a list, newest first. */
 export interface CutPage<Row> {
   rows: Row[];
-  /** Where the look ended, if it ended before the limit was reached: others may follow with smaller ids than this. */
+  /** The id at which the look ended, if it ended before the limit was reached: rows with smaller ids may follow. */
   endId: string | null;
 }
 
 /** How many entries of an index a page looks at where some of them do not fit its filters: two pages of the largest size. */
 export const LOOKED_AT_MAX = 2 * PAGE_SIZE_MAX;
 
-/** Up to so many running jobs of an environment are read for a page: more than a plan has permits. */
+/** Up to so many running jobs of an environment are read for a page: more than any plan has permits. */
 export const RUNNING_MAX = 2_500;
 const RUNNING_WALKED_MAX = 1_000;
 
 type Source = "any" | "queued" | "running" | "ended";
-/** What a list is filtered by beside status, region and time. */
+/** The filters of a list beside status, region and time. */
 type By = "all" | "schedule" | "tag" | "schedule_and_tag";
-/** A flow key is walked as a tag is (job-tags.ts). Of a key and a tag, the tag is asked of what was found. */
+/** A flow key is walked as a tag is (job-tags.ts). A tag beside it filters the jobs that were found. */
 type Word = "tag" | "flow" | "flow_and_tag";
 
 /**
- * A page of a project's jobs, newest first. A filter, or two of them, walk an index that holds nothing else, region by
- * region, and merge; so a page costs the same however many other jobs there are. All else looks at LOOKED_AT_MAX entries of
- * each region, and answers what fits of them: three filters that name a tag, a schedule and a status, a flow key together with a
- * tag, and a tag's queued jobs, among which running ones are passed over. Running jobs are read as a whole, unless there are more
- * than RUNNING_MAX; of queued ones a page passes over no more than that.
+ * A page of a project's jobs, newest first. One filter, or two, walk an index that holds nothing else, region by region,
+ * and merge; so a page costs the same however many other jobs there are. Three kinds of lists look at LOOKED_AT_MAX entries
+ * of each region instead, and answer those that fit: a tag with a schedule and a status, a flow key with a tag, and a tag's
+ * queued jobs, among which running ones are passed over. Running jobs are read as a whole, unless there are more than
+ * RUNNING_MAX. A page of queued jobs passes over no more running ones than that.
  */
 export async function listJobs(db: Database, query: JobListQuery): Promise<CutPage<JobSummary>> {
   const { status, tag = null, flowKey = null, scheduleId = null, fromId = null, beforeId } = query;
@@ -87,7 +87,7 @@ const ASKED = `LATERAL (
     SELECT project_no, environment, region, id, target_url, tags, run_at FROM jobs
      WHERE project_no = $1 AND environment = $2 AND region = p.region AND id = p.id OFFSET 0) j ON true`;
 
-/** A page of what `from` selects, all of which fits. */
+/** A page of the jobs that `from` selects, all of which fit. */
 const exactPage = (from: string) => `
 SELECT ${SUMMARY_COLUMNS}
   FROM (SELECT found.id, r.region
@@ -98,8 +98,8 @@ SELECT ${SUMMARY_COLUMNS}
  ORDER BY j.id DESC`;
 
 /**
- * A page of those of the first that `from` selects for which `fits` holds. Where a region has more, the page goes no further
- * back than to the last that was looked at there: of the other regions older ones were left out.
+ * A page of the jobs for which `fits` holds, among the first that `from` selects of each region. If a region has more, the
+ * page goes no further back than to the last job looked at there: it leaves out older jobs of the other regions.
  */
 const cutPage = (from: string, fits: string) => `
 WITH looked AS MATERIALIZED (
@@ -124,13 +124,13 @@ const IN_SCOPE = "project_no = $1 AND environment = $2";
 const newest = (id: string) => `${id} < $4 AND ${id} >= $6 ORDER BY ${id} DESC`;
 
 /**
- * Jobs of one schedule, all of which are of one environment. Only the index by schedule fits within, and whether it is this
- * environment's is asked of what was found.
+ * Jobs of one schedule, all of which belong to one environment. The inner query can use only the index by schedule, and the
+ * outer one checks that the jobs found belong to this environment.
  */
 const ofSchedule = (from: string, id: string, limit: string) =>
   `SELECT ${id} FROM (SELECT ${id}, project_no, environment FROM ${from} AND ${newest(id)} LIMIT ${limit}) own WHERE ${IN_SCOPE}`;
 
-// Scalars, since of anything else the planner might make a join, and read all jobs of that state.
+// Scalars, because the planner might make a join of anything else and read all jobs of that state.
 const IS_QUEUED = `(
   SELECT true FROM open_jobs q
    WHERE q.project_no = $1 AND q.environment = $2 AND q.region = l.region AND q.job_id = l.id AND q.run_id IS NULL AND NOT q.canceled)`;
@@ -185,7 +185,7 @@ const taggedIn = (tag: string, state: string | number) =>
 const taggedOfSchedule = (limit: string) =>
   ofSchedule("job_tags WHERE schedule_id = $7 AND tag = $8 AND region = r.region", "job_id", limit);
 
-/** What a word asks of a running job (in open_jobs), and of one that was found by its key (l); `at` is its first parameter. */
+/** A word's conditions on a running job (in open_jobs), and on a job found by its key (l). `at` is its first parameter. */
 const WORDS: Record<Word, (at: number) => { running: string; fits: string | null; parameters: number }> = {
   tag: (at) => ({ running: `$${at} = ANY (tags)`, fits: null, parameters: 1 }),
   flow: (at) => ({ running: `' ' || flow_key = $${at}`, fits: null, parameters: 1 }),
@@ -203,7 +203,7 @@ function listsBy(word: Word): Record<Source, Record<By, string>> {
   const byBoth = WORDS[word](8);
   const statusOf = (by: { parameters: number }, at: number) => `$${at + by.parameters}`;
   const all = (...conditions: (string | null)[]) => conditions.filter((one) => one !== null).join(" AND ");
-  /** All of it fits, unless another word is asked for. */
+  /** All jobs of `from` fit, unless a second word is asked for. */
   const page = (from: string, { fits }: { fits: string | null }) =>
     fits === null ? exactPage(from) : cutPage(from, fits);
   const ofBoth = taggedOfSchedule(byBoth.fits === null ? "$5" : String(LOOKED_AT_MAX));

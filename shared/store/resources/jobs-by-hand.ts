@@ -18,19 +18,19 @@ import { findJobState, type JobSummary } from "./jobs.ts";
 import { findRun, type RetainedScope, type RunRow, startedRun } from "./runs.ts";
 
 /**
- * What clients do to a job that exists: they cancel it, or retry one of its runs. The domain decides on the job as it was
- * read, and the statement changes it only as long as it is still in that state: it locks the job's row, and what another
- * statement has made of the row meanwhile does not match.
+ * Changes of a job by clients: they cancel it, or retry one of its runs. The domain decides on the job as it was read. The
+ * statement locks the job's row, and changes the job only if the row is still in that state: a row that another statement
+ * has changed meanwhile does not match.
  */
 
 export type Canceled =
-  /** Owed are the deliveries of its event. */
+  /** `owed` has the deliveries of the cancel's event. */
   { kind: "canceled"; job: JobSummary; owed: Placed<OwedAttempt>[] } | { kind: "not_found" };
 
 /**
- * Cancels one job, and tells the endpoints that hear of it. Of a cancel and a claim the one that locks the open row first wins:
- * after a claim the attempt runs to its end and nothing follows; after a cancel no claim finds anything owed. Throws ApiError
- * for a job that has ended.
+ * Cancels one job, and tells the endpoints that hear of it. A cancel and a claim race for the lock of the open row. After a
+ * claim the attempt runs to its end and nothing follows; after a cancel no claim finds anything owed. Throws ApiError for a
+ * job that has ended.
  */
 export function cancelJob(db: Database, scope: Scope, id: string, cause: KeyCause): Promise<Canceled> {
   return lookAgain(`job ${id}`, async () => {
@@ -60,7 +60,7 @@ WITH open AS MATERIALIZED (
 SELECT h.delivery_id, h.shard, ${epochMs("now()")} AS due_at FROM open LEFT JOIN heard h ON true`;
 
 interface ToldRow {
-  /** Null if no endpoint hears of it. */
+  /** Null if no endpoint hears of the cancel. */
   delivery_id: string | null;
   shard: number | null;
   due_at: number;
@@ -75,9 +75,9 @@ export type Retried =
 
 /**
  * Reopens the run's job for one more attempt, which is recorded under `newRunId` as running from this moment. A job that
- * waits for its automatic retry gets this attempt in its place. `trace` is where this attempt and those that follow
- * belong, if not where the job does. Throws ApiError for a run that cannot be retried. Lock order as in claim.ts: the flow,
- * then the job.
+ * waits for its automatic retry gets this attempt in its place. `trace` is the trace of this attempt and of those that
+ * follow; null for the job's own trace. Throws ApiError for a run that cannot be retried. Lock order as in claim.ts: the
+ * flow, then the job.
  */
 export function retryRun(
   db: Database,

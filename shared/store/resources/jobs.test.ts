@@ -44,7 +44,7 @@ describe("creating jobs", () => {
     const place = { projectNo: project, region: "eu-central", shard: 0, flowClass: "development jobs" };
     const owed = { ...place, id: future.id, attempt: 1, dueAt: runAt };
     expect(second).toMatchObject({ kind: "created", owed: [owed] });
-    // A run_at in the past is kept, but is due from now on: nobody looks behind the clock.
+    // A run_at in the past is kept, but the job is due from now on: no sweep looks behind the clock.
     expect(first?.kind === "created" ? first.owed[0]?.dueAt : 0).toBeGreaterThan(askedAt - 1_000);
     const { projectNo: _, environment: __, shard: ___, cause: ____, ...facts } = past;
     expect(await find(past.id)).toEqual({
@@ -91,7 +91,7 @@ describe("creating jobs", () => {
       "created",
     ]);
     for (const table of ["jobs", "open_jobs"]) expect(await countRows(table, refused.id)).toBe(0);
-    // It was committed while the quota lasted: asked again after an unknown outcome, the answer is the first one.
+    // This job was committed while the quota lasted. Asked again after an unknown outcome, the answer is the first one.
     expect((await create(earlier)).map((answer) => answer.kind)).toEqual(["created"]);
   });
 
@@ -224,7 +224,7 @@ describe("canceling", () => {
 
   test("against a claim: either the attempt was sent before, or it is never sent; cancels in a crowd win once", async () => {
     let [wonBefore, wonAfter] = [0, 0];
-    // Whoever has won has to begin later in the next round, so that each side wins some of them on any machine.
+    // The winner has to begin later in the next round, so that each side wins some rounds on any machine.
     let headStartMs = 0;
     const after = async <T>(waitMs: number, act: () => Promise<T>): Promise<T> => {
       if (waitMs > 0) await Bun.sleep(waitMs);

@@ -12,7 +12,7 @@ import {
 import { column, type Database } from "../database/database.ts";
 import { ATTEMPTS } from "../queue/canceled-jobs.ts";
 
-/** What was asked for when a job was created, and never changes. Instants are milliseconds since 1970. */
+/** A job as it was asked for when it was created; this never changes. Instants are milliseconds since 1970. */
 export interface AskedJob {
   id: string;
   region: Region;
@@ -35,7 +35,7 @@ export interface JobSummary extends Pick<AskedJob, "id" | "region" | "targetUrl"
   attempts: number;
 }
 
-/** What a change of the job is decided on. */
+/** The facts on which a change of the job is decided. */
 export interface JobState extends JobSummary {
   maxAttempts: number;
   /** Whether its latest attempt is on the wire. */
@@ -47,8 +47,8 @@ export interface JobRow extends JobSummary, AskedJob {
 }
 
 /**
- * What stands in open_jobs (o) and ended_jobs (e) about a job (j). A job canceled on the wire stands in both. OFFSET 0 has each job
- * looked up by its whole key; of tables that have grown since they were analyzed the planner might read all of a project.
+ * Joins a job (j) with its rows of open_jobs (o) and ended_jobs (e). A job canceled on the wire has both. OFFSET 0 has each job
+ * looked up by its whole key. Without it the planner might read all rows of a project, in tables that have grown since ANALYZE.
  */
 export const STATE_JOINS = `
   LEFT JOIN LATERAL (
@@ -61,7 +61,7 @@ export const STATE_JOINS = `
 const STATE_COLUMNS = `
   e.status AS ended_status, o.run_id IS NOT NULL AS has_run, coalesce(e.attempts, ${ATTEMPTS}) AS attempts`;
 
-/** One job with its payload, or null if this environment has none of that id. */
+/** One job with its payload, or null if this environment has no job with this id. */
 export async function findJob(db: Database, scope: Scope, id: string): Promise<JobRow | null> {
   const [row] = await db.run<FullRow>("find_job", FIND, [
     scope.projectNo,
@@ -76,7 +76,7 @@ export async function findJob(db: Database, scope: Scope, id: string): Promise<J
   };
 }
 
-/** What is known of one job without its payload, or null if this environment has no job of that id. */
+/** One job without its payload, or null if this environment has no job with this id. */
 export async function findJobState(db: Database, scope: Scope, id: string): Promise<JobState | null> {
   const [row] = await db.run<SummaryRow & { max_attempts: number; is_sent: boolean }>(
     "find_job_state",
@@ -88,7 +88,7 @@ export async function findJobState(db: Database, scope: Scope, id: string): Prom
     : { ...readSummary(row), maxAttempts: row.max_attempts, isSent: row.is_sent };
 }
 
-/** How many bytes of payloads one statement brings, the last of them apart: its rows are read in one turn of the event loop. */
+/** The bytes of payloads in one statement, except the last payload: its rows are read in one turn of the event loop. */
 const ASKED_BYTES_MAX = 524_288;
 
 /** Jobs as they were asked for, in the order of the ids; all of them must be there. */

@@ -79,7 +79,7 @@ async function addWay(create: Way["create"]): Promise<Way> {
   return { rich, poor, create };
 }
 
-/** What creating the jobs twice answers and leaves. What is due at once is due from the statement on, at an instant of its own. */
+/** The answers and the rows of creating the jobs twice. An attempt that is due at once is due at its statement's instant: "now". */
 async function outcomeOf(way: Way, wishes: readonly Wish[]) {
   const jobs = wishes.map(({ owner, ...facts }): JobToCreate => ({ ...facts, projectNo: way[owner] }));
   const askedAt = Date.now();

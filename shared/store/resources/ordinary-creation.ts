@@ -12,8 +12,8 @@ import { newJobOfKnownLane, newJobsOfKnownLanes, type WithTags } from "../queue/
  * The quota is read once for each project instead of for each job. Ids are not looked up before they are inserted, and the
  * answer is one row however many jobs there are.
  *
- * `columns` are the first 14 parameters of the long way, and `tags` the jobs' tags, null if none of them has any. Answers the
- * instant from which what is due already is owed, in milliseconds since 1970; null if nothing was created.
+ * `columns` are the first 14 parameters of the long way, and `tags` the jobs' tags, null if no job has any. Answers the
+ * instant from which jobs that are due already are owed, in milliseconds since 1970; null if no job was created.
  */
 export async function createOrdinaryJobs(
   db: Database,
@@ -31,9 +31,9 @@ export async function createOrdinaryJobs(
 }
 
 /**
- * The same for one job without tags, which is most of the statements while few ask at once: its parameters are no arrays, and the
- * statement has half as many parts to start. `values` are those of its columns in the order of the long way's. Answers when its
- * attempt is due, in milliseconds since 1970; null if it was not created.
+ * The same for one job without tags, the most frequent statement while few clients ask at once. Its parameters are no arrays, and
+ * the statement has half as many parts to start. `values` have the order of the long way's columns. Answers when the job's
+ * attempt is due, in milliseconds since 1970; null if the job was not created.
  */
 export async function createOrdinaryJob(db: Database, values: readonly unknown[]): Promise<number | null> {
   const [row] = await db

@@ -12,9 +12,9 @@ import { addKey } from "./keys.ts";
 import { lockProject } from "./lock-project.ts";
 
 /**
- * Keys as keys make and change them, in their own environment. The changes of a project's keys wait for each other at the
- * project's row, so that each is decided on all keys that live: of two keys that delete each other one stays, and no
- * environment has more than it may have. Operators' changes (keys.ts) wait for nobody.
+ * API keys as other keys make and change them, in their own environment. The changes of a project's keys wait for each
+ * other at the project's row, so each is decided on all living keys: if two keys delete each other, one stays, and no
+ * environment has more keys than it may have. Operators' changes (keys.ts) do not wait.
  */
 
 /** A key that is neither revoked nor expired. Instants are milliseconds since 1970. */
@@ -58,7 +58,7 @@ export function createOwnKey(
   });
 }
 
-/** Makes the successor of a key. `decide` answers which key it is and when that one ends, or throws the refusal. */
+/** Makes the successor of a key. `decide` answers the key to replace and when that key ends, or throws the refusal. */
 export function rotateOwnKey(
   db: Database,
   scope: Scope,
@@ -124,7 +124,7 @@ export async function listOwnKeys(
   return (await db.run<Row>("list_own_keys", LIST, values)).map(readRow);
 }
 
-// Two looks into the index of keys that are not revoked: however many have expired, none of them is read.
+// Two looks into the index of keys that are not revoked. Expired keys are not read, however many there are.
 const LIVING = ["expires_at IS NULL", "expires_at > statement_timestamp()"]
   .map(
     (lives) => `
@@ -164,7 +164,7 @@ async function standingOf(
   await lockProject(tx, projectNo);
   const values = [projectNo, environmentCode(environment)];
   const rows = await tx.run<Row & { now: number }>("standing_of_keys", STANDING, values);
-  // Without a living key nothing is decided by the clock.
+  // Without a living key every change is refused, whatever the clock says.
   return { keys: rows.map(readRow), callerId: keyId, now: Math.ceil(rows[0]?.now ?? 0) };
 }
 

@@ -18,7 +18,7 @@ export interface ProjectRow extends PlanFacts {
   name: string;
   defaultRegion: Region;
   apiVersion: string;
-  /** Null where no client has set it: it means false. */
+  /** Null if no client has set it, which means false. */
   parksFailingHosts: boolean | null;
 }
 
@@ -98,7 +98,7 @@ export async function listProjects(db: Database): Promise<ProjectRow[]> {
   return (await db.drizzle.select().from(projects).orderBy(projects.no)).map(readProject);
 }
 
-/** How many runs the quota counts: those that started in this UTC month, over both environments. */
+/** How many runs the quota counts: the runs that started in this UTC month, over both environments. */
 export async function countMonthRuns(db: Database, projectNo: ProjectNo): Promise<number> {
   const rows = await db.run<{ runs: number }>(
     "month_runs",

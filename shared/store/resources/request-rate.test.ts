@@ -253,7 +253,7 @@ const AWAITED_MS = 7 * TICK_MS;
 
 const LOAN_TRIES_MAX = 20;
 
-/** Takes one request and a loan that lasts. The end of a tick lends little or nothing, so the next tick is tried then. */
+/** Takes one request and a loan that lasts. At the end of a tick little or nothing is lent, so the next one is tried. */
 async function takeLoan(
   wish: Partial<RateQuestion> = {},
 ): Promise<RateAnswer & { loan: string; takenCount: number }> {
@@ -289,7 +289,7 @@ describe("requests lent to a gateway", () => {
       over: [{ loan: first.loan, spentCount: 0 }],
       requestCount: 589 - first.takenCount,
     });
-    // One by one, until the next loan would be smaller than the smallest one.
+    // Requests are taken one by one, until the next loan would be smaller than the smallest that is made.
     for (let standing = 590; standing <= 600; standing++) {
       const loan = crypto.randomUUID();
       const { lentCount, lentMs } = await take({ limit: 800, loan, demand: HIGH_DEMAND });

@@ -2,7 +2,7 @@ import type { Environment, ProjectNo } from "../../domain/scope.ts";
 import { environmentCode } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
 
-/** The requests of one environment that arrived together at one gateway; none where the question only gives loans back. */
+/** The requests of one environment that arrived together at one gateway; none if the question only gives loans back. */
 export interface RateQuestion {
   projectNo: ProjectNo;
   environment: Environment;
@@ -33,7 +33,7 @@ export interface RateAnswer {
   /** How many more requests the gateway may accept without asking, until `lentMs` after it sent the question. */
   lentCount: number;
   lentMs: number;
-  /** The rest of the limit after all these. */
+  /** The rest of the limit after these requests and loans. */
   remaining: number;
   /** The time until a refused request would be accepted; 0 if none was refused. */
   retryAfterMs: number;
@@ -54,24 +54,24 @@ const WINDOW_TICKS = 601;
 const LENT_PER_DEMAND = 1.25;
 /** Smaller loans are not worth their bookkeeping, so small limits and occasional clients get none. */
 const LENT_MIN = 5;
-/** A loan is at most this part of the rest (one eighth). None is made once three quarters of the limit are used or lent. */
+/** A loan is at most this part of the rest (one eighth). No loan is made once three quarters are used or lent. */
 const LENT_PART = 8;
 /**
  * How many ticks after its end a loan is waited for. A gateway gives back within some milliseconds of the tick's end,
- * or later on a busy machine. After this time it is taken for dead or frozen, and its loan counts as accepted until the
- * minute is over or the gateway gives it back. The wait is well within the time in which the API promises an answer.
+ * or later on a busy machine. After this time the gateway is taken for dead or frozen, and its loan counts as accepted
+ * until the minute is over or the gateway gives it back. The wait is well within the API's promised time for an answer.
  */
 const AWAITED_TICKS = 7;
 
 /**
  * Accepts requests within a sliding minute, by the database's clock and exact over any number of gateways: an accepted
  * request counts until the tick of its acceptance is a whole minute past. A statement may ask once for each
- * environment. The commit is not waited for: a crash of Postgres may forget what was accepted in its last second.
+ * environment. The commit does not wait for the disk: a crash of Postgres may forget requests of its last second.
  *
- * A gateway in demand is lent requests for the rest of the tick. They count in full at once, in that tick. The database
- * reads its clock after the gateway sent the question, so a gateway that counts `lentMs` from there stops before the
- * tick ends, and each request that it spends is accepted in the tick in which it counts. A later question gives back
- * what is not spent; before that the loan refuses nobody (`isUndecided`).
+ * A gateway with demand is lent requests for the rest of the tick. They count in full at once, in that tick. The
+ * database reads its clock after the gateway sent the question, so a gateway that counts `lentMs` from there stops
+ * before the tick ends, and each request that it spends is accepted in the tick in which it counts. A later question
+ * gives back the unspent requests; until then no request is refused because of the loan (`isUndecided`).
  */
 export async function takeRequests(db: Database, questions: readonly RateQuestion[]): Promise<RateAnswer[]> {
   const over = questions.flatMap((question) => question.over);

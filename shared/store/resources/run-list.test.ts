@@ -43,13 +43,13 @@ async function walk(query: Omit<RunListQuery, "beforeId" | "limit">, limit: numb
   }
 }
 
-/** Starts and ends attempts of jobs in every state. Some run ids are of an hour before or after the start. */
+/** Starts and ends attempts of jobs in every state. Some run ids tell a time one hour before or after the start. */
 async function addRuns(project: number, schedules: (string | null)[]): Promise<Known[]> {
   const found: Known[] = [];
   for (let turn = 0; turn < 48; turn++) {
     const environment = ENVIRONMENTS[Number(turn % 6 !== 0)] as Environment;
     const tags = [null, ["common"], ["common", "rare"]][turn % 3] ?? null;
-    // A schedule is of one environment.
+    // A schedule belongs to one environment.
     const scheduleId = environment === "development" ? null : (schedules[turn % schedules.length] ?? null);
     const wish = { environment, tags, ...(scheduleId === null ? {} : { scheduleId }) };
     const [jobId = ""] = await store.addJobs(project, 1, wish);
@@ -106,7 +106,7 @@ test("pages of runs are what a full look finds, for every set of filters, page b
               .filter((run) => jobId === null || run.jobId === jobId)
               .filter((run) => tag === null || run.tags?.includes(tag) === true)
               .filter((run) => scheduleId === null || run.scheduleId === scheduleId)
-              // As it is shown, without what is below the millisecond.
+              // The start as it is shown, without the part below a millisecond.
               .filter((run) => startedAfter === null || Math.floor(run.startedAt) > startedAfter)
               .filter((run) => startedBefore === null || Math.floor(run.startedAt) < startedBefore)
               .map(({ id }) => id)

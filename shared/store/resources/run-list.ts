@@ -19,19 +19,19 @@ export interface RunListQuery extends RetainedScope {
   status: RunStatus | null;
   tag?: string | null;
   scheduleId?: string | null;
-  /** Milliseconds since 1970, left out like `startedBefore`. */
+  /** Milliseconds since 1970. A run that started at this very instant is left out, as with `startedBefore`. */
   startedAfter?: number | null;
   startedBefore?: number | null;
   beforeId: string | null;
   limit: number;
 }
 
-/** What a list is filtered by beside status and time. */
+/** The filters of a list beside status and time. */
 type By = "all" | "schedule" | "tag" | "schedule_and_tag";
 
 /**
- * A page of an environment's runs, newest first by their ids; those in progress stand in the same order. Every filter, and
- * every two, walk indexes that hold nothing else.
+ * A page of an environment's runs, newest first by their ids; runs in progress stand in the same order. One filter, or two,
+ * walk indexes that hold nothing else.
  */
 export async function listRuns(db: Database, query: RunListQuery): Promise<CutPage<RunRow>> {
   const { jobId, tag = null, scheduleId = null, startedAfter = null, startedBefore = null } = query;
@@ -85,10 +85,10 @@ async function listRunsOfJob(db: Database, query: RunListQuery, jobId: string): 
   return rows.map(readRun);
 }
 
-/** The last instant that Postgres reads as it is written. */
+/** The last instant whose text Postgres can read. */
 const LAST_INSTANT = Date.UTC(9999, 11, 31);
 
-/** The first start that a page may show, and the first that it may not. Starts are shown without what is below a millisecond. */
+/** The first start that a page may show, and the first later one that it may not. Starts are shown in whole milliseconds. */
 function startsOf({
   startedAfter = null,
   startedBefore = null,
@@ -103,8 +103,8 @@ function startsOf({
 const startedIn = (from: string, before: string) =>
   `started_at >= ${from}::timestamptz AND started_at < ${before}::timestamptz`;
 
-// A job has few runs: the index by job finds all of them, and the filters are applied to those. Whether the job has the tag and
-// the schedule is asked once.
+// A job has few runs: the index by job finds all of them, and the filters are applied to those. The job's tag and schedule are
+// checked once.
 const LIST_OF_JOB = `
 SELECT * FROM (
   SELECT ${RUNNING_COLUMNS}
@@ -122,7 +122,7 @@ SELECT * FROM (
          WHERE j.project_no = $1 AND j.environment = $2 AND j.region = ANY (${ALL_REGIONS}) AND j.id = $7)
  ORDER BY id DESC LIMIT $5`;
 
-/** A run's id tells when it started, but for the runs that are noted as shifted. */
+/** A run's id tells when the run started, except for the runs that are noted as shifted. */
 async function findRuns(db: Database, query: RunListQuery, isTimed: boolean): Promise<CutPage<RunRow>> {
   const { tag = null, scheduleId = null, startedAfter = null, startedBefore = null, sinceAt } = query;
   const by: By =
@@ -169,9 +169,9 @@ function findTexts(isTimed: boolean): Record<By, string> {
 }
 
 /**
- * Looks at LOOKED_AT_MAX ids of each status, newest first, and reads as many of their runs as the page has room for; of runs in
- * progress, which no tag nor schedule is indexed by, it looks at as many whether they fit or not. Beside them stand the shifted
- * runs that the times in their ids would hide. The page goes no further back than to where one of these looks ended.
+ * Looks at LOOKED_AT_MAX ids of each status, newest first, and reads as many of their runs as the page has room for. Runs in
+ * progress have no index by tag or schedule, so LOOKED_AT_MAX of them are looked at whether they fit or not. The shifted runs
+ * that the times in their ids would hide are added. The page goes no further back than to where one of these looks ended.
  */
 function findText(
   by: By,
@@ -218,8 +218,8 @@ SELECT l.end_id, page.*
 }
 
 /**
- * The ids of ended runs of one status. Those of a schedule are all of one environment: only the index by schedule fits within,
- * and whether it is this environment's is asked of what was found.
+ * The ids of ended runs of one status. The runs of a schedule belong to one environment. Their inner query can use only the
+ * index by schedule, and the outer one checks that the runs found belong to this environment.
  */
 function idsOf(by: By, { schedule, tag, newest }: { schedule: string; tag: string; newest: string }): string {
   const own = (from: string) =>

@@ -129,7 +129,7 @@ describe("over many runs that have expired", () => {
         isByIndex: true,
         isFew: true,
       });
-      // The retry also changes the attempt before, whenever that began.
+      // The retry also changes the attempt before it, however long ago that attempt began.
       if (name === "retry_run" || name === "find_job_state") continue;
       const looked = scans.map((node) => node["Relation Name"] ?? "");
       expect({ name, looked: looked.filter((table) => expired.has(table)) }).toEqual({ name, looked: [] });
@@ -172,7 +172,7 @@ interface PlanNode {
   Plans?: PlanNode[];
 }
 
-/** How Postgres runs a statement of the service, and how many pages that reads; what it changes is taken back. */
+/** How Postgres runs a statement of the service, and how many pages it reads. Its changes are rolled back. */
 async function explain(text: string, values: unknown[]): Promise<{ nodes: PlanNode[]; pagesRead: number }> {
   const client = await store.session();
   try {

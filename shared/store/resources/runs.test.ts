@@ -61,7 +61,7 @@ describe("a manual retry", () => {
     expect(answer).toMatchObject({ kind: "granted", attempt: { runId: newRunId, attemptsAllowed: 2 } });
     const scheduledAt = answer?.kind === "granted" ? answer.attempt.scheduledAt : 0;
     expect(scheduledAt).toBe(retried.kind === "retried" ? retried.run.startedAt : -1);
-    // Counted when it was created, not once more when it is sent.
+    // The run was counted when it was created, and is not counted again when it is sent.
     expect((await store.flow(project)).month_runs).toBe(before.month_runs + 1);
     await settleAttempts(store.db, [
       settlementOf({ claim, granted: { runId: newRunId } }, failedWith("over")),

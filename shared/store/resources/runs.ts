@@ -17,7 +17,7 @@ export interface RunRow {
   nextRetryAt: number | null;
 }
 
-/** A run of an earlier id than `sinceAt` (milliseconds since 1970) is outside the project's retention and is not found. */
+/** A run whose id is older than `sinceAt` (milliseconds since 1970) is outside the project's retention and not found. */
 export type RetainedScope = Scope & { sinceAt: number };
 export const firstUuidAt = (at: number) => idToUuid(firstIdAt(RUN_PREFIX, at));
 
@@ -27,7 +27,7 @@ export const ENDED_COLUMNS = `id, job_id, attempt, status, response_status, erro
   (extract(epoch FROM next_retry_at) * 1000)::float8 AS next_retry_at`;
 export const RUNNING_COLUMNS = `run_id AS id, job_id, attempt, ${RUNNING}::smallint AS status, NULL::smallint AS response_status, NULL AS error,
   (extract(epoch FROM started_at) * 1000)::float8 AS started_at, NULL::int AS duration_ms, NULL::float8 AS next_retry_at`;
-/** One run, or null if this environment has none of that id, or no longer. One in progress is always found. */
+/** One run, or null if this environment has no run with this id, or no longer. A run in progress is always found. */
 export async function findRun(db: Database, scope: RetainedScope, id: string): Promise<RunRow | null> {
   const [row] = await db.run<RunColumns>("find_run", FIND, [
     scope.projectNo,

@@ -27,7 +27,7 @@ const newSchedule = (wish: Partial<Changeable> = {}) => {
   return scheduleOf(scope(), 0, { name: NAME, nextRunAt, activeMax: ACTIVE_MAX, ...wish });
 };
 
-/** Asks for the schedule of this name to have these fields, over a way to the database that may be another one. */
+/** Puts the schedule of this name with these fields, over the store's way to the database or another one. */
 function put(wish: Partial<Changeable>, db: Database = store.db) {
   const asked = newSchedule(wish);
   const { cron, timezone, targetUrl, payload, retryPolicy, overlap, spreadSeconds, tags } = asked;
@@ -138,7 +138,7 @@ describe("a PUT of a name", () => {
 describe("a PUT that is interrupted between its steps", () => {
   const lost = () => Promise.reject(new StoreUnavailable("killed"));
 
-  /** Where a process dies: before or after each statement of a PUT that creates, and of one that changes. */
+  /** The moments of death: before or after each statement of a PUT that creates, and of one that changes. */
   const deaths = ["create", "change"].flatMap((what) =>
     [0, 1].flatMap((statement) => ["before", "after"].map((side) => [what, statement, side] as const)),
   );

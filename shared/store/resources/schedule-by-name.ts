@@ -17,10 +17,10 @@ export type PutSchedule =
   | { kind: "limit_exceeded" };
 
 /**
- * Makes the schedule of this name be as a client wants it: `create` makes the one that is missing, and `decide` says what becomes
- * of the one that is there. Each is one statement, and which of them is asked for follows from what is read: a request that
- * dies between the two has done nothing, and one that was done but not answered finds at its next try that nothing is left to do.
- * Of many that create at once the name lets one succeed, and the others find its schedule.
+ * Gives the schedule of this name the state that a client wants: `create` makes a missing schedule, and `decide` answers the next
+ * state of an existing one. A read chooses between the two, and either is one statement. A request that dies after the read has
+ * done nothing, and a request that was done but not answered finds at its next try that nothing is left to do. If many requests
+ * create at once, the name lets one succeed, and the others find its schedule.
  */
 export function putSchedule(
   db: Database,
@@ -30,12 +30,12 @@ export function putSchedule(
   activeMax: number,
   cause: KeyCause,
 ): Promise<PutSchedule> {
-  // Names are the customers' and stand in no log.
+  // Names belong to the customers and are not logged.
   return lookAgain("the schedule of a name", async () => {
     const found = await lookByName(db, scope, name);
     if (found !== null) {
       const changed = await changeFound(db, found, decide, activeMax, cause);
-      // Its name stays as it is, so that nobody else can have taken it.
+      // The change leaves the name as it is, so another schedule cannot have taken it.
       return changed === null || changed === "name_taken" ? null : { kind: "found", schedule: changed };
     }
     const schedule = create();

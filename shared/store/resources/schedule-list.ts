@@ -4,15 +4,15 @@ import { environmentCode } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
 import { COLUMNS, type Row, readSchedule, type ScheduleRow } from "./schedules.ts";
 
-/** The bytes of all payloads of a page. Only the last payload may go beyond it. */
+/** The most bytes of all payloads of a page. Only the last payload may go beyond this. */
 export const PAGE_BYTES_MAX = 4_194_304;
-/** The bytes of the payloads of one statement: nothing else of the process has a turn while they are read. */
+/** The most bytes of the payloads of one statement: the process does nothing else while it reads them. */
 const STATEMENT_BYTES_MAX = 262_144;
 
 /**
- * A page of an environment's schedules, newest first. A page whose payloads become too large is cut: others follow although
- * it has fewer than `limit`. Large payloads come in several statements, so that a page shows changes and deletions of the time
- * in which it was read.
+ * A page of an environment's schedules, newest first. A page whose payloads become too large is cut: more schedules follow
+ * although the page has fewer than `limit`. Large payloads come in several statements, so a page may show changes and
+ * deletions that happened while it was read.
  */
 export async function listSchedules(
   db: Database,

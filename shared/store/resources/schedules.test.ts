@@ -268,7 +268,7 @@ describe("a firing", () => {
       },
     ]);
     expect((await findSchedule(store.db, scope(), schedule.id))?.nextRunAt).toBe(firing.thenAt);
-    // The same again, by whoever thinks it is still due.
+    // The same firing again, by workers that take it for still due.
     expect(await fire(firing, firingOf(schedule))).toEqual(["gone", "gone"]);
     expect(await jobsOf(schedule.id)).toHaveLength(1);
   });

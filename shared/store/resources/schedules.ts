@@ -53,7 +53,7 @@ export async function createSchedule(
   }
 }
 
-/** The last parameters of a statement that creates or changes a schedule: what its timetable does not depend on. */
+/** The last parameters of a statement that creates or changes a schedule: the timetable does not depend on them. */
 function termsOf(id: string, terms: Changeable) {
   const { name, targetUrl, retryPolicy, overlap, spreadSeconds, tags, flow } = terms;
   const { maxAttempts, baseSeconds, capSeconds } = retryPolicy;
@@ -88,7 +88,7 @@ WITH project AS MATERIALIZED (
 ), ${giveFlowOfSchedule("SELECT $1::int AS project_no, $2::smallint AS environment, $26::json AS flow FROM made")}, ${auditFrom("schedule.create", "made")}
 SELECT coalesce(refusal, CASE WHEN EXISTS (SELECT FROM made) THEN 'created' ELSE 'key_taken' END) AS outcome FROM judged`;
 
-/** One schedule, or null if this environment has none of that id. */
+/** One schedule, or null if this environment has no schedule with this id. */
 export async function findSchedule(db: Database, scope: Scope, id: string): Promise<ScheduleRow | null> {
   return (await look(db, scope, id))?.schedule ?? null;
 }
@@ -137,12 +137,13 @@ SELECT ${COLUMNS}, (SELECT active_schedules FROM projects WHERE no = $1) AS "act
 const FIND_BY_ID = `${FIND} AND id = $3`;
 const FIND_BY_NAME = `${FIND} AND name = $3`;
 
-/** What becomes of a schedule, as the domain decides it. */
+/** Decides the next state of a schedule, by the rules of the domain. */
 export type DecideChange = (schedule: ScheduleRow & { activeCount: number }) => DecidedChange;
 
 /**
- * Changes one schedule to what `decide` makes of it. Whoever locks its row first wins: after a firing the job exists, and
- * after a pause no firing finds the instant that it was going to fire. The project has at most `activeMax` active schedules.
+ * Changes one schedule to the state that `decide` answers. A change and a firing race for the row's lock: after a
+ * firing the job exists, and after a pause no firing finds its instant. The project has at most `activeMax` active
+ * schedules.
  */
 export function changeSchedule(
   db: Database,
@@ -158,7 +159,7 @@ export function changeSchedule(
   });
 }
 
-/** The same for a schedule that was just looked at. Null if it has been changed since. What stays as it is is not written. */
+/** The same for a schedule that was just read. Null if it has been changed since. Writes nothing if nothing changes. */
 export async function changeFound(
   db: Database,
   { schedule, activeCount }: FoundSchedule,
@@ -199,7 +200,7 @@ const CHANGEABLE = [
   "flow",
 ] as const satisfies (keyof Changeable)[];
 
-/** What the audit tells of a change: the timetable always, and what else was changed. A URL may hold a secret. */
+/** The audit's detail of a change: the timetable always, and other changed fields. A URL's path may hold a secret. */
 function detailOf(decided: Changeable, before: Changeable): string {
   const { cron, timezone, paused, name, targetUrl, overlap, spreadSeconds, flow } = decided;
   return JSON.stringify({
@@ -212,7 +213,7 @@ function detailOf(decided: Changeable, before: Changeable): string {
   });
 }
 
-// A firing changes next_run_at and leaves the revision, because no decision depends on it.
+// A firing changes next_run_at but not the revision, because no decision depends on next_run_at.
 const CHANGE = `
 WITH project AS MATERIALIZED (
   SELECT no, active_schedules FROM projects WHERE no = $1 FOR NO KEY UPDATE
@@ -250,8 +251,8 @@ WITH project AS MATERIALIZED (
 SELECT * FROM changed`;
 
 /**
- * Deletes one schedule; its jobs stay. False if this environment has none of that id. The purge removes its timetables, of
- * which there may be millions.
+ * Deletes one schedule; its jobs stay. False if this environment has no schedule with this id. The purge removes its
+ * timetables, of which there may be millions.
  */
 export async function deleteSchedule(
   db: Database,

@@ -31,7 +31,7 @@ SELECT i.n::int AS n, s.sealed
  WHERE s.expires_at IS NULL OR s.expires_at > now()
  ORDER BY i.n, s.expires_at DESC NULLS FIRST`;
 
-/** The secret that signs, and when the one before it ends: milliseconds since 1970, null if none signs beside it. */
+/** The secret that signs, and when the secret before it ends: milliseconds since 1970, null if no other one signs. */
 export interface SigningSecret {
   sealed: Buffer;
   previousExpiresAt: number | null;
@@ -60,8 +60,8 @@ SELECT s.sealed,
 export type KeyToAnswer = KeyToTake & { answerOf: (previousExpiresAt: number) => Buffer };
 
 /**
- * Adds a new secret. The secret before it goes on signing for OLD_SECRET_HOURS, and one before that ends now. Rotations of
- * a project wait for each other. Answers when the one before ends, in milliseconds since 1970.
+ * Adds a new secret. The secret before it goes on signing for OLD_SECRET_HOURS, and the one before that ends now. Rotations
+ * of a project wait for each other. Answers when the secret before the new one ends, in milliseconds since 1970.
  */
 export async function rotateSigningSecret(
   db: Database,

@@ -17,8 +17,8 @@ import { type KeyToTake, keepAnswer } from "./idempotency.ts";
 import { lockProject } from "./lock-project.ts";
 
 /**
- * Target hosts as clients see and change them. What happens to attempts there, the statements of queue/host-gates.ts decide.
- * What a change lets start is called by whoever empties gate_calls (queue/host-calls.ts), within a second.
+ * Target hosts as clients see and change them. The statements of queue/host-gates.ts decide what happens to attempts there.
+ * Delivery nodes empty gate_calls (queue/host-calls.ts) and call the attempts that a change lets start, within a second.
  */
 
 const { DOWN, OPENING, BREAKER, HAND } = HOST_CODES;
@@ -47,7 +47,7 @@ SELECT ${COLUMNS}
 
 type Key = (KeyToTake & { answerOf(host: HostStanding): Buffer }) | null;
 
-/** Parks what is due at a host until it is opened by hand. A host that is parked by hand stays as it is. */
+/** Parks the due attempts of a host until a client opens it. A host that is parked by hand already stays as it is. */
 export async function parkHost(
   db: Database,
   scope: Scope,
@@ -56,9 +56,9 @@ export async function parkHost(
   key: Key,
 ): Promise<{ kind: "parked"; row: HostStanding } | { kind: "too_many" } | { kind: "key_taken" }> {
   const [row] = await db.transact(async (tx) => {
-    // A project whose hosts are watched though none is parked only goes a longer way.
+    // If no host is parked after all, the watch only makes the project's attempts go a longer way.
     await watchHosts(tx, scope.projectNo);
-    // Behind the project's lock the count is exact.
+    // Under the project's lock the count is exact.
     await lockProject(tx, scope.projectNo);
     return change(tx, "park_host", PARK, scope, host, cause);
   });
@@ -66,7 +66,7 @@ export async function parkHost(
   return (await isKept(db, scope, key, row)) ? { kind: "parked", row } : { kind: "key_taken" };
 }
 
-/** Opens a host, with the ramp. One that is opening or well stays as it is, and is answered as one that has just opened. */
+/** Opens a host, with the ramp. A host that is opening stays as it is, and a well one is answered as just opened. */
 export async function openHost(
   db: Database,
   scope: Scope,
@@ -79,7 +79,7 @@ export async function openHost(
   return (await isKept(db, scope, key, row)) ? { row, owed: [] } : "key_taken";
 }
 
-/** The change itself may be made twice, so its answer is kept behind it. */
+/** The answer is kept after the change is committed, because the change may be made twice without harm. */
 const isKept = async (db: Database, scope: Scope, key: Key, row: HostStanding): Promise<boolean> =>
   key === null || keepAnswer(db, scope, key, key.answerOf(row));
 
@@ -98,7 +98,7 @@ async function change(
 const OLD = `old AS MATERIALIZED (
   SELECT h.* FROM target_hosts h WHERE h.project_no = $1 AND h.environment = $2 AND h.host = $3::text FOR NO KEY UPDATE
 )`;
-/** Endpoints hear of a change of the state, which `changed` has. */
+/** Tells endpoints of the changes of state in `changed`. */
 const told = (type: "host.down" | "host.up") => `told AS MATERIALIZED (
   SELECT ${hostEvent(type, "c")} FROM (SELECT *, since AS new_since FROM changed) c WHERE NOT EXISTS (SELECT FROM old WHERE old.state = ${type === "host.down" ? DOWN : OPENING})
 ), ${tellOf("told")}`;
@@ -132,7 +132,7 @@ SELECT ${COLUMNS} FROM (SELECT * FROM changed UNION ALL SELECT * FROM old WHERE 
 UNION ALL
 SELECT $3, ${OPENING}::smallint, ${HAND}::smallint, ${epochMs("now()")}, 0, NULL WHERE NOT EXISTS (SELECT FROM old WHERE old.state IS NOT NULL)`;
 
-/** From now on attempts of the project go the way on which hosts are watched. */
+/** Makes attempts of the project go the way on which hosts are watched, from now on. */
 export async function watchHosts(db: Pick<Database, "run">, projectNo: ProjectNo): Promise<void> {
   await db.run(
     "watch_hosts",
@@ -141,7 +141,7 @@ export async function watchHosts(db: Pick<Database, "run">, projectNo: ProjectNo
   );
 }
 
-/** Opens what the breaker has parked of a project that does not park failing hosts any more. If this is cut off, probes open it. */
+/** Opens the hosts that the breaker took down, once a project does not park failing hosts. If this is cut off, probes open them. */
 export async function openFailingHosts(db: Database, projectNo: ProjectNo): Promise<void> {
   await db.run("open_failing_hosts", OPEN_FAILING, [projectNo]);
 }

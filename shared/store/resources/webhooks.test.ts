@@ -10,7 +10,7 @@ import { startStore, type TestStore } from "../test-support.ts";
 import { changeWebhook, createWebhook, deleteWebhook, findWebhook, type WebhookRow } from "./webhooks.ts";
 
 let store: TestStore;
-/** Another process. */
+/** The database as another process reaches it. */
 let other: Database;
 
 beforeAll(async () => {
@@ -64,7 +64,7 @@ async function rowOf(id: string) {
   return row;
 }
 
-/** A transaction that holds what claims do, until `end`. */
+/** Begins a transaction that holds the locks of a claim. The answer ends it. */
 async function claimUnderWay(projectNo: ProjectNo, id: string): Promise<() => Promise<unknown>> {
   const session = await store.session();
   await session.query("BEGIN");

@@ -76,9 +76,9 @@ export async function createWebhook(
 }
 
 /**
- * Notes in the project's flow what an endpoint is going to hear of, before the endpoint hears of it: a settlement looks for
- * endpoints only where the flow says that there may be one. The mask only grows: a bit too many costs a settlement one look,
- * a bit too few would cost events. The statement locks the flow only if a bit is missing, which is rare.
+ * Notes in the project's flow the events that an endpoint is going to hear of, before it hears of any: a settlement looks
+ * for endpoints only if the flow says that there may be one. The mask only grows: a bit too many costs a settlement one
+ * look, a bit too few would cost events. The statement locks the flow only if a bit is missing, which is rare.
  */
 async function subscribe(
   db: Pick<Database, "run">,
@@ -91,7 +91,7 @@ async function subscribe(
 const SUBSCRIBE = `
 UPDATE flows SET subscriptions = subscriptions | $2::smallint WHERE project_no = $1 AND subscriptions & $2 <> $2`;
 
-/** One endpoint, or null if this environment has none of that id. */
+/** One endpoint, or null if this environment has no endpoint with this id. */
 export async function findWebhook(
   db: Pick<Database, "drizzle">,
   scope: Scope,
@@ -124,9 +124,9 @@ export async function listWebhooks(
 }
 
 /**
- * Changes one endpoint to what `decide` makes of it. The other endpoints of the environment are told if that disables it;
- * `shard` is the project's, for a delivery of that in the home region. The sweeps find it. A disabling waits for claims under
- * way, and none that comes after it finds anything that was owed before.
+ * Changes one endpoint to the state that `decide` answers. If that disables it, the other endpoints of the environment are
+ * told by deliveries in the home region, where the project has `shard`; sweeps find these. A disabling waits for claims
+ * under way, and no later claim finds anything that was owed before.
  */
 export function changeWebhook(
   db: Database,
@@ -181,7 +181,7 @@ WITH changed AS (
 ), ${tellOfDisabling("disabled", "patched")}, ${auditFrom("webhook.update", "changed", "$17")}
 SELECT FROM changed`;
 
-/** Deletes one endpoint; a claim drops what is owed to it. False if this environment has none of that id. */
+/** Deletes one endpoint; claims drop what is owed to it. False if this environment has no endpoint with this id. */
 export function deleteWebhook(db: Database, scope: Scope, id: string, cause: KeyCause): Promise<boolean> {
   return lookAgain(id, async () => {
     const webhook = await findWebhook(db, scope, id);
@@ -198,7 +198,7 @@ WITH deleted AS (
 ), ${leaveHost("deleted", "$12")}, ${auditFrom("webhook.delete", "deleted")}
 SELECT FROM deleted`;
 
-/** Gives an endpoint a new secret. The secret before it signs for OLD_SECRET_HOURS more; one before that ends now. */
+/** Gives an endpoint a new secret. The secret before it signs for OLD_SECRET_HOURS more; an older one ends now. */
 export function rotateWebhookSecret(
   db: Database,
   scope: Scope,
@@ -241,7 +241,7 @@ function isOne(scope: Scope, id: string) {
   return and(eq(webhooks.projectNo, scope.projectNo), inEnvironment(scope), eq(webhooks.id, idToUuid(id)));
 }
 
-/** The audit tells of the URL only its origin, because its path may be a secret. */
+/** The audit shows only the URL's origin, because the path may be a secret. */
 const detailOf = ({ url, events, status }: EndpointFields) => ({
   origin: new URL(url).origin,
   events,
