@@ -5,29 +5,29 @@ import { createBatcher } from "../../shared/store/database/batch.ts";
 import type { Claimed } from "../../shared/store/queue/claim.ts";
 import type { ParkOutcome } from "../../shared/store/queue/parking.ts";
 
-/** An owed attempt that the node was told of, and where it belongs. */
+/** An owed attempt that the node was told of, with its region and environment. */
 export type OwedItem = DueItem & { region: Region; environment: Environment };
 
-/** A kind of attempt, of jobs or of deliveries to endpoints: how one is claimed, sent and settled, or else parked. */
+/** A kind of attempt, of jobs or of deliveries to endpoints: how its attempts are claimed, sent, settled and parked. */
 export interface AttemptKind<Granted, Sent> {
-  /** The URL of its target; null if nothing of that id is owed. */
+  /** The URL of the attempt's target; null if there is none, as for a delivery that is not owed. */
   locate(item: OwedItem): Promise<string | null>;
-  /** Sets it aside, since its host takes none now. */
+  /** Sets the attempt aside, since its host takes no request now. */
   park(item: OwedItem, at: { host: string; url: string }): Promise<ParkOutcome>;
   claim(item: OwedItem): Promise<Claimed<Granted>>;
-  /** The URL of the target of what was claimed; null if it has none any more. */
+  /** The URL of a claimed attempt's target; null if its endpoint was deleted. */
   urlOf(granted: Granted): string | null;
-  /** Sends it to the host of its URL, and returns how that ended. */
+  /** Sends the attempt to the host of its URL, and returns how it ended. */
   send(item: OwedItem, granted: Granted, host: string | null): Promise<Sent>;
-  /** Settles what was sent. It asks until Postgres has answered. */
+  /** Settles an attempt that was sent. It asks until Postgres has answered. */
   settle(sent: Sent): Promise<void>;
 }
 
-/** Puts a node's questions to Postgres together. */
+/** Gathers a node's questions to Postgres, so that one statement answers many. */
 export const inBatches = <Item, Result>(run: (items: Item[]) => Promise<Result[]>, gatherMs = 0) =>
   createBatcher({ run, itemsMax: 200, gatherMs });
 
-/** Notes what a committed statement has settled. An error here must not look like the statement's, which would run again. */
+/** Notes the settlements of a committed statement. A thrown error would run the statement again, so it is logged. */
 export function noteCommitted(log: ProcessLog, note: () => void): void {
   try {
     log.together(note);

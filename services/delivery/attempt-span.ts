@@ -46,7 +46,7 @@ export function beginAttempt(
 
 /**
  * Sends a request with its place in the trace as `traceparent`, so that the target's spans continue the trace of the
- * client that created the job. That place is the request's own span if it is recorded, else `unrecorded`.
+ * client that created the job. The place is the request's own span if that is recorded, else `unrecorded`.
  */
 export async function sendTraced(
   span: Span | null,
@@ -70,7 +70,7 @@ export async function sendTraced(
   return exchange;
 }
 
-/** Ends an attempt's span, with what it has come to. */
+/** Ends an attempt's span, with the attempt's outcome. */
 export function endAttempt(
   span: Span | null,
   at: number,

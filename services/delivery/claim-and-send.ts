@@ -10,14 +10,14 @@ import type { createDeliveryAttempts } from "./delivery-attempts.ts";
 import type { createJobAttempts } from "./job-attempts.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
 
-/** An attempt that only blind claims keep from its host is asked for again after this long to twice as long. */
+/** If only blind claims keep an attempt from its host, it is asked for again after this long to twice as long. */
 const HOST_PAUSE_MS = 500;
 
 /**
- * Claims one owed attempt and, if it is granted, sends and settles it. The answer comes with the claim; it is "gone"
- * for an attempt that is parked, and for one that the node has claimed for somebody else: while a shard moves, two
- * workers tell of it. It is null if the node has another attempt of the same in flight. `keptAt` names the host at
- * which the caller keeps a place for it, which was parked there.
+ * Claims one owed attempt and, if it is granted, sends and settles it. The answer comes with the claim. It is "gone"
+ * for an attempt that is parked, and for one that the node has claimed already: while a shard moves, two workers tell
+ * of the same attempts. It is null if the claim failed, or if another attempt of the same job or delivery is in flight.
+ * `keptAt` names the host at which the attempt was parked and the caller keeps a place for it.
  */
 export type ClaimAndSend = (region: Region, item: DueItem, keptAt?: string | null) => Promise<Answer | null>;
 
@@ -30,13 +30,13 @@ export function createClaimAndSend(
     hosts: RequestsPerHost;
     room(): number;
     retries: StoreRetries;
-    /** There was no room until something ended just now. */
+    /** The node had no room until an attempt ended just now. */
     onRoom(): void;
-    /** Something was parked at the host. */
+    /** An attempt was parked at the host. */
     onParked(host: string): void;
-    /** Something that was sent to the host has been settled: its place there is free, and its permit. */
+    /** An attempt that was sent to the host has been settled: its place there and its permit are free. */
     onFreed(host: string): void;
-    /** The node was declared dead: nothing of it may go on. */
+    /** The node was declared dead, so all its work must stop. */
     onDeclaredDead(): void;
   },
 ): ClaimAndSend {
@@ -54,8 +54,8 @@ export function createClaimAndSend(
       return answer?.kind === "granted" ? { kind: "gone" } : answer;
     }
     if (room() <= 0) return { kind: "node_full" };
-    // "node_full" would say that the same attempt may be sent again at once. The node has room, though not for this
-    // one.
+    // "node_full" would say that the same attempt may be sent again at once. The node has room, though none for this
+    // project.
     if (inFlight.isShareTaken(projectNo)) return { kind: "blocked", untilAt: clock.now() + SHARE_PAUSE_MS };
     const claiming = Promise.withResolvers<Answer | null>();
     inFlight.add(id, projectNo, { attempt, answer: claiming.promise });
@@ -64,7 +64,7 @@ export function createClaimAndSend(
     return answer;
   }
 
-  /** Does not throw. What is not sent is not in flight any more. */
+  /** Does not throw. An attempt that is not sent is taken out of `inFlight`. */
   async function claimOrPark<Granted, Sent>(
     kind: AttemptKind<Granted, Sent>,
     item: OwedItem,
@@ -84,8 +84,8 @@ export function createClaimAndSend(
       const claimed = await claim(kind, item, host);
       if (claimed.kind !== "granted") return claimed;
       isSending = true;
-      // What is thrown there is a bug: this node does not settle the attempt and goes on counting it. Others find it
-      // past its deadline.
+      // An error thrown there is a bug: this node does not settle the attempt and goes on counting it. Others find the
+      // attempt past its deadline.
       sendAndSettle(kind, item, claimed.attempt).catch((error) =>
         log.error({ err: error, id }, "attempt.failed"),
       );
@@ -113,8 +113,8 @@ export function createClaimAndSend(
   }
 
   /**
-   * A granted attempt counts at its host from then on. `host` is null if it was not looked up. An endpoint can have
-   * been given another host since it was, and then that host may have a request too many.
+   * A granted attempt counts at its host from then on. `host` is null if it was not looked up. If the endpoint is given
+   * another host after the look-up, the other host may have a request too many.
    */
   async function claim<Granted, Sent>(
     kind: AttemptKind<Granted, Sent>,

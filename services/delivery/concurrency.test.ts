@@ -7,7 +7,7 @@ const LIMITS = { attemptsMax: 100, perHostMax: 5 };
 const take = (jobs: InFlight, id: string, projectNo: number) =>
   jobs.add(id, projectNo, { attempt: 1, answer: Promise.resolve(null) });
 
-/** Takes jobs of the project until it may have no more; how many it has then. */
+/** Takes jobs of the project until it may have no more. Returns how many it has then. */
 function fill(jobs: InFlight, projectNo: number): number {
   let count = 0;
   while (jobs.room > 0 && !jobs.isShareTaken(projectNo)) take(jobs, `${projectNo} ${count++}`, projectNo);
@@ -32,7 +32,7 @@ describe("a node that gets full", () => {
     for (let projectNo = 1; projectNo <= 40; projectNo++) {
       for (let count = 0; count < 2; count++) take(jobs, `${projectNo} ${count}`, projectNo);
     }
-    // 40 projects and the one that asks share 100: two each, and the half does not count.
+    // 40 projects share 100 places: 2.5 each, so a project may take a third. With a 41st the share is above 2, too.
     expect(jobs.isShareTaken(1)).toBe(false);
     take(jobs, "1 2", 1);
     expect(jobs.isShareTaken(1)).toBe(true);
@@ -81,7 +81,7 @@ describe("the requests in flight to one host", () => {
         }
         for (const claim of claims) hosts.delete(claim.counted);
         for (const host of sent) hosts.delete(host);
-        // All is back: as many blind claims as at first.
+        // All places are free again, so as many blind claims may begin as at first.
         let blind = 0;
         for (; blind <= LIMITS.perHostMax && hosts.mayClaimBlindly(); blind++) hosts.add(null);
         expect(blind).toBe(LIMITS.perHostMax);
@@ -126,7 +126,7 @@ describe("the requests in flight to one host", () => {
             }
           };
           for (const each of steps) {
-            // What was claimed under other limits may end there.
+            // Requests that were claimed under a higher limit may run to their end there.
             const bounds = HOSTS.map((host) =>
               Math.max(lowered.get(host) ?? LIMITS.perHostMax, sentTo(host)),
             );

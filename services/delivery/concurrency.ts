@@ -77,20 +77,21 @@ export class InFlight {
 export class RequestsPerHost {
   private readonly counts = new Map<string, number>();
   /**
-   * At place n, how many hosts have n requests in flight. It tells the fullest host without a walk over all of them.
+   * At place n, the number of hosts with n requests in flight. It tells how full the fullest host is without a walk
+   * over all of them.
    */
   private readonly hostsWith: number[] = [];
   private fullestCount = 0;
   private blindCount = 0;
   /** The limits that operators have lowered. They are few, so all are walked whenever one of them may have changed. */
   private lowered = new Map<string, number>();
-  /** The least room at any of those hosts. */
+  /** The least room at any host with a lowered limit. */
   private leastRoom = Number.POSITIVE_INFINITY;
   private blindEnd: PromiseWithResolvers<void> | null = null;
 
   constructor(private readonly limits: NodeLimits) {}
 
-  /** Resolves after the turn of the event loop in which the next blind claim ends; many end in one. */
+  /** Resolves after the turn of the event loop in which the next blind claim ends. Many claims can end in one turn. */
   nextBlindEnd(): Promise<void> {
     this.blindEnd ??= Promise.withResolvers();
     return this.blindEnd.promise;
@@ -110,7 +111,7 @@ export class RequestsPerHost {
     return this.claimsLeftFor(host) > 0;
   }
 
-  /** How many more claims may be made for the host now, since every blind claim may lead there. */
+  /** How many more claims may be made for the host now. Every blind claim counts, since it may lead there. */
   claimsLeftFor(host: string): number {
     return this.roomOf(host) - this.blindCount;
   }

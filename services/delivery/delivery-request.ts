@@ -76,7 +76,7 @@ async function attempt(
     const headers = headersOf(granted, body, { secrets, traceparent, now: realNow(clock) });
     return outbound.post({ url, headers, body, timeoutMs: leftMs, signal: shutdown });
   });
-  // A status that has come decides, since the endpoint has heard of the event.
+  // A status that has arrived decides the outcome, since the endpoint has heard of the event.
   if (shutdown.aborted && exchange.kind === "faulted") return brokenOffDelivery(INTERRUPTED_ERROR);
   return judgeDelivery(exchange, realNow(clock), timeoutMs);
 }

@@ -20,7 +20,7 @@ async function serve(...args: Parameters<typeof startRawServer>): Promise<RawSer
   return server;
 }
 
-/** Posts, and says what came of it in one word or the words of the fault. */
+/** Posts, and returns the outcome in one word or in the words of the fault. */
 function poster(
   allowInsecure: boolean,
   resolve?: Resolve,
@@ -49,7 +49,7 @@ describe("a connection to a customer's host", () => {
     });
     expect(await post(`http://a.example:${server.port}/`)).toBe("200 complete");
     expect(asked).toEqual(["a.example"]);
-    // Nobody listens there, and the address stays untold.
+    // The second address has no listener, and the error does not name it.
     expect(await post(`http://a.example:${server.port}/`)).toBe(
       "The target refused the connection (ECONNREFUSED).",
     );

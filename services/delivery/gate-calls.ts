@@ -7,8 +7,8 @@ const EVERY_MS = 500;
 const HOSTS_EVERY_MS = 5_000;
 
 /**
- * Calls what the gates of flow keys and hosts let start next, where a change was made without their locks. Every node looks;
- * each row is taken by one.
+ * Calls the attempts that the gates of flow keys and hosts let start next, after changes that were made without the
+ * locks of the gates. Every node looks; each row is taken by one node.
  */
 export function createGateCalls({ db, bus }: Pick<Cell, "db" | "bus">) {
   let hostsAt = performance.now();

@@ -22,7 +22,7 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-/** Attempts of jobs as a node has them. `asked` names what it has asked Postgres for since it was called last. */
+/** Attempts of jobs as a node has them. `asked` names the statements that ran since its last call. */
 async function startJobs() {
   const names: string[] = [];
   const db: Database = {
@@ -48,7 +48,7 @@ async function startJobs() {
   return { jobs, asked: () => names.splice(0) };
 }
 
-/** Stores a job. Answers its attempt as a node is told of it. */
+/** Stores a job. Returns its attempt as a node is told of it. */
 async function oweJob(projectNo: number, wish: Partial<JobToCreate>, isGated?: true): Promise<OwedItem> {
   const [id = ""] = await store.addJobs(projectNo, 1, wish);
   const scope = { projectNo, environment: "production", region: "us-east", shard: 0 } as const;

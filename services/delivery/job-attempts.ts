@@ -26,8 +26,9 @@ import { ordinaryFirst } from "./ordinary-first.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
 
 /**
- * On a busy node settlements of the short way gather for this long. Nobody waits for what they settle: no class of such a project
- * waits for a permit, and no endpoint hears of its jobs. What they leave is late by as much, once in LONG_WAY_MS for a project.
+ * On a busy node settlements of the short way gather for this long. The delay holds up no other attempt: no class of
+ * such a project waits for a permit, and no endpoint hears of its jobs. Settlements that the short way leaves are late
+ * by as much, once in LONG_WAY_MS for a project.
  */
 const SETTLE_GATHER_MS = 20;
 
@@ -41,7 +42,7 @@ interface SentAttempt {
 }
 
 type LastSentAttempt = SentAttempt & { settlement: LastSettlement };
-/** Whether a short way may be asked about it. */
+/** Whether a short way may be asked about the settlement. */
 const isLastSent = (sent: SentAttempt): sent is LastSentAttempt => isLast(sent.settlement);
 
 /** Attempts of jobs. */
@@ -77,7 +78,7 @@ export function createJobAttempts(
       (await timedClaim(claims.length, () => claimOrdinary(db, nodeId, claims))).map(asClaimed),
     long: claimingLong.submit,
   });
-  // claimOrdinary and claimMost leave every job with a flow key, so they are not asked.
+  // claimOrdinary and claimMost leave every job with a flow key, so they are not asked about gated attempts.
   const claimingGated = ordinaryFirst<Claim, Claimed>({
     ordinary: async (claims) =>
       (await timedClaim(claims.length, () => claimKeyed(db, nodeId, claims))).map(asClaimed),
@@ -93,7 +94,7 @@ export function createJobAttempts(
     return settled.items;
   };
   const settlingLong = inBatches(settleLong);
-  // What is not plain makes the statement longer, for all that are in it.
+  // A settlement that is not plain makes its statement longer for all others in it, so it goes into a batch apart.
   const settlingWhole = inBatches(settleLong);
   const noteAll = (sent: readonly SentAttempt[], items: readonly (SettledItem | null)[]) =>
     noteCommitted(log, () => {

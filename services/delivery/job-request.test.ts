@@ -11,7 +11,7 @@ setDefaultTimeout(30_000);
 
 const NOW = Date.parse("2026-05-01T12:00:00.000Z");
 const ATTEMPT_TIMEOUT_MS = 10_000;
-/** What a host has sent is read by then, whatever the machine does meanwhile. */
+/** Long enough to read all that a host has sent, even on a busy machine. */
 const HEARD_MS = 3_000;
 const SECRET = `whsec_${Buffer.alloc(32, 1).toString("base64")}`;
 
@@ -27,11 +27,11 @@ interface Wish {
   elapsedMs?: number;
   shutdown?: AbortSignal;
   targetUrl?: string;
-  /** In place of a real exchange, for what no host can time. */
+  /** Replaces the real exchange, for cases that no host can time. */
   post?: Outbound["post"];
 }
 
-/** Sends one attempt to a host that behaves like that. */
+/** Sends one attempt to a host that behaves as `answer` says. */
 async function attemptAt(
   answer: Parameters<typeof startRawServer>[0],
   wish: Wish = {},

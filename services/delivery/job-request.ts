@@ -19,13 +19,13 @@ import { sendTraced } from "./attempt-span.ts";
 import type { Outbound } from "./outbound.ts";
 import { signHeaders } from "./sign.ts";
 
-/** An attempt that was granted, and where it belongs. */
+/** A granted attempt, with the scope, region and shard of its job. */
 export interface Sending extends Scope {
   region: Region;
   shard: number;
   attempt: number;
   granted: GrantedAttempt;
-  /** What it waited for, as far as that is known. */
+  /** The reason why the attempt waited, if it is known. */
   waitedFor?: WaitReason | undefined;
   /** Empty if they cannot be read; an unsigned request is not sent. */
   secrets: readonly string[];
@@ -36,7 +36,7 @@ export interface Sender {
   outbound: Outbound;
   clock: Clock;
   timeoutMs: number;
-  /** It is aborted when the process may wait no longer for what is on the wire. */
+  /** Aborted when the process may wait no longer for the requests on the wire. */
   shutdown: AbortSignal;
 }
 
@@ -65,21 +65,21 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
             }),
           );
   const isInterrupted = shutdown.aborted && isBrokenOff(exchange);
-  // A Retry-After that names an instant is by the target's clock, as the signature's time is for the target.
+  // A Retry-After that names an instant is by the target's clock. So it is judged by real time, as requests are signed.
   const outcome = isInterrupted ? interruptedOutcome() : judgeResponse(exchange, realNow(clock), timeoutMs);
-  // Of what the service itself broke off, or could not send, nothing is known of the host.
+  // An attempt that the service itself broke off or could not sign tells nothing about the host.
   const nobody = isInterrupted || sending.secrets.length === 0 ? null : foundNobody(exchange);
   const met = nobody === null ? undefined : { host: hostOfTarget(granted.targetUrl), nobody };
   const now = clock.now();
   const ended = settlementOf(sending, outcome, { lateMs, durationMs: performance.now() - begunAt, now });
   const settlement = { ...ended, met };
-  // A status that has come is recorded, however the attempt ended.
+  // A status that has arrived is recorded, however the attempt ended.
   return exchange.kind === "answered" ? { ...settlement, responseStatus: exchange.status } : settlement;
 }
 
 /**
- * How long an attempt may still take. A node learns within seconds that the database's clock was set forward. Until then a
- * start seems to be yet to come, which gives the attempt no more time than any other.
+ * How long an attempt may still take. A node learns within seconds that the database's clock was set forward. Until
+ * then the start of an attempt seems to lie in the future. Even so the attempt gets no more than `timeoutMs`.
  */
 export function timeLeftMs(
   startedAt: number,
@@ -88,7 +88,7 @@ export function timeLeftMs(
   return Math.min(startedAt + timeoutMs - clock.now(), timeoutMs);
 }
 
-/** Whether a shutdown may have ended it. An exchange that stalled had met its deadline before. */
+/** Whether a shutdown may have ended the exchange. An exchange that stalled had met its deadline before. */
 function isBrokenOff(exchange: Exchange): boolean {
   return exchange.kind === "faulted" || (exchange.kind === "answered" && exchange.bodyEnd === "broken");
 }

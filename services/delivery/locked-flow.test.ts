@@ -27,7 +27,7 @@ setDefaultTimeout(120_000);
 const log = createLog({ name: "test", level: "silent" });
 const ids = createIdSource(randomBytes);
 const COME_EVERY_MS = 10;
-/** Longer than a project goes the long way before it is asked about in the short one again. */
+/** Longer than the time for which a project goes the long way before the short way is asked again. */
 const LOCKED_MS = 2_500;
 
 let store: TestStore;
@@ -43,10 +43,10 @@ afterAll(async () => {
 
 test("while a project's flow is locked, its claims and settlements leave connections for all other statements", async () => {
   const projectNo = await store.addProject();
-  // With an endpoint its settlements go both ways.
+  // With an endpoint the project's settlements go both ways.
   await store.query("UPDATE flows SET subscriptions = 1 WHERE project_no = $1", [projectNo]);
   const come = await startWork(projectNo);
-  // The short way leaves these, so that what follows goes the long way for a while.
+  // The short way leaves this work, so that the project goes the long way for a while.
   await come();
   const session = await store.session();
   let isOver = false;
@@ -70,7 +70,7 @@ test("while a project's flow is locked, its claims and settlements leave connect
   await until(() => db.connections().busy === 0);
 });
 
-/** Attempts of jobs and deliveries as a node has them. The function lets one more of each be claimed and settled. */
+/** Attempts of jobs and deliveries as a node has them. The returned function claims and settles one more of each. */
 async function startWork(projectNo: number): Promise<() => Promise<unknown>> {
   const nodeId = await store.addNode();
   const clock = { now: Date.now, stop: () => undefined };

@@ -4,7 +4,8 @@ import { rehearseDelivery } from "./rehearsal.ts";
 import { startDelivery } from "./start.ts";
 
 await runService("delivery", async (config, cell) => {
-  // Both come before it joins, so that a node that is refused or stopped by then leaves nothing behind.
+  // The seal and the rehearsal come before the node joins, so that a node that is refused or stopped by then leaves
+  // nothing behind.
   const seal = await openCellSealOrExit(cell, config, "opens");
   await rehearseDelivery(cell, { regions: config.regions, seal });
   return startDelivery(cell, {

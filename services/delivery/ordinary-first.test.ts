@@ -7,7 +7,7 @@ interface Item {
   name: string;
 }
 
-/** The two ways, which note what they are asked; `left` names what the one for ordinary items leaves. */
+/** The two ways, which note the items that they are asked about. The short way leaves the items that are `left`. */
 function twoWays(left: (item: Item) => boolean) {
   const asked = { ordinary: [] as string[], long: [] as string[] };
   const { submit } = ordinaryFirst<Item, string>({
@@ -31,7 +31,7 @@ test("what the statement for ordinary items leaves is asked of the one for all, 
     "ordinary c",
   ]);
   expect(asked).toEqual({ ordinary: ["a", "b", "c"], long: ["b"] });
-  // Of its project something was ordinary, so the next is asked there as well.
+  // One item of the project was ordinary, so the short way is asked about its next item as well.
   expect(await submit(1, "d")).toBe("ordinary d");
 });
 

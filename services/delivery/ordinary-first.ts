@@ -2,22 +2,23 @@ import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { inBatches } from "./attempt-kind.ts";
 
 /**
- * If the short way has left everything of a project, the project goes the long way for this long. Otherwise a project at its
- * limit, or one with endpoints, would pay for both statements each time.
+ * If the short way has left all items of a project, the project goes the long way for this long. Otherwise a project at
+ * its limit, or one with endpoints, would pay for both statements each time.
  */
 export const LONG_WAY_MS = 1_000;
 /**
- * On a busy node the items of the short way gather for this long. The long way gathers nothing: projects at their limit go there,
- * and what they wait for is the next settlement and the next claim.
+ * On a busy node the items of the short way gather for this long. The long way gathers nothing: projects at their limit
+ * go there, and they wait for the next settlement and the next claim.
  */
 const GATHER_MS = 5;
 
 /**
- * Asks the short way (store/queue/claim-ordinary.ts, settle-ordinary.ts) and, about what it leaves, the long way. Each has
- * batches of its own: neither waits for the other, and one that fails has taken effect for none of its items.
+ * Asks the short way (store/queue/claim-ordinary.ts, settle-ordinary.ts), and the long way about the items that the
+ * short way leaves. Each way has batches of its own: neither waits for the other, and a batch that fails has taken
+ * effect for none of its items.
  */
 export function ordinaryFirst<Item extends { projectNo: ProjectNo }, Answer>(ways: {
-  /** Null is what is left. */
+  /** The answer is null for an item that the short way leaves. */
   ordinary(items: Item[]): Promise<(Answer | null)[]>;
   long(item: Item): Promise<Answer>;
   gatherMs?: number;

@@ -42,17 +42,17 @@ const requestTo = (url: string, options: Partial<OutboundRequest> = {}): Outboun
   ...options,
 });
 
-/** What a host has sent is read by then, whatever the machine does meanwhile. */
+/** Long enough to read all that a host has sent, even on a busy machine. */
 const HEARD_MS = 3_000;
 
-/** What a host that answers with these bytes comes to. */
+/** The exchange with a host that answers as `answer` says. */
 async function postTo(
   answer: Parameters<typeof startRawServer>[0],
   options: Partial<OutboundRequest> = {},
 ): Promise<Exchange> {
   const server = await serve(answer);
   const exchange = await open().post(requestTo(`${server.url}/hook`, options));
-  // Whatever a host did, its socket is not kept once the exchange is over, unless it behaved.
+  // The socket is closed once the exchange is over, unless the host has answered completely.
   if (exchange.kind !== "answered" || exchange.bodyEnd !== "complete") {
     await until(() => server.openCount === 0);
   }
@@ -164,7 +164,7 @@ describe("a hostile host", () => {
       const server = await serve((socket) => socket.write(`HTTP/1.1 ${status} It\r\n${framing}`));
       const exchange = await open().post(requestTo(server.url));
       expect(exchange).toMatchObject({ status, bodyEnd: "complete", bodyBytes: 0 });
-      // What it sent beside might be read as the next answer.
+      // The connection is closed, since the body could be read as the next answer.
       await until(() => server.openCount === 0);
     }
   });
@@ -177,7 +177,7 @@ describe("a hostile host", () => {
     const exchange = await outbound.post(requestTo(url, { timeoutMs: 500 }));
     expect(exchange).toEqual({ kind: "stalled" });
     expect(performance.now() - begunAt).toBeGreaterThanOrEqual(499);
-    // A drain does not wait for what is still trying to connect.
+    // A drain does not wait for connections that are still being made.
     const draining = startStopwatch();
     await outbound.close();
     expect(draining.stop()).toBeLessThan(5_000);
@@ -217,7 +217,7 @@ describe("a hostile host", () => {
         setTimeout(() => {
           socket.write("HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n");
           drip(socket, "x");
-          // As long as a deadline of the body's own would be.
+          // By then a deadline that began with the body would have passed.
           setTimeout(() => {
             isAnotherOver = true;
           }, HEARD_MS);
@@ -253,7 +253,7 @@ describe("a hostile host", () => {
     });
     expect(exchange).toMatchObject({ status: 200, bodyEnd: "enough" });
     expect(textOf(exchange)).toBe("x".repeat(2 * ERROR_BYTES_MAX));
-    // The rest is what stood in the buffers of the system when the socket was closed.
+    // The rest stood in the buffers of the system when the socket was closed.
     expect(written).toBeLessThan(50_000_000);
   });
 

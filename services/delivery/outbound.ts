@@ -22,14 +22,14 @@ export interface Outbound {
 }
 
 /**
- * Sends all requests to customers' hosts, each to an address that was judged. `resolve` looks names up as the system
- * does unless a test has names of its own.
+ * Sends all requests to customers' hosts, each to an address that was judged. Names are looked up as dial.ts says, or
+ * by the `resolve` of a test.
  */
 export function openOutbound(rules: TargetRules, resolve?: Resolve): Outbound {
   const client = new Client(createDialler(rules, resolve));
   return {
     async post({ url, headers, body, timeoutMs, signal }) {
-      // The signal of a shutdown that has begun comes only once.
+      // A signal that is aborted already fires no event any more.
       if (signal.aborted) return { kind: "faulted", message: "broken off before it was sent" };
       const deadlineAt = performance.now() + timeoutMs;
       try {

@@ -21,8 +21,8 @@ const TIMEOUT_MS = 1_000;
 const PAYLOAD = JSON.stringify({ rehearsal: "x".repeat(100) });
 
 /**
- * Claims, sends to a listener in this process, and settles jobs that nobody ever sees, as a node that nobody ever sees
- * (rehearsal.ts). So the process rehearses before it joins the cell.
+ * Claims jobs that nobody ever sees, sends them to a listener in this process and settles them, as a node that nobody
+ * ever sees (rehearsal.ts). So the process rehearses before it joins the cell.
  */
 export async function rehearseDelivery(
   cell: Cell,
@@ -69,7 +69,7 @@ async function deliverSome(
   const ids = createIdSource(randomBytes);
   let unsettledCount = 0;
   let settled = Promise.withResolvers<void>();
-  // Nothing is tried again.
+  // A rehearsal tries nothing again.
   const retries: StoreRetries = {
     untilAnswered: (ask) => ask(),
     async untilSettled(item, settle) {
@@ -105,7 +105,7 @@ async function deliverSome(
     const count = JOBS_PER_STEP[index % JOBS_PER_STEP.length] ?? 1;
     const jobs = Array.from({ length: count }, (): JobToCreate => {
       const id = ids.next(JOB_PREFIX, cell.clock.now());
-      // It is due by the clock of the transaction, which began before.
+      // The job must be due by the clock of the transaction, which began earlier. So `runAt` is 0.
       return { id, ...scope, ...terms, targetUrl, payload: PAYLOAD, runAt: 0 };
     });
     const created = await createJobs(cell.db, jobs, lanes);
@@ -115,7 +115,7 @@ async function deliverSome(
     settled = Promise.withResolvers();
     settled.promise.catch(() => undefined);
     const answers = await Promise.all(owed.map((item) => claimAndSend(region, item)));
-    // An operator holds the region.
+    // A claim is blocked if an operator holds the region.
     if (answers.some((answer) => answer?.kind === "blocked")) return;
     const other = answers.find((answer) => answer?.kind !== "granted");
     if (other !== undefined) throw new Error(`The answer to a claim was ${other?.kind}.`);

@@ -32,7 +32,7 @@ async function park(projectNo: number, count: number, host: string): Promise<str
 }
 
 const ONE_PER_HOST = { attemptsMax: 10, perHostMax: 1 };
-/** The releases of a node that sends one request at a time to a host, and whose claims are answered so. */
+/** The releases of a node that sends one request at a time to a host. `answer` gives the answers to its claims. */
 function releasesOf(
   answer: (id: string) => Answer,
   hosts = new RequestsPerHost(ONE_PER_HOST),

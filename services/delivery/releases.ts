@@ -16,27 +16,28 @@ import type { RequestsPerHost } from "./concurrency.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
 
 /**
- * A place that comes free calls what is parked. After a resume, a raised limit or the death of a node there may be no
- * such place; then a look at all hosts finds what is parked, this often.
+ * A place that comes free calls a parked attempt. After a resume, a raised limit or the death of a node there may be no
+ * such place. So this often a look at all hosts finds the parked attempts.
  */
 const LOOK_EVERY_MS = 1_000;
 /** How many attempts one statement releases. */
 const RELEASED_MAX = 200;
 /**
- * With every look at all hosts this many attempts of each lane come once although their project has no permit free.
- * They wait for one among all that is due. A project that is always at its limit would otherwise send no parked
+ * With every look at all hosts, this many attempts of each lane are released even if their project has no permit free.
+ * They wait for a permit among all due attempts. A project that is always at its limit would otherwise send no parked
  * attempt.
  */
 const RELEASED_MIN = 32;
 /**
- * When an endpoint gets another URL, what is parked at its old host is left there. One look takes so many such hosts...
+ * When an endpoint gets another URL, its attempts stay parked at its old host. One look takes at most so many of these
+ * left hosts.
  */
 const LEFT_HOSTS_MAX = 20;
-/** ... from each of them at most so many times RELEASED_MAX, ... */
+/** One look releases at most so many times RELEASED_MAX attempts of each left host. */
 const LEFT_TURNS_MAX = 5;
-/** ... and forgets so many of those where nothing is left. */
+/** One look forgets at most so many left hosts at which nothing is parked any more. */
 const IDLE_LEFT_HOSTS_MAX = 1_000;
-/** For how long it waits until the blind claims that keep it from a host have ended. */
+/** How long a release waits for the end of blind claims that keep it from a host. */
 const BLIND_WAIT_MS = 100;
 const KINDS: readonly FlowKind[] = ["jobs", "webhooks"];
 
@@ -44,17 +45,17 @@ export interface Releases {
   everyMs: number;
   /** Whether a release is under way. */
   readonly isBusy: boolean;
-  /** Finds what is parked at hosts that have room. */
+  /** Finds the attempts that are parked at hosts with room. */
   tick(): Promise<void>;
-  /** The node has parked something at the host. */
+  /** The node has parked an attempt at the host. */
   parked(host: string): void;
   /** A place at the host has come free. */
   freed(host: string): void;
 }
 
 /**
- * Brings back what is parked at hosts that have room on this node. A place that comes free calls the next attempt at
- * once, and the node that called it claims it, so that no other attempt takes that place first.
+ * Brings back the attempts that are parked at hosts with room on this node. A place that comes free calls the next
+ * attempt at once. The node that called the attempt claims it, so that no other attempt takes the place first.
  */
 export function createReleases(
   { db, bus }: Pick<Cell, "db" | "bus">,
@@ -76,14 +77,14 @@ export function createReleases(
   let waiting = new Set<string>();
   /** The hosts where a release is under way. */
   const looking = new Set<string>();
-  /** Those of them where to look once more, for what has come meanwhile. */
+  /** The hosts of these where one more release follows, because something has changed there meanwhile. */
   const again = new Set<string>();
   /** The hosts where the next release calls every lane, whether its project has a permit free or not. */
   let callingAll = new Set<string>();
   /** The lane that had the last turn, for each kind and host. */
   const lastLanes = new Map<string, ParkedLane>();
 
-  /** Calls what is parked at the host, for as long as some of it is sent and there is room. */
+  /** Calls attempts that are parked at the host, for as long as some of them are sent and there is room. */
   async function release(host: string): Promise<void> {
     again.add(host);
     if (looking.has(host)) return;
@@ -98,14 +99,14 @@ export function createReleases(
     looking.delete(host);
   }
 
-  /** Returns whether more may be sent: some was, or all lanes were called and those with a permit follow. */
+  /** Returns whether more may be sent: some attempts were, or all lanes were called and those with a permit follow. */
   async function releaseSome(host: string): Promise<boolean> {
     const kept = Math.min(hosts.roomOf(host), room(), RELEASED_MAX);
     if (kept <= 0) return false;
     for (let place = 0; place < kept; place++) hosts.add(host);
     try {
-      // Every blind claim may lead to this host. While the places are kept few of them begin, and those under way end
-      // soon.
+      // Every blind claim may lead to this host. While the places are kept, few blind claims begin, and those under way
+      // end soon.
       const countLeft = () => kept + Math.min(0, hosts.claimsLeftFor(host));
       if (countLeft() <= 0) await waitForBlindClaims(() => countLeft() > 0);
       return countLeft() > 0 && (await releaseInto(host, countLeft()));
@@ -152,8 +153,8 @@ export function createReleases(
   }
 
   /**
-   * Returns whether some of them are sent. The others lack a permit or a quota, or other nodes send them, those of
-   * their region: they wait among all that is due, and their shards are told.
+   * Returns whether some of the attempts are sent. The others lack a permit or a quota, or belong to nodes of another
+   * region. They wait among all due attempts, and their shards are told.
    */
   async function sendReleased(
     released: readonly Placed<OwedAttempt>[],
@@ -189,13 +190,13 @@ export function createReleases(
       if (room() <= 0) return;
       waiting = new Set((await Promise.all(KINDS.map((kind) => listParkedHosts(db, kind)))).flat());
       callingAll = new Set(waiting);
-      // No host waits for another: to send what is parked at one may take hours.
+      // No host waits for another: to send all attempts that are parked at one may take hours.
       for (const host of waiting) void release(host);
       await releaseLeftHosts();
     },
     parked(host) {
       waiting.add(host);
-      // A release that is under way may have kept the very places that were missing.
+      // A release that is under way may have kept the very place that the attempt lacked.
       if (looking.has(host) || hosts.roomOf(host) > 0) void release(host);
     },
     freed(host) {

@@ -4,14 +4,14 @@ import { StoreUnavailable } from "../../shared/store/database/database.ts";
 const ASK_AGAIN_MS = 250;
 const WARN_EVERY_MS = 1_000;
 
-/** What a node does while Postgres does not answer, or refuses a settlement. */
+/** How a node goes on while Postgres does not answer, or refuses a settlement. */
 export interface StoreRetries {
   /**
    * Asks until Postgres has answered, however long that takes: a claim of unknown outcome may have been committed, and
    * an attempt on the wire has to be settled. Throws errors that have another cause than an unreachable Postgres.
    */
   untilAnswered<T>(ask: () => Promise<T>): Promise<T>;
-  /** Settles what only this node knows. If Postgres refuses it, it is settled without the error's text. */
+  /** Settles an outcome that only this node knows. If Postgres refuses the settlement, its error's text is left out. */
   untilSettled<Item extends { error: string | null }, T>(
     item: Item,
     settle: (item: Item) => Promise<T>,
@@ -48,8 +48,7 @@ export function createStoreRetries(log: Log, countInFlight: () => number): Store
         try {
           return await untilAnswered(() => settle(settling));
         } catch (error) {
-          // Postgres refuses something in it, and only the text comes from outside; or operators have something to
-          // mend.
+          // Either Postgres refuses the error's text, the only part from outside, or operators have something to mend.
           warn("settle.refused", error);
           if (settling.error !== null) settling = { ...settling, error: "(not storable)" };
           await Bun.sleep(ASK_AGAIN_MS);

@@ -43,7 +43,7 @@ describe("the signature headers", () => {
     for (let count = 0; count < secretCount; count++)
       signHeaders(BODY, { id: ID, sentAt: SENT_AT, secrets: [makeSecret(randomBytes)] });
     Bun.gc(true);
-    // The collector takes what is still on the stack for used.
+    // The collector takes objects that are still on the stack for used.
     expect(heapStats().objectTypeCounts.CryptoHasher ?? 0).toBeLessThan(secretCount / 10);
   });
 

@@ -8,7 +8,7 @@ import { listSigningSecrets } from "../../shared/store/resources/secrets.ts";
 const CACHED_MS = 4_000;
 const CACHED_MAX = 20_000;
 
-/** Finds the signing secrets of an environment, the newest first. What is asked for together is one statement. */
+/** Finds the signing secrets of an environment, the newest first. Scopes asked for together share a statement. */
 export function createSigningSecrets(
   db: Database,
   seal: Seal,

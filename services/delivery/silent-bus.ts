@@ -7,11 +7,11 @@ import type { ClaimAndSend } from "./claim-and-send.ts";
 /** Workers beat twice a second. Four missed beats mean that no worker can reach this node. */
 const SILENT_MS = 2_000;
 const SWEEP_EVERY_MS = 500;
-/** What is parked may have hidden what is due behind it, so another look follows at once, at most so often. */
+/** Attempts that get parked may have hidden due ones behind them. So another look follows at once, at most so often. */
 const LOOKS_MAX = 100;
 
 /**
- * Looks in Postgres for what is due while no worker of a region is heard, because the bus or all workers are down. A
+ * Looks in Postgres for due attempts while no worker of a region is heard, because the bus or all workers are down. A
  * worker that only this node cannot hear does no harm, since claims are compare-and-set.
  */
 export function createSilentBusSweep({

@@ -23,7 +23,7 @@ import { createSilentBusSweep } from "./silent-bus.ts";
 
 export interface DeliveryOptions {
   seal: Seal;
-  /** From joinCell. */
+  /** The id that joinCell has given. */
   nodeId: number;
   regions: readonly Region[];
   targets: TargetRules;
@@ -33,10 +33,10 @@ export interface DeliveryOptions {
   webhookRetryScale: number;
   drainTimeoutMs: number;
   limits?: NodeLimits;
-  /** What a simulation puts in the place of the network and of random ids. */
+  /** A simulation gives both of these, in place of the network and of random ids. */
   outbound?: Outbound;
   ids?: IdSource;
-  /** The node was declared dead: nothing of it may go on. */
+  /** The node was declared dead, so all its work must stop. */
   onDeclaredDead(): void;
 }
 
@@ -47,9 +47,9 @@ const HOST_LIMITS_EVERY_MS = 2_000;
 
 export interface Delivery {
   stop(): Promise<void>;
-  /** What a test clock needs to walk on. */
+  /** The calls that a test clock needs to walk on. */
   walk: {
-    /** Finds what is parked. False if that has failed. */
+    /** Finds parked attempts and calls gates. False if that has failed. */
     look(): Promise<boolean>;
     /** Whether nothing is being claimed, on the wire or being settled. */
     isIdle(): boolean;
@@ -58,7 +58,7 @@ export interface Delivery {
   };
 }
 
-/** Takes what is due, claims it, sends it, settles it, and tells the shard. */
+/** Takes due attempts, claims, sends and settles them, and tells their shards. */
 export async function startDelivery(cell: Cell, options: DeliveryOptions): Promise<Delivery> {
   const { db, bus, clock, log, metrics } = cell;
   const { nodeId, regions, seal, limits = NODE_LIMITS, ids = createIdSource(randomBytes) } = options;
@@ -69,7 +69,7 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
   let isDraining = false;
   metrics.attemptsInFlight.follow(() => single(inFlight.size));
   const room = () => (isDraining ? 0 : inFlight.room);
-  /** A node that cannot reach Postgres can claim nothing, so it offers no room: what it was handed would be late. */
+  /** A node that cannot reach Postgres can claim nothing, so it offers no room: attempts handed to it would be late. */
   let isReached = true;
   const roomOffered = () => (isReached ? Math.max(0, room()) : 0);
   const sendBeat = () => bus.sendBeat("delivery", { nodeId, regions: [...regions], room: roomOffered() });
@@ -80,7 +80,7 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
   const claimAndSend: ClaimAndSend = createClaimAndSend(cell, {
     jobs: createJobAttempts(cell, {
       ...common,
-      // Under a test clock a secret may be over with the next leap.
+      // Under a test clock a secret may expire with the next leap.
       secretsOf: createSigningSecrets(db, seal, clock.real && 0),
       sender: { ...way, timeoutMs: options.attemptTimeoutMs },
     }),
@@ -127,7 +127,7 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
   }
 
   const readHostLimits = async () => hosts.lower(await listHostLimits(db));
-  // A node that does not know the limits sends nothing.
+  // The node begins only once it knows the limits.
   await retries.untilAnswered(readHostLimits);
 
   const gateCalls = createGateCalls(cell);
@@ -156,7 +156,7 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
       for (const subscription of subscriptions) subscription.unsubscribe();
       await Promise.all(loops.map((loop) => loop.stop()));
       await outbound.close();
-      // Nothing of this node is on the wire any more, so its name is free at once.
+      // No request of this node is on the wire any more, so its name is free at once.
       await declareNodeDead(db, nodeId);
     },
     walk: {

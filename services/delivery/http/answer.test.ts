@@ -11,7 +11,7 @@ setDefaultTimeout(60_000);
 
 const bytesOf = (text: string) => Buffer.from(text, "latin1");
 const ANSWERS = RULES.flatMap(({ answers }) => answers);
-/** Of answers and of what may be between their bytes. */
+/** Pieces of answers, and bytes that may stand between them. */
 const PIECES_OF_ANSWERS = [
   ...[
     "HTTP/1.1 200 OK\r\n",
@@ -205,7 +205,7 @@ describe("an answer", () => {
       for (let count = 0; count < 5; count++) readInPieces([bytes]);
     };
     const plain = `x-a: ${"x".repeat(limitBytes)}\r\n`;
-    // What grows with the square of the bytes would take hundreds of times as long as one plain header.
+    // Work that grows with the square of the bytes would take hundreds of times as long as one plain header.
     for (const head of heads) expect(measureGrowth(readHead, plain, head, 60)).toBeLessThan(60);
   });
 });

@@ -5,11 +5,11 @@ import { type AnswerHead, HeadReader } from "./head.ts";
 import { LineReader } from "./lines.ts";
 
 /**
- * How much a host may send for one answer. It is many times what is read of a body, since a chunk of one byte takes
- * six, and it bounds what is neither head nor body.
+ * How much a host may send for one answer. It is many times the part of a body that is read, since a chunk of one byte
+ * takes six. It also bounds the bytes that belong neither to a head nor to a body.
  */
 const ANSWER_BYTES_MAX = 1_048_576;
-/** How much of a body is kept. A run's error is made of it, and a character may lie across the end of that. */
+/** How much of a body is kept. A run's error is made of it, and a character may lie across the end of the error. */
 const KEPT_BYTES_MAX = 2 * ERROR_BYTES_MAX;
 
 const FIRST_FINAL_STATUS = 200;
@@ -31,7 +31,7 @@ export class AnswerReader {
   bodyEnd: BodyEnd = "complete";
   /** Why the answer cannot be read; null if it can. */
   fault: string | null = null;
-  /** Bytes came after the end of the answer. Nobody knows to which request they belong. */
+  /** Bytes came after the end of the answer. The request to which they belong is unknown. */
   hasMore = false;
   private readonly lines = new LineReader();
   private readonly heads = new HeadReader();
@@ -56,7 +56,7 @@ export class AnswerReader {
     this.keptBytes = 0;
   }
 
-  /** Takes what has arrived. The answer is over once `state` says so. */
+  /** Takes the bytes that have arrived. The answer is over once `state` says so. */
   read(chunk: Buffer): void {
     const leftBytes = ANSWER_BYTES_MAX - this.byteCount;
     const readable = chunk.length > leftBytes ? chunk.subarray(0, leftBytes) : chunk;
@@ -82,7 +82,7 @@ export class AnswerReader {
     else this.breakOff("broken");
   }
 
-  /** Ends what is not over. */
+  /** Ends an answer that is not over. */
   breakOff(how: "broken" | "stalled"): void {
     if (this.state !== "over") this.finish(how);
   }
@@ -163,7 +163,7 @@ export class AnswerReader {
     if (chunks.state === "trailers") {
       const behind = lines.next(chunk, from);
       if (behind < 0) return chunk.length;
-      // A trailer is a field like another; none is wanted.
+      // A trailer is checked like any other field, and then dropped.
       if (lines.start === lines.end) this.finish("complete");
       else this.heads.readLine(lines.bytes, lines.start, lines.end);
       return behind;

@@ -6,9 +6,9 @@ const SEMICOLON = 59;
 const SPACE = 32;
 const TAB = 9;
 const DELETE = 127;
-/** A chunk with a longer size is larger than what is read of a body. */
+/** A chunk with a longer size is larger than the part of a body that is read. */
 const SIZE_DIGITS_MAX = 8;
-/** For the extensions of one chunk. None is understood. */
+/** The limit for the extensions of one chunk, which are read past. */
 const EXTENSION_BYTES_MAX = 1_024;
 
 type State = "size" | "blanks" | "extension" | "size-end" | "data" | "data-cr" | "data-lf" | "trailers";
@@ -28,7 +28,7 @@ export class ChunkReader {
     this.extensionBytes = 0;
   }
 
-  /** Goes on to the next byte of data, to the trailers or to the end of what has arrived. Returns that position. */
+  /** Goes on to the next byte of data, to the trailers or to the end of the arrived bytes. Returns that position. */
   skipFraming(chunk: Buffer, from: number): number {
     let at = from;
     while (at < chunk.length && this.state !== "data" && this.state !== "trailers") {

@@ -39,18 +39,18 @@ const requestTo = (url: string, wish: Partial<OutboundRequest> = {}): OutboundRe
   ...wish,
 });
 
-/** What an exchange came to, in a word or two, or in the words of the fault. */
+/** The outcome of an exchange, in a word or two, or in the words of the fault. */
 function wordsOf(exchange: Exchange): string {
   if (exchange.kind === "answered") return `${exchange.status} ${exchange.bodyEnd}`;
   return exchange.kind === "faulted" ? exchange.message : exchange.kind;
 }
 
 const FINE = answerOf("200 OK", {}, "ok");
-/** What a target may hold in this process itself, and far less than was asked for. */
+/** The most descriptors that a target in this process may hold itself. The requests are far more. */
 const TARGETS_FDS_MAX = 5;
 const NO_ANSWER = "The target closed the connection without an answer.";
 const RESET = "The target reset the connection (ECONNRESET).";
-/** Larger than what the system takes of a write, where nobody reads. */
+/** Larger than the part of a write that the system takes while the other end reads nothing. */
 const LARGE = "x".repeat(8_000_000);
 
 describe("a connection", () => {
@@ -169,7 +169,7 @@ describe("a target that ends the connection", () => {
     expect(wordsOf(await open().post(requestTo(ending.url)))).toBe(comes);
     const resetting = await serve((socket) => {
       if (bytes === "") socket.resetAndDestroy();
-      // What the system still holds goes with a reset, so that comes once it is read.
+      // A reset discards the bytes that the system still holds, so it follows once they are read.
       else socket.write(bytes, () => setTimeout(() => socket.resetAndDestroy(), 50));
     });
     const reset = comes === NO_ANSWER || comes.includes("head") ? RESET : comes;
@@ -249,7 +249,7 @@ describe("a request", () => {
     const fdsBefore = countFds();
     const outbound = open();
     expect(await outbound.post(requestTo(url, { body: LARGE, timeoutMs: 300 }))).toEqual({ kind: "stalled" });
-    // The other end of it is in this process.
+    // The other end of the connection is in this process.
     await until(() => countFds() <= fdsBefore + 1);
   });
 
@@ -495,10 +495,10 @@ describe("what is told of a target", () => {
     closing.push(() => server.close());
     const { port } = server.address() as net.AddressInfo;
     const outbound = open(async () => [{ address: "127.0.0.1", family: 4 }]);
-    // Nobody here trusts the certificate, which is looked at once all was asked.
+    // This process does not trust the certificate, which it checks after the SNI was sent.
     expect(wordsOf(await outbound.post(requestTo(`https://a.example:${port}/`)))).toContain("certificate");
     expect(asked).toEqual(["a.example"]);
-    // RFC 6066, section 3: without the dot that may end a name.
+    // RFC 6066, section 3: the name is sent without the dot that may end it.
     await outbound.post(requestTo(`https://b.example.:${port}/`));
     expect(asked.splice(1)).toEqual(["b.example"]);
     expect(wordsOf(await outbound.post(requestTo(`https://127.0.0.1:${port}/`)))).toContain("certificate");

@@ -17,7 +17,7 @@ export interface Posting {
   signal: AbortSignal;
 }
 
-/** For looking up the name, connecting and TLS together. */
+/** The time for looking up the name, connecting and TLS together. */
 const CONNECT_TIMEOUT_MS = 10_000;
 /** A deadline may be kept this late. One clock ticks for all requests, and stops while there are none. */
 const TICK_MS = 25;
@@ -60,7 +60,7 @@ export class Client implements ConnectionOwner {
   }
 
   /**
-   * A kept connection may be closed already. That shows when the event loop looks at its sockets, which it has done
+   * A kept connection may be closed already. The close shows when the event loop looks at its sockets. It has done so
    * once the second turn from here begins.
    */
   private waitForTurn(post: Post): void {

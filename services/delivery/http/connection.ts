@@ -3,10 +3,13 @@ import type { Exchange } from "../../../shared/domain/run.ts";
 import { AnswerReader } from "./answer.ts";
 import { explainFault } from "./explain.ts";
 
-/** Who closed it: we; the target, while it was idle; or the target, in place of an answer to a later request. */
+/**
+ * How a connection ended. `idle`: the target closed it while it was idle. `unanswered`: the target closed it in place
+ * of an answer to a later request. `ours`: we closed it, or it ended with its exchange.
+ */
 export type ConnectionEnd = "ours" | "idle" | "unanswered";
 
-/** What a connection tells its pool. */
+/** The calls by which a connection tells its client of its state. */
 export interface ConnectionOwner {
   /** The exchange is over and the connection may be used again. */
   onIdle(connection: Connection): void;
@@ -44,7 +47,7 @@ export class Connection {
     socket.on("close", () => this.endOfInput());
   }
 
-  /** Sends a request in one write. `settle` is called once, with what came of it. */
+  /** Sends a request in one write. `settle` is called once, with the outcome. */
   send(request: Buffer, settle: (exchange: Exchange) => void): void {
     this.settle = settle;
     this.reader.begin();
@@ -90,7 +93,7 @@ export class Connection {
 
   private endUnanswered(): void {
     if (this.answeredCount > 0) {
-      // The target may have closed it before the request came, or because of it. That cannot be known.
+      // It is unknown whether the target closed the connection before the request came, or because of the request.
       this.end({ kind: "unknown" }, "unanswered");
     } else {
       const message = explainFault(this.error, "The target closed the connection without an answer.");

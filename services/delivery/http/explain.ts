@@ -1,4 +1,4 @@
-/** The system's error codes in words for the owner of the target. None of them holds an address. */
+/** The system's error codes in words for the owner of the target. No text holds an address. */
 const WORDS: Record<string, string> = {
   ECONNREFUSED: "The target refused the connection",
   ECONNRESET: "The target reset the connection",

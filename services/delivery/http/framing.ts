@@ -1,7 +1,7 @@
 import { AnswerFault } from "./fault.ts";
 
 /**
- * Where the body of an answer ends. It is doubtful if the target has announced a body for an answer that never has one:
+ * The end of an answer's body. It is doubtful if the target has announced a body for an answer that never has one:
  * such a body would be read as the next answer.
  */
 export type Framing = { isDoubtful: boolean } & (
@@ -19,7 +19,7 @@ const LENGTHS = /^([0-9]+)(?:[\t ]*,[\t ]*\1)*$/;
 const TWO_LENGTHS =
   "The target answered with a length that is not that of its body, or with two: with more than one Content-Length, or one beside Transfer-Encoding.";
 
-/** RFC 9112, section 6.3, for the answer to a POST. The fields are as lists, null if they are absent. */
+/** RFC 9112, section 6.3, for the answer to a POST. The fields are given as lists, null if they are absent. */
 export function decideFraming(
   status: number,
   transferEncoding: string | null,

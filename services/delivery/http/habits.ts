@@ -1,12 +1,12 @@
 /** How a host treats connections on which nothing happens. */
 export interface Habit {
-  /** It was seen to keep one for so long. */
+  /** The host was seen to keep an idle connection for so long. */
   keptMs: number;
-  /** It was seen to close one that was idle for so long. */
+  /** The host was seen to close a connection that was idle for so long. */
   closedAfterMs: number;
-  /** It was seen to close one that had answered so many requests. */
+  /** The host was seen to close a connection that had answered so many requests. */
   closedAfterAnswers: number;
-  /** When it last closed one. */
+  /** When the host last closed a connection. */
   closedAt: number;
 }
 
@@ -15,7 +15,7 @@ export interface Habit {
  */
 const BRISK_MS = 50;
 /**
- * A restart of a host closes its connections once. That says nothing of its habits, so closings are forgotten again.
+ * A restart of a host closes its connections once. This says nothing of its habits, so closings are forgotten again.
  */
 const FORGET_CLOSINGS_AFTER_MS = 600_000;
 const HOSTS_MAX = 10_000;

@@ -2,7 +2,7 @@ import type { AnswerHeaders } from "../../../shared/domain/run.ts";
 import { AnswerFault } from "./fault.ts";
 import { decideFraming, type Framing } from "./framing.ts";
 
-/** What is known of an answer once its head is complete. */
+/** The complete head of an answer, as far as it is used. */
 export interface AnswerHead {
   status: number;
   headers: AnswerHeaders;
@@ -142,7 +142,7 @@ export class HeadReader {
   }
 }
 
-/** RFC 9110, section 5.5: no control character but the tab. A lone CR is one. */
+/** RFC 9110, section 5.5: no control character but the tab. A lone CR is a control character. */
 function checkValue(bytes: Buffer, start: number, end: number): void {
   for (let at = start; at < end; at++) {
     const byte = bytes[at] ?? 0;

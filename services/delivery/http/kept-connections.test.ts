@@ -6,15 +6,15 @@ setDefaultTimeout(120_000);
 
 const TARGET = join(import.meta.dir, "../../../test/support/target-closing.ts");
 const RUN_MS = 10_000;
-/** A machine that others use sends so many in a longer time. */
+/** A busy machine may need more than RUN_MS for so many attempts. */
 const ATTEMPTS_MIN = 10_000;
-/** Of all attempts, and of those at one kind of target, where the few that teach the host's habit weigh more. */
+/** The limits for all attempts, and for one kind of target, where the few that teach the host's habit weigh more. */
 const UNKNOWN_PART_MAX = 0.001;
 const UNKNOWN_PART_OF_KIND_MAX = 0.005;
 
 /**
- * How targets close kept connections. All senders send at once, so that as many connections are idle for as long as they
- * pause: for so long that targets close just then, or less.
+ * How targets close kept connections. All senders send at once and then pause, so that as many connections are idle. A
+ * pause lasts about as long as the target keeps a connection, or less.
  */
 const CLOSING = [
   { when: "after 200 ms", idleMs: 200, requestsMax: 0, senders: 60, pausesMs: [50, 195, 199, 201, 205] },
@@ -25,14 +25,14 @@ const CLOSING = [
 interface Sent {
   answered: number;
   unknown: number;
-  /** Whatever else they came to. */
+  /** All other outcomes. */
   others: string[];
-  /** What the target saw. */
+  /** The requests that the target saw. */
   seen: number;
   connections: number;
 }
 
-/** Sends until it is told that there is enough. `note` hears of each round's attempts. */
+/** Sends until `isEnough` says so. `note` hears of each round's attempts. */
 async function sendTo(
   { idleMs, requestsMax, senders, pausesMs }: (typeof CLOSING)[number],
   { note, isEnough }: { note(count: number): void; isEnough(): boolean },
@@ -81,13 +81,13 @@ test("of attempts at targets that close kept connections less than 0.1 % have an
   for (const [place, { when }] of CLOSING.entries()) {
     const { answered, unknown, others, seen } = sent[place] as Sent;
     expect([when, others]).toEqual([when, []]);
-    // What the target never saw was not answered either.
+    // No request was sent twice.
     expect(seen).toBeLessThanOrEqual(answered + unknown);
     expect([when, unknown / (answered + unknown) < UNKNOWN_PART_OF_KIND_MAX]).toEqual([when, true]);
   }
   const sum = (figure: "unknown" | "answered" | "connections") =>
     sent.reduce((total, kind) => total + kind[figure], 0);
   expect(sum("unknown") / attempts).toBeLessThan(UNKNOWN_PART_MAX);
-  // Connections are kept all the same.
+  // Connections are kept: there are fewer of them than answers.
   expect(sum("connections")).toBeLessThan(sum("answered"));
 });

@@ -50,7 +50,7 @@ export class LineReader {
     return behind;
   }
 
-  /** Lets go of what arrived, and keeps only the beginning of a line of which the end has not come. */
+  /** Lets go of the arrived bytes, and keeps only the beginning of a line whose end has not come. */
   release(): void {
     this.bytes = NOTHING;
     if (this.partBytes === 0) this.part = NOTHING;

@@ -69,7 +69,7 @@ describe("an idle connection", () => {
     trial.pass(200);
     trial.pool.remove(short, "idle", trial.now);
     expect(trial.usableMs()).toBeWithin(80, 101);
-    // Longer than it may be used it is not kept either.
+    // A connection is also kept for no longer than it may be used.
     trial.keep("next");
     trial.pass(125);
     expect(trial.closed.at(-1)).toBe("next");
@@ -108,7 +108,7 @@ describe("an idle connection", () => {
     trial.pool.remove(tenth, "idle", trial.now + 1);
     expect(trial.usableMs({ answeredCount: 9 })).toBe(100);
     expect(trial.usableMs({ answeredCount: 10 })).toBe(0);
-    // Ten minutes later the host may be another.
+    // Ten minutes later the host may have other habits.
     trial.now += 600_001;
     expect(trial.usableMs({ answeredCount: 10 })).toBe(100);
   });

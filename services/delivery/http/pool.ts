@@ -10,9 +10,9 @@ const USABLE_MS_MIN = 100;
  * one earlier, and a request takes a while to reach it.
  */
 const USABLE_PART = 0.5;
-/** A connection is not kept for longer, so that a name that leads elsewhere now is followed there. */
+/** No connection is kept for longer, so that requests follow a name that leads to another address now. */
 const AGE_MS_MAX = 60_000;
-/** Over all hosts. Beyond that a connection that becomes idle is closed. */
+/** The limit over all hosts. Beyond it a connection that becomes idle is closed. */
 const IDLE_CONNECTIONS_MAX = 4_096;
 
 /**
@@ -25,7 +25,7 @@ export class Pool {
   private readonly idle = new Map<string, Connection[]>();
   private readonly habits = new Habits();
   private sweptAt = 0;
-  /** The event loop has looked at all sockets since this instant, so what was closed before it is known. */
+  /** The event loop has looked at all sockets since this instant, so every close before the instant is known. */
   private sweptBeforeAt = 0;
 
   /** Keeps a connection that has just become idle, or closes it. */
@@ -56,7 +56,7 @@ export class Pool {
     return latest;
   }
 
-  /** Forgets a closed connection. If the target closed it, that tells something about its host. */
+  /** Forgets a closed connection. If the target closed it, the close tells something about the host. */
   remove(connection: Connection, how: ConnectionEnd, now: number): void {
     const { origin, idleSince, usedAt, answeredCount } = connection;
     // A close may be seen long after it happened, and a request may have waited for an answer since.
@@ -97,7 +97,7 @@ export class Pool {
   private usableUntil(connection: Connection, now: number): number {
     const { origin, idleSince, keepAliveMs } = connection;
     const keptMs = this.habits.of(origin, now)?.keptMs ?? 0;
-    // What the target says about how long it keeps a connection is believed without a proof.
+    // The target's own word on how long it keeps a connection is believed without a proof.
     const usableMs =
       keepAliveMs === null ? Math.max(USABLE_MS_MIN, USABLE_PART * keptMs) : USABLE_PART * WATCHED_MS;
     return Math.min(idleSince + usableMs, this.watchedUntil(connection, now));

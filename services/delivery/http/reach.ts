@@ -1,7 +1,7 @@
 import net, { type Socket } from "node:net";
 import tls from "node:tls";
 
-/** A connection that is being made. Nothing is heard of it once it was canceled. */
+/** A connection that is being made. Once it is canceled, it calls neither function of its `Reached`. */
 export interface Reaching {
   cancel(): void;
 }

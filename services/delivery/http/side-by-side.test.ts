@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-// The bare name is replaced by a stub on Bun.
+// Bun replaces the bare name `undici` by a stub.
 import { Agent } from "undici/index.js";
 import { RESPONSE_BODY_BYTES_MAX } from "../../../shared/domain/run.ts";
 import { startRawServer } from "../../../test/runtime-contract/raw-server.ts";
@@ -9,13 +9,13 @@ import { RULES } from "./test-support.ts";
 
 setDefaultTimeout(120_000);
 
-/** Enough for whatever comes to an end by itself, and for what does not. */
+/** Enough for exchanges that end by themselves, and for exchanges that do not. */
 const TIMEOUT_MS = 30_000;
 const STALLED_TIMEOUT_MS = 3_000;
 /** For undici alone, which reads on for as long as a flood comes. */
 const FLOODED_TIMEOUT_MS = 500;
 
-/** Where our client and undici come to different ends, and why ours is wanted. */
+/** The targets at which our client and undici have different outcomes, and why ours is wanted. */
 const DIFFERENCES: Record<string, { undici: string; why: string }> = {
   "answers 100 and then 200": { undici: "faulted", why: "interim answers are read past" },
   "answers 101 and then 200": { undici: "faulted", why: "interim answers are read past" },
@@ -41,7 +41,7 @@ beforeAll(() => {
 });
 afterAll(() => agent.destroy());
 
-/** What undici makes of a target, read as far as we read. */
+/** The outcome of undici at a target, of which it reads as much as our client does. */
 async function postByUndici(url: string, timeoutMs: number): Promise<{ outcome: string; body: string }> {
   const signal = AbortSignal.timeout(timeoutMs);
   let status = "";
@@ -71,7 +71,7 @@ async function postByUndici(url: string, timeoutMs: number): Promise<{ outcome: 
   }
 }
 
-/** What our client makes of it, in the same words. */
+/** The outcome of our client at the target, in the same words. */
 async function postByOurs(url: string, timeoutMs: number): Promise<string> {
   const outbound = openOutbound({ allowInsecure: true, own: [] });
   const { signal } = new AbortController();
@@ -91,7 +91,7 @@ describe("beside undici", () => {
           const told = outcome === "faulted" ? "fault" : `${outcome} ${body}`;
           const alike = comes.replace(/ (kept|closed) /, " complete ");
           expect([bytes.slice(0, 200), told]).toEqual([bytes.slice(0, 200), undici ?? alike]);
-          // A difference that is none any more is not named.
+          // A difference is listed only while there is one.
           expect([bytes.slice(0, 200), undici]).not.toEqual([bytes.slice(0, 200), alike]);
         }),
       );
@@ -109,7 +109,7 @@ describe("beside undici", () => {
       const isFlood = difference?.endsWith("stalled") ?? false;
       const { outcome } = await postByUndici(target.url, isFlood ? FLOODED_TIMEOUT_MS : timeoutMs);
       expect([name, outcome]).toEqual([name, difference ?? ours]);
-      // A difference that is none any more is not named.
+      // A difference is listed only while there is one.
       expect([name, ours]).not.toEqual([name, difference ?? ""]);
     } finally {
       await target.stop();

@@ -1,10 +1,10 @@
 import { AnswerReader } from "./answer.ts";
 
 /**
- * The rules that the client keeps when it reads an answer, as README.md lists them, each with answers that show it. What
- * an answer comes to is told as `status how body`, where it is `kept` if it is complete and its connection may be used
- * again, `closed` if it is complete and the connection may not, `enough`, or `broken`; or as `fault`, where no status is
- * told.
+ * The rules that the client keeps when it reads an answer, as README.md lists them, each with answers that show it.
+ * `comes` is the outcome of an answer, in the form `status how body`. `how` is `kept` if the answer is complete and its
+ * connection may be used again, `closed` if it is complete and the connection may not, `enough`, or `broken`. The
+ * outcome is `fault` where no status is told.
  */
 export interface Rule {
   rule: string;
@@ -15,7 +15,7 @@ export interface Answer {
   /** Latin-1, after which the target closes its side. */
   bytes: string;
   comes: string;
-  /** What undici makes of it, where that is something else. */
+  /** The outcome of undici, where it is another. */
   undici?: string;
 }
 
@@ -284,10 +284,10 @@ export const RULES: readonly Rule[] = [
   },
 ];
 
-/** What comes of an answer that arrives in such pieces. */
+/** The outcome of an answer that arrives in these pieces. */
 export function readInPieces(pieces: readonly Buffer[], reader = new AnswerReader()): string {
   reader.begin();
-  // What comes later finds the connection idle and ends it.
+  // Bytes that come later find the connection idle and end it.
   let isDisturbed = false;
   for (const piece of pieces) {
     if (reader.state !== "over") reader.read(piece);
