@@ -39,7 +39,7 @@ export function createApp(
     return response;
   }
 
-  /** What the console has at the path, or the page for browsers that says so; everybody else is told it as before. */
+  /** Answers with the console's file or view at the path. Elsewhere browsers get a page, all others the refusal. */
   async function answerConsole(request: Request): Promise<Response> {
     const isRead = request.method === "GET" || request.method === "HEAD";
     const response = isRead ? await pages.answer(request, new URL(request.url).pathname) : null;
@@ -77,7 +77,8 @@ export function createApp(
     const mismatch = { allow, served: null };
     const refuse = ({ request }: { request: Request }) => answer(request, NO_IDS, mismatch);
     elysia.all(path, refuse, UNPARSED);
-    // Elysia looks for a path of the method itself first: POST /v2/schedules/by-name/run would run a schedule of the id by-name.
+    // Elysia looks first for a path that has the method. So without a route of its own the POST of
+    // /v2/schedules/by-name/run would run a schedule of the id by-name.
     for (const method of WRITES) {
       if (operations.every(({ operation }) => operation.method !== method))
         elysia.route(method, path, refuse, UNPARSED);
@@ -94,7 +95,8 @@ export function createApp(
   const serveAt = (path: string, act: App["paths"][string]) => {
     const known = path.startsWith("/v2") ? { version: NEWEST_API_VERSION } : {};
     paths[path] = (request) => {
-      // Without a usable Host header Bun gives the bare path, in which Elysia would look for a host. Of two it takes the first.
+      // Without a usable Host header Bun gives the bare path, in which Elysia would look for a host. Of two hosts Bun
+      // takes the first.
       if (request.url.startsWith("/") || request.headers.get("host")?.includes(",")) {
         const error = new ApiError("invalid_request", "One Host header with one host is required.");
         return refuseOutside(error, known);
@@ -102,7 +104,7 @@ export function createApp(
       return act(request);
     };
   };
-  // These paths tell nothing, so they ask for no key.
+  // The console and unknown paths outside of /v2 tell nothing, so they ask for no key.
   for (const path of ["/", "/*"]) serveAt(path, answerConsole);
   for (const path of ["/v2", "/v2/*"]) serveAt(path, answerUnknown);
   for (const { path } of docs) serveAt(path, answerKnown);
@@ -121,7 +123,7 @@ export function createApp(
   return { paths, answerBug };
 }
 
-/** Elysia takes bodies as far more than the API does; `readBody` is the only reader. */
+/** Elysia would read more kinds of bodies than the API takes; `readBody` is the only reader. */
 const UNPARSED = { parse: "none" } as const;
 
 /**
@@ -138,7 +140,7 @@ const IS_RESOLVED = /^\.{0,2}$|\\/;
 /** The rest of such a path is a name that a customer chose, with any characters. */
 const BY_NAME = "/by-name/";
 
-/** The same for a path with a name, in which a `#` is a character like others as long as it came percent-encoded. */
+/** `isRewritten` for a path with a name, which may hold a `#` like any other character if it came percent-encoded. */
 function isRewrittenName({ params, url }: BunRequest): boolean {
   return (
     url.includes("#") || Object.values(params).some((name) => name === undefined || IS_RESOLVED.test(name))

@@ -45,7 +45,7 @@ const HTML = `<!doctype html>
 const START = `SwaggerUIBundle({ url: "openapi.json", dom_id: "#docs", deepLinking: true, validatorUrl: null });
 `;
 
-/** They keep the page's script from requests to any other origin. */
+/** The headers keep the page's script from requests to any other origin. */
 const HEADERS = {
   "Content-Security-Policy":
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; " +

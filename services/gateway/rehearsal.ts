@@ -8,7 +8,7 @@ const JOB = {
   payload: { rehearsal: "x".repeat(100) },
   region: "us-east",
 };
-/** By turns, since one job alone has another statement than several. */
+/** Both are asked by turns, since one job alone has another statement than several. */
 const ASKED = [
   ["/v2/jobs", JSON.stringify(JOB)],
   ["/v2/jobs/batch", JSON.stringify({ jobs: [JOB, JOB] })],

@@ -41,13 +41,13 @@ export interface GatewayOptions {
   metrics: Metrics;
   shardsPerRegion: number;
   targets: TargetRules;
-  /** Where clients reach the API; null stands for the origin that serves the API's description. */
+  /** The URL at which clients reach the API; null stands for the origin that serves the API's description. */
   publicUrl: string | null;
-  /** All gateways of a cell have the same one, so that each opens the others' secrets and accepts their cursors. */
+  /** All gateways of a cell have the same seal, so that each opens the others' secrets and accepts their cursors. */
   seal: Seal;
   /** By default nothing is recorded. */
   traces?: Traces;
-  /** Under a test clock each request is carried out within it, so that no leap falls into it. */
+  /** Under a test clock each request is carried out within the gate, so that no leap falls into the request. */
   gate?: Gate | undefined;
   /** How long a request may wait for Postgres. By default as the API promises; tests give other values. */
   storeTimeMsMax?: number | undefined;
@@ -108,7 +108,7 @@ export async function startGateway(
   const server = Bun.serve({
     hostname: options.host,
     port: options.port,
-    // With it a second process could listen on the same port unnoticed and get some of the requests.
+    // With `reusePort` a second process could listen on the same port unnoticed and get some of the requests.
     reusePort: false,
     development: false,
     idleTimeout,

@@ -4,7 +4,7 @@ export interface RateDemand {
   note(name: string): void;
   /** Counts a request that could not be accepted from a loan. */
   noteAsked(): void;
-  /** The expected requests of an environment in one tick. 0 for one that has just begun, unless it begins with a burst. */
+  /** The expected requests of an environment in one tick. 0 if it has just begun, unless it begins with a burst. */
   of(name: string): number;
   /** The part of all requests that needed a question, from 0 to 1. */
   askedPart(): number;
@@ -12,10 +12,10 @@ export interface RateDemand {
 
 /** As long as a tick of the request rate. */
 const SPAN_MS = 100;
-/** Below this nothing is lent, so that every gateway tells a client with few requests exactly what is left. */
+/** An environment that has just begun is lent nothing below this, so that its clients hear exactly what is left. */
 const BURST = 20;
 
-/** Counts in spans of time and goes by the last complete one. An environment without requests is forgotten after two spans. */
+/** Counts in spans of time, and keeps the last complete span and the present one. The demand is the larger count. */
 export function createRateDemand(monotonicNow: () => number): RateDemand {
   let span = emptySpan();
   let before = emptySpan();

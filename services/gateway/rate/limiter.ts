@@ -25,14 +25,14 @@ export interface RateLimiter {
 const REQUESTS_PER_STATEMENT_MAX = 1_000;
 
 /**
- * A statement costs as much as a request, so it waits until one of so many parts of the crowd shares it, while the other
- * parts are served. A request that comes alone does not wait, and none does while most are accepted from loans.
+ * A statement costs as much as a request. So it waits until one of so many parts of the crowd shares it, while the
+ * other parts are served. It starts at once for a request that comes alone, and while loans accept most requests.
  */
 const CROWD_PARTS = 3;
 /** The longest wait for others, because requests with slow bodies belong to the crowd, too. */
 const PATIENCE_MS = 4;
 
-/** An undecided request is asked for again after this time, and is refused after the second. */
+/** An undecided request is asked for again after UNDECIDED_MS, and is refused after UNDECIDED_MS_MAX. */
 const UNDECIDED_MS = 30;
 const UNDECIDED_MS_MAX = 1_200;
 
@@ -166,7 +166,7 @@ interface Waiting {
   /** The name of its environment. */
   name: string;
   request: Pick<RateQuestion, "projectNo" | "environment" | "limit">;
-  /** When it is refused if it is still undecided; null as long as it was never undecided. */
+  /** When the request is refused if it is still undecided; null until it is undecided for the first time. */
   decidedBy: number | null;
   resolve(standing: RateStanding): void;
   reject(error: unknown): void;

@@ -17,9 +17,9 @@ export interface ReadyAnswer extends ApiAnswer {
 }
 
 /**
- * A large answer is sent piece by piece, as its client takes it. Handed to the server as a whole, it would stay in memory
- * for as long as a client likes that never reads, and nobody would know. It waits as bytes, because text can take twice as
- * many.
+ * A large answer is sent piece by piece, as its client takes it. If the server had the whole answer, a client that
+ * never reads would keep it in memory unnoticed, for as long as the client likes. The answer waits as bytes, because
+ * text can take twice as many.
  */
 export interface LargeAnswer {
   byteCount: number;

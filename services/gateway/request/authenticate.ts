@@ -28,7 +28,7 @@ const MEMORY_MS = 4_000;
 const CALLERS_MAX = 10_000;
 const KEYS_PER_LOOK_UP_MAX = 500;
 
-/** `memoryMs` is 0 under a test clock, with whose next leap a key may be over. */
+/** `memoryMs` is 0 under a test clock, since a key may expire with the clock's next leap. */
 export function createAuthenticator(
   db: Database,
   lastUse: Pick<LastUse, "note">,

@@ -12,7 +12,7 @@ import { beginLimit, endLimit, type TimeLimit } from "./time-limit.ts";
 export interface BodyRules {
   payload: PayloadPlace;
   bytesMax: number;
-  /** True if a request without a body is one without any of its fields. */
+  /** True if the body may be left out, which leaves out all its fields. */
   isOptional?: true;
 }
 
@@ -133,7 +133,7 @@ async function readBytes(request: Request, bytesMax: number, patience: Patience)
   }
 }
 
-/** The time for a body. `bytes` is its declared length, or what has come so far. */
+/** The time for a body. `bytes` is its declared length, or the number of bytes that have come so far. */
 class BodyLimit implements TimeLimit {
   endsAt: number;
   private readonly startedAt = performance.now();
@@ -191,8 +191,9 @@ async function countChunks(
 }
 
 /**
- * Waits until the server has looked at what came behind the request: trailers, or something that is not HTTP. It does so by
- * the end of this turn of the event loop, and closes the connection if it refuses that. All requests of a turn wait together.
+ * Waits until the server has looked at the bytes behind the request: trailers, or something that is not HTTP. The
+ * server does so by the end of this turn of the event loop, and closes the connection if it refuses them. All requests
+ * of a turn wait together.
  */
 export function allReceived(): Promise<void> {
   turnEnd ??= new Promise((resolve) => {

@@ -69,7 +69,7 @@ const STORE_TIME_MS_MAX = 1_800;
 /** Beyond this many requests of a project, each begins, or is refused, in a turn of its own: hundreds come at once. */
 const CROWD_MIN = 64;
 
-/** One request on its way, and what is known of it so far. */
+/** One request on its way, with the facts that are known of it so far. */
 class Exchange implements Known {
   readonly receivedAt = performance.now();
   readonly allow: string | null;
@@ -96,7 +96,7 @@ class Exchange implements Known {
     return this.id;
   }
 
-  /** False once the request has its answer or its client has gone: no more is done for it. */
+  /** False once the request has its answer or its client has gone. Then its work stops. */
   isWanted(): boolean {
     return !this.deadline.isPassed && !this.request.signal.aborted;
   }
@@ -235,8 +235,8 @@ export function createExchanges(options: ExchangeOptions): Exchanges {
   const isCrowd = (projectNo: ProjectNo) => limits.inProgress(projectNo) > CROWD_MIN;
 
   /**
-   * Receives the body. Its time is the client's and does not count as the store's: the deadline goes on once the body is
-   * complete. A body where none is defined is ignored.
+   * Receives the body. This time is the client's and does not count as the store's: the deadline goes on once the body
+   * is complete. The body of an operation without one is ignored.
    */
   async function receive(
     { request, deadline }: Exchange,
@@ -251,8 +251,8 @@ export function createExchanges(options: ExchangeOptions): Exchanges {
       body = await readBody(request, rules, projectNo, patience);
       deadline.goOn();
     }
-    // Nothing is done for a client that has gone. It may only seem gone: Bun refuses a request that is followed by anything
-    // but HTTP with a 400, which looks like the answer to the request itself.
+    // The request of a client that has gone ends here. The client may only seem gone: Bun refuses a request that is
+    // followed by anything but HTTP with a 400, which looks like the answer to the request itself.
     if (request.signal.aborted) throw invalidRequest("The connection is gone.");
     return body;
   }

@@ -5,8 +5,8 @@ import type { ReadyAnswer } from "./answer.ts";
 /** Counts the bytes that requests hold in memory, for each project and for all together. */
 export interface HeldBytes {
   /**
-   * Runs `act`, which holds up to `bytes`. Then its answer's bytes are held, or `leastBytes` if those are more, until the
-   * client has taken a large answer. Throws service_unavailable if so many bytes are not free.
+   * Runs `act`, which holds up to `bytes`. Then the bytes of a large answer are held until its client has taken it, or
+   * `leastBytes` if those are more. Throws service_unavailable if so many bytes are not free.
    */
   hold(
     projectNo: ProjectNo,

@@ -8,7 +8,7 @@ import { createStoreAccess } from "./store-access.ts";
 
 /**
  * Beyond these the gateway is overloaded. A request that was given up but still runs in Postgres counts as in progress. No
- * project may have all of them, because slow bodies would be enough to keep everybody else out.
+ * project may have all places, because slow bodies would be enough to keep everybody else out.
  */
 const REQUESTS_MAX = { ofProject: 500, ofAll: 2_000 };
 /** How many requests are in Postgres at once. Requests that share statements do not count and always find a connection. */
@@ -23,7 +23,7 @@ const ANSWER_BYTES_MAX = { ofProject: 33_554_432, ofAll: 67_108_864, always: 2_0
 
 type Act = () => Promise<ReadyAnswer>;
 
-/** Bounds of what requests take of the gateway at once, for each project and for all. Beyond them service_unavailable is thrown. */
+/** Bounds on all that requests use at once, for each project and for all. Beyond them service_unavailable is thrown. */
 export interface Limits {
   /** How many requests of the project, or of all, are in progress. */
   inProgress(who: ProjectNo | "all"): number;
@@ -40,13 +40,13 @@ export interface Limits {
   ): Promise<ReadyAnswer>;
   /** Counts the bytes of an answer, which may have up to `bytes`, until its client has taken it. */
   holdAnswer: HeldBytes["hold"];
-  /** Waits for the project's turn at Postgres. Nothing is done for a request that `isWanted` calls given up by then. */
+  /** Waits for the project's turn at Postgres. A request that `isWanted` calls given up by then is not carried out. */
   enterStore<Result>(
     projectNo: ProjectNo,
     isWanted: () => boolean,
     act: () => Promise<Result>,
   ): Promise<Result>;
-  /** `enterStore` for a read whose answer may have up to `bytesMax`. They count from the turn on, before it reads them. */
+  /** `enterStore` for a read whose answer may have up to `bytesMax`. These count from the turn on, before the read. */
   readStore(projectNo: ProjectNo, isWanted: () => boolean, bytesMax: number, act: Act): Promise<ReadyAnswer>;
 }
 

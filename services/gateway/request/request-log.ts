@@ -16,7 +16,7 @@ export interface AnsweredRequest {
 /** Logs requests, with the id that their clients are shown. */
 export interface RequestLog {
   answered(answered: AnsweredRequest): void;
-  /** Logs the error if the fault is the service's own: the answer does not tell it. */
+  /** Logs the error if the fault is the service's own, since the answer does not tell the error. */
   refused(error: unknown, code: ErrorCode, requestId: string): void;
 }
 

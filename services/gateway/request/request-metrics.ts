@@ -7,7 +7,7 @@ const NO_OPERATION = "none";
 /** The first digits of all statuses that the API answers. */
 const STATUS_CLASSES = [2, 4, 5];
 
-/** Returns what counts an answer and its time; the operation is null for a path or method that the API does not have. */
+/** Returns a function that counts an answer and its time. The operation is null for an unknown path or method. */
 export function createRequestMetrics(
   metrics: Metrics,
 ): (operation: OperationId | null, status: number, durationMs: number) => void {

@@ -6,7 +6,7 @@ import type { Span, Traces } from "../../../shared/platform/traces/traces.ts";
 
 /** The place of a request in its trace. It is found when it is first needed. */
 export interface RequestTrace {
-  /** Null where the client gave none and none is recorded. */
+  /** Null if the client gave no trace and none is recorded. */
   context(): TraceContext | null;
   /** Ends the span of the request. `code` is the code of a refusal. */
   end(status: number, code: string | null): void;

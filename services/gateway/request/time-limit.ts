@@ -1,6 +1,6 @@
-/** Something that ends with its time, unless it is ended before. */
+/** A limit of time that passes at `endsAt`, unless it is ended before. */
 export interface TimeLimit {
-  /** By performance.now(). Infinity while it stands still. */
+  /** By performance.now(). Infinity while the limit stands still. */
   readonly endsAt: number;
   /** Called at each tick from `endsAt` on, until the limit ends or has another `endsAt`. */
   pass(): void;

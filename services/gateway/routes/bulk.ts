@@ -45,7 +45,7 @@ export function bulkRoutes(options: {
   const { db, bus, clock, pager, shardsPerRegion } = options;
   const inTurn = createOneAtATime();
 
-  /** The worker looks for bulk operations itself, but not at once. */
+  /** Tells the worker, which looks for bulk operations itself, but not at once. */
   const tellWorker = ({ scope }: ApiRequest) =>
     sendProjectChange(bus, scope.projectNo, shardOf(scope.projectNo, shardsPerRegion));
 
@@ -75,7 +75,7 @@ export function bulkRoutes(options: {
         };
         const text = textOf(newBulk(bulk));
         const keyWithAnswer = key === null ? null : { ...key, answer: Buffer.from(text) };
-        // Creations of a project wait for each other in Postgres. Here those through this gateway do so without a connection.
+        // Creations of a project exclude each other in Postgres. In this gateway they wait without a connection.
         const outcome = await inTurn(String(scope.projectNo), () =>
           createBulk(db, scope, bulk, cause, keyWithAnswer),
         );

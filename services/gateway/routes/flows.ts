@@ -39,8 +39,8 @@ export function flowRoutes({ db, pager }: { db: Database; pager: Pager }): Route
         const key = readPathFlowKey(id);
         parseQuery(query, []);
         const change = readFlowKeyUpdate(body.value);
-        // Changes of a key wait for each other in Postgres, and so do those of an environment that count the keys it keeps. Here those
-        // through this gateway do so without a connection.
+        // Changes of a key exclude each other in Postgres, as do those for which the kept keys of an environment are
+        // counted. In this gateway they wait without a connection.
         const isCounted = change.paused === true || change.pinned === true;
         const row = await inTurn(JSON.stringify(isCounted ? scope : [scope, key]), () =>
           changeFlowKey(db, scope, key, change, cause()),

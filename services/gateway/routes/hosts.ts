@@ -25,7 +25,7 @@ export function hostRoutes(options: {
   const { db, bus, clock, pager } = options;
   const inTurn = createOneAtATime();
 
-  /** Changes of an environment's hosts wait for each other in Postgres. Here those through this gateway do so without a connection. */
+  /** Changes of an environment's hosts exclude each other in Postgres. Here they wait in turn, without a connection. */
   const change = <Result>({ scope }: ApiRequest, act: () => Promise<Result>): Promise<Result> =>
     inTurn(JSON.stringify(scope), act);
 

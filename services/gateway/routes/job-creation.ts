@@ -13,7 +13,7 @@ const BYTES_PER_STATEMENT_MAX = 1_048_576;
 const BYTES_PER_JOB = 1_024;
 /** Under load, jobs are gathered for this long, so that the statements and messages that follow are shared. */
 const GATHER_MS = 3;
-/** When it is full, the memory of known lanes is cleared. Then each lane costs one needless look at its row. */
+/** The memory of known lanes is cleared when it is full. Then each lane costs one needless look at its row. */
 const KNOWN_LANES_MAX = 100_000;
 
 /** Creates the jobs of each request together or not at all. Their results are all of one kind. */

@@ -47,7 +47,7 @@ export function keyRoutes(options: {
 }): RoutesOf<"keys"> {
   const { db, pager, seal, authenticator } = options;
 
-  /** Makes a key's text, and answers with it what `act` makes of it. The answer that is kept for an Idempotency-Key is sealed. */
+  /** Makes a key, and answers with its text and the row of `act`. The answer kept for an Idempotency-Key is sealed. */
   async function reveal(
     { caller, scope, cause }: ApiRequest,
     key: KeyToTake | null,
@@ -102,14 +102,14 @@ export function keyRoutes(options: {
         parseQuery(request.query, []);
         const decide = (standing: KeyStanding<LivingKeyRow>) => {
           const old = requireKey(standing, id);
-          // The body is read here, so that a stranger is answered 404 before anything about it.
+          // The body is read here, so that an unknown key is answered 404 before any fault of the body.
           const overlapHours = readOverlapHours(body.value);
           return { key: old, overlapHours, endsAt: decideKeyRotation(standing, old, overlapHours) };
         };
         const rotated = await reveal(request, key, (made, asking, keyWithAnswer) =>
           rotateOwnKey(db, request.scope, made, decide, asking, keyWithAnswer),
         );
-        // Without an overlap the key ends here at once.
+        // Without an overlap the old key ends on this gateway at once.
         authenticator.forget(request.scope.projectNo);
         return rotated;
       },
@@ -122,7 +122,7 @@ export function keyRoutes(options: {
         parseQuery(query, []);
         const asking = { ...cause(), keyId: caller.keyId };
         await deleteOwnKey(db, scope, keyId, (standing) => decideKeyDeletion(standing, keyId), asking);
-        // It ends here at once, and on other gateways within the 5 s of every revocation.
+        // The key ends on this gateway at once, and on others within the 5 s of every revocation.
         authenticator.forget(scope.projectNo);
         return { status: 200, text: JSON.stringify({ id: keyId, deleted: true }) };
       },

@@ -62,7 +62,7 @@ export function createPager(...makeTags: [MakeTag, ...MakeTag[]]): Pager {
   };
 }
 
-/** The page of a list that is empty whatever there is. */
+/** The rows of a list whose filters can match nothing. */
 export const NOTHING = { rows: [], endId: null };
 
 /** The smaller of two ids of one kind, where null is greater than any. */
@@ -75,7 +75,7 @@ export const textOrNull = (number: number | null): string | null => (number === 
 
 export const idOrNull = (filter: IdFilter): string | null => (filter.kind === "one" ? filter.id : null);
 
-/** A filter by an id as cursors are bound to it. One that no id fits is empty, which keeps other lists' cursors out. */
+/** The text that binds cursors to an id filter. It is empty if no id fits, which keeps other lists' cursors out. */
 export function filterText(filter: IdFilter): string | null {
   switch (filter.kind) {
     case "any":

@@ -30,7 +30,7 @@ import { startSlicedWork } from "../request/sliced-work.ts";
 import { keptAnswer } from "./kept-answer.ts";
 import type { ApiRequest, RoutesOf } from "./route.ts";
 
-/** What is read for the largest answer is more than the answer, which has 70 KB. */
+/** The bytes read for the largest answer. They are more than the answer itself, which has 70 KB. */
 const INSIGHTS_BYTES_MAX = 2_097_152;
 
 export function projectRoutes(options: {

@@ -71,7 +71,7 @@ export function scheduleRoutes(options: {
   const inTurn = createOneAtATime();
   const activeMaxOf = ({ caller }: ApiRequest) => limitsOf(caller.project).schedules;
 
-  /** The worker that owns the shard looks for due schedules itself. It must be told only of one that is due before its next look. */
+  /** The worker of the shard looks for due schedules itself. It is told only of those due before its next look. */
   function tellWorker({ scope }: ApiRequest, nextRunAt: number | null): void {
     if (nextRunAt === null || nextRunAt > clock.now() + WORKER_LOOKS_AHEAD_MS) return;
     const shard = shardOf(scope.projectNo, shardsPerRegion);
@@ -82,7 +82,7 @@ export function scheduleRoutes(options: {
     return orNotFound(await findSchedule(db, scope, scheduleId));
   }
 
-  /** A schedule as a request asks for it, with its first firing. It has the id of its request. */
+  /** A schedule as a request asks for it, with its first firing. Its id has the 128 bits of the request's id. */
   function newSchedule(
     request: ApiRequest,
     { timetable, ...asked }: AcceptedSchedule,
@@ -246,7 +246,7 @@ export function scheduleRoutes(options: {
       async answer({ caller, scope, id, query }) {
         const scheduleId = readPathId(SCHEDULE_PREFIX, id);
         const asked = readFiringListQuery(query);
-        // Read before the schedule, which may be resumed in between.
+        // The time is read before the schedule, which may be resumed in between.
         const now = clock.now();
         const schedule = await find(scope, scheduleId);
         const walk = pager.walk(`GET /v2/schedules/${scheduleId}/firings`, caller, asked, {});

@@ -112,7 +112,7 @@ export function webhookRoutes(options: {
       async answer({ scope, id, query, cause }, body) {
         const webhookId = readPathId(WEBHOOK_PREFIX, id);
         parseQuery(query, []);
-        // The body is read here, so that a stranger is answered 404 before anything about it.
+        // The body is read here, so that an unknown endpoint is answered 404 before any fault of the body.
         const decide = (webhook: WebhookRow) =>
           decideEndpointChange(webhook, readWebhookUpdate(body.value), targets);
         const shard = shardOf(scope.projectNo, shardsPerRegion);
