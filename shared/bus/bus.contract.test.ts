@@ -12,7 +12,7 @@ interface Kind {
   start(): Promise<void>;
   /** One more node on the same bus. */
   open(log: TestLog): Promise<Bus>;
-  /** Takes away whatever the buses hang on. */
+  /** Takes away what the buses depend on: the server, or the one bus itself. */
   cut(): Promise<void>;
   stop(): Promise<void>;
 }
@@ -318,7 +318,7 @@ function holdsFor(createKind: () => Kind): void {
         startedAt = performance.now();
       }
     }
-    // The machine may have stood still in some of them; what blocks does so in all.
+    // The machine may have stood still in some of these rounds; a call that blocks does so in all.
     expect(Math.min(...times)).toBeLessThan(200);
     expect(a.counts.dropped - droppedBefore).toBe(50_000);
     await a.close();
@@ -328,7 +328,7 @@ function holdsFor(createKind: () => Kind): void {
   });
 }
 
-/** What is complained of again and again is written once a second. */
+/** The most log lines of a complaint that is raised again and again: one a second. */
 const complaintsSince = (at: number) => 1 + Math.floor((performance.now() - at) / 1_000);
 
 /** The shard, or worker, of the messages that only prove that a listener is there. */

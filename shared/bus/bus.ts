@@ -2,10 +2,10 @@ import type { Region } from "../domain/scope.ts";
 import type { Answers, Beat, Command, Due, Hint } from "./messages.ts";
 
 /**
- * Carries messages between nodes. Nothing here is awaited, nothing throws, and nothing is promised: a message that
- * cannot be sent now is dropped, because the sweep finds in Postgres what no message told of. A handler is called once
- * for each message, in the order in which one sender sent; what it throws is logged. A node that sends to itself hears
- * itself, but never on the sender's own stack.
+ * Carries messages between nodes. Sending neither waits nor throws, and promises nothing: a message that cannot be sent
+ * now is dropped, because the sweep finds in Postgres all work that no message told of. A handler is called once for
+ * each message, in the order in which one sender sent; an error that it throws is logged. A node that sends to itself
+ * hears itself, but never on the sender's own stack.
  */
 export interface Bus {
   /** The bus keeps commands for a while, so that a node that was away for some seconds hears them late. */
@@ -26,23 +26,23 @@ export interface Bus {
   sendBeat(kind: BeatKind, beat: Beat): void;
   onBeat(kind: BeatKind, handler: (beat: Beat) => void): Subscription;
 
-  /** Whether a server takes what is sent now. A frozen one is noticed within about 3 s. */
+  /** Whether a server takes messages now. A frozen server is noticed within about 3 s. */
   readonly connected: boolean;
-  /** What went wrong since the bus was opened, for metrics. */
+  /** Counts of the messages that went wrong since the bus was opened, for metrics. */
   readonly counts: Readonly<BusCounts>;
-  /** Hands what was sent to the server if it takes it within a second, then ends every subscription. */
+  /** Hands all sent messages to the server if it takes them within a second, then ends every subscription. */
   close(): Promise<void>;
 }
 
 export interface Subscription {
-  /** The handler hears nothing more, not even what had already arrived. */
+  /** From now on the handler is not called, even for messages that had already arrived. */
   unsubscribe(): void;
 }
 
 export type BeatKind = "worker" | "delivery";
 
 export interface BusCounts {
-  /** Messages that nobody could decode. */
+  /** Messages that could not be decoded. */
   malformed: number;
   /** Messages whose handler threw. */
   failed: number;

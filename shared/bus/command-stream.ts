@@ -40,10 +40,9 @@ const ACK_TICKS_MAX = 8;
 const STREAM_CONFIGURED_OTHERWISE = 10058;
 
 /**
- * The JetStream part of one connection: the stream of commands, what is published to it, and a consumer for each
- * listener. Whenever an acknowledgement or a heartbeat stays away, stream and consumers are made again. That covers a
- * server that comes back with an empty store, a stream or consumer that somebody deleted, and a JetStream that is not
- * up yet.
+ * The JetStream part of one connection: the stream of commands, the publishing to it, and a consumer for each listener.
+ * Whenever an acknowledgement or a heartbeat stays away, stream and consumers are made again. This covers a server that
+ * comes back with an empty store, a stream or consumer that somebody deleted, and a JetStream that is not up yet.
  */
 export interface CommandStream {
   /** Throws when the connection has ended or the text is too large. */
@@ -52,7 +51,7 @@ export interface CommandStream {
   follow(listener: Listener): () => void;
   /** The caller ticks every 250 ms. */
   tick(): void;
-  /** Tries once to make what is missing. Resolves when that is over, with or without success. */
+  /** Tries once to make a missing stream and missing consumers. Resolves after the try, with or without success. */
   restore(): Promise<void>;
   end(): void;
 }
@@ -146,7 +145,7 @@ interface Consumer {
 }
 
 /**
- * An ephemeral push consumer. The server pushes to an inbox of ours. A command then costs what a core message costs,
+ * An ephemeral push consumer. The server pushes to an inbox of ours. A command then costs as much as a core message,
  * there is no loop that could end, and every server since 2.9 works the same.
  */
 function createConsumer(
@@ -174,7 +173,7 @@ function createConsumer(
       listener.onText(message.string());
       return;
     }
-    // The server sends heartbeats (code 100), questions whether the consumer keeps up, and the news that it has ended.
+    // The server sends heartbeats (code 100), questions whether the consumer keeps up, and the news of its end.
     if (message.headers.code !== 100) quietTicks = QUIET_TICKS_MAX;
     const question = message.reply || message.headers.get("Nats-Consumer-Stalled");
     if (question && !connection.isClosed()) connection.publish(question);
@@ -219,9 +218,9 @@ function createConsumer(
 }
 
 /**
- * When the server stored a command. The reply subject tells it in nanoseconds (NATS ADR-15): as the eighth word of the
- * short form, `$JS.ACK.<stream>.<consumer>.<deliveries>.<seq>.<consumer seq>.<time>.<pending>`, and as the tenth of the
- * long form, which names domain and account before the stream.
+ * When the server stored a command. The reply subject has this time in nanoseconds (NATS ADR-15): as the eighth word of
+ * the short form, `$JS.ACK.<stream>.<consumer>.<deliveries>.<seq>.<consumer seq>.<time>.<pending>`, and as the tenth of
+ * the long form, which names domain and account before the stream.
  */
 function storedAt(message: Msg): Date | undefined {
   const words = message.reply?.split(".") ?? [];
@@ -230,9 +229,9 @@ function storedAt(message: Msg): Date | undefined {
 }
 
 /**
- * Publishes with one acknowledgement under way at a time. The first command after the last acknowledgement asks for the
- * next, which speaks for every command before it on the same connection. At a low rate each command is confirmed by
- * itself, at a high rate a whole window is.
+ * Publishes with one acknowledgement under way at a time. The first command after an acknowledgement asks for the next
+ * one. An acknowledgement speaks for every earlier command on the same connection. At a low rate each command is
+ * confirmed by itself, at a high rate a whole window at once.
  */
 function openAcknowledgements(
   connection: NatsConnection,
@@ -281,7 +280,7 @@ function openAcknowledgements(
   };
 }
 
-/** Other answers are an error of the stream, or empty: so the server says that there is no stream. */
+/** Any other answer is an error of the stream, or empty. An empty answer says that there is no stream. */
 function isAcknowledgement(message: Msg): boolean {
   return message.data.length > 0 && !message.string().includes('"error"');
 }

@@ -49,7 +49,7 @@ const command: fc.Arbitrary<Command> = fc
     owed: made.owed.map((item) => ({ projectNo: made.projectNo, ...item })),
   }));
 
-/** How many fields a message has that has all its lists. */
+/** The number of fields of a message that has all its lists, for each kind. */
 const LISTS_END: Record<string, number> = { command: 5, due: 5, hint: 5 };
 
 describeKind("command", command, encodeCommand, decodeCommand);
@@ -130,7 +130,7 @@ function describeKind<M>(
         fc.property(messages, wrong, fc.nat(), (message, value, seed) => {
           const fields: unknown[] = JSON.parse(encode(message));
           expect(decode(JSON.stringify(fields.slice(1)))).toBeUndefined();
-          // The lists that a message may go without stand before what a later version adds.
+          // The optional lists of a message stand before the fields that a later version adds.
           const missing = Array.from({ length: (LISTS_END[name] ?? 0) - fields.length }, () => []);
           const later = [...fields, ...missing, 0];
           expect(decode(JSON.stringify(later))).toEqual(message);

@@ -14,10 +14,10 @@ import type {
 } from "./messages.ts";
 
 /**
- * Messages as JSON arrays by position, the items of a list one after another in one flat array: a third of the bytes of
- * objects, and a list of 50 parses in 4 µs. Decoding is strict, since anybody on the network may have written the
- * bytes: anything that is not a message of its kind is `undefined`. What stands behind the fields of a message is left unread:
- * a later version may have added it.
+ * Messages are JSON arrays whose fields have fixed positions, with the items of a list one after another in one flat
+ * array. They have a third of the bytes of objects, and a list of 50 parses in 4 µs. Decoding is strict, since anybody
+ * on the network may have written the bytes: anything that is not a message of its kind is `undefined`. Fields behind
+ * the known ones are left unread, since a later version may have added them.
  */
 
 /** How many places an `OwedAttempt` takes in a flat list. */
@@ -60,7 +60,7 @@ export function encodeDue({ workerNodeId, region, items }: Due): string {
     waitedFor === undefined ? [] : [index, WAIT_REASONS.indexOf(waitedFor)],
   );
   const gated = gatedAmong(items);
-  // An empty list of waits keeps the position of the other one.
+  // An empty list of waits keeps the list of gated attempts in its position.
   const lists = gated.length === 0 ? listOf(waits) : [waits, gated];
   return JSON.stringify([workerNodeId, region, flat, ...lists]);
 }
@@ -158,7 +158,7 @@ function readOwed(flat: readonly unknown[], at: number): OwedAttempt {
   };
 }
 
-/** The positions in the list of the attempts with `isGated`. An empty list is left out, and earlier versions never send one. */
+/** The positions of the attempts with `isGated`. An empty list is left out, and earlier versions never send one. */
 const gatedAmong = (owed: readonly OwedAttempt[]): number[] =>
   owed.flatMap(({ isGated }, index) => (isGated ? [index] : []));
 const listOf = (list: number[]): number[][] => (list.length === 0 ? [] : [list]);
@@ -207,7 +207,7 @@ function asAnswer(kind: unknown, number: number): Answer {
 
 class Malformed extends Error {}
 
-/** `fieldCount` is how many fields a message has at least. */
+/** `fieldCount` is the least number of fields of a message. */
 function strictly<M>(fieldCount: number, read: (fields: readonly unknown[]) => M) {
   return (text: string): M | undefined => {
     try {
@@ -215,7 +215,7 @@ function strictly<M>(fieldCount: number, read: (fields: readonly unknown[]) => M
       if (!Array.isArray(fields) || fields.length < fieldCount) return undefined;
       return read(fields);
     } catch {
-      // A reader below has refused it, or it is a syntax error, or its nesting exhausts the parser's stack.
+      // A reader below has refused the text, or it has a syntax error, or its nesting exhausts the parser's stack.
       return undefined;
     }
   };

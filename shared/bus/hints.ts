@@ -5,7 +5,7 @@ import { HORIZON_MS } from "../domain/shard.ts";
 import type { Bus } from "./bus.ts";
 import type { Command, Hint } from "./messages.ts";
 
-/** How what a statement has left to others becomes messages. Whatever gets lost of them the sweeps find. */
+/** Turns the work that a statement has left to others into messages. The sweeps find the work of lost messages. */
 
 /** Tells each shard, in one message, what is owed there and which permits have come back. */
 export function sendHints(bus: Bus, { owed, freed }: OwedWork): void {
@@ -22,8 +22,8 @@ export function sendHints(bus: Bus, { owed, freed }: OwedWork): void {
 }
 
 /**
- * Tells the workers of attempts that were asked for and committed, one command for each project and region. What is due
- * later than they remember the sweeps find.
+ * Tells the workers of attempts that were asked for and committed, one command for each project and region. Attempts
+ * beyond the workers' horizon are left out, since the sweeps find them.
  */
 export function sendCommands(bus: Bus, owed: readonly Placed<OwedAttempt>[], now: number): void {
   const commands = new Map<string, Command>();

@@ -3,7 +3,7 @@ import { type Bus, zeroCounts } from "./bus.ts";
 import { subjectMatches } from "./subjects.ts";
 import { busOver, type Listener } from "./wire.ts";
 
-/** A process that cannot keep up loses messages beyond this number, as it would over NATS, rather than memory. */
+/** A process that cannot keep up loses messages beyond this number, as over NATS, so that its memory is bounded. */
 const WAITING_TEXTS_MAX = 100_000;
 
 /**

@@ -11,12 +11,12 @@ import { openBus } from "./jetstream.ts";
 import type { Command } from "./messages.ts";
 import { createTestLog, until } from "./test-support.ts";
 
-/** What a bus may take after the server is back. */
+/** The longest time until a bus works again after the server is back. */
 const RECOVERY_MS_MAX = 2_000;
-/** What a bus may take to notice a server that accepts bytes and answers nothing. */
+/** The longest time until a bus notices a server that accepts bytes and answers nothing. */
 const FROZEN_MS_MAX = 4_000;
 const TEST_MS_MAX = 60_000;
-/** For the loss of a command to be noticed, which takes some 2 s. */
+/** Enough looks for the loss of a command to be noticed, which takes some 2 s. */
 const LOOKS_MAX = 200;
 const LOOK_EVERY_MS = 100;
 
@@ -220,7 +220,7 @@ async function open(url: string): Promise<Bus> {
   return bus;
 }
 
-/** It comes in that time, whatever the machine adds to it. */
+/** Expects the condition within this time, without the time for which the machine holds the process up. */
 async function untilWithin(timeMs: number, condition: () => boolean): Promise<void> {
   const stopwatch = startStopwatch();
   await until(condition);

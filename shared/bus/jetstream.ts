@@ -17,7 +17,7 @@ const TICK_MS = 250;
 const PONG_TICKS_MAX = 10;
 /** A pong is asked for after so many bytes at the latest. */
 const UNCONFIRMED_BYTES_ASK = 256 * 1024;
-/** Once no pong has confirmed so many bytes, the server takes too little, and what follows is dropped. */
+/** Once so many bytes wait for a pong, the server takes too little, and further messages are dropped. */
 const UNCONFIRMED_BYTES_MAX = 32 * 1024 * 1024;
 
 /**
@@ -109,7 +109,7 @@ interface Link {
   publish(subject: string, text: string, kept: boolean): void;
   add(listener: Listener): void;
   remove(listener: Listener): void;
-  /** Resolves when the server has taken what was sent, or the connection has ended. */
+  /** Resolves when the server has taken all sent messages, or the connection has ended. */
   flush(): Promise<void>;
   sever(reason: string): void;
 }

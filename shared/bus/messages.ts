@@ -5,8 +5,8 @@ import type { WaitReason } from "../domain/wait.ts";
 export type { FreedPermits, OwedAttempt };
 
 /**
- * What travels over the bus. Every message may be lost, doubled, reordered or replayed. That costs lateness only,
- * because the sweep finds in Postgres what no message told of. Messages hold ids, instants and numbers; never a
+ * The messages of the bus. Every message may be lost, doubled, reordered or replayed. This costs lateness only, because
+ * the sweep finds in Postgres all work that no message told of. Messages hold ids, instants and numbers; never a
  * payload, a key or a secret.
  */
 
@@ -31,19 +31,18 @@ export interface Due {
 
 export interface DueItem extends OwedAttempt {
   shard: number;
-  /** Why it was not sent when it came due; left out if nothing of the customer's own was in its way. */
+  /** Why the attempt was not sent when it came due; left out if nothing of the customer's own was in its way. */
   waitedFor?: WaitReason | undefined;
 }
 
 /**
- * What became of one due item.
+ * The outcome of one due item.
  * - granted: it is claimed and will be sent.
- * - gone: it is not owed any more, or it is parked at its host.
- * - early: so many milliseconds are still to pass.
- * - no_permit: `returned` permits had ever come back to the project by then, so that a hint that overtook the refusal
- *   is recognised.
- * - blocked: for at most SHARE_PAUSE_MS if the node is full and the project has its share of it; longer by a quota or a
- *   hold.
+ * - gone: it is not owed any more, is parked at its host, or was claimed by the node before.
+ * - early: `waitMs` milliseconds are still to pass.
+ * - no_permit: `returned` is the number of permits that had ever come back to the project by then. A hint that overtook
+ *   the refusal is recognised by it.
+ * - blocked: for at most SHARE_PAUSE_MS if the project has its share of a full node; longer by a quota or a hold.
  * - node_full: another node may take it at once.
  */
 export type Answer =
@@ -84,9 +83,9 @@ export interface Hint {
 }
 
 /**
- * Twice a second on `beat.delivery` and `beat.worker`, from every delivery node and from every worker that holds shards
- * by a lease that it trusts. It says which delivery nodes can be given work. Delivery nodes that hear no worker look
- * for what is due themselves.
+ * Sent twice a second on `beat.delivery` and `beat.worker`, by every delivery node and by every worker that holds
+ * shards by a lease that it trusts. Beats say which delivery nodes can be given work. A delivery node that hears no
+ * worker looks for due attempts itself.
  */
 export interface Beat {
   nodeId: number;

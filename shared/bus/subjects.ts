@@ -1,7 +1,7 @@
 import type { ProjectNo, Region } from "../domain/scope.ts";
 import type { BeatKind } from "./bus.ts";
 
-/** Every subject, and what a listener writes to hear many of them (`*` is one word, `>` all that follow). */
+/** Every subject, and the filters with which a listener hears many (`*` is one word, `>` all that follow). */
 export const subjects = {
   command: (region: Region, shard: number, projectNo: ProjectNo) => `cmd.${region}.${shard}.${projectNo}`,
   commandsOf: (region: Region) => `cmd.${region}.>`,

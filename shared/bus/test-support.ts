@@ -4,7 +4,7 @@ import type { Subscription } from "./bus.ts";
 const WAIT_MS_MAX = 50_000;
 const LOOK_EVERY_MS = 5;
 
-/** Looks again and again, and gives up loudly. */
+/** Waits until the condition is true. Throws after `waitMs`. */
 export async function until(condition: () => boolean, waitMs = WAIT_MS_MAX): Promise<void> {
   const deadline = performance.now() + waitMs;
   while (!condition()) {

@@ -15,11 +15,11 @@ import {
 } from "./encoding.ts";
 import { subjects } from "./subjects.ts";
 
-/** Carries texts from a subject to its listeners. This is all in which one kind of bus differs from another. */
+/** Carries texts from a subject to its listeners. Kinds of bus differ only in their wires. */
 export interface Wire {
-  /** Never throws; what cannot be sent is counted as dropped. A kept text also reaches a listener that is back soon. */
+  /** Never throws, but counts a text that cannot be sent. A kept text also reaches a listener that is back soon. */
   publish(subject: string, text: string, kept: boolean): void;
-  /** After unsubscribing the listener hears nothing more, not even what had already arrived. */
+  /** After unsubscribing, the listener is not called, even for texts that had already arrived. */
   listen(listener: Listener): Subscription;
   readonly connected: boolean;
   close(): Promise<void>;
@@ -35,7 +35,7 @@ export interface Listener {
 /** Longer lists travel as several messages, so that none comes near the 1 MB that a NATS server takes. */
 const ITEMS_PER_MESSAGE_MAX = 1_000;
 
-/** The bus over a wire. All that arrives is decoded here, and errors of its handlers are caught here. */
+/** The bus over a wire. It decodes all messages that arrive, and catches the errors of their handlers. */
 export function busOver(wire: Wire, counts: BusCounts, log: Log): Bus {
   const complainMalformed = createComplaint(log, "malformed message dropped");
   const complainFailed = createComplaint(log, "message handler failed");
@@ -69,7 +69,7 @@ export function busOver(wire: Wire, counts: BusCounts, log: Log): Bus {
   return {
     sendCommand(command) {
       const subject = subjects.command(command.region, command.shard, command.projectNo);
-      // A command with an empty list tells of a schedule, so it is sent too.
+      // A command with an empty list tells of a schedule or a bulk operation, so it is sent too.
       for (const owed of command.owed.length === 0 ? [[]] : parts(command.owed))
         wire.publish(subject, encodeCommand({ ...command, owed }), true);
     },
@@ -120,7 +120,7 @@ export function busOver(wire: Wire, counts: BusCounts, log: Log): Bus {
   };
 }
 
-/** The list in pieces that fit a message. An empty list has none: it would tell nothing. */
+/** The list in pieces that fit a message. An empty list has no piece, since its message would tell nothing. */
 function parts<T>(items: T[]): T[][] {
   if (items.length === 0) return [];
   if (items.length <= ITEMS_PER_MESSAGE_MAX) return [items];
