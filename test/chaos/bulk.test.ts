@@ -116,7 +116,7 @@ test("workers that are killed three times amid a bulk retry: each job is sent on
 
   const { id } = await ask<Bulk>("POST", "/v2/bulk", { action: "retry", filter, per_second: PER_SECOND });
   for (let kill = 0; kill < KILLS; kill++) {
-    // Both are killed, so that whoever carries it out is among them.
+    // Both workers are killed, so that the one that carries out the operation is among them.
     const { done } = await until(
       () => bulkOf(id),
       ({ done }) => done > kill * 100 + 20,

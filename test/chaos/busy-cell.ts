@@ -37,7 +37,7 @@ export const LEASE_TTL_MS = 2_000;
  * bring them back.
  */
 export const TIMEOUT_MS = 40_000;
-/** The time after the deadline before an attempt is rescued whose node is not proved dead. */
+/** An attempt whose node is not proved dead is rescued this long after its deadline. */
 export const RESCUE_GRACE_MS = 30_000;
 const SLOW_MS = 150;
 export const DRAINED_MS = 60_000;

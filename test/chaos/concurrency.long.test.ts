@@ -36,7 +36,7 @@ describe("60 slow jobs in two regions and their 60 webhooks, over two delivery n
     await until(async () => (await openCount(project)) === 0, DRAINED_MS);
     const arrivedCount = target.arrivals.length;
     process.kill(deliveries[0]?.pid ?? 0, "SIGCONT");
-    // The woken node has read what was sent while it was frozen, and has beaten again.
+    // The woken node has read what was sent while it was frozen, and has sent its heartbeat again.
     await until(async () => (await silentMs(FROZEN)) < 1_000);
     await expectAllDelivered(project);
     expect(target.arrivals.length).toBe(arrivedCount);

@@ -15,7 +15,7 @@ setDefaultTimeout(180_000);
 /** Every schedule fires twice a minute; this many fire in each second of the half minute. */
 const SCHEDULES_PER_SECOND = 4;
 const SECONDS = 30;
-/** What a firing does while jobs of its schedule are not over; undefined is what schedules do that say nothing of it. */
+/** The `overlap` of a schedule: what a firing does while jobs of the schedule are not over. Undefined leaves it out. */
 const OVERLAPS = [undefined, "skip", "replace"] as const;
 const LEASE_TTL_MS = 2_000;
 const KILLS = 6;
@@ -107,7 +107,7 @@ test("shard owners that are killed amid hundreds of firings: every instant of ev
   // Each schedule has a firing for every half minute since its creation.
   const halves = Math.floor((Date.now() - startedAt) / 30_000);
   await seen(schedules.length * halves);
-  // What is read from here on must not grow meanwhile.
+  // The workers stop, so that the rows that are read from here on do not grow meanwhile.
   for (const worker of workers) expect(await worker.end("SIGTERM")).toBe(0);
 
   // No job ever starts here, so that each firing meets the job of the one before.

@@ -128,7 +128,7 @@ test.each([
     );
     while ((await count("idempotency_keys")) === before.keys) await Bun.sleep(5);
     await deaf.end("SIGKILL");
-    // 503 if this took longer than a gateway waits for Postgres: the outcome is as unknown.
+    // The answer is 503 if this took longer than a gateway waits for Postgres: the outcome is just as unknown.
     expect(["no answer", 503]).toContain(await lost);
 
     const retried = await post(mate, path, key, body);

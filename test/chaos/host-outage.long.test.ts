@@ -102,7 +102,7 @@ const hostIn = (state: Host["state"], timeoutMs: number): Promise<Host> =>
     return host?.state === state && host;
   }, timeoutMs);
 
-/** When probes are sent, in seconds after the host was down: each after twice the wait of the one before, as far as it grows. */
+/** The times of probes, in seconds after the host was down. Each wait is twice the one before, up to the maximum. */
 function probeSecondsUntil(seconds: number): number[] {
   const sent: number[] = [];
   let wait: number = PROBE_SECONDS.first;
@@ -173,7 +173,7 @@ test("a host that dies for ten minutes under 100 jobs a second spends probes onl
     probes.map(({ at }) => Math.round(at - downAt)),
   );
   expect(probes.length).toBe(waits.length);
-  // The last one found somebody.
+  // The last probe found the host.
   expect(probes.map(({ status }) => status)).toEqual(
     probes.map((_, index) => (index === probes.length - 1 ? "succeeded" : "failed")),
   );
@@ -205,7 +205,7 @@ test("a host that dies for ten minutes under 100 jobs a second spends probes onl
   );
   expect(ramp.filter(([second, count]) => count > 2 ** Math.floor(second / 10))).toEqual([]);
 
-  // Everything was delivered once, and whose attempts were spent failed before the host was down, or as its probe.
+  // Every job was delivered once and has succeeded: none had spent its attempts before the host was down.
   arrivals.push(...target.arrivals);
   expect(new Set(arrivals.map(({ runId }) => runId)).size).toBe(arrivals.length);
   const delivered = new Set(arrivals.map(({ jobId }) => jobId));

@@ -30,7 +30,7 @@ const LOOK_EVERY_MS = 50;
 const AHEAD_MS = { min: 2_000, max: 4_000 };
 const LOAD_EVERY_MS = 100;
 const JOBS_PER_SECOND = 80;
-/** Around the time at which a shard is taken it shows whether it stood still. */
+/** Jobs that are due around the time at which a shard moves show whether the shard stood still. */
 const BEFORE_MS = 600;
 const AFTER_MS = 200;
 /** The start of a process holds up all others for a moment. */
@@ -90,7 +90,7 @@ test("a worker that joins under load has its share of the shards within 30 s, an
     return started.length === load.due.size && started;
   }, HELD_UP_MS_MAX);
 
-  // Whatever holds up the machine is seen in the shards that stay as well.
+  // A pause of the machine shows in the shards that stay as well.
   const [fromAt, toAt] = [Math.min(...movedAt.values()) + STARTED_MS, Math.max(...movedAt.values())];
   const late = { moved: [] as number[], stayed: [] as number[] };
   for (const { id, startedAt } of starts) {
@@ -121,7 +121,7 @@ async function beginLoad(): Promise<{ due: Map<string, DueJob>; stop(): Promise<
   let isStopped = false;
   async function add(): Promise<void> {
     const now = Date.now();
-    // A slow machine makes more of them at once.
+    // A slow machine makes more jobs at once.
     const wanted = Math.floor(((performance.now() - begunAt) / 1_000) * JOBS_PER_SECOND);
     const jobs = Array.from({ length: wanted - due.size }, (_, index) => {
       const shard = (due.size + index) % SHARDS_PER_REGION;
@@ -196,6 +196,6 @@ const listStarts = () =>
     [],
   );
 
-/** The number below which such a part of them lies. */
+/** The number below which the given part of all numbers lies. */
 const partOf = (numbers: readonly number[], part: number) =>
   numbers.toSorted((one, other) => one - other)[Math.floor(part * numbers.length)];

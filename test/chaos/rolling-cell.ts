@@ -22,7 +22,7 @@ const SCHEDULES = 60;
 const SCHEDULE_SECONDS = 30;
 /** Long enough for all that a target takes, as it is for customers' targets in production. */
 const DRAIN_TIMEOUT_MS = 60_000;
-/** In a cluster a balancer hears of a gateway that goes a moment after it was told to go. */
+/** In a cluster a balancer hears that a gateway stops a moment after the gateway was told to stop. */
 const HEARD_AFTER_MS = 500;
 /** The attempts that a delivery node has on the wire when it is told to stop. */
 const ON_WIRE_MIN = 2;
@@ -33,7 +33,7 @@ const SLOW_EVENT_MS = 1_200;
 export interface RollingCell {
   db: Database;
   target: Target;
-  /** What the target answered, by the id of the run. */
+  /** The status that the target answered, by the id of the run. */
   answered: Map<string, number>;
   traffic: Traffic;
   schedules: { id: string; firstAt: number }[];
@@ -43,7 +43,7 @@ export interface RollingCell {
   migrate(checkout: string): Promise<void>;
   /** Stops a process as a deployment does, and starts one of that version in its place, which is ready when this resolves. */
   replace(name: string, checkout: string): Promise<void>;
-  /** The same with NATS, which keeps its store. Resolves once attempts arrive again. */
+  /** Restarts NATS, which keeps its store. Resolves once attempts arrive again. */
   replaceNats(): Promise<void>;
   /** When NATS was replaced. */
   withoutNats: { fromAt: number; toAt: number } | null;
@@ -103,7 +103,7 @@ export async function startRollingCell(checkout: string, workers: number): Promi
     });
   }
 
-  /** A gateway takes requests until the balancer has heard that it goes, and then ends what it has. */
+  /** Stops a gateway: it takes requests until the balancer has heard that it stops, and then ends those that it has. */
   async function retireGateway(gateway: ServiceProcess): Promise<number | null> {
     const upload = await traffic.beginUpload(gateway);
     await Bun.sleep(HEARD_AFTER_MS);
@@ -184,7 +184,7 @@ function startSlowTarget(): Pick<RollingCell, "target" | "answered"> {
   return { target, answered };
 }
 
-/** Gives each project an endpoint, and the projects in turn a schedule. */
+/** Gives each project an endpoint, and the schedules to the projects in turn. */
 async function addResources(traffic: Traffic): Promise<RollingCell["schedules"]> {
   for (let index = 0; index < PROJECTS; index++)
     await traffic.ask(index, "POST", "/v2/webhooks", {

@@ -5,7 +5,7 @@ import type { Database } from "../../shared/store/database/database.ts";
 import { until } from "../flow/support.ts";
 import type { RollingCell } from "./rolling-cell.ts";
 
-/** What went wrong for customers while processes were replaced: each list is empty if nothing did. */
+/** The faults that customers met while processes were replaced. Each list is empty if there was none. */
 export interface Findings {
   failedRequests: unknown[];
   /** Jobs that were accepted and have not succeeded. */
@@ -22,7 +22,7 @@ export interface Findings {
   early: unknown[];
   late: unknown[];
   miscounted: unknown[];
-  /** What processes logged of messages that they do not understand, and of faults. */
+  /** Lines that processes logged about faults, and about messages that they do not understand. */
   complaints: string[];
 }
 
@@ -48,12 +48,12 @@ const SCHEDULE_EVERY_MS = 30_000;
 /** How far the clocks of processes on one machine may be apart. */
 const CLOCK_MS = 5;
 const ERROR_LEVEL = 50;
-/** Of each process; the others are mostly the same. */
+/** The lines that are shown of each process; the others are mostly the same. */
 const COMPLAINTS_SHOWN = 3;
 
 /**
- * Ends the traffic, waits until everything has ended, and compares what was asked, what arrived and what is recorded. What is
- * due has to arrive within `lateMsMax`, the machine's pauses apart.
+ * Ends the traffic, waits until everything has ended, and compares what was asked, what arrived and what is recorded.
+ * Attempts and events have to arrive within `lateMsMax` of their times, the machine's pauses apart.
  */
 export async function endAndJudge(cell: RollingCell, lateMsMax: number): Promise<Findings> {
   const { db, target, answered, traffic, schedules, pauses } = cell;
@@ -143,7 +143,7 @@ export async function endAndJudge(cell: RollingCell, lateMsMax: number): Promise
   return findings;
 }
 
-/** A message that was lost with a NATS that stopped is sent again after the time for its answer. */
+/** A message that was lost when NATS stopped is sent again after the time for its answer. */
 const mayBeLost = ({ withoutNats }: RollingCell, dueAt: number, arrivedAt: number) =>
   withoutNats !== null && dueAt < withoutNats.toAt && arrivedAt > withoutNats.fromAt;
 
@@ -220,7 +220,7 @@ const DELIVERIES = `
 SELECT d.event_id AS event, e.job_id AS job, ${ms("e.occurred_at")} AS "occurredAt", d.attempts, d.status = 0 AS succeeded
   FROM ended_deliveries d JOIN events e ON e.id = d.event_id`;
 const FIRINGS = `SELECT concat(schedule_id, ' ', ${ms("fired_for")}) AS name, job_id AS job FROM firings`;
-/** Permits in use though nothing is on the wire, and months that have counted other runs than there are. */
+/** Projects with permits in use though nothing is on the wire, or whose month has not counted each run once. */
 const MISCOUNTED = `
 SELECT project_no, month_runs, development_jobs + production_jobs + development_webhooks + production_webhooks AS in_use
   FROM flows f

@@ -2,14 +2,14 @@ import { watchPauses } from "../support/pauses.ts";
 
 /** How long the machine held up a process, by the time of day. */
 export interface Pauses {
-  /** How long, in milliseconds, between these instants at most, all pauses together. */
+  /** The sum, in milliseconds, of the longest pause in each window that overlaps the time between these instants. */
   between(fromAt: number, toAt: number): number;
   /** The longest of these pauses. */
   longestBetween(fromAt: number, toAt: number): number;
   stop(): Promise<void>;
 }
 
-/** About the time within which the watch counts what a process waits for as one pause. */
+/** About the time within which the watch counts the waits of a process as one pause. */
 const WINDOW_MS = 2_000;
 
 export async function recordPauses(

@@ -1,6 +1,6 @@
 import type { ServiceProcess } from "../support/service-process.ts";
 
-/** What customers send to a cell whose processes are replaced, through what stands before its gateways. */
+/** The requests of customers to a cell whose processes are replaced, and the balancer before its gateways. */
 
 const REQUEST_TIMEOUT_MS = 30_000;
 const ASK_EVERY_MS = 50;
@@ -16,8 +16,8 @@ interface Answer {
 }
 
 /**
- * An HTTP load balancer as Kubernetes drives it: it sends to the gateways that are ready, in turn, and each request on a
- * connection of its own. It tries no request again, so that whatever a gateway refuses or cuts is seen.
+ * An HTTP load balancer as Kubernetes drives it: it sends to the gateways that are ready, in turn, and each request on
+ * a connection of its own. It tries no request again, so that every request that a gateway refuses or cuts is seen.
  */
 export class Balancer {
   readonly #ready = new Set<ServiceProcess>();
@@ -58,7 +58,7 @@ export class Balancer {
 /** A request that was not answered as it should be. */
 export interface FailedRequest {
   at: number;
-  /** It stands in the payloads of the jobs that it asked for. */
+  /** The number of the request, which stands in the payloads of the jobs that it asked for. */
   request: number;
   what: Kind;
   outcome: string;
@@ -95,8 +95,8 @@ export class Traffic {
   ) {}
 
   /**
-   * Asks on behalf of a project, and again after a 503, as the API asks clients to: it is not judged here. Throws if the answer is
-   * no success.
+   * Asks on behalf of a project, and again after a 503, as the API asks clients to. These requests are not judged.
+   * Throws if the answer is no success.
    */
   async ask<T>(project: number, method: "POST" | "PATCH", path: string, body: object): Promise<T> {
     const key = method === "POST" ? { "idempotency-key": crypto.randomUUID() } : {};
@@ -124,8 +124,8 @@ export class Traffic {
   }
 
   /**
-   * Begins to send a batch to this gateway, and resolves once the gateway has begun to read it. It is sent to its end when
-   * `finish` is called, which resolves once it is answered.
+   * Begins to send a batch to this gateway, and resolves once the gateway has begun to read it. The batch is sent to
+   * its end when `finish` is called, which resolves once the batch is answered.
    */
   async beginUpload(gateway: ServiceProcess): Promise<{ finish(): Promise<void> }> {
     const request = ++this.#requests;
@@ -145,7 +145,7 @@ export class Traffic {
       const answer = await this.#post("/v2/jobs/batch", request, { body }, gateway);
       this.#accept(answer);
     });
-    // The gateway takes connections in their order, so it has that of the upload when it answers these.
+    // The gateway takes connections in their order, so it has the upload's connection when it answers these requests.
     for (let count = 0; count < 2; count++) await this.balancer.send("/openapi.json", {}, gateway);
     return {
       finish() {
@@ -194,7 +194,7 @@ export class Traffic {
     return { authorization, "content-type": "application/json" };
   }
 
-  /** One in four takes some seconds, and one in ten fails at first. */
+  /** One job in four takes some seconds, and one in ten fails at first. */
   #wish(request: number, place = 0) {
     const number = request + 7 * place;
     return {

@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, readFileSync, renameSync, rmSync } from "node:fs
 import { join } from "node:path";
 import { CHECKOUT } from "../support/service-process.ts";
 
-/** What the processes of a version need. */
+/** The files that the processes of a version need. */
 const PARTS = ["services", "shared", "package.json", "bun.lock"];
 
 /**
@@ -27,7 +27,7 @@ export function checkOutVersion(commit: string): string {
   orThrow("git", ["archive", "--format=tar", `--output=${archive}`, commit, ...PARTS]);
   orThrow("tar", ["-xf", archive, "-C", partial]);
   rmSync(archive);
-  // The folder lies within this checkout, so what it has no packages of its own for is found in ours.
+  // The folder lies within this checkout, so packages that it lacks are found in this checkout.
   if (dependenciesOf(partial) !== dependenciesOf(CHECKOUT))
     orThrow(process.execPath, [
       "install",
@@ -49,7 +49,7 @@ function orThrow(file: string, args: string[]): void {
   if (fault !== null) throw new Error(`${file} ${args[0]}: ${fault}`);
 }
 
-/** Answers null, or what the program said is wrong. */
+/** Answers null, or the program's error. */
 function run(file: string, args: string[]): string | null {
   const { status, error, stderr } = spawnSync(file, args, { cwd: CHECKOUT, encoding: "utf8" });
   return status === 0 ? null : (error?.message ?? stderr);

@@ -7,16 +7,16 @@ import { checkOutVersion } from "./rolling-version.ts";
 setDefaultTimeout(900_000);
 
 /**
- * Versions before, all with an older schema, so that the migration is one of a schema that a version was at work on: the newest
- * one before migration 0017, whose workers also hand over one shard a second where those of today offer them, and the newest one
- * before 0029.
+ * Earlier versions with older schemas, so that the migration changes a schema on which a version is at work: the newest
+ * one before migration 0017 and the newest one before 0029. Workers of the first also hand over one shard a second,
+ * while those of today offer their shards.
  */
 const VERSIONS_BEFORE = [
   "4dba7fbb23eb8f6ab4c3e07a137d3c262b1ed882",
   "73ab89d8aa73d150ebcdcff108696e1ef105e098",
 ];
 const WORKERS = 3;
-/** The promise for a project whose shard moves from or to a worker of the first of them (deploy/README.md). */
+/** The promise for a project whose shard moves from or to a worker of the first version (deploy/README.md). */
 const LATE_MS_MAX = 3_000;
 
 let cell: RollingCell | undefined;
@@ -44,7 +44,7 @@ test.each(VERSIONS_BEFORE)(title, async (version) => {
   }
   const schemaBefore = await countMigrations(cell);
   await cell.migrate(CHECKOUT);
-  // Where they were the same, name another version before.
+  // If both numbers are the same, name an earlier version.
   expect(await countMigrations(cell)).toBeGreaterThan(schemaBefore);
   await replaceAll(order, CHECKOUT);
   await replaceAll(order.toReversed(), before);

@@ -5,7 +5,7 @@ import { endAndJudge, NOTHING } from "./rolling-findings.ts";
 
 setDefaultTimeout(240_000);
 
-/** The promise for a worker that stops is a second; the other one is for a busy machine. */
+/** A worker that stops may delay jobs by one second, as promised; the other second is for a busy machine. */
 const LATE_MS_MAX = 2_000;
 
 let cell: RollingCell;

@@ -1,16 +1,16 @@
 import type { Random } from "../../simulation/cell/random.ts";
 import type { Recording } from "./recording.ts";
 
-/** What became of a request: an answer below 500, or nothing that tells whether it took place. */
+/** The outcome of a request: an answer below 500, or unknown, since no answer tells whether it took place. */
 export type Answered = { kind: "answered"; status: number; body: never } | { kind: "unknown" };
 
 const REQUEST_TIMEOUT_MS = 4_000;
 const ASK_AGAIN_MS = 600;
-/** What a cell in trouble may answer. Every other answer of 500 or more is a fault. */
+/** A cell in trouble may answer with this status. Every other status of 500 or more is a fault. */
 const UNAVAILABLE = 503;
 export const REFUSED_FOR_ITS_RATE = 429;
 
-/** A client of the cell: it goes to any gateway, and repeats what was not answered. */
+/** A client of the cell: it asks any gateway, and can repeat requests that were not answered. */
 export class Api {
   constructor(
     private readonly bases: () => readonly string[],
@@ -58,7 +58,7 @@ export class Api {
     }
   }
 
-  /** Repeats it until it is answered, through all faults. */
+  /** Repeats the request until it is answered, through all faults. */
   async untilAnswered(
     method: string,
     path: string,
@@ -66,7 +66,7 @@ export class Api {
   ): Promise<Answered & { kind: "answered" }> {
     for (let isUnknown = false; ; isUnknown = true) {
       const answered = await this.ask(method, path, options);
-      // The rate is looked at before the key: a refusal for it says nothing of the tries before.
+      // The gateway checks the rate before the key: a refusal for the rate says nothing of the tries before.
       if (answered.kind === "answered" && !(isUnknown && answered.status === REFUSED_FOR_ITS_RATE))
         return answered;
       await Bun.sleep(ASK_AGAIN_MS);

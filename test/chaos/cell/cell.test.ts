@@ -9,7 +9,7 @@ import { runCell } from "./run.ts";
 
 setDefaultTimeout(400_000);
 
-/** Its first faults are a promotion, deaths of a worker, a delivery node and NATS, a full disk, and lost commits. */
+/** The first faults are a promotion, deaths of a worker, a delivery node and NATS, a full disk, and lost commits. */
 const SEED = 10;
 const SHORT = { faultsMs: 20_500, everyMs: 900 };
 const OPERATION_EVERY_MS = 120;

@@ -16,32 +16,32 @@ import type { Recording } from "./recording.ts";
 export const LEASE_TTL_MS = 3_000;
 export const ATTEMPT_TIMEOUT_MS = 4_000;
 export const WEBHOOK_TIMEOUT_MS = 3_000;
-/** The 48 hours of an endpoint become 6 minutes, and its first waits 10 ms, 0.6 s, 4 s and 14 s. */
+/** The 48 hours of a delivery's attempts become 6 minutes, and its first waits 10 ms, 0.6 s, 4 s and 14 s. */
 const WEBHOOK_RETRY_SCALE = 0.002;
 const DRAIN_TIMEOUT_MS = 3_000;
 export const SHARDS_PER_REGION = 16;
-/** The load must not be what is limited. */
+/** So high that no request of the load is refused for its rate. */
 const REQUESTS_PER_MINUTE = 1_000_000;
 
 /** Clocks are off by minutes, some by more than the five minutes that a receiver of signed requests tolerates. */
 export const CLOCK_MINUTES = [-9, -3, -1, 0, 1, 3, 9];
 
 export interface CellWish {
-  /** Where everything of the cell lies: data, logs, clocks. */
+  /** The folder of all files of the cell: data, logs, clocks. */
   folder: string;
   recording: Recording;
   members: Record<MemberKind, number>;
   isPooled: boolean;
-  /** Decides by how much the clock of each process is off from its start; without it all are right. */
+  /** Decides by how much the clock of each process is off from its start on. Without it all clocks are right. */
   clocks?: Random;
-  /** What else the services are told. */
+  /** More settings for the services. */
   settings?: Record<string, string>;
 }
 
 export interface MadeProject {
   no: number;
   key: string;
-  /** Of its requests to targets, in production. */
+  /** The secret that signs the project's requests to targets, in production. */
   secret: string;
 }
 
@@ -51,7 +51,7 @@ export interface MadeProject {
  */
 export class ChaosCell {
   readonly members: Member[] = [];
-  /** The ways of the clients to the gateways. */
+  /** The proxies between the clients and the gateways. */
   readonly front: TcpProxy[] = [];
   /** A worker that joins now and then. */
   private extra: Member | null = null;
@@ -62,7 +62,7 @@ export class ChaosCell {
     private readonly wish: CellWish,
     readonly postgres: ReplicatedPostgres,
     nats: NatsServer,
-    /** The way from the pooler to the primary; of every process, where there is no pooler. */
+    /** The proxy before the primary. The pooler connects through it, or every process where there is no pooler. */
     readonly backend: TcpProxy,
     readonly pooler: PgBouncer | null,
   ) {
@@ -135,7 +135,7 @@ export class ChaosCell {
     return this.extra;
   }
 
-  /** Kills NATS, and what it has stored is gone. */
+  /** Kills NATS and deletes its store. */
   async loseNats(): Promise<void> {
     await this.nats.kill("SIGKILL");
     rmSync(this.nats.storeDir, { recursive: true, force: true });

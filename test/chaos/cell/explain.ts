@@ -22,7 +22,7 @@ export function summarize({ seed, isPooled, jobs, history, counts, unchecked, la
   ].join("; ");
 }
 
-/** What broke, what is known of it, and where to read on. */
+/** A text about a run that failed: what broke, the history of the first violation, the faults, and where to read on. */
 export function explain(outcome: Outcome): string {
   const { seed, violations, faults, timeline, folder } = outcome;
   const [first] = violations;

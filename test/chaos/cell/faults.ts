@@ -3,11 +3,11 @@ import { type ChaosCell, CLOCK_MINUTES } from "./cell.ts";
 import type { Member, MemberKind } from "./member.ts";
 import type { Targets } from "./targets.ts";
 
-/** Where faults strike. */
+/** The cell and the targets that faults strike. */
 export interface Scene {
   cell: ChaosCell;
   targets: Targets;
-  /** Times at which the database forgot what it had not flushed. */
+  /** Times at which the database lost the counts that it had not flushed. */
   countsLostAt: number[];
 }
 
@@ -15,9 +15,11 @@ export interface Scene {
 export interface Fault {
   name: string;
   lastsMs: { least: number; end: number };
-  /** The parts of the cell of which it may strike one. No two faults strike the same part at once. */
+  /** The parts of the cell; the fault strikes one of them. No two faults strike the same part at once. */
   partsOf(scene: Scene): readonly string[];
-  /** Answers what ends it. `chance` is a number in [0, 1) that the plan has drawn for whatever it decides. */
+  /**
+   * Answers a function that ends the fault. The fault makes its choices by `chance`, a number in [0, 1) of the plan.
+   */
   begin(scene: Scene, part: string, chance: number): Promise<() => Promise<unknown>>;
 }
 
@@ -35,7 +37,7 @@ type Act<Struck> = (
   scene: Scene,
 ) => Promise<() => Promise<unknown>> | (() => Promise<unknown>);
 
-/** Of each kind of process one fault. */
+/** One fault for each kind of process. */
 const ofMembers = (
   name: string,
   lastsMs: Fault["lastsMs"],
@@ -53,7 +55,7 @@ const ofMembers = (
     },
   }));
 
-/** A fault of one of the links whose names end or begin so. */
+/** A fault of one link, out of those whose names `isOne` accepts. */
 const ofLinks = (
   what: string,
   isOne: (link: string) => boolean,
@@ -104,8 +106,8 @@ const isNatsLink = (link: string) => link.endsWith("/nats");
 const isFrontLink = (link: string) => link.startsWith("clients/");
 
 /**
- * A fault of the way to the targets. It loses nothing that an attempt has sent: whether a target answered an attempt that
- * was broken off could not be told by its run.
+ * A fault of a link to the targets. It loses nothing that an attempt has sent: the run of an attempt that was broken
+ * off could not tell whether its target answered.
  */
 const ofTargets = (name: string, act: Act<TcpProxy>, places: readonly number[]): Fault => ({
   name: `${name} targets`,
@@ -156,7 +158,7 @@ export const FAULTS: readonly Fault[] = [
   ofLinks("of gateways", isFrontLink, "hold answers", holdAnswers),
   ofLinks("of gateways", isFrontLink, "swallow answers", swallow),
   ofLinks("to gateways", isFrontLink, "reset connections", reset),
-  // What is sent to an endpoint is not held: when it was sent, before a disabling or after, could not be told then.
+  // Requests to endpoints are not held: nobody could tell then whether they were sent before a disabling or after it.
   ofTargets("hold what is sent to", holdRequests, [0]),
   ofTargets("hold answers of", holdAnswers, [0, 1]),
   ofTargets("delay", delay, [0, 1, 2]),

@@ -14,7 +14,7 @@ import { READS_INSTANTS, readPostgres } from "../../simulation/cell/store/postgr
 import { emptyTables, type Tables } from "../../simulation/cell/store/tables.ts";
 import type { DownTime, FinalGate, FinalState } from "../../support/history/history.ts";
 
-/** What stands in the database at the end, read and told as of a simulated cell. */
+/** Reads the final state of the database, in the form of a simulated cell's. */
 export async function readCell(url: string, beganAt: number): Promise<{ final: FinalState; tables: Tables }> {
   const client = new pg.Client({ connectionString: url, options: "-c statement_timeout=60s" });
   await client.connect();
@@ -26,7 +26,7 @@ export async function readCell(url: string, beganAt: number): Promise<{ final: F
     const flows = await query<JobFlow>("SELECT id, flow FROM jobs WHERE flow IS NOT NULL");
     const hostEvents = await query<HostEvent>(HOST_EVENTS);
     const tables = tablesOf(await readPostgres({ query }));
-    // What is told of hosts is no end of a job, and the endpoint that hears of it hears of nothing else.
+    // Events of hosts are no ends of jobs, and their endpoint hears of nothing else: both are left out.
     for (const { id } of hostEvents) tables.events.delete(id);
     for (const { id, events } of tables.webhooks.values())
       if ((events & eventTypesMask(JOB_END_TYPES)) === 0) tables.webhooks.delete(id);
@@ -41,7 +41,7 @@ export async function readCell(url: string, beganAt: number): Promise<{ final: F
   }
 }
 
-/** What insights tell once they have caught up, or have not in all that time. */
+/** The runs that insights tell, once they have caught up or ROLLED_UP_WITHIN_MS is over. */
 async function readInsights(query: TestStore["query"]): Promise<NonNullable<FinalState["insights"]>> {
   const giveUpAt = performance.now() + ROLLED_UP_WITHIN_MS;
   for (;;) {
@@ -51,7 +51,7 @@ async function readInsights(query: TestStore["query"]): Promise<NonNullable<Fina
   }
 }
 
-/** What gates count and what stands there, once all calls of gates are answered, or are not in all that time. */
+/** The counts of gates and the jobs there, once all calls of gates are answered or CALLED_WITHIN_MS is over. */
 async function readGates(query: TestStore["query"]): Promise<FinalGate[]> {
   const giveUpAt = performance.now() + CALLED_WITHIN_MS;
   for (;;) {
@@ -83,7 +83,7 @@ interface JobFlow {
   flow: { key: string; hold?: "attempt" | "job" };
 }
 
-/** What a job says of its flow, and its host; and for what its runs were held. */
+/** Adds to each job its flow and its host, and to each run the reason for which it was held. */
 function withGates(final: FinalState, tables: Tables, flows: readonly JobFlow[]): FinalState {
   const flowOf = new Map(flows.map(({ id, flow }) => [id, { hold: "attempt" as const, ...flow }]));
   return {

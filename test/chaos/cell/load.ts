@@ -9,17 +9,17 @@ import { type Habit, payloadOf, type Targets } from "./targets.ts";
 export interface LoadedProject {
   no: number;
   api: Api;
-  /** How many of all jobs are its, against the others. */
+  /** Its share of all jobs, relative to the weights of the other projects. */
   weight: number;
   schedules: string[];
   endpoints: string[];
-  /** What some of its jobs say of their flow. */
+  /** The flows that some of its jobs name. */
   flows: readonly LoadedFlow[];
-  /** Whether most of its jobs go to the host that is away for a while, at which it parks them. */
+  /** Whether most of its jobs go to the host that is away for a while, and are parked there. */
   parksAtHosts: boolean;
 }
 
-/** A flow key with its limits, which jobs tell, unless it is pinned. */
+/** A flow key with its limits. Jobs carry the limits, unless the key is pinned. */
 export interface LoadedFlow {
   key: string;
   hold: "attempt" | "job";
@@ -45,7 +45,7 @@ const HABITS: readonly Habit[] = [
 const BATCH_JOBS = 5;
 const LATER_MS_MAX = 12_000;
 const MUCH_LATER_MS = 120_000;
-/** How many of the jobs have a flow key where there are some, and how many go to the host that is away for a while. */
+/** The part of a project's jobs that have a flow key if it has any, and the part that go to the host that is away. */
 const FLOW_PART = 0.7;
 const AWAY_PART = 0.7;
 const AWAY_HABITS: readonly Habit[] = ["good", "good", "flaky", "slow"];
@@ -56,9 +56,9 @@ const REMEMBERED_JOBS = 400;
 const MADE = 201;
 
 /**
- * What clients do at a steady pace: they create jobs (with a key or without, alone or in batches, twice at once), cancel,
- * retry by hand, pause schedules and disable endpoints. What carries a key, or may be repeated, is repeated until it is
- * answered, so that at the end every outcome but those without a key is known.
+ * Clients that act at a steady pace: they create jobs (with a key or without, alone or in batches, twice at once),
+ * cancel, retry by hand, pause schedules and disable endpoints. Requests with a key, and others that may be repeated,
+ * are repeated until they are answered. So at the end every outcome is known except those of requests without a key.
  */
 export class Load {
   private readonly pending = new Set<Promise<void>>();
@@ -82,17 +82,17 @@ export class Load {
     return { stop: () => clearInterval(timer) };
   }
 
-  /** Waits until all that was begun is answered. */
+  /** Waits until all operations that were begun are answered. */
   async untilAnswered(): Promise<void> {
     while (this.pending.size > 0) await Promise.all(this.pending);
   }
 
-  /** A job of its own, as the load's jobs are. It is repeated until it is answered. */
+  /** Creates one more job, with a key. The request is repeated until it is answered. */
   create(project: LoadedProject, habit: Habit, delayMs: number): void {
     this.start(this.createJobs(project, { count: 1, isKeyed: true, times: 1, habit, delayMs }));
   }
 
-  /** A job that is canceled before its time, while nothing else is created. */
+  /** Creates a job and cancels it before it is due. No other job may be created meanwhile. */
   async createAndCancel(project: LoadedProject): Promise<void> {
     const wish = { count: 1, isKeyed: true, times: 1, habit: "good", delayMs: MUCH_LATER_MS } as const;
     await this.createJobs(project, wish);
@@ -161,7 +161,7 @@ export class Load {
         `{"target_url":"${this.targets.jobUrl(project.no, wish.habit, token, wish.isMortal)}",${runAt}"region":"${region}",${flow}` +
         `"payload":${payloadOf(token)},"retry_policy":{"max_attempts":${policy.maxAttempts},"base_seconds":1,"cap_seconds":${policy.capSeconds}}}`,
     );
-    // Which job the request has made is known once it is answered, or from the rows at the end.
+    // The answer tells which job the request has made, or else the rows at the end do.
     const asked = tokens.map((token) => ({
       ...{ kind: "job asked" as const, at: recording.now, job: token, project: project.no, request },
       ...policy,
@@ -212,7 +212,7 @@ export class Load {
   }
 
   private async cancel(): Promise<void> {
-    // A job of late has more to be canceled.
+    // Recent jobs are preferred, since more of them can still be canceled.
     const job = this.jobs.at(-1 - Math.floor(this.jobs.length * this.random.next() ** 3));
     if (job !== undefined) await this.cancelJob(job.project, job.id);
   }
@@ -253,7 +253,7 @@ export class Load {
     });
   }
 
-  /** Pauses a key, or gives one that jobs do not change more places. */
+  /** Pauses a key for a while, or gives a pinned key more places. */
   private changeFlowForAWhile(project: LoadedProject): Promise<void> {
     const flow = project.flows[this.random.below(project.flows.length)];
     if (flow === undefined) return Promise.resolve();
@@ -266,7 +266,7 @@ export class Load {
     });
   }
 
-  /** What a key has from the beginning on: jobs tell it, and a pinned key is told by hand. */
+  /** Notes the first limits of a key. A pinned key is given them by hand, another key gets them from its jobs. */
   async beginFlow(project: LoadedProject, flow: LoadedFlow): Promise<void> {
     if (flow.isPinned) await this.setFlow(project, flow, { paused: false, isLooser: true });
     else this.noteFlow(project, flow, false);
@@ -284,7 +284,7 @@ export class Load {
     if (!isLooser) this.noteFlow(project, flow, paused);
   }
 
-  /** What lets more start is noted before it is asked for, and what lets fewer start once it is answered. */
+  /** A change that lets more start is noted before it is asked for, one that lets fewer start once it is answered. */
   private noteFlow({ no }: LoadedProject, { key, concurrency, rate }: LoadedFlow, paused: boolean): void {
     const { recording } = this;
     const [at, clock] = [recording.now, recording.readClock()];
@@ -324,7 +324,7 @@ export class Load {
     if (!isEnabled) note();
   }
 
-  /** Turns something on, and off again after a while. One at a time does so with the same resource. */
+  /** Turns something on, and off again after a while. A resource that is on already is left alone. */
   private async forAWhile(id: string | undefined, set: (isOn: boolean) => Promise<void>): Promise<void> {
     if (id === undefined || this.resources.has(id)) return;
     this.resources.add(id);
@@ -335,7 +335,7 @@ export class Load {
   }
 }
 
-/** What a job says of its flow. */
+/** The flow that a job carries in its request. */
 const termsOf = ({ key, hold, concurrency, rate, isPinned }: LoadedFlow) => ({
   key,
   hold,

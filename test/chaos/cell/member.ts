@@ -14,11 +14,11 @@ const STARTS_MAX = 20;
 const READY_TIMEOUT_MS = 60_000;
 const READY_ASK_MS = 3_000;
 const LOOK_EVERY_MS = 50;
-/** What a node says that ends because others took it for dead. */
+/** The words in the log of a node that ends because others took it for dead. */
 const DECLARED_DEAD = "declared dead";
 const LOG_END_CHARACTERS = 3_000;
 
-/** One process of the cell, its ways to the others, and its supervisor, who starts it again when it has ended. */
+/** One process of the cell, its links to the others, and its supervisor, which starts it again when it has ended. */
 export class Member {
   private service: ServiceProcess | null = null;
   private isWanted = false;
@@ -52,7 +52,7 @@ export class Member {
     return this.isWanted && this.service !== null;
   }
 
-  /** Starts it, unless it runs. Resolves once it is ready. */
+  /** Starts the process, unless it runs. Resolves once the process is ready. */
   async start(): Promise<void> {
     if (this.isWanted) return;
     this.isWanted = true;
@@ -64,10 +64,10 @@ export class Member {
     await this.service?.end("SIGKILL");
   }
 
-  /** Tells it to stop, and waits for its end. */
+  /** Tells the process to stop, and waits for its end. */
   async stop(): Promise<void> {
     this.isWanted = false;
-    // It may be unable to end in time what it has, if Postgres is away as well.
+    // The process may be unable to end its work in time if Postgres is away as well.
     const code = await this.service?.end("SIGTERM");
     this.recording.meet(code === 0 ? "process stopped" : "process not stopped in time");
   }
@@ -85,7 +85,7 @@ export class Member {
     if (this.isWanted) sendSignal(this.pid, signal);
   }
 
-  /** Resolves once it serves. */
+  /** Resolves once the process serves. */
   async untilReady(): Promise<void> {
     const giveUpAt = performance.now() + READY_TIMEOUT_MS;
     while (performance.now() < giveUpAt) {
@@ -112,7 +112,7 @@ export class Member {
         else await this.service.startAgain();
         break;
       } catch (error) {
-        // It was killed or stopped again while it started, or taken for dead.
+        // The process was killed or stopped again while it started, or taken for dead.
         if (!this.isWanted) return;
         if (tries === STARTS_MAX) throw error;
         this.recording.meet("process ended at its start");

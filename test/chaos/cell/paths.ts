@@ -31,7 +31,7 @@ const FORBIDDEN: readonly string[] = [
 
 const FLOW = waitReasonCode("flow");
 const OF_FLOW = "JOIN jobs j ON j.id = r.job_id WHERE j.flow IS NOT NULL";
-/** Another attempt of the run's key ended while the run's attempt was due, and not long before it started. */
+/** Another attempt of the run's key ended in the second before the run started. */
 const HAS_LEFT = `EXISTS (
          SELECT FROM runs e JOIN jobs k ON k.id = e.job_id
           WHERE k.project_no = j.project_no AND k.flow ->> 'key' = j.flow ->> 'key'
@@ -57,7 +57,7 @@ SELECT (SELECT count(*)::int FROM runs WHERE error = '${LOST_ERROR}') AS "run: l
        (SELECT count(*)::int FROM runs r ${OF_FLOW} AND r.error = '${LOST_ERROR}') AS "gate: left by who was rescued",
        (SELECT count(*)::int FROM events WHERE type = ${eventTypeCode("host.up")}) AS "host: back"`;
 
-/** Counts what the rows and the logs tell of rare paths, and reports the lines that may never be. */
+/** Counts the rare paths that the rows and the logs tell of, and reports forbidden lines of the logs. */
 export async function countPaths(
   recording: Recording,
   postgres: ReplicatedPostgres,
@@ -84,7 +84,7 @@ export function countProbes(recording: Recording, { jobs, runs, downTimes = [] }
         recording.meet(status === "succeeded" ? "host: found back by a probe" : "host: probed in vain");
 }
 
-/** What a long run must have met. What it never met, it has not tested. */
+/** The paths that a long run must have met. It has not tested a path that it never met. */
 const RARE_PATHS: readonly string[] = [
   ...FAULTS.map(({ name }) => `fault: ${name}`),
   ...["answer: 201", "answer: 429", "answer: 503", "answer: lost", "answer: replayed", "retry by hand"],

@@ -1,7 +1,7 @@
 import { Random } from "../../simulation/cell/random.ts";
 import { FAULTS } from "./faults.ts";
 
-/** What a seed decides. What becomes of it depends on the machine as well, so a seed does not repeat a run. */
+/** The decisions of a seed. The course of a run depends on the machine as well, so a seed does not repeat a run. */
 export interface Plan {
   seed: number;
   isPooled: boolean;
@@ -13,7 +13,7 @@ export interface PlannedFault {
   at: number;
   fault: string;
   forMs: number;
-  /** Two numbers in [0, 1): which part it strikes, and what else there is to decide. */
+  /** Two numbers in [0, 1): one chooses the part that the fault strikes, the other decides everything else. */
   part: number;
   chance: number;
 }
@@ -21,8 +21,8 @@ export interface PlannedFault {
 const FIRST_FAULT_MS = 1_000;
 
 /**
- * Each kind of fault has its turn before any has a second one. `everyMs` is the mean time between the beginnings of two;
- * they last for some of it, so that several meet.
+ * Each kind of fault has its turn before any has a second one. `everyMs` is the mean time between the beginnings of two
+ * faults. Many last longer than that, so that several are under way at once.
  */
 export function makePlan(seed: number, { faultsMs, everyMs }: { faultsMs: number; everyMs: number }): Plan {
   const random = new Random(seed, "chaos");

@@ -1,9 +1,9 @@
 import type { ClockReading, HistoryEvent } from "../../support/history/history.ts";
 
-/** What one run leaves behind: the history that is checked, how often each path was met, and what no process may do. */
+/** The record of one run: the history that is checked, how often each path was met, and other faults. */
 export class Recording {
   readonly counts = new Map<string, number>();
-  /** What is wrong whatever the history says: an answer of 500, a process that ended by itself. */
+  /** Faults that no rule of the history looks for: an answer of 500, a process that ended by itself. */
   readonly faults: string[] = [];
   private readonly noted: HistoryEvent[] = [];
 
@@ -25,7 +25,7 @@ export class Recording {
     return { nowAt, latestAt: nowAt + 1 };
   }
 
-  /** What a request has brought is noted when its body is there, at the time of its first byte. */
+  /** Sorted by time: a request is noted when its body is there, with the time of its first byte. */
   get events(): HistoryEvent[] {
     return this.noted.toSorted((one, other) => one.at - other.at);
   }

@@ -29,7 +29,7 @@ export interface Wish {
   everyMs: number;
   /** The time between two operations of clients. */
   operationEveryMs: number;
-  /** Where everything of this run lies, its logs included. */
+  /** The folder of all files of this run, its logs included. */
   folder: string;
 }
 
@@ -40,7 +40,7 @@ export interface Outcome {
   violations: Violation[];
   /** The rules that this history says nothing about. */
   unchecked: Rule[];
-  /** What is wrong besides. */
+  /** Faults beside the violations. */
   faults: readonly string[];
   counts: ReadonlyMap<string, number>;
   jobs: { asked: number; accepted: number };
@@ -50,7 +50,7 @@ export interface Outcome {
   lastedMs: number;
 }
 
-/** Whoever takes over does so within this time. */
+/** The work of a dead process is taken over within this time. */
 const TAKEOVER_MS = LEASE_TTL_MS + 5_000;
 /** As in the simulation: a takeover, a backlog, and an attempt whose node cannot be proved dead. */
 const CATCHES_UP_WITHIN_MS = TAKEOVER_MS + 10_000 + ATTEMPT_TIMEOUT_MS + RESCUE_GRACE_MS;
@@ -63,7 +63,7 @@ const QUIET_JOBS = 8;
 const QUIET_JOB_EVERY_MS = 250;
 const LIMITED_REQUESTS_PER_MINUTE = 90;
 const SCHEDULE_SECONDS = [0, 5, 10, 15, 20, 25];
-/** For which part of the faults' time one host is away. It takes half a minute until it is taken for down. */
+/** The part of the faults' time for which one host is away. The host counts as down after half a minute. */
 const AWAY_PART = 0.64;
 const FLOWS: readonly LoadedFlow[] = [
   { key: "one", hold: "attempt", concurrency: 1, rate: null },
@@ -195,7 +195,7 @@ class CellRun {
       attemptTimeoutMs: ATTEMPT_TIMEOUT_MS,
       webhookTimeoutMs: WEBHOOK_TIMEOUT_MS,
       graceMs: RESCUE_GRACE_MS,
-      // A machine that stands still delays everybody by as much several times over.
+      // A pause of the machine can delay an attempt by several times its length.
       catchesUpWithinMs: CATCHES_UP_WITHIN_MS + 4 * pauseBeforeMs,
       startsWithinMs: STARTS_WITHIN_MS + 4 * pauseMs,
       toleranceMs: TOLERANCE_MS,
@@ -225,7 +225,7 @@ class CellRun {
     for (const flow of flows) await this.load.beginFlow(project, flow);
     if (parksAtHosts) {
       await api.untilAnswered("PATCH", "/v2/project", { body: '{"park_failing_hosts":true}' });
-      // Nobody disables it, so that its events tell each time at which a host was down.
+      // This endpoint is never disabled, so that its events tell each time at which a host was down.
       await this.addEndpoint(project, "good", ["host.down", "host.up"]);
     }
     for (const second of wish.schedules) {
@@ -285,7 +285,7 @@ class CellRun {
     await Promise.all(striking);
   }
 
-  /** A part that has no fault. If all have one it waits for a while, and all that comes later waits with it. */
+  /** Answers a part that has no fault. If all parts have one it waits for a while, and all later faults wait too. */
   private async findPart(
     fault: Fault,
     step: PlannedFault,
@@ -301,14 +301,14 @@ class CellRun {
     }
   }
 
-  /** Every process serves, and the standby has all that the primary has. */
+  /** Resolves once every process serves and the standby has all that the primary has. */
   private async untilReady(): Promise<void> {
     const { cell } = this.scene;
     await Promise.all(cell.members.map((member) => member.untilReady()));
     await cell.postgres.untilInSync();
   }
 
-  /** An operator who looks whether the cell takes its database for a restored one, and knows that it is none. */
+  /** Acts as an operator: resumes the cell whenever it takes its database for a restored one, which it is not. */
   private watchHolds(): { stop(): Promise<void> } {
     const { postgres } = this.scene.cell;
     let isStopped = false;
@@ -331,7 +331,7 @@ class CellRun {
     };
   }
 
-  /** Waits until nothing is owed; what schedules go on making is not waited for while they are active. */
+  /** Waits until nothing is owed. While schedules are active, their jobs and all deliveries are left out. */
   private async settle(areSchedulesActive: boolean): Promise<boolean> {
     const { postgres } = this.scene.cell;
     const giveUpAt = performance.now() + DRAINS_WITHIN_MS;
@@ -343,7 +343,7 @@ class CellRun {
     return false;
   }
 
-  /** Some jobs that must all start in time, and firings that must all take place. */
+  /** Creates some jobs that must all start in time, amid firings that must all take place. */
   private async passQuietTimes(): Promise<void> {
     const { quiet } = this;
     if (quiet === null) throw new Error("there is no project for quiet times");

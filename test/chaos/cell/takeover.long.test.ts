@@ -14,12 +14,12 @@ setDefaultTimeout(300_000);
 const PROJECTS = 24;
 const BATCH_JOBS = 20;
 const BATCH_EVERY_MS = 100;
-/** Jobs are due so much later than they are created, so that shards know of them before. */
+/** Jobs are due this much later than they are created, so that shards know of them before. */
 const AHEAD_MS = { least: 1_500, end: 2_500 };
 const BEFORE_MS = 10_000;
 const AFTER_MS = 12_000;
 const STARTS_AFTER_LEASE_MS = 3_000;
-/** The p99 of two windows of one run differs by so much on a machine that does other things too. */
+/** The p99 of two windows of one run may differ by this much on a machine that does other things too. */
 const P99_MOVES_MS_MAX = 60;
 
 let folder: string;
@@ -108,7 +108,7 @@ async function ownersOf(): Promise<Map<string, Set<number>>> {
 
 const STANDS_STILL_MS = 6_000;
 
-/** Both workers own shards, and none has moved for a while. */
+/** Whether both workers own shards, and none has moved for a while. */
 async function hasSettled(): Promise<boolean> {
   const before = await ownersOf();
   await Bun.sleep(STANDS_STILL_MS);

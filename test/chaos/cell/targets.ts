@@ -13,21 +13,21 @@ export type Habit = (typeof HABITS)[number];
 const QUICK_MS = 5;
 const SLOW_MS = { least: 200, end: 2_500 };
 const RETRY_AFTER_SECONDS = "1";
-/** What stands in place of a host that is away. */
+/** The answer that comes in place of a host that is away. */
 const AWAY = { status: 503, headers: {} };
 const MORTAL_NAME = "localhost";
 const MORTAL_PROXY = 3;
 
 /**
- * Customers' hosts: one for jobs, one for events, one that closes connections instead of answering, and one that is away for a
- * while and has a name of its own. They look at the
- * bytes and the signature of each request and note when it came and when it was over.
+ * Customers' hosts: one for jobs, one for events, one that closes connections instead of answering, and one that is
+ * away for a while and has a name of its own. They check the bytes and the signature of each request, and note when it
+ * came and when it was over.
  */
 export class Targets {
-  /** Once everything heals, all hosts but those that are bad by their name are good. */
+  /** Once everything has healed, every host is good, except those whose habit is bad or final. */
   isHealed = false;
   private isAway = false;
-  /** The secrets under which requests are signed: by the place of a project, and by the URL of an endpoint. */
+  /** The secrets that sign requests, by the first part of the path of a project's jobs or the URL of an endpoint. */
   readonly secrets = new Map<string, string>();
   readonly proxies: TcpProxy[] = [];
   private readonly servers: ReturnType<typeof Bun.serve>[] = [];
@@ -79,8 +79,8 @@ export class Targets {
   }
 
   /**
-   * One host is away for so long: first something else answers in its place, and then nobody is reached. By then it has no good
-   * answer under way, which would be lost.
+   * Takes one host away for a time: in the first half 503 is answered in its place, in the second half connections
+   * fail. By the second half no good answer is under way, which the cut would lose.
    */
   async beAway(forMs: number): Promise<void> {
     const proxy = this.proxies[MORTAL_PROXY];
