@@ -18,7 +18,7 @@ export async function runAdmin(databaseUrl: string, ...words: string[]): Promise
   return { code, stdout, stderr };
 }
 
-/** Runs it with `--json`, and expects it to succeed. */
+/** Runs the command line with `--json`, and expects it to succeed. */
 export async function askAdmin<T>(databaseUrl: string, ...words: string[]): Promise<T> {
   const { code, stdout, stderr } = await runAdmin(databaseUrl, ...words, "--json");
   if (code !== 0) throw new Error(`admin ${words.join(" ")}: ${stderr}`);

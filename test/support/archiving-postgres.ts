@@ -27,9 +27,9 @@ export interface ArchivingPostgres {
   backUp(): Promise<Backup>;
   /** Resolves once everything that is committed by now is in the archive. */
   archive(): Promise<void>;
-  /** Sends SIGKILL. What was not archived is lost, unless its disk is kept. */
+  /** Sends SIGKILL. Commits that were not archived are lost, unless the server's disk is kept. */
   kill(): Promise<void>;
-  /** The disk of a synchronous standby once this server is killed: it has every answered commit. */
+  /** Once this server is killed, its disk serves as that of a synchronous standby: it has every answered commit. */
   readonly disk: Backup;
   stop(): Promise<void>;
 }
@@ -81,7 +81,7 @@ export async function restorePostgres(
   chmodSync(folder, 0o755);
   await copyFolder(backup.data, dataOf(folder));
   await copyFolder(backup.password, join(home, "password"));
-  // By its lock a start knows the folder for its own.
+  // A start recognizes the folder as its own by this lock.
   writeFileSync(join(home, "lock"), "");
   const settings = {
     archive_mode: "off",
@@ -109,7 +109,7 @@ function running(folder: string, server: EmbeddedPostgres): ArchivingPostgres {
         await client.query("SELECT pg_backup_start('test', fast => true)");
         await copyFolder(data, backup);
         const { rows } = await client.query<{ labelfile: string }>("SELECT labelfile FROM pg_backup_stop()");
-        // The archive has what was written meanwhile, and the copy must not have the server's own marks.
+        // The archive has the log that was written meanwhile, and the copy must lack the server's pid file.
         rmSync(join(backup, "pg_wal"), { recursive: true });
         rmSync(join(backup, "postmaster.pid"), { force: true });
         mkdirSync(join(backup, "pg_wal"), { mode: 0o700 });

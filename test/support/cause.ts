@@ -9,7 +9,7 @@ export function testCause(): OperatorCause {
   return { requestId: requestIds.next(REQUEST_PREFIX, Date.now()), operator: "test" };
 }
 
-/** What a test changes as a client with a key. */
+/** The cause of a test's change, made as a client with a key. */
 export const keyCause = (): KeyCause => ({
   requestId: requestIds.next(REQUEST_PREFIX, Date.now()),
   keyNo: 0,

@@ -59,7 +59,7 @@ export interface Cell {
     clock?: Clock;
     webhookTimeoutMs?: number;
     webhookRetryScale?: number;
-    /** Its own connections to Postgres. */
+    /** The worker's own connections to Postgres. */
     db?: Database;
   }): Promise<{ stop(): Promise<void> }>;
   startDelivery(options?: {
@@ -98,7 +98,7 @@ export interface EndpointWish {
 }
 
 export const SHARDS_PER_REGION = 8;
-/** A worker keeps so long a lease even when this process stands still for a moment. */
+/** A worker keeps a lease of this length even when this process stands still for a moment. */
 const LEASE_MS = 10_000;
 const CONNECTIONS = 16;
 const ATTEMPT_TIMEOUT_MS = 10_000;

@@ -25,7 +25,7 @@ const NEEDLESS = /^(?:libllvm|libz3-|libgl1-mesa-dri$|x11-utils$|xdg-utils$)/;
 
 /**
  * A chromium to test with: CHROMIUM_BIN, else one on PATH, else one unpacked earlier, else one unpacked now from
- * Debian's packages into the cache. Nothing is installed, and no privilege is needed.
+ * Debian's packages into the cache. No package is installed, and no privilege is needed.
  */
 export function findChromium(): Chromium {
   const named = process.env.CHROMIUM_BIN;
@@ -75,7 +75,7 @@ function unpack(): Chromium {
   }
 }
 
-/** The environment that points the browser at the folder for what a package installation would put into the system. */
+/** The environment that makes the browser find its files in the folder, not where an installation puts them. */
 function unpackedIn(folder: string): Chromium {
   const libraries = new Glob("**/*.so*").scanSync({ cwd: folder });
   const paths = new Set([...libraries].map((file) => join(folder, dirname(file))));

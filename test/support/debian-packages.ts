@@ -5,8 +5,8 @@ import { join } from "node:path";
 const APT_TIMEOUT_MS = 300_000;
 
 /**
- * Debian packages that are unpacked into one folder. Nothing is installed, and no privilege is needed. apt checks the
- * signatures.
+ * Debian packages that are unpacked into one folder. No package is installed, and no privilege is needed. apt checks
+ * the signatures.
  */
 export interface DebianPackages {
   /** The package and those of its dependencies that this machine lacks. */

@@ -109,7 +109,7 @@ const TIMESTAMP_PATTERN = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
 /**
  * `via` puts something between the gateway and its database; the gateway then waits only as long as the API promises.
  * `logLevel` lets a test that provokes bugs leave them out of the log. `now` is the gateway's clock, which a test may
- * move. `run` stands around each statement of the gateway, of which it is told the name and the first value.
+ * move. `run` is called around each statement of the gateway, and is told the statement's name and first value.
  */
 export async function startTestGateway(
   options: {

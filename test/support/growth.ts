@@ -1,11 +1,11 @@
 const ROUNDS_MIN = 3;
 const ROUNDS_MAX = 20;
-/** Shorter times are taken for this one, so that a clock's steps do not count. */
+/** Shorter times count as this one, so that a clock's steps do not matter. */
 const TIME_US_MIN = 1_000;
 
 /**
- * How many times the processor time of `small` `large` takes. The least time of each in several rounds counts. There
- * are more rounds while the answer is above `expectedMax`, since a busy machine can make any single one slow.
+ * How many times as much processor time `large` takes as `small`. The least time of each in several rounds counts.
+ * There are more rounds while the answer is above `expectedMax`, since a busy machine can make any single one slow.
  */
 export function measureGrowth<Input>(
   work: (input: Input) => void,
@@ -13,7 +13,7 @@ export function measureGrowth<Input>(
   large: Input,
   expectedMax: number,
 ): number {
-  // Other threads of the process count too. The least time is one without the collector.
+  // Other threads of the process count too. The least time is one in which the garbage collector did not run.
   const timeUs = (input: Input) => {
     const before = process.cpuUsage();
     work(input);

@@ -114,7 +114,7 @@ export async function untilTerminal(
   }
 }
 
-/** Expects that no attempt arrived twice, and that each job's attempts arrived in their order. */
+/** Expects that no attempt arrived twice. */
 export function expectNothingDoubled(target: Target): void {
   const counts = new Map<string, number>();
   for (const { jobId, attempt } of target.arrivals) {
@@ -137,7 +137,7 @@ export async function expectRunsMatch(base: string, key: string, jobs: JobAnswer
   });
 }
 
-/** In groups, since there may be thousands. */
+/** Acts on the items in groups, since there may be thousands. */
 async function eachOf<T>(items: readonly T[], act: (item: T) => Promise<void>): Promise<void> {
   for (let begun = 0; begun < items.length; begun += TOGETHER)
     await Promise.all(items.slice(begun, begun + TOGETHER).map(act));

@@ -7,7 +7,7 @@ const CACHE = join(dirname(dirname(import.meta.dir)), ".cache", "nats");
 
 /**
  * A nats-server to test with: NATS_SERVER_BIN, else the one on PATH, else one unpacked earlier, else one unpacked now
- * from Debian's packages. Nothing is installed, and no privilege is needed. apt checks the signatures.
+ * from Debian's packages. No package is installed, and no privilege is needed. apt checks the signatures.
  */
 export async function findNatsServer(): Promise<string> {
   const named = process.env.NATS_SERVER_BIN;

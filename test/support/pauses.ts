@@ -9,22 +9,22 @@ export interface PauseWatch {
 }
 
 const LOOK_EVERY_MS = 50;
-/** What a process waits for the processor within this time counts as one pause. */
+/** The waits of a process for the processor within this time count as one pause. */
 const WINDOW_MS = 1_800;
 const NS_PER_MS = 1e6;
 /** A commit that is flushed to disk. */
 const COMMIT = "SELECT pg_logical_emit_message(true, 'test', '')";
 
 /**
- * Commits again and again: whatever delays this delays every process. On a busy machine a process that needs much waits
- * longer than one that needs little, so it looks at how long `processes` wait for the processor as well.
+ * Commits again and again: a delay of these commits delays every process. On a busy machine a process that needs much
+ * waits longer than one that needs little, so the watch looks at how long `processes` wait for the processor as well.
  */
 export async function watchPauses(
   databaseUrl: string,
   processes: () => readonly { pid: number }[] = () => [],
 ): Promise<PauseWatch> {
   const client = new pg.Client({ connectionString: databaseUrl });
-  // A failed test does not stop this, and its database is dropped.
+  // A failed test does not stop the watch, and its database is dropped.
   client.on("error", () => undefined);
   await client.connect();
   let longestMs = 0;

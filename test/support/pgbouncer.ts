@@ -18,7 +18,7 @@ import { claimPort } from "./port.ts";
 
 const CACHE = join(dirname(dirname(import.meta.dir)), ".cache", "pgbouncer-debian-13");
 const KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/** The program with its libraries, the C library included: Debian 12's knows no prepared statements. */
+/** The program with its libraries, the C library included: the PgBouncer of Debian 12 knows no prepared statements. */
 const PACKAGES = [
   ...["pgbouncer", "libc6", "libevent-2.1-7t64", "libssl3t64", "libcares2", "libpam0g", "libsystemd0"],
   ...["libaudit1", "libcap-ng0", "libcap2", "libzstd1", "zlib1g"],
@@ -37,8 +37,8 @@ export interface PgBouncer {
 }
 
 /**
- * Starts one before the database of `databaseUrl`. `account` is the one that it runs as, since it refuses to be root. Its
- * log and its settings lie in `folder`. It dies with the test process (on Linux).
+ * Starts a PgBouncer before the database of `databaseUrl`. It runs as `account`, since it refuses to be root. Its log
+ * and its settings lie in `folder`. It dies with the test process (on Linux).
  */
 export async function startPgBouncer(
   databaseUrl: string,
@@ -66,7 +66,7 @@ export async function startPgBouncer(
       "default_pool_size = 40",
       "server_lifetime = 600",
       "query_wait_timeout = 10",
-      // After a server that could not be reached: as soon as a standby may have been promoted.
+      // A server that could not be reached is tried again after one second, since a standby may have been promoted.
       "server_login_retry = 1",
     ].join("\n"),
   );
@@ -100,7 +100,7 @@ export async function startPgBouncer(
   };
 }
 
-/** The command that runs it from within the cache folder: other accounts may be unable to use a path from the root. */
+/** The command of PgBouncer within the cache folder: other accounts may be unable to use a path from the root. */
 function findPgBouncer(): string[] {
   if (!existsSync(CACHE)) unpack();
   const command = commandIn(CACHE);

@@ -2,14 +2,14 @@ import { randomInt } from "node:crypto";
 import { createSocket } from "node:dgram";
 import { createServer } from "node:net";
 
-/** Below the ports that systems choose when a process asks for any port. */
+/** This range is below the ports that systems choose when a process asks for any port. */
 const [FIRST, LAST] = [20_000, 32_000];
 const TRIES_MAX = 100;
 
 /**
- * Claims a free port of the loopback address, for a server that is told its port. It belongs to this process as long as
- * the process lives, also while the server is not running. Other test processes see that by the UDP port of the same
- * number, which is held for it, and which the system frees however this process ends.
+ * Claims a free port of the loopback address, for a server that is told its port. The port belongs to this process as
+ * long as the process lives, also while the server is not running. This process holds the UDP port of the same number,
+ * by which other test processes see the claim. The system frees it however this process ends.
  */
 export async function claimPort(): Promise<number> {
   for (let attempt = 0; attempt < TRIES_MAX; attempt++) {

@@ -20,16 +20,17 @@ const OWN_SERVERS_MAX = 8;
 const NAME_CHARACTERS_MAX = 40;
 
 /**
- * An empty database that no other test sees, on the server of TEST_DATABASE_URL. Without that, as when `bun test` is
- * called for one file, this process gets an embedded server, which ends with it.
+ * An empty database that no other test sees, on the server of TEST_DATABASE_URL. Without that variable, as when `bun
+ * test` is called for one file, this process gets an embedded server, which ends with the process.
  */
 export function createTestDatabase(name = "database"): Promise<TestDatabase> {
   return createDatabase(name, "template1", () => "");
 }
 
 /**
- * The same with the schema. In a run of many tests it is copied from TEST_TEMPLATE, a migrated database that test/main.ts
- * makes, since a copy takes a third of the time of the migrations. The settings of the role are not copied.
+ * An empty database with the schema. In a run of many tests it is copied from TEST_TEMPLATE, a migrated database that
+ * test/main.ts makes, since a copy takes a third of the time of the migrations. The settings of the role are not
+ * copied.
  */
 export async function createMigratedDatabase(name: string): Promise<TestDatabase> {
   const template = process.env.TEST_TEMPLATE;

@@ -31,7 +31,7 @@ import { startTcpProxy, type TcpProxy } from "./tcp-proxy.ts";
 const STANDBY = "standby";
 const READY_TIMEOUT_MS = 60_000;
 const LOOK_EVERY_MS = 50;
-/** With this limit no write behind it of any file succeeds, those of the write-ahead log included. */
+/** The largest file size on a full disk: no write beyond it succeeds, in the write-ahead log as in any other file. */
 const FULL_DISK_BYTES = 1_048_576;
 
 /** One server: its processes, and its folder. */
@@ -44,13 +44,13 @@ interface Server {
 }
 
 /**
- * A primary and a synchronous standby, of the embedded binaries. No commit is answered before the standby has it on disk.
- * All of it lies under `folder`, and dies with the test process (on Linux).
+ * A primary and a synchronous standby, of the embedded binaries. No commit is answered before the standby has it on
+ * disk. Their files lie under `folder`, and they die with the test process (on Linux).
  */
 export class ReplicatedPostgres {
-  /** Where the primary listens. A promotion changes it. */
+  /** The address of the primary. A promotion changes it. */
   readonly place = { host: "127.0.0.1", port: 0 };
-  /** The way from the standby to its primary. */
+  /** The proxy between the standby and its primary. */
   readonly replication: TcpProxy;
   private readonly replicationPlace = { host: "127.0.0.1", port: 0 };
   private readonly account: Account | undefined;
@@ -86,7 +86,7 @@ export class ReplicatedPostgres {
   private async begin(): Promise<void> {
     const { primary } = this;
     await makeCluster(primary.home, primary.data, this.binaries, this.account);
-    // What a standby asks for that was away for a while is still there.
+    // The primary keeps the log that a standby asks for after it was away for a while.
     appendFileSync(
       join(primary.data, "postgresql.conf"),
       "wal_keep_size = '512MB'\nwal_retrieve_retry_interval = '200ms'\n",
@@ -102,12 +102,12 @@ export class ReplicatedPostgres {
     return this.account;
   }
 
-  /** Of a superuser, on the server that is the primary by now. */
+  /** The URL of a superuser on the server that is the primary by now. */
   get url(): string {
     return this.urlOf(this.place.port);
   }
 
-  /** The same through whatever listens on this port. */
+  /** The same URL with another port, such as that of a proxy. */
   urlOf(port: number): string {
     return `postgres://postgres:${this.password}@127.0.0.1:${port}/postgres`;
   }
@@ -160,7 +160,8 @@ export class ReplicatedPostgres {
 
   /**
    * Kills the primary, makes sure that no process of it is left, promotes the standby, and has `place` name it. Answers
-   * when the primary was dead and when the promoted one had answered, by performance.now(). There is no standby then.
+   * when the primary was dead and when the promoted one had answered, by performance.now(). There is no standby
+   * afterwards.
    */
   async promote(): Promise<{ fencedAt: number; promotedAt: number }> {
     const { primary, standby } = this;
@@ -191,17 +192,17 @@ export class ReplicatedPostgres {
     if (this.standby !== null) for (const pid of processesOf(this.standby)) sendSignal(pid, signal);
   }
 
-  /** Lets no file of the primary grow, and none be written behind its first part. */
+  /** Lets no file of the primary be written beyond FULL_DISK_BYTES. */
   fillDisk(): void {
     this.limitFiles(String(FULL_DISK_BYTES));
   }
 
-  /** Ends that. A primary that has ended of it is started again. */
+  /** Ends `fillDisk`. A primary that has ended because of it is started again. */
   async freeDisk(): Promise<void> {
     this.limitFiles("unlimited");
     for (;;) {
       await this.startPrimary();
-      // It may have been about to end.
+      // The primary may have been about to end.
       const isUp = await this.ask(this.primary.port, (client) => client.query("SELECT 1")).then(
         () => true,
         () => false,
@@ -222,13 +223,13 @@ export class ReplicatedPostgres {
   }
 
   /**
-   * Sets the size above which the primary can write to no file. Whatever processes it starts have it too. The hard limit
-   * stays, so that it can be raised again.
+   * Sets the size beyond which the primary can write to no file. Processes that it starts inherit this soft limit. The
+   * hard limit stays, so that the soft one can be raised again.
    */
   private limitFiles(bytes: string): void {
     for (const pid of processesOf(this.primary)) {
       const command = ["prlimit", "--pid", String(pid), `--fsize=${bytes}:unlimited`];
-      // Root may lack the right to do so to the processes of another account.
+      // Root may lack the right to limit the processes of another account.
       const [file, args] = launch(command, this.account, "KILL");
       const done = spawnSync(file, args, { encoding: "utf8" });
       if (done.status !== 0 && processesOf(this.primary).includes(pid))
@@ -260,7 +261,7 @@ export class ReplicatedPostgres {
     };
     const process = spawnServer(start, port);
     server.process = process;
-    // Its last words may come after the folder was removed.
+    // The last lines of its log may come after the folder was removed.
     process.stderr?.on("data", (chunk) => existsSync(this.folder) && appendFileSync(log, chunk));
     process.once("exit", () => {
       if (server.process === process) server.process = null;
@@ -278,7 +279,7 @@ export class ReplicatedPostgres {
     }
   }
 
-  /** Kills the server. Its sessions end with it, and when this resolves none is left that could answer a commit. */
+  /** Kills the server. Its sessions end with it: when this resolves, no session is left that could answer a commit. */
   private async end(server: Server): Promise<void> {
     const { process } = server;
     if (process !== null) {
@@ -295,7 +296,7 @@ export class ReplicatedPostgres {
       connectionTimeoutMillis: 5_000,
       options: "-c statement_timeout=60s",
     });
-    // Faults end connections, which fails what is asked as well.
+    // Faults end connections, and then the query fails as well.
     client.on("error", () => undefined);
     await client.connect();
     try {

@@ -2,8 +2,8 @@ const AGAIN_MS = 100;
 const PATIENCE_MS = 60_000;
 
 /**
- * Asks the API, and for a minute again after each 503, as it asks its clients to: on a busy machine Postgres may answer too late. A POST
- * has an Idempotency-Key of its own. For tests that are not about being served.
+ * Asks the API, and again after each 503 for a minute, as the API asks its clients to: on a busy machine Postgres may
+ * answer too late. A POST has an Idempotency-Key of its own. For tests that are not about the 503.
  */
 export async function fetchServed(url: string, init: RequestInit = {}): Promise<Response> {
   const headers = new Headers(init.headers);

@@ -24,9 +24,9 @@ const LOOK_EVERY_MS = 50;
 export const CHECKOUT = dirname(dirname(import.meta.dir));
 
 /**
- * Starts `services/<name>/main.ts`. Resolves once it says that it is ready. It dies with the test process. Its output goes
- * to the file `logTo` if there is one, and is kept in memory if there is none; `preload` is a module that it loads first, and `words`
- * stand behind its command.
+ * Starts `services/<name>/main.ts`. Resolves once the service says that it is ready. The service dies with the test
+ * process. Its output goes to the file `logTo`, or is kept in memory without one. `preload` is a module that it loads
+ * first, and `words` are the arguments of its command.
  */
 export async function startService(
   name: "gateway" | "worker" | "delivery" | "standalone",

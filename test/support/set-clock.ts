@@ -8,16 +8,16 @@ const CACHE = join(dirname(dirname(import.meta.dir)), ".cache", "libfaketime.so.
 /** The wall clock of processes that are started with `environment`. Clocks that measure how much time has passed stay right. */
 export interface SettableClock {
   environment: Record<string, string>;
-  /** From a second later on the clock is off by so many minutes. */
+  /** Sets by how many minutes the clock is off. The processes see it within a second. */
   set(minutes: number): void;
 }
 
-/** `file` holds what the clock shows. Null where Debian's library cannot be had. */
+/** `file` holds the offset of the clock. Null where Debian's library cannot be had. */
 export function openSettableClock(file: string): SettableClock | null {
   const library = findLibrary();
   if (library === null) return null;
   const set = (minutes: number) => {
-    // Renamed into its place, since the library may read it at any time.
+    // The file is renamed into its place, since the library may read it at any time.
     writeFileSync(`${file}.new`, `${minutes < 0 ? "-" : "+"}${Math.abs(minutes)}m\n`);
     renameSync(`${file}.new`, file);
   };
@@ -29,7 +29,7 @@ export function openSettableClock(file: string): SettableClock | null {
       FAKETIME_TIMESTAMP_FILE: file,
       FAKETIME_CACHE_DURATION: "1",
       FAKETIME_DONT_FAKE_MONOTONIC: "1",
-      // A process that is killed would leave its shared memory.
+      // A process that is killed would leave its shared memory behind.
       FAKETIME_DISABLE_SHM: "1",
     },
   };

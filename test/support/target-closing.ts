@@ -8,7 +8,7 @@ import net from "node:net";
 
 const [idleMs = 0, requestsMax = 0] = process.argv.slice(2).map(Number);
 const ANSWER = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-/** A timer that is later than this means that the process stood still; what arrived meanwhile is read first. */
+/** A timer later than this means that the process stood still; requests that arrived meanwhile are read first. */
 const LATE_MS = 20;
 
 let answered = 0;

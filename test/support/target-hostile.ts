@@ -2,7 +2,7 @@ import net from "node:net";
 import { gzipSync } from "node:zlib";
 import { answerOf, type RawServer, startRawServer } from "../runtime-contract/raw-server.ts";
 
-/** A host that behaves badly, and what a run must say of it. */
+/** A host that behaves badly. Its HostileKind tells what a run must say of it. */
 export interface HostileTarget {
   url: string;
   /** The connections that are still open at the host. */

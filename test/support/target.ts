@@ -1,4 +1,4 @@
-/** An arrival at a customer's host: a real HTTP server that records what arrives and answers as it is told. */
+/** An arrival at a customer's host. The host is a real HTTP server that records arrivals and answers as it is told. */
 export interface Arrival {
   at: number;
   path: string;

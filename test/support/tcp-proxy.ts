@@ -11,7 +11,7 @@ export interface TcpProxy {
   mend(): void;
   /** Passes on the first request that contains this text, and drops all answers of its connection from then on. */
   withholdAnswersTo(text: string): void;
-  /** What is sent this way waits until `release`, as on a network that is cut one way and whose ends send again later. */
+  /** Data sent this way waits until `release`, as on a network that is cut one way and whose ends send again later. */
   hold(way: Way): void;
   /** Everything arrives so many milliseconds later, both ways. */
   delay(ms: number): void;
@@ -26,7 +26,7 @@ export interface TcpProxy {
 
 export type Way = "to server" | "to client";
 
-/** Each connection is made to the `target` as it is by then, so that another server can be put behind the proxy. */
+/** Each connection goes to the address that `target` has by then, so that another server can take its place. */
 export async function startTcpProxy(target: { host: string; port: number }): Promise<TcpProxy> {
   const sockets = new Set<net.Socket>();
   const waiting: (() => void)[] = [];
@@ -37,7 +37,7 @@ export async function startTcpProxy(target: { host: string; port: number }): Pro
   let delayMs = 0;
   let isSwallowing = false;
   const counts = { held: 0, swallowed: 0 };
-  /** What passes on the data that waits. */
+  /** The functions that pass on the data that waits. */
   const flushes = new Set<() => void>();
   /** The connections that have lost an answer. */
   const broken = new Set<net.Socket>();
@@ -79,7 +79,7 @@ export async function startTcpProxy(target: { host: string; port: number }): Pro
       } else toClient.push(chunk);
     });
     client.on("close", () => {
-      // What a dead client has sent and is still under way is lost with it.
+      // Data of a dead client that is still under way is lost with the client.
       toServer.drop();
       toClient.drop();
       broken.delete(client);

@@ -3,7 +3,7 @@ import { CHECKOUT } from "./service-process.ts";
 
 /** A program as a person runs it at a terminal. */
 export interface Terminal {
-  /** What the terminal has been sent so far, with line feeds alone. */
+  /** The text that the terminal has been sent so far, with line feeds alone. */
   readonly text: string;
   type(text: string): void;
   end(signal: NodeJS.Signals): Promise<number>;

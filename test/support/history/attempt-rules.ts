@@ -1,8 +1,8 @@
 import type { Arrival, Facts, Found } from "./facts.ts";
 
-/** What is sent: when, how often, and how much at once. */
+/** Rules on attempts: when they are sent, how often, and how many at once. */
 
-/** A job id that was answered ends; what was refused, or never answered, is all or nothing. */
+/** A job that was accepted exists, one that was refused does not, and every job ends. */
 export function* findLost({ history, jobs }: Facts): Found {
   const { events, terms } = history;
   for (const event of events) {
@@ -19,7 +19,7 @@ export function* findLost({ history, jobs }: Facts): Found {
     yield { subject: "the cell", text: "not everything ended in time after all had healed" };
 }
 
-/** One attempt of a job is sent once, and is recorded before. */
+/** Each attempt of a job is sent at most once, and has a run. */
 export function* findDoubled({ arrivals, history, jobs }: Facts): Found {
   const seen = new Map<string, Arrival>();
   for (const arrival of arrivals) {
@@ -58,7 +58,7 @@ export function* findOverlapping(facts: Facts): Found {
   }
 }
 
-/** Nothing starts before its time. */
+/** No attempt starts before its time. */
 export function* findEarly({ arrivals, dueAts, jobs }: Facts): Found {
   for (const { id, attempt, clock } of arrivals) {
     // A creation that was repeated, since its answer was lost, is answered with the time of its repetition.
@@ -72,8 +72,9 @@ export function* findEarly({ arrivals, dueAts, jobs }: Facts): Found {
 }
 
 /**
- * Once everything works again, what is due is sent soon, and what comes due in quiet times at once. What waits for its flow key
- * is late from the moment on at which the key could have let it start. Of what waits for a host nobody can say that.
+ * Once everything works again, due attempts are sent soon, and those that come due in quiet times at once. An attempt
+ * that waits for its flow key is late only from the moment at which the key could have let it start. Jobs whose host
+ * was ever down are not judged.
  */
 export function* findLate(facts: Facts): Found {
   const { arrivals, history, dueAts, jobs } = facts;
@@ -110,7 +111,7 @@ export function* findLate(facts: Facts): Found {
   }
 }
 
-/** A project's requests in flight never exceed its limit; what is in use is what is on the wire. */
+/** A project's requests in flight never exceed its limit, and its permits in use equal its attempts on the wire. */
 export function* findExcess(facts: Facts): Found {
   const { limits } = facts.history.terms;
   for (const [project, arrivals] of Map.groupBy(facts.arrivals, (arrival) => arrival.project)) {

@@ -8,8 +8,8 @@ const WINDOW_MS = 1_000;
 type Page = EventOf<"bulk judged">;
 
 /**
- * Each member is judged once, and as what it is counted. No second has more of them than the pace allows, and of one scope
- * one operation runs at a time. Each one ends, and a dry run judges nothing.
+ * Each member is judged once, and its outcome is counted. No second has more members than the pace allows, and each
+ * scope runs one operation at a time. Each operation ends, and a dry run judges nothing.
  */
 export function* findWrongBulks(facts: Facts): Found {
   const { final, terms } = facts.history;
@@ -36,7 +36,7 @@ export function* findWrongBulks(facts: Facts): Found {
   yield* atOnce(pages, new Map(bulks.map(({ bulk, scope }) => [bulk, scope])));
 }
 
-/** A clock that was set back begins anew: by its own time, a second has passed twice then. */
+/** The count begins anew after the clock was set back: the same second then passes twice by that clock. */
 function* tooFast(subject: string, pages: readonly Page[], perSecond: number): Found {
   let begin = 0;
   for (const [index, page] of pages.entries()) {
@@ -53,7 +53,7 @@ function* tooFast(subject: string, pages: readonly Page[], perSecond: number): F
   }
 }
 
-/** Once members of another operation were judged, none of one before are. */
+/** Once members of another operation of the scope were judged, none of an earlier operation are judged. */
 function* atOnce(pages: readonly Page[], scopeOf: ReadonlyMap<string, string>): Found {
   const over = new Map<string, Set<string>>();
   const last = new Map<string, string>();

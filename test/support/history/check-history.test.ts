@@ -115,7 +115,7 @@ const replaced = (index: number, change: object): History => ({
   events: events.map((event, at) => (at === index ? ({ ...event, ...change } as HistoryEvent) : event)),
 });
 
-/** A history in which the request asked for so many jobs, and these stand at the end. */
+/** A history in which the request asked for `count` jobs, and these jobs exist at the end. */
 function requestedAs(request: string, jobs: FinalJob[], count: number): History {
   const asked = events[2] as Extract<HistoryEvent, { kind: "job asked" }>;
   return {
@@ -149,8 +149,8 @@ const set = (at: number, limits: Partial<FlowSet> = {}): FlowSet => ({
 type Told = [job: string, from: number, until: number, isRetried?: boolean];
 
 /**
- * A history of these attempts of jobs with a flow key, all of which were asked for and due at the beginning, unless `dueAts` says
- * otherwise. Behind it stand `sets` and what else happens.
+ * A history of these attempts of jobs with a flow key, all of which were asked for and due at the beginning, unless
+ * `dueAts` says otherwise. The events of `sets` are added.
  */
 function keyedOf(
   attempts: readonly Told[],

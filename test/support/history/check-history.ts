@@ -7,7 +7,7 @@ import * as records from "./record-rules.ts";
 import * as requests from "./request-rules.ts";
 import * as schedules from "./schedule-rules.ts";
 
-/** A property that does not hold, and what shows it. `subject` is the id that it is about. */
+/** A property that does not hold, and the evidence. `subject` is the id that the evidence is about. */
 export interface Violation {
   rule: Rule;
   subject: string;
@@ -44,7 +44,7 @@ const RULE_CHECKS = {
 export type Rule = keyof typeof RULE_CHECKS;
 export const RULES = Object.keys(RULE_CHECKS) as Rule[];
 
-/** What always holds (design/architecture.md), as far as a history tells it. Pure: it looks at nothing but the history. */
+/** Checks what always holds (design/architecture.md), as far as a history tells. Pure: it reads only the history. */
 export function checkHistory(history: History): Violation[] {
   const facts = new Facts(history);
   return RULES.flatMap((rule) => [...RULE_CHECKS[rule](facts)].map((found) => ({ rule, ...found })));

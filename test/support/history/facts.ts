@@ -1,6 +1,6 @@
 import type { FinalJob, FinalRun, GateName, History, HistoryEvent } from "./history.ts";
 
-/** What shows that a property does not hold. `subject` is the id that it is about. */
+/** The evidence that properties do not hold. `subject` is the id that the evidence is about. */
 export type Found = Iterable<{ subject: string; text: string }>;
 
 export type EventOf<Kind extends HistoryEvent["kind"]> = Extract<HistoryEvent, { kind: Kind }>;
@@ -14,18 +14,18 @@ const flowOf = ({ project, environment, flow }: FinalJob): string | undefined =>
 
 const endsOf = ({ startedAt, durationMs }: FinalRun): number[] => [startedAt, startedAt + durationMs];
 
-/** The history by its subjects. */
+/** The history, indexed by its subjects. */
 export class Facts {
   readonly arrivals: Arrival[];
   readonly leaves: ReadonlyMap<number, EventOf<"request left">>;
   readonly runs: ReadonlyMap<string, FinalRun[]>;
   readonly jobs: ReadonlyMap<string, FinalJob>;
-  /** The jobs of each flow key (gateText), and what its limits were set to. */
+  /** The jobs of each flow key (gateText), and the settings of its limits. */
   readonly jobsOfFlow: ReadonlyMap<string, FinalJob[]>;
   readonly flowSets: ReadonlyMap<string, EventOf<"flow set">[]>;
   /** The hosts (gateText) that were ever down. */
   readonly downHosts: ReadonlySet<string>;
-  /** When each attempt of a job was due, as far as that is known, by the job's id and its number. */
+  /** The due time of each attempt, as far as it is known, by the job's id and the attempt's number. */
   readonly dueAts = new Map<string, number>();
 
   constructor(readonly history: History) {
@@ -49,8 +49,8 @@ export class Facts {
   }
 
   /**
-   * For how long an attempt has waited at most since something was done at its flow key that may have kept it from starting: an
-   * attempt of the key began or ended, a job was canceled, its limits were set. Null without a key.
+   * The longest time that an attempt can have waited since the last event at its flow key that may have kept it from
+   * starting: an attempt of the key began or ended, a job was canceled, the limits were set. Null without a key.
    */
   idleMsOf({ id, at, clock }: Arrival): number | null {
     const job = this.jobs.get(id);
@@ -74,8 +74,8 @@ export class Facts {
   }
 
   /**
-   * Until when a request counts as in flight: its end, or the instant at which its permit may be taken from it. Nobody can
-   * know of a node that stands still whether its connection does.
+   * The time until which a request counts as in flight: its end, or the instant at which its permit may be taken from
+   * it. The connection of a node that stands still may stay open for longer, which nobody can know.
    */
   endOf({ request, at, what }: Arrival): number {
     const { attemptTimeoutMs, webhookTimeoutMs, graceMs } = this.history.terms;

@@ -3,15 +3,15 @@ import { UNSENT_RUN_ERROR } from "../../../shared/domain/run.ts";
 import { type Arrival, type EventOf, type Facts, type Found, gateText } from "./facts.ts";
 import type { DownTime, FinalJob, FinalRun } from "./history.ts";
 
-/** What lets attempts start: flow keys, and hosts that are down. */
+/** Rules on gates: those of flow keys, and those of hosts that are down. */
 
 const SECOND_MS = 1_000;
 /** Instants are kept to the microsecond, and told as milliseconds. */
 const MICROSECOND_MS = 0.001;
-/** The seconds of a ramp that has its starts of one second doubled for the last time. */
+/** The second of a ramp in which its starts per second are doubled for the last time. */
 const RAMP_SECONDS_MAX = 150;
 
-/** From when to when a place of a flow key is taken, as targets see it. */
+/** The time during which a place of a flow key is taken, as targets see it. */
 interface Stay {
   job: string;
   from: number;
@@ -30,7 +30,7 @@ export function* findCrowded(facts: Facts): Found {
     for (const { job, from, until } of stays) {
       ends = ends.filter((end) => end > from);
       ends.push(until);
-      // The latest of those in flight has started by a limit that held since this one can have started.
+      // The newest attempt was claimed at most its timeout before it arrived, under a limit of that time.
       const places = placesBetween(facts.flowSets.get(flow) ?? [], from - attemptTimeoutMs, from);
       if (ends.length > places)
         yield { subject: job, text: `the flow key ${flow} has ${ends.length} of ${places} places in use` };
@@ -38,7 +38,7 @@ export function* findCrowded(facts: Facts): Found {
   }
 }
 
-/** A job that keeps its place is there from its first attempt to the last one that follows by itself. */
+/** A job that keeps its place stays from its first attempt to the last one that follows by itself. */
 function staysOf(facts: Facts, { job, flow }: FinalJob, arrivals: readonly Arrival[]): Stay[] {
   const stays = arrivals.map((arrival) => ({ job, from: arrival.at, until: facts.endOf(arrival) }));
   if (flow?.hold !== "job") return stays;
@@ -63,12 +63,13 @@ function placesBetween(sets: readonly EventOf<"flow set">[], from: number, until
   return held.length === 0 ? Number.POSITIVE_INFINITY : most;
 }
 
-/** In no window of its rate's length does a flow key start more attempts, by the database's clock, and none while it is paused. */
+/** A flow key keeps its rate in every window, by the database's clock, and starts nothing while it is paused. */
 export function* findTooManyStarts(facts: Facts): Found {
   const clocks = facts.history.events.flatMap((event) => ("clock" in event ? (event.clock ?? []) : []));
   const repeated = clocks.filter(({ nowAt, latestAt }) => nowAt < latestAt);
   const { attemptTimeoutMs } = facts.history.terms;
-  // Of a time that came twice, since the clock was set back, it cannot be told what was earlier. A start was before its arrival.
+  // A time comes twice when the clock is set back, and the order within such a time is unknown. A start is before its
+  // arrival.
   const cameTwice = (from: number, until: number) =>
     repeated.some(({ nowAt, latestAt }) => nowAt - attemptTimeoutMs <= until && latestAt >= from);
   for (const [flow, sets] of facts.flowSets) {
@@ -102,9 +103,9 @@ const startsOf = ({ runs }: Facts, jobs: readonly FinalJob[]): FinalRun[] =>
     .sort((one, other) => one.startedAt - other.startedAt);
 
 /**
- * Where a key has one place and all its jobs keep it until they are over, jobs start in the order of their due times. A job that
- * was known and due when another one started was before it in the queue if it was due before. Who cannot start since its host is
- * down or full is passed over.
+ * If a key has one place and all its jobs keep it until they are over, jobs start in the order of their due times. A
+ * job that was known and due when another one started must have started first if it was due earlier. A job whose host
+ * is down or full is passed over.
  */
 export function* findDisorder(facts: Facts): Found {
   const { toleranceMs } = facts.history.terms;
@@ -136,7 +137,7 @@ export function* findDisorder(facts: Facts): Found {
   }
 }
 
-/** Jobs that were set aside while their host took no more requests. They go past the queues that others stand in. */
+/** Jobs that were set aside while their host took no more requests. They wait outside of other jobs' queues. */
 const parkedAtFullHosts = (facts: Facts): Set<string> =>
   new Set(facts.of("attempt parked at full host").map(({ job }) => job));
 
@@ -150,7 +151,7 @@ function isStrict({ flowSets }: Facts, flow: string, jobs: readonly FinalJob[]):
   );
 }
 
-/** What a gate counts is what stands there, and nothing stands there once all that is due had the time to end. */
+/** A gate's counts are those of the jobs there, and no job stands there once everything due had the time to end. */
 export function* findLeftAtGates({ history }: Facts): Found {
   for (const { inUse, places, waiting, parked, ...name } of history.final.gates ?? []) {
     const subject = `gate ${gateText(name)}`;
@@ -162,13 +163,14 @@ export function* findLeftAtGates({ history }: Facts): Found {
 }
 
 /**
- * At a host that is down one probe follows the other, not before its time, and nothing else starts. Once it is up, what was
- * parked there starts at a rate that doubles each 10 s.
+ * At a host that is down only probes start, one after the other, none before its time. Once the host is up, attempts
+ * that were parked there start at a rate that doubles each 10 s.
  */
 export function* findSpentAtHosts(facts: Facts): Found {
   const { statementWaitsMs = 0 } = facts.history.terms;
   const passedBy = parkedAtFullHosts(facts);
-  // Whoever has passed the host and waits for its flow key may start when the ramp is over.
+  // An attempt that has passed its host and waits for its flow key may start when the key lets it, outside of the
+  // ramp's rate.
   const standsElsewhere = (job: string) => passedBy.has(job) || facts.jobs.get(job)?.flow !== undefined;
   for (const [gate, times] of Map.groupBy(facts.history.final.downTimes ?? [], gateText)) {
     const jobs = [...facts.jobs.values()].filter(
@@ -178,7 +180,8 @@ export function* findSpentAtHosts(facts: Facts): Found {
     const starts = startsOf(facts, jobs);
     for (const [index, time] of times.entries()) {
       const { downAt, upAt } = time;
-      // What was claimed before, by a statement that the one which found it down had to wait for.
+      // Attempts just after `downAt` are left out: the statement that found the host down may have waited for their
+      // claim.
       const probes = starts.filter(
         ({ startedAt }) =>
           startedAt > downAt + statementWaitsMs && startedAt < (upAt ?? Number.POSITIVE_INFINITY),
@@ -196,7 +199,7 @@ export function* findSpentAtHosts(facts: Facts): Found {
   }
 }
 
-/** The first probe waits for 5 s, and one that follows a probe which found nobody twice as long as that had waited. */
+/** The first probe waits for 5 s. After a probe that found nobody, the next one waits twice as long, up to a limit. */
 function* tooSoon(gate: string, { downAt }: DownTime, probes: readonly FinalRun[]): Found {
   let waitsMs: number = PROBE_SECONDS.first * SECOND_MS;
   let from = downAt;
@@ -206,13 +209,14 @@ function* tooSoon(gate: string, { downAt }: DownTime, probes: readonly FinalRun[
         subject: job,
         text: `${run} started at ${startedAt} at ${gate}, which has no probe from ${from} on for ${waitsMs} ms`,
       };
-    // The duration leaves out what came before the request. An attempt without an answer may have ended so that nobody knows how.
+    // The duration leaves out the time before the request. The outcome of an attempt without an answer may be unknown,
+    // which does not double the wait.
     from = startedAt + durationMs;
     if (responseStatus !== null) waitsMs = Math.min(2 * waitsMs, PROBE_SECONDS.max * SECOND_MS);
   }
 }
 
-/** What was parked at a host, started since it is up: so many within each second. */
+/** Attempts that were parked at a host start within the ramp's rate once the host is up. */
 function* tooSteep(gate: string, upAt: number, starts: readonly FinalRun[]): Found {
   const released = starts.filter(({ startedAt, heldFor }) => startedAt >= upAt && heldFor === "host");
   for (const [second, within] of Map.groupBy(released, ({ startedAt }) =>

@@ -5,9 +5,10 @@ import type { WaitReason } from "../../../shared/domain/wait.ts";
 import type { EventType } from "../../../shared/domain/webhook.ts";
 
 /**
- * What a cell was asked, what its targets saw, and what stands in its database at the end: all that check-history.ts judges.
- * A simulation records it as well as a test of real processes. `at` is milliseconds of one clock that is never set; instants
- * that end in `At` otherwise are milliseconds since 1970 by the database's clock. Ids are those of the API.
+ * All that check-history.ts judges of a cell: the requests of clients, the arrivals at targets, and the final state of
+ * the database. Simulations record it, and tests of real processes. `at`, `askedAt` and the instants of Terms are
+ * milliseconds of one clock that is never set; other instants that end in `At` are milliseconds since 1970 by the
+ * database's clock. Ids are those of the API.
  */
 export interface History {
   terms: Terms;
@@ -25,21 +26,21 @@ export interface Terms {
   webhookTimeoutMs: number;
   /** For how long after its deadline an attempt may still hold its permit. */
   graceMs: number;
-  /** From then on nothing fails any more; what is due by then is sent within `catchesUpWithinMs`. */
+  /** From this time on nothing fails any more; attempts that are due by then are sent within `catchesUpWithinMs`. */
   healedAt: number;
   catchesUpWithinMs: number;
-  /** From then on everything works, and what comes due starts within `startsWithinMs`. */
+  /** From this time on everything works, and attempts that come due start within `startsWithinMs`. */
   quietFrom: number;
   startsWithinMs: number;
   /** How far the clocks of nodes may be from the database's, and a settlement from the end of its attempt. */
   toleranceMs: number;
-  /** How long a statement may wait for locks, 0 if left out: what it has found out is dated at its beginning. */
+  /** How long a statement may wait for locks, 0 if left out. Its findings have the time of its beginning. */
   statementWaitsMs?: number;
-  /** Whether all that is due had the time to end. */
+  /** Whether everything due had the time to end. */
   isDrained: boolean;
-  /** The most requests of the API that a project's key may make within a minute, by its number, where that is checked. */
+  /** The most requests of the API that a project may make within a minute, by its number, where that is checked. */
   requestsPerMinute?: ReadonlyMap<number, number>;
-  /** When the database came back without what it had not flushed: the counts of requests may then be some short. */
+  /** The times at which the database came back without unflushed writes: the counts of requests may then be too low. */
   countsLostAt?: readonly number[];
 }
 
@@ -49,7 +50,7 @@ export interface ClockReading {
   latestAt: number;
 }
 
-/** A flow key, or a host as a project's environment finds it. */
+/** A flow key or a target host, in an environment of a project. */
 export interface GateName {
   project: number;
   environment: string;
@@ -75,13 +76,13 @@ export interface AskedJob {
 }
 
 export type HistoryEvent =
-  /** A client asks for a job. Without an answer it may exist or not. */
+  /** A client asks for a job. Without an answer the job may exist or not. */
   | ({ kind: "job asked"; at: number } & AskedJob)
   /** A request with an Idempotency-Key was answered with what it had made. */
   | { kind: "key answered"; at: number; key: string; made: string }
   /** A request of the API was accepted at some instant from `askedAt` to `at`. */
   | { kind: "request accepted"; askedAt: number; at: number; project: number }
-  /** It was committed by the time that the clock shows, which is left out where nobody looks at the order of flow keys. */
+  /** The job was committed by the time of `clock`, which is left out where the order of flow keys is not checked. */
   | { kind: "job accepted"; at: number; job: string; dueAt: number; clock?: ClockReading }
   | { kind: "job refused"; at: number; job: string }
   /** A cancel was answered 200. The job had so many runs by then. */
@@ -101,21 +102,21 @@ export type HistoryEvent =
       id: string;
       /** The id of the run, or of the event. */
       run: string;
-      /** Of a job; null where the request does not tell it. */
+      /** The number of a job's attempt; null where the request does not tell it. */
       attempt: number | null;
       body: string;
-      /** What is wrong with its bytes or its signature, null if nothing is; left out where nobody looked. */
+      /** The fault of its bytes or its signature, null if there is none; left out where neither was checked. */
       fault?: string | null;
     }
-  /** It is over at the target: answered with a status, or broken off. */
+  /** A request is over at its target: answered with a status, or broken off. */
   | { kind: "request left"; at: number; request: number; status: number | null }
-  /** An attempt was parked since its host takes no more requests now. Left out where hosts take all that comes. */
+  /** An attempt was parked since its host takes no more requests now. Left out where hosts take every request. */
   | { kind: "attempt parked at full host"; at: number; job: string }
   /** An activation is noted before it is asked for, a pause once it is answered. */
   | { kind: "schedule set"; at: number; clock: ClockReading; schedule: string; isActive: boolean }
-  /** Likewise. */
+  /** An enabling is noted before it is asked for, a disabling once it is answered. */
   | { kind: "endpoint set"; at: number; endpoint: string; isEnabled: boolean }
-  /** A flow key has these limits: what lets more start is noted before it is asked for, and what lets fewer start once it is answered. */
+  /** A flow key has these limits. Looser ones are noted before they are asked for, stricter ones once answered. */
   | ({ kind: "flow set"; at: number; clock: ClockReading } & GateName & FlowLimits)
   | { kind: "epoch granted"; at: number; shard: string; epoch: number; node: number }
   /** A statement that is fenced by this epoch has taken effect. */
@@ -123,7 +124,7 @@ export type HistoryEvent =
   /** Members of a bulk operation were judged by one statement, at that instant of the database's clock. */
   | { kind: "bulk judged"; at: number; judgedAt: number; bulk: string; members: readonly JudgedMember[] };
 
-/** A job, or an instant of a schedule, and what became of it. */
+/** A job, or an instant of a schedule, and its outcome. */
 export interface JudgedMember {
   member: string;
   outcome: "done" | "skipped" | "failed";
@@ -144,17 +145,17 @@ export interface FinalState {
   }[];
   schedules: readonly { id: string; instants: readonly number[]; spreadMs: number }[];
   firings: readonly FinalFiring[];
-  /** Left out where clients ask for none. */
+  /** Left out where clients ask for no bulk operation. */
   bulks?: readonly FinalBulk[];
   /** By project, the permits that are in use and the attempts that are on the wire. */
   permits: readonly { project: number; inUse: number; onWire: number }[];
   /** Left out where there are no flow keys and no hosts that were down. */
   gates?: readonly FinalGate[];
-  /** When hosts were down, from a host.down to its host.up; left out where no project parks what is due at them. */
+  /** The times when hosts were down, from host.down to host.up; left out where no project parks attempts at hosts. */
   downTimes?: readonly DownTime[];
   /** By project, the runs that its month has counted and those that exist. */
   usage: readonly { project: number; counted: number; runs: number }[];
-  /** By project, the ended runs that insights tell and those that stand there; left out where nothing is rolled up. */
+  /** By project, the ended runs that insights tell and those that exist; left out where nothing is rolled up. */
   insights?: readonly { project: number; counted: number; runs: number }[];
 }
 
@@ -166,11 +167,11 @@ export interface FinalJob extends AskedJob {
   runAt: number;
   /** Left out for a job without a flow key. */
   flow?: { key: string; hold: "attempt" | "job" };
-  /** Of its target, as hostOfTarget spells it; left out where no host goes down. */
+  /** The host of its target, as hostOfTarget spells it; left out where no host goes down. */
   host?: string;
 }
 
-/** What a gate counts, and what stands there. Of a host `inUse` and `places` are 0. */
+/** The counts of a gate, and the jobs that stand there. `inUse` and `places` of a host are 0. */
 export interface FinalGate extends GateName {
   inUse: number;
   /** The jobs that have a place. */
@@ -182,7 +183,7 @@ export interface FinalGate extends GateName {
 
 export interface DownTime extends GateName {
   downAt: number;
-  /** Null if it is down still. */
+  /** Null if the host is still down. */
   upAt: number | null;
 }
 
@@ -196,7 +197,7 @@ export interface FinalRun {
   startedAt: number;
   durationMs: number;
   nextRetryAt: number | null;
-  /** Why the last claim before its own was refused, if it was late for that; left out where no host goes down. */
+  /** Why the last claim before the run's was refused, if that made the run late; left out where no host goes down. */
   heldFor?: WaitReason | null;
 }
 
@@ -211,7 +212,7 @@ export interface FinalFiring {
 
 export interface FinalBulk {
   bulk: string;
-  /** Of the operations of one scope one runs at a time. */
+  /** Operations of one scope run one at a time. */
   scope: string;
   isDry: boolean;
   perSecond: number;
@@ -220,7 +221,7 @@ export interface FinalBulk {
   done: number;
   skipped: number;
   failed: number;
-  /** The members that stand there still. */
+  /** The members whose rows still exist. */
   left: number;
 }
 

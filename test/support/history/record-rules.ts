@@ -4,12 +4,12 @@ import { INTERRUPTED_ERROR, LOST_ERROR, UNKNOWN_ERROR } from "../../../shared/do
 import type { Arrival, Facts, Found } from "./facts.ts";
 import type { History } from "./history.ts";
 
-/** What is recorded: runs, what follows them, events, deliveries, usage. */
+/** Rules on records: runs, the waits after them, events, deliveries, usage, insights. */
 
-/** What a run says whose outcome nobody knows. */
+/** The errors of runs whose outcome is unknown. */
 const UNKNOWN_OUTCOMES = [LOST_ERROR, INTERRUPTED_ERROR, UNKNOWN_ERROR];
 
-/** Every attempt has one run, with what became of it; there are no more than allowed. */
+/** Every attempt has one run, with its outcome; a job has no more runs than allowed. */
 export function* findWrongRuns(facts: Facts): Found {
   const { history, runs, jobs, arrivals, leaves } = facts;
   const byHand = new Set<string>();
@@ -58,7 +58,7 @@ export function* findWrongWaits({ history, jobs }: Facts): Found {
     if (nextRetryAt === null || asked === undefined) continue;
     const policy = { ...asked, baseSeconds: asked.baseSeconds, capSeconds: asked.capSeconds };
     const waitMs = nextRetryAt - startedAt - durationMs;
-    // A target may ask to wait for longer, up to the cap. The duration leaves out what came before the request.
+    // A target may ask for a longer wait, up to the cap. The duration leaves out the time before the request.
     const mostMs = Math.max(retryCeilingMs(policy, attempt), asked.capSeconds * 1_000);
     const lateMs = toleranceMs + attemptTimeoutMs + graceMs;
     if (waitMs < -toleranceMs - 1 || waitMs > mostMs + lateMs)
@@ -66,7 +66,7 @@ export function* findWrongWaits({ history, jobs }: Facts): Found {
   }
 }
 
-/** Every end of a job has its event, and no event lacks one. */
+/** Every end of a job that an endpoint hears of has its event, and every event has its end. */
 export function* findWrongEvents({ history, runs, jobs }: Facts): Found {
   const { endpoints, events } = history.final;
   const ofJob = Map.groupBy(events, ({ job }) => job);
@@ -98,7 +98,7 @@ export function* findWrongEvents({ history, runs, jobs }: Facts): Found {
   }
 }
 
-/** Each event is delivered to each endpoint once, in the same bytes however often it is sent, and to none that was told off. */
+/** An event is owed to an endpoint once, has the same bytes each time, and is not sent to a disabled endpoint. */
 export function* findWrongDeliveries({ history, arrivals }: Facts): Found {
   const { deliveries, events } = history.final;
   const known = new Set(events.map(({ id }) => id));
@@ -129,14 +129,14 @@ export function* findMiscounted({ history }: Facts): Found {
       yield { subject: `project ${project}`, text: `${counted} runs are counted, and there are ${runs}` };
 }
 
-/** Insights have counted each run that has ended once. */
+/** Insights have counted each ended run once. */
 export function* findMistold({ history }: Facts): Found {
   for (const { project, counted, runs } of history.final.insights ?? [])
     if (counted !== runs)
       yield { subject: `project ${project}`, text: `insights tell ${counted} runs, and ${runs} have ended` };
 }
 
-/** Once a disabling is answered only what was claimed before may be sent, and that before its deadline. */
+/** Once a disabling is answered, only deliveries claimed before it may be sent, and only before their deadlines. */
 function* findSentToDisabled({ events, final, terms }: History, arrivals: readonly Arrival[]): Found {
   const changes = events.filter((event) => event.kind === "endpoint set");
   for (const [index, { endpoint, isEnabled, at }] of changes.entries()) {

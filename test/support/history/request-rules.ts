@@ -1,10 +1,10 @@
 import type { Facts, Found } from "./facts.ts";
 
-/** What a client meets at the API, and a target in its requests. A simulation has no gateway and records none of it. */
+/** Rules on the API's answers and on the bytes at targets. Simulations have no gateway and record neither. */
 
 const MINUTE_MS = 60_000;
 
-/** A request makes what it asks for once or not at all, however often it is repeated, and every answer names the same. */
+/** A request makes its jobs once or not at all, however often it is repeated, and every answer names the same jobs. */
 export function* findRepeated({ history, jobs }: Facts): Found {
   const answers = new Map<string, string>();
   for (const event of history.events) {
@@ -27,7 +27,7 @@ export function* findRepeated({ history, jobs }: Facts): Found {
       };
 }
 
-/** What arrives has the bytes that were asked for, under a signature that fits. */
+/** Every request arrives with the bytes that were asked for, under a valid signature. */
 export function* findWrongBytes({ arrivals }: Facts): Found {
   for (const { id, run, fault } of arrivals)
     if (fault !== undefined && fault !== null) yield { subject: id, text: `${run} arrived with ${fault}` };
@@ -42,7 +42,7 @@ export function* findOverRate(facts: Facts): Found {
     for (const [index, { askedAt: from }] of requests.entries()) {
       const until = from + MINUTE_MS - toleranceMs;
       if (countsLostAt.some((at) => at > from && at < until)) continue;
-      // Only what was accepted within the minute for certain counts: it was asked for and answered in it.
+      // Only requests that were asked and answered within the minute count: they were accepted in it for certain.
       let count = 0;
       for (let place = index; place < requests.length; place++) {
         const request = requests[place];

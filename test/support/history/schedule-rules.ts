@@ -4,8 +4,8 @@ import type { History } from "./history.ts";
 /** Schedules, and the shards whose owners fire them. */
 
 /**
- * An instant of a schedule makes at most one job; in quiet times it makes one, or is skipped. A job is canceled by as many firings
- * as say so, and by nobody else but a client.
+ * An instant of a schedule makes at most one job; in quiet times it makes one, or is skipped. As many of its jobs are
+ * canceled as its firings say that they replaced, apart from those that clients cancel.
  */
 export function* findWrongFirings({ history, jobs }: Facts): Found {
   const { schedules, firings } = history.final;
@@ -61,7 +61,7 @@ export function* findFiredWhilePaused({ history }: Facts): Found {
   }
 }
 
-/** After an epoch was granted nothing takes effect under an earlier one. Epochs grow. */
+/** After an epoch was granted no statement takes effect under an earlier one. Epochs grow. */
 export function* findStaleEpochs({ history }: Facts): Found {
   const granted = new Map<string, number>();
   for (const event of history.events) {
