@@ -7,8 +7,8 @@ import { findNatsServer } from "../support/nats-binary.ts";
 import { MUTANTS, type Mutant } from "./mutants.ts";
 
 /**
- * `npm run test:mutants`: are the tests worth something? Each fault of mutants.ts is put into a copy of the checkout, and
- * the test file that it names must fail there. Before that, these files must pass without a fault. `-- WORD...`: only the
+ * `npm run test:mutants` checks the tests: each fault of mutants.ts is put into a copy of the checkout, and the test
+ * file that it names must fail there. Before that, these files must pass without a fault. `-- WORD...` takes only the
  * faults whose name or file contains one of the words. Exits with 0 only if every fault was caught.
  */
 
@@ -19,7 +19,7 @@ const words = process.argv.slice(2);
 interface Outcome {
   /** The names of the tests that failed. */
   failed: string[];
-  /** Why the file told nothing, such as an error while it was loaded; null if it ran. */
+  /** Why the test file gave no result, such as an error while it was loaded; null if it ran. */
   broken: string | null;
 }
 
@@ -59,7 +59,7 @@ async function main(): Promise<number> {
   }
 }
 
-/** Copies what git knows of, as it is now. Packages and downloads are shared. */
+/** Copies the files that git tracks or would add, as they are now. Packages and downloads are shared. */
 function copyCheckout(copy: string): void {
   const listed = Bun.spawnSync(["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], {
     cwd: root,

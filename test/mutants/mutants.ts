@@ -5,7 +5,7 @@ import { GATE_MUTANTS } from "./gate-mutants.ts";
 export interface Mutant {
   name: string;
   file: string;
-  /** It stands in the file once. */
+  /** A text that stands in the file once. */
   from: string;
   to: string;
   caughtBy: string;
