@@ -28,7 +28,7 @@ const EXPRESSIONS = [
 ];
 
 const seed = Number(process.env.SEED ?? randomInt(2 ** 31));
-/** Some of them, others with another seed. */
+/** Some of the expressions; another seed takes others. */
 const SOME = fc
   .sample(fc.shuffledSubarray(EXPRESSIONS, { minLength: 3, maxLength: 3 }), { seed, numRuns: 1 })
   .flat();
@@ -39,7 +39,7 @@ describe.each(years)(`all of $year in $zone (seed ${seed})`, ({ zone: name, year
   const toAt = Date.UTC(year + 1, 0, 1);
   const zone = parseZone(name);
   let expected: Map<string, number[]>;
-  // Two days earlier, since the oracle misses what was moved into its window from before.
+  // The window begins two days earlier, since the oracle misses firings that were moved into it from before.
   const expectedOf = (expression: string) => {
     expected ??= expectedFirings(new WallClock(name, fromAt - 2 * DAY_MS, toAt), fromAt);
     return expected.get(expression) ?? [];

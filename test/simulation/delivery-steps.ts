@@ -34,7 +34,7 @@ export const claim = choice.map(
         const isFull = model.onWire >= model.terms.concurrency;
         const isEarly = Date.parse(job.run_at) > Date.now();
         const reasons = [isBlocked && "blocked", isFull && "no_permit", isEarly && "early"].filter(Boolean);
-        // A called environment may be kept its permit for a moment.
+        // A permit may be kept for a moment for an environment that was called.
         const free = model.isCalledBeside(job.env) ? ["granted", "early"] : ["granted"];
         const expected = !isOwed ? ["gone"] : reasons.length > 0 ? reasons : free;
         expect(expected).toContain(claimed?.kind ?? "nothing");

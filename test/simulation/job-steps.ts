@@ -27,7 +27,7 @@ import {
   walk,
 } from "./step.ts";
 
-/** A job's fields as a client sends them, with the faults in them. */
+/** A job's fields as a client sends them, and the refusal that faults in them must get. */
 interface Wish {
   fields: object;
   refused: Refused | null;

@@ -34,7 +34,7 @@ interface Request {
   headers?: Record<string, string>;
 }
 
-/** Null if the answer is the 429 that the model expects. */
+/** Answers null if the gateway's answer is the 429 that the model expects. */
 export async function ask(model: ReferenceModel, service: Service, request: Request): Promise<Answer | null> {
   const { env, method, path, body, headers } = request;
   const tooMany = model.countRequest(env);
@@ -63,7 +63,7 @@ export function expectRefusal(answer: Answer, { status, code, param }: Refused):
 interface Keyed {
   key: string | null;
   operation: string;
-  /** The same text for the same JSON value. */
+  /** A text that is the same for the same JSON value. */
   body: string;
 }
 
@@ -129,7 +129,7 @@ export const askedJob = (model: ReferenceModel, index: number, isOwn: boolean) =
 export const askedRun = (model: ReferenceModel, index: number, isOwn: boolean) =>
   askedOf(model.runs, index, isOwn, UNKNOWN_RUN);
 
-/** All pages; null if the request rate ended the walk. */
+/** The items of all pages; null if the request rate ended the walk. */
 export async function walk(
   model: ReferenceModel,
   service: Service,

@@ -30,11 +30,11 @@ const MINUTE_MS = 60_000;
 const HOUR_MS = 3_600_000;
 /** The documented waits, from the end of one attempt to the start of the next. */
 const WAITS_MS = [5 * SECOND_MS, ...[5, 30, 120, 300, 600, 840].map((minutes) => minutes * MINUTE_MS)];
-/** Somewhat more than the time between two sweeps: what is due within it is known in advance. */
+/** Somewhat more than the time between two sweeps: attempts that are due within it are known in advance. */
 const BEFORE_MS = 1_500;
 /** The time that a busy machine may take from a claim to its request, which belongs to no attempt's duration. */
 const CLAIM_MS_MAX = 3_000;
-/** How late a busy machine may begin what is due. Nothing is ever early. */
+/** How late a busy machine may begin an attempt. No attempt is ever early. */
 const LATE_MS = 15_000;
 
 interface Attempt {
@@ -167,8 +167,8 @@ async function endOf(
 const [FAILED, DROPPED] = [1, 2];
 
 /**
- * Plays everything that is due before an instant, each at its time; `each` runs after every one of them. The clock
- * leaps only while nothing is on the wire, since a deadline would pass.
+ * Plays every attempt that is due before an instant, at its time; `each` runs after every one of them. The clock
+ * leaps only while nothing is on the wire, since a leap would pass an attempt's deadline.
  */
 async function liveUntil(at: number, each: () => Promise<void> = async () => {}): Promise<void> {
   for (;;) {
@@ -220,7 +220,8 @@ describe("48 hours of retries", () => {
     await liveUntil(hour(48) - 20 * SECOND_MS, expectEnabled);
     third = await endJob();
     await expectEnabled();
-    // Everything sent to it in 47 h 59 min 40 s has failed, this attempt included; that is too short to disable it.
+    // Everything sent to the dead endpoint in 47 h 59 min 40 s has failed, this attempt included; that is too
+    // short to disable it.
     await liveUntil(hour(48) - BEFORE_MS, expectEnabled);
     for (const endpoint of [dead, flaky]) {
       const attempts = await attemptsOf(endpoint.id, first);
@@ -235,7 +236,7 @@ describe("48 hours of retries", () => {
     expect(await endOf(dead.id, first)).toEqual({ status: FAILED, attempts: 9 });
     expect(await endOf(flaky.id, first)).toEqual({ status: FAILED, attempts: 9 });
     expect(await isEnabled(dead.id)).toBe(false);
-    // It accepted one event in these hours.
+    // The flaky endpoint accepted one event in these hours.
     expect(await isEnabled(flaky.id)).toBe(true);
     for (const endpoint of [dead, flaky]) {
       const attempts = await attemptsOf(endpoint.id, first);
@@ -294,7 +295,8 @@ describe("48 hours of retries", () => {
     await change(dead.id, (webhook) => ({ ...webhook, status: "enabled" }));
     const fifth = await endJob();
     await until(() => arrivalsOf(fifth, dead.moved).length === 1);
-    // Past every instant at which a dropped delivery would have been due: each one is looked at and removed.
+    // The clock passes every instant at which a dropped delivery would have been due: each one is looked at and
+    // removed.
     await liveUntil(firstStartedAt + 70 * HOUR_MS);
     const left = await open();
     expect(left.filter(({ webhookId }) => webhookId === idToUuid(dead.id))).toEqual([]);

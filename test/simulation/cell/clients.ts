@@ -56,7 +56,7 @@ export class Clients {
     this.cell = openCell(process, world);
   }
 
-  /** Does what the operation says. What fails for want of a database is tried some times more. */
+  /** Performs the operation. A request that fails for want of a database is tried some times more. */
   async perform(operation: Operation): Promise<void> {
     const cell = await this.cell;
     switch (operation.kind) {
@@ -171,7 +171,7 @@ export class Clients {
     });
   }
 
-  /** What lets more start is noted before it is asked for, and what lets fewer start once it is answered. */
+  /** A change that lets more start is noted before it is asked for, one that lets fewer start once it is answered. */
   private noteFlow({ projectNo, environment, key, concurrency, rate }: PlannedFlow, paused: boolean): void {
     const name = { project: projectNo, environment, gate: key };
     const limits = { concurrency, rate: rate && { count: rate.count, perSeconds: rate.per_seconds }, paused };
@@ -195,7 +195,7 @@ export class Clients {
     this.note({ kind: "retry asked", at: this.now, job: job.id, run });
     const scope = { ...job, sinceAt: 0 };
     const failedId = uuidToId(RUN_PREFIX, failed.id);
-    // It has no Idempotency-Key, so a retry of unknown outcome is not asked for again.
+    // The request has no Idempotency-Key, so a retry of unknown outcome is not asked for again.
     const retried = await this.onceAnswered(() => retryRun(db, scope, failedId, run, this.client()));
     if (retried === null || retried === "unavailable" || retried.kind !== "retried") return;
     this.world.recording.meet("retry by hand");
@@ -203,7 +203,7 @@ export class Clients {
     sendCommands(bus, retried.owed, clock.now());
   }
 
-  /** Without an Idempotency-Key it is asked for once. */
+  /** Asks for a bulk operation once, since the request has no Idempotency-Key. */
   private async askForBulk({ db, bus, clock }: Cell, wanted: WantedBulk): Promise<void> {
     const schedule = [...this.tables.schedules.values()][wanted.schedule];
     const filter = filterOf(wanted, schedule?.id, clock.now());
@@ -251,8 +251,8 @@ export class Clients {
   }
 
   /**
-   * An activation is noted before it is asked for, a pause once it is answered: between them the schedule may fire. It fires
-   * from what the gateway takes for now, which is ahead of the database's clock after that was set back.
+   * An activation is noted before it is asked for, a pause once it is answered: between them the schedule may fire. It
+   * fires from the gateway's own time on, which is ahead of the database's clock after that clock was set back.
    */
   private noteSchedule(schedule: string, isActive: boolean, gatewayAt = 0): void {
     const { nowAt, latestAt } = this.world.server.readClock();
@@ -294,7 +294,7 @@ export class Clients {
     await this.untilAnswered(() => set(false), Number.POSITIVE_INFINITY);
   }
 
-  /** Null if the answer did not come, however often it was asked for, or if the request was refused. */
+  /** Answers null if no answer came in `triesMax` tries, or if the request was refused. */
   private async untilAnswered<Answer>(
     ask: () => Promise<Answer>,
     triesMax = TRIES_MAX,
@@ -329,7 +329,7 @@ export class Clients {
   }
 }
 
-/** Null if there is no such schedule. */
+/** The filter of a wanted bulk operation. Null if it needs a schedule and there is none. */
 function filterOf({ action, by }: WantedBulk, uuid: string | undefined, now: number): BulkFilter | null {
   const schedule = uuid === undefined ? null : uuidToId(SCHEDULE_PREFIX, uuid);
   if (action === "backfill") {

@@ -87,7 +87,7 @@ export class Faults {
     }
   }
 
-  /** From now on nothing fails any more, and every node runs. */
+  /** Ends all faults, and starts every node that has died. */
   heal(): void {
     this.recording.trace(() => "! everything heals");
     this.server.faults.clear();

@@ -20,7 +20,7 @@ import type { FlowKeyRow, JobRow, RunRow, Tables, TargetHostRow } from "./store/
 
 const SET_BACK_MS_MAX = 300_000;
 
-/** What stands in the tables at the end, in the words of the API. */
+/** The final state of the tables, in the words of the API. */
 export function readFinalState(tables: Tables, beganAt: number, endedAt: number): FinalState {
   return {
     jobs: [...tables.jobs.values()].map((job) => readJob(tables, job)),
@@ -58,7 +58,7 @@ export function readFinalState(tables: Tables, beganAt: number, endedAt: number)
     schedules: [...tables.schedules.values()].map(({ id, cron, timezone, spread_ms }) => ({
       id: uuidToId("sch_", id),
       spreadMs: spread_ms ?? 0,
-      // The clock may have been set back behind the beginning.
+      // The clock may have been set back to before the beginning.
       instants: instantsBetween(cron, timezone, beganAt - SET_BACK_MS_MAX, endedAt),
     })),
     firings: [...tables.firings.values()].map(({ schedule_id, fired_for, job_id, replaced, backfilled }) => ({
@@ -115,7 +115,7 @@ const readHost = (tables: Tables, row: TargetHostRow): FinalGate => ({
   ...{ inUse: 0, places: 0, waiting: row.parked, parked: countParkedAt(tables, row) },
 });
 
-/** What a flow key counts, and what stands there. */
+/** The counts of a flow key, and the jobs that stand there. */
 function readGate(tables: Tables, key: FlowKeyRow): FinalGate {
   const { project_no, environment, flow_key, in_use, waiting } = key;
   const own = [...tables.open_jobs.values()].filter(

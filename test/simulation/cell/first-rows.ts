@@ -24,7 +24,7 @@ import { targetUrl } from "./targets.ts";
 
 const BOTH_TYPES = 0b11;
 const NEVER: Instant = Number.NEGATIVE_INFINITY;
-/** The last project asks only after everything has healed: nothing of before stands in its way. */
+/** The last project asks only after everything has healed, so nothing from before stands in its way. */
 export const QUIET_PROJECT: PlannedProject = {
   concurrency: 50,
   plan: "scale",
@@ -74,7 +74,7 @@ export function firstRows(plan: Plan, random: Random): Tables {
   return tables;
 }
 
-/** A project parks what is due at hosts that are down, and hosts are one failure away from that. */
+/** Makes a project park attempts at hosts that are down, and leaves these hosts one failure away from that state. */
 export function watchHosts(
   tables: Tables,
   projectNo: number,
@@ -98,7 +98,7 @@ export function watchHosts(
     }
 }
 
-/** A key that has been told its limits before any job had it. */
+/** Adds a key that was given its limits before any job had it. */
 function addFlowKey(tables: Tables, flow: PlannedFlow): void {
   const { projectNo, key, concurrency, rate, isPinned } = flow;
   const scope = { project_no: projectNo, environment: environmentCode(flow.environment) };
@@ -107,7 +107,7 @@ function addFlowKey(tables: Tables, flow: PlannedFlow): void {
   Object.assign(row, { concurrency, ...limits, pinned: isPinned });
 }
 
-/** What a job says of its flow. */
+/** The flow that a job carries in its request. */
 export const flowTerms = ({ key, hold, concurrency, rate, isPinned }: PlannedFlow): Flow => ({
   key,
   hold,

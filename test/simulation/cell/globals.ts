@@ -6,8 +6,8 @@ type Callback = (...values: unknown[]) => void;
 
 /**
  * Replaces the clocks, timers and chance of this JavaScript realm with simulated ones while `act` runs. `act` is
- * synchronous, so nothing else in this process meets them. They are those of the process whose entry happens; nothing that
- * belongs to no process uses them.
+ * synchronous, so nothing else in this process meets them. The simulated ones are those of the process whose entry
+ * happens; code outside of every process may not use them.
  */
 export function withSimulatedGlobals<Result>(timeline: Timeline, act: () => Result): Result {
   const present = (): SimProcess => {

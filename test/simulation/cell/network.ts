@@ -6,11 +6,11 @@ import type { Recording } from "./recording.ts";
 import type { SimProcess } from "./sim-process.ts";
 import type { Timeline } from "./timeline.ts";
 
-/** How messages fare on the way; parts are in [0, 1]. */
+/** How messages fare on the way. `dropped` and `doubled` are parts in [0, 1]. */
 export interface Weather {
   dropped: number;
   doubled: number;
-  /** Messages may overtake each other by as much. */
+  /** Messages may overtake each other by this much. */
   delayMsMax: number;
 }
 

@@ -47,7 +47,7 @@ export interface World {
   limits: { attemptsMax: number; perHostMax: number };
 }
 
-/** A seal that leaves texts as they are: what it protects is another test's question. */
+/** A seal that leaves texts as they are: other tests check the sealing. */
 export const OPEN_SEAL: Seal = {
   seal: (text) => Buffer.from(text),
   open: (sealed) => sealed.toString(),
@@ -61,7 +61,7 @@ export class SupervisedNode {
   process: SimProcess;
   private running: { stop(): Promise<void> } | null = null;
   private lives = 0;
-  /** When the next life begins after a death, by milliseconds; null for when everything heals. */
+  /** Milliseconds from a death to the next life; null if the next life begins when everything heals. */
   restartsAfterMs: number | null = SUPERVISOR_WAITS_MS;
 
   constructor(
@@ -125,7 +125,7 @@ export class SupervisedNode {
     };
     const node = { kind: this.place.kind, name: this.place.name, regions, process: description };
     const nodeId = await joinCell(cell.db, node, { leaseMs: LEASE_TTL_MS, isProvedDead });
-    // A real process counts its loops from none.
+    // A real process counts its loops from 0.
     loops.count = process.random.below(1_000);
     const common = { nodeId, regions, onDeclaredDead: () => process.die(), ids: process.ids };
     const times = {
@@ -153,10 +153,10 @@ export class SupervisedNode {
   }
 }
 
-/** Nobody looks at the metrics, so that one set serves all processes. */
+/** The metrics are never read, so one set serves all processes. */
 const METRICS = createMetrics();
 
-/** What a process has of the simulated cell. */
+/** The simulated cell as one process sees it. */
 export async function openCell(process: SimProcess, { server, network, recording }: World): Promise<Cell> {
   const db = server.connect(process);
   const log = logOf(process, recording);

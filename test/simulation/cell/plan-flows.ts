@@ -5,9 +5,8 @@ import type { Random } from "./random.ts";
 import { FATES } from "./server.ts";
 import { HABITS } from "./targets.ts";
 
-/** A flow key with its limits. Jobs tell these, unless it is pinned. */
+/** A flow key with its limits. Jobs carry the limits, unless the key is pinned. */
 export interface PlannedFlow {
-  /** By its number. */
   projectNo: number;
   environment: Environment;
   key: string;
@@ -29,13 +28,13 @@ const KINDS: readonly Pick<PlannedFlow, "hold" | "concurrency" | "rate">[] = [
   { hold: "job", concurrency: 2, rate: { count: 2, per_seconds: 1 } },
 ];
 const FLOWS_MAX = 2;
-/** What a process dies at, or which statements fail, so that the gates of keys are met. */
+/** Parts of the names of calls at which a process dies or which fail, so that faults meet the gates of keys. */
 const CALLS = ["keyed", "whole", "gate_calls", "flowing"] as const;
 
 /** The flow keys of a cell; half of the cells have none. */
 export function planFlows(random: Random, projects: readonly PlannedProject[]): PlannedFlow[] {
   if (random.chance(0.5)) return [];
-  // At a project with few permits its keys would keep nothing back.
+  // The keys of a project with few permits would keep nothing back, so the project with the most gets them.
   const [most] = [...projects.keys()].sort(
     (one, other) => (projects[other]?.concurrency ?? 0) - (projects[one]?.concurrency ?? 0),
   );
@@ -47,7 +46,7 @@ export function planFlows(random: Random, projects: readonly PlannedProject[]): 
   });
 }
 
-/** Gives most jobs of the keys' projects a key. Returns what is done beside: more jobs, keys that are changed, and faults. */
+/** Gives most jobs of the keys' projects a key. Returns further steps: more jobs, changes of keys, and faults. */
 export function planFlowSteps(
   random: Random,
   { flows, workers, deliveryNodes, projects }: Pick<Plan, "flows" | "workers" | "deliveryNodes" | "projects">,
@@ -61,7 +60,7 @@ export function planFlowSteps(
       (flow) =>
         flow.projectNo === job.project + 1 &&
         flow.environment === job.environment &&
-        // A region in which nothing starts is passed over, so order is judged in one.
+        // A region in which nothing starts is passed over, so order is judged in one region only.
         (!isStrict(flow) || job.region === projects[job.project]?.defaultRegion),
     );
     if (own.length > 0 && random.chance(0.8)) job.flow = random.pick(own);

@@ -3,23 +3,23 @@ import type { Random } from "./random.ts";
 import { FATES } from "./server.ts";
 import { HABITS } from "./targets.ts";
 
-/** A project that parks what is due at hosts that are down, and its host that is to go down: it has failed often when the cell begins. */
+/** A project that parks attempts at down hosts. Its host, which goes down, has failed often when the cell begins. */
 export interface WatchedHost {
   projectNo: number;
   host: number;
 }
 
-/** Schedules target another one. */
+/** Schedules target host 0. */
 const FIRST_HOST = 1;
 const AWAY_FROM_MS = 1_500;
 
-/** Few of the cells have one, since what is parked takes long to come back. */
+/** Few of the cells have a watched host, since parked attempts take long to come back. */
 export const planWatchedHost = (random: Random): WatchedHost | null =>
   random.chance(0.22) ? { projectNo: 1 + random.below(2), host: FIRST_HOST + random.below(2) } : null;
 
 /**
- * Leads most jobs of the project to its host, which is away for a while. Returns what is done beside: more jobs, the host that is
- * parked by hand, and faults.
+ * Sends most jobs of the project to its host. Returns further steps: the host is away for a while, more jobs, the host
+ * is parked by hand, and faults.
  */
 export function planHostSteps(
   random: Random,

@@ -8,10 +8,10 @@ import { FATES, type FaultyStatements } from "./server.ts";
 import type { Crash } from "./sim-process.ts";
 import { HABITS, type Habit } from "./targets.ts";
 
-/** What clients and operators do. `at` is milliseconds after the beginning. */
+/** The operations of clients and operators. `at` is milliseconds after the beginning. */
 export type Operation =
   | { kind: "create"; at: number; jobs: WantedJob[] }
-  /** Of the jobs that were asked for before, the one at this part of their list. */
+  /** `part` in [0, 1) chooses one of the jobs that were asked for before. */
   | { kind: "cancel"; at: number; part: number }
   | { kind: "retry"; at: number; part: number }
   | { kind: "pause schedule"; at: number; forMs: number; schedule: number }
@@ -24,7 +24,7 @@ export type Operation =
   | { kind: "park host"; at: number; forMs: number; projectNo: number; host: number }
   | ({ kind: "bulk"; at: number } & WantedBulk);
 
-/** A bulk operation of one of the projects; where it names a schedule, of that schedule's. */
+/** A bulk operation of one of the projects, or of its schedule's project if it names a schedule. */
 export interface WantedBulk {
   action: BulkAction;
   project: number;
@@ -33,7 +33,7 @@ export interface WantedBulk {
   schedule: number;
   perSecond: number;
   isDry: boolean;
-  /** When it is aborted after it was asked for; null if it is not. */
+  /** How long after its request it is aborted; null if it is not. */
   abortsAfterMs: number | null;
 }
 
@@ -41,7 +41,7 @@ export interface WantedJob {
   project: number;
   environment: Environment;
   region: Region;
-  /** How long after it is asked for it is due. */
+  /** How long after its request the job is due. */
   delayMs: number;
   host: number;
   habit: Habit;
@@ -67,7 +67,7 @@ export type Fault =
 
 export type Step = Operation | Fault;
 
-/** What a seed decides once: the cell and its projects. The steps are what a shrunk run may leave out. */
+/** The decisions of a seed: the cell, its projects, and the steps. A shrunk run may leave out steps. */
 export interface Plan {
   seed: number;
   workers: number;
@@ -91,7 +91,7 @@ export interface PlannedProject {
   /** How many runs are left of the month in which the simulation begins. */
   runsLeft: number | null;
   endpoints: { environment: Environment; habit: Habit }[];
-  /** For each of its schedules the seconds between its firings, and what they do while jobs of it are not over. */
+  /** For each schedule the seconds between its firings, and what these do while jobs of the schedule are not over. */
   schedules: { seconds: number; overlap: Overlap | null; spreadSeconds: number | null; habit: Habit }[];
 }
 
@@ -126,11 +126,11 @@ export function makePlan(seed: number): Plan {
     const node = plan.workers + random.below(plan.deliveryNodes);
     steps.push({ kind: "freeze", at: stepTime(random), node, forMs: LONG_MS });
   }
-  // They have a chance of their own, so that all else is as it would be without them.
+  // These steps have random sources of their own, so that all other steps are as they would be without them.
   steps.push(...planBulks(new Random(seed, "bulk"), plan));
   steps.push(...planFlowSteps(flowRandom, plan, steps, stepTime));
   steps.push(...planHostSteps(hostRandom, plan, steps, stepTime));
-  // When a host is probed is told by a clock that is not set.
+  // The times of probes are judged by a clock that is not set.
   const possible = plan.watched === null ? steps : steps.filter(({ kind }) => kind !== "clock leap");
   return { ...plan, steps: possible.sort((one, other) => one.at - other.at) };
 }
@@ -149,7 +149,7 @@ function planProjects(random: Random, regions: readonly Region[], endsMonth: boo
       runsLeft: isHobby ? random.below(6) : null,
       endpoints: Array.from({ length: index === 0 ? 1 + random.below(2) : random.below(2) }, endpoint),
       schedules: Array.from({ length: random.below(3) }, () => ({
-        // A worker looks once a second for what follows a firing. The API accepts no schedule of less than 30 seconds.
+        // A worker looks once a second for the next firing. The API accepts no schedule of less than 30 seconds.
         seconds: random.pick([2, 3, 5]),
         overlap: random.pick([null, ...OVERLAPS]),
         spreadSeconds: random.pick([null, null, 1]),
@@ -205,7 +205,7 @@ function planOperations(random: Random, projects: readonly PlannedProject[], reg
   return operations;
 }
 
-/** Bulk operations, what makes them match something, and workers that die or are not answered while they carry them out. */
+/** Bulk operations, jobs or pauses that give them members, and faults of the workers that carry them out. */
 function planBulks(random: Random, { workers, regions }: Pick<Plan, "workers" | "regions">): Step[] {
   if (random.chance(0.55)) return [];
   return Array.from({ length: 1 + random.below(2) }).flatMap((): Step[] => {
@@ -250,7 +250,7 @@ function planBulks(random: Random, { workers, regions }: Pick<Plan, "workers" | 
 
 const HOSTS = 3;
 
-/** Later than what shards remember when they hear of it. */
+/** Later than the jobs that shards remember when they hear of them. */
 const BEYOND_HORIZON_MS = 66_000;
 
 function planJob(random: Random, projects: readonly PlannedProject[], regions: readonly Region[]): WantedJob {
@@ -270,7 +270,7 @@ function planJob(random: Random, projects: readonly PlannedProject[], regions: r
   };
 }
 
-/** Statements that one fault is about; an empty text for all. A fault of all of them seldom meets the few that matter. */
+/** Parts of statement names that a fault strikes. The empty text means all, and seldom meets the few that matter. */
 const STATEMENT_KINDS = [
   "",
   "claim",
@@ -287,7 +287,7 @@ const STATEMENT_KINDS = [
 
 type MakeFault = (random: Random, nodes: number) => Fault;
 
-/** What a process may be about when it dies; an empty text for whatever comes. */
+/** Parts of the names of calls at which a process may die; an empty text for any call. */
 const CALLS = ["", "", "claim", "settle", "fire", "shards", "request", "due", "answers", "hint", "release"];
 function planCrash(random: Random): Crash {
   const named = random.pick(CALLS);

@@ -1,4 +1,4 @@
-/** Paths that a run of some hundred seeds has to meet, by the beginnings of their names. One that is never met is not tested. */
+/** Paths that some hundred seeds must meet, by the beginnings of their names. A path never met is not tested. */
 const RARE_PATHS: readonly string[] = [
   ...[
     ...[

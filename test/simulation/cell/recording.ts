@@ -4,7 +4,7 @@ import type { Timeline } from "./timeline.ts";
 const isOfGate = (one: GateName, other: GateName) =>
   one.project === other.project && one.environment === other.environment && one.gate === other.gate;
 
-/** What one run leaves behind: the history that is checked, how often each rare path was met, and the trace if one is wanted. */
+/** The record of one run: the history that is checked, how often each rare path was met, and the trace if wanted. */
 export class Recording {
   readonly events: HistoryEvent[] = [];
   readonly counts = new Map<string, number>();
@@ -24,7 +24,7 @@ export class Recording {
     this.trace(() => `* ${JSON.stringify(event)}`);
   }
 
-  /** A host went down or came up at an instant of the database's clock. What it was before is no change. */
+  /** Notes that a host went down or came up at an instant of the database's clock, unless it was so before. */
   noteHost(change: { isDown: boolean; at: number } & GateName): void {
     const before = this.hostChanges.findLast((other) => isOfGate(other, change));
     if ((before?.isDown ?? false) === change.isDown) return;
@@ -32,7 +32,7 @@ export class Recording {
     this.meet(change.isDown ? "host down" : "host up");
   }
 
-  /** When hosts were down. */
+  /** The times during which hosts were down. */
   downTimes(): DownTime[] {
     return this.hostChanges.flatMap(({ isDown, at, ...name }, index) => {
       const up = this.hostChanges.slice(index + 1).find((other) => isOfGate(other, name));
@@ -40,12 +40,12 @@ export class Recording {
     });
   }
 
-  /** A rare path was met. */
+  /** Counts that a rare path was met. */
   meet(name: string, count = 1): void {
     this.counts.set(name, (this.counts.get(name) ?? 0) + count);
   }
 
-  /** Adds a line to the trace. The text is made only if there is one. */
+  /** Adds a line to the trace. The text is made only if there is a trace. */
   trace(text: () => string): void {
     if (this.isTraced) this.lines.push(`${this.timeline.now.toFixed(3)} ${text()}`);
   }

@@ -44,7 +44,7 @@ export async function runSeeds(from: number, count: number, failuresMax = 1): Pr
   return run;
 }
 
-/** What a failing seed came to, with the fewest steps that were found to fail in the same way, and how to repeat it. */
+/** A text about a failing seed: its violations with the fewest steps found to fail alike, and how to repeat it. */
 export function explain(seed: number, kept?: readonly number[]): string {
   const plan = makePlan(seed);
   const steps = kept === undefined ? plan.steps : plan.steps.filter((_, index) => kept.includes(index));
@@ -71,7 +71,7 @@ export function explain(seed: number, kept?: readonly number[]): string {
 
 const violationsOf = (plan: Plan, steps: readonly Step[]) => checkHistory(simulate(plan, steps).history);
 
-/** The last lines that name what the violation is about. */
+/** The last lines that name the violation's subject, or a step. */
 function linesAbout(trace: readonly string[], subjects: readonly string[]): string[] {
   const [subject = ""] = subjects;
   return trace.filter((line) => line.includes(subject) || line.includes(" ! ")).slice(-TRACE_LINES_SHOWN);

@@ -9,12 +9,12 @@ import { fromMs, type Instant, toMs } from "./store/parameters.ts";
 import type { StatementTime, Tables } from "./store/tables.ts";
 import type { Timeline } from "./timeline.ts";
 
-/** What may become of a statement. */
+/** The fates of statements that a fault strikes. */
 export const FATES = ["not done", "answer lost", "done later", "slow"] as const;
 export type Fate = (typeof FATES)[number];
 
 export interface FaultyStatements {
-  /** Those whose names have this in them. */
+  /** The fault strikes statements whose names have this text in them. */
   names: string;
   chance: number;
   fates: readonly Fate[];
@@ -40,7 +40,7 @@ interface Question {
   reject(error: Error): void;
 }
 
-/** Only what is shown to operators asks the builder, for the tables of runs, of which the model has none. */
+/** Only figures for operators use the query builder, for the tables of runs, of which the model has none. */
 const NO_TABLES = { execute: async () => ({ rows: [] }) } as unknown as Database["drizzle"];
 
 /**
@@ -87,7 +87,8 @@ export class Server {
         process.act(name, () => this.ask(process, { name, values, resolve, reject }));
         return promise as Promise<never[]>;
       },
-      // Whoever is seen between the statements of one transaction meets nothing that matters there.
+      // Other processes may see the rows between the statements of one transaction; nothing that matters depends on
+      // that.
       transact: (act) => act(database),
       async close() {},
     };
@@ -138,7 +139,7 @@ export class Server {
     };
     this.timeline.in(wayMs, null, () => {
       const now = this.clock;
-      // What only reads sees the rows of when it began; what writes has its locks, and commits, at the end.
+      // A reading statement sees the rows of its beginning; a writing one has its locks, and commits, at its end.
       if (isReading(question.name)) {
         const rows = this.execute(question, { now, clock: now });
         this.timeline.in(lagMs, null, () => finish(rows));
@@ -172,5 +173,5 @@ export class Server {
   }
 }
 
-/** Hears of each statement that has taken effect. */
+/** Is told of each statement that has taken effect. */
 export type Watch = (name: string, values: readonly unknown[], rows: readonly object[]) => void;

@@ -1,6 +1,7 @@
 /**
- * Leaves out of a list whatever is not needed for a failure: halves first, then ever smaller parts (Zeller and Hildebrandt's
- * ddmin, "Simplifying and Isolating Failure-Inducing Input", 2002). `fails` is asked at most `triesMax` times.
+ * Leaves out of a list the items that a failure does not need: halves first, then ever smaller parts (Zeller and
+ * Hildebrandt's ddmin, "Simplifying and Isolating Failure-Inducing Input", 2002). `fails` is asked at most `triesMax`
+ * times.
  */
 export function shrink<Item>(
   items: readonly Item[],

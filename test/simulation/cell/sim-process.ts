@@ -9,8 +9,9 @@ const TIMER_STEP_MS = 1;
 const LATE_PART = 0.1;
 
 /**
- * Where a process dies: at its next `calls`-th call of the outside world with these letters in its name (all if there are
- * none), before or after the call is made. A call is a statement, a message by its subject, or a "request".
+ * The point at which a process dies: its `calls`-th call from now on of the outside world with these letters in its
+ * name (any call if there are none), before or after the call is made. A call is a statement, a message by its subject,
+ * or a "request".
  */
 export interface Crash {
   named: string;
@@ -19,9 +20,9 @@ export interface Crash {
 }
 
 /**
- * One life of a simulated process: its clock, its chance and its end. Whatever it does outside of itself (a statement, a
- * message, a request) asks `act` first. So a death at any such call is a death at any await: nothing that happens
- * between two of them is seen by others.
+ * One life of a simulated process: its clock, its chance and its end. Every call that it makes outside of itself (a
+ * statement, a message, a request) goes through `act`. So a death at any such call is a death at any await: others see
+ * nothing that happens between two calls.
  */
 export class SimProcess implements Owner {
   state: Owner["state"] = "running";
@@ -29,7 +30,7 @@ export class SimProcess implements Owner {
   readonly random: Random;
   readonly ids: IdSource;
   slowMs = 0;
-  /** It dies with the call that it makes now. */
+  /** Whether it dies with the call that it makes now. */
   isEnding = false;
   private readonly pace: number;
   private readonly bornAt: number;
@@ -60,12 +61,12 @@ export class SimProcess implements Owner {
     return Math.max((this.timeline.now - this.bornAt) * this.pace, this.floorMs);
   }
 
-  /** Its thread stands still for so long. */
+  /** Lets its thread stand still for `ms`. */
   standStill(ms: number): void {
     this.floorMs = this.performanceNow() + ms;
   }
 
-  /** Calls `run` after a time by its own clock; at once, but after what is waiting already, for null. */
+  /** Calls `run` after `ms` by its own clock. Null means at once, but after the entries that wait already. */
   later(ms: number | null, run: () => void): Entry {
     const waitMs = ms === null ? 0 : Math.max(TIMER_STEP_MS, Math.floor(ms)) / this.pace;
     const isLate = this.lateTimersMs > 0 && ms !== null && this.random.chance(LATE_PART);
@@ -76,7 +77,7 @@ export class SimProcess implements Owner {
     this.crash = crash;
   }
 
-  /** Nothing is wrong with it any more. */
+  /** Ends the faults of the process. */
   heal(): void {
     this.crash = null;
     this.slowMs = 0;

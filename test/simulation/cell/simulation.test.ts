@@ -7,8 +7,9 @@ import { simulate } from "./simulation.ts";
 setDefaultTimeout(900_000);
 
 /**
- * The real code of workers and delivery nodes in one thread, under seeds: clock, bus, targets, chance and the faults of all of
- * them are simulated. What a failing seed prints repeats it. `npm run test:simulation` runs as many seeds as it is told.
+ * The real code of workers and delivery nodes in one thread, under seeds: clock, bus, targets, chance and the faults of
+ * all of them are simulated. A failing seed prints the command that repeats it. `npm run test:simulation` runs as many
+ * seeds as it is told.
  */
 
 const SEEDS = 200;

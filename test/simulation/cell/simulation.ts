@@ -33,20 +33,20 @@ export interface Outcome {
   history: History;
   /** How often each rare path was met. */
   counts: ReadonlyMap<string, number>;
-  /** What happened, line by line; empty unless it was asked for. */
+  /** The trace of the run, line by line; empty unless it was asked for. */
   trace: readonly string[];
   /** For how long the cell was simulated. */
   simulatedMs: number;
 }
 
-/** Whoever takes over does so within the lease and this time more; then it takes some sweeps until all has started. */
+/** A dead node's work is taken over within the lease and 5 s; then it takes some sweeps until all has started. */
 const TAKEOVER_MS = LEASE_TTL_MS + 5_000;
-/** An attempt of a node that nobody can prove dead is given up after its deadline and the grace, by an evenly running clock. */
+/** An attempt of a node that is not proved dead is given up after its deadline and the grace, by a steady clock. */
 const DRAINS_WITHIN_MS = 60_000 + ATTEMPT_TIMEOUT_MS + 2 * RESCUE_GRACE_MS;
 /**
- * A takeover, and a backlog of which a project may send one at a time. Before it may start there can be a claim that took
- * place after its node had been refused by a later one: nobody sends that attempt, and it keeps its permit until it is
- * given up.
+ * The time for a takeover, and for a backlog of which a project may send one at a time. Before the backlog there may be
+ * an attempt that is never sent: its claim took effect after a later claim had refused it to its node. That attempt
+ * keeps its permit until it is given up.
  */
 const CATCHES_UP_WITHIN_MS = TAKEOVER_MS + 10_000 + ATTEMPT_TIMEOUT_MS + RESCUE_GRACE_MS;
 const STARTS_WITHIN_MS = 1_500;
@@ -184,7 +184,7 @@ class Simulation {
     return this.isSettled();
   }
 
-  /** What schedules go on making is not waited for. */
+  /** Whether nothing is owed. While a schedule is active, jobs of schedules and deliveries do not count. */
   private isSettled(): boolean {
     const { tables } = this;
     const active = [...tables.schedules.values()].some(({ paused }) => !paused);
@@ -216,13 +216,13 @@ class Simulation {
   }
 }
 
-/** A key in quiet times: nothing of before stands in its way. */
+/** A key for quiet times, so that nothing from before stands in its way. */
 const quietFlowOf = ({ projects }: Plan): PlannedFlow => ({
   ...{ projectNo: projects.length + 1, environment: "production", key: "quiet", hold: "attempt" },
   ...{ concurrency: 1, rate: null, isPinned: false, isOfSchedules: false },
 });
 
-/** When hosts were down. A run that a full host alone has held was not held by one that was down. */
+/** Adds the times when hosts were down. A run that only a full host has held was not held by one that was down. */
 const withHosts = (final: FinalState, recording: Recording): FinalState => ({
   ...final,
   downTimes: recording.downTimes(),
@@ -244,7 +244,7 @@ const OPERATIONS: ReadonlySet<string> = new Set<Operation["kind"]>([
 ]);
 const isOperation = (step: Step): step is Operation => OPERATIONS.has(step.kind);
 
-/** Two machines: a process sees the death of those beside it. */
+/** The places of the nodes, on two machines. A process sees the death of others on its machine. */
 function placesOf({ workers, deliveryNodes }: Plan): NodePlace[] {
   const places = (kind: NodePlace["kind"], count: number): NodePlace[] =>
     Array.from({ length: count }, (_, index) => ({
@@ -258,18 +258,18 @@ function placesOf({ workers, deliveryNodes }: Plan): NodePlace[] {
 const leapsOf = ({ steps }: Plan): number[] =>
   steps.flatMap((step) => (step.kind === "clock leap" ? [step.byMs] : []));
 
-/** The grace is measured by the database's clock. Whoever watches it does not take a small step for a leap. */
+/** The grace is measured by the database's clock. The watch of that clock does not notice a small leap. */
 function graceOf(plan: Plan): number {
   const unnoticed = leapsOf(plan).filter((ms) => ms > 0 && ms < LEAP_MS);
   return RESCUE_GRACE_MS - unnoticed.reduce((sum, ms) => sum + ms, 0);
 }
 
-/** Clocks of nodes differ from the database's by a way there and back, or by a leap that they have not measured yet. */
+/** Clocks of nodes differ from the database's by a round trip, or by a leap that they have not measured yet. */
 function toleranceOf(plan: Plan): number {
   return 100 + leapsOf(plan).reduce((sum, ms) => sum + Math.abs(ms), 0);
 }
 
-/** What a target sees of a request: its headers alone. The project follows from the rows. */
+/** Describes a request as its target sees it: by its headers alone. The project follows from the rows. */
 function describeRequest(tables: Tables, { headers, url }: OutboundRequest) {
   const job = headers["service-job-id"];
   const run = headers["webhook-id"] ?? "";

@@ -6,7 +6,7 @@ import type { Recording } from "./recording.ts";
 import type { SimProcess } from "./sim-process.ts";
 import type { Timeline } from "./timeline.ts";
 
-/** How a target answers. It stands in the target's URL. */
+/** How a target answers. The habit stands in the target's URL. */
 export const HABITS = [
   "good",
   "bad",
@@ -33,7 +33,7 @@ const RETRY_AFTER_SECONDS = "2";
 
 export const targetUrl = (host: number, habit: Habit): string => `https://host-${host}.example/${habit}`;
 
-/** What a target is to note of a request. */
+/** Describes a request for the history, as its target sees it. */
 export type Describe = (request: OutboundRequest) => {
   what: "job" | "delivery";
   project: number;
@@ -45,9 +45,9 @@ export type Describe = (request: OutboundRequest) => {
 /** Customers' hosts, behind the seam at which delivery sends its requests. */
 export class Targets {
   private requestCount = 0;
-  /** The numbers of hosts that nobody reaches. */
+  /** The numbers of hosts that cannot be reached. */
   readonly away = new Set<number>();
-  /** Once all is healed every target answers at once, and well unless it is bad for good. */
+  /** Once everything has healed every target is good, unless its habit is bad or final. */
   isHealed = false;
 
   constructor(

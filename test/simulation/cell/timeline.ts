@@ -5,11 +5,11 @@ export interface Owner {
   state: "running" | "frozen" | "gone";
   /** By how much its events come late, which makes it slow. */
   delayMs(): number;
-  /** What has come while it was frozen. */
+  /** The entries that came while it was frozen. */
   readonly backlog: Entry[];
 }
 
-/** Something that is to happen; also what setTimeout returns. */
+/** Something that is to happen. A timer's handle has one (globals.ts). */
 export interface Entry {
   at: number;
   order: number;
@@ -22,8 +22,8 @@ export interface Entry {
 const AT_ONCE_MAX = 100_000;
 
 /**
- * Simulated time, in milliseconds since the simulation began. Everything that happens is an entry, and whatever follows from
- * one in microtasks happens before the next one. So all that runs within an entry belongs to the entry's owner.
+ * Simulated time, in milliseconds since the simulation began. Everything that happens is an entry, and the microtasks
+ * that follow from an entry run before the next one. So all that runs within an entry belongs to the entry's owner.
  */
 export class Timeline {
   now = 0;
@@ -33,7 +33,7 @@ export class Timeline {
   /** How many entries have happened at the present instant. */
   private atOnce = 0;
 
-  /** `owner` is null for what belongs to no process: the database's server, targets, the network. */
+  /** `owner` is null for entries that belong to no process: those of the database's server, targets and the network. */
   in(delayMs: number, owner: Owner | null, run: () => void): Entry {
     const entry = { at: this.now + Math.max(0, delayMs), order: 0, owner, isCanceled: false, run };
     this.push(entry);
@@ -52,7 +52,7 @@ export class Timeline {
     this.now = Math.max(this.now, at);
   }
 
-  /** Makes what has come meanwhile happen now, in its order. */
+  /** Makes the entries of the backlog happen now, in their order. */
   thaw(owner: Owner): void {
     for (const entry of owner.backlog.splice(0))
       this.push({ ...entry, at: this.now, run: () => this.happen(entry) });

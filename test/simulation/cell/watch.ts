@@ -18,7 +18,7 @@ interface JudgedRow extends Pick<JudgedMember, "outcome"> {
   attempt?: number;
 }
 
-/** What the model of claim_whole tells in its first row (store/keyed-claims.ts). */
+/** The first row that the model of claim_whole answers (store/keyed-claims.ts). */
 interface ClaimedWhole {
   called: readonly unknown[] | null;
   refused: readonly Refused[];
@@ -29,7 +29,7 @@ const readJudged = ({ position, job_id, outcome }: JudgedRow): JudgedMember => (
   outcome,
 });
 
-/** Notes of the statements what the history and the counts of rare paths need. */
+/** Notes statements for the history and for the counts of rare paths. */
 export function watchStatements(timeline: Timeline, recording: Recording): Watch {
   const noteEpoch = (values: readonly unknown[]) =>
     recording.note({

@@ -96,7 +96,7 @@ export const listOpenBulks: Statement = (tables, _time, values) => {
 
 const byId = (one: { id: string }, other: { id: string }) => (one.id < other.id ? -1 : 1);
 
-/** There are never more jobs here than a page looks at. */
+/** A simulation never has more jobs than a page looks at. */
 const findCandidates =
   (
     by: "all" | "schedule" | "tag",
@@ -197,10 +197,10 @@ export const startBulk: Statement = (tables, { now }, values) => {
   return [{}];
 };
 
-/** What became of a member, and what is owed for it. */
+/** The outcome of a member, and the row that tells what is owed for it. */
 interface Verdict {
   outcome: "done" | "skipped" | "failed";
-  /** The columns of the answer that are its own. */
+  /** The columns of the answer that are the member's own. */
   row?: object;
   /** For the history: how many attempts a canceled job had, and the run of a retried one with its number. */
   attempts?: number;

@@ -14,7 +14,7 @@ import {
 } from "./tables.ts";
 import { moveTags, tagRun } from "./tags.ts";
 
-/** What clients look up and do to jobs that exist (shared/store/resources/jobs.ts, runs.ts, jobs-by-hand.ts). */
+/** Look-ups and changes of jobs that exist, by clients (shared/store/resources/jobs.ts, runs.ts, jobs-by-hand.ts). */
 
 const FAILED_JOB = 1;
 const CANCELED_JOB = 2;
@@ -128,7 +128,7 @@ function unsentRun(tables: Tables, row: OpenJobRow): RunRow {
   };
 }
 
-/** The attempt that was planned after this one does not come, or not then. */
+/** Removes the plan of the attempt that was to follow this one: it does not come, or at another time. */
 function unplan(tables: Tables, jobId: string, attempt: number): void {
   for (const run of tables.runs.values())
     if (run.job_id === jobId && run.attempt === attempt) run.next_retry_at = null;

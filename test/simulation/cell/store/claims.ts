@@ -81,12 +81,12 @@ export interface Met<Row extends OwedRow> {
   row: Row;
   flow: FlowRow;
   due: boolean;
-  /** The node has claimed it before, and its answer was lost. */
+  /** Whether the node has claimed the attempt before, and the answer was lost. */
   again: boolean;
   isHeld: boolean;
 }
 
-/** What of the asked attempts is still owed, or on the wire of this very node. */
+/** Those of the asked attempts that are still owed, or on the wire of this very node. */
 export function meet<Row extends OwedRow>(
   tables: Tables,
   rows: ReadonlyMap<string, Row>,
@@ -115,8 +115,8 @@ export interface Verdict<Row extends OwedRow> extends Judged {
 }
 
 /**
- * Judges what is asked of one project. `firstClass` is that of the kind; jobs are held to the quota. `refusalOf` tells what a gate does
- * to an attempt, null if it passes.
+ * Judges the attempts that are asked of one project. `firstClass` is the first class of their kind; only jobs are held
+ * to the quota. `refusalOf` tells how a gate refuses an attempt, null if it passes.
  */
 export function judge<Row extends OwedRow>(
   met: readonly Met<Row>[],
@@ -134,7 +134,7 @@ export function judge<Row extends OwedRow>(
     let inQuota = true;
     if (quota !== null && quota.left !== null && quota.isCounted(item.row)) {
       const part = item.due ? "due" : "later";
-      // What is on the wire already has its run, so that it is never counted here.
+      // An attempt on the wire has its run already, so it is never counted here.
       if (refusal === null) counts[part]++;
       inQuota = counts[part] <= quota.left;
     }
@@ -203,13 +203,13 @@ const isCounted = (row: OpenJobRow) => row.run_id === null;
 /** The month that a flow counts at the clock, by its first day. */
 const monthAt = (flow: FlowRow, clock: Instant): string => laterMonth(flow.month, monthOf(clock));
 
-/** What the claims of one project are held to. */
+/** The quota to which the claims of one project are held. */
 export function quotaOf(met: readonly Met<OpenJobRow>[], { clock }: StatementTime) {
   const { flow } = met[0] as Met<OpenJobRow>;
   return { left: runsLeft(flow, monthOf(clock)), isCounted, endsAt: monthAfter(monthAt(flow, clock)) };
 }
 
-/** Takes what was granted of one project, and notes the verdicts in its flow. Returns the rows that answer them. */
+/** Takes the granted attempts of one project, and notes the verdicts in its flow. Returns the rows that answer them. */
 export function grant(
   tables: Tables,
   { clock }: StatementTime,
@@ -247,13 +247,13 @@ export function grant(
   return answers;
 }
 
-/** What an attempt waited for at a gate, if it was due before the instant at which the gate let it pass. */
+/** The kind of gate at which an attempt has waited: it was due before the instant at which the gate let it pass. */
 function waitedFor({ parked_host, due_at, parked_due_at, flow_key, gate }: OpenJobRow) {
   const hasWaited = parked_host === null && due_at !== null && due_at > (parked_due_at ?? due_at);
   return !hasWaited ? null : gate?.startsWith("h") ? "host" : flow_key === null ? null : "flow";
 }
 
-/** Of two first days of months, in the form YYYY-MM-DD. */
+/** The later of two first days of months, in the form YYYY-MM-DD. */
 const laterMonth = (one: string, other: string): string => [one, other].sort()[1] ?? one;
 
 /** `isSpecial`: an attempt whose project's hosts are watched is settled as one with tags is. */
@@ -280,7 +280,10 @@ export function countUsage(tables: Tables, { project_no, region }: Place, day: s
   tables.usage_days.set(key, (tables.usage_days.get(key) ?? 0) + 1);
 }
 
-/** The parameters of the short ways: in projects that are ordinary, what is asked for. Nothing of a dead node, or while a region is held. */
+/**
+ * Reads the parameters of the short ways: the attempts that are asked of ordinary projects. None for a dead node, after
+ * the clock went back, or while a region is held.
+ */
 export function readOrdinary(tables: Tables, time: StatementTime, values: readonly unknown[]): Asked[] {
   if (!isLiving(tables, values[0]) || time.clock < time.now || tables.held_regions.size > 0) return [];
   const [projects, counts] = [numbers(values[1]), numbers(values[2])];

@@ -14,9 +14,9 @@ import { runsLeft } from "./permits.ts";
 import { type JobRow, type LaneRow, laneKey, rowAt, type Statement, type Tables } from "./tables.ts";
 import { tagJob } from "./tags.ts";
 
-/** createJobs without and with its short way (shared/store/resources/job-creation.ts, ordinary-creation.ts). */
+/** createJobs by its long way and by its short way (shared/store/resources/job-creation.ts, ordinary-creation.ts). */
 
-/** The first 14 parameters of each statement, and tags and flows, which have one of their own each where a job has any. */
+/** Reads the first 14 parameters of each statement. Tags and flows have one more parameter each where a job has any. */
 function readJobs(values: readonly unknown[], tagsOf?: unknown, flowsOf?: unknown): JobRow[] {
   const projects = numbers(values[0]);
   const [environments, regions, ids] = [numbers(values[1]), numbers(values[2]), texts(values[3])];
@@ -42,7 +42,7 @@ function readJobs(values: readonly unknown[], tagsOf?: unknown, flowsOf?: unknow
   }));
 }
 
-/** Adds a job and the attempt that it owes, unless it is there already. Its flow key may keep that back (giveFlows). */
+/** Adds a job and its first attempt, unless the job exists. Its flow key may keep the attempt back (giveFlows). */
 export function addJob(tables: Tables, job: JobRow, now: Instant, parked?: ReadonlySet<string>): void {
   if (tables.jobs.has(job.id)) return;
   const { id, project_no, environment, region, schedule_id, tags } = job;

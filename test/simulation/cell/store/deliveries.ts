@@ -160,8 +160,8 @@ function oweAgain({ row, dueAt, waits }: Ended): void {
 }
 
 /**
- * Judges the endpoints of attempts that have ended. Returns those of which the attempts tell something, and whether they
- * disable it.
+ * Judges the endpoints of attempts that have ended. Returns the endpoints that the attempts tell of, and whether each
+ * is disabled by them.
  */
 function judgeEndpoints(
   tables: Tables,
@@ -224,7 +224,7 @@ const earliestOf = (ats: readonly (Instant | null)[]) =>
 const latestOf = (ats: readonly (Instant | null)[]) =>
   present(ats).length === 0 ? null : Math.max(...present(ats));
 
-/** Of what a client may change of an endpoint only whether it is enabled. */
+/** Changes only whether an endpoint is enabled; the model leaves out its other fields. */
 export const changeWebhook: Statement = (tables, _time, values) => {
   const [wasEnabled, enabled] = [values[10], Boolean(values[15])];
   const endpoint = tables.webhooks.get(String(values[2]));

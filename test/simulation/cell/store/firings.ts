@@ -75,7 +75,7 @@ export const fireSchedules: Statement = (tables, { now }, values) =>
     ),
   );
 
-/** The schedules are fired one after the other, and none of them sees what another one of the statement has made. */
+/** The schedules are fired one after the other, and none of them sees the jobs of another one in the statement. */
 export const fireBoundSchedules: Statement = (tables, { now }, values) =>
   fireDue(tables, now, readDue(tables, now, values));
 
@@ -102,17 +102,17 @@ function fireDue(tables: Tables, now: Instant, due: readonly Firing[]): object[]
   });
 }
 
-/** What a firing is about to do. */
+/** The effects that a firing is about to have. */
 interface Turn {
   firedFor: Instant;
   job: JobRow;
-  /** The ledger has no such instant yet. */
+  /** Whether no firing of this instant is recorded yet. */
   isFirst: boolean;
   isWithin: boolean;
   makesJob: boolean;
 }
 
-/** Null if every due instant is too late. */
+/** Answers null if every due instant is too late. */
 function judgeTurn(tables: Tables, { schedule, jobId, firedFor }: Firing, now: Instant): Turn | null {
   if (firedFor === null) return null;
   const { id, project_no, environment } = schedule;
@@ -130,7 +130,7 @@ function judgeTurn(tables: Tables, { schedule, jobId, firedFor }: Firing, now: I
   return { firedFor, job, isFirst, isWithin, makesJob: isWithin && !isInTheWay };
 }
 
-/** Those that the shard's owner may fire, at the instant and on the timetable that it knows, and that are due. */
+/** Reads the firings that are due and that the shard's owner may make, by the instant and timetable that it knows. */
 function readDue(tables: Tables, now: Instant, values: readonly unknown[]): Firing[] {
   const ids = texts(values[2]);
   const [shards, epochs, nextRunAts] = [numbers(values[3]), numbers(values[4]), instants(values[5])];
@@ -150,7 +150,7 @@ function readDue(tables: Tables, now: Instant, values: readonly unknown[]): Firi
   });
 }
 
-/** Records the firing and makes its job. Returns where it is owed; null if there was no quota or it was fired before. */
+/** Records the firing and makes its job. Returns the lane in which the job is owed; null if no job was made. */
 function fire(
   tables: Tables,
   { schedule, shard, jobId }: Firing,
@@ -174,7 +174,7 @@ function fire(
   return { region: job.region, shard: lane?.shard ?? shard, runAt: job.run_at };
 }
 
-/** Cancels the schedule's jobs that have not started, of which there are never more here than one firing cancels. */
+/** Cancels the schedule's jobs that have not started. A simulation never has more of them than one firing cancels. */
 function cancelUnstarted(tables: Tables, scheduleId: string, now: Instant): number {
   const rows = [...tables.open_jobs.values()].filter(
     ({ schedule_id, attempt, run_id }) => schedule_id === scheduleId && attempt === 1 && run_id === null,
@@ -249,7 +249,7 @@ export const changeSchedule: Statement = (tables, { clock }, values) => {
   return [scheduleColumns(row)];
 };
 
-/** Numbers are given as Postgres gives them, beginning with 1. */
+/** Adds a timetable. It is numbered as in Postgres, beginning with 1. */
 export function addTimetable(tables: Tables, row: Omit<TimetableRow, "no" | "replaced_at">): void {
   const no = tables.timetables.size + 1;
   tables.timetables.set(no, { ...row, no, replaced_at: null });

@@ -17,13 +17,16 @@ import {
 import { type Instant, SECOND, toMsOrNull } from "./parameters.ts";
 import type { FlowKeyRow, GateCallRow, JobRow, OpenJobRow, Statement, Tables } from "./tables.ts";
 
-/** How flow keys are told their limits and changed, and what is left to their gates (shared/store/queue/given-flows.ts, gate-calls.ts, shared/store/resources/flow-keys.ts). */
+/**
+ * The limits of flow keys, their changes, and the calls that are left to their gates
+ * (shared/store/queue/given-flows.ts, gate-calls.ts, shared/store/resources/flow-keys.ts).
+ */
 
 const NO_END = 1_000_000;
 const HOLDERS_MAX = 2_000;
 const HASTENED_FROM: Instant = SECOND;
 
-/** What jobs say of a key. */
+/** The limits of a key that jobs carry. */
 interface Given {
   concurrency?: number | undefined;
   rate?: FlowRate | undefined;
@@ -35,7 +38,7 @@ const newKey = ({ project_no, environment }: GateScope, flow_key: string): FlowK
   ...{ paused: false, pinned: false, in_use: 0, waiting: [0, 0, 0, 0], started_at: [], started: [] },
 });
 
-/** The limits of a key once it is told others. */
+/** The limits of a key after it is given others. A pinned key keeps its own. */
 function limitsGiven(key: FlowKeyRow, { concurrency, rate }: Given): Limits {
   if (key.pinned) return key;
   return {
@@ -62,8 +65,8 @@ export function findOrAddKey(tables: Tables, scope: GateScope, name: string): Fl
 }
 
 /**
- * Gives the limits of new jobs to their keys. Returns the jobs that these keep back; `isNew` tells which of them come to exist,
- * and only these wait. Of two jobs that give the same limit the last one counts.
+ * Gives the limits of new jobs to their keys. Returns the jobs that the keys keep back. `isNew` tells which jobs come
+ * to exist; only these are counted as waiting. If two jobs give the same limit, the last one counts.
  */
 export function giveFlows(
   tables: Tables,
@@ -114,7 +117,7 @@ export function giveFlowOfSchedule(tables: Tables, scope: GateScope, flow: Flow)
   callLater(tables, key, gateOf(flow.key));
 }
 
-/** What a new open job has of its flow. */
+/** The columns of a new open job that come from its flow. */
 export const flowColumns = (flow: Flow | null, dueAt: Instant) => ({
   flow_key: flow?.key ?? null,
   gate: flow === null ? null : gateOf(flow.key),
@@ -122,7 +125,7 @@ export const flowColumns = (flow: Flow | null, dueAt: Instant) => ({
   has_place: null,
 });
 
-/** Tells the gate of a job, as it stands there, that it leaves. */
+/** Tells the gate at which a job stands that the job leaves. */
 export function leaveGate(tables: Tables, row: OpenJobRow, { isOver = true } = {}): void {
   const { project_no, environment, region, flow_key, gate, due_at, has_place } = row;
   const place = { project_no, environment, region };
@@ -212,14 +215,14 @@ export const changeFlowKey: Statement = (tables, { now }, values) => {
   ];
 };
 
-/** What is parked, and what is due of the first that stand in their lanes. */
+/** The number of attempts of a key that are parked, plus the due ones of the first that stand in their lanes. */
 function waitingOf(tables: Tables, key: FlowKeyRow, now: Instant): number {
   const heads = headsOf(tables, key, gateOf(key.flow_key), HEADS);
   const due = heads.filter(({ due_at }) => due_at !== null && due_at <= now).length;
   return key.waiting.reduce((sum, count) => sum + count, due);
 }
 
-/** When the rate of a key lets the next attempt start; null if it keeps none from starting now. */
+/** The time at which the rate of a key lets the next attempt start; null if the rate lets it start now. */
 function nextStartOf({ rate_count, rate_seconds, started_at, started }: FlowKeyRow, now: Instant) {
   if (rate_count === null || rate_seconds === null) return null;
   let since = 0;

@@ -8,7 +8,7 @@ const NO_END = 1_000_000;
 const STARTS_REMEMBERED = 64;
 
 export const gateOf = (key: string) => `k${key}`;
-/** Where an attempt stands that has its place and whose key is paused. */
+/** The gate of attempts that have their place and whose key is paused. */
 export const holdersGateOf = (key: string) => `p${key}`;
 /** Columns by which the rows of a gate are found. */
 export type GateScope = Pick<OpenJobRow, "project_no" | "environment">;
@@ -24,7 +24,7 @@ export const rowsAtGate = (tables: Tables, { project_no, environment }: GateScop
     (row) => row.gate === gate && row.project_no === project_no && row.environment === environment,
   );
 
-/** The first of a gate, of each region so many, in the order of the gate. */
+/** The first attempts at a gate, `room` of each region, in the order of the gate. */
 export function headsOf(tables: Tables, scope: GateScope, gate: string, room: number): OpenJobRow[] {
   const rows = rowsAtGate(tables, scope, gate).sort(byTurn);
   const counts = new Map<number, number>();
@@ -36,8 +36,8 @@ export function headsOf(tables: Tables, scope: GateScope, gate: string, room: nu
 }
 
 /**
- * Makes those of the heads due that are parked, a microsecond apart and not before an instant. Nothing is locked by others here,
- * so none is missed.
+ * Makes the parked heads due, a microsecond apart and not before `notBefore`. The model has no locks of others, so no
+ * head is missed.
  */
 export function callGate(
   now: Instant,
@@ -50,7 +50,7 @@ export function callGate(
   return called;
 }
 
-/** How many of a key's queue are to be in the lane of a region, with so many places in use. */
+/** How many attempts of a key's queue are to be in the lane of a region, with `inUse` places in use. */
 export function roomOf({ paused, concurrency, rate_count }: FlowKeyRow, inUse: number): number {
   if (paused) return 0;
   const free = concurrency === null ? NO_END : concurrency - inUse;
@@ -79,7 +79,7 @@ export function startsLeft(key: FlowKeyRow, at: Instant): number {
   return key.rate_count - startsWithin(key, at).reduce((sum, { n }) => sum + n, 0);
 }
 
-/** When so many starts have left the window; null if there are fewer. */
+/** The time at which `count` starts have left the window; null if there are fewer. */
 export function startsGoneAt(key: FlowKeyRow, at: Instant, count: number): Instant | null {
   let gone = 0;
   for (const starts of startsWithin(key, at).sort((one, other) => one.at - other.at)) {
@@ -91,7 +91,7 @@ export function startsGoneAt(key: FlowKeyRow, at: Instant, count: number): Insta
 
 export const windowEnd = (key: FlowKeyRow, at: Instant): Instant => at + windowOf(key);
 
-/** Notes so many starts more at an instant. Of those of one part of the window the last instant is kept. */
+/** Notes `count` more starts at an instant. Starts in one part of the window are kept as one, at their last instant. */
 export function noteStarts(key: FlowKeyRow, at: Instant, count: number): void {
   const { rate_count, rate_seconds } = key;
   const isKept = rate_count !== null && rate_seconds !== null;
@@ -113,12 +113,12 @@ export function noteStarts(key: FlowKeyRow, at: Instant, count: number): void {
 export const anyWaits = ({ waiting }: FlowKeyRow): boolean =>
   waiting.reduce((sum, count) => sum + count, 0) > 0;
 
-/** What was called waits no more. */
+/** Called attempts no longer count as waiting. */
 export function leaveQueue(key: FlowKeyRow, called: readonly OpenJobRow[]): void {
   for (const { region } of called) key.waiting[region] = (key.waiting[region] ?? 0) - 1;
 }
 
-/** What the row of a called attempt tells: its place, with the shard of its lane; none if the lane has no row. */
+/** The rows for called attempts, each with its place and the shard of its lane; none where the lane has no row. */
 export const calledColumns = (tables: Tables, called: readonly OpenJobRow[]) =>
   called.flatMap((row) => {
     const lane = tables.lanes.get(laneKey(row));
@@ -129,7 +129,7 @@ export const calledColumns = (tables: Tables, called: readonly OpenJobRow[]) =>
     ];
   });
 
-/** The same as the array in which claims and the emptying of gate_calls answer it; null for none. */
+/** The same rows as arrays, as claims and the emptying of gate_calls answer them; null for none. */
 export function calledArrays(tables: Tables, called: readonly OpenJobRow[]): unknown[][] | null {
   const rows = calledColumns(tables, called).map((row) => [
     ...[row.project_no, row.environment, row.region, row.shard, row.id, row.attempt, row.due_at],

@@ -11,7 +11,10 @@ import { type Instant, numbers, SECOND, texts, textsOrNull, toMs, toMsOrNull } f
 import type { Refusal } from "./permits.ts";
 import type { GateCallRow, OpenJobRow, Statement, StatementTime, Tables, TargetHostRow } from "./tables.ts";
 
-/** Hosts that are down: what claims and settlements judge and do there, and what is left to their gates (shared/store/queue/host-gates.ts, host-calls.ts, shared/store/resources/target-hosts.ts). */
+/**
+ * Hosts that are down: how claims and settlements judge and change them, and the calls that are left to their gates
+ * (shared/store/queue/host-gates.ts, host-calls.ts, shared/store/resources/target-hosts.ts).
+ */
 
 const { DOWN, OPENING, BREAKER, HAND } = HOST_CODES;
 const RAMP_HEADS = 256;
@@ -29,7 +32,7 @@ const startsLeftIn = (row: TargetHostRow, second: number, more = 0) =>
   startsOf(second) - (row.second === second ? row.started : 0) - more;
 const secondAfter = ({ since }: TargetHostRow, second: number): Instant => since + (second + 1) * SECOND;
 
-/** Calls what the ramp lets start in this second, or else in the next. */
+/** Calls the attempts that the ramp lets start in this second, or else in the next. */
 function callInRamp(
   tables: Tables,
   now: Instant,
@@ -47,7 +50,7 @@ interface Called {
   wasParked: boolean;
 }
 
-/** Makes the one due that has waited longest, of all regions that are not held, whether it is parked or not. */
+/** Makes the attempt due that has waited longest, of all regions that are not held, whether it is parked or not. */
 function callOldest(tables: Tables, now: Instant, host: TargetHostRow, notBefore: Instant | null): Called[] {
   const heads = headsOf(tables, host, hostGateOf(host.host), OLDEST_OF);
   const row = heads.find(({ region }) => !tables.held_regions.has(region));
@@ -71,22 +74,22 @@ export const findWatchedTargets: Statement = (tables, _time, values) => {
   });
 };
 
-/** A host that is not well, at which attempts are asked for. */
+/** A host that is down or opening, at which attempts are asked for. */
 interface HostState {
   row: TargetHostRow;
   second: number;
   startsLeft: number;
-  /** In a ramp: what is due there, in its order. */
+  /** In a ramp: the attempts that are due there, in their order. */
   ids: string[];
-  /** Whether anything that is due stands at the host. */
+  /** Whether a due attempt stands at the host. */
   waits: boolean;
 }
 
-/** What the host of an attempt says to it: how it is refused, null if it passes. */
+/** The verdict of an attempt's host: how it refuses the attempt, null if the attempt passes. */
 export interface HostVerdict {
   state: HostState;
   refusal: Refusal | null;
-  /** It is the probe from now on. */
+  /** Whether the attempt is the probe from now on. */
   probes: boolean;
 }
 
@@ -95,7 +98,7 @@ const dueTimeOf = ({ row }: Met<OpenJobRow>) => row.parked_due_at ?? row.due_at 
 const byDueTime = (one: Met<OpenJobRow>, other: Met<OpenJobRow>) =>
   dueTimeOf(one) - dueTimeOf(other) || (one.row.id < other.row.id ? -1 : 1);
 
-/** Judges attempts by their hosts, as far as these are not well. `hosts` are those of what was asked, in its order. */
+/** Judges attempts by their hosts that are down or opening. `hosts` are those of the asked attempts, in their order. */
 export function judgeByHosts(
   tables: Tables,
   met: readonly Met<OpenJobRow>[],
@@ -176,7 +179,7 @@ export interface VerdictAtHost extends Verdict<OpenJobRow> {
 }
 const isOfHost = (kind: string) => kind.startsWith("host");
 
-/** Puts to its host's gate what the host refused. Others of its flow key may pass. */
+/** Puts the attempts that their host refused at the host's gate. Others of their flow key may pass. */
 export function turnAway(tables: Tables, verdicts: readonly VerdictAtHost[]): void {
   const left = new Map<string, GateScope & { gate: string }>();
   for (const { kind, byHost, met } of verdicts) {
@@ -199,7 +202,7 @@ export function turnAway(tables: Tables, verdicts: readonly VerdictAtHost[]): vo
 const addCall = (tables: Tables, { project_no, environment }: GateScope, gate: string) =>
   tables.gate_calls.push({ project_no, environment, region: 0, gate, waiting_change: 0, in_use_change: 0 });
 
-/** Notes at hosts what was granted and refused. Returns what becomes due there. */
+/** Notes granted and refused attempts at their hosts. Returns the attempts that become due there. */
 export function callHosts(
   tables: Tables,
   verdicts: readonly VerdictAtHost[],
@@ -284,14 +287,17 @@ const findHost = (tables: Tables, { project_no, environment }: GateScope, host: 
     },
   };
 
-/** What became of a host, for the history. */
+/** A host that went down or came up, for the history. */
 export interface HostChange extends GateScope {
   host: string;
   isDown: boolean;
   at: number;
 }
 
-/** Counts what was found at hosts, in the order of settlement. Returns what becomes due there, and which hosts went down or came up. */
+/**
+ * Counts the answers and failures at hosts, in the order of settlement. Returns the attempts that become due there, and
+ * the hosts that went down or came up.
+ */
 export function watchHosts(
   tables: Tables,
   hosts: ReadonlyMap<string, TargetHostRow>,
@@ -375,7 +381,7 @@ export const emptyHostCalls: Statement = (tables, { now, clock }) => {
     const hasProbe = isProbeUnderWay(tables, row);
     const needsProbe = row.state === DOWN && row.by === BREAKER && !hasProbe;
     const next: Called[] = [
-      // The probe that was to come when the host was opened by hand.
+      // The attempt that was to be the next probe when the host was opened by hand.
       ...(row.state === OPENING && startsLeft > 0 ? callOldest(tables, now, row, null) : []),
       ...(row.state === OPENING
         ? callInRamp(tables, now, row, second, startsLeft).map((its) => ({ row: its, wasParked: true }))
@@ -449,7 +455,7 @@ export const openHost: Statement = (tables, { now }, values) => {
   return [standing(row, now)];
 };
 
-/** What stands at a host's gate and is parked. */
+/** The number of attempts that are parked at a host's gate. */
 export const countParkedAt = (tables: Tables, row: TargetHostRow): number =>
   [...tables.open_jobs.values()].filter(
     (its) => its.gate === hostGateOf(row.host) && its.due_at === null && isSameScope(its, row),

@@ -43,7 +43,10 @@ import {
   type Tables,
 } from "./tables.ts";
 
-/** Claims of attempts that gates may stand in the way of, and what they judge and do at the gates of flow keys (shared/store/queue/flow-gates.ts, claim-keyed.ts). */
+/**
+ * Claims of attempts that pass gates, and how they judge and change the gates of flow keys
+ * (shared/store/queue/flow-gates.ts, claim-keyed.ts).
+ */
 
 const TURN: Instant = 100_000;
 const UNSEEN: Instant = 10 * SECOND;
@@ -54,11 +57,11 @@ interface KeyState {
   free: number;
   startsLeft: number;
   room: number;
-  /** The place of each of the first: over all regions among what could start, and in its region. */
+  /** The rank of each of the first attempts: over all regions among those that could start, and within its region. */
   ranks: ReadonlyMap<string, { rank: number | null; regionRank: number }>;
 }
 
-/** What the key of an attempt says to it: how it is refused, null if it passes. */
+/** The verdict of an attempt's key: how it refuses the attempt, null if the attempt passes. */
 interface KeyVerdict {
   state: KeyState;
   refusal: Refusal | null;
@@ -68,8 +71,8 @@ const isLimited = ({ concurrency, rate_count, paused }: FlowKeyRow) =>
   concurrency !== null || rate_count !== null || paused;
 
 /**
- * The keys of jobs that are asked for of one project, which are known whatever has become of their attempts. `fromHosts` is what
- * stands at the gates of hosts and may pass there now.
+ * The keys of the asked jobs of one project, also of jobs whose attempts are no longer owed. `fromHosts` are the
+ * attempts that stand at the gates of hosts and may pass there now.
  */
 function readKeys(
   tables: Tables,
@@ -135,7 +138,7 @@ const hasNode = (tables: Tables, region: number, now: Instant): boolean =>
       kind === "delivery" && !dead && regions.includes(region) && seen_at > now - UNSEEN,
   );
 
-/** Judges attempts by their keys. An attempt that has its place asks for a start alone, before the others. */
+/** Judges attempts by their keys. An attempt that has its place asks only for a start, before the others. */
 function judgeByKeys(
   states: ReadonlyMap<string, KeyState>,
   met: readonly Met<OpenJobRow>[],
@@ -173,11 +176,11 @@ function judgeByKeys(
 
 interface KeyedVerdict extends VerdictAtHost {
   byKey: KeyVerdict | null;
-  /** Whether it had its place before. */
+  /** Whether the attempt had its place before. */
   hadPlace: boolean;
 }
 
-/** Sets aside what did not pass. */
+/** Sets aside the attempts that did not pass. */
 function putOff(verdicts: readonly KeyedVerdict[]): void {
   for (const { kind, byKey, hadPlace, met } of verdicts) {
     if (kind !== "parked" && kind !== "put_off") continue;
@@ -189,7 +192,7 @@ function putOff(verdicts: readonly KeyedVerdict[]): void {
   }
 }
 
-/** What did not pass its gate, and whose it is. */
+/** An attempt that did not pass, and the gate that refused it. */
 export interface Refused {
   id: string;
   by: "host" | "pause" | "rate" | "key";
@@ -204,7 +207,7 @@ function refusedOf({ byKey, kind, met: { row } }: KeyedVerdict): Refused[] {
   return [{ id: row.id, by: paused ? "pause" : rate_count === null ? "key" : "rate", isParked }];
 }
 
-/** Notes in the keys what was granted and parked. Returns what they let start next. */
+/** Notes granted and parked attempts in their keys. Returns the attempts that the keys let start next. */
 function passKeys(
   tables: Tables,
   verdicts: readonly KeyedVerdict[],
@@ -231,7 +234,8 @@ function passKeys(
 }
 
 /**
- * `refused` of the first row tells the history of what did not pass; Postgres answers no such column, and the product reads none.
+ * `refused` of the first row tells the history of attempts that did not pass; Postgres answers no such column, and the
+ * product reads none.
  */
 export const claimWhole: Statement = (tables, time, values) => {
   const nodeId = Number(values[0]);
@@ -284,14 +288,14 @@ export const claimKeyed: Statement = (tables, time, values) => {
   return answers;
 };
 
-/** Whether the short way may take attempts of a key: nothing but free places decides, and nobody would have to be called. */
+/** Whether the short way may take attempts of a key: only free places decide, and it would have to call none. */
 function isOpenTo({ concurrency, in_use, rate_count, paused, waiting }: FlowKeyRow): boolean {
   if (rate_count !== null || paused) return false;
   const isScarce = concurrency !== null && concurrency - in_use <= HEADS;
   return isScarce || waiting.every((count) => count === 0);
 }
 
-/** Whether fewer than the free places come before it, of all that stand there. */
+/** Whether fewer attempts stand before it at the gate than places are free. */
 function isFirst(tables: Tables, row: OpenJobRow, key: FlowKeyRow): boolean {
   if (key.concurrency === null) return true;
   const before = rowsAtGate(tables, row, gateOf(key.flow_key)).filter((other) => byTurn(other, row) < 0);

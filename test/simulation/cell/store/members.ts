@@ -80,7 +80,7 @@ const findLiving = (tables: Tables, kind: unknown, name: unknown) =>
 
 export const addNode: Statement = (tables, { now }, values) => {
   const [kind, name, regions, process] = values;
-  // A refused insert has taken its number as well.
+  // A refused insert has used up a number as well.
   const id = ++tables.node_count;
   if (findLiving(tables, kind, name) !== undefined) return [];
   const node = {
@@ -191,7 +191,7 @@ export const listMiscountedFlows: Statement = (tables) =>
     return on_wire.every((value, code) => value === in_use[code]) ? [] : [{ project_no, in_use, on_wire }];
   });
 
-/** What is on the wire and of which the node is dead, or which began before an instant; the oldest first. */
+/** The rows on the wire whose node is dead, or that began before an instant; the oldest first. */
 export function lostRows<Row extends { node_id: number | null; started_at: Instant | null; id: string }>(
   tables: Tables,
   rows: Iterable<Row>,

@@ -22,10 +22,10 @@ const listSigningSecrets: Statement = ({ signing_secret }, _time, values) =>
     .split(",")
     .map((_, index) => ({ n: index + 1, sealed: signing_secret }));
 
-/** No endpoint changes its URL here, so that none leaves a host. */
+/** No endpoint of a simulation changes its URL, so none leaves a host. */
 const nothing: Statement = () => [];
 
-/** What a worker shows operators of the cell; nothing is decided on it. */
+/** The figures of the cell that a worker shows operators; no decision depends on them. */
 const lookAtCell: Statement = () => [
   {
     in_use: [0, 0, 0, 0],

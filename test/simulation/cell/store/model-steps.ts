@@ -76,7 +76,7 @@ export class ModelSteps {
     this.ids = createIdSource((count) => random.bytes(count));
   }
 
-  /** What the next operation is called, and how it is asked; null if there is nothing that it could be about. */
+  /** The name of the next operation, and how it is asked; null if there is no row that it could be about. */
   next(): [name: string, ask: Ask | null] {
     const [name, choose] = this.random.pick(this.random.chance(KEYED_SHARE) ? KEYED_CHOICES : CHOICES);
     return [name, choose.call(this)];
@@ -107,7 +107,7 @@ export class ModelSteps {
         shard: projectNo % 3,
         targetUrl: targetUrl(isWatched ? 0 : random.below(3), "good"),
         payload: "{}",
-        // Of jobs that are due at one instant nobody knows which comes first.
+        // The jobs differ in their due times, since the order of jobs that are due at one instant is not known.
         runAt:
           Math.floor(this.nowMs) +
           (index === 0 ? random.pick([-5_000, 0]) : random.pick([700, 3_000]) + index),
@@ -135,7 +135,7 @@ export class ModelSteps {
     return {
       key,
       ...random.pick([{}, { concurrency: random.pick([1, 2, 40]) }]),
-      // Only the long ways are for keys with a rate.
+      // Keys with a rate are rare, since only the long ways are for them.
       ...(key === "b" && random.chance(0.15) ? { rate: random.pick(RATES) } : {}),
       ...random.pick([{}, { hold: random.pick(FLOW_HOLDS) }]),
     };
@@ -171,7 +171,7 @@ export class ModelSteps {
     ]);
   }
 
-  /** What is due of one key or at watched hosts, or any attempts. */
+  /** Claims attempts that are due of one key or at watched hosts, or any attempts. */
   claim(): Ask | null {
     const meant = this.random.pick(["any", "watched", "watched", ...KEYS]);
     const isMeant = ({ flow_key, project_no, due_at }: OpenJobRow) =>
@@ -223,7 +223,7 @@ export class ModelSteps {
       durationMs,
       lateMs: durationMs % 5 === 0 ? undefined : 4 * durationMs,
       waitedFor: WAIT_REASONS[durationMs % 7],
-      // What is known to be plain, as nodes know it.
+      // Whether the attempt is known to be plain, as nodes know it.
       isPlain:
         random.chance(0.7) &&
         row.started_at !== null &&
@@ -545,7 +545,7 @@ export class ModelSteps {
     return (db) => (isPossible ? createBulk(db, scope, wish, cause, null) : Promise.resolve());
   }
 
-  /** Does what a worker would do next for one of the operations, or aborts it. */
+  /** Does what a worker would do next for one of the bulk operations, or aborts it. */
   carryOut(): Ask | null {
     const { random, tables } = this;
     const [now, place] = [Math.floor(this.nowMs), random.next()];
@@ -595,7 +595,7 @@ export class ModelSteps {
     return [...this.tables.open_deliveries.values()];
   }
 
-  /** Of what came due at one instant nobody knows which is released first. */
+  /** Some rows that are alone in their due time: the order in which rows of one instant are released is not known. */
   private someOfOwnTime<Row extends OwedRow>(rows: readonly Row[]): Row[] {
     const timeOf = (row: OwedRow) => row.parked_due_at ?? row.due_at;
     const all = [...this.openJobs(() => true), ...this.openDeliveries()];
@@ -670,7 +670,7 @@ const RATES = [
 /** Members of a page at the greatest pace that is asked for here. */
 const PAGE_MAX = 3;
 
-/** More than there are: of those that began at one instant nobody knows which is listed first. */
+/** More than there are, since the order of attempts that began at one instant is not known. */
 const LOST_MAX = 1_000;
 const inAnyOrder = (rows: readonly object[]) => rows.map((row) => JSON.stringify(row)).sort();
 

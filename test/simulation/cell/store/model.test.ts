@@ -18,8 +18,8 @@ import type { Tables } from "./tables.ts";
 setDefaultTimeout(600_000);
 
 /**
- * The model that stands in for Postgres is honest: the same random operations, asked by the store's own functions, have the
- * same answers and leave the same rows. SEED is the first seed, and ROUNDS says how many follow.
+ * Compares the model that stands in for Postgres with Postgres: the same random operations, asked by the store's own
+ * functions, have the same answers and leave the same rows. SEED is the first seed, and ROUNDS says how many follow.
  */
 
 const ROUNDS = Number(process.env.ROUNDS ?? 5);
@@ -62,14 +62,14 @@ function databaseOf(tables: Tables): Database {
         throw Object.assign(new pg.DatabaseError("taken", 0, "error"), { code: "23505" });
       }
     },
-    // Nobody else asks meanwhile.
+    // No other process asks meanwhile.
     transact: (act) => act(database),
     close: refuse,
   };
   return database;
 }
 
-/** The answer, or the refusal, in a form that compares. Lists that a statement does not order are sorted. */
+/** The answer, or the refusal, in a form that can be compared. Lists that a statement does not order are sorted. */
 async function outcomeOf(answered: Promise<unknown>): Promise<unknown> {
   try {
     return sorted(await answered);
@@ -114,7 +114,7 @@ test.each(Array.from({ length: ROUNDS }, (_, round) => firstSeed + round))(
   },
 );
 
-/** Statements that answer nothing that anybody decides on, or that another way asks. */
+/** Statements whose answers decide nothing, or that are asked in another way than by these operations. */
 const NOT_COMPARED = [
   "look_at_cell",
   "list_left_hosts",

@@ -46,7 +46,7 @@ export const park =
 
 const isJob = (tables: Tables, row: OwedRow): row is OpenJobRow => tables.open_jobs.get(row.id) === row;
 
-/** Who waits for a host does not stand in the way of others of its flow key. */
+/** A job that waits for a host leaves the queue of its flow key, so that others of the key can pass. */
 function leaveForHost(tables: Tables, row: OpenJobRow): void {
   if (row.gate !== null) leaveGate(tables, row, { isOver: false });
   row.gate = null;
@@ -72,7 +72,7 @@ const byLane = (one: OwedRow, other: OwedRow): number =>
 const byParkedTime = (one: OwedRow, other: OwedRow): number =>
   (one.parked_due_at ?? 0) - (other.parked_due_at ?? 0) || (one.id < other.id ? -1 : 1);
 
-/** How many attempts a lane may get: what its project has permits and quota for, or `countMin`. */
+/** How many attempts a lane may get: as many as its project has permits and quota for, or `countMin`. */
 function allowedOf(kind: Kind, flow: FlowRow, now: Instant, countMin: number): number {
   const left = kind === "open_jobs" ? runsLeft(flow, monthOf(now)) : null;
   return Math.max(Math.min(freeOf(flow), left ?? Number.POSITIVE_INFINITY), countMin);
@@ -108,7 +108,7 @@ export const release =
     return makeDue(tables, kind, ranked, picked, now);
   };
 
-/** The attempts are due a microsecond apart, in the order in which they came due; `ranked` are all that were looked at. */
+/** Makes attempts due a microsecond apart, in the order in which they came due. `ranked` are all candidates. */
 function makeDue(
   tables: Tables,
   kind: Kind,

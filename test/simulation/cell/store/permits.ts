@@ -20,7 +20,7 @@ function calledOf({ called_at }: FlowRow, now: Instant): number {
   return bits;
 }
 
-/** For how many milliseconds yet permits are kept for the class that was called last. */
+/** For how many more milliseconds permits are kept for the class that was called last. */
 export function keptMsOf({ called_at }: FlowRow, now: Instant): number {
   const lastAt = Math.max(now - CALLED, ...called_at);
   return toMs(Math.min(CALLED - (now - lastAt), CALLED));
@@ -29,7 +29,7 @@ export function keptMsOf({ called_at }: FlowRow, now: Instant): number {
 const turnOf = (flow: FlowRow, code: number): number =>
   ((code - flow.last_class + 3) % 4) - 4 * (flow.in_use[code] ?? 0);
 
-/** What asks for permits of one project. */
+/** An attempt that asks for a permit of its project. */
 export interface Candidate {
   n: number;
   class: number;
@@ -42,7 +42,7 @@ export interface Placed {
   placeKept: number;
 }
 
-/** The places of one project's candidates in the order of their turns, by those who want a permit and those who do not. */
+/** The places of one project's candidates in the order of their turns, apart for those that want a permit or do not. */
 export function placesOf(flow: FlowRow, candidates: readonly Candidate[], now: Instant): Map<number, Placed> {
   const called = calledOf(flow, now);
   let present = 0;
@@ -91,7 +91,7 @@ export function judgePlace({ place, placeKept }: Placed, free: number): PlaceVer
   return placeKept > free ? "early" : "granted";
 }
 
-/** What the gate of a flow key or of a host does to an attempt that it does not let pass: it is set aside, or due later. */
+/** How the gate of a flow key or of a host refuses an attempt: the attempt is set aside, or due later. */
 export type Refusal =
   | { kind: "parked" | "host_parked" }
   | { kind: "put_off" | "host_put_off"; until: Instant };
@@ -101,7 +101,7 @@ export interface Judged extends Candidate, Placed {
   taken: boolean;
 }
 
-/** Notes in a flow what a claim has granted and refused of it. */
+/** Notes in a flow the permits that a claim has granted and refused. */
 export function takePermits(flow: FlowRow, judged: readonly Judged[]): void {
   let last: Judged | null = null;
   for (const verdict of judged) {
@@ -116,12 +116,12 @@ export function takePermits(flow: FlowRow, judged: readonly Judged[]): void {
   if (last !== null) flow.last_class = last.class;
 }
 
-/** How many permits are free for any who ask; null if the flow is held or a class was called. */
+/** How many permits are free for any attempt that asks; null if the flow is held or a class was called. */
 export function freeForAny(flow: FlowRow, now: Instant): number | null {
   return !flow.held && flow.called_at.every((at) => now - CALLED >= at) ? freeOf(flow) : null;
 }
 
-/** What takePermits would note where only jobs have asked and all were granted. */
+/** Notes what takePermits would note if only jobs had asked and all were granted. */
 export function takeFreePermits(flow: FlowRow, development: number, production: number): void {
   const places = [
     [flow.in_use[0] + development, turnOf(flow, 0)],

@@ -39,7 +39,7 @@ import {
 } from "./tables.ts";
 import { moveTags, noteShiftedRun, shiftMsOf, tagRun } from "./tags.ts";
 
-/** settleAttempts, settleOrdinary and settleKeyed (shared/store/queue), with what endpoints are told. */
+/** settleAttempts, settleOrdinary and settleKeyed (shared/store/queue), with the events for endpoints. */
 
 const QUEUED = 0;
 
@@ -82,7 +82,7 @@ interface Attempt {
   dueAt: Instant;
 }
 
-/** Where every attempt is plain, none has tags, a flow key or another start than its run's id tells. */
+/** Settles plain attempts: none has tags, a flow key or another start than its run's id tells. */
 export const settle: Statement = (tables, time, values) =>
   settleSome(tables, time, readOutcomes(values), values, () => {});
 
@@ -108,7 +108,7 @@ export const settleWhole: Statement = (tables, time, values) => {
   return [
     ...answers,
     ...calledColumns(tables, called).map((row) => ({ kind: "called", ...row })),
-    // For the history; Postgres tells endpoints of it.
+    // These rows are for the history; Postgres tells endpoints of the changes.
     ...watched.changes.map((change) => ({ kind: "host", region: 0, ...change })),
   ];
 };
@@ -118,7 +118,7 @@ function keyOfJob(tables: Tables, place: Place & { id: string }): FlowKeyRow | u
   return name === null ? undefined : tables.flow_keys.get(flowKeyOf(place, name));
 }
 
-/** So many places of a key come back. Returns what that lets start next. */
+/** Gives `freed` places of a key back. Returns the attempts that may start next for it. */
 function leaveKey(
   tables: Tables,
   key: FlowKeyRow,
@@ -134,7 +134,7 @@ function leaveKey(
   return called;
 }
 
-/** `note` hears of each run, of its job's row as it was, of its outcome, and whether the place of its flow key comes back. */
+/** `note` is told each run, its job's row as it was, its outcome, and whether the place of its flow key comes back. */
 function settleSome(
   tables: Tables,
   { now }: StatementTime,
@@ -185,7 +185,7 @@ function settleSome(
   return [...answers, ...freed, ...told];
 }
 
-/** What is recorded of a run and neither its row nor its outcome tells. */
+/** The recorded fields of a run that neither its row nor its outcome tells. */
 interface Recorded {
   nextRetryAt: Instant | null;
   lateMs: number | null;
@@ -349,7 +349,7 @@ interface LastAttempt {
   status: number;
 }
 
-/** The attempts that may be ended by a short way: of projects that are ordinary and have none of the bits of `heard`. */
+/** The attempts that a short way may end: those of ordinary projects that have none of the bits of `heard`. */
 function readLast(tables: Tables, values: readonly unknown[], heard = ENDS_HEARD): LastAttempt[] {
   const ordinary = new Set(
     numbers(values[0]).filter((no) => {
@@ -427,7 +427,7 @@ export const settleKeyed: Statement = (tables, { now }, values) => {
   ];
 };
 
-/** The same as leaveKey for a key without a rate. It looks into the regions alone in which something is parked. */
+/** The same as leaveKey for a key without a rate. It looks only into regions in which attempts are parked. */
 function leaveKeyAlone(tables: Tables, key: FlowKeyRow, freed: number, now: Instant): OpenJobRow[] {
   const heads = headsOf(tables, key, gateOf(key.flow_key), roomOf(key, key.in_use - freed));
   const called = callGate(

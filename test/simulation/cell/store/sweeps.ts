@@ -1,7 +1,7 @@
 import { type Instant, instants, numbers, texts, toMs } from "./parameters.ts";
 import { type LaneRow, laneKey, type OwedRow, rowAt, type Statement, type Tables } from "./tables.ts";
 
-/** The sweeps and refills of lanes, and what is looked up for them (shared/store/queue/sweep.ts, target-urls.ts). */
+/** Sweeps and refills of lanes, and look-ups of attempts' URLs (shared/store/queue/sweep.ts, target-urls.ts). */
 
 const LANE_ROOM_MIN = 64;
 const LANE_ROOM_MAX = 2_000;

@@ -60,7 +60,7 @@ export interface NodeRow {
   beats: number;
 }
 
-/** Where a row of a job or of a delivery belongs. */
+/** The place to which a row of a job or of a delivery belongs. */
 export interface Place {
   project_no: number;
   environment: number;
@@ -80,7 +80,7 @@ export interface JobRow extends Place {
   flow: Flow | null;
 }
 
-/** What open_jobs and open_deliveries have in common. */
+/** The columns that open_jobs and open_deliveries have in common. */
 export interface OwedRow extends Place {
   id: string;
   attempt: number;
@@ -118,7 +118,7 @@ export interface FlowKeyRow {
   started: number[];
 }
 
-/** A target host as an environment finds it: down, opening, or neither while attempts in a row find nobody. */
+/** A target host in an environment: down, opening, or neither while attempts in a row find nobody. */
 export interface TargetHostRow {
   project_no: number;
   environment: number;
@@ -396,13 +396,13 @@ export function emptyTables(): Tables {
   };
 }
 
-/** When a statement began, which is its now(), and when it has its locks: its clock_timestamp(), and its commit. */
+/** The times of a statement: its beginning (now()), and when it has its locks and commits (clock_timestamp()). */
 export interface StatementTime {
   now: Instant;
   clock: Instant;
 }
 
-/** One statement of the model: what Postgres answers to these parameters, and what that makes of the rows. */
+/** One statement of the model: it answers these parameters, and changes the rows, as Postgres does. */
 export type Statement = (tables: Tables, time: StatementTime, values: readonly unknown[]) => object[];
 
 export const laneKey = ({ project_no, region, environment }: Place) =>

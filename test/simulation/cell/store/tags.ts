@@ -20,7 +20,7 @@ export function tagJob(
   }
 }
 
-/** Gives the job's words the state of how it ended; null if it is open again. */
+/** Gives the job's words the status with which it ended; null if it is open again. */
 export function moveTags(
   tables: Tables,
   { id, tags, flow_key }: Pick<OpenJobRow, "id" | "tags" | "flow_key">,
