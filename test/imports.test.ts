@@ -8,8 +8,8 @@ const STORE_BELOW = ["shared/domain", "shared/contract", "shared/platform"];
 /**
  * The rooms that each room may import: domain <- contract <- store, bus <- services; platform serves the last three.
  * Services meet in rows and messages only, and the standalone alone composes them. `process` puts together what every
- * service's process needs, from the rooms below it. The client is what customers install: it takes types from the
- * contract and has no dependencies.
+ * service's process needs, from the rooms below it. Customers install the client, which takes types from the contract
+ * and has no dependencies.
  */
 const ROOMS: Record<string, string[]> = {
   "shared/domain": [],
@@ -34,14 +34,14 @@ const ROOMS: Record<string, string[]> = {
   "services/worker": ["shared"],
   "services/delivery": ["shared"],
   "services/admin": ["shared"],
-  // It runs in browsers, and is a client of the API as any other.
+  // The pages of the console run in browsers, and are a client of the API as any other.
   "services/console/app": ["shared/client", "shared/domain"],
-  // It builds what browsers load, for gateways to serve.
+  // This room builds the files that browsers load, for gateways to serve.
   "services/console": ["shared/domain"],
-  // What users install: it talks to the API by the client alone.
+  // The command line that users install talks to the API by the client alone.
   "services/cli": ["shared/client", "shared/domain"],
   "services/standalone": ["shared", "services"],
-  // It packs the client, whose types it writes from the contract.
+  // This room packs the client, whose types it writes from the contract.
   "scripts/client": ["shared/contract", "shared/domain"],
   scripts: [],
 };
@@ -69,7 +69,7 @@ const PLACES: Record<string, string> = {
   yaml: "services/cli/commands/apply.ts",
 };
 
-/** They run where nothing is built in. */
+/** The code of these rooms runs where there are no built-in modules. */
 const RUNS_ANYWHERE = ["shared/client", "services/console/app"];
 
 /** Built-in modules that only compute. */
@@ -93,7 +93,7 @@ const IMPURE = [
   /\bconsole\./g,
 ];
 
-/** A file that is about one thing has less. */
+/** A file that is about one thing has fewer lines. */
 const LINES_MAX = 350;
 
 const root = dirname(import.meta.dir);
@@ -214,7 +214,7 @@ describe("the search for circles of imports", () => {
   });
 });
 
-/** Tests stand beside what they test and bring their own tools and support along. */
+/** Tests stand beside the code that they test, and may import any tools and support. */
 function isTest(file: string): boolean {
   return /(?:\.test|test-support)\.ts$/.test(file);
 }

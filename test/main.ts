@@ -9,10 +9,10 @@ import { findNatsServer, natsVersion } from "./support/nats-binary.ts";
 import { createMigratedDatabase, type TestDatabase } from "./support/postgres.ts";
 
 /**
- * `npm test`: formatter, linter and types, then every *.test.ts on a real Postgres and a real nats-server. `npm test --
- * <word>...`: only the test files whose path contains one of the words, long ones (`*.long.test.ts`) included. `npm run
- * test:long` runs all of the long ones. It shows what fails and ends with one line, "N passed, N failed". It exits with
- * 0 only if something ran and nothing failed.
+ * `npm test` checks format, lint and types, then runs every *.test.ts on a real Postgres and a real nats-server. `npm
+ * test -- <word>...` runs only the test files whose path contains one of the words, long ones (`*.long.test.ts`)
+ * included. `npm run test:long` runs all of the long ones. The program shows failures and ends with one line, "N
+ * passed, N failed". It exits with 0 only if some test ran and none failed.
  */
 
 /** The tests of a group run in one process. Changes that a test makes to its process or clock must not reach other groups. */
@@ -52,8 +52,9 @@ const STAGES: Group[][] = [
 const POSTGRES_IMAGE = "postgres:18";
 const POSTGRES_MAX_CONNECTIONS = 200;
 /**
- * Nothing that a test does to the run's own server shows whether the disk has flushed a commit: that takes a power cut. The databases
- * of a run come and go, and each costs many flushes. The servers that tests kill and restore are others, and flush.
+ * Only a power cut shows whether the disk has flushed a commit, and no test does that to the run's own server. The
+ * databases of a run come and go, and each costs many flushes. The servers that tests kill and restore are others, and
+ * flush.
  */
 const WITHOUT_FLUSHES = "ALTER SYSTEM SET fsync = off";
 /**

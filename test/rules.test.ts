@@ -22,7 +22,10 @@ interface Rule {
 }
 
 const fileOf = (link: string) => normalize(join(ROOM, link));
-/** The rows of the page's table. A name stands in the file that is linked behind it, or else in the one to open first. */
+/**
+ * The rows of the page's table. A name is defined in the file that is linked behind it, or else in the one to open
+ * first.
+ */
 const rules = page
   .split("\n")
   .filter((line) => /^\| .*\]\(/.test(line))
