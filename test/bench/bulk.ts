@@ -8,11 +8,11 @@ import { until } from "./harness/processes.ts";
 import { quantileOf } from "./harness/quantiles.ts";
 
 /**
- * What does a bulk operation do to others, and is each job sent again once? 100,000 failed jobs are found by `error_contains` among as
- * many that failed for another reason, counted by a dry run, and sent again at 1,000 a second. The worker is killed three times on
- * the way. Meanwhile another project's jobs become due one after another, and its target tells how late they are.
+ * What does a bulk operation do to others, and is each job sent again once? 100,000 failed jobs are found by `error_contains` among
+ * 100,000 that failed for another reason. They are counted by a dry run and sent again at 1,000 a second. The worker is killed three
+ * times on the way. Meanwhile another project's jobs become due one after another, and its target tells how late they are.
  *
- * `--jobs N` (100,000), `--per-second N` (1,000), `--neighbour N` of its jobs a second (100), `--seconds N` of each phase (20).
+ * `--jobs N` (100,000), `--per-second N` (1,000), `--neighbour N` jobs a second of the other (100), `--seconds N` of each phase (20).
  */
 
 const { values } = parseArgs({
@@ -118,8 +118,8 @@ interface Wish {
 }
 
 /**
- * How late a project's jobs are that become due evenly while `act` goes on, as a row of the table. What others use is not told where
- * one of the processes ends meanwhile.
+ * Lets a project's jobs become due evenly while `act` goes on. Answers their lateness as a row of the table. The row has no figure of
+ * the others' cores where one of the processes ends meanwhile.
  */
 async function watchNeighbour(
   { cell, projectNo, sink }: Wish,
@@ -161,7 +161,7 @@ function apiOf({ gateway }: OwnCell, key: string) {
   };
 }
 
-/** Of each two jobs one failed for the error that is asked for. A job of tomorrow makes the lane. */
+/** Every second job failed for the error that is asked for. One job that is due tomorrow makes the lane. */
 async function storeFailed(
   { databaseUrl, db }: OwnCell,
   projectNo: number,
@@ -179,7 +179,7 @@ async function storeFailed(
   await admin.end();
 }
 
-// Statuses as in codes.ts: of jobs 1 is failed, of runs 2.
+// Statuses as in codes.ts: failed is 1 for jobs and 2 for runs.
 const STORE_FAILED = `
 WITH made AS MATERIALIZED (
   SELECT n, uuidv7(-interval '1 hour') AS id, uuidv7(-interval '1 hour') AS run_id FROM generate_series(1, $3::int) n

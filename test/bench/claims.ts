@@ -26,7 +26,7 @@ const JOBS = 20_000;
 const BATCH = 100;
 /** A batch is drawn at random from this many due attempts, so that the two claimers collide in some attempts only. */
 const PICK_AMONG = 4 * BATCH;
-/** With fewer due attempts than this no new work is added; otherwise the end would be many small batches. */
+/** New work stops with fewer due attempts than this; otherwise the end would be many small batches. */
 const DISTURB_UNTIL_DUE = 10 * BATCH;
 const DISTURB_EVERY_MS = 5;
 const CHECK_EVERY_MS = 25;
@@ -88,7 +88,7 @@ async function measure(projectCount: number): Promise<string[]> {
   const checks = { count: 0, worst: 0 };
   const watching = (async () => {
     while (running) {
-      // One statement reads one snapshot, in which these two must agree whatever commits meanwhile.
+      // One statement reads one snapshot: the flows and the wire must agree in it whatever commits meanwhile.
       const [row] = await db.run<{ wrong: number; in_use: number; worst: number }>("check_flows", CHECK, []);
       if (row === undefined || row.wrong > 0)
         throw new Error(`flows disagree with the wire in ${row?.wrong} projects`);
@@ -134,7 +134,7 @@ async function measure(projectCount: number): Promise<string[]> {
   ];
 }
 
-/** One claimer: claims what is due until nothing has been due for a while; half of the attempts fail. */
+/** One claimer: claims due attempts until none has been due for a while. Half of the attempts fail. */
 async function claimAndSettle(url: string, number: number, projectCount: number): Promise<void> {
   const db = openDatabase(url, { connections: 4, log });
   const ids = createIdSource(randomBytes);
@@ -257,7 +257,7 @@ WITH project AS (
 INSERT INTO flows (project_no, concurrency, month, retention_class)
 SELECT no, ${limit}, date_trunc('month', now())::date, 2 FROM project`;
 
-/** Due attempts from one project on; if there are too few, also from the first project on. */
+/** Finds due attempts from one project on; if there are too few, also from the first project on. */
 const PICK = `
 SELECT * FROM (
   (SELECT project_no, environment, job_id, attempt FROM open_jobs

@@ -1,11 +1,11 @@
 import { connect } from "node:net";
-// The bare name is replaced by a stub on Bun.
+// Bun replaces the bare name "undici" by a stub.
 import { Agent } from "undici/index.js";
 import { openOutbound } from "../../services/delivery/outbound.ts";
 import { printTable, summarize } from "./harness/measure.ts";
 
 /**
- * What does a POST cost the process, by delivery's client, by undici, and by a bare socket that does not read the
+ * What does a POST cost the process, by delivery's client, by undici, and by a bare socket that does not parse the
  * answer? The target is a process of its own that answers every request.
  */
 
@@ -28,7 +28,7 @@ const SINK = `
   console.log(listener.port);
 `;
 
-/** Sends one request after the other until it is told to stop. */
+/** Sends one request after the other until `isOver` answers true. */
 type Sender = (isOver: () => boolean, onSent: () => void) => Promise<void>;
 
 async function main(): Promise<void> {

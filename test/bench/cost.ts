@@ -17,8 +17,8 @@ import { ROOT } from "./harness/processes.ts";
  * What do 1,000 jobs cost: CPU seconds of each process, rows, write-ahead log, messages and memory? It runs a cell of
  * its own, on a Postgres of its own with fsync, at several rates, since batches cost less at higher rates.
  *
- * `--seconds N` of each case (3), `--rounds N` (3), `--only WORDS` of the cases' names, `--json FILE` for what `npm run
- * bench -- capacity` reads.
+ * `--seconds N` of each case (3), `--rounds N` (3), `--only WORDS` of the cases' names, `--json FILE` for the file that
+ * `npm run bench -- capacity` reads.
  */
 
 /** How many seconds of kept and of stored jobs are weighed on disk. */
@@ -81,7 +81,7 @@ try {
 }
 process.exit(0);
 
-/** In the formatter's style, since the file is one of the project's. */
+/** Writes the file in the formatter's style, since the repository holds it. */
 function writeMeasurements(file: string, measurements: Measurements): void {
   writeFileSync(file, `${JSON.stringify(measurements, null, 2)}\n`);
   const biome = join(ROOT, "node_modules", "@biomejs", "biome", "bin", "biome");

@@ -18,13 +18,13 @@ import { startOwnCell } from "./harness/own-cell.ts";
 import { storeInsights } from "./harness/stored-insights.ts";
 
 /**
- * What does a page cost that is filtered by tag, schedule, status, region or time, and what do `explain` and insights, beside a load? One
- * project has a million jobs (find/stored-jobs.ts). Each filter alone and every pair of them is asked for pages of 50, from the
- * newest on and from places in between, and every three that name a tag, a schedule and a status. The same of runs. Meanwhile
- * another project's jobs are created over HTTP and delivered.
+ * What does a page filtered by tag, schedule, status, region or time cost beside a load, and what do `explain` and insights cost? One
+ * project has a million jobs (find/stored-jobs.ts). Pages of 50 are asked for from the newest job on and from places in between. Their
+ * filters are each one alone, every pair, and every three of a tag, a schedule and a status. Pages of runs are asked for in the same
+ * way. Meanwhile another project's jobs are created over HTTP and delivered.
  *
- * `--jobs N` stores N jobs (1,000,000), `--rounds N` asks each page so often (30), `--load N` of the other jobs a second (0), `--retried N`
- * jobs wait for an attempt that was asked for by hand (50).
+ * `--jobs N` stores N jobs (1,000,000), `--rounds N` asks for each page N times (30), `--load N` creates N of the other jobs a second
+ * (0), `--retried N` has N jobs wait for an attempt that was asked for by hand (50).
  */
 
 const { values: options } = parseArgs({
@@ -167,7 +167,7 @@ async function ask(db: Database, client: pg.Client, projectNo: number): Promise<
 
 const ended = (status: number) => ({ table: "ended_jobs", id: "job_id", condition: `status = ${status}` });
 const open = (condition: string) => ({ table: "open_jobs", id: "job_id", condition });
-/** From where the jobs are taken. */
+/** The tables from which the explained jobs are taken. */
 const EXPLAINED = {
   succeeded: ended(0),
   failed: ended(1),
@@ -180,7 +180,7 @@ const EXPLAINED = {
 const earlier = (one: string | null, other: string | null) =>
   one === null || other === null ? (one ?? other) : one < other ? one : other;
 
-/** Each filter alone, every two, and tag, schedule and status together. */
+/** Combines filters: each alone, every two, and tag, schedule and status together. */
 function combine<Filters>(groups: Record<string, Record<string, Filters>>): Map<string, Filters> {
   const found = new Map<string, Filters>();
   const kinds = Object.entries(groups);
@@ -230,7 +230,7 @@ async function measure<Filters>(
 
 interface Sample {
   ms: number;
-  /** Of the backend that the benchmark asks. */
+  /** The CPU of the backend that the benchmark asks. */
   cpuMs: number;
 }
 

@@ -5,7 +5,7 @@ import { printTable, summarize } from "./harness/measure.ts";
 
 /**
  * How long after their instant do all schedules of one second have their jobs? One worker, Postgres with fsync, and by
- * default 10,000 schedules of 20 projects. Nothing is delivered meanwhile, so that only firing is measured.
+ * default 10,000 schedules of 20 projects. No job is delivered meanwhile, so that only firing is measured.
  */
 
 const SEED = `

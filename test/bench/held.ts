@@ -24,14 +24,14 @@ import { QUANTILES, quantilesOf } from "./harness/quantiles.ts";
  * processes over NATS, with Postgres with fsync, and the targets in this process. CPU is that of the processes and of
  * their connections' backends. Lateness is from a job's `run_at` to its arrival.
  *
- * `--by host,limit`: they wait for a host that is held, and the other jobs are of the same project and lead elsewhere;
- * or they wait for their project's limit of 100, and the other jobs are of another project in the same shard. `--jobs
- * N,N,...` (0,4500,100000) that wait, `--seconds N` (20) in which CPU is counted, and `--probes N` (100) of other jobs.
+ * `--by host,limit`. `host`: jobs wait for a host that is held; the other jobs are of the same project and go to
+ * another host. `limit`: jobs wait for their project's limit of 100; the other jobs are of another project in the same
+ * shard. `--jobs N,N,...` that wait (0,4500,100000), `--seconds N` of counted CPU (20), `--probes N` other jobs (100).
  */
 
 const SHARDS_PER_REGION = 1;
 const LIMIT = 100;
-/** How long the target takes for a job within the limit. */
+/** The time that the target takes for a job within the limit. */
 const ANSWER_MS = 100;
 const PROBE_EVERY_MS = 40;
 /** The time before the first probe is due, so that it is on the wheel by then. */
@@ -142,7 +142,7 @@ async function countDue(db: Database): Promise<number> {
   return row?.count ?? 0;
 }
 
-/** The CPU of each process, and of all backends except this one's together. */
+/** The CPU of each process, and the sum of all backends except this connection's. */
 async function readCpuMs(db: Database, pids: readonly number[]): Promise<number[]> {
   const backends = await db.run<{ pid: number }>(
     "backends",

@@ -5,11 +5,11 @@ import { answerOf, startRawServer } from "../runtime-contract/raw-server.ts";
 import { printTable } from "./harness/measure.ts";
 
 /**
- * What do hostile targets leave behind in a delivery node, and is a slow answer waited for? The node is a worker and a
- * delivery node over a real Postgres (TEST_DATABASE_URL), in a process of their own; the targets are in this one.
+ * What do hostile targets leave behind in a delivery node, and does it wait for a slow answer? A worker and a delivery
+ * node run over a real Postgres (TEST_DATABASE_URL) in a process of their own; the targets are in this one.
  *
- * `--attempts N` (10,000) at targets of every hostile kind, `--rounds N` (5), and `--minutes N` (6) that a target takes
- * before its head, and another before its body; 0 leaves that out.
+ * `--attempts N` (10,000) at targets of every hostile kind, `--rounds N` (5), and `--minutes N` (6): one target waits
+ * so long before its head and another before its body; 0 leaves this part out.
  */
 
 const WARM_UP_ATTEMPTS = 1_000;

@@ -17,11 +17,12 @@ import { formatCount, median, printTable } from "./harness/measure.ts";
 import { storeInsights } from "./harness/stored-insights.ts";
 
 /**
- * What do insights cost: to read each period while a million jobs wait, and to roll up a run? Is their lateness what targets see? One project is as most are, with one region
- * and five hosts. The other is as dear as one can be: four regions, and in each bucket a hundred hosts that no other bucket has.
+ * What do insights cost: to read each period while a million jobs wait, and to roll up a run? Is their lateness what targets see?
+ * One project is as most are, with one region and five hosts. The other project is the dearest possible: it has four regions, and
+ * in each bucket a hundred hosts that no other bucket has.
  *
- * `--jobs N` lets N jobs of each wait (1,000,000), `--runs N` rolls up N runs (200,000), `--lanes N` has N lanes in which nothing
- * happens (10,000), `--rounds N` reads each period so often (30).
+ * `--jobs N` lets N jobs of each project wait (1,000,000), `--runs N` rolls up N runs (200,000), `--lanes N` adds N lanes without
+ * jobs (10,000), `--rounds N` reads each period N times (30).
  */
 
 const { values: options } = parseArgs({
@@ -79,7 +80,7 @@ async function measureReads(db: Database): Promise<void> {
         const startedAt = performance.now();
         const { hosts } = await findInsights(db, scope, { period, region: null });
         hosts.shown();
-        // The first one makes the plans.
+        // The first round makes the plans.
         if (round > 0) ms.push(performance.now() - startedAt);
       }
       rows.push([name, period, formatCount(median(ms)), formatCount(Math.max(...ms))]);
@@ -137,7 +138,7 @@ async function rollUp(db: Database): Promise<{ ms: number; cpuMs: number; steps:
   return { ms: performance.now() - beganAt, cpuMs: (user + system) / 1_000, steps };
 }
 
-/** Runs jobs through a whole cell in this process, and holds what insights tell against what the target saw. */
+/** Runs jobs through a whole cell in this process, and compares the lateness in insights with that at the target. */
 async function compareLateness(): Promise<void> {
   const cell = await startCell();
   await cell.startWorker();
@@ -193,11 +194,11 @@ WITH project AS (
 INSERT INTO flows (project_no, concurrency, month, retention_class)
 SELECT no, 500, date_trunc('month', now())::date, 2 FROM project`;
 
-/** Of as many projects, which have no jobs at the moment. */
+/** Adds N lanes, each of another project that has no jobs at the moment. */
 const SEED_LANES = `
 INSERT INTO lanes (project_no, region, environment, shard) SELECT n + 100, 0, ${ENVIRONMENT}, 0 FROM generate_series(1, $1::int) n`;
 
-/** Half of them are due. */
+/** Adds waiting jobs, half of which are due. */
 const SEED_WAITING = `
 INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed)
 SELECT $1, ${ENVIRONMENT}, n % $2, gen_random_uuid(), now() + (n % 20 - 10) * interval '1 hour', 5 FROM generate_series(1, $3) n`;

@@ -11,14 +11,14 @@ import { until } from "./harness/processes.ts";
 import { quantileOf, quantilesOf } from "./harness/quantiles.ts";
 
 /**
- * What do flow keys cost, and what does a key with a long queue do to others? Jobs of many keys and as many without a key are
- * stored, become due all at once, and are delivered, in turns. Then many jobs wait behind one key whose target answers slowly; jobs of
- * another key of that project, and jobs without a key, become due one after another. Beside them another cell, in which nothing waits, does
- * the same by turns on the same Postgres, since a machine's p99 changes from minute to minute; and one watch is made before any job waits.
+ * What do flow keys cost, and what does a key with a long queue do to others? Jobs of many keys and as many jobs without a key are
+ * stored, become due all at once, and are delivered, by turns. Then many jobs wait behind one key whose target answers slowly, while
+ * jobs of another key of that project and jobs without a key become due one after another. Another cell on the same Postgres, in which
+ * no job waits, does the same by turns, since a machine's p99 changes from minute to minute. Watches before any job waits come first.
  *
  * `--keys N` (100,000; 0 leaves this part out), `--jobs N` of each key (10), `--concurrency N` of each key (1), `--rounds N` (1).
- * `--waiting N` behind one key (1,000,000; 0 leaves this part out), `--watches N` of each cell (9), `--seconds N` of each (20), `--per-second
- * N` jobs meanwhile (200).
+ * `--waiting N` behind one key (1,000,000; 0 leaves this part out), `--watches N` of each cell (9), `--seconds N` of each watch (20),
+ * `--per-second N` jobs meanwhile (200).
  */
 
 const { values } = parseArgs({
@@ -42,11 +42,11 @@ const watches = Number(values.watches);
 const seconds = Number(values.seconds);
 const perSecond = Number(values["per-second"]);
 
-/** So many jobs with a key are stored in a second at least, so that all are stored before they are due. */
+/** The least rate at which jobs with a key are stored. It sets the due time, so that all are stored before they are due. */
 const STORED_PER_S = 4_000;
 const LEAD_MS = 3_000;
 const WARM_JOBS = 2_000;
-/** How long the target of the key with the queue takes. */
+/** The time that the target of the key with the queue takes. */
 const SLOW_MS = 500;
 const MEBIBYTE = 1_048_576;
 const KINDS = ["without a key", "with a key"] as const;
@@ -104,7 +104,7 @@ async function measureDrain(cell: OwnCell, sink: Sink): Promise<void> {
   console.log(`with a key: ${(withKey / without).toFixed(2)} of the rate without\n`);
 }
 
-/** Stores jobs, and lets them become due at once. The rate is from the first receipt to the last. */
+/** Stores jobs that become due at once. The rate is from the first receipt to the last. */
 async function drain(
   cell: OwnCell,
   sink: Sink,
@@ -142,7 +142,7 @@ async function drain(
   };
 }
 
-/** Waits as long as more arrive. */
+/** Waits for this many jobs. Throws if no more arrive for a while. */
 async function untilReceived(sink: Sink, count: number): Promise<void> {
   for (let seen = 0; seen < count; ) {
     await until("more have arrived", async () => (await sink.counts()).jobCount > seen, 100);
@@ -160,7 +160,7 @@ async function countOnWire(cell: OwnCell): Promise<number> {
 const peakOf = (pid: number) =>
   Number(/VmHWM:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1]) * 1_024;
 
-/** The sweeps of the worker so far: how many, and how long they took together. */
+/** The number of the worker's sweeps so far, and the time that they took together. */
 async function readSweeps({ worker }: OwnCell): Promise<{ sumS: number; count: number }> {
   const text = await (await fetch(`http://127.0.0.1:${worker.opsPort}/metrics`)).text();
   const read = (part: string) =>
@@ -168,7 +168,7 @@ async function readSweeps({ worker }: OwnCell): Promise<{ sumS: number; count: n
   return { sumS: read("sum"), count: read("count") };
 }
 
-/** A cell that is watched, and what was measured of it, by the place in PARTS. */
+/** A cell that is watched, and its measured lateness, by the place in PARTS. */
 interface Watched {
   name: string;
   cell: OwnCell;
@@ -201,12 +201,12 @@ async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => un
     ...{ projectNo: many.projectNo, targetUrl: `http://127.0.0.1:${slow.port}/`, runAt: Date.now() },
     flow: { key: "busy", concurrency: 1 },
   }));
-  // What storing them leaves to Postgres is done before the first watch.
+  // Postgres does the work that storing them leaves to it before the first watch.
   const sql = new SQL(busy.databaseUrl, { max: 1 });
   for (const text of ["SET statement_timeout = 0", "VACUUM ANALYZE", "CHECKPOINT"]) await sql.unsafe(text);
   await sql.close();
   for (let round = 0; round < watches; round++) {
-    // Each comes first as often as the other.
+    // The two cells take turns in coming first.
     for (const watched of round % 2 === 0 ? [nothing, many] : [many, nothing]) await watch(watched);
   }
   console.log(`${perSecond} jobs/s, half of them with another key than the one behind which others wait`);
@@ -245,7 +245,7 @@ async function watchLateness(
   const flow: Flow = { key: "neighbour", concurrency: 10 };
   const kindOf = new Map<number, Kind>();
   await storeJobs(cell.db, count, (index) => {
-    // Fractions would be dropped, so each job has an instant of its own.
+    // Stored instants drop fractions, so whole milliseconds give each job the instant that finds its kind again.
     const runAt = Math.floor(firstAt + (index * 1_000) / perSecond);
     const kind = KINDS[index % 2] as Kind;
     kindOf.set(runAt, kind);

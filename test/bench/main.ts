@@ -29,7 +29,7 @@ function describe(name: string): string {
   return /^.*?[.?](?=\s|$)/.exec(text)?.[0] ?? text;
 }
 
-// A process of its own, so that a benchmark measures only itself.
+// The benchmark runs in a process of its own, so that it measures only itself.
 function run(name: string, args: string[]): Promise<number> {
   return Bun.spawn([process.execPath, fileOf(name), ...args], { stdio: ["inherit", "inherit", "inherit"] })
     .exited;

@@ -22,15 +22,15 @@ import type { Results, Sample } from "./peers/results.ts";
 import { type Measured, startStage } from "./peers/stage.ts";
 
 /**
- * How fast are we beside graphile-worker, pg-boss and BullMQ on this machine, and how near the limit? Everything runs as
- * processes: the products, a sink that counts jobs and reads their bodies, and a load generator. Products take turns in
- * each round of each part, and each measurement starts its product anew, on the same Postgres. The command installs
- * the peers and their redis-server into the cache.
+ * How fast is jobwheel beside graphile-worker, pg-boss and BullMQ on this machine, and how near the limit? Everything
+ * runs as processes: the products, a sink that counts jobs and reads their bodies, and a load generator. Products take
+ * turns in each round of each part, and each measurement starts its product anew, on the same Postgres. The command
+ * installs the peers and their redis-server into the cache.
  *
- * `--parts NAMES` (all), `--products NAMES` (jobwheel,graphile-worker,pg-boss,bullmq; there is standalone too), `--rounds
- * N` (3), `--seconds N` (10; end to end takes six times as long), `--jobs N` (50,000) stored due jobs, `--waiting N`
- * (1,000,000). `--concurrency N` (100) deliveries at once for graphile-worker and BullMQ. `--json FILE` writes all
- * samples, and `--pictures FOLDER` draws them. `--from FILE` measures nothing and shows what was written before.
+ * `--parts NAMES` (all), `--products NAMES` (jobwheel,graphile-worker,pg-boss,bullmq; also standalone), `--rounds N` (3),
+ * `--seconds N` (10; end to end takes six times as long), `--jobs N` (50,000) stored due jobs, `--waiting N` (1,000,000),
+ * `--concurrency N` (100) deliveries at once for graphile-worker and BullMQ. `--json FILE` writes all samples, and
+ * `--pictures FOLDER` draws them. `--from FILE` measures nothing and shows the samples of a file that was written before.
  * `--profile PROCESS` leaves that process's CPU profile in the folder for temporary files.
  */
 
@@ -73,7 +73,7 @@ async function main(): Promise<number> {
   return results.faults.length === 0 ? 0 : 1;
 }
 
-/** After each measurement, since a run takes long. */
+/** Writes the results after each measurement, since a run takes long. */
 function keep(results: Results, file: string | undefined): void {
   if (file !== undefined) writeFileSync(file, `${JSON.stringify(results, null, 1)}\n`);
 }
@@ -129,7 +129,7 @@ async function measureAll(wanted: Wanted, onMeasured: (soFar: Results) => void):
         await attempt({ part: name, product: "limit", round }, () => measureLimits(extent.seconds));
         continue;
       }
-      // Each round begins with another product, since the first one finds the machine as the last one left it.
+      // Each round begins with another product, since the first product finds the machine as the round before left it.
       for (const product of [...products.slice(round), ...products.slice(0, round)]) {
         const prepare = PRODUCTS[product];
         if (prepare === undefined || (part.isOurs && !OURS.includes(product))) continue;

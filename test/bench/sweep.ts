@@ -23,8 +23,8 @@ import { formatCount, median, printTable, summarize } from "./harness/measure.ts
 /**
  * Is the sweep flat? 10,000 projects share 64 shards, with jobs stored for tomorrow. Then one project has a million due
  * jobs. Then a session holds a snapshot open while 100,000 jobs pass through: half of them that project's, a sixth one
- * other project's, a third everybody's. Sweeps are timed with steady churn beside them, with the marks that the worker
- * keeps, and without marks as in a new worker. It also measures a stored job on disk.
+ * other project's, a third all projects'. Sweeps are timed with steady churn beside them, with the marks that the
+ * worker keeps, and without marks as in a new worker. The benchmark also measures a stored job on disk.
  *
  * `--future N` stores N jobs for tomorrow (1,000,000), `--due N` makes N due (1,000,000).
  */
@@ -34,12 +34,12 @@ const SHARDS = 64;
 const REGION = "us-east";
 const ENVIRONMENT = "production";
 const CONCURRENCY = 500;
-/** The project with the backlog, and the one that is busier than the others. */
+/** The project with the backlog, and another project that is busier than the rest. */
 const LOADED_PROJECT = 1;
 const BUSY_PROJECT = 2;
 const CHURNED_JOBS = 100_000;
 const BATCH = 100;
-/** Some hundred jobs a second while sweeps are timed. */
+/** A few hundred jobs a second while sweeps are timed. */
 const CHURN_EVERY_MS = 250;
 const SWEEPS = 15;
 const SWEEP_EVERY_MS = 200;
@@ -121,7 +121,7 @@ WITH project AS (
 INSERT INTO lanes (project_no, region, environment, shard)
 SELECT no, 0, 1, ($1::int[])[no] FROM project ORDER BY random()`;
 
-/** Projects take turns, as they would over a day, which decides how full the pages of the indexes are. */
+/** Projects take turns, as they would over a day. The order decides how full the pages of the indexes are. */
 const FUTURE = { project: `1 + n % ${PROJECTS}`, due: "now() + interval '1 day' + n * interval '1 ms'" };
 const DUE = { project: String(LOADED_PROJECT), due: "now() - interval '1 hour' + n * interval '1 ms'" };
 
@@ -191,7 +191,7 @@ interface ChurningWorker {
   stop(): Promise<void>;
 }
 
-/** The worker's own shards and sweeper, with one loop in place of the bus and the delivery nodes. */
+/** Makes the worker's own shards and sweeper, with one loop in place of the bus and the delivery nodes. */
 async function createWorker(db: Database): Promise<ChurningWorker> {
   const clock: Clock = await startClock(() => askTime(db));
   const ids = createIdSource(randomBytes);
@@ -251,7 +251,7 @@ async function createWorker(db: Database): Promise<ChurningWorker> {
       const claim = claims[index];
       const answer = claimed[index];
       if (claim === undefined || answer === undefined) throw new Error("a claim has no answer");
-      // A sweep that was under way during the claim has found the job once more.
+      // "gone": a sweep that was under way during the claim has found the job once more.
       if (answer.kind !== "granted" && answer.kind !== "gone")
         throw new Error(`a claim was answered ${answer.kind}`);
       const { kind } = answer;
@@ -350,7 +350,7 @@ async function measureSweeps(
   ];
 }
 
-/** The pages that the statement touches, with the final plan of a prepared statement. */
+/** Counts the pages that the statement touches with the final plan of a prepared statement. */
 async function countBuffers(url: string, call: Call | undefined): Promise<number> {
   if (call === undefined) return Number.NaN;
   const client = new pg.Client({ connectionString: url });

@@ -24,7 +24,7 @@ const CHURN_STEP_MS = HORIZON_MS / 2 / STANDING;
 
 const GOAL_PER_S = 1_000_000;
 const GOAL_BYTES = 40;
-/** The heap grows by blocks and by what the compiler keeps; a byte a cycle would already be more than this. */
+/** The heap grows by blocks and by compiled code. One byte of garbage a cycle would exceed this bound. */
 const GARBAGE_BYTES_MAX = 1_000_000;
 
 const NAMES = ["wheel", "binary heap", "setTimeout"] as const;
@@ -56,7 +56,7 @@ interface Timers {
 
 async function main(): Promise<void> {
   const speeds = new Map<Name, Speed[]>(NAMES.map((name) => [name, []]));
-  // In turns, so that a slow phase of the machine affects all of them. The first turn warms up.
+  // The rivals take turns, so that a slow phase of the machine affects all of them. The first turn warms up.
   for (let round = 0; round <= ROUNDS; round++) {
     for (const name of NAMES) {
       Bun.gc(true);
@@ -193,7 +193,7 @@ async function measureTimersMemory(name: TimersName, dueAts: Float64Array): Prom
   let nowMs = START_MS + HORIZON_MS;
   const drop = () => {};
   timers.advance(nowMs, drop);
-  // Code compiled in the burst keeps its array alive as a constant, until it runs again and meets another one.
+  // Code compiled in the burst keeps its array alive as a constant, until that code runs again and meets another array.
   for (let i = 0; i < AFTERWARDS; i++) {
     timers.insert(nowMs, i);
     timers.advance(nowMs, drop);
@@ -241,8 +241,8 @@ async function measureTimeoutMemory(dueAts: Float64Array): Promise<Memory> {
 }
 
 /**
- * How far the heap rises above its size at the start, once the standing timers exist and the code is compiled. Bun
- * collects only after some 8 MB of garbage, so a smaller rise is all the garbage there was.
+ * Measures the rise of the heap above its size once the standing timers exist and the code is compiled. Bun collects
+ * only after some 8 MB of garbage, so a smaller rise is all the garbage there was.
  */
 function churnHeap(count: number, step: (step: number) => void): { churnHeapBytes: number; churnNs: number } {
   for (let i = 0; i < 5 * STANDING; i++) step(i);
@@ -386,7 +386,7 @@ function dueInstants(): Float64Array {
   return dueAts;
 }
 
-/** A permutation, so that cancels do not come in the order of the inserts. */
+/** A permutation, so that cancels come in another order than the inserts. */
 function scatter(i: number): number {
   return (i * 7_919) % TIMERS;
 }

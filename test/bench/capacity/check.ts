@@ -12,7 +12,7 @@ import {
 } from "./model.ts";
 import { type Minute, simulateMinute } from "./simulation.ts";
 
-/** Simulates a minute of a plan's cell, whole and without a third of it, and tells whether the plan suffices. */
+/** Simulates a minute of a plan's cell, whole and without a third of the cell, and tells whether the plan suffices. */
 
 /** The bounds of a cell of that size: lateness of first attempts in milliseconds after they were due. */
 export const LATENESS_MS_MAX = {
@@ -20,7 +20,7 @@ export const LATENESS_MS_MAX = {
   whole: 1_000,
   /** The same without the pods of the fullest zone. */
   withoutZone: 3_000,
-  /** The worst of the minute in which these pods die with their leases. */
+  /** The worst lateness of the minute in which these pods die with their leases. */
   zoneDies: 30_000,
 };
 /** The use of a minute exceeds its average by more than this three times in a thousand, by chance alone. */

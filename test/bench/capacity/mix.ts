@@ -1,8 +1,8 @@
 /** The kinds of jobs of a cell. Shares are of all jobs. */
 export interface Mix {
   /**
-   * The share that schedules create. `batched` is the share of the others that come 100 at a time; the rest come one by
-   * one.
+   * The share of jobs that schedules create. `batched` is the share that requests create 100 at a time. Requests create
+   * the rest one by one.
    */
   fired: number;
   batched: number;

@@ -4,7 +4,7 @@ import type { Part } from "../cost/readings.ts";
 import type { Mix } from "./mix.ts";
 import { extraOf, idleUsage, middleOf, type Pick, type Usage, usageOf } from "./usage.ts";
 
-/** Computes from the measurements what a rate of jobs needs. Everything above the measured rates is arithmetic. */
+/** Computes the needs of a rate of jobs from the measurements. Everything above the measured rates is arithmetic. */
 
 /** The share of its one thread that a process may use; the rest is for bursts, garbage collection and growth. */
 export const USE_MAX = 0.6;
@@ -15,7 +15,7 @@ export const ZONES = 3;
 const PODS_MIN = ZONES;
 const CONNECTIONS_PER_POD = 24;
 
-/** The most that a plan expects of one primary. None of these was reached here; they are assumptions. */
+/** The most that a plan expects of one primary. These bounds are assumptions: no measurement here reached them. */
 export const PRIMARY = {
   cores: 16,
   /** Each standby replays the log with one process. */
@@ -121,8 +121,8 @@ export function createModel(measurements: Measurements, mix: Mix): Model {
   }
 
   /**
-   * What pods together cause elsewhere: each sends statements and messages of its own, which hold more the more it has
-   * to do.
+   * The use that pods together cause in Postgres or NATS. Each pod sends statements and messages of its own, which hold
+   * more the more the pod has to do.
    */
   function sumOf(jobsPerS: number, pods: Pods, pick: Pick): number {
     const idle = idleUsage(measurements, pick);

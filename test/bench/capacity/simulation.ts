@@ -10,8 +10,8 @@ import { Station } from "./station.ts";
  * It is a network of queues without loops, so each station is passed once, in time order.
  *
  * It is worse than reality in three ways: durations that vary little are exponential here, all projects wait in one
- * line, and each job of a crowd costs what it costs alone. It is better in one: it has only those pauses for garbage,
- * checkpoints and locks that the lateness without load was measured with.
+ * line, and each job of a crowd costs what it costs alone. It is better than reality in one way: its only pauses for
+ * garbage, checkpoints and locks are those within the measured lateness without load.
  */
 export interface Conditions {
   seed: number;
@@ -29,7 +29,7 @@ export interface Conditions {
 
 export interface Minute {
   jobs: number;
-  /** Of first attempts, in milliseconds after they were due. */
+  /** The lateness of first attempts, in milliseconds after they were due. */
   p50: number;
   p99: number;
   worst: number;
@@ -39,7 +39,7 @@ export interface Minute {
 
 const MINUTE_MS = 60_000;
 const FULL_MINUTE_AT_MS = 20_000;
-/** LEASE_TTL_MS, and the 3 s within which a shard's due work starts after it. */
+/** LEASE_TTL_MS plus the 3 s within which a shard's due work starts after its lease has ended. */
 const ORPHANED_MS = 13_000;
 
 export function simulateMinute(conditions: Conditions): Minute {
@@ -52,7 +52,7 @@ export function simulateMinute(conditions: Conditions): Minute {
     return new Station(random, { servers: pods[service], meanMs, isShared: false });
   };
   const cores = model.postgresCores(jobsPerS, pods);
-  // Each of the two groups of statements meets a server that is as busy as both make it.
+  // Each of the two groups of statements meets a server that is busy with both groups.
   const postgres = (perS: number) =>
     new Station(random, {
       servers: conditions.postgresCores,

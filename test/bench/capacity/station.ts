@@ -11,14 +11,14 @@ export class Station {
     private readonly options: {
       servers: number;
       meanMs: number;
-      /** True if the first free server takes the next thing; false if it goes to a server by lot. */
+      /** True if the first free server takes the next thing; false if the next thing goes to a server by lot. */
       isShared: boolean;
     },
   ) {
     this.freeAt = new Float64Array(options.servers);
   }
 
-  /** Moves each instant on to when its turn begins. The service time itself is part of the lateness without load. */
+  /** Moves each instant on to the begin of its turn. The service time itself is part of the lateness without load. */
   pass(at: Float64Array): void {
     for (const key of keysByTime(at)) {
       const place = key - Math.floor(key / PLACES_MAX) * PLACES_MAX;

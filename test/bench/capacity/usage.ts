@@ -9,8 +9,8 @@ export type Pick = (figures: Figures) => number;
 export const middleOf = ([middle]: Figure) => middle;
 
 /**
- * Between the measured rates usage is taken as a straight line that begins at the idle process; so sharing at higher
- * rates counts as it was measured. Beyond the highest rate each job costs what it costs there.
+ * Usage between the measured rates is a straight line that begins at the idle process, so sharing at higher rates
+ * counts as it was measured. Beyond the highest measured rate each job costs what it costs at that rate.
  */
 export function usageOf(measurements: Measurements, name: string, pick: Pick): Usage {
   const idle = idleUsage(measurements, pick);
@@ -24,7 +24,7 @@ export function usageOf(measurements: Measurements, name: string, pick: Pick): U
   if (measured.length === 0) throw new Error(`nothing was measured of "${name}"`);
   const points = [{ perS: 0, used: idle }];
   for (const { perS, used } of measured) {
-    // More jobs never take less; a lower figure is noise.
+    // More jobs take at least as much as fewer jobs; a lower figure is noise.
     points.push({ perS, used: Math.max(used, points.at(-1)?.used ?? 0) });
   }
   return (perS) => {

@@ -12,7 +12,7 @@ export interface Case {
 export interface Pace {
   ratePerS: number | null;
   seconds: number;
-  /** Called after the preparations; only what is measured follows. */
+  /** A case calls `begin` after its preparations. Everything that follows is measured. */
   begin(): Promise<void>;
 }
 
@@ -21,7 +21,7 @@ export interface Outcome {
   /** The attempts and webhook deliveries that were sent. */
   requests: number;
   seconds: number;
-  /** `latencyMs`: from a request to its 201. `latenessMs`: from due to received. Both at QUANTILES. */
+  /** `latencyMs` is from a request to its 201, `latenessMs` from due to received. Both are at QUANTILES. */
   latencyMs: number[] | null;
   latenessMs: number[] | null;
   /** Bytes through the gateway and through the delivery node, heads and bodies. */
@@ -32,12 +32,12 @@ export interface Outcome {
 const CONNECTIONS = 64;
 const BATCH = 100;
 const BATCH_CONNECTIONS = 4;
-/** All due at once. */
+/** The jobs of a case without a rate: all are due at once. */
 const FLOOD_JOBS = 10_000;
 const LEAD_MS = 2_500;
 const SCHEDULE_LEAD_MS = 3_000;
 const TOMORROW_MS = 86_400_000;
-/** The idle case is measured for this many times as long. */
+/** The idle case is measured this many times as long as the others. */
 const IDLE_TIMES = 2;
 
 const RATES = [50, 500, null];
@@ -79,7 +79,7 @@ async function stayIdle(_cell: Cell, { seconds, begin }: Pace): Promise<Outcome>
   };
 }
 
-/** Creates jobs over HTTP, either for tomorrow or at once; those at once are also delivered meanwhile. */
+/** Creates jobs over HTTP, due either tomorrow or at once. Jobs that are due at once are also delivered meanwhile. */
 function creating({
   later = false,
   batch = 1,

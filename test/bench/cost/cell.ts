@@ -50,7 +50,7 @@ export interface Cell {
   stop(): Promise<void>;
 }
 
-/** More than one node takes on, so that its own bound is what is met. */
+/** The project's limit: more than one node takes on, so that the node meets its own bound first. */
 const CONCURRENCY = 10_000;
 /** The manifest's settings that a running server accepts and this build knows. */
 const SETTINGS = [
@@ -206,7 +206,7 @@ async function compose(stops: (() => unknown)[]): Promise<Omit<Cell, "stop">> {
 const ON_THE_WIRE = `
 SELECT sum(development_jobs + production_jobs + development_webhooks + production_webhooks)::int AS count FROM flows`;
 
-/** After the stored instant their next firing is on New Year's Day. */
+/** Stores schedules that fire at the stored instant, and then only on New Year's Day. */
 const SCHEDULES = `
 INSERT INTO schedules (next_run_at, project_no, base_seconds, cap_seconds, environment, shard, max_attempts, id, name,
                        cron, timezone, target_url, payload)

@@ -17,9 +17,9 @@ const HOSTS = 2;
 const DAY_MS = 86_400_000;
 const SETTLED_LOOKS = 20;
 const LOOK_EVERY_MS = 250;
-/** As many of the largest jobs as just fit into a body. */
+/** The most of the largest jobs that fit into a body. */
 const JOBS_PER_BODY = 100;
-/** As many bodies as a gateway accepts at once from one project; those of two projects fill the gateway. */
+/** The bodies that a gateway accepts at once from one project. The bodies of two projects fill the gateway. */
 const BODIES_OF_PROJECT = 5;
 
 export async function measureFullest(cell: Cell): Promise<Fullest> {
@@ -48,7 +48,7 @@ async function fillDelivery(cell: Cell): Promise<Fullest["delivery"]> {
     });
   let attempts = 0;
   let looks = 0;
-  // A node that is over 80 % full gives a project no more than is still free, so it never fills up to its bound.
+  // A node that is over 80 % full gives a project only what is still free, so the node stays below its bound.
   await until("the node took all that it takes", async () => {
     const { count } = await cell.received();
     looks = count > 0 && count === attempts ? looks + 1 : 0;

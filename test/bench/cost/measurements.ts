@@ -28,7 +28,7 @@ export interface Figures {
   /** Attempts and deliveries for each job. */
   requestsPerJob: number;
   cpuSeconds: Record<Part, Figure>;
-  /** Without full page images, which are counted separately. */
+  /** Bytes of the log without full page images, which are counted separately. */
   walBytes: Figure;
   walRecords: Figure;
   imageBytes: Figure;
@@ -37,7 +37,7 @@ export interface Figures {
   /** Bytes through the gateway and through the delivery node, heads and bodies. */
   bytesIn: Figure;
   bytesOut: Figure;
-  /** Of a separate round in which nothing else was measured. */
+  /** Rows come from a separate round in which nothing else was measured. */
   rows: Rows;
   /** The most memory in any round. */
   peakBytes: Record<(typeof PODS)[number], number>;

@@ -46,7 +46,7 @@ export async function read({ db, pids, postmaster, natsMonitor }: Watched): Prom
       worker: cpuUsOf(pids.worker),
       delivery: cpuUsOf(pids.delivery),
       nats: cpuUsOf(pids.nats),
-      // What writes the log, cleans tables and makes checkpoints is a part of the cost.
+      // The processes that write the log, clean tables and make checkpoints are a part of the cost.
       postgres: cpuUsOf(postmaster, true) + childrenCpuUs(postmaster),
     },
     wal,
@@ -94,7 +94,7 @@ export async function endOtherBackends(db: Database): Promise<void> {
   await db.run("end_backends", END_BACKENDS, []);
 }
 
-/** Each may take this many milliseconds to flush its counters. */
+/** Each backend may take 1,000 ms to end, which flushes its counters. */
 const END_BACKENDS = `
 SELECT pg_terminate_backend(pid, 1000), pg_stat_force_next_flush() FROM pg_stat_activity
  WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`;
@@ -113,13 +113,13 @@ SELECT tup_inserted::float8 AS inserted, tup_updated::float8 AS updated, tup_del
 
 /** Bytes on disk with indexes, by how long they stay. */
 export interface Disk {
-  /** Until the job or the delivery is over; the room is used again. */
+  /** Bytes that stay until the job or the delivery is over; the room is used again. */
   queues: number;
-  /** As long as the plan shows runs. */
+  /** Bytes that stay as long as the plan shows runs. */
   runs: number;
-  /** Events and deliveries: 30 days and one. */
+  /** Bytes of events and deliveries, which stay for 30 days and one. */
   deliveries: number;
-  /** For ever: nothing removes them. */
+  /** Bytes that stay for ever: nothing removes them. */
   rest: number;
 }
 
@@ -143,7 +143,7 @@ SELECT coalesce(sum(size) FILTER (WHERE kind = 'queues'), 0)::float8 AS queues,
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
          WHERE c.relkind = 'r' AND n.nspname = 'public') sizes`;
 
-/** User and system time of a process, as the kernel counts it (proc(5), fields 14 to 17 with its dead children). */
+/** Resets each process's peak of resident memory to its present use (proc(5), `clear_refs`). */
 export function forgetPeaks(pids: Watched["pids"]): void {
   for (const part of PODS) writeFileSync(`/proc/${pids[part]}/clear_refs`, "5");
 }

@@ -76,7 +76,7 @@ const thousandsOf = (name: string, { jobs, seconds }: Outcome) => (name === "idl
 
 /**
  * Runs one case again to count its rows. A backend reports its counters after 10 s of idleness or at its end, so all
- * backends are ended before and after. The services survive that, but it would spoil other measurements.
+ * backends are ended before and after. The services survive that, but other measurements in that round would be spoilt.
  */
 export async function count(cell: Cell, { ratePerS, run, name }: Case, seconds: number): Promise<Rows> {
   const { db } = cell.watched;

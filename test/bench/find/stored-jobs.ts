@@ -13,19 +13,19 @@ import { SHARDS_PER_REGION } from "../harness/jobs.ts";
 import { formatCount } from "../harness/measure.ts";
 
 /**
- * The jobs that `find` looks among, written by SQL, a row of the last 60 days after the other. Nearly all have succeeded, a
- * third has a common tag, a fifth is of one schedule, some hundred have a rare tag, and the newest ones wait for an attempt
- * that was asked for by hand. Others are due at the same instant, the project being held.
+ * The jobs that `find` looks among. SQL writes them in the order of time, spread over the last 60 days. Nearly all have
+ * succeeded, a third has a common tag, a fifth is of one schedule, and a few hundred have a rare tag. The newest ones wait
+ * for an attempt that was asked for by hand. Others are due at the same instant and stay so, since the project is held.
  */
 
 const ROWS_PER_STATEMENT = 100_000;
-/** Many connections write at once, so that a busy machine is not waited for with one of them alone. */
+/** Several connections write at once, so that a busy machine delays only the one that waits for it. */
 const WRITERS = 4;
 const DAY_MS = 86_400_000;
 const DAYS = 60;
-/** As many as explain reads of those that are due at one instant, less one. */
+/** One job fewer than explain reads of the jobs that are due at one instant. */
 const DUE_TOGETHER = 4_999;
-/** One job in so many. */
+/** Each is one job in so many. */
 const [COMMON, RARE, OF_SCHEDULE, FAILED, QUEUED] = [3, 20_000, 5, 50, 70];
 const now = Date.now();
 export const begin = now - DAYS * DAY_MS;
@@ -70,7 +70,7 @@ export async function connectUnbounded(url: string): Promise<pg.Client> {
   return client;
 }
 
-/** Ids of jobs all over the time, of those that `from` selects (a table, the column of its ids, and a condition). */
+/** Finds ids spread over the whole time, of jobs that match a table, the column of its ids, and a condition. */
 export async function findPlaces(
   client: pg.Client,
   projectNo: number,
@@ -103,7 +103,7 @@ SELECT $1, 1, 0, id, run_at, 5 FROM job`;
 const uuidAt = (random: string) =>
   `(lpad(to_hex((${begin} + n * ${DAYS * DAY_MS}::bigint / $4::int)::bigint), 12, '0') || left(md5(n || '${random}'), 20))::uuid`;
 
-// Statuses as in codes.ts: jobs succeeded 0, failed 1, canceled 2; runs succeeded 1, failed 2. -1 is queued, -2 is running.
+// Statuses as in codes.ts: jobs succeeded 0, failed 1, canceled 2; runs succeeded 1, failed 2. -1 is queued, -2 is retried.
 const ADD_JOBS = `
 WITH made AS MATERIALIZED (
   SELECT n, ${uuidAt("job")} AS id, ${uuidAt("run")} AS run_id, (CASE n % 10 WHEN 7 THEN 1 WHEN 8 THEN 2 WHEN 9 THEN 3 ELSE 0 END)::smallint AS region,

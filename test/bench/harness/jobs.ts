@@ -4,7 +4,7 @@ import { shardOf } from "../../../shared/domain/shard.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
 import { createJobs, type JobToCreate } from "../../../shared/store/resources/job-creation.ts";
 
-/** 200 bytes. */
+/** A payload of 200 bytes. */
 export const PAYLOAD = JSON.stringify({ text: "x".repeat(189) });
 export const SHARDS_PER_REGION = 64;
 const STORED_BYTES_PER_STATEMENT = 100_000;

@@ -13,7 +13,7 @@ export interface LoadBeside {
 }
 
 const CONNECTIONS = 32;
-/** One program makes the requests of so long, and another one follows until it is over. */
+/** One program makes the requests of this time, and another program follows until `act` is over. */
 const SECONDS = 10;
 
 /** With a rate of 0 there is no load, and no table. */
@@ -40,7 +40,7 @@ export async function startLoad(cell: OwnCell, ratePerS: number): Promise<LoadBe
       let isOver = false;
       const acted = act().finally(() => (isOver = true));
       const reports: LoadReport[] = [];
-      // At least once, and as long as it takes.
+      // The program runs at least once, and again until `act` is over.
       do reports.push((await runProgram<LoadReport>("load.ts", load)).report);
       while (!isOver);
       await acted;

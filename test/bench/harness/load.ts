@@ -2,23 +2,23 @@ import { preciseNow, quantilesOf } from "./quantiles.ts";
 
 /**
  * A program that makes the requests: `bun load.ts`, told by JSON on stdin. With a rate it keeps to the rate however late
- * the answers are, and a request that finds no connection free is counted as asked when it should have been. Without a
- * rate, each connection asks as soon as it was answered.
+ * the answers are. A request that finds no connection free counts as asked at the instant when it should have been.
+ * Without a rate, each connection asks as soon as it was answered.
  */
 
 export interface Load {
   port: number;
   key: string;
   path: string;
-  /** RUN_AT in it is replaced by the instant of the request's jobs. */
+  /** The request's body, in which RUN_AT is replaced by the instant of the request's jobs. */
   body: string;
-  /** What requests send in turn, instead of one key and body. */
+  /** The keys and bodies that requests send in turn, instead of one key and body. */
   turns?: { key: string; body: string }[];
   /** The requests' instants, this many a second from `firstAt` on. Only with `count`. */
   spread?: { firstAt: number; perS: number };
   /** Sends exactly this many requests, however long they take. */
   count?: number;
-  /** Reports when each job was answered. */
+  /** Reports the instant of each job's 201. */
   tellsAnswers?: boolean;
   /** Requests per second; null for as many as are answered. */
   ratePerS: number | null;
@@ -30,11 +30,11 @@ export const RUN_AT = "@run_at@";
 
 export interface LoadReport {
   answeredCount: number;
-  /** Job ids with the instants of their 201 and of when they should have been asked for, if they are reported. */
+  /** Job ids with the instants of their 201 and of their request's due time. Only with `tellsAnswers`. */
   answers: [jobId: string, at: number, askedAt: number][];
   /** Heads and bodies in both directions. */
   bytes: number;
-  /** From when a request was asked, or with a rate should have been asked, to its 201, at QUANTILES. */
+  /** The time from a request to its 201, at QUANTILES. With a rate it begins when the request should have been asked. */
   latencyMs: number[];
 }
 
@@ -136,7 +136,7 @@ async function run(load: Load): Promise<LoadReport> {
       }),
     ),
   );
-  // The time in which the connections were opened is nobody's latency.
+  // The time in which the connections were opened counts in no request's latency.
   begunAt = performance.now();
   if (isPaced) pace();
   return done.promise;

@@ -10,7 +10,7 @@ export function range(samples: readonly number[]): { least: number; most: number
   return { least: Math.min(...samples), most: Math.max(...samples) };
 }
 
-/** The samples as a table's cell: `median (least to most)`, or the one that there is. */
+/** The samples as a table's cell: `median (least to most)`, or the only sample. */
 export function summarize(
   samples: readonly number[],
   format: (figure: number) => string = formatCount,

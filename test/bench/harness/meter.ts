@@ -3,10 +3,10 @@ import { childrenCpuUs, cpuUsOf } from "./processes.ts";
 
 const CLOCK_TICK_US = 10_000;
 
-/** What a stretch of time took. CPU is in microseconds, by the name of the process. */
+/** The use of a stretch of time. CPU is in microseconds, by the name of the process. */
 export interface Use {
   cpuUs: Map<string, number>;
-  /** Of the processes that are known, but belong to nobody who is measured. */
+  /** The CPU of known processes that are not measured, such as the benchmark's own. */
   apartUs: Map<string, number>;
   /** The CPU that other processes of the machine used, as a number of cores. */
   othersCores: number;
@@ -16,7 +16,7 @@ export interface Watched {
   pids: ReadonlyMap<string, number>;
   /** How much CPU each of these has used so far. */
   apart: Readonly<Record<string, () => number>>;
-  /** Its server's process, whether nobody else uses that server, and which of its backends are not counted. */
+  /** The server's process, whether this benchmark alone uses the server, and the backends that are not counted. */
   postgres?: { pid: number; isOwn: boolean; isCounted: boolean; findOthers(): Promise<number[]> };
 }
 
@@ -46,13 +46,13 @@ export async function beginUse(watched: Watched): Promise<() => Promise<Use>> {
 }
 
 async function read({ pids, apart, postgres }: Watched): Promise<Reading> {
-  // With children, such as those in which Redis rewrites its file.
+  // The CPU includes children, such as those in which Redis rewrites its file.
   const cpuUs = new Map([...pids].map(([name, pid]) => [name, cpuUsOf(pid, true) + childrenCpuUs(pid)]));
   const apartUs = new Map(Object.entries(apart).map(([name, usedUs]) => [name, usedUs()]));
   apartUs.set("benchmark", cpuUsOf(process.pid));
   if (postgres !== undefined) {
     const leftOut = await postgres.findOthers();
-    // With those of its backends that have ended since, such as the ones of autovacuum, unless others have some too.
+    // Backends that have ended, such as autovacuum's, count too, unless the server is shared: others may have some.
     const postgresUs = cpuUsOf(postgres.pid, postgres.isOwn) + childrenCpuUs(postgres.pid, leftOut);
     (postgres.isCounted ? cpuUs : apartUs).set("postgres", postgresUs);
   }
@@ -63,7 +63,7 @@ function subtract(after: Map<string, number>, before: Map<string, number>): Map<
   return new Map([...after].map(([name, us]) => [name, us - (before.get(name) ?? 0)]));
 }
 
-/** What all processors have worked since the start: user, nice, system, interrupts and what the host took (proc(5)). */
+/** The busy time of all processors since the start: user, nice, system, interrupts and steal (proc(5)). */
 function busyUs(): number {
   const fields = readFileSync("/proc/stat", "utf8").split("\n")[0]?.split(/\s+/).map(Number) ?? [];
   const [, user = 0, nice = 0, system = 0, , , irq = 0, softirq = 0, steal = 0] = fields;

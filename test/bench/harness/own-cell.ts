@@ -28,7 +28,7 @@ export interface OwnCell {
   addProject(name: string): Promise<{ project: ProjectRow; key: string }>;
   /** A process that receives deliveries (sink.ts). */
   startSink(): Promise<Sink>;
-  /** What all of it uses until the function that it answers is called, and what others use meanwhile. */
+  /** Measures the use of the cell and of others until the answered function is called. */
   beginUse(): Promise<() => Promise<Use>>;
 }
 
@@ -40,7 +40,7 @@ export interface Sink {
   received(): Promise<Received>;
 }
 
-/** Makes a database and fills it by `fill` before the services start. What is added to `stops` ends all of it, in reverse order. */
+/** Makes a database and fills it by `fill` before the services start. Functions added to `stops` end the cell in reverse order. */
 export async function startOwnCell(
   name: string,
   stops: (() => unknown)[],

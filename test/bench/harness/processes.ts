@@ -2,7 +2,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import type { Database } from "../../../shared/store/database/database.ts";
 
-/** Starts a benchmark's processes, waits for them, and reads what CPU they have used. */
+/** Starts a benchmark's processes, waits for them, and reads the CPU that they have used. */
 
 export const ROOT = dirname(dirname(dirname(import.meta.dir)));
 const CLOCK_TICK_US = 10_000;
@@ -64,14 +64,14 @@ export async function runProgram<Report>(
   return { report: JSON.parse(text) as Report, cpuUs: Number(child.resourceUsage()?.cpuTime.total ?? 0) };
 }
 
-/** User and system time of a process, as the kernel counts it (proc(5), fields 14 to 17 with its dead children). */
+/** The user and system time of a process (proc(5), fields 14 and 15; with its dead children also 16 and 17). */
 export function cpuUsOf(pid: number, alsoChildren = false): number {
   const fields = statOf(pid);
   const own = Number(fields[11]) + Number(fields[12]);
   return (alsoChildren ? own + Number(fields[13]) + Number(fields[14]) : own) * CLOCK_TICK_US;
 }
 
-/** The CPU of all running processes that the process has started, except `leftOut`. */
+/** The CPU of all running children of a process, except `leftOut`. */
 export function childrenCpuUs(pid: number, leftOut: readonly number[] = []): number {
   let used = 0;
   for (const name of readdirSync("/proc")) {

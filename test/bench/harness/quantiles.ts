@@ -1,4 +1,4 @@
-/** The quantiles that are kept of a measured distribution, dense at its end, which decides lateness. */
+/** The quantiles that are kept of a measured distribution. They are dense at its end, which decides lateness. */
 export const QUANTILES = [0, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1];
 
 /** The wall clock with fractions of a millisecond. */

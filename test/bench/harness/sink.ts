@@ -4,8 +4,8 @@ import { preciseNow, quantilesOf } from "./quantiles.ts";
 /**
  * A program that receives the deliveries: `bun sink.ts SETTINGS`. `/hook` answers 200, `/created` 201, `/fail` 500, and
  * `/close` answers 200 and closes the connection, like a target that keeps none. `/stall` is answered once `/release` has been
- * asked for. `/begin` begins all counts anew; its query names what is kept beside the number of requests, since that
- * costs: `bytes`, `lateness`, `jobs`, `receipts`. `/counts` answers the counts alone, for those who ask often.
+ * asked for. `/begin` begins all counts anew. Its query names the figures that are kept beside the number of requests, since
+ * each costs CPU: `bytes`, `lateness`, `jobs`, `receipts`. `/counts` answers the counts alone, for callers who ask often.
  */
 export const SINK = import.meta.path;
 
@@ -29,7 +29,7 @@ export interface Counts {
 }
 
 export interface Received extends Counts {
-  /** Job ids with the instants of their receipt and of when they were due, if those are kept. */
+  /** Job ids with the instants of their receipt and of their due time. Only with `receipts`. */
   receipts: [jobId: string, at: number, dueAt: number][];
   /** Heads and bodies in both directions, without the overhead of TCP and TLS. */
   bytes: number;

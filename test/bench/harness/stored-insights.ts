@@ -4,7 +4,7 @@ import type { Database } from "../../../shared/store/database/database.ts";
 import { Parts, writeStep } from "../../../shared/store/insights/parts.ts";
 import { findOutset } from "../../../shared/store/insights/progress.ts";
 
-/** What a project's insights are made of: in each bucket of each region runs at so many hosts, whose names may be the bucket's own. */
+/** The shape of a project's insights: each bucket of each region has runs at so many hosts, whose names may differ by bucket. */
 export interface InsightfulProject {
   no: number;
   regions: number;
@@ -16,7 +16,7 @@ const PRODUCTION = 1;
 const RUNS_PER_BUCKET = 600;
 const PARTS_PER_MINUTE = 12;
 
-/** Writes the insights of each period up to now, in as many parts as the roll-up would leave. */
+/** Writes the insights of each period up to now, in the number of parts that the roll-up would leave. */
 export async function storeInsights(db: Database, projects: readonly InsightfulProject[]): Promise<void> {
   const outset = await findOutset(db);
   if (outset === null) throw new Error("there is no state of the roll-up");
@@ -63,6 +63,6 @@ function fill(
   }
 }
 
-/** About as durations are spread: most within a factor of ten. */
+/** A random figure, spread about as durations are: most are within a factor of ten. */
 const spread = (around: number) =>
   Math.round(around * Math.exp(1.2 * (Math.random() + Math.random() + Math.random() - 1.5)));

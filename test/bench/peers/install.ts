@@ -27,7 +27,7 @@ export function installPeers(): void {
   writeFileSync(stamp, wanted);
 }
 
-/** An installed package. `Package` describes what is used of it, since its types are not installed for the checks. */
+/** Imports an installed package. `Package` describes the part in use, since the checks have no types of the package. */
 export async function importPeer<Package>(name: string): Promise<Package> {
   return (await import(Bun.resolveSync(name, HOME))) as Package;
 }

@@ -17,8 +17,8 @@ import { SINK, type SinkSettings } from "../harness/sink.ts";
 import type { Measured } from "./stage.ts";
 
 /**
- * What our parts can do alone on this machine: HTTP without work behind it, and without HTTP the statements for ordinary
- * jobs on one connection. Several connections may do more.
+ * Measures jobwheel's parts alone on this machine: HTTP without work behind it, and the statements for ordinary jobs
+ * without HTTP on one connection. Several connections may do more.
  */
 export async function measureLimits(seconds: number): Promise<Measured[]> {
   return [await measureHttp(seconds), ...(await measureStatements(seconds))];
@@ -28,7 +28,7 @@ const CONNECTIONS = 64;
 const BATCH = 100;
 const log = createLog({ name: "limits", level: "warn" });
 
-/** Bare sockets that write a request and read a status, and the sink, which reads and compares the body. */
+/** Measures bare sockets that write a request and read a status, and the sink, which reads and compares the body. */
 async function measureHttp(seconds: number): Promise<Measured> {
   const stops: (() => unknown)[] = [];
   try {
@@ -64,7 +64,7 @@ async function measureHttp(seconds: number): Promise<Measured> {
   }
 }
 
-/** One connection creates, claims and settles batches of 100, each of which waits for the one before. */
+/** One connection creates, claims and settles batches of 100, one batch after the other. */
 async function measureStatements(seconds: number): Promise<Measured[]> {
   const database = await createTestDatabase("limits");
   try {

@@ -1,4 +1,4 @@
-/** A picture of lines as SVG, readable on light and dark pages, with nothing but text, lines and circles. */
+/** A picture of lines as SVG, readable on light and dark pages. It consists of text, lines and circles only. */
 
 export interface Line {
   name: string;
@@ -12,7 +12,7 @@ export interface Axis {
 
 const [WIDTH, HEIGHT] = [720, 380];
 const [LEFT, RIGHT, TOP, BOTTOM] = [72, 176, 48, 56];
-/** In the order of the lines, distinct also for those who see colours otherwise (Okabe and Ito). */
+/** The lines' colours in their order, distinct also for colour-blind readers (Okabe and Ito). */
 const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00"];
 const DASHES = ["", "8 4", "2 4", "12 4 2 4", "4 2"];
 const STYLE = `
@@ -77,7 +77,7 @@ interface Scale {
   ticks: number[];
 }
 
-/** A linear axis begins at 0. A logarithmic one shows 0 where its least other value is. */
+/** A linear axis begins at 0. A logarithmic axis shows 0 at its lowest tick. */
 function scale({ isLogarithmic = false }: Axis, values: number[], [from, to]: [number, number]): Scale {
   const positive = values.filter((value) => value > 0);
   const most = Math.max(...positive, Number.MIN_VALUE);
@@ -100,7 +100,7 @@ function scale({ isLogarithmic = false }: Axis, values: number[], [from, to]: [n
   return { ticks, place };
 }
 
-/** 1, 2 or 5 times a power of ten. */
+/** The first step of 1, 2 or 5 times a power of ten that is at least `least`. */
 function niceStep(least: number): number {
   const power = 10 ** Math.floor(Math.log10(least));
   return power * ([1, 2, 5, 10].find((each) => each * power >= least) ?? 10);

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { type Axis, drawLines, type Line } from "./picture.ts";
 import { lineOf, type Results, type Sample } from "./results.ts";
 
-/** A picture of a part's samples. Each product, or each kind of what was measured, is a line. */
+/** A picture of a part's samples. Each product, or each kind of measurement, is a line. */
 interface Picture {
   file: string;
   title: string;
@@ -52,7 +52,7 @@ const PICTURES: Picture[] = [
   },
 ];
 
-/** Draws what there are samples for. */
+/** Draws the pictures that there are samples for. */
 export function drawPictures({ samples }: Results, folder: string): void {
   mkdirSync(folder, { recursive: true });
   for (const { file, title, part, x, y, nameOf = productOf, xOf = placeOf, yOf } of PICTURES) {

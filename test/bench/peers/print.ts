@@ -23,7 +23,7 @@ export function printResults(results: Results): void {
   for (const fault of faults) console.log(`\nnot measured: ${fault}`);
 }
 
-/** The figures come first, then what a job cost, the product as a whole and its processes. */
+/** The figures come first, then the CPU a job of the whole product and of each process. */
 const KINDS: ((sample: Sample) => Record<string, number>)[] = [
   ({ figures }) => figures,
   ({ cpuUs: { all, ...each } }) => (all === undefined ? each : { all, ...each }),

@@ -16,7 +16,7 @@ const PACKAGE = "redis-server";
 
 /**
  * A redis-server to measure with: REDIS_SERVER_BIN, else the one on PATH, else one unpacked earlier, else one unpacked
- * now from Debian's packages. Nothing is installed, and no privilege is needed. apt checks the signatures.
+ * now from Debian's packages. Unpacking installs nothing and needs no privilege. apt checks the signatures.
  */
 export function findRedis(): Redis {
   const named = process.env.REDIS_SERVER_BIN ?? Bun.which("redis-server");
@@ -54,8 +54,8 @@ function versionOf({ path, env }: Redis): string | undefined {
 export const redisVersion = () => versionOf(findRedis());
 
 /**
- * BullMQ's page "Going to production" asks for an append-only file, with which it names a sync each second as usual and
- * enough, and for `noeviction`. So a second of accepted jobs may be lost, unlike with the others.
+ * BullMQ's page "Going to production" asks for `noeviction` and for an append-only file, for which it calls a sync each
+ * second usual and enough. So a crash may lose a second of accepted jobs, unlike with the other products.
  */
 export async function startRedis(
   folder: string,

@@ -7,19 +7,19 @@ export interface Sample extends Measured {
   round: number;
 }
 
-/** All that a run of the command has found, as it is written to a file. */
+/** The whole result of one run of the command, as it is written to a file. */
 export interface Results {
   begunAt: string;
   endedAt: string;
   machine: string;
   command: string;
   versions: Record<string, string>;
-  /** In the order in which they are shown. */
+  /** Products in the order in which they are shown. */
   products: string[];
-  /** By the names of the parts. */
+  /** Titles by the names of the parts. */
   titles: Record<string, string>;
   samples: Sample[];
-  /** What could not be measured, and why. */
+  /** Measurements that failed, each with its reason. */
   faults: string[];
 }
 

@@ -16,21 +16,21 @@ import type { Prepared, PrepareProduct, Wish } from "./products/product.ts";
 const CONNECTIONS = 64;
 const BATCH = 100;
 const LOOK_EVERY_MS = 100;
-/** More than any product has in flight. Bun's `fetch` would let no more than 256 through. */
+/** More requests than any product has in flight. Bun's `fetch` lets only 256 through by default. */
 const HTTP_REQUESTS_MAX = "4096";
-/** Names the benchmark's own connection to Postgres. What its backend uses is charged to no product. */
+/** Names the benchmark's own connection to Postgres. The CPU of its backend is charged to no product. */
 const OWN_NAME = "jobwheel-bench";
 const log = createLog({ name: "peers", level: "error" });
 
 /** One measurement. */
 export interface Measured {
-  /** What was measured, in a part that measures several things. */
+  /** The name of the measured thing, in a part that measures several things. */
   what?: string;
-  /** Where it stands on a picture's axis. */
+  /** The measurement's place on a picture's axis. */
   x?: number;
-  /** By names that tell their units. */
+  /** The figures by names that tell their units. */
   figures: Record<string, number>;
-  /** Microseconds a job, by process; all of the product's are together in "all". */
+  /** Microseconds a job, by process; "all" is the sum of the product's processes. */
   cpuUs: Record<string, number>;
   /** The same of the load generator, the sink and the benchmark itself. */
   apartUs: Record<string, number>;
@@ -39,15 +39,15 @@ export interface Measured {
 
 /** A product that was started for one measurement, with a sink for its deliveries and a load generator. */
 export interface Stage {
-  /** From the start of the product's own processes until all were ready, with what they do beforehand to be fast then. */
+  /** The start of the product's own processes until all were ready, including work that makes them fast afterwards. */
   starting: Measured;
-  /** Creates jobs one by one over HTTP, as fast as they are answered unless told otherwise. They are due now or at `when`. */
+  /** Creates jobs one by one over HTTP, as fast as they are answered unless `wish` sets a rate. Due at `when`, else now. */
   load(wish: Partial<Load>, when?: string): Promise<LoadReport>;
-  /** Creates jobs in batches over HTTP, each due at `when`, as fast as they are answered. Answers how many. */
+  /** Creates jobs in batches over HTTP, each due at `when`, as fast as they are answered. Answers their number. */
   loadBatches(limit: { count: number } | { seconds: number }, when: number): Promise<number>;
   /**
-   * Has Postgres look at its tables, as autovacuum does a minute after they were filled. Until then it plans for tables
-   * of ten pages, and a library whose plans depend on that pays several times as much for each job.
+   * Has Postgres analyze its tables, as autovacuum does a minute after they were filled. Until then Postgres plans for
+   * tables of ten pages, and a library whose plans depend on that pays several times as much for each job.
    */
   analyze(): Promise<unknown>;
   beginReceiving(kept?: string): Promise<unknown>;
@@ -56,7 +56,7 @@ export interface Stage {
   untilReceived(count: number): Promise<Received>;
   /** Resolves once nothing is due or under way. */
   untilSettled(): Promise<void>;
-  /** Throws unless `left` jobs are stored in the end. They are counted when the CPU has been read. */
+  /** Throws unless `left` jobs are stored in the end. They are counted after the CPU has been read. */
   measure(
     act: () => Promise<{ jobs: number; left: number; figures: Record<string, number> }>,
     about?: Pick<Measured, "what" | "x">,
@@ -191,7 +191,7 @@ interface Sender {
   target: string;
 }
 
-/** Each project has a path of the sink for its own, by which the sink knows the signature. */
+/** Each project has its own path at the sink, by which the sink knows the signature. */
 function makeSenders(
   { keys }: Prepared,
   { names, isSecure = false }: Wish,
@@ -226,11 +226,11 @@ function jobBody(target: string, when?: string): string {
   return `{"target_url":"${target}","payload":${PAYLOAD}${runAt}}`;
 }
 
-/** When a job is due that must not be due while anything is measured. */
+/** The due time of a job that must stay in the future during all measurements. */
 export const tomorrow = () => Date.now() + 86_400_000;
 export { RUN_AT };
 
-/** The backends of other databases, since the server may be in use, and this benchmark's own. */
+/** Finds this benchmark's own backend, and the backends of other databases, since others may use the server. */
 async function findOthers(db: Database): Promise<number[]> {
   const rows = await db.run<{ pids: number[] }>(
     "other_backends",

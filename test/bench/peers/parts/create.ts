@@ -5,8 +5,8 @@ import type { Part } from "./part.ts";
 const COLD_SECONDS = 1;
 
 /**
- * Creation alone: jobs that are due tomorrow, from 64 connections that each ask as soon as they were answered. No latency
- * is told: a slow answer delays the next request, so latencies would look too good. Each job must be stored in the end.
+ * Creation alone: jobs that are due tomorrow, from 64 connections that each ask as soon as they were answered. Latency
+ * is left out: a slow answer delays the next request, so latencies would look too good. Each job must end up stored.
  */
 export const create = {
   title: "creation alone, one by one",
@@ -22,7 +22,7 @@ export const create = {
   ],
 } satisfies Part;
 
-/** The same in batches of 100. */
+/** Creation alone in batches of 100. */
 export const batch = {
   title: "creation alone, in batches of 100",
   points: ({ seconds }) => [

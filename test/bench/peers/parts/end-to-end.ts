@@ -1,13 +1,13 @@
 import type { Measured, Stage } from "../stage.ts";
 import type { Part } from "./part.ts";
 
-/** A minute where other things are measured for ten seconds. */
+/** End to end is measured for a minute where other parts are measured for ten seconds. */
 const TIMES_AS_LONG = 6;
 const COLD_SECONDS = 1;
 
 /**
- * Jobs that are due at once, created one by one over HTTP from 64 connections for a minute, and delivered. Their rate is
- * that of all jobs until the last receipt, so that a backlog counts.
+ * Jobs that are due at once are created one by one over HTTP from 64 connections for a minute, and delivered. The rate
+ * is that of all jobs until the last receipt, so that a backlog counts.
  */
 export const endToEnd = {
   title: "created over HTTP and delivered",

@@ -3,13 +3,13 @@ import { type Measured, RUN_AT, type Stage } from "../stage.ts";
 import type { Part } from "./part.ts";
 
 const PER_S = 250;
-/** Every product stores at least so many in a second one by one. */
+/** Every product stores at least so many jobs in a second one by one. */
 const STORED_PER_S = 500;
 const LEAD_MS = 3_000;
 /** The part of the time that is cold. */
 const COLD_PART = 0.25;
 
-/** Jobs that were stored one by one and become due evenly, 250 a second: how late after its instant each is received. */
+/** The time from due to receipt of jobs that were stored one by one and become due evenly, 250 a second. */
 export const lateness = {
   title: `lateness of ${PER_S} jobs/s`,
   points: ({ seconds }) => [
@@ -20,7 +20,7 @@ export const lateness = {
   ],
 } satisfies Part;
 
-/** The measurement begins with a process that has delivered nothing yet. `waiting` others are stored for later. */
+/** Begins with a process that has delivered nothing yet. `waiting` other jobs are stored for later. */
 export async function measureLateness(
   stage: Stage,
   seconds: number,

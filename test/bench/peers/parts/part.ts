@@ -6,7 +6,7 @@ export interface Extent {
   seconds: number;
   /** Stored due jobs. */
   jobs: number;
-  /** The most that wait beside others. */
+  /** The most jobs that wait beside others. */
   waiting: number;
 }
 
@@ -14,7 +14,7 @@ export interface Extent {
 export interface Part {
   /** A line of the printed result. */
   title: string;
-  /** Whether it is about what only we have. */
+  /** Whether the part measures a feature that only jobwheel has. */
   isOurs?: boolean;
   points(extent: Extent): Point[];
 }

@@ -5,10 +5,10 @@ import type { Part } from "./part.ts";
 const IMMEDIATE_PER_S = 50;
 const RATES = [100, 500, 1_000, 2_000, 4_000];
 const WARM_UP_SECONDS = 1;
-/** As patient clients have, so that a request seldom waits for one. */
+/** The connections of patient clients: so many that a request seldom waits for a free one. */
 const CONNECTIONS = 256;
 
-/** Jobs that are due at once, at a rate far below what anybody can do. They are the first jobs over HTTP after the start. */
+/** Jobs that are due at once, at a rate far below any product's limit. They are the first jobs over HTTP after the start. */
 export const immediate = {
   title: `immediate, ${IMMEDIATE_PER_S} jobs/s`,
   points: ({ seconds }) => [
@@ -22,7 +22,7 @@ export const immediate = {
   ],
 } satisfies Part;
 
-/** Jobs that are due at once, at rates that rise: what a job costs, and how long it takes. */
+/** The cost and the latency of a job that is due at once, at rising rates. */
 export const rates = {
   title: "rates",
   points: ({ seconds }) =>
@@ -39,7 +39,7 @@ export const rates = {
     })),
 } satisfies Part;
 
-/** Open loop: all latencies but that from the 201 count from when the request should have been sent. */
+/** Open loop: all latencies except "201 to receipt" count from the instant when the request should have been sent. */
 async function measureRate(
   stage: Stage,
   ratePerS: number,

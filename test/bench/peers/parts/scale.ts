@@ -6,10 +6,10 @@ import { measureStored } from "./stored.ts";
 
 const PROJECTS = [1, 100, 1_000];
 const SHARDS = [64, 512, 2_048];
-/** While a table holds so few jobs, plans that were made for an empty one are still cheap with every product. */
+/** While a table holds so few jobs, plans that were made for an empty table are still cheap with every product. */
 const ANALYZED_AFTER = 5_000;
 
-/** What jobs cost that wait for tomorrow: others beside none, a tenth and all of them. */
+/** The cost of jobs that wait for tomorrow: other jobs are measured beside none, a tenth and all of them. */
 export const waiting = {
   title: "jobs that wait",
   points: (extent) =>
@@ -28,7 +28,7 @@ async function storeWaiting(stage: Stage, count: number): Promise<number> {
   return made;
 }
 
-/** What it costs that jobs belong to many projects. */
+/** The cost of jobs that belong to many projects. */
 export const projects = {
   title: "projects",
   isOurs: true,
@@ -36,7 +36,7 @@ export const projects = {
     PROJECTS.map((count) => measureBoth(extent, count, `${count} projects`, { projects: count })),
 } satisfies Part;
 
-/** What it costs one worker to have many shards. The jobs are those of one project, so that most shards are empty. */
+/** The cost of many shards in one worker. The jobs are those of one project, so that most shards are empty. */
 export const shards = {
   title: "shards of one worker",
   isOurs: true,
@@ -45,7 +45,7 @@ export const shards = {
 
 /**
  * Measures jobs that become due evenly at a low rate, and jobs that become due at once. At the low rate most of the cost
- * is work that is done without any job too; under load most of it grows with the number of jobs.
+ * is work that a product also does without jobs. Under load most of the cost grows with the number of jobs.
  */
 function measureBoth(
   { seconds, jobs }: Extent,

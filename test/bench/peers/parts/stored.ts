@@ -1,11 +1,11 @@
 import type { Measured, Stage } from "../stage.ts";
 import type { Part } from "./part.ts";
 
-/** Every product stores at least so many in a second, so that all are stored before they are due. */
+/** Every product stores at least so many jobs in a second, so that all are stored before they are due. */
 const STORED_PER_S = 5_000;
 const LEAD_MS = 2_000;
 
-/** Jobs that were stored and become due all at once: how fast they are done, from the first receipt to the last. */
+/** The rate of stored jobs that become due all at once, from the first receipt to the last. */
 export const stored = {
   title: "stored due jobs",
   points: ({ jobs }) => [
@@ -19,7 +19,7 @@ export const stored = {
   ],
 } satisfies Part;
 
-/** `waiting` others are stored for later. */
+/** `waiting` other jobs are stored for later. */
 export async function measureStored(
   stage: Stage,
   wanted: number,
@@ -31,7 +31,7 @@ export async function measureStored(
   const jobs = await stage.loadBatches({ count: wanted }, dueAt);
   if (Date.now() > dueAt) throw new Error("the jobs were due before the last was stored");
   await stage.analyze();
-  // What follows their creation is over, such as commands and reads of what is coming.
+  // Work that follows their creation, such as commands and reads of coming jobs, is over by then.
   await Bun.sleep(Math.max(0, dueAt - LEAD_MS / 4 - Date.now()));
   return stage.measure(async () => {
     const { count, firstAt, lastAt } = await stage.untilReceived(jobs);

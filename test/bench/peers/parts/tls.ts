@@ -5,7 +5,7 @@ const NAMES = 200;
 
 /**
  * Stored due jobs for targets on 200 names, without TLS and with it. The first measurement of each opens the connections
- * and makes the handshakes; the second one has them from the first, if the product keeps connections.
+ * and makes the handshakes. The second one uses the same connections, if the product keeps them.
  */
 export const tls = {
   title: `targets on ${NAMES} names`,

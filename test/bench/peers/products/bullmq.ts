@@ -23,10 +23,10 @@ interface Bullmq {
 }
 
 const QUEUE = "deliver";
-/** Many, as the page "Parallelism and Concurrency" advises for jobs that wait for a network. */
+/** Many deliveries at once, as the page "Parallelism and Concurrency" advises for jobs that wait for a network. */
 const CONCURRENCY = 100;
 
-/** Jobs are removed when they are done, as the page "Auto-removal of jobs" advises. The server's settings: redis-server.ts. */
+/** Jobs are removed when they are done, as the page "Auto-removal of jobs" advises. redis-server.ts sets up the server. */
 export async function openBullmq({ server, concurrency = CONCURRENCY }: ProgramSettings): Promise<Peer> {
   const { Queue, Worker } = await importPeer<Bullmq>("bullmq");
   const { hostname: host, port } = new URL(server);
@@ -52,7 +52,7 @@ export async function openBullmq({ server, concurrency = CONCURRENCY }: ProgramS
   };
 }
 
-/** Asks Redis itself. It has the lengths at hand, so the questions cost it next to nothing. */
+/** Asks Redis itself. Redis has the lengths at hand, so the questions cost next to nothing. */
 export function askRedis(redis: Bun.RedisClient): Pick<Prepared, "isOwing" | "countStored"> {
   const count = async (command: "LLEN" | "ZCARD", state: string) =>
     Number(await redis.send(command, [`bull:${QUEUE}:${state}`]));

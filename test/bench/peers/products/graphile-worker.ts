@@ -18,21 +18,21 @@ interface GraphileWorker {
 }
 
 const TASK = "deliver";
-/** Many, since a delivery waits for its target most of the time. */
+/** Many deliveries at once, since a delivery waits for its target most of the time. */
 const CONCURRENCY = 100;
 /**
- * The pool may have a connection for each delivery and these, as the documentation of the option advises. Most stay
- * unopened while jobs are fetched and released together.
+ * The pool may have a connection for each delivery and these more, as the documentation of the option advises. Most of
+ * them stay unopened while jobs are fetched and released together.
  */
 const CONNECTIONS_BESIDE = 2;
-/** As in the fastest settings of the page "Performance". */
+/** The size in the fastest settings of the page "Performance". */
 const LOCAL_QUEUE = 500;
-/** Jobs that become due are found by polling alone. The CPU a job includes the polling. */
+/** Polling alone finds jobs that become due. The CPU a job includes the polling. */
 const PUNCTUAL_POLL_MS = 10;
 
 /**
  * The page "Performance" names these as its fastest settings: a local queue of 500, and completed jobs released
- * together without delay. Polling stays at its 2 s where every job is due when it is created, since those are
+ * together without delay. Polling stays at its 2 s where every job is due when it is created, since such jobs are
  * announced.
  */
 export async function openGraphileWorker({
@@ -41,7 +41,7 @@ export async function openGraphileWorker({
   concurrency = CONCURRENCY,
 }: ProgramSettings): Promise<Peer> {
   const { makeWorkerUtils, run, Logger } = await importPeer<GraphileWorker>("graphile-worker");
-  // A line for every job is written otherwise.
+  // The default logger writes a line for every job.
   const logger = new Logger(() => () => undefined);
   const utils = await makeWorkerUtils({ connectionString: server, logger });
   await utils.migrate();
@@ -79,7 +79,7 @@ export async function openGraphileWorker({
 
 /**
  * No index finds the jobs under way. The jobs that wait for tomorrow are stored before all others, so the newest job is
- * due as long as any is.
+ * due as long as any job is due.
  */
 export const GRAPHILE_WORKER_QUERIES: StoredQueries = {
   owing: `

@@ -13,9 +13,9 @@ import { askPostgres, type Prepared, type Site, type StoredQueries } from "./pro
 /** More than a benchmark asks for: a project's plan would allow less than a whole machine. */
 const REQUESTS_PER_MINUTE = 1_000_000;
 
-/** Ours as operators run it: gateway, worker, delivery node and nats-server. */
+/** Jobwheel as operators run it: gateway, worker, delivery node and nats-server. */
 export const prepareCell = (site: Site) => prepare(site, ["worker", "delivery", "gateway"]);
-/** Ours as one process. */
+/** Jobwheel as one process. */
 export const prepareStandalone = (site: Site) => prepare(site, ["standalone"]);
 
 async function prepare(
@@ -66,7 +66,7 @@ async function prepare(
   };
 }
 
-/** Due jobs are found lane by lane, as the sweep finds them, and only jobs with a run are under way. */
+/** Due jobs are found lane by lane, as the sweep finds them. Jobs under way have a run and a node. */
 const QUERIES: StoredQueries = {
   owing: `
 SELECT EXISTS (SELECT FROM open_jobs WHERE run_id IS NOT NULL AND node_id IS NOT NULL)

@@ -3,24 +3,24 @@ import { openGraphileWorker } from "./graphile-worker.ts";
 import { openPgBoss } from "./pg-boss.ts";
 
 /**
- * A program that runs one role of a library: `bun library-program.ts JSON`. The API creates all jobs of the requests
- * that came while it was creating the ones before in one call, since every library creates many much cheaper than one
- * by one. The worker posts each job to its target with Bun's `fetch`.
+ * A program that runs one role of a library: `bun library-program.ts JSON`. The API makes one call at a time. The next
+ * call creates the jobs of all requests that came meanwhile, since every library creates many jobs at once much cheaper
+ * than one by one. The worker posts each job to its target with Bun's `fetch`.
  */
 
 export interface ProgramSettings {
   peer: PeerName;
-  /** "schema" makes what the library stores its jobs in, and ends. */
+  /** "schema" makes the tables or keys in which the library stores its jobs, and ends. */
   role: "schema" | "api" | "worker";
   /** The URL of its Postgres or Redis. */
   server: string;
   port: number;
   isPunctual: boolean;
-  /** How many jobs the worker delivers at once, if not as many as the product's own file says. pg-boss goes by batches. */
+  /** The jobs that the worker delivers at once, in place of the product's own number. pg-boss goes by batches instead. */
   concurrency: number | undefined;
 }
 
-/** A job as a library keeps it. `due_at` is in it because not every library tells its worker when a job was due. */
+/** A job as a library keeps it. It holds `due_at` because not every library tells its worker when a job was due. */
 export interface PeerJob {
   target_url: string;
   payload: unknown;
@@ -36,7 +36,7 @@ export interface NewPeerJob {
 export interface Peer {
   /** Creates jobs in one call. Answers their ids in the same order. */
   add(jobs: NewPeerJob[]): Promise<string[]>;
-  /** Does jobs until the process ends. One fails if `deliver` rejects. */
+  /** Does jobs until the process ends. A job fails if `deliver` rejects. */
   work(deliver: (id: string, job: PeerJob) => Promise<void>): Promise<unknown>;
 }
 
@@ -79,7 +79,7 @@ function serveApi(peer: Peer, port: number): void {
   });
 }
 
-/** Joins calls that come while one is under way into the next one. */
+/** Joins all calls that come while one is under way into the next call. */
 function groupCalls(add: Peer["add"]): Peer["add"] {
   interface Waiting {
     jobs: NewPeerJob[];
@@ -108,7 +108,7 @@ function groupCalls(add: Peer["add"]): Peer["add"] {
   return (jobs) => {
     const settle = Promise.withResolvers<string[]>();
     waiting.push({ jobs, settle });
-    // The requests that have arrived together are read before the call.
+    // setImmediate lets all requests that have arrived together be read before the call.
     if (!isBusy) setImmediate(() => !isBusy && addWaiting());
     return settle.promise;
   };

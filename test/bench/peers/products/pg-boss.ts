@@ -28,15 +28,15 @@ const QUEUE = "deliver";
 const BATCH = 100;
 const WORKERS = 4;
 /**
- * The least that is accepted. Notifications tell of jobs that are due when they are created, and of no others.
+ * The least interval that pg-boss accepts. Notifications tell only of jobs that are due when they are created.
  * The CPU a job includes the polling.
  */
 const POLL_SECONDS = 0.5;
 
 /**
- * The page "Workers": LISTEN/NOTIFY, "cutting dispatch latency to milliseconds"; batches, of which the next is fetched at
- * once while they are full (`burstWhenBatchFull`); several workers. The queue has a table of its own (`partition`), as
- * the page "Queues" advises for a busy one. A batch is settled as a whole, which costs least.
+ * The page "Workers" has LISTEN/NOTIFY, "cutting dispatch latency to milliseconds"; several workers; and batches, where a
+ * full batch has the next one fetched at once (`burstWhenBatchFull`). The queue has a table of its own (`partition`), as
+ * the page "Queues" advises for a busy queue. A batch is settled as a whole, which costs least.
  */
 export async function openPgBoss({ server, isPunctual }: ProgramSettings): Promise<Peer> {
   const { PgBoss } = await importPeer<PgBoss>("pg-boss");
@@ -46,7 +46,7 @@ export async function openPgBoss({ server, isPunctual }: ProgramSettings): Promi
   await boss.createQueue(QUEUE, { notify: true, partition: true, retryLimit: ATTEMPTS_MAX - 1 });
   return {
     async add(jobs: NewPeerJob[]) {
-      // Ids in the order of time, since ids of its own would have to be asked back.
+      // The ids are made here, in the order of time, since ids that pg-boss makes would have to be asked back.
       const specs = jobs.map(({ data, runAt }) => ({
         ...{ id: Bun.randomUUIDv7(), data },
         ...(runAt === null ? {} : { startAfter: new Date(runAt) }),
@@ -68,7 +68,7 @@ export async function openPgBoss({ server, isPunctual }: ProgramSettings): Promi
   };
 }
 
-/** The first is answered from the index of the library's own counts. */
+/** The index of the library's own counts answers the first statement. */
 export const PG_BOSS_QUERIES: StoredQueries = {
   owing: `
 SELECT EXISTS (SELECT FROM pgboss.job

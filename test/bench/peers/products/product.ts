@@ -1,26 +1,26 @@
 import type { Database } from "../../../../shared/store/database/database.ts";
 
-/** What a measurement needs of a product beyond its defaults. */
+/** A measurement's needs of a product beyond its defaults. */
 export interface Wish {
-  /** Jobs become due after they were created: a product that polls for them does so as often as it may. */
+  /** Jobs become due after they were created: a product that polls for them polls as often as it may. */
   isPunctual?: boolean;
-  /** So many names of targets, instead of one address. */
+  /** The number of names of targets, instead of one address. */
   names?: number;
   /** Targets are reached over TLS. */
   isSecure?: boolean;
-  /** graphile-worker and BullMQ only: so many deliveries at once. */
+  /** graphile-worker and BullMQ only: the number of deliveries at once. */
   concurrency?: number | undefined;
-  /** Ours only: so many projects, each with a key. */
+  /** Jobwheel only: the number of projects, each with a key. */
   projects?: number;
-  /** Ours only: so many shards, all in one worker. */
+  /** Jobwheel only: the number of shards, all in one worker. */
   shards?: number;
 }
 
-/** Where a product runs. What is added to `stops` is called in reverse order when the measurement is over. */
+/** The place where a product runs. Functions in `stops` are called in reverse order when the measurement is over. */
 export interface Site {
   wish: Wish;
   databaseUrl: string;
-  /** The benchmark's own connection to that database. What it asks there is charged to nobody. */
+  /** The benchmark's own connection to that database. The CPU of its statements is charged to no product. */
   db: Database;
   folder: string;
   environment: Record<string, string>;
@@ -33,21 +33,21 @@ export interface Site {
 export interface Prepared {
   /** Starts its own processes one after another. Resolves once all are ready. */
   start(): Promise<void>;
-  /** All that belongs to it by name, without Postgres. Its own processes are added as they are started. */
+  /** The product's processes by name, without Postgres. Each of its own is added when it starts. */
   pids: Map<string, number>;
   usesPostgres: boolean;
-  /** Where jobs are created: `POST /v2/jobs` and `POST /v2/jobs/batch`. */
+  /** The port at which jobs are created: `POST /v2/jobs` and `POST /v2/jobs/batch`. */
   port: number;
   keys: string[];
-  /** The secrets with which it signs, in the order of the keys; none if it does not sign. */
+  /** The secrets with which the product signs, in the order of the keys; empty if it does not sign. */
   secrets: string[];
-  /** Whether a job is due or under way. It is asked while CPU is measured, so it asks none of the product's processes. */
+  /** Whether a job is due or under way. The call comes while CPU is measured, so it spares the product's processes. */
   isOwing(): Promise<boolean>;
-  /** How many jobs are not done yet. It may take as long as there are jobs. */
+  /** The number of jobs that are not done yet. Counting may take time in proportion to the jobs. */
   countStored(): Promise<number>;
 }
 
-/** What isOwing and countStored ask of Postgres. */
+/** The statements behind isOwing and countStored. */
 export interface StoredQueries {
   /** Looks at a few rows, however many are stored. Answers a row with `owing`. */
   owing: string;
