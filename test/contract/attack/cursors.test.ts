@@ -6,7 +6,7 @@ import { expectNoTrace } from "./support.ts";
 
 let gateway: TestGateway;
 let project: TestProject;
-/** A cursor for each path, which works there with limit=1 and no filter. */
+/** A cursor for each path. The cursor works at that path with limit=1 and no filter. */
 const cursors = new Map<string, string>();
 
 const lists = (Object.values(OPERATIONS) as Operation[])

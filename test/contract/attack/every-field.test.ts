@@ -13,7 +13,7 @@ import { HOSTILE_ESCAPES, HOSTILE_JSON, HOSTILE_TEXTS } from "./hostile-values.t
 
 /**
  * Sends hostile values in every parameter, id, header and body field that the published document names. Other tests say
- * which of them are refused. Here every one is answered as the document describes the operation.
+ * which values are refused. Here the answer to every value must be as the document describes the operation.
  */
 
 let gateway: TestGateway;
@@ -85,7 +85,7 @@ function* attack({ path: pattern, parameters, bodySchema, bodies }: PublishedOpe
     }
   }
   for (const [steps, schema] of bodySchema === null ? [] : placesIn(bodySchema)) {
-    // What stands in one example alone is refused in the others for where it stands, whatever its value is.
+    // A field of one example may be refused in the other examples for its place alone, whatever its value is.
     const example = bodies.find((body) => has(body, steps)) ?? bodies[0];
     for (const value of valuesFor("body", schema)) {
       const body = put(withNewName(example), steps, value);
@@ -96,7 +96,7 @@ function* attack({ path: pattern, parameters, bodySchema, bodies }: PublishedOpe
 
 type Step = string | number;
 
-/** The places in a body of this schema: the body itself, its fields and entries, and theirs. */
+/** The places in a body of this schema: the body itself, its fields and entries, and the places within these. */
 function placesIn(schema: Json): [Step[], Json][] {
   if ("$ref" in schema) return placesIn(published.look(schema.$ref));
   const inner: [Step, Json][] = Object.entries(schema.properties ?? {});
@@ -129,7 +129,7 @@ interface Asked {
   faults: string[];
 }
 
-/** Also reads what the request has made, and removes it. */
+/** Also reads the resource that the request has made, and removes it. */
 async function askAndLook(operation: PublishedOperation, request: GivenRequest): Promise<Asked> {
   const { answer, faults } = await ask(operation, request);
   if (answer?.status !== 201) return { answer, faults };
@@ -151,7 +151,7 @@ async function ask(operation: PublishedOperation, request: GivenRequest): Promis
   clearTimeout(timer);
   if (answer === null) return { answer, faults: [`no answer within ${ANSWER_MS_MAX} ms`] };
   const { status, text } = answer;
-  // These are documented, but no hostile value is a reason for them.
+  // These statuses are documented, but a hostile value is no reason for them.
   if (status >= 500 || status === 429) return { answer, faults: [`${status} ${text}`] };
   return { answer, faults: findAnswerFaults(published, operation, answer) };
 }

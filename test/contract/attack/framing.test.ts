@@ -124,7 +124,7 @@ describe("a request that two readers could read as two requests", () => {
       const raw = await gateway.send(`${head(project, `POST ${path}`, JSON_TYPE, ...lines)}\r\n`);
       readRefusal(parseRaw(raw), "invalid_request");
     }
-    // Its bytes cannot be counted, so they must not take a part of the gateway's memory either.
+    // The refused body's bytes cannot be counted, so none of the gateway's memory may stay taken for them.
     const batch = await gateway.call("POST", "/v2/jobs/batch", {
       key: project.production,
       body: { jobs: [{ target_url: TARGET_URL }] },

@@ -1,4 +1,4 @@
-/** Hostile texts by what they attack; `text` holds those that every field has to bear. */
+/** Hostile texts by the kind of field that they attack; `text` holds those that every field has to bear. */
 export const HOSTILE_TEXTS = {
   text: [
     ...["", " ", "\0", "a\0b", "\ud800", "\u200b", "\u202e", "a\nb", "é", "İ", "😀".repeat(81), ","],
@@ -44,8 +44,8 @@ export const HOSTILE_TEXTS = {
 export const HOSTILE_ESCAPES = ["%", "%0", "%00", "%ff", "%c0%af", "%ed%a0%80", "%252e%252e", "+", "=", ";"];
 
 /**
- * JSON, or nearly. They are texts, since a JavaScript value can hold neither a repeated member nor a number beyond all
- * doubles.
+ * Values that are JSON or nearly JSON. They are texts, since a JavaScript value can hold neither a repeated member nor
+ * a number beyond all doubles.
  */
 export const HOSTILE_JSON = {
   kinds: ["null", "true", "0", '"0"', "[]", "{}", "[null]"],

@@ -42,7 +42,7 @@ test(
     const steps = fc.record({
       key: fc.nat(1),
       gateway: fc.nat(2),
-      // The percentage of the request that is sent before the break; a sender of 100 may stay.
+      // The percentage of the request that is sent before the break. A sender of 100 % may stay.
       part: fc.oneof(fc.integer({ min: 1, max: 99 }), fc.constant(100)),
       turns: fc.nat(40),
       stays: fc.boolean(),
@@ -88,7 +88,7 @@ test(
 );
 
 interface Asked {
-  /** The time span in which the database decided, in milliseconds of a clock that bursts and pauses both move. */
+  /** The time span in which the database decided, in milliseconds of a clock that both bursts and pauses move on. */
   from: number;
   to: number;
   isAccepted: boolean;
@@ -112,7 +112,7 @@ async function askInBursts(
         asked.push({ from, to: performance.now() + aged, isAccepted: status === 200 });
       }),
     );
-    // The ticks pass through negative numbers, since no tick may meet another on the way.
+    // The ticks pass through negative numbers, since two ticks must differ at every moment.
     await gateway.query("UPDATE rate_ticks SET tick = -tick WHERE project_no = $1", [project.no]);
     await gateway.query("UPDATE rate_ticks SET tick = -tick - $2 WHERE project_no = $1", [
       project.no,

@@ -27,7 +27,7 @@ afterAll(() => gateway.stop());
 const BODY_BYTES_MAX = 1_048_576;
 const BATCH_BYTES_MAX = 33_554_432;
 const CHUNK_BYTES = 50_000;
-/** One of the bodies may still be held, as text and as bytes; all of them would be four times as much. */
+/** Memory may still hold one of the bodies, as text and as bytes. All four of them would take four times as much. */
 const HEAP_MARGIN_BYTES = 30_000_000;
 
 type Framing = "with its length" | "in chunks";
@@ -111,7 +111,7 @@ describe.each(FRAMINGS)("a body %s", (framing) => {
         const bytes = request("POST /v2/jobs", body, framing, `Content-Encoding: ${coding}`);
         readRefusal(parseRaw(await exchange(gateway.port, bytes)), "unsupported_media_type");
       }
-      // Calling it identity does not make it readable.
+      // The body stays unreadable under the name identity.
       const bytes = request("POST /v2/jobs", gzipSync(job), framing, "Content-Encoding: identity");
       readRefusal(parseRaw(await exchange(gateway.port, bytes)), "invalid_request");
     });

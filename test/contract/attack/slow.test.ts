@@ -19,16 +19,16 @@ const DEADLINE_MS = 30_000;
 const HEAD_DEADLINE_MS_MAX = 30_000;
 const MARGIN_MS = 5_000;
 const BYTE_EVERY_MS = 500;
-/** A body of 4 MiB may take 32 s more than this. */
+/** The time for receiving at the hasty gateway. A body of 4 MiB may take 32 s more than this. */
 const HASTY_RECEIVE_MS = 1_000;
 const LARGE_BODY_BYTES = 4_194_304;
-/** Longer than the server keeps an idle connection by default, and shorter than the body's time. */
+/** The silence is longer than the server keeps an idle connection by default, and shorter than the body's time. */
 const SILENCE_MS = 18_000;
 const SILENT_CONNECTIONS = 3_000;
 const CONNECTIONS_AT_ONCE = 200;
-/** A batch without a declared length counts as the largest one; a project may have this many of those. */
+/** A batch without a declared length counts as the largest batch. A project may have this many of the largest batches. */
 const BATCHES_OF_PROJECT_MAX = 4;
-/** More than the kernel buffers for a client that does not read. */
+/** The answer is larger than the kernel buffers for a client that does not read. */
 const LARGE_ANSWER_PAYLOADS = 40;
 const CUT_OFF_MS_MAX = 40_000;
 const TEST_TIMEOUT_MS = 150_000;
@@ -46,7 +46,7 @@ afterAll(async () => {
   await gateway.stop();
 });
 
-/** A connection that the test ends if nobody else does. */
+/** A connection that the test ends if it is still open afterwards. */
 function connect(onConnect: (socket: net.Socket) => void): net.Socket {
   const socket = net.connect(gateway.port, "127.0.0.1", () => onConnect(socket));
   socket.on("error", () => socket.destroy());
@@ -55,9 +55,9 @@ function connect(onConnect: (socket: net.Socket) => void): net.Socket {
 }
 
 interface Dribbled {
-  /** What came. */
+  /** The answer's text. */
   text: string;
-  /** After what time the server ended the connection, and the same without the time in which the machine held this process up. */
+  /** The time until the connection ended; `workedMs` is without the time in which the machine held this process up. */
   tookMs: number;
   workedMs: number;
 }
@@ -86,8 +86,8 @@ function dribble(start: string, rest: string): Promise<Dribbled> {
 }
 
 /**
- * Stays silent between the two parts. Answers what came, and how long the server waited in silence before it ended the
- * connection.
+ * Stays silent between the two parts. Answers the received text, and the time from the last received byte to the end
+ * of the connection.
  */
 function pause(port: number, first: string, rest: string): Promise<{ text: string; idleMs: number }> {
   const { promise, resolve } = Promise.withResolvers<{ text: string; idleMs: number }>();
@@ -181,7 +181,7 @@ describe.concurrent("a client that", () => {
     async () => {
       const before = countFds();
       let openCount = 0;
-      // In waves: a connection beyond the kernel's queue looks open to the client and is unknown to the server.
+      // Connections open in waves: one beyond the kernel's queue looks open to the client and is unknown to the server.
       for (let n = 0; n < SILENT_CONNECTIONS; n += CONNECTIONS_AT_ONCE) {
         const wave = Array.from({ length: CONNECTIONS_AT_ONCE }, () => {
           const { promise, resolve } = Promise.withResolvers<void>();

@@ -2,7 +2,7 @@ import { expect } from "bun:test";
 import net from "node:net";
 import type { TestGateway, TestProject } from "../../support/gateway.ts";
 
-/** A new connection must be served within this time, whatever other clients do. A held-up one would wait for 10 s and more. */
+/** A new connection must be served within this time, whatever other clients do. If held up it would wait for 10 s and more. */
 const AT_ONCE_MS_MAX = 5_000;
 const RAW_TIMEOUT_MS = 60_000;
 
@@ -32,14 +32,14 @@ export function exchange(port: number, bytes: string | Uint8Array, { end = false
   });
   socket.setTimeout(RAW_TIMEOUT_MS, () => reject(new Error("the server did not end the connection")));
   socket.on("data", (chunk: Buffer) => (text += chunk.toString("latin1")));
-  // A client that is cut off while it sends gets a reset.
+  // The server's cut while this client still sends arrives as a reset.
   socket.on("error", () => resolve(text));
   socket.on("end", () => socket.end());
   socket.on("close", () => resolve(text));
   return promise;
 }
 
-/** Expects that no table has another row after `act`, and that the next caller is served at once. */
+/** Expects that no table has a new row after `act`, and that the next caller is served at once. */
 export async function expectNoTrace<Result>(
   gateway: TestGateway,
   project: TestProject,
@@ -52,7 +52,7 @@ export async function expectNoTrace<Result>(
   return result;
 }
 
-/** Expects that a request on a new connection is answered at once: not much later than Postgres answers, asked at the same time. */
+/** Expects that a request on a new connection is answered at once: little later than a query to Postgres at the same time. */
 export async function expectServed(gateway: TestGateway, project: TestProject): Promise<void> {
   const startedAt = performance.now();
   const tookMs = async (act: Promise<unknown>) => {

@@ -21,8 +21,8 @@ const victims = new Map<string, string>();
 /** The route table itself, so that a new route is tried too. */
 const operations: [string, Operation][] = Object.entries(OPERATIONS);
 /**
- * These make what they name in their caller's own environment, whoever else has the name (by-name.test.ts, and those of flows
- * and hosts).
+ * These operations make the resource that they name in the caller's own environment, even if another project has the name
+ * (by-name.test.ts, and the tests of flows and hosts).
  */
 const MAKE_WHAT_THEY_NAME = ["putSchedule", "updateFlow", "parkHost", "openHost"];
 const withId = operations.filter(([name, { id }]) => id !== null && !MAKE_WHAT_THEY_NAME.includes(name));
@@ -30,7 +30,7 @@ const parameterOf = ({ path }: Operation) => /\{(\w+)\}/.exec(path)?.[1] ?? "";
 const parameters = [...new Set(withId.map(([, operation]) => parameterOf(operation)))];
 
 const ROUNDS_MIN = 20;
-/** A busy machine may need many rounds until one of each kind runs undisturbed. */
+/** A busy machine may need many rounds until one request of each kind runs undisturbed. */
 const ROUNDS_MAX = 500;
 /** The most that reading an existing row may cost, compared with finding none. */
 const TIMING_FACTOR_MAX = 4;
@@ -63,7 +63,7 @@ async function addResource(parameter: string): Promise<string> {
     await gateway.call("PATCH", path, { key: victim.production, body });
     return key;
   }
-  // Everything else is created by a POST to the path above it, whose documented example body works.
+  // A POST to the path above a resource creates every other kind; the documented example body works there.
   const above = withId
     .map(([, { path }]) => path.split(`/{${parameter}}`))
     .find(([, rest]) => rest === "")?.[0];
@@ -169,7 +169,7 @@ describe("a list", () => {
     for (const key of [attacker.production, attacker.development, victim.development]) {
       const { text } = await gateway.call("GET", operation.path, { key });
       const { data, next_cursor } = JSON.parse(text) as { data: { name: null }[]; next_cursor: null };
-      // A list of keys has at least the key that asks.
+      // A list of keys has at least the attacker's own key.
       const own = operation.path === "/v2/keys" ? [{ name: null }] : [];
       expect({ data, next_cursor }).toMatchObject({ data: own, next_cursor: null });
       for (const id of victims.values()) expect(text).not.toContain(id);

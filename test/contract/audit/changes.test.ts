@@ -10,7 +10,7 @@ beforeAll(async () => {
 });
 afterAll(() => gateway.stop());
 
-/** This path is a secret: everybody who knows it can write there. */
+/** The path of this URL is a secret: everybody who knows the URL can write there. */
 const SECRET_URL = "https://hooks.example.com/T0/B0/xoxb";
 
 async function changesOf(project: TestProject): Promise<AuditEntry[]> {
@@ -152,7 +152,7 @@ const CHANGES: Partial<Record<OperationId, Change>> = {
     detail: () => ({ name: "Renamed" }),
   },
 };
-/** A batch has a test of its own, and a preview changes nothing. */
+/** A test below covers batches, and a preview changes nothing. */
 const OTHERS: OperationId[] = ["createJobBatch", "previewSchedule"];
 
 describe("the audit record of a change by a key names who, what, when and the request's id", () => {

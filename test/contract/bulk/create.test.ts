@@ -23,7 +23,7 @@ const ALL: NewBulk = { action: "cancel", filter: { all: true } };
 const DAY_MS = 86_400_000;
 const iso = (at: number) => new Date(at).toISOString();
 
-/** Sends what the client's types would not let through. */
+/** Sends bodies that the client's types would not let through. */
 const send = (bulk: object) => client.bulk.create(bulk as NewBulk);
 
 describe("POST /v2/bulk", () => {
@@ -223,7 +223,7 @@ describe("a backfill", () => {
     expect((await ask(from)).status).toBe("counting");
     await refusalOf(ask(from - 30_000), "invalid_request", "filter.from");
     await refusalOf(ask(from, to + 1), "invalid_request", "filter.from");
-    // Before the schedule began nothing is counted.
+    // Instants before the schedule began are not counted.
     await gateway.query("UPDATE timetables SET since = since + interval '75 days' WHERE schedule_id = $1", [
       idToUuid(id),
     ]);

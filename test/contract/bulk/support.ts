@@ -1,7 +1,7 @@
 import { OPEN_BULKS_MAX } from "../../../shared/domain/bulk.ts";
 import type { TestGateway, TestProject } from "../../support/gateway.ts";
 
-/** Adds bulk operations to the production environment, none of which is over, until it may have no more. */
+/** Adds unfinished bulk operations to the production environment, as many as it may have. */
 export async function fillBulk(gateway: TestGateway, project: TestProject): Promise<void> {
   await gateway.query(
     `INSERT INTO bulk_operations (project_no, environment, id, shard, action, status, per_second, dry_run, filter)

@@ -80,7 +80,7 @@ describe("a request under /v2", () => {
 
 // Both tests run at once, because each one waits until the gateways' caches expire.
 describe.concurrent("a gateway's cached key", () => {
-  /** Asks both gateways until neither answers as before. Neither may do so for longer than promised. */
+  /** Asks both gateways until neither answers as before. Each must change its answer within the promised time. */
   async function expectNoticed(authorization: string, isOld: (answer: Answer) => boolean): Promise<void> {
     const startedAt = performance.now();
     await Promise.all(

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { startTestGateway, TARGET_URL, type TestGateway, type TestProject } from "../../support/gateway.ts";
 
-/** What a newcomer gets wrong first. Each message says what to do; code and param are those of the contract. */
+/** The first mistakes of a newcomer. Each message says what to do; code and param are those of the contract. */
 
 let gateway: TestGateway;
 let project: TestProject;

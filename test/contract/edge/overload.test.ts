@@ -12,7 +12,7 @@ import {
 /** The gateway's own REQUESTS_IN_PROGRESS_MAX and REQUESTS_OF_PROJECT_IN_PROGRESS_MAX. */
 const IN_PROGRESS_MAX = 2_000;
 const OF_PROJECT_IN_PROGRESS_MAX = 500;
-/** The size of the largest batch, and how many of them a project may have in progress. */
+/** The size of the largest batch, and the number of such batches that a project may have in progress. */
 const BATCH_BYTES_MAX = 33_554_432;
 const BATCHES_OF_PROJECT_MAX = 4;
 const EVENTUALLY_MS_MAX = 60_000;
@@ -45,7 +45,7 @@ function stall(project: TestProject): void {
   const open = () => {
     const socket = net.connect(gateway.port, "127.0.0.1", () => socket.write(head));
     socket.on("error", () => socket.destroy());
-    // The gateway has refused this one because another request of the test was in progress; it tries again.
+    // The gateway has refused this request because another one of the test was in progress; the test sends it again.
     socket.on("data", () => {
       socket.destroy();
       open();
@@ -116,7 +116,7 @@ describe("batches whose bodies never come", () => {
         });
       const [first, second, third] = await Promise.all([1, 2, 3].map(() => gateway.addProject()));
       if (first === undefined || second === undefined || third === undefined) throw new Error("no project");
-      // One more than fits: the last one is refused, and the others go on waiting for their bodies.
+      // One batch more than fits: the last batch is refused, and the others go on waiting for their bodies.
       const refused = (project: TestProject, count: number) =>
         Promise.race(Array.from({ length: count }, () => stallBatch(project)));
       expect(await refused(first, BATCHES_OF_PROJECT_MAX + 1)).toContain("overloaded");

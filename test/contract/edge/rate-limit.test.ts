@@ -29,9 +29,9 @@ const headersOf = ({ headers }: Answer) => ({
   reset: headers.get("ratelimit-reset"),
   retryAfter: headers.get("retry-after"),
 });
-/** A small part of a tick, until whose end a loan may last. */
+/** A small part of a tick. A loan may last until the tick's end. */
 const LOOK_EVERY_MS = 5;
-/** Watches what is lent. Answers at the end how often it has seen a loan. */
+/** Watches the loans between gateways. Counts how often it has seen one. */
 function watchLoans(project: TestProject): { seen(): number; stop(): Promise<number> } {
   let seen = 0;
   let isOver = false;
@@ -60,14 +60,14 @@ const CROWD = 60;
 const FEW = 8;
 const ROUNDS = 10;
 const ROUNDS_MAX = 60;
-/** Less than the time for which a gateway's loan is waited for. */
+/** Less than the time for which a gateway waits for another one's loan. */
 const HELD_UP_MS = 500;
 const TEST_TIMEOUT_MS = 300_000;
 
 /**
- * Plays rounds, each of which must have exactly as many accepted requests as the limit, over two gateways. A loan
- * of a gateway that the machine holds up is waited for only so long: a round with a slow request and fewer accepted
- * ones is played again.
+ * Plays rounds over two gateways. Each round must have exactly as many accepted requests as the limit. A gateway waits
+ * for a loan only for a bounded time, which passes if the machine holds the lender up: a round with a slow request and
+ * fewer accepted ones is played again.
  */
 async function playRounds(
   limit: number,
@@ -218,7 +218,7 @@ describe("the request rate", () => {
         limit,
         async (ask, project) => {
           const loans = watchLoans(project);
-          // Enough requests are on their way from the first moment that both gateways see demand.
+          // Enough requests are on their way from the start for both gateways to see demand.
           await Promise.all(
             Array.from({ length: CROWD }, async (_, n) => {
               for (let sent = n; sent <= limit; sent += CROWD) await ask(n);

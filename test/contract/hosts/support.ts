@@ -1,7 +1,7 @@
 import { HOSTS_PARKED_BY_HAND_MAX } from "../../../shared/domain/host-state.ts";
 import type { TestGateway, TestProject } from "../../support/gateway.ts";
 
-/** Parks hosts by hand in the production environment, until it may park no more. */
+/** Parks hosts by hand in the production environment, as many as it may park. */
 export async function fillHosts(gateway: TestGateway, project: TestProject): Promise<void> {
   const { status } = await gateway.call("POST", "/v2/hosts/0.example.com/park", { key: project.production });
   if (status !== 200) throw new Error(`it was not parked: ${status}`);

@@ -22,7 +22,7 @@ beforeAll(async () => {
   gateway = await startTestGateway();
   project = await gateway.addProject();
   client = clientOf(gateway, project.production);
-  // Nodes that own all shards and serve all regions, for as long as the test lasts.
+  // These nodes own all shards and serve all regions for as long as the test lasts.
   const regions = `{${REGIONS.map(regionCode).join(",")}}`;
   await gateway.query(
     `INSERT INTO nodes (kind, name, regions, process, seen_at) VALUES ('delivery', 'd', $1, 'test', 'infinity')`,
@@ -41,7 +41,7 @@ afterAll(() => gateway.stop());
 const ask = (id: string, key = project.production) => gateway.call("GET", `/v2/jobs/${id}/explain`, { key });
 const explain = async (job: JobView, key = project.production) =>
   readAs(JobExplanation, await ask(job.id, key));
-/** The runs that the test gateway settles claim to have taken longer than they did, so that they would end after what follows. */
+/** Sets the runs' durations to 0. The test gateway's own are so long that the runs would end after later steps. */
 const endAtOnce = (job: JobView) =>
   gateway.query("UPDATE runs SET duration_ms = 0 WHERE job_id = $1", [idToUuid(job.id)]);
 const hour = () => new Date(Date.now() + 3_600_000).toISOString();
@@ -85,7 +85,7 @@ describe("GET /v2/jobs/{id}/explain", () => {
       ahead.push(waiting?.ahead);
     }
     expect(ahead).toEqual([0, 1, 2]);
-    // Of one instant, the one whose id was made first goes first.
+    // Among jobs of one instant, the job whose id was made first goes first.
     await gateway.query(
       "UPDATE open_jobs SET due_at = now() - interval '1 s' WHERE project_no = $1 AND region = 0",
       [own.no],

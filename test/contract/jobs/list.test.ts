@@ -84,7 +84,7 @@ describe("GET /v2/jobs", () => {
       expect(page.data.length).toBeLessThanOrEqual(3);
       seen.push(...idsOf(page));
       await adding;
-      // While the next page is read.
+      // Jobs are added while the next page is read.
       adding = add();
     }
     await adding;

@@ -36,7 +36,7 @@ describe("tags of a job", () => {
       const { data } = await jobs.list({ tag: tags[0] ?? "" });
       expect(data.find(({ id }) => id === created.id)?.tags).toEqual(tags);
       expect((await jobs.cancel(created.id)).tags).toEqual(tags);
-      // Canceled before, which the client reads from the job.
+      // The job was canceled before; the client reads that from the job.
       expect((await jobs.cancel(created.id)).tags).toEqual(tags);
     },
   );
@@ -151,10 +151,10 @@ describe("GET /v2/jobs", () => {
     );
     expect(await found({ created_after: new Date(0) })).toEqual(all.map(({ id }) => id));
     expect(await found({ created_before: plain.created_at })).toEqual([]);
-    // Of the same instant, and of two the wrong way round, there is nothing.
+    // A range of one instant and a range the wrong way round hold no job.
     expect(await found({ created_after: west.created_at, created_before: west.created_at })).toEqual([]);
     expect(await found({ created_after: until, created_before: from })).toEqual([]);
-    // Finer than a millisecond is cut, so that the job of this very millisecond is left out.
+    // Digits finer than a millisecond are cut, so that the job of this very millisecond is left out.
     const finer = west.created_at.replace("Z", "999Z");
     expect(await found({ created_after: finer, tag: "b" })).toEqual(
       [failed].filter((job) => job.created_at > west.created_at).map(({ id }) => id),

@@ -16,13 +16,13 @@ afterAll(async () => {
 });
 
 const HOUR_MS = 3_600_000;
-/** What the API promises for a revocation on every gateway. */
+/** The API promises a revocation on every gateway within this time. */
 const ENDED_MS_MAX = 5_000;
 const ASK_EVERY_MS = 50;
 
 const hoursUntil = (instant: string | null) => (Date.parse(instant ?? "") - Date.now()) / HOUR_MS;
 
-/** Expects the key to be refused here at once, and on the other gateway in time: no request that is sent later is taken. */
+/** Expects this gateway to refuse the key at once, and the other one to refuse it from the promised time on. */
 async function expectEnded(key: string): Promise<void> {
   const startedAt = performance.now();
   expect(await statusOf(gateway, key)).toBe(401);
@@ -202,7 +202,7 @@ describe("DELETE /v2/keys/{id}", () => {
     const [own] = (await keys.list()).data.filter(
       ({ name, expires_at, scope }) => name === null && expires_at === null && scope === "full",
     );
-    // The expiring one counts.
+    // The expiring key counts, so the project's first key may be deleted.
     await keys.delete(own?.id ?? "");
     const before = await gateway.countRows();
     await refusalOf(keysOf(gateway, project, other.key).delete(other.id), "invalid_request");
@@ -215,7 +215,7 @@ describe("DELETE /v2/keys/{id}", () => {
       const project = await gateway.addProject();
       const { id, key } = await keysOf(gateway, project).create({ scope: "full" });
       const [first] = (await keysOf(gateway, project).list()).data.filter((listed) => listed.id !== id);
-      // Both gateways know their key by now, so neither request is refused for a key that the other one has ended.
+      // Each gateway has cached its key by now, so its check lets the request pass even if the other has ended the key.
       await gateway.call("GET", "/v2/project", { key, port: mate.port });
       const answers = await Promise.all([
         gateway.call("DELETE", `/v2/keys/${id}`, { key: project.production }),
@@ -223,7 +223,7 @@ describe("DELETE /v2/keys/{id}", () => {
       ]);
       const [done, refused] = answers.map(({ status }) => status).sort();
       expect(done).toBe(200);
-      // The later of the two finds its own key deleted if the earlier one was done before it began.
+      // The later deletion finds its own key deleted, and is answered 401, if the earlier one was done before it began.
       expect([400, 401]).toContain(refused ?? 0);
     }
   });

@@ -125,7 +125,7 @@ describe("POST /v2/keys", () => {
     } finally {
       await mate.stop();
     }
-    // The other environment has a limit of its own, and a key that is gone makes room.
+    // The other environment has a limit of its own, and a deleted key makes room.
     const keys = keysOf(gateway, project);
     await keysOf(gateway, project, project.development).create({ scope: "jobs" });
     const [newest] = (await keys.list()).data;

@@ -7,12 +7,12 @@ export function keysOf(gateway: TestGateway, project: TestProject, key = project
   return clientOf(gateway, key).keys;
 }
 
-/** Whether requests with the key are taken by the gateway: its status for the project. */
+/** The gateway's status for the project, which tells whether it accepts requests with the key. */
 export async function statusOf(gateway: TestGateway, key: string, port = gateway.port): Promise<number> {
   return (await gateway.call("GET", "/v2/project", { key, port })).status;
 }
 
-/** Adds keys that nobody knows, which live. */
+/** Adds live keys whose texts are unknown. */
 export async function fillKeys(gateway: TestGateway, project: TestProject, count: number): Promise<void> {
   await gateway.query(
     `INSERT INTO api_keys (id, project_no, environment, scope, hash)

@@ -28,7 +28,7 @@ afterAll(async () => {
 /** The headers that HTTP itself adds to a request. */
 const HTTP_HEADERS = ["accept", "accept-encoding", "connection", "content-length", "content-type", "host"];
 
-/** Expects every header and the body to be as they are described there. Answers the optional headers that are absent. */
+/** Expects every header and the body to be as `place` describes them. Answers the optional headers that are absent. */
 function readAsDescribed(place: string, arrival: Arrival): string[] {
   const { parameters } = published.look(place);
   const absent: string[] = [];

@@ -13,7 +13,7 @@ const LINT_TIMEOUT_MS = 50_000;
 
 let gateway: TestGateway;
 let text: string;
-/** An empty folder, since the linter would obey an ignore file in the folder where it runs. */
+/** An empty folder for the linter, which would obey an ignore file in the folder where it runs. */
 let folder: string;
 
 beforeAll(async () => {
@@ -32,7 +32,7 @@ function lint(document: string): string[] {
   writeFileSync(file, document);
   const run = spawnSync(process.execPath, [CLI, "lint", file, `--config=${RULES}`, "--format=json"], {
     cwd: folder,
-    // The linter sends nothing and asks for nothing.
+    // These settings keep the linter from sending telemetry and from looking for updates.
     env: { ...process.env, REDOCLY_TELEMETRY: "off", REDOCLY_SUPPRESS_UPDATE_NOTICE: "true" },
     encoding: "utf8",
     timeout: LINT_TIMEOUT_MS,
@@ -47,8 +47,8 @@ function lint(document: string): string[] {
 }
 
 /**
- * A path by name is also one of an id that is `by-name`. No id is, and the router takes the path by name for all of them
- * (edge/routing.test.ts).
+ * A path by name also fits a schedule whose id is `by-name`. No such id exists, and the router takes each of these paths
+ * as the one by name (edge/routing.test.ts).
  */
 const AMBIGUOUS = ["firings", "run"].map(
   (rest) =>

@@ -3,11 +3,11 @@ import { type Browser, chromium } from "playwright-core";
 import { findChromium } from "../../support/chromium-binary.ts";
 import { startTestGateway, type TestGateway } from "../../support/gateway.ts";
 
-/** The browser may have to be downloaded first. */
+/** The setup may have to download the browser first. */
 const SETUP_TIMEOUT_MS = 600_000;
 const LAUNCH_TIMEOUT_MS = 240_000;
 const TEST_TIMEOUT_MS = 240_000;
-/** Flags that keep the browser from any request of its own. */
+/** Flags that keep the browser from making requests of its own. */
 const FLAGS = [
   "--headless",
   "--no-sandbox",

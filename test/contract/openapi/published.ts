@@ -3,7 +3,7 @@ import type { Answer, TestGateway } from "../../support/gateway.ts";
 
 /**
  * The OpenAPI document of a gateway, read as a client would: by its words alone, with a validator that does not know
- * the code behind it. Places in it are JSON pointers.
+ * the code behind the document. Places in the document are JSON pointers.
  */
 export interface Published {
   text: string;
@@ -22,7 +22,7 @@ export interface PublishedOperation {
   id: string;
   method: string;
   path: string;
-  /** As in the document: each has a name and the part of the request that it is in. */
+  /** Parameters as in the document: each has a name and names its part of the request. */
   parameters: Json[];
   /** Null if the operation takes no body. */
   bodySchema: Json;
@@ -125,7 +125,7 @@ export async function readPublished(gateway: TestGateway): Promise<Published> {
   };
 }
 
-/** Lists what the answer has that its operation does not document, and what it lacks. */
+/** Lists the undocumented parts of the answer, and the documented parts that it lacks. */
 export function findAnswerFaults(
   published: Published,
   { answers }: PublishedOperation,

@@ -38,7 +38,7 @@ export interface GivenRequest {
 }
 
 const UNKNOWN_ID_BODY = "0".repeat(26);
-/** A name with a backslash has no path. */
+/** A name without a path: the router takes a path with a backslash for another one. */
 const UNKNOWN_NAME = "no%5Cpath";
 /** More bytes than any body may have. */
 const TOO_MANY_BYTES = 67_108_865;
@@ -88,7 +88,7 @@ export async function prepareRequests(
     return { webhook_id: id, delivery_id: JSON.parse(sample.text).id };
   }
 
-  /** Adds a key. Those that were made like this before are removed to make room. */
+  /** Adds a key. Keys that were made like this before are revoked to make room. */
   async function addKey({ no, production: key }: TestProject): Promise<Record<string, string>> {
     await gateway.query(
       "UPDATE api_keys SET revoked_at = now() WHERE project_no = $1 AND name IS NOT NULL AND revoked_at IS NULL",
@@ -99,7 +99,7 @@ export async function prepareRequests(
     return { key_id: JSON.parse(answer.text).id };
   }
 
-  /** Ends the bulk operations of the project, to make room for others: no worker does so here. */
+  /** Ends the bulk operations of the project to make room for others, since no worker runs here. */
   const endBulk = ({ no }: TestProject) =>
     gateway.query("UPDATE bulk_operations SET ended_at = now() WHERE project_no = $1", [no]);
 
@@ -109,7 +109,7 @@ export async function prepareRequests(
     return { bulk_id: JSON.parse(answer.text).id };
   }
 
-  /** An example of a bulk operation that names a schedule, with one that the project has. */
+  /** Replaces the schedule in an example of a bulk operation by a schedule of the project. */
   async function withSchedule(body: object | undefined): Promise<object | undefined> {
     if (body === undefined || !("filter" in body)) return body;
     const filter = body.filter as object;
@@ -117,7 +117,7 @@ export async function prepareRequests(
     return { ...body, filter: { ...filter, ...(await addSchedule(project)) } };
   }
 
-  /** Makes the resources on which operations succeed, by the name of the path's first parameter. */
+  /** The functions that make resources on which operations succeed, by the name of the path's first parameter. */
   const addResources: Record<string, (owner: TestProject) => Promise<Record<string, string>>> = {
     job_id: async (owner) => ({ job_id: (await gateway.createJob(owner)).id }),
     run_id: addFailedRun,
@@ -163,7 +163,7 @@ export async function prepareRequests(
     });
   }
 
-  /** Sends everything except the body. */
+  /** Sends the head of a request with this content length, and no body. */
   async function announce(operation: PublishedOperation, bodyBytes: number, port?: number): Promise<Answer> {
     const lines = [
       `${operation.method} ${await pathOf(operation)} HTTP/1.1`,
@@ -175,7 +175,7 @@ export async function prepareRequests(
     return parseRaw(await gateway.send(`${lines.join("\r\n")}\r\n\r\n`, port));
   }
 
-  /** The example with other fields in it. */
+  /** Sends the example with other fields in it. */
   async function sendWith(operation: PublishedOperation, fields: object): Promise<Answer> {
     return send(operation, { body: { ...withNewName(operation.bodies[0]), ...fields } });
   }
@@ -203,7 +203,7 @@ export async function prepareRequests(
     const isOfBulk = operation.path === "/v2/bulk";
     const body = operation.method === "PATCH" ? {} : withNewName(operation.bodies.at(isOfBulk ? 0 : -1));
     const resumes = operation.method === "PATCH" || operation.method === "PUT";
-    // A schedule is resumed beyond the limit; a flow key is paused beyond it.
+    // A resumed schedule exceeds the limit of schedules; a paused flow key exceeds that of flow keys.
     const fields = resumes ? { ...body, paused: operation.path.startsWith("/v2/flows") } : body;
     return send(operation, { key: owner.production, path, body: fields });
   }
@@ -233,7 +233,7 @@ export async function prepareRequests(
     payload_too_large: (operation) => announce(operation, TOO_MANY_BYTES),
     unsupported_media_type: (operation) => send(operation, { headers: { "Content-Type": "text/plain" } }),
     async rate_limit_exceeded(operation) {
-      // Uses up the project's one request a minute, if it has one again.
+      // The first request uses up the project's one request a minute, if it is available again.
       await gateway.call("GET", "/v2/project", { key: exhausted.production });
       return send(operation, { key: exhausted.production });
     },
@@ -265,7 +265,7 @@ export async function prepareRequests(
     async succeed(operation) {
       const bodies = operation.bodies.length === 0 ? [undefined] : operation.bodies;
       const answers: Answer[] = [];
-      // One after another: a key that is made for one request ends the one of the request before.
+      // The requests go one after another: a key that is made for one request ends the key of the request before.
       for (const body of bodies)
         answers.push(await send(operation, { body: await withSchedule(withNewName(body)) }));
       if (operation.method !== "PUT") return answers;

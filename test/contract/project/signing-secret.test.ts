@@ -18,7 +18,7 @@ const DAY_MS = 86_400_000;
 const SECRET = /^whsec_[A-Za-z0-9+/]{43}=$/;
 const ROTATE = "/v2/project/signing-secret/rotate";
 
-/** How many secrets sign, the newest first. */
+/** The sealed secrets that sign, the newest first. */
 async function sealedOf({ no }: TestProject, environment: "development" | "production" = "production") {
   const [sealed] = await listSigningSecrets(gateway.db, [{ projectNo: no, environment }]);
   return sealed ?? [];

@@ -81,7 +81,7 @@ describe("GET /v2/project/usage", () => {
   });
 
   test("of a month before the project existed is all zeros", async () => {
-    // Postgres cannot express the last of these months.
+    // Postgres cannot express 0000-01.
     for (const period of ["1999-12", "0001-01", "0000-01"]) {
       const old = await report(project.production, { period });
       expect(old).toMatchObject({ period, runs_total: 0, overage_runs: 0 });

@@ -86,7 +86,7 @@ describe("GET /v2/runs", () => {
     for await (const page of list({ limit: 3 }, own.production).pages()) {
       seen.push(...page.data.map(({ id }) => id));
       await changing;
-      // While the next page is read.
+      // Runs change while the next page is read.
       changing = change();
     }
     await changing;

@@ -19,7 +19,7 @@ import {
 const DAY_MS = 86_400_000;
 const RunList = listOf(Run);
 
-/** The gateway's clock. A test moves it forward, and its runs are older at once. New ids never go back with it. */
+/** The gateway's clock. A test moves it forward, and its runs are older at once. The times in new ids never go back. */
 let clock: () => number;
 let gateway: TestGateway;
 beforeEach(async () => {
@@ -35,7 +35,7 @@ const list = async (key: string, query = "") =>
   readAs(RunList, await gateway.call("GET", `/v2/runs${query}`, { key }));
 const listed = async (key: string, query = "") => (await list(key, query)).data.map(({ id }) => id);
 
-/** Creates a job whose attempts have all failed. Answers its runs from the first on, each of another millisecond. */
+/** Creates a job whose attempts have all failed. Answers its runs, the oldest first, each of another millisecond. */
 async function failedJob(project: TestProject, attempts = 1) {
   const job = await gateway.createJob(project);
   const runIds: string[] = [];
@@ -51,7 +51,7 @@ async function failedJob(project: TestProject, attempts = 1) {
 /** The last instant at which a run is shown. */
 const lastShownAt = (runId: string, plan: Plan) => idTimeMs(runId) + PLAN_TERMS[plan].retentionDays * DAY_MS;
 
-/** A key that no gateway has cached, so that it is looked up with the present plan. */
+/** Sets the plan. Answers a new key, which no gateway has cached, so that its lookup finds the present plan. */
 async function setPlan(project: TestProject, plan: Plan): Promise<string> {
   await changeProject(gateway.db, project.id, { plan }, testCause());
   return (await gateway.addKey(project, {})).key;

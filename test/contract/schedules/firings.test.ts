@@ -23,7 +23,7 @@ beforeAll(async () => {
   schedules = clientOf(gateway, project.production).schedules;
 });
 afterAll(() => gateway.stop());
-// In some zones the hours of these expressions begin at half past.
+// The hours of these expressions begin at half past in some zones.
 beforeEach(() => passNearEnd(HOUR_MS / 2));
 
 const HOUR_MS = 3_600_000;
@@ -35,7 +35,7 @@ async function create(wish: Partial<NewSchedule> = {}, owner = schedules): Promi
   return (await owner.create(newSchedule({ cron: "0 * * * *", ...wish }))).id;
 }
 
-/** Moves all that has happened to the schedule so far into the past. */
+/** Moves the whole history of the schedule into the past by this time. */
 async function age(id: string, ms: number): Promise<void> {
   const values = [idToUuid(id), ms];
   const earlier = "- $2::float8 * interval '1 ms'";
@@ -46,7 +46,7 @@ async function age(id: string, ms: number): Promise<void> {
   await gateway.query(`UPDATE firings SET fired_for = fired_for ${earlier} WHERE schedule_id = $1`, values);
 }
 
-/** Fires as the owner of its shard would: with a job, or without one where no quota was left. */
+/** Fires the schedule as its shard's owner would: with a job, or without one where no quota was left. */
 async function fire(id: string, at: number, jobId: string | null): Promise<void> {
   const values = [idToUuid(id), new Date(at), jobId === null ? null : idToUuid(jobId)];
   await gateway.query("INSERT INTO firings (schedule_id, fired_for, job_id) VALUES ($1, $2, $3)", values);
@@ -66,7 +66,7 @@ const statusCounts = (ledger: Firing[]) =>
     [...Map.groupBy(ledger, ({ status }) => status)].map(([name, { length }]) => [name, length]),
   );
 const iso = (at: number) => new Date(at).toISOString();
-/** The last hours that have begun, the latest one first. */
+/** The full hour this many hours ago; 0 is the hour that has begun last. */
 const hoursAgo = (count: number) => Math.floor(Date.now() / HOUR_MS - count) * HOUR_MS;
 
 describe("GET /v2/schedules/{id}/firings", () => {
@@ -235,9 +235,9 @@ describe("GET /v2/schedules/{id}/firings", () => {
     await insert("30 s");
     const ledger = await ledgerOf(id);
     expect(statusCounts(ledger)).toMatchObject({ skipped_paused: 550 });
-    // These are all before the changes: the hours from 48 to 10 ago.
+    // The other firings are those before the changes: the hours from 48 to 10 ago.
     expect(ledger.length - 1_100).toBeGreaterThanOrEqual(38);
-    // No firing falls into the second of these changes.
+    // These changes lie within about one second, into which no firing falls.
     const sinceFiringMs = Date.now() % 30_000;
     if (sinceFiringMs < CLEAR_MS) await Bun.sleep(CLEAR_MS - sinceFiringMs);
     await insert("1 ms");
@@ -280,10 +280,10 @@ describe("GET /v2/schedules/{id}/firings", () => {
 
 describe("the ledger of a schedule", () => {
   test("has the firing that came while the schedule was being created", async () => {
-    // All connections wait for the project. Some statements begin after the instant, although they were decided before it.
+    // All connections wait for the project. Some statements begin after the instant, although decided before it.
     let instant = 0;
     let early: Schedule[] = [];
-    // On a machine that stands still all of them are decided after the instant.
+    // A machine that stands still may decide all of them after the instant.
     for (let round = 0; round < ROUNDS_MAX && early.length === 0; round++) {
       const [passed, made] = await passInstant(gateway, project, (cron) =>
         Promise.all(Array.from({ length: 12 }, () => schedules.create(newSchedule({ cron })))),

@@ -74,7 +74,7 @@ describe("the limit of active schedules", () => {
     await create(project.production);
     await remove(second);
     await create(project.production);
-    // It was not counted any more, so its deletion makes no room.
+    // The paused schedule was not counted any more, so its deletion makes no room.
     await remove(first);
     await refusalOf(create(project.production), "plan_limit_exceeded");
   });
@@ -88,7 +88,7 @@ describe("the limit of active schedules", () => {
     await refusalOf(resume(first), "plan_limit_exceeded");
     await refusalOf(update(first, { paused: false, cron: "0 1 1 1 *" }), "plan_limit_exceeded");
     expect(await get(first)).toEqual(paused);
-    // A change that leaves a schedule paused, or active, needs no room.
+    // A change that leaves a schedule paused needs no room.
     expect(await update(first, { cron: "0 1 1 1 *" })).toMatchObject({ cron: "0 1 1 1 *", paused: true });
     await pause(second);
     expect(await resume(first)).toMatchObject({ paused: false });

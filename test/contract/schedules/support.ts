@@ -14,10 +14,10 @@ export function nextNewYear(): string {
   return new Date(Date.UTC(new Date().getUTCFullYear() + 1, 0)).toISOString();
 }
 
-/** Less than the worker looks ahead, and more than a request takes on a busy machine. */
+/** The delay is less than the worker looks ahead, and more than a request takes on a busy machine. */
 const SOON_SECONDS = 4;
 
-/** An expression that fires within seconds, and then not for most of a minute. */
+/** An expression that fires within seconds, and next a minute later. */
 export function cronOfSoon(): string {
   return `${(new Date().getUTCSeconds() + SOON_SECONDS) % 60} * * * * *`;
 }

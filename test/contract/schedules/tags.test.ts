@@ -25,7 +25,7 @@ describe("tags of a schedule", () => {
     expect(updated).toEqual({ ...made, tags: ["c"] });
     const second = await schedules.run(made.id);
     expect([first.tags, second.tags]).toEqual([["b", "a"], ["c"]]);
-    // What was created before keeps what it had.
+    // The job that was created before keeps its tags.
     expect((await clientOf(gateway, project.production).jobs.get(first.id)).tags).toEqual(["b", "a"]);
   });
 

@@ -86,7 +86,7 @@ describe("PATCH /v2/schedules/{id}", () => {
     });
     const jobs = clientOf(gateway, project.production).jobs;
     expect(await jobs.get(job.id)).toEqual(job);
-    // Its old name is free.
+    // The schedule's old name is free.
     await create({ name: before.name });
   });
 

@@ -37,7 +37,7 @@ async function openRow(id: string) {
 const hasEnded = async (id: string) =>
   (await gateway.query("SELECT FROM ended_deliveries WHERE id = $1", [idToUuid(id)])).length === 1;
 
-/** The message that tells the worker of the attempt. */
+/** Waits for the message that tells the worker of the attempt. */
 async function toldOf(id: string) {
   const find = () => gateway.commands.find(({ owed }) => owed.some((attempt) => attempt.id === id));
   await until(() => find() !== undefined);

@@ -23,7 +23,7 @@ export interface DeliveryWish {
   attempts?: number;
   /** The error of each attempt. */
   error?: string;
-  /** Milliseconds before now. */
+  /** The delivery's age, in milliseconds before now. */
   age?: number;
   region?: number;
 }
@@ -31,8 +31,8 @@ export interface DeliveryWish {
 const ids = createIdSource((count) => crypto.getRandomValues(new Uint8Array(count)));
 
 /**
- * Writes what a failed job, its event and its delivery to a production endpoint leave in the tables. Answers the
- * delivery's id.
+ * Writes the rows that a failed job, its event and its delivery to a production endpoint leave in the tables. Answers
+ * the delivery's id.
  */
 export async function addDelivery(
   gateway: TestGateway,

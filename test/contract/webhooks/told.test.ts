@@ -4,7 +4,7 @@ import { clientOf } from "../../support/client.ts";
 import { startTestGateway, type TestGateway, type TestProject } from "../../support/gateway.ts";
 import { newWebhook } from "./support.ts";
 
-/** Events that requests make true, as the API shows what is owed for them. */
+/** Events that requests cause, as the API shows the deliveries that are owed for them. */
 
 let gateway: TestGateway;
 let project: TestProject;
