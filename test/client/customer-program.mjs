@@ -3,7 +3,7 @@ import vm from "node:vm";
 
 /**
  * A customer's program in plain JavaScript: `customer-program.mjs modules|sandbox <built client> <input as JSON>`
- * prints its findings as JSON. The sandbox has only what browsers and edge runtimes have as well.
+ * prints its findings as JSON. The sandbox has only the globals that browsers and edge runtimes have as well.
  */
 const [mode, path, input] = process.argv.slice(2);
 const { baseUrl, silentUrl, apiKey, targetUrl, received, secret } = JSON.parse(input);

@@ -156,7 +156,7 @@ describe("the client's tries", () => {
   });
 
   test("are five, unless another number is asked for", async () => {
-    // A creation is sent, since runtimes repeat a GET by themselves when a connection ends.
+    // The request is a creation, since runtimes repeat a GET by themselves when a connection ends.
     for (const [options, tries] of [
       [{}, 5],
       [{ retriesMax: 0 }, 1],

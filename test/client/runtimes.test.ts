@@ -11,7 +11,7 @@ import { startFaultyProxy } from "./faulty-proxy.ts";
 
 let gateway: TestGateway;
 let folder: string;
-/** Accepts connections and never answers. */
+/** A server that accepts connections and never answers. */
 const silent = net.createServer();
 
 beforeAll(async () => {

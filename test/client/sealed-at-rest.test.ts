@@ -13,7 +13,7 @@ import { type ServiceProcess, startService } from "../support/service-process.ts
 
 setDefaultTimeout(180_000);
 
-/** The text that nobody but the receiver may see, and one that is sent unsealed: whoever looks must find that. */
+/** A text that only the receiver may see, and a text that is sent unsealed: each search must find the unsealed text. */
 const [SEALED, OPEN] = [
   `sealed-${randomBytes(12).toString("hex")}`,
   `open-${randomBytes(12).toString("hex")}`,
@@ -43,7 +43,7 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-/** Sends the text in each way in which payloads are sent, until a receiver has opened it each time, but for one refusal. */
+/** Sends the text in each way in which payloads are sent, and waits until a receiver has opened it, and has refused one. */
 async function sendAndReceive(): Promise<void> {
   const apiKey = await until(() => /svc_dev_[A-Za-z0-9]+(?=\s)/.exec(standalone.output)?.[0]);
   const key = makeSealKey();
@@ -63,7 +63,7 @@ async function sendAndReceive(): Promise<void> {
   await sealing.schedules.run(id);
   const echo = `http://127.0.0.1:${standalone.opsPort}/echo`;
   await createClient(options).jobs.create({ target_url: echo, payload: { card: OPEN } });
-  // What it cannot open it refuses, with a reason that the service records.
+  // The receiver refuses a payload that it cannot open, with a reason that the service records.
   const refused = await createClient(options).jobs.create({
     target_url,
     payload: { $sealed: "v1.a.b.c" },
@@ -129,7 +129,7 @@ describe("of a sealed payload", () => {
     expect(await holds(SEALED)).toEqual([]);
   });
 
-  // It is skipped, and counted as skipped, where the programs would have to be downloaded first.
+  // The test is skipped, and counts as skipped, where the programs would have to be downloaded first.
   test.skipIf(!hasPostgresClient())("a dump has no byte", () => {
     const dump = join(folder, "dump.sql");
     findPostgresClient()("pg_dump", `--file=${dump}`, database.url);

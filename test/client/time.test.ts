@@ -34,7 +34,7 @@ const fields = { target_url: TARGET_URL };
 const SHORT_MS = 60;
 /** Most requests are answered in this time, also on a slow machine. */
 const ENOUGH_MS = 1_000;
-/** Longer than any test may take. */
+/** A time that is longer than any test may take. */
 const LONG_MS = 3_600_000;
 
 describe("a try of the client", () => {
@@ -145,7 +145,7 @@ describe("an abort", () => {
   );
 
   test("ends a wait at once", async () => {
-    // A longer wait than this test may take.
+    // The wait is longer than this test may take.
     proxy.faults.push({ status: "429 Too Many Requests", headers: { "retry-after": "95" } });
     const { signal, abort } = aborting();
     const { promise: isWaiting, resolve } = Promise.withResolvers<void>();

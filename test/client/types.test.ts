@@ -20,7 +20,7 @@ import {
  * without an error fails it.
  */
 
-/** True if both types are identical, which assignability does not tell. */
+/** True if both types are identical; assignability alone would also accept other types. */
 type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
 
 const truths: true[] = [

@@ -10,7 +10,7 @@ import { type CommandLine, PROGRAM, startCommandLine, steady, steadyTerminal } f
 
 setDefaultTimeout(180_000);
 
-/** What every command prints with --json, and on a terminal. WRITE_GOLDEN=1 writes them anew. */
+/** The files of every command's output with --json and on a terminal. WRITE_GOLDEN=1 writes them anew. */
 const golden = (name: string) => join(import.meta.dir, "../../golden", name);
 
 let { folder, url, echo, apiKey, environment, jobwheel, ask, run, stop } = {} as CommandLine;

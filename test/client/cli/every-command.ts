@@ -4,9 +4,9 @@ import type { Screen } from "../../../services/cli/command.ts";
 import { COMMANDS, runCommandLine } from "../../../services/cli/command-line.ts";
 import { until } from "../../flow/support.ts";
 
-/** Where the command line is used. */
+/** The surroundings in which the command line is used. */
 export interface World {
-  /** For files that commands read. */
+  /** The folder of the files that commands read. */
   folder: string;
   /** A target that answers 200. */
   echo: string;
@@ -25,16 +25,16 @@ const SCHEDULES = `schedules:
     payload: { full: true }
 `;
 const ID = /\b(?:job|run|sch|whk|dlv|blk|key)_[0-9a-z]{26}\b/;
-/** They do not end by themselves, or ask for a key: tests of their own use them. */
+/** Tests of their own use these commands, since one asks for a key and the other runs without end. */
 const USED_ELSEWHERE = ["login", "webhooks listen"];
 
-/** Uses every command once at least, and writes each with its exit code. Throws if one was not used. */
+/** Uses every command at least once, and writes each with its exit code. Throws if a command was left out. */
 export async function useEveryCommand(world: World): Promise<void> {
   const { folder, echo, asJson, environment, stdin } = world;
   const { signal } = new AbortController();
   const unused = new Set(Object.keys(COMMANDS).filter((name) => !USED_ELSEWHERE.includes(name)));
 
-  /** Answers what a command has printed with --json, and leaves no trace. */
+  /** Answers the output of a command with --json. The command leaves no trace in the written output. */
   async function ask<Answer = { id: string }>(...words: string[]): Promise<Answer> {
     let text = "";
     const output: Screen = { write: (more) => (text += more) };
@@ -69,7 +69,7 @@ export async function useEveryCommand(world: World): Promise<void> {
   }
   const isOver = (bulk: string) => async () =>
     (await ask<{ ended_at: string | null }>("bulk", "get", bulk)).ended_at !== null;
-  // On a terminal a person says yes.
+  // A person says yes on a terminal.
   const confirmed = asJson ? ["--yes"] : [];
 
   await tell("--help");

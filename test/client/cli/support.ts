@@ -18,7 +18,7 @@ export interface CommandLine {
   environment: Record<string, string>;
   run(command: readonly string[], environment: Record<string, string>): Promise<Ended>;
   jobwheel(...words: string[]): Promise<Ended>;
-  /** What a command prints with --json; throws if it fails. */
+  /** Answers the output of a command with --json. Throws if the command fails. */
   ask<Answer = { id: string }>(...words: string[]): Promise<Answer>;
   stop(): Promise<void>;
 }
@@ -38,7 +38,7 @@ export async function startCommandLine(): Promise<CommandLine> {
     XDG_CONFIG_HOME: join(folder, "config"),
     JOBWHEEL_OPS_URL: `http://127.0.0.1:${standalone.opsPort}`,
   };
-  /** In this process, which costs less than one of its own. */
+  /** Runs a command in this process, which costs less than a process of its own. */
   async function jobwheel(...words: string[]): Promise<Ended> {
     let [said, complaint] = ["", ""];
     const code = await runCommandLine(words, {
@@ -69,7 +69,7 @@ export async function startCommandLine(): Promise<CommandLine> {
   };
 }
 
-/** The same on each run: without ids, instants, ports, keys and measured times. */
+/** Makes the text the same on each run: without ids, instants, ports, keys and measured times. */
 export function steady(text: string): string {
   return text
     .replace(/\b(job|run|sch|whk|evt|dlv|prj|req|att|blk|key)_[0-9a-z]{26}\b/g, "$1_")
@@ -84,7 +84,7 @@ export function steady(text: string): string {
     .replace(/^\{"period":"1h".*$/m, steadyInsights);
 }
 
-/** How much is counted already depends on the machine. */
+/** Blanks the figures of insights, since the machine decides how many runs are counted by then. */
 function steadyInsights(text: string): string {
   return text
     .replace(/"buckets":\[.*\],"hosts":\[.*\],/, '"buckets":[…],"hosts":[…],')
@@ -102,7 +102,7 @@ const COLOURS: Record<string, string> = {
   39: "",
 };
 
-/** The same of what a terminal was sent, with the names of colours, and without progress and the width of columns. */
+/** Does the same for output to a terminal, with the names of colours, and without progress and the width of columns. */
 export function steadyTerminal(text: string): string {
   const plain = text
     .replaceAll("\x1b", "⎋")

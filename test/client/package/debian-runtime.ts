@@ -4,15 +4,15 @@ import { Glob } from "bun";
 import { openDebianPackages } from "../../support/debian-packages.ts";
 import { CHECKOUT } from "../../support/service-process.ts";
 
-/** A language's runtime, out of the packages of this machine's Debian. Nothing is installed. */
+/** A language's runtime, unpacked from the packages of this machine's Debian without installing them. */
 export interface DebianRuntime {
-  /** The path of a file of the packages, by a pattern. */
+  /** Finds the path of a file of the packages by a pattern. */
   find(pattern: string): string;
-  /** What programs of the packages need in their environment. */
+  /** The environment variables that programs of the packages need. */
   environment: Record<string, string>;
 }
 
-/** Unpacks the package and what it depends on into `.cache`, unless that was done before. */
+/** Unpacks the package and its dependencies into `.cache`, unless they are there already. */
 export function unpackRuntime(name: string, needless = /^$/): DebianRuntime {
   const cache = join(CHECKOUT, ".cache", `debian-${name}`);
   if (!existsSync(cache)) {

@@ -6,7 +6,7 @@ import { CHECKOUT } from "../../support/service-process.ts";
 
 /** A package as users have it: packed by npm in a copy of this checkout, and installed by npm in a folder of its own. */
 export interface InstalledPackage {
-  /** Where a user's program would stand. */
+  /** The folder in which a user's program would stand. */
   folder: string;
   /** The files of the tarball. */
   files: string[];
@@ -26,7 +26,7 @@ export interface Ended {
 const COPIED = ["shared", "services", "scripts", "package.json", "bun.lock", "LICENSE"];
 const LINKED = ["node_modules", ".cache"];
 
-/** `place` is the folder in which `npm pack` is called, and `beside` names what users install as well. */
+/** `place` is the folder in which `npm pack` is called, and `beside` names the packages that users install as well. */
 export async function installPackage(
   place: "shared/client" | "services/cli",
   beside: readonly string[] = [],
@@ -64,7 +64,7 @@ interface Packed {
   files: { path: string }[];
 }
 
-/** What users install beside the client, from this checkout: nothing is downloaded. */
+/** Links the packages that users install beside the client from this checkout, so that nothing is downloaded. */
 function linkPackages(folder: string, names: readonly string[]): void {
   for (const name of names) {
     const place = join(folder, "node_modules", name);
@@ -87,7 +87,7 @@ async function run(
   return { code, said, complaint };
 }
 
-/** What the program writes to stdout. */
+/** Runs a program. Answers its stdout, and throws if the program fails. */
 async function runWell(command: readonly string[], cwd: string): Promise<string> {
   const { code, said, complaint } = await run(command, cwd);
   if (code === 0) return said;

@@ -10,7 +10,7 @@ setDefaultTimeout(600_000);
 
 test("verify.php verifies what the service signs, and nothing else, on Debian's PHP", () => {
   const { find, environment } = unpackRuntime("php-cli");
-  // Without -n it would look for the settings of an installed one.
+  // -n keeps this PHP from looking for the settings of an installed PHP.
   const command = [find("usr/bin/php8*"), "-n", exampleOf("verify.php")];
   expect(askVerifier(command, environment)).toEqual(VERDICTS);
 });

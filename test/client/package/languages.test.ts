@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { askVerifier, buildGoVerifier, exampleOf, VERDICTS } from "./verifiers.ts";
 
 /**
- * The examples for other languages, where this machine has the runtime: a test without it counts as skipped.
+ * The examples for other languages, where this machine has the runtime: a test without its runtime counts as skipped.
  * `languages.long.test.ts` runs those for Go and PHP on Debian's packages.
  */
 const hasAll = (...programs: string[]) => programs.every((program) => Bun.which(program) !== null);

@@ -6,7 +6,7 @@ import { writeContractTypes } from "../../../scripts/client/contract-types.ts";
 import { createTypeWriter, type Schema } from "../../../scripts/client/type-writer.ts";
 import { CHECKOUT } from "../../support/service-process.ts";
 
-/** A program that compiles if the module has the contract's types. The operations that differ stand in tsc's complaint. */
+/** A program that compiles if the module has the contract's types. The complaint of tsc names operations that differ. */
 const comparisonWith = (module: string) => `
 import type * as contract from "${CHECKOUT}/shared/contract/operations/all.ts";
 import type { EventView } from "${CHECKOUT}/shared/contract/event.ts";
@@ -37,7 +37,7 @@ export const others: Others = [true, true, true, true, true, true];
 export const none: never = differing;
 `;
 
-/** What tsc says of each comparison, by the rules of the project. */
+/** Answers the complaints of tsc about each comparison, by the rules of the project. */
 function compare(types: Record<string, string>): Record<string, string[]> {
   const folder = mkdtempSync(join(tmpdir(), "packed-types-"));
   try {

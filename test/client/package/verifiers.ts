@@ -10,7 +10,7 @@ const [secret, newer, foreign] = [makeSecret(randomBytes), makeSecret(randomByte
 const BODY = '{"name":"Žofie","n":9007199254740993}';
 const LONG_AGO_MS = 6 * 60_000;
 
-/** What an example must say of each request. */
+/** The verdict that an example must give on each request. */
 export const VERDICTS = {
   "a request of the service": true,
   "a request during a rotation": true,
@@ -22,7 +22,7 @@ export const VERDICTS = {
 };
 export type Verdicts = Record<keyof typeof VERDICTS, boolean>;
 
-/** Asks an example of `shared/client/examples` what it says of each request. `command` runs it, without its arguments. */
+/** Asks an example of `shared/client/examples` for its verdicts. `command` runs the example, without its arguments. */
 export function askVerifier(command: readonly string[], environment: Record<string, string> = {}): Verdicts {
   const sign = (secrets: string[], sentAt = Date.now()) =>
     signHeaders(BODY, { id: "run_1", sentAt, secrets });
@@ -47,7 +47,7 @@ export function askVerifier(command: readonly string[], environment: Record<stri
         env: { ...environment, PATH: process.env.PATH ?? "", SECRET: secret },
       });
       const said = stdout.toString().trim();
-      // Anything but a clear yes or no is no verdict.
+      // Only a clear yes or no is a verdict.
       if (exitCode > 1 || stderr.length > 0) throw new Error(`${command.join(" ")}: ${exitCode} ${stderr}`);
       return [name, exitCode === 0 && said === "verified"];
     });

@@ -31,7 +31,7 @@ describe("a receiver of events", () => {
     let count = 0;
     const { receiver, clock } = listen({ onEvent: () => (++count === 1 ? held.promise : undefined) });
     const first = receiver(eventRequest());
-    // The second finds the first under way.
+    // The second request finds the first one under way.
     while (count === 0) await Bun.sleep(0);
     expect((await receiver(eventRequest())).status).toBe(503);
     clock.now += MINUTE_MS;

@@ -78,7 +78,7 @@ describe("a receiver of attempts", () => {
   test("refuses an attempt that comes after a later one of its job, and takes those of other jobs", async () => {
     const seen: string[] = [];
     const { receiver, refusals } = listen({ onAttempt: ({ runId }) => seen.push(runId) });
-    // After a restore of the service an attempt may have the number of one that it no longer knows.
+    // After a restore of its database the service may reuse the number of an attempt that it no longer knows.
     const restored = { attempt: 3, runId: "run_restored" };
     for (const sent of [{ attempt: 2 }, { attempt: 1 }, { attempt: 3 }, restored, { jobId: "job_2" }]) {
       await receiver(attemptRequest(sent));

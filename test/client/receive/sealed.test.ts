@@ -7,7 +7,7 @@ const [key, other] = [makeSealKey(), makeSealKey()];
 const TARGET_URL = "https://example.com/hook?from=jobwheel";
 const fields = { target_url: TARGET_URL, payload: { card: "4711 0815" } };
 
-/** The text of the one payload that the client has sent. */
+/** Sends one job whose payload is sealed. Answers the text of the sent payload. */
 async function sealedText(payload: object = fields.payload, url = TARGET_URL): Promise<string> {
   const { client, bodies } = recordBodies({ sealWith: key });
   await client.jobs.create({ target_url: url, payload });

@@ -13,7 +13,7 @@ export const secret = makeSecret(randomBytes);
 const TARGET_URL = "https://example.com/hook?from=jobwheel";
 const NOW = 1_790_000_000_000;
 
-/** A request as the service sends it. What is given replaces what it would say. */
+/** The parts of a request. Parts that are given replace those that the service would send. */
 export interface Sent {
   jobId?: string;
   runId?: string;
@@ -77,7 +77,7 @@ export function eventRequest({ sentAt = NOW, headers = {}, runId = EVENT.id }: S
   });
 }
 
-/** A receiver at the time of the requests, and what it has refused. */
+/** Makes a receiver at the time of the requests. Answers it with the reasons of its refusals and its clock. */
 export function listen<Payload = Record<string, unknown>>(options: Partial<ReceiveOptions<Payload>>) {
   const refusals: RefusedRequest["reason"][] = [];
   const clock = { now: NOW };
