@@ -2,9 +2,9 @@ import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import type { Page } from "playwright-core";
 
-/** What axe finds wrong with the page that is serious or critical: the rule, and where. */
+/** Answers the serious and critical faults that axe finds in the page: the rule and the place of each. */
 export async function findBarriers(page: Page): Promise<string[]> {
-  // Evaluated by the browser's tools, which the page's policy does not bind.
+  // The browser's tools evaluate the script, so the page's policy does not bind it.
   await page.evaluate(AXE);
   return page.evaluate(async () => {
     const { axe } = globalThis as unknown as { axe: { run(): Promise<AxeResults> } };

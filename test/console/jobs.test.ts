@@ -20,7 +20,7 @@ afterAll(async () => {
   await target?.stop();
 });
 
-/** Markup, a script, an end of a script, another direction of writing, and 4 KB without a blank. */
+/** A text with markup, a script, an end of a script, another direction of writing, and 4 KB without a blank. */
 const HOSTILE = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script></script>\u202e${"w".repeat(3_900)}`;
 const urlOf = (path: string) => target.url.replace("/hook", path);
 const jobOf = (page: Page) => /job_[0-9a-z]{26}/.exec(page.url())?.[0] ?? "";

@@ -12,7 +12,7 @@ import {
 
 setDefaultTimeout(TEST_TIMEOUT_MS);
 
-/** Markup, the end of a script, another direction of writing, and as much text without a blank as a value may have. */
+/** Markup, the end of a script, another direction of writing, and letters without a blank up to this length. */
 const hostile = (length: number) =>
   `<img src=x onerror="document.title='owned'"></script><script>document.title='owned'</script>\u202e`.padEnd(
     length,

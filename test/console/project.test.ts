@@ -104,7 +104,7 @@ test("a rotation whose answer was lost is asked for again, and shows the secret 
   await rotate();
   const shown = page.locator(".secret code");
   expect(await shown.textContent()).toBe(secret);
-  // Another one is another secret.
+  // Another rotation makes another secret.
   await page.getByRole("button", { name: "Rotate the signing secret" }).click();
   await rotate();
   await shown.filter({ hasNotText: secret }).waitFor();

@@ -12,7 +12,7 @@ const WHEELS = 200;
 const ROUNDS = 3;
 const ROW_PIXELS = 42;
 const ROWS_BESIDE_WINDOW = 20;
-/** The page hands a frame over to be drawn. */
+/** The trace's event at which the page hands a frame over to be drawn. */
 const FRAME_ENDS = "BeginCommitCompositorFrame";
 
 let site: TestConsole;
@@ -46,7 +46,7 @@ test("10,000 rows scroll, and no frame of them takes the page more than 50 ms", 
     const row = await page.locator("tbody .row").first().getAttribute("aria-rowindex");
     expect(Number(row)).toBeGreaterThan(5_000);
     expect(framesMs.length).toBeGreaterThan(WHEELS / 2);
-    // Once nothing moves, the rows before and behind the window are there too.
+    // Once scrolling has stopped, the page also has the rows before and behind the window.
     await page.waitForFunction(
       ([rows, height]) => document.querySelectorAll("tbody .row").length > innerHeight / height + rows,
       [ROWS_BESIDE_WINDOW, ROW_PIXELS] as const,
@@ -56,7 +56,7 @@ test("10,000 rows scroll, and no frame of them takes the page more than 50 ms", 
   console.log(
     `The longest frame of the page while it scrolled, in ${ROUNDS} rounds: ${longestMs.join(", ")} ms`,
   );
-  // What other programs take from the processor is in one round or another; a slow frame is in each.
+  // Other programs slow down one round or another; a slow frame of the page shows in every round.
   expect(Math.min(...longestMs)).toBeLessThan(FRAME_MS_MAX);
   expect(complaints).toEqual([]);
   await close();
@@ -78,15 +78,15 @@ interface TraceEvent {
   tid: number;
   /** Microseconds. */
   ts: number;
-  /** Microseconds; of the processor where the browser measures them, so that a busy machine adds nothing. */
+  /** Microseconds. `tdur` is the time on the processor, to which a busy machine adds nothing; some browsers lack it. */
   dur?: number;
   tdur?: number;
   args?: { name?: string; data?: { frames?: unknown } };
 }
 
 /**
- * How long the page's main thread worked for each frame, in whole milliseconds, by the browser's own trace: all tasks that began since
- * the frame before was handed over.
+ * Measures the work of the page's main thread for each frame, in whole milliseconds, by the browser's own trace: all tasks that began
+ * since the frame before was handed over.
  */
 async function trace(page: Page, act: () => Promise<void>): Promise<number[]> {
   const session = await page.context().newCDPSession(page);
@@ -112,7 +112,7 @@ async function trace(page: Page, act: () => Promise<void>): Promise<number[]> {
   const frames = [0];
   for (const { name, ph, tdur, dur } of ofPage) {
     if (name === FRAME_ENDS) frames.push(0);
-    // A task stands before what happens within it. What it does after a frame has ended is counted there too.
+    // A task comes before the frame's end within it, so its work after that end counts in the same frame.
     else if (name === "RunTask" && ph === "X") frames.push((frames.pop() ?? 0) + (tdur ?? dur ?? 0));
   }
   return frames.map((us) => Math.round(us / 1_000));

@@ -132,7 +132,7 @@ test("the ledger says what became of each instant, and what did not fire is back
   });
   await site.call("PATCH", `/v2/schedules/${id}`, { paused: true });
   const before = new Date(Date.now() - 300_000);
-  // As if it had been paused for an hour.
+  // The schedule looks as if it had been paused for an hour.
   await site.cell.db.run("age_timetables", "UPDATE timetables SET since = since - interval '1 hour'", []);
   const { page, complaints, close } = await site.openPage(`/console/production/schedules/${id}`);
   await page.getByRole("heading", { name: "<b>every</b> 30 s" }).waitFor();

@@ -7,22 +7,22 @@ import { buildShowcase } from "./showcase.ts";
 import { startConsole, untilLoaded } from "./support.ts";
 
 /**
- * `npm run screenshots`: pictures of each page of the console, light and dark, wide and narrow, in `.cache/screenshots`. With
- * `-- --readme` it also writes those of the README into `docs`.
+ * `npm run screenshots` writes pictures of each page of the console, light and dark, wide and narrow, to
+ * `.cache/screenshots`. With `-- --readme` it also writes the pictures of the README to `docs`.
  */
 
 const ROOT = dirname(dirname(import.meta.dir));
 const FOLDER = join(ROOT, ".cache", "screenshots");
 const WIDTHS = { wide: { width: 1280, height: 860 }, narrow: { width: 375, height: 780 } };
 const COLOURS = ["light", "dark"] as const;
-/** Those of the README, each in the colours that it is shown in. */
+/** The pictures of the README, each with the colours in which the README shows it. */
 const IN_README = [
   ["overview", "light"],
   ["job", "light"],
   ["schedule", "light"],
   ["jobs", "dark"],
 ] as const;
-/** Charts and lists are drawn by then: nothing more is asked for. */
+/** The time after which charts and lists are drawn. */
 const STILL_MS = 700;
 const WEBP_QUALITY = 82;
 
@@ -55,7 +55,7 @@ await site.stop();
 await target.stop();
 await stopOwnServer();
 
-/** What is in the window, as WebP: a third of the PNG. */
+/** Writes the visible part of the page as WebP, which takes a third of the PNG's bytes. */
 async function writeWebp(page: Page, path: string): Promise<void> {
   const session = await page.context().newCDPSession(page);
   const { data } = await session.send("Page.captureScreenshot", { format: "webp", quality: WEBP_QUALITY });

@@ -24,7 +24,7 @@ const VIEWS = [
   "/console/production/jobs/job_01m88s1k1j0hbvpg8nq2vb16t8?x=1",
 ];
 
-/** JSON, of which a cache knows that a browser gets something else. */
+/** Expects JSON, with a header that tells caches that a browser gets another answer. */
 function expectForPrograms(answer: Answer): void {
   readRefusal(answer, "resource_not_found");
   expect(answer.headers.get("vary")).toBe("Accept");
@@ -114,7 +114,7 @@ describe("the console is served", () => {
     const { assets } = await buildBundle();
     const script = new TextDecoder().decode(assets.find(({ name }) => /^main-.*js$/.test(name))?.bytes);
     expect(script.length).toBeGreaterThan(10_000);
-    // The recipe for receivers is a text that names Bun and their environment.
+    // The pattern is narrow, since the recipe for receivers is a text that names Bun and the receiver's environment.
     expect(script.match(/\bBuffer\.\w+|"node:/g) ?? []).toEqual([]);
   });
 

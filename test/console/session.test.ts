@@ -11,7 +11,7 @@ setDefaultTimeout(TEST_TIMEOUT_MS);
 const TARGET = "http://127.0.0.1:9/hook";
 const LATER = "2030-01-01T00:00:00Z";
 let site: TestConsole;
-/** Between the gateway and Postgres. */
+/** The proxy between the gateway and Postgres. */
 let proxy: TcpProxy;
 
 beforeAll(async () => {
@@ -137,7 +137,7 @@ test("a page that nobody looks at asks for nothing, and keeps itself up to date 
   await page.clock.install();
   await page.goto(`${site.origin}/console/production/jobs?tag=seen`);
   await page.getByRole("heading", { name: "No job fits these filters" }).waitFor();
-  // A headless browser shows every page, so the page is told what a browser would tell it.
+  // A headless browser shows every page, so the test tells the page what a hiding browser would tell it.
   const setVisibility = (state: DocumentVisibilityState) =>
     page.evaluate((now) => {
       Object.defineProperty(document, "visibilityState", { configurable: true, value: now });
@@ -194,7 +194,7 @@ test("two tabs in two environments never mix", async () => {
     }
     await Promise.all([tabs.development.page.reload(), tabs.production.page.reload()]);
   }
-  // A link of the other environment asks for a key of it, and refuses to take the tab's own for it.
+  // A link of the other environment asks for a key of that environment, in place of the tab's own key.
   const { page } = tabs.development;
   await page.goto(`${site.origin}/console/production/jobs/${jobs.production}`);
   await page.getByText("Paste a key of that environment.").waitFor();

@@ -6,8 +6,8 @@ import type { TestConsole } from "./support.ts";
 
 /**
  * A made-up project as people would have it, for screenshots: jobs that ran, some of which failed, schedules, endpoints, a bulk
- * operation, and a day of insights. Everything but the day's figures is done by the service itself. Afterwards addresses of
- * this machine are written as those of a company.
+ * operation, and a day of insights. The service itself does everything but the figures of the day and of the month. Afterwards
+ * addresses of this machine are replaced by those of a company.
  */
 export interface Showcase {
   /** The address of each page, by the name of its picture. */
@@ -17,7 +17,7 @@ export interface Showcase {
 const HOSTS = ["api.acme.example", "billing.acme.example", "mail.acme.example"] as const;
 const PRODUCTION = 1;
 
-/** `targetPort` is that of a target that answers 503 to paths with `mail`, and 200 to others. */
+/** The target at `targetPort` answers 503 to paths with `mail`, and 200 to others. */
 export async function buildShowcase(site: TestConsole, targetPort: number): Promise<Showcase> {
   const base = `http://127.0.0.1:${targetPort}`;
   await site.call("PATCH", "/v2/project", { name: "Acme Shop" });
@@ -124,9 +124,9 @@ async function until(holds: () => Promise<boolean>): Promise<void> {
   throw new Error("the showcase does not come to be");
 }
 
-/** A day of figures, with more work by day than by night and a bad hour of the host for mails. */
+/** Stores a day of figures, with more work by day than by night and a bad hour of the host for mails. */
 async function storeDay({ cell: { db }, project }: TestConsole): Promise<void> {
-  // The worker rolls up beside this, and its step may have been faster.
+  // The worker rolls up beside this function, and a step of the worker may have come first.
   await until(async () => {
     const outset = await findOutset(db);
     if (outset === null) throw new Error("there is no state of the roll-up");
@@ -166,7 +166,7 @@ function addBucket(parts: readonly Part[], at: number): void {
   }
 }
 
-/** Without chance, so that pictures taken again look the same. */
+/** A number that only looks random, so that pictures taken again look the same. */
 function wobble(seed: number, range: number): number {
   return (Math.abs(Math.sin(seed * 12.9898) * 43_758.5453) % 1) * range;
 }

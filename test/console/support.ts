@@ -34,13 +34,13 @@ export interface TabOptions {
   width?: number;
   height?: number;
   colours?: "light" | "dark";
-  /** Other than a browser profile of its own. */
+  /** A browser profile to share, in place of one of its own. */
   context?: BrowserContext;
 }
 
 export interface Tab {
   page: Page;
-  /** What the browser has complained of: errors, warnings, violations of the policy, requests to others. */
+  /** The browser's complaints: errors, warnings, violations of the policy, and requests to other hosts. */
   complaints: string[];
   close(): Promise<void>;
 }
@@ -48,7 +48,7 @@ export interface Tab {
 export const SETUP_TIMEOUT_MS = 600_000;
 export const TEST_TIMEOUT_MS = 240_000;
 const WAIT_MS = 60_000;
-/** Flags that keep the browser from any request of its own. */
+/** Flags that keep the browser from making requests of its own. */
 const FLAGS = [
   "--headless",
   "--no-sandbox",
@@ -166,8 +166,8 @@ export async function startConsole(
 }
 
 /**
- * Presses, and loses the answer to the request to `path` (a glob): the gateway carries it out, and the page hears nothing of it.
- * Answers what the page has not heard.
+ * Presses, and loses the answer to the request to `path` (a glob): the gateway carries the request out, and the page hears
+ * nothing of the answer. Answers the lost answer.
  */
 export async function loseAnswer<Answer>(
   page: Page,
@@ -188,7 +188,7 @@ export async function loseAnswer<Answer>(
   return lost.promise;
 }
 
-/** Once the page has everything that it shows. */
+/** Resolves once the page has everything that it shows. */
 export async function untilLoaded(page: Page): Promise<void> {
   await page.getByRole("heading", { level: 1 }).waitFor();
   await page.waitForFunction(() => document.querySelector(".bones") === null);

@@ -26,7 +26,7 @@ afterAll(async () => {
   await target?.stop();
 });
 
-/** The recipe as it stands on the page, run with the secret. */
+/** Runs the recipe with the secret, as it stands on the page. */
 async function cook(recipe: string, secret: string): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), "recipe-"));
   process.env.JOBWHEEL_SECRET = secret;
@@ -125,7 +125,7 @@ test("a sample is sent once and resent once, although the answers were lost", as
   await resend();
   await page.getByText("It is being sent again.").waitFor();
   expect(await deliveries()).toMatchObject([{ attempts: [{}, {}], next_attempt_at: null }]);
-  // Once it is answered, the next one is another.
+  // Once the page has an answer, the next press sends another sample.
   await sample();
   await page.locator("article").nth(1).waitFor();
   expect(await deliveries()).toHaveLength(2);
