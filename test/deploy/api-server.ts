@@ -1,9 +1,9 @@
 import type { Resource } from "./manifests.ts";
 
-/** A write that kubectl sent; they are kept in their order. */
+/** A write that kubectl sent. The server keeps the writes in their order. */
 export interface Sent {
   method: string;
-  /** Without the query. */
+  /** The path without the query. */
   path: string;
   body: Partial<Resource>;
 }
@@ -22,7 +22,7 @@ interface Kind {
   isClusterWide?: boolean;
 }
 
-/** The kinds that a cluster knows with the operators of the documents. */
+/** The kinds that a cluster knows once the documents' operators are installed. */
 const KINDS: Readonly<Record<string, readonly Kind[]>> = {
   v1: [
     { kind: "Namespace", plural: "namespaces", isClusterWide: true },
@@ -61,8 +61,8 @@ const KINDS: Readonly<Record<string, readonly Kind[]>> = {
 };
 
 /**
- * The parts of a Kubernetes API server that kubectl needs to apply, to delete and to wait. It keeps what it is sent,
- * and reports everything as ready and complete. It validates, defaults and starts nothing.
+ * The parts of a Kubernetes API server that kubectl needs to apply, to delete and to wait. The server keeps the objects
+ * that it is sent, and reports every object as ready and complete. It validates, defaults and starts nothing.
  */
 export function startApiServer(): ApiServer {
   const sent: Sent[] = [];
@@ -127,7 +127,7 @@ export function startApiServer(): ApiServer {
   return { url: `http://127.0.0.1:${server.port}`, sent, kept, stop: () => server.stop(true) };
 }
 
-/** Nothing changes by itself; the bookmark makes the answer begin. */
+/** Answers a watch. Objects never change by themselves; the bookmark makes the answer begin. */
 function watch(of: Found | null): Response {
   const object = { kind: of?.kind, apiVersion: of?.apiVersion, metadata: { resourceVersion: "1" } };
   const bookmark = `${JSON.stringify({ type: "BOOKMARK", object })}\n`;
@@ -234,7 +234,7 @@ function findKind(path: string): Found | null {
 
 const PROTOBUF = "k8s\0";
 
-/** JSON; or, of the protocol buffers that `kubectl create` sends, the name alone. */
+/** Decodes JSON, and the name alone of the protocol buffers that `kubectl create` sends. */
 function decode(bytes: Uint8Array): Partial<Resource> {
   const text = new TextDecoder().decode(bytes);
   if (!text.startsWith(PROTOBUF)) return text === "" ? {} : JSON.parse(text);

@@ -7,14 +7,14 @@ import { findHelm, renderChart } from "./chart/helm.ts";
 import { CHART } from "./chart/templates.ts";
 import { DEPLOY, type Resource, render } from "./manifests.ts";
 
-// For the first time, in which Helm is downloaded.
+// The first run downloads Helm.
 setDefaultTimeout(300_000);
 beforeAll(() => void findHelm());
 
 const PUBLIC = { PUBLIC_URL: "https://jobs.example.com", SHARDS_PER_REGION: 64, LOG_LEVEL: "info" };
 const IMAGE = { repository: "registry.example.com/jobwheel", tag: "0.1.0" };
 
-/** Values of the chart, and the objects of Kustomize that they stand for. */
+/** Values of the chart, and the objects of Kustomize that the chart must render from them. */
 const CASES: Record<string, { values: object; byKustomize: () => Resource[] }> = {
   "a cell": {
     values: {
@@ -128,8 +128,8 @@ function renderOwn(parts: { resources: string[]; components: string[] }): Resour
 }
 
 /**
- * The objects by kind and name, without what differs on purpose: Helm makes the namespace itself, a PriorityClass belongs to
- * the cluster, each revision has its own Job, and the two have other hashes in the name of the settings.
+ * The objects by kind and name, without intended differences: Helm makes the namespace itself, a PriorityClass belongs to
+ * the cluster, each revision has its own Job, and the hash in the name of the settings differs between Helm and Kustomize.
  */
 function comparable(resources: readonly Resource[]): Record<string, Resource> {
   const text = JSON.stringify(resources)

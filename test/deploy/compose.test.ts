@@ -32,7 +32,7 @@ function environmentOfService(name: string): Record<string, string> {
   return Object.fromEntries(variables.map(([variable, value]) => [variable, fillIn(value)]));
 }
 
-/** Why this service would refuse the laptop as a target in this environment; null if it accepts it. */
+/** The reason why this service would refuse the laptop as a target in this environment; null if it would accept. */
 function laptopFault(
   service: "gateway" | "delivery",
   environment: Record<string, string>,

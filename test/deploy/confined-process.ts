@@ -13,7 +13,7 @@ export interface ConfinedProcess {
   ended: Promise<number | null>;
 }
 
-/** Without capabilities even root may not write where the file mode forbids it. The process dies with the test process. */
+/** Without capabilities the file mode binds even root. The process dies with the test process. */
 const CONFINEMENT = ["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--pdeathsig", "KILL"];
 const setpriv = Bun.which("setpriv");
 const isConfinable = setpriv !== null && spawnSync(setpriv, [...CONFINEMENT, "true"]).status === 0;

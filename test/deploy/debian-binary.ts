@@ -19,9 +19,9 @@ export const findPrometheus = () =>
 type Ask = (...args: string[]) => string;
 
 /**
- * The binary on PATH if it will do, else one unpacked earlier, else one unpacked now: from Debian 13's package of its
- * name, unless `unpack` puts it somewhere in a folder of its own by other means. All are Go binaries, which need only a
- * libc and run on older releases too. Nothing is installed; apt checks the signatures.
+ * The binary on PATH if `willDo` accepts it, else one unpacked earlier, else one unpacked now. Unpacking takes Debian
+ * 13's package of that name, unless `unpack` puts the binary into the folder by other means. All are Go binaries, which
+ * need only a libc and run on older releases too. Unpacking installs nothing; apt checks the signatures.
  */
 export function findBinary(
   name: string,
@@ -52,7 +52,7 @@ function unpackDebian(name: string, folder: string): string {
   const sources = join(folder, "trixie.list");
   writeFileSync(sources, `deb [signed-by=${KEYRING}] http://deb.debian.org/debian trixie main\n`);
   const settings = { "Dir::Etc::sourcelist": sources, "Dir::Etc::sourceparts": "/dev/null" };
-  // The release is named, since apt would otherwise prefer a newer version that is installed here.
+  // The command names the release, since apt would otherwise prefer a newer version that is installed here.
   openDebianPackages(folder, settings).unpack([`${name}/trixie`]);
   return join(folder, "usr", "bin", name);
 }

@@ -8,7 +8,7 @@ setDefaultTimeout(300_000);
 
 const PODS = /\/(jobs\/?migrate|statefulsets\/?delivery|deployments\/?worker|deployments\/?gateway)$/;
 
-/** A cluster for each way, so that objects of one cannot help the other. */
+/** A cluster for each way to install, so that objects of one way cannot help another. */
 const readers: Record<"laptop" | "production" | "helm", Reader> = {
   laptop: startReader(),
   helm: startReader(),
@@ -25,7 +25,7 @@ async function runUnder(reader: Reader, heading: string): Promise<Written> {
 const placeOf = ({ method, path, body }: Sent) =>
   method === "POST" ? `${path}/${body.metadata?.name}` : path.replace(/\/scale$/, "");
 
-/** The names that a pod needs at its start and that do not exist when the pod is created. */
+/** The settings and accounts that a pod needs at its start and that do not exist when the pod is created. */
 function findMissing(sent: readonly Sent[]): string[] {
   const there = new Set<string>();
   return sent.flatMap((write) => {
@@ -62,12 +62,12 @@ describe("the README's shell lines, with a kubectl context that leads elsewhere"
     "%s: they go to the namespace of Jobwheel alone, and nothing comes too early",
     async (heading, way) => {
       const reader = readers[way];
-      // A release with other settings.
+      // The new release has other settings.
       const shared = join(reader.deploy, "overlays", "production", "shared", "kustomization.yaml");
       if (heading === "A new release")
         writeFileSync(shared, readFileSync(shared, "utf8").replace("LOG_LEVEL=info", "LOG_LEVEL=debug"));
       if (heading === "Production") {
-        // The chart's StatefulSet, which is not rendered here; the lines wait for it.
+        // The lines wait for the StatefulSet of NATS' chart, which is not rendered here.
         const chart = '{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":"nats"},"spec":{}}';
         await reader.run(`echo '${chart}' | kubectl apply -n jobwheel --validate=false -f -`);
       }
@@ -96,7 +96,7 @@ describe("the README's shell lines, with a kubectl context that leads elsewhere"
 });
 
 describe("the runbook's shell lines, with a kubectl context that leads elsewhere", () => {
-  /** These blocks need what does not exist here: a second Postgres, a plugin, an instant, the files of a restore. */
+  /** These blocks lack something here: a second Postgres, a plugin, an instant, or the files of a restore. */
   const ENDS_EARLY = ["Testing a backup, monthly"];
   const blocks = readBlocks("RUNBOOK.md");
   const [words] = blocks;
@@ -110,7 +110,7 @@ describe("the runbook's shell lines, with a kubectl context that leads elsewhere
     "%s: they write nowhere but in the namespace of Jobwheel",
     async (_, heading, lines) => {
       const reader = readers.production;
-      // The lines run without -e: a search that finds nothing in missing logs must not end them.
+      // The lines run without -e, so that they go on after a search that finds nothing in missing logs.
       const { output, sent } = await reader.run(
         `set +e +o pipefail\n${words?.lines}\nSINCE=2026-11-22T02:00:00Z\nroll() { true; }\n${lines}`,
       );

@@ -6,9 +6,9 @@ import { type ApiServer, type Sent, startApiServer } from "./api-server.ts";
 import { findKubectl } from "./debian-binary.ts";
 import { DEPLOY } from "./manifests.ts";
 
-/** The namespace of a kubectl context that was last used for something else. */
+/** The namespace of the reader's kubectl context, which was last used for something else. */
 export const OTHER_NAMESPACE = "elsewhere";
-/** Programs of the documents that are replaced here, because they need a container engine, a chart or a cell. */
+/** Programs in the documents that stand-ins replace here, because they need a container engine, a chart or a cell. */
 const STAND_INS = ["docker", "kind", "helm", "npm", "openssl"];
 /** The kubectl commands that act in pods, of which there are none. */
 const IN_PODS = ["exec", "logs", "port-forward", "cnpg"];

@@ -4,19 +4,19 @@ import { DEPLOY } from "./manifests.ts";
 
 const ROOT = dirname(DEPLOY);
 
-/** An image that deploy/Containerfile describes, as far as it can be followed without building it. */
+/** An image that deploy/Containerfile describes, as far as the file can be followed without a build. */
 export interface Image {
-  /** The paths that its stage copies, from the root of the checkout. */
+  /** The paths that the image's stage copies, relative to the root of the checkout. */
   paths: string[];
   environment: Record<string, string>;
-  /** What its stage runs while it is built, in the order of the file. */
+  /** The commands that the image's stage runs during the build, in the order of the file. */
   commands: string[];
-  /** What a container of it runs. */
+  /** The words of the program that a container runs. */
   entrypoint: string[];
   healthCheck: string[];
 }
 
-/** The stage of a name; without one the last stage, which is built if none is asked for. */
+/** Reads the stage of this name; without a name the last stage, which a build without a target builds. */
 export function readImage(name?: string): Image {
   const stages = readFileSync(join(DEPLOY, "Containerfile"), "utf8").split(/^FROM /m);
   const stage =
@@ -48,8 +48,8 @@ export function readImage(name?: string): Image {
 }
 
 /**
- * Fills the folder with the image's files, leaving out tests and everything else that the image leaves out. The
- * packages are linked.
+ * Fills the folder with the image's files, without the files that Containerfile.dockerignore leaves out, such as tests.
+ * Links the packages.
  */
 export function layOut(image: Image, folder: string): void {
   const leftOut = readFileSync(join(DEPLOY, "Containerfile.dockerignore"), "utf8")

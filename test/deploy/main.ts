@@ -15,8 +15,8 @@ import { judgeSchemas } from "./schemas.ts";
 
 /**
  * `npm run check:deploy`: judges everything in deploy/ that can be judged without a cluster and a container engine. It
- * shows every complaint, and what was not judged, and ends with 1 if there is a complaint. Folders as arguments are
- * judged together as one cell, in place of the cells of this repository.
+ * shows every complaint and every part that was not judged, and ends with 1 if there is a complaint. Folders as
+ * arguments are judged together as one cell, in place of the cells of this repository.
  */
 
 const ownFolders = process.argv.slice(2).map((folder) => resolve(folder));
@@ -28,7 +28,7 @@ const renderOnce = (cell: string) =>
   );
 
 const ROOT = dirname(DEPLOY);
-/** The exit code of a service that is complete except for its settings. */
+/** The exit code of a service that lacks only its settings. */
 const SETTINGS_MISSING = 2;
 
 const withoutSchema = new Set<string>();
@@ -94,7 +94,7 @@ function eachCell(judge: (resources: Resource[]) => string[]): string[] {
   return cells.flatMap((cell) => judge(renderOnce(cell)).map((complaint) => `${cell}: ${complaint}`));
 }
 
-/** An error of a check is a complaint like any other. */
+/** Runs a check. An error of the check becomes a complaint like any other. */
 function attempt(check: () => string[]): string[] {
   try {
     return check();
@@ -110,7 +110,7 @@ function checkNats(folder: string): string[] {
   return complaintsOf(nats, ["-t", "-c", file], { env: passwords });
 }
 
-/** Installs the packages of the image, and no others, with the image's own command. */
+/** Installs only the packages of the image, with the image's own command. */
 function checkImage(folder: string): string[] {
   const app = join(folder, "app");
   layOut(readImage(), app);

@@ -29,7 +29,7 @@ export interface Workload {
   name: string;
   labels: Record<string, string>;
   pod: IPodSpec;
-  /** Each has one container. */
+  /** The one container of the pods. */
   container: IContainer;
 }
 
@@ -42,7 +42,7 @@ export const CELLS: Readonly<Record<string, readonly string[]>> = {
   "production-eu-central": ["overlays/production-eu-central", "overlays/production-eu-central/monitoring"],
 };
 
-/** Every folder that is applied by itself, so that a new one cannot be left unjudged. */
+/** Finds every folder that is applied by itself, so that each new folder is judged. */
 export function findApplied(): string[] {
   return [...new Glob("overlays/**/kustomization.yaml").scanSync({ cwd: DEPLOY })]
     .filter((file) => readFileSync(join(DEPLOY, file), "utf8").includes("\nkind: Kustomization\n"))

@@ -36,7 +36,7 @@ export function readRules(): Rule[] {
 
 export const readDashboard = () => JSON.parse(read("monitoring", "home", "dashboard.json")) as Dashboard;
 
-/** The metrics that services expose, and those that the rules record. */
+/** The metrics that services expose or that the rules record. */
 function knownMetrics(rules: readonly Rule[]): Map<string, Known> {
   const known = new Map<string, Known>();
   for (const { name, type, labels } of listMetrics()) {
@@ -52,10 +52,10 @@ function knownMetrics(rules: readonly Rule[]): Map<string, Known> {
 }
 
 const VALUES = listLabelValues().set("service", new Set(["gateway", "worker", "delivery"]));
-/** Grafana replaces its variables by these. */
+/** Replaces Grafana's variables as Grafana does. */
 const fillIn = (expression: string) => expression.replaceAll("$__rate_interval", "5m");
 
-/** The metrics that the rules ask for and nobody exposes, and the labels that their texts name and do not have. */
+/** Complains of metrics in rules that no service exposes, and of labels in the rules' texts that the results lack. */
 export function judgeRules(rules = readRules()): string[] {
   const known = knownMetrics(rules);
   return rules.flatMap(({ alert, record, expr, labels: own = {}, annotations = {} }) => {
@@ -70,11 +70,11 @@ export function judgeRules(rules = readRules()): string[] {
   });
 }
 
-/** Judges one expression in the same way. */
+/** Judges one expression as a rule's expression is judged. */
 export const judgeQuery = (expression: string): string[] =>
   judgeExpression(expression, knownMetrics(readRules()), VALUES).complaints;
 
-/** Judges the dashboard in the same way. */
+/** Complains of metrics in the dashboard that no service exposes, and of labels in its texts that the results lack. */
 export function judgeDashboard(dashboard = readDashboard()): string[] {
   const known = knownMetrics(readRules());
   const judge = (where: string, expression: string, words: string) => {
@@ -100,7 +100,7 @@ export function judgeDashboard(dashboard = readDashboard()): string[] {
   ];
 }
 
-/** The missing parts of the runbook, and the alerts that lead nowhere in it. */
+/** Complains of missing parts of the runbook, and of alerts that lead to no section of it. */
 export function judgeRunbook(rules = readRules(), runbook = read("RUNBOOK.md")): string[] {
   const alerts = new Set(rules.flatMap(({ alert }) => alert ?? []));
   const sections = sectionsOf(runbook);
@@ -122,7 +122,7 @@ export function judgeRunbook(rules = readRules(), runbook = read("RUNBOOK.md")):
   return [...misled, ...orphans, ...partial, ...judgePromqlOf(runbook)];
 }
 
-/** Each line in a block of PromQL is one expression. */
+/** Judges the page's blocks of PromQL, in which each line is one expression. */
 function judgePromqlOf(page: string): string[] {
   const known = knownMetrics(readRules());
   const blocks = [...page.matchAll(/^```promql\n([^`]*)```$/gm)];

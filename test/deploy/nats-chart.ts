@@ -29,7 +29,7 @@ export function readValues(): Values {
 
 /**
  * Writes the configuration as the chart does: JSON, in which a text between << and >> loses its quotes. `own` holds
- * what differs by server.
+ * the settings that differ by server.
  */
 export function writeConfiguration(values: Values, own: object, storeDir: string): string {
   const { jetstream, merge } = values.config;

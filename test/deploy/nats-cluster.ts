@@ -23,9 +23,9 @@ const LOOK_EVERY_MS = 50;
 const STARTS_MAX = 5;
 
 /**
- * Real servers on the loopback address, configured as the chart would do it from deploy/nats/values.yaml. On a busy
- * machine one of some fifty new clusters forms its JetStream without one of its servers (2.10.27), and from then on
- * places no stream with three copies. Such a cluster is replaced by a new one.
+ * Starts real servers on the loopback address, configured as the chart would do it from deploy/nats/values.yaml. On a
+ * busy machine about one of fifty new clusters forms its JetStream without one of its servers (2.10.27), and from then
+ * on places no stream with three copies. A new cluster replaces such a cluster.
  */
 export async function startNatsCluster(): Promise<NatsCluster> {
   for (let start = 1; ; start++) {
@@ -100,7 +100,7 @@ async function startServers(): Promise<{ cluster: NatsCluster; isComplete: boole
   return { cluster, isComplete: (await readMetaSize(monitors)) === numbers.length };
 }
 
-/** How many servers the leader of JetStream counts. */
+/** The number of servers that the leader of JetStream counts. */
 async function readMetaSize(monitors: string[]): Promise<number> {
   const pages = monitors.map(async (monitor) => {
     const answer = await fetch(`${monitor}/jsz`);
@@ -110,7 +110,7 @@ async function readMetaSize(monitors: string[]): Promise<number> {
   return Math.max(...(await Promise.all(pages)));
 }
 
-/** A healthy server has found the others and a leader among them. */
+/** Waits until all servers are healthy. A healthy server has found the others and a leader among them. */
 async function untilHealthy(monitors: string[], log: () => string): Promise<void> {
   const giveUpAt = performance.now() + READY_TIMEOUT_MS;
   for (const monitor of monitors) {

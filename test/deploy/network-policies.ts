@@ -4,14 +4,14 @@ import type { INetworkPolicy } from "kubernetes-models/networking.k8s.io/v1/Netw
 import type { INetworkPolicyPeer } from "kubernetes-models/networking.k8s.io/v1/NetworkPolicyPeer";
 import type { INetworkPolicyPort } from "kubernetes-models/networking.k8s.io/v1/NetworkPolicyPort";
 
-/** One end of a connection: a pod of the namespace, a pod of another one, or an address outside. */
+/** One end of a connection: a pod of the namespace, a pod of another namespace, or an address outside. */
 export type End =
   | { labels: Record<string, string>; namespace?: string; ports?: Record<string, number> }
   | { address: string };
 
 /**
- * True if the policies allow a TCP connection, as a network plugin would judge: a pod that some policy selects may do
- * what a policy of that direction allows, and a pod that none selects may do everything.
+ * True if the policies allow a TCP connection, as a network plugin would judge. A pod that a policy selects may open or
+ * accept only connections that a policy of that direction allows; a pod that no policy selects may do everything.
  */
 export function admits(policies: readonly INetworkPolicy[], from: End, to: End, port: number): boolean {
   return (
@@ -28,7 +28,7 @@ function admitsOneWay(
   port: number,
   listener: End,
 ): boolean {
-  // The policies of this namespace do not apply to what is outside.
+  // The policies apply only to pods of their own namespace.
   if ("address" in pod || pod.namespace !== undefined) return true;
   const ruling = policies.filter(
     ({ spec }) => spec?.policyTypes?.includes(direction) && selects(spec.podSelector ?? {}, pod.labels),

@@ -38,7 +38,7 @@ const postgres: End = { labels: { [STORE]: "postgres" } };
 const nats: End = { labels: { [STORE]: "nats" } };
 const SERVICES = ["gateway", "worker", "delivery"];
 
-/** Judges the policies by examples: who may connect to whom, each pair once. */
+/** Judges the policies by examples of connections between two ends, each of which must be open or closed. */
 export function judgeReach(resources: readonly Resource[]): string[] {
   const policies = ofKind<INetworkPolicy>(resources, "NetworkPolicy");
   const pods = findWorkloads(resources).filter(({ labels }) => labels[STORE] === undefined);
@@ -97,7 +97,7 @@ export function judgeReach(resources: readonly Resource[]): string[] {
   return wrong;
 }
 
-/** Whether jobs to the private address are accepted, which then has to be reached. */
+/** Whether the service accepts jobs to the private address, so that delivery nodes must reach that address. */
 function takesTarget(pod: Workload, resources: readonly Resource[], address: string): boolean {
   const environment = environmentOf(pod, resources, { podName: "", secretOf: () => "" });
   const texts = environment.ALLOWED_TARGET_NETWORKS?.split(",") ?? [];
@@ -108,7 +108,7 @@ function takesTarget(pod: Workload, resources: readonly Resource[], address: str
 
 const PORTS = { http: 8080, ops: 9090 };
 
-/** The other namespaces that may reach the services, and the port of each: those of the ingress and of Prometheus. */
+/** The other namespaces that may reach the services, those of the ingress and of Prometheus, with the port of each. */
 function findWaysIn(policies: readonly INetworkPolicy[]): { namespace: string; port: keyof typeof PORTS }[] {
   return policies.flatMap(({ spec }) =>
     (spec?.ingress ?? []).flatMap(({ from = [], ports = [] }) =>
@@ -121,7 +121,7 @@ function findWaysIn(policies: readonly INetworkPolicy[]): { namespace: string; p
   );
 }
 
-/** True if somebody may reach the services: an ingress the API, and then Prometheus as well. */
+/** True if there is an Ingress. Then the ingress must reach the API, and Prometheus the services. */
 function isServed(resources: readonly Resource[]): boolean {
   return resources.some(({ kind }) => kind === "Ingress");
 }

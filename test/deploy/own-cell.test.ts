@@ -14,7 +14,7 @@ setDefaultTimeout(120_000);
 const folder = mkdtempSync(join(tmpdir(), "own-cell-"));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-/** This repository as another one refers to it: by git with the release, or as a folder where git is missing. */
+/** This repository as another repository refers to it: by git with the release, or as a folder where git is missing. */
 const upstream = join(folder, "upstream");
 const hasGit = Bun.which("git") !== null;
 if (!hasGit)
@@ -57,7 +57,7 @@ for (const file of new Glob("**/kustomization.yaml").scanSync({ cwd: own, absolu
   );
 }
 
-// The files of one's own that step 1 names.
+// The edits of step 1 to the files of one's own.
 edit(
   join(own, "production", "shared", "kustomization.yaml"),
   ["registry.example.com", "registry.acme.example"],
@@ -95,7 +95,7 @@ describe("a folder of one's own with this repository as a remote base", () => {
     expect(judgeSchemas(resources).complaints).toEqual([]);
     const text = JSON.stringify(resources);
     for (const foreign of ["example.com", "traefik", '"kubernetes.io/metadata.name":"monitoring"']) {
-      // The Postgres operator's own metrics stay open to the namespace that usually has this name; policies add up.
+      // Policies add up: those of Postgres leave the operator's metrics open to the namespace with the usual name.
       const where = foreign.includes("monitoring") ? JSON.stringify(production) : text;
       expect([foreign, where.includes(foreign)]).toEqual([foreign, false]);
     }
@@ -152,7 +152,7 @@ describe("gitops", () => {
     for (const [index, { metadata, spec }] of steps.entries()) {
       const place = join(DEPLOY, "..", ".cache", `flux-${metadata.name}`);
       mkdirSync(place, { recursive: true });
-      // The kustomization that Flux's controller writes: the folder with these patches.
+      // Flux's controller writes such a kustomization: the folder with these patches.
       writeFileSync(
         join(place, "kustomization.yaml"),
         JSON.stringify({ resources: ["../../deploy/overlays/production"], patches: spec.patches }),

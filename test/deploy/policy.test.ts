@@ -19,7 +19,7 @@ describe("the manifests", () => {
   });
 });
 
-/** The break of each rule: the text that replaces a right one in the JSON of everything that production applies. */
+/** Breaks of each rule: `to` replaces the right text `from` in the JSON of everything that production applies. */
 const BROKEN: Record<keyof typeof RULES, [what: string, from: string | RegExp, to: string][]> = {
   "no container runs as root": [
     ["user 0", '"runAsUser":65532', '"runAsUser":0'],

@@ -107,7 +107,7 @@ describe("the manifests' services, with their arguments and environment on a rea
   });
 
   test("put commands into a stream of three copies, which workers follow", async () => {
-    // The servers of a new cluster first learn how much room the others have; they make no copies before.
+    // The servers of a new cluster first learn how much room the others have, and make copies only afterwards.
     const untilCopies = async (holds: (copies: Copy[]) => boolean) => {
       let copies: Copy[] = [];
       await until(
@@ -124,7 +124,7 @@ describe("the manifests' services, with their arguments and environment on a rea
     const countConsumers = (copies: Copy[]) =>
       copies.reduce((sum, { state }) => sum + state.consumer_count, 0);
     await untilCopies((copies) => countConsumers(copies) === REGIONS.length);
-    // A command is sent once, and is lost if the copies are electing a leader at that moment.
+    // A command is sent once, and is lost while the copies elect a leader, so the test goes on to create jobs.
     await until(async () => {
       await createJob();
       return (await readCopies()).every(({ state }) => state.last_seq > 0);
@@ -237,7 +237,7 @@ interface Copy {
   state: { consumer_count: number; last_seq: number };
 }
 
-/** Read from the monitoring pages, which need no login. */
+/** Reads the copies from the monitoring pages, which need no login. */
 async function readCopies(): Promise<Copy[]> {
   const pages = nats.monitors.map(async (monitor) => {
     const answer = await fetch(`${monitor}/jsz?streams=1&config=1`);
@@ -290,7 +290,7 @@ async function logIn(user: string): Promise<NatsConnection> {
   return connect({ servers: host, user, pass: password, reconnect: false });
 }
 
-/** True if a server's log says so, in words that stay the same. */
+/** True if a server's log tells of the refusal, in words that stay the same. */
 function isRefused(user: string, act: "publish" | "subscribe", subject: string): boolean {
   const violation = act === "publish" ? "Publish" : "Subscription";
   const line = `${violation} Violation - User "${user}".*Subject "${RegExp.escape(subject)}"`;

@@ -21,7 +21,7 @@ export interface Prometheus {
 const START_TIMEOUT_MS = 45_000;
 const EVERY = "500ms";
 
-/** `targets` are addresses by the name of the service, labelled as in deploy/compose/prometheus.yml. */
+/** Starts Prometheus. `targets` are addresses by service, which get the labels of deploy/compose/prometheus.yml. */
 export async function startPrometheus(options: {
   rules: string;
   targets: Record<string, string[]>;
@@ -41,7 +41,7 @@ export async function startPrometheus(options: {
       },
     ],
   };
-  // JSON is YAML as well.
+  // The file may be JSON, which is YAML as well.
   writeFileSync(join(folder, "prometheus.yml"), JSON.stringify(configuration));
   const base = `http://127.0.0.1:${await claimPort()}`;
   const settings = {

@@ -27,8 +27,8 @@ type Node = ReturnType<typeof parser.parse>["topNode"];
 
 /**
  * The faults of a PromQL expression about these metrics: its syntax, a metric or label that does not exist, a rate of a
- * metric that is not a counter, a quantile without buckets, two sides that never match. Prometheus answers an empty
- * result to all of them except the first.
+ * metric that is not a counter, a quantile without buckets, two sides that never match. Prometheus itself refuses only
+ * the first of these faults, and answers an empty result to the others.
  */
 export function judgeExpression(
   expression: string,
@@ -133,7 +133,7 @@ function childrenOf(node: Node | null): Node[] {
   return children;
 }
 
-/** The metric of that name, or the histogram that it belongs to. */
+/** The metric of that name, or the histogram to which the name belongs. */
 function find(name: string, metrics: ReadonlyMap<string, Known>): Known | null {
   const own = PROMETHEUS_OWN[name];
   if (own !== undefined) return own;

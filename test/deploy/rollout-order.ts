@@ -2,7 +2,7 @@ import type { INetworkPolicy } from "kubernetes-models/networking.k8s.io/v1/Netw
 import { findWorkloads, ofKind, type Resource, type Workload } from "./manifests.ts";
 import { selects } from "./network-policies.ts";
 
-/** The order in which the services of a release are rolled out, after everything that belongs to none of them. */
+/** The order in which the services of a release are rolled out, after all objects that belong to no service. */
 export const STEPS = ["migrate", "delivery", "worker", "gateway"];
 const STEP_LABEL = "app.kubernetes.io/name";
 const WAVE = "argocd.argoproj.io/sync-wave";
@@ -14,9 +14,9 @@ export const stepOf = ({ metadata }: Resource) => STEPS.indexOf(metadata.labels?
 const waveOf = ({ metadata }: Resource) => Number(metadata.annotations?.[WAVE] ?? 0);
 
 /**
- * Complains of an object that comes before one that it needs: a pod before its settings, secrets, account or network
- * policies, or a service before another one whose new release it needs. Steps give the order by hand and with Flux, and
- * sync waves with Argo CD.
+ * Complains of an object that comes before an object that it needs: a pod before its settings, secrets, account or
+ * network policies, or a service before another one whose new release it needs. Steps give the order by hand and with
+ * Flux, and sync waves with Argo CD.
  */
 export function judgeOrder(resources: readonly Resource[]): string[] {
   const pods = findWorkloads(resources).filter(({ name }) => STEPS.includes(name));
@@ -49,7 +49,7 @@ function makerOf({ kind, name }: Workload, resources: readonly Resource[]): Reso
   return maker;
 }
 
-/** The objects that must exist when the pod starts, as far as they are applied with it. */
+/** The objects that must exist when the pod starts, if the same folders apply them. */
 function findNeeded({ pod, container, labels }: Workload, resources: readonly Resource[]): Set<Resource> {
   const named = new Set([
     ...(container.envFrom ?? []).map(({ configMapRef }) => `ConfigMap ${configMapRef?.name}`),

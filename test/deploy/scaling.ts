@@ -23,7 +23,7 @@ export function judgeCounts(resources: readonly Resource[]): string[] {
   return [...doubled.map(({ metadata }) => metadata.name), ...twice];
 }
 
-/** The metrics that an autoscaler asks for and nobody exposes. */
+/** Complains of metrics that an autoscaler asks for and no service exposes. */
 export function judgeQueries(resources: readonly Resource[]): string[] {
   return ofKind<IScaledObject>(resources, "ScaledObject").flatMap(({ metadata, spec }) =>
     spec.triggers.flatMap(({ type, metadata: asked }) =>
@@ -32,7 +32,7 @@ export function judgeQueries(resources: readonly Resource[]): string[] {
   );
 }
 
-/** Complains if a delivery node that scales down has less time than the longest attempt, or if two of them end at once. */
+/** Complains if a delivery node that scales down has less time than the longest attempt, or if two nodes end at once. */
 export function judgeScaleDown(resources: readonly Resource[]): string[] {
   const nodes = findWorkloads(resources).filter(({ name }) => name === "delivery");
   return ofKind<IScaledObject>(resources, "ScaledObject").flatMap(({ metadata, spec }) => {

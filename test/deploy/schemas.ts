@@ -11,13 +11,13 @@ const PACKAGES: Readonly<Record<string, string>> = {
   "keda.sh": "@kubernetes-models/keda/",
   "monitoring.coreos.com": "@kubernetes-models/prometheus-operator/",
 };
-/** No package has these schemas. */
+/** The API groups whose schemas are in no package. */
 const UNKNOWN_GROUPS = ["barmancloud.cnpg.io"];
 
 /**
- * The complaints of the schemas of Kubernetes and its extensions: unknown fields, wrong types, missing fields. Each
- * resource becomes a line of a program that declares it as its kind's type, and the type checker judges. `unjudged`
- * names the kinds without a schema.
+ * The complaints by the schemas of Kubernetes and its extensions: unknown fields, wrong types, missing fields. Each
+ * resource becomes a line of a program that declares the resource as its kind's type, and the type checker judges.
+ * `unjudged` names the resources without a schema.
  */
 export function judgeSchemas(resources: readonly Resource[]): { complaints: string[]; unjudged: string[] } {
   const judged = resources.filter((resource) => !UNKNOWN_GROUPS.includes(groupOf(resource)));
@@ -28,7 +28,7 @@ export function judgeSchemas(resources: readonly Resource[]): { complaints: stri
     return `(${JSON.stringify(resource)}) satisfies import("${path}").I${kind};`;
   });
 
-  // The folder is within the checkout, since imports find the packages from there.
+  // The folder is within the checkout, since imports find the packages only from there.
   mkdirSync(join(ROOT, ".cache"), { recursive: true });
   const folder = mkdtempSync(join(ROOT, ".cache", "schemas-"));
   try {
@@ -53,7 +53,7 @@ export function judgeSchemas(resources: readonly Resource[]): { complaints: stri
 
 const nameOf = ({ kind, metadata }: Resource) => `${kind} ${metadata.name}`;
 
-/** Empty for the oldest group, whose version stands alone. */
+/** The resource's API group; empty for the oldest group, whose version stands alone. */
 function groupOf({ apiVersion }: Resource): string {
   return apiVersion.includes("/") ? (apiVersion.split("/")[0] ?? "") : "";
 }

