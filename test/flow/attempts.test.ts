@@ -81,7 +81,7 @@ describe("a job", () => {
     const project = await cell.addProject();
     const policy = { maxAttempts: 5, baseSeconds: 1, capSeconds: 2 };
     const [id = ""] = await cell.addJobs(project, [{ targetUrl: target.url, ...policy }]);
-    // When each run was first seen to have ended.
+    // The instant at which each run was first seen to have ended.
     const seenAt: number[] = [];
     const runs = await until(async () => {
       const all = await cell.runs(project, id);
@@ -100,7 +100,7 @@ describe("a job", () => {
       const arrival = target.arrivals[index + 1];
       if (run.nextRetryAt === null || next === undefined || arrival === undefined)
         throw new Error("no retry");
-      // The wait begins with the settlement, which was before it was seen.
+      // The wait begins with the settlement, which was before the end was seen.
       expect(run.nextRetryAt - (seenAt[index] ?? 0)).toBeLessThan(retryCeilingMs(policy, run.attempt) + 50);
       expect(next.startedAt).toBeGreaterThanOrEqual(run.nextRetryAt);
       expect(arrival.at).toBeGreaterThanOrEqual(Math.floor(run.nextRetryAt));

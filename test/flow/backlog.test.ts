@@ -8,7 +8,7 @@ const BACKLOG = 2_000;
 const LIMIT = 5;
 const SLOW_MS = 50;
 const PROBES = 21;
-/** Far less than the backlog takes, and more than a busy machine adds. */
+/** The bound is far less than the backlog takes, and more than a busy machine adds. */
 const LATE_MS_MAX = 500;
 
 let cell: Cell;

@@ -12,7 +12,7 @@ import { type Cell, SHARDS_PER_REGION, startCell } from "../support/cell.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { repeatedArrivals, until, untilAllEnded } from "./support.ts";
 
-/** Bulk operations through a whole cell: what a worker makes owed is sent by the ordinary ways. */
+/** Bulk operations through a whole cell: attempts that a worker makes owed are sent in the ordinary ways. */
 
 setDefaultTimeout(120_000);
 
@@ -21,7 +21,7 @@ const ids = createIdSource(randomBytes);
 
 let cell: Cell;
 let target: Target;
-/** While it is true the target fails every request. */
+/** True while the target fails every request. */
 let isBroken = false;
 beforeAll(async () => {
   cell = await startCell();
@@ -85,7 +85,7 @@ test("jobs of a tag that are canceled are never sent, and the others are", async
   );
   const kept = await cell.addJobs(project, [wish, { ...wish, tags: ["new"] }]);
   const bulk = await carryOut(project, "cancel", { tag: "old" });
-  // On a machine that stood still for so long some of them may have been sent.
+  // If the machine stood still for 5 s, some of them may have been sent.
   expect(bulk.matched).toBe((bulk.done ?? 0) + bulk.skipped);
   const statuses = await untilAllEnded(cell, project, [...canceled, ...kept]);
   expect(statuses.slice(-2)).toEqual(["succeeded", "succeeded"]);

@@ -21,7 +21,7 @@ afterAll(() => cell.stop());
 const cancel = (project: ProjectRow, id: string) =>
   orRefused(cancelJob(cell.db, { projectNo: project.no, environment: "production" }, id, keyCause()));
 
-/** Creates a job and waits until it is delivered and settled; everything that was due before has been looked at by then. */
+/** Creates a job and waits until it is delivered and settled. The worker has looked at all earlier due jobs by then. */
 async function overtake(project: ProjectRow, targetUrl: string): Promise<void> {
   const [id = ""] = await cell.addJobs(project, [{ targetUrl, runAt: cell.clock.now() + 200 }]);
   await untilEnded(cell, project, id);
@@ -35,7 +35,7 @@ describe("a cancel", () => {
     let aheadMs = 250;
     let canceled: Awaited<ReturnType<typeof cancel>>;
     do {
-      // Further ahead than in the round before, in which this machine was too slow and the job was already being sent.
+      // Each round looks further ahead: in the round before the machine was too slow and the job was already being sent.
       aheadMs *= 2;
       [id = ""] = await cell.addJobs(project, [{ targetUrl: target.url, runAt: cell.clock.now() + aheadMs }]);
       canceled = await cancel(project, id);

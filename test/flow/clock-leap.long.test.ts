@@ -7,9 +7,9 @@ import { until, untilEnded } from "./support.ts";
 
 setDefaultTimeout(180_000);
 
-/** Longer than an attempt's time and the grace in which its node may settle it. */
+/** The leap is longer than an attempt's time and the grace in which its node may settle the attempt. */
 const LEAP_MS = 3_600_000;
-/** How often the rescue looks for lost attempts after the leap. */
+/** The number of times that the rescue looks for lost attempts after the leap. */
 const LOOKS = 5;
 const LOOK_EVERY_MS = 1_000;
 
@@ -35,7 +35,7 @@ test("an attempt on the wire is not rescued because the database's clock leaps",
   await cell.startWorker();
   await cell.startDelivery({ attemptTimeoutMs: LEAP_MS });
   const startedAt = performance.now();
-  // No attempt is considered overdue before that.
+  // The rescue considers no attempt overdue in its first RESCUE_GRACE_MS.
   await until(() => performance.now() > startedAt + RESCUE_GRACE_MS + LOOK_EVERY_MS, 2 * RESCUE_GRACE_MS);
   const [id = ""] = await cell.addJobs(project, [{ targetUrl: target.url, runAt: clock.now() }]);
   await target.until((arrivals) => arrivals.length === 1);

@@ -7,7 +7,7 @@ setDefaultTimeout(120_000);
 
 const SLOW_MS = 60;
 const PROBES = 7;
-/** Many times what it takes, and far less than a stalled attempt takes. */
+/** The bound is many times what a job takes, and far less than a stalled attempt takes. */
 const TOOK_MS_MAX = 3_000;
 const ATTEMPT_TIMEOUT_MS = 30_000;
 

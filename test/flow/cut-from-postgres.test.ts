@@ -12,7 +12,7 @@ import { until } from "./support.ts";
 setDefaultTimeout(120_000);
 
 const LEASE_MS = 2_000;
-/** Longer than a lease, and than a node waits for a worker's beat. */
+/** The cut is longer than a lease, and longer than a node waits for a worker's beat. */
 const CUT_MS = 3 * LEASE_MS;
 const JOBS = 40;
 

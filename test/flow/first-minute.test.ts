@@ -12,7 +12,7 @@ const [start = "", create = "", list = ""] = [
   ...(/^## Try it$(.*?)^## /ms.exec(README)?.[1] ?? "").matchAll(/^```sh\n(.*?)^```$/gms),
 ].map(([, lines = ""]) => lines);
 
-// A machine on which nothing is installed has no curl.
+// The tests are skipped on a machine without curl.
 describe.skipIf(Bun.which("curl") === null)("the first minute of README.md", () => {
   let database: TestDatabase;
   let standalone: ServiceProcess;
@@ -27,7 +27,7 @@ describe.skipIf(Bun.which("curl") === null)("the first minute of README.md", () 
     rmSync(dataDir, { recursive: true, force: true });
   });
 
-  /** Runs the lines in a shell, with the ports of this process and the key that it has printed. */
+  /** Runs the lines in a shell, with the ports of this standalone and the key that it has printed. */
   function follow(lines: string): { exitCode: number; answer: Record<string, unknown> } {
     const key = /svc_dev_[A-Za-z0-9]+(?=\s)/.exec(standalone.output)?.[0];
     const here = lines

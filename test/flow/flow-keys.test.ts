@@ -148,7 +148,7 @@ test("a paused key keeps its own jobs waiting and nobody else's; explain and ins
   });
   expect(Object.fromEntries(waiting)).toEqual({ flow: 3 });
   expect(await findFlowKey(cell.db, scope, "paused")).toMatchObject({ waiting: 3, inUse: 0, paused: true });
-  // A run that started within a second did not wait.
+  // A run counts as having waited only if it started after more than a second.
   await until(async () => (await explained(project, last)).asOf > wait.since + 1_500);
   expect(target.arrivals.map(({ jobId }) => jobId).sort()).toEqual(others.toSorted());
   await changeFlowKey(cell.db, scope, "paused", { paused: false }, keyCause());

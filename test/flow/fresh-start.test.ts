@@ -120,6 +120,6 @@ test("the answer yes starts over, with new keys, and leaves all but the database
   expect(terminal.text).toContain(`DATA_DIR=${dataDir} npm run --silent admin -- secret show --project `);
   expect(readFileSync(join(dataDir, "secrets-key"), "utf8")).toBe(secretsKey);
   expect(readdirSync(dataDir).sort()).toEqual(["notes.txt", "postgres", "secrets-key"]);
-  // What a person types at this terminal later is nobody's answer.
+  // The standalone takes no later input at this terminal as an answer.
   expect(await terminal.end("SIGINT")).toBe(0);
 });

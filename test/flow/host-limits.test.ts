@@ -9,12 +9,12 @@ import { until } from "./support.ts";
 setDefaultTimeout(120_000);
 
 const HOST = "127.0.0.1";
-/** The time within which every node keeps a new limit. */
+/** Every node keeps a new limit within this time. */
 const KNOWN_MS = 5_000;
 const NODES = 2;
-/** After this many later jobs have been sent, a held job cannot be late by chance: two jobs may arrive in any order. */
+/** After so many later jobs were sent, chance alone cannot explain a missing job: two jobs may arrive in any order. */
 const OVERTAKING = 10;
-/** More jobs than a worker remembers of a project with a low limit, or would look past. */
+/** More jobs than a worker remembers of a project with a low limit, and more than it looks past. */
 const HELD_JOBS = 3_000;
 /** A node that does not know the limit would have sent long before this. */
 const UNKNOWN_MS = 2_000;
@@ -58,7 +58,7 @@ describe("a limit of requests to one host", () => {
     const setAt = performance.now();
     for (;;) {
       const fed = await add(target.url);
-      // The job is held if it stays away while several jobs go elsewhere, one after the other.
+      // The job is held if it has not arrived after several jobs went elsewhere, one after the other.
       for (let count = 0; count < OVERTAKING && !hasArrived(fed); count++) {
         const other = await add(elsewhere(target.url));
         await until(() => hasArrived(other));
@@ -70,7 +70,7 @@ describe("a limit of requests to one host", () => {
     await cell.addJobs(project, Array(20).fill({ targetUrl: target.url }));
     await cell.addJobs(project, Array(20).fill({ targetUrl: elsewhere(target.url) }));
     await until(() => target.arrivals.length === arrivedBefore + 20);
-    // None of the arrivals was a held job.
+    // All arrivals were jobs to the other host.
     await until(async () => (await openCount()) === 1 + 20);
     await clear();
     await until(() => target.arrivals.length === arrivedBefore + 1 + 40);
@@ -140,7 +140,7 @@ describe("a limit of requests to one host", () => {
   });
 });
 
-/** Locks the limits, so that nobody can read them until this session ends. */
+/** Locks the limits, so that no other session can read them until this session ends. */
 async function lockLimits(): Promise<pg.Client> {
   const session = new pg.Client({ connectionString: cell.url });
   session.on("error", () => undefined);

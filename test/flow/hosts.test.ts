@@ -46,7 +46,7 @@ const eventsOf = (target: Target) =>
 test("a host that dies costs no attempt but probes until it is back, and then everything is delivered, the oldest first", async () => {
   const project = await cell.addProject();
   await updateProject(cell.db, project.no, { parksFailingHosts: true }, keyCause());
-  // Events go elsewhere: nothing is parked for endpoints, and their attempts do not count.
+  // Events go to another host: a host that is down parks no deliveries, and their attempts do not count.
   const endpoint = startTarget();
   const url = endpoint.url.replace(HOST, "localhost");
   await cell.addEndpoint(project, { url, events: ["host.down", "host.up"] });
@@ -62,7 +62,7 @@ test("a host that dies costs no attempt but probes until it is back, and then ev
   );
   expect(await untilAllEnded(cell, project, first)).toEqual(repeated(first.length, "failed"));
   expect(await hostOf(project)).toBeNull();
-  // The attempts in a row began as long ago as the rule asks for.
+  // The failing attempts look as if they had begun as long ago as the rule asks for.
   await cell.db.run(
     "age",
     "UPDATE target_hosts SET failing_since = failing_since - $2 * interval '1 s' WHERE project_no = $1",
@@ -91,7 +91,7 @@ test("a host that dies costs no attempt but probes until it is back, and then ev
     `${HOST} is down, and what is sent there is parked until a probe reaches it;`,
   );
   await until(async () => (await reasonsOf(project)).host === parked.length);
-  // The first probe finds nobody either.
+  // The first probe fails as well.
   const again = await until(async () => {
     const host = await hostOf(project);
     return host !== null && (host.nextProbeAt ?? 0) > (down.nextProbeAt ?? 0) && host;
@@ -111,7 +111,7 @@ test("a host that dies costs no attempt but probes until it is back, and then ev
     },
   });
   expect(await untilAllEnded(cell, project, parked, 120_000)).toEqual(repeated(parked.length, "succeeded"));
-  // The probe that failed was an attempt of the oldest, and the only one that was spent.
+  // The failed probe was an attempt of the oldest job, and the only attempt that was spent.
   expect(mortal.arrivals.map(({ jobId, attempt }) => `${parked.indexOf(jobId)} ${attempt}`).sort()).toEqual([
     "0 2",
     ...[1, 2, 3, 4].map((n) => `${n} 1`),
@@ -122,7 +122,7 @@ test("a host that dies costs no attempt but probes until it is back, and then ev
   const starts = (await Promise.all(parked.slice(1).map((id) => cell.runs(project, id))))
     .flat()
     .map(({ startedAt }) => startedAt);
-  // One in each second of the ramp.
+  // The ramp starts one job in each second at first.
   expect(Math.max(...starts) - Math.min(...starts)).toBeGreaterThan(1_000);
   await until(async () => (await hostOf(project)) === null);
 

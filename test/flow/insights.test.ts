@@ -50,7 +50,7 @@ test("a worker counts what was done, and no run is told to have started later th
   }
   const [told, seen] = [totals.late.percentiles(), heard.percentiles()];
   expect(totals.late.count).toBe(100);
-  // By how much a clock and two roundings may be wrong.
+  // The bound allows for the error of a clock and of two roundings.
   for (const name of ["p50", "p90", "p99", "max"] as const)
     expect(told[name] ?? -1).toBeLessThanOrEqual((seen[name] ?? 0) * 1.02 + 10);
   await target.stop();
@@ -87,7 +87,7 @@ test("the worker on duty shows what it has counted over all projects", async () 
     await tick({ db: quiet.db, metrics });
     expect(await page()).toMatch(/\njobwheel_insights_behind_seconds [0-9.]+\n/);
     expect(await page()).not.toContain("jobwheel_insights_lateness_seconds{");
-    // The cell's own worker may count them first, and a transaction of another database puts them off.
+    // A transaction of another database puts the roll-up off, so runs are added until a tick has counted some.
     await until(async () => {
       await quiet.db.run(
         "run",

@@ -9,7 +9,7 @@ import { until, untilEnded } from "./support.ts";
 
 setDefaultTimeout(60_000);
 
-/** Far longer than a test, so an attempt that follows sooner did not wait for the backoff. */
+/** The backoff is far longer than a test, so an attempt that follows within the test did not wait for it. */
 const BACKOFF_SECONDS = 86_400;
 const JOBS_MAX = 100;
 
@@ -28,7 +28,7 @@ afterEach(async () => {
   await closing.stop();
 });
 
-/** A target that keeps connections, and closes each instead of giving a second answer. */
+/** Starts a target that keeps connections, and closes each of them in place of a second answer. */
 function startClosing(): Promise<RawServer> {
   const answered = new WeakSet<net.Socket>();
   return startRawServer((socket) => {
@@ -46,7 +46,7 @@ describe("a kept connection that the target closes instead of answering", () => 
       baseSeconds: BACKOFF_SECONDS,
       capSeconds: BACKOFF_SECONDS,
     };
-    // Whether a connection is still kept when the next job comes depends on the machine.
+    // The machine decides whether a connection is still kept when the next job comes.
     for (let count = 0; count < JOBS_MAX; count++) {
       const [id = ""] = await cell.addJobs(project, [wish]);
       const job = await untilEnded(cell, project, id);

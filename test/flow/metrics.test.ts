@@ -87,11 +87,11 @@ describe("the metrics of three processes", () => {
     for (const kind of ["jobs", "webhooks"]) {
       const place = `{kind="${kind}",region="us-east"}`;
       expect(delivery.value(`jobwheel_lateness_seconds_count${place}`)).toBe(JOBS);
-      // Within the longest time of a job here; a clock that was never asked would give an extreme value.
+      // The bound is the longest time of a job here; a clock that was never asked would give an extreme value.
       expect(delivery.value(`jobwheel_lateness_seconds_sum${place}`)).toBeWithin(0.000_1, JOBS * 5);
       const rowsOf = (statement: string) =>
         delivery.value(`jobwheel_statement_rows_sum{statement="${statement}_${kind}"}`);
-      // What the statement for ordinary jobs leaves, such as jobs with an endpoint, is settled by a second one.
+      // A second statement settles what the statement for ordinary jobs leaves, such as jobs with an endpoint.
       expect(rowsOf("settle")).toBeWithin(JOBS, kind === "jobs" ? 2 * JOBS + 1 : JOBS + 1);
       // A sweep just before a claim makes the same claim again, in vain.
       expect(rowsOf("claim")).toBeWithin(JOBS, 3 * JOBS + 1);

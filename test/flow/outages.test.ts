@@ -180,7 +180,7 @@ describe("a delivery node that stops", () => {
     await target.until((arrivals) => arrivals.length === 1);
     const stopped = draining.stop();
     const [waiting = ""] = await cell.addJobs(project, [{ targetUrl: target.url }]);
-    // Longer than a delivery node waits for workers before it sweeps by itself.
+    // The job is due later than a delivery node waits for workers before it sweeps by itself.
     const [due = ""] = await cell.addJobs(project, [
       { targetUrl: target.url, runAt: cell.clock.now() + 3_000 },
     ]);

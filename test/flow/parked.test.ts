@@ -17,7 +17,7 @@ setDefaultTimeout(240_000);
 const HOST = "127.0.0.1";
 const HELD = 100_000;
 const SEEDED_TOGETHER = 10_000;
-/** The time in which every held job is claimed once and parked. */
+/** Every held job is claimed once and parked within this time. */
 const PARKING_MS_MAX = 180_000;
 const LIMIT = 100;
 const PROBES = 31;
@@ -26,7 +26,7 @@ const NOISE_MS = 50;
 /** More jobs than a worker, or a node without a worker, looks past. */
 const HELD_WITHOUT_WORKER = 3_000;
 const RESUMED = 300;
-/** A released job that waits for its permit may be overtaken by as many released jobs at most: a small part of all. */
+/** A released job that waits for its permit may be overtaken by at most so many released jobs: a small part of all. */
 const OVERTAKING = 1_000;
 
 const limit = (cell: Cell, requests: number) => setHostLimit(cell.db, { host: HOST, requests }, testCause());
@@ -115,7 +115,7 @@ describe("jobs beyond the room of a host", () => {
       await limit(cell, 1);
       const startedAt = performance.now();
       await target.until(({ length }) => length === 205, 120_000);
-      // Releasing one with each look would take as many seconds.
+      // One release with each look would take 205 s.
       expect(performance.now() - startedAt).toBeLessThan(100_000);
       expect(target.openMax).toBe(1);
       const last = target.arrivals.findLastIndex(({ jobId }) => smalls.includes(jobId));
@@ -154,7 +154,7 @@ describe("deliveries held at one host", () => {
           { ...cause, requestId: testCause().requestId },
           0,
         );
-      // Leaving the host and coming back changes nothing.
+      // An endpoint that leaves the host and comes back is held as before.
       await lead("http://other.invalid/");
       await lead(held.url);
       await until(async () => (await countLeft(cell)) === 0);

@@ -38,7 +38,7 @@ describe("jobs and webhooks of one project that both wait for permits", () => {
       const contested: OverlapArrival[] = [];
       let [jobs, webhooks] = [0, 0];
       for (const arrival of target.arrivals) {
-        // Counted while both have more to send than there are permits.
+        // An arrival counts while both kinds have more to send than there are permits.
         if (jobs < jobCount - 2 * LIMIT && jobs * ENDPOINTS - webhooks > 6 * LIMIT) contested.push(arrival);
         if (arrival.kind === "job") jobs++;
         else webhooks++;

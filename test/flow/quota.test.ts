@@ -11,7 +11,7 @@ setDefaultTimeout(60_000);
 const INCLUDED = 10_000;
 const LEFT = 25;
 const JOBS = 15;
-/** Long enough for retries to become due, and for two sweeps to look at the jobs that the quota holds. */
+/** The wait lets retries become due, and two sweeps look at the jobs that the quota holds. */
 const WITNESS_AFTER_MS = 2_500;
 
 let cell: Cell;
@@ -73,7 +73,7 @@ test.concurrent.each([
 ])("jobs over the quota stay queued, and go out oldest first when $when", async ({ release, counted }) => {
   const hobby = await cell.addProject({ plan: "hobby" });
   const witness = await cell.addProject();
-  // One job at a time, so that their order shows.
+  // Jobs run one at a time, so that their order shows.
   await changeProject(cell.db, hobby.id, { concurrencyOverride: 1 }, testCause());
   const [target, calm] = [startTarget(), startTarget()];
   await hold(hobby, true);

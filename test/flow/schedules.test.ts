@@ -21,7 +21,7 @@ setDefaultTimeout(60_000);
 const SECOND_MS = 1_000;
 const MINUTE_MS = 60_000;
 const HOUR_MS = 3_600_000;
-/** How often an owner looks for changes that nobody announced. */
+/** The interval at which an owner looks for unannounced changes. */
 const LOOK_EVERY_MS = 1_000;
 const ids = createIdSource(randomBytes);
 const cause = () => ({ requestId: ids.next(REQUEST_PREFIX, Date.now()), keyNo: 1 });
@@ -126,7 +126,7 @@ test("a schedule with a spread sends its job that much after its instant, and th
 
 test("firings that overlap skip or replace what is not over, by the worker that owns their shard", async () => {
   const worker = await cell.startWorker();
-  // Nothing of this project starts.
+  // The limit of 0 keeps every job of this project from starting.
   const project = await cell.addProject({ concurrency: 0 });
   const made = await Promise.all(
     (["skip", "replace"] as const).map((overlap) =>
@@ -182,7 +182,7 @@ test("a schedule that is paused, changed or deleted does not fire, although its 
   let instant: number;
   let ids: string[];
   do {
-    // Further ahead than in the round before, in which this machine was too slow to change them in time.
+    // Each round looks further ahead: in the round before the machine was too slow to change the schedules in time.
     aheadMs *= 2;
     instant = secondIn(aheadMs);
     ids = [];
@@ -205,7 +205,7 @@ test("a schedule that is paused, changed or deleted does not fire, although its 
 
 test("after an outage the owner fires only the latest missed instant, and only if it is at most 10 minutes late", async () => {
   const project = await cell.addProject();
-  // Far from the next instant, at any minute of the hour.
+  // The instants are far from their next one, at any minute of the hour.
   const latest = Math.floor(cell.clock.now() / MINUTE_MS) * MINUTE_MS - 5 * MINUTE_MS;
   const anHourAgo = new Date(latest - HOUR_MS);
   const late = await schedule(project, latest - 3 * HOUR_MS, {

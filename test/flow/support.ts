@@ -16,14 +16,14 @@ const LOOK_EVERY_MS = 20;
 const UNTIL_TIMEOUT_MS = 50_000;
 const TERMINAL = ["succeeded", "failed", "canceled"];
 
-/** Repeats `find` until it answers something. Rejects with its last error, or because nothing was found in time. */
+/** Repeats `find` until it answers something. Rejects with an error of `find`, or if it has found nothing in time. */
 export async function until<T>(
   find: () => Promise<T | undefined | false> | T | undefined | false,
   timeoutMs = UNTIL_TIMEOUT_MS,
 ): Promise<T> {
   const giveUpAt = performance.now() + timeoutMs;
   for (;;) {
-    // Some tests cut off the database meanwhile, also for `find`.
+    // Some tests cut off the database meanwhile, and `find` may need it.
     const found = await Promise.try(find).catch((error: unknown) => {
       if (!(error instanceof StoreUnavailable)) throw error;
       return undefined;
@@ -57,7 +57,7 @@ export async function untilAllEnded(
   ids: readonly string[],
   timeoutMs = 60_000,
 ): Promise<string[]> {
-  // One query for all jobs, since many would be most of the load.
+  // One query asks for all jobs, since many queries would be most of the load.
   await until(async () => {
     const [row] = await cell.db.run<{ open: number }>(
       "open_of_project",
@@ -67,7 +67,7 @@ export async function untilAllEnded(
     return row?.open === 0;
   }, timeoutMs);
   const statuses: string[] = [];
-  // One after the other: of hundreds at once the last would wait for a connection longer than the pool allows.
+  // The queries run one after the other: the last of hundreds at once would wait too long for a connection of the pool.
   for (const id of ids) statuses.push((await cell.job(project, id)).status);
   return statuses;
 }

@@ -15,7 +15,7 @@ import { until } from "./support.ts";
 setDefaultTimeout(120_000);
 
 const CANARY = "canary";
-/** A production key that no data has. */
+/** A production key that is in no database. */
 const strange = makeKey("production", randomBytes);
 const ESCAPE = "\u001b";
 const COLOURS = new RegExp(`${ESCAPE}\\[[0-9]+m`, "g");
@@ -32,7 +32,7 @@ afterAll(async () => {
   rmSync(dataDir, { recursive: true, force: true });
 });
 
-/** Sends a job to a port on which nobody listens. Answers its id. */
+/** Sends a job to a port without a listener. Answers the job's id. */
 async function sendToNobody(port: number | string, key: string): Promise<string> {
   const target_url = `http://127.0.0.1:${await claimPort()}/${CANARY}?token=${CANARY}`;
   const response = await fetchServed(`http://127.0.0.1:${port}/v2/jobs`, {

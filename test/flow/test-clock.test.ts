@@ -16,9 +16,9 @@ setDefaultTimeout(300_000);
 
 const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
-/** Long enough that a walk which did not wait for it would have passed by its time-out. */
+/** The delay is so long that a walk which did not wait for the answer would pass the attempt's time-out. */
 const SLOW_MS = 300;
-/** What receivers allow between a signature's time and theirs. */
+/** The difference that receivers allow between a signature's time and their own. */
 const TOLERANCE_MS = 300_000;
 
 const dataDir = mkdtempSync(join(tmpdir(), "test-clock-"));
@@ -124,7 +124,7 @@ test("an endpoint that fails for 48 hours is seen disabled, and an Idempotency-K
   expect([early.advanced_ms, late.advanced_ms]).toEqual([47 * HOUR_MS, 2 * HOUR_MS]);
   expect(Date.parse(late.now) - Date.parse(early.from)).toBeGreaterThanOrEqual(49 * HOUR_MS);
 
-  // By the rules: after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, and the last one 48 h after the first.
+  // The rules retry after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, and for the last time 48 h after the first attempt.
   const { data } = await jobwheel.webhooks.deliveries(fails.id);
   expect(data.map(({ status, attempts }) => [status, attempts.length])).toEqual([["failed", 9]]);
   const sent = at("/fails");
@@ -170,7 +170,7 @@ async function ledgerOf(schedule: Schedule) {
 
 test("schedules cross both clock changes of a year in two zones, at the instants of their timetables and in their order; runs expire", async () => {
   const [first] = (await jobwheel.runs.list()).data;
-  // Nothing of before is left to be done, or in what insights show.
+  // After this walk no earlier work is left to be done, and insights show none of it.
   await jobwheel.testClock.advance("31d");
   const given = [
     { name: "Berlin", cron: "30 2 25-31 3,10 *", timezone: "Europe/Berlin" },
@@ -185,7 +185,7 @@ test("schedules cross both clock changes of a year in two zones, at the instants
   const all = expected.flat().sort();
   expect(all.length).toBeGreaterThanOrEqual(28);
   const [firings, purged] = [[0], [0]];
-  // The ledger and the runs are looked at while they are shown, soon after the instants of each month.
+  // The test reads the ledger and the runs soon after the instants of each month, while the API shows them.
   for (const instants of Object.values(Object.groupBy(all, (at) => at.slice(0, 7))) as string[][]) {
     const last = Date.parse(instants.at(-1) ?? "");
     const walked = await jobwheel.testClock.advance({ to: new Date(last + HOUR_MS) });
@@ -302,7 +302,7 @@ test("killed in the middle of an advance it goes on at the clock's stand, and no
   const schedule = await jobwheel.schedules.create({ ...newJob("/minute"), ...timetable });
   const walked = (count: number) =>
     target.until((arrivals) => arrivalsAt(arrivals, "/minute").length >= count, 120_000);
-  // Who goes away ends the walk, where it is.
+  // A client that goes away ends the walk where the clock stands.
   const going = new AbortController();
   const given = jobwheel.testClock.advance("2d", { signal: going.signal }).catch((error: unknown) => error);
   await walked(3);
@@ -339,7 +339,7 @@ test("killed in the middle of an advance it goes on at the clock's stand, and no
   const arrived = new Set(at("/minute").map(({ jobId }) => jobId));
   for await (const { job_id } of jobwheel.schedules.firings(schedule.id, { limit: 100 }))
     expect(arrived).toContain(job_id ?? "");
-  // What was on the wire is lost, which takes no moved time, and is sent again.
+  // The attempt on the wire is lost, which takes no moved time, and the job is sent again.
   const runs = (await jobwheel.runs.list({ job_id: slow.id })).data.reverse();
   expect(runs.map(({ status }) => status)).toEqual(["failed", "succeeded"]);
   expect(runs[0]?.duration_ms).toBeLessThan(20 * 60_000);

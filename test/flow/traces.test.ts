@@ -53,7 +53,7 @@ beforeAll(async () => {
   [gateway, untracedGateway, worker, delivery] = await Promise.all([
     startService("gateway", asked),
     startService("gateway", untraced),
-    // Firings belong to no client's trace.
+    // Firings belong to no client's trace, so the worker must sample them itself.
     startService("worker", { ...asked, OTEL_TRACES_SAMPLER_ARG: "1" }),
     startService("delivery", asked),
   ]);
@@ -104,7 +104,7 @@ const arrivalsOf = (jobId: string, count: number) =>
     const arrivals = target.arrivals.filter((arrival) => arrival.jobId === jobId);
     return arrivals.length === count && arrivals;
   });
-/** All spans of a trace, once it has these spans and a request for each attempt; it may have no others. */
+/** Waits for a trace to have these spans and a request for each attempt. Throws if it has others. */
 async function spansOf({ traceId }: { traceId: string }, names: readonly string[]): Promise<CollectedSpan[]> {
   const wanted = [...names, ...names.filter(isAttempt).map(() => "POST")].sort();
   const ofTrace = () => collector.spans.filter((span) => span.traceId === traceId);
@@ -273,7 +273,7 @@ describe("a job in no client's trace", () => {
       cron: "* * * * *",
       target_url: targetUrl("a"),
     });
-    // The timetable's own next instant could be a minute away.
+    // The statement brings the next instant forward, which could be a minute away.
     await db.run(
       "soon",
       "UPDATE schedules SET next_run_at = date_trunc('second', now()) + interval '1 s'",

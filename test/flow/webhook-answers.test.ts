@@ -8,7 +8,7 @@ import { until, untilEnded } from "./support.ts";
 setDefaultTimeout(60_000);
 
 const WEBHOOK_TIMEOUT_MS = 3_000;
-/** Waits of 5 s become 50 ms, and 48 h half an hour. */
+/** The scale turns waits of 5 s into 50 ms, and 48 h into half an hour. */
 const RETRY_SCALE = 0.01;
 /** A head that promises more bytes than ever come. */
 const HALF = "content-length: 100\r\n\r\nhalf";
@@ -29,7 +29,7 @@ afterEach(async () => {
   await Promise.all([jobs.stop(), endpoint.stop()]);
 });
 
-/** Ends a job whose endpoint answers as given, the first time and later. */
+/** Ends a job of a project whose endpoint answers by `answer`. `place` counts its requests from 1. */
 async function tell(answer: (socket: net.Socket, place: number) => void): Promise<void> {
   endpoint = await startRawServer((socket, _request, place) => answer(socket, place));
   const project = await cell.addProject();
@@ -108,7 +108,7 @@ describe("a shutdown in the middle of a delivery", () => {
       socket.write(place === 1 ? `HTTP/1.1 200 OK\r\n${HALF}` : answerOf("200 OK")),
     );
     await until(() => endpoint.requests.length === 1);
-    // The endpoint has read everything that was sent before this request.
+    // Once the endpoint answers this request, it has read everything that was sent before.
     await fetch(endpoint.url, { method: "POST" });
     await delivery.stop();
     expect(await untilOver()).toEqual({ status: OVER_SUCCEEDED, attempts: 1 });

@@ -37,7 +37,7 @@ afterAll(async () => {
 
 const cause = (): KeyCause => ({ requestId: ids.next(REQUEST_PREFIX, cell.clock.now()), keyNo: 0 });
 
-/** A job with a non-ASCII payload, as its target received it, and the event of its end, as the endpoint received it. */
+/** Sends a job with a non-ASCII payload. Answers the attempt and the event of its end as the receivers got them. */
 async function endJob(project: ProjectRow): Promise<{ attempt: Arrival; event: Arrival }> {
   const payload = `{"name":"Žofie","n":9007199254740993}`;
   const [jobId = ""] = await cell.addJobs(project, [{ targetUrl: target.url, payload }]);
