@@ -107,7 +107,7 @@ describe("creation where the operator opens private networks", () => {
       const body = { ...fields, [param]: url, ...(path === "/v2/schedules" && { name: `at ${index}` }) };
       const made = await gateway.call("POST", path, { key: project.production, body, port: mate.port });
       expect([url, made.status, JSON.parse(made.text)[param]]).toEqual([url, 201, url]);
-      // Where nothing is opened, the same is refused.
+      // The gateway without opened networks and hosts refuses the same URL.
       const refused = await gateway.call("POST", path, { key: project.production, body });
       expect([url, readRefusal(refused, "invalid_request", param).param]).toEqual([url, param]);
     }

@@ -24,7 +24,7 @@ const NEIGHBOUR_JOBS = 40;
 /** The cell's pool opens these connections as they are needed. */
 const DATABASE_CONNECTIONS = 16;
 
-/** One job for each kind of target, all at once, beside a neighbour with a good target. */
+/** The cell sends one job to each kind of target, all at once, beside a neighbour with a good target. */
 let cell: Cell;
 let project: ProjectRow;
 let neighbour: ProjectRow;
@@ -89,7 +89,7 @@ describe("a hostile target that", () => {
       expect(Buffer.byteLength(run.error ?? "")).toBeLessThanOrEqual(ERROR_BYTES_MAX);
       expect(run.durationMs ?? Number.NaN).toBeLessThan(timeoutMs + SLACK_MS);
       if (run.status === "timed_out") {
-        // The deadline counts from the recorded start, and the duration from the moment in which the request could be sent.
+        // The deadline counts from the recorded start, and the duration from the moment when the request could be sent.
         expect(run.durationMs).toBeGreaterThan(timeoutMs / 2);
       }
     }

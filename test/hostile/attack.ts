@@ -3,7 +3,7 @@ import { startCertifiedTargets } from "../support/target-certificates.ts";
 import { HOSTILE_KINDS } from "../support/target-hostile.ts";
 import type { AttackRound } from "./attacked-node.ts";
 
-/** Attacks a delivery node with targets of every hostile kind. Answers what the node held before and after each round. */
+/** Attacks a delivery node with targets of every hostile kind. Answers its figures before and after each round. */
 export async function measureAttack(wish: {
   warmUp: number;
   attempts: number;

@@ -13,23 +13,23 @@ import { startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase } from "../support/postgres.ts";
 import { startService } from "../support/service-process.ts";
 
-/** Two gateways over one database, each a process of its own: one is attacked, and the other shows what the machine adds. */
+/** Two gateways over one database, each a process of its own: one is attacked, and the other shows the machine's share. */
 export interface ReadGateways {
   attacked: {
     port: number;
     rssBytes(): number;
-    /** How long the thread of its event loop has worked so far. Time in which the machine did other work is left out. */
+    /** The time that the event loop's thread has worked so far, without the time in which the machine did other work. */
     workedMs(): number;
     waitedMs(): number;
   };
   quiet: {
     port: number;
-    /** How long that thread has waited for a processor so far: the machine's other work. */
+    /** The time that the event loop's thread has waited for a processor so far, because of the machine's other work. */
     waitedMs(): number;
   };
-  /** The key of a new project of the plan scale, with its plan's request rate unless `asksOften` lifts it. */
+  /** Adds a project of the plan scale, with its plan's request rate unless `asksOften` lifts that. Answers its key. */
   addProject(options?: { asksOften: boolean }): Promise<string>;
-  /** Adds as many schedules as fill a page with 4 MiB of payloads. */
+  /** Adds schedules until their payloads fill a page of 4 MiB. */
   fillPage(key: string): Promise<void>;
   /** Adds a schedule with this many timetables, each too short for a firing. Answers its id. */
   addChangedSchedule(key: string, timetableCount: number): Promise<string>;
@@ -38,7 +38,7 @@ export interface ReadGateways {
 }
 
 export interface Crowd {
-  /** Lets all of them send once more. Answers the statuses; for clients that do not read, it answers when all have sent. */
+  /** Lets all clients send once more. Answers the statuses, or "sent" for clients that do not read. */
   wave(): Promise<string>;
   stop(): Promise<void>;
 }

@@ -5,13 +5,13 @@ import { startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 
 /**
- * A delivery node under attack, as a program of its own, so that its memory is not its targets'. The arguments are the
- * number of attempts to warm up with, the number of attempts after that, the number of rounds, and the targets' URLs.
+ * A delivery node under attack, as a program of its own, so that its memory is apart from its targets'. The arguments
+ * are the number of attempts to warm up with, the number of later attempts and of rounds, and the targets' URLs.
  * It prints a line of JSON before the first round and after each round.
  */
 
 export interface AttackRound {
-  /** Since the warm-up. */
+  /** The attempts since the warm-up. */
   attempts: number;
   rssBytes: number;
   heapBytes: number;
@@ -24,7 +24,7 @@ export interface AttackRound {
 const ATTEMPT_TIMEOUT_MS = 1_000;
 /** The number of jobs created at once, each with one attempt. */
 const BATCH_JOBS = 500;
-/** Connections that are never accepted are given up within this time, and idle ones are closed. */
+/** Within this time the node gives up connections that are never accepted, and closes idle ones. */
 const QUIET_MS_MAX = 20_000;
 const QUIET_LOOK_MS = 100;
 const MEMORY_LOOKS = 20;
@@ -33,7 +33,7 @@ const DATABASE_CONNECTIONS = 16;
 
 const NEIGHBOUR_JOBS = 100;
 const NEIGHBOUR_EVERY_MS = 50;
-/** The time before the first of them is due. */
+/** The time before the neighbour's first job is due. */
 const LEAD_MS = 500;
 
 const [warmUpText, attemptsText, roundsText, ...urls] = process.argv.slice(2);
@@ -81,7 +81,7 @@ async function attack(count: number): Promise<void> {
   }
 }
 
-/** Creates jobs that are due one after the other, without waiting for earlier ones. */
+/** Creates the neighbour's jobs, which are due at fixed intervals. Answers their median lateness in milliseconds. */
 async function deliverToNeighbour(): Promise<number> {
   const firstAt = Date.now() + LEAD_MS;
   const dueAts = Array.from({ length: NEIGHBOUR_JOBS }, (_, index) => firstAt + index * NEIGHBOUR_EVERY_MS);
@@ -98,7 +98,7 @@ async function deliverToNeighbour(): Promise<number> {
   return median(jobIds.map((id, index) => (arrivedAt.get(id) ?? Number.NaN) - (dueAts[index] ?? 0)));
 }
 
-/** Waits until no more descriptors are open than at first, or until the time for that is over. */
+/** Waits until only the first descriptors and those of the pool are open, or until the time for that is over. */
 async function untilQuiet(): Promise<void> {
   const giveUpAt = performance.now() + QUIET_MS_MAX;
   while (countFds() > fdsBefore + DATABASE_CONNECTIONS && performance.now() < giveUpAt) {

@@ -2,7 +2,7 @@ import { untilAllEnded } from "../flow/support.ts";
 import { startCell } from "../support/cell.ts";
 
 /**
- * A program that sends a job to each URL in its arguments, and prints the runs and how many permits were returned. It
+ * A program that sends a job to each URL in its arguments, and prints the runs and the number of returned permits. It
  * is a process of its own because a process reads the authorities that it trusts at its start.
  */
 

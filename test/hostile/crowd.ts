@@ -5,8 +5,8 @@ const ASK_AGAIN_MS = 1_000;
 /**
  * A program: many clients of a gateway that send the same GET at once. Its arguments are the port, the path, the key,
  * the number of clients, and whether they read their answers. Each line of its standard input starts a wave. For each
- * answered wave it prints how many answers had which status. Clients that do not read print "sent", and keep their
- * connections until the program ends.
+ * answered wave the program prints the number of answers by status. For clients that do not read it prints "sent", and
+ * they keep their connections until the program ends.
  */
 const [port = "", path = "", key = "", count = "", manner = ""] = process.argv.slice(2);
 const request = `GET ${path} HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer ${key}\r\nConnection: close\r\n\r\n`;

@@ -22,7 +22,7 @@ function openTarget(...args: Parameters<typeof startTarget>): Target {
   return target;
 }
 
-/** For attempts that wait at a gate until the test opens it. */
+/** The time-out of attempts that wait at a gate until the test opens it. */
 const PATIENT = { attemptTimeoutMs: 30_000 };
 
 const times = <T>(count: number, make: (index: number) => T): T[] =>

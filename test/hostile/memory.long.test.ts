@@ -4,7 +4,7 @@ import { expectMemoryBack } from "./memory.ts";
 setDefaultTimeout(600_000);
 
 const ATTEMPTS = 10_000;
-/** How much later a neighbour's jobs may arrive at the median, while the targets and the node share two cores. */
+/** A neighbour's jobs may arrive so much later at the median, while the targets and the node share two cores. */
 const LATER_MS_MAX = 500;
 
 test(`memory and sockets are back after ${ATTEMPTS} attempts at targets of every hostile kind, which hardly delay a neighbour`, async () => {

@@ -5,7 +5,7 @@ import type { AttackRound } from "./attacked-node.ts";
 const WARM_UP_ATTEMPTS = 500;
 const GROWTH_MAX = 1.2;
 
-/** Expects a delivery node to hold no more than before, after attempts at targets of every hostile kind. */
+/** Expects a delivery node's memory and sockets to be back after attempts at targets of every hostile kind. */
 export async function expectMemoryBack(
   attempts: number,
 ): Promise<{ before: AttackRound; after: AttackRound }> {

@@ -8,7 +8,7 @@ const ADDED_MS_MAX = 20;
 /** All waves together stay within a minute's requests of the plan scale. */
 const CLIENTS = 450;
 const WAVES = 3;
-/** A round in which the machine stood still proves nothing. A harmful flood shows in every round. */
+/** A round in which the machine stood still is no proof of harm. A harmful flood shows in every round. */
 const ROUNDS_MAX = 3;
 const ASK_EVERY_MS = 5;
 const CALM_QUESTIONS = 200;
@@ -25,13 +25,13 @@ afterAll(() => gateways.stop());
 
 interface Harm {
   /**
-   * How much longer the neighbour's median request took than at the quiet gateway, at the same time. The time in which
-   * either gateway waited for a processor is left out: on a busy machine the one that works more waits longer.
+   * The time that the neighbour's median request took longer than at the quiet gateway, at the same time. It leaves out
+   * the waits of either gateway for a processor: on a busy machine the gateway that works more waits longer.
    */
   p50Ms: number;
   /**
-   * How much longer the gateway worked, for any project, while a request of the neighbour waited, than that request took at
-   * the quiet gateway: the 99th percentile. What Postgres and this process take on a busy machine, both requests take.
+   * The time that the gateway worked for any project while a request of the neighbour waited, less the time of that request
+   * at the quiet gateway: the 99th percentile. Postgres and this process take as long for both requests.
    */
   p99WorkMs: number;
 }
@@ -63,7 +63,7 @@ function quantile(values: number[], share: number): number {
   return values.toSorted((a, b) => a - b)[Math.floor(share * (values.length - 1))] ?? Number.NaN;
 }
 
-/** The time that a flood adds to the figures without one. */
+/** Measures the time that a flood adds to the figures of a calm gateway. */
 async function flood({ key, path }: Flooder): Promise<Harm> {
   const calm = await measureHarm((asked) => asked === CALM_QUESTIONS);
   const crowd = gateways.startCrowd(key, path, CLIENTS, "reads");
@@ -75,7 +75,7 @@ async function flood({ key, path }: Flooder): Promise<Harm> {
   const flooded = await measureHarm(() => isOver);
   await waves;
   await crowd.stop();
-  // Without an answer among them there was no flood.
+  // A flood needs at least one answer of 200.
   expect(said).toContain('"200"');
   return { p50Ms: flooded.p50Ms - calm.p50Ms, p99WorkMs: flooded.p99WorkMs - calm.p99WorkMs };
 }

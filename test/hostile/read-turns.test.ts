@@ -6,13 +6,13 @@ import { startTestGateway, type TestGateway, type TestProject } from "../support
 
 setDefaultTimeout(120_000);
 
-/** More than have room in Postgres at once. */
+/** More projects than have room in Postgres at once. */
 const FLOODING_PROJECTS = 5;
 const READS_OF_A_PROJECT = 12;
 /** 30 days of buckets of 6 hours, in each region. */
 const INSIGHT_BUCKETS = 121;
 
-/** What is done before a statement about one project is asked, and once it is answered. */
+/** The test's acts before a statement about one project is asked, and once it is answered. */
 let before: (name: string, projectNo: number) => Promise<void> | undefined;
 let after: (name: string, projectNo: number) => void;
 
@@ -61,12 +61,12 @@ async function flood(key: string, path: string, count: number) {
   return { ended: Promise.all(ended) };
 }
 
-/** A request that is answered without Postgres, behind all that the gateway has had of this key before. */
+/** Sends a request that is answered without Postgres. The gateway has taken all earlier requests of this key by then. */
 async function passBehind({ production: key }: TestProject): Promise<void> {
   expect((await gateway.call("GET", "/v2/nothing", { key })).status).toBe(404);
 }
 
-/** Reads that may cost most, and the statement of each that is told the project. */
+/** The dearest reads, and the statement of each that gets the project as its first value. */
 const READS = [
   ["/v2/jobs?limit=200", "list_jobs_any"],
   ["/v2/jobs/job_01arz3ndektsv4rrffq69g5fav/explain", "find_explained_job"],
@@ -95,7 +95,7 @@ describe("of many that read at once, each project has its turn at Postgres", () 
       await Promise.all(flooders.map(passBehind));
       const asked = gateway.call("GET", path, { key: neighbour.production });
       await passBehind(neighbour);
-      // Those that have begun end now, and one more of each project. The others stay in Postgres until the neighbour is answered.
+      // The begun reads and one more of each project end now. The others stay in Postgres until the neighbour is answered.
       passCount = begunCount + FLOODING_PROJECTS;
       isWaiting.resolve();
       expect((await asked).status).toBeOneOf([200, 404]);
@@ -115,12 +115,12 @@ describe("what a read adds up is added up in pieces, and other requests pass bet
     const happened: string[] = [];
     let passed: Promise<void> | undefined;
     after = (name) => {
-      // It is refused without Postgres, however slow that is at the moment.
+      // The gateway refuses this request without Postgres, however slow Postgres is at the moment.
       if (name === "find_insights")
         passed ??= gateway.call("GET", path).then(() => void happened.push("passed"));
     };
     before = (name) => {
-      // It is asked once the figures are added up.
+      // The read asks for hosts once the figures are added up.
       if (name === "find_insight_hosts") happened.push("added up");
       return undefined;
     };
@@ -130,7 +130,7 @@ describe("what a read adds up is added up in pieces, and other requests pass bet
   });
 });
 
-/** Insights as busy as they get: runs of every duration in each bucket of each region. */
+/** Adds the busiest possible insights: runs of every duration in each bucket of each region. */
 async function addInsights({ no }: TestProject): Promise<void> {
   const [figures, hosts] = [new Figures(), new Hosts()];
   for (let ms = 1; ms < 3_600_000; ms = Math.ceil(ms * 1.01)) {

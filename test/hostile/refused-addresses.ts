@@ -33,12 +33,12 @@ const NAMES =
   "nas.lan NAS.LAN. git.corp tv.home wiki.intranet wiki.ｉntranet a.test A.TEST. " +
   "example.com.. api.jobwheel.example API.JOBWHEEL.EXAMPLE api.jobwheel.example. ａpi.jobwheel.example";
 
-/** Hosts that are refused as they are written. */
+/** Hosts that are refused by their spelling alone. */
 export const REFUSED_HOSTS = [LOOPBACK, PRIVATE, METADATA, RESERVED, SIX, NAMES].flatMap((text) =>
   text.split(" "),
 );
 
-/** URLs that are refused as they are written: two readers could disagree on them, or they have another scheme. */
+/** URLs that are refused by their spelling alone: two readers could disagree on them, or they have another scheme. */
 export const REFUSED_URLS = [
   "https://user@127.0.0.1/",
   "https://example.com@127.0.0.1/",

@@ -12,7 +12,7 @@ import {
 } from "./refused-addresses.ts";
 
 /**
- * A program that dials everything that may not be dialled, beside canaries on every address of this machine, and prints
+ * A program that dials every forbidden address and URL, beside canaries on every address of this machine, and prints
  * the outcome. In a network of its own, the special addresses are on the loopback interface and have canaries too. The
  * argument is the canaries' port, or 0 on a shared network.
  */
@@ -20,10 +20,10 @@ import {
 export interface Dialling {
   /** The number of connections that reached a canary, by its address. */
   heard: Record<string, number>;
-  /** The URLs that were sent to although they should have been refused. */
+  /** The URLs that received a request although it should have been refused. */
   notRefused: string[];
   dialled: number;
-  /** How often the rebinding name was asked for, and the outcome of its two requests. */
+  /** The number of lookups of the rebinding name, and the outcome of its two requests. */
   rebinding: { lookups: number; messages: string[] };
   /** The status of a host that redirects to the metadata service, and the connections that followed. */
   redirect: { status: string; heard: Record<string, number> };
@@ -62,7 +62,7 @@ const notRefused: string[] = [];
 let dialled = 0;
 
 for (const host of REFUSED_HOSTS) await dial(`https://${host}:${port}/`);
-// Some of these URLs name a public host once they are parsed; they must not lead anywhere else.
+// Some of these URLs name a public host once they are parsed; they must lead only there.
 for (const url of REFUSED_URLS) await post(outbound, url);
 for (const [index, address] of SPECIAL_ADDRESSES.entries()) {
   const publicOne = net.isIPv6(address) ? PUBLIC_SIX : PUBLIC_FOUR;
@@ -78,7 +78,7 @@ heard = {};
 lookups = 0;
 const messages: string[] = [];
 for (const answer of isAlone ? [PUBLIC_FOUR, "127.0.0.1"] : []) {
-  // The name changes its address between the two requests, as an attacker would between check and dialling.
+  // The name changes its address right after the lookup, as an attacker would change it between check and dialling.
   addresses.set("rebinding.example", [answer]);
   const posted = post(outbound, `https://rebinding.example:${port}/`);
   queueMicrotask(() => addresses.set("rebinding.example", ["127.0.0.1"]));

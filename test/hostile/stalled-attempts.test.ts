@@ -9,7 +9,7 @@ setDefaultTimeout(120_000);
 
 const STALLED_EACH = 100;
 const GOOD_JOBS = 200;
-/** Longer than the neighbours can take, and short enough to see the stalled attempts end. */
+/** The time-out is longer than the neighbours can take, and short enough to see the stalled attempts end. */
 const ATTEMPT_TIMEOUT_MS = 15_000;
 
 let cell: Cell;

@@ -15,7 +15,7 @@ const BACK_MS_MAX = 60_000;
 const LOOK_EVERY_MS = 50;
 const READERS = 4;
 const READ_WAVES = 10;
-/** A slow machine may not read four such pages from Postgres within a request's time. */
+/** A slow machine may take longer than a request's time to read four such pages from Postgres. */
 const READ_OR_TOO_LATE = /^\{("200":\d)?,?("503":\d)?\}$/;
 /** Memory that has not shrunk for this long is at rest. */
 const REST_MS = 5_000;
@@ -28,8 +28,8 @@ export interface UnreadAnswers {
 }
 
 /**
- * Expects that the gateway's memory is bounded, and comes back, while clients of some projects ask for pages of 4 MiB
- * and read none of them.
+ * Expects that the gateway's memory is bounded while clients of some projects ask for pages of 4 MiB and read none of
+ * them, and that the memory comes back afterwards.
  */
 export async function expectMemoryBounded(attack: {
   projects: number;
@@ -45,7 +45,7 @@ export async function expectMemoryBounded(attack: {
     const peakBytes = await attackFor(gateways, keys, attack.holdMs);
     expect(peakBytes).toBeLessThan(RSS_BYTES_MAX);
     const stoppedAt = performance.now();
-    // A process that serves nobody collects no garbage.
+    // The neighbour keeps the gateway at work, since an idle process collects no garbage.
     const neighbour = gateways.startCrowd(
       await gateways.addProject({ asksOften: true }),
       "/v2/project",
@@ -74,7 +74,7 @@ async function readSome(gateways: ReadGateways, key: string): Promise<void> {
     expect(answers).toMatch(READ_OR_TOO_LATE);
     if (answers.includes('"200"')) readCount++;
   }
-  // Memory at rest is compared with memory after pages were read.
+  // The comparison needs memory at rest after pages were read.
   expect(readCount).toBeGreaterThanOrEqual(READ_WAVES / 2);
   await readers.stop();
 }
