@@ -23,13 +23,13 @@ import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
 
 /**
  * A cell of real processes, watched by a real Prometheus with the deployed rules. Every duration in the rules becomes
- * seconds; every threshold stays. First nothing may fire, although a project waits for its limit all the while. Then
- * the condition of every alert is made true.
+ * seconds; every threshold stays. First no alert may fire, although a project waits for its limit all the while. Then
+ * the tests make the condition of every alert true.
  */
 
 setDefaultTimeout(600_000);
 
-/** Some eight seconds of jobs and their webhooks. */
+/** The arrivals of some eight seconds of jobs and their webhooks. */
 const HEALTHY_ARRIVALS = 300;
 const POST_EVERY_MS = 40;
 const HEALTHY_MS_MAX = 120_000;
@@ -39,9 +39,9 @@ const WARMUP_ARRIVALS = 100;
 const STILL_MS_MAX = 250;
 const HEALTHY_ROUNDS_MAX = 5;
 const STARVED_MS = 150;
-/** More than the attempt timeout of a second. */
+/** The delay is more than the attempt timeout of a second. */
 const LATE_MS = 1_300;
-/** Enough endpoints that more is due than the project's limit of 500, and the rest is a backlog. */
+/** So many endpoints make more deliveries due than the project's limit of 500, and the rest is a backlog. */
 const ENDPOINTS = 10;
 const FIRES_MS_MAX = 40_000;
 /** The audit of permits runs once a minute, and for the first time before there are permits. */
@@ -124,7 +124,7 @@ beforeAll(async () => {
       delivery: [addressOf(delivery)],
     },
   });
-  // The rules report each process missing until it was scraped once.
+  // The rules report each process as missing until Prometheus has scraped it once.
   await until(
     async () =>
       (await prometheus.ask("count(up == 1)")) === 4 &&
@@ -188,7 +188,7 @@ describe("alerts", () => {
     expect(await post(idle, "production", "schedules", yearly)).toBe(201);
     await keepFromMakingRunTables();
     await dropRunTablesAhead();
-    // Moves the noted time back, as if the clock had leapt by two days since.
+    // The noted time moves back, as if the clock had leapt by two days since.
     await sql`UPDATE clock_watch SET seen_at = seen_at - interval '2 days'`;
     process.kill(farWorker.pid, "SIGSTOP");
     for (const environment of ENVIRONMENTS) {
@@ -198,7 +198,7 @@ describe("alerts", () => {
       await postBatch(crowd, environment, urlOf("/together"), 100);
       for (let batch = 0; batch < 7; batch++) await postBatch(limited, environment, urlOf("/slow"), 100);
     }
-    // All of them are on the wire before the first of their webhooks takes a permit.
+    // All of these jobs are on the wire before the first of their webhooks takes a permit.
     await target.until(
       (arrivals) => arrivals.filter(({ path }) => path === "/together").length === ENVIRONMENTS.length * 100,
     );
@@ -212,7 +212,7 @@ describe("alerts", () => {
     await post(customer, "production", "jobs", { target_url: urlOf("/held") });
     await target.until((arrivals) => arrivals.some(({ path, jobId }) => path === "/held" && jobId !== ""));
     process.kill(delivery.pid, "SIGSTOP");
-    // Enough jobs that many attempts succeed beside those on the wire for too long.
+    // With so many jobs many attempts succeed beside those that are on the wire for too long.
     for (let batch = 0; batch < 6; batch++) await postBatch(customer, "production", urlOf("/hook"), 100);
   });
 
@@ -271,13 +271,13 @@ describe("alerts", () => {
     await untilFires("JobwheelBacklogGrows", { kind: "jobs" });
     await untilFires("JobwheelBacklogGrows", { kind: "webhooks" });
     await untilFires("JobwheelDueWorkWaits", { region: "us-east" });
-    // A busy machine may have made something late earlier; nothing has been late since delivery is frozen.
+    // A busy machine may have made attempts late earlier; none can have been late since delivery is frozen.
     for (const [key, { alertname }] of fired) if (alertname.startsWith("JobwheelLate")) fired.delete(key);
   });
 
   test("fire when delivery goes on late, when no attempt succeeds, and when it dies with attempts on the wire", async () => {
     process.kill(delivery.pid, "SIGCONT");
-    // Attempts that a node finds by itself are not counted, and a node does so after 2 s without a worker.
+    // Attempts that a node finds by itself do not count, and a node looks for them after 2 s without a worker.
     const giveUpAt = performance.now() + FIRES_MS_MAX;
     while (!fires("JobwheelLate", { region: "us-east" }) && performance.now() < giveUpAt) {
       process.kill(delivery.pid, "SIGSTOP");
@@ -324,7 +324,7 @@ describe("alerts", () => {
   });
 });
 
-/** This alert depends on the machine, not on the cell. */
+/** Leaves out the alert that depends on the machine instead of the cell. */
 const isOfCell = ({ alertname }: Firing) => alertname !== "JobwheelEventLoopBlocked";
 
 /** Turns every window and every wait into seconds. */
@@ -348,8 +348,8 @@ function fires(alertname: string, labels: Record<string, string> = {}): boolean 
 }
 
 /**
- * Waits until an alert does not fire, and forgets that it has. A busy machine may have made it fire: a window is six seconds here, and
- * what has to last for a minute lasts for two.
+ * Waits until an alert does not fire, and forgets that it has fired. A busy machine may have made it fire: a window is six seconds
+ * here, and a condition that has to last for a minute has to last for two seconds.
  */
 async function untilOver(alertname: string): Promise<void> {
   const isMeant = (alert: Firing) => alert.alertname === alertname;
@@ -395,7 +395,7 @@ async function postBatch(project: CreatedProject, environment: Environment, url:
   expect(await post(project, environment, "jobs/batch", { jobs })).toBe(201);
 }
 
-/** Holds the lock that a hanging migration would hold. */
+/** Keeps new run tables from being made, by the lock that a hanging migration would hold. */
 async function keepFromMakingRunTables(): Promise<void> {
   await session.unsafe(`SELECT pg_advisory_lock(${RETENTION_LOCK})`);
 }

@@ -11,8 +11,8 @@ import { createMigratedDatabase, type TestDatabase } from "../support/postgres.t
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 
 /**
- * No log line holds a customer's values, even if Postgres refuses to write them and names them: in its error's message,
- * in the detail, and in the parameters that the query builder passes along.
+ * No log line holds a customer's values, even if Postgres refuses to write the values and names them: in its error's
+ * message, in the detail, and in the parameters that the query builder passes along.
  */
 
 setDefaultTimeout(120_000);
@@ -55,7 +55,7 @@ async function ask(method: string, path: string, body?: object) {
   return { status: response.status, body: (await response.json()) as { id: string; secret: string } };
 }
 
-/** The table refuses while `act` runs. */
+/** Makes the table refuse every write while `act` runs. */
 async function withFault<T>(table: string, fault: string, act: () => Promise<T>): Promise<T> {
   await sql.unsafe(`
     CREATE OR REPLACE FUNCTION refuse_row() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -81,7 +81,7 @@ const schedule = {
 };
 const job = { target_url: url, payload: { card: `${CANARY}-payload` } };
 
-/** Each write of customers' values: the table that it needs, and the request for given ids that exist. */
+/** Each write of customers' values: the table that it writes, and the request, made for ids that exist. */
 const WRITES: [string, (ids: { webhook: string; schedule: string }) => [string, string, object?]][] = [
   ["webhooks", () => ["POST", "/v2/webhooks", webhook]],
   [
@@ -112,7 +112,7 @@ describe.each(FAULTS)("a table that answers every write with %s", (fault) => {
     for (const [table, requestOf] of WRITES) {
       const [method, path, body] = requestOf({ webhook: made.body.id, schedule: scheduled.body.id });
       const from = gateway.output.length;
-      // An outage's refusals are logged once a second.
+      // The gateway logs an outage's refusals only once a second, so the request is repeated until a line comes.
       const lines = await withFault(table, fault, () =>
         until(async () => {
           expect((await ask(method, path, body)).status, path).toBe(fault === "53100" ? 503 : 500);

@@ -17,22 +17,22 @@ import { type ServiceProcess, startService } from "../support/service-process.ts
 import { type Arrival, startTarget, type Target } from "../support/target.ts";
 
 export const LEASE_TTL_MS = 2_000;
-/** The time within which lost or due attempts follow. */
+/** Lost or due attempts follow within this time. */
 export const SOON_MS = 5_000;
 const DRAINED_MS = 60_000;
-/** The interval of each stream. */
+/** The interval between two jobs of a stream. */
 const POST_EVERY_MS = 200;
-/** A window without any arrival is longer than this only if nothing is sent. */
+/** A stream without an arrival for this long is not being sent. */
 const WINDOW_MS = 1_500;
-/** The promise to operators: after this time nothing held is sent any more. */
+/** The promise to operators: after this time no held job or webhook is sent any more. */
 const HOLDS_MS = 5_000;
-/** More than the streams take to go on, on an idle machine. */
+/** More time than the streams take to go on, on an idle machine. */
 const GOES_ON_MS = 30_000;
 
 export type NodeName = "worker-a" | "worker-b" | "delivery-a" | "delivery-b";
 type ProjectName = "alpha" | "beta" | "gamma";
 
-/** The jobs of one project and region. The jobs of gamma, and its endpoint, are at another host. */
+/** The jobs of one project and region. The targets of gamma's jobs and its endpoint are at another host. */
 export type Stream =
   | "alpha us-east"
   | "alpha eu-central"
@@ -207,7 +207,7 @@ export async function startOperatedCell(): Promise<OperatedCell> {
   };
 }
 
-/** The latest incarnation of that name. */
+/** The latest incarnation of the node of this name. */
 export async function latestOf({ db }: OperatedCell, name: string): Promise<NodeRow> {
   const node = (await listNodes(db)).filter((each) => each.name === name).at(-1);
   if (node === undefined) throw new Error(`no node ${name}`);
@@ -219,7 +219,7 @@ export async function countOf({ db }: OperatedCell, from: string, values: unknow
   return (await db.run<{ count: number }>(`count ${Bun.hash(from)}`, text, values))[0]?.count ?? -1;
 }
 
-/** Declares a living node dead, which then ends itself, and starts it again after `between`. */
+/** Declares a living node dead, runs `between`, waits until the node has ended itself, and starts it again. */
 export async function declareDeadAlive(
   cell: OperatedCell,
   name: NodeName,
@@ -230,7 +230,7 @@ export async function declareDeadAlive(
   await askAdmin(cell.url, "node", "dead", name);
   await between(id);
   await until(() => service.output.includes("declared dead"), SOON_MS);
-  // The node has ended by itself; the signal only fetches its exit code.
+  // The node has ended by itself; the call only reads its exit code.
   expect(await service.end("SIGTERM")).toBe(1);
   expect(await latestOf(cell, name)).toMatchObject({ id, dead: true });
   await service.startAgain();

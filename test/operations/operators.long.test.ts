@@ -28,7 +28,7 @@ interface NodeShown {
   dead: boolean;
   silent_ms: number;
 }
-/** The latest incarnation of that name, as operators see it. */
+/** The latest incarnation of the node of this name, as operators see it. */
 async function shown(name: string): Promise<NodeShown> {
   const { data } = await askAdmin<{ data: NodeShown[] }>(cell.url, "node", "list");
   const node = data.filter((each) => each.name === name).at(-1);
@@ -59,7 +59,7 @@ test("node list tells frozen nodes from living ones, and both from stopped and k
   expect(await shown("worker-b")).toMatchObject({ dead: true });
   await frozen.startAgain();
   expect(await shown("worker-b")).toMatchObject({ dead: false });
-  // On one machine other nodes see that the process is gone, and nobody has to declare it.
+  // Other nodes on the same machine see that the process is gone, so no operator has to declare it dead.
   await cell.services["delivery-b"].end("SIGKILL");
   await until(async () => (await shown("delivery-b")).dead, SOON_MS);
   await cell.services["delivery-b"].startAgain();
@@ -123,7 +123,7 @@ async function agreesOn(workers: Record<string, ServiceProcess>): Promise<void> 
   );
 }
 
-/** Read from the worker's own metrics. */
+/** The shards that a worker owns, read from its own metrics. */
 async function listOwned(name: string, worker: ServiceProcess): Promise<string[]> {
   const page = await (await fetch(`http://127.0.0.1:${worker.opsPort}/metrics`)).text();
   const lines = page.matchAll(/^\w*shard_ready_attempts\{region="([^"]+)",shard="(\d+)"\}/gm);

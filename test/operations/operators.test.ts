@@ -98,7 +98,7 @@ describe("node dead, under load", () => {
     const { id } = await latestOf(cell, "delivery-b");
     const wire = () => countOf(cell, "open_jobs WHERE node_id = $1", [id]);
     await until(async () => (await wire()) > 5);
-    // In pods nobody sees the processes of others.
+    // A pod cannot see the processes of other pods.
     await cell.db.run("elsewhere", "UPDATE nodes SET process = 'in another pod' WHERE id = $1", [id]);
     await cell.services["delivery-b"].end("SIGKILL");
     await until(async () => (await latestOf(cell, "delivery-b")).silentMs > LEASE_TTL_MS);

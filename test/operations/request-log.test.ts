@@ -12,7 +12,7 @@ import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
 setDefaultTimeout(120_000);
 
 const UNSERVED = 20;
-/** A payload's text; letters, because the digits of a time or a duration would come upon a number. */
+/** A payload's text of letters, since the digits of a time or a duration could match a number by chance. */
 const CARD = "a-card-number";
 
 let database: TestDatabase;

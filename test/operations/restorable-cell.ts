@@ -22,7 +22,7 @@ const POST_EVERY_MS = 20;
 const SCHEDULE_SECONDS = [0, 5, 10, 15, 20, 25];
 /** This many jobs stay in flight until the cell goes down. */
 const HELD = 5;
-/** Longer than the backup takes, so that the retry still waits when the backup ends. */
+/** The wait is longer than the backup takes, so that the retry still waits when the backup ends. */
 const PATIENT_SECONDS = 8;
 const LATER_MS = [5_000, 6_500, 8_000, 9_500];
 
@@ -45,9 +45,9 @@ export interface RestorableCell {
   stopLoad(): Promise<void>;
   /** Sends SIGKILL to every process except Postgres, and NATS loses its store. */
   killServices(): Promise<void>;
-  /** Starts all of them anew, with an empty NATS. */
+  /** Starts all these processes anew, with an empty NATS. */
   startServices(names: { worker: string; delivery: string }): Promise<void>;
-  /** Asks the API, which has to accept the request. */
+  /** Asks the API. Throws unless it accepts the request. */
   ask<T>(method: string, path: string, body?: object): Promise<T>;
   stop(): Promise<void>;
 }
@@ -152,7 +152,7 @@ export async function startRestorableCell(): Promise<RestorableCell> {
 
 type Kind = "quick" | "flaky" | "patient" | "held" | "later";
 
-/** A job of every sort that a backup may find, in turn by the order of posting. */
+/** The job at this place in the order of posting. Jobs of every sort that a backup may find take turns. */
 function jobOf(count: number, target_url: string): object {
   const kind: Kind =
     count < HELD

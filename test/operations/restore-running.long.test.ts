@@ -44,7 +44,7 @@ const heldRegions = async () =>
 const countEvents = async () =>
   (await cell.db.run<{ count: number }>("events", "SELECT count(*)::int AS count FROM events", []))[0]?.count;
 
-/** Replaces the Postgres of the running services by another one. */
+/** Replaces the Postgres of the running services by one that is restored from `source`. */
 async function replace(source: Backup, name: string): Promise<void> {
   await current.kill();
   current = await restorePostgres(join(cell.folder, name), source);

@@ -15,12 +15,12 @@ import {
 
 setDefaultTimeout(180_000);
 
-/** How much arrives at the target between two steps. */
+/** The number of arrivals at the target between two steps. */
 const BETWEEN = 40;
-/** How long nothing may arrive while the cell is held; a sweep takes a second. */
+/** No attempt may arrive for so long while the cell is held; a sweep comes each second. */
 const HELD_MS = 2_000;
 const ENDED_MS = 60_000;
-/** How many schedules are overdue before the services start; one more is overdue every 5 s. */
+/** The number of schedules that are overdue before the services start; one more becomes overdue every 5 s. */
 const MISSED = 2;
 
 let cell: RestorableCell;
@@ -75,7 +75,7 @@ async function expectRestored(wish: { until: () => string | undefined; generatio
     return overdue.length >= MISSED && overdue;
   }, ENDED_MS);
   const [arrivalsBefore, toldBefore] = [target.arrivals.length, endpoint.arrivals.length];
-  // In pods a process's successor sees nothing of the process.
+  // A process's successor in another pod cannot see the process.
   const isElsewhere = wish.generation > 0;
   if (isElsewhere) await db.run("elsewhere", "UPDATE nodes SET process = 'in another pod'", []);
   expect(known.inFlight.size).toBeGreaterThanOrEqual(5);
@@ -106,7 +106,7 @@ async function expectRestored(wish: { until: () => string | undefined; generatio
   expect((await runAdmin(url, "resume")).code).toBe(0);
   expect(await whyHeld()).toEqual([]);
   if (isElsewhere) {
-    // Nobody knows that the nodes of these attempts are gone, until the operator says so.
+    // The cell cannot know that the nodes of these attempts are gone until the operator declares them dead.
     const isLeft = async () => (await readKnown(db)).inFlight.symmetricDifference(known.inFlight).size === 0;
     await until(
       async () => (await isLeft()) && (await count("open_jobs WHERE due_at <= now()")) === 0,
@@ -125,7 +125,7 @@ async function expectRestored(wish: { until: () => string | undefined; generatio
   }
   await until(async () => (await count("open_jobs")) + (await count("open_deliveries")) === 0, ENDED_MS);
 
-  // Every job that the database knows succeeds, and so do those accepted meanwhile. Schedules make more of them.
+  // Every job that the database knows succeeds, and so does every job accepted meanwhile. Schedules go on to make jobs.
   await untilNone(
     "jobs j WHERE NOT EXISTS (SELECT FROM ended_jobs e WHERE e.job_id = j.id AND e.status = 0)",
   );

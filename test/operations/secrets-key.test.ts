@@ -24,7 +24,7 @@ setDefaultTimeout(180_000);
 
 const POST_EVERY_MS = 120;
 const ENDED_MS = 30_000;
-/** Endpoints of a project to which nothing happens: several pages of them, in the middle of which the command is killed. */
+/** Endpoints of a project without jobs: several pages of them, in the middle of which the command is killed. */
 const QUIET_ENDPOINTS = 2_000;
 const MIDDLE = 1_200;
 const LOCK = 7;
@@ -93,8 +93,8 @@ async function start(name: "gateway" | "worker" | "delivery", keys: object): Pro
 }
 
 /**
- * Replaces the processes one after the other as a rollout does: the new one is ready before the old one ends, and
- * `between` runs while both exist.
+ * Replaces the gateways and the delivery nodes as a rollout does: the new processes are ready before the old ones end,
+ * and `between` runs while both exist.
  */
 async function roll(keys: object, between: () => Promise<void>): Promise<void> {
   const [gateway, delivery] = await Promise.all([start("gateway", keys), start("delivery", keys)]);
@@ -104,7 +104,7 @@ async function roll(keys: object, between: () => Promise<void>): Promise<void> {
   await between();
   gateways = [gateway];
   deliveries = [delivery];
-  // Jobs that were sent to the old gateway before this.
+  // Jobs that were sent to the old gateway are answered before it ends.
   await posting.untilAnswered();
   for (const service of before) expect(await service.end("SIGTERM")).toBe(0);
 }
@@ -131,7 +131,7 @@ async function call(
 
 const urlOf = (path: string) => target.url.replace("/hook", path);
 
-/** Changes endpoints through each present gateway, each of which also rotates an endpoint of the step before. */
+/** Adds an endpoint through each present gateway, which also rotates the secret of an endpoint of the step before. */
 async function changeEndpoints(): Promise<void> {
   for (const { port } of [...gateways]) {
     const base = `http://127.0.0.1:${port}`;
@@ -164,7 +164,7 @@ async function rotateSigningSecret(keys: object): Promise<void> {
   signingSecrets.push(JSON.parse(stdout).secret);
 }
 
-/** Expects every job and event that arrived to be signed with a secret of its own. Answers how many there were. */
+/** Expects every arrived job and event to be signed with a secret of its project or endpoint. Answers their number. */
 async function expectSigned(arrivals: readonly Arrival[]): Promise<number> {
   for (const { path, body, headers } of arrivals) {
     const secrets = path === "/hook" ? signingSecrets : endpoints.find((one) => one.path === path)?.secrets;
@@ -311,7 +311,7 @@ test.each(["gateway", "delivery"] as const)(
   "a %s with a mistyped key ends with 2, says so without a key, and leaves the database as it was",
   async (name) => {
     for (const service of started) await service.end("SIGKILL");
-    // Their last statements may go on without them for a moment.
+    // The last statements of ended processes may go on for a moment.
     const others =
       "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
     await until(async () => (await direct.query(others)).rowCount === 0);
@@ -335,7 +335,7 @@ test.each(["gateway", "delivery"] as const)(
   },
 );
 
-/** A digest of each table. */
+/** Reads a digest of each table. */
 async function readAll(): Promise<Record<string, string | null>> {
   const { rows: tables } = await direct.query<{ name: string }>(
     "SELECT relname AS name FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition",
