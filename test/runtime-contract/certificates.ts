@@ -8,12 +8,12 @@ export interface Certificate {
   cert: string;
 }
 
-/** A certificate authority of the test's own, which only the processes that are told so trust. */
+/** A certificate authority of the test's own. Only processes that are told to do so trust it. */
 export interface Authority {
   cert: string;
   /** The path of `cert`, for NODE_EXTRA_CA_CERTS. */
   certPath: string;
-  /** `names` as in subjectAltName, such as `DNS:a.example`; `days` may be negative. */
+  /** `names` are as in subjectAltName, such as `DNS:a.example`; `days` may be negative. */
   issue(names: string, days?: number): Certificate;
   /** A self-signed certificate. */
   selfSigned(names: string): Certificate;

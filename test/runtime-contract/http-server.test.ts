@@ -34,7 +34,7 @@ beforeAll(() => {
 afterAll(() => server.stop(true));
 
 const IDLE_SECONDS = 1;
-/** Together these take much longer than Bun's timers may be late, which tick every 4 s. */
+/** These bytes together take much longer than Bun's timers may be late. The timers tick every 4 s. */
 const SLOW_BODY_BYTES = 100;
 const BYTE_EVERY_MS = 100;
 const SLOW_TEST_TIMEOUT_MS = 60_000;

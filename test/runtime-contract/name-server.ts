@@ -3,7 +3,7 @@ import { getServers, setServers } from "node:dns";
 
 /**
  * Makes this process ask a name server of the tests, which is a process of its own. Names that begin with "silent" are
- * never answered, "absent" ones do not exist, and all others have the one IPv4 address.
+ * never answered, names that begin with "absent" do not exist, and all others have the IPv4 address `address`.
  */
 export async function startNameServer(address: string): Promise<{ stop(): Promise<void> }> {
   const before = getServers();
@@ -26,7 +26,7 @@ const NAME_ERROR = 3;
 
 if (import.meta.main) serve((process.argv[2] ?? "").split(".").map(Number));
 
-/** Prints its port once it listens. */
+/** Runs the name server. Prints its port once it listens. */
 function serve(address: number[]): void {
   const server = dgram.createSocket({ type: "udp4", recvBufferSize: RECEIVE_BUFFER_BYTES });
   server.on("message", (query, asker) => {

@@ -31,7 +31,7 @@ describe("the resolver of names", () => {
   test("delays no name behind 1,000 names whose servers are silent", async () => {
     let answered = 0;
     const silent: Promise<PromiseSettledResult<unknown>[]>[] = [];
-    // In waves: a question without room in the name server's buffer would be repeated seconds later.
+    // The questions come in waves: one without room in the name server's buffer would be repeated seconds later.
     for (let wave = 0; wave < 10; wave++) {
       const asked = Array.from({ length: 100 }, (_, index) =>
         lookUp(`silent-${wave}-${index}.example`).finally(() => answered++),
@@ -41,7 +41,7 @@ describe("the resolver of names", () => {
     }
     for (let index = 10; index < 20; index++) await lookUp(`present-${index}.example`);
     expect(answered).toBe(0);
-    // The silent questions end by themselves, so that nothing waits for ever.
+    // The silent questions end by themselves, so that no caller waits for ever.
     for (const { status } of (await Promise.all(silent)).flat()) expect(status).toBe("rejected");
   });
 });

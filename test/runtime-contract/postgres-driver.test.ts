@@ -19,7 +19,7 @@ afterAll(async () => {
   await database.drop();
 });
 
-/** Ends every session of the database except its own. */
+/** Ends every session of the database except this function's own. */
 async function killBackends(): Promise<void> {
   const client = new pg.Client({ connectionString: database.url });
   await client.connect();

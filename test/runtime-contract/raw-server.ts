@@ -1,7 +1,7 @@
 import net from "node:net";
 import tls from "node:tls";
 
-/** A server that records each request byte by byte, and answers with whatever bytes a test writes. */
+/** A server that records each request byte by byte, and answers with the bytes that a test writes. */
 export interface RawServer {
   port: number;
   /** http, or https with `tls`. */

@@ -9,9 +9,9 @@ import { countFds, until } from "./until.ts";
 
 setDefaultTimeout(60_000);
 
-/** More than the system accepts from a write while nobody reads. */
+/** More bytes than the system accepts from a write while the other side does not read. */
 const LARGE = Buffer.alloc(8_000_000, "x");
-/** A byte more in the file CLOSED tells of each connection that it has closed. */
+/** A server that adds a byte to the file CLOSED for each connection that it has closed. */
 const TARGET = `
   const net = require("node:net");
   const note = () => require("node:fs").appendFileSync(process.env.CLOSED, ".");
@@ -29,7 +29,7 @@ afterEach(async () => {
   for (const close of closing.splice(0).reverse()) await close();
 });
 
-/** A server that passes each new connection to `take`. */
+/** Starts a server that passes each new connection to `take`. Answers its port. */
 async function accept(take: (socket: net.Socket) => void): Promise<number> {
   const server = net.createServer((socket) => take(socket.on("error", () => undefined)));
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
@@ -37,7 +37,7 @@ async function accept(take: (socket: net.Socket) => void): Promise<number> {
   return (server.address() as net.AddressInfo).port;
 }
 
-/** A connection, and its events in order. */
+/** Opens a connection. Answers it with its events in order. */
 async function connect(port: number): Promise<{ socket: net.Socket; events: string[] }> {
   const events: string[] = [];
   const socket = net.connect({ port, host: "127.0.0.1", noDelay: true });
@@ -50,7 +50,7 @@ async function connect(port: number): Promise<{ socket: net.Socket; events: stri
   return { socket, events };
 }
 
-/** Keeps the event loop from turning until `isOver`, and a moment longer. */
+/** Keeps the event loop from turning until `isOver` answers true, and a moment longer. */
 function standStill(isOver: () => boolean): void {
   const giveUpAt = performance.now() + STILL_MS_MAX;
   while (!isOver() && performance.now() < giveUpAt);
@@ -141,11 +141,11 @@ describe("a socket of node:net", () => {
     expect(new Set(pieces)).toEqual(new Set([2_000]));
   });
 
-  // Kept connections rely on this: one that was closed before a request is not used for it.
+  // Kept connections rely on this: a connection that was closed before a request must not carry that request.
   test.each(["a timer", "a socket", "a promise"])(
     "reports within two turns of the event loop, counted from %s, that the other side has closed it",
     async (from) => {
-      // A process of its own, which goes on while this one stands still.
+      // The target is a process of its own, which goes on while this process stands still.
       const folder = mkdtempSync(join(tmpdir(), "sockets-"));
       closing.push(() => rmSync(folder, { recursive: true }));
       const CLOSED = join(folder, "closed");

@@ -17,7 +17,7 @@ afterEach(async () => {
 
 /**
  * Connects to a host at a server with this certificate, as the delivery side does: over a connected socket, with SNI
- * for a name and without for an address. Answers the status, or the code of the error.
+ * for a name and without SNI for an address. Answers the status, or the code of the error.
  */
 async function postTo(
   host: string,
