@@ -3,10 +3,10 @@ import { byLabel, single } from "../../shared/platform/metrics/metrics.ts";
 import type { Cell } from "../../shared/process/cell.ts";
 import { type CellState, lookAtCell } from "../../shared/store/cell/cell.ts";
 
-/** A look that is older is not shown any more: no figure misleads less than an old one. */
+/** A look older than this is no longer shown: an old figure misleads more than a missing one. */
 const SHOWN_MS_MAX = 60_000;
 
-/** Shows what only the database knows of the cell as a whole. Each tick looks at it once, or shows nothing any more. */
+/** Shows the cell's figures that only the database knows. A tick looks once, or ends the showing if not `isShown`. */
 export function createCellGauges({ db, metrics }: Pick<Cell, "db" | "metrics">): {
   tick(isShown: boolean): Promise<void>;
 } {

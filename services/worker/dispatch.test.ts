@@ -79,7 +79,7 @@ describe("what is ready", () => {
     expect(countOf(messages.filter(({ node }) => node === 7))).toBe(30);
     expect(countOf(messages.filter(({ node }) => node === 8))).toBe(90);
     expect(run()).toEqual([]);
-    // A beat was on its way while these were sent: its room does not know of them.
+    // This beat was on its way while the items were sent: its room does not count them.
     hear(7, 30);
     expect(run()).toEqual([]);
     dispatcher.answered(7, 30, 12);
@@ -114,7 +114,7 @@ describe("what is ready", () => {
     hear(9, 100);
     const messages = run(NOW, (candidate) => candidate === other);
     expect(messages.flatMap(({ items }) => items.map((item) => item.shard))).toEqual([4, 4]);
-    // Trusted again, it is found by the next look at the shard.
+    // Once the shard is trusted again, the next look at it finds the lane.
     shard.tidy(NOW + 1_000);
     expect(countOf(run(NOW + 1_000))).toBe(2);
   });

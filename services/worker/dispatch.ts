@@ -3,17 +3,17 @@ import type { Region } from "../../shared/domain/scope.ts";
 import type { RememberedLane } from "./shard/remembered-lane.ts";
 import type { Shard } from "./shard/shard.ts";
 
-/** A delivery node that has not been heard for this long is given nothing; the sweep finds again what it had. */
+/** A delivery node that was silent for this long is sent nothing; the sweep finds the attempts that it had again. */
 const NODE_SILENT_MS = 2_000;
 /** How many entries a lane sends before the next lane has its turn. */
 const TURN_ITEMS = 32;
-/** How many items one message holds, which are about one claim statement. */
+/** The most items of one message. They are about one claim statement. */
 const MESSAGE_ITEMS_MAX = 200;
 
 interface DeliveryNode {
   id: number;
   regions: readonly Region[];
-  /** As it last said. */
+  /** The free room that the node last told. */
   room: number;
   /** How many items were sent to it and are not yet answered. */
   unanswered: number;
@@ -49,7 +49,7 @@ export class Dispatcher {
     node.room = room;
   }
 
-  /** Answers that will not come must not count for ever. `nodeIds` names the node that owes each of them. */
+  /** Answers that will not come must not count for ever. `nodeIds` names for each of them the node that owes it. */
   forgetUnanswered(nodeIds: readonly number[]): void {
     for (const nodeId of nodeIds) {
       const node = this.nodes.get(nodeId);
@@ -57,7 +57,7 @@ export class Dispatcher {
     }
   }
 
-  /** After the clock has gone back the times at which nodes were heard mean nothing. They beat twice a second. */
+  /** After the clock has gone back, the times at which nodes were heard mean nothing. Nodes beat twice a second. */
   forgetNodes(): void {
     this.nodes.clear();
   }
@@ -97,7 +97,7 @@ export class Dispatcher {
       if (node === undefined) break;
       row.delete(lane);
       lane.leaveRow();
-      // It may have been blocked or refused since it joined the row.
+      // The lane may have been blocked or refused since it joined the row.
       if (!isActive(shard) || !lane.isSendable(now)) continue;
       const room = Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX) - items.length;
       for (const entry of shard.take(lane, Math.min(TURN_ITEMS, room), node.id, now)) {

@@ -27,7 +27,7 @@ const cause = () => ({ requestId: ids.next(REQUEST_PREFIX, Date.now()), keyNo: 1
 let store: TestStore;
 let project: ProjectNo;
 let held: HeldShard;
-/** How far the worker's idea of the time is ahead. */
+/** How far the worker's clock is ahead. */
 let aheadMs = 0;
 /** Whether the worker trusts its lease. */
 let isTrusted = true;
@@ -197,7 +197,7 @@ test("the clock set back an hour while a look is under way: what comes due from 
 
 test("a timetable that is replaced by one with the same next instant no longer decides what follows", async () => {
   let id = "";
-  // It has to be changed before it is due, and remembered before that.
+  // The schedule has to be remembered first, and then changed before it is due.
   await inTime(SECOND_MS, async () => {
     const due = wholeSecond(Date.now() + 2.5 * SECOND_MS);
     id = await create(due);

@@ -21,21 +21,21 @@ import { type Timed, Timers } from "./shard/timers.ts";
  * More than the time between two looks, so that a schedule is on the wheel before it is due, even after a slow look.
  */
 const AHEAD_MS = 3_000;
-/** What one look may bring of each shard. A shard that has more is looked at again once these have fired. */
+/** The most schedules that a look brings of a shard. If it has more, it is looked at again once these have fired. */
 const SCHEDULES_PER_SHARD_MAX = 5_000;
-/** Larger statements take no less time for each schedule, and the first one waits for the last. */
+/** Larger statements take no less time for each schedule, and their first schedule waits for their last. */
 const FIRINGS_PER_STATEMENT_MAX = 100;
-/** Each of these may cancel a thousand jobs. */
+/** Each firing of a bound schedule may cancel a thousand jobs. */
 const BOUND_PER_STATEMENT_MAX = 5;
-/** While one is being synced to disk the next is on its way. */
+/** While one statement is being synced to disk, the next is on its way. */
 const STATEMENTS_IN_FLIGHT_MAX = 2;
-/** So that firings which cancel many jobs leave a way to the others. */
+/** Below STATEMENTS_IN_FLIGHT_MAX, so that firings which cancel many jobs leave a way to the others. */
 const BOUND_IN_FLIGHT_MAX = 1;
-/** Rows that appear later than SWEEP_LAG_MS behind the clock are found this often, as the shards find theirs. */
+/** Rows that appear later than SWEEP_LAG_MS behind the clock are found at this interval, as in the shards. */
 const LOOK_ANEW_EVERY_MS = 60_000;
-/** How far back a look begins that knows of none before. What is older does not fire any more; `lookBack` finds it. */
+/** How far back a look begins that follows on no other. Older schedules no longer fire; `lookBack` finds them. */
 const ANEW_BACK_MS = CATCH_UP_MS + 1_000;
-/** Once so many timetables are remembered all are forgotten, which costs each of them one more reading. */
+/** Once this many timetables are remembered, all are forgotten, and each of them is read once more. */
 const TIMETABLES_MAX = 50_000;
 
 export interface FirerOptions {
@@ -43,7 +43,7 @@ export interface FirerOptions {
   heldOf(shard: number): HeldShard | undefined;
   /** A timer was set. `look` says that the next look of either kind is wanted at once. */
   onChange(wanted: { look: boolean }): void;
-  /** Where the ids of jobs come from, if a simulation brings its own. */
+  /** The source of the ids of jobs, if a simulation brings its own. */
   ids?: IdSource;
 }
 
@@ -58,14 +58,14 @@ interface Remembered extends Timed {
 }
 
 /**
- * Fires schedules at their instants. What it remembers may be lost or stale without harm: the store fires a schedule
- * only at the instant that was remembered, only for the shard's owner, and only once.
+ * Fires schedules at their instants. Its memory may be lost or stale without harm: the store fires a schedule only at
+ * the instant that was remembered, only for the shard's owner, and only once.
  */
 export class Firer {
   private timers: Timers<Remembered>;
   private readonly remembered = new Map<string, Remembered>();
   private ready: Remembered[] = [];
-  /** Those that lock more than schedules wait in a row of their own. */
+  /** Schedules whose firing locks more than the schedule wait in a row of their own. */
   private readyBound: Remembered[] = [];
   private readonly inFlight = new Set<Promise<void>>();
   private boundInFlight = 0;
@@ -73,8 +73,8 @@ export class Firer {
   private readonly ids: IdSource;
   private sinceAt = 0;
   /**
-   * The next look begins here if not before: where the first of those that a statement has met since the last look stands
-   * now. It is behind that look where the store refused it, or where the clock leapt ahead while the statement ran.
+   * The next look begins here or before: the earliest next instant of the schedules that statements have met since the
+   * last look. It lies behind that look if the store refused a firing, or if the clock leapt ahead while a statement ran.
    */
   private metAt = Number.POSITIVE_INFINITY;
   /** The next look begins as if there had been none before. */
@@ -95,7 +95,7 @@ export class Firer {
     this.jobsCreated = cell.metrics.jobsCreated.of({ origin: "schedule" });
   }
 
-  /** When `advance` has something to do at the earliest. */
+  /** The earliest instant at which `advance` has something to do. */
   nextAt(): number {
     return this.timers.nextAt();
   }
@@ -114,7 +114,7 @@ export class Firer {
     this.fireReady();
   }
 
-  /** A shard was acquired: the next look is for all that comes due. What is remembered fires in its time meanwhile. */
+  /** A shard was acquired: the next look is for all that comes due. Remembered schedules fire meanwhile. */
   lookAnew(): void {
     this.isAnew = true;
   }
@@ -126,7 +126,7 @@ export class Firer {
     this.remembered.clear();
   }
 
-  /** Resolves when nothing is being fired any more. */
+  /** Begins no more firings, and resolves when the last one has ended. */
   async drain(): Promise<void> {
     this.ready = [];
     this.readyBound = [];
@@ -140,7 +140,7 @@ export class Firer {
       this.anewAt = askedAt + LOOK_ANEW_EVERY_MS;
       this.sinceAt = askedAt - ANEW_BACK_MS;
     }
-    // It is reset here and not at the end: a `forget` while this look is under way is for the next one.
+    // The flag is reset here and not at the end: a `forget` while this look is under way is for the next look.
     this.isAnew = false;
     const sinceAt = Math.min(this.sinceAt, this.metAt);
     this.metAt = Number.POSITIVE_INFINITY;
@@ -156,14 +156,14 @@ export class Firer {
 
   /**
    * Learns which schedules are too late to fire, so that they go on to their next instants. This is not part of `look`
-   * because it begins where the index does: while somebody holds an old snapshot the entries of all that has fired
-   * since stand in its way, and it may fail because of them.
+   * because it reads the index from its beginning: while a transaction holds an old snapshot, the entries of all later
+   * firings stay in the index, and this look may fail because of them.
    */
   async lookBack(shards: readonly number[]): Promise<void> {
     this.hasMoreBehind = await this.learnDue(shards, Number.NEGATIVE_INFINITY, -CATCH_UP_MS);
   }
 
-  /** Returns whether some shard has more of them than were learned. */
+  /** Returns whether some shard may have more due schedules than were learned. */
   private async learnDue(shards: readonly number[], sinceAt: number, aheadMs: number): Promise<boolean> {
     if (shards.length === 0) return false;
     const limit = SCHEDULES_PER_SHARD_MAX;
@@ -205,7 +205,7 @@ export class Firer {
     }
   }
 
-  /** Returns whether any of them has moved on. Does not throw. */
+  /** Returns whether any schedule of the batch has moved on. Does not throw. */
   private async fire(
     batch: readonly Remembered[],
     isBound: boolean,
@@ -219,7 +219,7 @@ export class Firer {
       const now = clock.now();
       const owed = firings.flatMap(({ span, nextRunAt, thenAt }, index) => {
         const outcome = fired[index];
-        // What is gone has changed, or the database's clock has been set back and does not find it due yet.
+        // A schedule that is gone has changed, or the database's clock was set back and does not find it due yet.
         const standsAt = outcome?.kind === "gone" ? nextRunAt : thenAt;
         this.metAt = Math.min(this.metAt, standsAt ?? Number.POSITIVE_INFINITY);
         if (outcome?.kind !== "fired") return [];
@@ -233,8 +233,8 @@ export class Firer {
       const isOutage = error instanceof StoreUnavailable;
       if (!isOutage && batch.length > 1) return await this.fireOneByOne(batch, isBound);
       log.warn({ err: error, count: batch.length }, "schedules.not_fired");
-      // Nobody knows whether they have fired: the next look finds those that have not. One that failed alone is found
-      // no sooner than by the looks that come anyway.
+      // The schedules may have fired or not: the next look finds those that have not. A schedule that failed alone is
+      // left to the regular looks.
       if (isOutage) this.isAnew = true;
       return isOutage ? "outage" : "unmoved";
     } finally {
@@ -245,7 +245,7 @@ export class Firer {
     }
   }
 
-  /** One schedule has made the statement fail, and nobody knows which. Fired alone, only that one fails. */
+  /** One schedule has made the statement fail, and it is unknown which. If each is fired alone, only that one fails. */
   private async fireOneByOne(
     batch: readonly Remembered[],
     isBound: boolean,
@@ -278,8 +278,8 @@ export class Firer {
       const asked = { projectNo, environment, scheduleId, held, cron, timezone, nextRunAt };
       return { ...asked, firedFor, thenAt, missed, jobId, trace, span };
     } catch (error) {
-      // The API accepted it once. The others must not wait until somebody has found out why it is not accepted any
-      // more.
+      // The API accepted this timetable once. The other schedules must not wait until it is clear why it can no longer
+      // be read.
       log.error({ err: error, scheduleId: due.scheduleId }, "schedule.unreadable");
       return null;
     }

@@ -40,7 +40,7 @@ const joinWorker = async () => {
   return id;
 };
 
-/** How many shards each node has whose lease lasts. */
+/** The number of shards of each node whose lease lasts. */
 async function ownersNow(): Promise<Map<number, number>> {
   const counts = new Map<number, number>();
   for (const row of await listShards(store.db, ["us-east"])) {
@@ -98,7 +98,7 @@ describe("two workers", () => {
     await two.stop();
     const stopwatch = startStopwatch();
     await until(async () => (await ownersNow()).get(one.nodeId) === SHARDS);
-    // It said that it goes, so no lease had to be waited for, only the next look.
+    // The stopped worker resigned its shards, so the other had to wait for its own next look and for no lease.
     expect(stopwatch.stop()).toBeLessThan(3_000);
     await one.stop();
     expect(await ownersNow()).toEqual(new Map());
@@ -121,7 +121,7 @@ describe("two workers", () => {
 });
 
 describe("ownership", () => {
-  /** Nobody of before counts as living, and all shards are new. */
+  /** Makes all shards new, and all nodes so far silent, so that they do not count as living. */
   async function reset(): Promise<void> {
     await store.query("UPDATE nodes SET seen_at = now() - interval '1 day'");
     await store.query("TRUNCATE shards");
@@ -181,7 +181,7 @@ describe("ownership", () => {
       return trustedAt < lookedAt;
     });
     expect(trustedAt - acquiring.sentAt).toBeLessThan(0.9 * leaseMs);
-    // Nobody took them meanwhile, so a renewal is enough and no shard has to begin anew.
+    // No worker took the shards meanwhile, so a renewal is enough and no shard has to begin anew.
     const epochs = new Map(held);
     await ownership.tick();
     expect(ownership.isTrusted).toBe(true);
@@ -247,7 +247,7 @@ describe("ownership", () => {
         const actedFor = new Set(workers.flatMap(({ held }) => [...held.keys()]));
         expect(actedFor.size).toBe(shardCount);
         const rows = await listShards(store.db, ["us-east"]);
-        // Right after its own tick it knows who lives, and offers nothing that is its own.
+        // Right after its own tick a worker knows which workers live, and offers no shard that it should own.
         const offered = rows.filter((row) => row.owner === worker.nodeId && row.leaseLeftMs === 0);
         expect(offered.filter(({ shard }) => shouldOwn(shard) === worker.nodeId)).toEqual([]);
       }
@@ -256,7 +256,7 @@ describe("ownership", () => {
     for (const { joins, rounds } of [...steps, { joins: true, rounds: 20 }]) {
       if (joins) workers.push(await own({ shardCount }));
       else if (workers.length > 1) await leave(workers.splice(1, 1)[0]);
-      // What was resigned is taken at the first look of those who stay.
+      // The workers that stay take the resigned shards at their first look.
       for (const worker of joins ? [] : workers) await worker.ownership.tick();
       for (let round = 0; round < rounds; round++) await turn();
     }

@@ -20,10 +20,10 @@ const TRUSTED_PART = 0.7;
 /** A lease is renewed this many times in its lifetime. */
 const RENEWALS_PER_LEASE = 4;
 /**
- * What another worker should own is offered to it in this many parts. A part is taken within two ticks, one of the
- * owner and one of the taker, so that all of it has moved within 20, about 20 s, however many shards there are. Fewer
- * parts would be larger ones: the taker reads at once all that is due in a part, and the shards that it has taken stand
- * still if it dies.
+ * Shards that another worker should own are offered to it in this many parts. A part is taken within two ticks, one of
+ * the owner and one of the taker, so that all of them have moved within 20, about 20 s, however many shards there are.
+ * Fewer parts would be larger: the taker reads all that is due in a part at once, and the shards that it has taken
+ * stand still if it dies.
  */
 const PARTS = 10;
 
@@ -38,29 +38,29 @@ export interface OwnershipOptions {
   onLost(shards: HeldShard[], why: "lost" | "resigned"): void;
 }
 
-/** What is held and one other worker should own. The first `partSize` of it are on offer. */
+/** Held shards that one other worker should own. The first `partSize` of them are on offer. */
 interface Foreign {
   shards: HeldShard[];
   partSize: number;
 }
 
 /**
- * Which shards this worker owns. The table of shards decides. Which worker should own a shard follows by rendezvous
- * hashing over the living workers, so that all of them find the same answer without asking each other.
+ * Knows which shards this worker owns. The table of shards decides. Rendezvous hashing over the living workers tells
+ * which of them should own a shard, so that all find the same answer without asking each other.
  *
  * A shard moves without a pause. Its owner lets the lease end, which is the offer, and goes on with the shard. The
- * better owner takes it like any other whose lease is over, and the owner before lets go of it one tick after it has
- * seen that, when the new one has read what is due. Meanwhile both send, which does no harm: claims are
- * compare-and-set, and what fires is fenced. A worker that takes nothing is offered no more, and nothing stands still.
+ * better owner takes it like any other whose lease is over. The former owner sees that and lets go one tick later, when
+ * the new owner has read what is due. Meanwhile both send, which does no harm: claims are compare-and-set, and firings
+ * are fenced. A worker that takes nothing is offered no more, and no shard stands still.
  */
 export class Ownership {
   private held: HeldShard[] = [];
-  /** For each better owner, while these live; judged anew when the living workers have changed. */
+  /** One entry for each living better owner; judged anew when the living workers have changed. */
   private foreign: Foreign[] = [];
   private judgedFor = "";
-  /** What is held without a lease, so that a better owner may take it. */
+  /** Held shards whose lease was let end, so that a better owner may take them. */
   private offered = new Set<HeldShard>();
-  /** What others have taken by now, and this worker still acts for. */
+  /** Shards that others have taken by now and that this worker still acts for. */
   private taken: HeldShard[] = [];
   private trustedUntil = 0;
   private renewAt = 0;
@@ -68,7 +68,7 @@ export class Ownership {
 
   constructor(private readonly options: OwnershipOptions) {}
 
-  /** Whether what is held may be acted upon at this moment. */
+  /** Whether the held shards may be acted upon at this moment. */
   get isTrusted(): boolean {
     return performance.now() < this.trustedUntil;
   }
@@ -78,8 +78,8 @@ export class Ownership {
     try {
       await this.settleOwnership();
     } catch (error) {
-      // Until every node can have beaten again, all that are not dead count as living. Otherwise the first worker to
-      // come back would take the shards of the others, only to give them up again.
+      // All nodes that are not dead count as living until each of them can have beaten again. Otherwise the first
+      // worker to come back would take the shards of the others, only to give them up again.
       this.graceUntil = performance.now() + this.options.leaseMs;
       throw error;
     }
@@ -120,7 +120,7 @@ export class Ownership {
   }
 
   private judge(ownerOf: (shard: ShardName) => number | null): void {
-    // In the order of their numbers each part has shards of all regions.
+    // Sorted by number, so that each part has shards of all regions.
     const byOwner = Map.groupBy(
       this.held.toSorted((one, other) => one.shard - other.shard),
       ownerOf,
@@ -142,7 +142,7 @@ export class Ownership {
       this.renewAt = askedAt + leaseMs / RENEWALS_PER_LEASE;
     }
     const names = new Set(acquired.map(shardName));
-    // What this worker held, or still acts for, and has just acquired anew is another actor with another epoch.
+    // A shard that this worker held or still acts for, and has just acquired anew, is another actor with another epoch.
     const isAnew = (shard: HeldShard) => names.has(shardName(shard));
     this.lose(this.held.filter(isAnew), "lost");
     this.lose(this.taken.filter(isAnew), "resigned");
@@ -150,7 +150,7 @@ export class Ownership {
     if (acquired.length > 0) this.options.onAcquired(acquired);
   }
 
-  /** Offers to each better owner the next part of what it should own, or the same again if it has not taken it. */
+  /** Offers each better owner the next part of its shards, or the same part again if it has not taken that. */
   private async offer(): Promise<void> {
     const part = this.foreign.flatMap(({ shards, partSize }) => shards.slice(0, partSize));
     const news = part.filter((shard) => !this.offered.has(shard));
@@ -160,8 +160,8 @@ export class Ownership {
   }
 
   /**
-   * Finds what was taken of the offers. The leases of the others end anew, so that a lease that has been over for
-   * long is one that nobody acts for.
+   * Finds which of the offered shards were taken. The leases of the others end anew at this instant, so that a shard
+   * whose lease has been over for long has no worker acting for it.
    */
   private async lookAtOffers(): Promise<void> {
     if (this.offered.size === 0) return;
@@ -171,14 +171,14 @@ export class Ownership {
     this.taken = taken;
   }
 
-  /** Whoever lives has changed. What is on offer is offered anew, if it still is to be. */
+  /** The living workers have changed: takes all offers back. Those still wanted are made anew. */
   private async takeBack(): Promise<void> {
     if (this.offered.size === 0) return;
     this.offered.clear();
     await this.renew();
   }
 
-  /** Lets go of what the tick before has found to be taken. */
+  /** Lets go of the shards that the tick before has found to be taken. */
   private letGo(): void {
     this.lose(this.taken, "resigned");
   }

@@ -24,7 +24,7 @@ export class Pump {
     private readonly calls: {
       /** Does what is due now and returns when the next timer is. */
       turn(now: number): number;
-      /** The clock has gone back: what is remembered is timed by the clock of before. */
+      /** The clock has gone back: remembered timers go by the clock as it was before. */
       onSetBack(): void;
     },
   ) {}

@@ -38,7 +38,7 @@ export async function rehearseWorker(cell: Cell): Promise<void> {
   for (let round = 0; round < ROUNDS && performance.now() < endAt; round++) {
     host.hearBeat({ nodeId: DELIVERY, regions: [HOME_REGION], room: 1_000 });
     const now = cell.clock.now();
-    // One is due at once, and one waits on the wheel.
+    // One attempt is due at once, and one waits on the wheel.
     const owed = [now - 1, now + 1].map((dueAt) => {
       const flowClass = "production jobs" as const;
       return { projectNo: 1, flowClass, id: ids.next(JOB_PREFIX, now), attempt: 1, dueAt };

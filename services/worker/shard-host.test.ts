@@ -77,7 +77,7 @@ test("shards on one wheel send what each of them holds when it is due, and nothi
   fc.assert(
     fc.property(fc.array(step, { minLength: 20, maxLength: 60, size: "max" }), (steps) => {
       const { host, own, lose, pass, now } = startHost();
-      // What a wheel for each shard would hold.
+      // The entries that a wheel for each shard would hold.
       const wheels = new Map<number, Map<string, number>>();
       for (const it of steps) {
         if (it.kind === "own" && !wheels.has(it.shard)) {

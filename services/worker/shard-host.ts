@@ -18,7 +18,7 @@ const HELD_MS = 2_000;
 /** The shards that a worker owns, all on its one thread: it tells them what arrives, and sends what they have ready. */
 export class ShardHost {
   private readonly shards = new Map<string, Shard>();
-  /** Lists of what is held, made when they are asked for and forgotten when a shard comes or goes. */
+  /** Lists of the held shards and their regions, made when asked for and forgotten when a shard comes or goes. */
   private heldNow: readonly HeldShard[] | null = null;
   private regionsNow: Region[] | null = null;
   /** One wheel serves all shards, so that an instant costs the same however many there are. */
@@ -128,7 +128,7 @@ export class ShardHost {
     );
   }
 
-  /** Finds in Postgres what no message told of. */
+  /** Finds in Postgres the attempts of which no message told. */
   async sweep(): Promise<void> {
     const { db, clock, metrics } = this.cell;
     const now = clock.now();
@@ -136,7 +136,7 @@ export class ShardHost {
     const swept = [...this.shards.values()];
     const heldRegions = new Set((await listHeldRegions(db)).map(({ region }) => region));
     metrics.sweepFound.inc(await this.timedSweep(swept.length, () => this.sweeper.sweep(swept)));
-    // What the sweep has just found in a held region is held before any of it is sent.
+    // Attempts that the sweep has just found in a held region are held before any of them is sent.
     for (const shard of swept) if (heldRegions.has(shard.held.region)) shard.hold(clock.now() + HELD_MS);
     this.options.onChange();
   }
@@ -183,7 +183,7 @@ export class ShardHost {
     });
   }
 
-  /** The figures are of what the shards remember. Postgres is not asked, and may hold more. */
+  /** The figures count what the shards remember. Postgres is not asked, and may hold more. */
   private showMetrics(): void {
     const { shards } = this;
     const { clock, metrics } = this.cell;

@@ -21,16 +21,16 @@ import { ShardHost } from "./shard-host.ts";
 import { cleanUp, type WorkerWalk } from "./walk.ts";
 
 export interface WorkerOptions extends RescueOptions {
-  /** From joinCell. */
+  /** The node's number, as joinCell gave it. */
   nodeId: number;
   regions: readonly Region[];
   shardsPerRegion: number;
   leaseTtlMs: number;
-  /** The node was declared dead: nothing of it may go on. */
+  /** The node was declared dead: none of its work may go on. */
   onDeclaredDead(): void;
-  /** False while a test clock is put ahead: the walk deletes then, after it has rolled up what goes. */
+  /** False while a test clock is put ahead: the walk deletes then, after it has rolled up the runs that go. */
   mayDelete?(): boolean;
-  /** Where the ids of scheduled jobs come from, if a simulation brings its own. */
+  /** The source of the ids of scheduled jobs, if a simulation brings its own. */
   ids?: IdSource;
 }
 
@@ -39,11 +39,11 @@ const BEAT_EVERY_MS = 500;
 const SWEEP_EVERY_MS = 1_000;
 const LOOK_EVERY_MS = 1_000;
 const LOOK_BACK_EVERY_MS = 60_000;
-/** A message tells of bulk operations. This finds those of which none told, and those of a worker that is gone. */
+/** Messages tell of bulk operations. This look finds those that none told of, and those of a worker that is gone. */
 const BULK_EVERY_MS = 2_000;
 /**
- * Each worker has a period of its own between these. A row that another statement has locked is not acquired. So its ticks
- * must not meet those of another worker again and again, or the full seconds, at which schedules fire.
+ * Each worker has a period of its own between these. A row that another statement has locked is not acquired. So a
+ * worker's ticks must not meet those of another worker again and again, or the full seconds, at which schedules fire.
  */
 const OWNERSHIP_EVERY_MS = { min: 850, max: 950 };
 /** About as often as metrics are usually read. */
@@ -51,7 +51,7 @@ const CELL_EVERY_MS = 15_000;
 
 export interface Worker {
   stop(): Promise<void>;
-  /** What a test clock needs to walk on. */
+  /** The calls that a test clock needs to walk on. */
   walk: WorkerWalk;
 }
 
@@ -126,7 +126,8 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<W
   }
 
   /**
-   * The worker that owns a region's first shard is on duty. Two may be for a moment while it moves, which does no harm.
+   * The worker that owns a region's first shard is on duty. Two may be on duty for a moment while it moves, without
+   * harm.
    */
   const isOnDuty = () => regions.some((region) => shards.find(region, 0) !== undefined);
   const clockWatch = new ClockWatch(cell);
@@ -135,7 +136,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<W
 
   const heartbeat = createHeartbeat(cell, options);
   async function beat(): Promise<void> {
-    // Delivery nodes that hear it need not look for themselves for what is due in these regions.
+    // Delivery nodes that hear this beat need not look themselves for attempts due in these regions.
     const held = shards.regions;
     if (ownership.isTrusted && held.length > 0) bus.sendBeat("worker", { nodeId, regions: held, room: 0 });
     await heartbeat();
@@ -185,7 +186,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<W
       for (const subscription of subscriptions) subscription.unsubscribe();
       await Promise.all(loops.map((loop) => loop.stop()));
       await Promise.all([firer.drain(), bulk.drain()]);
-      // The others are told, so that they need not wait for the leases to end.
+      // Resigned shards are free at once, so that the other workers need not wait for the leases to end.
       await ownership.resign();
       await declareNodeDead(db, nodeId);
     },

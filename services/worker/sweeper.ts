@@ -9,9 +9,9 @@ import type { Shard } from "./shard/shard.ts";
 const SWEEP_AHEAD_MS = 1_500;
 
 /**
- * Finds in Postgres what no message told of, and what did not fit when a message told of it. It asks two questions:
- * what is in the lanes that the shards do not remember, and what comes next in those that they do. Each is one
- * statement for all shards of the process.
+ * Finds in Postgres the attempts of which no message told, and those that did not fit when a message told of them. It
+ * asks two questions: what is in the lanes that the shards do not remember, and what comes next in those that they do.
+ * Each is one statement for all shards of the process.
  */
 export class Sweeper {
   private readonly low = new Map<RememberedLane, Shard>();

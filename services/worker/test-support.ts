@@ -24,7 +24,7 @@ export function sweptOf(owed: OwedAttempt, concurrency = 500): SweptRow {
   return { ...owed, region: "us-east", shard: 3, concurrency };
 }
 
-/** A shard, and what it has called out since it was last asked. */
+/** A shard, and the calls that it has made. */
 export function startShard(now: number) {
   const sendable: RememberedLane[] = [];
   const low: RememberedLane[] = [];
@@ -47,7 +47,7 @@ export function startShard(now: number) {
         .rememberedLanes()
         .find(({ name }) => name.projectNo === projectNo && name.flowClass === flowClass);
     },
-    /** What the shard wants to send now, all of it, as a dispatcher with room for everything would take it. */
+    /** Takes all that the shard wants to send now, as a dispatcher with room for everything would. */
     send(now: number, countMax = Number.POSITIVE_INFINITY): Entry[] {
       advance(now);
       const sent: Entry[] = [];
@@ -60,7 +60,7 @@ export function startShard(now: number) {
         now,
       );
     },
-    /** A whole sweep of which nothing is lost, over what is owed. */
+    /** A whole sweep over `owed`, without losses. */
     sweep(owed: readonly OwedAttempt[], now: number, concurrency = 500): void {
       shard.tidy(now);
       const asked = shard.sweepsFromAt;

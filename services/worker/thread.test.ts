@@ -11,7 +11,7 @@ const folder = mkdtempSync(join(tmpdir(), "jobwheel-thread-"));
 const clock = openSettableClock(join(folder, "clock"));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-/** Sleeps for most of 8 s, in which its clock is set. */
+/** Sleeps for most of 8 s, during which its clock is set. */
 const SLEEPER = `
 import { thread } from ${JSON.stringify(join(import.meta.dir, "thread.ts"))};
 const endAt = performance.now() + 8_000;

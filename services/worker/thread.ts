@@ -8,9 +8,9 @@ const { usleep } = dlopen(LIBC, { usleep: { args: ["u32"], returns: "i32" } }).s
 /** An object, so that a simulation may bring a sleep of its own. */
 export const thread = {
   /**
-   * The thread stands still for that many milliseconds, whose fractions count, and some 0.1 ms more. Setting the machine's
-   * clock does not move its end. That of `Atomics.wait` moves: Bun waits for an instant of the wall clock, so a clock
-   * that is set back by minutes meanwhile holds the thread for as long.
+   * Holds the thread for `ms` milliseconds, whose fractions count, and some 0.1 ms more. Setting the machine's clock does
+   * not move the end of this sleep. It would move the end of `Atomics.wait`: Bun waits for an instant of the wall clock,
+   * so a clock that is set back by minutes meanwhile holds the thread for as long.
    */
   sleep(ms: number): void {
     usleep(ms * US_PER_MS);

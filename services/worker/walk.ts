@@ -4,16 +4,16 @@ import type { createInsights } from "./duties/insights.ts";
 import { purgeAll, purgeExpired } from "./duties/purge.ts";
 import { retainRuns } from "./duties/retention.ts";
 
-/** What a test clock needs of a worker to walk on. Instants are milliseconds since 1970. */
+/** The calls that a test clock needs of a worker to walk on. Instants are milliseconds since 1970. */
 export interface WorkerWalk {
   /**
    * Learns all that is due or comes due soon, as the loops do in their time. False if some of it has failed. `isThorough`: also finds
    * schedules that are too late to fire.
    */
   look(isThorough: boolean): Promise<boolean>;
-  /** Whether it owns all shards, and what it knows to be due waits for a limit, a quota or a hold. */
+  /** Whether it owns all shards, and all attempts that it knows to be due wait for a limit, a quota or a hold. */
   isIdle(): boolean;
-  /** When its next timer is, and when a bulk operation goes on; Infinity for neither. */
+  /** When its next timer is, and when a bulk operation goes on; Infinity if there is none. */
   nextTimerAt(): number;
   nextBulkAt(): number;
   /** The clock was put ahead by so many milliseconds. */
@@ -21,10 +21,10 @@ export interface WorkerWalk {
   cleanUp(): Promise<Purged>;
 }
 
-/** What is left then, the duties do in their time. */
+/** The bound of each loop. The duties do the rest in their time. */
 const TURNS_MAX = 1_000;
 
-/** What was removed for its age. */
+/** How many rows were removed for their age. */
 export interface Purged {
   keys: number;
   runs: number;

@@ -59,7 +59,7 @@ async function backfill(
   return bulkOf(store, project, id);
 }
 
-/** What the ledger shows, oldest first. */
+/** The rows that the ledger shows, oldest first. */
 async function ledger({ id, nextRunAt }: ScheduleToCreate) {
   const place = { fromAt: ago(AGE_MINUTES + 1), toAt: ago(0), untilNo: null, limit: 100 };
   const { rows } = await readLedger(store.db, { id, nextRunAt }, place, () => undefined);

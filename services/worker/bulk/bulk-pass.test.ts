@@ -42,7 +42,7 @@ afterEach(async () => {
   await store.stop();
 });
 
-/** A pass over a way to the database. It looks again whenever it asks for that. */
+/** A pass over the given database, for which a look follows whenever it asks for one. */
 function startPass(db: Database = store.db) {
   let looks = 0;
   const pass = new BulkPass(
@@ -71,7 +71,7 @@ test("carries out what it finds, one after the other, and tells the workers of w
   await look();
   await untilOver(project, cancel);
   expect(await bulkOf(store, project, retry)).toMatchObject({ status: "done", matched: 25, done: 25 });
-  // It was counted while nothing was open, and waited all the same.
+  // The cancel was counted while no job was open, and waited for its turn all the same.
   expect((await bulkOf(store, project, cancel)).status).toBe("done");
   const told = commands.flatMap(({ owed }) => owed.map(({ id, attempt }) => `${id} ${attempt}`));
   expect(told.sort()).toEqual(jobs.map((id) => `${id} 2`).sort());

@@ -11,7 +11,7 @@ import { countPage } from "./count-page.ts";
 import { judgePage } from "./judge-page.ts";
 import { createTurns } from "./turns.ts";
 
-/** Over all environments, so that bulk operations leave connections and time of Postgres to jobs. */
+/** The bound over all environments, so that bulk operations leave connections and time of Postgres to jobs. */
 const STATEMENTS_AT_ONCE_MAX = 3;
 const PAGE_EVERY_MS = 1_000 / PAGES_PER_SECOND;
 
@@ -20,27 +20,27 @@ export interface BulkPassOptions {
   heldOf(shard: number): HeldShard | undefined;
   /** Another operation may go on: the next look is wanted at once. */
   onChange(): void;
-  /** Where the ids of runs and jobs come from, if a simulation brings its own. */
+  /** The source of the ids of runs and jobs, if a simulation brings its own. */
   ids?: IdSource;
 }
 
-/** A bulk operation, and from when something is to be done for it, by `performance.now`. */
+/** A bulk operation, and the instant at which its next step is due, by `performance.now`. */
 interface Work {
   bulk: OpenBulk;
   dueAt: number;
 }
 
-/** What one worker does for one environment: its operations take turns, one statement at a time. */
+/** The work of one worker for one environment: the environment's operations take turns, one statement at a time. */
 interface Lane {
   works: Map<string, Work>;
-  /** Ends the wait for the next one. */
+  /** Ends the lane's wait for its next step. */
   wake(): void;
 }
 
 /**
- * Carries out the bulk operations of the projects whose shards of the home region this worker owns. All that it remembers may be
- * lost: each page is counted or judged by one statement, which moves the operation's row on, so that whoever asks next
- * begins at the very member where the last page ended.
+ * Carries out the bulk operations of the projects whose shards of the home region this worker owns. Its memory may be lost
+ * without harm: one statement counts or judges a page and moves the operation's row on, so that the next statement begins at the
+ * very member where the last page ended.
  */
 export class BulkPass {
   private readonly lanes = new Map<string, Lane>();
@@ -51,7 +51,7 @@ export class BulkPass {
   private readonly timedJudge: ReturnType<Cell["metrics"]["statement"]>;
   private isStopped = false;
   private stepCount = 0;
-  /** How many looks were wanted, and how many of these have been answered: another operation may go on until then. */
+  /** The looks that were wanted, and those that were answered: while the counts differ, another operation may go on. */
   private looksWanted = 0;
   private looksAnswered = 0;
 
@@ -72,7 +72,7 @@ export class BulkPass {
     this.looksAnswered = wanted;
   }
 
-  /** In how many milliseconds something is to be done for an operation, as far as is known; Infinity for nothing. */
+  /** The milliseconds until the next step of an operation is due, as far as is known; Infinity if there is none. */
   nextInMs(): number {
     const dueAts = [...this.lanes.values()].flatMap(({ works }) =>
       [...works.values()].map(({ dueAt }) => dueAt),
@@ -80,12 +80,12 @@ export class BulkPass {
     return Math.min(...dueAts) - performance.now();
   }
 
-  /** Whether nothing is being done, and no look is wanted. */
+  /** Whether no step is under way or due, and no look is wanted. */
   get isIdle(): boolean {
     return this.stepCount === 0 && this.nextInMs() > 0 && this.looksAnswered === this.looksWanted;
   }
 
-  /** A test clock was put ahead by so many milliseconds: the pace is by that clock. */
+  /** Shortens all waits by `ms`: a test clock was put ahead by it, and the pace goes by that clock. */
   leapt(ms: number): void {
     for (const lane of this.lanes.values()) {
       for (const work of lane.works.values()) work.dueAt -= ms;
@@ -93,7 +93,7 @@ export class BulkPass {
     }
   }
 
-  /** Begins nothing more, and resolves when nothing is being done any more. */
+  /** Begins no more steps, and resolves when the last one has ended. */
   async drain(): Promise<void> {
     this.isStopped = true;
     for (const lane of this.lanes.values()) lane.wake();
@@ -105,7 +105,7 @@ export class BulkPass {
     const name = `${bulk.projectNo}/${bulk.environment}`;
     const lane = this.lanes.get(name) ?? { works: new Map(), wake: () => undefined };
     const known = lane.works.get(bulk.id);
-    // What is known of it is newer, but for the plan.
+    // The known state of the operation is newer than the row, except for its plan.
     if (known !== undefined) {
       known.bulk = { ...known.bulk, plan: bulk.plan };
       return;
@@ -133,11 +133,11 @@ export class BulkPass {
       if (after === null) lane.works.delete(next.bulk.id);
       else Object.assign(next, { bulk: { ...next.bulk, ...after.change }, dueAt: beganAt + after.waitMs });
     }
-    // Whatever is learnt from here on begins anew.
+    // An operation that is learnt from here on begins a new lane.
     this.lanes.delete(name);
   }
 
-  /** Returns null if nothing is left to do, or nobody knows what: the next look tells. Does not throw. */
+  /** Returns null if no step is left, or if the next step is unknown: the next look tells. Does not throw. */
   private async step(bulk: OpenBulk): Promise<{ change: Partial<OpenBulk>; waitMs: number } | null> {
     const held = this.isStopped ? undefined : this.options.heldOf(bulk.shard);
     if (held === undefined) return null;
@@ -161,7 +161,8 @@ export class BulkPass {
     const { db, clock } = this.cell;
     const counted = await this.timedCount(1, () => countPage(db, bulk, place, clock.now()));
     if (counted === "gone") {
-      // A look that had begun before it was counted brought it once more, and hid it from a later one. The next one comes in its time.
+      // A look begun before the counting ended brought the old row back, and hid the new one from a later look. The next look
+      // comes in its time.
       this.looksWanted++;
       return null;
     }

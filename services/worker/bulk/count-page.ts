@@ -18,8 +18,8 @@ import { findSchedule } from "../../../shared/store/resources/schedules.ts";
 const INSTANTS_PER_PAGE = 500;
 
 /**
- * Counts one page of what a bulk operation means, from where its counting stands. Answers where it goes on, null after the last
- * page; "gone" if the operation is not counted any more, or somebody else counts it.
+ * Counts one page of a bulk operation's members, from where its counting stands. Answers where the counting goes on, null after
+ * the last page; "gone" if the operation is no longer being counted, or another worker counts it.
  */
 export async function countPage(
   db: Database,
@@ -52,7 +52,7 @@ async function pageOf(
   return { to: endId, members: { kind: "jobs", jobs }, sample };
 }
 
-/** The instants of a page that the ledger shows without a job. It is walked newest first, and each page is answered oldest first. */
+/** The instants of a page that the ledger shows without a job. The ledger is walked newest first; each page is oldest first. */
 async function instantsOf(
   db: Database,
   bulk: OpenBulk,
@@ -60,7 +60,7 @@ async function instantsOf(
   keptSince: number,
 ): Promise<FoundPage> {
   const schedule = await findSchedule(db, bulk, scheduleId);
-  // It was deleted since, and with it goes its ledger.
+  // The schedule was deleted since, and its ledger with it.
   if (schedule === null) return { to: null, members: { kind: "instants", instants: [] }, sample: [] };
   const { rows, isCut, endId } = await readLedger(
     db,

@@ -49,7 +49,7 @@ async function count(action: BulkAction, filter: BulkFilter, projectNo = project
   const bulk = await bulkOf(store, projectNo, id);
   const members = await membersOf(id);
   expect(bulk).toMatchObject({ status: "running", matched: members.length, sample: members.slice(0, 5) });
-  // The next one of the environment has its turn.
+  // The abort lets the environment's next operation have its turn.
   await abortBulk(store.db, { projectNo, environment: "production" }, id, keyCause(), null);
   return members;
 }
@@ -323,7 +323,7 @@ describe("turns", () => {
     for (let n = 0; n < 3; n++) asked.push(await askFor(store, project, "cancel", { all: true }));
     const [first = "", second = "", third = ""] = asked;
     const statuses = () => Promise.all(asked.map(async (id) => (await bulkOf(store, project, id)).status));
-    // The one that is counted first waits for those that were asked for before it.
+    // The operation that is counted first waits for those that were asked for before it.
     await worker.countAll(third);
     await worker.countAll(second);
     expect(await statuses()).toEqual(["counting", "waiting", "waiting"]);

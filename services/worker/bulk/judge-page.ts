@@ -9,7 +9,7 @@ import type { OpenBulk } from "../../../shared/store/queue/bulk/open-bulks.ts";
 import type { BulkPlace, JudgedPage } from "../../../shared/store/queue/bulk/page.ts";
 import { retryMembers } from "../../../shared/store/queue/bulk/retry.ts";
 
-/** Judges the next page of a bulk operation's members. Null if the operation runs no more, or the shard has another owner. */
+/** Judges the next page of a bulk operation's members. Null if it is no longer running, or the shard has another owner. */
 export function judgePage(
   db: Database,
   bulk: OpenBulk,

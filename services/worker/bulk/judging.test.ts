@@ -88,7 +88,7 @@ describe("members that have changed since they were counted", () => {
     const again = await store.start(nodeId, project, failed, { attempt: 2 });
     await settleAttempts(store.db, [settlementOf(again, { status: "failed", next: { status: "failed" } })]);
     await worker.finish(id);
-    // One that has failed once more is retried once more.
+    // A job that has failed once more is retried once more.
     expect(await bulkOf(store, project, id)).toMatchObject({ matched: 4, done: 2, skipped: 2, failed: 0 });
     expect(await standing([running, canceled, failed, untouched])).toEqual([
       "running 2",
@@ -234,7 +234,7 @@ describe("the pace", () => {
 });
 
 describe("a worker that dies", () => {
-  /** A way to the database that breaks at the statement of this name, before or after it is done. */
+  /** A database that breaks at the statement of this name, before or after it is done. */
   const breaking = (name: string, when: "before" | "after"): Database => ({
     ...store.db,
     async run<Row>(asked: string, text: string, values: unknown[]) {
@@ -261,7 +261,7 @@ describe("a worker that dies", () => {
       for (const name of ["count_bulk_members", `${action}_bulk_members`]) {
         const broken = await startWorkerOf(store, { db: breaking(name, when), held: worker.held });
         await expect(broken.finish(id)).rejects.toThrow(StoreUnavailable);
-        // The next one owns the shard by another epoch.
+        // The next worker owns the shard by another epoch.
         worker = await startWorkerOf(store);
       }
       for (let page = 0; page < 20 && (await bulkOf(store, project, id)).status !== "done"; page++) {

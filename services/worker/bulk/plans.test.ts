@@ -13,7 +13,7 @@ setDefaultTimeout(120_000);
 
 const JOBS = 40_000;
 const SCHEDULE = "00000000-0000-0000-0000-00000000000a";
-/** A look into an index reads some pages, and the job's, its end's and its run's rows a page each. */
+/** A look into an index reads some pages; the rows of the job, of its end and of its run are a page each. */
 const PAGES_PER_JOB = 60;
 
 let store: TestStore;

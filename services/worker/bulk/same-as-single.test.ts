@@ -91,7 +91,7 @@ async function prepare(act: Prepare, wish: { isTagged: boolean; isHeard: boolean
   return { projectNo, id };
 }
 
-/** Everything that is stored of a project's jobs. Ids and instants are told by whether they are there, and ids of jobs by none. */
+/** Everything that is stored of a project's jobs. Ids and instants are shown as present or not, and ids of jobs are left out. */
 async function rowsOf(projectNo: ProjectNo) {
   const has = (...columns: string[]) =>
     columns.map((column) => `${column} IS NOT NULL AS has_${column}`).join(", ");

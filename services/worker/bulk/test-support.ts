@@ -20,7 +20,7 @@ import { judgePage } from "./judge-page.ts";
 export const SHARD = 2;
 export const ids = createIdSource(randomBytes);
 
-/** A worker that owns the shard, over a way to the database of its own. */
+/** A worker that owns the shard, over a database that the test may choose. */
 export interface TestWorker {
   held: HeldShard;
   /** The operation as a look finds it; undefined if nothing is to be done for it. */
@@ -143,7 +143,7 @@ export async function addFailedJobs(
   return jobs;
 }
 
-/** How each job stands, in their order: its status, and its attempts with one in progress or owed by hand. */
+/** The standing of each job, in the given order: its status, and its attempts with one in progress or owed by hand. */
 export async function standings(store: TestStore, jobs: readonly string[], uuidOf: (id: string) => string) {
   const rows = await store.query<{ id: string; standing: string }>(
     `SELECT j.id, coalesce(

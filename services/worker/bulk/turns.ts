@@ -1,4 +1,4 @@
-/** Lets so many acts run at once; the others wait in the order in which they came. */
+/** Lets a bounded number of acts run at once; the others wait in the order in which they came. */
 export type Turns = <Result>(act: () => Promise<Result>) => Promise<Result>;
 
 export function createTurns(atOnceMax: number): Turns {
@@ -10,7 +10,7 @@ export function createTurns(atOnceMax: number): Turns {
     try {
       return await act();
     } finally {
-      // A turn that somebody waits for is handed on, so that nobody comes in between.
+      // The turn is handed to the act that has waited longest, so that no newcomer takes it first.
       const next = waiting.shift();
       if (next === undefined) free++;
       else next();

@@ -27,7 +27,7 @@ describe("what deletes by time", () => {
     const watch = new ClockWatch({
       db: store.db,
       clock: { now: () => clocks.database },
-      // It begins anywhere.
+      // The process's own clock begins anywhere.
       monotonic: () => clocks.own,
       log,
     });
@@ -84,7 +84,7 @@ describe("what deletes by time", () => {
     await before.tick(MINUTE_MS);
     const within = startWatch({ at: before.at + 400 * DAY_MS });
     expect(await within.tick()).toBeNull();
-    // It goes on to wait where another began, and no longer.
+    // A worker that takes over continues the wait that another began, and waits no longer.
     const mate = startWatch({ at: within.at });
     expect(await mate.tick(MINUTE_MS)).toBeNull();
     const later = startWatch({ at: before.at + MINUTE_MS });
@@ -156,7 +156,7 @@ describe("a clock that is days ahead for a minute", () => {
     await clock.leapTo(clock.now() + 400 * DAY_MS);
     for (const judge of [watch, startWatch()]) await doDuties(judge);
     expect(await store.query(FACTS)).toEqual(facts);
-    // Once the clock is found to be right after all, what is over goes, of the tables a few in a turn.
+    // Once the clock is found to be right after all, old rows are deleted, and a few of the tables in each turn.
     await clock.leapTo(clock.now() + 61 * MINUTE_MS);
     await store.query(
       "UPDATE clock_watch SET steady_since = steady_since - interval '1 day', seen_at = seen_at + interval '61 min'",

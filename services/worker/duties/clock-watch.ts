@@ -3,14 +3,14 @@ import type { Log } from "../../../shared/platform/log.ts";
 import { LEAP_MS, noteClock } from "../../../shared/store/cell/clock-watch.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
 
-/** Longer than it takes an operator who was called to set a clock right. */
+/** Deletions wait this long after a leap: longer than an operator who was called needs to set a clock right. */
 export const DELETIONS_WAIT_MS = 3_600_000;
 
 /**
  * Keeps a database clock that is wrong for a while from deleting anything, since what is deleted is gone for good. The
  * clock is compared with this process's own, which runs evenly and is never set, and with what workers have noted
  * before. A duty that deletes asks here for the instant to judge by, and waits until the clock has run evenly for long
- * enough. What a test clock is put ahead is no leap: it is real time that is watched.
+ * enough. Putting a test clock ahead is no leap, because the watch looks at real time.
  */
 export class ClockWatch {
   private readonly db: Database;
@@ -19,7 +19,7 @@ export class ClockWatch {
   private readonly monotonic: () => number;
   /** By how much the database's clock is ahead of this process's. */
   private offsetMs: number | null = null;
-  /** By real time; null before the first note. */
+  /** The instant since which the clock has run evenly, by real time; null before the first note. */
   private steadySince: number | null = null;
   /** When the last leap was seen, until it is noted. */
   private leaptAt: number | null = null;
@@ -43,7 +43,7 @@ export class ClockWatch {
     if (now !== null) await act(now);
   }
 
-  /** Reads what workers have noted, if this process has not yet: it may be able to trust the clock at once. */
+  /** Reads the workers' notes if this process has not done so yet: they may let it trust the clock at once. */
   async noteOnce(): Promise<void> {
     if (this.steadySince === null) await this.note();
   }
@@ -54,7 +54,7 @@ export class ClockWatch {
     this.leaptAt = null;
     try {
       const steadySince = await noteClock(this.db, { now, leaptAt });
-      // If the clock has leapt again meanwhile, what was noted no longer holds.
+      // If the clock has leapt again meanwhile, the note no longer holds.
       if (this.leaptAt !== null) return;
       if (steadySince >= now) this.log.error({}, "clock.unseen");
       this.steadySince = steadySince;

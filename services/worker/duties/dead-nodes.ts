@@ -5,8 +5,8 @@ import { declareNodeDead, listNodes } from "../../../shared/store/cell/nodes.ts"
 const SUSPICIOUS_MS = 2_000;
 
 /**
- * Declares nodes dead whose process is proved to be gone. On one machine this is sooner than a successor of the same
- * name proves it. `isProvedDead` judges the description that a node gave of its process.
+ * Declares nodes dead whose process is proved to be gone. On one machine this comes sooner than the proof by a
+ * successor of the same name. `isProvedDead` judges the description that a node gave of its process.
  */
 export async function declareGoneNodesDead(
   { db, log }: Cell,

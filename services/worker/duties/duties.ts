@@ -6,14 +6,14 @@ import { purgeExpired } from "./purge.ts";
 import { createRescue, type RescueOptions } from "./rescue.ts";
 import { retainRuns } from "./retention.ts";
 
-/** What a worker that is on duty does for the whole cell, again and again. */
+/** An act that the worker on duty repeats for the whole cell. */
 export interface Duty {
   name: string;
   everyMs: number;
   run(cell: Cell): Promise<unknown>;
 }
 
-/** The duties that delete do so only while `clockWatch` trusts the clock, and while they may. */
+/** The duties that delete do so only while `clockWatch` trusts the clock and `mayDelete` allows it. */
 export function listDuties(
   options: RescueOptions & { mayDelete?(): boolean },
   clockWatch: ClockWatch,
@@ -26,7 +26,7 @@ export function listDuties(
     { name: "rescue", everyMs: 1_000, run: createRescue(options, clockWatch) },
     {
       name: "purge",
-      // Often and little at a time, so that keys go at the pace at which they came.
+      // The purge runs often and removes little at a time, so that keys go at the pace at which they came.
       everyMs: 60_000,
       run: ({ db }) => deleteAs((now) => purgeExpired(db, now)),
     },
@@ -36,7 +36,7 @@ export function listDuties(
       run: ({ db, log }) => deleteAs((now) => retainRuns(db, { now, log })),
     },
     { name: "permits", everyMs: 60_000, run: auditPermits },
-    // What is counted is at most 15 s behind, also where another worker takes over.
+    // The figures are at most 15 s behind, also when another worker takes over.
     { name: "insights", everyMs: 5_000, run: rollUp },
   ];
 }

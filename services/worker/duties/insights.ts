@@ -9,23 +9,23 @@ import type { Part } from "../../../shared/store/insights/parts.ts";
 import { findOutset, type Progress } from "../../../shared/store/insights/progress.ts";
 import { closableLevel, takeStep } from "../../../shared/store/insights/roll-up.ts";
 
-/** The rest is for the next tick, so that the duty never takes a large part of what Postgres can do. */
+/** The next tick does the rest, so that the duty never takes a large part of what Postgres can do. */
 const STEPS_PER_TICK_MAX = 20;
 const CLOSINGS_PER_TICK_MAX = 200;
-/** Smaller steps would take longer than what they count takes to come about. */
+/** A smaller step would take longer than the runs that it counts took to come about. */
 const SHARE_MIN = 1 / 128;
-/** Figures of so much time are shown as the cell's. */
+/** The cell's figures cover this much time. */
 const SHOWN_MS = 120_000;
 
 /**
- * Rolls up what was committed since the last tick, and shows the figures of the whole cell. Any worker may do this: of two that
- * do it at once, one finds that its step was taken. Resolves to whether nothing is left to be rolled up.
+ * Rolls up what was committed since the last tick, and shows the figures of the whole cell. Any worker may do this: if two do
+ * it at once, one finds that its step was taken. Resolves to whether nothing is left to be rolled up.
  */
 export function createInsights(): (cell: Pick<Cell, "db" | "metrics">) => Promise<boolean> {
   let gauges: CellInsights | null = null;
   let share = 1;
 
-  /** The state once everything is counted; null if that is for the next tick, or for another worker. */
+  /** Counts all that is new and resolves to the state after it; null if the next tick or another worker goes on. */
   async function countNew(db: Database, shown: CellInsights): Promise<Progress | null> {
     for (let steps = 0; steps < STEPS_PER_TICK_MAX; steps++) {
       const outset = await findOutset(db);
@@ -85,7 +85,7 @@ class CellInsights {
     );
   }
 
-  /** What is counted again in another level is left out. */
+  /** Adds the parts of level 0; the other levels count the same runs again. */
   add(parts: readonly Part[]): void {
     const figures = new Figures();
     for (const part of parts) if (part.key.level === 0) figures.add(part.figures);
@@ -95,7 +95,7 @@ class CellInsights {
   }
 
   noteTick(): void {
-    // Nobody knows yet how far the worker before this one had come.
+    // The progress of the worker before this one is unknown, so the lag is counted from now.
     if (!this.isOnDuty()) this.caughtUpAt = performance.now();
     this.tickedAt = performance.now();
   }
@@ -104,7 +104,7 @@ class CellInsights {
     this.caughtUpAt = performance.now();
   }
 
-  /** False once another worker does it. */
+  /** Whether this worker has ticked within SHOWN_MS; false once another worker has the duty. */
   private isOnDuty(): boolean {
     return this.tickedAt > performance.now() - SHOWN_MS;
   }

@@ -61,7 +61,7 @@ test("firings are purged once no plan shows them any more, and not before", asyn
 
 describe("the timetables of a schedule", () => {
   const projectNo = () => store.addProject();
-  /** The first one first. */
+  /** The timezones of the timetables, the oldest timetable first. */
   const listed = async (id: string) => {
     const untilAt = Date.now() + HOUR_MS;
     const timetables = await listTimetables(store.db, id, { untilAt, untilNo: null, limit: 1_000 });
@@ -98,7 +98,7 @@ describe("the timetables of a schedule", () => {
     return id;
   }
 
-  /** As a client does by a PATCH. */
+  /** Changes a schedule as a client does by a PATCH. */
   async function change(project: ProjectNo, id: string, timezone: string): Promise<void> {
     const scope = { projectNo: project, environment: "production" } as const;
     const nextRunAt = Date.now() + HOUR_MS;
@@ -111,7 +111,7 @@ describe("the timetables of a schedule", () => {
     const [changed, unchanged] = [await addSchedule(project), await addSchedule(await projectNo())];
     for (const zone of ["Europe/Paris", "Europe/Rome", "Europe/Vienna"]) await change(project, changed, zone);
     expect(await listed(changed)).toEqual(["UTC", "Europe/Paris", "Europe/Rome", "Europe/Vienna"]);
-    // UTC and Paris were replaced 367 and 366.5 days ago, Rome, which was in force 366 days ago, 364 days ago.
+    // UTC was replaced 367 days ago, Paris 366.5 and Rome 364, so Rome was in force 366 days ago.
     const ages = [
       ["UTC", 400, 367],
       ["Europe/Paris", 367, 366.5],
@@ -148,7 +148,7 @@ describe("the timetables of a schedule", () => {
                 (SELECT count(*)::int FROM deleted_schedules) AS noted`,
         [idToUuid(deleted), idToUuid(other)],
       );
-    // The answer waits for none of them, and the name is free.
+    // The deletion's answer does not wait for the timetables, and the schedule's name is free.
     expect(await counts()).toEqual([{ deleted: 4_501, other: 1, noted: 1 }]);
     await addSchedule(project);
     await purgeExpired(store.db, Date.now());
@@ -218,7 +218,7 @@ describe("what was sent to endpoints", () => {
       OwedDelivery,
     ];
     await settleDeliveries(store.db, [deliverySettlementOf(await startDelivery(store, nodeId, over))], 0);
-    // As if they had ended so long ago: the time is in front of the delivery's id as well.
+    // Makes the jobs have ended 40 days ago. The delivery's id begins with the time as well.
     await store.query(
       "UPDATE events SET occurred_at = occurred_at - interval '40 days' WHERE project_no = $1",
       [project],
@@ -297,7 +297,7 @@ describe("bulk operations", () => {
     const aborted = await add(5, 0, true, 4_500);
     await add(5, 90.1, true, 7);
     const running = kept[1] ?? "";
-    // The operation that leaves members goes once these have gone.
+    // An operation that leaves members is purged once these are.
     await purgeExpired(store.db, Date.now());
     await purgeExpired(store.db, Date.now());
     await purgeExpired(store.db, Date.now());

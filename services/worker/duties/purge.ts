@@ -17,7 +17,7 @@ import {
 } from "../../../shared/store/retention/delivery-purge.ts";
 import { purgeRunTags, purgeShiftedRuns } from "../../../shared/store/retention/tag-purge.ts";
 
-/** One statement is so small that nobody waits for it; together they remove in an hour what an hour brings. */
+/** One statement is so small that no other one waits for it; together they remove in an hour what an hour brings. */
 const ROWS_PER_STATEMENT = 2_000;
 const STATEMENTS_PER_TICK_MAX = 500;
 
@@ -40,10 +40,9 @@ const PURGES = [
 ];
 
 /**
- * Removes what is over at `now` (milliseconds since 1970): expired Idempotency-Keys, firings, timetables and deliveries
- * that the API no longer shows, the tags of runs, insights, what bulk operations leave, flow keys out of use, what is known of
- * hosts that are well, and dead nodes. Returns how many rows were
- * removed.
+ * Removes rows that are over at `now` (milliseconds since 1970): expired Idempotency-Keys, firings, timetables and deliveries
+ * that the API no longer shows, the tags of runs, insights, bulk operations and the members that they leave, flow keys out of
+ * use, the rows of hosts that are well, and dead nodes. Returns how many rows were removed.
  */
 export async function purgeExpired(db: Database, now: number): Promise<number> {
   let purgedCount = 0;
@@ -51,7 +50,7 @@ export async function purgeExpired(db: Database, now: number): Promise<number> {
   return purgedCount;
 }
 
-/** Calls one purge until it finds no more, as often as a tick may. */
+/** Calls one purge until it finds no more, at most STATEMENTS_PER_TICK_MAX times. */
 export async function purgeAll(purge: typeof purgeKeys, db: Database, now: number): Promise<number> {
   let purgedCount = 0;
   for (let statement = 0; statement < STATEMENTS_PER_TICK_MAX; statement++) {

@@ -33,15 +33,15 @@ export interface RescueOptions {
 
 /**
  * Ends attempts that their node will not settle: those of nodes whose death is proved, and those long past their
- * deadline. What became of them at the target is unknown, so the run says that, and the next attempt, if one remains,
- * follows at once. The permit comes back with the settlement; a node that was only slow finds its attempt settled.
+ * deadline. Their outcome at the target is unknown. The run says so, and the next attempt, if one remains, follows at
+ * once. The permit comes back with the settlement; a node that was only slow finds its attempt settled.
  */
 export function createRescue(options: RescueOptions, clockWatch: ClockWatch): (cell: Cell) => Promise<void> {
-  // After an outage living nodes settle what ended meanwhile. Only once they have had the time is an overdue attempt
-  // lost.
+  // After an outage living nodes settle what ended meanwhile. An overdue attempt counts as lost after they have had the
+  // time for that.
   let answeredSince = performance.now();
 
-  /** Attempts that began before this instant are lost, even if their node lives; -Infinity if nobody knows. */
+  /** Attempts that began before this instant are lost, even if their node lives; -Infinity while that is unknown. */
   function lostBefore(timeoutMs: number): number {
     const overdueMs = timeoutMs + RESCUE_GRACE_MS;
     const isSettled = performance.now() > answeredSince + RESCUE_GRACE_MS;

@@ -39,7 +39,7 @@ async function setPlan(projectNo: ProjectNo, plan: Plan): Promise<void> {
 
 const isKept = async (projectNo: ProjectNo, runId: string) =>
   (await findRun(store.db, { projectNo, environment: "production", sinceAt: 0 }, runId)) !== null;
-/** As many turns as there is something to make or to drop. */
+/** Runs the duty until there is nothing more to make or to drop. */
 async function retain(days: number): Promise<void> {
   const now = Date.now() + days * DAY_MS;
   const countTables = async () =>
@@ -61,7 +61,7 @@ test("keeps what a plan keeps, and what an upgrade has saved, from one day to th
   for (let day = 0; day <= 3; day++) await retain(day);
   expect(await kept()).toEqual([true, true, true, true]);
   await retain(6);
-  // What the downgraded project may not see any more goes with the tables of the plan that it had.
+  // Runs that the downgraded project may no longer see go with the tables of its former plan.
   expect(await kept()).toEqual([false, true, true, true]);
   await retain(45);
   expect(await kept()).toEqual([false, false, false, false]);

@@ -8,19 +8,19 @@ import {
 } from "../../../shared/store/retention/retention.ts";
 import { endRunMove, listRunMoves, moveRuns } from "../../../shared/store/retention/run-moves.ts";
 
-/** One statement is so small that nobody waits for it. */
+/** One statement is so small that no other one waits for it. */
 const RUNS_PER_STATEMENT = 1_000;
-/** The rest is for the next tick, so that the duty never takes a large part of what Postgres can do. */
+/** The next tick does the rest, so that the duty never takes a large part of what Postgres can do. */
 const STATEMENTS_PER_TICK_MAX = 200;
 const MOVES_PER_TICK_MAX = 100;
-/** A day makes one table and drops one. At this pace somebody has time to notice that the clock is wrong. */
+/** A day makes one table and drops one. At this pace an operator has time to notice that the clock is wrong. */
 const TABLES_MADE_PER_TICK_MAX = 20;
 const TABLES_DROPPED_PER_TICK_MAX = 2;
 
 /**
  * Deletes runs that no plan shows any more, and makes the tables that the next runs go into. `now` is milliseconds
  * since 1970. Any worker may do this; if two do it at once, one of them finds nothing to do. Returns whether it has changed something.
- * `walk` is of a test clock, whose `onPurged` hears how many runs it deletes.
+ * `walk` is given when a test clock walks on; its `onPurged` hears how many runs are deleted.
  */
 export async function retainRuns(
   db: Database,

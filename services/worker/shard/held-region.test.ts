@@ -10,7 +10,7 @@ import { startTarget } from "../../../test/support/target.ts";
 setDefaultTimeout(60_000);
 
 const JOBS = 40;
-/** Longer than a lane whose claim was refused for a hold waits until it asks again, and for the sweep that has it ask. */
+/** Longer than a lane waits after a claim that was refused for a hold, and for the sweep that makes it ask again. */
 const WATCHED_MS = 5_000;
 
 test("what a held region owes is not asked for again and again, and all of it is sent once it is resumed", async () => {
@@ -36,7 +36,7 @@ test("what a held region owes is not asked for again and again, and all of it is
       project,
       Array.from({ length: JOBS }, () => wish),
     );
-    // What the worker was told of a lane that it did not know is sent, and refused by the claim, until the next sweep.
+    // Until the next sweep, attempts of a lane that the worker did not know are sent, and the claim refuses them.
     await cell.addJobs(project, [{ targetUrl: target.url }]);
     await target.until((arrivals) => arrivals.length === 1);
     let last = { sentCount, at: performance.now() };

@@ -21,7 +21,7 @@ export type Entry = OwedAttempt &
     sentTo: number;
     /** When its timer ends, while it is timed. */
     timedUntil: number;
-    /** Why it is timed although it is due: a delivery node has put it off. Null if it is not. */
+    /** Why it is timed although it is due: a delivery node has put it off. Null if none has. */
     putOffFor: WaitReason | null;
   };
 
@@ -35,18 +35,18 @@ const PROBE_CREDITS_MAX = 4_096;
 const TIMED_MAX = 2_000;
 /** Once so many entries are put off, the entries behind them wait for them. */
 const PUT_OFF_MAX = 1_000;
-/** An entry that was put off and is due by less than this before its timer is not owed sooner: its answer took so long. */
+/** A put-off entry is owed sooner only if it is due more than this before its timer: answers take some time. */
 const HASTENED_MS_MIN = 1_000;
 /** The worker's clock may be ahead of the database's by this much. An entry that is "early" by less was not put off. */
 const CLOCKS_DIFFER_MS = 100;
 
 /**
- * What a shard remembers of one lane: the next few owed attempts, oldest first, and how many of them may be sent.
+ * A shard's memory of one lane: the next few owed attempts, oldest first, and how many of them may be sent.
  *
  * Credits begin without bound. A refusal for want of a permit takes them all away. The refusal is noted in the
  * database, which tells the shard of the next permits that come back; the lane then has a credit for each of them and
- * one more. The refusal of that one is noted in turn. A hint may overtake the refusal that it answers, so both carry
- * the number of permits that had ever come back. Where everything that was sent was granted, no refusal is noted and no
+ * one more. The refusal of the extra attempt is noted in turn. A hint may overtake the refusal that it answers, so both
+ * carry the number of permits that had ever come back. If all sent attempts were granted, no refusal is noted and no
  * hint will come, so the lane probes. Once nothing is ready, credits are without bound again.
  */
 export class RememberedLane {
@@ -61,13 +61,11 @@ export class RememberedLane {
   private hasOverflowed = false;
   /** The last refill brought everything that is due up to this instant. */
   private refilledThroughAt = Number.NEGATIVE_INFINITY;
-  /** How many of the entries that are due up to that instant are left. */
+  /** How many of the entries that are due up to `refilledThroughAt` are left. */
   private refillLeft = 0;
 
   private timedCount = 0;
-  /**
-   * How many of the timed entries were put off. What is owed behind them may lead to another host and does not wait.
-   */
+  /** How many of the timed entries were put off. Entries behind them may lead to another host and do not wait. */
   private putOffCount = 0;
   private sentCount = 0;
   private ready: Entry[] = [];
@@ -76,7 +74,7 @@ export class RememberedLane {
   private refused: Entry[] = [];
 
   private blockedUntilAt = 0;
-  /** What was due by this instant had to wait for its project's limit, quota or hold, the last of which is `heldBackFor`. */
+  /** Entries due by this instant had to wait for their project's limit, quota or hold: `heldBackFor` is the last. */
   private heldBackUntilAt = Number.NEGATIVE_INFINITY;
   private heldBackFor: WaitReason = "concurrency";
   private credits = Number.POSITIVE_INFINITY;
@@ -104,7 +102,7 @@ export class RememberedLane {
 
   /** When the ready entry that is sent next came due; null if nothing is ready. */
   get nextDueAt(): number | null {
-    // What stands before the head was sent or forgotten.
+    // Entries before the head were sent or forgotten.
     const isReady = (entry: Entry) => entry.state === "ready" && this.entries.get(entry.id) === entry;
     const next = this.refused.findLast(isReady) ?? this.ready.find(isReady);
     return next?.dueAt ?? null;
@@ -138,7 +136,7 @@ export class RememberedLane {
     else this.setTimer(entry, entry.dueAt, null);
   }
 
-  /** Whether another entry may be held. What does not fit, Postgres remembers. */
+  /** Whether another entry may be held. Postgres remembers those that do not fit. */
   hasRoom(isDue: boolean): boolean {
     return isDue ? this.readyCount < this.room : this.timedCount < TIMED_MAX;
   }
@@ -159,7 +157,7 @@ export class RememberedLane {
     if (entry.putOffFor !== null) this.putOffCount++;
   }
 
-  /** Whether an entry that was put off is owed sooner now, since its flow key or its host lets it start. `dueAt` is when. */
+  /** Whether an entry that was put off is owed sooner now, since its flow key or its host lets it start at `dueAt`. */
   isHastened(entry: Entry, dueAt: number): boolean {
     return (
       entry.state === "timed" &&
@@ -202,7 +200,7 @@ export class RememberedLane {
     while (taken.length < countMax && this.credits > 0) {
       const entry = this.nextReady();
       if (entry === undefined) break;
-      // It may have been forgotten, or replaced by a later attempt, while it stood in the row.
+      // The entry may have been forgotten, or replaced by a later attempt, while it stood in the row.
       if (this.entries.get(entry.id) !== entry || entry.state !== "ready") continue;
       entry.state = "sent";
       entry.sentAt = now;
@@ -250,20 +248,20 @@ export class RememberedLane {
     this.returnedPermits = returned;
   }
 
-  /** Probes if no refusal is noted and no answer is to come. `isOverdue` says that a hint may have been lost: it probes. */
+  /** Probes if no refusal is noted and no answer is to come, or if a hint may have been lost (`isOverdue`). */
   probe(isOverdue: boolean): void {
     if (this.credits > 0 || (!isOverdue && (this.hasRefusalNoted || this.sentCount > 0))) return;
     this.credits = this.probeCredits;
     this.probeCredits = Math.min(2 * this.probeCredits, PROBE_CREDITS_MAX);
   }
 
-  /** Nothing is sent until then. `reason` is null if that is not for the project's own quota or hold. */
+  /** Sends nothing until `untilAt`. `reason` is null if the block is not for the project's own quota or hold. */
   block(untilAt: number, reason: WaitReason | null): void {
     this.blockedUntilAt = Math.max(this.blockedUntilAt, untilAt);
     if (reason !== null) this.holdBack(this.blockedUntilAt, reason);
   }
 
-  /** Why the entry had to wait: its project's limit, quota or hold, or that it was put off. Null if it had not. */
+  /** Why the entry had to wait: its project's limit, quota or hold, or a put-off. Null if it had not to wait. */
   waitOf(entry: Entry): WaitReason | null {
     return entry.dueAt <= this.heldBackUntilAt ? this.heldBackFor : entry.putOffFor;
   }
@@ -283,14 +281,14 @@ export class RememberedLane {
     );
   }
 
-  /** What the sweep should ask Postgres for; null if it is not worth asking now. */
+  /** The question that should be put to Postgres for the lane; null if it is not worth asking now. */
   ask(now: number): RefillLane | null {
     if (this.blockedUntilAt > now || (this.hasMore && !this.wantsRefill(now))) return null;
     this.hasOverflowed = false;
     return { ...this.name, sinceAt: this.sinceAt, room: this.room + this.putOffCount };
   }
 
-  /** Postgres has answered with these rows, which are about to be added. Until they are, nothing more is asked for. */
+  /** Postgres has answered with these rows, which are about to be added. The lane wants no refill until then. */
   beginRefill(rows: readonly SweptRow[]): void {
     const [first] = rows;
     if (first !== undefined) this.room = laneRoom(first.concurrency);
@@ -302,8 +300,8 @@ export class RememberedLane {
     this.hasMore = rows.length >= asked.room || this.hasOverflowed;
     this.refilledThroughAt = rows.at(-1)?.dueAt ?? Number.NEGATIVE_INFINITY;
     this.refillLeft = 0;
-    // The entries are counted and not the rows, some of which may be stale: an entry that was never added is never
-    // forgotten, so that the count would stay too high.
+    // Entries are counted and not rows, some of which may be stale: a stale row adds no entry that could be forgotten
+    // later, so that the count would stay too high.
     for (const entry of this.entries.values()) if (entry.dueAt <= this.refilledThroughAt) this.refillLeft++;
     // An entry may have been lost while the refill was under way; then the next look begins where that one was due.
     if (this.sinceAt < asked.sinceAt) return;
@@ -343,7 +341,7 @@ export class RememberedLane {
   }
 }
 
-/** Of entries due at one instant, the one whose id was made first comes first. */
+/** Entries are ordered by due instant, and those of one instant by their ids, the first made first. */
 function isBefore(one: Entry, other: Entry): boolean {
   return one.dueAt === other.dueAt ? one.id < other.id : one.dueAt < other.dueAt;
 }

@@ -13,8 +13,8 @@ setDefaultTimeout(120_000);
 
 /**
  * A shard and a dispatcher over a database that is a list, with every message in the tester's hand: it may come late,
- * twice or never, and what the sweep read may be old when it arrives. Whatever happened, once messages come through
- * again everything that is owed is sent; and what was sent before its time or beyond a limit was so by nobody's order.
+ * twice or never, and what the sweep read may be old when it arrives. Once messages come through again, everything that
+ * is owed is sent, whatever happened before. The claim grants no attempt before its time, beyond a limit or twice.
  */
 
 const START = 1_800_000_000_000;
@@ -24,7 +24,7 @@ const STEP_MS = 100;
 const QUIET_STEPS_MAX = 6_000;
 
 interface Row extends OwedAttempt {
-  /** When other statements see it: it is owed from its own statement's beginning on. */
+  /** When other statements see the row. It is owed from the beginning of its own statement on. */
   visibleAt: number;
   state: "owed" | "wire" | "over";
   /** How many attempts follow this one. */
@@ -82,7 +82,7 @@ class World {
         left: n % 3,
       };
       this.rows.set(row.id, row);
-      // Nobody can tell of what is not committed, and what is committed so late is not told of.
+      // A message can tell only of committed rows, and rows that are committed this late are not told of.
       if (isTold && lagMs === 0) this.hints.push({ owed: owedOf(row) });
     }
   }
@@ -168,7 +168,7 @@ class World {
     this.shard.answer({ projectNo, shard, id, attempt, answer: answered.answer }, this.now);
   }
 
-  /** As Sweeper.sweep, its two questions asked now and their answers kept until `endSweep`. */
+  /** Does as Sweeper.sweep: asks its two questions now, and keeps their answers until `endSweep`. */
   beginSweep(): void {
     if (this.sweeping !== null) return;
     const shard = this.shard;
@@ -344,7 +344,7 @@ function obey(world: World, step: Command): void {
   }
 }
 
-/** Nothing is lost any more; answers with how long it took until nothing was owed. */
+/** Lets every message through, and returns the milliseconds that passed until nothing was owed. */
 function calmDown(world: World): number {
   for (const no of PROJECTS) world.flow(no).isHeld = false;
   for (let step = 0; step < QUIET_STEPS_MAX; step++) {
@@ -379,7 +379,7 @@ test("a shard sends everything that is owed in the end, whatever was lost, late,
         world.flow(2).limit = other;
         for (const step of steps) obey(world, step);
         calmDown(world);
-        // And then it remembers nothing.
+        // Then the shard remembers nothing.
         for (let n = 0; n < 20; n++) {
           world.pass(1_000);
           for (const due of world.dues.splice(0)) world.claim(due, false);

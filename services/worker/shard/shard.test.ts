@@ -193,7 +193,7 @@ describe("answers", () => {
     shard.learn(owed, NOW);
     send(NOW);
     answer(owed, { kind: "early", waitMs: 30_000 }, NOW);
-    // What sweeps find meanwhile is as it was, and what comes late from before is no news.
+    // Sweeps find the old due instant meanwhile, and late messages from before are no news.
     for (const dueAt of [owed.dueAt, NOW + 29_990, NOW + 30_000])
       expect(shard.learn({ ...owed, dueAt }, NOW + 10)).toBe(false);
     expect(shard.learn({ ...owed, dueAt: NOW + 20 }, NOW + 10)).toBe(true);

@@ -28,13 +28,13 @@ const LOOK_BACK_STEPS = 60;
 /** A blocked lane asks again this often, since an upgrade or a resume may come before the quota's rollover. */
 const BLOCKED_MS_MAX = 5_000;
 
-/** What a shard tells the worker that hosts it. */
+/** The calls by which a shard tells its worker what has happened. */
 export interface ShardCalls {
   /** A lane has something to send and does not stand in the dispatcher's row. */
   onSendable(lane: RememberedLane, shard: Shard): void;
   /** So little is left of what is due in a lane that Postgres should be asked for more. */
   onLow(lane: RememberedLane, shard: Shard): void;
-  /** A delivery node has claimed it. `waitedFor` says what of the customer's own it had to wait for. */
+  /** A delivery node has claimed the entry. `waitedFor` is the customer's own reason that made it wait. */
   onGranted(entry: Entry, waitedFor: WaitReason | null, now: number): void;
 }
 
@@ -83,12 +83,12 @@ export class Shard {
         (known.attempt === attempt && (dueAt < known.dueAt || lane.isHastened(known, dueAt)));
       if (isGated) known.isGated = isGated;
       if (!isNews) return false;
-      // It is a later attempt, or a manual retry or a higher limit has brought the same one forward.
+      // The news is a later attempt, or a manual retry or a higher limit has brought the same one forward.
       this.forget(lane, known);
     }
     const isDue = dueAt <= now;
     if (!isAskedFor && !lane.hasRoom(isDue)) {
-      // What is not due yet the next sweeps find in time.
+      // The next sweeps find in time the attempts that are not due yet.
       if (isDue) lane.overflow();
       return false;
     }
@@ -121,7 +121,7 @@ export class Shard {
     this.announce(lane, now);
   }
 
-  /** The shard is not held any more: leaves the wheel to the others. */
+  /** The shard is no longer held: takes its timers off the wheel, which the other shards go on using. */
   end(): void {
     this.hasEnded = true;
     for (const lane of this.lanes.values()) lane.cancelTimers();
@@ -134,7 +134,7 @@ export class Shard {
     return taken;
   }
 
-  /** Hears what became of a sent entry. An answer to what the shard has forgotten is ignored. */
+  /** Hears what became of a sent entry. An answer to an entry that the shard has forgotten is ignored. */
   answer({ projectNo, id, attempt, answer }: AnsweredItem, now: number): void {
     const lane = FLOW_CLASSES.map((flowClass) => this.lanes.get(laneKey(projectNo, flowClass))).find(
       (candidate) => candidate?.find(id) !== undefined,
@@ -151,12 +151,12 @@ export class Shard {
         lane.forget(entry);
         break;
       case "early":
-        // What is far from due Postgres remembers, where it may be brought forward.
+        // Postgres remembers an entry that is far from due, and it may be brought forward there.
         if (answer.waitMs > HORIZON_MS) {
           lane.forget(entry);
           break;
         }
-        // A permit that is kept for another class is kept for CALLED_MS. What waits for longer waits for its host.
+        // A permit is kept for another class for CALLED_MS. Longer waits are for a host or a flow key.
         lane.setTimer(entry, now + answer.waitMs, answer.waitMs <= CALLED_MS ? "concurrency" : "host");
         break;
       case "no_permit":
@@ -185,7 +185,7 @@ export class Shard {
     }
   }
 
-  /** The region is held: nothing is sent until then, since Postgres would refuse every claim. */
+  /** The region is held: sends nothing until `untilAt`, since Postgres would refuse every claim. */
   hold(untilAt: number): void {
     for (const lane of this.lanes.values()) lane.block(untilAt, "hold");
   }
@@ -200,7 +200,7 @@ export class Shard {
       if (entry.sentAt > now - ANSWER_TIMEOUT_MS) break;
       const lane = this.lane(entry.projectNo, entry.flowClass);
       this.forget(lane, entry);
-      // Nobody knows whether it is still owed: the next look into Postgres must find it.
+      // The entry may still be owed: the next look into Postgres must find it.
       lane.lookFrom(entry.dueAt);
     }
     for (const [key, lane] of this.lanes) {
@@ -222,7 +222,7 @@ export class Shard {
     for (const lane of this.lanes.values()) lane.lookFrom(Number.NEGATIVE_INFINITY);
   }
 
-  /** Where the sweep begins in lanes that are not remembered: they hold nothing due before this instant. */
+  /** The instant from which the sweep looks into lanes that are not remembered: they hold nothing due before it. */
   get sweepsFromAt(): number {
     return this.sinceAt;
   }
@@ -250,7 +250,7 @@ export class Shard {
 
   /** A lane's refill has come: its rows, oldest first. Returns how many of them were news. */
   refilled(asked: RefillLane, rows: readonly SweptRow[], sweptAt: number, now: number): number {
-    // The shard was lost meanwhile. What it kept would stay on the wheel of the others, and its lane would ask again.
+    // The shard was lost meanwhile. Entries would stay on the wheel of the others, and their lane would ask again.
     if (this.hasEnded) return 0;
     const lane = this.lane(asked.projectNo, asked.flowClass);
     lane.beginRefill(rows);
@@ -262,7 +262,7 @@ export class Shard {
     return newsCount;
   }
 
-  /** Whether nothing is sent or to be sent: what is ready waits for a limit, a quota or a hold. */
+  /** Whether no answer is awaited and nothing may be sent: ready entries wait for a limit, a quota or a hold. */
   isIdle(now: number): boolean {
     if (this.sent.size > 0) return false;
     for (const lane of this.lanes.values()) if (lane.isSendable(now)) return false;
@@ -277,8 +277,8 @@ export class Shard {
   }
 
   /**
-   * How many entries are ready, and when the oldest came due among those that may be sent now; null if none may. What
-   * its own project's limit, quota or hold keeps back does not count as late.
+   * How many entries are ready, and when the oldest came due among those that may be sent now; null if none may. An
+   * entry that its own project's limit, quota or hold keeps back does not count as late.
    */
   backlog(now: number): { readyCount: number; oldestDueAt: number | null } {
     let readyCount = 0;

@@ -1,6 +1,6 @@
 import { Wheel } from "./wheel.ts";
 
-/** What can have a timer. Only `Timers` sets and reads these two, and they mean something while the timer is armed. */
+/** An item that can have a timer. Only `Timers` sets and reads these two, which have a meaning while it is armed. */
 export interface Timed {
   /** The wheel's handle. */
   handle: number;
@@ -42,7 +42,7 @@ export class Timers<Item extends Timed> {
     });
   }
 
-  /** When `advance` has something to do at the earliest. */
+  /** The earliest instant at which `advance` has something to do. */
   nextAt(): number {
     return this.wheel.nextAt();
   }

@@ -5,7 +5,7 @@ import { Wheel } from "./wheel.ts";
 const NOW_MS = 1_800_000_000_123;
 const DAY_MS = 86_400_000;
 const TEN_YEARS_MS = 3653 * DAY_MS;
-/** A slot of each of the ten levels may begin between the present and the next due instant, and its tick. */
+/** Between the present and the next due instant, a slot of each of the ten levels may begin, and the instant's tick. */
 const WAKES_MAX = 11;
 
 describe("a timer", () => {
@@ -355,7 +355,7 @@ class Pair {
     return expiredCount;
   }
 
-  /** What a worker without other work does: it wakes at nextAt, and some few wakes later something is due. */
+  /** Sleeps as a worker without other work does: it wakes at nextAt, and a few wakes later something is due. */
   sleep(): void {
     for (let wakes = 0; this.waiting().length > 0; wakes++) {
       expect(wakes).toBeLessThan(WAKES_MAX);

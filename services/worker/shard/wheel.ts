@@ -123,9 +123,9 @@ export class Wheel {
    * Moves the clock and hands each value whose due instant has come to `expire`, in order of due tick and of insertion
    * inside a tick. Returns how many. A clock that went backwards changes nothing.
    *
-   * `expire` may insert and cancel. What it inserts expires in a later call at the earliest, even if it is due: one
-   * call handles what was there when it began, so that a timer which renews itself cannot keep it busy for ever. If
-   * `expire` throws, the rest is kept for the next call.
+   * `expire` may insert and cancel. A timer that it inserts expires in a later call at the earliest, even if it is due:
+   * one call handles the timers that were there when it began, so that a timer which renews itself cannot keep it busy
+   * for ever. If `expire` throws, the rest is kept for the next call.
    */
   advance(nowMs: number, expire: (value: number) => void): number {
     refuseImpossible(nowMs);
@@ -146,7 +146,7 @@ export class Wheel {
   /**
    * A lower bound of the next instant at which `advance` has anything to do, Infinity if the wheel is empty. Each wait
    * for it ends with an expiry or takes the nearest timer down a level, so that a sleeper wakes a few times for a timer
-   * years away. After an `advance` it is later than that call's instant, unless `expire` inserted what was due already.
+   * years away. After an `advance` it is later than that call's instant, unless `expire` inserted a due timer.
    */
   nextAt(): number {
     if (this.words[RIPE + NEXT] !== RIPE) return this.nowMs;
@@ -210,9 +210,9 @@ export class Wheel {
   }
 
   /**
-   * Deals the timers of a slot out to the levels below, each to the front and the last one first. Of timers due in the
-   * same tick those found on a higher level were inserted earlier, when that tick was further away, so this and
-   * cascading the lower levels first keep their order.
+   * Deals the timers of a slot out to the levels below, each to the front and the last one first. If timers are due in
+   * the same tick, those on a higher level were inserted earlier, when that tick was further away. So this and
+   * cascading the lower levels first keep the timers' order.
    */
   private cascade(head: number): void {
     const words = this.words;
