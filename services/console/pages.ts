@@ -2,7 +2,7 @@ import { ASSETS_PATH, isView } from "./app/paths.ts";
 import { type Asset, type Bundle, ENTRIES, type Entry, findEntry } from "./build/bundle.ts";
 import { openBundle } from "./build/kept.ts";
 
-/** What a gateway serves of the console. None of it asks for a key: it holds nothing of anybody. */
+/** The part of the console that a gateway serves. It asks for no key, because it holds no customer's data. */
 export interface ConsolePages {
   /**
    * The answer to GET and HEAD of a path, as it was sent; null where the console has nothing. Views and the page for
@@ -11,12 +11,12 @@ export interface ConsolePages {
   answer(request: Request, path: string): Promise<Response | null>;
 }
 
-/** Whoever asks may have no key, and a build takes a second of the gateway. */
+/** A client without a key may ask, and a build takes a second of the gateway. */
 const BUILT_AGAIN_MS = 10_000;
 
 /**
- * The build is opened, or made, at the first request, and after one that failed at the next request `againMs` later. One is made at a
- * time.
+ * The build is opened, or made, at the first request. After a failure the next request `againMs` later tries again. One build is
+ * made at a time.
  */
 export function createConsolePages(
   build: () => Promise<Bundle> = openBundle,
@@ -100,7 +100,7 @@ const UNKNOWN_PAGE = `<!doctype html>
 </html>
 `;
 
-/** Far more than any view has. Pages hold the way back to the door several times, which must not be longer than what was asked. */
+/** Far more steps than any view has. Pages hold the way back to the door several times, and must not outgrow the request. */
 const STEPS_MAX = 32;
 
 /** References are relative, so that the pages work under any path prefix of a proxy. */

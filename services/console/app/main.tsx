@@ -22,7 +22,7 @@ function Console() {
 
   if (state.kind === "open") {
     const { session } = state;
-    // A view of one thing is never shown with what another view has loaded.
+    // The `key` keeps a view of one thing from showing data that another view has loaded.
     return (
       <Frame session={session}>
         <Page session={session} key={`${session.project.id} ${pageKey.value}`} />

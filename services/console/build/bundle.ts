@@ -23,7 +23,7 @@ export interface Bundle {
   assets: Asset[];
 }
 
-/** What the first page names. The rest is loaded by these. */
+/** The files that the first page names. They load the rest. */
 export const ENTRIES = ["main.js", "main.css", "theme.js", "favicon.svg"] as const;
 export type Entry = (typeof ENTRIES)[number];
 

@@ -5,7 +5,7 @@ import { type Bundle, buildBundle, stampOfSources } from "./bundle.ts";
 /** The one file that keeps a build. It gets its name once it is complete. */
 const FILE = join(dirname(import.meta.dir), "dist", "console.json");
 
-/** The build of the sources as they are: the kept one if it is theirs, else a new one, which is kept if it can be. */
+/** The build of the present sources: the kept one if it is of these, else a new one, which is kept if it can be. */
 export async function openBundle(): Promise<Bundle> {
   const kept = readKept();
   if (kept !== null && kept.stamp === stampOfSources()) return kept;

@@ -41,9 +41,9 @@ export function useAction<Given extends unknown[]>(
 }
 
 /**
- * What a visitor does by a POST. `act` gets an Idempotency-Key. It stays the same until an answer has said that it is done, so that
- * what is asked for again after a lost answer neither happens twice nor loses a secret that was made. Who changes what is `sent`,
- * the texts of a form for example, asks for something else.
+ * An action that sends a POST. `act` gets an Idempotency-Key, which stays the same until an answer has said that the action is
+ * done. So an action that is repeated after a lost answer happens once, and a secret that it made is not lost. A change of `sent`,
+ * such as the texts of a form, makes it another action with another key.
  */
 export function usePost<Given extends unknown[]>(
   act: (options: { idempotencyKey: string }, ...given: Given) => Promise<unknown>,

@@ -2,12 +2,12 @@ import { signal } from "@preact/signals";
 import { type RateLimit, rateLimitOf } from "../../../../shared/client/answer.ts";
 import type { Fetch } from "../../../../shared/client/one-try.ts";
 
-/** What the answers tell beside their bodies: the requests that are left, and whether the service is there. */
+/** The facts that answers tell beside their bodies: the requests that are left, and whether the service is there. */
 
 /** The request rate of the environment as the last answer told it. */
 export const rateLimit = signal<RateLimit | null>(null);
 
-/** Why nothing can be had at the moment: Postgres is gone, or the gateway itself. Null while all is well. */
+/** Why the service cannot answer at the moment: Postgres is gone, or the gateway itself. Null while all is well. */
 export const outage = signal<"store" | "gateway" | null>(null);
 /** Counts the ends of outages. Views that failed meanwhile load again. */
 export const recoveries = signal(0);
@@ -35,16 +35,16 @@ export function watchAnswers(onStatus: (status: number) => void): Fetch {
   };
 }
 
-/** The most of the request rate that a page uses to keep itself up to date, and what it leaves to others. */
+/** The most of the request rate that a page's refreshing uses, and the share that it leaves to others. */
 const SHARE_OF_RATE = 0.1;
 const SHARE_LEFT = 0.25;
 const REFRESH_MS_MIN = 4_000;
 const MINUTE_MS = 60_000;
 
-/** The requests of one round of everything on the page that keeps itself up to date. */
+/** The requests of one round, over all parts of the page that keep themselves up to date. */
 let requestsOfRound = 0;
 
-/** Takes part in the rounds with so many requests, until the function that is answered is called. */
+/** Adds so many requests to each round, until the returned function is called. */
 export function joinRounds(requests: number): () => void {
   requestsOfRound += requests;
   return () => {
@@ -58,7 +58,7 @@ export function refreshMs(): number {
   return Math.max(REFRESH_MS_MIN, (requestsOfRound * MINUTE_MS) / (limit * SHARE_OF_RATE));
 }
 
-/** Whether a view may ask again now: somebody looks at it, the service is there, and enough requests are left. */
+/** Whether a view may ask again now: the page is visible, the service is there, and enough requests are left. */
 export function mayRefresh(): boolean {
   if (document.hidden || outage.value !== null) return false;
   const rate = rateLimit.value;

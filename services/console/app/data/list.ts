@@ -34,7 +34,7 @@ interface Loaded<Item> {
 
 /**
  * A list of the API, newest first. It loads anew when `key` changes, which names everything that `load` depends on. With
- * `isLive` it asks for its first page now and then: what is new comes on top, and what has changed is changed in place.
+ * `isLive` it asks for its first page now and then: new items come on top, and changed items change in place.
  */
 export function useList<Item>(
   key: string,
@@ -128,7 +128,7 @@ export function useList<Item>(
   };
 }
 
-/** Rows do not move under somebody who has scrolled down to them. */
+/** Whether the list may change: rows do not move under a visitor who has scrolled down to them. */
 function isAtTop(): boolean {
   return scrollY < TOP_PIXELS;
 }
@@ -136,8 +136,8 @@ function isAtTop(): boolean {
 const TOP_PIXELS = 400;
 
 /**
- * The list with its first page as it is now. What was behind that page stays, and so does its cursor; where its last
- * item is not known, the list begins anew.
+ * The list with its first page as it is now. The items behind that page stay, and so does the cursor. If the list does
+ * not know the page's last item, it begins anew.
  */
 function mergeFirstPage<Item>(
   before: Pick<Loaded<Item>, "items" | "cursor">,

@@ -15,6 +15,6 @@ export function watchOutage(): void {
 function ask(): void {
   const state = sessionState.peek();
   if (document.hidden || state.kind !== "open") return;
-  // A failure is what the banner already says.
+  // The banner already tells of a failure.
   state.session.client.project.get().catch(() => undefined);
 }

@@ -2,7 +2,7 @@ import { computed, signal } from "@preact/signals";
 import { ENVIRONMENTS, type Environment } from "../../../../shared/domain/scope.ts";
 import { CONSOLE_PATH, PAGE_NAMES, type PageName } from "../paths.ts";
 
-/** Where the visitor is, which is what the address bar says. Views keep their filters in `query`. */
+/** The visitor's place, as the address bar says it. Views keep their filters in `query`. */
 export interface Place {
   /** Null at the door. */
   environment: Environment | null;
@@ -13,12 +13,12 @@ export interface Place {
   query: URLSearchParams;
 }
 
-/** Where the gateway is, with a slash at its end. A proxy may have put it below a path of its own. */
+/** The gateway's address, with a slash at its end. A proxy may have put the gateway below a path of its own. */
 export const BASE = new URL("../../", import.meta.url).href;
 const BASE_PATH = new URL(BASE).pathname;
 
 export const place = signal<Place>(readPlace());
-/** What of the place makes a page another one, filters left aside. */
+/** The parts of the place that tell one page from another. Filters are not among them. */
 export const pageKey = computed(() => {
   const { environment, page, rest } = place.value;
   return [environment, page, ...rest].join("/");
@@ -55,7 +55,7 @@ export function goTo(href: string, { replace = false } = {}): void {
   if (!replace) scrollTo(0, 0);
 }
 
-/** Those filters of the view that are set. */
+/** The filters of the view that are set. */
 export function filtersOf<Name extends string>(names: readonly Name[]): Partial<Record<Name, string>> {
   const { query } = place.value;
   const set = names.flatMap((name) => (query.get(name) ? [[name, query.get(name) ?? ""] as const] : []));

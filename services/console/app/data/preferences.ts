@@ -1,6 +1,6 @@
 import { effect, type Signal, signal } from "@preact/signals";
 
-/** How this browser likes to see things. Preferences are no secrets: they outlive the tab. */
+/** The visitor's preferences for the display. They are no secrets, so they outlive the tab. */
 
 export const TIME_STYLES = ["relative", "local", "utc"] as const;
 export type TimeStyle = (typeof TIME_STYLES)[number];
@@ -13,7 +13,7 @@ export const theme = kept("jobwheel.theme", THEMES, "system");
 /** Whether lists and pages keep themselves up to date. */
 export const live = kept("jobwheel.live", ["on", "off"] as const, "on");
 
-/** Counts changes of what colours are shown, so that charts are drawn anew. */
+/** Counts changes of the shown colours, so that charts are drawn anew. */
 export const themeChanges = signal(0);
 
 effect(() => {

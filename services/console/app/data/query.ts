@@ -3,7 +3,7 @@ import { joinRounds, mayRefresh, recoveries, refreshMs } from "./answers.ts";
 import { live } from "./preferences.ts";
 import { refused } from "./session.ts";
 
-/** What a view has loaded. After a failure it keeps what it had. */
+/** The data that a view has loaded. After a failure the view keeps the data that it had. */
 export interface Query<Data> {
   data: Data | undefined;
   error: unknown;
@@ -15,7 +15,7 @@ export interface Query<Data> {
 
 /**
  * Loads, and loads again when `key` changes, which names everything that `load` depends on. With `requests`, the number that
- * `load` makes, it also keeps itself up to date while somebody looks.
+ * `load` makes, it also keeps itself up to date while the page is visible.
  */
 export function useQuery<Data>(
   key: string,

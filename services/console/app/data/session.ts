@@ -8,8 +8,8 @@ import { watchAnswers } from "./answers.ts";
 import { BASE, place } from "./place.ts";
 
 /**
- * Who the visitor is in each environment. Keys are in this tab's session storage and nowhere else: no address, log or error
- * has one. Another tab has a storage of its own, and each view takes the key of the environment in its address.
+ * The visitor's session in one environment. Keys are in this tab's session storage and nowhere else: no address, log or
+ * error has one. Each tab has a storage of its own, and each view takes the key of the environment in its address.
  */
 export interface Session {
   environment: Environment;
@@ -18,7 +18,7 @@ export interface Session {
   scope: KeyScope;
 }
 
-/** The key that a tab has kept may be opened yet, or the gateway could not be asked. */
+/** `opening`: the gateway is asked about the key that the tab has kept. `failed`: the gateway could not be asked. */
 export type SessionState =
   | { kind: "closed" }
   | { kind: "opening" }
@@ -32,7 +32,7 @@ const states = {
   production: signal<SessionState>(CLOSED),
 } as const;
 
-/** The environments in which the key has been refused since the session was opened. */
+/** The environment whose key has been refused since its session was opened; null if there is none. */
 export const refused = signal<Environment | null>(null);
 
 /** The state in the environment of the address. */
@@ -133,7 +133,7 @@ async function isAllowed(call: Promise<unknown>): Promise<boolean> {
   }
 }
 
-/** Puts a project that was changed here in the place of the one before. */
+/** Replaces the session's project with one that was changed here. */
 export function noteProject(project: Project): void {
   const state = states[project.environment].value;
   if (state.kind !== "open") return;

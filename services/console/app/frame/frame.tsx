@@ -14,7 +14,7 @@ import { countText } from "../ui/time.ts";
 import { isHelpOpen, KeysHelp, useKeys } from "./keys.tsx";
 import { SignInForm } from "./sign-in.tsx";
 
-/** What stands around every page: project, environment and menu, and what is wrong with the service or the key. */
+/** The frame of every page: project, environment and menu, and notes on an outage or a refused key. */
 
 const isMenuOpen = signal(false);
 
@@ -24,7 +24,7 @@ export function Frame({ session, children }: { session: Session; children: Compo
   const shownKey = useRef(key);
   useKeys();
   useEffect(() => {
-    // Who goes on by the keyboard begins at the new page, not in the menu.
+    // A visitor who goes on by the keyboard begins at the new page, not in the menu.
     if (shownKey.current !== key) main.current?.focus({ preventScroll: true });
     shownKey.current = key;
     isMenuOpen.value = false;
@@ -188,7 +188,7 @@ function OutageBanner() {
   );
 }
 
-/** The key was accepted before and is not any more. What is typed in the page stays. */
+/** The key was accepted before and is no longer. Texts that were typed in the page stay. */
 function RefusedKey({ session }: { session: Session }) {
   return (
     <Dialog title="Your key is no longer accepted">

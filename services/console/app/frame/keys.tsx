@@ -8,7 +8,7 @@ import { Dialog } from "../ui/dialog.tsx";
 
 export const isHelpOpen = signal(false);
 
-/** What a letter does to the element of the page that says so by `data-key`. Inputs get the cursor; others are clicked. */
+/** The letters that act on the page's element with that `data-key`. Inputs get the cursor; other elements are clicked. */
 const ELEMENT_KEYS: Record<string, string> = { "/": "Search", c: "Create", r: "Reload" };
 
 const CHORD_MS = 1_200;

@@ -8,7 +8,7 @@ import { Form, TextField } from "../ui/form.tsx";
 import { Wheel } from "../ui/icons.tsx";
 import { errorText } from "../ui/page.tsx";
 
-/** The page without a key. After it the visitor is where the address says, or else at the overview. */
+/** The page for a visitor without a key. It leads on to the view of the address, or else to the overview. */
 export function SignInPage({ environment }: { environment: Environment | null }) {
   return (
     <main class="door" {...(environment && { "data-environment": environment })}>
@@ -37,7 +37,7 @@ export function SignInPage({ environment }: { environment: Environment | null })
   );
 }
 
-/** `onDone` is called with a session of the environment that is meant. */
+/** `onDone` is called once a session is open. */
 export function SignInForm({
   environment,
   onDone,

@@ -15,9 +15,9 @@ import { WebhooksPage } from "./webhooks/page.tsx";
 /** A page of the console: an entry of the menu, and everything below its address. */
 export interface ConsolePage {
   name: PageName;
-  /** What the menu calls it. */
+  /** The page's name in the menu. */
   title: string;
-  /** What a key must be permitted to read for the page to be of use. */
+  /** The resource that a key must be permitted to read for the page to be of use. */
   resource: Resource;
   /** `g` and this letter lead to it. */
   key: string;

@@ -24,15 +24,15 @@ export interface ChartProps {
   kind: "bars" | "lines";
   /** Writes a value, on the axis too. */
   textOf: (value: number) => string;
-  /** Of the axis. */
+  /** Whether the axis of the values is logarithmic. */
   isLogarithmic?: boolean;
-  /** Shows UTC whatever the visitor likes: days of UTC begin nowhere else. */
+  /** Shows UTC whatever the visitor likes, since the instants are days of UTC. */
   isUtc?: boolean;
 }
 
 const HEIGHT = 190;
 const AXIS_FONT = "11px system-ui, sans-serif";
-/** The widest that a bar gets, and how much of its place it takes. */
+/** The part of its place that a bar takes, and its largest width in pixels. */
 const BAR_SIZE: [number, number] = [0.78, 48];
 
 export function Chart(props: ChartProps) {
@@ -227,7 +227,7 @@ function widen(instants: readonly number[], min: number, max: number): [number, 
   return [min - step / 2, max + step / 2];
 }
 
-/** Each series upon those before it. */
+/** Stacks each series on those before it. */
 function stack(series: readonly Series[]): number[][] {
   const sums: number[] = [];
   return series.map(({ values }) =>
@@ -239,7 +239,7 @@ function stack(series: readonly Series[]): number[][] {
   );
 }
 
-/** A canvas takes no `light-dark()`, so the browser is asked what it comes to. */
+/** A canvas takes no `light-dark()`, so the browser is asked for the resulting colour. */
 function colourOf(styles: CSSStyleDeclaration, name: string): string {
   const probe = document.createElement("span");
   probe.style.color = styles.getPropertyValue(name);

@@ -34,7 +34,7 @@ export function Dialog(props: { title: string; onClose?: () => void; children: C
 export function Confirm(props: {
   title: string;
   children: ComponentChildren;
-  /** What the button says, such as `Cancel the job`. */
+  /** The text of the button, such as `Cancel the job`. */
   verb: string;
   isDanger?: boolean;
   action: Action<[]>;

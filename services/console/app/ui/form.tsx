@@ -51,7 +51,7 @@ function Field(
 export interface TextProps extends FieldProps {
   value: string;
   onInput: (value: string) => void;
-  /** When the cursor leaves the field. */
+  /** Called when the cursor leaves the field. */
   onLeave?: () => void;
   type?: "text" | "url" | "search" | "number" | "datetime-local" | "password" | "month";
   placeholder?: string;
@@ -121,7 +121,7 @@ export function AreaField(props: FieldProps & { value: string; onInput: (value: 
   );
 }
 
-/** Values with what is shown for them. */
+/** Values with the texts that are shown for them. */
 type Options = readonly (readonly [value: string, shown: string])[];
 
 export function SelectField(
@@ -190,7 +190,7 @@ export function Filters({ children }: { children: ComponentChildren }) {
   );
 }
 
-/** A filter that is typed. It holds once one goes on, not at each letter. */
+/** A filter that is typed. It takes effect when one presses Enter or leaves the field, not at each letter. */
 export function FilterText({
   label,
   name,
@@ -261,7 +261,7 @@ export function Form(props: {
   );
 }
 
-/** What ends a form: why it failed, the button that sends it, and the way back, which is an address or closes a dialog. */
+/** The end of a form: why it failed, the button that sends it, and the way back: an address, or a call. */
 export function FormFoot(props: { verb: string; action: Action<[]>; back: string | (() => void) }) {
   const { verb, action, back } = props;
   return (
@@ -287,8 +287,8 @@ export function FormFoot(props: { verb: string; action: Action<[]>; back: string
 }
 
 /**
- * The instant of a `datetime-local` field, whose text is on the clock of this browser; undefined for an empty one, and for a
- * text that is none.
+ * The instant of a `datetime-local` field, whose text is on the clock of this browser; undefined for an empty text, and for
+ * a text that is no instant.
  */
 export function instantOf(text: string): string | undefined {
   const at = new Date(text);

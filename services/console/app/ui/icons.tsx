@@ -1,7 +1,7 @@
 import type { ComponentChildren } from "preact";
 import type { PageName } from "../paths.ts";
 
-/** Drawn on a grid of 16 with one stroke, so that they look alike. */
+/** The icons. All are drawn on a grid of 16 with one stroke, so that they look alike. */
 
 function Icon({ children }: { children: ComponentChildren }) {
   return (

@@ -1,9 +1,9 @@
 import type { ComponentChild } from "preact";
 import { Block, Copy } from "./small.tsx";
 
-/** JSON as it was written, every digit, laid out anew. */
+/** JSON with every digit as it was written, laid out anew. */
 
-/** Beyond it colours would cost the browser too many elements. */
+/** Colours in a longer text would cost the browser too many elements. */
 const COLOURED_CHARACTERS_MAX = 20_000;
 const TOKENS = /"(?:[^"\\]|\\.)*"|[[\]{}:,]|[^\s[\]{}:,"]+/g;
 
@@ -27,7 +27,7 @@ export function layOut(text: string): string {
   return out;
 }
 
-/** The text of a member of a JSON object, as it stands there; null if it has none. */
+/** The text of a member of a JSON object, as it stands there; null if the object has no such member. */
 export function memberText(text: string, name: string): string | null {
   const tokens = [...text.matchAll(TOKENS)];
   const wanted = JSON.stringify(name);

@@ -13,13 +13,13 @@ export function ListPage<Row>(props: {
   about?: string;
   list: List<Row>;
   columns: readonly Column<Row>[];
-  /** Where a row leads to, if that is not its own page below this one. */
+  /** The address of a row, if it is not the row's own page below this one. */
   hrefOfRow?: (row: Row) => string;
-  /** What the button says that leads to the form for one more. */
+  /** The text of the button that leads to the form for a new row. */
   create?: string;
-  /** What stands above the rows, such as filters. */
+  /** The content above the rows, such as filters. */
   children?: ComponentChildren;
-  /** What stands in place of no rows. */
+  /** The note that is shown if there are no rows. */
   none: { title: string; text: string };
   /** The same while a filter is set; null if none is. */
   noMatch?: string | null;

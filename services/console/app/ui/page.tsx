@@ -8,7 +8,7 @@ import { may, type Session, useSession } from "../data/session.ts";
 import { Link } from "./small.tsx";
 import { now } from "./time.ts";
 
-/** What pages are made of. */
+/** The parts that pages are made of. */
 
 /** The head of a page. `trail` leads back to the list. */
 export function PageHead(props: {
@@ -41,7 +41,7 @@ export function PageHead(props: {
   );
 }
 
-/** A page with a form, for keys that may send it. `what` is what one does by it, such as `create jobs`. */
+/** A page with a form, for keys that may send it. `what` says what the form does, such as `create jobs`. */
 export function FormPage(props: {
   title: string;
   trail: { href: string; label: string };
@@ -83,7 +83,7 @@ export function Card(props: { title?: string; head?: ComponentChildren; children
   );
 }
 
-/** Where a list or a page has nothing to show: why, and what can be done. */
+/** A note for a list or a page that has nothing to show: why, and what can be done. */
 export function Empty(props: { title: string; children?: ComponentChildren; action?: ComponentChildren }) {
   return (
     <div class="empty">
@@ -94,7 +94,7 @@ export function Empty(props: { title: string; children?: ComponentChildren; acti
   );
 }
 
-/** While the first answer is on its way. */
+/** A placeholder while the first answer is on its way. */
 export function Loading({ what }: { what: string }) {
   return (
     <div class="bones" role="status" aria-label={`Loading ${what}`}>
@@ -106,7 +106,7 @@ export function Loading({ what }: { what: string }) {
   );
 }
 
-/** In place of what is not loaded yet: that it loads, or why it failed. */
+/** A note in place of data that is not loaded yet: that it loads, or why it failed. */
 export function NotYet({ query, what }: { query: Query<unknown>; what: string }) {
   const { error, reload } = query;
   return error === undefined ? <Loading what={what} /> : <Trouble error={error} onRetry={reload} />;
@@ -119,7 +119,7 @@ export function errorText(error: unknown): string {
   return error instanceof Error ? error.message : "Something went wrong.";
 }
 
-/** What failed, and a button to try it again. */
+/** The text of an error, and a button to try again. */
 export function Trouble({ error, onRetry }: { error: unknown; onRetry?: () => void }) {
   if (error === undefined) return null;
   const requestId = error instanceof ApiError ? error.requestId : null;
@@ -161,7 +161,7 @@ export function ScopeNote({ session, what }: { session: Session; what: string })
   return <span class="note">{`A key of scope ${session.scope} cannot ${what}.`}</span>;
 }
 
-/** Turns the keeping up to date on and off, and says how old what one sees is. */
+/** Turns live updates on and off, and says how old the shown data is. */
 export function Live({
   loadedAt,
   isLoading,
@@ -201,7 +201,7 @@ export function Live({
   );
 }
 
-/** How much of the whole it is. What is bound turns yellow at 80 % and red at 100 %. */
+/** How much of the whole `part` is. A meter with `isBound` turns yellow at 80 % and red at 100 %. */
 export function Meter({ part, whole, isBound = false }: { part: number; whole: number; isBound?: boolean }) {
   const percent = whole === 0 ? 0 : Math.min(100, (part / whole) * 100);
   const tone = isBound && percent >= 100 ? " bad" : isBound && percent >= 80 ? " warn" : "";

@@ -82,7 +82,7 @@ export function wordsOf(word: string): string {
   return word.replaceAll("_", " ");
 }
 
-/** Where something is in its life, in the API's own word. */
+/** A status, in the API's own word. */
 export function Status({ status }: { status: string }) {
   return <span class={`badge ${toneOf(status)}`}>{wordsOf(status)}</span>;
 }
@@ -105,7 +105,7 @@ export function Tags({ tags, hrefOf }: { tags: readonly string[]; hrefOf?: (tag:
   );
 }
 
-/** A button that copies the text. Where the browser gives no clipboard, as without TLS, there is none. */
+/** A button that copies the text. There is no button where the browser gives no clipboard, as without TLS. */
 export function Copy({ text, what }: { text: string; what: string }) {
   const [isCopied, setIsCopied] = useState(false);
   if (navigator.clipboard === undefined) return null;
@@ -162,7 +162,7 @@ export function Secret({ text, children }: { text: string; children: ComponentCh
   );
 }
 
-/** Text of many lines as it is, in the type of machines. */
+/** Text of many lines as it is, in a monospaced font. */
 export function Block({ what, children }: { what: string; children: ComponentChildren }) {
   return (
     <section class="code" aria-label={what} {...SCROLLABLE}>
@@ -171,5 +171,5 @@ export function Block({ what, children }: { what: string; children: ComponentChi
   );
 }
 
-/** What scrolls by itself must be reached by the keyboard. */
+/** An element that scrolls by itself must be reachable by the keyboard. */
 export const SCROLLABLE = { tabIndex: 0 } as const;

@@ -13,33 +13,33 @@ export interface Column<Row> {
   /** The same on a narrow screen. */
   narrow?: string;
   isRight?: boolean;
-  /** Left out on narrower screens. */
+  /** Narrower screens leave the column out. */
   from?: "medium" | "wide";
   cell: (row: Row) => ComponentChildren;
-  /** What pointing at a cell shows, where its text may be cut. */
+  /** The text that pointing at a cell shows, for cells whose own text may be cut. */
   hint?: (row: Row) => string;
 }
 
-/** A height that rows have in the style sheet (`--row`). */
+/** The height that rows have in the style sheet (`--row`). */
 const ROW_PIXELS = 42;
 const SPARE_ROWS = 14;
 /** The range moves in steps, so that most scrolling renders nothing. */
 const STEP_ROWS = 8;
-/** When nothing has leapt for so long, the rows before and behind the window are made. */
+/** This long after the last leap, the rows before and behind the window are made. */
 const REST_MS = 100;
-/** How close to its end the list is when more is asked for. */
+/** More rows are asked for this many rows before the list's end. */
 const AHEAD_ROWS = 60;
 
 /**
- * The rows of a list. Only those near the window are in the document, so that ten thousand scroll as well as ten. `hrefOf` makes
- * each row a link, whose text is the first column's.
+ * The rows of a list. Only the rows near the window are in the document, so that ten thousand scroll as well as ten. `hrefOf`
+ * makes each row a link, whose text is the first column's.
  */
 export function Table<Row>(props: {
   label: string;
   columns: readonly Column<Row>[];
   list: List<Row>;
   hrefOf?: (row: Row) => string;
-  /** What stands in place of no rows. */
+  /** The note that is shown if there are no rows. */
   empty: ComponentChildren;
 }) {
   const { list, columns } = props;
@@ -130,8 +130,8 @@ function classOf<Row>({ isRight, from }: Column<Row>): string | undefined {
 }
 
 /**
- * Which rows are in the document: the first, and the one behind the last. They are those in the window and some before and behind it.
- * After a leap they are those in the window alone, so that its frame makes no others. These follow once no leap comes any more.
+ * The rows in the document: the first, and the one behind the last. They are the rows in the window and some before and behind it.
+ * After a leap they are the rows in the window alone, so that the leap's frame makes no others. The others follow once leaps end.
  */
 function useVisibleRows(body: { current: HTMLElement | null }, count: number): [number, number] {
   const [first, setFirst] = useState(0);

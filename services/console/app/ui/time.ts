@@ -85,7 +85,7 @@ export function countText(count: number): string {
 export function percentText(part: number, whole: number): string {
   if (whole === 0) return "–";
   const percent = (part / whole) * 100;
-  // 99.97 % is not all of it.
+  // 99.97 % must not be rounded to 100 %.
   if (percent > 99.9 && percent < 100) return `${(Math.floor(percent * 100) / 100).toFixed(2)} %`;
   return `${percent.toFixed(percent >= 10 || percent === 0 ? 1 : 2).replace(/\.0$/, "")} %`;
 }

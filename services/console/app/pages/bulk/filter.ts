@@ -2,7 +2,7 @@ import type { Bulk, NewBulk } from "../../../../../shared/client/bulk.ts";
 import type { BulkAction } from "../../../../../shared/domain/bulk.ts";
 import { instantOf } from "../../ui/form.tsx";
 
-/** What a bulk operation is about, as texts. */
+/** The filter of a bulk operation, as texts. */
 
 /** Such as `status failed, tag invoices`. */
 export function filterText(filter: Bulk["filter"]): string {
@@ -45,7 +45,7 @@ export const MEMBERS: Record<BulkAction, readonly (keyof FilterTexts)[]> = {
   backfill: ["schedule_id", "from", "to"],
 };
 
-/** An empty filter is sent as it is: the API says then that everything has to be meant in so many words. */
+/** An empty filter is sent as it is: the API then answers that an operation on everything has to say so. */
 export function filterOf(action: BulkAction, texts: FilterTexts, isAll: boolean): NewBulk["filter"] {
   if (isAll) return { all: true };
   const given = MEMBERS[action].flatMap((name) => {

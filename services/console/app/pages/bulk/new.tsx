@@ -14,7 +14,7 @@ import { countText } from "../../ui/time.ts";
 import { type FilterTexts, filterOf, filterText, MEMBERS } from "./filter.ts";
 import { Sample } from "./operation.tsx";
 
-/** `bulk/new`, whose filter may stand in the address. It is counted, then started. */
+/** `bulk/new`. The filter may stand in the address. The operation is counted, then started. */
 export function NewBulkPage() {
   return (
     <FormPage

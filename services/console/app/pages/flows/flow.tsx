@@ -13,7 +13,7 @@ import { Link, Status, Time } from "../../ui/small.tsx";
 import { countText } from "../../ui/time.ts";
 import { rateOf, rateText } from "./rate.ts";
 
-/** One flow key: what of its limits is in use, and how they are changed. One that is not known has none. */
+/** One flow key: how much of its limits is in use, and a form to change them. An unknown key has no limits. */
 export function FlowPage({ flowKey }: { flowKey: string }) {
   const session = useSession();
   const { flows } = session.client;

@@ -5,7 +5,7 @@ export function rateText(rate: FlowKey["rate"]): string {
   return rate === null ? "no limit" : `${rate.count} in ${rate.per_seconds} s`;
 }
 
-/** The rate that two fields of a form say; null if both are empty. What is missing is left to the API to say. */
+/** The rate that two fields of a form say; null if both are empty. The API tells what is missing. */
 export function rateOf(count: string, perSeconds: string): FlowKey["rate"] {
   if (count === "" && perSeconds === "") return null;
   return { count: Number(count), per_seconds: Number(perSeconds) };

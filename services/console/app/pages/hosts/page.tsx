@@ -140,7 +140,7 @@ function Park({ onAsk, error }: { onAsk: (host: string) => void; error: unknown 
   );
 }
 
-/** Whether hosts that fail are parked without being told. */
+/** The setting by which failing hosts are parked automatically. */
 function Breaker({ session }: { session: Session }) {
   const isOn = session.project.park_failing_hosts === true;
   const save = useAction(async (wanted: boolean) => {

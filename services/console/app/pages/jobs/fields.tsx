@@ -10,7 +10,7 @@ const POLICY_FIELDS = [
   { name: "capSeconds", param: "retry_policy.cap_seconds", label: "Longest wait, in seconds" },
 ] as const;
 
-/** The fields of what a job is told, in the form of a job and of a schedule. */
+/** The fields that the forms of a job and of a schedule have in common. */
 export function JobFields(props: {
   texts: JobTexts;
   set: (name: keyof JobTexts) => (value: string) => void;

@@ -13,7 +13,7 @@ import { Block, Copy, Id, Link, Status, Tags, Time } from "../../ui/small.tsx";
 import { durationText } from "../../ui/time.ts";
 import { Timeline, WaitingNote } from "./timeline.tsx";
 
-/** One job: how it stands, why it waits, what has happened to it, what it carries. */
+/** One job: its status, why it waits, its history and its payload. */
 
 interface Loaded {
   job: Job;
@@ -129,7 +129,7 @@ function Facts({ job }: { job: Job }) {
   );
 }
 
-/** The facts that a job has from its schedule, if it has one. */
+/** The facts that a job and a schedule have in common. */
 export function JobFacts({ of: { retry_policy: policy, flow, tags } }: { of: Job | Schedule }) {
   return (
     <>
@@ -188,7 +188,7 @@ function Attempt({ run }: { run: Run }) {
   );
 }
 
-/** What can be done with the job as it stands. */
+/** The actions that the job's status allows. */
 function Actions(props: { session: Session; job: Job; runs: readonly Run[]; reload: () => void }) {
   const { session, job, runs, reload } = props;
   const { client } = session;

@@ -102,12 +102,12 @@ const COLUMNS: readonly Column<ListedJob>[] = [
   },
 ];
 
-/** Without the scheme, which all have in common. */
+/** The URL without its scheme, which all targets have in common. */
 export function targetText(url: string): string {
   return url.replace(/^https:\/\//, "");
 }
 
-/** An id leads to its thing; anything else is a tag. */
+/** An id leads to its job, run or schedule; any other text is a tag. */
 function Search() {
   const [text, setText] = useState("");
   const search = () => {

@@ -11,7 +11,7 @@ import { Card, FormPage, NotYet } from "../../ui/page.tsx";
 import { JobFields } from "./fields.tsx";
 import { type JobTexts, jobMembersOf, jobTextsOf, NEW_JOB } from "./texts.ts";
 
-/** `jobs/new`, and `jobs/new?from={id}` for one like another. */
+/** `jobs/new`, and `jobs/new?from={id}` for a copy of another job. */
 export function NewJobPage() {
   const { client } = useSession();
   const from = place.value.query.get("from");

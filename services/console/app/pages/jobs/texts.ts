@@ -5,7 +5,7 @@ import type { Flow, FlowHold } from "../../../../../shared/domain/flow-key.ts";
 import { layOut } from "../../ui/json.tsx";
 import { rateOf } from "../flows/rate.ts";
 
-/** What a job is told, or a schedule for its jobs, as the texts of a form. An empty one is left out. */
+/** The members that jobs and schedules have in common, as the texts of a form. Empty texts are left out of requests. */
 export interface JobTexts {
   targetUrl: string;
   payload: string;

@@ -22,7 +22,7 @@ const TITLES: Record<string, string> = {
   turn: "Nothing is in its way",
 };
 
-/** What each reason is called, also where many jobs wait. */
+/** The title of a reason to wait, also for counts of many jobs. */
 export function reasonTitle(reason: string): string {
   return TITLES[reason] ?? wordsOf(reason);
 }

@@ -4,7 +4,7 @@ import { ApiKeys } from "./api-keys.tsx";
 import { ProjectSettings } from "./project.tsx";
 import { SigningSecret } from "./signing-secret.tsx";
 
-/** What lets programs in, what their requests are signed with, and what the project is called. */
+/** The page of the API keys, the signing secret and the project's settings. */
 export function KeysPage() {
   const session = useSession();
   return (

@@ -7,7 +7,7 @@ import { Form, optionsOf, SelectField, TextField } from "../../ui/form.tsx";
 import { Card, ScopeNote, Trouble } from "../../ui/page.tsx";
 import { Id } from "../../ui/small.tsx";
 
-/** The name of the project, and where its jobs run that name no region. */
+/** The name of the project, and the region of its jobs that name none. */
 export function ProjectSettings({ session }: { session: Session }) {
   const { client, project } = session;
   const [name, setName] = useState(project.name);

@@ -14,7 +14,7 @@ import { Link, wordsOf } from "../../ui/small.tsx";
 import { countText, durationText, percentText } from "../../ui/time.ts";
 import { reasonTitle } from "../jobs/timeline.tsx";
 
-/** How the environment does: what was done, how late, what waits and why, which hosts fail. */
+/** The state of the environment: its runs, how late they were, what waits and why, and which hosts fail. */
 const REQUESTS = 3;
 const HOSTS_DOWN_SHOWN = 20;
 

@@ -12,7 +12,7 @@ import { ListedId, Status, Time } from "../../ui/small.tsx";
 import type { Column } from "../../ui/table.tsx";
 import { durationText } from "../../ui/time.ts";
 
-/** `runs`; `runs/{id}` leads to the job that the run is of. */
+/** `runs`; `runs/{id}` leads to the run's job. */
 export function RunsPage({ rest: [id] }: { rest: readonly string[] }) {
   return id === undefined ? <RunList /> : <OneRun id={id} />;
 }

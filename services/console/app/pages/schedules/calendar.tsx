@@ -77,7 +77,7 @@ function Days({
   const { firings, timezone } = preview;
   const byDay = Map.groupBy(firings, ({ local_time }) => local_time.slice(0, 10));
   const changeOf = new Map(changes.map((change) => [dayIn(timezone, change.at), change]));
-  // Where there are more than a preview holds, its last day is not whole.
+  // If there are more firings than a preview holds, its last day is not whole.
   const lastDay =
     firings.length === PREVIEW_FIRINGS_MAX ? firings.at(-1)?.local_time.slice(0, 10) : undefined;
   const today = dayIn(timezone, Date.now());

@@ -1,7 +1,7 @@
 /** When the clocks of a time zone change, as this browser knows it. */
 
 export interface ClockChange {
-  /** The first hour with the new offset. Milliseconds since 1970. */
+  /** The first quarter of an hour with the new offset. Milliseconds since 1970. */
   at: number;
   /** How far the clocks go ahead; negative if back. */
   minutes: number;
@@ -9,7 +9,7 @@ export interface ClockChange {
 
 const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
-/** Where there are any, two changes a year. */
+/** A zone whose clocks change has two changes in this time. */
 const DAYS_SEARCHED = 370;
 
 /** The changes of the year after `from`; none for a zone that this browser does not know. */

@@ -14,7 +14,7 @@ import { JobFields } from "../jobs/fields.tsx";
 import { FiringList } from "./firings.tsx";
 import { changesOf, creationOf, NEW_SCHEDULE, type ScheduleTexts, textsOf } from "./texts.ts";
 
-/** Creates a schedule, or changes one. When it would fire is shown while one types. */
+/** Creates a schedule, or changes one. Its next firings are shown while one types. */
 export function ScheduleFormPage({ id }: { id: string | null }) {
   const { client } = useSession();
   const query = useQuery(`schedule form ${id}`, async (signal) => {
@@ -139,7 +139,7 @@ function Preview({
 
 const TYPING_MS = 350;
 
-/** The firings of what is typed, once the typing pauses. */
+/** The firings of the typed timetable, once the typing pauses. */
 function usePreview(texts: ScheduleTexts): { data: SchedulePreview | undefined; error: unknown } {
   const { client } = useSession();
   const [typed, setTyped] = useState(texts);

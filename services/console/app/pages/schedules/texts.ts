@@ -45,7 +45,7 @@ export function creationOf(texts: ScheduleTexts): NewSchedule {
   };
 }
 
-/** What was changed; the rest keeps its value, whoever has changed it meanwhile. */
+/** The changed members; the others keep their values, also those that another client has changed meanwhile. */
 export function changesOf(before: ScheduleTexts, after: ScheduleTexts): ScheduleUpdate {
   const isChanged = (...names: (keyof ScheduleTexts)[]) => names.some((name) => before[name] !== after[name]);
   return {
@@ -58,7 +58,7 @@ export function changesOf(before: ScheduleTexts, after: ScheduleTexts): Schedule
     ...(isChanged("spreadSeconds") && { spread_seconds: Number(after.spreadSeconds) }),
     ...(isChanged("tags") && { tags: tagsOf(after) }),
     ...(isChanged("maxAttempts", "baseSeconds", "capSeconds") && { retry_policy: policyOf(after) }),
-    // It is changed as a whole, and taken away with its key.
+    // The flow is changed as a whole, and taken away with its key.
     ...(isChanged("flowKey", "flowConcurrency", "flowCount", "flowPerSeconds", "flowHold") && {
       flow: isChanged("flowKey") && after.flowKey.trim() === "" ? null : flowOf(after),
     }),

@@ -11,10 +11,13 @@ import { Card, Empty, Live, Loading, Trouble } from "../../ui/page.tsx";
 import { Block, Link, Status, Time } from "../../ui/small.tsx";
 import { durationText } from "../../ui/time.ts";
 
-/** Each is several lines high. */
+/** Each delivery is several lines high. */
 const PAGE = 20;
 
-/** What was sent to the endpoint and with which answers. `changes` counts what was done here, after which it loads again. */
+/**
+ * The deliveries to the endpoint and their answers. They load again whenever an action on the endpoint adds to
+ * `changes`.
+ */
 export function Deliveries(props: { session: Session; webhook: Webhook; changes: number }) {
   const { session, webhook, changes } = props;
   const filters = filtersOf(["status"]);
