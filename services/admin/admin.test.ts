@@ -50,7 +50,7 @@ afterAll(async () => {
 
 const admin = (...words: string[]) => runCommandLine(words, settings);
 
-/** What a command that succeeds prints with --json. */
+/** The answer of a command that succeeds, as it is printed with --json. */
 async function ask<T>(...words: string[]): Promise<T> {
   const { code, stdout, stderr } = await admin(...words, "--json");
   expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
@@ -358,7 +358,7 @@ describe("secret rotate", () => {
     );
     expect(await secretsOf(project.id, "production")).toEqual([rotated.secret, old.production]);
     expect(await secretsOf(project.id, "development")).toEqual([old.development]);
-    // Of a second rotation within the day, the older one ends.
+    // A second rotation within the day ends the oldest secret.
     const again = await ask<{ secret: string }>(
       ...["secret", "rotate", "--project", project.id, "--environment", "production"],
     );

@@ -57,7 +57,7 @@ test("every command that changes something is recorded with the operator, what w
     await addNode(db, { kind, name: "both", regions: ["us-east"], process: "p" });
   }
   await ask("node", "dead", "both");
-  // None of these changes anything.
+  // These commands change nothing.
   await ask("key", "revoke", made.id);
   await ask("project", "show", project.id);
   await ask("key", "list", "--project", project.id);
@@ -93,7 +93,7 @@ test("every command that changes something is recorded with the operator, what w
   for (const hidden of [made.key, next.key, secret, ...Object.values(keys)])
     expect(text).not.toContain(hidden);
 
-  // The same, of one project, in pages.
+  // The entries of one project are the same in pages.
   const first = await list("--project", project.id, "--limit", "4");
   const second = await list("--project", project.id, "--limit", "4", "--before", first.next ?? "");
   expect([...first.data, ...second.data]).toEqual(data.filter(({ project_id }) => project_id === project.id));
@@ -115,7 +115,7 @@ test("what operators did is found among all that keys do", async () => {
 });
 
 let requests = 0;
-/** Makes a change, and answers who the newest entry says that it was. */
+/** Makes a change, and answers the `by` of the newest entry. */
 async function changeAs(words: string[], environment: Record<string, string>): Promise<object | undefined> {
   const settings = { DATABASE_URL: database.url, SUDO_USER: "dana", ...environment };
   const change = ["host", "limit", "who.example.com", "--requests", String(++requests)];

@@ -11,7 +11,7 @@ import { checkPrepared, type Database, openDatabase } from "../../shared/store/d
 import { type CellAccess, Refusal } from "./command.ts";
 
 const CONNECTIONS = 4;
-/** Nobody but the operator waits for a command, so it gives a busy machine more time than a service would. */
+/** Only the operator waits for a command, so it gives a busy machine more time than a service would. */
 const CONNECT_TIMEOUT_MS = 10_000;
 const log = createLog({ level: "silent", name: "admin" });
 
@@ -60,19 +60,19 @@ function findEmbeddedUrl(dataDir: string): string | null {
   }
 }
 
-/** SECRETS_KEY, or the key of the standalone's data directory, and the others. */
+/** SECRETS_KEY, or the key of the standalone's data directory, and SECRETS_KEY_FALLBACKS. */
 function findKeys({ secretsKey, secretsKeyFallbacks, dataDir }: Config<"admin">) {
   const key = secretsKey ?? findSecretsKey(dataDir);
   return key && { secretsKey: key, secretsKeyFallbacks };
 }
 
-/** Only services bring a new key to a cell. Until they have, none of them could open what a command sealed with it. */
+/** Only services bring a new key to a cell. Before that, no service could open what a command sealed with it. */
 async function openSeal(db: Database, config: Config<"admin">): Promise<Seal> {
   const given = findKeys(config);
   if (given === null) throw new Refusal("SECRETS_KEY is not set");
   const { known, sample } = await lookAtKeys(db);
   const isFound = config.secretsKey === null;
-  // A key found in a folder may belong to another database than DATABASE_URL, and here is nothing to try it on.
+  // A key found in a folder may belong to another database, and this one has nothing to try it on.
   if (isFound && config.databaseUrl !== null && known.length === 0 && sample === null)
     throw new Refusal("SECRETS_KEY is not set");
   try {

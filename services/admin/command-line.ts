@@ -18,7 +18,7 @@ import { secretRotate, secretShow } from "./commands/secret.ts";
 import { secretsKeyList, secretsKeyLost, secretsKeyReseal } from "./commands/secrets-key.ts";
 import { shardList } from "./commands/shard.ts";
 
-/** What a command prints, and the code with which its process ends. */
+/** The texts that a command prints, and the code with which its process ends. */
 export interface Answer {
   code: number;
   stdout: string;
@@ -58,7 +58,7 @@ const NAME_WORDS_MAX = 2;
 
 /**
  * Runs the command that the words name, on the database of DATABASE_URL, or on that of the standalone which runs on
- * DATA_DIR. A refusal is one line on stderr and 1.
+ * DATA_DIR. A refusal is one line on stderr and the code 1.
  */
 export async function runCommandLine(words: readonly string[], variables: Variables): Promise<Answer> {
   try {
@@ -143,7 +143,7 @@ function readInput(
   };
 }
 
-/** No option has a single dash. A word that begins with one is the value of the option before it, if that takes one. */
+/** Options have two dashes. A word with a single dash is the value of the option before it, if that takes a value. */
 function joinValues(words: readonly string[], options: Record<string, { type: string }>): string[] {
   const joined: string[] = [];
   for (const word of words) {
@@ -160,7 +160,7 @@ function help(): string {
   return `The commands, each with --json if wanted, and with --as NAME (or OPERATOR=NAME), by which the audit names you:\n${table(lines)}`;
 }
 
-/** What to say of an error that is no bug; null if it is one. */
+/** The message for an error that is no bug; null for a bug. */
 function refusalOf(error: unknown): string | null {
   if (error instanceof Refusal || error instanceof ApiError || error instanceof ConfigError) {
     return error.message;
@@ -168,7 +168,7 @@ function refusalOf(error: unknown): string | null {
   if (!(error instanceof Error)) return null;
   const code = (error as { code?: unknown }).code;
   if (typeof code === "string" && code.startsWith("ERR_PARSE_ARGS")) {
-    // The rest of the message suggests that an unknown option may be meant as a plain word. Here it never is.
+    // The rest of the message suggests that an unknown option may be a plain word, which is never so here.
     return error.message.replace(/\. To specify a positional.*/s, "").replaceAll("\n", " ");
   }
   if (isDatabaseFault(error) || isDatabaseFault(error.cause)) {

@@ -37,15 +37,15 @@ export interface CellAccess {
 }
 
 export interface Output {
-  /** What `--json` prints. */
+  /** The output with `--json`. */
   json: object;
-  /** What is printed without it. */
+  /** The output without `--json`. */
   text: string;
   /** The answer is no: the process ends with 1. */
   isRefusal?: boolean;
 }
 
-/** What was asked for cannot be done. The message is shown as one line, without a stack. */
+/** The command cannot be carried out. The message is shown as one line, without a stack. */
 export class Refusal extends Error {}
 
 export function parseChoice<Choice extends string>(

@@ -1,10 +1,10 @@
 import { describe, expect, test } from "bun:test";
 import { runCommandLine } from "./command-line.ts";
 
-/** `cron preview` needs no database, no settings and no keys: nothing of that is given to it here. */
+/** `cron preview` needs neither a database, nor settings, nor keys, so the tests give it none. */
 const preview = (...words: string[]) => runCommandLine(["cron", "preview", ...words], {});
 
-/** What it prints with --json, and how it ends. */
+/** The output with --json, and the exit code. */
 async function ask(...words: string[]): Promise<{ code: number; json: unknown }> {
   const { code, stdout, stderr } = await preview(...words, "--json");
   expect(stderr).toBe("");

@@ -29,7 +29,7 @@ const admin = async (...words: string[]) => {
 const arrivedOf = (ids: readonly string[]) =>
   target.arrivals.filter(({ jobId }) => ids.includes(jobId)).length;
 
-/** Work goes on in another project while something is held; so long that nothing of the held one is merely late. */
+/** Lets another project work while something is held, for so long that held jobs cannot be merely late. */
 async function untilOthersGoOn(): Promise<void> {
   const other = await cell.addProject();
   for (let round = 0; round < 3; round++) {
@@ -77,7 +77,7 @@ describe("what is held", () => {
     await cell.addEndpoint(project, { url: endpoint.url });
     let isHeld = Promise.resolve({ code: 1, stdout: "", stderr: "" });
     const slow = startTarget(async () => {
-      // The job ends after the hold: what it tells the endpoint has to wait.
+      // The job ends after the hold: its event has to wait.
       isHeld = admin("hold", "--json");
       await isHeld;
       return new Response("ok");

@@ -16,7 +16,7 @@ const old = createSeal(OLD_KEY);
 const both = createSeal(NEW_KEY, [OLD_KEY]);
 const alone = createSeal(NEW_KEY);
 const [newPrint = "", oldPrint = ""] = both.fingerprints;
-/** Beyond one page, so that the last of one and the first of the next are among them. */
+/** More than a page, so that the last row of a page and the first of the next are among them. */
 const ENDPOINTS = 1_100;
 
 let store: TestStore;
@@ -169,7 +169,7 @@ test("a secret that is rotated between the look and the change keeps what the ro
   const walk = await walkSealed(db, both, resealing(both));
   const [after] = await secrets();
   expect(after?.sealed).toEqual(rotated);
-  // What the rotation made the old secret of this same walk has found in its new place.
+  // The rotation moved the secret to the place of the old one, where this same walk has found it.
   expect(alone.open(after?.old ?? Buffer.alloc(0))).toBe("secret 0");
   expect(walk.replaced).toBe(1);
 });

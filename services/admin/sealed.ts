@@ -10,7 +10,7 @@ import {
 } from "../../shared/store/cell/sealed.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 
-/** What a walk over everything that the cell has sealed has found. */
+/** The findings of a walk over all sealed values of the cell. */
 export interface Walk {
   /** The number of sealed values under each key at hand, by its fingerprint. */
   found: Map<string, number>;
@@ -20,10 +20,10 @@ export interface Walk {
   replaced: number;
 }
 
-/** What replaces a sealed value; null if it stays. `key` is the key that opens it; null if none at hand does. */
+/** Answers the new bytes of a sealed value; null if it stays. `key` opens the value; null if none at hand does. */
 export type Change = (place: SealedPlace, sealed: Buffer, key: string | null) => Buffer | null;
 
-/** Walks in pages. How far it came is not noted: after a crash it begins again, and finds less to do. */
+/** Walks in pages. It notes no progress: after a crash it begins again, and finds less to do. */
 export async function walkSealed(db: Database, seal: Seal, change: Change = () => null): Promise<Walk> {
   const walk: Walk = { found: new Map(seal.fingerprints.map((key) => [key, 0])), unreadable: 0, replaced: 0 };
   for (const place of SEALED_PLACES) {
@@ -45,7 +45,7 @@ export async function walkSealed(db: Database, seal: Seal, change: Change = () =
   return walk;
 }
 
-/** Seals with the sealing key what another key has sealed. */
+/** Seals values of other keys anew with the sealing key. */
 export function resealing(seal: Seal): Change {
   const [sealing] = seal.fingerprints;
   return (_place, sealed, key) => (key === null || key === sealing ? null : seal.seal(seal.open(sealed)));

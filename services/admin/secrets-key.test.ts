@@ -36,7 +36,7 @@ beforeEach(async () => {
   await createProjectWithKeys(db, await serve(OLD), PROJECT);
 });
 
-/** What a service does at its start. */
+/** Opens the cell's seal as a service does at its start. */
 const serve = (secretsKey: Uint8Array, ...secretsKeyFallbacks: Uint8Array[]) =>
   openCellSeal({ db, log }, { secretsKey, secretsKeyFallbacks });
 

@@ -6,7 +6,7 @@ import { requireProject } from "./project.ts";
 const ENTRIES_DEFAULT = 50;
 const ENTRIES_MAX = 1_000;
 
-/** Who changed what, newest first; `--before` takes the `next` of the page before. `--by operator` leaves out keys. */
+/** The changes and their authors, newest first; `--before` takes the last `next`. `--by operator` leaves out keys. */
 export const auditList: Command = {
   usage: "[--project ID] [--by operator] [--limit N] [--before ENTRY_ID]",
   options: ["project", "by", "limit", "before"],

@@ -3,7 +3,7 @@ import { abortAnyBulk, listUnfinishedBulks } from "../../../shared/store/cell/op
 import { makeCause } from "../cause.ts";
 import { type Command, Refusal, table } from "../command.ts";
 
-/** More would be read by nobody. */
+/** An operator would hardly read more. */
 const LISTED_MAX = 1_000;
 
 export const bulkList: Command = {
@@ -32,7 +32,7 @@ export const bulkList: Command = {
   },
 };
 
-/** What it has done stays done. Nothing more is done after the answer. */
+/** Ends a bulk operation. Its work so far stays done, and it does nothing more after the answer. */
 export const bulkAbort: Command = {
   usage: "ID",
   operand: "ID",

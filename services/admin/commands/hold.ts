@@ -23,13 +23,11 @@ import {
 } from "../command.ts";
 import { parseHost } from "./host.ts";
 
-/**
- * Until `resume` nothing is sent of a project, of a region, to a host, or of the whole cell. Requests in flight end.
- */
+/** Holds a project, a region, a host or the whole cell: sends nothing for it until `resume`. Requests in flight end. */
 export const hold = holding(true);
 export const resume = holding(false);
 
-/** What is held now. */
+/** Lists the present holds. */
 export const holdList: Command = {
   usage: "",
   async run(_input, { db }) {
@@ -96,7 +94,7 @@ async function setHeld({ option }: Input, { db, operator }: CellAccess, held: bo
   return outputOf({ regions }, regions.length === 1 ? `region ${regions[0]}` : "the whole cell", held);
 }
 
-/** To hold a host is to limit it to 0 requests. `resume` removes the limit, and also one that it had before. */
+/** A held host has a limit of 0 requests. `resume` removes the limit, also one from before the hold. */
 async function setHostHeld(db: Database, host: string, held: boolean, cause: OperatorCause): Promise<Output> {
   if (held) await setHostLimit(db, { host, requests: 0 }, cause);
   else await clearHostLimit(db, host, cause);

@@ -109,7 +109,7 @@ export const keyRotate: Command = {
     if (status !== "active") throw new Refusal(`${key.id} is ${status}: create a new key instead`);
 
     const { projectNo, environment, scope, name, expiresAt } = key;
-    // A key that was to end goes on to end: its successor is no way around that.
+    // The successor ends when the key would have ended: a rotation does not prolong a key's life.
     const made = make({ projectNo, environment, scope, name, expiresAt }, now);
     await replaceKey(db, key.id, made.row, overlapHours, await makeCause({ db, operator }));
     return show(made);

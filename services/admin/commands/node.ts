@@ -33,8 +33,8 @@ export const nodeList: Command = {
 };
 
 /**
- * The operator's word is the proof: what the node had on the wire is taken for lost and tried again, and if it is alive
- * after all, a target may get the same job twice at once.
+ * The operator's word is the proof: the node's attempts on the wire are taken for lost and tried again. If the node is
+ * alive after all, a target may get the same job twice at once.
  */
 export const nodeDead: Command = {
   usage: "NAME",

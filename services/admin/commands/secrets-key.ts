@@ -11,7 +11,7 @@ import { makeCause } from "../cause.ts";
 import { type CellAccess, type Command, Refusal, table } from "../command.ts";
 import { replacingUnreadable, resealing, type Walk, walkSealed } from "../sealed.ts";
 
-/** Each walk visits all that is sealed. What is sealed with the old key behind it, the next walk finds. */
+/** Each walk visits all sealed values. The next walk finds those that were sealed with the old key behind it. */
 const WALKS_MAX = 10;
 
 export const secretsKeyList: Command = {
@@ -61,7 +61,7 @@ export const secretsKeyList: Command = {
   },
 };
 
-/** Seals what is under another key at hand with the key that the cell seals with. Then the others can be taken away. */
+/** Seals values under other keys at hand anew with the cell's sealing key. Then the others can be taken away. */
 export const secretsKeyReseal: Command = {
   usage: "",
   async run(_input, { db, operator, findSeal }) {
@@ -88,7 +88,7 @@ export const secretsKeyReseal: Command = {
   },
 };
 
-/** For a key that nobody has any more: the cell takes SECRETS_KEY instead, and secrets that cannot be read are new. */
+/** Gives up a lost key: the cell takes SECRETS_KEY instead, and new secrets replace those that cannot be read. */
 export const secretsKeyLost: Command = {
   usage: "FINGERPRINT[,...]   nobody has these keys: every secret under them is replaced by a new one",
   operand: "FINGERPRINT",
@@ -96,7 +96,7 @@ export const secretsKeyLost: Command = {
     const { known } = await lookAtKeys(db);
     const seal = requireSeal({ findSeal });
     const [sealing] = seal.fingerprints;
-    // If the key is lost while it is being changed, two are lost. Neither can be given up while the other is missing.
+    // If the key is lost while it is being changed, two keys are lost. One command has to give up both of them.
     const lost = operand.split(",");
     for (const name of lost) {
       if (!known.some(({ fingerprint }) => fingerprint === name))
