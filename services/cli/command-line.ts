@@ -34,14 +34,14 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
 
 /** README.md tells scripts what they mean. */
 const EXIT = { refused: 1, usage: 2, unanswered: 3, interrupted: 130 } as const;
-/** A person waits: some seconds of a service that does not answer are enough. */
+/** A person waits for the answer, so the command gives up on a silent service after some seconds. */
 const RETRIES_MAX = 2;
 const FOOT = `Times may be given as an instant (2030-01-31T09:00:00Z), or as 90s, 10m, 48h or 7d from now or ago.
 JOBWHEEL_URL and JOBWHEEL_KEY win over what login has kept.
 It exits with 0 when all is done, with 1 if the API refuses or what was watched has failed, with 2 if the command is wrong,
 with 3 if the service does not answer, and with 130 after Ctrl-C.`;
 
-/** Carries out what the words say. Answers the exit code. */
+/** Carries out the command that the words name. Answers the exit code. */
 export async function runCommandLine(words: string[], surroundings: Surroundings): Promise<number> {
   const { environment, stdin, stdout, stderr, signal } = surroundings;
   const asJson = words.includes("--json");

@@ -5,14 +5,14 @@ export interface Command {
   about: string;
   /** The words that are no options, each of which must be given. */
   operands?: readonly string[];
-  /** Beside those that every command has (input.ts). */
+  /** The options beside those that every command has (input.ts). */
   options?: Readonly<Record<string, Option>>;
   run(input: Input, session: Session): Promise<Output>;
 }
 
 export interface Option {
   about: string;
-  /** What stands for its text in the help, such as `INSTANT`. Without it the option is a switch. */
+  /** The name of its text in the help, such as `INSTANT`. An option without it is a switch. */
   value?: string;
   /** May be given several times. */
   multiple?: true;
@@ -26,7 +26,7 @@ export interface Input {
   /** All texts of an option that may be given several times; undefined if there is none. */
   options(name: string): string[] | undefined;
   has(name: string): boolean;
-  /** Throws UsageError for what is no whole number. */
+  /** Throws UsageError for a text that is no whole number. */
   count(name: string): number | undefined;
 }
 
@@ -50,26 +50,26 @@ export interface Session extends Pick<Surroundings, "environment" | "stdin" | "s
   /** Throws UsageError if no key is known. */
   client(): Client;
   profile: string;
-  /** The service's address, and where it was read. */
+  /** The service's address, which error texts name. */
   url: string;
-  /** Shows how far something is, on a terminal alone; the next one takes its place. */
+  /** Shows a line of progress, on a terminal alone; the next line takes its place. */
   progress(line: string): void;
   /** The same for a line that stays. */
   note(line: string): void;
-  /** Shows a finding before the command ends: as the JSON text in a line of its own, or as the other one. */
+  /** Shows a finding before the command ends: with `--json` as the JSON text in a line of its own, else as `text`. */
   tell(json: string, text: string): void;
-  /** Asks a person for a yes. Throws UsageError, which names `--yes`, where there is nobody to ask. */
+  /** Asks a person for a yes. Throws UsageError, which names `--yes`, where no person can be asked. */
   confirm(question: () => Promise<string>): Promise<boolean>;
 }
 
 export interface Output {
-  /** The JSON text that `--json` prints. It is the service's own where it can be, every digit included. Empty: nothing. */
+  /** The JSON text of `--json`: the service's own if possible, with every digit. An empty one is not printed. */
   json: string;
-  /** What is shown else. */
+  /** The output without `--json`. */
   text: string | Table;
-  /** What a terminal shows in place of the text. */
+  /** The parts that a terminal shows in place of the text. */
   onTerminal?: readonly (string | Table)[];
-  /** What a terminal shows below it. */
+  /** A line that a terminal shows below the text. */
   hint?: string | undefined;
   exitCode?: number;
 }

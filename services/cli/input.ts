@@ -15,7 +15,7 @@ export interface ReadInput {
   wantsHelp: boolean;
 }
 
-/** The words behind the name of a command. Throws UsageError. */
+/** Reads the words behind the name of a command. Throws UsageError. */
 export function readInput(name: string, command: Command, words: string[]): ReadInput {
   const wanted = command.operands ?? [];
   const known = { ...command.options, ...COMMON };
@@ -65,7 +65,7 @@ function checkNames(words: string[], known: readonly string[]): void {
   }
 }
 
-/** The first option that is a name and more words, or that is the first words of the name: --flow and --flow-key. */
+/** The first option that goes on where the name ends, or ends where the name goes on: --flow-key and --flow. */
 function findLonger(name: string, known: readonly string[]): string | null {
   return known.find((one) => one.startsWith(`${name}-`) || name.startsWith(`${one}-`)) ?? null;
 }
@@ -143,7 +143,7 @@ export function pageOf(input: Input): { limit?: number; cursor?: string } {
   return definedOf({ limit: input.count("limit"), cursor: input.option("cursor") });
 }
 
-/** The members that are given. */
+/** The members that are not undefined. */
 export function definedOf<Query extends object>(
   query: Query,
 ): { [Name in keyof Query]?: Exclude<Query[Name], undefined> } {

@@ -3,7 +3,7 @@ import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import { UsageError } from "./command.ts";
 
-/** Keys by the names of their profiles, in `$XDG_CONFIG_HOME/jobwheel/profiles.json`, which nobody else may read. */
+/** Keys by the names of their profiles, in `$XDG_CONFIG_HOME/jobwheel/profiles.json`, which only its owner may read. */
 export interface Profile {
   url: string;
   key: string;
@@ -32,7 +32,7 @@ export function saveProfile(name: string, profile: Profile, environment: NodeJS.
   const file = profilesFile(environment);
   const text = `${JSON.stringify({ ...readProfiles(environment), [name]: profile }, null, 2)}\n`;
   mkdirSync(dirname(file), { recursive: true, mode: 0o700 });
-  // A file of its own first: whoever reads meanwhile, or a process that dies here, finds a whole one.
+  // The text goes to a file of its own first: a reader, or a process that dies here, finds a whole file.
   const next = `${file}.${process.pid}`;
   writeFileSync(next, text, { mode: 0o600 });
   renameSync(next, file);

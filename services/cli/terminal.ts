@@ -72,8 +72,8 @@ export function createTerminal({
 }
 
 /**
- * One line of stdin, without the blanks at its ends. A terminal shows the question, and what is typed only if `isShown`: it
- * is told so before the question is there to be answered.
+ * Reads one line of stdin, without the blanks at its ends. A terminal shows the question, and the typed text only if
+ * `isShown`: the terminal is told so before it shows the question.
  */
 export async function readLine(
   question: string,
@@ -95,7 +95,7 @@ export async function readLine(
   }
 }
 
-/** A cell in one line, without what would move a terminal's cursor. */
+/** A cell in one line, without characters that would move a terminal's cursor. */
 function textOf(value: unknown): string {
   const text =
     value === null || value === undefined

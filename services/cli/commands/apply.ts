@@ -13,7 +13,7 @@ interface Applied {
   changes: { member: string; from: unknown; to: unknown }[];
 }
 
-/** What stands for a member that the file leaves out, as PUT has it. `paused` then stays as it is. */
+/** The values of members that the file leaves out, as PUT has them. `paused` then stays as it is. */
 const DEFAULTS: Record<string, unknown> = {
   timezone: "UTC",
   payload: {},
@@ -70,7 +70,7 @@ async function findSchedule(client: Client, name: string, signal: AbortSignal): 
   }
 }
 
-/** The members in which the schedule is to be another one. */
+/** The members of the schedule that are to change. */
 function compare(present: Schedule | null, wanted: SchedulePut): Applied["changes"] {
   const [before, after] = [
     (present ?? {}) as Record<string, unknown>,

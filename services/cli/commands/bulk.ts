@@ -24,7 +24,7 @@ const FILTER_OPTIONS: Record<string, Option> = {
   "created-before": { value: "INSTANT", about: "jobs that were created earlier" },
   "target-host": { value: "HOST", about: "jobs at this host" },
 };
-/** How a bulk operation goes on once it is known what is meant (`begin`). */
+/** The options that say how a bulk operation goes on once its filter is known (`begin`). */
 export const PACE_OPTIONS: Record<string, Option> = {
   "per-second": { value: "N", about: "at most so many in any second: 1 to 1000, without it 50" },
   "dry-run": { about: "count, and change nothing" },
@@ -101,7 +101,7 @@ async function filterOf(input: Input, session: Session): Promise<NewBulk["filter
   });
 }
 
-/** Counts what is meant, and asks a person, before anything is done. */
+/** Counts the members and asks a person before anything is done. */
 export async function begin(meant: NewBulk, input: Input, session: Session): Promise<Output> {
   const { client, signal, confirm } = session;
   const { bulk } = client();

@@ -6,9 +6,9 @@ import { definedOf, wordOf } from "../input.ts";
 
 type Bucket = Insights["buckets"][number];
 
-/** The lowest bar is for nothing at all. */
+/** The lowest bar is for 0 alone. */
 const BARS = "▁▂▃▄▅▆▇█";
-/** Neighbours are drawn together where there are more. */
+/** If there are more values, neighbours are drawn together. */
 const BARS_MAX = 72;
 
 export const insights: Command = {
@@ -78,7 +78,7 @@ function waitingOf({ waiting: { due, by_reason, later, estimated } }: Insights):
 
 const countOf = (count: number) => count.toLocaleString("en-GB");
 
-/** A bar a value, or the greatest of neighbours where there are many. */
+/** A bar for each value, or for the greatest of neighbours if there are many. */
 export function barsOf(values: readonly number[]): string {
   const together = Math.ceil(values.length / BARS_MAX);
   const shown = Array.from({ length: Math.ceil(values.length / together) }, (_, index) =>

@@ -145,7 +145,7 @@ async function readErrors(
   return new Map(data.flatMap(({ id, error }) => (error?.trim() ? [[id, error.trim()]] : [])));
 }
 
-/** Why the job waits; after a failed attempt with that one's error. */
+/** Why the job waits; after a failed attempt, with the error of that attempt. */
 function sentenceOf({ waiting, timeline }: JobExplanation, errors: Map<string, string>): string | undefined {
   const last = timeline.findLast((entry) => entry.event === "ended");
   const error = waiting?.for === "backoff" && last !== undefined ? errors.get(last.run_id) : undefined;

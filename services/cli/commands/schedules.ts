@@ -22,7 +22,7 @@ const CLOCKS_APART_MS = 60_000;
 const OVERLAPS = ["allow", "skip", "replace"] as const;
 const CRON_OPTION = { value: "EXPRESSION", about: "such as '0 9 * * MON', with 5 fields, or 6 with seconds" };
 const TIMEZONE_OPTION = { value: "ZONE", about: "such as Europe/Berlin; without it UTC" };
-/** What may be given at the creation, and changed. */
+/** The options of members that may be given at the creation, and changed. */
 const FIELD_OPTIONS: Record<string, Option> = {
   timezone: TIMEZONE_OPTION,
   payload: PAYLOAD_OPTION,

@@ -7,7 +7,7 @@ interface Watched<Result> {
   id: string;
   ask(): Promise<Answered<Result>>;
   isOver(result: Result): boolean;
-  /** How far it is, for a person, behind the id. */
+  /** Its progress in words, which are shown behind the id. */
   say(result: Result): string;
 }
 
