@@ -4,9 +4,9 @@ import { type Config, DATA_DIR_DEFAULT, isLoopback } from "../../shared/platform
 import { escapeControls } from "../../shared/platform/human-lines.ts";
 import type { CreatedProject } from "../admin/create-project.ts";
 
-/** What the standalone says to the person who has started it. */
+/** The texts that the standalone shows to the person who has started it. */
 
-/** Where it is reached. */
+/** The addresses at which it is reached. */
 export interface Reached {
   api: string;
   ops: string;
@@ -38,8 +38,8 @@ ${tryIt}
 }
 
 /**
- * Said at every start. `projectId` is that of the oldest project, `clock` where a test clock stands; null without one. `unused` names
- * the settings whose keys are none of the data's.
+ * The text of every start. `projectId` is the id of the oldest project, `clock` the state of the test clock; null without one.
+ * `unused` names the settings whose keys are not keys of the data.
  */
 export function bannerOf(
   { api, ops }: Reached,

@@ -49,7 +49,7 @@ import { readWordsOrExit } from "./words.ts";
 
 /**
  * Gateway, worker and delivery in one process, over a bus inside the process and an embedded Postgres in the data
- * directory. DATABASE_URL and NATS_URL take the place of those two.
+ * directory. NATS_URL takes the place of that bus, and DATABASE_URL of that Postgres.
  */
 
 const CONNECTIONS = 40;
@@ -73,7 +73,7 @@ const [apiAt, opsAt] = [
   { setting: "PORT", host, port: config.port },
   { setting: "OPS_PORT", host, port: config.opsPort },
 ] as const;
-// Before anything is made or removed. Who starts it twice hears of the data folder, which says more than the ports.
+// The checks come before anything is made or removed. A second start hears of the folder, which says more than ports.
 if (config.databaseUrl === null) await Promise.try(checkStartable, config.dataDir).catch(refuseFolder);
 await checkPortOrExit(apiAt);
 await checkPortOrExit(opsAt);
@@ -154,7 +154,7 @@ const gatewayOptions = {
 await rehearseWorker(cell);
 await rehearseDelivery(cell, { regions: config.regions, seal });
 await rehearseGateway(cell, gatewayOptions);
-// Before anything is sent: a process that may not have its port ends here, and leaves no attempt behind.
+// The gateway starts before anything is sent: a process without its port ends here, and leaves no attempt behind.
 const gateway = await listenOrExit(apiAt, () => startGateway(gatewayOptions), stopDatabase);
 const delivery = await startDelivery(own?.cell ?? cell, {
   ...config,
@@ -197,7 +197,7 @@ if (oldest === undefined) {
 }
 isStarted = true;
 
-/** The settings that give the first project its keys, where these are no keys of the data. */
+/** The settings that give the first project its keys, as far as these keys are not keys of the data. */
 async function findUnusedKeys(): Promise<string[]> {
   const { development, production } = config.firstKeys;
   const given = Object.entries({ DEVELOPMENT_KEY: development, PRODUCTION_KEY: production }).flatMap(

@@ -19,7 +19,7 @@ import { rehearseWorker } from "../worker/rehearsal.ts";
 
 setDefaultTimeout(120_000);
 
-/** Within this time a rehearsal comes to its end on any machine. */
+/** A rehearsal ends within this time on any machine. */
 const LONG_MS = 60_000;
 
 const seal = createSeal(randomBytes(32));
@@ -73,7 +73,7 @@ const gatewayOptions = (cell: Cell) => ({
   seal,
 });
 
-/** The job's and the statements' own metrics; those of the process move all the time. */
+/** The service's own metrics; those of the process move all the time. */
 const metricsOf = async ({ metrics }: Cell) =>
   (await metrics.page()).text.split("\n").filter((line) => line.startsWith("jobwheel_"));
 

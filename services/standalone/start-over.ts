@@ -5,9 +5,9 @@ import { DataDirInUse, ForeignData } from "../../shared/platform/embedded-postgr
 import { claimData } from "../../shared/platform/embedded-postgres/removal.ts";
 
 /**
- * `--fresh`: removes the standalone's own data once a person has agreed, or `--yes` has. If they do not, or the data must not be
- * removed, a sentence says so and the process ends with 1. It is called before signals are handled, so that Ctrl-C ends the
- * question.
+ * `--fresh`: removes the standalone's own data once a person has agreed, or if `--yes` is given. If the person does not agree,
+ * or the data must not be removed, a sentence says so and the process ends with 1. It is called before signals are handled, so
+ * that Ctrl-C ends the question.
  */
 export async function startOverOrExit(
   { databaseUrl, dataDir }: Pick<Config, "databaseUrl" | "dataDir">,

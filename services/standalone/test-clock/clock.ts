@@ -5,7 +5,7 @@ import type { Database } from "../../../shared/store/database/database.ts";
 /** A clock that runs at real speed, ahead of real time by what the database has noted. */
 export interface TestClock extends Clock {
   readonly real: Pick<Clock, "now">;
-  /** By how much it is ahead, in microseconds. The database has it first. */
+  /** By how much it is ahead, in microseconds. The database notes a change first. */
   aheadUs: number;
 }
 

@@ -14,9 +14,9 @@ export function checkAloneOrExit({ databaseUrl, natsUrl }: Pick<Config, "databas
 }
 
 /**
- * Gives a new database its test clock, if one is wanted. A data folder that was used without a test clock stays without, and
- * one that was used with it is used with it only. If that is not what is wanted, `stop` is called, and the process ends with a
- * sentence.
+ * Gives a new database its test clock, if one is wanted. A data folder that was used without a test clock stays without one,
+ * and a folder that was used with one is used with one only. If that is not what is wanted, `stop` is called, and the process
+ * ends with a sentence.
  */
 export async function prepareTestClockOrExit(
   { testClock, dataDir }: { testClock: boolean; dataDir: string | null },
@@ -35,8 +35,8 @@ export async function prepareTestClockOrExit(
 }
 
 /**
- * What a worker and a delivery node get in place of the cell, so that the clock leaps between their statements and what they do
- * is counted.
+ * The cell of a worker and a delivery node under a test clock: the clock leaps only between their statements, and their deeds
+ * are counted.
  */
 export function ownCell(cell: Cell & { clock: TestClock }): { cell: Cell; gate: Gate; tally: Tally } {
   const gate = createGate();
@@ -44,7 +44,7 @@ export function ownCell(cell: Cell & { clock: TestClock }): { cell: Cell; gate: 
   return { cell: { ...cell, db: gated(cell.db, gate), metrics }, gate, tally };
 }
 
-/** What rarely runs goes by the query builder, and judges nothing by the time at which it runs. */
+/** Statements of the query builder pass the gate by: they are rare, and judge nothing by the time at which they run. */
 function gated(db: Database, gate: Gate): Database {
   return {
     ...db,

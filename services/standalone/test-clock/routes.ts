@@ -10,10 +10,10 @@ import { StoreUnavailable } from "../../../shared/store/database/database.ts";
 import { Stopped, type Walker } from "./walk.ts";
 
 const BODY_BYTES_MAX = 4_096;
-/** They take turns, and each holds a connection. */
+/** The advances take turns, and each holds a connection. */
 const ADVANCES_MAX = 32;
 
-/** `GET /clock` and `POST /clock/advance`. `walker` is null without a test clock, and undefined until everything has started. */
+/** `GET /clock` and `POST /clock/advance`. `findWalker` answers null without a test clock, undefined during the start. */
 export function clockRoutes(
   log: Log,
   clock: { now(): number },
@@ -33,7 +33,7 @@ export function clockRoutes(
     return walker;
   }
 
-  /** A web page that somebody looks at on this machine may not move the clock: browsers send an Origin with each POST. */
+  /** A web page in a browser on this machine may not move the clock: browsers send an Origin with each POST. */
   function refuseBrowsers({ headers }: Request): void {
     if (headers.has("origin"))
       throw new ApiError("invalid_request", "A page in a browser may not advance the clock.");

@@ -2,7 +2,7 @@ import type { Happened } from "../../../shared/contract/test-clock.ts";
 import type { Count } from "../../../shared/platform/metrics/families.ts";
 import type { Metrics } from "../../../shared/platform/metrics/metrics.ts";
 
-/** What has happened since the process began. */
+/** The counts of what has happened since the process began. */
 export interface Tally extends Happened {
   /** Members of bulk operations that were judged. */
   judged: number;

@@ -11,19 +11,19 @@ import type { Tally } from "./tally.ts";
 
 /**
  * Puts a test clock ahead, from each instant at which something comes due to the next one, so that everything happens in its order and
- * sees the time that it would see. Nothing is begun while the clock leaps, nothing is on the wire, and no request is being carried out.
+ * sees the time that it would see. While the clock leaps, nothing begins, nothing is on the wire, and no request is under way.
  */
 export interface Walker {
   look(): ClockView;
-  /** Walks as far as the body says, after those that asked before. Throws ApiError, StoreUnavailable and `Stopped`. */
+  /** Walks as far as the body says, after earlier walks. Throws ApiError, StoreUnavailable and `Stopped`. */
   advance(body: { by?: string; to?: string }, signal: AbortSignal): Promise<AdvanceView>;
 }
 
-/** The walk was broken off: its caller has gone, or the process ends. The clock stands where it has come to. */
+/** The walk was broken off: its caller has gone, or the process ends. The clock stays where it is by then. */
 export class Stopped extends Error {}
 
 export interface WalkOptions {
-  /** Its statements are not kept out by the gate. */
+  /** A database whose statements the gate does not keep out. */
   db: Database;
   clock: TestClock;
   /** Lets in every statement of the worker and the delivery node, and every request. */
@@ -35,15 +35,15 @@ export interface WalkOptions {
 }
 
 /**
- * How many turns of the event loop nothing may be going on. A message takes one turn from who sends it to who hears it, and
- * what is due takes three of them to its claim.
+ * How many turns of the event loop must pass without work. A message takes one turn from its sender to its receiver, and a
+ * due attempt takes three of them to its claim.
  */
 const QUIET_TURNS = 6;
 const IDLE_POLL_MS = 1;
-/** What hangs on the wire is looked for less often after a while. */
+/** After so many polls, requests that hang on the wire are looked for less often. */
 const PATIENT_AFTER_POLLS = 200;
 const PATIENT_POLL_MS = 20;
-/** After so many looks in which nothing has happened, what is due is taken to wait for a limit, a quota or a hold. */
+/** After so many looks in which nothing has happened, due attempts are taken to wait for a limit, a quota or a hold. */
 const FRUITLESS_LOOKS = 2;
 /** A look fails while Postgres cannot be asked. */
 const FAILED_LOOKS_MAX = 100;
@@ -70,7 +70,7 @@ export function createWalker(options: WalkOptions): Walker {
     const begunAheadUs = clock.aheadUs;
     const before = happenedBy();
     const advance = readAdvance(body, from);
-    // What goes by age is done once a month on the way: the API hides what is over, so nobody sees the difference.
+    // Duties by age run once a month on the way: the API hides rows that are over, so no client sees a difference.
     let cleanAt = nextMonthAt(from);
     let fruitless = 0;
     let isThorough = true;
@@ -129,14 +129,14 @@ export function createWalker(options: WalkOptions): Walker {
     const aheadMax = "by" in advance ? begunAheadUs + advance.by * 1_000 : Number.MAX_SAFE_INTEGER;
     const until = "by" in advance ? Number.POSITIVE_INFINITY : advance.to;
     if (clock.aheadUs >= aheadMax || now >= until) return { kind: "arrived", isParked };
-    // What waits for a limit may have a timer for its next try.
+    // An attempt that waits for a limit may have a timer for its next try.
     const timerAt = isDue ? worker.walk.nextTimerAt() : Number.POSITIVE_INFINITY;
     const at = Math.min(nextAt, worker.walk.nextBulkAt(), timerAt, nextMonthAt(now), until);
     await putAhead(Math.ceil(at), aheadMax);
     return { kind: "leapt", isParked };
   }
 
-  /** Nothing begins before this process knows what the database has noted, even if the answer was lost. */
+  /** Ends once this process knows what the database has noted, even after a lost answer: nothing may begin before. */
   async function putAhead(at: number, aheadMax: number): Promise<void> {
     const before = clock.aheadUs;
     try {
@@ -150,7 +150,7 @@ export function createWalker(options: WalkOptions): Walker {
     }
   }
 
-  /** Moves nothing, and waits for a statement that may still be moving it. */
+  /** Reads the clock without moving it, and waits for a statement that may still be moving it. */
   async function readUntilAnswered(): Promise<number> {
     for (;;) {
       try {
@@ -175,7 +175,7 @@ export function createWalker(options: WalkOptions): Walker {
       advancing: walkingCount > 0,
     }),
     async advance(body, signal) {
-      // What can never be right need not wait for its turn.
+      // A body that can never be right is refused before its turn.
       readAdvance(body, clock.now());
       walkingCount++;
       const turn = last.catch(() => undefined).then(() => walk(body, signal));
@@ -185,13 +185,13 @@ export function createWalker(options: WalkOptions): Walker {
   };
 }
 
-/** What became of a leap, and whether something is parked. */
+/** The outcome of a leap, and whether something is parked. */
 interface Step {
   kind: "leapt" | "arrived" | "busy";
   isParked: boolean;
 }
 
-/** When quotas begin anew. */
+/** The instant at which quotas begin anew. */
 function nextMonthAt(now: number): number {
   const date = new Date(now);
   return Date.UTC(date.getUTCFullYear(), date.getUTCMonth() + 1);
