@@ -3,7 +3,7 @@ export interface Answer {
   status: number;
   /** The operators of the service find the request in their records by this id. */
   requestId: string | null;
-  /** Null where the service knows no project, as with a wrong key. */
+  /** Null if the service knows no project, as with a wrong key. */
   rateLimit: RateLimit | null;
   /** True if this repeats the answer to an earlier request with the same idempotency key. */
   isReplayed: boolean;
@@ -32,7 +32,7 @@ export function callOf<Result>(answered: Promise<Answered<Result>>): Call<Result
   const result = answered.then((both) => both.result);
   return Object.assign(result, {
     async withAnswer() {
-      // The caller hears of a failure from this promise. Nobody awaits the promise of the result alone.
+      // The caller hears of a failure from this promise, so the promise of the result alone need not be awaited.
       result.catch(() => undefined);
       return answered;
     },

@@ -9,11 +9,11 @@ export type BulkListQuery = QueryOf<"listBulk">;
 
 /** One action on many jobs, or on many instants of a schedule. */
 export interface BulkOperations {
-  /** With `dry_run` it only counts what the filter matches. */
+  /** With `dry_run` it only counts the matches of the filter. */
   create(bulk: NewBulk, options?: CreationOptions): Call<Bulk>;
   get(id: string, options?: RequestOptions): Call<Bulk>;
   list(query?: BulkListQuery, options?: RequestOptions): List<Bulk>;
-  /** Nothing more is done after the answer. An operation that is over is refused as invalid_request. */
+  /** Ends the operation, which does nothing after the answer. One that is over is refused as invalid_request. */
   abort(id: string, options?: CreationOptions): Call<Bulk>;
 }
 

@@ -33,10 +33,10 @@ export interface ClientOptions extends RequestOptions, Partial<Surroundings> {
    * `process.env.JOBWHEEL_KEY` can be given as it is.
    */
   apiKey: string | undefined;
-  /** Such as https://jobs.example.com; `/v2` is not part of it. Undefined is refused as in `apiKey`. */
+  /** The service's address without `/v2`, such as https://jobs.example.com. Undefined is refused as in `apiKey`. */
   baseUrl: string | undefined;
   /**
-   * Where `testClock` is reached: OPS_PORT of the instance. Default: port 9090 of the host of `baseUrl`. No key is sent there.
+   * The address of `testClock`: OPS_PORT of the instance. Default: port 9090 of the host of `baseUrl`. No key is sent there.
    */
   opsUrl?: string | undefined;
   /**
@@ -93,7 +93,7 @@ export function opsUrlOf(baseUrl: string): string {
   return url.origin;
 }
 
-/** A line feed at the end of a key is common. `fetch` would quote the key in its error, so it is refused here. */
+/** A line feed at the end of a key is common. `fetch` would quote the key in its error, so such a key is refused. */
 function readApiKey(text: string | undefined): string {
   const given = readGiven("apiKey", text, "a key of the project (svc_dev_... or svc_live_...)");
   if (/^[\x21-\x7e]+$/.test(given)) return given;

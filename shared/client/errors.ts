@@ -102,7 +102,7 @@ export function errorOf(failure: Failure, trail: Trail): JobwheelError {
   }
 }
 
-/** Node says `fetch failed`, and why in the cause of that. */
+/** Node says `fetch failed`, and gives the reason as the cause of that error. */
 function rootOf(error: unknown): unknown {
   return error instanceof Error && error.cause instanceof Error ? error.cause : error;
 }

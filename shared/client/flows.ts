@@ -15,7 +15,7 @@ export interface Flows {
   list(query?: FlowKeyListQuery, options?: RequestOptions): List<FlowKey>;
   /** A field that is left out keeps its value, and null takes a limit away. A key that is not known is made. */
   update(key: string, changes: FlowKeyUpdate, options?: RequestOptions): Call<FlowKey>;
-  /** Nothing of the key starts until it is resumed. */
+  /** No attempt of the key starts until it is resumed. */
   pause(key: string, options?: RequestOptions): Call<FlowKey>;
   resume(key: string, options?: RequestOptions): Call<FlowKey>;
 }

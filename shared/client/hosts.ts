@@ -10,9 +10,9 @@ export type HostListQuery = QueryOf<"listHosts">;
 export interface Hosts {
   /** By host, in ascending order of bytes. */
   list(query?: HostListQuery, options?: RequestOptions): List<Host>;
-  /** What is sent to the host is parked until it is opened. */
+  /** Parks all that is due at the host until it is opened. */
   park(host: string, options?: CreationOptions): Call<Host>;
-  /** What is parked at the host starts, slowly at first. */
+  /** Starts all that is parked at the host, slowly at first. */
   open(host: string, options?: CreationOptions): Call<Host>;
 }
 

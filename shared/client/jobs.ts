@@ -31,11 +31,11 @@ export interface Jobs {
   /** Up to 100 jobs, all or none, answered in their order. */
   createBatch(jobs: readonly NewJob[], options?: CreationOptions): Call<JobBatch>;
   get(id: string, options?: RequestOptions): Call<Job>;
-  /** Why the job waits, and what has happened to it. */
+  /** Tells why the job waits, and what has happened to it. */
   explain(id: string, options?: RequestOptions): Call<JobExplanation>;
   list(query?: JobListQuery, options?: RequestOptions): List<ListedJob>;
   /**
-   * An attempt in progress runs to its end, and nothing follows. A job that has succeeded or failed is refused as
+   * An attempt in progress runs to its end, and no other follows. A job that has succeeded or failed is refused as
    * invalid_request. A job that is canceled already counts as canceled by this call, although the API refuses: a try whose
    * answer was lost can have canceled it, and runtimes may send a DELETE again by themselves (RFC 9110, 9.2.2).
    */

@@ -18,7 +18,7 @@ export interface Keys {
   list(query?: KeyListQuery, options?: RequestOptions): List<ApiKey>;
   /** Only this answer shows the successor. The key itself works for 24 hours more, unless `overlap_hours` says otherwise. */
   rotate(id: string, rotation?: KeyRotation, options?: CreationOptions): Call<RevealedApiKey>;
-  /** Refused as resource_not_found if it is gone already, even if an earlier try of this same call deleted it. */
+  /** Refused as resource_not_found if the key is gone already, even if an earlier try of this same call deleted it. */
   delete(id: string, options?: RequestOptions): Call<DeletedApiKey>;
 }
 

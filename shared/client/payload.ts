@@ -43,7 +43,7 @@ export function createPayloadWriter(key: Promise<OpenedKey> | undefined): Payloa
         "With sealWith a change of payload or target_url must give both: a sealed payload opens only at the path it was sealed for.",
       );
     }
-    // The service cannot see that a sealed payload is an object, so it is seen to here.
+    // The service cannot see that a sealed payload is an object, so this is checked here.
     const { text } = payload instanceof RawJson ? payload : new RawJson(JSON.stringify(payload ?? {}));
     const sealed = await seal(text, { path: pathOf(target_url), repeatable }, await key);
     return bodyText({ ...others, target_url, payload: sealed });
@@ -57,7 +57,7 @@ function bodyText(fields: Fields): string {
   return `{${members}${members === "" ? "" : ","}"payload":${payload.text}}`;
 }
 
-/** The service refuses a target that is no URL, and then nobody opens the payload. */
+/** The service refuses a target that is no URL, and then the payload is never opened. */
 function pathOf(targetUrl: string | undefined): string {
   return targetUrl !== undefined && URL.canParse(targetUrl) ? new URL(targetUrl).pathname : "";
 }

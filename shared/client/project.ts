@@ -17,9 +17,9 @@ export interface Projects {
   get(options?: RequestOptions): Call<Project>;
   update(fields: ProjectUpdate, options?: RequestOptions): Call<Project>;
   usage(query?: UsageQuery, options?: RequestOptions): Call<UsageReport>;
-  /** What was done in a period, how late, and what waits. */
+  /** The figures of a period: its runs and how late they were, and what waits. */
   insights(query?: InsightQuery, options?: RequestOptions): Call<Insights>;
-  /** Masked. */
+  /** The secret is masked. */
   signingSecret(options?: RequestOptions): Call<SigningSecret>;
   /** Only this answer shows the new secret. For 24 hours attempts are signed with the old one, too. */
   rotateSigningSecret(options?: CreationOptions): Call<SigningSecret>;

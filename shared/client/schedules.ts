@@ -27,28 +27,28 @@ type WithPayload<Body> = Omit<Body, "payload"> & {
 
 export interface Schedules {
   create(schedule: NewSchedule, options?: CreationOptions): Call<Schedule>;
-  /** Tells when a timetable would fire. Nothing is created. */
+  /** Tells when a timetable would fire, and creates nothing. */
   preview(timetable: Timetable, options?: RequestOptions): Call<SchedulePreview>;
   get(id: string, options?: RequestOptions): Call<Schedule>;
   getByName(name: string, options?: RequestOptions): Call<Schedule>;
   /**
-   * Makes the schedule of this name be so: it is created, or changed to this. What is left out, except for `paused`, has the
+   * Creates the schedule of this name, or changes it to this. A field that is left out, except for `paused`, gets the
    * default of a creation. The same call again changes nothing, so that every deployment can make it. The names `.` and `..`
    * and names with a backslash are refused as resource_not_found: no path leads to them.
    */
   put(name: string, schedule: SchedulePut, options?: RequestOptions): Call<Schedule>;
   list(query?: ScheduleListQuery, options?: RequestOptions): List<Schedule>;
   /**
-   * A field that is left out keeps its value. A payload or a retry policy replaces the whole one. With `sealWith` a change of
-   * `payload` or `target_url` must give both (TypeError): a sealed payload opens only at the path it was sealed for.
+   * A field that is left out keeps its value. A payload or a retry policy is replaced as a whole. With `sealWith` a change
+   * of `payload` or `target_url` must give both (TypeError): a sealed payload opens only at the path it was sealed for.
    */
   update(id: string, changes: ScheduleUpdate, options?: RequestOptions): Call<Schedule>;
   pause(id: string, options?: RequestOptions): Call<Schedule>;
   /** Firings missed while it was paused are not replayed. */
   resume(id: string, options?: RequestOptions): Call<Schedule>;
   /**
-   * The schedule never fires again; its jobs stay. Refused as resource_not_found if it is gone already, even if an earlier
-   * try of this same call deleted it and the answer was lost.
+   * The schedule never fires again; its jobs stay. Refused as resource_not_found if the schedule is gone already, even if
+   * an earlier try of this same call deleted it and the answer was lost.
    */
   delete(id: string, options?: RequestOptions): Call<DeletedSchedule>;
   /** Every instant of its timetables within the plan's retention window, and whether it fired. */

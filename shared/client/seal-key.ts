@@ -3,9 +3,9 @@ import { base64Of, base64urlOf, bytesOfBase64 } from "./base64.ts";
 /** 32 random bytes, or their base64 (`makeSealKey`, `openssl rand -base64 32`). */
 export type SealKey = string | Uint8Array;
 
-/** What is done with one key. WebCrypto keeps the bytes. */
+/** One key, opened for its purposes. WebCrypto keeps the bytes. */
 export interface OpenedKey {
-  /** Names the key in what it has sealed, and tells nothing about it. */
+  /** Names the key in the payloads that it has sealed, and tells nothing about its bytes. */
   id: string;
   cipher: CryptoKey;
   /** Makes nonces that must come out the same again. */
@@ -16,14 +16,14 @@ const KEY_BYTES = 32;
 const ID_BYTES = 6;
 const HMAC = { name: "HMAC", hash: "SHA-256" };
 
-/** A new key as text. Whoever has it can read and make sealed payloads; the service must not have it. */
+/** A new key as text. A holder of the key can read and make sealed payloads, so the service must not have it. */
 export function makeSealKey(): string {
   return base64Of(crypto.getRandomValues(new Uint8Array(KEY_BYTES)));
 }
 
 /**
- * Throws TypeError at once for what is no key: without one, payloads would leave unsealed where a variable is not set.
- * `option` is its name in the sentence.
+ * Throws TypeError at once for a value that is no key: otherwise payloads would leave unsealed if a variable is not
+ * set. `option` is the option's name in the error.
  */
 export function readSealKeys(option: string, given: readonly (SealKey | undefined)[]): Promise<OpenedKey>[] {
   const keys = given.map((key) => {
@@ -39,7 +39,7 @@ export function readSealKeys(option: string, given: readonly (SealKey | undefine
     .filter((key) => key !== null)
     .map((key) => {
       const opened = openKey(key);
-      // Whoever uses the key hears of a failure. Until then nobody awaits it.
+      // The first use of the key tells of a failure. Its promise may stay unawaited until then.
       opened.catch(() => undefined);
       return opened;
     });

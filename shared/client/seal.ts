@@ -10,11 +10,11 @@ export interface SealedPayload {
   $sealed: string;
 }
 
-/** Where a payload is to be opened, and which requests must seal it to the same bytes. */
+/** The place where a payload is to be opened, and the requests that must seal it to the same bytes. */
 export interface SealPlace {
   /** The path of the target's URL, without its query. */
   path: string;
-  /** Absent: the nonce is random. The same text, path and name give the same bytes. */
+  /** The same text, path and name give the same bytes. Without a name the nonce is random. */
   repeatable?: string | undefined;
 }
 

@@ -2,27 +2,27 @@ import { bytesOfBase64 } from "./base64.ts";
 
 /** A request as a server received it: an attempt of a job, or an event. */
 export interface ReceivedRequest {
-  /** The raw body. Parsed and written again it has other bytes, which no signature fits. */
+  /** The raw body. A body that was parsed and written again has other bytes, which no signature fits. */
   body: string | Uint8Array;
   /** A `Headers`, or what Node's http calls `request.headers`. */
   headers: Headers | Readonly<Record<string, string | readonly string[] | undefined>>;
 }
 
 export interface SignatureRules {
-  /** Whole secrets, `whsec_...`. Several while one replaces another. */
+  /** Whole secrets, `whsec_...`. Give several while one replaces another. */
   secrets: string | readonly string[] | undefined;
   /**
-   * Which signature counts. `service-signature` is the HMAC of the body alone and still fits when somebody replays the
-   * request, so use it only where the `webhook-*` headers do not arrive.
+   * The signature that counts. `service-signature` is the HMAC of the body alone and still fits a replayed request, so
+   * use it only if the `webhook-*` headers do not arrive.
    */
   scheme?: "standard-webhooks" | "service-signature" | undefined;
   /** How far the time in the request may differ from the time here. Default 300. */
   toleranceSeconds?: number | undefined;
-  /** Milliseconds since 1970. */
+  /** The time here, in milliseconds since 1970. */
   now?: (() => number) | undefined;
 }
 
-/** The request does not come from the service, or not now. */
+/** The request does not come from the service, or its time is too far from the time here. */
 export class SignatureError extends Error {
   override name = "SignatureError";
 }
@@ -31,8 +31,8 @@ const SECRET_PREFIX = "whsec_";
 export const TOLERANCE_SECONDS = 300;
 
 /**
- * Returns the text of the body if a signature of the request fits one of the secrets: parse that, and nothing unsigned is
- * parsed. Throws SignatureError, and TypeError for arguments with which no request could pass.
+ * Returns the text of the body if a signature of the request fits one of the secrets: parse this text, so that nothing
+ * unsigned is parsed. Throws SignatureError, and TypeError for arguments with which no request could pass.
  * Standard Webhooks 1.0, and the HMAC-SHA256 of Service-Signature.
  */
 export async function verifySignature(request: ReceivedRequest, rules: SignatureRules): Promise<string> {
@@ -115,7 +115,7 @@ function readBody(body: string | Uint8Array): Uint8Array<ArrayBuffer> {
   throw new TypeError("body must be the raw body, as text or bytes, before anything has parsed it.");
 }
 
-/** Throws TypeError for what is no secret of the service. */
+/** Throws TypeError for a text that is no secret of the service. */
 export function readSecrets(given: string | readonly string[] | undefined): readonly string[] {
   const secrets = [given].flat();
   const areSecrets = secrets.every(
@@ -144,7 +144,7 @@ export function findHeader(headers: ReceivedRequest["headers"], name: string): s
   return typeof value === "string" && value !== "" ? value : null;
 }
 
-/** It is not told by `instanceof`, because tests and polyfills have classes of their own. */
+/** `instanceof` would not do, because tests and polyfills have `Headers` classes of their own. */
 function isHeaders(headers: ReceivedRequest["headers"]): headers is Headers {
   return typeof headers.get === "function";
 }

@@ -5,18 +5,18 @@ import type { RequestOptions, Send } from "./send.ts";
 export type ClockState = ClockView;
 export type ClockAdvance = AdvanceView;
 
-/** The clock of an instance that was started with `npm start -- --test-clock`; any other one answers resource_not_found. */
+/** The clock of an instance that was started with `npm start -- --test-clock`; others answer resource_not_found. */
 export interface TestClock {
   get(options?: RequestOptions): Call<ClockState>;
   /**
    * Puts the clock ahead, by one number and s, m, h or d ("48h"), or to an instant, and resolves once all that was due on the
-   * way is done. It is tried once, without a time limit unless one is given. If the connection breaks, the clock stands where
-   * it has come to: `get` tells.
+   * way is done. The call is tried once, without a time limit unless one is given. If the connection breaks, the clock stays
+   * at the instant that it has reached: `get` tells it.
    */
   advance(by: string | { by: string } | { to: string | Date }, options?: RequestOptions): Call<ClockAdvance>;
 }
 
-/** What walks through months may take minutes. The longest time of a timer is 24 days. */
+/** A walk through months may take minutes. The longest time of a timer is 24 days. */
 const UNLIMITED = {
   timeoutMs: Number.POSITIVE_INFINITY,
   deadlineMs: Number.POSITIVE_INFINITY,

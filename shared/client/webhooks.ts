@@ -26,7 +26,7 @@ export interface Webhooks {
   enable(id: string, options?: RequestOptions): Call<Webhook>;
   /** Deliveries owed to the endpoint are dropped, and enabling it again does not bring them back. */
   disable(id: string, options?: RequestOptions): Call<Webhook>;
-  /** Refused as resource_not_found if it is gone already, even if an earlier try of this same call deleted it. */
+  /** Refused as resource_not_found if the endpoint is gone, even if an earlier try of this same call deleted it. */
   delete(id: string, options?: RequestOptions): Call<DeletedWebhook>;
   /** Only this answer shows the new secret. For 24 hours requests are signed with the old one, too. */
   rotate(id: string, options?: CreationOptions): Call<RevealedWebhook>;
@@ -34,7 +34,7 @@ export interface Webhooks {
   test(id: string, options?: CreationOptions): Call<Delivery>;
   /** The deliveries of the last 30 days, those still owed included, with every attempt. */
   deliveries(id: string, query?: DeliveryListQuery, options?: RequestOptions): List<Delivery>;
-  /** Begins an attempt at once: the one that the delivery waits for, or one more if it is over. */
+  /** Begins an attempt at once: the one that the delivery waits for, or one more if the delivery is over. */
   retry(id: string, deliveryId: string, options?: CreationOptions): Call<Delivery>;
 }
 

@@ -10,7 +10,7 @@ const receiver = receive({
 });
 
 const app = express();
-// It stands before express.json(), since the bytes are verified as they came.
+// The receiver stands before express.json(), since the bytes are verified as they came.
 app.post("/hook", toNode(receiver));
 app.use(express.json());
 app.listen(Number(process.env.PORT ?? 3000), "127.0.0.1");

@@ -4,7 +4,7 @@ import { createClient } from "@jobwheel/client";
 const jobwheel = createClient({
   baseUrl: process.env.JOBWHEEL_URL ?? "http://127.0.0.1:8080",
   apiKey: process.env.JOBWHEEL_KEY,
-  // Nobody but the receivers that have this key can read the payload.
+  // Only receivers that have this key can read the payload.
   ...(process.env.JOBWHEEL_SEAL_KEY && { sealWith: process.env.JOBWHEEL_SEAL_KEY }),
 });
 

@@ -11,7 +11,7 @@ export interface Incoming {
   body: Uint8Array | AsyncIterable<Uint8Array>;
 }
 
-/** The answer to it. */
+/** The answer to an incoming request. */
 export interface Reply {
   status: number;
   headers: Record<string, string>;
@@ -19,9 +19,9 @@ export interface Reply {
 }
 
 /**
- * `method`: no POST. `too_large`: more than any request of the service. `signature`: not signed by the service, or not now.
- * `unreadable`: signed, and no request of the service. `unexpected`: nobody handles requests of its kind here. `replay`:
- * this very attempt was here before. `late`: a later attempt of its job was here before. The others are about sealed payloads.
+ * `method`: no POST. `too_large`: more than any request of the service. `signature`: not signed by the service, or outdated.
+ * `unreadable`: signed, and no request of the service. `unexpected`: no handler is given for its kind. `replay`: this very
+ * attempt was here before. `late`: a later attempt of its job was here before. The others are about sealed payloads.
  */
 export type RefusalReason =
   | ("method" | "too_large" | "signature" | "unreadable" | "unexpected" | "replay" | "late")
@@ -57,13 +57,13 @@ export class RetryLater extends Error {
 
 /**
  * Thrown by a handler: no other attempt follows, and the job has failed at once. The message becomes the `error` of the run.
- * Of an event it ends the delivery.
+ * For an event, it ends the delivery.
  */
 export class NoRetry extends Error {
   override name = "NoRetry";
 }
 
-/** The answer to a request whose handler has thrown. Nothing of an error that is not meant for the service is told. */
+/** The answer to a request whose handler has thrown. Only RetryLater and NoRetry tell the service their text. */
 export function answerError(error: unknown, kind: "attempt" | "event"): Reply {
   if (error instanceof NoRetry) {
     if (kind === "event") return textReply(410, error.message);

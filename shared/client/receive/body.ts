@@ -4,7 +4,7 @@ import { type Incoming, RefusedRequest } from "./answers.ts";
 /** More than the service sends: a payload has at most 256 KB, and an event a few. */
 const BODY_BYTES_MAX = 1_048_576;
 
-/** The whole body. Throws RefusedRequest, for a body whose length is told before anything is read of it. */
+/** Reads the whole body. Throws RefusedRequest if it is too large, before reading it if its length is told. */
 export async function readBody({ headers, body }: Incoming): Promise<Uint8Array> {
   if (Number(findHeader(headers, "content-length") ?? 0) > BODY_BYTES_MAX) throw tooLarge();
   if (ArrayBuffer.isView(body)) return body;

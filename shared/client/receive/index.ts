@@ -1,6 +1,6 @@
 /**
- * Receives what the service sends to targets of jobs and to webhook endpoints: it verifies, refuses what was here before or
- * comes too late, opens sealed payloads, and answers.
+ * Receives the service's requests to targets of jobs and to webhook endpoints: verifies them, refuses those that were here
+ * before or come too late, opens sealed payloads, and answers.
  *
  *   const receiver = receive({ secrets: process.env.JOBWHEEL_SECRET, onAttempt: ({ payload }) => work(payload) });
  *   Bun.serve({ fetch: receiver });                            // also Deno, Workers, Hono and Next.js

@@ -1,13 +1,15 @@
 /**
- * What a receiver remembers of earlier requests. Each function is one atomic step and may answer at once or by a promise;
- * where it throws, the request is answered 500 and comes again. Several processes that receive for one path share one.
+ * A receiver's memory of earlier requests. Each function is one atomic step and may answer at once or by a promise; if it
+ * throws, the request is answered 500 and comes again. Several processes that receive for one path share one memory.
  */
 export interface ReceiverMemory {
-  /** Notes for `keepMs` that a request of this id is here. Answers what was noted of it before. */
+  /** Notes for `keepMs` that a request of this id is here. Answers what was noted before. */
   begin(id: string, keepMs: number): Awaitable<"new" | "begun" | "done">;
-  /** Notes for `keepMs` that it was handled; null forgets it, so that it may come again. */
+  /** Notes for `keepMs` that the request was handled; null forgets it, so that it may come again. */
   end(id: string, keepMs: number | null): Awaitable<void>;
-  /** Notes the number as the highest attempt of the job, unless a higher one was noted before. Answers whether it did. */
+  /**
+   * Notes the number as the job's highest attempt, unless a higher one was noted before. Answers whether it was noted.
+   */
   raise(jobId: string, attempt: number): Awaitable<boolean>;
 }
 

@@ -1,14 +1,14 @@
 import type { Incoming, Reply } from "./answers.ts";
 import type { Receiver } from "./options.ts";
 
-/** What the adapter needs of the requests of Node's http, http2 and Express. */
+/** The members that the adapter needs of a request of Node's http, http2 and Express. */
 export interface NodeRequest extends AsyncIterable<Uint8Array> {
   method?: string | undefined;
   url?: string | undefined;
   headers: Readonly<Record<string, string | readonly string[] | undefined>>;
-  /** Express: the whole path, where a router has taken the beginning off `url`. */
+  /** Express: the whole path, also if a router has taken the beginning off `url`. */
   originalUrl?: string;
-  /** Express: what a parser has made of the body. */
+  /** Express: the body as a parser has made it. */
   body?: unknown;
 }
 
@@ -19,8 +19,8 @@ export interface NodeResponse {
 }
 
 /**
- * A listener for `http.createServer`, and a handler for Express: `app.post("/hook", toNode(receiver))`. In front of it
- * nothing may parse the body, except for `express.raw({ type: "*\/*" })`.
+ * A listener for `http.createServer`, and a handler for Express: `app.post("/hook", toNode(receiver))`. No parser may
+ * take the body before it, except for `express.raw({ type: "*\/*" })`.
  */
 export function toNode(receiver: Receiver): (request: NodeRequest, response: NodeResponse) => Promise<void> {
   return async (request, response) => send(await receiver.handle(incomingOf(request)), response);
@@ -37,7 +37,7 @@ function rawBody(request: NodeRequest, parsed: unknown): Incoming["body"] {
   return refuseParsed();
 }
 
-/** Whoever reads it hears why there is nothing to read: the bytes that were signed are gone. */
+/** A body that throws when it is read: the bytes that were signed are gone. */
 async function* refuseParsed(): AsyncGenerator<Uint8Array, void> {
   yield* [];
   throw new TypeError(

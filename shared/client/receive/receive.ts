@@ -21,7 +21,7 @@ export function receive<Payload = Record<string, unknown>>(options: ReceiveOptio
   const secrets = readSecrets(options.secrets);
   const keys = "openWith" in options ? readSealKeys("openWith", [options.openWith].flat()) : null;
   const memory = options.memory ?? createMemory({ now });
-  /** As long as a request passes that is sent again: its time may be behind or ahead. */
+  /** As long as a replayed request may pass the check of its time, which may be behind or ahead. */
   const replayMs = (2 * toleranceSeconds + 1) * 1_000;
 
   async function open(text: string, url: string): Promise<{ payload: Payload; text: string }> {
@@ -92,7 +92,7 @@ export function receive<Payload = Record<string, unknown>>(options: ReceiveOptio
   });
 }
 
-/** The request is answered, whatever becomes of what is told. */
+/** A listener that throws does not keep the request from its answer. */
 function tell<Told>(listener: ((told: Told) => void) | undefined, told: Told): void {
   try {
     listener?.(told);
@@ -106,7 +106,7 @@ const toConsole = (error: unknown) => console.error(error);
 
 const HANDLED = textReply(200, "ok");
 
-/** A path may begin with two slashes, which is no host. */
+/** A path may begin with two slashes, behind which no host stands. */
 function pathOf(url: string): string {
   return new URL(url.startsWith("/") ? `http://receiver${url}` : url).pathname;
 }
@@ -115,7 +115,7 @@ function unexpected(what: string): RefusedRequest {
   return new RefusedRequest("unexpected", 404, `Nobody handles ${what} here.`);
 }
 
-/** What stands for a refusal, as one; anything else as it is. */
+/** Turns an error that stands for a refusal into a RefusedRequest; answers any other as it is. */
 function refusalOf(thrown: unknown): unknown {
   if (thrown instanceof SignatureError) return new RefusedRequest("signature", 401, thrown.message);
   if (thrown instanceof UnsealError) return new RefusedRequest(thrown.reason, 422, thrown.message);

@@ -10,7 +10,7 @@ export interface Attempt<Payload = Record<string, unknown>> {
   text: string;
   jobId: string;
   runId: string;
-  /** From 1. A later attempt of a job has a higher one. */
+  /** The attempt's number, from 1. A later attempt of a job has a higher one. */
   attempt: number;
   /** When this attempt was due. */
   scheduledAt: Date;
@@ -34,7 +34,7 @@ export interface ReceivedEvent {
   traceparent: string | null;
 }
 
-/** The id that is signed with the request tells its kind: of a run, or of an event. Throws RefusedRequest. */
+/** Reads the kind of a request from its signed id: the id of a run, or of an event. Throws RefusedRequest. */
 export function readKind(headers: Incoming["headers"]): { kind: "attempt" | "event"; id: string } {
   const id = findHeader(headers, "webhook-id") ?? "";
   if (id.startsWith("run_")) return { kind: "attempt", id };
@@ -85,14 +85,14 @@ export function readEvent(headers: Incoming["headers"], text: string, signedId: 
   };
 }
 
-/** Throws RefusedRequest for what is no JSON object. */
+/** Throws RefusedRequest for a text that is no JSON object. */
 export function parseObject(text: string): Record<string, unknown> {
   try {
     const value: unknown = JSON.parse(text);
     if (typeof value === "object" && value !== null && !Array.isArray(value))
       return value as Record<string, unknown>;
   } catch {
-    // The same refusal as for any other JSON.
+    // A text that is no JSON gets the same refusal as other JSON.
   }
   throw unreadable("its body is no JSON object");
 }

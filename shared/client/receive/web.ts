@@ -16,7 +16,7 @@ async function* chunksOf(stream: ReadableStream<Uint8Array> | null): AsyncGenera
   try {
     for (let read = await reader.read(); !read.done; read = await reader.read()) yield read.value;
   } finally {
-    // Whoever stops early wants no more of it.
+    // A reader that stops early wants no more of the stream.
     await reader.cancel().catch(() => undefined);
   }
 }
