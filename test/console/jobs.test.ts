@@ -8,11 +8,14 @@ setDefaultTimeout(TEST_TIMEOUT_MS);
 
 let site: TestConsole;
 let target: Target;
+/** The target answers the attempts at /slow once this is resolved. */
+const slowEnds = Promise.withResolvers<void>();
 
 beforeAll(async () => {
-  target = startTarget(({ path }) =>
-    path === "/broken" ? new Response(HOSTILE, { status: 500 }) : new Response("ok"),
-  );
+  target = startTarget(async ({ path }) => {
+    if (path === "/slow") await slowEnds.promise;
+    return path === "/broken" ? new Response(HOSTILE, { status: 500 }) : new Response("ok");
+  });
   site = await startConsole();
 }, SETUP_TIMEOUT_MS);
 afterAll(async () => {
@@ -96,6 +99,38 @@ test("a job is created, found, looked into, duplicated and canceled", async () =
   await page.getByRole("heading", { name: later }).waitFor();
   await page.goBack();
   await page.getByRole("heading", { name: "No job fits these filters" }).waitFor();
+  expect(complaints).toEqual([]);
+  await close();
+});
+
+test("a job that ends while its page loads is shown to its end", async () => {
+  const { page, complaints, close } = await site.openPage("/console/production/jobs");
+  const { id } = await site.call<{ id: string }>("POST", "/v2/jobs", { target_url: urlOf("/slow") });
+  await target.until((arrivals) => arrivals.some(({ path }) => path === "/slow"));
+  const ended = Promise.withResolvers<void>();
+  await page.route(
+    `**/v2/jobs/${id}/explain`,
+    async (route) => {
+      const response = await route.fetch();
+      slowEnds.resolve();
+      while ((await site.call<{ status: string }>("GET", `/v2/jobs/${id}`)).status !== "succeeded")
+        await Bun.sleep(10);
+      ended.resolve();
+      await route.fulfill({ response });
+    },
+    { times: 1 },
+  );
+  await page.route(
+    `**/v2/jobs/${id}`,
+    async (route) => {
+      await ended.promise;
+      await route.continue();
+    },
+    { times: 1 },
+  );
+  await page.goto(`${site.origin}/console/production/jobs/${id}`);
+  await page.locator(".badge", { hasText: "succeeded" }).waitFor();
+  await page.getByText("Attempt 1 succeeded").waitFor();
   expect(complaints).toEqual([]);
   await close();
 });

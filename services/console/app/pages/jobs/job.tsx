@@ -40,13 +40,18 @@ async function load({ client }: Session, id: string, signal: AbortSignal): Promi
 
 export function JobPage({ id }: { id: string }) {
   const session = useSession();
-  const [isOver, setIsOver] = useState(false);
+  const [endAt, setEndAt] = useState<number | null>(null);
+  const [isComplete, setIsComplete] = useState(false);
   const query = useQuery(`job ${id}`, (signal) => load(session, id, signal), {
-    requests: isOver ? 0 : REQUESTS,
+    requests: isComplete ? 0 : REQUESTS,
   });
-  const { data, error } = query;
-  const over = data !== undefined && ["succeeded", "failed", "canceled"].includes(data.job.status);
-  if (over !== isOver) setIsOver(over);
+  const { data, error, loadedAt } = query;
+  // The runs and the timeline that were loaded together with the job's end may be from before it. One more round has all.
+  const isOver = data !== undefined && ["succeeded", "failed", "canceled"].includes(data.job.status);
+  const firstAt = isOver ? (endAt ?? loadedAt) : null;
+  if (firstAt !== endAt) setEndAt(firstAt);
+  const complete = isOver && firstAt !== loadedAt;
+  if (complete !== isComplete) setIsComplete(complete);
   const trail = { href: hrefOf("jobs"), label: "Jobs" };
   if (data === undefined) {
     return (
