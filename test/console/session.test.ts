@@ -163,6 +163,30 @@ test("a page that nobody looks at asks for nothing, and keeps itself up to date 
   await close();
 });
 
+test("a page that has used up its share of the requests asks again once the minute is over", async () => {
+  const { page, complaints, close } = await site.openPage("/console/production/jobs");
+  await page.clock.install();
+  await page.route("**/v2/**", async (route) => {
+    const response = await route.fetch();
+    const rate = { "ratelimit-remaining": "0", "ratelimit-reset": "30" };
+    await route.fulfill({ response, headers: { ...response.headers(), ...rate } });
+  });
+  await page.goto(`${site.origin}/console/production/jobs?tag=scarce`);
+  await page.getByRole("heading", { name: "No job fits these filters" }).waitFor();
+  const asked: string[] = [];
+  page.on("request", (request) => asked.push(new URL(request.url()).pathname));
+
+  await page.clock.runFor("00:25");
+  await page.evaluate((url) => fetch(url), `${site.origin}/docs`);
+  expect(asked).toEqual(["/docs"]);
+  const body = { target_url: TARGET, run_at: LATER, tags: ["scarce"] };
+  const { id } = await site.call<{ id: string }>("POST", "/v2/jobs", body);
+  await page.clock.runFor("00:30");
+  await page.getByText(id).waitFor();
+  expect(complaints).toEqual([]);
+  await close();
+});
+
 test("two tabs in two environments never mix", async () => {
   const jobs = { development: "", production: "" };
   for (const environment of ["development", "production"] as const) {

@@ -6,6 +6,8 @@ import type { Fetch } from "../../../../shared/client/one-try.ts";
 
 /** The request rate of the environment as the last answer told it. */
 export const rateLimit = signal<RateLimit | null>(null);
+/** When the requests that are left become more, by `performance.now()`. */
+let windowEndsAt = 0;
 
 /** Why the service cannot answer at the moment: Postgres is gone, or the gateway itself. Null while all is well. */
 export const outage = signal<"store" | "gateway" | null>(null);
@@ -24,7 +26,11 @@ export function watchAnswers(onStatus: (status: number) => void): Fetch {
       throw error;
     }
     const { status, headers } = response;
-    rateLimit.value = rateLimitOf(headers) ?? rateLimit.value;
+    const rate = rateLimitOf(headers);
+    if (rate !== null) {
+      rateLimit.value = rate;
+      windowEndsAt = performance.now() + rate.resetSeconds * 1_000;
+    }
     if (status >= 502 && status <= 504) outage.value = headers.has("Request-Id") ? "store" : "gateway";
     else if (outage.value !== null) {
       outage.value = null;
@@ -62,5 +68,5 @@ export function refreshMs(): number {
 export function mayRefresh(): boolean {
   if (document.hidden || outage.value !== null) return false;
   const rate = rateLimit.value;
-  return rate === null || rate.remaining >= rate.limit * SHARE_LEFT;
+  return rate === null || performance.now() >= windowEndsAt || rate.remaining >= rate.limit * SHARE_LEFT;
 }
