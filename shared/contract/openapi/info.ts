@@ -31,9 +31,10 @@ Newest first; flows by their key and hosts by their name. \`next_cursor\` is the
 it was made with.
 
 ## Request rate
-Counted for each project and environment over a sliding minute. A refused request does not count, nor does one that is
-answered \`service_unavailable\`. An accepted one counts until the tenth of a second in which it came is a whole minute
-past, so \`RateLimit-Reset\` and \`Retry-After\` can be 61.
+Counted for each project and environment over a sliding minute. A request that is answered \`rate_limit_exceeded\` does not
+count. One that is answered \`service_unavailable\` may count. Every other request under /v2 with a valid key counts, also
+one that fails validation. It counts until the tenth of a second in which it came is a whole minute past, so
+\`RateLimit-Reset\` and \`Retry-After\` can be 61.
 
 | plan | requests per minute | concurrency | runs included a month | days that runs are kept |
 | --- | --- | --- | --- | --- |
