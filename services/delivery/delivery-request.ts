@@ -14,7 +14,7 @@ import type { GrantedDelivery } from "../../shared/store/queue/delivery-claim.ts
 import type { DeliverySettlement } from "../../shared/store/queue/delivery-settle.ts";
 import type { OwedItem } from "./attempt-kind.ts";
 import { sendTraced } from "./attempt-span.ts";
-import { type Sender, timeLeftMs, USER_AGENT } from "./job-request.ts";
+import { type Sender, TIME_OVER_ERROR, timeLeftMs, USER_AGENT } from "./job-request.ts";
 import { signHeaders } from "./sign.ts";
 
 export interface DeliverySender extends Sender {
@@ -66,7 +66,7 @@ async function attempt(
   // The deadline counts from the recorded start. Past it others may take the attempt for lost, so it is not sent any
   // more.
   const leftMs = timeLeftMs(granted.startedAt, sender);
-  if (leftMs <= 0) return unsentDelivery("The time of this attempt was over before anything was sent.");
+  if (leftMs <= 0) return unsentDelivery(TIME_OVER_ERROR);
   if (granted.endpoint === null) return unsentDelivery("The endpoint was deleted before anything was sent.");
   if (secrets.length === 0) return unsentDelivery("The request could not be signed.");
   const body = eventText(granted.event);

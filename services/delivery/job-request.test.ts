@@ -185,6 +185,18 @@ describe("an attempt", () => {
     expect(settlement.durationMs).toBeLessThan(ATTEMPT_TIMEOUT_MS - 1_000);
   });
 
+  test("is not sent once its time is over, says so, and tells nothing about its host", async () => {
+    const settlement = await attemptAt(says("200 OK"), { elapsedMs: ATTEMPT_TIMEOUT_MS });
+    expect(settlement).toMatchObject({
+      status: "failed",
+      responseStatus: null,
+      error: "The time of this attempt was over before anything was sent.",
+      next: { status: "queued" },
+      requests: [],
+    });
+    expect(settlement.met).toBeUndefined();
+  });
+
   test("whose 200 breaks off has failed with that status", async () => {
     const settlement = await attemptAt((socket) =>
       socket.end("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf"),
