@@ -18,14 +18,16 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
-/** An authenticator, and the number of keys in each of its look-ups. */
-function watched() {
+/** An authenticator, and the number of keys in each of its look-ups. `onRead` runs before the answer of a look-up arrives. */
+function watched(onRead: () => Promise<void> = async () => {}) {
   const asked: number[] = [];
   const db: Database = {
     ...store.db,
-    run(name, text, values) {
+    async run<Row>(name: string, text: string, values: unknown[]) {
       asked.push((values[0] as unknown[]).length);
-      return store.db.run(name, text, values);
+      const rows = await store.db.run<Row>(name, text, values);
+      await onRead();
+      return rows;
     },
   };
   const notes: number[] = [];
@@ -39,7 +41,7 @@ function watched() {
       throw error;
     }
   };
-  return { asked, notes, codeOf };
+  return { asked, notes, codeOf, forget: authenticator.forget };
 }
 
 const guess = () => makeKey("production", randomBytes);
@@ -111,4 +113,26 @@ test("a new key works at once, although it was looked up just before it was made
   for (let look = 0; look < 3; look++) expect(await codeOf(`Bearer ${key}`)).toBe("unauthorized");
   await addRealKey(key);
   expect(await codeOf(`Bearer ${key}`)).toBe("accepted");
+});
+
+test("a key that was revoked while it was looked up is refused once its project is forgotten", async () => {
+  const read = Promise.withResolvers<void>();
+  const arrival = Promise.withResolvers<void>();
+  const { codeOf, forget } = watched(() => {
+    read.resolve();
+    return arrival.promise;
+  });
+  const key = guess();
+  await addRealKey(key);
+  const before = codeOf(`Bearer ${key}`);
+  await read.promise;
+  await store.query("UPDATE api_keys SET revoked_at = now() WHERE hash = $1", [
+    createHash("sha256").update(key).digest(),
+  ]);
+  forget(projectNo);
+  const during = codeOf(`Bearer ${key}`);
+  arrival.resolve();
+  expect(await before).toBe("accepted");
+  expect(await during).toBe("unauthorized");
+  expect(await codeOf(`Bearer ${key}`)).toBe("unauthorized");
 });

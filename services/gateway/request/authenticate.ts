@@ -35,7 +35,8 @@ export function createAuthenticator(
   memoryMs = MEMORY_MS,
 ): Authenticator {
   const callers = createMemory<AuthenticatedCaller>(CALLERS_MAX);
-  const asked = new Map<string, Promise<AuthenticatedCaller>>();
+  /** The look-ups under way, without those that a change may have overtaken. */
+  let asked = new Map<string, Promise<AuthenticatedCaller>>();
   const lookUps = createBatcher<Buffer, Caller | null>({
     run: (hashes) => findCallers(db, hashes),
     itemsMax: KEYS_PER_LOOK_UP_MAX,
@@ -43,16 +44,19 @@ export function createAuthenticator(
 
   async function ask(hash: Buffer, name: string): Promise<AuthenticatedCaller> {
     const askedAt = performance.now();
+    const askedAmong = asked;
     try {
       const found = await lookUps.submit(hash);
       // Unknown keys are not remembered, so that a new key works although somebody tried it before.
       if (found === null) throw unauthorized();
       const caller = { ...found, version: pinnedVersion(found) };
-      callers.keep(name, caller, askedAt, Math.min(memoryMs, caller.validMs ?? memoryMs));
+      if (askedAmong === asked) {
+        callers.keep(name, caller, askedAt, Math.min(memoryMs, caller.validMs ?? memoryMs));
+      }
       lastUse.note(caller.keyNo);
       return caller;
     } finally {
-      asked.delete(name);
+      askedAmong.delete(name);
     }
   }
 
@@ -72,7 +76,11 @@ export function createAuthenticator(
       asked.set(name, pending);
       return pending;
     },
-    forget: (projectNo) => callers.drop(({ project }) => project.no === projectNo),
+    forget(projectNo) {
+      callers.drop(({ project }) => project.no === projectNo);
+      // A look-up under way may have read what was there before the change. Its project is not known yet.
+      asked = new Map();
+    },
   };
 }
 
