@@ -12,9 +12,7 @@ import { createStoreAccess } from "./store-access.ts";
  */
 const REQUESTS_MAX = { ofProject: 500, ofAll: 2_000 };
 /** How many requests are in Postgres at once. Requests that share statements do not count and always find a connection. */
-const STORE_REQUESTS_MAX = { ofProject: 2, ofAll: 8 };
-/** How many large reads are in Postgres at once. The projects take turns at them, and small reads go past them. */
-const LARGE_READS_MAX = { ofProject: 1, ofAll: 1 };
+const STORE_REQUESTS_MAX = { ofProject: 2, ofAll: 8, large: 1 };
 const LARGE_READ_BYTES_MIN = 2_097_152;
 /** Eight of the largest batches, and four for one project. */
 const LARGE_BODY_BYTES_MAX = { ofProject: 134_217_728, ofAll: 268_435_456, always: 0 };
@@ -55,7 +53,6 @@ export function createLimits(metrics: Metrics): Limits {
   const largeBodyBytes = createHeldBytes(LARGE_BODY_BYTES_MAX);
   const answerBytes = createHeldBytes(ANSWER_BYTES_MAX);
   const store = createStoreAccess(STORE_REQUESTS_MAX);
-  const largeReads = createStoreAccess(LARGE_READS_MAX);
   metrics.requestsWaiting.follow(() => single(store.crowdedOut()));
 
   const inProgress = (who: ProjectNo | "all") => counts.get(who) ?? 0;
@@ -89,8 +86,8 @@ export function createLimits(metrics: Metrics): Limits {
     holdAnswer: answerBytes.hold,
     enterStore: store.enter,
     readStore(projectNo, isWanted, bytesMax, act) {
-      const read = () => store.enter(projectNo, isWanted, () => answerBytes.hold(projectNo, bytesMax, act));
-      return bytesMax <= LARGE_READ_BYTES_MIN ? read() : largeReads.enter(projectNo, isWanted, read);
+      const read = () => answerBytes.hold(projectNo, bytesMax, act);
+      return store.enter(projectNo, isWanted, read, bytesMax > LARGE_READ_BYTES_MIN);
     },
   };
 }

@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { StoreUnavailable } from "../../../shared/store/database/database.ts";
 import { createStoreAccess } from "./store-access.ts";
 
-const MAX = { ofProject: 2, ofAll: 8 };
+const MAX = { ofProject: 2, ofAll: 8, large: 1 };
 
 test("a project has two requests in Postgres, all projects have eight, and waiting projects take turns", async () => {
   const { enter } = createStoreAccess(MAX);

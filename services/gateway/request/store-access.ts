@@ -1,6 +1,6 @@
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { StoreUnavailable } from "../../../shared/store/database/database.ts";
-import { createFairQueue } from "./fair-queue.ts";
+import { createFairQueue, type FairQueue } from "./fair-queue.ts";
 
 /**
  * Admits a gateway's requests to its connections to Postgres, except those that share their statements. Each project has a
@@ -8,30 +8,58 @@ import { createFairQueue } from "./fair-queue.ts";
  * itself.
  */
 export interface StoreAccess {
-  /** Runs `act` when the turn has come, unless `isWanted` says that the request has its answer or its client has gone. */
-  enter<Result>(projectNo: ProjectNo, isWanted: () => boolean, act: () => Promise<Result>): Promise<Result>;
-  /** How many requests wait while all places are taken. Requests that wait only for their own project do not count. */
+  /**
+   * Runs `act` when the turn has come, unless `isWanted` says that the request has its answer or its client has gone.
+   * Large requests take turns of their own, and the others go past them.
+   */
+  enter<Result>(
+    projectNo: ProjectNo,
+    isWanted: () => boolean,
+    act: () => Promise<Result>,
+    isLarge?: boolean,
+  ): Promise<Result>;
+  /**
+   * How many requests wait while all places are taken. Requests that wait only for their own project or for large ones do
+   * not count.
+   */
   crowdedOut(): number;
 }
 
-export function createStoreAccess(max: { ofProject: number; ofAll: number }): StoreAccess {
-  const waiting = createFairQueue<() => void>();
+/** How many requests are in Postgres at once. */
+export interface StoreRequestsMax {
+  ofProject: number;
+  ofAll: number;
+  large: number;
+}
+
+/** Requests of one size that wait, and how many of them are in Postgres. */
+interface Requests {
+  waiting: FairQueue<() => void>;
+  waitingCount: number;
+  count: number;
+}
+
+export function createStoreAccess(max: StoreRequestsMax): StoreAccess {
+  const large: Requests = { waiting: createFairQueue(), waitingCount: 0, count: 0 };
+  const others: Requests = { waiting: createFairQueue(), waitingCount: 0, count: 0 };
   const counts = new Map<ProjectNo, number>();
-  let count = 0;
-  let waitingCount = 0;
 
   const hasPlace = (projectNo: ProjectNo) => (counts.get(projectNo) ?? 0) < max.ofProject;
+  const isFull = () => large.count + others.count >= max.ofAll;
 
   function admit(): void {
-    while (count < max.ofAll) {
-      const begin = waiting.take(hasPlace);
+    while (!isFull()) {
+      // A large request takes its place only with the place of its project. If it took one and waited for the other, it
+      // would keep the large requests of all projects waiting.
+      const firstLarge = large.count < max.large ? large.waiting.take(hasPlace) : undefined;
+      const begin = firstLarge ?? others.waiting.take(hasPlace);
       if (begin === undefined) return;
       begin();
     }
   }
 
-  function leave(projectNo: ProjectNo): void {
-    count--;
+  function leave(projectNo: ProjectNo, among: Requests): void {
+    among.count--;
     const left = (counts.get(projectNo) ?? 0) - 1;
     if (left > 0) counts.set(projectNo, left);
     else counts.delete(projectNo);
@@ -39,13 +67,15 @@ export function createStoreAccess(max: { ofProject: number; ofAll: number }): St
   }
 
   return {
-    crowdedOut: () => (count < max.ofAll ? 0 : waitingCount),
-    async enter(projectNo, isWanted, act) {
+    crowdedOut: () =>
+      isFull() ? others.waitingCount + Math.min(large.waitingCount, max.large - large.count) : 0,
+    async enter(projectNo, isWanted, act, isLarge = false) {
+      const among = isLarge ? large : others;
       const { promise: admitted, resolve } = Promise.withResolvers<void>();
-      waitingCount++;
-      waiting.add(projectNo, () => {
-        waitingCount--;
-        count++;
+      among.waitingCount++;
+      among.waiting.add(projectNo, () => {
+        among.waitingCount--;
+        among.count++;
         counts.set(projectNo, (counts.get(projectNo) ?? 0) + 1);
         resolve();
       });
@@ -55,7 +85,7 @@ export function createStoreAccess(max: { ofProject: number; ofAll: number }): St
         if (!isWanted()) throw new StoreUnavailable("nobody waits for the answer any more");
         return await act();
       } finally {
-        leave(projectNo);
+        leave(projectNo, among);
       }
     },
   };
