@@ -153,3 +153,39 @@ test("jobs and deliveries both have turns at each host, whichever hosts are look
   }
   expect(looks).toContain("release_webhooks");
 });
+
+test("an attempt that is parked during a look at all hosts is sent when a place comes free", async () => {
+  const HOST = "during-look.example";
+  const read = Promise.withResolvers<void>();
+  const arrival = Promise.withResolvers<void>();
+  const db: typeof store.db = {
+    ...store.db,
+    async run<Row>(name: string, text: string, values: unknown[]) {
+      const rows = await store.db.run<Row>(name, text, values);
+      if (name === "list_parked_jobs") {
+        read.resolve();
+        await arrival.promise;
+      }
+      return rows;
+    },
+  };
+  const asked: string[] = [];
+  const answer = (id: string): Answer => {
+    asked.push(id);
+    return { kind: "granted" };
+  };
+  const hosts = new RequestsPerHost(ONE_PER_HOST);
+  hosts.add(HOST);
+  const releases = releasesOf(answer, hosts, db);
+  const look = releases.tick();
+  await read.promise;
+  const [id] = await park(await store.addProject(), 1, HOST);
+  releases.parked(HOST);
+  arrival.resolve();
+  await look;
+  await until(() => !releases.isBusy);
+  hosts.delete(HOST);
+  releases.freed(HOST);
+  expect(releases.isBusy).toBe(true);
+  await until(() => asked.includes(id ?? ""));
+});

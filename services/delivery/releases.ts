@@ -75,6 +75,8 @@ export function createReleases(
 ): Releases {
   /** The hosts at which something is parked, as far as this node knows. */
   let waiting = new Set<string>();
+  /** The hosts of these at which the node has parked something since the latest look at all hosts began. */
+  let parkedSince = new Set<string>();
   /** The hosts where a release is under way. */
   const looking = new Set<string>();
   /** The hosts of these where one more release follows, because something has changed there meanwhile. */
@@ -188,14 +190,17 @@ export function createReleases(
     },
     async tick() {
       if (room() <= 0) return;
-      waiting = new Set((await Promise.all(KINDS.map((kind) => listParkedHosts(db, kind)))).flat());
-      callingAll = new Set(waiting);
+      parkedSince = new Set();
+      const found = (await Promise.all(KINDS.map((kind) => listParkedHosts(db, kind)))).flat();
+      waiting = new Set([...found, ...parkedSince]);
+      callingAll = new Set(found);
       // No host waits for another: to send all attempts that are parked at one may take hours.
-      for (const host of waiting) void release(host);
+      for (const host of callingAll) void release(host);
       await releaseLeftHosts();
     },
     parked(host) {
       waiting.add(host);
+      parkedSince.add(host);
       // A release that is under way may have kept the very place that the attempt lacked.
       if (looking.has(host) || hosts.roomOf(host) > 0) void release(host);
     },
