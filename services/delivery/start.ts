@@ -136,8 +136,8 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
     bus.onDue(nodeId, (due) => void handle(due)),
     bus.onBeat("worker", (heard) => silentBus.heardWorker(heard.regions)),
   ];
-  const sweeping = repeat("silent-bus", silentBus.everyMs, silentBus.tick, log);
   const beating = repeat("beat", BEAT_EVERY_MS, beat, log);
+  const sweeping = repeat("silent-bus", silentBus.everyMs, silentBus.tick, log);
   const releasing = repeat("releases", releases.everyMs, releases.tick, log);
   const callingGates = repeat("gate-calls", gateCalls.everyMs, gateCalls.tick, log);
   const limiting = repeat("host-limits", HOST_LIMITS_EVERY_MS, readHostLimits, log);
@@ -145,12 +145,14 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
 
   return {
     async stop() {
+      // The loops claim nothing from here on. They end later, because a claim under way waits for Postgres to answer.
       isDraining = true;
       sendBeat();
-      await sweeping.stop();
       const abortAt = performance.now() + options.drainTimeoutMs;
       while (inFlight.size > 0 && performance.now() < abortAt) await Bun.sleep(DRAIN_LOOK_MS);
       shutdown.abort();
+      // An outage of Postgres may outlast this. Then the process ends in the middle of it (platform/shutdown.ts), and what
+      // it could not settle ends as an attempt of a dead node does.
       while (inFlight.size > 0) await Bun.sleep(DRAIN_LOOK_MS);
       // Until here the node answers workers that have not heard of the drain, so that they turn to another one.
       for (const subscription of subscriptions) subscription.unsubscribe();

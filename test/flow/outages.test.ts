@@ -5,6 +5,7 @@ import type { Answers } from "../../shared/bus/messages.ts";
 import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
 import { listNodes } from "../../shared/store/cell/nodes.ts";
+import { type Database, StoreUnavailable } from "../../shared/store/database/database.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { repeatedArrivals, until, untilAllEnded, untilEnded, untilJob } from "./support.ts";
@@ -263,6 +264,35 @@ describe("a delivery node that stops", () => {
       expect(again?.startedAt).toBeGreaterThanOrEqual(interrupted?.nextRetryAt ?? Number.POSITIVE_INFINITY);
     }
     expect(repeatedArrivals(target.arrivals)).toEqual([]);
+  });
+
+  test("counts its drain time from the start, although it waits for Postgres to answer a claim of its sweep", async () => {
+    let isAway = false;
+    const asked: string[] = [];
+    const db: Database = {
+      ...cell.db,
+      async run<Row>(name: string, text: string, values: unknown[]) {
+        if (!isAway || !/^(claim|settle)/.test(name)) return cell.db.run<Row>(name, text, values);
+        asked.push(name);
+        throw new StoreUnavailable("Postgres is away");
+      },
+    };
+    // Without a worker the node finds its jobs by itself.
+    const node = await cell.startDelivery({ db, drainTimeoutMs: 0 });
+    const never = Promise.withResolvers<Response>();
+    const target = openTarget(() => never.promise);
+    const project = await cell.addProject();
+    const [onTheWire = ""] = await cell.addJobs(project, [{ targetUrl: target.url }]);
+    await target.until((arrivals) => arrivals.length === 1);
+    isAway = true;
+    await cell.addJobs(project, [{ targetUrl: target.url }]);
+    await until(() => asked.some((name) => name.startsWith("claim")));
+    const stopped = node.stop();
+    await until(() => asked.some((name) => name.startsWith("settle")));
+    isAway = false;
+    await stopped;
+    const [interrupted] = await cell.runs(project, onTheWire);
+    expect(interrupted).toMatchObject({ status: "failed", error: "interrupted by a shutdown" });
   });
 
   test("in the middle of a flood loses nothing, sends nothing twice and leaves no permit in use", async () => {
