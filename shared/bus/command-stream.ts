@@ -83,14 +83,19 @@ export function openCommandStream(
       const api = await manager;
       await createStream(api, connection.info?.cluster === undefined ? 1 : STREAM_COPIES);
       streamDoubtful = false;
+      // One consumer that cannot be made keeps no other from being made.
       for (const consumer of consumers.values()) {
-        if (!consumer.flowing()) await consumer.start(api);
+        if (!consumer.flowing()) await consumer.start(api).catch(complainUnlessEnded);
       }
     } catch (error) {
-      if (!ended) complain({ err: error });
+      complainUnlessEnded(error);
     } finally {
       restoring = false;
     }
+  }
+
+  function complainUnlessEnded(error: unknown): void {
+    if (!ended) complain({ err: error });
   }
 
   return {

@@ -5,6 +5,7 @@ import { jetstreamManager } from "@nats-io/jetstream";
 import { connect, headers } from "@nats-io/transport-node";
 import { type NatsServer, startNatsServer } from "../../test/support/nats-server.ts";
 import { startStopwatch } from "../../test/support/stopwatch.ts";
+import type { Region } from "../domain/scope.ts";
 import type { Bus } from "./bus.ts";
 import { encodeCommand } from "./encoding.ts";
 import { openBus } from "./jetstream.ts";
@@ -138,6 +139,20 @@ test(
 );
 
 test(
+  "a consumer that the server refuses keeps no other consumer from being made",
+  async () => {
+    const server = await start();
+    const bus = await open(server.url);
+    // A subject with an empty word is no subject.
+    hearShards(bus, "" as Region);
+    const heard = hearShards(bus);
+    await until(() => log.lines.some(({ message }) => message === "command stream not restored"));
+    await until(() => sendAndLook(bus, 1, heard));
+  },
+  TEST_MS_MAX,
+);
+
+test(
   "a command that somebody publishes with headers is a command, and not the server's own word",
   async () => {
     const server = await start();
@@ -236,9 +251,9 @@ function commandOf(shard: number): Command {
   };
 }
 
-function hearShards(bus: Bus): Set<number> {
+function hearShards(bus: Bus, region: Region = "us-east"): Set<number> {
   const shards = new Set<number>();
-  bus.consumeCommands(["us-east"], ({ shard }) => shards.add(shard));
+  bus.consumeCommands([region], ({ shard }) => shards.add(shard));
   return shards;
 }
 
