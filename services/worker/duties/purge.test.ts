@@ -49,6 +49,22 @@ test("the purge takes as many statements as there are expired keys, and leaves t
   expect(await store.query("SELECT count(*)::int AS count FROM idempotency_keys")).toEqual([{ count: 100 }]);
 });
 
+test("a purge that fails keeps no other from its turn, and its error is told", async () => {
+  await store.query(
+    `INSERT INTO firings (schedule_id, fired_for)
+       SELECT gen_random_uuid(), now() - interval '367 days' FROM generate_series(1, 3)`,
+  );
+  const db: typeof store.db = {
+    ...store.db,
+    async run<Row>(name: string, text: string, values: unknown[]) {
+      if (name === "purge_keys") throw new Error("its time is over");
+      return store.db.run<Row>(name, text, values);
+    },
+  };
+  await expect(purgeExpired(db, Date.now())).rejects.toThrow("its time is over");
+  expect(await store.query("SELECT count(*)::int AS count FROM firings")).toEqual([{ count: 0 }]);
+});
+
 test("firings are purged once no plan shows them any more, and not before", async () => {
   await store.query(
     `INSERT INTO firings (schedule_id, fired_for)

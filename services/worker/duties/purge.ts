@@ -42,11 +42,20 @@ const PURGES = [
 /**
  * Removes rows that are over at `now` (milliseconds since 1970): expired Idempotency-Keys, firings, timetables and deliveries
  * that the API no longer shows, the tags of runs, insights, bulk operations and the members that they leave, flow keys out of
- * use, the rows of hosts that are well, and dead nodes. Returns how many rows were removed.
+ * use, the rows of hosts that are well, and dead nodes. Returns how many rows were removed. Throws the first error once
+ * every purge has had its turn: a purge that fails each time keeps no other from removing its rows.
  */
 export async function purgeExpired(db: Database, now: number): Promise<number> {
   let purgedCount = 0;
-  for (const purge of PURGES) purgedCount += await purgeAll(purge, db, now);
+  const errors: unknown[] = [];
+  for (const purge of PURGES) {
+    try {
+      purgedCount += await purgeAll(purge, db, now);
+    } catch (error) {
+      errors.push(error);
+    }
+  }
+  if (errors.length > 0) throw errors[0];
   return purgedCount;
 }
 
