@@ -13,12 +13,19 @@ interface Applied {
   changes: { member: string; from: unknown; to: unknown }[];
 }
 
-/** The values of members that the file leaves out, as PUT has them. `paused` then stays as it is. */
-const DEFAULTS: Record<string, unknown> = {
+/**
+ * The values of members that the file leaves out, as PUT has them. `paused` then stays as it is. A member of `undefined` is
+ * then not shown.
+ */
+const DEFAULTS = {
   timezone: "UTC",
   payload: {},
   retry_policy: { max_attempts: 5, base_seconds: 10, cap_seconds: 3600 },
-};
+  overlap: undefined,
+  spread_seconds: undefined,
+  tags: undefined,
+  flow: undefined,
+} satisfies Record<Exclude<keyof SchedulePut, "cron" | "target_url" | "paused">, unknown>;
 
 export const apply: Command = {
   about: "make the schedules of a YAML or JSON file be so, and show what changes; --dry-run changes nothing",
@@ -72,15 +79,15 @@ async function findSchedule(client: Client, name: string, signal: AbortSignal): 
 
 /** The members of the schedule that are to change. */
 function compare(present: Schedule | null, wanted: SchedulePut): Applied["changes"] {
-  const [before, after] = [
-    (present ?? {}) as Record<string, unknown>,
-    { ...DEFAULTS, ...wanted } as Record<string, unknown>,
-  ];
-  after.retry_policy = { ...(DEFAULTS.retry_policy as object), ...wanted.retry_policy };
-  const members = new Set([...Object.keys(after), "overlap", "spread_seconds", "tags"]);
-  return [...members]
-    .filter((member) => !isDeepStrictEqual(before[member], after[member]))
-    .map((member) => ({ member, from: before[member] ?? null, to: after[member] ?? null }));
+  const before = (present ?? {}) as Record<string, unknown>;
+  const after = {
+    ...DEFAULTS,
+    ...wanted,
+    retry_policy: { ...DEFAULTS.retry_policy, ...wanted.retry_policy },
+  };
+  return Object.entries(after)
+    .filter(([member, to]) => !isDeepStrictEqual(before[member], to))
+    .map(([member, to]) => ({ member, from: before[member] ?? null, to: to ?? null }));
 }
 
 function textOf({ name, action, changes }: Applied): string {

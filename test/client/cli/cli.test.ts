@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { createClient } from "../../../shared/client/index.ts";
+import { createClient, type SchedulePut } from "../../../shared/client/index.ts";
 import { until } from "../../flow/support.ts";
 import { claimPort } from "../../support/port.ts";
 import { runInTerminal } from "../../support/terminal.ts";
@@ -73,6 +73,33 @@ test("webhooks listen takes its endpoint away when its terminal is closed", asyn
   await until(() => listening.text.includes("listens at"));
   expect(await listening.end("SIGHUP")).toBe(130);
   expect((await ask<{ data: unknown[] }>("webhooks", "list")).data).toEqual([]);
+});
+
+test("schedules apply shows each member that the file leaves out and the schedule has", async () => {
+  const file = join(folder, "every-member.json");
+  const least = { name: "every-member", cron: "0 3 1 1 *", target_url: echo };
+  const rest: Required<Omit<SchedulePut, "cron" | "target_url" | "paused">> = {
+    timezone: "Asia/Tokyo",
+    payload: { full: true },
+    retry_policy: { max_attempts: 1 },
+    overlap: "skip",
+    spread_seconds: 60,
+    tags: ["yearly"],
+    flow: { key: "customer:1", concurrency: 1 },
+  };
+  const apply = async (schedule: object, ...options: string[]) => {
+    writeFileSync(file, JSON.stringify([schedule]));
+    type Applied = { schedules: { action: string; changes: { member: string }[] }[] };
+    const { schedules } = await ask<Applied>("schedules", "apply", file, ...options);
+    return schedules.map(({ action, changes }) => [action, changes.map(({ member }) => member).sort()]);
+  };
+  await apply({ ...least, ...rest });
+  expect(await apply({ ...least, ...rest })).toEqual([["unchanged", []]]);
+  const changed = [["changed", Object.keys(rest).sort()]];
+  expect(await apply(least, "--dry-run")).toEqual(changed);
+  expect(await apply(least)).toEqual(changed);
+  expect(await apply(least)).toEqual([["unchanged", []]]);
+  await ask("schedules", "delete", "every-member");
 });
 
 test("jobs explain says why attempts failed, and what the next one waits for; --json is the service's own answer", async () => {
