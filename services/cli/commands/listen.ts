@@ -5,6 +5,8 @@ import { receive, toNode } from "../../../shared/client/receive/index.ts";
 import type { Command } from "../command.ts";
 
 const DESCRIPTION = "jobwheel webhooks listen";
+/** The time after Ctrl-C in which the service may still tell the id of the endpoint and take it away. */
+const ENDING_MS = 10_000;
 
 /** A local endpoint, which exists as long as the command runs. */
 export const listen: Command = {
@@ -15,7 +17,7 @@ export const listen: Command = {
     url: { value: "URL", about: "the public address of a tunnel to that port" },
     count: { value: "N", about: "end after so many events" },
   },
-  async run(input, { client, signal, tell, progress }) {
+  async run(input, { client, signal, tell, note, progress }) {
     const { webhooks } = client();
     let take: ReturnType<typeof toNode> | undefined;
     const server = createServer((request, response) => {
@@ -29,9 +31,19 @@ export const listen: Command = {
     const { port } = server.address() as AddressInfo;
     const url = input.option("url") ?? `http://127.0.0.1:${port}/`;
     const events = (input.options("event") ?? ["job.succeeded", "job.failed"]) as NewWebhook["events"];
+    const givenUp = new AbortController();
+    let ending: NodeJS.Timeout | undefined;
+    signal.addEventListener("abort", () => {
+      ending = setTimeout(() => {
+        note("the service does not answer: jobwheel webhooks list shows whether the endpoint is still there");
+        givenUp.abort();
+      }, ENDING_MS);
+    });
     let leftCount = input.count("count") ?? Number.POSITIVE_INFINITY;
     try {
-      const { id, secret } = await webhooks.create({ url, events, description: DESCRIPTION }, { signal });
+      const endpoint = { url, events, description: DESCRIPTION };
+      // Ctrl-C does not end this request: the endpoint may exist by then, and only the answer tells its id.
+      const { id, secret } = await webhooks.create(endpoint, { signal: givenUp.signal });
       progress(`${id} listens at ${url} for ${events.join(", ")}; Ctrl-C ends it`);
       await new Promise<void>((end) => {
         if (signal.aborted) end();
@@ -47,8 +59,9 @@ export const listen: Command = {
           }),
         );
       });
-      await webhooks.delete(id);
+      await webhooks.delete(id, { signal: givenUp.signal });
     } finally {
+      clearTimeout(ending);
       server.close();
     }
     return { json: "", text: "" };

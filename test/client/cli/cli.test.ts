@@ -1,9 +1,11 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { runCommandLine } from "../../../services/cli/command-line.ts";
 import { createClient, type SchedulePut } from "../../../shared/client/index.ts";
 import { until } from "../../flow/support.ts";
 import { claimPort } from "../../support/port.ts";
+import { startTcpProxy } from "../../support/tcp-proxy.ts";
 import { runInTerminal } from "../../support/terminal.ts";
 import { useEveryCommand } from "./every-command.ts";
 import { type CommandLine, PROGRAM, startCommandLine, steady, steadyTerminal } from "./support.ts";
@@ -73,6 +75,26 @@ test("webhooks listen takes its endpoint away when its terminal is closed", asyn
   await until(() => listening.text.includes("listens at"));
   expect(await listening.end("SIGHUP")).toBe(130);
   expect((await ask<{ data: unknown[] }>("webhooks", "list")).data).toEqual([]);
+});
+
+test("webhooks listen takes its endpoint away when Ctrl-C comes before the answer that tells its id", async () => {
+  const proxy = await startTcpProxy({ host: "127.0.0.1", port: Number(new URL(url).port) });
+  const interrupted = new AbortController();
+  const listening = runCommandLine(["webhooks", "listen"], {
+    environment: { JOBWHEEL_URL: `http://127.0.0.1:${proxy.port}`, JOBWHEEL_KEY: apiKey },
+    stdin: process.stdin,
+    stdout: { write: () => undefined },
+    stderr: { write: () => undefined },
+    signal: interrupted.signal,
+  });
+  proxy.hold("to client");
+  await until(() => proxy.counts.held > 0);
+  const endpoints = async () => (await ask<{ data: unknown[] }>("webhooks", "list")).data.length;
+  expect(await endpoints()).toBe(1);
+  interrupted.abort();
+  proxy.release();
+  expect([await listening, await endpoints()]).toEqual([130, 0]);
+  await proxy.stop();
 });
 
 test("schedules apply shows each member that the file leaves out and the schedule has", async () => {
