@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
-import type { Page } from "playwright-core";
+import type { Page, Route } from "playwright-core";
 import { startTarget, type Target } from "../support/target.ts";
 import { findBarriers } from "./axe.ts";
 import { loseAnswer, SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
@@ -218,6 +218,37 @@ test("the list shows what is created meanwhile, and a key that only reads is off
   await page.getByRole("heading", { name: id }).waitFor();
   await page.getByText("A key of scope read cannot cancel, retry or create jobs.").waitFor();
   expect(await page.getByRole("button", { name: "Cancel" }).count()).toBe(0);
+  expect(complaints).toEqual([]);
+  await close();
+});
+
+test("a view whose answer takes longer than the wait between two refreshes asks once, and shows the answer", async () => {
+  const { id } = await site.call<{ id: string }>("POST", "/v2/jobs", {
+    target_url: target.url,
+    run_at: "2030-01-01T00:00:00Z",
+    tags: ["slow-answer"],
+  });
+  const { page, complaints, close } = await site.openPage("/console/production/jobs");
+  await page.clock.install();
+  for (const [view, path] of [
+    ["jobs?tag=slow-answer", "/v2/jobs"],
+    [`jobs/${id}`, `/v2/jobs/${id}`],
+  ] as const) {
+    const held: Route[] = [];
+    const isHeld = (url: URL) => url.pathname === path;
+    await page.route(isHeld, (route) => void held.push(route));
+    const asked = page.waitForRequest((request) => isHeld(new URL(request.url())));
+    await page.goto(`${site.origin}/console/production/${view}`);
+    await asked;
+    // A refresh comes after 4 s, and a request may take 20 s.
+    await page.clock.runFor("00:05");
+    // The page's requests reach the test in their order, so it knows all that were made by now.
+    await page.evaluate((url) => fetch(url), `${site.origin}/docs`);
+    expect(held.length).toBe(1);
+    await held[0]?.continue();
+    await page.unroute(isHeld);
+    await page.getByText(id).first().waitFor();
+  }
   expect(complaints).toEqual([]);
   await close();
 });

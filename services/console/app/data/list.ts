@@ -115,7 +115,7 @@ export function useList<Item>(
   };
 
   const reload = () => setAsked((count) => count + 1);
-  useReloads(reload, failed, isLive ? 1 : 0, isAtTop);
+  useReloads(reload, failed, isLive ? 1 : 0, () => !isLoading && isAtTop());
   return {
     items: current.items,
     idOf,

@@ -52,23 +52,27 @@ export function useQuery<Data>(
   }, [key, asked]);
 
   const reload = () => setAsked((count) => count + 1);
-  useReloads(reload, failed, requests);
+  useReloads(reload, failed, requests, () => !isLoading);
   return { ...current, isLoading, reload };
 }
 
-/** Calls `reload` now and then (`requests` > 0), and once an outage or a refused key is over if the last try has failed. */
+/**
+ * Calls `reload` now and then (`requests` > 0) while `isWanted` holds, and once an outage or a refused key is over if the last
+ * try has failed. A reload ends the load that is under way, so `isWanted` must not hold during one: a service that is slower than
+ * the refreshes would never get to answer.
+ */
 export function useReloads(
   reload: () => void,
   failed: { current: boolean },
   requests: number,
-  isWanted: () => boolean = () => true,
+  isWanted: () => boolean,
 ): void {
-  const recent = useRef(reload);
-  recent.current = reload;
+  const recent = useRef({ reload, isWanted });
+  recent.current = { reload, isWanted };
   useEffect(() => {
     const stops = [recoveries, refused].map((signal) =>
       signal.subscribe(() => {
-        if (failed.current && refused.peek() === null) recent.current();
+        if (failed.current && refused.peek() === null) recent.current.reload();
       }),
     );
     return () => {
@@ -82,7 +86,7 @@ export function useReloads(
     const wait = () => {
       timer = setTimeout(() => {
         const isOn = live.peek() === "on" && refused.peek() === null;
-        if (isOn && mayRefresh() && isWanted()) recent.current();
+        if (isOn && mayRefresh() && recent.current.isWanted()) recent.current.reload();
         wait();
       }, refreshMs());
     };
