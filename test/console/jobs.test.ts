@@ -253,6 +253,31 @@ test("a view whose answer takes longer than the wait between two refreshes asks 
   await close();
 });
 
+test("a page that was asked for before the list began anew leaves no gap in it", async () => {
+  const tag = "begun-anew";
+  const jobs = Array.from({ length: 60 }, () => {
+    return { target_url: target.url, run_at: "2030-01-01T00:00:00Z", tags: [tag] };
+  });
+  await site.call("POST", "/v2/jobs/batch", { jobs });
+  const { page, complaints, close } = await site.openPage("/console/production/jobs");
+  const held = Promise.withResolvers<Route>();
+  await page.route(
+    ({ searchParams }) => searchParams.get("tag") === tag && searchParams.has("cursor"),
+    (route) => held.resolve(route),
+    { times: 1 },
+  );
+  await page.goto(`${site.origin}/console/production/jobs?tag=${tag}`);
+  const route = await held.promise;
+  await site.call("POST", "/v2/jobs/batch", { jobs });
+  const [newest] = (await site.call<{ data: { id: string }[] }>("GET", `/v2/jobs?tag=${tag}&limit=1`)).data;
+  await page.getByText(newest?.id ?? "").waitFor();
+  await route.continue();
+  await page.getByText(/^All \d+ are shown\.$/).waitFor();
+  expect(await page.getByText(/^All \d+ are shown\.$/).textContent()).toBe("All 120 are shown.");
+  expect(complaints).toEqual([]);
+  await close();
+});
+
 function isWiderThanWindow(page: Page): Promise<boolean> {
   return page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth);
 }

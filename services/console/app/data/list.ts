@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Page } from "../../../../shared/client/list.ts";
 import { useReloads } from "./query.ts";
 
@@ -81,23 +81,25 @@ export function useList<Item>(
     return () => ending.abort();
   }, [key, asked]);
 
-  useEffect(() => {
+  // A list that begins anew has another cursor. The next page of the old cursor would leave a gap behind the new rows.
+  useLayoutEffect(() => {
     return () => {
       growing.current?.abort();
       growing.current = null;
     };
-  }, [key]);
+  }, [key, current.cursor]);
 
   const more = () => {
-    if (growing.current !== null || current.cursor === null) return;
+    const { cursor } = current;
+    if (growing.current !== null || cursor === null) return;
     const ending = new AbortController();
     growing.current = ending;
-    recent.current.load({ limit: NEXT_PAGES, cursor: current.cursor }, ending.signal).then(
+    recent.current.load({ limit: NEXT_PAGES, cursor }, ending.signal).then(
       (page) => {
         if (ending.signal.aborted) return;
         growing.current = null;
         setLoaded((before) => {
-          if (before.key !== key) return before;
+          if (before.key !== key || before.cursor !== cursor) return before;
           return {
             ...before,
             items: [...before.items, ...page.data],

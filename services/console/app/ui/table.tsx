@@ -49,7 +49,7 @@ export function Table<Row>(props: {
   const isNearEnd = last >= items.length - AHEAD_ROWS;
   useEffect(() => {
     if (isNearEnd && list.hasMore && list.error === undefined) list.more();
-  }, [isNearEnd, items.length, list.hasMore, list.error]);
+  }, [isNearEnd, items, list.hasMore, list.error]);
 
   if (items.length === 0) {
     if (list.error !== undefined) return <Trouble error={list.error} onRetry={list.reload} />;
