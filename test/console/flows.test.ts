@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import type { Route } from "playwright-core";
 import { startTarget, type Target } from "../support/target.ts";
 import { findBarriers } from "./axe.ts";
 import { loseAnswer, SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
@@ -89,6 +90,31 @@ test("a host is parked by hand, what is due there waits, and it goes on once the
   await page.getByText("The host is opened").waitFor();
   await page.goto(`${site.origin}/console/production/jobs/${id}`);
   await page.getByText("Attempt 1 succeeded").waitFor();
+  expect(complaints).toEqual([]);
+  await close();
+});
+
+test("a dialog that is opened while another host is still being parked waits for that, and then parks its own", async () => {
+  const { page, complaints, close } = await site.openPage("/console/production/hosts");
+  const held = Promise.withResolvers<Route>();
+  await page.route("**/park", (route) => held.resolve(route), { times: 1 });
+  const ask = async (host: string) => {
+    await page.getByLabel("Host name").fill(host);
+    await page.getByRole("button", { name: "Park the host" }).click();
+  };
+  const parks = page.getByRole("button", { name: "Park it" });
+  await ask("first.example.com");
+  await parks.click();
+  const route = await held.promise;
+  await page.getByRole("button", { name: "Back" }).click();
+  await ask("second.example.com");
+  expect(await parks.isEnabled()).toBe(false);
+  await route.continue();
+  await page.getByText("The host is parked.").waitFor();
+  await parks.click();
+  const rowOf = (host: string) => page.locator("tbody .row", { hasText: host });
+  await rowOf("second.example.com").waitFor();
+  await rowOf("first.example.com").waitFor();
   expect(complaints).toEqual([]);
   await close();
 });

@@ -7,6 +7,7 @@ export interface Action<Given extends unknown[]> {
   isBusy: boolean;
   /** Why it failed; undefined if it did not, and while it is tried again. */
   error: unknown;
+  /** Forgets the error. A call that is under way goes on, and stays shown. */
   clear(): void;
 }
 
@@ -36,7 +37,7 @@ export function useAction<Given extends unknown[]>(
         },
       );
     },
-    clear: () => setState({ isBusy: false, error: undefined }),
+    clear: () => setState(({ isBusy }) => ({ isBusy, error: undefined })),
   };
 }
 

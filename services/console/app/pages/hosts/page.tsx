@@ -29,7 +29,8 @@ export function HostsPage() {
     if (asked === null) return;
     await hosts[asked.act](asked.host, options);
     tell(asked.act === "park" ? "The host is parked." : "The host is opened: what was parked starts slowly.");
-    setAsked(null);
+    // The visitor may have closed the dialog and opened the one of another host meanwhile.
+    setAsked((now) => (now === asked ? null : now));
     list.reload();
   }, asked);
   const close = () => {
