@@ -2,6 +2,7 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import type { Route } from "playwright-core";
 import { startTarget, type Target } from "../support/target.ts";
 import { findBarriers } from "./axe.ts";
 import { loseAnswer, SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
@@ -129,6 +130,28 @@ test("a sample is sent once and resent once, although the answers were lost", as
   await sample();
   await page.locator("article").nth(1).waitFor();
   expect(await deliveries()).toHaveLength(2);
+  expect(complaints).toEqual([]);
+  await close();
+});
+
+test("a dialog stays open when something that was begun before it is done", async () => {
+  const { id } = await site.call<{ id: string }>("POST", "/v2/webhooks", {
+    url: target.url,
+    events: ["job.failed"],
+  });
+  const { page, complaints, close } = await site.openPage(`/console/production/webhooks/${id}`);
+  const held = Promise.withResolvers<Route>();
+  await page.route("**/test", (route) => held.resolve(route), { times: 1 });
+  await page.getByRole("button", { name: "Send a test" }).click();
+  const route = await held.promise;
+  await page.getByRole("button", { name: "Delete" }).click();
+  const dialog = page.getByRole("dialog", { name: "Delete this endpoint?" });
+  await dialog.waitFor();
+  await route.continue();
+  await page.getByText("A signed sample is on its way.").waitFor();
+  expect(await dialog.isVisible()).toBe(true);
+  await dialog.getByRole("button", { name: "Back" }).click();
+  await dialog.waitFor({ state: "detached" });
   expect(complaints).toEqual([]);
   await close();
 });

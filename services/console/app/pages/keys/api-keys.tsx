@@ -29,7 +29,8 @@ export function ApiKeys({ session }: { session: Session }) {
     (key) => key.id,
     { isLive: false },
   );
-  const close = () => setAsked(null);
+  /** Closes the dialog of this render, and none that was opened since. */
+  const close = () => setAsked((now) => (now === asked ? null : now));
   const onRevealed = (text: string) => {
     close();
     setRevealed(text);

@@ -107,7 +107,8 @@ function Actions(props: {
   const { session, webhook, onChanged, onSecret } = props;
   const { webhooks } = session.client;
   const [asked, setAsked] = useState<Asked>(null);
-  const close = () => setAsked(null);
+  /** Closes the dialog of this render, and none that was opened since. */
+  const close = () => setAsked((now) => (now === asked ? null : now));
   const done = (text: string) => {
     close();
     tell(text);
