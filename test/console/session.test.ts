@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { createHash } from "node:crypto";
+import type { Route } from "playwright-core";
 import { createLog } from "../../shared/platform/log.ts";
 import { openDatabase } from "../../shared/store/database/database.ts";
 import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
@@ -128,6 +129,27 @@ test("an outage of Postgres is a banner, which goes away by itself, and what is 
     tags: ["outage"],
   });
   await page.getByText(other.id).waitFor();
+  expect(complaints).toEqual([]);
+  await close();
+});
+
+test("during an outage the page waits for an answer to its question before it asks again", async () => {
+  const { page, complaints, close } = await site.openPage("/console/production/jobs");
+  await page.clock.install();
+  await page.goto(`${site.origin}/console/production/jobs?tag=nobody-answers`);
+  await page.getByRole("heading", { name: "No job fits these filters" }).waitFor();
+  const held: Route[] = [];
+  await page.route("**/v2/project", (route) => void held.push(route));
+  await page.route("**/v2/jobs**", (route) => route.abort());
+  await page.clock.runFor("00:05");
+  const banner = page.locator(".banner");
+  await banner.waitFor();
+  await page.clock.runFor("00:10");
+  await page.evaluate((url) => fetch(url), `${site.origin}/docs`);
+  expect(held.length).toBe(1);
+  await page.unroute("**/v2/jobs**");
+  await held[0]?.continue();
+  await banner.waitFor({ state: "detached" });
   expect(complaints).toEqual([]);
   await close();
 });

@@ -2,6 +2,7 @@ import { outage } from "./answers.ts";
 import { sessionState } from "./session.ts";
 
 const ASK_MS = 3_000;
+let isAsking = false;
 
 /** While the service is gone, asks for the project now and then, until an answer ends the outage (`watchAnswers`). */
 export function watchOutage(): void {
@@ -14,7 +15,12 @@ export function watchOutage(): void {
 
 function ask(): void {
   const state = sessionState.peek();
-  if (document.hidden || state.kind !== "open") return;
+  // A gateway that is silent is not asked anew until a request to it has run out of time.
+  if (isAsking || document.hidden || state.kind !== "open") return;
+  isAsking = true;
+  const ended = () => {
+    isAsking = false;
+  };
   // The banner already tells of a failure.
-  state.session.client.project.get().catch(() => undefined);
+  state.session.client.project.get().then(ended, ended);
 }
