@@ -17,6 +17,16 @@ afterAll(async () => {
   await target?.stop();
 });
 
+/** The next day on which Berlin sets its clocks forward: the last Sunday of March, at 01:00 UTC. Such as `2027-03-28`. */
+function findChangeDay(now: number): string {
+  const year = new Date(now).getUTCFullYear();
+  const changes = [year, year + 1].map((ofYear) => {
+    const lastOfMarch = new Date(Date.UTC(ofYear, 2, 31, 1));
+    return lastOfMarch.setUTCDate(31 - lastOfMarch.getUTCDay());
+  });
+  return new Date(changes.find((at) => at > now) ?? Number.NaN).toISOString().slice(0, 10);
+}
+
 test("a schedule is created with its firings in view, edited, paused, resumed, run, and deleted", async () => {
   const { page, complaints, close } = await site.openPage("/console/production/schedules");
   await page.getByRole("heading", { name: "No schedules yet" }).waitFor();
@@ -25,10 +35,11 @@ test("a schedule is created with its firings in view, edited, paused, resumed, r
   await page.getByLabel("Name").fill("nightly");
   await page.getByLabel("Cron").fill("30 2 * *");
   await page.locator(".fault").first().waitFor();
-  // 02:30 does not exist in Berlin on the last Sunday of March.
-  await page.getByLabel("Cron").fill("30 2 28 3 *");
+  // 02:30 does not exist in Berlin on that day.
+  const changeDay = findChangeDay(Date.now());
+  await page.getByLabel("Cron").fill(`30 2 ${changeDay.slice(8)} 3 *`);
   await page.getByLabel("Time zone").fill("Europe/Berlin");
-  await page.getByText("2027-03-28 03:30:00 +02:00").waitFor();
+  await page.getByText(`${changeDay} 03:30:00 +02:00`).waitFor();
   await page.getByText("moved by the clock change").first().waitFor();
   expect(await findBarriers(page)).toEqual([]);
   await page.getByLabel("Cron").fill("30 2 * * *");
@@ -41,8 +52,11 @@ test("a schedule is created with its firings in view, edited, paused, resumed, r
 
   await page.getByRole("heading", { name: "nightly" }).waitFor();
   await page.locator(".calendar .fires").first().waitFor();
-  await page.getByRole("button", { name: "Clocks +1 h on 2027-03-28" }).click();
-  await page.locator(".calendar .changes", { hasText: "03-28" }).getByText("clocks +1 h").waitFor();
+  await page.getByRole("button", { name: `Clocks +1 h on ${changeDay}` }).click();
+  await page
+    .locator(".calendar .changes", { hasText: changeDay.slice(5) })
+    .getByText("clocks +1 h")
+    .waitFor();
   expect(await page.locator(".calendar .changes").getByText("03:30").count()).toBe(1);
   expect(await findBarriers(page)).toEqual([]);
 
