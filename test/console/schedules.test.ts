@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { findClockChanges } from "../../services/console/app/pages/schedules/clock-changes.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { findBarriers } from "./axe.ts";
 import { SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
@@ -15,6 +16,14 @@ beforeAll(async () => {
 afterAll(async () => {
   await site?.stop();
   await target?.stop();
+});
+
+test("a clock change is known when the last Sunday of March before it was 53 weeks earlier", () => {
+  const changes = findClockChanges("Europe/Berlin", Date.parse("2029-03-25T12:00:00Z"));
+  expect(changes.map(({ at }) => new Date(at).toISOString())).toEqual([
+    "2029-10-28T01:00:00.000Z",
+    "2030-03-31T01:00:00.000Z",
+  ]);
 });
 
 /** The next day on which Berlin sets its clocks forward: the last Sunday of March, at 01:00 UTC. Such as `2027-03-28`. */

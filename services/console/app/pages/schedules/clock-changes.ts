@@ -9,10 +9,10 @@ export interface ClockChange {
 
 const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
-/** A zone whose clocks change has two changes in this time. */
-const DAYS_SEARCHED = 370;
+/** A zone whose clocks change has two changes in this time. From one to the same of the next year are up to 53 weeks. */
+const DAYS_SEARCHED = 53 * 7 + 1;
 
-/** The changes of the year after `from`; none for a zone that this browser does not know. */
+/** The changes of the 53 weeks after `from`; none for a zone that this browser does not know. */
 export function findClockChanges(timezone: string, from: number): ClockChange[] {
   const offsetAt = offsetsOf(timezone);
   if (offsetAt === null) return [];
