@@ -95,7 +95,7 @@ async function expectNeighbourServed(addFlooder: () => Promise<Flooder>): Promis
   expect(harm.p99WorkMs).toBeLessThanOrEqual(ADDED_MS_MAX);
 }
 
-describe("a project that floods a gateway with its dearest reads adds at most 20 ms to another's p99", () => {
+describe("a project that floods a gateway with its dearest reads adds at most 20 ms to another's median request, and to the p99 of the gateway's work during one", () => {
   test("with the firings of a schedule that was changed 1,000 times", () =>
     expectNeighbourServed(async () => {
       const key = await gateways.addProject();
