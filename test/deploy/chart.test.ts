@@ -8,7 +8,7 @@ import { CHART } from "./chart/templates.ts";
 import { DEPLOY, type Resource, render } from "./manifests.ts";
 
 // The first run downloads Helm.
-setDefaultTimeout(300_000);
+setDefaultTimeout(600_000);
 beforeAll(() => void findHelm());
 
 const PUBLIC = { PUBLIC_URL: "https://jobs.example.com", SHARDS_PER_REGION: 64, LOG_LEVEL: "info" };

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import type { Sent } from "./api-server.ts";
 import { namespaceOf, type Reader, readBlocks, startReader, type Written } from "./documents.ts";
 
-setDefaultTimeout(300_000);
+setDefaultTimeout(600_000);
 
 const PODS = /\/(jobs\/?migrate|statefulsets\/?delivery|deployments\/?worker|deployments\/?gateway)$/;
 

@@ -9,7 +9,7 @@ import { judgePolicy } from "./policy.ts";
 import { STEPS, stepOf } from "./rollout-order.ts";
 import { judgeSchemas } from "./schemas.ts";
 
-setDefaultTimeout(120_000);
+setDefaultTimeout(600_000);
 
 const folder = mkdtempSync(join(tmpdir(), "own-cell-"));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));

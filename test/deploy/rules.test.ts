@@ -1,4 +1,4 @@
-import { describe, expect, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -14,6 +14,9 @@ import {
   readRules,
 } from "./monitoring.ts";
 import { TARGET_LABELS } from "./promql.ts";
+
+// The first use of a package of Debian fetches and unpacks it.
+setDefaultTimeout(600_000);
 
 const promtool = (...args: string[]) => {
   const { status, stdout, stderr } = spawnSync(findPromtool(), args, { encoding: "utf8" });
