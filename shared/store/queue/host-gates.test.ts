@@ -142,6 +142,28 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     expect(deliveries.length).toBe(1);
   });
 
+  test("has its 30 s counted anew once somebody was met, also where as many attempts found nobody after that as before", async () => {
+    const project = await addWatchedProject();
+    const host = newHost();
+    await addJobs(project, host, 11);
+    const running = await start(project);
+    expect(running.length).toBe(11);
+    const seriesOf = () =>
+      store.query("SELECT failures, failing_since FROM target_hosts WHERE project_no = $1", [project]);
+    await settle(running.slice(0, 5), host, true);
+    // All attempts have started at one instant, which is the beginning of either series.
+    const series = await seriesOf();
+    expect(series).toMatchObject([{ failures: 5 }]);
+    await pass(project, 40);
+    const settlements = running
+      .slice(5)
+      .map((each, index) =>
+        settlementOf(each, { ...failedWith(LATER), isPlain: false, met: { host, nobody: index > 0 } }),
+      );
+    await settleAttempts(store.db, settlements);
+    expect(await seriesOf()).toEqual(series);
+  });
+
   test("is left alone where the project does not ask for it", async () => {
     const project = await store.addProject();
     const host = newHost();

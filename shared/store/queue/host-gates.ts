@@ -253,7 +253,7 @@ export const WATCH_HOSTS = `met AS MATERIALIZED (
    CROSS JOIN LATERAL (
          SELECT count(*) FILTER (WHERE was_parked) AS called, CASE WHEN NOT p.goes_up THEN (array_agg(job_id))[1] END AS probe
            FROM host_called c WHERE ${sameHost("c", "p")}) c
-   WHERE goes_up OR goes_down OR probes_again OR new_failures <> failures
+   WHERE goes_up OR goes_down OR probes_again OR new_failures <> failures OR new_failing_since IS DISTINCT FROM failing_since
       ON CONFLICT (${HOST_KEY}) DO UPDATE
      SET since = excluded.since, next_probe_at = excluded.next_probe_at, failing_since = excluded.failing_since, parked = excluded.parked,
          second = CASE WHEN t.state = excluded.state THEN t.second ELSE 0 END, started = CASE WHEN t.state = excluded.state THEN t.started ELSE 0 END,

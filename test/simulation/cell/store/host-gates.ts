@@ -333,7 +333,8 @@ export function watchHosts(
       failingSince !== null &&
       failingSince <= now - HOST_DOWN_SECONDS_MIN * SECOND &&
       tables.projects.get(row.project_no)?.park_failing_hosts === true;
-    if (!goesUp && !goesDown && !probesAgain && failures === row.failures) continue;
+    const isSame = failures === row.failures && failingSince === row.failing_since;
+    if (!goesUp && !goesDown && !probesAgain && isSame) continue;
     const doubled = Math.min(row.probe_seconds * 2, PROBE_SECONDS.max);
     const probeSeconds = goesDown
       ? PROBE_SECONDS.first
