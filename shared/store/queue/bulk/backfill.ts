@@ -3,7 +3,7 @@ import { type OwedAttempt, oweAttempt, type Placed } from "../../../domain/owed.
 import { regionOf } from "../../database/codes.ts";
 import { column, type Database, epochMs } from "../../database/database.ts";
 import { firingRegion } from "../firings.ts";
-import { giveFlows } from "../given-flows.ts";
+import { giveFlows, IS_PARKED } from "../given-flows.ts";
 import { HAS_QUOTA } from "../month.ts";
 import { DUE_AT, newJobs } from "../new-jobs.ts";
 import {
@@ -35,8 +35,8 @@ export async function backfillMembers(
   const [first] = rows;
   if (first === undefined) return null;
   const { projectNo, environment } = bulk;
-  const owed = rows.flatMap(({ job_id, region, lane_shard: shard, due_at: dueAt, is_keyed }) => {
-    if (job_id === null) return [];
+  const owed = rows.flatMap(({ job_id, region, lane_shard: shard, due_at: dueAt, is_keyed, is_parked }) => {
+    if (job_id === null || is_parked) return [];
     const place = { projectNo, environment, region: regionOf(region ?? 0), shard };
     const id = uuidToId(JOB_PREFIX, job_id);
     return oweAttempt("jobs", place, { id, attempt: 1, dueAt, isGated: is_keyed || undefined });
@@ -70,7 +70,8 @@ WITH ${lockedBulk(`b.status = ${RUNNING}`)}, ${BULK_CLOCK}, ${PAGE}, able AS MAT
   SELECT p.position, CASE WHEN a.position IS NULL THEN 'failed' WHEN m.position IS NULL THEN 'skipped' ELSE 'done' END AS outcome
     FROM page p LEFT JOIN able a USING (position) LEFT JOIN made m USING (position)
 ), ${giveFlows("made WHERE true")}, ${newJobs("made WHERE true", { tags: true, flow: true })}, ${NOTE_JUDGED}
-SELECT ${ANSWER}, m.id AS job_id, m.region, m.lane_shard, ${epochMs(DUE_AT.replace("run_at", "m.run_at"))} AS due_at, m.flow IS NOT NULL AS is_keyed
+SELECT ${ANSWER}, m.id AS job_id, m.region, m.lane_shard, ${epochMs(DUE_AT.replace("run_at", "m.run_at"))} AS due_at, m.flow IS NOT NULL AS is_keyed,
+       ${IS_PARKED.replace("id", "m.id")} AS is_parked
   FROM turn t CROSS JOIN total s LEFT JOIN made m ON true`;
 
 interface Row extends AnswerColumns {
@@ -80,4 +81,6 @@ interface Row extends AnswerColumns {
   lane_shard: number | null;
   due_at: number;
   is_keyed: boolean;
+  /** True if the flow key has no place for the job yet. */
+  is_parked: boolean;
 }

@@ -332,7 +332,8 @@ export const backfillMembers: Statement = judgeMembers((tables, { now }, values,
     const lane = tables.lanes.get(laneKey(place));
     if (lane === undefined) addLane(tables, place, shard);
     const due_at = toMs(Math.max(run_at, now) as Instant);
-    const row = { job_id: id, region, lane_shard: lane?.shard ?? shard, due_at, is_keyed: flow !== null };
+    const keyed = { is_keyed: flow !== null, is_parked: parked.has(id) };
+    const row = { job_id: id, region, lane_shard: lane?.shard ?? shard, due_at, ...keyed };
     return { outcome: "done", row };
   });
 });
