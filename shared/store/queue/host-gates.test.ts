@@ -438,7 +438,7 @@ describe("by hand", () => {
     );
     const session = await store.session();
     await session.query("BEGIN");
-    await session.query("SELECT FROM flows WHERE project_no = $1 FOR UPDATE", [project]);
+    await session.query("SELECT FROM projects WHERE no = $1 FOR UPDATE", [project]);
     const asked = [newHost(), newHost()].map((host) =>
       parkHost(store.db, scopeOf(project), host, keyCause(), null),
     );
@@ -446,6 +446,19 @@ describe("by hand", () => {
     await session.query("COMMIT");
     const kinds = (await Promise.all(asked)).map(({ kind }) => kind);
     expect(kinds.sort()).toEqual(["parked", "too_many"]);
+  });
+
+  test("a host is parked without holding up the project's claims while it waits for the project's row", async () => {
+    const project = await store.addProject();
+    const session = await store.session();
+    await session.query("BEGIN");
+    await session.query("SELECT FROM projects WHERE no = $1 FOR UPDATE", [project]);
+    const parking = parkHost(store.db, scopeOf(project), newHost(), keyCause(), null);
+    await store.untilBlocked();
+    // A creation of an endpoint locks the project, and then the flow.
+    await session.query("SELECT FROM flows WHERE project_no = $1 FOR UPDATE NOWAIT", [project]);
+    await session.query("COMMIT");
+    expect(await parking).toMatchObject({ kind: "parked" });
   });
 
   test("what is canceled while it is parked is not counted any more, and a ramp with nothing left is over", async () => {

@@ -55,9 +55,10 @@ export async function parkHost(
   cause: KeyCause,
   key: Key,
 ): Promise<{ kind: "parked"; row: HostStanding } | { kind: "too_many" } | { kind: "key_taken" }> {
+  // This statement commits itself, since claims wait for the row that it locks. If no host is parked after all, the watch only
+  // makes the project's attempts go a longer way.
+  await watchHosts(db, scope.projectNo);
   const [row] = await db.transact(async (tx) => {
-    // If no host is parked after all, the watch only makes the project's attempts go a longer way.
-    await watchHosts(tx, scope.projectNo);
     // Under the project's lock the count is exact.
     await lockProject(tx, scope.projectNo);
     return change(tx, "park_host", PARK, scope, host, cause);
@@ -133,7 +134,7 @@ UNION ALL
 SELECT $3, ${OPENING}::smallint, ${HAND}::smallint, ${epochMs("now()")}, 0, NULL WHERE NOT EXISTS (SELECT FROM old WHERE old.state IS NOT NULL)`;
 
 /** Makes attempts of the project go the way on which hosts are watched, from now on. */
-export async function watchHosts(db: Pick<Database, "run">, projectNo: ProjectNo): Promise<void> {
+export async function watchHosts(db: Database, projectNo: ProjectNo): Promise<void> {
   await db.run(
     "watch_hosts",
     `UPDATE flows SET subscriptions = subscriptions | ${HOSTS_WATCHED} WHERE project_no = $1 AND subscriptions & ${HOSTS_WATCHED} = 0`,
