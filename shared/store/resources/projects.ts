@@ -137,14 +137,6 @@ export async function changeProject(
       })
       .where(eq(projects.no, project.no))
       .returning();
-    await tx
-      .update(flows)
-      .set({
-        concurrency: limitsOf(project).concurrency,
-        monthRunsMax: monthRunsMax(project.plan),
-        retentionClass: retentionClassOf(project.plan),
-      })
-      .where(eq(flows.projectNo, project.no));
     if (retentionClassOf(project.plan) > retentionClassOf(before.plan)) await noteRunMove(tx, project.no);
     await recordChange(tx, cause, {
       action: "project.change",
@@ -159,6 +151,15 @@ export async function changeProject(
         schedules: change.schedulesOverride,
       },
     });
+    // Claims and settlements wait for the flow, so it is locked by the last statement before the commit.
+    await tx
+      .update(flows)
+      .set({
+        concurrency: limitsOf(project).concurrency,
+        monthRunsMax: monthRunsMax(project.plan),
+        retentionClass: retentionClassOf(project.plan),
+      })
+      .where(eq(flows.projectNo, project.no));
     return row === undefined ? null : readProject(row);
   });
 }

@@ -122,8 +122,8 @@ export function dropExpiredPartitions(
 
 /**
  * A table with runs of a project that is noted to be moved is left until they have moved. A transaction that notes a
- * project meanwhile waits, so an upgrade is either seen here or comes after the drop. That transaction holds the
- * project's flow, and settlements wait for it. So run_moves is locked last, after the tables that settlements use.
+ * project meanwhile waits, so an upgrade is either seen here or comes after the drop. That transaction locks the
+ * project's flow after run_moves, and settlements lock the flow before the tables of runs. So run_moves is locked first.
  */
 async function dropFirstPartition(
   tx: Builder,
@@ -133,8 +133,8 @@ async function dropFirstPartition(
 ): Promise<string | null> {
   const [first] = await listPartitions(tx, plan);
   if (first === undefined || first.untilAt > expiredAt(plan, now)) return null;
-  await tx.execute(sql`LOCK TABLE ONLY ${sql.identifier(tableOf(plan))} IN ACCESS EXCLUSIVE MODE`);
   await tx.execute(sql`LOCK TABLE run_moves IN SHARE MODE`);
+  await tx.execute(sql`LOCK TABLE ONLY ${sql.identifier(tableOf(plan))} IN ACCESS EXCLUSIVE MODE`);
   const { rows } = await tx.execute(sql`
     SELECT FROM (${movingOutOf(plan)}) m
      CROSS JOIN LATERAL (SELECT FROM ${sql.identifier(first.name)} r WHERE r.project_no = m.project_no LIMIT 1) kept

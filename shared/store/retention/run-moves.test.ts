@@ -149,6 +149,21 @@ describe("an upgrade", () => {
     expect(await classTableOf(attempt.granted.runId)).toBe("runs_scale");
   });
 
+  test.each(["run_moves", "audit_entries"])(
+    "holds up no claim of its project while it waits for %s, since it takes the flow last",
+    async (table) => {
+      const session = await store.session();
+      await session.query("BEGIN");
+      await session.query(`LOCK TABLE ${table} IN SHARE MODE`);
+      const upgrading = setPlan("scale");
+      await store.untilBlocked();
+      await session.query("SELECT FROM flows WHERE project_no = $1 FOR UPDATE NOWAIT", [project]);
+      await session.query("COMMIT");
+      await upgrading;
+      expect(await listRunMoves(store.db, 10)).toMatchObject([{ projectNo: project, retentionClass: 2 }]);
+    },
+  );
+
   test("waits for a drop that has begun, and its runs are saved from the next drop", async () => {
     const runId = await settleOne();
     const operator = await store.session();
