@@ -171,7 +171,7 @@ function refusalOf(error: unknown): string | null {
     // The rest of the message suggests that an unknown option may be a plain word, which is never so here.
     return error.message.replace(/\. To specify a positional.*/s, "").replaceAll("\n", " ");
   }
-  if (isDatabaseFault(error) || isDatabaseFault(error.cause)) {
+  if (isDatabaseFault(error)) {
     return `the database did not answer, so a change may or may not have been made: ${faultText(error)}`;
   }
   return null;

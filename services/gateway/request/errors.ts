@@ -16,18 +16,13 @@ export function refuse(error: ApiError, requestId: string, now: number): ReadyAn
 /** The refusal that the client is told for anything thrown. internal_error stands for a bug, which the caller logs in full. */
 export function toRefusal(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
-  if (isStoreFault(error)) {
+  if (isDatabaseFault(error)) {
     return new ApiError(
       "service_unavailable",
       "The service cannot reach its database. What was asked has happened entirely or not at all.",
     );
   }
   return new ApiError("internal_error", "An internal error occurred.");
-}
-
-/** The query builder wraps the errors of the driver. */
-function isStoreFault(error: unknown): boolean {
-  return isDatabaseFault(error) || (error instanceof Error && isDatabaseFault(error.cause));
 }
 
 export function methodNotAllowed(allow: string): ApiError {

@@ -1,7 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { type SQL, sql } from "drizzle-orm";
 import { openTestDatabase } from "../../../test/support/database.ts";
 import { startStore, type TestStore } from "../test-support.ts";
-import { type Database, StoreUnavailable } from "./database.ts";
+import { type Database, isDatabaseFault, isTakenKey, StoreUnavailable } from "./database.ts";
 
 let store: TestStore;
 beforeAll(async () => {
@@ -102,4 +103,36 @@ describe("the figures that operators see of a database", () => {
     expect(db.errors).toEqual({ unavailable: 1, refused: 1, repeated: 0 });
     await db.close();
   });
+
+  test("count the errors of a transaction by their causes, also those that the query builder wraps", async () => {
+    const db = openTestDatabase(store.url, 1, "silent");
+    const ask = (statement: SQL) => db.transact(({ drizzle }) => drizzle.execute(statement));
+    await expect(ask(sql`SELECT nothing`)).rejects.toThrow();
+    expect(db.errors).toEqual({ unavailable: 0, refused: 1, repeated: 0 });
+    const add = sql`INSERT INTO nodes (kind, name, regions, process) VALUES ('worker', 'thrice', '{}', 'test')`;
+    await ask(add);
+    const taken = await ask(add).catch((error) => error);
+    expect(isTakenKey(taken)).toBe(true);
+    expect(db.errors).toEqual({ unavailable: 0, refused: 1, repeated: 0 });
+    const lost = await ask(sql`SELECT pg_terminate_backend(pg_backend_pid())`).catch((error) => error);
+    expect(isDatabaseFault(lost)).toBe(true);
+    expect(db.errors).toEqual({ unavailable: 1, refused: 1, repeated: 0 });
+    await db.close();
+  });
+
+  test("count a transaction that gets no connection", async () => {
+    const away = new URL(store.url);
+    away.port = "1";
+    const db = openTestDatabase(away.href, 1, "silent");
+    await expect(db.transact(() => Promise.resolve())).rejects.toThrow();
+    expect(db.errors).toEqual({ unavailable: 1, refused: 0, repeated: 0 });
+    await db.close();
+  });
+});
+
+test("a statement that Postgres refuses is no fault of the database, whatever its text and its parameters say", async () => {
+  const refused = store.db.drizzle.execute(sql`SELECT ${"Connection terminated: timeout"}::int`);
+  const error = await refused.catch((error) => error);
+  expect(error.message).toContain("Connection terminated: timeout");
+  expect(isDatabaseFault(error)).toBe(false);
 });

@@ -1,3 +1,4 @@
+import { DrizzleQueryError } from "drizzle-orm";
 import { drizzle, type NodePgDatabase } from "drizzle-orm/node-postgres";
 import pg from "pg";
 import type { Log } from "../../platform/log.ts";
@@ -93,7 +94,7 @@ export function openDatabase(
   const countError = (error: unknown) => {
     if (isDatabaseFault(error)) errors.unavailable++;
     // A unique key's refusal is an answer, such as a taken name.
-    else if (error instanceof pg.DatabaseError && !isTakenKey(error)) errors.refused++;
+    else if (driverErrorOf(error) instanceof pg.DatabaseError && !isTakenKey(error)) errors.refused++;
   };
   return {
     errors,
@@ -122,7 +123,10 @@ export function openDatabase(
       }
     },
     async transact(act) {
-      const client = await pool.connect();
+      const client = await pool.connect().catch((error) => {
+        countError(error);
+        throw error;
+      });
       try {
         const result = await transactOn(client, act);
         client.release();
@@ -158,13 +162,19 @@ export async function transactOn<Result>(
   return result;
 }
 
+/** The driver's error if the query builder has wrapped it. A wrapper's message has the statement and its parameters. */
+function driverErrorOf(error: unknown): unknown {
+  return error instanceof DrizzleQueryError ? error.cause : error;
+}
+
 /**
  * True if an error concerns the server or the way to it, rather than the statement's data. Classes of SQLSTATE: 08
  * connection, 25 transaction state (a standby that is read-only), 28 password, 3D database name, 40 rollback, 53
  * resources, 55 lock, 57 operator, 58 system, XX internal. An error without a SQLSTATE comes from the socket or the
  * pool.
  */
-export function isDatabaseFault(error: unknown): boolean {
+export function isDatabaseFault(thrown: unknown): boolean {
+  const error = driverErrorOf(thrown);
   if (error instanceof StoreUnavailable) return true;
   if (!(error instanceof Error)) return false;
   const code = (error as { code?: unknown }).code;
@@ -184,14 +194,15 @@ function isRolledBack(error: unknown): boolean {
 }
 
 /** True if a row's unique key was taken already. */
-export function isTakenKey(error: unknown): boolean {
+export function isTakenKey(thrown: unknown): boolean {
+  const error = driverErrorOf(thrown);
   return error instanceof pg.DatabaseError && error.code === UNIQUE_VIOLATION;
 }
 
 /** True if a statement did not get a lock: it gave up after lock_timeout, or Postgres ended it to end a deadlock. */
-export function isLockedOut(error: unknown): boolean {
-  const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
-  return cause instanceof pg.DatabaseError && (cause.code === "55P03" || cause.code === "40P01");
+export function isLockedOut(thrown: unknown): boolean {
+  const error = driverErrorOf(thrown);
+  return error instanceof pg.DatabaseError && (error.code === "55P03" || error.code === "40P01");
 }
 
 /**
