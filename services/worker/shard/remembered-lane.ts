@@ -102,9 +102,11 @@ export class RememberedLane {
 
   /** When the ready entry that is sent next came due; null if nothing is ready. */
   get nextDueAt(): number | null {
-    // Entries before the head were sent or forgotten.
     const isReady = (entry: Entry) => entry.state === "ready" && this.entries.get(entry.id) === entry;
-    const next = this.refused.findLast(isReady) ?? this.ready.find(isReady);
+    // Entries before the head were sent or forgotten. One that was put off since may be ready, but stands further behind as well.
+    const next =
+      this.refused.findLast(isReady) ??
+      this.ready.find((entry, place) => place >= this.readyHead && isReady(entry));
     return next?.dueAt ?? null;
   }
 

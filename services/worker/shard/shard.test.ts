@@ -87,6 +87,17 @@ describe("what operators are shown of a shard", () => {
     shard.learn({ ...old, attempt: 2, dueAt: NOW + 50 }, NOW);
     expect(shard.backlog(NOW).oldestDueAt).toBeNull();
   });
+
+  test("is the attempt that is sent next, also if one that was put off has come due again behind it", () => {
+    const { shard, send, answer, advance } = startShard(NOW);
+    const [putOff, next] = [owedOf({ dueAt: NOW - 9_000 }), owedOf({ dueAt: NOW - 700 })];
+    for (const owed of [putOff, next, owedOf({ dueAt: NOW - 10 })]) shard.learn(owed, NOW);
+    expect(jobIds(send(NOW, 1))).toEqual([putOff.id]);
+    answer(putOff, { kind: "early", waitMs: 900 }, NOW);
+    advance(NOW + 900);
+    expect(shard.backlog(NOW + 900)).toEqual({ readyCount: 3, oldestDueAt: NOW - 700 });
+    expect(jobIds(send(NOW + 900, 1))).toEqual([next.id]);
+  });
 });
 
 describe("what is granted late", () => {
