@@ -34,7 +34,10 @@ const owed = fc.record(
 const answer: fc.Arbitrary<Answer> = fc.oneof(
   fc.constantFrom("granted", "gone", "node_full").map((kind) => ({ kind })),
   count.map((returned) => ({ kind: "no_permit" as const, returned })),
-  instant.map((waitMs) => ({ kind: "early" as const, waitMs })),
+  fc.record(
+    { kind: fc.constant("early" as const), waitMs: instant, putOffFor: fc.constantFrom(...WAIT_REASONS) },
+    { requiredKeys: ["kind", "waitMs"] },
+  ),
   instant.map((untilAt) => ({ kind: "blocked" as const, untilAt })),
 );
 const command: fc.Arbitrary<Command> = fc
@@ -50,7 +53,7 @@ const command: fc.Arbitrary<Command> = fc
   }));
 
 /** The number of fields of a message that has all its lists, for each kind. */
-const LISTS_END: Record<string, number> = { command: 5, due: 5, hint: 5 };
+const LISTS_END: Record<string, number> = { command: 5, due: 5, answers: 5, hint: 5 };
 
 describeKind("command", command, encodeCommand, decodeCommand);
 describeKind(

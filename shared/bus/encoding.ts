@@ -56,9 +56,7 @@ export function encodeDue({ workerNodeId, region, items }: Due): string {
     pushOwed(flat, item);
     flat.push(item.shard);
   }
-  const waits = items.flatMap(({ waitedFor }, index) =>
-    waitedFor === undefined ? [] : [index, WAIT_REASONS.indexOf(waitedFor)],
-  );
+  const waits = reasonsAmong(items, ({ waitedFor }) => waitedFor);
   const gated = gatedAmong(items);
   // An empty list of waits keeps the list of gated attempts in its position.
   const lists = gated.length === 0 ? listOf(waits) : [waits, gated];
@@ -70,10 +68,8 @@ export const decodeDue = strictly(3, (fields): Due => {
     const owed = readOwed(flat, at);
     return { ...owed, shard: asCount(flat[at + OWED_FIELDS]) };
   });
-  asItems(fields.length > 3 ? fields[3] : [], 2, (flat, at) => {
-    const item = items[asCount(flat[at])];
-    if (item === undefined) throw new Malformed();
-    item.waitedFor = asWaitReason(flat[at + 1]);
+  readReasons(items, fields[3], (item, reason) => {
+    item.waitedFor = reason;
   });
   markGated(items, fields[4]);
   return { workerNodeId: asCount(fields[0]), region: asRegion(fields[1]), items };
@@ -84,28 +80,35 @@ export function encodeAnswers({ deliveryNodeId, region, room, items }: Answers):
   for (const { projectNo, shard, id, attempt, answer } of items) {
     flat.push(projectNo, shard, id, attempt, answer.kind, answerNumber(answer));
   }
-  return JSON.stringify([deliveryNodeId, region, room, flat]);
+  const putOffs = reasonsAmong(items, ({ answer }) =>
+    answer.kind === "early" ? answer.putOffFor : undefined,
+  );
+  return JSON.stringify([deliveryNodeId, region, room, flat, ...listOf(putOffs)]);
 }
 
-export const decodeAnswers = strictly(
-  4,
-  (fields): Answers => ({
+export const decodeAnswers = strictly(4, (fields): Answers => {
+  const items = asItems(
+    fields[3],
+    6,
+    (flat, at): AnsweredItem => ({
+      projectNo: asCount(flat[at]),
+      shard: asCount(flat[at + 1]),
+      id: asId(flat[at + 2]),
+      attempt: asCount(flat[at + 3]),
+      answer: asAnswer(flat[at + 4], asInstant(flat[at + 5])),
+    }),
+  );
+  readReasons(items, fields[4], ({ answer }, reason) => {
+    if (answer.kind !== "early") throw new Malformed();
+    answer.putOffFor = reason;
+  });
+  return {
     deliveryNodeId: asCount(fields[0]),
     region: asRegion(fields[1]),
     room: asCount(fields[2]),
-    items: asItems(
-      fields[3],
-      6,
-      (flat, at): AnsweredItem => ({
-        projectNo: asCount(flat[at]),
-        shard: asCount(flat[at + 1]),
-        id: asId(flat[at + 2]),
-        attempt: asCount(flat[at + 3]),
-        answer: asAnswer(flat[at + 4], asInstant(flat[at + 5])),
-      }),
-    ),
-  }),
-);
+    items,
+  };
+});
 
 export function encodeHint({ region, shard, owed, freed }: Hint): string {
   const flat: Flat = [];
@@ -162,6 +165,26 @@ function readOwed(flat: readonly unknown[], at: number): OwedAttempt {
 const gatedAmong = (owed: readonly OwedAttempt[]): number[] =>
   owed.flatMap(({ isGated }, index) => (isGated ? [index] : []));
 const listOf = (list: number[]): number[][] => (list.length === 0 ? [] : [list]);
+
+/** The positions of the items that have a reason, each with its reason's code. */
+const reasonsAmong = <T>(items: readonly T[], reasonOf: (item: T) => WaitReason | undefined): number[] =>
+  items.flatMap((item, index) => {
+    const reason = reasonOf(item);
+    return reason === undefined ? [] : [index, WAIT_REASONS.indexOf(reason)];
+  });
+
+function readReasons<T>(
+  items: readonly T[],
+  list: unknown,
+  note: (item: T, reason: WaitReason) => void,
+): void {
+  if (list === undefined) return;
+  asItems(list, 2, (flat, at) => {
+    const item = items[asCount(flat[at])];
+    if (item === undefined) throw new Malformed();
+    note(item, asWaitReason(flat[at + 1]));
+  });
+}
 
 function markGated(owed: readonly OwedAttempt[], positions: unknown): void {
   if (positions === undefined) return;

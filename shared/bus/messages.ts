@@ -39,7 +39,8 @@ export interface DueItem extends OwedAttempt {
  * The outcome of one due item.
  * - granted: it is claimed and will be sent.
  * - gone: it is not owed any more, is parked at its host, or was claimed by the node before.
- * - early: `waitMs` milliseconds are still to pass.
+ * - early: `waitMs` milliseconds are still to pass. `putOffFor` is what has put it off; it is left out if the delivery node
+ *   does not know, or nothing has.
  * - no_permit: `returned` is the number of permits that had ever come back to the project by then. A hint that overtook
  *   the refusal is recognised by it.
  * - blocked: for at most SHARE_PAUSE_MS if the project has its share of a full node; longer by a quota or a hold.
@@ -48,7 +49,7 @@ export interface DueItem extends OwedAttempt {
 export type Answer =
   | { kind: "granted" }
   | { kind: "gone" }
-  | { kind: "early"; waitMs: number }
+  | { kind: "early"; waitMs: number; putOffFor?: WaitReason | undefined }
   | { kind: "no_permit"; returned: number }
   | { kind: "blocked"; untilAt: number }
   | { kind: "node_full" };

@@ -129,12 +129,15 @@ describe("what is granted late", () => {
     expect(grant(started, NOW + 5_000)).toEqual([null]);
   });
 
-  test("was held back if its project's limit, quota or hold, or its host, refused it since it was due", () => {
+  test("was held back if its project's limit, quota or hold, its flow key or its host refused it since it was due", () => {
     const monthEnd = Date.UTC(2099, 1);
     const noes = [
       [{ kind: "no_permit", returned: 0 }, "concurrency"],
       [{ kind: "early", waitMs: 200 }, "concurrency"],
       [{ kind: "early", waitMs: 900 }, "host"],
+      [{ kind: "early", waitMs: 200, putOffFor: "host" }, "host"],
+      [{ kind: "early", waitMs: 200, putOffFor: "flow" }, "flow"],
+      [{ kind: "early", waitMs: 900, putOffFor: "flow" }, "flow"],
       [{ kind: "blocked", untilAt: NOW + 5_000 }, "hold"],
       [{ kind: "blocked", untilAt: monthEnd }, "quota"],
     ] as const;

@@ -156,8 +156,7 @@ export class Shard {
           lane.forget(entry);
           break;
         }
-        // A permit is kept for another class for CALLED_MS. Longer waits are for a host or a flow key.
-        lane.setTimer(entry, now + answer.waitMs, answer.waitMs <= CALLED_MS ? "concurrency" : "host");
+        lane.setTimer(entry, now + answer.waitMs, answer.putOffFor ?? putOffReason(answer.waitMs));
         break;
       case "no_permit":
         lane.refusePermit(answer.returned, now);
@@ -314,6 +313,12 @@ export class Shard {
     if (lane.wantsRefill(now)) this.calls.onLow(lane, this);
   }
 }
+
+/**
+ * Why an attempt was put off if the answer does not say it: a permit is kept for another class for CALLED_MS, and a delivery
+ * node that has no room at a host asks for more.
+ */
+const putOffReason = (waitMs: number): WaitReason => (waitMs <= CALLED_MS ? "concurrency" : "host");
 
 /**
  * Why a claim was blocked until then. A block as short as a share's pause says that delivery nodes are full, which is no limit

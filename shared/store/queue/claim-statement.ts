@@ -137,8 +137,13 @@ SELECT 0, NULL, ${isWhole ? "0" : "(SELECT (hears OR EXISTS (SELECT FROM owed WH
 
 const IS_ASKED = "attempt = asked AND (due_at IS NOT NULL OR node_id = $1)";
 const MAY_START = `due_at <= now() AND NOT (${IS_HELD})`;
-/** The kind of gate at which an attempt waited, if the attempt was due before the gate let it pass. */
-const WAITED_FOR = `CASE WHEN v.parked_host IS NULL AND v.due_at > v.parked_due_at
+/**
+ * The kind of gate at which an attempt waited or still waits, if the attempt was due before the gate let it pass. An early
+ * attempt that is due waits for a permit.
+ */
+const WAITED_FOR = `CASE WHEN v.kind = 'put_off' THEN 'flow'
+            WHEN v.kind = 'host_put_off' THEN 'host'
+            WHEN v.parked_host IS NULL AND v.due_at > v.parked_due_at AND NOT (v.kind = 'early' AND v.due)
             THEN CASE WHEN v.gate LIKE 'h%' THEN 'host' WHEN v.flow_key IS NOT NULL THEN 'flow' END END AS waited_for`;
 
 const COUNTED =

@@ -25,8 +25,8 @@ export type Claimed<Granted = GrantedAttempt> =
   | { kind: "granted"; attempt: Granted }
   /** Not owed any more: sent, canceled or over. */
   | { kind: "gone" }
-  /** Not due yet, or the free permits are kept for a class that has been called. */
-  | { kind: "early"; waitMs: number }
+  /** Not due yet, or put off by a gate, or the free permits are kept for a class that has been called. */
+  | { kind: "early"; waitMs: number; putOffFor?: WaitReason | undefined }
   /** All permits of the project are in use, and its flow notes that this region waits. `returned` permits have ever come back. */
   | { kind: "no_permit"; returned: number }
   /** The month's quota is used up, or an operator holds the project. */
@@ -208,7 +208,7 @@ function readClaimed(row: ClaimRow): Claimed {
         }),
       };
     case "early":
-      return { kind: "early", waitMs: row.number ?? 0 };
+      return { kind: "early", waitMs: row.number ?? 0, ...(row.waited_for && { putOffFor: row.waited_for }) };
     case "blocked":
       return { kind: "blocked", untilAt: row.number ?? 0 };
     case "no_permit":

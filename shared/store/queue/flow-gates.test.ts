@@ -225,6 +225,17 @@ describe("a limit for starts in a window", () => {
     );
   });
 
+  test("tells a claim that comes before that instant what it waits for", async () => {
+    const project = await store.addProject();
+    const jobs = await addJobs(project, 2, { key: newKey(), rate: { count: 1, per_seconds: 3_600 } });
+    expect(idsOf(await start(project))).toEqual(jobs.slice(0, 1));
+    const refused = async () => (await claim(project, jobs.slice(1))).answers;
+    expect(await refused()).toMatchObject([{ kind: "early", putOffFor: "flow" }]);
+    // The worker may have been told earlier that the job is due.
+    await store.query("UPDATE open_jobs SET due_at = now() WHERE job_id = $1", [idToUuid(jobs[1] as string)]);
+    expect(await refused()).toMatchObject([{ kind: "early", putOffFor: "flow" }]);
+  });
+
   test("remembers starts of a large count in parts of the window, and never too few", async () => {
     const project = await store.addProject({ concurrency: 10_000 });
     const key = newKey();

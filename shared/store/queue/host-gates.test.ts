@@ -202,6 +202,16 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     expect(spent).toEqual([{ runs: 1 }]);
   });
 
+  test("tells the claim of a probe that comes too soon that the probe waits for the host", async () => {
+    const project = await addWatchedProject();
+    const { jobs } = await addDownHost(project, 1);
+    const claims = jobs.map((id) => store.claimOf(project, id));
+    for (let ask = 0; ask < 2; ask++) {
+      const answers = await claimShortFirst(store.db, nodeId, claims);
+      expect(answers).toMatchObject([{ kind: "early", putOffFor: "host" }]);
+    }
+  });
+
   test("opens with the probe's success, at a rate that doubles each 10 s, in order, and is well when nothing is parked", async () => {
     const project = await addWatchedProject();
     await addEndpoint(store, project, { events: ["host.up"] });

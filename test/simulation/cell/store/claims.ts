@@ -238,13 +238,20 @@ export function grant(
         started_at: toMsOrNull(again ? row.started_at : clock),
         attempts_allowed: row.attempts_allowed,
         ...(job === null ? {} : grantedColumns(job, isWatched(tables, job.project_no))),
-        waited_for: waitedFor(row),
+        waited_for: waitedByVerdict(verdict),
       };
     });
   for (const { taken, met: item } of verdicts) if (taken) take(item.row, nodeId, item.asked.newId, clock);
   takePermits(flow, verdicts);
   countRuns(flow, counted.length, clockMonth);
   return answers;
+}
+
+/** The kind of gate at which an attempt has waited or still waits. An early attempt that is due waits for a permit. */
+function waitedByVerdict({ kind, met: { due, row } }: Verdict<OpenJobRow>) {
+  if (kind === "put_off") return "flow";
+  if (kind === "host_put_off") return "host";
+  return kind === "early" && due ? null : waitedFor(row);
 }
 
 /** The kind of gate at which an attempt has waited: it was due before the instant at which the gate let it pass. */
