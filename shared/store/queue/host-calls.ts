@@ -79,7 +79,8 @@ SELECT (SELECT count(*) FROM taken)::int AS taken,
 
 /**
  * Writes rows of gate_calls for hosts that open, and for hosts whose probe is late: its region may be held, or have no nodes. A
- * down host where nothing waits is left out: the next attempt that comes is its probe.
+ * down host where nothing waits is left out: the next attempt that comes is its probe. The hosts are drawn by lot if they are
+ * more than one look takes, so that none waits for ever.
  */
 export async function lookAtHosts(db: Database): Promise<void> {
   await db.run("look_at_hosts", LOOK, [CALLS_MAX]);
@@ -89,4 +90,4 @@ const LOOK = `
 INSERT INTO gate_calls (project_no, environment, gate)
 SELECT project_no, environment, 'h' || host FROM target_hosts
  WHERE state = ${OPENING} OR state = ${DOWN} AND by = ${BREAKER} AND next_probe_at < now() - ${PROBE_LATE} AND (parked > 0 OR probe IS NOT NULL)
- LIMIT $1`;
+ ORDER BY random() LIMIT $1`;

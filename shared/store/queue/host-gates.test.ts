@@ -377,6 +377,27 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     await emptyHostCalls(store.db);
   });
 
+  test("is looked at sooner or later, also where more hosts open than one look takes", async () => {
+    const project = await store.addProject();
+    await store.query(
+      `INSERT INTO target_hosts (project_no, environment, host, state, by)
+       SELECT $1, 1, 'h' || n || '.example', 1, 0 FROM generate_series(1, 1500) n`,
+      [project],
+    );
+    let lookedAt = 0;
+    for (let looks = 0; looks < 50 && lookedAt < 1_500; looks++) {
+      await lookAtHosts(store.db);
+      const [row] = await store.query<{ count: number }>(
+        "SELECT count(DISTINCT gate)::int AS count FROM gate_calls WHERE project_no = $1",
+        [project],
+      );
+      lookedAt = row?.count ?? 0;
+    }
+    expect(lookedAt).toBe(1_500);
+    for (const table of ["gate_calls", "target_hosts"])
+      await store.query(`DELETE FROM ${table} WHERE project_no = $1`, [project]);
+  });
+
   test("costs settlements no more where its project has met ten thousand others", async () => {
     const project = await addWatchedProject();
     const host = newHost();
