@@ -9,7 +9,7 @@ const region = (wish: Partial<RegionWaiting> = {}): RegionWaiting => ({
     parked: 2,
     parkedAtFlows: 3,
     due: 5,
-    byHand: 1,
+    byHand: { parked: 0, parkedAtFlows: 0, due: 1 },
     later: 7,
   },
   ...wish,
@@ -44,11 +44,27 @@ test("what is due waits for the first reason that applies", () => {
   });
 });
 
+test("retries by hand wait for their host or flow key if the month has no runs left, as explain says of each", () => {
+  const month = { runs: 10, max: 10 };
+  const byHand = { parked: 1, parkedAtFlows: 2, due: 3 };
+  expect(counted({ month, regions: [region({ byHand })] })).toEqual({
+    ...{ due: 10, quota: 4, host: 1, flow: 2, turn: 3, later: 7 },
+  });
+  expect(counted({ month, regions: [region({ byHand, hasWorker: false })] })).toEqual({
+    ...{ due: 10, quota: 4, no_worker: 6, later: 7 },
+  });
+  expect(counted({ month, regions: [region({ byHand, isHeld: true })] })).toEqual({
+    due: 10,
+    hold: 10,
+    later: 7,
+  });
+});
+
 test("each region waits for its own reasons, and the reasons add up to what is due", () => {
   const regions = [
     region({ isHeld: true }),
     region({ hasWorker: false, parked: 0, parkedAtFlows: 0 }),
-    region({ due: 0, byHand: 0 }),
+    region({ due: 0, byHand: { parked: 0, parkedAtFlows: 0, due: 0 } }),
   ];
   expect(counted({ regions })).toEqual({ due: 20, hold: 10, no_worker: 5, host: 2, flow: 3, later: 21 });
 });

@@ -8,18 +8,23 @@ export const WAITING_COUNTED_MAX = 10_000;
 /** The reasons for which a due attempt can wait. */
 export type DueReason = Exclude<ExplainedReason, "due_time" | "backoff">;
 
-/** The facts that can keep attempts of one region from being sent, and their counts. Each count may be an estimate. */
-export interface RegionWaiting {
+/** Due attempts by what keeps them back. Each count may be an estimate. */
+export interface DueCounts {
+  /** Parked until their host takes more, is up, or has let the attempts before them start. */
+  parked: number;
+  /** Parked until their flow key lets them start. */
+  parkedAtFlows: number;
+  /** All others. */
+  due: number;
+}
+
+/** The facts that can keep attempts of one region from being sent, and their counts. */
+export interface RegionWaiting extends DueCounts {
   isHeld: boolean;
   hasWorker: boolean;
   hasDelivery: boolean;
-  /** Due attempts that are parked until their host takes more, is up, or has let the attempts before them start. */
-  parked: number;
-  /** Due attempts that are parked until their flow key lets them start. */
-  parkedAtFlows: number;
-  /** All other due attempts. `byHand` of them are retries by hand, whose runs were counted when they were asked for. */
-  due: number;
-  byHand: number;
+  /** How many of them are retries by hand, whose runs were counted when they were asked for. Read only if no quota is left. */
+  byHand: DueCounts;
   later: number;
 }
 
@@ -45,20 +50,23 @@ export function countWaiting(project: ProjectWaiting): WaitingFigures {
   const freeReason = project.permitsInUse >= project.concurrency ? "concurrency" : "turn";
   let later = 0;
   for (const region of project.regions) {
-    const { parked, parkedAtFlows, due, byHand } = region;
-    const all = parked + parkedAtFlows + due;
     later += region.later;
-    if (project.isHeld || region.isHeld) note("hold", all);
-    else if (hasNoQuota) {
-      note("quota", all - byHand);
-      note(region.hasWorker && region.hasDelivery ? freeReason : "no_worker", byHand);
-    } else if (!region.hasWorker || !region.hasDelivery) note("no_worker", all);
+    const all = sumOf(region);
+    if (project.isHeld || region.isHeld) {
+      note("hold", all);
+      continue;
+    }
+    const startable = hasNoQuota ? region.byHand : region;
+    note("quota", all - sumOf(startable));
+    if (!region.hasWorker || !region.hasDelivery) note("no_worker", sumOf(startable));
     else {
-      note("host", parked);
-      note("flow", parkedAtFlows);
-      note(freeReason, due);
+      note("host", startable.parked);
+      note("flow", startable.parkedAtFlows);
+      note(freeReason, startable.due);
     }
   }
   const byReason = new Map([...found].filter(([, count]) => count > 0));
   return { due: [...byReason.values()].reduce((sum, count) => sum + count, 0), byReason, later };
 }
+
+const sumOf = ({ parked, parkedAtFlows, due }: DueCounts) => parked + parkedAtFlows + due;
