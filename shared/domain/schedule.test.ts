@@ -231,8 +231,8 @@ describe("a spread", () => {
       ["0,30 * * * * *", 15],
       ["0,15 * * * * *", 7],
       ["*/7 * * * *", 120],
-      // In spring the clocks skip the second of these, which then fires at 03:30.
-      ["30 1,2 * * *", 1_800],
+      // In spring the clocks skip the first of these. It then fires at 03:30, one hour before the second.
+      ["30 2,4 * * *", 3_600],
     ] as const) {
       expect([cron, allows(cron, most), allows(cron, most + 1)]).toEqual([cron, true, false]);
     }
