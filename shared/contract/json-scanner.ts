@@ -1,7 +1,9 @@
-import { ApiError, invalidRequest } from "../domain/errors.ts";
+import { payloadTooLarge } from "../domain/body.ts";
+import { invalidRequest } from "../domain/errors.ts";
 import { PAYLOAD_BYTES_MAX } from "../domain/job.ts";
 import { NotJson } from "./json-fault.ts";
 import { findRepeated, unescapeString } from "./json-names.ts";
+import { WordReader } from "./json-word.ts";
 
 /** How deeply objects and arrays may be nested, the outermost one counted. */
 export const DEPTH_MAX = 64;
@@ -49,6 +51,8 @@ const COMMA_OR_END = 5;
 /** The scanner is within a string: STRING is a value, NAME_STRING is a name. */
 const STRING = 6;
 const NAME_STRING = 7;
+/** The scanner is within a long number. */
+const WORD = 8;
 
 /** The words for what JSON must have next, by the scanner's state. */
 const EXPECTED: Readonly<Record<number, string>> = {
@@ -81,6 +85,7 @@ export class JsonScanner {
   /** The names of all open objects, outermost first. `nameStarts` holds the index at which each depth begins. */
   private readonly names: string[] = [];
   private readonly nameStarts: number[] = [];
+  private readonly words = new WordReader();
   private stringStart = 0;
   private hasEscape = false;
 
@@ -111,8 +116,9 @@ export class JsonScanner {
     const { text } = this;
     const until = Math.min(text.length, this.at + charactersMax);
     while (this.at < until) {
-      if (this.state >= STRING) this.readString(until);
-      else this.readToken(text.charCodeAt(this.at));
+      if (this.state < STRING) this.readToken(text.charCodeAt(this.at));
+      else if (this.state === WORD) this.readWord();
+      else this.readString(until);
     }
     if (this.at < text.length) return null;
     if (this.state !== COMMA_OR_END || this.depth > 0) throw this.notJson();
@@ -160,11 +166,16 @@ export class JsonScanner {
         break;
       default:
         this.beginValue();
-        this.at = this.endOfMatch(WORD, this.at, "a value");
-        this.state = COMMA_OR_END;
+        this.readWord();
         return;
     }
     this.at++;
+  }
+
+  private readWord(): void {
+    this.at = this.words.read(this.text, this.at);
+    this.state = this.words.isOpen ? WORD : COMMA_OR_END;
+    if (this.state === WORD) this.checkLength();
   }
 
   private beginString(): void {
@@ -189,7 +200,7 @@ export class JsonScanner {
         return;
       }
       if (code === BACKSLASH) {
-        at = this.endOfMatch(ESCAPE, at, "a valid escape");
+        at = this.endOfEscape(at);
         this.hasEscape = true;
       } else if (code < SPACE) {
         throw new NotJson(at, "an escape for this control character");
@@ -305,11 +316,10 @@ export class JsonScanner {
     this.lengthMax = Number.POSITIVE_INFINITY;
   }
 
-  /** The end of the match that begins at `start`. Throws NotJson if there is none. */
-  private endOfMatch(pattern: RegExp, start: number, expected: string): number {
-    pattern.lastIndex = start;
-    if (!pattern.test(this.text)) throw new NotJson(start, expected);
-    return pattern.lastIndex;
+  private endOfEscape(start: number): number {
+    ESCAPE.lastIndex = start;
+    if (!ESCAPE.test(this.text)) throw new NotJson(start, "a valid escape");
+    return ESCAPE.lastIndex;
   }
 
   private notJson(): NotJson {
@@ -337,13 +347,4 @@ export class JsonScanner {
   }
 }
 
-const WORD = /true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/y;
 const ESCAPE = /\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})/y;
-
-export function payloadTooLarge(): ApiError {
-  return new ApiError(
-    "payload_too_large",
-    `payload must have at most ${PAYLOAD_BYTES_MAX} bytes of JSON text, white space between tokens not counted.`,
-    "payload",
-  );
-}

@@ -125,6 +125,60 @@ test("a large body is read slice by slice, and no further than it can be valid",
   expect(slicesOf(`{"jobs":[{"x":"${"x".repeat(8_388_608)}"}]}`, "each job")).toStartWith("invalid_request");
 });
 
+test("a long number is read slice by slice, in each of its parts", () => {
+  const digits = "12".repeat(SLICE_CHARACTERS);
+  for (const number of [digits, `-0.${digits}`, `1e-${digits}`, `${digits}.${digits}E+${digits}`]) {
+    for (const place of ["none", "each job"] as const) {
+      const text = `{"payload":${number}}`;
+      const scanner = new JsonScanner(text, place);
+      let sliceCount = 1;
+      while (scanner.read(SLICE_CHARACTERS) === null) sliceCount++;
+      expect(sliceCount).toBeGreaterThanOrEqual(Math.floor(text.length / SLICE_CHARACTERS));
+    }
+    expect(parse(`{"x":${number}}`).value).toEqual({ x: Number(number) });
+  }
+  // Reading stops as soon as a number alone is beyond the bound of a shell.
+  const scanner = new JsonScanner("9".repeat(33_554_432), "each job");
+  let readCount = 0;
+  expect(() => {
+    while (scanner.read(SLICE_CHARACTERS) === null) readCount++;
+  }).toThrow("characters outside of payloads");
+  expect(readCount).toBeLessThan(100);
+});
+
+test("a long number is one where JSON.parse finds one", () => {
+  const part = fc.constantFrom(
+    ...[
+      "",
+      "0",
+      "7",
+      ".",
+      "e",
+      "E-",
+      "+",
+      "-",
+      "1".repeat(8_191),
+      "0".repeat(8_192),
+      "3".repeat(8_193),
+      "9".repeat(20_000),
+    ],
+  );
+  fc.assert(
+    fc.property(fc.array(part, { maxLength: 7 }), fc.constantFrom("", ",1", " "), (parts, end) => {
+      const text = `[${parts.join("")}${end}]`;
+      let value: unknown;
+      try {
+        value = JSON.parse(text);
+      } catch {
+        expect(refusalOf(text)).toEqual(invalid);
+        return;
+      }
+      expect(parse(text).value).toEqual(value);
+    }),
+    { numRuns: 3_000 },
+  );
+});
+
 test("a batch whose entries have every field and some unknown ones is read to its end", () => {
   const entry = `{"target_url":"","payload":[${"0,".repeat(SHELL_VALUES_MAX)}0],"run_at":"","region":"",
     "retry_policy":{"max_attempts":1,"base_seconds":1,"cap_seconds":1},${Array.from({ length: 8 }, (_, n) => `"x${n}":0`)}}`;

@@ -1,6 +1,7 @@
+import { payloadTooLarge } from "../domain/body.ts";
 import { invalidRequest } from "../domain/errors.ts";
 import { FaultFinder, NotJson } from "./json-fault.ts";
-import { JsonScanner, type PayloadPlace, payloadTooLarge, type Scan } from "./json-scanner.ts";
+import { JsonScanner, type PayloadPlace, type Scan } from "./json-scanner.ts";
 
 /**
  * The body of a request. Payloads are kept as text and reach their targets as they were written, because a number beyond
