@@ -178,6 +178,10 @@ export function tooManyActive(activeMax: number): ApiError {
   );
 }
 
+export function nameTaken(): ApiError {
+  return new ApiError("schedule_name_taken", "A schedule of this name exists already.", "name");
+}
+
 export const FIRING_STATUSES = [
   "fired",
   "skipped_paused",

@@ -17,12 +17,17 @@ import {
   scheduleParts,
 } from "../../../shared/contract/schedule.ts";
 import { type Firing, firingsAfter } from "../../../shared/domain/cron/firings.ts";
-import { ApiError, resourceNotFound } from "../../../shared/domain/errors.ts";
+import { resourceNotFound } from "../../../shared/domain/errors.ts";
 import { idTimeMs, JOB_PREFIX, retypeId, SCHEDULE_PREFIX } from "../../../shared/domain/ids.ts";
 import { PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
 import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
 import { effectiveDefaultRegion, limitsOf, retainedSince } from "../../../shared/domain/plan.ts";
-import { decideScheduleChange, nextInstant, tooManyActive } from "../../../shared/domain/schedule.ts";
+import {
+  decideScheduleChange,
+  nameTaken,
+  nextInstant,
+  tooManyActive,
+} from "../../../shared/domain/schedule.ts";
 import { shardOf } from "../../../shared/domain/shard.ts";
 import type { TargetRules } from "../../../shared/domain/target.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
@@ -320,9 +325,6 @@ const WORKER_LOOKS_AHEAD_MS = 5_000;
 type Shown = Omit<ScheduleRow, "revision">;
 const partsOf = (schedule: Shown) => scheduleParts({ ...schedule, createdAt: idTimeMs(schedule.id) });
 const oneText = (schedule: Shown) => partsOf(schedule).join("");
-
-const nameTaken = () =>
-  new ApiError("schedule_name_taken", "A schedule of this name exists already.", "name");
 
 function orNotFound(schedule: ScheduleRow | null): ScheduleRow {
   if (schedule === null) throw resourceNotFound();

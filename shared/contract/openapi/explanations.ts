@@ -1,8 +1,10 @@
 import { BYTES_PER_SECOND_MIN, bodyTooSlow, RECEIVE_MS } from "../../domain/body.ts";
-import { GAP_SECONDS_MIN } from "../../domain/cron/cron.ts";
-import type { ErrorCode } from "../../domain/errors.ts";
+import { GAP_SECONDS_MIN, intervalTooShort, wrongFields } from "../../domain/cron/cron.ts";
+import { type ErrorCode, resourceNotFound, unauthorized } from "../../domain/errors.ts";
 import { KEY_CONFLICT, KEY_LIFE_HOURS } from "../../domain/idempotency.ts";
 import { RUN_AT_IN_PAST, RUN_AT_PAST_SECONDS_MAX } from "../../domain/job.ts";
+import { PLAN_TERMS } from "../../domain/plan.ts";
+import { nameTaken, tooManyActive } from "../../domain/schedule.ts";
 
 interface Explanation {
   /** When the service answers with the code: the rest of a sentence that begins with it. */
@@ -25,21 +27,21 @@ export const EXPLANATIONS: Readonly<Record<ErrorCode, Explanation>> = {
   },
   invalid_cron_expression: {
     when: "a cron expression or a timezone is malformed or unknown",
-    message: "cron must be a cron expression of 5 or 6 fields.",
+    message: wrongFields().message,
     param: "cron",
   },
   interval_too_short: {
     when: `a cron expression fires more often than every ${GAP_SECONDS_MIN} seconds`,
-    message: `cron must not fire more often than every ${GAP_SECONDS_MIN} seconds.`,
+    message: intervalTooShort(1).message,
     param: "cron",
   },
   unauthorized: {
     when: "the API key is missing, malformed, unknown, revoked or expired",
-    message: "A valid API key is required, in one header: Authorization: Bearer <API_KEY>.",
+    message: unauthorized().message,
   },
   plan_limit_exceeded: {
     when: "the plan allows no more active schedules, or the environment no more webhook endpoints, keys, unfinished bulk operations or hosts parked by hand",
-    message: "The plan allows 10 active schedules.",
+    message: tooManyActive(PLAN_TERMS.hobby.schedules).message,
   },
   insufficient_scope: {
     when: "the key's scope does not allow the request",
@@ -47,7 +49,7 @@ export const EXPLANATIONS: Readonly<Record<ErrorCode, Explanation>> = {
   },
   resource_not_found: {
     when: "there is no such resource, or it belongs to another project or to the other environment",
-    message: "There is no such resource.",
+    message: resourceNotFound().message,
   },
   method_not_allowed: {
     when: "the path does not take the request's method; `Allow` names those that it takes",
@@ -66,7 +68,7 @@ export const EXPLANATIONS: Readonly<Record<ErrorCode, Explanation>> = {
   },
   schedule_name_taken: {
     when: "the environment has a schedule of that name",
-    message: "There is a schedule of this name.",
+    message: nameTaken().message,
     param: "name",
   },
   payload_too_large: {

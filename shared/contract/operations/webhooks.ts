@@ -46,7 +46,7 @@ const DELIVERY_EXAMPLE: Static<typeof Delivery> = {
       attempt: 1,
       status: "failed",
       response_status: 503,
-      error: "The endpoint answered 503 with an empty body.",
+      error: "The target answered 503 with an empty body.",
       started_at: "2026-11-21T06:12:25.640Z",
       duration_ms: 31,
     },

@@ -42,11 +42,22 @@ export function parseCron(text: string): Cron {
   return cron;
 }
 
+/** Refuses an expression that has another number of fields. */
+export function wrongFields(): ApiError {
+  return malformed(
+    `cron must have 5 fields (minute, hour, day of month, month, day of week), or 6 with a second before them, or be one of ${[...NICKNAMES.keys()].join(", ")}.`,
+  );
+}
+
 /** Throws interval_too_short if two consecutive firings are too close together. */
 export function checkGap(cron: Cron): void {
   const gapSeconds = minGapSeconds(cron);
   if (gapSeconds >= GAP_SECONDS_MIN) return;
-  throw new ApiError(
+  throw intervalTooShort(gapSeconds);
+}
+
+export function intervalTooShort(gapSeconds: number): ApiError {
+  return new ApiError(
     "interval_too_short",
     `cron must not fire more often than every ${GAP_SECONDS_MIN} seconds; two of its firings are ${gapSeconds} s apart.`,
     "cron",
@@ -77,9 +88,7 @@ function splitFields(text: string): Fields {
   const fields = (NICKNAMES.get(trimmed) ?? trimmed).split(/\s+/);
   if (fields.length === 5) fields.unshift("0");
   if (fields.length === 6) return fields as Fields;
-  throw malformed(
-    `cron must have 5 fields (minute, hour, day of month, month, day of week), or 6 with a second before them, or be one of ${[...NICKNAMES.keys()].join(", ")}.`,
-  );
+  throw wrongFields();
 }
 
 function parseDays(text: string): Pick<Cron, "days" | "hasLastDay"> {

@@ -1,10 +1,20 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import type { Answer } from "../../support/gateway.ts";
 import { type ProxiedGateway, startProxiedGateway } from "../../support/proxied-gateway.ts";
-import { findAnswerFaults, type Published, type PublishedOperation, readPublished } from "./published.ts";
+import {
+  findAnswerFaults,
+  type Json,
+  type Published,
+  type PublishedOperation,
+  readPublished,
+} from "./published.ts";
 import { prepareRequests, type Requests } from "./requests.ts";
 
 const TEST_TIMEOUT_MS = 300_000;
+
+/** A refusal's message, without its numbers. */
+const messageOf = ({ code, message }: { code: string; message: string }) =>
+  `${code}: ${message.replace(/\d+(?:\.\d+)?/g, "N")}`;
 
 let proxied: ProxiedGateway;
 let published: Published;
@@ -34,10 +44,12 @@ describe("the published document", () => {
     async () => {
       const produced = new Set<string>();
       const wrong: string[] = [];
+      const messages = new Set<string>();
       const judge = (operation: PublishedOperation, answer: Answer, asked: string) => {
         const { error } = JSON.parse(answer.text);
         const seen = `${operation.id} ${answer.status} ${error?.code ?? "success"}`;
         produced.add(seen);
+        if (error?.code !== undefined) messages.add(messageOf(error));
         for (const fault of findAnswerFaults(published, operation, answer))
           wrong.push(`${seen} (${asked}): ${fault}`);
       };
@@ -54,6 +66,14 @@ describe("the published document", () => {
       );
       expect(wrong).toEqual([]);
       expect([...produced].sort()).toEqual(documented.sort());
+      const examples: { value: Json }[] = published.operations
+        .flatMap(({ answers }) => answers.filter(({ codes }) => codes.length > 0))
+        .flatMap(({ schemaPlace }) =>
+          Object.values(published.look(schemaPlace.replace(/schema$/, "examples"))),
+        );
+      // An invalid request can be refused for many more reasons than are provoked here.
+      const shown = examples.map(({ value }) => value.error).filter(({ code }) => code !== "invalid_request");
+      expect(shown.map(messageOf).filter((message) => !messages.has(message))).toEqual([]);
       expect(documented.length).toBeGreaterThan(published.operations.length * 7);
     },
     TEST_TIMEOUT_MS,

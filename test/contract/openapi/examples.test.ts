@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { judgeResponse } from "../../../shared/domain/run.ts";
 import { startTestGateway, type TestGateway } from "../../support/gateway.ts";
 import { escapeStep, type Json, type Published, readPublished } from "./published.ts";
 
@@ -43,6 +44,19 @@ describe("the published document", () => {
           id,
         ).toEqual(codes);
       }
+    }
+  });
+
+  test("has examples of failed attempts with the errors that the service writes", () => {
+    const headers = { location: null, retryAfter: null, serviceNoRetry: null, contentEncoding: null };
+    const empty = { body: new Uint8Array(), bodyBytes: 0, bodyEnd: "complete" as const };
+    const failed = findHolders("response_status").filter(
+      ([, { error, response_status: status }]) => typeof error === "string" && typeof status === "number",
+    );
+    expect(failed.length).toBeGreaterThan(2);
+    for (const [place, { error, response_status: status }] of failed) {
+      const outcome = judgeResponse({ kind: "answered", status, headers, ...empty }, 0, 1_000);
+      expect(error, place).toBe(outcome.error);
     }
   });
 
