@@ -1,5 +1,5 @@
 import { type Static, Type } from "@sinclair/typebox";
-import { GAP_SECONDS_MIN } from "../domain/cron/cron.ts";
+import { CRON_CHARACTERS_MAX, GAP_SECONDS_MIN } from "../domain/cron/cron.ts";
 import { invalidRequest } from "../domain/errors.ts";
 import { checkFlow } from "../domain/flow-key.ts";
 import { SCHEDULE_PREFIX } from "../domain/ids.ts";
@@ -37,7 +37,7 @@ const Name = Type.String({
   examples: ["nightly-invoices"],
 });
 export const CronExpression = Type.String({
-  documented: { maxLength: 256 },
+  documented: { maxLength: CRON_CHARACTERS_MAX },
   description:
     "Five fields (minute, hour, day of month, month, day of week), or six with leading seconds, or a nickname such as " +
     `@daily. Never more often than every ${GAP_SECONDS_MIN} seconds. \`7/2\` in the day of week is \`SUN/2\`. The last firing is in the ` +
