@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { createIdSource, RUN_PREFIX } from "./ids.ts";
 import {
   type AnswerHeaders,
   ERROR_BYTES_MAX,
@@ -10,7 +11,9 @@ import {
   lostOutcome,
   type Outcome,
   RESPONSE_BODY_BYTES_MAX,
+  START_SHIFT_MS,
   settleAttempt,
+  startedInTime,
 } from "./run.ts";
 
 const now = Date.parse("2026-11-21T10:00:00Z");
@@ -139,6 +142,14 @@ test("a settled attempt moves its job on", () => {
   const timedOut = judgeResponse({ kind: "stalled" }, now, 900_000);
   expect(settleAttempt(second, timedOut, chance).status).toBe("queued");
   expect(settleAttempt(last, timedOut, chance).status).toBe("failed");
+});
+
+test("a run starts in time up to START_SHIFT_MS before and after the instant in its id, both included", () => {
+  const runId = createIdSource((count) => new Uint8Array(count)).next(RUN_PREFIX, now);
+  for (const shiftMs of [START_SHIFT_MS, -START_SHIFT_MS]) {
+    expect(startedInTime(runId, now + shiftMs)).toBe(true);
+    expect(startedInTime(runId, now + shiftMs + Math.sign(shiftMs))).toBe(false);
+  }
 });
 
 test("a target that asks not to be retried fails the job with attempts left", () => {

@@ -10,12 +10,12 @@ export type RunStatus = (typeof RUN_STATUSES)[number];
 export const RESPONSE_BODY_BYTES_MAX = 65_536;
 export const ERROR_BYTES_MAX = 4_096;
 
-/** A run that started so much earlier or later than its id tells is noted, so that lists by time find it. */
+/** A run that started more than this earlier or later than its id tells is noted, so that lists by time find it. */
 export const START_SHIFT_MS = 5_000;
 
 /** Whether a run started when its id tells, as nearly all do. `startedAt` is in milliseconds since 1970. */
 export function startedInTime(runId: string, startedAt: number): boolean {
-  return Math.abs(startedAt - idTimeMs(runId)) < START_SHIFT_MS;
+  return Math.abs(startedAt - idTimeMs(runId)) <= START_SHIFT_MS;
 }
 
 export type Outcome =

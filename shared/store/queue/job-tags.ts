@@ -42,6 +42,10 @@ export const tagRuns = (from: string): string => `run_tag AS (
   SELECT now()::date, project_no, environment, status, run_id, schedule_id, unnest(tags) FROM ${from}
 )`;
 
+/** Whether an attempt started when its run's id tells: startedInTime (domain/run.ts) of the columns of `row`. */
+export const isInTime = (row: string): string =>
+  `abs(extract(epoch FROM ${row}.started_at) * 1000 - ('x' || left(replace(${row}.run_id::text, '-', ''), 12))::bit(48)::bigint) <= ${START_SHIFT_MS}`;
+
 /**
  * Notes the ended runs that started at another time than their ids tell, since lists by time are read in the order of ids. Such
  * runs are manual retries that waited for their permit, and claims that were repeated while Postgres did not answer.
@@ -50,5 +54,5 @@ export const noteShiftedRuns = (from: string): string => `shifted_run AS (
   INSERT INTO shifted_runs (started_at, project_no, environment, status, id, schedule_id, tags)
   SELECT started_at, project_no, environment, status, run_id, schedule_id, tags
     FROM ${from}
-   WHERE abs(extract(epoch FROM started_at) * 1000 - ('x' || left(replace(run_id::text, '-', ''), 12))::bit(48)::bigint) > ${START_SHIFT_MS}
+   WHERE NOT ${isInTime(from)}
 )`;

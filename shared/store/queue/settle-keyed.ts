@@ -1,11 +1,10 @@
 import { JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
 import { type OwedAttempt, oweAttempt, type Placed } from "../../domain/owed.ts";
-import { START_SHIFT_MS } from "../../domain/run.ts";
 import { REGIONS } from "../../domain/scope.ts";
 import { environmentOf, HOSTS_WATCHED, regionOf } from "../database/codes.ts";
 import { type Database, epochMs } from "../database/database.ts";
 import { calledLanes, roomOf, sameKey, USED_AT } from "./flow-gates.ts";
-import { moveTags, OPEN_STATE } from "./job-tags.ts";
+import { isInTime, moveTags, OPEN_STATE } from "./job-tags.ts";
 import type { SettledItem } from "./settle.ts";
 import {
   END_ATTEMPTS,
@@ -65,9 +64,6 @@ type Row = SettledRow &
       }
   );
 
-/** How far an attempt's start is from the instant in its run's id, as in noteShiftedRuns. */
-const SHIFT_MS =
-  "abs(extract(epoch FROM o.started_at) * 1000 - ('x' || left(replace(o.run_id::text, '-', ''), 12))::bit(48)::bigint)";
 const byRegion = (text: (region: number) => string, between = ", ") =>
   REGIONS.map((_, region) => text(region)).join(between);
 
@@ -98,7 +94,7 @@ WITH locked AS MATERIALIZED (
    USING (SELECT i.*, k.places[array_position(k.ns, i.n)] AS key_place FROM keyed k CROSS JOIN named i OFFSET 0) i
    WHERE i.key_place IS NOT NULL
      AND o.project_no = ANY (ARRAY[i.project_no]) AND o.environment = i.environment AND o.region = i.region
-     AND o.job_id = i.job_id AND coalesce(o.run_id = i.run_id AND o.node_id IS NOT NULL AND ${SHIFT_MS} <= ${START_SHIFT_MS}, false)
+     AND o.job_id = i.job_id AND coalesce(o.run_id = i.run_id AND o.node_id IS NOT NULL AND ${isInTime("o")}, false)
      AND o.tags IS NULL
   RETURNING i.*, o.attempt, o.started_at, o.canceled, o.schedule_id, o.has_place
 ), ${END_ATTEMPTS}, ${moveTags("(SELECT *, NULL::text[] AS tags FROM attempt WHERE NOT canceled) plain", String(OPEN_STATE), "job_status")}, left_places AS MATERIALIZED (
