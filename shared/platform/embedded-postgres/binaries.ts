@@ -87,7 +87,7 @@ export const ENVIRONMENT = { PATH: "/usr/local/bin:/usr/bin:/bin", LC_ALL: "C", 
 
 /**
  * The command line that runs a program as the account. The kernel sends the program a signal when this process dies.
- * Systems without setpriv, such as macOS, lack that signal. On Linux the next start ends a server that was left running.
+ * Systems without setpriv, such as macOS, lack that signal. The next start ends a server that was left running.
  */
 export function launch(
   command: string[],

@@ -1,9 +1,11 @@
+import { spawnSync } from "node:child_process";
 import { readdirSync, readFileSync, rmSync, statSync } from "node:fs";
-import { basename, join } from "node:path";
+import { join } from "node:path";
 
 const KILL_AFTER_MS = 30_000;
 const GIVE_UP_AFTER_MS = 60_000;
 const POLL_MS = 20;
+const PS_BYTES_MAX = 67_108_864;
 
 /** The name by which the processes of the cluster are found. No other data directory of the machine has the same. */
 export function nameCluster(home: string): string {
@@ -11,15 +13,21 @@ export function nameCluster(home: string): string {
   return `jobwheel-${dev.toString(36)}-${ino.toString(36)}`;
 }
 
+/** Lists all processes of the machine: the pid of each, and its arguments with blanks between them. */
+export type ListProcesses = () => { pid: number; command: string }[];
+
 /**
  * Waits until no process of an earlier server is left, then removes its pid file. Postgres would take a stale pid file to be
  * in use if another process has its pid by now, as is usual in containers.
  */
-export async function endPredecessor(clusterName: string, cluster: string): Promise<void> {
-  if (process.platform !== "linux") return;
+export async function endPredecessor(
+  clusterName: string,
+  cluster: string,
+  list: ListProcesses = process.platform === "linux" ? listByProc : listByPs,
+): Promise<void> {
   const killAt = Date.now() + KILL_AFTER_MS;
   const giveUpAt = Date.now() + GIVE_UP_AFTER_MS;
-  for (let left = findServer(clusterName); left.length > 0; left = findServer(clusterName)) {
+  for (let left = findServer(clusterName, list); left.length > 0; left = findServer(clusterName, list)) {
     if (Date.now() > giveUpAt)
       throw new Error(`an earlier Postgres does not end: pid ${left.map(({ pid }) => pid)}`);
     for (const { pid, postmaster } of left) {
@@ -31,19 +39,32 @@ export async function endPredecessor(clusterName: string, cluster: string): Prom
   rmSync(join(cluster, "postmaster.pid"), { force: true });
 }
 
-function findServer(clusterName: string): { pid: number; postmaster: boolean }[] {
-  const found: { pid: number; postmaster: boolean }[] = [];
-  for (const entry of readdirSync("/proc")) {
-    if (!/^\d+$/.test(entry)) continue;
-    const words = readCommandLine(entry).split("\0");
-    // A postmaster shows its arguments. A backend shows the title "postgres: <cluster name>: <its work>".
-    const postmaster =
-      basename(words[0] ?? "") === "postgres" && words.includes(`cluster_name=${clusterName}`);
-    if (postmaster || words[0]?.startsWith(`postgres: ${clusterName}: `)) {
-      found.push({ pid: Number(entry), postmaster });
-    }
-  }
-  return found;
+function findServer(clusterName: string, list: ListProcesses): { pid: number; postmaster: boolean }[] {
+  // A postmaster shows its arguments. A backend shows the title "postgres: <cluster name>: <its work>".
+  const ofPostmaster = new RegExp(`^(?:.*/)?postgres -D .* cluster_name=${clusterName}(?: |$)`);
+  return list().flatMap(({ pid, command }) => {
+    const postmaster = ofPostmaster.test(command);
+    return postmaster || command.startsWith(`postgres: ${clusterName}: `) ? [{ pid, postmaster }] : [];
+  });
+}
+
+function listByProc(): ReturnType<ListProcesses> {
+  return readdirSync("/proc")
+    .filter((entry) => /^\d+$/.test(entry))
+    .map((entry) => ({ pid: Number(entry), command: readCommandLine(entry).replaceAll("\0", " ") }));
+}
+
+/** The form of the arguments is one that ps takes on macOS and on Linux. */
+export function listByPs(): ReturnType<ListProcesses> {
+  const { stdout, error } = spawnSync("ps", ["axww", "-o", "pid=", "-o", "command="], {
+    encoding: "utf8",
+    maxBuffer: PS_BYTES_MAX,
+  });
+  if (error !== undefined) throw new Error(`ps cannot list the processes: ${error.message}`);
+  return [...stdout.matchAll(/^ *(\d+) (.*)$/gm)].map(([, pid, command = ""]) => ({
+    pid: Number(pid),
+    command,
+  }));
 }
 
 function readCommandLine(pid: string): string {
