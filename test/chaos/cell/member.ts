@@ -1,4 +1,4 @@
-import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { type ServiceProcess, startService } from "../../support/service-process.ts";
 import { openSettableClock, type SettableClock } from "../../support/set-clock.ts";
@@ -22,6 +22,8 @@ const LOG_END_CHARACTERS = 3_000;
 export class Member {
   private service: ServiceProcess | null = null;
   private isWanted = false;
+  /** It changes with each start, kill and stop. What a supervisor has begun before is over then. */
+  private life = 0;
   /** Null where Debian's library for it cannot be had. */
   readonly clock: SettableClock | null;
   readonly log: string;
@@ -34,6 +36,7 @@ export class Member {
     readonly links: { postgres: TcpProxy; nats: TcpProxy },
     private readonly recording: Recording,
     folder: string,
+    private readonly outside = { startService, wait: () => Bun.sleep(SUPERVISOR_WAITS_MS) },
   ) {
     this.clock = openSettableClock(join(folder, `${name}.clock`));
     this.log = join(folder, `${name}.log`);
@@ -56,20 +59,25 @@ export class Member {
   async start(): Promise<void> {
     if (this.isWanted) return;
     this.isWanted = true;
-    await this.run();
+    await this.run(++this.life);
   }
 
   async kill(): Promise<void> {
-    this.isWanted = false;
+    this.end();
     await this.service?.end("SIGKILL");
   }
 
   /** Tells the process to stop, and waits for its end. */
   async stop(): Promise<void> {
-    this.isWanted = false;
+    this.end();
     // The process may be unable to end its work in time if Postgres is away as well.
     const code = await this.service?.end("SIGTERM");
     this.recording.meet(code === 0 ? "process stopped" : "process not stopped in time");
+  }
+
+  private end(): void {
+    this.isWanted = false;
+    this.life++;
   }
 
   signal(signal: "SIGSTOP" | "SIGCONT"): void {
@@ -101,36 +109,49 @@ export class Member {
     this.recording.faults.push(`${this.name} was not ready after all had healed: see ${this.log}`);
   }
 
-  private async run(): Promise<void> {
+  private async run(life: number): Promise<void> {
     for (let tries = 1; ; tries++) {
+      const logFrom = existsSync(this.log) ? statSync(this.log).size : 0;
       try {
-        if (this.service === null)
-          this.service = await startService(this.kind, this.settings(), {
-            logTo: this.log,
-            preload: BLOCK_LOOP,
-          });
-        else await this.service.startAgain();
-        break;
+        const service = await this.startProcess(life);
+        if (service !== null) void this.supervise(service, { life, logFrom });
+        return;
       } catch (error) {
         // The process was killed or stopped again while it started, or taken for dead.
-        if (!this.isWanted) return;
+        if (life !== this.life) return;
         if (tries === STARTS_MAX) throw error;
         this.recording.meet("process ended at its start");
-        await Bun.sleep(SUPERVISOR_WAITS_MS);
+        await this.outside.wait();
+        if (life !== this.life) return;
       }
     }
-    void this.supervise(this.service);
   }
 
-  private async supervise(service: ServiceProcess): Promise<void> {
-    const { pid } = service;
+  /** Null if the process was killed or stopped while it started. */
+  private async startProcess(life: number): Promise<ServiceProcess | null> {
+    if (this.service !== null) await this.service.startAgain();
+    else {
+      const options = { logTo: this.log, preload: BLOCK_LOOP };
+      const service = await this.outside.startService(this.kind, this.settings(), options);
+      if (life === this.life) this.service = service;
+      else await service.end("SIGKILL");
+    }
+    return life === this.life ? this.service : null;
+  }
+
+  /** `logFrom` is where the process began to write in the log, in bytes. */
+  private async supervise(
+    service: ServiceProcess,
+    { life, logFrom }: { life: number; logFrom: number },
+  ): Promise<void> {
     const code = await service.ended;
-    if (!this.isWanted || service.pid !== pid) return;
-    const end = existsSync(this.log) ? readFileSync(this.log, "utf8").slice(-LOG_END_CHARACTERS) : "";
+    if (life !== this.life) return;
+    const written = existsSync(this.log) ? readFileSync(this.log).subarray(logFrom).toString() : "";
+    const end = written.slice(-LOG_END_CHARACTERS);
     if (code === 1 && end.includes(DECLARED_DEAD)) this.recording.meet(DECLARED_DEAD);
     else this.recording.faults.push(`${this.name} ended by itself with ${code}:\n${end}`);
-    await Bun.sleep(SUPERVISOR_WAITS_MS);
-    if (this.isWanted) await this.run();
+    await this.outside.wait();
+    if (life === this.life) await this.run(life);
   }
 
   private settings(): Record<string, string> {
