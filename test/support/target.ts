@@ -39,18 +39,18 @@ export function startTarget(
     async fetch(request) {
       open++;
       openMax = Math.max(openMax, open);
-      const arrival: Arrival = {
-        at: Date.now(),
-        path: new URL(request.url).pathname,
-        jobId: request.headers.get("service-job-id") ?? "",
-        runId: request.headers.get("service-run-id") ?? "",
-        attempt: Number(request.headers.get("service-attempt")),
-        headers: Object.fromEntries(request.headers),
-        body: await request.text(),
-      };
-      arrivals.push(arrival);
-      for (const look of waiting) look();
       try {
+        const arrival: Arrival = {
+          at: Date.now(),
+          path: new URL(request.url).pathname,
+          jobId: request.headers.get("service-job-id") ?? "",
+          runId: request.headers.get("service-run-id") ?? "",
+          attempt: Number(request.headers.get("service-attempt")),
+          headers: Object.fromEntries(request.headers),
+          body: await request.text(),
+        };
+        arrivals.push(arrival);
+        for (const look of waiting) look();
         return await answer(arrival);
       } finally {
         open--;
