@@ -87,10 +87,11 @@ export const createJobs: Statement = (tables, { now }, values) => {
   const newShards = numbersOrNull(values[14], jobs.length);
   const isThere = (job: JobRow) => rowAt(tables.jobs, job, job.id) !== undefined;
   const judged = jobs
-    .filter(({ project_no }) => tables.flows.has(project_no))
-    .map((job, index) => {
+    .map((job, index) => ({ job, shard: newShards[index] ?? null }))
+    .filter(({ job }) => tables.flows.has(job.project_no))
+    .map(({ job, shard }) => {
       const created = hasQuota(tables, job.project_no, now) || isThere(job);
-      return { job, created, isNew: created && !isThere(job), shard: newShards[index] ?? null };
+      return { job, created, isNew: created && !isThere(job), shard };
     });
   const coming = judged.flatMap(({ job, isNew }) => (isNew ? [job] : []));
   const parked = giveFlows(tables, now, coming, () => true);
