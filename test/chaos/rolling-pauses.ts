@@ -1,8 +1,8 @@
-import { watchPauses } from "../support/pauses.ts";
+import { type PauseReading, watchPauses } from "../support/pauses.ts";
 
 /** How long the machine held up a process, by the time of day. */
 export interface Pauses {
-  /** The sum, in milliseconds, of the longest pause in each window that overlaps the time between these instants. */
+  /** The sum, in milliseconds, of the pauses in all windows that overlap the time between these instants. */
   between(fromAt: number, toAt: number): number;
   /** The longest of these pauses. */
   longestBetween(fromAt: number, toAt: number): number;
@@ -17,21 +17,20 @@ export async function recordPauses(
   processes: () => readonly { pid: number }[],
 ): Promise<Pauses> {
   const watch = await watchPauses(databaseUrl, processes);
-  const windows: { fromAt: number; toAt: number; longestMs: number }[] = [];
+  const windows: (PauseReading & { fromAt: number; toAt: number })[] = [];
   let fromAt = Date.now();
   function close(): void {
     const toAt = Date.now();
-    windows.push({ fromAt, toAt, longestMs: watch.longestMs() });
+    windows.push({ fromAt, toAt, ...watch.read() });
     fromAt = toAt;
   }
   const timer = setInterval(close, WINDOW_MS);
   const within = (beginAt: number, endAt: number) =>
-    windows
-      .filter((window) => window.toAt > beginAt && window.fromAt < endAt)
-      .map(({ longestMs }) => longestMs);
+    windows.filter((window) => window.toAt > beginAt && window.fromAt < endAt);
   return {
-    between: (beginAt, endAt) => within(beginAt, endAt).reduce((sum, pauseMs) => sum + pauseMs, 0),
-    longestBetween: (beginAt, endAt) => Math.max(0, ...within(beginAt, endAt)),
+    between: (beginAt, endAt) => within(beginAt, endAt).reduce((sum, { totalMs }) => sum + totalMs, 0),
+    longestBetween: (beginAt, endAt) =>
+      Math.max(0, ...within(beginAt, endAt).map(({ longestMs }) => longestMs)),
     async stop() {
       clearInterval(timer);
       close();

@@ -5,13 +5,23 @@ import pg from "pg";
 export interface PauseWatch {
   /** The longest time, in milliseconds, that any of them was held up since the last call. */
   longestMs(): number;
+  /** What was found since the last call of this or of `longestMs`. */
+  read(): PauseReading;
   stop(): Promise<void>;
+}
+
+export interface PauseReading {
+  longestMs: number;
+  /** The sum of the pauses of commits, or `longestMs` if that is more. */
+  totalMs: number;
 }
 
 const LOOK_EVERY_MS = 50;
 /** The waits of a process for the processor within this time count as one pause. */
 const WINDOW_MS = 1_800;
 const NS_PER_MS = 1e6;
+/** A commit that takes less was not held up. */
+const STALL_MS_MIN = 50;
 /** A commit that is flushed to disk. */
 const COMMIT = "SELECT pg_logical_emit_message(true, 'test', '')";
 
@@ -27,7 +37,7 @@ export async function watchPauses(
   // A failed test does not stop the watch, and its database is dropped.
   client.on("error", () => undefined);
   await client.connect();
-  let longestMs = 0;
+  const tally = new PauseTally();
   let begunAt = performance.now();
   let isStopped = false;
   const pauseMs = () => performance.now() - begunAt - LOOK_EVERY_MS;
@@ -44,23 +54,46 @@ export async function watchPauses(
     while (!isStopped) {
       await Bun.sleep(LOOK_EVERY_MS);
       await client.query(COMMIT);
-      longestMs = Math.max(longestMs, pauseMs(), ...processes().map(({ pid }) => waitOf(pid)));
+      tally.noteCommit(pauseMs());
+      for (const { pid } of processes()) tally.noteWait(waitOf(pid));
       begunAt = performance.now();
     }
   }
   const watching = watch().catch(() => undefined);
+  const read = () => tally.read(pauseMs());
   return {
-    longestMs() {
-      const longest = Math.max(longestMs, pauseMs());
-      longestMs = 0;
-      return longest;
-    },
+    longestMs: () => read().longestMs,
+    read,
     async stop() {
       isStopped = true;
       await watching;
       await client.end();
     },
   };
+}
+
+/** Commits follow each other, so their pauses add up. The waits of processes may be parts of one and the same pause. */
+export class PauseTally {
+  private longestMs = 0;
+  private stalledMs = 0;
+
+  noteCommit(pauseMs: number): void {
+    this.noteWait(pauseMs);
+    if (pauseMs >= STALL_MS_MIN) this.stalledMs += pauseMs;
+  }
+
+  noteWait(waitMs: number): void {
+    this.longestMs = Math.max(this.longestMs, waitMs);
+  }
+
+  /** Reads what was noted since the last call. `openMs` is how long the commit that is under way was held up so far. */
+  read(openMs: number): PauseReading {
+    const longestMs = Math.max(this.longestMs, openMs);
+    const stalledMs = this.stalledMs + (openMs >= STALL_MS_MIN ? openMs : 0);
+    this.longestMs = 0;
+    this.stalledMs = 0;
+    return { longestMs, totalMs: Math.max(longestMs, stalledMs) };
+  }
 }
 
 /** How long the main thread of a process has waited for a processor; null if it is gone, or the kernel does not count it. */
