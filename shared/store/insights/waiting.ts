@@ -67,10 +67,10 @@ export async function findWaiting(
 const IS_DUE = "due_at <= now()";
 const IS_LATER = "due_at > now()";
 const IS_PARKED = "due_at IS NULL AND node_id IS NULL AND gate IS NULL";
-const IS_BY_HAND = "run_id IS NOT NULL AND node_id IS NULL";
 const COUNTED = WAITING_COUNTED_MAX + 1;
 /** Twice as many are read at gates, because attempts that are not due stand there too. */
 const GATES_READ_MAX = 2 * COUNTED;
+const WAITS_AT_GATE = "parked_due_at <= now() AND coalesce(due_at > now(), true)";
 const AT_HOSTS = "gate >= 'h' AND gate < 'i'";
 const AT_FLOWS = "gate >= 'k' AND gate < 'q'";
 
@@ -79,15 +79,8 @@ const countInLane = (condition: string) => `
     FROM (SELECT FROM open_jobs o
            WHERE o.project_no = $1 AND o.region = r.region AND o.environment = $2 AND ${condition} LIMIT ${COUNTED}) counted`;
 
-const countParked = (condition: string) => `
-  SELECT count(*)::int
-    FROM (SELECT FROM parked_host h
-           CROSS JOIN LATERAL (
-                 SELECT FROM open_jobs o
-                  WHERE o.parked_host = h.parked_host AND o.project_no = $1 AND o.region = r.region AND o.environment = $2 AND ${IS_PARKED}
-                    AND ${condition}
-                  LIMIT ${COUNTED}) o
-           LIMIT ${COUNTED}) p`;
+const countByHand = (condition: string) =>
+  `(SELECT count(*)::int FROM by_hand b WHERE b.region = r.region AND ${condition})`;
 
 const FIND = `
 WITH RECURSIVE host AS (
@@ -99,17 +92,23 @@ WITH RECURSIVE host AS (
   SELECT parked_host FROM host LIMIT ${PARKED_HOSTS_MAX}
 ), gate AS MATERIALIZED (
   -- What a gate has put off stands in its lane, due at another instant than it was.
-  SELECT region, gate, parked_due_at <= now() AND coalesce(due_at > now(), true) AS waits, due_at, run_id IS NOT NULL AS by_hand FROM open_jobs
+  SELECT region, gate, ${WAITS_AT_GATE} AS waits, due_at FROM open_jobs
    WHERE project_no = $1 AND environment = $2 AND (${AT_HOSTS} OR ${AT_FLOWS})
    LIMIT ${GATES_READ_MAX}
+), by_hand AS MATERIALIZED (
+  -- Retries by hand, read by the index of runs that have not ended.
+  SELECT o.* FROM flows f CROSS JOIN LATERAL (
+         SELECT region, gate, due_at, parked_due_at FROM open_jobs
+          WHERE project_no = $1 AND environment = $2 AND run_id IS NOT NULL AND node_id IS NULL
+          ORDER BY run_id LIMIT ${COUNTED}) o
+   WHERE f.project_no = $1 AND NOT ${HAS_QUOTA}
 )
-SELECT r.region, due.count AS due, due_by_hand.count AS due_by_hand, later.count AS later, parked.count AS parked,
-       parked_by_hand.count AS parked_by_hand,
+SELECT r.region, due.count AS due, later.count AS later, parked.count AS parked,
+       ${countByHand(IS_DUE)} AS due_by_hand, ${countByHand("due_at IS NULL AND gate IS NULL")} AS parked_by_hand,
+       ${countByHand(`${WAITS_AT_GATE} AND ${AT_HOSTS}`)} AS at_hosts_by_hand, ${countByHand(`${WAITS_AT_GATE} AND ${AT_FLOWS}`)} AS at_flows_by_hand,
        (SELECT count(*)::int FROM gate) AS gates_read,
        (SELECT count(*)::int FROM gate g WHERE g.region = r.region AND g.waits AND ${AT_HOSTS}) AS at_hosts,
        (SELECT count(*)::int FROM gate g WHERE g.region = r.region AND g.waits AND ${AT_FLOWS}) AS at_flows,
-       (SELECT count(*)::int FROM gate g WHERE g.region = r.region AND g.waits AND g.by_hand AND ${AT_HOSTS}) AS at_hosts_by_hand,
-       (SELECT count(*)::int FROM gate g WHERE g.region = r.region AND g.waits AND g.by_hand AND ${AT_FLOWS}) AS at_flows_by_hand,
        (SELECT count(*)::int FROM gate g WHERE g.region = r.region AND g.waits AND g.due_at IS NOT NULL) AS put_off,
        f.held AS is_project_held, EXISTS (SELECT FROM held_regions h WHERE h.region = r.region) AS is_region_held,
        (${MONTH_RUNS})::float8 AS month_runs, f.month_runs_max::float8 AS month_runs_max, f.concurrency,
@@ -124,9 +123,14 @@ SELECT r.region, due.count AS due, due_by_hand.count AS due_by_hand, later.count
  CROSS JOIN unnest($3::smallint[]) AS r (region)
  CROSS JOIN LATERAL (${countInLane(IS_DUE)}) due
  CROSS JOIN LATERAL (${countInLane(IS_LATER)}) later
- CROSS JOIN LATERAL (${countInLane(`NOT ${HAS_QUOTA} AND ${IS_BY_HAND} AND ${IS_DUE}`)}) due_by_hand
- CROSS JOIN LATERAL (${countParked("true")}) parked
- CROSS JOIN LATERAL (${countParked(`NOT ${HAS_QUOTA} AND ${IS_BY_HAND}`)}) parked_by_hand
+ CROSS JOIN LATERAL (
+       SELECT count(*)::int
+         FROM (SELECT FROM parked_host h
+                CROSS JOIN LATERAL (
+                      SELECT FROM open_jobs o
+                       WHERE o.parked_host = h.parked_host AND o.project_no = $1 AND o.region = r.region AND o.environment = $2 AND ${IS_PARKED}
+                       LIMIT ${COUNTED}) o
+                LIMIT ${COUNTED}) p) parked
  WHERE f.project_no = $1`;
 
 interface WaitingRow {
@@ -134,15 +138,14 @@ interface WaitingRow {
   due: number;
   later: number;
   parked: number;
-  /** Retries by hand among them. They are looked for only if no quota is left. */
+  /** Retries by hand among the attempts of each kind. They are looked for only if no quota is left. */
   due_by_hand: number;
   parked_by_hand: number;
+  at_hosts_by_hand: number;
+  at_flows_by_hand: number;
   /** Attempts that were read at gates and wait: here for hosts that are down or come back, next for flow keys. */
   at_hosts: number;
   at_flows: number;
-  /** Retries by hand among them. */
-  at_hosts_by_hand: number;
-  at_flows_by_hand: number;
   /** How many of `at_hosts` and `at_flows` are in their lane. */
   put_off: number;
   gates_read: number;
