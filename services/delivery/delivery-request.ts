@@ -6,7 +6,7 @@ import {
   settleDelivery,
   unsentDelivery,
 } from "../../shared/domain/delivery.ts";
-import { INTERRUPTED_ERROR } from "../../shared/domain/run.ts";
+import { INTERRUPTED_ERROR, TIME_OVER_ERROR, UNSIGNED_ERROR } from "../../shared/domain/run.ts";
 import { unrecordedContext } from "../../shared/domain/trace.ts";
 import { realNow } from "../../shared/platform/clock.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
@@ -14,7 +14,7 @@ import type { GrantedDelivery } from "../../shared/store/queue/delivery-claim.ts
 import type { DeliverySettlement } from "../../shared/store/queue/delivery-settle.ts";
 import type { OwedItem } from "./attempt-kind.ts";
 import { sendTraced } from "./attempt-span.ts";
-import { type Sender, TIME_OVER_ERROR, timeLeftMs, USER_AGENT } from "./job-request.ts";
+import { type Sender, timeLeftMs, USER_AGENT } from "./job-request.ts";
 import { signHeaders } from "./sign.ts";
 
 export interface DeliverySender extends Sender {
@@ -68,7 +68,7 @@ async function attempt(
   const leftMs = timeLeftMs(granted.startedAt, sender);
   if (leftMs <= 0) return unsentDelivery(TIME_OVER_ERROR);
   if (granted.endpoint === null) return unsentDelivery("The endpoint was deleted before anything was sent.");
-  if (secrets.length === 0) return unsentDelivery("The request could not be signed.");
+  if (secrets.length === 0) return unsentDelivery(UNSIGNED_ERROR);
   const body = eventText(granted.event);
   const { url } = granted.endpoint;
   const unrecorded = granted.trace ?? unrecordedContext(traceSubject(granted.event), granted.attemptId);

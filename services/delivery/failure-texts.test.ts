@@ -48,8 +48,6 @@ const TEXTS: Record<Extract<FailureKind, "no_connection" | "tls" | "other">, str
     "A chunk does not end where it says.",
     "The request was broken off.",
     "broken off before it was sent",
-    "The request could not be signed.",
-    "The time of this attempt was over before anything was sent.",
     "A request is sent once.",
     "The header ${name} holds what may not be sent.",
     // biome-ignore-end lint/suspicious/noTemplateCurlyInString: these are templates of the code.

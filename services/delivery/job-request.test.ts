@@ -188,7 +188,7 @@ describe("an attempt", () => {
   test("is not sent once its time is over, says so, and tells nothing about its host", async () => {
     const settlement = await attemptAt(says("200 OK"), { elapsedMs: ATTEMPT_TIMEOUT_MS });
     expect(settlement).toMatchObject({
-      status: "failed",
+      status: "timed_out",
       responseStatus: null,
       error: "The time of this attempt was over before anything was sent.",
       next: { status: "queued" },

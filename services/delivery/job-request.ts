@@ -47,25 +47,28 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
   const unrecorded = granted.trace ?? unrecordedContext(granted.jobId, granted.runId);
   const begunAt = performance.now();
   const lateMs = Math.max(0, clock.now() - Math.max(granted.scheduledAt, idTimeMs(granted.jobId)));
+  // The deadline counts from the recorded start. Past it others may take the attempt for lost, so it is not sent any
+  // more.
   const leftMs = timeLeftMs(granted.startedAt, sender);
-  const unsentCause = causeOfUnsent(leftMs, sending.secrets);
   const exchange: Exchange =
-    unsentCause === null
-      ? await sendTraced(span, unrecorded, clock, (traceparent) =>
-          outbound.post({
-            url: granted.targetUrl,
-            headers: headersOf(sending, traceparent, realNow(clock)),
-            body: granted.payload,
-            timeoutMs: leftMs,
-            signal: shutdown,
-          }),
-        )
-      : { kind: "faulted", message: unsentCause };
+    leftMs <= 0
+      ? { kind: "unsent", because: "late" }
+      : sending.secrets.length === 0
+        ? { kind: "unsent", because: "unsigned" }
+        : await sendTraced(span, unrecorded, clock, (traceparent) =>
+            outbound.post({
+              url: granted.targetUrl,
+              headers: headersOf(sending, traceparent, realNow(clock)),
+              body: granted.payload,
+              timeoutMs: leftMs,
+              signal: shutdown,
+            }),
+          );
   const isInterrupted = shutdown.aborted && isBrokenOff(exchange);
   // A Retry-After that names an instant is by the target's clock. So it is judged by real time, as requests are signed.
   const outcome = isInterrupted ? interruptedOutcome() : judgeResponse(exchange, realNow(clock), timeoutMs);
-  // An attempt that the service itself broke off or did not send tells nothing about the host.
-  const nobody = isInterrupted || unsentCause !== null ? null : foundNobody(exchange);
+  // An attempt that the service itself broke off tells nothing about the host.
+  const nobody = isInterrupted ? null : foundNobody(exchange);
   const met = nobody === null ? undefined : { host: hostOfTarget(granted.targetUrl), nobody };
   const now = clock.now();
   const ended = settlementOf(sending, outcome, { lateMs, durationMs: performance.now() - begunAt, now });
@@ -84,17 +87,6 @@ export function timeLeftMs(
 ): number {
   return Math.min(startedAt + timeoutMs - clock.now(), timeoutMs);
 }
-
-/** Why an attempt is not sent; null if it may be. */
-function causeOfUnsent(leftMs: number, secrets: readonly string[]): string | null {
-  // The deadline counts from the recorded start. Past it others may take the attempt for lost, so it is not sent any
-  // more.
-  if (leftMs <= 0) return TIME_OVER_ERROR;
-  return secrets.length === 0 ? "The request could not be signed." : null;
-}
-
-/** The error of an attempt whose deadline came before it could be sent. */
-export const TIME_OVER_ERROR = "The time of this attempt was over before anything was sent.";
 
 /** Whether a shutdown may have ended the exchange. An exchange that stalled had met its deadline before. */
 function isBrokenOff(exchange: Exchange): boolean {

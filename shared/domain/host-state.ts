@@ -46,6 +46,7 @@ export function foundNobody(exchange: Exchange): boolean | null {
     case "faulted":
     case "stalled":
       return true;
+    case "unsent":
     case "unknown":
       return null;
     case "answered":

@@ -83,6 +83,8 @@ export type Exchange =
   /** No status line came: the name, the connection or TLS failed, or the address may not be dialled. */
   | { kind: "faulted"; message: string }
   | { kind: "stalled" }
+  /** Nothing was sent: the deadline had come before, or there was no secret to sign with. */
+  | { kind: "unsent"; because: "late" | "unsigned" }
   /** The request went out on a kept connection, which the target closed without a byte of an answer. */
   | { kind: "unknown" };
 
@@ -102,6 +104,10 @@ export function judgeResponse(exchange: Exchange, now: number, attemptTimeoutMs:
       return failure("failed", null, errorText(exchange.message));
     case "stalled":
       return failure("timed_out", null, `The target did not answer within ${timeLimit}.`);
+    case "unsent":
+      return exchange.because === "late"
+        ? failure("timed_out", null, TIME_OVER_ERROR)
+        : failure("failed", null, UNSIGNED_ERROR);
     case "unknown":
       return unknownOutcome();
     case "answered":
@@ -130,6 +136,10 @@ export function lostOutcome(): Outcome {
 }
 
 export const LOST_ERROR = "The node that sent this attempt died before it ended: its outcome is unknown.";
+
+/** The errors of attempts that were not sent: the deadline had come before, or there was no secret to sign with. */
+export const TIME_OVER_ERROR = "The time of this attempt was over before anything was sent.";
+export const UNSIGNED_ERROR = "The request could not be signed.";
 
 /** The error of a manual retry whose job was canceled before a permit came free. */
 export const UNSENT_RUN_ERROR = "canceled before it was sent";
