@@ -46,11 +46,12 @@ export function JobPage({ id }: { id: string }) {
     requests: isComplete ? 0 : REQUESTS,
   });
   const { data, error, loadedAt } = query;
-  // The runs and the timeline that were loaded together with the job's end may be from before it. One more round has all.
+  // The runs and the timeline that were loaded together with the job's end may be from before it, so one more round is loaded.
+  // A canceled job is over while its attempt is still on the wire.
   const isOver = data !== undefined && ["succeeded", "failed", "canceled"].includes(data.job.status);
   const firstAt = isOver ? (endAt ?? loadedAt) : null;
   if (firstAt !== endAt) setEndAt(firstAt);
-  const complete = isOver && firstAt !== loadedAt;
+  const complete = isOver && firstAt !== loadedAt && data.runs.every(({ status }) => status !== "running");
   if (complete !== isComplete) setIsComplete(complete);
   const trail = { href: hrefOf("jobs"), label: "Jobs" };
   if (data === undefined) {
