@@ -99,8 +99,7 @@ export const decodeAnswers = strictly(4, (fields): Answers => {
     }),
   );
   readReasons(items, fields[4], ({ answer }, reason) => {
-    if (answer.kind !== "early") throw new Malformed();
-    answer.putOffFor = reason;
+    if (answer.kind === "early") answer.putOffFor = reason;
   });
   return {
     deliveryNodeId: asCount(fields[0]),
@@ -182,7 +181,9 @@ function readReasons<T>(
   asItems(list, 2, (flat, at) => {
     const item = items[asCount(flat[at])];
     if (item === undefined) throw new Malformed();
-    note(item, asWaitReason(flat[at + 1]));
+    // A later version may know more reasons. The message counts without them.
+    const reason = WAIT_REASONS[asCount(flat[at + 1])];
+    if (reason !== undefined) note(item, reason);
   });
 }
 
@@ -273,12 +274,6 @@ function asId(value: unknown): string {
 
 function asRegion(value: unknown): Region {
   if (typeof value === "string" && isRegion(value)) return value;
-  throw new Malformed();
-}
-
-function asWaitReason(value: unknown): WaitReason {
-  const reason = typeof value === "number" ? WAIT_REASONS[value] : undefined;
-  if (reason) return reason;
   throw new Malformed();
 }
 
