@@ -83,15 +83,20 @@ export function openCommandStream(
       const api = await manager;
       await createStream(api, connection.info?.cluster === undefined ? 1 : STREAM_COPIES);
       streamDoubtful = false;
-      // One consumer that cannot be made keeps no other from being made.
       for (const consumer of consumers.values()) {
-        if (!consumer.flowing()) await consumer.start(api).catch(complainUnlessEnded);
+        if (!consumer.flowing()) await consumer.start(api).catch(complainOfRefusal);
       }
     } catch (error) {
       complainUnlessEnded(error);
     } finally {
       restoring = false;
     }
+  }
+
+  /** A consumer that the server refuses keeps no other from being made. A server that is silent ends the round. */
+  function complainOfRefusal(error: unknown): void {
+    if (!(error instanceof JetStreamApiError)) throw error;
+    complainUnlessEnded(error);
   }
 
   function complainUnlessEnded(error: unknown): void {
