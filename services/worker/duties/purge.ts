@@ -1,5 +1,5 @@
 import { purgeNodes } from "../../../shared/store/cell/nodes.ts";
-import type { Database } from "../../../shared/store/database/database.ts";
+import { type Database, isDatabaseFault } from "../../../shared/store/database/database.ts";
 import { purgeInsights } from "../../../shared/store/insights/purge.ts";
 import { purgeBulkMembers, purgeBulkOperations } from "../../../shared/store/queue/bulk/purge.ts";
 import {
@@ -52,6 +52,8 @@ export async function purgeExpired(db: Database, now: number): Promise<number> {
     try {
       purgedCount += await purgeAll(purge, db, now);
     } catch (error) {
+      // Without Postgres each of the others would wait for it in vain.
+      if (isDatabaseFault(error)) throw error;
       errors.push(error);
     }
   }
