@@ -57,7 +57,8 @@ export function countWaiting(project: ProjectWaiting): WaitingFigures {
       continue;
     }
     const startable = hasNoQuota ? region.byHand : region;
-    note("quota", all - sumOf(startable));
+    // The counts may be estimates, so the part may seem larger than the whole.
+    note("quota", Math.max(0, all - sumOf(startable)));
     if (!region.hasWorker || !region.hasDelivery) note("no_worker", sumOf(startable));
     else {
       note("host", startable.parked);

@@ -36,6 +36,7 @@ export async function findWaiting(
     return Math.max(count, await estimate(row, condition));
   };
   const regions: RegionWaiting[] = [];
+  if (first.by_hand_read >= COUNTED) isEstimated = true;
   for (const row of rows) {
     const atGate = async (count: number, gates: string) => {
       if (row.gates_read < GATES_READ_MAX) return count;
@@ -104,7 +105,7 @@ WITH RECURSIVE host AS (
    WHERE f.project_no = $1 AND NOT ${HAS_QUOTA}
 )
 SELECT r.region, due.count AS due, later.count AS later, parked.count AS parked,
-       ${countByHand(IS_DUE)} AS due_by_hand, ${countByHand("due_at IS NULL AND gate IS NULL")} AS parked_by_hand,
+       (SELECT count(*)::int FROM by_hand) AS by_hand_read, ${countByHand(IS_DUE)} AS due_by_hand, ${countByHand("due_at IS NULL AND gate IS NULL")} AS parked_by_hand,
        ${countByHand(`${WAITS_AT_GATE} AND ${AT_HOSTS}`)} AS at_hosts_by_hand, ${countByHand(`${WAITS_AT_GATE} AND ${AT_FLOWS}`)} AS at_flows_by_hand,
        (SELECT count(*)::int FROM gate) AS gates_read,
        (SELECT count(*)::int FROM gate g WHERE g.region = r.region AND g.waits AND ${AT_HOSTS}) AS at_hosts,
@@ -138,7 +139,8 @@ interface WaitingRow {
   due: number;
   later: number;
   parked: number;
-  /** Retries by hand among the attempts of each kind. They are looked for only if no quota is left. */
+  /** Retries by hand: how many were read, and those among the attempts of each kind. They are read only if no quota is left. */
+  by_hand_read: number;
   due_by_hand: number;
   parked_by_hand: number;
   at_hosts_by_hand: number;
