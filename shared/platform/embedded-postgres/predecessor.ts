@@ -1,6 +1,6 @@
 import { spawnSync } from "node:child_process";
 import { readdirSync, readFileSync, rmSync, statSync } from "node:fs";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 
 const KILL_AFTER_MS = 30_000;
 const GIVE_UP_AFTER_MS = 60_000;
@@ -13,7 +13,7 @@ export function nameCluster(home: string): string {
   return `jobwheel-${dev.toString(36)}-${ino.toString(36)}`;
 }
 
-/** Lists all processes of the machine: the pid of each, and its arguments with blanks between them. */
+/** Lists the processes of the machine, with those of Postgres among them: each pid, and its arguments with blanks between them. */
 export type ListProcesses = () => { pid: number; command: string }[];
 
 /**
@@ -51,7 +51,11 @@ function findServer(clusterName: string, list: ListProcesses): { pid: number; po
 function listByProc(): ReturnType<ListProcesses> {
   return readdirSync("/proc")
     .filter((entry) => /^\d+$/.test(entry))
-    .map((entry) => ({ pid: Number(entry), command: readCommandLine(entry).replaceAll("\0", " ") }));
+    .map((entry) => ({ pid: Number(entry), words: readCommandLine(entry).split("\0") }))
+    .filter(
+      ({ words: [program = ""] }) => basename(program) === "postgres" || program.startsWith("postgres: "),
+    )
+    .map(({ pid, words }) => ({ pid, command: words.join(" ") }));
 }
 
 /** The form of the arguments is one that ps takes on macOS and on Linux. */
