@@ -39,6 +39,7 @@ export const listen: Command = {
         givenUp.abort();
       }, ENDING_MS);
     });
+    signal.throwIfAborted();
     let leftCount = input.count("count") ?? Number.POSITIVE_INFINITY;
     try {
       const endpoint = { url, events, description: DESCRIPTION };
