@@ -11,3 +11,11 @@ test("two stalls of commits add up, while waits of processes count as one pause 
   tally.noteCommit(100);
   expect(tally.read(0)).toEqual({ longestMs: 900, totalMs: 900 });
 });
+
+test("a stall that lasts over several readings is told as the longest in each, and adds up to itself", () => {
+  const tally = new PauseTally();
+  expect(tally.read(300)).toEqual({ longestMs: 300, totalMs: 300 });
+  expect(tally.read(500)).toEqual({ longestMs: 500, totalMs: 200 });
+  tally.noteCommit(600);
+  expect(tally.read(0)).toEqual({ longestMs: 600, totalMs: 100 });
+});

@@ -75,24 +75,37 @@ export async function watchPauses(
 /** Commits follow each other, so their pauses add up. The waits of processes may be parts of one and the same pause. */
 export class PauseTally {
   private longestMs = 0;
+  private longestWaitMs = 0;
   private stalledMs = 0;
+  /** How much of the pause of the commit under way was read already. */
+  private readMs = 0;
 
   noteCommit(pauseMs: number): void {
-    this.noteWait(pauseMs);
-    if (pauseMs >= STALL_MS_MIN) this.stalledMs += pauseMs;
+    this.longestMs = Math.max(this.longestMs, pauseMs);
+    this.addStall(pauseMs);
+    this.readMs = 0;
   }
 
   noteWait(waitMs: number): void {
     this.longestMs = Math.max(this.longestMs, waitMs);
+    this.longestWaitMs = Math.max(this.longestWaitMs, waitMs);
   }
 
   /** Reads what was noted since the last call. `openMs` is how long the commit that is under way was held up so far. */
   read(openMs: number): PauseReading {
     const longestMs = Math.max(this.longestMs, openMs);
-    const stalledMs = this.stalledMs + (openMs >= STALL_MS_MIN ? openMs : 0);
+    this.addStall(openMs);
+    const totalMs = Math.max(this.longestWaitMs, this.stalledMs);
     this.longestMs = 0;
+    this.longestWaitMs = 0;
     this.stalledMs = 0;
-    return { longestMs, totalMs: Math.max(longestMs, stalledMs) };
+    return { longestMs, totalMs };
+  }
+
+  private addStall(pauseMs: number): void {
+    if (pauseMs < STALL_MS_MIN) return;
+    this.stalledMs += Math.max(0, pauseMs - this.readMs);
+    this.readMs = pauseMs;
   }
 }
 
