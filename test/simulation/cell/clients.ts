@@ -134,15 +134,20 @@ export class Clients {
       const terms = { job: job.id, project, maxAttempts, baseSeconds, capSeconds };
       this.note({ kind: "job asked", at: this.now, ...terms });
     }
-    const created = await this.untilAnswered(() => createJobs(cell.db, jobs, this.lanes));
+    let tries = 0;
+    const created = await this.untilAnswered(() => {
+      tries++;
+      return createJobs(cell.db, jobs, this.lanes);
+    });
     if (created === null) return;
     for (const [index, answer] of created.entries()) {
       const { id: job = "", runAt = 0 } = jobs[index] ?? {};
       const clock = this.world.server.readClock();
       // A job that its flow key keeps back is not owed yet.
       const dueAt = answer.kind === "created" ? (answer.owed[0]?.dueAt ?? runAt) : null;
-      if (dueAt === null) this.note({ kind: "job refused", at: this.now, job });
-      else this.note({ kind: "job accepted", at: this.now, clock, job, dueAt });
+      if (dueAt !== null) this.note({ kind: "job accepted", at: this.now, clock, job, dueAt });
+      // A try without an answer may be carried out later, when the month has runs again.
+      else if (tries === 1) this.note({ kind: "job refused", at: this.now, job });
     }
     const owed = created.flatMap((answer) => (answer.kind === "created" ? answer.owed : []));
     sendCommands(cell.bus, owed, cell.clock.now());
