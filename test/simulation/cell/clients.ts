@@ -37,6 +37,8 @@ import { targetUrl } from "./targets.ts";
 const BACKFILL_MS = 12_000;
 const TRIES_MAX = 6;
 const TRY_AGAIN_MS = 300;
+/** After this long no statement is carried out any more (server.ts). */
+const LATEST_MS = 5_000;
 const SCHEDULES_MAX = 1_000;
 const MORE_PLACES = 2;
 const FAILED_RUNS = [2, 3];
@@ -294,17 +296,19 @@ export class Clients {
 
   /** Turns something on, and off again after a while. */
   private async forAWhile(ms: number, set: (isOn: boolean) => Promise<void>): Promise<void> {
-    await this.untilAnswered(() => set(true), Number.POSITIVE_INFINITY);
+    await this.untilSet(() => set(true));
     await Bun.sleep(ms);
-    await this.untilAnswered(() => set(false), Number.POSITIVE_INFINITY);
+    await this.untilSet(() => set(false));
   }
 
-  /** Answers null if no answer came in `triesMax` tries, or if the request was refused. */
-  private async untilAnswered<Answer>(
-    ask: () => Promise<Answer>,
-    triesMax = TRIES_MAX,
-  ): Promise<Answer | null> {
-    for (let tries = 0; tries < triesMax; tries++) {
+  /** A change without an answer may still be carried out. It is asked for again once that is over, and never undoes a later one. */
+  private async untilSet(set: () => Promise<void>): Promise<void> {
+    while ((await this.onceAnswered(set)) === "unavailable") await Bun.sleep(LATEST_MS);
+  }
+
+  /** Answers null if no answer came in some tries, or if the request was refused. */
+  private async untilAnswered<Answer>(ask: () => Promise<Answer>): Promise<Answer | null> {
+    for (let tries = 0; tries < TRIES_MAX; tries++) {
       const answer = await this.onceAnswered(ask);
       if (answer !== "unavailable") return answer;
       await Bun.sleep(TRY_AGAIN_MS);
