@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { randomBytes } from "node:crypto";
 import {
   type BulkAction,
   type BulkFilter,
@@ -6,12 +7,20 @@ import {
   readSelection,
 } from "../../../shared/domain/bulk.ts";
 import { ApiError } from "../../../shared/domain/errors.ts";
-import { idTimeMs, idToUuid, JOB_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
-import type { ProjectNo } from "../../../shared/domain/scope.ts";
+import {
+  BULK_PREFIX,
+  idTimeMs,
+  idToUuid,
+  JOB_PREFIX,
+  retypeId,
+  SCHEDULE_PREFIX,
+  uuidToId,
+} from "../../../shared/domain/ids.ts";
+import type { ProjectNo, Scope } from "../../../shared/domain/scope.ts";
 import { recordStatements } from "../../../shared/store/plan-test-support.ts";
 import { LOOKED_AT_MAX } from "../../../shared/store/queue/bulk/candidates.ts";
 import { settleAttempts } from "../../../shared/store/queue/settle.ts";
-import { abortBulk } from "../../../shared/store/resources/bulk-operations.ts";
+import { abortBulk, createBulk } from "../../../shared/store/resources/bulk-operations.ts";
 import { cancelJob } from "../../../shared/store/resources/jobs-by-hand.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../../../shared/store/test-support.ts";
 import { HOSTILE_TEXTS } from "../../../test/contract/attack/hostile-values.ts";
@@ -389,9 +398,28 @@ test("an abort while it is counted ends the counting", async () => {
   expect((await membersOf(id)).length).toBe(LOOKED_AT_MAX);
 });
 
-test("of many requests at once no more are taken than an environment may have", async () => {
-  const outcomes = await Promise.allSettled(
-    Array.from({ length: OPEN_BULKS_MAX + 8 }, () => askFor(store, project, "cancel", { tag: "none" })),
+test("a request waits for one that is being taken, so that no more are taken than an environment may have", async () => {
+  for (let taken = 1; taken < OPEN_BULKS_MAX; taken++)
+    await askFor(store, project, "cancel", { tag: "none" });
+  const scope: Scope = { projectNo: project, environment: "production" };
+  const key = { digest: randomBytes(32), requestHash: randomBytes(32), answer: Buffer.from("{}") };
+  const ask = (taking: typeof key | null) => {
+    const cause = keyCause();
+    const id = retypeId(cause.requestId, BULK_PREFIX);
+    const terms = { action: "cancel", filter: { tag: "none" }, perSecond: 1_000, dryRun: false } as const;
+    return createBulk(store.db, scope, { id, ...terms, shard: 0 }, cause, taking);
+  };
+  const session = await store.session();
+  await session.query("BEGIN");
+  await session.query(
+    "INSERT INTO idempotency_keys (created_at, project_no, environment, digest, request_hash, job_ids) VALUES (now(), $1, 1, $2, $3, '{}')",
+    [project, key.digest, key.requestHash],
   );
-  expect(outcomes.filter(({ status }) => status === "fulfilled").length).toBe(OPEN_BULKS_MAX);
+  // The first has counted and waits for its key.
+  const first = ask(key);
+  await store.untilBlocked();
+  const second = ask(null);
+  const isWaiting = await Promise.race([store.untilBlocked(2).then(() => true), second.then(() => false)]);
+  await session.query("ROLLBACK");
+  expect([isWaiting, await first, await second]).toEqual([true, "created", "limit_exceeded"]);
 });
