@@ -62,7 +62,8 @@ const WITHOUT_FLUSHES = "ALTER SYSTEM SET fsync = off";
  * looks past the files deleted in the last minutes before it makes another, which took a fifth of a run's CPU.
  */
 const MEMORY_FOLDER = "/dev/shm";
-const MEMORY_BYTES_MIN = 8 * 2 ** 30;
+/** A run's data grows to 0.4 GB. */
+const MEMORY_BYTES_MIN = 2 * 2 ** 30;
 const CONTAINER_START_TIMEOUT_MS = 120_000;
 const TEST_TIMEOUT_MS = 60_000;
 const GROUP_TIMEOUT_MS = 3_600_000;
