@@ -11,7 +11,7 @@ import { type Rehearsal, rehearse } from "../../shared/process/rehearsal.ts";
 import { setRegionsHeld } from "../../shared/store/cell/holds.ts";
 import { askTime, type Database, StoreUnavailable } from "../../shared/store/database/database.ts";
 import { createJobs } from "../../shared/store/resources/job-creation.ts";
-import { startStore, type TestStore } from "../../shared/store/test-support.ts";
+import { startStore, type TestStore, until } from "../../shared/store/test-support.ts";
 import { testCause } from "../../test/support/cause.ts";
 import { rehearseDelivery } from "../delivery/rehearsal.ts";
 import { rehearseGateway } from "../gateway/rehearsal.ts";
@@ -217,4 +217,25 @@ test("a rehearsal's locks on the tables of jobs last for a round", async () => {
   expect(warnings).toEqual([]);
   expect(Math.min(...lockedCounts.within)).toBeGreaterThan(0);
   expect(lockedCounts.after).toEqual([0, 0]);
+});
+
+test("a rehearsal that is out of time is rolled back once its statement has ended", async () => {
+  const underWayAtEnd: number[] = [];
+  const watched: Database = {
+    ...store.db,
+    transact: (act) =>
+      store.db.transact(async (tx) => {
+        let underWay = 0;
+        const run: typeof tx.run = (name, text, values) => {
+          underWay++;
+          return tx.run<never>(name, text, values).finally(() => underWay--);
+        };
+        return act({ ...tx, run }).finally(() => underWayAtEnd.push(underWay));
+      }),
+  };
+  const { cell } = startCell(watched);
+  const nap = ({ cell: { db } }: Rehearsal) => db.run("nap", "SELECT pg_sleep(1)", []).then(() => undefined);
+  await rehearse(cell, seal, nap, 500);
+  await until(() => underWayAtEnd.length === 2);
+  expect(underWayAtEnd).toEqual([0, 0]);
 });

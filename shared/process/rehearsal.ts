@@ -91,6 +91,8 @@ async function rehearseOnce(
       await Promise.race([act({ cell, project, key, takeSteps }).catch(fail), over]);
       // The rest of `act` may send no statement: after the rollback a statement would commit by itself.
       end();
+      // The client takes the rollback only once the statement under way has ended.
+      await db.ended();
       throw new RehearsalIsOver();
     });
   } catch (error) {
@@ -119,21 +121,29 @@ async function takeStepsInRounds(
 }
 
 /** The rehearsal's transaction. It takes no statement once the rehearsal is over. */
-function untilOver(tx: Transaction, check: () => void, fail: (error: unknown) => void): Database {
-  const db: Database = {
+function untilOver(
+  tx: Transaction,
+  check: () => void,
+  fail: (error: unknown) => void,
+): Database & { ended(): Promise<unknown> } {
+  let latest: Promise<unknown> = Promise.resolve();
+  const db = {
+    ended: () => latest,
     get drizzle() {
       check();
       return tx.drizzle;
     },
-    async run(name, text, values) {
+    async run<Row>(name: string, text: string, values: unknown[]): Promise<Row[]> {
       check();
-      return tx.run<never>(name, text, values).catch((error) => {
+      const statement = tx.run<never>(name, text, values);
+      latest = statement.catch(() => undefined);
+      return statement.catch((error) => {
         fail(error);
         // A failed statement is not sent again, as it would be while Postgres is away.
         throw new RehearsalIsOver("", { cause: error });
       });
     },
-    transact: (nested) => nested(db),
+    transact: <Result>(nested: (tx: Transaction) => Promise<Result>) => nested(db),
     close: async () => undefined,
   };
   return db;
