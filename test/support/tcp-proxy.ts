@@ -101,7 +101,7 @@ export async function startTcpProxy(target: { host: string; port: number }): Pro
       if (queue[0] === undefined) {
         flushes.delete(flush);
         if (isEnding) into.destroy();
-      } else if (!held.has(way)) timer = setTimeout(flush, queue[0].readyAt - performance.now());
+      } else if (!held.has(way)) timer = setTimeout(flush, Math.max(0, queue[0].readyAt - performance.now()));
     }
     return {
       push(chunk: Buffer | string): void {
