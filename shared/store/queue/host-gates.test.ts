@@ -18,6 +18,7 @@ import {
   type TestStore,
 } from "../test-support.ts";
 import type { Claim, GrantedAttempt } from "./claim.ts";
+import { emptyGateCalls } from "./gate-calls.ts";
 import { emptyHostCalls, lookAtHosts } from "./host-calls.ts";
 import { settleAttempts } from "./settle.ts";
 
@@ -280,7 +281,7 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     expect(idsOf(await start(project))).toEqual([uuidToId(JOB_PREFIX, jobId)]);
   });
 
-  test("plans another probe where the flow key of one is full", async () => {
+  test("is probed by the next that comes where the flow key of the probe is full", async () => {
     const project = await addWatchedProject();
     const flow = { key: "full", concurrency: 1 };
     await store.addJobs(project, 1, { flow });
@@ -297,24 +298,53 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     await isDue();
     expect(await start(project)).toEqual([]);
     expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(job) });
-    // Its key refuses the job, which is the probe. It is the next probe as well, but not at once.
+    // Its key refuses the job, which is the probe and is not sent. The next job that comes is the probe, at once.
     expect(await start(project)).toEqual([]);
-    await isDue();
-    expect(await start(project)).toEqual([]);
-    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(job) });
+    expect(await rowOf(project, host)).toMatchObject({ probe: null });
     expect(await dueIn(project)).toEqual([]);
     const [free = ""] = await addJobs(project, host, 1);
     expect(await start(project)).toEqual([]);
-    await pass(project, 6);
-    expect(await start(project)).toEqual([]);
     expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(free), parked: "0" });
-    await pass(project, 6);
     expect(idsOf(await start(project))).toEqual([free]);
     // The job waits at its key until the key has a place.
     expect(await rowOf(project, host)).toMatchObject({ parked: "0" });
     await settle(holding, "target.example", false);
     expect(await start(project)).toEqual([]);
     expect(await rowOf(project, host)).toMatchObject({ parked: "1" });
+  });
+
+  test("spends no time of its probes on jobs whose flow key is held by one that waits behind them", async () => {
+    const project = await addWatchedProject();
+    const { host } = await addDownHost(project, 0);
+    const flow = { key: "held", concurrency: 1, hold: "job" } as const;
+    const waiting = await addJobs(project, host, 6, { flow });
+    // Each that is turned away lets the next of its key pass.
+    for (const _ of waiting) {
+      expect(await start(project)).toEqual([]);
+      await emptyGateCalls(store.db);
+    }
+    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(waiting[0] as string), parked: "5" });
+    // The first holds the key for as long as it is retried, and its retry stands behind the others.
+    await pass(project, 6);
+    const probing = await start(project);
+    expect(idsOf(probing)).toEqual(waiting.slice(0, 1));
+    await settleShortFirst(
+      store.db,
+      probing.map((each) =>
+        settlementOf(each, {
+          ...failedWith({ dueAt: Date.now() + 1 }),
+          isPlain: false,
+          met: { host, nobody: true },
+        }),
+      ),
+    );
+    await Bun.sleep(5);
+    expect(await start(project)).toEqual([]);
+    // Once the next probe is due, each of the others goes to the key's queue, and the first is sent. No time passes meanwhile.
+    await pass(project, 11);
+    const started: string[] = [];
+    for (let turn = 0; turn < 7; turn++) started.push(...idsOf(await start(project)));
+    expect(started).toEqual(waiting.slice(0, 1));
   });
 
   test("is probed by a job whose flow key is free, and opens for such jobs in order and no faster than for others", async () => {

@@ -103,13 +103,11 @@ export const JUDGE_BY_HOSTS = `host_state AS MATERIALIZED (
                    CROSS JOIN LATERAL (SELECT array_position(p.ns, o.n) AS at) x) placed_at_host) j
 )`;
 
-const NEXT_PROBE_AT = "now() + t.probe_seconds * interval '1 s'";
-
 /**
  * The effects of a claim at hosts. TURN_AWAY stands behind `verdict` (of `at_host`, with the kinds `host_parked` and
  * `host_put_off`), CALL_HOSTS behind `done`. `host_called` has the attempts that became due. A ramp is over with the last start
- * of a parked attempt. A probe that its flow key keeps back is lost: the next attempt that waits for the host becomes the
- * probe, or later the same one again.
+ * of a parked attempt. A probe that its flow key keeps back is not sent: the next attempt that waits for the host becomes the
+ * probe and is due at once, since nothing was learned about the host. If none waits, the next one that comes is the probe.
  */
 export const TURN_AWAY = `turned_away AS (
   UPDATE open_jobs o
@@ -142,17 +140,16 @@ export const CALL_HOSTS = `host_called AS MATERIALIZED (
     FROM done d
    CROSS JOIN at_hosts a
     JOIN host_state t USING (host_place)
-   CROSS JOIN LATERAL call_oldest(t.project_no, t.environment, 'h' || t.host, ${NEXT_PROBE_AT} + 0 * d.count * interval '1 s') c
+   CROSS JOIN LATERAL call_oldest(t.project_no, t.environment, 'h' || t.host, t.next_probe_at + 0 * d.count * interval '1 s') c
    WHERE a.lost_probe IS NOT NULL
 ), host_noted AS (
   UPDATE target_hosts t
      SET state = s.state, by = CASE WHEN s.state IS NOT NULL THEN t.by END, second = s.now_second, started = s.started, parked = s.parked,
-         probe = s.probe, next_probe_at = s.next_probe_at
+         probe = s.probe
     FROM (SELECT n.*, CASE WHEN n.is_over THEN NULL ELSE n.was END AS state
             FROM (SELECT t.project_no, t.environment, t.host, t.now_second, t.state AS was,
                          CASE WHEN t.second = t.now_second THEN t.started ELSE 0 END + a.starts AS started, p.parked,
                          CASE WHEN a.lost_probe IS NOT NULL THEN p.next_probe ELSE coalesce(t.probe, a.probe) END AS probe,
-                         CASE WHEN a.lost_probe IS NOT NULL THEN ${NEXT_PROBE_AT} ELSE t.next_probe_at END AS next_probe_at,
                          t.state = ${OPENING} AND p.parked = 0 AND p.called = 0 AND a.stay = 0
                          AND a.starts >= coalesce(cardinality(t.ids), 0) AS is_over
                     FROM at_hosts a

@@ -219,20 +219,18 @@ export function callHosts(
       ({ byHost, kind }) =>
         row.state === DOWN && byHost?.refusal === null && (kind === "parked" || kind === "put_off"),
     );
-    const nextProbeAt = now + row.probe_seconds * SECOND;
     const inRamp =
       row.state === OPENING && row.parked + parked > 0
         ? callInRamp(tables, now, row, second, state.startsLeft - starts)
         : [];
     const called = [
       ...inRamp.map((its) => ({ row: its, wasParked: true })),
-      ...(isLost ? callOldest(tables, now, row, nextProbeAt) : []),
+      ...(isLost ? callOldest(tables, now, row, row.next_probe_at) : []),
     ];
     row.started = (row.second === second ? row.started : 0) + starts;
     row.second = second;
     row.parked += parked - countParked(called);
     row.probe = isLost ? (called[0]?.row.id ?? null) : (row.probe ?? probe);
-    if (isLost) row.next_probe_at = nextProbeAt;
     const isEmpty = row.parked === 0 && called.length === 0 && stay.length === 0;
     if (row.state === OPENING && isEmpty && starts >= state.ids.length)
       Object.assign(row, { state: null, by: null });
@@ -345,7 +343,7 @@ export function watchHosts(
     const opening = goesUp ? callGate(now, headsOf(tables, row, hostGateOf(row.host), 1)) : [];
     const next = [
       ...opening.map((its) => ({ row: its, wasParked: true })),
-      ...(probesAgain || (goesDown && row.parked > 0) ? callOldest(tables, now, row, nextProbeAt) : []),
+      ...(probesAgain || (goesDown && row.parked > 0) ? callOldest(tables, now, row, row.next_probe_at) : []),
     ];
     called.push(...next.map((its) => its.row));
     const changesState = goesUp || goesDown;
