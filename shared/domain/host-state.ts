@@ -17,7 +17,10 @@ export type HostState = (typeof HOST_STATES)[number];
 export const HOST_CAUSES = ["breaker", "hand"] as const;
 export type HostCause = (typeof HOST_CAUSES)[number];
 
-/** The first probe follows `first` seconds after the host went down. Each failed probe doubles the wait, up to `max`. */
+/**
+ * The first probe follows `first` seconds after the host went down. Each failed probe doubles the wait, up to `max`. A probe
+ * that its flow key keeps back is not sent, and another attempt is the probe at once.
+ */
 export const PROBE_SECONDS = { first: 5, max: 300 } as const;
 
 /** The most hosts of an environment that are parked by hand. */
