@@ -133,6 +133,18 @@ test("an outage of Postgres is a banner, which goes away by itself, and what is 
   await close();
 });
 
+test("a page that is opened during an outage says so, and shows itself once the outage is over", async () => {
+  const { page, complaints, close } = await site.openPage("/console/production/jobs");
+  proxy.cut();
+  await page.goto(`${site.origin}/console/production/schedules`);
+  await page.getByRole("heading", { name: "The project cannot be loaded" }).waitFor();
+  expect(await findBarriers(page)).toEqual([]);
+  proxy.mend();
+  await page.getByRole("heading", { name: "Schedules", level: 1 }).waitFor();
+  expect(complaints).toEqual([]);
+  await close();
+});
+
 test("during an outage the page waits for an answer to its question before it asks again", async () => {
   const { page, complaints, close } = await site.openPage("/console/production/jobs");
   await page.clock.install();

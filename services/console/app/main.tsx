@@ -10,6 +10,8 @@ import { PAGES } from "./pages/all.ts";
 import { Empty, Loading, PageHead, ScopeNote, Trouble } from "./ui/page.tsx";
 import { Link } from "./ui/small.tsx";
 
+const REOPEN_MS = 4_000;
+
 function Console() {
   const { environment } = place.value;
   const state = sessionState.value;
@@ -76,7 +78,14 @@ function Opening() {
   );
 }
 
+/** The project could not be asked for, as during an outage. It is asked for again until there is an answer. */
 function Unopened({ environment, error }: { environment: Environment; error: unknown }) {
+  useEffect(() => {
+    const timer = setInterval(() => {
+      if (!document.hidden) void reopen(environment);
+    }, REOPEN_MS);
+    return () => clearInterval(timer);
+  }, [environment]);
   return (
     <main class="door">
       <div class="door-card">

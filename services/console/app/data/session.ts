@@ -63,16 +63,21 @@ export function lastEnvironment(): Environment | null {
   return (last === "development" || last === "production") && hasKey(last) ? last : null;
 }
 
-/** Opens the session of a key that the tab has kept. */
+const reopening = new Set<Environment>();
+
+/** Opens the session of a key that the tab has kept, unless that is under way. A state `failed` stays until it is open. */
 export async function reopen(environment: Environment): Promise<void> {
   const key = keyOf(environment);
-  if (key === null || states[environment].value.kind === "opening") return;
-  states[environment].value = { kind: "opening" };
+  if (key === null || reopening.has(environment)) return;
+  reopening.add(environment);
+  if (states[environment].value.kind === "closed") states[environment].value = { kind: "opening" };
   try {
     await open(key);
   } catch (error) {
     if (error instanceof ApiError && error.status === 401) signOut(environment);
     else states[environment].value = { kind: "failed", error };
+  } finally {
+    reopening.delete(environment);
   }
 }
 
