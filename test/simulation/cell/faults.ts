@@ -83,6 +83,7 @@ export class Faults {
         break;
       case "clock leap":
         this.server.leap(fault.byMs);
+        this.recording.note({ kind: "clock set", at: this.timeline.now, clock: this.server.readClock() });
         break;
     }
   }

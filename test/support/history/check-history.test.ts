@@ -630,6 +630,17 @@ const kept: [string, History][] = [
     },
   ],
   [
+    "a start too many by a clock that was set back, though no request told of that time",
+    keyedOf(
+      [
+        ["a", 100, 110],
+        ["b", 120, 130],
+        ["c", 600, 610],
+      ],
+      { sets: [rated, { kind: "clock set", at: 300, clock: { nowAt: 1_000_050, latestAt: 1_000_300 } }] },
+    ),
+  ],
+  [
     "jobs in the order of their due times",
     keyedOf(
       [

@@ -80,6 +80,8 @@ export type HistoryEvent =
   | ({ kind: "job asked"; at: number } & AskedJob)
   /** A request with an Idempotency-Key was answered with what it had made. */
   | { kind: "key answered"; at: number; key: string; made: string }
+  /** The database's clock was set. */
+  | { kind: "clock set"; at: number; clock: ClockReading }
   /** A request of the API was accepted at some instant from `askedAt` to `at`. */
   | { kind: "request accepted"; askedAt: number; at: number; project: number }
   /** The job was committed by the time of `clock`, which is left out where the order of flow keys is not checked. */
