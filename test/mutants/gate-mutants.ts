@@ -110,6 +110,13 @@ export const GATE_MUTANTS: readonly Mutant[] = [
     caughtBy: HOST_TESTS,
   },
   {
+    name: "a gate of a host that is down waits for another probe's time after a probe that was not sent",
+    file: `${QUEUE}/host-gates.ts`,
+    from: "t.next_probe_at + 0 * d.count",
+    to: "now() + t.probe_seconds * interval '1 s' + 0 * d.count",
+    caughtBy: HOST_TESTS,
+  },
+  {
     name: "a gate of a host that opens sends what comes from a flow key to the end",
     file: `${QUEUE}/host-gates.ts`,
     from: "a.may_start AND a.gate IS DISTINCT FROM",
