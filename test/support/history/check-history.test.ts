@@ -585,6 +585,25 @@ const kept: [string, History][] = [
     ),
   ],
   [
+    "a retry by hand of a job that has kept its place since the key had more of them",
+    keyedOf(
+      [
+        ["a", 10, 20],
+        ["b", 100_000, 100_500],
+        ["a", 100_200, 100_300],
+      ],
+      {
+        hold: "job",
+        dueAts: { b: 100_000 },
+        sets: [
+          set(0, { concurrency: 2 }),
+          { kind: "retry asked", at: 50, job: "a", run: "run_2" },
+          set(60, { concurrency: 1 }),
+        ],
+      },
+    ),
+  ],
+  [
     "an attempt after that of a dead node was settled",
     keyedOf(
       [

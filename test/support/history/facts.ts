@@ -25,6 +25,8 @@ export class Facts {
   readonly flowSets: ReadonlyMap<string, EventOf<"flow set">[]>;
   /** The hosts (gateText) that were ever down. */
   readonly downHosts: ReadonlySet<string>;
+  /** The runs that retries by hand have asked for. */
+  readonly runsByHand: ReadonlySet<string>;
   /** The due time of each attempt, as far as it is known, by the job's id and the attempt's number. */
   readonly dueAts = new Map<string, number>();
 
@@ -38,6 +40,7 @@ export class Facts {
     this.jobsOfFlow = Map.groupBy(keyed, (job) => flowOf(job) ?? "");
     this.downHosts = new Set((history.final.downTimes ?? []).map(gateText));
     this.flowSets = Map.groupBy(this.of("flow set"), gateText);
+    this.runsByHand = new Set(this.of("retry asked").map(({ run }) => run));
     for (const { job, dueAt } of this.of("job accepted")) this.dueAts.set(`${job}/1`, dueAt);
     for (const { job, attempt, nextRetryAt } of runs)
       if (nextRetryAt !== null) this.dueAts.set(`${job}/${attempt + 1}`, nextRetryAt);

@@ -16,6 +16,8 @@ interface Stay {
   job: string;
   from: number;
   until: number;
+  /** Whether the job may have had the place already before `from`. */
+  mayBeKept: boolean;
 }
 
 /** A flow key has no more in flight than it has places: attempts, or jobs that keep their place until they are over. */
@@ -27,9 +29,10 @@ export function* findCrowded(facts: Facts): Found {
       .flatMap((job) => staysOf(facts, job, ofJob.get(job.job) ?? []))
       .sort((one, other) => one.from - other.from);
     let ends: number[] = [];
-    for (const { job, from, until } of stays) {
+    for (const { job, from, until, mayBeKept } of stays) {
       ends = ends.filter((end) => end > from);
       ends.push(until);
+      if (mayBeKept) continue;
       // The newest attempt was claimed at most its timeout before it arrived, under a limit of that time.
       const places = placesBetween(facts.flowSets.get(flow) ?? [], from - attemptTimeoutMs, from);
       if (ends.length > places)
@@ -38,9 +41,14 @@ export function* findCrowded(facts: Facts): Found {
   }
 }
 
-/** A job that keeps its place stays from its first attempt to the last one that follows by itself. */
+/**
+ * A job that keeps its place stays from its first attempt to the last one that follows by itself. A retry by hand may come
+ * while a retry is planned, which it replaces. Then the job has kept its place, but its runs do not tell it.
+ */
 function staysOf(facts: Facts, { job, flow }: FinalJob, arrivals: readonly Arrival[]): Stay[] {
-  const stays = arrivals.map((arrival) => ({ job, from: arrival.at, until: facts.endOf(arrival) }));
+  const stays = arrivals.map((arrival): Stay => {
+    return { job, from: arrival.at, until: facts.endOf(arrival), mayBeKept: false };
+  });
   if (flow?.hold !== "job") return stays;
   const runs = facts.runs.get(job) ?? [];
   const kept: Stay[] = [];
@@ -48,8 +56,9 @@ function staysOf(facts: Facts, { job, flow }: FinalJob, arrivals: readonly Arriv
     const [before, own] = [arrivals[index - 1]?.attempt ?? 0, arrivals[index]?.attempt ?? 0];
     const last = kept.at(-1);
     const isKept = runs.slice(before - 1, own - 1).every(({ nextRetryAt }) => nextRetryAt !== null);
+    const isByHand = facts.runsByHand.has(runs[own - 1]?.run ?? "");
     if (last !== undefined && isKept) last.until = Math.max(last.until, stay.until);
-    else kept.push(stay);
+    else kept.push({ ...stay, mayBeKept: isByHand && runs[own - 2]?.status !== "succeeded" });
   }
   return kept;
 }

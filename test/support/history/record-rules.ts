@@ -11,9 +11,7 @@ const UNKNOWN_OUTCOMES = [LOST_ERROR, INTERRUPTED_ERROR, UNKNOWN_ERROR];
 
 /** Every attempt has one run, with its outcome; a job has no more runs than allowed. */
 export function* findWrongRuns(facts: Facts): Found {
-  const { history, runs, jobs, arrivals, leaves } = facts;
-  const byHand = new Set<string>();
-  for (const event of history.events) if (event.kind === "retry asked") byHand.add(event.run);
+  const { history, runs, jobs, arrivals, leaves, runsByHand } = facts;
   const sent = new Map(arrivals.map((arrival) => [arrival.run, arrival]));
   for (const job of jobs.values()) {
     const ended = runs.get(job.job) ?? [];
@@ -21,7 +19,7 @@ export function* findWrongRuns(facts: Facts): Found {
       yield { subject: job.job, text: `the runs are ${ended.map(({ attempt }) => attempt).join(", ")}` };
     if (job.status !== "running" && ended.length !== job.attempts)
       yield { subject: job.job, text: `${ended.length} runs stand for ${job.attempts} attempts` };
-    const extraCount = ended.filter(({ run }) => byHand.has(run)).length;
+    const extraCount = ended.filter(({ run }) => runsByHand.has(run)).length;
     if (ended.length > job.maxAttempts + extraCount)
       yield {
         subject: job.job,
@@ -67,18 +65,16 @@ export function* findWrongWaits({ history, jobs }: Facts): Found {
 }
 
 /** Every end of a job that an endpoint hears of has its event, and every event has its end. */
-export function* findWrongEvents({ history, runs, jobs }: Facts): Found {
+export function* findWrongEvents({ history, runs, jobs, runsByHand }: Facts): Found {
   const { endpoints, events } = history.final;
   const ofJob = Map.groupBy(events, ({ job }) => job);
-  const byHand = new Set<string>();
-  for (const event of history.events) if (event.kind === "retry asked") byHand.add(event.run);
   for (const job of jobs.values()) {
     const heard = ofJob.get(job.job) ?? [];
     const ended = runs.get(job.job) ?? [];
     for (const { id, type } of heard) {
       const at = ended.findIndex(({ run }) => haveSameBits(run, id));
       const [run, next] = [ended[at], ended[at + 1]];
-      const isEnd = next === undefined || byHand.has(next.run);
+      const isEnd = next === undefined || runsByHand.has(next.run);
       if (run === undefined || !isEnd || (type === "job.succeeded") !== (run.status === "succeeded"))
         yield { subject: job.job, text: `the event ${id} (${type}) is of no end of its job` };
     }
