@@ -343,7 +343,7 @@ export function watchHosts(
     const opening = goesUp ? callGate(now, headsOf(tables, row, hostGateOf(row.host), 1)) : [];
     const next = [
       ...opening.map((its) => ({ row: its, wasParked: true })),
-      ...(probesAgain || (goesDown && row.parked > 0) ? callOldest(tables, now, row, row.next_probe_at) : []),
+      ...(probesAgain || (goesDown && row.parked > 0) ? callOldest(tables, now, row, nextProbeAt) : []),
     ];
     called.push(...next.map((its) => its.row));
     const changesState = goesUp || goesDown;
