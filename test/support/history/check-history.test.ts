@@ -670,6 +670,19 @@ const kept: [string, History][] = [
     ),
   ],
   [
+    "starts of which the clock was set back in between",
+    keyedOf(
+      [
+        ["b", 500, 510],
+        ["a", 520, 530],
+      ],
+      {
+        ...{ hold: "job", dueAts: { a: 10, b: 20 } },
+        sets: [set(0), { kind: "clock set", at: 525, clock: { nowAt: 1_000_490, latestAt: 1_000_525 } }],
+      },
+    ),
+  ],
+  [
     "a job that came due while another one started",
     keyedOf(
       [

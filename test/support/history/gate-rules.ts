@@ -114,7 +114,7 @@ const startsOf = ({ runs }: Facts, jobs: readonly FinalJob[]): FinalRun[] =>
 /**
  * If a key has one place and all its jobs keep it until they are over, jobs start in the order of their due times. A
  * job that was known and due when another one started must have started first if it was due earlier. A job whose host
- * is down or full is passed over.
+ * is down or full is passed over. Starts in a time that came twice, since the clock was set back, have no known order.
  */
 export function* findDisorder(facts: Facts): Found {
   const { toleranceMs } = facts.history.terms;
@@ -122,6 +122,9 @@ export function* findDisorder(facts: Facts): Found {
   for (const { job, clock } of facts.of("job accepted"))
     if (clock !== undefined) knownAts.set(job, clock.latestAt);
   const parked = parkedAtFullHosts(facts);
+  const setBacks = facts.of("clock set").map(({ clock }) => clock);
+  const cameTwice = (from: number, until: number) =>
+    setBacks.some(({ nowAt, latestAt }) => nowAt < latestAt && nowAt <= until && latestAt >= from);
   for (const [flow, jobs] of facts.jobsOfFlow) {
     if (!isStrict(facts, flow, jobs)) continue;
     const started = jobs.flatMap((job) => {
@@ -136,6 +139,7 @@ export function* findDisorder(facts: Facts): Found {
           earlier.queuedAt < later.runAt &&
           earlier.queuedAt + toleranceMs < later.startedAt &&
           earlier.startedAt > later.startedAt &&
+          !cameTwice(later.startedAt, earlier.startedAt) &&
           !facts.hasDownHost(earlier) &&
           !parked.has(earlier.job)
         )
