@@ -129,7 +129,7 @@ test("a job that ends while its page loads is shown to its end", async () => {
     { times: 1 },
   );
   await page.goto(`${site.origin}/console/production/jobs/${id}`);
-  await page.locator(".badge", { hasText: "succeeded" }).waitFor();
+  await page.locator(".title-line .badge", { hasText: "succeeded" }).waitFor();
   await page.getByText("Attempt 1 succeeded").waitFor();
   expect(complaints).toEqual([]);
   await close();
