@@ -259,6 +259,14 @@ test("a history in which all is well has no violation", () => {
 });
 
 const paused = keyedOf([["a", 200, 210]], { sets: [set(0), set(100, { paused: true }), set(300)] });
+const tooMany = keyedOf(
+  [
+    ["a", 10, 20],
+    ["b", 400, 410],
+    ["c", 1_009, 1_020],
+  ],
+  { sets: [rated] },
+);
 const steep = atHost([20_100, 20_200], { heldFor: "host" });
 
 const broken: [Rule, string, History][] = [
@@ -474,17 +482,18 @@ const broken: [Rule, string, History][] = [
       { sets: [set(0, { concurrency: 2 }), set(1_000)] },
     ),
   ],
+  ["starts", "a window has more starts than the rate", tooMany],
   [
     "starts",
-    "a window has more starts than the rate",
-    keyedOf(
-      [
-        ["a", 10, 20],
-        ["b", 400, 410],
-        ["c", 1_009, 1_020],
-      ],
-      { sets: [rated] },
-    ),
+    "a window has more starts than the rate, and the clock is known to the millisecond",
+    {
+      ...tooMany,
+      events: tooMany.events.map((event) =>
+        event.kind === "request arrived"
+          ? { ...event, clock: { ...event.clock, latestAt: event.clock.nowAt + 1 } }
+          : event,
+      ),
+    },
   ],
   ["starts", "an attempt starts while its key is paused", paused],
   [
@@ -638,14 +647,10 @@ const kept: [string, History][] = [
     "a start at an instant that came twice, of which one was in a pause",
     {
       ...paused,
-      events: paused.events.map((event) =>
-        event.kind === "request arrived"
-          ? {
-              ...event,
-              clock: { ...event.clock, nowAt: event.clock.nowAt + 5, latestAt: event.clock.nowAt + 200 },
-            }
-          : event,
-      ),
+      events: [
+        ...paused.events,
+        { kind: "clock set", at: 400, clock: { nowAt: 1_000_150, latestAt: 1_000_400 } },
+      ],
     },
   ],
   [

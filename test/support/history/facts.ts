@@ -1,4 +1,4 @@
-import type { FinalJob, FinalRun, GateName, History, HistoryEvent } from "./history.ts";
+import type { ClockReading, FinalJob, FinalRun, GateName, History, HistoryEvent } from "./history.ts";
 
 /** The evidence that properties do not hold. `subject` is the id that the evidence is about. */
 export type Found = Iterable<{ subject: string; text: string }>;
@@ -27,6 +27,7 @@ export class Facts {
   readonly downHosts: ReadonlySet<string>;
   /** The runs that retries by hand have asked for. */
   readonly runsByHand: ReadonlySet<string>;
+  private readonly setBacks: ClockReading[];
   /** The due time of each attempt, as far as it is known, by the job's id and the attempt's number. */
   readonly dueAts = new Map<string, number>();
 
@@ -36,6 +37,8 @@ export class Facts {
     const runs = history.final.runs.toSorted((one, other) => one.attempt - other.attempt);
     this.runs = Map.groupBy(runs, ({ job }) => job);
     this.jobs = new Map(history.final.jobs.map((job) => [job.job, job]));
+    const clocks = this.of("clock set").map(({ clock }) => clock);
+    this.setBacks = clocks.filter(({ nowAt, latestAt }) => nowAt < latestAt);
     const keyed = history.final.jobs.filter(({ flow }) => flow !== undefined);
     this.jobsOfFlow = Map.groupBy(keyed, (job) => flowOf(job) ?? "");
     this.downHosts = new Set((history.final.downTimes ?? []).map(gateText));
@@ -49,6 +52,11 @@ export class Facts {
   /** Whether the host of a job was ever down. */
   hasDownHost({ project, environment, host }: FinalJob): boolean {
     return host !== undefined && this.downHosts.has(gateText({ project, environment, gate: host }));
+  }
+
+  /** Whether the database's clock showed an instant from `from` to `until` twice, since it was set back. */
+  cameTwice(from: number, until: number): boolean {
+    return this.setBacks.some(({ nowAt, latestAt }) => nowAt <= until && latestAt >= from);
   }
 
   /**

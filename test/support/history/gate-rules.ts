@@ -72,21 +72,17 @@ function placesBetween(sets: readonly EventOf<"flow set">[], from: number, until
   return held.length === 0 ? Number.POSITIVE_INFINITY : most;
 }
 
-/** A flow key keeps its rate in every window, by the database's clock, and starts nothing while it is paused. */
+/**
+ * A flow key keeps its rate in every window, by the database's clock, and starts nothing while it is paused. Starts in a
+ * time that came twice have no known order.
+ */
 export function* findTooManyStarts(facts: Facts): Found {
-  const clocks = facts.history.events.flatMap((event) => ("clock" in event ? (event.clock ?? []) : []));
-  const repeated = clocks.filter(({ nowAt, latestAt }) => nowAt < latestAt);
-  const { attemptTimeoutMs } = facts.history.terms;
-  // A time comes twice when the clock is set back, and the order within such a time is unknown. A start is before its
-  // arrival.
-  const cameTwice = (from: number, until: number) =>
-    repeated.some(({ nowAt, latestAt }) => nowAt - attemptTimeoutMs <= until && latestAt >= from);
   for (const [flow, sets] of facts.flowSets) {
     const starts = startsOf(facts, facts.jobsOfFlow.get(flow) ?? []);
     for (const [index, { clock, rate, paused }] of sets.entries()) {
       const untilAt = sets[index + 1]?.clock.nowAt ?? Number.POSITIVE_INFINITY;
       const own = starts.filter(({ startedAt }) => startedAt > clock.latestAt && startedAt < untilAt);
-      const first = own.find(({ startedAt }) => !cameTwice(startedAt, startedAt));
+      const first = own.find(({ startedAt }) => !facts.cameTwice(startedAt, startedAt));
       if (paused && first !== undefined)
         yield { subject: first.job, text: `${first.run} started while the flow key ${flow} was paused` };
       if (rate === null) continue;
@@ -94,7 +90,7 @@ export function* findTooManyStarts(facts: Facts): Found {
       for (const [place, { startedAt, job }] of own.entries()) {
         const oldest = own[place - rate.count];
         if (oldest === undefined || startedAt - oldest.startedAt >= windowMs - MICROSECOND_MS) continue;
-        if (cameTwice(oldest.startedAt, startedAt)) continue;
+        if (facts.cameTwice(oldest.startedAt, startedAt)) continue;
         yield {
           subject: job,
           text: `the flow key ${flow} has ${rate.count + 1} starts from ${oldest.startedAt} to ${startedAt}, of ${rate.count} in ${windowMs} ms`,
@@ -122,9 +118,6 @@ export function* findDisorder(facts: Facts): Found {
   for (const { job, clock } of facts.of("job accepted"))
     if (clock !== undefined) knownAts.set(job, clock.latestAt);
   const parked = parkedAtFullHosts(facts);
-  const setBacks = facts.of("clock set").map(({ clock }) => clock);
-  const cameTwice = (from: number, until: number) =>
-    setBacks.some(({ nowAt, latestAt }) => nowAt < latestAt && nowAt <= until && latestAt >= from);
   for (const [flow, jobs] of facts.jobsOfFlow) {
     if (!isStrict(facts, flow, jobs)) continue;
     const started = jobs.flatMap((job) => {
@@ -139,7 +132,7 @@ export function* findDisorder(facts: Facts): Found {
           earlier.queuedAt < later.runAt &&
           earlier.queuedAt + toleranceMs < later.startedAt &&
           earlier.startedAt > later.startedAt &&
-          !cameTwice(later.startedAt, earlier.startedAt) &&
+          !facts.cameTwice(later.startedAt, earlier.startedAt) &&
           !facts.hasDownHost(earlier) &&
           !parked.has(earlier.job)
         )
