@@ -109,8 +109,9 @@ test("a dialog that is opened while another host is still being parked waits for
   await page.getByRole("button", { name: "Back" }).click();
   await ask("second.example.com");
   expect(await parks.isEnabled()).toBe(false);
+  const isTold = page.getByText("The host is parked.").waitFor();
   await route.continue();
-  await page.getByText("The host is parked.").waitFor();
+  await isTold;
   await parks.click();
   const rowOf = (host: string) => page.locator("tbody .row", { hasText: host });
   await rowOf("second.example.com").waitFor();

@@ -22,6 +22,7 @@ test("a gateway that stops finishes its requests in progress and takes no more",
     targets: { allowInsecure: false, own: [] },
     publicUrl: null,
     seal: createSeal(randomBytes(32)),
+    storeTimeMsMax: 30_000,
   });
   const body = JSON.stringify({ target_url: TARGET_URL });
   const head =
