@@ -10,10 +10,18 @@ let site: TestConsole;
 let target: Target;
 /** The target answers the attempts at /slow once this is resolved. */
 const slowEnds = Promise.withResolvers<void>();
+/** The target answers 500 to the first attempt at /twice, and answers the second once this is resolved. */
+const twiceEnds = Promise.withResolvers<void>();
 
 beforeAll(async () => {
+  let isFirst = true;
   target = startTarget(async ({ path }) => {
     if (path === "/slow") await slowEnds.promise;
+    if (path === "/twice" && isFirst) {
+      isFirst = false;
+      return new Response("not yet", { status: 500 });
+    }
+    if (path === "/twice") await twiceEnds.promise;
     return path === "/broken" ? new Response(HOSTILE, { status: 500 }) : new Response("ok");
   });
   site = await startConsole();
@@ -103,16 +111,14 @@ test("a job is created, found, looked into, duplicated and canceled", async () =
   await close();
 });
 
-test("a job that ends while its page loads is shown to its end", async () => {
-  const { page, complaints, close } = await site.openPage("/console/production/jobs");
-  const { id } = await site.call<{ id: string }>("POST", "/v2/jobs", { target_url: urlOf("/slow") });
-  await target.until((arrivals) => arrivals.some(({ path }) => path === "/slow"));
+/** The next round of the job's page has the timeline of before the attempt's end, and the job and its runs of after it. */
+async function endWhileLoading(page: Page, id: string, end: () => void): Promise<void> {
   const ended = Promise.withResolvers<void>();
   await page.route(
     `**/v2/jobs/${id}/explain`,
     async (route) => {
       const response = await route.fetch();
-      slowEnds.resolve();
+      end();
       while ((await site.call<{ status: string }>("GET", `/v2/jobs/${id}`)).status !== "succeeded")
         await Bun.sleep(10);
       ended.resolve();
@@ -120,17 +126,36 @@ test("a job that ends while its page loads is shown to its end", async () => {
     },
     { times: 1 },
   );
-  await page.route(
-    `**/v2/jobs/${id}`,
-    async (route) => {
-      await ended.promise;
-      await route.continue();
-    },
-    { times: 1 },
-  );
+  const afterEnd = async (route: Route) => {
+    await ended.promise;
+    await route.continue();
+  };
+  await page.route(`**/v2/jobs/${id}`, afterEnd, { times: 1 });
+  await page.route("**/v2/runs?*", afterEnd, { times: 1 });
+}
+
+test("a job that ends while its page loads is shown to its end", async () => {
+  const { page, complaints, close } = await site.openPage("/console/production/jobs");
+  const { id } = await site.call<{ id: string }>("POST", "/v2/jobs", { target_url: urlOf("/slow") });
+  await target.until((arrivals) => arrivals.some(({ path }) => path === "/slow"));
+  await endWhileLoading(page, id, slowEnds.resolve);
   await page.goto(`${site.origin}/console/production/jobs/${id}`);
   await page.locator(".title-line .badge", { hasText: "succeeded" }).waitFor();
   await page.getByText("Attempt 1 succeeded").waitFor();
+  expect(complaints).toEqual([]);
+  await close();
+});
+
+test("a job that is retried and ends while its page loads is shown to its end", async () => {
+  const { id } = await site.call<{ id: string }>("POST", "/v2/jobs", {
+    target_url: urlOf("/twice"),
+    retry_policy: { max_attempts: 1 },
+  });
+  const { page, complaints, close } = await site.openPage(`/console/production/jobs/${id}`);
+  await page.getByText("Attempt 1 failed").waitFor();
+  await endWhileLoading(page, id, twiceEnds.resolve);
+  await page.getByRole("button", { name: "Retry" }).click();
+  await page.getByText("Attempt 2 succeeded").waitFor();
   expect(complaints).toEqual([]);
   await close();
 });

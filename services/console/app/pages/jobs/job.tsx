@@ -40,18 +40,23 @@ async function load({ client }: Session, id: string, signal: AbortSignal): Promi
 
 export function JobPage({ id }: { id: string }) {
   const session = useSession();
-  const [endAt, setEndAt] = useState<number | null>(null);
+  const [end, setEnd] = useState<{ attempts: number | null; at: number | null }>({
+    attempts: null,
+    at: null,
+  });
   const [isComplete, setIsComplete] = useState(false);
   const query = useQuery(`job ${id}`, (signal) => load(session, id, signal), {
     requests: isComplete ? 0 : REQUESTS,
   });
   const { data, error, loadedAt } = query;
   // The runs and the timeline that were loaded together with the job's end may be from before it, so one more round is loaded.
-  // A canceled job is over while its attempt is still on the wire.
+  // A job that is retried by hand ends again. A canceled job is over while its attempt is still on the wire.
   const isOver = data !== undefined && ["succeeded", "failed", "canceled"].includes(data.job.status);
-  const firstAt = isOver ? (endAt ?? loadedAt) : null;
-  if (firstAt !== endAt) setEndAt(firstAt);
-  const complete = isOver && firstAt !== loadedAt && data.runs.every(({ status }) => status !== "running");
+  const attempts = isOver ? data.job.attempts : null;
+  const isNew = attempts !== end.attempts;
+  if (isNew) setEnd({ attempts, at: loadedAt });
+  const isRunning = data?.runs.some(({ status }) => status === "running");
+  const complete = isOver && !isNew && end.at !== loadedAt && !isRunning;
   if (complete !== isComplete) setIsComplete(complete);
   const trail = { href: hrefOf("jobs"), label: "Jobs" };
   if (data === undefined) {
