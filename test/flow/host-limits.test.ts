@@ -16,6 +16,7 @@ const NODES = 2;
 const OVERTAKING = 10;
 /** More jobs than a worker remembers of a project with a low limit, and more than it looks past. */
 const HELD_JOBS = 3_000;
+const ADDED_TOGETHER = 500;
 /** A node that does not know the limit would have sent long before this. */
 const UNKNOWN_MS = 2_000;
 
@@ -106,17 +107,18 @@ describe("a limit of requests to one host", () => {
     const node = await cell.startDelivery();
     const target = startOverlapTarget(5);
     const project = await cell.addProject({ concurrency: 5 });
-    const held = Array(HELD_JOBS).fill({ targetUrl: target.url });
+    const together = Array(ADDED_TOGETHER).fill({ targetUrl: target.url });
     // The jobs are not announced: sweeps find them, the oldest first.
-    await cell.addJobs(project, held, { tell: false });
+    for (let addedCount = 0; addedCount < HELD_JOBS; addedCount += ADDED_TOGETHER)
+      await cell.addJobs(project, together, { tell: false });
     await cell.addJobs(project, [{ targetUrl: elsewhere(target.url) }], { tell: false });
     await until(() => target.arrivals.length === 1);
     expect(await openCount()).toBeGreaterThanOrEqual(HELD_JOBS);
     await clear();
-    await until(() => target.arrivals.length === 1 + HELD_JOBS, 90_000);
+    await until(() => target.arrivals.length === 1 + HELD_JOBS, 300_000);
     await node.stop();
     await target.stop();
-  });
+  }, 400_000);
 
   test("is known to a starting node before its first request", async () => {
     await limit(0);
