@@ -5,9 +5,9 @@ import { type Explained, findExplained } from "../../shared/store/resources/expl
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
-import { until, untilEnded } from "./support.ts";
+import { findUndisturbed, until, untilEnded } from "./support.ts";
 
-setDefaultTimeout(60_000);
+setDefaultTimeout(300_000);
 
 let cell: Cell;
 beforeAll(async () => {
@@ -35,39 +35,44 @@ async function startsOf(project: ProjectRow, id: string) {
 }
 
 test("a run that waited for its project's limit says so, and how long; the one before it did not wait", async () => {
-  const project = await cell.addProject({ concurrency: 1 });
-  const answered = Promise.withResolvers<void>();
-  const target = startTarget(async () => {
-    await answered.promise;
-    return new Response("ok");
+  const starts = await findUndisturbed(cell, async () => {
+    const project = await cell.addProject({ concurrency: 1 });
+    const answered = Promise.withResolvers<void>();
+    const target = startTarget(async () => {
+      await answered.promise;
+      return new Response("ok");
+    });
+    const [first = "", second = "", third = ""] = await cell.addJobs(
+      project,
+      Array.from({ length: 3 }, () => ({ targetUrl: target.url })),
+      { tell: true },
+    );
+    await target.until((arrivals) => arrivals.length === 1);
+    await until(async () => (await explained(project, third)).around.permitsInUse === 1);
+    expect(await explained(project, third)).toMatchObject({ owed: { ahead: 1 } });
+    await Bun.sleep(2_000);
+    answered.resolve();
+    const found = [];
+    for (const id of [first, second, third]) found.push(...(await startsOf(project, id)));
+    await target.stop();
+    return found;
   });
-  const [first = "", second = "", third = ""] = await cell.addJobs(
-    project,
-    Array.from({ length: 3 }, () => ({ targetUrl: target.url })),
-    { tell: true },
-  );
-  await target.until((arrivals) => arrivals.length === 1);
-  await until(async () => (await explained(project, third)).around.permitsInUse === 1);
-  expect(await explained(project, third)).toMatchObject({ owed: { ahead: 1 } });
-  await Bun.sleep(2_000);
-  answered.resolve();
-  const starts = [];
-  for (const id of [first, second, third]) starts.push(...(await startsOf(project, id)));
   expect(starts.map(({ heldFor }) => heldFor)).toEqual([null, "concurrency", "concurrency"]);
   for (const { lateMs } of starts.slice(1)) expect(lateMs).toBeGreaterThanOrEqual(2_000);
-  await target.stop();
 });
 
 test("a run that waited for an operator's hold says so", async () => {
-  const project = await cell.addProject();
   const target = startTarget();
-  const hold = (held: boolean) =>
-    cell.db.run("hold", "UPDATE flows SET held = $2 WHERE project_no = $1", [project.no, held]);
-  await hold(true);
-  const [id = ""] = await cell.addJobs(project, [{ targetUrl: target.url }], { tell: true });
-  await Bun.sleep(2_500);
-  await hold(false);
-  const [start] = await startsOf(project, id);
+  const [start] = await findUndisturbed(cell, async () => {
+    const project = await cell.addProject();
+    const hold = (held: boolean) =>
+      cell.db.run("hold", "UPDATE flows SET held = $2 WHERE project_no = $1", [project.no, held]);
+    await hold(true);
+    const [id = ""] = await cell.addJobs(project, [{ targetUrl: target.url }], { tell: true });
+    await Bun.sleep(2_500);
+    await hold(false);
+    return startsOf(project, id);
+  });
   expect(start).toMatchObject({ heldFor: "hold" });
   expect(start?.lateMs).toBeGreaterThanOrEqual(2_000);
   await target.stop();
