@@ -107,7 +107,9 @@ const arrivalsOf = (jobId: string, count: number) =>
 /** Waits for a trace to have these spans and a request for each attempt. Throws if it has others. */
 async function spansOf({ traceId }: { traceId: string }, names: readonly string[]): Promise<CollectedSpan[]> {
   const wanted = [...names, ...names.filter(isAttempt).map(() => "POST")].sort();
-  const ofTrace = () => collector.spans.filter((span) => span.traceId === traceId);
+  // A request that a busy gateway answers with 503 is sent again.
+  const isServed = ({ attributes }: CollectedSpan) => attributes["http.response.status_code"] !== 503;
+  const ofTrace = () => collector.spans.filter((span) => span.traceId === traceId && isServed(span));
   await collector.until(() => ofTrace().length >= wanted.length);
   const found = ofTrace();
   expect(found.map(({ name }) => name).sort()).toEqual(wanted);
