@@ -29,11 +29,14 @@ let apiKey = "";
 const at = (path: string) => arrivalsAt(target.arrivals, path);
 const arrivalsAt = (arrivals: readonly Arrival[], path: string) =>
   arrivals.filter((arrival) => arrival.path === path);
+/** Keeps the requests to "/held" open. */
+const held = Promise.withResolvers<void>();
 const ops = (path: string) => `http://127.0.0.1:${service.opsPort}${path}`;
 
 beforeAll(async () => {
   target = startTarget(async ({ path }) => {
     if (path === "/slow") await Bun.sleep(SLOW_MS);
+    if (path === "/held") await held.promise;
     const headers = { "retry-after": new Date(Date.now() + HOUR_MS).toUTCString() };
     if (path === "/later") return new Response("", { status: 503, headers });
     return new Response("", { status: path === "/fails" ? 500 : 200 });
@@ -270,10 +273,13 @@ test("a bulk operation walks at its pace in moved time", async () => {
 
 test("two advances at once go one after the other", async () => {
   const before = await jobwheel.testClock.get();
+  // A walk waits for what is on the wire, so it lasts until it was seen.
+  await jobwheel.jobs.create(newJob("/held"));
+  await target.until(() => at("/held").length === 1);
   const walks = await Promise.all([
     jobwheel.testClock.advance("1h"),
     jobwheel.testClock.advance("2h"),
-    until(async () => (await jobwheel.testClock.get()).advancing),
+    until(async () => (await jobwheel.testClock.get()).advancing).finally(held.resolve),
   ]);
   const [one, other] = walks;
   expect(one.now <= other.from || other.now <= one.from).toBe(true);
