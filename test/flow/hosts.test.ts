@@ -11,6 +11,7 @@ import { type ProjectRow, updateProject } from "../../shared/store/resources/pro
 import { listTargetHosts, openHost, parkHost } from "../../shared/store/resources/target-hosts.ts";
 import { keyCause } from "../support/cause.ts";
 import { type Cell, startCell } from "../support/cell.ts";
+import { claimPort } from "../support/port.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { until, untilAllEnded } from "./support.ts";
 
@@ -50,7 +51,8 @@ test("a host that dies costs no attempt but probes until it is back, and then ev
   const endpoint = startTarget();
   const url = endpoint.url.replace(HOST, "localhost");
   await cell.addEndpoint(project, { url, events: ["host.down", "host.up"] });
-  const mortal = startTarget();
+  // No other process gets the port while the host is dead.
+  const mortal = startTarget(undefined, await claimPort());
   const targetUrl = mortal.url;
   const other = startTarget();
   const elsewhere = other.url.replace(HOST, "localhost");
