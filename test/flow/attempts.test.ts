@@ -4,6 +4,7 @@ import { retryCeilingMs } from "../../shared/domain/backoff.ts";
 import { ENVIRONMENTS, REGIONS } from "../../shared/domain/scope.ts";
 import { traceIdOf } from "../../shared/domain/trace.ts";
 import { type Cell, startCell } from "../support/cell.ts";
+import { type PauseWatch, watchPauses } from "../support/pauses.ts";
 import { startTarget } from "../support/target.ts";
 import { retried, retry, signatureOf, until, untilEnded, untilJob } from "./support.ts";
 
@@ -13,13 +14,18 @@ setDefaultTimeout(60_000);
 const IMPATIENT = "ap-southeast";
 
 let cell: Cell;
+let pauses: PauseWatch;
 beforeAll(async () => {
   cell = await startCell();
+  pauses = await watchPauses(cell.url);
   await cell.startWorker();
   await cell.startDelivery({ regions: REGIONS.filter((region) => region !== IMPATIENT) });
-  await cell.startDelivery({ regions: [IMPATIENT], attemptTimeoutMs: 3_000 });
+  await cell.startDelivery({ regions: [IMPATIENT], attemptTimeoutMs: 8_000 });
 });
-afterAll(() => cell.stop());
+afterAll(async () => {
+  await pauses.stop();
+  await cell.stop();
+});
 
 describe("a job", () => {
   test("without run_at is delivered at once, with the documented headers, body and signatures", async () => {
@@ -81,6 +87,7 @@ describe("a job", () => {
     const project = await cell.addProject();
     const policy = { maxAttempts: 5, baseSeconds: 1, capSeconds: 2 };
     const [id = ""] = await cell.addJobs(project, [{ targetUrl: target.url, ...policy }]);
+    pauses.longestMs();
     // The instant at which each run was first seen to have ended.
     const seenAt: number[] = [];
     const runs = await until(async () => {
@@ -89,6 +96,7 @@ describe("a job", () => {
       for (let count = seenAt.length; count < ended.length; count++) seenAt.push(cell.clock.now());
       return ended.length === 3 && ended;
     });
+    const pausedMs = pauses.longestMs();
     expect(await cell.job(project, id)).toMatchObject({ status: "succeeded", attempts: 3 });
     expect(runs.map((run) => [run.attempt, run.status, run.responseStatus, run.error])).toEqual([
       [1, "failed", 500, "no"],
@@ -104,7 +112,7 @@ describe("a job", () => {
       expect(run.nextRetryAt - (seenAt[index] ?? 0)).toBeLessThan(retryCeilingMs(policy, run.attempt) + 50);
       expect(next.startedAt).toBeGreaterThanOrEqual(run.nextRetryAt);
       expect(arrival.at).toBeGreaterThanOrEqual(Math.floor(run.nextRetryAt));
-      expect(next.startedAt - run.nextRetryAt).toBeLessThan(5_000);
+      expect(next.startedAt - run.nextRetryAt - pausedMs).toBeLessThan(5_000);
       expect(arrival.headers["service-scheduled-at"]).toBe(new Date(run.nextRetryAt).toISOString());
     }
     expect(runs[2]?.nextRetryAt).toBeNull();
@@ -114,6 +122,7 @@ describe("a job", () => {
   test("with a later run_at stays queued until then, and is never early", async () => {
     const target = startTarget();
     const project = await cell.addProject();
+    pauses.longestMs();
     const runAts = [700, 1_300, 2_100, 2_101, 2_999].map((ms) => Math.floor(cell.clock.now()) + ms);
     const [waiting = "", ...ids] = await cell.addJobs(
       project,
@@ -123,12 +132,13 @@ describe("a job", () => {
       })),
     );
     await target.until((arrivals) => arrivals.length === ids.length);
+    const pausedMs = pauses.longestMs();
     expect(await cell.job(project, waiting)).toMatchObject({ status: "queued", attempts: 0 });
     for (const [index, id] of ids.entries()) {
       const runAt = runAts[index] ?? 0;
       const arrival = target.arrivals.find(({ jobId }) => jobId === id);
       expect(arrival?.at).toBeGreaterThanOrEqual(runAt);
-      expect((arrival?.at ?? 0) - runAt).toBeLessThan(5_000);
+      expect((arrival?.at ?? 0) - runAt - pausedMs).toBeLessThan(5_000);
       expect(arrival?.headers["service-scheduled-at"]).toBe(new Date(runAt).toISOString());
       await untilEnded(cell, project, id);
       const [run] = await cell.runs(project, id);
@@ -160,7 +170,7 @@ describe("a job", () => {
     expect(await untilEnded(cell, project, id)).toMatchObject({ status: "succeeded", attempts: 2 });
     const [late] = await cell.runs(project, id);
     expect(late).toMatchObject({ status: "timed_out", responseStatus: null });
-    expect(late?.error).toContain("3 seconds");
+    expect(late?.error).toContain("8 seconds");
     gate.resolve(new Response("too late"));
     await target.stop();
   });

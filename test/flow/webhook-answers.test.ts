@@ -7,7 +7,7 @@ import { until, untilEnded } from "./support.ts";
 
 setDefaultTimeout(60_000);
 
-const WEBHOOK_TIMEOUT_MS = 3_000;
+const WEBHOOK_TIMEOUT_MS = 8_000;
 /** The scale turns waits of 5 s into 50 ms, and 48 h into half an hour. */
 const RETRY_SCALE = 0.01;
 /** A head that promises more bytes than ever come. */
