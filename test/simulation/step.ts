@@ -10,6 +10,8 @@ export interface Service {
   nodeId: number;
   /** Notes every kind of answer, so that the test knows what its sequences have reached. */
   note(answer: string): void;
+  /** The last instant at which a step may begin, by `performance.now()`. */
+  endsAt: number;
   /** Repeats the last POST that had an Idempotency-Key. */
   repeat(): Promise<void>;
 }
@@ -22,7 +24,9 @@ export class Step implements fc.AsyncCommand<ReferenceModel, Service> {
     /** False for a step that has nothing to act on yet; most such steps are left out. */
     readonly check: (model: Readonly<ReferenceModel>) => boolean = () => true,
   ) {}
-  run = (model: ReferenceModel, service: Service) => this.act(model, service);
+  async run(model: ReferenceModel, service: Service): Promise<void> {
+    if (performance.now() < service.endsAt) await this.act(model, service);
+  }
   toString = () => this.text;
 }
 
