@@ -9,22 +9,24 @@ import { changeWebhook, deleteWebhook } from "../../shared/store/resources/webho
 import { testCause } from "../support/cause.ts";
 import { type Cell, SHARDS_PER_REGION, startCell } from "../support/cell.ts";
 import { ADD_DUE_JOBS } from "../support/due-jobs.ts";
+import { watchPauses } from "../support/pauses.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { until } from "./support.ts";
 
-setDefaultTimeout(240_000);
+setDefaultTimeout(720_000);
 
 const HOST = "127.0.0.1";
 const HELD = 100_000;
-const SEEDED_TOGETHER = 10_000;
+const SEEDED_TOGETHER = 1_000;
 /** Every held job is claimed once and parked within this time. */
-const PARKING_MS_MAX = 180_000;
+const PARKING_MS_MAX = 540_000;
 const LIMIT = 100;
 const PROBES = 31;
 /** The time that a busy machine adds to a median. */
 const NOISE_MS = 50;
 /** More jobs than a worker, or a node without a worker, looks past. */
 const HELD_WITHOUT_WORKER = 3_000;
+const ADDED_TOGETHER = 500;
 const RESUMED = 300;
 /** A released job that waits for its permit may be overtaken by at most so many released jobs: a small part of all. */
 const OVERTAKING = 1_000;
@@ -37,7 +39,7 @@ const elsewhere = ({ url }: Target) => url.replace(HOST, "localhost");
 describe("100,000 jobs held at one host", () => {
   test("cost nothing and delay no other host, and the oldest start first once they are released", async () => {
     const bus = createInProcessBus(createLog({ name: "test", level: "error" }));
-    let heldIds = new Set<string>();
+    const heldIds = new Set<string>();
     let askedCount = 0;
     const cell = await startCell({
       bus: {
@@ -51,28 +53,30 @@ describe("100,000 jobs held at one host", () => {
     const [held, other] = [startTarget(), startTarget()];
     try {
       await limit(cell, 0);
-      await cell.startWorker();
-      await cell.startDelivery();
+      const services = [await cell.startWorker(), await cell.startDelivery()];
       const project = await cell.addProject({ concurrency: LIMIT });
       const aloneMs = await probe(cell, project, other);
-      const ids = await seed(cell, project, held.url);
-      heldIds = new Set(ids);
+      await seed(cell, project, held.url, heldIds);
       await until(async () => (await countDue(cell)) === 0, PARKING_MS_MAX);
 
       expect(askedCount).toBeGreaterThan(0);
       askedCount = 0;
       const besideMs = await probe(cell, project, other);
-      expect(besideMs).toBeLessThan(2 * aloneMs + NOISE_MS);
       expect(askedCount).toBe(0);
       expect(held.arrivals.length).toBe(0);
 
       await clear(cell);
       await held.until(({ length }) => length >= RESUMED, 60_000);
       await limit(cell, 0);
-      const places = new Map(ids.map((id, place) => [id, place]));
+      const places = new Map([...heldIds].sort().map((id, place) => [id, place]));
       const firstPlaces = held.arrivals.slice(0, RESUMED).map(({ jobId }) => places.get(jobId) ?? HELD);
       expect(Math.max(...firstPlaces)).toBeLessThan(RESUMED + OVERTAKING);
       expect(held.openMax).toBeLessThanOrEqual(LIMIT);
+
+      // The machine may have become busier since the first probe, which was minutes ago.
+      for (const service of services) await service.stop();
+      const aloneAgainMs = await probeQuietCell(other);
+      expect(besideMs).toBeLessThan(2 * Math.max(aloneMs, aloneAgainMs) + NOISE_MS);
     } finally {
       await cell.stop();
       await Promise.all([held.stop(), other.stop()]);
@@ -86,13 +90,15 @@ describe("100,000 jobs held at one host", () => {
       await limit(cell, 0);
       const node = await cell.startDelivery();
       const project = await cell.addProject({ concurrency: LIMIT });
-      await cell.addJobs(project, Array(HELD_WITHOUT_WORKER).fill({ targetUrl: held.url }), { tell: false });
+      const together = Array(ADDED_TOGETHER).fill({ targetUrl: held.url });
+      for (let addedCount = 0; addedCount < HELD_WITHOUT_WORKER; addedCount += ADDED_TOGETHER)
+        await cell.addJobs(project, together, { tell: false });
       await cell.addJobs(project, [{ targetUrl: elsewhere(other) }], { tell: false });
       await other.until(({ length }) => length === 1, 60_000);
       await node.stop();
       await clear(cell);
       await cell.startDelivery();
-      await held.until(({ length }) => length === HELD_WITHOUT_WORKER, 120_000);
+      await held.until(({ length }) => length === HELD_WITHOUT_WORKER, 300_000);
     } finally {
       await cell.stop();
       await Promise.all([held.stop(), other.stop()]);
@@ -104,6 +110,7 @@ describe("jobs beyond the room of a host", () => {
   test("are released when a place is free, as many of every project", async () => {
     const cell = await startCell();
     const target = startTarget();
+    const pauses = await watchPauses(cell.url);
     try {
       await limit(cell, 0);
       await cell.startWorker();
@@ -113,14 +120,16 @@ describe("jobs beyond the room of a host", () => {
       const smalls = await cell.addJobs(small, Array(5).fill({ targetUrl: target.url }));
       await until(async () => (await countDue(cell)) === 0);
       await limit(cell, 1);
+      pauses.read();
       const startedAt = performance.now();
-      await target.until(({ length }) => length === 205, 120_000);
+      await target.until(({ length }) => length === 205, 300_000);
       // One release with each look would take 205 s.
-      expect(performance.now() - startedAt).toBeLessThan(100_000);
+      expect(performance.now() - startedAt - pauses.read().totalMs).toBeLessThan(100_000);
       expect(target.openMax).toBe(1);
       const last = target.arrivals.findLastIndex(({ jobId }) => smalls.includes(jobId));
       expect(last).toBeLessThan(20);
     } finally {
+      await pauses.stop();
       await cell.stop();
       await target.stop();
     }
@@ -186,9 +195,20 @@ async function probe(cell: Cell, project: ProjectRow, target: Target): Promise<n
   return lateMs.toSorted((a, b) => a - b)[PROBES >> 1] ?? Number.NaN;
 }
 
+/** Probes another cell, which holds no jobs. */
+async function probeQuietCell(target: Target): Promise<number> {
+  const cell = await startCell();
+  try {
+    await cell.startWorker();
+    await cell.startDelivery();
+    return await probe(cell, await cell.addProject({ concurrency: LIMIT }), target);
+  } finally {
+    await cell.stop();
+  }
+}
+
 /** Inserts due jobs, the oldest first, in statements that are over within their time on a busy machine as well. */
-async function seed(cell: Cell, project: ProjectRow, targetUrl: string): Promise<string[]> {
-  const ids: string[] = [];
+async function seed(cell: Cell, project: ProjectRow, targetUrl: string, ids: Set<string>): Promise<void> {
   const shard = shardOf(project.no, SHARDS_PER_REGION);
   for (let seededCount = 0; seededCount < HELD; seededCount += SEEDED_TOGETHER) {
     const rows = await cell.db.run<{ id: string }>("seed", ADD_DUE_JOBS, [
@@ -198,9 +218,8 @@ async function seed(cell: Cell, project: ProjectRow, targetUrl: string): Promise
       shard,
       seededCount + 1,
     ]);
-    ids.push(...rows.map(({ id }) => uuidToId(JOB_PREFIX, id)));
+    for (const { id } of rows) ids.add(uuidToId(JOB_PREFIX, id));
   }
-  return ids.toSorted();
 }
 
 const countDue = (cell: Cell) =>
