@@ -9,8 +9,9 @@ import type { Transaction } from "../../shared/store/database/database.ts";
 import { until } from "../flow/support.ts";
 import { testCause } from "../support/cause.ts";
 import { openTestDatabase } from "../support/database.ts";
-import { createLoad, expectNothingDoubled } from "../support/load.ts";
+import { expectNothingDoubled } from "../support/load.ts";
 import { createTestDatabase } from "../support/postgres.ts";
+import { fetchServed } from "../support/served.ts";
 import { startService } from "../support/service-process.ts";
 import { startTarget } from "../support/target.ts";
 
@@ -58,10 +59,14 @@ test("attempts that a killed node had released and not yet claimed are sent once
   await setHostLimit(db, { host: HOST, requests: 0 }, testCause());
   const standalone = await startService("standalone", { DATA_DIR: dataDir, DATABASE_URL: database.url });
   const key = await until(() => /svc_live_[A-Za-z0-9]+(?=\s)/.exec(standalone.output)?.[0]);
-  const base = `http://127.0.0.1:${standalone.port}`;
-  const load = createLoad(() => base, key);
-  await Promise.all(Array.from({ length: JOBS }, () => load.post({ target_url: target.url })));
-  expect(load.accepted.size).toBe(JOBS);
+  const post = () =>
+    fetchServed(`http://127.0.0.1:${standalone.port}/v2/jobs`, {
+      method: "POST",
+      headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
+      body: JSON.stringify({ target_url: target.url }),
+    });
+  const answers = await Promise.all(Array.from({ length: JOBS }, post));
+  expect(answers.filter(({ status }) => status === 201).length).toBe(JOBS);
   await until(async () => (await countJobs(db, "parked")) === JOBS);
 
   // A claim waits for the row of its project; a release only reads it.
