@@ -107,13 +107,14 @@ const REQUEST_ID_PATTERN = /^req_[0-9a-z]{26}$/;
 const TIMESTAMP_PATTERN = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
 
 /**
- * `via` puts something between the gateway and its database; the gateway then waits only as long as the API promises.
- * `logLevel` lets a test that provokes bugs leave them out of the log. `now` is the gateway's clock, which a test may
+ * `via` puts something between the gateway and its database; the gateway then waits only as long as the API promises,
+ * unless `isPatient`. `logLevel` lets a test that provokes bugs leave them out of the log. `now` is the gateway's clock, which a test may
  * move. `run` is called around each statement of the gateway, and is told the statement's name and first value.
  */
 export async function startTestGateway(
   options: {
     via?: (databaseUrl: string) => Promise<string>;
+    isPatient?: boolean;
     logLevel?: LogLevel;
     now?: () => number;
     run?: <Row>(act: () => Promise<Row[]>, name: string, first: unknown) => Promise<Row[]>;
@@ -121,11 +122,12 @@ export async function startTestGateway(
 ): Promise<TestGateway> {
   const database = await createMigratedDatabase("gateway");
   const log = createLog({ level: options.logLevel ?? "error", name: "test" });
+  const { via, isPatient = via === undefined } = options;
   const patient = { connections: CONNECTIONS, log, connectTimeoutMs: PATIENCE_MS };
-  const db =
-    options.via === undefined
-      ? openDatabase(database.url, patient)
-      : openDatabase(await options.via(database.url), { connections: CONNECTIONS, log });
+  const db = openDatabase(
+    via === undefined ? database.url : await via(database.url),
+    isPatient ? patient : { connections: CONNECTIONS, log },
+  );
   const direct = openDatabase(database.url, patient);
   const beside = new pg.Pool({ connectionString: database.url, max: 1 });
   // The end of a connection may arrive after its database was dropped.
@@ -145,7 +147,7 @@ export async function startTestGateway(
     targets: { allowInsecure: false, own: [] },
     publicUrl: null,
     seal,
-    storeTimeMsMax: options.via === undefined ? PATIENCE_MS : undefined,
+    storeTimeMsMax: isPatient ? PATIENCE_MS : undefined,
   };
   const { run } = options;
   const seen: Database =

@@ -1,7 +1,7 @@
 import { startTestGateway, type TestGateway } from "./gateway.ts";
 import { startTcpProxy, type TcpProxy } from "./tcp-proxy.ts";
 
-/** A gateway with a proxy between it and its database. */
+/** A gateway with a proxy between it and its database. A cut fails its statements at once; it waits long for a slow Postgres. */
 export interface ProxiedGateway {
   gateway: TestGateway;
   proxy: TcpProxy;
@@ -14,6 +14,7 @@ export async function startProxiedGateway(
   const started = Promise.withResolvers<TcpProxy>();
   const gateway = await startTestGateway({
     ...options,
+    isPatient: true,
     async via(databaseUrl) {
       const url = new URL(databaseUrl);
       const proxy = await startTcpProxy({ host: url.hostname, port: Number(url.port) });
