@@ -2,7 +2,14 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import type { Route } from "playwright-core";
 import { startTarget, type Target } from "../support/target.ts";
 import { findBarriers } from "./axe.ts";
-import { loseAnswer, SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
+import {
+  loseAnswer,
+  SETUP_TIMEOUT_MS,
+  startConsole,
+  TEST_TIMEOUT_MS,
+  type TestConsole,
+  untilTold,
+} from "./support.ts";
 
 setDefaultTimeout(TEST_TIMEOUT_MS);
 
@@ -64,7 +71,7 @@ test("a host is parked by hand, what is due there waits, and it goes on once the
   const { page, complaints, close } = await site.openPage("/console/production/hosts");
   await page.getByRole("heading", { name: "No host is down" }).waitFor();
   await page.getByLabel("Park hosts that fail").click();
-  await page.getByText("Failing hosts are parked from now on.").waitFor();
+  await untilTold(page, "Failing hosts are parked from now on.");
   await page.getByLabel("Host name").fill("http://127.0.0.1");
   await page.getByRole("button", { name: "Park the host" }).click();
   await page.getByRole("button", { name: "Park it" }).click();
@@ -87,7 +94,7 @@ test("a host is parked by hand, what is due there waits, and it goes on once the
   expect(await findBarriers(page)).toEqual([]);
   await page.getByRole("button", { name: "Open 127.0.0.1" }).click();
   await page.getByRole("button", { name: "Open it" }).click();
-  await page.getByText("The host is opened").waitFor();
+  await untilTold(page, "The host is opened");
   await page.goto(`${site.origin}/console/production/jobs/${id}`);
   await page.getByText("Attempt 1 succeeded").waitFor();
   expect(complaints).toEqual([]);
@@ -109,9 +116,8 @@ test("a dialog that is opened while another host is still being parked waits for
   await page.getByRole("button", { name: "Back" }).click();
   await ask("second.example.com");
   expect(await parks.isEnabled()).toBe(false);
-  const isTold = page.getByText("The host is parked.").waitFor();
   await route.continue();
-  await isTold;
+  await untilTold(page, "The host is parked.");
   await parks.click();
   const rowOf = (host: string) => page.locator("tbody .row", { hasText: host });
   await rowOf("second.example.com").waitFor();

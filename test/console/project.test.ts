@@ -1,7 +1,15 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { startTarget, type Target } from "../support/target.ts";
 import { findBarriers } from "./axe.ts";
-import { loseAnswer, SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
+import {
+  loseAnswer,
+  pressChord,
+  SETUP_TIMEOUT_MS,
+  startConsole,
+  TEST_TIMEOUT_MS,
+  type TestConsole,
+  untilTold,
+} from "./support.ts";
 
 setDefaultTimeout(TEST_TIMEOUT_MS);
 
@@ -48,8 +56,7 @@ test("the overview counts runs by outcome, says how late they were, what waits, 
   expect(await notCounted.count()).toBe(1);
   expect(new URL(page.url()).search).toBe("?period=1h&region=us-west");
 
-  await page.keyboard.press("g");
-  await page.keyboard.press("u");
+  await pressChord(page, "g", "u");
   await page.getByRole("heading", { name: "Usage" }).waitFor();
   await page.getByText("4 (100 %)").waitFor();
   expect(await findBarriers(page)).toEqual([]);
@@ -72,14 +79,19 @@ test("keys are made, rotated and revoked, the signing secret is rotated, and the
   const made = (await page.locator(".secret code").textContent()) ?? "";
   const { name } = await site.call<{ name: string }>("GET", "/v2/project", undefined, made);
   expect(name).toBe("test");
+  const { data } = await site.call<{ data: { id: string; name: string | null }[] }>("GET", "/v2/keys");
+  const old = page.getByTitle(data.find((key) => key.name === "<i>reader</i>")?.id ?? "none");
+  expect(await old.count()).toBe(1);
   await page.getByRole("button", { name: "Rotate <i>reader</i>" }).click();
   await page.getByLabel("Hours until the key ends").fill("0");
   await page.getByRole("button", { name: "Rotate the key" }).click();
   await page.locator(".secret code").filter({ hasNotText: made }).waitFor();
   const successor = (await page.locator(".secret code").textContent()) ?? "";
-  await page.getByRole("button", { name: "Revoke <i>reader</i>" }).first().click();
+  // The list is loaded anew after the secret is shown, and has the ended key until then.
+  await old.waitFor({ state: "detached" });
+  await page.getByRole("button", { name: "Revoke <i>reader</i>" }).click();
   await page.getByRole("button", { name: "Revoke the key" }).click();
-  await page.getByText("The key is revoked.").waitFor();
+  await untilTold(page, "The key is revoked.");
   expect(successor).not.toBe(made);
 
   await page.getByRole("button", { name: "Rotate the signing secret" }).click();

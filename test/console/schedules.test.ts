@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { findClockChanges } from "../../services/console/app/pages/schedules/clock-changes.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { findBarriers } from "./axe.ts";
-import { SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
+import { pressChord, SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
 
 setDefaultTimeout(TEST_TIMEOUT_MS);
 
@@ -86,8 +86,7 @@ test("a schedule is created with its firings in view, edited, paused, resumed, r
   await page.getByText("Attempt 1 succeeded").waitFor();
   await page.getByRole("link", { name: "night", exact: true }).click();
   await page.getByText("This is the only one.").waitFor();
-  await page.keyboard.press("g");
-  await page.keyboard.press("s");
+  await pressChord(page, "g", "s");
   await page.getByRole("link", { name: "nightly" }).click();
   await page.getByRole("button", { name: "Delete" }).click();
   await page.getByRole("button", { name: "Delete the schedule" }).click();

@@ -48,8 +48,12 @@ export interface Tab {
 export const SETUP_TIMEOUT_MS = 600_000;
 export const TEST_TIMEOUT_MS = 240_000;
 const WAIT_MS = 60_000;
-/** A slow machine is no outage of Postgres, except in the tests that have one. The console sends nothing again by itself. */
-const STORE_TIME_MS = 30_000;
+/** A slow machine is no outage of Postgres. An outage fails at once, and the console sends nothing again by itself. */
+export const PATIENCE_MS = 30_000;
+/** An attempt may be held for as long as a page may take to show something. */
+const ATTEMPT_TIMEOUT_MS = 120_000;
+/** The second key of a chord counts for this long after the first one. */
+const CHORD_MS = 1_200;
 /** Flags that keep the browser from making requests of its own. */
 const FLAGS = [
   "--headless",
@@ -69,7 +73,10 @@ export async function startConsole(
   const { path, env } = findChromium();
   const cell = await startCell();
   const { db, bus, clock, seal } = cell;
-  if (options.executes !== false) await Promise.all([cell.startWorker(), cell.startDelivery()]);
+  if (options.executes !== false) {
+    const attempts = { attemptTimeoutMs: ATTEMPT_TIMEOUT_MS };
+    await Promise.all([cell.startWorker(attempts), cell.startDelivery(attempts)]);
+  }
   const gateway = await startGateway({
     host: "127.0.0.1",
     port: 0,
@@ -82,7 +89,7 @@ export async function startConsole(
     targets: { allowInsecure: true, own: [] },
     publicUrl: null,
     seal,
-    storeTimeMsMax: options.via === undefined ? STORE_TIME_MS : undefined,
+    storeTimeMsMax: PATIENCE_MS,
   });
   const origin = `http://127.0.0.1:${gateway.port}`;
   const project = await cell.addProject();
@@ -133,6 +140,7 @@ export async function startConsole(
         if (!url.startsWith(`${origin}/`)) complaints.push(`asked ${url}`);
         if (/svc_(?:dev|live)_/.test(url)) complaints.push("a key was in an address");
       });
+      await page.addInitScript(keepToasts);
       await page.goto(`${origin}/`);
       return { page, complaints, close: () => (context === undefined ? own.close() : page.close()) };
     },
@@ -189,6 +197,38 @@ export async function loseAnswer<Answer>(
   await press();
   await page.getByText("No answer came from the gateway.").waitFor();
   return lost.promise;
+}
+
+/** Resolves once the page has told this in its corner. */
+export async function untilTold(page: Page, text: string): Promise<void> {
+  await page.waitForFunction((part) => [...(window.told ?? [])].some((told) => told.includes(part)), text);
+}
+
+declare global {
+  interface Window {
+    /** The texts of the toasts so far: each is gone after some seconds, and the test may stand still for as long. */
+    told?: Set<string>;
+  }
+}
+
+/** Runs in the page. */
+function keepToasts(): void {
+  window.told = new Set();
+  const observer = new MutationObserver(() => {
+    for (const toast of document.querySelectorAll(".toast"))
+      if (toast.checkVisibility()) window.told?.add(toast.textContent ?? "");
+  });
+  observer.observe(document, { childList: true, subtree: true });
+}
+
+/** Presses the two keys close after one another. */
+export async function pressChord(page: Page, first: string, second: string): Promise<void> {
+  let begunAt: number;
+  do {
+    begunAt = performance.now();
+    await page.keyboard.press(first);
+    await page.keyboard.press(second);
+  } while (performance.now() - begunAt > CHORD_MS);
 }
 
 /** Resolves once the page has everything that it shows. */

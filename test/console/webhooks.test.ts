@@ -5,7 +5,14 @@ import { join } from "node:path";
 import type { Route } from "playwright-core";
 import { startTarget, type Target } from "../support/target.ts";
 import { findBarriers } from "./axe.ts";
-import { loseAnswer, SETUP_TIMEOUT_MS, startConsole, TEST_TIMEOUT_MS, type TestConsole } from "./support.ts";
+import {
+  loseAnswer,
+  SETUP_TIMEOUT_MS,
+  startConsole,
+  TEST_TIMEOUT_MS,
+  type TestConsole,
+  untilTold,
+} from "./support.ts";
 
 setDefaultTimeout(TEST_TIMEOUT_MS);
 
@@ -115,7 +122,7 @@ test("a sample is sent once and resent once, although the answers were lost", as
   const sample = () => page.getByRole("button", { name: "Send a test" }).click();
   await loseAnswer(page, "**/test", sample);
   await sample();
-  await page.getByText("A signed sample is on its way.").waitFor();
+  await untilTold(page, "A signed sample is on its way.");
   expect(await deliveries()).toHaveLength(1);
   await page.locator("article .badge", { hasText: "succeeded" }).waitFor();
 
@@ -124,7 +131,7 @@ test("a sample is sent once and resent once, although the answers were lost", as
   const isResent = async () => (await deliveries())[0]?.attempts.length === 2;
   while (!(await isResent())) await Bun.sleep(100);
   await resend();
-  await page.getByText("It is being sent again.").waitFor();
+  await untilTold(page, "It is being sent again.");
   expect(await deliveries()).toMatchObject([{ attempts: [{}, {}], next_attempt_at: null }]);
   // Once the page has an answer, the next press sends another sample.
   await sample();
@@ -148,7 +155,7 @@ test("a dialog stays open when something that was begun before it is done", asyn
   const dialog = page.getByRole("dialog", { name: "Delete this endpoint?" });
   await dialog.waitFor();
   await route.continue();
-  await page.getByText("A signed sample is on its way.").waitFor();
+  await untilTold(page, "A signed sample is on its way.");
   expect(await dialog.isVisible()).toBe(true);
   await dialog.getByRole("button", { name: "Back" }).click();
   await dialog.waitFor({ state: "detached" });

@@ -57,6 +57,7 @@ export interface Cell {
     regions?: readonly Region[];
     leaseMs?: number;
     clock?: Clock;
+    attemptTimeoutMs?: number;
     webhookTimeoutMs?: number;
     webhookRetryScale?: number;
     /** The worker's own connections to Postgres. */
@@ -216,6 +217,7 @@ export async function startCell(
       regions = REGIONS,
       leaseMs = LEASE_MS,
       clock: itsClock = clock,
+      attemptTimeoutMs = ATTEMPT_TIMEOUT_MS,
       webhookTimeoutMs = WEBHOOK_TIMEOUT_MS,
       webhookRetryScale = 1,
       db: itsDb = db,
@@ -226,7 +228,7 @@ export async function startCell(
           regions,
           shardsPerRegion: SHARDS_PER_REGION,
           leaseTtlMs: leaseMs,
-          attemptTimeoutMs: ATTEMPT_TIMEOUT_MS,
+          attemptTimeoutMs,
           webhookTimeoutMs,
           webhookRetryScale,
           isProvedDead: () => false,
