@@ -11,6 +11,7 @@ import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { claimPort } from "../support/port.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { fetchServed } from "../support/served.ts";
 import { startTarget } from "../support/target.ts";
 import { type ConfinedProcess, startConfined } from "./confined-process.ts";
 import { layOut, readImage } from "./image.ts";
@@ -331,7 +332,7 @@ async function until(holds: () => boolean | Promise<boolean>, explain = () => ""
 }
 
 async function createJob(fields: object = {}): Promise<string> {
-  const response = await fetch(`http://127.0.0.1:${serviceOf("gateway").ports.http}/v2/jobs`, {
+  const response = await fetchServed(`http://127.0.0.1:${serviceOf("gateway").ports.http}/v2/jobs`, {
     method: "POST",
     headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
     body: JSON.stringify({ target_url: target.url, payload: {}, ...fields }),

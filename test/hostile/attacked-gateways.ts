@@ -11,6 +11,7 @@ import { testCause } from "../support/cause.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase } from "../support/postgres.ts";
+import { fetchServed } from "../support/served.ts";
 import { startService } from "../support/service-process.ts";
 
 /** Two gateways over one database, each a process of its own: one is attacked, and the other shows the machine's share. */
@@ -62,7 +63,7 @@ export async function startReadGateways(): Promise<ReadGateways> {
   const crowds = new Set<Crowd>();
 
   async function addSchedule(key: string, payload: object): Promise<string> {
-    const response = await fetch(`http://127.0.0.1:${quiet.port}/v2/schedules`, {
+    const response = await fetchServed(`http://127.0.0.1:${quiet.port}/v2/schedules`, {
       method: "POST",
       headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
       body: JSON.stringify({
