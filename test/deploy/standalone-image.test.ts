@@ -7,6 +7,7 @@ import { join } from "node:path";
 import { makeKey } from "../../shared/domain/key.ts";
 import { until } from "../flow/support.ts";
 import { claimPort } from "../support/port.ts";
+import { fetchServed } from "../support/served.ts";
 import { startTarget } from "../support/target.ts";
 import { layOut, readImage } from "./image.ts";
 
@@ -15,7 +16,10 @@ import { layOut, readImage } from "./image.ts";
  * it, its environment, its entry point and its health check. If the test runs as root, the image runs as an account that may write
  * only to the volume. Its base image is this machine.
  */
-setDefaultTimeout(200_000);
+setDefaultTimeout(400_000);
+
+/** The first start makes a cluster of Postgres and runs all migrations. */
+const READY_MS_MAX = 150_000;
 
 /** The account in place of the container's account 1000, which a machine may lack. */
 const NOBODY = 65_534;
@@ -66,7 +70,7 @@ test("is built by its commands, and is healthy, delivers and stops as an account
   }
 
   let container = start();
-  await until(() => container.output.includes("Jobwheel answers"));
+  await until(() => container.output.includes("Jobwheel answers"), READY_MS_MAX);
   expect(await checkHealth()).toBe(0);
   expect(container.output).toContain("development  $DEVELOPMENT_KEY\n");
   expect(container.output).not.toContain(givenKey);
@@ -78,7 +82,7 @@ test("is built by its commands, and is healthy, delivers and stops as an account
   const port = new URL(target.url).port;
   const answers = await Promise.all(
     [`http://localhost:${port}/`, `http://127.0.0.1:${port}/`].map((target_url) =>
-      fetch(`http://127.0.0.1:${environment.PORT}/v2/jobs`, {
+      fetchServed(`http://127.0.0.1:${environment.PORT}/v2/jobs`, {
         method: "POST",
         headers: { authorization: `Bearer ${givenKey}`, "content-type": "application/json" },
         body: JSON.stringify({ target_url }),
@@ -94,7 +98,7 @@ test("is built by its commands, and is healthy, delivers and stops as an account
 
   // The second container keeps only the volume of the first one.
   container = start();
-  await until(() => container.output.includes("Jobwheel answers"));
+  await until(() => container.output.includes("Jobwheel answers"), READY_MS_MAX);
   expect(container.output).not.toContain("Created project");
   container.process.kill("SIGTERM");
   expect(await container.ended).toBe(0);
