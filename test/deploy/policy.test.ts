@@ -1,7 +1,10 @@
-import { describe, expect, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { CELLS, findApplied, renderCell } from "./manifests.ts";
 import { judgePolicy, RULES } from "./policy.ts";
 import { judgeSchemas } from "./schemas.ts";
+
+/** A busy machine takes minutes to check the manifests by their types. */
+setDefaultTimeout(300_000);
 
 const rendered = Object.fromEntries(Object.keys(CELLS).map((cell) => [cell, renderCell(cell)]));
 

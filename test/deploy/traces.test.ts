@@ -1,4 +1,4 @@
-import { afterAll, describe, expect, test } from "bun:test";
+import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
 import type { INetworkPolicy } from "kubernetes-models/networking.k8s.io/v1/NetworkPolicy";
@@ -8,6 +8,9 @@ import { admits } from "./network-policies.ts";
 import { judgePolicy } from "./policy.ts";
 import { judgeSchemas } from "./schemas.ts";
 import { findServices } from "./settings.ts";
+
+/** A busy machine takes minutes to check the manifests by their types. */
+setDefaultTimeout(300_000);
 
 const COLLECTOR = { "app.kubernetes.io/name": "opentelemetry-collector" };
 const OTLP = 4318;

@@ -1,10 +1,13 @@
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { writeContractTypes } from "../../../scripts/client/contract-types.ts";
 import { createTypeWriter, type Schema } from "../../../scripts/client/type-writer.ts";
 import { CHECKOUT } from "../../support/service-process.ts";
+
+/** A busy machine takes minutes to check the types. */
+setDefaultTimeout(300_000);
 
 /** A program that compiles if the module has the contract's types. The complaint of tsc names operations that differ. */
 const comparisonWith = (module: string) => `

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from "bun:test";
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { OPERATIONS } from "../../../shared/contract/operations/all.ts";
 import { type Answer, startTestGateway, type TestGateway } from "../../support/gateway.ts";
 import {
@@ -15,6 +15,9 @@ import { HOSTILE_ESCAPES, HOSTILE_JSON, HOSTILE_TEXTS } from "./hostile-values.t
  * Sends hostile values in every parameter, id, header and body field that the published document names. Other tests say
  * which values are refused. Here the answer to every value must be as the document describes the operation.
  */
+
+/** A busy machine takes minutes to answer all values of an operation. */
+setDefaultTimeout(300_000);
 
 let gateway: TestGateway;
 let published: Published;

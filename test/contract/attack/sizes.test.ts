@@ -1,5 +1,5 @@
 import { heapStats } from "bun:jsc";
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { once } from "node:events";
 import net from "node:net";
 import { brotliCompressSync, deflateSync, gzipSync } from "node:zlib";
@@ -14,6 +14,9 @@ import {
   type TestProject,
 } from "../../support/gateway.ts";
 import { exchange, expectNoTrace, expectServed, head, JSON_TYPE } from "./support.ts";
+
+/** A busy machine takes minutes to look through the memory again and again. */
+setDefaultTimeout(300_000);
 
 let gateway: TestGateway;
 let project: TestProject;

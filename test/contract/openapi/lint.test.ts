@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -9,7 +9,8 @@ import { type Json, readPublished } from "./published.ts";
 
 const CLI = fileURLToPath(import.meta.resolve("@redocly/cli/bin/cli.js"));
 const RULES = join(import.meta.dir, "redocly.yaml");
-const LINT_TIMEOUT_MS = 50_000;
+const LINT_TIMEOUT_MS = 280_000;
+setDefaultTimeout(300_000);
 
 let gateway: TestGateway;
 let text: string;
