@@ -1,6 +1,8 @@
 /** Measures how long this process takes, without the time in which the machine held it up. */
 export interface Stopwatch {
   /** Milliseconds since its start. */
+  read(): number;
+  /** Reads it for the last time. */
   stop(): number;
 }
 
@@ -18,11 +20,15 @@ export function startStopwatch(): Stopwatch {
     lookedAt = performance.now();
   };
   const timer = setInterval(look, LOOK_EVERY_MS);
+  const read = () => {
+    look();
+    return performance.now() - startedAt - stalledMs;
+  };
   return {
+    read,
     stop() {
-      look();
       clearInterval(timer);
-      return performance.now() - startedAt - stalledMs;
+      return read();
     },
   };
 }

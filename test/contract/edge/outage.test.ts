@@ -12,7 +12,7 @@ import { startTcpProxy, type TcpProxy } from "../../support/tcp-proxy.ts";
 /** The API promises 503 within 2 s, and service again within 5 s of the database's return. */
 const REFUSED_MS_MAX = 2_000;
 const RECOVERED_MS_MAX = 5_000;
-const TEST_TIMEOUT_MS = 20_000;
+const TEST_TIMEOUT_MS = 60_000;
 
 let proxy: TcpProxy;
 let gateway: TestGateway;
@@ -60,13 +60,17 @@ async function expectRefusals(): Promise<void> {
 }
 
 async function expectRecovery(): Promise<void> {
-  const startedAt = performance.now();
-  for (const [name, request] of requests) {
-    let isServed = false;
-    while (!isServed && performance.now() - startedAt < RECOVERED_MS_MAX) {
-      isServed = (await request()).status < 300;
+  const stopwatch = startStopwatch();
+  try {
+    for (const [name, request] of requests) {
+      let isServed = false;
+      while (!isServed && stopwatch.read() < RECOVERED_MS_MAX) {
+        isServed = (await request()).status < 300;
+      }
+      expect(isServed, name).toBe(true);
     }
-    expect(isServed, name).toBe(true);
+  } finally {
+    stopwatch.stop();
   }
 }
 
