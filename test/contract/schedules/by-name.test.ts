@@ -12,7 +12,7 @@ import {
   type TestGateway,
   type TestProject,
 } from "../../support/gateway.ts";
-import { cronOfSoon, newSchedule, nextNewYear } from "./support.ts";
+import { actSoon, newSchedule, nextNewYear } from "./support.ts";
 
 let gateway: TestGateway;
 let mate: { port: number; stop(): Promise<void> };
@@ -178,12 +178,15 @@ describe("PUT /v2/schedules/by-name/{name}", () => {
   });
 
   test("tells the worker of a schedule that fires within seconds", async () => {
-    const own = await gateway.addProject();
-    const mine = clientOf(gateway, own.production).schedules;
-    const told = () => gateway.commands.filter(({ projectNo }) => projectNo === own.no).length;
-    await mine.put("soon", wish());
-    expect(told()).toBe(0);
-    await mine.put("soon", wish({ cron: cronOfSoon() }));
+    const told = await actSoon(async (cronOfSoon) => {
+      const own = await gateway.addProject();
+      const mine = clientOf(gateway, own.production).schedules;
+      const toldOfOwn = () => gateway.commands.filter(({ projectNo }) => projectNo === own.no).length;
+      await mine.put("soon", wish());
+      expect(toldOfOwn()).toBe(0);
+      await mine.put("soon", wish({ cron: cronOfSoon() }));
+      return toldOfOwn;
+    });
     await until(() => told() > 0);
   });
 

@@ -12,7 +12,7 @@ import {
   type TestGateway,
   type TestProject,
 } from "../../support/gateway.ts";
-import { cronOfSoon, newSchedule, nextNewYear } from "./support.ts";
+import { actSoon, newSchedule, nextNewYear } from "./support.ts";
 
 let gateway: TestGateway;
 let mate: { port: number; stop(): Promise<void> };
@@ -136,10 +136,13 @@ describe("POST /v2/schedules", () => {
   });
 
   test("tells the worker of a schedule that fires within seconds, and of no others", async () => {
-    const own = await gateway.addProject();
+    const own = await actSoon(async (cronOfSoon) => {
+      const { no, production } = await gateway.addProject();
+      await create({}, production);
+      await create({ cron: cronOfSoon() }, production);
+      return { no };
+    });
     const told = () => gateway.commands.filter(({ projectNo }) => projectNo === own.no);
-    await create({}, own.production);
-    await create({ cron: cronOfSoon() }, own.production);
     await until(() => told().length > 0);
     expect(told()).toMatchObject([{ region: HOME_REGION, owed: [] }]);
   });

@@ -17,9 +17,19 @@ export function nextNewYear(): string {
 /** The delay is less than the worker looks ahead, and more than a request takes on a busy machine. */
 const SOON_SECONDS = 4;
 
-/** An expression that fires within seconds, and next a minute later. */
-export function cronOfSoon(): string {
-  return `${(new Date().getUTCSeconds() + SOON_SECONDS) % 60} * * * * *`;
+/**
+ * Acts with an expression that fires within seconds, and next a minute later. Acts again where the machine was held up
+ * until that instant had passed.
+ */
+export async function actSoon<Result>(act: (cronOfSoon: () => string) => Promise<Result>): Promise<Result> {
+  for (;;) {
+    let instant = Number.NaN;
+    const result = await act(() => {
+      instant = Math.floor(Date.now() / 1_000 + SOON_SECONDS) * 1_000;
+      return `${new Date(instant).getUTCSeconds()} * * * * *`;
+    });
+    if (Date.now() < instant) return result;
+  }
 }
 
 /** Acts while the project is locked, so that an instant passes while the act waits for its turn. */

@@ -6,7 +6,7 @@ import { HOME_REGION } from "../../../shared/domain/plan.ts";
 import { until } from "../../runtime-contract/until.ts";
 import { clientOf } from "../../support/client.ts";
 import { readRefusal, startTestGateway, type TestGateway, type TestProject } from "../../support/gateway.ts";
-import { cronOfSoon, newSchedule, nextNewYear, passInstant } from "./support.ts";
+import { actSoon, newSchedule, nextNewYear, passInstant } from "./support.ts";
 
 let gateway: TestGateway;
 let mate: { port: number; stop(): Promise<void> };
@@ -174,13 +174,16 @@ describe("PATCH /v2/schedules/{id}", () => {
   });
 
   test("tells the worker of a schedule that fires within seconds", async () => {
-    const own = await gateway.addProject();
-    const mine = clientOf(gateway, own.production).schedules;
-    const { id } = await mine.create(newSchedule());
-    await mine.update(id, { payload: { a: 1 } });
-    const told = () => gateway.commands.filter(({ projectNo }) => projectNo === own.no);
-    expect(told()).toEqual([]);
-    await mine.update(id, { cron: cronOfSoon() });
+    const told = await actSoon(async (cronOfSoon) => {
+      const own = await gateway.addProject();
+      const mine = clientOf(gateway, own.production).schedules;
+      const { id } = await mine.create(newSchedule());
+      await mine.update(id, { payload: { a: 1 } });
+      const toldOfOwn = () => gateway.commands.filter(({ projectNo }) => projectNo === own.no);
+      expect(toldOfOwn()).toEqual([]);
+      await mine.update(id, { cron: cronOfSoon() });
+      return toldOfOwn;
+    });
     await until(() => told().length > 0);
     expect(told()).toMatchObject([{ region: HOME_REGION, owed: [] }]);
   });
