@@ -13,10 +13,10 @@ setDefaultTimeout(120_000);
 const ATTEMPT_TIMEOUT_MS = 15_000;
 /**
  * The region of the targets whose answers never end. The other targets get more time, since all of them together load
- * the machine.
+ * the machine. A connection that is not made fails after 10 s, and its attempt is to end before that.
  */
 const IMPATIENT = "ap-southeast";
-const IMPATIENT_TIMEOUT_MS = 5_000;
+const IMPATIENT_TIMEOUT_MS = 8_000;
 const CAP_SECONDS = 1;
 /** The time that a busy machine may add to a deadline. */
 const SLACK_MS = 5_000;

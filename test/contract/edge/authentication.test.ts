@@ -28,7 +28,7 @@ afterAll(async () => {
 
 const NOTICED_MS_MAX = 5_000;
 const ASK_EVERY_MS = 10;
-const TEST_TIMEOUT_MS = 20_000;
+const TEST_TIMEOUT_MS = 60_000;
 
 const get = (authorization: string, port = gateway.port) =>
   gateway.call("GET", "/v2/project", { port, headers: { Authorization: authorization } });
@@ -112,7 +112,7 @@ describe.concurrent("a gateway's cached key", () => {
   test(
     "expires in time: a key works until it expires, and never after",
     async () => {
-      const expiresAt = new Date(Date.now() + 3_000);
+      const expiresAt = new Date(Date.now() + 10_000);
       const { key } = await gateway.addKey(project, { expiresAt });
       let served = 0;
       for (;;) {
