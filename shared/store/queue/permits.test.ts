@@ -34,6 +34,8 @@ afterAll(() => store.stop());
 
 const ids = createIdSource(randomBytes);
 const WINDOW_MS = 48 * 3_600_000;
+/** A call that is dated so much later stands for one that was made just now, however slow the test is until then. */
+const CALL_HOLDS_MS = 4_000;
 
 /** An owed attempt of a class that asks for a permit. Its id and what the claim recorded are enough to settle it. */
 interface Asker {
@@ -173,6 +175,22 @@ async function settle(askers: readonly Asker[]): Promise<Settled["freed"]> {
   return freed;
 }
 
+/** Dates the calls that wait for a class so much later. */
+const dateCalls = (projectNo: ProjectNo, laterMs: number) =>
+  store.query(
+    `UPDATE flows SET called_at = ARRAY(SELECT CASE WHEN at = '-infinity' THEN at ELSE now() + $2 * interval '1 ms' END
+                                          FROM unnest(called_at) WITH ORDINALITY AS call (at, place) ORDER BY place)
+      WHERE project_no = $1`,
+    [projectNo, laterMs],
+  );
+
+/** Settles askers of a project, and holds the calls that come of it. */
+async function settleAndHold(askers: readonly Asker[]): Promise<Settled["freed"]> {
+  const freed = await settle(askers);
+  for (const { projectNo } of askers.slice(0, 1)) await dateCalls(projectNo, CALL_HOLDS_MS);
+  return freed;
+}
+
 async function inUse(projectNo: ProjectNo): Promise<Record<FlowClass, number>> {
   const [row] = await store.query<{ in_use: number[] }>(
     `SELECT ARRAY[development_jobs, production_jobs, development_webhooks, production_webhooks] AS in_use
@@ -273,16 +291,18 @@ describe.each(WAYS)("a class that was called to a free permit, %s", (_name, thei
 
   test("hears of it, and finds its permit although another class asks first", async () => {
     await inTime(CALLED_MS, async (begin) => {
-      const { running, jobs, deliveries } = await makeFullProject(2);
-      begin();
+      const { project, running, jobs, deliveries } = await makeFullProject(2);
       expect(await settle(running.slice(0, 1))).toEqual([
         expect.objectContaining({ region: "us-east", shard: 0, returned: 1 }),
       ]);
+      begin();
+      await dateCalls(project, 0);
       const [early] = await claim(jobs.slice(0, 1));
       expect(early?.kind).toBe("early");
       const waitMs = early?.kind === "early" ? early.waitMs : Number.NaN;
       expect(waitMs).toBeGreaterThan(0);
       expect(waitMs).toBeLessThanOrEqual(CALLED_MS);
+      await dateCalls(project, CALL_HOLDS_MS);
       expect(await kinds(deliveries.slice(0, 2))).toEqual(["granted", "no_permit"]);
     });
   });
@@ -298,11 +318,11 @@ describe.each(WAYS)("a class that was called to a free permit, %s", (_name, thei
   });
 
   test("is kept only what the rule gives it, and the other class is granted the rest at once", async () => {
-    await inTime(CALLED_MS, async (begin) => {
+    await inTime(CALL_HOLDS_MS, async (begin) => {
       const { running, jobs, deliveries } = await makeFullProject(6);
       // Two jobs go on. The deliveries are owed as many of the four free permits as make the shares equal.
       begin();
-      await settle(running.slice(0, 4));
+      await settleAndHold(running.slice(0, 4));
       expect((await kinds(jobs.slice(0, 4))).filter((kind) => kind === "granted").length).toBe(1);
       expect((await grantedOf(deliveries.slice(0, 4))).length).toBe(3);
     });
@@ -333,13 +353,13 @@ describe.each(WAYS)("a class that was called to a free permit, %s", (_name, thei
   });
 
   test("is kept its permit although the next settlement calls others", async () => {
-    await inTime(CALLED_MS, async (begin) => {
+    await inTime(CALL_HOLDS_MS, async (begin) => {
       const { running, jobs, deliveries } = await makeFullProject(2);
       begin();
-      await settle(running.slice(0, 1));
+      await settleAndHold(running.slice(0, 1));
       // The jobs come at once and are refused, so the next settlement calls the jobs.
       expect(await kinds(jobs.slice(0, 2))).toEqual(["early", "no_permit"]);
-      await settle(running.slice(1));
+      await settleAndHold(running.slice(1));
       // Each class gets one of the two free permits.
       expect((await grantedOf(jobs.slice(0, 2))).length).toBe(1);
       expect(await kinds(deliveries.slice(0, 2))).toEqual(["granted", "no_permit"]);
@@ -347,17 +367,17 @@ describe.each(WAYS)("a class that was called to a free permit, %s", (_name, thei
   });
 
   test("is called again when the free permit had been kept for another class", async () => {
-    await inTime(CALLED_MS, async (begin) => {
+    await inTime(CALL_HOLDS_MS, async (begin) => {
       const { running, jobs, deliveries } = await makeFullProject(2);
       begin();
-      await settle(running.slice(0, 1));
+      await settleAndHold(running.slice(0, 1));
       expect(await kinds(jobs.slice(0, 1))).toEqual(["early"]);
       const [granted] = await grantedOf(deliveries.slice(0, 1));
       if (granted === undefined) throw new Error("not granted");
       // No claim was refused for want of a permit since then. The job that was put off has to hear of the next permit.
-      await settle([granted]);
+      await settleAndHold([granted]);
       expect(await kinds(deliveries.slice(1, 3))).toEqual(["granted", "no_permit"]);
-      const freed = await settle(running.slice(1));
+      const freed = await settleAndHold(running.slice(1));
       expect(freed.length).toBe(1);
       expect(await kinds(deliveries.slice(2, 4))).not.toContain("granted");
       expect(await kinds(jobs.slice(0, 1))).toEqual(["granted"]);
@@ -371,7 +391,7 @@ describe.each(WAYS)("jobs and deliveries that are claimed by separate statements
   });
 
   test("end with equal shares and keep them, whichever class asks first", async () => {
-    await inTime(CALLED_MS, async (begin) => {
+    await inTime(CALL_HOLDS_MS, async (begin) => {
       const { project, running, jobs, deliveries } = await makeFullProject(10);
       const onWire = [...running];
       const waiting = { jobs: [...jobs], deliveries: [...deliveries] };
@@ -384,7 +404,7 @@ describe.each(WAYS)("jobs and deliveries that are claimed by separate statements
       for (let round = 0; round < 40; round++) {
         begin();
         const [ended] = onWire.splice(Math.floor(Math.random() * onWire.length), 1);
-        if (ended !== undefined) await settle([ended]);
+        if (ended !== undefined) await settleAndHold([ended]);
         await ask("jobs");
         await ask("deliveries");
         if (round < 12) continue;
@@ -395,7 +415,7 @@ describe.each(WAYS)("jobs and deliveries that are claimed by separate statements
   });
 
   test("take turns where there is one permit", async () => {
-    await inTime(CALLED_MS, async (begin) => {
+    await inTime(CALL_HOLDS_MS, async (begin) => {
       const { running, jobs, deliveries } = await makeFullProject(1);
       const waiting = [jobs, deliveries];
       let [ended] = running;
@@ -403,7 +423,7 @@ describe.each(WAYS)("jobs and deliveries that are claimed by separate statements
       for (let turn = 0; turn < 8; turn++) {
         begin();
         if (ended === undefined) throw new Error("nothing was granted");
-        await settle([ended]);
+        await settleAndHold([ended]);
         ended = undefined;
         for (const askers of waiting) {
           const [granted] = await grantedOf(askers.slice(0, 2));
