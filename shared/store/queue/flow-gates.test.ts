@@ -10,6 +10,7 @@ import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import {
   claimShortFirst,
   failedWith,
+  inTime,
   settlementOf,
   settleShortFirst,
   startStore,
@@ -199,17 +200,21 @@ describe("a limit for attempts at a time", () => {
 
 describe("a limit for starts in a window", () => {
   test("lets no more start, and gives the next the instant at which it may", async () => {
-    const project = await store.addProject();
-    const key = newKey();
-    const jobs = await addJobs(project, 5, { key, rate: { count: 2, per_seconds: 2 } });
-    const first = await start(project);
-    expect(idsOf(first)).toEqual(jobs.slice(0, 2));
-    for (const each of first) await settle(each);
-    const startedAt = first[0]?.granted.startedAt ?? 0;
-    const row = await findFlowKey(store.db, scopeOf(project), key);
-    expect(row?.nextStartAt).toBeCloseTo(startedAt + 2_000, 0);
-    expect(row?.waiting).toBe(3);
-    expect(await start(project)).toEqual([]);
+    let [project, jobs, startedAt]: [number, string[], number] = [0, [], 0];
+    await inTime(2_000, async (begin) => {
+      project = await store.addProject();
+      const key = newKey();
+      jobs = await addJobs(project, 5, { key, rate: { count: 2, per_seconds: 2 } });
+      begin();
+      const first = await start(project);
+      expect(idsOf(first)).toEqual(jobs.slice(0, 2));
+      for (const each of first) await settle(each);
+      startedAt = first[0]?.granted.startedAt ?? 0;
+      const row = await findFlowKey(store.db, scopeOf(project), key);
+      expect(row?.nextStartAt).toBeCloseTo(startedAt + 2_000, 0);
+      expect(row?.waiting).toBe(3);
+      expect(await start(project)).toEqual([]);
+    });
     const started = new Map<string, number>();
     await until(async () => {
       for (const each of await start(project)) {
