@@ -1,5 +1,6 @@
 import { afterAll, afterEach, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import pg from "pg";
+import { openTestDatabase } from "../../test/support/database.ts";
 import { claimPort } from "../../test/support/port.ts";
 import {
   createMigratedDatabase,
@@ -17,6 +18,8 @@ const WAIT_MS_MAX = 60_000;
 const LOOK_EVERY_MS = 20;
 const BEGINS = "waiting for Postgres";
 const ENDS = "Postgres is ready";
+/** How often a service is started again. */
+const STARTS_MAX = 5;
 
 let bare: TestDatabase;
 beforeAll(async () => {
@@ -98,11 +101,19 @@ describe.each(["gateway", "worker", "delivery"])("a %s", (service) => {
   test("whose Postgres is not migrated waits alive, says so in one line, and begins when it is", async () => {
     const own = await createTestDatabase(`waiting_${service}`);
     try {
-      const waiting = await start(service, own.url);
-      await until(
-        () => waiting.output.includes(BEGINS),
-        () => waiting.output,
-      );
+      let waiting = await start(service, own.url);
+      const untilBegun = () =>
+        until(
+          () => waiting.output.includes(BEGINS),
+          () => waiting.output,
+        );
+      await untilBegun();
+      // The line says something else where a slow machine made no connection in time.
+      for (let again = 0; again < STARTS_MAX && waiting.output.includes("timeout"); again++) {
+        waiting.signal("SIGKILL");
+        waiting = await start(service, own.url);
+        await untilBegun();
+      }
       expect(await ask(`${waiting.opsUrl}/healthz`)).toBe(200);
       expect(await ask(`${waiting.opsUrl}/readyz`)).toBe(503);
       expect(waiting.output).toContain("npm run migrate");
@@ -176,7 +187,7 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_d
 test("a process waits while the schema is of an earlier release, and accepts one of a later release", async () => {
   await migrate(bare.url);
   const log = createLog({ level: "silent", name: "test" });
-  const db = openDatabase(bare.url, { connections: 1, log });
+  const db = openTestDatabase(bare.url, 1, "silent");
   const shift = (by: number) =>
     db.run("shift", "UPDATE drizzle.__drizzle_migrations SET created_at = created_at + $1", [by]);
   try {
@@ -205,7 +216,7 @@ test("a wait is logged when it begins, now and then, and when it ends", async ()
   const url = new URL(bare.url);
   url.port = String(await claimPort());
   const closed = openDatabase(url.href, { connections: 1, log });
-  const open = openDatabase(bare.url, { connections: 1, log });
+  const open = openTestDatabase(bare.url, 1, "silent");
   let asked = 0;
   const db = {
     ...open,
@@ -214,11 +225,14 @@ test("a wait is logged when it begins, now and then, and when it ends", async ()
       return (asked <= 200 ? closed : open).run<Row>(name, text, values);
     },
   };
+  const startedAt = performance.now();
   (await waitForDatabase(db, log, { askAgainMs: 1, sayAgainMs: 50 })).stop();
+  const elapsedMs = performance.now() - startedAt;
   expect(lines[0]).toBe(BEGINS);
   expect(lines.at(-1)).toBe(ENDS);
   // The log tells of few of the 200 questions without an answer.
   expect(lines.length).toBeGreaterThan(2);
-  expect(lines.length).toBeLessThan(100);
+  expect(lines.length).toBeLessThanOrEqual(3 + elapsedMs / 50);
+  expect(lines.length).toBeLessThan(200);
   await Promise.all([closed.close(), open.close()]);
 });
