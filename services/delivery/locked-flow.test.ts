@@ -35,6 +35,11 @@ let db: PooledDatabase;
 beforeAll(async () => {
   store = await startStore();
   db = openDatabase(store.url, { connections: CONNECTIONS, log });
+  // The connections are made beforehand, since a slow machine may not make one in the time that a statement waits for it.
+  await until(async () => {
+    await Promise.allSettled(Array.from({ length: CONNECTIONS }, () => askTime(db)));
+    return db.connections().idle === CONNECTIONS;
+  });
 });
 afterAll(async () => {
   await db.close();
