@@ -6,16 +6,16 @@ import { join } from "node:path";
 import { keyEnvironment } from "../../shared/domain/key.ts";
 import type { Environment } from "../../shared/domain/scope.ts";
 import { startEmbeddedPostgres } from "../../shared/platform/embedded-postgres/embedded-postgres.ts";
-import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { makeSecretsKey } from "../../shared/platform/seal/secrets-key.ts";
 import { addNode, beatNode } from "../../shared/store/cell/nodes.ts";
-import { askTime, type Database, openDatabase } from "../../shared/store/database/database.ts";
+import { askTime, type Database } from "../../shared/store/database/database.ts";
 import { acquireShards, createShards } from "../../shared/store/queue/shards.ts";
 import { findCallers } from "../../shared/store/resources/callers.ts";
 import { listKeys } from "../../shared/store/resources/keys.ts";
 import { findProject, listProjects } from "../../shared/store/resources/projects.ts";
 import { listSigningSecrets } from "../../shared/store/resources/secrets.ts";
+import { openTestDatabase } from "../../test/support/database.ts";
 import {
   createMigratedDatabase,
   createTestDatabase,
@@ -38,7 +38,7 @@ let shared: Created;
 beforeAll(async () => {
   database = await createMigratedDatabase("admin");
   settings = { DATABASE_URL: database.url, SECRETS_KEY: KEY.toBase64(), DATA_DIR: join(scratch, "none") };
-  db = openDatabase(database.url, { connections: 2, log: createLog({ level: "silent", name: "test" }) });
+  db = openTestDatabase(database.url, 2, "silent");
   shared = await createProject();
 });
 
@@ -502,10 +502,7 @@ describe("beside a standalone", () => {
       const { code, stdout, stderr } = await runProgram("main.ts", words, environment);
       expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
       const created = JSON.parse(stdout) as Created;
-      const own = openDatabase(postgres.url, {
-        connections: 1,
-        log: createLog({ level: "silent", name: "test" }),
-      });
+      const own = openTestDatabase(postgres.url, 1, "silent");
       const project = await findProject(own, created.project.id);
       const [sealed] = await listSigningSecrets(own, [
         { projectNo: project?.no ?? 0, environment: "production" },

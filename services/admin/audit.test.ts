@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { hostname } from "node:os";
 import { REQUEST_PREFIX, uuidToId } from "../../shared/domain/ids.ts";
-import { createLog } from "../../shared/platform/log.ts";
 import { addNode } from "../../shared/store/cell/nodes.ts";
-import { type Database, openDatabase } from "../../shared/store/database/database.ts";
+import type { Database } from "../../shared/store/database/database.ts";
 import { recordChange } from "../../shared/store/resources/audit.ts";
+import { openTestDatabase } from "../../test/support/database.ts";
 import { createMigratedDatabase, type TestDatabase } from "../../test/support/postgres.ts";
 import { runCommandLine } from "./command-line.ts";
 
@@ -27,7 +27,7 @@ let database: TestDatabase;
 let db: Database;
 beforeAll(async () => {
   database = await createMigratedDatabase("audit");
-  db = openDatabase(database.url, { connections: 1, log: createLog({ level: "silent", name: "test" }) });
+  db = openTestDatabase(database.url, 1, "silent");
 });
 afterAll(async () => {
   await db.close();

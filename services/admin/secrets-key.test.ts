@@ -2,8 +2,9 @@ import { afterAll, beforeAll, beforeEach, expect, setDefaultTimeout, test } from
 import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { openCellSeal } from "../../shared/process/cell-seal.ts";
-import { type Database, openDatabase } from "../../shared/store/database/database.ts";
+import type { Database } from "../../shared/store/database/database.ts";
 import { listAudit } from "../../shared/store/resources/audit.ts";
+import { openTestDatabase } from "../../test/support/database.ts";
 import { createMigratedDatabase, type TestDatabase } from "../../test/support/postgres.ts";
 import { runCommandLine } from "./command-line.ts";
 import { createProjectWithKeys } from "./create-project.ts";
@@ -23,7 +24,7 @@ let database: TestDatabase;
 let db: Database;
 beforeAll(async () => {
   database = await createMigratedDatabase("admin_key");
-  db = openDatabase(database.url, { connections: 2, log });
+  db = openTestDatabase(database.url, 2, "silent");
 });
 afterAll(async () => {
   await db.close();

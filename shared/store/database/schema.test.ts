@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import { getTableConfig, type PgTable } from "drizzle-orm/pg-core";
+import { openTestDatabase } from "../../../test/support/database.ts";
 import { createTestDatabase } from "../../../test/support/postgres.ts";
-import { createLog } from "../../platform/log.ts";
 import { migrate } from "../cell/migrate.ts";
 import { startStore, type TestStore } from "../test-support.ts";
-import { checkPrepared, openDatabase, SESSION_SETTINGS } from "./database.ts";
+import { checkPrepared, SESSION_SETTINGS } from "./database.ts";
 import * as bulk from "./schema/bulk.ts";
 import * as cell from "./schema/cell.ts";
 import * as deliveries from "./schema/deliveries.ts";
@@ -15,7 +15,7 @@ import * as jobs from "./schema/jobs.ts";
 import * as resources from "./schema/resources.ts";
 import * as shards from "./schema/shards.ts";
 
-setDefaultTimeout(30_000);
+setDefaultTimeout(120_000);
 
 let store: TestStore;
 beforeAll(async () => {
@@ -26,7 +26,6 @@ afterAll(() => store.stop());
 const tables: PgTable[] = [bulk, cell, deliveries, gates, history, jobs, resources, shards].flatMap((file) =>
   Object.values(file),
 );
-const log = createLog({ name: "test", level: "silent" });
 
 test("the README of the store has a line for each table", async () => {
   const readme = await Bun.file(join(import.meta.dir, "../README.md")).text();
@@ -107,7 +106,7 @@ describe("migrate", () => {
     try {
       await Promise.all(Array.from({ length: 10 }, () => migrate(fresh.url)));
       await migrate(fresh.url);
-      const db = openDatabase(fresh.url, { connections: 1, log });
+      const db = openTestDatabase(fresh.url, 1, "silent");
       const applied = await db.run<{ count: number }>(
         "applied",
         "SELECT count(*)::int AS count FROM drizzle.__drizzle_migrations",
@@ -141,12 +140,12 @@ describe("migrate", () => {
 
   test("is asked for by a database that nobody has prepared", async () => {
     const fresh = await createTestDatabase("unprepared");
-    const db = openDatabase(fresh.url, { connections: 1, log });
+    const db = openTestDatabase(fresh.url, 1, "silent");
     try {
       await expect(checkPrepared(db)).rejects.toThrow("npm run migrate");
       await db.close();
       await migrate(fresh.url);
-      const prepared = openDatabase(fresh.url, { connections: 1, log });
+      const prepared = openTestDatabase(fresh.url, 1, "silent");
       await checkPrepared(prepared);
       await prepared.close();
     } finally {

@@ -5,10 +5,9 @@ import { join } from "node:path";
 import { drizzle } from "drizzle-orm/node-postgres";
 import { migrate as applyMigrations } from "drizzle-orm/node-postgres/migrator";
 import pg from "pg";
+import { openTestDatabase } from "../../../test/support/database.ts";
 import { createTestDatabase } from "../../../test/support/postgres.ts";
-import { createLog } from "../../platform/log.ts";
 import { migrate } from "../cell/migrate.ts";
-import { openDatabase } from "../database/database.ts";
 import { listRuns } from "../resources/run-list.ts";
 import { dropExpiredPartitions } from "./retention.ts";
 import { listRunMoves, moveRuns } from "./run-moves.ts";
@@ -21,10 +20,7 @@ const RUNS = 500;
 test("a migration shows runs from before retention classes at once, and moves them to their plans' tables in batches", async () => {
   const database = await createTestDatabase("unsorted");
   const before = new pg.Client({ connectionString: database.url });
-  const db = openDatabase(database.url, {
-    connections: 2,
-    log: createLog({ name: "test", level: "silent" }),
-  });
+  const db = openTestDatabase(database.url, 2, "silent");
   // The database is dropped while this client is connected.
   before.on("error", () => undefined);
   try {
