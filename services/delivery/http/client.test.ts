@@ -45,7 +45,9 @@ function wordsOf(exchange: Exchange): string {
   return exchange.kind === "faulted" ? exchange.message : exchange.kind;
 }
 
-const FINE = answerOf("200 OK", {}, "ok");
+/** A connection of a host that says so is used again although a slow machine leaves it idle for a while. */
+const KEPT = { "keep-alive": "timeout=5" };
+const FINE = answerOf("200 OK", KEPT, "ok");
 /** The most descriptors that a target in this process may hold itself. The requests are far more. */
 const TARGETS_FDS_MAX = 5;
 const NO_ANSWER = "The target closed the connection without an answer.";
@@ -56,9 +58,13 @@ const LARGE = "x".repeat(8_000_000);
 describe("a connection", () => {
   test.each([
     ["an answer with a length", FINE, 1],
-    ["chunks", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", 1],
-    ["a 204", "HTTP/1.1 204 No\r\n\r\n", 1],
-    ["a failure", answerOf("500 No", {}, "no"), 1],
+    [
+      "chunks",
+      "HTTP/1.1 200 OK\r\nkeep-alive: timeout=5\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+      1,
+    ],
+    ["a 204", "HTTP/1.1 204 No\r\nkeep-alive: timeout=5\r\n\r\n", 1],
+    ["a failure", answerOf("500 No", KEPT, "no"), 1],
     ["interim answers", `HTTP/1.1 100 Continue\r\n\r\n${FINE}`, 1],
     ["Connection: close", answerOf("200 OK", { connection: "close" }), 2],
     ["Keep-Alive: timeout=0", answerOf("200 OK", { "keep-alive": "timeout=0" }), 2],
