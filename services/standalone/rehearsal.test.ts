@@ -71,6 +71,7 @@ const gatewayOptions = (cell: Cell) => ({
   targets: { allowInsecure: false, own: [] },
   publicUrl: null,
   seal,
+  storeTimeMsMax: LONG_MS,
 });
 
 /** The service's own metrics; those of the process move all the time. */
