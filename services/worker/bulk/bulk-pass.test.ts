@@ -139,7 +139,7 @@ describe("a hundred operations of one environment", () => {
 test("stops amid an operation, and another worker ends it", async () => {
   const project = await store.addProject();
   const jobs = await addFailedJobs(store, nodeId, project, 30);
-  const id = await askFor(store, project, "retry", { all: true }, { perSecond: 20 });
+  const id = await askFor(store, project, "retry", { all: true }, { perSecond: 5 });
   const first = startPass();
   await first.look();
   await until(async () => (await bulkOf(store, project, id)).done > 0);
