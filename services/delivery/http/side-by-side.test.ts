@@ -11,8 +11,8 @@ setDefaultTimeout(120_000);
 
 /** Enough for exchanges that end by themselves, and for exchanges that do not. */
 const TIMEOUT_MS = 30_000;
-const STALLED_TIMEOUT_MS = 3_000;
-/** For undici alone, which reads on for as long as a flood comes. */
+const STALLED_TIMEOUT_MS = 10_000;
+/** For undici alone, which reads on for as long as a flood comes. It counts from the head of an answer that has one. */
 const FLOODED_TIMEOUT_MS = 500;
 
 /** The targets at which our client and undici have different outcomes, and why ours is wanted. */
@@ -42,8 +42,14 @@ beforeAll(() => {
 afterAll(() => agent.destroy());
 
 /** The outcome of undici at a target, of which it reads as much as our client does. */
-async function postByUndici(url: string, timeoutMs: number): Promise<{ outcome: string; body: string }> {
-  const signal = AbortSignal.timeout(timeoutMs);
+async function postByUndici(
+  url: string,
+  headMs: number,
+  bodyMs = headMs,
+): Promise<{ outcome: string; body: string }> {
+  const aborting = new AbortController();
+  const { signal } = aborting;
+  let timer = setTimeout(() => aborting.abort(), headMs);
   let status = "";
   let body = "";
   const outcomeOf = (end: string) => ({ outcome: status === "" ? end : `${status} ${end}`, body });
@@ -61,6 +67,10 @@ async function postByUndici(url: string, timeoutMs: number): Promise<{ outcome: 
     });
     const response = await Promise.race([answered, timeout]);
     status = String(response.statusCode);
+    if (bodyMs < headMs) {
+      clearTimeout(timer);
+      timer = setTimeout(() => aborting.abort(), bodyMs);
+    }
     for await (const chunk of response.body) {
       body += chunk.toString("latin1");
       if (body.length >= RESPONSE_BODY_BYTES_MAX) return outcomeOf("enough");
@@ -68,6 +78,8 @@ async function postByUndici(url: string, timeoutMs: number): Promise<{ outcome: 
     return outcomeOf("complete");
   } catch {
     return outcomeOf(signal.aborted ? "stalled" : status === "" ? "faulted" : "broken");
+  } finally {
+    clearTimeout(timer);
   }
 }
 
@@ -106,8 +118,9 @@ describe("beside undici", () => {
     const difference = DIFFERENCES[name]?.undici;
     try {
       const ours = await postByOurs(target.url, timeoutMs);
-      const isFlood = difference?.endsWith("stalled") ?? false;
-      const { outcome } = await postByUndici(target.url, isFlood ? FLOODED_TIMEOUT_MS : timeoutMs);
+      const headMs = difference === "stalled" ? FLOODED_TIMEOUT_MS : timeoutMs;
+      const bodyMs = difference?.endsWith("stalled") ? FLOODED_TIMEOUT_MS : timeoutMs;
+      const { outcome } = await postByUndici(target.url, headMs, bodyMs);
       expect([name, outcome]).toEqual([name, difference ?? ours]);
       // A difference is listed only while there is one.
       expect([name, ours]).not.toEqual([name, difference ?? ""]);
