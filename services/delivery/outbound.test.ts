@@ -43,7 +43,7 @@ const requestTo = (url: string, options: Partial<OutboundRequest> = {}): Outboun
 });
 
 /** Long enough to read all that a host has sent, even on a busy machine. */
-const HEARD_MS = 3_000;
+const HEARD_MS = 10_000;
 
 /** The exchange with a host that answers as `answer` says. */
 async function postTo(

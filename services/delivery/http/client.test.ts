@@ -393,7 +393,7 @@ describe("breaking off", () => {
     const shutdown = new AbortController();
     const posts = [
       open().post(requestTo(server.url, { signal: shutdown.signal })),
-      open().post(requestTo(server.url, { timeoutMs: 3_000 })),
+      open().post(requestTo(server.url, { timeoutMs: 10_000 })),
     ];
     await until(() => server.requests.length === 2);
     expect(wordsOf((await posts[1]) as Exchange)).toBe("200 stalled");
