@@ -5,7 +5,7 @@ import { settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { joinCell, NameTaken } from "./membership.ts";
 import { beatNode, declareNodeDead, findLivingNode, listLostAttempts, listNodes } from "./nodes.ts";
 
-setDefaultTimeout(30_000);
+setDefaultTimeout(60_000);
 
 let store: TestStore;
 beforeAll(async () => {
@@ -60,17 +60,12 @@ describe("joining the cell", () => {
 
   test("under the name of a living node waits, and is then refused", async () => {
     const first = await join("d");
-    let isOver = false;
-    const beat = async () => {
-      for (; !isOver; await Bun.sleep(20)) await beatNode(store.db, first, 0);
-    };
-    const beating = beat();
+    // The time of its last beat stands for beats that a slow machine does not delay.
+    await silence(first, -3_600_000);
     const leaseMs = 3_000;
     const startedAt = performance.now();
     await expect(join("d", { leaseMs })).rejects.toBeInstanceOf(NameTaken);
     expect(performance.now() - startedAt).toBeGreaterThan(leaseMs);
-    isOver = true;
-    await beating;
     expect(await beatNode(store.db, first, 0)).toMatchObject({ kind: "alive" });
   });
 
