@@ -163,7 +163,7 @@ describe("events of schedules", () => {
   const SHARD = 3;
   const MINUTE_MS = 60_000;
   const ids = createIdSource(randomBytes);
-  const lastMinute = () => Math.floor(Date.now() / MINUTE_MS) * MINUTE_MS;
+  const LAST_MINUTE = Math.floor(Date.now() / MINUTE_MS) * MINUTE_MS;
   let held: HeldShard;
   beforeAll(async () => {
     await createShards(store.db, ["us-east"], SHARD + 1);
@@ -190,14 +190,14 @@ describe("events of schedules", () => {
     await createSchedule(store.db, made, keyCause(), null);
     return {
       ...{ projectNo, environment, scheduleId: id, held, cron: "* * * * *", timezone: "UTC", nextRunAt },
-      ...{ firedFor: lastMinute(), thenAt: lastMinute() + MINUTE_MS, missed, trace: null },
+      ...{ firedFor: LAST_MINUTE, thenAt: LAST_MINUTE + MINUTE_MS, missed, trace: null },
       jobId: ids.next(JOB_PREFIX, Date.now()),
     };
   }
 
   const stretch = (minutes: number) => {
-    const fromAt = lastMinute() - minutes * MINUTE_MS;
-    return { fromAt, toAt: lastMinute() - MINUTE_MS, count: minutes };
+    const fromAt = LAST_MINUTE - minutes * MINUTE_MS;
+    return { fromAt, toAt: LAST_MINUTE - MINUTE_MS, count: minutes };
   };
 
   test("schedule.firing_missed is told once for all instants that an outage cost, together with the firing", async () => {
@@ -228,7 +228,7 @@ describe("events of schedules", () => {
   test("schedule.firing_missed is told where every due instant is too late, and needs no lane of before", async () => {
     const project = await store.addProject();
     await addEndpoint(store, project, { events: ["schedule.firing_missed"], environment: "development" });
-    const at = lastMinute() - 60 * MINUTE_MS;
+    const at = LAST_MINUTE - 60 * MINUTE_MS;
     const firing = await addDue(project, at, { fromAt: at, toAt: at, count: 1 }, "development");
     expect(await fireSchedules(store.db, [{ ...firing, firedFor: null }])).toEqual([{ kind: "skipped" }]);
     expect(
@@ -276,7 +276,7 @@ describe("events of schedules", () => {
     await addEndpoint(store, project, { events: ["schedule.firing_skipped", "schedule.firing_missed"] });
     await store.query("UPDATE flows SET month_runs = month_runs_max WHERE project_no = $1", [project]);
     const missed = stretch(2);
-    const [plain, late] = [await addDue(project, lastMinute()), await addDue(project, missed.fromAt, missed)];
+    const [plain, late] = [await addDue(project, LAST_MINUTE), await addDue(project, missed.fromAt, missed)];
     const fired = await Promise.all(Array.from({ length: 4 }, () => fireSchedules(store.db, [plain, late])));
     expect(fired.flat().filter(({ kind }) => kind === "skipped").length).toBe(2);
     const events = await bodiesOf(project);
@@ -317,7 +317,7 @@ describe("events of schedules", () => {
       const project = await store.addProject();
       await addEndpoint(store, project, { events: ["schedule.firing_skipped"] });
       await addEndpoint(store, project);
-      const firing = await addDue(project, lastMinute(), null, "production", { overlap: "skip" });
+      const firing = await addDue(project, LAST_MINUTE, null, "production", { overlap: "skip" });
       await store.addJobs(project, 1, { scheduleId: firing.scheduleId });
       const fired = await Promise.all(Array.from({ length: 4 }, () => run(store.db, [firing])));
       expect(fired.flat().filter(({ kind }) => kind === "skipped").length).toBe(1);
@@ -386,7 +386,7 @@ describe("events of schedules", () => {
   test("schedule.firing_skipped is told of no instant that fires, or that had fired before", async () => {
     const project = await store.addProject({ plan: "hobby" });
     await addEndpoint(store, project, { events: ["schedule.firing_skipped"] });
-    const firing = await addDue(project, lastMinute());
+    const firing = await addDue(project, LAST_MINUTE);
     expect((await fireSchedules(store.db, [firing]))[0]?.kind).toBe("fired");
     await store.query("UPDATE schedules SET next_run_at = $2 WHERE id = $1", [
       idToUuid(firing.scheduleId),
