@@ -22,7 +22,7 @@ import { settleAttempts } from "./settle.ts";
 import { sweepShards } from "./sweep.ts";
 import { findEndpointUrls } from "./target-urls.ts";
 
-setDefaultTimeout(120_000);
+setDefaultTimeout(600_000);
 
 const TABLES = ["webhooks", "events", "open_deliveries", "ended_deliveries", "delivery_attempts"];
 const OWED = 100_000;

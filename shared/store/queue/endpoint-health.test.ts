@@ -7,7 +7,7 @@ import { addEndpoint, failedDelivery, setStatus } from "../delivery-test-support
 import { startStore, type TestStore } from "../test-support.ts";
 import { settleDeliveries } from "./delivery-settle.ts";
 
-setDefaultTimeout(120_000);
+setDefaultTimeout(600_000);
 
 const HOUR_MS = 3_600_000;
 const WINDOW_HOURS = 48;

@@ -10,7 +10,7 @@ import { type Settled, settleAttempts } from "./settle.ts";
 import { settleKeyed } from "./settle-keyed.ts";
 import { isLast } from "./settle-ordinary.ts";
 
-setDefaultTimeout(120_000);
+setDefaultTimeout(600_000);
 
 const STILL_AT = new Date().toISOString();
 const ids = createIdSource(randomBytes);

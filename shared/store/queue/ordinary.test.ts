@@ -18,7 +18,7 @@ import { claimOrdinary } from "./claim-ordinary.ts";
 import { type Settled, settleAttempts } from "./settle.ts";
 import { type LastSettlement, settleOrdinary } from "./settle-ordinary.ts";
 
-setDefaultTimeout(120_000);
+setDefaultTimeout(600_000);
 
 let store: TestStore;
 let nodeId: number;

@@ -23,7 +23,7 @@ import {
   sweepShards,
 } from "./sweep.ts";
 
-setDefaultTimeout(120_000);
+setDefaultTimeout(600_000);
 
 let store: TestStore;
 let nodeId: number;

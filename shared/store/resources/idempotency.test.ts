@@ -10,7 +10,7 @@ import { findAskedJobs } from "./jobs.ts";
 import { retryRun } from "./jobs-by-hand.ts";
 import { listRuns } from "./run-list.ts";
 
-setDefaultTimeout(30_000);
+setDefaultTimeout(120_000);
 
 let store: TestStore;
 let project: ProjectNo;

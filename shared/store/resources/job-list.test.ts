@@ -12,7 +12,7 @@ import { findJob } from "./jobs.ts";
 import { cancelJob, retryRun } from "./jobs-by-hand.ts";
 import { listRuns } from "./run-list.ts";
 
-setDefaultTimeout(120_000);
+setDefaultTimeout(600_000);
 
 let store: TestStore;
 let nodeId: number;

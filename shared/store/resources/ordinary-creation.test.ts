@@ -8,7 +8,7 @@ import type { Database } from "../database/database.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { type Created, createJobs, type JobToCreate } from "./job-creation.ts";
 
-setDefaultTimeout(60_000);
+setDefaultTimeout(600_000);
 
 let store: TestStore;
 beforeAll(async () => {

@@ -12,7 +12,7 @@ import { cancelJob, retryRun } from "./jobs-by-hand.ts";
 import { listRuns, type RunListQuery } from "./run-list.ts";
 import { findRun, type RunRow } from "./runs.ts";
 
-setDefaultTimeout(120_000);
+setDefaultTimeout(600_000);
 
 const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;

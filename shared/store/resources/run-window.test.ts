@@ -11,7 +11,7 @@ import { retryRun } from "./jobs-by-hand.ts";
 import { listRuns } from "./run-list.ts";
 import { findRun } from "./runs.ts";
 
-setDefaultTimeout(60_000);
+setDefaultTimeout(600_000);
 
 const DAY_MS = 86_400_000;
 const EXPIRED_RUNS = 200_000;
