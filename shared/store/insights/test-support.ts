@@ -8,8 +8,8 @@ import { closableLevel, takeStep } from "./roll-up.ts";
 const LAG_MS = 3_000;
 
 /**
- * The outset of a step, once no other database of the server has an earlier transaction in progress. Such transactions hold
- * up a roll-up like those of its own database, and other tests use the same server.
+ * The outset of a step, once no other database of the server and no autovacuum has an earlier transaction in progress. Such
+ * transactions hold up a roll-up like those of its own database, and other tests use the same server.
  */
 export async function outsetOf(db: Database, aheadMs = LAG_MS): Promise<Outset> {
   const [begun] = await db.run<{ next: string }>("ask_next_transaction", NEXT_TRANSACTION, []);
@@ -22,7 +22,7 @@ export async function outsetOf(db: Database, aheadMs = LAG_MS): Promise<Outset> 
 const NEXT_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text AS next";
 const OTHERS_BEFORE = `
 SELECT pid FROM pg_stat_activity
- WHERE datname IS DISTINCT FROM current_database() AND backend_xid IS NOT NULL AND backend_xid::text::bigint < $1::bigint`;
+ WHERE (datname IS DISTINCT FROM current_database() OR backend_type = 'autovacuum worker') AND backend_xid IS NOT NULL AND backend_xid::text::bigint < $1::bigint`;
 
 /**
  * Rolls up all that has been committed by now, as if it were `aheadMs` later. Answers how many steps it took. Later commits are
