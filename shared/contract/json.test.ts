@@ -280,9 +280,10 @@ test("64 nested containers pass, 65 do not, and a million are refused fast", () 
   expect(refusalOf(objects(DEPTH_MAX + 1))).toEqual(invalid);
   expect(parse(`"${"[".repeat(100)}"`).value).toBe("[".repeat(100));
   const times = [1, 2, 3].map(() => {
-    const start = performance.now();
+    const before = process.cpuUsage();
     expect(refusalOf("[".repeat(1_000_000))).toEqual(invalid);
-    return performance.now() - start;
+    const { user, system } = process.cpuUsage(before);
+    return (user + system) / 1_000;
   });
   expect(Math.min(...times)).toBeLessThan(500);
 });

@@ -1,6 +1,10 @@
 import { describe, expect, test } from "bun:test";
+import { inTime } from "../test-support.ts";
 import { type BatcherOptions, createBatcher } from "./batch.ts";
 import { StoreUnavailable } from "./database.ts";
+
+/** A statement seems stuck once it has taken this long. */
+const STUCK_AFTER_MS = 100;
 
 /** A statement that the test ends. */
 interface Statement {
@@ -38,18 +42,21 @@ describe("group commit", () => {
   });
 
   test("puts items that arrive while a statement is under way into the next statement, in order", async () => {
-    const { batcher, statements, batches } = createHarness();
-    const first = batcher.submit("a");
-    await turn();
-    const others = Promise.all(["b", "c", "d"].map((item) => batcher.submit(item)));
-    await turn();
-    expect(batches()).toEqual([["a"]]);
-    statements[0]?.end();
-    await first;
-    await turn();
-    expect(batches()).toEqual([["a"], ["b", "c", "d"]]);
-    statements[1]?.end();
-    expect(await others).toEqual(["B", "C", "D"]);
+    // A statement that seems stuck has a second one beside it.
+    await inTime(STUCK_AFTER_MS, async () => {
+      const { batcher, statements, batches } = createHarness();
+      const first = batcher.submit("a");
+      await turn();
+      const others = Promise.all(["b", "c", "d"].map((item) => batcher.submit(item)));
+      await turn();
+      expect(batches()).toEqual([["a"]]);
+      statements[0]?.end();
+      await first;
+      await turn();
+      expect(batches()).toEqual([["a"], ["b", "c", "d"]]);
+      statements[1]?.end();
+      expect(await others).toEqual(["B", "C", "D"]);
+    });
   });
 
   test("bounds the items and bytes of each statement", async () => {
