@@ -75,8 +75,12 @@ export async function startService(
     const giveUpAt = performance.now() + READY_TIMEOUT_MS;
     while (!(await isReady(opsPort))) {
       if (exited) throw new Error(`${name} ended at its start:\n${readOutput().slice(-2_000)}`);
-      if (performance.now() > giveUpAt)
+      if (performance.now() > giveUpAt) {
+        // Whoever tries again must not meet a second process of the same name.
+        started.kill("SIGKILL");
+        await ended;
         throw new Error(`${name} was not ready in time:\n${readOutput().slice(-2_000)}`);
+      }
       await Bun.sleep(LOOK_EVERY_MS);
     }
   }
