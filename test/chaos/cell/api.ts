@@ -1,8 +1,13 @@
 import type { Random } from "../../simulation/cell/random.ts";
 import type { Recording } from "./recording.ts";
 
-/** The outcome of a request: an answer below 500, or unknown, since no answer tells whether it took place. */
-export type Answered = { kind: "answered"; status: number; body: never } | { kind: "unknown" };
+/**
+ * The outcome of a request: an answer below 500, or unknown, since no answer tells whether it took place. `isRepeated` if an
+ * earlier try had no answer. That try may still take place after this answer.
+ */
+export type Answered =
+  | { kind: "answered"; status: number; body: never; isRepeated: boolean }
+  | { kind: "unknown" };
 
 const REQUEST_TIMEOUT_MS = 4_000;
 const ASK_AGAIN_MS = 600;
@@ -51,7 +56,7 @@ export class Api {
       }
       if (status < 300)
         recording.note({ kind: "request accepted", askedAt, at: recording.now, project: this.project });
-      return { kind: "answered", status, body: JSON.parse(text) as never };
+      return { kind: "answered", status, body: JSON.parse(text) as never, isRepeated: false };
     } catch {
       recording.meet("answer: lost");
       return { kind: "unknown" };
@@ -64,11 +69,11 @@ export class Api {
     path: string,
     options: { body?: string; key?: string } = {},
   ): Promise<Answered & { kind: "answered" }> {
-    for (let isUnknown = false; ; isUnknown = true) {
+    for (let isRepeated = false; ; isRepeated = true) {
       const answered = await this.ask(method, path, options);
       // The gateway checks the rate before the key: a refusal for the rate says nothing of the tries before.
-      if (answered.kind === "answered" && !(isUnknown && answered.status === REFUSED_FOR_ITS_RATE))
-        return answered;
+      if (answered.kind === "answered" && !(isRepeated && answered.status === REFUSED_FOR_ITS_RATE))
+        return { ...answered, isRepeated };
       await Bun.sleep(ASK_AGAIN_MS);
     }
   }

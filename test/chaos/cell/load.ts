@@ -198,7 +198,7 @@ export class Load {
       recording.note({ kind: "key answered", at: recording.now, key, made: made.map(({ id }) => id).join() });
     }
     const [made] = madeBy;
-    if (made === undefined && told.length === answers.length)
+    if (made === undefined && told.length === answers.length && !told.some(({ isRepeated }) => isRepeated))
       for (const { job } of asked) recording.note({ kind: "job refused", at: recording.now, job });
     for (const [index, { id, run_at }] of (made ?? []).entries()) {
       const event = asked[index];
