@@ -24,7 +24,7 @@ import { type ServiceProcess, startService } from "../support/service-process.ts
 import { startTarget, type Target } from "../support/target.ts";
 import { listUnmatchedEvents } from "../support/unmatched-events.ts";
 
-setDefaultTimeout(300_000);
+setDefaultTimeout(600_000);
 
 const LEASE_TTL_MS = 3_000;
 const POST_EVERY_MS = 25;

@@ -10,7 +10,7 @@ import { createMigratedDatabase, type TestDatabase } from "../support/postgres.t
 import { fetchServed } from "../support/served.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 
-setDefaultTimeout(180_000);
+setDefaultTimeout(600_000);
 
 /** Every schedule fires twice a minute; this many fire in each second of the half minute. */
 const SCHEDULES_PER_SECOND = 4;

@@ -18,7 +18,7 @@ import { createMigratedDatabase, type TestDatabase } from "../support/postgres.t
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget } from "../support/target.ts";
 
-setDefaultTimeout(180_000);
+setDefaultTimeout(600_000);
 
 const LEASE_TTL_MS = 3_000;
 const POST_EVERY_MS = 20;
