@@ -17,10 +17,11 @@ import {
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { watchPauses } from "../support/pauses.ts";
 import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
+import { fetchServed } from "../support/served.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { type Arrival, startTarget } from "../support/target.ts";
 
-setDefaultTimeout(180_000);
+setDefaultTimeout(600_000);
 
 const POST_EVERY_MS = 120;
 const ENDED_MS = 30_000;
@@ -117,7 +118,7 @@ async function call(
   path: string,
   options: { body?: object; key?: string; base?: string } = {},
 ) {
-  const response = await fetch(`${options.base ?? base()}${path}`, {
+  const response = await fetchServed(`${options.base ?? base()}${path}`, {
     method,
     headers: {
       authorization: `Bearer ${project.keys.production}`,
