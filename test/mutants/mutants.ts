@@ -193,6 +193,13 @@ export const MUTANTS: readonly Mutant[] = [
     caughtBy: "services/worker/shard/shard.test.ts",
   },
   {
+    name: "a blocked lane asks again at once where the clocks differ",
+    file: "services/worker/shard/shard.ts",
+    from: "Math.max(BLOCKED_MS_MIN, Math.min(answer.untilAt - now, BLOCKED_MS_MAX))",
+    to: "Math.min(answer.untilAt - now, BLOCKED_MS_MAX)",
+    caughtBy: "services/worker/shard/shard.test.ts",
+  },
+  {
     name: "a lost shard leaves its timers on the wheel",
     file: "services/worker/shard/shard.ts",
     from: "for (const lane of this.lanes.values()) lane.cancelTimers();",

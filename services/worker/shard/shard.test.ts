@@ -241,6 +241,17 @@ describe("answers", () => {
     shard.tidy(NOW + 5_000);
     expect(send(NOW + 5_000)).toHaveLength(2);
   });
+
+  test("blocked until an instant that is over by the worker's clock does not send the entry again at once", () => {
+    const { shard, send, answer } = startShard(NOW);
+    const owed = owedOf();
+    shard.learn(owed, NOW);
+    send(NOW);
+    answer(owed, { kind: "blocked", untilAt: NOW - 1_000 }, NOW);
+    expect(send(NOW + SHARE_PAUSE_MS - 1)).toEqual([]);
+    shard.tidy(NOW + SHARE_PAUSE_MS);
+    expect(jobIds(send(NOW + SHARE_PAUSE_MS))).toEqual([owed.id]);
+  });
 });
 
 describe("answers that do not come", () => {

@@ -27,6 +27,11 @@ const LOOK_BACK_STEPS = 60;
 
 /** A blocked lane asks again this often, since an upgrade or a resume may come before the quota's rollover. */
 const BLOCKED_MS_MAX = 5_000;
+/**
+ * A blocked lane rests at least this long. By the worker's clock, the instant until which it is blocked may be over: clocks
+ * differ, and the database's may have been set back.
+ */
+const BLOCKED_MS_MIN = SHARE_PAUSE_MS;
 
 /** The calls by which a shard tells its worker what has happened. */
 export interface ShardCalls {
@@ -162,10 +167,12 @@ export class Shard {
         lane.refusePermit(answer.returned, now);
         lane.giveBack(entry);
         break;
-      case "blocked":
-        lane.block(Math.min(answer.untilAt, now + BLOCKED_MS_MAX), blockReason(answer.untilAt, now));
+      case "blocked": {
+        const restMs = Math.max(BLOCKED_MS_MIN, Math.min(answer.untilAt - now, BLOCKED_MS_MAX));
+        lane.block(now + restMs, blockReason(answer.untilAt, now));
         lane.giveBack(entry);
         break;
+      }
       case "node_full":
         lane.giveBack(entry);
         break;
