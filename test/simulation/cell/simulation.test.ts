@@ -3,6 +3,7 @@ import { makePlan } from "./plan.ts";
 import { findUnmet } from "./rare-paths.ts";
 import { explain, runSeeds } from "./seeds.ts";
 import { simulate } from "./simulation.ts";
+import { Timeline } from "./timeline.ts";
 
 setDefaultTimeout(900_000);
 
@@ -50,4 +51,11 @@ test("a simulation leaves the clocks and timers of its process as they were", ()
   const before = names();
   simulate(makePlan(14), []);
   expect(names()).toEqual(before);
+});
+
+test("a cell that works without end fails", () => {
+  const timeline = new Timeline();
+  const again = () => void timeline.in(0.001, null, again);
+  again();
+  expect(() => timeline.run(2_000)).toThrow("the cell works without end in second 0");
 });

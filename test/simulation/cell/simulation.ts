@@ -58,7 +58,11 @@ const QUIET_JOBS = 8;
 /** Runs one simulated cell from its beginning to its end. `steps` may be fewer than those of the plan. */
 export function simulate(plan: Plan, steps: readonly Step[] = plan.steps, isTraced = false): Outcome {
   const timeline = new Timeline();
-  return withSimulatedGlobals(timeline, () => new Simulation(plan, timeline, isTraced).run(steps));
+  try {
+    return withSimulatedGlobals(timeline, () => new Simulation(plan, timeline, isTraced).run(steps));
+  } catch (cause) {
+    throw new Error(`seed ${plan.seed} ended at ${timeline.now} ms`, { cause });
+  }
 }
 
 class Simulation {
