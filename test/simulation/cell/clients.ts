@@ -49,6 +49,8 @@ export class Clients {
   readonly asked: (Scope & { id: string })[] = [];
   readonly cell: Promise<Cell>;
   private readonly lanes = new Set<string>();
+  /** The last change of each endpoint. */
+  private readonly endpointChanges = new Map<string | undefined, Promise<void>>();
 
   constructor(
     private readonly process: SimProcess,
@@ -267,7 +269,18 @@ export class Clients {
     this.note({ kind: "schedule set", at: this.now, clock, schedule, isActive });
   }
 
-  async setEndpoint({ db }: Cell, uuid: string | undefined, isEnabled: boolean): Promise<void> {
+  /** Changes of one endpoint take turns. A change without an answer has the time in which it may still be carried out. */
+  setEndpoint(cell: Cell, uuid: string | undefined, isEnabled: boolean): Promise<void> {
+    const before = this.endpointChanges.get(uuid) ?? Promise.resolve();
+    const change = before.then(() => this.changeEndpoint(cell, uuid, isEnabled));
+    this.endpointChanges.set(
+      uuid,
+      change.catch(() => Bun.sleep(LATEST_MS)),
+    );
+    return change;
+  }
+
+  private async changeEndpoint({ db }: Cell, uuid: string | undefined, isEnabled: boolean): Promise<void> {
     const row = uuid === undefined ? undefined : this.tables.webhooks.get(uuid);
     if (row === undefined) return;
     const { randomUuid } = this;
