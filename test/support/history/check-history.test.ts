@@ -108,6 +108,12 @@ const good: History = { terms, events, final };
 const withEvents = (...more: HistoryEvent[]): History => ({ ...good, events: [...events, ...more] });
 const withFinal = (change: Partial<FinalState>): History => ({ ...good, final: { ...final, ...change } });
 const firstRequest = events[4] as Extract<HistoryEvent, { kind: "request arrived" }>;
+/** The event, so much later. */
+const moved = (event: HistoryEvent, ms: number): HistoryEvent => ({
+  ...event,
+  at: event.at + ms,
+  ...("clock" in event && event.clock !== undefined && { clock: clockAt(event.clock.nowAt + ms) }),
+});
 const later = (change: Partial<typeof firstRequest>) =>
   withEvents({ ...firstRequest, at: 900, clock: clockAt(1_000_900), request: 9, ...change });
 const replaced = (index: number, change: object): History => ({
@@ -546,6 +552,21 @@ test.each(broken)("%s: it sees that %s", (rule, _what, history) => {
 });
 
 const kept: [string, History][] = [
+  [
+    "an attempt of a node that stands still, which was sent long after its start and given up by that",
+    {
+      ...good,
+      terms: { ...terms, healedAt: 100_000, quietFrom: 120_000 },
+      events: events
+        .map((event, place): HistoryEvent => {
+          if (place === 4) return { ...firstRequest, at: 2_100, clock: clockAt(1_002_100) };
+          if (place === 5) return { ...event, at: 90_000 };
+          return place > 5 && place < 10 ? moved(event, 33_500) : event;
+        })
+        .toSorted((one, other) => one.at - other.at),
+      final: { ...final, runs: [run, { ...second, startedAt: 1_034_195 }] },
+    },
+  ],
   [
     "attempts of a key one after the other",
     keyedOf([

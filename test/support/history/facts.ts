@@ -86,11 +86,14 @@ export class Facts {
 
   /**
    * The time until which a request counts as in flight: its end, or the instant at which its permit may be taken from
-   * it. The connection of a node that stands still may stay open for longer, which nobody can know.
+   * it, which is told from its start on. An attempt whose claim was answered late starts long before its request. The
+   * connection of a node that stands still may stay open for longer, which nobody can know.
    */
-  endOf({ request, at, what }: Arrival): number {
+  endOf({ request, at, what, id, run, clock }: Arrival): number {
     const { attemptTimeoutMs, webhookTimeoutMs, graceMs } = this.history.terms;
     const timeoutMs = what === "job" ? attemptTimeoutMs : webhookTimeoutMs;
-    return Math.min(this.leaves.get(request)?.at ?? Number.POSITIVE_INFINITY, at + timeoutMs + graceMs);
+    const startedAt = this.runs.get(id)?.find((one) => one.run === run)?.startedAt ?? clock.nowAt;
+    const givenUpAt = at - Math.max(0, clock.nowAt - startedAt) + timeoutMs + graceMs;
+    return Math.min(this.leaves.get(request)?.at ?? Number.POSITIVE_INFINITY, givenUpAt);
   }
 }
