@@ -551,7 +551,27 @@ test.each(broken)("%s: it sees that %s", (rule, _what, history) => {
   expect(checkHistory(history).map((violation) => violation.rule)).toContain(rule);
 });
 
+/** The place of job a is taken by an attempt that reaches no target, while the key has two places. */
+const unseen = keyedOf(
+  [
+    ["a", 500, 510, true],
+    ["b", 600, 5_500],
+    ["a", 5_100, 5_110],
+  ],
+  { hold: "job", sets: [set(0, { concurrency: 2 }), set(1_000)] },
+);
 const kept: [string, History][] = [
+  [
+    "a job that keeps its place since an attempt that reached no target, under the limits of that time",
+    {
+      ...unseen,
+      events: unseen.events.filter((event) => !("request" in event) || event.request !== 1),
+      final: {
+        ...unseen.final,
+        runs: unseen.final.runs.map((one, place) => (place === 0 ? { ...one, responseStatus: null } : one)),
+      },
+    },
+  ],
   [
     "an attempt of a node that stands still, which was sent long after its start and given up by that",
     {

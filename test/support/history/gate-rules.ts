@@ -42,8 +42,9 @@ export function* findCrowded(facts: Facts): Found {
 }
 
 /**
- * A job that keeps its place stays from its first attempt to the last one that follows by itself. A retry by hand may come
- * while a retry is planned, which it replaces. Then the job has kept its place, but its runs do not tell it.
+ * A job that keeps its place stays from its first attempt to the last one that follows by itself. It may have had the place
+ * already if the attempt before reached no target. A retry by hand may come while a retry is planned, which it replaces.
+ * Then the job has kept its place, but its runs do not tell it.
  */
 function staysOf(facts: Facts, { job, flow }: FinalJob, arrivals: readonly Arrival[]): Stay[] {
   const stays = arrivals.map((arrival): Stay => {
@@ -57,8 +58,12 @@ function staysOf(facts: Facts, { job, flow }: FinalJob, arrivals: readonly Arriv
     const last = kept.at(-1);
     const isKept = runs.slice(before - 1, own - 1).every(({ nextRetryAt }) => nextRetryAt !== null);
     const isByHand = facts.runsByHand.has(runs[own - 1]?.run ?? "");
+    const previous = runs[own - 2];
+    const mayBeKept =
+      previous !== undefined &&
+      (previous.nextRetryAt !== null || (isByHand && previous.status !== "succeeded"));
     if (last !== undefined && isKept) last.until = Math.max(last.until, stay.until);
-    else kept.push({ ...stay, mayBeKept: isByHand && runs[own - 2]?.status !== "succeeded" });
+    else kept.push({ ...stay, mayBeKept });
   }
   return kept;
 }
