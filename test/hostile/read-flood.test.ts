@@ -43,8 +43,6 @@ async function measureHarm(isOver: (asked: number) => boolean): Promise<Harm> {
     const headers = { authorization: `Bearer ${neighbour}` };
     const response = await fetch(`http://127.0.0.1:${port}/v2/jobs?limit=1`, { headers });
     await response.text();
-    // A request that Postgres answered too late makes both figures no number, and the round a harmful one.
-    if (response.status === 503) return Number.NaN;
     expect(response.status).toBe(200);
     return performance.now() - startedAt - (waitedMs() - waitedBefore);
   };
@@ -62,7 +60,6 @@ async function measureHarm(isOver: (asked: number) => boolean): Promise<Harm> {
 }
 
 function quantile(values: number[], share: number): number {
-  if (values.some(Number.isNaN)) return Number.NaN;
   return values.toSorted((a, b) => a - b)[Math.floor(share * (values.length - 1))] ?? Number.NaN;
 }
 

@@ -17,8 +17,8 @@ import { type ServiceProcess, startService } from "../support/service-process.ts
 import { type Arrival, startTarget, type Target } from "../support/target.ts";
 
 export const LEASE_TTL_MS = 2_000;
-/** Lost or due attempts follow within this time, which is far less than an attempt's timeout. */
-export const SOON_MS = 30_000;
+/** Lost or due attempts follow within this time. */
+export const SOON_MS = 5_000;
 const DRAINED_MS = 60_000;
 /** The interval between two jobs of a stream. */
 const POST_EVERY_MS = 200;

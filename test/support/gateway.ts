@@ -108,8 +108,9 @@ const TIMESTAMP_PATTERN = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
 
 /**
  * `via` puts something between the gateway and its database; the gateway then waits only as long as the API promises,
- * unless `isPatient`. `logLevel` lets a test that provokes bugs leave them out of the log. `now` is the gateway's clock, which a test may
- * move. `run` is called around each statement of the gateway, and is told the statement's name and first value.
+ * unless `isPatient`. `logLevel` lets a test that provokes bugs leave them out of the log. `now` is the gateway's clock,
+ * which a test may move. `run` is called around each statement of the gateway, and is told the statement's name and
+ * first value.
  */
 export async function startTestGateway(
   options: {
