@@ -11,6 +11,7 @@ import {
   type LostDelivery,
   listLostAttempts,
   listLostDeliveries,
+  type Overdue,
 } from "../../../shared/store/cell/nodes.ts";
 import { type DeliverySettlement, settleDeliveries } from "../../../shared/store/queue/delivery-settle.ts";
 import { type Settlement, settleAttempts } from "../../../shared/store/queue/settle.ts";
@@ -41,20 +42,20 @@ export function createRescue(options: RescueOptions, clockWatch: ClockWatch): (c
   // time for that.
   let answeredSince = performance.now();
 
-  /** Attempts that began before this instant are lost, even if their node lives; -Infinity while that is unknown. */
-  function lostBefore(timeoutMs: number): number {
-    const overdueMs = timeoutMs + RESCUE_GRACE_MS;
+  /** The attempts that are lost even if their node lives; none while the clock is not known to have run evenly. */
+  function overdue(timeoutMs: number): Overdue {
+    const afterMs = timeoutMs + RESCUE_GRACE_MS;
     const isSettled = performance.now() > answeredSince + RESCUE_GRACE_MS;
-    const now = isSettled ? clockWatch.nowIfSteadyFor(overdueMs) : null;
-    return now === null ? Number.NEGATIVE_INFINITY : now - overdueMs;
+    const now = isSettled ? clockWatch.nowIfSteadyFor(afterMs) : null;
+    return { beganBefore: now === null ? Number.NEGATIVE_INFINITY : now - afterMs, afterMs };
   }
 
   return async function rescue(cell) {
     try {
       await clockWatch.noteOnce();
       await declareGoneNodesDead(cell, options.isProvedDead);
-      await rescueAttempts(cell, lostBefore(options.attemptTimeoutMs));
-      await rescueDeliveries(cell, lostBefore(options.webhookTimeoutMs), options.webhookRetryScale);
+      await rescueAttempts(cell, overdue(options.attemptTimeoutMs));
+      await rescueDeliveries(cell, overdue(options.webhookTimeoutMs), options.webhookRetryScale);
     } catch (error) {
       answeredSince = performance.now();
       throw error;
@@ -62,9 +63,9 @@ export function createRescue(options: RescueOptions, clockWatch: ClockWatch): (c
   };
 }
 
-async function rescueAttempts({ db, bus, clock, log, metrics }: Cell, lostBefore: number): Promise<void> {
+async function rescueAttempts({ db, bus, clock, log, metrics }: Cell, overdue: Overdue): Promise<void> {
   await inBatches(
-    () => listLostAttempts(db, lostBefore, RESCUES_PER_STATEMENT),
+    () => listLostAttempts(db, overdue, RESCUES_PER_STATEMENT),
     async (lost) => {
       const now = clock.now();
       const settled = await settleAttempts(
@@ -84,11 +85,11 @@ async function rescueAttempts({ db, bus, clock, log, metrics }: Cell, lostBefore
 
 async function rescueDeliveries(
   { db, bus, clock, log, metrics }: Cell,
-  lostBefore: number,
+  overdue: Overdue,
   scale: number,
 ): Promise<void> {
   await inBatches(
-    () => listLostDeliveries(db, lostBefore, RESCUES_PER_STATEMENT),
+    () => listLostDeliveries(db, overdue, RESCUES_PER_STATEMENT),
     async (lost) => {
       const now = clock.now();
       const settlements = lost.map((delivery) => deliverySettlementOf(delivery, now, scale));

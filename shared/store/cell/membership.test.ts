@@ -107,17 +107,25 @@ describe("listLostAttempts", () => {
       [project, idToUuid(unsent)],
     );
     await declareNodeDead(store.db, dead);
-    const lost = await listLostAttempts(store.db, Date.now() - 1_800_000, 10);
+    const afterMs = 1_800_000;
+    const began = { beganBefore: Date.now() - afterMs, afterMs };
+    const lost = await listLostAttempts(store.db, began, 10);
     expect(lost).toMatchObject([
       { jobId: b, runId: overdue.granted.runId, attempt: 1, attemptsAllowed: 3, shard: 5, nodeDead: false },
       { jobId: a, runId: ofDead.granted.runId, attempt: 1, attemptsAllowed: 3, shard: 5, nodeDead: true },
     ]);
     expect(lost[0]?.elapsedMs).toBeGreaterThan(3_590_000);
-    expect(await listLostAttempts(store.db, Date.now() - 1_800_000, 1)).toHaveLength(1);
+    expect(await listLostAttempts(store.db, began, 1)).toHaveLength(1);
+    // A caller whose clock is a day ahead or behind ends no attempt that is not overdue.
+    expect(await listLostAttempts(store.db, { ...began, beganBefore: Date.now() + 86_400_000 }, 10)).toEqual(
+      lost.map((attempt) => ({ ...attempt, elapsedMs: expect.any(Number) })),
+    );
+    const behind = await listLostAttempts(store.db, { ...began, beganBefore: Date.now() - 86_400_000 }, 10);
+    expect(behind.map(({ jobId }) => jobId)).toEqual([a]);
     await settleAttempts(
       store.db,
       [ofDead, overdue, young].map((attempt) => settlementOf(attempt)),
     );
-    expect(await listLostAttempts(store.db, Date.now(), 10)).toEqual([]);
+    expect(await listLostAttempts(store.db, { beganBefore: Date.now(), afterMs: 0 }, 10)).toEqual([]);
   });
 });

@@ -147,15 +147,23 @@ export interface LostAttempt {
 }
 
 /**
- * Lists the attempts of dead nodes, and attempts that began before an instant (milliseconds since 1970; -Infinity for
- * none). The work grows with what is on the wire.
+ * Attempts that are past their deadline: they began before `beganBefore` (milliseconds since 1970; -Infinity for none)
+ * and more than `afterMs` ago. The caller knows `beganBefore` by its estimate of the database's clock, and Postgres
+ * judges `afterMs`. So a clock that has been set, ahead or back, makes no attempt overdue for a caller that has not yet
+ * measured it.
  */
+export interface Overdue {
+  beganBefore: number;
+  afterMs: number;
+}
+
+/** Lists the attempts of dead nodes, and overdue attempts. The work grows with what is on the wire. */
 export async function listLostAttempts(
   db: Database,
-  beganBefore: number,
+  overdue: Overdue,
   limit: number,
 ): Promise<LostAttempt[]> {
-  const rows = await db.run<LostRow>("list_lost", LOST, [instantBefore(beganBefore), limit]);
+  const rows = await db.run<LostRow>("list_lost", LOST, lostValues(overdue, limit));
   return rows.map((row) => ({
     projectNo: row.project_no,
     environment: environmentOf(row.environment),
@@ -170,8 +178,14 @@ export async function listLostAttempts(
   }));
 }
 
-const instantBefore = (at: number) =>
-  at === Number.NEGATIVE_INFINITY ? "-infinity" : new Date(at).toISOString();
+const lostValues = ({ beganBefore, afterMs }: Overdue, limit: number) => [
+  beganBefore === Number.NEGATIVE_INFINITY ? "-infinity" : new Date(beganBefore).toISOString(),
+  limit,
+  afterMs,
+];
+
+const IS_LOST =
+  "(coalesce(n.dead, true) OR o.started_at < least($1::timestamptz, now() - $3::float8 * interval '1 ms'))";
 
 const LOST = `
 SELECT o.project_no, o.environment, o.region, l.shard, o.job_id, o.run_id, o.attempt, o.attempts_allowed,
@@ -180,7 +194,7 @@ SELECT o.project_no, o.environment, o.region, l.shard, o.job_id, o.run_id, o.att
   LEFT JOIN nodes n ON n.id = o.node_id
   LEFT JOIN lanes l ON l.project_no = o.project_no AND l.region = o.region AND l.environment = o.environment
  WHERE o.node_id IS NOT NULL
-   AND (coalesce(n.dead, true) OR o.started_at < $1::timestamptz)
+   AND ${IS_LOST}
  ORDER BY o.started_at
  LIMIT $2`;
 
@@ -211,13 +225,14 @@ export interface LostDelivery extends Omit<LostAttempt, "jobId" | "runId" | "att
 /** Lists lost attempts of deliveries, as listLostAttempts does for jobs. */
 export async function listLostDeliveries(
   db: Database,
-  beganBefore: number,
+  overdue: Overdue,
   limit: number,
 ): Promise<LostDelivery[]> {
-  const rows = await db.run<LostDeliveryRow>("list_lost_deliveries", LOST_DELIVERIES, [
-    instantBefore(beganBefore),
-    limit,
-  ]);
+  const rows = await db.run<LostDeliveryRow>(
+    "list_lost_deliveries",
+    LOST_DELIVERIES,
+    lostValues(overdue, limit),
+  );
   return rows.map((row) => ({
     projectNo: row.project_no,
     environment: environmentOf(row.environment),
@@ -243,7 +258,7 @@ SELECT o.project_no, o.environment, o.region, l.shard, o.id, o.attempt_id, o.att
   FROM (SELECT * FROM open_deliveries WHERE node_id IS NOT NULL OFFSET 0) o
   LEFT JOIN nodes n ON n.id = o.node_id
   LEFT JOIN lanes l ON l.project_no = o.project_no AND l.region = o.region AND l.environment = o.environment
- WHERE coalesce(n.dead, true) OR o.started_at < $1::timestamptz
+ WHERE ${IS_LOST}
  ORDER BY o.started_at
  LIMIT $2`;
 

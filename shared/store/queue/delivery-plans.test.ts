@@ -63,7 +63,7 @@ test("on 100,000 owed deliveries every hot statement finds its rows by the index
     await settleDeliveries(recorder.db, [settlement], 48 * HOUR_MS);
   }
   await settleAttempts(recorder.db, [settlementOf(attempt)]);
-  await listLostDeliveries(recorder.db, Date.now() - 60_000, 10);
+  await listLostDeliveries(recorder.db, { beganBefore: Date.now() - 60_000, afterMs: 60_000 }, 10);
   await findEndpointUrls(recorder.db, [claimed]);
   await sweepShards(recorder.db, [{ region: "us-east", shard: 0, sinceAt: Date.now() }], [], 1_500);
   const { projectNo, environment, region, id } = claimed;

@@ -122,9 +122,13 @@ describe("a settlement of a delivery", () => {
 
   test("that is sent again counts once, and so does a rescue of the same attempt", async () => {
     const { project, started } = await startOne();
-    const [lost] = (await listLostDeliveries(store.db, Date.now() + 1_000, 500)).filter(
-      (delivery) => delivery.projectNo === project,
-    );
+    const lostAfter = async (afterMs: number) =>
+      (await listLostDeliveries(store.db, { beganBefore: Date.now() + 1_000, afterMs }, 500)).filter(
+        (delivery) => delivery.projectNo === project,
+      );
+    // The caller's clock is ahead, and Postgres' clock says that the attempt has only begun.
+    expect(await lostAfter(600_000)).toEqual([]);
+    const [lost] = await lostAfter(0);
     expect(lost).toMatchObject({
       deliveryId: started.claim.deliveryId,
       attemptId: started.granted.attemptId,

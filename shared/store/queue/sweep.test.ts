@@ -249,7 +249,7 @@ describe("with 100,000 owed rows", () => {
     await listRuns(recorder.db, { ...page, jobId: null, status: null });
     await listRuns(recorder.db, { ...page, jobId, status: null });
     await findRun(recorder.db, scope, claim.runId);
-    await listLostAttempts(recorder.db, Date.now() - 60_000, 10);
+    await listLostAttempts(recorder.db, { beganBefore: Date.now() - 60_000, afterMs: 60_000 }, 10);
     await retryRun(recorder.db, scope, failed.granted.runId, store.newRunId(), keyCause());
     await cancelJob(recorder.db, scope, failing[0] ?? "", keyCause());
 

@@ -293,13 +293,17 @@ export class ModelSteps {
       ...placeOf(row),
       id: uuidToId("dlv_", row.id),
     }));
-    const before = Math.floor(this.nowMs) - random.pick([500, 4_000]);
+    const now = Math.floor(this.nowMs);
+    const overdue = random.pick([
+      { beganBefore: now - 500, afterMs: 2_000 },
+      { beganBefore: now - 4_000, afterMs: 0 },
+    ]);
     const looks: Ask[] = [
       (db) => listShardsInUse(db, ["us-east"]).then(inAnyOrder),
       (db) => findTargetUrls(db, jobs),
       (db) => findEndpointUrls(db, owed),
-      (db) => nodes.listLostAttempts(db, before, LOST_MAX).then(inAnyOrder),
-      (db) => nodes.listLostDeliveries(db, before, LOST_MAX).then(inAnyOrder),
+      (db) => nodes.listLostAttempts(db, overdue, LOST_MAX).then(inAnyOrder),
+      (db) => nodes.listLostDeliveries(db, overdue, LOST_MAX).then(inAnyOrder),
       (db) => nodes.listNodes(db),
       (db) => nodes.findLivingNode(db, "worker", "node-1"),
       (db) => listMiscountedFlows(db),

@@ -1,13 +1,16 @@
 import { lostRows } from "./members.ts";
-import { type Instant, readInstant, toMs } from "./parameters.ts";
+import { fromMs, type Instant, readInstant, toMs } from "./parameters.ts";
 import { laneKey, type Place, type Statement, type Tables } from "./tables.ts";
 
 /** The lists of attempts that their nodes will not settle (shared/store/cell/nodes.ts). */
 
 const shardOf = (tables: Tables, row: Place) => tables.lanes.get(laneKey(row))?.shard ?? null;
 
+const overdueBefore = (now: Instant, [beganBefore, , afterMs]: readonly unknown[]): Instant =>
+  Math.min(readInstant(beganBefore), now - fromMs(Number(afterMs)));
+
 export const listLost: Statement = (tables, { now }, values) =>
-  lostRows(tables, tables.open_jobs.values(), readInstant(values[0]))
+  lostRows(tables, tables.open_jobs.values(), overdueBefore(now, values))
     .slice(0, Number(values[1]))
     .map(({ row, nodeDead }) => ({
       project_no: row.project_no,
@@ -23,7 +26,7 @@ export const listLost: Statement = (tables, { now }, values) =>
     }));
 
 export const listLostDeliveries: Statement = (tables, { now }, values) =>
-  lostRows(tables, tables.open_deliveries.values(), readInstant(values[0]))
+  lostRows(tables, tables.open_deliveries.values(), overdueBefore(now, values))
     .slice(0, Number(values[1]))
     .map(({ row, nodeDead }) => ({
       project_no: row.project_no,
